@@ -1,0 +1,182 @@
+// Internals: the state of a running CTA, and what the parts of the runtime ask of each other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/emulator/device.h"
+#include "common/emulator/emulator.h"
+#include "common/emulator/fiber.h"
+
+namespace emulator {
+
+constexpr int kWarpSize = 32;
+constexpr int kMaxThreads = 1024;
+constexpr int kMaxWarps = kMaxThreads / kWarpSize;
+constexpr int kNumBarriers = 16;
+constexpr size_t kMaxSmemBytes = 232448;  // 227 KiB, as on sm_90
+constexpr size_t kSmemGuardBytes = 1 << 20;  // inaccessible on both sides, so that a wild index is still named as one
+
+enum class State : uint8_t {
+  kReady,       // running, or could run
+  kCollective,  // waits for other lanes of its warp
+  kBarrier,     // waits for other threads of its CTA
+  kLogFull,     // waits until the other lanes' accesses are known, so that its log can be emptied
+  kExited,
+};
+
+// A CUDA thread.
+struct Fiber {
+  Context context;
+  cuda::uint3 thread_idx;
+  int warp;
+  int lane;
+  State state;
+
+  // What it does or waits for, when it is not plain code.
+  const char* op;
+  Location at;
+  unsigned mask;    // of a collective
+  void* args;       // of a collective
+  Execute execute;  // of a collective
+  int barrier_id;
+};
+
+// Bit i of every mask stands for lane i.
+struct Warp {
+  unsigned ready;     // could run
+  unsigned waiting;   // in a collective
+  unsigned expected;  // named in the mask of a lane that waits in a collective
+  unsigned log_full;
+  unsigned exited;  // also set for lanes beyond the CTA's last thread
+
+  unsigned live() const { return ~exited; }
+};
+
+struct Barrier {
+  int arrived;  // threads, in the current round
+  int count;    // that complete the round; kEveryone: all that have not exited
+  Location at;  // of the round's first arrival
+};
+constexpr int kEveryone = -1;
+
+// splitmix64, by Sebastiano Vigna (public domain).
+struct Random {
+  uint64_t state = 0;
+  uint64_t next() {
+    state += 0x9e3779b97f4a7c15ull;
+    uint64_t z = state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  }
+  bool one_in(int n) { return next() % unsigned(n) == 0; }
+};
+
+// A stretch of global memory. The shadow is the race detector's, null when it is off.
+struct GlobalCell;
+struct GlobalRange {
+  uintptr_t begin;
+  size_t bytes;
+  GlobalCell* shadow;
+};
+
+class AccessLog;     // counters.h
+class RaceDetector;  // race.h
+
+struct Launch {
+  cuda::dim3 grid;
+  cuda::dim3 block;
+  size_t smem_bytes;
+  void (*body)(void*);
+  void* arguments;
+  size_t argument_bytes;
+  std::vector<GlobalRange> memory;  // sorted, disjoint
+
+  int num_threads() const { return int(block.x * block.y * block.z); }
+  uint64_t num_ctas() const { return uint64_t(grid.x) * grid.y * grid.z; }
+};
+
+// A CTA and the resources of the host thread that runs it, which are kept from CTA to CTA and launch to launch.
+struct Cta {
+  Cta();
+  ~Cta();
+
+  // Of the launch.
+  const Launch* launch;
+  Options options;
+  int num_threads;
+  int num_warps;
+  size_t smem_bytes;
+
+  // Of the CTA that runs now.
+  uint64_t index;
+  int num_live;
+  int running_warp;
+  unsigned ready_warps;
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  Barrier barriers[kNumBarriers];
+  Random random;
+  unsigned polls;
+  Counters counters;
+  std::unique_ptr<Report> report;  // why it was given up
+
+  Context host;  // the host thread itself
+  Stacks stacks;
+  unsigned char* smem;
+  std::unique_ptr<AccessLog> log;
+  std::unique_ptr<RaceDetector> races;
+
+  Fiber& fiber(int warp, int lane) { return fibers[size_t(warp * kWarpSize + lane)]; }
+};
+
+// Null outside of kernels.
+extern constinit thread_local Cta* cta EMULATOR_FAST_TLS;
+extern constinit thread_local Fiber* self EMULATOR_FAST_TLS;
+
+// ---- scheduler.cpp
+std::string describe_thread(const Fiber& fiber);  // "block (0, 0, 0) warp 1 lane 5"
+void park(State state);  // blocks the running fiber until somebody wakes it; its op and location are already set
+void wake(Fiber& fiber);
+void yield();  // stays ready, lets another ready fiber run
+void poll();   // called where a thread may spin on memory that another thread will change: yields now and then
+
+// ---- rendezvous.cpp
+void reset_rendezvous();
+void leave_rendezvous(Fiber& exited);  // a thread that exits may complete what others wait for
+
+// ---- memory.cpp
+// Where an access stands in the source: a return address into the kernel, or a location if that is zero.
+struct Place {
+  uintptr_t pc = 0;
+  Location at = {};
+};
+enum class Space { kPrivate, kShared, kGlobal };
+// What the running fiber is about to touch; reports what it must not. kPrivate stands for all that needs no further
+// attention: its stack, the kernel's arguments, constants.
+Space check_access(uintptr_t address, size_t bytes, bool write, Place place);
+void check_alignment(uintptr_t address, size_t bytes, bool write, Place place);
+std::vector<GlobalRange> registered_memory();  // sorted, disjoint
+
+// ---- report.cpp
+std::string describe(Location at);   // "steps/v01_scalar/kernel.cu:42"
+std::string describe(uintptr_t pc);  // the same, from a return address and the debug information
+std::string describe(Place place);
+std::string describe_lanes(unsigned lanes);  // "lanes 0-3, 7"
+
+// Gives up the CTA on behalf of `who`. Never returns, and never runs the destructors of the frames that it leaves:
+// no caller may hold anything that owns memory.
+void record_report(Bug bug, std::string message);
+[[noreturn]] void abandon_cta();
+template <typename Describe>
+[[noreturn]] void fail(Bug bug, const Fiber& who, Describe describe_bug) {
+  record_report(bug, describe_thread(who) + ": " + describe_bug());
+  abandon_cta();
+}
+
+}  // namespace emulator

@@ -1,0 +1,229 @@
+// From the accesses of single lanes to the warp instructions that a GPU would have issued.
+//
+// The model. A GPU executes an instruction for all lanes of a warp that are at it together, and brings lanes that
+// diverged back together as soon as their paths meet. Lanes run one after the other here, each logging (pc, address),
+// and where the warp synchronises their logs are merged:
+//   - Lanes whose next access has the same pc take it together, as one request.
+//   - If the pcs differ, the lowest goes first: the others have skipped it, or have left the loop that it is in.
+//   - Except when lanes that are ahead will come back to the lowest pc, while the lanes that are there will never go
+//     where the others are. Then the others are at the end of a loop body, inside an `if` that these lanes skipped, and
+//     go first.
+// This is what structured code does, except for loops within a loop whose trip counts differ from lane to lane: their
+// requests can be counted apart where a GPU would join them.
+//
+// A request to shared memory is served in wavefronts. Lanes are served 128 bytes' worth at a time (all 32 with 4 bytes
+// or less each, 16 with 8, 8 with 16), and each such group takes as many wavefronts as its worst bank of 32 has
+// different 4-byte words to deliver. Ideal is one per group. A request to global memory moves the 32-byte sectors that
+// its lanes touch. All this follows from the program alone; there is no time and no cache in it.
+#include "common/emulator/counters.h"
+
+#include <algorithm>
+#include <array>
+
+namespace emulator {
+namespace {
+
+constexpr CounterField kFields[] = {
+    {"global_requests", &Counters::global_requests},
+    {"global_sectors", &Counters::global_sectors},
+    {"global_bytes", &Counters::global_bytes},
+    {"shared_requests", &Counters::shared_requests},
+    {"shared_wavefronts", &Counters::shared_wavefronts},
+    {"shared_wavefronts_ideal", &Counters::shared_wavefronts_ideal},
+    {"barriers", &Counters::barriers},
+    {"syncwarps", &Counters::syncwarps},
+    {"shuffles", &Counters::shuffles},
+    {"votes", &Counters::votes},
+    {"atomics", &Counters::atomics},
+    {"switches", &Counters::switches},
+};
+static_assert(sizeof(kFields) / sizeof(kFields[0]) == sizeof(Counters) / sizeof(uint64_t));
+
+}  // namespace
+
+std::span<const CounterField> counter_fields() { return kFields; }
+
+Counters& Counters::operator+=(const Counters& other) {
+  for (const CounterField& field : kFields) this->*field.value += other.*field.value;
+  return *this;
+}
+
+namespace {
+
+// One warp instruction.
+struct Request {
+  unsigned lanes = 0;
+  uint64_t address[kWarpSize];
+  size_t bytes;
+  bool shared;
+};
+
+// Sorts the first `count` numbers and drops duplicates; returns how many are left.
+int make_unique(uint64_t* numbers, int count) {
+  std::sort(numbers, numbers + count);
+  return int(std::unique(numbers, numbers + count) - numbers);
+}
+
+int wavefronts_of_group(const Request& request, int first_lane, int num_lanes) {
+  std::array<uint64_t, 4 * kWarpSize> words;
+  int num_words = 0;
+  for (int lane = first_lane; lane < first_lane + num_lanes; ++lane) {
+    if (((request.lanes >> lane) & 1) == 0) continue;
+    const uint64_t last = (request.address[lane] + request.bytes - 1) / 4;
+    for (uint64_t word = request.address[lane] / 4; word <= last; ++word) words[size_t(num_words++)] = word;
+  }
+  num_words = make_unique(words.data(), num_words);
+  std::array<int, 32> load = {};
+  int worst = 0;
+  for (int i = 0; i < num_words; ++i) worst = std::max(worst, ++load[words[size_t(i)] % 32]);
+  return worst;
+}
+
+void count_shared(const Request& request, Counters& counters) {
+  const int bytes_per_lane = request.bytes <= 4 ? 4 : request.bytes <= 8 ? 8 : 16;
+  const int lanes_per_group = 128 / bytes_per_lane;
+  counters.shared_requests += 1;
+  for (int lane = 0; lane < kWarpSize; lane += lanes_per_group) {
+    const int wavefronts = wavefronts_of_group(request, lane, lanes_per_group);
+    counters.shared_wavefronts += uint64_t(wavefronts);
+    counters.shared_wavefronts_ideal += wavefronts > 0 ? 1 : 0;
+  }
+}
+
+void count_global(const Request& request, Counters& counters) {
+  std::array<uint64_t, 2 * kWarpSize> sectors;
+  int num_sectors = 0;
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    if (((request.lanes >> lane) & 1) == 0) continue;
+    const uint64_t first = request.address[lane] / 32;
+    const uint64_t last = (request.address[lane] + request.bytes - 1) / 32;
+    sectors[size_t(num_sectors++)] = first;
+    if (last != first) sectors[size_t(num_sectors++)] = last;
+    counters.global_bytes += request.bytes;
+  }
+  counters.global_requests += 1;
+  counters.global_sectors += uint64_t(make_unique(sectors.data(), num_sectors));
+}
+
+}  // namespace
+
+// Which sites a lane will visit again. Only needed, and only built, when lanes diverge.
+class AccessLog::Future {
+ public:
+  explicit Future(const Lane* lanes) {
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const auto& accesses = lanes[lane].accesses;
+      for (size_t i = lanes[lane].next; i < accesses.size(); ++i) sites_.push_back(accesses[i].site);
+    }
+    std::sort(sites_.begin(), sites_.end());
+    sites_.erase(std::unique(sites_.begin(), sites_.end()), sites_.end());
+    last_visit_.assign(sites_.size() * kWarpSize, -1);
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const auto& accesses = lanes[lane].accesses;
+      for (size_t i = lanes[lane].next; i < accesses.size(); ++i) last_visit(lane, accesses[i].site) = int(i);
+    }
+  }
+
+  bool visits(const Lane* lanes, int lane, Site site) { return last_visit(lane, site) >= int(lanes[lane].next); }
+
+ private:
+  int& last_visit(int lane, Site site) {
+    const auto found = std::lower_bound(sites_.begin(), sites_.end(), site);
+    return last_visit_[size_t(found - sites_.begin()) * kWarpSize + size_t(lane)];
+  }
+
+  std::vector<Site> sites_;
+  std::vector<int> last_visit_;
+};
+
+void AccessLog::start_cta(int num_threads) {
+  lanes_.resize(size_t((num_threads + kWarpSize - 1) / kWarpSize * kWarpSize));
+  for (Lane& lane : lanes_) {
+    lane.accesses.clear();
+    lane.next = 0;
+  }
+}
+
+void AccessLog::count_warp(int warp) {
+  Lane* const lanes = &lanes_[size_t(warp * kWarpSize)];
+  // Lanes that will log more before the others do: unless their next access is known, nothing can be counted.
+  const unsigned running = cta->warps[size_t(warp)].log_full;
+  std::unique_ptr<Future> future;
+  while (true) {
+    unsigned pending = 0;
+    Site lowest = ~Site(0);
+    bool diverged = false;
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      if (lanes[lane].empty()) continue;
+      const Site site = lanes[lane].head().site;
+      if (pending != 0 && site != lowest) diverged = true;
+      pending |= 1u << lane;
+      lowest = std::min(lowest, site);
+    }
+    if (pending == 0 || (running & ~pending) != 0) break;
+
+    const auto lanes_at = [&](Site site) {
+      unsigned at = 0;
+      for (unsigned rest = pending; rest != 0; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        if (lanes[lane].head().site == site) at |= 1u << lane;
+      }
+      return at;
+    };
+    unsigned chosen = diverged ? lanes_at(lowest) : pending;
+    if (diverged) {
+      if (future == nullptr) future = std::make_unique<Future>(lanes);
+      // Lanes ahead, in the order of their pcs, that have to come first.
+      Site site = lowest;
+      for (Site ahead = lowest;;) {
+        Site next = ~Site(0);
+        for (unsigned rest = pending; rest != 0; rest &= rest - 1) {
+          const Site head = lanes[__builtin_ctz(rest)].head().site;
+          if (head > ahead) next = std::min(next, head);
+        }
+        if (next == ~Site(0)) break;
+        ahead = next;
+        const unsigned lanes_ahead = lanes_at(ahead);
+        bool they_return = false;
+        for (unsigned rest = lanes_ahead; rest != 0; rest &= rest - 1) {
+          they_return = they_return || future->visits(lanes, __builtin_ctz(rest), site);
+        }
+        bool we_follow = false;
+        for (unsigned rest = chosen; rest != 0; rest &= rest - 1) {
+          we_follow = we_follow || future->visits(lanes, __builtin_ctz(rest), ahead);
+        }
+        if (they_return && !we_follow) {
+          site = ahead;
+          chosen = lanes_ahead;
+        }
+      }
+    }
+
+    Request request;
+    const Access& first = lanes[__builtin_ctz(chosen)].head();
+    request.bytes = first.bytes;
+    request.shared = first.shared;
+    for (unsigned rest = chosen; rest != 0; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      const Access& access = lanes[lane].head();
+      // A pointer that is shared in some lanes and global in others takes two requests.
+      if (access.shared != request.shared || access.bytes != request.bytes) continue;
+      request.address[lane] = access.address;
+      request.lanes |= 1u << lane;
+      ++lanes[lane].next;
+    }
+    if (request.shared) {
+      count_shared(request, cta->counters);
+    } else {
+      count_global(request, cta->counters);
+    }
+  }
+
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    auto& accesses = lanes[lane].accesses;
+    accesses.erase(accesses.begin(), accesses.begin() + std::ptrdiff_t(lanes[lane].next));
+    lanes[lane].next = 0;
+  }
+}
+
+}  // namespace emulator

@@ -1,0 +1,46 @@
+// The log of a lane's memory accesses, and how logs become counts of warp instructions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/emulator/core.h"
+#include "common/emulator/race.h"
+
+namespace emulator {
+
+struct Access {
+  uint64_t address;
+  Site site;
+  uint16_t bytes;
+  bool shared;
+};
+
+class AccessLog {
+ public:
+  void start_cta(int num_threads);
+  bool full(const Fiber& fiber) const { return lane_of(fiber).accesses.size() >= kCapacity; }
+  void add(const Fiber& fiber, const Access& access) { lane_of(fiber).accesses.push_back(access); }
+
+  // Counts what the warp's lanes have logged, as far as their order is known; see counters.cpp.
+  void count_warp(int warp);
+
+ private:
+  static constexpr size_t kCapacity = 4096;  // bounds memory, for kernels that run long without a barrier
+
+  struct Lane {
+    std::vector<Access> accesses;
+    size_t next = 0;  // not counted yet
+
+    bool empty() const { return next == accesses.size(); }
+    const Access& head() const { return accesses[next]; }
+  };
+  class Future;
+
+  Lane& lane_of(const Fiber& fiber) { return lanes_[size_t(fiber.warp * kWarpSize + fiber.lane)]; }
+  const Lane& lane_of(const Fiber& fiber) const { return lanes_[size_t(fiber.warp * kWarpSize + fiber.lane)]; }
+
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace emulator

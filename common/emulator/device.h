@@ -1,0 +1,56 @@
+// What the CUDA vocabulary calls: the emulator's side of a running kernel. Kernels do not include this themselves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/emulator/vector_types.h"
+
+namespace emulator {
+
+// Where an operation stands in the kernel's source. As a default argument, current() names the caller's line.
+// (std::source_location does the same; clang 14 cannot use it with libstdc++.)
+struct Location {
+  const char* file = "";
+  unsigned line = 0;
+  static constexpr Location current(const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
+// Throws Report (kLaunch) when CUDA would refuse such a launch.
+void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes);
+
+// Runs body(arguments) once per thread of the grid and returns when all are done. Threads may read the arguments.
+void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
+         size_t argument_bytes);
+
+// A warp-wide operation. Every lane hands in its own arguments and waits; once all lanes of the mask that have not
+// exited are there, the last one runs execute() for all of them. args[i] is meaningful for the lanes in `lanes`.
+// Lanes must agree on op and mask.
+using Execute = void (*)(void* const* args, unsigned lanes);
+void collective(const char* op, unsigned mask, void* args, Execute execute, Location at);
+
+void syncwarp(unsigned mask, Location at);  // also orders the memory accesses of the lanes
+void syncthreads(Location at);              // barrier 0, all threads; those that exited count as arrived
+// bar.sync (wait) and bar.arrive (do not wait) on barrier `id` of 16: completes when `count` threads have arrived.
+void named_barrier(int id, int count, bool wait, Location at);
+
+enum class ShuffleMode { kIndex, kXor, kDown, kUp };
+uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at);
+
+struct Vote {
+  unsigned yes;     // lanes whose predicate holds
+  unsigned voters;  // lanes that took part
+};
+Vote vote(const char* op, unsigned mask, bool predicate, Location at);
+
+// In shared or global memory. Return the old value.
+int atomic_add(int* address, int value, Location at);
+unsigned atomic_add(unsigned* address, unsigned value, Location at);
+unsigned long long atomic_add(unsigned long long* address, unsigned long long value, Location at);
+float atomic_add(float* address, float value, Location at);
+int atomic_max(int* address, int value, Location at);
+unsigned atomic_max(unsigned* address, unsigned value, Location at);
+
+}  // namespace emulator

@@ -1,0 +1,83 @@
+// The emulator's controls: how to run kernels, memory that kernels may touch, what a run counted and what it found.
+// Plain C++ without any CUDA name, so that the harness can include it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace emulator {
+
+// When asynchronous copies take effect: at issue, as late as is legal, or at any legal moment.
+enum class AsyncMode { kEarly, kLate, kRandom };
+
+struct Options {
+  AsyncMode async = AsyncMode::kEarly;
+  bool shuffle = false;        // seeded random order of warps and lanes, preemption at plain shared accesses
+  bool race_detector = false;  // between threads in shared memory, between CTAs in global memory
+  bool count = false;          // memory counters: requests, sectors, wavefronts
+  uint64_t seed = 1;           // same seed, same behaviour, whatever host_threads is
+  int host_threads = 0;        // CTAs are spread over them; 0: one per core
+};
+
+// Read at every launch.
+Options& options();
+
+// Summed over all CTAs of a launch. Memory counters are per warp instruction and need Options::count; counters.cpp
+// states the model.
+struct Counters {
+  uint64_t global_requests = 0;
+  uint64_t global_sectors = 0;  // of 32 bytes
+  uint64_t global_bytes = 0;    // that lanes asked for
+  uint64_t shared_requests = 0;
+  uint64_t shared_wavefronts = 0;
+  uint64_t shared_wavefronts_ideal = 0;  // without bank conflicts
+  uint64_t barriers = 0;                 // warp-level: one per warp that arrives
+  uint64_t syncwarps = 0;
+  uint64_t shuffles = 0;
+  uint64_t votes = 0;
+  uint64_t atomics = 0;   // one per lane
+  uint64_t switches = 0;  // between fibers: what the emulator itself did
+
+  Counters& operator+=(const Counters& other);
+  bool operator==(const Counters& other) const = default;
+};
+
+struct CounterField {
+  const char* name;
+  uint64_t Counters::* value;
+};
+std::span<const CounterField> counter_fields();
+
+Counters last_counters();  // of the last launch, also of one that ended in a Report
+
+// Global memory: 256-byte aligned, guard pages around it, filled with 0xff (NaN in every float type).
+void* allocate(size_t bytes);
+void release(void* memory);
+// Lets kernels touch memory that the caller owns.
+void register_memory(void* memory, size_t bytes);
+void unregister_memory(void* memory);
+
+enum class Bug {
+  kDeadlock,           // nobody can proceed
+  kRace,               // two accesses without synchronisation between them, at least one of them a write
+  kDivergence,         // lanes of a warp meet at different warp-wide operations
+  kSharedOutOfBounds,  // beyond what the launch asked for
+  kGlobalOutOfBounds,  // memory that no kernel may touch
+  kMisaligned,         // an access that is not aligned to its size
+  kBadMask,            // a lane takes part in a warp-wide operation whose mask leaves it out
+  kBadShuffle,         // reads a lane that takes no part, or has an impossible width
+  kBadBarrier,         // impossible barrier number or thread count
+  kLaunch,             // a launch that CUDA would refuse
+};
+
+// What launch() throws when a kernel has a bug: a short paragraph that names block, warp, lane, what and where. The
+// emulator stays usable.
+struct Report : std::runtime_error {
+  Report(Bug which, const std::string& message) : std::runtime_error(message), bug(which) {}
+  Bug bug;
+};
+
+}  // namespace emulator

@@ -1,0 +1,166 @@
+#include "common/emulator/fiber.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define EMULATOR_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define EMULATOR_ASAN 1
+#endif
+#endif
+#ifdef EMULATOR_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+// Saves the callee-saved registers on the running stack, stores its pointer in *save, and continues on the stack
+// `load` where that one was left. All other registers are the caller's to save, as at any call.
+extern "C" void flashsteps_emulator_switch(void** save, void* load);
+
+#if defined(__x86_64__)
+asm(R"(
+  .text
+  .globl flashsteps_emulator_switch
+  .type flashsteps_emulator_switch, @function
+flashsteps_emulator_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  popq %rcx
+  jmp *%rcx
+  .size flashsteps_emulator_switch, . - flashsteps_emulator_switch
+)");
+
+// What the switch pops at a fiber's first resume: six registers and the address to continue at. Above it, a null
+// return address, which also makes the stack 16-byte aligned the way a function expects it at entry.
+static void* initial_frame(char* top, void (*entry)()) {
+  void** frame = reinterpret_cast<void**>(top) - 8;
+  std::memset(frame, 0, 8 * sizeof(void*));
+  frame[6] = reinterpret_cast<void*>(entry);
+  return frame;
+}
+
+#elif defined(__aarch64__)
+asm(R"(
+  .text
+  .globl flashsteps_emulator_switch
+  .type flashsteps_emulator_switch, %function
+flashsteps_emulator_switch:
+  sub sp, sp, #160
+  stp x19, x20, [sp, #0]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp, #0]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+  .size flashsteps_emulator_switch, . - flashsteps_emulator_switch
+)");
+
+// What the switch loads at a fiber's first resume; x30, at offset 88, is the address to continue at.
+static void* initial_frame(char* top, void (*entry)()) {
+  char* frame = top - 160;
+  std::memset(frame, 0, 160);
+  std::memcpy(frame + 88, &entry, sizeof(entry));
+  return frame;
+}
+
+#else
+#error "the emulator's context switch is written for x86-64 and aarch64"
+#endif
+
+namespace emulator {
+namespace {
+
+const size_t kGuardBytes = size_t(sysconf(_SC_PAGESIZE));
+
+// The context that the running one was resumed from. Only AddressSanitizer needs to know.
+constinit thread_local Context* resumed_from = nullptr;
+
+}  // namespace
+
+void prepare_fiber(Context& context, char* stack, int index, void (*entry)()) {
+  context.stack = stack;
+  context.stack_bytes = kStackBytes;
+  context.finished = false;
+  const size_t stagger = size_t(index % 61) * 192;
+  context.stack_pointer = initial_frame(stack + kStackBytes - stagger, entry);
+#ifdef EMULATOR_ASAN
+  // A fiber that was given up after a report left its frames' poison behind.
+  __asan_unpoison_memory_region(stack + kGuardBytes, kStackBytes - kGuardBytes);
+#endif
+}
+
+static void resumed([[maybe_unused]] void* fake_stack) {
+#ifdef EMULATOR_ASAN
+  __sanitizer_finish_switch_fiber(fake_stack, &resumed_from->stack, &resumed_from->stack_bytes);
+#endif
+}
+
+void fiber_started() { resumed(nullptr); }
+
+void switch_context(Context& from, Context& to) {
+  void* fake_stack = nullptr;
+  resumed_from = &from;
+#ifdef EMULATOR_ASAN
+  __sanitizer_start_switch_fiber(from.finished ? nullptr : &fake_stack, to.stack, to.stack_bytes);
+#endif
+  flashsteps_emulator_switch(&from.stack_pointer, to.stack_pointer);
+  resumed(fake_stack);
+}
+
+Stacks::~Stacks() {
+  if (base_ != nullptr) munmap(base_, size_t(count_) * kStackBytes);
+}
+
+void Stacks::reserve(int count) {
+  if (count <= count_) return;
+  if (base_ != nullptr) munmap(base_, size_t(count_) * kStackBytes);
+  base_ = nullptr;
+  count_ = 0;
+  void* memory = mmap(nullptr, size_t(count) * kStackBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  base_ = static_cast<char*>(memory);
+  count_ = count;
+  for (int i = 0; i < count; ++i) {
+    if (mprotect((*this)[i], kGuardBytes, PROT_NONE) != 0) throw std::bad_alloc();
+  }
+}
+
+}  // namespace emulator

@@ -1,0 +1,43 @@
+// Fibers: execution contexts with a stack of their own that hand over to each other by an ordinary function call.
+#pragma once
+
+#include <cstddef>
+
+// For thread-local variables that hooks and kernels touch: reached without a call, also in a shared library.
+#define EMULATOR_FAST_TLS __attribute__((tls_model("initial-exec")))
+
+namespace emulator {
+
+// 256 KiB hold a kernel's locals many times over, also at -O0. Pages are backed by memory when first touched.
+constexpr size_t kStackBytes = 256 << 10;
+
+// A context that is not running: where its registers are saved. The bounds are for AddressSanitizer only.
+struct Context {
+  void* stack_pointer = nullptr;
+  const void* stack = nullptr;
+  size_t stack_bytes = 0;
+  bool finished = false;  // will never be resumed
+};
+
+// Makes `context` start in entry() on the given stack when it is first resumed. entry() must not return, and must
+// begin with fiber_started(). `index` staggers the stacks: equal offsets in all of them would share cache sets.
+void prepare_fiber(Context& context, char* stack, int index, void (*entry)());
+void fiber_started();
+void switch_context(Context& from, Context& to);
+
+// Stacks of kStackBytes, each with a guard page below it.
+class Stacks {
+ public:
+  Stacks() = default;
+  Stacks(const Stacks&) = delete;
+  Stacks& operator=(const Stacks&) = delete;
+  ~Stacks();
+  void reserve(int count);  // keeps the existing ones when there are enough
+  char* operator[](int index) { return base_ + size_t(index) * kStackBytes; }
+
+ private:
+  char* base_ = nullptr;
+  int count_ = 0;
+};
+
+}  // namespace emulator

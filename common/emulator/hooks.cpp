@@ -1,0 +1,169 @@
+// What the compiler calls before every load and store of a kernel.
+//
+// Kernels are compiled with -fsanitize=thread, which inserts these calls, but not linked with ThreadSanitizer's
+// runtime: the functions here take its place. So an ordinary `tile[i] = x` is seen with its address, size and place in
+// the program, and the kernel's source knows nothing of it.
+#include <atomic>
+#include <cstring>
+
+#include "common/emulator/core.h"
+#include "common/emulator/counters.h"
+#include "common/emulator/memory.h"
+#include "common/emulator/race.h"
+
+namespace emulator {
+namespace {
+
+enum class Kind { kPlain, kVolatile };
+
+[[gnu::noinline]] void look_closer(uintptr_t address, size_t bytes, bool write, uintptr_t pc, Kind kind) {
+  const Space space = check_access(address, bytes, write, {.pc = pc});
+  if (kind == Kind::kVolatile) {
+    // Somebody may be spinning here. It is neither a race nor counted: how often it runs is a matter of luck.
+    if (!write) poll();
+    return;
+  }
+  if (space == Space::kPrivate) return;
+  const Options& options = cta->options;
+  const bool shared = space == Space::kShared;
+  if (options.shuffle && shared && cta->random.one_in(64)) yield();
+  if (options.count) {
+    if (cta->log->full(*self)) {
+      cta->warps[size_t(self->warp)].log_full |= 1u << self->lane;
+      park(State::kLogFull);
+    }
+    cta->log->add(*self, {address, site_of(pc), uint16_t(bytes), shared});
+  }
+  if (options.race_detector) {
+    if (shared) {
+      cta->races->shared_access(address, bytes, write, site_of(pc));
+    } else {
+      global_access(address, bytes, write, site_of(pc));
+    }
+  }
+}
+
+[[gnu::always_inline]] inline bool is_known_good(uintptr_t address) {
+  return windows.global[0].holds(address) || windows.global[1].holds(address) || windows.shared.holds(address) ||
+         windows.stack.holds(address);
+}
+
+template <size_t BYTES, bool WRITE>
+[[gnu::always_inline]] inline void plain_access(void* pointer, void* pc) {
+  const uintptr_t address = uintptr_t(pointer);
+  if (address % BYTES != 0 && self != nullptr) [[unlikely]] {
+    check_alignment(address, BYTES, WRITE, {.pc = uintptr_t(pc)});
+  }
+  if (is_known_good(address)) [[likely]] return;
+  look_closer(address, BYTES, WRITE, uintptr_t(pc), Kind::kPlain);
+}
+
+template <size_t BYTES, bool WRITE>
+[[gnu::always_inline]] inline void unaligned_access(void* pointer, void* pc) {
+  const uintptr_t address = uintptr_t(pointer);
+  if (is_known_good(address)) [[likely]] return;
+  look_closer(address, BYTES, WRITE, uintptr_t(pc), Kind::kPlain);
+}
+
+template <size_t BYTES, bool WRITE>
+void volatile_access(void* pointer, void* pc) {
+  if (self != nullptr) look_closer(uintptr_t(pointer), BYTES, WRITE, uintptr_t(pc), Kind::kVolatile);
+}
+
+// Copies and fills of any size, as so many accesses of 16 bytes and one of the rest.
+void access_range(const void* pointer, size_t bytes, bool write, void* pc) {
+  if (self == nullptr) return;
+  uintptr_t address = uintptr_t(pointer);
+  while (bytes > 0) {
+    const size_t piece = bytes < 16 ? bytes : 16;
+    if (!is_known_good(address)) look_closer(address, piece, write, uintptr_t(pc), Kind::kPlain);
+    address += piece;
+    bytes -= piece;
+  }
+}
+
+template <typename T, typename Operation>
+T atomic_operation(T* address, Location at, Operation operation) {
+  check_access(uintptr_t(address), sizeof(T), true, {.at = at});
+  check_alignment(uintptr_t(address), sizeof(T), true, {.at = at});
+  ++cta->counters.atomics;
+  poll();
+  return operation(std::atomic_ref<T>(*address));
+}
+
+template <typename T>
+T add(T* address, T value, Location at) {
+  return atomic_operation(address, at, [&](std::atomic_ref<T> target) { return target.fetch_add(value); });
+}
+
+template <typename T>
+T maximum(T* address, T value, Location at) {
+  return atomic_operation(address, at, [&](std::atomic_ref<T> target) {
+    T old = target.load();
+    while (old < value && !target.compare_exchange_weak(old, value)) {
+    }
+    return old;
+  });
+}
+
+}  // namespace
+
+int atomic_add(int* address, int value, Location at) { return add(address, value, at); }
+unsigned atomic_add(unsigned* address, unsigned value, Location at) { return add(address, value, at); }
+unsigned long long atomic_add(unsigned long long* address, unsigned long long value, Location at) {
+  return add(address, value, at);
+}
+float atomic_add(float* address, float value, Location at) { return add(address, value, at); }
+int atomic_max(int* address, int value, Location at) { return maximum(address, value, at); }
+unsigned atomic_max(unsigned* address, unsigned value, Location at) { return maximum(address, value, at); }
+
+}  // namespace emulator
+
+#define FLASHSTEPS_CALLER __builtin_return_address(0)
+#define FLASHSTEPS_HOOKS(BYTES)                                                                                      \
+  void __tsan_read##BYTES(void* p) { emulator::plain_access<BYTES, false>(p, FLASHSTEPS_CALLER); }                   \
+  void __tsan_write##BYTES(void* p) { emulator::plain_access<BYTES, true>(p, FLASHSTEPS_CALLER); }                   \
+  void __tsan_unaligned_read##BYTES(void* p) { emulator::unaligned_access<BYTES, false>(p, FLASHSTEPS_CALLER); }     \
+  void __tsan_unaligned_write##BYTES(void* p) { emulator::unaligned_access<BYTES, true>(p, FLASHSTEPS_CALLER); }     \
+  void __tsan_volatile_read##BYTES(void* p) { emulator::volatile_access<BYTES, false>(p, FLASHSTEPS_CALLER); }       \
+  void __tsan_volatile_write##BYTES(void* p) { emulator::volatile_access<BYTES, true>(p, FLASHSTEPS_CALLER); }       \
+  void __tsan_unaligned_volatile_read##BYTES(void* p) {                                                              \
+    emulator::volatile_access<BYTES, false>(p, FLASHSTEPS_CALLER);                                                   \
+  }                                                                                                                  \
+  void __tsan_unaligned_volatile_write##BYTES(void* p) {                                                             \
+    emulator::volatile_access<BYTES, true>(p, FLASHSTEPS_CALLER);                                                    \
+  }
+
+extern "C" {
+FLASHSTEPS_HOOKS(1)
+FLASHSTEPS_HOOKS(2)
+FLASHSTEPS_HOOKS(4)
+FLASHSTEPS_HOOKS(8)
+FLASHSTEPS_HOOKS(16)
+
+void __tsan_read_range(void* p, size_t bytes) { emulator::access_range(p, bytes, false, FLASHSTEPS_CALLER); }
+void __tsan_write_range(void* p, size_t bytes) { emulator::access_range(p, bytes, true, FLASHSTEPS_CALLER); }
+
+// clang 15 and later call these for copies and fills.
+void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
+  emulator::access_range(from, bytes, false, FLASHSTEPS_CALLER);
+  emulator::access_range(to, bytes, true, FLASHSTEPS_CALLER);
+  return std::memcpy(to, from, bytes);
+}
+void* __tsan_memmove(void* to, const void* from, size_t bytes) {
+  emulator::access_range(from, bytes, false, FLASHSTEPS_CALLER);
+  emulator::access_range(to, bytes, true, FLASHSTEPS_CALLER);
+  return std::memmove(to, from, bytes);
+}
+void* __tsan_memset(void* to, int value, size_t bytes) {
+  emulator::access_range(to, bytes, true, FLASHSTEPS_CALLER);
+  return std::memset(to, value, bytes);
+}
+
+// Of no interest here, but called.
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_read(void*) {}
+void __tsan_vptr_update(void*, void*) {}
+}

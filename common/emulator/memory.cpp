@@ -1,0 +1,250 @@
+// Global memory and access checks.
+#include "common/emulator/memory.h"
+
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+
+#include "common/emulator/core.h"
+
+namespace emulator {
+
+constinit thread_local Windows windows EMULATOR_FAST_TLS;
+
+namespace {
+
+// ---- The registry
+
+struct Registry {
+  std::mutex mutex;
+  std::multimap<uintptr_t, size_t> ranges;          // begin -> bytes
+  std::map<void*, std::pair<void*, size_t>> owned;  // allocate()d -> its mapping
+};
+
+Registry& registry() {
+  static Registry the_registry;
+  return the_registry;
+}
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+void register_memory(void* memory, size_t bytes) {
+  const std::lock_guard lock(registry().mutex);
+  registry().ranges.emplace(uintptr_t(memory), bytes);
+}
+
+void unregister_memory(void* memory) {
+  const std::lock_guard lock(registry().mutex);
+  const auto found = registry().ranges.find(uintptr_t(memory));
+  if (found != registry().ranges.end()) registry().ranges.erase(found);
+}
+
+void* allocate(size_t bytes) {
+  static const size_t page = size_t(sysconf(_SC_PAGESIZE));
+  if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
+  const size_t usable = round_up(std::max<size_t>(bytes, 1), page);
+  const size_t mapped = usable + 2 * page;
+  void* mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) throw std::bad_alloc();
+  char* memory = static_cast<char*>(mapping) + page;
+  if (mprotect(memory, usable, PROT_READ | PROT_WRITE) != 0) {
+    munmap(mapping, mapped);
+    throw std::bad_alloc();
+  }
+  std::memset(memory, 0xff, usable);
+  register_memory(memory, bytes);
+  const std::lock_guard lock(registry().mutex);
+  registry().owned[memory] = {mapping, mapped};
+  return memory;
+}
+
+void release(void* memory) {
+  if (memory == nullptr) return;
+  unregister_memory(memory);
+  const std::lock_guard lock(registry().mutex);
+  const auto found = registry().owned.find(memory);
+  if (found == registry().owned.end()) throw std::runtime_error("emulator::release: not from emulator::allocate");
+  munmap(found->second.first, found->second.second);
+  registry().owned.erase(found);
+}
+
+std::vector<GlobalRange> registered_memory() {
+  const std::lock_guard lock(registry().mutex);
+  std::vector<GlobalRange> merged;
+  for (const auto& [begin, bytes] : registry().ranges) {
+    if (!merged.empty() && begin < merged.back().begin + merged.back().bytes) {
+      GlobalRange& last = merged.back();
+      last.bytes = std::max(last.bytes, begin + bytes - last.begin);
+    } else {
+      merged.push_back({begin, bytes, nullptr});
+    }
+  }
+  return merged;
+}
+
+// ---- Access checks
+
+namespace {
+
+struct Extent {
+  uintptr_t begin = 0;
+  size_t bytes = 0;
+  bool holds(uintptr_t address, size_t count) const {
+    const uintptr_t offset = address - begin;
+    return offset < bytes && count <= bytes - offset;
+  }
+};
+
+// Parts of the program's image, found in the dynamic loader's tables.
+template <typename Wanted>
+Extent find_in_modules(Wanted wanted) {
+  struct Search {
+    Wanted* wanted;
+    Extent found;
+  };
+  Search search{&wanted, {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* module, size_t, void* opaque) {
+        Search& s = *static_cast<Search*>(opaque);
+        for (int i = 0; i < module->dlpi_phnum; ++i) {
+          const auto& segment = module->dlpi_phdr[i];
+          Extent extent{uintptr_t(module->dlpi_addr + segment.p_vaddr), size_t(segment.p_memsz)};
+          if (segment.p_type == PT_TLS) extent.begin = uintptr_t(module->dlpi_tls_data);
+          if (!(*s.wanted)(segment.p_type, extent)) continue;
+          s.found = extent;
+          return 1;
+        }
+        return 0;
+      },
+      &search);
+  return search.found;
+}
+
+// Static __shared__ variables are thread-local (see cuda.h), so they lie in this host thread's block of their module.
+// The last block that was hit is remembered; the loader's tables are slow to search.
+bool is_static_shared(uintptr_t address, size_t bytes) {
+  static constinit thread_local Extent last;
+  if (last.holds(address, bytes)) return true;
+  const Extent found = find_in_modules([&](auto type, const Extent& extent) {
+    return type == PT_TLS && extent.begin != 0 && extent.holds(address, bytes);
+  });
+  if (found.bytes == 0) return false;
+  last = found;
+  return true;
+}
+
+bool is_program_data(uintptr_t address, size_t bytes) {
+  static constinit thread_local Extent last;
+  if (last.holds(address, bytes)) return true;
+  const Extent found = find_in_modules(
+      [&](auto type, const Extent& extent) { return type == PT_LOAD && extent.holds(address, bytes); });
+  if (found.bytes == 0) return false;
+  last = found;
+  return true;
+}
+
+const GlobalRange* find_range(uintptr_t address) {
+  const std::vector<GlobalRange>& ranges = cta->launch->memory;
+  auto after = std::upper_bound(ranges.begin(), ranges.end(), address,
+                                [](uintptr_t a, const GlobalRange& range) { return a < range.begin; });
+  return after == ranges.begin() ? nullptr : &*(after - 1);
+}
+
+std::string describe_access(size_t bytes, bool write) {
+  return std::string(write ? "write" : "read") + " of " + std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+}
+
+std::string describe_smem_offset(uintptr_t address) {
+  const intptr_t offset = intptr_t(address - uintptr_t(cta->smem));
+  return offset < 0 ? "smem - " + std::to_string(-offset) : "smem + " + std::to_string(offset);
+}
+
+// Beyond the shared memory that the launch asked for, in the space that is kept free around it.
+bool is_near_smem(uintptr_t address) {
+  return address - (uintptr_t(cta->smem) - kSmemGuardBytes) < kMaxSmemBytes + 2 * kSmemGuardBytes;
+}
+
+std::string describe_foreign_address(uintptr_t address) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "0x%zx", size_t(address));
+  std::string description = text;
+  constexpr uintptr_t kNear = 1 << 20;
+  if (address < 0x10000) return description + ", a null pointer";
+  const GlobalRange* before = find_range(address);
+  const GlobalRange* end = cta->launch->memory.data() + cta->launch->memory.size();
+  const GlobalRange* next = before != nullptr ? before + 1 : cta->launch->memory.data();
+  const auto allocation = [](const GlobalRange& range) { return "allocation of " + std::to_string(range.bytes) + " bytes"; };
+  if (before != nullptr && address < before->begin + before->bytes) {
+    return description + ", which runs over the end of an " + allocation(*before);
+  }
+  if (before != nullptr && address - (before->begin + before->bytes) < kNear) {
+    const uintptr_t distance = address - (before->begin + before->bytes);
+    return description + ", " + std::to_string(distance) + " bytes after the end of an " + allocation(*before);
+  }
+  if (next != end && next->begin - address < kNear) {
+    return description + ", " + std::to_string(next->begin - address) + " bytes before an " + allocation(*next);
+  }
+  return description + ", which no allocation is near";
+}
+
+void remember_global(const GlobalRange& range) {
+  const Options& options = cta->options;
+  if (options.count || options.race_detector) return;  // then the hooks must come here every time
+  windows.global[windows.oldest_global] = Window(range.begin, range.bytes);
+  windows.oldest_global ^= 1;
+}
+
+}  // namespace
+
+Space check_access(uintptr_t address, size_t bytes, bool write, Place place) {
+  Cta& c = *cta;
+  if (Extent{uintptr_t(c.smem), c.smem_bytes}.holds(address, bytes)) return Space::kShared;
+  if (Extent{uintptr_t(self->context.stack), kStackBytes}.holds(address, bytes)) return Space::kPrivate;
+  const GlobalRange* range = find_range(address);
+  if (range != nullptr && Extent{range->begin, range->bytes}.holds(address, bytes)) {
+    remember_global(*range);
+    return Space::kGlobal;
+  }
+  if (is_near_smem(address)) {
+    fail(Bug::kSharedOutOfBounds, *self, [&] {
+      return "shared memory access out of bounds: " + describe_access(bytes, write) + " at " +
+             describe_smem_offset(address) + ", but the launch asked for " + std::to_string(c.smem_bytes) +
+             " bytes, at " + describe(place);
+    });
+  }
+  if (!write) {
+    if (Extent{uintptr_t(c.launch->arguments), c.launch->argument_bytes}.holds(address, bytes)) return Space::kPrivate;
+    if (is_program_data(address, bytes)) return Space::kPrivate;
+  }
+  if (is_static_shared(address, bytes)) return Space::kShared;
+  fail(Bug::kGlobalOutOfBounds, *self, [&] {
+    return "global memory access out of bounds: " + describe_access(bytes, write) + " at " +
+           describe_foreign_address(address) + ", at " + describe(place);
+  });
+}
+
+void check_alignment(uintptr_t address, size_t bytes, bool write, Place place) {
+  if (address % bytes == 0) return;
+  fail(Bug::kMisaligned, *self, [&] {
+    std::string description = "misaligned access: " + describe_access(bytes, write) + " at ";
+    if (is_near_smem(address)) {
+      description += describe_smem_offset(address);
+    } else {
+      char text[32];
+      std::snprintf(text, sizeof(text), "0x%zx", size_t(address));
+      description += text;
+    }
+    return description + ", which is not a multiple of " + std::to_string(bytes) + ", at " + describe(place);
+  });
+}
+
+}  // namespace emulator

@@ -1,0 +1,155 @@
+// Words for what went wrong: who, and where in the source.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <sstream>
+
+#include "common/emulator/core.h"
+
+extern char** environ;
+
+namespace emulator {
+namespace {
+
+// The repository's root as the compiler saw it: what this file's own path begins with.
+std::string repository_root() {
+  const std::string this_file = __FILE__;
+  return this_file.substr(0, this_file.size() - std::strlen("common/emulator/report.cpp"));
+}
+
+std::string short_path(const std::string& path) {
+  static const std::string root = repository_root();
+  const std::string normal = std::filesystem::path(path).lexically_normal().string();
+  return normal.starts_with(root) ? normal.substr(root.size()) : normal;
+}
+
+std::string hexadecimal(uintptr_t value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "0x%zx", size_t(value));
+  return text;
+}
+
+struct Module {
+  std::string path;
+  uintptr_t load_address;  // what was added to the addresses in the file
+};
+
+bool find_module(uintptr_t pc, Module& module) {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(pc), &info) == 0 || info.dli_fname == nullptr) return false;
+  struct Search {
+    uintptr_t pc, load_address;
+    std::string path;
+  };
+  Search search{pc, 0, info.dli_fname};
+  dl_iterate_phdr(
+      [](dl_phdr_info* loaded, size_t, void* opaque) {
+        Search& s = *static_cast<Search*>(opaque);
+        for (int i = 0; i < loaded->dlpi_phnum; ++i) {
+          const auto& segment = loaded->dlpi_phdr[i];
+          if (segment.p_type != PT_LOAD) continue;
+          if (s.pc - (loaded->dlpi_addr + segment.p_vaddr) >= segment.p_memsz) continue;
+          s.load_address = loaded->dlpi_addr;
+          // The program itself has no name here, and dladdr knows it only as argv[0].
+          std::error_code error;
+          if (loaded->dlpi_name[0] == '\0') s.path = std::filesystem::read_symlink("/proc/self/exe", error);
+          return 1;
+        }
+        return 0;
+      },
+      &search);
+  module = {search.path, search.load_address};
+  return true;
+}
+
+// What a program prints, run without a shell (paths need no quoting); empty when it cannot be run.
+std::string output_of(const char* program, std::vector<std::string> arguments) {
+  std::vector<char*> argv{const_cast<char*>(program)};
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return "";
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+  posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+  pid_t child = 0;
+  const int error = posix_spawnp(&child, program, &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n; error == 0 && (n = read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, size_t(n));
+  close(ends[0]);
+  if (error == 0) waitpid(child, nullptr, 0);
+  return text;
+}
+
+// addr2line -i prints a function and a file:line per inlined call, innermost first. A load inside __half's conversion
+// is the kernel's doing: the first place outside the emulator's own headers is what the reader wants.
+std::string first_place_outside(const std::string& frames) {
+  std::istringstream lines(frames);
+  std::string function, place, innermost;
+  while (std::getline(lines, function) && std::getline(lines, place)) {
+    const size_t colon = place.find(':');
+    if (colon == std::string::npos || place[0] == '?') continue;
+    place = place.substr(0, place.find(" (discriminator"));
+    place = short_path(place.substr(0, colon)) + place.substr(colon);
+    if (innermost.empty()) innermost = place;
+    const bool is_emulator = place.starts_with("common/emulator/") && !place.starts_with("common/emulator/tests/");
+    if (!is_emulator) return place;
+  }
+  return innermost;
+}
+
+std::string look_up(uintptr_t pc) {
+  Module module;
+  if (!find_module(pc, module)) return "pc " + hexadecimal(pc);
+  const std::string offset = hexadecimal(pc - module.load_address);
+  const std::string frames = output_of("addr2line", {"-C", "-f", "-i", "-e", module.path, offset});
+  const std::string place = first_place_outside(frames);
+  return place.empty() ? module.path + "+" + offset : place;
+}
+
+}  // namespace
+
+std::string describe(Location at) { return short_path(at.file) + ":" + std::to_string(at.line); }
+
+std::string describe(uintptr_t return_address) {
+  static std::mutex mutex;
+  static std::map<uintptr_t, std::string> known;
+  const uintptr_t call = return_address - 1;  // the hook's caller continues on what may be the next line already
+  const std::lock_guard lock(mutex);
+  std::string& place = known[call];
+  if (place.empty()) place = look_up(call);
+  return place;
+}
+
+std::string describe(Place place) { return place.pc != 0 ? describe(place.pc) : describe(place.at); }
+
+std::string describe_lanes(unsigned lanes) {
+  if (lanes == 0xffffffff) return "all lanes";
+  std::string text = (lanes & (lanes - 1)) == 0 ? "lane" : "lanes";
+  const char* separator = " ";
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    if (((lanes >> lane) & 1) == 0) continue;
+    int last = lane;
+    while (last + 1 < kWarpSize && ((lanes >> (last + 1)) & 1) != 0) ++last;
+    text += separator + std::to_string(lane);
+    if (last > lane) text += "-" + std::to_string(last);
+    separator = ", ";
+    lane = last;
+  }
+  return text;
+}
+
+}  // namespace emulator

@@ -1,0 +1,379 @@
+// Who runs next: lanes of a warp, warps of a CTA, CTAs on host threads. And what a launch may ask for.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "common/emulator/core.h"
+#include "common/emulator/counters.h"
+#include "common/emulator/memory.h"
+#include "common/emulator/race.h"
+
+namespace emulator {
+
+// The built-in variables of cuda.h and launch.h, which declare them const.
+namespace cuda {
+constinit thread_local uint3 threadIdx EMULATOR_FAST_TLS = {};
+constinit thread_local uint3 blockIdx EMULATOR_FAST_TLS = {};
+constinit thread_local uint3 blockDim EMULATOR_FAST_TLS = {};
+constinit thread_local uint3 gridDim EMULATOR_FAST_TLS = {};
+constinit thread_local unsigned char* smem EMULATOR_FAST_TLS = nullptr;
+}  // namespace cuda
+
+constinit thread_local Cta* cta EMULATOR_FAST_TLS = nullptr;
+constinit thread_local Fiber* self EMULATOR_FAST_TLS = nullptr;
+
+Options& options() {
+  static Options the_options;
+  return the_options;
+}
+
+// ---- Fibers
+
+namespace {
+
+void enter(Fiber& fiber) {
+  self = &fiber;
+  cuda::threadIdx = fiber.thread_idx;
+  windows.stack = Window(uintptr_t(fiber.context.stack), kStackBytes);
+  cta->running_warp = fiber.warp;
+  ++cta->counters.switches;
+}
+
+void switch_to(Fiber& next) {
+  Fiber& me = *self;
+  enter(next);
+  switch_context(me.context, next.context);
+}
+
+void set_ready(const Fiber& fiber, bool ready) {
+  Warp& warp = cta->warps[size_t(fiber.warp)];
+  const unsigned lane_bit = 1u << fiber.lane;
+  const unsigned warp_bit = 1u << fiber.warp;
+  warp.ready = ready ? warp.ready | lane_bit : warp.ready & ~lane_bit;
+  cta->ready_warps = warp.ready != 0 ? cta->ready_warps | warp_bit : cta->ready_warps & ~warp_bit;
+}
+
+// The lowest set bit, or a random one.
+int pick_bit(unsigned bits) {
+  if (!cta->options.shuffle) return __builtin_ctz(bits);
+  const unsigned shift = unsigned(cta->random.next()) & 31;
+  const unsigned rotated = (bits >> shift) | (bits << ((32 - shift) & 31));
+  return (__builtin_ctz(rotated) + int(shift)) & 31;
+}
+
+// Lanes that wait for room in their logs. Whoever's log ran empty can go on.
+void resume_full_logs() {
+  for (int w = 0; w < cta->num_warps; ++w) {
+    Warp& warp = cta->warps[size_t(w)];
+    if (warp.log_full == 0) continue;
+    cta->log->count_warp(w);
+    for (unsigned rest = warp.log_full; rest != 0; rest &= rest - 1) {
+      Fiber& fiber = cta->fiber(w, __builtin_ctz(rest));
+      if (cta->log->full(fiber)) continue;
+      warp.log_full &= ~(1u << fiber.lane);
+      wake(fiber);
+    }
+  }
+}
+
+// Stays with the running warp as long as it can: that is fast, and easy to follow. Null: nobody can run.
+Fiber* pick() {
+  if (cta->ready_warps == 0) resume_full_logs();
+  if (cta->ready_warps == 0) return nullptr;
+  int warp = cta->running_warp;
+  const bool leave = cta->options.shuffle && cta->random.one_in(16);
+  if (leave || cta->warps[size_t(warp)].ready == 0) warp = pick_bit(cta->ready_warps);
+  return &cta->fiber(warp, pick_bit(cta->warps[size_t(warp)].ready));
+}
+
+// The next ready fiber in a fixed round: everybody gets a turn, whatever the others do.
+Fiber* next_in_turn() {
+  const int start = self->warp * kWarpSize + self->lane;
+  for (int step = 1; step <= cta->num_threads; ++step) {
+    Fiber& fiber = cta->fibers[size_t((start + step) % cta->num_threads)];
+    if (fiber.state == State::kReady) return &fiber;
+  }
+  return self;
+}
+
+// "__syncthreads at kernel.cu:30, where 32 of 64 threads have arrived"
+std::string describe_wait(const Fiber& fiber) {
+  std::string text = std::string(fiber.op) + " at " + describe(fiber.at);
+  if (fiber.state == State::kBarrier) {
+    const Barrier& barrier = cta->barriers[fiber.barrier_id];
+    const int needed = barrier.count == kEveryone ? cta->num_live : barrier.count;
+    if (fiber.barrier_id != 0) text += " on barrier " + std::to_string(fiber.barrier_id);
+    text += ", where " + std::to_string(barrier.arrived) + " of " + std::to_string(needed) + " threads have arrived";
+  } else {
+    const Warp& warp = cta->warps[size_t(fiber.warp)];
+    text += ", for " + describe_lanes(fiber.mask & warp.live() & ~warp.waiting);
+  }
+  return text;
+}
+
+// Who waits where and for what, grouped.
+std::string describe_deadlock() {
+  std::map<std::string, std::map<int, unsigned>> groups;
+  std::map<int, unsigned> exited;
+  for (int i = 0; i < cta->num_threads; ++i) {
+    const Fiber& fiber = cta->fibers[size_t(i)];
+    auto& lanes = fiber.state == State::kExited ? exited : groups[describe_wait(fiber)];
+    lanes[fiber.warp] |= 1u << fiber.lane;
+  }
+  const auto describe_threads = [](const std::map<int, unsigned>& warps) {
+    std::string text;
+    for (const auto& [warp, lanes] : warps) {
+      text += (text.empty() ? "warp " : ", warp ") + std::to_string(warp);
+      if (lanes != 0xffffffff) text += " " + describe_lanes(lanes);
+    }
+    return text;
+  };
+  std::string text = "deadlock, no thread can proceed.";
+  for (const auto& [wait, warps] : groups) text += " Waiting in " + wait + ": " + describe_threads(warps) + ".";
+  if (!exited.empty()) text += " Exited: " + describe_threads(exited) + ".";
+  return text;
+}
+
+std::string describe_block() {
+  const cuda::uint3& block = cuda::blockIdx;
+  return "block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " + std::to_string(block.z) + ")";
+}
+
+[[noreturn]] void report_deadlock() {
+  record_report(Bug::kDeadlock, describe_block() + ": " + describe_deadlock());
+  abandon_cta();
+}
+
+}  // namespace
+
+std::string describe_thread(const Fiber& fiber) {
+  return describe_block() + " warp " + std::to_string(fiber.warp) + " lane " + std::to_string(fiber.lane);
+}
+
+void record_report(Bug bug, std::string message) { cta->report = std::make_unique<Report>(bug, message); }
+
+void abandon_cta() {
+  self->context.finished = true;
+  switch_context(self->context, cta->host);
+  __builtin_unreachable();
+}
+
+void wake(Fiber& fiber) {
+  fiber.state = State::kReady;
+  set_ready(fiber, true);
+}
+
+void park(State state) {
+  self->state = state;
+  set_ready(*self, false);
+  Fiber* next = pick();
+  if (next == nullptr) report_deadlock();
+  if (next != self) switch_to(*next);
+}
+
+void yield() {
+  Fiber* next = cta->options.shuffle ? pick() : next_in_turn();
+  if (next != self) switch_to(*next);
+}
+
+void poll() {
+  if (++cta->polls % 16 == 0) yield();
+}
+
+// ---- CTAs
+
+namespace {
+
+void fiber_main() {
+  fiber_started();
+  cta->launch->body(cta->launch->arguments);
+  Fiber& me = *self;
+  me.state = State::kExited;
+  set_ready(me, false);
+  cta->warps[size_t(me.warp)].exited |= 1u << me.lane;
+  --cta->num_live;
+  leave_rendezvous(me);
+  if (cta->num_live == 0) abandon_cta();
+  Fiber* next = pick();
+  if (next == nullptr) report_deadlock();
+  me.context.finished = true;
+  switch_to(*next);
+  __builtin_unreachable();
+}
+
+void prepare_thread(int index) {
+  const cuda::dim3& block = cta->launch->block;
+  const unsigned i = unsigned(index);
+  Fiber& fiber = cta->fibers[size_t(index)];
+  fiber = {};
+  fiber.thread_idx = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
+  fiber.warp = index / kWarpSize;
+  fiber.lane = index % kWarpSize;
+  fiber.barrier_id = -1;
+  prepare_fiber(fiber.context, cta->stacks[index], index, fiber_main);
+  wake(fiber);
+}
+
+// In plain mode the hooks may let accesses to shared and global memory pass. Otherwise each one is looked at.
+void set_windows() {
+  const Options& options = cta->options;
+  const bool plain = !options.shuffle && !options.race_detector && !options.count;
+  windows = {};
+  if (plain) windows.shared = Window(uintptr_t(cta->smem), cta->smem_bytes);
+}
+
+void run_cta(Cta& c, uint64_t index) {
+  const cuda::dim3& grid = c.launch->grid;
+  cuda::blockIdx = {unsigned(index % grid.x), unsigned(index / grid.x % grid.y), unsigned(index / grid.x / grid.y)};
+  c.index = index;
+  c.num_live = c.num_threads;
+  c.running_warp = 0;
+  c.ready_warps = 0;
+  c.polls = 0;
+  c.report.reset();
+  c.random.state = c.options.seed * 0x9e3779b97f4a7c15ull + index;
+  c.warps.assign(size_t(c.num_warps), Warp{});
+  for (int i = c.num_threads; i < c.num_warps * kWarpSize; ++i) {
+    c.warps[size_t(i / kWarpSize)].exited |= 1u << (i % kWarpSize);
+  }
+  reset_rendezvous();
+  for (int i = 0; i < c.num_threads; ++i) prepare_thread(i);
+  std::memset(c.smem, 0xff, c.smem_bytes);  // what is read before it is written is NaN
+  if (c.options.count) c.log->start_cta(c.num_threads);
+  if (c.options.race_detector) c.races->start_cta();
+
+  set_windows();
+  Fiber* first = pick();
+  enter(*first);
+  switch_context(c.host, first->context);
+  self = nullptr;
+}
+
+// ---- Launches
+
+// What the host threads of a launch share.
+struct Progress {
+  std::atomic<uint64_t> next_cta = 0;
+  std::mutex mutex;
+  uint64_t reported_cta = UINT64_MAX;
+  std::unique_ptr<Report> report;
+  Counters counters;
+};
+
+void run_ctas(const Launch& launch, Cta& c, Progress& progress) {
+  cta = &c;
+  cuda::blockDim = {launch.block.x, launch.block.y, launch.block.z};
+  cuda::gridDim = {launch.grid.x, launch.grid.y, launch.grid.z};
+  cuda::smem = c.smem;
+  c.counters = {};
+  const uint64_t num_ctas = launch.num_ctas();
+  for (uint64_t index; (index = progress.next_cta.fetch_add(1)) < num_ctas;) {
+    run_cta(c, index);
+    if (c.report == nullptr) continue;
+    // No new CTAs; those that run already are finished. They include all with lower numbers, so that the lowest
+    // faulty CTA is the one reported, whatever the number of host threads.
+    progress.next_cta = num_ctas;
+    const std::lock_guard lock(progress.mutex);
+    if (index < progress.reported_cta) {
+      progress.reported_cta = index;
+      progress.report = std::move(c.report);
+    }
+  }
+  windows = {};
+  cta = nullptr;
+  const std::lock_guard lock(progress.mutex);
+  progress.counters += c.counters;
+}
+
+std::mutex launch_mutex;  // one launch at a time
+Counters counters_of_last_launch;
+
+// Cta objects keep stacks and shared memory; they are used again by later launches.
+std::vector<std::unique_ptr<Cta>> ctas;
+
+Cta& prepare_cta(size_t host_thread, const Launch& launch) {
+  while (ctas.size() <= host_thread) ctas.push_back(std::make_unique<Cta>());
+  Cta& c = *ctas[host_thread];
+  c.launch = &launch;
+  c.options = options();
+  c.num_threads = launch.num_threads();
+  c.num_warps = (c.num_threads + kWarpSize - 1) / kWarpSize;
+  c.smem_bytes = launch.smem_bytes;
+  c.stacks.reserve(c.num_threads);
+  c.fibers.resize(size_t(c.num_warps * kWarpSize));
+  return c;
+}
+
+size_t choose_host_threads(const Launch& launch) {
+  const int wanted = options().host_threads > 0 ? options().host_threads : int(std::thread::hardware_concurrency());
+  // Every stack is two mappings, of which Linux allows a process 65530 by default.
+  const int mappable = 16384 / launch.num_threads();
+  return size_t(std::max<int64_t>(1, std::min<int64_t>({wanted, mappable, int64_t(launch.num_ctas())})));
+}
+
+}  // namespace
+
+Cta::Cta() : log(std::make_unique<AccessLog>()), races(std::make_unique<RaceDetector>()) {
+  const size_t mapped = kMaxSmemBytes + 2 * kSmemGuardBytes;
+  void* mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) throw std::bad_alloc();
+  smem = static_cast<unsigned char*>(mapping) + kSmemGuardBytes;  // page-aligned, hence 1024-byte aligned
+  if (mprotect(smem, kMaxSmemBytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+}
+
+Cta::~Cta() { munmap(smem - kSmemGuardBytes, kMaxSmemBytes + 2 * kSmemGuardBytes); }
+
+Counters last_counters() {
+  const std::lock_guard lock(launch_mutex);
+  return counters_of_last_launch;
+}
+
+void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes) {
+  const auto refuse = [](const std::string& why) { throw Report(Bug::kLaunch, "cannot launch: " + why); };
+  const auto size = [](cuda::dim3 d) {
+    return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
+  };
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) refuse("grid " + size(grid) + " is empty");
+  if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) {
+    refuse("grid " + size(grid) + " is beyond (2147483647, 65535, 65535)");
+  }
+  if (block.x == 0 || block.y == 0 || block.z == 0) refuse("block " + size(block) + " is empty");
+  if (block.x > 1024 || block.y > 1024 || block.z > 64 || block.x * block.y * block.z > unsigned(kMaxThreads)) {
+    refuse("block " + size(block) + " is beyond (1024, 1024, 64) or has more than 1024 threads");
+  }
+  if (smem_bytes > kMaxSmemBytes) {
+    refuse(std::to_string(smem_bytes) + " bytes of shared memory are more than the " + std::to_string(kMaxSmemBytes) +
+           " that a CTA can have");
+  }
+}
+
+void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
+         size_t argument_bytes) {
+  if (self != nullptr) {
+    fail(Bug::kLaunch, *self, [] { return std::string("a kernel cannot launch a kernel"); });
+  }
+  const std::lock_guard lock(launch_mutex);
+  Launch launch{grid, block, smem_bytes, body, arguments, argument_bytes, registered_memory()};
+  const GlobalRaces global_races(launch, options().race_detector);
+  Progress progress;
+  const size_t num_host_threads = choose_host_threads(launch);
+  std::vector<Cta*> prepared;
+  for (size_t i = 0; i < num_host_threads; ++i) prepared.push_back(&prepare_cta(i, launch));
+  {
+    std::vector<std::jthread> host_threads;
+    for (size_t i = 1; i < num_host_threads; ++i) {
+      host_threads.emplace_back([&, i] { run_ctas(launch, *prepared[i], progress); });
+    }
+    run_ctas(launch, *prepared[0], progress);
+  }
+  counters_of_last_launch = progress.counters;
+  if (progress.report != nullptr) throw *progress.report;
+}
+
+}  // namespace emulator

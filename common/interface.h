@@ -1,0 +1,73 @@
+// What crosses between a step and the program that calls it. Plain C++: no CUDA type appears here, so the
+// harness, the emulator's build of a step and nvcc's build of the same step can all include it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace flashsteps {
+
+enum class DType { kFp32, kFp16, kBf16 };
+enum class BackendKind { kCuda, kEmulator };
+
+// A [batch, heads, rows, head_dim] view of memory on the backend's device. Strides are in elements; the
+// head_dim elements of a row are contiguous. Covers [b, h, s, d], [b, s, h, d] and slices of a fused QKV tensor.
+struct TensorView {
+  void* data;
+  int64_t batch_stride, head_stride, row_stride;
+};
+
+// One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp.
+struct AttentionCall {
+  DType dtype;
+  int batch, num_heads_q, num_heads_kv;  // num_heads_q is a multiple of num_heads_kv
+  int seqlen_q, seqlen_kv, head_dim;
+  bool causal;  // bottom-right aligned: query i sees key j when j <= i + kv_len - seqlen_q
+  float softmax_scale;
+  TensorView q, k, v;     // read only; k and v have num_heads_kv heads and seqlen_kv rows
+  TensorView o;           // [batch, num_heads_q, seqlen_q, head_dim]
+  float* lse;             // [batch, num_heads_q, seqlen_q], contiguous, FP32, natural log; -inf on a row with no key
+  const int* kv_lengths;  // [batch] on the device, each in 0..seqlen_kv; nullptr: every length is seqlen_kv
+};
+
+// What launch() was asked for, and what the compiled kernel needs. The emulator has no registers to report.
+struct LaunchRecord {
+  unsigned grid[3], block[3];
+  size_t smem_bytes;    // dynamic shared memory per CTA
+  int registers = 0;    // per thread
+  int spill_bytes = 0;  // local memory per thread: register spills and stack frame
+  int ctas_per_sm = 0;  // occupancy
+};
+
+struct StepInfo {
+  const char* title;               // the one idea, in a line
+  const char* removes;             // the bottleneck of the step before that this one takes away
+  bool supports_fp32 = false;      // fp16 and bf16 are always supported
+  int alignment_bytes = 0;         // of every row of q, k, v and o; 0: the element's own
+  const char* spills = nullptr;    // why register spills are accepted; nullptr: they are a defect
+};
+
+struct Step {
+  const char* name;  // the folder's name, e.g. "v02_smem_tiles"
+  BackendKind backend;
+  StepInfo info;
+  // Launches the step on `stream` (a cudaStream_t; ignored by the emulator, which returns when it is done).
+  // Asynchronous on CUDA. Throws std::runtime_error when the launch itself fails.
+  void (*run)(const AttentionCall& call, void* stream);
+};
+
+// Called by REGISTER_STEP before main(). Defined once, in harness/src/registry.cpp.
+bool register_step(const Step& step);
+const std::vector<Step>& registered_steps();
+
+// Why `step` cannot run `call`, naming the limit; empty when it can. Needs no launch; the device's own limits
+// (shared memory, architecture) are the backend's to check.
+std::string refusal(const Step& step, const AttentionCall& call);
+
+// While a recorder is set (per thread), launch() fills it in and launches nothing. This is how the program asks a
+// step what it would launch, without a second description of it that could drift.
+std::vector<LaunchRecord>*& launch_recorder();
+
+}  // namespace flashsteps

@@ -1,0 +1,71 @@
+// How a step registers. A step's kernel.cu defines, inside `namespace STEP_NAMESPACE { ... }`,
+//   template <typename Element, int HEAD_DIM, bool CAUSAL>
+//   void launch_attention(const AttentionParams<Element>& params, Stream stream);
+// and ends with REGISTER_STEP(launch_attention, {.title = ..., .removes = ...}). Its name is its folder's.
+#pragma once
+
+#include "common/attention.h"
+#include "common/launch.h"
+
+// The build passes -DFLASHSTEPS_STEP=<folder>. The namespace encodes step and backend, so that ncu shows
+// v02_smem_tiles::attention_kernel and the emulator's build of the same kernel has a name of its own.
+#define FLASHSTEPS_CONCAT_(a, b) a##b
+#define FLASHSTEPS_CONCAT(a, b) FLASHSTEPS_CONCAT_(a, b)
+#define FLASHSTEPS_STRING_(a) #a
+#define FLASHSTEPS_STRING(a) FLASHSTEPS_STRING_(a)
+#ifdef __CUDACC__
+#define STEP_NAMESPACE FLASHSTEPS_STEP
+#else
+#define STEP_NAMESPACE FLASHSTEPS_CONCAT(FLASHSTEPS_STEP, _on_emulator)
+#endif
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+#ifdef __CUDACC__
+constexpr BackendKind kThisBackend = BackendKind::kCuda;
+#else
+constexpr BackendKind kThisBackend = BackendKind::kEmulator;
+#endif
+
+// From the run-time call to the kernel's template arguments. Launcher is the struct that REGISTER_STEP makes.
+template <typename Launcher, typename Element>
+void dispatch_element(const AttentionCall& call, Stream stream) {
+  const AttentionParams<Element> params = make_params<Element>(call);
+  if (call.head_dim == 64) {
+    call.causal ? Launcher::template run<Element, 64, true>(params, stream)
+                : Launcher::template run<Element, 64, false>(params, stream);
+  } else {
+    call.causal ? Launcher::template run<Element, 128, true>(params, stream)
+                : Launcher::template run<Element, 128, false>(params, stream);
+  }
+}
+
+template <typename Launcher, bool SUPPORTS_FP32>
+void dispatch(const AttentionCall& call, void* opaque_stream) {
+  const Stream stream = static_cast<Stream>(opaque_stream);
+  if (call.dtype == DType::kFp16) return dispatch_element<Launcher, __half>(call, stream);
+  if (call.dtype == DType::kBf16) return dispatch_element<Launcher, __nv_bfloat16>(call, stream);
+  if constexpr (SUPPORTS_FP32) dispatch_element<Launcher, float>(call, stream);
+}
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps
+
+namespace STEP_NAMESPACE {
+using namespace flashsteps;
+}
+
+#define REGISTER_STEP(launcher, ...)                                                                        \
+  namespace STEP_NAMESPACE {                                                                                \
+  struct Launcher {                                                                                         \
+    template <typename Element, int HEAD_DIM, bool CAUSAL>                                                  \
+    static void run(const AttentionParams<Element>& params, Stream stream) {                                \
+      launcher<Element, HEAD_DIM, CAUSAL>(params, stream);                                                  \
+    }                                                                                                       \
+  };                                                                                                        \
+  constexpr StepInfo kStepInfo __VA_ARGS__;                                                                 \
+  [[maybe_unused]] const bool kRegistered =                                                                 \
+      register_step({FLASHSTEPS_STRING(FLASHSTEPS_STEP), kThisBackend, kStepInfo,                           \
+                     dispatch<Launcher, kStepInfo.supports_fp32>});                                         \
+  }

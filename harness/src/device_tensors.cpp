@@ -1,0 +1,99 @@
+#include "harness/src/device_tensors.h"
+
+#include <cstring>
+
+#include "harness/src/element.h"
+
+namespace flashsteps {
+
+AttentionCall shape_of_call(const Problem& p) {
+  const TensorPlan plan = plan_tensors(p);
+  const size_t bytes = element_bytes(p.dtype);
+  AttentionCall call{};
+  call.dtype = p.dtype;
+  call.batch = p.batch;
+  call.num_heads_q = p.num_heads_q;
+  call.num_heads_kv = p.num_heads_kv;
+  call.seqlen_q = p.seqlen_q;
+  call.seqlen_kv = p.seqlen_kv;
+  call.head_dim = p.head_dim;
+  call.causal = p.causal;
+  call.softmax_scale = p.softmax_scale();
+  // As if every buffer began at address 0: alignment comes out as it will be, since allocations are aligned.
+  const auto view = [&](const Placement& at) {
+    return TensorView{reinterpret_cast<void*>(at.offset * bytes), at.batch_stride, at.head_stride, at.row_stride};
+  };
+  call.q = view(plan.q);
+  call.k = view(plan.k);
+  call.v = view(plan.v);
+  call.o = view(plan.o);
+  return call;
+}
+
+DeviceTensors::DeviceTensors(Backend& backend, const Workload& workload)
+    : backend_(backend), workload_(workload), call_(shape_of_call(workload.problem())) {
+  const Problem& p = workload.problem();
+  const TensorPlan& plan = workload.plan();
+  const size_t bytes = element_bytes(p.dtype);
+  for (size_t buffer = 0; buffer < plan.input_elements.size(); ++buffer) {
+    inputs_.push_back(allocate(plan.input_elements[buffer] * bytes));
+    backend_.upload(inputs_.back(), workload.input(int(buffer)).data(), workload.input(int(buffer)).size());
+  }
+  o_ = allocate(plan.output_elements * bytes);
+  lse_ = allocate(plan.lse_elements * sizeof(float));
+  if (p.kv_lengths != KvLengths::kFull) {
+    kv_lengths_ = allocate(p.batch * sizeof(int));
+    backend_.upload(kv_lengths_, workload.kv_lengths().data(), p.batch * sizeof(int));
+    call_.kv_lengths = static_cast<const int*>(kv_lengths_);
+  }
+  const auto in = [&](TensorView& view, int buffer) {
+    view.data = static_cast<char*>(inputs_[buffer]) + reinterpret_cast<size_t>(view.data);
+  };
+  in(call_.q, plan.q.buffer);
+  in(call_.k, plan.k.buffer);
+  in(call_.v, plan.v.buffer);
+  call_.o.data = static_cast<char*>(o_) + reinterpret_cast<size_t>(call_.o.data);
+  call_.lse = static_cast<float*>(lse_) + kGuardElements;
+  poison_outputs();
+}
+
+DeviceTensors::~DeviceTensors() {
+  for (void* const allocation : allocations_) backend_.release(allocation);
+}
+
+void* DeviceTensors::allocate(size_t bytes) {
+  allocations_.push_back(nullptr);
+  return allocations_.back() = backend_.allocate(bytes);
+}
+
+void DeviceTensors::poison_outputs() {
+  const Outputs poisoned(workload_.problem());
+  backend_.upload(o_, poisoned.o.data(), poisoned.o.size());
+  backend_.upload(lse_, poisoned.lse.data(), poisoned.lse.size());
+}
+
+Outputs DeviceTensors::download_outputs() const {
+  Outputs outputs(workload_.problem());
+  backend_.download(outputs.o.data(), o_, outputs.o.size());
+  backend_.download(outputs.lse.data(), lse_, outputs.lse.size());
+  return outputs;
+}
+
+std::string DeviceTensors::changed_input() const {
+  const std::vector<std::string> names =
+      inputs_.size() == 1 ? std::vector<std::string>{"the fused qkv tensor"} : std::vector<std::string>{"q", "k", "v"};
+  for (size_t buffer = 0; buffer < inputs_.size(); ++buffer) {
+    const auto expected = workload_.input(int(buffer));
+    std::vector<unsigned char> now(expected.size());
+    backend_.download(now.data(), inputs_[buffer], now.size());
+    if (std::memcmp(now.data(), expected.data(), now.size()) != 0) return names[buffer] + " was modified: inputs are read-only";
+  }
+  if (kv_lengths_ != nullptr) {
+    std::vector<int> now(workload_.kv_lengths().size());
+    backend_.download(now.data(), kv_lengths_, now.size() * sizeof(int));
+    if (now != workload_.kv_lengths()) return "kv_lengths was modified: inputs are read-only";
+  }
+  return "";
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,40 @@
+// A workload's tensors on a backend's device, and the call that a step gets.
+#pragma once
+
+#include <vector>
+
+#include "harness/src/backend.h"
+#include "harness/src/tensors.h"
+
+namespace flashsteps {
+
+class DeviceTensors {
+ public:
+  DeviceTensors(Backend& backend, const Workload& workload);  // allocates and uploads; throws when memory is short
+  ~DeviceTensors();
+  DeviceTensors(const DeviceTensors&) = delete;
+  DeviceTensors& operator=(const DeviceTensors&) = delete;
+
+  const AttentionCall& call() const { return call_; }
+  void poison_outputs();
+  Outputs download_outputs() const;
+  // The first input that no longer holds what was uploaded, as a sentence; empty when all do.
+  std::string changed_input() const;
+
+ private:
+  void* allocate(size_t bytes);
+
+  Backend& backend_;
+  const Workload& workload_;
+  AttentionCall call_{};
+  std::vector<void*> allocations_;
+  std::vector<void*> inputs_;
+  void* kv_lengths_ = nullptr;
+  void* o_ = nullptr;
+  void* lse_ = nullptr;
+};
+
+// The call without memory: enough for refusal() and describe().
+AttentionCall shape_of_call(const Problem& problem);
+
+}  // namespace flashsteps

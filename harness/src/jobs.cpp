@@ -1,0 +1,244 @@
+#include "harness/src/jobs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "harness/src/backend.h"
+#include "harness/src/device_tensors.h"
+#include "harness/src/reference.h"
+#include "harness/src/validate.h"
+
+namespace flashsteps {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kTrustedStep = "v01_scalar";  // simple enough to be believed, once it is checked itself
+
+// `no_cuda` receives why "auto" did not choose the GPU.
+std::unique_ptr<Backend> make_backend(const std::string& which, std::string* no_cuda = nullptr) {
+  if (which != "emulator") {
+    std::string why;
+    if (auto cuda = make_cuda_backend(why)) return cuda;
+    if (which == "cuda") throw std::runtime_error(why);
+    if (no_cuda != nullptr) *no_cuda = why;
+  }
+  return make_emulator_backend();
+}
+
+const Step& find_step(const std::string& step_name, BackendKind backend) {
+  for (const Step& step : registered_steps()) {
+    if (step.name == step_name && step.backend == backend) return step;
+  }
+  throw std::runtime_error("step " + step_name + " is not in this program for the " + name(backend) + " backend");
+}
+
+bool has_step(const std::string& step_name, BackendKind backend) {
+  for (const Step& step : registered_steps()) {
+    if (step.name == step_name && step.backend == backend) return true;
+  }
+  return false;
+}
+
+json resources(Backend& backend, const Step& step, const AttentionCall& call) {
+  const std::vector<LaunchRecord> launches = backend.describe(step, call);
+  if (launches.empty()) return nullptr;
+  const LaunchRecord& main = launches.front();
+  json r = {{"grid", main.grid}, {"block", main.block}, {"smem_bytes", main.smem_bytes}};
+  if (backend.kind() == BackendKind::kCuda) {
+    r["registers"] = main.registers;
+    r["spill_bytes"] = main.spill_bytes;
+    r["ctas_per_sm"] = main.ctas_per_sm;
+  }
+  return r;
+}
+
+void probe(const json& request, const EmitEvent& emit) {
+  std::string no_cuda;
+  const auto backend = make_backend(request.at("backend"), &no_cuda);
+  json event = {{"event", "probe"},
+                {"backend", name(backend->kind())},
+                {"no_cuda", no_cuda},
+                {"device", backend->device()},
+                {"free_bytes", backend->free_memory()}};
+  for (const auto& [text, dtype] : dtype_names()) event["peak_tflops"][text] = backend->peak_tflops(dtype);
+  event["refusals"] = json::array();
+  event["resources"] = json::array();
+  for (const json& problem : request.at("problems")) {
+    json reasons = json::array(), needs = json::array();
+    const AttentionCall call = shape_of_call(problem_from_json(problem));
+    for (const std::string step_name : request.at("steps")) {
+      if (!has_step(step_name, backend->kind())) {
+        reasons.push_back("is not built for the " + name(backend->kind()) + " backend");
+        needs.push_back(nullptr);
+        continue;
+      }
+      const Step& step = find_step(step_name, backend->kind());
+      const std::string reason = backend->refusal(step, call);
+      reasons.push_back(reason);
+      needs.push_back(reason.empty() ? resources(*backend, step, call) : json(nullptr));
+    }
+    event["refusals"].push_back(reasons);
+    event["resources"].push_back(needs);
+  }
+  emit(event);
+}
+
+std::vector<EmulatorMode> modes_from_json(const json& list) {
+  std::vector<EmulatorMode> modes;
+  for (const json& m : list)
+    modes.push_back({m.at("async"), m.at("hostile"), m.at("race_detector"), m.at("count"), m.at("seed")});
+  return modes;
+}
+
+// A problem's tensors and truth, kept while successive tasks ask for the same problem.
+struct Prepared {
+  Prepared(Backend& backend, const json& problem_json)
+      : key(problem_json), workload(problem_from_json(problem_json)), tensors(backend, workload) {}
+  json key;
+  Workload workload;
+  DeviceTensors tensors;
+  std::optional<std::vector<ReferenceRow>> reference;
+  std::optional<Outputs> trusted;
+};
+
+const char* status_name(const DeviceError& error) {
+  switch (error.kind) {
+    case DeviceError::Kind::kCrash: return "crash";
+    case DeviceError::Kind::kHang: return "timeout";
+    case DeviceError::Kind::kBug: return "fail";
+  }
+  return "error";
+}
+
+bool validate_tasks(const json& request, const EmitEvent& emit) {
+  const auto backend = make_backend(request.at("backend"));
+  const bool cuda = backend->kind() == BackendKind::kCuda;
+  const std::vector<EmulatorMode> modes = modes_from_json(request.at("modes"));
+  std::unique_ptr<Prepared> prepared;
+  for (const json& task : request.at("tasks")) {
+    emit({{"event", "begin"}, {"id", task.at("id")}});
+    const auto started = std::chrono::steady_clock::now();
+    const std::string step_name = task.at("step");
+    json entry = {{"step", step_name}, {"status", "error"}, {"message", ""}};
+    bool device_lost = false;
+    try {
+      const Step& step = find_step(step_name, backend->kind());
+      if (!prepared || prepared->key != task.at("problem")) {
+        prepared.reset();  // first: two large problems need not fit at once
+        prepared = std::make_unique<Prepared>(*backend, task.at("problem"));
+      }
+      const Problem& problem = prepared->workload.problem();
+      // The time limit is the step's, not the reference's: each finished preparation is a sign of life.
+      if (!prepared->reference) {
+        emit({{"event", "prepared"}, {"what", "inputs"}});
+        prepared->reference = reference_rows(prepared->workload, choose_rows(problem));
+        emit({{"event", "prepared"}, {"what", "reference"}});
+      }
+      // On a GPU every element is compared, also those whose rows were not sampled for the reference.
+      const bool compare = cuda && step_name != kTrustedStep && has_step(kTrustedStep, backend->kind());
+      if (compare && !prepared->trusted) {
+        prepared->tensors.poison_outputs();
+        backend->run(find_step(kTrustedStep, backend->kind()), prepared->tensors.call());
+        prepared->trusted = prepared->tensors.download_outputs();
+      }
+      entry["resources"] = resources(*backend, step, prepared->tensors.call());
+      json counters;
+      const Validation v = validate(*backend, step, prepared->tensors, prepared->workload, *prepared->reference,
+                                    compare ? &*prepared->trusted : nullptr, modes, counters);
+      entry["status"] = v.pass ? "pass" : "fail";
+      entry["message"] = v.message;
+      entry["validation"] = to_json(v, problem);
+      if (!cuda) {
+        json names = json::array();
+        bool race_detector = false;
+        for (const EmulatorMode& mode : modes) {
+          if (std::find(names.begin(), names.end(), mode.async) == names.end()) names.push_back(mode.async);
+          race_detector = race_detector || mode.race_detector;
+        }
+        entry["validation"]["modes"] = names;
+        entry["validation"]["race_detector"] = race_detector;
+      }
+      if (!counters.is_null()) entry["counters"] = counters;
+    } catch (const DeviceError& error) {
+      entry["status"] = status_name(error);
+      entry["message"] = error.what();
+      device_lost = error.device_lost;
+    } catch (const std::exception& error) {
+      entry["message"] = error.what();
+    }
+    entry["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    emit({{"event", "done"}, {"id", task.at("id")}, {"entry", entry}});
+    if (device_lost) return false;
+  }
+  return true;
+}
+
+bool bench_steps(const json& request, const EmitEvent& emit) {
+  const auto backend = make_backend(request.at("backend"));
+  const Workload workload(problem_from_json(request.at("problem")));
+  DeviceTensors tensors(*backend, workload);
+
+  struct Entry {
+    std::string name;
+    std::unique_ptr<Timer> timer;
+    int samples;
+  };
+  std::vector<Entry> entries;
+  if (request.at("ceiling")) {
+    double flops = 0;
+    emit({{"event", "begin"}, {"step", "matmul"}});
+    if (auto timer = backend->make_matmul_timer(flops)) {
+      json method = timer->method();
+      method.update({{"event", "method"}, {"step", "matmul"}, {"flops", flops}});
+      emit(method);
+      entries.push_back({"matmul", std::move(timer), 0});
+    }
+  }
+  for (const auto& [step_name, samples] : request.at("steps").items()) {
+    emit({{"event", "begin"}, {"step", step_name}});
+    try {
+      auto timer = backend->make_timer(find_step(step_name, backend->kind()), tensors.call());
+      json method = timer->method();
+      method.update({{"event", "method"}, {"step", step_name}});
+      emit(method);
+      entries.push_back({step_name, std::move(timer), samples});
+    } catch (const DeviceError& error) {
+      emit({{"event", "failed"}, {"step", step_name}, {"status", status_name(error)}, {"message", error.what()}});
+      return false;
+    }
+  }
+  // Round-robin: whatever the clocks do, they do it to every step alike.
+  const int rounds = request.at("rounds");
+  for (int round = 0; round < rounds; ++round) {
+    for (Entry& entry : entries) {
+      if (entry.samples >= rounds) continue;
+      emit({{"event", "begin"}, {"step", entry.name}});
+      try {
+        const double ms = entry.timer->sample();
+        emit({{"event", "sample"}, {"step", entry.name}, {"ms", ms}, {"sm_clock_mhz", backend->sm_clock_mhz()}});
+        ++entry.samples;
+      } catch (const DeviceError& error) {
+        emit({{"event", "failed"}, {"step", entry.name}, {"status", status_name(error)}, {"message", error.what()}});
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool run_job(const json& request, const EmitEvent& emit) {
+  const std::string job = request.at("job");
+  if (job == "probe") {
+    probe(request, emit);
+    return true;
+  }
+  if (job == "validate") return validate_tasks(request, emit);
+  if (job == "bench") return bench_steps(request, emit);
+  throw std::logic_error("unknown job " + job);
+}
+
+}  // namespace flashsteps

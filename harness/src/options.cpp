@@ -1,0 +1,202 @@
+#include "harness/src/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <iostream>
+
+#include "harness/src/results.h"
+
+namespace flashsteps {
+namespace {
+
+template <typename Enum>
+Enum lookup(const std::vector<std::pair<std::string, Enum>>& names, const std::string& option, const std::string& text) {
+  std::string known;
+  for (const auto& [candidate, value] : names) {
+    if (candidate == text) return value;
+    known += (known.empty() ? "" : ", ") + candidate;
+  }
+  throw UsageError(option + ": unknown value '" + text + "'; it is one of " + known);
+}
+
+// The FlashAttention paper's grid: batch * seqlen = 16384, heads * head_dim = 2048.
+std::vector<Problem> paper_grid() {
+  std::vector<Problem> problems;
+  for (const int head_dim : {64, 128}) {
+    for (int seqlen = 512; seqlen <= 16384; seqlen *= 2) {
+      Problem p;
+      p.batch = 16384 / seqlen;
+      p.num_heads_q = p.num_heads_kv = 2048 / head_dim;
+      p.seqlen_q = p.seqlen_kv = seqlen;
+      p.head_dim = head_dim;
+      problems.push_back(p);
+    }
+  }
+  return problems;
+}
+
+void check_step_names(const std::vector<std::string>& names) {
+  std::string known;
+  std::vector<std::string> seen;
+  for (const Step& step : registered_steps()) {
+    if (std::find(seen.begin(), seen.end(), step.name) == seen.end()) seen.push_back(step.name);
+  }
+  std::sort(seen.begin(), seen.end());
+  for (const std::string& s : seen) known += (known.empty() ? "" : ", ") + s;
+  for (const std::string& wanted : names) {
+    if (std::find(seen.begin(), seen.end(), wanted) == seen.end())
+      throw UsageError("unknown step '" + wanted + "'; this program has " + known);
+  }
+}
+
+}  // namespace
+
+std::vector<Problem> default_problems(BackendKind backend) {
+  Problem p;
+  if (backend == BackendKind::kEmulator) {
+    p.num_heads_q = p.num_heads_kv = 4;
+    p.seqlen_q = p.seqlen_kv = 256;
+    p.causal = true;
+    return {p};
+  }
+  p.batch = 4;
+  p.num_heads_q = p.num_heads_kv = 32;
+  p.seqlen_q = p.seqlen_kv = 4096;
+  p.causal = true;
+  Problem wide = p;
+  wide.num_heads_q = wide.num_heads_kv = 16;
+  wide.head_dim = 128;
+  wide.dtype = DType::kBf16;
+  wide.causal = false;
+  return {p, wide};
+}
+
+ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
+  Options o;
+  o.in_process = !isolated;
+  CLI::App app{"FlashSteps: flash attention, one idea at a time."};
+  app.require_subcommand(1);
+  app.footer("Exit status: 0 all passed; 1 something failed validation or nothing could run; 2 wrong use, or a step\n"
+             "named explicitly cannot run here; 3 a step crashed or hung.");
+
+  std::vector<std::string> shapes, dtypes, layouts, inputs, lengths;
+  std::string grid;
+  bool causal = false, full = false;
+  int64_t seed = 1;
+  const auto add_problem_options = [&](CLI::App* c) {
+    c->add_option("steps", o.steps, "steps to take, e.g. v02_smem_tiles; all when none is named");
+    c->add_option("--backend", o.backend, "cuda, emulator, or auto: the GPU if there is one");
+    c->add_option("--shape", shapes, "B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D (repeatable)");
+    c->add_option("--grid", grid, "'paper': batch * seqlen = 16384, heads * head_dim = 2048");
+    c->add_option("--dtype", dtypes, "fp32, fp16 or bf16 (repeatable)");
+    c->add_flag("--causal", causal, "causal mask, aligned bottom-right (with --full: both)");
+    c->add_flag("--full", full, "no mask");
+    c->add_option("--layout", layouts, "bhsd, bshd, qkv, gapped or odd (repeatable)");
+    c->add_option("--kv-lengths", lengths, "full, random or zeros (repeatable)");
+    c->add_option("--inputs", inputs, "normal, sharp or structured (repeatable)");
+    c->add_option("--seed", seed, "of the inputs");
+    c->add_option("--json", o.json_path, "write results to this file");
+    c->add_option("--timeout", o.timeout_seconds, "seconds without a sign of life before a step counts as hung");
+    c->add_flag("--verbose", o.verbose, "print every problem");
+    if (isolated) c->add_flag("--in-process", o.in_process, "no worker processes (for debuggers and profilers)");
+  };
+  const auto add_mode_options = [&](CLI::App* c) {
+    c->add_option("--mode", o.modes, "emulator: early, late or random completion and order (repeatable)");
+    c->add_option("--seeds", o.seeds, "emulator: random orders per problem");
+    c->add_flag("!--no-race-detector", o.race_detector, "emulator: do not look for races (faster)");
+  };
+  add_problem_options(app.add_subcommand("run", "validate, then time on the GPU or count on the emulator"));
+  CLI::App* const check = app.add_subcommand("check", "validate; without a shape, on the covering sample");
+  add_problem_options(check);
+  add_mode_options(check);
+  CLI::App* const bench = app.add_subcommand("bench", "time the steps that pass, interleaved (GPU)");
+  add_problem_options(bench);
+  for (CLI::App* c : {app.get_subcommand("run"), bench})
+    c->add_option("--rounds", o.rounds, "samples per step, at least 7");
+  add_problem_options(app.add_subcommand("count", "the emulator's exact counters"));
+  CLI::App* const list = app.add_subcommand("list", "the steps of this program");
+  list->add_option("--backend", o.backend, "cuda, emulator or auto");
+  CLI::App* const info = app.add_subcommand("info", "device and build");
+  info->add_option("--backend", o.backend, "cuda, emulator or auto");
+
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands([&](CLI::App* c) { return c->get_name() == argv[1]; }).empty())
+    throw UsageError("unknown command '" + std::string(argv[1]) + "'; it is one of run, check, bench, count, list, info");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return {o, true};
+  } catch (const CLI::CallForAllHelp&) {
+    std::cout << app.help("", CLI::AppFormatMode::All);
+    return {o, true};
+  } catch (const CLI::ParseError& error) {
+    std::string line = error.what();
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    throw UsageError(line + (app.get_subcommands().empty() ? " (see --help)" : ""));
+  }
+  o.command = app.get_subcommands().front()->get_name();
+
+  if (o.backend != "auto" && o.backend != "cuda" && o.backend != "emulator")
+    throw UsageError("--backend: unknown value '" + o.backend + "'; it is one of auto, cuda, emulator");
+  if (o.command == "list" || o.command == "info") return {o, false};
+
+  check_step_names(o.steps);
+  for (const std::string& mode : o.modes) {
+    if (mode != "early" && mode != "late" && mode != "random")
+      throw UsageError("--mode: unknown value '" + mode + "'; it is one of early, late, random");
+  }
+  if (o.modes.empty()) o.modes = {"early", "late", "random"};
+  if (o.seeds < 1 || o.seeds > 10000) throw UsageError("--seeds is " + std::to_string(o.seeds) + ", it must be 1 to 10000");
+  if (o.rounds < 7 || o.rounds > 10000)
+    throw UsageError("--rounds is " + std::to_string(o.rounds) + ", it must be 7 to 10000");
+  if (seed < 0) throw UsageError("--seed is " + std::to_string(seed) + ", it must not be negative");
+  if (!(o.timeout_seconds >= 1 && o.timeout_seconds <= 86400))
+    throw UsageError("--timeout must be 1 to 86400 seconds");
+
+  std::vector<Problem> bases;
+  for (const std::string& shape : shapes) {
+    bases.emplace_back();
+    parse_shape(shape, bases.back());
+  }
+  if (!grid.empty()) {
+    if (grid != "paper") throw UsageError("--grid: unknown value '" + grid + "'; it is 'paper'");
+    for (const Problem& p : paper_grid()) bases.push_back(p);
+  }
+  const bool any_axis = causal || full || !dtypes.empty() || !layouts.empty() || !lengths.empty() || !inputs.empty() || seed != 1;
+  if (bases.empty() && any_axis)
+    throw UsageError("--causal, --full, --dtype, --layout, --kv-lengths, --inputs and --seed need a --shape or --grid");
+  o.covering = bases.empty() && o.command == "check";
+
+  if (dtypes.empty()) dtypes = {grid.empty() ? "fp16" : "bf16"};
+  if (layouts.empty()) layouts = {"bhsd"};
+  if (lengths.empty()) lengths = {"full"};
+  if (inputs.empty()) inputs = {"normal"};
+  std::vector<bool> masks;
+  if (full || !causal) masks.push_back(false);
+  if (causal) masks.push_back(true);
+  for (const Problem& base : bases) {
+    for (const std::string& dtype : dtypes) {
+      for (const bool mask : masks) {
+        for (const std::string& layout : layouts) {
+          for (const std::string& length : lengths) {
+            for (const std::string& input : inputs) {
+              Problem p = base;
+              p.dtype = lookup(dtype_names(), "--dtype", dtype);
+              p.causal = mask;
+              p.layout = lookup(layout_names(), "--layout", layout);
+              p.kv_lengths = lookup(kv_lengths_names(), "--kv-lengths", length);
+              p.inputs = lookup(inputs_names(), "--inputs", input);
+              p.seed = uint64_t(seed);
+              o.problems.push_back(p);
+            }
+          }
+        }
+      }
+    }
+  }
+  if (!o.json_path.empty()) ResultsFile::check_writable(o.json_path);
+  return {o, false};
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,39 @@
+// The command line. Everything wrong with it is found here, before anything runs or is written.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness/src/problem.h"
+
+namespace flashsteps {
+
+struct Options {
+  std::string command;             // list | run | check | bench | count | info
+  std::vector<std::string> steps;  // those named; empty: all
+  std::string backend = "auto";    // cuda | emulator | auto
+  std::vector<Problem> problems;   // from --shape, --grid and the axes; empty: the command's own choice
+  bool covering = false;           // check without a shape: the covering sample
+  std::vector<std::string> modes;  // of the emulator: early | late | random
+  bool race_detector = true;
+  int seeds = 1;                   // random orders per problem
+  std::string json_path;           // empty: none
+  double timeout_seconds = 120;    // without a sign of life from a step
+  int rounds = 7;
+  bool in_process = false;
+  bool verbose = false;
+};
+
+// What the program answers before any step runs: 0 for --help and --version, already printed.
+struct ParseResult {
+  Options options;
+  bool done = false;
+};
+
+// `isolated` is false in the single-step executables. Throws UsageError: one line, exit status 2.
+ParseResult parse_options(int argc, const char* const* argv, bool isolated);
+
+// Problems of a command that was given none.
+std::vector<Problem> default_problems(BackendKind backend);
+
+}  // namespace flashsteps

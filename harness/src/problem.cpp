@@ -1,0 +1,191 @@
+#include "harness/src/problem.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "harness/src/random.h"
+
+namespace flashsteps {
+namespace {
+
+template <typename Enum>
+using Names = std::vector<std::pair<std::string, Enum>>;
+
+template <typename Enum>
+std::string find_name(const Names<Enum>& names, Enum value) {
+  for (const auto& [text, candidate] : names) {
+    if (candidate == value) return text;
+  }
+  throw std::logic_error("an enumerator without a name");
+}
+
+template <typename Enum>
+Enum find_value(const Names<Enum>& names, const std::string& text) {
+  for (const auto& [candidate, value] : names) {
+    if (candidate == text) return value;
+  }
+  throw std::runtime_error("unknown name '" + text + "'");
+}
+
+constexpr uint64_t kLengthStream = 100;  // apart from the tensors' streams in inputs.cpp
+
+}  // namespace
+
+const Names<DType>& dtype_names() {
+  static const Names<DType> names{{"fp32", DType::kFp32}, {"fp16", DType::kFp16}, {"bf16", DType::kBf16}};
+  return names;
+}
+const Names<Layout>& layout_names() {
+  static const Names<Layout> names{{"bhsd", Layout::kBhsd},
+                                   {"bshd", Layout::kBshd},
+                                   {"qkv", Layout::kQkv},
+                                   {"gapped", Layout::kGapped},
+                                   {"odd", Layout::kOdd}};
+  return names;
+}
+const Names<Inputs>& inputs_names() {
+  static const Names<Inputs> names{
+      {"normal", Inputs::kNormal}, {"sharp", Inputs::kSharp}, {"structured", Inputs::kStructured}};
+  return names;
+}
+const Names<KvLengths>& kv_lengths_names() {
+  static const Names<KvLengths> names{
+      {"full", KvLengths::kFull}, {"random", KvLengths::kRandom}, {"zeros", KvLengths::kZeros}};
+  return names;
+}
+
+std::string name(DType dtype) { return find_name(dtype_names(), dtype); }
+std::string name(Layout layout) { return find_name(layout_names(), layout); }
+std::string name(Inputs inputs) { return find_name(inputs_names(), inputs); }
+std::string name(KvLengths kv_lengths) { return find_name(kv_lengths_names(), kv_lengths); }
+std::string name(BackendKind backend) { return backend == BackendKind::kCuda ? "cuda" : "emulator"; }
+
+std::string Problem::label() const {
+  std::string text = "B=" + std::to_string(batch) + " Hq=" + std::to_string(num_heads_q) +
+                     " Hkv=" + std::to_string(num_heads_kv) + " Sq=" + std::to_string(seqlen_q) +
+                     " Skv=" + std::to_string(seqlen_kv) + " D=" + std::to_string(head_dim) + " " + name(dtype) +
+                     (causal ? " causal" : " full");
+  if (kv_lengths != KvLengths::kFull) text += " kv_lengths=" + name(kv_lengths);
+  if (layout != Layout::kBhsd) text += " layout=" + name(layout);
+  if (inputs != Inputs::kNormal) text += " inputs=" + name(inputs);
+  if (seed != 1) text += " seed=" + std::to_string(seed);
+  return text;
+}
+
+std::vector<int> Problem::draw_kv_lengths() const {
+  std::vector<int> lengths(batch, seqlen_kv);
+  if (kv_lengths == KvLengths::kFull) return lengths;
+  for (int b = 0; b < batch; ++b) lengths[b] = 1 + int(random_bits(seed, kLengthStream, b) % seqlen_kv);
+  // At least one batch must have padding, or the axis would test nothing.
+  if (seqlen_kv > 1 && *std::min_element(lengths.begin(), lengths.end()) == seqlen_kv) lengths[0] = seqlen_kv - 1;
+  if (kv_lengths == KvLengths::kZeros) lengths[0] = 0;
+  return lengths;
+}
+
+int Problem::visible_keys(int row, int kv_len) const {
+  return causal ? std::clamp(row + 1 + kv_len - seqlen_q, 0, kv_len) : kv_len;
+}
+
+double Problem::flops() const {
+  double pairs = 0;
+  for (const int kv_len : draw_kv_lengths()) {
+    if (!causal) {
+      pairs += double(seqlen_q) * kv_len;
+      continue;
+    }
+    // visible_keys summed over the rows: 1 + 2 + ... up to kv_len, of which the last seqlen_q terms exist.
+    const double hidden = std::max(kv_len - seqlen_q, 0);
+    pairs += (double(kv_len) * (kv_len + 1.0) - hidden * (hidden + 1.0)) / 2;
+  }
+  return 4.0 * head_dim * num_heads_q * pairs;
+}
+
+float Problem::softmax_scale() const { return 1.0f / std::sqrt(float(head_dim)); }
+
+std::string shape_error(const Problem& p) {
+  const struct {
+    const char* what;
+    int value;
+  } sizes[] = {{"batch", p.batch},
+               {"heads_q", p.num_heads_q},
+               {"heads_kv", p.num_heads_kv},
+               {"seqlen_q", p.seqlen_q},
+               {"seqlen_kv", p.seqlen_kv}};
+  for (const auto& size : sizes) {
+    if (size.value < 1) return std::string(size.what) + " is " + std::to_string(size.value) + ", it must be at least 1";
+  }
+  if (p.head_dim != 64 && p.head_dim != 128)
+    return "head_dim is " + std::to_string(p.head_dim) + ", the steps know 64 and 128";
+  if (p.num_heads_q % p.num_heads_kv != 0)
+    return "heads_q (" + std::to_string(p.num_heads_q) + ") is not a multiple of heads_kv (" +
+           std::to_string(p.num_heads_kv) + ")";
+  // Row counts and one-past-the-end indices are kept in int by the kernels; element offsets are 64-bit.
+  if (p.seqlen_q > (1 << 30) || p.seqlen_kv > (1 << 30)) return "sequence lengths are limited to 2^30";
+  const double elements = double(p.batch) * p.num_heads_q * (double(p.seqlen_q) + p.seqlen_kv) * p.head_dim;
+  if (elements > 1e15) return "the shape overflows: its tensors would have more than 10^15 elements";
+  return "";
+}
+
+nlohmann::json to_json(const Problem& p) {
+  return {{"label", p.label()},
+          {"batch", p.batch},
+          {"num_heads_q", p.num_heads_q},
+          {"num_heads_kv", p.num_heads_kv},
+          {"seqlen_q", p.seqlen_q},
+          {"seqlen_kv", p.seqlen_kv},
+          {"head_dim", p.head_dim},
+          {"dtype", name(p.dtype)},
+          {"causal", p.causal},
+          {"kv_lengths", name(p.kv_lengths)},
+          {"layout", name(p.layout)},
+          {"inputs", name(p.inputs)},
+          {"seed", p.seed},
+          {"flops", p.flops()}};
+}
+
+Problem problem_from_json(const nlohmann::json& json) {
+  Problem p;
+  p.batch = json.at("batch");
+  p.num_heads_q = json.at("num_heads_q");
+  p.num_heads_kv = json.at("num_heads_kv");
+  p.seqlen_q = json.at("seqlen_q");
+  p.seqlen_kv = json.at("seqlen_kv");
+  p.head_dim = json.at("head_dim");
+  p.dtype = find_value(dtype_names(), json.at("dtype"));
+  p.causal = json.at("causal");
+  p.kv_lengths = find_value(kv_lengths_names(), json.at("kv_lengths"));
+  p.layout = find_value(layout_names(), json.at("layout"));
+  p.inputs = find_value(inputs_names(), json.at("inputs"));
+  p.seed = json.at("seed");
+  return p;
+}
+
+void parse_shape(const std::string& text, Problem& problem) {
+  const std::string usage = "--shape '" + text + "': ";
+  std::vector<int> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    int number = 0;
+    const auto [next, error] = std::from_chars(at, end, number);
+    if (error == std::errc::result_out_of_range) throw UsageError(usage + "a number does not fit in 32 bits");
+    if (error != std::errc{} || (next != end && *next != ','))
+      throw UsageError(usage + "expected B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D");
+    numbers.push_back(number);
+    if (next == end) break;
+    at = next + 1;
+  }
+  const size_t n = numbers.size();
+  if (n < 4 || n > 6) throw UsageError(usage + "expected B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D");
+  problem.batch = numbers[0];
+  problem.num_heads_q = numbers[1];
+  problem.num_heads_kv = n >= 5 ? numbers[2] : numbers[1];
+  problem.seqlen_q = n == 4 ? numbers[2] : numbers[3];
+  problem.seqlen_kv = n == 6 ? numbers[4] : problem.seqlen_q;
+  problem.head_dim = numbers.back();
+  if (const std::string error = shape_error(problem); !error.empty()) throw UsageError(usage + error);
+}
+
+}  // namespace flashsteps

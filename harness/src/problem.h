@@ -1,0 +1,84 @@
+// One attention problem: shapes, type, mask, lengths, layout, inputs. Everything that decides what is computed.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "common/interface.h"
+
+namespace flashsteps {
+
+// Where the rows lie in memory.
+enum class Layout {
+  kBhsd,    // [batch, heads, seqlen, head_dim], contiguous
+  kBshd,    // [batch, seqlen, heads, head_dim], contiguous
+  kQkv,     // q, k and v are slices of one [batch, seqlen, heads_q + 2 heads_kv, head_dim] tensor
+  kGapped,  // bhsd with 16-byte aligned gaps between rows, heads and batches
+  kOdd,     // bhsd with rows of odd pitch: aligned to nothing but the element
+};
+
+enum class Inputs {
+  kNormal,      // q, k, v ~ N(0, 1)
+  kSharp,       // q * 3: the softmax is far from uniform
+  kStructured,  // heads take turns at four attention patterns: local, strided, anchor, block
+};
+
+enum class KvLengths {
+  kFull,    // no lengths are passed: every batch has seqlen_kv keys
+  kRandom,  // 1 .. seqlen_kv, at least one of them shorter
+  kZeros,   // as random, and batch 0 has no key at all
+};
+
+struct Problem {
+  int batch = 1, num_heads_q = 1, num_heads_kv = 1;
+  int seqlen_q = 1, seqlen_kv = 1, head_dim = 64;
+  DType dtype = DType::kFp16;
+  bool causal = false;
+  KvLengths kv_lengths = KvLengths::kFull;
+  Layout layout = Layout::kBhsd;
+  Inputs inputs = Inputs::kNormal;
+  uint64_t seed = 1;
+
+  std::string label() const;  // "B=1 Hq=4 Hkv=4 Sq=256 Skv=256 D=64 fp16 causal", other axes when not the default
+  // The length of every batch's keys, drawn from the seed.
+  std::vector<int> draw_kv_lengths() const;
+  // Keys that query `row` sees: 0 .. visible_keys - 1. The same rule as AttentionParams::visible_keys.
+  int visible_keys(int row, int kv_len) const;
+  // 4 * head_dim * unmasked (query, key) pairs over batch and query heads: a multiply and an add in each of two products.
+  double flops() const;
+  int64_t num_rows() const { return int64_t(batch) * num_heads_q * seqlen_q; }
+  float softmax_scale() const;
+};
+
+// What is wrong with the problem's sizes, in a line that names the argument; empty when nothing is.
+std::string shape_error(const Problem& problem);
+
+// The names used on the command line and in the results file.
+std::string name(DType dtype);
+std::string name(Layout layout);
+std::string name(Inputs inputs);
+std::string name(KvLengths kv_lengths);
+std::string name(BackendKind backend);
+const std::vector<std::pair<std::string, DType>>& dtype_names();
+const std::vector<std::pair<std::string, Layout>>& layout_names();
+const std::vector<std::pair<std::string, Inputs>>& inputs_names();
+const std::vector<std::pair<std::string, KvLengths>>& kv_lengths_names();
+
+nlohmann::json to_json(const Problem& problem);
+Problem problem_from_json(const nlohmann::json& json);
+
+// "B,H,S,D", "B,Hq,Hkv,S,D" or "B,Hq,Hkv,Sq,Skv,D".
+// Throws UsageError with one line.
+void parse_shape(const std::string& text, Problem& problem);
+
+// Wrong use of the program: one line for the user, exit status 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace flashsteps

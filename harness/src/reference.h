@@ -1,0 +1,28 @@
+// The truth: attention on the CPU, row by row, from the same rounded inputs. FP32 products, double sums.
+#pragma once
+
+#include <vector>
+
+#include "harness/src/tensors.h"
+
+namespace flashsteps {
+
+struct RowId {
+  int b, h, i;
+};
+
+struct ReferenceRow {
+  RowId id;
+  int visible_keys;
+  double lse;             // natural log; -inf when the row sees no key
+  std::vector<double> o;  // head_dim; zeros when the row sees no key
+};
+
+// Which rows to check. All of them when that is cheap; otherwise at most 1024: the first, the last and both rows at
+// every 64-row edge of one seeded (batch, head), where tiles begin and end, plus a seeded spread over all heads.
+std::vector<RowId> choose_rows(const Problem& problem);
+
+// On all cores.
+std::vector<ReferenceRow> reference_rows(const Workload& workload, const std::vector<RowId>& rows);
+
+}  // namespace flashsteps

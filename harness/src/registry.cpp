@@ -1,0 +1,61 @@
+// What common/interface.h declares: the list of steps, and what every backend refuses alike.
+#include "common/interface.h"
+
+#include "harness/src/backend.h"
+#include "harness/src/element.h"
+
+namespace flashsteps {
+namespace {
+
+std::vector<Step>& mutable_steps() {
+  static std::vector<Step> steps;  // a function's static: registration happens before main(), in no fixed order
+  return steps;
+}
+
+}  // namespace
+
+bool register_step(const Step& step) {
+  mutable_steps().push_back(step);
+  return true;
+}
+
+const std::vector<Step>& registered_steps() { return mutable_steps(); }
+
+std::vector<LaunchRecord>*& launch_recorder() {
+  thread_local std::vector<LaunchRecord>* recorder = nullptr;
+  return recorder;
+}
+
+std::string refusal(const Step& step, const AttentionCall& call) {
+  if (call.dtype == DType::kFp32 && !step.info.supports_fp32) return "supports fp16 and bf16, not fp32";
+  if (call.head_dim != 64 && call.head_dim != 128)
+    return "supports head_dim 64 and 128, not " + std::to_string(call.head_dim);
+  const int alignment = step.info.alignment_bytes;
+  if (alignment == 0) return "";
+  const int64_t bytes = int64_t(element_bytes(call.dtype));
+  const struct {
+    const char* what;
+    const TensorView& view;
+  } tensors[] = {{"q", call.q}, {"k", call.k}, {"v", call.v}, {"o", call.o}};
+  for (const auto& [what, view] : tensors) {
+    const int64_t offsets[] = {int64_t(reinterpret_cast<uintptr_t>(view.data)), view.batch_stride * bytes,
+                               view.head_stride * bytes, view.row_stride * bytes};
+    for (const int64_t offset : offsets) {
+      if (offset % alignment != 0)
+        return "needs every row of " + std::string(what) + " to be " + std::to_string(alignment) + "-byte aligned";
+    }
+  }
+  return "";
+}
+
+std::vector<LaunchRecord> Backend::describe(const Step& step, const AttentionCall& call) {
+  std::vector<LaunchRecord> records;
+  struct Recording {
+    explicit Recording(std::vector<LaunchRecord>& into) { launch_recorder() = &into; }
+    ~Recording() { launch_recorder() = nullptr; }
+  } recording(records);
+  step.run(call, nullptr);
+  return records;
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,78 @@
+#include "harness/src/results.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+namespace flashsteps {
+namespace {
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return text;
+}
+
+std::string temporary_name(const std::string& path) { return path + "." + std::to_string(getpid()) + ".tmp"; }
+
+}  // namespace
+
+ResultsFile::ResultsFile(std::string path, const std::string& command) : path_(std::move(path)) {
+  const std::string commit = build_commit();
+  root_ = {{"schema", "flashsteps-results/1"},
+           {"command", command},
+           {"complete", false},
+           {"provenance",
+            {{"date", utc_now()},
+             {"commit", commit.empty() ? nlohmann::json(nullptr) : nlohmann::json(commit)},
+             {"dirty", build_dirty()},
+             {"build", build_info()}}},
+           {"runs", nlohmann::json::array()}};
+}
+
+nlohmann::json& ResultsFile::add_run(const Problem& problem) {
+  root_["runs"].push_back({{"problem", to_json(problem)}, {"steps", nlohmann::json::array()}});
+  return root_["runs"].back();
+}
+
+void ResultsFile::save() const {
+  if (path_.empty()) return;
+  const std::string text = root_.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string temporary = temporary_name(path_);
+  const auto fail = [&](const char* what) {
+    const std::string reason = std::strerror(errno);
+    unlink(temporary.c_str());
+    throw std::runtime_error("cannot " + std::string(what) + " " + path_ + ": " + reason);
+  };
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) fail("write");
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      close(fd);
+      fail("write");
+    }
+    done += size_t(n);
+  }
+  if (fsync(fd) != 0 || close(fd) != 0) fail("write");
+  if (std::rename(temporary.c_str(), path_.c_str()) != 0) fail("replace");
+}
+
+void ResultsFile::check_writable(const std::string& path) {
+  struct stat status;
+  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
+    throw UsageError("--json " + path + ": is not a regular file");
+  const std::string temporary = temporary_name(path);
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) throw UsageError("--json " + path + ": cannot be written: " + std::strerror(errno));
+  close(fd);
+  unlink(temporary.c_str());
+}
+
+}  // namespace flashsteps

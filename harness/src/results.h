@@ -1,0 +1,35 @@
+// The results file of docs/results-schema.md: built up as the run goes on, replaced atomically each time.
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "harness/src/problem.h"
+
+namespace flashsteps {
+
+class ResultsFile {
+ public:
+  // `path` may be empty: then nothing is written.
+  ResultsFile(std::string path, const std::string& command);
+
+  nlohmann::json& root() { return root_; }
+  nlohmann::json& add_run(const Problem& problem);  // the reference holds until the next add_run
+  nlohmann::json& run(size_t index) { return root_["runs"][index]; }
+  void save() const;  // to a temporary file beside it, then renamed over it: a killed run leaves a whole file
+
+  // Throws UsageError when a file could not be created at `path`. Leaves nothing behind.
+  static void check_writable(const std::string& path);
+
+ private:
+  std::string path_;
+  nlohmann::json root_;
+};
+
+// Compiler, flags, commit, dirty: what CMake knew. In build_info.cpp.
+nlohmann::json build_info();
+std::string build_commit();          // 40 hex digits, or empty
+nlohmann::json build_dirty();        // true, false, or null when unknown
+
+}  // namespace flashsteps

@@ -1,0 +1,530 @@
+#include "harness/src/session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <map>
+#include <set>
+
+#include "harness/src/covering.h"
+#include "harness/src/results.h"
+#include "harness/src/table.h"
+#include "harness/src/tensors.h"
+#include "harness/src/worker.h"
+
+namespace flashsteps {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kCeiling = "matmul";  // the ceiling's name among the bench job's steps
+
+double percentile(std::vector<double> sorted, double fraction) {
+  std::sort(sorted.begin(), sorted.end());
+  const double at = fraction * double(sorted.size() - 1);
+  const size_t below = size_t(at);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (at - double(below)) * (sorted[above] - sorted[below]);
+}
+
+// All steps, in the order of their names, which is the order of the ladder.
+std::vector<std::string> step_names(const std::vector<std::string>& wanted) {
+  std::set<std::string> names;
+  for (const Step& step : registered_steps()) names.insert(step.name);
+  std::vector<std::string> result;
+  for (const std::string& step : names) {
+    if (wanted.empty() || std::find(wanted.begin(), wanted.end(), step) != wanted.end()) result.push_back(step);
+  }
+  return result;
+}
+
+const StepInfo& step_info(const std::string& step_name) {
+  for (const Step& step : registered_steps()) {
+    if (step.name == step_name) return step.info;
+  }
+  throw std::logic_error("no such step");
+}
+
+std::string gibibytes(double bytes) { return fixed(bytes / (1 << 30), 1) + " GiB"; }
+
+class Session {
+ public:
+  explicit Session(const Options& options)
+      : options_(options), steps_(step_names(options.steps)), results_(options.json_path, options.command) {}
+
+  int run() {
+    if (steps_.empty()) throw UsageError("this program has no steps");
+    if (options_.command == "count") options_.backend = count_backend();
+    backend_ = find_backend();
+    if (options_.command == "bench" && backend_ != "cuda") {
+      std::cerr << "flashsteps: bench times the GPU, and there is none here: " << no_cuda_reason_ << "\n";
+      return options_.backend == "emulator" ? kWrongUse : kSomethingFailed;
+    }
+    if (options_.covering) return check_covering();
+    if (options_.problems.empty())
+      options_.problems = default_problems(backend_ == "cuda" ? BackendKind::kCuda : BackendKind::kEmulator);
+    require_memory();
+    const json probed = probe(options_.problems);
+    refuse_named_steps(probed);
+
+    std::cout << "device: " << device_line() << "\n\n" << std::flush;
+    for (const Problem& problem : options_.problems) results_.add_run(problem);
+    set_provenance();
+    results_.save();
+
+    for (size_t s = 0; s < steps_.size(); ++s) validate_step(s, probed);
+    if (backend_ == "cuda" && options_.command != "check") {
+      for (size_t r = 0; r < options_.problems.size(); ++r) bench_problem(r);
+    }
+    results_.root()["complete"] = true;
+    results_.save();
+    for (size_t r = 0; r < options_.problems.size(); ++r) std::cout << "\n" << format_run(results_.run(r));
+    return summary();
+  }
+
+  int list() {
+    backend_ = find_backend();
+    std::vector<Problem> shapes;
+    for (const DType dtype : {DType::kFp16, DType::kFp32}) {
+      for (const int head_dim : {64, 128}) {
+        Problem p;
+        p.dtype = dtype;
+        p.head_dim = head_dim;
+        shapes.push_back(p);
+      }
+    }
+    const json probed = probe(shapes);
+    std::vector<std::vector<std::string>> rows{{"step", "16-bit D=64", "16-bit D=128", "fp32 D=64", "fp32 D=128"}};
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      rows.push_back({steps_[s]});
+      for (size_t p = 0; p < shapes.size(); ++p) {
+        const json& needs = probed["resources"][p][s];
+        rows.back().push_back(needs.is_null() ? "-" : needs.at("smem_bytes").dump());
+      }
+    }
+    for (const std::string& step : steps_) {
+      const StepInfo& info = step_info(step);
+      std::cout << step << "\n  " << info.title << "\n  removes " << info.removes << "\n  types: fp16, bf16"
+                << (info.supports_fp32 ? ", fp32" : "") << "; rows aligned to "
+                << (info.alignment_bytes ? std::to_string(info.alignment_bytes) + " bytes" : "the element") << "\n";
+      if (info.spills) std::cout << "  spills registers: " << info.spills << "\n";
+      const std::string reason = probed["refusals"][0][&step - steps_.data()];
+      if (!reason.empty()) std::cout << "  not on this device: " << reason << "\n";
+    }
+    std::cout << "\nbytes of shared memory per CTA (device: " << device_line() << ")\n" << format_table(rows);
+    return kAllPassed;
+  }
+
+  int info() {
+    backend_ = find_backend();
+    probe({});
+    std::cout << "device    " << device_.dump(1) << "\nbuild     " << build_info().dump(1) << "\ncommit    "
+              << (build_commit().empty() ? "unknown" : build_commit())
+              << (build_dirty().is_boolean() && build_dirty().get<bool>() ? " (with uncommitted changes)" : "") << "\n";
+    return kAllPassed;
+  }
+
+ private:
+  JobOutcome job(const json& request, const EmitEvent& on_event) {
+    return options_.in_process ? run_job_in_process(request, on_event)
+                               : run_job_isolated(request, options_.timeout_seconds, on_event);
+  }
+
+  std::string count_backend() {
+    if (options_.backend == "cuda") throw UsageError("count: the counters are the emulator's, not CUDA's (see ncu)");
+    return "emulator";
+  }
+
+  // "cuda" or "emulator"; remembers device and free memory.
+  std::string find_backend() {
+    std::string found;
+    const JobOutcome outcome = job({{"job", "probe"}, {"backend", options_.backend}, {"problems", json::array()}, {"steps", json::array()}},
+                                   [&](const json& event) { remember_device(event, found); });
+    if (outcome.end != JobOutcome::End::kDone) {
+      if (options_.backend == "cuda") throw UsageError("--backend cuda: " + outcome.message);
+      throw std::runtime_error("looking for a device: " + outcome.message);
+    }
+    return found;
+  }
+
+  void remember_device(const json& event, std::string& backend) {
+    backend = event.at("backend");
+    device_ = event.at("device");
+    free_bytes_ = event.at("free_bytes");
+    peak_tflops_ = event.at("peak_tflops");
+    no_cuda_reason_ = event.at("no_cuda");
+  }
+
+  json probe(const std::vector<Problem>& problems) {
+    json request = {{"job", "probe"}, {"backend", backend_}, {"steps", steps_}, {"problems", json::array()}};
+    for (const Problem& problem : problems) request["problems"].push_back(to_json(problem));
+    json answer;
+    const JobOutcome outcome = job(request, [&](const json& event) { answer = event; });
+    if (outcome.end != JobOutcome::End::kDone) throw std::runtime_error("asking the device: " + outcome.message);
+    return answer;
+  }
+
+  std::string device_line() const {
+    std::string line = device_.at("name");
+    if (backend_ == "emulator") {
+      line += " (no GPU in use: kernels run on the CPU, " + device_.at("host_threads").dump() + " threads";
+      line += no_cuda_reason_.empty() ? ")" : "; " + no_cuda_reason_ + ")";
+    } else {
+      line += ", driver " + device_.at("driver").get<std::string>();
+    }
+    return line;
+  }
+
+  void require_memory() const {
+    const double host_bytes = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
+    for (const Problem& problem : options_.problems) {
+      const double bytes = device_bytes(problem);
+      if (bytes > double(free_bytes_))
+        throw UsageError("--shape: " + problem.label() + " needs " + gibibytes(bytes) + " of memory, the " +
+                         (backend_ == "cuda" ? "device" : "machine") + " has " + gibibytes(double(free_bytes_)) + " free");
+      // Inputs, and as many copies of the outputs as validation holds at a time.
+      if (3 * bytes > host_bytes)
+        throw UsageError("--shape: checking " + problem.label() + " needs " + gibibytes(3 * bytes) +
+                         " of host memory, there are " + gibibytes(host_bytes));
+    }
+  }
+
+  // A step that was asked for by name and cannot run any of the problems is wrong use; in a sweep it is a SKIP.
+  void refuse_named_steps(const json& probed) const {
+    if (options_.steps.empty()) return;
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      for (size_t p = 0; p < options_.problems.size(); ++p) {
+        const std::string reason = probed["refusals"][p][s];
+        if (!reason.empty())
+          throw UsageError(steps_[s] + " cannot run " + options_.problems[p].label() + ": " + reason);
+      }
+    }
+  }
+
+  void set_provenance() {
+    json& provenance = results_.root()["provenance"];
+    provenance["backend"] = backend_;
+    provenance["device"] = device_;
+    if (backend_ == "cuda" && options_.command != "check") {
+      provenance["method"] = {{"timer", "CUDA events, interleaved round-robin"},
+                              {"rounds", options_.rounds},
+                              {"l2", "warm: no flush between launches"},
+                              {"flops", "4 * head_dim * unmasked (query, key) pairs over batch and query heads"}};
+    }
+  }
+
+  json modes() const {
+    const auto mode = [](const std::string& async, bool race, bool count, uint64_t seed) {
+      return json{{"async", async}, {"hostile", async == "random"}, {"race_detector", race}, {"count", count}, {"seed", seed}};
+    };
+    json list = json::array();
+    if (backend_ == "cuda") {
+      list.push_back(mode("early", false, false, 1));
+      list.push_back(list.back());
+    } else if (options_.command == "check") {
+      for (const std::string& async : options_.modes) {
+        for (int seed = 1; seed <= (async == "random" ? options_.seeds : 1); ++seed)
+          list.push_back(mode(async, options_.race_detector, false, uint64_t(seed)));
+      }
+      if (list.size() == 1) list.push_back(list.back());
+    } else {
+      list.push_back(mode("early", false, true, 1));
+      list.push_back(mode("random", true, false, 1));
+    }
+    return list;
+  }
+
+  // Runs validate tasks to their end, whatever happens to the worker on the way. Calls done(id, entry) once per task.
+  void run_tasks(json tasks, const std::function<void(int, const json&)>& done) {
+    while (!tasks.empty()) {
+      const json request = {{"job", "validate"}, {"backend", backend_}, {"tasks", tasks}, {"modes", modes()}};
+      int current = -1;
+      std::set<int> finished;
+      const JobOutcome outcome = job(request, [&](const json& event) {
+        if (event.at("event") == "begin") {
+          current = event.at("id");
+        } else if (event.at("event") == "done") {
+          finished.insert(event.at("id").get<int>());
+          done(event.at("id"), event.at("entry"));
+          current = -1;
+        }
+      });
+      json left = json::array();
+      for (const json& task : tasks) {
+        const int id = task.at("id");
+        if (finished.count(id)) continue;
+        // The task at which the worker ended bears the blame; one that ended before it began anything gives up on all.
+        const bool to_blame = current == id || current == -1;
+        if (outcome.end != JobOutcome::End::kDone && to_blame) {
+          done(id, {{"step", task.at("step")}, {"status", status_of(outcome.end)}, {"message", outcome.message}});
+        } else {
+          left.push_back(task);
+        }
+      }
+      if (left.size() == tasks.size()) throw std::logic_error("a worker made no progress");
+      tasks = left;
+    }
+  }
+
+  static std::string status_of(JobOutcome::End end) {
+    switch (end) {
+      case JobOutcome::End::kCrashed: return "crash";
+      case JobOutcome::End::kTimedOut: return "timeout";
+      default: return "error";
+    }
+  }
+
+  void note(const json& entry) {
+    const std::string status = entry.at("status");
+    worst_crashed_ = worst_crashed_ || status == "crash" || status == "timeout";
+    failed_ = failed_ || status == "fail" || status == "error";
+    passed_ = passed_ || status == "pass";
+  }
+
+  void print_entry(const json& entry, const std::string& label) {
+    progress_.clear();
+    std::cout << status_label(entry.at("status")) << "  " << entry.at("step").get<std::string>() << "  " << label;
+    if (entry.contains("validation") && entry["validation"]["nrmse"].is_number())
+      std::cout << "  NRMSE " << scientific(entry["validation"]["nrmse"]) << ", worst row "
+                << scientific(entry["validation"]["worst_row_nrmse"].is_number()
+                                  ? entry["validation"]["worst_row_nrmse"].get<double>()
+                                  : NAN);
+    std::cout << "\n";
+    if (const std::string message = entry.at("message"); !message.empty()) std::cout << indented(message, 6) << "\n";
+    std::cout << std::flush;
+  }
+
+  void validate_step(size_t s, const json& probed) {
+    json tasks = json::array();
+    const size_t num_problems = options_.problems.size();
+    for (size_t p = 0; p < num_problems; ++p) {
+      const std::string reason = probed["refusals"][p][s];
+      if (reason.empty()) {
+        tasks.push_back({{"id", p}, {"step", steps_[s]}, {"problem", to_json(options_.problems[p])}});
+      } else {
+        finish(p, {{"step", steps_[s]}, {"status", "skip"}, {"message", reason}});
+      }
+    }
+    progress_.show("[" + std::to_string(s + 1) + "/" + std::to_string(steps_.size()) + "] checking " + steps_[s]);
+    run_tasks(tasks, [&](int p, const json& entry) { finish(size_t(p), entry); });
+  }
+
+  void finish(size_t p, const json& entry) {
+    note(entry);
+    print_entry(entry, options_.problems[p].label());
+    results_.run(p)["steps"].push_back(entry);
+    results_.save();
+  }
+
+  struct Samples {
+    std::vector<double> ms, clocks;
+    json method;
+  };
+
+  void bench_problem(size_t r) {
+    json& run = results_.run(r);
+    std::vector<std::string> racing;
+    for (const json& entry : run["steps"]) {
+      if (entry.at("status") == "pass") racing.push_back(entry.at("step"));
+    }
+    std::map<std::string, Samples> samples;
+    bool ceiling = true;
+    while (!racing.empty()) {
+      json counts = json::object();
+      for (const std::string& step : racing) counts[step] = samples[step].ms.size();
+      std::string current, failed_status, failed_message;
+      const JobOutcome outcome = job({{"job", "bench"},
+                                      {"backend", backend_},
+                                      {"problem", to_json(options_.problems[r])},
+                                      {"steps", counts},
+                                      {"rounds", options_.rounds},
+                                      {"ceiling", ceiling}},
+                                     [&](const json& event) {
+        const std::string what = event.at("event");
+        current = event.at("step");
+        if (what == "begin") progress_.show("timing " + options_.problems[r].label() + ": " + current);
+        if (what == "method") samples[current].method = event;
+        if (what == "failed") {
+          failed_status = event.at("status");
+          failed_message = event.at("message");
+        }
+        if (what == "sample") {
+          samples[current].ms.push_back(event.at("ms"));
+          if (event.at("sm_clock_mhz").get<int>() > 0) samples[current].clocks.push_back(event.at("sm_clock_mhz"));
+        }
+      });
+      if (outcome.end == JobOutcome::End::kDone && failed_status.empty()) break;
+      // The step at hand is out of the race; what the others have measured so far stays.
+      if (failed_status.empty()) {
+        failed_status = status_of(outcome.end);
+        failed_message = outcome.message;
+      }
+      if (current == kCeiling) {
+        ceiling = false;
+        samples.erase(kCeiling);
+        continue;
+      }
+      const auto it = std::find(racing.begin(), racing.end(), current);
+      if (it == racing.end()) throw std::runtime_error("timing " + options_.problems[r].label() + ": " + failed_message);
+      samples.erase(current);
+      racing.erase(it);
+      for (json& entry : run["steps"]) {
+        if (entry.at("step") != current) continue;
+        entry["status"] = failed_status;
+        entry["message"] = "while being timed: " + failed_message;
+        note(entry);
+        print_entry(entry, options_.problems[r].label());
+      }
+    }
+    progress_.clear();
+    double matmul_tflops = 0;
+    if (samples.count(kCeiling) && !samples[kCeiling].ms.empty()) {
+      const Samples& s = samples[kCeiling];
+      const double median = percentile(s.ms, 0.5);
+      matmul_tflops = s.method.at("flops").get<double>() / (median * 1e9);
+      run["ceilings"]["matmul"] = {{"what", "cuBLAS bf16 8192x8192x8192"},
+                                   {"median_ms", median},
+                                   {"p10_ms", percentile(s.ms, 0.1)},
+                                   {"p90_ms", percentile(s.ms, 0.9)},
+                                   {"tflops", matmul_tflops}};
+    }
+    for (json& entry : run["steps"]) {
+      if (entry.at("status") == "pass") set_timing(entry, samples[entry.at("step")], options_.problems[r], matmul_tflops);
+    }
+    results_.save();
+  }
+
+  void set_timing(json& entry, const Samples& s, const Problem& problem, double matmul_tflops) {
+    const double flops = problem.flops();
+    const double median = percentile(s.ms, 0.5), fast = percentile(s.ms, 0.1), slow = percentile(s.ms, 0.9);
+    const double tflops = flops / (median * 1e9);
+    const double peak = peak_tflops_.at(name(problem.dtype));
+    const bool comparable = matmul_tflops > 0 && problem.dtype != DType::kFp32;  // the matmul's inputs are 16-bit
+    // Nothing is faster than the hardware: such a figure means that the step, the clock or the FLOP count is wrong.
+    if (peak > 0 && tflops > peak) {
+      entry["status"] = "fail";
+      entry["message"] = fixed(tflops, 1) + " TFLOPS is above the card's peak of " + fixed(peak, 1) +
+                         ": a bug in the step or in the measurement, not recorded";
+      note(entry);
+      return;
+    }
+    entry["timing"] = {{"median_ms", median},
+                       {"p10_ms", fast},
+                       {"p90_ms", slow},
+                       {"samples", s.ms.size()},
+                       {"launches_per_sample", s.method.at("launches_per_sample")},
+                       {"graph", s.method.at("graph")},
+                       {"tflops", tflops},
+                       {"tflops_p10", flops / (slow * 1e9)},
+                       {"tflops_p90", flops / (fast * 1e9)},
+                       {"percent_of_peak", peak > 0 ? json(100 * tflops / peak) : json(nullptr)},
+                       {"percent_of_matmul", comparable ? json(100 * tflops / matmul_tflops) : json(nullptr)},
+                       {"sm_clock_mhz", s.clocks.empty() ? json(nullptr) : json(int(percentile(s.clocks, 0.5)))}};
+  }
+
+  // check without a shape: every step on its covering sample.
+  int check_covering() {
+    std::cout << "device: " << device_line() << "\n\n" << std::flush;
+    set_provenance();
+    std::map<std::string, size_t> run_of_label;
+    for (const std::string& step_name : steps_) {
+      const StepInfo& info = step_info(step_name);
+      const std::vector<Problem> sample = covering_sample(info.supports_fp32, info.alignment_bytes == 0);
+      const json probed = probe(sample);
+      const size_t s = size_t(std::find(steps_.begin(), steps_.end(), step_name) - steps_.begin());
+      json tasks = json::array();
+      size_t passed = 0, skipped = 0, done = 0;
+      const auto record = [&](size_t p, const json& entry) {
+        note(entry);
+        const std::string status = entry.at("status");
+        passed += status == "pass";
+        skipped += status == "skip";
+        ++done;
+        if (options_.verbose || (status != "pass" && status != "skip")) print_entry(entry, sample[p].label());
+        progress_.show(step_name + ": " + std::to_string(done) + " of " + std::to_string(sample.size()) + " problems");
+        const std::string label = sample[p].label();
+        if (!run_of_label.count(label)) {
+          run_of_label[label] = results_.root()["runs"].size();
+          results_.add_run(sample[p]);
+        }
+        results_.run(run_of_label[label])["steps"].push_back(entry);
+        results_.save();
+      };
+      for (size_t p = 0; p < sample.size(); ++p) {
+        const std::string reason = probed["refusals"][p][s];
+        if (!reason.empty() && !options_.steps.empty() && p == 0)
+          throw UsageError(step_name + " cannot run here: " + reason);
+        if (reason.empty()) {
+          tasks.push_back({{"id", p}, {"step", step_name}, {"problem", to_json(sample[p])}});
+        } else {
+          record(p, {{"step", step_name}, {"status", "skip"}, {"message", reason}});
+        }
+      }
+      const auto started = std::chrono::steady_clock::now();
+      run_tasks(tasks, [&](int p, const json& entry) { record(size_t(p), entry); });
+      progress_.clear();
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+      std::cout << (passed + skipped == sample.size() ? (passed > 0 ? "PASS" : "SKIP") : "FAIL") << "  " << step_name << "  "
+                << passed << " of " << sample.size() << " problems of the covering sample";
+      if (skipped > 0) {
+        std::set<std::string> reasons;
+        for (const json& r : probed["refusals"]) {
+          if (!r[s].get<std::string>().empty()) reasons.insert(r[s]);
+        }
+        std::cout << ", " << skipped << " skipped (" << *reasons.begin() << ")";
+      }
+      if (backend_ == "emulator") {
+        std::cout << ", modes";
+        for (const std::string& mode : options_.modes) std::cout << " " << mode;
+        std::cout << (options_.race_detector ? ", race detector on" : ", race detector off");
+      }
+      std::cout << ", " << fixed(seconds, 1) << " s\n" << std::flush;
+    }
+    results_.root()["complete"] = true;
+    results_.save();
+    return summary();
+  }
+
+  int summary() {
+    if (!options_.json_path.empty()) std::cout << "\nresults: " << options_.json_path << "\n";
+    if (worst_crashed_) return kCrashedOrHung;
+    if (failed_ || !passed_) return kSomethingFailed;
+    return kAllPassed;
+  }
+
+  Options options_;
+  std::vector<std::string> steps_;
+  ResultsFile results_;
+  std::string backend_, no_cuda_reason_;
+  json device_, peak_tflops_;
+  size_t free_bytes_ = 0;
+  bool passed_ = false, failed_ = false, worst_crashed_ = false;
+  Progress progress_;
+};
+
+}  // namespace
+
+int run_session(const Options& options) {
+  Session session(options);
+  if (options.command == "list") return session.list();
+  if (options.command == "info") return session.info();
+  return session.run();
+}
+
+int flashsteps_main(int argc, const char* const* argv, bool isolated) {
+  try {
+    const ParseResult parsed = parse_options(argc, argv, isolated);
+    return parsed.done ? kAllPassed : run_session(parsed.options);
+  } catch (const UsageError& error) {
+    std::cerr << "flashsteps: " << error.what() << "\n";
+    return kWrongUse;
+  } catch (const std::exception& error) {
+    std::cerr << "flashsteps: " << error.what() << "\n";
+    return kSomethingFailed;
+  }
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,123 @@
+#include "harness/src/table.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+
+namespace flashsteps {
+
+using nlohmann::json;
+
+std::string fixed(double value, int decimals) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
+
+std::string scientific(double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.1e", value);
+  return text;
+}
+
+std::string indented(const std::string& text, int spaces) {
+  std::string out(spaces, ' ');
+  for (const char c : text) {
+    out += c;
+    if (c == '\n') out += std::string(spaces, ' ');
+  }
+  return out;
+}
+
+std::string status_label(const std::string& status) {
+  if (status == "timeout") return "HANG";
+  std::string label = status;
+  std::transform(label.begin(), label.end(), label.begin(), [](unsigned char c) { return std::toupper(c); });
+  return label;
+}
+
+std::string format_table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - row[c].size(), ' ');
+      text += (c == 0 ? "  " : "  ") + (c == 0 ? row[c] + padding : padding + row[c]);
+    }
+    while (text.back() == ' ') text.pop_back();
+    text += "\n";
+  }
+  return text;
+}
+
+std::string format_run(const json& run) {
+  const json& steps = run.at("steps");
+  const auto any = [&](const char* key) {
+    return std::any_of(steps.begin(), steps.end(), [&](const json& s) { return s.contains(key); });
+  };
+  const auto number = [](const json& value, auto&& format) {
+    return value.is_number() ? format(value.get<double>()) : std::string("-");
+  };
+  const bool timed = any("timing"), counted = any("counters");
+  std::vector<std::vector<std::string>> rows{{"step", "result", "NRMSE", "worst row"}};
+  if (timed)
+    for (const char* title : {"ms", "TFLOPS", "p10-p90", "% peak", "% matmul", "x prev"}) rows[0].push_back(title);
+  if (counted)
+    for (const char* title : {"global sectors", "shared wavefronts", "x ideal", "barriers", "shuffles", "seconds"})
+      rows[0].push_back(title);
+  double previous_ms = 0;
+  for (const json& step : steps) {
+    std::vector<std::string> row{step.at("step"), status_label(step.at("status"))};
+    const json validation = step.value("validation", json::object());
+    row.push_back(number(validation.value("nrmse", json()), scientific));
+    row.push_back(number(validation.value("worst_row_nrmse", json()), scientific));
+    if (timed && step.contains("timing")) {
+      const json& t = step.at("timing");
+      const double ms = t.at("median_ms");
+      row.push_back(fixed(ms, 3));
+      row.push_back(fixed(t.at("tflops"), 1));
+      row.push_back(fixed(t.at("tflops_p10"), 1) + "-" + fixed(t.at("tflops_p90"), 1));
+      const auto percent = [](double x) { return fixed(x, 1); };
+      row.push_back(number(t.at("percent_of_peak"), percent));
+      row.push_back(number(t.at("percent_of_matmul"), percent));
+      row.push_back(previous_ms > 0 ? fixed(previous_ms / ms, 2) : "-");
+      previous_ms = ms;
+    }
+    if (counted && step.contains("counters")) {
+      const json& c = step.at("counters");
+      const double ideal = c.at("shared_wavefronts_ideal");
+      for (const char* key : {"global_sectors", "shared_wavefronts"}) row.push_back(c.at(key).dump());
+      row.push_back(ideal > 0 ? fixed(c.at("shared_wavefronts").get<double>() / ideal, 2) : "-");
+      for (const char* key : {"barriers", "shuffles"}) row.push_back(c.at(key).dump());
+      row.push_back(fixed(step.at("seconds"), 2));
+    }
+    rows.push_back(row);
+  }
+  std::string text = run.at("problem").at("label").get<std::string>() + "\n" + format_table(rows);
+  if (counted) text += "  (counts are exact; the emulator has no timing model, seconds are its own)\n";
+  if (run.contains("ceilings") && run["ceilings"].contains("matmul")) {
+    const json& matmul = run["ceilings"]["matmul"];
+    text += "  measured ceiling: " + matmul.at("what").get<std::string>() + " " + fixed(matmul.at("tflops"), 1) +
+            " TFLOPS\n";
+  }
+  return text;
+}
+
+void Progress::show(const std::string& text) {
+  if (!isatty(STDERR_FILENO)) return;
+  std::cerr << "\r\033[K" << text << std::flush;
+  shown_ = true;
+}
+
+void Progress::clear() {
+  if (shown_) std::cerr << "\r\033[K" << std::flush;
+  shown_ = false;
+}
+
+}  // namespace flashsteps

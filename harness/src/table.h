@@ -1,0 +1,32 @@
+// Text for people: aligned tables and a line of live progress.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace flashsteps {
+
+// Columns as wide as their content; the first one is left-aligned, the others right-aligned.
+std::string format_table(const std::vector<std::vector<std::string>>& rows);
+
+// The table of one problem's finished steps: timing where there is one, counters where there are some.
+std::string format_run(const nlohmann::json& run);
+
+std::string status_label(const std::string& status);  // "pass" -> "PASS", "timeout" -> "HANG", ...
+std::string fixed(double value, int decimals);
+std::string scientific(double value);
+std::string indented(const std::string& text, int spaces);
+
+// One line that is rewritten in place on a terminal, and silent elsewhere.
+class Progress {
+ public:
+  void show(const std::string& text);
+  void clear();
+
+ private:
+  bool shown_ = false;
+};
+
+}  // namespace flashsteps

@@ -1,0 +1,174 @@
+#include "harness/src/worker.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <iostream>
+#include <iterator>
+#include <system_error>
+
+namespace flashsteps {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kEventFd = 3;
+constexpr int kExitDeviceLost = 10;  // the worker said all it had to say, but its device is gone
+
+[[noreturn]] void throw_errno(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+struct Pipe {
+  int read_end = -1, write_end = -1;
+  Pipe() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
+    read_end = ends[0];
+    write_end = ends[1];
+  }
+  ~Pipe() {
+    close_read();
+    close_write();
+  }
+  void close_read() {
+    if (read_end >= 0) close(read_end);
+    read_end = -1;
+  }
+  void close_write() {
+    if (write_end >= 0) close(write_end);
+    write_end = -1;
+  }
+};
+
+// fork and exec, from a program that never touches CUDA itself.
+pid_t start_worker(const Pipe& request, const Pipe& events) {
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) throw_errno("fork");
+  if (pid > 0) return pid;
+  // Between fork and exec: system calls only.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);  // the parent died before the line above
+  dup2(request.read_end, STDIN_FILENO);
+  if (events.write_end == kEventFd) {
+    fcntl(kEventFd, F_SETFD, 0);  // dup2 onto itself would leave it to be closed at exec
+  } else {
+    dup2(events.write_end, kEventFd);
+  }
+  execl("/proc/self/exe", "flashsteps", kWorkerFlag, static_cast<char*>(nullptr));
+  _exit(127);
+}
+
+bool write_all(int fd, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    done += size_t(n);
+  }
+  return true;
+}
+
+}  // namespace
+
+JobOutcome run_job_isolated(const json& request, double timeout_seconds, const EmitEvent& on_event) {
+  Pipe request_pipe, event_pipe;
+  const pid_t pid = start_worker(request_pipe, event_pipe);
+  request_pipe.close_read();
+  event_pipe.close_write();
+  // A worker that dies at once must not kill us with SIGPIPE.
+  struct sigaction ignore {}, before {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &before);
+  write_all(request_pipe.write_end, request.dump());
+  sigaction(SIGPIPE, &before, nullptr);
+  request_pipe.close_write();
+
+  struct Reap {
+    pid_t pid;
+    int status = 0;
+    bool reaped = false;
+    void wait() {
+      while (!reaped && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+      reaped = true;
+    }
+    ~Reap() {
+      if (reaped) return;
+      kill(pid, SIGKILL);
+      wait();
+    }
+  } worker{pid};
+
+  std::string failure;  // an event {"event":"error"} says why the job as a whole failed
+  std::string buffer;
+  auto deadline = Clock::now() + std::chrono::duration<double>(timeout_seconds);
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd waiting{event_pipe.read_end, POLLIN, 0};
+    const int ready = left <= 0 ? 0 : poll(&waiting, 1, int(std::min<long long>(left, 1 << 30)));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0) {
+      kill(pid, SIGKILL);
+      worker.wait();
+      return {JobOutcome::End::kTimedOut,
+              "no sign of life for " + std::to_string(int(timeout_seconds)) + " s: hung, and killed"};
+    }
+    char chunk[65536];
+    const ssize_t n = read(event_pipe.read_end, chunk, sizeof chunk);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    buffer.append(chunk, size_t(n));
+    for (size_t end; (end = buffer.find('\n')) != std::string::npos; buffer.erase(0, end + 1)) {
+      const json event = json::parse(buffer.substr(0, end));
+      if (event.at("event") == "error") {
+        failure = event.at("message");
+      } else {
+        on_event(event);
+      }
+    }
+    deadline = Clock::now() + std::chrono::duration<double>(timeout_seconds);
+  }
+  worker.wait();
+  if (WIFSIGNALED(worker.status)) {
+    const int signal = WTERMSIG(worker.status);
+    return {JobOutcome::End::kCrashed,
+            "its process was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")"};
+  }
+  const int code = WEXITSTATUS(worker.status);
+  if (!failure.empty()) return {JobOutcome::End::kFailed, failure};
+  if (code != 0 && code != kExitDeviceLost)
+    return {JobOutcome::End::kCrashed, "its process ended with exit status " + std::to_string(code)};
+  return {};
+}
+
+JobOutcome run_job_in_process(const json& request, const EmitEvent& on_event) {
+  try {
+    run_job(request, on_event);
+    return {};
+  } catch (const std::exception& error) {
+    return {JobOutcome::End::kFailed, error.what()};
+  }
+}
+
+int worker_main() {
+  const std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  const auto emit = [](const json& event) {
+    // A message of the device's may hold any bytes; they must not end the worker.
+    if (!write_all(kEventFd, event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n")) _exit(127);
+  };
+  try {
+    return run_job(json::parse(text), emit) ? 0 : kExitDeviceLost;
+  } catch (const std::exception& error) {
+    emit({{"event", "error"}, {"message", error.what()}});
+    return 1;
+  }
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,12 @@
+// The broken kernels again, on a device.
+#include "harness/tests/mutant_cases.h"
+
+using namespace flashsteps;
+
+TEST_CASE("the device's mutants are rejected") {
+  std::string why;
+  const auto backend = make_cuda_backend(why);
+  INFO(why);
+  REQUIRE(backend != nullptr);
+  check_mutants(*backend);
+}

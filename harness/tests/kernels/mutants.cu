@@ -1,0 +1,121 @@
+// Broken kernels that the harness must reject, and the same kernel unbroken, which it must accept. Each is one mistake
+// that people make, or a published kernel made; each registers as a step of its own, mutant_<name>.
+//
+// One thread per query row, 64 keys at a time, with the online softmax per tile as in v02.
+#include "common/step.h"
+#include "harness/tests/kernels/mutations.h"
+
+namespace STEP_NAMESPACE {
+
+constexpr int BLOCK_M = 64;
+constexpr int BLOCK_N = 64;
+
+using namespace mutations;
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+__global__ void __launch_bounds__(BLOCK_M)
+    attention_kernel(const AttentionParams<Element> params, Mutation mutation, int launch_number) {
+  const int row = blockIdx.x * BLOCK_M + threadIdx.x;
+  const int head = blockIdx.y;
+  const int batch = blockIdx.z;
+  if (row >= params.seqlen_q) return;
+  const bool chosen_row = row == params.seqlen_q / 2 && head == 0 && batch == 0;
+  if (mutation == kRowNeverWritten && chosen_row) return;
+
+  const int q_row_index = mutation == kOneRowWrong && chosen_row ? 0 : row;
+  const Element* const q_row = params.q_head(batch, head) + q_row_index * params.q_row_stride;
+  const Element* const k_head = params.k_head(batch, head);
+  const Element* const v_head = params.v_head(batch, head);
+  const int kv_len = params.kv_length(batch);
+  int visible = params.template visible_keys<CAUSAL>(row, kv_len);
+  if (mutation == kMaskOffByOne) visible = min(visible + 1, kv_len);
+  int num_tiles = ceil_div(visible, BLOCK_N);
+  if (mutation == kLastTileDropped && num_tiles > 1) --num_tiles;
+
+  float acc_o[HEAD_DIM];
+  for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] = 0.0f;
+  float row_max = -INFINITY;
+  float row_sum = 0.0f;
+  for (int tile = 0; tile < num_tiles; ++tile) {
+    const int first_key = tile * BLOCK_N;
+    float s[BLOCK_N];
+    float new_max = row_max;
+    for (int j = 0; j < BLOCK_N; ++j) {
+      const int key = first_key + j;
+      s[j] = -INFINITY;
+      if (key >= visible) {
+        // Zero-filled keys beyond the end score 0 and take part in the softmax unless they are masked.
+        if (mutation == kTailNotMasked && key >= kv_len) s[j] = 0.0f;
+        new_max = fmaxf(new_max, s[j]);
+        continue;
+      }
+      float score = 0.0f;
+      for (int d = 0; d < HEAD_DIM; ++d) {
+        int k_key = key, k_d = d;
+        if (mutation == kKTransposed) {  // ldmatrix.trans on K: every 8x8 block is transposed
+          k_key = key / 8 * 8 + d % 8;
+          k_d = d / 8 * 8 + key % 8;
+        }
+        score += float(q_row[d]) * (k_key < kv_len ? float(k_head[k_key * params.k_row_stride + k_d]) : 0.0f);
+      }
+      s[j] = mutation == kQkSkipped ? 0.0f : score * params.softmax_scale_log2;
+      new_max = fmaxf(new_max, s[j]);
+    }
+    const float row_scale = exp2f(row_max - new_max);
+    row_max = new_max;
+    if (mutation != kSumNotRescaled) row_sum *= row_scale;
+    if (mutation != kONotRescaled)
+      for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] *= row_scale;
+    for (int j = 0; j < BLOCK_N; ++j) {
+      const int key = first_key + j;
+      const float p = exp2f(s[j] - new_max);
+      row_sum += p;
+      const bool load = mutation == kPaddingRead ? key < params.seqlen_kv : key < visible;  // 0 * NaN is NaN
+      if (!load) continue;
+      for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] += p * float(v_head[key * params.v_row_stride + d]);
+    }
+  }
+
+  float inverse_sum = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
+  // Far too little for the gates; enough to change some bits between two launches on the same inputs.
+  if (mutation == kNotDeterministic) inverse_sum *= 1.0f + 1e-4f * float(launch_number % 2);
+  Element* const o_row = params.o_head(batch, head) + row * params.o_row_stride;
+  for (int d = 0; d < HEAD_DIM; ++d) o_row[d] = Element(acc_o[d] * inverse_sum);
+  float lse = num_tiles > 0 ? row_max * kLn2 + logf(row_sum) : -INFINITY;
+  if (mutation == kLseInLog2 && num_tiles > 0) lse *= kLog2e;
+  if (mutation == kEmptyRowNotZero && visible == 0) {
+    o_row[0] = Element(1e-6f);
+    lse = -1e30f;
+  }
+  params.lse_head(batch, head)[row] = lse;
+
+  if (mutation == kWritesNan && chosen_row) o_row[3] = Element(NAN);
+  if (mutation == kWritesInf && chosen_row) o_row[3] = Element(INFINITY);
+  const bool last_row = row == params.seqlen_q - 1 && head == params.num_heads_q - 1 && batch == params.batch - 1;
+  if (mutation == kPastTheEnd && last_row) o_row[HEAD_DIM] = Element(0.0f);
+  const bool first_row = row == 0 && head == 0 && batch == 0;
+  if (mutation == kBeforeTheStart && first_row) o_row[-1] = Element(0.0f);
+  if (mutation == kInputModified && first_row) const_cast<Element*>(q_row)[0] = Element(0.5f);
+}
+
+int launches = 0;
+
+template <Mutation MUTATION>
+struct MutantLauncher {
+  template <typename Element, int HEAD_DIM, bool CAUSAL>
+  static void run(const AttentionParams<Element>& params, Stream stream) {
+    const dim3 grid(ceil_div(params.seqlen_q, BLOCK_M), params.num_heads_q, params.batch);
+    launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(BLOCK_M), 0, stream, params, MUTATION, ++launches);
+  }
+};
+
+template <int... MUTATIONS>
+bool register_all(std::integer_sequence<int, MUTATIONS...>) {
+  constexpr StepInfo info{.title = "a broken kernel for the tests", .removes = "nothing"};
+  return (register_step({kNames[MUTATIONS], kThisBackend, info,
+                         dispatch<MutantLauncher<Mutation(MUTATIONS)>, /*SUPPORTS_FP32=*/false>}) &&
+          ...);
+}
+const bool kRegistered = register_all(std::make_integer_sequence<int, kNumMutations>());
+
+}  // namespace STEP_NAMESPACE

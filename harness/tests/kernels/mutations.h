@@ -1,0 +1,38 @@
+// The mistakes of mutants.cu. Plain C++: the kernel and the test both include it.
+#pragma once
+
+#include <utility>
+
+namespace mutations {
+
+enum Mutation {
+  kNone,  // the control: it must pass
+  kQkSkipped,
+  kKTransposed,
+  kONotRescaled,
+  kSumNotRescaled,
+  kMaskOffByOne,
+  kLastTileDropped,
+  kOneRowWrong,
+  kTailNotMasked,
+  kRowNeverWritten,
+  kWritesNan,
+  kWritesInf,
+  kPastTheEnd,
+  kBeforeTheStart,
+  kInputModified,
+  kPaddingRead,
+  kEmptyRowNotZero,
+  kLseInLog2,
+  kNotDeterministic,
+  kNumMutations
+};
+
+inline constexpr const char* kNames[kNumMutations] = {
+    "mutant_none",           "mutant_qk_skipped",       "mutant_k_transposed",   "mutant_o_not_rescaled",
+    "mutant_sum_not_rescaled", "mutant_mask_off_by_one", "mutant_last_tile_dropped", "mutant_one_row_wrong",
+    "mutant_tail_not_masked", "mutant_row_never_written", "mutant_writes_nan",    "mutant_writes_inf",
+    "mutant_past_the_end",   "mutant_before_the_start", "mutant_input_modified", "mutant_padding_read",
+    "mutant_empty_row_not_zero", "mutant_lse_in_log2",  "mutant_not_deterministic"};
+
+}  // namespace mutations

@@ -1,0 +1,10 @@
+// Every broken kernel is rejected, on normal and on sharp inputs, for the reason that is wrong with it; the unbroken
+// one passes everywhere. On the emulator; gpu/test_mutants_gpu.cpp does the same on a device.
+#include "harness/tests/mutant_cases.h"
+
+using namespace flashsteps;
+
+TEST_CASE("the emulator's mutants are rejected") {
+  const auto backend = make_emulator_backend();
+  check_mutants(*backend);
+}

@@ -1,0 +1,184 @@
+// Shapes, names, FLOPs and where rows lie in memory.
+#include "catch.h"
+
+#include <set>
+
+#include "harness/src/element.h"
+#include "harness/src/problem.h"
+#include "harness/src/tensors.h"
+
+using namespace flashsteps;
+
+TEST_CASE("a shape is read in its three forms") {
+  Problem p;
+  parse_shape("2,4,100,64", p);
+  CHECK((p.batch == 2 && p.num_heads_q == 4 && p.num_heads_kv == 4 && p.seqlen_q == 100 && p.seqlen_kv == 100));
+  CHECK(p.head_dim == 64);
+  parse_shape("1,8,2,33,128", p);
+  CHECK((p.num_heads_q == 8 && p.num_heads_kv == 2 && p.seqlen_q == 33 && p.seqlen_kv == 33 && p.head_dim == 128));
+  parse_shape("1,8,2,33,77,128", p);
+  CHECK((p.seqlen_q == 33 && p.seqlen_kv == 77));
+}
+
+TEST_CASE("a bad shape is refused with the reason") {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "expected"},
+      {"1,2,3", "expected"},
+      {"1,2,3,4,5,6,7", "expected"},
+      {"1,2,x,64", "expected"},
+      {"1,2,3.5,64", "expected"},
+      {"1,2,3,64,", "expected"},
+      {" 1,2,3,64", "expected"},
+      {"0,2,3,64", "batch is 0"},
+      {"1,-2,3,64", "heads_q is -2"},
+      {"1,2,0,64", "seqlen_q is 0"},
+      {"1,2,2,5,0,64", "seqlen_kv is 0"},
+      {"1,2,3,63", "head_dim is 63"},
+      {"1,3,2,16,64", "not a multiple"},
+      {"1,2,99999999999,64", "32 bits"},
+      {"1,1,2000000000,64", "2^30"},
+      {"2000000000,2000000000,1000,64", "overflows"},
+  };
+  for (const auto& [text, reason] : cases) {
+    INFO(text);
+    Problem p;
+    std::string message;
+    try {
+      parse_shape(text, p);
+    } catch (const UsageError& error) {
+      message = error.what();
+    }
+    INFO(message);
+    CHECK(message.find(reason) != std::string::npos);
+    CHECK(message.find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("FLOPs count the unmasked pairs") {
+  for (const bool causal : {false, true}) {
+    for (const auto& [q, kv] : {std::pair{5, 5}, {5, 12}, {12, 5}, {1, 1}, {64, 200}}) {
+      for (const KvLengths lengths : {KvLengths::kFull, KvLengths::kRandom, KvLengths::kZeros}) {
+        Problem p;
+        p.batch = 3;
+        p.num_heads_q = 4;
+        p.num_heads_kv = 2;
+        p.seqlen_q = q;
+        p.seqlen_kv = kv;
+        p.causal = causal;
+        p.kv_lengths = lengths;
+        double pairs = 0;
+        for (const int kv_len : p.draw_kv_lengths())
+          for (int i = 0; i < q; ++i)
+            for (int j = 0; j < kv_len; ++j) pairs += !causal || j <= i + kv_len - q;
+        CHECK(p.flops() == 4.0 * 64 * 4 * pairs);
+      }
+    }
+  }
+}
+
+TEST_CASE("visible_keys is the bottom-right causal mask") {
+  Problem p;
+  p.causal = true;
+  p.seqlen_q = 3;
+  CHECK(p.visible_keys(2, 7) == 7);  // the last query sees every key
+  CHECK(p.visible_keys(0, 7) == 5);
+  CHECK(p.visible_keys(0, 1) == 0);  // more queries than keys: the first ones see none
+  CHECK(p.visible_keys(2, 1) == 1);
+  CHECK(p.visible_keys(2, 0) == 0);
+}
+
+TEST_CASE("kv_lengths stay in range and leave padding") {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    Problem p;
+    p.batch = 3;
+    p.seqlen_kv = 17;
+    p.seed = seed;
+    p.kv_lengths = KvLengths::kRandom;
+    int shortest = 17;
+    for (const int n : p.draw_kv_lengths()) {
+      CHECK((n >= 1 && n <= 17));
+      shortest = std::min(shortest, n);
+    }
+    CHECK(shortest < 17);
+    p.kv_lengths = KvLengths::kZeros;
+    CHECK(p.draw_kv_lengths()[0] == 0);
+  }
+}
+
+TEST_CASE("no two elements share a place, in any layout, and none lies in a guard band") {
+  for (const auto& [text, layout] : layout_names()) {
+    INFO(text);
+    Problem p;
+    p.batch = 2;
+    p.num_heads_q = 4;
+    p.num_heads_kv = 2;
+    p.seqlen_q = 5;
+    p.seqlen_kv = 9;
+    p.layout = layout;
+    const TensorPlan plan = plan_tensors(p);
+    std::set<std::pair<int, int64_t>> places;
+    size_t count = 0;
+    const auto visit = [&](const Placement& at, int heads, int rows, int buffer, int64_t elements) {
+      for (int b = 0; b < p.batch; ++b)
+        for (int h = 0; h < heads; ++h)
+          for (int i = 0; i < rows; ++i)
+            for (int d = 0; d < p.head_dim; ++d, ++count) {
+              const int64_t place = at.row(b, h, i) + d;
+              REQUIRE((place >= kGuardElements && place < elements - kGuardElements));
+              places.insert({buffer, place});
+            }
+    };
+    visit(plan.q, 4, 5, plan.q.buffer, plan.input_elements[plan.q.buffer]);
+    visit(plan.k, 2, 9, plan.k.buffer, plan.input_elements[plan.k.buffer]);
+    visit(plan.v, 2, 9, plan.v.buffer, plan.input_elements[plan.v.buffer]);
+    visit(plan.o, 4, 5, 100, plan.output_elements);
+    CHECK(places.size() == count);
+  }
+}
+
+TEST_CASE("the same problem has the same inputs in every layout; only what a step must not read is NaN") {
+  Problem p;
+  p.batch = 2;
+  p.num_heads_q = 2;
+  p.num_heads_kv = 1;
+  p.seqlen_q = 6;
+  p.seqlen_kv = 10;
+  p.kv_lengths = KvLengths::kRandom;
+  const Workload plain(p);
+  for (const auto& [text, layout] : layout_names()) {
+    INFO(text);
+    Problem other = p;
+    other.layout = layout;
+    const Workload w(other);
+    for (int b = 0; b < p.batch; ++b) {
+      for (int j = 0; j < p.seqlen_kv; ++j) {
+        for (int d = 0; d < p.head_dim; ++d) {
+          const float k = load_element(p.dtype, static_cast<const char*>(w.k_row(b, 0, j)) + d * 2);
+          if (j < w.kv_lengths()[b]) {
+            CHECK(k == load_element(p.dtype, static_cast<const char*>(plain.k_row(b, 0, j)) + d * 2));
+          } else {
+            CHECK(std::isnan(k));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a problem survives JSON") {
+  Problem p;
+  p.batch = 2;
+  p.num_heads_q = 6;
+  p.num_heads_kv = 3;
+  p.seqlen_q = 7;
+  p.seqlen_kv = 9;
+  p.head_dim = 128;
+  p.dtype = DType::kBf16;
+  p.causal = true;
+  p.kv_lengths = KvLengths::kZeros;
+  p.layout = Layout::kGapped;
+  p.inputs = Inputs::kSharp;
+  p.seed = 12345678901234567ull;
+  CHECK(problem_from_json(to_json(p)).label() == p.label());
+  CHECK(problem_from_json(to_json(p)).seed == p.seed);
+}

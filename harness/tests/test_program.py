@@ -1,0 +1,220 @@
+"""The program as a user meets it: exit statuses, isolation of steps that misbehave, files that survive a kill.
+
+Runs the programs of a test build; FLASHSTEPS_BUILD names its folder (build/ci by default)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("FLASHSTEPS_BUILD", ROOT / "build" / "ci"))
+FLASHSTEPS = BUILD / "flashsteps"
+FIXTURES = BUILD / "tests" / "flashsteps_fixtures"
+MUTANTS = BUILD / "tests" / "flashsteps_mutants"
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import results  # noqa: E402  (the checker of results files)
+
+SMALL = ["--backend", "emulator", "--shape", "1,2,100,64"]
+
+
+def run(program: Path, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(program), *arguments], capture_output=True, text=True, timeout=timeout, cwd="/")
+
+
+def statuses(path: Path) -> dict[str, str]:
+    data = json.loads(path.read_text())
+    return {step["step"]: step["status"] for step in data["runs"][0]["steps"]}
+
+
+def check_file(path: Path) -> None:
+    assert results.check_file(path) == [], "the program wrote a file that its own checker refuses"
+
+
+def test_all_steps_pass_and_the_file_is_right(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    done = run(FLASHSTEPS, "run", *SMALL, "--causal", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_file(out)
+    data = json.loads(out.read_text())
+    assert data["complete"] is True
+    for step in data["runs"][0]["steps"]:
+        assert step["status"] == "pass"
+        assert "timing" not in step, "the emulator has no timing model"
+        assert step["counters"]["global_sectors"] > 0
+    assert statuses(out).keys() == {p.parent.name for p in (ROOT / "steps").glob("*/kernel.cu")}
+
+
+def test_counters_do_not_depend_on_the_run(tmp_path: Path) -> None:
+    counts = []
+    for name in ("a.json", "b.json"):
+        assert run(FLASHSTEPS, "count", *SMALL, "--json", str(tmp_path / name)).returncode == 0
+        data = json.loads((tmp_path / name).read_text())
+        counts.append([step["counters"] for step in data["runs"][0]["steps"]])
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_a_wrong_step_fails_and_costs_only_itself(tmp_path: Path, in_process: bool) -> None:
+    out = tmp_path / "r.json"
+    extra = ["--in-process"] if in_process else []
+    done = run(FIXTURES, "run", "fixture_wrong", "v01_scalar", *SMALL, "--json", str(out), *extra)
+    assert done.returncode == 1
+    assert statuses(out) == {"fixture_wrong": "fail", "v01_scalar": "pass"}
+    assert "FAIL  fixture_wrong" in done.stdout and "every lse is right" in done.stdout
+    check_file(out)
+
+
+def test_hanging_crashing_and_wrong_steps_each_cost_only_themselves(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    steps = ["fixture_abort", "fixture_crash", "fixture_hang", "fixture_wrong", "v01_scalar", "v02_smem_tiles"]
+    started = time.monotonic()
+    done = run(FIXTURES, "run", *steps, *SMALL, "--timeout", "5", "--json", str(out))
+    assert time.monotonic() - started < 60
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert statuses(out) == {
+        "fixture_abort": "crash",
+        "fixture_crash": "crash",
+        "fixture_hang": "timeout",
+        "fixture_wrong": "fail",
+        "v01_scalar": "pass",
+        "v02_smem_tiles": "pass",
+    }
+    assert "HANG  fixture_hang" in done.stdout
+    assert "signal 6" in done.stdout  # what became of fixture_abort
+    assert "fixtures.cu:" in done.stdout  # the emulator names the line of the illegal address
+    check_file(out)
+    data = json.loads(out.read_text())
+    assert data["complete"] is True
+
+
+def test_a_killed_run_leaves_a_valid_file_and_no_worker(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    process = subprocess.Popen(
+        [str(FIXTURES), "run", "fixture_wrong", "fixture_hang", *SMALL, "--timeout", "600", "--json", str(out)],
+        stdout=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    # fixture_hang comes first by name; its worker spins until it is killed.
+    while not out.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    assert workers, "the test needs a worker to orphan"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    data = json.loads(out.read_text())
+    assert data["complete"] is False
+    check_file(out)
+    assert not list(tmp_path.glob("*.tmp"))
+    while any(Path(f"/proc/{pid}").exists() and not is_zombie(pid) for pid in workers):
+        assert time.monotonic() < deadline, "a worker outlived the program"
+        time.sleep(0.05)
+
+
+def is_zombie(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+BAD_USE = [
+    ([], "subcommand"),
+    (["run", "v99_magic"], "unknown step"),
+    (["run", "--shape", "0,1,1,64"], "batch is 0"),
+    (["run", "--shape", "1,1,-1,64"], "seqlen_q is -1"),
+    (["run", "--shape", "1,3,2,8,64"], "not a multiple"),
+    (["run", "--shape", "99999,99999,99999,128"], "overflows"),
+    (["run", "--backend", "emulator", "--shape", "1000,64,100000,128"], "free"),
+    (["run", "--shape", "1,1,8,64", "--dtype", "int4"], "--dtype"),
+    (["check", "--shape", "1,1,8"], "expected"),
+    (["run", "--shape", "1,1,8,64", "--json", "/proc/nowhere.json"], "--json"),
+    (["bench", "--backend", "emulator", "--shape", "1,1,8,64"], "no GPU"),
+    (["count", "--backend", "cuda", "--shape", "1,1,8,64"], "emulator's"),
+]
+
+
+@pytest.mark.parametrize("arguments,says", BAD_USE)
+def test_wrong_use_is_one_line_and_exit_2(arguments: list[str], says: str) -> None:
+    done = run(FLASHSTEPS, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("flashsteps: ")
+
+
+def test_wrong_use_writes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    assert run(FLASHSTEPS, "run", "v99_magic", "--json", str(out)).returncode == 2
+    assert run(FLASHSTEPS, "run", "--backend", "emulator", "--shape", "1000,64,100000,128", "--json", str(out)).returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_named_explicitly_that_cannot_run_is_exit_2_and_in_a_sweep_a_skip(tmp_path: Path) -> None:
+    # The fixtures have no fp32 kernels; v01 has.
+    named = run(FIXTURES, "run", "fixture_wrong", *SMALL, "--dtype", "fp32")
+    assert named.returncode == 2 and "not fp32" in named.stderr
+    out = tmp_path / "r.json"
+    sweep = run(MUTANTS, "run", *SMALL, "--dtype", "fp32", "--json", str(out))
+    assert sweep.returncode == 1, "nothing could run"
+    assert set(statuses(out).values()) == {"skip"}
+    assert "not fp32" in sweep.stdout
+
+
+def test_help_and_list(tmp_path: Path) -> None:
+    assert run(FLASHSTEPS, "--help").returncode == 0
+    listed = run(FLASHSTEPS, "list", "--backend", "emulator")
+    assert listed.returncode == 0
+    for kernel in (ROOT / "steps").glob("*/kernel.cu"):
+        assert kernel.parent.name in listed.stdout
+    assert run(FLASHSTEPS, "info", "--backend", "emulator").returncode == 0
+
+
+@pytest.mark.parametrize("kernel", sorted((ROOT / "steps").glob("*/kernel.cu")), ids=lambda k: k.parent.name)
+def test_each_step_is_a_program_of_its_own(kernel: Path) -> None:
+    done = run(BUILD / "steps" / kernel.parent.name, "run", "--backend", "emulator", "--shape", "1,1,70,64")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"PASS  {kernel.parent.name}" in done.stdout
+
+
+def test_the_two_backends_share_no_weak_symbol() -> None:
+    """A weak symbol in both a step's CUDA object and its emulator object would be merged by the linker."""
+    objects = {
+        kind: sorted(BUILD.glob(f"CMakeFiles/*_{kind}.dir/**/*.o")) for kind in ("on_cuda", "on_emulator")
+    }
+    assert objects["on_emulator"], "no emulator objects found"
+    if not objects["on_cuda"]:
+        pytest.skip("built without CUDA: there is one backend only")
+    weak = {}
+    for kind, files in objects.items():
+        names: set[str] = set()
+        for file in files:
+            lines = subprocess.run(["nm", "-C", str(file)], capture_output=True, text=True, check=True).stdout
+            for line in lines.splitlines():
+                fields = line.split(maxsplit=2 if line[0] != " " else 1)
+                if fields[-2] in "WVu":
+                    names.add(fields[-1])
+        weak[kind] = names
+    assert weak["on_cuda"] and weak["on_emulator"]
+    shared = {n for n in weak["on_cuda"] & weak["on_emulator"] if not n.startswith(("std::", "__gnu_cxx::", "DW.ref."))}
+    assert not shared, sorted(shared)
+
+
+def test_the_compare_check_would_see_a_shared_symbol(tmp_path: Path) -> None:
+    """The test above can fail: two objects with the same inline function do share a weak symbol."""
+    for name in ("a", "b"):
+        source = tmp_path / f"{name}.cpp"
+        source.write_text("inline int shared_helper() { return 1; } int (*keep_%s)() = shared_helper;" % name)
+        subprocess.run(["g++", "-c", str(source), "-o", str(tmp_path / f"{name}.o")], check=True)
+        symbols = subprocess.run(["nm", "-C", str(tmp_path / f"{name}.o")], capture_output=True, text=True).stdout
+        assert any(line.split(maxsplit=2)[1:] == ["W", "shared_helper()"] for line in symbols.splitlines() if line[0] != " ")

@@ -1,0 +1,152 @@
+// The judge, on outputs made by hand: what is right passes, and each thing that can be wrong is named.
+#include "catch.h"
+
+#include <cstring>
+#include <limits>
+
+#include "harness/src/element.h"
+#include "harness/src/reference.h"
+#include "harness/src/validate.h"
+
+using namespace flashsteps;
+
+namespace {
+
+struct Case {
+  explicit Case(const Problem& problem)
+      : workload(problem), reference(reference_rows(workload, choose_rows(problem))), outputs(problem) {
+    for (const ReferenceRow& row : reference) {
+      for (int d = 0; d < problem.head_dim; ++d) store(row.id, d, float(row.o[d]));
+      set_lse(row.id, float(row.lse));
+    }
+  }
+  char* element(const RowId& id, int d) {
+    const auto* row = static_cast<const char*>(outputs.o_row(id.b, id.h, id.i));
+    return const_cast<char*>(row) + d * element_bytes(workload.problem().dtype);
+  }
+  void store(const RowId& id, int d, float value) { store_element(workload.problem().dtype, element(id, d), value); }
+  void set_lse(const RowId& id, float value) {
+    const Problem& p = workload.problem();
+    const int64_t index = kGuardElements + (int64_t(id.b) * p.num_heads_q + id.h) * p.seqlen_q + id.i;
+    std::memcpy(outputs.lse.data() + index * 4, &value, 4);
+  }
+  Validation judged() { return judge(workload, reference, outputs); }
+
+  Workload workload;
+  std::vector<ReferenceRow> reference;
+  Outputs outputs;
+};
+
+Problem problem(DType dtype = DType::kFp16) {
+  Problem p;
+  p.batch = 2;
+  p.num_heads_q = 2;
+  p.num_heads_kv = 2;
+  p.seqlen_q = 70;
+  p.seqlen_kv = 90;
+  p.dtype = dtype;
+  p.kv_lengths = KvLengths::kZeros;
+  p.layout = Layout::kGapped;
+  return p;
+}
+
+bool has(const Validation& v, const std::string& text) { return v.message.find(text) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("the rounded reference itself passes, far below the gates") {
+  for (const DType dtype : {DType::kFp32, DType::kFp16, DType::kBf16}) {
+    Case c(problem(dtype));
+    const Validation v = c.judged();
+    INFO(v.message);
+    CHECK(v.pass);
+    CHECK(v.nrmse < gates(dtype).nrmse / 2);
+    CHECK(v.rows_checked == v.rows_total);
+  }
+}
+
+TEST_CASE("each defect is found and named") {
+  const RowId sees_all{1, 1, 33}, sees_none{0, 1, 5};
+  SECTION("NaN") {
+    Case c(problem());
+    c.store(sees_all, 7, std::numeric_limits<float>::quiet_NaN());
+    CHECK((!c.judged().pass && has(c.judged(), "1 element(s) of o are NaN") && has(c.judged(), "batch 1, head 1, row 33")));
+    CHECK(c.judged().nonfinite == 1);
+  }
+  SECTION("Inf") {
+    Case c(problem());
+    c.store(sees_all, 7, -std::numeric_limits<float>::infinity());
+    CHECK((!c.judged().pass && has(c.judged(), "are Inf")));
+  }
+  SECTION("an element that was never written") {
+    Case c(problem());
+    std::memcpy(c.element(sees_all, 9), &kPoison, 2);
+    CHECK((!c.judged().pass && has(c.judged(), "1 element(s) of o were never written")));
+  }
+  SECTION("a whole row off, in one of 280") {
+    Case c(problem());
+    for (int d = 0; d < 64; ++d) c.store(sees_all, d, 0.0f);
+    CHECK((!c.judged().pass && has(c.judged(), "1 of 280 checked rows") && has(c.judged(), "every lse is right")));
+  }
+  SECTION("a little off everywhere: the total gate") {
+    Case c(problem());
+    for (const ReferenceRow& row : c.reference)
+      for (int d = 0; d < 64; ++d) c.store(row.id, d, float(row.o[d] * 1.0015));
+    CHECK((!c.judged().pass && has(c.judged(), "NRMSE")));
+  }
+  SECTION("a row that sees no key must be zero, bit by bit") {
+    Case c(problem());
+    c.store(sees_none, 0, -0.0f);
+    CHECK_FALSE(c.judged().pass);
+  }
+  SECTION("its lse must be -inf") {
+    Case c(problem());
+    c.set_lse(sees_none, -1e30f);
+    CHECK((!c.judged().pass && has(c.judged(), "must be -inf")));
+  }
+  SECTION("an lse that is off by more than rounding") {
+    Case c(problem());
+    c.set_lse(sees_all, c.outputs.lse_at(1, 1, 33) + 5e-4f);
+    CHECK((!c.judged().pass && has(c.judged(), "lse")));
+  }
+  SECTION("an lse that is NaN, or was never written") {
+    Case c(problem());
+    c.set_lse(sees_all, std::numeric_limits<float>::quiet_NaN());
+    CHECK((!c.judged().pass && has(c.judged(), "lse value(s) are wrong in kind")));
+    Case d(problem());
+    uint32_t poison = uint32_t(kPoison) << 16 | kPoison;
+    float f;
+    std::memcpy(&f, &poison, 4);
+    d.set_lse(sees_all, f);
+    CHECK((!d.judged().pass && has(d.judged(), "was never written")));
+  }
+  SECTION("a byte in a gap between rows") {
+    Case c(problem());
+    c.element(sees_all, 64)[0] = 1;
+    CHECK((!c.judged().pass && has(c.judged(), "in a gap between rows")));
+  }
+  SECTION("one element past the end, one before the start") {
+    Case c(problem());
+    c.element({1, 1, 69}, 64)[0] = 1;
+    CHECK((!c.judged().pass && has(c.judged(), "o was written 1 element(s) past its end")));
+    Case d(problem());
+    d.element({0, 0, 0}, -1)[0] = 1;
+    CHECK((!d.judged().pass && has(d.judged(), "o was written 1 element(s) before")));
+  }
+  SECTION("an lse past the end") {
+    Case c(problem());
+    c.set_lse({1, 1, 70}, 0.0f);
+    CHECK((!c.judged().pass && has(c.judged(), "lse was written 1 element(s) past its end")));
+  }
+}
+
+TEST_CASE("two outputs are compared whole") {
+  Problem p = problem();
+  p.kv_lengths = KvLengths::kFull;
+  Case a(p), b(p);
+  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).empty());
+  for (int d = 0; d < 64; ++d) a.store({1, 0, 3}, d, 0.0f);
+  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("batch 1, head 0, row 3") != std::string::npos);
+  a.store({1, 0, 3}, 0, std::numeric_limits<float>::quiet_NaN());
+  CHECK_FALSE(compare_outputs(a.workload, a.outputs, b.outputs).empty());
+}
