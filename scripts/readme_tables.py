@@ -1,0 +1,476 @@
+#!/usr/bin/env python3
+"""Writes every generated block of the Markdown pages from figures/results/*.json and steps/*/kernel.cu.
+
+    python3 scripts/readme_tables.py           rewrite the blocks
+    python3 scripts/readme_tables.py --check   change nothing; fail on drift, typed figures, unsound records
+
+Kinds of block (the syntax is in markers.py). FILE is a name under figures/results/; FILTER is any of B H Hq
+Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=true`. PAIR is `step=vNN_name`
+(that step and the one before it) or `from=vMM_name to=vNN_name`.
+    ladder      file=FILE [FILTER...]         one row a step: rate, x previous, error, registers
+    step        file=FILE PAIR [FILTER...]    one row a problem: before and after
+    counters    file=FILE [PAIR] [FILTER...]  the emulator's counters of a pair, or of every step; one problem
+    provenance  file=FILE                     where and when the file was measured, in a line
+    diff        PAIR [brief=true]             the diff of the kernels
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import markers
+import results
+import step_diff
+from markers import Block, MarkerError
+from results import ResultsError
+from step_diff import StepError
+
+ROOT = results.ROOT
+FOLDERS = ("steps", "common", "harness", "scripts", "docs", "figures")
+SOURCE_FOLDERS = ("steps", "common", "harness", "scripts")
+SOURCE_SUFFIXES = {".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".py", ".sh", ".cmake", ".txt"}
+# Their own examples: the tools' tests, and the page that documents the results file.
+EXEMPT = ("scripts/tests/", "docs/results-schema.md")
+# A number, unless it ends a name such as v02 or H200, and a unit; markup and "+" may stand between them.
+TYPED_FIGURE = re.compile(
+    r"(?<![\w.,])\d[\d.,_]*(?:e[+-]?\d+)?[+%)\]]?(?:\*\*|`)?[\s\u00a0\u202f-]*(?:\*\*|`)?"
+    r"(?:[TGP]|tera|giga|peta)flop",
+    re.IGNORECASE,
+)
+TITLE = re.compile(r'\.title\s*=\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
+
+
+class TableError(Exception):
+    """One line for the user."""
+
+
+# Numbers and cells.
+
+
+def rate(tflops: float) -> str:
+    if tflops < 0.995:
+        return f"{tflops:.2f}"  # one decimal would leave nothing of a small GPU's first step
+    return f"{tflops:.1f}" if tflops < 99.95 else f"{tflops:.0f}"
+
+
+def ratio(after: float, before: float) -> str:
+    return f"{after / before:.2f}" if before else "–"
+
+
+def escape(text: str) -> str:
+    return text.replace("|", r"\|").replace("<", "&lt;").replace("*", r"\*")
+
+
+def table(header: list[str], rows: list[list[str]], right_from: int) -> str:
+    """A Markdown table; columns from `right_from` on hold numbers."""
+    rule = ["---" if column < right_from else "---:" for column in range(len(header))]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
+
+
+def status_cell(step: dict[str, Any]) -> str:
+    """Why there is no figure."""
+    first_line = step["message"].strip().split("\n")[0]
+    if len(first_line) > 80:
+        first_line = first_line[:79].rstrip() + "…"
+    return escape(f"{step['status']}: {first_line}" if first_line else step["status"])
+
+
+def rate_cell(step: dict[str, Any] | None) -> str:
+    if step is None:
+        return "not recorded"
+    timing = step.get("timing")
+    if timing is None:
+        return status_cell(step)
+    return f"{rate(timing['tflops'])} [{rate(timing['tflops_p10'])}–{rate(timing['tflops_p90'])}]"
+
+
+def speedup_cell(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+    times = [(step or {}).get("timing") for step in (before, after)]
+    return ratio(times[0]["median_ms"], times[1]["median_ms"]) if all(times) else "–"
+
+
+def worst(values: list[Any], form: str) -> str:
+    known = [value for value in values if value is not None]
+    return format(max(known), form) if known else "–"
+
+
+def problem_words(problem: dict[str, Any]) -> dict[str, str]:
+    """The problem's label in parts, with equal lengths and equal head counts told once."""
+    words = {"B": f"B={problem['batch']}"}
+    for name, first, second in (("H", "num_heads_q", "num_heads_kv"), ("S", "seqlen_q", "seqlen_kv")):
+        words[name] = (
+            f"{name}={problem[first]}"
+            if problem[first] == problem[second]
+            else f"{name}q={problem[first]} {name}kv={problem[second]}"
+        )
+    words |= {
+        "D": f"D={problem['head_dim']}",
+        "dtype": problem["dtype"],
+        "mask": "causal" if problem["causal"] else "full",
+    }
+    for key, default in (("kv_lengths", "full"), ("layout", "bhsd"), ("inputs", "normal"), ("seed", 1)):
+        words[key] = f"{key}={problem[key]}" if problem[key] != default else ""
+    return words
+
+
+def problem_labels(runs: list[dict[str, Any]]) -> tuple[str, list[str]]:
+    """What all problems have in common, and what tells each from the others."""
+    words = [problem_words(run["problem"]) for run in runs]
+    shared = [key for key in words[0] if all(each[key] == words[0][key] for each in words)]
+    common = " ".join(words[0][key] for key in shared if words[0][key])
+    return common, [
+        " ".join(text or f"{key}: default" for key, text in each.items() if key not in shared)
+        for each in words
+    ]
+
+
+# What the blocks refer to.
+
+
+def step_title(step: str, root: Path) -> str:
+    """`.title` of the step's registration."""
+    source = (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
+    found = TITLE.search(source, max(source.rfind("REGISTER_STEP("), 0))
+    if "REGISTER_STEP(" not in source or found is None:
+        raise TableError(f"steps/{step}/kernel.cu registers no .title")
+    parts = re.findall(r'"((?:[^"\\]|\\.)*)"', found[1])
+    return re.sub(r"\\(.)", r"\1", "".join(parts))
+
+
+class Request:
+    """A block's arguments, each taken once; what nobody takes is an error."""
+
+    def __init__(self, block: Block, root: Path):
+        self.block, self.root = block, root
+        self.left = dict(block.arguments)
+
+    def take(self, name: str) -> str | None:
+        return self.left.pop(name, None)
+
+    def need(self, name: str) -> str:
+        value = self.take(name)
+        if value is None:
+            raise TableError(f"{name}=... is missing")
+        return value
+
+    def record(self) -> tuple[str, dict[str, Any]]:
+        name = self.need("file").removesuffix(".json") + ".json"
+        if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name):
+            raise TableError(f"file={name}: must be the name of a file under figures/results/")
+        if not (self.root / "figures" / "results" / name).is_file():
+            raise TableError(f"figures/results/{name} does not exist")
+        return name, results.load(self.root / "figures" / "results" / name)
+
+    def step(self, name: str) -> str:
+        steps = step_diff.all_steps(self.root)
+        if name not in steps:
+            raise TableError(f"there is no step '{name}' under steps/")
+        return name
+
+    def pair(self, required: bool = True) -> tuple[str | None, str | None]:
+        """The step before and the step. The first step of all has none before it."""
+        step, before, after = self.take("step"), self.take("from"), self.take("to")
+        if step is not None and before is None and after is None:
+            steps = step_diff.all_steps(self.root)
+            position = steps.index(self.step(step))
+            return (steps[position - 1] if position else None), step
+        if before is not None and after is not None and step is None:
+            return self.step(before), self.step(after)
+        if required or (step, before, after) != (None, None, None):
+            raise TableError("give either step=... or both from=... and to=...")
+        return None, None
+
+    def runs(self, data: dict[str, Any]) -> list[dict[str, Any]]:
+        """The problems that match the filters: all arguments that are left."""
+        return results.select_runs(data, {name: self.left.pop(name) for name in list(self.left)})
+
+    def done(self) -> None:
+        if self.left:
+            raise TableError(f"does not know {', '.join(self.left)}")
+
+
+def steps_of(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {step["step"]: step for step in run["steps"]}
+
+
+def recorded_step(run: dict[str, Any], name: str, file: str) -> dict[str, Any]:
+    if name not in steps_of(run):
+        raise TableError(f"{file} has no step '{name}' for {run['problem']['label']}")
+    return steps_of(run)[name]
+
+
+def need_backend(data: dict[str, Any], file: str, backend: str) -> None:
+    found = data["provenance"]["backend"]
+    if found != backend:
+        raise TableError(f"{file} comes from backend '{found}', this block needs '{backend}'")
+
+
+# The kinds.
+
+
+def ladder(request: Request) -> str:
+    file, data = request.record()
+    need_backend(data, file, "cuda")
+    runs = request.runs(data)
+    names = step_diff.all_steps(request.root)
+    if not names:
+        raise TableError("there are no steps under steps/")
+    for run in runs:
+        # A step that was renamed or removed since: its row would silently be gone.
+        if gone := [name for name in steps_of(run) if name not in names]:
+            raise TableError(f"{file} has '{gone[0]}', which is not under steps/: measure again")
+    common, labels = problem_labels(runs)
+    single = len(runs) == 1
+    header = ["step", "idea"]
+    for label in labels:
+        header += ["TFLOPS" if single else label, "× previous"] + (["% of peak"] if single else [])
+    header += ["NRMSE" if single else "worst NRMSE", "registers", "spilled bytes"]
+    rows = []
+    folder = os.path.relpath(request.root / "steps", request.block.path.parent)
+    for position, name in enumerate(names):
+        row = [f"[{name}]({folder}/{name}/)", escape(step_title(name, request.root))]
+        records = [steps_of(run).get(name) for run in runs]
+        for run, record in zip(runs, records):
+            before = steps_of(run).get(names[position - 1]) if position else None
+            row += [rate_cell(record), speedup_cell(before, record)]
+            if single:
+                row.append(worst([((record or {}).get("timing") or {}).get("percent_of_peak")], ".1f"))
+        known = [record for record in records if record is not None]
+        row.append(worst([(record.get("validation") or {}).get("nrmse") for record in known], ".1e"))
+        for key in ("registers", "spill_bytes"):
+            row.append(worst([(record.get("resources") or {}).get(key) for record in known], "d"))
+        rows.append(row)
+    return f"{common}. TFLOPS: median [p10–p90].\n\n{table(header, rows, 2)}"
+
+
+def step(request: Request) -> str:
+    file, data = request.record()
+    need_backend(data, file, "cuda")
+    before, after = request.pair()
+    runs = request.runs(data)
+    common, labels = problem_labels(runs)
+    names = [name for name in (before, after) if name]
+    rows = []
+    for run, label in zip(runs, labels):
+        records = [recorded_step(run, name, file) for name in names]
+        row = [label or common, *(rate_cell(record) for record in records)]
+        if before:
+            row.append(speedup_cell(*records))
+        row.append(worst([(records[-1].get("timing") or {}).get("percent_of_peak")], ".1f"))
+        rows.append(row)
+    header = ["problem", *names, *(["×"] if before else []), "% of peak"]
+    heading = f"{common}. " if len(runs) > 1 and common else ""
+    return f"{heading}TFLOPS: median [p10–p90].\n\n{table(header, rows, 1)}"
+
+
+def counters(request: Request) -> str:
+    file, data = request.record()
+    need_backend(data, file, "emulator")
+    before, after = request.pair(required=False)
+    runs = request.runs(data)
+    if len(runs) > 1:
+        raise TableError(f"{len(runs)} problems match in {file}, counters are of one: add a filter")
+    # A pair, the first step alone (there is none before it), or all of them.
+    names = [name for name in (before, after) if name] or step_diff.all_steps(request.root)
+    columns = {}
+    for name in names:
+        record = recorded_step(runs[0], name, file)
+        if record["status"] != "pass" or record.get("counters") is None:
+            raise TableError(f"{file} has no counters of {name}: {status_cell(record)}")
+        columns[name] = record["counters"]
+    heading = f"{problem_labels(runs)[0]}. Counted on the emulator.\n\n"
+
+    def conflicts(values: dict[str, int]) -> str:
+        return ratio(values["shared_wavefronts"], values["shared_wavefronts_ideal"])
+
+    if after:
+        rows = []
+        for key in results.COUNTERS:
+            row = [key.replace("_", " "), *(f"{columns[name][key]:,}" for name in names)]
+            rows.append(row + ([ratio(columns[after][key], columns[before][key])] if before else []))
+        rows.append(["shared wavefronts / ideal", *(conflicts(columns[name]) for name in names)])
+        rows[-1] += [""] if before else []
+        return heading + table(["counter", *names, *(["×"] if before else [])], rows, 1)
+    keys = ("global_sectors", "shared_wavefronts", "barriers", "shuffles")
+    rows = [[name, *(f"{columns[name][key]:,}" for key in keys), conflicts(columns[name])] for name in names]
+    return heading + table(
+        ["step", *(key.replace("_", " ") for key in keys), "shared wavefronts / ideal"], rows, 1
+    )
+
+
+def provenance(request: Request) -> str:
+    file, data = request.record()
+    request.done()
+    origin = data["provenance"]
+    device = origin["device"]
+    if origin["backend"] == "cuda":
+        clocks = [
+            step["timing"]["sm_clock_mhz"]
+            for run in data["runs"]
+            for step in run["steps"]
+            if (step.get("timing") or {}).get("sm_clock_mhz")
+        ]
+        parts = [
+            device["name"],
+            f"driver {device['driver']}",
+            f"CUDA {device['cuda_runtime']} (nvcc {origin['build']['nvcc']})",
+        ]
+        if clocks:
+            low, high = f"{min(clocks):.0f}", f"{max(clocks):.0f}"
+            span = low if low == high else f"{low}–{high}"
+            parts.append(
+                f"SM clock {span} MHz while timing"
+                + (f" (maximum {device['max_sm_clock_mhz']:.0f})" if device.get("max_sm_clock_mhz") else "")
+            )
+    else:
+        parts = [
+            "emulator" + (f" on {device['host_cpu']}" if device.get("host_cpu") else ""),
+            "counts, not times",
+        ]
+    parts += [f"commit {(origin['commit'] or 'unknown')[:12]}", origin["date"][:10]]
+    path = os.path.relpath(request.root / "figures" / "results" / file, request.block.path.parent)
+    return f"Measured on: {', '.join(parts)}. Record: [{file}]({path}).\n"
+
+
+def diff(request: Request) -> str:
+    before, after = request.pair()
+    brief = request.take("brief") or "false"
+    request.done()
+    if brief not in ("true", "false"):
+        raise TableError(f"brief={brief}: must be true or false")
+    if not before or not after:
+        raise TableError(f"{after} is the first step: there is none before it")
+    lines, added, removed = step_diff.diff(before, after, request.root, brief == "true")
+    fence = "````" if any("```" in line for line in lines) else "```"
+    return "\n".join([fence + "diff", *lines, fence, "", f"{added} lines added, {removed} removed.", ""])
+
+
+KINDS = {"ladder": ladder, "step": step, "counters": counters, "provenance": provenance, "diff": diff}
+
+
+def generate(block: Block, root: Path) -> str:
+    try:
+        request = Request(block, root)
+        return markers.generate(block, {block.kind: lambda _: KINDS[block.kind](request)})
+    except (TableError, ResultsError, StepError, OSError, UnicodeDecodeError) as error:
+        raise TableError(f"{block.where}: {block.kind}: {error}") from error
+
+
+# The pages.
+
+
+def files_under(root: Path, folders: tuple[str, ...], suffixes: set[str]) -> list[Path]:
+    return sorted(
+        path
+        for folder in folders
+        for path in (root / folder).rglob("*")
+        if path.suffix in suffixes and path.is_file() and "__pycache__" not in path.parts
+    )
+
+
+def is_exempt(path: Path, root: Path) -> bool:
+    return path.relative_to(root).as_posix().startswith(EXEMPT)
+
+
+def pages(root: Path) -> list[Path]:
+    found = sorted(root.glob("*.md")) + files_under(root, FOLDERS, {".md"})
+    return [path for path in found if not is_exempt(path, root)]
+
+
+def typed_figures(lines: list[tuple[int, str]], path: Path, root: Path) -> list[str]:
+    return [
+        f"{path.relative_to(root)}:{number}: '{found[0]}' is typed by hand; figures come from a record "
+        "in figures/results/ through a generated block"
+        for number, line in lines
+        if (found := TYPED_FIGURE.search(line))
+    ]
+
+
+def check_page(path: Path, root: Path, write: bool) -> list[str]:
+    """Brings a page up to date, or says how it is not."""
+    # newline="" keeps whatever line ends the page has
+    with open(path, encoding="utf-8", newline="") as file:
+        text = file.read()
+    relative = path.relative_to(root)
+    try:
+        blocks = markers.find_blocks(text, relative, KINDS)
+    except MarkerError as error:
+        return [str(error)]
+    errors, bodies = [], []
+    for block in blocks:
+        try:
+            at_root = Block(root / block.path, block.line, block.end, block.kind, block.arguments, block.body)
+            body = generate(at_root, root)
+        except (TableError, MarkerError) as error:
+            errors.append(str(error).replace(f"{root}{os.sep}", ""))
+            continue
+        if body == block.body:
+            continue
+        bodies.append((block, body))
+        if not write:
+            errors.append(
+                f"{block.where}: {block.kind}: not what its source says "
+                f"(python3 scripts/readme_tables.py brings it up to date)\n"
+                + markers.short_diff(block.body, body)
+            )
+    if write:
+        if bodies and not errors:
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                file.write(markers.replace(text, bodies))
+            print(f"{relative}: {len(bodies)} block(s) rewritten")
+        return errors
+    return errors + typed_figures(markers.outside(text, blocks), path, root)
+
+
+def check_records(root: Path) -> list[str]:
+    errors = []
+    for path in sorted((root / "figures" / "results").glob("*.json")):
+        try:
+            data = results.read(path)
+        except ResultsError as error:
+            errors.append(str(error).replace(f"{root}{os.sep}", ""))
+            continue
+        found = results.check(data) or results.check_recorded(data, root)
+        errors += [f"{path.relative_to(root)}: {line}" for line in found]
+    return errors
+
+
+def check_sources(root: Path) -> list[str]:
+    errors = []
+    for path in files_under(root, SOURCE_FOLDERS, SOURCE_SUFFIXES):
+        if not is_exempt(path, root):
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            errors += typed_figures(list(enumerate(lines, start=1)), path, root)
+    return errors
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description="Rewrites, or checks, the generated blocks of all Markdown pages."
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="change nothing; exit status 1 on drift, a typed figure or an unsound record",
+    )
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
+    )
+    options = parser.parse_args(arguments)
+    root = options.root.resolve()
+    errors = [] if not options.check else check_records(root) + check_sources(root)
+    for path in pages(root):
+        errors += check_page(path, root, write=not options.check)
+    for line in errors:
+        print(line, file=sys.stderr)
+    if not errors:
+        print("all generated blocks are up to date")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

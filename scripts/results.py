@@ -1,0 +1,594 @@
+#!/usr/bin/env python3
+"""Loads and checks results files. The rules are those of docs/results-schema.md.
+
+python3 scripts/results.py check FILE...              any results file
+python3 scripts/results.py check --recorded FILE...   one that numbers may be quoted from
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Callable
+
+SCHEMA = "flashsteps-results/1"
+ROOT = Path(__file__).resolve().parent.parent
+TOLERANCE = 0.005  # relative: the program may round what it writes, but not by more than this
+MIN_RECORDED_ROUNDS = 7
+# The loosest validation gates that a pass may have been judged by: NRMSE, and NRMSE of the worst row.
+GATES = {"fp32": (1e-5, 1e-4), "fp16": (1e-3, 2e-3), "bf16": (5e-3, 1e-2)}
+
+
+class ResultsError(Exception):
+    """One line for the user."""
+
+
+@dataclass(frozen=True)
+class Maybe:
+    """The key may be absent or null."""
+
+    spec: Any
+
+
+@dataclass(frozen=True)
+class ListOf:
+    spec: Any
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return (is_integer(value) or isinstance(value, float)) and math.isfinite(value) and value >= 0
+
+
+def is_date(value: Any) -> bool:
+    try:
+        return bool(datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ")) and len(value) == 20
+    except (TypeError, ValueError):
+        return False
+
+
+def is_match(pattern: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
+
+
+TYPES: dict[str, Callable[[Any], bool]] = {
+    "a text": lambda value: isinstance(value, str),
+    "a text that is not empty": lambda value: isinstance(value, str) and value.strip() != "",
+    "true or false": lambda value: isinstance(value, bool),
+    "an integer >= 0": lambda value: is_integer(value) and value >= 0,
+    "an integer >= 1": lambda value: is_integer(value) and value >= 1,
+    "a number >= 0": is_number,
+    "a number > 0": lambda value: is_number(value) and value > 0,
+    "a UTC time such as 2026-11-21T10:00:00Z": is_date,
+    "40 hex digits": is_match("[0-9a-f]{40}"),
+    "a step name": is_match("[a-z][a-z0-9_]*"),
+    "three integers >= 1": lambda value: isinstance(value, list)
+    and len(value) == 3
+    and all(is_integer(item) and item >= 1 for item in value),
+}
+TEXT, NAME, FLAG = "a text", "a text that is not empty", "true or false"
+COUNT, SIZE, NUMBER, POSITIVE = "an integer >= 0", "an integer >= 1", "a number >= 0", "a number > 0"
+TRIPLE = "three integers >= 1"
+
+COUNTERS = (
+    "global_requests",
+    "global_sectors",
+    "global_bytes",
+    "shared_requests",
+    "shared_wavefronts",
+    "shared_wavefronts_ideal",
+    "barriers",
+    "shuffles",
+)
+
+FILE_SPEC = {
+    "schema": (SCHEMA,),
+    "command": ("run", "check", "bench", "count"),
+    "complete": FLAG,
+    "provenance": {
+        "date": "a UTC time such as 2026-11-21T10:00:00Z",
+        "commit": Maybe("40 hex digits"),
+        "dirty": Maybe(FLAG),
+        "backend": ("cuda", "emulator"),
+        "device": {
+            "name": NAME,
+            "compute_capability": Maybe(NAME),
+            "sm_count": Maybe(SIZE),
+            "l2_bytes": Maybe(SIZE),
+            "memory_bytes": Maybe(SIZE),
+            "smem_optin_bytes": Maybe(SIZE),
+            "max_sm_clock_mhz": Maybe(POSITIVE),
+            "driver": Maybe(NAME),
+            "cuda_runtime": Maybe(NAME),
+            "host_cpu": Maybe(TEXT),
+            "host_threads": Maybe(SIZE),
+        },
+        "build": {
+            "compiler": NAME,
+            "flags": TEXT,
+            "type": NAME,
+            "nvcc": Maybe(TEXT),
+            "architectures": Maybe(TEXT),
+        },
+        "method": Maybe({"timer": NAME, "rounds": SIZE, "l2": NAME, "flops": NAME}),
+    },
+    "runs": ListOf(
+        {
+            "problem": {
+                "label": NAME,
+                "batch": SIZE,
+                "num_heads_q": SIZE,
+                "num_heads_kv": SIZE,
+                "seqlen_q": SIZE,
+                "seqlen_kv": SIZE,
+                "head_dim": SIZE,
+                "dtype": ("fp32", "fp16", "bf16"),
+                "causal": FLAG,
+                "kv_lengths": ("full", "random", "zeros"),
+                "layout": ("bhsd", "bshd", "qkv", "gapped", "odd"),
+                "inputs": ("normal", "sharp", "structured"),
+                "seed": COUNT,
+                "flops": NUMBER,
+            },
+            "ceilings": Maybe(
+                {
+                    "matmul": Maybe(
+                        {
+                            "what": NAME,
+                            "median_ms": POSITIVE,
+                            "p10_ms": POSITIVE,
+                            "p90_ms": POSITIVE,
+                            "tflops": POSITIVE,
+                        }
+                    )
+                }
+            ),
+            "steps": ListOf(
+                {
+                    "step": "a step name",
+                    "status": ("pass", "fail", "skip", "crash", "timeout", "error"),
+                    "message": TEXT,
+                    "validation": Maybe(
+                        {
+                            "nrmse": Maybe(NUMBER),
+                            "worst_row_nrmse": Maybe(NUMBER),
+                            "max_abs": Maybe(NUMBER),
+                            "lse_max_abs": Maybe(NUMBER),
+                            "nonfinite": COUNT,
+                            "rows_checked": COUNT,
+                            "rows_total": SIZE,
+                            "gate_nrmse": POSITIVE,
+                            "gate_row": POSITIVE,
+                            "runs_identical": Maybe(FLAG),
+                            "compared_with_v01": Maybe(FLAG),
+                            "modes": Maybe(ListOf(("early", "late", "random"))),
+                            "race_detector": Maybe(FLAG),
+                        }
+                    ),
+                    "timing": Maybe(
+                        {
+                            "median_ms": POSITIVE,
+                            "p10_ms": POSITIVE,
+                            "p90_ms": POSITIVE,
+                            "samples": SIZE,
+                            "launches_per_sample": SIZE,
+                            "graph": FLAG,
+                            "tflops": NUMBER,
+                            "tflops_p10": NUMBER,
+                            "tflops_p90": NUMBER,
+                            "percent_of_peak": Maybe(NUMBER),
+                            "percent_of_matmul": Maybe(NUMBER),
+                            "sm_clock_mhz": Maybe(POSITIVE),
+                        }
+                    ),
+                    "resources": Maybe(
+                        {
+                            "grid": TRIPLE,
+                            "block": TRIPLE,
+                            "smem_bytes": COUNT,
+                            "registers": Maybe(COUNT),
+                            "spill_bytes": Maybe(COUNT),
+                            "ctas_per_sm": Maybe(COUNT),
+                        }
+                    ),
+                    "counters": Maybe({name: COUNT for name in COUNTERS}),
+                    "seconds": Maybe(NUMBER),
+                }
+            ),
+        }
+    ),
+}
+DEVICE_KEYS_OF = {
+    "cuda": ("compute_capability", "sm_count", "driver", "cuda_runtime"),
+    "emulator": ("host_threads",),
+}
+
+
+def check_shape(value: Any, spec: Any, where: str, errors: list[str]) -> None:
+    """Types, required keys and unknown keys."""
+    if isinstance(spec, Maybe):
+        if value is not None:
+            check_shape(value, spec.spec, where, errors)
+    elif isinstance(spec, ListOf):
+        if not isinstance(value, list):
+            errors.append(f"{where}: must be a list")
+            return
+        for index, item in enumerate(value):
+            check_shape(item, spec.spec, f"{where}[{index}]", errors)
+    elif isinstance(spec, dict):
+        if not isinstance(value, dict):
+            errors.append(f"{where or 'the file'}: must be an object")
+            return
+        prefix = f"{where}." if where else ""
+        for key in value:
+            if key not in spec:
+                errors.append(f"{prefix}{key}: unknown key")
+        for key, inner in spec.items():
+            if key in value:
+                check_shape(value[key], inner, prefix + key, errors)
+            elif not isinstance(inner, Maybe):
+                errors.append(f"{prefix}{key}: missing")
+    elif isinstance(spec, tuple):
+        if value not in spec:
+            errors.append(f"{where}: is {json.dumps(value)}, must be one of {', '.join(spec)}")
+    elif not TYPES[spec](value):
+        errors.append(f"{where}: is {json.dumps(value)}, must be {spec}")
+
+
+def agrees(value: float, expected: float, absolute: float = 0.0) -> bool:
+    return abs(value - expected) <= max(TOLERANCE * abs(expected), absolute)
+
+
+def problem_label(problem: dict[str, Any]) -> str:
+    """What Problem::label() of the program says: axes that have their default are left out."""
+    text = (
+        f"B={problem['batch']} Hq={problem['num_heads_q']} Hkv={problem['num_heads_kv']} "
+        f"Sq={problem['seqlen_q']} Skv={problem['seqlen_kv']} D={problem['head_dim']} {problem['dtype']} "
+        + ("causal" if problem["causal"] else "full")
+    )
+    for key, default in (("kv_lengths", "full"), ("layout", "bhsd"), ("inputs", "normal"), ("seed", 1)):
+        if problem[key] != default:
+            text += f" {key}={problem[key]}"
+    return text
+
+
+def full_flops(problem: dict[str, Any]) -> int:
+    """4 * head_dim * unmasked pairs when every batch has all its keys. Exact."""
+    rows, keys = problem["seqlen_q"], problem["seqlen_kv"]
+    pairs = rows * keys
+    if problem[
+        "causal"
+    ]:  # row i sees i + 1 + keys - rows keys: 1 + 2 + ... + keys, the last `rows` terms of it
+        hidden = max(keys - rows, 0)
+        pairs = (keys * (keys + 1) - hidden * (hidden + 1)) // 2
+    return 4 * problem["head_dim"] * problem["batch"] * problem["num_heads_q"] * pairs
+
+
+def check_problem(problem: dict[str, Any]) -> list[str]:
+    errors = []
+    if problem["num_heads_q"] % problem["num_heads_kv"] != 0:
+        errors.append("num_heads_q: is not a multiple of num_heads_kv")
+    if problem["label"] != problem_label(problem):
+        errors.append(f"label: is '{problem['label']}', the fields say '{problem_label(problem)}'")
+    expected = full_flops(problem)
+    if problem["kv_lengths"] == "full" and not agrees(problem["flops"], expected, 0.5):
+        errors.append(f"flops: is {problem['flops']}, the shape and mask say {expected}")
+    if problem["kv_lengths"] != "full" and problem["flops"] > expected:
+        errors.append(f"flops: is {problem['flops']}, without lengths there are only {expected}")
+    return errors
+
+
+def check_times(timing: dict[str, Any], flops: float) -> list[str]:
+    """For a step and for a ceiling: percentiles in order, and rates that follow from the times."""
+    errors = []
+    if not timing["p10_ms"] <= timing["median_ms"] <= timing["p90_ms"]:
+        errors.append("p10_ms <= median_ms <= p90_ms does not hold")
+    # The p10 rate is the slow end, so it comes from the p90 time.
+    for rate, time in (("tflops", "median_ms"), ("tflops_p10", "p90_ms"), ("tflops_p90", "p10_ms")):
+        if rate in timing and not agrees(timing[rate], flops / timing[time] / 1e9):
+            errors.append(
+                f"{rate}: is {timing[rate]:g}, the problem's flops over {time} give "
+                f"{flops / timing[time] / 1e9:g}"
+            )
+    return errors
+
+
+def check_validation(step: dict[str, Any], problem: dict[str, Any], backend: str) -> list[str]:
+    validation = step["validation"]
+    errors = []
+    rows = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"]
+    if validation["rows_total"] != rows:
+        errors.append(f"rows_total: is {validation['rows_total']}, the problem has {rows}")
+    if validation["rows_checked"] > validation["rows_total"]:
+        errors.append("rows_checked: is more than rows_total")
+    for key, loosest in zip(("gate_nrmse", "gate_row"), GATES[problem["dtype"]]):
+        if validation[key] > loosest:
+            errors.append(f"{key}: is {validation[key]:g}, looser than {loosest:g} for {problem['dtype']}")
+    if backend == "cuda":
+        errors += [
+            f"{key}: belongs to the emulator"
+            for key in ("modes", "race_detector")
+            if validation.get(key) is not None
+        ]
+    if step["status"] != "pass":
+        return errors
+    for key, gate in (("nrmse", "gate_nrmse"), ("worst_row_nrmse", "gate_row")):
+        value = validation.get(key)
+        # Only where no row sees a key is there nothing to measure. Written so that NaN would fail.
+        if not (value <= validation[gate] if value is not None else problem["flops"] == 0):
+            errors.append(f"{key}: is {json.dumps(value)}, a pass needs at most {validation[gate]:g}")
+    if validation["nonfinite"] != 0:
+        errors.append("nonfinite: a pass has none")
+    if validation["rows_checked"] == 0:
+        errors.append("rows_checked: a pass has checked some")
+    if validation.get("runs_identical") is not True:
+        errors.append("runs_identical: a pass needs true")
+    return errors
+
+
+def check_step(step: dict[str, Any], run: dict[str, Any], data: dict[str, Any]) -> list[str]:
+    problem, status = run["problem"], step["status"]
+    backend, command = data["provenance"]["backend"], data["command"]
+    timing, counters, resources = step.get("timing"), step.get("counters"), step.get("resources")
+    matmul = (run.get("ceilings") or {}).get("matmul")
+    errors = []
+    if status != "pass" and not step["message"].strip():
+        errors.append(f"message: a step with status {status} must say why")
+    if step.get("validation") is not None:
+        errors += [f"validation.{line}" for line in check_validation(step, problem, backend)]
+        if status == "skip":
+            errors.append("validation: a skipped step has none")
+    elif status == "pass" and command in ("run", "check"):
+        errors.append("validation: missing from a step that passed")
+
+    if timing is not None:
+        errors += [f"timing.{line}" for line in check_times(timing, problem["flops"])]
+        if status != "pass":
+            errors.append(f"timing: a step with status {status} has none")
+        if backend != "cuda":
+            errors.append("timing: the emulator has none")
+        if command in ("check", "count"):
+            errors.append(f"timing: '{command}' has none")
+        if data["provenance"].get("method") is None:
+            errors.append("timing: provenance.method is missing, so nobody knows how it was measured")
+        for key in ("percent_of_peak", "percent_of_matmul"):
+            if (timing.get(key) or 0) > 100:
+                errors.append(f"timing.{key}: is {timing[key]:g}, above 100")
+        percent = timing.get("percent_of_matmul")
+        if percent is not None:
+            if matmul is None:
+                errors.append("timing.percent_of_matmul: the run has no ceilings.matmul")
+            elif not agrees(percent, 100 * timing["tflops"] / matmul["tflops"], 0.05):
+                errors.append(
+                    f"timing.percent_of_matmul: is {percent:g}, tflops over the ceiling's give "
+                    f"{100 * timing['tflops'] / matmul['tflops']:g}"
+                )
+    elif status == "pass" and backend == "cuda" and command in ("run", "bench") and data["complete"]:
+        errors.append("timing: missing from a step that passed")
+
+    if counters is not None:
+        if backend != "emulator":
+            errors.append("counters: belong to the emulator")
+        if status == "skip":
+            errors.append("counters: a skipped step has none")
+        if counters["shared_wavefronts"] < counters["shared_wavefronts_ideal"]:
+            errors.append("counters.shared_wavefronts: is below shared_wavefronts_ideal")
+    elif status == "pass" and command == "count":
+        errors.append("counters: missing from a step that passed")
+    if resources is not None and backend == "emulator":
+        errors += [
+            f"resources.{key}: belongs to cuda"
+            for key in ("registers", "spill_bytes", "ctas_per_sm")
+            if resources.get(key) is not None
+        ]
+    return errors
+
+
+def check(data: Any) -> list[str]:
+    """Everything that is wrong with a results file; empty when nothing is."""
+    errors: list[str] = []
+    check_shape(data, FILE_SPEC, "", errors)
+    if errors:
+        return errors  # the rules below need the keys to be there
+    backend = data["provenance"]["backend"]
+    device = data["provenance"]["device"]
+    for key in DEVICE_KEYS_OF[backend]:
+        if device.get(key) is None:
+            errors.append(f"provenance.device.{key}: missing, {backend} has one")
+    if backend == "cuda" and data["provenance"]["build"].get("nvcc") in (None, ""):
+        errors.append("provenance.build.nvcc: missing, cuda has one")
+    labels: set[str] = set()
+    for r, run in enumerate(data["runs"]):
+        where = f"runs[{r}]"
+        errors += [f"{where}.problem.{line}" for line in check_problem(run["problem"])]
+        if run["problem"]["label"] in labels:
+            errors.append(f"{where}.problem: appears twice")
+        labels.add(run["problem"]["label"])
+        matmul = (run.get("ceilings") or {}).get("matmul")
+        if matmul is not None:
+            if backend != "cuda":
+                errors.append(f"{where}.ceilings: belong to cuda")
+            if not matmul["p10_ms"] <= matmul["median_ms"] <= matmul["p90_ms"]:
+                errors.append(f"{where}.ceilings.matmul: p10_ms <= median_ms <= p90_ms does not hold")
+        names: set[str] = set()
+        for s, step in enumerate(run["steps"]):
+            at = f"{where}.steps[{s}] ({step['step']})"
+            if step["step"] in names:
+                errors.append(f"{at}: appears twice in a run")
+            names.add(step["step"])
+            errors += [f"{at}.{line}" for line in check_step(step, run, data)]
+    return errors
+
+
+def git(root: Path, *arguments: str) -> tuple[int, str]:
+    # GIT_* of a surrounding hook would point at another repository; a checkout owned by somebody else (CI
+    # containers) is only read here.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    command = ["git", "-c", f"safe.directory={root}", "-C", str(root), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    except OSError as error:
+        return 127, str(error)
+    return done.returncode, done.stdout.strip()
+
+
+def check_ancestor(commit: str, root: Path) -> list[str]:
+    status, top = git(root, "rev-parse", "--show-toplevel")
+    if status == 127:
+        return ["commit: cannot be checked, git is not installed (apt-get install git)"]
+    # A release tarball unpacked inside some other repository must not be judged by that one's history.
+    if status != 0 or Path(top).resolve() != root.resolve():
+        return [f"commit: cannot be checked, {root} is not a git clone (use git clone, not an archive)"]
+    if git(root, "rev-parse", "--verify", "--quiet", "HEAD")[0] != 0:
+        return ["commit: is not an ancestor of HEAD, the repository has no commit yet"]
+    if git(root, "cat-file", "-e", commit + "^{commit}")[0] != 0:
+        if git(root, "rev-parse", "--is-shallow-repository")[1] == "true":
+            return [f"commit: {commit} cannot be checked in a shallow clone (git fetch --unshallow)"]
+        return [f"commit: {commit} is not in this repository"]
+    if git(root, "merge-base", "--is-ancestor", commit, "HEAD")[0] != 0:
+        return [f"commit: {commit} is not an ancestor of HEAD"]
+    return []
+
+
+def check_recorded(data: dict[str, Any], root: Path = ROOT) -> list[str]:
+    """What a file needs besides check() before a number may be quoted from it."""
+    errors = []
+    provenance = data["provenance"]
+    if data["complete"] is not True:
+        errors.append("complete: a recorded run must be complete")
+    if provenance.get("dirty") is not False:
+        errors.append("provenance.dirty: a recorded run comes from a clean tree, so this must be false")
+    if not data["runs"] or not all(run["steps"] for run in data["runs"]):
+        errors.append("runs: a recorded run has at least one problem, and steps in each")
+    method = provenance.get("method")
+    if method is not None and provenance["backend"] == "cuda" and method["rounds"] < MIN_RECORDED_ROUNDS:
+        errors.append(
+            f"provenance.method.rounds: is {method['rounds']}, a recorded run has at least "
+            f"{MIN_RECORDED_ROUNDS}"
+        )
+    if provenance.get("commit") is None:
+        errors.append("provenance.commit: a recorded run needs one")
+    else:
+        errors += [f"provenance.{line}" for line in check_ancestor(provenance["commit"], root)]
+    return errors
+
+
+def refuse_token(token: str) -> Any:
+    raise ValueError(f"{token} is not JSON; a value that is not finite is null")
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in seen:
+            raise ValueError(f"the key '{key}' appears twice in one object")
+        seen[key] = value
+    return seen
+
+
+def parse(text: str) -> Any:
+    return json.loads(text, parse_constant=refuse_token, object_pairs_hook=unique_keys)
+
+
+def read(path: Path) -> Any:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ResultsError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # also what json and utf-8 raise
+        raise ResultsError(f"{path}: {error}") from error
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A results file that check() has nothing to say against."""
+    data = read(path)
+    if errors := check(data):
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise ResultsError(f"{path}: {errors[0]}{more}")
+    return data
+
+
+# Filters of problems, as in `D=64 causal=true`: key -> the problem's keys that must all have the value.
+FILTERS = {
+    "B": ("batch",),
+    "H": ("num_heads_q",),
+    "Hq": ("num_heads_q",),
+    "Hkv": ("num_heads_kv",),
+    "S": ("seqlen_q", "seqlen_kv"),
+    "Sq": ("seqlen_q",),
+    "Skv": ("seqlen_kv",),
+    "D": ("head_dim",),
+    "dtype": ("dtype",),
+    "causal": ("causal",),
+    "kv_lengths": ("kv_lengths",),
+    "layout": ("layout",),
+    "inputs": ("inputs",),
+    "seed": ("seed",),
+}
+
+
+def select_runs(data: dict[str, Any], filters: dict[str, str]) -> list[dict[str, Any]]:
+    """The runs whose problem matches every filter. None at all is an error."""
+
+    def matches(problem: dict[str, Any]) -> bool:
+        return all(
+            json.dumps(problem[key]).strip('"') == value
+            for name, value in filters.items()
+            for key in FILTERS[name]
+        )
+
+    for name in filters:
+        if name not in FILTERS:
+            raise ResultsError(f"'{name}' is no filter; there are {', '.join(FILTERS)}")
+    runs = [run for run in data["runs"] if matches(run["problem"])]
+    if not runs:
+        wanted = " ".join(f"{name}={value}" for name, value in filters.items())
+        raise ResultsError(f"no problem matches {wanted}" if filters else "no problem was run")
+    return runs
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Checks results files against docs/results-schema.md.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    checking = commands.add_parser(
+        "check", help="check files; exit status 1 when something is wrong with one"
+    )
+    checking.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    checking.add_argument("--recorded", action="store_true", help="also what a recorded run needs")
+    checking.add_argument(
+        "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
+    )
+    options = parser.parse_args(arguments)
+
+    failed = False
+    for path in options.files:
+        try:
+            data = read(path)
+        except ResultsError as error:
+            print(error, file=sys.stderr)
+            failed = True
+            continue
+        errors = check(data)
+        if not errors and options.recorded:
+            errors = check_recorded(data, options.root)
+        for line in errors:
+            print(f"{path}: {line}", file=sys.stderr)
+        failed |= bool(errors)
+        if not errors:
+            steps = {step["step"] for run in data["runs"] for step in run["steps"]}
+            print(f"{path}: ok, {len(data['runs'])} problem(s), {len(steps)} step(s)")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

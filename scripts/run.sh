@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The main job: builds the program, runs every step, and draws the ladder.
+#   bash scripts/run.sh [ARGUMENTS OF flashsteps run...]
+# A GPU with a CUDA toolkit is used when there is one, otherwise the emulator on the CPU. What is missing is
+# installed. Exit status: that of flashsteps. 0 all passed, 1 a step failed or nothing could run, 2 wrong use,
+# 3 a step crashed or hung.
+set -euo pipefail
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/lib.sh
+. "$ROOT/scripts/lib.sh"
+REPORT="$ROOT/build/report"
+
+json="$REPORT/results.json" user_json=no backend=auto previous=
+for argument in "$@"; do
+  case $argument in
+    -h | --help)
+      echo "usage: bash scripts/run.sh [ARGUMENTS OF flashsteps run...]"
+      echo "For example --backend emulator, or the name of a step. All: build/flashsteps run --help"
+      exit 0
+      ;;
+    --json=*) json=${argument#*=} user_json=yes ;;
+    --backend=*) backend=${argument#*=} ;;
+  esac
+  case $previous in
+    --json) json=$argument user_json=yes ;;
+    --backend) backend=$argument ;;
+  esac
+  previous=$argument
+done
+
+install_packages run || complain "going on without"
+can_build || exit 1
+
+preset=emulator configure=()
+if [ "$backend" != emulator ] && have_gpu; then
+  if find_nvcc >/dev/null; then
+    preset=release configure=(-DFLASHSTEPS_CUDA_ARCHITECTURES=native)
+  else
+    complain "a GPU but no nvcc: using the emulator. For the GPU, install the CUDA toolkit and run again"
+  fi
+fi
+
+heading "building ($preset)"
+if ! (cd "$ROOT" && cmake --preset "$preset" "${configure[@]}" && cmake --build build -j "$(nproc)"); then
+  complain "the build failed, see above"
+  [ "$preset" = emulator ] || complain "without the GPU: bash scripts/run.sh --backend emulator"
+  exit 1
+fi
+
+heading "running"
+mkdir -p "$REPORT"
+# Or a run that fails early would show the results of the one before it.
+rm -f "$REPORT/results.json" "$REPORT/progression.svg"
+touch "$REPORT/.started"
+arguments=()
+[ "$user_json" = yes ] || arguments=(--json "$json")
+status=0
+"$ROOT/build/flashsteps" run "${arguments[@]}" "$@" || status=$?
+
+chart="" written=no
+if [ -f "$json" ] && [ ! "$REPORT/.started" -nt "$json" ]; then
+  written=yes
+  heading "drawing"
+  if ! make_venv "$ROOT/scripts/requirements.txt"; then
+    complain "no chart without them; the results are complete"
+  elif "$VENV/bin/python" "$ROOT/scripts/progression_chart.py" "$json" --out "$REPORT/progression.svg"; then
+    chart="$REPORT/progression.svg"
+  fi
+fi
+
+heading "done, flashsteps exit status $status"
+if [ "$written" = yes ]; then
+  echo "table:   above"
+  echo "results: $json"
+  [ -z "$chart" ] || echo "chart:   $chart"
+fi
+exit "$status"

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# All tests that can run here. Sections go on after a failure, so that one run shows everything.
+#   bash scripts/test.sh
+# The last line is `N passed, M failed`, counted in sections; the exit status is 0 only when M is 0.
+set -euo pipefail
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/lib.sh
+. "$ROOT/scripts/lib.sh"
+cd "$ROOT"
+
+passed=0 failed=0 summary=()
+
+# section NAME COMMAND...: runs it, in a subshell with `set -e`, and notes how it went.
+section() {
+  local name=$1 start=$SECONDS status=0 result
+  shift
+  heading "$name"
+  # Not `if (...)`, not `(...) || ...`: both would switch `set -e` off inside.
+  set +e
+  (set -e; "$@")
+  status=$?
+  set -e
+  if [ "$status" = 0 ]; then
+    result=pass passed=$((passed + 1))
+  else
+    result=FAIL failed=$((failed + 1))
+  fi
+  summary+=("$(printf '%-24s %-8s %5d s' "$name" "$result" $((SECONDS - start)))")
+}
+
+not_here() { summary+=("$(printf '%-24s not here: %s' "$1" "$2")"); }
+
+with_venv() {
+  if ! "$VENV/bin/python" -c 'import pytest' 2>/dev/null; then
+    complain "cannot run: build/venv has no pytest, the reason is at the top"
+    return 1
+  fi
+  "$VENV/bin/python" "$@"
+}
+
+build_ci() {
+  cmake --preset ci "${gpu_options[@]}"
+  cmake --build build/ci -j "$(nproc)"
+}
+
+build_asan() {
+  cmake --preset asan
+  cmake --build build/asan -j "$(nproc)"
+}
+
+asan_tests() {
+  build_asan
+  ctest --test-dir build/asan -L emulator -j 2 --no-tests=error --output-on-failure
+}
+
+# Nothing is run: it shows that the emulator's fibers and hooks compile for the other architecture.
+aarch64_build() {
+  cmake --preset emulator -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+    -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
+  cmake --build build/aarch64 -j "$(nproc)"
+}
+
+install_packages tests || complain "going on without"
+make_venv scripts/requirements.txt scripts/requirements-test.txt || complain "the Python tests will fail"
+
+python=$(any_python)
+gpu_options=()
+nvcc=$(find_nvcc) || nvcc=
+gpu=no
+if [ -n "$nvcc" ] && have_gpu; then
+  gpu=yes gpu_options=(-DFLASHSTEPS_CUDA_ARCHITECTURES=native)
+fi
+
+section "build, warnings fatal" build_ci
+section "program tests" ctest --test-dir build/ci -LE gpu -j 2 --no-tests=error --output-on-failure
+section "command line tests" with_venv -m pytest -q -p no:cacheprovider harness/tests
+section "address, UB sanitizer" asan_tests
+section "script tests" with_venv -m pytest -q -p no:cacheprovider scripts/tests
+section "generated text" "$python" scripts/readme_tables.py --check
+
+shopt -s nullglob
+records=(figures/results/*.json) charts=(figures/progression*.svg)
+if [ "${#records[@]}" -gt 0 ]; then
+  section "recorded runs" "$python" scripts/results.py check --recorded "${records[@]}"
+else
+  not_here "recorded runs" "figures/results/ is empty"
+fi
+if [ "${#charts[@]}" -gt 0 ]; then
+  section "charts" "$python" scripts/progression_chart.py --check "${charts[@]}"
+else
+  not_here "charts" "figures/ has none"
+fi
+
+if have aarch64-linux-gnu-g++; then
+  section "aarch64 build" aarch64_build
+else
+  not_here "aarch64 build" "no aarch64-linux-gnu-g++ (apt-get install -y g++-aarch64-linux-gnu)"
+fi
+if [ -n "$nvcc" ]; then
+  section "CUDA compile checks" cmake --build build/ci --target compile_checks -j "$(nproc)"
+else
+  not_here "CUDA compile checks" "no nvcc"
+fi
+if [ "$gpu" = yes ]; then
+  section "GPU tests" ctest --test-dir build/ci -L gpu --no-tests=error --output-on-failure
+else
+  not_here "GPU tests" "no GPU with a CUDA toolkit"
+fi
+
+heading "summary"
+printf '%s\n' "${summary[@]}"
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

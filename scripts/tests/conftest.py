@@ -1,0 +1,222 @@
+"""Synthetic results files and scratch repositories. No number in here was measured: all of them follow from
+the formulas below, and none is ever written outside a temporary folder."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(SCRIPTS))
+
+import results  # noqa: E402  (needs the line above)
+
+STEPS = ("v01_scalar", "v02_smem_tiles", "v03_wmma")
+
+
+def make_problem(**changes: Any) -> dict[str, Any]:
+    problem = {
+        "batch": 4,
+        "num_heads_q": 16,
+        "num_heads_kv": 16,
+        "seqlen_q": 4096,
+        "seqlen_kv": 4096,
+        "head_dim": 128,
+        "dtype": "bf16",
+        "causal": True,
+        "kv_lengths": "full",
+        "layout": "bhsd",
+        "inputs": "normal",
+        "seed": 1,
+    }
+    problem.update(changes)
+    problem["flops"] = float(results.full_flops(problem))
+    problem["label"] = results.problem_label(problem)
+    return problem
+
+
+def make_timing(problem: dict[str, Any], median_ms: float, ceiling: float) -> dict[str, Any]:
+    times = {"median_ms": median_ms, "p10_ms": median_ms * 0.98, "p90_ms": median_ms * 1.03}
+    tflops = problem["flops"] / median_ms / 1e9
+    return {
+        **times,
+        "samples": 7,
+        "launches_per_sample": 1,
+        "graph": False,
+        "tflops": tflops,
+        "tflops_p10": problem["flops"] / times["p90_ms"] / 1e9,
+        "tflops_p90": problem["flops"] / times["p10_ms"] / 1e9,
+        "percent_of_peak": tflops / 10,
+        "percent_of_matmul": 100 * tflops / ceiling,
+        "sm_clock_mhz": 1500,
+    }
+
+
+def make_step(name: str, index: int, problem: dict[str, Any], backend: str, ceiling: float) -> dict[str, Any]:
+    gates = results.GATES[problem["dtype"]]
+    rows = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"]
+    step = {
+        "step": name,
+        "status": "pass",
+        "message": "",
+        "validation": {
+            "nrmse": gates[0] / 4,
+            "worst_row_nrmse": gates[1] / 4,
+            "max_abs": 0.001,
+            "lse_max_abs": 1e-6,
+            "nonfinite": 0,
+            "rows_checked": min(rows, 1024),
+            "rows_total": rows,
+            "gate_nrmse": gates[0],
+            "gate_row": gates[1],
+            "runs_identical": True,
+            "compared_with_v01": True,
+        },
+        "resources": {"grid": [64, 16, 4], "block": [128, 1, 1], "smem_bytes": 1024},
+        "seconds": 0.5,
+    }
+    if backend == "cuda":
+        step["timing"] = make_timing(problem, 80.0 / 4**index, ceiling)
+        step["resources"] |= {"registers": 64 + index, "spill_bytes": 0, "ctas_per_sm": 4}
+    else:
+        step["validation"] |= {"modes": ["early", "late", "random"], "race_detector": True}
+        step["counters"] = {
+            "global_requests": 1000,
+            "global_sectors": 64000 // 8**index,
+            "global_bytes": 2048000,
+            "shared_requests": 100 * index,
+            "shared_wavefronts": 3000 * index,
+            "shared_wavefronts_ideal": 1000 * index,
+            "barriers": 12 * index,
+            "shuffles": 5,
+        }
+    return step
+
+
+def make_record(
+    backend: str = "cuda",
+    steps: tuple[str, ...] = STEPS,
+    problems: list[dict[str, Any]] | None = None,
+    commit: str = "0" * 40,
+) -> dict[str, Any]:
+    """A results file that the checker accepts."""
+    problems = problems if problems is not None else [make_problem()]
+    ceiling = 250.0
+    device = {
+        "name": "Synthetic GPU",
+        "compute_capability": "9.0",
+        "sm_count": 10,
+        "max_sm_clock_mhz": 1600,
+        "driver": "1.2.3",
+        "cuda_runtime": "13.0",
+    }
+    if backend == "emulator":
+        device = {"name": "emulator", "host_cpu": "Synthetic CPU", "host_threads": 2}
+    runs = []
+    for problem in problems:
+        run = {
+            "problem": problem,
+            "steps": [make_step(name, i, problem, backend, ceiling) for i, name in enumerate(steps)],
+        }
+        if backend == "cuda":
+            run["ceilings"] = {
+                "matmul": {
+                    "what": "synthetic matmul",
+                    "median_ms": 2.0,
+                    "p10_ms": 1.9,
+                    "p90_ms": 2.1,
+                    "tflops": ceiling,
+                }
+            }
+        runs.append(run)
+    provenance = {
+        "date": "2000-01-01T00:00:00Z",
+        "commit": commit,
+        "dirty": False,
+        "backend": backend,
+        "device": device,
+        "build": {
+            "compiler": "GNU 12.2.0",
+            "nvcc": "13.0.88" if backend == "cuda" else None,
+            "flags": "",
+            "type": "Release",
+        },
+    }
+    if backend == "cuda":
+        provenance["method"] = {"timer": "synthetic", "rounds": 7, "l2": "synthetic", "flops": "synthetic"}
+    return {
+        "schema": results.SCHEMA,
+        "command": "run",
+        "complete": True,
+        "provenance": provenance,
+        "runs": runs,
+    }
+
+
+def git(root: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.invalid", "-c", "commit.gpgsign=false"]
+    return subprocess.run(
+        ["git", "-C", str(root), *identity, *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+KERNEL = """// {name}: what it teaches.
+#include "common/step.h"
+
+constexpr int BLOCK_M = {block};  // rows of Q
+
+REGISTER_STEP(launch_attention, {{.title = "idea of {name}, "
+                                           "x | y",
+                                 .removes = "something"}})
+"""
+
+
+class Repository:
+    """A scratch repository with three steps, two records and a page."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        git_root = str(root)
+        subprocess.run(["git", "init", "-q", "-b", "main", git_root], check=True)
+        for index, name in enumerate(STEPS):
+            self.write(f"steps/{name}/kernel.cu", KERNEL.format(name=name, block=32 * (index + 1)))
+        git(root, "add", "-A")
+        git(root, "commit", "-q", "-m", "steps")
+        self.commit = git(root, "rev-parse", "HEAD")
+        self.record("gpu.json", make_record(commit=self.commit))
+        self.record("counts.json", make_record("emulator", commit=self.commit))
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def record(self, name: str, data: dict[str, Any]) -> Path:
+        return self.write(f"figures/results/{name}", json.dumps(data, indent=1) + "\n")
+
+    def read(self, name: str) -> str:
+        return (self.root / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    root = tmp_path / "a repository"
+    root.mkdir()
+    return Repository(root)
+
+
+@pytest.fixture
+def cuda_record() -> dict[str, Any]:
+    return copy.deepcopy(make_record())
+
+
+@pytest.fixture
+def emulator_record() -> dict[str, Any]:
+    return copy.deepcopy(make_record("emulator"))

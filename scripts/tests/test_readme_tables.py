@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import pytest
+from conftest import STEPS, Repository, git, make_problem, make_record
+
+import readme_tables
+
+TWO_PROBLEMS = [make_problem(), make_problem(causal=False, seqlen_q=512, seqlen_kv=512)]
+
+
+def run(repository: Repository, capsys, *options: str) -> tuple[int, str]:
+    status = readme_tables.main(["--root", str(repository.root), *options])
+    return status, capsys.readouterr().err
+
+
+def page(*blocks: str) -> str:
+    return "# Page\n\n" + "\n".join(f"<!-- generated: {block} -->\n<!-- /generated -->\n" for block in blocks)
+
+
+def written(repository: Repository, capsys, *blocks: str, name: str = "README.md") -> str:
+    """What the tool makes of these blocks; it must also find nothing to complain about afterwards."""
+    repository.write(name, page(*blocks))
+    assert run(repository, capsys) == (0, "")
+    assert run(repository, capsys, "--check") == (0, "")
+    return repository.read(name)
+
+
+def refused(repository: Repository, capsys, block: str) -> str:
+    """The one line that says why a block cannot be made, which must leave the page alone."""
+    repository.write("README.md", page(block))
+    status, message = run(repository, capsys)
+    assert status == 1 and message.count("\n") == 1 and message.startswith("README.md:3: "), message
+    assert repository.read("README.md") == page(block)
+    assert run(repository, capsys, "--check") == (1, message)
+    return message
+
+
+def test_ladder(repository: Repository, capsys):
+    text = written(repository, capsys, "ladder file=gpu.json")
+    assert "B=4 H=16 S=4096 D=128 bf16 causal. TFLOPS: median [p10–p90]." in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[0] == (
+        "| step | idea | TFLOPS | × previous | % of peak | NRMSE | registers | spilled bytes |"
+    )
+    assert lines[2] == (
+        r"| [v01_scalar](steps/v01_scalar/) | idea of v01_scalar, x \| y | 3.4 [3.3–3.5] | – | 0.3 "
+        "| 1.3e-03 | 64 | 0 |"
+    )
+    assert "| 13.7 [13.3–14.0] | 4.00 |" in lines[3] and len(lines) == 5
+
+
+def test_ladder_of_several_problems(repository: Repository, capsys):
+    repository.record("gpu.json", make_record(problems=TWO_PROBLEMS, commit=repository.commit))
+    text = written(repository, capsys, "ladder file=gpu")
+    assert "B=4 H=16 D=128 bf16. TFLOPS" in text
+    assert "| step | idea | S=4096 causal | × previous | S=512 full | × previous | worst NRMSE |" in text
+    text = written(repository, capsys, "ladder file=gpu S=512")
+    assert "S=512 D=128 bf16 full. TFLOPS" in text and "S=4096" not in text
+
+
+def test_a_step_that_failed_or_was_not_recorded_stays_in_the_ladder(repository: Repository, capsys):
+    data = make_record(steps=STEPS[:2], commit=repository.commit)
+    data["runs"][0]["steps"][1] = {"step": STEPS[1], "status": "skip", "message": "needs a|b\nmore"}
+    repository.record("gpu.json", data)
+    text = written(repository, capsys, "ladder file=gpu.json")
+    assert r"| skip: needs a\|b | – | – | – | – | – |" in text
+    assert "| not recorded | – | – | – | – | – |" in text
+
+
+def test_a_new_step_shows_up(repository: Repository, capsys):
+    written(repository, capsys, "ladder file=gpu.json")
+    repository.write("steps/v04_new/kernel.cu", 'REGISTER_STEP(launch_attention, {.title = "new"})')
+    status, message = run(repository, capsys, "--check")
+    assert status == 1 and "+| [v04_new](steps/v04_new/) | new | not recorded" in message
+
+
+def test_small_rates_keep_two_digits():
+    assert [readme_tables.rate(x) for x in (0.0421, 0.996, 6.149, 99.94, 99.96, 661.7)] == [
+        "0.04",
+        "1.0",
+        "6.1",
+        "99.9",
+        "100",
+        "662",
+    ]
+
+
+def test_step(repository: Repository, capsys):
+    repository.record("gpu.json", make_record(problems=TWO_PROBLEMS, commit=repository.commit))
+    lesson = "steps/v02_smem_tiles/README.md"
+    text = written(repository, capsys, "step file=gpu.json step=v02_smem_tiles", name=lesson)
+    assert "| problem | v01_scalar | v02_smem_tiles | × | % of peak |" in text
+    assert (
+        "| S=4096 causal | 3.4 [3.3–3.5] | 13.7 [13.3–14.0] | 4.00 | 1.4 |" in text
+        and "| S=512 full |" in text
+    )
+    other = written(repository, capsys, "step file=gpu.json from=v01_scalar to=v02_smem_tiles", name=lesson)
+    assert other.splitlines()[4:] == text.splitlines()[4:]
+
+
+def test_the_first_step_has_none_before_it(repository: Repository, capsys):
+    text = written(repository, capsys, "step file=gpu.json step=v01_scalar")
+    assert "| problem | v01_scalar | % of peak |" in text
+    assert "none before it" in refused(repository, capsys, "diff step=v01_scalar")
+    text = written(repository, capsys, "counters file=counts.json step=v01_scalar")
+    assert "| counter | v01_scalar |\n" in text and "| global sectors | 64,000 |\n" in text
+
+
+def test_counters(repository: Repository, capsys):
+    text = written(repository, capsys, "counters file=counts.json from=v02_smem_tiles to=v03_wmma")
+    assert "| counter | v02_smem_tiles | v03_wmma | × |" in text
+    assert "| global sectors | 8,000 | 1,000 | 0.12 |" in text
+    assert "| shared wavefronts | 3,000 | 6,000 | 2.00 |" in text
+    assert "| shared wavefronts / ideal | 3.00 | 3.00 |  |" in text
+    text = written(repository, capsys, "counters file=counts.json")
+    assert (
+        "| v01_scalar | 64,000 | 0 | 0 | 5 | – |" in text
+        and "| v03_wmma | 1,000 | 6,000 | 24 | 5 | 3.00 |" in text
+    )
+
+
+def test_provenance(repository: Repository, capsys):
+    text = written(repository, capsys, "provenance file=gpu.json", name="docs/deep/page.md")
+    assert (
+        f"Measured on: Synthetic GPU, driver 1.2.3, CUDA 13.0 (nvcc 13.0.88), SM clock 1500 MHz while timing "
+        f"(maximum 1600), commit {repository.commit[:12]}, 2000-01-01. "
+        f"Record: [gpu.json](../../figures/results/gpu.json)."
+    ) in text
+    text = written(repository, capsys, "provenance file=counts.json")
+    assert "emulator on Synthetic CPU, counts, not times" in text and "(figures/results/counts.json)" in text
+
+
+def test_diff(repository: Repository, capsys):
+    block = "diff from=v01_scalar to=v02_smem_tiles"
+    text = written(repository, capsys, block)
+    assert "```diff\n--- steps/v01_scalar/kernel.cu\n+++ steps/v02_smem_tiles/kernel.cu\n" in text
+    assert "+constexpr int BLOCK_M = 64;  // rows of Q" in text and "lines added" in text
+    repository.write(
+        "steps/v02_smem_tiles/kernel.cu", repository.read("steps/v02_smem_tiles/kernel.cu") + "int x;\n"
+    )
+    status, message = run(repository, capsys, "--check")
+    assert status == 1 and "README.md:3: diff: not what its source says" in message and "++int x;" in message
+    assert run(repository, capsys) == (0, "") and "+int x;" in repository.read("README.md")
+    brief = written(repository, capsys, "diff step=v02_smem_tiles brief=true")
+    assert "what it teaches" not in brief and "+constexpr int BLOCK_M = 64;" in brief
+
+
+def test_a_fence_in_a_kernel_does_not_end_the_diff(repository: Repository, capsys):
+    repository.write(
+        "steps/v02_smem_tiles/kernel.cu", "```\n" + repository.read("steps/v02_smem_tiles/kernel.cu")
+    )
+    assert "````diff\n" in written(repository, capsys, "diff step=v02_smem_tiles")
+
+
+def test_an_edited_number_is_caught(repository: Repository, capsys):
+    text = written(repository, capsys, "ladder file=gpu.json")
+    repository.write("README.md", text.replace("13.7 [", "18.7 ["))
+    status, message = run(repository, capsys, "--check")
+    assert status == 1 and "README.md:3: ladder: not what its source says" in message
+    assert "    -| [v02" in message and "18.7" in message and "    +| [v02" in message and "13.7" in message
+    assert "18.7" in repository.read("README.md"), "--check changed the page"
+    assert run(repository, capsys) == (0, "") and repository.read("README.md") == text
+
+
+def test_a_changed_record_is_caught(repository: Repository, capsys):
+    written(repository, capsys, "provenance file=gpu.json")
+    data = make_record(commit=repository.commit)
+    data["provenance"]["date"] = "2001-01-01T00:00:00Z"
+    repository.record("gpu.json", data)
+    status, message = run(repository, capsys, "--check")
+    assert status == 1 and "2001-01-01" in message
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ("ladder file=none.json", "figures/results/none.json does not exist"),
+        ("ladder", "file=... is missing"),
+        ("ladder file=../results/gpu.json", "must be the name of a file"),
+        ("ladder file=gpu.json D=64", "no problem matches D=64"),
+        ("ladder file=gpu.json colour=red", "'colour' is no filter"),
+        ("ladder file=counts.json", "needs 'cuda'"),
+        ("step file=gpu.json step=v07_none", "there is no step 'v07_none'"),
+        ("step file=gpu.json", "give either step=... or both"),
+        ("step file=gpu.json from=v01_scalar", "give either step=... or both"),
+        ("step file=counts.json step=v02_smem_tiles", "needs 'cuda'"),
+        ("counters file=gpu.json", "needs 'emulator'"),
+        ("counters file=counts.json to=v02_smem_tiles", "give either step=... or both"),
+        ("provenance file=gpu.json D=64", "does not know D"),
+        ("diff from=v01_scalar to=v02", "there is no step 'v02'"),
+        ("diff step=v02_smem_tiles brief=yes", "must be true or false"),
+    ],
+)
+def test_what_a_block_asks_for_in_vain(repository: Repository, capsys, block, expected):
+    assert expected in refused(repository, capsys, block)
+
+
+def test_a_step_missing_from_the_record(repository: Repository, capsys):
+    repository.record("gpu.json", make_record(steps=STEPS[:2], commit=repository.commit))
+    repository.record("counts.json", make_record("emulator", steps=STEPS[:2], commit=repository.commit))
+    assert "gpu.json has no step 'v03_wmma'" in refused(
+        repository, capsys, "step file=gpu.json step=v03_wmma"
+    )
+    assert "has no step 'v03_wmma'" in refused(repository, capsys, "counters file=counts.json")
+
+
+def test_a_step_gone_from_the_ladder(repository: Repository, capsys):
+    (repository.root / "steps/v03_wmma/kernel.cu").unlink()
+    assert "has 'v03_wmma', which is not under steps/" in refused(repository, capsys, "ladder file=gpu.json")
+
+
+def test_counters_of_a_step_that_failed(repository: Repository, capsys):
+    data = make_record("emulator", commit=repository.commit)
+    data["runs"][0]["steps"][1] |= {"status": "fail", "message": "wrong rows"}
+    repository.record("counts.json", data)
+    assert "no counters of v02_smem_tiles: fail: wrong rows" in refused(
+        repository, capsys, "counters file=counts.json"
+    )
+
+
+def test_counters_are_of_one_problem(repository: Repository, capsys):
+    repository.record("counts.json", make_record("emulator", problems=TWO_PROBLEMS, commit=repository.commit))
+    assert "2 problems match" in refused(repository, capsys, "counters file=counts.json")
+    written(repository, capsys, "counters file=counts.json causal=true")
+
+
+def test_a_step_without_a_title(repository: Repository, capsys):
+    repository.write(
+        "steps/v02_smem_tiles/kernel.cu", 'auto s = {.title = "no"};\nREGISTER_STEP(f, {.removes = "x"})'
+    )
+    assert "steps/v02_smem_tiles/kernel.cu registers no .title" in refused(
+        repository, capsys, "ladder file=gpu.json"
+    )
+
+
+def test_a_malformed_page_is_told(repository: Repository, capsys):
+    repository.write("docs/page.md", "<!-- generated: pie -->\n<!-- /generated -->\n")
+    status, message = run(repository, capsys, "--check")
+    assert status == 1 and message.startswith("docs/page.md:1: unknown kind 'pie'")
+
+
+def test_one_broken_block_does_not_let_the_page_be_half_written(repository: Repository, capsys):
+    text = page("provenance file=gpu.json", "ladder file=none.json")
+    repository.write("README.md", text)
+    status, message = run(repository, capsys)
+    assert status == 1 and "none.json does not exist" in message and repository.read("README.md") == text
+
+
+TYPED = [
+    "6.1 TFLOPS",
+    "reaches **850** TFLOPS",
+    "850TFLOP/s",
+    "1,234 GFLOPS",
+    "2 PFLOPS",
+    "700-tflops",
+    "600+ TFLOPS",
+    "12\u00a0TFLOPS",
+    "40 teraflops",
+    "`661` TFLOPS",
+    "600–661 TFLOPS",
+    "[1.5e3] TFLOPS",
+    "(661) TFLOPS",
+]
+
+
+@pytest.mark.parametrize("text", TYPED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "docs/a/b.md",
+        "steps/v01_scalar/README.md",
+        "common/warp.h",
+        "harness/src/x.cpp",
+        "harness/tests/x.cpp",
+        "scripts/tool.py",
+        "scripts/tool.sh",
+        "steps/v01_scalar/kernel.cu",
+    ],
+)
+def test_a_typed_figure_is_caught(repository: Repository, capsys, name, text):
+    repository.write(name, f"fine\n// {text}\n")
+    status, message = run(repository, capsys, "--check")
+    assert status == 1 and message.startswith(f"{name}:2: '") and "is typed by hand" in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TFLOPS",
+        "the TFLOPS column",
+        'printf("%.1f TFLOPS", x)',
+        "1e12 / gflops",
+        "3 flops",
+        "v02 TFLOPS",
+        "TFLOPS of an H200 TFLOPS",
+        "7: TFLOPS",
+    ],
+)
+def test_what_is_no_figure_is_left_alone(repository: Repository, capsys, text):
+    repository.write("README.md", text)
+    assert run(repository, capsys, "--check") == (0, "")
+
+
+@pytest.mark.parametrize("name", ["scripts/tests/x.py", "docs/results-schema.md", "build/x.md"])
+def test_examples_are_exempt(repository: Repository, capsys, name):
+    repository.write(name, "6.1 TFLOPS\n")
+    assert run(repository, capsys, "--check") == (0, "")
+
+
+def test_a_figure_in_a_generated_block_is_not_typed(repository: Repository, capsys):
+    kernel = repository.read("steps/v02_smem_tiles/kernel.cu")
+    written(repository, capsys, "diff step=v02_smem_tiles")
+    repository.write("steps/v02_smem_tiles/kernel.cu", kernel + "// 5 TFLOPS\n")
+    run(repository, capsys)
+    status, message = run(repository, capsys, "--check")
+    assert status == 1 and message.count("is typed by hand") == 1 and "kernel.cu" in message
+
+
+def test_a_dirty_record_is_caught(repository: Repository, capsys):
+    data = make_record(commit=repository.commit)
+    data["provenance"]["dirty"] = True
+    repository.record("unused.json", data)
+    status, message = run(repository, capsys, "--check")
+    assert status == 1 and message.startswith("figures/results/unused.json: provenance.dirty")
+
+
+def test_a_record_of_a_stranger_is_caught(repository: Repository, capsys):
+    git(repository.root, "checkout", "-q", "--orphan", "other")
+    git(repository.root, "commit", "-q", "-m", "unrelated")
+    status, message = run(repository, capsys, "--check")
+    assert status == 1 and message.count("is not an ancestor of HEAD") == 2
+
+
+def test_a_broken_record_is_caught(repository: Repository, capsys):
+    repository.write("figures/results/broken.json", "{NaN}")
+    status, message = run(repository, capsys, "--check")
+    assert status == 1 and message.startswith("figures/results/broken.json: ")
+
+
+def test_line_ends_of_a_page_stay(repository: Repository, capsys):
+    path = repository.root / "README.md"
+    path.write_bytes(page("provenance file=gpu.json").replace("\n", "\r\n").encode())
+    assert run(repository, capsys) == (0, "") and run(repository, capsys, "--check") == (0, "")
+    assert path.read_bytes().startswith(b"# Page\r\n\r\n<!--")

@@ -1,0 +1,346 @@
+"""Every rule of the checker has an example that breaks it, and the page that documents the file passes it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import SCRIPTS, Repository, git, make_problem, make_record
+
+import results
+
+ABSENT = object()
+
+
+def change(data, path: str, value):
+    """Sets (or, with ABSENT, removes) what a path such as 'runs.0.steps.1.status' names."""
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in parents:
+        data = data[part]
+    if value is ABSENT:
+        del data[last]
+    else:
+        data[last] = value
+
+
+STEP = "runs.0.steps.1."
+TIMING = STEP + "timing."
+VALIDATION = STEP + "validation."
+CUDA_CASES = [
+    ("schema", "flashsteps-results/2", "schema: is"),
+    ("command", "runs", "command: is"),
+    ("complete", 1, "complete: is 1, must be true or false"),
+    ("complete", ABSENT, "complete: missing"),
+    ("extra", 1, "extra: unknown key"),
+    ("provenance.extra", 1, "provenance.extra: unknown key"),
+    ("provenance.date", "2026-02-30T10:00:00Z", "provenance.date"),
+    ("provenance.date", "2026-11-21", "provenance.date"),
+    ("provenance.commit", "abc", "40 hex digits"),
+    ("provenance.dirty", "no", "true or false"),
+    ("provenance.backend", "metal", "one of cuda, emulator"),
+    ("provenance.device.driver", ABSENT, "provenance.device.driver: missing, cuda has one"),
+    ("provenance.device.name", "", "provenance.device.name"),
+    ("provenance.device.sm_count", 1.5, "an integer >= 1"),
+    ("provenance.build.nvcc", ABSENT, "provenance.build.nvcc: missing"),
+    ("provenance.build.type", ABSENT, "provenance.build.type: missing"),
+    ("provenance.method", ABSENT, "nobody knows how it was measured"),
+    ("provenance.method.rounds", 0, "an integer >= 1"),
+    ("runs", {}, "runs: must be a list"),
+    ("runs.0.problem", [], "runs[0].problem: must be an object"),
+    ("runs.0.problem.batch", True, "an integer >= 1"),
+    ("runs.0.problem.batch", 0, "an integer >= 1"),
+    ("runs.0.problem.dtype", "fp8", "one of fp32, fp16, bf16"),
+    ("runs.0.problem.layout", "sbhd", "one of bhsd"),
+    ("runs.0.problem.num_heads_kv", 3, "not a multiple of num_heads_kv"),
+    ("runs.0.problem.label", "fast one", "label: is 'fast one'"),
+    ("runs.0.problem.flops", make_problem(causal=False)["flops"], "flops: is"),
+    ("runs.0.problem.kv_lengths", "some", "one of full"),
+    ("runs.0.ceilings.matmul.tflops", 0, "a number > 0"),
+    ("runs.0.ceilings.matmul.p10_ms", 2.05, "p10_ms <= median_ms"),
+    ("runs.0.ceilings.conv", {}, "unknown key"),
+    ("runs.0.ceilings", ABSENT, "the run has no ceilings.matmul"),
+    (STEP + "step", "V 2", "a step name"),
+    (STEP + "step", "v01_scalar", "appears twice in a run"),
+    (STEP + "status", "ok", "one of pass"),
+    (STEP + "status", "fail", "must say why"),
+    (STEP + "status", "fail", "a step with status fail has none"),
+    (STEP + "status", "skip", "a skipped step has none"),
+    (STEP + "message", None, "message: is null"),
+    (STEP + "validation", ABSENT, "validation: missing from a step that passed"),
+    (STEP + "timing", ABSENT, "timing: missing from a step that passed"),
+    (STEP + "counters", {name: 0 for name in results.COUNTERS}, "counters: belong to the emulator"),
+    (STEP + "seconds", -1, "a number >= 0"),
+    (STEP + "resources.grid", [1, 1], "three integers >= 1"),
+    (STEP + "resources.grid", [1, 1, 0], "three integers >= 1"),
+    (STEP + "resources.registers", "64", "an integer >= 0"),
+    (VALIDATION + "nrmse", 0.5, "a pass needs at most"),
+    (VALIDATION + "nrmse", None, "a pass needs at most"),
+    (VALIDATION + "worst_row_nrmse", 0.5, "a pass needs at most"),
+    (VALIDATION + "nonfinite", 1, "nonfinite: a pass has none"),
+    (VALIDATION + "rows_checked", 0, "a pass has checked some"),
+    (VALIDATION + "rows_checked", 10**9, "more than rows_total"),
+    (VALIDATION + "rows_total", 12, "the problem has"),
+    (VALIDATION + "gate_nrmse", 0.1, "looser than"),
+    (VALIDATION + "gate_row", 0.1, "looser than"),
+    (VALIDATION + "runs_identical", False, "runs_identical: a pass needs true"),
+    (VALIDATION + "modes", ["early"], "modes: belongs to the emulator"),
+    (VALIDATION + "race_detector", True, "race_detector: belongs to the emulator"),
+    (TIMING + "tflops", 1e6, "timing.tflops: is"),
+    (TIMING + "tflops_p10", 1e6, "timing.tflops_p10: is"),
+    (TIMING + "tflops_p90", 1.0, "timing.tflops_p90: is"),
+    (TIMING + "p10_ms", 1e6, "p10_ms <= median_ms"),
+    (TIMING + "median_ms", float("inf"), "a number > 0"),
+    (TIMING + "percent_of_peak", 100.5, "percent_of_peak: is 100.5, above 100"),
+    (TIMING + "percent_of_matmul", 100.5, "percent_of_matmul: is 100.5, above 100"),
+    (TIMING + "percent_of_matmul", 50.0, "over the ceiling's give"),
+    (TIMING + "raw_ms", [1.0], "raw_ms: unknown key"),
+    ("command", "check", "timing: 'check' has none"),
+]
+EMULATOR_CASES = [
+    ("provenance.device.host_threads", ABSENT, "emulator has one"),
+    (STEP + "counters.shared_wavefronts", 1, "below shared_wavefronts_ideal"),
+    (STEP + "counters.cycles", 1, "cycles: unknown key"),
+    (STEP + "counters.barriers", ABSENT, "barriers: missing"),
+    (STEP + "resources.registers", 3, "registers: belongs to cuda"),
+    (STEP + "validation.modes", ["fast"], "one of early, late, random"),
+    (STEP + "timing", make_record()["runs"][0]["steps"][1]["timing"], "timing: the emulator has none"),
+    ("runs.0.ceilings", make_record()["runs"][0]["ceilings"], "ceilings: belong to cuda"),
+]
+
+
+@pytest.mark.parametrize("backend", ["cuda", "emulator"])
+def test_a_sound_file_passes(backend):
+    assert results.check(make_record(backend)) == []
+
+
+@pytest.mark.parametrize(("path", "value", "expected"), CUDA_CASES)
+def test_each_rule_catches_its_example(cuda_record, path, value, expected):
+    change(cuda_record, path, value)
+    assert any(expected in line for line in results.check(cuda_record)), results.check(cuda_record)
+
+
+@pytest.mark.parametrize(("path", "value", "expected"), EMULATOR_CASES)
+def test_each_rule_of_the_emulator_catches_its_example(emulator_record, path, value, expected):
+    change(emulator_record, path, value)
+    assert any(expected in line for line in results.check(emulator_record)), results.check(emulator_record)
+
+
+def test_a_count_needs_counters(emulator_record):
+    emulator_record["command"] = "count"
+    assert results.check(emulator_record) == []
+    del emulator_record["runs"][0]["steps"][0]["counters"]
+    assert any("counters: missing" in line for line in results.check(emulator_record))
+
+
+def test_a_skipped_step_has_no_counters(emulator_record):
+    emulator_record["runs"][0]["steps"][0] |= {"status": "skip", "message": "why", "validation": None}
+    assert any("counters: a skipped step has none" in line for line in results.check(emulator_record))
+
+
+def test_the_same_problem_twice(cuda_record):
+    cuda_record["runs"].append(cuda_record["runs"][0])
+    assert results.check(cuda_record) == ["runs[1].problem: appears twice"]
+
+
+def test_lengths_only_lower_the_flops():
+    problem = make_problem(kv_lengths="random")
+    data = make_record("emulator", problems=[problem])
+    problem["flops"] *= 0.6
+    assert results.check(data) == []
+    problem["flops"] *= 2
+    assert any("without lengths there are only" in line for line in results.check(data))
+
+
+def test_null_error_only_where_no_row_sees_a_key():
+    problem = make_problem(kv_lengths="zeros")
+    data = make_record("emulator", problems=[problem])
+    for step in data["runs"][0]["steps"]:
+        step["validation"] |= {"nrmse": None, "worst_row_nrmse": None}
+    assert any("a pass needs at most" in line for line in results.check(data))
+    problem["flops"] = 0
+    assert results.check(data) == []
+
+
+def test_an_unfinished_run_may_lack_timings(cuda_record):
+    del cuda_record["runs"][0]["steps"][1]["timing"]
+    cuda_record["complete"] = False
+    assert results.check(cuda_record) == []
+
+
+@pytest.mark.parametrize(("rows", "keys"), [(1, 1), (5, 5), (3, 7), (7, 3), (1, 9)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_flops_are_the_unmasked_pairs(rows, keys, causal):
+    pairs = sum(1 for i in range(rows) for j in range(keys) if not causal or j <= i + keys - rows)
+    problem = make_problem(
+        batch=2, num_heads_q=6, num_heads_kv=3, seqlen_q=rows, seqlen_kv=keys, causal=causal
+    )
+    assert results.full_flops(problem) == 4 * 128 * 2 * 6 * pairs
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": NaN}', "NaN is not JSON"),
+        ('{"a": Infinity}', "Infinity is not JSON"),
+        ('{"a": -Infinity}', "-Infinity is not JSON"),
+        ('{"a": 1, "a": 2}', "appears twice"),
+        ("{", "Expecting"),
+        ("[" * 100000, "recursion"),
+        ("[]", "must be an object"),
+    ],
+)
+def test_what_is_no_results_file_is_one_line(tmp_path, capsys, text, expected):
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    assert results.main(["check", str(path)]) == 1
+    message = capsys.readouterr().err
+    assert expected in message and message.count("\n") == 1 and message.startswith(str(path))
+
+
+def test_huge_numbers_are_not_finite(cuda_record):
+    text = json.dumps(cuda_record).replace('"seconds": 0.5', '"seconds": 1e999', 1)
+    assert any("seconds" in line for line in results.check(results.parse(text)))
+
+
+def test_a_file_that_is_not_there(tmp_path, capsys):
+    assert results.main(["check", str(tmp_path / "none.json")]) == 1
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_one_bad_file_does_not_hide_the_others(repository: Repository, capsys):
+    bad = repository.write("bad.json", "{}")
+    good = repository.root / "figures/results/gpu.json"
+    assert results.main(["check", str(bad), str(good)]) == 1
+    said = capsys.readouterr()
+    assert f"{good}: ok" in said.out and f"{bad}: schema: missing" in said.err
+
+
+def recorded(repository: Repository, **provenance) -> list[str]:
+    data = make_record(commit=repository.commit)
+    data["provenance"].update(provenance)
+    assert results.check(data) == []
+    return results.check_recorded(data, repository.root)
+
+
+def test_a_recorded_run_passes(repository: Repository, capsys):
+    assert recorded(repository) == []
+    path = str(repository.root / "figures/results/gpu.json")
+    assert results.main(["check", "--recorded", "--root", str(repository.root), path]) == 0
+    assert "ok, 1 problem(s), 3 step(s)" in capsys.readouterr().out
+
+
+def test_a_dirty_tree_is_not_recorded(repository: Repository):
+    assert any("dirty" in line for line in recorded(repository, dirty=True))
+    assert any("dirty" in line for line in recorded(repository, dirty=None))
+
+
+def test_an_incomplete_or_empty_run_is_not_recorded(repository: Repository):
+    data = make_record(commit=repository.commit)
+    data["complete"] = False
+    assert any("complete" in line for line in results.check_recorded(data, repository.root))
+    data["complete"], data["runs"] = True, []
+    assert any("at least one problem" in line for line in results.check_recorded(data, repository.root))
+
+
+def test_too_few_rounds_are_not_recorded(repository: Repository):
+    data = make_record(commit=repository.commit)
+    data["provenance"]["method"]["rounds"] = 6
+    assert any("rounds: is 6" in line for line in results.check_recorded(data, repository.root))
+
+
+def test_a_commit_that_is_no_ancestor(repository: Repository):
+    git(repository.root, "checkout", "-q", "-b", "other")
+    repository.write("file", "x")
+    git(repository.root, "add", "-A")
+    git(repository.root, "commit", "-q", "-m", "elsewhere")
+    elsewhere = git(repository.root, "rev-parse", "HEAD")
+    assert recorded(repository, commit=elsewhere) == []
+    git(repository.root, "checkout", "-q", "main")
+    assert any("is not an ancestor of HEAD" in line for line in recorded(repository, commit=elsewhere))
+
+
+def test_a_commit_that_is_unknown_or_missing(repository: Repository):
+    assert any("is not in this repository" in line for line in recorded(repository, commit="1" * 40))
+    assert any("needs one" in line for line in recorded(repository, commit=None))
+
+
+def test_a_shallow_clone_is_not_a_pass(repository: Repository, tmp_path):
+    repository.write("file", "x")
+    git(repository.root, "add", "-A")
+    git(repository.root, "commit", "-q", "-m", "second")
+    clone = tmp_path / "shallow"
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository.root}", str(clone))
+    errors = results.check_recorded(make_record(commit=repository.commit), clone)
+    assert len(errors) == 1 and "git fetch --unshallow" in errors[0]
+
+
+def test_no_clone_is_not_a_pass(repository: Repository, tmp_path):
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    errors = results.check_recorded(make_record(commit=repository.commit), folder)
+    assert len(errors) == 1 and "use git clone" in errors[0]
+    inside = repository.root / "archive"  # of another repository
+    inside.mkdir()
+    errors = results.check_recorded(make_record(commit=repository.commit), inside)
+    assert len(errors) == 1 and "use git clone" in errors[0]
+
+
+def test_no_commit_yet_is_not_a_pass(tmp_path):
+    git(tmp_path, "init", "-q")
+    errors = results.check_recorded(make_record(), tmp_path)
+    assert len(errors) == 1 and "no commit yet" in errors[0]
+
+
+def test_no_git_is_not_a_pass(repository: Repository, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert any("git is not installed" in line for line in recorded(repository))
+
+
+def test_a_surrounding_hook_does_not_matter(repository: Repository, monkeypatch):
+    monkeypatch.setenv("GIT_DIR", "/nonexistent")
+    assert recorded(repository) == []
+
+
+def test_filters(cuda_record):
+    data = make_record(
+        problems=[make_problem(), make_problem(head_dim=64), make_problem(head_dim=64, causal=False)]
+    )
+    assert len(results.select_runs(data, {})) == 3
+    assert len(results.select_runs(data, {"D": "64"})) == 2
+    assert len(results.select_runs(data, {"D": "64", "causal": "true", "S": "4096", "dtype": "bf16"})) == 1
+    with pytest.raises(results.ResultsError, match="no problem matches D=32"):
+        results.select_runs(data, {"D": "32"})
+    with pytest.raises(results.ResultsError, match="'colour' is no filter"):
+        results.select_runs(data, {"colour": "red"})
+
+
+def documented_example() -> dict:
+    page = Path(SCRIPTS.parent, "docs", "results-schema.md").read_text(encoding="utf-8")
+    example = re.search(r"```jsonc\n(.*?)```", page, re.DOTALL)[1]
+    example = example.replace("0123…", "0123456789" * 4)
+    return results.parse(re.sub(r"//.*", "", example))
+
+
+def test_the_documented_example_is_what_the_checker_accepts():
+    """The example shows the keys of both backends at once, so the emulator's are taken out for the check."""
+    data = documented_example()
+    step = data["runs"][0]["steps"][0]
+    assert set(step.pop("counters")) == set(results.COUNTERS)
+    for key in ("modes", "race_detector"):
+        del step["validation"][key]
+    assert results.check(data) == []
+
+
+def keys_of(spec) -> set[str]:
+    if isinstance(spec, (results.Maybe, results.ListOf)):
+        return keys_of(spec.spec)
+    if isinstance(spec, dict):
+        return set(spec).union(*(keys_of(inner) for inner in spec.values()))
+    return set()
+
+
+def test_every_key_is_documented():
+    page = Path(SCRIPTS.parent, "docs", "results-schema.md").read_text(encoding="utf-8")
+    assert [key for key in sorted(keys_of(results.FILE_SPEC)) if f'"{key}"' not in page] == []

@@ -1,0 +1,476 @@
+"""The two commands, with stand-ins for the build tools: nothing is compiled, installed or downloaded here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SCRIPTS, make_record
+
+SHELL_SCRIPTS = [SCRIPTS / "run.sh", SCRIPTS / "test.sh", SCRIPTS / "lib.sh", SCRIPTS.parent / ".ci" / "run"]
+TOOLS = (
+    "bash dirname basename sed sort head tail cat cksum grep mkdir rm touch chmod cp nproc env git".split()
+)
+
+# Stands in for cmake: `--build build` leaves a program that notes its arguments and behaves as FAKE_* says.
+FAKE_CMAKE = """#!/bin/bash
+[ "$1" = --version ] && { echo "cmake version ${FAKE_CMAKE_VERSION:-3.25.1}"; exit 0; }
+echo "cmake $*" >>"$CALLS"
+[ "$1 $2" = "${FAKE_BROKEN:-none}" ] && exit 7
+[ "$1 $2" = "--build build" ] || exit 0
+mkdir -p build
+cat >build/flashsteps <<'END'
+#!/bin/bash
+printf 'flashsteps' >>"$CALLS"; printf ' [%s]' "$@" >>"$CALLS"; echo >>"$CALLS"
+[ -n "${FAKE_NO_JSON:-}" ] || while [ $# -gt 0 ]; do
+  case $1 in --json) cp "$RECORD" "$2" ;; --json=*) cp "$RECORD" "${1#*=}" ;; esac
+  shift
+done
+exit "${FAKE_STATUS:-0}"
+END
+chmod +x build/flashsteps
+"""
+
+
+class Sandbox:
+    """A copy of scripts/ in a folder with a space in its name, and a PATH that has only what is named."""
+
+    def __init__(self, folder: Path):
+        self.root, self.bin, self.calls = folder / "my checkout", folder / "bin", folder / "calls"
+        (self.root / "scripts" / "tests").mkdir(parents=True)
+        self.bin.mkdir()
+        for path in SCRIPTS.iterdir():
+            if path.is_file():
+                shutil.copy(path, self.root / "scripts")
+        for tool in TOOLS:
+            if found := shutil.which(tool):
+                (self.bin / tool).symlink_to(found)
+        for tool in ("g++", "ninja", "objdump", "ctest"):
+            self.tool(tool, f'#!/bin/bash\necho "{tool} $*" >>"$CALLS.{tool}"\n')
+        self.tool("cmake", FAKE_CMAKE)
+        self.tool("id", "#!/bin/bash\necho 1000\n")
+        self.tool("python3", f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
+        self.record = folder / "record.json"
+        self.record.write_text(json.dumps(make_record("emulator")), encoding="utf-8")
+        self.environment = {
+            "PATH": str(self.bin),
+            "CALLS": str(self.calls),
+            "RECORD": str(self.record),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "CUDA_HOME": "/nonexistent",
+        }
+
+    def tool(self, name: str, text: str) -> None:
+        path = self.bin / name
+        path.unlink(missing_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+
+    def make_venv(self) -> None:
+        """A build/venv that is up to date: its Python is the one that runs these tests."""
+        venv = self.root / "build" / "venv"
+        (venv / "bin").mkdir(parents=True)
+        (venv / "bin" / "python").write_text(f'#!/bin/bash\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+        (venv / "bin" / "python").chmod(0o755)
+        for name in ("requirements.txt", "requirements-test.txt"):
+            with open(SCRIPTS / name, "rb") as file:
+                stamp = subprocess.run(["cksum"], stdin=file, capture_output=True, check=True).stdout
+            (venv / f"{name}.installed").write_bytes(stamp)
+
+    def run(
+        self, *command: str, cwd: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=cwd or self.root,
+            env=self.environment | environment,
+            text=True,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            timeout=120,
+        )
+
+    def library(self, commands: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs commands after sourcing lib.sh."""
+        script = f"set -euo pipefail; ROOT=$PWD; . scripts/lib.sh; {commands}"
+        return self.run(str(self.bin / "bash"), "-c", script, **environment)
+
+    def main_job(self, *arguments: str, cwd: Path | None = None, **environment: str):
+        return self.run(
+            str(self.bin / "bash"), str(self.root / "scripts/run.sh"), *arguments, cwd=cwd, **environment
+        )
+
+    def called(self) -> str:
+        return self.calls.read_text(encoding="utf-8") if self.calls.exists() else ""
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
+
+
+@pytest.fixture
+def ready(sandbox: Sandbox) -> Sandbox:
+    sandbox.make_venv()
+    return sandbox
+
+
+def add_gpu(sandbox: Sandbox, capability: str = "9.0") -> None:
+    sandbox.tool(
+        "nvidia-smi", "#!/bin/bash\n" f'[ "$1" = -L ] && echo "GPU 0: Synthetic GPU" || echo {capability}\n'
+    )
+
+
+def test_many_gpus_are_one(ready: Sandbox):
+    ready.tool("nvidia-smi", '#!/bin/bash\nfor i in {0..20000}; do echo "GPU $i: Synthetic GPU"; done\n')
+    assert ready.library("have_gpu").returncode == 0
+    ready.tool("nvidia-smi", '#!/bin/bash\necho "No devices were found"\n')
+    assert ready.library("have_gpu").returncode == 1
+
+
+@pytest.mark.parametrize("path", SHELL_SCRIPTS, ids=lambda path: path.name)
+def test_syntax(path: Path):
+    subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+@pytest.mark.parametrize("path", SHELL_SCRIPTS, ids=lambda path: path.name)
+def test_strict_mode(path: Path):
+    assert path.name == "lib.sh" or "\nset -euo pipefail\n" in path.read_text(encoding="utf-8")
+
+
+# lib.sh
+
+
+def test_nothing_missing_nothing_said(ready: Sandbox):
+    done = ready.library("install_packages run && can_build")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("has_apt", [False, True])
+def test_what_is_missing_is_one_line_with_its_remedy(ready: Sandbox, has_apt):
+    (ready.bin / "ninja").unlink()
+    ready.tool("g++", "#!/bin/bash\nexit 1\n")  # finds no header
+    if has_apt:
+        ready.tool("apt-get", '#!/bin/bash\necho "apt-get $*" >>"$CALLS"\n')
+    done = ready.library("install_packages tests")
+    why = "no root, and sudo would ask for a password" if has_apt else "no apt-get here"
+    packages = "ninja-build nlohmann-json3-dev libcli11-dev catch2"
+    assert done.returncode == 1 and ready.called() == ""
+    assert done.stderr == f"missing: {packages} ({why}). Install with: apt-get install -y {packages}\n"
+
+
+def test_a_password_is_never_asked_for(ready: Sandbox):
+    (ready.bin / "ninja").unlink()
+    ready.tool("apt-get", '#!/bin/bash\necho "apt-get $*" >>"$CALLS"\n')
+    ready.tool("sudo", '#!/bin/bash\necho "sudo $*" >>"$CALLS"\n[ "$1" = -n ] && exit 1\nread -r password\n')
+    done = ready.library("install_packages run")
+    assert done.returncode == 1 and "sudo would ask" in done.stderr and ready.called() == "sudo -n true\n"
+
+
+@pytest.mark.parametrize("user", ["root", "sudo"])
+def test_what_is_missing_is_installed(ready: Sandbox, user):
+    (ready.bin / "ninja").unlink()
+    ready.tool(
+        "apt-get",
+        '#!/bin/bash\necho "apt-get $DEBIAN_FRONTEND $*" >>"$CALLS"\n'
+        f'[ "${{@: -1}}" = update ] || {{ printf "#!/bin/bash\\n" >"{ready.bin}/ninja"; '
+        f'"{shutil.which("chmod")}" +x "{ready.bin}/ninja"; }}\n',
+    )
+    if user == "root":
+        ready.tool("id", "#!/bin/bash\necho 0\n")
+    else:
+        ready.tool(
+            "sudo", '#!/bin/bash\n[ "$1 $2" = "-n true" ] && exit 0\n[ "$1" = -n ] && shift && exec "$@"\n'
+        )
+    done = ready.library("install_packages run")
+    assert done.returncode == 0, done.stderr
+    update, install = ready.called().splitlines()
+    assert update == "apt-get noninteractive -o DPkg::Lock::Timeout=300 -qq update"
+    assert install.endswith("install -y --no-install-recommends ninja-build")
+
+
+def test_apt_that_fails_is_one_more_line(ready: Sandbox):
+    (ready.bin / "ninja").unlink()
+    ready.tool("id", "#!/bin/bash\necho 0\n")
+    ready.tool("apt-get", "#!/bin/bash\nexit 100\n")
+    done = ready.library("install_packages run")
+    assert done.returncode == 1
+    assert (
+        "missing: ninja-build (apt-get failed). Install with: apt-get install -y ninja-build" in done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"), [("3.9.6", False), ("3.24.9", False), ("3.25.0", True), ("3.30.1", True)]
+)
+def test_cmake_version(ready: Sandbox, version, ok):
+    done = ready.library("can_build", FAKE_CMAKE_VERSION=version)
+    assert (done.returncode == 0) == ok
+    assert ok or "is too old, 3.25 is needed" in done.stderr
+
+
+def test_an_old_python_is_passed_over(sandbox: Sandbox):
+    sandbox.tool("python3", "#!/bin/bash\nexit 1\n")
+    sandbox.tool("python3.12", f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
+    found = sandbox.library("find_python").stdout.strip()
+    assert found in ("/usr/bin/python3", str(sandbox.bin / "python3.12"))
+
+
+def test_a_venv_is_left_alone_until_its_requirements_change(ready: Sandbox):
+    both = "make_venv scripts/requirements.txt scripts/requirements-test.txt"
+    python = ready.root / "build/venv/bin/python"
+    python.write_text('#!/bin/bash\necho "python $*" >>"$CALLS"\n', encoding="utf-8")
+    assert ready.library(both).returncode == 0 and "pip" not in ready.called()
+    requirements = ready.root / "scripts/requirements.txt"
+    requirements.write_text(requirements.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
+    assert ready.library(both).returncode == 0 and ready.called().count("-m pip install") == 1
+    assert ready.library(both).returncode == 0 and ready.called().count("-m pip install") == 1
+
+
+def test_no_network_is_one_line(ready: Sandbox):
+    (ready.root / "build/venv/requirements.txt.installed").unlink()
+    python = ready.root / "build/venv/bin/python"
+    python.write_text(
+        '#!/bin/bash\n[ "$3" = install ] || exit 0\necho "no route" >&2\nexit 1\n', encoding="utf-8"
+    )
+    done = ready.library("make_venv scripts/requirements.txt")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "no Python packages: no route (with a network: build/venv/bin/python -m pip install "
+        "-r scripts/requirements.txt)\n"
+    )
+
+
+# run.sh
+
+
+def test_without_a_gpu_the_emulator_runs(ready: Sandbox):
+    done = ready.main_job()
+    assert done.returncode == 0, done.stderr
+    configure, build, program = ready.called().splitlines()
+    assert configure == "cmake --preset emulator" and build.startswith("cmake --build build -j ")
+    report = ready.root / "build/report"
+    assert program == f"flashsteps [run] [--json] [{report}/results.json]"
+    assert f"results: {report}/results.json\nchart:   {report}/progression.svg\n" in done.stdout
+    assert "emulator counts" in (report / "progression.svg").read_text(encoding="utf-8")
+    assert "==> building (emulator)  (after" in done.stdout
+
+
+def test_a_gpu_is_used(ready: Sandbox):
+    add_gpu(ready)
+    ready.tool("nvcc", "#!/bin/bash\n")
+    assert ready.main_job().returncode == 0
+    assert ready.called().startswith("cmake --preset release -DFLASHSTEPS_CUDA_ARCHITECTURES=native\n")
+
+
+def test_the_emulator_can_be_asked_for(ready: Sandbox):
+    add_gpu(ready)
+    ready.tool("nvcc", "#!/bin/bash\n")
+    for arguments in (["--backend", "emulator"], ["--backend=emulator"]):
+        assert ready.main_job(*arguments).returncode == 0
+        assert "release" not in ready.called()
+
+
+def test_an_old_gpu_is_not_used(ready: Sandbox):
+    add_gpu(ready, "7.5")
+    ready.tool("nvcc", "#!/bin/bash\n")
+    done = ready.main_job()
+    assert "compute capability 7.5, the steps need 8.0" in done.stderr
+    assert ready.called().startswith("cmake --preset emulator\n")
+
+
+def test_a_gpu_without_a_toolkit(ready: Sandbox):
+    add_gpu(ready)
+    done = ready.main_job()
+    assert done.returncode == 0 and "a GPU but no nvcc: using the emulator" in done.stderr
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 3])
+def test_the_exit_status_is_the_programs(ready: Sandbox, status):
+    done = ready.main_job(FAKE_STATUS=str(status))
+    assert done.returncode == status and f"flashsteps exit status {status}" in done.stdout
+    assert (ready.root / "build/report/progression.svg").exists()
+
+
+def test_any_folder_no_home(ready: Sandbox, tmp_path):
+    elsewhere = tmp_path / "else where"
+    elsewhere.mkdir()
+    assert ready.main_job(cwd=elsewhere).returncode == 0
+    assert (ready.root / "build/report/results.json").exists() and not list(elsewhere.iterdir())
+
+
+def test_arguments_are_passed_through(ready: Sandbox, tmp_path):
+    done = ready.main_job("v01 x", "--json", "my results.json", "--causal", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ready.called().splitlines()[-1] == "flashsteps [run] [v01 x] [--json] [my results.json] [--causal]"
+    assert "results: my results.json" in done.stdout and (tmp_path / "my results.json").exists()
+    assert (ready.root / "build/report/progression.svg").exists()
+
+
+def test_a_user_file_of_an_earlier_run_is_not_taken_for_this_one(ready: Sandbox, tmp_path):
+    old = tmp_path / "old.json"
+    shutil.copy(ready.record, old)
+    os.utime(old, (1e9, 1e9))
+    done = ready.main_job(f"--json={old}", FAKE_STATUS="2", FAKE_NO_JSON="1")
+    assert done.returncode == 2 and "results:" not in done.stdout and "chart:" not in done.stdout
+
+
+def test_results_of_an_earlier_run_are_not_shown(ready: Sandbox):
+    assert ready.main_job().returncode == 0
+    done = ready.main_job(FAKE_STATUS="2", FAKE_NO_JSON="1")
+    assert done.returncode == 2 and "results:" not in done.stdout
+    assert not (ready.root / "build/report/results.json").exists()
+    assert not (ready.root / "build/report/progression.svg").exists()
+
+
+def test_without_python_packages_the_kernels_still_run(ready: Sandbox):
+    (ready.root / "build/venv/requirements.txt.installed").unlink()
+    (ready.root / "build/venv/bin/python").write_text('#!/bin/bash\n[ "$3" != install ]\n', encoding="utf-8")
+    done = ready.main_job()
+    assert done.returncode == 0 and "no chart without them" in done.stderr and "results: " in done.stdout
+    assert "chart:" not in done.stdout
+
+
+def test_a_build_that_fails(ready: Sandbox):
+    done = ready.main_job(FAKE_BROKEN="--build build")
+    assert (
+        done.returncode == 1
+        and "the build failed" in done.stderr
+        and "flashsteps [run]" not in ready.called()
+    )
+
+
+def test_no_compiler(ready: Sandbox):
+    (ready.bin / "g++").unlink()
+    done = ready.main_job()
+    assert done.returncode == 1 and "cannot build: g++ is missing" in done.stderr and ready.called() == ""
+
+
+def test_help_builds_nothing(ready: Sandbox):
+    done = ready.main_job("--help")
+    assert (
+        done.returncode == 0 and done.stdout.startswith("usage: bash scripts/run.sh") and ready.called() == ""
+    )
+
+
+# test.sh
+
+
+@pytest.fixture
+def tested(ready: Sandbox) -> Sandbox:
+    for folder in ("scripts/tests", "harness/tests"):
+        (ready.root / folder).mkdir(parents=True, exist_ok=True)
+        (ready.root / folder / "test_one.py").write_text("def test_one():\n    pass\n", encoding="utf-8")
+    return ready
+
+
+def all_tests(sandbox: Sandbox, **environment: str) -> tuple[int, str, dict[str, str]]:
+    done = sandbox.run(
+        str(sandbox.bin / "bash"), str(sandbox.root / "scripts/test.sh"), cwd=Path("/"), **environment
+    )
+    summary = (
+        done.stdout[done.stdout.index("==> summary") :].splitlines()[1:-1]
+        if "==> summary" in done.stdout
+        else []
+    )
+    return (
+        done.returncode,
+        done.stdout + done.stderr,
+        {line[:24].strip(): line[25:].strip() for line in summary},
+    )
+
+
+def test_all_sections_and_the_last_line(tested: Sandbox):
+    status, text, summary = all_tests(tested)
+    assert status == 0, text
+    assert "\n6 passed, 0 failed\n" in text and summary["CUDA compile checks"] == "not here: no nvcc"
+    assert [name for name, result in summary.items() if result.startswith("pass")] == [
+        "build, warnings fatal",
+        "program tests",
+        "command line tests",
+        "address, UB sanitizer",
+        "script tests",
+        "generated text",
+    ]
+    assert summary["recorded runs"] == "not here: figures/results/ is empty"
+    assert summary["GPU tests"] == "not here: no GPU with a CUDA toolkit"
+    assert summary["aarch64 build"].startswith("not here: no aarch64-linux-gnu-g++")
+    ctest = Path(f"{tested.calls}.ctest").read_text(encoding="utf-8")
+    assert "--test-dir build/ci -LE gpu -j 2 --no-tests=error --output-on-failure" in ctest
+    assert "--test-dir build/asan -L emulator" in ctest
+
+
+def test_a_failure_does_not_stop_the_rest(tested: Sandbox):
+    status, text, summary = all_tests(tested, FAKE_BROKEN="--preset ci")
+    assert status == 1 and summary["build, warnings fatal"].startswith("FAIL")
+    assert summary["generated text"].startswith("pass") and " passed, 1 failed\n" in text
+    # Inside a section nothing goes on after a failure.
+    assert "cmake --preset ci" in tested.called() and "cmake --build build/ci -j" not in tested.called()
+
+
+def test_a_failing_test_fails(tested: Sandbox):
+    (tested.root / "scripts/tests/test_one.py").write_text(
+        "def test_one():\n    assert 0\n", encoding="utf-8"
+    )
+    tested.tool("ctest", "#!/bin/bash\nexit 8\n")
+    status, text, summary = all_tests(tested)
+    assert status == 1 and " passed, 3 failed\n" in text
+    assert [name for name, result in summary.items() if result.startswith("FAIL")] == [
+        "program tests",
+        "address, UB sanitizer",
+        "script tests",
+    ]
+
+
+def test_a_typed_figure_or_a_bad_record_fails(tested: Sandbox):
+    (tested.root / "README.md").write_text("5 TFLOPS\n", encoding="utf-8")
+    (tested.root / "figures/results").mkdir(parents=True)
+    (tested.root / "figures/results/x.json").write_text("{}", encoding="utf-8")
+    (tested.root / "figures/progression.svg").write_text("<svg/>", encoding="utf-8")
+    status, _, summary = all_tests(tested)
+    assert status == 1 and [name for name, result in summary.items() if result.startswith("FAIL")] == [
+        "generated text",
+        "recorded runs",
+        "charts",
+    ]
+
+
+def test_without_pytest_there_is_no_success(tested: Sandbox):
+    for path in (tested.root / "build/venv").glob("*.installed"):
+        path.unlink()
+    (tested.root / "build/venv/bin/python").write_text(
+        "#!/bin/bash\n"
+        '[ "$3" = install ] || [ "$2" = "import pytest" ] && exit 1\n'
+        f'exec "{sys.executable}" "$@"\n',
+        encoding="utf-8",
+    )
+    status, text, summary = all_tests(tested)
+    assert status == 1 and summary["script tests"].startswith("FAIL") and "build/venv has no pytest" in text
+
+
+def test_the_other_architecture_is_built_where_its_compiler_is(tested: Sandbox):
+    tested.tool("aarch64-linux-gnu-g++", "#!/bin/bash\n")
+    _, _, summary = all_tests(tested)
+    assert summary["aarch64 build"].startswith("pass")
+    assert "cmake --preset emulator -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux" in tested.called()
+
+
+def test_with_a_gpu_its_tests_run(tested: Sandbox):
+    add_gpu(tested)
+    tested.tool("nvcc", "#!/bin/bash\n")
+    _, _, summary = all_tests(tested)
+    assert summary["GPU tests"].startswith("pass") and summary["CUDA compile checks"].startswith("pass")
+    assert "cmake --preset ci -DFLASHSTEPS_CUDA_ARCHITECTURES=native" in tested.called()
+    assert "-L gpu" in Path(f"{tested.calls}.ctest").read_text(encoding="utf-8")
+
+
+def test_ci_runs_the_tests_from_the_root():
+    text = (SCRIPTS.parent / ".ci" / "run").read_text(encoding="utf-8")
+    assert text.endswith("\nexec bash scripts/test.sh\n")
+    assert os.access(SCRIPTS.parent / ".ci" / "run", os.X_OK)
