@@ -6,6 +6,7 @@
 #include "common/interface.h"
 
 #ifdef __CUDACC__
+#include "common/cuda_launch.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
@@ -15,12 +16,6 @@ using Stream = cudaStream_t;
 // The CTA's dynamic shared memory: smem_bytes of launch(), uninitialised. 1024-byte alignment is what the widest
 // swizzle pattern needs. A kernel lays its own struct over it: auto& shared = *reinterpret_cast<Shared*>(smem).
 extern __shared__ __align__(1024) unsigned char smem[];
-
-// Opts the kernel in to smem_bytes of dynamic shared memory (more than 48 KiB must be asked for) and looks up its
-// registers and occupancy. Done once per kernel, device and size, then cached. Throws std::runtime_error with a
-// sentence when the device cannot launch this. Defined in harness/src/cuda_launch.cpp.
-LaunchRecord prepare_launch(const void* kernel, dim3 grid, dim3 block, size_t smem_bytes);
-void check_launch();  // throws on cudaGetLastError()
 
 // Asynchronous. Every argument is converted to the kernel's own parameter type.
 template <typename... Params, typename... Args>

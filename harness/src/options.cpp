@@ -188,7 +188,8 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
               p.kv_lengths = lookup(kv_lengths_names(), "--kv-lengths", length);
               p.inputs = lookup(inputs_names(), "--inputs", input);
               p.seed = uint64_t(seed);
-              o.problems.push_back(p);
+              const auto same = [&](const Problem& other) { return other.label() == p.label(); };
+              if (std::none_of(o.problems.begin(), o.problems.end(), same)) o.problems.push_back(p);
             }
           }
         }

@@ -59,10 +59,10 @@ class Session {
     if (steps_.empty()) throw UsageError("this program has no steps");
     if (options_.command == "count") options_.backend = count_backend();
     backend_ = find_backend();
-    if (options_.command == "bench" && backend_ != "cuda") {
-      std::cerr << "flashsteps: bench times the GPU, and there is none here: " << no_cuda_reason_ << "\n";
-      return options_.backend == "emulator" ? kWrongUse : kSomethingFailed;
-    }
+    if (options_.command == "bench" && options_.backend == "emulator")
+      throw UsageError("bench: times the GPU; the emulator has no timing model");
+    if (options_.command == "bench" && backend_ != "cuda")
+      throw std::runtime_error("bench: there is no GPU to time: " + no_cuda_reason_);
     if (options_.covering) return check_covering();
     if (options_.problems.empty())
       options_.problems = default_problems(backend_ == "cuda" ? BackendKind::kCuda : BackendKind::kEmulator);
@@ -231,8 +231,8 @@ class Session {
       }
       if (list.size() == 1) list.push_back(list.back());
     } else {
-      list.push_back(mode("early", false, true, 1));
-      list.push_back(mode("random", true, false, 1));
+      list.push_back(mode("early", /*race=*/false, /*count=*/true, 1));
+      list.push_back(mode("random", /*race=*/true, /*count=*/false, 1));
     }
     return list;
   }

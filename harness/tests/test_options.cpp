@@ -38,6 +38,10 @@ TEST_CASE("axes multiply") {
   CHECK(o.problems.back().seqlen_kv == 7);
 }
 
+TEST_CASE("the same problem twice is one problem") {
+  CHECK(parse({"check", "--shape", "1,2,3,64", "--shape", "1,2,2,3,3,64", "--full", "--full"}).options.problems.size() == 1);
+}
+
 TEST_CASE("the paper's grid") {
   const Options o = parse({"bench", "--grid", "paper", "--causal", "--full"}).options;
   CHECK(o.problems.size() == 2 * 6 * 2);

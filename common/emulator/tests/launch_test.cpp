@@ -1,0 +1,333 @@
+// Launching: indices, limits, shared memory, early exit, many threads, several host threads.
+#include <set>
+
+#include "common/emulator/tests/support.h"
+
+using namespace flashsteps;
+
+namespace {
+
+__global__ void index_kernel(int* out) {
+  const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  const int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  const int threads = blockDim.x * blockDim.y * blockDim.z;
+  out[block * threads + thread] = int(threadIdx.x * 100 + threadIdx.y * 10 + threadIdx.z) + 1000 * int(blockIdx.x) +
+                                  10000 * int(blockIdx.y) + 100000 * int(blockIdx.z);
+}
+
+__global__ void smem_kernel(float* out) {
+  out[threadIdx.x] = shared_array<float>()[threadIdx.x];
+  __syncthreads();
+  shared_array<float>()[threadIdx.x] = 1.0f;  // must not be seen by the next CTA
+}
+
+__global__ void smem_address_kernel(uint64_t* out) { *out = reinterpret_cast<uint64_t>(smem); }
+
+__global__ void reverse_kernel(int* out) {
+  int* tile = shared_array<int>();
+  const int i = threadIdx.x;
+  for (int round = 0; round < 10; ++round) {
+    tile[i] = i + round;
+    __syncthreads();
+    out[blockIdx.x * blockDim.x + i] = tile[int(blockDim.x) - 1 - i];
+    __syncthreads();
+  }
+}
+
+__global__ void early_return_kernel(int* out, int live) {
+  const int i = threadIdx.x;
+  if (i >= live) return;
+  shared_array<int>()[i] = i;
+  __syncthreads();
+  out[i] = shared_array<int>()[live - 1 - i];
+}
+
+__global__ void return_while_others_wait_kernel(int* out) {
+  // With lanes in order, the first warps wait when the last one leaves.
+  if (threadIdx.x >= 96) return;
+  __syncthreads();
+  out[threadIdx.x] = 1;
+  if (threadIdx.x >= 32) return;
+  __syncthreads();
+  out[threadIdx.x] = 2;
+}
+
+__global__ void big_stack_kernel(int* out) {
+  volatile int local[30000];
+  for (int i = 0; i < 30000; ++i) local[i] = i + int(threadIdx.x);
+  __syncthreads();
+  long sum = 0;
+  for (int i = 0; i < 30000; ++i) sum += local[i];
+  out[threadIdx.x] = int(sum % 1000003);
+}
+
+struct LargeArgument {
+  int values[200];
+};
+__global__ void argument_kernel(LargeArgument large, short small, const int* pointer, double* out) {
+  *out = large.values[199] + small + *pointer;
+}
+
+__global__ void flag_kernel(volatile int* flag, int* out) {
+  // The waiting lanes come first in the default order.
+  if (threadIdx.x < 63) {
+    while (*flag == 0) {
+    }
+    out[threadIdx.x] = *flag;
+  } else {
+    *flag = 7;
+  }
+}
+
+__global__ void atomic_spin_kernel(int* ticket, int* order) {
+  while (atomicAdd(ticket, 0) != 31 - int(threadIdx.x)) {
+  }
+  order[threadIdx.x] = *static_cast<volatile int*>(ticket);
+  atomicAdd(ticket, 1);
+}
+
+__global__ void atomics_kernel(int* counts, float* sum, unsigned* largest) {
+  int* shared_count = shared_array<int>();
+  if (threadIdx.x == 0) *shared_count = 0;
+  __syncthreads();
+  atomicAdd(shared_count, 2);
+  atomicAdd(sum, 0.5f);
+  atomicMax(largest, blockIdx.x * 1000 + threadIdx.x);
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(counts, *shared_count);
+}
+
+__global__ void static_shared_kernel(int* out) {
+  __shared__ int tile[64];
+  tile[threadIdx.x] = int(threadIdx.x + blockIdx.x);
+  __syncthreads();
+  out[blockIdx.x * 64 + threadIdx.x] = tile[63 - threadIdx.x];
+}
+
+__global__ void table_kernel(int* out) {
+  static const int table[4] = {10, 20, 30, 40};
+  out[threadIdx.x] = table[threadIdx.x % 4];
+}
+
+// Two warps hand a value back and forth through barriers 1 and 2.
+__global__ void named_barrier_kernel(int* out) {
+  int* slot = shared_array<int>();
+  const bool producer = threadIdx.x < 32;
+  for (int round = 0; round < 5; ++round) {
+    if (producer) {
+      if (threadIdx.x == 0) *slot = round * 10;
+      emulator::named_barrier(1, 64, false, emulator::Location::current());
+      emulator::named_barrier(2, 64, true, emulator::Location::current());
+    } else {
+      emulator::named_barrier(1, 64, true, emulator::Location::current());
+      out[round * 32 + int(threadIdx.x) - 32] = *slot;
+      emulator::named_barrier(2, 64, false, emulator::Location::current());
+    }
+  }
+}
+
+__global__ void empty_kernel() {}
+
+__global__ void nested_launch_kernel(int*) { launch(empty_kernel, 1, 32, 0, nullptr); }
+
+}  // namespace
+
+TEST_CASE("every thread of every CTA runs once, with its own indices", "[launch]") {
+  fresh_options();
+  const dim3 grid(3, 2, 2), block(4, 3, 2);
+  Buffer<int> out(3 * 2 * 2 * 4 * 3 * 2);
+  launch(index_kernel, grid, block, 0, nullptr, out.get());
+  std::set<int> seen;
+  for (size_t i = 0; i < 288; ++i) seen.insert(out[i]);
+  CHECK(seen.size() == 288);
+  CHECK(out[0] == 0);
+  CHECK(out[287] == 100000 + 10000 + 2000 + 300 + 20 + 1);
+  CHECK(out[1] == 100);
+  CHECK(out[4] == 10);
+}
+
+TEST_CASE("shared memory starts as NaN in every CTA and is aligned", "[launch]") {
+  fresh_options();
+  Buffer<float> out(64);
+  launch(smem_kernel, 3, 64, 256, nullptr, out.get());
+  for (size_t i = 0; i < 64; ++i) CHECK(std::isnan(out[i]));
+  Buffer<uint64_t> address(1);
+  launch(smem_address_kernel, 1, 1, 16, nullptr, address.get());
+  CHECK(address[0] % 1024 == 0);
+}
+
+TEST_CASE("allocations are aligned and start as NaN", "[launch]") {
+  Buffer<float> memory(1000);
+  CHECK(reinterpret_cast<uintptr_t>(memory.get()) % 256 == 0);
+  CHECK(std::isnan(memory[0]));
+  CHECK(std::isnan(memory[999]));
+}
+
+TEST_CASE("__syncthreads separates phases", "[launch]") {
+  fresh_options();
+  for (const unsigned threads : {32u, 64u, 96u, 1024u}) {
+    CAPTURE(threads);
+    Buffer<int> out(threads);
+    launch(reverse_kernel, 1, threads, threads * 4, nullptr, out.get());
+    int wrong = 0;
+    for (size_t i = 0; i < threads; ++i) wrong += out[i] != int(threads - 1 - i) + 9;
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("threads that have returned count as arrived at __syncthreads", "[launch]") {
+  fresh_options();
+  for (const int live : {1, 31, 32, 33, 64, 100}) {
+    CAPTURE(live);
+    Buffer<int> out(128);
+    launch(early_return_kernel, 1, 128, 512, nullptr, out.get(), live);
+    int wrong = 0;
+    for (int i = 0; i < live; ++i) wrong += out[size_t(i)] != live - 1 - i;
+    CHECK(wrong == 0);
+  }
+  Buffer<int> out(128);
+  launch(return_while_others_wait_kernel, 1, 128, 0, nullptr, out.get());
+  CHECK(out[0] == 2);
+  CHECK(out[95] == 1);
+}
+
+TEST_CASE("a thread has room for large local arrays", "[launch]") {
+  fresh_options();
+  Buffer<int> out(64);
+  launch(big_stack_kernel, 1, 64, 0, nullptr, out.get());
+  for (size_t i = 0; i < 64; ++i) CHECK(out[i] == int((30000L * 29999 / 2 + 30000L * long(i)) % 1000003));
+}
+
+TEST_CASE("arguments are converted to the kernel's parameters", "[launch]") {
+  fresh_options();
+  LargeArgument large = {};
+  large.values[199] = 5;
+  Buffer<int> value(1);
+  value[0] = 30;
+  Buffer<double> out(1);
+  launch(argument_kernel, 1, 1, 0, nullptr, large, 200, value.get(), out.get());
+  CHECK(out[0] == 235);
+}
+
+TEST_CASE("spinning on memory lets the others run", "[launch]") {
+  for (const bool shuffle : {false, true}) {
+    fresh_options().shuffle = shuffle;
+    Buffer<int> flag(1);
+    flag[0] = 0;
+    Buffer<int> out(64);
+    launch(flag_kernel, 1, 64, 0, nullptr, flag.get(), out.get());
+    for (size_t i = 0; i < 63; ++i) CHECK(out[i] == 7);
+
+    Buffer<int> ticket(1);
+    ticket[0] = 0;
+    launch(atomic_spin_kernel, 1, 32, 0, nullptr, ticket.get(), out.get());
+    for (size_t i = 0; i < 32; ++i) CHECK(out[i] == 31 - int(i));
+  }
+}
+
+TEST_CASE("atomics add up over threads and CTAs", "[launch]") {
+  fresh_options().host_threads = 4;
+  Buffer<int> counts(1);
+  Buffer<float> sum(1);
+  Buffer<unsigned> largest(1);
+  counts[0] = 0;
+  sum[0] = 0;
+  largest[0] = 0;
+  launch(atomics_kernel, 20, 96, 16, nullptr, counts.get(), sum.get(), largest.get());
+  CHECK(counts[0] == 20 * 96 * 2);
+  CHECK(sum[0] == 20 * 96 * 0.5f);
+  CHECK(largest[0] == 19095);
+  CHECK(emulator::last_counters().atomics == 20 * 96 * 3 + 20);
+}
+
+TEST_CASE("static __shared__ arrays are one per CTA", "[launch]") {
+  fresh_options().host_threads = 3;
+  emulator::options().race_detector = true;
+  Buffer<int> out(64 * 12);
+  launch(static_shared_kernel, 12, 64, 0, nullptr, out.get());
+  int wrong = 0;
+  for (int i = 0; i < 64 * 12; ++i) wrong += out[size_t(i)] != 63 - i % 64 + i / 64;
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("constant tables can be read", "[launch]") {
+  fresh_options();
+  Buffer<int> out(32);
+  launch(table_kernel, 1, 32, 0, nullptr, out.get());
+  CHECK(out[6] == 30);
+}
+
+TEST_CASE("memory of the caller's own can be registered", "[launch]") {
+  fresh_options();
+  std::vector<int> out(288);
+  emulator::register_memory(out.data(), out.size() * sizeof(int));
+  launch(index_kernel, dim3(3, 2, 2), dim3(4, 3, 2), 0, nullptr, out.data());
+  emulator::unregister_memory(out.data());
+  CHECK(out[1] == 100);
+  const auto launch_again = [&] { launch(index_kernel, dim3(3, 2, 2), dim3(4, 3, 2), 0, nullptr, out.data()); };
+  CHECK(report_of(launch_again).bug == emulator::Bug::kGlobalOutOfBounds);
+}
+
+TEST_CASE("named barriers", "[launch]") {
+  emulator::Options& options = fresh_options();
+  options.race_detector = true;
+  Buffer<int> out(5 * 32);
+  launch(named_barrier_kernel, 1, 64, 16, nullptr, out.get());
+  for (size_t i = 0; i < 5 * 32; ++i) CHECK(out[i] == int(i / 32) * 10);
+  CHECK(emulator::last_counters().barriers == 5 * 4);
+}
+
+TEST_CASE("CTAs are spread over host threads", "[launch]") {
+  for (const int host_threads : {0, 1, 2, 7}) {
+    CAPTURE(host_threads);
+    fresh_options().host_threads = host_threads;
+    Buffer<int> out(50 * 64);
+    launch(reverse_kernel, 50, 64, 256, nullptr, out.get());
+    int wrong = 0;
+    for (int i = 0; i < 50 * 64; ++i) wrong += out[size_t(i)] != 63 - i % 64 + 9;
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a recorder records and launches nothing", "[launch]") {
+  fresh_options();
+  Buffer<int> out(288);
+  std::vector<LaunchRecord> records;
+  launch_recorder() = &records;
+  launch(index_kernel, dim3(3, 2, 2), dim3(4, 3, 2), 1000, nullptr, out.get());
+  launch_recorder() = nullptr;
+  REQUIRE(records.size() == 1);
+  CHECK(records[0].grid[0] == 3);
+  CHECK(records[0].grid[2] == 2);
+  CHECK(records[0].block[1] == 3);
+  CHECK(records[0].smem_bytes == 1000);
+  CHECK(records[0].registers == 0);
+  CHECK(out[0] == -1);
+}
+
+TEST_CASE("what CUDA would refuse is refused", "[launch]") {
+  fresh_options();
+  const auto bug_of = [](dim3 grid, dim3 block, size_t smem_bytes) {
+    const emulator::Report report = report_of([&] { launch(empty_kernel, grid, block, smem_bytes, nullptr); });
+    CAPTURE(report.what());
+    CHECK(report.bug == emulator::Bug::kLaunch);
+    return std::string(report.what());
+  };
+  CHECK(contains(bug_of(1, 1025, 0), "1024"));
+  CHECK(contains(bug_of(1, dim3(32, 33), 0), "1024"));
+  CHECK(contains(bug_of(1, 0, 0), "empty"));
+  CHECK(contains(bug_of(0, 32, 0), "empty"));
+  CHECK(contains(bug_of(dim3(1, 65536), 32, 0), "65535"));
+  CHECK(contains(bug_of(dim3(1, 1, 65536), 32, 0), "65535"));
+  CHECK(contains(bug_of(dim3(0x80000000u), 32, 0), "2147483647"));
+  CHECK(contains(bug_of(1, 32, 232449), "232448"));
+  CHECK_NOTHROW(launch(empty_kernel, 1, 32, 232448, nullptr));
+  CHECK_NOTHROW(launch(empty_kernel, 1, 1024, 0, nullptr));
+}
+
+TEST_CASE("a kernel cannot launch a kernel", "[launch]") {
+  fresh_options();
+  Buffer<int> out(1);
+  const emulator::Report report = report_of([&] { launch(nested_launch_kernel, 1, 1, 0, nullptr, out.get()); });
+  CHECK(report.bug == emulator::Bug::kLaunch);
+}

@@ -1,0 +1,28 @@
+// CUDA_CHECK(call): the one way that the harness checks the CUDA runtime.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <string>
+
+#include "harness/src/backend.h"
+
+namespace flashsteps {
+
+// "cudaErrorIllegalAddress (an illegal memory access was encountered)"
+inline std::string describe_error(cudaError_t error) {
+  return std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")";
+}
+
+inline void check_cuda(cudaError_t error, const char* expression, const char* file, int line) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // the runtime remembers the error, and the next check_launch() would blame a launch for it
+  const char* const slash = std::strrchr(file, '/');
+  throw DeviceError(describe_error(error) + " from " + expression + ", " + (slash ? slash + 1 : file) + ":" +
+                    std::to_string(line));
+}
+
+}  // namespace flashsteps
+
+#define CUDA_CHECK(expression) ::flashsteps::check_cuda((expression), #expression, __FILE__, __LINE__)

@@ -1,0 +1,23 @@
+# flashsteps_add_test(<name> <source>...): a Catch2 test program, registered with CTest under its own name.
+# Works with Catch2 3.x (which has a library with main) and 2.13 (header only: main is compiled once, for all).
+
+include_guard(GLOBAL)
+find_package(Catch2 REQUIRED)
+
+if(NOT TARGET Catch2::Catch2WithMain)
+  add_library(flashsteps_catch_main STATIC ${CMAKE_CURRENT_LIST_DIR}/catch_main.cpp)
+  target_compile_features(flashsteps_catch_main PUBLIC cxx_std_20)
+  target_link_libraries(flashsteps_catch_main PUBLIC Catch2::Catch2)
+endif()
+
+function(flashsteps_add_test name)
+  add_executable(${name} ${ARGN})
+  target_compile_features(${name} PRIVATE cxx_std_20)
+  target_compile_options(${name} PRIVATE -Wall -Wextra)
+  if(TARGET Catch2::Catch2WithMain)
+    target_link_libraries(${name} PRIVATE Catch2::Catch2WithMain)
+  else()
+    target_link_libraries(${name} PRIVATE flashsteps_catch_main)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+endfunction()
