@@ -1,4 +1,5 @@
-// The part of launch() that needs no nvcc. Apart, so that the host compiler can build harness/src/cuda_launch.cpp.
+// The part of launch() that the host compiler builds: harness/src/cuda_launch.cpp. Kernels include
+// common/launch.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,11 +9,11 @@
 namespace flashsteps {
 inline namespace on_cuda {
 
-// Opts the kernel in to smem_bytes of dynamic shared memory (more than 48 KiB must be asked for) and looks up its
-// registers and occupancy. Done once per kernel, device and size, then cached. Throws std::runtime_error with a
-// sentence when the device cannot launch this. Defined in harness/src/cuda_launch.cpp.
+// Opts the kernel in to smem_bytes of dynamic shared memory (more than 48 KiB must be asked for) and looks up
+// its registers and occupancy. Done once per kernel, device and size, then cached. Throws std::runtime_error
+// with a sentence when the device cannot launch this.
 LaunchRecord prepare_launch(const void* kernel, dim3 grid, dim3 block, size_t smem_bytes);
-void check_launch();  // throws on cudaGetLastError()
+void check_launch();  // throws DeviceError when the launch just made, or a kernel before it, has failed
 
 }  // namespace on_cuda
 }  // namespace flashsteps

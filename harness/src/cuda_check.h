@@ -17,7 +17,7 @@ inline std::string describe_error(cudaError_t error) {
 
 inline void check_cuda(cudaError_t error, const char* expression, const char* file, int line) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // the runtime remembers the error, and the next check_launch() would blame a launch for it
+  cudaGetLastError();  // takes it off the record: the next check_launch() must not find it
   const char* const slash = std::strrchr(file, '/');
   throw DeviceError(describe_error(error) + " from " + expression + ", " + (slash ? slash + 1 : file) + ":" +
                     std::to_string(line));

@@ -41,7 +41,7 @@ std::string size_text(size_t bytes) {
   return bytes % 1024 == 0 ? std::to_string(bytes / 1024) + " KiB" : std::to_string(bytes) + " bytes";
 }
 
-// CUDA Programming Guide, "Technical Specifications per Compute Capability": the same for all that we support.
+// Limits that all compute capabilities share: CUDA Programming Guide, "Technical Specifications".
 void check_extent(const char* what, unsigned extent, unsigned limit) {
   if (extent == 0) refuse(std::string(what) + " is 0: the launch would be empty");
   if (extent > limit)
@@ -74,7 +74,8 @@ cudaFuncAttributes kernel_attributes(int device, const void* kernel) {
   const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
     cudaGetLastError();  // as in check_cuda()
-    refuse("this build has no code for sm_" + std::to_string(attribute(cudaDevAttrComputeCapabilityMajor, device)) +
+    refuse("this build has no code for sm_" +
+           std::to_string(attribute(cudaDevAttrComputeCapabilityMajor, device)) +
            std::to_string(attribute(cudaDevAttrComputeCapabilityMinor, device)) + " (it was built for " +
            FLASHSTEPS_ARCHITECTURES + ")");
   }
@@ -86,16 +87,17 @@ LaunchRecord look_up(int device, const void* kernel, dim3 block, size_t smem_byt
   const cudaFuncAttributes attributes = kernel_attributes(device, kernel);
   const int threads = int(block.x * block.y * block.z);
   if (threads > attributes.maxThreadsPerBlock)
-    refuse("has " + std::to_string(threads) + " threads per CTA, the kernel's " + std::to_string(attributes.numRegs) +
-           " registers per thread or its launch bounds allow " + std::to_string(attributes.maxThreadsPerBlock));
+    refuse("has " + std::to_string(threads) + " threads per CTA, the kernel's " +
+           std::to_string(attributes.numRegs) + " registers per thread or its launch bounds allow " +
+           std::to_string(attributes.maxThreadsPerBlock));
 
   const size_t needed = smem_bytes + attributes.sharedSizeBytes;
   const size_t allowed = size_t(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   if (needed > allowed)
     refuse("needs " + size_text(needed) + " of shared memory per CTA, " + device_name(device) + " allows " +
            size_text(allowed));
-  // The opt-in belongs to the kernel and not to the launch. It is only ever raised (from CUDA's default of 48 KiB),
-  // or a small launch would take it away from a larger one that is in the cache already.
+  // The opt-in belongs to the kernel and not to the launch. It is only ever raised (from CUDA's default of 48
+  // KiB), or a small launch would take it away from a larger one that is in the cache already.
   if (smem_bytes > size_t(attributes.maxDynamicSharedSizeBytes))
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(smem_bytes)));
 
@@ -140,7 +142,7 @@ LaunchRecord prepare_launch(const void* kernel, dim3 grid, dim3 block, size_t sm
 
 void check_launch() {
   const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) throw std::runtime_error("the launch failed: " + describe_error(error));
+  if (error != cudaSuccess) throw DeviceError("a launch failed: " + describe_error(error));
 }
 
 }  // namespace on_cuda

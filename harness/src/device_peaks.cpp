@@ -12,13 +12,12 @@ struct TensorRate {
   double flop_per_clock_per_sm;
 };
 
-// Each value is a published figure divided by SMs and clock: TFLOPS = SMs * rate * GHz / 1000. "Dense" figures; where
-// a source gives them with sparsity only, half of that. Where the same silicon is sold with FP32 accumulation at half
-// rate (GeForce, A10G), the card decides and not the compute capability.
-// Left out because its sources disagree: L40 (datasheet 181, NVIDIA's Ada whitepaper twice that).
-// Left out because its tensor cores are throttled by an amount that no source gives per clock: H20.
+// Each value is a published figure divided by SMs and clock: TFLOPS = SMs * rate * GHz / 1000. "Dense"
+// figures; where a source gives them with sparsity only, half of that. Where the same silicon is sold with
+// FP32 accumulation at half rate (GeForce, A10G), the card decides and not the compute capability. Left out:
+// L40, whose published figures disagree (181 and 362), and H20, whose tensor cores are throttled.
 constexpr TensorRate kTensorRates[] = {
-    // NVIDIA A100 whitepaper, table "Comparison of NVIDIA Data Center GPUs": 312 = 108 * 2048 * 1.410.
+    // NVIDIA A100 whitepaper: 312 = 108 * 2048 * 1.410.
     {80, "A100", 2048},
     {80, "A800", 2048},  // an A100 with a slower NVLink
     {80, "A30", 2048},   // A30 datasheet: 165 = 56 * 2048 * 1.440
@@ -28,13 +27,8 @@ constexpr TensorRate kTensorRates[] = {
     {86, "A40", 1024},         // 149.7 = 84 * 1024 * 1.740
     {86, "GeForce RTX", 512},  // RTX 3090: 71 = 82 * 512 * 1.695
     // Datasheets:
-    {86, "RTX A5000", 1024},  // 222.2 sparse = 2 * 64 * 1024 * 1.695
-    {86, "RTX A4500", 1024},  // 189.2 sparse = 2 * 56 * 1024 * 1.650
-    {86, "RTX A4000", 1024},  // 153.4 sparse = 2 * 48 * 1024 * 1.560
-    {86, "A16", 1024},        // 17.9 per GPU = 10 * 1024 * 1.755
     {86, "A10", 1024},        // 125 = 72 * 1024 * 1.695
     {86, "A10G", 512},        // 70 = 80 * 512 * 1.710 (AWS's datasheet of it)
-    {86, "A2", 1024},         // 18 = 10 * 1024 * 1.770
 
     // NVIDIA Ada whitepaper v2, appendix, "Peak FP16 Tensor TFLOPS with FP32 Accumulate":
     {89, "RTX 6000 Ada", 1024},  // 364.2 = 142 * 1024 * 2.505
@@ -49,7 +43,7 @@ constexpr TensorRate kTensorRates[] = {
     {90, "GH200", 4096},  // datasheet: 990, likewise
     {90, "H800", 4096},   // an H100 with less FP64 and a slower NVLink
 
-    // NVIDIA Blackwell datasheet: 2.25 PFLOPS = 148 * 8192 * 1.855 (HGX B200); 2.5 PFLOPS at 2.062 GHz (GB200).
+    // NVIDIA Blackwell datasheet: 2250 = 148 * 8192 * 1.855 (HGX B200); 2500 at 2.062 GHz (GB200).
     {100, "B200", 8192},
     {100, "GB200", 8192},
 
@@ -75,11 +69,12 @@ int fp32_lanes(int compute_capability) {
 
 bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
-// "A10" is in "NVIDIA A10" and in "NVIDIA A10-24Q", but neither in "NVIDIA A100-SXM4-40GB" nor in "NVIDIA A10G".
+// "A10" is in "NVIDIA A10" and in "NVIDIA A10-24Q", but not in "NVIDIA A100-SXM4-40GB" or "NVIDIA A10G".
 bool has_words(std::string_view name, std::string_view words) {
   for (size_t at = name.find(words); at != std::string_view::npos; at = name.find(words, at + 1)) {
     const size_t end = at + words.size();
-    if ((at == 0 || !is_word_character(name[at - 1])) && (end == name.size() || !is_word_character(name[end])))
+    if ((at == 0 || !is_word_character(name[at - 1])) &&
+        (end == name.size() || !is_word_character(name[end])))
       return true;
   }
   return false;

@@ -119,7 +119,9 @@ std::string describe(const Scan& s, const Workload& w, const Outputs& outputs) {
     const bool sees_none = p.visible_keys(s.first_lse.i, w.kv_lengths()[s.first_lse.b]) == 0;
     uint16_t low;
     std::memcpy(&low, &lse, 2);
-    const std::string what = low == kPoison && std::isnan(lse) ? "was never written" : "is " + format("%g", lse);
+    const std::string what = low == kPoison && std::isnan(lse) ? "was never written"
+                             : std::isnan(lse)                    ? "is NaN"
+                                                                  : "is " + format("%g", lse);
     line(std::to_string(s.lse_bad) + " lse value(s) are wrong in kind, the first " + what + " at " +
          place(p, s.first_lse) + (sees_none ? ": the row sees no key, so it must be -inf" : ": it must be finite"));
   }

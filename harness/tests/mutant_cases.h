@@ -1,7 +1,7 @@
 // The mutants' problems and the messages that must name what is wrong, for both backends.
 #pragma once
 
-#include "catch.h"
+#include "harness/tests/catch.h"
 
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
 // The covering sample covers: counted here from the axes themselves, not by the code that built it.
-#include "catch.h"
+#include "harness/tests/catch.h"
 
 #include <set>
 

@@ -1,5 +1,5 @@
 // 16-bit conversions on the host, against arithmetic in double.
-#include "catch.h"
+#include "harness/tests/catch.h"
 
 #include <cmath>
 #include <limits>

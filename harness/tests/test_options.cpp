@@ -1,5 +1,5 @@
 // The command line: what it means, and what it refuses in one line.
-#include "catch.h"
+#include "harness/tests/catch.h"
 
 #include <unistd.h>
 

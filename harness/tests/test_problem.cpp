@@ -1,5 +1,5 @@
 // Shapes, names, FLOPs and where rows lie in memory.
-#include "catch.h"
+#include "harness/tests/catch.h"
 
 #include <set>
 

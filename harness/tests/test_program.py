@@ -35,6 +35,13 @@ def statuses(path: Path) -> dict[str, str]:
     return {step["step"]: step["status"] for step in data["runs"][0]["steps"]}
 
 
+def has_gpu() -> bool:
+    return run(FLASHSTEPS, "info", "--backend", "cuda").returncode == 0
+
+
+needs_gpu = pytest.mark.skipif(not FLASHSTEPS.exists() or not has_gpu(), reason="needs a GPU and a CUDA build")
+
+
 def check_file(path: Path) -> None:
     assert results.check(results.read(path)) == [], "the program wrote a file that its own checker refuses"
 
@@ -94,6 +101,39 @@ def test_hanging_crashing_and_wrong_steps_each_cost_only_themselves(tmp_path: Pa
     check_file(out)
     data = json.loads(out.read_text())
     assert data["complete"] is True
+
+
+@needs_gpu
+def test_on_a_gpu_each_failure_costs_only_itself(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    done = run(FIXTURES, "run", "--backend", "cuda", "--shape", "1,2,200,64", "--timeout", "10", "--json", str(out))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert statuses(out) == {
+        "fixture_abort": "crash",
+        "fixture_crash": "crash",
+        "fixture_hang": "timeout",
+        "fixture_late_crash": "crash",  # right when validated; it fails while being timed
+        "fixture_late_hang": "timeout",
+        "fixture_wrong": "fail",
+        "v01_scalar": "pass",
+        "v02_smem_tiles": "pass",
+    }
+    check_file(out)
+    timed = [s["step"] for s in json.loads(out.read_text())["runs"][0]["steps"] if "timing" in s]
+    assert timed == ["v01_scalar", "v02_smem_tiles"]
+    assert "illegal memory access" in done.stdout
+
+
+@needs_gpu
+def test_on_a_gpu_all_steps_pass_the_covering_sample_and_are_timed(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    assert run(FLASHSTEPS, "check", "--backend", "cuda", "--json", str(out)).returncode == 0
+    check_file(out)
+    assert run(FLASHSTEPS, "bench", "--backend", "cuda", "--shape", "1,4,500,64", "--json", str(out)).returncode == 0
+    check_file(out)
+    for step in json.loads(out.read_text())["runs"][0]["steps"]:
+        assert step["timing"]["tflops"] > 0 and step["timing"]["samples"] >= 7
+        assert step["validation"].get("compared_with_v01") is (None if step["step"] == "v01_scalar" else True)
 
 
 def test_a_killed_run_leaves_a_valid_file_and_no_worker(tmp_path: Path) -> None:

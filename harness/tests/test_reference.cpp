@@ -1,5 +1,5 @@
 // The reference against attention written down naively, and the choice of rows.
-#include "catch.h"
+#include "harness/tests/catch.h"
 
 #include <cmath>
 #include <map>

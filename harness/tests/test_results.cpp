@@ -1,5 +1,5 @@
 // The results file is whole at every moment, and NaN never reaches it as a number.
-#include "catch.h"
+#include "harness/tests/catch.h"
 
 #include <stdlib.h>
 #include <unistd.h>

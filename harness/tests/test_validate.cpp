@@ -1,5 +1,5 @@
 // The judge, on outputs made by hand: what is right passes, and each thing that can be wrong is named.
-#include "catch.h"
+#include "harness/tests/catch.h"
 
 #include <cstring>
 #include <limits>

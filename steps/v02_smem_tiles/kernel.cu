@@ -183,7 +183,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-                                    .title = "K and V tiles in shared memory, register-blocked FP32",
-                                    .removes = "global memory traffic: a tile is read once per 64 rows",
-                                    .supports_fp32 = true,
-                                });
+    .title = "K and V tiles in shared memory, register-blocked FP32",
+    .removes = "global memory traffic: a tile is read once per 64 rows",
+    .supports_fp32 = true,
+});

@@ -1,0 +1,199 @@
+// A CUDA device as a place where steps run: the first one that CUDA_VISIBLE_DEVICES leaves.
+#include <cstdio>
+#include <cstdlib>
+
+#include "harness/src/cuda_check.h"
+#include "harness/src/cuda_libraries.h"
+#include "harness/src/cuda_timer.h"
+#include "harness/src/device_peaks.h"
+
+namespace flashsteps {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kDevice = 0;
+constexpr int kOldestComputeCapability = 80;
+constexpr int kMatmulSize = 8192;
+
+// CUDA writes 13000 for 13.0.
+std::string cuda_version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string gibibytes(size_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f GiB", double(bytes) / double(1 << 30));
+  return text;
+}
+
+cudaDeviceProp device_properties() {
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, kDevice));
+  return properties;
+}
+
+int compute_capability(const cudaDeviceProp& properties) { return 10 * properties.major + properties.minor; }
+
+class Stream {
+ public:
+  // Non-blocking: unlike others, it does not wait for work on the legacy default stream, nor that for it.
+  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend() : properties_(device_properties()), nvml_(kDevice) {}
+
+  BackendKind kind() const override { return BackendKind::kCuda; }
+
+  void* allocate(size_t bytes) override {
+    void* device = nullptr;
+    const cudaError_t error = cudaMalloc(&device, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // as in check_cuda()
+      throw std::runtime_error("not enough memory on " + std::string(properties_.name) + " for " +
+                               gibibytes(bytes) + ": " + gibibytes(free_memory()) + " are free");
+    }
+    CUDA_CHECK(error);
+    return device;
+  }
+
+  // Unchecked: destructors call it, and a device that was lost has no memory left to give back.
+  void release(void* device) override { cudaFree(device); }
+
+  // On the stream, not with cudaMemcpy(): its copies are on another stream and may end after it has returned.
+  void upload(void* device, const void* host, size_t bytes) override {
+    copy(device, host, bytes, cudaMemcpyHostToDevice);
+  }
+  void download(void* host, const void* device, size_t bytes) override {
+    copy(host, device, bytes, cudaMemcpyDeviceToHost);
+  }
+
+  size_t free_memory() const override {
+    size_t free_bytes = 0, total_bytes = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    return free_bytes;
+  }
+
+  std::string refusal(const Step& step, const AttentionCall& call) override {
+    if (std::string reason = flashsteps::refusal(step, call); !reason.empty()) return reason;
+    try {
+      describe(step, call);
+    } catch (const DeviceError&) {
+      throw;  // the device is broken, which says nothing about the step
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  void run(const Step& step, const AttentionCall& call) override {
+    step.run(call, stream_);
+    const cudaError_t error = cudaStreamSynchronize(stream_);
+    if (error != cudaSuccess) throw DeviceError(describe_error(error));
+  }
+
+  std::unique_ptr<Timer> make_timer(const Step& step, const AttentionCall& call) override {
+    const cudaStream_t stream = stream_;
+    return make_cuda_timer(
+        stream, [step, call, stream] { step.run(call, stream); }, /*may_capture=*/true);
+  }
+
+  std::unique_ptr<Timer> make_matmul_timer(double& flops) override {
+    auto matmul = make_cublas_matmul(kMatmulSize, stream_);
+    if (!matmul) return nullptr;
+    flops = 2.0 * kMatmulSize * kMatmulSize * kMatmulSize;
+    // cuBLAS would need a workspace of its own under capture, and one product is long enough without.
+    return make_cuda_timer(stream_, std::move(matmul), /*may_capture=*/false);
+  }
+
+  int sm_clock_mhz() override { return nvml_.sm_clock_mhz(); }
+
+  json device() const override {
+    int runtime = 0;
+    CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+    return {
+        {"name", properties_.name},
+        {"compute_capability", std::to_string(properties_.major) + "." + std::to_string(properties_.minor)},
+        {"sm_count", properties_.multiProcessorCount},
+        {"l2_bytes", properties_.l2CacheSize},
+        {"memory_bytes", properties_.totalGlobalMem},
+        {"smem_optin_bytes", properties_.sharedMemPerBlockOptin},
+        {"max_sm_clock_mhz", max_sm_clock_mhz()},
+        {"driver", driver_version()},
+        {"cuda_runtime", cuda_version_text(runtime)}};
+  }
+
+  double peak_tflops(DType dtype) const override {
+    return flashsteps::peak_tflops(properties_.name, compute_capability(properties_),
+                                   properties_.multiProcessorCount, max_sm_clock_mhz(), dtype);
+  }
+
+ private:
+  void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, direction, stream_));
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+  }
+
+  // CUDA knows the advertised boost clock only, which many cards exceed.
+  int max_sm_clock_mhz() const {
+    if (const int mhz = nvml_.max_sm_clock_mhz(); mhz != 0) return mhz;
+    int khz = 0;
+    CUDA_CHECK(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, kDevice));
+    return khz / 1000;
+  }
+
+  std::string driver_version() const {
+    if (std::string version = nvml_.driver_version(); !version.empty()) return version;
+    int version = 0;
+    CUDA_CHECK(cudaDriverGetVersion(&version));
+    return "unknown, for CUDA " + cuda_version_text(version);
+  }
+
+  cudaDeviceProp properties_;
+  Stream stream_;
+  Nvml nvml_;
+};
+
+// Why there is no device that this program can use; empty when there is one.
+std::string missing_device() {
+  int driver = 0, runtime = 0, devices = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "no NVIDIA driver";
+  cudaRuntimeGetVersion(&runtime);
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaErrorInsufficientDriver)
+    return "the NVIDIA driver is too old: it supports CUDA " + cuda_version_text(driver) +
+           ", this program needs " + cuda_version_text(runtime);
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && devices == 0)) {
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return visible ? "no NVIDIA GPU among CUDA_VISIBLE_DEVICES=" + std::string(visible) : "no NVIDIA GPU";
+  }
+  if (error != cudaSuccess) return describe_error(error);
+  const cudaDeviceProp properties = device_properties();
+  if (compute_capability(properties) < kOldestComputeCapability)
+    return std::string(properties.name) + " is sm_" + std::to_string(compute_capability(properties)) +
+           ", which is too old: FlashSteps needs sm_80 (Ampere) or newer";
+  return "";
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(std::string& why) {
+  try {
+    why = missing_device();
+    if (why.empty()) return std::make_unique<CudaBackend>();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  return nullptr;
+}
+
+}  // namespace flashsteps

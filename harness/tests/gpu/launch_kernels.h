@@ -1,0 +1,16 @@
+// Small kernels for the tests of launching and timing. As steps, so that a Backend can run them; what they
+// read of the call is said at each.
+#pragma once
+
+#include "common/interface.h"
+
+namespace flashsteps {
+
+const void* spin_kernel();    // for prepare_launch(); takes dynamic shared memory of any size
+const void* narrow_kernel();  // its launch bounds allow 64 threads per CTA
+
+extern const Step kSpin;          // one CTA is busy for 1000 * seqlen_q clocks
+extern const Step kSharedMemory;  // seqlen_kv bytes of dynamic shared memory set to 1, their sum to lse[0]
+extern const Step kGrid;          // grid (1, num_heads_q, batch), does nothing
+
+}  // namespace flashsteps

@@ -1,0 +1,221 @@
+// Launching, refusing, memory and timing on a real device.
+#include "harness/tests/catch.h"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <thread>
+
+#include "common/cuda_launch.h"
+#include "harness/src/backend.h"
+#include "harness/tests/gpu/launch_kernels.h"
+
+using namespace flashsteps;
+
+namespace {
+
+Backend& device() {
+  static std::string why;
+  static const std::unique_ptr<Backend> backend = make_cuda_backend(why);
+  INFO(why);
+  REQUIRE(backend != nullptr);
+  return *backend;
+}
+
+int smem_limit() { return device().device().at("smem_optin_bytes"); }
+
+AttentionCall call_with(int batch, int heads, int seqlen_q, int seqlen_kv, float* lse = nullptr) {
+  AttentionCall call{};
+  call.dtype = DType::kFp16;
+  call.head_dim = 64;
+  call.batch = batch;
+  call.num_heads_q = heads;
+  call.seqlen_q = seqlen_q;
+  call.seqlen_kv = seqlen_kv;
+  call.lse = lse;
+  return call;
+}
+
+AttentionCall spin_call(int kiloclocks) { return call_with(1, 1, kiloclocks, 1); }
+
+// What it says when it throws; empty when it does not.
+std::string sentence(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+float sum_of_shared_memory(int bytes) {
+  float sum = -1;
+  float* const lse = static_cast<float*>(device().allocate(sizeof(float)));
+  device().run(kSharedMemory, call_with(1, 1, 1, bytes, lse));
+  device().download(&sum, lse, sizeof(float));
+  device().release(lse);
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("prepare_launch reports the kernel's resources and the launch's shape") {
+  device();
+  const LaunchRecord record = prepare_launch(spin_kernel(), dim3(5, 6, 7), dim3(128, 2), 1000);
+  CHECK(record.grid[0] == 5);
+  CHECK(record.grid[1] == 6);
+  CHECK(record.grid[2] == 7);
+  CHECK(record.block[0] == 128);
+  CHECK(record.block[1] == 2);
+  CHECK(record.block[2] == 1);
+  CHECK(record.smem_bytes == 1000);
+  CHECK(record.registers > 0);
+  CHECK(record.spill_bytes == 0);
+  CHECK(record.ctas_per_sm >= 4);
+  // All of an SM's shared memory: one CTA. Block size and shared memory are part of what is remembered.
+  CHECK(prepare_launch(spin_kernel(), dim3(1), dim3(128, 2), size_t(smem_limit())).ctas_per_sm == 1);
+  CHECK(prepare_launch(spin_kernel(), dim3(1), dim3(128, 2), 1000).ctas_per_sm == record.ctas_per_sm);
+}
+
+TEST_CASE("prepare_launch costs next to nothing once it knows the kernel") {
+  device();
+  prepare_launch(spin_kernel(), dim3(1), dim3(32), 0);
+  constexpr int kCalls = 100000;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kCalls; ++i) prepare_launch(spin_kernel(), dim3(unsigned(i + 1)), dim3(32), 0);
+  const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
+  INFO(spent.count() / kCalls << " ns per call");
+  CHECK(spent.count() / kCalls < 1000);
+}
+
+TEST_CASE("prepare_launch may be called from several threads") {
+  device();
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(8, 0);
+  for (size_t t = 0; t < wrong.size(); ++t) {
+    threads.emplace_back([t, &wrong] {
+      for (size_t i = 0; i < 1000; ++i) {
+        const size_t bytes = 16 * (i + t);
+        const LaunchRecord record = prepare_launch(spin_kernel(), dim3(1), dim3(64), bytes);
+        wrong[t] += record.smem_bytes != bytes || record.ctas_per_sm < 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const int count : wrong) CHECK(count == 0);
+}
+
+TEST_CASE("a launch may use all of the shared memory, also after a smaller one of the same kernel") {
+  for (const int bytes : {smem_limit(), 60000, 1000, smem_limit()})
+    CHECK(sum_of_shared_memory(bytes) == float(bytes));
+}
+
+TEST_CASE("what cannot be launched is refused with the limit") {
+  const std::string name = device().device().at("name");
+  const int limit = smem_limit();
+  const auto prepare = [](const void* kernel, dim3 grid, dim3 block, size_t smem_bytes) {
+    return sentence([=] { prepare_launch(kernel, grid, block, smem_bytes); });
+  };
+  CHECK(prepare(spin_kernel(), dim3(1, 70000), dim3(32), 0) == "grid.y is 70000, the limit is 65535");
+  CHECK(prepare(spin_kernel(), dim3(1, 1, 65536), dim3(32), 0) == "grid.z is 65536, the limit is 65535");
+  CHECK(prepare(spin_kernel(), dim3(0), dim3(32), 0) == "grid.x is 0: the launch would be empty");
+  CHECK(prepare(spin_kernel(), dim3(1), dim3(2048), 0) == "block.x is 2048, the limit is 1024");
+  CHECK(prepare(spin_kernel(), dim3(1), dim3(32), size_t(limit) + 1024) ==
+        "needs " + std::to_string(limit / 1024 + 1) + " KiB of shared memory per CTA, " + name + " allows " +
+            std::to_string(limit / 1024) + " KiB");
+  CHECK(contains(prepare(spin_kernel(), dim3(1), dim3(32), size_t(limit) + 1),
+                 std::to_string(limit + 1) + " bytes"));
+  CHECK(contains(prepare(spin_kernel(), dim3(1), dim3(1024, 2), 0), "has 2048 threads per CTA"));
+  const std::string narrow = prepare(narrow_kernel(), dim3(1), dim3(128), 0);
+  INFO(narrow);
+  CHECK(contains(narrow, "has 128 threads per CTA"));
+  CHECK(contains(narrow, "allow 64"));
+}
+
+TEST_CASE("refusal() says what launching would, and leaves the device usable") {
+  CHECK(device().refusal(kGrid, call_with(1, 8, 1, 1)) == "");
+  CHECK(device().refusal(kGrid, call_with(70000, 8, 1, 1)) == "grid.z is 70000, the limit is 65535");
+  CHECK(contains(device().refusal(kSharedMemory, call_with(1, 1, 1, smem_limit() + 1)),
+                 "of shared memory per CTA"));
+  AttentionCall fp32 = call_with(1, 1, 1, 1);
+  fp32.dtype = DType::kFp32;
+  CHECK(device().refusal(kGrid, fp32) == "supports fp16 and bf16, not fp32");
+  CHECK(sentence([] { device().run(kGrid, call_with(1, 8, 1, 1)); }) == "");
+}
+
+TEST_CASE("too much memory is refused with size and what is free, and leaves the device usable") {
+  const std::string refused = sentence([] { device().allocate(size_t(1) << 50); });
+  INFO(refused);
+  CHECK(contains(refused, "1048576.00 GiB"));
+  CHECK(contains(refused, "are free"));
+  CHECK(sentence([] { device().run(kGrid, call_with(1, 8, 1, 1)); }) == "");
+}
+
+TEST_CASE("what was uploaded comes back") {
+  std::vector<uint32_t> sent(size_t(10) << 20), received(sent.size());
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = uint32_t(i) * 2654435761u;
+  const size_t bytes = sent.size() * sizeof(uint32_t);
+  void* const memory = device().allocate(bytes);
+  CHECK(reinterpret_cast<uintptr_t>(memory) % 256 == 0);
+  device().upload(memory, sent.data(), bytes);
+  device().download(received.data(), memory, bytes);
+  device().release(memory);
+  CHECK(sent == received);
+}
+
+TEST_CASE("a timer's sample follows the kernel's length") {
+  const auto tiny = device().make_timer(kSpin, spin_call(20));
+  CHECK(tiny->method().at("graph") == true);
+  CHECK(tiny->method().at("launches_per_sample") > 50);
+  const auto one = device().make_timer(kSpin, spin_call(2000));
+  const auto two = device().make_timer(kSpin, spin_call(4000));
+  CHECK(one->method().at("graph") == false);
+  CHECK(two->method().at("launches_per_sample") >= 1);
+  for (int round = 0; round < 3; ++round) {
+    const double tiny_ms = tiny->sample(), one_ms = one->sample(), two_ms = two->sample();
+    INFO(tiny_ms << " ms, " << one_ms << " ms, " << two_ms << " ms");
+    CHECK(tiny_ms > 0);
+    CHECK(one_ms > 20 * tiny_ms);
+    CHECK(two_ms > 1.7 * one_ms);
+    CHECK(two_ms < 2.3 * one_ms);
+  }
+}
+
+TEST_CASE("a launch that takes longer than a sample is timed alone") {
+  const auto timer = device().make_timer(kSpin, spin_call(50000));
+  CHECK(timer->method().at("launches_per_sample") == 1);
+  CHECK(timer->sample() > 5);
+}
+
+TEST_CASE("the matrix product, where there is cuBLAS, stays below the card's peak") {
+  double flops = 0;
+  const auto timer = device().make_matmul_timer(flops);
+  if (timer == nullptr) {
+    WARN("no cuBLAS here");
+    return;
+  }
+  CHECK(flops == 2.0 * 8192 * 8192 * 8192);
+  CHECK(timer->method().at("graph") == false);
+  const double tflops = flops / (timer->sample() * 1e9), peak = device().peak_tflops(DType::kBf16);
+  INFO(tflops << " TFLOPS, peak " << peak);
+  CHECK(tflops > 1);
+  if (peak > 0) CHECK(tflops < peak);
+}
+
+TEST_CASE("the device describes itself") {
+  const nlohmann::json facts = device().device();
+  for (const char* key : {"name", "compute_capability", "driver", "cuda_runtime"})
+    CHECK(facts.at(key).is_string());
+  for (const char* key : {"sm_count", "l2_bytes", "memory_bytes", "smem_optin_bytes", "max_sm_clock_mhz"}) {
+    INFO(key);
+    CHECK(facts.at(key) > 0);
+  }
+  CHECK(facts.size() == 9);
+  CHECK(device().free_memory() > 0);
+  CHECK(device().sm_clock_mhz() <= facts.at("max_sm_clock_mhz").get<int>());
+  CHECK(device().counters().is_null());
+}
