@@ -11,6 +11,7 @@
 #include "common/emulator/device.h"
 #include "common/emulator/emulator.h"
 #include "common/emulator/fiber.h"
+#include "common/emulator/memory.h"
 
 namespace emulator {
 
@@ -19,7 +20,8 @@ constexpr int kMaxThreads = 1024;
 constexpr int kMaxWarps = kMaxThreads / kWarpSize;
 constexpr int kNumBarriers = 16;
 constexpr size_t kMaxSmemBytes = 232448;  // 227 KiB, as on sm_90
-constexpr size_t kSmemGuardBytes = 1 << 20;  // inaccessible on both sides, so that a wild index is still named as one
+constexpr size_t kSmemGuardBytes =
+    1 << 20;  // inaccessible on both sides, so that a wild index is still named as one
 
 enum class State : uint8_t {
   kReady,       // running, or could run
@@ -44,6 +46,8 @@ struct Fiber {
   void* args;       // of a collective
   Execute execute;  // of a collective
   int barrier_id;
+
+  unsigned polls;  // see poll()
 };
 
 // Bit i of every mask stands for lane i.
@@ -58,9 +62,10 @@ struct Warp {
 };
 
 struct Barrier {
-  int arrived;  // threads, in the current round
-  int count;    // that complete the round; kEveryone: all that have not exited
-  Location at;  // of the round's first arrival
+  int arrived;     // threads, in the current round
+  int count;       // that complete the round; kEveryone: all that have not exited
+  unsigned warps;  // that took part
+  Location at;     // of the round's first arrival
 };
 constexpr int kEveryone = -1;
 
@@ -101,7 +106,7 @@ struct Launch {
   uint64_t num_ctas() const { return uint64_t(grid.x) * grid.y * grid.z; }
 };
 
-// A CTA and the resources of the host thread that runs it, which are kept from CTA to CTA and launch to launch.
+// A CTA, and what the host thread that runs it keeps from CTA to CTA and from launch to launch.
 struct Cta {
   Cta();
   ~Cta();
@@ -122,7 +127,6 @@ struct Cta {
   std::vector<Warp> warps;
   Barrier barriers[kNumBarriers];
   Random random;
-  unsigned polls;
   Counters counters;
   std::unique_ptr<Report> report;  // why it was given up
 
@@ -139,12 +143,22 @@ struct Cta {
 extern constinit thread_local Cta* cta EMULATOR_FAST_TLS;
 extern constinit thread_local Fiber* self EMULATOR_FAST_TLS;
 
+// Lives while a kernel's thread runs the emulator's own code, which no hook must look at. Does not nest.
+class InRuntime {
+ public:
+  InRuntime() { windows.stack = kEverything; }
+  ~InRuntime() { windows.stack = Window(uintptr_t(self->context.stack), kStackBytes); }
+};
+
 // ---- scheduler.cpp
 std::string describe_thread(const Fiber& fiber);  // "block (0, 0, 0) warp 1 lane 5"
-void park(State state);  // blocks the running fiber until somebody wakes it; its op and location are already set
+// Blocks the running fiber until somebody wakes it. What it waits for is already written down in it.
+void park(State state);
 void wake(Fiber& fiber);
-void yield();  // stays ready, lets another ready fiber run
-void poll();   // called where a thread may spin on memory that another thread will change: yields now and then
+// Lets another ready fiber run.
+void yield();
+// For where a thread may be spinning on memory that another one will change: yields now and then.
+void poll();
 
 // ---- rendezvous.cpp
 void reset_rendezvous();
@@ -157,8 +171,8 @@ struct Place {
   Location at = {};
 };
 enum class Space { kPrivate, kShared, kGlobal };
-// What the running fiber is about to touch; reports what it must not. kPrivate stands for all that needs no further
-// attention: its stack, the kernel's arguments, constants.
+// What the running fiber is about to touch; reports what it must not. kPrivate stands for all that needs no
+// further attention: its stack, the kernel's arguments, constants.
 Space check_access(uintptr_t address, size_t bytes, bool write, Place place);
 void check_alignment(uintptr_t address, size_t bytes, bool write, Place place);
 std::vector<GlobalRange> registered_memory();  // sorted, disjoint
@@ -169,12 +183,13 @@ std::string describe(uintptr_t pc);  // the same, from a return address and the 
 std::string describe(Place place);
 std::string describe_lanes(unsigned lanes);  // "lanes 0-3, 7"
 
-// Gives up the CTA on behalf of `who`. Never returns, and never runs the destructors of the frames that it leaves:
-// no caller may hold anything that owns memory.
+// Gives up the CTA on behalf of `who`. Never returns, and never runs the destructors of the frames that it
+// leaves: no caller may hold anything that owns memory.
 void record_report(Bug bug, std::string message);
 [[noreturn]] void abandon_cta();
 template <typename Describe>
 [[noreturn]] void fail(Bug bug, const Fiber& who, Describe describe_bug) {
+  windows.stack = kEverything;
   record_report(bug, describe_thread(who) + ": " + describe_bug());
   abandon_cta();
 }

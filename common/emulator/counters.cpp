@@ -1,20 +1,21 @@
 // From the accesses of single lanes to the warp instructions that a GPU would have issued.
 //
-// The model. A GPU executes an instruction for all lanes of a warp that are at it together, and brings lanes that
-// diverged back together as soon as their paths meet. Lanes run one after the other here, each logging (pc, address),
-// and where the warp synchronises their logs are merged:
+// The model. A GPU executes an instruction for all lanes of a warp that are at it together, and brings lanes
+// that diverged back together as soon as their paths meet. Lanes run one after the other here, each logging
+// (pc, address), and where the warp synchronises their logs are merged:
 //   - Lanes whose next access has the same pc take it together, as one request.
-//   - If the pcs differ, the lowest goes first: the others have skipped it, or have left the loop that it is in.
-//   - Except when lanes that are ahead will come back to the lowest pc, while the lanes that are there will never go
-//     where the others are. Then the others are at the end of a loop body, inside an `if` that these lanes skipped, and
-//     go first.
-// This is what structured code does, except for loops within a loop whose trip counts differ from lane to lane: their
-// requests can be counted apart where a GPU would join them.
+//   - If the pcs differ, the lowest goes first: the others skipped it, or have left the loop that it is in.
+//   - Except when lanes that are ahead will come back to the lowest pc, and the lanes that are there will
+//     never go where the others are. Then the others are at the end of a loop's body, in an `if` that these
+//     lanes skipped, and go first.
+// This is what structured code does, except for loops within a loop whose trip counts differ from lane to
+// lane: their requests can be counted apart where a GPU would join them.
 //
-// A request to shared memory is served in wavefronts. Lanes are served 128 bytes' worth at a time (all 32 with 4 bytes
-// or less each, 16 with 8, 8 with 16), and each such group takes as many wavefronts as its worst bank of 32 has
-// different 4-byte words to deliver. Ideal is one per group. A request to global memory moves the 32-byte sectors that
-// its lanes touch. All this follows from the program alone; there is no time and no cache in it.
+// A request to shared memory is served in wavefronts. Lanes are served 128 bytes' worth at a time (all 32
+// with 4 bytes or less each, 16 with 8, 8 with 16), and each such group takes as many wavefronts as its worst
+// bank of 32 has different 4-byte words to deliver. Ideal is one per group. A request to global memory moves
+// the 32-byte sectors that its lanes touch. All this follows from the program alone; there is no time and no
+// cache in it.
 #include "common/emulator/counters.h"
 
 #include <algorithm>
@@ -107,7 +108,7 @@ void count_global(const Request& request, Counters& counters) {
 
 }  // namespace
 
-// Which sites a lane will visit again. Only needed, and only built, when lanes diverge.
+// Which sites a lane will visit later. Only needed, and only built, when lanes diverge.
 class AccessLog::Future {
  public:
   explicit Future(const Lane* lanes) {
@@ -124,7 +125,20 @@ class AccessLog::Future {
     }
   }
 
-  bool visits(const Lane* lanes, int lane, Site site) { return last_visit(lane, site) >= int(lanes[lane].next); }
+  enum class Answer { kNo, kYes, kUnknown };
+
+  // Will any of these lanes visit the site? Of lanes that are still running, the log is only the beginning;
+  // what is not in a long piece of it is taken not to come.
+  Answer visit(const Lane* lanes, unsigned which, unsigned running, Site site) {
+    Answer answer = Answer::kNo;
+    for (; which != 0; which &= which - 1) {
+      const int lane = __builtin_ctz(which);
+      if (last_visit(lane, site) >= int(lanes[lane].next)) return Answer::kYes;
+      const size_t known = lanes[lane].accesses.size() - lanes[lane].next;
+      if (((running >> lane) & 1) != 0 && known < kCapacity / 2) answer = Answer::kUnknown;
+    }
+    return answer;
+  }
 
  private:
   int& last_visit(int lane, Site site) {
@@ -144,6 +158,37 @@ void AccessLog::start_cta(int num_threads) {
   }
 }
 
+// Which of the lanes with pending accesses execute the next instruction; none if that depends on accesses
+// that are not logged yet.
+unsigned AccessLog::choose_lanes(const Lane* lanes, unsigned pending, unsigned running, Future& future) {
+  // The lanes at the lowest site that is above another one.
+  const auto lanes_above = [&](Site low) {
+    unsigned lowest_lanes = 0;
+    Site lowest = 0;
+    for (unsigned rest = pending; rest != 0; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      const Site site = lanes[lane].head().site;
+      if (site <= low || (lowest_lanes != 0 && site > lowest)) continue;
+      lowest_lanes = (site == lowest ? lowest_lanes : 0) | 1u << lane;
+      lowest = site;
+    }
+    return lowest_lanes;
+  };
+  const auto site_of_lanes = [&](unsigned some) { return lanes[__builtin_ctz(some)].head().site; };
+
+  unsigned chosen = lanes_above(0);
+  for (unsigned ahead = lanes_above(site_of_lanes(chosen)); ahead != 0;
+       ahead = lanes_above(site_of_lanes(ahead))) {
+    const Future::Answer they_return = future.visit(lanes, ahead, running, site_of_lanes(chosen));
+    if (they_return == Future::Answer::kUnknown) return 0;
+    if (they_return == Future::Answer::kNo) continue;
+    const Future::Answer we_follow = future.visit(lanes, chosen, running, site_of_lanes(ahead));
+    if (we_follow == Future::Answer::kUnknown) return 0;
+    if (we_follow == Future::Answer::kNo) chosen = ahead;
+  }
+  return chosen;
+}
+
 void AccessLog::count_warp(int warp) {
   Lane* const lanes = &lanes_[size_t(warp * kWarpSize)];
   // Lanes that will log more before the others do: unless their next access is known, nothing can be counted.
@@ -151,52 +196,19 @@ void AccessLog::count_warp(int warp) {
   std::unique_ptr<Future> future;
   while (true) {
     unsigned pending = 0;
-    Site lowest = ~Site(0);
     bool diverged = false;
     for (int lane = 0; lane < kWarpSize; ++lane) {
       if (lanes[lane].empty()) continue;
-      const Site site = lanes[lane].head().site;
-      if (pending != 0 && site != lowest) diverged = true;
+      diverged =
+          diverged || (pending != 0 && lanes[lane].head().site != lanes[__builtin_ctz(pending)].head().site);
       pending |= 1u << lane;
-      lowest = std::min(lowest, site);
     }
     if (pending == 0 || (running & ~pending) != 0) break;
-
-    const auto lanes_at = [&](Site site) {
-      unsigned at = 0;
-      for (unsigned rest = pending; rest != 0; rest &= rest - 1) {
-        const int lane = __builtin_ctz(rest);
-        if (lanes[lane].head().site == site) at |= 1u << lane;
-      }
-      return at;
-    };
-    unsigned chosen = diverged ? lanes_at(lowest) : pending;
+    unsigned chosen = pending;
     if (diverged) {
       if (future == nullptr) future = std::make_unique<Future>(lanes);
-      // Lanes ahead, in the order of their pcs, that have to come first.
-      Site site = lowest;
-      for (Site ahead = lowest;;) {
-        Site next = ~Site(0);
-        for (unsigned rest = pending; rest != 0; rest &= rest - 1) {
-          const Site head = lanes[__builtin_ctz(rest)].head().site;
-          if (head > ahead) next = std::min(next, head);
-        }
-        if (next == ~Site(0)) break;
-        ahead = next;
-        const unsigned lanes_ahead = lanes_at(ahead);
-        bool they_return = false;
-        for (unsigned rest = lanes_ahead; rest != 0; rest &= rest - 1) {
-          they_return = they_return || future->visits(lanes, __builtin_ctz(rest), site);
-        }
-        bool we_follow = false;
-        for (unsigned rest = chosen; rest != 0; rest &= rest - 1) {
-          we_follow = we_follow || future->visits(lanes, __builtin_ctz(rest), ahead);
-        }
-        if (they_return && !we_follow) {
-          site = ahead;
-          chosen = lanes_ahead;
-        }
-      }
+      chosen = choose_lanes(lanes, pending, running, *future);
+      if (chosen == 0) break;
     }
 
     Request request;

@@ -36,9 +36,12 @@ class AccessLog {
     const Access& head() const { return accesses[next]; }
   };
   class Future;
+  static unsigned choose_lanes(const Lane* lanes, unsigned pending, unsigned running, Future& future);
 
   Lane& lane_of(const Fiber& fiber) { return lanes_[size_t(fiber.warp * kWarpSize + fiber.lane)]; }
-  const Lane& lane_of(const Fiber& fiber) const { return lanes_[size_t(fiber.warp * kWarpSize + fiber.lane)]; }
+  const Lane& lane_of(const Fiber& fiber) const {
+    return lanes_[size_t(fiber.warp * kWarpSize + fiber.lane)];
+  }
 
   std::vector<Lane> lanes_;
 };

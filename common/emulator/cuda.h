@@ -1,7 +1,7 @@
-// The CUDA vocabulary for the host compiler: what kernels find when there is no nvcc. common/cuda.h includes it.
+// The CUDA vocabulary for the host compiler: what kernels find when there is no nvcc. Include common/cuda.h.
 //
-// All of it lives in emulator::cuda: no function or type defined here can share a linker symbol with the real one of
-// the same name in an object that nvcc made.
+// All of it lives in emulator::cuda: no function or type defined here can share a linker symbol with the real
+// one of the same name in an object that nvcc made.
 #pragma once
 
 #include <math.h>
@@ -34,9 +34,9 @@
 
 namespace emulator::cuda {
 
-// Constant for the thread that looks, hence const: neither hooked nor reloaded after every call. The scheduler sets
-// them when it switches threads. (blockDim and gridDim are dim3 in CUDA; gcc takes no class that has constructors for
-// constant.)
+// Constant for the thread that looks, hence const: neither hooked nor reloaded after every call. The
+// scheduler sets them when it switches threads. (blockDim and gridDim are dim3 in CUDA; gcc takes no class
+// that has constructors for constant.)
 extern constinit thread_local const uint3 threadIdx __attribute__((tls_model("initial-exec")));
 extern constinit thread_local const uint3 blockIdx __attribute__((tls_model("initial-exec")));
 extern constinit thread_local const uint3 blockDim __attribute__((tls_model("initial-exec")));
@@ -45,8 +45,9 @@ constexpr int warpSize = 32;
 
 inline void __syncthreads(Location at = Location::current()) { syncthreads(at); }
 inline void __syncwarp(unsigned mask = 0xffffffff, Location at = Location::current()) { syncwarp(mask, at); }
-inline void __threadfence() {}        // memory is sequentially consistent here; ordering between threads is what
-inline void __threadfence_block() {}  // barriers and the race detector are about
+// Nothing to do: the threads of a CTA take turns on one host thread and see each other's writes at once.
+inline void __threadfence_block() {}
+inline void __threadfence() { thread_fence(); }
 
 template <typename T>
 T shuffle_value(ShuffleMode mode, unsigned mask, T value, unsigned operand, int width, Location at) {
@@ -67,7 +68,8 @@ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, Locatio
   return shuffle_value(ShuffleMode::kXor, mask, value, unsigned(lane_mask), width, at);
 }
 template <typename T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, Location at = Location::current()) {
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                   Location at = Location::current()) {
   return shuffle_value(ShuffleMode::kDown, mask, value, delta, width, at);
 }
 template <typename T>

@@ -1,4 +1,5 @@
-// What the CUDA vocabulary calls: the emulator's side of a running kernel. Kernels do not include this themselves.
+// What the CUDA vocabulary calls: the emulator's side of a running kernel. Kernels do not include this
+// themselves.
 #pragma once
 
 #include <cstddef>
@@ -21,19 +22,21 @@ struct Location {
 // Throws Report (kLaunch) when CUDA would refuse such a launch.
 void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes);
 
-// Runs body(arguments) once per thread of the grid and returns when all are done. Threads may read the arguments.
+// Runs body(arguments) once per thread of the grid and returns when all are done. Threads may read the
+// arguments.
 void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
          size_t argument_bytes);
 
-// A warp-wide operation. Every lane hands in its own arguments and waits; once all lanes of the mask that have not
-// exited are there, the last one runs execute() for all of them. args[i] is meaningful for the lanes in `lanes`.
-// Lanes must agree on op and mask.
+// A warp-wide operation. Every lane hands in its own arguments and waits; once all lanes of the mask that
+// have not exited are there, the last one runs execute() for all of them. args[i] is meaningful for the lanes
+// in `lanes`. Lanes must agree on op and mask.
 using Execute = void (*)(void* const* args, unsigned lanes);
 void collective(const char* op, unsigned mask, void* args, Execute execute, Location at);
 
 void syncwarp(unsigned mask, Location at);  // also orders the memory accesses of the lanes
 void syncthreads(Location at);              // barrier 0, all threads; those that exited count as arrived
-// bar.sync (wait) and bar.arrive (do not wait) on barrier `id` of 16: completes when `count` threads have arrived.
+// bar.sync (wait) and bar.arrive (do not wait) on barrier `id` of 16: completes when `count` threads have
+// arrived.
 void named_barrier(int id, int count, bool wait, Location at);
 
 enum class ShuffleMode { kIndex, kXor, kDown, kUp };
@@ -44,6 +47,8 @@ struct Vote {
   unsigned voters;  // lanes that took part
 };
 Vote vote(const char* op, unsigned mask, bool predicate, Location at);
+
+void thread_fence();  // orders memory between CTAs on different host threads
 
 // In shared or global memory. Return the old value.
 int atomic_add(int* address, int value, Location at);

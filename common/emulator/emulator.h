@@ -1,5 +1,5 @@
-// The emulator's controls: how to run kernels, memory that kernels may touch, what a run counted and what it found.
-// Plain C++ without any CUDA name, so that the harness can include it.
+// The emulator's controls: how to run kernels, memory that kernels may touch, what a run counted and what it
+// found. Plain C++ without any CUDA name, so that the harness can include it.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ struct Options {
 // Read at every launch.
 Options& options();
 
-// Summed over all CTAs of a launch. Memory counters are per warp instruction and need Options::count; counters.cpp
-// states the model.
+// Summed over all CTAs of a launch. Memory counters are per warp instruction and need Options::count;
+// counters.cpp states the model.
 struct Counters {
   uint64_t global_requests = 0;
   uint64_t global_sectors = 0;  // of 32 bytes
@@ -47,7 +47,7 @@ struct Counters {
 
 struct CounterField {
   const char* name;
-  uint64_t Counters::* value;
+  uint64_t Counters::*value;
 };
 std::span<const CounterField> counter_fields();
 
@@ -73,8 +73,8 @@ enum class Bug {
   kLaunch,             // a launch that CUDA would refuse
 };
 
-// What launch() throws when a kernel has a bug: a short paragraph that names block, warp, lane, what and where. The
-// emulator stays usable.
+// What launch() throws when a kernel has a bug: a short paragraph that names block, warp, lane, what and
+// where. The emulator stays usable.
 struct Report : std::runtime_error {
   Report(Bug which, const std::string& message) : std::runtime_error(message), bug(which) {}
   Bug bug;

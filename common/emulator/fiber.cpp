@@ -19,8 +19,8 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// Saves the callee-saved registers on the running stack, stores its pointer in *save, and continues on the stack
-// `load` where that one was left. All other registers are the caller's to save, as at any call.
+// Saves the callee-saved registers on the running stack, stores its pointer in *save, and continues on the
+// stack `load` where that one was left. All other registers are the caller's to save, as at any call.
 extern "C" void flashsteps_emulator_switch(void** save, void* load);
 
 #if defined(__x86_64__)
@@ -48,8 +48,8 @@ flashsteps_emulator_switch:
   .size flashsteps_emulator_switch, . - flashsteps_emulator_switch
 )");
 
-// What the switch pops at a fiber's first resume: six registers and the address to continue at. Above it, a null
-// return address, which also makes the stack 16-byte aligned the way a function expects it at entry.
+// What the switch pops at a fiber's first resume: six registers and the address to continue at. Above it, a
+// null return address, which also makes the stack 16-byte aligned the way a function expects it at entry.
 static void* initial_frame(char* top, void (*entry)()) {
   void** frame = reinterpret_cast<void**>(top) - 8;
   std::memset(frame, 0, 8 * sizeof(void*));
@@ -118,12 +118,12 @@ void prepare_fiber(Context& context, char* stack, int index, void (*entry)()) {
   context.stack = stack;
   context.stack_bytes = kStackBytes;
   context.finished = false;
-  const size_t stagger = size_t(index % 61) * 192;
-  context.stack_pointer = initial_frame(stack + kStackBytes - stagger, entry);
 #ifdef EMULATOR_ASAN
   // A fiber that was given up after a report left its frames' poison behind.
   __asan_unpoison_memory_region(stack + kGuardBytes, kStackBytes - kGuardBytes);
 #endif
+  const size_t stagger = size_t(index % 61) * 192;
+  context.stack_pointer = initial_frame(stack + kStackBytes - stagger, entry);
 }
 
 static void resumed([[maybe_unused]] void* fake_stack) {

@@ -1,4 +1,5 @@
-// Fibers: execution contexts with a stack of their own that hand over to each other by an ordinary function call.
+// Fibers: execution contexts with a stack of their own that hand over to each other by an ordinary function
+// call.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,9 @@ struct Context {
   bool finished = false;  // will never be resumed
 };
 
-// Makes `context` start in entry() on the given stack when it is first resumed. entry() must not return, and must
-// begin with fiber_started(). `index` staggers the stacks: equal offsets in all of them would share cache sets.
+// Makes `context` start in entry() on the given stack when it is first resumed. entry() must not return, and
+// must begin with fiber_started(). `index` staggers the stacks: equal offsets in all of them would share
+// cache sets.
 void prepare_fiber(Context& context, char* stack, int index, void (*entry)());
 void fiber_started();
 void switch_context(Context& from, Context& to);

@@ -1,4 +1,5 @@
-// __half and __nv_bfloat16: storage types that convert to and from float, as cuda_fp16.h and cuda_bf16.h name them.
+// __half and __nv_bfloat16: storage types that convert to and from float, as cuda_fp16.h and cuda_bf16.h name
+// them.
 #pragma once
 
 #include <bit>
@@ -8,8 +9,9 @@
 
 namespace emulator {
 
-// A few instructions and no branch: this is the inner loop of every scalar kernel. Exponent and mantissa are shifted
-// into place and a multiplication repairs the exponent's bias, which also makes subnormals come out right.
+// A few instructions and no branch: this is the inner loop of every scalar kernel. Exponent and mantissa are
+// shifted into place and a multiplication repairs the exponent's bias, which also makes subnormals come out
+// right.
 inline float half_bits_to_float(uint16_t half) {
   const uint32_t shifted = uint32_t(half & 0x7fff) << 13;
   const float magnitude = std::bit_cast<float>(shifted) * 0x1p112f;
@@ -26,7 +28,8 @@ inline uint16_t float_to_half_bits(float value) {
   if (magnitude > 0x7f800000) return 0x7fff;
   if (magnitude >= 0x477ff000) return uint16_t(sign | 0x7c00);  // from 65520 on: rounds to infinity
   if (magnitude < 0x38800000) {
-    // Subnormal: the last bit of 0.5 + x is 2^-24, the step of fp16's subnormals, so the addition rounds for us.
+    // Subnormal: the last bit of 0.5 + x is 2^-24, the step of fp16's subnormals, so the addition rounds for
+    // us.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return uint16_t(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000));
   }
@@ -46,9 +49,9 @@ inline uint16_t float_to_bfloat16_bits(float value) {
 
 namespace cuda {
 
-// As in CUDA, converts to float by itself; unlike in CUDA, does no arithmetic: sums and products of these types would
-// round after every operation on the GPU and not here, so they are refused. Kernels compute in float. Inlined always, so
-// that a report about a load names the kernel's line and not this file's.
+// As in CUDA, converts to float by itself; unlike in CUDA, does no arithmetic: sums and products of these
+// types would round after every operation on the GPU and not here, so they are refused. Kernels compute in
+// float. Inlined always, so that a report about a load names the kernel's line and not this file's.
 struct __half {
   uint16_t bits;
   __half() = default;

@@ -1,8 +1,8 @@
 // What the compiler calls before every load and store of a kernel.
 //
-// Kernels are compiled with -fsanitize=thread, which inserts these calls, but not linked with ThreadSanitizer's
-// runtime: the functions here take its place. So an ordinary `tile[i] = x` is seen with its address, size and place in
-// the program, and the kernel's source knows nothing of it.
+// Kernels are compiled with -fsanitize=thread, which inserts these calls, but not linked with
+// ThreadSanitizer's runtime: the functions here take its place. So an ordinary `tile[i] = x` is seen with its
+// address, size and place in the program, and the kernel's source knows nothing of it.
 #include <atomic>
 #include <cstring>
 
@@ -17,6 +17,7 @@ namespace {
 enum class Kind { kPlain, kVolatile };
 
 [[gnu::noinline]] void look_closer(uintptr_t address, size_t bytes, bool write, uintptr_t pc, Kind kind) {
+  const InRuntime in_runtime;
   const Space space = check_access(address, bytes, write, {.pc = pc});
   if (kind == Kind::kVolatile) {
     // Somebody may be spinning here. It is neither a race nor counted: how often it runs is a matter of luck.
@@ -44,35 +45,37 @@ enum class Kind { kPlain, kVolatile };
 }
 
 [[gnu::always_inline]] inline bool is_known_good(uintptr_t address) {
-  return windows.global[0].holds(address) || windows.global[1].holds(address) || windows.shared.holds(address) ||
-         windows.stack.holds(address);
+  return windows.global[0].holds(address) || windows.global[1].holds(address) ||
+         windows.shared.holds(address) || windows.stack.holds(address);
 }
 
 template <size_t BYTES, bool WRITE>
 [[gnu::always_inline]] inline void plain_access(void* pointer, void* pc) {
   const uintptr_t address = uintptr_t(pointer);
-  if (address % BYTES != 0 && self != nullptr) [[unlikely]] {
+  if (address % BYTES != 0 && in_kernel()) [[unlikely]] {
     check_alignment(address, BYTES, WRITE, {.pc = uintptr_t(pc)});
   }
-  if (is_known_good(address)) [[likely]] return;
+  if (is_known_good(address)) [[likely]]
+    return;
   look_closer(address, BYTES, WRITE, uintptr_t(pc), Kind::kPlain);
 }
 
 template <size_t BYTES, bool WRITE>
 [[gnu::always_inline]] inline void unaligned_access(void* pointer, void* pc) {
   const uintptr_t address = uintptr_t(pointer);
-  if (is_known_good(address)) [[likely]] return;
+  if (is_known_good(address)) [[likely]]
+    return;
   look_closer(address, BYTES, WRITE, uintptr_t(pc), Kind::kPlain);
 }
 
 template <size_t BYTES, bool WRITE>
 void volatile_access(void* pointer, void* pc) {
-  if (self != nullptr) look_closer(uintptr_t(pointer), BYTES, WRITE, uintptr_t(pc), Kind::kVolatile);
+  if (in_kernel()) look_closer(uintptr_t(pointer), BYTES, WRITE, uintptr_t(pc), Kind::kVolatile);
 }
 
 // Copies and fills of any size, as so many accesses of 16 bytes and one of the rest.
 void access_range(const void* pointer, size_t bytes, bool write, void* pc) {
-  if (self == nullptr) return;
+  if (!in_kernel()) return;
   uintptr_t address = uintptr_t(pointer);
   while (bytes > 0) {
     const size_t piece = bytes < 16 ? bytes : 16;
@@ -84,6 +87,7 @@ void access_range(const void* pointer, size_t bytes, bool write, void* pc) {
 
 template <typename T, typename Operation>
 T atomic_operation(T* address, Location at, Operation operation) {
+  const InRuntime in_runtime;
   check_access(uintptr_t(address), sizeof(T), true, {.at = at});
   check_alignment(uintptr_t(address), sizeof(T), true, {.at = at});
   ++cta->counters.atomics;
@@ -108,6 +112,7 @@ T maximum(T* address, T value, Location at) {
 
 }  // namespace
 
+void thread_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 int atomic_add(int* address, int value, Location at) { return add(address, value, at); }
 unsigned atomic_add(unsigned* address, unsigned value, Location at) { return add(address, value, at); }
 unsigned long long atomic_add(unsigned long long* address, unsigned long long value, Location at) {
@@ -119,19 +124,28 @@ unsigned atomic_max(unsigned* address, unsigned value, Location at) { return max
 
 }  // namespace emulator
 
+// One access each, by size. gcc has no names for unaligned ones: it calls the range functions.
 #define FLASHSTEPS_CALLER __builtin_return_address(0)
-#define FLASHSTEPS_HOOKS(BYTES)                                                                                      \
-  void __tsan_read##BYTES(void* p) { emulator::plain_access<BYTES, false>(p, FLASHSTEPS_CALLER); }                   \
-  void __tsan_write##BYTES(void* p) { emulator::plain_access<BYTES, true>(p, FLASHSTEPS_CALLER); }                   \
-  void __tsan_unaligned_read##BYTES(void* p) { emulator::unaligned_access<BYTES, false>(p, FLASHSTEPS_CALLER); }     \
-  void __tsan_unaligned_write##BYTES(void* p) { emulator::unaligned_access<BYTES, true>(p, FLASHSTEPS_CALLER); }     \
-  void __tsan_volatile_read##BYTES(void* p) { emulator::volatile_access<BYTES, false>(p, FLASHSTEPS_CALLER); }       \
-  void __tsan_volatile_write##BYTES(void* p) { emulator::volatile_access<BYTES, true>(p, FLASHSTEPS_CALLER); }       \
-  void __tsan_unaligned_volatile_read##BYTES(void* p) {                                                              \
-    emulator::volatile_access<BYTES, false>(p, FLASHSTEPS_CALLER);                                                   \
-  }                                                                                                                  \
-  void __tsan_unaligned_volatile_write##BYTES(void* p) {                                                             \
-    emulator::volatile_access<BYTES, true>(p, FLASHSTEPS_CALLER);                                                    \
+#define FLASHSTEPS_HOOKS(BYTES)                                                                    \
+  void __tsan_read##BYTES(void* p) { emulator::plain_access<BYTES, false>(p, FLASHSTEPS_CALLER); } \
+  void __tsan_write##BYTES(void* p) { emulator::plain_access<BYTES, true>(p, FLASHSTEPS_CALLER); } \
+  void __tsan_unaligned_read##BYTES(void* p) {                                                     \
+    emulator::unaligned_access<BYTES, false>(p, FLASHSTEPS_CALLER);                                \
+  }                                                                                                \
+  void __tsan_unaligned_write##BYTES(void* p) {                                                    \
+    emulator::unaligned_access<BYTES, true>(p, FLASHSTEPS_CALLER);                                 \
+  }                                                                                                \
+  void __tsan_volatile_read##BYTES(void* p) {                                                      \
+    emulator::volatile_access<BYTES, false>(p, FLASHSTEPS_CALLER);                                 \
+  }                                                                                                \
+  void __tsan_volatile_write##BYTES(void* p) {                                                     \
+    emulator::volatile_access<BYTES, true>(p, FLASHSTEPS_CALLER);                                  \
+  }                                                                                                \
+  void __tsan_unaligned_volatile_read##BYTES(void* p) {                                            \
+    emulator::volatile_access<BYTES, false>(p, FLASHSTEPS_CALLER);                                 \
+  }                                                                                                \
+  void __tsan_unaligned_volatile_write##BYTES(void* p) {                                           \
+    emulator::volatile_access<BYTES, true>(p, FLASHSTEPS_CALLER);                                  \
   }
 
 extern "C" {
@@ -141,8 +155,13 @@ FLASHSTEPS_HOOKS(4)
 FLASHSTEPS_HOOKS(8)
 FLASHSTEPS_HOOKS(16)
 
-void __tsan_read_range(void* p, size_t bytes) { emulator::access_range(p, bytes, false, FLASHSTEPS_CALLER); }
-void __tsan_write_range(void* p, size_t bytes) { emulator::access_range(p, bytes, true, FLASHSTEPS_CALLER); }
+// The signatures are those that gcc declares when any sanitizer is on.
+void __tsan_read_range(void* p, intptr_t bytes) {
+  emulator::access_range(p, size_t(bytes), false, FLASHSTEPS_CALLER);
+}
+void __tsan_write_range(void* p, intptr_t bytes) {
+  emulator::access_range(p, size_t(bytes), true, FLASHSTEPS_CALLER);
+}
 
 // clang 15 and later call these for copies and fills.
 void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
@@ -163,7 +182,7 @@ void* __tsan_memset(void* to, int value, size_t bytes) {
 // Of no interest here, but called.
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
+void __tsan_func_exit(void*) {}
 void __tsan_vptr_read(void*) {}
 void __tsan_vptr_update(void*, void*) {}
 }

@@ -9,7 +9,8 @@
 
 namespace emulator::cuda {
 
-// 1024-byte aligned. A pointer, not an array: a thread-local block of this size would keep a Python module from loading.
+// 1024-byte aligned. A pointer, not an array: a thread-local block of this size would keep a Python module
+// from loading.
 extern constinit thread_local unsigned char* const smem __attribute__((tls_model("initial-exec")));
 
 }  // namespace emulator::cuda
@@ -20,7 +21,8 @@ inline namespace on_emulator {
 using Stream = void*;
 using emulator::cuda::smem;
 
-// Returns when the kernel is done. Throws emulator::Report when CUDA would refuse the launch or the kernel has a bug.
+// Returns when the kernel is done. Throws emulator::Report when CUDA would refuse the launch or the kernel
+// has a bug.
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes, Stream, Args&&... args) {
   emulator::check_launch(grid, block, smem_bytes);

@@ -72,7 +72,8 @@ void release(void* memory) {
   unregister_memory(memory);
   const std::lock_guard lock(registry().mutex);
   const auto found = registry().owned.find(memory);
-  if (found == registry().owned.end()) throw std::runtime_error("emulator::release: not from emulator::allocate");
+  if (found == registry().owned.end())
+    throw std::runtime_error("emulator::release: not from emulator::allocate");
   munmap(found->second.first, found->second.second);
   registry().owned.erase(found);
 }
@@ -129,8 +130,8 @@ Extent find_in_modules(Wanted wanted) {
   return search.found;
 }
 
-// Static __shared__ variables are thread-local (see cuda.h), so they lie in this host thread's block of their module.
-// The last block that was hit is remembered; the loader's tables are slow to search.
+// Static __shared__ variables are thread-local (see cuda.h), so they lie in this host thread's block of their
+// module. The last block that was hit is remembered; the loader's tables are slow to search.
 bool is_static_shared(uintptr_t address, size_t bytes) {
   static constinit thread_local Extent last;
   if (last.holds(address, bytes)) return true;
@@ -160,7 +161,8 @@ const GlobalRange* find_range(uintptr_t address) {
 }
 
 std::string describe_access(size_t bytes, bool write) {
-  return std::string(write ? "write" : "read") + " of " + std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+  return std::string(write ? "write" : "read") + " of " + std::to_string(bytes) +
+         (bytes == 1 ? " byte" : " bytes");
 }
 
 std::string describe_smem_offset(uintptr_t address) {
@@ -182,16 +184,20 @@ std::string describe_foreign_address(uintptr_t address) {
   const GlobalRange* before = find_range(address);
   const GlobalRange* end = cta->launch->memory.data() + cta->launch->memory.size();
   const GlobalRange* next = before != nullptr ? before + 1 : cta->launch->memory.data();
-  const auto allocation = [](const GlobalRange& range) { return "allocation of " + std::to_string(range.bytes) + " bytes"; };
+  const auto allocation = [](const GlobalRange& range) {
+    return "allocation of " + std::to_string(range.bytes) + " bytes";
+  };
   if (before != nullptr && address < before->begin + before->bytes) {
     return description + ", which runs over the end of an " + allocation(*before);
   }
   if (before != nullptr && address - (before->begin + before->bytes) < kNear) {
     const uintptr_t distance = address - (before->begin + before->bytes);
-    return description + ", " + std::to_string(distance) + " bytes after the end of an " + allocation(*before);
+    return description + ", " + std::to_string(distance) + " bytes after the end of an " +
+           allocation(*before);
   }
   if (next != end && next->begin - address < kNear) {
-    return description + ", " + std::to_string(next->begin - address) + " bytes before an " + allocation(*next);
+    return description + ", " + std::to_string(next->begin - address) + " bytes before an " +
+           allocation(*next);
   }
   return description + ", which no allocation is near";
 }
@@ -222,7 +228,8 @@ Space check_access(uintptr_t address, size_t bytes, bool write, Place place) {
     });
   }
   if (!write) {
-    if (Extent{uintptr_t(c.launch->arguments), c.launch->argument_bytes}.holds(address, bytes)) return Space::kPrivate;
+    if (Extent{uintptr_t(c.launch->arguments), c.launch->argument_bytes}.holds(address, bytes))
+      return Space::kPrivate;
     if (is_program_data(address, bytes)) return Space::kPrivate;
   }
   if (is_static_shared(address, bytes)) return Space::kShared;

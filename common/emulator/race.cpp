@@ -24,6 +24,9 @@ uintptr_t pc_of(Site site) { return anchor() + site - kSiteBias; }
 // ---- Shared memory
 
 void RaceDetector::start_cta() {
+  // A host thread that is new may have its __shared__ variables elsewhere than those before it.
+  constexpr size_t kMaxShadows = 16;
+  if (shadows_.size() > kMaxShadows) shadows_.clear();
   // All that earlier CTAs left in the cells lies before the new CTA's clocks: nothing needs clearing.
   if (latest_ >= kMaxClock / 2) forget_everything();
   const Clock before = latest_;
@@ -124,11 +127,13 @@ void RaceDetector::report(uintptr_t address, Epoch earlier, bool earlier_write, 
   const int lane = int(earlier >> kLaneShift) & 31;
   fail(Bug::kRace, *self, [&] {
     const uintptr_t offset = address - uintptr_t(cta->smem);
-    const std::string where = offset < kMaxSmemBytes ? "smem + " + std::to_string(offset) : "a __shared__ variable";
+    const std::string where =
+        offset < kMaxSmemBytes ? "smem + " + std::to_string(offset) : "a __shared__ variable";
     const std::string remedy = warp == self->warp ? "a __syncwarp()" : "a __syncthreads()";
-    return "race on shared memory at " + where + ": the " + kind(write) + " at " + describe(pc_of(Site(now))) +
-           " is not ordered after the " + kind(earlier_write) + " at " + describe(pc_of(Site(earlier))) + " by warp " +
-           std::to_string(warp) + " lane " + std::to_string(lane) + ". Is " + remedy + " missing between the two?";
+    return "race on shared memory at " + where + ": the " + kind(write) + " at " +
+           describe(pc_of(Site(now))) + " is not ordered after the " + kind(earlier_write) + " at " +
+           describe(pc_of(Site(earlier))) + " by warp " + std::to_string(warp) + " lane " +
+           std::to_string(lane) + ". Is " + remedy + " missing between the two?";
   });
 }
 
@@ -148,7 +153,8 @@ uint64_t cta_of(uint64_t access) { return (access & ~kSeveralCtas) >> 32; }
 
 size_t shadow_bytes(const GlobalRange& range) { return (range.bytes / kCellBytes + 64) * sizeof(GlobalCell); }
 
-[[noreturn]] void report_global(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write) {
+[[noreturn]] void report_global(uintptr_t address, uint64_t earlier, bool earlier_write, Site site,
+                                bool write) {
   fail(Bug::kRace, *self, [&] {
     char where[32];
     std::snprintf(where, sizeof(where), "0x%zx", size_t(address));
@@ -156,7 +162,8 @@ size_t shadow_bytes(const GlobalRange& range) { return (range.bytes / kCellBytes
     const std::string other = is_other ? "CTA number " + std::to_string(cta_of(earlier) - 1) : "another CTA";
     return std::string("race between CTAs on global memory at ") + where + ": the " + kind(write) + " at " +
            describe(pc_of(site)) + " touches what the " + kind(earlier_write) + " at " +
-           describe(pc_of(Site(earlier))) + " by " + other + " touched in the same launch, where CTAs run in no order";
+           describe(pc_of(Site(earlier))) + " by " + other +
+           " touched in the same launch, where CTAs run in no order";
   });
 }
 
@@ -183,9 +190,10 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
   const uint64_t mine = cta->index + 1;
   const uint64_t now = mine << 32 | site;
   const std::vector<GlobalRange>& ranges = cta->launch->memory;
-  const GlobalRange& range = *(std::upper_bound(ranges.begin(), ranges.end(), address,
-                                                [](uintptr_t a, const GlobalRange& r) { return a < r.begin; }) -
-                               1);
+  const GlobalRange& range =
+      *(std::upper_bound(ranges.begin(), ranges.end(), address,
+                         [](uintptr_t a, const GlobalRange& r) { return a < r.begin; }) -
+        1);
   const uintptr_t offset = address - range.begin;
   GlobalCell* cell = range.shadow + offset / kCellBytes;
   GlobalCell* const end = range.shadow + (offset + bytes + kCellBytes - 1) / kCellBytes;

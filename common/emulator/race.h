@@ -9,20 +9,21 @@
 
 namespace emulator {
 
-// A plain access's place in the program, in 32 bits: its pc relative to the runtime's own code, which is linked into
-// the same module. Ordered as the pcs are.
+// A plain access's place in the program, in 32 bits: its pc relative to the runtime's own code, which is
+// linked into the same module. Ordered as the pcs are.
 using Site = uint32_t;
 Site site_of(uintptr_t pc);
 uintptr_t pc_of(Site site);
 
 // ---- Shared memory: vector clocks, one per warp.
 //
-// A warp's clock ticks whenever its threads synchronise. An access is remembered as (clock, warp, lane); it happened
-// before the current one if the current thread has since learned, through a barrier, of that warp's clock. Lanes of the
-// same warp are ordered only by __syncwarp or a barrier in between, which makes the clock tick.
+// A warp's clock ticks whenever its threads synchronise. An access is remembered as (clock, warp, lane); it
+// happened before the current one if the current thread has since learned, through a barrier, of that warp's
+// clock. Lanes of the same warp are ordered only by __syncwarp or a barrier in between, which makes the clock
+// tick.
 //
-// It errs on the side of silence: __syncwarp of some lanes counts for the whole warp, of several concurrent readers two
-// are remembered, atomics and volatile accesses are not looked at.
+// It errs on the side of silence: __syncwarp of some lanes counts for the whole warp, of several concurrent
+// readers two are remembered, atomics and volatile accesses are not looked at.
 class RaceDetector {
  public:
   void start_cta();
@@ -30,8 +31,9 @@ class RaceDetector {
 
   void warp_synchronised(int warp);
   void cta_synchronised();
-  void barrier_arrival(int barrier, int warp, bool first_of_round);  // what the warp did is now known to the barrier
-  void barrier_departure(int barrier, int warp);                     // and what the barrier knows, to the warp
+  // What the warp did becomes known to the barrier, and what the barrier knows, to the warp.
+  void barrier_arrival(int barrier, int warp, bool first_of_round);
+  void barrier_departure(int barrier, int warp);
 
  private:
   using Clock = uint32_t;
@@ -67,8 +69,8 @@ class RaceDetector {
   Clock latest_ = 0;             // no clock is beyond it
 };
 
-// ---- Global memory: between CTAs nothing orders anything within a launch, so it is enough to remember which CTA wrote
-// and which read, for as long as the launch runs.
+// ---- Global memory: between CTAs nothing orders anything within a launch, so it is enough to remember which
+// CTA wrote and which read, for as long as the launch runs.
 class GlobalRaces {
  public:
   GlobalRaces(Launch& launch, bool enabled);

@@ -34,8 +34,8 @@ void check_convergence(const Fiber& me, const Warp& warp) {
   const bool same_op = other.op == me.op || std::strcmp(other.op, me.op) == 0;
   if (same_op && (other.mask & warp.live()) == (me.mask & warp.live())) return;
   fail(Bug::kDivergence, me, [&] {
-    return "warp divergence: this lane is in " + describe_collective(me) + ", but lane " + std::to_string(other.lane) +
-           " is in " + describe_collective(other);
+    return "warp divergence: this lane is in " + describe_collective(me) + ", but lane " +
+           std::to_string(other.lane) + " is in " + describe_collective(other);
   });
 }
 
@@ -63,6 +63,7 @@ void complete_collective(int warp_index, unsigned lanes, unsigned mask) {
 }  // namespace
 
 void collective(const char* op, unsigned mask, void* args, Execute execute, Location at) {
+  const InRuntime in_runtime;
   Fiber& me = *self;
   Warp& warp = cta->warps[size_t(me.warp)];
   me.op = op;
@@ -133,7 +134,8 @@ void execute_shuffle(void* const* args, unsigned lanes) {
     if (((lanes >> source) & 1) == 0) {
       const Fiber& reader = cta->fiber(warp, lane);
       fail(Bug::kBadShuffle, reader, [&] {
-        return describe_collective(reader) + ": it reads lane " + std::to_string(source) + ", which does not take part";
+        return describe_collective(reader) + ": it reads lane " + std::to_string(source) +
+               ", which does not take part";
       });
     }
     mine.result = static_cast<ShuffleArgs*>(args[source])->value;
@@ -205,8 +207,9 @@ void check_barrier_convergence(const Fiber& me) {
     if (other.state != State::kBarrier) continue;
     if (other.barrier_id == me.barrier_id && same_place(other.at, me.at)) return;
     fail(Bug::kDivergence, me, [&] {
-      return std::string("divergent barrier: this lane is at ") + me.op + " at " + describe(me.at) + ", but lane " +
-             std::to_string(other.lane) + " of its warp is at " + other.op + " at " + describe(other.at);
+      return std::string("divergent barrier: this lane is at ") + me.op + " at " + describe(me.at) +
+             ", but lane " + std::to_string(other.lane) + " of its warp is at " + other.op + " at " +
+             describe(other.at);
     });
   }
 }
@@ -215,7 +218,10 @@ void complete_barrier(int id) {
   Barrier& barrier = cta->barriers[id];
   const bool everyone = barrier.count == kEveryone;
   barrier.arrived = 0;
-  const auto waits_here = [&](const Fiber& fiber) { return fiber.state == State::kBarrier && fiber.barrier_id == id; };
+  cta->counters.barriers += uint64_t(__builtin_popcount(barrier.warps));
+  const auto waits_here = [&](const Fiber& fiber) {
+    return fiber.state == State::kBarrier && fiber.barrier_id == id;
+  };
   unsigned waiting_warps = 0;
   for (int warp = 0; warp < cta->num_warps; ++warp) {
     unsigned waiting = 0;
@@ -243,6 +249,7 @@ void complete_barrier(int id) {
 }
 
 void arrive(const char* op, int id, int count, bool wait, Location at) {
+  const InRuntime in_runtime;
   Fiber& me = *self;
   Barrier& barrier = cta->barriers[id];
   me.op = op;
@@ -252,19 +259,20 @@ void arrive(const char* op, int id, int count, bool wait, Location at) {
   const bool first = barrier.arrived == 0;
   if (first) {
     barrier.count = count;
+    barrier.warps = 0;
     barrier.at = at;
   }
   if (barrier.count != count) {
     fail(Bug::kBadBarrier, me, [&] {
       const auto threads = [](int n) { return n == kEveryone ? std::string("all") : std::to_string(n); };
       return std::string(op) + " at " + describe(at) + ": barrier " + std::to_string(id) + " is used with " +
-             threads(count) + " threads here, but with " + threads(barrier.count) + " at " + describe(barrier.at);
+             threads(count) + " threads here, but with " + threads(barrier.count) + " at " +
+             describe(barrier.at);
     });
   }
   ++barrier.arrived;
+  barrier.warps |= 1u << me.warp;
   if (cta->options.race_detector && count != kEveryone) cta->races->barrier_arrival(id, me.warp, first);
-  // Counted per warp: when its first lane arrives.
-  if (me.lane == __builtin_ctz(cta->warps[size_t(me.warp)].live())) ++cta->counters.barriers;
   const int needed = count == kEveryone ? cta->num_live : count;
   if (barrier.arrived >= needed) {
     complete_barrier(id);
@@ -283,7 +291,8 @@ void named_barrier(int id, int count, bool wait, Location at) {
   if (id < 0 || id >= kNumBarriers || count <= 0 || count % kWarpSize != 0 || count > kMaxThreads) {
     fail(Bug::kBadBarrier, *self, [&] {
       return std::string(op) + " at " + describe(at) + ": barrier " + std::to_string(id) + " with " +
-             std::to_string(count) + " threads; there are barriers 0 to 15, and threads come in multiples of 32";
+             std::to_string(count) +
+             " threads; there are barriers 0 to 15, and threads come in multiples of 32";
     });
   }
   arrive(op, id, count, wait, at);

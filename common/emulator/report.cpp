@@ -88,14 +88,16 @@ std::string output_of(const char* program, std::vector<std::string> arguments) {
   close(ends[1]);
   std::string text;
   char buffer[4096];
-  for (ssize_t n; error == 0 && (n = read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, size_t(n));
+  for (ssize_t n; error == 0 && (n = read(ends[0], buffer, sizeof(buffer))) > 0;)
+    text.append(buffer, size_t(n));
   close(ends[0]);
   if (error == 0) waitpid(child, nullptr, 0);
   return text;
 }
 
-// addr2line -i prints a function and a file:line per inlined call, innermost first. A load inside __half's conversion
-// is the kernel's doing: the first place outside the emulator's own headers is what the reader wants.
+// addr2line -i prints a function and a file:line per inlined call, innermost first. A load inside __half's
+// conversion is the kernel's doing: the first place outside the emulator's own headers is what the reader
+// wants.
 std::string first_place_outside(const std::string& frames) {
   std::istringstream lines(frames);
   std::string function, place, innermost;
@@ -105,7 +107,8 @@ std::string first_place_outside(const std::string& frames) {
     place = place.substr(0, place.find(" (discriminator"));
     place = short_path(place.substr(0, colon)) + place.substr(colon);
     if (innermost.empty()) innermost = place;
-    const bool is_emulator = place.starts_with("common/emulator/") && !place.starts_with("common/emulator/tests/");
+    const bool is_emulator =
+        place.starts_with("common/emulator/") && !place.starts_with("common/emulator/tests/");
     if (!is_emulator) return place;
   }
   return innermost;
@@ -127,7 +130,8 @@ std::string describe(Location at) { return short_path(at.file) + ":" + std::to_s
 std::string describe(uintptr_t return_address) {
   static std::mutex mutex;
   static std::map<uintptr_t, std::string> known;
-  const uintptr_t call = return_address - 1;  // the hook's caller continues on what may be the next line already
+  const uintptr_t call =
+      return_address - 1;  // the hook's caller continues on what may be the next line already
   const std::lock_guard lock(mutex);
   std::string& place = known[call];
   if (place.empty()) place = look_up(call);

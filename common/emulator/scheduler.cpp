@@ -40,7 +40,6 @@ namespace {
 void enter(Fiber& fiber) {
   self = &fiber;
   cuda::threadIdx = fiber.thread_idx;
-  windows.stack = Window(uintptr_t(fiber.context.stack), kStackBytes);
   cta->running_warp = fiber.warp;
   ++cta->counters.switches;
 }
@@ -109,7 +108,8 @@ std::string describe_wait(const Fiber& fiber) {
     const Barrier& barrier = cta->barriers[fiber.barrier_id];
     const int needed = barrier.count == kEveryone ? cta->num_live : barrier.count;
     if (fiber.barrier_id != 0) text += " on barrier " + std::to_string(fiber.barrier_id);
-    text += ", where " + std::to_string(barrier.arrived) + " of " + std::to_string(needed) + " threads have arrived";
+    text += ", where " + std::to_string(barrier.arrived) + " of " + std::to_string(needed) +
+            " threads have arrived";
   } else {
     const Warp& warp = cta->warps[size_t(fiber.warp)];
     text += ", for " + describe_lanes(fiber.mask & warp.live() & ~warp.waiting);
@@ -135,14 +135,16 @@ std::string describe_deadlock() {
     return text;
   };
   std::string text = "deadlock, no thread can proceed.";
-  for (const auto& [wait, warps] : groups) text += " Waiting in " + wait + ": " + describe_threads(warps) + ".";
+  for (const auto& [wait, warps] : groups)
+    text += " Waiting in " + wait + ": " + describe_threads(warps) + ".";
   if (!exited.empty()) text += " Exited: " + describe_threads(exited) + ".";
   return text;
 }
 
 std::string describe_block() {
   const cuda::uint3& block = cuda::blockIdx;
-  return "block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " + std::to_string(block.z) + ")";
+  return "block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " +
+         std::to_string(block.z) + ")";
 }
 
 [[noreturn]] void report_deadlock() {
@@ -183,7 +185,7 @@ void yield() {
 }
 
 void poll() {
-  if (++cta->polls % 16 == 0) yield();
+  if (++self->polls % 16 == 0) yield();
 }
 
 // ---- CTAs
@@ -192,8 +194,10 @@ namespace {
 
 void fiber_main() {
   fiber_started();
-  cta->launch->body(cta->launch->arguments);
   Fiber& me = *self;
+  windows.stack = Window(uintptr_t(me.context.stack), kStackBytes);
+  cta->launch->body(cta->launch->arguments);
+  windows.stack = kEverything;
   me.state = State::kExited;
   set_ready(me, false);
   cta->warps[size_t(me.warp)].exited |= 1u << me.lane;
@@ -230,14 +234,14 @@ void set_windows() {
 
 void run_cta(Cta& c, uint64_t index) {
   const cuda::dim3& grid = c.launch->grid;
-  cuda::blockIdx = {unsigned(index % grid.x), unsigned(index / grid.x % grid.y), unsigned(index / grid.x / grid.y)};
+  cuda::blockIdx = {unsigned(index % grid.x), unsigned(index / grid.x % grid.y),
+                    unsigned(index / grid.x / grid.y)};
   c.index = index;
   c.num_live = c.num_threads;
   c.running_warp = 0;
   c.ready_warps = 0;
-  c.polls = 0;
   c.report.reset();
-  c.random.state = c.options.seed * 0x9e3779b97f4a7c15ull + index;
+  c.random.state = Random{c.options.seed}.next() ^ Random { ~index }.next();
   c.warps.assign(size_t(c.num_warps), Warp{});
   for (int i = c.num_threads; i < c.num_warps * kWarpSize; ++i) {
     c.warps[size_t(i / kWarpSize)].exited |= 1u << (i % kWarpSize);
@@ -276,8 +280,8 @@ void run_ctas(const Launch& launch, Cta& c, Progress& progress) {
   for (uint64_t index; (index = progress.next_cta.fetch_add(1)) < num_ctas;) {
     run_cta(c, index);
     if (c.report == nullptr) continue;
-    // No new CTAs; those that run already are finished. They include all with lower numbers, so that the lowest
-    // faulty CTA is the one reported, whatever the number of host threads.
+    // No new CTAs; those that run already are finished. They include all with lower numbers, so that the
+    // lowest faulty CTA is the one reported, whatever the number of host threads.
     progress.next_cta = num_ctas;
     const std::lock_guard lock(progress.mutex);
     if (index < progress.reported_cta) {
@@ -311,7 +315,8 @@ Cta& prepare_cta(size_t host_thread, const Launch& launch) {
 }
 
 size_t choose_host_threads(const Launch& launch) {
-  const int wanted = options().host_threads > 0 ? options().host_threads : int(std::thread::hardware_concurrency());
+  const int wanted =
+      options().host_threads > 0 ? options().host_threads : int(std::thread::hardware_concurrency());
   // Every stack is two mappings, of which Linux allows a process 65530 by default.
   const int mappable = 16384 / launch.num_threads();
   return size_t(std::max<int64_t>(1, std::min<int64_t>({wanted, mappable, int64_t(launch.num_ctas())})));
@@ -335,6 +340,9 @@ Counters last_counters() {
 }
 
 void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes) {
+  if (self != nullptr) {
+    fail(Bug::kLaunch, *self, [] { return std::string("a kernel cannot launch a kernel"); });
+  }
   const auto refuse = [](const std::string& why) { throw Report(Bug::kLaunch, "cannot launch: " + why); };
   const auto size = [](cuda::dim3 d) {
     return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
@@ -344,20 +352,18 @@ void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes) {
     refuse("grid " + size(grid) + " is beyond (2147483647, 65535, 65535)");
   }
   if (block.x == 0 || block.y == 0 || block.z == 0) refuse("block " + size(block) + " is empty");
-  if (block.x > 1024 || block.y > 1024 || block.z > 64 || block.x * block.y * block.z > unsigned(kMaxThreads)) {
+  if (block.x > 1024 || block.y > 1024 || block.z > 64 ||
+      block.x * block.y * block.z > unsigned(kMaxThreads)) {
     refuse("block " + size(block) + " is beyond (1024, 1024, 64) or has more than 1024 threads");
   }
   if (smem_bytes > kMaxSmemBytes) {
-    refuse(std::to_string(smem_bytes) + " bytes of shared memory are more than the " + std::to_string(kMaxSmemBytes) +
-           " that a CTA can have");
+    refuse(std::to_string(smem_bytes) + " bytes of shared memory are more than the " +
+           std::to_string(kMaxSmemBytes) + " that a CTA can have");
   }
 }
 
 void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
          size_t argument_bytes) {
-  if (self != nullptr) {
-    fail(Bug::kLaunch, *self, [] { return std::string("a kernel cannot launch a kernel"); });
-  }
   const std::lock_guard lock(launch_mutex);
   Launch launch{grid, block, smem_bytes, body, arguments, argument_bytes, registered_memory()};
   const GlobalRaces global_races(launch, options().race_detector);

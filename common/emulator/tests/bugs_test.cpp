@@ -10,6 +10,7 @@ using emulator::Report;
 namespace {
 
 // A kernel's faulty lines are numbered from the line of its LINES_OF, which must stand directly before it.
+// clang-format off
 #define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
 
 #define CHECK_LINE(report, kernel, offset) CHECK(names_line(report, __FILE__, kernel##_line + (offset)))
@@ -70,7 +71,7 @@ __global__ void named_barrier_race(float* out) {
     emulator::named_barrier(1, 64, true, emulator::Location::current());
     out[threadIdx.x] = tile[63 - threadIdx.x];
   } else {
-    out[threadIdx.x] = tile[threadIdx.x - 64];  // took no part in the barrier
+    out[threadIdx.x] = 2.0f * tile[threadIdx.x - 64];  // took no part in the barrier
   }
 }
 
@@ -156,7 +157,7 @@ __global__ void mixed_collectives(float* out) {
 
 LINES_OF(masks_disagree);
 __global__ void masks_disagree(float* out) {
-  const unsigned mask = threadIdx.x < 8 ? 0xff : 0xffffffff;
+  const unsigned mask = threadIdx.x >= 24 ? 0xff000000 : 0xffffffff;
   out[threadIdx.x] = float(__ballot_sync(mask, 1));
 }
 
@@ -205,6 +206,7 @@ __global__ void global_half_read_at(const __half* in, long index, float* out) {
   *out = float(in[index]);
 }
 
+#ifndef __clang__  // clang 14 copies 16-byte structs by a call to memcpy, which is not seen
 LINES_OF(misaligned_vector);
 __global__ void misaligned_vector(const float* in, float4* out) {
   *out = *reinterpret_cast<const float4*>(in);
@@ -215,6 +217,8 @@ __global__ void misaligned_shared_vector(float4* out) {
   __half* row = shared_array<__half>() + 68 * threadIdx.x;
   out[threadIdx.x] = *reinterpret_cast<const float4*>(row);
 }
+
+#endif
 
 LINES_OF(misaligned_float);
 __global__ void misaligned_float(const char* in, float* out) {
@@ -247,6 +251,7 @@ __global__ void barrier_with_two_counts(float*) {
   emulator::named_barrier(1, count, true, emulator::Location::current());
 }
 
+// clang-format on
 __global__ void correct_kernel(float* out) {
   float* tile = shared_array<float>();
   tile[threadIdx.x] = float(threadIdx.x);
@@ -464,14 +469,16 @@ TEST_CASE("global memory that no kernel may touch", "[bugs]") {
   CHECK(read.bug == Bug::kGlobalOutOfBounds);
   CHECK_LINE(read, global_read_at, 2);
   CHECK(contains(read.what(), "read of 4 bytes"));
-  CHECK_NOTHROW(launch(global_read_at, 1, 1, 0, nullptr, static_cast<const float*>(program_data), 1, out.get()));
+  CHECK_NOTHROW(
+      launch(global_read_at, 1, 1, 0, nullptr, static_cast<const float*>(program_data), 1, out.get()));
 }
 
 TEST_CASE("a load inside a conversion is the kernel's", "[bugs]") {
   fresh_options();
   Buffer<__half> in(8);
   Buffer<float> out(1);
-  const Report report = report_of([&] { launch(global_half_read_at, 1, 1, 0, nullptr, in.get(), 8, out.get()); });
+  const Report report =
+      report_of([&] { launch(global_half_read_at, 1, 1, 0, nullptr, in.get(), 8, out.get()); });
   INFO(report.what());
   CHECK(report.bug == Bug::kGlobalOutOfBounds);
   CHECK_LINE(report, global_half_read_at, 2);
@@ -480,10 +487,12 @@ TEST_CASE("a load inside a conversion is the kernel's", "[bugs]") {
 TEST_CASE("misaligned accesses", "[bugs]") {
   fresh_options();
   Buffer<float> in(64);
+
+#ifndef __clang__
   Buffer<float4> out(64);
-#ifndef __clang__  // clang 14 copies 16-byte structs by a call to memcpy, which is not seen
   for (const int offset : {1, 2}) {
-    const Report report = report_of([&] { launch(misaligned_vector, 1, 1, 0, nullptr, in.get() + offset, out.get()); });
+    const Report report =
+        report_of([&] { launch(misaligned_vector, 1, 1, 0, nullptr, in.get() + offset, out.get()); });
     INFO(report.what());
     CHECK(report.bug == Bug::kMisaligned);
     CHECK_LINE(report, misaligned_vector, 2);
@@ -493,8 +502,8 @@ TEST_CASE("misaligned accesses", "[bugs]") {
   CHECK_LINE(shared, misaligned_shared_vector, 3);
   CHECK(contains(shared.what(), "lane 1: "));
   CHECK(contains(shared.what(), "smem + 136"));
-#endif
   CHECK_NOTHROW(launch(misaligned_vector, 1, 1, 0, nullptr, in.get() + 4, out.get()));
+#endif
 
   const auto* bytes = reinterpret_cast<const char*>(in.get());
   Buffer<float> result(1);

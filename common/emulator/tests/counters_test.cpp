@@ -9,8 +9,8 @@ using namespace flashsteps;
 
 namespace {
 
-emulator::Counters count(void (*kernel)(float*, int), int threads, float* memory, int argument, int host_threads = 1,
-                         unsigned ctas = 1) {
+emulator::Counters count(void (*kernel)(float*, int), int threads, float* memory, int argument,
+                         int host_threads = 1, unsigned ctas = 1) {
   emulator::Options& options = fresh_options();
   options.count = true;
   options.host_threads = host_threads;
@@ -18,13 +18,17 @@ emulator::Counters count(void (*kernel)(float*, int), int threads, float* memory
   return emulator::last_counters();
 }
 
-__global__ void shared_stride_kernel(float*, int stride) { shared_array<float>()[int(threadIdx.x) * stride] = 1.0f; }
+__global__ void shared_stride_kernel(float*, int stride) {
+  shared_array<float>()[int(threadIdx.x) * stride] = 1.0f;
+}
 
 __global__ void shared_vector_kernel(float*, int stride) {
   shared_array<float4>()[int(threadIdx.x) * stride] = make_float4(1, 2, 3, 4);
 }
 
-__global__ void shared_half_kernel(float*, int stride) { shared_array<__half>()[int(threadIdx.x) * stride] = __half(1.0f); }
+__global__ void shared_half_kernel(float*, int stride) {
+  shared_array<__half>()[int(threadIdx.x) * stride] = __half(1.0f);
+}
 
 __global__ void global_stride_kernel(float* memory, int stride) { memory[int(threadIdx.x) * stride] = 1.0f; }
 
@@ -175,6 +179,23 @@ TEST_CASE("counters do not depend on the number of host threads", "[counters]") 
   const emulator::Counters four = count(long_loop_kernel, 32, memory.get(), 5000, 4, 16);
   CHECK(one == four);
   CHECK(one.global_requests == 16 * 5001);
+}
+
+TEST_CASE("counters do not depend on the order of threads", "[counters]") {
+  Buffer<float> memory(4096);
+  emulator::Counters first;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    emulator::Options& options = fresh_options();
+    options.count = true;
+    options.shuffle = true;
+    options.seed = seed;
+    launch(barrier_kernel, 1, 128, 16384, nullptr, memory.get(), 0);
+    emulator::Counters counted = emulator::last_counters();
+    counted.switches = 0;
+    if (seed == 1) first = counted;
+    CHECK(counted == first);
+    CHECK(counted.shared_requests == 8);
+  }
 }
 
 TEST_CASE("nothing is counted that was not asked for", "[counters]") {

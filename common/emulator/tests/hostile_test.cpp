@@ -13,10 +13,10 @@ __global__ void order_kernel(int* ticket, int* order) {
 }
 
 // Wrong without a race detector too, but only in some orders.
-__global__ void racy_kernel(int* out) {
+__global__ void racy_kernel(int* out, int zero) {
   int* slot = shared_array<int>();
   slot[0] = int(threadIdx.x);
-  out[threadIdx.x] = slot[0];
+  out[threadIdx.x] = slot[zero];
 }
 
 // Tiles through shared memory, double buffered, with a reduction by shuffles and an exchange between warps.
@@ -102,7 +102,8 @@ TEST_CASE("the same seed gives the same order, on any number of host threads", "
   CHECK(order_with(1, 4) == order);
   CHECK(order_with(2, 1) != order);
   // Every CTA has an order of its own.
-  CHECK(std::vector<int>(order.begin(), order.begin() + 64) != std::vector<int>(order.begin() + 64, order.begin() + 128));
+  CHECK(std::vector<int>(order.begin(), order.begin() + 64) !=
+        std::vector<int>(order.begin() + 64, order.begin() + 128));
 }
 
 TEST_CASE("without shuffling, lanes go in order", "[hostile]") {
@@ -120,7 +121,7 @@ TEST_CASE("threads are interrupted between plain shared accesses", "[hostile]") 
     options.shuffle = true;
     options.seed = seed;
     Buffer<int> out(64);
-    launch(racy_kernel, 1, 64, 16, nullptr, out.get());
+    launch(racy_kernel, 1, 64, 16, nullptr, out.get(), 0);
     for (size_t i = 0; i < 64; ++i) interrupted += out[i] != int(i);
   }
   CHECK(interrupted > 0);
@@ -136,7 +137,7 @@ TEST_CASE("the same seed gives the same report", "[hostile]") {
       options.seed = seed;
       options.host_threads = repeat == 0 ? 1 : 4;
       Buffer<int> out(64);
-      const Report report = report_of([&] { launch(racy_kernel, 1, 64, 16, nullptr, out.get()); });
+      const Report report = report_of([&] { launch(racy_kernel, 1, 64, 16, nullptr, out.get(), 0); });
       CHECK(report.bug == Bug::kRace);
       if (repeat == 0) first[seed - 1] = report.what();
       CHECK(first[seed - 1] == report.what());

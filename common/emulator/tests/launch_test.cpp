@@ -11,8 +11,8 @@ __global__ void index_kernel(int* out) {
   const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   const int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
   const int threads = blockDim.x * blockDim.y * blockDim.z;
-  out[block * threads + thread] = int(threadIdx.x * 100 + threadIdx.y * 10 + threadIdx.z) + 1000 * int(blockIdx.x) +
-                                  10000 * int(blockIdx.y) + 100000 * int(blockIdx.z);
+  out[block * threads + thread] = int(threadIdx.x * 100 + threadIdx.y * 10 + threadIdx.z) +
+                                  1000 * int(blockIdx.x) + 10000 * int(blockIdx.y) + 100000 * int(blockIdx.z);
 }
 
 __global__ void smem_kernel(float* out) {
@@ -92,6 +92,7 @@ __global__ void atomics_kernel(int* counts, float* sum, unsigned* largest) {
   __syncthreads();
   atomicAdd(shared_count, 2);
   atomicAdd(sum, 0.5f);
+  __threadfence();
   atomicMax(largest, blockIdx.x * 1000 + threadIdx.x);
   __syncthreads();
   if (threadIdx.x == 0) atomicAdd(counts, *shared_count);
@@ -264,7 +265,9 @@ TEST_CASE("memory of the caller's own can be registered", "[launch]") {
   launch(index_kernel, dim3(3, 2, 2), dim3(4, 3, 2), 0, nullptr, out.data());
   emulator::unregister_memory(out.data());
   CHECK(out[1] == 100);
-  const auto launch_again = [&] { launch(index_kernel, dim3(3, 2, 2), dim3(4, 3, 2), 0, nullptr, out.data()); };
+  const auto launch_again = [&] {
+    launch(index_kernel, dim3(3, 2, 2), dim3(4, 3, 2), 0, nullptr, out.data());
+  };
   CHECK(report_of(launch_again).bug == emulator::Bug::kGlobalOutOfBounds);
 }
 
@@ -308,7 +311,8 @@ TEST_CASE("a recorder records and launches nothing", "[launch]") {
 TEST_CASE("what CUDA would refuse is refused", "[launch]") {
   fresh_options();
   const auto bug_of = [](dim3 grid, dim3 block, size_t smem_bytes) {
-    const emulator::Report report = report_of([&] { launch(empty_kernel, grid, block, smem_bytes, nullptr); });
+    const emulator::Report report =
+        report_of([&] { launch(empty_kernel, grid, block, smem_bytes, nullptr); });
     CAPTURE(report.what());
     CHECK(report.bug == emulator::Bug::kLaunch);
     return std::string(report.what());
@@ -328,6 +332,7 @@ TEST_CASE("what CUDA would refuse is refused", "[launch]") {
 TEST_CASE("a kernel cannot launch a kernel", "[launch]") {
   fresh_options();
   Buffer<int> out(1);
-  const emulator::Report report = report_of([&] { launch(nested_launch_kernel, 1, 1, 0, nullptr, out.get()); });
+  const emulator::Report report =
+      report_of([&] { launch(nested_launch_kernel, 1, 1, 0, nullptr, out.get()); });
   CHECK(report.bug == emulator::Bug::kLaunch);
 }

@@ -29,7 +29,9 @@ void check_shuffle(Op op, int operand, int width, int (*expected_lane)(int lane)
   }
 }
 
-__global__ void own_source_kernel(int* out) { out[threadIdx.x] = __shfl_sync(~0u, int(threadIdx.x), 31 - int(threadIdx.x)); }
+__global__ void own_source_kernel(int* out) {
+  out[threadIdx.x] = __shfl_sync(~0u, int(threadIdx.x), 31 - int(threadIdx.x));
+}
 
 __global__ void halves_kernel(int* out) {
   // The two halves of the warp shuffle on their own, and need not meet.
