@@ -45,7 +45,7 @@ build_ci() {
 
 build_asan() {
   cmake --preset asan
-  cmake --build build/asan -j "$(nproc)"
+  cmake --build build/asan -j "$(nproc)" --target emulator_tests harness_tests
 }
 
 asan_tests() {
