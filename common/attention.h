@@ -39,29 +39,41 @@ struct AttentionParams {
   // Keys at or beyond this index are padding: never loaded, whatever they hold.
   __device__ int kv_length(int b) const { return kv_lengths != nullptr ? kv_lengths[b] : seqlen_kv; }
 
-  // Query `row` sees keys 0 .. visible_keys - 1. Causal masks are aligned bottom-right: the last query sees every
-  // key, and with more queries than keys the first ones see none.
+  // Query `row` sees keys 0 .. visible_keys - 1. Causal masks are aligned bottom-right: the last query sees
+  // every key, and with more queries than keys the first ones see none.
   template <bool CAUSAL>
   __device__ int visible_keys(int row, int kv_len) const {
     if constexpr (!CAUSAL) return kv_len;
-    return min(max(row + 1 + kv_len - seqlen_q, 0), kv_len);
+    return min(max(row + 1 + (kv_len - seqlen_q), 0), kv_len);
   }
 };
 
 template <typename Element>
 AttentionParams<Element> make_params(const AttentionCall& c) {
-  return {static_cast<const Element*>(c.q.data),
-          static_cast<const Element*>(c.k.data),
-          static_cast<const Element*>(c.v.data),
-          static_cast<Element*>(c.o.data),
-          c.lse,
-          c.kv_lengths,
-          c.q.batch_stride, c.q.head_stride, c.q.row_stride,
-          c.k.batch_stride, c.k.head_stride, c.k.row_stride,
-          c.v.batch_stride, c.v.head_stride, c.v.row_stride,
-          c.o.batch_stride, c.o.head_stride, c.o.row_stride,
-          c.batch, c.num_heads_q, c.num_heads_kv, c.seqlen_q, c.seqlen_kv,
-          c.softmax_scale * kLog2e};
+  return {.q = static_cast<const Element*>(c.q.data),
+          .k = static_cast<const Element*>(c.k.data),
+          .v = static_cast<const Element*>(c.v.data),
+          .o = static_cast<Element*>(c.o.data),
+          .lse = c.lse,
+          .kv_lengths = c.kv_lengths,
+          .q_batch_stride = c.q.batch_stride,
+          .q_head_stride = c.q.head_stride,
+          .q_row_stride = c.q.row_stride,
+          .k_batch_stride = c.k.batch_stride,
+          .k_head_stride = c.k.head_stride,
+          .k_row_stride = c.k.row_stride,
+          .v_batch_stride = c.v.batch_stride,
+          .v_head_stride = c.v.head_stride,
+          .v_row_stride = c.v.row_stride,
+          .o_batch_stride = c.o.batch_stride,
+          .o_head_stride = c.o.head_stride,
+          .o_row_stride = c.o.row_stride,
+          .batch = c.batch,
+          .num_heads_q = c.num_heads_q,
+          .num_heads_kv = c.num_heads_kv,
+          .seqlen_q = c.seqlen_q,
+          .seqlen_kv = c.seqlen_kv,
+          .softmax_scale_log2 = c.softmax_scale * kLog2e};
 }
 
 }  // namespace FLASHSTEPS_BACKEND

@@ -11,8 +11,8 @@
 #define FLASHSTEPS_BACKEND on_emulator
 #endif
 
-// Everything in common/ that a kernel calls lives in `flashsteps::FLASHSTEPS_BACKEND` (an inline namespace), so
-// that the linker can never merge the two backends' versions of an inline function.
+// Everything in common/ that a kernel calls lives in `flashsteps::FLASHSTEPS_BACKEND` (an inline namespace),
+// so that the linker can never merge the two backends' versions of an inline function.
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 

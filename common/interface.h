@@ -13,7 +13,8 @@ enum class DType { kFp32, kFp16, kBf16 };
 enum class BackendKind { kCuda, kEmulator };
 
 // A [batch, heads, rows, head_dim] view of memory on the backend's device. Strides are in elements; the
-// head_dim elements of a row are contiguous. Covers [b, h, s, d], [b, s, h, d] and slices of a fused QKV tensor.
+// head_dim elements of a row are contiguous. Covers [b, h, s, d], [b, s, h, d] and slices of a fused QKV
+// tensor.
 struct TensorView {
   void* data;
   int64_t batch_stride, head_stride, row_stride;
@@ -26,9 +27,9 @@ struct AttentionCall {
   int seqlen_q, seqlen_kv, head_dim;
   bool causal;  // bottom-right aligned: query i sees key j when j <= i + kv_len - seqlen_q
   float softmax_scale;
-  TensorView q, k, v;     // read only; k and v have num_heads_kv heads and seqlen_kv rows
-  TensorView o;           // [batch, num_heads_q, seqlen_q, head_dim]
-  float* lse;             // [batch, num_heads_q, seqlen_q], contiguous, FP32, natural log; -inf on a row with no key
+  TensorView q, k, v;  // read only; k and v have num_heads_kv heads and seqlen_kv rows
+  TensorView o;        // [batch, num_heads_q, seqlen_q, head_dim]
+  float* lse;  // [batch, num_heads_q, seqlen_q], contiguous, FP32, natural log; -inf on a row with no key
   const int* kv_lengths;  // [batch] on the device, each in 0..seqlen_kv; nullptr: every length is seqlen_kv
 };
 
@@ -42,11 +43,11 @@ struct LaunchRecord {
 };
 
 struct StepInfo {
-  const char* title;               // the one idea, in a line
-  const char* removes;             // the bottleneck of the step before that this one takes away
-  bool supports_fp32 = false;      // fp16 and bf16 are always supported
-  int alignment_bytes = 0;         // of every row of q, k, v and o; 0: the element's own
-  const char* spills = nullptr;    // why register spills are accepted; nullptr: they are a defect
+  const char* title;             // the one idea, in a line
+  const char* removes;           // the bottleneck of the step before that this one takes away
+  bool supports_fp32 = false;    // fp16 and bf16 are always supported
+  int alignment_bytes = 0;       // of every row of q, k, v and o; 0: the element's own
+  const char* spills = nullptr;  // why register spills are accepted; nullptr: they are a defect
 };
 
 struct Step {
@@ -66,8 +67,8 @@ const std::vector<Step>& registered_steps();
 // (shared memory, architecture) are the backend's to check.
 std::string refusal(const Step& step, const AttentionCall& call);
 
-// While a recorder is set (per thread), launch() fills it in and launches nothing. This is how the program asks a
-// step what it would launch, without a second description of it that could drift.
+// While a recorder is set (per thread), launch() fills it in and launches nothing. This is how the program
+// asks a step what it would launch, without a second description of it that could drift.
 std::vector<LaunchRecord>*& launch_recorder();
 
 }  // namespace flashsteps

@@ -1,5 +1,6 @@
-// launch(kernel, grid, block, smem_bytes, stream, args...): kernel<<<...>>>(args...) as a function, because <<<>>> is
-// not C++ on the emulator. Also `smem`, the CTA's dynamic shared memory, declared once for all kernels.
+// launch(kernel, grid, block, smem_bytes, stream, args...): kernel<<<...>>>(args...) as a function, because
+// <<<>>> is not C++ on the emulator. Also `smem`, the CTA's dynamic shared memory, declared once for all
+// kernels.
 #pragma once
 
 #include "common/cuda.h"
@@ -13,13 +14,15 @@ inline namespace FLASHSTEPS_BACKEND {
 
 using Stream = cudaStream_t;
 
-// The CTA's dynamic shared memory: smem_bytes of launch(), uninitialised. 1024-byte alignment is what the widest
-// swizzle pattern needs. A kernel lays its own struct over it: auto& shared = *reinterpret_cast<Shared*>(smem).
+// The CTA's dynamic shared memory: smem_bytes of launch(), uninitialised. 1024-byte alignment is what the
+// widest swizzle pattern needs. A kernel lays its own struct over it: auto& shared =
+// *reinterpret_cast<Shared*>(smem).
 extern __shared__ __align__(1024) unsigned char smem[];
 
 // Asynchronous. Every argument is converted to the kernel's own parameter type.
 template <typename... Params, typename... Args>
-void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes, Stream stream, Args&&... args) {
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes, Stream stream,
+            Args&&... args) {
   const LaunchRecord record = prepare_launch(reinterpret_cast<const void*>(kernel), grid, block, smem_bytes);
   if (launch_recorder() != nullptr) {
     launch_recorder()->push_back(record);

@@ -56,16 +56,16 @@ namespace STEP_NAMESPACE {
 using namespace flashsteps;
 }
 
-#define REGISTER_STEP(launcher, ...)                                                                        \
-  namespace STEP_NAMESPACE {                                                                                \
-  struct Launcher {                                                                                         \
-    template <typename Element, int HEAD_DIM, bool CAUSAL>                                                  \
-    static void run(const AttentionParams<Element>& params, Stream stream) {                                \
-      launcher<Element, HEAD_DIM, CAUSAL>(params, stream);                                                  \
-    }                                                                                                       \
-  };                                                                                                        \
-  constexpr StepInfo kStepInfo __VA_ARGS__;                                                                 \
-  [[maybe_unused]] const bool kRegistered =                                                                 \
-      register_step({FLASHSTEPS_STRING(FLASHSTEPS_STEP), kThisBackend, kStepInfo,                           \
-                     dispatch<Launcher, kStepInfo.supports_fp32>});                                         \
+#define REGISTER_STEP(launcher, ...)                                              \
+  namespace STEP_NAMESPACE {                                                      \
+  struct Launcher {                                                               \
+    template <typename Element, int HEAD_DIM, bool CAUSAL>                        \
+    static void run(const AttentionParams<Element>& params, Stream stream) {      \
+      launcher<Element, HEAD_DIM, CAUSAL>(params, stream);                        \
+    }                                                                             \
+  };                                                                              \
+  constexpr StepInfo kStepInfo __VA_ARGS__;                                       \
+  [[maybe_unused]] const bool kRegistered =                                       \
+      register_step({FLASHSTEPS_STRING(FLASHSTEPS_STEP), kThisBackend, kStepInfo, \
+                     dispatch<Launcher, kStepInfo.supports_fp32>});               \
   }

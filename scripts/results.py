@@ -136,7 +136,7 @@ FILE_SPEC = {
                 "causal": FLAG,
                 "kv_lengths": ("full", "random", "zeros"),
                 "layout": ("bhsd", "bshd", "qkv", "gapped", "odd"),
-                "inputs": ("normal", "sharp", "structured"),
+                "inputs": ("normal", "sharp", "shifted", "structured"),
                 "seed": COUNT,
                 "flops": NUMBER,
             },

@@ -20,6 +20,7 @@ struct Options {
   bool count = false;          // memory counters: requests, sectors, wavefronts
   uint64_t seed = 1;           // same seed, same behaviour, whatever host_threads is
   int host_threads = 0;        // CTAs are spread over them; 0: one per core
+  void (*progress)() = nullptr;  // called after every CTA, by whichever host thread ran it
 };
 
 // Read at every launch.

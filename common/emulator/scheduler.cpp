@@ -279,6 +279,7 @@ void run_ctas(const Launch& launch, Cta& c, Progress& progress) {
   const uint64_t num_ctas = launch.num_ctas();
   for (uint64_t index; (index = progress.next_cta.fetch_add(1)) < num_ctas;) {
     run_cta(c, index);
+    if (c.options.progress != nullptr) c.options.progress();
     if (c.report == nullptr) continue;
     // No new CTAs; those that run already are finished. They include all with lower numbers, so that the
     // lowest faulty CTA is the one reported, whatever the number of host threads.

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "common/interface.h"
 
@@ -28,7 +27,7 @@ struct DeviceError : std::runtime_error {
 // How the emulator runs a step: when asynchronous copies land, in which order threads run, what is watched.
 struct EmulatorMode {
   std::string async = "early";  // early | late | random
-  bool hostile = false;         // seeded random order of warps and lanes, preemption at shared-memory accesses
+  bool hostile = false;  // seeded random order of warps and lanes, preemption at shared-memory accesses
   bool race_detector = false;
   bool count = false;
   uint64_t seed = 1;
@@ -38,7 +37,8 @@ struct EmulatorMode {
 class Timer {
  public:
   virtual ~Timer() = default;
-  // Milliseconds per launch, from CUDA events around a batch of launches that takes a few milliseconds or more.
+  // Milliseconds per launch, from CUDA events around a batch of launches that takes a few milliseconds or
+  // more.
   virtual double sample() = 0;
   // How the batch is launched: {"launches_per_sample": n, "graph": bool}.
   virtual nlohmann::json method() const = 0;
@@ -56,8 +56,8 @@ class Backend {
   virtual void download(void* host, const void* device, size_t bytes) = 0;
   virtual size_t free_memory() const = 0;
 
-  // Why this device cannot run the step on this call (architecture, shared memory, grid size), with the limit; empty
-  // when it can. Includes flashsteps::refusal().
+  // Why this device cannot run the step on this call (architecture, shared memory, grid size), with the
+  // limit; empty when it can. Includes flashsteps::refusal().
   virtual std::string refusal(const Step& step, const AttentionCall& call) = 0;
   // What the step would launch for this call. Launches nothing.
   std::vector<LaunchRecord> describe(const Step& step, const AttentionCall& call);
@@ -67,24 +67,27 @@ class Backend {
 
   // The emulator's way of running, for the following run() calls; CUDA ignores it.
   virtual void set_mode(const EmulatorMode&) {}
-  // What the last run() counted, in the keys of docs/results-schema.md; null on CUDA or when the mode did not count.
+  // What the last run() counted, in the keys of docs/results-schema.md; null on CUDA or when the mode did not
+  // count.
   virtual nlohmann::json counters() const { return nullptr; }
 
   // Warm-up, batch size, graph capture when a launch is short. Throws std::runtime_error on the emulator.
   virtual std::unique_ptr<Timer> make_timer(const Step& step, const AttentionCall& call) = 0;
-  // A bf16 8192^3 matrix product by the vendor's library as a measured ceiling; nullptr when the library is not there.
+  // A bf16 8192^3 matrix product by the vendor's library as a measured ceiling; nullptr when the library is
+  // not there.
   virtual std::unique_ptr<Timer> make_matmul_timer(double& flops) = 0;
   // SM clock now, MHz; 0 when unknown.
   virtual int sm_clock_mhz() = 0;
 
   // Who this is, for the provenance record; see docs/results-schema.md, "device".
   virtual nlohmann::json device() const = 0;
-  // Dense tensor peak in TFLOPS for 16-bit inputs with FP32 accumulation at the maximum SM clock; for fp32, the FP32
-  // FMA peak. 0 when the card is not in the table.
+  // Dense tensor peak in TFLOPS for 16-bit inputs with FP32 accumulation at the maximum SM clock; for fp32,
+  // the FP32 FMA peak. 0 when the card is not in the table.
   virtual double peak_tflops(DType dtype) const = 0;
 };
 
-// nullptr when there is no usable device; `why` then says so in a line ("no NVIDIA driver", "sm_75 is too old: ...").
+// nullptr when there is no usable device; `why` then says so in a line ("no NVIDIA driver", "sm_75 is too
+// old: ...").
 std::unique_ptr<Backend> make_cuda_backend(std::string& why);
 std::unique_ptr<Backend> make_emulator_backend();
 

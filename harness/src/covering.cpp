@@ -9,7 +9,8 @@ namespace flashsteps {
 namespace {
 
 constexpr size_t kMinProblems = 64;
-constexpr int kCandidates = 60;  // random problems tried for each place in the sample; the most useful one is kept
+constexpr int kCandidates =
+    60;  // random problems tried for each place in the sample; the most useful one is kept
 
 // A problem as one choice per axis. Index into the lists below.
 enum Axis { kSeqlen, kRelation, kMask, kLengths, kType, kHeadDim, kHeads, kLayout, kInputs, kNumAxes };
@@ -24,7 +25,8 @@ struct Heads {
 };
 const std::vector<Heads> kHeadChoices{{2, 2, "MHA"}, {8, 2, "GQA 4:1"}, {3, 1, "MQA"}};
 
-Problem build(const Choice& c, const std::vector<DType>& dtypes, const std::vector<Layout>& layouts, uint64_t seed) {
+Problem build(const Choice& c, const std::vector<DType>& dtypes, const std::vector<Layout>& layouts,
+              uint64_t seed) {
   Problem p;
   p.seqlen_q = kSeqlens[c[kSeqlen]];
   p.seqlen_kv = c[kRelation] == kEqual      ? p.seqlen_q
@@ -44,7 +46,10 @@ Problem build(const Choice& c, const std::vector<DType>& dtypes, const std::vect
   return p;
 }
 
-bool feasible(const Choice& c) { return !(kSeqlens[c[kSeqlen]] == 1 && c[kRelation] == kShorterKv); }
+bool feasible(const Choice& c, const std::vector<DType>& dtypes) {
+  if (kSeqlens[c[kSeqlen]] == 1 && c[kRelation] == kShorterKv) return false;  // there is no shorter length
+  return !(dtypes[c[kType]] == DType::kFp32 && Inputs(c[kInputs]) == Inputs::kShifted);
+}
 
 using Pair = std::pair<std::string, std::string>;
 std::vector<Pair> pairs_of(const Problem& p) {
@@ -58,7 +63,9 @@ std::vector<Pair> pairs_of(const Problem& p) {
 }  // namespace
 
 std::vector<std::string> covering_axes(const Problem& p) {
-  const char* relation = p.seqlen_kv == p.seqlen_q ? "equal" : p.seqlen_kv > p.seqlen_q ? "longer" : "shorter";
+  const char* relation = p.seqlen_kv == p.seqlen_q  ? "equal"
+                         : p.seqlen_kv > p.seqlen_q ? "longer"
+                                                    : "shorter";
   const char* heads = p.num_heads_kv == p.num_heads_q ? "MHA" : p.num_heads_kv == 1 ? "MQA" : "GQA";
   return {"seqlen_q=" + std::to_string(p.seqlen_q),
           std::string("kv=") + relation,
@@ -76,7 +83,8 @@ std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows) {
   if (with_fp32) dtypes.push_back(DType::kFp32);
   std::vector<Layout> layouts{Layout::kBhsd, Layout::kBshd, Layout::kQkv, Layout::kGapped};
   if (with_unaligned_rows) layouts.push_back(Layout::kOdd);
-  const std::vector<size_t> sizes{kSeqlens.size(), 3, 2, 3, dtypes.size(), 2, kHeadChoices.size(), layouts.size(), 3};
+  const std::vector<size_t> sizes{
+      kSeqlens.size(), 3, 2, 3, dtypes.size(), 2, kHeadChoices.size(), layouts.size(), inputs_names().size()};
 
   // Everything that must meet.
   std::set<Pair> open;
@@ -87,7 +95,7 @@ std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows) {
           Choice c(kNumAxes, 0);
           c[a] = int(i);
           c[b] = int(j);
-          if (!feasible(c)) continue;
+          if (!feasible(c, dtypes)) continue;
           const std::vector<std::string> axes = covering_axes(build(c, dtypes, layouts, 1));
           open.insert({axes[a], axes[b]});
         }
@@ -105,7 +113,7 @@ std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows) {
       Choice c;
       for (int axis = 0; axis < kNumAxes; ++axis) c.push_back(int(random_bits(7, axis, draw) % sizes[axis]));
       ++draw;
-      if (!feasible(c)) continue;
+      if (!feasible(c, dtypes)) continue;
       const Problem problem = build(c, dtypes, layouts, sample.size() + 1);
       size_t fresh = 0;
       for (const Pair& pair : pairs_of(problem)) fresh += open.count(pair);

@@ -8,9 +8,10 @@
 
 namespace flashsteps {
 
-// At least 60 problems such that every value of every axis appears, and every feasible pair of values of two axes
-// (length, relation of the lengths, mask, kv_lengths, type, head_dim, heads, layout, inputs) appears in some problem.
-// The same list every time. Axes shrink to what the step takes: fp32 and rows without alignment.
+// At least 60 problems such that every value of every axis appears, and every feasible pair of values of two
+// axes (length, relation of the lengths, mask, kv_lengths, type, head_dim, heads, layout, inputs) appears in
+// some problem. The same list every time. Axes shrink to what the step takes: fp32 and rows without
+// alignment.
 std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows);
 
 // The values of a problem on the axes, "axis=value"; for printing the sample and for checking its coverage.

@@ -27,8 +27,8 @@ constexpr TensorRate kTensorRates[] = {
     {86, "A40", 1024},         // 149.7 = 84 * 1024 * 1.740
     {86, "GeForce RTX", 512},  // RTX 3090: 71 = 82 * 512 * 1.695
     // Datasheets:
-    {86, "A10", 1024},        // 125 = 72 * 1024 * 1.695
-    {86, "A10G", 512},        // 70 = 80 * 512 * 1.710 (AWS's datasheet of it)
+    {86, "A10", 1024},  // 125 = 72 * 1024 * 1.695
+    {86, "A10G", 512},  // 70 = 80 * 512 * 1.710 (AWS's datasheet of it)
 
     // NVIDIA Ada whitepaper v2, appendix, "Peak FP16 Tensor TFLOPS with FP32 Accumulate":
     {89, "RTX 6000 Ada", 1024},  // 364.2 = 142 * 1024 * 2.505
@@ -56,14 +56,17 @@ constexpr TensorRate kTensorRates[] = {
 // floating-point add, multiply, multiply-add".
 int fp32_lanes(int compute_capability) {
   switch (compute_capability) {
-    case 80: return 64;
+    case 80:
+      return 64;
     case 86:
     case 87:
     case 89:
     case 90:
     case 100:
-    case 120: return 128;
-    default: return 0;
+    case 120:
+      return 128;
+    default:
+      return 0;
   }
 }
 

@@ -21,7 +21,8 @@ AttentionCall shape_of_call(const Problem& p) {
   call.softmax_scale = p.softmax_scale();
   // As if every buffer began at address 0: alignment comes out as it will be, since allocations are aligned.
   const auto view = [&](const Placement& at) {
-    return TensorView{reinterpret_cast<void*>(at.offset * bytes), at.batch_stride, at.head_stride, at.row_stride};
+    return TensorView{reinterpret_cast<void*>(at.offset * bytes), at.batch_stride, at.head_stride,
+                      at.row_stride};
   };
   call.q = view(plan.q);
   call.k = view(plan.k);
@@ -80,13 +81,15 @@ Outputs DeviceTensors::download_outputs() const {
 }
 
 std::string DeviceTensors::changed_input() const {
-  const std::vector<std::string> names =
-      inputs_.size() == 1 ? std::vector<std::string>{"the fused qkv tensor"} : std::vector<std::string>{"q", "k", "v"};
+  const std::vector<std::string> names = inputs_.size() == 1
+                                             ? std::vector<std::string>{"the fused qkv tensor"}
+                                             : std::vector<std::string>{"q", "k", "v"};
   for (size_t buffer = 0; buffer < inputs_.size(); ++buffer) {
     const auto expected = workload_.input(int(buffer));
     std::vector<unsigned char> now(expected.size());
     backend_.download(now.data(), inputs_[buffer], now.size());
-    if (std::memcmp(now.data(), expected.data(), now.size()) != 0) return names[buffer] + " was modified: inputs are read-only";
+    if (std::memcmp(now.data(), expected.data(), now.size()) != 0)
+      return names[buffer] + " was modified: inputs are read-only";
   }
   if (kv_lengths_ != nullptr) {
     std::vector<int> now(workload_.kv_lengths().size());

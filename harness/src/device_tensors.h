@@ -10,7 +10,8 @@ namespace flashsteps {
 
 class DeviceTensors {
  public:
-  DeviceTensors(Backend& backend, const Workload& workload);  // allocates and uploads; throws when memory is short
+  DeviceTensors(Backend& backend,
+                const Workload& workload);  // allocates and uploads; throws when memory is short
   ~DeviceTensors();
   DeviceTensors(const DeviceTensors&) = delete;
   DeviceTensors& operator=(const DeviceTensors&) = delete;

@@ -12,10 +12,12 @@ namespace flashsteps {
 inline size_t element_bytes(DType dtype) { return dtype == DType::kFp32 ? 4 : 2; }
 
 inline float half_to_float(uint16_t h) {
-  // Shift exponent and mantissa into place and let a multiply repair the exponent bias: subnormals come out right.
+  // Shift exponent and mantissa into place and let a multiply repair the exponent bias: subnormals come out
+  // right.
   const float magnitude = std::bit_cast<float>(uint32_t(h & 0x7fff) << 13) * 0x1p112f;
   const uint32_t infinity_or_nan = (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | infinity_or_nan | uint32_t(h & 0x8000) << 16);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | infinity_or_nan |
+                              uint32_t(h & 0x8000) << 16);
 }
 
 inline uint16_t float_to_half(float f) {
@@ -24,7 +26,7 @@ inline uint16_t float_to_half(float f) {
   const uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return sign | 0x7fff;   // NaN
   if (magnitude >= 0x477ff000) return sign | 0x7c00;  // rounds to infinity
-  if (magnitude < 0x38800000) {                       // subnormal: adding 0.5 rounds at the last bit that fp16 keeps
+  if (magnitude < 0x38800000) {  // subnormal: adding 0.5 rounds at the last bit that fp16 keeps
     return sign | uint16_t(std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000);
   }
   const uint32_t rounding = 0xfff + ((magnitude >> 13) & 1);

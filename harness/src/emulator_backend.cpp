@@ -7,6 +7,7 @@
 
 #include "common/emulator/emulator.h"
 #include "harness/src/backend.h"
+#include "harness/src/heartbeat.h"
 
 namespace flashsteps {
 namespace {
@@ -29,7 +30,9 @@ class EmulatorBackend : public Backend {
   void release(void* device) override { emulator::release(device); }
   void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
-  size_t free_memory() const override { return size_t(sysconf(_SC_AVPHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE)); }
+  size_t free_memory() const override {
+    return size_t(sysconf(_SC_AVPHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  }
 
   std::string refusal(const Step& step, const AttentionCall& call) override {
     if (std::string reason = flashsteps::refusal(step, call); !reason.empty()) return reason;
@@ -50,6 +53,7 @@ class EmulatorBackend : public Backend {
     options.race_detector = mode.race_detector;
     options.count = mode.count;
     options.seed = mode.seed;
+    options.progress = heartbeat;
     options.host_threads = int(std::max(1u, std::thread::hardware_concurrency()));
   }
 
@@ -79,18 +83,23 @@ class EmulatorBackend : public Backend {
   std::unique_ptr<Timer> make_matmul_timer(double&) override { return nullptr; }
   int sm_clock_mhz() override { return 0; }
   json device() const override {
-    return {{"name", "emulator"}, {"host_cpu", host_cpu()}, {"host_threads", std::thread::hardware_concurrency()}};
+    return {{"name", "emulator"},
+            {"host_cpu", host_cpu()},
+            {"host_threads", std::thread::hardware_concurrency()}};
   }
   double peak_tflops(DType) const override { return 0; }
 
  private:
   static DeviceError::Kind kind_of(emulator::Bug bug) {
     switch (bug) {
-      case emulator::Bug::kDeadlock: return DeviceError::Kind::kHang;
+      case emulator::Bug::kDeadlock:
+        return DeviceError::Kind::kHang;
       case emulator::Bug::kSharedOutOfBounds:
       case emulator::Bug::kGlobalOutOfBounds:
-      case emulator::Bug::kMisaligned: return DeviceError::Kind::kCrash;
-      default: return DeviceError::Kind::kBug;
+      case emulator::Bug::kMisaligned:
+        return DeviceError::Kind::kCrash;
+      default:
+        return DeviceError::Kind::kBug;
     }
   }
 };

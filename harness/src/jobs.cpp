@@ -6,6 +6,7 @@
 
 #include "harness/src/backend.h"
 #include "harness/src/device_tensors.h"
+#include "harness/src/heartbeat.h"
 #include "harness/src/reference.h"
 #include "harness/src/validate.h"
 
@@ -13,8 +14,6 @@ namespace flashsteps {
 namespace {
 
 using nlohmann::json;
-
-constexpr const char* kTrustedStep = "v01_scalar";  // simple enough to be believed, once it is checked itself
 
 // `no_cuda` receives why "auto" did not choose the GPU.
 std::unique_ptr<Backend> make_backend(const std::string& which, std::string* no_cuda = nullptr) {
@@ -31,7 +30,8 @@ const Step& find_step(const std::string& step_name, BackendKind backend) {
   for (const Step& step : registered_steps()) {
     if (step.name == step_name && step.backend == backend) return step;
   }
-  throw std::runtime_error("step " + step_name + " is not in this program for the " + name(backend) + " backend");
+  throw std::runtime_error("step " + step_name + " is not in this program for the " + name(backend) +
+                           " backend");
 }
 
 bool has_step(const std::string& step_name, BackendKind backend) {
@@ -105,9 +105,12 @@ struct Prepared {
 
 const char* status_name(const DeviceError& error) {
   switch (error.kind) {
-    case DeviceError::Kind::kCrash: return "crash";
-    case DeviceError::Kind::kHang: return "timeout";
-    case DeviceError::Kind::kBug: return "fail";
+    case DeviceError::Kind::kCrash:
+      return "crash";
+    case DeviceError::Kind::kHang:
+      return "timeout";
+    case DeviceError::Kind::kBug:
+      return "fail";
   }
   return "error";
 }
@@ -130,14 +133,10 @@ bool validate_tasks(const json& request, const EmitEvent& emit) {
         prepared = std::make_unique<Prepared>(*backend, task.at("problem"));
       }
       const Problem& problem = prepared->workload.problem();
-      // The time limit is the step's, not the reference's: each finished preparation is a sign of life.
-      if (!prepared->reference) {
-        emit({{"event", "prepared"}, {"what", "inputs"}});
+      if (!prepared->reference)
         prepared->reference = reference_rows(prepared->workload, choose_rows(problem));
-        emit({{"event", "prepared"}, {"what", "reference"}});
-      }
       // On a GPU every element is compared, also those whose rows were not sampled for the reference.
-      const bool compare = cuda && step_name != kTrustedStep && has_step(kTrustedStep, backend->kind());
+      const bool compare = task.at("compare");
       if (compare && !prepared->trusted) {
         prepared->tensors.poison_outputs();
         backend->run(find_step(kTrustedStep, backend->kind()), prepared->tensors.call());
@@ -145,8 +144,9 @@ bool validate_tasks(const json& request, const EmitEvent& emit) {
       }
       entry["resources"] = resources(*backend, step, prepared->tensors.call());
       json counters;
-      const Validation v = validate(*backend, step, prepared->tensors, prepared->workload, *prepared->reference,
-                                    compare ? &*prepared->trusted : nullptr, modes, counters);
+      const Validation v =
+          validate(*backend, step, prepared->tensors, prepared->workload, *prepared->reference,
+                   compare ? &*prepared->trusted : nullptr, modes, counters);
       entry["status"] = v.pass ? "pass" : "fail";
       entry["message"] = v.message;
       entry["validation"] = to_json(v, problem);
@@ -205,7 +205,10 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
       emit(method);
       entries.push_back({step_name, std::move(timer), samples});
     } catch (const DeviceError& error) {
-      emit({{"event", "failed"}, {"step", step_name}, {"status", status_name(error)}, {"message", error.what()}});
+      emit({{"event", "failed"},
+            {"step", step_name},
+            {"status", status_name(error)},
+            {"message", error.what()}});
       return false;
     }
   }
@@ -217,10 +220,16 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
       emit({{"event", "begin"}, {"step", entry.name}});
       try {
         const double ms = entry.timer->sample();
-        emit({{"event", "sample"}, {"step", entry.name}, {"ms", ms}, {"sm_clock_mhz", backend->sm_clock_mhz()}});
+        emit({{"event", "sample"},
+              {"step", entry.name},
+              {"ms", ms},
+              {"sm_clock_mhz", backend->sm_clock_mhz()}});
         ++entry.samples;
       } catch (const DeviceError& error) {
-        emit({{"event", "failed"}, {"step", entry.name}, {"status", status_name(error)}, {"message", error.what()}});
+        emit({{"event", "failed"},
+              {"step", entry.name},
+              {"status", status_name(error)},
+              {"message", error.what()}});
         return false;
       }
     }
@@ -231,6 +240,10 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
 }  // namespace
 
 bool run_job(const json& request, const EmitEvent& emit) {
+  set_heartbeat([&emit] { emit({{"event", "alive"}}); });
+  struct Quiet {
+    ~Quiet() { set_heartbeat(nullptr); }
+  } quiet_afterwards;
   const std::string job = request.at("job");
   if (job == "probe") {
     probe(request, emit);

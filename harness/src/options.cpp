@@ -1,8 +1,8 @@
 #include "harness/src/options.h"
 
 #include <CLI/CLI.hpp>
-
 #include <algorithm>
+#include <charconv>
 #include <iostream>
 
 #include "harness/src/results.h"
@@ -11,7 +11,8 @@ namespace flashsteps {
 namespace {
 
 template <typename Enum>
-Enum lookup(const std::vector<std::pair<std::string, Enum>>& names, const std::string& option, const std::string& text) {
+Enum lookup(const std::vector<std::pair<std::string, Enum>>& names, const std::string& option,
+            const std::string& text) {
   std::string known;
   for (const auto& [candidate, value] : names) {
     if (candidate == text) return value;
@@ -30,6 +31,7 @@ std::vector<Problem> paper_grid() {
       p.num_heads_q = p.num_heads_kv = 2048 / head_dim;
       p.seqlen_q = p.seqlen_kv = seqlen;
       p.head_dim = head_dim;
+      p.dtype = DType::kBf16;
       problems.push_back(p);
     }
   }
@@ -77,32 +79,41 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   o.in_process = !isolated;
   CLI::App app{"FlashSteps: flash attention, one idea at a time."};
   app.require_subcommand(1);
-  app.footer("Exit status: 0 all passed; 1 something failed validation or nothing could run; 2 wrong use, or a step\n"
-             "named explicitly cannot run here; 3 a step crashed or hung.");
+  app.footer(
+      "Exit status: 0 all passed; 1 something failed validation or nothing could run; 2 wrong use, or a "
+      "step\n"
+      "named explicitly cannot run here; 3 a step crashed or hung.");
 
   std::vector<std::string> shapes, dtypes, layouts, inputs, lengths;
   std::string grid;
   bool causal = false, full = false;
-  int64_t seed = 1;
+  std::string seed_text = "1";
   const auto add_problem_options = [&](CLI::App* c) {
     c->add_option("steps", o.steps, "steps to take, e.g. v02_smem_tiles; all when none is named");
     c->add_option("--backend", o.backend, "cuda, emulator, or auto: the GPU if there is one");
-    c->add_option("--shape", shapes, "B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D (repeatable)");
+    // One value each time: a step's name that follows is not another shape.
+    const auto repeatable = [&](const char* option, std::vector<std::string>& values, const char* help) {
+      c->add_option(option, values, std::string(help) + " (repeatable)")->allow_extra_args(false);
+    };
+    repeatable("--shape", shapes, "B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D");
     c->add_option("--grid", grid, "'paper': batch * seqlen = 16384, heads * head_dim = 2048");
-    c->add_option("--dtype", dtypes, "fp32, fp16 or bf16 (repeatable)");
+    repeatable("--dtype", dtypes, "fp32, fp16 or bf16");
     c->add_flag("--causal", causal, "causal mask, aligned bottom-right (with --full: both)");
     c->add_flag("--full", full, "no mask");
-    c->add_option("--layout", layouts, "bhsd, bshd, qkv, gapped or odd (repeatable)");
-    c->add_option("--kv-lengths", lengths, "full, random or zeros (repeatable)");
-    c->add_option("--inputs", inputs, "normal, sharp or structured (repeatable)");
-    c->add_option("--seed", seed, "of the inputs");
+    repeatable("--layout", layouts, "bhsd, bshd, qkv, gapped or odd");
+    repeatable("--kv-lengths", lengths, "full, random or zeros");
+    repeatable("--inputs", inputs, "normal, sharp, shifted or structured");
+    c->add_option("--seed", seed_text, "of the inputs");
     c->add_option("--json", o.json_path, "write results to this file");
-    c->add_option("--timeout", o.timeout_seconds, "seconds without a sign of life before a step counts as hung");
+    c->add_option("--timeout", o.timeout_seconds,
+                  "seconds without a sign of life before a step counts as hung (worker processes only)");
     c->add_flag("--verbose", o.verbose, "print every problem");
-    if (isolated) c->add_flag("--in-process", o.in_process, "no worker processes (for debuggers and profilers)");
+    if (isolated)
+      c->add_flag("--in-process", o.in_process, "no worker processes (for debuggers and profilers)");
   };
   const auto add_mode_options = [&](CLI::App* c) {
-    c->add_option("--mode", o.modes, "emulator: early, late or random completion and order (repeatable)");
+    c->add_option("--mode", o.modes, "emulator: early, late or random completion and order (repeatable)")
+        ->allow_extra_args(false);
     c->add_option("--seeds", o.seeds, "emulator: random orders per problem");
     c->add_flag("!--no-race-detector", o.race_detector, "emulator: do not look for races (faster)");
   };
@@ -120,8 +131,10 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   CLI::App* const info = app.add_subcommand("info", "device and build");
   info->add_option("--backend", o.backend, "cuda, emulator or auto");
 
-  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands([&](CLI::App* c) { return c->get_name() == argv[1]; }).empty())
-    throw UsageError("unknown command '" + std::string(argv[1]) + "'; it is one of run, check, bench, count, list, info");
+  if (argc > 1 && argv[1][0] != '-' &&
+      app.get_subcommands([&](CLI::App* c) { return c->get_name() == argv[1]; }).empty())
+    throw UsageError("unknown command '" + std::string(argv[1]) +
+                     "'; it is one of run, check, bench, count, list, info");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -135,7 +148,9 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     std::replace(line.begin(), line.end(), '\n', ' ');
     throw UsageError(line + (app.get_subcommands().empty() ? " (see --help)" : ""));
   }
-  o.command = app.get_subcommands().front()->get_name();
+  const CLI::App& command = *app.get_subcommands().front();
+  o.command = command.get_name();
+  const auto was_given = [&](const char* option) { return command.count(option) > 0; };
 
   if (o.backend != "auto" && o.backend != "cuda" && o.backend != "emulator")
     throw UsageError("--backend: unknown value '" + o.backend + "'; it is one of auto, cuda, emulator");
@@ -147,10 +162,15 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
       throw UsageError("--mode: unknown value '" + mode + "'; it is one of early, late, random");
   }
   if (o.modes.empty()) o.modes = {"early", "late", "random"};
-  if (o.seeds < 1 || o.seeds > 10000) throw UsageError("--seeds is " + std::to_string(o.seeds) + ", it must be 1 to 10000");
+  if (o.seeds < 1 || o.seeds > 10000)
+    throw UsageError("--seeds is " + std::to_string(o.seeds) + ", it must be 1 to 10000");
   if (o.rounds < 7 || o.rounds > 10000)
     throw UsageError("--rounds is " + std::to_string(o.rounds) + ", it must be 7 to 10000");
-  if (seed < 0) throw UsageError("--seed is " + std::to_string(seed) + ", it must not be negative");
+  uint64_t seed = 0;
+  const char* const seed_end = seed_text.data() + seed_text.size();
+  if (const auto [end, error] = std::from_chars(seed_text.data(), seed_end, seed);
+      error != std::errc{} || end != seed_end)
+    throw UsageError("--seed is '" + seed_text + "', it must be a number from 0 to 2^64 - 1");
   if (!(o.timeout_seconds >= 1 && o.timeout_seconds <= 86400))
     throw UsageError("--timeout must be 1 to 86400 seconds");
 
@@ -159,16 +179,17 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     bases.emplace_back();
     parse_shape(shape, bases.back());
   }
-  if (!grid.empty()) {
+  if (was_given("--grid")) {
     if (grid != "paper") throw UsageError("--grid: unknown value '" + grid + "'; it is 'paper'");
     for (const Problem& p : paper_grid()) bases.push_back(p);
   }
-  const bool any_axis = causal || full || !dtypes.empty() || !layouts.empty() || !lengths.empty() || !inputs.empty() || seed != 1;
+  const bool any_axis = causal || full || !dtypes.empty() || !layouts.empty() || !lengths.empty() ||
+                        !inputs.empty() || was_given("--seed");
   if (bases.empty() && any_axis)
-    throw UsageError("--causal, --full, --dtype, --layout, --kv-lengths, --inputs and --seed need a --shape or --grid");
+    throw UsageError(
+        "--causal, --full, --dtype, --layout, --kv-lengths, --inputs and --seed need a --shape or --grid");
   o.covering = bases.empty() && o.command == "check";
 
-  if (dtypes.empty()) dtypes = {grid.empty() ? "fp16" : "bf16"};
   if (layouts.empty()) layouts = {"bhsd"};
   if (lengths.empty()) lengths = {"full"};
   if (inputs.empty()) inputs = {"normal"};
@@ -176,7 +197,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   if (full || !causal) masks.push_back(false);
   if (causal) masks.push_back(true);
   for (const Problem& base : bases) {
-    for (const std::string& dtype : dtypes) {
+    for (const std::string& dtype : dtypes.empty() ? std::vector{name(base.dtype)} : dtypes) {
       for (const bool mask : masks) {
         for (const std::string& layout : layouts) {
           for (const std::string& length : lengths) {
@@ -187,7 +208,9 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
               p.layout = lookup(layout_names(), "--layout", layout);
               p.kv_lengths = lookup(kv_lengths_names(), "--kv-lengths", length);
               p.inputs = lookup(inputs_names(), "--inputs", input);
-              p.seed = uint64_t(seed);
+              p.seed = seed;
+              if (const std::string error = shape_error(p); !error.empty())
+                throw UsageError(p.label() + ": " + error);
               const auto same = [&](const Problem& other) { return other.label() == p.label(); };
               if (std::none_of(o.problems.begin(), o.problems.end(), same)) o.problems.push_back(p);
             }
@@ -196,7 +219,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
       }
     }
   }
-  if (!o.json_path.empty()) ResultsFile::check_writable(o.json_path);
+  if (was_given("--json")) o.json_path = ResultsFile::check_writable(o.json_path);
   return {o, false};
 }
 

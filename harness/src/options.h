@@ -16,15 +16,15 @@ struct Options {
   bool covering = false;           // check without a shape: the covering sample
   std::vector<std::string> modes;  // of the emulator: early | late | random
   bool race_detector = true;
-  int seeds = 1;                   // random orders per problem
-  std::string json_path;           // empty: none
-  double timeout_seconds = 120;    // without a sign of life from a step
+  int seeds = 1;                 // random orders per problem
+  std::string json_path;         // empty: none
+  double timeout_seconds = 120;  // without a sign of life from a step
   int rounds = 7;
   bool in_process = false;
   bool verbose = false;
 };
 
-// What the program answers before any step runs: 0 for --help and --version, already printed.
+// `done`: the program has answered already, as with --help.
 struct ParseResult {
   Options options;
   bool done = false;

@@ -29,7 +29,7 @@ Enum find_value(const Names<Enum>& names, const std::string& text) {
   throw std::runtime_error("unknown name '" + text + "'");
 }
 
-constexpr uint64_t kLengthStream = 100;  // apart from the tensors' streams in inputs.cpp
+constexpr uint64_t kLengthStream = 100;  // apart from the tensors' streams in tensors.cpp
 
 }  // namespace
 
@@ -46,8 +46,10 @@ const Names<Layout>& layout_names() {
   return names;
 }
 const Names<Inputs>& inputs_names() {
-  static const Names<Inputs> names{
-      {"normal", Inputs::kNormal}, {"sharp", Inputs::kSharp}, {"structured", Inputs::kStructured}};
+  static const Names<Inputs> names{{"normal", Inputs::kNormal},
+                                   {"sharp", Inputs::kSharp},
+                                   {"shifted", Inputs::kShifted},
+                                   {"structured", Inputs::kStructured}};
   return names;
 }
 const Names<KvLengths>& kv_lengths_names() {
@@ -65,8 +67,8 @@ std::string name(BackendKind backend) { return backend == BackendKind::kCuda ? "
 std::string Problem::label() const {
   std::string text = "B=" + std::to_string(batch) + " Hq=" + std::to_string(num_heads_q) +
                      " Hkv=" + std::to_string(num_heads_kv) + " Sq=" + std::to_string(seqlen_q) +
-                     " Skv=" + std::to_string(seqlen_kv) + " D=" + std::to_string(head_dim) + " " + name(dtype) +
-                     (causal ? " causal" : " full");
+                     " Skv=" + std::to_string(seqlen_kv) + " D=" + std::to_string(head_dim) + " " +
+                     name(dtype) + (causal ? " causal" : " full");
   if (kv_lengths != KvLengths::kFull) text += " kv_lengths=" + name(kv_lengths);
   if (layout != Layout::kBhsd) text += " layout=" + name(layout);
   if (inputs != Inputs::kNormal) text += " inputs=" + name(inputs);
@@ -79,13 +81,14 @@ std::vector<int> Problem::draw_kv_lengths() const {
   if (kv_lengths == KvLengths::kFull) return lengths;
   for (int b = 0; b < batch; ++b) lengths[b] = 1 + int(random_bits(seed, kLengthStream, b) % seqlen_kv);
   // At least one batch must have padding, or the axis would test nothing.
-  if (seqlen_kv > 1 && *std::min_element(lengths.begin(), lengths.end()) == seqlen_kv) lengths[0] = seqlen_kv - 1;
+  if (seqlen_kv > 1 && *std::min_element(lengths.begin(), lengths.end()) == seqlen_kv)
+    lengths[0] = seqlen_kv - 1;
   if (kv_lengths == KvLengths::kZeros) lengths[0] = 0;
   return lengths;
 }
 
 int Problem::visible_keys(int row, int kv_len) const {
-  return causal ? std::clamp(row + 1 + kv_len - seqlen_q, 0, kv_len) : kv_len;
+  return causal ? std::clamp(row + 1 + (kv_len - seqlen_q), 0, kv_len) : kv_len;
 }
 
 double Problem::flops() const {
@@ -114,13 +117,17 @@ std::string shape_error(const Problem& p) {
                {"seqlen_q", p.seqlen_q},
                {"seqlen_kv", p.seqlen_kv}};
   for (const auto& size : sizes) {
-    if (size.value < 1) return std::string(size.what) + " is " + std::to_string(size.value) + ", it must be at least 1";
+    if (size.value < 1)
+      return std::string(size.what) + " is " + std::to_string(size.value) + ", it must be at least 1";
   }
   if (p.head_dim != 64 && p.head_dim != 128)
     return "head_dim is " + std::to_string(p.head_dim) + ", the steps know 64 and 128";
   if (p.num_heads_q % p.num_heads_kv != 0)
     return "heads_q (" + std::to_string(p.num_heads_q) + ") is not a multiple of heads_kv (" +
            std::to_string(p.num_heads_kv) + ")";
+  // Scores near 100 have no digits left for the gates of fp32 to judge.
+  if (p.inputs == Inputs::kShifted && p.dtype == DType::kFp32)
+    return "inputs 'shifted' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
   // Row counts and one-past-the-end indices are kept in int by the kernels; element offsets are 64-bit.
   if (p.seqlen_q > (1 << 30) || p.seqlen_kv > (1 << 30)) return "sequence lengths are limited to 2^30";
   const double elements = double(p.batch) * p.num_heads_q * (double(p.seqlen_q) + p.seqlen_kv) * p.head_dim;

@@ -1,13 +1,13 @@
-// One attention problem: shapes, type, mask, lengths, layout, inputs. Everything that decides what is computed.
+// One attention problem: shapes, type, mask, lengths, layout, inputs. Everything that decides what is
+// computed.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "common/interface.h"
 
@@ -25,6 +25,7 @@ enum class Layout {
 enum class Inputs {
   kNormal,      // q, k, v ~ N(0, 1)
   kSharp,       // q * 3: the softmax is far from uniform
+  kShifted,     // normal, with scores moved by +100 or -100 (see tensors.cpp); fp16 and bf16 only
   kStructured,  // heads take turns at four attention patterns: local, strided, anchor, block
 };
 
@@ -44,12 +45,14 @@ struct Problem {
   Inputs inputs = Inputs::kNormal;
   uint64_t seed = 1;
 
-  std::string label() const;  // "B=1 Hq=4 Hkv=4 Sq=256 Skv=256 D=64 fp16 causal", other axes when not the default
+  std::string label()
+      const;  // "B=1 Hq=4 Hkv=4 Sq=256 Skv=256 D=64 fp16 causal", other axes when not the default
   // The length of every batch's keys, drawn from the seed.
   std::vector<int> draw_kv_lengths() const;
   // Keys that query `row` sees: 0 .. visible_keys - 1. The same rule as AttentionParams::visible_keys.
   int visible_keys(int row, int kv_len) const;
-  // 4 * head_dim * unmasked (query, key) pairs over batch and query heads: a multiply and an add in each of two products.
+  // 4 * head_dim * unmasked (query, key) pairs over batch and query heads: a multiply and an add in each of
+  // two products.
   double flops() const;
   int64_t num_rows() const { return int64_t(batch) * num_heads_q * seqlen_q; }
   float softmax_scale() const;

@@ -1,5 +1,5 @@
-// Counter-based random numbers: a value depends only on (seed, stream, index), so that any thread can make any element
-// and a failure can be replayed. splitmix64's finaliser, by Sebastiano Vigna (public domain).
+// Counter-based random numbers: a value depends only on (seed, stream, index), so that any thread can make
+// any element and a failure can be replayed. splitmix64's finaliser, by Sebastiano Vigna (public domain).
 #pragma once
 
 #include <cmath>

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "harness/src/element.h"
+#include "harness/src/heartbeat.h"
 #include "harness/src/random.h"
 
 namespace flashsteps {
@@ -38,8 +39,10 @@ std::vector<float> load_head(const Workload& w, bool keys, int b, int h_kv, int 
   std::vector<float> values(size_t(rows) * d);
   parallel_for(rows, [&](int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; ++j) {
-      const auto* row = static_cast<const unsigned char*>(keys ? w.k_row(b, h_kv, int(j)) : w.v_row(b, h_kv, int(j)));
-      for (int c = 0; c < d; ++c) values[size_t(j) * d + c] = load_element(w.problem().dtype, row + c * bytes);
+      const auto* row =
+          static_cast<const unsigned char*>(keys ? w.k_row(b, h_kv, int(j)) : w.v_row(b, h_kv, int(j)));
+      for (int c = 0; c < d; ++c)
+        values[size_t(j) * d + c] = load_element(w.problem().dtype, row + c * bytes);
     }
   });
   return values;
@@ -137,7 +140,8 @@ std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<Ro
     return x.id.b == y.id.b && x.id.h / group == y.id.h / group;
   };
   for (size_t begin = 0, end; begin < rows.size(); begin = end) {
-    for (end = begin; end < rows.size() && same_head(rows[begin], rows[end]); ++end) {}
+    for (end = begin; end < rows.size() && same_head(rows[begin], rows[end]); ++end) {
+    }
     int most_keys = 0;
     for (size_t r = begin; r < end; ++r) most_keys = std::max(most_keys, rows[r].visible_keys);
     const int b = rows[begin].id.b, h_kv = rows[begin].id.h / group;
@@ -146,8 +150,10 @@ std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<Ro
     // Blocks are handed out one by one: under a causal mask the later ones are longer.
     std::atomic<size_t> next{begin};
     parallel_for(std::thread::hardware_concurrency(), [&](int64_t, int64_t) {
-      for (size_t r; (r = next.fetch_add(kRowsAtOnce)) < end;)
+      for (size_t r; (r = next.fetch_add(kRowsAtOnce)) < end;) {
         compute_rows(w, keys.data(), values.data(), &rows[r], int(std::min<size_t>(kRowsAtOnce, end - r)));
+        heartbeat();
+      }
     });
   }
   return rows;

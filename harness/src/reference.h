@@ -18,8 +18,9 @@ struct ReferenceRow {
   std::vector<double> o;  // head_dim; zeros when the row sees no key
 };
 
-// Which rows to check. All of them when that is cheap; otherwise at most 1024: the first, the last and both rows at
-// every 64-row edge of one seeded (batch, head), where tiles begin and end, plus a seeded spread over all heads.
+// Which rows to check. All of them when that is cheap; otherwise at most 1024: the first, the last and both
+// rows at every 64-row edge of one seeded (batch, head), where tiles begin and end, plus a seeded spread over
+// all heads.
 std::vector<RowId> choose_rows(const Problem& problem);
 
 // On all cores.

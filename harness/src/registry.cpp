@@ -1,6 +1,5 @@
 // What common/interface.h declares: the list of steps, and what every backend refuses alike.
 #include "common/interface.h"
-
 #include "harness/src/backend.h"
 #include "harness/src/element.h"
 
@@ -8,7 +7,8 @@ namespace flashsteps {
 namespace {
 
 std::vector<Step>& mutable_steps() {
-  static std::vector<Step> steps;  // a function's static: registration happens before main(), in no fixed order
+  static std::vector<Step>
+      steps;  // a function's static: registration happens before main(), in no fixed order
   return steps;
 }
 
@@ -42,7 +42,8 @@ std::string refusal(const Step& step, const AttentionCall& call) {
                                view.head_stride * bytes, view.row_stride * bytes};
     for (const int64_t offset : offsets) {
       if (offset % alignment != 0)
-        return "needs every row of " + std::string(what) + " to be " + std::to_string(alignment) + "-byte aligned";
+        return "needs every row of " + std::string(what) + " to be " + std::to_string(alignment) +
+               "-byte aligned";
     }
   }
   return "";

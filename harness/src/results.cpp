@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 
@@ -64,15 +65,29 @@ void ResultsFile::save() const {
   if (std::rename(temporary.c_str(), path_.c_str()) != 0) fail("replace");
 }
 
-void ResultsFile::check_writable(const std::string& path) {
+std::string ResultsFile::check_writable(const std::string& given) {
+  const auto refuse = [&](const std::string& why) { throw UsageError("--json " + given + ": " + why); };
+  if (given.empty()) refuse("the name is empty");
+  if (given.starts_with("/dev/") || given.starts_with("/proc/")) refuse("is not a regular file");
+  std::string path = given;
   struct stat status;
-  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
-    throw UsageError("--json " + path + ": is not a regular file");
+  if (lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode)) {
+    // Replacing the link would leave what it points to as it was, or take /dev/stdout away from everybody.
+    char* const target = realpath(path.c_str(), nullptr);
+    if (target == nullptr) refuse(std::string("is a link that leads nowhere: ") + std::strerror(errno));
+    path = target;
+    std::free(target);
+  }
+  const bool exists = stat(path.c_str(), &status) == 0;
+  if (exists && !S_ISREG(status.st_mode)) refuse("is not a regular file");
+  if (exists && access(path.c_str(), W_OK) != 0)
+    refuse(std::string("cannot be written: ") + std::strerror(errno));
   const std::string temporary = temporary_name(path);
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) throw UsageError("--json " + path + ": cannot be written: " + std::strerror(errno));
+  if (fd < 0) refuse(std::string("cannot be written: ") + std::strerror(errno));
   close(fd);
   unlink(temporary.c_str());
+  return path;
 }
 
 }  // namespace flashsteps

@@ -1,9 +1,8 @@
 // The results file of docs/results-schema.md: built up as the run goes on, replaced atomically each time.
 #pragma once
 
-#include <string>
-
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "harness/src/problem.h"
 
@@ -19,8 +18,9 @@ class ResultsFile {
   nlohmann::json& run(size_t index) { return root_["runs"][index]; }
   void save() const;  // to a temporary file beside it, then renamed over it: a killed run leaves a whole file
 
-  // Throws UsageError when a file could not be created at `path`. Leaves nothing behind.
-  static void check_writable(const std::string& path);
+  // Throws UsageError when no file can be written at `path`; leaves nothing behind. Returns where it will be
+  // written: links are followed.
+  static std::string check_writable(const std::string& path);
 
  private:
   std::string path_;
@@ -29,7 +29,7 @@ class ResultsFile {
 
 // Compiler, flags, commit, dirty: what CMake knew. In build_info.cpp.
 nlohmann::json build_info();
-std::string build_commit();          // 40 hex digits, or empty
-nlohmann::json build_dirty();        // true, false, or null when unknown
+std::string build_commit();    // 40 hex digits, or empty
+nlohmann::json build_dirty();  // true, false, or null when unknown
 
 }  // namespace flashsteps

@@ -1,4 +1,5 @@
-// The program's own side of a run: which step runs when, what becomes of those that fail, what is printed and written.
+// The program's own side of a run: which step runs when, what becomes of those that fail, what is printed and
+// written.
 #pragma once
 
 #include "harness/src/options.h"

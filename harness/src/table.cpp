@@ -67,9 +67,11 @@ std::string format_run(const json& run) {
   const bool timed = any("timing"), counted = any("counters");
   std::vector<std::vector<std::string>> rows{{"step", "result", "NRMSE", "worst row"}};
   if (timed)
-    for (const char* title : {"ms", "TFLOPS", "p10-p90", "% peak", "% matmul", "x prev"}) rows[0].push_back(title);
+    for (const char* title : {"ms", "TFLOPS", "p10-p90", "% peak", "% matmul", "x prev"})
+      rows[0].push_back(title);
   if (counted)
-    for (const char* title : {"global sectors", "shared wavefronts", "x ideal", "barriers", "shuffles", "seconds"})
+    for (const char* title :
+         {"global sectors", "shared wavefronts", "x ideal", "barriers", "shuffles", "seconds"})
       rows[0].push_back(title);
   double previous_ms = 0;
   for (const json& step : steps) {
@@ -103,8 +105,8 @@ std::string format_run(const json& run) {
   if (counted) text += "  (counts are exact; the emulator has no timing model, seconds are its own)\n";
   if (run.contains("ceilings") && run["ceilings"].contains("matmul")) {
     const json& matmul = run["ceilings"]["matmul"];
-    text += "  measured ceiling: " + matmul.at("what").get<std::string>() + " " + fixed(matmul.at("tflops"), 1) +
-            " TFLOPS\n";
+    text += "  measured ceiling: " + matmul.at("what").get<std::string>() + " " +
+            fixed(matmul.at("tflops"), 1) + " TFLOPS\n";
   }
   return text;
 }

@@ -1,10 +1,9 @@
 // Text for people: aligned tables and a line of live progress.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 namespace flashsteps {
 

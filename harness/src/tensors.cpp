@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "harness/src/element.h"
+#include "harness/src/heartbeat.h"
 #include "harness/src/random.h"
 
 namespace flashsteps {
@@ -29,10 +30,12 @@ Placement place_bshd(int buffer, const Extent& e) {
   return {buffer, kGuardElements, e.rows * e.heads * e.head_dim, e.head_dim, e.heads * e.head_dim};
 }
 
-int64_t elements(const Placement& p, int64_t batch) { return p.offset + batch * p.batch_stride + kGuardElements; }
+int64_t elements(const Placement& p, int64_t batch) {
+  return p.offset + batch * p.batch_stride + kGuardElements;
+}
 
-// What head h's queries and keys look like in the `structured` inputs. `position` counts keys; queries are aligned so
-// that the last query sits on the last key, as the causal mask does.
+// What head h's queries and keys look like in the `structured` inputs. `position` counts keys; queries are
+// aligned so that the last query sits on the last key, as the causal mask does.
 void structured_row(const Problem& p, bool is_query, int b, int h, int position, float* row) {
   enum Pattern { kLocal, kStrided, kAnchors, kBlocks };
   const auto pattern = Pattern(h % 4);
@@ -60,8 +63,8 @@ void structured_row(const Problem& p, bool is_query, int b, int h, int position,
       case kAnchors: {  // every query looks for one direction, which only each 64th key has
         float ax, ay, nx, ny;
         random_normal_pair(p.seed, kAnchor, group * 512 + f, ax, ay);
-        random_normal_pair(p.seed, kNoise, (group * 2 + is_query) * (1ull << 32) + uint32_t(position) * 512ull + f, nx,
-                           ny);
+        random_normal_pair(p.seed, kNoise,
+                           (group * 2 + is_query) * (1ull << 32) + uint32_t(position) * 512ull + f, nx, ny);
         const bool aligned = is_query || position % 64 == 0;
         x = aligned ? ax + 0.3f * nx : nx;
         y = aligned ? ay + 0.3f * ny : ny;
@@ -93,7 +96,8 @@ void fill_poison(std::vector<unsigned char>& bytes) {
 }  // namespace
 
 void parallel_for(int64_t count, const std::function<void(int64_t, int64_t)>& fn) {
-  const int64_t num_threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, std::max<int64_t>(count, 1));
+  const int64_t num_threads =
+      std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, std::max<int64_t>(count, 1));
   std::vector<std::thread> threads;
   for (int64_t t = 1; t < num_threads; ++t)
     threads.emplace_back([&, t] { fn(count * t / num_threads, count * (t + 1) / num_threads); });
@@ -130,15 +134,19 @@ TensorPlan plan_tensors(const Problem& p) {
       const int64_t row_gap = p.layout == Layout::kGapped ? 8 : p.layout == Layout::kOdd ? 1 : 0;
       const int64_t block_gap = p.layout == Layout::kGapped ? 16 : p.layout == Layout::kOdd ? 3 : 0;
       const int64_t shift = p.layout == Layout::kOdd ? 1 : 0;
+      // Each tensor has pitches of its own, so that a kernel that takes another one's goes wrong. Odd ones
+      // stay odd.
+      const int64_t odd = p.layout == Layout::kOdd ? 1 : 0;
       plan.q = place(0, q, row_gap, block_gap, shift);
-      plan.k = place(1, kv, row_gap, block_gap, shift);
-      plan.v = place(2, kv, row_gap, block_gap, shift);
-      plan.o = place(0, q, row_gap, block_gap, shift);
+      plan.k = place(1, kv, 2 * row_gap + odd, block_gap, shift);
+      plan.v = place(2, kv, 3 * row_gap + 2 * odd, 2 * block_gap, shift);
+      plan.o = place(0, q, 4 * row_gap + 3 * odd, 3 * block_gap, shift);
       break;
     }
   }
   if (plan.input_elements.empty()) {
-    for (const Placement& tensor : {plan.q, plan.k, plan.v}) plan.input_elements.push_back(elements(tensor, p.batch));
+    for (const Placement& tensor : {plan.q, plan.k, plan.v})
+      plan.input_elements.push_back(elements(tensor, p.batch));
   }
   plan.output_elements = elements(plan.o, p.batch);
   plan.lse_elements = p.num_rows() + 2 * kGuardElements;
@@ -170,22 +178,34 @@ Workload::Workload(const Problem& problem)
         make_row(b, h, i, index, row.data());
         unsigned char* const out = inputs_[placement.buffer].data() + placement.row(b, h, i) * bytes;
         for (int d = 0; d < problem_.head_dim; ++d) store_element(problem_.dtype, out + d * bytes, row[d]);
+        heartbeat();
       }
     });
   };
   const bool structured = problem_.inputs == Inputs::kStructured;
+  const bool shifted = problem_.inputs == Inputs::kShifted;
+  // One coordinate in which every query is alike and keys alternate in sign, a tile's length at a time:
+  // scores of
+  // +-kShift, where exp() overflows unless the running maximum is subtracted, and has to be updated.
+  constexpr float kShift = 100.0f;
+  const float shift_coordinate = std::sqrt(kShift / problem_.softmax_scale());
   const float q_factor = problem_.inputs == Inputs::kSharp ? 3.0f : 1.0f;
   const auto all_queries = [&](int) { return problem_.seqlen_q; };
   const auto valid_keys = [&](int b) { return kv_lengths_[b]; };
   const int heads_per_kv = problem_.num_heads_q / problem_.num_heads_kv;
-  fill(plan_.q, problem_.num_heads_q, problem_.seqlen_q, all_queries, [&](int b, int h, int i, int64_t index, float* row) {
-    const int position = i + problem_.seqlen_kv - problem_.seqlen_q;
-    structured ? structured_row(problem_, true, b, h / heads_per_kv, position, row)
-               : normal_row(problem_, kQ, index, q_factor, row);
-  });
-  fill(plan_.k, problem_.num_heads_kv, problem_.seqlen_kv, valid_keys, [&](int b, int h, int i, int64_t index, float* row) {
-    structured ? structured_row(problem_, false, b, h, i, row) : normal_row(problem_, kK, index, 1.0f, row);
-  });
+  fill(plan_.q, problem_.num_heads_q, problem_.seqlen_q, all_queries,
+       [&](int b, int h, int i, int64_t index, float* row) {
+         const int position = i + problem_.seqlen_kv - problem_.seqlen_q;
+         structured ? structured_row(problem_, true, b, h / heads_per_kv, position, row)
+                    : normal_row(problem_, kQ, index, q_factor, row);
+         if (shifted) row[0] = shift_coordinate;
+       });
+  fill(plan_.k, problem_.num_heads_kv, problem_.seqlen_kv, valid_keys,
+       [&](int b, int h, int i, int64_t index, float* row) {
+         structured ? structured_row(problem_, false, b, h, i, row)
+                    : normal_row(problem_, kK, index, 1.0f, row);
+         if (shifted) row[0] = (b + h + i / 64) % 2 == 0 ? shift_coordinate : -shift_coordinate;
+       });
   fill(plan_.v, problem_.num_heads_kv, problem_.seqlen_kv, valid_keys,
        [&](int, int, int, int64_t index, float* row) { normal_row(problem_, kV, index, 1.0f, row); });
 }
@@ -233,8 +253,10 @@ std::string Outputs::damage() {
   const auto sentence = [](const std::string& tensor, int64_t element, int64_t first, int64_t last) {
     if (element < first)
       return tensor + " was written " + std::to_string(first - element) + " element(s) before its first one";
-    if (element > last) return tensor + " was written " + std::to_string(element - last) + " element(s) past its end";
-    return tensor + " was written in a gap between rows (element offset " + std::to_string(element - first) + ")";
+    if (element > last)
+      return tensor + " was written " + std::to_string(element - last) + " element(s) past its end";
+    return tensor + " was written in a gap between rows (element offset " + std::to_string(element - first) +
+           ")";
   };
   if (const int64_t at = first_change(o); at >= 0) {
     const int64_t last_row = plan_.o.row(problem_.batch - 1, problem_.num_heads_q - 1, problem_.seqlen_q - 1);

@@ -1,7 +1,7 @@
 // The tensors of a problem in host memory: where every row lies, what surrounds it, and what the rows hold.
 //
-// Whatever a step must not read (K and V rows at or beyond kv_len, gaps of strides, the bands around each buffer) is
-// NaN, and whatever it must not write (bands and gaps of the outputs) is compared afterwards.
+// Whatever a step must not read (K and V rows at or beyond kv_len, gaps of strides, the bands around each
+// buffer) is NaN, and whatever it must not write (bands and gaps of the outputs) is compared afterwards.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +15,32 @@
 
 namespace flashsteps {
 
-// 0xffa5 repeated is a NaN in fp16, bf16 and fp32, and one that no arithmetic produces: an output element that still
-// holds it was never written.
+// 0xffa5 repeated is a NaN in fp16, bf16 and fp32, and one that no arithmetic produces: an output element
+// that still holds it was never written.
 constexpr uint16_t kPoison = 0xffa5;
 
 // A [batch, heads, rows, head_dim] tensor inside buffer number `buffer`. Everything in elements.
 struct Placement {
   int buffer;
   int64_t offset, batch_stride, head_stride, row_stride;
-  int64_t row(int b, int h, int i) const { return offset + b * batch_stride + h * head_stride + i * row_stride; }
+  int64_t row(int b, int h, int i) const {
+    return offset + b * batch_stride + h * head_stride + i * row_stride;
+  }
 };
 
 struct TensorPlan {
-  Placement q, k, v;                     // in input buffers 0 .. input_elements.size() - 1
-  Placement o;                           // in an output buffer of its own
-  std::vector<int64_t> input_elements;   // per buffer, guard bands included
+  Placement q, k, v;                    // in input buffers 0 .. input_elements.size() - 1
+  Placement o;                          // in an output buffer of its own
+  std::vector<int64_t> input_elements;  // per buffer, guard bands included
   int64_t output_elements;
-  int64_t lse_elements;                  // floats, guard bands included
+  int64_t lse_elements;  // floats, guard bands included
 };
 
 constexpr int64_t kGuardElements = 128;  // before and after every buffer; keeps 256-byte alignment
 
 TensorPlan plan_tensors(const Problem& problem);
 
-// Device bytes that the problem needs (inputs and outputs), and host bytes at most; for refusing what cannot fit.
+// Bytes of the problem's inputs and outputs on the device.
 double device_bytes(const Problem& problem);
 
 class Workload {
@@ -74,8 +76,8 @@ class Outputs {
 
   const void* o_row(int b, int h, int i) const;
   float lse_at(int b, int h, int i) const;
-  // The first byte outside the logical elements that changed, as a sentence; empty when none did. Overwrites the
-  // logical elements with poison on the way: call it last.
+  // The first byte outside the logical elements that changed, as a sentence; empty when none did. Overwrites
+  // the logical elements with poison on the way: call it last.
   std::string damage();
 
  private:

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "harness/src/element.h"
+#include "harness/src/heartbeat.h"
 
 namespace flashsteps {
 namespace {
@@ -20,9 +21,9 @@ std::string format(const char* pattern, double value) {
 }
 
 std::string place(const Problem& p, const RowId& id) {
-  return "batch " + std::to_string(id.b) + ", head " + std::to_string(id.h) + ", row " + std::to_string(id.i) +
-         " (row " + std::to_string(id.i % kTile) + " of tile " + std::to_string(id.i / kTile) + " of " +
-         std::to_string((p.seqlen_q + kTile - 1) / kTile) + ")";
+  return "batch " + std::to_string(id.b) + ", head " + std::to_string(id.h) + ", row " +
+         std::to_string(id.i) + " (row " + std::to_string(id.i % kTile) + " of tile " +
+         std::to_string(id.i / kTile) + " of " + std::to_string((p.seqlen_q + kTile - 1) / kTile) + ")";
 }
 
 // "0-63, 128, 130-131"
@@ -56,11 +57,18 @@ void for_each_row(const Problem& p, const Outputs& outputs, Visit visit) {
   }
 }
 
+// Keeps the larger error; a NaN is the worst there is, and stays. True when `error` was the worse one.
+bool keep_worst(double& worst, double error) {
+  if (std::isnan(worst) || error <= worst) return false;
+  worst = error;
+  return true;
+}
+
 bool is_poison(const void* at) { return std::memcmp(at, &kPoison, 2) == 0; }
 
 struct Scan {
-  int64_t unwritten_rows = 0, unwritten_elements = 0, nans = 0, infs = 0, lse_bad = 0;
-  RowId first_unwritten{}, first_nan{}, first_inf{}, first_lse{};
+  int64_t unwritten_rows = 0, unwritten_elements = 0, nans = 0, infs = 0, lse_bad = 0, not_zero = 0;
+  RowId first_unwritten{}, first_nan{}, first_inf{}, first_lse{}, first_not_zero{};
   int64_t nonfinite() const { return unwritten_elements + nans + infs + lse_bad; }
 };
 
@@ -83,8 +91,12 @@ Scan scan(const Workload& w, const Outputs& outputs) {
       }
     }
     s.unwritten_rows += unwritten == p.head_dim;
-    const float lse = outputs.lse_at(id.b, id.h, id.i);
     const bool sees_none = p.visible_keys(id.i, w.kv_lengths()[id.b]) == 0;
+    // Bitwise: no -0, no tiny remainder.
+    const bool all_zero =
+        std::all_of(at, at + p.head_dim * bytes, [](unsigned char byte) { return byte == 0; });
+    if (sees_none && !all_zero && unwritten == 0 && s.not_zero++ == 0) s.first_not_zero = id;
+    const float lse = outputs.lse_at(id.b, id.h, id.i);
     const bool right = sees_none ? (std::isinf(lse) && lse < 0) : std::isfinite(lse);
     if (!right && s.lse_bad++ == 0) s.first_lse = id;
   });
@@ -107,12 +119,17 @@ std::string describe(const Scan& s, const Workload& w, const Outputs& outputs) {
     line(std::to_string(s.nans) + " element(s) of o are NaN, the first at " + place(p, s.first_nan));
     const bool sees_none = p.visible_keys(s.first_nan.i, w.kv_lengths()[s.first_nan.b]) == 0;
     line(sees_none ? "hint: that row sees no key: (-inf) - (-inf) is NaN, and so is 0 / 0"
-                   : "hint: 0 * NaN is NaN: are K or V rows at or beyond kv_len loaded? Is shared memory read before it "
+                   : "hint: 0 * NaN is NaN: are K or V rows at or beyond kv_len loaded? Is shared memory "
+                     "read before it "
                      "is written?");
   }
   if (s.infs > 0) {
     line(std::to_string(s.infs) + " element(s) of o are Inf, the first at " + place(p, s.first_inf));
     line("hint: a division by a zero row_sum, or an overflow of the element type");
+  }
+  if (s.not_zero > 0) {
+    line(std::to_string(s.not_zero) + " row(s) of o see no key and are not exactly zero, the first at " +
+         place(p, s.first_not_zero));
   }
   if (s.lse_bad > 0) {
     const float lse = outputs.lse_at(s.first_lse.b, s.first_lse.h, s.first_lse.i);
@@ -120,10 +137,11 @@ std::string describe(const Scan& s, const Workload& w, const Outputs& outputs) {
     uint16_t low;
     std::memcpy(&low, &lse, 2);
     const std::string what = low == kPoison && std::isnan(lse) ? "was never written"
-                             : std::isnan(lse)                    ? "is NaN"
-                                                                  : "is " + format("%g", lse);
+                             : std::isnan(lse)                 ? "is NaN"
+                                                               : "is " + format("%g", lse);
     line(std::to_string(s.lse_bad) + " lse value(s) are wrong in kind, the first " + what + " at " +
-         place(p, s.first_lse) + (sees_none ? ": the row sees no key, so it must be -inf" : ": it must be finite"));
+         place(p, s.first_lse) +
+         (sees_none ? ": the row sees no key, so it must be -inf" : ": it must be finite"));
   }
   return text;
 }
@@ -135,29 +153,39 @@ struct WrongRow {
   bool lse_wrong;
 };
 
-std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_t rows_checked, bool one_tile_rows_right,
-                     bool base_two) {
-  const bool any_o_wrong = std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& w) { return w.error > 0; });
-  const bool any_lse_wrong = std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& w) { return w.lse_wrong; });
+std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_t rows_checked,
+                     bool one_tile_rows_right, bool base_two) {
+  const bool any_o_wrong =
+      std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& w) { return w.error > 0; });
+  const bool any_lse_wrong =
+      std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& w) { return w.lse_wrong; });
   if (base_two) return "the lse values are log2 instead of natural logarithms: multiply by ln 2";
   if (any_o_wrong && !any_lse_wrong)
-    return "every lse is right, so scores, mask and row sums are: look at P V, at the rescaling of o, or at the store";
-  if (!any_o_wrong) return "o is right and lse is not: look at how row_max and row_sum are combined at the end";
+    return "every lse is right, so scores, mask and row sums are: look at P V, at the rescaling of o, or at "
+           "the store";
+  if (!any_o_wrong)
+    return "o is right and lse is not: look at how row_max and row_sum are combined at the end";
   if (one_tile_rows_right)
-    return "rows that see a single KV tile are right: look at what is carried from tile to tile (row_max, row_sum, the "
+    return "rows that see a single KV tile are right: look at what is carried from tile to tile (row_max, "
+           "row_sum, the "
            "rescaling of o) and at the barriers between tiles";
   if (p.causal && wrong.size() < rows_checked)
-    return "o and lse are wrong together: look at the mask (who sees whom on the diagonal) and at the ragged last tile";
-  return "o and lse are wrong together: look at Q K^T (operand order, transposition), softmax_scale and the mask";
+    return "o and lse are wrong together: look at the mask (who sees whom on the diagonal) and at the ragged "
+           "last tile";
+  return "o and lse are wrong together: look at Q K^T (operand order, transposition), softmax_scale and the "
+         "mask";
 }
 
 }  // namespace
 
 Gates gates(DType dtype) {
   switch (dtype) {
-    case DType::kFp32: return {1e-5, 1e-4, 1e-5};
-    case DType::kFp16: return {1e-3, 2e-3, 1e-4};
-    case DType::kBf16: return {5e-3, 1e-2, 1e-4};
+    case DType::kFp32:
+      return {1e-5, 1e-4, 1e-5};
+    case DType::kFp16:
+      return {1e-3, 2e-3, 1e-4};
+    case DType::kBf16:
+      return {5e-3, 1e-2, 1e-4};
   }
   throw std::logic_error("unknown dtype");
 }
@@ -165,16 +193,11 @@ Gates gates(DType dtype) {
 nlohmann::json to_json(const Validation& v, const Problem& problem) {
   const auto number = [](double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(nullptr); };
   const Gates g = gates(problem.dtype);
-  nlohmann::json json = {{"nrmse", number(v.nrmse)},
-                         {"worst_row_nrmse", number(v.worst_row_nrmse)},
-                         {"max_abs", number(v.max_abs)},
-                         {"lse_max_abs", number(v.lse_max_abs)},
-                         {"nonfinite", v.nonfinite},
-                         {"rows_checked", v.rows_checked},
-                         {"rows_total", v.rows_total},
-                         {"gate_nrmse", g.nrmse},
-                         {"gate_row", g.row_nrmse},
-                         {"runs_identical", v.runs_identical}};
+  nlohmann::json json = {{"nrmse", number(v.nrmse)},     {"worst_row_nrmse", number(v.worst_row_nrmse)},
+                         {"max_abs", number(v.max_abs)}, {"lse_max_abs", number(v.lse_max_abs)},
+                         {"nonfinite", v.nonfinite},     {"rows_checked", v.rows_checked},
+                         {"rows_total", v.rows_total},   {"gate_nrmse", g.nrmse},
+                         {"gate_row", g.row_nrmse},      {"runs_identical", v.runs_identical}};
   if (v.compared_with_v01) json["compared_with_v01"] = *v.compared_with_v01;
   return json;
 }
@@ -189,7 +212,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
 
   const Scan bad = scan(w, outputs);
   v.nonfinite = bad.nonfinite();
-  if (v.nonfinite > 0) v.message = describe(bad, w, outputs);
+  v.message = describe(bad, w, outputs);
 
   double error_squares = 0, reference_squares = 0;
   std::vector<WrongRow> wrong;
@@ -199,20 +222,18 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   for (const ReferenceRow& row : reference) {
     const auto* at = static_cast<const unsigned char*>(outputs.o_row(row.id.b, row.id.h, row.id.i));
     double row_error = 0, row_norm = 0;
-    bool exactly_zero = true;
     for (int d = 0; d < p.head_dim; ++d) {
       const double o = load_element(p.dtype, at + d * bytes);
       const double difference = std::abs(o - row.o[d]);
       row_error += difference * difference;
       row_norm += row.o[d] * row.o[d];
-      for (size_t k = 0; k < bytes; ++k) exactly_zero = exactly_zero && at[d * bytes + k] == 0;
-      if (!(difference <= v.max_abs)) v.max_abs = difference;
+      keep_worst(v.max_abs, difference);
     }
     // Each comparison is written so that a NaN fails it.
     bool o_right, lse_right = true;
     double error = std::sqrt(row_error);
     if (row.visible_keys == 0) {
-      o_right = exactly_zero;  // bitwise: no -0, no tiny remainder
+      o_right = row_error == 0;
       const float lse = outputs.lse_at(row.id.b, row.id.h, row.id.i);
       lse_right = std::isinf(lse) && lse < 0;
     } else {
@@ -220,11 +241,11 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
       reference_squares += row_norm;
       if (row_norm > 0) error /= std::sqrt(row_norm);
       o_right = error <= gate.row_nrmse;
-      if (!(error <= v.worst_row_nrmse)) v.worst_row_nrmse = error;
+      keep_worst(v.worst_row_nrmse, error);
       const double lse = outputs.lse_at(row.id.b, row.id.h, row.id.i);
       const double lse_error = std::abs(lse - row.lse);
       lse_right = lse_error <= gate.lse_abs + 1e-6 * std::abs(row.lse);
-      if (!(lse_error <= v.lse_max_abs)) v.lse_max_abs = lse_error;
+      keep_worst(v.lse_max_abs, lse_error);
       const double as_natural = lse * 0.6931471805599453;
       if (!lse_right && !(std::abs(as_natural - row.lse) <= 1e-3 + 1e-4 * std::abs(row.lse)))
         every_wrong_lse_is_base_two = false;
@@ -246,15 +267,16 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   const auto line = [&](const std::string& l) { v.message += (v.message.empty() ? "" : "\n") + l; };
   const bool total_right = v.nrmse <= gate.nrmse;
   if (!total_right)
-    line("NRMSE " + format("%.2e", v.nrmse) + " is above the gate of " + format("%.0e", gate.nrmse) + " for " + name(p.dtype));
+    line("NRMSE " + format("%.2e", v.nrmse) + " is above the gate of " + format("%.0e", gate.nrmse) +
+         " for " + name(p.dtype));
   if (!wrong.empty()) {
     const auto worst = std::max_element(wrong.begin(), wrong.end(), [](const WrongRow& a, const WrongRow& b) {
       return !std::isnan(a.error) && (std::isnan(b.error) || a.error < b.error);
     });
-    line(std::to_string(wrong.size()) + " of " + std::to_string(reference.size()) + " checked rows are wrong; worst: " +
-         place(p, worst->id) + ", which sees " + std::to_string(worst->visible_keys) + " keys, error " +
-         format("%.2e", worst->error) + " (gate " + format("%.0e", gate.row_nrmse) + ")" +
-         (worst->lse_wrong ? ", lse wrong too" : ""));
+    line(std::to_string(wrong.size()) + " of " + std::to_string(reference.size()) +
+         " checked rows are wrong; worst: " + place(p, worst->id) + ", which sees " +
+         std::to_string(worst->visible_keys) + " keys, error " + format("%.2e", worst->error) + " (gate " +
+         format("%.0e", gate.row_nrmse) + ")" + (worst->lse_wrong ? ", lse wrong too" : ""));
     std::set<int> rows, heads, batches, columns;
     for (const WrongRow& r : wrong) {
       rows.insert(r.id.i);
@@ -264,17 +286,19 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
     for (const auto& [column, count] : wrong_columns) {
       if (count * 4 >= int(wrong.size())) columns.insert(column);
     }
-    line("wrong rows " + ranges(rows) + " of " + std::to_string(p.seqlen_q) + "; heads " + ranges(heads) + " of " +
-         std::to_string(p.num_heads_q) + "; batches " + ranges(batches) + " of " + std::to_string(p.batch) +
+    line("wrong rows " + ranges(rows) + " of " + std::to_string(p.seqlen_q) + "; heads " + ranges(heads) +
+         " of " + std::to_string(p.num_heads_q) + "; batches " + ranges(batches) + " of " +
+         std::to_string(p.batch) +
          (columns.empty() ? "" : "; columns " + ranges(columns) + " of " + std::to_string(p.head_dim)));
-    const bool some_lse_wrong = std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& r) { return r.lse_wrong; });
+    const bool some_lse_wrong =
+        std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& r) { return r.lse_wrong; });
     if (v.nonfinite == 0)
       line("hint: " + hint_for(p, wrong, reference.size(), one_tile_rows > 0 && one_tile_rows_right,
                                some_lse_wrong && every_wrong_lse_is_base_two));
   }
   const std::string damage = outputs.damage();
   if (!damage.empty()) line(damage);
-  v.pass = v.nonfinite == 0 && total_right && wrong.empty() && damage.empty();
+  v.pass = v.nonfinite == 0 && bad.not_zero == 0 && total_right && wrong.empty() && damage.empty();
   return v;
 }
 
@@ -283,7 +307,8 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
   const Gates gate = gates(p.dtype);
   const size_t bytes = element_bytes(p.dtype);
   double error_squares = 0, norm_squares = 0, worst = 0;
-  RowId worst_row{};
+  int64_t wrong_lse = 0;
+  RowId worst_row{}, first_wrong_lse{};
   for_each_row(p, outputs, [&](const RowId& id, const unsigned char*, const std::vector<float>& row) {
     const auto* expected = static_cast<const unsigned char*>(trusted.o_row(id.b, id.h, id.i));
     double error = 0, norm = 0;
@@ -295,12 +320,17 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
     error_squares += error;
     norm_squares += norm;
     const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
-    if (!(relative <= worst)) {
-      worst = relative;
-      worst_row = id;
-    }
+    if (keep_worst(worst, relative)) worst_row = id;
+    const double lse = outputs.lse_at(id.b, id.h, id.i), expected_lse = trusted.lse_at(id.b, id.h, id.i);
+    const bool same = std::isinf(expected_lse) ? lse == expected_lse
+                                               : std::abs(lse - expected_lse) <=
+                                                     2 * (gate.lse_abs + 1e-6 * std::abs(expected_lse));
+    if (!same && wrong_lse++ == 0) first_wrong_lse = id;
   });
   const double nrmse = norm_squares > 0 ? std::sqrt(error_squares / norm_squares) : std::sqrt(error_squares);
+  if (wrong_lse > 0)
+    return std::to_string(wrong_lse) + " lse value(s) differ from v01_scalar's, the first at " +
+           place(p, first_wrong_lse);
   if (nrmse <= gate.nrmse && worst <= gate.row_nrmse) return "";
   return "the whole output differs from v01_scalar's: NRMSE " + format("%.2e", nrmse) + ", worst row " +
          format("%.2e", worst) + " at " + place(p, worst_row);
@@ -315,6 +345,7 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
     backend.set_mode(mode);
     tensors.poison_outputs();
     backend.run(step, tensors.call());
+    heartbeat();
     if (mode.count) counters = backend.counters();
     Outputs outputs = tensors.download_outputs();
     if (!first) {
@@ -335,8 +366,7 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
   v.runs_identical = identical;
   if (trusted != nullptr) v.compared_with_v01 = true;
   fail(difference);
-  if (!identical)
-    fail("two runs on the same inputs differ: a race, or a read of memory that nothing wrote");
+  if (!identical) fail("two runs on the same inputs differ: a race, or a read of memory that nothing wrote");
   fail(tensors.changed_input());
   return v;
 }

@@ -1,11 +1,10 @@
 // Is a step's output right? The gates, the bookkeeping around them, and a diagnosis when it is not.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "harness/src/backend.h"
 #include "harness/src/device_tensors.h"
@@ -13,8 +12,8 @@
 
 namespace flashsteps {
 
-// What an output may differ from the reference by. A correct kernel with FP32 accumulation stays well below: measured
-// floors for N(0, 1) inputs are a third of these or less, and doubling an error source shows.
+// What an output may differ from the reference by. A correct kernel with FP32 accumulation stays well below:
+// measured floors for N(0, 1) inputs are a third of these or less, and doubling an error source shows.
 struct Gates {
   double nrmse;      // ||o - ref|| / ||ref|| over the rows that see a key
   double row_nrmse;  // the same for the worst row
@@ -32,16 +31,17 @@ struct Validation {
 };
 nlohmann::json to_json(const Validation& validation, const Problem& problem);
 
-// Judges outputs by the reference rows; scans every element for NaN, Inf and poison that no one overwrote. `outputs`
-// is consumed: checking the guards destroys it.
+// Judges outputs by the reference rows; scans every element for NaN, Inf and poison that no one overwrote.
+// `outputs` is consumed: checking the guards destroys it.
 Validation judge(const Workload& workload, const std::vector<ReferenceRow>& reference, Outputs outputs);
 
-// The whole output against another step's: NRMSE and worst row as in `gates`, over every row. Empty when close enough.
+// The whole output against another step's, every row: NRMSE and worst row as in `gates`, lse within twice its
+// gate (each may be off by one). Empty when close enough.
 std::string compare_outputs(const Workload& workload, const Outputs& outputs, const Outputs& trusted);
 
-// Runs the step once per mode (at least twice in all) into poisoned outputs and judges it; the outputs must be bitwise
-// equal, whatever the mode. `trusted`, when given, holds v01's whole output. `counters` receives what a counting run
-// counted. Throws DeviceError when a run does not come to its end.
+// Runs the step once per mode (at least twice in all) into poisoned outputs and judges it; the outputs must
+// be bitwise equal, whatever the mode. `trusted`, when given, holds v01's whole output. `counters` receives
+// what a counting run counted. Throws DeviceError when a run does not come to its end.
 Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, const Workload& workload,
                     const std::vector<ReferenceRow>& reference, const Outputs* trusted,
                     const std::vector<EmulatorMode>& modes, nlohmann::json& counters);

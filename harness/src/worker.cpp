@@ -6,12 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <iostream>
 #include <iterator>
+#include <mutex>
 #include <system_error>
 
 namespace flashsteps {
@@ -21,9 +23,12 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kEventFd = 3;
+constexpr auto kOversleep = std::chrono::milliseconds(500);
 constexpr int kExitDeviceLost = 10;  // the worker said all it had to say, but its device is gone
 
-[[noreturn]] void throw_errno(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+[[noreturn]] void throw_errno(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
 
 struct Pipe {
   int read_end = -1, write_end = -1;
@@ -56,6 +61,7 @@ pid_t start_worker(const Pipe& request, const Pipe& events) {
   // Between fork and exec: system calls only.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // the parent died before the line above
+  // Neither pipe has a number below 3: the program keeps the standard ones open (see flashsteps_main).
   dup2(request.read_end, STDIN_FILENO);
   if (events.write_end == kEventFd) {
     fcntl(kEventFd, F_SETFD, 0);  // dup2 onto itself would leave it to be closed at exec
@@ -84,7 +90,8 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
   request_pipe.close_read();
   event_pipe.close_write();
   // A worker that dies at once must not kill us with SIGPIPE.
-  struct sigaction ignore {}, before {};
+  struct sigaction ignore {
+  }, before{};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, &before);
   write_all(request_pipe.write_end, request.dump());
@@ -96,7 +103,8 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
     int status = 0;
     bool reaped = false;
     void wait() {
-      while (!reaped && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+      while (!reaped && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+      }
       reaped = true;
     }
     ~Reap() {
@@ -108,17 +116,26 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
 
   std::string failure;  // an event {"event":"error"} says why the job as a whole failed
   std::string buffer;
-  auto deadline = Clock::now() + std::chrono::duration<double>(timeout_seconds);
+  const auto limit =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_seconds));
+  auto deadline = Clock::now() + limit;
   while (true) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd waiting{event_pipe.read_end, POLLIN, 0};
-    const int ready = left <= 0 ? 0 : poll(&waiting, 1, int(std::min<long long>(left, 1 << 30)));
+    const int ready = poll(&waiting, 1, int(std::clamp<long long>(left, 0, 1 << 30)));
     if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0 && Clock::now() > deadline + kOversleep) {
+      // The whole program was suspended (Ctrl-Z, a laptop's lid), and the worker with it: it gets its time
+      // again.
+      deadline = Clock::now() + limit;
+      continue;
+    }
     if (ready == 0) {
       kill(pid, SIGKILL);
       worker.wait();
       return {JobOutcome::End::kTimedOut,
-              "no sign of life for " + std::to_string(int(timeout_seconds)) + " s: hung, and killed"};
+              "no sign of life for " + std::to_string(int(timeout_seconds)) +
+                  " s: hung, and killed (a step that is only slow: raise --timeout)"};
     }
     char chunk[65536];
     const ssize_t n = read(event_pipe.read_end, chunk, sizeof chunk);
@@ -129,11 +146,11 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
       const json event = json::parse(buffer.substr(0, end));
       if (event.at("event") == "error") {
         failure = event.at("message");
-      } else {
+      } else if (event.at("event") != "alive") {
         on_event(event);
       }
     }
-    deadline = Clock::now() + std::chrono::duration<double>(timeout_seconds);
+    deadline = Clock::now() + limit;
   }
   worker.wait();
   if (WIFSIGNALED(worker.status)) {
@@ -149,8 +166,11 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
 }
 
 JobOutcome run_job_in_process(const json& request, const EmitEvent& on_event) {
+  const auto forward = [&](const json& event) {
+    if (event.at("event") != "alive") on_event(event);
+  };
   try {
-    run_job(request, on_event);
+    run_job(request, forward);
     return {};
   } catch (const std::exception& error) {
     return {JobOutcome::End::kFailed, error.what()};
@@ -159,7 +179,9 @@ JobOutcome run_job_in_process(const json& request, const EmitEvent& on_event) {
 
 int worker_main() {
   const std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-  const auto emit = [](const json& event) {
+  std::mutex mutex;  // heartbeats come from any thread
+  const auto emit = [&mutex](const json& event) {
+    const std::lock_guard lock(mutex);
     // A message of the device's may hold any bytes; they must not end the worker.
     if (!write_all(kEventFd, event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n")) _exit(127);
   };

@@ -13,8 +13,9 @@ struct JobOutcome {
   std::string message;  // "the worker was killed by signal 11 (Segmentation fault)", ...
 };
 
-// Runs a job to its end, calling on_event for every event in order. Isolated: in a worker, which is the program itself
-// started anew; it is killed when no event comes for `timeout_seconds`. Not isolated: right here, without a time limit.
+// Runs a job to its end, calling on_event for every event in order. Isolated: in a worker, which is the
+// program itself started anew; it is killed when no event comes for `timeout_seconds`. Not isolated: right
+// here, without a time limit.
 JobOutcome run_job_isolated(const nlohmann::json& request, double timeout_seconds, const EmitEvent& on_event);
 JobOutcome run_job_in_process(const nlohmann::json& request, const EmitEvent& on_event);
 

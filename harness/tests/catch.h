@@ -1,5 +1,5 @@
-// Catch2, whichever of its two generations is installed: 2.13 (Debian 12) or 3.x (Ubuntu 24.04). Tests use only what
-// both have.
+// Catch2, whichever of its two generations is installed: 2.13 (Debian 12) or 3.x (Ubuntu 24.04). Tests use
+// only what both have.
 #pragma once
 
 #if __has_include(<catch2/catch_all.hpp>)

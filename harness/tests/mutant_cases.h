@@ -1,8 +1,6 @@
 // The mutants' problems and the messages that must name what is wrong, for both backends.
 #pragma once
 
-#include "harness/tests/catch.h"
-
 #include <algorithm>
 #include <string>
 
@@ -10,6 +8,7 @@
 #include "harness/src/device_tensors.h"
 #include "harness/src/reference.h"
 #include "harness/src/validate.h"
+#include "harness/tests/catch.h"
 #include "harness/tests/kernels/mutations.h"
 
 namespace flashsteps {
@@ -18,7 +17,9 @@ struct MutantCase {
   mutations::Mutation mutation;
   bool causal;
   KvLengths kv_lengths;
-  const char* message;  // a part of the message that the rejection must have
+  const char* message;               // a part of the message that the rejection must have
+  Inputs only_on = Inputs::kNormal;  // kNormal: rejected on normal and on sharp inputs alike
+  Layout layout = Layout::kBhsd;
 };
 
 // At least three tiles of keys, a ragged end, several heads and batches.
@@ -33,6 +34,7 @@ inline Problem mutant_problem(const MutantCase& c, DType dtype, Inputs inputs) {
   p.inputs = inputs;
   p.causal = c.causal;
   p.kv_lengths = c.kv_lengths;
+  p.layout = c.layout;
   return p;
 }
 
@@ -55,12 +57,18 @@ inline const MutantCase kMutantCases[] = {
     {mutations::kEmptyRowNotZero, false, KvLengths::kZeros, "must be -inf"},
     {mutations::kLseInLog2, false, KvLengths::kFull, "log2 instead of natural"},
     {mutations::kNotDeterministic, false, KvLengths::kFull, "two runs on the same inputs differ"},
+    // What N(0, 1) inputs cannot show: without a maximum nothing overflows while scores are small.
+    {mutations::kNoMax, false, KvLengths::kFull, "o are", Inputs::kShifted},
+    {mutations::kMaxStartsAtZero, true, KvLengths::kFull, "lse", Inputs::kShifted},
+    {mutations::kMaxOfFirstTileOnly, false, KvLengths::kFull, "o are", Inputs::kShifted},
+    {mutations::kVUsesKStrides, false, KvLengths::kFull, "rows are wrong", Inputs::kNormal, Layout::kOdd},
 };
 
 inline Validation validate_mutant(Backend& backend, mutations::Mutation mutation, const Problem& problem) {
   const Step* step = nullptr;
   for (const Step& candidate : registered_steps()) {
-    if (candidate.backend == backend.kind() && std::string(candidate.name) == mutations::kNames[mutation]) step = &candidate;
+    if (candidate.backend == backend.kind() && std::string(candidate.name) == mutations::kNames[mutation])
+      step = &candidate;
   }
   REQUIRE(step != nullptr);
   const Workload workload(problem);
@@ -75,7 +83,10 @@ inline void check_mutants(Backend& backend) {
   CHECK(std::size(kMutantCases) == mutations::kNumMutations - 1);
   for (const MutantCase& c : kMutantCases) {
     for (const DType dtype : {DType::kFp16, DType::kBf16}) {
-      for (const Inputs inputs : {Inputs::kNormal, Inputs::kSharp}) {
+      const std::vector<Inputs> all = c.only_on == Inputs::kNormal
+                                          ? std::vector{Inputs::kNormal, Inputs::kSharp}
+                                          : std::vector{c.only_on};
+      for (const Inputs inputs : all) {
         const Problem problem = mutant_problem(c, dtype, inputs);
         INFO(mutations::kNames[c.mutation] << " on " << problem.label());
         const Validation control = validate_mutant(backend, mutations::kNone, problem);

@@ -1,9 +1,8 @@
 // The covering sample covers: counted here from the axes themselves, not by the code that built it.
-#include "harness/tests/catch.h"
-
 #include <set>
 
 #include "harness/src/covering.h"
+#include "harness/tests/catch.h"
 
 using namespace flashsteps;
 
@@ -14,8 +13,8 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
       CHECK(sample.size() >= 60);
       CHECK(sample.size() <= 100);
       std::vector<std::vector<std::string>> axes{
-          {"seqlen_q=1", "seqlen_q=2", "seqlen_q=63", "seqlen_q=64", "seqlen_q=65", "seqlen_q=127", "seqlen_q=200",
-           "seqlen_q=257"},
+          {"seqlen_q=1", "seqlen_q=2", "seqlen_q=63", "seqlen_q=64", "seqlen_q=65", "seqlen_q=127",
+           "seqlen_q=200", "seqlen_q=257"},
           {"kv=equal", "kv=longer", "kv=shorter"},
           {"mask=full", "mask=causal"},
           {"kv_lengths=full", "kv_lengths=random", "kv_lengths=zeros"},
@@ -23,7 +22,7 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
           {"head_dim=64", "head_dim=128"},
           {"heads=MHA", "heads=GQA", "heads=MQA"},
           {"layout=bhsd", "layout=bshd", "layout=qkv", "layout=gapped"},
-          {"inputs=normal", "inputs=sharp", "inputs=structured"}};
+          {"inputs=normal", "inputs=sharp", "inputs=shifted", "inputs=structured"}};
       if (with_fp32) axes[4].push_back("dtype=fp32");
       if (with_unaligned) axes[7].push_back("layout=odd");
       std::set<std::pair<std::string, std::string>> seen;
@@ -37,7 +36,8 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
         for (size_t b = a + 1; b < axes.size(); ++b) {
           for (const std::string& x : axes[a]) {
             for (const std::string& y : axes[b]) {
-              if (x == "seqlen_q=1" && y == "kv=shorter") continue;  // there is no shorter length
+              if (x == "seqlen_q=1" && y == "kv=shorter") continue;      // there is no shorter length
+              if (x == "dtype=fp32" && y == "inputs=shifted") continue;  // refused, see problem.cpp
               INFO(x << " with " << y);
               CHECK(seen.count({x, y}) == 1);
             }

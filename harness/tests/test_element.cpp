@@ -1,11 +1,10 @@
 // 16-bit conversions on the host, against arithmetic in double.
-#include "harness/tests/catch.h"
-
 #include <cmath>
 #include <limits>
 
 #include "harness/src/element.h"
 #include "harness/src/random.h"
+#include "harness/tests/catch.h"
 
 using namespace flashsteps;
 
@@ -17,7 +16,8 @@ double value_of(uint16_t bits, int exponent_bits, int mantissa_bits) {
   const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
   const int mantissa = bits & ((1 << mantissa_bits) - 1);
   const double sign = bits & 0x8000 ? -1 : 1;
-  if (exponent == (1 << exponent_bits) - 1) return mantissa ? NAN : sign * std::numeric_limits<double>::infinity();
+  if (exponent == (1 << exponent_bits) - 1)
+    return mantissa ? NAN : sign * std::numeric_limits<double>::infinity();
   if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
   return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
 }
@@ -37,8 +37,10 @@ void check_all(float (*widen)(uint16_t), uint16_t (*narrow)(float), int exponent
   // Rounding: the nearest representable value, ties to even.
   int misrounded = 0;
   for (uint64_t i = 0; i < 200000; ++i) {
-    const uint16_t low = uint16_t(random_bits(1, 2, i) % ((1u << (exponent_bits + mantissa_bits)) - (2u << mantissa_bits)));
-    const double a = value_of(low, exponent_bits, mantissa_bits), b = value_of(low + 1, exponent_bits, mantissa_bits);
+    const uint16_t low =
+        uint16_t(random_bits(1, 2, i) % ((1u << (exponent_bits + mantissa_bits)) - (2u << mantissa_bits)));
+    const double a = value_of(low, exponent_bits, mantissa_bits),
+                 b = value_of(low + 1, exponent_bits, mantissa_bits);
     const double fraction = i % 3 == 0 ? 0.5 : double(random_bits(1, 3, i) >> 11) * 0x1p-53;
     const float between = float(a + (b - a) * fraction);
     const double below = between - a, above = b - between;

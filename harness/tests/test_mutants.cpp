@@ -1,5 +1,5 @@
-// Every broken kernel is rejected, on normal and on sharp inputs, for the reason that is wrong with it; the unbroken
-// one passes everywhere. On the emulator; gpu/test_mutants_gpu.cpp does the same on a device.
+// Every broken kernel is rejected, on normal and on sharp inputs, for the reason that is wrong with it; the
+// unbroken one passes everywhere. On the emulator; gpu/test_mutants_gpu.cpp does the same on a device.
 #include "harness/tests/mutant_cases.h"
 
 using namespace flashsteps;

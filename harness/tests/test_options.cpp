@@ -1,9 +1,8 @@
 // The command line: what it means, and what it refuses in one line.
-#include "harness/tests/catch.h"
-
 #include <unistd.h>
 
 #include "harness/src/options.h"
+#include "harness/tests/catch.h"
 
 using namespace flashsteps;
 
@@ -26,9 +25,10 @@ std::string refusal_of(const std::vector<const char*>& arguments) {
 }  // namespace
 
 TEST_CASE("axes multiply") {
-  const Options o = parse({"check", "--shape", "1,2,3,64", "--shape", "1,4,2,5,7,128", "--dtype", "fp16", "--dtype",
-                           "bf16", "--causal", "--full", "--layout", "bshd", "--inputs", "sharp", "--seed", "9"})
-                        .options;
+  const Options o =
+      parse({"check", "--shape", "1,2,3,64", "--shape", "1,4,2,5,7,128", "--dtype", "fp16", "--dtype", "bf16",
+             "--causal", "--full", "--layout", "bshd", "--inputs", "sharp", "--seed", "9"})
+          .options;
   CHECK(o.problems.size() == 2 * 2 * 2);
   CHECK_FALSE(o.covering);
   CHECK(o.problems[0].layout == Layout::kBshd);
@@ -39,7 +39,15 @@ TEST_CASE("axes multiply") {
 }
 
 TEST_CASE("the same problem twice is one problem") {
-  CHECK(parse({"check", "--shape", "1,2,3,64", "--shape", "1,2,2,3,3,64", "--full", "--full"}).options.problems.size() == 1);
+  CHECK(parse({"check", "--shape", "1,2,3,64", "--shape", "1,2,2,3,3,64", "--full", "--full"})
+            .options.problems.size() == 1);
+}
+
+TEST_CASE("a step may follow a repeatable option") {
+  const Options o =
+      parse({"run", "--shape", "1,1,8,64", "v01_scalar", "--dtype", "bf16", "v02_smem_tiles"}).options;
+  CHECK(o.steps == std::vector<std::string>{"v01_scalar", "v02_smem_tiles"});
+  CHECK(o.problems.size() == 1);
 }
 
 TEST_CASE("the paper's grid") {
@@ -91,8 +99,15 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--timeout", "soon"}, "--timeout"},
       {{"check", "--mode", "lazy"}, "--mode: unknown value 'lazy'"},
       {{"check", "--seeds", "0"}, "--seeds is 0"},
-      {{"run", "--json", "/nonexistent/folder/x.json"}, "--json /nonexistent/folder/x.json: cannot be written"},
+      {{"run", "--json", "/nonexistent/folder/x.json"},
+       "--json /nonexistent/folder/x.json: cannot be written"},
       {{"run", "--json", "/"}, "not a regular file"},
+      {{"run", "--json", ""}, "the name is empty"},
+      {{"run", "--json", "/dev/stdout"}, "not a regular file"},
+      {{"run", "--grid", ""}, "--grid: unknown value ''"},
+      {{"run", "--shape", "1,1,8,64", "--seed", "99999999999999999999"}, "--seed is '99999999999999999999'"},
+      {{"run", "--seed", "1"}, "need a --shape"},
+      {{"run", "--shape", "1,1,8,64", "--dtype", "fp32", "--inputs", "shifted"}, "are for fp16 and bf16"},
       {{"run", "--json", "/dev/null"}, "not a regular file"},
   };
   for (const auto& c : cases) {

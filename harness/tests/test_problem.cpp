@@ -1,21 +1,22 @@
 // Shapes, names, FLOPs and where rows lie in memory.
-#include "harness/tests/catch.h"
-
 #include <set>
 
 #include "harness/src/element.h"
 #include "harness/src/problem.h"
 #include "harness/src/tensors.h"
+#include "harness/tests/catch.h"
 
 using namespace flashsteps;
 
 TEST_CASE("a shape is read in its three forms") {
   Problem p;
   parse_shape("2,4,100,64", p);
-  CHECK((p.batch == 2 && p.num_heads_q == 4 && p.num_heads_kv == 4 && p.seqlen_q == 100 && p.seqlen_kv == 100));
+  CHECK(
+      (p.batch == 2 && p.num_heads_q == 4 && p.num_heads_kv == 4 && p.seqlen_q == 100 && p.seqlen_kv == 100));
   CHECK(p.head_dim == 64);
   parse_shape("1,8,2,33,128", p);
-  CHECK((p.num_heads_q == 8 && p.num_heads_kv == 2 && p.seqlen_q == 33 && p.seqlen_kv == 33 && p.head_dim == 128));
+  CHECK((p.num_heads_q == 8 && p.num_heads_kv == 2 && p.seqlen_q == 33 && p.seqlen_kv == 33 &&
+         p.head_dim == 128));
   parse_shape("1,8,2,33,77,128", p);
   CHECK((p.seqlen_q == 33 && p.seqlen_kv == 77));
 }

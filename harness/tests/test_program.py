@@ -160,6 +160,30 @@ def test_a_killed_run_leaves_a_valid_file_and_no_worker(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
+def test_a_step_that_keeps_hanging_is_given_up(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    done = run(FIXTURES, "check", "fixture_hang", "--backend", "emulator", "--timeout", "1", "--json", str(out))
+    assert done.returncode == 3
+    check_file(out)
+    seen = [run["steps"][0]["status"] for run in json.loads(out.read_text())["runs"]]
+    assert seen.count("timeout") == 2 and set(seen) == {"timeout", "skip"}
+    assert "skipped (not run: the step hung twice in a row)" in done.stdout
+
+
+def test_slow_is_not_hung() -> None:
+    # More than a second of work in many CTAs: each one that ends is a sign of life.
+    done = run(FLASHSTEPS, "run", "v01_scalar", "--backend", "emulator", "--shape", "1,8,1000,64", "--timeout", "1")
+    assert done.returncode == 0, done.stdout
+
+
+def test_closed_and_full_standard_streams() -> None:
+    command = [str(FLASHSTEPS), "run", "v01_scalar", "--backend", "emulator", "--shape", "1,1,8,64"]
+    closed = subprocess.run(["sh", "-c", '"$0" "$@" <&-', *command], capture_output=True, text=True, timeout=60)
+    assert closed.returncode == 0, closed.stderr
+    full = subprocess.run(["sh", "-c", '"$0" "$@" >/dev/full', *command], capture_output=True, text=True, timeout=60)
+    assert full.returncode == 1 and "could not be written" in full.stderr
+
+
 def is_zombie(pid: str) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
@@ -177,7 +201,7 @@ BAD_USE = [
     (["run", "--backend", "emulator", "--shape", "1000,64,100000,128"], "free"),
     (["run", "--shape", "1,1,8,64", "--dtype", "int4"], "--dtype"),
     (["check", "--shape", "1,1,8"], "expected"),
-    (["run", "--shape", "1,1,8,64", "--json", "/proc/nowhere.json"], "--json"),
+    (["run", "--shape", "1,1,8,64", "--json", "/proc/nowhere.json"], "not a regular file"),
     (["bench", "--backend", "emulator", "--shape", "1,1,8,64"], "no timing model"),
     (["count", "--backend", "cuda", "--shape", "1,1,8,64"], "emulator's"),
 ]

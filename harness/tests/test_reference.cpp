@@ -1,6 +1,4 @@
 // The reference against attention written down naively, and the choice of rows.
-#include "harness/tests/catch.h"
-
 #include <cmath>
 #include <map>
 #include <set>
@@ -8,6 +6,7 @@
 
 #include "harness/src/element.h"
 #include "harness/src/reference.h"
+#include "harness/tests/catch.h"
 
 using namespace flashsteps;
 
@@ -41,7 +40,8 @@ TEST_CASE("the reference is attention") {
         for (const ReferenceRow& row : rows) {
           const auto [b, h, i] = std::tuple(row.id.b, row.id.h, row.id.i);
           const int kv_len = w.kv_lengths()[b];
-          // softmax written with plain exp and no maximum: fine for scores of this size, and nothing like the code.
+          // softmax written with plain exp and no maximum: fine for scores of this size, and nothing like the
+          // code.
           std::vector<double> o(p.head_dim, 0.0);
           double sum = 0;
           for (int j = 0; j < kv_len; ++j) {
@@ -107,11 +107,12 @@ TEST_CASE("the structured heads have their patterns") {
   const Workload w(p);
   const auto score = [&](int h, int i, int j) {
     double s = 0;
-    for (int d = 0; d < p.head_dim; ++d) s += element(p, w.q_row(0, h, i), d) * element(p, w.k_row(0, h, j), d);
+    for (int d = 0; d < p.head_dim; ++d)
+      s += element(p, w.q_row(0, h, i), d) * element(p, w.k_row(0, h, j), d);
     return s / std::sqrt(double(p.head_dim));
   };
-  CHECK(score(0, 100, 100) > score(0, 100, 130) + 3);  // local
+  CHECK(score(0, 100, 100) > score(0, 100, 130) + 3);            // local
   CHECK(score(1, 100, 100 - 32) > score(1, 100, 100 - 25) + 3);  // strided by 16
-  CHECK(score(2, 100, 64) > score(2, 100, 70) + 3);  // anchors at multiples of 64
-  CHECK(score(3, 100, 97) > score(3, 100, 60) + 3);  // blocks of 32
+  CHECK(score(2, 100, 64) > score(2, 100, 70) + 3);              // anchors at multiples of 64
+  CHECK(score(3, 100, 97) > score(3, 100, 60) + 3);              // blocks of 32
 }

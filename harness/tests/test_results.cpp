@@ -1,6 +1,4 @@
 // The results file is whole at every moment, and NaN never reaches it as a number.
-#include "harness/tests/catch.h"
-
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -9,6 +7,7 @@
 
 #include "harness/src/results.h"
 #include "harness/src/validate.h"
+#include "harness/tests/catch.h"
 
 using namespace flashsteps;
 
@@ -39,13 +38,29 @@ TEST_CASE("each save replaces the file as a whole") {
   ResultsFile results(path, "run");
   results.save();
   CHECK(read(path)["complete"] == false);
-  results.add_run(Problem{})["steps"].push_back({{"step", "v01_scalar"}, {"status", "pass"}, {"message", ""}});
+  results.add_run(Problem{})["steps"].push_back(
+      {{"step", "v01_scalar"}, {"status", "pass"}, {"message", ""}});
   results.root()["complete"] = true;
   results.save();
   const nlohmann::json whole = read(path);
   CHECK(whole["complete"] == true);
   CHECK(whole["schema"] == "flashsteps-results/1");
   CHECK(whole["runs"][0]["steps"][0]["step"] == "v01_scalar");
+}
+
+TEST_CASE("a link is followed, not replaced") {
+  TemporaryFolder folder;
+  const std::string target = folder.path + "/r.json", link = folder.path + "/link.json";
+  std::ofstream(target) << "{}";
+  REQUIRE(symlink(target.c_str(), link.c_str()) == 0);
+  const std::string resolved = ResultsFile::check_writable(link);
+  ResultsFile(resolved, "run").save();
+  CHECK(read(target)["schema"] == "flashsteps-results/1");
+  char buffer[16];
+  CHECK(readlink(link.c_str(), buffer, sizeof buffer) > 0);
+  unlink(target.c_str());
+  CHECK_THROWS_AS(ResultsFile::check_writable(link), UsageError);  // it leads nowhere now
+  unlink(link.c_str());
 }
 
 TEST_CASE("a folder that went away is reported, not ignored") {

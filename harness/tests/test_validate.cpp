@@ -1,12 +1,11 @@
 // The judge, on outputs made by hand: what is right passes, and each thing that can be wrong is named.
-#include "harness/tests/catch.h"
-
 #include <cstring>
 #include <limits>
 
 #include "harness/src/element.h"
 #include "harness/src/reference.h"
 #include "harness/src/validate.h"
+#include "harness/tests/catch.h"
 
 using namespace flashsteps;
 
@@ -24,7 +23,9 @@ struct Case {
     const auto* row = static_cast<const char*>(outputs.o_row(id.b, id.h, id.i));
     return const_cast<char*>(row) + d * element_bytes(workload.problem().dtype);
   }
-  void store(const RowId& id, int d, float value) { store_element(workload.problem().dtype, element(id, d), value); }
+  void store(const RowId& id, int d, float value) {
+    store_element(workload.problem().dtype, element(id, d), value);
+  }
   void set_lse(const RowId& id, float value) {
     const Problem& p = workload.problem();
     const int64_t index = kGuardElements + (int64_t(id.b) * p.num_heads_q + id.h) * p.seqlen_q + id.i;
@@ -70,7 +71,8 @@ TEST_CASE("each defect is found and named") {
   SECTION("NaN") {
     Case c(problem());
     c.store(sees_all, 7, std::numeric_limits<float>::quiet_NaN());
-    CHECK((!c.judged().pass && has(c.judged(), "1 element(s) of o are NaN") && has(c.judged(), "batch 1, head 1, row 33")));
+    CHECK((!c.judged().pass && has(c.judged(), "1 element(s) of o are NaN") &&
+           has(c.judged(), "batch 1, head 1, row 33")));
     CHECK(c.judged().nonfinite == 1);
   }
   SECTION("Inf") {
@@ -86,7 +88,8 @@ TEST_CASE("each defect is found and named") {
   SECTION("a whole row off, in one of 280") {
     Case c(problem());
     for (int d = 0; d < 64; ++d) c.store(sees_all, d, 0.0f);
-    CHECK((!c.judged().pass && has(c.judged(), "1 of 280 checked rows") && has(c.judged(), "every lse is right")));
+    CHECK((!c.judged().pass && has(c.judged(), "1 of 280 checked rows") &&
+           has(c.judged(), "every lse is right")));
   }
   SECTION("a little off everywhere: the total gate") {
     Case c(problem());
@@ -97,6 +100,9 @@ TEST_CASE("each defect is found and named") {
   SECTION("a row that sees no key must be zero, bit by bit") {
     Case c(problem());
     c.store(sees_none, 0, -0.0f);
+    CHECK((!c.judged().pass && has(c.judged(), "1 row(s) of o see no key and are not exactly zero")));
+    // Also when that row is not among those that are compared with the reference.
+    c.reference.resize(1);
     CHECK_FALSE(c.judged().pass);
   }
   SECTION("its lse must be -inf") {
@@ -145,8 +151,12 @@ TEST_CASE("two outputs are compared whole") {
   p.kv_lengths = KvLengths::kFull;
   Case a(p), b(p);
   CHECK(compare_outputs(a.workload, a.outputs, b.outputs).empty());
+  b.set_lse({0, 1, 9}, b.outputs.lse_at(0, 1, 9) + 0.01f);
+  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("1 lse value(s) differ") == 0);
+  b.set_lse({0, 1, 9}, a.outputs.lse_at(0, 1, 9));
   for (int d = 0; d < 64; ++d) a.store({1, 0, 3}, d, 0.0f);
-  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("batch 1, head 0, row 3") != std::string::npos);
+  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("batch 1, head 0, row 3") !=
+        std::string::npos);
   a.store({1, 0, 3}, 0, std::numeric_limits<float>::quiet_NaN());
   CHECK_FALSE(compare_outputs(a.workload, a.outputs, b.outputs).empty());
 }

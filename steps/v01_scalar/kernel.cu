@@ -1,7 +1,7 @@
 // v01: one thread computes one query row. FP32 arithmetic, K and V straight from global memory.
 //
-// The whole algorithm is here, in a loop over keys that looks at each key once (online softmax). Every later step
-// computes exactly this, with the work dealt out differently.
+// The whole algorithm is here, in a loop over keys that looks at each key once (online softmax). Every later
+// step computes exactly this, with the work dealt out differently.
 #include "common/step.h"
 
 namespace STEP_NAMESPACE {
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   }
 
   // A row that sees no key has row_sum 0: its output is zero and its LSE log(0) = -inf.
-  const float inverse_sum = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
+  const float inverse_sum = row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
   Element* const o_row = params.o_head(batch, head) + row * params.o_row_stride;
 #pragma unroll
   for (int d = 0; d < HEAD_DIM; ++d) o_row[d] = Element(acc_o[d] * inverse_sum);

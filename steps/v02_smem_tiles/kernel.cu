@@ -1,5 +1,6 @@
-// v02: a CTA works on 64 query rows together and goes through the keys 64 at a time. Each K and V tile is read from
-// global memory once per CTA, into shared memory, and each value read from there is used for several products.
+// v02: a CTA works on 64 query rows together and goes through the keys 64 at a time. Each K and V tile is
+// read from global memory once per CTA, into shared memory, and each value read from there is used for
+// several products.
 #include "common/step.h"
 
 namespace STEP_NAMESPACE {
@@ -8,8 +9,8 @@ constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int BLOCK_N = 64;  // keys per tile
 constexpr int NUM_THREADS = 128;
 
-// Register blocking: the threads form an 8 x 16 grid over a tile. A thread owns 8 consecutive rows and every 16th
-// column of S and of O, so that 8 + 4 values from shared memory feed 8 * 4 products.
+// Register blocking: the threads form an 8 x 16 grid over a tile. A thread owns 8 consecutive rows and every
+// 16th column of S and of O, so that 8 + 4 values from shared memory feed 8 * 4 products.
 constexpr int THREAD_COLS = 16;
 constexpr int THREAD_ROWS = NUM_THREADS / THREAD_COLS;
 constexpr int ROWS_PER_THREAD = BLOCK_M / THREAD_ROWS;
@@ -30,8 +31,8 @@ static_assert(sizeof(SharedStorage<__half, 128>) <= 101376 && sizeof(SharedStora
 
 // Copies rows first_row .. first_row + 63 into shared memory; rows at or beyond num_rows become zero, unread.
 template <typename Element, int HEAD_DIM>
-__device__ void load_tile(Element (&tile)[BLOCK_M][HEAD_DIM], const Element* head, int64_t row_stride, int first_row,
-                          int num_rows) {
+__device__ void load_tile(Element (&tile)[BLOCK_M][HEAD_DIM], const Element* head, int64_t row_stride,
+                          int first_row, int num_rows) {
   for (int i = threadIdx.x; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS) {
     const int row = i / HEAD_DIM;
     const int d = i % HEAD_DIM;
@@ -49,10 +50,10 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   const int batch = blockIdx.z;
   const int lane_id = threadIdx.x % 32;
   const int thread_row = threadIdx.x / THREAD_COLS * ROWS_PER_THREAD;  // first of this thread's rows
-  const int thread_col = threadIdx.x % THREAD_COLS;                    // first of its columns, THREAD_COLS apart
+  const int thread_col = threadIdx.x % THREAD_COLS;  // first of its columns, which are THREAD_COLS apart
 
-  // The loop over keys ends at the last one that any row of the tile sees. Only tiles that reach beyond the keys that
-  // the first row sees need a mask.
+  // The loop over keys ends at the last one that any row of the tile sees. Only tiles that reach beyond the
+  // keys that the first row sees need a mask.
   const int kv_len = params.kv_length(batch);
   const int last_query = min(first_query + BLOCK_M, params.seqlen_q) - 1;
   const int kv_end = params.template visible_keys<CAUSAL>(last_query, kv_len);
@@ -76,10 +77,11 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
 
     // S = Q K^T.
     float acc_s[ROWS_PER_THREAD][S_COLS_PER_THREAD] = {};
-    for (int step = 0; step < HEAD_DIM; ++step) {
-      // Lanes that read different rows of K at the same d would all hit one memory bank, since a row is a whole number
-      // of 128-byte lines. A sum does not care about its order: each lane walks d in an order of its own.
-      const int d = step ^ (lane_id * 2 % HEAD_DIM);
+    for (int walk = 0; walk < HEAD_DIM; ++walk) {
+      // Lanes that read different rows of K at the same d would all hit one memory bank, since a row is a
+      // whole number of 128-byte lines. A sum does not care about its order: each lane walks d in an order of
+      // its own.
+      const int d = walk ^ (lane_id * 2 % HEAD_DIM);
       float q[ROWS_PER_THREAD], k[S_COLS_PER_THREAD];
 #pragma unroll
       for (int i = 0; i < ROWS_PER_THREAD; ++i) q[i] = float(shared.q[thread_row + i][d]);
@@ -110,13 +112,13 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
       const int row = threadIdx.x;
       const float old_max = shared.row_max[row];
       float new_max = old_max;
-      for (int step = 0; step < BLOCK_N; ++step) new_max = fmaxf(new_max, shared.s[row][step ^ lane_id]);
+      for (int walk = 0; walk < BLOCK_N; ++walk) new_max = fmaxf(new_max, shared.s[row][walk ^ lane_id]);
       // A row that has seen no key yet: -inf - (-inf) would be NaN. Any finite base gives exp2(-inf) = 0.
       const float base = new_max == -INFINITY ? 0.0f : new_max;
       const float row_scale = exp2f(old_max - base);
       float row_sum = shared.row_sum[row] * row_scale;
-      for (int step = 0; step < BLOCK_N; ++step) {
-        const int col = step ^ lane_id;
+      for (int walk = 0; walk < BLOCK_N; ++walk) {
+        const int col = walk ^ lane_id;
         const float p = exp2f(shared.s[row][col] - base);
         shared.s[row][col] = p;
         row_sum += p;
@@ -159,7 +161,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     const int row = thread_row + i;
     if (first_query + row >= params.seqlen_q) break;  // ragged last tile
     const float row_sum = shared.row_sum[row];
-    const float inverse_sum = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
+    const float inverse_sum = row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
     Element* const o_row = o_head + (first_query + row) * params.o_row_stride;
 #pragma unroll
     for (int j = 0; j < O_COLS_PER_THREAD; ++j)
@@ -169,7 +171,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   if (lse_row < BLOCK_M && first_query + lse_row < params.seqlen_q) {
     const float row_sum = shared.row_sum[lse_row];
     params.lse_head(batch, head)[first_query + lse_row] =
-        row_sum > 0.0f ? shared.row_max[lse_row] * kLn2 + logf(row_sum) : -INFINITY;
+        row_sum == 0.0f ? -INFINITY : shared.row_max[lse_row] * kLn2 + logf(row_sum);
   }
 }
 

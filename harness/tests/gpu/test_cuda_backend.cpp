@@ -1,6 +1,4 @@
 // Launching, refusing, memory and timing on a real device.
-#include "harness/tests/catch.h"
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -8,6 +6,7 @@
 
 #include "common/cuda_launch.h"
 #include "harness/src/backend.h"
+#include "harness/tests/catch.h"
 #include "harness/tests/gpu/launch_kernels.h"
 
 using namespace flashsteps;

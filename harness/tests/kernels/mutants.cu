@@ -34,8 +34,9 @@ __global__ void __launch_bounds__(BLOCK_M)
 
   float acc_o[HEAD_DIM];
   for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] = 0.0f;
-  float row_max = -INFINITY;
+  float row_max = mutation == kMaxStartsAtZero ? 0.0f : -INFINITY;
   float row_sum = 0.0f;
+  const int64_t v_row_stride = mutation == kVUsesKStrides ? params.k_row_stride : params.v_row_stride;
   for (int tile = 0; tile < num_tiles; ++tile) {
     const int first_key = tile * BLOCK_N;
     float s[BLOCK_N];
@@ -61,6 +62,8 @@ __global__ void __launch_bounds__(BLOCK_M)
       s[j] = mutation == kQkSkipped ? 0.0f : score * params.softmax_scale_log2;
       new_max = fmaxf(new_max, s[j]);
     }
+    if (mutation == kNoMax) new_max = 0.0f;
+    if (mutation == kMaxOfFirstTileOnly && tile > 0) new_max = row_max;
     const float row_scale = exp2f(row_max - new_max);
     row_max = new_max;
     if (mutation != kSumNotRescaled) row_sum *= row_scale;
@@ -72,7 +75,7 @@ __global__ void __launch_bounds__(BLOCK_M)
       row_sum += p;
       const bool load = mutation == kPaddingRead ? key < params.seqlen_kv : key < visible;  // 0 * NaN is NaN
       if (!load) continue;
-      for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] += p * float(v_head[key * params.v_row_stride + d]);
+      for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] += p * float(v_head[key * v_row_stride + d]);
     }
   }
 

@@ -25,6 +25,10 @@ enum Mutation {
   kEmptyRowNotZero,
   kLseInLog2,
   kNotDeterministic,
+  kNoMax,
+  kMaxStartsAtZero,
+  kMaxOfFirstTileOnly,
+  kVUsesKStrides,
   kNumMutations
 };
 
@@ -33,6 +37,7 @@ inline constexpr const char* kNames[kNumMutations] = {
     "mutant_sum_not_rescaled", "mutant_mask_off_by_one", "mutant_last_tile_dropped", "mutant_one_row_wrong",
     "mutant_tail_not_masked", "mutant_row_never_written", "mutant_writes_nan",    "mutant_writes_inf",
     "mutant_past_the_end",   "mutant_before_the_start", "mutant_input_modified", "mutant_padding_read",
-    "mutant_empty_row_not_zero", "mutant_lse_in_log2",  "mutant_not_deterministic"};
+    "mutant_empty_row_not_zero", "mutant_lse_in_log2",  "mutant_not_deterministic",
+    "mutant_no_max",         "mutant_max_starts_at_zero", "mutant_max_of_first_tile_only", "mutant_v_uses_k_strides"};
 
 }  // namespace mutations
