@@ -97,8 +97,10 @@ class Session {
     set_provenance();
     results_.save();
 
+    size_t next = 0;
+    if (steps_.front() == kTrustedStep) validate_step(next++, probed);
     establish_trust(options_.problems);
-    for (size_t s = 0; s < steps_.size(); ++s) validate_step(s, probed);
+    for (; next < steps_.size(); ++next) validate_step(next, probed);
     if (backend_ == "cuda" && options_.command != "check") {
       for (size_t r = 0; r < options_.problems.size(); ++r) bench_problem(r);
     }
@@ -297,11 +299,14 @@ class Session {
       if (judged_.count(problems[p].label()) == 0) tasks.push_back(make_task(p, kTrustedStep, problems[p]));
     }
     progress_.show(std::string("checking ") + kTrustedStep + ", which the others are compared with");
-    run_tasks(tasks, [&](int p, const json& entry) {
-      judged_.insert(problems[size_t(p)].label());
-      if (entry.at("status") == "pass") trusted_.insert(problems[size_t(p)].label());
-    });
+    run_tasks(tasks, [&](int p, const json& entry) { note_trust(problems[size_t(p)], entry); });
     progress_.clear();
+  }
+
+  void note_trust(const Problem& problem, const json& entry) {
+    if (entry.at("step") != kTrustedStep) return;
+    judged_.insert(problem.label());
+    if (entry.at("status") == "pass") trusted_.insert(problem.label());
   }
 
   // Runs validate tasks to their end, whatever happens to the worker on the way. Calls done(id, entry) once
@@ -399,6 +404,7 @@ class Session {
 
   void finish(size_t p, const json& entry) {
     note(entry);
+    note_trust(options_.problems[p], entry);
     print_entry(entry, options_.problems[p].label());
     results_.run(p)["steps"].push_back(entry);
     results_.save();
@@ -534,12 +540,13 @@ class Session {
       const std::vector<Problem> sample = covering_sample(info.supports_fp32, info.alignment_bytes == 0);
       const json probed = probe(sample);
       const size_t s = size_t(std::find(steps_.begin(), steps_.end(), step_name) - steps_.begin());
-      establish_trust(sample);
+      if (step_name != kTrustedStep) establish_trust(sample);
       json tasks = json::array();
       size_t passed = 0, skipped = 0, done = 0;
       std::string skipped_because;  // the first reason
       const auto record = [&](size_t p, const json& entry) {
         note(entry);
+        note_trust(sample[p], entry);
         const std::string status = entry.at("status");
         passed += status == "pass";
         if (status == "skip" && skipped++ == 0) skipped_because = entry.at("message");

@@ -2,7 +2,10 @@
 # Works with Catch2 3.x (which has a library with main) and 2.13 (header only: main is compiled once, for all).
 
 include_guard(GLOBAL)
-find_package(Catch2 REQUIRED)
+find_package(Catch2 QUIET)
+if(NOT Catch2_FOUND)
+  message(FATAL_ERROR "Catch2 is missing: apt-get install catch2 (or configure with -DFLASHSTEPS_TESTS=OFF)")
+endif()
 
 if(NOT TARGET Catch2::Catch2WithMain)
   add_library(flashsteps_catch_main STATIC ${CMAKE_CURRENT_LIST_DIR}/catch_main.cpp)
