@@ -1,6 +1,7 @@
 // A place where steps run: a CUDA device or the emulator. The harness sees both only through this.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -38,8 +39,9 @@ class Timer {
  public:
   virtual ~Timer() = default;
   // Milliseconds per launch, from CUDA events around a batch of launches that takes a few milliseconds or
-  // more.
-  virtual double sample() = 0;
+  // more. `while_running` is called on the host while the device works on the batch: the time to read its
+  // clocks.
+  virtual double sample(const std::function<void()>& while_running = {}) = 0;
   // How the batch is launched: {"launches_per_sample": n, "graph": bool}.
   virtual nlohmann::json method() const = 0;
 };

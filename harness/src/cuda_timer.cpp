@@ -69,10 +69,10 @@ class CudaTimer : public Timer {
     if (may_capture && ms < kGraphBelowMs) graph_ = std::make_unique<Graph>(stream_, launches_, launch_);
   }
 
-  double sample() override {
+  double sample(const std::function<void()>& while_running) override {
     // One replay goes ahead, so that the device is busy while the host launches the one that counts.
     if (graph_) graph_->replay(stream_);
-    return elapsed_ms() / launches_;
+    return elapsed_ms(while_running) / launches_;
   }
 
   nlohmann::json method() const override {
@@ -80,7 +80,7 @@ class CudaTimer : public Timer {
   }
 
  private:
-  double elapsed_ms() {
+  double elapsed_ms(const std::function<void()>& while_running = {}) {
     CUDA_CHECK(cudaEventRecord(begin_, stream_));
     if (graph_) {
       graph_->replay(stream_);
@@ -88,6 +88,7 @@ class CudaTimer : public Timer {
       for (int i = 0; i < launches_; ++i) launch_();
     }
     CUDA_CHECK(cudaEventRecord(end_, stream_));
+    if (while_running) while_running();
     CUDA_CHECK(cudaEventSynchronize(end_));
     float ms = 0;
     CUDA_CHECK(cudaEventElapsedTime(&ms, begin_, end_));

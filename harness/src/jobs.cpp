@@ -219,11 +219,9 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
       if (entry.samples >= rounds) continue;
       emit({{"event", "begin"}, {"step", entry.name}});
       try {
-        const double ms = entry.timer->sample();
-        emit({{"event", "sample"},
-              {"step", entry.name},
-              {"ms", ms},
-              {"sm_clock_mhz", backend->sm_clock_mhz()}});
+        int clock = 0;
+        const double ms = entry.timer->sample([&] { clock = backend->sm_clock_mhz(); });
+        emit({{"event", "sample"}, {"step", entry.name}, {"ms", ms}, {"sm_clock_mhz", clock}});
         ++entry.samples;
       } catch (const DeviceError& error) {
         emit({{"event", "failed"},
