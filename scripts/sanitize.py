@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs compute-sanitizer over steps and writes a summary: memcheck on the covering sample, and racecheck, initcheck
-and synccheck on a dozen named problems.
+"""Runs compute-sanitizer over steps and writes a summary: memcheck on the covering sample, and racecheck,
+initcheck and synccheck on a dozen named problems.
 
     python3 scripts/sanitize.py [STEP...] [--build build] [--out FILE.txt]
 
@@ -20,8 +20,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Small, since racecheck follows every shared access: ragged, one tile, several tiles, unequal lengths, GQA, MQA.
-SHAPES = ["1,2,64,64", "2,4,2,65,127,64", "1,2,200,64", "1,3,1,127,200,128", "2,2,2,150,40,128", "1,8,2,1,200,64"]
+# Small, since racecheck follows every shared access. Ragged, one tile and several, unequal lengths, GQA, MQA.
+SHAPES = [
+    "1,2,64,64",
+    "2,4,2,65,127,64",
+    "1,2,200,64",
+    "1,3,1,127,200,128",
+    "2,2,2,150,40,128",
+    "1,8,2,1,200,64",
+]
 PROBLEMS = [*(word for shape in SHAPES for word in ("--shape", shape)), "--causal", "--full"]
 
 TOOLS = {
@@ -43,7 +50,8 @@ def summary_line(output: str) -> str:
 
 
 def is_clean(line: str) -> bool:
-    return re.fullmatch(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards displayed \(0 errors, 0 warnings\) ?", line) is not None
+    clean = r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards displayed \(0 errors, 0 warnings\) ?"
+    return re.fullmatch(clean, line) is not None
 
 
 def main() -> int:

@@ -12,42 +12,25 @@ struct TensorRate {
   double flop_per_clock_per_sm;
 };
 
-// Each value is a published figure divided by SMs and clock: TFLOPS = SMs * rate * GHz / 1000. "Dense"
-// figures; where a source gives them with sparsity only, half of that. Where the same silicon is sold with
-// FP32 accumulation at half rate (GeForce, A10G), the card decides and not the compute capability. Left out:
-// L40, whose published figures disagree (181 and 362), and H20, whose tensor cores are throttled.
+// Each rate reproduces a published dense peak, which is SMs * rate * GHz / 1000, as the comment beside it
+// shows; the figures were looked up on the web (vendor's data as quoted by resellers, forums and spec
+// tables), and only the H200's has been set against a measurement here. A card whose figure could not be
+// found is left out. Where the same silicon is sold with FP32 accumulation at half rate (GeForce, A10G), the
+// card decides and not the compute capability. Also left out: L40, whose published figures disagree (181 and
+// 362), and H20, which is throttled.
 constexpr TensorRate kTensorRates[] = {
-    // NVIDIA A100 whitepaper: 312 = 108 * 2048 * 1.410.
-    {80, "A100", 2048},
-    {80, "A800", 2048},  // an A100 with a slower NVLink
-    {80, "A30", 2048},   // A30 datasheet: 165 = 56 * 2048 * 1.440
-
-    // NVIDIA GA102 whitepaper v2, appendix, "Peak FP16 Tensor TFLOPS with FP32 Accumulate":
-    {86, "RTX A6000", 1024},   // 154.8 = 84 * 1024 * 1.800
-    {86, "A40", 1024},         // 149.7 = 84 * 1024 * 1.740
-    {86, "GeForce RTX", 512},  // RTX 3090: 71 = 82 * 512 * 1.695
-    // Datasheets:
-    {86, "A10", 1024},  // 125 = 72 * 1024 * 1.695
-    {86, "A10G", 512},  // 70 = 80 * 512 * 1.710 (AWS's datasheet of it)
-
-    // NVIDIA Ada whitepaper v2, appendix, "Peak FP16 Tensor TFLOPS with FP32 Accumulate":
-    {89, "RTX 6000 Ada", 1024},  // 364.2 = 142 * 1024 * 2.505
-    {89, "GeForce RTX", 512},    // RTX 4090: 165.2 = 128 * 512 * 2.520
-    // Datasheets:
-    {89, "L40S", 1024},  // 366 = 142 * 1024 * 2.520
-    {89, "L4", 1024},    // 242 sparse = 2 * 58 * 1024 * 2.040
-
-    // NVIDIA H100 whitepaper: 989.4 = 132 * 4096 * 1.830 (SXM5), 756 = 114 * 4096 * 1.620 (PCIe).
-    {90, "H100", 4096},
-    {90, "H200", 4096},   // datasheet: 989, an H100 with other memory
-    {90, "GH200", 4096},  // datasheet: 990, likewise
-    {90, "H800", 4096},   // an H100 with less FP64 and a slower NVLink
-
-    // NVIDIA Blackwell datasheet: 2250 = 148 * 8192 * 1.855 (HGX B200); 2500 at 2.062 GHz (GB200).
-    {100, "B200", 8192},
-    {100, "GB200", 8192},
-
-    // NVIDIA RTX Blackwell and RTX PRO Blackwell whitepapers, "Peak FP16 Tensor TFLOPS with FP32 Accumulate":
+    {80, "A100", 2048},                     // 312 = 108 * 2048 * 1.410
+    {80, "A30", 2048},                      // 165 = 56 * 2048 * 1.440
+    {86, "A40", 1024},                      // 149.7 = 84 * 1024 * 1.740
+    {86, "GeForce RTX", 512},               // RTX 3090: 71 = 82 * 512 * 1.695
+    {86, "A10G", 512},                      // 70 = 80 * 512 * 1.710
+    {89, "GeForce RTX", 512},               // RTX 4090: 165.2 = 128 * 512 * 2.520
+    {89, "L40S", 1024},                     // 366 = 142 * 1024 * 2.520
+    {89, "L4", 1024},                       // 125.3 = 60 * 1024 * 2.040
+    {90, "H100", 4096},                     // 989.4 = 132 * 4096 * 1.830 (SXM5)
+    {90, "H200", 4096},                     // the same, with other memory
+    {90, "H800", 4096},                     // the same, quoted at 990
+    {100, "B200", 8192},                    // 2250 = 148 * 8192 * 1.855
     {120, "GeForce RTX", 512},              // RTX 5090: 209.5 = 170 * 512 * 2.407
     {120, "RTX PRO 6000 Blackwell", 1024},  // 503.8 = 188 * 1024 * 2.617
 };

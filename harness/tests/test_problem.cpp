@@ -1,6 +1,7 @@
 // Shapes, names, FLOPs and where rows lie in memory.
 #include <set>
 
+#include "harness/src/device_tensors.h"
 #include "harness/src/element.h"
 #include "harness/src/problem.h"
 #include "harness/src/tensors.h"
@@ -182,4 +183,23 @@ TEST_CASE("a problem survives JSON") {
   p.seed = 12345678901234567ull;
   CHECK(problem_from_json(to_json(p)).label() == p.label());
   CHECK(problem_from_json(to_json(p)).seed == p.seed);
+}
+
+TEST_CASE("a step that needs aligned rows refuses the layout that has none") {
+  Step step{"needs_alignment",
+            BackendKind::kEmulator,
+            {.title = "", .removes = "", .alignment_bytes = 16},
+            nullptr};
+  for (const auto& [text, layout] : layout_names()) {
+    INFO(text);
+    Problem p;
+    p.num_heads_q = p.num_heads_kv = 2;
+    p.seqlen_q = p.seqlen_kv = 5;
+    p.layout = layout;
+    const std::string reason = refusal(step, shape_of_call(p));
+    CHECK((reason.find("16-byte aligned") != std::string::npos) == (layout == Layout::kOdd));
+  }
+  Problem p;
+  p.dtype = DType::kFp32;
+  CHECK(refusal(step, shape_of_call(p)).find("not fp32") != std::string::npos);
 }
