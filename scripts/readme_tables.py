@@ -10,6 +10,10 @@ Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=tr
     ladder      file=FILE [FILTER...]         one row a step: rate, x previous, error, registers
     step        file=FILE PAIR [FILTER...]    one row a problem: before and after
     counters    file=FILE [PAIR] [FILTER...]  the emulator's counters of a pair, or of every step; one problem
+    profile     file=FILE PAIR [show=NAME,...] [FILTER...]
+                                              the GPU's own counters of a pair, those named; one problem
+    conformance file=FILE ncu=FILE [step=vNN_name] [show=NAME,...] [FILTER...]
+                                              the emulator's counters beside the GPU's; one problem
     provenance  file=FILE                     where and when the file was measured, in a line
     diff        PAIR [brief=true]             the diff of the kernels
 """
@@ -23,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import markers
+import profile_ncu
 import results
 import step_diff
 from markers import Block, MarkerError
@@ -157,13 +162,13 @@ class Request:
             raise TableError(f"{name}=... is missing")
         return value
 
-    def record(self) -> tuple[str, dict[str, Any]]:
-        name = self.need("file").removesuffix(".json") + ".json"
+    def record(self, argument: str = "file", schema: str | None = results.SCHEMA) -> tuple[str, dict]:
+        name = self.need(argument).removesuffix(".json") + ".json"
         if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name):
-            raise TableError(f"file={name}: must be the name of a file under figures/results/")
+            raise TableError(f"{argument}={name}: must be the name of a file under figures/results/")
         if not (self.root / "figures" / "results" / name).is_file():
             raise TableError(f"figures/results/{name} does not exist")
-        return name, results.load(self.root / "figures" / "results" / name)
+        return name, results.load(self.root / "figures" / "results" / name, schema)
 
     def step(self, name: str) -> str:
         steps = step_diff.all_steps(self.root)
@@ -187,6 +192,20 @@ class Request:
     def runs(self, data: dict[str, Any]) -> list[dict[str, Any]]:
         """The problems that match the filters: all arguments that are left."""
         return results.select_runs(data, {name: self.left.pop(name) for name in list(self.left)})
+
+    def one_run(self, data: dict[str, Any], file: str) -> dict[str, Any]:
+        runs = self.runs(data)
+        if len(runs) > 1:
+            raise TableError(f"{len(runs)} problems match in {file}, counters are of one: add a filter")
+        return runs[0]
+
+    def show(self, known: list[str]) -> list[str] | None:
+        """The counters that are asked for, or None for all."""
+        names = self.take("show")
+        for name in names.split(",") if names else []:
+            if name not in known:
+                raise TableError(f"show={name}: there are {', '.join(known)}")
+        return names.split(",") if names else None
 
     def done(self) -> None:
         if self.left:
@@ -267,21 +286,21 @@ def step(request: Request) -> str:
     return f"{heading}TFLOPS: median [p10–p90].\n\n{table(header, rows, 1)}"
 
 
+def emulated_counters(run: dict[str, Any], name: str, file: str) -> dict[str, int]:
+    record = recorded_step(run, name, file)
+    if record["status"] != "pass" or record.get("counters") is None:
+        raise TableError(f"{file} has no counters of {name}: {status_cell(record)}")
+    return record["counters"]
+
+
 def counters(request: Request) -> str:
     file, data = request.record()
     need_backend(data, file, "emulator")
     before, after = request.pair(required=False)
-    runs = request.runs(data)
-    if len(runs) > 1:
-        raise TableError(f"{len(runs)} problems match in {file}, counters are of one: add a filter")
+    runs = [request.one_run(data, file)]
     # A pair, the first step alone (there is none before it), or all of them.
     names = [name for name in (before, after) if name] or step_diff.all_steps(request.root)
-    columns = {}
-    for name in names:
-        record = recorded_step(runs[0], name, file)
-        if record["status"] != "pass" or record.get("counters") is None:
-            raise TableError(f"{file} has no counters of {name}: {status_cell(record)}")
-        columns[name] = record["counters"]
+    columns = {name: emulated_counters(runs[0], name, file) for name in names}
     heading = f"{problem_labels(runs)[0]}. Counted on the emulator.\n\n"
 
     def conflicts(values: dict[str, int]) -> str:
@@ -302,8 +321,76 @@ def counters(request: Request) -> str:
     )
 
 
-def provenance(request: Request) -> str:
+def profiled(run: dict[str, Any], name: str, file: str) -> dict[str, float]:
+    record = recorded_step(run, name, file)
+    if record["status"] != "pass":
+        raise TableError(f"{file} has no counters of {name}: {status_cell(record)}")
+    return profile_ncu.values(record["metrics"], record["opcodes"])
+
+
+def profile(request: Request) -> str:
+    file, data = request.record(schema=profile_ncu.SCHEMA)
+    names = [name for name in request.pair() if name]
+    show = request.show(list(profile_ncu.BY_NAME))
+    run = request.one_run(data, file)
+    columns = [profiled(run, name, file) for name in names]
+    rows = []
+    for name in show or [name for name in profile_ncu.BY_NAME if any(each.get(name) for each in columns)]:
+        if missing := [step for step, each in zip(names, columns) if name not in each]:
+            raise TableError(f"{file} has no {name} of {missing[0]}")
+        row = [name.replace("_", " "), *(profile_ncu.cell(name, each[name]) for each in columns)]
+        if len(names) == 2:  # a share of another whole before and after: what would their ratio say?
+            is_share = profile_ncu.BY_NAME[name].unit == "%"
+            row.append("" if is_share else ratio(columns[1][name], columns[0][name]))
+        rows.append(row)
+    device = data["provenance"]["device"]["name"]
+    heading = f"{problem_labels([run])[0]}. Read on {device} with Nsight Compute.\n\n"
+    return heading + table(["counter", *names, *(["×"] if len(names) == 2 else [])], rows, 1)
+
+
+def conformance_rows(step: str, emulated: dict[str, int], measured: dict[str, float], show: list[str]):
+    def row(counter: str, pair: tuple[Any, Any], form: str) -> list[str]:
+        # An exact match is told apart from one that is merely close.
+        same = "=" if pair[0] == pair[1] else ratio(pair[1], pair[0])
+        return [step, counter.replace("_", " "), *(format(value, form) for value in pair), same]
+
+    pairs = {key: (emulated.get(key), measured.get(key)) for key in show}
+    # A record that is older than a counter does not have it; what both call 0 says nothing.
+    pairs = {key: pair for key, pair in pairs.items() if None not in pair and any(pair)}
+    for key, pair in pairs.items():
+        yield row(key, pair, ",")
+        if all(ideal := pairs.get(f"{key}_ideal", (0, 0))):
+            yield row(f"{key} / ideal", (pair[0] / ideal[0], pair[1] / ideal[1]), ".2f")
+
+
+def conformance(request: Request) -> str:
     file, data = request.record()
+    need_backend(data, file, "emulator")
+    ncu_file, ncu_data = request.record("ncu", profile_ncu.SCHEMA)
+    known = [name for name in results.COUNTERS if name in profile_ncu.BY_NAME]
+    show = request.show(known) or known
+    step = request.take("step")
+    names = [request.step(step)] if step else step_diff.all_steps(request.root)
+    filters = dict(request.left)
+    run = request.one_run(data, file)
+    request.left = filters  # the same for the other file
+    ncu_run = request.one_run(ncu_data, ncu_file)
+    labels = [each["problem"]["label"] for each in (run, ncu_run)]
+    if labels[0] != labels[1]:
+        raise TableError(f"{file} is of {labels[0]}, {ncu_file} of {labels[1]}: add a filter")
+    rows = []
+    for name in names:
+        counted = emulated_counters(run, name, file)
+        rows += conformance_rows(name, counted, profiled(ncu_run, name, ncu_file), show)
+    heading = (
+        f"{problem_labels([run])[0]}. Counted on the emulator, and read on "
+        f"{ncu_data['provenance']['device']['name']} with Nsight Compute. What both call 0 is left out.\n\n"
+    )
+    return heading + table(["step", "counter", "emulator", "GPU", "GPU / emulator"], rows, 2)
+
+
+def provenance(request: Request) -> str:
+    file, data = request.record(schema=None)
     request.done()
     origin = data["provenance"]
     device = origin["device"]
@@ -319,6 +406,8 @@ def provenance(request: Request) -> str:
             f"driver {device['driver']}",
             f"CUDA {device['cuda_runtime']} (nvcc {origin['build']['nvcc']})",
         ]
+        if "ncu" in origin:
+            parts.append(f"Nsight Compute {origin['ncu']}")
         if clocks:
             low, high = f"{min(clocks):.0f}", f"{max(clocks):.0f}"
             span = low if low == high else f"{low}–{high}"
@@ -349,7 +438,15 @@ def diff(request: Request) -> str:
     return "\n".join([fence + "diff", *lines, fence, "", f"{added} lines added, {removed} removed.", ""])
 
 
-KINDS = {"ladder": ladder, "step": step, "counters": counters, "provenance": provenance, "diff": diff}
+KINDS = {
+    "ladder": ladder,
+    "step": step,
+    "counters": counters,
+    "profile": profile,
+    "conformance": conformance,
+    "provenance": provenance,
+    "diff": diff,
+}
 
 
 def generate(block: Block, root: Path) -> str:

@@ -1,0 +1,482 @@
+#!/usr/bin/env python3
+"""Reads the GPU's own counters of a step with NVIDIA Nsight Compute (ncu), and prints what the lessons use.
+
+    python3 scripts/profile_ncu.py v02            in seconds, on the small problem of the counters record
+    python3 scripts/profile_ncu.py v01 v02 --shape 4,32,4096,64 --dtype bf16 --causal
+    python3 scripts/profile_ncu.py --json FILE    every step, recorded (docs/results-schema.md)
+
+Profiled is one launch: the first of the step's attention_kernel in `build/steps/STEP check`, which also
+says whether the result was right. ncu repeats it for every group of counters, with cold caches and the clocks
+as they are. So the counts are the point here, and the time is no benchmark (`flashsteps bench` is one).
+
+Exit status: 0 when every launch was profiled; 1 when one was not, or its result was wrong; 2 for wrong use or
+something that is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Iterator
+
+import step_diff
+
+ROOT = Path(__file__).resolve().parent.parent
+SCHEMA = "flashsteps-profile/1"
+USUAL_NCU = "/usr/local/cuda/bin/ncu"  # where the CUDA Toolkit puts it, often not on PATH
+
+# What the record says about how it was made; the options that make it true are in ncu_command().
+METHOD = {
+    "launch": "the first of the step's attention_kernel in `STEP check`",
+    "clocks": "not locked",
+    "caches": "flushed before every pass",
+}
+
+# All executed warp instructions by SASS opcode with its modifiers, as in "HMMA.16816.F32: 320; LDS.128: 64".
+HISTOGRAM = "sass__inst_executed_per_opcode_with_modifier_all"
+TABLE = '"ID",'  # how the table begins in what ncu writes
+
+
+@dataclass(frozen=True)
+class Counter:
+    name: str  # ours: in the terminal, in the record, and in a README's show=...
+    unit: str  # "%": 0 to 100; all others are whole numbers
+    meaning: str
+    source: str  # an ncu metric; @ an opcode, also with modifiers; = a sum or difference of other counters
+
+    @property
+    def is_metric(self) -> bool:
+        return self.source[0] not in "@="
+
+
+# Every metric was looked up in `ncu --query-metrics --chips gh100` and read on an H200. Those that begin with
+# inst_, memory_, sass__ and smsp__sass_ come from instrumented code: exact, what the instructions ask for.
+# The others are read in hardware. Percentages of activity are of the cycles in which an SM had work: idle SMs
+# do not water them down.
+COUNTERS = (
+    Counter("duration_ns", "ns", "time of the launch, caches cold: no benchmark", "gpu__time_duration.sum"),
+    Counter("sm_cycles", "cycles", "length of the launch in SM clocks", "sm__cycles_elapsed.max"),
+    Counter("registers", "", "registers of a thread", "launch__registers_per_thread"),
+    Counter("occupancy", "%", "warps in flight, of those that an SM can hold",
+            "sm__warps_active.avg.pct_of_peak_sustained_active"),
+    Counter("issue_busy", "%", "issue slots used", "sm__inst_issued.avg.pct_of_peak_sustained_active"),
+    Counter("tensor_busy", "%", "tensor pipe at work (HFMA2, too, runs there)",
+            "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"),
+    Counter("fma_busy", "%", "FP32 pipe at work",
+            "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active"),
+    Counter("xu_busy", "%", "special functions (exp2, 1/x), of their peak rate",
+            "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active"),
+    Counter("l1_busy", "%", "data stage of L1 and shared memory at work",
+            "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_active"),
+    Counter("instructions", "", "warp instructions", "inst_executed"),
+    Counter("mma", "", "tensor products m16n8k16 (a wmma of 16x16x16 is two)", "@HMMA.16816"),
+    Counter("wgmma", "", "tensor products of a warpgroup, once per warp", "@HGMMA"),
+    Counter("ldmatrix", "", "ldmatrix (a 16-bit wmma load from shared memory is one)", "@LDSM"),
+    Counter("ffma", "", "FP32 multiply-adds", "@FFMA"),
+    Counter("fmul", "", "FP32 multiplies", "@FMUL"),
+    Counter("fadd", "", "FP32 adds", "@FADD"),
+    Counter("mufu", "", "special functions: exp2, 1/x and the like", "@MUFU"),
+    Counter("shuffles", "", "shuffles", "@SHFL"),
+    Counter("barriers", "", "barriers, once per warp that arrives", "@BAR"),
+    Counter("global_load_requests", "", "loads from global memory",
+            "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"),
+    Counter("global_store_requests", "", "stores to global memory",
+            "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"),
+    Counter("global_requests", "", "both together", "=global_load_requests+global_store_requests"),
+    Counter("global_load_sectors", "", "32-byte sectors that the loads touch",
+            "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"),
+    Counter("global_store_sectors", "", "32-byte sectors that the stores touch",
+            "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"),
+    Counter("global_sectors", "", "both together", "=global_load_sectors+global_store_sectors"),
+    Counter("l2_read_bytes", "bytes", "from L2 to the SMs: what L1 did not have",
+            "l1tex__m_xbar2l1tex_read_bytes.sum"),
+    Counter("l2_write_bytes", "bytes", "from the SMs to L2", "l1tex__m_l1tex2xbar_write_bytes.sum"),
+    Counter("dram_read_bytes", "bytes", "from DRAM", "dram__bytes_read.sum"),
+    Counter("dram_write_bytes", "bytes", "to DRAM, without what is still in L2", "dram__bytes_write.sum"),
+    Counter("shared_loads", "", "loads from shared memory, without ldmatrix",
+            "smsp__sass_inst_executed_op_shared_ld.sum"),
+    Counter("shared_stores", "", "stores to shared memory", "smsp__sass_inst_executed_op_shared_st.sum"),
+    Counter("shared_requests", "", "accesses to shared memory, ldmatrix included",
+            "smsp__sass_inst_executed_op_shared.sum"),
+    Counter("shared_wavefronts", "", "passes through shared memory that they take",
+            "memory_l1_wavefronts_shared"),
+    Counter("shared_wavefronts_ideal", "", "passes without bank conflicts",
+            "memory_l1_wavefronts_shared_ideal"),
+    Counter("shared_wavefronts_ld", "", "passes of loads, counted in hardware",
+            "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"),
+    Counter("shared_wavefronts_st", "", "passes of stores, counted in hardware",
+            "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"),
+    Counter("shared_wavefronts_all", "", "all passes, counted in hardware; a few are repeats",
+            "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"),
+    Counter("bank_conflicts", "", "passes lost to bank conflicts, counted in hardware",
+            "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
+    Counter("ldmatrix_wavefronts", "", "passes that ldmatrix takes",
+            "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldsm.sum"),
+    Counter("ldmatrix_conflicts", "", "passes of ldmatrix lost to bank conflicts",
+            "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldsm.sum"),
+    Counter("ldmatrix_wavefronts_ideal", "", "passes of ldmatrix without bank conflicts",
+            "=ldmatrix_wavefronts-ldmatrix_conflicts"),
+    Counter("issuing", "%", "of a warp's cycles: issues an instruction",
+            "smsp__warp_issue_stalled_selected_per_warp_active.pct"),
+    Counter("stall_long_scoreboard", "%", "waits for global or local memory",
+            "smsp__warp_issue_stalled_long_scoreboard_per_warp_active.pct"),
+    Counter("stall_short_scoreboard", "%", "waits for shared memory, shuffle, special function",
+            "smsp__warp_issue_stalled_short_scoreboard_per_warp_active.pct"),
+    Counter("stall_barrier", "%", "waits for other warps at a barrier",
+            "smsp__warp_issue_stalled_barrier_per_warp_active.pct"),
+    Counter("stall_wait", "%", "waits out a fixed latency",
+            "smsp__warp_issue_stalled_wait_per_warp_active.pct"),
+    Counter("stall_math_pipe_throttle", "%", "waits for a busy arithmetic pipe",
+            "smsp__warp_issue_stalled_math_pipe_throttle_per_warp_active.pct"),
+    Counter("stall_mio_throttle", "%", "waits: queue to shared memory and the like is full",
+            "smsp__warp_issue_stalled_mio_throttle_per_warp_active.pct"),
+    Counter("stall_lg_throttle", "%", "waits: queue to global and local memory is full",
+            "smsp__warp_issue_stalled_lg_throttle_per_warp_active.pct"),
+    Counter("stall_not_selected", "%", "ready, but another warp was chosen",
+            "smsp__warp_issue_stalled_not_selected_per_warp_active.pct"),
+    Counter("stall_no_instruction", "%", "waits for the instruction cache",
+            "smsp__warp_issue_stalled_no_instruction_per_warp_active.pct"),
+    Counter("stall_gmma", "%", "waits before a warpgroup's products (Hopper)",
+            "smsp__warp_issue_stalled_gmma_per_warp_active.pct"),
+)
+BY_NAME = {counter.name: counter for counter in COUNTERS}
+METRICS = {counter.name: counter for counter in COUNTERS if counter.is_metric}  # what the record holds
+
+
+class ProfileError(Exception):
+    """One line for the user, and the exit status."""
+
+    def __init__(self, line: str, status: int = 2):
+        super().__init__(line)
+        self.status = status
+
+
+def values(metrics: dict[str, float], opcodes: dict[str, int]) -> dict[str, float]:
+    """All counters that a profile gives, in the order of COUNTERS."""
+    found: dict[str, float] = {}
+    for counter in COUNTERS:
+        kind, rest = counter.source[0], counter.source[1:]
+        if kind == "@":  # HMMA.16816 takes in HMMA.16816.F32, but FFMA not FFMA2
+            found[counter.name] = sum(n for op, n in opcodes.items() if f"{op}.".startswith(f"{rest}."))
+        elif kind == "=":
+            first, sign, second = re.split(r"([+-])", rest)
+            if first in found and second in found:
+                found[counter.name] = found[first] + found[second] * (1 if sign == "+" else -1)
+        elif metrics.get(counter.name) is not None:
+            found[counter.name] = metrics[counter.name]
+    return found
+
+
+def cell(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.1f} %" if BY_NAME[name].unit == "%" else f"{value:,}"
+
+
+# What ncu writes.
+
+
+def number(text: str) -> float | None:
+    """A number of ncu's CSV, with its commas. None for what this GPU does not count."""
+    text = text.replace(",", "")
+    if not re.fullmatch(r"\d+(\.\d+)?", text):
+        return None
+    return float(text) if "." in text else int(text)
+
+
+def parse_histogram(text: str) -> dict[str, int]:
+    """'1,200 (FFMA: 1,000; LDS.128: 200)' by opcode."""
+    found = re.fullmatch(r"[\d,]+ \((.*)\)", text)
+    pairs = [item.rsplit(": ", 1) for item in found[1].split("; ")] if found else []
+    counts = {pair[0]: number(pair[-1]) for pair in pairs}
+    if not counts or any(not isinstance(count, int) for count in counts.values()):
+        raise ProfileError(f"ncu's histogram of opcodes cannot be read: '{text[:80]}'", 1)
+    return counts  # type: ignore[return-value]
+
+
+def parse_csv(log: str) -> tuple[dict[str, float], dict[str, int]]:
+    """Metrics and opcodes of the one launch in what ncu wrote: messages, then a table."""
+    header, _units, *rows = csv.reader(log[log.index(TABLE) :].splitlines())
+    rows = [row for row in rows if len(row) == len(header)]
+    if len(rows) != 1:
+        raise ProfileError(f"ncu's table has {len(rows)} launches, it must be 1", 1)
+    row = dict(zip(header, rows[0]))
+    metrics = {}
+    for name, counter in METRICS.items():
+        # "1,200 (0x10: 1,000; 0x20: 200)": a sum may be followed by what it is made of
+        value = number(row.get(counter.source, "").split(" (")[0])
+        if value is None:
+            continue
+        if counter.unit != "%" and not isinstance(value, int):
+            raise ProfileError(f"ncu says {counter.source} = {value}, it must be a whole number", 1)
+        metrics[name] = value
+    return metrics, parse_histogram(row.get(HISTOGRAM, ""))
+
+
+# Running it.
+
+
+def find_ncu() -> str:
+    found = shutil.which("ncu") or shutil.which(USUAL_NCU)
+    if found is None:
+        raise ProfileError(
+            "ncu (NVIDIA Nsight Compute) is missing: it comes with the CUDA Toolkit; put its folder on PATH"
+        )
+    return found
+
+
+def run(command: list[str | Path]) -> subprocess.CompletedProcess:
+    try:
+        # Numbers with English commas, whatever the user's language.
+        environment = {**os.environ, "LC_ALL": "C"}
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
+    except OSError as error:
+        raise ProfileError(f"{command[0]} cannot be run: {error.strerror}") from error
+
+
+def ncu_version(ncu: str) -> str:
+    done = run([ncu, "--version"])
+    found = re.search(r"Version ([\d.]*\d)", done.stdout)
+    if found is None:
+        raise ProfileError(f"{ncu} --version: says no version")
+    return found[1]
+
+
+def complaint(output: str) -> str:
+    """The program's own last line of complaint."""
+    lines = [line for line in output.splitlines() if line.startswith("flashsteps: ")]
+    return lines[-1].removeprefix("flashsteps: ") if lines else ""
+
+
+def need_executables(steps: list[str], build: Path) -> None:
+    for step in steps:
+        if not (build / "steps" / step).is_file():
+            raise ProfileError(
+                f"{build / 'steps' / step} does not exist: build it first (cmake --preset release && "
+                f"cmake --build build --target {step})"
+            )
+
+
+def need_gpu(program: Path) -> None:
+    # Without ncu, whose message about a missing driver is about itself.
+    done = run([program, "info", "--backend", "cuda"])
+    if done.returncode != 0:
+        reason = complaint(done.stderr).removeprefix("--backend cuda: ")
+        raise ProfileError(f"there is no GPU to profile on: {reason or f'{program} info fails'}")
+
+
+def ncu_command(ncu: str, step: str, log: Path) -> list[str]:
+    return [
+        ncu, "--log-file", str(log), "--csv", "--page", "raw", "--print-units", "base",
+        "--print-metric-instances", "details", "--clock-control", "none", "--cache-control", "all",
+        "--kernel-name-base", "demangled", "--kernel-name", rf"regex:\b{step}::attention_kernel\b",
+        "--launch-count", "1", "--metrics", ",".join([*(c.source for c in METRICS.values()), HISTOGRAM]),
+    ]  # fmt: skip
+
+
+def read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def ncu_failure(log: str, step: str) -> ProfileError:
+    """Why there is no profile, as far as ncu says."""
+    if "ERR_NVGPUCTRPERM" in log:
+        return ProfileError(
+            "the GPU's counters are locked for this user (ERR_NVGPUCTRPERM): run this as root (sudo), or "
+            "have the driver loaded with NVreg_RestrictProfilingToAdminUsers=0; NVIDIA's page "
+            "'ERR_NVGPUCTRPERM: Permission issue with Performance Counters' says how"
+        )
+    if "No kernels were profiled" in log:
+        return ProfileError(f"ncu saw no launch of {step}::attention_kernel", 1)
+    if unknown := re.search(r"Failed to find metric \W*(?:regex:\^)?(\w+)", log):
+        return ProfileError(f"this ncu does not know the metric {unknown[1]}: a newer one is needed")
+    errors = re.findall(r"==ERROR== (.*)", log)
+    errors = [line for line in errors if "application returned an error" not in line] or errors
+    return ProfileError(f"{step}: ncu: {errors[0].strip() if errors else 'failed without saying why'}", 1)
+
+
+def profile(ncu: str, program: Path, words: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One step, one problem: the program's own results file, and the step's entry of the record."""
+    step = program.name
+    with tempfile.TemporaryDirectory(prefix="flashsteps-ncu-") as folder:
+        log_file, results_file = Path(folder, "log"), Path(folder, "results.json")
+        check = [str(program), "check", "--backend", "cuda", *words, "--json", str(results_file)]
+        done = run([*ncu_command(ncu, step, log_file), *check])
+        table, written = read_text(log_file), read_text(results_file)
+    output = done.stdout + done.stderr
+    log = table + output  # ncu may complain in either
+    if "ERR_NVGPUCTRPERM" in log:
+        raise ncu_failure(log, step)
+    try:
+        results = json.loads(written)
+        label = results["runs"][0]["problem"]["label"]
+        entry = results["runs"][0]["steps"][0]
+    except (ValueError, KeyError, IndexError):  # the program did not get that far, or ncu did not start it
+        reason = complaint(output)
+        raise (ProfileError(reason) if reason else ncu_failure(log, step)) from None
+    if entry["status"] == "skip":
+        return results, {"step": step, "status": "skip", "message": entry["message"]}
+    if entry["status"] != "pass":
+        first_line = entry["message"].strip().split("\n")[0]
+        raise ProfileError(f"{step} on {label} is not profiled: {entry['status']}: {first_line}", 1)
+    if TABLE not in table:
+        raise ncu_failure(log, step)
+    metrics, opcodes = parse_csv(table)
+    return results, {"step": step, "status": "pass", "message": "", "metrics": metrics, "opcodes": opcodes}
+
+
+# The record.
+
+
+class Record:
+    """The file that is written with --json, after every launch."""
+
+    def __init__(self, path: Path | None, version: str):
+        self.path, self.version = path, version
+        self.data: dict[str, Any] = {"schema": SCHEMA, "complete": False, "provenance": None, "runs": []}
+
+    def check_writable(self) -> None:
+        if self.path is None:
+            return
+        try:
+            if self.path.exists() and not self.path.is_file():
+                raise ProfileError(f"--json {self.path}: is not a regular file")
+            with tempfile.TemporaryFile(dir=self.path.resolve().parent):
+                pass
+        except OSError as error:
+            raise ProfileError(f"--json {self.path}: {error.strerror}") from error
+
+    def add(self, results: dict[str, Any], entry: dict[str, Any]) -> None:
+        origin = {**results["provenance"], "ncu": self.version, "method": METHOD}
+        first = self.data["provenance"] = self.data["provenance"] or origin
+        # The date is that of the first launch. All else must be the same for all.
+        for key in origin:
+            if key != "date" and origin[key] != first[key]:
+                raise ProfileError(
+                    f"{entry['step']} is not from the same build as the steps before it ({key} differs): "
+                    "build all of them"
+                )
+        run_of = [each for each in self.data["runs"] if each["problem"] == results["runs"][0]["problem"]]
+        if not run_of:
+            run_of = [{"problem": results["runs"][0]["problem"], "steps": []}]
+            self.data["runs"] += run_of
+        run_of[0]["steps"].append(entry)
+        self.save()
+
+    def save(self) -> None:
+        if self.path is None or not self.data["runs"]:
+            return
+        text = json.dumps(self.data, indent=1) + "\n"
+        # The opcodes of a step on one line: there are dozens, and a diff of the file should stay readable.
+        text = re.sub(r'"opcodes": \{[^}]*\}', lambda found: " ".join(found[0].split()), text)
+        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, self.path)
+        except OSError as error:
+            raise ProfileError(f"--json {self.path}: {error.strerror}") from error
+
+
+# The table in the terminal.
+
+
+def format_run(problem_run: dict[str, Any]) -> str:
+    passed = [step for step in problem_run["steps"] if step["status"] == "pass"]
+    columns = [values(step["metrics"], step["opcodes"]) for step in passed]
+    rows = [["counter", *(step["step"] for step in passed), "what it is"]]
+    for counter in COUNTERS:
+        cells = [cell(counter.name, column.get(counter.name)) for column in columns]
+        rows.append([counter.name, *cells, counter.meaning])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [problem_run["problem"]["label"]]
+    for name, *cells, meaning in rows:
+        numbers = "".join(f"  {text:>{width}}" for text, width in zip(cells, widths[1:]))
+        lines.append(f"  {name:<{widths[0]}}{numbers}  {meaning}")
+    for step in passed:
+        total = sum(step["opcodes"].values())
+        top = sorted(step["opcodes"].items(), key=lambda item: -item[1])[:10]
+        shares = ", ".join(f"{opcode} {count / total:.0%}" for opcode, count in top)
+        lines.append(f"  {step['step']} executes mostly {shares}")
+    return "\n".join(lines)
+
+
+def problems(options: argparse.Namespace) -> Iterator[list[str]]:
+    """The words of one problem after the other, in the order of flashsteps itself."""
+    masks = ["--full"] if options.full or not options.causal else []
+    masks += ["--causal"] if options.causal else []
+    shapes, dtypes = options.shape or ["1,4,256,64"], options.dtype or ["fp16"]
+    for shape, dtype, mask in itertools.product(shapes, dtypes, masks):
+        yield ["--shape", shape, "--dtype", dtype, mask]
+
+
+def complain(error: Exception) -> None:
+    print(f"profile_ncu.py: {error}", file=sys.stderr)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="v02 is enough; all when none is named")
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="the build folder")
+    parser.add_argument("--shape", action="append", help="as of flashsteps, e.g. 4,32,4096,64 (repeatable)")
+    parser.add_argument("--dtype", action="append", help="fp32, fp16 or bf16 (repeatable)")
+    parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
+    parser.add_argument("--full", action="store_true", help="no mask")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write a record")
+    options = parser.parse_intermixed_args(arguments)
+    try:
+        return profile_all(options)
+    except (ProfileError, step_diff.StepError) as error:
+        complain(error)
+        return getattr(error, "status", 2)
+    except KeyboardInterrupt:
+        return 130
+
+
+def profile_all(options: argparse.Namespace) -> int:
+    named = [step_diff.find_step(name) for name in options.steps]
+    steps = list(dict.fromkeys(named)) or step_diff.all_steps()
+    ncu = find_ncu()
+    need_executables(steps, options.build)
+    need_gpu(options.build / "steps" / steps[0])
+    record = Record(options.json, ncu_version(ncu))
+    record.check_writable()
+    complete, printed = True, 0
+    for words in problems(options):
+        for step in steps:
+            print(f"profiling {step} {' '.join(words)}", file=sys.stderr, flush=True)
+            try:
+                results, entry = profile(ncu, options.build / "steps" / step, words)
+            except ProfileError as error:
+                if error.status == 2:
+                    raise
+                complain(error)
+                complete = False
+                continue
+            if entry["status"] == "skip":
+                line = f"{step} cannot run {results['runs'][0]['problem']['label']}: {entry['message']}"
+                if named:
+                    raise ProfileError(line)
+                print(f"SKIP  {line}", file=sys.stderr)
+            record.add(results, entry)
+        for problem_run in record.data["runs"][printed:]:
+            print(format_run(problem_run) + "\n", flush=True)
+            printed += 1
+    record.data["complete"] = complete
+    record.save()
+    return 0 if complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
