@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Loads and checks results files. The rules are those of docs/results-schema.md.
+"""Loads and checks results files and profiles. The rules are those of docs/results-schema.md.
 
-python3 scripts/results.py check FILE...              any results file
+python3 scripts/results.py check FILE...              any such file
 python3 scripts/results.py check --recorded FILE...   one that numbers may be quoted from
 """
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Callable
+
+import profile_ncu
 
 SCHEMA = "flashsteps-results/1"
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +41,14 @@ class Maybe:
 
 @dataclass(frozen=True)
 class ListOf:
+    spec: Any
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """An object whose keys are not known beforehand."""
+
+    key: str
     spec: Any
 
 
@@ -72,6 +82,8 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "a UTC time such as 2026-11-21T10:00:00Z": is_date,
     "40 hex digits": is_match("[0-9a-f]{40}"),
     "a step name": is_match("[a-z][a-z0-9_]*"),
+    "a SASS opcode": is_match(r"[A-Z]\w*(\.\w+)*"),
+    "a percentage, 0 to 100": lambda value: is_number(value) and value <= 100,
     "three integers >= 1": lambda value: isinstance(value, list)
     and len(value) == 3
     and all(is_integer(item) and item >= 1 for item in value),
@@ -87,6 +99,10 @@ COUNTERS = (
     "shared_requests",
     "shared_wavefronts",
     "shared_wavefronts_ideal",
+    "mma",
+    "ldmatrix",
+    "ldmatrix_wavefronts",
+    "ldmatrix_wavefronts_ideal",
     "barriers",
     "shuffles",
 )
@@ -208,6 +224,36 @@ FILE_SPEC = {
         }
     ),
 }
+# Profiles: the GPU's counters, read by scripts/profile_ncu.py.
+PROFILE_SPEC = {
+    "schema": (profile_ncu.SCHEMA,),
+    "complete": FLAG,
+    "provenance": {
+        **{key: spec for key, spec in FILE_SPEC["provenance"].items() if key != "method"},
+        "backend": ("cuda",),
+        "ncu": NAME,
+        "method": {key: (text,) for key, text in profile_ncu.METHOD.items()},
+    },
+    "runs": ListOf(
+        {
+            "problem": FILE_SPEC["runs"].spec["problem"],
+            "steps": ListOf(
+                {
+                    "step": "a step name",
+                    "status": ("pass", "skip"),
+                    "message": TEXT,
+                    "metrics": Maybe(
+                        {
+                            name: Maybe("a percentage, 0 to 100" if counter.unit == "%" else COUNT)
+                            for name, counter in profile_ncu.METRICS.items()
+                        }
+                    ),
+                    "opcodes": Maybe(MapOf("a SASS opcode", SIZE)),
+                }
+            ),
+        }
+    ),
+}
 DEVICE_KEYS_OF = {
     "cuda": ("compute_capability", "sm_count", "driver", "cuda_runtime"),
     "emulator": ("host_threads",),
@@ -225,6 +271,14 @@ def check_shape(value: Any, spec: Any, where: str, errors: list[str]) -> None:
             return
         for index, item in enumerate(value):
             check_shape(item, spec.spec, f"{where}[{index}]", errors)
+    elif isinstance(spec, MapOf):
+        if not isinstance(value, dict):
+            errors.append(f"{where}: must be an object")
+            return
+        for key, item in value.items():
+            if not TYPES[spec.key](key):
+                errors.append(f"{where}.{key}: the key must be {spec.key}")
+            check_shape(item, spec.spec, f"{where}.{key}", errors)
     elif isinstance(spec, dict):
         if not isinstance(value, dict):
             errors.append(f"{where or 'the file'}: must be an object")
@@ -394,10 +448,39 @@ def check_step(step: dict[str, Any], run: dict[str, Any], data: dict[str, Any]) 
     return errors
 
 
+def check_profiled_step(step: dict[str, Any], run: dict[str, Any], data: dict[str, Any]) -> list[str]:
+    metrics, opcodes = step.get("metrics"), step.get("opcodes")
+    if step["status"] == "skip":
+        extra = [key for key in ("metrics", "opcodes") if step.get(key) is not None]
+        errors = [f"{key}: a skipped step has none" for key in extra]
+        return errors + ([] if step["message"].strip() else ["message: a skipped step must say why"])
+    if metrics is None or opcodes is None:
+        return [f"{key}: missing" for key in ("metrics", "opcodes") if step.get(key) is None]
+    errors = []
+    if metrics.get("instructions") != sum(opcodes.values()):
+        errors.append(
+            f"metrics.instructions: is {json.dumps(metrics.get('instructions'))}, the opcodes add up to "
+            f"{sum(opcodes.values())}"
+        )
+    for part, whole in (
+        ("shared_wavefronts_ideal", "shared_wavefronts"),
+        ("ldmatrix_wavefronts", "shared_wavefronts"),
+        ("ldmatrix_conflicts", "ldmatrix_wavefronts"),
+    ):
+        if (metrics.get(part) or 0) > (metrics.get(whole) or 0):
+            errors.append(f"metrics.{part}: is above {whole}")
+    return errors
+
+
+def is_profile(data: Any) -> bool:
+    return isinstance(data, dict) and data.get("schema") == profile_ncu.SCHEMA
+
+
 def check(data: Any) -> list[str]:
-    """Everything that is wrong with a results file; empty when nothing is."""
+    """Everything that is wrong with a results file or a profile; empty when nothing is."""
     errors: list[str] = []
-    check_shape(data, FILE_SPEC, "", errors)
+    check_shape(data, PROFILE_SPEC if is_profile(data) else FILE_SPEC, "", errors)
+    check_entry = check_profiled_step if is_profile(data) else check_step
     if errors:
         return errors  # the rules below need the keys to be there
     backend = data["provenance"]["backend"]
@@ -426,7 +509,7 @@ def check(data: Any) -> list[str]:
             if step["step"] in names:
                 errors.append(f"{at}: appears twice in a run")
             names.add(step["step"])
-            errors += [f"{at}.{line}" for line in check_step(step, run, data)]
+            errors += [f"{at}.{line}" for line in check_entry(step, run, data)]
     return errors
 
 
@@ -470,7 +553,7 @@ def check_recorded(data: dict[str, Any], root: Path = ROOT) -> list[str]:
         errors.append("provenance.dirty: a recorded run comes from a clean tree, so this must be false")
     if not data["runs"] or not all(run["steps"] for run in data["runs"]):
         errors.append("runs: a recorded run has at least one problem, and steps in each")
-    method = provenance.get("method")
+    method = None if is_profile(data) else provenance.get("method")
     if method is not None and provenance["backend"] == "cuda" and method["rounds"] < MIN_RECORDED_ROUNDS:
         errors.append(
             f"provenance.method.rounds: is {method['rounds']}, a recorded run has at least "
@@ -509,9 +592,13 @@ def read(path: Path) -> Any:
         raise ResultsError(f"{path}: {error}") from error
 
 
-def load(path: Path) -> dict[str, Any]:
-    """A results file that check() has nothing to say against."""
+def load(path: Path, schema: str | None = SCHEMA) -> dict[str, Any]:
+    """A file of this schema (None: of either) that check() has nothing to say against."""
     data = read(path)
+    if schema and is_profile(data) != (schema == profile_ncu.SCHEMA):
+        kinds = ("a results file", "a profile")
+        wanted, found = kinds if is_profile(data) else reversed(kinds)
+        raise ResultsError(f"{path}: is {found}, this needs {wanted}")
     if errors := check(data):
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise ResultsError(f"{path}: {errors[0]}{more}")
@@ -558,7 +645,9 @@ def select_runs(data: dict[str, Any], filters: dict[str, str]) -> list[dict[str,
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Checks results files against docs/results-schema.md.")
+    parser = argparse.ArgumentParser(
+        description="Checks results files and profiles against docs/results-schema.md."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     checking = commands.add_parser(
         "check", help="check files; exit status 1 when something is wrong with one"

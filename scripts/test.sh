@@ -79,7 +79,7 @@ section "script tests" with_venv -m pytest -q -p no:cacheprovider scripts/tests
 section "generated text" "$python" scripts/readme_tables.py --check
 
 shopt -s nullglob
-records=(figures/results/*.json) charts=(figures/progression*.svg)
+records=(figures/results/*.json) charts=(figures/progression*.svg) drawings=(docs/figures/fragments_*.svg)
 if [ "${#records[@]}" -gt 0 ]; then
   section "recorded runs" "$python" scripts/results.py check --recorded "${records[@]}"
 else
@@ -89,6 +89,13 @@ if [ "${#charts[@]}" -gt 0 ]; then
   section "charts" "$python" scripts/progression_chart.py --check "${charts[@]}"
 else
   not_here "charts" "figures/ has none"
+fi
+if [ "${#drawings[@]}" -gt 0 ]; then
+  # The mapping that they must show is the emulator's own, so it takes the program that prints it.
+  section "drawings" "$python" scripts/fragment_layouts.py build/ci/tools/fragment_layouts \
+    --check docs/figures
+else
+  not_here "drawings" "docs/figures/ has none"
 fi
 
 if have aarch64-linux-gnu-g++; then

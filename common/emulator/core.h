@@ -150,6 +150,9 @@ class InRuntime {
   ~InRuntime() { windows.stack = Window(uintptr_t(self->context.stack), kStackBytes); }
 };
 
+// ---- rendezvous.cpp, for the .aligned instructions, which need all 32 lanes
+void check_full_warp(unsigned lanes);
+
 // ---- scheduler.cpp
 std::string describe_thread(const Fiber& fiber);  // "block (0, 0, 0) warp 1 lane 5"
 // Blocks the running fiber until somebody wakes it. What it waits for is already written down in it.
@@ -175,6 +178,10 @@ enum class Space { kPrivate, kShared, kGlobal };
 // further attention: its stack, the kernel's arguments, constants.
 Space check_access(uintptr_t address, size_t bytes, bool write, Place place);
 void check_alignment(uintptr_t address, size_t bytes, bool write, Place place);
+// A lane's part in a warp-wide instruction that accesses shared memory: checks it, and tells the race
+// detector. To be called before collective(), outside of InRuntime; `pc` is a return address into the kernel.
+void touch_shared(const char* op, const void* address, size_t bytes, size_t alignment, bool write,
+                  uintptr_t pc);
 std::vector<GlobalRange> registered_memory();  // sorted, disjoint
 
 // ---- report.cpp

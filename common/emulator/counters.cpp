@@ -31,6 +31,10 @@ constexpr CounterField kFields[] = {
     {"shared_requests", &Counters::shared_requests},
     {"shared_wavefronts", &Counters::shared_wavefronts},
     {"shared_wavefronts_ideal", &Counters::shared_wavefronts_ideal},
+    {"mma", &Counters::mma},
+    {"ldmatrix", &Counters::ldmatrix},
+    {"ldmatrix_wavefronts", &Counters::ldmatrix_wavefronts},
+    {"ldmatrix_wavefronts_ideal", &Counters::ldmatrix_wavefronts_ideal},
     {"barriers", &Counters::barriers},
     {"syncwarps", &Counters::syncwarps},
     {"shuffles", &Counters::shuffles},
@@ -50,14 +54,6 @@ Counters& Counters::operator+=(const Counters& other) {
 }
 
 namespace {
-
-// One warp instruction.
-struct Request {
-  unsigned lanes = 0;
-  uint64_t address[kWarpSize];
-  size_t bytes;
-  bool shared;
-};
 
 // Sorts the first `count` numbers and drops duplicates; returns how many are left.
 int make_unique(uint64_t* numbers, int count) {
@@ -80,16 +76,23 @@ int wavefronts_of_group(const Request& request, int first_lane, int num_lanes) {
   return worst;
 }
 
-void count_shared(const Request& request, Counters& counters) {
+}  // namespace
+
+int count_shared(const Request& request, Counters& counters) {
   const int bytes_per_lane = request.bytes <= 4 ? 4 : request.bytes <= 8 ? 8 : 16;
   const int lanes_per_group = 128 / bytes_per_lane;
+  int total = 0;
   counters.shared_requests += 1;
   for (int lane = 0; lane < kWarpSize; lane += lanes_per_group) {
     const int wavefronts = wavefronts_of_group(request, lane, lanes_per_group);
-    counters.shared_wavefronts += uint64_t(wavefronts);
+    total += wavefronts;
     counters.shared_wavefronts_ideal += wavefronts > 0 ? 1 : 0;
   }
+  counters.shared_wavefronts += uint64_t(total);
+  return total;
 }
+
+namespace {
 
 void count_global(const Request& request, Counters& counters) {
   std::array<uint64_t, 2 * kWarpSize> sectors;

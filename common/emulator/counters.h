@@ -16,6 +16,16 @@ struct Access {
   bool shared;
 };
 
+// A warp instruction that accesses memory.
+struct Request {
+  unsigned lanes = 0;
+  uint64_t address[kWarpSize];
+  size_t bytes;  // per lane
+  bool shared;
+};
+// Adds one instruction to the counters of shared memory; returns its wavefronts.
+int count_shared(const Request& request, Counters& counters);
+
 class AccessLog {
  public:
   void start_cta(int num_threads);

@@ -35,6 +35,10 @@ struct Counters {
   uint64_t shared_requests = 0;
   uint64_t shared_wavefronts = 0;
   uint64_t shared_wavefronts_ideal = 0;  // without bank conflicts
+  uint64_t mma = 0;                  // m16n8k16 products; a WMMA product is two, as the hardware executes it
+  uint64_t ldmatrix = 0;             // x4; a WMMA load of a 16-bit matrix is one
+  uint64_t ldmatrix_wavefronts = 0;  // part of shared_wavefronts, as are the requests of ldmatrix
+  uint64_t ldmatrix_wavefronts_ideal = 0;
   uint64_t barriers = 0;                 // warp-level: one per warp that arrives
   uint64_t syncwarps = 0;
   uint64_t shuffles = 0;

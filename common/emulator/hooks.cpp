@@ -112,6 +112,26 @@ T maximum(T* address, T value, Location at) {
 
 }  // namespace
 
+void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alignment, bool write,
+                  uintptr_t pc) {
+  const InRuntime in_runtime;
+  const uintptr_t address = uintptr_t(pointer);
+  const Space space = check_access(address, bytes, write, {.pc = pc});
+  if (space != Space::kShared) {
+    fail(Bug::kSharedOutOfBounds, *self,
+         [&] { return std::string(op) + " at " + describe(pc) + ": the address is not in shared memory"; });
+  }
+  if (address % alignment != 0) {
+    fail(Bug::kMisaligned, *self, [&] {
+      return std::string(op) + " at " + describe(pc) + ": the address smem + " +
+             std::to_string(address - uintptr_t(cta->smem)) + " is not a multiple of " +
+             std::to_string(alignment);
+    });
+  }
+  if (cta->options.shuffle && cta->random.one_in(64)) yield();
+  if (cta->options.race_detector) cta->races->shared_access(address, bytes, write, site_of(pc));
+}
+
 void thread_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 int atomic_add(int* address, int value, Location at) { return add(address, value, at); }
 unsigned atomic_add(unsigned* address, unsigned value, Location at) { return add(address, value, at); }

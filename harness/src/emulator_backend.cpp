@@ -73,6 +73,10 @@ class EmulatorBackend : public Backend {
             {"shared_requests", c.shared_requests},
             {"shared_wavefronts", c.shared_wavefronts},
             {"shared_wavefronts_ideal", c.shared_wavefronts_ideal},
+            {"mma", c.mma},
+            {"ldmatrix", c.ldmatrix},
+            {"ldmatrix_wavefronts", c.ldmatrix_wavefronts},
+            {"ldmatrix_wavefronts_ideal", c.ldmatrix_wavefronts_ideal},
             {"barriers", c.barriers},
             {"shuffles", c.shuffles}};
   }

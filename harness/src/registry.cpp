@@ -30,6 +30,7 @@ std::string refusal(const Step& step, const AttentionCall& call) {
   if (call.dtype == DType::kFp32 && !step.info.supports_fp32) return "supports fp16 and bf16, not fp32";
   if (call.head_dim != 64 && call.head_dim != 128)
     return "supports head_dim 64 and 128, not " + std::to_string(call.head_dim);
+  if (!(call.softmax_scale > 0.0f)) return "needs a positive softmax_scale";
   const int alignment = step.info.alignment_bytes;
   if (alignment == 0) return "";
   const int64_t bytes = int64_t(element_bytes(call.dtype));

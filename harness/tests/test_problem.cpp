@@ -202,4 +202,9 @@ TEST_CASE("a step that needs aligned rows refuses the layout that has none") {
   Problem p;
   p.dtype = DType::kFp32;
   CHECK(refusal(step, shape_of_call(p)).find("not fp32") != std::string::npos);
+  for (const float scale : {0.0f, -0.125f, NAN}) {
+    AttentionCall call = shape_of_call(Problem{});
+    call.softmax_scale = scale;
+    CHECK(refusal(step, call).find("positive softmax_scale") != std::string::npos);
+  }
 }

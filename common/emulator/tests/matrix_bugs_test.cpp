@@ -1,0 +1,485 @@
+// Mistakes around ldmatrix, mma.sync and WMMA: each must be reported, as what it is and with its line. And no
+// correct kernel may be.
+#include "common/emulator/tests/support.h"
+#include "common/ldmatrix.h"
+#include "common/mma.h"
+#include "common/wmma.h"
+
+using namespace flashsteps;
+using emulator::Bug;
+using emulator::Report;
+
+namespace {
+
+using Accumulator = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
+using FragA = wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::row_major>;
+
+// A kernel's faulty lines are numbered from the line of its LINES_OF, which must stand directly before it.
+// clang-format off
+#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
+
+#define CHECK_LINE(report, kernel, offset) CHECK(names_line(report, __FILE__, kernel##_line + (offset)))
+
+// ---- Addresses
+
+LINES_OF(ldmatrix_at);
+__global__ void ldmatrix_at(long offset_of_lane_9) {
+  uint32_t registers[4];
+  ldmatrix_x4(registers, smem + (threadIdx.x == 9 ? offset_of_lane_9 : 16 * threadIdx.x));
+}
+
+LINES_OF(ldmatrix_trans_at);
+__global__ void ldmatrix_trans_at(long offset_of_lane_9) {
+  uint32_t registers[4];
+  ldmatrix_x4_trans(registers, smem + (threadIdx.x == 9 ? offset_of_lane_9 : 16 * threadIdx.x));
+}
+
+LINES_OF(ldmatrix_of);
+__global__ void ldmatrix_of(const void* row) {
+  uint32_t registers[4];
+  ldmatrix_x4(registers, row);
+}
+
+LINES_OF(ldmatrix_of_a_local_array);
+__global__ void ldmatrix_of_a_local_array(const void*) {
+  uint32_t registers[4];
+  uint4 row = make_uint4(1, 2, 3, 4);
+  ldmatrix_x4(registers, &row);
+}
+
+LINES_OF(wmma_load_at);
+__global__ void wmma_load_at(long offset, unsigned stride) {
+  FragA a;
+  wmma::load_matrix_sync(a, reinterpret_cast<const __half*>(smem + offset), stride);
+}
+
+LINES_OF(wmma_load_accumulator_at);
+__global__ void wmma_load_accumulator_at(long offset, unsigned stride) {
+  Accumulator c;
+  wmma::load_matrix_sync(c, reinterpret_cast<const float*>(smem + offset), stride, wmma::mem_row_major);
+}
+
+LINES_OF(wmma_store_at);
+__global__ void wmma_store_at(long offset, unsigned stride) {
+  Accumulator c;
+  wmma::fill_fragment(c, 1.0f);
+  wmma::store_matrix_sync(reinterpret_cast<float*>(smem + offset), c, stride, wmma::mem_row_major);
+}
+
+LINES_OF(wmma_store_to);
+__global__ void wmma_store_to(float* out) {
+  Accumulator c;
+  wmma::fill_fragment(c, 1.0f);
+  wmma::store_matrix_sync(out, c, 16, wmma::mem_row_major);
+}
+
+// ---- Lanes that do not come, or not to the same instruction
+
+LINES_OF(lane_goes_elsewhere);
+__global__ void lane_goes_elsewhere(int lane) {
+  uint32_t registers[4];
+  if (int(threadIdx.x) == lane) {
+    __syncwarp();
+  } else {
+    ldmatrix_x4(registers, smem + 16 * threadIdx.x);
+  }
+}
+
+LINES_OF(lane_waits_at_a_barrier);
+__global__ void lane_waits_at_a_barrier(int lane) {
+  float acc[4] = {};
+  if (int(threadIdx.x) != lane) mma_m16n8k16<__half>(acc, {1, 2, 3, 4}, {5, 6});
+  __syncthreads();
+}
+
+LINES_OF(lane_exits);
+__global__ void lane_exits(int lane) {
+  uint32_t registers[4];
+  if (int(threadIdx.x) == lane) return;
+  ldmatrix_x4(registers, smem + 16 * threadIdx.x);
+}
+
+LINES_OF(lane_exits_before_mma);
+__global__ void lane_exits_before_mma(int lane) {
+  float acc[4] = {};
+  if (int(threadIdx.x) == lane) return;
+  mma_m16n8k16<__nv_bfloat16>(acc, {1, 2, 3, 4}, {5, 6});
+}
+
+LINES_OF(lane_exits_before_wmma);
+__global__ void lane_exits_before_wmma(int lane) {
+  FragA a;
+  if (int(threadIdx.x) == lane) return;
+  wmma::load_matrix_sync(a, shared_array<__half>(), 16);
+}
+
+LINES_OF(both_branches);
+__global__ void both_branches(int lane) {
+  uint32_t registers[4];
+  if (int(threadIdx.x) < lane) {
+    ldmatrix_x4(registers, smem);
+  } else {
+    ldmatrix_x4(registers, smem + 16);
+  }
+}
+
+LINES_OF(some_lanes_transpose);
+__global__ void some_lanes_transpose(int lane) {
+  uint32_t registers[4];
+  if (int(threadIdx.x) < lane) ldmatrix_x4(registers, smem); else ldmatrix_x4_trans(registers, smem);
+}
+
+LINES_OF(two_pointers);
+__global__ void two_pointers(int lane) {
+  Accumulator c;
+  wmma::load_matrix_sync(c, shared_array<float>() + (int(threadIdx.x) < lane ? 0 : 256), 16, wmma::mem_row_major);
+}
+
+LINES_OF(two_strides);
+__global__ void two_strides(int lane) {
+  FragA a;
+  wmma::load_matrix_sync(a, shared_array<__half>(), int(threadIdx.x) < lane ? 16 : 24);
+}
+
+// ---- Races. `sync` says whether what is missing is there.
+
+__device__ void maybe_syncwarp(bool sync) { if (sync) __syncwarp(); }
+__device__ void maybe_syncthreads(bool sync) { if (sync) __syncthreads(); }
+
+LINES_OF(write_by_another_warp);
+__global__ void write_by_another_warp(bool sync) {
+  uint32_t registers[4];
+  shared_array<float4>()[threadIdx.x] = make_float4(1, 2, 3, 4);
+  maybe_syncthreads(sync);
+  ldmatrix_x4(registers, shared_array<float4>() + (threadIdx.x ^ 32));
+}
+
+LINES_OF(write_by_another_lane);
+__global__ void write_by_another_lane(bool sync) {
+  uint32_t registers[4];
+  shared_array<float4>()[threadIdx.x] = make_float4(1, 2, 3, 4);
+  maybe_syncwarp(sync);
+  ldmatrix_x4_trans(registers, shared_array<float4>() + (threadIdx.x ^ 1));
+}
+
+// Every lane writes the row that it hands in. Other lanes receive it.
+LINES_OF(write_of_the_own_row);
+__global__ void write_of_the_own_row(bool sync) {
+  uint32_t registers[4];
+  shared_array<float4>()[threadIdx.x] = make_float4(1, 2, 3, 4);
+  maybe_syncwarp(sync);
+  ldmatrix_x4(registers, shared_array<float4>() + threadIdx.x);
+}
+
+LINES_OF(overwritten_after_ldmatrix);
+__global__ void overwritten_after_ldmatrix(bool sync) {
+  uint32_t registers[4];
+  ldmatrix_x4(registers, shared_array<float4>() + threadIdx.x);
+  maybe_syncwarp(sync);
+  shared_array<float4>()[threadIdx.x] = make_float4(1, 2, 3, 4);
+}
+
+LINES_OF(overwritten_by_another_warp);
+__global__ void overwritten_by_another_warp(bool sync) {
+  uint32_t registers[4];
+  ldmatrix_x4(registers, shared_array<float4>() + threadIdx.x);
+  maybe_syncthreads(sync);
+  shared_array<float4>()[threadIdx.x ^ 32] = make_float4(1, 2, 3, 4);
+}
+
+LINES_OF(wmma_after_write);
+__global__ void wmma_after_write(bool sync) {
+  FragA a;
+  for (int i = 0; i < 8; ++i) shared_array<__half>()[32 * i + threadIdx.x % 32] = __half(1.0f);
+  maybe_syncwarp(sync);
+  wmma::load_matrix_sync(a, shared_array<__half>(), 16);
+}
+
+// The lanes write what they would hold of mma.sync's accumulators. WMMA's layout is not that, nor any other.
+LINES_OF(wmma_after_write_in_mma_layout);
+__global__ void wmma_after_write_in_mma_layout(bool sync) {
+  Accumulator c;
+  for (int i = 0; i < 4; ++i) {
+    const int row = threadIdx.x / 4 + i % 2 * 8, col = threadIdx.x % 4 * 2 + i / 2 * 8;
+    *reinterpret_cast<float2*>(shared_array<float>() + 16 * row + col) = make_float2(1, 2);
+  }
+  maybe_syncwarp(sync);
+  wmma::load_matrix_sync(c, shared_array<float>(), 16, wmma::mem_row_major);
+}
+
+LINES_OF(read_after_wmma_store);
+__global__ void read_after_wmma_store(bool sync) {
+  Accumulator c;
+  wmma::fill_fragment(c, 1.0f);
+  wmma::store_matrix_sync(shared_array<float>(), c, 16, wmma::mem_col_major);
+  maybe_syncwarp(sync);
+  c.x[0] = shared_array<float>()[threadIdx.x];
+  shared_array<float>()[256 + threadIdx.x] = c.x[0];
+}
+
+LINES_OF(wmma_store_over_a_read);
+__global__ void wmma_store_over_a_read(bool sync) {
+  Accumulator c;
+  wmma::fill_fragment(c, shared_array<float>()[threadIdx.x]);
+  maybe_syncwarp(sync);
+  wmma::store_matrix_sync(shared_array<float>(), c, 16, wmma::mem_row_major);
+}
+
+LINES_OF(wmma_reload_by_another_warp);
+__global__ void wmma_reload_by_another_warp(bool sync) {
+  Accumulator c;
+  wmma::fill_fragment(c, 1.0f);
+  wmma::store_matrix_sync(shared_array<float>() + threadIdx.x / 32 * 256, c, 16, wmma::mem_row_major);
+  maybe_syncthreads(sync);
+  wmma::load_matrix_sync(c, shared_array<float>() + (1 - threadIdx.x / 32) * 256, 16, wmma::mem_row_major);
+}
+
+// The rows overlap: an element is written two times by the same instruction.
+LINES_OF(overlapping_rows);
+__global__ void overlapping_rows(bool sync) {
+  Accumulator c;
+  wmma::fill_fragment(c, 1.0f);
+  wmma::store_matrix_sync(shared_array<float>(), c, sync ? 16 : 8, wmma::mem_row_major);
+}
+
+// clang-format on
+
+Report report_at(void (*kernel)(long), long offset) {
+  return report_of([&] { launch(kernel, 1, 32, 1024, nullptr, offset); });
+}
+
+Report report_at(void (*kernel)(long, unsigned), long offset, unsigned stride) {
+  return report_of([&] { launch(kernel, 1, 32, 2048, nullptr, offset, stride); });
+}
+
+}  // namespace
+
+TEST_CASE("ldmatrix rows are 16 bytes on 16 bytes, in the launch's shared memory", "[matrix][bugs]") {
+  for (const bool race_detector : {false, true}) {
+    fresh_options().race_detector = race_detector;
+    Report report = report_at(ldmatrix_at, 24);
+    INFO(report.what());
+    CHECK(report.bug == Bug::kMisaligned);
+    CHECK_LINE(report, ldmatrix_at, 3);
+    CHECK(contains(report.what(), "warp 0 lane 9: ldmatrix.x4 at"));
+    CHECK(contains(report.what(), "smem + 24"));
+
+    report = report_at(ldmatrix_trans_at, 1002);
+    CHECK(report.bug == Bug::kMisaligned);
+    CHECK_LINE(report, ldmatrix_trans_at, 3);
+    CHECK(contains(report.what(), "ldmatrix.x4.trans"));
+
+    for (const long offset : {1024l, 1016l, -16l, 300000l}) {
+      CAPTURE(offset);
+      report = report_at(ldmatrix_at, offset);
+      CHECK(report.bug == Bug::kSharedOutOfBounds);
+      CHECK_LINE(report, ldmatrix_at, 3);
+      CHECK(contains(report.what(), "lane 9:"));
+      CHECK(contains(report.what(), "the launch asked for 1024 bytes"));
+    }
+    CHECK_NOTHROW(launch(ldmatrix_at, 1, 32, 1024, nullptr, 1008));
+  }
+}
+
+TEST_CASE("ldmatrix reads shared memory only", "[matrix][bugs]") {
+  fresh_options();
+  Buffer<uint4> global(8);
+  const auto report_row = [](void (*kernel)(const void*), const void* row) {
+    return report_of([&] { launch(kernel, 1, 32, 1024, nullptr, row); });
+  };
+  Report report = report_row(ldmatrix_of, global.get());
+  INFO(report.what());
+  CHECK(report.bug == Bug::kSharedOutOfBounds);
+  CHECK_LINE(report, ldmatrix_of, 3);
+  CHECK(contains(report.what(), "not in shared memory"));
+  report = report_row(ldmatrix_of_a_local_array, nullptr);
+  CHECK(report.bug == Bug::kSharedOutOfBounds);
+  CHECK_LINE(report, ldmatrix_of_a_local_array, 4);
+  CHECK(contains(report.what(), "not in shared memory"));
+  report = report_row(ldmatrix_of, nullptr);
+  CHECK(report.bug == Bug::kGlobalOutOfBounds);
+  CHECK_LINE(report, ldmatrix_of, 3);
+  CHECK(contains(report.what(), "null pointer"));
+}
+
+TEST_CASE("WMMA pointers lie on 32 bytes, strides on 16", "[matrix][bugs]") {
+  fresh_options();
+  Report report = report_at(wmma_load_at, 16, 16);
+  INFO(report.what());
+  CHECK(report.bug == Bug::kMisaligned);
+  CHECK_LINE(report, wmma_load_at, 3);
+  CHECK(contains(report.what(), "wmma::load_matrix_sync at"));
+  CHECK(contains(report.what(), "smem + 16 is not a multiple of 32 bytes"));
+
+  report = report_at(wmma_load_at, 32, 20);
+  CHECK(report.bug == Bug::kMisaligned);
+  CHECK_LINE(report, wmma_load_at, 3);
+  CHECK(contains(report.what(), "a stride of 20 elements is not a multiple of 16 bytes"));
+
+  report = report_at(wmma_load_accumulator_at, 4, 16);
+  CHECK(report.bug == Bug::kMisaligned);
+  CHECK_LINE(report, wmma_load_accumulator_at, 3);
+  report = report_at(wmma_load_accumulator_at, 0, 18);
+  CHECK(report.bug == Bug::kMisaligned);
+  CHECK(contains(report.what(), "a stride of 18 elements"));
+
+  report = report_at(wmma_store_at, 48, 16);
+  CHECK(report.bug == Bug::kMisaligned);
+  CHECK_LINE(report, wmma_store_at, 4);
+  CHECK(contains(report.what(), "wmma::store_matrix_sync at"));
+  CHECK(contains(report.what(), "smem + 48"));
+  report = report_at(wmma_store_at, 0, 17);
+  CHECK(report.bug == Bug::kMisaligned);
+
+  CHECK_NOTHROW(launch(wmma_load_at, 1, 32, 2048, nullptr, 32, 24));
+  CHECK_NOTHROW(launch(wmma_load_accumulator_at, 1, 32, 2048, nullptr, 32, 20));
+  CHECK_NOTHROW(launch(wmma_store_at, 1, 32, 2048, nullptr, 96, 28));
+}
+
+TEST_CASE("WMMA stays within the launch's shared memory", "[matrix][bugs]") {
+  fresh_options();
+  // 16 rows of 64 halves end at 2048 - 96; from 128 bytes on, the last row does not fit.
+  CHECK_NOTHROW(launch(wmma_load_at, 1, 32, 2048, nullptr, 96, 64));
+  Report report = report_at(wmma_load_at, 128, 64);
+  INFO(report.what());
+  CHECK(report.bug == Bug::kSharedOutOfBounds);
+  CHECK_LINE(report, wmma_load_at, 3);
+  CHECK(contains(report.what(), "the launch asked for 2048 bytes"));
+  report = report_at(wmma_load_at, 2048, 16);
+  CHECK(report.bug == Bug::kSharedOutOfBounds);
+  report = report_at(wmma_load_at, -32, 16);
+  CHECK(report.bug == Bug::kSharedOutOfBounds);
+  report = report_at(wmma_store_at, 0, 36);
+  CHECK(report.bug == Bug::kSharedOutOfBounds);
+  CHECK_LINE(report, wmma_store_at, 4);
+  CHECK(contains(report.what(), "write of 8 bytes"));
+
+  Buffer<float> global(256);
+  report = report_of([&] { launch(wmma_store_to, 1, 32, 1024, nullptr, global.get()); });
+  INFO(report.what());
+  CHECK(report.bug == Bug::kSharedOutOfBounds);
+  CHECK_LINE(report, wmma_store_to, 4);
+  CHECK(contains(report.what(), "the emulator does not"));
+}
+
+TEST_CASE("a lane that does not come to a matrix instruction", "[matrix][bugs]") {
+  // In order of lanes and in others: the one that is missing may be the last to be asked.
+  for (uint64_t seed = 0; seed <= 10; ++seed) {
+    emulator::Options& options = fresh_options();
+    options.shuffle = seed > 0;
+    options.seed = seed;
+    for (const int lane : {0, 5, 31}) {
+      CAPTURE(seed, lane);
+      const auto report_lane = [&](void (*kernel)(int)) {
+        return report_of([&] { launch(kernel, 1, 32, 2048, nullptr, lane); });
+      };
+      Report report = report_lane(lane_goes_elsewhere);
+      INFO(report.what());
+      CHECK(report.bug == Bug::kDivergence);
+      CHECK_LINE(report, lane_goes_elsewhere, 4);
+      CHECK_LINE(report, lane_goes_elsewhere, 6);
+
+      report = report_lane(lane_waits_at_a_barrier);
+      CHECK(report.bug == Bug::kDeadlock);
+      CHECK_LINE(report, lane_waits_at_a_barrier, 3);
+      CHECK_LINE(report, lane_waits_at_a_barrier, 4);
+      CHECK(contains(report.what(), "mma.m16n8k16 (fp16) at"));
+      CHECK(contains(report.what(), "for lane " + std::to_string(lane)));
+
+      const std::string will_not_come = "lane " + std::to_string(lane) + " will not come";
+      report = report_lane(lane_exits);
+      CHECK(report.bug == Bug::kDivergence);
+      CHECK_LINE(report, lane_exits, 4);
+      CHECK(contains(report.what(), "ldmatrix.x4 at"));
+      CHECK(contains(report.what(), will_not_come));
+      CHECK_FALSE(contains(report.what(), "warp 0 lane " + std::to_string(lane) + ":"));
+
+      report = report_lane(lane_exits_before_mma);
+      CHECK(report.bug == Bug::kDivergence);
+      CHECK_LINE(report, lane_exits_before_mma, 4);
+      CHECK(contains(report.what(), "mma.m16n8k16 (bf16) at"));
+      CHECK(contains(report.what(), will_not_come));
+
+      report = report_lane(lane_exits_before_wmma);
+      CHECK(report.bug == Bug::kDivergence);
+      CHECK_LINE(report, lane_exits_before_wmma, 4);
+      CHECK(contains(report.what(), will_not_come));
+    }
+  }
+}
+
+TEST_CASE("a matrix instruction needs a whole warp", "[matrix][bugs]") {
+  fresh_options();
+  const Report report = report_of([&] { launch(lane_exits_before_mma, 1, 40, 0, nullptr, -1); });
+  CHECK(report.bug == Bug::kDivergence);
+  CHECK(contains(report.what(), "warp 1 lane 0: "));
+  CHECK(contains(report.what(), "lanes 8-31 will not come: they have exited or do not exist"));
+}
+
+TEST_CASE("the lanes of a warp must be at the same instruction, with the same matrix", "[matrix][bugs]") {
+  fresh_options();
+  const auto report_lane = [&](void (*kernel)(int)) {
+    return report_of([&] { launch(kernel, 1, 32, 2048, nullptr, 16); });
+  };
+  Report report = report_lane(both_branches);
+  INFO(report.what());
+  CHECK(report.bug == Bug::kDivergence);
+  CHECK_LINE(report, both_branches, 4);
+  CHECK_LINE(report, both_branches, 6);
+  CHECK_NOTHROW(launch(both_branches, 1, 32, 2048, nullptr, 0));
+  CHECK_NOTHROW(launch(both_branches, 1, 32, 2048, nullptr, 32));
+
+  report = report_lane(some_lanes_transpose);
+  CHECK(report.bug == Bug::kDivergence);
+  CHECK_LINE(report, some_lanes_transpose, 3);
+
+  report = report_lane(two_pointers);
+  INFO(report.what());
+  CHECK(report.bug == Bug::kDivergence);
+  CHECK_LINE(report, two_pointers, 3);
+  CHECK(contains(report.what(), "lane 16: "));
+  report = report_lane(two_strides);
+  CHECK(report.bug == Bug::kDivergence);
+  CHECK_LINE(report, two_strides, 3);
+}
+
+TEST_CASE("races with matrix instructions", "[matrix][bugs]") {
+  struct Case {
+    void (*kernel)(bool);
+    int first_line;  // of LINES_OF
+    int earlier, later;
+    bool between_warps;
+  };
+#define RACE(kernel, earlier, later, between_warps) \
+  Case { kernel, kernel##_line, earlier, later, between_warps }
+  const Case cases[] = {
+      RACE(write_by_another_warp, 3, 5, true),
+      RACE(write_by_another_lane, 3, 5, false),
+      RACE(write_of_the_own_row, 3, 5, false),
+      RACE(overwritten_after_ldmatrix, 3, 5, false),
+      RACE(overwritten_by_another_warp, 3, 5, true),
+      RACE(wmma_after_write, 3, 5, false),
+      RACE(wmma_after_write_in_mma_layout, 5, 8, false),
+      RACE(read_after_wmma_store, 4, 6, false),
+      RACE(wmma_store_over_a_read, 3, 5, false),
+      RACE(wmma_reload_by_another_warp, 4, 6, true),
+      RACE(overlapping_rows, 4, 4, false),
+  };
+#undef RACE
+  for (uint64_t seed = 0; seed <= 20; ++seed) {
+    for (const Case& c : cases) {
+      CAPTURE(seed, c.first_line);
+      emulator::Options& options = fresh_options();
+      options.race_detector = true;
+      options.shuffle = seed > 0;
+      options.seed = seed;
+      const unsigned threads = c.between_warps ? 64 : 32;
+      const Report report = report_of([&] { launch(c.kernel, 1, threads, 4096, nullptr, false); });
+      INFO(report.what());
+      CHECK(report.bug == Bug::kRace);
+      CHECK(names_line(report, __FILE__, c.first_line + c.earlier));
+      CHECK(names_line(report, __FILE__, c.first_line + c.later));
+      CHECK_NOTHROW(launch(c.kernel, 1, threads, 4096, nullptr, true));
+    }
+  }
+}

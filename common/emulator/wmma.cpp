@@ -1,0 +1,242 @@
+// WMMA: values and cost apart.
+//
+// Values: a load distributes the 256 elements of a 16 x 16 matrix over the lanes, 8 each, in a layout that
+// nobody may rely on, so it is scrambled here.
+//
+// Cost: as nvcc 13 compiles WMMA for sm_80 to sm_120. Loading a 16-bit matrix is one ldmatrix.x4, each lane
+// reading a row of 16 bytes (.trans if the matrix is not stored the way that the product wants it, at the
+// same cost). An accumulator is read and written as the two C fragments of mma.m16n8k16, with 4 instructions
+// of 8 bytes per lane; by columns, with 8 of 4 bytes. A product is two mma.m16n8k16.
+#include "common/emulator/wmma.h"
+
+#include "common/emulator/aligned.h"
+#include "common/emulator/core.h"
+#include "common/emulator/counters.h"
+#include "common/emulator/fragments.h"
+#include "common/emulator/matrix_product.h"
+
+namespace emulator {
+namespace {
+
+constexpr int kElementsPerLane = 8;
+constexpr int kSize = 16;
+// CUDA's rules, in bytes: of the pointer, and of the distance between rows or columns.
+constexpr size_t kMatrixAlignment = 32;
+constexpr size_t kStrideAlignment = 16;
+
+// A one-to-one map of (lane, element) to the matrix. A kernel that takes a lane's elements for a row's, or
+// A's for an accumulator's, computes nonsense here as well as on a GPU.
+class Scramble {
+ public:
+  explicit Scramble(WmmaOperand operand)
+      : key_(unsigned(Random{cta->options.seed * 4 + uint64_t(operand)}.next())) {}
+
+  Position operator()(int lane, int element) const {
+    const unsigned index = unsigned(lane * kElementsPerLane + element) ^ key_;
+    const unsigned position = index * ((key_ >> 8) | 1) % (kSize * kSize);  // times an odd number: one-to-one
+    return {int(position / kSize), int(position % kSize)};
+  }
+
+ private:
+  unsigned key_;
+};
+
+struct MemoryArguments {
+  const char* op;
+  WmmaOperand operand;
+  void* fragment;
+  WmmaMatrix matrix;
+  uintptr_t pc;
+
+  size_t offset(Position at) const {  // in elements
+    const auto [line, place] = matrix.by_rows ? at : Position{at.col, at.row};
+    return size_t(line) * matrix.stride + size_t(place);
+  }
+};
+
+// A lane's share of the memory that a 16 x 16 matrix covers, in the model above.
+struct Piece {
+  Position at;
+  int elements;  // consecutive in memory
+};
+
+// A 16-bit matrix in one access: the 16 rows (or columns), in halves of 8 elements. An accumulator in
+// several.
+Piece piece_of(const MemoryArguments& m, int lane, int access) {
+  const bool by_rows = m.matrix.by_rows;
+  if (m.operand != WmmaOperand::kAccumulator) {
+    const int line = lane % kSize;
+    const int half = lane / kSize * 8;
+    return {by_rows ? Position{line, half} : Position{half, line}, 8};
+  }
+  const int n8_tile = by_rows ? access / 2 : access / 4;
+  const int element = by_rows ? access % 2 * 2 : access % 4;
+  Position at = mma_c_position(lane, element);
+  at.col += n8_tile * 8;
+  return {at, by_rows ? 2 : 1};
+}
+
+int num_accesses(const MemoryArguments& m) {
+  if (m.operand != WmmaOperand::kAccumulator) return 1;
+  return m.matrix.by_rows ? 4 : 8;
+}
+
+template <typename T>
+void count(const MemoryArguments& m) {
+  Counters& counters = cta->counters;
+  if (sizeof(T) == 2) ++counters.ldmatrix;
+  if (!cta->options.count) return;
+  for (int access = 0; access < num_accesses(m); ++access) {
+    Request request{.lanes = 0xffffffff, .address = {}, .bytes = 0, .shared = true};
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const Piece piece = piece_of(m, lane, access);
+      request.address[lane] = uintptr_t(static_cast<T*>(m.matrix.data) + m.offset(piece.at));
+      request.bytes = size_t(piece.elements) * sizeof(T);
+    }
+    const int wavefronts = count_shared(request, counters);
+    if (sizeof(T) == 2) {
+      counters.ldmatrix_wavefronts += uint64_t(wavefronts);
+      counters.ldmatrix_wavefronts_ideal += 4;
+    }
+  }
+}
+
+void check_agreement(void* const* opaque) {
+  const auto matrix_of = [&](int lane) { return static_cast<const MemoryArguments*>(opaque[lane])->matrix; };
+  const WmmaMatrix first = matrix_of(0);
+  for (int lane = 1; lane < kWarpSize; ++lane) {
+    const WmmaMatrix other = matrix_of(lane);
+    if (other.data == first.data && other.stride == first.stride && other.by_rows == first.by_rows) continue;
+    const Fiber& fiber = cta->fiber(cta->running_warp, lane);
+    fail(Bug::kDivergence, fiber, [&] {
+      return std::string(fiber.op) + " at " + describe(fiber.at) +
+             ": all lanes must hand in the same pointer, stride and layout; this lane's are not lane 0's";
+    });
+  }
+}
+
+template <typename T, bool STORE>
+void execute_memory(void* const* opaque, unsigned lanes) {
+  check_aligned(lanes);
+  check_agreement(opaque);
+  const MemoryArguments& m = *static_cast<const MemoryArguments*>(opaque[0]);
+  const Scramble position(m.operand);
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    T* const fragment = static_cast<T*>(static_cast<const MemoryArguments*>(opaque[lane])->fragment);
+    for (int i = 0; i < kElementsPerLane; ++i) {
+      T& in_memory = static_cast<T*>(m.matrix.data)[m.offset(position(lane, i))];
+      if constexpr (STORE) {
+        in_memory = fragment[i];
+      } else {
+        fragment[i] = in_memory;
+      }
+    }
+  }
+  count<T>(m);
+}
+
+std::string describe_smem(const void* address) {
+  const uintptr_t offset = uintptr_t(address) - uintptr_t(cta->smem);
+  if (offset < kMaxSmemBytes) return "smem + " + std::to_string(offset);
+  return "the address of a __shared__ variable";
+}
+
+void check_matrix(const MemoryArguments& m, size_t element_bytes) {
+  const InRuntime in_runtime;
+  const auto where = [&] { return std::string(m.op) + " at " + describe(m.pc) + ": "; };
+  // The first element stands for all: where they end is checked with each lane's piece.
+  if (check_access(uintptr_t(m.matrix.data), element_bytes, false, {.pc = m.pc}) != Space::kShared) {
+    fail(Bug::kSharedOutOfBounds, *self, [&] {
+      return where() + "the matrix is not in shared memory. (A GPU takes global memory as well; the " +
+             "emulator does not)";
+    });
+  }
+  if (uintptr_t(m.matrix.data) % kMatrixAlignment != 0) {
+    fail(Bug::kMisaligned, *self, [&] {
+      return where() + describe_smem(m.matrix.data) + " is not a multiple of " +
+             std::to_string(kMatrixAlignment) + " bytes";
+    });
+  }
+  if (m.matrix.stride * element_bytes % kStrideAlignment != 0) {
+    fail(Bug::kMisaligned, *self, [&] {
+      return where() + "a stride of " + std::to_string(m.matrix.stride) + " elements is not a multiple of " +
+             std::to_string(kStrideAlignment) + " bytes";
+    });
+  }
+}
+
+template <typename T, bool STORE>
+void access_memory(MemoryArguments m, Location at) {
+  check_matrix(m, sizeof(T));
+  // Which lane reads or writes which piece is unspecified too. Here it is another one than the C fragment's
+  // layout would have, so that what a lane has just written itself is not safe from this either.
+  const int other_lane = self->lane ^ int(1 + Random{cta->options.seed}.next() % (kWarpSize - 1));
+  for (int access = 0; access < num_accesses(m); ++access) {
+    const Piece piece = piece_of(m, other_lane, access);
+    const size_t bytes = size_t(piece.elements) * sizeof(T);
+    touch_shared(m.op, static_cast<T*>(m.matrix.data) + m.offset(piece.at), bytes, bytes, STORE, m.pc);
+  }
+  collective(m.op, 0xffffffff, &m, execute_memory<T, STORE>, at);
+}
+
+constexpr const char* kLoad = "wmma::load_matrix_sync";
+constexpr const char* kStore = "wmma::store_matrix_sync";
+
+struct ProductArguments {
+  float* d;
+  const uint16_t* a;
+  const uint16_t* b;
+  const float* c;
+};
+
+template <bool BF16>
+void execute_product(void* const* opaque, unsigned lanes) {
+  check_aligned(lanes);
+  const Scramble a_position(WmmaOperand::kA), b_position(WmmaOperand::kB),
+      c_position(WmmaOperand::kAccumulator);
+  float a[kSize][kSize], b[kSize][kSize], c[kSize][kSize];
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    const auto& arguments = *static_cast<const ProductArguments*>(opaque[lane]);
+    for (int i = 0; i < kElementsPerLane; ++i) {
+      const Position in_a = a_position(lane, i), in_b = b_position(lane, i), in_c = c_position(lane, i);
+      a[in_a.row][in_a.col] = element_to_float(arguments.a[i], BF16);
+      b[in_b.row][in_b.col] = element_to_float(arguments.b[i], BF16);
+      c[in_c.row][in_c.col] = arguments.c[i];
+    }
+  }
+  multiply_accumulate(a, b, c);
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    const auto& arguments = *static_cast<const ProductArguments*>(opaque[lane]);
+    for (int i = 0; i < kElementsPerLane; ++i) {
+      const Position in_c = c_position(lane, i);
+      arguments.d[i] = c[in_c.row][in_c.col];
+    }
+  }
+  cta->counters.mma += 2;
+}
+
+}  // namespace
+
+void wmma_load_16bit(WmmaOperand operand, uint16_t* fragment, WmmaMatrix matrix, Location at) {
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  access_memory<uint16_t, false>({kLoad, operand, fragment, matrix, pc}, at);
+}
+
+void wmma_load_accumulator(float* fragment, WmmaMatrix matrix, Location at) {
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  access_memory<float, false>({kLoad, WmmaOperand::kAccumulator, fragment, matrix, pc}, at);
+}
+
+void wmma_store_accumulator(WmmaMatrix matrix, const float* fragment, Location at) {
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  access_memory<float, true>({kStore, WmmaOperand::kAccumulator, const_cast<float*>(fragment), matrix, pc},
+                             at);
+}
+
+void wmma_product(float* d, const uint16_t* a, const uint16_t* b, const float* c, bool bf16, Location at) {
+  ProductArguments arguments{d, a, b, c};
+  collective("wmma::mma_sync", 0xffffffff, &arguments, bf16 ? execute_product<true> : execute_product<false>,
+             at);
+}
+
+}  // namespace emulator

@@ -1,0 +1,25 @@
+// exp2 as the hardware computes it. PTX ISA, "ex2": relative error at most 2^-22; with .ftz subnormal inputs
+// and results become 0. exp2f() adds a comparison and two multiplications around the same instruction, so
+// that results below 2^-126 come out right: softmax has no use for them.
+#pragma once
+
+#include "common/cuda.h"
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+#ifdef __CUDACC__
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#else
+inline float exp2_approx(float x) {
+  const float y = exp2f(x);
+  return y < 0x1p-126f ? 0.0f : y;
+}
+#endif
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

@@ -1,0 +1,47 @@
+// mma.sync.m16n8k16: acc += A B on the tensor cores, 16-bit operands, FP32 accumulator. PTX ISA, "Matrix
+// fragments for mma.m16n8k16 with floating point type". sm_80 and newer.
+//
+// Called by all 32 lanes of a warp. A is 16 x 16, B is 16 x 8, acc is 16 x 8. With r = lane / 4 and
+// c = 2 (lane % 4), a lane holds
+//   a[0] = A[r][c, c+1]   a[1] = A[r+8][c, c+1]   a[2] = A[r][c+8, c+9]   a[3] = A[r+8][c+8, c+9]
+//   b[0] = B[c, c+1][r]   b[1] = B[c+8, c+9][r]
+//   acc[0], acc[1] = acc[r][c, c+1]               acc[2], acc[3] = acc[r+8][c, c+1]
+// the first element of a pair in the lower half of the register. docs/fragments.md draws it.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/cuda.h"
+
+#ifndef __CUDACC__
+#include "common/emulator/mma.h"
+#else
+
+namespace flashsteps {
+inline namespace on_cuda {
+
+// Element is __half or __nv_bfloat16.
+template <typename Element>
+__device__ __forceinline__ void mma_m16n8k16(float (&acc)[4], const uint32_t (&a)[4],
+                                             const uint32_t (&b)[2]) {
+  if constexpr (std::is_same_v<Element, __half>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    static_assert(std::is_same_v<Element, __nv_bfloat16>);
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+}
+
+}  // namespace on_cuda
+}  // namespace flashsteps
+
+#endif

@@ -1,0 +1,29 @@
+// Two floats as two 16-bit elements in one register: what a tensor-core operand and a 4-byte store take.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "common/cuda.h"
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+// Rounded to nearest even; `low` goes into the lower half. Element is __half or __nv_bfloat16.
+template <typename Element>
+__device__ __forceinline__ uint32_t pack2(float low, float high) {
+  uint32_t bits;
+  if constexpr (std::is_same_v<Element, __half>) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    memcpy(&bits, &pair, sizeof(bits));
+  } else {
+    static_assert(std::is_same_v<Element, __nv_bfloat16>);
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    memcpy(&bits, &pair, sizeof(bits));
+  }
+  return bits;
+}
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

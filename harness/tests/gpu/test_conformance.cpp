@@ -1,0 +1,56 @@
+// Emulator against hardware: every function of the hardware headers, the same random data, the same result.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "harness/tests/catch.h"
+#include "harness/tests/conformance.h"
+
+using namespace flashsteps;
+
+namespace {
+
+int compute_capability(Backend& backend) {
+  const std::string text = backend.device().at("compute_capability");  // "9.0"
+  const size_t point = text.find('.');
+  return 10 * std::stoi(text.substr(0, point)) + std::stoi(text.substr(point + 1));
+}
+
+}  // namespace
+
+TEST_CASE("the emulator computes what the GPU computes") {
+  constexpr uint64_t kRounds = 20;
+  std::string why;
+  const auto gpu = make_cuda_backend(why);
+  INFO(why);
+  REQUIRE(gpu != nullptr);
+  const auto emulator = make_emulator_backend();
+  emulator->set_mode({});
+  const auto on_gpu = on_cuda::conformance_cases();
+  const auto on_cpu = on_emulator::conformance_cases();
+  REQUIRE(on_gpu.size() == on_cpu.size());
+  for (size_t i = 0; i < on_gpu.size(); ++i) {
+    const ConformanceCase& c = on_gpu[i];
+    INFO(c.name);
+    REQUIRE(std::string(c.name) == on_cpu[i].name);
+    if (c.needs_sm > compute_capability(*gpu)) {
+      std::printf("%-32s not on this GPU: needs sm_%d\n", c.name, c.needs_sm);
+      continue;
+    }
+    double largest = 0;
+    for (uint64_t seed = 1; seed <= kRounds; ++seed) {
+      const std::vector<uint32_t> in = conformance_input(c, seed);
+      const Difference difference =
+          compare(c, run_conformance(*gpu, c, in), run_conformance(*emulator, on_cpu[i], in));
+      largest = std::max(largest, difference.largest);
+      INFO("round " << seed << ", " << difference.first);
+      CHECK(difference.wrong == 0);
+    }
+    if (c.tolerance == 0) {
+      std::printf("%-32s the same bits\n", c.name);
+    } else {
+      std::printf("%-32s largest difference 2^%.1f, allowed 2^%.1f\n", c.name, std::log2(largest),
+                  std::log2(c.tolerance));
+    }
+  }
+}
