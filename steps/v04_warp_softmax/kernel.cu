@@ -1,0 +1,260 @@
+// v04: the softmax uses every thread: 8 lanes share a row, each takes 8 of its 64 columns, and shuffles make
+// the row's maximum and sum out of theirs.
+#include "common/step.h"
+#include "common/wmma.h"
+
+namespace STEP_NAMESPACE {
+
+constexpr int BLOCK_M = 64;  // query rows per CTA
+constexpr int BLOCK_N = 64;  // keys per tile
+constexpr int NUM_THREADS = 128;
+
+// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. In
+// 32 x 32 elements of S, every fragment that it loads takes part in two products.
+constexpr int WARP_M = 32;
+constexpr int WARPS_N = 2;
+constexpr int S_WARP_N = BLOCK_N / WARPS_N;
+constexpr int MMA = 16;  // a product is 16 x 16 x 16
+constexpr int M_TILES = WARP_M / MMA;
+constexpr int S_TILES = S_WARP_N / MMA;
+
+// Softmax: 8 neighbouring lanes to a row, 16 rows at a time.
+constexpr int LANES_PER_ROW = 8;
+constexpr int ROWS_PER_PASS = NUM_THREADS / LANES_PER_ROW;
+constexpr int ROWS_PER_THREAD = BLOCK_M / ROWS_PER_PASS;
+constexpr int COLS_PER_LANE = BLOCK_N / LANES_PER_ROW;
+
+// From one row in shared memory to the next, in elements: S and P; Q, K, V and O.
+constexpr int S_STRIDE = BLOCK_N;
+template <int HEAD_DIM>
+constexpr int D_STRIDE = HEAD_DIM;
+
+template <typename Element, int HEAD_DIM>
+struct SharedStorage {
+  Element q[BLOCK_M][D_STRIDE<HEAD_DIM>];
+  Element kv[BLOCK_N][D_STRIDE<HEAD_DIM>];  // the K tile, then the V tile of the same keys
+  float s[BLOCK_M][S_STRIDE];               // scores
+  Element p[BLOCK_M][S_STRIDE];             // probabilities, rounded to what the tensor cores take
+  float o[BLOCK_M][D_STRIDE<HEAD_DIM>];     // the output so far
+  float row_scale[BLOCK_M];                 // by how much this tile's maximum shrinks what came before
+  float inverse_sum[BLOCK_M];               // in the end
+};
+
+// The smallest limit among sm_86, sm_89 and sm_120.
+static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
+
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows repeat the last one:
+// such keys are masked, such queries not stored, and a load without a condition need not wait for it.
+template <int HEAD_DIM, typename Element>
+__device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const Element* head,
+                          int64_t row_stride, int first_row, int num_rows) {
+#pragma unroll HEAD_DIM / 8  // a quarter of the thread's loads are under way at once
+  for (int i = 0; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS) {
+    const int row = (i + threadIdx.x) / HEAD_DIM;
+    const int d = (i + threadIdx.x) % HEAD_DIM;
+    const int from_row = min(first_row + row, num_rows - 1);
+    tile[row][d] = head[from_row * row_stride + d];
+  }
+}
+
+// Over the LANES_PER_ROW lanes of a row; all of them get the result.
+__device__ float row_reduce_max(float x) {
+#pragma unroll
+  for (int step = LANES_PER_ROW / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, step));
+  return x;
+}
+__device__ float row_reduce_sum(float x) {
+#pragma unroll
+  for (int step = LANES_PER_ROW / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffff, x, step);
+  return x;
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+__global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const AttentionParams<Element> params) {
+  constexpr int O_WARP_N = HEAD_DIM / WARPS_N;
+  constexpr int O_TILES = O_WARP_N / MMA;
+  auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
+  using FragA = wmma::fragment<wmma::matrix_a, MMA, MMA, MMA, Element, wmma::row_major>;
+  using FragK = wmma::fragment<wmma::matrix_b, MMA, MMA, MMA, Element, wmma::col_major>;  // K^T: column = key
+  using FragV = wmma::fragment<wmma::matrix_b, MMA, MMA, MMA, Element, wmma::row_major>;
+  using Accumulator = wmma::fragment<wmma::accumulator, MMA, MMA, MMA, float>;
+
+  const int first_query = blockIdx.x * BLOCK_M;
+  const int head = blockIdx.y;
+  const int batch = blockIdx.z;
+  const int warp_id = threadIdx.x / 32;
+  const int lane_id = threadIdx.x % 32;
+  const int warp_row = warp_id / WARPS_N * WARP_M;
+  const int s_warp_col = warp_id % WARPS_N * S_WARP_N;
+  const int o_warp_col = warp_id % WARPS_N * O_WARP_N;
+
+  // The loop over keys ends at the last one that any row of the tile sees. Only tiles that reach beyond the
+  // keys that the first row sees need a mask.
+  const int kv_len = params.kv_length(batch);
+  const int last_query = min(first_query + BLOCK_M, params.seqlen_q) - 1;
+  const int kv_end = params.template visible_keys<CAUSAL>(last_query, kv_len);
+  const int unmasked_end = params.template visible_keys<CAUSAL>(first_query, kv_len);
+  const int num_kv_tiles = ceil_div(kv_end, BLOCK_N);
+
+  load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q_row_stride, first_query,
+                      params.seqlen_q);
+  for (int i = threadIdx.x; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS)
+    shared.o[i / HEAD_DIM][i % HEAD_DIM] = 0.0f;
+  // This thread's rows are softmax_row + i * ROWS_PER_PASS.
+  const int softmax_row = threadIdx.x / LANES_PER_ROW;
+  const int softmax_col = threadIdx.x % LANES_PER_ROW;  // first of its columns, LANES_PER_ROW apart
+  float row_max[ROWS_PER_THREAD];
+  float row_sum[ROWS_PER_THREAD];  // of this lane's columns only: the lanes are added up in the end
+#pragma unroll
+  for (int i = 0; i < ROWS_PER_THREAD; ++i) {
+    row_max[i] = -INFINITY;
+    row_sum[i] = 0.0f;
+  }
+
+  for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
+    const int first_key = kv_tile * BLOCK_N;
+
+    // Load K.
+    __syncthreads();  // all warps are done with the V tile before, which lies where K goes
+    load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k_row_stride, first_key, kv_len);
+    __syncthreads();  // the K tile (and, the first time, Q and O) is complete
+
+    // S = Q K^T.
+    Accumulator acc_s[M_TILES][S_TILES];
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+      for (int n = 0; n < S_TILES; ++n) wmma::fill_fragment(acc_s[m][n], 0.0f);
+    }
+    for (int d = 0; d < HEAD_DIM; d += MMA) {
+      FragA frag_q[M_TILES];
+      FragK frag_k[S_TILES];
+#pragma unroll
+      for (int m = 0; m < M_TILES; ++m)
+        wmma::load_matrix_sync(frag_q[m], &shared.q[warp_row + m * MMA][d], D_STRIDE<HEAD_DIM>);
+#pragma unroll
+      for (int n = 0; n < S_TILES; ++n)
+        wmma::load_matrix_sync(frag_k[n], &shared.kv[s_warp_col + n * MMA][d], D_STRIDE<HEAD_DIM>);
+#pragma unroll
+      for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+        for (int n = 0; n < S_TILES; ++n) wmma::mma_sync(acc_s[m][n], frag_q[m], frag_k[n], acc_s[m][n]);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+      for (int n = 0; n < S_TILES; ++n)
+        wmma::store_matrix_sync(&shared.s[warp_row + m * MMA][s_warp_col + n * MMA], acc_s[m][n], S_STRIDE,
+                                wmma::mem_row_major);
+    }
+    __syncthreads();  // S is complete before rows are read across warps; K is no longer needed
+
+    // Softmax: LANES_PER_ROW lanes per row.
+    const bool needs_mask = first_key + BLOCK_N > unmasked_end;
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; ++i) {
+      const int row = softmax_row + i * ROWS_PER_PASS;
+      const int visible = params.template visible_keys<CAUSAL>(first_query + row, kv_len) - first_key;
+      float s[COLS_PER_LANE];
+      float new_max = row_max[i];
+#pragma unroll
+      for (int j = 0; j < COLS_PER_LANE; ++j) {
+        const int col = softmax_col + j * LANES_PER_ROW;
+        const bool hidden = needs_mask && col >= visible;
+        s[j] = shared.s[row][col] * params.softmax_scale_log2;
+        if (hidden) s[j] = -INFINITY;
+        new_max = fmaxf(new_max, s[j]);
+      }
+      new_max = row_reduce_max(new_max);
+      // A row that has seen no key yet: -inf - (-inf) would be NaN. Any finite base gives exp2(-inf) = 0.
+      const float base = new_max == -INFINITY ? 0.0f : new_max;
+      const float row_scale = exp2f(row_max[i] - base);
+      row_sum[i] *= row_scale;
+#pragma unroll
+      for (int j = 0; j < COLS_PER_LANE; ++j) {
+        const float p = exp2f(s[j] - base);
+        shared.p[row][softmax_col + j * LANES_PER_ROW] = Element(p);
+        row_sum[i] += p;
+      }
+      row_max[i] = new_max;
+      if (softmax_col == 0) shared.row_scale[row] = row_scale;
+    }
+
+    // Load V.
+    load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v_row_stride, first_key, kv_len);
+    __syncthreads();  // P, row_scale and the V tile are complete
+
+    // O = O * row_scale + P V. A row's elements lie anywhere in the fragments: the warp rescales its part of
+    // O in shared memory.
+    for (int i = lane_id; i < WARP_M * O_WARP_N; i += 32) {
+      const int row = warp_row + i / O_WARP_N;
+      shared.o[row][o_warp_col + i % O_WARP_N] *= shared.row_scale[row];
+    }
+    __syncwarp();  // the lanes' products, before other lanes read them as fragments
+    Accumulator acc_o[M_TILES][O_TILES];
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+      for (int n = 0; n < O_TILES; ++n)
+        wmma::load_matrix_sync(acc_o[m][n], &shared.o[warp_row + m * MMA][o_warp_col + n * MMA],
+                               D_STRIDE<HEAD_DIM>, wmma::mem_row_major);
+    }
+    for (int key = 0; key < BLOCK_N; key += MMA) {
+      FragA frag_p[M_TILES];
+#pragma unroll
+      for (int m = 0; m < M_TILES; ++m)
+        wmma::load_matrix_sync(frag_p[m], &shared.p[warp_row + m * MMA][key], S_STRIDE);
+#pragma unroll
+      for (int n = 0; n < O_TILES; ++n) {
+        FragV frag_v;
+        wmma::load_matrix_sync(frag_v, &shared.kv[key][o_warp_col + n * MMA], D_STRIDE<HEAD_DIM>);
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) wmma::mma_sync(acc_o[m][n], frag_p[m], frag_v, acc_o[m][n]);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+      for (int n = 0; n < O_TILES; ++n)
+        wmma::store_matrix_sync(&shared.o[warp_row + m * MMA][o_warp_col + n * MMA], acc_o[m][n],
+                                D_STRIDE<HEAD_DIM>, wmma::mem_row_major);
+    }
+  }
+  // A row that sees no key has row_sum 0: its output is zero and its LSE log(0) = -inf.
+#pragma unroll
+  for (int i = 0; i < ROWS_PER_THREAD; ++i) {
+    const int row = softmax_row + i * ROWS_PER_PASS;
+    row_sum[i] = row_reduce_sum(row_sum[i]);
+    if (softmax_col != 0) continue;
+    shared.inverse_sum[row] = row_sum[i] == 0.0f ? 0.0f : 1.0f / row_sum[i];
+    if (first_query + row < params.seqlen_q) {
+      params.lse_head(batch, head)[first_query + row] =
+          row_sum[i] == 0.0f ? -INFINITY : row_max[i] * kLn2 + logf(row_sum[i]);
+    }
+  }
+  __syncthreads();  // O and inverse_sum are complete
+
+  Element* const o_head = params.o_head(batch, head);
+  for (int i = threadIdx.x; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS) {
+    const int row = i / HEAD_DIM;
+    const int d = i % HEAD_DIM;
+    if (first_query + row >= params.seqlen_q) break;  // ragged last tile
+    o_head[(first_query + row) * params.o_row_stride + d] =
+        Element(shared.o[row][d] * shared.inverse_sum[row]);
+  }
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+void launch_attention(const AttentionParams<Element>& params, Stream stream) {
+  const dim3 grid(ceil_div(params.seqlen_q, BLOCK_M), params.num_heads_q, params.batch);
+  launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(NUM_THREADS),
+         sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
+}
+
+}  // namespace STEP_NAMESPACE
+
+REGISTER_STEP(launch_attention, {
+    .title = "Softmax rows spread over lanes, reduced with shuffles",
+    .removes = "idle threads in the softmax",
+});

@@ -1,0 +1,299 @@
+// v09: the two warps of a row exchange their maxima before they exponentiate. Then P is right at once: no
+// multiplication corrects it later, and scale and maximum are one FFMA in front of the hardware's exp2.
+#include "common/exp2.h"
+#include "common/ldmatrix.h"
+#include "common/mma.h"
+#include "common/pack.h"
+#include "common/step.h"
+#include "common/vector_copy.h"
+
+namespace STEP_NAMESPACE {
+
+constexpr int BLOCK_M = 64;  // query rows per CTA
+constexpr int BLOCK_N = 64;  // keys per tile
+constexpr int NUM_THREADS = 128;
+
+// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. In
+// 32 x 32 elements of S, every fragment that it loads takes part in two products or more.
+constexpr int WARP_M = 32;
+constexpr int WARPS_N = 2;
+constexpr int S_WARP_N = BLOCK_N / WARPS_N;
+constexpr int MMA_M = 16;
+constexpr int MMA_N = 8;
+constexpr int MMA_K = 16;
+constexpr int M_TILES = WARP_M / MMA_M;
+constexpr int S_TILES = S_WARP_N / MMA_N;
+
+// From one row in shared memory to the next, in elements: P; Q, K, V and O. 64 or 128 elements are a whole
+// number of times around the 32 banks of 4 bytes; 8 more move each row on by 16 bytes. So the 8 rows of 16
+// bytes that ldmatrix reads at once lie in different banks.
+constexpr int PAD = 8;
+constexpr int P_STRIDE = BLOCK_N + PAD;
+template <int HEAD_DIM>
+constexpr int D_STRIDE = HEAD_DIM + PAD;
+
+template <typename Element, int HEAD_DIM>
+struct SharedStorage {
+  Element q[BLOCK_M][D_STRIDE<HEAD_DIM>];
+  Element kv[BLOCK_N][D_STRIDE<HEAD_DIM>];  // the K tile, then the V tile of the same keys
+  Element p[BLOCK_M][P_STRIDE];             // probabilities, rounded to what the tensor cores take
+  float half_max[WARPS_N][BLOCK_M];         // of the half of a row that one warp holds
+  float half_sum[WARPS_N][BLOCK_M];         // in the end
+};
+
+// The smallest limit among sm_86, sm_89 and sm_120.
+static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
+
+// A lane moves 16 bytes at a time.
+constexpr int CHUNK = 8;  // elements
+
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows repeat the last one:
+// such keys are masked, such queries not stored, and a load without a condition need not wait for it.
+template <int HEAD_DIM, typename Element>
+__device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const Element* head,
+                          int64_t row_stride, int first_row, int num_rows) {
+  constexpr int CHUNKS = HEAD_DIM / CHUNK;  // of a row
+#pragma unroll 4  // so many loads are under way at once; all 8 of D = 128 would cost too many registers
+  for (int i = 0; i < BLOCK_M * CHUNKS; i += NUM_THREADS) {
+    const int row = (i + threadIdx.x) / CHUNKS;
+    const int d = (i + threadIdx.x) % CHUNKS * CHUNK;
+    const int from_row = min(first_row + row, num_rows - 1);
+    store_16_bytes(&tile[row][d], load_16_bytes(&head[from_row * row_stride + d]));
+  }
+}
+
+// Over the four lanes that share a row of an accumulator; all of them get the result.
+__device__ float quad_reduce_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ float quad_reduce_sum(float x) {
+  x += __shfl_xor_sync(0xffffffff, x, 1);
+  return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+__global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionParams<Element> params) {
+  constexpr int O_WARP_N = HEAD_DIM / WARPS_N;
+  constexpr int O_TILES = O_WARP_N / MMA_N;
+  auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
+
+  const int first_query = blockIdx.x * BLOCK_M;
+  const int head = blockIdx.y;
+  const int batch = blockIdx.z;
+  const int warp_id = threadIdx.x / 32;
+  const int lane_id = threadIdx.x % 32;
+  const int warp_row = warp_id / WARPS_N * WARP_M;
+  const int warp_half = warp_id % WARPS_N;
+  const int s_warp_col = warp_half * S_WARP_N;
+  const int o_warp_col = warp_half * O_WARP_N;
+
+  // What a lane holds of a 16 x 8 accumulator: two columns each of rows acc_row and acc_row + 8.
+  const int acc_row = lane_id / 4;
+  const int acc_col = lane_id % 4 * 2;
+  // Which row of a 16 x 16 block it hands to ldmatrix. The four 8 x 8 matrices come in the order of the A
+  // operand's registers, down and then right, which suits V as well: transposed, its two left matrices are
+  // one B operand and the two right ones another. K, of which a row is a column of the B operand, goes right
+  // first.
+  const int a_row = lane_id % 16;
+  const int a_col = lane_id / 16 * 8;
+  const int k_row = lane_id / 16 * 8 + lane_id % 8;
+  const int k_col = lane_id / 8 % 2 * 8;
+
+  // The loop over keys ends at the last one that any row of the tile sees. Only tiles that reach beyond the
+  // keys that the first row sees need a mask.
+  const int kv_len = params.kv_length(batch);
+  const int last_query = min(first_query + BLOCK_M, params.seqlen_q) - 1;
+  const int kv_end = params.template visible_keys<CAUSAL>(last_query, kv_len);
+  const int unmasked_end = params.template visible_keys<CAUSAL>(first_query, kv_len);
+  const int num_kv_tiles = ceil_div(kv_end, BLOCK_N);
+
+  load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q_row_stride, first_query,
+                      params.seqlen_q);
+  // Of the rows acc_row + r * 8 of each 16 x 8 tile.
+  float row_max[M_TILES][2];  // of the scores before scaling
+  float row_sum[M_TILES][2];  // of this lane's columns only: lanes and warps are added up in the end
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+    row_max[m][0] = row_max[m][1] = -INFINITY;
+    row_sum[m][0] = row_sum[m][1] = 0.0f;
+  }
+  float acc_o[M_TILES][O_TILES][4] = {};
+
+  for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
+    const int first_key = kv_tile * BLOCK_N;
+
+    // Load K.
+    __syncthreads();  // all warps are done with the V tile before, which lies where K goes
+    load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k_row_stride, first_key, kv_len);
+    __syncthreads();  // the K tile (and, the first time, Q) is complete
+
+    // S = Q K^T.
+    float acc_s[M_TILES][S_TILES][4] = {};
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM; d += MMA_K) {
+      uint32_t frag_q[M_TILES][4];
+#pragma unroll
+      for (int m = 0; m < M_TILES; ++m)
+        ldmatrix_x4(frag_q[m], &shared.q[warp_row + m * MMA_M + a_row][d + a_col]);
+#pragma unroll
+      for (int n = 0; n < S_TILES; n += 2) {
+        uint32_t frag_k[4];  // two B operands
+        ldmatrix_x4(frag_k, &shared.kv[s_warp_col + n * MMA_N + k_row][d + k_col]);
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) {
+          mma_m16n8k16<Element>(acc_s[m][n], frag_q[m], {frag_k[0], frag_k[1]});
+          mma_m16n8k16<Element>(acc_s[m][n + 1], frag_q[m], {frag_k[2], frag_k[3]});
+        }
+      }
+    }
+
+    if (first_key + BLOCK_N > unmasked_end) {  // some row does not see all of this tile
+#pragma unroll
+      for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int row = warp_row + m * MMA_M + acc_row + r * 8;
+          const int visible = params.template visible_keys<CAUSAL>(first_query + row, kv_len) - first_key;
+#pragma unroll
+          for (int i = 0; i < 2 * S_TILES; ++i) {
+            const int col = s_warp_col + i / 2 * MMA_N + acc_col + i % 2;
+            if (col >= visible) acc_s[m][i / 2][r * 2 + i % 2] = -INFINITY;
+          }
+        }
+      }
+    }
+
+    // Maximum of this warp's half of a row.
+    float half_max[M_TILES][2];
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = warp_row + m * MMA_M + acc_row + r * 8;
+        float max = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < 2 * S_TILES; ++i) max = fmaxf(max, acc_s[m][i / 2][r * 2 + i % 2]);
+        half_max[m][r] = quad_reduce_max(max);
+        if (lane_id % 4 == 0) shared.half_max[warp_half][row] = half_max[m][r];
+      }
+    }
+    __syncthreads();  // both halves of a row are known; K is no longer needed
+
+    // Softmax, relative to the maximum of the whole row.
+    float row_scale[M_TILES][2];  // by how much this tile's maximum shrinks what came before
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = warp_row + m * MMA_M + acc_row + r * 8;
+        const float other_max = shared.half_max[1 - warp_half][row];
+        const float new_max = fmaxf(row_max[m][r], fmaxf(half_max[m][r], other_max));
+        // A row that sees no key: -inf - (-inf) would be NaN. Any finite base gives exp2(-inf) = 0.
+        const float base = new_max == -INFINITY ? 0.0f : new_max * params.softmax_scale_log2;
+        row_scale[m][r] = exp2_approx(fmaf(row_max[m][r], params.softmax_scale_log2, -base));
+        row_sum[m][r] *= row_scale[m][r];
+        row_max[m][r] = new_max;
+#pragma unroll
+        for (int n = 0; n < S_TILES; ++n) {
+          float p[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            p[e] = exp2_approx(fmaf(acc_s[m][n][r * 2 + e], params.softmax_scale_log2, -base));
+            row_sum[m][r] += p[e];
+          }
+          *reinterpret_cast<uint32_t*>(&shared.p[row][s_warp_col + n * MMA_N + acc_col]) =
+              pack2<Element>(p[0], p[1]);
+        }
+      }
+    }
+
+    // Load V.
+    load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v_row_stride, first_key, kv_len);
+    __syncthreads();  // P and the V tile are complete
+
+    // O = O * row_scale + P V.
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+      for (int n = 0; n < O_TILES; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) acc_o[m][n][e] *= row_scale[m][e / 2];
+      }
+    }
+#pragma unroll
+    for (int key = 0; key < BLOCK_N; key += MMA_K) {
+      uint32_t frag_p[M_TILES][4];
+#pragma unroll
+      for (int m = 0; m < M_TILES; ++m)
+        ldmatrix_x4(frag_p[m], &shared.p[warp_row + m * MMA_M + a_row][key + a_col]);
+#pragma unroll
+      for (int n = 0; n < O_TILES; n += 2) {
+        uint32_t frag_v[4];  // two B operands
+        ldmatrix_x4_trans(frag_v, &shared.kv[key + a_row][o_warp_col + n * MMA_N + a_col]);
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) {
+          mma_m16n8k16<Element>(acc_o[m][n], frag_p[m], {frag_v[0], frag_v[1]});
+          mma_m16n8k16<Element>(acc_o[m][n + 1], frag_p[m], {frag_v[2], frag_v[3]});
+        }
+      }
+    }
+  }
+  // The whole row's sum.
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      row_sum[m][r] = quad_reduce_sum(row_sum[m][r]);
+      if (lane_id % 4 == 0)
+        shared.half_sum[warp_half][warp_row + m * MMA_M + acc_row + r * 8] = row_sum[m][r];
+    }
+  }
+  __syncthreads();  // both halves' sums are known, and nobody reads Q any more: O takes its place
+
+  // A row that sees no key has row_sum 0: its output is zero and its LSE log(0) = -inf.
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = warp_row + m * MMA_M + acc_row + r * 8;
+      const float sum = row_sum[m][r] + shared.half_sum[1 - warp_half][row];
+      const float scale = sum == 0.0f ? 0.0f : 1.0f / sum;
+#pragma unroll
+      for (int n = 0; n < O_TILES; ++n) {
+        const float* const o = &acc_o[m][n][r * 2];
+        *reinterpret_cast<uint32_t*>(&shared.q[row][o_warp_col + n * MMA_N + acc_col]) =
+            pack2<Element>(o[0] * scale, o[1] * scale);
+      }
+      if (warp_half == 0 && lane_id % 4 == 0 && first_query + row < params.seqlen_q) {
+        params.lse_head(batch, head)[first_query + row] =
+            sum == 0.0f ? -INFINITY : row_max[m][r] * params.softmax_scale_log2 * kLn2 + logf(sum);
+      }
+    }
+  }
+  __syncthreads();  // O is complete
+
+  Element* const o_head = params.o_head(batch, head);
+  constexpr int CHUNKS = HEAD_DIM / CHUNK;  // of a row
+  for (int i = threadIdx.x; i < BLOCK_M * CHUNKS; i += NUM_THREADS) {
+    const int row = i / CHUNKS;
+    const int d = i % CHUNKS * CHUNK;
+    if (first_query + row >= params.seqlen_q) break;  // ragged last tile
+    store_16_bytes(&o_head[(first_query + row) * params.o_row_stride + d], load_16_bytes(&shared.q[row][d]));
+  }
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+void launch_attention(const AttentionParams<Element>& params, Stream stream) {
+  const dim3 grid(ceil_div(params.seqlen_q, BLOCK_M), params.num_heads_q, params.batch);
+  launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(NUM_THREADS),
+         sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
+}
+
+}  // namespace STEP_NAMESPACE
+
+REGISTER_STEP(launch_attention, {
+    .title = "Exponentiate relative to the row's final maximum: FFMA + exp2",
+    .removes = "multiplications between S and P",
+    .alignment_bytes = 16,
+});
