@@ -9,7 +9,9 @@ Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=tr
 (that step and the one before it) or `from=vMM_name to=vNN_name`.
     ladder      file=FILE [FILTER...]         one row a step: rate, x previous, error, registers
     step        file=FILE PAIR [FILTER...]    one row a problem: before and after
-    counters    file=FILE [PAIR] [FILTER...]  the emulator's counters of a pair, or of every step; one problem
+    counters    file=FILE [PAIR] [show=NAME,...] [FILTER...]
+                                              the emulator's counters of a pair, those named, or a few of every
+                                              step; one problem
     profile     file=FILE PAIR [show=NAME,...] [FILTER...]
                                               the GPU's own counters of a pair, those named; one problem
     conformance file=FILE ncu=FILE [step=vNN_name] [show=NAME,...] [FILTER...]
@@ -297,6 +299,7 @@ def counters(request: Request) -> str:
     file, data = request.record()
     need_backend(data, file, "emulator")
     before, after = request.pair(required=False)
+    show = request.show(list(results.COUNTERS)) if after else None
     runs = [request.one_run(data, file)]
     # A pair, the first step alone (there is none before it), or all of them.
     names = [name for name in (before, after) if name] or step_diff.all_steps(request.root)
@@ -308,7 +311,7 @@ def counters(request: Request) -> str:
 
     if after:
         rows = []
-        for key in results.COUNTERS:
+        for key in show or results.COUNTERS:
             row = [key.replace("_", " "), *(f"{columns[name][key]:,}" for name in names)]
             rows.append(row + ([ratio(columns[after][key], columns[before][key])] if before else []))
         rows.append(["shared wavefronts / ideal", *(conflicts(columns[name]) for name in names)])

@@ -150,9 +150,6 @@ class InRuntime {
   ~InRuntime() { windows.stack = Window(uintptr_t(self->context.stack), kStackBytes); }
 };
 
-// ---- rendezvous.cpp, for the .aligned instructions, which need all 32 lanes
-void check_full_warp(unsigned lanes);
-
 // ---- scheduler.cpp
 std::string describe_thread(const Fiber& fiber);  // "block (0, 0, 0) warp 1 lane 5"
 // Blocks the running fiber until somebody wakes it. What it waits for is already written down in it.

@@ -123,8 +123,10 @@ void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alig
   }
   if (address % alignment != 0) {
     fail(Bug::kMisaligned, *self, [&] {
-      return std::string(op) + " at " + describe(pc) + ": the address smem + " +
-             std::to_string(address - uintptr_t(cta->smem)) + " is not a multiple of " +
+      const uintptr_t offset = address - uintptr_t(cta->smem);
+      const bool is_dynamic = offset < kMaxSmemBytes;  // otherwise in a __shared__ variable
+      return std::string(op) + " at " + describe(pc) + ": the address" +
+             (is_dynamic ? " smem + " + std::to_string(offset) : "") + " is not a multiple of " +
              std::to_string(alignment);
     });
   }

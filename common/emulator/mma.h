@@ -20,7 +20,9 @@ template <typename Element>
 [[gnu::always_inline]] inline void mma_m16n8k16(float (&acc)[4], const uint32_t (&a)[4],
                                                 const uint32_t (&b)[2],
                                                 emulator::Location at = emulator::Location::current()) {
-  emulator::mma_m16n8k16(acc, a, b, std::is_same_v<Element, emulator::cuda::__nv_bfloat16>, at);
+  constexpr bool kBf16 = std::is_same_v<Element, emulator::cuda::__nv_bfloat16>;
+  static_assert(kBf16 || std::is_same_v<Element, emulator::cuda::__half>);
+  emulator::mma_m16n8k16(acc, a, b, kBf16, at);
 }
 
 }  // namespace on_emulator

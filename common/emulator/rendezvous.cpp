@@ -82,14 +82,6 @@ void collective(const char* op, unsigned mask, void* args, Execute execute, Loca
   }
 }
 
-void check_full_warp(unsigned lanes) {
-  if (lanes == 0xffffffff) return;
-  fail(Bug::kDivergence, *self, [&] {
-    return describe_collective(*self) + " needs all 32 lanes of the warp, but " + describe_lanes(~lanes) +
-           " will not come: they have exited or do not exist";
-  });
-}
-
 void syncwarp(unsigned mask, Location at) {
   const Execute execute = [](void* const*, unsigned) {
     ++cta->counters.syncwarps;

@@ -70,8 +70,8 @@ std::string format_run(const json& run) {
     for (const char* title : {"ms", "TFLOPS", "p10-p90", "% peak", "% matmul", "x prev"})
       rows[0].push_back(title);
   if (counted)
-    for (const char* title :
-         {"global sectors", "shared wavefronts", "x ideal", "barriers", "shuffles", "seconds"})
+    for (const char* title : {"global requests", "sectors", "shared requests", "wavefronts", "x ideal", "mma",
+                              "barriers", "shuffles", "seconds"})
       rows[0].push_back(title);
   double previous_ms = 0;
   for (const json& step : steps) {
@@ -94,9 +94,10 @@ std::string format_run(const json& run) {
     if (counted && step.contains("counters")) {
       const json& c = step.at("counters");
       const double ideal = c.at("shared_wavefronts_ideal");
-      for (const char* key : {"global_sectors", "shared_wavefronts"}) row.push_back(c.at(key).dump());
+      for (const char* key : {"global_requests", "global_sectors", "shared_requests", "shared_wavefronts"})
+        row.push_back(c.at(key).dump());
       row.push_back(ideal > 0 ? fixed(c.at("shared_wavefronts").get<double>() / ideal, 2) : "-");
-      for (const char* key : {"barriers", "shuffles"}) row.push_back(c.at(key).dump());
+      for (const char* key : {"mma", "barriers", "shuffles"}) row.push_back(c.at(key).dump());
       row.push_back(fixed(step.at("seconds"), 2));
     }
     rows.push_back(row);

@@ -93,6 +93,10 @@ def make_step(name: str, index: int, problem: dict[str, Any], backend: str, ceil
             "shared_requests": 100 * index,
             "shared_wavefronts": 3000 * index,
             "shared_wavefronts_ideal": 1000 * index,
+            "mma": 16 * index,
+            "ldmatrix": 32 * index,
+            "ldmatrix_wavefronts": 1024 * index,
+            "ldmatrix_wavefronts_ideal": 128 * index,
             "barriers": 12 * index,
             "shuffles": 5,
         }

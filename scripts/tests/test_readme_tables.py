@@ -112,6 +112,10 @@ def test_counters(repository: Repository, capsys):
     assert "| global sectors | 8,000 | 1,000 | 0.12 |" in text
     assert "| shared wavefronts | 3,000 | 6,000 | 2.00 |" in text
     assert "| shared wavefronts / ideal | 3.00 | 3.00 |  |" in text
+    pair = "counters file=counts.json from=v02_smem_tiles to=v03_wmma"
+    text = written(repository, capsys, f"{pair} show=mma,shuffles")
+    assert "| mma | 16 | 32 | 2.00 |" in text and "| shuffles |" in text and "global sectors" not in text
+    assert "show=nonsense" in refused(repository, capsys, f"{pair} show=nonsense")
     text = written(repository, capsys, "counters file=counts.json")
     assert (
         "| v01_scalar | 64,000 | 0 | 0 | 5 | – |" in text

@@ -132,7 +132,8 @@ __global__ void some_lanes_transpose(int lane) {
 LINES_OF(two_pointers);
 __global__ void two_pointers(int lane) {
   Accumulator c;
-  wmma::load_matrix_sync(c, shared_array<float>() + (int(threadIdx.x) < lane ? 0 : 256), 16, wmma::mem_row_major);
+  const float* tile = shared_array<float>() + (int(threadIdx.x) < lane ? 0 : 256);
+  wmma::load_matrix_sync(c, tile, 16, wmma::mem_row_major);
 }
 
 LINES_OF(two_strides);
@@ -234,6 +235,14 @@ __global__ void wmma_reload_by_another_warp(bool sync) {
   wmma::load_matrix_sync(c, shared_array<float>() + (1 - threadIdx.x / 32) * 256, 16, wmma::mem_row_major);
 }
 
+LINES_OF(wmma_of_what_another_warp_writes);
+__global__ void wmma_of_what_another_warp_writes(bool sync) {
+  FragA a;
+  if (threadIdx.x == 40) shared_array<__half>()[15 * 16 + 12] = __half(1.0f);
+  maybe_syncthreads(sync);
+  wmma::load_matrix_sync(a, shared_array<__half>(), 16);
+}
+
 // The rows overlap: an element is written two times by the same instruction.
 LINES_OF(overlapping_rows);
 __global__ void overlapping_rows(bool sync) {
@@ -243,6 +252,18 @@ __global__ void overlapping_rows(bool sync) {
 }
 
 // clang-format on
+
+// Reads do not race with each other, whoever reads.
+__global__ void all_warps_read_the_same() {
+  uint32_t registers[4];
+  FragA a;
+  Accumulator c;
+  ldmatrix_x4(registers, smem + 16 * (threadIdx.x % 32));
+  ldmatrix_x4_trans(registers, smem + 16 * (threadIdx.x % 32));
+  wmma::load_matrix_sync(a, shared_array<__half>(), 16);
+  wmma::load_matrix_sync(c, shared_array<float>(), 16, wmma::mem_row_major);
+  wmma::load_matrix_sync(c, shared_array<float>(), 16, wmma::mem_col_major);
+}
 
 Report report_at(void (*kernel)(long), long offset) {
   return report_of([&] { launch(kernel, 1, 32, 1024, nullptr, offset); });
@@ -345,6 +366,10 @@ TEST_CASE("WMMA stays within the launch's shared memory", "[matrix][bugs]") {
   CHECK(report.bug == Bug::kSharedOutOfBounds);
   CHECK_LINE(report, wmma_load_at, 3);
   CHECK(contains(report.what(), "the launch asked for 2048 bytes"));
+  // 16 rows, 48 bytes apart: only the right half of the last row is outside.
+  report = report_at(wmma_load_at, 2048 + 16 - (15 * 48 + 32), 24);
+  CHECK(report.bug == Bug::kSharedOutOfBounds);
+  CHECK(contains(report.what(), "read of 16 bytes at smem + 2048"));
   report = report_at(wmma_load_at, 2048, 16);
   CHECK(report.bug == Bug::kSharedOutOfBounds);
   report = report_at(wmma_load_at, -32, 16);
@@ -436,7 +461,7 @@ TEST_CASE("the lanes of a warp must be at the same instruction, with the same ma
   report = report_lane(two_pointers);
   INFO(report.what());
   CHECK(report.bug == Bug::kDivergence);
-  CHECK_LINE(report, two_pointers, 3);
+  CHECK_LINE(report, two_pointers, 4);
   CHECK(contains(report.what(), "lane 16: "));
   report = report_lane(two_strides);
   CHECK(report.bug == Bug::kDivergence);
@@ -463,6 +488,7 @@ TEST_CASE("races with matrix instructions", "[matrix][bugs]") {
       RACE(read_after_wmma_store, 4, 6, false),
       RACE(wmma_store_over_a_read, 3, 5, false),
       RACE(wmma_reload_by_another_warp, 4, 6, true),
+      RACE(wmma_of_what_another_warp_writes, 3, 5, true),
       RACE(overlapping_rows, 4, 4, false),
   };
 #undef RACE
@@ -481,5 +507,15 @@ TEST_CASE("races with matrix instructions", "[matrix][bugs]") {
       CHECK(names_line(report, __FILE__, c.first_line + c.later));
       CHECK_NOTHROW(launch(c.kernel, 1, threads, 4096, nullptr, true));
     }
+  }
+}
+
+TEST_CASE("matrix reads of several warps are no race", "[matrix][bugs]") {
+  for (uint64_t seed = 0; seed <= 5; ++seed) {
+    emulator::Options& options = fresh_options();
+    options.race_detector = true;
+    options.shuffle = seed > 0;
+    options.seed = seed;
+    CHECK_NOTHROW(launch(all_warps_read_the_same, 1, 128, 1024, nullptr));
   }
 }

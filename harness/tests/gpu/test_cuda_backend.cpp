@@ -25,6 +25,7 @@ int smem_limit() { return device().device().at("smem_optin_bytes"); }
 
 AttentionCall call_with(int batch, int heads, int seqlen_q, int seqlen_kv, float* lse = nullptr) {
   AttentionCall call{};
+  call.softmax_scale = 1.0f;
   call.dtype = DType::kFp16;
   call.head_dim = 64;
   call.batch = batch;

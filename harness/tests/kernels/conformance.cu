@@ -170,34 +170,35 @@ using Row = wmma::row_major;
 using Col = wmma::col_major;
 using Fp16 = __half;
 using Bf16 = __nv_bfloat16;
+using enum Words;
 
 // The hardware sums 16 products in an order and with a rounding of its own.
 constexpr double SUM = 1e-6;
 
 // clang-format off
 constexpr ConformanceCase kCases[] = {
-    {"ldmatrix_x4",       {{Words::kBits, 128}}, 128, 0, run<ldmatrix<false>>},
-    {"ldmatrix_x4_trans", {{Words::kBits, 128}}, 128, 0, run<ldmatrix<true>>},
-    {"mma fp16", {{Words::kFp16, 192}, {Words::kFloat, 128}}, 256, SUM, run<mma<Fp16>>},
-    {"mma bf16", {{Words::kBf16, 192}, {Words::kFloat, 128}}, 256, SUM, run<mma<Bf16>>},
-    {"mma fp16, integers", {{Words::kFp16Integers, 192}, {Words::kFloatIntegers, 128}}, 256, 0, run<mma<Fp16>>},
-    {"mma bf16, integers", {{Words::kBf16Integers, 192}, {Words::kFloatIntegers, 128}}, 256, 0, run<mma<Bf16>>},
-    {"wmma accumulator row, row", {{Words::kBits, 256}}, 384, 0, run<wmma_accumulator<Row, Row>>},
-    {"wmma accumulator row, col", {{Words::kBits, 256}}, 384, 0, run<wmma_accumulator<Row, Col>>},
-    {"wmma accumulator col, row", {{Words::kBits, 256}}, 384, 0, run<wmma_accumulator<Col, Row>>},
-    {"wmma accumulator col, col", {{Words::kBits, 256}}, 384, 0, run<wmma_accumulator<Col, Col>>},
-    {"wmma identity fp16 row, row", {{Words::kFp16, 128}}, 512, 0, run<wmma_identity<Fp16, Row, Row>>},
-    {"wmma identity fp16 col, col", {{Words::kFp16, 128}}, 512, 0, run<wmma_identity<Fp16, Col, Col>>},
-    {"wmma identity bf16 row, row", {{Words::kBf16, 128}}, 512, 0, run<wmma_identity<Bf16, Row, Row>>},
-    {"wmma identity bf16 col, col", {{Words::kBf16, 128}}, 512, 0, run<wmma_identity<Bf16, Col, Col>>},
-    {"wmma product fp16 row, row", {{Words::kFp16, 256}, {Words::kFloat, 256}}, 512, SUM, run<wmma_product<Fp16, Row, Row>>},
-    {"wmma product fp16 row, col", {{Words::kFp16, 256}, {Words::kFloat, 256}}, 512, SUM, run<wmma_product<Fp16, Row, Col>>},
-    {"wmma product bf16 row, row", {{Words::kBf16, 256}, {Words::kFloat, 256}}, 512, SUM, run<wmma_product<Bf16, Row, Row>>},
-    {"wmma product bf16 col, col", {{Words::kBf16, 256}, {Words::kFloat, 256}}, 512, SUM, run<wmma_product<Bf16, Col, Col>>},
-    {"pack2 fp16", {{Words::kBits, 256}, {Words::kFloat, 256}}, 256, 0, run<pack<Fp16>>},
-    {"pack2 bf16", {{Words::kBits, 256}, {Words::kFloat, 256}}, 256, 0, run<pack<Bf16>>},
-    {"load_16_bytes, store_16_bytes", {{Words::kBits, 512}}, 512, 0, run<vector_copy>},
-    {"exp2_approx", {{Words::kExponents, 512}}, 1024, 0x1p-21, run<exp2_of>},
+    {"ldmatrix_x4",       {{kBits, 128}}, 128, 0, run<ldmatrix<false>>},
+    {"ldmatrix_x4_trans", {{kBits, 128}}, 128, 0, run<ldmatrix<true>>},
+    {"mma fp16", {{kFp16, 192}, {kFloat, 128}}, 256, SUM, run<mma<Fp16>>},
+    {"mma bf16", {{kBf16, 192}, {kFloat, 128}}, 256, SUM, run<mma<Bf16>>},
+    {"mma fp16, integers", {{kFp16Integers, 192}, {kFloatIntegers, 128}}, 256, 0, run<mma<Fp16>>},
+    {"mma bf16, integers", {{kBf16Integers, 192}, {kFloatIntegers, 128}}, 256, 0, run<mma<Bf16>>},
+    {"wmma accumulator row, row", {{kBits, 256}}, 384, 0, run<wmma_accumulator<Row, Row>>},
+    {"wmma accumulator row, col", {{kBits, 256}}, 384, 0, run<wmma_accumulator<Row, Col>>},
+    {"wmma accumulator col, row", {{kBits, 256}}, 384, 0, run<wmma_accumulator<Col, Row>>},
+    {"wmma accumulator col, col", {{kBits, 256}}, 384, 0, run<wmma_accumulator<Col, Col>>},
+    {"wmma identity fp16 row, row", {{kFp16, 128}}, 512, 0, run<wmma_identity<Fp16, Row, Row>>},
+    {"wmma identity fp16 col, col", {{kFp16, 128}}, 512, 0, run<wmma_identity<Fp16, Col, Col>>},
+    {"wmma identity bf16 row, row", {{kBf16, 128}}, 512, 0, run<wmma_identity<Bf16, Row, Row>>},
+    {"wmma identity bf16 col, col", {{kBf16, 128}}, 512, 0, run<wmma_identity<Bf16, Col, Col>>},
+    {"wmma fp16 row, row", {{kFp16, 256}, {kFloat, 256}}, 512, SUM, run<wmma_product<Fp16, Row, Row>>},
+    {"wmma fp16 row, col", {{kFp16, 256}, {kFloat, 256}}, 512, SUM, run<wmma_product<Fp16, Row, Col>>},
+    {"wmma bf16 row, row", {{kBf16, 256}, {kFloat, 256}}, 512, SUM, run<wmma_product<Bf16, Row, Row>>},
+    {"wmma bf16 col, col", {{kBf16, 256}, {kFloat, 256}}, 512, SUM, run<wmma_product<Bf16, Col, Col>>},
+    {"pack2 fp16", {{kBits, 256}, {kFloat, 256}}, 256, 0, run<pack<Fp16>>},
+    {"pack2 bf16", {{kBits, 256}, {kFloat, 256}}, 256, 0, run<pack<Bf16>>},
+    {"load_16_bytes, store_16_bytes", {{kBits, 512}}, 512, 0, run<vector_copy>},
+    {"exp2_approx", {{kExponents, 512}}, 1024, 0x1p-21, run<exp2_of>},
 };
 // clang-format on
 
