@@ -29,12 +29,13 @@ struct SharedStorage {
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376 && sizeof(SharedStorage<float, 128>) <= 101376);
 
-// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows repeat the last one:
-// such keys are masked, such queries not stored, and a load without a condition need not wait for it.
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1)
+// repeat the last one: such keys are masked, such queries not stored, and a load without a condition need
+// not wait for it.
 template <typename Element, int HEAD_DIM>
 __device__ void load_tile(Element (&tile)[BLOCK_M][HEAD_DIM], const Element* head, int64_t row_stride,
                           int first_row, int num_rows) {
-#pragma unroll HEAD_DIM / 8  // a quarter of the thread's loads are under way at once
+#pragma unroll HEAD_DIM / 8  // of a thread's HEAD_DIM / 2 loads, so many are under way at once
   for (int i = 0; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS) {
     const int row = (i + threadIdx.x) / HEAD_DIM;
     const int d = (i + threadIdx.x) % HEAD_DIM;

@@ -9,9 +9,10 @@ namespace STEP_NAMESPACE {
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int BLOCK_N = 64;  // keys per tile
 constexpr int NUM_THREADS = 128;
+constexpr int CTAS_PER_SM = 2;  // D = 128 fits twice into shared memory: registers must not allow fewer
 
-// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. In
-// 32 x 32 elements of S, every fragment that it loads takes part in two products.
+// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. Of
+// S that is 2 x 2 tiles of 16 x 16: each fragment that the warp loads serves two products.
 constexpr int WARP_M = 32;
 constexpr int WARPS_N = 2;
 constexpr int S_WARP_N = BLOCK_N / WARPS_N;
@@ -19,7 +20,7 @@ constexpr int MMA = 16;  // a product is 16 x 16 x 16
 constexpr int M_TILES = WARP_M / MMA;
 constexpr int S_TILES = S_WARP_N / MMA;
 
-// From one row in shared memory to the next, in elements: S and P; Q, K, V and O.
+// From one row in shared memory to the next, in elements: S_STRIDE in S and P, D_STRIDE in Q, K, V and O.
 constexpr int S_STRIDE = BLOCK_N;
 template <int HEAD_DIM>
 constexpr int D_STRIDE = HEAD_DIM;
@@ -32,18 +33,19 @@ struct SharedStorage {
   Element p[BLOCK_M][S_STRIDE];             // probabilities, rounded to what the tensor cores take
   float o[BLOCK_M][D_STRIDE<HEAD_DIM>];     // the output so far
   float row_scale[BLOCK_M];                 // by how much this tile's maximum shrinks what came before
-  float inverse_sum[BLOCK_M];               // in the end
+  float inverse_sum[BLOCK_M];  // 1 / row_sum, in the end; another warp may still be reading row_scale then
 };
 
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
-// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows repeat the last one:
-// such keys are masked, such queries not stored, and a load without a condition need not wait for it.
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1)
+// repeat the last one: such keys are masked, such queries not stored, and a load without a condition need
+// not wait for it.
 template <int HEAD_DIM, typename Element>
 __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const Element* head,
                           int64_t row_stride, int first_row, int num_rows) {
-#pragma unroll HEAD_DIM / 8  // a quarter of the thread's loads are under way at once
+#pragma unroll HEAD_DIM / 8  // of a thread's HEAD_DIM / 2 loads, so many are under way at once
   for (int i = 0; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS) {
     const int row = (i + threadIdx.x) / HEAD_DIM;
     const int d = (i + threadIdx.x) % HEAD_DIM;
@@ -53,7 +55,8 @@ __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const El
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
-__global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const AttentionParams<Element> params) {
+__global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
+    attention_kernel(const AttentionParams<Element> params) {
   constexpr int O_WARP_N = HEAD_DIM / WARPS_N;
   constexpr int O_TILES = O_WARP_N / MMA;
   auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
@@ -137,7 +140,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
         const bool hidden = needs_mask && col >= visible;
         float s = shared.s[row][col] * params.softmax_scale_log2;
         if (hidden) s = -INFINITY;
-        shared.s[row][col] = s;
+        shared.s[row][col] = s;  // scaled and masked, for the second walk
         new_max = fmaxf(new_max, s);
       }
       // A row that has seen no key yet: -inf - (-inf) would be NaN. Any finite base gives exp2(-inf) = 0.

@@ -8,9 +8,10 @@ namespace STEP_NAMESPACE {
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int BLOCK_N = 64;  // keys per tile
 constexpr int NUM_THREADS = 128;
+constexpr int CTAS_PER_SM = 2;  // D = 128 fits twice into shared memory: registers must not allow fewer
 
-// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. In
-// 32 x 32 elements of S, every fragment that it loads takes part in two products.
+// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. Of
+// S that is 2 x 2 tiles of 16 x 16: each fragment that the warp loads serves two products.
 constexpr int WARP_M = 32;
 constexpr int WARPS_N = 2;
 constexpr int S_WARP_N = BLOCK_N / WARPS_N;
@@ -18,16 +19,17 @@ constexpr int MMA = 16;  // a product is 16 x 16 x 16
 constexpr int M_TILES = WARP_M / MMA;
 constexpr int S_TILES = S_WARP_N / MMA;
 
-// Softmax: 8 neighbouring lanes to a row, 16 rows at a time.
+// Softmax: LANES_PER_ROW neighbouring lanes share a row, the CTA takes ROWS_PER_PASS rows at a time.
 constexpr int LANES_PER_ROW = 8;
 constexpr int ROWS_PER_PASS = NUM_THREADS / LANES_PER_ROW;
 constexpr int ROWS_PER_THREAD = BLOCK_M / ROWS_PER_PASS;
 constexpr int COLS_PER_LANE = BLOCK_N / LANES_PER_ROW;
 
-// From one row in shared memory to the next, in elements: S and P; Q, K, V and O. 64 or 128 elements are a
-// whole number of times around the 32 banks of 4 bytes; 8 more move each row on by 16 bytes (16-bit types) or
-// 32 (FP32). So the 8 rows of 16 bytes that ldmatrix reads at once, and the 4 rows of 32 bytes that half a
-// warp reads or writes of an FP32 fragment at once, lie in different banks.
+// From one row in shared memory to the next, in elements: S_STRIDE in S and P, D_STRIDE in Q, K, V and O. 64
+// or 128 elements are a whole number of times around the 32 banks of 4 bytes; 8 more move each row on by 16
+// bytes (16-bit types) or 32 (FP32). So the 8 rows of 16 bytes that ldmatrix reads at once, and the 4 rows of
+// 32 bytes that half a warp reads or writes of an FP32 fragment at once, lie in different banks. 8 is also
+// the least that WMMA takes: it wants every row on 16 bytes.
 constexpr int PAD = 8;
 constexpr int S_STRIDE = BLOCK_N + PAD;
 template <int HEAD_DIM>
@@ -41,18 +43,19 @@ struct SharedStorage {
   Element p[BLOCK_M][S_STRIDE];             // probabilities, rounded to what the tensor cores take
   float o[BLOCK_M][D_STRIDE<HEAD_DIM>];     // the output so far
   float row_scale[BLOCK_M];                 // by how much this tile's maximum shrinks what came before
-  float inverse_sum[BLOCK_M];               // in the end
+  float inverse_sum[BLOCK_M];  // 1 / row_sum, in the end; another warp may still be reading row_scale then
 };
 
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
-// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows repeat the last one:
-// such keys are masked, such queries not stored, and a load without a condition need not wait for it.
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1)
+// repeat the last one: such keys are masked, such queries not stored, and a load without a condition need
+// not wait for it.
 template <int HEAD_DIM, typename Element>
 __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const Element* head,
                           int64_t row_stride, int first_row, int num_rows) {
-#pragma unroll HEAD_DIM / 8  // a quarter of the thread's loads are under way at once
+#pragma unroll HEAD_DIM / 8  // of a thread's HEAD_DIM / 2 loads, so many are under way at once
   for (int i = 0; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS) {
     const int row = (i + threadIdx.x) / HEAD_DIM;
     const int d = (i + threadIdx.x) % HEAD_DIM;
@@ -74,7 +77,8 @@ __device__ float row_reduce_sum(float x) {
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
-__global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const AttentionParams<Element> params) {
+__global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
+    attention_kernel(const AttentionParams<Element> params) {
   constexpr int O_WARP_N = HEAD_DIM / WARPS_N;
   constexpr int O_TILES = O_WARP_N / MMA;
   auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
@@ -229,7 +233,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
 #pragma unroll
   for (int i = 0; i < ROWS_PER_THREAD; ++i) {
     const int row = softmax_row + i * ROWS_PER_PASS;
-    row_sum[i] = row_reduce_sum(row_sum[i]);
+    row_sum[i] = row_reduce_sum(row_sum[i]);  // before the `continue`: all 32 lanes take part
     if (softmax_col != 0) continue;
     shared.inverse_sum[row] = row_sum[i] == 0.0f ? 0.0f : 1.0f / row_sum[i];
     if (first_query + row < params.seqlen_q) {

@@ -13,8 +13,8 @@ constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int BLOCK_N = 64;  // keys per tile
 constexpr int NUM_THREADS = 128;
 
-// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. In
-// 32 x 32 elements of S, every fragment that it loads takes part in two products or more.
+// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O.
+// Each operand that the warp loads serves two products or more.
 constexpr int WARP_M = 32;
 constexpr int WARPS_N = 2;
 constexpr int S_WARP_N = BLOCK_N / WARPS_N;
@@ -24,16 +24,16 @@ constexpr int MMA_K = 16;
 constexpr int M_TILES = WARP_M / MMA_M;
 constexpr int S_TILES = S_WARP_N / MMA_N;
 
-// Softmax: 8 neighbouring lanes to a row, 16 rows at a time.
+// Softmax: LANES_PER_ROW neighbouring lanes share a row, the CTA takes ROWS_PER_PASS rows at a time.
 constexpr int LANES_PER_ROW = 8;
 constexpr int ROWS_PER_PASS = NUM_THREADS / LANES_PER_ROW;
 constexpr int ROWS_PER_THREAD = BLOCK_M / ROWS_PER_PASS;
 constexpr int COLS_PER_LANE = BLOCK_N / LANES_PER_ROW;
 
-// From one row in shared memory to the next, in elements: S and P; Q, K, V and O. 64 or 128 elements are a
-// whole number of times around the 32 banks of 4 bytes; 8 more move each row on by 16 bytes (16-bit types) or
-// 32 (FP32). So the 8 rows of 16 bytes that ldmatrix reads at once, and the 4 rows of 32 bytes that half a
-// warp reads or writes of an FP32 fragment at once, lie in different banks.
+// From one row in shared memory to the next, in elements: S_STRIDE in S and P, D_STRIDE in Q, K and V. 64 or
+// 128 elements are a whole number of times around the 32 banks of 4 bytes; 8 more move each row on by 16
+// bytes (16-bit types) or 32 (FP32). So the 8 rows of 16 bytes that ldmatrix reads at once, and the 4 rows of
+// 32 bytes that half a warp writes of an FP32 accumulator at once, lie in different banks.
 constexpr int PAD = 8;
 constexpr int S_STRIDE = BLOCK_N + PAD;
 template <int HEAD_DIM>
@@ -46,7 +46,7 @@ struct SharedStorage {
   float s[BLOCK_M][S_STRIDE];               // scores
   Element p[BLOCK_M][S_STRIDE];             // probabilities, rounded to what the tensor cores take
   float row_scale[BLOCK_M];                 // by how much this tile's maximum shrinks what came before
-  float inverse_sum[BLOCK_M];               // in the end
+  float inverse_sum[BLOCK_M];  // 1 / row_sum, in the end; another warp may still be reading row_scale then
 };
 
 // The smallest limit among sm_86, sm_89 and sm_120.
@@ -55,13 +55,14 @@ static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 // A lane moves 16 bytes at a time.
 constexpr int CHUNK = 8;  // elements
 
-// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows repeat the last one:
-// such keys are masked, such queries not stored, and a load without a condition need not wait for it.
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1)
+// repeat the last one: such keys are masked, such queries not stored, and a load without a condition need
+// not wait for it.
 template <int HEAD_DIM, typename Element>
 __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const Element* head,
                           int64_t row_stride, int first_row, int num_rows) {
   constexpr int CHUNKS = HEAD_DIM / CHUNK;  // of a row
-#pragma unroll 4  // so many loads are under way at once; all 8 of D = 128 would cost too many registers
+#pragma unroll 4  // all loads of a thread at D = 64, half of them at D = 128: 8 would cost too many registers
   for (int i = 0; i < BLOCK_M * CHUNKS; i += NUM_THREADS) {
     const int row = (i + threadIdx.x) / CHUNKS;
     const int d = (i + threadIdx.x) % CHUNKS * CHUNK;
@@ -100,10 +101,10 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   // What a lane holds of a 16 x 8 accumulator: two columns each of rows acc_row and acc_row + 8.
   const int acc_row = lane_id / 4;
   const int acc_col = lane_id % 4 * 2;
-  // Which row of a 16 x 16 block it hands to ldmatrix. The four 8 x 8 matrices come in the order of the A
-  // operand's registers, down and then right, which suits V as well: transposed, its two left matrices are
-  // one B operand and the two right ones another. K, of which a row is a column of the B operand, goes right
-  // first.
+  // Which row of a 16 x 16 block it hands to ldmatrix, which loads four 8 x 8 matrices. Q and P: in the order
+  // of A's registers, down, then right. V the same: transposed, the two left ones are one B operand and the
+  // two right ones the next. K: a row of K is a column of B, so an operand's two lie side by side: right,
+  // then down.
   const int a_row = lane_id % 16;
   const int a_col = lane_id / 16 * 8;
   const int k_row = lane_id / 16 * 8 + lane_id % 8;
@@ -238,7 +239,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
 #pragma unroll
   for (int i = 0; i < ROWS_PER_THREAD; ++i) {
     const int row = softmax_row + i * ROWS_PER_PASS;
-    row_sum[i] = row_reduce_sum(row_sum[i]);
+    row_sum[i] = row_reduce_sum(row_sum[i]);  // before the `continue`: all 32 lanes take part
     if (softmax_col != 0) continue;
     shared.inverse_sum[row] = row_sum[i] == 0.0f ? 0.0f : 1.0f / row_sum[i];
     if (first_query + row < params.seqlen_q) {
@@ -246,8 +247,9 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
           row_sum[i] == 0.0f ? -INFINITY : row_max[i] * kLn2 + logf(row_sum[i]);
     }
   }
-  __syncthreads();  // inverse_sum is complete, and nobody reads Q any more: O takes its place
+  __syncthreads();  // inverse_sum is complete, and nobody reads Q any more
 
+  // O, rounded, goes where Q was, to be stored in rows of 16 bytes per lane.
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll

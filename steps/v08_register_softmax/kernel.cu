@@ -13,8 +13,8 @@ constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int BLOCK_N = 64;  // keys per tile
 constexpr int NUM_THREADS = 128;
 
-// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. In
-// 32 x 32 elements of S, every fragment that it loads takes part in two products or more.
+// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O.
+// Each operand that the warp loads serves two products or more.
 constexpr int WARP_M = 32;
 constexpr int WARPS_N = 2;
 constexpr int S_WARP_N = BLOCK_N / WARPS_N;
@@ -24,9 +24,9 @@ constexpr int MMA_K = 16;
 constexpr int M_TILES = WARP_M / MMA_M;
 constexpr int S_TILES = S_WARP_N / MMA_N;
 
-// From one row in shared memory to the next, in elements: P; Q, K, V and O. 64 or 128 elements are a whole
-// number of times around the 32 banks of 4 bytes; 8 more move each row on by 16 bytes. So the 8 rows of 16
-// bytes that ldmatrix reads at once lie in different banks.
+// From one row in shared memory to the next, in elements: P_STRIDE in P, D_STRIDE in Q, K and V. 64 or 128
+// elements are a whole number of times around the 32 banks of 4 bytes; 8 more move each row on by 16 bytes.
+// So the 8 rows of 16 bytes that ldmatrix reads at once lie in different banks.
 constexpr int PAD = 8;
 constexpr int P_STRIDE = BLOCK_N + PAD;
 template <int HEAD_DIM>
@@ -47,13 +47,14 @@ static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 // A lane moves 16 bytes at a time.
 constexpr int CHUNK = 8;  // elements
 
-// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows repeat the last one:
-// such keys are masked, such queries not stored, and a load without a condition need not wait for it.
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1)
+// repeat the last one: such keys are masked, such queries not stored, and a load without a condition need
+// not wait for it.
 template <int HEAD_DIM, typename Element>
 __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const Element* head,
                           int64_t row_stride, int first_row, int num_rows) {
   constexpr int CHUNKS = HEAD_DIM / CHUNK;  // of a row
-#pragma unroll 4  // so many loads are under way at once; all 8 of D = 128 would cost too many registers
+#pragma unroll 4  // all loads of a thread at D = 64, half of them at D = 128: 8 would cost too many registers
   for (int i = 0; i < BLOCK_M * CHUNKS; i += NUM_THREADS) {
     const int row = (i + threadIdx.x) / CHUNKS;
     const int d = (i + threadIdx.x) % CHUNKS * CHUNK;
@@ -91,10 +92,10 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   // What a lane holds of a 16 x 8 accumulator: two columns each of rows acc_row and acc_row + 8.
   const int acc_row = lane_id / 4;
   const int acc_col = lane_id % 4 * 2;
-  // Which row of a 16 x 16 block it hands to ldmatrix. The four 8 x 8 matrices come in the order of the A
-  // operand's registers, down and then right, which suits V as well: transposed, its two left matrices are
-  // one B operand and the two right ones another. K, of which a row is a column of the B operand, goes right
-  // first.
+  // Which row of a 16 x 16 block it hands to ldmatrix, which loads four 8 x 8 matrices. Q and P: in the order
+  // of A's registers, down, then right. V the same: transposed, the two left ones are one B operand and the
+  // two right ones the next. K: a row of K is a column of B, so an operand's two lie side by side: right,
+  // then down.
   const int a_row = lane_id % 16;
   const int a_col = lane_id / 16 * 8;
   const int k_row = lane_id / 16 * 8 + lane_id % 8;
@@ -110,7 +111,8 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
 
   load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q_row_stride, first_query,
                       params.seqlen_q);
-  // Of the rows acc_row + r * 8 of each 16 x 8 tile; the same in both warps of a row.
+  // Of the rows acc_row + r * 8 of each 16 x 8 tile. Both warps of a row have them, the sum up to its last
+  // bit.
   float row_max[M_TILES][2];
   float row_sum[M_TILES][2];
 #pragma unroll
@@ -185,7 +187,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
         float sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < 2 * S_TILES; ++i) {
-          float& p = acc_s[m][i / 2][r * 2 + i % 2];
+          float& p = acc_s[m][i / 2][r * 2 + i % 2];  // the score becomes the probability
           p = exp2f(p - base);
           sum += p;
         }
@@ -198,7 +200,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
         }
       }
     }
-    __syncthreads();  // both halves of a row are known; K is no longer needed
+    __syncthreads();  // both halves of a row are known, and all warps are done with K, which V overwrites
 
     // The maximum of the whole row is known only now: bring P and the sums to it.
     float row_scale[M_TILES][2];  // by how much this tile's maximum shrinks what came before
@@ -257,9 +259,10 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
       }
     }
   }
-  __syncthreads();  // nobody reads Q any more: O takes its place
+  __syncthreads();  // nobody reads Q any more
 
-  // A row that sees no key has row_sum 0: its output is zero and its LSE log(0) = -inf.
+  // O, rounded, goes where Q was, to be stored in rows of 16 bytes per lane. A row that sees no key has
+  // row_sum 0: its output is zero and its LSE log(0) = -inf.
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
