@@ -73,6 +73,8 @@ fi
 
 section "build, warnings fatal" build_ci
 section "program tests" ctest --test-dir build/ci -LE gpu -j 2 --no-tests=error --output-on-failure
+# Every step, on the problems of the covering sample, in three modes of the emulator, with the race detector.
+section "steps on the emulator" build/ci/flashsteps check --backend emulator
 section "command line tests" with_venv -m pytest -q -p no:cacheprovider harness/tests
 section "address, UB sanitizer" asan_tests
 section "script tests" with_venv -m pytest -q -p no:cacheprovider scripts/tests

@@ -136,6 +136,25 @@ def test_on_a_gpu_all_steps_pass_the_covering_sample_and_are_timed(tmp_path: Pat
         assert step["validation"].get("compared_with_v01") is (None if step["step"] == "v01_scalar" else True)
 
 
+def test_the_recorded_counters_are_what_the_emulator_counts(tmp_path: Path) -> None:
+    # Those that do not depend on the compiler; the lessons' numbers of a step that has changed must be recorded again.
+    recorded = json.loads((ROOT / "figures/results/emulator_counters.json").read_text())
+    out = tmp_path / "r.json"
+    assert run(FLASHSTEPS, "count", "--shape", "1,4,256,64", "--causal", "--full", "--json", str(out)).returncode == 0
+    exact = ("mma", "ldmatrix", "ldmatrix_wavefronts", "ldmatrix_wavefronts_ideal", "barriers", "shuffles")
+
+    def counts(data: dict) -> dict:
+        return {
+            (run["problem"]["label"], step["step"]): {key: step["counters"][key] for key in exact}
+            for run in data["runs"]
+            for step in run["steps"]
+        }
+
+    before, now = counts(recorded), counts(json.loads(out.read_text()))
+    assert len(now) == 2 * len(list((ROOT / "steps").glob("*/kernel.cu")))
+    assert now == {key: before[key] for key in now}
+
+
 def test_a_killed_run_leaves_a_valid_file_and_no_worker(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     process = subprocess.Popen(
