@@ -81,7 +81,7 @@ COUNTERS = (
     Counter("instructions", "", "warp instructions", "inst_executed"),
     Counter("mma", "", "tensor products m16n8k16 (a wmma of 16x16x16 is two)", "@HMMA.16816"),
     Counter("wgmma", "", "tensor products of a warpgroup, once per warp", "@HGMMA"),
-    Counter("ldmatrix", "", "ldmatrix (a 16-bit wmma load from shared memory is one)", "@LDSM"),
+    Counter("ldmatrix", "", "ldmatrix (an fp16 wmma load from shared memory is one)", "@LDSM"),
     Counter("ffma", "", "FP32 multiply-adds", "@FFMA"),
     Counter("fmul", "", "FP32 multiplies", "@FMUL"),
     Counter("fadd", "", "FP32 adds", "@FADD"),

@@ -314,8 +314,9 @@ def counters(request: Request) -> str:
         for key in show or results.COUNTERS:
             row = [key.replace("_", " "), *(f"{columns[name][key]:,}" for name in names)]
             rows.append(row + ([ratio(columns[after][key], columns[before][key])] if before else []))
-        rows.append(["shared wavefronts / ideal", *(conflicts(columns[name]) for name in names)])
-        rows[-1] += [""] if before else []
+        if any(columns[name]["shared_wavefronts_ideal"] for name in names):
+            rows.append(["shared wavefronts / ideal", *(conflicts(columns[name]) for name in names)])
+            rows[-1] += [""] if before else []
         return heading + table(["counter", *names, *(["×"] if before else [])], rows, 1)
     keys = ("global_sectors", "shared_wavefronts", "barriers", "shuffles")
     rows = [[name, *(f"{columns[name][key]:,}" for key in keys), conflicts(columns[name])] for name in names]

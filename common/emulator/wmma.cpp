@@ -3,10 +3,11 @@
 // Values: a load distributes the 256 elements of a 16 x 16 matrix over the lanes, 8 each, in a layout that
 // nobody may rely on, so it is scrambled here.
 //
-// Cost: as nvcc 13 compiles WMMA for sm_80 to sm_120. Loading a 16-bit matrix is one ldmatrix.x4, each lane
-// reading a row of 16 bytes (.trans if the matrix is not stored the way that the product wants it, at the
-// same cost). An accumulator is read and written as the two C fragments of mma.m16n8k16, with 4 instructions
-// of 8 bytes per lane; by columns, with 8 of 4 bytes. A product is two mma.m16n8k16.
+// Cost: as nvcc 13 compiles WMMA for fp16. Loading a 16-bit matrix is one ldmatrix.x4, each lane reading a
+// row of 16 bytes (.trans if the matrix is not stored the way that the product wants it, at the same cost).
+// bf16 is counted alike, although nvcc makes four 4-byte loads of it, and MOVM to transpose. An accumulator
+// is read and written as the two C fragments of mma.m16n8k16, with 4 instructions of 8 bytes per lane; by
+// columns, with 8 of 4 bytes. A product is two mma.m16n8k16.
 #include "common/emulator/wmma.h"
 
 #include "common/emulator/aligned.h"

@@ -70,7 +70,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "one thread per query row, K and V straight from global memory",
+    .title = "One thread per query row, K and V straight from global memory",
     .removes = "nothing: the baseline",
     .supports_fp32 = true,
     .spills = "at D=128 q and acc_o alone are 256 values, and a thread has 255 registers",
