@@ -36,7 +36,7 @@ struct AttentionParams {
   __device__ float* lse_head(int b, int h) const { return lse + (int64_t(b) * num_heads_q + h) * seqlen_q; }
   __device__ int kv_head(int h) const { return h / (num_heads_q / num_heads_kv); }
 
-  // Keys at or beyond this index are padding: never loaded, whatever they hold.
+  // Keys at or beyond this index are padding: whatever they hold must not matter.
   __device__ int kv_length(int b) const { return kv_lengths != nullptr ? kv_lengths[b] : seqlen_kv; }
 
   // Query `row` sees keys 0 .. visible_keys - 1. Causal masks are aligned bottom-right: the last query sees

@@ -26,7 +26,7 @@ struct AttentionCall {
   int batch, num_heads_q, num_heads_kv;  // num_heads_q is a multiple of num_heads_kv
   int seqlen_q, seqlen_kv, head_dim;
   bool causal;  // bottom-right aligned: query i sees key j when j <= i + kv_len - seqlen_q
-  float softmax_scale;  // positive: the largest score is then the largest product
+  float softmax_scale;  // positive, finite: the largest score is then the largest product
   TensorView q, k, v;  // read only; k and v have num_heads_kv heads and seqlen_kv rows
   TensorView o;        // [batch, num_heads_q, seqlen_q, head_dim]
   float* lse;  // [batch, num_heads_q, seqlen_q], contiguous, FP32, natural log; -inf on a row with no key

@@ -341,8 +341,8 @@ def profile(ncu: str, program: Path, words: list[str]) -> tuple[dict[str, Any], 
 class Record:
     """The file that is written with --json, after every launch."""
 
-    def __init__(self, path: Path | None, version: str):
-        self.path, self.version = path, version
+    def __init__(self, path: Path | None):
+        self.path, self.version = path, ""
         self.data: dict[str, Any] = {"schema": SCHEMA, "complete": False, "provenance": None, "runs": []}
 
     def check_writable(self) -> None:
@@ -370,6 +370,8 @@ class Record:
         if not run_of:
             run_of = [{"problem": results["runs"][0]["problem"], "steps": []}]
             self.data["runs"] += run_of
+        if entry["step"] in [step["step"] for step in run_of[0]["steps"]]:
+            return  # the same problem in other words
         run_of[0]["steps"].append(entry)
         self.save()
 
@@ -447,11 +449,12 @@ def main(arguments: list[str] | None = None) -> int:
 def profile_all(options: argparse.Namespace) -> int:
     named = [step_diff.find_step(name) for name in options.steps]
     steps = list(dict.fromkeys(named)) or step_diff.all_steps()
-    ncu = find_ncu()
     need_executables(steps, options.build)
-    need_gpu(options.build / "steps" / steps[0])
-    record = Record(options.json, ncu_version(ncu))
+    record = Record(options.json)
     record.check_writable()
+    ncu = find_ncu()
+    need_gpu(options.build / "steps" / steps[0])
+    record.version = ncu_version(ncu)
     complete, printed = True, 0
     for words in problems(options):
         for step in steps:

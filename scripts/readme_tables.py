@@ -10,8 +10,8 @@ Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=tr
     ladder      file=FILE [FILTER...]         one row a step: rate, x previous, error, registers
     step        file=FILE PAIR [FILTER...]    one row a problem: before and after
     counters    file=FILE [PAIR] [show=NAME,...] [FILTER...]
-                                              the emulator's counters of a pair, those named, or a few of every
-                                              step; one problem
+                                              the emulator's counters of a pair, those named, or a few
+                                              of every step; one problem
     profile     file=FILE PAIR [show=NAME,...] [FILTER...]
                                               the GPU's own counters of a pair, those named; one problem
     conformance file=FILE ncu=FILE [step=vNN_name] [show=NAME,...] [FILTER...]

@@ -129,7 +129,9 @@ void RaceDetector::report(uintptr_t address, Epoch earlier, bool earlier_write, 
     const uintptr_t offset = address - uintptr_t(cta->smem);
     const std::string where =
         offset < kMaxSmemBytes ? "smem + " + std::to_string(offset) : "a __shared__ variable";
-    const std::string remedy = warp == self->warp ? "a __syncwarp()" : "a __syncthreads()";
+    const std::string remedy = warp == self->warp
+                                   ? "a __syncwarp() (if other warps come here too, a __syncthreads())"
+                                   : "a __syncthreads()";
     return "race on shared memory at " + where + ": the " + kind(write) + " at " +
            describe(pc_of(Site(now))) + " is not ordered after the " + kind(earlier_write) + " at " +
            describe(pc_of(Site(earlier))) + " by warp " + std::to_string(warp) + " lane " +

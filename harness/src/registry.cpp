@@ -1,4 +1,6 @@
 // What common/interface.h declares: the list of steps, and what every backend refuses alike.
+#include <cmath>
+
 #include "common/interface.h"
 #include "harness/src/backend.h"
 #include "harness/src/element.h"
@@ -30,17 +32,25 @@ std::string refusal(const Step& step, const AttentionCall& call) {
   if (call.dtype == DType::kFp32 && !step.info.supports_fp32) return "supports fp16 and bf16, not fp32";
   if (call.head_dim != 64 && call.head_dim != 128)
     return "supports head_dim 64 and 128, not " + std::to_string(call.head_dim);
-  if (!(call.softmax_scale > 0.0f)) return "needs a positive softmax_scale";
+  // Kernels fold log2(e) into it.
+  if (!(call.softmax_scale > 0.0f && std::isfinite(call.softmax_scale * 2.0f)))
+    return "needs a positive softmax_scale, not beyond half of FP32's range";
   const int alignment = step.info.alignment_bytes;
   if (alignment == 0) return "";
   const int64_t bytes = int64_t(element_bytes(call.dtype));
   const struct {
     const char* what;
     const TensorView& view;
-  } tensors[] = {{"q", call.q}, {"k", call.k}, {"v", call.v}, {"o", call.o}};
-  for (const auto& [what, view] : tensors) {
-    const int64_t offsets[] = {int64_t(reinterpret_cast<uintptr_t>(view.data)), view.batch_stride * bytes,
-                               view.head_stride * bytes, view.row_stride * bytes};
+    int heads, rows;
+  } tensors[] = {{"q", call.q, call.num_heads_q, call.seqlen_q},
+                 {"k", call.k, call.num_heads_kv, call.seqlen_kv},
+                 {"v", call.v, call.num_heads_kv, call.seqlen_kv},
+                 {"o", call.o, call.num_heads_q, call.seqlen_q}};
+  for (const auto& [what, view, heads, rows] : tensors) {
+    // Nobody steps over a dimension of size 1: frameworks leave any stride there.
+    const int64_t offsets[] = {
+        int64_t(reinterpret_cast<uintptr_t>(view.data)), call.batch > 1 ? view.batch_stride * bytes : 0,
+        heads > 1 ? view.head_stride * bytes : 0, rows > 1 ? view.row_stride * bytes : 0};
     for (const int64_t offset : offsets) {
       if (offset % alignment != 0)
         return "needs every row of " + std::string(what) + " to be " + std::to_string(alignment) +

@@ -199,10 +199,17 @@ TEST_CASE("a step that needs aligned rows refuses the layout that has none") {
     const std::string reason = refusal(step, shape_of_call(p));
     CHECK((reason.find("16-byte aligned") != std::string::npos) == (layout == Layout::kOdd));
   }
+  // A stride that nobody uses may be anything; one that is used may not.
+  AttentionCall single = shape_of_call(Problem{});
+  single.batch = 1;
+  single.k.batch_stride += 1;
+  CHECK(refusal(step, single) == "");
+  single.batch = 2;
+  CHECK(refusal(step, single) == "needs every row of k to be 16-byte aligned");
   Problem p;
   p.dtype = DType::kFp32;
   CHECK(refusal(step, shape_of_call(p)).find("not fp32") != std::string::npos);
-  for (const float scale : {0.0f, -0.125f, NAN}) {
+  for (const float scale : {0.0f, -0.125f, NAN, INFINITY, 3e38f}) {
     AttentionCall call = shape_of_call(Problem{});
     call.softmax_scale = scale;
     CHECK(refusal(step, call).find("positive softmax_scale") != std::string::npos);

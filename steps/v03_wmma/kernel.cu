@@ -9,7 +9,7 @@ namespace STEP_NAMESPACE {
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int BLOCK_N = 64;  // keys per tile
 constexpr int NUM_THREADS = 128;
-constexpr int CTAS_PER_SM = 2;  // D = 128 fits twice into shared memory: registers must not allow fewer
+constexpr int CTAS_PER_SM = 2;  // unasked, ptxas saves registers for CTAs that find no shared memory
 
 // The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. Of
 // S that is 2 x 2 tiles of 16 x 16: each fragment that the warp loads serves two products.
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
       const int row = threadIdx.x;
       const int visible = params.template visible_keys<CAUSAL>(first_query + row, kv_len) - first_key;
       float new_max = row_max;
-#pragma unroll 8  // all 64 at once would take 168 registers and spill
+#pragma unroll 8  // all 64 at once would take too many registers
       for (int walk = 0; walk < BLOCK_N; ++walk) {
         const int col = walk ^ lane_id;  // 32 rows of the same column would all lie in one memory bank
         const bool hidden = needs_mask && col >= visible;

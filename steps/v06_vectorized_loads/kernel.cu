@@ -10,7 +10,7 @@ namespace STEP_NAMESPACE {
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int BLOCK_N = 64;  // keys per tile
 constexpr int NUM_THREADS = 128;
-constexpr int CTAS_PER_SM = 2;  // D = 128 fits twice into shared memory: registers must not allow fewer
+constexpr int CTAS_PER_SM = 2;  // unasked, ptxas saves registers for CTAs that find no shared memory
 
 // The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. Of
 // S that is 2 x 2 tiles of 16 x 16: each fragment that the warp loads serves two products.

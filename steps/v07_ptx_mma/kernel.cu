@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
           row_sum[i] == 0.0f ? -INFINITY : row_max[i] * kLn2 + logf(row_sum[i]);
     }
   }
-  __syncthreads();  // inverse_sum is complete, and nobody reads Q any more
+  __syncthreads();  // inverse_sum is complete; and without any tile, Q, whose place O takes
 
   // O, rounded, goes where Q was, to be stored in rows of 16 bytes per lane.
 #pragma unroll

@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
       }
     }
   }
-  __syncthreads();  // nobody reads Q any more
+  __syncthreads();  // without any tile, Q may still be on its way to where O goes
 
   // O, rounded, goes where Q was, to be stored in rows of 16 bytes per lane. A row that sees no key has
   // row_sum 0: its output is zero and its LSE log(0) = -inf.

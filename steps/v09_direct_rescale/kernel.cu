@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
         shared.half_sum[warp_half][warp_row + m * MMA_M + acc_row + r * 8] = row_sum[m][r];
     }
   }
-  __syncthreads();  // both halves' sums are known, and nobody reads Q any more
+  __syncthreads();  // both halves' sums are known; and without any tile, Q is there, whose place O takes
 
   // O, rounded, goes where Q was, to be stored in rows of 16 bytes per lane. A row that sees no key has
   // row_sum 0: its output is zero and its LSE log(0) = -inf.
