@@ -367,6 +367,10 @@ def tested(ready: Sandbox) -> Sandbox:
     for folder in ("scripts/tests", "harness/tests"):
         (ready.root / folder).mkdir(parents=True, exist_ok=True)
         (ready.root / folder / "test_one.py").write_text("def test_one():\n    pass\n", encoding="utf-8")
+    program = ready.root / "build/ci/flashsteps"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(f'#!/bin/bash\necho "ci/flashsteps $*" >>"{ready.calls}"\n', encoding="utf-8")
+    program.chmod(0o755)
     return ready
 
 
@@ -389,15 +393,17 @@ def all_tests(sandbox: Sandbox, **environment: str) -> tuple[int, str, dict[str,
 def test_all_sections_and_the_last_line(tested: Sandbox):
     status, text, summary = all_tests(tested)
     assert status == 0, text
-    assert "\n6 passed, 0 failed\n" in text and summary["CUDA compile checks"] == "not here: no nvcc"
+    assert "\n7 passed, 0 failed\n" in text and summary["CUDA compile checks"] == "not here: no nvcc"
     assert [name for name, result in summary.items() if result.startswith("pass")] == [
         "build, warnings fatal",
         "program tests",
+        "steps on the emulator",
         "command line tests",
         "address, UB sanitizer",
         "script tests",
         "generated text",
     ]
+    assert "ci/flashsteps check --backend emulator" in tested.called()
     assert summary["recorded runs"] == "not here: figures/results/ is empty"
     assert summary["GPU tests"] == "not here: no GPU with a CUDA toolkit"
     assert summary["aarch64 build"].startswith("not here: no aarch64-linux-gnu-g++")
