@@ -9,16 +9,15 @@ TOOL is the program that prints the mapping: build/ci/tools/fragment_layouts (co
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Callable
 
-from progression_chart import BACKGROUND, CEILING, INK, MAX_BYTES, MUTED, ROOT
+import figure_style
+from figure_style import BACKGROUND, CEILING, INK, MAX_BYTES, MUTED
 
 # Tints of Okabe and Ito's blue, yellow, green and pink, one per register; each cell names its register too.
 TINTS = ("#a8cfe8", "#f5e08f", "#a3d9c5", "#eac4da")
@@ -60,13 +59,8 @@ def read_mapping(tool: Path) -> tuple[bytes, Mapping]:
 
 
 def fingerprint(mapping: bytes) -> str:
-    """Names all that the pictures follow from: mapping, this script, its colours, library versions."""
-    here = Path(__file__).resolve().parent
-    digest = hashlib.sha256(hashlib.sha256(mapping).digest())
-    for name in (Path(__file__).name, "requirements.txt"):
-        digest.update(hashlib.sha256((here / name).read_bytes()).digest())
-    digest.update(" ".join((BACKGROUND, CEILING, INK, MUTED)).encode())
-    return f"flashsteps fragment layouts; sha256: {digest.hexdigest()}"
+    """Names all that the pictures follow from: mapping, scripts, library versions."""
+    return f"flashsteps fragment layouts; sha256: {figure_style.digest(__file__, mapping)}"
 
 
 class Sheet:
@@ -376,29 +370,11 @@ PICTURES: dict[str, Callable[[Any, Mapping], Any]] = {
 
 
 def draw_all(text: bytes, mapping: Mapping, folder: Path, suffix: str = ".svg") -> None:
-    # The font cache: the home folder may not exist, and the user's own configuration must not matter.
-    os.environ["MPLCONFIGDIR"] = str(ROOT / "build" / "matplotlib")
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    matplotlib.rcdefaults()
-    plt.rcParams.update(
-        {
-            "svg.hashsalt": "flashsteps",
-            "svg.fonttype": "none",
-            "font.family": "sans-serif",
-            "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica"],
-            "figure.facecolor": BACKGROUND,
-            "savefig.facecolor": BACKGROUND,
-        }
-    )
+    plt = figure_style.pyplot()
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in PICTURES.items():
         figure = draw(plt, mapping)
-        # The date and the library's version would change the bytes without changing the picture.
-        metadata = {"Date": None, "Creator": None, "Description": fingerprint(text)}
+        metadata = figure_style.svg_metadata(Description=fingerprint(text))
         path = (folder / name).with_suffix(suffix)
         figure.savefig(path, metadata=metadata if suffix == ".svg" else None, dpi=110)
         plt.close(figure)
@@ -449,11 +425,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"fragment_layouts.py: {error}", file=sys.stderr)
         return 1
     except ImportError as error:
-        print(
-            f"fragment_layouts.py: {error} (build/venv/bin/python has it after scripts/run.sh; or "
-            "pip install -r scripts/requirements.txt)",
-            file=sys.stderr,
-        )
+        print(f"fragment_layouts.py: {error} {figure_style.MISSING}", file=sys.stderr)
         return 1
     return 0
 

@@ -7,21 +7,17 @@ python3 scripts/progression_chart.py --check FILE.svg...   is each what figures/
 from __future__ import annotations
 
 import argparse
-import hashlib
-import os
 import re
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
+import figure_style
 import results
+from figure_style import BAR, CEILING, INK, MAX_BYTES, MUTED, ROOT
 from results import ResultsError
 
-ROOT = results.ROOT
-MAX_BYTES = 300_000
-# Okabe and Ito: told apart by the colour-blind, and on the figure's own background legible on dark pages too.
-BAR, CEILING, INK, MUTED, BACKGROUND = "#0072B2", "#D55E00", "#222222", "#6b6b6b", "#fcfcfa"
 FLATTENS_BARS = 2.5  # a ceiling this many times above the tallest bar is told, not drawn
 LOG_FROM = 50.0  # counters that span more than this factor are drawn on a log scale
 COUNTER_PANELS = (("global_sectors", "global sectors"), ("shared_wavefronts", "shared wavefronts"))
@@ -30,13 +26,10 @@ SOURCE = re.compile(r"<dc:source>\s*(?:<[^>]*>\s*)?([^<\s]+)")
 
 
 def fingerprint(record: bytes, filters: dict[str, str]) -> str:
-    """Names all that the picture follows from: data, what was selected of it, script, library versions."""
+    """Names all that the picture follows from: data, what was selected of it, scripts, library versions."""
     where = " ".join(f"{name}={value}" for name, value in sorted(filters.items())) or "all"
-    digest = hashlib.sha256(where.encode())
-    here = Path(__file__).resolve().parent
-    for part in (record, *((here / name).read_bytes() for name in (Path(__file__).name, "requirements.txt"))):
-        digest.update(hashlib.sha256(part).digest())
-    return f"flashsteps progression chart; where: {where}; sha256: {digest.hexdigest()}"
+    digest = figure_style.digest(__file__, where.encode(), record)
+    return f"flashsteps progression chart; where: {where}; sha256: {digest}"
 
 
 def step_names(runs: list[dict[str, Any]]) -> list[str]:
@@ -200,32 +193,7 @@ def caption(data: dict[str, Any]) -> str:
 
 
 def draw(data: dict[str, Any], runs: list[dict[str, Any]], out: Path, metadata: dict[str, Any]) -> None:
-    # The font cache: the home folder may not exist, and the user's own configuration must not matter.
-    os.environ["MPLCONFIGDIR"] = str(ROOT / "build" / "matplotlib")
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    matplotlib.rcdefaults()
-    plt.rcParams.update(
-        {
-            "svg.hashsalt": "flashsteps",
-            "svg.fonttype": "none",
-            "font.family": "sans-serif",
-            "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica"],
-            "figure.facecolor": BACKGROUND,
-            "axes.facecolor": BACKGROUND,
-            "savefig.facecolor": BACKGROUND,
-            "text.color": INK,
-            "axes.labelcolor": INK,
-            "axes.edgecolor": MUTED,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "hatch.color": "#c8c8c4",
-            "hatch.linewidth": 0.5,
-        }
-    )
+    plt = figure_style.pyplot()
     names = step_names(runs)
     is_cuda = data["provenance"]["backend"] == "cuda"
     panels = (
@@ -246,8 +214,7 @@ def draw(data: dict[str, Any], runs: list[dict[str, Any]], out: Path, metadata: 
         "FlashSteps: one idea a step" if is_cuda else "FlashSteps: emulator counts, not times", fontsize=11
     )
     figure.supxlabel(caption(data), fontsize=7.5, color=MUTED)
-    # The date and the library's version would change the bytes without changing the picture.
-    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, **metadata})
+    figure.savefig(out, format="svg", metadata=figure_style.svg_metadata(**metadata))
     plt.close(figure)
 
 
@@ -323,11 +290,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"progression_chart.py: {error}", file=sys.stderr)
         return 1
     except ImportError as error:
-        print(
-            f"progression_chart.py: {error} (build/venv/bin/python has it after scripts/run.sh; or "
-            "pip install -r scripts/requirements.txt)",
-            file=sys.stderr,
-        )
+        print(f"progression_chart.py: {error} {figure_style.MISSING}", file=sys.stderr)
         return 1
     size = options.out.stat().st_size
     if size > MAX_BYTES:

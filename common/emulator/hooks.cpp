@@ -37,7 +37,7 @@ enum class Kind { kPlain, kVolatile };
   }
   if (options.race_detector) {
     if (shared) {
-      cta->races->shared_access(address, bytes, write, site_of(pc));
+      cta->races->shared_access(*self, address, bytes, write, site_of(pc));
     } else {
       global_access(address, bytes, write, site_of(pc));
     }
@@ -131,7 +131,7 @@ void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alig
     });
   }
   if (cta->options.shuffle && cta->random.one_in(64)) yield();
-  if (cta->options.race_detector) cta->races->shared_access(address, bytes, write, site_of(pc));
+  if (cta->options.race_detector) cta->races->shared_access(*self, address, bytes, write, site_of(pc));
 }
 
 void thread_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }

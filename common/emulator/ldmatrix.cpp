@@ -18,15 +18,6 @@ struct Arguments {
   uintptr_t pc;
 };
 
-// Who reads an element: the lane that receives it, not the one that handed in its row's address. Between what
-// another lane has written and this read there must be a __syncwarp or more.
-void tell_race_detector(uintptr_t element, int receiver, uintptr_t pc) {
-  Fiber* const me = self;
-  self = &cta->fiber(cta->running_warp, receiver);
-  cta->races->shared_access(element, sizeof(uint16_t), /*write=*/false, site_of(pc));
-  self = me;
-}
-
 // Lane 8 m + r has handed in the address of row r of matrix m.
 void execute(void* const* opaque, unsigned lanes) {
   check_aligned(lanes);
@@ -37,8 +28,11 @@ void execute(void* const* opaque, unsigned lanes) {
       for (int element = 0; element < 2; ++element) {
         const Position from = ldmatrix_position(lane, element, arguments(lane)->transposed);
         const auto* row = static_cast<const uint16_t*>(arguments(matrix * 8 + from.row)->row);
+        // Who reads an element is the lane that receives it, not the one that handed in its row's address:
+        // between what another lane has written and this read there must be a __syncwarp or more.
         if (cta->options.race_detector) {
-          tell_race_detector(uintptr_t(&row[from.col]), lane, arguments(lane)->pc);
+          cta->races->shared_access(cta->fiber(cta->running_warp, lane), uintptr_t(&row[from.col]),
+                                    sizeof(uint16_t), /*write=*/false, site_of(arguments(lane)->pc));
         }
         value |= uint32_t(row[from.col]) << (16 * element);
       }

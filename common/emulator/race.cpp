@@ -89,47 +89,48 @@ RaceDetector::Cell* RaceDetector::cells_of(uintptr_t address) {
   return &shadow.cells[index(shadow)];
 }
 
-inline bool RaceDetector::happened_before(Epoch earlier) const {
+inline bool RaceDetector::happened_before(Epoch earlier, const Fiber& who) const {
   if (earlier == 0) return true;
   const Clock clock = Clock(earlier >> kClockShift);
   const int warp = int(earlier >> kWarpShift) & 63;
   const int lane = int(earlier >> kLaneShift) & 31;
-  if (warp != self->warp) return clock <= clocks_[self->warp][warp];
-  return lane == self->lane || clock < clocks_[warp][warp];
+  if (warp != who.warp) return clock <= clocks_[who.warp][warp];
+  return lane == who.lane || clock < clocks_[warp][warp];
 }
 
-void RaceDetector::shared_access(uintptr_t address, size_t bytes, bool write, Site site) {
-  const int warp = self->warp;
+void RaceDetector::shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site) {
+  const int warp = who.warp;
   const Epoch now = Epoch(clocks_[warp][warp]) << kClockShift | Epoch(warp) << kWarpShift |
-                    Epoch(self->lane) << kLaneShift | site;
+                    Epoch(who.lane) << kLaneShift | site;
   Cell* cell = cells_of(address);
   Cell* const end = cell + (address % kCellBytes + bytes + kCellBytes - 1) / kCellBytes;
   for (; cell < end; ++cell) {
     // Whatever could be unordered with this access was reported when its first twin was checked.
     if (same_time(cell->write, now)) continue;
     if (!write && same_time(cell->reads[0], now)) continue;
-    if (!happened_before(cell->write)) report(address, cell->write, true, now, write);
+    if (!happened_before(cell->write, who)) report(who, address, cell->write, true, now, write);
     if (write) {
       for (const Epoch read : cell->reads) {
-        if (!happened_before(read)) report(address, read, false, now, write);
+        if (!happened_before(read, who)) report(who, address, read, false, now, write);
       }
       *cell = {now, {0, 0}};
     } else {
       // Keep a read that is still unordered with this one beside it.
-      const int slot = happened_before(cell->reads[0]) ? 0 : 1;
+      const int slot = happened_before(cell->reads[0], who) ? 0 : 1;
       cell->reads[slot] = now;
     }
   }
 }
 
-void RaceDetector::report(uintptr_t address, Epoch earlier, bool earlier_write, Epoch now, bool write) const {
+void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
+                          bool write) const {
   const int warp = int(earlier >> kWarpShift) & 63;
   const int lane = int(earlier >> kLaneShift) & 31;
-  fail(Bug::kRace, *self, [&] {
+  fail(Bug::kRace, who, [&] {
     const uintptr_t offset = address - uintptr_t(cta->smem);
     const std::string where =
         offset < kMaxSmemBytes ? "smem + " + std::to_string(offset) : "a __shared__ variable";
-    const std::string remedy = warp == self->warp
+    const std::string remedy = warp == who.warp
                                    ? "a __syncwarp() (if other warps come here too, a __syncthreads())"
                                    : "a __syncthreads()";
     return "race on shared memory at " + where + ": the " + kind(write) + " at " +

@@ -27,7 +27,7 @@ uintptr_t pc_of(Site site);
 class RaceDetector {
  public:
   void start_cta();
-  void shared_access(uintptr_t address, size_t bytes, bool write, Site site);
+  void shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site);
 
   void warp_synchronised(int warp);
   void cta_synchronised();
@@ -58,10 +58,11 @@ class RaceDetector {
   };
 
   Cell* cells_of(uintptr_t address);
-  bool happened_before(Epoch earlier) const;
+  bool happened_before(Epoch earlier, const Fiber& who) const;
   void tick(int warp);
   void forget_everything();
-  [[noreturn]] void report(uintptr_t address, Epoch earlier, bool earlier_write, Epoch now, bool write) const;
+  [[noreturn]] void report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
+                           bool write) const;
 
   std::array<VectorClock, kMaxWarps> clocks_ = {};
   std::array<VectorClock, kNumBarriers> barriers_ = {};

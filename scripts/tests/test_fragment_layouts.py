@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPTS
 
+import figure_style
 import fragment_layouts
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
@@ -107,7 +108,8 @@ def test_pictures_of_another_script_are_stale(tool: Path, tmp_path: Path, capsys
     monkeypatch.setattr(fragment_layouts, "__file__", str(tmp_path / "fragment_layouts.py"))
     assert "is stale" in check(tool, tmp_path / "out", capsys)
     monkeypatch.undo()
-    monkeypatch.setattr(fragment_layouts, "CEILING", "#000000")
+    (tmp_path / "figure_style.py").write_bytes((SCRIPTS / "figure_style.py").read_bytes() + b"\n# edited\n")
+    monkeypatch.setattr(figure_style, "__file__", str(tmp_path / "figure_style.py"))
     assert "is stale" in check(tool, tmp_path / "out", capsys)
 
 

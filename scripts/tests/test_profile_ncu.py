@@ -21,7 +21,7 @@ import results
 LOG = '''\
 ==WARNING== Note: Running with unmodified GPU clocks. If not controlled otherwise, profiling results may be \
 inconsistent.
-==PROF== Connected to process 3423 (/work/main/build/steps/v02_smem_tiles)
+==PROF== Connected to process 3423 (build/steps/v02_smem_tiles)
 ==PROF== Profiling "void v02_smem_tiles::attention_kernel<__half, (int)64, (bool)0>(flashsteps::on_cuda::\
 AttentionParams<T1>)": 0%....50%....100% - 23 passes
 ==PROF== Disconnected from process 3423
