@@ -43,10 +43,13 @@ struct LaunchRecord {
 };
 
 struct StepInfo {
-  const char* title;             // the one idea, in a line
-  const char* removes;           // the bottleneck of the step before that this one takes away
-  bool supports_fp32 = false;    // fp16 and bf16 are always supported
-  int alignment_bytes = 0;       // of every row of q, k, v and o; 0: the element's own
+  const char* title;           // the one idea, in a line
+  const char* removes;         // the bottleneck of the step before that this one takes away
+  bool supports_fp32 = false;  // fp16 and bf16 are always supported
+  int alignment_bytes = 0;     // of every row of q, k, v and o; 0: the element's own
+  // The oldest compute capability of a GPU that it runs on, e.g. 90 for TMA; the emulator runs every step.
+  // The build finds `needs_sm = 90` in the kernel's source, so write the number itself.
+  int needs_sm = 80;
   const char* spills = nullptr;  // why register spills are accepted; nullptr: they are a defect
 };
 

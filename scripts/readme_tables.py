@@ -16,6 +16,8 @@ Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=tr
                                               the GPU's own counters of a pair, those named; one problem
     conformance file=FILE ncu=FILE [step=vNN_name] [show=NAME,...] [FILTER...]
                                               the emulator's counters beside the GPU's; one problem
+    ablation    file=FILE step=vNN_name [show=NAME,...] [FILTER...]
+                                              a step and its ablations (docs/ablations/), those named
     provenance  file=FILE                     where and when the file was measured, in a line
     diff        PAIR [brief=true]             the diff of the kernels
 """
@@ -28,10 +30,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ablations
 import markers
 import profile_ncu
 import results
 import step_diff
+from ablations import AblationError
 from markers import Block, MarkerError
 from results import ResultsError
 from step_diff import StepError
@@ -48,7 +52,6 @@ TYPED_FIGURE = re.compile(
     r"(?:[TGP]|tera|giga|peta)flop",
     re.IGNORECASE,
 )
-TITLE = re.compile(r'\.title\s*=\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
 
 
 class TableError(Exception):
@@ -138,16 +141,6 @@ def problem_labels(runs: list[dict[str, Any]]) -> tuple[str, list[str]]:
 # What the blocks refer to.
 
 
-def step_title(step: str, root: Path) -> str:
-    """`.title` of the step's registration."""
-    source = (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
-    found = TITLE.search(source, max(source.rfind("REGISTER_STEP("), 0))
-    if "REGISTER_STEP(" not in source or found is None:
-        raise TableError(f"steps/{step}/kernel.cu registers no .title")
-    parts = re.findall(r'"((?:[^"\\]|\\.)*)"', found[1])
-    return re.sub(r"\\(.)", r"\1", "".join(parts))
-
-
 class Request:
     """A block's arguments, each taken once; what nobody takes is an error."""
 
@@ -202,7 +195,7 @@ class Request:
         return runs[0]
 
     def show(self, known: list[str]) -> list[str] | None:
-        """The counters that are asked for, or None for all."""
+        """The names that are asked for, in that order, or None for all."""
         names = self.take("show")
         for name in names.split(",") if names else []:
             if name not in known:
@@ -253,7 +246,7 @@ def ladder(request: Request) -> str:
     rows = []
     folder = os.path.relpath(request.root / "steps", request.block.path.parent)
     for position, name in enumerate(names):
-        row = [f"[{name}]({folder}/{name}/)", escape(step_title(name, request.root))]
+        row = [f"[{name}]({folder}/{name}/)", escape(step_diff.title(name, request.root))]
         records = [steps_of(run).get(name) for run in runs]
         for run, record in zip(runs, records):
             before = steps_of(run).get(names[position - 1]) if position else None
@@ -286,6 +279,45 @@ def step(request: Request) -> str:
     header = ["problem", *names, *(["×"] if before else []), "% of peak"]
     heading = f"{common}. " if len(runs) > 1 and common else ""
     return f"{heading}TFLOPS: median [p10–p90].\n\n{table(header, rows, 1)}"
+
+
+def ablation(request: Request) -> str:
+    file, data = request.record()
+    need_backend(data, file, "cuda")
+    step = request.step(request.need("step"))
+    variants = {each.variant: each for each in ablations.of_step(step, request.root)}
+    show = request.show(list(variants)) or list(variants)
+    if not show:
+        raise TableError(f"{step} has no page under docs/ablations/")
+    runs = request.runs(data)
+    known = {*step_diff.all_steps(request.root), *(each.name for each in variants.values())}
+    for run in runs:
+        # As in the ladder: the row of an ablation that is gone would silently be gone as well.
+        if gone := [name for name in steps_of(run) if name.startswith(f"{step}_") and name not in known]:
+            raise TableError(f"{file} has '{gone[0]}', which is not in docs/ablations/: measure again")
+    unchanged = [recorded_step(run, step, file) for run in runs]
+    common, labels = problem_labels(runs)
+
+    def row(text: str, records: list[dict[str, Any] | None]) -> list[str]:
+        cells = [text]
+        for before, record in zip(unchanged, records):
+            cells += [rate_cell(record), speedup_cell(before, record)]
+        for key in ("registers", "spill_bytes", "ctas_per_sm"):
+            values = [((record or {}).get("resources") or {}).get(key) for record in records]
+            words = ["–" if value is None else str(value) for value in values]
+            cells.append(" / ".join(words if len(set(words)) > 1 else words[:1]))  # one each, in order
+        return cells
+
+    rows = [row(f"{step} as it is", unchanged)]
+    for each in (variants[variant] for variant in show):
+        page = os.path.relpath(request.root / each.page, request.block.path.parent)
+        rows.append(row(f"[{escape(each.title)}]({page})", [steps_of(run).get(each.name) for run in runs]))
+    header = ["kernel"]
+    for label in labels:
+        header += [label if len(runs) > 1 else "TFLOPS", "×"]
+    header += ["registers", "spilled bytes", "CTAs per SM"]
+    heading = f"{common}. TFLOPS: median [p10–p90]; × beside the kernel as it is.\n\n"
+    return heading + table(header, rows, 1)
 
 
 def emulated_counters(run: dict[str, Any], name: str, file: str) -> dict[str, int]:
@@ -445,6 +477,7 @@ def diff(request: Request) -> str:
 KINDS = {
     "ladder": ladder,
     "step": step,
+    "ablation": ablation,
     "counters": counters,
     "profile": profile,
     "conformance": conformance,
@@ -457,7 +490,7 @@ def generate(block: Block, root: Path) -> str:
     try:
         request = Request(block, root)
         return markers.generate(block, {block.kind: lambda _: KINDS[block.kind](request)})
-    except (TableError, ResultsError, StepError, OSError, UnicodeDecodeError) as error:
+    except (TableError, ResultsError, StepError, AblationError, OSError, UnicodeDecodeError) as error:
         raise TableError(f"{block.where}: {block.kind}: {error}") from error
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMENT = re.compile(r"\s*//.*$")
+TITLE = re.compile(r'\.title\s*=\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
 
 
 class StepError(Exception):
@@ -38,6 +39,21 @@ def find_step(name: str, root: Path = ROOT) -> str:
 
 def kernel_lines(step: str, root: Path = ROOT) -> list[str]:
     return (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8").splitlines()
+
+
+def find_title(source: str, step: str) -> re.Match[str]:
+    """`.title` of the registration in a kernel's source; group 1 is the string, in C++."""
+    found = TITLE.search(source, max(source.rfind("REGISTER_STEP("), 0))
+    if "REGISTER_STEP(" not in source or found is None:
+        raise StepError(f"steps/{step}/kernel.cu registers no .title")
+    return found
+
+
+def title(step: str, root: Path = ROOT) -> str:
+    """The one idea of a step, in its own words."""
+    source = (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
+    parts = re.findall(r'"((?:[^"\\]|\\.)*)"', find_title(source, step)[1])
+    return re.sub(r"\\(.)", r"\1", "".join(parts))
 
 
 def numbered(lines: list[str], brief: bool) -> list[tuple[int, str, str]]:

@@ -39,7 +39,7 @@ with_venv() {
 }
 
 build_ci() {
-  cmake --preset ci "${gpu_options[@]}"
+  cmake --preset ci "${gpu_options[@]}" "-DFLASHSTEPS_ABLATIONS=$ablations"
   cmake --build build/ci -j "$(nproc)"
 }
 
@@ -51,6 +51,14 @@ build_asan() {
 asan_tests() {
   build_asan
   ctest --test-dir build/asan -L emulator -j 2 --no-tests=error --output-on-failure
+}
+
+# They are still correct attention. Two problems with several tiles, and with ragged tails; a grid of several CTAs.
+ablations_on_emulator() {
+  local names=(build/ci/ablations/*/)
+  names=("${names[@]%/}")
+  build/ci/flashsteps check --backend emulator "${names[@]##*/}" --causal --full \
+    --shape 1,2,1,150,230,64 --shape 1,1,1,100,230,128
 }
 
 # Nothing is run: it shows that the emulator's fibers and hooks compile for the other architecture.
@@ -71,16 +79,27 @@ if [ -n "$nvcc" ] && have_gpu; then
   gpu=yes gpu_options=(-DFLASHSTEPS_CUDA_ARCHITECTURES=native)
 fi
 
+shopt -s nullglob
+steps=(steps/*/kernel.cu) pages=(docs/ablations/*/*.md) ablations=
+if [ "${#pages[@]}" -gt 0 ]; then
+  section "ablations apply" "$python" scripts/ablations.py
+  # One that does not costs only them, not the build.
+  if "$python" scripts/ablations.py >/dev/null 2>&1; then ablations=ALL; fi
+else
+  not_here "ablations apply" "docs/ablations/ has none"
+fi
+
 section "build, warnings fatal" build_ci
 section "program tests" ctest --test-dir build/ci -LE gpu -j 2 --no-tests=error --output-on-failure
 # Every step, on the problems of the covering sample, in three modes of the emulator, with the race detector.
-section "steps on the emulator" build/ci/flashsteps check --backend emulator
+steps=("${steps[@]%/kernel.cu}")
+section "steps on the emulator" build/ci/flashsteps check --backend emulator "${steps[@]#steps/}"
+[ -z "$ablations" ] || section "ablations, on emulator" ablations_on_emulator
 section "command line tests" with_venv -m pytest -q -p no:cacheprovider harness/tests
 section "address, UB sanitizer" asan_tests
 section "script tests" with_venv -m pytest -q -p no:cacheprovider scripts/tests
 section "generated text" "$python" scripts/readme_tables.py --check
 
-shopt -s nullglob
 records=(figures/results/*.json) charts=(figures/progression*.svg) drawings=(docs/figures/fragments_*.svg)
 if [ "${#records[@]}" -gt 0 ]; then
   section "recorded runs" "$python" scripts/results.py check --recorded "${records[@]}"

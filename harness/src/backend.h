@@ -88,6 +88,9 @@ class Backend {
   virtual double peak_tflops(DType dtype) const = 0;
 };
 
+// Why a GPU of this compute capability (90 is 9.0) is too old for the step; empty when it is not.
+std::string architecture_refusal(const StepInfo& info, const std::string& gpu, int compute_capability);
+
 // nullptr when there is no usable device; `why` then says so in a line ("no NVIDIA driver", "sm_75 is too
 // old: ...").
 std::unique_ptr<Backend> make_cuda_backend(std::string& why);

@@ -85,6 +85,11 @@ class CudaBackend : public Backend {
 
   std::string refusal(const Step& step, const AttentionCall& call) override {
     if (std::string reason = flashsteps::refusal(step, call); !reason.empty()) return reason;
+    // Before anything of the kernel is asked for: a build may hold no code of it that this device can load.
+    if (std::string reason =
+            architecture_refusal(step.info, properties_.name, compute_capability(properties_));
+        !reason.empty())
+      return reason;
     try {
       describe(step, call);
     } catch (const DeviceError&) {

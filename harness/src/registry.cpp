@@ -60,6 +60,12 @@ std::string refusal(const Step& step, const AttentionCall& call) {
   return "";
 }
 
+std::string architecture_refusal(const StepInfo& info, const std::string& gpu, int compute_capability) {
+  if (compute_capability >= info.needs_sm) return "";
+  return "needs sm_" + std::to_string(info.needs_sm) + " or newer, " + gpu + " is sm_" +
+         std::to_string(compute_capability);
+}
+
 std::vector<LaunchRecord> Backend::describe(const Step& step, const AttentionCall& call) {
   std::vector<LaunchRecord> records;
   struct Recording {

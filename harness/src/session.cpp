@@ -136,7 +136,7 @@ class Session {
       std::cout << step << "\n  " << info.title << "\n  removes " << info.removes << "\n  types: fp16, bf16"
                 << (info.supports_fp32 ? ", fp32" : "") << "; rows aligned to "
                 << (info.alignment_bytes ? std::to_string(info.alignment_bytes) + " bytes" : "the element")
-                << "\n";
+                << "; GPU: sm_" << info.needs_sm << " or newer\n";
       if (info.spills) std::cout << "  spills registers: " << info.spills << "\n";
       const std::string reason = probed["refusals"][0][&step - steps_.data()];
       if (!reason.empty()) std::cout << "  not on this device: " << reason << "\n";

@@ -1,6 +1,7 @@
 // Shapes, names, FLOPs and where rows lie in memory.
 #include <set>
 
+#include "harness/src/backend.h"
 #include "harness/src/device_tensors.h"
 #include "harness/src/element.h"
 #include "harness/src/problem.h"
@@ -183,6 +184,14 @@ TEST_CASE("a problem survives JSON") {
   p.seed = 12345678901234567ull;
   CHECK(problem_from_json(to_json(p)).label() == p.label());
   CHECK(problem_from_json(to_json(p)).seed == p.seed);
+}
+
+TEST_CASE("a step that needs a newer GPU is refused with both architectures") {
+  const StepInfo info{.title = "", .removes = "", .needs_sm = 90};
+  CHECK(architecture_refusal(info, "NVIDIA A100", 80) == "needs sm_90 or newer, NVIDIA A100 is sm_80");
+  CHECK(architecture_refusal(info, "NVIDIA H200", 90) == "");
+  CHECK(architecture_refusal(info, "NVIDIA B200", 100) == "");
+  CHECK(architecture_refusal({.title = "", .removes = ""}, "NVIDIA A100", 80) == "");
 }
 
 TEST_CASE("a step that needs aligned rows refuses the layout that has none") {

@@ -98,6 +98,69 @@ def test_step(repository: Repository, capsys):
     assert other.splitlines()[4:] == text.splitlines()[4:]
 
 
+def add_ablations(repository: Repository, *variants: str) -> None:
+    for variant in variants:
+        text = f"# With {variant} | only\n```diff\n-int {variant};\n```\n"
+        repository.write(f"docs/ablations/v02_smem_tiles/{variant}.md", text)
+    git(repository.root, "add", "-A")
+    git(repository.root, "commit", "-q", "-m", "ablations")
+    names = [f"v02_smem_tiles_{variant}" for variant in variants]
+    commit = git(repository.root, "rev-parse", "HEAD")
+    repository.record("ablations.json", make_record(steps=("v02_smem_tiles", *names), commit=commit))
+
+
+def test_ablation(repository: Repository, capsys):
+    add_ablations(repository, "less", "more")
+    block, lesson = "ablation file=ablations.json step=v02_smem_tiles", "steps/v02_smem_tiles/README.md"
+    folder = "../../docs/ablations/v02_smem_tiles"
+    text = written(repository, capsys, block, name=lesson)
+    assert "D=128 bf16 causal. TFLOPS: median [p10–p90]; × beside the kernel as it is." in text
+    assert [line for line in text.splitlines() if line.startswith("|")] == [
+        "| kernel | TFLOPS | × | registers | spilled bytes | CTAs per SM |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| v02_smem_tiles as it is | 3.4 [3.3–3.5] | 1.00 | 64 | 0 | 4 |",
+        rf"| [With less \| only]({folder}/less.md) | 13.7 [13.3–14.0] | 4.00 | 65 | 0 | 4 |",
+        rf"| [With more \| only]({folder}/more.md) | 55.0 [53.4–56.1] | 16.00 | 66 | 0 | 4 |",
+    ]
+    text = written(repository, capsys, f"{block} show=more", name=lesson)
+    assert "With more" in text and "With less" not in text
+    text = written(repository, capsys, f"{block} show=more,less", name=lesson)
+    assert text.index("With more") < text.index("With less")
+
+
+def test_ablation_of_several_problems(repository: Repository, capsys):
+    add_ablations(repository, "less")
+    data = make_record(steps=("v02_smem_tiles", "v02_smem_tiles_less"), problems=TWO_PROBLEMS)
+    data["provenance"]["commit"] = git(repository.root, "rev-parse", "HEAD")
+    data["runs"][1]["steps"][1]["resources"]["registers"] = 100
+    data["runs"][0]["steps"][1] = {"step": "v02_smem_tiles_less", "status": "skip", "message": "too big"}
+    repository.record("ablations.json", data)
+    text = written(repository, capsys, "ablation file=ablations step=v02_smem_tiles")
+    assert "| kernel | S=4096 causal | × | S=512 full | × | registers | spilled bytes | CTAs per SM |" in text
+    assert "| skip: too big | – |" in text and "| – / 100 | – / 0 | – / 4 |\n" in text
+    text = written(repository, capsys, "ablation file=ablations step=v02_smem_tiles S=512")
+    assert "| 4.00 | 100 | 0 | 4 |" in text and "too big" not in text
+
+
+def test_ablations_that_are_not_there(repository: Repository, capsys):
+    block = "ablation file=ablations.json step=v02_smem_tiles"
+    add_ablations(repository, "less")
+    assert "show=nonsense: there are less" in refused(repository, capsys, f"{block} show=nonsense")
+    assert "there is no step 'v09'" in refused(repository, capsys, block.replace("v02_smem_tiles", "v09"))
+    assert "v03_wmma has no page" in refused(repository, capsys, "ablation file=gpu.json step=v03_wmma")
+    commit = git(repository.root, "rev-parse", "HEAD")
+    repository.record("alone.json", make_record(steps=("v02_smem_tiles_less",), commit=commit))
+    alone = block.replace("ablations.json", "alone.json")
+    assert "alone.json has no step 'v02_smem_tiles'" in refused(repository, capsys, alone)
+    # Not yet measured: said, as in the ladder.
+    text = written(repository, capsys, "ablation file=gpu.json step=v02_smem_tiles")
+    assert "| not recorded | – | – | – | – |" in text
+    page = repository.root / "docs/ablations/v02_smem_tiles/less.md"
+    page.rename(page.with_name("renamed.md"))
+    message = refused(repository, capsys, block)
+    assert "has 'v02_smem_tiles_less', which is not in docs/ablations/: measure again" in message
+
+
 def test_the_first_step_has_none_before_it(repository: Repository, capsys):
     text = written(repository, capsys, "step file=gpu.json step=v01_scalar")
     assert "| problem | v01_scalar | % of peak |" in text

@@ -467,6 +467,34 @@ def test_the_other_architecture_is_built_where_its_compiler_is(tested: Sandbox):
     assert "cmake --preset emulator -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux" in tested.called()
 
 
+def add_ablation(sandbox: Sandbox, change: str) -> None:
+    kernel = sandbox.root / "steps/v01_scalar/kernel.cu"
+    page = sandbox.root / "docs/ablations/v01_scalar/other.md"
+    for path in (kernel, page, sandbox.root / "build/ci/ablations/v01_scalar_other/kernel.cu"):
+        path.parent.mkdir(parents=True)
+    kernel.write_text('int x;\nREGISTER_STEP(launch, {.title = "one"})\n', encoding="utf-8")
+    page.write_text(f"# Other\n```diff\n{change}\n```\n", encoding="utf-8")
+
+
+def test_ablations_are_built_and_run_beside_the_steps(tested: Sandbox):
+    add_ablation(tested, "-int x;")
+    status, text, summary = all_tests(tested)
+    assert status == 0, text
+    assert summary["ablations apply"].startswith("pass") and "\n9 passed, 0 failed\n" in text
+    assert "cmake --preset ci -DFLASHSTEPS_ABLATIONS=ALL\n" in tested.called()
+    checks = [line for line in tested.called().splitlines() if " check " in line]
+    assert checks[0].endswith("check --backend emulator v01_scalar")
+    assert "--backend emulator v01_scalar_other --causal" in checks[1]
+
+
+def test_an_ablation_that_does_not_apply_costs_no_other_section(tested: Sandbox):
+    add_ablation(tested, "-int y;")
+    status, text, summary = all_tests(tested)
+    assert status == 1 and summary["ablations apply"].startswith("FAIL") and "\n7 passed, 1 failed\n" in text
+    assert "other.md:3: no longer applies: steps/v01_scalar/kernel.cu has no line 'int y;'" in text
+    assert "cmake --preset ci -DFLASHSTEPS_ABLATIONS=\n" in tested.called()  # also if it was ALL before
+
+
 def test_with_a_gpu_its_tests_run(tested: Sandbox):
     add_gpu(tested)
     tested.tool("nvcc", "#!/bin/bash\n")
