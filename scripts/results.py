@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Callable
 
+import ablations
 import profile_ncu
 
 SCHEMA = "flashsteps-results/1"
@@ -105,7 +106,15 @@ COUNTERS = (
     "ldmatrix_wavefronts_ideal",
     "barriers",
     "shuffles",
+    "tma_loads",
+    "tma_load_bytes",
+    "tma_stores",
+    "tma_store_bytes",
+    "mbarrier_arrivals",
+    "mbarrier_waits",
 )
+# Records that are older than these lack them.
+LATER_COUNTERS = tuple(name for name in COUNTERS if name.startswith(("tma_", "mbarrier_")))
 
 FILE_SPEC = {
     "schema": (SCHEMA,),
@@ -217,7 +226,9 @@ FILE_SPEC = {
                             "ctas_per_sm": Maybe(COUNT),
                         }
                     ),
-                    "counters": Maybe({name: COUNT for name in COUNTERS}),
+                    "counters": Maybe(
+                        {name: Maybe(COUNT) if name in LATER_COUNTERS else COUNT for name in COUNTERS}
+                    ),
                     "seconds": Maybe(NUMBER),
                 }
             ),
@@ -543,6 +554,20 @@ def check_ancestor(commit: str, root: Path) -> list[str]:
     return []
 
 
+def check_steps(data: dict[str, Any], commit: str, root: Path) -> list[str]:
+    """A program may hold steps from elsewhere (FLASHSTEPS_EXTRA_STEPS), whose source no commit has."""
+    _, listing = git(root, "ls-tree", "-r", "--name-only", commit, "--", "steps", "docs/ablations")
+    paths = [Path(line) for line in listing.splitlines()]
+    known = {path.parent.name for path in paths if path.match("steps/*/kernel.cu")}
+    known |= {ablations.step_name(path) for path in paths if path.match("docs/ablations/*/*.md")}
+    steps = dict.fromkeys(step["step"] for run in data["runs"] for step in run["steps"])
+    return [
+        f"runs: '{step}' is neither a step nor an ablation of commit {commit[:12]}"
+        for step in steps
+        if step not in known
+    ]
+
+
 def check_recorded(data: dict[str, Any], root: Path = ROOT) -> list[str]:
     """What a file needs besides check() before a number may be quoted from it."""
     errors = []
@@ -562,7 +587,8 @@ def check_recorded(data: dict[str, Any], root: Path = ROOT) -> list[str]:
     if provenance.get("commit") is None:
         errors.append("provenance.commit: a recorded run needs one")
     else:
-        errors += [f"provenance.{line}" for line in check_ancestor(provenance["commit"], root)]
+        wrong = [f"provenance.{line}" for line in check_ancestor(provenance["commit"], root)]
+        errors += wrong or check_steps(data, provenance["commit"], root)
     return errors
 
 

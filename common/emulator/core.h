@@ -27,6 +27,7 @@ enum class State : uint8_t {
   kReady,       // running, or could run
   kCollective,  // waits for other lanes of its warp
   kBarrier,     // waits for other threads of its CTA
+  kMbarrier,    // waits for a phase of an mbarrier
   kLogFull,     // waits until the other lanes' accesses are known, so that its log can be emptied
   kExited,
 };
@@ -46,8 +47,12 @@ struct Fiber {
   void* args;       // of a collective
   Execute execute;  // of a collective
   int barrier_id;
+  int mbarrier;    // its number
+  int parity;      // of the phase
+  bool timed_out;  // has waited in vain since the last phase that completed
 
-  unsigned polls;  // see poll()
+  unsigned polls;        // see poll()
+  unsigned store_group;  // number of bulk groups that it has committed
 };
 
 // Bit i of every mask stands for lane i.
@@ -90,8 +95,10 @@ struct GlobalRange {
   GlobalCell* shadow;
 };
 
-class AccessLog;     // counters.h
-class RaceDetector;  // race.h
+class AccessLog;      // counters.h
+class RaceDetector;   // race.h
+class MbarrierTable;  // mbarrier_table.h
+class CopyEngine;     // copy_engine.h
 
 struct Launch {
   cuda::dim3 grid;
@@ -135,6 +142,8 @@ struct Cta {
   unsigned char* smem;
   std::unique_ptr<AccessLog> log;
   std::unique_ptr<RaceDetector> races;
+  std::unique_ptr<MbarrierTable> mbarriers;
+  std::unique_ptr<CopyEngine> copies;
 
   Fiber& fiber(int warp, int lane) { return fibers[size_t(warp * kWarpSize + lane)]; }
 };
@@ -180,12 +189,15 @@ void check_alignment(uintptr_t address, size_t bytes, bool write, Place place);
 void touch_shared(const char* op, const void* address, size_t bytes, size_t alignment, bool write,
                   uintptr_t pc);
 std::vector<GlobalRange> registered_memory();  // sorted, disjoint
+bool is_global(uintptr_t address, size_t bytes);
+std::string describe_foreign_address(uintptr_t address);  // "0x..., 32 bytes after the end of an allocation"
 
 // ---- report.cpp
 std::string describe(Location at);   // "steps/v01_scalar/kernel.cu:42"
 std::string describe(uintptr_t pc);  // the same, from a return address and the debug information
 std::string describe(Place place);
-std::string describe_lanes(unsigned lanes);  // "lanes 0-3, 7"
+std::string describe_lanes(unsigned lanes);      // "lanes 0-3, 7"
+std::string describe_shared(uintptr_t address);  // "smem + 8"
 
 // Gives up the CTA on behalf of `who`. Never returns, and never runs the destructors of the frames that it
 // leaves: no caller may hold anything that owns memory.

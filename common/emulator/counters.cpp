@@ -14,8 +14,8 @@
 // A request to shared memory is served in wavefronts. Lanes are served 128 bytes' worth at a time (all 32
 // with 4 bytes or less each, 16 with 8, 8 with 16), and each such group takes as many wavefronts as its worst
 // bank of 32 has different 4-byte words to deliver. Ideal is one per group. A request to global memory moves
-// the 32-byte sectors that its lanes touch. All this follows from the program alone; there is no time and no
-// cache in it.
+// the 32-byte sectors that its lanes touch. TMA's boxes are no requests: they are counted for themselves, in
+// bytes. All this follows from the program alone; there is no time and no cache in it.
 #include "common/emulator/counters.h"
 
 #include <algorithm>
@@ -40,6 +40,12 @@ constexpr CounterField kFields[] = {
     {"shuffles", &Counters::shuffles},
     {"votes", &Counters::votes},
     {"atomics", &Counters::atomics},
+    {"tma_loads", &Counters::tma_loads},
+    {"tma_load_bytes", &Counters::tma_load_bytes},
+    {"tma_stores", &Counters::tma_stores},
+    {"tma_store_bytes", &Counters::tma_store_bytes},
+    {"mbarrier_arrivals", &Counters::mbarrier_arrivals},
+    {"mbarrier_waits", &Counters::mbarrier_waits},
     {"switches", &Counters::switches},
 };
 static_assert(sizeof(kFields) / sizeof(kFields[0]) == sizeof(Counters) / sizeof(uint64_t));

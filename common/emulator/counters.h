@@ -14,6 +14,7 @@ struct Access {
   Site site;
   uint16_t bytes;
   bool shared;
+  bool write;
 };
 
 // A warp instruction that accesses memory.
@@ -22,6 +23,7 @@ struct Request {
   uint64_t address[kWarpSize];
   size_t bytes;  // per lane
   bool shared;
+  bool write = false;
 };
 // Adds one instruction to the counters of shared memory; returns its wavefronts.
 int count_shared(const Request& request, Counters& counters);

@@ -13,6 +13,7 @@ namespace emulator {
 // When asynchronous copies take effect: at issue, as late as is legal, or at any legal moment.
 enum class AsyncMode { kEarly, kLate, kRandom };
 
+
 struct Options {
   AsyncMode async = AsyncMode::kEarly;
   bool shuffle = false;        // seeded random order of warps and lanes, preemption at plain shared accesses
@@ -39,12 +40,18 @@ struct Counters {
   uint64_t ldmatrix = 0;             // x4; a WMMA load of a 16-bit matrix is one
   uint64_t ldmatrix_wavefronts = 0;  // part of shared_wavefronts, as are the requests of ldmatrix
   uint64_t ldmatrix_wavefronts_ideal = 0;
-  uint64_t barriers = 0;                 // warp-level: one per warp that arrives
+  uint64_t barriers = 0;  // warp-level: one per warp that arrives
   uint64_t syncwarps = 0;
   uint64_t shuffles = 0;
   uint64_t votes = 0;
-  uint64_t atomics = 0;   // one per lane
-  uint64_t switches = 0;  // between fibers: what the emulator itself did
+  uint64_t atomics = 0;         // one per lane
+  uint64_t tma_loads = 0;       // boxes from global to shared memory
+  uint64_t tma_load_bytes = 0;  // of the whole boxes, also where they reach beyond the tensor
+  uint64_t tma_stores = 0;      // boxes from shared to global memory
+  uint64_t tma_store_bytes = 0;
+  uint64_t mbarrier_arrivals = 0;  // by threads; copies do not arrive
+  uint64_t mbarrier_waits = 0;     // one per thread; of a loop around try_wait only the time that succeeds
+  uint64_t switches = 0;           // between fibers: what the emulator itself did
 
   Counters& operator+=(const Counters& other);
   bool operator==(const Counters& other) const = default;
@@ -76,6 +83,11 @@ enum class Bug {
   kBadShuffle,         // reads a lane that takes no part, or has an impossible width
   kBadBarrier,         // impossible barrier number or thread count
   kLaunch,             // a launch that CUDA would refuse
+  kBadMbarrier,        // an mbarrier that is none, was overwritten, or gets more arrivals than it counts
+  kBadExpectTx,        // copies bring more bytes to an mbarrier than were announced
+  kUnfinishedCopy,     // a thread or CTA ends while copies still need its shared memory
+  kProxyFence,         // the copy engine may not see what a thread has written: a fence is missing
+  kSwizzle,            // ldmatrix takes a swizzled tile for one that is not, or is swizzled in another way
 };
 
 // What launch() throws when a kernel has a bug: a short paragraph that names block, warp, lane, what and

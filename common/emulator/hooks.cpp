@@ -33,7 +33,7 @@ enum class Kind { kPlain, kVolatile };
       cta->warps[size_t(self->warp)].log_full |= 1u << self->lane;
       park(State::kLogFull);
     }
-    cta->log->add(*self, {address, site_of(pc), uint16_t(bytes), shared});
+    cta->log->add(*self, {address, site_of(pc), uint16_t(bytes), shared, write});
   }
   if (options.race_detector) {
     if (shared) {

@@ -10,6 +10,7 @@ namespace emulator {
 namespace {
 
 constexpr int kRowBytes = 16;  // 8 elements of 16 bits
+constexpr int kMatrixRows = 8;
 
 struct Arguments {
   uint32_t* registers;
@@ -18,11 +19,39 @@ struct Arguments {
   uintptr_t pc;
 };
 
+// The rows of a matrix are a column of 16-byte chunks. Where a swizzled copy has brought them, all must be
+// from the same column of its box: what the kernel adds to the address as swizzle must be what the tensor map
+// says.
+void check_swizzle(void* const* opaque, int first_lane) {
+  const auto chunk_of = [&](int row) {
+    return cta->races->chunk_at(uintptr_t(static_cast<const Arguments*>(opaque[first_lane + row])->row));
+  };
+  int first_row = 0;
+  while (first_row < kMatrixRows && chunk_of(first_row).column < 0) ++first_row;
+  for (int row = first_row + 1; row < kMatrixRows; ++row) {
+    const RaceDetector::Chunk first = chunk_of(first_row);
+    const RaceDetector::Chunk chunk = chunk_of(row);
+    if (chunk.column < 0 || (chunk.load == first.load && chunk.column == first.column)) continue;
+    const Fiber& who = cta->fiber(cta->running_warp, first_lane + row);
+    fail(Bug::kSwizzle, who, [&] {
+      std::string text = std::string(who.op) + " at " + describe(who.at) + " reads what was copied at " +
+                         describe(pc_of(first.site())) + " with a swizzle of " +
+                         std::to_string(first.swizzle_bytes) + " bytes: row " + std::to_string(first_row) +
+                         " of the matrix is in column " + std::to_string(first.column) +
+                         " of the tile's 16-byte chunks, but row " + std::to_string(row) + " is in column " +
+                         std::to_string(chunk.column);
+      if (chunk.load != first.load) text += " of another copy, issued at " + describe(pc_of(chunk.site()));
+      return text + ". Is the swizzle missing from the address, or is it another one than the tensor map's?";
+    });
+  }
+}
+
 // Lane 8 m + r has handed in the address of row r of matrix m.
 void execute(void* const* opaque, unsigned lanes) {
   check_aligned(lanes);
   const auto arguments = [&](int lane) { return static_cast<Arguments*>(opaque[lane]); };
   for (int matrix = 0; matrix < 4; ++matrix) {
+    if (cta->options.race_detector) check_swizzle(opaque, matrix * kMatrixRows);
     for (int lane = 0; lane < kWarpSize; ++lane) {
       uint32_t value = 0;
       for (int element = 0; element < 2; ++element) {

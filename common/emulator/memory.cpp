@@ -160,6 +160,13 @@ const GlobalRange* find_range(uintptr_t address) {
   return after == ranges.begin() ? nullptr : &*(after - 1);
 }
 
+// The one that holds all of these bytes.
+const GlobalRange* find_range_of(uintptr_t address, size_t bytes) {
+  const GlobalRange* range = find_range(address);
+  const bool holds = range != nullptr && Extent{range->begin, range->bytes}.holds(address, bytes);
+  return holds ? range : nullptr;
+}
+
 std::string describe_access(size_t bytes, bool write) {
   return std::string(write ? "write" : "read") + " of " + std::to_string(bytes) +
          (bytes == 1 ? " byte" : " bytes");
@@ -174,6 +181,15 @@ std::string describe_smem_offset(uintptr_t address) {
 bool is_near_smem(uintptr_t address) {
   return address - (uintptr_t(cta->smem) - kSmemGuardBytes) < kMaxSmemBytes + 2 * kSmemGuardBytes;
 }
+
+void remember_global(const GlobalRange& range) {
+  const Options& options = cta->options;
+  if (options.count || options.race_detector) return;  // then the hooks must come here every time
+  windows.global[windows.oldest_global] = Window(range.begin, range.bytes);
+  windows.oldest_global ^= 1;
+}
+
+}  // namespace
 
 std::string describe_foreign_address(uintptr_t address) {
   char text[32];
@@ -202,21 +218,13 @@ std::string describe_foreign_address(uintptr_t address) {
   return description + ", which no allocation is near";
 }
 
-void remember_global(const GlobalRange& range) {
-  const Options& options = cta->options;
-  if (options.count || options.race_detector) return;  // then the hooks must come here every time
-  windows.global[windows.oldest_global] = Window(range.begin, range.bytes);
-  windows.oldest_global ^= 1;
-}
-
-}  // namespace
+bool is_global(uintptr_t address, size_t bytes) { return find_range_of(address, bytes) != nullptr; }
 
 Space check_access(uintptr_t address, size_t bytes, bool write, Place place) {
   Cta& c = *cta;
   if (Extent{uintptr_t(c.smem), c.smem_bytes}.holds(address, bytes)) return Space::kShared;
   if (Extent{uintptr_t(self->context.stack), kStackBytes}.holds(address, bytes)) return Space::kPrivate;
-  const GlobalRange* range = find_range(address);
-  if (range != nullptr && Extent{range->begin, range->bytes}.holds(address, bytes)) {
+  if (const GlobalRange* range = find_range_of(address, bytes); range != nullptr) {
     remember_global(*range);
     return Space::kGlobal;
   }

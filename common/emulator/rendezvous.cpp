@@ -272,7 +272,7 @@ void arrive(const char* op, int id, int count, bool wait, Location at) {
   }
   ++barrier.arrived;
   barrier.warps |= 1u << me.warp;
-  if (cta->options.race_detector && count != kEveryone) cta->races->barrier_arrival(id, me.warp, first);
+  if (cta->options.race_detector && count != kEveryone) cta->races->barrier_arrival(id, me, first);
   const int needed = count == kEveryone ? cta->num_live : count;
   if (barrier.arrived >= needed) {
     complete_barrier(id);

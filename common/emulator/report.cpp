@@ -156,4 +156,9 @@ std::string describe_lanes(unsigned lanes) {
   return text;
 }
 
+std::string describe_shared(uintptr_t address) {
+  const uintptr_t offset = address - uintptr_t(cta->smem);
+  return offset < kMaxSmemBytes ? "smem + " + std::to_string(offset) : "a __shared__ variable";
+}
+
 }  // namespace emulator

@@ -9,8 +9,10 @@
 #include <new>
 #include <thread>
 
+#include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
+#include "common/emulator/mbarrier_table.h"
 #include "common/emulator/memory.h"
 #include "common/emulator/race.h"
 
@@ -83,7 +85,12 @@ void resume_full_logs() {
 
 // Stays with the running warp as long as it can: that is fast, and easy to follow. Null: nobody can run.
 Fiber* pick() {
+  cta->copies->pass_moment();
   if (cta->ready_warps == 0) resume_full_logs();
+  // Late copies are done now, and waits that need not succeed are given up.
+  while (cta->ready_warps == 0) {
+    if (!cta->copies->finish_a_load() && !cta->mbarriers->time_out()) break;
+  }
   if (cta->ready_warps == 0) return nullptr;
   int warp = cta->running_warp;
   const bool leave = cta->options.shuffle && cta->random.one_in(16);
@@ -110,6 +117,8 @@ std::string describe_wait(const Fiber& fiber) {
     if (fiber.barrier_id != 0) text += " on barrier " + std::to_string(fiber.barrier_id);
     text += ", where " + std::to_string(barrier.arrived) + " of " + std::to_string(needed) +
             " threads have arrived";
+  } else if (fiber.state == State::kMbarrier) {
+    return cta->mbarriers->describe_wait(fiber);
   } else {
     const Warp& warp = cta->warps[size_t(fiber.warp)];
     text += ", for " + describe_lanes(fiber.mask & warp.live() & ~warp.waiting);
@@ -185,7 +194,10 @@ void yield() {
 }
 
 void poll() {
-  if (++self->polls % 16 == 0) yield();
+  // What it spins for may come from a thread that waits for a copy, and copies may be late until nobody can
+  // run.
+  if (++self->polls % 1024 == 0) cta->copies->finish_a_load();
+  if (self->polls % 16 == 0) yield();
 }
 
 // ---- CTAs
@@ -202,8 +214,14 @@ void fiber_main() {
   set_ready(me, false);
   cta->warps[size_t(me.warp)].exited |= 1u << me.lane;
   --cta->num_live;
+  cta->copies->check_exit(me);
   leave_rendezvous(me);
-  if (cta->num_live == 0) abandon_cta();
+  if (cta->num_live == 0) {
+    while (cta->copies->finish_a_load()) {
+    }
+    cta->mbarriers->check_exit(me);
+    abandon_cta();
+  }
   Fiber* next = pick();
   if (next == nullptr) report_deadlock();
   me.context.finished = true;
@@ -251,6 +269,8 @@ void run_cta(Cta& c, uint64_t index) {
   std::memset(c.smem, 0xff, c.smem_bytes);  // what is read before it is written is NaN
   if (c.options.count) c.log->start_cta(c.num_threads);
   if (c.options.race_detector) c.races->start_cta();
+  c.mbarriers->start_cta();
+  c.copies->start_cta();
 
   set_windows();
   Fiber* first = pick();
@@ -325,7 +345,11 @@ size_t choose_host_threads(const Launch& launch) {
 
 }  // namespace
 
-Cta::Cta() : log(std::make_unique<AccessLog>()), races(std::make_unique<RaceDetector>()) {
+Cta::Cta()
+    : log(std::make_unique<AccessLog>()),
+      races(std::make_unique<RaceDetector>()),
+      mbarriers(std::make_unique<MbarrierTable>()),
+      copies(std::make_unique<CopyEngine>()) {
   const size_t mapped = kMaxSmemBytes + 2 * kSmemGuardBytes;
   void* mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();

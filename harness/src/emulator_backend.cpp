@@ -78,7 +78,13 @@ class EmulatorBackend : public Backend {
             {"ldmatrix_wavefronts", c.ldmatrix_wavefronts},
             {"ldmatrix_wavefronts_ideal", c.ldmatrix_wavefronts_ideal},
             {"barriers", c.barriers},
-            {"shuffles", c.shuffles}};
+            {"shuffles", c.shuffles},
+            {"tma_loads", c.tma_loads},
+            {"tma_load_bytes", c.tma_load_bytes},
+            {"tma_stores", c.tma_stores},
+            {"tma_store_bytes", c.tma_store_bytes},
+            {"mbarrier_arrivals", c.mbarrier_arrivals},
+            {"mbarrier_waits", c.mbarrier_waits}};
   }
 
   std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&) override {

@@ -17,6 +17,13 @@
 
 namespace flashsteps {
 
+inline std::vector<ConformanceCase> both(std::span<const ConformanceCase> first,
+                                         std::span<const ConformanceCase> second) {
+  std::vector<ConformanceCase> all(first.begin(), first.end());
+  all.insert(all.end(), second.begin(), second.end());
+  return all;
+}
+
 inline uint32_t conformance_word(Words kind, uint64_t seed, uint64_t stream, uint64_t index) {
   const uint64_t bits = random_bits(seed, stream + 1000, index);
   float a, b;

@@ -99,6 +99,12 @@ def make_step(name: str, index: int, problem: dict[str, Any], backend: str, ceil
             "ldmatrix_wavefronts_ideal": 128 * index,
             "barriers": 12 * index,
             "shuffles": 5,
+            "tma_loads": 2 * index,
+            "tma_load_bytes": 16384 * index,
+            "tma_stores": 0,
+            "tma_store_bytes": 0,
+            "mbarrier_arrivals": 6 * index,
+            "mbarrier_waits": 258 * index,
         }
     return step
 

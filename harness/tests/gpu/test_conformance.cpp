@@ -26,15 +26,15 @@ TEST_CASE("the emulator computes what the GPU computes") {
   REQUIRE(gpu != nullptr);
   const auto emulator = make_emulator_backend();
   emulator->set_mode({});
-  const auto on_gpu = on_cuda::conformance_cases();
-  const auto on_cpu = on_emulator::conformance_cases();
+  const auto on_gpu = both(on_cuda::conformance_cases(), on_cuda::conformance_cases_sm90());
+  const auto on_cpu = both(on_emulator::conformance_cases(), on_emulator::conformance_cases_sm90());
   REQUIRE(on_gpu.size() == on_cpu.size());
   for (size_t i = 0; i < on_gpu.size(); ++i) {
     const ConformanceCase& c = on_gpu[i];
     INFO(c.name);
     REQUIRE(std::string(c.name) == on_cpu[i].name);
     if (c.needs_sm > compute_capability(*gpu)) {
-      std::printf("%-32s not on this GPU: needs sm_%d\n", c.name, c.needs_sm);
+      std::printf("%-40s not on this GPU: needs sm_%d\n", c.name, c.needs_sm);
       continue;
     }
     double largest = 0;
@@ -47,9 +47,9 @@ TEST_CASE("the emulator computes what the GPU computes") {
       CHECK(difference.wrong == 0);
     }
     if (c.tolerance == 0) {
-      std::printf("%-32s the same bits\n", c.name);
+      std::printf("%-40s the same bits\n", c.name);
     } else {
-      std::printf("%-32s largest difference 2^%.1f, allowed 2^%.1f\n", c.name, std::log2(largest),
+      std::printf("%-40s largest difference 2^%.1f, allowed 2^%.1f\n", c.name, std::log2(largest),
                   std::log2(c.tolerance));
     }
   }

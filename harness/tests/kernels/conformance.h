@@ -39,9 +39,11 @@ struct ConformanceCase {
 
 inline namespace on_cuda {
 std::span<const ConformanceCase> conformance_cases();
+std::span<const ConformanceCase> conformance_cases_sm90();
 }
 inline namespace on_emulator {
 std::span<const ConformanceCase> conformance_cases();  // the same, in the same order
+std::span<const ConformanceCase> conformance_cases_sm90();
 }
 
 }  // namespace flashsteps

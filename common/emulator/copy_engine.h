@@ -1,0 +1,60 @@
+// The copies of a CTA that are under way.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/emulator/core.h"
+#include "common/emulator/race.h"
+#include "common/emulator/tma.h"
+#include "common/tensor_map.h"
+
+namespace emulator {
+
+struct Copy {
+  flashsteps::TensorMapShape map;
+  BoxOrigin origin;
+  uintptr_t shared;
+  size_t bytes;  // of the whole box
+  const Fiber* issuer;
+  Location at;
+  Site site = 0;
+  bool done = false;
+
+  // Of a load.
+  int mbarrier = -1;
+  uint64_t phase = 0;             // of the mbarrier
+  RaceDetector::Time issued = 0;  // only with the race detector
+
+  // Of a store.
+  unsigned group = 0;  // how many groups its thread had committed before it
+
+  bool is_load() const { return mbarrier >= 0; }
+};
+
+// Loads are forgotten when they are done, stores when their thread has waited for them.
+class CopyEngine {
+ public:
+  void start_cta() { copies_.clear(); }
+
+  void issue(const Copy& copy);
+  // All of this thread's stores that are part of its first `groups` groups.
+  void wait_for_stores(const Fiber& who, unsigned groups);
+  void check_exit(const Fiber& who);  // of a thread
+
+  // A moment at which copies may be done, as options.async wants.
+  void pass_moment() {
+    if (!copies_.empty() && cta->options.async == AsyncMode::kRandom) finish_some();
+  }
+  // Nobody can run before a load is done. False: there is none.
+  bool finish_a_load();
+
+ private:
+  void finish_some();
+  void finish(size_t index);
+
+  std::vector<Copy> copies_;        // the oldest first
+  std::vector<size_t> candidates_;  // of finish_a_load()
+};
+
+}  // namespace emulator

@@ -1,0 +1,280 @@
+#include "common/emulator/mbarrier.h"
+
+#include <cstring>
+
+#include "common/emulator/core.h"
+#include "common/emulator/mbarrier_table.h"
+#include "common/emulator/race.h"
+
+namespace emulator {
+namespace {
+
+constexpr int kMaxCount = (1 << 20) - 1;  // of arrivals, and of bytes: PTX ISA, "mbarrier object"
+constexpr size_t kBytes = sizeof(uint64_t);
+
+// What an mbarrier's memory holds. The real contents are the hardware's secret, and not to be relied on.
+uint64_t mark() {
+  uint64_t value;
+  std::memcpy(&value, "mbarrier", sizeof(value));
+  return value;
+}
+
+std::string describe_initialised(const Mbarrier& barrier) {
+  return "the mbarrier at " + describe_shared(uintptr_t(barrier.address)) + ", initialised at " +
+         describe(barrier.initialised) + " with " + std::to_string(barrier.arrivals) +
+         (barrier.arrivals == 1 ? " arrival" : " arrivals");
+}
+
+std::string describe_announced(const Mbarrier& barrier) {
+  return "the last announcement was of " + std::to_string(barrier.last_announced.count) + " bytes, at " +
+         describe(barrier.last_announced.at);
+}
+
+// "16384 bytes at kernel.cu:50, 4096 bytes at kernel.cu:51"; "nothing" if there are none.
+std::string describe_bytes(const std::vector<Mbarrier::Bytes>& list) {
+  std::string text;
+  for (const Mbarrier::Bytes& bytes : list) {
+    text += (text.empty() ? "" : ", ") + std::to_string(bytes.count) + " bytes at " + describe(bytes.at);
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+int64_t sum(const std::vector<Mbarrier::Bytes>& list) {
+  int64_t total = 0;
+  for (const Mbarrier::Bytes& bytes : list) total += bytes.count;
+  return total;
+}
+
+}  // namespace
+
+// ---- The table
+
+int MbarrierTable::initialise(uint64_t* address, int arrivals, Location at) {
+  for (const Mbarrier& other : table_) {
+    if (other.address != address) continue;
+    fail(Bug::kBadMbarrier, *self, [&] {
+      return "mbarrier.init at " + describe(at) + ": " + describe_initialised(other) +
+             ", is in use already. Initialise it once per CTA; its phases go on by themselves";
+    });
+  }
+  if (cta->options.race_detector && table_.size() == RaceDetector::kMaxMbarriers) {
+    fail(Bug::kBadMbarrier, *self, [&] {
+      return "mbarrier.init at " + describe(at) + ": the race detector knows " +
+             std::to_string(RaceDetector::kMaxMbarriers) + " mbarriers per CTA, and this is one more";
+    });
+  }
+  Mbarrier& barrier = table_.emplace_back();
+  barrier.address = address;
+  barrier.initialiser = self;
+  barrier.initialised = at;
+  barrier.arrivals = barrier.missing = arrivals;
+  *address = mark();
+  return int(table_.size()) - 1;
+}
+
+void MbarrierTable::fence_initialised() {
+  for (Mbarrier& barrier : table_) {
+    if (barrier.initialiser == self) barrier.known_to_copies = true;
+  }
+}
+
+int MbarrierTable::find(const char* op, const uint64_t* address, Location at) {
+  for (const Mbarrier& barrier : table_) {
+    if (barrier.address != address) continue;
+    if (*address == mark()) return int(&barrier - table_.data());
+    fail(Bug::kBadMbarrier, *self, [&] {
+      return std::string(op) + " at " + describe(at) + ": " + describe_initialised(barrier) +
+             ", was overwritten since. Only mbarrier functions may touch its 8 bytes";
+    });
+  }
+  fail(Bug::kBadMbarrier, *self, [&] {
+    return std::string(op) + " at " + describe(at) + ": there is no initialised mbarrier at " +
+           describe_shared(uintptr_t(address)) +
+           ". Is the mbarrier_init missing, or the __syncthreads() behind it?";
+  });
+}
+
+void MbarrierTable::arrive(const char* op, int number, int64_t expected_bytes, Location at) {
+  Mbarrier& barrier = table_[size_t(number)];
+  if (barrier.missing == 0) {
+    fail(Bug::kBadMbarrier, *self, [&] {
+      return std::string(op) + " at " + describe(at) + ": one arrival too many in phase " +
+             std::to_string(barrier.phase) + " of " + describe_initialised(barrier) +
+             ", which still waits for " + std::to_string(barrier.tx) +
+             " bytes. Has this thread waited for the phase before, and for the right parity?";
+    });
+  }
+  --barrier.missing;
+  if (expected_bytes > 0) {
+    barrier.tx += expected_bytes;
+    barrier.last_announced = {expected_bytes, at};
+    barrier.announced.push_back(barrier.last_announced);
+  }
+  if (cta->options.race_detector) cta->races->mbarrier_arrival(number, *self);
+  complete_if_done(number, *self);
+}
+
+void MbarrierTable::complete_bytes(int number, uint64_t phase, int64_t bytes, const Fiber& issuer,
+                                   Location issued) {
+  Mbarrier& barrier = table_[size_t(number)];
+  if (barrier.phase != phase) {
+    fail(Bug::kBadExpectTx, issuer, [&] {
+      return "the copy of " + std::to_string(bytes) + " bytes issued at " + describe(issued) +
+             " belongs to phase " + std::to_string(phase) + " of " + describe_initialised(barrier) +
+             ", but that phase has completed without it; " + describe_announced(barrier);
+    });
+  }
+  barrier.tx -= bytes;
+  barrier.copied.push_back({bytes, issued});
+  complete_if_done(number, issuer);
+}
+
+void MbarrierTable::complete_if_done(int number, const Fiber& who) {
+  Mbarrier& barrier = table_[size_t(number)];
+  if (barrier.missing > 0) return;
+  if (barrier.tx < 0) {
+    fail(Bug::kBadExpectTx, who, [&] {
+      return "phase " + std::to_string(barrier.phase) + " of " + describe_initialised(barrier) +
+             ": all have arrived and announced " + std::to_string(sum(barrier.announced)) +
+             " bytes, but copies have brought " + std::to_string(sum(barrier.copied)) +
+             ". Announced: " + describe_bytes(barrier.announced) +
+             ". Copied: " + describe_bytes(barrier.copied);
+    });
+  }
+  if (barrier.tx > 0) return;
+  ++barrier.phase;
+  barrier.missing = barrier.arrivals;
+  barrier.announced.clear();
+  barrier.copied.clear();
+  if (cta->options.race_detector) cta->races->mbarrier_completed(number);
+  for (int i = 0; i < cta->num_threads; ++i) {
+    Fiber& fiber = cta->fibers[size_t(i)];
+    fiber.timed_out = false;
+    const bool waits = fiber.state == State::kMbarrier && fiber.mbarrier == number;
+    if (waits && barrier.has_completed(fiber.parity)) wake(fiber);
+  }
+}
+
+bool MbarrierTable::time_out() {
+  bool any = false;
+  for (int i = 0; i < cta->num_threads; ++i) {
+    Fiber& fiber = cta->fibers[size_t(i)];
+    if (fiber.state != State::kMbarrier || fiber.timed_out) continue;
+    fiber.timed_out = any = true;
+    wake(fiber);
+  }
+  return any;
+}
+
+std::string MbarrierTable::describe_wait(const Fiber& fiber) {
+  const Mbarrier& barrier = table_[size_t(fiber.mbarrier)];
+  std::string text = std::string(fiber.op) + " at " + describe(fiber.at) + " for parity " +
+                     std::to_string(fiber.parity) + " of " + describe_initialised(barrier) + "; phase " +
+                     std::to_string(barrier.phase) + " is under way and lacks " +
+                     std::to_string(barrier.missing) + " of " + std::to_string(barrier.arrivals) +
+                     " arrivals";
+  if (barrier.tx > 0) text += " and " + std::to_string(barrier.tx) + " bytes";
+  if (barrier.tx < 0)
+    text += "; copies have brought " + std::to_string(-barrier.tx) + " bytes too many so far";
+  if (barrier.last_announced.count > 0) text += "; " + describe_announced(barrier);
+  if (barrier.phase == 0 && barrier.missing == barrier.arrivals && barrier.tx == 0) {
+    text += " (nobody has ever arrived: a wait that shall pass on a new mbarrier is for parity 1)";
+  } else if (barrier.missing == 0) {
+    text += " (is more announced than the copies bring?)";
+  }
+  return text;
+}
+
+void MbarrierTable::check_exit(const Fiber& last) {
+  for (const Mbarrier& barrier : table_) {
+    const bool has_load = barrier.last_load.line != 0;
+    if (!has_load || barrier.load_phase < barrier.waited_phases) continue;
+    fail(Bug::kUnfinishedCopy, last, [&] {
+      return "the CTA ends, and nobody has waited for the copy issued at " + describe(barrier.last_load) +
+             ", which belongs to phase " + std::to_string(barrier.load_phase) + " of " +
+             describe_initialised(barrier) +
+             ". It could write to shared memory that is another CTA's by then";
+    });
+  }
+}
+
+// ---- The functions
+
+void mbarrier_init(uint64_t* barrier, int arrivals, Location at) {
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  touch_shared("mbarrier.init", barrier, kBytes, kBytes, true, pc);
+  const InRuntime in_runtime;
+  if (arrivals < 1 || arrivals > kMaxCount) {
+    fail(Bug::kBadMbarrier, *self, [&] {
+      return "mbarrier.init at " + describe(at) + ": the number of arrivals is " + std::to_string(arrivals) +
+             ", it must be from 1 to " + std::to_string(kMaxCount);
+    });
+  }
+  const int number = cta->mbarriers->initialise(barrier, arrivals, at);
+  if (cta->options.race_detector) cta->races->mbarrier_initialised(number);
+}
+
+void fence_mbarrier_init(Location) {
+  const InRuntime in_runtime;
+  cta->mbarriers->fence_initialised();
+}
+
+void mbarrier_arrive(uint64_t* barrier, Location at) {
+  constexpr const char* kOp = "mbarrier.arrive";
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  touch_shared(kOp, barrier, kBytes, kBytes, false, pc);
+  const InRuntime in_runtime;
+  ++cta->counters.mbarrier_arrivals;
+  cta->mbarriers->arrive(kOp, cta->mbarriers->find(kOp, barrier, at), 0, at);
+}
+
+void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes, Location at) {
+  constexpr const char* kOp = "mbarrier.arrive.expect_tx";
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  touch_shared(kOp, barrier, kBytes, kBytes, false, pc);
+  const InRuntime in_runtime;
+  const int number = cta->mbarriers->find(kOp, barrier, at);
+  if (bytes < 0 || (*cta->mbarriers)[number].tx + bytes > kMaxCount) {
+    fail(Bug::kBadExpectTx, *self, [&] {
+      return std::string(kOp) + " at " + describe(at) + ": " + std::to_string(bytes) +
+             " bytes; an mbarrier can wait for 0 to " + std::to_string(kMaxCount);
+    });
+  }
+  ++cta->counters.mbarrier_arrivals;
+  cta->mbarriers->arrive(kOp, number, bytes, at);
+}
+
+bool mbarrier_try_wait(uint64_t* barrier, int parity, Location at) {
+  constexpr const char* kOp = "mbarrier.try_wait";
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  touch_shared(kOp, barrier, kBytes, kBytes, false, pc);
+  const InRuntime in_runtime;
+  MbarrierTable& table = *cta->mbarriers;
+  const int number = table.find(kOp, barrier, at);
+  if (parity != 0 && parity != 1) {
+    fail(Bug::kBadMbarrier, *self, [&] {
+      return std::string(kOp) + " at " + describe(at) + ": parity " + std::to_string(parity) +
+             ", it must be 0 or 1: the number of the phase, modulo 2";
+    });
+  }
+  // The hardware may say no at any time.
+  if (cta->options.shuffle && cta->random.one_in(4)) {
+    yield();
+    return false;
+  }
+  if (!table[number].has_completed(parity)) {
+    self->op = kOp;
+    self->at = at;
+    self->mbarrier = number;
+    self->parity = parity;
+    park(State::kMbarrier);
+    // It has timed out, or the mbarrier has gone on to the next phase but one before this thread could run.
+    if (!table[number].has_completed(parity)) return false;
+  }
+  ++cta->counters.mbarrier_waits;
+  table[number].waited_phases = table[number].phase;
+  if (cta->options.race_detector) cta->races->mbarrier_waited(number, *self);
+  return true;
+}
+
+}  // namespace emulator

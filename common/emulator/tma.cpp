@@ -1,0 +1,312 @@
+#include "common/emulator/tma.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "common/emulator/copy_engine.h"
+#include "common/emulator/core.h"
+#include "common/emulator/mbarrier_table.h"
+#include "common/emulator/race.h"
+
+namespace emulator {
+
+using flashsteps::TensorMapShape;
+
+// ---- Tensor maps
+
+void check_tensor_map(const TensorMapShape& shape) {
+  const auto demand = [](bool holds, const char* sentence) {
+    if (!holds) throw std::runtime_error(sentence);
+  };
+  const int swizzle = shape.swizzle_bytes;
+  const uint64_t box_row_bytes = uint64_t(shape.box[0]) * uint64_t(shape.element_bytes);
+  demand(shape.element_bytes == 1 || shape.element_bytes == 2 || shape.element_bytes == 4 ||
+             shape.element_bytes == 8,
+         "TMA needs elements of 1, 2, 4 or 8 bytes");
+  demand(uintptr_t(shape.base) % 16 == 0, "TMA needs a tensor that begins at a multiple of 16 bytes");
+  demand(shape.stride[0] == uint64_t(shape.element_bytes), "TMA needs rows that are contiguous");
+  for (int d = 0; d < TensorMapShape::RANK; ++d) {
+    demand(shape.size[d] >= 1 && shape.size[d] <= uint64_t(1) << 32,
+           "TMA needs sizes from 1 to 2^32 in every dimension");
+    demand(shape.box[d] >= 1 && shape.box[d] <= 256,
+           "TMA needs boxes of 1 to 256 elements in every dimension");
+    if (d == 0) continue;
+    demand(shape.stride[d] % 16 == 0, "TMA needs row strides that are multiples of 16 bytes");
+    demand(shape.stride[d] < uint64_t(1) << 40, "TMA needs strides below 2^40 bytes");
+  }
+  demand(box_row_bytes % 16 == 0, "TMA needs boxes whose rows are a multiple of 16 bytes long");
+  demand(swizzle == 0 || swizzle == 32 || swizzle == 64 || swizzle == 128,
+         "TMA swizzles over 32, 64 or 128 bytes, or not at all");
+  demand(swizzle == 0 || box_row_bytes <= uint64_t(swizzle),
+         "TMA needs boxes whose rows are no longer than the swizzle is wide");
+}
+
+// ---- Boxes
+
+namespace {
+
+constexpr size_t kChunkBytes = 16;
+constexpr size_t kMaxRowBytes = 256 * 8;
+
+size_t box_row_bytes(const TensorMapShape& map) { return size_t(map.box[0]) * size_t(map.element_bytes); }
+
+size_t box_bytes(const TensorMapShape& map) {
+  size_t bytes = size_t(map.element_bytes);
+  for (const uint32_t extent : map.box) bytes *= extent;
+  return bytes;
+}
+
+// Where a byte of the box lies, when unswizzled it would lie at `address`: bits 4 and up of the address are
+// exchanged, depending on the bits from 7 on, which count units of 128 bytes.
+uintptr_t swizzled(uintptr_t address, int swizzle_bytes) {
+  const uintptr_t chunks_per_row = uintptr_t(swizzle_bytes) / kChunkBytes;
+  return swizzle_bytes == 0 ? address : address ^ (address / 128 % chunks_per_row) * kChunkBytes;
+}
+
+// One row of a box: dimension 0 at fixed coordinates of the others.
+struct BoxRow {
+  uintptr_t shared = 0;  // unswizzled
+  int panel = 0;         // box rows of the same panel are neighbours in dimension 1
+  int64_t at[TensorMapShape::RANK] = {};
+  uintptr_t global = 0;  // of its first byte inside the tensor
+  size_t skipped = 0;    // bytes in front of the tensor
+  size_t inside = 0;     // bytes in the tensor; 0: the row lies beyond it
+};
+
+template <typename Visit>
+void for_each_row(const Copy& copy, Visit visit) {
+  const TensorMapShape& map = copy.map;
+  const size_t row_bytes = box_row_bytes(map);
+  const size_t num_rows = copy.bytes / row_bytes;
+  const int64_t first = copy.origin.at[0];
+  const int64_t from = std::max<int64_t>(first, 0);
+  const int64_t to = std::min<int64_t>(first + map.box[0], int64_t(map.size[0]));
+  for (size_t i = 0; i < num_rows; ++i) {
+    BoxRow row{.shared = copy.shared + i * row_bytes, .panel = int(i / map.box[1]), .at = {first}};
+    bool inside = to > from;
+    int64_t offset = from * map.element_bytes;
+    size_t rest = i;
+    for (int d = 1; d < TensorMapShape::RANK; ++d) {
+      row.at[d] = copy.origin.at[d] + int64_t(rest % map.box[d]);
+      rest /= map.box[d];
+      inside = inside && row.at[d] >= 0 && row.at[d] < int64_t(map.size[d]);
+      offset += row.at[d] * int64_t(map.stride[d]);
+    }
+    if (inside) {
+      row.global = uintptr_t(map.base) + uintptr_t(offset);
+      row.skipped = size_t((from - first) * map.element_bytes);
+      row.inside = size_t((to - from) * map.element_bytes);
+    }
+    visit(row);
+  }
+}
+
+// Copies between a row of the box and its place in shared memory, chunk by chunk.
+template <typename CopyChunk>
+void for_each_chunk(const Copy& copy, const BoxRow& row, CopyChunk copy_chunk) {
+  for (size_t offset = 0; offset < box_row_bytes(copy.map); offset += kChunkBytes) {
+    copy_chunk(reinterpret_cast<void*>(swizzled(row.shared + offset, copy.map.swizzle_bytes)), offset);
+  }
+}
+
+void move_box(const Copy& copy) {
+  for_each_row(copy, [&](const BoxRow& row) {
+    unsigned char data[kMaxRowBytes] = {};  // what lies beyond the tensor reads as zero
+    auto* global = reinterpret_cast<unsigned char*>(row.global);
+    if (copy.is_load()) {
+      if (row.inside > 0) std::memcpy(data + row.skipped, global, row.inside);
+      for_each_chunk(copy, row,
+                     [&](void* to, size_t offset) { std::memcpy(to, data + offset, kChunkBytes); });
+    } else if (row.inside > 0) {
+      for_each_chunk(copy, row,
+                     [&](void* from, size_t offset) { std::memcpy(data + offset, from, kChunkBytes); });
+      std::memcpy(global, data + row.skipped, row.inside);
+    }
+  });
+}
+
+}  // namespace
+
+// ---- The engine
+
+void CopyEngine::issue(const Copy& copy) {
+  copies_.push_back(copy);
+  if (cta->options.async == AsyncMode::kEarly) finish(copies_.size() - 1);
+}
+
+void CopyEngine::finish(size_t index) {
+  Copy& copy = copies_[index];
+  if (!copy.done) move_box(copy);
+  copy.done = true;
+  if (!copy.is_load()) return;
+  const Copy load = copy;
+  copies_.erase(copies_.begin() + std::ptrdiff_t(index));
+  if (cta->options.race_detector) cta->races->load_landed(load.mbarrier, load.issued);
+  cta->mbarriers->complete_bytes(load.mbarrier, load.phase, int64_t(load.bytes), *load.issuer, load.at);
+}
+
+// Each one sooner or later, in any order.
+void CopyEngine::finish_some() {
+  if (cta->random.one_in(16)) finish(size_t(cta->random.next() % copies_.size()));
+}
+
+bool CopyEngine::finish_a_load() {
+  std::vector<size_t>& loads = candidates_;
+  loads.clear();
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    if (copies_[i].is_load()) loads.push_back(i);
+  }
+  if (loads.empty()) return false;
+  const bool random = cta->options.async == AsyncMode::kRandom;
+  finish(loads[random ? size_t(cta->random.next() % loads.size()) : 0]);
+  return true;
+}
+
+void CopyEngine::wait_for_stores(const Fiber& who, unsigned groups) {
+  for (size_t i = 0; i < copies_.size();) {
+    const Copy& copy = copies_[i];
+    if (copy.is_load() || copy.issuer != &who || copy.group >= groups) {
+      ++i;
+      continue;
+    }
+    finish(i);
+    if (cta->options.race_detector) cta->races->store_waited(who, copy.shared, copy.bytes, copy.site);
+    copies_.erase(copies_.begin() + std::ptrdiff_t(i));
+  }
+}
+
+void CopyEngine::check_exit(const Fiber& who) {
+  for (const Copy& copy : copies_) {
+    if (copy.is_load() || copy.issuer != &who) continue;
+    fail(Bug::kUnfinishedCopy, who, [&] {
+      const bool committed = copy.group < who.store_group;
+      return "the thread exits, and the bulk store that it issued at " + describe(copy.at) +
+             " may not have read its shared memory yet: " +
+             (committed ? "tma_store_wait_read is missing, or leaves it pending"
+                        : "tma_store_commit is missing behind it, without which no wait includes it");
+    });
+  }
+}
+
+// ---- The functions
+
+namespace {
+
+// What TMA itself checks, or takes for granted, before it begins.
+void check_box(const char* op, const Copy& copy) {
+  const uintptr_t address = copy.shared;
+  const auto place = [&] { return std::string(op) + " at " + describe(copy.at) + ": "; };
+  if (check_access(address, copy.bytes, copy.is_load(), {.at = copy.at}) != Space::kShared) {
+    fail(Bug::kSharedOutOfBounds, *self,
+         [&] { return place() + "the box's address is not in shared memory"; });
+  }
+  // A swizzle pattern is 8 rows high. TMA would take any multiple of 128, but then the tile's rows and the
+  // pattern's would be different ones.
+  const uintptr_t alignment = copy.map.swizzle_bytes == 0 ? 128 : uintptr_t(copy.map.swizzle_bytes) * 8;
+  if (address % alignment != 0) {
+    fail(Bug::kMisaligned, *self, [&] {
+      return place() + "the box's address " + describe_shared(address) + " is not a multiple of " +
+             std::to_string(alignment) + " bytes" +
+             (alignment > 128 ? ", where the swizzle's pattern starts over" : "");
+    });
+  }
+  for_each_row(copy, [&](const BoxRow& row) {
+    if (row.inside == 0) return;
+    if (!is_global(row.global, row.inside)) {
+      fail(Bug::kGlobalOutOfBounds, *self, [&] {
+        std::string at;
+        for (const int64_t coordinate : row.at) at += (at.empty() ? "" : ", ") + std::to_string(coordinate);
+        return place() + "the row of " + std::to_string(row.inside) + " bytes at (" + at +
+               ") lies inside the tensor map's sizes, but at " + describe_foreign_address(row.global) +
+               ". Are the map's sizes or strides wrong?";
+      });
+    }
+    if (cta->options.race_detector) global_access(row.global, row.inside, !copy.is_load(), copy.site);
+  });
+}
+
+// For ldmatrix, which must read a swizzled tile as it is swizzled.
+void remember_columns(const Copy& load) {
+  const int chunks_per_row = int(box_row_bytes(load.map) / kChunkBytes);
+  for_each_row(load, [&](const BoxRow& row) {
+    for_each_chunk(load, row, [&](void* chunk, size_t offset) {
+      const int column = row.panel * chunks_per_row + int(offset / kChunkBytes);
+      cta->races->remember_chunk(uintptr_t(chunk), column, load.map.swizzle_bytes);
+    });
+  });
+}
+
+}  // namespace
+
+void tma_load(void* shared, const TensorMapShape& map, uint64_t* barrier, BoxOrigin origin, Location at) {
+  constexpr const char* kOp = "tma_load";
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  touch_shared("tma_load's mbarrier", barrier, sizeof(*barrier), sizeof(*barrier), false, pc);
+  const InRuntime in_runtime;
+  const int number = cta->mbarriers->find(kOp, barrier, at);
+  Mbarrier& its = (*cta->mbarriers)[number];
+  if (!its.known_to_copies) {
+    fail(Bug::kProxyFence, *self, [&] {
+      return std::string(kOp) + " at " + describe(at) + ": the mbarrier initialised at " +
+             describe(its.initialised) +
+             " is not known to the copy engine. The thread that initialised it must execute "
+             "fence_mbarrier_init() after that";
+    });
+  }
+  Copy copy{.map = map,
+            .origin = origin,
+            .shared = uintptr_t(shared),
+            .bytes = box_bytes(map),
+            .issuer = self,
+            .at = at,
+            .site = site_of(pc),
+            .mbarrier = number,
+            .phase = its.phase};
+  check_box(kOp, copy);
+  its.last_load = at;
+  its.load_phase = its.phase;
+  ++cta->counters.tma_loads;
+  cta->counters.tma_load_bytes += copy.bytes;
+  if (cta->options.race_detector) {
+    copy.issued = cta->races->load_issued(number, *self, copy.shared, copy.bytes, copy.site);
+    if (map.swizzle_bytes != 0) remember_columns(copy);
+  }
+  std::memset(shared, 0xff, copy.bytes);  // NaN, until the copy is done
+  cta->copies->issue(copy);
+}
+
+void tma_store(const TensorMapShape& map, const void* shared, BoxOrigin origin, Location at) {
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  const InRuntime in_runtime;
+  const Copy copy{.map = map,
+                  .origin = origin,
+                  .shared = uintptr_t(shared),
+                  .bytes = box_bytes(map),
+                  .issuer = self,
+                  .at = at,
+                  .site = site_of(pc),
+                  .group = self->store_group};
+  check_box("tma_store", copy);
+  ++cta->counters.tma_stores;
+  cta->counters.tma_store_bytes += copy.bytes;
+  if (cta->options.race_detector) cta->races->store_issued(*self, copy.shared, copy.bytes, copy.site);
+  cta->copies->issue(copy);
+}
+
+void tma_store_commit(Location) { ++self->store_group; }
+
+void tma_store_wait_read(int pending, Location at) {
+  const InRuntime in_runtime;
+  const unsigned committed = self->store_group;
+  const unsigned groups = committed > unsigned(pending) ? committed - unsigned(pending) : 0;
+  cta->copies->wait_for_stores(*self, groups);
+}
+
+void fence_proxy_async(Location) {
+  const InRuntime in_runtime;
+  cta->mbarriers->fence_initialised();
+  if (cta->options.race_detector) cta->races->proxy_fence(*self);
+}
+
+}  // namespace emulator

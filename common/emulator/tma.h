@@ -1,0 +1,67 @@
+// TMA without a GPU. Include common/tma.h, which says what these do; tma.cpp is how.
+#pragma once
+
+#include <cstdint>
+
+#include "common/emulator/device.h"
+#include "common/tensor_map.h"
+
+namespace emulator {
+
+// In elements, as the kernel counts them; [0] is the contiguous dimension.
+struct BoxOrigin {
+  int at[flashsteps::TensorMapShape::RANK];
+};
+
+void check_tensor_map(const flashsteps::TensorMapShape& shape);
+void tma_load(void* shared, const flashsteps::TensorMapShape& map, uint64_t* barrier, BoxOrigin origin,
+              Location at);
+void tma_store(const flashsteps::TensorMapShape& map, const void* shared, BoxOrigin origin, Location at);
+void tma_store_commit(Location at);
+void tma_store_wait_read(int pending, Location at);
+void fence_proxy_async(Location at);
+
+}  // namespace emulator
+
+namespace flashsteps {
+inline namespace on_emulator {
+
+// The real one is 64-byte aligned as well. What it holds is the hardware's secret; here it is what was asked
+// for.
+struct alignas(64) TensorMap {
+  TensorMapShape shape;
+};
+
+inline TensorMap encode_tensor_map(const TensorMapShape& shape) {
+  emulator::check_tensor_map(shape);
+  return {shape};
+}
+
+[[gnu::always_inline]] inline void tma_load_5d(void* shared, const TensorMap& map, uint64_t* barrier, int c0,
+                                               int c1, int c2, int c3, int c4,
+                                               emulator::Location at = emulator::Location::current()) {
+  emulator::tma_load(shared, map.shape, barrier, {{c0, c1, c2, c3, c4}}, at);
+}
+
+[[gnu::always_inline]] inline void tma_store_5d(const TensorMap& map, const void* shared, int c0, int c1,
+                                                int c2, int c3, int c4,
+                                                emulator::Location at = emulator::Location::current()) {
+  emulator::tma_store(map.shape, shared, {{c0, c1, c2, c3, c4}}, at);
+}
+
+[[gnu::always_inline]] inline void tma_store_commit(emulator::Location at = emulator::Location::current()) {
+  emulator::tma_store_commit(at);
+}
+
+template <int PENDING>
+[[gnu::always_inline]] inline void tma_store_wait_read(
+    emulator::Location at = emulator::Location::current()) {
+  emulator::tma_store_wait_read(PENDING, at);
+}
+
+[[gnu::always_inline]] inline void fence_proxy_async(emulator::Location at = emulator::Location::current()) {
+  emulator::fence_proxy_async(at);
+}
+
+}  // namespace on_emulator
+}  // namespace flashsteps

@@ -1,0 +1,60 @@
+// Swizzled tiles in shared memory: no bank conflicts without padding, laid out as TMA writes and reads them.
+// PTX ISA, "Tensors: swizzling modes".
+#pragma once
+
+#include <cstdint>
+
+#include "common/cuda.h"
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+// A tile of ROWS x COLS elements. Its rows are SWIZZLE_BYTES long (128, 64 or 32), so a wider tile lies as
+// panels of so many columns, one behind the other. Within a row, chunks of 16 bytes change places: chunk c of
+// row r lies where chunk c ^ r would (with 128 bytes; in shorter rows, r counts units of 128 bytes). So a
+// column of chunks, 8 rows high, as ldmatrix reads it, is spread over all 32 banks. SWIZZLE_BYTES = 0: one
+// panel, chunks where they are.
+//
+// The pattern is one of addresses and starts over every 1024 bytes: so a tile must be aligned.
+template <typename Element_, int ROWS_, int COLS_, int SWIZZLE_BYTES_>
+struct alignas(1024) SwizzledTile {
+  using Element = Element_;
+  static constexpr int ROWS = ROWS_;
+  static constexpr int COLS = COLS_;
+  static constexpr int SWIZZLE_BYTES = SWIZZLE_BYTES_;
+  static constexpr int ROW_BYTES = SWIZZLE_BYTES == 0 ? COLS * int(sizeof(Element)) : SWIZZLE_BYTES;
+  static constexpr int PANEL_COLS = ROW_BYTES / int(sizeof(Element));
+  static constexpr int PANEL_BYTES = ROWS * ROW_BYTES;
+  static_assert(ROWS % 8 == 0 && COLS % PANEL_COLS == 0);
+
+  Element data[COLS / PANEL_COLS][ROWS][PANEL_COLS];
+
+  // Where element (row, col) lies, in bytes. The rest of its chunk follows it.
+  static __device__ int offset_of(int row, int col) {
+    const int in_row = col % PANEL_COLS * int(sizeof(Element));
+    return col / PANEL_COLS * PANEL_BYTES + row * ROW_BYTES + (in_row ^ swizzle_of(row));
+  }
+
+  // The element `rows` below and `cols` to the right of the one at `offset`. Cheaper than to compute another
+  // offset: with `rows` and `cols` known to the compiler it is one XOR, as a rule. The pattern repeats every
+  // 8 rows, so `rows` must be a multiple of 8. And `cols` is a multiple of 8 none of whose bits are set in
+  // the column that `offset` stands for: to add it is to XOR it, and an XOR may as well come after the
+  // swizzle's.
+  __device__ Element* at(int offset, int rows, int cols) {
+    const int in_row = cols % PANEL_COLS * int(sizeof(Element));
+    const int moved = cols / PANEL_COLS * PANEL_BYTES + rows * ROW_BYTES + (offset ^ in_row);
+    return reinterpret_cast<Element*>(reinterpret_cast<char*>(data) + moved);
+  }
+
+ private:
+  static __device__ int swizzle_of(int row) {
+    if constexpr (SWIZZLE_BYTES == 0) {
+      return 0;
+    } else {
+      return row / (128 / ROW_BYTES) % (SWIZZLE_BYTES / 16) * 16;
+    }
+  }
+};
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

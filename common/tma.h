@@ -1,0 +1,110 @@
+// TMA, the tensor memory accelerator: one thread asks for a box of a tensor, the copy engine computes the
+// addresses, moves the box between global and shared memory, swizzles it, and tells an mbarrier. PTX ISA,
+// "Data movement and conversion instructions: cp.async.bulk.tensor". sm_90 and newer.
+#pragma once
+
+#include <cstdint>
+
+#include "common/cuda.h"
+#include "common/swizzle.h"
+#include "common/tensor_map.h"
+
+#ifndef __CUDACC__
+#include "common/emulator/tma.h"
+#else
+
+#include <cuda.h>
+
+namespace flashsteps {
+inline namespace on_cuda {
+
+// A kernel takes it as `const __grid_constant__ TensorMap`: by value, and never copied to local memory.
+using TensorMap = CUtensorMap;
+
+// Throws std::runtime_error with a sentence when TMA cannot address such a tensor. In
+// harness/src/cuda_tensor_map.cpp.
+TensorMap encode_tensor_map(const TensorMapShape& shape);
+
+// Starts to copy the box at coordinates c0 .. c4 (c0 is the contiguous dimension) to `shared`, 128-byte
+// aligned, 1024-byte with swizzle. Returns at once; when the box is complete, its bytes are counted off at
+// `barrier`. They are those of the whole box, also where it reaches beyond the tensor, which reads as zero.
+// One thread.
+__device__ __forceinline__ void tma_load_5d(void* shared, const TensorMap& map, uint64_t* barrier, int c0,
+                                            int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
+      :
+      : "r"(uint32_t(__cvta_generic_to_shared(shared))), "l"(&map),
+        "r"(uint32_t(__cvta_generic_to_shared(barrier))), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+
+// Starts to copy a box the other way; what reaches beyond the tensor is not written. Part of the thread's
+// current bulk group: see tma_store_commit. One thread; what it reads must have passed fence_proxy_async.
+__device__ __forceinline__ void tma_store_5d(const TensorMap& map, const void* shared, int c0, int c1, int c2,
+                                             int c3, int c4) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];"
+               :
+               : "l"(&map), "r"(uint32_t(__cvta_generic_to_shared(shared))), "r"(c0), "r"(c1), "r"(c2),
+                 "r"(c3), "r"(c4)
+               : "memory");
+}
+
+// Ends this thread's bulk group: the stores since the last commit.
+__device__ __forceinline__ void tma_store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" : : : "memory");
+}
+
+// Waits until all but this thread's latest PENDING bulk groups have read their shared memory, which may then
+// be written again, or cease to exist: a thread must not exit before.
+template <int PENDING>
+__device__ __forceinline__ void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(PENDING) : "memory");
+}
+
+// The copy engine comes to shared memory on a way of its own, the async proxy, which is not ordered with the
+// threads' accesses. Between what threads have written and a TMA copy that reads or overwrites it, and
+// between what they have read and one that overwrites it, this fence must lie on the way: before the barrier
+// or mbarrier that orders the two, in the threads themselves, or behind it, in the thread that starts the
+// copy.
+__device__ __forceinline__ void fence_proxy_async() {
+  asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
+
+}  // namespace on_cuda
+}  // namespace flashsteps
+
+#endif
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+// The map of a tensor [batch, num_heads, num_rows, Tile::COLS] with any strides (in elements), to be copied
+// in boxes of Tile::ROWS rows of one head that lie in shared memory as Tile, a SwizzledTile. Coordinates: (0,
+// row, 0, head, batch).
+//
+// Rows, heads and batches are dimensions of their own: a box that runs over the last row of a head is filled
+// up with zeros, and never with the next head's rows. And a row is two dimensions, the panel and the column
+// in it, because a row of the box must not be longer than the swizzle is wide.
+template <typename Tile>
+TensorMap make_tensor_map(const typename Tile::Element* base, int batch, int num_heads, int num_rows,
+                          int64_t batch_stride, int64_t head_stride, int64_t row_stride) {
+  constexpr int ELEMENT_BYTES = sizeof(typename Tile::Element);
+  // Nobody steps over a dimension of size 1: frameworks leave any stride there, TMA wants one it could use.
+  const auto stride_bytes = [](int size, int64_t stride) {
+    return size > 1 ? uint64_t(stride) * ELEMENT_BYTES : uint64_t(16);
+  };
+  return encode_tensor_map(
+      {.base = base,
+       .element_bytes = ELEMENT_BYTES,
+       .size = {Tile::PANEL_COLS, uint64_t(num_rows), Tile::COLS / Tile::PANEL_COLS, uint64_t(num_heads),
+                uint64_t(batch)},
+       .stride = {ELEMENT_BYTES, stride_bytes(num_rows, row_stride), Tile::ROW_BYTES,
+                  stride_bytes(num_heads, head_stride), stride_bytes(batch, batch_stride)},
+       .box = {Tile::PANEL_COLS, Tile::ROWS, Tile::COLS / Tile::PANEL_COLS, 1, 1},
+       .swizzle_bytes = Tile::SWIZZLE_BYTES});
+}
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

@@ -1,0 +1,223 @@
+// What conformance.cu does, for the headers of sm_90 and newer: TMA, swizzles, mbarriers, elect.sync. (Named
+// barriers are older, and here because only warps that specialise need them.)
+#include "common/elect.h"
+#include "common/ldmatrix.h"
+#include "common/mbarrier.h"
+#include "common/named_barrier.h"
+#include "common/step.h"
+#include "common/swizzle.h"
+#include "common/tma.h"
+#include "harness/tests/kernels/conformance.h"
+
+namespace STEP_NAMESPACE {
+
+constexpr int needs_sm = 90;  // the build looks for these very words
+
+// A tensor [2, 2, NUM_ROWS, COLS] of 16-bit elements whose rows, heads and batches have gaps between them.
+constexpr int BATCH = 2, HEADS = 2, NUM_ROWS = 20, GAP = 8;
+template <typename Tile>
+constexpr int ROW_STRIDE = Tile::COLS + GAP;
+template <typename Tile>
+constexpr int HEAD_STRIDE = NUM_ROWS* ROW_STRIDE<Tile> + GAP;
+template <typename Tile>
+constexpr int BATCH_STRIDE = HEADS* HEAD_STRIDE<Tile> + GAP;
+template <typename Tile>
+constexpr int TENSOR_WORDS = BATCH* BATCH_STRIDE<Tile> / 2;
+template <typename Tile>
+constexpr int TILE_WORDS = sizeof(Tile) / 4;
+
+template <typename Tile>
+TensorMap map_of(const void* tensor) {
+  return make_tensor_map<Tile>(static_cast<const uint16_t*>(tensor), BATCH, HEADS, NUM_ROWS,
+                               BATCH_STRIDE<Tile>, HEAD_STRIDE<Tile>, ROW_STRIDE<Tile>);
+}
+
+// ---- TMA loads: two boxes on one mbarrier, one of them over the end of a head, then all of shared memory as
+// it lies there.
+template <typename Tile>
+struct LoadStorage {
+  Tile tile[2];
+  uint64_t bar_full;
+};
+
+template <typename Tile>
+__device__ void load_two_boxes(LoadStorage<Tile>& shared, const TensorMap& map, int first_row) {
+  if (threadIdx.x == 0) {
+    mbarrier_init(&shared.bar_full, 1);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(&shared.bar_full, sizeof(shared.tile));
+    tma_load_5d(&shared.tile[0], map, &shared.bar_full, 0, first_row, 0, 1, 0);
+    tma_load_5d(&shared.tile[1], map, &shared.bar_full, 0, NUM_ROWS - 5, 0, 0, 1);
+  }
+  __syncwarp();
+  mbarrier_wait(&shared.bar_full, 0);
+}
+
+template <typename Tile>
+__global__ void tma_load(const __grid_constant__ TensorMap map, int first_row, uint32_t* out) {
+  auto& shared = *reinterpret_cast<LoadStorage<Tile>*>(smem);
+  load_two_boxes(shared, map, first_row);
+  for (int i = threadIdx.x; i < 2 * TILE_WORDS<Tile>; i += 32)
+    out[i] = reinterpret_cast<const uint32_t*>(shared.tile)[i];
+}
+
+template <typename Tile, int FIRST_ROW>
+void run_load(const AttentionCall& call, void* stream) {
+  launch(tma_load<Tile>, dim3(1), dim3(32), sizeof(LoadStorage<Tile>), static_cast<Stream>(stream),
+         map_of<Tile>(call.q.data), FIRST_ROW, static_cast<uint32_t*>(call.o.data));
+}
+
+// ---- ldmatrix from a tile that TMA has swizzled: all blocks of 16 x 16, through offset_of() and at().
+template <typename Tile>
+__global__ void swizzled_ldmatrix(const __grid_constant__ TensorMap map, uint32_t* out) {
+  auto& shared = *reinterpret_cast<LoadStorage<Tile>*>(smem);
+  load_two_boxes(shared, map, 1);
+  const int lane = threadIdx.x;
+  const int offset = Tile::offset_of(lane % 16, lane / 16 * 8);
+#pragma unroll
+  for (int col = 0; col < Tile::COLS; col += 16) {
+    uint32_t registers[4];
+    ldmatrix_x4(registers, shared.tile[0].at(offset, 0, col));
+    for (int i = 0; i < 4; ++i) out[col * 8 + 4 * lane + i] = registers[i];
+  }
+}
+
+template <typename Tile>
+void run_ldmatrix(const AttentionCall& call, void* stream) {
+  launch(swizzled_ldmatrix<Tile>, dim3(1), dim3(32), sizeof(LoadStorage<Tile>), static_cast<Stream>(stream),
+         map_of<Tile>(call.q.data), static_cast<uint32_t*>(call.o.data));
+}
+
+// ---- TMA store: from shared memory as it is, over the end of a head. What lies between rows and behind the
+// last one must keep what it was.
+template <typename Tile>
+__global__ void tma_store(const uint32_t* in, const __grid_constant__ TensorMap map) {
+  auto& tile = *reinterpret_cast<Tile*>(smem);
+  for (int i = threadIdx.x; i < TILE_WORDS<Tile>; i += 32) reinterpret_cast<uint32_t*>(&tile)[i] = in[i];
+  fence_proxy_async();
+  __syncwarp();
+  if (threadIdx.x == 0) {
+    tma_store_5d(map, &tile, 0, NUM_ROWS - 11, 0, 1, 0);
+    tma_store_5d(map, &tile, 0, 2, 0, 0, 1);
+    tma_store_commit();
+    tma_store_wait_read<0>();
+  }
+}
+
+template <typename Tile>
+void run_store(const AttentionCall& call, void* stream) {
+  launch(tma_store<Tile>, dim3(1), dim3(32), sizeof(Tile), static_cast<Stream>(stream),
+         static_cast<const uint32_t*>(call.q.data), map_of<Tile>(call.o.data));
+}
+
+// ---- mbarriers: words go from warp 0 to warp 1 through a ring of two stages, and a word's place depends on
+// the round.
+constexpr int ROUNDS = 7, STAGES = 2;
+struct RingStorage {
+  uint32_t words[STAGES][32];
+  uint64_t bar_full[STAGES], bar_empty[STAGES];
+};
+
+__global__ void mbarrier_ring(const uint32_t* in, uint32_t* out) {
+  auto& shared = *reinterpret_cast<RingStorage*>(smem);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < STAGES; ++stage) {
+      mbarrier_init(&shared.bar_full[stage], 32);
+      mbarrier_init(&shared.bar_empty[stage], 32);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % 32;
+  for (int round = 0; round < ROUNDS; ++round) {
+    const int stage = round % STAGES;
+    const int phase = round / STAGES % 2;
+    if (threadIdx.x < 32) {
+      mbarrier_wait(&shared.bar_empty[stage], phase ^ 1);
+      shared.words[stage][(lane + round) % 32] = in[32 * round + lane];
+      mbarrier_arrive(&shared.bar_full[stage]);
+    } else {
+      mbarrier_wait(&shared.bar_full[stage], phase);
+      out[32 * round + lane] = shared.words[stage][lane];
+      mbarrier_arrive(&shared.bar_empty[stage]);
+    }
+  }
+}
+
+// ---- Named barriers: pairs of warps exchange words, each pair at a barrier of its own.
+__global__ void named_barriers(const uint32_t* in, uint32_t* out) {
+  uint32_t* const words = reinterpret_cast<uint32_t*>(smem);
+  const int warp = threadIdx.x / 32;
+  words[threadIdx.x] = in[threadIdx.x];
+  bar_sync(1 + warp / 2, 64);
+  out[threadIdx.x] = words[threadIdx.x ^ 32];
+}
+
+// ---- elect.sync: whoever it is, it is one.
+__global__ void elected(const uint32_t* in, uint32_t* out) {
+  const bool mine = elect_one();
+  const unsigned winners = __ballot_sync(0xffffffff, mine);
+  if (mine) {
+    for (int i = 0; i < 32; ++i) out[i] = in[i] + __popc(winners);
+  }
+}
+
+// ---- The table
+template <auto KERNEL, int NUM_THREADS, int SMEM_BYTES>
+void run(const AttentionCall& call, void* stream) {
+  launch(KERNEL, dim3(1), dim3(NUM_THREADS), SMEM_BYTES, static_cast<Stream>(stream),
+         static_cast<const uint32_t*>(call.q.data), static_cast<uint32_t*>(call.o.data));
+}
+
+template <int COLS, int SWIZZLE_BYTES>
+using Tile16 = SwizzledTile<uint16_t, 16, COLS, SWIZZLE_BYTES>;
+using D128 = Tile16<128, 128>;
+using D64 = Tile16<64, 128>;
+using D64By64 = Tile16<64, 64>;
+using D64By32 = Tile16<64, 32>;
+using D64Plain = Tile16<64, 0>;
+using enum Words;
+
+template <typename Tile, int FIRST_ROW>
+constexpr ConformanceCase load_case(const char* name) {
+  return {name, {{kBits, TENSOR_WORDS<Tile>}}, 2 * TILE_WORDS<Tile>, 0, run_load<Tile, FIRST_ROW>, needs_sm};
+}
+template <typename Tile>
+constexpr ConformanceCase ldmatrix_case(const char* name) {
+  return {name, {{kBits, TENSOR_WORDS<Tile>}}, 8 * Tile::COLS, 0, run_ldmatrix<Tile>, needs_sm};
+}
+template <typename Tile>
+constexpr ConformanceCase store_case(const char* name) {
+  return {name, {{kBits, TILE_WORDS<Tile>}}, TENSOR_WORDS<Tile>, 0, run_store<Tile>, needs_sm};
+}
+
+constexpr ConformanceCase kCases[] = {
+    load_case<D128, 2>("tma_load_5d, 2 panels of 128 bytes"),
+    load_case<D64, 2>("tma_load_5d, 128-byte swizzle"),
+    load_case<D64, -3>("tma_load_5d, begins before the tensor"),
+    load_case<D64By64, 2>("tma_load_5d, 64-byte swizzle"),
+    load_case<D64By32, 2>("tma_load_5d, 32-byte swizzle"),
+    load_case<D64Plain, 2>("tma_load_5d, no swizzle"),
+    ldmatrix_case<D128>("SwizzledTile, 2 panels of 128 bytes"),
+    ldmatrix_case<D64By64>("SwizzledTile, 64 bytes"),
+    ldmatrix_case<D64By32>("SwizzledTile, 32 bytes"),
+    store_case<D128>("tma_store_5d, 2 panels of 128 bytes"),
+    store_case<D64By32>("tma_store_5d, 32-byte swizzle"),
+    store_case<D64Plain>("tma_store_5d, no swizzle"),
+    {"mbarrier",
+     {{kBits, 32 * ROUNDS}},
+     32 * ROUNDS,
+     0,
+     run<mbarrier_ring, 64, sizeof(RingStorage)>,
+     needs_sm},
+    {"bar_sync", {{kBits, 128}}, 128, 0, run<named_barriers, 128, 512>, needs_sm},
+    {"elect_one", {{kBits, 32}}, 32, 0, run<elected, 32, 0>, needs_sm},
+};
+
+}  // namespace STEP_NAMESPACE
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+std::span<const ConformanceCase> conformance_cases_sm90() { return STEP_NAMESPACE::kCases; }
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps
