@@ -3,6 +3,7 @@
 
     python3 scripts/ablations.py [STEP...]             list them; exit status 1 when one does not apply
     python3 scripts/ablations.py --out DIR [STEP...]   also write them, as steps: DIR/STEP_VARIANT/kernel.cu
+    python3 scripts/ablations.py --pages DIR ...       other pages: harness/tests/bugs has steps with bugs
 
 An ablation is a page, docs/ablations/STEP/VARIANT.md. Its heading says what is changed. Each of its ```diff
 blocks is a change of steps/STEP/kernel.cu: what begins with '-' or a space must stand there, at exactly one
@@ -189,6 +190,8 @@ def main(arguments: list[str] | None = None) -> int:
     sources: dict[str, str] = {}
     errors: list[str] = []
     try:
+        if not (root / options.pages).is_relative_to(root):
+            raise AblationError(f"--pages: {options.pages} is not a folder of {root}")
         steps = [step_diff.find_step(step, root) for step in options.steps]
         for step in steps:
             if not pages(root, [step], options.pages):

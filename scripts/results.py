@@ -556,13 +556,15 @@ def check_ancestor(commit: str, root: Path) -> list[str]:
 
 def check_steps(data: dict[str, Any], commit: str, root: Path) -> list[str]:
     """A program may hold steps from elsewhere (FLASHSTEPS_EXTRA_STEPS), whose source no commit has."""
-    _, listing = git(root, "ls-tree", "-r", "--name-only", commit, "--", "steps", "docs/ablations")
+    folders = ("steps", "docs/ablations", "harness/tests/bugs")
+    _, listing = git(root, "ls-tree", "-r", "--name-only", commit, "--", *folders)
     paths = [Path(line) for line in listing.splitlines()]
     known = {path.parent.name for path in paths if path.match("steps/*/kernel.cu")}
-    known |= {ablations.step_name(path) for path in paths if path.match("docs/ablations/*/*.md")}
+    pages = ("docs/ablations/*/*.md", "harness/tests/bugs/*/*.md")
+    known |= {ablations.step_name(path) for path in paths if any(path.match(page) for page in pages)}
     steps = dict.fromkeys(step["step"] for run in data["runs"] for step in run["steps"])
     return [
-        f"runs: '{step}' is neither a step nor an ablation of commit {commit[:12]}"
+        f"runs: '{step}' is neither a step nor an ablation or bug of commit {commit[:12]}"
         for step in steps
         if step not in known
     ]

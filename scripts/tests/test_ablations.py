@@ -166,6 +166,21 @@ def test_what_one_page_says_does_not_cost_the_others(changed: Repository, capsys
     assert (tmp_path / "made" / "v02_smem_tiles_half_rows" / "kernel.cu").is_file()
 
 
+def test_pages_of_another_folder(changed: Repository, capsys, tmp_path: Path):
+    changed.write("harness/tests/bugs/README.md", "what is in this folder")
+    changed.write(f"harness/tests/bugs/{STEP}/no_barrier.md", PAGE)
+    out = tmp_path / "made"
+    status, listing, _ = run(changed, capsys, "--pages", "harness/tests/bugs", "--out", str(out))
+    assert status == 0 and listing.startswith("v02_smem_tiles_no_barrier\n") and "half_rows" not in listing
+    kernel = (out / "v02_smem_tiles_no_barrier" / "kernel.cu").read_text(encoding="utf-8")
+    page = f"harness/tests/bugs/{STEP}/no_barrier.md"
+    assert kernel.startswith(f"// Made by scripts/ablations.py from steps/{STEP}/kernel.cu and {page}\n")
+    status, _, message = run(changed, capsys, "v01", "--pages", "harness/tests/bugs")
+    assert status == 2 and "v01_scalar has no page under harness/tests/bugs/" in message
+    status, _, message = run(changed, capsys, "--pages", str(tmp_path))
+    assert status == 2 and f"--pages: {tmp_path} is not a folder of {changed.root}" in message
+
+
 def test_the_folder_holds_what_was_asked_for_and_is_left_alone_otherwise(
     changed: Repository, capsys, tmp_path: Path
 ):
@@ -190,7 +205,7 @@ def test_a_recorded_run_holds_steps_and_ablations_of_its_commit_only(changed: Re
     uncommitted = make_record(steps=steps, commit=changed.commit)
     assert results.check(uncommitted) == []
     assert results.check_recorded(uncommitted, changed.root) == [
-        f"runs: 'v02_smem_tiles_half_rows' is neither a step nor an ablation of commit {changed.commit[:12]}"
+        f"runs: 'v02_smem_tiles_half_rows' is neither a step nor an ablation or bug of commit {changed.commit[:12]}"
     ]
     git(changed.root, "add", "-A")
     git(changed.root, "commit", "-q", "-m", "an ablation")

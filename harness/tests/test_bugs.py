@@ -1,0 +1,103 @@
+"""Steps with one bug each, bugs/STEP/NAME.md: the emulator must say what is wrong, and name the lines.
+
+What is expected stands in the pages; bugs/README.md says how they are read. Runs what a test build has made, like
+test_program.py."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from test_program import BUILD, ROOT, run
+
+import ablations
+
+BUGS = BUILD / "tests" / "flashsteps_bugs"
+PAGES = ablations.pages(ROOT, [], "harness/tests/bugs")
+MODES = ["early", "late", "random"]
+# Several tiles of keys, so that stages are used again; ragged tails; several CTAs; both sizes of a tile.
+PROBLEMS = ["--shape", "1,2,1,100,330,64", "--shape", "1,1,1,64,330,128", "--causal", "--full"]
+NUM_PROBLEMS = 4
+
+
+@dataclass
+class Way:
+    """One way in which a bug may be reported."""
+
+    words: list[str]
+    places: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Expected:
+    ways: list[Way] = field(default_factory=list)
+    modes: list[str] = field(default_factory=list)
+    problem: list[str] = field(default_factory=list)
+
+
+def read_expected(page: Path) -> Expected:
+    expected = Expected()
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if item := re.fullmatch(r"- (Reported|At|Modes|Problem): (.*)", line):
+            parts = re.findall(r"`([^`]+)`", item[2])
+            assert parts, f"{page.name}: nothing between backquotes in '{line}'"
+            if item[1] == "Reported":
+                expected.ways.append(Way(parts))
+            elif item[1] == "At":
+                expected.ways[-1].places += parts
+            elif item[1] == "Modes":
+                expected.modes += parts
+            else:
+                expected.problem += " ".join(parts).split()
+    assert expected.ways, f"{page.name} does not say what is reported"
+    return expected
+
+
+def line_of(part: str, kernel: str) -> int:
+    found = [number for number, line in enumerate(kernel.splitlines(), start=1) if part in line]
+    assert len(found) == 1, f"'{part}' stands in lines {found} of the changed kernel"
+    return found[0]
+
+
+def check(step: str, mode: str, problem: list[str], out: Path) -> tuple[int, list[dict]]:
+    """Exit status, and what became of the step on each problem."""
+    options = ["--backend", "emulator", "--mode", mode, *PROBLEMS, *problem]
+    done = run(BUGS, "check", step, *options, "--json", str(out))
+    assert out.is_file(), done.stdout + done.stderr
+    entries = [entry for each in json.loads(out.read_text())["runs"] for entry in each["steps"]]
+    assert len(entries) == NUM_PROBLEMS
+    return done.returncode, entries
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
+def test_the_bug_is_named(page: Path, tmp_path: Path) -> None:
+    bug = ablations.read(page, ROOT)
+    kernel = ablations.source(bug, ROOT)
+    made = BUILD / "bugs" / bug.name / "kernel.cu"
+    assert made.is_file() and made.read_text(encoding="utf-8") == kernel, "built from another page: build again"
+    expected = read_expected(page)
+    ways = [
+        (way.words, {f"{bug.name}/kernel.cu:{line_of(place, kernel)}" for place in way.places})
+        for way in expected.ways
+    ]
+    for mode in expected.modes or MODES:
+        status, entries = check(bug.name, mode, expected.problem, tmp_path / f"{mode}.json")
+        for entry in entries:
+            message = entry["message"]
+            named = set(re.findall(r"\w+/kernel\.cu:\d+", message))
+            fits = [all(word in message for word in words) and lines <= named for words, lines in ways]
+            assert any(fits), f"mode {mode}: '{message or entry['status']}' is none of {ways}"
+        hung = any(entry["status"] == "timeout" for entry in entries)
+        assert status == (3 if hung else 1)
+
+
+@pytest.mark.parametrize("step", sorted({page.parent.name for page in PAGES}))
+@pytest.mark.parametrize("problem", [[], ["--kv-lengths", "random"]], ids=["full", "random lengths"])
+def test_without_the_bug_there_is_nothing_to_report(step: str, problem: list[str], tmp_path: Path) -> None:
+    for mode in MODES:
+        status, entries = check(step, mode, problem, tmp_path / f"{mode}.json")
+        assert status == 0, entries
+        assert all(entry["status"] == "pass" for entry in entries)
