@@ -61,6 +61,12 @@ ablations_on_emulator() {
     --shape 1,2,1,150,230,64 --shape 1,1,1,100,230,128
 }
 
+# What they must show is what the emulator does, so it takes the programs that print it.
+check_drawings() {
+  "$python" scripts/fragment_layouts.py build/ci/tools/fragment_layouts --check docs/figures
+  "$python" scripts/pipeline_picture.py build/ci/flashsteps --check docs/figures
+}
+
 # Nothing is run: it shows that the emulator's fibers and hooks compile for the other architecture.
 aarch64_build() {
   cmake --preset emulator -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
@@ -100,7 +106,7 @@ section "address, UB sanitizer" asan_tests
 section "script tests" with_venv -m pytest -q -p no:cacheprovider scripts/tests
 section "generated text" "$python" scripts/readme_tables.py --check
 
-records=(figures/results/*.json) charts=(figures/progression*.svg) drawings=(docs/figures/fragments_*.svg)
+records=(figures/results/*.json) charts=(figures/progression*.svg) drawings=(docs/figures/*.svg)
 if [ "${#records[@]}" -gt 0 ]; then
   section "recorded runs" "$python" scripts/results.py check --recorded "${records[@]}"
 else
@@ -112,9 +118,7 @@ else
   not_here "charts" "figures/ has none"
 fi
 if [ "${#drawings[@]}" -gt 0 ]; then
-  # The mapping that they must show is the emulator's own, so it takes the program that prints it.
-  section "drawings" "$python" scripts/fragment_layouts.py build/ci/tools/fragment_layouts \
-    --check docs/figures
+  section "drawings" check_drawings
 else
   not_here "drawings" "docs/figures/ has none"
 fi

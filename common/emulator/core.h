@@ -99,6 +99,7 @@ class AccessLog;      // counters.h
 class RaceDetector;   // race.h
 class MbarrierTable;  // mbarrier_table.h
 class CopyEngine;     // copy_engine.h
+class Tracer;         // tracer.h
 
 struct Launch {
   cuda::dim3 grid;
@@ -144,6 +145,7 @@ struct Cta {
   std::unique_ptr<RaceDetector> races;
   std::unique_ptr<MbarrierTable> mbarriers;
   std::unique_ptr<CopyEngine> copies;
+  std::unique_ptr<Tracer> tracer;  // null unless the CTA that runs now is traced
 
   Fiber& fiber(int warp, int lane) { return fibers[size_t(warp * kWarpSize + lane)]; }
 };

@@ -21,6 +21,8 @@
 #include <algorithm>
 #include <array>
 
+#include "common/emulator/tracer.h"
+
 namespace emulator {
 namespace {
 
@@ -100,7 +102,8 @@ int count_shared(const Request& request, Counters& counters) {
 
 namespace {
 
-void count_global(const Request& request, Counters& counters) {
+// Returns its sectors.
+int count_global(const Request& request, Counters& counters) {
   std::array<uint64_t, 2 * kWarpSize> sectors;
   int num_sectors = 0;
   for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -111,8 +114,10 @@ void count_global(const Request& request, Counters& counters) {
     if (last != first) sectors[size_t(num_sectors++)] = last;
     counters.global_bytes += request.bytes;
   }
+  num_sectors = make_unique(sectors.data(), num_sectors);
   counters.global_requests += 1;
-  counters.global_sectors += uint64_t(make_unique(sectors.data(), num_sectors));
+  counters.global_sectors += uint64_t(num_sectors);
+  return num_sectors;
 }
 
 }  // namespace
@@ -224,6 +229,7 @@ void AccessLog::count_warp(int warp) {
     const Access& first = lanes[__builtin_ctz(chosen)].head();
     request.bytes = first.bytes;
     request.shared = first.shared;
+    request.write = first.write;
     for (unsigned rest = chosen; rest != 0; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       const Access& access = lanes[lane].head();
@@ -233,11 +239,9 @@ void AccessLog::count_warp(int warp) {
       request.lanes |= 1u << lane;
       ++lanes[lane].next;
     }
-    if (request.shared) {
-      count_shared(request, cta->counters);
-    } else {
-      count_global(request, cta->counters);
-    }
+    const int cost =
+        request.shared ? count_shared(request, cta->counters) : count_global(request, cta->counters);
+    if (cta->tracer != nullptr) cta->tracer->access(warp, request, cost);
   }
 
   for (int lane = 0; lane < kWarpSize; ++lane) {

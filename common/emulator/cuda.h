@@ -26,6 +26,9 @@
 // A CTA never leaves its host thread, so what its threads share is exactly what is local to that host thread.
 #define __shared__ thread_local
 
+// Declared by math.h, too, with nothing to tell a trace that they were called.
+#define exp2f traced_exp2f
+#define expf traced_expf
 // glibc's math.h declares functions of these names without defining them.
 #define __expf expf
 #define __logf logf
@@ -96,6 +99,9 @@ template <typename T>
 T atomicMax(T* address, std::type_identity_t<T> value, Location at = Location::current()) {
   return atomic_max(address, value, at);
 }
+
+inline float traced_exp2f(float x, Location at = Location::current()) { return exp2_in_kernel(x, at); }
+inline float traced_expf(float x, Location at = Location::current()) { return exp_in_kernel(x, at); }
 
 // Of two numbers of any types. A NaN loses against a number, as in CUDA.
 template <typename A, typename B>

@@ -50,6 +50,10 @@ Vote vote(const char* op, unsigned mask, bool predicate, Location at);
 
 void thread_fence();  // orders memory between CTAs on different host threads
 
+// The C library's exp2f and expf, seen by a trace.
+float exp2_in_kernel(float x, Location at);
+float exp_in_kernel(float x, Location at);
+
 // In shared or global memory. Return the old value.
 int atomic_add(int* address, int value, Location at);
 unsigned atomic_add(unsigned* address, unsigned value, Location at);

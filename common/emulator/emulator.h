@@ -13,6 +13,7 @@ namespace emulator {
 // When asynchronous copies take effect: at issue, as late as is legal, or at any legal moment.
 enum class AsyncMode { kEarly, kLate, kRandom };
 
+struct Trace;
 
 struct Options {
   AsyncMode async = AsyncMode::kEarly;
@@ -22,6 +23,9 @@ struct Options {
   uint64_t seed = 1;           // same seed, same behaviour, whatever host_threads is
   int host_threads = 0;        // CTAs are spread over them; 0: one per core
   void (*progress)() = nullptr;  // called after every CTA, by whichever host thread ran it
+  // Receives what CTA number trace_cta does, as long as it holds nothing yet; implies `count`. See trace.h.
+  Trace* trace = nullptr;
+  uint64_t trace_cta = 0;
 };
 
 // Read at every launch.

@@ -5,6 +5,7 @@
 #include "common/emulator/core.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/race.h"
+#include "common/emulator/tracer.h"
 
 namespace emulator {
 namespace {
@@ -111,6 +112,7 @@ void MbarrierTable::arrive(const char* op, int number, int64_t expected_bytes, L
     barrier.announced.push_back(barrier.last_announced);
   }
   if (cta->options.race_detector) cta->races->mbarrier_arrival(number, *self);
+  if (cta->tracer != nullptr) cta->tracer->mbarrier_arrival(number, expected_bytes, at);
   complete_if_done(number, *self);
 }
 
@@ -177,7 +179,7 @@ std::string MbarrierTable::describe_wait(const Fiber& fiber) {
   if (barrier.tx < 0)
     text += "; copies have brought " + std::to_string(-barrier.tx) + " bytes too many so far";
   if (barrier.last_announced.count > 0) text += "; " + describe_announced(barrier);
-  if (barrier.phase == 0 && barrier.missing == barrier.arrivals && barrier.tx == 0) {
+  if (barrier.phase == 0 && barrier.missing == barrier.arrivals && barrier.tx == 0 && !barrier.has_let_pass) {
     text += " (nobody has ever arrived: a wait that shall pass on a new mbarrier is for parity 1)";
   } else if (barrier.missing == 0) {
     text += " (is more announced than the copies bring?)";
@@ -273,7 +275,9 @@ bool mbarrier_try_wait(uint64_t* barrier, int parity, Location at) {
   }
   ++cta->counters.mbarrier_waits;
   table[number].waited_phases = table[number].phase;
+  table[number].has_let_pass = true;
   if (cta->options.race_detector) cta->races->mbarrier_waited(number, *self);
+  if (cta->tracer != nullptr) cta->tracer->mbarrier_passed(number, at);
   return true;
 }
 

@@ -32,6 +32,7 @@ struct Mbarrier {
   Location last_load = {};
   uint64_t load_phase = 0;     // in which the last load was issued
   uint64_t waited_phases = 0;  // somebody has waited for so many
+  bool has_let_pass = false;   // some wait has succeeded
 
   bool has_completed(int parity) const { return int(phase % 2) != parity; }
 };

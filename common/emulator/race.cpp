@@ -359,8 +359,8 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
              "too early, or did nobody wait for that?";
     }
     const std::string remedy = agent_of(earlier) == who.warp
-                                   ? "a __syncwarp() (if other warps come here too, a __syncthreads())"
-                                   : "a __syncthreads()";
+                                   ? "a __syncwarp() (if other warps come here too, a barrier)"
+                                   : "a barrier (__syncthreads(), or bar_sync() of the warps concerned)";
     return where + "the " + kind(write) + " at " + place + " is not ordered after the " +
            kind(earlier_write) + " at " + other + ". Is " + remedy + " missing between the two?";
   });

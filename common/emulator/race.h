@@ -153,8 +153,8 @@ class RaceDetector {
   std::array<Mbarrier, kMaxMbarriers> mbarriers_ = {};
   std::vector<StoreSource> store_sources_;
   std::vector<Site> store_sites_;  // of bulk stores: their reads are the copy engine's own
-  std::vector<Shadow> shadows_;  // of the dynamic shared memory, and of what else is shared
-  Time latest_ = 0;              // no time is beyond it
+  std::vector<Shadow> shadows_;    // of the dynamic shared memory, and of what else is shared
+  Time latest_ = 0;                // no time is beyond it
 };
 
 // ---- Global memory: between CTAs nothing orders anything within a launch, so it is enough to remember which

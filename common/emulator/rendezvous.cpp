@@ -4,6 +4,7 @@
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
 #include "common/emulator/race.h"
+#include "common/emulator/tracer.h"
 
 namespace emulator {
 namespace {
@@ -46,6 +47,7 @@ void complete_collective(int warp_index, unsigned lanes, unsigned mask) {
   warp.waiting &= ~lanes;
   warp.expected &= ~mask;
   if (cta->options.count && lanes == warp.live()) cta->log->count_warp(warp_index);
+  if (cta->tracer != nullptr) cta->tracer->collective_begins();
   if (any.execute != nullptr) {
     void* args[kWarpSize];
     for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
@@ -54,6 +56,7 @@ void complete_collective(int warp_index, unsigned lanes, unsigned mask) {
     }
     any.execute(args, lanes);
   }
+  if (cta->tracer != nullptr) cta->tracer->collective_ends(warp_index, lanes, any.at);
   for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
     Fiber& fiber = cta->fiber(warp_index, __builtin_ctz(rest));
     if (fiber.state == State::kCollective) wake(fiber);
@@ -232,7 +235,12 @@ void complete_barrier(int id) {
     }
     if (waiting != 0) waiting_warps |= 1u << warp;
     if (cta->options.count && waiting == cta->warps[size_t(warp)].live()) cta->log->count_warp(warp);
+    if (cta->tracer != nullptr && waiting != 0) {
+      const Fiber& any = cta->fiber(warp, __builtin_ctz(waiting));
+      cta->tracer->barrier_reached(id, warp, waiting, any.op, any.at);
+    }
   }
+  if (cta->tracer != nullptr) cta->tracer->barrier_completed(id, everyone);
   if (cta->options.race_detector) {
     if (everyone) {
       cta->races->cta_synchronised();
@@ -273,6 +281,7 @@ void arrive(const char* op, int id, int count, bool wait, Location at) {
   ++barrier.arrived;
   barrier.warps |= 1u << me.warp;
   if (cta->options.race_detector && count != kEveryone) cta->races->barrier_arrival(id, me, first);
+  if (cta->tracer != nullptr && !wait) cta->tracer->barrier_arrival(id);
   const int needed = count == kEveryone ? cta->num_live : count;
   if (barrier.arrived >= needed) {
     complete_barrier(id);
@@ -316,6 +325,7 @@ void leave_rendezvous(Fiber& exited) {
   const bool everyone = barrier.arrived > 0 && barrier.count == kEveryone;
   if (everyone && barrier.arrived >= cta->num_live) complete_barrier(0);
   if (cta->options.count && warp.live() == 0) cta->log->count_warp(exited.warp);
+  if (cta->tracer != nullptr && warp.live() == 0) cta->tracer->warp_exited(exited.warp);
 }
 
 }  // namespace emulator

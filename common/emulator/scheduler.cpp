@@ -15,6 +15,7 @@
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/memory.h"
 #include "common/emulator/race.h"
+#include "common/emulator/tracer.h"
 
 namespace emulator {
 
@@ -271,12 +272,18 @@ void run_cta(Cta& c, uint64_t index) {
   if (c.options.race_detector) c.races->start_cta();
   c.mbarriers->start_cta();
   c.copies->start_cta();
+  Trace* const trace = c.options.trace;
+  if (trace != nullptr && index == c.options.trace_cta && trace->num_warps == 0) {
+    c.tracer = std::make_unique<Tracer>(*trace);
+  }
 
   set_windows();
   Fiber* first = pick();
   enter(*first);
   switch_context(c.host, first->context);
   self = nullptr;
+  if (c.tracer != nullptr && c.report == nullptr) c.tracer->finish();
+  c.tracer.reset();
 }
 
 // ---- Launches
@@ -327,6 +334,7 @@ Cta& prepare_cta(size_t host_thread, const Launch& launch) {
   Cta& c = *ctas[host_thread];
   c.launch = &launch;
   c.options = options();
+  if (c.options.trace != nullptr) c.options.count = true;  // what is counted is what costs time
   c.num_threads = launch.num_threads();
   c.num_warps = (c.num_threads + kWarpSize - 1) / kWarpSize;
   c.smem_bytes = launch.smem_bytes;

@@ -8,6 +8,7 @@
 #include "common/emulator/core.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/race.h"
+#include "common/emulator/tracer.h"
 
 namespace emulator {
 
@@ -273,6 +274,7 @@ void tma_load(void* shared, const TensorMapShape& map, uint64_t* barrier, BoxOri
     if (map.swizzle_bytes != 0) remember_columns(copy);
   }
   std::memset(shared, 0xff, copy.bytes);  // NaN, until the copy is done
+  if (cta->tracer != nullptr) cta->tracer->copy_issued(copy);
   cta->copies->issue(copy);
 }
 
@@ -291,6 +293,7 @@ void tma_store(const TensorMapShape& map, const void* shared, BoxOrigin origin, 
   ++cta->counters.tma_stores;
   cta->counters.tma_store_bytes += copy.bytes;
   if (cta->options.race_detector) cta->races->store_issued(*self, copy.shared, copy.bytes, copy.site);
+  if (cta->tracer != nullptr) cta->tracer->copy_issued(copy);
   cta->copies->issue(copy);
 }
 
@@ -301,6 +304,7 @@ void tma_store_wait_read(int pending, Location at) {
   const unsigned committed = self->store_group;
   const unsigned groups = committed > unsigned(pending) ? committed - unsigned(pending) : 0;
   cta->copies->wait_for_stores(*self, groups);
+  if (cta->tracer != nullptr) cta->tracer->stores_waited(groups, at);
 }
 
 void fence_proxy_async(Location) {

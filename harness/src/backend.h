@@ -72,6 +72,11 @@ class Backend {
   // What the last run() counted, in the keys of docs/results-schema.md; null on CUDA or when the mode did not
   // count.
   virtual nlohmann::json counters() const { return nullptr; }
+  // Runs the step once and returns what one of its CTAs does, as docs/pipeline.md describes it. Emulator
+  // only.
+  virtual nlohmann::json trace(const Step&, const AttentionCall&, uint64_t /*cta*/) {
+    throw std::runtime_error("the trace is the emulator's");
+  }
 
   // Warm-up, batch size, graph capture when a launch is short. Throws std::runtime_error on the emulator.
   virtual std::unique_ptr<Timer> make_timer(const Step& step, const AttentionCall& call) = 0;

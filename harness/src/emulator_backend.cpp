@@ -6,8 +6,10 @@
 #include <thread>
 
 #include "common/emulator/emulator.h"
+#include "common/emulator/trace.h"
 #include "harness/src/backend.h"
 #include "harness/src/heartbeat.h"
+#include "harness/src/trace_json.h"
 
 namespace flashsteps {
 namespace {
@@ -85,6 +87,38 @@ class EmulatorBackend : public Backend {
             {"tma_store_bytes", c.tma_store_bytes},
             {"mbarrier_arrivals", c.mbarrier_arrivals},
             {"mbarrier_waits", c.mbarrier_waits}};
+  }
+
+  json trace(const Step& step, const AttentionCall& call, uint64_t cta) override {
+    set_mode({});
+    emulator::Trace trace;
+    emulator::options().trace = &trace;
+    emulator::options().trace_cta = cta;
+    struct Untraced {
+      ~Untraced() { emulator::options().trace = nullptr; }
+    } afterwards;
+    run(step, call);
+    const std::string title = std::string(step.name) + ", CTA " + std::to_string(cta) + " (nominal time)";
+    namespace units = emulator::trace_units;
+    return {{"traceEvents", trace_events(trace, call, title)},
+            {"otherData",
+             {{"schema", "flashsteps-trace/1"},
+              {"time",
+               "nominal units, not measured: the emulator has no timing model. What follows from them "
+               "is who waits for whom and what overlaps, not how long it takes"},
+              {"units",
+               {{"mma", units::kMma},
+                {"shared_wavefront", units::kSharedWavefront},
+                {"global_sector", units::kGlobalSector},
+                {"global_latency", units::kGlobalLatency},
+                {"exponential", units::kExponential},
+                {"shuffle", units::kShuffle},
+                {"copy_issue", units::kCopyIssue},
+                {"copy_latency", units::kCopyLatency},
+                {"copy_bytes_per_unit", units::kCopyBytesPerUnit}}},
+              {"step", step.name},
+              {"cta", cta},
+              {"warps", trace.num_warps}}}};
   }
 
   std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&) override {

@@ -235,6 +235,18 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
   return true;
 }
 
+void trace_step(const json& request, const EmitEvent& emit) {
+  const auto backend = make_emulator_backend();
+  const Workload workload(problem_from_json(request.at("problem")));
+  DeviceTensors tensors(*backend, workload);
+  try {
+    const Step& step = find_step(request.at("step"), backend->kind());
+    emit({{"event", "trace"}, {"trace", backend->trace(step, tensors.call(), request.at("cta"))}});
+  } catch (const DeviceError& error) {
+    emit({{"event", "failed"}, {"status", status_name(error)}, {"message", error.what()}});
+  }
+}
+
 }  // namespace
 
 bool run_job(const json& request, const EmitEvent& emit) {
@@ -249,6 +261,10 @@ bool run_job(const json& request, const EmitEvent& emit) {
   }
   if (job == "validate") return validate_tasks(request, emit);
   if (job == "bench") return bench_steps(request, emit);
+  if (job == "trace") {
+    trace_step(request, emit);
+    return true;
+  }
   throw std::logic_error("unknown job " + job);
 }
 

@@ -15,6 +15,9 @@
 //   request: job, backend, problem, steps (name: samples already taken), rounds, ceiling (bool)
 //   events:  begin (step), method (step, launches_per_sample, graph; flops for the ceiling, whose step is named
 //            "matmul"), sample (step, ms, sm_clock_mhz), failed (step, status, message)
+// trace
+//   request: job, step, problem, cta
+//   events:  trace (trace: a trace file, but for the problem), or failed (status, message)
 #pragma once
 
 #include <functional>

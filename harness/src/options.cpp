@@ -126,6 +126,12 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   for (CLI::App* c : {app.get_subcommand("run"), bench})
     c->add_option("--rounds", o.rounds, "samples per step, at least 7");
   add_problem_options(app.add_subcommand("count", "the emulator's exact counters"));
+  CLI::App* const trace = app.add_subcommand(
+      "trace",
+      "who waits for whom in one CTA, as a trace that chrome://tracing and Perfetto show (emulator)");
+  add_problem_options(trace);
+  std::string cta_text;
+  trace->add_option("--cta", cta_text, "which one, counted along x, then y, then z; the last if not given");
   CLI::App* const list = app.add_subcommand("list", "the steps of this program");
   list->add_option("--backend", o.backend, "cuda, emulator or auto");
   CLI::App* const info = app.add_subcommand("info", "device and build");
@@ -134,7 +140,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   if (argc > 1 && argv[1][0] != '-' &&
       app.get_subcommands([&](CLI::App* c) { return c->get_name() == argv[1]; }).empty())
     throw UsageError("unknown command '" + std::string(argv[1]) +
-                     "'; it is one of run, check, bench, count, list, info");
+                     "'; it is one of run, check, bench, count, trace, list, info");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -171,6 +177,12 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   if (const auto [end, error] = std::from_chars(seed_text.data(), seed_end, seed);
       error != std::errc{} || end != seed_end)
     throw UsageError("--seed is '" + seed_text + "', it must be a number from 0 to 2^64 - 1");
+  if (o.command == "trace" && was_given("--cta")) {
+    const char* const cta_end = cta_text.data() + cta_text.size();
+    if (const auto [end, error] = std::from_chars(cta_text.data(), cta_end, o.cta);
+        error != std::errc{} || end != cta_end || o.cta < 0)
+      throw UsageError("--cta is '" + cta_text + "', it must be a number from 0 on");
+  }
   if (!(o.timeout_seconds >= 1 && o.timeout_seconds <= 86400))
     throw UsageError("--timeout must be 1 to 86400 seconds");
 

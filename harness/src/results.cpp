@@ -43,12 +43,15 @@ nlohmann::json& ResultsFile::add_run(const Problem& problem) {
 
 void ResultsFile::save() const {
   if (path_.empty()) return;
-  const std::string text = root_.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const std::string temporary = temporary_name(path_);
+  replace(path_, root_.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+void ResultsFile::replace(const std::string& path, const std::string& text) {
+  const std::string temporary = temporary_name(path);
   const auto fail = [&](const char* what) {
     const std::string reason = std::strerror(errno);
     unlink(temporary.c_str());
-    throw std::runtime_error("cannot " + std::string(what) + " " + path_ + ": " + reason);
+    throw std::runtime_error("cannot " + std::string(what) + " " + path + ": " + reason);
   };
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) fail("write");
@@ -62,7 +65,7 @@ void ResultsFile::save() const {
     done += size_t(n);
   }
   if (fsync(fd) != 0 || close(fd) != 0) fail("write");
-  if (std::rename(temporary.c_str(), path_.c_str()) != 0) fail("replace");
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) fail("replace");
 }
 
 std::string ResultsFile::check_writable(const std::string& given) {

@@ -21,6 +21,8 @@ class ResultsFile {
   // Throws UsageError when no file can be written at `path`; leaves nothing behind. Returns where it will be
   // written: links are followed.
   static std::string check_writable(const std::string& path);
+  // What save() does, with any text. Throws std::runtime_error when it cannot.
+  static void replace(const std::string& path, const std::string& text);
 
  private:
   std::string path_;

@@ -66,6 +66,11 @@ TEST_CASE("check without a shape is the covering sample") {
   CHECK_FALSE(parse({"run"}).options.covering);
 }
 
+TEST_CASE("a CTA to trace") {
+  CHECK(parse({"trace", "v01_scalar"}).options.cta == -1);
+  CHECK(parse({"trace", "v01_scalar", "--cta", "12"}).options.cta == 12);
+}
+
 TEST_CASE("every bad argument gets one clear line") {
   const struct {
     std::vector<const char*> arguments;
@@ -92,6 +97,10 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--backend", "metal"}, "--backend: unknown value 'metal'"},
       {{"run", "--grid", "big"}, "--grid: unknown value 'big'"},
       {{"run", "--causal"}, "need a --shape"},
+      {{"trace", "--cta", "-1"}, "--cta is '-1'"},
+      {{"trace", "--cta", "1x"}, "--cta is '1x'"},
+      {{"trace", "--cta", "99999999999999999999"}, "--cta is"},
+      {{"run", "--cta", "1"}, "--cta"},
       {{"run", "--rounds", "3"}, "--rounds is 3"},
       {{"run", "--rounds", "1e9"}, "--rounds"},
       {{"run", "--timeout", "0"}, "--timeout must be"},

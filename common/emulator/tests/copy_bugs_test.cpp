@@ -583,7 +583,8 @@ TEST_CASE("missing fences are found", "[copy][bugs]") {
   check_pipeline<kFenceByOneThread>({{Bug::kProxyFence, 62, 55}});
   check_pipeline<kNoRefillFence>({{Bug::kProxyFence, 25, 44}});
   check_pipeline<kNoInitFence>({{Bug::kProxyFence, 25, 6}});
-  check_pipeline<kNoBarrierAfterInit>({{Bug::kRace, 36, 6}, {Bug::kRace, 18, 7}, {Bug::kBadMbarrier, 36}});
+  check_pipeline<kNoBarrierAfterInit>(
+      {{Bug::kRace, 36, 6}, {Bug::kRace, 18, 7}, {Bug::kBadMbarrier, 36}, {Bug::kBadMbarrier, 18}});
 }
 
 TEST_CASE("a thread that exits before its store has read its memory is found", "[copy][bugs]") {

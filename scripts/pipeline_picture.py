@@ -1,0 +1,402 @@
+#!/usr/bin/env python3
+"""Draws who waits for whom in v10, and in v09, from what the emulator says that their warps do.
+
+python3 scripts/pipeline_picture.py FLASHSTEPS --out FOLDER     draws both pictures
+python3 scripts/pipeline_picture.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
+
+FLASHSTEPS is the program whose command `trace` is asked: build/flashsteps or build/ci/flashsteps.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+import figure_style
+from figure_style import BACKGROUND, CEILING, INK, MAX_BYTES, MUTED
+
+# Okabe and Ito's, and tints of them where text stands on it.
+COPY, READY, SCORES, SOFTMAX, OUTPUT, WAIT = "#d9a3c1", "#f3e3ec", "#7db8dc", "#f0c664", "#72c7a6", "#e9e9e5"
+LINE = "#8c8c88"
+FINGERPRINT = re.compile(r"flashsteps pipeline; sha256: ([0-9a-f]{64})")
+FIRST_COPY_TRACK = 100  # as docs/pipeline.md says
+
+
+class PictureError(Exception):
+    """One line for the user."""
+
+
+@dataclass(frozen=True)
+class Event:
+    track: int
+    kind: str
+    name: str
+    begin: int
+    end: int
+    mbarrier: str = ""
+    phase: int = -1
+
+
+@dataclass(frozen=True)
+class Trace:
+    events: list[Event]
+    tracks: list[int]
+    costs: dict[str, int]
+
+    def of(self, track: int, *kinds: str) -> list[Event]:
+        return [event for event in self.events if event.track == track and event.kind in kinds]
+
+
+# Small problems: one CTA, so many K/V tiles that everything has happened twice.
+PROBLEMS = {
+    "v10_tma_warpspec": "1,1,1,64,320,64",
+    "v09_direct_rescale": "1,1,1,64,192,64",
+}
+
+
+def read_trace(program: Path, step: str) -> Trace:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        command = [str(program), "trace", step, "--shape", PROBLEMS[step], "--json", str(path)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                reason = (done.stderr or done.stdout).strip().replace("\n", " ")
+                raise PictureError(f"{program}: traces no {step} ({reason})")
+            whole = json.loads(path.read_text(encoding="utf-8"))
+            found = whole["traceEvents"]
+            tracks = sorted(e["tid"] for e in found if e["name"] == "thread_name")
+            events = [
+                Event(
+                    e["tid"],
+                    e["cat"],
+                    e["name"],
+                    e["ts"],
+                    e["ts"] + e.get("dur", 0),
+                    e["args"].get("mbarrier", ""),
+                    e["args"].get("phase", -1),
+                )
+                for e in found
+                if e["ph"] in "Xi"
+            ]
+            return Trace(events, tracks, whole["otherData"]["units"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PictureError(f"{program}: traces no {step} ({error})") from error
+
+
+def fingerprint(traces: dict[str, Trace]) -> str:
+    """Names what the pictures follow from: who does what in which order, the scripts, library versions.
+
+    Not the times: how many plain accesses a kernel has is the compiler's choice, and a picture that was drawn
+    with another one is no worse. Nor places in the source: a comment more in a kernel changes no picture."""
+    data = {}
+    for step, trace in traces.items():
+        kinds = ("products", "arrival", "wait", "issue", "copy")
+        doing = {
+            t: [(e.kind, e.name.split(": ")[-1], e.phase) for e in trace.of(t, *kinds)] for t in trace.tracks
+        }
+        data[step] = [trace.costs, doing]
+    digest = figure_style.digest(__file__, json.dumps(data, sort_keys=True).encode())
+    return f"flashsteps pipeline; sha256: {digest}"
+
+
+class Sheet:
+    """Rows of bars over nominal time; heights in units of a row."""
+
+    def __init__(self, plt: Any, rows: float, end: int):
+        width, left, right = 11.0, 1.32, 0.12
+        self.figure = plt.figure(figsize=(width, 0.3 * rows))
+        inner = ((left / width), 0, (width - left - right) / width, 1)
+        self.axes = self.figure.add_axes(inner)
+        self.axes.set_xlim(0, end)
+        self.axes.set_ylim(rows, 0)
+        self.axes.axis("off")
+        self.per_inch = end / (width - left - right)
+        self.left = -left * self.per_inch
+        self.rectangle = plt.Rectangle
+
+    def text(self, x: float, y: float, text: str, size: float = 7.5, **how: Any) -> None:
+        how = {"ha": "center", "va": "center", "color": INK, "zorder": 6, **how}
+        self.axes.text(x, y, text, fontsize=size, clip_on=False, **how)
+
+    def row_name(self, y: float, name: str, **how: Any) -> None:
+        self.text(-0.1 * self.per_inch, y, name, 8.5, ha="right", **how)
+
+    def bar(self, y: float, begin: float, end: float, colour: str, text: str = "", **how: Any) -> None:
+        how = {"facecolor": colour, "edgecolor": BACKGROUND, "linewidth": 0.6, **how}
+        self.axes.add_patch(self.rectangle((begin, y - 0.4), end - begin, 0.8, clip_on=False, **how))
+        if text and (end - begin) / self.per_inch > 0.058 * len(text):
+            self.text((begin + end) / 2, y, text, 7)
+
+    def wait(self, y: float, begin: float, end: float, *texts: str) -> None:
+        """With the first of the texts that has room."""
+        self.bar(y, begin, end, WAIT, edgecolor=LINE, linewidth=0.4, hatch="////")
+        for text in texts:
+            if (end - begin) / self.per_inch > 0.054 * len(text) + 0.1:
+                box = {"facecolor": WAIT, "edgecolor": "none", "pad": 1.2}
+                self.text((begin + end) / 2, y, text, 7, bbox=box)
+                return
+
+    def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        look = {"arrowstyle": "-|>", "color": CEILING, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
+        self.axes.annotate("", end, start, arrowprops=look, zorder=7)
+
+    def mark(self, x: float, y: float, number: int) -> None:
+        self.text(
+            x,
+            y,
+            str(number),
+            7,
+            color=BACKGROUND,
+            weight="bold",
+            zorder=9,
+            bbox={
+                "boxstyle": "circle,pad=0.22",
+                "facecolor": CEILING,
+                "edgecolor": BACKGROUND,
+                "linewidth": 0.8,
+            },
+        )
+
+    def legend(self, y: float, entries: list[tuple[str, str]]) -> None:
+        x = 0.0
+        for colour, words in entries:
+            hatch = "////" if colour == WAIT else None
+            self.bar(y, x, x + 0.28 * self.per_inch, colour, edgecolor=LINE, linewidth=0.4, hatch=hatch)
+            self.text(x + 0.36 * self.per_inch, y, words, 8, ha="left")
+            x += (0.36 + 0.068 * len(words) + 0.22) * self.per_inch
+
+    def caption(self, y: float, text: str) -> None:
+        self.text(
+            self.left + 0.1 * self.per_inch, y, text, 8, ha="left", va="top", color=MUTED, linespacing=1.4
+        )
+
+    def title(self, text: str) -> None:
+        self.text(self.left + 0.1 * self.per_inch, 0.75, text, 12, ha="left", weight="bold")
+
+
+def draw_warp(sheet: Sheet, trace: Trace, warp: int, y: float, end: int) -> None:
+    """What a warp computes, loads and waits for. Bursts count: the n-th belongs to tile n."""
+    count: dict[str, int] = {}
+
+    def next_of(name: str) -> str:
+        count[name] = count.get(name, -1) + 1
+        return f"{name} {count[name]}"
+
+    for event in trace.of(warp, "products", "work", "memory", "wait"):
+        if event.end == event.begin or event.begin >= end:
+            continue
+        if event.kind == "products":
+            colour, name = {"S": (SCORES, "S"), "O": (OUTPUT, "PV")}[event.name[0]]
+            sheet.bar(y, event.begin, event.end, colour, next_of(name))
+        elif event.kind == "work":
+            sheet.bar(y, event.begin, event.end, SOFTMAX, "softmax")
+        elif event.kind == "memory":
+            tensor = event.name.split()[-1]
+            sheet.bar(
+                y, event.begin, event.end, COPY, "load Q" if tensor == "Q" else next_of(f"load {tensor}")
+            )
+        else:
+            tile = tile_of(trace, event)
+            done = "is done" if "empty" in event.mbarrier else "is there"
+            sheet.wait(y, event.begin, event.end, f"waits until {tile} {done}", f"until {tile} {done}", tile)
+
+
+def tile_of(trace: Trace, event: Event) -> str:
+    """Which tile a phase of an mbarrier is about: "K 2", by the mbarrier's name, bar_k_full[0], and phase."""
+    found = re.fullmatch(r"bar_([a-z])_(?:full|empty)(?:\[(\d+)\])?", event.mbarrier)
+    if not found:
+        return ""
+    tensor, stage = found[1], found[2]
+    if stage is None:
+        return tensor.upper()
+    stages = {e.mbarrier for e in trace.events if e.mbarrier.startswith(f"bar_{tensor}_full")}
+    return f"{tensor.upper()} {event.phase * len(stages) + int(stage)}"
+
+
+def phase_end(trace: Trace, mbarrier: str, phase: int) -> int:
+    """When a phase of an empty barrier completes: at the last arrival."""
+    return max(
+        e.begin for e in trace.events if e.kind == "arrival" and (e.mbarrier, e.phase) == (mbarrier, phase)
+    )
+
+
+def draw_stage(sheet: Sheet, trace: Trace, track: int, y: float) -> None:
+    """A stage: each of its tiles on its way, and then there until the consumers have released it."""
+    for copy in trace.of(track, "copy"):
+        tensor, _, number = copy.name.split()
+        released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase)
+        sheet.bar(y, copy.begin, copy.end, COPY, f"copy {tensor} {number}")
+        sheet.bar(y, copy.end, released, READY, f"{tensor} {number} is there", edgecolor=LINE, linewidth=0.4)
+
+
+def draw_v10(plt: Any, traces: dict[str, Trace]) -> Any:
+    trace = traces["v10_tma_warpspec"]
+    [producer] = {e.track for e in trace.events if e.kind == "issue" and " K " in e.name}
+    consumers = [t for t in trace.tracks if t < FIRST_COPY_TRACK and t != producer]
+    stages = [t for t in trace.tracks if t >= FIRST_COPY_TRACK and trace.of(t, "copy")[0].name[0] in "KV"]
+    end = max(e.end for t in consumers for e in trace.of(t, "products"))
+    sheet = Sheet(plt, len(stages) + len(consumers) + 7.0, end)
+    sheet.title("v10: one warp asks for tiles, four warps compute on them")
+    y = 2.1
+    place: dict[tuple[str, int], float] = {}
+    for track in stages:
+        tensor = trace.of(track, "copy")[0].name[0]
+        stage = sum(key[0] == tensor for key in place)
+        place[tensor, stage] = y
+        sheet.row_name(y, f"{tensor}, stage {stage}")
+        draw_stage(sheet, trace, track, y)
+        y += 1
+    y += 0.5
+    producer_y = y
+    sheet.row_name(y, "producer warp", weight="bold")
+    draw_warp(sheet, trace, producer, y, end)
+    for event in trace.of(producer, "issue"):
+        if event.name.split()[1] in "KV":
+            sheet.bar(y, event.begin, event.begin + 0.035 * sheet.per_inch, INK, linewidth=0)
+    y += 1.5
+    consumer_y = y
+    for warp in consumers:
+        sheet.row_name(y, f"consumer warp {warp}")
+        draw_warp(sheet, trace, warp, y, end)
+        y += 1
+
+    # The life of one tile: the first that has to wait for its place.
+    [copy] = [e for e in trace.events if e.kind == "copy" and e.name == "K tile 2"]
+    released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase - 1)
+    products = [e for e in trace.of(consumers[0], "products") if e.name.startswith("S")][2]
+    stage_y = place["K", 0]
+    sheet.arrow((released, consumer_y - 0.4), (released, producer_y + 0.42))
+    sheet.arrow((copy.begin, producer_y - 0.4), (copy.begin, stage_y + 0.42))
+    sheet.axes.plot(
+        [copy.end, copy.end],
+        [stage_y - 0.62, stage_y + 0.4],
+        color=CEILING,
+        linewidth=1.3,
+        clip_on=False,
+        zorder=7,
+    )
+    sheet.arrow((products.begin, stage_y + 0.4), (products.begin, consumer_y - 0.42))
+    sheet.mark(released, consumer_y - 0.75, 1)
+    sheet.mark(copy.begin, producer_y - 0.75, 2)
+    sheet.mark(copy.end, stage_y - 0.72, 3)
+    sheet.mark(products.begin, consumer_y - 0.75, 4)
+
+    sheet.legend(
+        y + 0.3,
+        [
+            (SCORES, "S = Q Kᵀ"),
+            (SOFTMAX, "softmax"),
+            (OUTPUT, "O += P V"),
+            (COPY, "a copy on its way"),
+            (READY, "a tile to be read"),
+            (INK, "asks for a copy"),
+            (WAIT, "waits"),
+        ],
+    )
+    sheet.text(end, y + 1.4, "nominal time  →", 8, ha="right", color=MUTED)
+    sheet.caption(
+        y + 1.15,
+        "One place for K, tile after tile.  ①  The last consumer is done with K 0 and gives its place free.  "
+        "②  The producer, who waited for that, asks for K 2.\n"
+        "③  K 2 has landed.  ④  S 2 needs it, and nobody waits.      "
+        "Widths are nominal costs, not measured times.",
+    )
+    return sheet.figure
+
+
+def draw_v09(plt: Any, traces: dict[str, Trace]) -> Any:
+    trace = traces["v09_direct_rescale"]
+    warps = trace.tracks
+    end = max(e.end for t in warps for e in trace.of(t, "products"))
+    sheet = Sheet(plt, len(warps) + 3.8, end)
+    sheet.title("v09: the same warps load and compute, in turns")
+    for index, warp in enumerate(warps):
+        sheet.row_name(2.1 + index, f"warp {warp}")
+        draw_warp(sheet, trace, warp, 2.1 + index, end)
+    y = 2.1 + len(warps) + 0.35
+    sheet.legend(
+        y, [(COPY, "loads a tile"), (SCORES, "S = Q Kᵀ"), (SOFTMAX, "softmax"), (OUTPUT, "O += P V")]
+    )
+    sheet.text(end, y, "nominal time  →", 8, ha="right", color=MUTED)
+    sheet.caption(
+        y + 0.75, "While the CTA loads it does not compute. Widths are nominal costs, not measured times."
+    )
+    return sheet.figure
+
+
+PICTURES: dict[str, Callable[[Any, dict[str, Trace]], Any]] = {
+    "pipeline_v10.svg": draw_v10,
+    "pipeline_v09.svg": draw_v09,
+}
+
+
+def draw_all(traces: dict[str, Trace], folder: Path, suffix: str = ".svg") -> None:
+    plt = figure_style.pyplot()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, draw in PICTURES.items():
+        figure = draw(plt, traces)
+        metadata = figure_style.svg_metadata(Description=fingerprint(traces))
+        path = (folder / name).with_suffix(suffix)
+        figure.savefig(path, metadata=metadata if suffix == ".svg" else None, dpi=110)
+        plt.close(figure)
+        if path.stat().st_size > MAX_BYTES:
+            raise PictureError(f"{path}: has {path.stat().st_size} bytes, {MAX_BYTES} are allowed")
+
+
+def check(traces: dict[str, Trace], folder: Path) -> list[str]:
+    """Why the pictures are not what the traces and this script give; empty when they are."""
+    errors = []
+    for name in PICTURES:
+        path = folder / name
+        try:
+            svg = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            errors.append(f"{path}: {error}")
+            continue
+        found = FINGERPRINT.search(svg)
+        if not found:
+            errors.append(f"{path}: was not made by pipeline_picture.py")
+        elif found[0] != fingerprint(traces):
+            command = f"build/venv/bin/python scripts/pipeline_picture.py FLASHSTEPS --out {folder}"
+            errors.append(f"{path}: is stale ({command})")
+        elif len(svg.encode()) > MAX_BYTES:
+            errors.append(f"{path}: is {len(svg.encode())} bytes, {MAX_BYTES} are allowed")
+    return errors
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Draws the pipelines of v10 and v09.")
+    parser.add_argument("program", type=Path, metavar="FLASHSTEPS", help="build/ci/flashsteps")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--out", type=Path, metavar="FOLDER", help="draw both pictures into it")
+    action.add_argument("--check", type=Path, metavar="FOLDER", help="are its pictures up to date?")
+    parser.add_argument("--png", action="store_true", help="with --out: PNG instead of SVG, to look at")
+    options = parser.parse_args(arguments)
+    try:
+        traces = {step: read_trace(options.program, step) for step in PROBLEMS}
+        if options.check:
+            errors = check(traces, options.check)
+            for error in errors:
+                print(error, file=sys.stderr)
+            if not errors:
+                print(f"{len(PICTURES)} picture(s) up to date")
+            return 1 if errors else 0
+        draw_all(traces, options.out, ".png" if options.png else ".svg")
+    except (PictureError, OSError) as error:
+        print(f"pipeline_picture.py: {error}", file=sys.stderr)
+        return 1
+    except ImportError as error:
+        print(f"pipeline_picture.py: {error} {figure_style.MISSING}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
