@@ -88,6 +88,7 @@ COUNTERS = (
     Counter("mufu", "", "special functions: exp2, 1/x and the like", "@MUFU"),
     Counter("shuffles", "", "shuffles", "@SHFL"),
     Counter("barriers", "", "barriers, once per warp that arrives", "@BAR"),
+    Counter("mbarrier_tries", "", "tries of waits at an mbarrier, once per warp", "@SYNCS.PHASECHK"),
     Counter("global_load_requests", "", "loads from global memory",
             "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"),
     Counter("global_store_requests", "", "stores to global memory",

@@ -15,7 +15,8 @@ Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=tr
     profile     file=FILE PAIR [show=NAME,...] [FILTER...]
                                               the GPU's own counters of a pair, those named; one problem
     conformance file=FILE ncu=FILE [step=vNN_name] [show=NAME,...] [FILTER...]
-                                              the emulator's counters beside the GPU's; one problem
+                                              the emulator's counters beside the GPU's, of that step or of all
+                                              that the ncu record has; one problem
     ablation    file=FILE step=vNN_name [show=NAME,...] [FILTER...]
                                               a step and its ablations (docs/ablations/), those named
     provenance  file=FILE                     where and when the file was measured, in a line
@@ -406,7 +407,6 @@ def conformance(request: Request) -> str:
     known = [name for name in results.COUNTERS if name in profile_ncu.BY_NAME]
     show = request.show(known) or known
     step = request.take("step")
-    names = [request.step(step)] if step else step_diff.all_steps(request.root)
     filters = dict(request.left)
     run = request.one_run(data, file)
     request.left = filters  # the same for the other file
@@ -414,6 +414,7 @@ def conformance(request: Request) -> str:
     labels = [each["problem"]["label"] for each in (run, ncu_run)]
     if labels[0] != labels[1]:
         raise TableError(f"{file} is of {labels[0]}, {ncu_file} of {labels[1]}: add a filter")
+    names = [request.step(step)] if step else [each["step"] for each in ncu_run["steps"]]
     rows = []
     for name in names:
         counted = emulated_counters(run, name, file)
