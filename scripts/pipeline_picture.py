@@ -128,11 +128,14 @@ class Sheet:
     def row_name(self, y: float, name: str, **how: Any) -> None:
         self.text(-0.1 * self.per_inch, y, name, 8.5, ha="right", **how)
 
-    def bar(self, y: float, begin: float, end: float, colour: str, text: str = "", **how: Any) -> None:
+    def bar(self, y: float, begin: float, end: float, colour: str, *texts: str, **how: Any) -> None:
+        """With the first of the texts that has room."""
         how = {"facecolor": colour, "edgecolor": BACKGROUND, "linewidth": 0.6, **how}
         self.axes.add_patch(self.rectangle((begin, y - 0.4), end - begin, 0.8, clip_on=False, **how))
-        if text and (end - begin) / self.per_inch > 0.058 * len(text):
-            self.text((begin + end) / 2, y, text, 7)
+        for text in texts:
+            if (end - begin) / self.per_inch > 0.058 * len(text):
+                self.text((begin + end) / 2, y, text, 7)
+                return
 
     def wait(self, y: float, begin: float, end: float, *texts: str) -> None:
         """With the first of the texts that has room."""
@@ -233,7 +236,8 @@ def draw_stage(sheet: Sheet, trace: Trace, track: int, y: float) -> None:
         tensor, _, number = copy.name.split()
         released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase)
         sheet.bar(y, copy.begin, copy.end, COPY, f"copy {tensor} {number}")
-        sheet.bar(y, copy.end, released, READY, f"{tensor} {number} is there", edgecolor=LINE, linewidth=0.4)
+        texts = f"{tensor} {number} is there", f"{tensor} {number}"
+        sheet.bar(y, copy.end, released, READY, *texts, edgecolor=LINE, linewidth=0.4)
 
 
 def draw_v10(plt: Any, traces: dict[str, Trace]) -> Any:

@@ -129,7 +129,7 @@ COUNTERS = (
             "=ldmatrix_wavefronts-ldmatrix_conflicts"),
     Counter("issuing", "%", "of a warp's cycles: issues an instruction",
             "smsp__warp_issue_stalled_selected_per_warp_active.pct"),
-    Counter("stall_long_scoreboard", "%", "waits for global or local memory",
+    Counter("stall_long_scoreboard", "%", "waits for global or local memory, or at an mbarrier",
             "smsp__warp_issue_stalled_long_scoreboard_per_warp_active.pct"),
     Counter("stall_short_scoreboard", "%", "waits for shared memory, shuffle, special function",
             "smsp__warp_issue_stalled_short_scoreboard_per_warp_active.pct"),
