@@ -25,7 +25,9 @@ struct alignas(1024) SwizzledTile {
   static constexpr int ROW_BYTES = SWIZZLE_BYTES == 0 ? COLS * int(sizeof(Element)) : SWIZZLE_BYTES;
   static constexpr int PANEL_COLS = ROW_BYTES / int(sizeof(Element));
   static constexpr int PANEL_BYTES = ROWS * ROW_BYTES;
+  static_assert(SWIZZLE_BYTES == 128 || SWIZZLE_BYTES == 64 || SWIZZLE_BYTES == 32 || SWIZZLE_BYTES == 0);
   static_assert(ROWS % 8 == 0 && COLS % PANEL_COLS == 0);
+  static_assert((ROW_BYTES & (ROW_BYTES - 1)) == 0);  // or at() could not XOR
 
   Element data[COLS / PANEL_COLS][ROWS][PANEL_COLS];
 

@@ -19,4 +19,8 @@ struct TensorMapShape {
   int swizzle_bytes;      // 128, 64, 32, or 0 for none
 };
 
+// Throws std::runtime_error with a sentence when TMA cannot address such a tensor. Both backends ask. In
+// common/emulator/tensor_map.cpp, since the emulator is part of every program.
+void check_tensor_map(const TensorMapShape& shape);
+
 }  // namespace flashsteps

@@ -26,9 +26,9 @@ using TensorMap = CUtensorMap;
 TensorMap encode_tensor_map(const TensorMapShape& shape);
 
 // Starts to copy the box at coordinates c0 .. c4 (c0 is the contiguous dimension) to `shared`, 128-byte
-// aligned, 1024-byte with swizzle. Returns at once; when the box is complete, its bytes are counted off at
-// `barrier`. They are those of the whole box, also where it reaches beyond the tensor, which reads as zero.
-// One thread.
+// aligned, with swizzle to 8 of its rows. Returns at once; when the box is complete, its bytes are counted
+// off at `barrier`. They are those of the whole box, also where it reaches beyond the tensor, which reads as
+// zero. One thread.
 __device__ __forceinline__ void tma_load_5d(void* shared, const TensorMap& map, uint64_t* barrier, int c0,
                                             int c1, int c2, int c3, int c4) {
   asm volatile(

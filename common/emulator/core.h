@@ -47,9 +47,9 @@ struct Fiber {
   void* args;       // of a collective
   Execute execute;  // of a collective
   int barrier_id;
-  int mbarrier;    // its number
-  int parity;      // of the phase
-  bool timed_out;  // has waited in vain since the last phase that completed
+  int mbarrier;  // its number
+  int parity;    // of the phase
+  int timeouts;  // how often it has waited in vain since the last phase that completed
 
   unsigned polls;        // see poll()
   unsigned store_group;  // number of bulk groups that it has committed

@@ -151,18 +151,21 @@ void MbarrierTable::complete_if_done(int number, const Fiber& who) {
   if (cta->options.race_detector) cta->races->mbarrier_completed(number);
   for (int i = 0; i < cta->num_threads; ++i) {
     Fiber& fiber = cta->fibers[size_t(i)];
-    fiber.timed_out = false;
+    fiber.timeouts = 0;
     const bool waits = fiber.state == State::kMbarrier && fiber.mbarrier == number;
     if (waits && barrier.has_completed(fiber.parity)) wake(fiber);
   }
 }
 
 bool MbarrierTable::time_out() {
+  // Who tries a few times and then does something else is no deadlock; who tries for ever is.
+  constexpr int kEnough = 256;
   bool any = false;
   for (int i = 0; i < cta->num_threads; ++i) {
     Fiber& fiber = cta->fibers[size_t(i)];
-    if (fiber.state != State::kMbarrier || fiber.timed_out) continue;
-    fiber.timed_out = any = true;
+    if (fiber.state != State::kMbarrier || fiber.timeouts == kEnough) continue;
+    ++fiber.timeouts;
+    any = true;
     wake(fiber);
   }
   return any;

@@ -49,7 +49,8 @@ class MbarrierTable {
   void arrive(const char* op, int number, int64_t expected_bytes, Location at);
   void complete_bytes(int number, uint64_t phase, int64_t bytes, const Fiber& issuer, Location issued);
 
-  // Nobody can run: all waits that have not timed out since the last progress do so. False: there are none.
+  // Nobody can run: all waits time out, but for those that have done so often since the last
+  // progress. False: there are no others.
   bool time_out();
   std::string describe_wait(const Fiber& fiber);
   void check_exit(const Fiber& last);  // of the CTA's last thread

@@ -13,7 +13,6 @@ struct BoxOrigin {
   int at[flashsteps::TensorMapShape::RANK];
 };
 
-void check_tensor_map(const flashsteps::TensorMapShape& shape);
 void tma_load(void* shared, const flashsteps::TensorMapShape& map, uint64_t* barrier, BoxOrigin origin,
               Location at);
 void tma_store(const flashsteps::TensorMapShape& map, const void* shared, BoxOrigin origin, Location at);
@@ -33,7 +32,7 @@ struct alignas(64) TensorMap {
 };
 
 inline TensorMap encode_tensor_map(const TensorMapShape& shape) {
-  emulator::check_tensor_map(shape);
+  check_tensor_map(shape);
   return {shape};
 }
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/cuda_launch.h"
 #include "common/tensor_map.h"
 #include "harness/src/cuda_check.h"
 
@@ -13,16 +14,34 @@ namespace flashsteps {
 inline namespace on_cuda {
 namespace {
 
-constexpr int kFirstCudaWithTma = 12000;
-
 PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, kFirstCudaWithTma,
-                                              cudaEnableDefault, &found));
+  constexpr const char* kName = "cuTensorMapEncodeTiled";
+#if CUDART_VERSION >= 12050
+  constexpr int kFirstCudaWithTma = 12000;
+  CUDA_CHECK(
+      cudaGetDriverEntryPointByVersion(kName, &function, kFirstCudaWithTma, cudaEnableDefault, &found));
+#else
+  CUDA_CHECK(cudaGetDriverEntryPoint(kName, &function, cudaEnableDefault, &found));
+#endif
   if (found != cudaDriverEntryPointSuccess)
     throw std::runtime_error("needs a driver for CUDA 12.0 or newer: this one cannot encode tensor maps");
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+}
+
+// TMA only moves elements: all it must know is how wide they are.
+CUtensorMapDataType type_of_width(int bytes) {
+  switch (bytes) {
+    case 1:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    case 2:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT16;
+    case 4:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT32;
+    default:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT64;
+  }
 }
 
 CUtensorMapSwizzle swizzle_mode(int bytes) {
@@ -42,10 +61,13 @@ CUtensorMapSwizzle swizzle_mode(int bytes) {
 
 // Declared in common/tma.h.
 CUtensorMap encode_tensor_map(const TensorMapShape& shape) {
+  check_tensor_map(shape);
+  // A call that is only described has no memory yet, but all the rest of it.
+  const bool described = launch_recorder() != nullptr;
+  void* const base = described ? reinterpret_cast<void*>(4096) : const_cast<void*>(shape.base);
+  if (base == nullptr) throw std::runtime_error("TMA needs a tensor, and not a null pointer");
   static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encoder();
   constexpr int RANK = TensorMapShape::RANK;
-  // A call that is only described has no memory yet; the rest of it is checked all the same.
-  void* const base = shape.base != nullptr ? const_cast<void*>(shape.base) : reinterpret_cast<void*>(4096);
   cuuint64_t size[RANK], stride[RANK - 1];
   cuuint32_t box[RANK], every_element[RANK];
   for (int i = 0; i < RANK; ++i) {
@@ -54,20 +76,21 @@ CUtensorMap encode_tensor_map(const TensorMapShape& shape) {
     every_element[i] = 1;
     if (i > 0) stride[i - 1] = shape.stride[i];
   }
-  // TMA only moves the elements: their width is all it must know.
-  const CUtensorMapDataType type =
-      shape.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT32;
   CUtensorMap map;
-  const CUresult result = encode(&map, type, RANK, base, size, stride, box, every_element,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(shape.swizzle_bytes),
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
+  const CUresult result =
+      encode(&map, type_of_width(shape.element_bytes), RANK, base, size, stride, box, every_element,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(shape.swizzle_bytes),
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return map;
+  if (result == CUDA_ERROR_INVALID_VALUE) {
     std::string text = "TMA cannot address a tensor of these sizes and strides (in bytes):";
     for (int i = 0; i < RANK; ++i)
       text += " " + std::to_string(shape.size[i]) + " x " + std::to_string(shape.stride[i]);
     throw std::runtime_error(text);
   }
-  return map;
+  // Not the tensor's fault: the driver also reports what kernels before have done.
+  check_launch();
+  throw DeviceError("cuTensorMapEncodeTiled failed: CUDA driver error " + std::to_string(result));
 }
 
 }  // namespace on_cuda

@@ -589,7 +589,9 @@ def test_a_step_or_a_counter_that_the_profile_lacks(profiled: Repository, capsys
     assert "no counters of v03_wmma: skip: needs sm_90a" in refused(profiled, capsys, CONFORMANCE)
     del data["runs"][0]["steps"][2]
     profiled.record("profile.json", data)
-    assert "profile.json has no step 'v03_wmma'" in refused(profiled, capsys, CONFORMANCE)
+    message = refused(profiled, capsys, CONFORMANCE + " step=v03_wmma")
+    assert "profile.json has no step 'v03_wmma'" in message
+    assert "v03_wmma" not in written(profiled, capsys, CONFORMANCE)  # the record's steps, where none is named
 
 
 def test_provenance_of_a_profile(profiled: Repository, capsys):

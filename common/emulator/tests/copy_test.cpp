@@ -181,13 +181,15 @@ __global__ void phases_kernel(int* answers) {
   }
 }
 
-// A thread that looks and goes on, because what it looks for is its own to do.
+// A thread that looks a few times and goes on, because what it looks for is its own to do.
 __global__ void look_and_go_on_kernel(int* looks) {
   auto* barrier = reinterpret_cast<uint64_t*>(smem);
   mbarrier_init(barrier, 1);
   *looks = 0;
   for (int phase = 0; phase < 3; ++phase) {
-    if (mbarrier_try_wait(barrier, phase % 2)) continue;
+    int tries = 0;
+    while (tries < 5 && !mbarrier_try_wait(barrier, phase % 2)) ++tries;
+    if (tries < 5) continue;
     *looks += 1;
     mbarrier_arrive(barrier);
     mbarrier_wait(barrier, phase % 2);
