@@ -178,15 +178,14 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
   }
   float acc_o[M_TILES][O_TILES][4] = {};
 
-  mbarrier_wait(&shared.bar_q_full, 0);
+  mbarrier_wait(&shared.bar_q_full, 0);  // Q is there
   for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
     const int first_key = kv_tile * BLOCK_N;
-
     const int stage = kv_tile % NUM_STAGES;
     const int phase = kv_tile / NUM_STAGES % 2;
 
     // S = Q K^T.
-    mbarrier_wait(&shared.bar_k_full[stage], phase);
+    mbarrier_wait(&shared.bar_k_full[stage], phase);  // the K tile is there
     float acc_s[M_TILES][S_TILES][4] = {};
 #pragma unroll
     for (int d = 0; d < HEAD_DIM; d += MMA_K) {
@@ -279,7 +278,7 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
         for (int e = 0; e < 4; ++e) acc_o[m][n][e] *= row_scale[m][e / 2];
       }
     }
-    mbarrier_wait(&shared.bar_v_full[stage], phase);
+    mbarrier_wait(&shared.bar_v_full[stage], phase);  // the V tile is there
     // Rows between this batch's length and the tensor's end are there, and whatever they hold would get
     // through: 0 * NaN is NaN. TMA does not know of lengths. This is the last tile, nothing comes after it.
     if (first_key + BLOCK_N > kv_len && kv_len < params.seqlen_kv) {
