@@ -8,23 +8,21 @@ TOOL is the program that prints the mapping: build/ci/tools/fragment_layouts (co
 """
 from __future__ import annotations
 
-import argparse
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Callable
 
-import figure_style
-from figure_style import BACKGROUND, CEILING, INK, MAX_BYTES, MUTED
+import drawings
+from drawings import DrawingError
+from figure_style import BACKGROUND, CEILING, INK, MUTED
 
 # Tints of Okabe and Ito's blue, yellow, green and pink, one per register; each cell names its register too.
 TINTS = ("#a8cfe8", "#f5e08f", "#a3d9c5", "#eac4da")
 LINE, MARK = "#8c8c88", CEILING
 LANE = 6  # the one that the pictures follow
 CELL = 0.32  # inches per matrix element
-FINGERPRINT = re.compile(r"flashsteps fragment layouts; sha256: ([0-9a-f]{64})")
 # Elements a lane holds, and rows and columns of the matrix.
 SHAPES = {
     "ldmatrix": (2, 8, 8),
@@ -37,10 +35,6 @@ SHAPES = {
 Mapping = dict[str, list[list[tuple[int, int]]]]
 
 
-class LayoutError(Exception):
-    """One line for the user."""
-
-
 def read_mapping(tool: Path) -> tuple[bytes, Mapping]:
     """What the tool prints, and that as a mapping: name -> lane -> element -> (row, column)."""
     try:
@@ -50,17 +44,17 @@ def read_mapping(tool: Path) -> tuple[bytes, Mapping]:
             held = [tuple(position) for lane in mapping[name] for position in lane]
             whole = {(row, column) for row in range(rows) for column in range(columns)}
             if [len(lane) for lane in mapping[name]] != [elements] * 32 or set(held) != whole:
-                raise LayoutError(f"{tool}: {name} does not hold every element of {rows} x {columns} once")
+                raise DrawingError(f"{tool}: {name} does not hold every element of {rows} x {columns} once")
     except (OSError, subprocess.CalledProcessError, ValueError, KeyError, TypeError) as error:
-        raise LayoutError(f"{tool}: prints no mapping ({error})") from error
+        raise DrawingError(f"{tool}: prints no mapping ({error})") from error
     return text, {
         name: [[tuple(position) for position in lane] for lane in mapping[name]] for name in SHAPES
     }
 
 
-def fingerprint(mapping: bytes) -> str:
-    """Names all that the pictures follow from: mapping, scripts, library versions."""
-    return f"flashsteps fragment layouts; sha256: {figure_style.digest(__file__, mapping)}"
+def read(tool: Path) -> tuple[Mapping, str]:
+    text, mapping = read_mapping(tool)
+    return mapping, drawings.description("fragment layouts", __file__, text)
 
 
 class Sheet:
@@ -369,65 +363,15 @@ PICTURES: dict[str, Callable[[Any, Mapping], Any]] = {
 }
 
 
-def draw_all(text: bytes, mapping: Mapping, folder: Path, suffix: str = ".svg") -> None:
-    plt = figure_style.pyplot()
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, draw in PICTURES.items():
-        figure = draw(plt, mapping)
-        metadata = figure_style.svg_metadata(Description=fingerprint(text))
-        path = (folder / name).with_suffix(suffix)
-        figure.savefig(path, metadata=metadata if suffix == ".svg" else None, dpi=110)
-        plt.close(figure)
-        if path.stat().st_size > MAX_BYTES:
-            raise LayoutError(f"{path}: has {path.stat().st_size} bytes, {MAX_BYTES} are allowed")
-
-
-def check(text: bytes, folder: Path) -> list[str]:
-    """Why the pictures are not what the mapping and this script give; empty when they are."""
-    errors = []
-    for name in PICTURES:
-        path = folder / name
-        try:
-            svg = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            errors.append(f"{path}: {error}")
-            continue
-        found = FINGERPRINT.search(svg)
-        if not found:
-            errors.append(f"{path}: was not made by fragment_layouts.py")
-        elif found[0] != fingerprint(text):
-            command = f"build/venv/bin/python scripts/fragment_layouts.py TOOL --out {folder}"
-            errors.append(f"{path}: is stale ({command})")
-        elif len(svg.encode()) > MAX_BYTES:
-            errors.append(f"{path}: is {len(svg.encode())} bytes, {MAX_BYTES} are allowed")
-    return errors
-
-
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Draws the fragments of ldmatrix and mma.sync.")
-    parser.add_argument("tool", type=Path, metavar="TOOL", help="build/ci/tools/fragment_layouts")
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--out", type=Path, metavar="FOLDER", help="draw all pictures into it")
-    action.add_argument("--check", type=Path, metavar="FOLDER", help="are its pictures up to date?")
-    parser.add_argument("--png", action="store_true", help="with --out: PNG instead of SVG, to look at")
-    options = parser.parse_args(arguments)
-    try:
-        text, mapping = read_mapping(options.tool)
-        if options.check:
-            errors = check(text, options.check)
-            for error in errors:
-                print(error, file=sys.stderr)
-            if not errors:
-                print(f"{len(PICTURES)} picture(s) up to date")
-            return 1 if errors else 0
-        draw_all(text, mapping, options.out, ".png" if options.png else ".svg")
-    except (LayoutError, OSError) as error:
-        print(f"fragment_layouts.py: {error}", file=sys.stderr)
-        return 1
-    except ImportError as error:
-        print(f"fragment_layouts.py: {error} {figure_style.MISSING}", file=sys.stderr)
-        return 1
-    return 0
+    return drawings.main(
+        "fragment_layouts.py",
+        "Draws the fragments of ldmatrix and mma.sync.",
+        ("TOOL", "build/ci/tools/fragment_layouts"),
+        PICTURES,
+        read,
+        arguments,
+    )
 
 
 if __name__ == "__main__":

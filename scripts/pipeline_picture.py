@@ -8,7 +8,6 @@ FLASHSTEPS is the program whose command `trace` is asked: build/flashsteps or bu
 """
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -18,18 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-import figure_style
-from figure_style import BACKGROUND, CEILING, INK, MAX_BYTES, MUTED
+import drawings
+from drawings import DrawingError
+from figure_style import BACKGROUND, CEILING, INK, MUTED
 
 # Okabe and Ito's, and tints of them where text stands on it.
 COPY, READY, SCORES, SOFTMAX, OUTPUT, WAIT = "#d9a3c1", "#f3e3ec", "#7db8dc", "#f0c664", "#72c7a6", "#e9e9e5"
 LINE = "#8c8c88"
-FINGERPRINT = re.compile(r"flashsteps pipeline; sha256: ([0-9a-f]{64})")
 FIRST_COPY_TRACK = 100  # as docs/pipeline.md says
-
-
-class PictureError(Exception):
-    """One line for the user."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ def read_trace(program: Path, step: str) -> Trace:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 reason = (done.stderr or done.stdout).strip().replace("\n", " ")
-                raise PictureError(f"{program}: traces no {step} ({reason})")
+                raise DrawingError(f"{program}: traces no {step} ({reason})")
             whole = json.loads(path.read_text(encoding="utf-8"))
             found = whole["traceEvents"]
             tracks = sorted(e["tid"] for e in found if e["name"] == "thread_name")
@@ -87,23 +82,23 @@ def read_trace(program: Path, step: str) -> Trace:
             ]
             return Trace(events, tracks, whole["otherData"]["units"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise PictureError(f"{program}: traces no {step} ({error})") from error
+            raise DrawingError(f"{program}: traces no {step} ({error})") from error
 
 
-def fingerprint(traces: dict[str, Trace]) -> str:
-    """Names what the pictures follow from: who does what in which order, the scripts, library versions.
+def read(program: Path) -> tuple[dict[str, Trace], str]:
+    """The traces, and the description: of who does what in which order, the scripts, library versions.
 
     Not the times: how many plain accesses a kernel has is the compiler's choice, and a picture that was drawn
     with another one is no worse. Nor places in the source: a comment more in a kernel changes no picture."""
-    data = {}
+    traces = {step: read_trace(program, step) for step in PROBLEMS}
+    doing = {}
     for step, trace in traces.items():
         kinds = ("products", "arrival", "wait", "issue", "copy")
-        doing = {
+        tracks = {
             t: [(e.kind, e.name.split(": ")[-1], e.phase) for e in trace.of(t, *kinds)] for t in trace.tracks
         }
-        data[step] = [trace.costs, doing]
-    digest = figure_style.digest(__file__, json.dumps(data, sort_keys=True).encode())
-    return f"flashsteps pipeline; sha256: {digest}"
+        doing[step] = [trace.costs, tracks]
+    return traces, drawings.description("pipeline", __file__, json.dumps(doing, sort_keys=True).encode())
 
 
 class Sheet:
@@ -341,65 +336,15 @@ PICTURES: dict[str, Callable[[Any, dict[str, Trace]], Any]] = {
 }
 
 
-def draw_all(traces: dict[str, Trace], folder: Path, suffix: str = ".svg") -> None:
-    plt = figure_style.pyplot()
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, draw in PICTURES.items():
-        figure = draw(plt, traces)
-        metadata = figure_style.svg_metadata(Description=fingerprint(traces))
-        path = (folder / name).with_suffix(suffix)
-        figure.savefig(path, metadata=metadata if suffix == ".svg" else None, dpi=110)
-        plt.close(figure)
-        if path.stat().st_size > MAX_BYTES:
-            raise PictureError(f"{path}: has {path.stat().st_size} bytes, {MAX_BYTES} are allowed")
-
-
-def check(traces: dict[str, Trace], folder: Path) -> list[str]:
-    """Why the pictures are not what the traces and this script give; empty when they are."""
-    errors = []
-    for name in PICTURES:
-        path = folder / name
-        try:
-            svg = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            errors.append(f"{path}: {error}")
-            continue
-        found = FINGERPRINT.search(svg)
-        if not found:
-            errors.append(f"{path}: was not made by pipeline_picture.py")
-        elif found[0] != fingerprint(traces):
-            command = f"build/venv/bin/python scripts/pipeline_picture.py FLASHSTEPS --out {folder}"
-            errors.append(f"{path}: is stale ({command})")
-        elif len(svg.encode()) > MAX_BYTES:
-            errors.append(f"{path}: is {len(svg.encode())} bytes, {MAX_BYTES} are allowed")
-    return errors
-
-
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Draws the pipelines of v10 and v09.")
-    parser.add_argument("program", type=Path, metavar="FLASHSTEPS", help="build/ci/flashsteps")
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--out", type=Path, metavar="FOLDER", help="draw both pictures into it")
-    action.add_argument("--check", type=Path, metavar="FOLDER", help="are its pictures up to date?")
-    parser.add_argument("--png", action="store_true", help="with --out: PNG instead of SVG, to look at")
-    options = parser.parse_args(arguments)
-    try:
-        traces = {step: read_trace(options.program, step) for step in PROBLEMS}
-        if options.check:
-            errors = check(traces, options.check)
-            for error in errors:
-                print(error, file=sys.stderr)
-            if not errors:
-                print(f"{len(PICTURES)} picture(s) up to date")
-            return 1 if errors else 0
-        draw_all(traces, options.out, ".png" if options.png else ".svg")
-    except (PictureError, OSError) as error:
-        print(f"pipeline_picture.py: {error}", file=sys.stderr)
-        return 1
-    except ImportError as error:
-        print(f"pipeline_picture.py: {error} {figure_style.MISSING}", file=sys.stderr)
-        return 1
-    return 0
+    return drawings.main(
+        "pipeline_picture.py",
+        "Draws the pipelines of v10 and v09.",
+        ("FLASHSTEPS", "build/ci/flashsteps"),
+        PICTURES,
+        read,
+        arguments,
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ constexpr uintptr_t kSiteBias = uintptr_t(1) << 31;
 uintptr_t anchor() { return reinterpret_cast<uintptr_t>(&site_of); }
 
 constexpr size_t kCellBytes = 2;
-constexpr size_t kChunkBytes = 16;  // what a swizzle moves
 
 const char* kind(bool write) { return write ? "write" : "read"; }
 

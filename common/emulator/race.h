@@ -15,6 +15,8 @@ using Site = uint32_t;
 Site site_of(uintptr_t pc);
 uintptr_t pc_of(Site site);
 
+constexpr size_t kChunkBytes = 16;  // what a swizzle moves
+
 // ---- Shared memory: vector clocks.
 //
 // Every warp has a time of its own, which ticks whenever one of its threads lets others know what it has done

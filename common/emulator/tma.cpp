@@ -18,7 +18,6 @@ using flashsteps::TensorMapShape;
 
 namespace {
 
-constexpr size_t kChunkBytes = 16;
 constexpr size_t kMaxRowBytes = 256 * 8;
 
 size_t box_row_bytes(const TensorMapShape& map) { return size_t(map.box[0]) * size_t(map.element_bytes); }

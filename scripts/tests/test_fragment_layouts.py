@@ -11,6 +11,7 @@ import pytest
 from conftest import SCRIPTS
 
 import figure_style
+import drawings
 import fragment_layouts
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
@@ -149,7 +150,7 @@ def test_no_tool_is_one_line(tmp_path: Path, capsys):
 
 
 def test_a_picture_that_is_too_large_is_refused(tool: Path, tmp_path: Path, capsys, monkeypatch):
-    monkeypatch.setattr(fragment_layouts, "MAX_BYTES", 1000)
+    monkeypatch.setattr(drawings, "MAX_BYTES", 1000)
     assert fragment_layouts.main([str(tool), "--out", str(tmp_path / "out")]) == 1
     assert "1000 are allowed" in capsys.readouterr().err
 

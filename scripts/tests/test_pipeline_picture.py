@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import SCRIPTS
 
+import drawings
 import pipeline_picture
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
@@ -214,7 +215,7 @@ def test_a_program_that_traces_nothing_is_one_line(tmp_path: Path, capsys):
 
 
 def test_a_picture_that_is_too_large_is_refused(program: Path, tmp_path: Path, capsys, monkeypatch):
-    monkeypatch.setattr(pipeline_picture, "MAX_BYTES", 1000)
+    monkeypatch.setattr(drawings, "MAX_BYTES", 1000)
     assert pipeline_picture.main([str(program), "--out", str(tmp_path / "out")]) == 1
     assert "1000 are allowed" in capsys.readouterr().err
 

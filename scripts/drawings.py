@@ -1,0 +1,96 @@
+"""What the scripts that draw the pictures of docs/ share: to write them, to check them, the command line.
+
+A script has `pictures`, name -> a function that draws it from `data`, and `read`, which runs a program and gives
+the data and the description that the pictures are to carry: it names all that they follow from.
+"""
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any, Callable
+
+import figure_style
+from figure_style import MAX_BYTES
+
+Pictures = dict[str, Callable[[Any, Any], Any]]
+
+
+class DrawingError(Exception):
+    """One line for the user."""
+
+
+def description(kind: str, script: str, *data: bytes) -> str:
+    """Of pictures of this kind: data, scripts, library versions."""
+    digest = figure_style.digest(script, *data, Path(__file__).read_bytes())
+    return f"flashsteps {kind}; sha256: {digest}"
+
+
+def draw_all(pictures: Pictures, data: Any, described: str, folder: Path, suffix: str) -> None:
+    plt = figure_style.pyplot()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, draw in pictures.items():
+        figure = draw(plt, data)
+        metadata = figure_style.svg_metadata(Description=described)
+        path = (folder / name).with_suffix(suffix)
+        figure.savefig(path, metadata=metadata if suffix == ".svg" else None, dpi=110)
+        plt.close(figure)
+        if path.stat().st_size > MAX_BYTES:
+            raise DrawingError(f"{path}: has {path.stat().st_size} bytes, {MAX_BYTES} are allowed")
+
+
+def check(pictures: Pictures, described: str, script: str, program: str, folder: Path) -> list[str]:
+    """Why the pictures are not what their data and scripts give; empty when they are."""
+    any_description = re.compile(re.escape(described[:-64]) + "[0-9a-f]{64}")
+    errors = []
+    for name in pictures:
+        path = folder / name
+        try:
+            svg = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            errors.append(f"{path}: {error}")
+            continue
+        found = any_description.search(svg)
+        if not found:
+            errors.append(f"{path}: was not made by {script}")
+        elif found[0] != described:
+            command = f"build/venv/bin/python scripts/{script} {program} --out {folder}"
+            errors.append(f"{path}: is stale ({command})")
+        elif len(svg.encode()) > MAX_BYTES:
+            errors.append(f"{path}: is {len(svg.encode())} bytes, {MAX_BYTES} are allowed")
+    return errors
+
+
+def main(
+    script: str,
+    purpose: str,
+    program: tuple[str, str],  # its name in the usage, and where a build has it
+    pictures: Pictures,
+    read: Callable[[Path], tuple[Any, str]],
+    arguments: list[str] | None,
+) -> int:
+    parser = argparse.ArgumentParser(description=purpose)
+    parser.add_argument("program", type=Path, metavar=program[0], help=program[1])
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--out", type=Path, metavar="FOLDER", help="draw all pictures into it")
+    action.add_argument("--check", type=Path, metavar="FOLDER", help="are its pictures up to date?")
+    parser.add_argument("--png", action="store_true", help="with --out: PNG instead of SVG, to look at")
+    options = parser.parse_args(arguments)
+    try:
+        data, described = read(options.program)
+        if options.check:
+            errors = check(pictures, described, script, program[0], options.check)
+            for error in errors:
+                print(error, file=sys.stderr)
+            if not errors:
+                print(f"{len(pictures)} picture(s) up to date")
+            return 1 if errors else 0
+        draw_all(pictures, data, described, options.out, ".png" if options.png else ".svg")
+    except (DrawingError, OSError) as error:
+        print(f"{script}: {error}", file=sys.stderr)
+        return 1
+    except ImportError as error:
+        print(f"{script}: {error} {figure_style.MISSING}", file=sys.stderr)
+        return 1
+    return 0
