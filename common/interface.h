@@ -7,31 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "common/call.h"
+
 namespace flashsteps {
 
-enum class DType { kFp32, kFp16, kBf16 };
 enum class BackendKind { kCuda, kEmulator };
-
-// A [batch, heads, rows, head_dim] view of memory on the backend's device. Strides are in elements; the
-// head_dim elements of a row are contiguous. Covers [b, h, s, d], [b, s, h, d] and slices of a fused QKV
-// tensor.
-struct TensorView {
-  void* data;
-  int64_t batch_stride, head_stride, row_stride;
-};
-
-// One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp.
-struct AttentionCall {
-  DType dtype;
-  int batch, num_heads_q, num_heads_kv;  // num_heads_q is a multiple of num_heads_kv
-  int seqlen_q, seqlen_kv, head_dim;
-  bool causal;  // bottom-right aligned: query i sees key j when j <= i + kv_len - seqlen_q
-  float softmax_scale;  // positive, finite: the largest score is then the largest product
-  TensorView q, k, v;  // read only; k and v have num_heads_kv heads and seqlen_kv rows
-  TensorView o;        // [batch, num_heads_q, seqlen_q, head_dim]
-  float* lse;  // [batch, num_heads_q, seqlen_q], contiguous, FP32, natural log; -inf on a row with no key
-  const int* kv_lengths;  // [batch] on the device, each in 0..seqlen_kv; nullptr: every length is seqlen_kv
-};
 
 // What launch() was asked for, and what the compiled kernel needs. The emulator has no registers to report.
 struct LaunchRecord {
@@ -66,9 +46,16 @@ struct Step {
 bool register_step(const Step& step);
 const std::vector<Step>& registered_steps();
 
+// What is wrong with these sizes, whoever is to compute with them; empty when nothing is.
+std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
+                       int head_dim);
+
 // Why `step` cannot run `call`, naming the limit; empty when it can. Needs no launch; the device's own limits
 // (shared memory, architecture) are the backend's to check.
 std::string refusal(const Step& step, const AttentionCall& call);
+
+// Why a GPU of this compute capability (90 is 9.0) is too old for the step; empty when it is not.
+std::string architecture_refusal(const StepInfo& info, const std::string& gpu, int compute_capability);
 
 // While a recorder is set (per thread), launch() fills it in and launches nothing. This is how the program
 // asks a step what it would launch, without a second description of it that could drift.

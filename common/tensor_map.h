@@ -17,6 +17,8 @@ struct TensorMapShape {
   uint64_t stride[RANK];  // in bytes; stride[0] = element_bytes
   uint32_t box[RANK];     // in elements
   int swizzle_bytes;      // 128, 64, 32, or 0 for none
+
+  bool operator==(const TensorMapShape&) const = default;
 };
 
 // Throws std::runtime_error with a sentence when TMA cannot address such a tensor. Both backends ask. In

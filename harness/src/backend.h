@@ -9,21 +9,9 @@
 #include <vector>
 
 #include "common/interface.h"
+#include "harness/src/device_error.h"
 
 namespace flashsteps {
-
-// A step could not be run to its end.
-struct DeviceError : std::runtime_error {
-  enum class Kind {
-    kCrash,  // illegal address, launch failure: the step cannot go on
-    kHang,   // the emulator found that no thread can proceed
-    kBug,    // the emulator named a bug that hardware might let pass: a race, a divergent warp
-  };
-  explicit DeviceError(const std::string& what, Kind kind_ = Kind::kCrash, bool device_lost_ = true)
-      : std::runtime_error(what), kind(kind_), device_lost(device_lost_) {}
-  Kind kind;
-  bool device_lost;  // a CUDA context does not survive an error: nothing else can run in this process
-};
 
 // How the emulator runs a step: when asynchronous copies land, in which order threads run, what is watched.
 struct EmulatorMode {
@@ -92,9 +80,6 @@ class Backend {
   // the FP32 FMA peak. 0 when the card is not in the table.
   virtual double peak_tflops(DType dtype) const = 0;
 };
-
-// Why a GPU of this compute capability (90 is 9.0) is too old for the step; empty when it is not.
-std::string architecture_refusal(const StepInfo& info, const std::string& gpu, int compute_capability);
 
 // nullptr when there is no usable device; `why` then says so in a line ("no NVIDIA driver", "sm_75 is too
 // old: ...").

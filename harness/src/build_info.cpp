@@ -1,22 +1,19 @@
-// What CMake knew when it built this. build_info.inc is written anew at every build by
-// harness/build_info.cmake.
-#include "build_info.inc"
+// build_info.inc is written anew at every build by harness/build_info.cmake.
+#include "harness/src/build_info.h"
 
-#include "harness/src/results.h"
+#include "build_info.inc"
 
 namespace flashsteps {
 
-nlohmann::json build_info() {
-  nlohmann::json info = {
-      {"compiler", FLASHSTEPS_COMPILER}, {"flags", FLASHSTEPS_FLAGS}, {"type", FLASHSTEPS_BUILD_TYPE}};
-  if (*FLASHSTEPS_NVCC_VERSION != '\0') {
-    info["nvcc"] = FLASHSTEPS_NVCC_VERSION;
-    info["architectures"] = FLASHSTEPS_ARCHITECTURES;
-  }
+const BuildInfo& build_info() {
+  static const BuildInfo info = {.compiler = FLASHSTEPS_COMPILER,
+                                 .flags = FLASHSTEPS_FLAGS,
+                                 .type = FLASHSTEPS_BUILD_TYPE,
+                                 .nvcc = FLASHSTEPS_NVCC_VERSION,
+                                 .architectures = FLASHSTEPS_ARCHITECTURES,
+                                 .commit = FLASHSTEPS_COMMIT,
+                                 .dirty = FLASHSTEPS_DIRTY};
   return info;
 }
-
-std::string build_commit() { return FLASHSTEPS_COMMIT; }
-nlohmann::json build_dirty() { return FLASHSTEPS_DIRTY; }
 
 }  // namespace flashsteps

@@ -1,11 +1,11 @@
 // A CUDA device as a place where steps run: the first one that CUDA_VISIBLE_DEVICES leaves.
-#include <cstdio>
-#include <cstdlib>
-
+#include "harness/include/flashsteps.h"
+#include "harness/src/backend.h"
+#include "harness/src/cublas.h"
 #include "harness/src/cuda_check.h"
-#include "harness/src/cuda_libraries.h"
 #include "harness/src/cuda_timer.h"
-#include "harness/src/device_peaks.h"
+#include "harness/src/gpu.h"
+#include "harness/src/nvml.h"
 
 namespace flashsteps {
 namespace {
@@ -13,27 +13,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDevice = 0;
-constexpr int kOldestComputeCapability = 80;
 constexpr int kMatmulSize = 8192;
-
-// CUDA writes 13000 for 13.0.
-std::string cuda_version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
-std::string gibibytes(size_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f GiB", double(bytes) / double(1 << 30));
-  return text;
-}
-
-cudaDeviceProp device_properties() {
-  cudaDeviceProp properties;
-  CUDA_CHECK(cudaGetDeviceProperties(&properties, kDevice));
-  return properties;
-}
-
-int compute_capability(const cudaDeviceProp& properties) { return 10 * properties.major + properties.minor; }
 
 class Stream {
  public:
@@ -50,24 +30,12 @@ class Stream {
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend() : properties_(device_properties()), nvml_(kDevice) {}
+  CudaBackend() : nvml_(kDevice) { CUDA_CHECK(cudaGetDeviceProperties(&properties_, kDevice)); }
 
   BackendKind kind() const override { return BackendKind::kCuda; }
 
-  void* allocate(size_t bytes) override {
-    void* device = nullptr;
-    const cudaError_t error = cudaMalloc(&device, bytes);
-    if (error == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // as in check_cuda()
-      throw std::runtime_error("not enough memory on " + std::string(properties_.name) + " for " +
-                               gibibytes(bytes) + ": " + gibibytes(free_memory()) + " are free");
-    }
-    CUDA_CHECK(error);
-    return device;
-  }
-
-  // Unchecked: destructors call it, and a device that was lost has no memory left to give back.
-  void release(void* device) override { cudaFree(device); }
+  void* allocate(size_t bytes) override { return gpu_allocate(bytes); }
+  void release(void* device) override { gpu_release(device); }
 
   // On the stream, not with cudaMemcpy(): its copies are on another stream and may end after it has returned.
   void upload(void* device, const void* host, size_t bytes) override {
@@ -86,8 +54,7 @@ class CudaBackend : public Backend {
   std::string refusal(const Step& step, const AttentionCall& call) override {
     if (std::string reason = flashsteps::refusal(step, call); !reason.empty()) return reason;
     // Before anything of the kernel is asked for: a build may hold no code of it that this device can load.
-    if (std::string reason =
-            architecture_refusal(step.info, properties_.name, compute_capability(properties_));
+    if (std::string reason = architecture_refusal(step.info, properties_.name, compute_capability());
         !reason.empty())
       return reason;
     try {
@@ -132,15 +99,12 @@ class CudaBackend : public Backend {
         {"l2_bytes", properties_.l2CacheSize},
         {"memory_bytes", properties_.totalGlobalMem},
         {"smem_optin_bytes", properties_.sharedMemPerBlockOptin},
-        {"max_sm_clock_mhz", max_sm_clock_mhz()},
+        {"max_sm_clock_mhz", max_sm_clock_mhz(kDevice)},
         {"driver", driver_version()},
         {"cuda_runtime", cuda_version_text(runtime)}};
   }
 
-  double peak_tflops(DType dtype) const override {
-    return flashsteps::peak_tflops(properties_.name, compute_capability(properties_),
-                                   properties_.multiProcessorCount, max_sm_clock_mhz(), dtype);
-  }
+  double peak_tflops(DType dtype) const override { return gpu_peak_tflops(kDevice, dtype); }
 
  private:
   void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction) {
@@ -148,13 +112,7 @@ class CudaBackend : public Backend {
     CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
 
-  // CUDA knows the advertised boost clock only, which many cards exceed.
-  int max_sm_clock_mhz() const {
-    if (const int mhz = nvml_.max_sm_clock_mhz(); mhz != 0) return mhz;
-    int khz = 0;
-    CUDA_CHECK(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, kDevice));
-    return khz / 1000;
-  }
+  int compute_capability() const { return 10 * properties_.major + properties_.minor; }
 
   std::string driver_version() const {
     if (std::string version = nvml_.driver_version(); !version.empty()) return version;
@@ -168,32 +126,11 @@ class CudaBackend : public Backend {
   Nvml nvml_;
 };
 
-// Why there is no device that this program can use; empty when there is one.
-std::string missing_device() {
-  int driver = 0, runtime = 0, devices = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "no NVIDIA driver";
-  cudaRuntimeGetVersion(&runtime);
-  const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error == cudaErrorInsufficientDriver)
-    return "the NVIDIA driver is too old: it supports CUDA " + cuda_version_text(driver) +
-           ", this program needs " + cuda_version_text(runtime);
-  if (error == cudaErrorNoDevice || (error == cudaSuccess && devices == 0)) {
-    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-    return visible ? "no NVIDIA GPU among CUDA_VISIBLE_DEVICES=" + std::string(visible) : "no NVIDIA GPU";
-  }
-  if (error != cudaSuccess) return describe_error(error);
-  const cudaDeviceProp properties = device_properties();
-  if (compute_capability(properties) < kOldestComputeCapability)
-    return std::string(properties.name) + " is sm_" + std::to_string(compute_capability(properties)) +
-           ", which is too old: FlashSteps needs sm_80 (Ampere) or newer";
-  return "";
-}
-
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(std::string& why) {
   try {
-    why = missing_device();
+    why = missing_gpu();
     if (why.empty()) return std::make_unique<CudaBackend>();
   } catch (const std::exception& error) {
     why = error.what();

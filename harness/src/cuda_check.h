@@ -6,13 +6,18 @@
 #include <cstring>
 #include <string>
 
-#include "harness/src/backend.h"
+#include "harness/src/device_error.h"
 
 namespace flashsteps {
 
 // "cudaErrorIllegalAddress (an illegal memory access was encountered)"
 inline std::string describe_error(cudaError_t error) {
   return std::string(cudaGetErrorName(error)) + " (" + cudaGetErrorString(error) + ")";
+}
+
+// CUDA writes 13000 for 13.0.
+inline std::string cuda_version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
 inline void check_cuda(cudaError_t error, const char* expression, const char* file, int line) {

@@ -108,30 +108,13 @@ double Problem::flops() const {
 float Problem::softmax_scale() const { return 1.0f / std::sqrt(float(head_dim)); }
 
 std::string shape_error(const Problem& p) {
-  const struct {
-    const char* what;
-    int value;
-  } sizes[] = {{"batch", p.batch},
-               {"heads_q", p.num_heads_q},
-               {"heads_kv", p.num_heads_kv},
-               {"seqlen_q", p.seqlen_q},
-               {"seqlen_kv", p.seqlen_kv}};
-  for (const auto& size : sizes) {
-    if (size.value < 1)
-      return std::string(size.what) + " is " + std::to_string(size.value) + ", it must be at least 1";
-  }
-  if (p.head_dim != 64 && p.head_dim != 128)
-    return "head_dim is " + std::to_string(p.head_dim) + ", the steps know 64 and 128";
-  if (p.num_heads_q % p.num_heads_kv != 0)
-    return "heads_q (" + std::to_string(p.num_heads_q) + ") is not a multiple of heads_kv (" +
-           std::to_string(p.num_heads_kv) + ")";
+  if (std::string error =
+          size_error(p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim);
+      !error.empty())
+    return error;
   // Scores near 100 have no digits left for the gates of fp32 to judge.
   if (p.inputs == Inputs::kShifted && p.dtype == DType::kFp32)
     return "inputs 'shifted' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
-  // Row counts and one-past-the-end indices are kept in int by the kernels; element offsets are 64-bit.
-  if (p.seqlen_q > (1 << 30) || p.seqlen_kv > (1 << 30)) return "sequence lengths are limited to 2^30";
-  const double elements = double(p.batch) * p.num_heads_q * (double(p.seqlen_q) + p.seqlen_kv) * p.head_dim;
-  if (elements > 1e15) return "the shape overflows: its tensors would have more than 10^15 elements";
   return "";
 }
 

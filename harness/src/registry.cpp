@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "common/interface.h"
-#include "harness/src/backend.h"
 #include "harness/src/element.h"
 
 namespace flashsteps {
@@ -66,14 +65,30 @@ std::string architecture_refusal(const StepInfo& info, const std::string& gpu, i
          std::to_string(compute_capability);
 }
 
-std::vector<LaunchRecord> Backend::describe(const Step& step, const AttentionCall& call) {
-  std::vector<LaunchRecord> records;
-  struct Recording {
-    explicit Recording(std::vector<LaunchRecord>& into) { launch_recorder() = &into; }
-    ~Recording() { launch_recorder() = nullptr; }
-  } recording(records);
-  step.run(call, nullptr);
-  return records;
+std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
+                       int head_dim) {
+  const struct {
+    const char* what;
+    int64_t value;
+  } sizes[] = {{"batch", batch},
+               {"heads_q", num_heads_q},
+               {"heads_kv", num_heads_kv},
+               {"seqlen_q", seqlen_q},
+               {"seqlen_kv", seqlen_kv}};
+  for (const auto& size : sizes) {
+    if (size.value < 1)
+      return std::string(size.what) + " is " + std::to_string(size.value) + ", it must be at least 1";
+  }
+  if (head_dim != 64 && head_dim != 128)
+    return "head_dim is " + std::to_string(head_dim) + ", the steps know 64 and 128";
+  if (num_heads_q % num_heads_kv != 0)
+    return "heads_q (" + std::to_string(num_heads_q) + ") is not a multiple of heads_kv (" +
+           std::to_string(num_heads_kv) + ")";
+  // Row counts and one-past-the-end indices are kept in int by the kernels; element offsets are 64-bit.
+  if (seqlen_q > (1 << 30) || seqlen_kv > (1 << 30)) return "sequence lengths are limited to 2^30";
+  const double elements = double(batch) * num_heads_q * (double(seqlen_q) + double(seqlen_kv)) * head_dim;
+  if (elements > 1e15) return "the shape overflows: its tensors would have more than 10^15 elements";
+  return "";
 }
 
 }  // namespace flashsteps

@@ -23,17 +23,27 @@ std::string temporary_name(const std::string& path) { return path + "." + std::t
 
 }  // namespace
 
+nlohmann::json to_json(const BuildInfo& build) {
+  nlohmann::json json = {{"compiler", build.compiler}, {"flags", build.flags}, {"type", build.type}};
+  if (!build.nvcc.empty()) {
+    json["nvcc"] = build.nvcc;
+    json["architectures"] = build.architectures;
+  }
+  return json;
+}
+
 ResultsFile::ResultsFile(std::string path, const std::string& command) : path_(std::move(path)) {
-  const std::string commit = build_commit();
+  const BuildInfo& build = build_info();
+  using nlohmann::json;
   root_ = {{"schema", "flashsteps-results/1"},
            {"command", command},
            {"complete", false},
            {"provenance",
             {{"date", utc_now()},
-             {"commit", commit.empty() ? nlohmann::json(nullptr) : nlohmann::json(commit)},
-             {"dirty", build_dirty()},
-             {"build", build_info()}}},
-           {"runs", nlohmann::json::array()}};
+             {"commit", build.commit.empty() ? json(nullptr) : json(build.commit)},
+             {"dirty", build.dirty ? json(*build.dirty) : json(nullptr)},
+             {"build", to_json(build)}}},
+           {"runs", json::array()}};
 }
 
 nlohmann::json& ResultsFile::add_run(const Problem& problem) {

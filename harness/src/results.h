@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "harness/src/build_info.h"
 #include "harness/src/problem.h"
 
 namespace flashsteps {
@@ -29,9 +30,6 @@ class ResultsFile {
   nlohmann::json root_;
 };
 
-// Compiler, flags, commit, dirty: what CMake knew. In build_info.cpp.
-nlohmann::json build_info();
-std::string build_commit();    // 40 hex digits, or empty
-nlohmann::json build_dirty();  // true, false, or null when unknown
+nlohmann::json to_json(const BuildInfo& build);  // "build" of the provenance
 
 }  // namespace flashsteps

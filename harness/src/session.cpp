@@ -150,11 +150,10 @@ class Session {
   int info() {
     backend_ = find_backend();
     probe({});
-    std::cout << "device    " << device_.dump(1) << "\nbuild     " << build_info().dump(1) << "\ncommit    "
-              << (build_commit().empty() ? "unknown" : build_commit())
-              << (build_dirty().is_boolean() && build_dirty().get<bool>() ? " (with uncommitted changes)"
-                                                                          : "")
-              << "\n";
+    const BuildInfo& build = build_info();
+    std::cout << "device    " << device_.dump(1) << "\nbuild     " << to_json(build).dump(1) << "\ncommit    "
+              << (build.commit.empty() ? "unknown" : build.commit)
+              << (build.dirty.value_or(false) ? " (with uncommitted changes)" : "") << "\n";
     return kAllPassed;
   }
 

@@ -1,8 +1,4 @@
-#include "harness/src/cuda_libraries.h"
-
-#include <dlfcn.h>
-
-#include "harness/src/cuda_check.h"
+#include "harness/src/cublas.h"
 
 #ifdef FLASHSTEPS_HAVE_CUBLAS_H
 #include <cublas_v2.h>
@@ -13,56 +9,13 @@
 #include <memory>
 #include <vector>
 
+#include "harness/src/cuda_check.h"
 #include "harness/src/element.h"
 #include "harness/src/random.h"
+#include "harness/src/shared_library.h"
 #endif
 
 namespace flashsteps {
-namespace {
-
-// Libraries stay open until the process ends: NVIDIA's register exit handlers, which must not be unmapped.
-void* open_library(const std::string& file) { return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL); }
-
-template <typename Function>
-bool find_symbol(void* library, const char* symbol, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, symbol));
-  return function != nullptr;
-}
-
-constexpr int kNvmlClockSm = 1;  // NVML_CLOCK_SM
-
-}  // namespace
-
-Nvml::Nvml(int cuda_device) {
-  void* const library = open_library("libnvidia-ml.so.1");
-  if (library == nullptr) return;
-  int (*init)() = nullptr;
-  int (*handle_by_pci_bus_id)(const char*, void**) = nullptr;
-  if (!find_symbol(library, "nvmlInit_v2", init) || init() != 0) return;
-  find_symbol(library, "nvmlSystemGetDriverVersion", driver_version_);
-  char address[32];
-  if (!find_symbol(library, "nvmlDeviceGetHandleByPciBusId_v2", handle_by_pci_bus_id) ||
-      cudaDeviceGetPCIBusId(address, sizeof(address), cuda_device) != cudaSuccess ||
-      handle_by_pci_bus_id(address, &device_) != 0)
-    return;
-  find_symbol(library, "nvmlDeviceGetClockInfo", clock_info_);
-  find_symbol(library, "nvmlDeviceGetMaxClockInfo", max_clock_info_);
-}
-
-int Nvml::sm_clock_mhz() const {
-  unsigned mhz = 0;
-  return clock_info_ != nullptr && clock_info_(device_, kNvmlClockSm, &mhz) == 0 ? int(mhz) : 0;
-}
-
-int Nvml::max_sm_clock_mhz() const {
-  unsigned mhz = 0;
-  return max_clock_info_ != nullptr && max_clock_info_(device_, kNvmlClockSm, &mhz) == 0 ? int(mhz) : 0;
-}
-
-std::string Nvml::driver_version() const {
-  char version[80] = "";  // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
-  return driver_version_ != nullptr && driver_version_(version, sizeof(version)) == 0 ? version : "";
-}
 
 #ifdef FLASHSTEPS_HAVE_CUBLAS_H
 namespace {

@@ -1,0 +1,32 @@
+// One attention call: what is asked of a step, by the harness or by a user of the library. Plain C++,
+// installed beside flashsteps.h.
+#pragma once
+
+#include <cstdint>
+
+namespace flashsteps {
+
+enum class DType { kFp32, kFp16, kBf16 };
+
+// A [batch, heads, rows, head_dim] view of memory on the backend's device. Strides are in elements; the
+// head_dim elements of a row are contiguous. Covers [b, h, s, d], [b, s, h, d] and slices of a fused QKV
+// tensor.
+struct TensorView {
+  void* data;
+  int64_t batch_stride, head_stride, row_stride;
+};
+
+// One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp.
+struct AttentionCall {
+  DType dtype;
+  int batch, num_heads_q, num_heads_kv;  // num_heads_q is a multiple of num_heads_kv
+  int seqlen_q, seqlen_kv, head_dim;
+  bool causal;          // bottom-right aligned: query i sees key j when j <= i + kv_len - seqlen_q
+  float softmax_scale;  // positive, finite: the largest score is then the largest product
+  TensorView q, k, v;   // read only; k and v have num_heads_kv heads and seqlen_kv rows
+  TensorView o;         // [batch, num_heads_q, seqlen_q, head_dim]
+  float* lse;  // [batch, num_heads_q, seqlen_q], contiguous, FP32, natural log; -inf on a row with no key
+  const int* kv_lengths;  // [batch] on the device, each in 0..seqlen_kv; nullptr: every length is seqlen_kv
+};
+
+}  // namespace flashsteps

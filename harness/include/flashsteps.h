@@ -1,0 +1,63 @@
+// FlashSteps from C++: exact attention, forward, by any step of the ladder, on an NVIDIA GPU or on the CPU
+// emulator. In CMake: find_package(flashsteps) and link flashsteps::flashsteps.
+// harness/examples/attention.cpp shows it at work.
+//
+// What is computed, and what shapes, strides and types mean, is said at AttentionCall in common/call.h. Calls
+// that cannot be carried out throw before anything is launched or written:
+//   std::invalid_argument  the call is wrong, the step does not exist, or no step can run such a call; the
+//   text
+//                          names what is wrong
+//   std::runtime_error     there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel
+// All functions may be called from several threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/call.h"
+
+namespace flashsteps {
+
+// Queues the call on `stream`, a cudaStream_t of the current device (nullptr: its default stream), and
+// returns at once, with the name of the step that was launched. All pointers are that device's. Allocates no
+// device memory and never synchronises, and so may be captured into a CUDA graph.
+//
+// `step` is a step's name, e.g. "v09_direct_rescale". Empty: the fastest that can run the call on this
+// device, by the recorded runs.
+std::string_view attention(const AttentionCall& call, void* stream = nullptr, std::string_view step = {});
+
+// The same for tensors in host memory: copies them to the current device and the result back, and waits.
+std::string_view attention_from_host(const AttentionCall& call, std::string_view step = {});
+
+// The same for tensors in host memory, without a GPU: the emulator runs the step's kernel thread by thread on
+// all cores, and this waits. Calls from several threads take turns.
+std::string_view attention_on_emulator(const AttentionCall& call, std::string_view step = {});
+
+// Why attention() cannot run here ("no NVIDIA driver", …); empty when it can.
+std::string missing_gpu();
+
+// A step of the ladder, as it describes itself.
+struct StepDescription {
+  std::string_view name;     // its folder's: "v02_smem_tiles"
+  std::string_view title;    // the one idea, in a line
+  std::string_view removes;  // the bottleneck of the step before that this one takes away
+  bool supports_fp32;        // fp16 and bf16 are always supported
+  int alignment_bytes;       // of every row of q, k, v and o; 0: the element's own
+  int needs_sm;              // oldest compute capability of a GPU that it runs on, 90 for 9.0
+  std::string_view spills;   // why it spills registers, where it does
+  bool has_cuda;             // this build has it for GPUs; for the emulator it always has
+};
+std::vector<StepDescription> steps();  // in the order of the ladder
+
+// Views of contiguous tensors: [batch, heads, rows, head_dim] and [batch, rows, heads, head_dim]. An input's
+// memory is only read.
+inline TensorView bhsd_view(const void* data, int64_t heads, int64_t rows, int64_t head_dim) {
+  return {const_cast<void*>(data), heads * rows * head_dim, rows * head_dim, head_dim};
+}
+inline TensorView bshd_view(const void* data, int64_t heads, int64_t rows, int64_t head_dim) {
+  return {const_cast<void*>(data), heads * rows * head_dim, head_dim, heads * head_dim};
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,18 @@
+// What CMake knew when it built this.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace flashsteps {
+
+struct BuildInfo {
+  std::string compiler, flags, type;
+  std::string nvcc, architectures;  // empty without CUDA
+  std::string commit;               // 40 hex digits; empty when unknown
+  std::optional<bool> dirty;        // the tree had uncommitted changes
+};
+
+const BuildInfo& build_info();
+
+}  // namespace flashsteps

@@ -1,0 +1,44 @@
+// What the library asks of the CUDA runtime. Plain C++: gpu.cpp answers, or no_gpu.cpp in a build without
+// CUDA. Everything throws std::runtime_error with a sentence.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "common/call.h"
+
+namespace flashsteps {
+
+struct Gpu {
+  int device;              // as CUDA numbers them
+  int compute_capability;  // 90 is 9.0
+  std::string name;
+};
+const Gpu& current_gpu();  // the calling thread's current device
+
+// Makes `device` the calling thread's current one while it lives.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device);
+  ~CurrentDevice();
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  [[maybe_unused]] int before_ = -1;  // -1: it was the current one already
+};
+
+// Memory of the current device. What it throws when there is not enough names the size.
+void* gpu_allocate(size_t bytes);
+void gpu_release(void* memory);  // unchecked: a device that was lost has no memory left to give back
+
+// Copies on the default stream, which are complete when they return; what was launched there before comes
+// first.
+void gpu_upload(void* to_gpu, const void* from_host, size_t bytes);
+void gpu_download(void* to_host, const void* from_gpu, size_t bytes);
+
+int max_sm_clock_mhz(int device);
+// Dense peak at that clock in TFLOPS, by device_peaks.h; 0 when the card is not in its table.
+double gpu_peak_tflops(int device, DType dtype);
+
+}  // namespace flashsteps

@@ -1,0 +1,25 @@
+// Stands in for gpu.cpp in a build without the CUDA toolkit.
+#include <stdexcept>
+
+#include "harness/include/flashsteps.h"
+#include "harness/src/gpu.h"
+
+namespace flashsteps {
+namespace {
+
+[[noreturn]] void refuse() { throw std::runtime_error(missing_gpu()); }
+
+}  // namespace
+
+std::string missing_gpu() { return "FlashSteps was built without the CUDA toolkit"; }
+const Gpu& current_gpu() { refuse(); }
+CurrentDevice::CurrentDevice(int) { refuse(); }
+CurrentDevice::~CurrentDevice() = default;
+void* gpu_allocate(size_t) { refuse(); }
+void gpu_release(void*) {}
+void gpu_upload(void*, const void*, size_t) { refuse(); }
+void gpu_download(void*, const void*, size_t) { refuse(); }
+int max_sm_clock_mhz(int) { refuse(); }
+double gpu_peak_tflops(int, DType) { refuse(); }
+
+}  // namespace flashsteps
