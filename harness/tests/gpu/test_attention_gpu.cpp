@@ -1,0 +1,249 @@
+// The functions of flashsteps.h on a real device: asynchronous, on the caller's stream, with tensor maps that
+// are remembered only for what they describe.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "harness/include/flashsteps.h"
+#include "harness/src/cuda_check.h"
+#include "harness/src/element.h"
+#include "harness/src/gpu.h"
+#include "harness/src/random.h"
+#include "harness/tests/catch.h"
+#include "harness/tests/gpu/launch_kernels.h"
+
+using namespace flashsteps;
+
+namespace {
+
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(size_t bytes) : bytes_(bytes), memory_(gpu_allocate(bytes)) {}
+  explicit DeviceMemory(const std::vector<uint16_t>& data) : DeviceMemory(data.size() * 2) {
+    gpu_upload(memory_, data.data(), bytes_);
+  }
+  ~DeviceMemory() { gpu_release(memory_); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  void* get() const { return memory_; }
+  std::vector<uint16_t> download() const {
+    std::vector<uint16_t> data(bytes_ / 2);
+    CUDA_CHECK(cudaDeviceSynchronize());
+    gpu_download(data.data(), memory_, bytes_);
+    return data;
+  }
+
+ private:
+  size_t bytes_;
+  void* memory_;
+};
+
+std::vector<uint16_t> normal_halves(size_t count, uint64_t seed) {
+  std::vector<uint16_t> halves(count);
+  for (size_t i = 0; i < count; i += 2) {
+    float a, b;
+    random_normal_pair(seed, 0, i, a, b);
+    halves[i] = float_to_half(a);
+    if (i + 1 < count) halves[i + 1] = float_to_half(b);
+  }
+  return halves;
+}
+
+// fp16, D = 64, [1, heads, rows, 64] at these addresses. One tensor is q, k and v: what matters here is which
+// memory is read.
+AttentionCall self_attention(void* qkv, void* o, void* lse, int heads, int rows) {
+  const TensorView view = bhsd_view(qkv, heads, rows, 64);
+  return {.dtype = DType::kFp16,
+          .batch = 1,
+          .num_heads_q = heads,
+          .num_heads_kv = heads,
+          .seqlen_q = rows,
+          .seqlen_kv = rows,
+          .head_dim = 64,
+          .causal = true,
+          .softmax_scale = 0.125f,
+          .q = view,
+          .k = view,
+          .v = view,
+          .o = bhsd_view(o, heads, rows, 64),
+          .lse = static_cast<float*>(lse),
+          .kv_lengths = nullptr};
+}
+
+// What v01, which knows no tensor maps, makes of the same call.
+std::vector<uint16_t> expected(AttentionCall call, size_t elements) {
+  const DeviceMemory o(std::vector<uint16_t>(elements, 0xffff));
+  call.o.data = o.get();
+  attention(call, nullptr, "v01_scalar");
+  return o.download();
+}
+
+double largest_difference(const std::vector<uint16_t>& a, const std::vector<uint16_t>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(half_to_float(a[i]) - half_to_float(b[i]));
+    largest = difference <= largest ? largest : difference;  // NaN comes through
+  }
+  return largest;
+}
+
+bool has_tma() { return current_gpu().compute_capability >= 90; }
+
+struct Stream {
+  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream); }
+  cudaStream_t stream;
+};
+
+constexpr int kHeads = 4, kRows = 300;
+constexpr size_t kElements = size_t(kHeads) * kRows * 64;
+
+}  // namespace
+
+TEST_CASE("attention() takes the fastest step that can run the call") {
+  REQUIRE(missing_gpu() == "");
+  const DeviceMemory x(normal_halves(kElements + 64, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
+  AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+  if (has_tma()) CHECK(attention(call) == "v10_tma_warpspec");
+  CHECK(largest_difference(o.download(), expected(call, kElements)) < 4e-3);
+  call.q.data = static_cast<char*>(call.q.data) + 2;  // not aligned to 16 bytes any more
+  CHECK(attention(call) == "v05_padded_smem");        // of those in this program (v01, v02, v05, v10)
+  CHECK(largest_difference(o.download(), expected(call, kElements)) < 4e-3);
+}
+
+TEST_CASE("attention() returns while the stream is still busy with what came before") {
+  const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
+  const AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+  const Stream side;
+  AttentionCall busy{};
+  busy.seqlen_q = 200000;  // x 1000 clocks: about 0.1 s
+  for (const StepDescription& step : steps()) {
+    if (step.name.substr(0, 1) != "v" || step.needs_sm > current_gpu().compute_capability) continue;
+    INFO(step.name);
+    attention(call, side.stream, step.name);  // whatever is done once is done
+    CUDA_CHECK(cudaStreamSynchronize(side.stream));
+    CUDA_CHECK(cudaMemsetAsync(o.get(), 0xff, kElements * 2, side.stream));
+    kSpin.run(busy, side.stream);
+    attention(call, side.stream, step.name);
+    CHECK(cudaStreamQuery(side.stream) == cudaErrorNotReady);
+    cudaGetLastError();  // not ready is no error
+    CUDA_CHECK(cudaStreamSynchronize(side.stream));
+    CHECK(largest_difference(o.download(), expected(call, kElements)) < 4e-3);
+  }
+}
+
+TEST_CASE("attention() can be captured, also by a thread that has never called it") {
+  DeviceMemory x(normal_halves(kElements, 1));
+  const DeviceMemory o(kElements * 2), lse(kHeads * kRows * 4);
+  const AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+  cudaGraphExec_t replay = nullptr;
+  std::thread([&] {
+    const Stream side;
+    cudaGraph_t graph = nullptr;
+    CUDA_CHECK(cudaStreamBeginCapture(side.stream, cudaStreamCaptureModeGlobal));
+    attention(call, side.stream);
+    CUDA_CHECK(cudaStreamEndCapture(side.stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&replay, graph, 0));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+  }).join();
+  for (const uint64_t seed : {2, 3}) {
+    const std::vector<uint16_t> fresh = normal_halves(kElements, seed);
+    gpu_upload(x.get(), fresh.data(), kElements * 2);
+    CUDA_CHECK(cudaGraphLaunch(replay, nullptr));
+    CHECK(largest_difference(o.download(), expected(call, kElements)) < 4e-3);
+  }
+  CUDA_CHECK(cudaGraphExecDestroy(replay));
+}
+
+TEST_CASE("a remembered tensor map is used for its own tensor only") {
+  if (!has_tma()) return;
+  const DeviceMemory x(normal_halves(kElements, 1)), y(normal_halves(kElements, 2));
+  const DeviceMemory o(kElements * 2), lse(kHeads * kRows * 4);
+  const auto check = [&](const AttentionCall& call) {
+    CUDA_CHECK(cudaMemset(o.get(), 0xff, kElements * 2));
+    attention(call, nullptr, "v10_tma_warpspec");
+    std::vector<uint16_t> got = o.download(), want = expected(call, kElements);
+    // What a smaller tensor leaves out is 0xffff in both.
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (want[i] == 0xffff && got[i] == 0xffff) got[i] = want[i] = 0;
+    }
+    CHECK(largest_difference(got, want) < 4e-3);
+  };
+  const AttentionCall first = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+  check(first);
+  AttentionCall other = first;  // same shape, other addresses
+  other.q.data = other.k.data = other.v.data = y.get();
+  check(other);
+  check(first);
+  check(self_attention(x.get(), o.get(), lse.get(), 2, kRows));               // same address, fewer heads
+  check(self_attention(x.get(), o.get(), lse.get(), kHeads * 2, kRows / 2));  // same address, other strides
+  AttentionCall one_head = first;  // every head reads the first one's keys: stride 0
+  one_head.k.head_stride = one_head.v.head_stride = 0;
+  check(one_head);
+  AttentionCall transposed = first;  // rows and heads change places
+  for (TensorView* view : {&transposed.q, &transposed.k, &transposed.v})
+    *view = bshd_view(x.get(), kHeads, kRows, 64);
+  check(transposed);
+  check(first);
+}
+
+TEST_CASE("1000 calls neither take memory nor time that they should not") {
+  const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
+  const AttentionCall call = self_attention(x.get(), o.get(), lse.get(), 1, 64);
+  attention(call);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  size_t free_before = 0, free_after = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_before, &total));
+  std::vector<double> us;
+  for (int batch = 0; batch < 10; ++batch) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < 100; ++i) attention(call);
+    const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
+    us.push_back(spent.count() / 100);
+    CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  CUDA_CHECK(cudaMemGetInfo(&free_after, &total));
+  CHECK(free_after == free_before);
+  std::sort(us.begin(), us.end());
+  WARN("attention() takes " << us[us.size() / 2] << " us of the host's time");
+  CHECK(us[us.size() / 2] < 10);
+}
+
+TEST_CASE("attention_from_host() copies there and back, whatever the strides") {
+  const std::vector<uint16_t> host = normal_halves(kElements, 1);
+  std::vector<uint16_t> o(kElements), o_emulated(kElements);
+  std::vector<float> lse(kHeads * kRows), lse_emulated(kHeads * kRows);
+  AttentionCall call =
+      self_attention(const_cast<uint16_t*>(host.data()), o.data(), lse.data(), kHeads, kRows);
+  for (TensorView* view : {&call.q, &call.k, &call.v, &call.o})
+    *view = bshd_view(view->data, kHeads, kRows, 64);
+  const int lengths[] = {211};
+  call.kv_lengths = lengths;
+  const std::string_view step = attention_from_host(call);
+  call.o.data = o_emulated.data();
+  call.lse = lse_emulated.data();
+  attention_on_emulator(call, step);
+  CHECK(largest_difference(o, o_emulated) < 4e-3);
+  for (size_t i = 0; i < lse.size(); ++i) {
+    INFO(i);
+    REQUIRE((lse[i] == lse_emulated[i] || std::abs(lse[i] - lse_emulated[i]) < 1e-4));
+  }
+}
+
+TEST_CASE("a step that the device or the call forbids is refused and nothing is launched") {
+  const DeviceMemory x(normal_halves(kElements, 1)), lse(kHeads * kRows * 4);
+  const DeviceMemory o(std::vector<uint16_t>(kElements, 0x1234));
+  AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+  CHECK_THROWS_AS(attention(call, nullptr, "v99"), std::invalid_argument);
+  call.q.data = static_cast<char*>(call.q.data) + 2;
+  CHECK_THROWS_AS(attention(call, nullptr, "v10_tma_warpspec"), std::invalid_argument);
+  call.batch = 70000;  // beyond the grid's third dimension
+  CHECK_THROWS_AS(attention(call), std::invalid_argument);
+  CHECK(o.download() == std::vector<uint16_t>(kElements, 0x1234));
+}

@@ -1,0 +1,221 @@
+// The functions of flashsteps.h, without a GPU: which step is chosen, what is refused, and that the result is
+// right.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "harness/include/flashsteps.h"
+#include "harness/src/element.h"
+#include "harness/tests/catch.h"
+
+using namespace flashsteps;
+
+namespace {
+
+// Tensors of a call, in host memory. Rows may be padded, and the order of the heads may be reversed.
+struct Example {
+  explicit Example(DType dtype, int head_dim = 64, bool causal = true)
+      : Example(dtype, head_dim, causal, head_dim) {}
+  Example(DType dtype, int head_dim, bool causal, int row_stride)
+      : q(fill(2 * 4 * 70 * row_stride, dtype, 1)),
+        k(fill(2 * 2 * 90 * row_stride, dtype, 2)),
+        v(fill(2 * 2 * 90 * row_stride, dtype, 3)),
+        o(q.size(), 0xa5),
+        lse(2 * 4 * 70, 7.0f) {
+    const auto view = [&](std::vector<unsigned char>& data, int heads, int rows) {
+      return TensorView{data.data(), int64_t(heads) * rows * row_stride, int64_t(rows) * row_stride,
+                        row_stride};
+    };
+    call = {.dtype = dtype,
+            .batch = 2,
+            .num_heads_q = 4,
+            .num_heads_kv = 2,
+            .seqlen_q = 70,
+            .seqlen_kv = 90,
+            .head_dim = head_dim,
+            .causal = causal,
+            .softmax_scale = 0.125f,
+            .q = view(q, 4, 70),
+            .k = view(k, 2, 90),
+            .v = view(v, 2, 90),
+            .o = view(o, 4, 70),
+            .lse = lse.data(),
+            .kv_lengths = nullptr};
+  }
+
+  static std::vector<unsigned char> fill(size_t elements, DType dtype, unsigned seed) {
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> normal;
+    std::vector<unsigned char> bytes(elements * element_bytes(dtype));
+    for (size_t i = 0; i < elements; ++i)
+      store_element(dtype, &bytes[i * element_bytes(dtype)], normal(generator));
+    return bytes;
+  }
+
+  float at(const TensorView& view, int b, int h, int i, int d) const {
+    const int64_t offset = b * view.batch_stride + h * view.head_stride + i * view.row_stride + d;
+    return load_element(call.dtype,
+                        static_cast<char*>(view.data) + offset * int64_t(element_bytes(call.dtype)));
+  }
+
+  // Largest difference of outputs and log-sum-exps from attention in double precision.
+  double error() const {
+    double worst = 0;
+    for (int b = 0; b < call.batch; ++b) {
+      for (int h = 0; h < call.num_heads_q; ++h) {
+        for (int i = 0; i < call.seqlen_q; ++i) worst = std::max(worst, row_error(b, h, i));
+      }
+    }
+    return worst;
+  }
+
+  double row_error(int b, int h, int i) const {
+    const int kv_len = call.kv_lengths != nullptr ? call.kv_lengths[b] : call.seqlen_kv;
+    const int keys = call.causal ? std::clamp(i + 1 + kv_len - call.seqlen_q, 0, kv_len) : kv_len;
+    const int h_kv = h / (call.num_heads_q / call.num_heads_kv);
+    std::vector<double> o_row(call.head_dim);
+    double sum = 0;
+    for (int j = 0; j < keys; ++j) {
+      double score = 0;
+      for (int d = 0; d < call.head_dim; ++d)
+        score += double(at(call.q, b, h, i, d)) * at(call.k, b, h_kv, j, d);
+      const double p = std::exp(score * call.softmax_scale);
+      sum += p;
+      for (int d = 0; d < call.head_dim; ++d) o_row[d] += p * at(call.v, b, h_kv, j, d);
+    }
+    const float got = call.lse[(b * call.num_heads_q + h) * call.seqlen_q + i];
+    if (keys == 0) return got == -INFINITY && at(call.o, b, h, i, 0) == 0 ? 0 : INFINITY;
+    double worst = std::abs(got - std::log(sum));
+    for (int d = 0; d < call.head_dim; ++d) {
+      const double difference = std::abs(at(call.o, b, h, i, d) - o_row[d] / sum);
+      worst = difference <= worst ? worst : difference;  // NaN comes through
+    }
+    return worst;
+  }
+
+  std::vector<unsigned char> q, k, v, o;
+  std::vector<float> lse;
+  AttentionCall call;
+};
+
+std::string refused(const AttentionCall& call, std::string_view step = {}) {
+  try {
+    attention_on_emulator(call, step);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+// Of the steps in this program (v01, v02, v05, v10).
+TEST_CASE("without a name the fastest step that can run the call is taken") {
+  Example fp16(DType::kFp16), bf16(DType::kBf16, 128, false), fp32(DType::kFp32);
+  CHECK(attention_on_emulator(fp16.call) == "v10_tma_warpspec");
+  CHECK(fp16.error() < 4e-3);
+  CHECK(attention_on_emulator(bf16.call) == "v10_tma_warpspec");
+  CHECK(bf16.error() < 3e-2);
+  CHECK(attention_on_emulator(fp32.call) == "v02_smem_tiles");  // v10 and v05 do not know the type
+  CHECK(fp32.error() < 1e-5);
+  Example odd(DType::kFp16, 64, true, 65);  // v10 wants 16-byte rows
+  CHECK(attention_on_emulator(odd.call) == "v05_padded_smem");
+  CHECK(odd.error() < 4e-3);
+}
+
+TEST_CASE("a named step is the one that runs") {
+  Example example(DType::kFp16);
+  CHECK(attention_on_emulator(example.call, "v01_scalar") == "v01_scalar");
+  CHECK(example.error() < 4e-3);
+}
+
+TEST_CASE("TMA's own limits lead to another step, too") {
+  Example example(DType::kFp16);
+  // Heads in reverse order: TMA has no negative strides, everybody else does.
+  TensorView& q = example.call.q;
+  q.data = static_cast<char*>(q.data) + 3 * q.head_stride * 2;
+  q.head_stride = -q.head_stride;
+  CHECK(attention_on_emulator(example.call) == "v05_padded_smem");
+  CHECK(example.error() < 4e-3);
+  CHECK(refused(example.call, "v10_tma_warpspec").find("v10_tma_warpspec ") == 0);
+}
+
+TEST_CASE("lengths per batch, one of them zero") {
+  Example example(DType::kFp32);
+  const int lengths[] = {0, 33};
+  example.call.kv_lengths = lengths;
+  attention_on_emulator(example.call);
+  CHECK(example.error() < 1e-5);
+}
+
+TEST_CASE("views of contiguous tensors") {
+  const float data = 0;
+  const TensorView bhsd = bhsd_view(&data, 3, 5, 64), bshd = bshd_view(&data, 3, 5, 64);
+  CHECK((bhsd.batch_stride == 960 && bhsd.head_stride == 320 && bhsd.row_stride == 64));
+  CHECK((bshd.batch_stride == 960 && bshd.head_stride == 64 && bshd.row_stride == 192));
+}
+
+TEST_CASE("what is wrong with a call is named, and nothing is written") {
+  const Example good(DType::kFp16);
+  const auto with = [&](const std::function<void(AttentionCall&)>& change) {
+    AttentionCall call = good.call;
+    change(call);
+    return refused(call);
+  };
+  CHECK(with([](AttentionCall& c) { c.batch = 0; }) == "batch is 0, it must be at least 1");
+  CHECK(with([](AttentionCall& c) { c.seqlen_kv = -3; }) == "seqlen_kv is -3, it must be at least 1");
+  CHECK(with([](AttentionCall& c) { c.num_heads_kv = 3; }) ==
+        "heads_q (4) is not a multiple of heads_kv (3)");
+  CHECK(with([](AttentionCall& c) { c.head_dim = 96; }) == "head_dim is 96, the steps know 64 and 128");
+  CHECK(with([](AttentionCall& c) { c.v.data = nullptr; }) == "v is a null pointer");
+  CHECK(with([](AttentionCall& c) { c.lse = nullptr; }) == "lse is a null pointer");
+  CHECK(with([](AttentionCall& c) { c.o.head_stride = 0; }) == "o has a stride of 0: its rows share memory");
+  CHECK(with([](AttentionCall& c) { c.softmax_scale = 0; }).find("needs a positive softmax_scale") !=
+        std::string::npos);
+  CHECK(with([](AttentionCall& c) { c.softmax_scale = NAN; }).find("no step can run this call: ") == 0);
+  const int lengths[] = {5, 91};
+  CHECK(with([&](AttentionCall& c) { c.kv_lengths = lengths; }) ==
+        "kv_lengths[1] is 91, it must be 0 to seqlen_kv, which is 90");
+  const std::string unknown = refused(good.call, "v99_none");
+  CHECK(unknown.find("unknown step 'v99_none'; there are ") == 0);
+  CHECK(unknown.find(", v02_smem_tiles, ") != std::string::npos);
+  AttentionCall fp32 = good.call;
+  fp32.dtype = DType::kFp32;
+  CHECK(refused(fp32, "v05_padded_smem") == "v05_padded_smem supports fp16 and bf16, not fp32");
+  for (const unsigned char byte : good.o) REQUIRE(byte == 0xa5);
+  for (const float value : good.lse) REQUIRE(value == 7.0f);
+}
+
+TEST_CASE("without a GPU, what needs one says so") {
+  Example example(DType::kFp16);
+  if (missing_gpu().empty()) return;  // gpu_tests has that case
+  try {
+    attention_from_host(example.call);
+    FAIL("it ran");
+  } catch (const std::runtime_error& error) {
+    CHECK(error.what() == missing_gpu());
+  }
+  CHECK_THROWS_AS(attention(example.call), std::runtime_error);
+}
+
+TEST_CASE("steps() tells what is there, in the ladder's order") {
+  const std::vector<StepDescription> all = steps();
+  const auto describe = [&](std::string_view name) {
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const auto& step) { return step.name == name; });
+    REQUIRE(found != all.end());
+    return *found;
+  };
+  for (size_t i = 1; i < all.size(); ++i) CHECK(all[i - 1].name < all[i].name);
+  CHECK(describe("v01_scalar").supports_fp32);
+  CHECK(!describe("v01_scalar").spills.empty());
+  const StepDescription tma = describe("v10_tma_warpspec");
+  CHECK(tma.needs_sm == 90);
+  CHECK(tma.alignment_bytes == 16);
+  CHECK(!tma.supports_fp32);
+  CHECK(tma.spills.empty());
+}

@@ -1,0 +1,76 @@
+"""The installed C++ library: its CMake package, its example, and what it shows to other programs.
+
+Installs from a test build; FLASHSTEPS_BUILD names its folder (build/ci by default)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("FLASHSTEPS_BUILD", ROOT / "build" / "ci"))
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    prefix = tmp_path_factory.mktemp("prefix dir")
+    run("cmake", "--install", BUILD, "--component", "library", "--prefix", prefix)
+    return prefix
+
+
+def library_of(prefix: Path) -> Path:
+    (library,) = prefix.rglob("libflashsteps.so")
+    return library
+
+
+def test_only_headers_library_and_package_are_installed(installed: Path) -> None:
+    files = {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
+    files = {re.sub(r"^lib(64)?/([a-z0-9_]+-linux-gnu/)?", "lib/", name) for name in files}
+    assert {"include/flashsteps/flashsteps.h", "include/flashsteps/common/call.h"} == {
+        name for name in files if name.startswith("include/")
+    }
+    assert all(re.match(r"lib/(libflashsteps\.so|cmake/flashsteps/flashsteps-config)", name) for name in files - {
+        "include/flashsteps/flashsteps.h", "include/flashsteps/common/call.h"})
+
+
+def test_the_example_builds_and_runs_against_the_package(installed: Path, tmp_path: Path) -> None:
+    # A copy, so that nothing of this tree can be found by accident.
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "harness" / "examples", source)
+    run("cmake", "-S", source, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={installed}",
+        "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
+    run("cmake", "--build", tmp_path / "build")
+    out = run(tmp_path / "build" / "attention")
+    numbers = dict(re.findall(r"(\w+)\[0\] (-?[\d.]+)", out))
+    assert out.startswith("v02_smem_tiles on the "), out  # of the two steps with fp32 the faster one
+    assert numbers["o"] == numbers["v"] and float(numbers["v"]) != 0, out
+
+
+def test_other_programs_see_the_functions_of_the_header_and_nothing_else(installed: Path) -> None:
+    # Above all not the CUDA runtime inside: a program's own must not be mistaken for it.
+    symbols = run("nm", "-DC", "--defined-only", library_of(installed))
+    names = {re.match(r"\w+ \w (?:flashsteps::)?([\w:]+)", line).group(1) for line in symbols.splitlines()}
+    header = (ROOT / "harness" / "include" / "flashsteps.h").read_text()
+    declared = set(re.findall(r"^(?!inline)[\w:<>]+ (\w+)\(", header, re.MULTILINE))
+    assert declared == names and "attention" in names
+
+
+def test_a_caller_of_another_version_is_refused(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\nfind_package(flashsteps 0.2 REQUIRED)\n"
+    )
+    done = subprocess.run(
+        ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DCMAKE_PREFIX_PATH={installed}"],
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0 and "0.1.0" in done.stderr
