@@ -61,6 +61,11 @@ ablations_on_emulator() {
     --shape 1,2,1,150,230,64 --shape 1,1,1,100,230,128
 }
 
+generated_text() {
+  "$python" scripts/readme_tables.py --check
+  "$python" scripts/fastest_steps.py --check
+}
+
 # What they must show is what the emulator does, so it takes the programs that print it.
 check_drawings() {
   "$python" scripts/fragment_layouts.py build/ci/tools/fragment_layouts --check docs/figures
@@ -104,7 +109,7 @@ section "steps on the emulator" build/ci/flashsteps check --backend emulator "${
 section "command line tests" with_venv -m pytest -q -p no:cacheprovider harness/tests
 section "address, UB sanitizer" asan_tests
 section "script tests" with_venv -m pytest -q -p no:cacheprovider scripts/tests
-section "generated text" "$python" scripts/readme_tables.py --check
+section "generated text" generated_text
 
 records=(figures/results/*.json) charts=(figures/progression*.svg) drawings=(docs/figures/*.svg)
 if [ "${#records[@]}" -gt 0 ]; then
