@@ -116,7 +116,8 @@ void check_kv_lengths(const AttentionCall& c) {
 // nothing.
 std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCall& call, void* stream,
                           std::string_view step_name) {
-  const auto refusal_of = [&](const Step& step) -> std::string {
+  // Empty when it ran, else why it cannot.
+  const auto try_step = [&](const Step& step) -> std::string {
     if (std::string reason = refusal(step, call); !reason.empty()) return reason;
     if (gpu != nullptr) {
       if (std::string reason = architecture_refusal(step.info, gpu->name, gpu->compute_capability);
@@ -137,14 +138,14 @@ std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCa
   };
   if (!step_name.empty()) {
     const Step& step = find_step(step_name, backend);
-    if (const std::string reason = refusal_of(step); !reason.empty())
+    if (const std::string reason = try_step(step); !reason.empty())
       refuse(std::string(step.name) + " " + reason);
     return step.name;
   }
   std::string last;
   constexpr int kNewestGpu = 1000;  // the emulator stands for it
   for (const Step* step : candidates(backend, gpu != nullptr ? gpu->compute_capability : kNewestGpu, call)) {
-    const std::string reason = refusal_of(*step);
+    const std::string reason = try_step(*step);
     if (reason.empty()) return step->name;
     last = std::string(step->name) + " " + reason;
   }
