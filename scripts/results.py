@@ -27,6 +27,8 @@ TOLERANCE = 0.005  # relative: the program may round what it writes, but not by 
 MIN_RECORDED_ROUNDS = 7
 # The loosest validation gates that a pass may have been judged by: NRMSE, and NRMSE of the worst row.
 GATES = {"fp32": (1e-5, 1e-4), "fp16": (1e-3, 2e-3), "bf16": (5e-3, 1e-2)}
+# Other people's kernels, by the names that scripts/compare_peers.py gives them; what each is, is said there.
+PEERS = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flash_attn", "flash_attn_3")
 
 
 class ResultsError(Exception):
@@ -118,7 +120,7 @@ LATER_COUNTERS = tuple(name for name in COUNTERS if name.startswith(("tma_", "mb
 
 FILE_SPEC = {
     "schema": (SCHEMA,),
-    "command": ("run", "check", "bench", "count"),
+    "command": ("run", "check", "bench", "count", "peers"),
     "complete": FLAG,
     "provenance": {
         "date": "a UTC time such as 2026-11-21T10:00:00Z",
@@ -146,6 +148,15 @@ FILE_SPEC = {
             "architectures": Maybe(TEXT),
         },
         "method": Maybe({"timer": NAME, "rounds": SIZE, "l2": NAME, "flops": NAME}),
+        "peers": Maybe(
+            {
+                "torch": NAME,
+                "cudnn": Maybe(NAME),
+                "flash_attn": Maybe(NAME),
+                "flash_attn_3": Maybe(NAME),
+                "method": NAME,
+            }
+        ),
     },
     "runs": ListOf(
         {
@@ -235,6 +246,35 @@ FILE_SPEC = {
         }
     ),
 }
+# What `peers` files have besides: the same objects again, for other people's kernels.
+STEP_SPEC = FILE_SPEC["runs"].spec["steps"].spec
+FILE_SPEC["runs"].spec["peers"] = Maybe(
+    ListOf(
+        {
+            "peer": PEERS,
+            "status": ("pass", "fail", "skip", "crash", "error"),
+            "message": TEXT,
+            "note": Maybe(NAME),
+            "validation": STEP_SPEC["validation"],
+            "timing": STEP_SPEC["timing"],
+        }
+    )
+)
+FILE_SPEC["host_overhead"] = Maybe(
+    {
+        "problem": FILE_SPEC["runs"].spec["problem"],
+        "calls_per_sample": SIZE,
+        "entries": ListOf(
+            {
+                "name": "a step name",
+                "median_us": POSITIVE,
+                "p10_us": POSITIVE,
+                "p90_us": POSITIVE,
+                "samples": SIZE,
+            }
+        ),
+    }
+)
 # Profiles: the GPU's counters, read by scripts/profile_ncu.py.
 PROFILE_SPEC = {
     "schema": (profile_ncu.SCHEMA,),
@@ -368,7 +408,9 @@ def check_times(timing: dict[str, Any], flops: float) -> list[str]:
     return errors
 
 
-def check_validation(step: dict[str, Any], problem: dict[str, Any], backend: str) -> list[str]:
+def check_validation(
+    step: dict[str, Any], problem: dict[str, Any], backend: str, is_peer: bool
+) -> list[str]:
     validation = step["validation"]
     errors = []
     rows = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"]
@@ -396,12 +438,17 @@ def check_validation(step: dict[str, Any], problem: dict[str, Any], backend: str
         errors.append("nonfinite: a pass has none")
     if validation["rows_checked"] == 0:
         errors.append("rows_checked: a pass has checked some")
-    if validation.get("runs_identical") is not True:
+    # Peers may well add in another order each time.
+    if validation.get("runs_identical") is not True and not is_peer:
         errors.append("runs_identical: a pass needs true")
+    if validation.get("runs_identical") is None and is_peer:
+        errors.append("runs_identical: a pass needs true or false")
     return errors
 
 
-def check_step(step: dict[str, Any], run: dict[str, Any], data: dict[str, Any]) -> list[str]:
+def check_step(
+    step: dict[str, Any], run: dict[str, Any], data: dict[str, Any], is_peer: bool = False
+) -> list[str]:
     problem, status = run["problem"], step["status"]
     backend, command = data["provenance"]["backend"], data["command"]
     timing, counters, resources = step.get("timing"), step.get("counters"), step.get("resources")
@@ -410,10 +457,10 @@ def check_step(step: dict[str, Any], run: dict[str, Any], data: dict[str, Any]) 
     if status != "pass" and not step["message"].strip():
         errors.append(f"message: a step with status {status} must say why")
     if step.get("validation") is not None:
-        errors += [f"validation.{line}" for line in check_validation(step, problem, backend)]
+        errors += [f"validation.{line}" for line in check_validation(step, problem, backend, is_peer)]
         if status == "skip":
             errors.append("validation: a skipped step has none")
-    elif status == "pass" and command in ("run", "check"):
+    elif status == "pass" and command in ("run", "check", "peers"):
         errors.append("validation: missing from a step that passed")
 
     if timing is not None:
@@ -438,7 +485,12 @@ def check_step(step: dict[str, Any], run: dict[str, Any], data: dict[str, Any]) 
                     f"timing.percent_of_matmul: is {percent:g}, tflops over the ceiling's give "
                     f"{100 * timing['tflops'] / matmul['tflops']:g}"
                 )
-    elif status == "pass" and backend == "cuda" and command in ("run", "bench") and data["complete"]:
+    elif (
+        status == "pass"
+        and backend == "cuda"
+        and command in ("run", "bench", "peers")
+        and data["complete"]
+    ):
         errors.append("timing: missing from a step that passed")
 
     if counters is not None:
@@ -483,6 +535,58 @@ def check_profiled_step(step: dict[str, Any], run: dict[str, Any], data: dict[st
     return errors
 
 
+def is_peers(data: dict[str, Any]) -> bool:
+    """A comparison of steps with other people's kernels, made by scripts/compare_peers.py."""
+    return data.get("command") == "peers"
+
+
+def check_host_overhead(data: dict[str, Any]) -> list[str]:
+    host = data["host_overhead"]
+    errors = [f"problem.{line}" for line in check_problem(host["problem"])]
+    known = {*PEERS, *(step["step"] for run in data["runs"] for step in run["steps"])}
+    seen: set[str] = set()
+    for e, entry in enumerate(host["entries"]):
+        at = f"entries[{e}] ({entry['name']})"
+        if entry["name"] in seen:
+            errors.append(f"{at}: appears twice")
+        seen.add(entry["name"])
+        if entry["name"] not in known:
+            errors.append(f"{at}: is neither a step of the runs nor a peer")
+        if not entry["p10_us"] <= entry["median_us"] <= entry["p90_us"]:
+            errors.append(f"{at}: p10_us <= median_us <= p90_us does not hold")
+    return errors
+
+
+def check_peers(data: dict[str, Any]) -> list[str]:
+    """What only a `peers` file has, and all of what it must have."""
+    runs, provenance = data["runs"], data["provenance"]
+    places = {
+        "provenance.peers": provenance,
+        "host_overhead": data,
+        **{f"runs[{r}].peers": run for r, run in enumerate(runs)},
+    }
+    present = {place for place, parent in places.items() if parent.get(place.split(".")[-1]) is not None}
+    if not is_peers(data):
+        return [f"{place}: belongs to the command 'peers'" for place in places if place in present]
+    needed = set(places) if data["complete"] else set(places) - {"host_overhead"}
+    errors = [f"{place}: missing, 'peers' has one" for place in places if place in needed - present]
+    if provenance["backend"] != "cuda":
+        errors.append("provenance.backend: 'peers' needs cuda")
+    if provenance.get("method") is None:
+        errors.append("provenance.method: missing, 'peers' has one")
+    for r, run in enumerate(runs):
+        names: set[str] = set()
+        for p, peer in enumerate(run.get("peers") or []):
+            at = f"runs[{r}].peers[{p}] ({peer['peer']})"
+            if peer["peer"] in names:
+                errors.append(f"{at}: appears twice in a run")
+            names.add(peer["peer"])
+            errors += [f"{at}.{line}" for line in check_step(peer, run, data, is_peer=True)]
+    if data.get("host_overhead") is not None:
+        errors += [f"host_overhead.{line}" for line in check_host_overhead(data)]
+    return errors
+
+
 def is_profile(data: Any) -> bool:
     return isinstance(data, dict) and data.get("schema") == profile_ncu.SCHEMA
 
@@ -521,7 +625,7 @@ def check(data: Any) -> list[str]:
                 errors.append(f"{at}: appears twice in a run")
             names.add(step["step"])
             errors += [f"{at}.{line}" for line in check_entry(step, run, data)]
-    return errors
+    return errors if is_profile(data) else errors + check_peers(data)
 
 
 def git(root: Path, *arguments: str) -> tuple[int, str]:
@@ -703,7 +807,9 @@ def main(arguments: list[str] | None = None) -> int:
         failed |= bool(errors)
         if not errors:
             steps = {step["step"] for run in data["runs"] for step in run["steps"]}
-            print(f"{path}: ok, {len(data['runs'])} problem(s), {len(steps)} step(s)")
+            peers = {peer["peer"] for run in data["runs"] for peer in run.get("peers") or []}
+            more = f", {len(peers)} peer(s)" if peers else ""
+            print(f"{path}: ok, {len(data['runs'])} problem(s), {len(steps)} step(s){more}")
     return 1 if failed else 0
 
 

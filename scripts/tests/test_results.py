@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPTS, Repository, git, make_problem, make_record
+from conftest import SCRIPTS, Repository, git, make_peers_record, make_problem, make_record
 
 import results
 
@@ -110,6 +110,54 @@ EMULATOR_CASES = [
 ]
 
 
+PEER = "runs.0.peers.1."
+HOST = "host_overhead."
+PEERS_CASES = [
+    ("provenance.backend", "emulator", "provenance.backend: 'peers' needs cuda"),
+    ("provenance.method", ABSENT, "provenance.method: missing, 'peers' has one"),
+    ("provenance.peers", ABSENT, "provenance.peers: missing, 'peers' has one"),
+    ("provenance.peers.torch", ABSENT, "provenance.peers.torch: missing"),
+    ("provenance.peers.method", "", "provenance.peers.method"),
+    ("provenance.peers.jax", "1.0", "provenance.peers.jax: unknown key"),
+    ("runs.0.peers", ABSENT, "runs[0].peers: missing, 'peers' has one"),
+    (STEP + "validation", ABSENT, "validation: missing from a step that passed"),
+    (STEP + "timing", ABSENT, "steps[1] (v02_smem_tiles).timing: missing from a step that passed"),
+    (VALIDATION + "runs_identical", False, "runs_identical: a pass needs true"),
+    (PEER + "peer", "flash_attn_4", "one of sdpa_flash, sdpa_cudnn"),
+    (PEER + "peer", "sdpa_flash", "runs[0].peers[1] (sdpa_flash): appears twice in a run"),
+    (PEER + "status", "timeout", "one of pass, fail, skip, crash, error"),
+    (PEER + "status", "fail", "peers[1] (sdpa_cudnn).message: a step with status fail must say why"),
+    (PEER + "status", "fail", "timing: a step with status fail has none"),
+    (PEER + "status", "skip", "validation: a skipped step has none"),
+    (PEER + "note", "", "note: is"),
+    (PEER + "resources", {}, "resources: unknown key"),
+    (PEER + "validation", ABSENT, "peers[1] (sdpa_cudnn).validation: missing from a step that passed"),
+    (PEER + "timing", ABSENT, "peers[1] (sdpa_cudnn).timing: missing from a step that passed"),
+    (PEER + "validation.nrmse", 0.5, "validation.nrmse: is 0.5, a pass needs at most"),
+    (PEER + "validation.nonfinite", 2, "nonfinite: a pass has none"),
+    (PEER + "validation.rows_total", 12, "rows_total: is 12, the problem has"),
+    (PEER + "validation.gate_row", 0.1, "looser than"),
+    (PEER + "validation.runs_identical", ABSENT, "runs_identical: a pass needs true or false"),
+    (PEER + "validation.modes", ["early"], "modes: belongs to the emulator"),
+    (PEER + "timing.tflops", 1e6, "timing.tflops: is"),
+    (PEER + "timing.tflops_p10", 1e6, "timing.tflops_p10: is"),
+    (PEER + "timing.p90_ms", 0.001, "p10_ms <= median_ms <= p90_ms does not hold"),
+    (PEER + "timing.percent_of_peak", 100.5, "percent_of_peak: is 100.5, above 100"),
+    (PEER + "timing.percent_of_matmul", 50.0, "over the ceiling's give"),
+    ("runs.0.ceilings", ABSENT, "peers[1] (sdpa_cudnn).timing.percent_of_matmul: the run has no ceilings"),
+    ("host_overhead", ABSENT, "host_overhead: missing, 'peers' has one"),
+    (HOST + "problem.flops", 1, "host_overhead.problem.flops: is 1"),
+    (HOST + "calls_per_sample", 0, "an integer >= 1"),
+    (HOST + "entries.3.median_us", 4.4, "entries[3] (sdpa_flash): p10_us <= median_us <= p90_us does not"),
+    (HOST + "entries.3.median_us", 6.1, "entries[3] (sdpa_flash): p10_us <= median_us <= p90_us does not"),
+    (HOST + "entries.3.name", "v01_scalar", "entries[3] (v01_scalar): appears twice"),
+    (HOST + "entries.3.name", "v09_other", "entries[3] (v09_other): is neither a step of the runs nor a peer"),
+    ("command", "run", "provenance.peers: belongs to the command 'peers'"),
+    ("command", "run", "runs[0].peers: belongs to the command 'peers'"),
+    ("command", "run", "host_overhead: belongs to the command 'peers'"),
+]
+
+
 @pytest.mark.parametrize("backend", ["cuda", "emulator"])
 def test_a_sound_file_passes(backend):
     assert results.check(make_record(backend)) == []
@@ -125,6 +173,38 @@ def test_each_rule_catches_its_example(cuda_record, path, value, expected):
 def test_each_rule_of_the_emulator_catches_its_example(emulator_record, path, value, expected):
     change(emulator_record, path, value)
     assert any(expected in line for line in results.check(emulator_record)), results.check(emulator_record)
+
+
+@pytest.mark.parametrize(("path", "value", "expected"), PEERS_CASES)
+def test_each_rule_of_a_comparison_catches_its_example(path, value, expected):
+    data = make_peers_record()
+    change(data, path, value)
+    assert any(expected in line for line in results.check(data)), results.check(data)
+
+
+def test_a_sound_comparison_passes(repository: Repository, capsys):
+    data = make_peers_record(results.PEERS, commit=repository.commit)
+    data["runs"][0]["peers"][2]["validation"]["runs_identical"] = False
+    assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
+    path = repository.record("peers.json", data)
+    assert results.main(["check", "--recorded", "--root", str(repository.root), str(path)]) == 0
+    assert "ok, 1 problem(s), 3 step(s), 6 peer(s)" in capsys.readouterr().out
+
+
+def test_an_unfinished_comparison_may_lack_what_comes_last():
+    data = make_peers_record()
+    del data["host_overhead"], data["runs"][0]["peers"][1]["timing"]
+    assert len(results.check(data)) == 2
+    data["complete"] = False
+    assert results.check(data) == []
+
+
+def test_a_comparison_is_recorded_by_the_same_rules(repository: Repository):
+    data = make_peers_record(commit=repository.commit)
+    data["provenance"]["method"]["rounds"] = 6
+    data["provenance"]["dirty"] = True
+    found = results.check_recorded(data, repository.root)
+    assert any("rounds: is 6" in line for line in found) and any("dirty" in line for line in found)
 
 
 def test_a_count_needs_counters(emulator_record):
@@ -331,6 +411,16 @@ def test_the_documented_example_is_what_the_checker_accepts():
     for key in ("modes", "race_detector"):
         del step["validation"][key]
     assert results.check(data) == []
+
+
+def test_the_documented_comparison_is_what_the_checker_accepts():
+    page = Path(SCRIPTS.parent, "docs", "results-schema.md").read_text(encoding="utf-8")
+    section = page[page.index("# The comparison with peers") :]
+    example = re.search(r"```jsonc\n(.*?)```", section, re.DOTALL)[1].replace("0123…", "0123456789" * 4)
+    data = results.parse(re.sub(r"//.*", "", example))
+    assert results.check(data) == []
+    names = set(re.findall(r"\b(?:sdpa|flash_attn)\w*", section))
+    assert names == set(results.PEERS)
 
 
 def keys_of(spec) -> set[str]:
