@@ -1,0 +1,855 @@
+#!/usr/bin/env python3
+"""Times steps beside other people's attention kernels, interleaved, on the same tensors, in one process.
+
+    python3 scripts/compare_peers.py v10                   the program's two GPU problems; prints tables
+    python3 scripts/compare_peers.py --grid paper --causal --full --json FILE
+                                                           every step and peer, recorded
+
+It needs an NVIDIA GPU, PyTorch, and the Python module flashsteps; docs/results-schema.md describes the
+record. The peers are those of PyTorch's
+scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2), sdpa_cudnn, sdpa_efficient and
+sdpa_math; and the packages flash_attn and flash_attn_3 (flash_attn_interface), where they are installed.
+
+Every output is compared, as a whole, with float64 attention. What is wrong is not timed. A peer that cannot
+run a problem is a SKIP with its reason; so is a step.
+
+Exit status: 0 when every step that ran passed; 1 when one failed, nothing could run, or something is missing;
+2 for wrong use; 3 when the GPU could not be used any more.
+"""
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Callable, NoReturn
+
+import results
+from torch_lab import Skip, TorchLab, WrongOutput, one_line, rows_without_keys
+
+# As in harness/src/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
+SAMPLE_MS = 8.0
+MAX_LAUNCHES = 200
+GRAPH_BELOW_MS = 0.2
+WARM_UP_SECONDS = 0.1
+
+# Small enough that the GPU is always done before the host has launched again.
+HOST_PROBLEM = {"shape": (1, 2, 2, 64, 64, 64), "dtype": "fp16", "causal": False}
+HOST_CALLS = 200
+
+MATMUL = "matmul"  # the ceiling, among the contenders
+METHOD = {
+    "timer": "CUDA events, interleaved round-robin",
+    "l2": "warm: no flush between launches",
+    "flops": "4 * head_dim * unmasked (query, key) pairs over batch and query heads",
+}
+PEERS_METHOD = (
+    "one process; the same tensors for all: N(0, 1) from torch.Generator, rounded to the type; whole outputs "
+    f"against float64 attention; batches of about {SAMPLE_MS:g} ms, as a CUDA graph where one launch takes "
+    f"less than {GRAPH_BELOW_MS:g} ms; the order rotates from round to round; outputs are allocated in every "
+    "call"
+)
+EXPECTED_SHAPE = "expected B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D"
+
+
+class UsageError(Exception):
+    """One line for the user: what was asked for cannot be."""
+
+
+class Unavailable(Exception):
+    """One line for the user: what is missing, and what to do about it."""
+
+
+class DeviceLost(Exception):
+    """After this nothing more can be launched."""
+
+
+# The problems: what the program calls by the same words.
+
+SHAPE_KEYS = ("batch", "num_heads_q", "num_heads_kv", "seqlen_q", "seqlen_kv", "head_dim")
+
+
+def shape_error(p: dict[str, Any]) -> str:
+    for key in SHAPE_KEYS[:-1]:
+        if p[key] < 1:
+            return f"{key.removeprefix('num_')} is {p[key]}, it must be at least 1"
+    if p["head_dim"] not in (64, 128):
+        return f"head_dim is {p['head_dim']}, the steps know 64 and 128"
+    if p["num_heads_q"] % p["num_heads_kv"] != 0:
+        return f"heads_q ({p['num_heads_q']}) is not a multiple of heads_kv ({p['num_heads_kv']})"
+    if max(p["seqlen_q"], p["seqlen_kv"]) > 1 << 30:
+        return "sequence lengths are limited to 2^30"
+    if p["batch"] * p["num_heads_q"] * (p["seqlen_q"] + p["seqlen_kv"]) * p["head_dim"] > 10**15:
+        return "the shape overflows: its tensors would have more than 10^15 elements"
+    return ""
+
+
+def make_problem(shape: tuple[int, ...], dtype: str, causal: bool, seed: int = 1) -> dict[str, Any]:
+    """As the harness writes it. `shape` has all six numbers."""
+    problem = dict(zip(SHAPE_KEYS, shape), dtype=dtype, causal=causal)
+    problem |= {"kv_lengths": "full", "layout": "bhsd", "inputs": "normal", "seed": seed}
+    return {"label": results.problem_label(problem), **problem, "flops": float(results.full_flops(problem))}
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    usage = f"--shape '{text}': "
+    if not re.fullmatch(r"-?\d+(,-?\d+){3,5}", text):
+        raise UsageError(usage + EXPECTED_SHAPE)
+    numbers = [int(word) for word in text.split(",")]
+    if max(map(abs, numbers)) >= 1 << 31:
+        raise UsageError(usage + "a number does not fit in 32 bits")
+    batch, heads_q, *more, head_dim = numbers
+    heads_kv = more.pop(0) if len(more) > 1 else heads_q
+    shape = (batch, heads_q, heads_kv, more[0], more[-1], head_dim)
+    if error := shape_error(dict(zip(SHAPE_KEYS, shape))):
+        raise UsageError(usage + error)
+    return shape
+
+
+def paper_grid() -> list[tuple[int, ...]]:
+    """batch * seqlen = 16384, heads * head_dim = 2048."""
+    return [
+        (16384 // seqlen, 2048 // head_dim, 2048 // head_dim, seqlen, seqlen, head_dim)
+        for head_dim in (64, 128)
+        for seqlen in (512, 1024, 2048, 4096, 8192, 16384)
+    ]
+
+
+def default_problems() -> list[dict[str, Any]]:
+    """The program's own, on a GPU."""
+    return [
+        make_problem((4, 32, 32, 4096, 4096, 64), "fp16", True),
+        make_problem((4, 16, 16, 4096, 4096, 128), "bf16", False),
+    ]
+
+
+def chosen_problems(options: argparse.Namespace) -> list[dict[str, Any]]:
+    shapes = [(parse_shape(text), "fp16") for text in options.shape or []]
+    if options.grid is not None:
+        if options.grid != "paper":
+            raise UsageError(f"--grid: unknown value '{options.grid}'; it is 'paper'")
+        shapes += [(shape, "bf16") for shape in paper_grid()]
+    if not shapes:
+        if options.causal or options.full or options.dtype or options.seed is not None:
+            raise UsageError("--causal, --full, --dtype and --seed need a --shape or --grid")
+        return default_problems()
+    for dtype in options.dtype or []:
+        if dtype not in ("fp16", "bf16"):
+            raise UsageError(f"--dtype: unknown value '{dtype}'; it is one of fp16, bf16")
+    seed = 1
+    if options.seed is not None:
+        if not re.fullmatch(r"\d{1,20}", options.seed) or int(options.seed) >= 1 << 64:
+            raise UsageError(f"--seed is '{options.seed}', it must be a number from 0 to 2^64 - 1")
+        seed = int(options.seed)
+    masks = [False] if options.full or not options.causal else []
+    masks += [True] if options.causal else []
+    problems = [
+        make_problem(shape, dtype, mask, seed)
+        for shape, usual in shapes
+        for dtype, mask in itertools.product(options.dtype or [usual], masks)
+    ]
+    return list({problem["label"]: problem for problem in problems}.values())
+
+
+def bytes_needed(problem: dict[str, Any]) -> int:
+    """Inputs and copies, the reference, two outputs, and what is float64 at a time (torch_lab.CHUNK)."""
+    p = problem
+    queries = p["batch"] * p["num_heads_q"] * p["seqlen_q"] * p["head_dim"]
+    keys = 2 * p["batch"] * p["num_heads_kv"] * p["seqlen_kv"] * p["head_dim"]
+    return 4 * (queries + keys) + 4 * queries + 2 * 2 * queries + (3 << 29)
+
+
+# The contenders' names.
+
+
+def find_step(name: str, known: list[str]) -> str:
+    """The step called `name`, or the only one whose name begins with it."""
+    found = [step for step in known if step == name] or [step for step in known if step.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"'{name}' may be {' or '.join(found)}")
+    raise UsageError(f"unknown step '{name}'; the module flashsteps has {', '.join(known)}")
+
+
+def chosen_peers(wanted: list[str] | None, missing: dict[str, str]) -> list[str]:
+    """Those that were asked for, or all that are installed."""
+    for name in wanted or []:
+        if name not in results.PEERS:
+            raise UsageError(f"--peers: unknown peer '{name}'; there are {', '.join(results.PEERS)}")
+        if name in missing:
+            raise UsageError(f"--peers: {name} is not installed: {missing[name]}")
+    return [name for name in results.PEERS if name not in missing and (not wanted or name in wanted)]
+
+
+# Judging.
+
+
+def finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def verdict(found: dict[str, Any], problem: dict[str, Any], is_step: bool) -> list[str]:
+    """What is wrong with an output; empty when nothing is. Written so that NaN fails."""
+    gate, gate_row = results.GATES[problem["dtype"]]
+    lines = []
+    if found["nonfinite"]:
+        lines.append(f"{found['nonfinite']} element(s) are NaN or Inf where they must not be")
+    if found["not_zero"]:
+        lines.append(f"{found['not_zero']} row(s) see no key and are not exactly zero")
+    if not found["nrmse"] <= gate:
+        lines.append(f"NRMSE {found['nrmse']:.2e} is above the gate of {gate:.0e} for {problem['dtype']}")
+    if found["wrong_rows"] or not found["worst_row_nrmse"] <= gate_row:
+        lines.append(
+            f"{found['wrong_rows']} row(s) are wrong; worst: {found['worst_place']}, error "
+            f"{found['worst_row_nrmse']:.2e} (gate {gate_row:.0e})"
+        )
+    if found["wrong_lse"]:
+        lines.append(f"{found['wrong_lse']} lse value(s) are wrong, by up to {found['lse_max_abs']:.2e}")
+    if is_step and not found["runs_identical"]:
+        lines.append("two runs on the same inputs differ: a race, or a read of memory that nothing wrote")
+    if found["inputs_changed"]:
+        lines.append("wrote to its inputs")
+    return lines
+
+
+def validation_record(found: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
+    gate, gate_row = results.GATES[problem["dtype"]]
+    record = {key: finite(found[key]) for key in ("nrmse", "worst_row_nrmse", "max_abs", "lse_max_abs")}
+    record |= {key: found[key] for key in ("nonfinite", "rows_checked", "rows_total")}
+    return record | {"gate_nrmse": gate, "gate_row": gate_row, "runs_identical": found["runs_identical"]}
+
+
+# Timing.
+
+
+def percentile(values: list[float], fraction: float) -> float:
+    """As in harness/src/session.cpp: linear between the two neighbours."""
+    ordered = sorted(values)
+    at = fraction * (len(ordered) - 1)
+    below = int(at)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (at - below) * (ordered[above] - ordered[below])
+
+
+def percentiles(values: list[float], unit: str) -> dict[str, float]:
+    return {
+        f"{name}_{unit}": percentile(values, at) for name, at in (("median", 0.5), ("p10", 0.1), ("p90", 0.9))
+    }
+
+
+class Timer:
+    """Batches of launches of one contender. Mirrors harness/src/cuda_timer.cpp."""
+
+    def __init__(self, lab: Any, name: str, call: Any, may_capture: bool = True):
+        self.lab, self.name, self.call = lab, name, call
+        self.launches, self.replay, self.note = 1, None, ""
+        self.ms: list[float] = []
+        self.clocks: list[int] = []
+        start = lab.now()
+        self.elapsed_ms()  # the very first launch loads the kernel: not a time to go by
+        while True:
+            ms = self.elapsed_ms() / self.launches
+            self.launches = min(max(math.ceil(SAMPLE_MS / max(ms, 1e-3)), 1), MAX_LAUNCHES)
+            if lab.now() - start >= WARM_UP_SECONDS:
+                break
+        if may_capture and ms < GRAPH_BELOW_MS:
+            self.capture()
+
+    def capture(self) -> None:
+        try:
+            with self.call.around():
+                self.replay = self.lab.capture(self.launch)
+        except Exception as error:
+            if self.lab.broken():
+                raise
+            self.note = f"not in a CUDA graph ({one_line(error)}): its times include launching"
+
+    def launch(self) -> None:
+        run = self.call.run
+        for _ in range(self.launches):
+            run()  # an output is dropped at once: the next call gets its memory
+
+    def elapsed_ms(self, while_running: Callable[[], None] = lambda: None) -> float:
+        if self.replay:
+            return self.lab.elapsed_ms(self.replay, while_running)
+        with self.call.around():
+            return self.lab.elapsed_ms(self.launch, while_running)
+
+    def sample(self, keep: bool = True) -> None:
+        clocks: list[int | None] = []
+        # One replay goes ahead, so that the device is busy while the host launches the one that counts.
+        if self.replay:
+            self.replay()
+        ms = self.elapsed_ms(lambda: clocks.append(self.lab.sm_clock_mhz())) / self.launches
+        if keep:
+            self.ms.append(ms)
+            self.clocks += [clock for clock in clocks if clock]
+
+
+def rotated(items: list[Any], by: int) -> list[Any]:
+    """Round by round everybody comes after everybody else's heat in turn."""
+    shift = by % len(items) if items else 0
+    return items[shift:] + items[:shift]
+
+
+def timing_record(timer: Timer, flops: float, peak: float, matmul_tflops: float) -> dict[str, Any]:
+    times = percentiles(timer.ms, "ms")
+    tflops = flops / (times["median_ms"] * 1e9)
+    return {
+        **times,
+        "samples": len(timer.ms),
+        "launches_per_sample": timer.launches,
+        "graph": timer.replay is not None,
+        "tflops": tflops,
+        "tflops_p10": flops / (times["p90_ms"] * 1e9),
+        "tflops_p90": flops / (times["p10_ms"] * 1e9),
+        "percent_of_peak": 100 * tflops / peak if peak > 0 else None,
+        "percent_of_matmul": 100 * tflops / matmul_tflops if matmul_tflops > 0 else None,
+        "sm_clock_mhz": int(percentile(timer.clocks, 0.5)) if timer.clocks else None,
+    }
+
+
+# The record.
+
+
+class Record:
+    """The file that is written with --json, after every problem."""
+
+    def __init__(self, path: Path | None):
+        # A link stays a link: what it points to is replaced.
+        self.path = path.resolve() if path is not None else None
+        self.data: dict[str, Any] = {}
+
+    def check_writable(self) -> None:
+        if self.path is None:
+            return
+        try:
+            if self.path.exists() and not self.path.is_file():
+                raise UsageError(f"--json {self.path}: is not a regular file")
+            if self.path.exists() and not os.access(self.path, os.W_OK):
+                raise UsageError(f"--json {self.path}: cannot be written")
+            with tempfile.TemporaryFile(dir=self.path.parent):
+                pass
+        except OSError as error:
+            raise UsageError(f"--json {self.path}: {error.strerror}") from error
+
+    def save(self) -> None:
+        if self.path is None:
+            return
+        text = json.dumps(self.data, indent=1, allow_nan=False) + "\n"
+        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise Unavailable(f"--json {self.path}: {error.strerror}") from error
+
+
+# What is printed.
+
+
+def best_peer(run: dict[str, Any]) -> tuple[str, float] | None:
+    """The fastest of the peers that passed, and its rate."""
+    peers = run.get("peers") or []
+    timed = [(peer["timing"]["tflops"], peer["peer"]) for peer in peers if peer.get("timing")]
+    return (max(timed)[1], max(timed)[0]) if timed else None
+
+
+def contenders_of(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Steps and peers by name, in the order of the file."""
+    found = {step["step"]: step for step in run["steps"]}
+    return found | {peer["peer"]: peer for peer in run.get("peers") or []}
+
+
+def ratio_to_best_peer(run: dict[str, Any], name: str) -> float | None:
+    """None where either has no time."""
+    best, timing = best_peer(run), (contenders_of(run).get(name) or {}).get("timing")
+    return timing["tflops"] / best[1] if best and timing else None
+
+
+def best_step(run: dict[str, Any], names: list[str] | None = None) -> str | None:
+    timed = [
+        (step["timing"]["tflops"], step["step"])
+        for step in run["steps"]
+        if step.get("timing") and (names is None or step["step"] in names)
+    ]
+    return max(timed)[1] if timed else None
+
+
+def geometric_mean(ratios: list[float]) -> float | None:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
+def number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def format_table(rows: list[list[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for first, *cells in rows:
+        numbers = "".join(f"  {text:>{width}}" for text, width in zip(cells, widths[1:]))
+        lines.append(f"  {first:<{widths[0]}}{numbers}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def format_run(run: dict[str, Any]) -> str:
+    rows = [["contender", "result", "TFLOPS", "p10-p90", "% peak", "x best peer", "NRMSE", "worst row"]]
+    notes = []
+    for name, entry in contenders_of(run).items():
+        timing, validation = entry.get("timing") or {}, entry.get("validation") or {}
+        rows.append(
+            [
+                name,
+                entry["status"].upper(),
+                number(timing.get("tflops"), ".1f"),
+                f"{timing['tflops_p10']:.1f}-{timing['tflops_p90']:.1f}" if timing else "-",
+                number(timing.get("percent_of_peak"), ".1f"),
+                number(ratio_to_best_peer(run, name), ".2f"),
+                number(validation.get("nrmse"), ".1e"),
+                number(validation.get("worst_row_nrmse"), ".1e"),
+            ]
+        )
+        said = [entry["message"].replace("\n", "\n      "), entry.get("note") or ""]
+        if validation and not validation["runs_identical"] and "peer" in entry:
+            said.append("two runs differ")
+        notes += [f"    {name}: {text}\n" for text in said if text]
+    text = f"{run['problem']['label']}\n{format_table(rows)}{''.join(notes)}"
+    matmul = (run.get("ceilings") or {}).get("matmul")
+    if matmul:
+        text += f"  measured ceiling: {matmul['what']} {matmul['tflops']:.1f} TFLOPS\n"
+    return text
+
+
+def format_grid(runs: list[dict[str, Any]]) -> str:
+    """One row a problem; at the end the geometric mean of each contender's ratios to the best peer."""
+    names = list(dict.fromkeys(name for run in runs for name in contenders_of(run)))
+    rows = [["TFLOPS", *names, "best peer", "best step / best peer"]]
+    for run in runs:
+        entries = contenders_of(run)
+        cells = []
+        for name in names:
+            entry = entries.get(name) or {}
+            timing = entry.get("timing")
+            cells.append(f"{timing['tflops']:.1f}" if timing else entry.get("status", "-"))
+        best, step = best_peer(run), best_step(run)
+        ratio = ratio_to_best_peer(run, step) if step else None
+        rows.append([run["problem"]["label"], *cells, best[0] if best else "-", number(ratio, ".2f")])
+    means = [[ratio_to_best_peer(run, name) for run in runs] for name in names]
+    means.append([ratio_to_best_peer(run, step) for run in runs if (step := best_step(run))])
+    known = [[ratio for ratio in column if ratio is not None] for column in means]
+    rows.append(["x best peer, geometric mean", *(number(geometric_mean(each), ".2f") for each in known)])
+    rows.append(["... over problems", *(str(len(each)) for each in known)])
+    for row in rows[-2:]:
+        row.insert(-1, "")  # nobody's mean: the column of the best peer's name
+    return format_table(rows)
+
+
+def format_host_overhead(host: dict[str, Any]) -> str:
+    rows = [["host overhead of a call", "us", "p10-p90"]]
+    for entry in host["entries"]:
+        span = f"{entry['p10_us']:.2f}-{entry['p90_us']:.2f}"
+        rows.append([entry["name"], f"{entry['median_us']:.2f}", span])
+    return f"{host['problem']['label']}, {host['calls_per_sample']} calls a sample\n{format_table(rows)}"
+
+
+class Progress:
+    """A line on stderr, if that is a terminal."""
+
+    WIDTH = 24
+
+    def __init__(self, total: int, stream: Any = None):
+        self.total, self.done, self.stream = total, 0, stream or sys.stderr
+        self.is_shown = self.stream.isatty()
+
+    def show(self, text: str, units: int = 0) -> None:
+        self.done = min(self.done + units, self.total)
+        if self.is_shown:
+            filled = self.WIDTH * self.done // max(self.total, 1)
+            bar = "#" * filled + "." * (self.WIDTH - filled)
+            self.stream.write(f"\r\033[K[{bar}] {100 * self.done // max(self.total, 1):3d} % {text}")
+            self.stream.flush()
+
+    def clear(self) -> None:
+        if self.is_shown:
+            self.stream.write("\r\033[K")
+            self.stream.flush()
+
+
+# The session.
+
+
+class Session:
+    def __init__(
+        self,
+        lab: Any,
+        problems: list[dict[str, Any]],
+        steps: list[str],
+        peers: list[str],
+        rounds: int,
+        record: Record,
+    ):
+        self.lab, self.problems, self.rounds, self.record = lab, problems, rounds, record
+        self.steps, self.peers = steps, peers
+        self.names = [*steps, *peers]
+        # A unit of progress is a contender that was checked, or made ready, or one round of all of them.
+        per_problem = 2 * len(self.names) + rounds
+        self.progress = Progress(per_problem * len(problems) + len(self.names) + rounds)
+        self.warnings: list[str] = []
+
+    def run(self) -> int:
+        build = self.lab.build_info()
+        self.record.data = {
+            "schema": results.SCHEMA,
+            "command": "peers",
+            "complete": False,
+            "provenance": {
+                "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "commit": build["commit"],
+                "dirty": build["dirty"],
+                "backend": "cuda",
+                "device": self.lab.device_record(),
+                "build": build["build"],
+                "method": {"timer": METHOD["timer"], "rounds": self.rounds}
+                | {key: METHOD[key] for key in ("l2", "flops")},
+                "peers": {**self.lab.versions(), "method": PEERS_METHOD},
+            },
+            "runs": [],
+        }
+        data, device = self.record.data, self.record.data["provenance"]["device"]
+        versions = ", ".join(f"{name} {text}" for name, text in self.lab.versions().items() if text)
+        print(f"device: {device['name']}, driver {device['driver']}; {versions}\n", flush=True)
+        self.record.save()
+        try:
+            for problem in self.problems:
+                self.compare(problem)
+            print(format_grid(data["runs"]), flush=True)
+            data["host_overhead"] = self.host_overhead()
+            print(format_host_overhead(data["host_overhead"]), flush=True)
+        except DeviceLost as error:
+            self.progress.clear()
+            self.record.save()
+            print("".join(format_run(run) for run in data["runs"][-1:]), flush=True)
+            complain(f"the GPU cannot be used any more: {error}")
+            return 3
+        data["complete"] = True
+        self.record.save()
+        return self.summary()
+
+    def summary(self) -> int:
+        data = self.record.data
+        # The rules of the file are also those of the run: whatever they forbid is a bug in here.
+        if errors := results.check(data):
+            for line in errors:
+                complain(f"the record is unsound: {line}")
+            return 1
+        if self.record.path is not None:
+            print(f"results: {self.record.path}", flush=True)
+        statuses = {step["status"] for run in data["runs"] for step in run["steps"]}
+        return 1 if statuses & {"fail", "error"} or "pass" not in statuses else 0
+
+    def attempt(self, work: Callable[[], Any]) -> Any:
+        """The result; Skip where it was refused, DeviceLost where nothing works any more."""
+        try:
+            result = work()
+            self.lab.synchronize()
+            return result
+        except (Skip, WrongOutput, DeviceLost):
+            raise
+        except Exception as error:
+            if broken := self.lab.broken():
+                raise DeviceLost(broken) from error
+            if self.lab.is_out_of_memory(error):
+                raise Skip("there is not enough free memory on the device") from error
+            # How steps and peers refuse a call; all else is a bug, theirs or ours.
+            if isinstance(error, (ValueError, TypeError, RuntimeError, AssertionError)):
+                raise Skip(one_line(error)) from error
+            raise
+
+    def compare(self, problem: dict[str, Any]) -> None:
+        run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
+        self.record.data["runs"].append(run)
+        try:
+            calls = self.check(problem, run)
+            self.time(problem, run, calls)
+        finally:
+            self.progress.clear()
+        del calls
+        self.lab.release()
+        self.record.save()
+        print(format_run(run) + "".join(f"  {line}\n" for line in self.warnings), flush=True)
+        self.warnings.clear()
+
+    def check(self, problem: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+        """Fills the run's entries. Returns the calls of those that pass."""
+        label = problem["label"]
+        self.progress.show(f"{label}: reference")
+        tensors = self.lab.inputs(problem)
+        reference = self.lab.reference(tensors)
+        calls = {}
+        for name in self.names:
+            self.progress.show(f"{label}: checking {name}", units=1)
+            is_step = name in self.steps
+            entry: dict[str, Any] = {"step" if is_step else "peer": name, "status": "pass", "message": ""}
+            run["steps" if is_step else "peers"].append(entry)
+            call = found = None
+            try:
+                call = self.attempt(lambda: self.lab.prepare(name, tensors))
+                found = self.attempt(lambda: self.lab.judge(call, tensors, reference, is_step))
+            except Skip as reason:
+                entry |= {"status": "skip", "message": str(reason)}
+            except WrongOutput as reason:
+                entry |= {"status": "fail", "message": str(reason)}
+            except DeviceLost as reason:
+                entry |= {"status": "crash", "message": str(reason)}
+                raise
+            except Exception as error:
+                entry |= {"status": "error", "message": f"{type(error).__name__}: {one_line(error)}"}
+            if found is not None:
+                entry["validation"] = validation_record(found, problem)
+                if lines := verdict(found, problem, is_step):
+                    entry |= {"status": "fail", "message": "\n".join(lines)}
+                if not is_step:
+                    self.add_note(entry, call.note)
+                    if hidden := rows_without_keys(problem):
+                        self.add_note(entry, f"not compared: {hidden} row(s) a head, which see no key")
+            if entry["status"] == "pass":
+                calls[name] = call
+            call = None
+        del reference, tensors
+        return calls
+
+    @staticmethod
+    def add_note(entry: dict[str, Any], text: str) -> None:
+        if text:
+            entry["note"] = "; ".join(part for part in (entry.get("note"), text) if part)
+
+    def time(self, problem: dict[str, Any], run: dict[str, Any], calls: dict[str, Any]) -> None:
+        label, entries = problem["label"], contenders_of(run)
+        timers: dict[str, Timer] = {}
+        matmul_what, matmul_flops = "", 0.0
+
+        def drop_out(name: str, error: Exception) -> None:
+            """Out of the race; the others go on."""
+            timers.pop(name, None)
+            if name == MATMUL:
+                self.warnings.append(f"no measured ceiling: {error}")
+                return
+            entry = entries[name]
+            lost = isinstance(error, DeviceLost)
+            status = "crash" if lost else "skip" if isinstance(error, Skip) else "error"
+            entry |= {"status": status, "message": f"while being timed: {error}"}
+            if status == "skip":
+                del entry["validation"]
+            if lost:
+                raise error
+
+        def careful(name: str, work: Callable[[], Any]) -> Any:
+            try:
+                return self.attempt(work)
+            except (Skip, DeviceLost) as error:
+                drop_out(name, error)
+            except Exception as error:
+                drop_out(name, RuntimeError(f"{type(error).__name__}: {one_line(error)}"))
+            return None
+
+        found = careful(MATMUL, self.lab.matmul) if calls else None
+        if found:
+            matmul_what, matmul_flops = found[1:]
+            calls = {**calls, MATMUL: found[0]}
+        for name, call in calls.items():
+            self.progress.show(f"{label}: warming up {name}", units=1)
+            timer = careful(name, lambda: Timer(self.lab, name, call, may_capture=name != MATMUL))
+            if timer is not None:
+                timers[name] = timer
+        # Round 0 does not count: capturing returned the memory that the others' outputs were in.
+        in_use = 0
+        for round_ in range(self.rounds + 1):
+            self.progress.show(f"{label}: round {round_} of {self.rounds}", units=min(round_, 1))
+            for timer in rotated(list(timers.values()), round_):
+                careful(timer.name, lambda: timer.sample(keep=round_ > 0))
+            if round_ == 0:
+                in_use = self.lab.memory_in_use()
+        if (grown := self.lab.memory_in_use() - in_use) > 0:
+            self.warnings.append(f"{grown} bytes more are in use than before the rounds: who keeps outputs?")
+
+        matmul_tflops = 0.0
+        ceiling = timers.pop(MATMUL, None)
+        if ceiling is not None:
+            times = percentiles(ceiling.ms, "ms")
+            matmul_tflops = matmul_flops / (times["median_ms"] * 1e9)
+            run["ceilings"] = {"matmul": {"what": matmul_what, **times, "tflops": matmul_tflops}}
+        peak = self.lab.peak_tflops(problem["dtype"])
+        for name, timer in timers.items():
+            entry, timing = entries[name], timing_record(timer, problem["flops"], peak, matmul_tflops)
+            # Nothing is faster than the hardware: such a figure means that the kernel, the clock or the FLOP
+            # count is wrong.
+            if peak > 0 and timing["tflops"] > peak:
+                entry["status"] = "fail"
+                entry["message"] = (
+                    f"{timing['tflops']:.1f} TFLOPS is above the card's peak of {peak:.1f}: a bug in the "
+                    "kernel or in the measurement, not recorded"
+                )
+                continue
+            entry["timing"] = timing
+            if timer.note:
+                if "peer" in entry:
+                    self.add_note(entry, timer.note)
+                else:
+                    self.warnings.append(f"{name}: {timer.note}")
+
+    def host_overhead(self) -> dict[str, Any]:
+        """How long a call keeps the host, where the GPU has next to nothing to do."""
+        problem = make_problem(**HOST_PROBLEM)
+        run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
+        self.progress.show("host overhead")
+        calls = self.check(problem, run)
+        samples: dict[str, list[float]] = {name: [] for name in calls}
+        for round_ in range(self.rounds + 1):  # round 0 does not count, it warms up
+            self.progress.show(f"host overhead: round {round_} of {self.rounds}", units=min(round_, 1))
+            for name in rotated(list(samples), round_):
+                try:
+                    microseconds = self.attempt(lambda: self.host_sample(calls[name]))
+                except DeviceLost:
+                    raise
+                except Exception as error:
+                    self.progress.clear()
+                    print(f"  {name} has no host overhead: {one_line(error)}", flush=True)
+                    del samples[name]
+                    continue
+                if round_ > 0:
+                    samples[name].append(microseconds)
+        self.progress.clear()
+        for name, entry in contenders_of(run).items():
+            if entry["status"] != "pass":
+                reason = entry["message"].split("\n")[0]
+                print(f"  {name} has no host overhead: {entry['status']}: {reason}", flush=True)
+        del calls
+        self.lab.release()
+        return {
+            "problem": problem,
+            "calls_per_sample": HOST_CALLS,
+            "entries": [
+                {"name": name, **percentiles(values, "us"), "samples": len(values)}
+                for name, values in samples.items()
+            ],
+        }
+
+    def host_sample(self, call: Any) -> float:
+        """Microseconds a call, without waiting for the GPU inside."""
+        run, now = call.run, self.lab.now
+        self.lab.synchronize()
+        collects = gc.isenabled()
+        gc.disable()  # or one contender pays for the garbage of all
+        try:
+            with call.around():
+                start = now()
+                for _ in range(HOST_CALLS):
+                    run()
+                end = now()
+        finally:
+            if collects:
+                gc.enable()
+        self.lab.synchronize()
+        return (end - start) * 1e6 / HOST_CALLS
+
+
+# The command line.
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see --help)")
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="v10 is enough; all when none is named")
+    shape_help = "B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D (repeatable)"
+    parser.add_argument("--shape", action="append", help=shape_help)
+    parser.add_argument("--grid", help="'paper': batch * seqlen = 16384, heads * head_dim = 2048")
+    parser.add_argument("--dtype", action="append", help="fp16 or bf16 (repeatable)")
+    causal_help = "causal mask, aligned bottom-right (with --full: both)"
+    parser.add_argument("--causal", action="store_true", help=causal_help)
+    parser.add_argument("--full", action="store_true", help="no mask")
+    peers_help = f"of {', '.join(results.PEERS)}; all that are installed when none is named"
+    parser.add_argument("--peers", action="extend", nargs="+", metavar="NAME", help=peers_help)
+    parser.add_argument("--rounds", default="7", help="samples per contender, at least 7")
+    parser.add_argument("--seed", help="of the inputs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write a record")
+    options = parser.parse_intermixed_args(arguments)
+    if not re.fullmatch(r"\d{1,5}", options.rounds) or not 7 <= int(options.rounds) <= 10000:
+        raise UsageError(f"--rounds is {options.rounds}, it must be 7 to 10000")
+    options.rounds = int(options.rounds)
+    return options
+
+
+def open_lab() -> TorchLab:
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: one of its libraries is missing
+        raise Unavailable(f"PyTorch is missing: {one_line(error)} (pip install torch)") from error
+    if not torch.cuda.is_available():
+        what = "is built without CUDA" if torch.version.cuda is None else "sees none: is the driver loaded?"
+        raise Unavailable(f"there is no NVIDIA GPU to compare on: PyTorch {torch.__version__} {what}")
+    try:
+        import flashsteps
+    except (ImportError, OSError) as error:
+        raise Unavailable(
+            f"the Python module flashsteps is missing: {one_line(error)} (pip install . in the repository)"
+        ) from error
+    return TorchLab(torch, flashsteps)
+
+
+def compare_all(options: argparse.Namespace, make_lab: Callable[[], Any]) -> int:
+    problems = chosen_problems(options)
+    chosen_peers(options.peers, {})  # a name that nobody has is wrong use on any machine
+    record = Record(options.json)
+    record.check_writable()
+    lab = make_lab()
+    known = lab.steps()
+    named = {find_step(name, known) for name in options.steps}
+    steps = [step for step in known if step in named or not named]
+    missing = lab.missing_peers()
+    peers = chosen_peers(options.peers, missing)
+    for problem in problems:
+        needed, free = (size / (1 << 30) for size in (bytes_needed(problem), lab.free_bytes()))
+        if needed > free:
+            needs = f"{problem['label']} needs {needed:.1f} GiB on the device"
+            raise UsageError(f"--shape: {needs}, which has {free:.1f} GiB free")
+    for name, reason in missing.items() if not options.peers else ():
+        print(f"left out: {name} is not installed ({reason})")
+    return Session(lab, problems, steps, peers, options.rounds, record).run()
+
+
+def complain(line: str) -> None:
+    print(f"compare_peers.py: {line}", file=sys.stderr)
+
+
+def main(arguments: list[str] | None = None, make_lab: Callable[[], Any] = open_lab) -> int:
+    try:
+        return compare_all(parse(arguments), make_lab)
+    except UsageError as error:
+        complain(str(error))
+        return 2
+    except Unavailable as error:
+        complain(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,316 @@
+"""torch_lab.py with PyTorch on the CPU: the reference, the errors, and SDPA's backends as far as a CPU has them.
+Everything about events, graphs and clocks needs a GPU and is not tested here."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="these tests need PyTorch (CPU is enough)")
+
+import compare_peers  # noqa: E402
+import torch_lab  # noqa: E402
+from torch_lab import Skip, TorchLab, WrongOutput  # noqa: E402
+
+
+class Flashsteps:
+    """Exact attention, with what a test wants to be wrong with it."""
+
+    def __init__(self):
+        self.break_o = self.break_lse = lambda tensor: tensor
+        self.calls = []
+
+    def attention(self, q, k, v, *, causal=False, step=None, return_lse=False):
+        self.calls.append((step, causal, return_lse))
+        group = q.shape[1] // k.shape[1]
+        k, v = (t.repeat_interleave(group, dim=1).double() for t in (k, v))
+        scores = q.double() @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+        if causal:
+            allowed = torch.ones(scores.shape[2:], dtype=torch.bool).tril(scores.shape[3] - scores.shape[2])
+            scores = scores.masked_fill(~allowed, -torch.inf)
+        o = torch.nan_to_num(scores.softmax(-1), nan=0.0) @ v
+        o, lse = self.break_o(o.to(q.dtype)), self.break_lse(scores.logsumexp(-1).float())
+        return (o, lse) if return_lse else o
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    before = torch.is_grad_enabled()
+    yield TorchLab(torch, Flashsteps(), "cpu")
+    torch.set_grad_enabled(before)
+
+
+def problem_of(*shape: int, causal: bool = False, dtype: str = "bf16", seed: int = 1) -> dict:
+    return compare_peers.make_problem(shape, dtype, causal, seed)
+
+
+PROBLEMS = [
+    problem_of(2, 4, 4, 70, 70, 64),
+    problem_of(2, 4, 4, 70, 70, 64, causal=True, dtype="fp16"),
+    problem_of(1, 4, 2, 50, 130, 128, causal=True),
+    problem_of(2, 4, 1, 90, 33, 64, causal=True),
+    problem_of(1, 2, 2, 1, 200, 64, causal=True),
+    problem_of(2, 6, 2, 33, 90, 64),
+]
+
+
+def label(problem: dict) -> str:
+    return problem["label"].replace(" ", ",")
+
+
+def judged(lab: TorchLab, name: str, problem: dict) -> dict:
+    tensors = lab.inputs(problem)
+    is_step = name.startswith("v")
+    return lab.judge(lab.prepare(name, tensors), tensors, lab.reference(tensors), is_step)
+
+
+def complaints(lab: TorchLab, problem: dict) -> str:
+    return "\n".join(compare_peers.verdict(judged(lab, "v01", problem), problem, True))
+
+
+def test_inputs_are_normal_and_from_the_seed(lab):
+    one, same, other = (lab.inputs(problem_of(2, 4, 2, 500, 300, 64, seed=seed)) for seed in (1, 1, 2))
+    assert one.q.shape == (2, 4, 500, 64) and one.v.shape == (2, 2, 300, 64) and one.q.dtype == torch.bfloat16
+    assert torch.equal(one.v, same.v) and not torch.equal(one.v, other.v)
+    assert not torch.equal(one.k, one.v)
+    for tensor in (one.q, one.k, one.v):
+        assert abs(float(tensor.float().mean())) < 0.02 and abs(float(tensor.float().std()) - 1) < 0.02
+
+
+@pytest.mark.parametrize("chunk", [1 << 25, 3000, 1])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=label)
+def test_the_reference_is_attention_whatever_its_chunks(lab, monkeypatch, problem, chunk):
+    """Row by row in plain Python floats: no batches, no masks."""
+    monkeypatch.setattr(torch_lab, "CHUNK", chunk)
+    tensors = lab.inputs(problem)
+    reference = lab.reference(tensors)
+    q, k, v = (tensor.double() for tensor in (tensors.q, tensors.k, tensors.v))
+    batch, heads, rows, width = q.shape
+    keys, group = k.shape[2], heads // k.shape[1]
+    for b, h, i in [(0, 0, 0), (batch - 1, heads - 1, rows - 1), (0, heads - 1, rows // 2), (0, 1, rows // 3)]:
+        seen = max(0, i + 1 + keys - rows) if problem["causal"] else keys
+        assert (seen == 0) == (problem["causal"] and i < torch_lab.rows_without_keys(problem))
+        if seen == 0:
+            assert not reference.o[b, h, i].any() and float(reference.lse[b, h, i]) == -math.inf
+            continue
+        scores = [float(q[b, h, i] @ k[b, h // group, j]) / math.sqrt(width) for j in range(seen)]
+        total = math.fsum(math.exp(score) for score in scores)
+        assert float(reference.lse[b, h, i]) == pytest.approx(math.log(total), abs=1e-9)
+        weights = torch.tensor([math.exp(score) / total for score in scores], dtype=torch.float64)
+        expected = weights @ v[b, h // group, :seen]
+        assert torch.allclose(reference.o[b, h, i].double(), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("chunk", [1 << 25, 70 * 64])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=label)
+def test_a_right_step_passes(lab, monkeypatch, problem, chunk):
+    monkeypatch.setattr(torch_lab, "CHUNK", chunk)
+    found = judged(lab, "v01_scalar", problem)
+    assert compare_peers.verdict(found, problem, True) == []
+    assert 0 < found["nrmse"] < 3e-3 and found["nrmse"] <= found["worst_row_nrmse"] < 5e-3
+    assert found["lse_max_abs"] < 1e-5 and 0 < found["max_abs"] < 0.05
+    rows = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"]
+    assert found["rows_checked"] == found["rows_total"] == rows
+    causal = problem["causal"]
+    assert lab.flashsteps.calls == [("v01_scalar", causal, True), ("v01_scalar", causal, False)]
+
+
+def test_errors_are_what_they_are_called(lab):
+    problem = PROBLEMS[0]
+    tensors = lab.inputs(problem)
+    reference = lab.reference(tensors)
+    output = reference.o.clone()
+    reference.o[1, 2, 3] = 0
+    output[1, 2, 3] = 0
+    output[1, 2, 3, 5] = 0.25  # by itself: the row's norm is 0
+    output[0, 3, 60] *= 1.5
+    found = lab.errors(output, None, reference, problem)
+    norms = reference.o.double().square().sum(-1)
+    expected = math.sqrt((0.25**2 + 0.25 * float(norms[0, 3, 60])) / float(norms.sum()))
+    assert found["nrmse"] == pytest.approx(expected)
+    assert found["worst_row_nrmse"] == pytest.approx(0.5) and found["worst_place"] == "batch 0, head 3, row 60"
+    assert found["wrong_rows"] == 2 and found["nonfinite"] == 0
+    assert found["max_abs"] == pytest.approx(max(0.25, 0.5 * float(reference.o[0, 3, 60].abs().max())))
+
+
+def broken(change):
+    def apply(tensor):
+        tensor = tensor.clone()
+        change(tensor)
+        return tensor
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda o: o[1, 3, 80, 5].fill_(torch.nan), "1 element(s) are NaN"),
+        (lambda o: o[1, 3, 80, 5].fill_(torch.inf), "1 element(s) are NaN"),
+        (lambda o: o[1, 3, 2, 5].fill_(torch.nan), "1 element(s) are NaN"),
+        (lambda o: o[1, 3, 2, 5].fill_(-0.0), "1 row(s) see no key and are not exactly zero"),
+        (lambda o: o[0, 1, 80].mul_(1.5), "worst: batch 0, head 1, row 80, error 5.0"),
+        (lambda o: o.mul_(1.05), "NRMSE 5."),
+    ],
+)
+def test_a_wrong_step_fails(lab, change, expected):
+    lab.flashsteps.break_o = broken(change)
+    assert expected in complaints(lab, PROBLEMS[3])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda lse: lse[1, 3, 80].add_(1e-3), "1 lse value(s) are wrong, by up to 1.0"),
+        (lambda lse: lse[1, 3, 80].fill_(torch.nan), "1 element(s) are NaN"),
+        (lambda lse: lse[1, 3, 2].fill_(0), "1 element(s) are NaN or Inf where they must not be"),
+    ],
+)
+def test_a_wrong_lse_fails(lab, change, expected):
+    lab.flashsteps.break_lse = broken(change)
+    assert expected in complaints(lab, PROBLEMS[3])
+
+
+def test_nan_everywhere_is_null_in_the_record(lab):
+    lab.flashsteps.break_o = lambda o: o.fill_(torch.nan)
+    found = judged(lab, "v01", PROBLEMS[0])
+    record = compare_peers.validation_record(found, PROBLEMS[0])
+    assert record["nrmse"] is record["worst_row_nrmse"] is record["max_abs"] is None
+    assert record["nonfinite"] == 2 * 4 * 70 * 64 and found["runs_identical"] is True, "NaN twice is the same"
+
+
+def test_two_runs_that_differ(lab):
+    lab.flashsteps.break_o = lambda o: o if len(lab.flashsteps.calls) % 2 else o.add_(1e-2)
+    assert "two runs on the same inputs differ" in complaints(lab, PROBLEMS[0])
+
+
+def test_inputs_that_were_written_to_are_restored(lab):
+    tensors = lab.inputs(PROBLEMS[0])
+    attention = lab.flashsteps.attention
+
+    def vandal(q, k, v, **more):
+        found = attention(q, k, v, **more)
+        k[1, 1, 1, 1] = 7
+        return found
+
+    lab.flashsteps.attention = vandal
+    found = lab.judge(lab.prepare("v01", tensors), tensors, lab.reference(tensors), True)
+    assert found["inputs_changed"] and torch.equal(tensors.k, tensors.copies[1])
+    assert "wrote to its inputs" in compare_peers.verdict(found, PROBLEMS[0], True)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda o: o.float(), "o is torch.float32"),
+        (lambda o: o.transpose(1, 2), r"o is torch.bfloat16 \[2, 70, 4, 64\], not"),
+    ],
+)
+def test_an_output_of_another_kind(lab, change, expected):
+    lab.flashsteps.break_o = change
+    with pytest.raises(WrongOutput, match=expected):
+        judged(lab, "v01", PROBLEMS[0])
+
+
+def test_an_lse_of_another_kind(lab):
+    lab.flashsteps.break_lse = lambda lse: lse.double()
+    with pytest.raises(WrongOutput, match="lse is not a float32 tensor"):
+        judged(lab, "v01", PROBLEMS[0])
+
+
+# The peers.
+
+
+@pytest.fixture
+def math_fits(lab, monkeypatch):
+    monkeypatch.setattr(lab, "free_bytes", lambda: 1 << 40)
+
+
+@pytest.mark.parametrize("name", ["sdpa_flash", "sdpa_math"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=label)
+def test_sdpa_on_the_cpu_is_right(lab, math_fits, problem, name):
+    """Grouped heads, and masks aligned bottom-right: with is_causal alone the third problem fails."""
+    found = judged(lab, name, problem)
+    assert compare_peers.verdict(found, problem, False) == []
+    assert found["lse_max_abs"] is None
+    hidden = problem["batch"] * problem["num_heads_q"] * torch_lab.rows_without_keys(problem)
+    assert found["rows_total"] - found["rows_checked"] == hidden
+
+
+def test_sdpa_says_how_it_was_called(lab, math_fits):
+    notes = {
+        (name, label(problem)): lab.prepare(name, lab.inputs(problem)).note
+        for name in ("sdpa_flash", "sdpa_math")
+        for problem in (PROBLEMS[0], PROBLEMS[2])
+    }
+    assert list(notes.values()) == ["", "mask: causal_lower_right", "", "mask: a tensor"]
+
+
+def test_a_backend_without_grouped_heads_gets_repeated_ones(lab, monkeypatch):
+    try_sdpa = lab.try_sdpa
+
+    def refuse_gqa(run, name, q, k, v, mask, **more):
+        if more.get("enable_gqa"):
+            raise Skip("no grouped heads")
+        try_sdpa(run, name, q, k, v, mask, **more)
+
+    monkeypatch.setattr(lab, "try_sdpa", refuse_gqa)
+    problem = PROBLEMS[5]
+    tensors = lab.inputs(problem)
+    call = lab.prepare("sdpa_flash", tensors)
+    assert call.note == "heads of K and V repeated beforehand: no grouped heads"
+    found = lab.judge(call, tensors, lab.reference(tensors), False)
+    assert compare_peers.verdict(found, problem, False) == []
+
+
+def test_refusals_say_why(lab, monkeypatch):
+    with pytest.raises(Skip, match="No viable backend for scaled_dot_product_attention"):
+        lab.prepare("sdpa_efficient", lab.inputs(PROBLEMS[0]))
+    with pytest.raises(Skip, match="no causal mask aligned bottom-right for cuDNN"):
+        lab.prepare("sdpa_cudnn", lab.inputs(PROBLEMS[2]))
+    monkeypatch.setattr(lab, "free_bytes", lambda: 1 << 20)
+    with pytest.raises(Skip, match=r"the scores need 97\.2 GiB, of which 0\.0 are free"):
+        lab.prepare("sdpa_math", torch_lab.Tensors(problem_of(2, 16, 16, 16384, 16384, 64), None, None, None))
+
+
+def test_a_failure_that_is_no_refusal_goes_on(lab):
+    def run():
+        raise torch.cuda.OutOfMemoryError("tried to allocate")
+
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        lab.try_sdpa(run, "sdpa_flash", None, None, None, {})
+    assert lab.is_out_of_memory(torch.cuda.OutOfMemoryError("")) and not lab.is_out_of_memory(RuntimeError(""))
+
+
+@pytest.mark.parametrize("returns_lse", [False, True])
+def test_flash_attn_gets_transposed_views(lab, returns_lse):
+    class Package:
+        @staticmethod
+        def flash_attn_func(q, k, v, causal):
+            assert q.shape == (1, 50, 4, 128) and q.stride(3) == 1
+            o = lab.flashsteps.attention(*(t.transpose(1, 2) for t in (q, k, v)), causal=causal)
+            o = o.transpose(1, 2).contiguous()
+            return (o, None) if returns_lse else o
+
+    lab.packages["flash_attn"] = Package
+    problem = PROBLEMS[2]
+    tensors = lab.inputs(problem)
+    call = lab.prepare("flash_attn", tensors)
+    assert call.note == "transposed views of the same tensors"
+    found = lab.judge(call, tensors, lab.reference(tensors), False)
+    assert compare_peers.verdict(found, problem, False) == []
+
+
+def test_nobody_differentiates(lab):
+    assert not torch.is_grad_enabled()
+
+
+def test_versions(lab):
+    class Package:
+        __version__ = "2.8.3"
+
+    lab.packages |= {"flash_attn": Package, "flash_attn_3": object()}
+    found = lab.versions()
+    assert found["torch"] == torch.__version__ and found["flash_attn"] == "2.8.3"
+    assert found["flash_attn_3"] == "unknown"

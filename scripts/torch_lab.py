@@ -1,0 +1,508 @@
+"""What compare_peers.py does with PyTorch and the GPU: inputs, reference, errors, timing, the calls.
+
+Nothing here decides anything: what is timed when, what passes and what is recorded is said in
+compare_peers.py, whose tests put a stand-in in the place of this class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib
+import importlib.metadata
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import Any, Callable, ContextManager
+
+import results
+
+MATMUL_SIZE = 8192
+CHUNK = 1 << 25  # elements that are float64 at a time: 256 MiB a tensor
+# A 16-bit step's LSE may be off by this, and by this part of it.
+LSE_ABS, LSE_REL = 1e-4, 1e-6
+# The names that FlashAttention-3 is distributed under.
+FA3_PACKAGES = ("flash_attn_3", "flash-attn-3", "flashattn-hopper", "hopper")
+
+
+class Skip(Exception):
+    """A contender cannot run this problem: one line that says why."""
+
+
+class WrongOutput(Exception):
+    """What came back cannot be compared at all: one line that says why."""
+
+
+@dataclass
+class Call:
+    """A contender with its tensors. What the calls return is theirs to keep or to drop."""
+
+    run: Callable[[], Any]  # the timed call
+    output: Callable[[bool], tuple[Any, Any]]  # o as [b, h, s, d], and lse or None; True: with lse
+    around: Callable[[], ContextManager] = contextlib.nullcontext  # entered once, outside what is timed
+    note: str = ""
+
+
+@dataclass
+class Tensors:
+    problem: dict[str, Any]
+    q: Any  # [b, h, s, d], contiguous; so are k and v
+    k: Any
+    v: Any
+    copies: tuple[Any, ...] = field(default=())  # to see that nobody writes to them
+
+
+@dataclass
+class Reference:
+    o: Any  # float32 [b, h, s, d]: its rounding is far below every gate
+    lse: Any  # float64 [b, h, s]
+
+
+def rows_without_keys(problem: dict[str, Any]) -> int:
+    """The first rows of every head see no key when the mask is causal and there are more rows than keys."""
+    return max(problem["seqlen_q"] - problem["seqlen_kv"], 0) if problem["causal"] else 0
+
+
+class Nvml:
+    """The driver's management library, without a Python package. Every answer may be None."""
+
+    SM_CLOCK = 1  # NVML_CLOCK_SM
+
+    def __init__(self, pci_bus_id: str, library: str = "libnvidia-ml.so.1"):
+        self.device = self.library = None
+        try:
+            loaded = ctypes.CDLL(library)
+            if loaded.nvmlInit_v2() != 0:
+                return
+            self.library = loaded
+            device = ctypes.c_void_p()
+            if loaded.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(device)) == 0:
+                self.device = device
+        except (OSError, AttributeError):
+            return
+
+    def clock(self, function: str) -> int | None:
+        mhz = ctypes.c_uint(0)
+        if self.device is None:
+            return None
+        try:
+            status = getattr(self.library, function)(self.device, self.SM_CLOCK, ctypes.byref(mhz))
+        except AttributeError:
+            return None
+        return mhz.value if status == 0 and mhz.value > 0 else None
+
+    def sm_clock_mhz(self) -> int | None:
+        return self.clock("nvmlDeviceGetClockInfo")
+
+    def max_sm_clock_mhz(self) -> int | None:
+        return self.clock("nvmlDeviceGetMaxClockInfo")
+
+    def driver_version(self) -> str | None:
+        version = ctypes.create_string_buffer(80)  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
+        if self.library is None:
+            return None
+        try:
+            status = self.library.nvmlSystemGetDriverVersion(version, len(version))
+        except AttributeError:
+            return None
+        return version.value.decode() or None if status == 0 else None
+
+
+def cudnn_version(number: int | None) -> str | None:
+    """91900 is 9.19.0; up to version 8 there was a digit less: 8907 is 8.9.7."""
+    if not number:
+        return None
+    major, rest = divmod(number, 10000 if number >= 90000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+class TorchLab:
+    def __init__(self, torch: Any, flashsteps: Any, device: str = "cuda"):
+        self.torch, self.flashsteps, self.device = torch, flashsteps, torch.device(device)
+        # Nobody differentiates: SDPA would keep what a backward pass needs.
+        torch.set_grad_enabled(False)
+        self.dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        self.packages: dict[str, Any] = {}
+        self.events: tuple[Any, Any] | None = None
+        if self.device.type == "cuda":
+            self.index = torch.cuda.current_device()
+            self.properties = torch.cuda.get_device_properties(self.index)
+            at = [getattr(self.properties, f"pci_{what}_id", 0) for what in ("domain", "bus", "device")]
+            self.nvml = Nvml("{:08x}:{:02x}:{:02x}.0".format(*at))
+
+    # Who and where.
+
+    def missing_peers(self) -> dict[str, str]:
+        """The peers that are not installed, and what importing them says."""
+        missing = {}
+        for name, module in (("flash_attn", "flash_attn"), ("flash_attn_3", "flash_attn_interface")):
+            try:
+                self.packages[name] = importlib.import_module(module)
+                self.packages[name].flash_attn_func
+            except Exception as error:  # one built for another PyTorch fails in many ways
+                self.packages.pop(name, None)
+                missing[name] = one_line(error)
+        return missing
+
+    def versions(self) -> dict[str, str | None]:
+        found: dict[str, str | None] = {
+            "torch": self.torch.__version__,
+            "cudnn": cudnn_version(self.torch.backends.cudnn.version()),
+        }
+        for name, module in self.packages.items():
+            found[name] = getattr(module, "__version__", None)
+            for package in FA3_PACKAGES if name == "flash_attn_3" else ("flash_attn",):
+                with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                    found[name] = found[name] or importlib.metadata.version(package)
+            found[name] = found[name] or "unknown"
+        return found
+
+    def device_record(self) -> dict[str, Any]:
+        p = self.properties
+        runtime = self.torch.version.cuda
+        found = {
+            "name": p.name,
+            "compute_capability": f"{p.major}.{p.minor}",
+            "sm_count": p.multi_processor_count,
+            "l2_bytes": getattr(p, "L2_cache_size", None),
+            "memory_bytes": p.total_memory,
+            "smem_optin_bytes": getattr(p, "shared_memory_per_block_optin", None),
+            "max_sm_clock_mhz": self.nvml.max_sm_clock_mhz(),
+            "driver": self.nvml.driver_version() or f"unknown, for CUDA {runtime}",
+            "cuda_runtime": runtime,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+    def steps(self) -> list[str]:
+        return list(self.flashsteps.steps())
+
+    def build_info(self) -> dict[str, Any]:
+        return self.flashsteps.build_info()
+
+    def peak_tflops(self, dtype: str) -> float:
+        return self.flashsteps.peak_tflops(dtype, self.index)
+
+    # Memory and time.
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize()
+
+    def broken(self) -> str:
+        """What is wrong with the device, so that nothing more can be done with it; empty when it is fine."""
+        try:
+            self.synchronize()
+        except Exception as error:
+            return one_line(error)
+        return ""
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        return isinstance(error, self.torch.cuda.OutOfMemoryError)
+
+    def free_bytes(self) -> int:
+        """Free on the device, or kept by PyTorch's allocator for whoever comes next."""
+        cuda = self.torch.cuda
+        return cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated()
+
+    def memory_in_use(self) -> int:
+        return self.torch.cuda.memory_allocated()
+
+    def release(self) -> None:
+        gc.collect()
+        self.torch.cuda.empty_cache()
+
+    def sm_clock_mhz(self) -> int | None:
+        return self.nvml.sm_clock_mhz()
+
+    def elapsed_ms(self, work: Callable[[], None], while_running: Callable[[], None]) -> float:
+        """Time on the GPU between two events. `while_running` is called when all is launched."""
+        if self.events is None:
+            self.events = tuple(self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = self.events
+        begin.record()
+        work()
+        end.record()
+        while_running()
+        end.synchronize()
+        return begin.elapsed_time(end)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A CUDA graph of the work: what replays it. What the work allocates lies in the graph's own pool."""
+        graph = self.torch.cuda.CUDAGraph()
+        stream = self.torch.cuda.current_stream()
+        try:
+            with self.torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                work()
+        finally:
+            # A capture that fails leaves torch.cuda.graph's own stream behind as the current one.
+            self.torch.cuda.set_stream(stream)
+        return graph.replay
+
+    # Inputs, reference, errors.
+
+    def inputs(self, problem: dict[str, Any]) -> Tensors:
+        """N(0, 1), rounded to the type before anybody reads it."""
+        torch, p = self.torch, problem
+        generator = torch.Generator(self.device).manual_seed(p["seed"])
+
+        def draw(heads: int, rows: int) -> Any:
+            shape = (p["batch"], heads, rows, p["head_dim"])
+            drawn = torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
+            return drawn.to(self.dtypes[p["dtype"]])
+
+        q = draw(p["num_heads_q"], p["seqlen_q"])
+        k, v = (draw(p["num_heads_kv"], p["seqlen_kv"]) for _ in range(2))
+        return Tensors(problem, q, k, v, tuple(tensor.clone() for tensor in (q, k, v)))
+
+    def reference(self, tensors: Tensors) -> Reference:
+        """Exact softmax in float64, of the inputs as they are rounded, some heads and rows at a time.
+
+        Not float32, which PyTorch may multiply as TF32, and whose own error would have to be argued about. A
+        data center's GPU has fast float64; elsewhere the largest problems take some seconds each.
+        """
+        torch, p = self.torch, tensors.problem
+        rows_q, rows_kv, width = p["seqlen_q"], p["seqlen_kv"], p["head_dim"]
+        heads, group = p["batch"] * p["num_heads_q"], p["num_heads_q"] // p["num_heads_kv"]
+        q, k, v = (t.reshape(-1, t.shape[2], width) for t in (tensors.q, tensors.k, tensors.v))
+        o = torch.empty(q.shape, dtype=torch.float32, device=self.device)
+        lse = torch.empty(q.shape[:2], dtype=torch.float64, device=self.device)
+        rows = max(1, min(rows_q, CHUNK // max(rows_kv, width)))
+        at_once = max(1, CHUNK // max(rows * max(rows_kv, width), rows_kv * width))
+        key = torch.arange(rows_kv, device=self.device)
+        for first in range(0, heads, at_once):
+            head = torch.arange(first, min(first + at_once, heads), device=self.device)
+            # Head h of batch b is row b * heads_q + h of q, and b * heads_kv + h // group of k and v.
+            k_part, v_part = k[head // group].double(), v[head // group].double()
+            for row in range(0, rows_q, rows):
+                part = slice(row, min(row + rows, rows_q))
+                q_part = q[first : first + len(head), part].double()
+                scores = torch.matmul(q_part, k_part.transpose(1, 2)).mul_(width**-0.5)
+                if p["causal"]:  # aligned bottom-right
+                    last = torch.arange(part.start, part.stop, device=self.device) + (rows_kv - rows_q)
+                    scores.masked_fill_(key[None, :] > last[:, None], -torch.inf)
+                sums = torch.logsumexp(scores, dim=-1)
+                # A row that sees no key: exp(-inf - 0) is the 0 that it should be.
+                weights = scores.sub_(sums.masked_fill(sums == -torch.inf, 0)[..., None]).exp_()
+                o[first : first + len(head), part] = torch.matmul(weights, v_part).float()
+                lse[first : first + len(head), part] = sums
+        return Reference(o.reshape(tensors.q.shape), lse.reshape(tensors.q.shape[:3]))
+
+    def judge(self, call: Call, tensors: Tensors, reference: Reference, is_step: bool) -> dict[str, Any]:
+        """Runs a contender twice, and compares: numbers that compare_peers.verdict() judges."""
+        torch = self.torch
+        with call.around():
+            self.poison(tensors)
+            output, lse = call.output(True)
+            again, _ = call.output(False)
+        self.synchronize()
+        for name, tensor, like in (("o", output, tensors.q), ("the second o", again, tensors.q)):
+            if tensor.shape != like.shape or tensor.dtype != like.dtype:
+                raise WrongOutput(
+                    f"{name} is {tensor.dtype} {list(tensor.shape)}, not {like.dtype} {list(like.shape)}"
+                )
+        if is_step and (lse is None or lse.shape != reference.lse.shape or lse.dtype != torch.float32):
+            raise WrongOutput("lse is not a float32 tensor [b, h, s]")
+        found = self.errors(output, lse if is_step else None, reference, tensors.problem)
+        # As bits: NaN is not equal to itself.
+        found["runs_identical"] = torch.equal(output.view(torch.int16), again.view(torch.int16))
+        now = (tensors.q, tensors.k, tensors.v)
+        same = [torch.equal(tensor, copy) for tensor, copy in zip(now, tensors.copies)]
+        found["inputs_changed"] = not all(same)
+        for tensor, copy in zip(now, tensors.copies):
+            tensor.copy_(copy)  # or all that come after would pay for it
+        return found
+
+    def poison(self, tensors: Tensors) -> None:
+        """NaN where an output is likely to be: PyTorch hands freed blocks out again as they are."""
+        torch, nan = self.torch, float("nan")
+        blocks = [torch.full_like(tensors.q, nan) for _ in range(2)]
+        blocks.append(torch.full(tensors.q.shape[:3], nan, dtype=torch.float32, device=self.device))
+        del blocks
+
+    def errors(self, output: Any, lse: Any, reference: Reference, problem: dict[str, Any]) -> dict[str, Any]:
+        """The whole output, as validate.cpp judges it. Without an lse (a peer's) the rows that see no key are
+        left out."""
+        torch = self.torch
+        gate_row = results.GATES[problem["dtype"]][1]
+        hidden = rows_without_keys(problem)
+        batch, heads, rows, width = output.shape
+        error = torch.empty((batch, heads, rows), dtype=torch.float64, device=self.device)
+        norm = torch.empty_like(error)
+        zero = torch.zeros((), dtype=torch.int64, device=self.device)
+        max_abs, nonfinite, not_zero = zero.double(), zero.clone(), zero.clone()
+        first = 0 if lse is not None else hidden
+        at_once = max(1, CHUNK // (rows * width))
+        for b in range(batch):
+            for h in range(0, heads, at_once):
+                here = (b, slice(h, h + at_once))
+                part, expected = output[here], reference.o[here].double()
+                difference = part.double() - expected
+                error[here], norm[here] = difference.square().sum(-1), expected.square().sum(-1)
+                # maximum and amax keep a NaN.
+                max_abs = torch.maximum(max_abs, difference[:, first:].abs().amax())
+                nonfinite += (~torch.isfinite(part[:, first:])).sum()
+                # Bitwise: no -0, no tiny remainder.
+                not_zero += (part[:, :hidden].contiguous().view(torch.int16) != 0).any(-1).sum()
+        seen = (slice(None), slice(None), slice(hidden, None))
+        total_error, total_norm = error[seen].sum(), norm[seen].sum()
+        # A row whose norm is 0 is judged by its absolute error.
+        row_error = torch.where(norm > 0, error / norm, error).sqrt()[seen]
+        worst = int(row_error.argmax())  # a NaN counts as the largest
+        place = [*divmod(worst // (rows - hidden), heads), hidden + worst % (rows - hidden)]
+        found = {
+            "nrmse": float((total_error / total_norm if total_norm > 0 else total_error).sqrt()),
+            "worst_row_nrmse": float(row_error.max()),
+            "max_abs": float(max_abs),
+            "lse_max_abs": None,
+            "nonfinite": int(nonfinite),
+            "rows_checked": batch * heads * (rows - first),
+            "rows_total": batch * heads * rows,
+            "wrong_rows": int((~(row_error <= gate_row)).sum()),
+            "worst_place": "batch {}, head {}, row {}".format(*place),
+            "not_zero": int(not_zero) if lse is not None else 0,
+            "wrong_lse": 0,
+        }
+        if lse is not None:
+            expected = reference.lse[seen]
+            difference = (lse[seen].double() - expected).abs()
+            found["lse_max_abs"] = float(difference.max())
+            found["wrong_lse"] = int((~(difference <= LSE_ABS + LSE_REL * expected.abs())).sum())
+            of_wrong_kind = (~torch.isfinite(lse[seen])).sum() + (lse[:, :, :hidden] != -torch.inf).sum()
+            found["nonfinite"] += int(of_wrong_kind)
+        return found
+
+    # The contenders.
+
+    def prepare(self, name: str, tensors: Tensors) -> Call:
+        """A contender on these tensors. Raises Skip, or what it itself raises when it is called."""
+        if name.startswith("sdpa_"):
+            return self.sdpa(name, tensors)
+        if name in results.PEERS:
+            return self.flash_attn(name, tensors)
+        q, k, v, causal = tensors.q, tensors.k, tensors.v, tensors.problem["causal"]
+        run = functools.partial(self.flashsteps.attention, q, k, v, causal=causal, step=name)
+        return Call(run, lambda with_lse: run(return_lse=True) if with_lse else (run(), None))
+
+    def sdpa(self, name: str, tensors: Tensors) -> Call:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        backend = {
+            "sdpa_flash": SDPBackend.FLASH_ATTENTION,
+            "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION,
+            "sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION,
+            "sdpa_math": SDPBackend.MATH,
+        }[name]
+        p, notes = tensors.problem, []
+        if name == "sdpa_math":
+            # Scores, weights and a copy of one of them, in float32: 16-bit inputs are promoted. And the mask.
+            scores = p["batch"] * p["num_heads_q"] * p["seqlen_q"] * p["seqlen_kv"]
+            self.need_memory(3 * 4 * scores + 5 * p["seqlen_q"] * p["seqlen_kv"], "the scores")
+        mask = {"is_causal": p["causal"]}
+        if p["causal"] and p["seqlen_q"] != p["seqlen_kv"]:  # is_causal is aligned top-left
+            mask = self.lower_right(name, p)
+            notes.append("mask: a tensor" if name == "sdpa_math" else "mask: causal_lower_right")
+        around = functools.partial(sdpa_kernel, [backend])
+        grouped = p["num_heads_q"] != p["num_heads_kv"]
+
+        def prepared(k: Any, v: Any, **more: Any) -> Call:
+            run = functools.partial(
+                self.torch.nn.functional.scaled_dot_product_attention, tensors.q, k, v, **mask, **more
+            )
+            with around():
+                self.try_sdpa(run, name, tensors.q, k, v, mask, **more)
+            return Call(run, lambda with_lse: (run(), None), around, "; ".join(notes))
+
+        if not grouped:
+            return prepared(tensors.k, tensors.v)
+        try:
+            return prepared(tensors.k, tensors.v, enable_gqa=True)
+        except Skip:
+            group = p["num_heads_q"] // p["num_heads_kv"]
+            notes.append("heads of K and V repeated beforehand: no grouped heads")
+            return prepared(*(t.repeat_interleave(group, dim=1) for t in (tensors.k, tensors.v)))
+
+    def lower_right(self, name: str, p: dict[str, Any]) -> dict[str, Any]:
+        rows, keys = p["seqlen_q"], p["seqlen_kv"]
+        if name == "sdpa_cudnn":
+            raise Skip("PyTorch has no causal mask aligned bottom-right for cuDNN")
+        if name == "sdpa_math":
+            # What causal_lower_right would make anew in every call.
+            allowed = self.torch.ones((rows, keys), dtype=self.torch.bool, device=self.device)
+            return {"attn_mask": allowed.tril(keys - rows)}
+        from torch.nn.attention.bias import causal_lower_right
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that some rows see no key; they are not compared
+            return {"attn_mask": causal_lower_right(rows, keys)}
+
+    def try_sdpa(self, run: Callable[[], Any], name: str, q: Any, k: Any, v: Any, mask: Any, **more: Any):
+        """Once, for its refusal. PyTorch says why a backend will not do in warnings only."""
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                run()
+                self.synchronize()
+            except RuntimeError as error:
+                if self.is_out_of_memory(error) or self.broken():
+                    raise
+                raise Skip(sdpa_refusal(error, [str(each.message) for each in said])) from error
+        bias = mask.get("attn_mask")
+        if bias is None or name == "sdpa_math" or self.device.type != "cuda":
+            return
+        # Where its kernel will not do, causal_lower_right quietly makes the whole mask in every call.
+        from torch.backends import cuda
+
+        can_use = cuda.can_use_flash_attention if name == "sdpa_flash" else cuda.can_use_efficient_attention
+        if not can_use(cuda.SDPAParams(q, k, v, None, 0.0, False, more.get("enable_gqa", False))):
+            raise Skip("causal_lower_right would materialise the mask")
+
+    def flash_attn(self, name: str, tensors: Tensors) -> Call:
+        function = self.packages[name].flash_attn_func
+        q, k, v = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v))
+        run = functools.partial(function, q, k, v, causal=tensors.problem["causal"])
+
+        def output(with_lse: bool) -> tuple[Any, Any]:
+            found = run()
+            # Some versions return (o, lse).
+            return (found[0] if isinstance(found, tuple) else found).transpose(1, 2), None
+
+        return Call(run, output, note="transposed views of the same tensors")
+
+    def matmul(self) -> tuple[Call, str, float]:
+        """The measured ceiling: its call, what it is, its FLOPs."""
+        torch, n = self.torch, MATMUL_SIZE
+        generator = torch.Generator(self.device).manual_seed(1)
+        a, b = (
+            torch.randn((n, n), generator=generator, device=self.device, dtype=torch.bfloat16)
+            for _ in range(2)
+        )
+        c = torch.empty_like(a)
+        run = functools.partial(torch.matmul, a, b, out=c)
+        return Call(run, lambda with_lse: (run(), None)), f"torch.matmul bf16 {n}x{n}x{n}", 2.0 * n**3
+
+    def need_memory(self, needed: int, what: str) -> None:
+        if needed > self.free_bytes():
+            gib = 1 << 30
+            raise Skip(f"{what} need {needed / gib:.1f} GiB, of which {self.free_bytes() / gib:.1f} are free")
+
+
+def one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    line = " ".join((lines[0] if lines else type(error).__name__).split())
+    return line if len(line) <= 200 else line[:199] + "…"
+
+
+def sdpa_refusal(error: Exception, said: list[str]) -> str:
+    """The reason among the warnings; the error itself is 'No available kernel. Aborting execution.'"""
+    reasons = []
+    for line in said:
+        line = line.split(" (Triggered internally")[0].strip()
+        # Headings, and the backends that are switched off on purpose.
+        if line and not line.endswith("because:") and "runtime disabled" not in line:
+            reasons.append(line)
+    return one_line(Exception(reasons[0])) if reasons else one_line(error)
