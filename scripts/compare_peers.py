@@ -16,6 +16,7 @@ run a problem is a SKIP with its reason; so is a step.
 Exit status: 0 when every step that ran passed; 1 when one failed, nothing could run, or something is missing;
 2 for wrong use; 3 when the GPU could not be used any more.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -627,8 +628,6 @@ class Session:
                         self.add_note(entry, f"not compared: {hidden} row(s) a head, which see no key")
             if entry["status"] == "pass":
                 calls[name] = call
-            call = None
-        del reference, tensors
         return calls
 
     @staticmethod
@@ -736,7 +735,6 @@ class Session:
             if entry["status"] != "pass":
                 reason = entry["message"].split("\n")[0]
                 print(f"  {name} has no host overhead: {entry['status']}: {reason}", flush=True)
-        del calls
         self.lab.release()
         return {
             "problem": problem,

@@ -272,6 +272,8 @@ def main(arguments: list[str] | None = None) -> int:
     filters = dict(word.split("=", 1) for word in options.where)
     try:
         data = results.load(options.results)
+        if results.is_peers(data):
+            raise ResultsError(f"{options.results}: is a comparison with peers, this draws a ladder")
         runs = results.select_runs(data, filters)
         key = "timing" if data["provenance"]["backend"] == "cuda" else "counters"
         if not any(step.get(key) for run in runs for step in run["steps"]):

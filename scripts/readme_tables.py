@@ -19,6 +19,9 @@ Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=tr
                                               that the ncu record has; one problem
     ablation    file=FILE step=vNN_name [show=NAME,...] [FILTER...]
                                               a step and its ablations (docs/ablations/), those named
+    peers       file=FILE [show=NAME,...] [FILTER...]
+                                              steps beside other people's kernels, a row a problem; shown are
+                                              all, or the steps and peers that are named
     provenance  file=FILE                     where and when the file was measured, in a line
     diff        PAIR [brief=true]             the diff of the kernels
 """
@@ -32,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import ablations
+import compare_peers
 import markers
 import profile_ncu
 import results
@@ -222,6 +226,9 @@ def need_backend(data: dict[str, Any], file: str, backend: str) -> None:
     found = data["provenance"]["backend"]
     if found != backend:
         raise TableError(f"{file} comes from backend '{found}', this block needs '{backend}'")
+    # Its steps were launched from Python, on other inputs: not to be mixed with what the program says.
+    if results.is_peers(data):
+        raise TableError(f"{file} is a comparison with peers, which only the block 'peers' shows")
 
 
 # The kinds.
@@ -319,6 +326,40 @@ def ablation(request: Request) -> str:
     header += ["registers", "spilled bytes", "CTAs per SM"]
     heading = f"{common}. TFLOPS: median [p10–p90]; × beside the kernel as it is.\n\n"
     return heading + table(header, rows, 1)
+
+
+def peers(request: Request) -> str:
+    file, data = request.record()
+    if not results.is_peers(data):
+        raise TableError(f"{file} is no comparison with peers (scripts/compare_peers.py makes them)")
+    every_run = data["runs"]
+    known = list(dict.fromkeys(name for run in every_run for name in compare_peers.contenders_of(run)))
+    show = request.show(known) or known
+    steps = [request.step(name) for name in show if name not in results.PEERS]
+    names = steps + [name for name in show if name in results.PEERS]
+    runs = request.runs(data)
+    common, labels = problem_labels(runs)
+    rows, ratios = [], []
+    for run, label in zip(runs, labels):
+        entries = compare_peers.contenders_of(run)
+        best, step = compare_peers.best_peer(run), compare_peers.best_step(run, steps)
+        found = compare_peers.ratio_to_best_peer(run, step) if step else None
+        ratios += [found] if found else []
+        row = [label or common, *(rate_cell(entries.get(name)) for name in names)]
+        row.append(f"{rate(best[1])} ({best[0]})" if best else "–")
+        rows.append(row + ([f"{found:.2f}" if found else "–"] if steps else []))
+    header = ["problem", *names, "best peer"]
+    if steps:
+        header.append(f"{steps[0] if len(steps) == 1 else 'best step'} / best peer")
+        if len(ratios) > 1:
+            mean = f"{compare_peers.geometric_mean(ratios):.2f}"
+            over = f"geometric mean of {len(ratios)}"
+            rows.append([over, *([""] * (len(names) + 1)), mean])
+    heading = f"{common}. " if len(runs) > 1 and common else ""
+    # Whoever is not shown still counts.
+    left_out = [name for name in known if name in results.PEERS and name not in names]
+    others = f" The best peer is that of all that were measured, {', '.join(left_out)} too."
+    return f"{heading}TFLOPS: median [p10–p90].{others if left_out else ''}\n\n{table(header, rows, 1)}"
 
 
 def emulated_counters(run: dict[str, Any], name: str, file: str) -> dict[str, int]:
@@ -426,6 +467,15 @@ def conformance(request: Request) -> str:
     return heading + table(["step", "counter", "emulator", "GPU", "GPU / emulator"], rows, 2)
 
 
+# Of the peers' packages, what they are called.
+PACKAGES = {
+    "torch": "PyTorch",
+    "cudnn": "cuDNN",
+    "flash_attn": "flash-attn",
+    "flash_attn_3": "FlashAttention-3",
+}
+
+
 def provenance(request: Request) -> str:
     file, data = request.record(schema=None)
     request.done()
@@ -443,6 +493,8 @@ def provenance(request: Request) -> str:
             f"driver {device['driver']}",
             f"CUDA {device['cuda_runtime']} (nvcc {origin['build']['nvcc']})",
         ]
+        if versions := origin.get("peers"):
+            parts += [f"{text} {versions[key]}" for key, text in PACKAGES.items() if versions.get(key)]
         if "ncu" in origin:
             parts.append(f"Nsight Compute {origin['ncu']}")
         if clocks:
@@ -479,6 +531,7 @@ KINDS = {
     "ladder": ladder,
     "step": step,
     "ablation": ablation,
+    "peers": peers,
     "counters": counters,
     "profile": profile,
     "conformance": conformance,

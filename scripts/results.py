@@ -4,6 +4,7 @@
 python3 scripts/results.py check FILE...              any such file
 python3 scripts/results.py check --recorded FILE...   one that numbers may be quoted from
 """
+
 from __future__ import annotations
 
 import argparse
@@ -408,9 +409,7 @@ def check_times(timing: dict[str, Any], flops: float) -> list[str]:
     return errors
 
 
-def check_validation(
-    step: dict[str, Any], problem: dict[str, Any], backend: str, is_peer: bool
-) -> list[str]:
+def check_validation(step: dict[str, Any], problem: dict[str, Any], backend: str, is_peer: bool) -> list[str]:
     validation = step["validation"]
     errors = []
     rows = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"]
@@ -485,12 +484,7 @@ def check_step(
                     f"timing.percent_of_matmul: is {percent:g}, tflops over the ceiling's give "
                     f"{100 * timing['tflops'] / matmul['tflops']:g}"
                 )
-    elif (
-        status == "pass"
-        and backend == "cuda"
-        and command in ("run", "bench", "peers")
-        and data["complete"]
-    ):
+    elif status == "pass" and backend == "cuda" and command in ("run", "bench", "peers") and data["complete"]:
         errors.append("timing: missing from a step that passed")
 
     if counters is not None:

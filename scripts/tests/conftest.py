@@ -170,7 +170,7 @@ def make_record(
 
 
 def make_peers_record(peers: tuple[str, ...] = ("sdpa_flash", "sdpa_cudnn"), **more: Any) -> dict[str, Any]:
-    """As compare_peers.py writes it. The first peer takes 10 ms a call, each other a tenth less than the last."""
+    """As compare_peers.py writes it. The first peer takes 10 ms a call, each other a tenth less."""
     data = make_record("cuda", **more)
     data["command"] = "peers"
     data["provenance"]["peers"] = {"torch": "2.11.0+cu130", "cudnn": "9.19.0", "method": "synthetic"}
@@ -187,7 +187,8 @@ def make_peers_record(peers: tuple[str, ...] = ("sdpa_flash", "sdpa_cudnn"), **m
             del step["resources"], step["seconds"]
     names = [step["step"] for step in data["runs"][0]["steps"]] if data["runs"] else []
     entries = [
-        {"name": name, "median_us": 5.0, "p10_us": 4.5, "p90_us": 6.0, "samples": 7} for name in [*names, *peers]
+        {"name": name, "median_us": 5.0, "p10_us": 4.5, "p90_us": 6.0, "samples": 7}
+        for name in [*names, *peers]
     ]
     tiny = make_problem(batch=1, num_heads_q=2, num_heads_kv=2, seqlen_q=64, seqlen_kv=64)
     data["host_overhead"] = {"problem": tiny, "calls_per_sample": 200, "entries": entries}

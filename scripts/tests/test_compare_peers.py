@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
-import json
 import math
 import shutil
 import subprocess
@@ -176,7 +175,12 @@ class FakeLab:
     def prepare(self, name, tensors):
         self.moment("prepare", name)
         around = self.around if name.startswith("sdpa_") else contextlib.nullcontext
-        return Call(lambda: self.launch(name), lambda with_lse: (name, None), around, "a note" * (name == "sdpa_cudnn"))
+        return Call(
+            lambda: self.launch(name),
+            lambda with_lse: (name, None),
+            around,
+            "a note" * (name == "sdpa_cudnn"),
+        )
 
     def judge(self, call, tensors, reference, is_step):
         name = call.output(True)[0]
@@ -217,7 +221,9 @@ def test_a_comparison_is_recorded(tmp_path, capsys):
     data = written(lab, tmp_path, *SMALL, "--causal", "--full", "--rounds", "9")
     assert data["complete"] is True and data["command"] == "peers"
     assert data["provenance"]["commit"] == "1" * 40 and data["provenance"]["method"]["rounds"] == 9
-    assert data["provenance"]["peers"]["cudnn"] == "9.19.0" and "flash_attn" not in data["provenance"]["peers"]
+    assert (
+        data["provenance"]["peers"]["cudnn"] == "9.19.0" and "flash_attn" not in data["provenance"]["peers"]
+    )
     assert [each["problem"]["label"][-10:] for each in data["runs"]] == [" fp16 full", "p16 causal"]
     found = entries(data)
     assert list(found) == ["v01_scalar", "v02_smem_tiles", "sdpa_flash", "sdpa_cudnn"]
@@ -332,9 +338,15 @@ def test_nothing_could_run(tmp_path):
     ("found", "message"),
     [
         ({"nrmse": 2e-3}, "NRMSE 2.00e-03 is above the gate of 1e-03 for fp16"),
-        ({"nrmse": math.nan, "max_abs": math.nan, "worst_row_nrmse": math.nan, "nonfinite": 3}, "3 element(s) are NaN"),
+        (
+            {"nrmse": math.nan, "max_abs": math.nan, "worst_row_nrmse": math.nan, "nonfinite": 3},
+            "3 element(s) are NaN",
+        ),
         ({"nrmse": math.nan}, "NRMSE nan is above the gate"),
-        ({"wrong_rows": 2, "worst_row_nrmse": 0.5}, "2 row(s) are wrong; worst: batch 0, head 1, row 2, error 5.00e-01"),
+        (
+            {"wrong_rows": 2, "worst_row_nrmse": 0.5},
+            "2 row(s) are wrong; worst: batch 0, head 1, row 2, error 5.00e-01",
+        ),
         ({"worst_row_nrmse": math.inf}, "error inf (gate 2e-03)"),
         ({"not_zero": 1}, "1 row(s) see no key and are not exactly zero"),
         ({"wrong_lse": 4, "lse_max_abs": 0.3}, "4 lse value(s) are wrong, by up to 3.00e-01"),
@@ -348,7 +360,9 @@ def test_what_is_wrong_is_not_timed(tmp_path, found, message, who):
     data = written(lab, tmp_path, *SMALL, status=1 if who == "v02_smem_tiles" else 0)
     entry = entries(data)[who]
     assert entry["status"] == "fail" and message in entry["message"] and "timing" not in entry
-    assert entry["validation"]["nrmse"] == (None if math.isnan(found.get("nrmse", 0)) else found.get("nrmse", 2e-4))
+    assert entry["validation"]["nrmse"] == (
+        None if math.isnan(found.get("nrmse", 0)) else found.get("nrmse", 2e-4)
+    )
 
 
 def test_runs_that_differ_fail_a_step_and_inform_about_a_peer(tmp_path):
@@ -374,7 +388,10 @@ def test_more_than_the_peak_is_refused(tmp_path):
     found = entries(written(lab, tmp_path, *SMALL, "--full"))
     assert found["v01_scalar"]["timing"]["percent_of_peak"] == pytest.approx(10 * FLOPS / 8e9)
     for name in ("sdpa_flash", "sdpa_cudnn"):
-        assert found[name]["status"] == "fail" and "above the card's peak of 10.0: a bug" in found[name]["message"]
+        assert (
+            found[name]["status"] == "fail"
+            and "above the card's peak of 10.0: a bug" in found[name]["message"]
+        )
         assert "timing" not in found[name]
     lab = FakeLab(v02_smem_tiles=1e-3)
     lab.peak = 1
@@ -481,7 +498,14 @@ def make_timer(ms: float, **more) -> tuple[FakeLab, Timer]:
 
 @pytest.mark.parametrize(
     ("ms", "launches", "graph"),
-    [(45.0, 1, False), (8.0, 1, False), (3.0, 3, False), (0.2, 40, False), (0.19, 43, True), (0.004, 200, True)],
+    [
+        (45.0, 1, False),
+        (8.0, 1, False),
+        (3.0, 3, False),
+        (0.2, 40, False),
+        (0.19, 43, True),
+        (0.004, 200, True),
+    ],
 )
 def test_batches_of_eight_milliseconds(ms, launches, graph):
     lab, timer = make_timer(ms)
@@ -510,7 +534,9 @@ def test_what_cannot_be_captured_is_launched_and_says_so(tmp_path, capsys):
         lab.raises["capture", name] = RuntimeError("operation not permitted when stream is capturing")
     found = entries(written(lab, tmp_path, *SMALL))
     assert found["v02_smem_tiles"]["timing"]["graph"] is False
-    text = "not in a CUDA graph (operation not permitted when stream is capturing): its times include launching"
+    text = (
+        "not in a CUDA graph (operation not permitted when stream is capturing): its times include launching"
+    )
     assert found["sdpa_flash"]["note"] == text
     assert f"  v02_smem_tiles: {text}" in capsys.readouterr().out
 
@@ -544,11 +570,18 @@ def test_medians_and_percentiles_of_the_samples():
 
 
 def test_the_order_rotates(monkeypatch):
-    assert [compare_peers.rotated([1, 2, 3], by) for by in range(4)] == [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]
+    assert [compare_peers.rotated([1, 2, 3], by) for by in range(4)] == [
+        [1, 2, 3],
+        [2, 3, 1],
+        [3, 1, 2],
+        [1, 2, 3],
+    ]
     assert compare_peers.rotated([], 5) == []
     order = []
     sample = Timer.sample
-    monkeypatch.setattr(Timer, "sample", lambda self, keep: (order.append((self.name, keep)), sample(self, keep)))
+    monkeypatch.setattr(
+        Timer, "sample", lambda self, keep: (order.append((self.name, keep)), sample(self, keep))
+    )
     run(FakeLab(), *SMALL, "v01", "--peers", "sdpa_flash")
     names = ["v01_scalar", "sdpa_flash", "matmul"]
     expected = [(name, round_ > 0) for round_ in range(8) for name in compare_peers.rotated(names, round_)]
@@ -631,11 +664,15 @@ def test_the_programs_problems(tmp_path):
     grid = labels("--grid", "paper", "--causal", "--full")
     assert len(grid) == 24 and grid[0] == "B=32 Hq=32 Hkv=32 Sq=512 Skv=512 D=64 bf16 full"
     assert grid[1].endswith("D=64 bf16 causal") and grid[-1].startswith("B=1 Hq=16 Hkv=16 Sq=16384 ")
-    assert labels("--shape", "1,4,2,10,20,64", "--shape", "1,4,2,10,64", "--dtype", "bf16", "--seed", "7") == [
+    assert labels(
+        "--shape", "1,4,2,10,20,64", "--shape", "1,4,2,10,64", "--dtype", "bf16", "--seed", "7"
+    ) == [
         "B=1 Hq=4 Hkv=2 Sq=10 Skv=20 D=64 bf16 full seed=7",
         "B=1 Hq=4 Hkv=2 Sq=10 Skv=10 D=64 bf16 full seed=7",
     ]
-    assert labels("--shape", "1,4,10,64", "--shape", "1,4,4,10,10,64") == ["B=1 Hq=4 Hkv=4 Sq=10 Skv=10 D=64 fp16 full"]
+    assert labels("--shape", "1,4,10,64", "--shape", "1,4,4,10,10,64") == [
+        "B=1 Hq=4 Hkv=4 Sq=10 Skv=10 D=64 fp16 full"
+    ]
     assert labels("--shape", "1,4,10,64", "--causal") == ["B=1 Hq=4 Hkv=4 Sq=10 Skv=10 D=64 fp16 causal"]
 
 
@@ -686,7 +723,12 @@ def test_an_installed_peer_that_does_not_import(monkeypatch):
 
 
 def test_cudnns_version():
-    assert [torch_lab.cudnn_version(n) for n in (91900, 90100, 8907, None)] == ["9.19.0", "9.1.0", "8.9.7", None]
+    assert [torch_lab.cudnn_version(n) for n in (91900, 90100, 8907, None)] == [
+        "9.19.0",
+        "9.1.0",
+        "8.9.7",
+        None,
+    ]
 
 
 def test_the_reason_of_a_refusal_is_in_the_warnings():
@@ -724,7 +766,9 @@ def test_progress_is_for_terminals():
 
 def test_progress_ends_where_the_work_does(monkeypatch):
     seen = []
-    monkeypatch.setattr(compare_peers.Progress, "show", lambda self, text, units=0: seen.append((self.total, units)))
+    monkeypatch.setattr(
+        compare_peers.Progress, "show", lambda self, text, units=0: seen.append((self.total, units))
+    )
     run(FakeLab(), *SMALL, "--causal", "--full", "--rounds", "8")
     # The ceiling is warmed up as well, and the host's problem is checked.
     assert sum(units for _, units in seen) - 2 == seen[0][0]
@@ -785,5 +829,7 @@ def test_nvml_that_has_no_answer(make_nvml):
         torch_lab.Nvml("00000000:1b:00.0", make_nvml(init=999)),
     ):
         assert (nvml.sm_clock_mhz(), nvml.max_sm_clock_mhz(), nvml.driver_version()) == (None, None, None)
-    old = torch_lab.Nvml("00000000:1b:00.0", make_nvml(nvmlDeviceGetMaxClockInfo="other", nvmlSystemGetDriver="x"))
+    old = torch_lab.Nvml(
+        "00000000:1b:00.0", make_nvml(nvmlDeviceGetMaxClockInfo="other", nvmlSystemGetDriver="x")
+    )
     assert (old.sm_clock_mhz(), old.max_sm_clock_mhz(), old.driver_version()) == (1755, None, None)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPTS, STEPS, Repository, make_problem, make_record
+from conftest import SCRIPTS, STEPS, Repository, make_peers_record, make_problem, make_record
 
 import progression_chart
 
@@ -167,3 +167,11 @@ def test_everything_that_matters_is_in_the_fingerprint(repository: Repository):
     record = json.dumps(make_record()).encode()
     assert progression_chart.fingerprint(record, {}) != progression_chart.fingerprint(record + b" ", {})
     assert progression_chart.fingerprint(record, {}) != progression_chart.fingerprint(record, {"D": "64"})
+
+
+def test_a_comparison_with_peers_is_no_ladder(repository: Repository, capsys):
+    record = repository.record("peers.json", make_peers_record(commit=repository.commit))
+    out = repository.root / "figures" / "peers.svg"
+    assert progression_chart.main([str(record), "--out", str(out)]) == 1
+    assert "is a comparison with peers, this draws a ladder" in capsys.readouterr().err
+    assert not out.exists()

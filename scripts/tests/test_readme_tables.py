@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import STEPS, Repository, git, make_problem, make_record
+from conftest import STEPS, Repository, git, make_peers_record, make_problem, make_record
 
 import readme_tables
 
@@ -184,6 +184,84 @@ def test_counters(repository: Repository, capsys):
         "| v01_scalar | 64,000 | 0 | 0 | 5 | – |" in text
         and "| v03_wmma | 1,000 | 6,000 | 24 | 5 | 3.00 |" in text
     )
+
+
+def record_peers(repository: Repository, **more) -> dict:
+    """v03_wmma takes 5 ms a call, sdpa_flash 10 ms, sdpa_cudnn 9 ms."""
+    data = make_peers_record(commit=repository.commit, **more)
+    repository.record("peers.json", data)
+    return data
+
+
+def test_peers(repository: Repository, capsys):
+    record_peers(repository)
+    text = written(repository, capsys, "peers file=peers.json")
+    assert "TFLOPS: median [p10–p90].\n" in text and "too." not in text
+    assert [line for line in text.splitlines() if line.startswith("|")] == [
+        "| problem | v01_scalar | v02_smem_tiles | v03_wmma | sdpa_flash | sdpa_cudnn | best peer "
+        "| best step / best peer |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| B=4 H=16 S=4096 D=128 bf16 causal | 3.4 [3.3–3.5] | 13.7 [13.3–14.0] | 55.0 [53.4–56.1] "
+        "| 27.5 [26.7–28.1] | 30.5 [29.7–31.2] | 30.5 (sdpa_cudnn) | 1.80 |",
+    ]
+    text = written(repository, capsys, "peers file=peers.json show=sdpa_flash,v02_smem_tiles")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[0] == "| problem | v02_smem_tiles | sdpa_flash | best peer | v02_smem_tiles / best peer |"
+    assert lines[2].endswith("| 27.5 [26.7–28.1] | 30.5 (sdpa_cudnn) | 0.45 |")
+    assert "The best peer is that of all that were measured, sdpa_cudnn too." in text
+    text = written(repository, capsys, "peers file=peers.json show=sdpa_flash")
+    assert "| problem | sdpa_flash | best peer |\n" in text
+
+
+def test_peers_of_several_problems(repository: Repository, capsys):
+    data = record_peers(repository, problems=[*TWO_PROBLEMS, make_problem(seqlen_q=64, seqlen_kv=64)])
+    for peer in data["runs"][2]["peers"]:
+        peer |= {"status": "skip", "message": "needs a|b\nmore", "timing": None, "validation": None}
+    timing = data["runs"][1]["steps"][2]["timing"]
+    for key in ("tflops", "tflops_p10", "tflops_p90", "percent_of_matmul"):
+        timing[key] *= 4
+    for key in ("median_ms", "p10_ms", "p90_ms"):
+        timing[key] /= 4
+    repository.record("peers.json", data)
+    text = written(repository, capsys, "peers file=peers.json show=v03_wmma,sdpa_cudnn")
+    assert "B=4 H=16 D=128 bf16. TFLOPS" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")][2:]
+    assert rows[0].startswith("| S=4096 causal | ") and rows[0].endswith("(sdpa_cudnn) | 1.80 |")
+    assert rows[1].startswith("| S=512 full | ") and rows[1].endswith("| 7.20 |")
+    assert rows[2].endswith(r"| skip: needs a\|b | – | – |")
+    assert rows[3] == "| geometric mean of 2 |  |  |  | 3.60 |"
+    text = written(repository, capsys, "peers file=peers.json causal=false")
+    assert "S=512 D=128 bf16 full |" in text and "geometric mean" not in text
+
+
+def test_peers_in_vain(repository: Repository, capsys):
+    record_peers(repository)
+    block = "peers file=peers.json"
+    assert "gpu.json is no comparison with peers" in refused(repository, capsys, "peers file=gpu.json")
+    assert "counts.json is no comparison" in refused(repository, capsys, "peers file=counts.json")
+    message = refused(repository, capsys, f"{block} show=flash_attn")
+    assert "show=flash_attn: there are v01_scalar, " in message
+    assert "no problem matches D=64" in refused(repository, capsys, f"{block} D=64")
+    (repository.root / "steps/v03_wmma/kernel.cu").unlink()
+    assert "there is no step 'v03_wmma' under steps/" in refused(repository, capsys, block)
+    written(repository, capsys, f"{block} show=v01_scalar,sdpa_flash")
+
+
+@pytest.mark.parametrize(
+    "block", ["ladder", "step step=v02_smem_tiles", "ablation step=v02_smem_tiles"]
+)  # fmt: skip
+def test_a_comparison_with_peers_is_no_run(repository: Repository, capsys, block):
+    record_peers(repository)
+    add_ablations(repository, "less")
+    message = refused(repository, capsys, f"{block} file=peers.json")
+    assert "peers.json is a comparison with peers, which only the block 'peers' shows" in message
+
+
+def test_provenance_of_a_comparison(repository: Repository, capsys):
+    record_peers(repository)
+    text = written(repository, capsys, "provenance file=peers.json")
+    assert "CUDA 13.0 (nvcc 13.0.88), PyTorch 2.11.0+cu130, cuDNN 9.19.0, SM clock 1500 MHz" in text
+    assert "flash-attn" not in text
 
 
 def test_provenance(repository: Repository, capsys):

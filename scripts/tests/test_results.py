@@ -151,7 +151,11 @@ PEERS_CASES = [
     (HOST + "entries.3.median_us", 4.4, "entries[3] (sdpa_flash): p10_us <= median_us <= p90_us does not"),
     (HOST + "entries.3.median_us", 6.1, "entries[3] (sdpa_flash): p10_us <= median_us <= p90_us does not"),
     (HOST + "entries.3.name", "v01_scalar", "entries[3] (v01_scalar): appears twice"),
-    (HOST + "entries.3.name", "v09_other", "entries[3] (v09_other): is neither a step of the runs nor a peer"),
+    (
+        HOST + "entries.3.name",
+        "v09_other",
+        "entries[3] (v09_other): is neither a step of the runs nor a peer",
+    ),
     ("command", "run", "provenance.peers: belongs to the command 'peers'"),
     ("command", "run", "runs[0].peers: belongs to the command 'peers'"),
     ("command", "run", "host_overhead: belongs to the command 'peers'"),

@@ -1,4 +1,4 @@
-"""torch_lab.py with PyTorch on the CPU: the reference, the errors, and SDPA's backends as far as a CPU has them.
+"""torch_lab.py with PyTorch on the CPU: the reference, the errors, SDPA's backends as far as a CPU has them.
 Everything about events, graphs and clocks needs a GPU and is not tested here."""
 
 from __future__ import annotations
@@ -88,7 +88,12 @@ def test_the_reference_is_attention_whatever_its_chunks(lab, monkeypatch, proble
     q, k, v = (tensor.double() for tensor in (tensors.q, tensors.k, tensors.v))
     batch, heads, rows, width = q.shape
     keys, group = k.shape[2], heads // k.shape[1]
-    for b, h, i in [(0, 0, 0), (batch - 1, heads - 1, rows - 1), (0, heads - 1, rows // 2), (0, 1, rows // 3)]:
+    for b, h, i in [
+        (0, 0, 0),
+        (batch - 1, heads - 1, rows - 1),
+        (0, heads - 1, rows // 2),
+        (0, 1, rows // 3),
+    ]:
         seen = max(0, i + 1 + keys - rows) if problem["causal"] else keys
         assert (seen == 0) == (problem["causal"] and i < torch_lab.rows_without_keys(problem))
         if seen == 0:
@@ -129,7 +134,9 @@ def test_errors_are_what_they_are_called(lab):
     norms = reference.o.double().square().sum(-1)
     expected = math.sqrt((0.25**2 + 0.25 * float(norms[0, 3, 60])) / float(norms.sum()))
     assert found["nrmse"] == pytest.approx(expected)
-    assert found["worst_row_nrmse"] == pytest.approx(0.5) and found["worst_place"] == "batch 0, head 3, row 60"
+    assert (
+        found["worst_row_nrmse"] == pytest.approx(0.5) and found["worst_place"] == "batch 0, head 3, row 60"
+    )
     assert found["wrong_rows"] == 2 and found["nonfinite"] == 0
     assert found["max_abs"] == pytest.approx(max(0.25, 0.5 * float(reference.o[0, 3, 60].abs().max())))
 
@@ -280,7 +287,9 @@ def test_a_failure_that_is_no_refusal_goes_on(lab):
 
     with pytest.raises(torch.cuda.OutOfMemoryError):
         lab.try_sdpa(run, "sdpa_flash", None, None, None, {})
-    assert lab.is_out_of_memory(torch.cuda.OutOfMemoryError("")) and not lab.is_out_of_memory(RuntimeError(""))
+    assert lab.is_out_of_memory(torch.cuda.OutOfMemoryError("")) and not lab.is_out_of_memory(
+        RuntimeError("")
+    )
 
 
 @pytest.mark.parametrize("returns_lse", [False, True])
