@@ -3,6 +3,7 @@ Everything about events, graphs and clocks needs a GPU and is not tested here.""
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
@@ -323,3 +324,142 @@ def test_versions(lab):
     found = lab.versions()
     assert found["torch"] == torch.__version__ and found["flash_attn"] == "2.8.3"
     assert found["flash_attn_3"] == "unknown"
+
+
+# What needs a GPU, with stand-ins for what PyTorch has there: that the calls exist and come in this order.
+
+
+class Gpu:
+    """Stands for torch.cuda, and notes who was called. Names that the real one lacks are refused."""
+
+    def __init__(self, log: list[str]):
+        self.log, self.stream = log, "the user's stream"
+
+    def __getattr__(self, name):
+        assert hasattr(torch.cuda, name), f"torch.cuda has no {name}"
+        return lambda *a, **k: self.log.append(name)
+
+    def Event(self, enable_timing):
+        assert enable_timing
+        name = f"event {len([line for line in self.log if line.startswith('new')])}"
+        self.log.append(f"new {name}")
+        gpu = self
+
+        class Event:
+            def record(self):
+                gpu.log.append(f"record {name}")
+
+            def synchronize(self):
+                gpu.log.append(f"wait for {name}")
+
+            def elapsed_time(self, other):
+                return 1.5
+
+        return Event()
+
+    def CUDAGraph(self):
+        return type("Graph", (), {"replay": lambda graph: self.log.append("replay")})()
+
+    def current_stream(self):
+        return self.stream
+
+    def set_stream(self, stream):
+        self.stream = stream
+
+    def graph(self, graph, **more):
+        inspect.signature(torch.cuda.graph).bind(graph, **more)
+        gpu = self
+
+        class Context:
+            def __enter__(self):
+                gpu.log.append("begin capture")
+                gpu.stream = "torch.cuda.graph's stream"
+
+            def __exit__(self, kind, *rest):  # like the real one, which does not get to restoring the stream
+                if kind is not None:
+                    raise RuntimeError("operation failed due to a previous error during capture")
+                gpu.stream = "the user's stream"
+
+        return Context()
+
+
+class Namespace:
+    def __init__(self, **members):
+        self.__dict__ |= members
+
+
+@pytest.fixture
+def log(lab):
+    found: list[str] = []
+    lab.torch = Namespace(cuda=Gpu(found), version=torch.version)
+    return found
+
+
+def test_time_is_between_two_events(lab, log):
+    for _ in range(2):
+        assert lab.elapsed_ms(lambda: log.append("work"), lambda: log.append("clock")) == 1.5
+    expected = ["record event 0", "work", "record event 1", "clock", "wait for event 1"]
+    assert log == ["new event 0", "new event 1", *expected, *expected]
+
+
+def test_a_capture_leaves_the_stream_as_it_was(lab, log):
+    replay = lab.capture(lambda: log.append("work"))
+    assert log == ["begin capture", "work"] and lab.torch.cuda.stream == "the user's stream"
+    replay()
+    assert log[-1] == "replay"
+
+    def fail():
+        raise ValueError("not while capturing")
+
+    with pytest.raises(RuntimeError, match="previous error during capture"):
+        lab.capture(fail)
+    assert lab.torch.cuda.stream == "the user's stream"
+
+
+def test_release_gives_back_what_nobody_uses(lab, log):
+    lab.release()
+    assert log == ["empty_cache"]
+
+
+def test_free_is_also_what_pytorch_keeps(lab):
+    cuda = Namespace(
+        mem_get_info=lambda: (10, 100), memory_reserved=lambda: 7, memory_allocated=lambda: 3
+    )  # fmt: skip
+    lab.torch = Namespace(cuda=cuda)
+    assert lab.free_bytes() == 14 and lab.memory_in_use() == 3
+
+
+def test_a_broken_device_is_told_from_a_fine_one(lab, monkeypatch):
+    assert lab.broken() == ""
+
+    def fail():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with")
+
+    monkeypatch.setattr(lab, "synchronize", fail)
+    assert lab.broken() == "CUDA error: an illegal memory access was encountered"
+
+
+def test_the_device_in_the_record(lab):
+    lab.properties = Namespace(
+        name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=150, L2_cache_size=60
+    )
+    lab.nvml = torch_lab.Nvml("00000000:00:00.0", "libno-such-library.so")
+    found = lab.device_record()
+    assert (
+        found["compute_capability"] == "9.0" and found["driver"] == f"unknown, for CUDA {torch.version.cuda}"
+    )
+    assert "max_sm_clock_mhz" not in found and "smem_optin_bytes" not in found and found["l2_bytes"] == 60
+    lab.properties.shared_memory_per_block_optin = 232448
+    assert lab.device_record()["smem_optin_bytes"] == 232448
+
+
+@pytest.mark.parametrize("name", ["sdpa_flash", "sdpa_efficient"])
+def test_a_mask_that_would_be_materialised_is_refused(lab, monkeypatch, name):
+    """On a GPU. PyTorch says of these CPU tensors that the kernel cannot take them."""
+    tensors = lab.inputs(PROBLEMS[2])
+    monkeypatch.setattr(lab, "synchronize", lambda: None)
+    monkeypatch.setattr(lab, "device", Namespace(type="cuda"))
+    mask = lab.lower_right(name, PROBLEMS[2])
+    with pytest.raises(Skip, match="causal_lower_right would materialise the mask"):
+        lab.try_sdpa(lambda: None, name, tensors.q, tensors.k, tensors.v, mask, enable_gqa=True)
+    lab.try_sdpa(lambda: None, name, tensors.q, tensors.k, tensors.v, {"is_causal": True})
