@@ -3,6 +3,8 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
+#include <array>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -114,8 +116,10 @@ CUtensorMap encode_tensor_map(const TensorMapShape& shape) {
   if (launch_recorder() != nullptr)
     return encode(shape);          // has the address, but not the map that belongs to it
   constexpr size_t kEntries = 64;  // a call has four
-  thread_local Entry cache[kEntries];
-  Entry& entry = cache[hash(shape) % kEntries];
+  // On the heap: the room for thread-local variables of a library that is loaded late, as Python does, is
+  // small.
+  thread_local const auto cache = std::make_unique<std::array<Entry, kEntries>>();
+  Entry& entry = (*cache)[hash(shape) % kEntries];
   if (entry.shape == shape) return entry.map;
   entry.map = encode(shape);
   entry.shape = shape;

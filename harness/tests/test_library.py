@@ -66,6 +66,14 @@ def test_other_programs_see_the_functions_of_the_header_and_nothing_else(install
     assert declared == names and "attention" in names
 
 
+def test_it_can_be_loaded_late(installed: Path) -> None:
+    # dlopen() has about 1.6 KB left for the thread-local variables of all libraries that ask for fast ones, as the
+    # emulator does.
+    headers = run("readelf", "-lW", library_of(installed))
+    size = int(re.search(r"^ *TLS( +0x\w+){4} +(0x\w+)", headers, re.MULTILINE).group(2), 16)
+    assert 0 < size <= 512, size
+
+
 def test_a_caller_of_another_version_is_refused(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\nfind_package(flashsteps 0.2 REQUIRED)\n"
