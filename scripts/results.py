@@ -85,6 +85,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "a number > 0": lambda value: is_number(value) and value > 0,
     "a UTC time such as 2026-11-21T10:00:00Z": is_date,
     "40 hex digits": is_match("[0-9a-f]{40}"),
+    "16 hex digits": is_match("[0-9a-f]{16}"),
     "a step name": is_match("[a-z][a-z0-9_]*"),
     "a SASS opcode": is_match(r"[A-Z]\w*(\.\w+)*"),
     "a percentage, 0 to 100": lambda value: is_number(value) and value <= 100,
@@ -171,9 +172,11 @@ FILE_SPEC = {
                 "head_dim": SIZE,
                 "dtype": ("fp32", "fp16", "bf16"),
                 "causal": FLAG,
-                "kv_lengths": ("full", "random", "zeros"),
+                "kv_lengths": ("full", "random", "zeros", "given"),
+                "lengths": Maybe(ListOf(COUNT)),
                 "layout": ("bhsd", "bshd", "qkv", "gapped", "odd"),
-                "inputs": ("normal", "sharp", "shifted", "structured"),
+                "inputs": ("normal", "sharp", "shifted", "structured", "file"),
+                "tensors": Maybe({"file": NAME, "fnv1a64": "16 hex digits"}),
                 "seed": COUNT,
                 "flops": NUMBER,
             },
@@ -276,7 +279,8 @@ FILE_SPEC["host_overhead"] = Maybe(
         ),
     }
 )
-# Profiles: the GPU's counters, read by scripts/profile_ncu.py.
+# Profiles: the GPU's counters, read by scripts/profile_ncu.py, of problems that everybody has.
+OWN_TENSORS = ("tensors", "lengths")
 PROFILE_SPEC = {
     "schema": (profile_ncu.SCHEMA,),
     "complete": FLAG,
@@ -288,7 +292,9 @@ PROFILE_SPEC = {
     },
     "runs": ListOf(
         {
-            "problem": FILE_SPEC["runs"].spec["problem"],
+            "problem": {
+                key: spec for key, spec in FILE_SPEC["runs"].spec["problem"].items() if key not in OWN_TENSORS
+            },
             "steps": ListOf(
                 {
                     "step": "a step name",
@@ -365,31 +371,57 @@ def problem_label(problem: dict[str, Any]) -> str:
     for key, default in (("kv_lengths", "full"), ("layout", "bhsd"), ("inputs", "normal"), ("seed", 1)):
         if problem[key] != default:
             text += f" {key}={problem[key]}"
+        if key == "inputs" and problem[key] == "file":
+            text += f":{problem['tensors']['file']}"
     return text
 
 
+def pairs(rows: int, keys: int, causal: bool) -> int:
+    """Unmasked (query, key) pairs of one head. Exact."""
+    if not causal:
+        return rows * keys
+    # Row i sees i + 1 + keys - rows keys: 1 + 2 + ... + keys, the last `rows` terms of it.
+    hidden = max(keys - rows, 0)
+    return (keys * (keys + 1) - hidden * (hidden + 1)) // 2
+
+
 def full_flops(problem: dict[str, Any]) -> int:
-    """4 * head_dim * unmasked pairs when every batch has all its keys. Exact."""
-    rows, keys = problem["seqlen_q"], problem["seqlen_kv"]
-    pairs = rows * keys
-    if problem[
-        "causal"
-    ]:  # row i sees i + 1 + keys - rows keys: 1 + 2 + ... + keys, the last `rows` terms of it
-        hidden = max(keys - rows, 0)
-        pairs = (keys * (keys + 1) - hidden * (hidden + 1)) // 2
-    return 4 * problem["head_dim"] * problem["batch"] * problem["num_heads_q"] * pairs
+    """4 * head_dim * unmasked pairs; every batch has all its keys, unless their lengths are listed."""
+    lengths = problem.get("lengths") or [problem["seqlen_kv"]] * problem["batch"]
+    seen = sum(pairs(problem["seqlen_q"], keys, problem["causal"]) for keys in lengths)
+    return 4 * problem["head_dim"] * problem["num_heads_q"] * seen
+
+
+def check_file_inputs(problem: dict[str, Any]) -> list[str]:
+    """What belongs to a user's own tensors, and to no other inputs."""
+    errors = []
+    from_file, given = problem["inputs"] == "file", problem["kv_lengths"] == "given"
+    lengths, layout = problem.get("lengths"), problem["layout"]
+    for key, wanted, needs in (("tensors", from_file, "inputs file"), ("lengths", given, "kv_lengths given")):
+        if wanted != (problem.get(key) is not None):
+            errors.append(f"{key}: missing" if wanted else f"{key}: belongs to {needs}")
+    if given and not from_file:
+        errors.append("kv_lengths: given needs inputs file")
+    if from_file and (problem["kv_lengths"] not in ("full", "given") or layout not in ("bhsd", "bshd")):
+        errors.append("inputs: a file has kv_lengths full or given, and layout bhsd or bshd")
+    if lengths is not None and len(lengths) != problem["batch"]:
+        errors.append(f"lengths: are {len(lengths)}, the batch is {problem['batch']}")
+    if lengths is not None and any(length > problem["seqlen_kv"] for length in lengths):
+        errors.append(f"lengths: one is above seqlen_kv, which is {problem['seqlen_kv']}")
+    return errors
 
 
 def check_problem(problem: dict[str, Any]) -> list[str]:
-    errors = []
+    if errors := check_file_inputs(problem):
+        return errors  # the rules below need the keys to be there
     if problem["num_heads_q"] % problem["num_heads_kv"] != 0:
         errors.append("num_heads_q: is not a multiple of num_heads_kv")
     if problem["label"] != problem_label(problem):
         errors.append(f"label: is '{problem['label']}', the fields say '{problem_label(problem)}'")
     expected = full_flops(problem)
-    if problem["kv_lengths"] == "full" and not agrees(problem["flops"], expected, 0.5):
+    if problem["kv_lengths"] in ("full", "given") and not agrees(problem["flops"], expected, 0.5):
         errors.append(f"flops: is {problem['flops']}, the shape and mask say {expected}")
-    if problem["kv_lengths"] != "full" and problem["flops"] > expected:
+    if problem["kv_lengths"] in ("random", "zeros") and problem["flops"] > expected:
         errors.append(f"flops: is {problem['flops']}, without lengths there are only {expected}")
     return errors
 
@@ -678,6 +710,9 @@ def check_recorded(data: dict[str, Any], root: Path = ROOT) -> list[str]:
         errors.append("provenance.dirty: a recorded run comes from a clean tree, so this must be false")
     if not data["runs"] or not all(run["steps"] for run in data["runs"]):
         errors.append("runs: a recorded run has at least one problem, and steps in each")
+    for r, run in enumerate(data["runs"]):
+        if run["problem"]["inputs"] == "file":
+            errors.append(f"runs[{r}].problem.inputs: nobody else has the file, so nobody can repeat the run")
     method = None if is_profile(data) else provenance.get("method")
     if method is not None and provenance["backend"] == "cuda" and method["rounds"] < MIN_RECORDED_ROUNDS:
         errors.append(

@@ -3,9 +3,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <iostream>
+#include <set>
 
-#include "harness/src/results.h"
+#include "harness/src/atomic_file.h"
+#include "harness/src/tensors_file.h"
 
 namespace flashsteps {
 namespace {
@@ -49,6 +52,35 @@ void check_step_names(const std::vector<std::string>& names) {
   for (const std::string& wanted : names) {
     if (std::find(seen.begin(), seen.end(), wanted) == seen.end())
       throw UsageError("unknown step '" + wanted + "'; this program has " + known);
+  }
+}
+
+// One file has room for the outputs of one call.
+void check_what_to_save(const Options& o) {
+  std::set<std::string> steps(o.steps.begin(), o.steps.end());
+  if (steps.empty()) {
+    for (const Step& step : registered_steps()) steps.insert(step.name);
+  }
+  if (steps.size() != 1) throw UsageError("--save: takes the outputs of one step; name it");
+  if (o.problems.size() != 1)
+    throw UsageError("--save: takes the outputs of one problem, from --shape or --tensors; these are " +
+                     std::to_string(o.problems.size()));
+}
+
+void check_different_files(const std::vector<std::pair<std::string, std::string>>& options) {
+  namespace fs = std::filesystem;
+  const auto same = [](const std::string& a, const std::string& b) {
+    std::error_code no_such_file;
+    return fs::equivalent(a, b, no_such_file) ||
+           fs::weakly_canonical(fs::absolute(a)) == fs::weakly_canonical(fs::absolute(b));
+  };
+  for (size_t i = 0; i < options.size(); ++i) {
+    for (size_t j = i + 1; j < options.size(); ++j) {
+      const auto& [option, path] = options[i];
+      const auto& [other, other_path] = options[j];
+      if (!path.empty() && !other_path.empty() && same(path, other_path))
+        throw UsageError(other + " " + other_path + ": is the file of " + option);
+    }
   }
 }
 
@@ -104,6 +136,9 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     repeatable("--kv-lengths", lengths, "full, random or zeros");
     repeatable("--inputs", inputs, "normal, sharp, shifted or structured");
     c->add_option("--seed", seed_text, "of the inputs");
+    c->add_option("--tensors", o.tensors_path,
+                  "your own q, k, v from a safetensors file, with axes as --layout says (bhsd or bshd), and "
+                  "kv_lengths [batch] if it has them");
     c->add_option("--json", o.json_path, "write results to this file");
     c->add_option("--timeout", o.timeout_seconds,
                   "seconds without a sign of life before a step counts as hung (worker processes only)");
@@ -123,6 +158,8 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   add_mode_options(check);
   CLI::App* const bench = app.add_subcommand("bench", "time the steps that pass, interleaved (GPU)");
   add_problem_options(bench);
+  for (CLI::App* c : {app.get_subcommand("run"), check})
+    c->add_option("--save", o.save_path, "write o and lse to this safetensors file, if the step passes");
   for (CLI::App* c : {app.get_subcommand("run"), bench})
     c->add_option("--rounds", o.rounds, "samples per step, at least 7");
   add_problem_options(app.add_subcommand("count", "the emulator's exact counters"));
@@ -186,6 +223,25 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   if (!(o.timeout_seconds >= 1 && o.timeout_seconds <= 86400))
     throw UsageError("--timeout must be 1 to 86400 seconds");
 
+  std::vector<bool> masks;
+  if (full || !causal) masks.push_back(false);
+  if (causal) masks.push_back(true);
+  if (was_given("--tensors")) {
+    for (const char* const other : {"--shape", "--grid", "--dtype", "--inputs", "--seed", "--kv-lengths"}) {
+      if (was_given(other))
+        throw UsageError("--tensors: the file says what the problem is, so " + std::string(other) +
+                         " cannot be given as well");
+    }
+    if (layouts.size() > 1 || (!layouts.empty() && layouts[0] != "bhsd" && layouts[0] != "bshd"))
+      throw UsageError("--layout: with --tensors it is the order of the file's axes, one of bhsd, bshd");
+    Problem p = problem_of_file(o.tensors_path,
+                                layouts.empty() || layouts[0] == "bhsd" ? Layout::kBhsd : Layout::kBshd);
+    for (const bool mask : masks) {
+      p.causal = mask;
+      o.problems.push_back(p);
+    }
+  }
+
   std::vector<Problem> bases;
   for (const std::string& shape : shapes) {
     bases.emplace_back();
@@ -197,17 +253,16 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   }
   const bool any_axis = causal || full || !dtypes.empty() || !layouts.empty() || !lengths.empty() ||
                         !inputs.empty() || was_given("--seed");
-  if (bases.empty() && any_axis)
+  const bool has_sizes = !bases.empty() || !o.problems.empty();
+  if (!has_sizes && any_axis)
     throw UsageError(
-        "--causal, --full, --dtype, --layout, --kv-lengths, --inputs and --seed need a --shape or --grid");
-  o.covering = bases.empty() && o.command == "check";
+        "--causal, --full, --dtype, --layout, --kv-lengths, --inputs and --seed need a --shape or --grid; "
+        "--causal, --full and --layout can have --tensors instead");
+  o.covering = !has_sizes && o.command == "check";
 
   if (layouts.empty()) layouts = {"bhsd"};
   if (lengths.empty()) lengths = {"full"};
   if (inputs.empty()) inputs = {"normal"};
-  std::vector<bool> masks;
-  if (full || !causal) masks.push_back(false);
-  if (causal) masks.push_back(true);
   for (const Problem& base : bases) {
     for (const std::string& dtype : dtypes.empty() ? std::vector{name(base.dtype)} : dtypes) {
       for (const bool mask : masks) {
@@ -231,7 +286,12 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
       }
     }
   }
-  if (was_given("--json")) o.json_path = ResultsFile::check_writable(o.json_path);
+  if ((o.command == "run" || o.command == "check") && was_given("--save")) {
+    check_what_to_save(o);
+    o.save_path = AtomicFile::check_writable("--save", o.save_path);
+  }
+  if (was_given("--json")) o.json_path = AtomicFile::check_writable("--json", o.json_path);
+  check_different_files({{"--tensors", o.tensors_path}, {"--save", o.save_path}, {"--json", o.json_path}});
   return {o, false};
 }
 

@@ -12,13 +12,15 @@ struct Options {
   std::string command;             // list | run | check | bench | count | trace | info
   std::vector<std::string> steps;  // those named; empty: all
   std::string backend = "auto";    // cuda | emulator | auto
-  std::vector<Problem> problems;   // from --shape, --grid and the axes; empty: the command's own choice
+  std::vector<Problem> problems;   // from --shape, --grid or --tensors; empty: the command's own choice
   bool covering = false;           // check without a shape: the covering sample
   std::vector<std::string> modes;  // of the emulator: early | late | random
   bool race_detector = true;
   int seeds = 1;                 // random orders per problem
   int64_t cta = -1;              // to trace; -1: the last one
   std::string json_path;         // empty: none
+  std::string tensors_path;      // as given, for messages; empty: none
+  std::string save_path;         // empty: none
   double timeout_seconds = 120;  // without a sign of life from a step
   int rounds = 7;
   bool in_process = false;

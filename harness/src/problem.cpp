@@ -29,6 +29,8 @@ Enum find_value(const Names<Enum>& names, const std::string& text) {
   throw std::runtime_error("unknown name '" + text + "'");
 }
 
+constexpr const char* kFileInputs = "file";
+constexpr const char* kGivenLengths = "given";
 constexpr uint64_t kLengthStream = 100;  // apart from the tensors' streams in tensors.cpp
 
 }  // namespace
@@ -60,8 +62,12 @@ const Names<KvLengths>& kv_lengths_names() {
 
 std::string name(DType dtype) { return find_name(dtype_names(), dtype); }
 std::string name(Layout layout) { return find_name(layout_names(), layout); }
-std::string name(Inputs inputs) { return find_name(inputs_names(), inputs); }
-std::string name(KvLengths kv_lengths) { return find_name(kv_lengths_names(), kv_lengths); }
+std::string name(Inputs inputs) {
+  return inputs == Inputs::kFile ? kFileInputs : find_name(inputs_names(), inputs);
+}
+std::string name(KvLengths kv_lengths) {
+  return kv_lengths == KvLengths::kGiven ? kGivenLengths : find_name(kv_lengths_names(), kv_lengths);
+}
 std::string name(BackendKind backend) { return backend == BackendKind::kCuda ? "cuda" : "emulator"; }
 
 std::string Problem::label() const {
@@ -72,11 +78,13 @@ std::string Problem::label() const {
   if (kv_lengths != KvLengths::kFull) text += " kv_lengths=" + name(kv_lengths);
   if (layout != Layout::kBhsd) text += " layout=" + name(layout);
   if (inputs != Inputs::kNormal) text += " inputs=" + name(inputs);
+  if (inputs == Inputs::kFile) text += ":" + tensors_file.name;
   if (seed != 1) text += " seed=" + std::to_string(seed);
   return text;
 }
 
 std::vector<int> Problem::draw_kv_lengths() const {
+  if (kv_lengths == KvLengths::kGiven) return given_lengths;
   std::vector<int> lengths(batch, seqlen_kv);
   if (kv_lengths == KvLengths::kFull) return lengths;
   for (int b = 0; b < batch; ++b) lengths[b] = 1 + int(random_bits(seed, kLengthStream, b) % seqlen_kv);
@@ -119,20 +127,30 @@ std::string shape_error(const Problem& p) {
 }
 
 nlohmann::json to_json(const Problem& p) {
-  return {{"label", p.label()},
-          {"batch", p.batch},
-          {"num_heads_q", p.num_heads_q},
-          {"num_heads_kv", p.num_heads_kv},
-          {"seqlen_q", p.seqlen_q},
-          {"seqlen_kv", p.seqlen_kv},
-          {"head_dim", p.head_dim},
-          {"dtype", name(p.dtype)},
-          {"causal", p.causal},
-          {"kv_lengths", name(p.kv_lengths)},
-          {"layout", name(p.layout)},
-          {"inputs", name(p.inputs)},
-          {"seed", p.seed},
-          {"flops", p.flops()}};
+  nlohmann::json json = {{"label", p.label()},
+                         {"batch", p.batch},
+                         {"num_heads_q", p.num_heads_q},
+                         {"num_heads_kv", p.num_heads_kv},
+                         {"seqlen_q", p.seqlen_q},
+                         {"seqlen_kv", p.seqlen_kv},
+                         {"head_dim", p.head_dim},
+                         {"dtype", name(p.dtype)},
+                         {"causal", p.causal},
+                         {"kv_lengths", name(p.kv_lengths)},
+                         {"layout", name(p.layout)},
+                         {"inputs", name(p.inputs)},
+                         {"seed", p.seed},
+                         {"flops", p.flops()}};
+  if (p.inputs == Inputs::kFile)
+    json["tensors"] = {{"file", p.tensors_file.name}, {"fnv1a64", p.tensors_file.fnv1a64}};
+  if (p.kv_lengths == KvLengths::kGiven) json["lengths"] = p.given_lengths;
+  return json;
+}
+
+nlohmann::json to_request(const Problem& p) {
+  nlohmann::json json = to_json(p);
+  if (p.inputs == Inputs::kFile) json["tensors"]["path"] = p.tensors_file.path;
+  return json;
 }
 
 Problem problem_from_json(const nlohmann::json& json) {
@@ -145,9 +163,20 @@ Problem problem_from_json(const nlohmann::json& json) {
   p.head_dim = json.at("head_dim");
   p.dtype = find_value(dtype_names(), json.at("dtype"));
   p.causal = json.at("causal");
-  p.kv_lengths = find_value(kv_lengths_names(), json.at("kv_lengths"));
+  if (json.at("kv_lengths") == kGivenLengths) {
+    p.kv_lengths = KvLengths::kGiven;
+    p.given_lengths = json.at("lengths").get<std::vector<int>>();
+  } else {
+    p.kv_lengths = find_value(kv_lengths_names(), json.at("kv_lengths"));
+  }
   p.layout = find_value(layout_names(), json.at("layout"));
-  p.inputs = find_value(inputs_names(), json.at("inputs"));
+  if (json.at("inputs") == kFileInputs) {
+    const nlohmann::json& file = json.at("tensors");
+    p.inputs = Inputs::kFile;
+    p.tensors_file = {file.at("file"), file.value("path", ""), file.at("fnv1a64")};
+  } else {
+    p.inputs = find_value(inputs_names(), json.at("inputs"));
+  }
   p.seed = json.at("seed");
   return p;
 }

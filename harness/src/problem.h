@@ -27,12 +27,21 @@ enum class Inputs {
   kSharp,       // q * 3: the softmax is far from uniform
   kShifted,     // normal, with scores moved by +100 or -100 (see tensors.cpp); fp16 and bf16 only
   kStructured,  // heads take turns at four attention patterns: local, strided, anchor, block
+  kFile,        // a user's own (--tensors)
 };
 
 enum class KvLengths {
   kFull,    // no lengths are passed: every batch has seqlen_kv keys
   kRandom,  // 1 .. seqlen_kv, at least one of them shorter
   kZeros,   // as random, and batch 0 has no key at all
+  kGiven,   // the file's (--tensors)
+};
+
+// Where a user's own q, k and v are.
+struct TensorsFile {
+  std::string name;    // as given, without its folder
+  std::string path;    // absolute, links followed; this machine's, so no results file has it
+  std::string fnv1a64;  // of the data of q, k, v and kv_lengths (if there), in this order
 };
 
 struct Problem {
@@ -44,10 +53,12 @@ struct Problem {
   Layout layout = Layout::kBhsd;
   Inputs inputs = Inputs::kNormal;
   uint64_t seed = 1;
+  TensorsFile tensors_file;        // Inputs::kFile
+  std::vector<int> given_lengths;  // KvLengths::kGiven
 
   std::string label()
       const;  // "B=1 Hq=4 Hkv=4 Sq=256 Skv=256 D=64 fp16 causal", other axes when not the default
-  // The length of every batch's keys, drawn from the seed.
+  // The length of every batch's keys: given, or drawn from the seed.
   std::vector<int> draw_kv_lengths() const;
   // Keys that query `row` sees: 0 .. visible_keys - 1. The same rule as AttentionParams::visible_keys.
   int visible_keys(int row, int kv_len) const;
@@ -61,7 +72,8 @@ struct Problem {
 // What is wrong with the problem's sizes, in a line that names the argument; empty when nothing is.
 std::string shape_error(const Problem& problem);
 
-// The names used on the command line and in the results file.
+// The names used on the command line and in the results file. The lists have no name for what only a file
+// brings.
 std::string name(DType dtype);
 std::string name(Layout layout);
 std::string name(Inputs inputs);
@@ -72,7 +84,8 @@ const std::vector<std::pair<std::string, Layout>>& layout_names();
 const std::vector<std::pair<std::string, Inputs>>& inputs_names();
 const std::vector<std::pair<std::string, KvLengths>>& kv_lengths_names();
 
-nlohmann::json to_json(const Problem& problem);
+nlohmann::json to_json(const Problem& problem);     // for results
+nlohmann::json to_request(const Problem& problem);  // for a worker: that, and where it finds the tensors
 Problem problem_from_json(const nlohmann::json& json);
 
 // "B,H,S,D", "B,Hq,Hkv,S,D" or "B,Hq,Hkv,Sq,Skv,D".

@@ -17,11 +17,8 @@ class ResultsFile {
   nlohmann::json& root() { return root_; }
   nlohmann::json& add_run(const Problem& problem);  // the reference holds until the next add_run
   nlohmann::json& run(size_t index) { return root_["runs"][index]; }
-  void save() const;  // to a temporary file beside it, then renamed over it: a killed run leaves a whole file
+  void save() const;  // atomically: a killed run leaves a whole file
 
-  // Throws UsageError when no file can be written at `path`; leaves nothing behind. Returns where it will be
-  // written: links are followed.
-  static std::string check_writable(const std::string& path);
   // What save() does, with any text. Throws std::runtime_error when it cannot.
   static void replace(const std::string& path, const std::string& text);
 

@@ -10,12 +10,15 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <set>
 
+#include "harness/src/atomic_file.h"
 #include "harness/src/covering.h"
 #include "harness/src/results.h"
 #include "harness/src/table.h"
 #include "harness/src/tensors.h"
+#include "harness/src/tensors_file.h"
 #include "harness/src/worker.h"
 
 namespace flashsteps {
@@ -90,6 +93,7 @@ class Session {
     if (options_.problems.empty())
       options_.problems = default_problems(backend_ == "cuda" ? BackendKind::kCuda : BackendKind::kEmulator);
     require_memory();
+    examine_file();
     const json probed = probe(options_.problems);
     refuse_named_steps(probed);
     if (options_.command == "trace") return trace(probed["resources"][0][0]);
@@ -99,6 +103,7 @@ class Session {
     set_provenance();
     results_.save();
 
+    if (!options_.save_path.empty()) saved_.emplace(options_.save_path);
     size_t next = 0;
     if (steps_.front() == kTrustedStep) validate_step(next++, probed);
     establish_trust(options_.problems);
@@ -109,6 +114,7 @@ class Session {
     results_.root()["complete"] = true;
     results_.save();
     for (size_t r = 0; r < options_.problems.size(); ++r) std::cout << "\n" << format_run(results_.run(r));
+    finish_saving();
     return summary();
   }
 
@@ -186,7 +192,7 @@ class Session {
                        std::to_string(num_ctas) + " CTAs for " + problem.label());
     json answer;
     const JobOutcome outcome =
-        job({{"job", "trace"}, {"step", steps_[0]}, {"problem", to_json(problem)}, {"cta", cta}},
+        job({{"job", "trace"}, {"step", steps_[0]}, {"problem", to_request(problem)}, {"cta", cta}},
             [&](const json& event) { answer = event; });
     if (outcome.end != JobOutcome::End::kDone)
       answer = {{"event", "failed"}, {"status", status_of(outcome.end)}, {"message", outcome.message}};
@@ -233,7 +239,7 @@ class Session {
 
   json probe(const std::vector<Problem>& problems) {
     json request = {{"job", "probe"}, {"backend", backend_}, {"steps", steps_}, {"problems", json::array()}};
-    for (const Problem& problem : problems) request["problems"].push_back(to_json(problem));
+    for (const Problem& problem : problems) request["problems"].push_back(to_request(problem));
     json answer;
     const JobOutcome outcome = job(request, [&](const json& event) { answer = event; });
     if (outcome.end != JobOutcome::End::kDone)
@@ -260,13 +266,46 @@ class Session {
     const double host_bytes = available_host_memory();
     for (const Problem& problem : options_.problems) {
       const double bytes = device_bytes(problem);
+      const std::string option =
+          options_.tensors_path.empty() ? "--shape" : "--tensors " + options_.tensors_path;
       if (backend_ == "cuda" && bytes > double(free_bytes_))
-        throw UsageError("--shape: " + problem.label() + " needs " + gibibytes(bytes) +
+        throw UsageError(option + ": " + problem.label() + " needs " + gibibytes(bytes) +
                          " on the device, which has " + gibibytes(double(free_bytes_)) + " free");
       if (copies * bytes > host_bytes)
-        throw UsageError("--shape: checking " + problem.label() + " needs " + gibibytes(copies * bytes) +
+        throw UsageError(option + ": checking " + problem.label() + " needs " + gibibytes(copies * bytes) +
                          " of host memory, of which " + gibibytes(host_bytes) + " are free");
     }
+  }
+
+  // All problems have the file's contents, one per mask.
+  void examine_file() {
+    if (options_.tensors_path.empty()) return;
+    progress_.show("reading " + options_.tensors_path);
+    Problem examined = options_.problems.front();
+    try {
+      examine_tensors(examined, options_.tensors_path);
+    } catch (const UsageError&) {
+      progress_.clear();
+      throw;
+    }
+    for (Problem& problem : options_.problems) {
+      problem.tensors_file = examined.tensors_file;
+      problem.given_lengths = examined.given_lengths;
+    }
+    progress_.clear();
+  }
+
+  // The worker has written the outputs of a step that passed into a file that has no name yet.
+  void finish_saving() {
+    if (!saved_) return;
+    const std::string status = results_.run(0)["steps"][0].at("status");
+    if (status == "pass" && !save_error_.empty())
+      throw std::runtime_error("cannot write " + options_.save_path + ": " + save_error_);
+    if (status == "pass") saved_->commit();
+    std::cout << "\n"
+              << (status == "pass" ? "saved: " + options_.save_path
+                                   : "not saved: " + steps_[0] + " did not pass")
+              << "\n";
   }
 
   // A step that was asked for by name and cannot run any of the problems is wrong use; in a sweep it is a
@@ -322,7 +361,7 @@ class Session {
 
   json make_task(size_t id, const std::string& step, const Problem& problem) const {
     const bool compare = step != kTrustedStep && trusted_.count(problem.label()) > 0;
-    return {{"id", id}, {"step", step}, {"problem", to_json(problem)}, {"compare", compare}};
+    return {{"id", id}, {"step", step}, {"problem", to_request(problem)}, {"compare", compare}};
   }
 
   // On a GPU, whole outputs are compared with v01's, on the problems that v01 itself passes. Where it is not
@@ -360,6 +399,8 @@ class Session {
       const JobOutcome outcome = job(request, [&](const json& event) {
         if (event.at("event") == "begin") {
           current = event.at("id");
+        } else if (event.at("event") == "not_saved") {
+          save_error_ = event.at("message");
         } else if (event.at("event") == "done") {
           finished.insert(event.at("id").get<int>());
           hangs_in_a_row = 0;
@@ -433,6 +474,7 @@ class Session {
       const std::string reason = probed["refusals"][p][s];
       if (reason.empty()) {
         tasks.push_back(make_task(p, steps_[s], options_.problems[p]));
+        if (saved_) tasks.back()["save"] = saved_->path_for_workers();
       } else {
         finish(p, {{"step", steps_[s]}, {"status", "skip"}, {"message", reason}});
       }
@@ -470,7 +512,7 @@ class Session {
       const JobOutcome outcome =
           job({{"job", "bench"},
                {"backend", backend_},
-               {"problem", to_json(options_.problems[r])},
+               {"problem", to_request(options_.problems[r])},
                {"steps", counts},
                {"rounds", options_.rounds},
                {"ceiling", ceiling}},
@@ -653,6 +695,8 @@ class Session {
   json device_, peak_tflops_;
   size_t free_bytes_ = 0;
   std::set<std::string> judged_, trusted_;  // labels of problems on which v01 was run, and on which it passed
+  std::optional<AtomicFile> saved_;         // --save
+  std::string save_error_;                  // why a worker could not write it
   bool passed_ = false, failed_ = false, crashed_ = false;
   Progress progress_;
 };

@@ -8,6 +8,7 @@
 #include "harness/src/element.h"
 #include "harness/src/heartbeat.h"
 #include "harness/src/random.h"
+#include "harness/src/tensors_file.h"
 
 namespace flashsteps {
 namespace {
@@ -89,7 +90,7 @@ void normal_row(const Problem& p, Stream stream, int64_t row_index, float factor
   }
 }
 
-void fill_poison(std::vector<unsigned char>& bytes) {
+void fill_poison(std::span<unsigned char> bytes) {
   for (size_t i = 0; i + 1 < bytes.size(); i += 2) std::memcpy(&bytes[i], &kPoison, 2);
 }
 
@@ -162,11 +163,35 @@ double device_bytes(const Problem& problem) {
 
 Workload::Workload(const Problem& problem)
     : problem_(problem), plan_(plan_tensors(problem)), kv_lengths_(problem.draw_kv_lengths()) {
-  const size_t bytes = element_bytes(problem_.dtype);
   for (const int64_t n : plan_.input_elements) {
-    inputs_.emplace_back(n * bytes);
+    inputs_.emplace_back(n * element_bytes(problem_.dtype));
     fill_poison(inputs_.back());
   }
+  problem_.inputs == Inputs::kFile ? read_file() : generate();
+}
+
+void Workload::read_file() {
+  if (problem_.layout != Layout::kBhsd && problem_.layout != Layout::kBshd)
+    throw std::logic_error("a file's tensors are contiguous");
+  const size_t bytes = element_bytes(problem_.dtype);
+  const Placement* const placements[] = {&plan_.q, &plan_.k, &plan_.v};
+  read_tensors(problem_, [&](int t, uint64_t offset, const unsigned char* data, size_t n) {
+    std::memcpy(inputs_[placements[t]->buffer].data() + placements[t]->offset * bytes + offset, data, n);
+  });
+  // Whatever the padding holds, a step must not see it: NaN would show.
+  for (const Placement* const p : {&plan_.k, &plan_.v}) {
+    for (int b = 0; b < problem_.batch; ++b) {
+      for (int h = 0; h < problem_.num_heads_kv; ++h) {
+        for (int j = kv_lengths_[b]; j < problem_.seqlen_kv; ++j)
+          fill_poison(
+              std::span(inputs_[p->buffer]).subspan(p->row(b, h, j) * bytes, problem_.head_dim * bytes));
+      }
+    }
+  }
+}
+
+void Workload::generate() {
+  const size_t bytes = element_bytes(problem_.dtype);
   const auto fill = [&](const Placement& placement, int heads, int rows, auto&& valid_rows, auto&& make_row) {
     parallel_for(int64_t(problem_.batch) * heads * rows, [&](int64_t begin, int64_t end) {
       std::vector<float> row(problem_.head_dim);

@@ -45,7 +45,9 @@ double device_bytes(const Problem& problem);
 
 class Workload {
  public:
-  explicit Workload(const Problem& problem);  // fills the inputs on all cores
+  // Fills the inputs on all cores, or reads them; throws std::runtime_error when it cannot read what is said
+  // to be there.
+  explicit Workload(const Problem& problem);
 
   const Problem& problem() const { return problem_; }
   const TensorPlan& plan() const { return plan_; }
@@ -58,6 +60,8 @@ class Workload {
   const void* v_row(int b, int h_kv, int i) const { return at(plan_.v, b, h_kv, i); }
 
  private:
+  void generate();
+  void read_file();
   const void* at(const Placement& p, int b, int h, int i) const;
 
   Problem problem_;

@@ -1,7 +1,9 @@
 // The command line: what it means, and what it refuses in one line.
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "harness/src/options.h"
+#include "harness/src/safetensors.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;
@@ -71,6 +73,46 @@ TEST_CASE("a CTA to trace") {
   CHECK(parse({"trace", "v01_scalar", "--cta", "12"}).options.cta == 12);
 }
 
+TEST_CASE("a step named twice is one step to save") {
+  const Options o =
+      parse({"run", "v01_scalar", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/flashsteps_o"})
+          .options;
+  CHECK(o.save_path == "/tmp/flashsteps_o");
+  CHECK(access("/tmp/flashsteps_o", F_OK) != 0);
+}
+
+TEST_CASE("a file of tensors is one problem per mask") {
+  char path[] = "/tmp/flashsteps.XXXXXX";
+  const int fd = mkstemp(path);
+  REQUIRE(fd >= 0);
+  const std::string header = safetensors_header(
+      {{"q", "BF16", {1, 4, 2, 128}}, {"k", "BF16", {1, 3, 2, 128}}, {"v", "BF16", {1, 3, 2, 128}}}, {});
+  const std::string bytes = header + std::string(2 * 128 * (8 + 6 + 6), '\0');
+  REQUIRE(write(fd, bytes.data(), bytes.size()) == ssize_t(bytes.size()));
+  close(fd);
+  CHECK(parse({"run", "--tensors", path, "--layout", "bshd"}).options.problems.size() == 1);
+  const Options o = parse({"check", "--tensors", path, "--layout", "bshd", "--causal", "--full"}).options;
+  CHECK_FALSE(o.covering);
+  REQUIRE(o.problems.size() == 2);
+  CHECK((!o.problems[0].causal && o.problems[1].causal));
+  CHECK((o.problems[0].seqlen_q == 4 && o.problems[0].seqlen_kv == 3 && o.problems[0].num_heads_q == 2));
+  CHECK(o.tensors_path == path);
+  CHECK(parse({"run", "--tensors", path, "--layout", "bshd", "--causal"}).options.problems[0].causal);
+  const std::string text = path;
+  CHECK(refusal_of({"run", "--tensors", path}) ==
+        "--tensors " + text + ": k has 3 heads, q has 4: not a multiple");
+  for (const char* const output : {"--json", "--save"}) {
+    CHECK(refusal_of({"run", "v01_scalar", "--tensors", path, "--layout", "bshd", output, path}) ==
+          std::string(output) + " " + text + ": is the file of --tensors");
+  }
+  const std::string other_name = text + ".link";
+  REQUIRE(link(path, other_name.c_str()) == 0);
+  CHECK(refusal_of({"run", "--tensors", path, "--layout", "bshd", "--json", other_name.c_str()}) ==
+        "--json " + other_name + ": is the file of --tensors");
+  unlink(other_name.c_str());
+  unlink(path);
+}
+
 TEST_CASE("every bad argument gets one clear line") {
   const struct {
     std::vector<const char*> arguments;
@@ -118,6 +160,39 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--seed", "1"}, "need a --shape"},
       {{"run", "--shape", "1,1,8,64", "--dtype", "fp32", "--inputs", "shifted"}, "are for fp16 and bf16"},
       {{"run", "--json", "/dev/null"}, "not a regular file"},
+      {{"run", "--tensors", "/nonexistent/x"}, "--tensors /nonexistent/x: cannot be read: No such file"},
+      {{"run", "--tensors", "/dev/zero"}, "--tensors /dev/zero: is not a regular file"},
+      {{"check", "--tensors", "/"}, "--tensors /: is not a regular file"},
+      {{"bench", "--tensors", ""}, "--tensors : the name is empty"},
+      {{"run", "--tensors"}, "--tensors"},
+      {{"run", "--tensors", "x", "--tensors", "y"}, "--tensors"},
+      {{"run", "--tensors", "x", "--shape", "1,1,8,64"},
+       "--tensors: the file says what the problem is, so --shape"},
+      {{"count", "--tensors", "x", "--grid", "paper"}, "so --grid cannot be given as well"},
+      {{"trace", "--tensors", "x", "--dtype", "fp16"}, "so --dtype cannot be given as well"},
+      {{"check", "--tensors", "x", "--inputs", "sharp"}, "so --inputs cannot be given as well"},
+      {{"bench", "--tensors", "x", "--seed", "1"}, "so --seed cannot be given as well"},
+      {{"run", "--tensors", "x", "--kv-lengths", "full"}, "so --kv-lengths cannot be given as well"},
+      {{"run", "--tensors", "x", "--layout", "qkv"}, "it is the order of the file's axes, one of bhsd, bshd"},
+      {{"run", "--tensors", "x", "--layout", "bhsd", "--layout", "bshd"}, "one of bhsd, bshd"},
+      {{"run", "--shape", "1,1,8,64", "--inputs", "file"}, "--inputs: unknown value 'file'"},
+      {{"run", "--shape", "1,1,8,64", "--kv-lengths", "given"}, "--kv-lengths: unknown value 'given'"},
+      {{"run", "--shape", "1,1,8,64", "--save", "/tmp/o"}, "--save: takes the outputs of one step; name it"},
+      {{"run", "v01_scalar", "v02_smem_tiles", "--shape", "1,1,8,64", "--save", "/tmp/o"}, "one step"},
+      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--full", "--causal", "--save", "/tmp/o"}, "these are 2"},
+      {{"run", "v01_scalar", "--save", "/tmp/o"}, "one problem, from --shape or --tensors; these are 0"},
+      {{"check", "v01_scalar", "--save", "/tmp/o"}, "these are 0"},
+      {{"count", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/o"}, "--save"},
+      {{"bench", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/o"}, "--save"},
+      {{"trace", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/o"}, "--save"},
+      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", ""}, "--save : the name is empty"},
+      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", "/dev/full"},
+       "--save /dev/full: is not a regular"},
+      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", "/nonexistent/o"},
+       "/nonexistent/o: cannot be written"},
+      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/flashsteps_o", "--json",
+        "/tmp/../tmp/flashsteps_o"},
+       "--json /tmp/../tmp/flashsteps_o: is the file of --save"},
   };
   for (const auto& c : cases) {
     std::string shown;

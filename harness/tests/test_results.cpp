@@ -1,10 +1,12 @@
 // The results file is whole at every moment, and NaN never reaches it as a number.
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <fstream>
 
+#include "harness/src/atomic_file.h"
 #include "harness/src/results.h"
 #include "harness/src/validate.h"
 #include "harness/tests/catch.h"
@@ -33,7 +35,7 @@ nlohmann::json read(const std::string& path) {
 TEST_CASE("each save replaces the file as a whole") {
   TemporaryFolder folder;
   const std::string path = folder.path + "/r.json";
-  ResultsFile::check_writable(path);
+  AtomicFile::check_writable("--json", path);
   CHECK(access(path.c_str(), F_OK) != 0);  // checking leaves nothing behind
   ResultsFile results(path, "run");
   results.save();
@@ -53,14 +55,46 @@ TEST_CASE("a link is followed, not replaced") {
   const std::string target = folder.path + "/r.json", link = folder.path + "/link.json";
   std::ofstream(target) << "{}";
   REQUIRE(symlink(target.c_str(), link.c_str()) == 0);
-  const std::string resolved = ResultsFile::check_writable(link);
+  const std::string resolved = AtomicFile::check_writable("--json", link);
   ResultsFile(resolved, "run").save();
   CHECK(read(target)["schema"] == "flashsteps-results/1");
   char buffer[16];
   CHECK(readlink(link.c_str(), buffer, sizeof buffer) > 0);
   unlink(target.c_str());
-  CHECK_THROWS_AS(ResultsFile::check_writable(link), UsageError);  // it leads nowhere now
+  CHECK_THROWS_AS(AtomicFile::check_writable("--json", link), UsageError);  // it leads nowhere now
   unlink(link.c_str());
+}
+
+TEST_CASE("a file appears as a whole, when it is committed, or never") {
+  for (const bool unnamed : {true, false}) {
+    INFO(unnamed);
+    TemporaryFolder folder;
+    const std::string path = folder.path + "/r.json";
+    std::ofstream(path) << "before";
+    const auto text = [&] {
+      std::ifstream in(path);
+      return std::string{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    };
+    { AtomicFile(path, unnamed).write("half", 4); }
+    CHECK(text() == "before");
+    CHECK(rmdir(folder.path.c_str()) != 0);
+    AtomicFile file(path, unnamed);
+    file.write("whole", 5);
+    CHECK(text() == "before");
+    std::ofstream(file.path_for_workers(), std::ios::app) << ", and more";
+    file.commit();
+    CHECK(text() == "whole, and more");
+    unlink(path.c_str());
+    CHECK(rmdir(folder.path.c_str()) == 0);  // no temporary file stays
+  }
+  // A file without a name leaves none behind when the program is killed.
+  TemporaryFolder folder;
+  const int probe = open(folder.path.c_str(), O_WRONLY | O_TMPFILE, 0600);
+  if (probe < 0) return;  // not on this file system
+  close(probe);
+  AtomicFile file(folder.path + "/r.json");
+  file.write("half", 4);
+  CHECK(rmdir(folder.path.c_str()) == 0);
 }
 
 TEST_CASE("a folder that went away is reported, not ignored") {

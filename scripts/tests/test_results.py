@@ -237,6 +237,60 @@ def test_lengths_only_lower_the_flops():
     assert any("without lengths there are only" in line for line in results.check(data))
 
 
+def file_problem(**changes):
+    """A user's own tensors, as `flashsteps run --tensors` describes them."""
+    changes = {"kv_lengths": "given", "lengths": [0, 4096, 100, 7]} | changes
+    return make_problem(inputs="file", tensors={"file": "my own.safetensors", "fnv1a64": "0" * 16}, **changes)
+
+
+def test_a_users_own_tensors_pass():
+    assert results.check(make_record(problems=[file_problem()])) == []
+    assert results.check(make_record(problems=[file_problem(layout="bshd", causal=False)])) == []
+    without = file_problem(kv_lengths="full", lengths=None)
+    assert without["label"].endswith(" causal inputs=file:my own.safetensors")
+    assert results.check(make_record(problems=[without])) == []
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_flops_follow_from_the_lengths(causal):
+    problem = file_problem(batch=2, seqlen_q=5, seqlen_kv=9, lengths=[0, 7], causal=causal)
+    pairs = sum(1 for i in range(5) for j in range(7) if not causal or j <= i + 7 - 5)
+    assert problem["flops"] == 4 * 128 * 16 * pairs
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("tensors", ABSENT, "tensors: missing"),
+        ("tensors.fnv1a64", "abc", "must be 16 hex digits"),
+        ("tensors.file", "", "a text that is not empty"),
+        ("tensors.path", "/home/me/my own.safetensors", "tensors.path: unknown key"),
+        ("tensors.file", "another.safetensors", "the fields say"),
+        ("lengths", ABSENT, "lengths: missing"),
+        ("lengths", [1, 2, 3], "lengths: are 3, the batch is 4"),
+        ("lengths", [1, 2, 3, 4097], "lengths: one is above seqlen_kv, which is 4096"),
+        ("lengths", [1, 2, 3, -1], "lengths[3]: is -1"),
+        ("lengths", [0, 4096, 3000, 7], "flops: is"),
+        ("kv_lengths", "full", "lengths: belongs to kv_lengths given"),
+        ("kv_lengths", "random", "a file has kv_lengths full or given"),
+        ("inputs", "normal", "tensors: belongs to inputs file"),
+        ("inputs", "normal", "kv_lengths: given needs inputs file"),
+        ("layout", "gapped", "layout bhsd or bshd"),
+    ],
+)
+def test_each_rule_of_a_file_catches_its_example(path, value, expected):
+    data = make_record(problems=[file_problem()])
+    change(data, "runs.0.problem." + path, value)
+    assert any(expected in line for line in results.check(data)), results.check(data)
+
+
+def test_nobody_else_has_the_file(repository: Repository):
+    data = make_record(commit=repository.commit, problems=[make_problem(), file_problem()])
+    assert results.check(data) == []
+    errors = results.check_recorded(data, repository.root)
+    assert errors == ["runs[1].problem.inputs: nobody else has the file, so nobody can repeat the run"]
+
+
 def test_null_error_only_where_no_row_sees_a_key():
     problem = make_problem(kv_lengths="zeros")
     data = make_record("emulator", problems=[problem])

@@ -1,0 +1,59 @@
+// The safetensors format, as huggingface/safetensors documents it: 8 bytes with the header's length, the
+// header (JSON, padded with spaces), the data. Knows nothing of attention. A file is somebody else's:
+// whatever it holds, reading it ends soon, in bounded memory, and with one clear sentence when it is refused.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace flashsteps {
+
+// What is wrong with a file, without its name.
+struct SafetensorsError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct SafetensorsTensor {
+  std::string dtype;            // "F16", "BF16", "F32", "I64", ...
+  std::vector<uint64_t> shape;  // at most kMaxDimensions of them are kept
+  uint64_t dimensions = 0;      // how many there are
+  uint64_t begin = 0, end = 0;  // bytes of the data
+  uint64_t bytes() const { return end - begin; }
+};
+
+class SafetensorsFile {
+ public:
+  static constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+  static constexpr size_t kMaxDimensions = 8;
+
+  // Reads and checks the whole header, no data; remembers the tensors that are `wanted`.
+  SafetensorsFile(const std::string& path, const std::vector<std::string>& wanted);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const SafetensorsTensor* find(const std::string& name) const;  // nullptr: not in the file, or not wanted
+  // Part of a tensor's data, from `offset` on.
+  void read(const SafetensorsTensor& tensor, uint64_t offset, void* to, uint64_t bytes) const;
+
+ private:
+  void read_at(uint64_t offset, void* to, uint64_t bytes) const;
+
+  int fd_ = -1;
+  uint64_t data_begin_ = 0;
+  std::map<std::string, SafetensorsTensor> tensors_;
+};
+
+struct SafetensorsEntry {
+  std::string name, dtype;
+  std::vector<uint64_t> shape;
+};
+
+// What stands before the data of these tensors, which follow in this order. Its length is a multiple of 8.
+std::string safetensors_header(const std::vector<SafetensorsEntry>& tensors,
+                               const std::map<std::string, std::string>& metadata);
+
+}  // namespace flashsteps
