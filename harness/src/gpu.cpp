@@ -107,6 +107,8 @@ void gpu_download(void* to_host, const void* from_gpu, size_t bytes) {
   CUDA_CHECK(cudaStreamSynchronize(nullptr));
 }
 
+void gpu_synchronize(void* stream) { CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream))); }
+
 // CUDA knows the advertised boost clock only, which many cards exceed.
 int max_sm_clock_mhz(int device) {
   if (const int mhz = Nvml(device).max_sm_clock_mhz(); mhz != 0) return mhz;

@@ -37,6 +37,8 @@ void gpu_release(void* memory);  // unchecked: a device that was lost has no mem
 void gpu_upload(void* to_gpu, const void* from_host, size_t bytes);
 void gpu_download(void* to_host, const void* from_gpu, size_t bytes);
 
+void gpu_synchronize(void* stream);  // waits for what was launched on it; nullptr: the default stream
+
 int max_sm_clock_mhz(int device);
 // Dense peak at that clock in TFLOPS, by device_peaks.h; 0 when the card is not in its table.
 double gpu_peak_tflops(int device, DType dtype);

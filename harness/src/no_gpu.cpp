@@ -19,6 +19,7 @@ void* gpu_allocate(size_t) { refuse(); }
 void gpu_release(void*) {}
 void gpu_upload(void*, const void*, size_t) { refuse(); }
 void gpu_download(void*, const void*, size_t) { refuse(); }
+void gpu_synchronize(void*) { refuse(); }
 int max_sm_clock_mhz(int) { refuse(); }
 double gpu_peak_tflops(int, DType) { refuse(); }
 

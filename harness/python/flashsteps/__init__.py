@@ -1,0 +1,155 @@
+"""Exact attention, forward, by any step of the FlashSteps ladder: on an NVIDIA GPU, or on a CPU emulator.
+
+    import numpy as np
+    import flashsteps
+
+    q = k = v = np.random.randn(1, 4, 256, 64).astype(np.float16)
+    o = flashsteps.attention(q, k, v, causal=True)
+"""
+
+from __future__ import annotations
+
+import numbers
+from importlib.metadata import version as _version
+from typing import Any, NamedTuple
+
+from . import _core
+from ._frameworks import framework_of as _framework_of
+
+__all__ = ["Step", "attention", "build_info", "describe", "missing_gpu", "peak_tflops", "steps"]
+__version__ = _version("flashsteps")
+
+
+class Step(NamedTuple):
+    """A step of the ladder, as it describes itself."""
+
+    name: str  #: its folder's, as in attention(step=...)
+    title: str  #: the one idea, in a line
+    removes: str  #: the bottleneck of the step before that this one takes away
+    dtypes: tuple[str, ...]  #: of "fp16", "bf16", "fp32"
+    alignment_bytes: int  #: that every row of q, k and v must have; 0: the element's own
+    needs_sm: int  #: oldest compute capability of a GPU that it runs on, 90 for 9.0
+    spills: str | None  #: why it spills registers, where it does
+    has_cuda: bool  #: this build has it for GPUs; for the emulator it always has
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    kv_lengths: Any = None,
+    step: str | None = None,
+    layout: str = "bhsd",
+    return_lse: bool = False,
+    device: str | None = None,
+) -> Any:
+    """softmax(scale · q kᵀ + mask) v, exactly, accumulated in FP32. Forward only: there is no backward pass.
+
+    Arguments:
+        q: [batch, heads_q, seqlen_q, head_dim], of float16 or bfloat16; float32 exists in v01 and v02 only.
+            head_dim is 64 or 128. An array of PyTorch, NumPy, JAX or CuPy. bfloat16 in NumPy is ml_dtypes'.
+        k, v: [batch, heads_kv, seqlen_kv, head_dim], like q: type, device, framework. heads_q is a multiple of
+            heads_kv (GQA, MQA). seqlen_kv need not be seqlen_q.
+        causal: query i sees key j only when j <= i + kv_length - seqlen_q. The last query is aligned with the last
+            key, bottom-right; PyTorch's is_causal aligns the first ones, its causal_lower_right does as here.
+        scale: of the scores, positive. None: 1 / sqrt(head_dim).
+        kv_lengths: [batch], int32, on the device of q, contiguous. How many of its keys each batch has, from 0 to
+            seqlen_kv; what lies beyond is never used, even NaN. Checked on the CPU. On a GPU that would mean to
+            wait for it: there it is yours to keep the range, or memory beyond k and v is read.
+        step: name of a step, see steps(). None: the fastest that can run the call on this device, by the recorded
+            runs.
+        layout: "bhsd" as above, or "bshd": q, k, v and the result are [batch, seqlen, heads, head_dim].
+        return_lse: also return the log-sum-exp of every row.
+        device: only for arrays on the CPU. None: the emulator runs the step, which is slow (it is there to learn
+            and to test). "cuda": copies them to the current GPU and the result back.
+
+    Any strides will do, slices of a fused QKV tensor too, if each row's head_dim elements are contiguous. Steps from
+    v06 on need rows that are 16-byte aligned.
+
+    Returns:
+        o, of q's shape, type, framework and device, contiguous. With return_lse (o, lse): lse is float32
+        [batch, heads_q, seqlen_q] in both layouts, natural logarithm. A query that sees no key has o = 0 and
+        lse = -inf.
+
+    On a GPU the call only queues: on PyTorch's or CuPy's current stream of q's device. Like theirs, it returns at
+    once, allocates from their allocators, and can be captured into a CUDA graph. JAX has no current stream: there
+    the call waits for its arguments, and for the result before it returns. For arrays on the CPU all calls wait,
+    without the GIL.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; the text begins with its name. Nothing was launched.
+        RuntimeError: there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel.
+    """
+    framework = _framework_of("q", q)
+    kind = type(q)
+    for name, array in (("k", k), ("v", v), ("kv_lengths", kv_lengths)):
+        if type(array) is not kind and array is not None and _framework_of(name, array) is not framework:
+            raise TypeError(
+                f"{name}: is an array of {_framework_of(name, array).name}, and q is one of {framework.name}"
+            )
+    if framework.records_gradients is not None and framework.records_gradients():
+        for name, array in (("q", q), ("k", k), ("v", v)):
+            if array.requires_grad:
+                raise ValueError(
+                    f"{name}: requires a gradient, and there is no backward pass: call this under "
+                    f"torch.no_grad(), or with {name}.detach()"
+                )
+    if type(causal) is not bool:
+        raise TypeError(f"causal: is a {type(causal).__name__}, expected True or False")
+    if type(return_lse) is not bool:
+        raise TypeError(f"return_lse: is a {type(return_lse).__name__}, expected True or False")
+    if scale is not None and type(scale) is not float:
+        if not isinstance(scale, numbers.Real):
+            raise TypeError(f"scale: is a {type(scale).__name__}, expected a number")
+        scale = float(scale)
+    if step is not None and not isinstance(step, str):
+        raise TypeError(f"step: is a {type(step).__name__}, expected a step's name")
+    if layout not in ("bhsd", "bshd"):
+        raise ValueError(f"layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+    if device is not None and device != "cuda":
+        raise ValueError(f"device: is {device!r}, expected None or 'cuda'")
+    return _core.attention(
+        framework, q, k, v, kv_lengths, causal, scale, step, layout == "bshd", return_lse, device == "cuda"
+    )
+
+
+def steps() -> list[str]:
+    """The names of all steps, in the order of the ladder."""
+    return [fields[0] for fields in _core.steps()]
+
+
+def describe(step: str) -> Step:
+    """What a step says of itself. ValueError when there is none of that name."""
+    found = [fields for fields in _core.steps() if fields[0] == step]
+    if not found:
+        raise ValueError(f"step: unknown step {step!r}; there are {', '.join(steps())}")
+    return Step(*found[0])
+
+
+def build_info() -> dict[str, Any]:
+    """How this module was built.
+
+    {"commit": 40 hex digits or None, "dirty": bool or None, "build": {"compiler", "flags", "type", "nvcc",
+    "architectures"}}; the last two are None in a build without CUDA. None elsewhere is: not known.
+    """
+    return _core.build_info()
+
+
+def missing_gpu() -> str | None:
+    """Why no GPU can be used here, in a line; None when one can."""
+    return _core.missing_gpu() or None
+
+
+def peak_tflops(dtype: str, device: int = 0) -> float | None:
+    """Dense peak of a GPU at its highest clock in TFLOPS, as the program's tables use it.
+
+    Arguments:
+        dtype: "fp16" or "bf16" (tensor cores, FP32 accumulation) or "fp32" (FMA).
+        device: as CUDA numbers them.
+
+    None for a card that is not in the table. RuntimeError without a GPU, ValueError for another dtype.
+    """
+    return _core.peak_tflops(dtype, device) or None

@@ -1,0 +1,21 @@
+# The compiled part, as module.cpp defines it; a test compares the two.
+from typing import Any
+
+def attention(
+    framework: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    kv_lengths: Any,
+    causal: bool,
+    scale: float | None,
+    step: str | None,
+    bshd: bool,
+    return_lse: bool,
+    to_gpu: bool,
+) -> Any: ...
+def steps() -> list[tuple[str, str, str, tuple[str, ...], int, int, str | None, bool]]: ...
+def build_info() -> dict[str, Any]: ...
+def missing_gpu() -> str: ...
+def peak_tflops(dtype: str, device: int) -> float: ...
+def describe_dlpack(capsule: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], str, int, Any]: ...

@@ -1,0 +1,220 @@
+"""How arrays of each framework are read and made: one Framework each, chosen by an array's type.
+
+Arrays of PyTorch are read by _core through DLPack's C exchange API where it has one (2.10 and newer), which takes
+nanoseconds. Everything else is described by a few attributes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from . import _core
+
+CPU = -1  # as a device's number
+
+# address, shape, strides in elements, type, device, and what keeps the memory alive if the array itself does not.
+Description = tuple[int, tuple[int, ...], tuple[int, ...], str, int, Any]
+
+
+class Framework:
+    """What _core asks of a framework. The defaults suit one that keeps its arrays in place and needs no waiting."""
+
+    name: str
+    exchange_api: object = None  # DLPack's, a capsule; then describe() and current_stream() are not called
+    waits = False  # on a GPU: return when the result is there
+    records_gradients: Callable[[], bool] | None = None
+
+    def describe(self, argument: str, array: Any) -> Description:
+        raise NotImplementedError
+
+    def current_stream(self, device: int) -> int:
+        raise NotImplementedError
+
+    def empty_like(self, array: Any) -> Any:
+        """A contiguous array of the same shape and type, on the same device."""
+        raise NotImplementedError
+
+    def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """A contiguous array of float32 on the array's device."""
+        raise NotImplementedError
+
+    def finish(self, like: Any, result: Any) -> Any:
+        """What the user gets for an array that empty_like() or empty_fp32() made, now that it is filled."""
+        return result
+
+
+def element_strides(argument: str, array: Any) -> tuple[int, ...]:
+    """Of an array whose strides are in bytes."""
+    if any(stride % array.itemsize for stride in array.strides):
+        raise ValueError(f"{argument}: has strides that are not whole elements: copy it")
+    return tuple(stride // array.itemsize for stride in array.strides)
+
+
+class NumPy(Framework):
+    name = "NumPy"
+
+    def __init__(self) -> None:
+        import numpy
+
+        self.numpy = numpy
+
+    def describe(self, argument: str, array: Any) -> Description:
+        if not array.dtype.isnative:
+            raise TypeError(f"{argument}: has the other byte order: convert it with .astype({array.dtype.name!r})")
+        # The type by its name: bfloat16 is ml_dtypes', which NumPy itself can hand over neither by DLPack nor as
+        # a buffer.
+        return (
+            array.ctypes.data,
+            array.shape,
+            element_strides(argument, array),
+            array.dtype.name,
+            CPU,
+            array,
+        )
+
+    def empty_like(self, array: Any) -> Any:
+        return self.numpy.empty(array.shape, array.dtype)
+
+    def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return self.numpy.empty(shape, self.numpy.float32)
+
+
+class PyTorch(Framework):
+    name = "PyTorch"
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.exchange_api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        self.records_gradients = torch.is_grad_enabled
+        self.contiguous, self.float32 = torch.contiguous_format, torch.float32
+        self.new_like = torch.empty_like
+
+    def describe(self, argument: str, array: Any) -> Description:
+        if array.layout != self.torch.strided or array.device.type not in ("cpu", "cuda"):
+            raise ValueError(
+                f"{argument}: is {array.layout} on {array.device}, expected a strided tensor on the CPU or on an "
+                "NVIDIA GPU"
+            )
+        device = CPU if array.device.type == "cpu" else array.device.index
+        dtype = str(array.dtype).removeprefix("torch.")
+        return array.data_ptr(), tuple(array.shape), array.stride(), dtype, device, None
+
+    def current_stream(self, device: int) -> int:
+        return self.torch.cuda.current_stream(device).cuda_stream
+
+    def empty_like(self, array: Any) -> Any:
+        return self.new_like(array, memory_format=self.contiguous)
+
+    def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return array.new_empty(shape, dtype=self.float32)
+
+
+class CuPy(Framework):
+    name = "CuPy"
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.cupy = cupy
+
+    def describe(self, argument: str, array: Any) -> Description:
+        # Not through __dlpack__, which makes streams wait for each other.
+        strides = element_strides(argument, array)
+        return array.data.ptr, array.shape, strides, array.dtype.name, array.device.id, None
+
+    def current_stream(self, device: int) -> int:
+        return self.cupy.cuda.get_current_stream(device).ptr
+
+    def empty_like(self, array: Any) -> Any:
+        with array.device:
+            return self.cupy.empty(array.shape, array.dtype)
+
+    def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
+        with array.device:
+            return self.cupy.empty(shape, self.cupy.float32)
+
+
+class Jax(Framework):
+    """JAX has no current stream and orders its own work only, so a call waits: before it for the arguments, after
+    it for the result.
+
+    Its arrays cannot be written, by JAX's rules. On the CPU the result is made with NumPy and then becomes JAX's. On
+    a GPU JAX makes the array and it is filled in place, before anybody else has seen it.
+    """
+
+    name = "JAX"
+    waits = True
+
+    def __init__(self) -> None:
+        import jax
+        import numpy
+
+        self.jax, self.numpy, self.on_cpu = jax, numpy, NumPy()
+
+    def describe(self, argument: str, array: Any) -> Description:
+        if isinstance(array, self.numpy.ndarray):  # a result on the CPU, before finish()
+            return self.on_cpu.describe(argument, array)
+        if isinstance(array, self.jax.core.Tracer):
+            raise TypeError(f"{argument}: is being traced by JAX (jit, grad, vmap): call this outside of it")
+        if len(array.devices()) != 1:
+            raise ValueError(f"{argument}: is spread over {len(array.devices())} devices")
+        if self.is_on_cpu(array):
+            return self.on_cpu.describe(argument, self.numpy.asarray(array))
+        try:
+            # Without a stream: then it waits until the contents are there.
+            return _core.describe_dlpack(array.__dlpack__())
+        except Exception as error:
+            raise ValueError(f"{argument}: its memory is not accessible: {error}") from error
+
+    def is_on_cpu(self, array: Any) -> bool:
+        return next(iter(array.devices())).platform == "cpu"
+
+    def current_stream(self, device: int) -> int:
+        return 0  # CUDA's default stream
+
+    def empty_like(self, array: Any) -> Any:
+        return self.empty(array, array.shape, array.dtype)
+
+    def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return self.empty(array, shape, self.numpy.float32)
+
+    def empty(self, array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        if self.is_on_cpu(array):
+            return self.numpy.empty(shape, dtype)
+        (device,) = array.devices()
+        return self.jax.numpy.empty(shape, dtype, device=device)
+
+    def finish(self, like: Any, result: Any) -> Any:
+        if not isinstance(result, self.numpy.ndarray):
+            return result
+        (device,) = like.devices()
+        return self.jax.device_put(result, device)
+
+
+# An array is of a framework that has been imported: nothing is imported to find out.
+_ARRAY_TYPES: tuple[tuple[str, str, type[Framework]], ...] = (
+    ("torch", "Tensor", PyTorch),
+    ("numpy", "ndarray", NumPy),
+    ("cupy", "ndarray", CuPy),
+    ("jax", "Array", Jax),
+)
+_made: dict[type[Framework], Framework] = {}
+_by_type: dict[type, Framework] = {}
+
+
+def framework_of(argument: str, array: Any) -> Framework:
+    found = _by_type.get(type(array))
+    if found is not None:
+        return found
+    for module, name, framework in _ARRAY_TYPES:
+        array_type = getattr(sys.modules.get(module), name, None)
+        if array_type is not None and isinstance(array, array_type):
+            found = _by_type[type(array)] = _made.get(framework) or _made.setdefault(framework, framework())
+            return found
+    raise TypeError(
+        f"{argument}: is a {type(array).__name__}, expected an array of NumPy, PyTorch, JAX or CuPy"
+    )

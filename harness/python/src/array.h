@@ -1,0 +1,49 @@
+// What an argument of flashsteps.attention is, whichever framework it comes from.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "harness/python/src/exchange_api.h"
+
+namespace flashsteps::python {
+
+constexpr int kCpu = -1;
+
+// Exceptions whose text begins with the argument's name.
+[[noreturn]] void raise_type_error(std::string_view argument, const std::string& text);
+[[noreturn]] void raise_value_error(std::string_view argument, const std::string& text);
+
+struct Array {
+  const char* argument;  // its name in flashsteps.attention
+  void* data;
+  int device;         // of CUDA, or kCpu
+  std::string dtype;  // "float16"
+  int64_t shape[4], strides[4];  // in elements
+  nanobind::object owner;        // keeps data alive while this lives, where the argument itself does not
+};
+
+// One of flashsteps/_frameworks.py, for one call.
+class Framework {
+ public:
+  explicit Framework(nanobind::handle python);
+
+  // Refuses an array that has not `dimensions` (at most 4) of them, or no memory.
+  Array read(const char* argument, nanobind::handle array, int dimensions) const;
+  void* current_stream(int device) const;
+  nanobind::handle python() const { return python_; }
+
+ private:
+  nanobind::handle python_;
+  const ExchangeApi* exchange_ = nullptr;  // null: the framework has none that is understood here
+};
+
+std::string device_text(int device);
+std::string shape_text(const int64_t* shape, int dimensions);
+// NumPy's name of a DLPack type.
+std::string dtype_text(nanobind::dlpack::dtype dtype);
+
+}  // namespace flashsteps::python

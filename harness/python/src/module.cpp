@@ -1,0 +1,247 @@
+// flashsteps._core: what the Python package flashsteps asks of the C++ library. All arguments are checked here or
+// in flashsteps/__init__.py, before anything is allocated or launched.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
+#include <cmath>
+#include <optional>
+#include <stdexcept>
+
+#include "harness/include/flashsteps.h"
+#include "harness/python/src/array.h"
+#include "harness/src/build_info.h"
+#include "harness/src/gpu.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace flashsteps::python {
+namespace {
+
+constexpr const char* kDTypeNames[] = {"fp32", "fp16", "bf16"};  // by DType
+
+DType dtype_of(const Array& array) {
+  if (array.dtype == "float16") return DType::kFp16;
+  if (array.dtype == "bfloat16") return DType::kBf16;
+  if (array.dtype == "float32") return DType::kFp32;
+  raise_type_error(array.argument, "is " + array.dtype + ", expected float16, bfloat16 or float32");
+}
+
+int64_t element_bytes_of(DType dtype) { return dtype == DType::kFp32 ? 4 : 2; }
+
+// Where the heads and the rows are in a shape.
+struct Axes {
+  int heads, rows;
+};
+
+TensorView view_of(const Array& array, Axes axes) {
+  return {array.data, array.strides[0], array.strides[axes.heads], array.strides[axes.rows]};
+}
+
+void check_memory(const Array& array, int64_t alignment, int device) {
+  if (array.device != device)
+    raise_value_error(array.argument, "is " + device_text(array.device) + ", and q is " + device_text(device));
+  if (reinterpret_cast<uintptr_t>(array.data) % alignment != 0)
+    raise_value_error(array.argument, "is not aligned to the " + std::to_string(alignment) +
+                                          " bytes of its element: copy it, e.g. with .clone() or .copy()");
+}
+
+void check_tensor(const Array& array, const Array& q) {
+  const int64_t bytes = element_bytes_of(dtype_of(array));
+  if (array.dtype != q.dtype) raise_type_error(array.argument, "is " + array.dtype + ", and q is " + q.dtype);
+  check_memory(array, bytes, q.device);
+  if (array.strides[3] != 1)
+    raise_value_error(array.argument, "has rows that are not contiguous (the stride of head_dim is " +
+                                          std::to_string(array.strides[3]) + "): call .contiguous() on it, or copy it");
+  constexpr int64_t kMaxLength = 1 << 30;  // rows are counted in int, with room for one tile more
+  for (const int64_t length : array.shape) {
+    if (length > kMaxLength)
+      raise_value_error(array.argument, "has shape " + shape_text(array.shape, 4) + ", the limit is 2^30");
+  }
+}
+
+void check_shapes(const Array& q, const Array& k, const Array& v, Axes axes) {
+  const auto expect = [](const Array& array, const char* what, int64_t found, int64_t expected) {
+    if (found != expected)
+      raise_value_error(array.argument, "has " + std::string(what) + " " + std::to_string(found) + ", and q has " +
+                                            std::to_string(expected));
+  };
+  if (q.shape[3] != 64 && q.shape[3] != 128)
+    raise_value_error("q", "has head_dim " + std::to_string(q.shape[3]) + ", the steps compute 64 and 128");
+  expect(k, "batch", k.shape[0], q.shape[0]);
+  expect(k, "head_dim", k.shape[3], q.shape[3]);
+  const int64_t heads_q = q.shape[axes.heads], heads_kv = k.shape[axes.heads];
+  if (heads_q % heads_kv != 0)
+    raise_value_error("k", "has " + std::to_string(heads_kv) + " heads, and q has " + std::to_string(heads_q) +
+                               ", which is not a multiple");
+  for (int i = 0; i < 4; ++i) {
+    if (v.shape[i] != k.shape[i])
+      raise_value_error("v", "has shape " + shape_text(v.shape, 4) + ", and k has " + shape_text(k.shape, 4));
+  }
+}
+
+void check_kv_lengths(const Array& lengths, const Array& q, int64_t seqlen_kv) {
+  if (lengths.dtype != "int32") raise_type_error("kv_lengths", "is " + lengths.dtype + ", expected int32");
+  check_memory(lengths, sizeof(int32_t), q.device);
+  const int64_t batch = q.shape[0];
+  if (lengths.shape[0] != batch)
+    raise_value_error("kv_lengths", "has shape " + shape_text(lengths.shape, 1) + ", and the batch is " +
+                                        std::to_string(batch));
+  if (batch > 1 && lengths.strides[0] != 1)
+    raise_value_error("kv_lengths", "is not contiguous: call .contiguous() on it, or copy it");
+  if (lengths.device != kCpu) return;  // the values on a GPU cannot be read without waiting for it
+  for (int64_t b = 0; b < batch; ++b) {
+    const int32_t length = static_cast<const int32_t*>(lengths.data)[b];
+    if (length < 0 || length > seqlen_kv)
+      raise_value_error("kv_lengths", "[" + std::to_string(b) + "] is " + std::to_string(length) +
+                                          ", expected 0 to " + std::to_string(seqlen_kv));
+  }
+}
+
+float scale_of(std::optional<double> scale, int64_t head_dim) {
+  if (!scale) return 1.0f / std::sqrt(float(head_dim));
+  const float value = float(*scale);
+  if (!(value > 0.0f && std::isfinite(2.0f * value)))  // kernels fold log2(e) into it
+    raise_value_error("scale", "is " + std::to_string(*scale) + ", expected a positive, finite number");
+  return value;
+}
+
+struct Options {
+  std::string_view step;
+  bool to_gpu;  // arrays on the CPU: copy them there, and the result back
+  bool waits;   // arrays on a GPU: until the result is there
+};
+
+// Without the GIL: other threads of Python go on.
+void run(const AttentionCall& call, int device, void* stream, const Options& options) {
+  const nb::gil_scoped_release no_gil;
+  if (device != kCpu) {
+    const CurrentDevice current(device);
+    flashsteps::attention(call, stream, options.step);
+    if (options.waits) gpu_synchronize(stream);
+  } else if (options.to_gpu) {
+    flashsteps::attention_from_host(call, options.step);
+  } else {
+    flashsteps::attention_on_emulator(call, options.step);
+  }
+}
+
+nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
+                     nb::handle kv_lengths_array, bool causal, std::optional<double> scale,
+                     std::optional<std::string_view> step, bool bshd, bool return_lse, bool to_gpu) {
+  const Framework framework(python_framework);
+  const Array q = framework.read("q", q_array, 4);
+  const Array k = framework.read("k", k_array, 4);
+  const Array v = framework.read("v", v_array, 4);
+  const Axes axes = bshd ? Axes{2, 1} : Axes{1, 2};
+  for (const Array* const array : {&q, &k, &v}) check_tensor(*array, q);
+  check_shapes(q, k, v, axes);
+  AttentionCall call{};
+  call.dtype = dtype_of(q);
+  call.batch = int(q.shape[0]);
+  call.num_heads_q = int(q.shape[axes.heads]);
+  call.num_heads_kv = int(k.shape[axes.heads]);
+  call.seqlen_q = int(q.shape[axes.rows]);
+  call.seqlen_kv = int(k.shape[axes.rows]);
+  call.head_dim = int(q.shape[3]);
+  call.causal = causal;
+  call.softmax_scale = scale_of(scale, call.head_dim);
+  call.q = view_of(q, axes);
+  call.k = view_of(k, axes);
+  call.v = view_of(v, axes);
+  Array kv_lengths{};
+  if (!kv_lengths_array.is_none()) {
+    kv_lengths = framework.read("kv_lengths", kv_lengths_array, 1);
+    check_kv_lengths(kv_lengths, q, call.seqlen_kv);
+    call.kv_lengths = static_cast<const int*>(kv_lengths.data);
+  }
+  if (step && step->empty()) raise_value_error("step", "is an empty name");
+  if (to_gpu && q.device == kCpu) {
+    if (const std::string why = missing_gpu(); !why.empty()) throw std::runtime_error("device: " + why);
+  }
+
+  // By the framework's own allocator, on its current stream: there the memory may be reused in the order of launches.
+  const nb::object o_array = framework.python().attr("empty_like")(q_array);
+  const nb::object lse_array = framework.python().attr("empty_fp32")(
+      q_array, nb::make_tuple(call.batch, call.num_heads_q, call.seqlen_q));
+  const Array o = framework.read("o", o_array, 4), lse = framework.read("lse", lse_array, 3);
+  call.o = view_of(o, axes);
+  call.lse = static_cast<float*>(lse.data);
+  void* const stream = q.device == kCpu ? nullptr : framework.current_stream(q.device);
+  const bool waits = nb::cast<bool>(framework.python().attr("waits"));
+  try {
+    run(call, q.device, stream, {step.value_or(""), to_gpu, waits});
+  } catch (const std::invalid_argument& error) {
+    raise_value_error("step", error.what());
+  }
+  const nb::object finish = framework.python().attr("finish");
+  const nb::object result = finish(q_array, o_array);
+  return return_lse ? nb::object(nb::make_tuple(result, finish(q_array, lse_array))) : result;
+}
+
+nb::list step_descriptions() {
+  nb::list all;
+  for (const StepDescription& step : steps()) {
+    nb::list dtypes;
+    for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
+      if (dtype != DType::kFp32 || step.supports_fp32) dtypes.append(kDTypeNames[int(dtype)]);
+    }
+    all.append(nb::make_tuple(step.name, step.title, step.removes, nb::tuple(dtypes), step.alignment_bytes,
+                              step.needs_sm, step.spills.empty() ? nb::none() : nb::cast(step.spills),
+                              step.has_cuda));
+  }
+  return all;
+}
+
+nb::dict build_info_record() {
+  const BuildInfo& info = build_info();
+  const auto text = [](const std::string& value) { return value.empty() ? nb::none() : nb::cast(value); };
+  nb::dict build, record;
+  build["compiler"] = info.compiler;
+  build["flags"] = info.flags;
+  build["type"] = info.type;
+  build["nvcc"] = text(info.nvcc);
+  build["architectures"] = text(info.architectures);
+  record["commit"] = text(info.commit);
+  record["dirty"] = info.dirty;
+  record["build"] = build;
+  return record;
+}
+
+double peak_tflops(std::string_view dtype, int device) {
+  for (const DType each : {DType::kFp32, DType::kFp16, DType::kBf16}) {
+    if (dtype == kDTypeNames[int(each)]) return gpu_peak_tflops(device, each);
+  }
+  raise_value_error("dtype", "is '" + std::string(dtype) + "', expected 'fp16', 'bf16' or 'fp32'");
+}
+
+// What _frameworks.py passes on from its describe(): the array of a DLPack capsule.
+nb::tuple describe_dlpack(const nb::ndarray<nb::ro>& array) {
+  nb::list shape, strides;
+  for (size_t i = 0; i < array.ndim(); ++i) {
+    shape.append(array.shape(i));
+    strides.append(array.stride(i));
+  }
+  const bool on_cpu = array.device_type() == nb::device::cpu::value;
+  return nb::make_tuple(reinterpret_cast<uintptr_t>(array.data()), nb::tuple(shape), nb::tuple(strides),
+                        dtype_text(array.dtype()), on_cpu ? kCpu : array.device_id(), nb::none());
+}
+
+}  // namespace
+}  // namespace flashsteps::python
+
+NB_MODULE(_core, m) {
+  using namespace flashsteps::python;
+  m.doc() = "The compiled part of flashsteps. Not for users: see flashsteps.";
+  m.def("attention", &attention, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "causal"_a,
+        "scale"_a.none(), "step"_a.none(), "bshd"_a, "return_lse"_a, "to_gpu"_a,
+        "flashsteps.attention for arrays of one framework.");
+  m.def("steps", &step_descriptions, "The fields of flashsteps.Step for every step, in the order of the ladder.");
+  m.def("build_info", &build_info_record, "flashsteps.build_info.");
+  m.def("missing_gpu", &flashsteps::missing_gpu, "Why no GPU can be used; empty when one can.");
+  m.def("peak_tflops", &peak_tflops, "dtype"_a, "device"_a, "flashsteps.peak_tflops; 0 for an unknown card.");
+  m.def("describe_dlpack", &describe_dlpack, "capsule"_a, "What Framework.describe returns, for a DLPack capsule.");
+}
