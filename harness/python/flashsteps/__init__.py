@@ -84,12 +84,12 @@ def attention(
         RuntimeError: there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel.
     """
     framework = _framework_of("q", q)
-    kind = type(q)
-    for name, array in (("k", k), ("v", v), ("kv_lengths", kv_lengths)):
-        if type(array) is not kind and array is not None and _framework_of(name, array) is not framework:
-            raise TypeError(
-                f"{name}: is an array of {_framework_of(name, array).name}, and q is one of {framework.name}"
-            )
+    if type(k) is not type(q) or type(v) is not type(q) or kv_lengths is not None:
+        for name, array in (("k", k), ("v", v), ("kv_lengths", kv_lengths)):
+            if (name != "kv_lengths" or array is not None) and _framework_of(name, array) is not framework:
+                raise TypeError(
+                    f"{name}: is an array of {_framework_of(name, array).name}, and q is one of {framework.name}"
+                )
     if framework.records_gradients is not None and framework.records_gradients():
         for name, array in (("q", q), ("k", k), ("v", v)):
             if array.requires_grad:

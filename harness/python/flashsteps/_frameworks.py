@@ -25,6 +25,8 @@ class Framework:
     exchange_api: object = None  # DLPack's, a capsule; then describe() and current_stream() are not called
     waits = False  # on a GPU: return when the result is there
     records_gradients: Callable[[], bool] | None = None
+    # finish(q, result): what the user gets for an array that empty_like() or empty_fp32() made, now that it is filled.
+    finish: Callable[[Any, Any], Any] | None = None
 
     def describe(self, argument: str, array: Any) -> Description:
         raise NotImplementedError
@@ -39,10 +41,6 @@ class Framework:
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
         """A contiguous array of float32 on the array's device."""
         raise NotImplementedError
-
-    def finish(self, like: Any, result: Any) -> Any:
-        """What the user gets for an array that empty_like() or empty_fp32() made, now that it is filled."""
-        return result
 
 
 def element_strides(argument: str, array: Any) -> tuple[int, ...]:
@@ -188,7 +186,7 @@ class Jax(Framework):
         (device,) = array.devices()
         return self.jax.numpy.empty(shape, dtype, device=device)
 
-    def finish(self, like: Any, result: Any) -> Any:
+    def finish(self, like: Any, result: Any) -> Any:  # type: ignore[override]
         if not isinstance(result, self.numpy.ndarray):
             return result
         (device,) = like.devices()

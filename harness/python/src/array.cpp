@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <tuple>
 #include <vector>
 
@@ -26,7 +27,7 @@ Array read_tensor(const char* argument, const nb::dlpack::dltensor& tensor, int 
   Array array{};
   array.argument = argument;
   check_dimensions(array, tensor.shape, tensor.ndim, dimensions);
-  array.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  array.data = data_of(tensor);
   array.dtype = dtype_text(tensor.dtype);
   switch (tensor.device.device_type) {
     case kDlCpu:
@@ -76,6 +77,10 @@ void raise_type_error(std::string_view argument, const std::string& text) {
 
 void raise_value_error(std::string_view argument, const std::string& text) {
   throw nb::value_error((std::string(argument) + ": " + text).c_str());
+}
+
+void* data_of(const nb::dlpack::dltensor& tensor) {
+  return static_cast<char*>(tensor.data) + tensor.byte_offset;
 }
 
 std::string device_text(int device) {
@@ -147,6 +152,28 @@ void* Framework::current_stream(int device) const {
   void* stream = nullptr;
   if (exchange_->current_stream(kDlCuda, device, &stream) != 0) throw nb::python_error();
   return stream;
+}
+
+Scratch Framework::allocate_fp32(int64_t elements, int device) const {
+  Scratch scratch(nullptr, [](ManagedTensor* tensor) { tensor->release(tensor); });
+  if (exchange_ == nullptr) return scratch;
+  nb::dlpack::dltensor prototype;
+  if (device == kCpu) {
+    prototype.device = {kDlCpu, 0};
+  } else {
+    prototype.device = {kDlCuda, device};
+  }
+  prototype.ndim = 1;
+  prototype.dtype = nb::dtype<float>();
+  prototype.shape = &elements;
+  std::string error;
+  ManagedTensor* tensor = nullptr;
+  const auto set_error = [](void* context, const char*, const char* message) {
+    *static_cast<std::string*>(context) = message;
+  };
+  if (exchange_->allocate(&prototype, &tensor, &error, set_error) != 0) throw std::runtime_error(error);
+  scratch.reset(tensor);
+  return scratch;
 }
 
 }  // namespace flashsteps::python

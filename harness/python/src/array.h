@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,9 @@ struct Array {
   nanobind::object owner;        // keeps data alive while this lives, where the argument itself does not
 };
 
+// Memory for one call.
+using Scratch = std::unique_ptr<ManagedTensor, void (*)(ManagedTensor*)>;
+
 // One of flashsteps/_frameworks.py, for one call.
 class Framework {
  public:
@@ -34,6 +38,8 @@ class Framework {
   // Refuses an array that has not `dimensions` (at most 4) of them, or no memory.
   Array read(const char* argument, nanobind::handle array, int dimensions) const;
   void* current_stream(int device) const;
+  // From the framework's own allocator, as its arrays are. Null when that takes an array.
+  Scratch allocate_fp32(int64_t elements, int device) const;
   nanobind::handle python() const { return python_; }
 
  private:
@@ -41,6 +47,7 @@ class Framework {
   const ExchangeApi* exchange_ = nullptr;  // null: the framework has none that is understood here
 };
 
+void* data_of(const nanobind::dlpack::dltensor& tensor);
 std::string device_text(int device);
 std::string shape_text(const int64_t* shape, int dimensions);
 // NumPy's name of a DLPack type.

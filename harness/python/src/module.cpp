@@ -165,11 +165,19 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
 
   // By the framework's own allocator, on its current stream: there the memory may be reused in the order of launches.
   const nb::object o_array = framework.python().attr("empty_like")(q_array);
-  const nb::object lse_array = framework.python().attr("empty_fp32")(
-      q_array, nb::make_tuple(call.batch, call.num_heads_q, call.seqlen_q));
-  const Array o = framework.read("o", o_array, 4), lse = framework.read("lse", lse_array, 3);
+  const Array o = framework.read("o", o_array, 4);
   call.o = view_of(o, axes);
-  call.lse = static_cast<float*>(lse.data);
+  nb::object lse_array;
+  Scratch lse_scratch(nullptr, nullptr);  // is faster to get, if the user does not ask for it
+  if (!return_lse)
+    lse_scratch = framework.allocate_fp32(int64_t(call.batch) * call.num_heads_q * call.seqlen_q, q.device);
+  if (lse_scratch) {
+    call.lse = static_cast<float*>(data_of(lse_scratch->tensor));
+  } else {
+    const auto lse_shape = nb::make_tuple(call.batch, call.num_heads_q, call.seqlen_q);
+    lse_array = framework.python().attr("empty_fp32")(q_array, lse_shape);
+    call.lse = static_cast<float*>(framework.read("lse", lse_array, 3).data);
+  }
   void* const stream = q.device == kCpu ? nullptr : framework.current_stream(q.device);
   const bool waits = nb::cast<bool>(framework.python().attr("waits"));
   try {
@@ -178,8 +186,8 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
     raise_value_error("step", error.what());
   }
   const nb::object finish = framework.python().attr("finish");
-  const nb::object result = finish(q_array, o_array);
-  return return_lse ? nb::object(nb::make_tuple(result, finish(q_array, lse_array))) : result;
+  const auto finished = [&](const nb::object& array) { return finish.is_none() ? array : finish(q_array, array); };
+  return return_lse ? nb::make_tuple(finished(o_array), finished(lse_array)) : finished(o_array);
 }
 
 nb::list step_descriptions() {
