@@ -160,13 +160,13 @@ class Jax(Framework):
             raise TypeError(f"{argument}: is being traced by JAX (jit, grad, vmap): call this outside of it")
         if len(array.devices()) != 1:
             raise ValueError(f"{argument}: is spread over {len(array.devices())} devices")
-        if self.is_on_cpu(array):
-            return self.on_cpu.describe(argument, self.numpy.asarray(array))
+        on_cpu = self.is_on_cpu(array)
         try:
-            # Without a stream: then it waits until the contents are there.
-            return _core.describe_dlpack(array.__dlpack__())
-        except Exception as error:
+            # Both wait until the contents are there; __dlpack__ because it is not told a stream.
+            memory = self.numpy.asarray(array) if on_cpu else array.__dlpack__()
+        except Exception as error:  # deleted, donated
             raise ValueError(f"{argument}: its memory is not accessible: {error}") from error
+        return self.on_cpu.describe(argument, memory) if on_cpu else _core.describe_dlpack(argument, memory)
 
     def is_on_cpu(self, array: Any) -> bool:
         return next(iter(array.devices())).platform == "cpu"

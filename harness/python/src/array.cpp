@@ -29,19 +29,7 @@ Array read_tensor(const char* argument, const nb::dlpack::dltensor& tensor, int 
   check_dimensions(array, tensor.shape, tensor.ndim, dimensions);
   array.data = data_of(tensor);
   array.dtype = dtype_text(tensor.dtype);
-  switch (tensor.device.device_type) {
-    case kDlCpu:
-    case kDlCudaHost:
-      array.device = kCpu;
-      break;
-    case kDlCuda:
-    case kDlCudaManaged:
-      array.device = tensor.device.device_id;
-      break;
-    default:
-      raise_value_error(argument, "is neither on the CPU nor on an NVIDIA GPU (DLPack's device type " +
-                                      std::to_string(tensor.device.device_type) + ")");
-  }
+  array.device = device_number(argument, tensor.device.device_type, tensor.device.device_id);
   int64_t contiguous = 1;
   for (int i = dimensions - 1; i >= 0; --i) {
     array.shape[i] = tensor.shape[i];
@@ -81,6 +69,20 @@ void raise_value_error(std::string_view argument, const std::string& text) {
 
 void* data_of(const nb::dlpack::dltensor& tensor) {
   return static_cast<char*>(tensor.data) + tensor.byte_offset;
+}
+
+int device_number(std::string_view argument, int dlpack_type, int dlpack_id) {
+  switch (dlpack_type) {
+    case kDlCpu:
+    case kDlCudaHost:
+      return kCpu;
+    case kDlCuda:
+    case kDlCudaManaged:
+      return dlpack_id;
+    default:
+      raise_value_error(argument, "is neither on the CPU nor on an NVIDIA GPU (DLPack's device type " +
+                                      std::to_string(dlpack_type) + ")");
+  }
 }
 
 std::string device_text(int device) {

@@ -21,8 +21,8 @@ constexpr int kCpu = -1;
 struct Array {
   const char* argument;  // its name in flashsteps.attention
   void* data;
-  int device;         // of CUDA, or kCpu
-  std::string dtype;  // "float16"
+  int device;                    // of CUDA, or kCpu
+  std::string dtype;             // "float16"
   int64_t shape[4], strides[4];  // in elements
   nanobind::object owner;        // keeps data alive while this lives, where the argument itself does not
 };
@@ -48,6 +48,7 @@ class Framework {
 };
 
 void* data_of(const nanobind::dlpack::dltensor& tensor);
+int device_number(std::string_view argument, int dlpack_type, int dlpack_id);
 std::string device_text(int device);
 std::string shape_text(const int64_t* shape, int dimensions);
 // NumPy's name of a DLPack type.

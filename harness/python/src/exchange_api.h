@@ -1,6 +1,6 @@
-// DLPack's C exchange API: a table of functions that a framework's array type carries, with which its arrays are
-// read without calling into Python. Declared here as far as it is used; the layout is DLPack's (1.3, include/dlpack/
-// dlpack.h in https://github.com/dmlc/dlpack, struct DLPackExchangeAPI).
+// DLPack's C exchange API: a table of functions that a framework's array type carries, with which its arrays
+// are read without calling into Python. Declared here as far as it is used; the layout is DLPack's (1.3,
+// include/dlpack/ dlpack.h in https://github.com/dmlc/dlpack, struct DLPackExchangeAPI).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -24,13 +24,13 @@ struct ExchangeApi {
 
   uint32_t major_version, minor_version;
   void* older_api;
-  // An uninitialised, contiguous tensor of the prototype's type, shape and device. 0, or -1 and set_error was called
-  // with the given context.
+  // An uninitialised, contiguous tensor of the prototype's type, shape and device. 0, or -1 and set_error was
+  // called with the given context.
   int (*allocate)(const nanobind::dlpack::dltensor* prototype, ManagedTensor** tensor, void* context,
                   void (*set_error)(void* context, const char* kind, const char* message));
   void* unused[2];  // make a managed tensor of an array, and an array of a managed tensor
-  // What an array is. The tensor's shape and strides belong to the array. Does not wait for the array's contents.
-  // 0, or -1 and a Python exception is set. May be null.
+  // What an array is. The tensor's shape and strides belong to the array. Does not wait for the array's
+  // contents. 0, or -1 and a Python exception is set. May be null.
   int (*view)(PyObject* array, nanobind::dlpack::dltensor* tensor);
   // The stream that the framework queues on now. As above.
   int (*current_stream)(int32_t device_type, int32_t device, void** stream);

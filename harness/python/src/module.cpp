@@ -1,5 +1,5 @@
-// flashsteps._core: what the Python package flashsteps asks of the C++ library. All arguments are checked here or
-// in flashsteps/__init__.py, before anything is allocated or launched.
+// flashsteps._core: what the Python package flashsteps asks of the C++ library. All arguments are checked
+// here or in flashsteps/__init__.py, before anything is allocated or launched.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -43,7 +43,8 @@ TensorView view_of(const Array& array, Axes axes) {
 
 void check_memory(const Array& array, int64_t alignment, int device) {
   if (array.device != device)
-    raise_value_error(array.argument, "is " + device_text(array.device) + ", and q is " + device_text(device));
+    raise_value_error(array.argument,
+                      "is " + device_text(array.device) + ", and q is " + device_text(device));
   if (reinterpret_cast<uintptr_t>(array.data) % alignment != 0)
     raise_value_error(array.argument, "is not aligned to the " + std::to_string(alignment) +
                                           " bytes of its element: copy it, e.g. with .clone() or .copy()");
@@ -55,7 +56,8 @@ void check_tensor(const Array& array, const Array& q) {
   check_memory(array, bytes, q.device);
   if (array.strides[3] != 1)
     raise_value_error(array.argument, "has rows that are not contiguous (the stride of head_dim is " +
-                                          std::to_string(array.strides[3]) + "): call .contiguous() on it, or copy it");
+                                          std::to_string(array.strides[3]) +
+                                          "): call .contiguous() on it, or copy it");
   constexpr int64_t kMaxLength = 1 << 30;  // rows are counted in int, with room for one tile more
   for (const int64_t length : array.shape) {
     if (length > kMaxLength)
@@ -66,8 +68,8 @@ void check_tensor(const Array& array, const Array& q) {
 void check_shapes(const Array& q, const Array& k, const Array& v, Axes axes) {
   const auto expect = [](const Array& array, const char* what, int64_t found, int64_t expected) {
     if (found != expected)
-      raise_value_error(array.argument, "has " + std::string(what) + " " + std::to_string(found) + ", and q has " +
-                                            std::to_string(expected));
+      raise_value_error(array.argument, "has " + std::string(what) + " " + std::to_string(found) +
+                                            ", and q has " + std::to_string(expected));
   };
   if (q.shape[3] != 64 && q.shape[3] != 128)
     raise_value_error("q", "has head_dim " + std::to_string(q.shape[3]) + ", the steps compute 64 and 128");
@@ -75,8 +77,8 @@ void check_shapes(const Array& q, const Array& k, const Array& v, Axes axes) {
   expect(k, "head_dim", k.shape[3], q.shape[3]);
   const int64_t heads_q = q.shape[axes.heads], heads_kv = k.shape[axes.heads];
   if (heads_q % heads_kv != 0)
-    raise_value_error("k", "has " + std::to_string(heads_kv) + " heads, and q has " + std::to_string(heads_q) +
-                               ", which is not a multiple");
+    raise_value_error("k", "has " + std::to_string(heads_kv) + " heads, and q has " +
+                               std::to_string(heads_q) + ", which is not a multiple");
   for (int i = 0; i < 4; ++i) {
     if (v.shape[i] != k.shape[i])
       raise_value_error("v", "has shape " + shape_text(v.shape, 4) + ", and k has " + shape_text(k.shape, 4));
@@ -163,7 +165,8 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
     if (const std::string why = missing_gpu(); !why.empty()) throw std::runtime_error("device: " + why);
   }
 
-  // By the framework's own allocator, on its current stream: there the memory may be reused in the order of launches.
+  // By the framework's own allocator, on its current stream: there the memory may be reused in the order of
+  // launches.
   const nb::object o_array = framework.python().attr("empty_like")(q_array);
   const Array o = framework.read("o", o_array, 4);
   call.o = view_of(o, axes);
@@ -186,7 +189,9 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
     raise_value_error("step", error.what());
   }
   const nb::object finish = framework.python().attr("finish");
-  const auto finished = [&](const nb::object& array) { return finish.is_none() ? array : finish(q_array, array); };
+  const auto finished = [&](const nb::object& array) {
+    return finish.is_none() ? array : finish(q_array, array);
+  };
   return return_lse ? nb::make_tuple(finished(o_array), finished(lse_array)) : finished(o_array);
 }
 
@@ -226,16 +231,16 @@ double peak_tflops(std::string_view dtype, int device) {
   raise_value_error("dtype", "is '" + std::string(dtype) + "', expected 'fp16', 'bf16' or 'fp32'");
 }
 
-// What _frameworks.py passes on from its describe(): the array of a DLPack capsule.
-nb::tuple describe_dlpack(const nb::ndarray<nb::ro>& array) {
+// What Framework.describe() of _frameworks.py returns, for the array of a DLPack capsule.
+nb::tuple describe_dlpack(std::string_view argument, const nb::ndarray<nb::ro>& array) {
   nb::list shape, strides;
   for (size_t i = 0; i < array.ndim(); ++i) {
     shape.append(array.shape(i));
     strides.append(array.stride(i));
   }
-  const bool on_cpu = array.device_type() == nb::device::cpu::value;
   return nb::make_tuple(reinterpret_cast<uintptr_t>(array.data()), nb::tuple(shape), nb::tuple(strides),
-                        dtype_text(array.dtype()), on_cpu ? kCpu : array.device_id(), nb::none());
+                        dtype_text(array.dtype()),
+                        device_number(argument, array.device_type(), array.device_id()), nb::none());
 }
 
 }  // namespace
@@ -247,9 +252,11 @@ NB_MODULE(_core, m) {
   m.def("attention", &attention, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "causal"_a,
         "scale"_a.none(), "step"_a.none(), "bshd"_a, "return_lse"_a, "to_gpu"_a,
         "flashsteps.attention for arrays of one framework.");
-  m.def("steps", &step_descriptions, "The fields of flashsteps.Step for every step, in the order of the ladder.");
+  m.def("steps", &step_descriptions,
+        "The fields of flashsteps.Step for every step, in the order of the ladder.");
   m.def("build_info", &build_info_record, "flashsteps.build_info.");
   m.def("missing_gpu", &flashsteps::missing_gpu, "Why no GPU can be used; empty when one can.");
   m.def("peak_tflops", &peak_tflops, "dtype"_a, "device"_a, "flashsteps.peak_tflops; 0 for an unknown card.");
-  m.def("describe_dlpack", &describe_dlpack, "capsule"_a, "What Framework.describe returns, for a DLPack capsule.");
+  m.def("describe_dlpack", &describe_dlpack, "argument"_a, "capsule"_a,
+        "What Framework.describe() returns, for a DLPack capsule.");
 }

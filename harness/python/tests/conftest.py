@@ -1,0 +1,4 @@
+import os
+
+# Or JAX takes most of the GPU's memory, and PyTorch's tests want some.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -1,0 +1,50 @@
+"""Attention in float64 with NumPy, and how near a step must come to it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# NRMSE over all rows, NRMSE of the worst row, error of the log-sum-exp: as in harness/src/validate.cpp.
+GATES = {"float16": (1e-3, 2e-3, 1e-4), "bfloat16": (5e-3, 1e-2, 1e-4), "float32": (1e-5, 1e-4, 1e-5)}
+
+
+def attention(q, k, v, causal=False, scale=None, kv_lengths=None):
+    """[batch, heads, seqlen, head_dim] of any type -> o, lse in float64."""
+    q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
+    batch, heads_q, seqlen_q, head_dim = q.shape
+    heads_kv, seqlen_kv = k.shape[1:3]
+    k, v = (np.repeat(x, heads_q // heads_kv, axis=1) for x in (k, v))
+    lengths = np.full(batch, seqlen_kv) if kv_lengths is None else np.asarray(kv_lengths)
+    key = np.arange(seqlen_kv)
+    seen = np.broadcast_to(
+        key[None, None, :] < lengths[:, None, None], (batch, seqlen_q, seqlen_kv)
+    )
+    if causal:
+        last = np.arange(seqlen_q)[None, :, None] + lengths[:, None, None] - seqlen_q
+        seen = seen & (key[None, None, :] <= last)
+    seen = seen[:, None]
+    k, v = (np.where((key[:, None] < lengths[:, None, None])[:, None], x, 0.0) for x in (k, v))
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) * (head_dim**-0.5 if scale is None else scale)
+    scores = np.where(seen, scores, -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        top = scores.max(-1, keepdims=True)
+        weights = np.where(seen, np.exp(scores - np.where(np.isfinite(top), top, 0.0)), 0.0)
+        total = weights.sum(-1, keepdims=True)
+        lse = (np.log(total) + top)[..., 0]
+    return np.einsum("bhqk,bhkd->bhqd", weights / np.where(total > 0, total, 1.0), v), lse
+
+
+def check(o, lse, dtype, expected, expected_lse):
+    """o in float64, which was computed as `dtype`; everything in [batch, heads, seqlen, head_dim]."""
+    gate, row_gate, lse_gate = GATES[dtype]
+    assert o.dtype == np.float64 and o.shape == expected.shape and np.isfinite(o).all()
+    norm = np.linalg.norm(expected, axis=-1)
+    error = np.linalg.norm(o - expected, axis=-1)
+    assert (error[norm == 0] == 0).all(), "a row that sees no key is not zero"
+    assert np.linalg.norm(error) <= gate * np.linalg.norm(norm)
+    assert (error <= row_gate * norm).all()
+    nothing = np.isneginf(expected_lse)
+    assert lse.dtype == np.float32 and lse.shape == expected_lse.shape
+    assert (np.isneginf(lse) == nothing).all()
+    difference = np.abs(lse[~nothing].astype(np.float64) - expected_lse[~nothing])
+    assert (difference <= lse_gate + 1e-6 * np.abs(expected_lse[~nothing])).all()

@@ -1,0 +1,342 @@
+"""flashsteps on arrays of NumPy: on the emulator, whatever is plugged in."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import flashsteps
+import numpy as np
+import pytest
+import reference
+
+PACKAGE = Path(flashsteps.__file__).parent
+STEPS = flashsteps.steps()
+
+
+def draw(shape, dtype="float16", seed=1):
+    return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(dtype)
+
+
+def draw_qkv(batch=1, heads_q=2, heads_kv=2, seqlen_q=70, seqlen_kv=70, head_dim=64, dtype="float16"):
+    return (
+        draw((batch, heads_q, seqlen_q, head_dim), dtype, 1),
+        draw((batch, heads_kv, seqlen_kv, head_dim), dtype, 2),
+        draw((batch, heads_kv, seqlen_kv, head_dim), dtype, 3),
+    )
+
+
+def check(q, k, v, **options):
+    """Against the reference; `options` for both."""
+    o, lse = flashsteps.attention(q, k, v, return_lse=True, **options)
+    assert type(o) is type(lse) is np.ndarray and o.dtype == q.dtype and o.flags.c_contiguous
+    described = {name: value for name, value in options.items() if name in ("causal", "scale", "kv_lengths")}
+    bshd = options.get("layout") == "bshd"
+    q, k, v, o = (x.transpose(0, 2, 1, 3) if bshd else x for x in (q, k, v, o))
+    expected = reference.attention(q, k, v, **described)
+    reference.check(o.astype(np.float64), lse, q.dtype.name, *expected)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_step(step, causal):
+    q, k, v = draw_qkv(heads_q=2, heads_kv=1, seqlen_q=70, seqlen_kv=130)
+    check(q, k, v, step=step, causal=causal, kv_lengths=np.array([101], np.int32))
+
+
+@pytest.mark.parametrize(
+    ("shape", "causal"),
+    [
+        ({"seqlen_q": 1, "seqlen_kv": 1}, False),
+        ({"seqlen_q": 130, "seqlen_kv": 5}, True),  # queries that see nothing
+        ({"batch": 2, "heads_q": 6, "heads_kv": 2, "seqlen_q": 3}, True),
+        ({"heads_q": 4, "heads_kv": 1, "head_dim": 128}, False),
+    ],
+)
+def test_shapes(shape, causal):
+    check(*draw_qkv(**shape), causal=causal)
+
+
+def test_bf16():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    check(*draw_qkv(dtype=ml_dtypes.bfloat16), causal=True)
+
+
+@pytest.mark.parametrize("step", ["v01_scalar", "v02_smem_tiles", None])
+def test_fp32(step):
+    check(*draw_qkv(dtype="float32"), causal=True, step=step)
+
+
+def test_fp32_is_for_the_first_two_steps():
+    with pytest.raises(ValueError, match="^step: v09_direct_rescale supports fp16 and bf16, not fp32"):
+        flashsteps.attention(*draw_qkv(dtype="float32"), step="v09_direct_rescale")
+
+
+@pytest.mark.parametrize("scale", [0.3, 1, np.float32(0.05)])
+def test_scale(scale):
+    check(*draw_qkv(), scale=scale)
+
+
+def test_what_lies_beyond_a_length_never_matters():
+    q, k, v = draw_qkv(batch=3, seqlen_kv=90)
+    lengths = np.array([0, 33, 90], np.int32)
+    for b, length in enumerate(lengths):
+        k[b, :, length:] = v[b, :, length:] = np.nan
+    check(q, k, v, kv_lengths=lengths, causal=True)
+
+
+def test_bshd_is_bhsd_transposed():
+    q, k, v = draw_qkv(heads_q=4, heads_kv=2, seqlen_kv=80)
+    o, lse = flashsteps.attention(q, k, v, causal=True, return_lse=True)
+    bshd = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in (q, k, v)]
+    other, other_lse = flashsteps.attention(*bshd, causal=True, return_lse=True, layout="bshd")
+    assert other.flags.c_contiguous and np.array_equal(other.transpose(0, 2, 1, 3), o)
+    assert np.array_equal(other_lse, lse)
+
+
+def test_strides():
+    """The same numbers, laid out in other ways, give the same bits."""
+    q, k, v = draw_qkv(batch=2, heads_q=3, heads_kv=3)
+    expected = flashsteps.attention(q, k, v, step="v09_direct_rescale")
+
+    def same(*arrays, step="v09_direct_rescale"):
+        o = flashsteps.attention(*arrays, step=step)
+        assert o.flags.c_contiguous and np.array_equal(o, expected)
+
+    fused = np.stack([x.transpose(0, 2, 1, 3) for x in (q, k, v)], axis=2)  # [b, s, 3, h, d]
+    same(*(fused[:, :, i].transpose(0, 2, 1, 3) for i in range(3)))
+    gaps = np.full((2, 3, 140, 72), np.nan, np.float16)
+    gaps[:, :, ::2, :64] = q
+    same(gaps[:, :, ::2, :64], k, v)
+    same(q[:, ::-1].copy()[:, ::-1], k[:, :, ::-1].copy()[:, :, ::-1], v)  # negative strides
+    fortran = np.asfortranarray(q.transpose(3, 0, 1, 2)).transpose(1, 2, 3, 0)
+    assert fortran.strides[3] == 2
+    same(fortran, k, v)
+    for array in (q, k, v):
+        array.flags.writeable = False
+    same(q, k, v)
+
+
+def test_broadcast_arrays():
+    q, k, v = draw_qkv(batch=2)
+    k, v = (np.broadcast_to(x[:1], q.shape) for x in (k, v))
+    assert k.strides[0] == 0
+    check(q, k, v)
+
+
+def test_rows_of_odd_length_take_a_step_that_can():
+    """From v06 on rows are 16-byte aligned; without a step's name that is looked after."""
+    odd = [np.zeros((1, 2, 70, 65), np.float16)[..., :64] for _ in range(3)]
+    for array, numbers in zip(odd, draw_qkv()):
+        array[:] = numbers
+    check(*odd)
+    check(*odd, step="v05_padded_smem")
+    with pytest.raises(ValueError, match="^step: v06_vectorized_loads needs every row of q to be 16-byte aligned"):
+        flashsteps.attention(*odd, step="v06_vectorized_loads")
+
+
+def test_arguments_are_not_written():
+    arrays = draw_qkv()
+    before = [x.copy() for x in arrays]
+    flashsteps.attention(*arrays)
+    assert all(np.array_equal(x, y) for x, y in zip(arrays, before))
+
+
+# What is refused
+
+
+def refused(error, text, *arrays, **options):
+    with pytest.raises(error, match="^" + re.escape(text)):
+        flashsteps.attention(*arrays, **options)
+
+
+Q, K, V = draw_qkv(batch=2, heads_q=8, heads_kv=4)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"q": Q.tolist()}, TypeError, "q: is a list, expected an array of NumPy, PyTorch, JAX or CuPy"),
+        ({"v": None}, TypeError, "v: is a NoneType, expected an array"),
+        ({"q": Q.astype("float64")}, TypeError, "q: is float64, expected float16, bfloat16 or float32"),
+        ({"q": Q.astype("int16")}, TypeError, "q: is int16, expected"),
+        ({"q": Q.astype(">f2")}, TypeError, "q: has the other byte order"),
+        ({"k": K.astype("float32")}, TypeError, "k: is float32, and q is float16"),
+        ({"v": V.astype("float32")}, TypeError, "v: is float32, and q is float16"),
+        ({"q": Q[0]}, ValueError, "q: has shape [8, 70, 64], expected 4 dimensions"),
+        ({"k": K[None]}, ValueError, "k: has shape [1, 2, 4, 70, 64], expected 4 dimensions"),
+        ({"q": Q[:0]}, ValueError, "q: has shape [0, 8, 70, 64], which is empty"),
+        ({"k": K[:, :, :0], "v": V[:, :, :0]}, ValueError, "k: has shape [2, 4, 0, 64], which is empty"),
+        ({"q": Q[..., :32]}, ValueError, "q: has head_dim 32, the steps compute 64 and 128"),
+        ({"k": K[:1]}, ValueError, "k: has batch 1, and q has 2"),
+        ({"k": draw((2, 4, 70, 128))}, ValueError, "k: has head_dim 128, and q has 64"),
+        ({"k": K[:, :3]}, ValueError, "k: has 3 heads, and q has 8, which is not a multiple"),
+        ({"v": V[:, :2]}, ValueError, "v: has shape [2, 2, 70, 64], and k has [2, 4, 70, 64]"),
+        ({"v": V[:, :, 1:]}, ValueError, "v: has shape [2, 4, 69, 64], and k has [2, 4, 70, 64]"),
+        ({"q": draw((2, 8, 70, 128))[..., ::2]}, ValueError, "q: has rows that are not contiguous (the stride of "
+         "head_dim is 2): call .contiguous()"),
+        ({"k": K[..., ::-1]}, ValueError, "k: has rows that are not contiguous"),
+        ({"v": np.zeros(V.nbytes + 1, np.uint8)[1:].view(np.float16).reshape(V.shape)}, ValueError,
+         "v: is not aligned to the 2 bytes of its element"),
+        ({"q": np.zeros((2, 8, 70, 131), np.uint8)[..., :128].view(np.float16)}, ValueError,
+         "q: has strides that are not whole elements"),
+        ({"kv_lengths": np.array([5, 6])}, TypeError, "kv_lengths: is int64, expected int32"),
+        ({"kv_lengths": [5, 6]}, TypeError, "kv_lengths: is a list"),
+        ({"kv_lengths": np.array([5], np.int32)}, ValueError, "kv_lengths: has shape [1], and the batch is 2"),
+        ({"kv_lengths": np.array([[5, 6]], np.int32)}, ValueError, "kv_lengths: has shape [1, 2], expected 1 dim"),
+        ({"kv_lengths": np.arange(4, dtype=np.int32)[::2]}, ValueError, "kv_lengths: is not contiguous"),
+        ({"kv_lengths": np.array([5, 71], np.int32)}, ValueError, "kv_lengths: [1] is 71, expected 0 to 70"),
+        ({"kv_lengths": np.array([-1, 7], np.int32)}, ValueError, "kv_lengths: [0] is -1, expected 0 to 70"),
+        ({"scale": 0.0}, ValueError, "scale: is 0.000000, expected a positive, finite number"),
+        ({"scale": -1}, ValueError, "scale: is -1"),
+        ({"scale": float("nan")}, ValueError, "scale: is nan"),
+        ({"scale": 3e38}, ValueError, "scale: is 3"),
+        ({"scale": "1"}, TypeError, "scale: is a str, expected a number"),
+        ({"causal": 1}, TypeError, "causal: is a int, expected True or False"),
+        ({"return_lse": None}, TypeError, "return_lse: is a NoneType, expected True or False"),
+        ({"step": "v99_nothing"}, ValueError, "step: unknown step 'v99_nothing'; there are v01_scalar, "),
+        ({"step": ""}, ValueError, "step: is an empty name"),
+        ({"step": 3}, TypeError, "step: is a int, expected a step's name"),
+        ({"layout": "sbhd"}, ValueError, "layout: is 'sbhd', expected 'bhsd' or 'bshd'"),
+        ({"device": "cpu"}, ValueError, "device: is 'cpu', expected None or 'cuda'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(change, error, text):
+    options = {"q": Q, "k": K, "v": V} | change
+    refused(error, text, options.pop("q"), options.pop("k"), options.pop("v"), **options)
+
+
+def test_the_layout_says_where_the_heads_are():
+    refused(ValueError, "k: has 70 heads, and q has 8", Q.transpose(0, 2, 1, 3), K, V, layout="bshd")
+
+
+def test_without_a_gpu_cuda_is_refused():
+    if flashsteps.missing_gpu() is None:
+        pytest.skip("there is a GPU")
+    refused(RuntimeError, f"device: {flashsteps.missing_gpu()}", Q, K, V, device="cuda")
+
+
+# Beside attention
+
+
+def test_steps():
+    folders = Path(__file__).parents[3] / "steps"
+    assert STEPS == sorted(path.parent.name for path in folders.glob("*/kernel.cu"))
+
+
+def test_describe():
+    for name in STEPS:
+        step = flashsteps.describe(name)
+        assert step.name == name and step.title and step.alignment_bytes in (0, 16) and step.needs_sm >= 80
+        assert step.dtypes == ("fp16", "bf16") + (("fp32",) if name[:3] in ("v01", "v02") else ())
+        assert step.spills is None or step.spills
+        assert step.has_cuda == (flashsteps.build_info()["build"]["nvcc"] is not None)
+    assert "TMA" in flashsteps.describe("v10_tma_warpspec").title
+    assert flashsteps.describe("v10_tma_warpspec").needs_sm == 90
+    with pytest.raises(ValueError, match="^step: unknown step 'v10'; there are v01_scalar, "):
+        flashsteps.describe("v10")
+
+
+def test_build_info():
+    info = flashsteps.build_info()
+    assert set(info) == {"commit", "dirty", "build"}
+    assert info["commit"] is None or re.fullmatch("[0-9a-f]{40}", info["commit"])
+    assert info["dirty"] in (True, False, None)
+    assert set(info["build"]) == {"compiler", "flags", "type", "nvcc", "architectures"}
+    assert info["build"]["compiler"] and info["build"]["type"] == "Release"
+    assert (info["build"]["nvcc"] is None) == (info["build"]["architectures"] is None)
+
+
+def test_peak_tflops():
+    with pytest.raises(ValueError, match="^dtype: is 'fp8', expected 'fp16', 'bf16' or 'fp32'"):
+        flashsteps.peak_tflops("fp8")
+    if flashsteps.missing_gpu() is not None:
+        with pytest.raises(RuntimeError):
+            flashsteps.peak_tflops("bf16")
+
+
+def test_everything_public_is_documented_and_annotated():
+    for name in flashsteps.__all__:
+        member = getattr(flashsteps, name)
+        assert inspect.getdoc(member), name
+        if inspect.isfunction(member):
+            parameters = inspect.signature(member).parameters
+            assert set(member.__annotations__) == set(parameters) | {"return"}, name
+            for parameter in parameters:
+                assert re.search(rf"\b{parameter}\b", member.__doc__), f"{name} does not say what {parameter} is"
+    assert (PACKAGE / "py.typed").exists()
+    assert "float32 exists in v01 and v02 only" in flashsteps.attention.__doc__
+
+
+def test_the_stub_is_what_was_compiled():
+    tree = ast.parse((PACKAGE / "_core.pyi").read_text(encoding="utf-8"))
+    stub = {f.name: [a.arg for a in f.args.args] for f in tree.body if isinstance(f, ast.FunctionDef)}
+    compiled = {}
+    for name, member in vars(flashsteps._core).items():
+        if name.startswith("_"):
+            continue
+        # "ndarray[writable=False]" is nanobind's notation, not Python's.
+        signature = ast.parse(re.sub(r"\[[^]]*]", "", member.__nb_signature__[0][0]) + ": ...").body[0]
+        compiled[name] = [a.arg for a in signature.args.args]
+    assert stub == compiled
+
+
+def test_only_the_entry_point_is_visible():
+    """PyTorch brings a CUDA runtime of its own into the process: ours must neither see it nor be seen."""
+    shown = subprocess.run(
+        ["nm", "-D", "--defined-only", flashsteps._core.__file__], capture_output=True, text=True, check=True
+    )
+    assert [line.split()[-1] for line in shown.stdout.splitlines()] == ["PyInit__core"]
+
+
+def test_nothing_is_imported_for_other_frameworks():
+    code = "import flashsteps, sys; print(sorted({'numpy', 'torch', 'jax', 'cupy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_other_threads_go_on_and_several_may_call():
+    q, k, v = draw_qkv()
+    expected = flashsteps.attention(q, k, v)
+    done = []
+    threads = [
+        threading.Thread(target=lambda: done.append(flashsteps.attention(q, k, v))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    turns = 0
+    while any(thread.is_alive() for thread in threads):
+        turns += 1
+    for thread in threads:
+        thread.join()
+    assert len(done) == 4 and all(np.array_equal(o, expected) for o in done)
+    assert turns > 1000  # with the GIL held there would be a handful
+
+
+def test_ctrl_c_breaks_nothing():
+    code = """
+import os, signal, threading, numpy as np, flashsteps
+q = np.ones((1, 2, 130, 64), np.float16)
+threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        flashsteps.attention(q, q, q)
+except KeyboardInterrupt:
+    print(float(flashsteps.attention(q, q, q).min()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "1.0\n"
+
+
+def test_the_readme_shows_what_works():
+    text = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    section = text.split("## From Python")[1].split("\n## ")[0]
+    (example,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    names: dict = {}
+    exec(example, names)
+    assert names["o"].shape == names["q"].shape and names["o"].dtype == names["q"].dtype

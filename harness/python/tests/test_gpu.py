@@ -1,0 +1,483 @@
+"""flashsteps on a GPU: on PyTorch's tensors, and on CuPy's and JAX's where they are installed.
+
+    pytest harness/python/tests/test_gpu.py -rs -s     # -s shows the host's time of a call
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import flashsteps
+import numpy as np
+import pytest
+import reference
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if flashsteps.missing_gpu() is not None:
+    pytest.skip(flashsteps.missing_gpu(), allow_module_level=True)
+if not torch.cuda.is_available():
+    pytest.skip("this PyTorch finds no GPU", allow_module_level=True)
+from torch.nn.attention.bias import causal_lower_right  # noqa: E402
+
+CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
+STEPS = [name for name in flashsteps.steps() if flashsteps.describe(name).needs_sm <= CAPABILITY]
+TMA_STEPS = [name for name in STEPS if "tma" in name]
+LONG = 200_000_000  # cycles: about 0.1 s
+
+
+@pytest.fixture(autouse=True)
+def quiet_device():
+    """What a test left queued must not make another one pass."""
+    yield
+    torch.cuda.synchronize()
+
+
+def draw_qkv(
+    batch=2, heads_q=4, heads_kv=2, seqlen_q=200, seqlen_kv=200, head_dim=64, dtype=torch.float16, seed=1, device="cuda"
+):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(batch, heads_q, seqlen_q, head_dim)] + 2 * [(batch, heads_kv, seqlen_kv, head_dim)]
+    return tuple(torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
+
+
+def to_double(tensor):
+    return tensor.double().cpu().numpy()
+
+
+def check(q, k, v, o, lse, causal=False, kv_lengths=None, scale=None):
+    """[batch, heads, seqlen, head_dim] of tensors against the reference."""
+    lengths = None if kv_lengths is None else kv_lengths.cpu().numpy()
+    expected = reference.attention(*map(to_double, (q, k, v)), causal, scale, lengths)
+    assert o.dtype == q.dtype and o.device == q.device == lse.device
+    reference.check(to_double(o), lse.cpu().numpy(), str(q.dtype).removeprefix("torch."), *expected)
+
+
+# Results
+
+
+@pytest.mark.parametrize("step", [*STEPS, None])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_every_step(step, dtype, causal, head_dim):
+    q, k, v = draw_qkv(batch=3, seqlen_q=150, seqlen_kv=230, head_dim=head_dim, dtype=dtype)
+    lengths = torch.tensor([230, 0, 77], dtype=torch.int32, device="cuda")
+    for b, length in enumerate(lengths.tolist()):
+        k[b, :, length:] = v[b, :, length:] = float("nan")
+    o, lse = flashsteps.attention(
+        q, k, v, causal=causal, kv_lengths=lengths, scale=0.1, step=step, return_lse=True
+    )
+    assert o.is_contiguous() and lse.is_contiguous()
+    check(q, k, v, o, lse, causal, lengths, 0.1)
+
+
+@pytest.mark.parametrize("step", ["v01_scalar", "v02_smem_tiles", None])
+def test_fp32(step):
+    q, k, v = draw_qkv(dtype=torch.float32)
+    check(q, k, v, *flashsteps.attention(q, k, v, causal=True, step=step, return_lse=True), causal=True)
+
+
+@pytest.mark.parametrize("lengths", [(200, 200), (100, 300), (1, 130)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_against_sdpa(lengths, causal):
+    """PyTorch's is_causal is aligned top-left, its causal_lower_right as here. A row that sees no key is NaN there,
+    so there are none: seqlen_q <= seqlen_kv."""
+    q, k, v = draw_qkv(seqlen_q=lengths[0], seqlen_kv=lengths[1])
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q.double(),
+        *(x.double().repeat_interleave(2, dim=1) for x in (k, v)),
+        attn_mask=causal_lower_right(*lengths) if causal else None,
+    )
+    o = flashsteps.attention(q, k, v, causal=causal)
+    assert (o.double() - expected).norm() <= 1e-3 * expected.norm()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_layouts_and_strides(step):
+    """The same numbers, laid out in other ways, give the same bits."""
+    q, k, v = draw_qkv(heads_kv=4)
+    expected, expected_lse = flashsteps.attention(q, k, v, causal=True, step=step, return_lse=True)
+    check(q, k, v, expected, expected_lse, causal=True)
+
+    def same(o, lse=None):
+        assert o.is_contiguous() and torch.equal(o, expected)
+        assert lse is None or torch.equal(lse, expected_lse)
+
+    fused = torch.stack([x.transpose(1, 2) for x in (q, k, v)], dim=2)  # [b, s, 3, h, d]
+    options = {"causal": True, "step": step}
+    o, lse = flashsteps.attention(*fused.unbind(2), layout="bshd", return_lse=True, **options)
+    assert o.is_contiguous()
+    same(o.transpose(1, 2).contiguous(), lse)
+    same(flashsteps.attention(*(x.transpose(1, 2) for x in fused.unbind(2)), **options))
+    gaps = torch.full((2, 4, 400, 72), float("nan"), dtype=q.dtype, device="cuda")
+    gaps[:, :, ::2, :64] = q
+    same(flashsteps.attention(gaps[:, :, ::2, :64], k, v, **options))
+    several = flashsteps.attention(*(x[:1].expand(3, -1, -1, -1) for x in (q, k, v)), **options)
+    assert torch.equal(several, expected[:1].expand(3, -1, -1, -1))
+
+
+def test_rows_of_odd_length_take_a_step_that_can():
+    q, k, v = draw_qkv()
+    odd = torch.empty(q.numel() + 1, dtype=q.dtype, device="cuda")[1:].view(q.shape)
+    odd.copy_(q)
+    check(q, k, v, *flashsteps.attention(odd, k, v, return_lse=True))
+    with pytest.raises(ValueError, match="^step: v06_vectorized_loads needs every row of q to be 16-byte aligned"):
+        flashsteps.attention(odd, k, v, step="v06_vectorized_loads")
+
+
+@pytest.mark.parametrize("step", TMA_STEPS)
+def test_a_description_of_other_memory_is_never_taken(step):
+    """Steps with TMA describe each tensor to the GPU. Equal shapes elsewhere, and other shapes at the same place."""
+    many = [draw_qkv(seed=seed) for seed in range(4)]
+    for _ in range(3):
+        for q, k, v in many:
+            check(q, k, v, *flashsteps.attention(q, k, v, step=step, return_lse=True))
+    memory = [torch.randn(64 * 1024, device="cuda").to(torch.float16) for _ in range(3)]
+    for shape in [(1, 2, 512, 64), (2, 1, 512, 64), (1, 2, 256, 128), (1, 4, 256, 64), (1, 2, 500, 64)]:
+        q, k, v = (x[: np.prod(shape)].view(shape) for x in memory)
+        check(q, k, v, *flashsteps.attention(q, k, v, step=step, return_lse=True))
+        q, k, v = (x[: np.prod(shape)].view(shape[0], shape[2], shape[1], shape[3]) for x in memory)
+        o, lse = flashsteps.attention(q, k, v, step=step, layout="bshd", return_lse=True)
+        check(*(x.transpose(1, 2) for x in (q, k, v, o)), lse)
+
+
+@pytest.mark.parametrize("step", ["v02_smem_tiles", None])
+def test_arrays_of_the_cpu_by_copy(step):
+    q, k, v = draw_qkv(batch=2, device="cpu")
+    lengths = torch.tensor([9, 180], dtype=torch.int32)
+    on_gpu = flashsteps.attention(*(x.cuda() for x in (q, k, v)), kv_lengths=lengths.cuda(), step=step)
+    options = {"step": step, "device": "cuda"}
+    o, lse = flashsteps.attention(q, k, v, kv_lengths=lengths, return_lse=True, **options)
+    assert o.device.type == lse.device.type == "cpu" and torch.equal(o, on_gpu.cpu())
+    check(q, k, v, o, lse, kv_lengths=lengths)
+    from_numpy = flashsteps.attention(*(x.numpy() for x in (q, k, v)), kv_lengths=lengths.numpy(), **options)
+    assert np.array_equal(from_numpy, o.numpy())
+    bf16 = flashsteps.attention(*(x.bfloat16() for x in (q, k, v)), device="cuda")
+    assert bf16.dtype == torch.bfloat16 and (bf16.double() - to_double_attention(q, k, v)).norm() < 1
+    strided = flashsteps.attention(*(x.transpose(1, 2).contiguous() for x in (q, k, v)), layout="bshd", device="cuda")
+    assert torch.equal(strided.transpose(1, 2), flashsteps.attention(q, k, v, device="cuda"))
+
+
+def to_double_attention(q, k, v):
+    return torch.from_numpy(reference.attention(*map(to_double, (q, k, v)))[0])
+
+
+def test_arrays_of_the_gpu_may_say_so():
+    q, k, v = draw_qkv()
+    assert torch.equal(flashsteps.attention(q, k, v, device="cuda"), flashsteps.attention(q, k, v))
+
+
+# Streams
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_on_the_current_stream_and_without_waiting(step):
+    """q holds NaN until a copy that is queued behind a long kernel. A call on any other stream, or before that copy,
+    reads NaN; a call that waits returns when the long kernel is done."""
+    fresh, k, v = draw_qkv()
+    expected = flashsteps.attention(fresh, k, v, step=step)  # also loads the kernel
+    for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
+        q = torch.full_like(fresh, float("nan"))
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(LONG)
+            slept = torch.cuda.Event()
+            slept.record()
+            q.copy_(fresh)
+            o, lse = flashsteps.attention(q, k, v, step=step, return_lse=True)
+            assert not slept.query(), "the call waited for the GPU"
+            doubled = o * 2  # as users go on: on the same stream
+        stream.synchronize()
+        assert torch.equal(o, expected) and torch.equal(doubled, expected * 2)
+        check(fresh, k, v, o, lse)
+
+
+def test_a_stream_of_another_thread():
+    q, k, v = draw_qkv()
+    expected = flashsteps.attention(q, k, v)
+    torch.cuda.synchronize()
+    results = {}
+
+    def call(number):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            outputs = [flashsteps.attention(q, k, v) for _ in range(50)]
+            results[number] = all(torch.equal(o, expected) for o in outputs)
+        stream.synchronize()
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == dict.fromkeys(range(4), True)
+
+
+@pytest.mark.parametrize("step", [*STEPS, None])
+def test_cuda_graph(step):
+    q, k, v = draw_qkv()
+    lengths = torch.tensor([200, 100], dtype=torch.int32, device="cuda")
+    options = {"causal": True, "kv_lengths": lengths, "step": step, "return_lse": True}
+    flashsteps.attention(q, k, v, **options)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o, lse = flashsteps.attention(q, k, v, **options)
+        without_lse = flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, step=step)
+    for seed in (2, 3):
+        for array, numbers in zip((q, k, v), draw_qkv(seed=seed)):
+            array.copy_(numbers)
+        lengths.copy_(torch.tensor([50 * seed, 7], dtype=torch.int32))
+        o.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(o, without_lse)
+        check(q, k, v, o, lse, causal=True, kv_lengths=lengths)
+
+
+def test_cuda_graph_of_the_first_call():
+    """Whatever is set up at a step's first call is set up while a graph is captured."""
+    code = f"""
+import flashsteps, torch
+q, k, v = (torch.randn(1, 4, 200, 64, device="cuda").half() for _ in range(3))
+expected = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
+torch.cuda.synchronize()
+for step in {STEPS!r}:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = flashsteps.attention(q, k, v, step=step)
+    graph.replay()
+    assert (o.double() - expected).norm() <= 1e-3 * expected.norm(), step
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "done\n", done.stderr
+
+
+# Cost
+
+
+def resident_bytes():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+@pytest.mark.parametrize("step", [*STEPS, None])
+def test_a_thousand_calls_keep_no_memory(step):
+    q, k, v = draw_qkv()
+
+    def state():
+        gc.collect()
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]
+
+    def calls(number):
+        for _ in range(number):
+            flashsteps.attention(q, k, v, step=step)
+            flashsteps.attention(q, k, v, step=step, return_lse=True)
+
+    calls(100)
+    before, host_before = state(), resident_bytes()
+    calls(1000)
+    after, host_after = state(), resident_bytes()
+    assert after == before
+    assert host_after - host_before < 4 << 20
+
+
+def host_time(call):
+    """Microseconds of a call on the host: the median of batches, each small enough to queue without waiting."""
+    for _ in range(100):
+        call()
+    samples = []
+    for _ in range(30):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(100):
+            call()
+        samples.append((time.perf_counter() - start) * 1e4)
+    return statistics.median(samples)
+
+
+@pytest.mark.parametrize(
+    ("step", "limit"), [("v09_direct_rescale", 10.0), *((step, 15.0) for step in TMA_STEPS), (None, 15.0)]
+)
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_host_time(step, limit, return_lse):
+    q, k, v = draw_qkv(batch=1, heads_q=1, heads_kv=1, seqlen_q=64, seqlen_kv=64)
+    with torch.no_grad():
+        took = host_time(lambda: flashsteps.attention(q, k, v, step=step, return_lse=return_lse))
+    print(f"\nhost time of a call: {took:.2f} us (step={step}, return_lse={return_lse})")
+    assert took < limit
+
+
+# What is refused
+
+
+def test_arguments_on_several_devices():
+    q, k, v = draw_qkv()
+    allocated = torch.cuda.memory_allocated()
+    for name in "kv":
+        arrays = {"q": q, "k": k, "v": v}
+        arrays[name] = arrays[name].cpu()
+        with pytest.raises(ValueError, match=f"^{name}: is on the CPU, and q is on cuda:0"):
+            flashsteps.attention(**arrays)
+    with pytest.raises(ValueError, match="^k: is on cuda:0, and q is on the CPU"):
+        flashsteps.attention(q.cpu(), k, v)
+    with pytest.raises(ValueError, match="^kv_lengths: is on the CPU, and q is on cuda:0"):
+        flashsteps.attention(q, k, v, kv_lengths=torch.ones(2, dtype=torch.int32))
+    assert torch.cuda.memory_allocated() == allocated
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"q": lambda x: x.double()}, TypeError, "q: is float64, expected float16"),
+        ({"k": lambda x: x.bfloat16()}, TypeError, "k: is bfloat16, and q is float16"),
+        ({"k": lambda x: x.repeat_interleave(2, dim=3)[..., ::2]}, ValueError, "k: has rows that are not"),
+        ({"v": lambda x: x[:, :1]}, ValueError, "v: has shape"),
+        ({"k": lambda x: torch.cat([x, x[:, :1]], 1)}, ValueError, "k: has 3 heads, and q has 4, which is not"),
+        ({"v": lambda x: x.clone().requires_grad_()}, ValueError, "v: requires a gradient"),
+    ],
+)
+def test_what_is_wrong_is_named(change, error, text):
+    arrays = dict(zip("qkv", draw_qkv()))
+    for name, function in change.items():
+        arrays[name] = function(arrays[name])
+    with pytest.raises(error, match=f"^{text}"):
+        flashsteps.attention(**arrays)
+    with pytest.raises(TypeError, match="^kv_lengths: is int64, expected int32"):
+        flashsteps.attention(*draw_qkv(), kv_lengths=torch.ones(2, dtype=torch.int64, device="cuda"))
+
+
+def test_another_framework_on_the_same_device():
+    cupy = pytest.importorskip("cupy")
+    q, k, v = draw_qkv()
+    with pytest.raises(TypeError, match="^k: is an array of CuPy, and q is one of PyTorch"):
+        flashsteps.attention(q, cupy.from_dlpack(k), v)
+
+
+def test_peak_tflops():
+    assert flashsteps.peak_tflops("bf16") == flashsteps.peak_tflops("fp16")
+    assert flashsteps.peak_tflops("fp32") is None or flashsteps.peak_tflops("bf16") > flashsteps.peak_tflops("fp32")
+
+
+# Two GPUs
+
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@two_gpus
+@pytest.mark.parametrize("step", STEPS)
+def test_the_other_gpu(step):
+    """Tensors of cuda:1 while cuda:0 is the current device: on cuda:1, on its current stream."""
+    fresh, k, v = draw_qkv(device="cuda:1")
+    assert torch.cuda.current_device() == 0
+    o, lse = flashsteps.attention(fresh, k, v, step=step, return_lse=True)
+    check(fresh, k, v, o, lse)
+    assert torch.cuda.current_device() == 0
+    first = flashsteps.attention(*(x.to("cuda:0") for x in (fresh, k, v)), step=step)
+    assert torch.equal(first.cpu(), o.cpu())
+
+    q = torch.full_like(fresh, float("nan"))
+    stream = torch.cuda.Stream("cuda:1")
+    torch.cuda.synchronize("cuda:1")
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(LONG)
+        q.copy_(fresh)
+        with torch.cuda.device(0):  # the current stream of cuda:1 stays
+            late = flashsteps.attention(q, k, v, step=step)
+            assert torch.cuda.current_device() == 0
+    stream.synchronize()
+    assert torch.equal(late, o)
+
+
+@two_gpus
+def test_arguments_on_two_gpus():
+    q, k, v = draw_qkv()
+    with pytest.raises(ValueError, match="^v: is on cuda:1, and q is on cuda:0"):
+        flashsteps.attention(q, k, v.to("cuda:1"))
+
+
+# Other frameworks
+
+
+def test_cupy():
+    cupy = pytest.importorskip("cupy")
+    q, k, v = draw_qkv()
+    lengths = torch.tensor([33, 200], dtype=torch.int32, device="cuda")
+    expected, expected_lse = flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, return_lse=True)
+    torch.cuda.synchronize()
+    fresh, k, v, lengths = (cupy.asarray(x.cpu().numpy()) for x in (q, k, v, lengths))
+    for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)):
+        q = cupy.asarray(np.full(fresh.shape, np.nan, np.float16))
+        cupy.cuda.Device().synchronize()
+        with stream:
+            same = torch.cuda.ExternalStream(stream.ptr) if stream.ptr else torch.cuda.default_stream()
+            with torch.cuda.stream(same):
+                torch.cuda._sleep(LONG)
+                slept = torch.cuda.Event()
+                slept.record()
+            q.data.copy_from_device_async(fresh.data, fresh.nbytes, stream)
+            o, lse = flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, return_lse=True)
+            assert not slept.query(), "the call waited for the GPU"
+        stream.synchronize()
+        assert isinstance(o, cupy.ndarray) and o.dtype == np.float16 and lse.dtype == np.float32
+        assert np.array_equal(o.get(), expected.cpu().numpy())
+        assert np.array_equal(lse.get(), expected_lse.cpu().numpy())
+    with pytest.raises(TypeError, match="^k: is float64, expected"):
+        flashsteps.attention(q, cupy.asarray(k.get().astype(np.float64)), v)
+    swapped = flashsteps.attention(*(x.transpose(0, 2, 1, 3) for x in (fresh, k, v)), layout="bshd")
+    assert np.array_equal(swapped.get().transpose(0, 2, 1, 3), flashsteps.attention(fresh, k, v).get())
+
+
+@pytest.fixture
+def jax_gpu():
+    jax = pytest.importorskip("jax")
+    try:
+        return jax, jax.devices("gpu")[0]
+    except RuntimeError as error:
+        pytest.skip(f"JAX finds no GPU: {error}")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_jax(jax_gpu, dtype):
+    jax, device = jax_gpu
+    jnp = jax.numpy
+    rng = np.random.default_rng(1)
+    numbers = [rng.standard_normal((2, heads, 200, 64)).astype(np.float32) for heads in (4, 2, 2)]
+    q, k, v = (jax.device_put(x, device).astype(dtype) for x in numbers)
+    lengths = jax.device_put(np.array([33, 200], np.int32), device)
+    o, lse = flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, return_lse=True)
+    assert isinstance(o, jax.Array) and o.dtype == q.dtype and o.devices() == lse.devices() == {device}
+    expected = reference.attention(q, k, v, causal=True, kv_lengths=lengths)
+    reference.check(np.asarray(o).astype(np.float64), np.asarray(lse), dtype, *expected)
+
+    # An argument that JAX is still computing, and a result that JAX goes on with.
+    @jax.jit
+    def slowly(x):
+        weights = jnp.ones((4096, 4096), jnp.float32) / 4096
+        zero = jax.lax.fori_loop(0, 200, lambda _, y: y @ weights, weights)[0, 0] * 0
+        return (x + zero.astype(x.dtype)).astype(x.dtype)
+
+    slowly(q).block_until_ready()  # compiled
+    first = flashsteps.attention(slowly(q), k, v, causal=True, kv_lengths=lengths)
+    total = jnp.sum(jnp.abs(first - o).astype(jnp.float32))  # on the device: np.asarray() would be remembered
+    # Results are apart: a second one does not change the first.
+    second = flashsteps.attention(2 * q, k, v, causal=True, kv_lengths=lengths)
+    assert float(total) == 0 and bool(jnp.all(first == o)) and not bool(jnp.all(second == first))
+
+
+def test_jax_layout_and_errors(jax_gpu):
+    jax, device = jax_gpu
+    rng = np.random.default_rng(1)
+    q, k, v = (jax.device_put(rng.standard_normal((1, 2, 100, 64)).astype(np.float16), device) for _ in range(3))
+    o = flashsteps.attention(q, k, v)
+    other = flashsteps.attention(*(x.transpose(0, 2, 1, 3) for x in (q, k, v)), layout="bshd")
+    assert np.array_equal(np.asarray(other).transpose(0, 2, 1, 3), np.asarray(o))
+    with pytest.raises(ValueError, match="^k: is on the CPU, and q is on cuda:0"):
+        flashsteps.attention(q, jax.device_put(k, jax.devices("cpu")[0]), v)
+    with pytest.raises(TypeError, match="^q: is being traced by JAX"):
+        jax.jit(lambda x: flashsteps.attention(x, k, v))(q)
