@@ -17,6 +17,12 @@ include_works() {
   return 1
 }
 
+# python_headers PYTHON: are there the headers to compile a module for it?
+python_headers() {
+  "$1" -c 'import sys, os, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' \
+    >/dev/null 2>&1
+}
+
 # The first Python >= 3.10 that can make a virtual environment. A version manager's python3 may come first on
 # PATH and be too old, and Debian's own has no ensurepip until python3-venv is there.
 find_python() {
@@ -45,6 +51,7 @@ missing_packages() {
   include_works CLI/CLI.hpp || missing+=(libcli11-dev)
   if [ "$1" = tests ]; then
     include_works catch2/catch.hpp catch2/catch_all.hpp || missing+=(catch2)
+    python_headers "$(any_python)" || missing+=(python3-dev)
   fi
   echo "${missing[*]-}"
 }

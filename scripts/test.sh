@@ -30,6 +30,12 @@ section() {
 
 not_here() { summary+=("$(printf '%-24s not here: %s' "$1" "$2")"); }
 
+# As a user installs it, with the tools to build it from build/venv, so that nothing is downloaded.
+python_module() {
+  with_venv -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps .
+  with_venv -m pytest -q -rs -p no:cacheprovider harness/python/tests
+}
+
 with_venv() {
   if ! "$VENV/bin/python" -c 'import pytest' 2>/dev/null; then
     complain "cannot run: build/venv has no pytest, the reason is at the top"
@@ -107,6 +113,7 @@ steps=("${steps[@]%/kernel.cu}")
 section "steps on the emulator" build/ci/flashsteps check --backend emulator "${steps[@]#steps/}"
 [ -z "$ablations" ] || section "ablations, on emulator" ablations_on_emulator
 section "command line tests" with_venv -m pytest -q -p no:cacheprovider harness/tests
+section "Python module" python_module
 section "address, UB sanitizer" asan_tests
 section "script tests" with_venv -m pytest -q -p no:cacheprovider scripts/tests
 section "generated text" generated_text

@@ -75,12 +75,21 @@ class Sandbox:
         """A build/venv that is up to date: its Python is the one that runs these tests."""
         venv = self.root / "build" / "venv"
         (venv / "bin").mkdir(parents=True)
-        (venv / "bin" / "python").write_text(f'#!/bin/bash\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+        (venv / "bin" / "python").write_text(
+            f'#!/bin/bash\n[ "$1 $2 $3" = "-m pip install" ] && {{ echo "python $*" >>"$CALLS"; exit; }}\n'
+            f'exec "{sys.executable}" "$@"\n',
+            encoding="utf-8",
+        )
         (venv / "bin" / "python").chmod(0o755)
         for name in ("requirements.txt", "requirements-test.txt"):
             with open(SCRIPTS / name, "rb") as file:
                 stamp = subprocess.run(["cksum"], stdin=file, capture_output=True, check=True).stdout
             (venv / f"{name}.installed").write_bytes(stamp)
+
+    def hide_python_headers(self) -> None:
+        python = self.root / "build" / "venv" / "bin" / "python"
+        text = python.read_text(encoding="utf-8")
+        python.write_text(text.replace("\n", '\n[[ $2 == *Python.h* ]] && exit 1\n', 1), encoding="utf-8")
 
     def run(
         self, *command: str, cwd: Path | None = None, **environment: str
@@ -156,11 +165,12 @@ def test_nothing_missing_nothing_said(ready: Sandbox):
 def test_what_is_missing_is_one_line_with_its_remedy(ready: Sandbox, has_apt):
     (ready.bin / "ninja").unlink()
     ready.tool("g++", "#!/bin/bash\nexit 1\n")  # finds no header
+    ready.hide_python_headers()
     if has_apt:
         ready.tool("apt-get", '#!/bin/bash\necho "apt-get $*" >>"$CALLS"\n')
     done = ready.library("install_packages tests")
     why = "no root, and sudo would ask for a password" if has_apt else "no apt-get here"
-    packages = "ninja-build nlohmann-json3-dev libcli11-dev catch2"
+    packages = "ninja-build nlohmann-json3-dev libcli11-dev catch2 python3-dev"
     assert done.returncode == 1 and ready.called() == ""
     assert done.stderr == f"missing: {packages} ({why}). Install with: apt-get install -y {packages}\n"
 
@@ -364,7 +374,7 @@ def test_help_builds_nothing(ready: Sandbox):
 
 @pytest.fixture
 def tested(ready: Sandbox) -> Sandbox:
-    for folder in ("scripts/tests", "harness/tests"):
+    for folder in ("scripts/tests", "harness/tests", "harness/python/tests"):
         (ready.root / folder).mkdir(parents=True, exist_ok=True)
         (ready.root / folder / "test_one.py").write_text("def test_one():\n    pass\n", encoding="utf-8")
     program = ready.root / "build/ci/flashsteps"
@@ -393,16 +403,18 @@ def all_tests(sandbox: Sandbox, **environment: str) -> tuple[int, str, dict[str,
 def test_all_sections_and_the_last_line(tested: Sandbox):
     status, text, summary = all_tests(tested)
     assert status == 0, text
-    assert "\n7 passed, 0 failed\n" in text and summary["CUDA compile checks"] == "not here: no nvcc"
+    assert "\n8 passed, 0 failed\n" in text and summary["CUDA compile checks"] == "not here: no nvcc"
     assert [name for name, result in summary.items() if result.startswith("pass")] == [
         "build, warnings fatal",
         "program tests",
         "steps on the emulator",
         "command line tests",
+        "Python module",
         "address, UB sanitizer",
         "script tests",
         "generated text",
     ]
+    assert "--no-build-isolation --no-deps .\n" in tested.called()
     assert "ci/flashsteps check --backend emulator" in tested.called()
     assert summary["recorded runs"] == "not here: figures/results/ is empty"
     assert summary["GPU tests"] == "not here: no GPU with a CUDA toolkit"
@@ -480,7 +492,7 @@ def test_ablations_are_built_and_run_beside_the_steps(tested: Sandbox):
     add_ablation(tested, "-int x;")
     status, text, summary = all_tests(tested)
     assert status == 0, text
-    assert summary["ablations apply"].startswith("pass") and "\n9 passed, 0 failed\n" in text
+    assert summary["ablations apply"].startswith("pass") and "\n10 passed, 0 failed\n" in text
     assert "cmake --preset ci -DFLASHSTEPS_ABLATIONS=ALL\n" in tested.called()
     checks = [line for line in tested.called().splitlines() if " check " in line]
     assert checks[0].endswith("check --backend emulator v01_scalar")
@@ -490,7 +502,7 @@ def test_ablations_are_built_and_run_beside_the_steps(tested: Sandbox):
 def test_an_ablation_that_does_not_apply_costs_no_other_section(tested: Sandbox):
     add_ablation(tested, "-int y;")
     status, text, summary = all_tests(tested)
-    assert status == 1 and summary["ablations apply"].startswith("FAIL") and "\n7 passed, 1 failed\n" in text
+    assert status == 1 and summary["ablations apply"].startswith("FAIL") and "\n8 passed, 1 failed\n" in text
     assert "other.md:3: no longer applies: steps/v01_scalar/kernel.cu has no line 'int y;'" in text
     assert "cmake --preset ci -DFLASHSTEPS_ABLATIONS=\n" in tested.called()  # also if it was ALL before
 

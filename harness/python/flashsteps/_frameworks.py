@@ -158,13 +158,15 @@ class Jax(Framework):
             return self.on_cpu.describe(argument, array)
         if isinstance(array, self.jax.core.Tracer):
             raise TypeError(f"{argument}: is being traced by JAX (jit, grad, vmap): call this outside of it")
+        if array.is_deleted():
+            raise ValueError(f"{argument}: has been deleted, or donated")
         if len(array.devices()) != 1:
             raise ValueError(f"{argument}: is spread over {len(array.devices())} devices")
         on_cpu = self.is_on_cpu(array)
         try:
             # Both wait until the contents are there; __dlpack__ because it is not told a stream.
             memory = self.numpy.asarray(array) if on_cpu else array.__dlpack__()
-        except Exception as error:  # deleted, donated
+        except Exception as error:
             raise ValueError(f"{argument}: its memory is not accessible: {error}") from error
         return self.on_cpu.describe(argument, memory) if on_cpu else _core.describe_dlpack(argument, memory)
 
