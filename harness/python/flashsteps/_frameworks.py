@@ -59,6 +59,8 @@ class NumPy(Framework):
         self.numpy = numpy
 
     def describe(self, argument: str, array: Any) -> Description:
+        if isinstance(array, self.numpy.ma.MaskedArray):
+            raise TypeError(f"{argument}: is a masked array, whose mask would not be seen")
         if not array.dtype.isnative:
             raise TypeError(f"{argument}: has the other byte order: convert it with .astype({array.dtype.name!r})")
         # The type by its name: bfloat16 is ml_dtypes', which NumPy itself can hand over neither by DLPack nor as

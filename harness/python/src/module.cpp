@@ -226,7 +226,9 @@ nb::dict build_info_record() {
 
 double peak_tflops(std::string_view dtype, int device) {
   for (const DType each : {DType::kFp32, DType::kFp16, DType::kBf16}) {
-    if (dtype == kDTypeNames[int(each)]) return gpu_peak_tflops(device, each);
+    if (dtype != kDTypeNames[int(each)]) continue;
+    if (const std::string why = flashsteps::missing_gpu(); !why.empty()) throw std::runtime_error(why);
+    return gpu_peak_tflops(device, each);
   }
   raise_value_error("dtype", "is '" + std::string(dtype) + "', expected 'fp16', 'bf16' or 'fp32'");
 }

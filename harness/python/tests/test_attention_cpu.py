@@ -165,6 +165,7 @@ Q, K, V = draw_qkv(batch=2, heads_q=8, heads_kv=4)
         ({"v": None}, TypeError, "v: is a NoneType, expected an array"),
         ({"q": Q.astype("float64")}, TypeError, "q: is float64, expected float16, bfloat16 or float32"),
         ({"q": Q.astype("int16")}, TypeError, "q: is int16, expected"),
+        ({"v": np.ma.masked_less(V, 0)}, TypeError, "v: is a masked array, whose mask would not be seen"),
         ({"q": Q.astype(">f2")}, TypeError, "q: has the other byte order"),
         ({"k": K.astype("float32")}, TypeError, "k: is float32, and q is float16"),
         ({"v": V.astype("float32")}, TypeError, "v: is float32, and q is float16"),
@@ -256,7 +257,7 @@ def test_peak_tflops():
     with pytest.raises(ValueError, match="^dtype: is 'fp8', expected 'fp16', 'bf16' or 'fp32'"):
         flashsteps.peak_tflops("fp8")
     if flashsteps.missing_gpu() is not None:
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError, match=f"^{flashsteps.missing_gpu()}$"):
             flashsteps.peak_tflops("bf16")
 
 
