@@ -19,8 +19,8 @@ include_works() {
 
 # python_headers PYTHON: are there the headers to compile a module for it?
 python_headers() {
-  "$1" -c 'import sys, os, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' \
-    >/dev/null 2>&1
+  local look='import os, sysconfig; open(os.path.join(sysconfig.get_path("include"), "Python.h"))'
+  "$1" -c "$look" >/dev/null 2>&1
 }
 
 # The first Python >= 3.10 that can make a virtual environment. A version manager's python3 may come first on

@@ -1,10 +1,10 @@
 """Exact attention, forward, by any step of the FlashSteps ladder: on an NVIDIA GPU, or on a CPU emulator.
 
-    import numpy as np
-    import flashsteps
+import numpy as np
+import flashsteps
 
-    q = k = v = np.random.randn(1, 4, 256, 64).astype(np.float16)
-    o = flashsteps.attention(q, k, v, causal=True)
+q = k = v = np.random.randn(1, 4, 256, 64).astype(np.float16)
+o = flashsteps.attention(q, k, v, causal=True)
 """
 
 from __future__ import annotations
@@ -46,38 +46,39 @@ def attention(
     return_lse: bool = False,
     device: str | None = None,
 ) -> Any:
-    """softmax(scale · q kᵀ + mask) v, exactly, accumulated in FP32. Forward only: there is no backward pass.
+    """softmax(scale · q kᵀ + mask) v, exactly, accumulated in FP32. Forward only: no backward pass.
 
     Arguments:
         q: [batch, heads_q, seqlen_q, head_dim], of float16 or bfloat16; float32 exists in v01 and v02 only.
             head_dim is 64 or 128. An array of PyTorch, NumPy, JAX or CuPy. bfloat16 in NumPy is ml_dtypes'.
-        k, v: [batch, heads_kv, seqlen_kv, head_dim], like q: type, device, framework. heads_q is a multiple of
-            heads_kv (GQA, MQA). seqlen_kv need not be seqlen_q.
-        causal: query i sees key j only when j <= i + kv_length - seqlen_q. The last query is aligned with the last
-            key, bottom-right; PyTorch's is_causal aligns the first ones, its causal_lower_right does as here.
+        k, v: [batch, heads_kv, seqlen_kv, head_dim]; type, device and framework are those of q. heads_q is a
+            multiple of heads_kv (GQA, MQA). seqlen_kv need not be seqlen_q.
+        causal: query i sees key j only when j <= i + kv_length - seqlen_q. The last query is aligned with the
+            last key, bottom-right; PyTorch's is_causal aligns the first ones, its causal_lower_right does as
+            here.
         scale: of the scores, positive. None: 1 / sqrt(head_dim).
-        kv_lengths: [batch], int32, on the device of q, contiguous. How many of its keys each batch has, from 0 to
-            seqlen_kv; what lies beyond is never used, even NaN. Checked on the CPU. On a GPU that would mean to
-            wait for it: there it is yours to keep the range, or memory beyond k and v is read.
-        step: name of a step, see steps(). None: the fastest that can run the call on this device, by the recorded
-            runs.
+        kv_lengths: [batch], int32, contiguous, on the device of q. How many of its keys each batch has, from
+            0 to seqlen_kv; what lies beyond is never used, even NaN. On the CPU the range is checked. On a
+            GPU that would mean to wait for it: it is yours to keep, or memory beyond k and v is read.
+        step: name of a step, see steps(). None: the fastest that can run the call on this device, by the
+            recorded runs.
         layout: "bhsd" as above, or "bshd": q, k, v and the result are [batch, seqlen, heads, head_dim].
         return_lse: also return the log-sum-exp of every row.
-        device: only for arrays on the CPU. None: the emulator runs the step, which is slow (it is there to learn
+        device: for arrays on the CPU. None: the emulator runs the step, which is slow (it is there to learn
             and to test). "cuda": copies them to the current GPU and the result back.
 
-    Any strides will do, slices of a fused QKV tensor too, if each row's head_dim elements are contiguous. Steps from
-    v06 on need rows that are 16-byte aligned.
+    Any strides will do, slices of a fused QKV tensor too, if each row's head_dim elements are contiguous.
+    Steps from v06 on need rows that are 16-byte aligned.
 
     Returns:
         o, of q's shape, type, framework and device, contiguous. With return_lse (o, lse): lse is float32
         [batch, heads_q, seqlen_q] in both layouts, natural logarithm. A query that sees no key has o = 0 and
         lse = -inf.
 
-    On a GPU the call only queues: on PyTorch's or CuPy's current stream of q's device. Like theirs, it returns at
-    once, allocates from their allocators, and can be captured into a CUDA graph. JAX has no current stream: there
-    the call waits for its arguments, and for the result before it returns. For arrays on the CPU all calls wait,
-    without the GIL.
+    On a GPU the call only queues: on PyTorch's or CuPy's current stream of q's device. Like theirs, it
+    returns at once, allocates from their allocators, and can be captured into a CUDA graph. JAX has no
+    current stream: there the call waits for its arguments, and for the result before it returns. For arrays
+    on the CPU all calls wait, without the GIL.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the text begins with its name. Nothing was launched.
@@ -86,10 +87,11 @@ def attention(
     framework = _framework_of("q", q)
     if type(k) is not type(q) or type(v) is not type(q) or kv_lengths is not None:
         for name, array in (("k", k), ("v", v), ("kv_lengths", kv_lengths)):
-            if (name != "kv_lengths" or array is not None) and _framework_of(name, array) is not framework:
-                raise TypeError(
-                    f"{name}: is an array of {_framework_of(name, array).name}, and q is one of {framework.name}"
-                )
+            if name == "kv_lengths" and array is None:
+                continue
+            other = _framework_of(name, array)
+            if other is not framework:
+                raise TypeError(f"{name}: is an array of {other.name}, and q is one of {framework.name}")
     if framework.records_gradients is not None and framework.records_gradients():
         for name, array in (("q", q), ("k", k), ("v", v)):
             if array.requires_grad:

@@ -1,7 +1,7 @@
 """How arrays of each framework are read and made: one Framework each, chosen by an array's type.
 
-Arrays of PyTorch are read by _core through DLPack's C exchange API where it has one (2.10 and newer), which takes
-nanoseconds. Everything else is described by a few attributes.
+_core reads PyTorch's tensors through DLPack's C exchange API, where PyTorch has it (2.10 and newer): that
+takes nanoseconds. Everything else is described by a few attributes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from . import _core
 
 CPU = -1  # as a device's number
 
-# address, shape, strides in elements, type, device, and what keeps the memory alive if the array itself does not.
+# address, shape, strides in elements, type, device, and what keeps the memory alive beside the array.
 Description = tuple[int, tuple[int, ...], tuple[int, ...], str, int, Any]
 
 
 class Framework:
-    """What _core asks of a framework. The defaults suit one that keeps its arrays in place and needs no waiting."""
+    """What _core asks of a framework."""
 
     name: str
     exchange_api: object = None  # DLPack's, a capsule; then describe() and current_stream() are not called
     waits = False  # on a GPU: return when the result is there
     records_gradients: Callable[[], bool] | None = None
-    # finish(q, result): what the user gets for an array that empty_like() or empty_fp32() made, now that it is filled.
+    # finish(q, result): what the user gets for an array of empty_like() or empty_fp32() that is filled now.
     finish: Callable[[Any, Any], Any] | None = None
 
     def describe(self, argument: str, array: Any) -> Description:
@@ -62,8 +62,10 @@ class NumPy(Framework):
         if isinstance(array, self.numpy.ma.MaskedArray):
             raise TypeError(f"{argument}: is a masked array, whose mask would not be seen")
         if not array.dtype.isnative:
-            raise TypeError(f"{argument}: has the other byte order: convert it with .astype({array.dtype.name!r})")
-        # The type by its name: bfloat16 is ml_dtypes', which NumPy itself can hand over neither by DLPack nor as
+            raise TypeError(
+                f"{argument}: has the other byte order: convert it with .astype({array.dtype.name!r})"
+            )
+        # The type by its name: bfloat16 is ml_dtypes', which NumPy itself hands over neither by DLPack nor as
         # a buffer.
         return (
             array.ctypes.data,
@@ -96,8 +98,8 @@ class PyTorch(Framework):
     def describe(self, argument: str, array: Any) -> Description:
         if array.layout != self.torch.strided or array.device.type not in ("cpu", "cuda"):
             raise ValueError(
-                f"{argument}: is {array.layout} on {array.device}, expected a strided tensor on the CPU or on an "
-                "NVIDIA GPU"
+                f"{argument}: is {array.layout} on {array.device}, expected a strided tensor on the CPU or "
+                "on an NVIDIA GPU"
             )
         device = CPU if array.device.type == "cpu" else array.device.index
         dtype = str(array.dtype).removeprefix("torch.")
@@ -139,11 +141,11 @@ class CuPy(Framework):
 
 
 class Jax(Framework):
-    """JAX has no current stream and orders its own work only, so a call waits: before it for the arguments, after
-    it for the result.
+    """JAX has no current stream and orders its own work only, so a call waits: for the arguments before, for
+    the result after.
 
-    Its arrays cannot be written, by JAX's rules. On the CPU the result is made with NumPy and then becomes JAX's. On
-    a GPU JAX makes the array and it is filled in place, before anybody else has seen it.
+    By JAX's rules its arrays are never written. On the CPU the result is made with NumPy and then becomes
+    JAX's. On a GPU JAX makes the array, and it is filled in place before anybody else has seen it.
     """
 
     name = "JAX"

@@ -16,9 +16,7 @@ def attention(q, k, v, causal=False, scale=None, kv_lengths=None):
     k, v = (np.repeat(x, heads_q // heads_kv, axis=1) for x in (k, v))
     lengths = np.full(batch, seqlen_kv) if kv_lengths is None else np.asarray(kv_lengths)
     key = np.arange(seqlen_kv)
-    seen = np.broadcast_to(
-        key[None, None, :] < lengths[:, None, None], (batch, seqlen_q, seqlen_kv)
-    )
+    seen = np.broadcast_to(key[None, None, :] < lengths[:, None, None], (batch, seqlen_q, seqlen_kv))
     if causal:
         last = np.arange(seqlen_q)[None, :, None] + lengths[:, None, None] - seqlen_q
         seen = seen & (key[None, None, :] <= last)

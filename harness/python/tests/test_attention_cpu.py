@@ -138,7 +138,9 @@ def test_rows_of_odd_length_take_a_step_that_can():
         array[:] = numbers
     check(*odd)
     check(*odd, step="v05_padded_smem")
-    with pytest.raises(ValueError, match="^step: v06_vectorized_loads needs every row of q to be 16-byte aligned"):
+    with pytest.raises(
+        ValueError, match="^step: v06_vectorized_loads needs every row of q to be 16-byte aligned"
+    ):
         flashsteps.attention(*odd, step="v06_vectorized_loads")
 
 
@@ -181,8 +183,8 @@ Q, K, V = draw_qkv(batch=2, heads_q=8, heads_kv=4)
         ({"k": K[:, :3]}, ValueError, "k: has 3 heads, and q has 8, which is not a multiple"),
         ({"v": V[:, :2]}, ValueError, "v: has shape [2, 2, 70, 64], and k has [2, 4, 70, 64]"),
         ({"v": V[:, :, 1:]}, ValueError, "v: has shape [2, 4, 69, 64], and k has [2, 4, 70, 64]"),
-        ({"q": draw((2, 8, 70, 128))[..., ::2]}, ValueError, "q: has rows that are not contiguous (the stride of "
-         "head_dim is 2): call .contiguous()"),
+        ({"q": draw((2, 8, 70, 128))[..., ::2]}, ValueError,
+         "q: has rows that are not contiguous (the stride of head_dim is 2): call .contiguous()"),
         ({"k": K[..., ::-1]}, ValueError, "k: has rows that are not contiguous"),
         ({"v": np.zeros(V.nbytes + 1, np.uint8)[1:].view(np.float16).reshape(V.shape)}, ValueError,
          "v: is not aligned to the 2 bytes of its element"),
@@ -190,8 +192,8 @@ Q, K, V = draw_qkv(batch=2, heads_q=8, heads_kv=4)
          "q: has strides that are not whole elements"),
         ({"kv_lengths": np.array([5, 6])}, TypeError, "kv_lengths: is int64, expected int32"),
         ({"kv_lengths": [5, 6]}, TypeError, "kv_lengths: is a list"),
-        ({"kv_lengths": np.array([5], np.int32)}, ValueError, "kv_lengths: has shape [1], and the batch is 2"),
-        ({"kv_lengths": np.array([[5, 6]], np.int32)}, ValueError, "kv_lengths: has shape [1, 2], expected 1 dim"),
+        ({"kv_lengths": np.array([5], np.int32)}, ValueError, "kv_lengths: has shape [1], and the batch"),
+        ({"kv_lengths": np.array([[5, 6]], np.int32)}, ValueError, "kv_lengths: has shape [1, 2], expected"),
         ({"kv_lengths": np.arange(4, dtype=np.int32)[::2]}, ValueError, "kv_lengths: is not contiguous"),
         ({"kv_lengths": np.array([5, 71], np.int32)}, ValueError, "kv_lengths: [1] is 71, expected 0 to 70"),
         ({"kv_lengths": np.array([-1, 7], np.int32)}, ValueError, "kv_lengths: [0] is -1, expected 0 to 70"),
@@ -283,7 +285,9 @@ def test_everything_public_is_documented_and_annotated():
             parameters = inspect.signature(member).parameters
             assert set(member.__annotations__) == set(parameters) | {"return"}, name
             for parameter in parameters:
-                assert re.search(rf"\b{parameter}\b", member.__doc__), f"{name} does not say what {parameter} is"
+                assert re.search(rf"\b{parameter}\b", member.__doc__), (
+                    f"{name} does not say what {parameter} is"
+                )
     assert (PACKAGE / "py.typed").exists()
     assert "float32 exists in v01 and v02 only" in flashsteps.attention.__doc__
 
@@ -352,7 +356,9 @@ try:
 except KeyboardInterrupt:
     print(float(flashsteps.attention(q, q, q).min()))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "1.0\n"
 
 

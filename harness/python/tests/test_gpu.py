@@ -1,6 +1,6 @@
 """flashsteps on a GPU: on PyTorch's tensors, and on CuPy's and JAX's where they are installed.
 
-    pytest harness/python/tests/test_gpu.py -rs -s     # -s shows the host's time of a call
+pytest harness/python/tests/test_gpu.py -rs -s     # -s shows the host's time of a call
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ def quiet_device():
 
 
 def draw_qkv(
-    batch=2, heads_q=4, heads_kv=2, seqlen_q=200, seqlen_kv=200, head_dim=64, dtype=torch.float16, seed=1, device="cuda"
+    batch=2,
+    heads_q=4,
+    heads_kv=2,
+    seqlen_q=200,
+    seqlen_kv=200,
+    head_dim=64,
+    dtype=torch.float16,
+    seed=1,
+    device="cuda",
 ):
     generator = torch.Generator().manual_seed(seed)
     shapes = [(batch, heads_q, seqlen_q, head_dim)] + 2 * [(batch, heads_kv, seqlen_kv, head_dim)]
@@ -85,8 +93,8 @@ def test_fp32(step):
 @pytest.mark.parametrize("lengths", [(200, 200), (100, 300), (1, 130)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_against_sdpa(lengths, causal):
-    """PyTorch's is_causal is aligned top-left, its causal_lower_right as here. A row that sees no key is NaN there,
-    so there are none: seqlen_q <= seqlen_kv."""
+    """PyTorch's is_causal is aligned top-left, its causal_lower_right as here. A row that sees no key is NaN
+    there, so there are none: seqlen_q <= seqlen_kv."""
     q, k, v = draw_qkv(seqlen_q=lengths[0], seqlen_kv=lengths[1])
     expected = torch.nn.functional.scaled_dot_product_attention(
         q.double(),
@@ -126,13 +134,15 @@ def test_rows_of_odd_length_take_a_step_that_can():
     odd = torch.empty(q.numel() + 1, dtype=q.dtype, device="cuda")[1:].view(q.shape)
     odd.copy_(q)
     check(q, k, v, *flashsteps.attention(odd, k, v, return_lse=True))
-    with pytest.raises(ValueError, match="^step: v06_vectorized_loads needs every row of q to be 16-byte aligned"):
+    with pytest.raises(
+        ValueError, match="^step: v06_vectorized_loads needs every row of q to be 16-byte aligned"
+    ):
         flashsteps.attention(odd, k, v, step="v06_vectorized_loads")
 
 
 @pytest.mark.parametrize("step", TMA_STEPS)
 def test_a_description_of_other_memory_is_never_taken(step):
-    """Steps with TMA describe each tensor to the GPU. Equal shapes elsewhere, and other shapes at the same place."""
+    """Steps with TMA describe each tensor to the GPU. Equal shapes elsewhere, other shapes at one place."""
     many = [draw_qkv(seed=seed) for seed in range(4)]
     for _ in range(3):
         for q, k, v in many:
@@ -159,7 +169,9 @@ def test_arrays_of_the_cpu_by_copy(step):
     assert np.array_equal(from_numpy, o.numpy())
     bf16 = flashsteps.attention(*(x.bfloat16() for x in (q, k, v)), device="cuda")
     assert bf16.dtype == torch.bfloat16 and (bf16.double() - to_double_attention(q, k, v)).norm() < 1
-    strided = flashsteps.attention(*(x.transpose(1, 2).contiguous() for x in (q, k, v)), layout="bshd", device="cuda")
+    strided = flashsteps.attention(
+        *(x.transpose(1, 2).contiguous() for x in (q, k, v)), layout="bshd", device="cuda"
+    )
     assert torch.equal(strided.transpose(1, 2), flashsteps.attention(q, k, v, device="cuda"))
 
 
@@ -177,8 +189,8 @@ def test_arrays_of_the_gpu_may_say_so():
 
 @pytest.mark.parametrize("step", STEPS)
 def test_on_the_current_stream_and_without_waiting(step):
-    """q holds NaN until a copy that is queued behind a long kernel. A call on any other stream, or before that copy,
-    reads NaN; a call that waits returns when the long kernel is done."""
+    """q holds NaN until a copy that is queued behind a long kernel. A call on any other stream, or before
+    that copy, reads NaN; a call that waits returns when the long kernel is done."""
     fresh, k, v = draw_qkv()
     expected = flashsteps.attention(fresh, k, v, step=step)  # also loads the kernel
     for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
@@ -288,7 +300,7 @@ def test_a_thousand_calls_keep_no_memory(step):
 
 
 def host_time(call):
-    """Microseconds of a call on the host: the median of batches, each small enough to queue without waiting."""
+    """Microseconds of a call on the host: the median of batches that are small enough to queue."""
     for _ in range(100):
         call()
     samples = []
@@ -338,7 +350,11 @@ def test_arguments_on_several_devices():
         ({"k": lambda x: x.bfloat16()}, TypeError, "k: is bfloat16, and q is float16"),
         ({"k": lambda x: x.repeat_interleave(2, dim=3)[..., ::2]}, ValueError, "k: has rows that are not"),
         ({"v": lambda x: x[:, :1]}, ValueError, "v: has shape"),
-        ({"k": lambda x: torch.cat([x, x[:, :1]], 1)}, ValueError, "k: has 3 heads, and q has 4, which is not"),
+        (
+            {"k": lambda x: torch.cat([x, x[:, :1]], 1)},
+            ValueError,
+            "k: has 3 heads, and q has 4, which is not",
+        ),
         ({"v": lambda x: x.clone().requires_grad_()}, ValueError, "v: requires a gradient"),
     ],
 )
@@ -361,7 +377,9 @@ def test_another_framework_on_the_same_device():
 
 def test_peak_tflops():
     assert flashsteps.peak_tflops("bf16") == flashsteps.peak_tflops("fp16")
-    assert flashsteps.peak_tflops("fp32") is None or flashsteps.peak_tflops("bf16") > flashsteps.peak_tflops("fp32")
+    assert flashsteps.peak_tflops("fp32") is None or flashsteps.peak_tflops("bf16") > flashsteps.peak_tflops(
+        "fp32"
+    )
 
 
 # Two GPUs
@@ -473,7 +491,9 @@ def test_jax(jax_gpu, dtype):
 def test_jax_layout_and_errors(jax_gpu):
     jax, device = jax_gpu
     rng = np.random.default_rng(1)
-    q, k, v = (jax.device_put(rng.standard_normal((1, 2, 100, 64)).astype(np.float16), device) for _ in range(3))
+    q, k, v = (
+        jax.device_put(rng.standard_normal((1, 2, 100, 64)).astype(np.float16), device) for _ in range(3)
+    )
     o = flashsteps.attention(q, k, v)
     other = flashsteps.attention(*(x.transpose(0, 2, 1, 3) for x in (q, k, v)), layout="bshd")
     assert np.array_equal(np.asarray(other).transpose(0, 2, 1, 3), np.asarray(o))

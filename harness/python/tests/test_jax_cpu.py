@@ -16,7 +16,9 @@ CPU = jax.devices("cpu")[0]
 def draw_qkv(dtype="float16", batch=1, seqlen_kv=70):
     rng = np.random.default_rng(1)
     shapes = [(batch, 4, 70, 64)] + 2 * [(batch, 2, seqlen_kv, 64)]
-    return tuple(jax.device_put(rng.standard_normal(shape, np.float32), CPU).astype(dtype) for shape in shapes)
+    return tuple(
+        jax.device_put(rng.standard_normal(shape, np.float32), CPU).astype(dtype) for shape in shapes
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

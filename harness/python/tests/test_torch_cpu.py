@@ -32,8 +32,8 @@ def draw_qkv(batch=1, heads_q=2, heads_kv=2, seqlen_q=70, seqlen_kv=70, head_dim
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("causal", [False, True])
 def test_against_sdpa(reading, dtype, causal):
-    """PyTorch's is_causal is aligned top-left, its causal_lower_right as here. A row that sees no key is NaN there,
-    so there are none: seqlen_q <= seqlen_kv."""
+    """PyTorch's is_causal is aligned top-left, its causal_lower_right as here. A row that sees no key is NaN
+    there, so there are none: seqlen_q <= seqlen_kv."""
     q, k, v = draw_qkv(batch=2, heads_q=4, heads_kv=2, seqlen_kv=100, dtype=dtype)
     mask = causal_lower_right(70, 100) if causal else None
     expected = torch.nn.functional.scaled_dot_product_attention(
