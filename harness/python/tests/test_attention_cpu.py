@@ -306,7 +306,7 @@ def test_the_stub_is_what_was_compiled():
 
 
 def test_only_the_entry_point_is_visible():
-    """PyTorch brings a CUDA runtime of its own into the process: ours must neither see it nor be seen."""
+    """Whatever else is in the process: it must not take our functions for its own."""
     shown = subprocess.run(
         ["nm", "-D", "--defined-only", flashsteps._core.__file__], capture_output=True, text=True, check=True
     )

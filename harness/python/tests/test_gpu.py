@@ -251,9 +251,10 @@ def test_cuda_graph(step):
 
 
 def test_cuda_graph_of_the_first_call():
-    """Whatever is set up at a step's first call is set up while a graph is captured."""
+    """Whatever is set up at a step's first call is set up while a graph is captured. And PyTorch is imported first:
+    its copy of the CUDA runtime is then ours; in this process it comes second."""
     code = f"""
-import flashsteps, torch
+import torch, flashsteps
 q, k, v = (torch.randn(1, 4, 200, 64, device="cuda").half() for _ in range(3))
 expected = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
 torch.cuda.synchronize()
