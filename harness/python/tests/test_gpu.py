@@ -251,8 +251,8 @@ def test_cuda_graph(step):
 
 
 def test_cuda_graph_of_the_first_call():
-    """Whatever is set up at a step's first call is set up while a graph is captured. And PyTorch is imported first:
-    its copy of the CUDA runtime is then ours; in this process it comes second."""
+    """Whatever is set up at a step's first call is set up while a graph is captured. And PyTorch is imported
+    first, so that its copy of the CUDA runtime is ours; in this process it comes second."""
     code = f"""
 import torch, flashsteps
 q, k, v = (torch.randn(1, 4, 200, 64, device="cuda").half() for _ in range(3))
