@@ -67,8 +67,8 @@ ablations_on_emulator() {
     --shape 1,2,1,150,230,64 --shape 1,1,1,100,230,128
 }
 
-generated_text() {
-  "$python" scripts/readme_tables.py --check
+recorded_runs() {
+  "$python" scripts/results.py check --recorded "${records[@]}"
   "$python" scripts/fastest_steps.py --check
 }
 
@@ -116,11 +116,11 @@ section "command line tests" with_venv -m pytest -q -p no:cacheprovider harness/
 section "Python module" python_module
 section "address, UB sanitizer" asan_tests
 section "script tests" with_venv -m pytest -q -p no:cacheprovider scripts/tests
-section "generated text" generated_text
+section "generated text" "$python" scripts/readme_tables.py --check
 
 records=(figures/results/*.json) charts=(figures/progression*.svg) drawings=(docs/figures/*.svg)
 if [ "${#records[@]}" -gt 0 ]; then
-  section "recorded runs" "$python" scripts/results.py check --recorded "${records[@]}"
+  section "recorded runs" recorded_runs
 else
   not_here "recorded runs" "figures/results/ is empty"
 fi
