@@ -44,6 +44,7 @@ WARM_UP_SECONDS = 0.1
 # Small enough that the GPU is always done before the host has launched again.
 HOST_PROBLEM = {"shape": (1, 2, 2, 64, 64, 64), "dtype": "fp16", "causal": False}
 HOST_CALLS = 200
+HOST_ROUNDS = 50  # each takes milliseconds only, and the host's clocks come and go
 
 MATMUL = "matmul"  # the ceiling, among the contenders
 METHOD = {
@@ -505,7 +506,7 @@ class Session:
         self.names = [*steps, *peers]
         # A unit of progress is a contender that was checked, or made ready, or one round of all of them.
         per_problem = 2 * len(self.names) + rounds
-        self.progress = Progress(per_problem * len(problems) + len(self.names) + rounds)
+        self.progress = Progress(per_problem * len(problems) + len(self.names) + HOST_ROUNDS)
         self.warnings: list[str] = []
 
     def run(self) -> int:
@@ -714,8 +715,8 @@ class Session:
         self.progress.show("host overhead")
         calls = self.check(problem, run)
         samples: dict[str, list[float]] = {name: [] for name in calls}
-        for round_ in range(self.rounds + 1):  # round 0 does not count, it warms up
-            self.progress.show(f"host overhead: round {round_} of {self.rounds}", units=min(round_, 1))
+        for round_ in range(HOST_ROUNDS + 1):  # round 0 does not count, it warms up
+            self.progress.show(f"host overhead: round {round_} of {HOST_ROUNDS}", units=min(round_, 1))
             for name in rotated(list(samples), round_):
                 try:
                     microseconds = self.attempt(lambda: self.host_sample(calls[name]))

@@ -182,7 +182,7 @@ class TorchLab:
         return self.flashsteps.build_info()
 
     def peak_tflops(self, dtype: str) -> float:
-        return self.flashsteps.peak_tflops(dtype, self.index)
+        return self.flashsteps.peak_tflops(dtype, self.index) or 0.0
 
     # Memory and time.
 
