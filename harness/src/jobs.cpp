@@ -254,7 +254,8 @@ void trace_step(const json& request, const EmitEvent& emit) {
   const Workload workload(problem_from_json(request.at("problem")));
   DeviceTensors tensors(*backend, workload);
   try {
-    const Step& step = find_step(request.at("step"), backend->kind());
+    const std::string step_name = request.at("step");
+    const Step& step = find_step(step_name, backend->kind());
     emit({{"event", "trace"}, {"trace", backend->trace(step, tensors.call(), request.at("cta"))}});
   } catch (const DeviceError& error) {
     emit({{"event", "failed"}, {"status", status_name(error)}, {"message", error.what()}});
