@@ -38,6 +38,10 @@ class Framework:
         """A contiguous array of the same shape and type, on the same device."""
         raise NotImplementedError
 
+    def empty_like_contiguous(self, array: Any) -> Any:
+        """The same, for an array that is contiguous itself."""
+        return self.empty_like(array)
+
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
         """A contiguous array of float32 on the array's device."""
         raise NotImplementedError
@@ -93,7 +97,7 @@ class PyTorch(Framework):
         self.exchange_api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
         self.records_gradients = torch.is_grad_enabled
         self.contiguous, self.float32 = torch.contiguous_format, torch.float32
-        self.new_like = torch.empty_like
+        self.empty_like_contiguous = torch.empty_like  # itself and no method around it, which would be felt
 
     def describe(self, argument: str, array: Any) -> Description:
         if array.layout != self.torch.strided or array.device.type not in ("cpu", "cuda"):
@@ -109,7 +113,7 @@ class PyTorch(Framework):
         return self.torch.cuda.current_stream(device).cuda_stream
 
     def empty_like(self, array: Any) -> Any:
-        return self.new_like(array, memory_format=self.contiguous)
+        return self.torch.empty_like(array, memory_format=self.contiguous)
 
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
         return array.new_empty(shape, dtype=self.float32)

@@ -31,9 +31,11 @@ Array read_tensor(const char* argument, const nb::dlpack::dltensor& tensor, int 
   array.dtype = dtype_text(tensor.dtype);
   array.device = device_number(argument, tensor.device.device_type, tensor.device.device_id);
   int64_t contiguous = 1;
+  array.contiguous = true;
   for (int i = dimensions - 1; i >= 0; --i) {
     array.shape[i] = tensor.shape[i];
     array.strides[i] = tensor.strides != nullptr ? tensor.strides[i] : contiguous;
+    array.contiguous &= array.strides[i] == contiguous;
     contiguous *= tensor.shape[i];
   }
   return array;
@@ -66,6 +68,8 @@ void raise_type_error(std::string_view argument, const std::string& text) {
 void raise_value_error(std::string_view argument, const std::string& text) {
   throw nb::value_error((std::string(argument) + ": " + text).c_str());
 }
+
+nb::handle interned(const char* name) { return PyUnicode_InternFromString(name); }
 
 void* data_of(const nb::dlpack::dltensor& tensor) {
   return static_cast<char*>(tensor.data) + tensor.byte_offset;
@@ -117,7 +121,8 @@ std::string dtype_text(nb::dlpack::dtype dtype) {
 }
 
 Framework::Framework(nb::handle python) : python_(python) {
-  const nb::object capsule = python.attr("exchange_api");
+  static const nb::handle kExchangeApi = interned("exchange_api");
+  const nb::object capsule = python.attr(kExchangeApi);
   if (capsule.is_none()) return;
   const auto* const api =
       static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));

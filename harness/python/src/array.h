@@ -24,8 +24,12 @@ struct Array {
   int device;                    // of CUDA, or kCpu
   std::string dtype;             // "float16"
   int64_t shape[4], strides[4];  // in elements
+  bool contiguous;               // in the order of the axes
   nanobind::object owner;        // keeps data alive while this lives, where the argument itself does not
 };
+
+// A name for attr(), which would make a string of it in every call.
+nanobind::handle interned(const char* name);
 
 // Memory for one call.
 using Scratch = std::unique_ptr<ManagedTensor, void (*)(ManagedTensor*)>;

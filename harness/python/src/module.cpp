@@ -167,7 +167,10 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
 
   // By the framework's own allocator, on its current stream: there the memory may be reused in the order of
   // launches.
-  const nb::object o_array = framework.python().attr("empty_like")(q_array);
+  static const nb::handle kEmptyLike = interned("empty_like"),
+                          kEmptyLikeContiguous = interned("empty_like_contiguous");
+  const nb::object o_array =
+      framework.python().attr(q.contiguous ? kEmptyLikeContiguous : kEmptyLike)(q_array);
   const Array o = framework.read("o", o_array, 4);
   call.o = view_of(o, axes);
   nb::object lse_array;
@@ -182,13 +185,14 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
     call.lse = static_cast<float*>(framework.read("lse", lse_array, 3).data);
   }
   void* const stream = q.device == kCpu ? nullptr : framework.current_stream(q.device);
-  const bool waits = nb::cast<bool>(framework.python().attr("waits"));
+  static const nb::handle kWaits = interned("waits"), kFinish = interned("finish");
+  const bool waits = nb::cast<bool>(framework.python().attr(kWaits));
   try {
     run(call, q.device, stream, {step.value_or(""), to_gpu, waits});
   } catch (const std::invalid_argument& error) {
     raise_value_error("step", error.what());
   }
-  const nb::object finish = framework.python().attr("finish");
+  const nb::object finish = framework.python().attr(kFinish);
   const auto finished = [&](const nb::object& array) {
     return finish.is_none() ? array : finish(q_array, array);
   };
