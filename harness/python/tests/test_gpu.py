@@ -25,7 +25,7 @@ from torch.nn.attention.bias import causal_lower_right  # noqa: E402
 
 CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
 STEPS = [name for name in flashsteps.steps() if flashsteps.describe(name).needs_sm <= CAPABILITY]
-TMA_STEPS = [name for name in STEPS if "tma" in name]
+TMA_STEPS = [name for name in STEPS if flashsteps.describe(name).needs_sm >= 90]
 LONG = 200_000_000  # cycles: about 0.1 s
 
 
