@@ -22,6 +22,7 @@ Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=tr
     peers       file=FILE [show=NAME,...] [FILTER...]
                                               steps beside other people's kernels, a row a problem; shown are
                                               all, or the steps and peers that are named
+    host_time   file=FILE [show=NAME,...]     how long a call keeps the host, of the same file
     provenance  file=FILE                     where and when the file was measured, in a line
     diff        PAIR [brief=true]             the diff of the kernels
 """
@@ -362,6 +363,21 @@ def peers(request: Request) -> str:
     return f"{heading}TFLOPS: median [p10–p90].{others if left_out else ''}\n\n{table(header, rows, 1)}"
 
 
+def host_time(request: Request) -> str:
+    file, data = request.record()
+    if data.get("host_overhead") is None:
+        raise TableError(f"{file} has no times of the host (scripts/compare_peers.py takes them)")
+    host = data["host_overhead"]
+    entries = {entry["name"]: entry for entry in host["entries"]}
+    show = request.show(list(entries)) or list(entries)
+    request.done()
+    rows = [
+        [name, *(f"{entries[name][key]:.1f}" for key in ("median_us", "p10_us", "p90_us"))] for name in show
+    ]
+    heading = f"{host['problem']['label']}, on the host, without waiting for the GPU.\n\n"
+    return heading + table(["one call", "median µs", "p10", "p90"], rows, 1)
+
+
 def emulated_counters(run: dict[str, Any], name: str, file: str) -> dict[str, int]:
     record = recorded_step(run, name, file)
     if record["status"] != "pass" or record.get("counters") is None:
@@ -532,6 +548,7 @@ KINDS = {
     "step": step,
     "ablation": ablation,
     "peers": peers,
+    "host_time": host_time,
     "counters": counters,
     "profile": profile,
     "conformance": conformance,

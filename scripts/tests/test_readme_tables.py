@@ -247,6 +247,20 @@ def test_peers_in_vain(repository: Repository, capsys):
     written(repository, capsys, f"{block} show=v01_scalar,sdpa_flash")
 
 
+def test_host_time(repository: Repository, capsys):
+    data = record_peers(repository)
+    text = written(repository, capsys, "host_time file=peers.json show=sdpa_flash,v02_smem_tiles")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[0] == "| one call | median µs | p10 | p90 |" and len(rows) == 4
+    (entry,) = [each for each in data["host_overhead"]["entries"] if each["name"] == "sdpa_flash"]
+    numbers = " | ".join(f"{entry[key]:.1f}" for key in ("median_us", "p10_us", "p90_us"))
+    assert rows[2] == f"| sdpa_flash | {numbers} |" and rows[3].startswith("| v02_smem_tiles | ")
+    assert f"{data['host_overhead']['problem']['label']}, on the host" in text
+    assert "gpu.json has no times of the host" in refused(repository, capsys, "host_time file=gpu.json")
+    assert "show=v99: there are " in refused(repository, capsys, "host_time file=peers.json show=v99")
+    assert "does not know D" in refused(repository, capsys, "host_time file=peers.json D=64")
+
+
 @pytest.mark.parametrize(
     "block", ["ladder", "step step=v02_smem_tiles", "ablation step=v02_smem_tiles"]
 )  # fmt: skip
