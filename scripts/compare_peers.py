@@ -5,16 +5,16 @@
     python3 scripts/compare_peers.py --grid paper --causal --full --json FILE
                                                            every step and peer, recorded
 
-It needs an NVIDIA GPU, PyTorch, and the Python module flashsteps; docs/results-schema.md describes the
-record. The peers are those of PyTorch's
-scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2), sdpa_cudnn, sdpa_efficient and
-sdpa_math; and the packages flash_attn and flash_attn_3 (flash_attn_interface), where they are installed.
+It needs an NVIDIA GPU, PyTorch, and the Python module flashsteps; docs/results-schema.md describes the record.
+The peers are those of PyTorch's scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2),
+sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn and flash_attn_3 (flash_attn_interface),
+where they are installed.
 
 Every output is compared, as a whole, with float64 attention. What is wrong is not timed. A peer that cannot
 run a problem is a SKIP with its reason; so is a step.
 
 Exit status: 0 when every step that ran passed; 1 when one failed, nothing could run, or something is missing;
-2 for wrong use; 3 when the GPU could not be used any more.
+2 for wrong use, or a step named explicitly cannot run here; 3 when the GPU could not be used any more.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 import tempfile
 from datetime import datetime, timezone
@@ -46,17 +47,21 @@ HOST_PROBLEM = {"shape": (1, 2, 2, 64, 64, 64), "dtype": "fp16", "causal": False
 HOST_CALLS = 200
 HOST_ROUNDS = 50  # each takes milliseconds only, and the host's clocks come and go
 
+# How a call is refused. All else is a bug, or a launch that failed.
+STEP_REFUSALS = (ValueError,)
+PEER_REFUSALS = (ValueError, TypeError, RuntimeError, AssertionError)
+
 MATMUL = "matmul"  # the ceiling, among the contenders
 METHOD = {
-    "timer": "CUDA events, interleaved round-robin",
+    "timer": "CUDA events, interleaved, in an order that changes from round to round",
     "l2": "warm: no flush between launches",
     "flops": "4 * head_dim * unmasked (query, key) pairs over batch and query heads",
 }
 PEERS_METHOD = (
     "one process; the same tensors for all: N(0, 1) from torch.Generator, rounded to the type; whole outputs "
     f"against float64 attention; batches of about {SAMPLE_MS:g} ms, as a CUDA graph where one launch takes "
-    f"less than {GRAPH_BELOW_MS:g} ms; the order rotates from round to round; outputs are allocated in every "
-    "call"
+    f"less than {GRAPH_BELOW_MS:g} ms; the orders of the rounds are a Williams design, in which nobody keeps a "
+    "neighbour; outputs are allocated in every call"
 )
 EXPECTED_SHAPE = "expected B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D"
 
@@ -294,10 +299,18 @@ class Timer:
             self.clocks += [clock for clock in clocks if clock]
 
 
-def rotated(items: list[Any], by: int) -> list[Any]:
-    """Round by round everybody comes after everybody else's heat in turn."""
-    shift = by % len(items) if items else 0
-    return items[shift:] + items[:shift]
+def order_of_round(items: list[Any], round_: int) -> list[Any]:
+    """Another order in every round, by Williams' design: of as many rounds as items, each follows each other once.
+
+    Whoever comes behind a matrix product starts on a GPU at lower clocks. With an odd number of items it takes
+    twice as many rounds, every second of which is the one before, backwards.
+    """
+    count, steps = len(items), round_
+    zigzag = [(at + 1) // 2 if at % 2 else count - at // 2 for at in range(count)]  # 0 1 n-1 2 n-2 ...
+    if count % 2:
+        steps, backwards = divmod(round_, 2)
+        zigzag = zigzag[::-1] if backwards else zigzag
+    return [items[(place + steps) % count] for place in zigzag]
 
 
 def timing_record(timer: Timer, flops: float, peak: float, matmul_tflops: float) -> dict[str, Any]:
@@ -323,23 +336,25 @@ def timing_record(timer: Timer, flops: float, peak: float, matmul_tflops: float)
 class Record:
     """The file that is written with --json, after every problem."""
 
-    def __init__(self, path: Path | None):
-        # A link stays a link: what it points to is replaced.
-        self.path = path.resolve() if path is not None else None
+    def __init__(self, path: str | None):
+        """Raises UsageError when no file can be written there; leaves nothing behind."""
         self.data: dict[str, Any] = {}
-
-    def check_writable(self) -> None:
-        if self.path is None:
+        self.path: Path | None = None
+        if path is None:
             return
+        if not path:
+            raise UsageError("--json: the name is empty")
         try:
+            # A link stays a link: what it points to is replaced.
+            self.path = Path(path).resolve()
             if self.path.exists() and not self.path.is_file():
                 raise UsageError(f"--json {self.path}: is not a regular file")
             if self.path.exists() and not os.access(self.path, os.W_OK):
                 raise UsageError(f"--json {self.path}: cannot be written")
             with tempfile.TemporaryFile(dir=self.path.parent):
                 pass
-        except OSError as error:
-            raise UsageError(f"--json {self.path}: {error.strerror}") from error
+        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+            raise UsageError(f"--json {path}: {getattr(error, 'strerror', None) or error}") from error
 
     def save(self) -> None:
         if self.path is None:
@@ -479,7 +494,9 @@ class Progress:
         if self.is_shown:
             filled = self.WIDTH * self.done // max(self.total, 1)
             bar = "#" * filled + "." * (self.WIDTH - filled)
-            self.stream.write(f"\r\033[K[{bar}] {100 * self.done // max(self.total, 1):3d} % {text}")
+            line = f"[{bar}] {100 * self.done // max(self.total, 1):3d} % {text}"
+            # A line that wraps cannot be taken back.
+            self.stream.write(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}")
             self.stream.flush()
 
     def clear(self) -> None:
@@ -500,9 +517,10 @@ class Session:
         peers: list[str],
         rounds: int,
         record: Record,
+        named: frozenset[str] | set[str] = frozenset(),
     ):
         self.lab, self.problems, self.rounds, self.record = lab, problems, rounds, record
-        self.steps, self.peers = steps, peers
+        self.steps, self.peers, self.named = steps, peers, named
         self.names = [*steps, *peers]
         # A unit of progress is a contender that was checked, or made ready, or one round of all of them.
         per_problem = 2 * len(self.names) + rounds
@@ -557,11 +575,19 @@ class Session:
             return 1
         if self.record.path is not None:
             print(f"results: {self.record.path}", flush=True)
-        statuses = {step["status"] for run in data["runs"] for step in run["steps"]}
-        return 1 if statuses & {"fail", "error"} or "pass" not in statuses else 0
+        entries = [step for run in data["runs"] for step in run["steps"]]
+        statuses = {step["status"] for step in entries}
+        if statuses & {"fail", "error"} or "pass" not in statuses:
+            return 1
+        ran = {step["step"] for step in entries if step["status"] != "skip"}
+        if refused := sorted(self.named - ran):
+            complain(f"{', '.join(refused)} cannot run any of the problems here")
+            return 2
+        return 0
 
-    def attempt(self, work: Callable[[], Any]) -> Any:
-        """The result; Skip where it was refused, DeviceLost where nothing works any more."""
+    def attempt(self, work: Callable[[], Any], refusals: tuple[type[Exception], ...] = ()) -> Any:
+        """The result; Skip where it was refused, by one of these exceptions or for want of memory; DeviceLost where
+        nothing works any more."""
         try:
             result = work()
             self.lab.synchronize()
@@ -573,8 +599,7 @@ class Session:
                 raise DeviceLost(broken) from error
             if self.lab.is_out_of_memory(error):
                 raise Skip("there is not enough free memory on the device") from error
-            # How steps and peers refuse a call; all else is a bug, theirs or ours.
-            if isinstance(error, (ValueError, TypeError, RuntimeError, AssertionError)):
+            if isinstance(error, refusals):
                 raise Skip(one_line(error)) from error
             raise
 
@@ -605,9 +630,10 @@ class Session:
             entry: dict[str, Any] = {"step" if is_step else "peer": name, "status": "pass", "message": ""}
             run["steps" if is_step else "peers"].append(entry)
             call = found = None
+            refusals = STEP_REFUSALS if is_step else PEER_REFUSALS
             try:
-                call = self.attempt(lambda: self.lab.prepare(name, tensors))
-                found = self.attempt(lambda: self.lab.judge(call, tensors, reference, is_step))
+                call = self.attempt(lambda: self.lab.prepare(name, tensors), refusals)
+                found = self.attempt(lambda: self.lab.judge(call, tensors, reference, is_step), refusals)
             except Skip as reason:
                 entry |= {"status": "skip", "message": str(reason)}
             except WrongOutput as reason:
@@ -676,7 +702,7 @@ class Session:
         in_use = 0
         for round_ in range(self.rounds + 1):
             self.progress.show(f"{label}: round {round_} of {self.rounds}", units=min(round_, 1))
-            for timer in rotated(list(timers.values()), round_):
+            for timer in order_of_round(list(timers.values()), round_):
                 careful(timer.name, lambda: timer.sample(keep=round_ > 0))
             if round_ == 0:
                 in_use = self.lab.memory_in_use()
@@ -717,7 +743,7 @@ class Session:
         samples: dict[str, list[float]] = {name: [] for name in calls}
         for round_ in range(HOST_ROUNDS + 1):  # round 0 does not count, it warms up
             self.progress.show(f"host overhead: round {round_} of {HOST_ROUNDS}", units=min(round_, 1))
-            for name in rotated(list(samples), round_):
+            for name in order_of_round(list(samples), round_):
                 try:
                     microseconds = self.attempt(lambda: self.host_sample(calls[name]))
                 except DeviceLost:
@@ -783,7 +809,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", action="extend", nargs="+", metavar="NAME", help=peers_help)
     parser.add_argument("--rounds", default="7", help="samples per contender, at least 7")
     parser.add_argument("--seed", help="of the inputs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write a record")
+    parser.add_argument("--json", metavar="FILE", help="write a record")
     options = parser.parse_intermixed_args(arguments)
     if not re.fullmatch(r"\d{1,5}", options.rounds) or not 7 <= int(options.rounds) <= 10000:
         raise UsageError(f"--rounds is {options.rounds}, it must be 7 to 10000")
@@ -812,7 +838,6 @@ def compare_all(options: argparse.Namespace, make_lab: Callable[[], Any]) -> int
     problems = chosen_problems(options)
     chosen_peers(options.peers, {})  # a name that nobody has is wrong use on any machine
     record = Record(options.json)
-    record.check_writable()
     lab = make_lab()
     known = lab.steps()
     named = {find_step(name, known) for name in options.steps}
@@ -826,7 +851,7 @@ def compare_all(options: argparse.Namespace, make_lab: Callable[[], Any]) -> int
             raise UsageError(f"--shape: {needs}, which has {free:.1f} GiB free")
     for name, reason in missing.items() if not options.peers else ():
         print(f"left out: {name} is not installed ({reason})")
-    return Session(lab, problems, steps, peers, options.rounds, record).run()
+    return Session(lab, problems, steps, peers, options.rounds, record, named).run()
 
 
 def complain(line: str) -> None:
@@ -841,6 +866,10 @@ def main(arguments: list[str] | None = None, make_lab: Callable[[], Any] = open_
         return 2
     except Unavailable as error:
         complain(str(error))
+        return 1
+    except OSError as error:  # a full disk, or a pipe whose reader has gone
+        complain(f"the output could not be written: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end
         return 1
     except KeyboardInterrupt:
         return 130

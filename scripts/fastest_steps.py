@@ -5,7 +5,7 @@ python3 scripts/fastest_steps.py            writes it, from the recorded runs
 python3 scripts/fastest_steps.py --check    fails when it is not what they say
 
 Per compute capability, head dimension and mask, steps are ordered by the geometric mean of their TFLOPS over the
-problems of these records that all of them were timed on.
+problems of these records. A step that was not timed on all of them is an error.
 """
 from __future__ import annotations
 

@@ -6,10 +6,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import itertools
 import math
+import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -304,16 +307,19 @@ def test_steps_come_in_the_ladders_order(tmp_path):
     [
         ("prepare", Skip("no such mask"), "skip", "no such mask"),
         ("prepare", ValueError("needs sm_90a\nor newer"), "skip", "needs sm_90a"),
-        ("judge", RuntimeError("No available kernel"), "skip", "No available kernel"),
+        ("judge", RuntimeError("No available kernel"), {"v01_scalar": "error"}, "No available kernel"),
         ("judge", OutOfMemory("tried to allocate"), "skip", "not enough free memory"),
         ("judge", torch_lab.WrongOutput("o is float32"), "fail", "o is float32"),
         ("judge", KeyError("dtype"), "error", "KeyError: 'dtype'"),
         ("launch", OutOfMemory("tried to allocate"), "skip", "while being timed: there is not enough"),
         ("launch", KeyError("x"), "error", "while being timed: KeyError: 'x'"),
+        ("launch", RuntimeError("a launch failed"), "error", "while being timed: RuntimeError: a launch"),
     ],
 )
 @pytest.mark.parametrize("who", ["v01_scalar", "sdpa_flash"])
 def test_whoever_cannot_run_costs_nobody_else(tmp_path, capsys, moment, error, status, message, who):
+    # A peer refuses with any exception, a step with ValueError: else its launch has failed.
+    status = status if isinstance(status, str) else status.get(who, "skip")
     lab = FakeLab()
     lab.raises[moment, who] = error
     expected = 1 if who == "v01_scalar" and status != "skip" else 0
@@ -325,6 +331,14 @@ def test_whoever_cannot_run_costs_nobody_else(tmp_path, capsys, moment, error, s
     assert who not in [entry["name"] for entry in data["host_overhead"]["entries"]]
     out = capsys.readouterr().out
     assert f"    {who}: " in out and f"  {who} has no host overhead: " in out
+
+
+def test_a_step_that_was_named_must_run_somewhere(tmp_path, capsys):
+    lab = FakeLab()
+    lab.raises["prepare", "v01_scalar"] = ValueError("too small")
+    written(lab, tmp_path, *SMALL, "v01", "v02", status=2)
+    assert "compare_peers.py: v01_scalar cannot run any of the problems here\n" in capsys.readouterr().err
+    written(lab, tmp_path, *SMALL, status=0)
 
 
 def test_nothing_could_run(tmp_path):
@@ -569,14 +583,20 @@ def test_medians_and_percentiles_of_the_samples():
     assert (timing["sm_clock_mhz"], timing["samples"], timing["graph"]) == (1500, 7, False)
 
 
-def test_the_order_rotates(monkeypatch):
-    assert [compare_peers.rotated([1, 2, 3], by) for by in range(4)] == [
-        [1, 2, 3],
-        [2, 3, 1],
-        [3, 1, 2],
-        [1, 2, 3],
-    ]
-    assert compare_peers.rotated([], 5) == []
+@pytest.mark.parametrize("count", range(2, 17))
+def test_nobody_keeps_a_neighbour(count):
+    rounds = count if count % 2 == 0 else 2 * count
+    orders = [compare_peers.order_of_round(list(range(count)), round_) for round_ in range(rounds)]
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    # Each comes behind each other equally often, and stands at each place equally often.
+    behind = Counter(pair for order in orders for pair in itertools.pairwise(order))
+    assert len(behind) == count * (count - 1) and set(behind.values()) == {rounds // count}
+    assert all(len({order[place] for order in orders}) == count for place in range(count))
+    assert compare_peers.order_of_round(list(range(count)), rounds) == orders[0]
+
+
+def test_the_order_changes(monkeypatch):
+    assert compare_peers.order_of_round([], 5) == [] and compare_peers.order_of_round(["a"], 5) == ["a"]
     order = []
     sample = Timer.sample
     monkeypatch.setattr(
@@ -584,7 +604,9 @@ def test_the_order_rotates(monkeypatch):
     )
     run(FakeLab(), *SMALL, "v01", "--peers", "sdpa_flash")
     names = ["v01_scalar", "sdpa_flash", "matmul"]
-    expected = [(name, round_ > 0) for round_ in range(8) for name in compare_peers.rotated(names, round_)]
+    expected = [
+        (name, round_ > 0) for round_ in range(8) for name in compare_peers.order_of_round(names, round_)
+    ]
     assert order == expected
 
 
@@ -646,6 +668,12 @@ def test_a_file_that_cannot_be_written(tmp_path, capsys):
     assert "No such file or directory" in capsys.readouterr().err
     assert run(FakeLab(), *SMALL, "--json", str(tmp_path)) == 2
     assert "is not a regular file" in capsys.readouterr().err
+    assert run(FakeLab(), *SMALL, "--json", "") == 2
+    assert "--json: the name is empty" in capsys.readouterr().err
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert run(FakeLab(), *SMALL, "--json", str(loop)) == 2
+    assert f"--json {loop}: " in capsys.readouterr().err
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "target.json")
     assert run(FakeLab(), *SMALL, "--json", str(link)) == 0
@@ -762,6 +790,25 @@ def test_progress_is_for_terminals():
     shown = stream.getvalue().split("\r\033[K")
     assert shown[1] == "[######..................]  25 % two"
     assert shown[2] == f"[{'#' * 24}] 100 % many" and shown[3] == ""
+
+
+def test_progress_does_not_wrap(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    stream = Terminal()
+    Progress(2, stream).show("x" * 100)
+    assert len(stream.getvalue().removeprefix("\r\033[K")) == 49
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    # A process of its own, whose standard output is really full.
+    command = "import sys; sys.path[:0] = ['scripts', 'scripts/tests']; import test_compare_peers as t, compare_peers; "
+    command += "sys.exit(compare_peers.main(list(t.SMALL), t.FakeLab))"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", command], stdout=full, stderr=subprocess.PIPE, text=True, cwd=results.ROOT
+        )
+    assert done.returncode == 1
+    assert done.stderr == "compare_peers.py: the output could not be written: No space left on device\n"
 
 
 def test_progress_ends_where_the_work_does(monkeypatch):
