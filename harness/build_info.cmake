@@ -5,7 +5,10 @@ set(dirty "${DIRTY}")
 if(commit STREQUAL "")
   execute_process(COMMAND git -C ${SOURCE_DIR} rev-parse HEAD
                   OUTPUT_VARIABLE commit RESULT_VARIABLE failed OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  if(failed)
+  # A copy that was unpacked inside somebody's repository is not of their commit.
+  execute_process(COMMAND git -C ${SOURCE_DIR} rev-parse --show-prefix
+                  OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(failed OR NOT prefix STREQUAL "")
     set(commit "")
   else()
     execute_process(COMMAND git -C ${SOURCE_DIR} status --porcelain OUTPUT_VARIABLE changes RESULT_VARIABLE failed)

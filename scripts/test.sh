@@ -114,6 +114,9 @@ section "steps on the emulator" build/ci/flashsteps check --backend emulator "${
 [ -z "$ablations" ] || section "ablations, on emulator" ablations_on_emulator
 section "command line tests" with_venv -m pytest -q -p no:cacheprovider harness/tests
 section "Python module" python_module
+for framework in torch jax; do
+  "$python" -c "import $framework" 2>/dev/null || not_here "Python module, $framework" "build/venv has no $framework"
+done
 section "address, UB sanitizer" asan_tests
 section "script tests" with_venv -m pytest -q -p no:cacheprovider scripts/tests
 section "generated text" "$python" scripts/readme_tables.py --check

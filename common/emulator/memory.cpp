@@ -29,7 +29,7 @@ struct Registry {
 };
 
 Registry& registry() {
-  static Registry the_registry;
+  static Registry& the_registry = *new Registry;  // never destroyed, as in scheduler.cpp
   return the_registry;
 }
 

@@ -323,11 +323,12 @@ void run_ctas(const Launch& launch, Cta& c, Progress& progress) {
   progress.counters += c.counters;
 }
 
-std::mutex launch_mutex;  // one launch at a time
+// Never destroyed: a thread that outlives main() may still run a kernel.
+std::mutex& launch_mutex = *new std::mutex;  // one launch at a time
 Counters counters_of_last_launch;
 
 // Cta objects keep stacks and shared memory; they are used again by later launches.
-std::vector<std::unique_ptr<Cta>> ctas;
+std::vector<std::unique_ptr<Cta>>& ctas = *new std::vector<std::unique_ptr<Cta>>;
 
 Cta& prepare_cta(size_t host_thread, const Launch& launch) {
   while (ctas.size() <= host_thread) ctas.push_back(std::make_unique<Cta>());

@@ -23,6 +23,7 @@ void check_tensor_map(const TensorMapShape& shape) {
            "TMA needs boxes of 1 to 256 elements in every dimension");
     if (d == 0) continue;
     demand(shape.stride[d] % 16 == 0, "TMA needs row strides that are multiples of 16 bytes");
+    demand(int64_t(shape.stride[d]) >= 0, "TMA needs strides that are not negative");
     demand(shape.stride[d] < uint64_t(1) << 40, "TMA needs strides below 2^40 bytes");
   }
   demand(box_row_bytes % 16 == 0, "TMA needs boxes whose rows are a multiple of 16 bytes long");

@@ -4,10 +4,9 @@
 //
 // What is computed, and what shapes, strides and types mean, is said at AttentionCall in common/call.h. Calls
 // that cannot be carried out throw before anything is launched or written:
-//   std::invalid_argument  the call is wrong, the step does not exist, or no step can run such a call; the
-//   text
-//                          names what is wrong
-//   std::runtime_error     there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel
+// - std::invalid_argument: the call is wrong, the step does not exist, or no step can run such a call. The
+//   text names what is wrong.
+// - std::runtime_error: there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel.
 // All functions may be called from several threads.
 #pragma once
 
@@ -22,7 +21,8 @@ namespace flashsteps {
 
 // Queues the call on `stream`, a cudaStream_t of the current device (nullptr: its default stream), and
 // returns at once, with the name of the step that was launched. All pointers are that device's. Allocates no
-// device memory and never synchronises, and so may be captured into a CUDA graph.
+// device memory and never synchronises (a step's first call loads its kernel), and so may be captured into a
+// CUDA graph.
 //
 // `step` is a step's name, e.g. "v09_direct_rescale". Empty: the fastest that can run the call on this
 // device, by the recorded runs.

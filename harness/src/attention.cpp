@@ -1,9 +1,10 @@
 // The public functions of flashsteps.h: check the call, choose a step, run it.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <stdexcept>
-#include <thread>
+#include <system_error>
 
 #include "common/emulator/emulator.h"
 #include "common/interface.h"
@@ -17,13 +18,13 @@ namespace {
 
 // ---- Which step
 
-// By the recorded runs, fastest first.
+// By the recorded runs, fastest first. Never destroyed, as all that calls need: a thread may outlive main().
 struct FastestSteps {
   int compute_capability, head_dim;
   bool causal;
   std::vector<const char*> names;
 };
-const FastestSteps kFastestSteps[] = {
+const auto& kFastestSteps = *new const std::vector<FastestSteps>{
 #include "harness/src/fastest_steps.inc"
 };
 
@@ -62,13 +63,13 @@ const std::vector<const Step*>& candidates(BackendKind backend, int compute_capa
     const FastestSteps* row;
     std::vector<const Step*> steps;
   };
-  static const std::vector<Ordered> all = [] {
+  static const auto& all = *new const std::vector<Ordered>([] {
     std::vector<Ordered> orders;
     for (const BackendKind each : {BackendKind::kCuda, BackendKind::kEmulator}) {
       for (const FastestSteps& row : kFastestSteps) orders.push_back({each, &row, ordered_steps(each, row)});
     }
     return orders;
-  }();
+  }());
   const FastestSteps* const row = &fastest_steps(compute_capability, call.head_dim, call.causal);
   return std::find_if(all.begin(), all.end(),
                       [&](const Ordered& each) { return each.backend == backend && each.row == row; })
@@ -93,15 +94,30 @@ void check_call(const AttentionCall& c) {
           size_error(c.batch, c.num_heads_q, c.num_heads_kv, c.seqlen_q, c.seqlen_kv, c.head_dim);
       !error.empty())
     refuse(error);
-  const std::pair<const char*, const void*> pointers[] = {
-      {"q", c.q.data}, {"k", c.k.data}, {"v", c.v.data}, {"o", c.o.data}, {"lse", c.lse}};
-  for (const auto& [name, pointer] : pointers) {
-    if (pointer == nullptr) refuse(std::string(name) + " is a null pointer");
+  if (c.dtype != DType::kFp32 && c.dtype != DType::kFp16 && c.dtype != DType::kBf16)
+    refuse("dtype is none of DType's");
+  const size_t element = element_bytes(c.dtype);
+  const struct {
+    const char* name;
+    const void* pointer;
+    size_t alignment;
+  } pointers[] = {
+      {"q", c.q.data, element},      {"k", c.k.data, element},
+      {"v", c.v.data, element},      {"o", c.o.data, element},
+      {"lse", c.lse, sizeof(float)}, {"kv_lengths", c.kv_lengths, sizeof(int)}};  // which may be null
+  for (const auto& [name, pointer, alignment] : pointers) {
+    if (pointer == nullptr && name != std::string_view("kv_lengths"))
+      refuse(std::string(name) + " is a null pointer");
+    if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0)
+      refuse(std::string(name) + " is not aligned to its elements of " + std::to_string(alignment) +
+             " bytes");
   }
   // Rows that share memory are fine to read, and a race to write.
-  if ((c.batch > 1 && c.o.batch_stride == 0) || (c.num_heads_q > 1 && c.o.head_stride == 0) ||
-      (c.seqlen_q > 1 && c.o.row_stride == 0))
-    refuse("o has a stride of 0: its rows share memory");
+  const std::pair<int, int64_t> dimensions[] = {
+      {c.batch, c.o.batch_stride}, {c.num_heads_q, c.o.head_stride}, {c.seqlen_q, c.o.row_stride}};
+  for (const auto& [size, stride] : dimensions) {
+    if (size > 1 && std::abs(stride) < c.head_dim) refuse("o has a stride below head_dim: its rows overlap");
+  }
 }
 
 void check_kv_lengths(const AttentionCall& c) {
@@ -127,6 +143,8 @@ std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCa
     try {
       step.run(call, stream);
     } catch (const DeviceError&) {
+      throw;
+    } catch (const std::system_error&) {  // the emulator's host threads: nothing is wrong with the call
       throw;
     } catch (const emulator::Report& report) {
       if (report.bug != emulator::Bug::kLaunch) throw;
@@ -225,6 +243,7 @@ void for_each_row(char* contiguous, const TensorView& view, int batch, int heads
 
 std::string_view attention(const AttentionCall& call, void* stream, std::string_view step) {
   check_call(call);
+  drop_old_gpu_error();
   return run_step(BackendKind::kCuda, &current_gpu(), call, stream, step);
 }
 

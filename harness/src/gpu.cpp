@@ -39,6 +39,7 @@ std::string missing_gpu() {
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "no NVIDIA driver";
   cudaRuntimeGetVersion(&runtime);
   const cudaError_t error = cudaGetDeviceCount(&devices);
+  cudaGetLastError();  // as in check_cuda()
   if (error == cudaErrorInsufficientDriver)
     return "the NVIDIA driver is too old: it supports CUDA " + cuda_version_text(driver) +
            ", this program needs " + cuda_version_text(runtime);
@@ -67,6 +68,14 @@ const Gpu& current_gpu() {
   }
   if (device != gpu.device) gpu = describe_gpu(device);
   return gpu;
+}
+
+void drop_old_gpu_error() {
+  if (cudaPeekAtLastError() == cudaSuccess) return;
+  cudaGetLastError();
+  // What comes back at once is no call's, but the context's.
+  if (const cudaError_t lasting = cudaPeekAtLastError(); lasting != cudaSuccess)
+    throw DeviceError("the GPU cannot be used any more: " + describe_error(lasting));
 }
 
 CurrentDevice::CurrentDevice(int device) {

@@ -16,6 +16,10 @@ struct Gpu {
 };
 const Gpu& current_gpu();  // the calling thread's current device
 
+// Takes an error that an earlier CUDA call of this thread has left, and that nobody has fetched, off the
+// record: it would be blamed on the next launch. Throws when the device itself is lost.
+void drop_old_gpu_error();
+
 // Makes `device` the calling thread's current one while it lives.
 class CurrentDevice {
  public:

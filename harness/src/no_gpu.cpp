@@ -11,8 +11,9 @@ namespace {
 
 }  // namespace
 
-std::string missing_gpu() { return "FlashSteps was built without the CUDA toolkit"; }
+std::string missing_gpu() { return "this build of FlashSteps has the CPU emulator only"; }
 const Gpu& current_gpu() { refuse(); }
+void drop_old_gpu_error() {}
 CurrentDevice::CurrentDevice(int) { refuse(); }
 CurrentDevice::~CurrentDevice() = default;
 void* gpu_allocate(size_t) { refuse(); }

@@ -8,8 +8,9 @@ namespace flashsteps {
 namespace {
 
 std::vector<Step>& mutable_steps() {
-  static std::vector<Step>
-      steps;  // a function's static: registration happens before main(), in no fixed order
+  // A function's static: registration happens before main(), in no fixed order. Never destroyed: a thread
+  // that outlives main() may still call.
+  static auto& steps = *new std::vector<Step>;
   return steps;
 }
 

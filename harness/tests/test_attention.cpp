@@ -173,7 +173,16 @@ TEST_CASE("what is wrong with a call is named, and nothing is written") {
   CHECK(with([](AttentionCall& c) { c.head_dim = 96; }) == "head_dim is 96, the steps know 64 and 128");
   CHECK(with([](AttentionCall& c) { c.v.data = nullptr; }) == "v is a null pointer");
   CHECK(with([](AttentionCall& c) { c.lse = nullptr; }) == "lse is a null pointer");
-  CHECK(with([](AttentionCall& c) { c.o.head_stride = 0; }) == "o has a stride of 0: its rows share memory");
+  const std::string overlap = "o has a stride below head_dim: its rows overlap";
+  CHECK(with([](AttentionCall& c) { c.o.head_stride = 0; }) == overlap);
+  CHECK(with([](AttentionCall& c) { c.o.row_stride = -63; }) == overlap);
+  CHECK(with([](AttentionCall& c) { c.dtype = DType(7); }) == "dtype is none of DType's");
+  const auto shift = [](auto*& pointer) {
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(
+        reinterpret_cast<uintptr_t>(pointer) + 1);
+  };
+  CHECK(with([&](AttentionCall& c) { shift(c.k.data); }) == "k is not aligned to its elements of 2 bytes");
+  CHECK(with([&](AttentionCall& c) { shift(c.lse); }) == "lse is not aligned to its elements of 4 bytes");
   CHECK(with([](AttentionCall& c) { c.softmax_scale = 0; }).find("needs a positive softmax_scale") !=
         std::string::npos);
   CHECK(with([](AttentionCall& c) { c.softmax_scale = NAN; }).find("no step can run this call: ") == 0);

@@ -33,6 +33,12 @@ class Step(NamedTuple):
     has_cuda: bool  #: this build has it for GPUs; for the emulator it always has
 
 
+def _type_name(value: Any) -> str:
+    """With the module: NumPy has a bool of its own."""
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
 def attention(
     q: Any,
     k: Any,
@@ -68,7 +74,7 @@ def attention(
             and to test). "cuda": copies them to the current GPU and the result back.
 
     Any strides will do, slices of a fused QKV tensor too, if each row's head_dim elements are contiguous.
-    Steps from v06 on need rows that are 16-byte aligned.
+    Steps from v06 on need rows that are 16-byte aligned, those with TMA strides that are not negative.
 
     Returns:
         o, of q's shape, type, framework and device, contiguous. With return_lse (o, lse): lse is float32
@@ -78,7 +84,7 @@ def attention(
     On a GPU the call only queues: on PyTorch's or CuPy's current stream of q's device. Like theirs, it
     returns at once, allocates from their allocators, and can be captured into a CUDA graph. JAX has no
     current stream: there the call waits for its arguments, and for the result before it returns. For arrays
-    on the CPU all calls wait, without the GIL.
+    on the CPU all calls wait, without the GIL; Ctrl-C is seen at the end of the call.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the text begins with its name. Nothing was launched.
@@ -99,17 +105,19 @@ def attention(
                     f"{name}: requires a gradient, and there is no backward pass: call this under "
                     f"torch.no_grad(), or with {name}.detach()"
                 )
-    if type(causal) is not bool:
-        raise TypeError(f"causal: is a {type(causal).__name__}, expected True or False")
-    if type(return_lse) is not bool:
-        raise TypeError(f"return_lse: is a {type(return_lse).__name__}, expected True or False")
+    for name, flag in (("causal", causal), ("return_lse", return_lse)):
+        if type(flag) is not bool:
+            raise TypeError(f"{name}: is a {_type_name(flag)}, expected True or False")
     if scale is not None and type(scale) is not float:
         if not isinstance(scale, numbers.Real):
             raise TypeError(f"scale: is a {type(scale).__name__}, expected a number")
-        scale = float(scale)
+        try:
+            scale = float(scale)
+        except OverflowError:
+            raise ValueError("scale: is beyond the range of a float") from None
     if step is not None and not isinstance(step, str):
         raise TypeError(f"step: is a {type(step).__name__}, expected a step's name")
-    if layout not in ("bhsd", "bshd"):
+    if not isinstance(layout, str) or layout not in ("bhsd", "bshd"):
         raise ValueError(f"layout: is {layout!r}, expected 'bhsd' or 'bshd'")
     if device is not None and device != "cuda":
         raise ValueError(f"device: is {device!r}, expected None or 'cuda'")

@@ -123,10 +123,9 @@ std::string dtype_text(nb::dlpack::dtype dtype) {
 Framework::Framework(nb::handle python) : python_(python) {
   static const nb::handle kExchangeApi = interned("exchange_api");
   const nb::object capsule = python.attr(kExchangeApi);
-  if (capsule.is_none()) return;
-  const auto* const api =
-      static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-  if (api == nullptr) throw nb::python_error();
+  constexpr const char* kName = "dlpack_exchange_api";
+  if (!PyCapsule_IsValid(capsule.ptr(), kName)) return;
+  const auto* const api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), kName));
   if (api->major_version == ExchangeApi::kMajorVersion && api->view != nullptr) exchange_ = api;
 }
 

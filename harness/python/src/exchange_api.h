@@ -1,6 +1,6 @@
 // DLPack's C exchange API: a table of functions that a framework's array type carries, with which its arrays
 // are read without calling into Python. Declared here as far as it is used; the layout is DLPack's (1.3,
-// include/dlpack/ dlpack.h in https://github.com/dmlc/dlpack, struct DLPackExchangeAPI).
+// include/dlpack/dlpack.h in https://github.com/dmlc/dlpack, struct DLPackExchangeAPI).
 #pragma once
 
 #include <nanobind/nanobind.h>

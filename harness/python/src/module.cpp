@@ -1,10 +1,12 @@
-// flashsteps._core: what the Python package flashsteps asks of the C++ library. All arguments are checked
-// here or in flashsteps/__init__.py, before anything is allocated or launched.
+// flashsteps._core: what the Python package flashsteps asks of the C++ library. Arrays and numbers are
+// checked here or in flashsteps/__init__.py, before anything is allocated; whether the step can run such a
+// call is the library's to say, before anything is launched.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <optional>
@@ -117,9 +119,32 @@ struct Options {
   bool waits;   // arrays on a GPU: until the result is there
 };
 
-// Without the GIL: other threads of Python go on.
+// Without the GIL other threads of Python go on. When Python ends meanwhile, this thread must not ask for it
+// any more: before Python 3.14 the thread would be unwound, which a destructor turns into an abort.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() {
+    while (python_ends()) pause();  // until the process has ended
+    PyEval_RestoreThread(state_);
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  static bool python_ends() {
+#if PY_VERSION_HEX >= 0x030d0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+  }
+
+  PyThreadState* state_;
+};
+
 void run(const AttentionCall& call, int device, void* stream, const Options& options) {
-  const nb::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   if (device != kCpu) {
     const CurrentDevice current(device);
     flashsteps::attention(call, stream, options.step);

@@ -202,7 +202,10 @@ Q, K, V = draw_qkv(batch=2, heads_q=8, heads_kv=4)
         ({"scale": float("nan")}, ValueError, "scale: is nan"),
         ({"scale": 3e38}, ValueError, "scale: is 3"),
         ({"scale": "1"}, TypeError, "scale: is a str, expected a number"),
+        ({"scale": 10**400}, ValueError, "scale: is beyond the range of a float"),
         ({"causal": 1}, TypeError, "causal: is a int, expected True or False"),
+        ({"causal": np.True_}, TypeError, "causal: is a numpy.bool"),
+        ({"layout": np.array("bhsd")}, ValueError, "layout: is array('bhsd'"),
         ({"return_lse": None}, TypeError, "return_lse: is a NoneType, expected True or False"),
         ({"step": "v99_nothing"}, ValueError, "step: unknown step 'v99_nothing'; there are v01_scalar, "),
         ({"step": ""}, ValueError, "step: is an empty name"),
@@ -369,3 +372,15 @@ def test_the_readme_shows_what_works():
     names: dict = {}
     exec(example, names)
     assert names["o"].shape == names["q"].shape and names["o"].dtype == names["q"].dtype
+
+
+def test_python_may_end_during_a_call():
+    """A thread that nobody waits for is in a kernel when the interpreter ends: its memory must still be there."""
+    code = """
+import threading, time, numpy as np, flashsteps
+q = np.ones((1, 8, 512, 64), np.float16)
+threading.Thread(target=lambda: flashsteps.attention(q, q, q, step="v02_smem_tiles"), daemon=True).start()
+time.sleep(0.1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == ""
