@@ -7,7 +7,7 @@ namespace flashsteps {
 namespace {
 
 std::function<void()> on_beat;
-std::atomic<int64_t> next_beat{0};    // milliseconds of the steady clock
+std::atomic<int64_t> next_beat{0};   // milliseconds of the steady clock
 constexpr int64_t kMsBetween = 250;  // the shortest time limit is a second
 
 int64_t now_ms() {

@@ -6,8 +6,8 @@
 //
 // probe
 //   request: job, backend, steps (names), problems
-//   events:  probe, with backend, no_cuda (why not, or ""), device, free_bytes, peak_tflops (by dtype), and per
-//            problem and step: refusals (a reason or ""), resources
+//   events:  probe, with backend, no_cuda (why not, or ""), device, free_bytes, peak_tflops (by dtype), and
+//            per problem and step: refusals (a reason or ""), resources
 // validate
 //   request: job, backend, tasks (id, step, problem, compare, and save, if the outputs of a pass are wanted:
 //            the path to write them to), modes (of the emulator)
@@ -15,8 +15,8 @@
 //            the results file)
 // bench
 //   request: job, backend, problem, steps (name: samples already taken), rounds, ceiling (bool)
-//   events:  begin (step), method (step, launches_per_sample, graph; flops for the ceiling, whose step is named
-//            "matmul"), sample (step, ms, sm_clock_mhz), failed (step, status, message)
+//   events:  begin (step), method (step, launches_per_sample, graph; flops for the ceiling, whose step is
+//            named "matmul"), sample (step, ms, sm_clock_mhz), failed (step, status, message)
 // trace
 //   request: job, step, problem, cta
 //   events:  trace (trace: a trace file, but for the problem), or failed (status, message)
@@ -34,8 +34,8 @@ using EmitEvent = std::function<void(const nlohmann::json&)>;
 constexpr const char* kTrustedStep = "v01_scalar";
 
 // Throws std::runtime_error when the job as a whole cannot be done. Returns false when the device is lost and
-// the remaining tasks need a new process. Long work also emits {"event":"alive"}, from any thread, a few times
-// a second.
+// the remaining tasks need a new process. Long work also emits {"event":"alive"}, from any thread, a few
+// times a second.
 bool run_job(const nlohmann::json& request, const EmitEvent& emit);
 
 }  // namespace flashsteps

@@ -39,8 +39,8 @@ enum class KvLengths {
 
 // Where a user's own q, k and v are.
 struct TensorsFile {
-  std::string name;    // as given, without its folder
-  std::string path;    // absolute, links followed; this machine's, so no results file has it
+  std::string name;     // as given, without its folder
+  std::string path;     // absolute, links followed; this machine's, so no results file has it
   std::string fnv1a64;  // of the data of q, k, v and kv_lengths (if there), in this order
 };
 

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "harness/src/element.h"
-#include "harness/src/safetensors.h"
 #include "harness/src/fnv1a.h"
+#include "harness/src/safetensors.h"
 #include "harness/src/tensors_file.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/temporary_folder.h"
