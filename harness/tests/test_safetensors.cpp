@@ -85,6 +85,9 @@ TEST_CASE("what the format allows is read") {
       {"empty metadata", "{\"__metadata__\":{}," + q + "}"},
       {"a scalar", header_of_q("\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]")},
       {"keys in another order", header_of_q("\"data_offsets\":[0,4],\"shape\":[4],\"dtype\":\"U8\"")},
+      {"one of AMD's types of 8 bits",
+       header_of_q("\"dtype\":\"F8_E4M3FNUZ\",\"shape\":[4],\"data_offsets\":[0,4]")},
+      {"the other one", header_of_q("\"dtype\":\"F8_E5M2FNUZ\",\"shape\":[2,2],\"data_offsets\":[0,4]")},
       {"types of half a byte", header_of_q("\"dtype\":\"F4\",\"shape\":[8],\"data_offsets\":[0,4]")},
       {"tensors that the data has in another order",
        "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[3,4]},"
