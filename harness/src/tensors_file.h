@@ -1,8 +1,8 @@
 // A user's own q, k and v (--tensors), and a step's outputs (--save), in safetensors files.
 //
-// A file is read three times. Its header says which problem it is, before anything runs. Once there is memory
-// for it, its contents are judged. At last a worker fills its buffers, and refuses a file that has changed
-// since.
+// A file is read more than once. Its header says which problem it is, before anything runs. Once there is
+// memory for it, its contents are judged. Then every worker that needs it reads it again to fill its buffers,
+// and refuses a file that has changed since.
 #pragma once
 
 #include <functional>
