@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <optional>
+#include <random>
 
 #include "harness/src/backend.h"
 #include "harness/src/device_tensors.h"
@@ -226,10 +228,11 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
       return false;
     }
   }
-  // Round-robin: whatever the clocks do, they do it to every step alike.
+  // Everybody has a turn in every round: whatever the clocks do, they do it to every step alike.
   const int rounds = request.at("rounds");
   for (int round = 0; round < rounds; ++round) {
-    for (Entry& entry : entries) {
+    for (const size_t index : order_of_round(entries.size(), round)) {
+      Entry& entry = entries[index];
       if (entry.samples >= rounds) continue;
       emit({{"event", "begin"}, {"step", entry.name}});
       try {
@@ -263,6 +266,13 @@ void trace_step(const json& request, const EmitEvent& emit) {
 }
 
 }  // namespace
+
+std::vector<size_t> order_of_round(size_t num_entries, int round) {
+  std::vector<size_t> order(num_entries);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::shuffle(order.begin(), order.end(), std::mt19937(unsigned(round)));
+  return order;
+}
 
 bool run_job(const json& request, const EmitEvent& emit) {
   set_heartbeat([&emit] { emit({{"event", "alive"}}); });

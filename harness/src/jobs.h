@@ -24,6 +24,7 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 namespace flashsteps {
 
@@ -37,5 +38,10 @@ constexpr const char* kTrustedStep = "v01_scalar";
 // the remaining tasks need a new process. Long work also emits {"event":"alive"}, from any thread, a few
 // times a second.
 bool run_job(const nlohmann::json& request, const EmitEvent& emit);
+
+// The order in which a round takes the contenders 0, 1, ...: another one in every round, the same in every
+// run. In a fixed order each would always come after the same neighbour, and have its clock: after the
+// matmul, which heats the GPU most, a lower one.
+std::vector<size_t> order_of_round(size_t num_entries, int round);
 
 }  // namespace flashsteps

@@ -327,7 +327,7 @@ class Session {
     provenance["device"] = device_;
     if (backend_ == "cuda" && options_.command != "check") {
       provenance["method"] = {
-          {"timer", "CUDA events, interleaved round-robin"},
+          {"timer", "CUDA events, interleaved, in another order every round"},
           {"rounds", options_.rounds},
           {"l2", "warm: no flush between launches"},
           {"flops", "4 * head_dim * unmasked (query, key) pairs over batch and query heads"}};
