@@ -176,6 +176,13 @@ std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_
          "mask";
 }
 
+// A right kernel misses the gates as well when the exact result, rounded to the type, is too far off already.
+std::string note_on_gates(const Problem& p) {
+  return "the gates were set for inputs like N(0, 1): very small values, or attention sinks whose other "
+         "weights are tiny, lose digits in " +
+         name(p.dtype) + " itself, in a right kernel too";
+}
+
 }  // namespace
 
 Gates gates(DType dtype) {
@@ -202,7 +209,8 @@ nlohmann::json to_json(const Validation& v, const Problem& problem) {
   return json;
 }
 
-Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, Outputs outputs) {
+Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, Outputs outputs,
+                 bool runs_sound) {
   const Problem& p = w.problem();
   const Gates gate = gates(p.dtype);
   const size_t bytes = element_bytes(p.dtype);
@@ -263,9 +271,16 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
     }
   }
   v.nrmse = reference_squares > 0 ? std::sqrt(error_squares / reference_squares) : std::sqrt(error_squares);
+  const std::string damage = outputs.damage();
+  const bool total_right = v.nrmse <= gate.nrmse;
+  const bool some_lse_wrong =
+      std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& r) { return r.lse_wrong; });
+  // An lse is fp32 whatever the type, so a wrong one has no such excuse.
+  const bool maybe_the_type = p.inputs == Inputs::kFile && runs_sound && v.nonfinite == 0 &&
+                              bad.not_zero == 0 && damage.empty() && !some_lse_wrong &&
+                              !(total_right && wrong.empty());
 
   const auto line = [&](const std::string& l) { v.message += (v.message.empty() ? "" : "\n") + l; };
-  const bool total_right = v.nrmse <= gate.nrmse;
   if (!total_right)
     line("NRMSE " + format("%.2e", v.nrmse) + " is above the gate of " + format("%.0e", gate.nrmse) +
          " for " + name(p.dtype));
@@ -290,13 +305,11 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
          " of " + std::to_string(p.num_heads_q) + "; batches " + ranges(batches) + " of " +
          std::to_string(p.batch) +
          (columns.empty() ? "" : "; columns " + ranges(columns) + " of " + std::to_string(p.head_dim)));
-    const bool some_lse_wrong =
-        std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& r) { return r.lse_wrong; });
-    if (v.nonfinite == 0)
+    if (v.nonfinite == 0 && !maybe_the_type)
       line("hint: " + hint_for(p, wrong, reference.size(), one_tile_rows > 0 && one_tile_rows_right,
                                some_lse_wrong && every_wrong_lse_is_base_two));
   }
-  const std::string damage = outputs.damage();
+  if (maybe_the_type) line(note_on_gates(p));
   if (!damage.empty()) line(damage);
   v.pass = v.nonfinite == 0 && bad.not_zero == 0 && total_right && wrong.empty() && damage.empty();
   return v;
@@ -357,7 +370,8 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
   const bool identical = v.runs_identical;
   std::string difference;
   if (trusted != nullptr) difference = compare_outputs(w, *first, *trusted);
-  v = judge(w, reference, std::move(*first));
+  const std::string changed_input = tensors.changed_input();
+  v = judge(w, reference, std::move(*first), identical && changed_input.empty());
   const auto fail = [&](const std::string& why) {
     if (why.empty()) return;
     v.pass = false;
@@ -367,7 +381,7 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
   if (trusted != nullptr) v.compared_with_v01 = true;
   fail(difference);
   if (!identical) fail("two runs on the same inputs differ: a race, or a read of memory that nothing wrote");
-  fail(tensors.changed_input());
+  fail(changed_input);
   return v;
 }
 

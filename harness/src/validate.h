@@ -32,8 +32,11 @@ struct Validation {
 nlohmann::json to_json(const Validation& validation, const Problem& problem);
 
 // Judges outputs by the reference rows; scans every element for NaN, Inf and poison that no one overwrote.
-// `outputs` is consumed: checking the guards destroys it.
-Validation judge(const Workload& workload, const std::vector<ReferenceRow>& reference, Outputs outputs);
+// `outputs` is consumed: checking the guards destroys it. `runs_sound`: the runs were identical and changed
+// no input. If so, a user's own inputs whose error alone is above its gate get no hint at a bug: there may be
+// none.
+Validation judge(const Workload& workload, const std::vector<ReferenceRow>& reference, Outputs outputs,
+                 bool runs_sound = true);
 
 // The whole output against another step's, every row: NRMSE and worst row as in `gates`, lse within twice its
 // gate (each may be off by one). Empty when close enough.

@@ -432,6 +432,25 @@ def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["in.safetensors"]
 
 
+NOTE_ON_GATES = "the gates were set for inputs like N(0, 1)"
+
+
+@pytest.mark.parametrize("step", ["v01_scalar", "v02_smem_tiles"])
+def test_values_that_the_type_cannot_hold_well_fail_without_a_hint_at_a_bug(tmp_path: Path, step: str) -> None:
+    tensors = make_tensors()
+    tensors["v"] = (tensors["v"].astype(np.float32) * 1e-5).astype(np.float16)
+    exact = attention(tensors, causal=False)[0]
+    error = np.linalg.norm(exact.astype(np.float16) - exact)
+    assert error > GATES["fp16"] * np.linalg.norm(exact), "rounded once, the exact result passes"
+    write_tensors(tmp_path / "in.safetensors", tensors)
+    done = run(FLASHSTEPS, *fixture_arguments(step, tmp_path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "is above the gate" in done.stdout and "hint" not in done.stdout
+    assert done.stdout.count(NOTE_ON_GATES) == 1 and "lose digits in fp16 itself" in done.stdout
+    assert f"not saved: {step} did not pass" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["in.safetensors"]
+
+
 @pytest.mark.parametrize("change", ["values", "cut off", "gone"])
 def test_a_file_that_changes_meanwhile_is_an_error(tmp_path: Path, change: str) -> None:
     path, log = write_tensors(tmp_path / "in.safetensors", make_tensors()), tmp_path / "r.json"

@@ -4,8 +4,11 @@
 
 #include "harness/src/element.h"
 #include "harness/src/reference.h"
+#include "harness/src/safetensors.h"
+#include "harness/src/tensors_file.h"
 #include "harness/src/validate.h"
 #include "harness/tests/catch.h"
+#include "harness/tests/temporary_folder.h"
 
 using namespace flashsteps;
 
@@ -144,6 +147,45 @@ TEST_CASE("each defect is found and named") {
     c.set_lse({1, 1, 70}, 0.0f);
     CHECK((!c.judged().pass && has(c.judged(), "lse was written 1 element(s) past its end")));
   }
+}
+
+TEST_CASE("on a user's own inputs, what is only imprecise gets a word on the gates instead of a hint") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("in.safetensors");
+  const std::vector<uint64_t> shape{1, 2, 20, 64};
+  const auto value = [](int i) { return float((i * 7919) % 101) / 50 - 1; };
+  std::string data;
+  for (int i = 0; i < 3 * 2 * 20 * 64; ++i) {
+    char element[2];
+    store_element(DType::kFp16, element, value(i));
+    data.append(element, sizeof element);
+  }
+  write_file(path,
+             safetensors_header({{"q", "F16", shape}, {"k", "F16", shape}, {"v", "F16", shape}}, {}) + data);
+  Problem p = problem_of_file(path, Layout::kBhsd);
+  examine_tensors(p, path);
+  const char* const note = "the gates were set for inputs like N(0, 1)";
+  const RowId row{0, 1, 7};
+  Case c(p);
+  CHECK((c.judged().pass && !has(c.judged(), note)));
+  for (const ReferenceRow& r : c.reference) {
+    for (int d = 0; d < 64; ++d) c.store(r.id, d, float(r.o[d] * 1.0015));
+  }
+  // The total alone, and rows as well.
+  CHECK((!c.judged().pass && has(c.judged(), note) && !has(c.judged(), "hint")));
+  for (int d = 0; d < 64; ++d) c.store(row, d, 0.0f);
+  CHECK((!c.judged().pass && has(c.judged(), note) && !has(c.judged(), "hint")));
+  // Anything else that is wrong: a bug.
+  const Validation unsound = judge(c.workload, c.reference, c.outputs, /*runs_sound=*/false);
+  CHECK((!unsound.pass && !has(unsound, note) && has(unsound, "hint: every lse is right")));
+  c.set_lse(row, 0.0f);
+  CHECK((!c.judged().pass && !has(c.judged(), note) && has(c.judged(), "hint: o and lse are wrong")));
+  c.set_lse(row, std::numeric_limits<float>::quiet_NaN());
+  CHECK((!c.judged().pass && !has(c.judged(), note)));
+  Case damaged(p);
+  for (int d = 0; d < 64; ++d) damaged.store(row, d, 0.0f);
+  damaged.element({0, 1, 19}, 64)[0] = 1;
+  CHECK((!damaged.judged().pass && !has(damaged.judged(), note) && has(damaged.judged(), "hint")));
 }
 
 TEST_CASE("two outputs are compared whole") {
