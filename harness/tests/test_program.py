@@ -4,11 +4,15 @@ Runs the programs of a test build; FLASHSTEPS_BUILD names its folder (build/ci b
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -207,6 +211,31 @@ def test_closed_and_full_standard_streams() -> None:
     assert closed.returncode == 0, closed.stderr
     full = subprocess.run(["sh", "-c", '"$0" "$@" >/dev/full', *command], capture_output=True, text=True, timeout=60)
     assert full.returncode == 1 and "could not be written" in full.stderr
+
+
+def test_a_line_of_progress_fits_the_terminal(tmp_path: Path) -> None:
+    # A line that wraps cannot be rewritten in place.
+    command = [str(FLASHSTEPS), "run", "v01_scalar", "--backend", "emulator", "--tensors", str(tmp_path / ("é" * 120))]
+    rows = [1, 1, 8, 64]
+    entries = {
+        name: {"dtype": "F16", "shape": rows, "data_offsets": [i * 1024, (i + 1) * 1024]} for i, name in enumerate("qkv")
+    }
+    header = json.dumps(entries).encode()
+    Path(command[-1]).write_bytes(len(header).to_bytes(8, "little") + header + bytes(3 * 1024))
+    for columns in (0, 40, 41, 300):  # 0: the terminal does not know
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 0, columns, 0, 0))
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=theirs, timeout=60)
+        os.close(theirs)
+        said = os.read(ours, 1 << 16).decode()
+        os.close(ours)
+        assert done.returncode == 0, said
+        lines = said.split("\r\x1b[K")
+        assert any(line.startswith("reading ") for line in lines) and any("checking" in line for line in lines)
+        assert all(len(line) < (columns or 80) for line in lines)
+        # As much as there is room for: of the terminal's columns, or of the bytes that they are counted in.
+        longest = max(len(line.encode()) for line in lines)
+        assert longest in ((columns or 80) - 1, (columns or 80) - 2, len(f"reading {command[-1]}".encode()))
 
 
 def is_zombie(pid: str) -> bool:
