@@ -7,8 +7,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <optional>
 
 #include "harness/src/problem.h"
+#include "harness/src/table.h"
 
 namespace flashsteps {
 namespace {
@@ -18,6 +21,21 @@ std::string temporary_name(const std::string& path) { return path + "." + std::t
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+}
+
+// Devices, and names for what is open, /dev/stdout for one: a file cannot take their place. Below /dev there
+// are ordinary file systems, too: /dev/shm.
+bool is_in_system_folder(const std::string& path) {
+  std::error_code no_such_folder;
+  const std::string folder = std::filesystem::canonical(folder_of(path), no_such_folder).string() + "/";
+  return folder == "/dev/" || folder.starts_with("/proc/");
+}
+
+// The permissions of what has that name.
+std::optional<mode_t> mode_of(const std::string& path) {
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) return {};
+  return status.st_mode & 0777;
 }
 
 }  // namespace
@@ -34,9 +52,11 @@ bool write_fully(int fd, const void* data, size_t bytes) {
 
 AtomicFile::AtomicFile(const std::string& path, bool unnamed)
     : path_(path), temporary_(temporary_name(path)) {
-  if (unnamed) fd_ = open(folder_of(path).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  // In place of a file that may be private, one that nobody else can open meanwhile: see commit().
+  const mode_t mode = mode_of(path) ? 0600 : 0666;
+  if (unnamed) fd_ = open(folder_of(path).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, mode);
   if (fd_ >= 0) return;
-  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (fd_ < 0) fail("write");
   has_name_ = true;
 }
@@ -59,6 +79,9 @@ std::string AtomicFile::path_for_workers() const {
 }
 
 void AtomicFile::commit() {
+  // Those who could read the old file can read the new one, and nobody else. Where a file system refuses
+  // this, it stays private.
+  if (const auto mode = mode_of(path_)) fchmod(fd_, *mode);
   if (fsync(fd_) != 0) fail("write");
   if (!has_name_) {
     // A link cannot replace a file, a rename can: it gets a temporary name for a moment.
@@ -77,7 +100,7 @@ void AtomicFile::commit() {
 std::string AtomicFile::check_writable(const std::string& option, const std::string& given) {
   const auto refuse = [&](const std::string& why) { throw UsageError(option + " " + given + ": " + why); };
   if (given.empty()) refuse("the name is empty");
-  if (given.starts_with("/dev/") || given.starts_with("/proc/")) refuse("is not a regular file");
+  if (is_in_system_folder(given)) refuse("is not a regular file");
   std::string path = given;
   struct stat status;
   if (lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode)) {
@@ -87,6 +110,7 @@ std::string AtomicFile::check_writable(const std::string& option, const std::str
     path = target;
     std::free(target);
   }
+  if (has_controls(given + path)) refuse(kControlsInName);
   const bool exists = stat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode)) refuse("is not a regular file");
   if (exists && access(path.c_str(), W_OK) != 0)

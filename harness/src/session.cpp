@@ -715,8 +715,7 @@ int flashsteps_main(int argc, const char* const* argv, bool isolated) {
   for (int fd = open("/dev/null", O_RDWR); fd >= 0 && fd <= STDERR_FILENO;) fd = open("/dev/null", O_RDWR);
   const auto complain = [](std::string line, int status) {
     // An argument may hold anything; what is said about it stays one line.
-    std::replace_if(
-        line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+    std::replace_if(line.begin(), line.end(), is_control, '?');
     std::cerr << "flashsteps: " << line << "\n";
     return status;
   };

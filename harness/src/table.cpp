@@ -32,6 +32,9 @@ std::string indented(const std::string& text, int spaces) {
   return out;
 }
 
+bool is_control(unsigned char c) { return c < 0x20 || c == 0x7f; }
+bool has_controls(const std::string& text) { return std::any_of(text.begin(), text.end(), is_control); }
+
 std::string status_label(const std::string& status) {
   if (status == "timeout") return "HANG";
   std::string label = status;

@@ -18,6 +18,11 @@ std::string fixed(double value, int decimals);
 std::string scientific(double value);
 std::string indented(const std::string& text, int spaces);
 
+// In a file's name they would break the lines that it is part of, or do things to the terminal.
+bool is_control(unsigned char c);
+bool has_controls(const std::string& text);
+constexpr const char* kControlsInName = "has control characters in its name";
+
 // One line that is rewritten in place on a terminal, and silent elsewhere.
 class Progress {
  public:

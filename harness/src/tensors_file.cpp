@@ -16,6 +16,7 @@
 #include "harness/src/fnv1a.h"
 #include "harness/src/heartbeat.h"
 #include "harness/src/safetensors.h"
+#include "harness/src/table.h"
 
 namespace flashsteps {
 namespace {
@@ -247,8 +248,7 @@ std::string hash_contents(const SafetensorsFile& file, const TakePiece& take) {
 
 // Names go into requests to workers, into results files and onto the terminal.
 void check_name(const std::string& name, const std::string& path) {
-  if (std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
-    throw SafetensorsError("has control characters in its name");
+  if (has_controls(name)) throw SafetensorsError(kControlsInName);
   try {
     nlohmann::json(path).dump();
   } catch (const nlohmann::json::type_error&) {

@@ -1,6 +1,7 @@
 // The results file is whole at every moment, and NaN never reaches it as a number.
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -95,6 +96,48 @@ TEST_CASE("a file appears as a whole, when it is committed, or never") {
   AtomicFile file(folder.path + "/r.json");
   file.write("half", 4);
   CHECK(rmdir(folder.path.c_str()) == 0);
+}
+
+TEST_CASE("a file keeps its permissions when it is replaced") {
+  const auto mode = [](const std::string& path) {
+    struct stat status {};
+    CHECK(stat(path.c_str(), &status) == 0);
+    return int(status.st_mode & 07777);
+  };
+  for (const bool unnamed : {true, false}) {
+    INFO(unnamed);
+    TemporaryFolder folder;
+    const std::string path = folder.path + "/r.json";
+    AtomicFile(path, unnamed).commit();
+    const mode_t mask = umask(0);
+    umask(mask);
+    CHECK(mode(path) == int(0666 & ~mask));
+    for (const int wanted : {0600, 0640, 0664}) {
+      REQUIRE(chmod(path.c_str(), mode_t(wanted)) == 0);
+      AtomicFile(path, unnamed).commit();
+      CHECK(mode(path) == wanted);
+      ResultsFile::replace(path, "{}");
+      CHECK(mode(path) == wanted);
+    }
+  }
+}
+
+TEST_CASE("a file system below /dev is one like others, /dev itself is not") {
+  char shared[] = "/dev/shm/flashsteps.XXXXXX";
+  if (mkdtemp(shared) != nullptr) {
+    const std::string path = std::string(shared) + "/r.json";
+    CHECK(AtomicFile::check_writable("--json", path) == path);
+    ResultsFile(path, "run").save();
+    CHECK(read(path)["schema"] == "flashsteps-results/1");
+    unlink(path.c_str());
+    rmdir(shared);
+  }
+  for (const char* const path : {"/dev/full", "/dev/stdout", "/dev/fd/1", "/dev/nothing.json", "//dev/stdout",
+                                 "/dev/shm/../stdout", "/proc/self/fd/1"}) {
+    INFO(path);
+    CHECK_THROWS_WITH(AtomicFile::check_writable("--json", path),
+                      "--json " + std::string(path) + ": is not a regular file");
+  }
 }
 
 TEST_CASE("a folder that went away is reported, not ignored") {

@@ -10,8 +10,10 @@ import os
 import random
 import resource
 import signal
+import stat
 import struct
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -430,6 +432,31 @@ def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:
     assert "PASS  v01_scalar" in done.stdout
     assert done.stderr == f"flashsteps: cannot write {out}: File too large\n"
     assert [path.name for path in tmp_path.iterdir()] == ["in.safetensors"]
+
+
+@pytest.mark.parametrize("option", ["--save", "--json"])
+def test_a_name_with_control_characters_is_refused(tmp_path: Path, option: str) -> None:
+    shape = ["--shape", "1,1,8,64"]
+    (tmp_path / "link").symlink_to("two\nlines")
+    (tmp_path / "two\nlines").write_text("before")
+    for name in ("a\nsaved: b", "link"):
+        done = run(FLASHSTEPS, "run", "v01_scalar", *EMULATOR, *shape, option, str(tmp_path / name))
+        assert done.returncode == 2 and done.stdout == ""
+        shown = str(tmp_path / name).replace("\n", "?")
+        assert done.stderr == f"flashsteps: {option} {shown}: has control characters in its name\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "two\nlines"]
+
+
+def test_what_is_private_stays_so_and_memory_is_a_place_to_save(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        out, log = Path(folder) / "out.safetensors", tmp_path / "r.json"
+        out.touch(0o600)
+        log.touch(0o640)
+        outputs = ["--save", str(out), "--json", str(log)]
+        done = run(FLASHSTEPS, "run", "v01_scalar", *EMULATOR, "--shape", "1,1,8,64", *outputs)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert sorted(read_tensors(out)) == ["lse", "o"]
+        assert stat.S_IMODE(out.stat().st_mode) == 0o600 and stat.S_IMODE(log.stat().st_mode) == 0o640
 
 
 NOTE_ON_GATES = "the gates were set for inputs like N(0, 1)"
