@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -713,6 +714,9 @@ int run_session(const Options& options) {
 int flashsteps_main(int argc, const char* const* argv, bool isolated) {
   // Were one of the standard descriptors closed, the next file or pipe to be opened would take its number.
   for (int fd = open("/dev/null", O_RDWR); fd >= 0 && fd <= STDERR_FILENO;) fd = open("/dev/null", O_RDWR);
+  // A file that grows beyond the limit (ulimit -f) is then an error of write(), as on a full disk. Workers
+  // inherit this: whoever writes a step's outputs must not look like a step that crashed.
+  std::signal(SIGXFSZ, SIG_IGN);
   const auto complain = [](std::string line, int status) {
     // An argument may hold anything; what is said about it stays one line.
     std::replace_if(line.begin(), line.end(), is_control, '?');

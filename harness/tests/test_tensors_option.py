@@ -421,16 +421,28 @@ def open_files(pid: int) -> list[str]:
 
 def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:
     write_tensors(tmp_path / "in.safetensors", make_tensors())
-    out = tmp_path / "out.safetensors"
     limit = (5000, 5000)  # bytes that a file may have; `o` has twice as many
-    done = subprocess.run(
-        [str(FLASHSTEPS), *fixture_arguments("v01_scalar", tmp_path)],
-        capture_output=True, text=True, timeout=60, restore_signals=False,  # Python ignores SIGXFSZ: write() fails
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
-    )  # fmt: skip
+
+    def run_limited(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(program), *arguments], capture_output=True, text=True, timeout=60,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+        )  # fmt: skip
+
+    out = tmp_path / "out.safetensors"
+    for program in (FLASHSTEPS, BUILD / "steps" / "v01_scalar"):
+        arguments = fixture_arguments("v01_scalar", tmp_path)
+        if program != FLASHSTEPS:
+            arguments.remove("v01_scalar")
+        done = run_limited(program, *arguments)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "PASS  v01_scalar" in done.stdout
+        assert done.stderr == f"flashsteps: cannot write {out}: File too large\n"
+    log = tmp_path / "r.json"
+    shapes = [text for rows in range(1, 20) for text in ("--shape", f"1,1,{rows},64")]
+    done = run_limited(FLASHSTEPS, "run", "v01_scalar", *EMULATOR, *shapes, "--json", str(log))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "PASS  v01_scalar" in done.stdout
-    assert done.stderr == f"flashsteps: cannot write {out}: File too large\n"
+    assert done.stderr == f"flashsteps: cannot write {log}: File too large\n"
     assert [path.name for path in tmp_path.iterdir()] == ["in.safetensors"]
 
 
