@@ -1,7 +1,8 @@
 """What the scripts that draw the pictures of docs/ share: to write them, to check them, the command line.
 
 A script has `pictures`, name -> a function that draws it from `data`, and `read`, which runs a program and gives
-the data and the description that the pictures are to carry: it names all that they follow from.
+the data and the description that the pictures are to carry: it names all that they follow from. Pictures are SVG,
+or PNG where a picture is of pixels, as their names say.
 """
 from __future__ import annotations
 
@@ -17,6 +18,9 @@ from figure_style import MAX_BYTES
 Pictures = dict[str, Callable[[Any, Any], Any]]
 
 
+PNG_DPI = 110
+
+
 class DrawingError(Exception):
     """One line for the user."""
 
@@ -27,14 +31,19 @@ def description(kind: str, script: str, *data: bytes) -> str:
     return f"flashsteps {kind}; sha256: {digest}"
 
 
-def draw_all(pictures: Pictures, data: Any, described: str, folder: Path, suffix: str) -> None:
+def draw_all(pictures: Pictures, data: Any, described: str, folder: Path, as_png: bool) -> None:
     plt = figure_style.pyplot()
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in pictures.items():
         figure = draw(plt, data)
-        metadata = figure_style.svg_metadata(Description=described)
-        path = (folder / name).with_suffix(suffix)
-        figure.savefig(path, metadata=metadata if suffix == ".svg" else None, dpi=110)
+        path = folder / name
+        if as_png:
+            path = path.with_suffix(".png")
+        if path.suffix == ".svg":
+            metadata = figure_style.svg_metadata(Description=described)
+        else:
+            metadata = {"Software": None, "Description": described}
+        figure.savefig(path, metadata=metadata, dpi=PNG_DPI)
         plt.close(figure)
         if path.stat().st_size > MAX_BYTES:
             raise DrawingError(f"{path}: has {path.stat().st_size} bytes, {MAX_BYTES} are allowed")
@@ -42,23 +51,23 @@ def draw_all(pictures: Pictures, data: Any, described: str, folder: Path, suffix
 
 def check(pictures: Pictures, described: str, script: str, program: str, folder: Path) -> list[str]:
     """Why the pictures are not what their data and scripts give; empty when they are."""
-    any_description = re.compile(re.escape(described[:-64]) + "[0-9a-f]{64}")
+    any_description = re.compile(re.escape(described[:-64]).encode() + b"[0-9a-f]{64}")
     errors = []
     for name in pictures:
         path = folder / name
         try:
-            svg = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            content = path.read_bytes()
+        except OSError as error:
             errors.append(f"{path}: {error}")
             continue
-        found = any_description.search(svg)
+        found = any_description.search(content)
         if not found:
             errors.append(f"{path}: was not made by {script}")
-        elif found[0] != described:
+        elif found[0] != described.encode():
             command = f"build/venv/bin/python scripts/{script} {program} --out {folder}"
             errors.append(f"{path}: is stale ({command})")
-        elif len(svg.encode()) > MAX_BYTES:
-            errors.append(f"{path}: is {len(svg.encode())} bytes, {MAX_BYTES} are allowed")
+        elif len(content) > MAX_BYTES:
+            errors.append(f"{path}: is {len(content)} bytes, {MAX_BYTES} are allowed")
     return errors
 
 
@@ -67,8 +76,9 @@ def main(
     purpose: str,
     program: tuple[str, str],  # its name in the usage, and where a build has it
     pictures: Pictures,
-    read: Callable[[Path], tuple[Any, str]],
+    read: Callable[[argparse.Namespace], tuple[Any, str]],
     arguments: list[str] | None,
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
 ) -> int:
     parser = argparse.ArgumentParser(description=purpose)
     parser.add_argument("program", type=Path, metavar=program[0], help=program[1])
@@ -76,9 +86,10 @@ def main(
     action.add_argument("--out", type=Path, metavar="FOLDER", help="draw all pictures into it")
     action.add_argument("--check", type=Path, metavar="FOLDER", help="are its pictures up to date?")
     parser.add_argument("--png", action="store_true", help="with --out: PNG instead of SVG, to look at")
+    add_options(parser)
     options = parser.parse_args(arguments)
     try:
-        data, described = read(options.program)
+        data, described = read(options)
         if options.check:
             errors = check(pictures, described, script, program[0], options.check)
             for error in errors:
@@ -86,7 +97,7 @@ def main(
             if not errors:
                 print(f"{len(pictures)} picture(s) up to date")
             return 1 if errors else 0
-        draw_all(pictures, data, described, options.out, ".png" if options.png else ".svg")
+        draw_all(pictures, data, described, options.out, options.png)
     except (DrawingError, OSError) as error:
         print(f"{script}: {error}", file=sys.stderr)
         return 1

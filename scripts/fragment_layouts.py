@@ -369,7 +369,7 @@ def main(arguments: list[str] | None = None) -> int:
         "Draws the fragments of ldmatrix and mma.sync.",
         ("TOOL", "build/ci/tools/fragment_layouts"),
         PICTURES,
-        read,
+        lambda options: read(options.program),
         arguments,
     )
 

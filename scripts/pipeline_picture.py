@@ -342,7 +342,7 @@ def main(arguments: list[str] | None = None) -> int:
         "Draws the pipelines of v10 and v09.",
         ("FLASHSTEPS", "build/ci/flashsteps"),
         PICTURES,
-        read,
+        lambda options: read(options.program),
         arguments,
     )
 
