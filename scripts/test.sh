@@ -76,6 +76,9 @@ recorded_runs() {
 check_drawings() {
   "$python" scripts/fragment_layouts.py build/ci/tools/fragment_layouts --check docs/figures
   "$python" scripts/pipeline_picture.py build/ci/flashsteps --check docs/figures
+  # These run steps on the emulator, and take numpy.
+  with_venv scripts/attention_maps.py build/ci/flashsteps --check docs/figures
+  with_venv scripts/error_analysis.py build/ci/flashsteps --check docs/figures
 }
 
 # Nothing is run: it shows that the emulator's fibers and hooks compile for the other architecture.

@@ -1,0 +1,232 @@
+"""What attention_maps.py and error_analysis.py draw from: inputs, what a step makes of them, what is right.
+
+The inputs are the harness's own (harness/src/tensors.cpp: `normal` and `structured`), made once more here, because
+the program saves outputs only. harness/tests/test_attention_figures.py compares the two. A step gets them through
+the program's --tensors and gives its output through --save.
+"""
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from drawings import DrawingError
+
+try:
+    import numpy as np
+except ImportError as error:
+    from figure_style import MISSING
+
+    raise SystemExit(f"{error} {MISSING}") from error
+
+# The patterns of the structured heads, in the harness's order.
+PATTERNS = ("local", "strided", "anchor", "block")
+TYPES = {"fp16": "F16", "bf16": "BF16", "fp32": "F32"}
+STREAM_Q, STREAM_K, STREAM_V, STREAM_ANCHOR, STREAM_BLOCK, STREAM_NOISE = range(1, 7)
+
+
+
+def source() -> bytes:
+    """Of this script: the pictures follow from it too."""
+    return Path(__file__).read_bytes()
+
+
+# Inputs.
+
+
+def hash64(x: Any) -> Any:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def normal_pairs(seed: int, stream: int, index: Any) -> Any:
+    """harness/src/random.h: for every index two values of N(0, 1), along a new last axis.
+
+    Functions in double, rounded: the C library's single ones are as good as correctly rounded, and double does
+    not depend on this machine's vector instructions as numpy's single ones do."""
+    with np.errstate(over="ignore"):  # wraps around, as it should
+        start = hash64(np.array([seed], np.uint64) * np.uint64(0x100000001B3) + np.uint64(stream))
+        bits = hash64(start + np.asarray(index).astype(np.uint64))
+    u = ((bits >> np.uint64(40)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-24)
+    turn = np.float32(6.2831853) * np.float32(2.0**-24)
+    angle = ((bits >> np.uint64(8)) & np.uint64(0xFFFFFF)).astype(np.float32) * turn
+    radius = np.sqrt(np.float32(-2) * single(np.log, u))
+    return np.stack([radius * single(np.cos, angle), radius * single(np.sin, angle)], -1)
+
+
+def single(function: Any, x: Any) -> Any:
+    return function(np.asarray(x, np.float64)).astype(np.float32)
+
+
+def normal(seed: int, stream: int, shape: tuple[int, ...]) -> Any:
+    return normal_pairs(seed, stream, np.arange(np.prod(shape) // 2)).reshape(shape)
+
+
+def structured_head(pattern: str, is_query: bool, seqlen: int, head_dim: int, seed: int = 1) -> Any:
+    """[seqlen, head_dim]: q or k of this head of batch entry 0, as structured_row() makes it."""
+    amplitude = np.sqrt(np.float32(10) * np.sqrt(np.float32(head_dim)))
+    unit = amplitude / np.sqrt(np.float32(head_dim) / np.float32(2))
+    group = PATTERNS.index(pattern)
+    position, f = np.arange(seqlen), np.arange(0, head_dim, 2)
+    if pattern in ("local", "strided"):
+        if pattern == "local":
+            exponent = f.astype(np.float32) / np.float32(head_dim)
+            power = np.power(np.float64(np.float32(0.02)), exponent.astype(np.float64)).astype(np.float32)
+            frequency = np.float32(0.5) * power
+        else:
+            frequency = np.float32(6.2831853) / np.float32(16) * (1 + f // 2 % 7).astype(np.float32)
+            position = position % 16
+        angle = frequency * position.astype(np.float32)[:, None]
+        pairs = unit * np.stack([single(np.cos, angle), single(np.sin, angle)], -1)
+    elif pattern == "anchor":
+        anchor = normal_pairs(seed, STREAM_ANCHOR, group * 512 + f)
+        index = (group * 2 + is_query) * (1 << 32) + position[:, None] * 512 + f
+        noise = normal_pairs(seed, STREAM_NOISE, index)
+        aligned = is_query | (position % 64 == 0)
+        pairs = np.where(aligned[:, None, None], anchor + np.float32(0.3) * noise, noise)
+    else:
+        index = (group * (1 << 32) + position[:, None] // 32) * 512 + f
+        pairs = normal_pairs(seed, STREAM_BLOCK, index)
+    return pairs.reshape(seqlen, head_dim).astype(np.float32)
+
+
+def structured(is_query: bool, seqlen: int, head_dim: int) -> Any:
+    """[4, seqlen, head_dim]"""
+    return np.stack([structured_head(pattern, is_query, seqlen, head_dim) for pattern in PATTERNS])
+
+
+# 16-bit types. bf16 is not one of numpy's: its bits are the upper half of a float32's.
+
+
+def to_bits(values: Any, dtype: str) -> Any:
+    """Rounded to the nearest, ties to even."""
+    values = np.ascontiguousarray(values, np.float32)
+    if dtype == "fp32":
+        return values.view(np.uint32)
+    if dtype == "fp16":
+        return values.astype(np.float16).view(np.uint16)
+    bits = values.view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def to_double(bits: Any, dtype: str) -> Any:
+    if dtype == "bf16":
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return bits.view(np.float16 if dtype == "fp16" else np.float32).astype(np.float64)
+
+
+def rounded(values: Any, dtype: str) -> Any:
+    return to_double(to_bits(values, dtype), dtype)
+
+
+# Files and the program.
+
+
+def write_safetensors(path: Path, tensors: dict[str, tuple[str, Any]]) -> None:
+    """Tensors with the format's names of their types: 8 bytes of length, a header in JSON, the data."""
+    header, data = {}, b""
+    for name, (kind, tensor) in tensors.items():
+        raw = np.ascontiguousarray(tensor).tobytes()
+        header[name] = {
+            "dtype": kind,
+            "shape": list(tensor.shape),
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_safetensors(path: Path) -> dict[str, Any]:
+    """Of 16 and 32 bit types the bits."""
+    whole = path.read_bytes()
+    begin = 8 + struct.unpack("<Q", whole[:8])[0]
+    tensors = {}
+    for name, entry in json.loads(whole[8:begin]).items():
+        if name != "__metadata__":
+            first, last = (begin + offset for offset in entry["data_offsets"])
+            kind = np.uint16 if entry["dtype"] in ("F16", "BF16") else np.uint32
+            tensors[name] = np.frombuffer(whole[first:last], kind).reshape(entry["shape"])
+    return tensors
+
+
+def run_step(
+    program: Path, step: str, dtype: str, causal: bool, q: Any, k: Any, v: Any, backend: str = "emulator"
+) -> Any:
+    """The bits of a step's output for these bits. It must pass the program's own validation."""
+    with tempfile.TemporaryDirectory() as folder:
+        given, saved = Path(folder) / "in.safetensors", Path(folder) / "out.safetensors"
+        write_safetensors(given, {name: (TYPES[dtype], x) for name, x in zip("qkv", (q, k, v))})
+        command = [str(program), "run", step, "--backend", backend, "--causal" if causal else "--full"]
+        command += ["--tensors", str(given), "--save", str(saved)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                lines = (done.stderr.strip() or done.stdout).splitlines()
+                said = [line for line in lines if line and not line.startswith("device: ")]
+                raise DrawingError(f"{program}: {step} gives no output ({(said or ['says nothing'])[0]})")
+            found = read_safetensors(saved)["o"]
+        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+            raise DrawingError(f"{program}: {step} gives no output ({error})") from error
+    if found.shape != q.shape or found.dtype != q.dtype:
+        raise DrawingError(f"{program}: {step} saved an output of shape {list(found.shape)}")
+    return found
+
+
+# What is right.
+
+
+def probabilities(q: Any, k: Any, causal: bool) -> Any:
+    """softmax(Q K^T / sqrt(d)) in float64. Causal masks are aligned bottom-right."""
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
+    if causal:
+        hidden = np.triu(np.ones(scores.shape[-2:], bool), 1 + scores.shape[-1] - scores.shape[-2])
+        scores = np.where(hidden, -np.inf, scores)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def norm(x: Any, axis: Any = None) -> Any:
+    return np.sqrt((x * x).sum(axis))
+
+
+# The matrix itself.
+
+
+def one_hot_values(keys: int, head_dim: int) -> Any:
+    """[batches, keys, head_dim]: in every batch entry head_dim - 1 columns that are 1 at one key each, so that
+    these columns of O are those of softmax(Q K^T). The last column is 1 at every key: O has the sum of the row.
+
+    It is also what the program's validation needs. Most rows have next to nothing in most batch entries, and a
+    row's error is judged relative to its norm."""
+    columns = head_dim - 1
+    values = np.zeros((-(-keys // columns), keys, head_dim), np.float32)
+    for key in range(keys):
+        values[key // columns, key, key % columns] = 1
+    values[:, :, columns] = 1
+    return values
+
+
+def assemble(o: Any, keys: int) -> tuple[Any, Any]:
+    """From O, [batches, heads, queries, head_dim]: the matrices [heads, queries, keys], and the sums of their rows
+    as the kernel has them."""
+    batches, heads, queries, head_dim = o.shape
+    columns = np.moveaxis(o[..., : head_dim - 1], 0, 2)  # [heads, queries, batches, columns]
+    return columns.reshape(heads, queries, -1)[..., :keys], o[0, ..., head_dim - 1]
+
+
+def attention_matrix(
+    program: Path, step: str, dtype: str, causal: bool, q: Any, k: Any, backend: str = "emulator"
+) -> tuple[Any, Any]:
+    """softmax(Q K^T) of heads [heads, seqlen, head_dim] of bits, as the step computes it, and its rows' sums."""
+    values = one_hot_values(k.shape[1], k.shape[2])
+    v = np.repeat(to_bits(values, dtype)[:, None], k.shape[0], axis=1)
+    q, k = (np.repeat(x[None], len(values), axis=0) for x in (q, k))
+    o = run_step(program, step, dtype, causal, q, k, v, backend)
+    return assemble(to_double(o, dtype), k.shape[2])

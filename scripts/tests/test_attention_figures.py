@@ -1,0 +1,338 @@
+"""attention_data.py, attention_maps.py and error_analysis.py, with a program that computes in numpy."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import SCRIPTS
+
+np = pytest.importorskip("numpy", reason="build/venv has it")
+pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
+
+import safetensors.numpy
+
+import attention_data
+import attention_maps
+import drawings
+import error_analysis
+import figure_style
+from results import GATES
+
+# Reads and writes files on its own, and rounds nothing but its output. `wrong` is a statement about o, which has
+# been computed in float64.
+PROGRAM = """
+import json, sys
+import numpy as np
+wrong, (command, step, *rest) = sys.argv[1], sys.argv[2:]
+words = {rest[i]: rest[i + 1] for i in range(len(rest) - 1)}
+raw = open(words["--tensors"], "rb").read()
+size = int.from_bytes(raw[:8], "little")
+header = json.loads(raw[8 : 8 + size])
+def tensor(name):
+    entry = header[name]
+    first, last = (8 + size + o for o in entry["data_offsets"])
+    part, kind = raw[first:last], entry["dtype"]
+    if kind == "BF16":
+        x = (np.frombuffer(part, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        x = np.frombuffer(part, np.float16 if kind == "F16" else np.float32)
+    return x.reshape(entry["shape"]).astype(np.float64)
+q, k, v = (tensor(name) for name in "qkv")
+s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+if "--causal" in rest:
+    s[..., np.triu(np.ones(s.shape[-2:], bool), 1)] = -np.inf
+p = np.exp(s - s.max(-1, keepdims=True))
+o = p / p.sum(-1, keepdims=True) @ v
+exec(wrong)
+kind = header["q"]["dtype"]
+single = np.ascontiguousarray(o, np.float32)
+if kind == "BF16":
+    bits = single.view(np.uint32).astype(np.uint64)
+    data = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).tobytes()
+else:
+    data = single.astype(np.float16 if kind == "F16" else np.float32).tobytes()
+entry = {"dtype": kind, "shape": list(o.shape), "data_offsets": [0, len(data)]}
+text = json.dumps({"o": entry, "__metadata__": {"step": step}}).encode()
+open(words["--save"], "wb").write(len(text).to_bytes(8, "little") + text + data)
+"""
+
+
+def make_program(folder: Path, wrong: str = "pass") -> Path:
+    """Stands in for build/ci/flashsteps."""
+    (folder / "attention.py").write_text(PROGRAM, encoding="utf-8")
+    program = folder / "flashsteps"
+    program.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" "{folder}/attention.py" "{wrong}" "$@"\n', encoding="utf-8"
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    return make_program(tmp_path)
+
+
+@pytest.fixture(params=[attention_maps, error_analysis], ids=["maps", "errors"])
+def script(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Small problems: it is not about them."""
+    monkeypatch.setattr(attention_maps, "SEQLEN", 64)
+    monkeypatch.setattr(error_analysis, "SEQLEN", 32)
+    monkeypatch.setattr(error_analysis, "BATCH", 1)
+    return request.param
+
+
+def compute_here(monkeypatch: pytest.MonkeyPatch, change: Any = lambda bits: None) -> None:
+    """No program at all: pictures of what `change` makes of the right output's bits."""
+
+    def run_step(program, step, dtype, causal, q, k, v, backend="emulator"):
+        q, k, v = (attention_data.to_double(x, dtype) for x in (q, k, v))
+        bits = attention_data.to_bits(attention_data.probabilities(q, k, causal) @ v, dtype)
+        change(bits)
+        return bits
+
+    monkeypatch.setattr(attention_data, "run_step", run_step)
+
+
+def draw(script: Any, program: Path, folder: Path) -> dict[str, bytes]:
+    assert script.main([str(program), "--out", str(folder)]) == 0
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def check(script: Any, program: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    status = script.main([str(program), "--check", str(folder)])
+    said = capsys.readouterr()
+    assert status == (1 if said.err else 0)
+    return said.err
+
+
+# Inputs and types.
+
+
+def test_random_numbers_are_the_harness_s():
+    """From harness/src/random.h, compiled: seed 1, stream 4, indices 0 and 2^32 + 5; seed 7, stream 1, index 3."""
+    found = attention_data.normal_pairs(1, 4, np.array([0, (1 << 32) + 5]))
+    assert found.dtype == np.float32
+    compiled = [[-2.10224009, 1.37514055], [-0.608177423, 0.204346448]]
+    assert np.array_equal(found, np.array(compiled, np.float32))
+    other = attention_data.normal_pairs(7, 1, np.array([3]))
+    assert np.array_equal(other, np.array([[1.35453737, 0.177915201]], np.float32))
+
+
+def test_normal_inputs_are_normal():
+    values = attention_data.normal(1, attention_data.STREAM_V, (2, 3, 100, 64))
+    assert values.shape == (2, 3, 100, 64) and abs(values.mean()) < 0.03 and abs(values.std() - 1) < 0.03
+
+
+@pytest.mark.parametrize("pattern", attention_data.PATTERNS)
+def test_what_the_heads_look_at(pattern: str):
+    """Where at least half of every row's weight is, by what the pattern's name says."""
+    q, k = (attention_data.structured_head(pattern, which, 256, 64).astype(float) for which in (True, False))
+    p = attention_data.probabilities(q, k, causal=False)
+    query, key = np.arange(256)[:, None], np.arange(256)[None, :]
+    where = {
+        "local": abs(query - key) < 8,
+        "strided": (query - key) % 16 == 0,
+        "anchor": (key % 64 == 0) & (query >= 0),
+        "block": query // 32 == key // 32,
+    }[pattern]
+    assert (p * where).sum(-1).min() > 0.5
+    for causal in (False, True):
+        assert np.allclose(attention_data.probabilities(q, k, causal).sum(-1), 1)
+
+
+def test_rounding_to_bf16_and_back():
+    values = np.array([1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-7, 0.0, 3e38], np.float32)
+    bits = attention_data.to_bits(values, "bf16")
+    assert bits.tolist() == [0x3F80, 0x3F80, 0x3F82, 0xBF81, 0, 0x7F62]
+    assert attention_data.to_double(bits, "bf16")[:4].tolist() == [1, 1, 1 + 2.0**-6, -1 - 2.0**-7]
+    for dtype in ("fp16", "fp32"):
+        assert attention_data.rounded(np.array([0.1]), dtype)[0] == pytest.approx(0.1, 1e-3)
+
+
+def test_files_are_those_of_the_package(tmp_path: Path):
+    given = {name: np.arange(6, dtype=np.float16).reshape(1, 2, 3) + i for i, name in enumerate("qkv")}
+    path = tmp_path / "x.safetensors"
+    bits = {name: ("F16", x.view(np.uint16)) for name, x in given.items()}
+    attention_data.write_safetensors(path, bits)
+    read = safetensors.numpy.load_file(path)
+    assert all(np.array_equal(read[name], x) and read[name].dtype == x.dtype for name, x in given.items())
+    safetensors.numpy.save_file(given | {"lse": np.ones(3, np.float32)}, path, metadata={"a": "b"})
+    back = attention_data.read_safetensors(path)
+    assert sorted(back) == ["k", "lse", "q", "v"] and back["lse"].dtype == np.uint32
+    assert all(np.array_equal(back[name].view(np.float16), x) for name, x in given.items())
+
+
+# The matrix.
+
+
+@pytest.mark.parametrize("keys", [1, 63, 64, 126, 130])
+def test_every_key_has_a_column_of_its_own(keys: int):
+    values = attention_data.one_hot_values(keys, 64)
+    assert values.shape == (-(-keys // 63), keys, 64)
+    assert (values[..., :63].sum((0, 2)) == 1).all() and (values[..., 63] == 1).all()
+    p = np.random.default_rng(1).random((2, 5, keys))
+    o = np.einsum("hqk,bkd->bhqd", p, values)
+    found, sums = attention_data.assemble(o, keys)
+    assert np.array_equal(found, p) and np.allclose(sums, p.sum(-1))
+
+
+def matrix(program: Path, causal: bool) -> tuple[Any, Any, Any]:
+    q, k = (
+        attention_data.to_bits(attention_data.structured(which, 130, 64), "fp16") for which in (True, False)
+    )
+    found, sums = attention_data.attention_matrix(program, "v10", "fp16", causal, q, k)
+    exact = [attention_data.to_double(x, "fp16") for x in (q, k)]
+    return found, sums, attention_data.probabilities(*exact, causal)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_matrix_is_the_softmax(program: Path, causal: bool):
+    found, sums, right = matrix(program, causal)
+    assert attention_data.norm(found - right) < GATES["fp16"][0] * attention_data.norm(right)
+    assert (sums == 1).all() and abs(found.sum(-1) - 1).max() < 1e-3
+    assert not causal or (found[:, np.triu(np.ones((130, 130), bool), 1)] == 0).all()
+
+
+@pytest.mark.parametrize("wrong", ["o = o[[1, 0, 2]]", "o = o[:, [1, 0, 2, 3]]", "o = np.roll(o, 1, -1)"])
+def test_a_wrong_assembly_is_seen(tmp_path: Path, wrong: str):
+    found, _, right = matrix(make_program(tmp_path, wrong), False)
+    assert attention_data.norm(found - right) > 100 * GATES["fp16"][0] * attention_data.norm(right)
+
+
+# The model of the roundings.
+
+
+def test_without_rounding_tiles_change_nothing():
+    q, k, v = np.random.default_rng(1).standard_normal((3, 1, 2, 150, 64))
+    exact = attention_data.probabilities(q, k, False) @ v
+    assert error_analysis.nrmse(error_analysis.tile_by_tile(q, k, v, "fp32"), exact) < 1e-6
+    coarse = [error_analysis.nrmse(error_analysis.tile_by_tile(q, k, v, t), exact) for t in ("fp16", "bf16")]
+    assert 1e-4 < coarse[0] < 3e-4 < coarse[1] < 3e-3
+
+
+# The pictures.
+
+
+def test_every_picture_is_of_its_kind(script: Any, tmp_path: Path, monkeypatch):
+    compute_here(monkeypatch)
+    pictures = draw(script, tmp_path, tmp_path / "out")
+    assert set(pictures) == set(script.PICTURES)
+    for name, content in pictures.items():
+        assert len(content) <= drawings.MAX_BYTES and b"sha256: " in content
+        assert content.startswith(b"\x89PNG" if name.endswith(".png") else b"<?xml")
+        assert not any(word in content for word in (b"<dc:date>", b"tIME", b"Software"))
+
+
+def test_the_same_bytes_every_time(script: Any, tmp_path: Path, monkeypatch):
+    """Also from another process, with another home and configuration of matplotlib's."""
+    compute_here(monkeypatch)
+    first = draw(script, tmp_path, tmp_path / "out")
+    home = tmp_path / "home"
+    (home / ".config/matplotlib").mkdir(parents=True)
+    (home / ".config/matplotlib/matplotlibrc").write_text("font.size: 30\n")
+    code = f"""
+import sys, pytest, attention_maps, error_analysis, test_attention_figures
+attention_maps.SEQLEN, error_analysis.SEQLEN, error_analysis.BATCH = 64, 32, 1
+test_attention_figures.compute_here(pytest.MonkeyPatch())
+sys.exit({script.__name__}.main())"""
+    command = [sys.executable, "-c", code, str(tmp_path), "--out", str(tmp_path / "again")]
+    paths = os.pathsep.join((str(SCRIPTS), str(SCRIPTS / "tests")))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": paths, "TZ": "Asia/Tokyo"}
+    subprocess.run(command, check=True, env=environment, cwd="/")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == first
+
+
+def test_what_is_stale(script: Any, tmp_path: Path, capsys, monkeypatch):
+    def flip(bits):
+        bits.flat[7] ^= 1
+
+    program = tmp_path / "none"
+    compute_here(monkeypatch)
+    draw(script, program, tmp_path / "out")
+    assert check(script, program, tmp_path / "out", capsys) == ""
+    compute_here(monkeypatch, flip)
+    assert check(script, program, tmp_path / "out", capsys).count("is stale") == len(script.PICTURES)
+    compute_here(monkeypatch)
+    assert script.main([str(program), "--check", str(tmp_path / "out"), "--step", "v03_wmma"]) == 1
+    own = Path(script.__file__).name
+    for name in (own, "requirements.txt"):
+        (tmp_path / name).write_bytes((SCRIPTS / name).read_bytes() + b"\n# edited\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "__file__", str(tmp_path / own))
+        assert "is stale" in check(script, program, tmp_path / "out", capsys)
+    with monkeypatch.context() as patch:
+        patch.setattr(attention_data, "source", lambda: b"edited")
+        assert "is stale" in check(script, program, tmp_path / "out", capsys)
+    with monkeypatch.context() as patch:
+        (tmp_path / "figure_style.py").write_bytes((SCRIPTS / "figure_style.py").read_bytes() + b"\n# edited\n")
+        patch.setattr(figure_style, "__file__", str(tmp_path / "figure_style.py"))
+        assert "is stale" in check(script, program, tmp_path / "out", capsys)
+    first, second, *_ = sorted(script.PICTURES)
+    (tmp_path / "out" / first).unlink()
+    (tmp_path / "out" / second).write_bytes(b"<svg/>")
+    errors = check(script, program, tmp_path / "out", capsys)
+    assert "No such file" in errors and "was not made by" in errors and errors.count("\n") == 2
+
+
+@pytest.mark.parametrize("text", ["exit 1", 'echo "flashsteps: no" >&2; exit 2', "exit 0", 'echo x >"$9"'])
+def test_a_program_that_gives_nothing_is_one_line(script: Any, tmp_path: Path, capsys, text: str):
+    program = tmp_path / "flashsteps"
+    program.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    program.chmod(0o755)
+    for path in (program, tmp_path / "none"):
+        assert script.main([str(path), "--out", str(tmp_path / "out")]) == 1
+        message = capsys.readouterr().err
+        assert message.startswith(f"{Path(script.__file__).name}: ") and message.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_output_than_asked_for_is_one_line(script: Any, tmp_path: Path, capsys):
+    program = make_program(tmp_path, "o = o[..., :32]")
+    assert script.main([str(program), "--out", str(tmp_path / "out")]) == 1
+    assert "saved an output of shape" in capsys.readouterr().err
+
+
+def test_nothing_reaches_beyond_a_picture(script: Any, monkeypatch):
+    """At the sizes that are drawn for docs/, where the numbers in the texts have as many digits."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    compute_here(monkeypatch)
+    options = argparse.Namespace(program=Path(), step=script.STEP, backend="emulator")
+    if script is attention_maps:
+        script.SEQLEN = 256  # the fixture puts it back
+    data, _ = script.read(options)
+    plt = figure_style.pyplot()
+    for name, draw_one in script.PICTURES.items():
+        figure = draw_one(plt, data)
+        FigureCanvasAgg(figure)
+        box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, (name, box)
+        words = [text for text in figure.findobj(plt.Text) if text.get_text() and text.get_visible()]
+        assert all(text.get_fontsize() >= 7 for text in words), name
+        plt.close(figure)
+
+
+def test_an_element_is_a_pixel(tmp_path: Path, monkeypatch):
+    """What is hidden by the mask has one colour, and that is where it is hidden."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.image import imread
+
+    compute_here(monkeypatch)
+    out = draw(attention_maps, tmp_path, tmp_path / "out")
+    assert {"attention_causal.png", "attention_full.png"} == set(out)
+    picture = imread(tmp_path / "out/attention_causal.png")[..., :3]
+    size, left, top = attention_maps.SEQLEN, attention_maps.LEFT, attention_maps.TOP
+    inner = slice(2, size - 2)  # without the frame
+    for column in range(3):
+        x = left + column * (size + attention_maps.GAP)
+        panel = picture[top : top + size, x : x + size][inner, inner]
+        grey = (abs(panel - to_rgb(attention_maps.HIDDEN)) < 1e-3).all(-1)
+        assert np.array_equal(grey, np.triu(np.ones((size, size), bool), 1)[inner, inner])
