@@ -1,8 +1,11 @@
 """What attention_maps.py and error_analysis.py draw from: inputs, what a step makes of them, what is right.
 
 The inputs are the harness's own (harness/src/tensors.cpp: `normal` and `structured`), made once more here, because
-the program saves outputs only. harness/tests/test_attention_figures.py compares the two. A step gets them through
+the program saves outputs only. harness/tests/test_attention_matrix.py compares the two. A step gets them through
 the program's --tensors and gives its output through --save.
+
+Pictures carry a digest of the output's bits. Those are the same with every compiler that does not fuse
+multiplications and additions on its own, as none does on x86-64 unless asked to.
 """
 from __future__ import annotations
 

@@ -93,40 +93,44 @@ def tile_by_tile(q: Any, k: Any, v: Any, dtype: str) -> Any:
     return o / total[..., None]
 
 
-def read(options: argparse.Namespace) -> tuple[Errors, str]:
+def read(options: argparse.Namespace) -> tuple[Errors | None, str]:
     """The errors, and the description: of the steps, their inputs, the bits that came out, the scripts."""
     inputs = make_inputs()
-    cases, roundings, bits = {}, {}, []
+    given = {dtype: [attention_data.to_bits(x, dtype) for x in inputs] for dtype in DTYPES}
+    given["fp32"] = [attention_data.to_bits(x[:, -1:], "fp32") for x in inputs]  # the N(0, 1) head
+    runs = [(options.step, dtype, causal) for dtype in DTYPES for causal in MASKS]
+    runs += [(FP32_STEP, dtype, False) for dtype in given]
+    found = {}
+    for step, dtype, causal in runs:
+        found[step, dtype, causal] = attention_data.run_step(
+            options.program, step, dtype, causal, *given[dtype], options.backend
+        )
+    name = f"{options.step} {options.backend}".encode()
+    bits = [x.tobytes() for x in (*sum(given.values(), []), *found.values())]
+    parts = attention_data.source(), repr([GATES[dtype] for dtype in DTYPES]).encode(), name, *bits
+    described = drawings.description("error analysis", __file__, *parts)
+    return (None if options.check else analyse(options, given, found)), described
 
-    def outputs(step: str, dtype: str, causal: bool, given: list[Any]) -> Any:
-        o = attention_data.run_step(options.program, step, dtype, causal, *given, options.backend)
-        bits.append(o.tobytes())
-        return attention_data.to_double(o, dtype)
+
+def analyse(options: argparse.Namespace, given: dict[str, Any], found: dict[Any, Any]) -> Errors:
+    cases, roundings = {}, {}
+    outputs = {key: attention_data.to_double(o, key[1]) for key, o in found.items()}
+    exact = {dtype: [attention_data.to_double(x, dtype) for x in given[dtype]] for dtype in given}
+
+    def reference(dtype: str, causal: bool) -> Any:
+        q, k, v = exact[dtype]
+        return attention_data.probabilities(q, k, causal) @ v
 
     for dtype in DTYPES:
-        given = [attention_data.to_bits(x, dtype) for x in inputs]
-        bits += [x.tobytes() for x in given]
-        q, k, v = (attention_data.to_double(x, dtype) for x in given)
         for causal in MASKS:
-            reference = attention_data.probabilities(q, k, causal) @ v
-            cases[dtype, causal] = Case(reference, outputs(options.step, dtype, causal, given))
+            cases[dtype, causal] = Case(reference(dtype, causal), outputs[options.step, dtype, causal])
         roundings[dtype] = Rounding(
-            outputs(FP32_STEP, dtype, False, given),
+            outputs[FP32_STEP, dtype, False],
             attention_data.rounded(cases[dtype, False].reference, dtype),
-            attention_data.rounded(tile_by_tile(q, k, v, dtype), dtype),
+            attention_data.rounded(tile_by_tile(*exact[dtype], dtype), dtype),
         )
-    last = [x[:, -1:] for x in inputs]
-    q, k, v = (x.astype(np.float64) for x in last)
-    o = outputs(FP32_STEP, "fp32", False, [attention_data.to_bits(x, "fp32") for x in last])
-    all_fp32 = float(nrmse(o, attention_data.probabilities(q, k, False) @ v))
-    name = f"{options.step} {options.backend}".encode()
-    parts = (attention_data.source(), gates().encode(), name, *bits)
-    errors = Errors(cases, roundings, all_fp32, options.step, options.backend)
-    return errors, drawings.description("error analysis", __file__, *parts)
-
-
-def gates() -> str:
-    return repr({dtype: GATES[dtype] for dtype in DTYPES})
+    all_fp32 = float(nrmse(outputs[FP32_STEP, "fp32", False], reference("fp32", False)))
+    return Errors(cases, roundings, all_fp32, options.step, options.backend)
 
 
 # The pictures.
