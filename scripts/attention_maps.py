@@ -121,6 +121,8 @@ def draw(plt: Any, data: dict[bool, Maps], causal: bool) -> Any:
                 changes = axes.imshow(
                     shown, diverging, vmin=-largest, vmax=largest, interpolation="nearest"
                 )
+            for spine in axes.spines.values():  # around the outermost elements, not on them
+                spine.set(position=("outward", 0.6), linewidth=0.5, color=MUTED)
             ticks = range(0, SEQLEN + 1, TILE)
             axes.set_xticks([t - 0.5 for t in ticks], [str(t) for t in ticks], fontsize=7)
             axes.set_yticks([t - 0.5 for t in ticks], [str(t) for t in ticks], fontsize=7)
