@@ -1,0 +1,150 @@
+"""What the chapters in docs/ state and compute, computed again. Their links and commands: test_check_docs.py."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+np = pytest.importorskip("numpy", reason="build/venv has it")
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def code_of(name: str) -> str:
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page(name), re.MULTILINE | re.DOTALL)
+    return block
+
+
+def attention_of_the_page():
+    names: dict = {}
+    exec(compile(code_of("attention.md"), "docs/attention.md", "exec"), names)
+    return names["attention"]
+
+
+def softmax_attention(q, k, v, scale, causal, kv_len):
+    """The formula itself, in float64: the whole matrix, no tiles."""
+    s = (q @ k.T) * scale
+    rows, keys = np.arange(len(q))[:, None], np.arange(len(k))[None, :]
+    hidden = keys >= kv_len
+    if causal:
+        hidden = hidden | (keys > rows + kv_len - len(q))
+    p = np.where(hidden, 0.0, np.exp(np.where(hidden, -np.inf, s - s.max())))
+    sums = p.sum(axis=1)
+    with np.errstate(divide="ignore"):
+        lse = np.log(sums) + s.max()
+    return p @ np.where(np.isnan(v), 0.0, v) / np.where(sums > 0, sums, 1.0)[:, None], lse
+
+
+PROBLEMS = [
+    (100, 100, 100, False),
+    (100, 100, 100, True),
+    (64, 64, 64, True),
+    (1, 200, 200, True),  # decoding: one query, the last position
+    (100, 60, 60, True),  # rows 0 to 39 see no key
+    (70, 130, 65, True),
+    (70, 130, 65, False),
+    (5, 10, 0, False),  # nobody sees anything
+]
+
+
+@pytest.mark.parametrize("seqlen_q, seqlen_kv, kv_len, causal", PROBLEMS)
+@pytest.mark.parametrize("block_n", [1, 16, 64])
+def test_the_numpy_kernel_is_attention(seqlen_q, seqlen_kv, kv_len, causal, block_n):
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((n, 16)) for n in (seqlen_q, seqlen_kv, seqlen_kv))
+    expected_o, expected_lse = softmax_attention(q, k, v, 0.25, causal, kv_len)
+    k[kv_len:] = v[kv_len:] = np.nan  # must not matter
+    o, lse = attention_of_the_page()(q, k, v, 0.25, causal, kv_len, block_n)
+    np.testing.assert_allclose(o, expected_o, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(lse, expected_lse, rtol=1e-12)
+    if causal and seqlen_q > kv_len:
+        assert (o[: seqlen_q - kv_len] == 0).all() and (lse[: seqlen_q - kv_len] == -np.inf).all()
+
+
+def test_the_numpy_kernel_survives_scores_that_exp_does_not():
+    q = np.full((1, 1), 1000.0)
+    o, lse = attention_of_the_page()(q, np.array([[1.0], [2.0]]), np.array([[5.0], [7.0]]), 1.0, block_n=1)
+    assert o.tolist() == [[7.0]] and lse[0] == pytest.approx(2000.0)
+
+
+def test_the_numpy_kernel_is_as_short_as_promised():
+    assert len(code_of("attention.md").splitlines()) <= 40
+
+
+# ---- The worked example of the merge rule.
+
+
+def part(scores: list[float], values: list[float], maximum: float | None = None) -> SimpleNamespace:
+    m = max(scores) if maximum is None else maximum
+    weights = [2.0 ** (score - m) for score in scores]
+    l, o = sum(weights), sum(weight * value for weight, value in zip(weights, values))
+    return SimpleNamespace(scores=scores, values=values, m=m, l=l, o=o)
+
+
+def merge(a: SimpleNamespace, b: SimpleNamespace) -> SimpleNamespace:
+    m = max(a.m, b.m)
+    l, o = (getattr(a, x) * 2.0 ** (a.m - m) + getattr(b, x) * 2.0 ** (b.m - m) for x in ("l", "o"))
+    return SimpleNamespace(scores=a.scores + b.scores, values=a.values + b.values, m=m, l=l, o=o)
+
+
+def merge_table() -> list[str]:
+    a, b = part([1, 3], [8, 4]), part([2, 5], [2, 1])
+    both = merge(a, b)
+    # The rule gives what all keys at once give.
+    at_once = part(both.scores, both.values)
+    assert (both.m, both.l, both.o) == (at_once.m, at_once.l, at_once.o)
+    # Finished results, by their LSE.
+    weights = [math.exp(math.log(x.l * 2**x.m) - math.log(both.l * 2**both.m)) for x in (a, b)]
+    assert sum(w * x.o / x.l for w, x in zip(weights, (a, b))) == pytest.approx(both.o / both.l)
+
+    def number(x: float) -> str:
+        return f"{x:.4f}".rstrip("0").rstrip(".")
+
+    def row(name, cell, last=True):
+        cells = [cell(x) for x in (a, b, both)]
+        return f"| {name} | {cells[0]} | {cells[1]} | {cells[2] if last else ''} |"
+
+    return [
+        "| | part a | part b | merged |",
+        "| --- | ---: | ---: | ---: |",
+        row("scores", lambda x: ", ".join(map(number, x.scores))),
+        row("values", lambda x: ", ".join(map(number, x.values))),
+        row("m", lambda x: number(x.m)),
+        row("l", lambda x: number(x.l)),
+        row("o", lambda x: number(x.o)),
+        row("factor exp2(m − merged m)", lambda x: number(2.0 ** (x.m - both.m)), last=False),
+        row("O = o / l", lambda x: number(x.o / x.l)),
+        row("LSE = ln(l · 2^m)", lambda x: number(math.log(x.l * 2**x.m))),
+    ]
+
+
+def test_the_merge_example_is_computed():
+    mark = r"<!-- computed by scripts/tests/test_chapters.py: merge -->\n(.*?)\n<!-- /computed -->"
+    (table,) = re.findall(mark, page("attention.md"), re.DOTALL)
+    assert table.splitlines() == merge_table()
+    assert "= 88," in page("attention.md") and "= 46;" in page("attention.md")
+    assert 2 * 8 + 8 * 4 + 4 * 2 + 32 * 1 == 88 and 2 + 8 + 4 + 32 == 46
+
+
+def test_the_skipped_tiles_are_counted():
+    text = page("attention.md")
+    for seqlen, written in ((4096, "2,080 of 4,096 tiles"), (512, "36 of 64")):
+        tiles = sum(-(-min(row + 64, seqlen) // 64) for row in range(0, seqlen, 64))
+        pairs = seqlen * (seqlen + 1) // 2
+        assert written.startswith(f"{tiles:,} of {(seqlen // 64) ** 2:,}") and written in text
+        assert re.search(f"{tiles * 64 * 64 / pairs:.3g}".replace(".", r"\.") + " times", text) or seqlen == 4096
+    assert f"{2080 * 4096 / (4096 * 4097 // 2):.3f}" == "1.015" and "1.015 times the unmasked pairs" in text
+
+
+def test_the_naive_memory_is_right():
+    text = page("attention.md")
+    entries = 4 * 16 * 4096 * 4096
+    assert f"{entries:,} entries" in text.replace("\n", " ") and entries * 4 == 4 << 30
+    assert 4 * (4 * 16 * 4096 * 128 * 2) == 256 << 20 and "256 MiB" in text
