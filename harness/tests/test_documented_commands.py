@@ -1,0 +1,197 @@
+"""Every command of README.md and docs/ that is not marked with what it needs: run here, as it stands there,
+and with the outcome that the page promises. scripts/check_docs.py says which they are; FLASHSTEPS_BUILD as in
+test_program.py.
+
+A command that is added to a page belongs into RUN, or gets a mark."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_program import BUILD, ROOT
+
+import check_docs  # in scripts/, which test_program adds to the path
+
+MUTANTS = "build/ci/tests/flashsteps_mutants check"
+BUGS = "build/ci/tests/flashsteps_bugs check v10_tma_warpspec_"
+PASS, FAIL, CRASH = 0, 1, 3
+
+SAVE = "--tensors qkv.safetensors --save out.safetensors"
+EMULATOR = "--backend emulator --shape 1,2,200,64"
+
+# Exit status, and what must be said.
+RUN: dict[str, tuple[int, list[str]]] = {
+    "build/flashsteps list": (PASS, ["v01_scalar", "v10_tma_warpspec"]),
+    "build/flashsteps run --shape 1,2,2,300,200,64 --causal": (PASS, ["PASS", "v10_tma_warpspec"]),
+    "build/flashsteps count v02_smem_tiles --shape 1,4,256,64": (PASS, ["x ideal"]),
+    f"build/flashsteps run v09_direct_rescale {SAVE}": (PASS, ["PASS"]),
+    "build/flashsteps trace v10_tma_warpspec --json trace.json": (PASS, ["trace.json"]),
+    "build/flashsteps trace v10_tma_warpspec --shape 1,1,384,64 --json trace.json": (PASS, ["trace.json"]),
+    "build/steps/v02_smem_tiles run --shape 1,2,100,64": (PASS, ["PASS  v02_smem_tiles"]),
+    "python3 scripts/ablations.py": (PASS, ["one_stage"]),
+    "python3 scripts/ablations.py --out /tmp/kernels": (PASS, []),
+    f"{MUTANTS} mutant_tail_not_masked --shape 1,2,64,64": (PASS, ["PASS"]),
+    f"{MUTANTS} mutant_tail_not_masked --shape 1,2,65,64": (FAIL, ["FAIL", "130 of 130 checked rows"]),
+    f"{MUTANTS} mutant_mask_off_by_one --shape 1,2,100,64 --causal": (FAIL, ["on the diagonal"]),
+    f"{MUTANTS} mutant_padding_read --shape 2,2,100,64 --kv-lengths random": (FAIL, ["0 * NaN is NaN"]),
+    # The message that the page quotes; how many rows are wrong may depend on the compiler.
+    f"{MUTANTS} mutant_o_not_rescaled --shape 1,2,200,64": (
+        FAIL,
+        [
+            "NRMSE 5.9e-01, worst row 2.1e+00",
+            "of 400 checked rows are wrong; worst: batch 0, head 0, row 61 (row 61 of tile 0 of 4), which sees 200",
+            "heads 0-1 of 2; batches 0 of 1; columns 0-63 of 64",
+            "hint: every lse is right, so scores, mask and row sums are: look at P V, at the rescaling of o, "
+            "or at the store",
+        ],
+    ),
+    f"{MUTANTS} mutant_no_max --shape 1,2,100,64": (PASS, ["PASS"]),
+    f"{MUTANTS} mutant_no_max --shape 1,2,100,64 --inputs shifted": (FAIL, ["element(s) of o are NaN"]),
+    f"{MUTANTS} mutant_none --shape 1,2,100,64": (PASS, ["PASS"]),
+    f"{MUTANTS} mutant_not_deterministic --shape 1,2,100,64": (
+        FAIL,
+        ["two runs on the same inputs differ: a race, or a read of memory that nothing wrote"],
+    ),
+    f"{BUGS}no_barrier_after_p --shape 1,1,1,64,330,64": (FAIL, ["race on shared", "is not ordered after"]),
+    f"{BUGS}k_empty_initial_parity --shape 1,1,1,64,150,64": (CRASH, ["HANG", "nobody has ever arrived"]),
+    f"{BUGS}expect_tx_double --shape 1,1,1,64,330,64": (CRASH, ["lacks 0 of 1 arrivals and 8192 bytes"]),
+    "build/flashsteps count v04_warp_softmax v05_padded_smem --shape 1,4,256,64": (PASS, ["x ideal"]),
+    "build/flashsteps count v05_padded_smem --shape 1,4,256,64": (PASS, ["x ideal"]),
+    "build/flashsteps count v07_ptx_mma v08_register_softmax --shape 1,4,256,64": (PASS, ["v08_register"]),
+    f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
+    f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
+}
+# Run by something else, as too long for here: where, and the line that does it.
+ELSEWHERE = {"build/flashsteps check": ("scripts/test.sh", "build/ci/flashsteps check --backend emulator")}
+
+
+def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """A safetensors file, of fp16."""
+    header, data = {}, b""
+    for name, tensor in tensors.items():
+        end = len(data) + tensor.nbytes
+        header[name] = {"dtype": "F16", "shape": tensor.shape, "data_offsets": [len(data), end]}
+        data += tensor.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_tensors(path: Path) -> dict[str, np.ndarray]:
+    data = path.read_bytes()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    types = {"F16": np.float16, "F32": np.float32}
+    tensors = {}
+    for name, its in json.loads(data[8:begin]).items():
+        if name != "__metadata__":
+            values = data[begin:][slice(*its["data_offsets"])]
+            tensors[name] = np.frombuffer(values, types[its["dtype"]]).reshape(its["shape"])
+    return tensors
+
+
+def unmarked() -> dict[str, str]:
+    commands, errors = check_docs.all_commands(ROOT)
+    assert errors == []
+    return {command.text: f"{command.page}:{command.line}" for command in commands if not command.needs}
+
+
+def test_every_command_is_run_or_marked() -> None:
+    unknown = {text: at for text, at in unmarked().items() if text not in RUN and text not in ELSEWHERE}
+    assert not unknown, "neither run by this test nor marked with <!-- needs: ... -->"
+    gone = [text for text in (*RUN, *ELSEWHERE) if text not in unmarked()]
+    assert not gone, "no page shows these any more"
+    for script, line in ELSEWHERE.values():
+        assert line in (ROOT / script).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """What a user has after a build, made of links: what a command writes stays in here."""
+    root = tmp_path / "flashsteps"
+    (root / "build").mkdir(parents=True)
+    for entry in ROOT.iterdir():
+        if entry.name not in ("build", ".git"):
+            (root / entry.name).symlink_to(entry)
+    for name in ("flashsteps", "steps", "tests"):
+        (root / "build" / name).symlink_to(BUILD / name)
+    (root / "build" / "ci").symlink_to(BUILD)
+    rng = np.random.default_rng(1)
+    tensors = {name: rng.standard_normal((1, 2, 100, 64)).astype(np.float16) for name in "qkv"}
+    write_tensors(root / "qkv.safetensors", tensors)
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python3"  # not a link: it would not find its virtual environment
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return root
+
+
+@pytest.mark.parametrize("command", RUN)
+def test_the_command_does_what_the_page_says(command: str, repository: Path, tmp_path: Path) -> None:
+    status, words = RUN[command]
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    # The pages speak of a machine without a GPU.
+    environment = {**os.environ, "PATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    line = command.replace("/tmp/", f"{tmp_path}/")
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=repository, env=environment, capture_output=True, text=True, timeout=300
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == status, output
+    for word in words:
+        assert word in output
+
+
+# ---- The tables of docs/debugging.md.
+
+DEBUGGING = (ROOT / "docs" / "debugging.md").read_text(encoding="utf-8")
+MUTANT_ROWS = re.findall(r"^\|.*\| `(\w+)` \| `(--shape [^`]+)` \|$", DEBUGGING, re.MULTILINE)
+
+
+def test_the_mutants_table_is_found() -> None:
+    assert len(MUTANT_ROWS) >= 15
+
+
+@pytest.mark.parametrize("name, options", MUTANT_ROWS, ids=[name for name, _ in MUTANT_ROWS])
+def test_the_mutant_of_the_table_fails(name: str, options: str) -> None:
+    program = BUILD / "tests" / "flashsteps_mutants"
+    arguments = ["check", f"mutant_{name}", *options.split(), "--backend", "emulator"]
+    done = subprocess.run([str(program), *arguments], capture_output=True, text=True, timeout=300)
+    assert done.returncode == FAIL, done.stdout + done.stderr
+
+
+def test_the_reports_of_the_table_are_those_of_the_bug_pages() -> None:
+    rows = re.findall(r"^\| [^|]*?\*([^*|]+)\*[^|]* \|[^|]*\| (\[[^|]+\]) \|$", DEBUGGING, re.MULTILINE)
+    rows = [(words, re.findall(r"\[(\w+)\]", pages)) for words, pages in rows]
+    assert len(rows) >= 6
+    for words, names in rows:
+        pages = [ROOT / f"harness/tests/bugs/v10_tma_warpspec/{name}.md" for name in names]
+        texts = [page.read_text(encoding="utf-8") for page in pages]
+        assert any(words in text for text in texts), f"'{words}' in none of {names}"
+
+
+# ---- The kernel of docs/attention.md, beside one of the ladder.
+
+
+def test_the_numpy_kernel_agrees_with_the_emulator(repository: Path) -> None:
+    page = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    names: dict = {}
+    exec(compile(code, "docs/attention.md", "exec"), names)
+    program = repository / "build" / "flashsteps"
+    command = [str(program), "run", "v10_tma_warpspec", *SAVE.split(), "--backend", "emulator", "--causal"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    inputs = read_tensors(repository / "qkv.safetensors")
+    outputs = read_tensors(repository / "out.safetensors")
+    for head in range(2):
+        q, k, v = (inputs[name][0, head].astype(np.float64) for name in "qkv")
+        o, lse = names["attention"](q, k, v, 64**-0.5, causal=True)
+        assert np.linalg.norm(outputs["o"][0, head] - o) <= 1e-3 * np.linalg.norm(o)
+        np.testing.assert_allclose(outputs["lse"][0, head], lse, atol=1e-4, rtol=1e-6)
