@@ -1,15 +1,18 @@
-"""What docs/attention.md computes, computed again. The chapters' links and commands: test_check_docs.py."""
+"""What the chapters compute, computed again, and the names that they use. Their links: test_check_docs.py."""
 
 from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import SCRIPTS
 
-ROOT = Path(__file__).resolve().parents[2]
+import profile_ncu
+import results
+
+ROOT = SCRIPTS.parent
 np = pytest.importorskip("numpy", reason="build/venv has it")
 
 
@@ -147,3 +150,28 @@ def test_the_naive_memory_is_right():
     entries = 4 * 16 * 4096 * 4096
     assert f"{entries:,} entries" in text.replace("\n", " ") and entries * 4 == 4 << 30
     assert 4 * (4 * 16 * 4096 * 128 * 2) == 256 << 20 and "256 MiB" in text
+
+
+# ---- Names that other pages use.
+
+
+def test_the_glossary_has_our_names_right():
+    sources = [*ROOT.glob("steps/*/kernel.cu"), *ROOT.glob("common/*.h")]
+    known = set(re.findall(r"\w+", "\n".join(path.read_text(encoding="utf-8") for path in sources)))
+    tables = page("glossary.md").partition("## The problem and its tiles")[2]
+    names = []
+    for cell in re.findall(r"^\| (.*?) \|", tables, re.MULTILINE):
+        names += [word for code in re.findall(r"`([^`]+)`", cell) for word in re.findall(r"[A-Za-z_]\w*", code)]
+    assert len(names) > 40
+    assert [name for name in names if name not in known and name != "n"] == []
+
+
+def test_the_counters_that_measuring_names_exist():
+    table = page("measuring.md").partition("| look at | it says |")[2].partition("\n\n")[0]
+    names = re.findall(r"`(\w+)`", table)
+    assert len(names) >= 10 and [name for name in names if name not in profile_ncu.BY_NAME] == []
+
+
+def test_the_gates_are_those_that_are_applied():
+    gates = [f"{dtype} {all_:.0e} and {row:.0e}" for dtype, (all_, row) in results.GATES.items()]
+    assert ", ".join(gates).replace("e-0", "e-") in page("measuring.md").replace("\n", " ")
