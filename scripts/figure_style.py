@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,19 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_BYTES = 300_000
 # Okabe and Ito: told apart by the colour-blind, and on the figure's own background legible on dark pages too.
 BAR, CEILING, INK, MUTED, BACKGROUND = "#0072B2", "#D55E00", "#222222", "#6b6b6b", "#fcfcfa"
+GRID, GAP, HATCH = "#dddddd", "#eeeeec", "#c8c8c4"
+IDEAL = "#e69f00"  # beside BAR: what the best possible would be
+# Other people's kernels: colours and dashes, darker than Okabe and Ito's, as text has the colours too.
+PEERS = {
+    "sdpa_flash": ("FlashAttention-2", "#00755a", (0, (5, 2))),
+    "sdpa_cudnn": ("cuDNN", "#a8447e", (0, (2, 1.5))),
+    "flash_attn": ("flash_attn", "#00755a", (0, (5, 1, 1, 1))),
+    "flash_attn_3": ("FlashAttention-3", "#7a5200", (0, (7, 2))),
+}
+# From the first step of a ladder to the last.
+FIRST_STEP, LAST_STEP = (0.36, 0.56, 0.70), (0.02, 0.14, 0.30)
+WIDTH = 8.3  # inches, about 800 pixels: what a README is wide, where nothing is scaled down then
+TITLE, HEADING, TEXT, NOTE = 11.5, 9.0, 8.0, 7.5  # sizes of type, in points
 
 
 def digest(script: str, *data: bytes) -> str:
@@ -45,16 +59,32 @@ def pyplot() -> Any:
             "axes.edgecolor": MUTED,
             "xtick.color": INK,
             "ytick.color": INK,
-            "hatch.color": "#c8c8c4",
+            "hatch.color": HATCH,
             "hatch.linewidth": 0.5,
         }
     )
     return plt
 
 
+def step_colours(count: int) -> list[tuple[float, ...]]:
+    """One hue, darker from step to step: the order is seen without telling colours apart."""
+    shares = [index / max(count - 1, 1) for index in range(count)]
+    return [tuple(a + (b - a) * share for a, b in zip(FIRST_STEP, LAST_STEP)) for share in shares]
+
+
 def svg_metadata(**own: str) -> dict[str, str | None]:
     """The date and the library's version would change the bytes without changing the picture."""
     return {"Date": None, "Creator": None, **own}
+
+
+def svg_text(figure: Any, **metadata: str) -> str:
+    """The figure, which is closed."""
+    import matplotlib.pyplot as plt
+
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata=svg_metadata(**metadata))
+    plt.close(figure)
+    return file.getvalue()
 
 
 MISSING = (
