@@ -124,16 +124,13 @@ section "address, UB sanitizer" asan_tests
 section "script tests" with_venv -m pytest -q -p no:cacheprovider scripts/tests
 section "generated text" "$python" scripts/readme_tables.py --check
 
-records=(figures/results/*.json) charts=(figures/progression*.svg) drawings=(docs/figures/*.svg)
+records=(figures/results/*.json) drawings=(docs/figures/*.svg)
 if [ "${#records[@]}" -gt 0 ]; then
   section "recorded runs" recorded_runs
+  section "charts" "$python" scripts/make_figures.py --check
 else
   not_here "recorded runs" "figures/results/ is empty"
-fi
-if [ "${#charts[@]}" -gt 0 ]; then
-  section "charts" "$python" scripts/progression_chart.py --check "${charts[@]}"
-else
-  not_here "charts" "figures/ has none"
+  not_here "charts" "figures/results/ is empty"
 fi
 if [ "${#drawings[@]}" -gt 0 ]; then
   section "drawings" check_drawings

@@ -416,7 +416,8 @@ def test_all_sections_and_the_last_line(tested: Sandbox):
     ]
     assert "--no-build-isolation --no-deps .\n" in tested.called()
     assert "ci/flashsteps check --backend emulator" in tested.called()
-    assert summary["recorded runs"] == "not here: figures/results/ is empty"
+    for name in ("recorded runs", "charts"):
+        assert summary[name] == "not here: figures/results/ is empty"
     assert summary["GPU tests"] == "not here: no GPU with a CUDA toolkit"
     assert summary["aarch64 build"].startswith("not here: no aarch64-linux-gnu-g++")
     ctest = Path(f"{tested.calls}.ctest").read_text(encoding="utf-8")
@@ -450,8 +451,9 @@ def test_a_typed_figure_or_a_bad_record_fails(tested: Sandbox):
     (tested.root / "README.md").write_text("5 TFLOPS\n", encoding="utf-8")
     (tested.root / "figures/results").mkdir(parents=True)
     (tested.root / "figures/results/x.json").write_text("{}", encoding="utf-8")
-    (tested.root / "figures/progression.svg").write_text("<svg/>", encoding="utf-8")
-    status, _, summary = all_tests(tested)
+    (tested.root / "figures/old.svg").write_text("<svg/>", encoding="utf-8")
+    status, text, summary = all_tests(tested)
+    assert "figures/old.svg: left over" in text and "figures/lengths.svg: " in text
     assert status == 1 and [name for name, result in summary.items() if result.startswith("FAIL")] == [
         "generated text",
         "recorded runs",

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Draws every figure in figures/ from the recorded runs in figures/results/.
+
+python3 scripts/make_figures.py           draws those that are not up to date
+python3 scripts/make_figures.py --all     draws all
+python3 scripts/make_figures.py --check   changes nothing; names what is stale, edited, missing or left over
+
+A figure carries a hash of all that it follows from (its row below, the record, scripts, versions of libraries),
+and one of itself. --check compares both, so it draws nothing and needs no package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import charts
+import figure_style
+import results
+from figure_style import MAX_BYTES, ROOT
+from results import ResultsError
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str  # of the file in figures/
+    kind: str  # of charts.KINDS
+    record: str  # in figures/results/
+    where: dict[str, str] = field(default_factory=dict)  # which of its problems, as results.FILTERS has it
+
+
+FIGURES = (
+    Figure(
+        "progression_d128_full.svg",
+        "progression",
+        "h200_peers.json",
+        {"S": "4096", "D": "128", "dtype": "bf16", "causal": "false"},
+    ),
+    Figure(
+        "progression_d64_causal.svg",
+        "progression",
+        "h200_peers.json",
+        {"S": "4096", "D": "64", "dtype": "fp16", "causal": "true"},
+    ),
+    Figure("lengths.svg", "lengths", "h200_peers.json", {"dtype": "bf16"}),
+    Figure("counters.svg", "counters", "emulator_counters.json", {"S": "256", "D": "64", "causal": "false"}),
+)
+
+DRAWN = {".svg", ".png"}  # what may be left over
+CARRIED = re.compile(r"flashsteps figure; of: ([0-9a-f]{64}); itself: ([0-9a-f]{64})")
+UNKNOWN = "0" * 64
+REMEDY = "build/venv/bin/python scripts/make_figures.py"
+
+
+def records_folder(root: Path) -> Path:
+    return root / "figures" / "results"
+
+
+def digest(figure: Figure, root: Path) -> str:
+    """Of all that the figure follows from. Not of its name."""
+    path = records_folder(root) / figure.record
+    try:
+        record = path.read_bytes()
+    except OSError as error:
+        raise ResultsError(f"its record {path}: {error.strerror}") from error
+    chosen = f"{figure.kind} {figure.record} {sorted(figure.where.items())}"
+    return figure_style.digest(charts.__file__, chosen.encode(), record)
+
+
+def seal(text: str) -> str:
+    """The figure with its own hash, which was taken while UNKNOWN stood in its place."""
+    itself = hashlib.sha256(text.encode()).hexdigest()
+    return text.replace(f"itself: {UNKNOWN}", f"itself: {itself}")
+
+
+def draw(figure: Figure, root: Path) -> str:
+    data = results.load(records_folder(root) / figure.record)
+    runs = results.select_runs(data, figure.where)
+    drawn = charts.KINDS[figure.kind](figure_style.pyplot(), [data], [runs])
+    carried = f"flashsteps figure; of: {digest(figure, root)}; itself: {UNKNOWN}"
+    text = seal(figure_style.svg_text(drawn, Source=figure.record, Description=carried))
+    if len(text.encode()) > MAX_BYTES:
+        raise ResultsError(f"it has {len(text.encode())} bytes, {MAX_BYTES} are allowed")
+    return text
+
+
+def why_not(figure: Figure, root: Path) -> str:
+    """Why the file is not what its record and the scripts give; empty when it is."""
+    path = root / "figures" / figure.name
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return "is missing"
+    except (OSError, UnicodeDecodeError) as error:
+        return str(error)
+    carried = CARRIED.search(text)
+    if not carried:
+        return "was not made by make_figures.py"
+    if carried[1] != digest(figure, root):
+        return "is stale"
+    if seal(text.replace(f"itself: {carried[2]}", f"itself: {UNKNOWN}")) != text:
+        return "was edited since it was drawn"
+    if len(text.encode()) > MAX_BYTES:
+        return f"has {len(text.encode())} bytes, {MAX_BYTES} are allowed"
+    return ""
+
+
+def left_over(root: Path) -> list[str]:
+    known = {figure.name for figure in FIGURES}
+    found = (root / "figures").glob("*")
+    return sorted(path.name for path in found if path.suffix in DRAWN and path.name not in known)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Draws the figures from the recorded runs.")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--check", action="store_true", help="change nothing; say what is not up to date")
+    action.add_argument("--all", action="store_true", help="draw also those that are up to date")
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
+    )
+    options = parser.parse_args(arguments)
+    errors, drawn = [], 0
+    for figure in FIGURES:
+        path = options.root / "figures" / figure.name
+        try:
+            reason = why_not(figure, options.root)
+            if options.check and reason:
+                errors.append(f"figures/{figure.name}: {reason} ({REMEDY})")
+            elif not options.check and (reason or options.all):
+                path.write_text(draw(figure, options.root), encoding="utf-8")
+                print(f"figures/{figure.name}: drawn")
+                drawn += 1
+        except (ResultsError, OSError) as error:
+            errors.append(f"figures/{figure.name}: {error}")
+        except ImportError as error:
+            print(f"make_figures.py: {error} {figure_style.MISSING}", file=sys.stderr)
+            return 1
+    errors += [
+        f"figures/{name}: left over, make_figures.py draws no such figure (delete it)"
+        for name in left_over(options.root)
+    ]
+    for error in errors:
+        print(error, file=sys.stderr)
+    if not errors:
+        print(f"{len(FIGURES)} figure(s) up to date" + (f", {drawn} drawn" if drawn else ""))
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,319 @@
+"""What the charts show, and that it can be read: texts are measured as matplotlib draws them."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any, Iterator
+
+import pytest
+from conftest import STEPS, make_peers_record, make_problem, make_record, make_timing
+
+import charts
+import figure_style
+import make_figures
+import results
+
+pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
+
+
+@pytest.fixture
+def plt() -> Iterator[Any]:
+    pyplot = figure_style.pyplot()
+    yield pyplot
+    pyplot.close("all")
+
+
+def draw(plt: Any, kind: str, data: dict[str, Any], **where: str) -> Any:
+    return charts.KINDS[kind](plt, [data], [results.select_runs(data, where)])
+
+
+def drawn_texts(figure: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, float]]:
+    """Text, extent in points, rotation: of all that reaches the file (labels of ticks beyond an axis do not)."""
+    from matplotlib.text import Text
+
+    found: dict[int, tuple[str, Any, float]] = {}  # by text: the last time that it is drawn counts
+    original = Text.draw
+
+    def draw_and_note(self: Any, renderer: Any) -> None:
+        if self.get_visible() and self.get_text().strip():
+            found[id(self)] = (self.get_text(), Text.get_window_extent(self, renderer), self.get_rotation())
+        original(self, renderer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Text, "draw", draw_and_note)
+        figure_style.svg_text(figure)
+    return list(found.values())
+
+
+def faults(figure: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    width, height = (inches * 72 for inches in figure.get_size_inches())
+    texts = drawn_texts(figure, monkeypatch)
+    assert len(texts) > 3
+    wrong = [
+        f"'{words}' is clipped"
+        for words, box, _ in texts
+        if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height
+    ]
+    level = [(words, box) for words, box, rotation in texts if rotation in (0, 90)]
+    for (first, a), (second, b) in itertools.combinations(level, 2):
+        # A point is what the extents have around the letters.
+        if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1:
+            wrong.append(f"'{first}' overlaps '{second}'")
+    return wrong
+
+
+def many_steps(data: dict[str, Any], count: int, ratio: float) -> dict[str, Any]:
+    """The ladder with as many steps, each faster than the one before it by the ratio."""
+    for run in data["runs"]:
+        steps = []
+        for index in range(count):
+            step = copy.deepcopy(run["steps"][0])
+            step["step"] = f"v{index + 1:02d}_quite_vectorized_name"
+            if step.get("timing"):
+                step["timing"] = make_timing(run["problem"], 40.0 / ratio**index, 250.0)
+            steps.append(step)
+        run["steps"] = steps
+    return data
+
+
+def by_length(**more: Any) -> dict[str, Any]:
+    problems = [
+        make_problem(
+            batch=16384 // length, seqlen_q=length, seqlen_kv=length, head_dim=head_dim, causal=causal
+        )
+        for head_dim in (64, 128)
+        for causal in (False, True)
+        for length in (512, 1024, 2048)
+    ]
+    return make_peers_record(problems=problems, **more)
+
+
+# That it can be read.
+
+
+@pytest.mark.parametrize("figure", make_figures.FIGURES, ids=lambda figure: figure.name)
+def test_nothing_overlaps_or_is_clipped_in_the_figures_of_the_readme(plt, monkeypatch, figure):
+    data = results.load(make_figures.records_folder(make_figures.ROOT) / figure.record)
+    drawn = draw(plt, figure.kind, data, **figure.where)
+    assert drawn.get_size_inches()[0] * 96 <= 820  # a README is no wider: it would scale the letters down
+    assert faults(drawn, monkeypatch) == []
+
+
+@pytest.mark.parametrize(("count", "ratio"), [(1, 1.0), (11, 1.0), (20, 1.1)])
+def test_nothing_overlaps_whatever_the_ladder(plt, monkeypatch, count, ratio):
+    data = many_steps(make_peers_record(), count, ratio)
+    assert faults(draw(plt, "progression", data), monkeypatch) == []
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.1])
+def test_nothing_overlaps_among_many_lines(plt, monkeypatch, ratio):
+    data = many_steps(by_length(), 20, ratio)
+    assert faults(draw(plt, "lengths", data), monkeypatch) == []
+
+
+@pytest.mark.parametrize("count", [1, 16])
+def test_nothing_overlaps_among_counters(plt, monkeypatch, count):
+    data = many_steps(make_record("emulator"), count, 1)
+    assert faults(draw(plt, "counters", data), monkeypatch) == []
+
+
+def test_peers_and_ceiling_close_together(plt, monkeypatch):
+    data = make_peers_record(("sdpa_flash", "sdpa_cudnn", "flash_attn_3"))
+    run = data["runs"][0]
+    for peer in run["peers"]:
+        peer["timing"] = make_timing(run["problem"], 3.0, 250.0)
+    assert faults(draw(plt, "progression", data), monkeypatch) == []
+
+
+def test_these_checks_can_fail(plt, monkeypatch):
+    def figure(*texts: tuple[float, float, str]) -> Any:
+        drawn = plt.figure(figsize=(4, 3))
+        for x, y, words in ((0.5, 0.9, "title"), (0.5, 0.1, "note"), *texts):
+            drawn.text(x, y, words)
+        return drawn
+
+    assert faults(figure((0.1, 0.5, "one"), (0.5, 0.5, "two")), monkeypatch) == []
+    assert faults(figure((0.1, 0.5, "one"), (0.13, 0.51, "two")), monkeypatch) == ["'one' overlaps 'two'"]
+    assert faults(figure((0.1, 0.5, "one"), (0.95, 0.5, "too far")), monkeypatch) == ["'too far' is clipped"]
+    without = many_steps(by_length(), 11, 1.02)
+    monkeypatch.setattr(charts, "spread_labels", lambda *_: None)
+    assert "overlaps" in faults(draw(plt, "lengths", without), monkeypatch)[0]
+
+
+# What is shown.
+
+
+def level_lines(axes: Any) -> dict[float, Any]:
+    """Those from one side of the axes to the other, by height."""
+    return {line.get_ydata()[0]: line for line in axes.lines if list(line.get_xdata()) == [0, 1]}
+
+
+def words_of(figure: Any) -> str:
+    return figure_style.svg_text(figure)
+
+
+def test_peers_are_dashed_lines_at_their_rates(plt):
+    data = make_peers_record(("sdpa_flash", "sdpa_cudnn", "sdpa_math"))
+    figure = draw(plt, "progression", data)
+    run = data["runs"][0]
+    lines = level_lines(figure.axes[0])
+    for name in ("sdpa_flash", "sdpa_cudnn"):
+        [peer] = [peer for peer in run["peers"] if peer["peer"] == name]
+        assert lines[peer["timing"]["tflops"]].get_linestyle() == "--"
+    # Not PyTorch's mathematics: it is there to be compared with, and no kernel.
+    assert {tflops for tflops, line in lines.items() if line.get_linestyle() == "--"} == {
+        peer["timing"]["tflops"] for peer in run["peers"][:2]
+    }
+    text = words_of(figure)
+    assert "FlashAttention-2<" in text and "cuDNN<" in text and "interleaved run" in text
+
+
+def test_a_peer_without_a_time_is_told(plt):
+    data = make_peers_record()
+    del data["runs"][0]["peers"][1]["timing"]
+    data["runs"][0]["peers"][1].update(status="skip", message="no kernel for $5\nmore")
+    text = words_of(draw(plt, "progression", data))
+    assert "CuDNN: skip: no kernel for $5." in text and "FlashAttention-2<" in text
+
+
+def test_bars_and_whiskers_are_those_of_the_record(plt):
+    data = make_record()
+    axes = draw(plt, "progression", data).axes[0]
+    timings = [step["timing"] for step in data["runs"][0]["steps"]]
+    assert [bar.get_height() for bar in axes.patches] == [timing["tflops"] for timing in timings]
+    ends = [container[2][0].get_segments()[0][:, 1] for container in axes.containers if len(container) == 3]
+    ends = [list(each) for each in ends if len(each) == 2]
+    for timing, (low, high) in zip(timings, ends, strict=True):
+        assert (low, high) == pytest.approx((timing["tflops_p10"], timing["tflops_p90"]))
+
+
+def test_a_ceiling_is_a_line_only_when_it_does_not_flatten_the_bars(plt):
+    data = make_record()
+    run = data["runs"][0]
+    highest = max(step["timing"]["tflops_p90"] for step in run["steps"])
+    for tflops, is_line in ((highest * 1.1, True), (highest * 4, False)):
+        run["ceilings"]["matmul"]["tflops"] = tflops
+        figure = draw(plt, "progression", data)
+        assert (tflops in level_lines(figure.axes[0])) == is_line
+        text = words_of(figure)
+        assert ("Measured matmul: synthetic matmul." in text) == is_line
+        assert (f"Synthetic matmul: {tflops:.0f}, off the scale." in text) != is_line
+
+
+def test_the_peak_is_told_where_it_is_known(plt):
+    data = make_record()
+    assert "tensor peak at the maximum clock: 1000, off the scale" in words_of(draw(plt, "progression", data))
+    for step in data["runs"][0]["steps"]:
+        step["timing"]["percent_of_peak"] = None
+    assert "peak" not in words_of(draw(plt, "progression", data))
+
+
+def test_a_step_without_a_value_keeps_its_place_and_says_why(plt, monkeypatch):
+    data = make_peers_record(problems=[make_problem(), make_problem(causal=False)])
+    data["runs"][0]["steps"][1] = {"step": STEPS[1], "status": "timeout", "message": "after $60 s\nmore"}
+    del data["runs"][1]["steps"][2]
+    figure = draw(plt, "progression", data)
+    for axes in figure.axes:
+        assert len(axes.get_xticks()) == 3
+    assert faults(figure, monkeypatch) == []
+    text = words_of(draw(plt, "progression", data))
+    assert "timeout: after $60 s" in text and "not run" in text
+
+
+def test_a_counter_that_is_missing_keeps_its_place(plt):
+    data = make_record("emulator")
+    data["runs"][0]["steps"][1] = {"step": STEPS[1], "status": "crash", "message": "signal 11"}
+    figure = draw(plt, "counters", data)
+    assert [len(axes.get_xticks()) for axes in figure.axes] == [3, 3, 3]
+    assert words_of(figure).count("crash: signal 11") == 3
+
+
+def test_wavefronts_stand_beside_their_ideal(plt):
+    data = make_record("emulator")
+    axes = draw(plt, "counters", data).axes[0]
+    counted = [step["counters"] for step in data["runs"][0]["steps"]]
+    heights = [bar.get_height() for bar in axes.patches]
+    assert heights == [
+        each[key] for each in counted[1:] for key in ("shared_wavefronts", "shared_wavefronts_ideal")
+    ]
+    assert "3.00 ×" in words_of(axes.figure)
+
+
+def test_bytes_through_tma_are_not_hidden(plt):
+    data = make_record("emulator")
+    counted = data["runs"][0]["steps"][2]["counters"]
+    assert f"+ {counted['tma_load_bytes'] // 32:,}" in words_of(draw(plt, "counters", data))
+    for step in data["runs"][0]["steps"]:
+        for key in results.LATER_COUNTERS:
+            del step["counters"][key]
+    assert "TMA" not in words_of(draw(plt, "counters", data))
+
+
+def test_a_line_for_each_step_and_peer(plt):
+    data = by_length()
+    figure = draw(plt, "lengths", data)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "D = 64, full",
+        "D = 64, causal",
+        "D = 128, full",
+        "D = 128, causal",
+    ]
+    for index, axes in enumerate(figure.axes):
+        assert len(axes.lines) == len(STEPS) + 2
+        own = data["runs"][3 * index : 3 * index + 3]
+        assert list(axes.lines[1].get_ydata()) == [run["steps"][1]["timing"]["tflops"] for run in own]
+        assert list(axes.lines[-1].get_ydata()) == [run["peers"][1]["timing"]["tflops"] for run in own]
+        assert [line.get_linestyle() for line in axes.lines] == ["-"] * len(STEPS) + ["--"] * 2
+
+
+def test_a_point_that_is_missing_is_a_hole_in_its_line_and_told(plt):
+    data = by_length()
+    data["runs"][1]["steps"][2].update(status="fail", message="row 7 is wrong", timing=None)
+    figure = draw(plt, "lengths", data)
+    values = list(figure.axes[0].lines[2].get_ydata())
+    assert values[1] != values[1] and values[0] > 0 and values[2] > 0
+    assert "D = 64, full: v03_wmma at 1024 (fail: row 7 is wrong)" in words_of(figure).replace("\n", " ")
+
+
+def test_two_problems_of_one_length_are_refused(plt):
+    data = by_length()
+    data["runs"].append(copy.deepcopy(data["runs"][0]))
+    with pytest.raises(results.ResultsError, match="D = 64, full have the same length: add a filter"):
+        draw(plt, "lengths", data)
+
+
+@pytest.mark.parametrize(("kind", "what"), [("progression", "timing"), ("lengths", "timing")])
+def test_nothing_to_draw(plt, kind, what):
+    data = make_record()
+    for step in data["runs"][0]["steps"]:
+        step.update(status="fail", message="x", timing=None)
+    with pytest.raises(results.ResultsError, match=f"no step has {what}, so there is nothing to draw"):
+        draw(plt, kind, data)
+
+
+def test_steps_get_darker(plt):
+    import colorsys
+
+    lightness = [colorsys.rgb_to_hls(*colour)[1] for colour in figure_style.step_colours(10)]
+    assert lightness == sorted(lightness, reverse=True) and len(figure_style.step_colours(1)) == 1
+
+
+def contrast(first: str, second: str) -> float:
+    """As WCAG defines it."""
+    from matplotlib.colors import to_rgb
+
+    def luminance(colour: Any) -> float:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted((luminance(first), luminance(second)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_every_colour_is_seen_on_the_background():
+    """Of a figure's own, light one, which it has on dark pages too. Text needs 4.5, lines and areas 3."""
+    texts = [figure_style.INK, figure_style.MUTED, *(look[1] for look in figure_style.PEERS.values())]
+    assert min(contrast(colour, figure_style.BACKGROUND) for colour in texts) >= 4.5
+    others = [figure_style.BAR, figure_style.CEILING, *figure_style.step_colours(10)]
+    assert min(contrast(colour, figure_style.BACKGROUND) for colour in others) >= 3

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SCRIPTS, STEPS, Repository, make_peers_record, make_problem, make_record
+
+import charts
+import figure_style
+import make_figures
+from make_figures import Figure
+
+pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
+
+LADDER = Figure("ladder.svg", "progression", "peers.json", {"causal": "true"})
+COUNTS = Figure("counts.svg", "counters", "counts.json")
+
+
+@pytest.fixture
+def drawn(repository: Repository, monkeypatch, capsys) -> Repository:
+    """A repository with two figures, which are up to date."""
+    monkeypatch.setattr(make_figures, "FIGURES", (LADDER, COUNTS))
+    problems = [make_problem(), make_problem(causal=False)]
+    repository.record("peers.json", make_peers_record(commit=repository.commit, problems=problems))
+    assert make(repository) == 0
+    assert capsys.readouterr().out.endswith("2 figure(s) up to date, 2 drawn\n")
+    return repository
+
+
+def make(repository: Repository, *options: str) -> int:
+    return make_figures.main(["--root", str(repository.root), *options])
+
+
+def complaints(repository: Repository, capsys) -> list[str]:
+    status = make(repository, "--check")
+    said = capsys.readouterr()
+    assert status == (1 if said.err else 0)
+    return [line.removesuffix(f" ({make_figures.REMEDY})") for line in said.err.splitlines()]
+
+
+def test_fresh_figures_are_up_to_date(drawn: Repository, capsys):
+    assert complaints(drawn, capsys) == []
+    assert make(drawn) == 0 and "drawn" not in capsys.readouterr().out  # so nothing is done twice
+
+
+def test_a_figure_is_small_and_says_where_it_comes_from(drawn: Repository):
+    text = drawn.read("figures/ladder.svg")
+    assert len(text.encode()) <= 300_000 and "peers.json" in text and drawn.commit[:12] in text
+    assert "<dc:date>" not in text and "FlashAttention-2" in text
+
+
+def test_the_same_bytes_every_time(drawn: Repository, tmp_path):
+    """Also from another process, with another home and configuration of matplotlib's."""
+    first = {figure.name: drawn.read(f"figures/{figure.name}") for figure in (LADDER, COUNTS)}
+    home = tmp_path / "home"
+    (home / ".config/matplotlib").mkdir(parents=True)
+    (home / ".config/matplotlib/matplotlibrc").write_text("font.size: 30\n")
+    program = (
+        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); import make_figures; "
+        f"from make_figures import Figure; make_figures.FIGURES = ({LADDER}, {COUNTS}); "
+        f"sys.exit(make_figures.main(['--root', {str(drawn.root)!r}, '--all']))"
+    )
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment, cwd="/")
+    assert {name: drawn.read(f"figures/{name}") for name in first} == first
+
+
+def test_a_changed_record_makes_its_figures_stale_and_no_other(drawn: Repository, capsys):
+    path = drawn.root / "figures/results/counts.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"mma": 16,', '"mma": 17,'), encoding="utf-8")
+    assert complaints(drawn, capsys) == ["figures/counts.svg: is stale"]
+    assert make(drawn) == 0 and capsys.readouterr().out.startswith("figures/counts.svg: drawn\n2 figure(s)")
+    assert complaints(drawn, capsys) == []
+
+
+@pytest.mark.parametrize("changed", ["charts.py", "figure_style.py", "requirements.txt"])
+def test_a_changed_script_or_style_makes_figures_stale(
+    drawn: Repository, capsys, monkeypatch, tmp_path, changed
+):
+    for name in ("charts.py", "figure_style.py", "requirements.txt"):
+        shutil.copy(SCRIPTS / name, tmp_path / name)
+    for module in (charts, figure_style):
+        monkeypatch.setattr(module, "__file__", str(tmp_path / Path(module.__file__).name))
+    assert complaints(drawn, capsys) == []
+    with open(tmp_path / changed, "a", encoding="utf-8") as file:
+        file.write("# edited\n")
+    assert complaints(drawn, capsys) == ["figures/ladder.svg: is stale", "figures/counts.svg: is stale"]
+
+
+def test_a_changed_row_of_the_table_makes_its_figure_stale(drawn: Repository, capsys, monkeypatch):
+    other = Figure(LADDER.name, LADDER.kind, LADDER.record, {"causal": "false"})
+    monkeypatch.setattr(make_figures, "FIGURES", (other, COUNTS))
+    assert complaints(drawn, capsys) == ["figures/ladder.svg: is stale"]
+
+
+def test_a_number_that_was_edited_is_found(drawn: Repository, capsys):
+    text = drawn.read("figures/ladder.svg")
+    found = re.search(r">(\d+\.\d)</text>", text)
+    drawn.write("figures/ladder.svg", text.replace(found[0], ">99.9</text>"))
+    assert complaints(drawn, capsys) == ["figures/ladder.svg: was edited since it was drawn"]
+
+
+def test_missing_and_left_over(drawn: Repository, capsys):
+    (drawn.root / "figures/ladder.svg").rename(drawn.root / "figures/old.svg")
+    (drawn.root / "figures/photo.png").write_bytes(b"")
+    drawn.write("figures/README.md", "not a figure\n")
+    assert complaints(drawn, capsys) == [
+        "figures/ladder.svg: is missing",
+        "figures/old.svg: left over, make_figures.py draws no such figure (delete it)",
+        "figures/photo.png: left over, make_figures.py draws no such figure (delete it)",
+    ]
+    # Deleting is for whoever knows why it is there.
+    assert make(drawn) == 1 and (drawn.root / "figures/old.svg").exists()
+
+
+def test_some_other_svg(drawn: Repository, capsys):
+    drawn.write("figures/ladder.svg", "<svg/>")
+    assert complaints(drawn, capsys) == ["figures/ladder.svg: was not made by make_figures.py"]
+
+
+def test_a_figure_that_is_too_large(drawn: Repository, capsys, monkeypatch):
+    monkeypatch.setattr(make_figures, "MAX_BYTES", 1000)
+    assert "1000 are allowed" in complaints(drawn, capsys)[0]
+    before = drawn.read("figures/ladder.svg")
+    assert make(drawn, "--all") == 1 and "1000 are allowed" in capsys.readouterr().err
+    assert drawn.read("figures/ladder.svg") == before
+
+
+def test_what_cannot_be_drawn_is_one_line_and_stops_no_other(drawn: Repository, capsys):
+    (drawn.root / "figures/results/peers.json").unlink()
+    drawn.record("counts.json", make_record("emulator", steps=STEPS[:2], commit=drawn.commit))
+    assert make(drawn) == 1
+    said = capsys.readouterr()
+    assert said.out == "figures/counts.svg: drawn\n"
+    assert said.err.startswith("figures/ladder.svg: its record ") and said.err.count("\n") == 1
+    drawn.write("figures/results/peers.json", "{}")
+    assert make(drawn) == 1 and "figures/ladder.svg: " in capsys.readouterr().err
+
+
+def test_a_selection_that_matches_nothing(drawn: Repository, capsys, monkeypatch):
+    monkeypatch.setattr(
+        make_figures, "FIGURES", (Figure("x.svg", "lengths", "peers.json", {"D": "32"}), COUNTS)
+    )
+    (drawn.root / "figures/ladder.svg").unlink()
+    assert make(drawn) == 1 and capsys.readouterr().err == "figures/x.svg: no problem matches D=32\n"
+
+
+def test_without_matplotlib(drawn: Repository):
+    """It can be checked all the same: only to draw needs it."""
+    program = [sys.executable, "-S", "-E", str(SCRIPTS / "make_figures.py"), "--root", str(drawn.root)]
+    done = subprocess.run([*program, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "figures/lengths.svg" in done.stderr  # the real table, in here
+    assert "Traceback" not in done.stderr
+    shutil.copytree(SCRIPTS.parent / "figures/results", drawn.root / "figures/results", dirs_exist_ok=True)
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "scripts/requirements.txt" in done.stderr
+
+
+# The figures of this repository.
+
+
+def test_they_are_up_to_date(capsys):
+    assert make_figures.main(["--check"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("figure", make_figures.FIGURES, ids=lambda figure: figure.name)
+def test_they_say_what_a_new_drawing_says(figure):
+    """What the hash does not cover: how labels and numbers are put into words, in other scripts."""
+
+    def texts(svg: str) -> list[str]:
+        return re.findall(r">([^<>\n]+)</text>", svg)
+
+    svg = (make_figures.ROOT / "figures" / figure.name).read_text(encoding="utf-8")
+    assert len(texts(svg)) > 20 and texts(svg) == texts(make_figures.draw(figure, make_figures.ROOT))
+
+
+def test_pages_show_every_figure_with_a_text_for_those_who_do_not_see_it():
+    shown = set()
+    pages = [make_figures.ROOT / "README.md", *(make_figures.ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        for alternative, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+            path = (page.parent / target).resolve()
+            if path.parent == make_figures.ROOT / "figures":
+                assert len(alternative) > 30 and path.exists(), f"{page}: {target}"
+                shown.add(path.name)
+    assert shown == {figure.name for figure in make_figures.FIGURES}
+
+
+def test_the_table_names_records_that_are_there():
+    names = [figure.name for figure in make_figures.FIGURES]
+    assert len(set(names)) == len(names)
+    for figure in make_figures.FIGURES:
+        assert figure.kind in charts.KINDS
+        assert json.loads((make_figures.records_folder(make_figures.ROOT) / figure.record).read_text())[
+            "complete"
+        ]
