@@ -12,6 +12,7 @@ from typing import Any, Callable
 import figure_style
 from figure_style import BACKGROUND, BAR, CEILING, GAP, GRID, HATCH, HEADING, IDEAL, INK, MUTED, NOTE, TEXT
 from figure_style import TITLE, WIDTH
+from profile_ncu import SCHEMA as PROFILE_SCHEMA
 from readme_tables import problem_labels, rate
 from results import ResultsError
 
@@ -22,6 +23,7 @@ FLATTENS_BARS = 1.5  # a ceiling this many times above all else is told, not dra
 LOG_FROM = 50.0  # counters that span more than this factor are drawn on a log scale
 THIN_UNTIL = 0.6  # of the steps, in a chart with a line for each: the last ones are what it is about
 SECTOR = 32  # bytes
+WAVEFRONT = 32 * 4  # bytes: what the banks of shared memory pass in a clock, on every SM
 LETTERS_BELOW = 106  # fit side by side below the bars of a chart
 
 
@@ -464,8 +466,113 @@ def lengths(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any:
     return figure
 
 
+# Where the bytes are: the roofline.
+
+
+def profiled_points(records: list[Record], chosen: list[list[Run]]) -> dict[str, dict[str, float]]:
+    """By step, of the first profile that has it: its rate, and FLOPs by byte of DRAM and of shared memory."""
+    points: dict[str, dict[str, float]] = {}
+    for data, runs in zip(records, chosen):
+        for step in runs[0]["steps"] if data["schema"] == PROFILE_SCHEMA else []:
+            values = step.get("metrics") or {}
+            if not values.get("duration_ns") or step["step"] in points:
+                continue
+            flops = runs[0]["problem"]["flops"]
+            moved = {
+                "dram": values["dram_read_bytes"] + values["dram_write_bytes"],
+                "shared": values["shared_wavefronts"] * WAVEFRONT,
+            }
+            points[step["step"]] = {key: flops / count for key, count in moved.items() if count} | {
+                "tflops": flops / values["duration_ns"] / 1e3
+            }
+    return points
+
+
+def roofline(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any:
+    """Rates by FLOPs per byte, of profiles of one problem; the ceiling from results beside them."""
+    profiles = [data for data in records if data["schema"] == PROFILE_SCHEMA]
+    runs = [runs[0] for data, runs in zip(records, chosen) if data in profiles]
+    points = profiled_points(records, chosen)
+    if len({run["problem"]["label"] for run in runs}) > 1 or any(len(each) > 1 for each in chosen):
+        raise ResultsError("a roofline is of one problem: add a filter")
+    if not points:
+        raise ResultsError("no step was profiled, so there is nothing to draw")
+    device = profiles[0]["provenance"]["device"]
+    matmuls = [(each[0].get("ceilings") or {}).get("matmul") for each in chosen]
+    ceiling = next((matmul for matmul in matmuls if matmul), None)
+
+    figure, axes = plt.subplots(figsize=(WIDTH, 5.2), layout="constrained")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    names = sorted(points)
+    labels = []
+    for name, colour in zip(names, figure_style.step_colours(len(names))):
+        point = points[name]
+        ends = [point[key] for key in ("shared", "dram") if key in point]
+        axes.plot(ends, [point["tflops"]] * len(ends), color=colour, linewidth=0.9, zorder=2)
+        for key, face in (("shared", colour), ("dram", BACKGROUND)):
+            if key in point:
+                marker = "o" if key == "shared" else "s"
+                axes.plot(point[key], point["tflops"], marker, markersize=6, color=colour, mfc=face, zorder=3)
+        text = f"{name.split('_')[0]}: {rate(point['tflops'])}"
+        labels.append(label_at_the_end(axes, point["tflops"], text, colour))
+    intensities = [point[key] for point in points.values() for key in ("shared", "dram") if key in point]
+    left, right = min(intensities) / 2, max(intensities) * 2
+    slowest = min(point["tflops"] for point in points.values())
+    highest = ceiling["tflops"] if ceiling else max(point["tflops"] for point in points.values())
+    note = (
+        "Each step twice: FLOPs per byte of shared memory (its wavefronts, 32 banks × 4 bytes) and of DRAM."
+    )
+    flat_from = left
+    if device.get("sm_count") and device.get("max_sm_clock_mhz"):
+        roof = WAVEFRONT * device["sm_count"] * device["max_sm_clock_mhz"] / 1e6  # TFLOPS by FLOP per byte
+        flat_from = highest / roof
+        axes.plot([left, flat_from], [left * roof, highest], color=CEILING, linewidth=1.2, zorder=1.5)
+        middle = (left * flat_from) ** 0.5
+        axes.annotate(
+            "a wavefront a clock\non every SM",
+            (middle, middle * roof),
+            xytext=(-6, 6),
+            textcoords="offset points",
+            ha="right",
+            fontsize=TEXT,
+            color=CEILING,
+        )
+        note += " Slanted: what shared memory allows at the maximum clock; copies by TMA are no wavefronts."
+    if ceiling:
+        axes.plot([flat_from, right], [highest] * 2, color=CEILING, linewidth=1.2, zorder=1.5)
+        labels.append(label_at_the_end(axes, highest, f"measured matmul\n{rate(highest)}", CEILING))
+        note += f"\nMeasured matmul: {plain(ceiling['what'])}, of another run."
+    note += " DRAM's bandwidth was not recorded, so it has no roof here."
+    axes.set_xlim(left, right)
+    axes.set_ylim(slowest / 2, highest * 1.5)
+    ticks = nice_ticks(slowest / 2, highest * 1.5)
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    powers = [tick for tick in nice_ticks(left, right) if f"{tick:e}"[0] == "1"]
+    axes.set_xticks(powers, [f"{tick:,g}" for tick in powers])
+    axes.minorticks_off()
+    finish_axes(axes, label_of(runs[0]), "TFLOPS, log scale")
+    axes.set_xlabel("FLOPs per byte, log scale", fontsize=TEXT)
+    for marker, face, words in (
+        ("o", INK, "per byte of shared memory"),
+        ("s", BACKGROUND, "per byte of DRAM"),
+    ):
+        axes.plot([], [], marker, color=INK, mfc=face, markersize=6, label=words)
+    axes.legend(loc="lower center", fontsize=TEXT, frameon=False)
+    entries = [step for each in runs for step in each["steps"] if step["step"] not in points]
+    if entries:
+        gone = dict.fromkeys(f"{step['step']} ({why_missing(step)})" for step in entries)
+        note += f"\nNot there: {plain('; '.join(gone))}."
+    commits = ", ".join(dict.fromkeys(origin_of(data) for data in profiles))
+    note += f"\nRates: of one launch under Nsight Compute, caches cold. {plain(device['name'])}, {commits}."
+    finish(figure, "FlashSteps: FLOPs per byte, below the roofs", note)
+    spread_labels(figure, axes, labels)
+    return figure
+
+
 KINDS: dict[str, Callable[[Any, list[Record], list[list[Run]]], Any]] = {
     "progression": progression,
     "counters": counters,
     "lengths": lengths,
+    "roofline": roofline,
 }

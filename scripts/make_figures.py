@@ -29,25 +29,33 @@ from results import ResultsError
 class Figure:
     name: str  # of the file in figures/
     kind: str  # of charts.KINDS
-    record: str  # in figures/results/
-    where: dict[str, str] = field(default_factory=dict)  # which of its problems, as results.FILTERS has it
+    records: tuple[str, ...]  # in figures/results/
+    where: dict[str, str] = field(default_factory=dict)  # which of their problems, as results.FILTERS has it
 
 
 FIGURES = (
     Figure(
         "progression_d128_full.svg",
         "progression",
-        "h200_peers.json",
+        ("h200_peers.json",),
         {"S": "4096", "D": "128", "dtype": "bf16", "causal": "false"},
     ),
     Figure(
         "progression_d64_causal.svg",
         "progression",
-        "h200_peers.json",
+        ("h200_peers.json",),
         {"S": "4096", "D": "64", "dtype": "fp16", "causal": "true"},
     ),
-    Figure("lengths.svg", "lengths", "h200_peers.json", {"dtype": "bf16"}),
-    Figure("counters.svg", "counters", "emulator_counters.json", {"S": "256", "D": "64", "causal": "false"}),
+    Figure("lengths.svg", "lengths", ("h200_peers.json",), {"dtype": "bf16"}),
+    Figure(
+        "counters.svg", "counters", ("emulator_counters.json",), {"S": "256", "D": "64", "causal": "false"}
+    ),
+    Figure(
+        "roofline.svg",
+        "roofline",
+        ("h200_profile.json", "h200_profile_v10.json", "h200_peers.json"),
+        {"S": "4096", "D": "64", "dtype": "fp16", "causal": "false"},
+    ),
 )
 
 DRAWN = {".svg", ".png"}  # what may be left over
@@ -62,13 +70,13 @@ def records_folder(root: Path) -> Path:
 
 def digest(figure: Figure, root: Path) -> str:
     """Of all that the figure follows from. Not of its name."""
-    path = records_folder(root) / figure.record
+    paths = [records_folder(root) / record for record in figure.records]
     try:
-        record = path.read_bytes()
+        data = [path.read_bytes() for path in paths]
     except OSError as error:
-        raise ResultsError(f"its record {path}: {error.strerror}") from error
-    chosen = f"{figure.kind} {figure.record} {sorted(figure.where.items())}"
-    return figure_style.digest(charts.__file__, chosen.encode(), record)
+        raise ResultsError(f"its record {error.filename}: {error.strerror}") from error
+    chosen = f"{figure.kind} {figure.records} {sorted(figure.where.items())}"
+    return figure_style.digest(charts.__file__, chosen.encode(), *data)
 
 
 def seal(text: str) -> str:
@@ -78,11 +86,11 @@ def seal(text: str) -> str:
 
 
 def draw(figure: Figure, root: Path) -> str:
-    data = results.load(records_folder(root) / figure.record)
-    runs = results.select_runs(data, figure.where)
-    drawn = charts.KINDS[figure.kind](figure_style.pyplot(), [data], [runs])
+    records = [results.load(records_folder(root) / record, schema=None) for record in figure.records]
+    runs = [results.select_runs(data, figure.where) for data in records]
+    drawn = charts.KINDS[figure.kind](figure_style.pyplot(), records, runs)
     carried = f"flashsteps figure; of: {digest(figure, root)}; itself: {UNKNOWN}"
-    text = seal(figure_style.svg_text(drawn, Source=figure.record, Description=carried))
+    text = seal(figure_style.svg_text(drawn, Source=", ".join(figure.records), Description=carried))
     if len(text.encode()) > MAX_BYTES:
         raise ResultsError(f"it has {len(text.encode())} bytes, {MAX_BYTES} are allowed")
     return text

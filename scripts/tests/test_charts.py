@@ -8,6 +8,7 @@ from typing import Any, Iterator
 
 import pytest
 from conftest import STEPS, make_peers_record, make_problem, make_record, make_timing
+from test_profile_ncu import make_profile
 
 import charts
 import figure_style
@@ -24,8 +25,8 @@ def plt() -> Iterator[Any]:
     pyplot.close("all")
 
 
-def draw(plt: Any, kind: str, data: dict[str, Any], **where: str) -> Any:
-    return charts.KINDS[kind](plt, [data], [results.select_runs(data, where)])
+def draw(plt: Any, kind: str, *records: dict[str, Any], **where: str) -> Any:
+    return charts.KINDS[kind](plt, list(records), [results.select_runs(data, where) for data in records])
 
 
 def drawn_texts(figure: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, float]]:
@@ -89,13 +90,27 @@ def by_length(**more: Any) -> dict[str, Any]:
     return make_peers_record(problems=problems, **more)
 
 
+def profile_of(problems: list[dict[str, Any]]) -> dict[str, Any]:
+    data = make_profile(problems)
+    for run in data["runs"]:
+        for index, step in enumerate(run["steps"]):
+            step["metrics"] |= {
+                "duration_ns": 10**9 // 4**index,
+                "dram_read_bytes": 10**8,
+                "dram_write_bytes": 10**6,
+            }
+            step["metrics"]["shared_wavefronts"] *= 10**6
+    return data
+
+
 # That it can be read.
 
 
 @pytest.mark.parametrize("figure", make_figures.FIGURES, ids=lambda figure: figure.name)
 def test_nothing_overlaps_or_is_clipped_in_the_figures_of_the_readme(plt, monkeypatch, figure):
-    data = results.load(make_figures.records_folder(make_figures.ROOT) / figure.record)
-    drawn = draw(plt, figure.kind, data, **figure.where)
+    folder = make_figures.records_folder(make_figures.ROOT)
+    records = [results.load(folder / record, schema=None) for record in figure.records]
+    drawn = draw(plt, figure.kind, *records, **figure.where)
     assert drawn.get_size_inches()[0] * 96 <= 820  # a README is no wider: it would scale the letters down
     assert faults(drawn, monkeypatch) == []
 
@@ -290,6 +305,60 @@ def test_nothing_to_draw(plt, kind, what):
         step.update(status="fail", message="x", timing=None)
     with pytest.raises(results.ResultsError, match=f"no step has {what}, so there is nothing to draw"):
         draw(plt, kind, data)
+
+
+def test_a_roofline_has_each_step_at_its_bytes(plt, monkeypatch):
+    profile, ladder = profile_of([make_problem()]), make_record()
+    figure = draw(plt, "roofline", profile, ladder)
+    [axes] = figure.axes
+    marks = {
+        (line.get_marker(), line.get_xdata()[0], line.get_ydata()[0])
+        for line in axes.lines
+        if line.get_marker() in "os" and len(line.get_xdata())
+    }
+    expected = set()
+    for step in profile["runs"][0]["steps"]:
+        flops, values = make_problem()["flops"], step["metrics"]
+        tflops = flops / values["duration_ns"] / 1e3
+        if values["shared_wavefronts"]:
+            expected.add(("o", flops / (128 * values["shared_wavefronts"]), tflops))
+        expected.add(("s", flops / (values["dram_read_bytes"] + values["dram_write_bytes"]), tflops))
+    assert marks == expected and len({mark for mark, _, _ in marks}) == 2
+    # The corner of the roof: where all SMs' shared memory would feed the measured matmul.
+    [slanted, flat] = [line for line in axes.lines if line.get_color() == figure_style.CEILING]
+    device, matmul = profile["provenance"]["device"], ladder["runs"][0]["ceilings"]["matmul"]["tflops"]
+    corner = matmul / (128 * device["sm_count"] * device["max_sm_clock_mhz"] / 1e6)
+    assert (slanted.get_xdata()[1], slanted.get_ydata()[1]) == pytest.approx((corner, matmul))
+    assert flat.get_xdata()[0] == pytest.approx(corner) and list(flat.get_ydata()) == [matmul] * 2
+    assert "bandwidth was not recorded" in words_of(figure).replace("\n", " ")
+
+
+def test_a_roofline_takes_a_step_from_the_first_profile_that_has_it(plt):
+    first, second = profile_of([make_problem()]), profile_of([make_problem()])
+    [run] = first["runs"]
+    del run["steps"][2:]
+    for step in second["runs"][0]["steps"]:
+        step["metrics"]["duration_ns"] *= 10
+    points = charts.profiled_points([first, second], [first["runs"], second["runs"]])
+    flops = run["problem"]["flops"]
+    for index, step in enumerate(second["runs"][0]["steps"]):
+        share = 1 if index > 1 else 10
+        expected = share * flops / step["metrics"]["duration_ns"] / 1e3
+        assert points[step["step"]]["tflops"] == pytest.approx(expected)
+
+
+def test_a_step_that_was_not_profiled_is_told(plt):
+    data = profile_of([make_problem()])
+    data["runs"][0]["steps"][1].update(status="skip", message="needs sm_90a", metrics=None, opcodes=None)
+    figure = draw(plt, "roofline", data)
+    assert "Not there: v02_smem_tiles (skip: needs sm_90a)." in words_of(figure)
+
+
+def test_a_roofline_of_two_problems_is_refused(plt):
+    profile = profile_of([make_problem(), make_problem(causal=False)])
+    with pytest.raises(results.ResultsError, match="of one problem: add a filter"):
+        draw(plt, "roofline", profile)
+    draw(plt, "roofline", profile, causal="true")  # also without a ceiling
 
 
 def test_steps_get_darker(plt):
