@@ -18,6 +18,7 @@ from results import ResultsError
 
 Record = dict[str, Any]
 Run = dict[str, Any]
+Told = tuple[str, float | None]  # what it is, and the rate that is off the scale
 
 FLATTENS_BARS = 1.5  # a ceiling this many times above all else is told, not drawn
 LOG_FROM = 50.0  # counters that span more than this factor are drawn on a log scale
@@ -173,8 +174,8 @@ def tensor_peak(run: Run) -> float | None:
     return None
 
 
-def draw_rates(axes: Any, run: Run, names: list[str]) -> tuple[list[Any], list[str]]:
-    """The labels of lines, still to be spread, and what is told instead of drawn."""
+def draw_rates(axes: Any, run: Run, names: list[str]) -> tuple[list[Any], list[Told]]:
+    """The labels of lines, still to be spread, and what is to be told below."""
     steps = {step["step"]: step for step in run["steps"]}
     labels, told = [], []
     top = 0.0
@@ -204,27 +205,25 @@ def draw_rates(axes: Any, run: Run, names: list[str]) -> tuple[list[Any], list[s
         words, colour, dashes = figure_style.PEERS[name]
         timing = peer.get("timing")
         if timing is None:
-            told.append(f"{words}: {why_missing(peer)}")
+            told.append((plain(f"{words}: {why_missing(peer)}"), None))
             continue
         axes.axhspan(timing["tflops_p10"], timing["tflops_p90"], color=colour, alpha=0.18, linewidth=0)
         axes.axhline(timing["tflops"], color=colour, linewidth=1.5, linestyle=dashes, zorder=1.5)
         labels.append(label_at_the_end(axes, timing["tflops"], f"{words}\n{rate(timing['tflops'])}", colour))
         top = max(top, timing["tflops_p90"])
-    ceilings = []
-    if matmul := (run.get("ceilings") or {}).get("matmul"):
-        ceilings.append((plain(matmul["what"]), "measured matmul", matmul["tflops"], CEILING))
-    if peak := tensor_peak(run):
-        ceilings.append(("dense tensor peak at the maximum clock", "tensor peak", peak, INK))
     highest = top
-    for words, brief, tflops, colour in ceilings:
-        # Of the peak nobody has seen a kernel come near: it is only told.
-        if brief == "tensor peak" or tflops > FLATTENS_BARS * top:
-            told.append(f"{words}: {rate(tflops)}, off the scale")
-            continue
-        told.append(f"{brief}: {words}")
-        axes.axhline(tflops, color=colour, linewidth=1.2, zorder=1.5)
-        labels.append(label_at_the_end(axes, tflops, f"{brief}\n{rate(tflops)}", colour))
-        highest = max(highest, tflops)
+    if matmul := (run.get("ceilings") or {}).get("matmul"):
+        what = f"Measured matmul: {plain(matmul['what'])}"
+        if matmul["tflops"] > FLATTENS_BARS * top:
+            told.append((what, matmul["tflops"]))
+        else:
+            told.append((what, None))
+            axes.axhline(matmul["tflops"], color=CEILING, linewidth=1.2, zorder=1.5)
+            text = f"measured matmul\n{rate(matmul['tflops'])}"
+            labels.append(label_at_the_end(axes, matmul["tflops"], text, CEILING))
+            highest = max(highest, matmul["tflops"])
+    if peak := tensor_peak(run):  # nobody has seen a kernel come near, so it is only told
+        told.append(("Dense tensor peak at the maximum clock", peak))
     axes.set_ylim(0, highest * 1.08 or 1)
     finish_axes(axes, label_of(run), "TFLOPS")
     name_steps(axes, names)
@@ -242,16 +241,19 @@ def progression(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any
     figure, grid = plt.subplots(
         len(runs), 1, figsize=(WIDTH, 1.1 + 3.7 * len(runs)), squeeze=False, layout="constrained"
     )
-    told: list[str] = []
+    told: dict[str, list[float]] = {}
     placed = []
     for axes, run in zip(grid[:, 0], runs):
         labels, more = draw_rates(axes, run, names)
         placed.append((axes, labels))
-        told += [text for text in more if text not in told]
+        for text, tflops in more:
+            told.setdefault(text, []).extend([] if tflops is None else [tflops])
     note = "Bars: median; whiskers: p10 to p90."
     if any(run.get("peers") for run in runs):
         note = "Bars and dashed lines: median; whiskers and bands: p10 to p90; all of one interleaved run."
-    note += "".join(f"\n{text[0].upper()}{text[1:]}." for text in told)
+    for text, values in told.items():
+        span = " to ".join(dict.fromkeys(rate(pick(values)) for pick in (min, max) if values))
+        note += f"\n{text}: {span}, off the scale." if values else f"\n{text}."
     note += f"\n{plain(data['provenance']['device']['name'])}, {origin_of(data)}."
     device = plain(data["provenance"]["device"]["name"])
     finish(figure, f"FlashSteps: one idea a step, on {device}", note)
@@ -478,9 +480,10 @@ def profiled_points(records: list[Record], chosen: list[list[Run]]) -> dict[str,
             if not values.get("duration_ns") or step["step"] in points:
                 continue
             flops = runs[0]["problem"]["flops"]
+            known = {key: value or 0 for key, value in values.items()}  # null: ncu did not say
             moved = {
-                "dram": values["dram_read_bytes"] + values["dram_write_bytes"],
-                "shared": values["shared_wavefronts"] * WAVEFRONT,
+                "dram": known["dram_read_bytes"] + known["dram_write_bytes"],
+                "shared": known["shared_wavefronts"] * WAVEFRONT,
             }
             points[step["step"]] = {key: flops / count for key, count in moved.items() if count} | {
                 "tflops": flops / values["duration_ns"] / 1e3
@@ -491,7 +494,7 @@ def profiled_points(records: list[Record], chosen: list[list[Run]]) -> dict[str,
 def roofline(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any:
     """Rates by FLOPs per byte, of profiles of one problem; the ceiling from results beside them."""
     profiles = [data for data in records if data["schema"] == PROFILE_SCHEMA]
-    runs = [runs[0] for data, runs in zip(records, chosen) if data in profiles]
+    runs = [each[0] for data, each in zip(records, chosen) if data["schema"] == PROFILE_SCHEMA]
     points = profiled_points(records, chosen)
     if len({run["problem"]["label"] for run in runs}) > 1 or any(len(each) > 1 for each in chosen):
         raise ResultsError("a roofline is of one problem: add a filter")

@@ -189,7 +189,7 @@ def test_a_peer_without_a_time_is_told(plt):
     del data["runs"][0]["peers"][1]["timing"]
     data["runs"][0]["peers"][1].update(status="skip", message="no kernel for $5\nmore")
     text = words_of(draw(plt, "progression", data))
-    assert "CuDNN: skip: no kernel for $5." in text and "FlashAttention-2<" in text
+    assert "cuDNN: skip: no kernel for $5." in text and "FlashAttention-2<" in text
 
 
 def test_bars_and_whiskers_are_those_of_the_record(plt):
@@ -213,7 +213,15 @@ def test_a_ceiling_is_a_line_only_when_it_does_not_flatten_the_bars(plt):
         assert (tflops in level_lines(figure.axes[0])) == is_line
         text = words_of(figure)
         assert ("Measured matmul: synthetic matmul." in text) == is_line
-        assert (f"Synthetic matmul: {tflops:.0f}, off the scale." in text) != is_line
+        assert (f"Measured matmul: synthetic matmul: {tflops:.0f}, off the scale." in text) != is_line
+
+
+def test_what_is_off_the_scale_is_told_once_for_all_problems(plt):
+    data = make_record(problems=[make_problem(), make_problem(causal=False)])
+    for run, tflops in zip(data["runs"], (5000, 4000)):
+        run["ceilings"]["matmul"]["tflops"] = tflops
+    text = words_of(draw(plt, "progression", data))
+    assert "Measured matmul: synthetic matmul: 4000 to 5000, off the scale." in text
 
 
 def test_the_peak_is_told_where_it_is_known(plt):
@@ -352,6 +360,14 @@ def test_a_step_that_was_not_profiled_is_told(plt):
     data["runs"][0]["steps"][1].update(status="skip", message="needs sm_90a", metrics=None, opcodes=None)
     figure = draw(plt, "roofline", data)
     assert "Not there: v02_smem_tiles (skip: needs sm_90a)." in words_of(figure)
+
+
+def test_a_counter_that_ncu_did_not_give_is_no_point(plt):
+    data = profile_of([make_problem()])
+    data["runs"][0]["steps"][1]["metrics"] |= {"dram_read_bytes": None, "dram_write_bytes": None}
+    data["runs"][0]["steps"][2]["metrics"] |= {"duration_ns": None}
+    points = charts.profiled_points([data], [data["runs"]])
+    assert list(points) == ["v01_scalar", "v02_smem_tiles"] and "dram" not in points["v02_smem_tiles"]
 
 
 def test_a_roofline_of_two_problems_is_refused(plt):
