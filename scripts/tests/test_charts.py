@@ -266,7 +266,11 @@ def test_wavefronts_stand_beside_their_ideal(plt):
 def test_bytes_through_tma_are_not_hidden(plt):
     data = make_record("emulator")
     counted = data["runs"][0]["steps"][2]["counters"]
-    assert f"+ {counted['tma_load_bytes'] // 32:,}" in words_of(draw(plt, "counters", data))
+    through_tma = counted["tma_load_bytes"] // 32
+    figure = draw(plt, "counters", data)
+    [hatched] = [bar for bar in figure.axes[1].patches if bar.get_hatch() and bar.get_x() > 1.5]
+    assert (hatched.get_y(), hatched.get_height()) == (counted["global_sectors"], through_tma)
+    assert f"+ {through_tma:,}" in words_of(figure)
     for step in data["runs"][0]["steps"]:
         for key in results.LATER_COUNTERS:
             del step["counters"][key]
