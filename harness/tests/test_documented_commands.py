@@ -27,6 +27,7 @@ PASS, FAIL, CRASH = 0, 1, 3
 SAVE = "--tensors qkv.safetensors --save out.safetensors"
 EMULATOR = "--backend emulator --shape 1,2,200,64"
 
+MAPS = "build/venv/bin/python"
 # Exit status, and what must be said.
 RUN: dict[str, tuple[int, list[str]]] = {
     "build/flashsteps list": (PASS, ["v01_scalar", "v10_tma_warpspec"]),
@@ -70,7 +71,17 @@ RUN: dict[str, tuple[int, list[str]]] = {
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }
 # Run by something else, as too long for here: where, and the line that does it.
-ELSEWHERE = {"build/flashsteps check": ("scripts/test.sh", "build/ci/flashsteps check --backend emulator")}
+ELSEWHERE = {
+    "build/flashsteps check": ("scripts/test.sh", "build/ci/flashsteps check --backend emulator"),
+    f"{MAPS} scripts/attention_maps.py build/flashsteps --step v07_ptx_mma --out build/maps": (
+        "scripts/test.sh",
+        "scripts/attention_maps.py build/ci/flashsteps --check",
+    ),
+    f"{MAPS} scripts/error_analysis.py build/flashsteps --step v07_ptx_mma --out build/maps": (
+        "scripts/test.sh",
+        "scripts/error_analysis.py build/ci/flashsteps --check",
+    ),
+}
 
 
 def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
