@@ -236,6 +236,15 @@ TEST_CASE("attention_from_host() copies there and back, whatever the strides") {
   }
 }
 
+TEST_CASE("an error that an earlier call left is not blamed on the launch") {
+  const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
+  const AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+  void* too_much = nullptr;
+  REQUIRE(cudaMalloc(&too_much, size_t(1) << 60) == cudaErrorMemoryAllocation);
+  CHECK_NOTHROW(attention(call));
+  CHECK(largest_difference(o.download(), expected(call, kElements)) < 4e-3);
+}
+
 TEST_CASE("a step that the device or the call forbids is refused and nothing is launched") {
   const DeviceMemory x(normal_halves(kElements, 1)), lse(kHeads * kRows * 4);
   const DeviceMemory o(std::vector<uint16_t>(kElements, 0x1234));
