@@ -48,7 +48,7 @@ def test_the_example_builds_and_runs_against_the_package(installed: Path, tmp_pa
     # A copy, so that nothing of this tree can be found by accident.
     source = tmp_path / "source"
     shutil.copytree(ROOT / "harness" / "examples", source)
-    run("cmake", "-S", source, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={installed}",
+    run("cmake", "-G", "Ninja", "-S", source, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={installed}",
         "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
     run("cmake", "--build", tmp_path / "build")
     out = run(tmp_path / "build" / "attention")
@@ -79,6 +79,6 @@ def test_a_caller_of_another_version_is_refused(installed: Path, tmp_path: Path)
         "cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\nfind_package(flashsteps 0.2 REQUIRED)\n"
     )
     done = subprocess.run(
-        ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DCMAKE_PREFIX_PATH={installed}"],
+        ["cmake", "-G", "Ninja", "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DCMAKE_PREFIX_PATH={installed}"],
         capture_output=True, text=True, timeout=300)
     assert done.returncode != 0 and "0.1.0" in done.stderr

@@ -124,7 +124,7 @@ program = next(i for i, word in enumerate(sys.argv) if "/steps/" in word)
 if (here / "ncu_log").exists():
     Path(sys.argv[sys.argv.index("--log-file") + 1]).write_text((here / "ncu_log").read_text())
 if (here / "ncu_stdout").exists():
-    print((here / "ncu_stdout").read_text())
+    print((here / "ncu_stdout").read_text(), flush=True)  # execv() drops what is in the buffer
 if (here / "starts_no_program").exists():
     sys.exit(1)
 os.execv(sys.argv[program], sys.argv[program:])
