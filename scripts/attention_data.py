@@ -9,6 +9,7 @@ multiplications and additions on its own, as none does on x86-64 unless asked to
 """
 from __future__ import annotations
 
+import argparse
 import json
 import struct
 import subprocess
@@ -25,6 +26,7 @@ except ImportError as error:
 
     raise SystemExit(f"{error} {MISSING}") from error
 
+STEP = "v10_tma_warpspec"  # whose pictures stand in docs/figures
 # The patterns of the structured heads, in the harness's order.
 PATTERNS = ("local", "strided", "anchor", "block")
 TYPES = {"fp16": "F16", "bf16": "BF16", "fp32": "F32"}
@@ -35,6 +37,12 @@ STREAM_Q, STREAM_K, STREAM_V, STREAM_ANCHOR, STREAM_BLOCK, STREAM_NOISE = range(
 def source() -> bytes:
     """Of this script: the pictures follow from it too."""
     return Path(__file__).read_bytes()
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of both scripts: which step, and where it runs."""
+    parser.add_argument("--step", default=STEP, metavar="vNN_name", help=f"(default: {STEP})")
+    parser.add_argument("--backend", default="emulator", choices=("emulator", "cuda"))
 
 
 # Inputs.

@@ -20,7 +20,7 @@ import drawings
 from attention_data import PATTERNS, np
 from figure_style import INK, MUTED
 
-STEP, DTYPE, SEQLEN, HEAD_DIM = "v10_tma_warpspec", "fp16", 256, 64
+DTYPE, SEQLEN, HEAD_DIM = "fp16", 256, 64
 TILE = 64  # keys; the ticks are its edges
 SEES = {
     "local": "keys near by",
@@ -169,11 +169,6 @@ PICTURES: dict[str, Callable[[Any, dict[bool, Maps]], Any]] = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--step", default=STEP, metavar="vNN_name", help=f"(default: {STEP})")
-    parser.add_argument("--backend", default="emulator", choices=("emulator", "cuda"))
-
-
 def main(arguments: list[str] | None = None) -> int:
     return drawings.main(
         "attention_maps.py",
@@ -182,7 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
         PICTURES,
         read,
         arguments,
-        add_options,
+        attention_data.add_options,
     )
 
 

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, Callable, NoReturn
 
 import results
+import step_diff
 from torch_lab import Skip, TorchLab, WrongOutput, one_line, rows_without_keys
 
 # As in harness/src/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
@@ -177,13 +178,14 @@ def bytes_needed(problem: dict[str, Any]) -> int:
 
 
 def find_step(name: str, known: list[str]) -> str:
-    """The step called `name`, or the only one whose name begins with it."""
-    found = [step for step in known if step == name] or [step for step in known if step.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"'{name}' may be {' or '.join(found)}")
-    raise UsageError(f"unknown step '{name}'; the module flashsteps has {', '.join(known)}")
+    """As step_diff.match_step(), of the module's steps."""
+    try:
+        step = step_diff.match_step(name, known)
+    except step_diff.StepError as error:
+        raise UsageError(str(error)) from error
+    if step is None:
+        raise UsageError(f"unknown step '{name}'; the module flashsteps has {', '.join(known)}")
+    return step
 
 
 def chosen_peers(wanted: list[str] | None, missing: dict[str, str]) -> list[str]:

@@ -20,7 +20,6 @@ from attention_data import PATTERNS, np
 from figure_style import BAR, CEILING, INK, MUTED
 from results import GATES
 
-STEP = "v10_tma_warpspec"
 # Keeps P in FP32, so that it differs in one of the two roundings.
 FP32_STEP = "v02_smem_tiles"
 BATCH, SEQLEN, HEAD_DIM, TILE = 3, 256, 64, 64
@@ -331,11 +330,6 @@ PICTURES: dict[str, Callable[[Any, Errors], Any]] = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--step", default=STEP, metavar="vNN_name", help=f"(default: {STEP})")
-    parser.add_argument("--backend", default="emulator", choices=("emulator", "cuda"))
-
-
 def main(arguments: list[str] | None = None) -> int:
     return drawings.main(
         "error_analysis.py",
@@ -344,7 +338,7 @@ def main(arguments: list[str] | None = None) -> int:
         PICTURES,
         read,
         arguments,
-        add_options,
+        attention_data.add_options,
     )
 
 

@@ -26,15 +26,20 @@ def all_steps(root: Path = ROOT) -> list[str]:
     return sorted(path.parent.name for path in (root / "steps").glob("*/kernel.cu"))
 
 
-def find_step(name: str, root: Path = ROOT) -> str:
-    """The step called `name`, or the only one whose name begins with it."""
-    steps = all_steps(root)
-    found = [step for step in steps if step == name] or [step for step in steps if step.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+def match_step(name: str, known: list[str]) -> str | None:
+    """The step called `name`, or the only one whose name begins with it; None when there is none."""
+    found = [step for step in known if step == name] or [step for step in known if step.startswith(name)]
+    if len(found) > 1:
         raise StepError(f"'{name}' may be {' or '.join(found)}")
-    raise StepError(f"there is no step '{name}' under steps/")
+    return found[0] if found else None
+
+
+def find_step(name: str, root: Path = ROOT) -> str:
+    """As match_step(), of the steps in the tree."""
+    step = match_step(name, all_steps(root))
+    if step is None:
+        raise StepError(f"there is no step '{name}' under steps/")
+    return step
 
 
 def kernel_lines(step: str, root: Path = ROOT) -> list[str]:

@@ -305,7 +305,7 @@ def test_nothing_reaches_beyond_a_picture(script: Any, monkeypatch):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     compute_here(monkeypatch)
-    options = argparse.Namespace(program=Path(), step=script.STEP, backend="emulator", check=None)
+    options = argparse.Namespace(program=Path(), step=attention_data.STEP, backend="emulator", check=None)
     if script is attention_maps:
         script.SEQLEN = 256  # the fixture puts it back
     data, _ = script.read(options)
