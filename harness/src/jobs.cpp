@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <optional>
-#include <random>
 
 #include "harness/src/backend.h"
 #include "harness/src/device_tensors.h"
@@ -268,9 +266,14 @@ void trace_step(const json& request, const EmitEvent& emit) {
 }  // namespace
 
 std::vector<size_t> order_of_round(size_t num_entries, int round) {
-  std::vector<size_t> order(num_entries);
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::shuffle(order.begin(), order.end(), std::mt19937(unsigned(round)));
+  const bool odd = num_entries % 2 == 1;
+  const size_t shift = size_t(odd ? round / 2 : round);
+  std::vector<size_t> order;
+  for (size_t at = 0; at < num_entries; ++at) {  // 0 1 n-1 2 n-2 ..., shifted
+    const size_t place = at % 2 == 1 ? (at + 1) / 2 : num_entries - at / 2;
+    order.push_back((place + shift) % num_entries);
+  }
+  if (odd && round % 2 == 1) std::reverse(order.begin(), order.end());
   return order;
 }
 
