@@ -7,7 +7,8 @@
 Kinds of block (the syntax is in markers.py). FILE is a name under figures/results/; FILTER is any of B H Hq
 Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=true`. PAIR is `step=vNN_name`
 (that step and the one before it) or `from=vMM_name to=vNN_name`.
-    ladder      file=FILE [FILTER...]         one row a step: rate, x previous, error, registers
+    ladder      file=FILE [FILTER...]         one row a step: rate, x previous, error; beside FlashAttention-2
+                                              if the file has peers, and with registers if it has them
     step        file=FILE PAIR [FILTER...]    one row a problem: before and after
     counters    file=FILE [PAIR] [show=NAME,...] [FILTER...]
                                               the emulator's counters of a pair, those named, or a few
@@ -25,6 +26,9 @@ Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=tr
     host_time   file=FILE [show=NAME,...]     how long a call keeps the host, of the same file
     provenance  file=FILE                     where and when the file was measured, in a line
     diff        PAIR [brief=true]             the diff of the kernels
+    output      file=FILE.txt [from=TEXT] [to=TEXT]
+                                              what a command printed (record_output.py), from the line that
+                                              begins with one text up to the line that begins with the other
 """
 from __future__ import annotations
 
@@ -37,12 +41,15 @@ from typing import Any
 
 import ablations
 import compare_peers
+import figure_style
 import markers
 import profile_ncu
+import record_output
 import results
 import step_diff
 from ablations import AblationError
 from markers import Block, MarkerError
+from record_output import OutputError
 from results import ResultsError
 from step_diff import StepError
 
@@ -74,7 +81,11 @@ def rate(tflops: float) -> str:
 
 
 def ratio(after: float, before: float) -> str:
-    return f"{after / before:.2f}" if before else "–"
+    if not before:
+        return "–"
+    found = after / before
+    # A first step beside the best kernels: two decimals would leave one digit.
+    return f"{found:.3f}" if 0 < found < 0.0995 else f"{found:.2f}"
 
 
 def escape(text: str) -> str:
@@ -227,12 +238,21 @@ def need_backend(data: dict[str, Any], file: str, backend: str) -> None:
     found = data["provenance"]["backend"]
     if found != backend:
         raise TableError(f"{file} comes from backend '{found}', this block needs '{backend}'")
-    # Its steps were launched from Python, on other inputs: not to be mixed with what the program says.
+
+
+def need_program(data: dict[str, Any], file: str) -> None:
+    """In a comparison with peers steps were launched from Python, on other inputs: not for the lessons' tables."""
     if results.is_peers(data):
-        raise TableError(f"{file} is a comparison with peers, which only the block 'peers' shows")
+        raise TableError(f"{file} is a comparison with peers: for the blocks 'ladder' and 'peers'")
 
 
 # The kinds.
+
+
+def fa2_of(run: dict[str, Any]) -> dict[str, Any] | None:
+    """FlashAttention-2: PyTorch's, or else its authors' package."""
+    entries = compare_peers.contenders_of(run)
+    return next((entries[name] for name in ("sdpa_flash", "flash_attn") if name in entries), None)
 
 
 def ladder(request: Request) -> str:
@@ -248,31 +268,44 @@ def ladder(request: Request) -> str:
             raise TableError(f"{file} has '{gone[0]}', which is not under steps/: measure again")
     common, labels = problem_labels(runs)
     single = len(runs) == 1
+    beside_fa2 = any(fa2_of(run) for run in runs)
+    with_resources = any(record.get("resources") for run in runs for record in run["steps"])
     header = ["step", "idea"]
     for label in labels:
-        header += ["TFLOPS" if single else label, "× previous"] + (["% of peak"] if single else [])
-    header += ["NRMSE" if single else "worst NRMSE", "registers", "spilled bytes"]
+        header += ["TFLOPS" if single else label, "× previous"]
+        header += (["× FA2"] if beside_fa2 else []) + (["% of peak"] if single else [])
+    header += ["NRMSE" if single else "worst NRMSE"]
+    header += ["registers", "spilled bytes"] if with_resources else []
+
+    def row(cells: list[str], records: list[dict[str, Any] | None], previous: str | None) -> list[str]:
+        for run, record in zip(runs, records):
+            cells += [rate_cell(record), speedup_cell(steps_of(run).get(previous), record)]
+            cells += [speedup_cell(fa2_of(run), record)] if beside_fa2 else []
+            if single:
+                cells.append(worst([((record or {}).get("timing") or {}).get("percent_of_peak")], ".1f"))
+        known = [record for record in records if record is not None]
+        cells.append(worst([(record.get("validation") or {}).get("nrmse") for record in known], ".1e"))
+        for key in ("registers", "spill_bytes") if with_resources else ():
+            cells.append(worst([(record.get("resources") or {}).get(key) for record in known], "d"))
+        return cells
+
     rows = []
     folder = os.path.relpath(request.root / "steps", request.block.path.parent)
     for position, name in enumerate(names):
-        row = [f"[{name}]({folder}/{name}/)", escape(step_diff.title(name, request.root))]
+        cells = [f"[{name}]({folder}/{name}/)", escape(step_diff.title(name, request.root))]
         records = [steps_of(run).get(name) for run in runs]
-        for run, record in zip(runs, records):
-            before = steps_of(run).get(names[position - 1]) if position else None
-            row += [rate_cell(record), speedup_cell(before, record)]
-            if single:
-                row.append(worst([((record or {}).get("timing") or {}).get("percent_of_peak")], ".1f"))
-        known = [record for record in records if record is not None]
-        row.append(worst([(record.get("validation") or {}).get("nrmse") for record in known], ".1e"))
-        for key in ("registers", "spill_bytes"):
-            row.append(worst([(record.get("resources") or {}).get(key) for record in known], "d"))
-        rows.append(row)
+        rows.append(row(cells, records, names[position - 1] if position else None))
+    for name, (words, *_) in figure_style.PEERS.items():
+        records = [compare_peers.contenders_of(run).get(name) for run in runs]
+        if any(records):
+            rows.append(row([f"*{words}*", f"`{name}`, for comparison"], records, None))
     return f"{common}. TFLOPS: median [p10–p90].\n\n{table(header, rows, 2)}"
 
 
 def step(request: Request) -> str:
     file, data = request.record()
     need_backend(data, file, "cuda")
+    need_program(data, file)
     before, after = request.pair()
     runs = request.runs(data)
     common, labels = problem_labels(runs)
@@ -293,6 +326,7 @@ def step(request: Request) -> str:
 def ablation(request: Request) -> str:
     file, data = request.record()
     need_backend(data, file, "cuda")
+    need_program(data, file)
     step = request.step(request.need("step"))
     variants = {each.variant: each for each in ablations.of_step(step, request.root)}
     show = request.show(list(variants)) or list(variants)
@@ -543,6 +577,30 @@ def diff(request: Request) -> str:
     return "\n".join([fence + "diff", *lines, fence, "", f"{added} lines added, {removed} removed.", ""])
 
 
+def output(request: Request) -> str:
+    file = request.need("file")
+    if not re.fullmatch(r"[A-Za-z0-9][\w+-]*\.txt", file):
+        raise TableError(f"file={file}: must be the name of a .txt file under figures/results/")
+    first, last = request.take("from"), request.take("to")
+    request.done()
+    header, text = record_output.load(request.root / "figures" / "results" / file, request.root)
+    lines = text.splitlines()
+
+    def place(start: str, after: int) -> int:
+        found = [i for i, line in enumerate(lines) if i >= after and line.startswith(start)]
+        if not found:
+            raise TableError(f"{file} has no line that begins with '{start}'")
+        return found[0]
+
+    begin = place(first, 0) if first else 0
+    end = place(last, begin + 1) if last else len(lines)
+    shown = "\n".join(lines[begin:end]).strip("\n")
+    path = os.path.relpath(request.root / "figures" / "results" / file, request.block.path.parent)
+    origin = f"{header['machine']}, commit {header['commit'][:12]}, {header['date']}"
+    left_out = "…\n" if begin else ""
+    return f"```\n$ {header['command']}\n{left_out}{shown}\n```\n\nOn {origin}: [{file}]({path}).\n"
+
+
 KINDS = {
     "ladder": ladder,
     "step": step,
@@ -554,6 +612,7 @@ KINDS = {
     "conformance": conformance,
     "provenance": provenance,
     "diff": diff,
+    "output": output,
 }
 
 
@@ -561,7 +620,7 @@ def generate(block: Block, root: Path) -> str:
     try:
         request = Request(block, root)
         return markers.generate(block, {block.kind: lambda _: KINDS[block.kind](request)})
-    except (TableError, ResultsError, StepError, AblationError, OSError, UnicodeDecodeError) as error:
+    except (TableError, ResultsError, StepError, AblationError, OutputError, OSError, ValueError) as error:
         raise TableError(f"{block.where}: {block.kind}: {error}") from error
 
 

@@ -73,10 +73,15 @@ std::string format_run(const json& run) {
   if (timed)
     for (const char* title : {"ms", "TFLOPS", "p10-p90", "% peak", "% matmul", "x prev"})
       rows[0].push_back(title);
-  if (counted)
-    for (const char* title : {"global requests", "sectors", "shared requests", "wavefronts", "x ideal", "mma",
-                              "barriers", "shuffles", "seconds"})
+  if (counted) {
+    // Two lines: with one the table would be wider than most terminals.
+    std::vector<std::string> above(rows[0].size());
+    for (const char* title : {"global", "", "shared"}) above.push_back(title);
+    for (const char* title : {"requests", "sectors", "requests", "wavefronts", "x ideal", "mma", "barriers",
+                              "shuffles", "seconds"})
       rows[0].push_back(title);
+    rows.insert(rows.begin(), above);
+  }
   double previous_ms = 0;
   for (const json& step : steps) {
     std::vector<std::string> row{step.at("step"), status_label(step.at("status"))};

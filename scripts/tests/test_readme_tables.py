@@ -67,6 +67,28 @@ def test_a_step_that_failed_or_was_not_recorded_stays_in_the_ladder(repository: 
     assert "| not recorded | – | – | – | – | – |" in text
 
 
+def test_a_ladder_beside_peers(repository: Repository, capsys):
+    record_peers(repository)
+    text = written(repository, capsys, "ladder file=peers.json")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[0] == "| step | idea | TFLOPS | × previous | × FA2 | % of peak | NRMSE |"
+    assert "| 3.4 [3.3–3.5] | – | 0.12 | 0.3 |" in lines[2]  # 80 ms, and FlashAttention-2 takes 10
+    assert "| 13.7 [13.3–14.0] | 4.00 | 0.50 | 1.4 |" in lines[3]
+    assert lines[5].startswith("| *FlashAttention-2* | `sdpa_flash`, for comparison | 27.5 [")
+    assert lines[6].startswith("| *cuDNN* | `sdpa_cudnn`") and "| – | 1.11 |" in lines[6]
+    # Without FlashAttention-2 there is nothing to be compared with.
+    record_peers(repository, peers=("sdpa_cudnn",))
+    text = written(repository, capsys, "ladder file=peers.json")
+    assert "× FA2" not in text and "| *cuDNN* |" in text
+
+
+def test_small_ratios_keep_a_third_decimal():
+    assert [readme_tables.ratio(x, 1.0) for x in (0.0123, 0.0994, 0.0996, 1.0)] == [
+        "0.012", "0.099", "0.10", "1.00",
+    ]  # fmt: skip
+    assert readme_tables.ratio(1.0, 0.0) == "–"
+
+
 def test_a_new_step_shows_up(repository: Repository, capsys):
     written(repository, capsys, "ladder file=gpu.json")
     repository.write("steps/v04_new/kernel.cu", 'REGISTER_STEP(launch_attention, {.title = "new"})')
@@ -261,14 +283,12 @@ def test_host_time(repository: Repository, capsys):
     assert "does not know D" in refused(repository, capsys, "host_time file=peers.json D=64")
 
 
-@pytest.mark.parametrize(
-    "block", ["ladder", "step step=v02_smem_tiles", "ablation step=v02_smem_tiles"]
-)  # fmt: skip
+@pytest.mark.parametrize("block", ["step step=v02_smem_tiles", "ablation step=v02_smem_tiles"])
 def test_a_comparison_with_peers_is_no_run(repository: Repository, capsys, block):
     record_peers(repository)
     add_ablations(repository, "less")
     message = refused(repository, capsys, f"{block} file=peers.json")
-    assert "peers.json is a comparison with peers, which only the block 'peers' shows" in message
+    assert "peers.json is a comparison with peers: for the blocks 'ladder' and 'peers'" in message
 
 
 def test_provenance_of_a_comparison(repository: Repository, capsys):
