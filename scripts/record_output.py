@@ -60,7 +60,7 @@ def machine() -> str:
 
 def cleaned(output: str, root: Path) -> str:
     text = ESCAPE.sub("", output).replace("\r\n", "\n").replace(str(root), "flashsteps")
-    return "\n".join(line.rsplit("\r", 1)[-1].rstrip() for line in text.splitlines()).strip("\n") + "\n"
+    return "\n".join(line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")).strip("\n") + "\n"
 
 
 def parse(text: str, name: str) -> tuple[dict[str, str], str]:
