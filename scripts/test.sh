@@ -121,7 +121,7 @@ for framework in torch jax; do
   "$python" -c "import $framework" 2>/dev/null || not_here "Python module, $framework" "build/venv has no $framework"
 done
 section "address, UB sanitizer" asan_tests
-section "script tests" with_venv -m pytest -q -p no:cacheprovider scripts/tests
+section "script tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" scripts/tests
 section "generated text" "$python" scripts/readme_tables.py --check
 
 records=(figures/results/*.json) drawings=(docs/figures/*.svg)
