@@ -379,6 +379,8 @@ constexpr uint64_t kSeveralCtas = uint64_t(1) << 63;
 
 uint64_t cta_of(uint64_t access) { return (access & ~kSeveralCtas) >> 32; }
 
+constexpr size_t kShadowAtOnce = size_t(16) << 20;
+
 size_t shadow_bytes(const GlobalRange& range) { return (range.bytes / kCellBytes + 64) * sizeof(GlobalCell); }
 
 [[noreturn]] void report_global(uintptr_t address, uint64_t earlier, bool earlier_write, Site site,
@@ -400,9 +402,11 @@ size_t shadow_bytes(const GlobalRange& range) { return (range.bytes / kCellBytes
 GlobalRaces::GlobalRaces(Launch& launch, bool enabled) : launch_(launch) {
   if (!enabled) return;
   for (GlobalRange& range : launch.memory) {
-    // Costs memory only where it is touched.
+    // Costs memory only where it is touched. Most of a small one will be, and a page that is read before it is
+    // written interrupts all host threads: such a shadow gets its pages at once.
+    const int pages = shadow_bytes(range) <= kShadowAtOnce ? MAP_POPULATE : MAP_NORESERVE;
     void* shadow = mmap(nullptr, shadow_bytes(range), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                        MAP_PRIVATE | MAP_ANONYMOUS | pages, -1, 0);
     if (shadow == MAP_FAILED) throw std::bad_alloc();
     range.shadow = static_cast<GlobalCell*>(shadow);
   }
