@@ -59,6 +59,11 @@ asan_tests() {
   ctest --test-dir build/asan -L emulator -j 2 --no-tests=error --output-on-failure
 }
 
+# Several at a time: between its launches a check keeps one core busy.
+steps_on_emulator() {
+  printf '%s\n' "${steps[@]#steps/}" | xargs -P "$(nproc)" -I STEP build/ci/flashsteps check --backend emulator STEP
+}
+
 # They are still correct attention. Two problems with several tiles, and with ragged tails; a grid of several CTAs.
 ablations_on_emulator() {
   local names=(build/ci/ablations/*/)
@@ -113,7 +118,7 @@ section "build, warnings fatal" build_ci
 section "program tests" ctest --test-dir build/ci -LE gpu -j 2 --no-tests=error --output-on-failure
 # Every step, on the problems of the covering sample, in three modes of the emulator, with the race detector.
 steps=("${steps[@]%/kernel.cu}")
-section "steps on the emulator" build/ci/flashsteps check --backend emulator "${steps[@]#steps/}"
+section "steps on the emulator" steps_on_emulator
 [ -z "$ablations" ] || section "ablations, on emulator" ablations_on_emulator
 section "command line tests" with_venv -m pytest -q -p no:cacheprovider harness/tests
 section "Python module" python_module
