@@ -61,6 +61,7 @@ asan_tests() {
 
 # Several at a time: between its launches a check keeps one core busy.
 steps_on_emulator() {
+  [ "${#steps[@]}" -gt 0 ] || { complain "there are no steps under steps/"; return 1; }
   printf '%s\n' "${steps[@]#steps/}" | xargs -P "$(nproc)" -I STEP build/ci/flashsteps check --backend emulator STEP
 }
 

@@ -14,7 +14,7 @@ from conftest import SCRIPTS, make_record
 
 SHELL_SCRIPTS = [SCRIPTS / "run.sh", SCRIPTS / "test.sh", SCRIPTS / "lib.sh", SCRIPTS.parent / ".ci" / "run"]
 TOOLS = (
-    "bash dirname basename sed sort head tail cat cksum grep mkdir rm touch chmod cp nproc env git".split()
+    "bash dirname basename sed sort head tail cat cksum grep mkdir rm touch chmod cp nproc env git xargs".split()
 )
 
 # Stands in for cmake: `--build build` leaves a program that notes its arguments and behaves as FAKE_* says.
@@ -377,6 +377,8 @@ def tested(ready: Sandbox) -> Sandbox:
     for folder in ("scripts/tests", "harness/tests", "harness/python/tests"):
         (ready.root / folder).mkdir(parents=True, exist_ok=True)
         (ready.root / folder / "test_one.py").write_text("def test_one():\n    pass\n", encoding="utf-8")
+    (ready.root / "steps/v01_scalar").mkdir(parents=True)
+    (ready.root / "steps/v01_scalar/kernel.cu").write_text("int x;\n", encoding="utf-8")
     program = ready.root / "build/ci/flashsteps"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(f'#!/bin/bash\necho "ci/flashsteps $*" >>"{ready.calls}"\n', encoding="utf-8")
@@ -415,7 +417,7 @@ def test_all_sections_and_the_last_line(tested: Sandbox):
         "generated text",
     ]
     assert "--no-build-isolation --no-deps .\n" in tested.called()
-    assert "ci/flashsteps check --backend emulator" in tested.called()
+    assert "ci/flashsteps check --backend emulator v01_scalar\n" in tested.called()
     for name in ("recorded runs", "charts"):
         assert summary[name] == "not here: figures/results/ is empty"
     assert summary["GPU tests"] == "not here: no GPU with a CUDA toolkit"
@@ -431,6 +433,13 @@ def test_a_failure_does_not_stop_the_rest(tested: Sandbox):
     assert summary["generated text"].startswith("pass") and " passed, 1 failed\n" in text
     # Inside a section nothing goes on after a failure.
     assert "cmake --preset ci" in tested.called() and "cmake --build build/ci -j" not in tested.called()
+
+
+def test_no_steps_are_no_pass(tested: Sandbox):
+    (tested.root / "steps/v01_scalar/kernel.cu").unlink()
+    status, text, summary = all_tests(tested)
+    assert status == 1 and summary["steps on the emulator"].startswith("FAIL")
+    assert "there are no steps under steps/" in text
 
 
 def test_a_failing_test_fails(tested: Sandbox):
@@ -485,7 +494,7 @@ def add_ablation(sandbox: Sandbox, change: str) -> None:
     kernel = sandbox.root / "steps/v01_scalar/kernel.cu"
     page = sandbox.root / "docs/ablations/v01_scalar/other.md"
     for path in (kernel, page, sandbox.root / "build/ci/ablations/v01_scalar_other/kernel.cu"):
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
     kernel.write_text('int x;\nREGISTER_STEP(launch, {.title = "one"})\n', encoding="utf-8")
     page.write_text(f"# Other\n```diff\n{change}\n```\n", encoding="utf-8")
 
