@@ -250,6 +250,43 @@ __global__ void overwrite_source_kernel(const TensorMap map) {
   tma_store_wait_read<0>();
 }
 
+// What an mbarrier answers after each thing that happens to it: try_wait for parity 0, and for parity 1.
+// Copies are done at once, and the one thread goes on when the answer is no.
+struct Asked {
+  uint64_t* barrier;
+  int* answers;
+  void ask() {
+    *answers++ = mbarrier_try_wait(barrier, 0);
+    *answers++ = mbarrier_try_wait(barrier, 1);
+  }
+};
+
+__global__ void parities_kernel(int* answers, int arrivals) {
+  Asked asked{reinterpret_cast<uint64_t*>(smem), answers};
+  mbarrier_init(asked.barrier, arrivals);
+  asked.ask();
+  for (int i = 0; i < 3 * arrivals; ++i) {
+    mbarrier_arrive(asked.barrier);
+    asked.ask();
+  }
+}
+
+__global__ void bytes_kernel(const TensorMap map, int* answers, bool announce_last) {
+  Asked asked{reinterpret_cast<uint64_t*>(smem + 2048), answers};
+  mbarrier_init(asked.barrier, 1);
+  fence_mbarrier_init();
+  if (!announce_last) mbarrier_arrive_expect_tx(asked.barrier, 2048);
+  asked.ask();
+  for (int copy = 0; copy < 2; ++copy) {
+    tma_load_5d(smem + 1024 * copy, map, asked.barrier, 0, 0, 0, 0, 0);
+    asked.ask();
+  }
+  if (announce_last) mbarrier_arrive_expect_tx(asked.barrier, 2048);
+  asked.ask();
+  mbarrier_arrive(asked.barrier);
+  asked.ask();
+}
+
 // Spins on plain memory until a thread that waits for a copy says so.
 __global__ void spin_kernel(const TensorMap map) {
   auto* barrier = reinterpret_cast<uint64_t*>(smem + 1024);
@@ -386,6 +423,36 @@ TEST_CASE("mbarriers go from phase to phase, and order what is around them", "[c
     CHECK(answers[0] < 60);
     CHECK(emulator::last_counters().mbarrier_waits == uint64_t(100 - answers[0]));
   });
+}
+
+// What docs/copies.md says, and its drawings show.
+TEST_CASE("try_wait tells the parity of the last phase that has completed", "[copy]") {
+  Buffer<int> answers(32);
+  const auto completed_phases = [&](size_t moment) {  // modulo 2, by what was answered then
+    CHECK(answers[2 * moment] == 1 - answers[2 * moment + 1]);
+    return answers[2 * moment];
+  };
+  fresh_options().race_detector = true;
+  for (const int arrivals : {1, 4}) {
+    CAPTURE(arrivals);
+    launch(parities_kernel, 1, 1, 64, nullptr, answers.get(), arrivals);
+    // On a new mbarrier, a wait for parity 1 passes. After that the answers change with each phase.
+    for (int arrived = 0; arrived <= 3 * arrivals; ++arrived) {
+      CHECK(completed_phases(size_t(arrived)) == arrived / arrivals % 2);
+    }
+  }
+  Buffer<float> in(512);
+  const TensorMap map = make_tensor_map<SwizzledTile<float, 8, 32, 128>>(in.get(), 1, 1, 16, 512, 512, 32);
+  for (const bool announce_last : {false, true}) {
+    CAPTURE(announce_last);
+    launch(bytes_kernel, 1, 1, 2056, nullptr, map, answers.get(), announce_last);
+    // With some of the bytes, or with all of them and no arrival, phase 0 goes on.
+    CHECK(completed_phases(0) == 0);
+    CHECK(completed_phases(1) == 0);
+    CHECK(completed_phases(2) == (announce_last ? 0 : 1));
+    CHECK(completed_phases(3) == 1);
+    CHECK(completed_phases(4) == 0);  // phase 1 needs an arrival, and no bytes
+  }
 }
 
 TEST_CASE("a phase waits for all bytes, announced before or after they come", "[copy]") {
