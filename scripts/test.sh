@@ -81,6 +81,7 @@ recorded_runs() {
 # What they must show is what the emulator does, so it takes the programs that print it.
 check_drawings() {
   "$python" scripts/fragment_layouts.py build/ci/tools/fragment_layouts --check docs/figures
+  "$python" scripts/copy_states.py build/ci/tools/copy_states --check docs/figures
   "$python" scripts/pipeline_picture.py build/ci/flashsteps --check docs/figures
   # These run steps on the emulator, and take numpy.
   with_venv scripts/attention_maps.py build/ci/flashsteps --check docs/figures

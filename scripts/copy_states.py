@@ -1,0 +1,332 @@
+#!/usr/bin/env python3
+"""Draws where a TMA copy puts its bytes, and what mbarriers do, from what the emulator's own functions did.
+
+python3 scripts/copy_states.py TOOL --out FOLDER     draws all pictures
+python3 scripts/copy_states.py TOOL --check FOLDER   are they what the tool and this script say?
+
+TOOL is the program that prints what happened: build/ci/tools/copy_states (common/emulator/tools/).
+"""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+import drawings
+import fragment_layouts
+from drawings import DrawingError
+from figure_style import BACKGROUND, CEILING, GAP, INK, MUTED
+from fragment_layouts import LINE, Sheet
+
+# Tints of Okabe and Ito's blue, yellow and green.
+BLUE, YELLOW, GREEN = "#a8cfe8", "#f5e08f", "#a3d9c5"
+RED = "#f2b79a"  # of its vermillion: what must not happen
+CHUNKS_PER_LINE = 8  # of 16 bytes, in the 128 bytes of a swizzled row
+MARKED = (9, 11)  # the chunk that the picture follows: row of the tensor, chunk of that row
+DIMENSIONS = ("column in the panel", "row", "panel", "head", "batch")
+LIVES = ("announced_first", "announced_last", "four_arrivals")
+
+
+@dataclass(frozen=True)
+class State:
+    """Of an mbarrier, after an event. `bytes` are those that are still to come."""
+
+    event: str
+    phase: int
+    arrivals: int
+    missing: int
+    bytes: int
+    passes: tuple[bool, bool]
+
+
+@dataclass(frozen=True)
+class Box:
+    size: list[int]
+    stride: list[int]
+    box: list[int]
+    origin: list[int]
+    counted_bytes: int
+    chunks: list[tuple[int, int] | None]  # by address: row and chunk of the tensor, None for zeros
+
+
+@dataclass(frozen=True)
+class Copies:
+    box: Box
+    lives: dict[str, list[State]]
+    answers: list[tuple[bool, bool]]  # of try_wait for parity 0 and 1, by how many phases have completed
+
+
+def parse(text: bytes) -> Copies:
+    data = json.loads(text)
+    box = Box(**data["box"])
+    chunks = [None if chunk is None else (chunk[0], chunk[1]) for chunk in box.chunks]
+    per_row = box.size[2] * CHUNKS_PER_LINE
+    rows = range(box.origin[1], box.origin[1] + box.box[1])
+    inside = [(row, chunk) for row in rows if row < box.size[1] for chunk in range(per_row)]
+    if sorted(chunk for chunk in chunks if chunk is not None) != inside:
+        raise ValueError("the tile does not hold every chunk of the box once")
+    if len(chunks) != len(rows) * per_row or None not in chunks or MARKED not in chunks:
+        raise ValueError("the tile is not the one that the picture is about")
+    lives = {
+        name: [State(**{**state, "passes": tuple(state["passes"])}) for state in data["lives"][name]]
+        for name in LIVES
+    }
+    answers = [(bool(zero), bool(one)) for zero, one in data["answers"]]
+    if not all(lives.values()) or len(answers) < 4:
+        raise ValueError("a life without states, or too few phases")
+    return Copies(Box(**{**data["box"], "chunks": chunks}), lives, answers)
+
+
+def read(tool: Path) -> tuple[Copies, str]:
+    try:
+        text = subprocess.run([str(tool)], capture_output=True, check=True).stdout
+        copies = parse(text)
+    except (OSError, subprocess.CalledProcessError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise DrawingError(f"{tool}: does not say what copies do ({error})") from error
+    sheet = Path(fragment_layouts.__file__).read_bytes()  # its Sheet is used here
+    return copies, drawings.description("copies", __file__, text, sheet)
+
+
+# ---- The box
+
+
+def draw_tensor(sheet: Sheet, box: Box, x: float, y: float) -> None:
+    """The rows around the box as they lie in global memory, and which of them it takes."""
+    first, end, rows = box.origin[1], box.origin[1] + box.box[1], box.size[1]
+    width, height = 0.62, 0.9
+    chunks = box.size[2] * CHUNKS_PER_LINE
+    sheet.text(x + chunks * width / 2, y - 1.4, "global memory", 9.5, weight="bold")
+    for panel in range(box.size[2]):
+        place = x + (panel + 0.5) * CHUNKS_PER_LINE * width
+        sheet.text(place, y - 0.55, f"panel {panel}: {box.box[0]} columns", 8)
+    lines = [(0, row) for row in range(first - 2, rows)] + [(1, row) for row in range(end - rows)]
+    for index, (head, row) in enumerate(lines):
+        top = y + height * index
+        taken = head == 0 and row >= first
+        name = f"row {row}" if head == 0 else f"next head, row {row}"
+        sheet.text(x - 0.3, top + height / 2, name, 8, ha="right", color=INK if taken else MUTED)
+        for chunk in range(chunks):
+            tint = (BLUE, YELLOW)[chunk // CHUNKS_PER_LINE] if taken else GAP
+            sheet.box(x + width * chunk, top, width, height, facecolor=tint)
+            if taken and (row, chunk) == MARKED:
+                mark = (x + width * chunk, top, width, height)
+    sheet.box(*mark, edgecolor=CEILING, linewidth=2.2, zorder=5)
+    last = lines.index((0, rows - 1))
+    top, bottom = y + height * lines.index((0, first)), y + height * (last + 1)
+    sheet.box(x - 0.06, top, chunks * width + 0.12, bottom - top, edgecolor=INK, linewidth=1.6, zorder=4)
+    sheet.left(
+        0.6,
+        y + height * len(lines) + 0.4,
+        f"The box has {box.box[1]} rows, and the head {rows - first} from row {first} on. The other "
+        f"{end - rows} become\nzeros, not the next head's rows, which lie right behind.",
+        8,
+    )
+
+
+def draw_tile(sheet: Sheet, box: Box, x: float, y: float) -> None:
+    """Shared memory, a line per 128 bytes."""
+    width, height = 1.4, 0.9
+    sheet.text(x + CHUNKS_PER_LINE * width / 2, y - 1.4, "shared memory", 9.5, weight="bold")
+    for line in range(len(box.chunks) // CHUNKS_PER_LINE):
+        panel, row = divmod(line, box.box[1])
+        top = y + height * line + 1.2 * panel
+        if row == 0:
+            sheet.text(x + CHUNKS_PER_LINE * width / 2, top - 0.5, f"panel {panel}", 8)
+        sheet.text(x - 0.25, top + height / 2, f"+{128 * line}", 7.5, ha="right", color=MUTED)
+        for place in range(CHUNKS_PER_LINE):
+            chunk = box.chunks[CHUNKS_PER_LINE * line + place]
+            left = x + width * place
+            tint = BACKGROUND if chunk is None else (BLUE, YELLOW)[chunk[1] // CHUNKS_PER_LINE]
+            sheet.box(left, top, width, height, facecolor=tint)
+            words = "0" if chunk is None else f"r{chunk[0]} c{chunk[1]}"
+            sheet.text(
+                left + width / 2, top + height / 2, words, 6.8, color=MUTED if chunk is None else INK
+            )
+            if chunk == MARKED:
+                sheet.box(left, top, width, height, edgecolor=CEILING, linewidth=2.2, zorder=5)
+
+
+def draw_map(sheet: Sheet, box: Box, x: float, y: float) -> None:
+    """What the tensor map says, and the coordinates of this copy."""
+    columns = ((5.9, "size"), (8.5, "stride, bytes"), (11.1, "box"), (13.4, "begins at"))
+    sheet.text(x, y, "dimension", 8, ha="left", weight="bold")
+    for offset, name in columns:
+        sheet.text(x + offset, y, name, 8, weight="bold")
+    for index, name in enumerate(DIMENSIONS):
+        top = y + 0.9 * (index + 1)
+        sheet.text(x, top, f"{index}  {name}", 8, ha="left")
+        numbers = (box.size[index], box.stride[index], box.box[index], box.origin[index])
+        for (offset, _), number in zip(columns, numbers):
+            sheet.text(x + offset, top, str(number), 8)
+    sheet.left(
+        x,
+        y + 0.9 * 5 + 0.65,
+        f"The mbarrier counts {box.counted_bytes} bytes: the whole box, its zeros too.",
+        8,
+    )
+
+
+def draw_box(plt: Any, copies: Copies) -> Any:
+    box = copies.box
+    sheet = Sheet(plt, 29, 22.4)
+    sheet.left(0.6, 0.5, "One TMA load: a box of a tensor, row by row into shared memory", 13, weight="bold")
+    row, chunk = MARKED
+    sheet.left(
+        0.6,
+        2.1,
+        f"r{row} c{chunk}, outlined on both sides, is chunk {chunk} of row {row}: 16 bytes, "
+        f"{CHUNKS_PER_LINE} columns. A row of a panel fills one line of 128\nbytes, its chunks in the order "
+        f"of the 128-byte swizzle. v10's boxes have 64 rows, this one {box.box[1]}.",
+        8.5,
+    )
+    draw_tensor(sheet, box, 4.6, 5.7)
+    draw_map(sheet, box, 0.6, 16.6)
+    draw_tile(sheet, box, 17.2, 5.7)
+    return sheet.figure
+
+
+# ---- The states of an mbarrier
+
+TITLES = {
+    "announced_first": "Full, one arrival: the bytes are announced, then they come",
+    "announced_last": "The same, but the bytes come before they are announced",
+    "four_arrivals": "Empty, four arrivals: one of each consumer warp, no bytes",
+}
+
+
+def draw_life(sheet: Sheet, states: list[State], title: str, y: float) -> float:
+    """A table, a line per state. Returns where the next one may begin."""
+    phase_x, arrivals_x, bytes_x, answers_x = 13.1, 16.2, 20.6, (24.9, 27.3)
+    unit = 1.5 / max(1, *(abs(state.bytes) for state in states))
+    sheet.left(0.6, y, title, 9.5, weight="bold")
+    for index, state in enumerate(states):
+        middle = y + 1.55 + 1.05 * index
+        completed = index > 0 and state.phase > states[index - 1].phase
+        if completed:
+            sheet.box(0.5, middle - 0.5, 28.0, 1.0, facecolor="#fbe9df", edgecolor="none", zorder=0)
+        sheet.text(0.8, middle, state.event, 8, ha="left", family="monospace")
+        if completed:
+            sheet.text(11.9, middle, f"phase {state.phase - 1} is over", 7.5, ha="right", color=CEILING)
+        sheet.text(phase_x, middle, str(state.phase), 9)
+        for arrival in range(state.arrivals):
+            left = arrivals_x + 0.75 * (arrival - state.arrivals / 2)
+            come = arrival < state.arrivals - state.missing
+            sheet.box(
+                left + 0.1, middle - 0.28, 0.55, 0.56, facecolor=INK if come else BACKGROUND, edgecolor=INK
+            )
+        side = 1 if state.bytes >= 0 else -1
+        end = state.bytes * unit
+        sheet.box(
+            bytes_x + min(0.0, end),
+            middle - 0.3,
+            abs(end),
+            0.6,
+            facecolor=BLUE if side > 0 else YELLOW,
+        )
+        sheet.box(bytes_x, middle - 0.45, 0, 0.9, edgecolor=MUTED, linewidth=0.8)
+        number = str(state.bytes).replace("-", "\u2212")
+        sheet.text(bytes_x + end + 0.2 * side, middle, number, 7.5, ha="left" if side > 0 else "right")
+        for x, passes in zip(answers_x, state.passes):
+            sheet.box(x - 0.95, middle - 0.38, 1.9, 0.76, facecolor=GREEN if passes else GAP)
+            sheet.text(x, middle, "passes" if passes else "waits", 7.5)
+    return y + 1.55 + 1.05 * len(states) + 0.3
+
+
+def draw_mbarrier(plt: Any, copies: Copies) -> Any:
+    rows = sum(len(states) for states in copies.lives.values())
+    sheet = Sheet(plt, 29, 5.6 + len(LIVES) * 1.85 + 1.05 * rows)
+    sheet.left(0.6, 0.5, "An mbarrier from state to state", 13, weight="bold")
+    sheet.left(
+        0.6,
+        2.1,
+        "A phase is over when every arrival has come and no byte is outstanding. The next one begins by "
+        "itself, with all its\narrivals still to come. A line is a state: what led to it, and what a wait "
+        "would do now.",
+        8.5,
+    )
+    headings = (
+        (13.1, "phase\nunder way"),
+        (16.2, "arrivals: come,\nto come"),
+        (20.6, "bytes\noutstanding"),
+        (24.9, "wait for\nparity 0"),
+        (27.3, "wait for\nparity 1"),
+    )
+    for x, name in headings:
+        sheet.text(x, 4.8, name, 8, color=MUTED)
+    y = 5.5
+    for name in LIVES:
+        y = draw_life(sheet, copies.lives[name], TITLES[name], y)
+    return sheet.figure
+
+
+# ---- Parities
+
+
+def draw_parity(plt: Any, copies: Copies) -> Any:
+    """A wait knows only the parity: which phases it may be meant for."""
+    answers = copies.answers
+    phases = range(-1, len(answers) - 2)
+    left, top, width, height = 8.4, 6.5, 3.3, 1.3
+    sheet = Sheet(plt, 29, top + height * len(phases) + 2.7)
+    sheet.left(0.6, 0.5, "A wait names a phase by its parity alone", 13, weight="bold")
+    sheet.left(
+        0.6,
+        2.1,
+        "A line is a wait, and the phase that it is meant for. A column is a moment: so many phases have "
+        "completed. Framed: the\nphase is under way, or the last one that has completed, and the answer is "
+        "right. Farther off, every second answer\nis wrong: there, the parity stands for another phase.",
+        8.5,
+    )
+    sheet.text(left + width * len(answers) / 2, top - 1.5, "phases that have completed", 8.5, weight="bold")
+    for completed in range(len(answers)):
+        sheet.text(left + width * (completed + 0.5), top - 0.6, str(completed), 9)
+    for index, phase in enumerate(phases):
+        y = top + height * index
+        parity = phase % 2
+        name = "before phase 0" if phase < 0 else f"phase {phase}"
+        sheet.text(left - 0.4, y + height / 2, f"{name}: parity {parity}", 8.5, ha="right")
+        for completed, passes in enumerate(row[parity] for row in answers):
+            right = passes == (completed > phase)
+            tint = (GREEN if passes else GAP) if right else RED
+            x = left + width * completed
+            sheet.box(x, y, width, height, facecolor=tint)
+            words = "passes" if passes else "waits"
+            if not right:
+                words += "\ntoo early" if passes else "\nfor ever?"
+            sheet.text(x + width / 2, y + height / 2, words, 8)
+            if completed in (phase, phase + 1):
+                sheet.box(x + 0.08, y + 0.08, width - 0.16, height - 0.16, edgecolor=INK, linewidth=1.6)
+    sheet.left(
+        0.6,
+        top + height * len(phases) + 0.6,
+        "passes too early: the phase has not begun. The answer is about an earlier one of its parity.\n"
+        "waits for ever?: the phase is long over. The answer is about a later one, which may never "
+        "complete.\nFirst line, first column: nobody has used the barrier yet. So a producer begins.",
+        8.5,
+    )
+    return sheet.figure
+
+
+PICTURES: dict[str, Callable[[Any, Copies], Any]] = {
+    "copies_box.svg": draw_box,
+    "copies_mbarrier.svg": draw_mbarrier,
+    "copies_parity.svg": draw_parity,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return drawings.main(
+        "copy_states.py",
+        "Draws a TMA copy, and mbarriers.",
+        ("TOOL", "build/ci/tools/copy_states"),
+        PICTURES,
+        lambda options: read(options.program),
+        arguments,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
