@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Draws every figure in figures/ from the recorded runs in figures/results/.
+"""Draws every figure in figures/ from the recorded runs in figures/results/, and those of docs/figures/.
 
 python3 scripts/make_figures.py           draws those that are not up to date
 python3 scripts/make_figures.py --all     draws all
 python3 scripts/make_figures.py --check   changes nothing; names what is stale, edited, missing or left over
+                    ... --build build/ci  the same, and for docs/figures/ too: these show what programs of a build
+                                          with tests do (preset ci), which are run for it
 
 A figure carries a hash of all that it follows from (its row below, the record, scripts, versions of libraries),
 and one of itself. --check compares both, so it draws nothing and needs no package.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +59,15 @@ FIGURES = (
         ("h200_profile.json", "h200_profile_v10.json", "h200_peers.json"),
         {"S": "4096", "D": "64", "dtype": "fp16", "causal": "false"},
     ),
+)
+
+# Of docs/figures/: who draws, from which program of a build.
+DRAWINGS = (
+    ("fragment_layouts.py", "tools/fragment_layouts"),
+    ("copy_states.py", "tools/copy_states"),
+    ("pipeline_picture.py", "flashsteps"),
+    ("attention_maps.py", "flashsteps"),
+    ("error_analysis.py", "flashsteps"),
 )
 
 DRAWN = {".svg", ".png"}  # what may be left over
@@ -123,11 +135,24 @@ def left_over(root: Path) -> list[str]:
     return sorted(path.name for path in found if path.suffix in DRAWN and path.name not in known)
 
 
+def draw_from_programs(build: Path, root: Path, check: bool) -> list[str]:
+    """Lets each script of DRAWINGS draw, or check; what went wrong it has said itself."""
+    errors = []
+    for script, program in DRAWINGS:
+        print(f"{script}:", flush=True)
+        action = "--check" if check else "--out"
+        command = [sys.executable, str(root / "scripts" / script), str(build / program)]
+        if subprocess.run([*command, action, str(root / "docs" / "figures")]).returncode != 0:
+            errors.append(f"docs/figures: {script} failed, see above")
+    return errors
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Draws the figures from the recorded runs.")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="change nothing; say what is not up to date")
     action.add_argument("--all", action="store_true", help="draw also those that are up to date")
+    parser.add_argument("--build", type=Path, metavar="DIR", help="docs/figures/ too, from its programs")
     parser.add_argument(
         "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
     )
@@ -152,6 +177,8 @@ def main(arguments: list[str] | None = None) -> int:
         f"figures/{name}: left over, make_figures.py draws no such figure (delete it)"
         for name in left_over(options.root)
     ]
+    if options.build:
+        errors += draw_from_programs(options.build.resolve(), options.root.resolve(), options.check)
     for error in errors:
         print(error, file=sys.stderr)
     if not errors:

@@ -78,16 +78,6 @@ recorded_runs() {
   "$python" scripts/fastest_steps.py --check
 }
 
-# What they must show is what the emulator does, so it takes the programs that print it.
-check_drawings() {
-  "$python" scripts/fragment_layouts.py build/ci/tools/fragment_layouts --check docs/figures
-  "$python" scripts/copy_states.py build/ci/tools/copy_states --check docs/figures
-  "$python" scripts/pipeline_picture.py build/ci/flashsteps --check docs/figures
-  # These run steps on the emulator, and take numpy.
-  with_venv scripts/attention_maps.py build/ci/flashsteps --check docs/figures
-  with_venv scripts/error_analysis.py build/ci/flashsteps --check docs/figures
-}
-
 # Nothing is run: it shows that the emulator's fibers and hooks compile for the other architecture.
 aarch64_build() {
   cmake --preset emulator -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
@@ -140,7 +130,8 @@ else
   not_here "charts" "figures/results/ is empty"
 fi
 if [ "${#drawings[@]}" -gt 0 ]; then
-  section "drawings" check_drawings
+  # What they must show is what the emulator does, so it takes the programs that were built; and numpy.
+  section "drawings" with_venv scripts/make_figures.py --check --build build/ci
 else
   not_here "drawings" "docs/figures/ has none"
 fi

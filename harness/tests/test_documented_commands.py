@@ -76,12 +76,12 @@ RUN: dict[str, tuple[int, list[str]]] = {
 ELSEWHERE = {
     "build/flashsteps check": ("scripts/test.sh", "build/ci/flashsteps check --backend emulator"),
     f"{MAPS} scripts/attention_maps.py build/flashsteps --step v07_ptx_mma --out build/maps": (
-        "scripts/test.sh",
-        "scripts/attention_maps.py build/ci/flashsteps --check",
+        "scripts/make_figures.py",
+        '("attention_maps.py", "flashsteps")',
     ),
     f"{MAPS} scripts/error_analysis.py build/flashsteps --step v07_ptx_mma --out build/maps": (
-        "scripts/test.sh",
-        "scripts/error_analysis.py build/ci/flashsteps --check",
+        "scripts/make_figures.py",
+        '("error_analysis.py", "flashsteps")',
     ),
 }
 

@@ -200,3 +200,37 @@ def test_the_table_names_records_that_are_there():
         for record in figure.records:
             path = make_figures.records_folder(make_figures.ROOT) / record
             assert json.loads(path.read_text(encoding="utf-8"))["complete"]
+
+
+# docs/figures/
+
+
+@pytest.fixture
+def with_drawings(repository: Repository, monkeypatch) -> Repository:
+    monkeypatch.setattr(make_figures, "FIGURES", ())
+    script = "import sys\nprint('said', *sys.argv[1:])\nsys.exit('bad' in sys.argv[1])\n"
+    repository.write("scripts/one.py", script)
+    repository.write("scripts/two.py", script)
+    monkeypatch.setattr(make_figures, "DRAWINGS", (("one.py", "tools/good"), ("two.py", "tools/bad")))
+    return repository
+
+
+@pytest.mark.parametrize("check, action", [([], "--out"), (["--check"], "--check")])
+def test_the_drawings_are_left_to_their_scripts(with_drawings: Repository, capfd, check, action):
+    assert make(with_drawings, *check, "--build", "/b") == 1
+    said = capfd.readouterr()
+    folder = with_drawings.root / "docs" / "figures"
+    assert f"one.py:\nsaid /b/tools/good {action} {folder}\n" in said.out
+    assert f"two.py:\nsaid /b/tools/bad {action} {folder}\n" in said.out
+    assert "docs/figures: two.py failed, see above" in said.err and "one.py" not in said.err
+
+
+def test_without_a_build_there_are_no_drawings(with_drawings: Repository, capfd):
+    assert make(with_drawings) == 0 and "said" not in capfd.readouterr().out
+
+
+def test_every_script_that_draws_is_known():
+    """The pictures of one that nobody runs would go stale."""
+    known = {script for script, _ in make_figures.DRAWINGS}
+    found = {path.name for path in SCRIPTS.glob("*.py") if "drawings.main(" in path.read_text(encoding="utf-8")}
+    assert found == known
