@@ -100,9 +100,6 @@ int count_shared(const Request& request, Counters& counters) {
   return total;
 }
 
-namespace {
-
-// Returns its sectors.
 int count_global(const Request& request, Counters& counters) {
   std::array<uint64_t, 2 * kWarpSize> sectors;
   int num_sectors = 0;
@@ -119,8 +116,6 @@ int count_global(const Request& request, Counters& counters) {
   counters.global_sectors += uint64_t(num_sectors);
   return num_sectors;
 }
-
-}  // namespace
 
 // Which sites a lane will visit later. Only needed, and only built, when lanes diverge.
 class AccessLog::Future {

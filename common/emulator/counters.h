@@ -27,6 +27,8 @@ struct Request {
 };
 // Adds one instruction to the counters of shared memory; returns its wavefronts.
 int count_shared(const Request& request, Counters& counters);
+// The same for global memory; returns its sectors.
+int count_global(const Request& request, Counters& counters);
 
 class AccessLog {
  public:

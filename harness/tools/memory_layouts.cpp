@@ -1,0 +1,347 @@
+// Prints as JSON how tiles lie in memory and what it costs to reach them, for scripts/memory_layouts.py. All
+// of it comes from what kernels and emulator work with: each step's own SharedStorage, common/swizzle.h,
+// visible_keys(), and the functions that count wavefronts and sectors. So the drawings in docs/tiles.md
+// cannot show anything else.
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+#include "common/emulator/counters.h"
+#include "common/emulator/fragments.h"
+#include "common/step.h"
+#include "common/swizzle.h"
+
+// The kernels, for their constants and for what they keep in shared memory. Nothing is registered, so nothing
+// of them is instantiated.
+#undef REGISTER_STEP
+#define REGISTER_STEP(...)
+using namespace flashsteps;
+#define FLASHSTEPS_STEP v02_smem_tiles
+#include "steps/v02_smem_tiles/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v03_wmma
+#include "steps/v03_wmma/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v04_warp_softmax
+#include "steps/v04_warp_softmax/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v05_padded_smem
+#include "steps/v05_padded_smem/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v06_vectorized_loads
+#include "steps/v06_vectorized_loads/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v07_ptx_mma
+#include "steps/v07_ptx_mma/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v08_register_softmax
+#include "steps/v08_register_softmax/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v09_direct_rescale
+#include "steps/v09_direct_rescale/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v10_tma_warpspec
+#include "steps/v10_tma_warpspec/kernel.cu"
+#undef FLASHSTEPS_STEP
+
+namespace {
+
+using json = nlohmann::ordered_json;
+namespace v02 = v02_smem_tiles_on_emulator;
+namespace v05 = v05_padded_smem_on_emulator;
+namespace v06 = v06_vectorized_loads_on_emulator;
+
+constexpr int WARP = emulator::kWarpSize;
+constexpr int BLOCK_M = v02::BLOCK_M;
+constexpr int BLOCK_N = v02::BLOCK_N;
+constexpr int D = 64;
+constexpr int CHUNK = 8;  // elements of 16 bits, 16 bytes
+
+[[noreturn]] void fail(const char* sentence) {
+  std::fprintf(stderr, "memory_layouts: %s\n", sentence);
+  std::exit(1);
+}
+
+// ---- What a CTA keeps in shared memory
+
+// `contents` are the bytes without padding.
+template <typename Storage, int HEAD_DIM>
+json parts_of() {
+  json parts = json::array();
+  size_t rest = sizeof(Storage);
+  const auto add = [&]<typename Member>(const char* name, std::type_identity<Member>, size_t cols) {
+    size_t contents = sizeof(Member);
+    if constexpr (std::rank_v<Member> == 2)
+      contents = std::extent_v<Member> * cols * sizeof(std::remove_all_extents_t<Member>);
+    parts.push_back({{"name", name}, {"bytes", sizeof(Member)}, {"contents", contents}});
+    rest -= sizeof(Member);
+  };
+#define ADD_PART(member, cols)                     \
+  if constexpr (requires(Storage s) { s.member; }) \
+    add(#member, std::type_identity<decltype(Storage::member)>(), cols);
+  ADD_PART(q, HEAD_DIM)
+  ADD_PART(kv, HEAD_DIM)
+  ADD_PART(k, HEAD_DIM)
+  ADD_PART(v, HEAD_DIM)
+  ADD_PART(s, BLOCK_N)
+  ADD_PART(p, BLOCK_N)
+  ADD_PART(o, HEAD_DIM)
+#undef ADD_PART
+  parts.push_back({{"name", "rest"}, {"bytes", rest}, {"contents", rest}});
+  return parts;
+}
+
+template <template <typename, int> class Storage>
+json storage(const char* step) {
+  return {{"step", step},
+          {"64", parts_of<Storage<__half, 64>, 64>()},
+          {"128", parts_of<Storage<__half, 128>, 128>()}};
+}
+
+json all_storage() {
+#define STORAGE(step) storage<step##_on_emulator::SharedStorage>(#step)
+  return {STORAGE(v02_smem_tiles),       STORAGE(v03_wmma),
+          STORAGE(v04_warp_softmax),     STORAGE(v05_padded_smem),
+          STORAGE(v06_vectorized_loads), STORAGE(v07_ptx_mma),
+          STORAGE(v08_register_softmax), STORAGE(v09_direct_rescale),
+          STORAGE(v10_tma_warpspec)};
+#undef STORAGE
+}
+
+// ---- Which tiles are computed, and which with a mask
+
+template <bool CAUSAL>
+json mask(int seqlen_q, int seqlen_kv, int kv_len) {
+  AttentionParams<__half> params = {};
+  params.seqlen_q = seqlen_q;
+  params.seqlen_kv = seqlen_kv;
+  const auto visible_keys = [&](int row) { return params.template visible_keys<CAUSAL>(row, kv_len); };
+  json visible = json::array(), tiles = json::array();
+  for (int row = 0; row < seqlen_q; ++row) visible.push_back(visible_keys(row));
+  for (int first_query = 0; first_query < seqlen_q; first_query += BLOCK_M) {
+    // As every kernel from v02 on has it.
+    const int last_query = min(first_query + BLOCK_M, seqlen_q) - 1;
+    const int num_kv_tiles = ceil_div(visible_keys(last_query), BLOCK_N);
+    const int unmasked_end = visible_keys(first_query);
+    json masked = json::array();
+    for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile)
+      masked.push_back(kv_tile * BLOCK_N + BLOCK_N > unmasked_end);
+    tiles.push_back(masked);
+  }
+  return {{"seqlen_q", seqlen_q}, {"seqlen_kv", seqlen_kv}, {"kv_len", kv_len},
+          {"causal", CAUSAL},     {"visible", visible},     {"masked", tiles}};
+}
+
+// ---- A warp's access to shared or global memory
+
+using OffsetOfLane = std::function<int(int lane)>;
+
+json access(int (*count)(const emulator::Request&, emulator::Counters&), bool shared, int bytes,
+            const OffsetOfLane& offset_of) {
+  emulator::Request request{.lanes = 0xffffffff, .address = {}, .bytes = size_t(bytes), .shared = shared};
+  json offsets = json::array();
+  for (int lane = 0; lane < WARP; ++lane) {
+    request.address[lane] = uint64_t(offset_of(lane));
+    offsets.push_back(offset_of(lane));
+  }
+  emulator::Counters counters;
+  json its = {{"bytes", bytes}, {"offsets", offsets}};
+  const int cost = count(request, counters);
+  if (shared) {
+    its["passes"] = cost;
+    its["ideal"] = counters.shared_wavefronts_ideal;
+  } else {
+    its["sectors"] = cost;
+  }
+  return its;
+}
+
+json shared_access(int bytes, const OffsetOfLane& offset_of) {
+  return access(emulator::count_shared, true, bytes, offset_of);
+}
+json global_access(int bytes, const OffsetOfLane& offset_of) {
+  return access(emulator::count_global, false, bytes, offset_of);
+}
+
+// ldmatrix.x4 of a 16 x 16 block: the lanes hand in its rows in the order of A's registers. All blocks of a
+// tile of 64 rows must cost the same; the first one is printed.
+json ldmatrix(int head_dim, const std::function<int(int row, int col)>& offset_of) {
+  json first;
+  for (int row = 0; row < BLOCK_N; row += 16) {
+    for (int d = 0; d < head_dim; d += 16) {
+      const json here =
+          shared_access(16, [&](int lane) { return offset_of(row + lane % 16, d + lane / 16 * CHUNK); });
+      if (first.is_null()) first = here;
+      if (here["passes"] != first["passes"]) fail("the blocks of a tile differ in their passes");
+    }
+  }
+  return first;
+}
+
+json ldmatrix_rows(int head_dim, int stride) {
+  return ldmatrix(head_dim, [&](int row, int col) { return (row * stride + col) * int(sizeof(__half)); });
+}
+
+template <int HEAD_DIM, int SWIZZLE_BYTES>
+json ldmatrix_swizzled() {
+  return ldmatrix(HEAD_DIM, SwizzledTile<__half, BLOCK_N, HEAD_DIM, SWIZZLE_BYTES>::offset_of);
+}
+
+// The worst of all turns of a loop.
+json worst_of(int turns, const std::function<json(int turn)>& access_of) {
+  json worst;
+  for (int turn = 0; turn < turns; ++turn) {
+    const json here = access_of(turn);
+    if (worst.is_null() || here["passes"] > worst["passes"]) worst = here;
+  }
+  return worst;
+}
+
+json all_shared() {
+  json its;
+  for (const int bytes : {2, 4, 8, 16})
+    its["neighbours, " + std::to_string(bytes)] =
+        shared_access(bytes, [&](int lane) { return lane * bytes; });
+  its["one word"] = shared_access(4, [](int) { return 0; });
+  its["every second word"] = shared_access(4, [](int lane) { return lane * 8; });
+  its["a column"] = shared_access(4, [](int lane) { return lane * 128; });
+
+  // v02 reads K in S = Q K^T: a lane's row, and d with the walk and without.
+  const auto v02_k = [](int walk, bool walks) {
+    return shared_access(int(sizeof(__half)), [&](int lane) {
+      const int d = walks ? walk ^ (lane * 2 % D) : walk;
+      return (lane % v02::THREAD_COLS * D + d) * int(sizeof(__half));
+    });
+  };
+  its["v02 K, walk"] = worst_of(D, [&](int walk) { return v02_k(walk, true); });
+  its["v02 K, plain"] = worst_of(D, [&](int walk) { return v02_k(walk, false); });
+  // Its softmax: a lane per row of S.
+  const auto v02_s = [](int walk, bool walks) {
+    return shared_access(int(sizeof(float)), [&](int lane) {
+      return (lane * BLOCK_N + (walks ? walk ^ lane : walk)) * int(sizeof(float));
+    });
+  };
+  its["v02 S, walk"] = worst_of(BLOCK_N, [&](int walk) { return v02_s(walk, true); });
+  its["v02 S, plain"] = worst_of(BLOCK_N, [&](int walk) { return v02_s(walk, false); });
+
+  for (const int head_dim : {64, 128}) {
+    for (int pad = 0; pad <= 64; pad += CHUNK)
+      its["ldmatrix, D=" + std::to_string(head_dim) + ", padded by " + std::to_string(pad)] =
+          ldmatrix_rows(head_dim, head_dim + pad);
+  }
+  its["ldmatrix, D=64, swizzle 128"] = ldmatrix_swizzled<64, 128>();
+  its["ldmatrix, D=64, swizzle 64"] = ldmatrix_swizzled<64, 64>();
+  its["ldmatrix, D=64, swizzle 32"] = ldmatrix_swizzled<64, 32>();
+  its["ldmatrix, D=64, swizzle 0"] = ldmatrix_swizzled<64, 0>();
+  its["ldmatrix, D=128, swizzle 128"] = ldmatrix_swizzled<128, 128>();
+  its["ldmatrix, D=128, swizzle 64"] = ldmatrix_swizzled<128, 64>();
+  its["ldmatrix, D=128, swizzle 32"] = ldmatrix_swizzled<128, 32>();
+  its["ldmatrix, D=128, swizzle 0"] = ldmatrix_swizzled<128, 0>();
+
+  // FP32 arrays: two elements of an accumulator, and v04's and v05's softmax, 8 columns of 4 rows.
+  for (const int pad : {0, v05::PAD, 2 * v05::PAD}) {
+    const std::string padded = ", padded by " + std::to_string(pad);
+    const auto place = [&](int row, int col) { return (row * (BLOCK_N + pad) + col) * int(sizeof(float)); };
+    its["accumulator" + padded] = shared_access(2 * int(sizeof(float)), [&](int lane) {
+      const emulator::Position at = emulator::mma_c_position(lane, 0);
+      return place(at.row, at.col);
+    });
+    its["softmax" + padded] = shared_access(int(sizeof(float)), [&](int lane) {
+      return place(lane / v05::LANES_PER_ROW, lane % v05::LANES_PER_ROW);
+    });
+  }
+  return its;
+}
+
+json all_global() {
+  constexpr int ROW_BYTES = D * int(sizeof(__half));
+  constexpr int CHUNKS = D / v06::CHUNK;
+  json its;
+  its["v01 K"] = global_access(2, [](int) { return 0; });
+  its["v01 Q"] = global_access(2, [](int lane) { return lane * ROW_BYTES; });
+  its["v02"] = global_access(2, [](int lane) { return lane / D * ROW_BYTES + lane % D * 2; });
+  its["v02, odd"] = global_access(2, [](int lane) { return 2 + lane * 2; });
+  its["v06"] = global_access(16, [](int lane) { return lane / CHUNKS * ROW_BYTES + lane % CHUNKS * 16; });
+  // v06's "Try it" 2: neighbouring lanes in neighbouring rows.
+  its["v06, down"] =
+      global_access(16, [](int lane) { return lane % BLOCK_M * ROW_BYTES + lane / BLOCK_M * 16; });
+  return its;
+}
+
+// ---- The swizzle
+
+// Row by row of 1024 bytes, for each chunk of 16 bytes its place, counted in chunks.
+template <int SWIZZLE_BYTES>
+json places() {
+  using Tile = SwizzledTile<__half, 1024 / SWIZZLE_BYTES, SWIZZLE_BYTES / int(sizeof(__half)), SWIZZLE_BYTES>;
+  json rows = json::array();
+  for (int row = 0; row < Tile::ROWS; ++row) {
+    json chunks = json::array();
+    for (int col = 0; col < Tile::COLS; col += CHUNK) chunks.push_back(Tile::offset_of(row, col) / 16);
+    rows.push_back(chunks);
+  }
+  return rows;
+}
+
+using WideTile = SwizzledTile<__half, BLOCK_N, 128, 128>;
+
+// Which column of row 0 is reached by at() from a lane's own column on.
+int column_reached(WideTile& tile, int from, int cols) {
+  const auto* const reached = tile.at(WideTile::offset_of(0, from), 0, cols);
+  const int offset = int(reinterpret_cast<const char*>(reached) - reinterpret_cast<const char*>(tile.data));
+  for (int col = 0; col < WideTile::COLS; ++col) {
+    if (WideTile::offset_of(0, col) == offset) return col;
+  }
+  fail("at() has left the row");
+}
+
+// at() is right exactly when no bit of the step is set in the column where it begins (both within a panel).
+void check_at(WideTile& tile) {
+  for (int row = 0; row < 8; ++row) {
+    for (int from = 0; from < WideTile::COLS; from += CHUNK) {
+      for (int cols = 0; from + cols < WideTile::COLS; cols += CHUNK) {
+        for (const int rows : {0, 8, 48}) {
+          const bool may = (from % WideTile::PANEL_COLS & cols % WideTile::PANEL_COLS) == 0;
+          const auto* const wanted = &tile.data[0][0][0] + WideTile::offset_of(row + rows, from + cols) / 2;
+          if ((tile.at(WideTile::offset_of(row, from), rows, cols) == wanted) != may)
+            fail("at() does not follow its rule");
+        }
+      }
+    }
+  }
+}
+
+json all_swizzles() {
+  static WideTile tile;
+  check_at(tile);
+  json steps = json::array();  // v10's "Try it" 4: at(offset, …, d + 8), for d = 0 and 16
+  for (const int d : {0, 16}) {
+    for (const int from : {0, CHUNK}) {
+      steps.push_back(
+          {{"from", from}, {"cols", d + CHUNK}, {"reached", column_reached(tile, from, d + CHUNK)}});
+    }
+  }
+  return {{"128", places<128>()},
+          {"64", places<64>()},
+          {"32", places<32>()},
+          {"panel_bytes", WideTile::PANEL_BYTES},
+          {"second_panel", WideTile::offset_of(0, WideTile::PANEL_COLS)},
+          {"at", steps}};
+}
+
+}  // namespace
+
+int main() {
+  const json all = {
+      {"block_m", BLOCK_M},
+      {"block_n", BLOCK_N},
+      {"pad", v05::PAD},
+      {"storage", all_storage()},
+      {"masks", {mask<true>(300, 300, 300), mask<true>(100, 300, 300), mask<false>(200, 300, 230)}},
+      {"shared", all_shared()},
+      {"global", all_global()},
+      {"swizzle", all_swizzles()}};
+  std::printf("%s\n", all.dump().c_str());
+}
