@@ -64,6 +64,7 @@ FIGURES = (
 # Of docs/figures/: who draws, from which program of a build.
 DRAWINGS = (
     ("fragment_layouts.py", "tools/fragment_layouts"),
+    ("memory_layouts.py", "tools/memory_layouts"),
     ("copy_states.py", "tools/copy_states"),
     ("pipeline_picture.py", "flashsteps"),
     ("attention_maps.py", "flashsteps"),

@@ -217,14 +217,6 @@ json all_shared() {
   };
   its["v02 K, walk"] = worst_of(D, [&](int walk) { return v02_k(walk, true); });
   its["v02 K, plain"] = worst_of(D, [&](int walk) { return v02_k(walk, false); });
-  // Its softmax: a lane per row of S.
-  const auto v02_s = [](int walk, bool walks) {
-    return shared_access(int(sizeof(float)), [&](int lane) {
-      return (lane * BLOCK_N + (walks ? walk ^ lane : walk)) * int(sizeof(float));
-    });
-  };
-  its["v02 S, walk"] = worst_of(BLOCK_N, [&](int walk) { return v02_s(walk, true); });
-  its["v02 S, plain"] = worst_of(BLOCK_N, [&](int walk) { return v02_s(walk, false); });
 
   for (const int head_dim : {64, 128}) {
     for (int pad = 0; pad <= 64; pad += CHUNK)
@@ -260,7 +252,6 @@ json all_global() {
   constexpr int CHUNKS = D / v06::CHUNK;
   json its;
   its["v01 K"] = global_access(2, [](int) { return 0; });
-  its["v01 Q"] = global_access(2, [](int lane) { return lane * ROW_BYTES; });
   its["v02"] = global_access(2, [](int lane) { return lane / D * ROW_BYTES + lane % D * 2; });
   its["v02, odd"] = global_access(2, [](int lane) { return 2 + lane * 2; });
   its["v06"] = global_access(16, [](int lane) { return lane / CHUNKS * ROW_BYTES + lane % CHUNKS * 16; });
@@ -337,7 +328,6 @@ int main() {
   const json all = {
       {"block_m", BLOCK_M},
       {"block_n", BLOCK_N},
-      {"pad", v05::PAD},
       {"storage", all_storage()},
       {"masks", {mask<true>(300, 300, 300), mask<true>(100, 300, 300), mask<false>(200, 300, 230)}},
       {"shared", all_shared()},
