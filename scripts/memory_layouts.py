@@ -276,7 +276,7 @@ def ldmatrix(layouts: Layouts, kind: str, head_dim: int) -> Any:
 
 def draw_banks(plt: Any, layouts: Layouts) -> Any:
     shared = layouts["shared"]
-    sheet = Sheet(plt, WIDTH, 27.0)
+    sheet = Sheet(plt, WIDTH, 27.5)
     sheet.left(0.6, 0.4, "Eight rows of ldmatrix, and v02's walk, in the 32 banks", 13, weight="bold")
     sheet.left(
         0.6,
@@ -293,7 +293,7 @@ def draw_banks(plt: Any, layouts: Layouts) -> Any:
     ]
     for index, (title, access, group, rows) in enumerate(panels):
         draw_bank_panel(
-            sheet, 2.0 + 12.4 * (index % 2), 5.6 + 6.8 * (index // 2), title, access, group, rows
+            sheet, 2.0 + 12.4 * (index % 2), 5.6 + 7.0 * (index // 2), title, access, group, rows
         )
     return sheet.figure
 
@@ -370,9 +370,9 @@ def draw_swizzle(plt: Any, layouts: Layouts) -> Any:
     sheet.left(
         0.6,
         1.9,
-        "A line of a panel is 128 bytes of shared memory, once around the banks, a cell the 16 bytes of 4"
-        f" banks. r3 c{COLUMN}: chunk {COLUMN}\nof the tile's row 3. Outlined: chunk {COLUMN} of rows 0 to 7,"
-        " as ldmatrix reads it. In all three modes it is in 8 different columns.",
+        "A line of a panel is 128 bytes of shared memory, once around the banks; a cell is 16 bytes, 4 banks."
+        f" 3:{COLUMN} is chunk {COLUMN}\nof the tile's row 3. Outlined: chunk {COLUMN} of rows 0 to 7, as"
+        " ldmatrix reads it. In all three modes it is in 8 different columns.",
         8.5,
     )
     cell, height = 0.98, 0.78
@@ -388,7 +388,7 @@ def draw_swizzle(plt: Any, layouts: Layouts) -> Any:
             for chunk, place in enumerate(its):
                 where = x + place % 8 * cell, y + place // 8 * height
                 sheet.box(*where, cell, height, facecolor=CHUNK_TINTS[chunk])
-                sheet.text(where[0] + cell / 2, where[1] + height / 2, f"r{row} c{chunk}", 5.5)
+                sheet.text(where[0] + cell / 2, where[1] + height / 2, f"{row}:{chunk}", 7)
                 if chunk == COLUMN and row < 8:
                     sheet.box(*where, cell, height, edgecolor=MARK, linewidth=2.0, zorder=4)
     draw_address_bits(sheet, swizzle, 14.6)
