@@ -1,0 +1,149 @@
+"""The form that all lessons share: whoever has read one finds his way in the next. What they say is checked
+elsewhere: figures and diffs by readme_tables.py, links by check_docs.py.
+
+A step of your own needs no lesson. One with recorded figures does: then it is part of the ladder."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import SCRIPTS
+
+import check_docs
+import markers
+import readme_tables
+import results
+import step_diff
+
+ROOT = SCRIPTS.parent
+HEADINGS = [
+    "1. Bottleneck seen",
+    "2. Idea",
+    "3. Diff",
+    "4. Prediction, then result",
+    "5. What it did not fix",
+    "6. Try it",
+]
+MOST_LINES = 120
+WIDTH = 118  # of prose; a table's row cannot be broken
+
+STEPS = step_diff.all_steps(ROOT)
+LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_file()]
+
+
+def recorded_steps() -> list[str]:
+    runs = results.load(ROOT / "figures/results/h200_ladder.json")["runs"]
+    return sorted({step["step"] for run in runs for step in run["steps"]})
+
+
+def chapters_before(step: str) -> list[str]:
+    """What docs/README.md says to read before a step."""
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    cells = re.findall(rf"^\| \[v\d+\]\(\.\./steps/{step}/README\.md\) \|([^|]*)\|", index, re.MULTILINE)
+    return re.findall(r"\]\(([^)#]+)", "".join(cells))
+
+
+def text_of(step: str) -> str:
+    return (ROOT / "steps" / step / "README.md").read_text(encoding="utf-8")
+
+
+def complaints(step: str, text: str, before: str | None, after: str | None, chapters: list[str]) -> list[str]:
+    """What is not as in the other lessons. Before and after are the steps next to it, if any."""
+    page, number = f"steps/{step}/README.md", step.partition("_")[0]
+    found: list[str] = []
+
+    def demand(fulfilled: object, complaint: str) -> None:
+        if not fulfilled:
+            found.append(f"{page}: {complaint}")
+
+    lines, prose = text.splitlines(), check_docs.prose(text)
+    title = f"# {number} · "
+    whose = "is it another step's lesson? A step of your own needs none: delete the file"
+    demand(lines[0].startswith(title), f"its first line must begin with '{title}'; {whose}")
+    demand(len(lines) <= MOST_LINES, f"{len(lines)} lines, {MOST_LINES} are the most")
+    blocks = markers.find_blocks(text, page, readme_tables.KINDS)
+    generated = {line for block in blocks for line in range(block.line, block.end)}
+    wide = [i for i, line in enumerate(prose, start=1) if len(line) > WIDTH and line[0] != "|"]
+    wide = [i for i in wide if i not in generated]
+    demand(not wide, f"lines {wide} have more than {WIDTH} columns")
+    headings = [line[3:] for line in prose if line.startswith("## ")]
+    demand(headings == HEADINGS, f"its headings must be {HEADINGS}")
+    if found:
+        return found  # the rest looks into the sections
+
+    opening, *sections = re.split(r"^## .*\n", text, flags=re.MULTILINE)
+    diff, measured, try_it = sections[2], sections[3], sections[5]
+    demand("".join(opening.splitlines()[1:]).strip(), "it must say first what changed, and what that brought")
+    for chapter in chapters:
+        link = f"](../../docs/{chapter})"
+        demand(link in opening, f"docs/README.md has {chapter} before it: link it above section 1")
+    if before:
+        command = rf"`python3 scripts/step_diff\.py (--brief )?{before.partition('_')[0]} {number}`"
+        demand(re.search(command, diff), f"section 3 must say how to see the diff: {command}")
+    predicted = measured.lstrip().startswith("*Written before measuring.* ")
+    demand(predicted, "section 4 must begin with a prediction")
+    own = markers.find_blocks(measured, page, readme_tables.KINDS)
+    demand(any(block.kind == "step" for block in own), "section 4 must have a generated block 'step'")
+    others = [block.where for block in blocks if block.arguments.get("step") != step]
+    demand(not others, f"generated blocks of other steps: {', '.join(others)}")
+    demand(re.search(r"^Sources: ", try_it, re.MULTILINE), "it must end with its sources")
+    for word, other in (("Before", before), ("Next", after)):
+        links = re.findall(rf"\b{word}:\s+\[(\w+)\]\(\.\./(\w+)/README\.md\)\.", try_it)
+        wanted = [(other, other)] if other else []
+        line = f"'{word}: [{other}](../{other}/README.md).'" if other else f"no '{word}:'"
+        demand(links == wanted, f"at its end there must be {line}")
+    return found
+
+
+def neighbours(step: str) -> tuple[str | None, str | None]:
+    at = LESSONS.index(step)
+    return (LESSONS[at - 1] if at else None), (LESSONS[at + 1] if at + 1 < len(LESSONS) else None)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_lesson_has_the_form_of_all(step: str):
+    if step not in LESSONS:
+        pytest.skip(f"steps/{step} has no README.md: a step of your own needs none")
+    found = complaints(step, text_of(step), *neighbours(step), chapters_before(step))
+    assert not found, "\n".join(found)
+
+
+def test_every_recorded_step_has_a_lesson():
+    missing = [step for step in recorded_steps() if step not in LESSONS]
+    assert not missing, "figures/results/h200_ladder.json has their figures: write steps/STEP/README.md"
+
+
+# ---- It can fail.
+
+STEP, BEFORE, AFTER, CHAPTERS = "v05_padded_smem", "v04_warp_softmax", "v06_vectorized_loads", ["counters.md"]
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("# v05 · ", "# v04 · ", "another step's lesson"),
+        ("## 2. Idea\n", "", "its headings"),
+        ("## 5. What it did not fix", "## 5. What is left", "its headings"),
+        ("Sources: ", "\n" * 20, "120 are the most"),
+        ("Sources: ", "Sources: " + "x" * WIDTH, "118 columns"),
+        ("../../docs/counters.md)", "../../docs/emulator.md)", "counters.md before it"),
+        ("scripts/step_diff.py --brief v04 v05", "scripts/step_diff.py v03 v05", "how to see the diff"),
+        ("*Written before measuring.*", "It got faster.", "begin with a prediction"),
+        ("<!-- generated: step file", "<!-- generated: diff file", "a generated block 'step'"),
+        ("step=v05_padded_smem D=64", "step=v04_warp_softmax D=64", "blocks of other steps"),
+        ("Sources: ", "", "its sources"),
+        ("Before: [v04_warp_softmax](../v04", "Before: [v04_warp_softmax](../v03", "'Before: [v04"),
+        ("Next: ", "Then: ", "'Next: [v06_vectorized_loads]"),
+    ],
+)
+def test_a_lesson_of_another_form_is_told_so(old: str, new: str, said: str):
+    text = text_of(STEP)
+    assert old in text
+    found = complaints(STEP, text.replace(old, new, 1), BEFORE, AFTER, CHAPTERS)
+    assert found and said in found[-1]
+
+
+def test_the_last_lesson_has_no_next_one():
+    found = complaints(STEP, text_of(STEP), BEFORE, None, CHAPTERS)
+    assert found == [f"steps/{STEP}/README.md: at its end there must be no 'Next:'"]
