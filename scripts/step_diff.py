@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -119,4 +120,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` and `| less` may stop reading: no traceback
     sys.exit(main())

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
-from conftest import Repository
+from conftest import SCRIPTS, Repository
 
 import step_diff
 
@@ -56,3 +60,12 @@ def test_steps_come_in_order(pair: Repository):
     pair.write("steps/v10_last/kernel.cu", "")
     pair.write("steps/notes/README.md", "")
     assert step_diff.all_steps(pair.root) == ["v01_scalar", "v02_smem_tiles", "v03_wmma", "v10_last"]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, SCRIPTS / "step_diff.py", "v01", "v02"]
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE)
+    os.close(write_end)
+    assert done.stderr == b""
