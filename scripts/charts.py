@@ -26,14 +26,15 @@ THIN_UNTIL = 0.6  # of the steps, in a chart with a line for each: the last ones
 SECTOR = 32  # bytes
 WAVEFRONT = 32 * 4  # bytes: what the banks of shared memory pass in a clock, on every SM
 LETTERS_BELOW = 106  # fit side by side below the bars of a chart
+LEVEL_NUMBERS = 12  # of seven letters fit side by side in one; more are turned
 
 
 # What the charts share.
 
 
 def plain(text: str) -> str:
-    """Text from a file: a dollar sign is no mathematics."""
-    return text.replace("$", r"\$")
+    """Text from a file: a dollar sign is no mathematics, and XML has no control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text).replace("$", r"\$")
 
 
 def label_of(run: Run) -> str:
@@ -278,11 +279,12 @@ def draw_counter(axes: Any, run: Run, names: list[str], key: str, title: str) ->
     }.get(key, lambda counted: 0)
     seen = [n for counted in values.values() for n in (counted[key], beside(counted)) if n > 0]
     use_log = bool(seen) and max(seen) > LOG_FROM * min(seen)
+    level = len(names) <= LEVEL_NUMBERS
     if use_log:
         axes.set_yscale("log")
-        axes.set_ylim(min(seen) / 3, max(seen) * 3)
+        axes.set_ylim(min(seen) / 3, max(seen) * (3 if level else max(seen) / min(seen)))
     else:
-        axes.set_ylim(0, max(seen, default=1) * 1.25)
+        axes.set_ylim(0, max(seen, default=1) * (1.25 if level else 2.1))
     for position, name in enumerate(names):
         if name not in values:
             label_gap(axes, position, why_missing(steps.get(name)))
@@ -305,6 +307,7 @@ def draw_counter(axes: Any, run: Run, names: list[str], key: str, title: str) ->
             (position, tallest),
             xytext=(0, 3),
             ha="center",
+            rotation=0 if level else 90,
             fontsize=NOTE,
             linespacing=1.15,
             textcoords="offset points",
@@ -314,6 +317,8 @@ def draw_counter(axes: Any, run: Run, names: list[str], key: str, title: str) ->
     finish_axes(axes, title, "count, log scale" if use_log else "count")
     if not use_log:
         axes.yaxis.set_major_formatter("{x:,.0f}")
+    if not seen:
+        axes.set_yticks([0])
     name_steps(axes, names)
 
 
@@ -346,7 +351,7 @@ def counters(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any:
         more = f"\n{label_of(run)}" if len(runs) > 1 else ""
         draw_counter(axes, run, names, key, title + more)
     problem = f"{label_of(runs[0])}. " if len(runs) == 1 else ""
-    note = f"{problem}Emulator, {origin_of(data)}. Lower is less work; this is no timing model."
+    note = f"{problem}CPU emulator, {origin_of(data)}. Lower is less work; this is no timing model."
     return finish(figure, "FlashSteps: emulator counts, not times", note)
 
 
@@ -468,6 +473,97 @@ def lengths(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any:
     return figure
 
 
+# How far from the reference, and how far that may be.
+
+
+def draw_errors(axes: Any, runs: list[Run], names: list[str], title: str) -> list[Any]:
+    """The gates' labels, still to be spread."""
+    entries = {
+        name: [step for run in runs for step in run["steps"] if step["step"] == name] for name in names
+    }
+    judged = [step["validation"] for each in entries.values() for step in each if step.get("validation")]
+    gates = [
+        (gate, words, dashes)
+        for key, words, dashes in (("gate_nrmse", "gate", "-"), ("gate_row", "gate of\na row", (0, (4, 2))))
+        for gate in dict.fromkeys(validation[key] for validation in judged)
+    ]
+    seen = [
+        value
+        for validation in judged
+        for key in ("nrmse", "worst_row_nrmse", "gate_nrmse", "gate_row")
+        if (value := validation.get(key))
+    ]
+    level = len(names) <= LEVEL_NUMBERS
+    low, high = min(seen, default=1e-4) / (4 if level else 30), max(seen, default=1e-2) * 2
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    for position, name in enumerate(names):
+        known = [step for step in entries[name] if (step.get("validation") or {}).get("nrmse") is not None]
+        if not known:
+            reasons = [why_missing(step) for step in entries[name]] or [why_missing(None)]
+            label_gap(axes, position, "no row sees a key" if reasons[0] == "pass" else reasons[0])
+            continue
+        for step in known:
+            colour = BAR if step["status"] == "pass" else CEILING
+            for key, shift, marker, face in (
+                ("nrmse", -0.1, "o" if step["status"] == "pass" else "X", colour),
+                ("worst_row_nrmse", 0.1, "o", BACKGROUND),
+            ):
+                # An error of 0 has no place on a log scale: at its foot.
+                if (value := step["validation"].get(key)) is not None:
+                    at = position + shift, max(value, low)
+                    axes.plot(*at, marker, markersize=5.5, color=colour, mfc=face, zorder=3, clip_on=False)
+        values = [step["validation"]["nrmse"] for step in known]
+        axes.annotate(
+            f"{max(values):.1e}",
+            (position - 0.1, max(min(values), low)),
+            xytext=(0, -6),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            rotation=0 if level else 90,
+            fontsize=NOTE,
+            color=INK,
+            zorder=4,
+            bbox={"facecolor": BACKGROUND, "edgecolor": "none", "pad": 0.8},
+        )
+    labels = []
+    for gate, words, dashes in gates:
+        axes.axhline(gate, color=CEILING, linewidth=1.3, linestyle=dashes, zorder=1.5)
+        labels.append(label_at_the_end(axes, gate, f"{words} {gate:g}", CEILING))
+    finish_axes(axes, title, "relative error, log scale")
+    name_steps(axes, names)
+    return labels
+
+
+def errors(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any:
+    """NRMSE and that of the worst row, by step, beside what a pass may have: a panel a type."""
+    [data], [runs] = records, chosen
+    if not any(step.get("validation") for run in runs for step in run["steps"]):
+        raise ResultsError("no step was validated, so there is nothing to draw")
+    names = step_names(runs)
+    types = list(dict.fromkeys(run["problem"]["dtype"] for run in runs))
+    figure, grid = plt.subplots(
+        len(types), 1, figsize=(WIDTH, 1.1 + 3.1 * len(types)), squeeze=False, layout="constrained"
+    )
+    placed = []
+    for axes, dtype in zip(grid[:, 0], types):
+        own = [run for run in runs if run["problem"]["dtype"] == dtype]
+        title = label_of(own[0]) if len(own) == 1 else f"{dtype}, {len(own)} problems, points for each"
+        placed.append((axes, draw_errors(axes, own, names, title)))
+    on_gpu = data["provenance"]["backend"] == "cuda"
+    device = plain(data["provenance"]["device"]["name"]) if on_gpu else "the CPU emulator"
+    note = (
+        "Filled, and the largest in numbers: NRMSE of the whole output. Open: of its worst row. "
+        "Crosses: of a step that failed."
+    )
+    note += f"\n{device[0].upper()}{device[1:]}, {origin_of(data)}."
+    finish(figure, f"FlashSteps: errors of each step, on {device}", note)
+    for axes, labels in placed:
+        spread_labels(figure, axes, labels)
+    return figure
+
+
 # Where the bytes are: the roofline.
 
 
@@ -577,5 +673,6 @@ KINDS: dict[str, Callable[[Any, list[Record], list[list[Run]]], Any]] = {
     "progression": progression,
     "counters": counters,
     "lengths": lengths,
+    "errors": errors,
     "roofline": roofline,
 }

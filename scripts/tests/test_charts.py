@@ -127,10 +127,21 @@ def test_nothing_overlaps_among_many_lines(plt, monkeypatch, ratio):
     assert faults(draw(plt, "lengths", data), monkeypatch) == []
 
 
-@pytest.mark.parametrize("count", [1, 16])
+@pytest.mark.parametrize("count", [1, 12, 20])
 def test_nothing_overlaps_among_counters(plt, monkeypatch, count):
     data = many_steps(make_record("emulator"), count, 1)
+    for step in data["runs"][0]["steps"]:
+        step["counters"]["shared_wavefronts"] = 999000  # as in a problem of the emulator's size
     assert faults(draw(plt, "counters", data), monkeypatch) == []
+
+
+@pytest.mark.parametrize("count", [12, 20])
+def test_nothing_overlaps_among_errors(plt, monkeypatch, count):
+    data = many_steps(make_record(problems=[make_problem(), make_problem(dtype="fp16")]), count, 1.1)
+    failed = data["runs"][0]["steps"][0]
+    failed.update(status="fail", message="wrong", timing=None)
+    failed["validation"].update(nrmse=0.8, worst_row_nrmse=3.0)
+    assert faults(draw(plt, "errors", data), monkeypatch) == []
 
 
 def test_peers_and_ceiling_close_together(plt, monkeypatch):
@@ -201,6 +212,57 @@ def test_bars_and_whiskers_are_those_of_the_record(plt):
     ends = [list(each) for each in ends if len(each) == 2]
     for timing, (low, high) in zip(timings, ends, strict=True):
         assert (low, high) == pytest.approx((timing["tflops_p10"], timing["tflops_p90"]))
+
+
+def points(axes: Any) -> set[tuple[float, bool]]:
+    """Height, and whether it is filled: of all points."""
+    marked = [line for line in axes.lines if line.get_marker() != "None"]
+    return {(line.get_ydata()[0], line.get_markerfacecolor() == line.get_color()) for line in marked}
+
+
+def test_errors_are_points_below_their_gates(plt):
+    data = make_record(problems=[make_problem(), make_problem(causal=False)])
+    validation = data["runs"][1]["steps"][1]["validation"]
+    validation.update(nrmse=0.0042, worst_row_nrmse=0.0043)
+    figure = draw(plt, "errors", data)
+    [axes] = figure.axes
+    first = data["runs"][0]["steps"][0]["validation"]
+    expected = {(first["nrmse"], True), (first["worst_row_nrmse"], False), (0.0042, True), (0.0043, False)}
+    assert points(axes) == expected
+    assert set(level_lines(axes)) == set(results.GATES["bf16"])
+    text = words_of(figure)
+    assert ">4.2e-03<" in text and "Synthetic GPU" in text and "bf16, 2 problems" in text
+
+
+def test_errors_of_failed_steps_are_crosses_and_what_has_none_says_why(plt):
+    data = make_record("emulator")
+    first, second, third = data["runs"][0]["steps"]
+    first.update(status="fail", message="wrong")
+    first["validation"]["nrmse"] = 0.7
+    second.update(status="fail", message="it wrote NaN\x1b")
+    second["validation"]["nrmse"] = None
+    third.update(status="skip", message="needs sm_90", validation=None)
+    figure = draw(plt, "errors", data)
+    crosses = [line.get_ydata()[0] for line in figure.axes[0].lines if line.get_marker() == "X"]
+    text = words_of(figure)
+    assert crosses == [0.7] and "fail: it wrote NaN" in text and "skip: needs sm_90" in text
+    assert "on the CPU emulator" in text and "\x1b" not in text
+
+
+def test_an_error_of_zero_stands_at_the_foot(plt):
+    data = make_record()
+    data["runs"][0]["steps"][0]["validation"].update(nrmse=0.0, worst_row_nrmse=0.0)
+    figure = draw(plt, "errors", data)
+    foot = figure.axes[0].get_ylim()[0]
+    assert {(foot, True), (foot, False)} <= points(figure.axes[0]) and ">0.0e+00<" in words_of(figure)
+
+
+def test_without_validation_there_are_no_errors_to_draw(plt):
+    data = make_record()
+    for step in data["runs"][0]["steps"]:
+        step["validation"] = None
+    with pytest.raises(results.ResultsError, match="no step was validated"):
+        draw(plt, "errors", data)
 
 
 def test_a_ceiling_is_a_line_only_when_it_does_not_flatten_the_bars(plt):
