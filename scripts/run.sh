@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job: builds the program, runs every step, and draws the ladder.
+# The main job: builds the program, runs every step, and writes a report with charts of the run.
 #   bash scripts/run.sh [ARGUMENTS OF flashsteps run...]
 # A GPU with a CUDA toolkit is used when there is one, otherwise the emulator on the CPU. What is missing is
 # installed. Exit status: that of flashsteps. 0 all passed, 1 a step failed or nothing could run, 2 wrong use,
@@ -50,21 +50,21 @@ fi
 heading "running"
 mkdir -p "$REPORT"
 # Or a run that fails early would show the results of the one before it.
-rm -f "$REPORT/results.json" "$REPORT/progression.svg"
+rm -f "$REPORT"/results.json "$REPORT"/index.html "$REPORT"/*.svg "$REPORT"/*.png
 touch "$REPORT/.started"
 arguments=()
 [ "$user_json" = yes ] || arguments=(--json "$json")
 status=0
 "$ROOT/build/flashsteps" run "${arguments[@]}" "$@" || status=$?
 
-chart="" written=no
+page="" written=no
 if [ -f "$json" ] && [ ! "$REPORT/.started" -nt "$json" ]; then
   written=yes
   heading "drawing"
-  if ! make_venv "$ROOT/scripts/requirements.txt"; then
-    complain "no chart without them; the results are complete"
-  elif "$VENV/bin/python" "$ROOT/scripts/progression_chart.py" "$json" --out "$REPORT/progression.svg"; then
-    chart="$REPORT/progression.svg"
+  make_venv "$ROOT/scripts/requirements.txt" || complain "no charts without them; the results are complete"
+  if "$(any_python)" "$ROOT/scripts/report.py" "$json" --out "$REPORT" --program "$ROOT/build/flashsteps"
+  then
+    page="$REPORT/index.html"
   fi
 fi
 
@@ -72,6 +72,6 @@ heading "done, flashsteps exit status $status"
 if [ "$written" = yes ]; then
   echo "table:   above"
   echo "results: $json"
-  [ -z "$chart" ] || echo "chart:   $chart"
+  [ -z "$page" ] || echo "report:  $page"
 fi
 exit "$status"

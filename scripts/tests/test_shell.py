@@ -72,11 +72,13 @@ class Sandbox:
         path.chmod(0o755)
 
     def make_venv(self) -> None:
-        """A build/venv that is up to date: its Python is the one that runs these tests."""
+        """A build/venv that is up to date: its Python is the one that runs these tests. It draws charts only
+        with WITH_CHARTS, as they take most of the time."""
         venv = self.root / "build" / "venv"
         (venv / "bin").mkdir(parents=True)
         (venv / "bin" / "python").write_text(
             f'#!/bin/bash\n[ "$1 $2 $3" = "-m pip install" ] && {{ echo "python $*" >>"$CALLS"; exit; }}\n'
+            '[[ $1 == */report.py && -z "${WITH_CHARTS:-}" ]] && set -- -S -E "$@"\n'
             f'exec "{sys.executable}" "$@"\n',
             encoding="utf-8",
         )
@@ -261,14 +263,15 @@ def test_no_network_is_one_line(ready: Sandbox):
 
 
 def test_without_a_gpu_the_emulator_runs(ready: Sandbox):
-    done = ready.main_job()
+    done = ready.main_job(WITH_CHARTS="1")
     assert done.returncode == 0, done.stderr
     configure, build, program = ready.called().splitlines()
     assert configure == "cmake --preset emulator" and build.startswith("cmake --build build -j ")
     report = ready.root / "build/report"
     assert program == f"flashsteps [run] [--json] [{report}/results.json]"
-    assert f"results: {report}/results.json\nchart:   {report}/progression.svg\n" in done.stdout
-    assert "emulator counts" in (report / "progression.svg").read_text(encoding="utf-8")
+    assert done.stdout.endswith(f"results: {report}/results.json\nreport:  {report}/index.html\n")
+    assert "emulator counts" in (report / "progression_1.svg").read_text(encoding="utf-8")
+    assert "FlashSteps on the CPU emulator" in (report / "index.html").read_text(encoding="utf-8")
     assert "==> building (emulator)  (after" in done.stdout
 
 
@@ -305,7 +308,7 @@ def test_a_gpu_without_a_toolkit(ready: Sandbox):
 def test_the_exit_status_is_the_programs(ready: Sandbox, status):
     done = ready.main_job(FAKE_STATUS=str(status))
     assert done.returncode == status and f"flashsteps exit status {status}" in done.stdout
-    assert (ready.root / "build/report/progression.svg").exists()
+    assert (ready.root / "build/report/index.html").exists()
 
 
 def test_any_folder_no_home(ready: Sandbox, tmp_path):
@@ -320,7 +323,16 @@ def test_arguments_are_passed_through(ready: Sandbox, tmp_path):
     assert done.returncode == 0, done.stderr
     assert ready.called().splitlines()[-1] == "flashsteps [run] [v01 x] [--json] [my results.json] [--causal]"
     assert "results: my results.json" in done.stdout and (tmp_path / "my results.json").exists()
-    assert (ready.root / "build/report/progression.svg").exists()
+    assert (ready.root / "build/report/index.html").exists()
+
+
+def test_the_last_step_that_passed_is_drawn_by_the_program(ready: Sandbox):
+    kernel = ready.root / "steps/v02_smem_tiles/kernel.cu"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text('REGISTER_STEP(launch, {.title = "one"})\n', encoding="utf-8")
+    done = ready.main_job(WITH_CHARTS="1")
+    assert done.returncode == 0 and "What heads attend to: " in done.stderr  # the stand-in computes nothing
+    assert "flashsteps [run] [v02_smem_tiles] [--backend] [emulator]" in ready.called().splitlines()[-1]
 
 
 def test_a_user_file_of_an_earlier_run_is_not_taken_for_this_one(ready: Sandbox, tmp_path):
@@ -328,23 +340,37 @@ def test_a_user_file_of_an_earlier_run_is_not_taken_for_this_one(ready: Sandbox,
     shutil.copy(ready.record, old)
     os.utime(old, (1e9, 1e9))
     done = ready.main_job(f"--json={old}", FAKE_STATUS="2", FAKE_NO_JSON="1")
-    assert done.returncode == 2 and "results:" not in done.stdout and "chart:" not in done.stdout
+    assert done.returncode == 2 and "results:" not in done.stdout and "report:" not in done.stdout
 
 
 def test_results_of_an_earlier_run_are_not_shown(ready: Sandbox):
     assert ready.main_job().returncode == 0
+    kept = ready.root / "build/report/mine.json"
+    kept.touch()
     done = ready.main_job(FAKE_STATUS="2", FAKE_NO_JSON="1")
     assert done.returncode == 2 and "results:" not in done.stdout
-    assert not (ready.root / "build/report/results.json").exists()
-    assert not (ready.root / "build/report/progression.svg").exists()
+    assert list((ready.root / "build/report").glob("[!.]*")) == [kept]
 
 
 def test_without_python_packages_the_kernels_still_run(ready: Sandbox):
     (ready.root / "build/venv/requirements.txt.installed").unlink()
-    (ready.root / "build/venv/bin/python").write_text('#!/bin/bash\n[ "$3" != install ]\n', encoding="utf-8")
+    (ready.root / "build/venv/bin/python").write_text(
+        '#!/bin/bash\n[ "$2" = pip ] && { [ "$3" != install ]; exit; }\n'
+        f'exec "{sys.executable}" -S -E "$@"\n',
+        encoding="utf-8",
+    )
     done = ready.main_job()
-    assert done.returncode == 0 and "no chart without them" in done.stderr and "results: " in done.stdout
-    assert "chart:" not in done.stdout
+    assert done.returncode == 0 and "no charts without them" in done.stderr and "results: " in done.stdout
+    assert "report:  " in done.stdout and "scripts/requirements.txt" in done.stderr
+    page = (ready.root / "build/report/index.html").read_text(encoding="utf-8")
+    assert "<td><code>v01_scalar</code>" in page and "<img" not in page
+
+
+def test_a_report_that_cannot_be_written_does_not_change_the_status(ready: Sandbox):
+    ready.record.write_text("{}", encoding="utf-8")
+    done = ready.main_job()
+    assert done.returncode == 0 and "results: " in done.stdout and "report:  " not in done.stdout
+    assert "report.py: " in done.stderr
 
 
 def test_a_build_that_fails(ready: Sandbox):

@@ -1,0 +1,245 @@
+"""The report of a run: what its page says. What its charts show is tested in test_charts.py, how it looks in a
+browser in test_report_page.py."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import SCRIPTS, STEPS, make_peers_record, make_problem, make_record
+from test_attention_figures import compute_here
+from test_charts import profile_of
+
+import attention_maps
+import report
+from readme_tables import rate
+
+pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
+
+ONLY_MODULES = ["-S", "-E"]  # of Python: without matplotlib
+
+
+def make(folder: Path, data: dict[str, Any], *options: str) -> str:
+    """The page, whose text is then still escaped."""
+    record = folder / "results.json"
+    record.write_text(json.dumps(data), encoding="utf-8")
+    assert report.main([str(record), "--out", str(folder / "report"), *options]) == 0
+    return (folder / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def images(page: str) -> list[str]:
+    return re.findall(r'<img src="data:image/(\S+?);base64,', page)
+
+
+def row_of(page: str, step: str) -> str:
+    [row] = re.findall(rf"<tr><td><code>{step}</code>.*?</tr>", page, re.DOTALL)
+    return row
+
+
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take most of the time."""
+    monkeypatch.setattr(report, "draw_charts", lambda *_: None)
+
+
+def test_a_run_on_a_gpu(tmp_path):
+    data = make_record()
+    page = make(tmp_path, data)
+    for words in ("Synthetic GPU", "1.2.3", "13.0.88", "GNU 12.2.0", "2000-01-01T00:00:00Z"):
+        assert f"<td>{words}</td>" in page
+    assert "000000000000" in page and "with uncommitted changes" not in page
+    assert "B=4 H=16 S=4096 D=128 bf16 causal" in page and "1 problem: 3 passed" in page
+    for step in data["runs"][0]["steps"]:
+        row, timing = row_of(page, step["step"]), step["timing"]
+        assert f"<td>{rate(timing['tflops'])}<br>" in row
+        assert f"[{rate(timing['tflops_p10'])}–{rate(timing['tflops_p90'])}]" in row
+        assert f"<td>{timing['percent_of_peak']:.1f}</td>" in row and ">PASS<" in row
+        assert f"<td>{step['validation']['nrmse']:.1e}<br><small>of 0.005</small></td>" in row
+        assert f"<td>{step['resources']['registers']}</td>" in row
+    assert "<td>4.00</td>" in row_of(page, STEPS[1])  # times the one before
+    assert images(page) == ["svg+xml", "svg+xml"]  # the ladder, errors
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == [
+        "errors.svg",
+        "index.html",
+        "progression_1.svg",
+    ]
+
+
+def test_a_run_on_the_emulator(tmp_path):
+    page = make(tmp_path, make_record("emulator"))
+    assert "FlashSteps on the CPU emulator" in page and "It has no timing model" in page
+    assert "TFLOPS" not in page and "Synthetic CPU" in page
+    row = row_of(page, STEPS[1])
+    assert "<td>8,000</td>" in row and "<td>3,000<br><small>3.00 × ideal</small></td>" in row
+    assert images(page) == ["svg+xml", "svg+xml"]
+
+
+def test_steps_of_the_tree_have_their_idea_and_lesson(tmp_path, monkeypatch):
+    without_charts(monkeypatch)
+    page = make(tmp_path, make_record(steps=("v01_scalar", "v10_tma_warpspec_one_stage", "v99_gone")))
+    assert "One thread per query row" in row_of(page, "v01_scalar")
+    assert "steps/v01_scalar/README.md" in row_of(page, "v01_scalar")
+    assert "docs/ablations/v10_tma_warpspec/one_stage.md" in row_of(page, "v10_tma_warpspec_one_stage")
+    assert "README.md" not in row_of(page, "v99_gone")
+
+
+def test_every_failure_is_there_and_is_only_text(tmp_path, monkeypatch):
+    without_charts(monkeypatch)
+    problems = [make_problem(), make_problem(causal=False)]
+    data = make_record(problems=problems)
+    message = "above the gate\n<script>alert(1)</script> & \"x\" 'y' \x1b[31m \ud800\n  hint: look"
+    skipped = "needs sm_100"
+    statuses = [("fail", message), ("crash", "signal 11"), ("timeout", "hung after 60 s")]
+    for (status, words), step in zip(statuses, data["runs"][0]["steps"]):
+        step.update(status=status, message=words, timing=None, validation=None)
+    for run in data["runs"]:
+        run["steps"].append({"step": "v04_later", "status": "skip", "message": skipped})
+    data["complete"] = False
+    data["provenance"]["device"]["name"] = "<b>GPU</b>"
+    page = make(tmp_path, data)
+    assert "<script" not in page and "<b>" not in page and "\x1b" not in page
+    assert html.escape(message.replace("\x1b", "\ufffd").replace("\ud800", "\ufffd")) in page
+    sections = page[page.index("What did not pass") : page.index("<thead>")]
+    order = [sections.index(words) for words in ("signal 11", "hung after", "above the gate", skipped)]
+    assert order == sorted(order)
+    assert sections.count(skipped) == 1 and "D=128 bf16 causal; B=4 H=16 S=4096 D=128 bf16 full" in sections
+    assert "2 problems: 3 passed, 2 skipped, 1 failed, 1 hung, 1 crashed" in page
+    assert "did not come to its end" in page
+    assert "Change steps/v01_scalar/kernel.cu" in page  # the first that failed
+    for step, status in zip(STEPS, ("FAIL", "CRASH", "TIMEOUT")):
+        assert page.count(f"<tr><td><code>{step}</code>") == 2 and f'">{status}</span>' in page
+
+
+@pytest.mark.parametrize("backend", ["cuda", "emulator"])
+def test_a_run_in_which_everything_failed(tmp_path, capsys, backend):
+    data = make_record(backend)
+    for step in data["runs"][0]["steps"]:
+        step.update(status="crash", message="signal 11", timing=None, counters=None, validation=None)
+    page = make(tmp_path, data, "--program", "/nonexistent")
+    assert "3 crashed" in page and images(page) == [] and page.count("signal 11") == 6
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and all(line.startswith("report.py: not drawn. ") for line in said)
+    for line in said:
+        assert html.escape(line.removeprefix("report.py: not drawn. ")) in page
+
+
+def test_of_many_problems_the_first_have_charts_and_all_have_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "PROBLEMS_DRAWN", 1)
+    lengths = (512, 1024, 2048)
+    data = make_record(problems=[make_problem(seqlen_q=length, seqlen_kv=length) for length in lengths])
+    page = make(tmp_path, data)
+    assert page.count("<thead>") == 3 and page.count("<details>") == 2
+    assert "The first 1 of 3 problems have charts" in page
+    names = {path.name for path in (tmp_path / "report").iterdir()}
+    assert names == {"index.html", "progression_1.svg", "lengths_1.svg", "errors.svg"}
+    without_charts(monkeypatch)
+    page = make(tmp_path, data, "--where", "S=2048")
+    assert "S=2048" in page and "S=512" not in page and "1 problem:" in page
+
+
+def test_lengths_that_cannot_be_told_apart_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "PROBLEMS_DRAWN", 0)
+    problems = [make_problem(batch=b, seqlen_q=s, seqlen_kv=s) for b, s in ((1, 512), (2, 512), (1, 1024))]
+    assert "have the same length" in make(tmp_path, make_record(problems=problems))
+    assert "By sequence length: several problems" in capsys.readouterr().err
+
+
+def test_peers_have_rows_too(tmp_path, monkeypatch):
+    without_charts(monkeypatch)
+    data = make_peers_record()
+    data["runs"][0]["peers"][1].update(status="skip", message="no kernel", validation=None, timing=None)
+    page = make(tmp_path, data)
+    assert rate(data["runs"][0]["peers"][0]["timing"]["tflops"]) in row_of(page, "sdpa_flash")
+    assert "<td>2.11.0+cu130</td>" in page and "no kernel" in row_of(page, "sdpa_cudnn")
+
+
+def test_a_profile_gives_a_roofline(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "PROBLEMS_DRAWN", 0)
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps(profile_of([make_problem(), make_problem(causal=False)])), encoding="utf-8")
+    page = make(tmp_path, make_record(), "--profile", str(profile))
+    svgs = [(tmp_path / f"report/roofline_{number}.svg").read_text("utf-8") for number in (1, 2)]
+    assert "bf16 causal" in svgs[0] and "bf16 full" in svgs[1] and "The roofline" in page
+    assert "measured matmul" in svgs[0] and "measured matmul" not in svgs[1]  # of which the run knows nothing
+
+
+def test_what_the_last_step_attends_to(tmp_path, monkeypatch, capsys):
+    without_charts(monkeypatch)
+    monkeypatch.setattr(attention_maps, "SEQLEN", 64)
+    compute_here(monkeypatch)
+    data = make_record("emulator", steps=("v01_scalar", "v02_smem_tiles", "v02_smem_tiles_with_a_change"))
+    page = make(tmp_path, data, "--program", "flashsteps")
+    assert images(page) == ["png", "png"] and "with a causal mask: v02_smem_tiles, float64" in page
+    assert (tmp_path / "report/attention_full.png").exists() and capsys.readouterr().err == ""
+
+
+def test_a_program_that_gives_nothing_costs_only_the_maps(tmp_path, monkeypatch, capsys):
+    without_charts(monkeypatch)
+    page = make(tmp_path, make_record("emulator", steps=("v01_scalar",)), "--program", "/bin/false")
+    line = "What heads attend to: /bin/false: v01_scalar gives no output (says nothing)"
+    assert images(page) == [] and line in page and line in capsys.readouterr().err
+
+
+def test_nothing_from_elsewhere_is_needed(tmp_path, monkeypatch):
+    without_charts(monkeypatch)
+    page = make(tmp_path, make_record())
+    assert "http" not in page.replace("http-equiv", "") and "<script" not in page
+    assert "default-src 'none'" in page  # so not even what was overlooked could be loaded or run
+
+
+def test_the_same_bytes_every_time(tmp_path):
+    """Also from another process, with another home and configuration of matplotlib's."""
+    first = make(tmp_path, make_record())
+    home = tmp_path / "home"
+    (home / ".config/matplotlib").mkdir(parents=True)
+    (home / ".config/matplotlib/matplotlibrc").write_text("font.size: 30\n")
+    command = [sys.executable, str(SCRIPTS / "report.py")]
+    command += [str(tmp_path / "results.json"), "--out", str(tmp_path / "again")]
+    subprocess.run(
+        command, check=True, env={"PATH": os.environ["PATH"], "HOME": str(home), "TZ": "Asia/Tokyo"}, cwd="/"
+    )
+    assert (tmp_path / "again/index.html").read_text(encoding="utf-8") == first
+
+
+def test_without_matplotlib_there_is_a_page_without_charts(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps(make_record()), encoding="utf-8")
+    command = [sys.executable, *ONLY_MODULES, str(SCRIPTS / "report.py"), str(tmp_path / "results.json")]
+    command += ["--out", str(tmp_path), "--program", "flashsteps"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stderr.count("\n") == 1 and "scripts/requirements.txt" in done.stderr
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert images(page) == [] and "scripts/requirements.txt" in page and row_of(page, STEPS[2])
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "Expecting value"),
+        (b"\xff\x00", "can't decode"),
+        (b"[1]", "the file: must be an object"),
+        (json.dumps(make_record() | {"runs": []}).encode(), "no problem was run"),
+        (json.dumps(make_record() | {"schema": "x"}).encode(), "schema: is"),
+        (json.dumps(profile_of([make_problem()])).encode(), "is a profile, this needs a results file"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_is_none_is_one_line(tmp_path, capsys, content, expected):
+    record, out = tmp_path / "results.json", tmp_path / "report"
+    if content is not None:
+        record.write_bytes(content)
+    assert report.main([str(record), "--out", str(out)]) == 1
+    message = capsys.readouterr().err
+    assert expected in message and message.count("\n") == 1 and not out.exists()
+
+
+def test_a_filter_that_nothing_matches_is_one_line(tmp_path, capsys):
+    (tmp_path / "results.json").write_text(json.dumps(make_record()), encoding="utf-8")
+    arguments = [str(tmp_path / "results.json"), "--out", str(tmp_path / "report"), "--where", "D=32"]
+    assert report.main(arguments) == 1
+    assert capsys.readouterr().err == "report.py: no problem matches D=32\n"
