@@ -36,9 +36,31 @@ find_python() {
   return 1
 }
 
-# missing_packages run|tests: what to install, one apt package a word.
+# A browser for the test of run.sh's report, from PATH. Ubuntu's package is a stub that asks for a snap, and a
+# snap does not see the files of a test.
+find_browser() {
+  local name path
+  for name in chromium chromium-browser google-chrome google-chrome-stable; do
+    path=$(command -v "$name") || continue
+    case $("$path" --version 2>/dev/null) in
+      *snap*) ;;
+      "Chromium "* | "Google Chrome "*)
+        echo "$path"
+        return 0
+        ;;
+    esac
+  done
+  return 1
+}
+
+# missing_packages run|tests|browser: what to install, one apt package a word. A browser is large, so it is a
+# group of its own, which only CI asks for.
 missing_packages() {
   local missing=()
+  if [ "$1" = browser ]; then
+    find_browser >/dev/null || echo chromium
+    return
+  fi
   have g++ || missing+=(g++)
   have cmake || missing+=(cmake)
   have ninja || missing+=(ninja-build)
@@ -56,7 +78,7 @@ missing_packages() {
   echo "${missing[*]-}"
 }
 
-# install_packages run|tests: installs what is missing, or says in one line what that is and returns 1.
+# install_packages run|tests|browser: installs what is missing, or says in a line what that is and returns 1.
 install_packages() {
   local missing as_root=()
   missing=$(missing_packages "$1")

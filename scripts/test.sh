@@ -119,6 +119,7 @@ for framework in torch jax; do
 done
 section "address, UB sanitizer" asan_tests
 section "script tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" scripts/tests
+find_browser >/dev/null || not_here "report in a browser" "no Chromium (apt-get install -y chromium)"
 section "generated text" "$python" scripts/readme_tables.py --check
 
 records=(figures/results/*.json) drawings=(docs/figures/*.svg)

@@ -218,6 +218,36 @@ def test_apt_that_fails_is_one_more_line(ready: Sandbox):
     )
 
 
+CHROMIUM = '#!/bin/bash\n[ "$1" = --version ] && echo "Chromium 140.0.1 built on Debian"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "found"),
+    [
+        ("chromium", CHROMIUM, True),
+        ("chromium-browser", CHROMIUM, True),
+        ("google-chrome", '#!/bin/bash\necho "Google Chrome 140.0.1"\n', True),
+        ("firefox", '#!/bin/bash\necho "Mozilla Firefox 140.0"\n', False),
+        # Ubuntu's package, without the snap that it asks for and with it.
+        ("chromium-browser", "#!/bin/bash\necho it requires the chromium snap >&2\nexit 1\n", False),
+        ("chromium", '#!/bin/bash\necho "Chromium 140.0.1 snap"\n', False),
+    ],
+)
+def test_a_browser_is_found(ready: Sandbox, name, program, found):
+    ready.tool(name, program)
+    done = ready.library("find_browser")
+    assert (done.returncode == 0, done.stdout) == (found, f"{ready.bin}/{name}\n" if found else "")
+
+
+def test_a_browser_is_a_group_of_its_own(ready: Sandbox):
+    assert ready.library("missing_packages run; missing_packages tests").stdout.split() == []
+    done = ready.library("install_packages browser")
+    expected = "missing: chromium (no apt-get here). Install with: apt-get install -y chromium\n"
+    assert done.returncode == 1 and done.stderr == expected
+    ready.tool("chromium", CHROMIUM)
+    assert ready.library("install_packages browser").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("version", "ok"), [("3.9.6", False), ("3.24.9", False), ("3.25.0", True), ("3.30.1", True)]
 )
@@ -448,6 +478,7 @@ def test_all_sections_and_the_last_line(tested: Sandbox):
         assert summary[name] == "not here: figures/results/ is empty"
     assert summary["GPU tests"] == "not here: no GPU with a CUDA toolkit"
     assert summary["aarch64 build"].startswith("not here: no aarch64-linux-gnu-g++")
+    assert summary["report in a browser"] == "not here: no Chromium (apt-get install -y chromium)"
     ctest = Path(f"{tested.calls}.ctest").read_text(encoding="utf-8")
     assert "--test-dir build/ci -LE gpu -j 2 --no-tests=error --output-on-failure" in ctest
     assert "--test-dir build/asan -L emulator" in ctest
@@ -544,16 +575,26 @@ def test_an_ablation_that_does_not_apply_costs_no_other_section(tested: Sandbox)
     assert "cmake --preset ci -DFLASHSTEPS_ABLATIONS=\n" in tested.called()  # also if it was ALL before
 
 
-def test_with_a_gpu_its_tests_run(tested: Sandbox):
+def test_with_a_gpu_and_a_browser_their_tests_run(tested: Sandbox):
     add_gpu(tested)
     tested.tool("nvcc", "#!/bin/bash\n")
+    tested.tool("chromium", CHROMIUM)
     _, _, summary = all_tests(tested)
+    assert "report in a browser" not in summary
     assert summary["GPU tests"].startswith("pass") and summary["CUDA compile checks"].startswith("pass")
     assert "cmake --preset ci -DFLASHSTEPS_CUDA_ARCHITECTURES=native" in tested.called()
     assert "-L gpu" in Path(f"{tested.calls}.ctest").read_text(encoding="utf-8")
 
 
-def test_ci_runs_the_tests_from_the_root():
-    text = (SCRIPTS.parent / ".ci" / "run").read_text(encoding="utf-8")
-    assert text.endswith("\nexec bash scripts/test.sh\n")
-    assert os.access(SCRIPTS.parent / ".ci" / "run", os.X_OK)
+@pytest.mark.parametrize("user", ["root", "somebody"])
+def test_ci_installs_a_browser_and_runs_the_tests_from_the_root(sandbox: Sandbox, user):
+    (sandbox.root / ".ci").mkdir()
+    shutil.copy(SCRIPTS.parent / ".ci" / "run", sandbox.root / ".ci")
+    (sandbox.root / "scripts/test.sh").write_text('echo "tests in $PWD"\n', encoding="utf-8")
+    sandbox.tool("apt-get", '#!/bin/bash\necho "apt-get ${@: -1}" >>"$CALLS"\n')
+    if user == "root":
+        sandbox.tool("id", "#!/bin/bash\necho 0\n")
+    done = sandbox.run(str(sandbox.root / ".ci/run"), cwd=Path("/"))
+    assert done.returncode == 0 and done.stdout.endswith(f"tests in {sandbox.root}\n"), done.stderr
+    assert sandbox.called() == ("apt-get update\napt-get chromium\n" if user == "root" else "")
+    assert "missing: chromium (" in done.stderr and "going on without a browser" in done.stderr
