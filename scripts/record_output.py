@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Records what a command prints, so that a page can show it (the block `output` of readme_tables.py).
 
-    python3 scripts/record_output.py --out figures/results/FILE.txt -- COMMAND...
+    python3 scripts/record_output.py --out figures/results/FILE.txt [--from TEXT] -- COMMAND...
 
 FILE begins with how it came about, a line each (command, commit, date, machine, exit status); behind an empty
 line stands the output, stdout and stderr together, as it was, but for two things: the repository's path becomes
-flashsteps, and of a line that was rewritten in place the last state is left.
+flashsteps, and of a line that was rewritten in place the last state is left. With --from, what comes before the
+line that begins with TEXT is left out, and an ellipsis stands for it.
 
 Only from a clean, committed tree. A copy without .git needs --commit, which must be true of it.
 Exit status: that of the command; 2 when nothing could be recorded.
@@ -63,6 +64,14 @@ def cleaned(output: str, root: Path) -> str:
     return "\n".join(line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")).strip("\n") + "\n"
 
 
+def from_line(output: str, start: str) -> str:
+    lines = output.splitlines(keepends=True)
+    found = [i for i, line in enumerate(lines) if line.startswith(start)]
+    if not found:
+        raise OutputError(f"no line of the output begins with '{start}'")
+    return "…\n" + "".join(lines[found[0] :])
+
+
 def parse(text: str, name: str) -> tuple[dict[str, str], str]:
     """Header and output of a recorded file."""
     head, empty, output = text.partition("\n\n")
@@ -84,6 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.txt")
+    parser.add_argument("--from", dest="start", metavar="TEXT", help="leave out what comes before this line")
     parser.add_argument("--commit", metavar="HEX", help="of a copy without .git")
     parser.add_argument("--root", type=Path, default=ROOT, help="the repository (default: this script's)")
     parser.add_argument("command", nargs="+", metavar="COMMAND")
@@ -108,7 +118,9 @@ def main(arguments: list[str] | None = None) -> int:
             str(process.returncode),
         )
         header = "".join(f"{key}: {value}\n" for key, value in zip(HEADER, values))
-        options.out.write_text(f"{header}\n{cleaned(''.join(lines), root)}", encoding="utf-8")
+        output = cleaned("".join(lines), root)
+        output = from_line(output, options.start) if options.start else output
+        options.out.write_text(f"{header}\n{output}", encoding="utf-8")
     except (OutputError, OSError) as error:
         print(f"record_output.py: {error}", file=sys.stderr)
         return 2

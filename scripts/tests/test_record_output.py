@@ -63,6 +63,15 @@ def test_a_commit_in_short(repository: Repository, capsys):
     assert "40 hexadecimal digits" in capsys.readouterr().err
 
 
+def test_only_the_end(repository: Repository, capsys):
+    options = ("--commit", repository.commit, "--from")
+    assert record(repository, *PRINTS, options=(*options, "B=1")) == 0
+    _, output = record_output.load(repository.root / "figures/results/said.txt", repository.root)
+    assert output == "…\nB=1 table\n==> done\n"
+    assert record(repository, *PRINTS, options=(*options, "C=1")) == 2
+    assert "no line of the output begins with 'C=1'" in capsys.readouterr().err
+
+
 def test_a_command_that_does_not_exist(repository: Repository, capsys):
     assert record(repository, "./no-such-command") == 2
     assert "no-such-command" in capsys.readouterr().err
