@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
-"""Checks the Markdown pages: links, and that every command which a chapter shows is run by a test or marked.
+"""Checks the Markdown pages: links, and that every command which a page shows is run by a test or marked.
 
     python3 scripts/check_docs.py             links and anchors of all pages, marks of all commands
-    python3 scripts/check_docs.py --commands  list the commands of README.md and docs/, and what they need
+    python3 scripts/check_docs.py --commands  list the commands of README.md, docs/ and the lessons, and what they need
 
 A relative link must lead to a file of the repository, an anchor to one of its headings (or lines). Links to
 other sites are not followed.
 
-Commands are the lines of ```bash blocks in README.md and docs/. A block that cannot simply be run says why,
-in a comment right above it:
+Commands are the lines of ```bash blocks in README.md, docs/ and the lessons. A block that cannot simply be run
+says why, in a comment right above it:
 
     <!-- needs: gpu -->
 
 What may be needed: gpu; network; root (to install packages); build (configures, compiles or installs:
 minutes; the tests run on its result). All other commands are run by
 harness/tests/test_documented_commands.py, which fails for one that it does not know.
+
+Lessons give their commands within a line, as `build/flashsteps count v01_scalar`: these are commands, too. What
+they need is known by their names.
 
 Exit status: 0 when nothing is wrong, 1 otherwise.
 """
@@ -33,6 +36,9 @@ from markers import FENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDS = ("gpu", "network", "root", "build")
+# Of a command within a line: how it begins, and what some of them need.
+INLINE = re.compile(r"(?:python3 )?(?:build|scripts)/\S+ \S|cmake \S")
+INLINE_NEEDS = {"cmake": ("build",), "python3 scripts/profile_ncu.py": ("gpu",)}
 MARK = re.compile(r"<!-- needs: ([a-z ]+) -->")
 # Text with brackets of its own, as `[x][0]` has; the target ends at a space, where a title would begin.
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(\s*<?([^)\s>]+)")
@@ -66,8 +72,12 @@ def pages_of(root: Path) -> list[str]:
 
 
 def chapters_of(root: Path) -> list[str]:
-    """The pages whose commands are looked at."""
+    """The pages whose commands are looked at, besides the lessons."""
     return [name for name in pages_of(root) if name == "README.md" or name.startswith("docs/")]
+
+
+def lessons_of(root: Path) -> list[str]:
+    return [name for name in pages_of(root) if re.fullmatch(r"steps/[^/]+/README\.md", name)]
 
 
 def fences(lines: list[str]) -> list[tuple[int, int, str]]:
@@ -214,11 +224,24 @@ def commands_of(text: str, page: str) -> tuple[list[Command], list[str]]:
     return commands, errors
 
 
+def inline_commands_of(text: str, page: str) -> list[Command]:
+    joined = "\n".join(prose(text))
+    commands = []
+    for match in re.finditer(r"`([^`]+)`", joined):
+        command = " ".join(match[1].split())  # it may go on in the next line
+        if INLINE.match(command):
+            needs = next((each for name, each in INLINE_NEEDS.items() if command.startswith(name + " ")), ())
+            commands.append(Command(page, joined.count("\n", 0, match.start()) + 1, command, needs))
+    return commands
+
+
 def all_commands(root: Path) -> tuple[list[Command], list[str]]:
     commands, errors = [], []
-    for page in chapters_of(root):
-        found, wrong = commands_of((root / page).read_text(encoding="utf-8"), page)
-        commands += found
+    lessons = lessons_of(root)
+    for page in (*chapters_of(root), *lessons):
+        text = (root / page).read_text(encoding="utf-8")
+        found, wrong = commands_of(text, page)
+        commands += found + (inline_commands_of(text, page) if page in lessons else [])
         errors += wrong
     return commands, errors
 

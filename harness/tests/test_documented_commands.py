@@ -1,5 +1,5 @@
-"""Every command of README.md and docs/ that is not marked with what it needs: run here, as it stands there,
-and with the outcome that the page promises. scripts/check_docs.py says which they are; FLASHSTEPS_BUILD as in
+"""Every command of README.md, docs/ and the lessons that is not marked with what it needs: run here, as it stands
+there, and with the outcome that the page promises. scripts/check_docs.py says which they are; FLASHSTEPS_BUILD as in
 test_program.py.
 
 A command that is added to a page belongs into RUN, or gets a mark."""
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import test_exercises
 from test_program import BUILD, ROOT
 
 import check_docs  # in scripts/, which test_program adds to the path
@@ -26,6 +27,7 @@ BUGS = "build/ci/tests/flashsteps_bugs check v10_tma_warpspec_"
 PASS, FAIL, CRASH = 0, 1, 3
 
 SAVE = "--tensors qkv.safetensors --save out.safetensors"
+COUNTED = "--shape 1,4,256,64"
 EMULATOR = "--backend emulator --shape 1,2,200,64"
 
 MAPS = "build/venv/bin/python"
@@ -71,8 +73,27 @@ RUN: dict[str, tuple[int, list[str]]] = {
         PASS,
         ["x ideal", " 3.84 ", " 1.00 "],
     ),
-    "build/flashsteps count v05_padded_smem --shape 1,4,256,64": (PASS, ["x ideal"]),
     "build/flashsteps count v07_ptx_mma v08_register_softmax --shape 1,4,256,64": (PASS, ["v08_register"]),
+    # The lessons, with the numbers that they quote.
+    f"build/flashsteps count v01_scalar {COUNTED}": (PASS, ["1052704"]),
+    f"build/flashsteps count v03_wmma {COUNTED}": (PASS, [" 102560 "]),
+    f"build/flashsteps count v04_warp_softmax {COUNTED}": (PASS, [" 3.84 "]),
+    f"build/flashsteps count v05_padded_smem {COUNTED}": (PASS, ["x ideal", " 1.00 "]),
+    f"build/flashsteps count v05_padded_smem {COUNTED} --json FILE": (PASS, ["results: FILE"]),
+    f"build/flashsteps count v06_vectorized_loads {COUNTED}": (PASS, ["wavefronts"]),
+    f"build/flashsteps count v07_ptx_mma {COUNTED}": (PASS, [" 1.00 "]),
+    f"build/flashsteps count v08_register_softmax {COUNTED}": (PASS, [" 4096 "]),
+    f"build/flashsteps count v09_direct_rescale {COUNTED}": (PASS, [" 2688 ", " 1152 "]),
+    f"build/flashsteps count v10_tma_warpspec {COUNTED}": (PASS, [" 128 ", " 720 "]),
+    "python3 scripts/step_diff.py v01 v02": (PASS, ["lines added"]),
+    "python3 scripts/step_diff.py v02 v03": (PASS, ["lines added"]),
+    "python3 scripts/step_diff.py v03 v04": (PASS, ["lines added"]),
+    "python3 scripts/step_diff.py --brief v04 v05": (PASS, ["lines added"]),
+    "python3 scripts/step_diff.py --brief v05 v06": (PASS, ["23 lines added, 12 removed"]),
+    "python3 scripts/step_diff.py v06 v07": (PASS, ["lines added"]),
+    "python3 scripts/step_diff.py --brief v07 v08": (PASS, ["lines added"]),
+    "python3 scripts/step_diff.py --brief v08 v09": (PASS, ["lines added"]),
+    "python3 scripts/step_diff.py --brief v09 v10": (PASS, ["lines added"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }
@@ -120,7 +141,9 @@ def unmarked() -> dict[str, str]:
 
 
 def test_every_command_is_run_or_marked() -> None:
-    unknown = {text: at for text, at in unmarked().items() if text not in RUN and text not in ELSEWHERE}
+    exercises = {run.command for exercise in test_exercises.ALL for run in exercise.runs}
+    known = {*RUN, *ELSEWHERE, *exercises}
+    unknown = {text: at for text, at in unmarked().items() if text not in known}
     assert not unknown, "neither run by this test nor marked with <!-- needs: ... -->"
     gone = [text for text in (*RUN, *ELSEWHERE) if text not in unmarked()]
     assert not gone, "no page shows these any more"

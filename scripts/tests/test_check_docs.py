@@ -131,11 +131,32 @@ def test_marks_that_are_wrong(text: str, said: str):
     assert len(errors) == 1 and said in errors[0]
 
 
-def test_only_the_readme_and_the_chapters_are_searched_for_commands(repository: Repository):
-    for name in ("README.md", "docs/a.md", "docs/deeper/b.md", "steps/v01_scalar/README.md"):
-        repository.write(name, f"```bash\n{name}\n```\n")
+def test_which_pages_are_searched_for_commands(repository: Repository):
+    searched = ["README.md", "docs/a.md", "docs/deeper/b.md", "steps/v01_scalar/README.md"]
+    for name in (*searched, "harness/README.md", "steps/v01_scalar/more.md"):
+        repository.write(name, f"```bash\n{name}\n```\nor `build/flashsteps {name}`\n")
     commands, _ = check_docs.all_commands(repository.root)
-    assert [command.text for command in commands] == ["README.md", "docs/a.md", "docs/deeper/b.md"]
+    assert [command.text for command in commands] == [*searched, "build/flashsteps steps/v01_scalar/README.md"]
+
+
+def test_commands_within_a_line():
+    text = """`build/flashsteps count v01
+--shape 1,2,3,64` and `cmake --build build`, in `build/report/` or `steps/v01`, `--causal`
+
+`python3 scripts/profile_ncu.py v01`
+`scripts/step_diff.py v01 v02` <!-- `build/not this` -->
+
+```
+`build/nor this`
+```
+"""
+    commands = check_docs.inline_commands_of(text, "steps/v01/README.md")
+    assert [(c.line, c.text, c.needs) for c in commands] == [
+        (1, "build/flashsteps count v01 --shape 1,2,3,64", ()),
+        (2, "cmake --build build", ("build",)),
+        (4, "python3 scripts/profile_ncu.py v01", ("gpu",)),
+        (5, "scripts/step_diff.py v01 v02", ()),
+    ]
 
 
 def test_the_program(repository: Repository):
