@@ -2,13 +2,13 @@
 """Checks the Markdown pages: links, and that every command which a page shows is run by a test or marked.
 
     python3 scripts/check_docs.py             links and anchors of all pages, marks of all commands
-    python3 scripts/check_docs.py --commands  list the commands of README.md, docs/ and the lessons, and what they need
+    python3 scripts/check_docs.py --commands  list the commands of README.md, docs/ and lessons, their needs
 
 A relative link must lead to a file of the repository, an anchor to one of its headings (or lines). Links to
 other sites are not followed.
 
-Commands are the lines of ```bash blocks in README.md, docs/ and the lessons. A block that cannot simply be run
-says why, in a comment right above it:
+Commands are the lines of ```bash blocks in README.md, docs/ and the lessons. A block that cannot simply be
+run says why, in a comment right above it:
 
     <!-- needs: gpu -->
 
@@ -16,8 +16,8 @@ What may be needed: gpu; network; root (to install packages); build (configures,
 minutes; the tests run on its result). All other commands are run by
 harness/tests/test_documented_commands.py, which fails for one that it does not know.
 
-Lessons give their commands within a line, as `build/flashsteps count v01_scalar`: these are commands, too. What
-they need is known by their names.
+Lessons give their commands within a line, as `build/flashsteps count v01_scalar`: these are commands, too.
+What they need is known by their names.
 
 Exit status: 0 when nothing is wrong, 1 otherwise.
 """

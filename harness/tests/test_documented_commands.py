@@ -1,8 +1,9 @@
-"""Every command of README.md, docs/ and the lessons that is not marked with what it needs: run here, as it stands
-there, and with the outcome that the page promises. scripts/check_docs.py says which they are; FLASHSTEPS_BUILD as in
-test_program.py.
+"""Every command of README.md, docs/ and the lessons that is not marked with what it needs: run here, as it
+stands there, and with the outcome that the page promises. scripts/check_docs.py says which they are;
+FLASHSTEPS_BUILD as in test_program.py.
 
-A command that is added to a page belongs into RUN, or gets a mark."""
+A command that is added to a page belongs into RUN, or gets a mark. Those of the exercises and of a step of
+one's own are in test_exercises.py and test_own_step.py."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import test_exercises
+import test_own_step
 from test_program import BUILD, ROOT
 
 import check_docs  # in scripts/, which test_program adds to the path
@@ -142,7 +144,7 @@ def unmarked() -> dict[str, str]:
 
 def test_every_command_is_run_or_marked() -> None:
     exercises = {run.command for exercise in test_exercises.ALL for run in exercise.runs}
-    known = {*RUN, *ELSEWHERE, *exercises}
+    known = {*RUN, *ELSEWHERE, *exercises, *test_own_step.OUTCOMES}
     unknown = {text: at for text, at in unmarked().items() if text not in known}
     assert not unknown, "neither run by this test nor marked with <!-- needs: ... -->"
     gone = [text for text in (*RUN, *ELSEWHERE) if text not in unmarked()]

@@ -22,6 +22,8 @@ from test_program import BUILD, FLASHSTEPS, ROOT, STEPS, run
 import ablations
 
 EXERCISES = BUILD / "tests" / "flashsteps_exercises"
+# A step of one's own may have none.
+LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_file()]
 PAGES = ablations.pages(ROOT, [], "harness/tests/exercises")
 STATUS = {"PASS": 0, "FAIL": 1, "SKIP": 1, "CRASH": 3, "HANG": 3}
 
@@ -183,7 +185,7 @@ def lesson_items(step: str) -> tuple[str, dict[int, str]]:
     return section, {int(number): " ".join(item.split()) for number, item in items}
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", LESSONS)
 def test_every_item_has_its_pages(step: str) -> None:
     _, items = lesson_items(step)
     assert list(items) == list(range(1, len(items) + 1)) and len(items) >= 2
@@ -199,7 +201,7 @@ def holds(text: str, part: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "step, number", [(step, number) for step in STEPS for number in lesson_items(step)[1]], ids=str
+    "step, number", [(step, number) for step in LESSONS for number in lesson_items(step)[1]], ids=str
 )
 def test_the_pages_are_what_the_item_says(step: str, number: int) -> None:
     section, items = lesson_items(step)

@@ -147,10 +147,14 @@ def test_on_a_gpu_all_steps_pass_the_covering_sample_and_are_timed(tmp_path: Pat
 
 def test_the_recorded_counters_are_what_the_emulator_counts(tmp_path: Path) -> None:
     # Those that do not depend on the compiler; the lessons' numbers of a step that has changed must be recorded again.
+    # A step that nobody has recorded has none: the README's table says so.
     recorded = json.loads((ROOT / "figures/results/emulator_counters.json").read_text())
+    names = {step["step"] for run in recorded["runs"] for step in run["steps"]}
+    steps = [step for step in STEPS if step in names]
+    assert steps
     out = tmp_path / "r.json"
     problems = ["--shape", "1,4,256,64", "--causal", "--full"]
-    assert run(FLASHSTEPS, "count", *STEPS, *problems, "--json", str(out)).returncode == 0
+    assert run(FLASHSTEPS, "count", *steps, *problems, "--json", str(out)).returncode == 0
     exact = ("mma", "ldmatrix", "ldmatrix_wavefronts", "ldmatrix_wavefronts_ideal", "barriers", "shuffles")
 
     def counts(data: dict) -> dict:
@@ -161,7 +165,7 @@ def test_the_recorded_counters_are_what_the_emulator_counts(tmp_path: Path) -> N
         }
 
     before, now = counts(recorded), counts(json.loads(out.read_text()))
-    assert len(now) == 2 * len(STEPS)
+    assert len(now) == 2 * len(steps)
     assert now == {key: before[key] for key in now}
 
 

@@ -136,7 +136,8 @@ def test_which_pages_are_searched_for_commands(repository: Repository):
     for name in (*searched, "harness/README.md", "steps/v01_scalar/more.md"):
         repository.write(name, f"```bash\n{name}\n```\nor `build/flashsteps {name}`\n")
     commands, _ = check_docs.all_commands(repository.root)
-    assert [command.text for command in commands] == [*searched, "build/flashsteps steps/v01_scalar/README.md"]
+    inline = "build/flashsteps steps/v01_scalar/README.md"
+    assert [command.text for command in commands] == [*searched, inline]
 
 
 def test_commands_within_a_line():

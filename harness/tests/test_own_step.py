@@ -1,0 +1,148 @@
+"""What a learner does, in a copy of this tree: edits a kernel, builds, runs; and adds a step, as
+docs/your_own_step.md tells. What has not changed is taken from the test build (FLASHSTEPS_BUILD, see
+test_program.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_program import BUILD, ROOT
+
+import ablations
+import check_docs
+
+PAGE = "docs/your_own_step.md"
+STEP = "v11_my_idea"
+PASS, FAIL = 0, 1
+COUNT = f"build/flashsteps count v09_direct_rescale {STEP} --shape 1,4,256,64"
+# Exit status, and what must be said, of the page's commands.
+OUTCOMES: dict[str, tuple[int, list[str]]] = {
+    f"mkdir steps/{STEP}": (0, []),
+    f"cp steps/v09_direct_rescale/kernel.cu steps/{STEP}/": (0, []),
+    "cmake --build build": (0, [f"Linking CXX executable steps/{STEP}"]),
+    f"build/flashsteps check {STEP} --backend emulator": (PASS, [f"PASS  {STEP}  64 of 64 problems"]),
+    # An eighth of the wavefronts, and a barrier for the 4 warps of 16 CTAs.
+    COUNT: (PASS, [" 50688 ", f" {50688 - 6144} ", " 1152 ", f" {1152 + 4 * 16} "]),
+    f"build/flashsteps run v09_direct_rescale {STEP} --shape 1,2,100,64 --json mine.json": (
+        PASS,
+        ["mine.json"],
+    ),
+    "python3 scripts/step_diff.py --brief v09 v11": (0, ["12 lines added, 8 removed"]),
+    f"build/flashsteps check {STEP} --backend emulator --shape 1,2,100,64": (
+        FAIL,
+        [f"FAIL  {STEP}", "race on shared memory"],
+    ),
+}
+COMMANDS, _ = check_docs.commands_of((ROOT / PAGE).read_text(encoding="utf-8"), PAGE)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree, built without a GPU; without the chapter's step, in case that somebody has made it."""
+    root = tmp_path_factory.mktemp("copy") / "flashsteps"
+    for name in check_docs.files_of(ROOT):
+        if name.startswith(f"steps/{STEP}/"):
+            continue
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, root / name)
+    launcher = [sys.executable, Path(__file__).with_name("reuse_objects.py"), ROOT, BUILD.resolve(), root]
+    build(root, f"-DCMAKE_CXX_COMPILER_LAUNCHER={';'.join(map(str, launcher))}")
+    return root
+
+
+def shell(root: Path, command: str, status: int = 0) -> str:
+    # The page speaks of a machine without a GPU; python3 is the one that runs this.
+    bin = root.parent / "bin"
+    if not bin.exists():
+        bin.mkdir()
+        (bin / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        (bin / "python3").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=root, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == status, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def build(root: Path, *options: str) -> set[str]:
+    """Builds as a learner does, and says for which targets something was compiled."""
+    if options:
+        shell(root, f"cmake --preset emulator '{' '.join(options)}'")
+    output = shell(root, "cmake --build build")
+    return set(re.findall(r"Building CXX object \S*?CMakeFiles/(\w+)\.dir/", output))
+
+
+def replace(kernel: Path, old: str, new: str) -> None:
+    text = kernel.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    kernel.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def x_ideal(root: Path, step: str) -> float:
+    shell(root, f"build/flashsteps count {step} --shape 1,4,256,64 --json counts.json")
+    (entry,) = json.loads((root / "counts.json").read_text())["runs"][0]["steps"]
+    assert entry["status"] == "pass"
+    return entry["counters"]["shared_wavefronts"] / entry["counters"]["shared_wavefronts_ideal"]
+
+
+def test_an_edit_of_a_kernel_compiles_that_step_and_shows(tree: Path) -> None:
+    assert build(tree) == set()  # nothing is left to do
+    kernel = tree / "steps" / "v05_padded_smem" / "kernel.cu"
+    assert x_ideal(tree, "v05_padded_smem") < 1.01
+    replace(kernel, "constexpr int PAD = 8;", "constexpr int PAD = 0;")
+    assert build(tree) == {"v05_padded_smem_on_emulator"}
+    assert x_ideal(tree, "v05_padded_smem") == x_ideal(tree, "v04_warp_softmax") > 3.8
+
+    replace(kernel, "constexpr int PAD = 0;", "constexpr int PAD = 8;")
+    replace(kernel, "needs_mask && col >= visible;", "needs_mask && col > visible;")
+    assert build(tree) == {"v05_padded_smem_on_emulator"}
+    run = "build/steps/v05_padded_smem run --backend emulator --causal"
+    output = shell(tree, f"{run} --shape 1,2,100,64", FAIL)
+    assert "wrong rows 0-62, 64-99 of 100" in output and "who sees whom on the diagonal" in output
+
+
+def blocks(text: str) -> list[tuple[str, list[str]]]:
+    """Language and lines of the page's fenced blocks, in order."""
+    lines = text.splitlines()
+    return [(language, lines[first + 1 : last]) for first, last, language in check_docs.fences(lines)]
+
+
+def test_the_chapter_in_its_order(tree: Path) -> None:
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    kernel = tree / "steps" / STEP / "kernel.cu"
+    outputs = {}
+    for language, lines in blocks(text):
+        if language == "diff":
+            change = ablations.parse_change(lines, 0, PAGE)
+            mine = ablations.Ablation(STEP, "", PAGE, "", [change])
+            now = kernel.read_text(encoding="utf-8").splitlines()
+            at = ablations.place(change, now, mine)
+            now[at : at + len(change.old)] = change.new
+            kernel.write_text("\n".join(now) + "\n", encoding="utf-8")
+            continue
+        assert language == "bash"
+        for command in lines:
+            status, words = OUTCOMES[command]
+            outputs[command] = output = shell(tree, command, status)
+            for word in words:
+                assert word in output, f"{command}: '{word}' is not in\n{output}"
+    assert set(outputs) == set(OUTCOMES) == {command.text for command in COMMANDS}
+    # The report names the read, which is the kernel's own.
+    named = {int(line) for line in re.findall(rf"{STEP}/kernel\.cu:(\d+)", output)}
+    (read,) = (number for number, line in enumerate(now, start=1) if "ldmatrix_x4(frag_q[" in line)
+    assert read in named, output
+    # Others see it, too.
+    assert f"{STEP}\n  Q is loaded into registers once" in shell(tree, "build/flashsteps list")
+    entries = json.loads((tree / "mine.json").read_text())["runs"][0]["steps"]
+    assert [(entry["step"], entry["status"]) for entry in entries] == [
+        ("v09_direct_rescale", "pass"),
+        (STEP, "pass"),
+    ]
