@@ -3,7 +3,7 @@
 
     python3 scripts/ablations.py [STEP...]             list them; exit status 1 when one does not apply
     python3 scripts/ablations.py --out DIR [STEP...]   also write them, as steps: DIR/STEP_VARIANT/kernel.cu
-    python3 scripts/ablations.py --pages DIR ...       other pages: harness/tests/bugs has steps with bugs
+    python3 scripts/ablations.py --pages DIR ...       other pages: of harness/tests/, bugs or exercises
 
 An ablation is a page, docs/ablations/STEP/VARIANT.md. Its heading says what is changed. Each of its ```diff
 blocks is a change of steps/STEP/kernel.cu: what begins with '-' or a space must stand there, at exactly one
