@@ -29,8 +29,10 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
                : "memory");
 }
 
-// By the thread that has initialised mbarriers, before anybody uses them: makes them known to the copy engine
-// too. The other threads need a barrier (__syncthreads) besides.
+// By the thread that has initialised mbarriers, before anybody uses them; the other threads need a barrier
+// (__syncthreads) besides. It is for the CTAs of a cluster, which use each other's mbarriers; by custom
+// others execute it too, as here, and the emulator asks for it. It is no proxy fence: TMA uses its mbarrier
+// by the generic proxy (PTX ISA, "cp.async.bulk.tensor").
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
 }
