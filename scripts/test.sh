@@ -112,7 +112,8 @@ section "program tests" ctest --test-dir build/ci -LE gpu -j 2 --no-tests=error 
 steps=("${steps[@]%/kernel.cu}")
 section "steps on the emulator" steps_on_emulator
 [ -z "$ablations" ] || section "ablations, on emulator" ablations_on_emulator
-section "command line tests" with_venv -m pytest -q -p no:cacheprovider harness/tests
+# A file at a time: some build things that all of their tests use.
+section "command line tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" --dist loadfile harness/tests
 section "Python module" python_module
 for framework in torch jax; do
   "$python" -c "import $framework" 2>/dev/null || not_here "Python module, $framework" "build/venv has no $framework"
