@@ -6,6 +6,7 @@ in the records, or follows from them.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import Any, Callable
 
@@ -27,6 +28,7 @@ SECTOR = 32  # bytes
 WAVEFRONT = 32 * 4  # bytes: what the banks of shared memory pass in a clock, on every SM
 LETTERS_BELOW = 106  # fit side by side below the bars of a chart
 LEVEL_NUMBERS = 12  # of seven letters fit side by side in one; more are turned
+THREAD = re.compile(r"block \([\d, ]*\)( warp \d+)?( lane \d+)?: ")  # before what the emulator says of it
 
 
 # What the charts share.
@@ -51,10 +53,16 @@ def peer_lines(run: Run) -> list[tuple[str, dict[str, Any]]]:
     return [(p["peer"], p) for p in run.get("peers") or [] if p["peer"] in figure_style.PEERS]
 
 
+def status_word(status: str) -> str:
+    """As the program's tables, the lessons and docs/debugging.md have it."""
+    return "hang" if status == "timeout" else status
+
+
 def why_missing(entry: dict[str, Any] | None) -> str:
     if entry is None:
         return "not run"
-    return ": ".join(text for text in (entry["status"], entry["message"].strip().split("\n")[0]) if text)
+    reason = THREAD.sub("", entry["message"].strip().split("\n")[0], count=1)
+    return ": ".join(text for text in (status_word(entry["status"]), reason) if text)
 
 
 def label_gap(axes: Any, position: int, text: str) -> None:
@@ -85,12 +93,23 @@ def finish_axes(axes: Any, title: str, unit: str) -> None:
         axes.spines[side].set_visible(False)
 
 
-def name_steps(axes: Any, names: list[str]) -> None:
-    """The names below the axis: a word a line where that fits, otherwise slanted."""
+def names_fit(names: list[str]) -> bool:
+    """Below the axis, a word a line."""
     words = [name.split("_") for name in names]
     room = LETTERS_BELOW / max(len(names), 1)
-    if all(len(each) <= 4 and max(map(len, each)) <= room for each in words):
-        axes.set_xticks(range(len(names)), ["\n".join(each) for each in words], fontsize=NOTE)
+    return all(len(each) <= 4 and max(map(len, each)) <= room for each in words)
+
+
+def slanted_height(names: list[str]) -> float:
+    """Inches that a panel needs more than with a word a line."""
+    return 0 if names_fit(names) else max(0.04 * max(map(len, names)) - 0.3, 0)
+
+
+def name_steps(axes: Any, names: list[str]) -> None:
+    """The names below the axis: a word a line where that fits, otherwise slanted."""
+    if names_fit(names):
+        words = [name.replace("_", "\n") for name in names]
+        axes.set_xticks(range(len(names)), words, fontsize=NOTE)
     else:
         axes.set_xticks(
             range(len(names)), names, rotation=40, ha="right", rotation_mode="anchor", fontsize=NOTE
@@ -240,7 +259,11 @@ def progression(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any
         raise ResultsError("no step has timing, so there is nothing to draw")
     names = step_names(runs)
     figure, grid = plt.subplots(
-        len(runs), 1, figsize=(WIDTH, 1.1 + 3.7 * len(runs)), squeeze=False, layout="constrained"
+        len(runs),
+        1,
+        figsize=(WIDTH, 1.1 + (3.7 + slanted_height(names)) * len(runs)),
+        squeeze=False,
+        layout="constrained",
     )
     told: dict[str, list[float]] = {}
     placed = []
@@ -280,25 +303,29 @@ def draw_counter(axes: Any, run: Run, names: list[str], key: str, title: str) ->
     seen = [n for counted in values.values() for n in (counted[key], beside(counted)) if n > 0]
     use_log = bool(seen) and max(seen) > LOG_FROM * min(seen)
     level = len(names) <= LEVEL_NUMBERS
+    wrong = {name for name in values if steps[name]["status"] != "pass"}
     if use_log:
         axes.set_yscale("log")
-        axes.set_ylim(min(seen) / 3, max(seen) * (3 if level else max(seen) / min(seen)))
+        above = (10 if wrong else 3) if level else max(seen) / min(seen)
+        axes.set_ylim(min(seen) / 3, max(seen) * above)
     else:
-        axes.set_ylim(0, max(seen, default=1) * (1.25 if level else 2.1))
+        above = (1.45 if wrong else 1.25) if level else 2.1
+        axes.set_ylim(0, max(seen, default=1) * above)
     for position, name in enumerate(names):
         if name not in values:
             label_gap(axes, position, why_missing(steps.get(name)))
             continue
         counted, other = values[name][key], beside(values[name])
-        text = f"{counted:,}"
+        colour = CEILING if name in wrong else BAR
+        text = f"{status_word(steps[name]['status'])}\n{counted:,}" if name in wrong else f"{counted:,}"
         if key == "shared_wavefronts" and other > 0:
-            axes.bar(position - 0.19, counted, width=0.36, color=BAR)
+            axes.bar(position - 0.19, counted, width=0.36, color=colour)
             axes.bar(position + 0.19, other, width=0.36, color=IDEAL)
             text += f"\n{counted / other:.2f} ×"
         elif counted > 0:
-            axes.bar(position, counted, width=0.7, color=BAR)
+            axes.bar(position, counted, width=0.7, color=colour)
         if key == "global_sectors" and other > 0:
-            how = {"facecolor": "none", "edgecolor": BAR, "hatch": "////", "linewidth": 0.8}
+            how = {"facecolor": "none", "edgecolor": colour, "hatch": "////", "linewidth": 0.8}
             axes.bar(position, other, bottom=counted, width=0.7, **how)
             text += f"\n+ {other:,}"
         tallest = counted + other if key == "global_sectors" else counted
@@ -345,13 +372,19 @@ def counters(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any:
     names = step_names(runs)
     panels = [(run, *panel) for run in runs for panel in counter_panels(runs)]
     figure, grid = plt.subplots(
-        len(panels), 1, figsize=(WIDTH, 0.9 + 2.5 * len(panels)), squeeze=False, layout="constrained"
+        len(panels),
+        1,
+        figsize=(WIDTH, 0.9 + (2.5 + slanted_height(names)) * len(panels)),
+        squeeze=False,
+        layout="constrained",
     )
     for axes, (run, key, title) in zip(grid[:, 0], panels):
         more = f"\n{label_of(run)}" if len(runs) > 1 else ""
         draw_counter(axes, run, names, key, title + more)
     problem = f"{label_of(runs[0])}. " if len(runs) == 1 else ""
     note = f"{problem}CPU emulator, {origin_of(data)}. Lower is less work; this is no timing model."
+    if any(step.get("counters") and step["status"] != "pass" for run in runs for step in run["steps"]):
+        note += "\nRed: what a step counted whose result is wrong."
     return finish(figure, "FlashSteps: emulator counts, not times", note)
 
 
@@ -544,7 +577,11 @@ def errors(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any:
     names = step_names(runs)
     types = list(dict.fromkeys(run["problem"]["dtype"] for run in runs))
     figure, grid = plt.subplots(
-        len(types), 1, figsize=(WIDTH, 1.1 + 3.1 * len(types)), squeeze=False, layout="constrained"
+        len(types),
+        1,
+        figsize=(WIDTH, 1.1 + (3.1 + slanted_height(names)) * len(types)),
+        squeeze=False,
+        layout="constrained",
     )
     placed = []
     for axes, dtype in zip(grid[:, 0], types):

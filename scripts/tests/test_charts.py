@@ -135,6 +135,19 @@ def test_nothing_overlaps_among_counters(plt, monkeypatch, count):
     assert faults(draw(plt, "counters", data), monkeypatch) == []
 
 
+@pytest.mark.parametrize("kind", ["counters", "errors"])
+def test_long_names_leave_room_to_say_why_there_is_nothing(plt, monkeypatch, kind):
+    data = make_record("emulator")
+    first, second, third = data["runs"][0]["steps"]
+    first["step"] = "v01_of_many_words_as_ablations_have_them"
+    second.update(status="fail", message="NRMSE 1 is above the gate")
+    message = "block (0, 0, 0) warp 2 lane 31: race on shared memory at smem + 8: the read at k.cu:1"
+    third.update(status="crash", message=message, counters=None, validation=None)
+    figure = draw(plt, kind, data)
+    assert "crash: race on shared memory at…" in words_of(figure)
+    assert faults(figure, monkeypatch) == []
+
+
 @pytest.mark.parametrize("count", [12, 20])
 def test_nothing_overlaps_among_errors(plt, monkeypatch, count):
     data = many_steps(make_record(problems=[make_problem(), make_problem(dtype="fp16")]), count, 1.1)
@@ -303,7 +316,7 @@ def test_a_step_without_a_value_keeps_its_place_and_says_why(plt, monkeypatch):
         assert len(axes.get_xticks()) == 3
     assert faults(figure, monkeypatch) == []
     text = words_of(draw(plt, "progression", data))
-    assert "timeout: after $60 s" in text and "not run" in text
+    assert "hang: after $60 s" in text and "not run" in text
 
 
 def test_a_counter_that_is_missing_keeps_its_place(plt):
@@ -312,6 +325,18 @@ def test_a_counter_that_is_missing_keeps_its_place(plt):
     figure = draw(plt, "counters", data)
     assert [len(axes.get_xticks()) for axes in figure.axes] == [3, 3, 3]
     assert words_of(figure).count("crash: signal 11") == 3
+
+
+def test_counts_of_a_wrong_result_are_marked(plt):
+    data = make_record("emulator")
+    assert "Red" not in words_of(draw(plt, "counters", data))
+    data["runs"][0]["steps"][1].update(status="fail", message="above the gate")
+    figure = draw(plt, "counters", data)
+    wrong = plt.matplotlib.colors.to_rgba(figure_style.CEILING)
+    red = [bar for axes in figure.axes for bar in axes.patches if bar.get_facecolor() == wrong]
+    assert [round(bar.get_x() + bar.get_width() / 2) for bar in red] == [1] * len(red) and len(red) >= 2
+    words = words_of(figure)
+    assert ">fail<" in words and "Red: what a step counted whose result is wrong." in words
 
 
 def test_wavefronts_stand_beside_their_ideal(plt):
