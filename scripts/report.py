@@ -200,7 +200,9 @@ def idea_of(step: str) -> tuple[str, str]:
     """The idea and where it is explained, if it is in the tree: the program's own tests are not."""
     try:
         if step in step_diff.all_steps():
-            return step_diff.title(step), f"steps/{step}/README.md"
+            folder = f"steps/{step}"
+            lesson = (ROOT / folder / "README.md").is_file()  # a step of the user's own may have none
+            return step_diff.title(step), f"{folder}/{'README.md' if lesson else 'kernel.cu'}"
         for base in step_diff.all_steps():
             for ablation in ablations.of_step(base, ROOT) if step.startswith(f"{base}_") else []:
                 if ablation.name == step:
@@ -216,7 +218,7 @@ def entries_of(run: Run) -> list[tuple[str, Entry]]:
 
 
 def status_of(entry: Entry) -> str:
-    return f'<span class="{entry["status"]}">{entry["status"].upper()}</span>'
+    return f'<span class="{entry["status"]}">{charts.status_word(entry["status"]).upper()}</span>'
 
 
 def step_cell(name: str, entry: Entry) -> str:
@@ -279,13 +281,19 @@ def step_table(run: Run, on_gpu: bool) -> str:
     rows, before = [], None
     for name, entry in entries_of(run):
         is_peer = "peer" in entry
+        # An ablation stands beside its step, not beside the ablation above it.
+        is_variant = before is not None and name.startswith(f"{before['step']}_")
         row = [step_cell(name, entry), status_of(entry), error_cell(entry)]
         if on_gpu:
-            row += rate_cells(entry, None if is_peer else before) + resource_cells(entry)
+            rates = rate_cells(entry, None if is_peer else before)
+            if is_variant and rates[1] != "–":
+                rates[1] += "<br><small>× its step</small>"
+            row += rates + resource_cells(entry)
         else:
             row += counter_cells(entry)
         rows.append("".join(f"<td>{cell}</td>" for cell in row))
-        before = entry
+        if not is_peer and not is_variant:
+            before = entry
     head = "".join(f'<th scope="col">{text(words)}</th>' for words in header)
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     return wide(f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>")
@@ -341,7 +349,7 @@ def failures(runs: list[Run]) -> str:
     ):
         where = f"<p>{text('; '.join(labels))}</p>\n" if len(runs) > 1 else ""
         parts.append(
-            f'<h3>{code(name)} <span class="{status}">{status.upper()}</span></h3>\n'
+            f'<h3>{code(name)} <span class="{status}">{charts.status_word(status).upper()}</span></h3>\n'
             f"{where}<pre>{text(message.strip())}</pre>"
         )
     last = "<p>docs/debugging.md leads from symptoms to causes.</p>"
@@ -438,7 +446,7 @@ table { border-collapse: collapse; font-size: .85rem; overflow-wrap: normal; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: right; vertical-align: top; }
 th:nth-child(-n+2), td:nth-child(-n+2), .facts td { text-align: left; }
 td { font-variant-numeric: tabular-nums; white-space: nowrap; }
-td:first-child, .facts td { min-width: 17rem; white-space: normal; }
+td:first-child, .facts td { min-width: 17rem; white-space: normal; overflow-wrap: anywhere; }
 small, figcaption, p.note { color: var(--muted); }
 code, pre { background: var(--code); font: .85rem/1.45 "DejaVu Sans Mono", monospace; border-radius: 3px; }
 code { padding: .1em .25em; } pre { padding: .6rem; white-space: pre-wrap; }

@@ -89,6 +89,30 @@ def test_steps_of_the_tree_have_their_idea_and_lesson(tmp_path, monkeypatch):
     assert "README.md" not in row_of(page, "v99_gone")
 
 
+def test_a_step_without_a_lesson_is_shown_its_kernel(tmp_path, monkeypatch):
+    kernel = tmp_path / "steps" / "v11_mine" / "kernel.cu"
+    kernel.parent.mkdir(parents=True)
+    kernel.touch()
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    monkeypatch.setattr(report.step_diff, "all_steps", lambda: ["v11_mine"])
+    monkeypatch.setattr(report.step_diff, "title", lambda step: "mine")
+    assert report.idea_of("v11_mine") == ("mine", "steps/v11_mine/kernel.cu")
+    (kernel.parent / "README.md").touch()
+    assert report.idea_of("v11_mine") == ("mine", "steps/v11_mine/README.md")
+
+
+def test_an_ablation_stands_beside_its_step(tmp_path, monkeypatch):
+    without_charts(monkeypatch)
+    names = ("v01_a", "v01_a_one", "v01_a_two", "v02_b")
+    data = make_record(steps=names)
+    before = data["runs"][0]["steps"][0]["timing"]["median_ms"]
+    page = make(tmp_path, data)
+    for step in data["runs"][0]["steps"][1:]:
+        cell = f"<td>{report.ratio(before, step['timing']['median_ms'])}"
+        small = "<br><small>× its step</small>" if step["step"] != "v02_b" else ""
+        assert f"{cell}{small}</td>" in row_of(page, step["step"])
+
+
 def test_every_failure_is_there_and_is_only_text(tmp_path, monkeypatch):
     without_charts(monkeypatch)
     problems = [make_problem(), make_problem(causal=False)]
@@ -112,7 +136,7 @@ def test_every_failure_is_there_and_is_only_text(tmp_path, monkeypatch):
     assert "2 problems: 3 passed, 2 skipped, 1 failed, 1 hung, 1 crashed" in page
     assert "did not come to its end" in page
     assert "Change steps/v01_scalar/kernel.cu" in page  # the first that failed
-    for step, status in zip(STEPS, ("FAIL", "CRASH", "TIMEOUT")):
+    for step, status in zip(STEPS, ("FAIL", "CRASH", "HANG")):
         assert page.count(f"<tr><td><code>{step}</code>") == 2 and f'">{status}</span>' in page
 
 
