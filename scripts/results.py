@@ -57,7 +57,8 @@ class MapOf:
 
 
 def is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    # The program counts in 64 bits; what is longer may not even fit a float.
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def is_number(value: Any) -> bool:

@@ -51,6 +51,7 @@ CUDA_CASES = [
     ("runs.0.problem", [], "runs[0].problem: must be an object"),
     ("runs.0.problem.batch", True, "an integer >= 1"),
     ("runs.0.problem.batch", 0, "an integer >= 1"),
+    ("runs.0.problem.batch", 10**400, "an integer >= 1"),
     ("runs.0.problem.dtype", "fp8", "one of fp32, fp16, bf16"),
     ("runs.0.problem.layout", "sbhd", "one of bhsd"),
     ("runs.0.problem.num_heads_kv", 3, "not a multiple of num_heads_kv"),
