@@ -146,7 +146,7 @@ make_venv() {
   if ! "$VENV/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --retries 2 \
     --timeout 20 "${options[@]}" >"$log" 2>&1 </dev/null; then
     complain "no Python packages: $(tail -n 1 "$log")" \
-      "(with a network: build/venv/bin/python -m pip install ${options[*]})"
+      "(with a network: build/venv/bin/python -m pip install ${options[*]#"$ROOT/"})"
     return 1
   fi
   for file in "$@"; do
