@@ -299,14 +299,13 @@ def step_table(run: Run, on_gpu: bool) -> str:
     return wide(f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>")
 
 
-def repeat_command(problem: dict[str, Any], backend: str) -> str:
+def problem_options(problem: dict[str, Any]) -> list[str]:
     """The program's own words for one problem."""
-    words = ["build/flashsteps", "run", "--backend", backend]
     if problem["inputs"] == "file":
-        words += ["--tensors", problem["tensors"]["file"], "--layout", problem["layout"]]
+        words = ["--tensors", problem["tensors"]["file"], "--layout", problem["layout"]]
     else:
         shape = ("batch", "num_heads_q", "num_heads_kv", "seqlen_q", "seqlen_kv", "head_dim")
-        words += ["--shape", ",".join(str(problem[key]) for key in shape), "--dtype", problem["dtype"]]
+        words = ["--shape", ",".join(str(problem[key]) for key in shape), "--dtype", problem["dtype"]]
         for option, key, default in (
             ("--layout", "layout", "bhsd"),
             ("--kv-lengths", "kv_lengths", "full"),
@@ -314,7 +313,11 @@ def repeat_command(problem: dict[str, Any], backend: str) -> str:
             ("--seed", "seed", 1),
         ):
             words += [option, str(problem[key])] if problem[key] != default else []
-    return shlex.join([*words, "--causal" if problem["causal"] else "--full"])
+    return [*words, "--causal" if problem["causal"] else "--full"]
+
+
+def repeat_command(problem: dict[str, Any], backend: str) -> str:
+    return shlex.join(["build/flashsteps", "run", "--backend", backend, *problem_options(problem)])
 
 
 def figure(picture: Picture) -> str:
@@ -393,8 +396,16 @@ def how_to_go_on(data: Record, runs: list[Run]) -> str:
     entries = [step for run in runs for step in run["steps"]]
     wrong = lessons([step for step in entries if step["status"] not in ("pass", "skip")])
     step = [*wrong, *reversed(lessons(entries)), "vNN_name"][0]
+    # Where it was wrong, as it may be right on the problem that run.sh takes otherwise.
+    where = [
+        run["problem"]
+        for run in runs
+        for entry in run["steps"]
+        if entry["step"] == step and entry["status"] not in ("pass", "skip")
+    ]
+    again = shlex.join(["bash", "scripts/run.sh", step, *(problem_options(where[0]) if where else [])])
     commands = {
-        f"Change steps/{step}/kernel.cu, and run it again:": f"bash scripts/run.sh {step}",
+        f"Change steps/{step}/kernel.cu, and run it again:": again,
         "Does it hold for every kind of problem?": f"build/flashsteps check {step}",
     }
     if data["provenance"]["backend"] == "cuda":

@@ -135,7 +135,8 @@ def test_every_failure_is_there_and_is_only_text(tmp_path, monkeypatch):
     assert sections.count(skipped) == 1 and "D=128 bf16 causal; B=4 H=16 S=4096 D=128 bf16 full" in sections
     assert "2 problems: 3 passed, 2 skipped, 1 failed, 1 hung, 1 crashed" in page
     assert "did not come to its end" in page
-    assert "Change steps/v01_scalar/kernel.cu" in page  # the first that failed
+    assert "Change steps/v01_scalar/kernel.cu" in page  # the first that failed, and where
+    assert "bash scripts/run.sh v01_scalar --shape 4,16,16,4096,4096,128 --dtype bf16 --causal<" in page
     for step, status in zip(STEPS, ("FAIL", "CRASH", "HANG")):
         assert page.count(f"<tr><td><code>{step}</code>") == 2 and f'">{status}</span>' in page
 
