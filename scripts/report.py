@@ -461,7 +461,8 @@ td:first-child, .facts td { min-width: 17rem; white-space: normal; overflow-wrap
 small, figcaption, p.note { color: var(--muted); }
 code, pre { background: var(--code); font: .85rem/1.45 "DejaVu Sans Mono", monospace; border-radius: 3px; }
 code { padding: .1em .25em; } pre { padding: .6rem; white-space: pre-wrap; }
-figure { margin: 1rem 0; } img { max-width: 100%; height: auto; border-radius: 4px; }
+figure { margin: 1rem 0; overflow-x: auto; }
+img { max-width: 100%; min-width: 38rem; height: auto; border-radius: 4px; }
 .pass { color: var(--good); } .fail, .crash, .timeout, .error { color: var(--bad); font-weight: bold; }
 summary { padding: .3rem 0; }
 """.strip()
