@@ -274,8 +274,10 @@ def wide(table: str) -> str:
 
 def step_table(run: Run, on_gpu: bool) -> str:
     header = ["step", "status", "NRMSE"]
+    with_resources = any(entry.get("resources") for _, entry in entries_of(run))  # a run beside peers has none
     if on_gpu:
-        header += ["TFLOPS", "× previous", "% of peak", "registers", "spilled bytes"]
+        header += ["TFLOPS", "× previous", "% of peak"]
+        header += ["registers", "spilled bytes"] if with_resources else []
     else:
         header += [*COUNTED, "bytes by TMA", "shared wavefronts"]
     rows, before = [], None
@@ -288,7 +290,7 @@ def step_table(run: Run, on_gpu: bool) -> str:
             rates = rate_cells(entry, None if is_peer else before)
             if is_variant and rates[1] != "–":
                 rates[1] += "<br><small>× its step</small>"
-            row += rates + resource_cells(entry)
+            row += rates + (resource_cells(entry) if with_resources else [])
         else:
             row += counter_cells(entry)
         rows.append("".join(f"<td>{cell}</td>" for cell in row))

@@ -48,17 +48,20 @@ if ! (cd "$ROOT" && cmake --preset "$preset" "${configure[@]}" && cmake --build 
 fi
 
 heading "running"
-mkdir -p "$REPORT"
+arguments=() reports=yes
 # Or a run that fails early would show the results of the one before it.
-rm -f "$REPORT"/results.json "$REPORT"/index.html "$REPORT"/*.svg "$REPORT"/*.png
-touch "$REPORT/.started"
-arguments=()
-[ "$user_json" = yes ] || arguments=(--json "$json")
+if mkdir -p "$REPORT" && rm -f "$REPORT"/results.json "$REPORT"/index.html "$REPORT"/*.svg "$REPORT"/*.png \
+  && touch "$REPORT/.started"; then
+  [ "$user_json" = yes ] || arguments=(--json "$json")
+else
+  complain "build/report cannot be written: no results file and no report"
+  reports=no
+fi
 status=0
 "$ROOT/build/flashsteps" run "${arguments[@]}" "$@" || status=$?
 
 page="" written=no
-if [ -f "$json" ] && [ ! "$REPORT/.started" -nt "$json" ]; then
+if [ "$reports" = yes ] && [ -f "$json" ] && [ ! "$REPORT/.started" -nt "$json" ]; then
   written=yes
   heading "drawing"
   make_venv "$ROOT/scripts/requirements.txt" || complain "no charts without them; the results are complete"

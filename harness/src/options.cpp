@@ -41,18 +41,29 @@ std::vector<Problem> paper_grid() {
   return problems;
 }
 
-void check_step_names(const std::vector<std::string>& names) {
-  std::string known;
-  std::vector<std::string> seen;
-  for (const Step& step : registered_steps()) {
-    if (std::find(seen.begin(), seen.end(), step.name) == seen.end()) seen.push_back(step.name);
+// The step called so, or the only one whose name begins so: v05. An ablation's name begins with its step's,
+// which is then the one that is meant.
+std::string full_step_name(const std::string& wanted, const std::set<std::string>& known) {
+  if (known.count(wanted) > 0) return wanted;
+  const auto join = [](const auto& names, const char* between) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "" : between) + name;
+    return text;
+  };
+  std::vector<std::string> found;
+  for (const std::string& name : known) {
+    if (name.starts_with(wanted) && (found.empty() || !name.starts_with(found.front() + "_")))
+      found.push_back(name);
   }
-  std::sort(seen.begin(), seen.end());
-  for (const std::string& s : seen) known += (known.empty() ? "" : ", ") + s;
-  for (const std::string& wanted : names) {
-    if (std::find(seen.begin(), seen.end(), wanted) == seen.end())
-      throw UsageError("unknown step '" + wanted + "'; this program has " + known);
-  }
+  if (found.empty()) throw UsageError("unknown step '" + wanted + "'; this program has " + join(known, ", "));
+  if (found.size() > 1) throw UsageError("'" + wanted + "' may be " + join(found, " or "));
+  return found.front();
+}
+
+void complete_step_names(std::vector<std::string>& names) {
+  std::set<std::string> known;
+  for (const Step& step : registered_steps()) known.insert(step.name);
+  for (std::string& name : names) name = full_step_name(name, known);
 }
 
 // One file has room for the outputs of one call.
@@ -121,7 +132,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   bool causal = false, full = false;
   std::string seed_text = "1";
   const auto add_problem_options = [&](CLI::App* c) {
-    c->add_option("steps", o.steps, "steps to take, e.g. v02_smem_tiles; all when none is named");
+    c->add_option("steps", o.steps, "steps to take, e.g. v02_smem_tiles or v02; all when none is named");
     c->add_option("--backend", o.backend, "cuda, emulator, or auto: the GPU if there is one");
     // One value each time: a step's name that follows is not another shape.
     const auto repeatable = [&](const char* option, std::vector<std::string>& values, const char* help) {
@@ -199,7 +210,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     throw UsageError("--backend: unknown value '" + o.backend + "'; it is one of auto, cuda, emulator");
   if (o.command == "list" || o.command == "info") return {o, false};
 
-  check_step_names(o.steps);
+  complete_step_names(o.steps);
   for (const std::string& mode : o.modes) {
     if (mode != "early" && mode != "late" && mode != "random")
       throw UsageError("--mode: unknown value '" + mode + "'; it is one of early, late, random");

@@ -113,6 +113,13 @@ TEST_CASE("a file of tensors is one problem per mask") {
   unlink(path);
 }
 
+TEST_CASE("a step may be named by how it begins") {
+  CHECK(parse({"run", "v05", "v02_smem"}).options.steps ==
+        std::vector<std::string>{"v05_padded_smem", "v02_smem_tiles"});
+  // It is the beginning of other names, too.
+  CHECK(parse({"run", "mutant_none"}).options.steps == std::vector<std::string>{"mutant_none"});
+}
+
 TEST_CASE("every bad argument gets one clear line") {
   const struct {
     std::vector<const char*> arguments;
@@ -121,7 +128,8 @@ TEST_CASE("every bad argument gets one clear line") {
       {{}, "subcommand"},
       {{"fly"}, "unknown command 'fly'"},
       {{"run", "--nonsense"}, "--nonsense"},
-      {{"run", "v99_magic"}, "unknown step 'v99_magic'"},
+      {{"run", "v99_magic"}, "unknown step 'v99_magic'; this program has mutant_"},
+      {{"run", "v0"}, "'v0' may be v01_scalar or v02_smem_tiles or v05_padded_smem"},
       {{"run", "--shape", "0,1,1,64"}, "batch is 0"},
       {{"run", "--shape", "1,1,-5,64"}, "seqlen_q is -5"},
       {{"run", "--shape", "1,1,64,80"}, "head_dim is 80"},

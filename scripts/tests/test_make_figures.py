@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -227,6 +228,13 @@ def test_the_drawings_are_left_to_their_scripts(with_drawings: Repository, capfd
 
 def test_without_a_build_there_are_no_drawings(with_drawings: Repository, capfd):
     assert make(with_drawings) == 0 and "said" not in capfd.readouterr().out
+
+
+def test_nothing_is_left_over_in_docs_figures():
+    drawn = set()
+    for script, _ in make_figures.DRAWINGS:
+        drawn |= set(importlib.import_module(script.removesuffix(".py")).PICTURES)
+    assert {path.name for path in (SCRIPTS.parent / "docs" / "figures").iterdir()} == drawn
 
 
 def test_every_script_that_draws_is_known():

@@ -403,6 +403,15 @@ def test_a_report_that_cannot_be_written_does_not_change_the_status(ready: Sandb
     assert "report.py: " in done.stderr
 
 
+def test_a_folder_for_reports_that_cannot_be_written(ready: Sandbox):
+    (ready.root / "build").mkdir(exist_ok=True)
+    (ready.root / "build" / "report").write_text("in the way\n", encoding="utf-8")
+    done = ready.main_job(FAKE_STATUS="1")
+    assert done.returncode == 1 and ready.called().endswith("flashsteps [run]\n")
+    assert "build/report cannot be written: no results file and no report\n" in done.stderr
+    assert "results:" not in done.stdout and "report:" not in done.stdout
+
+
 def test_a_build_that_fails(ready: Sandbox):
     done = ready.main_job(FAKE_BROKEN="--build build")
     assert (
