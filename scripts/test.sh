@@ -76,6 +76,20 @@ ablations_on_emulator() {
 recorded_runs() {
   "$python" scripts/results.py check --recorded "${records[@]}"
   "$python" scripts/fastest_steps.py --check
+  records_are_as_recorded
+}
+
+# Also what no page and no chart shows of them: a record is replaced by another run, and never edited.
+records_are_as_recorded() {
+  local listed there
+  cd figures/results
+  listed=$(sed 's/^[0-9a-f]*  //' SHA256SUMS | sort) || listed=
+  there=$(printf '%s\n' *.json *.txt | sort)
+  if ! sha256sum --check --quiet --strict SHA256SUMS || [ "$listed" != "$there" ]; then
+    complain "figures/results/ is not what SHA256SUMS says. If a run was recorded:" \
+      "(cd figures/results && sha256sum *.json *.txt > SHA256SUMS)"
+    return 1
+  fi
 }
 
 # Nothing is run: it shows that the emulator's fibers and hooks compile for the other architecture.
