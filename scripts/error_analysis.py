@@ -224,7 +224,7 @@ def draw_position(plt: Any, data: Errors) -> Any:
         f"Head {HEADS[-1]}; lines: median of {BATCH} batch entries, bands: all of them. The first causal query sees "
         "one key:\nits weight is exactly 1, and O is that row of V, without an error."
     )
-    return finish(figure, data, "The first rows of a causal mask are the most exact", words)
+    return finish(figure, data, "Errors by position of the query", words)
 
 
 def draw_heads(plt: Any, data: Errors) -> Any:
@@ -269,7 +269,7 @@ def draw_heads(plt: Any, data: Errors) -> Any:
         plain_axes(axes, dtype)
     grid[0].set_ylabel("NRMSE", fontsize=8.5)
     words = "Numbers: the NRMSE as a part of its gate."
-    return finish(figure, data, "Every head stays well below its gate", words)
+    return finish(figure, data, "Errors by head, beside the gates", words)
 
 
 def draw_sources(plt: Any, data: Errors) -> Any:
@@ -319,7 +319,7 @@ def draw_sources(plt: Any, data: Errors) -> Any:
         f"Head {HEADS[-1]}, no mask. Orange: all in float64, but for the roundings. {FP32_STEP} keeps P in FP32;\n"
         "where inputs and outputs are fp32 too, what is left is the error of FP32 sums and of exp2."
     )
-    return finish(figure, data, "Two roundings to 16 bits are nearly all of the error", words)
+    return finish(figure, data, "Errors beside those of the roundings alone", words)
 
 
 PICTURES: dict[str, Callable[[Any, Errors], Any]] = {

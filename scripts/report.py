@@ -4,7 +4,8 @@
     python3 scripts/report.py RESULTS.json --out DIR [--where D=64 --where causal=true]
 
 writes DIR/index.html and the charts that are on it, DIR/*.svg. scripts/run.sh does so after every run.
-    --program build/flashsteps    also what the last step that passed attends to: it is run again for that
+    --program build/flashsteps    also what the last step that passed attends to, and where its errors are:
+                                  it is run again for that
     --profile FILE                also a roofline, of what profile_ncu.py --json wrote (repeatable)
 
 The charts are those of the README, drawn by charts.py. Without matplotlib there is a page without charts.
@@ -50,6 +51,18 @@ STATUSES = {
     "pass": "passed",
 }
 MAPS = "What heads attend to"
+ERRORS_CLOSER = "Errors, looked at more closely"
+FROM_PROGRAM = {
+    "attention_full.png": "Attention matrices of four heads with known patterns, with no mask: {step}, float64, "
+    "and the difference",
+    "attention_causal.png": "Attention matrices of four heads with known patterns, with a causal mask: {step}, "
+    "float64, and the difference",
+    "errors_sources.svg": "What the errors of {step} come from: the two roundings, alone and together "
+    "(docs/errors.md)",
+    "errors_histogram.svg": "How the errors of {step} are spread, element by element",
+    "errors_position.svg": "The errors of {step} by position of the query",
+    "errors_heads.svg": "The errors of {step} by head",
+}
 # What all problems of a chart by length have in common. The chart itself sets heads and masks apart.
 SAME_BY_LENGTH = ("dtype", "kv_lengths", "layout", "inputs", "seed")
 
@@ -155,32 +168,28 @@ def draw_charts(pictures: Pictures, data: Record, runs: list[Run], profiles: lis
         )
 
 
-def draw_maps(pictures: Pictures, data: Record, runs: list[Run], program: Path, out: Path) -> None:
-    """What the last step that passed attends to, on the run's backend."""
-    import attention_maps  # takes numpy, which comes with matplotlib
+def draw_from_program(pictures: Pictures, data: Record, runs: list[Run], program: Path, out: Path) -> None:
+    """What the last step that passed attends to, and what its errors are, on the run's backend."""
+    import attention_maps  # they take numpy, which comes with matplotlib
     import drawings
+    import error_analysis
 
     passed = lessons([step for run in runs for step in run["steps"] if step["status"] == "pass"])
     if not passed:
-        pictures.not_drawn.append(f"{MAPS}: no step of the ladder passed")
+        pictures.not_drawn.append(f"{MAPS}, {ERRORS_CLOSER}: no step of the ladder passed")
         return
     step, backend = passed[-1], data["provenance"]["backend"]
     options = argparse.Namespace(program=program, step=step, backend=backend, check=None)
-    try:
-        maps, described = attention_maps.read(options)
-        drawings.draw_all(attention_maps.PICTURES, maps, described, out, as_png=False)
-    except DrawingError as error:
-        pictures.not_drawn.append(f"{MAPS}: {error}")
-        return
-    for file in attention_maps.PICTURES:
-        mask = "a causal mask" if "causal" in file else "no mask"
-        pictures.drawn[file] = Picture(
-            file,
-            MAPS,
-            f"Four heads with known patterns, with {mask}: {step}, float64, and the difference.",
-            f"Attention matrices of four heads with {mask}: by {step}, the reference, and their difference",
-            (out / file).read_bytes(),
-        )
+    for heading, script in ((MAPS, attention_maps), (ERRORS_CLOSER, error_analysis)):
+        try:
+            found, described = script.read(options)
+            drawings.draw_all(script.PICTURES, found, described, out, as_png=False)
+        except DrawingError as error:
+            pictures.not_drawn.append(f"{heading}: {error}")
+            continue
+        for file in script.PICTURES:
+            caption = FROM_PROGRAM[file].format(step=step)
+            pictures.drawn[file] = Picture(file, heading, f"{caption}.", caption, (out / file).read_bytes())
 
 
 # The page's parts. Whatever comes from a file goes through text().
@@ -521,7 +530,7 @@ def make(options: argparse.Namespace, filters: dict[str, str]) -> None:
     try:
         draw_charts(pictures, data, runs, profiles)
         if options.program:
-            draw_maps(pictures, data, runs, options.program, options.out)
+            draw_from_program(pictures, data, runs, options.program, options.out)
     except ImportError as error:
         pictures.not_drawn.append(f"Charts: {error} {figure_style.MISSING}")
     for line in pictures.not_drawn:

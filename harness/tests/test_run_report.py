@@ -12,18 +12,20 @@ from test_program import FLASHSTEPS, MUTANTS, run
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
 import attention_maps  # in scripts/, which test_program adds to the path
+import error_analysis
 import report
 
 
 def test_a_run_has_its_page_with_all_pictures(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(attention_maps, "SEQLEN", 64)  # it is drawn in full for docs/figures
+    for script in (attention_maps, error_analysis):
+        monkeypatch.setattr(script, "SEQLEN", 64)  # they are drawn in full for docs/figures
     out = tmp_path / "r.json"
     steps = ["v08_register_softmax", "v09_direct_rescale"]
     done = run(FLASHSTEPS, "run", *steps, "--backend", "emulator", "--shape", "1,1,64,64", "--json", str(out))
     assert done.returncode == 0, done.stdout
     assert report.main([str(out), "--out", str(tmp_path), "--program", str(FLASHSTEPS)]) == 0
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert page.count("<img ") == 4 and "with no mask: v09_direct_rescale, float64" in page
+    assert page.count("<img ") == 8 and "with no mask: v09_direct_rescale, float64" in page
 
 
 def test_what_the_program_says_of_a_failure_is_on_the_page(tmp_path: Path, monkeypatch) -> None:

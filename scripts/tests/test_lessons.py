@@ -147,3 +147,9 @@ def test_a_lesson_of_another_form_is_told_so(old: str, new: str, said: str):
 def test_the_last_lesson_has_no_next_one():
     found = complaints(STEP, text_of(STEP), BEFORE, None, CHAPTERS)
     assert found == [f"steps/{STEP}/README.md: at its end there must be no 'Next:'"]
+
+
+def test_the_ladder_at_a_glance_has_every_step_with_a_lesson():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").split("## The ladder at a glance")[1]
+    rows = re.findall(r"^\| (v\d+) \|", index, re.MULTILINE)
+    assert rows == [step.partition("_")[0] for step in LESSONS]

@@ -18,6 +18,7 @@ from test_attention_figures import compute_here
 from test_charts import profile_of
 
 import attention_maps
+import error_analysis
 import report
 from readme_tables import rate
 
@@ -196,11 +197,13 @@ def test_a_profile_gives_a_roofline(tmp_path, monkeypatch):
 
 def test_what_the_last_step_attends_to(tmp_path, monkeypatch, capsys):
     without_charts(monkeypatch)
-    monkeypatch.setattr(attention_maps, "SEQLEN", 64)
+    for script in (attention_maps, error_analysis):
+        monkeypatch.setattr(script, "SEQLEN", 64)
     compute_here(monkeypatch)
     data = make_record("emulator", steps=("v01_scalar", "v02_smem_tiles", "v02_smem_tiles_with_a_change"))
     page = make(tmp_path, data, "--program", "flashsteps")
-    assert images(page) == ["png", "png"] and "with a causal mask: v02_smem_tiles, float64" in page
+    assert images(page) == ["png", "png", *["svg+xml"] * 4]
+    assert "with a causal mask: v02_smem_tiles, float64" in page and "errors of v02_smem_tiles by head" in page
     assert (tmp_path / "report/attention_full.png").exists() and capsys.readouterr().err == ""
 
 
