@@ -16,13 +16,10 @@ from pathlib import Path
 from typing import Any, Callable
 
 import drawings
-import fragment_layouts
-from drawings import DrawingError
+from drawings import LINE, TINTS, DrawingError, Sheet
 from figure_style import BACKGROUND, CEILING, GAP, INK, MUTED
-from fragment_layouts import LINE, Sheet
 
-# Tints of Okabe and Ito's blue, yellow and green.
-BLUE, YELLOW, GREEN = "#a8cfe8", "#f5e08f", "#a3d9c5"
+BLUE, YELLOW, GREEN, _ = TINTS
 RED = "#f2b79a"  # of its vermillion: what must not happen
 CHUNKS_PER_LINE = 8  # of 16 bytes, in the 128 bytes of a swizzled row
 MARKED = (9, 11)  # the chunk that the picture follows: row of the tensor, chunk of that row
@@ -86,8 +83,7 @@ def read(tool: Path) -> tuple[Copies, str]:
         copies = parse(text)
     except (OSError, subprocess.CalledProcessError, ValueError, KeyError, TypeError, IndexError) as error:
         raise DrawingError(f"{tool}: does not say what copies do ({error})") from error
-    sheet = Path(fragment_layouts.__file__).read_bytes()  # its Sheet is used here
-    return copies, drawings.description("copies", __file__, text, sheet)
+    return copies, drawings.description("copies", __file__, text)
 
 
 # ---- The box

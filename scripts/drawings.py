@@ -13,16 +13,47 @@ from pathlib import Path
 from typing import Any, Callable
 
 import figure_style
-from figure_style import MAX_BYTES
+from figure_style import INK, MAX_BYTES, MUTED
 
 Pictures = dict[str, Callable[[Any, Any], Any]]
 
-
 PNG_DPI = 110
+# Tints of Okabe and Ito's blue, yellow, green and pink, light enough for text on them.
+TINTS = ("#a8cfe8", "#f5e08f", "#a3d9c5", "#eac4da")
+LINE, MARK = "#8c8c88", figure_style.CEILING
+UNIT = 0.32  # of a Sheet, in inches
 
 
 class DrawingError(Exception):
     """One line for the user."""
+
+
+class Sheet:
+    """A picture in units of its own, y downwards."""
+
+    def __init__(self, plt: Any, width: float, height: float):
+        self.figure = plt.figure(figsize=(width * UNIT, height * UNIT))
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_xlim(0, width)
+        self.axes.set_ylim(height, 0)
+        self.axes.axis("off")
+        self.rectangle = plt.Rectangle
+
+    def text(self, x: float, y: float, text: str, size: float = 8, **how: Any) -> None:
+        how = {"ha": "center", "va": "center", "color": INK, "linespacing": 1.35, **how}
+        self.axes.text(x, y, text, fontsize=size, **how)
+
+    def left(self, x: float, y: float, text: str, size: float = 8, **how: Any) -> None:
+        self.text(x, y, text, size, **{"ha": "left", "va": "top", **how})
+
+    def box(self, x: float, y: float, width: float, height: float, **how: Any) -> None:
+        how = {"facecolor": "none", "edgecolor": LINE, "linewidth": 0.5, **how}
+        self.axes.add_patch(self.rectangle((x, y), width, height, **how))
+
+    def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        self.axes.annotate(
+            "", end, start, arrowprops={"arrowstyle": "-|>", "color": MUTED, "linewidth": 1.2}
+        )
 
 
 def description(kind: str, script: str, *data: bytes) -> str:

@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any, Callable
 
 import drawings
-from drawings import DrawingError
-from figure_style import BACKGROUND, CEILING, INK, MUTED
+from drawings import LINE, MARK, TINTS, DrawingError, Sheet
+from figure_style import BACKGROUND, INK, MUTED
 
-# Tints of Okabe and Ito's blue, yellow, green and pink, one per register; each cell names its register too.
-TINTS = ("#a8cfe8", "#f5e08f", "#a3d9c5", "#eac4da")
-LINE, MARK = "#8c8c88", CEILING
 LANE = 6  # the one that the pictures follow
-CELL = 0.32  # inches per matrix element
 # Elements a lane holds, and rows and columns of the matrix.
 SHAPES = {
     "ldmatrix": (2, 8, 8),
@@ -57,32 +53,8 @@ def read(tool: Path) -> tuple[Mapping, str]:
     return mapping, drawings.description("fragment layouts", __file__, text)
 
 
-class Sheet:
-    """A picture in units of matrix elements, y downwards."""
-
-    def __init__(self, plt: Any, width: float, height: float):
-        self.figure = plt.figure(figsize=(width * CELL, height * CELL))
-        self.axes = self.figure.add_axes((0, 0, 1, 1))
-        self.axes.set_xlim(0, width)
-        self.axes.set_ylim(height, 0)
-        self.axes.axis("off")
-        self.rectangle = plt.Rectangle
-
-    def text(self, x: float, y: float, text: str, size: float = 8, **how: Any) -> None:
-        how = {"ha": "center", "va": "center", "color": INK, "linespacing": 1.35, **how}
-        self.axes.text(x, y, text, fontsize=size, **how)
-
-    def left(self, x: float, y: float, text: str, size: float = 8, **how: Any) -> None:
-        self.text(x, y, text, size, **{"ha": "left", "va": "top", **how})
-
-    def box(self, x: float, y: float, width: float, height: float, **how: Any) -> None:
-        how = {"facecolor": "none", "edgecolor": LINE, "linewidth": 0.5, **how}
-        self.axes.add_patch(self.rectangle((x, y), width, height, **how))
-
-    def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        self.axes.annotate(
-            "", end, start, arrowprops={"arrowstyle": "-|>", "color": MUTED, "linewidth": 1.2}
-        )
+class MatrixSheet(Sheet):
+    """In units of matrix elements."""
 
     def fragment(
         self,
@@ -118,7 +90,7 @@ class Sheet:
 
 def draw_mma(plt: Any, mapping: Mapping) -> Any:
     """The three matrices of mma.m16n8k16, where a product on paper has them: B above C, A to its left."""
-    sheet = Sheet(plt, 28.4, 37.9)
+    sheet = MatrixSheet(plt, 28.4, 37.9)
     tint = TINTS.__getitem__
     sheet.left(0.6, 0.5, "mma.m16n8k16: acc += A B", 13, weight="bold")
     sheet.left(
@@ -177,7 +149,7 @@ def draw_mma(plt: Any, mapping: Mapping) -> Any:
 
 def draw_ldmatrix(plt: Any, mapping: Mapping) -> Any:
     """What ldmatrix.x4 takes, and what it gives with and without .trans."""
-    sheet = Sheet(plt, 28.5, 26.6)
+    sheet = MatrixSheet(plt, 28.5, 26.6)
     title = "ldmatrix.x4: four 8 × 8 matrices from shared memory into registers"
     sheet.left(0.6, 0.5, title, 13, weight="bold")
     sheet.left(0.6, 2.2, "1   Every lane hands in the address of one row: 8 elements of 16 bits.", 9)
@@ -269,7 +241,7 @@ def stored_position(
 
 def draw_attention(plt: Any, mapping: Mapping) -> Any:
     """Q, K, P, V as stored: which rows a lane hands to ldmatrix, and what it is to get."""
-    sheet = Sheet(plt, 28.5, 36.6)
+    sheet = MatrixSheet(plt, 28.5, 36.6)
     sheet.left(0.6, 0.5, "Attention: K needs no .trans, V does", 13, weight="bold")
     sheet.left(
         0.6,

@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 import drawings
-import fragment_layouts
-from drawings import DrawingError
+from drawings import LINE, MARK, TINTS, DrawingError, Sheet
 from figure_style import BACKGROUND, BAR, GAP, INK, MUTED
-from fragment_layouts import LINE, MARK, TINTS, Sheet
 
 WIDTH = 26.0  # of a picture; in Sheet's units, about 0.3 inches
 BANKS, BANK_BYTES, SECTOR_BYTES = 32, 4, 32
@@ -103,8 +101,7 @@ def read(tool: Path) -> tuple[Layouts, str]:
         check(layouts)
     except (OSError, subprocess.CalledProcessError, ValueError, LookupError, TypeError) as error:
         raise DrawingError(f"{tool}: prints no layouts ({error})") from error
-    sheet = Path(fragment_layouts.__file__).read_bytes()
-    return layouts, drawings.description("memory layouts", __file__, text, sheet)
+    return layouts, drawings.description("memory layouts", __file__, text)
 
 
 def counted(number: int, word: str) -> str:
@@ -339,7 +336,7 @@ def draw_bank_panel(
 
 MODES = ("128", "64", "32")
 # One tint per number of a chunk, light enough for text.
-CHUNK_TINTS = ("#a8cfe8", "#f5e08f", "#a3d9c5", "#eac4da", "#d4d4cf", "#f3c6a5", "#c9c6ec", "#d5e8a8")
+CHUNK_TINTS = (*TINTS, "#d4d4cf", "#f3c6a5", "#c9c6ec", "#d5e8a8")
 COLUMN = 1  # of chunks, the one that the picture follows
 
 

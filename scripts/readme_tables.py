@@ -26,9 +26,8 @@ Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=tr
     host_time   file=FILE [show=NAME,...]     how long a call keeps the host, of the same file
     provenance  file=FILE                     where and when the file was measured, in a line
     diff        PAIR [brief=true]             the diff of the kernels
-    output      file=FILE.txt [from=TEXT] [to=TEXT]
-                                              what a command printed (record_output.py), from the line that
-                                              begins with one text up to the line that begins with the other
+    output      file=FILE.txt [from=TEXT]     what a command printed (record_output.py), from the first line
+                                              that begins with the text
 """
 from __future__ import annotations
 
@@ -581,24 +580,13 @@ def output(request: Request) -> str:
     file = request.need("file")
     if not re.fullmatch(r"[A-Za-z0-9][\w+-]*\.txt", file):
         raise TableError(f"file={file}: must be the name of a .txt file under figures/results/")
-    first, last = request.take("from"), request.take("to")
+    start = request.take("from")
     request.done()
     header, text = record_output.load(request.root / "figures" / "results" / file, request.root)
-    lines = text.splitlines()
-
-    def place(start: str, after: int) -> int:
-        found = [i for i, line in enumerate(lines) if i >= after and line.startswith(start)]
-        if not found:
-            raise TableError(f"{file} has no line that begins with '{start}'")
-        return found[0]
-
-    begin = place(first, 0) if first else 0
-    end = place(last, begin + 1) if last else len(lines)
-    shown = "\n".join(lines[begin:end]).strip("\n")
+    shown = (record_output.from_line(text, start) if start else text).strip("\n")
     path = os.path.relpath(request.root / "figures" / "results" / file, request.block.path.parent)
     origin = f"{header['machine']}, commit {header['commit'][:12]}, {header['date']}"
-    left_out = "…\n" if begin else ""
-    return f"```\n$ {header['command']}\n{left_out}{shown}\n```\n\nOn {origin}: [{file}]({path}).\n"
+    return f"```\n$ {header['command']}\n{shown}\n```\n\nOn {origin}: [{file}]({path}).\n"
 
 
 KINDS = {

@@ -195,6 +195,15 @@ def make_peers_record(peers: tuple[str, ...] = ("sdpa_flash", "sdpa_cudnn"), **m
     return data
 
 
+def make_tool(folder: Path, data: object) -> Path:
+    """Stands in for a program of build/ci/tools, which prints what is to be drawn."""
+    text, tool = folder / "printed.json", folder / "tool"
+    text.write_text(json.dumps(data), encoding="utf-8")
+    tool.write_text(f'#!/bin/sh\nexec cat "{text}"\n', encoding="utf-8")
+    tool.chmod(0o755)
+    return tool
+
+
 def git(root: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=Test", "-c", "user.email=test@example.invalid", "-c", "commit.gpgsign=false"]
     return subprocess.run(

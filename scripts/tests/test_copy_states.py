@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import json
 import re
 import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPTS
+from conftest import SCRIPTS, make_tool
 
 import copy_states
-import fragment_layouts
+import drawings
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
@@ -54,14 +53,6 @@ def model() -> dict:
     box.update(origin=[0, 8, 0, 0, 0], counted_bytes=2048, chunks=chunks)
     lives = {"announced_first": first.states, "announced_last": last.states, "four_arrivals": four.states}
     return {"box": box, "lives": lives, "answers": [state["passes"] for state in many.states]}
-
-
-def make_tool(folder: Path, data: object) -> Path:
-    text, tool = folder / "states.json", folder / "tool"
-    text.write_text(json.dumps(data), encoding="utf-8")
-    tool.write_text(f'#!/bin/sh\nexec cat "{text}"\n', encoding="utf-8")
-    tool.chmod(0o755)
-    return tool
 
 
 @pytest.fixture
@@ -123,9 +114,9 @@ def test_pictures_of_other_states_are_stale(tool: Path, tmp_path: Path, capsys):
 
 def test_pictures_of_another_sheet_are_stale(tool: Path, tmp_path: Path, capsys, monkeypatch):
     draw(tool, tmp_path / "out")
-    edited = tmp_path / "fragment_layouts.py"
-    edited.write_bytes((SCRIPTS / "fragment_layouts.py").read_bytes() + b"\n# edited\n")
-    monkeypatch.setattr(fragment_layouts, "__file__", str(edited))
+    edited = tmp_path / "drawings.py"
+    edited.write_bytes((SCRIPTS / "drawings.py").read_bytes() + b"\n# edited\n")
+    monkeypatch.setattr(drawings, "__file__", str(edited))
     assert "is stale" in check(tool, tmp_path / "out", capsys)
 
 

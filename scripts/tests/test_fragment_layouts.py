@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -8,7 +7,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPTS
+from conftest import SCRIPTS, make_tool
 
 import figure_style
 import drawings
@@ -36,15 +35,6 @@ def ptx_mapping() -> fragment_layouts.Mapping:
         "mma_b": lanes(4, lambda group, thread, i: (thread * 2 + (i & 1) + (0 if i < 2 else 8), group)),
         "mma_c": lanes(4, lambda group, thread, i: (group if i < 2 else group + 8, thread * 2 + (i & 1))),
     }
-
-
-def make_tool(folder: Path, mapping: object) -> Path:
-    """Stands in for build/ci/tools/fragment_layouts."""
-    text, tool = folder / "mapping.json", folder / "tool"
-    text.write_text(json.dumps(mapping), encoding="utf-8")
-    tool.write_text(f'#!/bin/sh\nexec cat "{text}"\n', encoding="utf-8")
-    tool.chmod(0o755)
-    return tool
 
 
 @pytest.fixture

@@ -87,8 +87,8 @@ def test_a_file_that_something_else_made():
 
 def test_the_block(repository: Repository, capsys):
     recorded(repository, *PRINTS)
-    text = written(repository, capsys, "output file=said.txt from=B=1 to='==> done'")
-    assert "\n…\nB=1 table\n```\n" in text and "building" not in text.split("…")[1] and "==> done\n" not in text
+    text = written(repository, capsys, "output file=said.txt from=B=1")
+    assert "\n…\nB=1 table\n==> done\n```\n" in text and "building" not in text.split("…")[1]
     assert f"commit {repository.commit[:12]}" in text and "[said.txt](figures/results/said.txt)." in text
     text = written(repository, capsys, "output file=said.txt")
     assert "==> building\nB=1 table\n==> done\n```" in text and "…" not in text
@@ -104,7 +104,7 @@ def test_an_edited_figure_is_found(repository: Repository, capsys):
 
 def test_blocks_in_vain(repository: Repository, capsys):
     recorded(repository, *PRINTS)
-    assert "no line that begins with 'C='" in refused(repository, capsys, "output file=said.txt from=C=")
+    assert "no line of the output begins with 'C='" in refused(repository, capsys, "output file=said.txt from=C=")
     assert "must be the name of a .txt" in refused(repository, capsys, "output file=gpu.json")
     assert "No such file" in refused(repository, capsys, "output file=none.txt")
     assert "does not know colour" in refused(repository, capsys, "output file=said.txt colour=red")
