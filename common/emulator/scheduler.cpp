@@ -267,7 +267,7 @@ void run_cta(Cta& c, uint64_t index) {
   }
   reset_rendezvous();
   for (int i = 0; i < c.num_threads; ++i) prepare_thread(i);
-  std::memset(c.smem, 0xff, c.smem_bytes);  // what is read before it is written is NaN
+  std::memset(c.smem, int(c.options.poison), c.smem_bytes);
   if (c.options.count) c.log->start_cta(c.num_threads);
   if (c.options.race_detector) c.races->start_cta();
   c.mbarriers->start_cta();

@@ -243,7 +243,7 @@ void tma_load(void* shared, const TensorMapShape& map, uint64_t* barrier, BoxOri
     copy.issued = cta->races->load_issued(number, *self, copy.shared, copy.bytes, copy.site);
     if (map.swizzle_bytes != 0) remember_columns(copy);
   }
-  std::memset(shared, 0xff, copy.bytes);  // NaN, until the copy is done
+  std::memset(shared, int(cta->options.poison), copy.bytes);  // until the copy is done
   if (cta->tracer != nullptr) cta->tracer->copy_issued(copy);
   cta->copies->issue(copy);
 }

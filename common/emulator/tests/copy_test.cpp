@@ -479,6 +479,10 @@ TEST_CASE("copies come at once, or as late as they may", "[copy]") {
   launch(look_at_once_kernel, 1, 1, 1032, nullptr, map, out.get());
   CHECK(out[0] != out[0]);  // neither the old value nor the new one
   CHECK(out[1] == 3.0f);
+  emulator::options().poison = emulator::Poison::kLarge;
+  launch(look_at_once_kernel, 1, 1, 1032, nullptr, map, out.get());
+  CHECK(out[0] > 1e36f);
+  CHECK(out[1] == 3.0f);
   launch(spin_kernel, 1, 33, 1036, nullptr, map);
 
   launch(overwrite_source_kernel, 1, 1, 2048, nullptr, map);

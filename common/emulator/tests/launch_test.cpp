@@ -147,11 +147,17 @@ TEST_CASE("every thread of every CTA runs once, with its own indices", "[launch]
   CHECK(out[4] == 10);
 }
 
-TEST_CASE("shared memory starts as NaN in every CTA and is aligned", "[launch]") {
+TEST_CASE("shared memory starts as poison in every CTA and is aligned", "[launch]") {
   fresh_options();
   Buffer<float> out(64);
   launch(smem_kernel, 3, 64, 256, nullptr, out.get());
   for (size_t i = 0; i < 64; ++i) CHECK(std::isnan(out[i]));
+  emulator::options().poison = emulator::Poison::kLarge;
+  launch(smem_kernel, 3, 64, 256, nullptr, out.get());
+  for (size_t i = 0; i < 64; ++i) CHECK((out[i] > 1e36f && out[i] < INFINITY));
+  emulator::options().poison = emulator::Poison::kSmall;
+  launch(smem_kernel, 3, 64, 256, nullptr, out.get());
+  for (size_t i = 0; i < 64; ++i) CHECK((out[i] > 0 && out[i] < 1e-35f));
   Buffer<uint64_t> address(1);
   launch(smem_address_kernel, 1, 1, 16, nullptr, address.get());
   CHECK(address[0] % 1024 == 0);
