@@ -151,8 +151,10 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
                   "your own q, k, v from a safetensors file, with axes as --layout says (bhsd or bshd), and "
                   "kv_lengths [batch] if it has them");
     c->add_option("--json", o.json_path, "write results to this file");
-    c->add_option("--timeout", o.timeout_seconds,
-                  "seconds without a sign of life before a step counts as hung (worker processes only)");
+    c->add_option(
+        "--timeout", o.timeout_seconds,
+        "seconds that a step may compute, or sleep, without a sign of life before it counts as hung; time in "
+        "which it got no core does not count (worker processes only)");
     c->add_flag("--verbose", o.verbose, "print every problem");
     if (isolated)
       c->add_flag("--in-process", o.in_process, "no worker processes (for debuggers and profilers)");

@@ -21,7 +21,7 @@ struct Options {
   std::string json_path;         // empty: none
   std::string tensors_path;      // as given, for messages; empty: none
   std::string save_path;         // empty: none
-  double timeout_seconds = 120;  // without a sign of life from a step
+  double timeout_seconds = 120;  // of a worker's own time, without a sign of life
   int rounds = 7;
   bool in_process = false;
   bool verbose = false;

@@ -8,22 +8,25 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <mutex>
+#include <optional>
+#include <sstream>
 #include <system_error>
 
 namespace flashsteps {
 namespace {
 
 using nlohmann::json;
-using Clock = std::chrono::steady_clock;
 
 constexpr int kEventFd = 3;
-constexpr auto kOversleep = std::chrono::milliseconds(500);
+constexpr int kTickMs = 250;         // between two looks at a worker that is silent
 constexpr int kExitDeviceLost = 10;  // the worker said all it had to say, but its device is gone
 
 [[noreturn]] void throw_errno(const char* what) {
@@ -82,6 +85,65 @@ bool write_all(int fd, const std::string& text) {
   return true;
 }
 
+// How much of its time a silent worker has used up. A clock on the wall cannot tell: a worker may get no core
+// on a busy machine, or be stopped by Ctrl-Z, a debugger or a laptop's lid. What counts is the time that one
+// of its threads has computed, and the time that all of them have slept, as in a driver that waits for a GPU.
+class Silence {
+ public:
+  explicit Silence(pid_t worker) : tasks_("/proc/" + std::to_string(worker) + "/task") {}
+
+  void end() { before_.reset(); }
+
+  // To be called every kTickMs. Seconds since the first call after end().
+  double seconds() {
+    const Threads now = look();
+    if (!before_) {
+      before_ = now;
+      asleep_ms_ = 0;
+      return 0;
+    }
+    if (now.all_sleep) asleep_ms_ += kTickMs;
+    long computed = 0;
+    for (const auto& [id, ticks] : now.cpu_ticks) {
+      const auto found = before_->cpu_ticks.find(id);
+      computed = std::max(computed, ticks - (found == before_->cpu_ticks.end() ? 0 : found->second));
+    }
+    return asleep_ms_ / 1000.0 + double(computed) / double(sysconf(_SC_CLK_TCK));
+  }
+
+ private:
+  struct Threads {
+    std::map<std::string, long> cpu_ticks;
+    bool all_sleep = true;
+  };
+
+  Threads look() const {
+    Threads threads;
+    std::error_code gone;
+    for (const auto& task : std::filesystem::directory_iterator(tasks_, gone)) {
+      std::ifstream in(task.path() / "stat");
+      std::string line;
+      if (!std::getline(in, line)) continue;
+      // proc(5): the name, in parentheses, may hold anything. Then come the state, ten numbers, user and
+      // system time.
+      std::istringstream fields(line.substr(line.rfind(')') + 1));
+      char state = 0;
+      std::string skipped;
+      long user = 0, system = 0;
+      fields >> state;
+      for (int i = 0; i < 10; ++i) fields >> skipped;
+      fields >> user >> system;
+      threads.cpu_ticks[task.path().filename()] = user + system;
+      threads.all_sleep = threads.all_sleep && state == 'S';
+    }
+    return threads;
+  }
+
+  std::filesystem::path tasks_;
+  std::optional<Threads> before_;
+  long asleep_ms_ = 0;
+};
+
 }  // namespace
 
 JobOutcome run_job_isolated(const json& request, double timeout_seconds, const EmitEvent& on_event) {
@@ -116,26 +178,20 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
 
   std::string failure;  // an event {"event":"error"} says why the job as a whole failed
   std::string buffer;
-  const auto limit =
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_seconds));
-  auto deadline = Clock::now() + limit;
+  Silence silence(pid);
   while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd waiting{event_pipe.read_end, POLLIN, 0};
-    const int ready = poll(&waiting, 1, int(std::clamp<long long>(left, 0, 1 << 30)));
+    const int ready = poll(&waiting, 1, kTickMs);
     if (ready < 0 && errno == EINTR) continue;
-    if (ready == 0 && Clock::now() > deadline + kOversleep) {
-      // The whole program was suspended (Ctrl-Z, a laptop's lid), and the worker with it: it gets its time
-      // again.
-      deadline = Clock::now() + limit;
-      continue;
-    }
     if (ready == 0) {
+      // Looked at before the pipe is once more: a sign of life may have come in while this process had no
+      // core.
+      if (silence.seconds() < timeout_seconds || poll(&waiting, 1, 0) != 0) continue;
       kill(pid, SIGKILL);
       worker.wait();
       return {JobOutcome::End::kTimedOut,
-              "no sign of life for " + std::to_string(int(timeout_seconds)) +
-                  " s: hung, and killed (a step that is only slow: raise --timeout)"};
+              "no sign of life in " + std::to_string(int(timeout_seconds)) +
+                  " s of its time: hung, and killed (a step that is only slow: raise --timeout)"};
     }
     char chunk[65536];
     const ssize_t n = read(event_pipe.read_end, chunk, sizeof chunk);
@@ -150,7 +206,7 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
         on_event(event);
       }
     }
-    deadline = Clock::now() + limit;
+    silence.end();
   }
   worker.wait();
   if (WIFSIGNALED(worker.status)) {

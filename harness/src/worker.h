@@ -14,8 +14,8 @@ struct JobOutcome {
 };
 
 // Runs a job to its end, calling on_event for every event in order. Isolated: in a worker, which is the
-// program itself started anew; it is killed when no event comes for `timeout_seconds`. Not isolated: right
-// here, without a time limit.
+// program itself started anew; it is killed when no event comes in `timeout_seconds` of its own time: computed by
+// one of its threads, or slept by all. Not isolated: right here, without a time limit.
 JobOutcome run_job_isolated(const nlohmann::json& request, double timeout_seconds, const EmitEvent& on_event);
 JobOutcome run_job_in_process(const nlohmann::json& request, const EmitEvent& on_event);
 

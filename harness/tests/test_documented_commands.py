@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import test_exercises
 import test_own_step
-from test_program import BUILD, ROOT
+from test_program import BUILD, PATIENCE, ROOT
 
 import check_docs  # in scripts/, which test_program adds to the path
 import record_output
@@ -182,7 +182,7 @@ def test_the_command_does_what_the_page_says(command: str, repository: Path, tmp
     environment = {**os.environ, "PATH": path, "CUDA_VISIBLE_DEVICES": ""}
     line = command.replace("/tmp/", f"{tmp_path}/")
     done = subprocess.run(
-        ["bash", "-c", line], cwd=repository, env=environment, capture_output=True, text=True, timeout=300
+        ["bash", "-c", line], cwd=repository, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     output = done.stdout + done.stderr
     assert done.returncode == status, output
@@ -220,7 +220,7 @@ def test_the_mutants_table_is_found() -> None:
 def test_the_mutant_of_the_table_fails(name: str, options: str) -> None:
     program = BUILD / "tests" / "flashsteps_mutants"
     arguments = ["check", f"mutant_{name}", *options.split(), "--backend", "emulator"]
-    done = subprocess.run([str(program), *arguments], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([str(program), *arguments], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == FAIL, done.stdout + done.stderr
 
 

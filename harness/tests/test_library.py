@@ -4,20 +4,17 @@ Installs from a test build; FLASHSTEPS_BUILD names its folder (build/ci by defau
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("FLASHSTEPS_BUILD", ROOT / "build" / "ci"))
+from test_program import BUILD, PATIENCE, ROOT
 
 
 def run(*command: str | Path) -> str:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -80,5 +77,5 @@ def test_a_caller_of_another_version_is_refused(installed: Path, tmp_path: Path)
     )
     done = subprocess.run(
         ["cmake", "-G", "Ninja", "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DCMAKE_PREFIX_PATH={installed}"],
-        capture_output=True, text=True, timeout=300)
+        capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode != 0 and "0.1.0" in done.stderr

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_program import BUILD, ROOT
+from test_program import BUILD, PATIENCE, ROOT
 
 import ablations
 import check_docs
@@ -66,7 +66,7 @@ def shell(root: Path, command: str, status: int = 0) -> str:
         (bin / "python3").chmod(0o755)
     environment = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        ["bash", "-c", command], cwd=root, env=environment, capture_output=True, text=True, timeout=600
+        ["bash", "-c", command], cwd=root, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == status, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr

@@ -14,7 +14,6 @@ import stat
 import struct
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,17 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from test_program import BUILD, FIXTURES, FLASHSTEPS, check_file, results, run
+from test_program import (
+    BUILD,
+    FIXTURES,
+    FLASHSTEPS,
+    PATIENCE,
+    check_file,
+    results,
+    run,
+    wait_until,
+    workers_of,
+)
 
 EMULATOR = ["--backend", "emulator"]
 GATES = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 5e-3}
@@ -206,7 +215,7 @@ def test_every_command_gives_the_same_bytes(tmp_path: Path) -> None:
         out = folder / f"{len(outputs)}.safetensors"
         done = subprocess.run(
             [program, *arguments, *EMULATOR, "--tensors", link.name, "--save", out.name],
-            capture_output=True, text=True, cwd=folder, timeout=60,
+            capture_output=True, text=True, cwd=folder, timeout=PATIENCE,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         assert "inputs=file:link to them" in done.stdout
@@ -268,10 +277,8 @@ def with_header(header: bytes, data: bytes) -> bytes:
 
 def refused(path: Path, folder: Path) -> str:
     before = sorted(folder.iterdir())
-    started = time.monotonic()
     outputs = ["--json", str(folder / "r.json"), "--save", str(folder / "out.safetensors")]
-    done = run(FLASHSTEPS, "run", "v01_scalar", *EMULATOR, "--tensors", str(path), *outputs, timeout=20)
-    assert time.monotonic() - started < 10
+    done = run(FLASHSTEPS, "run", "v01_scalar", *EMULATOR, "--tensors", str(path), *outputs)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout == "" and done.stderr.count("\n") == 1
     assert sorted(folder.iterdir()) == before, "something was written"
@@ -399,11 +406,8 @@ def test_a_killed_run_leaves_nothing(tmp_path: Path, how: signal.Signals) -> Non
     process = subprocess.Popen(
         [str(FIXTURES), *fixture_arguments("fixture_hang", tmp_path), "--timeout", "600"], stdout=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 30
     # The nameless file is open: the worker that hangs is about to start, or has.
-    while not any(str(tmp_path) in link for link in open_files(process.pid)):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: any(str(tmp_path) in link for link in open_files(process.pid)))
     process.send_signal(how)
     assert process.wait() == -how
     assert [path.name for path in tmp_path.iterdir()] == ["in.safetensors"]
@@ -425,7 +429,7 @@ def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:
 
     def run_limited(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(program), *arguments], capture_output=True, text=True, timeout=60,
+            [str(program), *arguments], capture_output=True, text=True, timeout=PATIENCE,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
         )  # fmt: skip
 
@@ -490,20 +494,23 @@ def test_values_that_the_type_cannot_hold_well_fail_without_a_hint_at_a_bug(tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["in.safetensors"]
 
 
+def cpu_seconds(pid: str) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @pytest.mark.parametrize("change", ["values", "cut off", "gone"])
 def test_a_file_that_changes_meanwhile_is_an_error(tmp_path: Path, change: str) -> None:
     path, log = write_tensors(tmp_path / "in.safetensors", make_tensors()), tmp_path / "r.json"
     # While the first step hangs; the second one's worker reads the file again.
     process = subprocess.Popen(
-        [str(FIXTURES), "run", "fixture_hang", "v01_scalar", *EMULATOR, "--tensors", str(path), "--timeout", "1",
-         "--json", str(log)],
+        [str(FIXTURES), "run", "fixture_hang", "v01_scalar", *EMULATOR, "--tensors", str(path), "--json", str(log)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 30
-    while not log.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.3)  # for the worker that hangs to have read it
+    wait_until(log.exists)  # written before the first worker is started that runs a step
+    wait_until(lambda: workers_of(process))
+    (worker,) = workers_of(process)
+    wait_until(lambda: cpu_seconds(worker) > 0.3)  # it hangs, so it has read the file
     if change == "values":
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
@@ -512,10 +519,11 @@ def test_a_file_that_changes_meanwhile_is_an_error(tmp_path: Path, change: str) 
         os.truncate(path, 1000)
     else:
         path.unlink()
-    said = process.communicate(timeout=30)[0]
+    os.kill(int(worker), signal.SIGKILL)
+    said = process.communicate(timeout=PATIENCE)[0]
     assert process.returncode == 3, said
     says = {"values": "has changed since", "cut off": "is cut off", "gone": "No such file"}[change]
     assert "the tensors' file in.safetensors" in said and says in said
     check_file(log)
     statuses = [step["status"] for step in json.loads(log.read_text())["runs"][0]["steps"]]
-    assert statuses == ["timeout", "error"]
+    assert statuses == ["crash", "error"]

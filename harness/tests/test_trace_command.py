@@ -101,7 +101,7 @@ def test_a_step_is_a_program_that_traces_too(tmp_path: Path) -> None:
 def test_a_step_that_fails_leaves_the_file_alone(tmp_path: Path, step: str, says: str) -> None:
     out = tmp_path / "t.json"
     out.write_text("precious")
-    done = run(FIXTURES, "trace", step, *ONE_CTA, "--timeout", "2", "--json", str(out))
+    done = run(FIXTURES, "trace", step, *ONE_CTA, "--timeout", "1", "--json", str(out))
     assert done.returncode == 3 and says in done.stdout
     assert out.read_text() == "precious" and list(tmp_path.iterdir()) == [out]
 

@@ -19,7 +19,7 @@ OPTIONS = (
     "--hide-scrollbars --no-first-run --no-default-browser-check --disable-sync "
     "--disable-background-networking --disable-component-update"
 ).split()
-PATIENCE = 60  # seconds
+PATIENCE = 1800  # seconds, far beyond what a busy machine takes
 
 
 def find_browser() -> str | None:

@@ -105,7 +105,7 @@ class Sandbox:
             capture_output=True,
             stdin=subprocess.DEVNULL,
             check=False,
-            timeout=120,
+            timeout=1800,
         )
 
     def library(self, commands: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -323,17 +323,16 @@ def test_nothing_is_imported_for_other_frameworks():
 
 
 def test_other_threads_go_on():
-    """A call holds the GIL for less than half of its time."""
+    """A call lets go of the GIL: this thread, which gives it away in every turn, gets it back in the meantime."""
     q, k, v = draw_qkv(heads_q=4, heads_kv=4, seqlen_q=512, seqlen_kv=512)
     thread = threading.Thread(target=flashsteps.attention, args=(q, k, v))
-    start = last = time.perf_counter()
     thread.start()
-    longest = 0.0
+    turns = 0
     while thread.is_alive():
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
+        time.sleep(0)
+        turns += 1
     thread.join()
-    assert longest < (time.perf_counter() - start) / 2
+    assert turns > 1000  # a call that keeps it leaves a few, before and after
 
 
 def test_calls_from_several_threads():
@@ -361,7 +360,7 @@ except KeyboardInterrupt:
     print(float(flashsteps.attention(q, q, q).min()))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=1800, check=True
     )
     assert done.stdout == "1.0\n"
 
@@ -383,5 +382,5 @@ q = np.ones((1, 8, 512, 64), np.float16)
 threading.Thread(target=lambda: flashsteps.attention(q, q, q, step="v02_smem_tiles"), daemon=True).start()
 time.sleep(0.1)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0 and done.stderr == ""

@@ -1,4 +1,6 @@
 // Steps that misbehave in ways that end or block a process, for the tests of isolation. Registered as fixture_<name>.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <utility>
 
@@ -11,12 +13,14 @@ enum Behaviour {
   kCrash,        // the kernel writes to an illegal address
   kWrong,        // the kernel writes zeros
   kAbort,        // the host code that launches ends the process
+  kSleep,        // the host code that launches sleeps for ever, as a driver does whose GPU hangs
   kLateCrash,    // right at first; illegal address once it has been launched often, as in a benchmark
   kLateHang,     // right at first; never ends once it has been launched often
   kNumBehaviours
 };
 constexpr const char* kNames[kNumBehaviours] = {"fixture_hang",  "fixture_crash",      "fixture_wrong",
-                                                "fixture_abort", "fixture_late_crash", "fixture_late_hang"};
+                                                "fixture_abort", "fixture_sleep",      "fixture_late_crash",
+                                                "fixture_late_hang"};
 constexpr int kLate = 12;  // launches; validation needs fewer, a benchmark's warm-up and first samples more
 
 // One thread per row, straight from global memory; slow and right, unless told otherwise.
@@ -59,6 +63,7 @@ struct FixtureLauncher {
   static void run(const AttentionParams<Element>& params, Stream stream) {
     const bool describing = launch_recorder() != nullptr;
     if (BEHAVIOUR == kAbort && !describing) std::abort();
+    while (BEHAVIOUR == kSleep && !describing) pause();
     const bool late = !describing && ++launches[BEHAVIOUR] > kLate;
     const dim3 grid(ceil_div(params.seqlen_q, 64), params.num_heads_q, params.batch);
     launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(64), 0, stream, params,
