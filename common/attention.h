@@ -3,6 +3,7 @@
 
 #include "common/cuda.h"
 #include "common/interface.h"
+#include "common/view.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
@@ -10,31 +11,27 @@ inline namespace FLASHSTEPS_BACKEND {
 // Kernel argument. Element is float, __half or __nv_bfloat16. Shapes and strides as in AttentionCall.
 template <typename Element>
 struct AttentionParams {
-  const Element* q;
-  const Element* k;
-  const Element* v;
-  Element* o;
-  float* lse;
+  View<const Element> q, k, v;
+  View<Element> o;
+  float* lse;  // nullptr: not wanted
   const int* kv_lengths;
-  int64_t q_batch_stride, q_head_stride, q_row_stride;
-  int64_t k_batch_stride, k_head_stride, k_row_stride;
-  int64_t v_batch_stride, v_head_stride, v_row_stride;
-  int64_t o_batch_stride, o_head_stride, o_row_stride;
+  void* workspace;  // as many bytes as the step has asked for
   int batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv;
   float softmax_scale_log2;  // softmax_scale * log2(e): scores go straight into exp2
+  int configuration;         // of those that the step has registered
 
-  // One (batch, head)'s matrix: row i begins at ptr + i * row_stride. Query head h reads KV head
-  // h / (num_heads_q / num_heads_kv): several query heads share one under GQA, all of them under MQA.
-  __device__ const Element* q_head(int b, int h) const { return q + b * q_batch_stride + h * q_head_stride; }
-  __device__ const Element* k_head(int b, int h) const {
-    return k + b * k_batch_stride + kv_head(h) * k_head_stride;
-  }
-  __device__ const Element* v_head(int b, int h) const {
-    return v + b * v_batch_stride + kv_head(h) * v_head_stride;
-  }
-  __device__ Element* o_head(int b, int h) const { return o + b * o_batch_stride + h * o_head_stride; }
+  // Query head h reads KV head h / (num_heads_q / num_heads_kv): several query heads share one under GQA, all
+  // of them under MQA.
+  __device__ const Element* q_head(int b, int h) const { return q.head(b, h); }
+  __device__ const Element* k_head(int b, int h) const { return k.head(b, kv_head(h)); }
+  __device__ const Element* v_head(int b, int h) const { return v.head(b, kv_head(h)); }
+  __device__ Element* o_head(int b, int h) const { return o.head(b, h); }
   __device__ float* lse_head(int b, int h) const { return lse + (int64_t(b) * num_heads_q + h) * seqlen_q; }
   __device__ int kv_head(int h) const { return h / (num_heads_q / num_heads_kv); }
+
+  __device__ void store_lse(int b, int h, int row, float value) const {
+    if (lse != nullptr) lse_head(b, h)[row] = value;
+  }
 
   // Keys at or beyond this index are padding: whatever they hold must not matter.
   __device__ int kv_length(int b) const { return kv_lengths != nullptr ? kv_lengths[b] : seqlen_kv; }
@@ -48,32 +45,33 @@ struct AttentionParams {
   }
 };
 
+template <typename T>
+View<T> make_view(const TensorView& tensor, int batch, int num_heads, int num_rows) {
+  return {.data = static_cast<T*>(tensor.data),
+          .batch = batch,
+          .num_heads = num_heads,
+          .num_rows = num_rows,
+          .batch_stride = tensor.batch_stride,
+          .head_stride = tensor.head_stride,
+          .row_stride = tensor.row_stride};
+}
+
 template <typename Element>
 AttentionParams<Element> make_params(const AttentionCall& c) {
-  return {.q = static_cast<const Element*>(c.q.data),
-          .k = static_cast<const Element*>(c.k.data),
-          .v = static_cast<const Element*>(c.v.data),
-          .o = static_cast<Element*>(c.o.data),
+  return {.q = make_view<const Element>(c.q, c.batch, c.num_heads_q, c.seqlen_q),
+          .k = make_view<const Element>(c.k, c.batch, c.num_heads_kv, c.seqlen_kv),
+          .v = make_view<const Element>(c.v, c.batch, c.num_heads_kv, c.seqlen_kv),
+          .o = make_view<Element>(c.o, c.batch, c.num_heads_q, c.seqlen_q),
           .lse = c.lse,
           .kv_lengths = c.kv_lengths,
-          .q_batch_stride = c.q.batch_stride,
-          .q_head_stride = c.q.head_stride,
-          .q_row_stride = c.q.row_stride,
-          .k_batch_stride = c.k.batch_stride,
-          .k_head_stride = c.k.head_stride,
-          .k_row_stride = c.k.row_stride,
-          .v_batch_stride = c.v.batch_stride,
-          .v_head_stride = c.v.head_stride,
-          .v_row_stride = c.v.row_stride,
-          .o_batch_stride = c.o.batch_stride,
-          .o_head_stride = c.o.head_stride,
-          .o_row_stride = c.o.row_stride,
+          .workspace = c.workspace,
           .batch = c.batch,
           .num_heads_q = c.num_heads_q,
           .num_heads_kv = c.num_heads_kv,
           .seqlen_q = c.seqlen_q,
           .seqlen_kv = c.seqlen_kv,
-          .softmax_scale_log2 = c.softmax_scale * kLog2e};
+          .softmax_scale_log2 = c.softmax_scale * kLog2e,
+          .configuration = c.configuration};
 }
 
 }  // namespace FLASHSTEPS_BACKEND

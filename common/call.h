@@ -2,19 +2,32 @@
 // installed beside flashsteps.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 namespace flashsteps {
 
 enum class DType { kFp32, kFp16, kBf16 };
 
+// A set of element types.
+struct DTypes {
+  unsigned bits;
+  constexpr DTypes(std::initializer_list<DType> dtypes) : bits(0) {
+    for (const DType dtype : dtypes) bits |= 1u << unsigned(dtype);
+  }
+  constexpr bool has(DType dtype) const { return (bits >> unsigned(dtype) & 1) != 0; }
+};
+
 // A [batch, heads, rows, head_dim] view of memory on the backend's device. Strides are in elements; the
 // head_dim elements of a row are contiguous. Covers [b, h, s, d], [b, s, h, d] and slices of a fused QKV
-// tensor.
+// tensor. (An element type that needs scale factors, as FP8 does, would have them here, beside its data.)
 struct TensorView {
   void* data;
   int64_t batch_stride, head_stride, row_stride;
 };
+
+constexpr size_t kWorkspaceAlignment = 256;  // bytes
 
 // One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp.
 struct AttentionCall {
@@ -25,8 +38,17 @@ struct AttentionCall {
   float softmax_scale;  // positive, finite: the largest score is then the largest product
   TensorView q, k, v;   // read only; k and v have num_heads_kv heads and seqlen_kv rows
   TensorView o;         // [batch, num_heads_q, seqlen_q, head_dim]
-  float* lse;  // [batch, num_heads_q, seqlen_q], contiguous, FP32, natural log; -inf on a row with no key
+  float* lse;  // [batch, num_heads_q, seqlen_q], contiguous, FP32, natural log; -inf on a row with no key;
+               // nullptr: not wanted
   const int* kv_lengths;  // [batch] on the device, each in 0..seqlen_kv; nullptr: every length is seqlen_kv
+  // Memory on the device for a step that needs some of its own, e.g. for partial results: aligned to
+  // kWorkspaceAlignment, and used by no other call at the same time. What it holds before and after does not
+  // matter. The steps that need none ignore it.
+  void* workspace = nullptr;
+  size_t workspace_bytes = 0;
+  // A step may be compiled for several tile sizes: the number of the one to use, or the step's own choice.
+  static constexpr int kChosenByStep = -1;
+  int configuration = kChosenByStep;
 };
 
 }  // namespace flashsteps

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/call.h"
@@ -22,40 +24,98 @@ struct LaunchRecord {
   int ctas_per_sm = 0;  // occupancy
 };
 
+// The ladder's parts: tables and charts are grouped by them.
+enum class Part { kMemory, kMmaSync, kHopper, kDecode };
+constexpr const char* kPartNames[] = {"memory", "mma.sync", "Hopper", "decode"};  // by Part
+
+// Prefill: many queries. Decode: a few queries against a long memory of keys and values.
+enum class Purpose { kPrefill, kDecode };
+constexpr const char* kPurposeNames[] = {"prefill", "decode"};  // by Purpose
+Purpose purpose_of(const AttentionCall& call);                  // by its number of queries
+
+// The GPUs that a step runs on, in nvcc's words: "80" is compute capability 8.0 or newer, "90a" is 9.0 and
+// nothing else (wgmma and setmaxnreg exist there only).
+struct Architecture {
+  int sm;      // compute capability, 90 for 9.0
+  bool exact;  // and nothing else
+  constexpr explicit Architecture(std::string_view text) : sm(0), exact(text.ends_with('a')) {
+    if (exact) text.remove_suffix(1);
+    for (const char digit : text) {
+      if (digit < '0' || digit > '9') throw std::invalid_argument("needs_sm is not like \"80\" or \"90a\"");
+      sm = 10 * sm + (digit - '0');
+    }
+  }
+  constexpr bool operator==(const Architecture&) const = default;
+};
+
 struct StepInfo {
-  const char* title;           // the one idea, in a line
-  const char* removes;         // the bottleneck of the step before that this one takes away
-  bool supports_fp32 = false;  // fp16 and bf16 are always supported
-  int alignment_bytes = 0;     // of every row of q, k, v and o; 0: the element's own
-  // The oldest compute capability of a GPU that it runs on, e.g. 90 for TMA; the emulator runs every step.
-  // The build finds `needs_sm = 90` in the kernel's source, so write the number itself.
-  int needs_sm = 80;
+  const char* title;    // the one idea, in a line
+  const char* removes;  // the bottleneck of the step before that this one takes away
+  Part part = Part::kMemory;
+  Purpose purpose = Purpose::kPrefill;
+  DTypes dtypes = {DType::kFp16, DType::kBf16};
+  int alignment_bytes = 0;  // of every row of q, k, v and o; 0: the element's own
+  // Which GPUs it runs on: see Architecture. The emulator runs every step. The build reads `needs_sm = "..."`
+  // in the kernel's source and compiles for these GPUs alone.
+  const char* needs_sm = "80";
   const char* spills = nullptr;  // why register spills are accepted; nullptr: they are a defect
+
+  // The names of its configurations (tile sizes, stages, warps), where it has several, e.g. "128x64, 3
+  // stages"; the number of a configuration is its place here. `choose` says which one a call gets.
+  static constexpr int kMaxConfigurations = 16;
+  const char* configurations[kMaxConfigurations] = {};
+  int (*choose)(const AttentionCall& call) = nullptr;
+  // Bytes of AttentionCall::workspace that it needs for a call; nullptr: none for any.
+  size_t (*workspace_bytes)(const AttentionCall& call) = nullptr;
+  // Why it cannot compute a call, beyond what is said above, in words that follow the step's name ("needs
+  // ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it computes all.
+  std::string (*refuses)(const AttentionCall& call) = nullptr;
+
+  constexpr int num_configurations() const {
+    int count = 0;
+    while (count < kMaxConfigurations && configurations[count] != nullptr) ++count;
+    return count;
+  }
 };
 
 struct Step {
   const char* name;  // the folder's name, e.g. "v02_smem_tiles"
   BackendKind backend;
   StepInfo info;
-  // Launches the step on `stream` (a cudaStream_t; ignored by the emulator, which returns when it is done).
-  // Asynchronous on CUDA. Throws std::runtime_error when the launch itself fails.
+  // Launches the step on `stream` (a cudaStream_t; ignored by the emulator, which returns when it is done):
+  // one kernel or several. Asynchronous on CUDA. Throws std::runtime_error when a launch itself fails.
   void (*run)(const AttentionCall& call, void* stream);
 };
 
 // Called by REGISTER_STEP before main(). Defined once, in harness/src/registry.cpp.
 bool register_step(const Step& step);
 const std::vector<Step>& registered_steps();
+const Step* find_step(std::string_view name, BackendKind backend);  // nullptr: there is none
 
 // What is wrong with these sizes, whoever is to compute with them; empty when nothing is.
 std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
                        int head_dim);
 
-// Why `step` cannot run `call`, naming the limit; empty when it can. Needs no launch; the device's own limits
-// (shared memory, architecture) are the backend's to check.
+// Why `step` cannot run `call`, naming the limit; empty when it can. Needs no launch and no memory; the
+// device's own limits (shared memory, architecture) are the backend's to check, and a workspace is the
+// caller's to give: see workspace_refusal().
 std::string refusal(const Step& step, const AttentionCall& call);
 
-// Why a GPU of this compute capability (90 is 9.0) is too old for the step; empty when it is not.
+// Why the step does not run on a GPU of this compute capability (90 is 9.0); empty when it does.
 std::string architecture_refusal(const StepInfo& info, const std::string& gpu, int compute_capability);
+
+// The configuration that `call` gets: the one it names, or the step's choice. 0 where the step has only one.
+int configuration_of(const StepInfo& info, const AttentionCall& call);
+
+// Bytes of workspace that the step needs for this call.
+size_t workspace_bytes_of(const StepInfo& info, const AttentionCall& call);
+// Why the workspace of `call` will not do; empty when it will.
+std::string workspace_refusal(const StepInfo& info, const AttentionCall& call);
+
+// A grid has at most 65,535 CTAs in y and in z, which is where steps put heads and batches. These are the
+// calls that a larger one comes down to, one after the other: most calls are one, themselves.
+std::vector<AttentionCall> split_for_grid(const AttentionCall& call);
+constexpr int kMaxGridYZ = 65535;
 
 // While a recorder is set (per thread), launch() fills it in and launches nothing. This is how the program
 // asks a step what it would launch, without a second description of it that could drift.

@@ -7,8 +7,9 @@
 #include "common/attention.h"
 #include "common/launch.h"
 
-// The build passes -DFLASHSTEPS_STEP=<folder>. The namespace encodes step and backend, so that ncu shows
-// v02_smem_tiles::attention_kernel and the emulator's build of the same kernel has a name of its own.
+// The build passes -DFLASHSTEPS_STEP=<folder>, and as FLASHSTEPS_NEEDS_SM what it has compiled this source
+// for. The namespace encodes step and backend, so that ncu shows v02_smem_tiles::attention_kernel and the
+// emulator's build of the same kernel has a name of its own.
 #define FLASHSTEPS_CONCAT_(a, b) a##b
 #define FLASHSTEPS_CONCAT(a, b) FLASHSTEPS_CONCAT_(a, b)
 #define FLASHSTEPS_STRING_(a) #a
@@ -28,7 +29,8 @@ constexpr BackendKind kThisBackend = BackendKind::kCuda;
 constexpr BackendKind kThisBackend = BackendKind::kEmulator;
 #endif
 
-// From the run-time call to the kernel's template arguments. Launcher is the struct that REGISTER_STEP makes.
+// From the run-time call to the kernel's template arguments. Launcher is the struct that REGISTER_STEP makes;
+// INFO is the step's registration.
 template <typename Launcher, typename Element>
 void dispatch_element(const AttentionCall& call, Stream stream) {
   const AttentionParams<Element> params = make_params<Element>(call);
@@ -41,12 +43,24 @@ void dispatch_element(const AttentionCall& call, Stream stream) {
   }
 }
 
-template <typename Launcher, bool SUPPORTS_FP32>
+// Kernels are compiled for the types in INFO.dtypes alone.
+template <typename Launcher, const StepInfo& INFO>
+void dispatch_call(AttentionCall call, Stream stream) {
+  call.configuration = configuration_of(INFO, call);
+  if constexpr (INFO.dtypes.has(DType::kFp16))
+    if (call.dtype == DType::kFp16) return dispatch_element<Launcher, __half>(call, stream);
+  if constexpr (INFO.dtypes.has(DType::kBf16))
+    if (call.dtype == DType::kBf16) return dispatch_element<Launcher, __nv_bfloat16>(call, stream);
+  if constexpr (INFO.dtypes.has(DType::kFp32))
+    if (call.dtype == DType::kFp32) return dispatch_element<Launcher, float>(call, stream);
+}
+
+template <typename Launcher, const StepInfo& INFO>
 void dispatch(const AttentionCall& call, void* opaque_stream) {
   const Stream stream = static_cast<Stream>(opaque_stream);
-  if (call.dtype == DType::kFp16) return dispatch_element<Launcher, __half>(call, stream);
-  if (call.dtype == DType::kBf16) return dispatch_element<Launcher, __nv_bfloat16>(call, stream);
-  if constexpr (SUPPORTS_FP32) dispatch_element<Launcher, float>(call, stream);
+  if (call.batch <= kMaxGridYZ && call.num_heads_q <= kMaxGridYZ)
+    return dispatch_call<Launcher, INFO>(call, stream);
+  for (const AttentionCall& part : split_for_grid(call)) dispatch_call<Launcher, INFO>(part, stream);
 }
 
 }  // namespace FLASHSTEPS_BACKEND
@@ -56,16 +70,17 @@ namespace STEP_NAMESPACE {
 using namespace flashsteps;
 }
 
-#define REGISTER_STEP(launcher, ...)                                              \
-  namespace STEP_NAMESPACE {                                                      \
-  struct Launcher {                                                               \
-    template <typename Element, int HEAD_DIM, bool CAUSAL>                        \
-    static void run(const AttentionParams<Element>& params, Stream stream) {      \
-      launcher<Element, HEAD_DIM, CAUSAL>(params, stream);                        \
-    }                                                                             \
-  };                                                                              \
-  constexpr StepInfo kStepInfo __VA_ARGS__;                                       \
-  [[maybe_unused]] const bool kRegistered =                                       \
-      register_step({FLASHSTEPS_STRING(FLASHSTEPS_STEP), kThisBackend, kStepInfo, \
-                     dispatch<Launcher, kStepInfo.supports_fp32>});               \
+#define REGISTER_STEP(launcher, ...)                                                                 \
+  namespace STEP_NAMESPACE {                                                                         \
+  struct Launcher {                                                                                  \
+    template <typename Element, int HEAD_DIM, bool CAUSAL>                                           \
+    static void run(const AttentionParams<Element>& params, Stream stream) {                         \
+      launcher<Element, HEAD_DIM, CAUSAL>(params, stream);                                           \
+    }                                                                                                \
+  };                                                                                                 \
+  constexpr StepInfo kStepInfo __VA_ARGS__;                                                          \
+  static_assert(Architecture(kStepInfo.needs_sm) == Architecture(FLASHSTEPS_NEEDS_SM),               \
+                "the build has found another needs_sm in this source");                              \
+  [[maybe_unused]] const bool kRegistered = register_step(                                           \
+      {FLASHSTEPS_STRING(FLASHSTEPS_STEP), kThisBackend, kStepInfo, dispatch<Launcher, kStepInfo>}); \
   }

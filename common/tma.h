@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/cuda.h"
 #include "common/swizzle.h"
 #include "common/tensor_map.h"
+#include "common/view.h"
 
 #ifndef __CUDACC__
 #include "common/emulator/tma.h"
@@ -80,28 +82,28 @@ __device__ __forceinline__ void fence_proxy_async() {
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// The map of a tensor [batch, num_heads, num_rows, Tile::COLS] with any strides (in elements), to be copied
-// in boxes of Tile::ROWS rows of one head that lie in shared memory as Tile, a SwizzledTile. Coordinates: (0,
-// row, 0, head, batch).
+// The map of a tensor whose rows have Tile::COLS elements, to be copied in boxes of Tile::ROWS rows of one
+// head that lie in shared memory as Tile, a SwizzledTile. Coordinates: (0, row, 0, head, batch).
 //
 // Rows, heads and batches are dimensions of their own: a box that runs over the last row of a head is filled
 // up with zeros, and never with the next head's rows. And a row is two dimensions, the panel and the column
 // in it, because a row of the box must not be longer than the swizzle is wide.
-template <typename Tile>
-TensorMap make_tensor_map(const typename Tile::Element* base, int batch, int num_heads, int num_rows,
-                          int64_t batch_stride, int64_t head_stride, int64_t row_stride) {
-  constexpr int ELEMENT_BYTES = sizeof(typename Tile::Element);
+template <typename Tile, typename T>
+TensorMap make_tensor_map(const View<T>& tensor) {
+  static_assert(std::is_same_v<std::remove_const_t<T>, typename Tile::Element>);
+  constexpr int ELEMENT_BYTES = sizeof(T);
   // Nobody steps over a dimension of size 1: frameworks leave any stride there, TMA wants one it could use.
   const auto stride_bytes = [](int size, int64_t stride) {
     return size > 1 ? uint64_t(stride) * ELEMENT_BYTES : uint64_t(16);
   };
   return encode_tensor_map(
-      {.base = base,
+      {.base = tensor.data,
        .element_bytes = ELEMENT_BYTES,
-       .size = {Tile::PANEL_COLS, uint64_t(num_rows), Tile::COLS / Tile::PANEL_COLS, uint64_t(num_heads),
-                uint64_t(batch)},
-       .stride = {ELEMENT_BYTES, stride_bytes(num_rows, row_stride), Tile::ROW_BYTES,
-                  stride_bytes(num_heads, head_stride), stride_bytes(batch, batch_stride)},
+       .size = {Tile::PANEL_COLS, uint64_t(tensor.num_rows), Tile::COLS / Tile::PANEL_COLS,
+                uint64_t(tensor.num_heads), uint64_t(tensor.batch)},
+       .stride = {ELEMENT_BYTES, stride_bytes(tensor.num_rows, tensor.row_stride), Tile::ROW_BYTES,
+                  stride_bytes(tensor.num_heads, tensor.head_stride),
+                  stride_bytes(tensor.batch, tensor.batch_stride)},
        .box = {Tile::PANEL_COLS, Tile::ROWS, Tile::COLS / Tile::PANEL_COLS, 1, 1},
        .swizzle_bytes = Tile::SWIZZLE_BYTES});
 }

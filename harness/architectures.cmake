@@ -19,12 +19,12 @@ function(flashsteps_requested_architectures result requested)
   set(${result} "${requested}" PARENT_SCOPE)
 endfunction()
 
-# The oldest compute capability that a kernel runs on: the `needs_sm = NN` of its source, as in a step's registration.
-# 80 where nothing is said; two different numbers in one source are an error.
+# The GPUs that a kernel runs on: the `needs_sm = "..."` of its source, as in a step's registration (Architecture in
+# common/interface.h says what it means). 80 where nothing is said; two different ones in one source are an error.
 function(flashsteps_needs_sm result source)
-  file(STRINGS ${source} lines REGEX "needs_sm *= *[0-9]")
-  string(REGEX MATCHALL "needs_sm *= *[0-9]+" found "${lines}")
-  list(TRANSFORM found REPLACE "[^0-9]" "")
+  file(STRINGS ${source} lines REGEX "needs_sm *= *\"")
+  string(REGEX MATCHALL "needs_sm *= *\"[^\"]*\"" found "${lines}")
+  list(TRANSFORM found REPLACE "needs_sm *= *\"([^\"]*)\"" "\\1")
   list(REMOVE_DUPLICATES found)
   list(LENGTH found count)
   if(count GREATER 1)
@@ -32,16 +32,24 @@ function(flashsteps_needs_sm result source)
   endif()
   if(count EQUAL 0)
     set(found 80)
+  elseif(NOT found MATCHES "^[0-9]+a?$")
+    message(FATAL_ERROR "${source}: needs_sm is \"${found}\", it must be like \"80\" or \"90a\"")
   endif()
   set(${result} "${found}" PARENT_SCOPE)
 endfunction()
 
 # Those of the architectures ARGN that run code which needs sm_<needs_sm>. Older PTX becomes PTX of that architecture.
+# Code for 90a and nothing else is never PTX, and whoever asks for 90 gets 90a.
 function(flashsteps_architectures_from result needs_sm)
   set(selected "")
+  string(REGEX REPLACE "a$" "" exact_number ${needs_sm})
   foreach(architecture ${ARGN})
     string(REGEX MATCH "^[0-9]+" number ${architecture})
-    if(number GREATER_EQUAL needs_sm)
+    if(needs_sm MATCHES "a$")
+      if(architecture MATCHES "^${exact_number}a?$")
+        list(APPEND selected ${needs_sm})
+      endif()
+    elseif(number GREATER_EQUAL needs_sm)
       list(APPEND selected ${architecture})
     elseif(architecture MATCHES "-ptx$")
       list(APPEND selected ${needs_sm}-ptx)

@@ -28,7 +28,12 @@ namespace flashsteps {
 // device, by the recorded runs.
 std::string_view attention(const AttentionCall& call, void* stream = nullptr, std::string_view step = {});
 
-// The same for tensors in host memory: copies them to the current device and the result back, and waits.
+// Bytes of AttentionCall::workspace that attention() needs for this call on the current device: those of the
+// step that it would take. 0 with most steps.
+size_t workspace_bytes(const AttentionCall& call, std::string_view step = {});
+
+// attention() for tensors in host memory: copies them to the current device and the result back, and waits.
+// This one and the next find a workspace themselves.
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step = {});
 
 // The same for tensors in host memory, without a GPU: the emulator runs the step's kernel thread by thread on
@@ -43,11 +48,15 @@ struct StepDescription {
   std::string_view name;     // its folder's: "v02_smem_tiles"
   std::string_view title;    // the one idea, in a line
   std::string_view removes;  // the bottleneck of the step before that this one takes away
-  bool supports_fp32;        // fp16 and bf16 are always supported
+  std::string_view part;     // of the ladder: "memory", "mma.sync", "Hopper" or "decode"
+  std::string_view purpose;  // "prefill", or "decode": a few queries against many keys
+  DTypes dtypes;             // element types that it computes with
   int alignment_bytes;       // of every row of q, k, v and o; 0: the element's own
   int needs_sm;              // oldest compute capability of a GPU that it runs on, 90 for 9.0
-  std::string_view spills;   // why it spills registers, where it does
-  bool has_cuda;             // this build has it for GPUs; for the emulator it always has
+  bool needs_sm_exactly;     // and of no other, as code with wgmma
+  std::vector<std::string_view> configurations;  // by AttentionCall::configuration; empty where there is one
+  std::string_view spills;                       // why it spills registers, where it does
+  bool has_cuda;                                 // this build has it for GPUs; for the emulator it always has
 };
 std::vector<StepDescription> steps();  // in the order of the ladder
 

@@ -2,7 +2,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 
@@ -76,10 +79,8 @@ const std::vector<const Step*>& candidates(BackendKind backend, int compute_capa
       ->steps;
 }
 
-const Step& find_step(std::string_view name, BackendKind backend) {
-  for (const Step& step : registered_steps()) {
-    if (step.backend == backend && step.name == name) return step;
-  }
+const Step& named_step(std::string_view name, BackendKind backend) {
+  if (const Step* step = find_step(name, backend)) return *step;
   std::string known;
   for (const StepDescription& step : steps()) known += (known.empty() ? "" : ", ") + std::string(step.name);
   throw std::invalid_argument("unknown step '" + std::string(name) + "'; there are " + known);
@@ -101,13 +102,12 @@ void check_call(const AttentionCall& c) {
     const char* name;
     const void* pointer;
     size_t alignment;
-  } pointers[] = {
-      {"q", c.q.data, element},      {"k", c.k.data, element},
-      {"v", c.v.data, element},      {"o", c.o.data, element},
-      {"lse", c.lse, sizeof(float)}, {"kv_lengths", c.kv_lengths, sizeof(int)}};  // which may be null
+  } pointers[] = {{"q", c.q.data, element},      {"k", c.k.data, element},
+                  {"v", c.v.data, element},      {"o", c.o.data, element},
+                  {"lse", c.lse, sizeof(float)}, {"kv_lengths", c.kv_lengths, sizeof(int)}};
   for (const auto& [name, pointer, alignment] : pointers) {
-    if (pointer == nullptr && name != std::string_view("kv_lengths"))
-      refuse(std::string(name) + " is a null pointer");
+    const bool optional = name == std::string_view("lse") || name == std::string_view("kv_lengths");
+    if (pointer == nullptr && !optional) refuse(std::string(name) + " is a null pointer");
     if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0)
       refuse(std::string(name) + " is not aligned to its elements of " + std::to_string(alignment) +
              " bytes");
@@ -128,20 +128,53 @@ void check_kv_lengths(const AttentionCall& c) {
   }
 }
 
+// Why the step cannot run the call, as far as that is known without launching it.
+std::string refusal_of(const Step& step, const Gpu* gpu, const AttentionCall& call) {
+  if (std::string reason = refusal(step, call); !reason.empty() || gpu == nullptr) return reason;
+  return architecture_refusal(step.info, gpu->name, gpu->compute_capability);
+}
+
+// Calls use(step) for the named step, or for one candidate after the other, until it answers "". What it
+// answers else is why the step will not do. Steps for what the call is, decode or prefill, come before the
+// others.
+template <typename Use>
+const Step& first_step(BackendKind backend, const Gpu* gpu, const AttentionCall& call,
+                       std::string_view step_name, Use use) {
+  if (!step_name.empty()) {
+    const Step& step = named_step(step_name, backend);
+    if (const std::string reason = use(step); !reason.empty()) refuse(std::string(step.name) + " " + reason);
+    return step;
+  }
+  std::string last;
+  constexpr int kNewestGpu = 1000;  // the emulator stands for it
+  const auto& steps = candidates(backend, gpu != nullptr ? gpu->compute_capability : kNewestGpu, call);
+  for (const bool for_this : {true, false}) {
+    for (const Step* step : steps) {
+      if ((step->info.purpose == purpose_of(call)) != for_this) continue;
+      const std::string reason = use(*step);
+      if (reason.empty()) return *step;
+      last = std::string(step->name) + " " + reason;
+    }
+  }
+  refuse("no step can run this call: " + (last.empty() ? "there is none" : last));
+}
+
 // Runs the named step, or the first candidate that can run the call. A launch that is refused has launched
-// nothing.
+// nothing. `allocate` finds a workspace where the call has none; null: that is the caller's to do.
 std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCall& call, void* stream,
-                          std::string_view step_name) {
+                          std::string_view step_name, const std::function<void*(size_t)>& allocate = {}) {
   // Empty when it ran, else why it cannot.
   const auto try_step = [&](const Step& step) -> std::string {
-    if (std::string reason = refusal(step, call); !reason.empty()) return reason;
-    if (gpu != nullptr) {
-      if (std::string reason = architecture_refusal(step.info, gpu->name, gpu->compute_capability);
-          !reason.empty())
-        return reason;
+    if (std::string reason = refusal_of(step, gpu, call); !reason.empty()) return reason;
+    AttentionCall complete = call;
+    if (const size_t bytes = workspace_bytes_of(step.info, call);
+        bytes > 0 && allocate && call.workspace == nullptr) {
+      complete.workspace = allocate(bytes);
+      complete.workspace_bytes = bytes;
     }
+    if (std::string reason = workspace_refusal(step.info, complete); !reason.empty()) return reason;
     try {
-      step.run(call, stream);
+      step.run(complete, stream);
     } catch (const DeviceError&) {
       throw;
     } catch (const std::system_error&) {  // the emulator's host threads: nothing is wrong with the call
@@ -154,20 +187,7 @@ std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCa
     }
     return "";
   };
-  if (!step_name.empty()) {
-    const Step& step = find_step(step_name, backend);
-    if (const std::string reason = try_step(step); !reason.empty())
-      refuse(std::string(step.name) + " " + reason);
-    return step.name;
-  }
-  std::string last;
-  constexpr int kNewestGpu = 1000;  // the emulator stands for it
-  for (const Step* step : candidates(backend, gpu != nullptr ? gpu->compute_capability : kNewestGpu, call)) {
-    const std::string reason = try_step(*step);
-    if (reason.empty()) return step->name;
-    last = std::string(step->name) + " " + reason;
-  }
-  refuse("no step can run this call: " + (last.empty() ? "there is none" : last));
+  return first_step(backend, gpu, call, step_name, try_step).name;
 }
 
 // ---- Tensors in host memory
@@ -194,7 +214,8 @@ class EmulatorMemory {
     add(extent_of(c.k, c.batch, c.num_heads_kv, c.seqlen_kv, c.head_dim, element));
     add(extent_of(c.v, c.batch, c.num_heads_kv, c.seqlen_kv, c.head_dim, element));
     add(extent_of(c.o, c.batch, c.num_heads_q, c.seqlen_q, c.head_dim, element));
-    add({reinterpret_cast<char*>(c.lse), sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q});
+    if (c.lse != nullptr)
+      add({reinterpret_cast<char*>(c.lse), sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q});
     if (c.kv_lengths != nullptr)
       add({reinterpret_cast<char*>(const_cast<int*>(c.kv_lengths)), sizeof(int) * c.batch});
   }
@@ -247,6 +268,14 @@ std::string_view attention(const AttentionCall& call, void* stream, std::string_
   return run_step(BackendKind::kCuda, &current_gpu(), call, stream, step);
 }
 
+size_t workspace_bytes(const AttentionCall& call, std::string_view step) {
+  check_call(call);
+  const Gpu& gpu = current_gpu();
+  const Step& chosen = first_step(BackendKind::kCuda, &gpu, call, step,
+                                  [&](const Step& each) { return refusal_of(each, &gpu, call); });
+  return workspace_bytes_of(chosen.info, call);
+}
+
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step) {
   check_call(call);
   check_kv_lengths(call);
@@ -256,6 +285,7 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
   const size_t kv_rows = size_t(call.batch) * call.num_heads_kv * call.seqlen_kv;
   const GpuBuffer q(q_rows * row_bytes), k(kv_rows * row_bytes), v(kv_rows * row_bytes);
   const GpuBuffer o(q_rows * row_bytes), lse(q_rows * sizeof(float)), lengths(call.batch * sizeof(int));
+  std::optional<GpuBuffer> workspace;
 
   std::vector<char> staging(std::max(q_rows, kv_rows) * row_bytes);
   const auto upload = [&](const GpuBuffer& to, const TensorView& from, int heads, int rows) {
@@ -271,17 +301,19 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
   on_gpu.k = bhsd_view(k.get(), call.num_heads_kv, call.seqlen_kv, call.head_dim);
   on_gpu.v = bhsd_view(v.get(), call.num_heads_kv, call.seqlen_kv, call.head_dim);
   on_gpu.o = bhsd_view(o.get(), call.num_heads_q, call.seqlen_q, call.head_dim);
-  on_gpu.lse = static_cast<float*>(lse.get());
+  on_gpu.lse = call.lse != nullptr ? static_cast<float*>(lse.get()) : nullptr;
   if (call.kv_lengths != nullptr) {
     gpu_upload(lengths.get(), call.kv_lengths, call.batch * sizeof(int));
     on_gpu.kv_lengths = static_cast<const int*>(lengths.get());
   }
 
-  const std::string_view used = run_step(BackendKind::kCuda, &gpu, on_gpu, nullptr, step);
+  on_gpu.workspace = nullptr;  // the caller's is in host memory
+  const std::string_view used = run_step(BackendKind::kCuda, &gpu, on_gpu, nullptr, step,
+                                         [&](size_t bytes) { return workspace.emplace(bytes).get(); });
   gpu_download(staging.data(), o.get(), q_rows * row_bytes);
   for_each_row(staging.data(), call.o, call.batch, call.num_heads_q, call.seqlen_q, call.head_dim, element,
                [&](const char* contiguous, char* strided) { std::memcpy(strided, contiguous, row_bytes); });
-  gpu_download(call.lse, lse.get(), q_rows * sizeof(float));
+  if (call.lse != nullptr) gpu_download(call.lse, lse.get(), q_rows * sizeof(float));
   return used;
 }
 
@@ -292,7 +324,14 @@ std::string_view attention_on_emulator(const AttentionCall& call, std::string_vi
   const std::lock_guard lock(one_at_a_time);
   emulator::options() = {};
   const EmulatorMemory memory(call);
-  return run_step(BackendKind::kEmulator, nullptr, call, nullptr, step);
+  AttentionCall emulated = call;
+  emulated.workspace =
+      nullptr;  // one that no kernel has used: the emulator sees what is read before it is written
+  std::unique_ptr<void, void (*)(void*)> workspace(nullptr, emulator::release);
+  return run_step(BackendKind::kEmulator, nullptr, emulated, nullptr, step, [&](size_t bytes) {
+    workspace.reset(emulator::allocate(bytes));
+    return workspace.get();
+  });
 }
 
 std::vector<StepDescription> steps() {
@@ -304,9 +343,20 @@ std::vector<StepDescription> steps() {
     if (known != all.end()) {
       known->has_cuda |= cuda;
     } else {
-      all.push_back({step.name, step.info.title, step.info.removes, step.info.supports_fp32,
-                     step.info.alignment_bytes, step.info.needs_sm,
-                     step.info.spills != nullptr ? step.info.spills : "", cuda});
+      const StepInfo& info = step.info;
+      const Architecture needed(info.needs_sm);
+      all.push_back({.name = step.name,
+                     .title = info.title,
+                     .removes = info.removes,
+                     .part = kPartNames[int(info.part)],
+                     .purpose = kPurposeNames[int(info.purpose)],
+                     .dtypes = info.dtypes,
+                     .alignment_bytes = info.alignment_bytes,
+                     .needs_sm = needed.sm,
+                     .needs_sm_exactly = needed.exact,
+                     .configurations = {info.configurations, info.configurations + info.num_configurations()},
+                     .spills = info.spills != nullptr ? info.spills : "",
+                     .has_cuda = cuda});
     }
   }
   std::sort(all.begin(), all.end(),

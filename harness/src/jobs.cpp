@@ -27,19 +27,10 @@ std::unique_ptr<Backend> make_backend(const std::string& which, std::string* no_
   return make_emulator_backend();
 }
 
-const Step& find_step(const std::string& step_name, BackendKind backend) {
-  for (const Step& step : registered_steps()) {
-    if (step.name == step_name && step.backend == backend) return step;
-  }
+const Step& named_step(const std::string& step_name, BackendKind backend) {
+  if (const Step* step = find_step(step_name, backend)) return *step;
   throw std::runtime_error("step " + step_name + " is not in this program for the " + name(backend) +
                            " backend");
-}
-
-bool has_step(const std::string& step_name, BackendKind backend) {
-  for (const Step& step : registered_steps()) {
-    if (step.name == step_name && step.backend == backend) return true;
-  }
-  return false;
 }
 
 json resources(Backend& backend, const Step& step, const AttentionCall& call) {
@@ -70,12 +61,12 @@ void probe(const json& request, const EmitEvent& emit) {
     json reasons = json::array(), needs = json::array();
     const AttentionCall call = shape_of_call(problem_from_json(problem));
     for (const std::string step_name : request.at("steps")) {
-      if (!has_step(step_name, backend->kind())) {
+      if (find_step(step_name, backend->kind()) == nullptr) {
         reasons.push_back("is not built for the " + name(backend->kind()) + " backend");
         needs.push_back(nullptr);
         continue;
       }
-      const Step& step = find_step(step_name, backend->kind());
+      const Step& step = named_step(step_name, backend->kind());
       const std::string reason = backend->refusal(step, call);
       reasons.push_back(reason);
       needs.push_back(reason.empty() ? resources(*backend, step, call) : json(nullptr));
@@ -140,7 +131,7 @@ bool validate_tasks(const json& request, const EmitEvent& emit) {
     json entry = {{"step", step_name}, {"status", "error"}, {"message", ""}};
     bool device_lost = false;
     try {
-      const Step& step = find_step(step_name, backend->kind());
+      const Step& step = named_step(step_name, backend->kind());
       if (!prepared || prepared->key != task.at("problem")) {
         prepared.reset();  // first: two large problems need not fit at once
         prepared = std::make_unique<Prepared>(*backend, task.at("problem"));
@@ -152,7 +143,7 @@ bool validate_tasks(const json& request, const EmitEvent& emit) {
       const bool compare = task.at("compare");
       if (compare && !prepared->trusted) {
         prepared->tensors.poison_outputs();
-        backend->run(find_step(kTrustedStep, backend->kind()), prepared->tensors.call());
+        backend->run(named_step(kTrustedStep, backend->kind()), prepared->tensors.call());
         prepared->trusted = prepared->tensors.download_outputs();
       }
       entry["resources"] = resources(*backend, step, prepared->tensors.call());
@@ -213,7 +204,7 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
   for (const auto& [step_name, samples] : request.at("steps").items()) {
     emit({{"event", "begin"}, {"step", step_name}});
     try {
-      auto timer = backend->make_timer(find_step(step_name, backend->kind()), tensors.call());
+      auto timer = backend->make_timer(named_step(step_name, backend->kind()), tensors.call());
       json method = timer->method();
       method.update({{"event", "method"}, {"step", step_name}});
       emit(method);
@@ -256,7 +247,7 @@ void trace_step(const json& request, const EmitEvent& emit) {
   DeviceTensors tensors(*backend, workload);
   try {
     const std::string step_name = request.at("step");
-    const Step& step = find_step(step_name, backend->kind());
+    const Step& step = named_step(step_name, backend->kind());
     emit({{"event", "trace"}, {"trace", backend->trace(step, tensors.call(), request.at("cta"))}});
   } catch (const DeviceError& error) {
     emit({{"event", "failed"}, {"status", status_name(error)}, {"message", error.what()}});

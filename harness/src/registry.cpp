@@ -1,4 +1,5 @@
 // What common/interface.h declares: the list of steps, and what every backend refuses alike.
+#include <algorithm>
 #include <cmath>
 
 #include "common/interface.h"
@@ -14,28 +15,8 @@ std::vector<Step>& mutable_steps() {
   return steps;
 }
 
-}  // namespace
-
-bool register_step(const Step& step) {
-  mutable_steps().push_back(step);
-  return true;
-}
-
-const std::vector<Step>& registered_steps() { return mutable_steps(); }
-
-std::vector<LaunchRecord>*& launch_recorder() {
-  thread_local std::vector<LaunchRecord>* recorder = nullptr;
-  return recorder;
-}
-
-std::string refusal(const Step& step, const AttentionCall& call) {
-  if (call.dtype == DType::kFp32 && !step.info.supports_fp32) return "supports fp16 and bf16, not fp32";
-  if (call.head_dim != 64 && call.head_dim != 128)
-    return "supports head_dim 64 and 128, not " + std::to_string(call.head_dim);
-  // Kernels fold log2(e) into it.
-  if (!(call.softmax_scale > 0.0f && std::isfinite(call.softmax_scale * 2.0f)))
-    return "needs a positive softmax_scale, not beyond half of FP32's range";
-  const int alignment = step.info.alignment_bytes;
+// Why the rows of a tensor are not aligned to so many bytes; empty when all are.
+std::string misaligned(int alignment, const AttentionCall& call) {
   if (alignment == 0) return "";
   const int64_t bytes = int64_t(element_bytes(call.dtype));
   const struct {
@@ -60,10 +41,133 @@ std::string refusal(const Step& step, const AttentionCall& call) {
   return "";
 }
 
+std::string name_of(DType dtype) {
+  return dtype == DType::kFp32 ? "fp32" : dtype == DType::kFp16 ? "fp16" : "bf16";
+}
+
+std::string names_of(DTypes dtypes) {  // "fp16 and bf16"
+  std::vector<std::string> names;
+  for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
+    if (dtypes.has(dtype)) names.push_back(name_of(dtype));
+  }
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < names.size() ? ", " : " and ") + names[i];
+  return text;
+}
+
+}  // namespace
+
+bool register_step(const Step& step) {
+  mutable_steps().push_back(step);
+  return true;
+}
+
+const std::vector<Step>& registered_steps() { return mutable_steps(); }
+
+const Step* find_step(std::string_view name, BackendKind backend) {
+  for (const Step& step : registered_steps()) {
+    if (step.name == name && step.backend == backend) return &step;
+  }
+  return nullptr;
+}
+
+std::vector<LaunchRecord>*& launch_recorder() {
+  thread_local std::vector<LaunchRecord>* recorder = nullptr;
+  return recorder;
+}
+
+std::string refusal(const Step& step, const AttentionCall& call) {
+  const StepInfo& info = step.info;
+  if (!info.dtypes.has(call.dtype))
+    return "supports " + names_of(info.dtypes) + ", not " + name_of(call.dtype);
+  if (call.head_dim != 64 && call.head_dim != 128)
+    return "supports head_dim 64 and 128, not " + std::to_string(call.head_dim);
+  // Kernels fold log2(e) into it.
+  if (!(call.softmax_scale > 0.0f && std::isfinite(call.softmax_scale * 2.0f)))
+    return "needs a positive softmax_scale, not beyond half of FP32's range";
+  if (std::string reason = misaligned(info.alignment_bytes, call); !reason.empty()) return reason;
+  const int configuration = configuration_of(info, call);
+  if (configuration < 0 || configuration >= std::max(1, info.num_configurations()))
+    return "has no configuration " + std::to_string(call.configuration);
+  if (info.refuses == nullptr) return "";
+  AttentionCall configured = call;
+  configured.configuration = configuration;
+  return info.refuses(configured);
+}
+
 std::string architecture_refusal(const StepInfo& info, const std::string& gpu, int compute_capability) {
-  if (compute_capability >= info.needs_sm) return "";
-  return "needs sm_" + std::to_string(info.needs_sm) + " or newer, " + gpu + " is sm_" +
-         std::to_string(compute_capability);
+  const Architecture needed(info.needs_sm);
+  if (needed.exact ? compute_capability == needed.sm : compute_capability >= needed.sm) return "";
+  return "needs sm_" + std::string(info.needs_sm) + (needed.exact ? " and nothing else, " : " or newer, ") +
+         gpu + " is sm_" + std::to_string(compute_capability);
+}
+
+int configuration_of(const StepInfo& info, const AttentionCall& call) {
+  if (call.configuration != AttentionCall::kChosenByStep) return call.configuration;
+  return info.choose != nullptr ? info.choose(call) : 0;
+}
+
+Purpose purpose_of(const AttentionCall& call) {
+  constexpr int kMaxDecodeQueries = 16;  // a token, or the few that speculative decoding tries at a time
+  return call.seqlen_q <= kMaxDecodeQueries ? Purpose::kDecode : Purpose::kPrefill;
+}
+
+size_t workspace_bytes_of(const StepInfo& info, const AttentionCall& call) {
+  if (info.workspace_bytes == nullptr) return 0;
+  size_t bytes = 0;  // the parts of a call take turns
+  for (AttentionCall& part : split_for_grid(call)) {
+    part.configuration = configuration_of(info, part);
+    bytes = std::max(bytes, info.workspace_bytes(part));
+  }
+  return bytes;
+}
+
+std::string workspace_refusal(const StepInfo& info, const AttentionCall& call) {
+  const size_t needed = workspace_bytes_of(info, call);
+  if (needed == 0) return "";
+  if (call.workspace == nullptr || call.workspace_bytes < needed)
+    return "needs a workspace of " + std::to_string(needed) + " bytes, this call has " +
+           (call.workspace == nullptr ? "none" : std::to_string(call.workspace_bytes));
+  if (reinterpret_cast<uintptr_t>(call.workspace) % kWorkspaceAlignment != 0)
+    return "needs a workspace aligned to " + std::to_string(kWorkspaceAlignment) + " bytes";
+  return "";
+}
+
+std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {
+  if (call.batch <= kMaxGridYZ && call.num_heads_q <= kMaxGridYZ) return {call};
+  const int64_t bytes = int64_t(element_bytes(call.dtype));
+  const auto moved = [&](TensorView view, int batch, int head) {
+    view.data = static_cast<char*>(view.data) + (batch * view.batch_stride + head * view.head_stride) * bytes;
+    return view;
+  };
+  // Whole groups of query heads, those that share a KV head, as many as fit; or pieces of one such group. LSE
+  // is contiguous, so a part that has not all heads has one batch only.
+  const int group = call.num_heads_q / call.num_heads_kv;
+  const bool all_heads = call.num_heads_q <= kMaxGridYZ;
+  const int heads = all_heads            ? call.num_heads_q
+                    : group > kMaxGridYZ ? kMaxGridYZ
+                                         : kMaxGridYZ / group * group;
+  const int batches = all_heads ? kMaxGridYZ : 1;
+  std::vector<AttentionCall> parts;
+  for (int b = 0; b < call.batch; b += batches) {
+    for (int h = 0; h < call.num_heads_q;) {
+      const int end_of_group = group > kMaxGridYZ ? (h / group + 1) * group : call.num_heads_q;
+      AttentionCall part = call;
+      part.batch = std::min(batches, call.batch - b);
+      part.num_heads_q = std::min(heads, end_of_group - h);
+      part.num_heads_kv = std::max(1, part.num_heads_q / group);
+      part.q = moved(call.q, b, h);
+      part.k = moved(call.k, b, h / group);
+      part.v = moved(call.v, b, h / group);
+      part.o = moved(call.o, b, h);
+      if (call.lse != nullptr) part.lse = call.lse + (int64_t(b) * call.num_heads_q + h) * call.seqlen_q;
+      if (call.kv_lengths != nullptr) part.kv_lengths = call.kv_lengths + b;
+      parts.push_back(part);
+      h += part.num_heads_q;
+    }
+  }
+  return parts;
 }
 
 std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seqlen_q, int64_t seqlen_kv,

@@ -142,10 +142,22 @@ class Session {
     }
     for (const std::string& step : steps_) {
       const StepInfo& info = step_info(step);
-      std::cout << step << "\n  " << info.title << "\n  removes " << info.removes << "\n  types: fp16, bf16"
-                << (info.supports_fp32 ? ", fp32" : "") << "; rows aligned to "
+      std::cout << step << "\n  " << info.title << "\n  removes " << info.removes
+                << "\n  part: " << kPartNames[int(info.part)] << "; for " << kPurposeNames[int(info.purpose)]
+                << "; types:";
+      for (const auto& [text, dtype] : dtype_names()) {
+        if (info.dtypes.has(dtype)) std::cout << " " << text;
+      }
+      std::cout << "; rows aligned to "
                 << (info.alignment_bytes ? std::to_string(info.alignment_bytes) + " bytes" : "the element")
-                << "; GPU: sm_" << info.needs_sm << " or newer\n";
+                << "; GPU: sm_" << info.needs_sm
+                << (Architecture(info.needs_sm).exact ? " and nothing else\n" : " or newer\n");
+      if (info.num_configurations() > 0) {
+        std::cout << "  configurations:";
+        for (int c = 0; c < info.num_configurations(); ++c)
+          std::cout << (c > 0 ? "; " : " ") << info.configurations[c];
+        std::cout << "\n";
+      }
       if (info.spills) std::cout << "  spills registers: " << info.spills << "\n";
       const std::string reason = probed["refusals"][0][&step - steps_.data()];
       if (!reason.empty()) std::cout << "  not on this device: " << reason << "\n";
@@ -620,7 +632,8 @@ class Session {
     std::cout << "device: " << device_line() << "\n\n" << std::flush;
     for (const std::string& step_name : steps_) {
       const StepInfo& info = step_info(step_name);
-      const std::vector<Problem> sample = covering_sample(info.supports_fp32, info.alignment_bytes == 0);
+      const std::vector<Problem> sample =
+          covering_sample(info.dtypes.has(DType::kFp32), info.alignment_bytes == 0);
       const json probed = probe(sample);
       const size_t s = size_t(std::find(steps_.begin(), steps_.end(), step_name) - steps_.begin());
       if (step_name != kTrustedStep) establish_trust(sample);

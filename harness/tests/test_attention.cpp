@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/interface.h"
 #include "harness/include/flashsteps.h"
 #include "harness/src/element.h"
 #include "harness/tests/catch.h"
@@ -113,7 +114,7 @@ std::string refused(const AttentionCall& call, std::string_view step = {}) {
 
 }  // namespace
 
-// Of the steps in this program (v01, v02, v05, v10).
+// Of the steps in this program (v01, v02, v05, v10, and two of the tests).
 TEST_CASE("without a name the fastest step that can run the call is taken") {
   Example fp16(DType::kFp16), bf16(DType::kBf16, 128, false), fp32(DType::kFp32);
   CHECK(attention_on_emulator(fp16.call) == "v10_tma_warpspec");
@@ -152,6 +153,115 @@ TEST_CASE("lengths per batch, one of them zero") {
   CHECK(example.error() < 1e-5);
 }
 
+TEST_CASE("LSE may be null: it is not written, and the output is the same") {
+  for (const std::string_view step :
+       {"v01_scalar", "v02_smem_tiles", "v05_padded_smem", "v10_tma_warpspec", "split"}) {
+    INFO(step);
+    Example with_lse(DType::kBf16), without(DType::kBf16);
+    without.call.lse = nullptr;
+    attention_on_emulator(with_lse.call, step);
+    attention_on_emulator(without.call, step);
+    CHECK(without.o == with_lse.o);
+    for (const float value : without.lse) REQUIRE(value == 7.0f);
+  }
+}
+
+TEST_CASE("several kernels, a workspace, a limit and configurations of the step's own") {
+  Example example(DType::kBf16);
+  attention_on_emulator(example.call, "split");
+  CHECK(example.error() < 3e-2);
+  for (const int configuration : {0, 1}) {
+    Example forced(DType::kBf16);
+    forced.call.configuration = configuration;
+    attention_on_emulator(forced.call, "split");
+    CHECK(forced.error() < 3e-2);
+    CHECK((forced.lse == example.lse) == (configuration == 0));  // its choice; other splits round otherwise
+  }
+  example.call.configuration = 2;
+  CHECK(refused(example.call, "split") == "split has no configuration 2");
+  example.call.configuration = 1;
+  CHECK(refused(example.call, "v05_padded_smem") == "v05_padded_smem has no configuration 1");
+  CHECK(refused(Example(DType::kFp16).call, "split") == "split supports bf16, not fp16");
+
+  const Step& step = *find_step("split", BackendKind::kEmulator);
+  AttentionCall call = Example(DType::kBf16).call;
+  call.seqlen_kv = 501;
+  call.configuration = 0;
+  CHECK(refusal(step, call) == "needs three splits beyond 500 keys");
+  call.configuration = AttentionCall::kChosenByStep;
+  CHECK(refusal(step, call) == "");
+  const size_t needed = workspace_bytes_of(step.info, call);
+  CHECK(needed == (64 + 2) * sizeof(float) * 3 * 2 * 4 * 70);
+  CHECK(workspace_refusal(step.info, call) ==
+        "needs a workspace of " + std::to_string(needed) + " bytes, this call has none");
+  alignas(kWorkspaceAlignment) static unsigned char memory[8];
+  call.workspace = memory;
+  call.workspace_bytes = needed - 1;
+  CHECK(workspace_refusal(step.info, call) == "needs a workspace of " + std::to_string(needed) +
+                                                  " bytes, this call has " + std::to_string(needed - 1));
+  call.workspace_bytes = needed;
+  CHECK(workspace_refusal(step.info, call) == "");
+  call.workspace = memory + 4;
+  CHECK(workspace_refusal(step.info, call) == "needs a workspace aligned to 256 bytes");
+  call.workspace = nullptr;
+  CHECK(workspace_refusal(find_step("v05_padded_smem", BackendKind::kEmulator)->info, call) == "");
+}
+
+TEST_CASE("steps for decode come first for a few queries, and last for many") {
+  Example many(DType::kBf16), few(DType::kBf16);
+  CHECK(attention_on_emulator(many.call) == "v10_tma_warpspec");
+  few.call.seqlen_q = 16;
+  CHECK(attention_on_emulator(few.call) == "split");
+}
+
+// What a grid of 65,535 CTAs in y and z leaves out.
+TEST_CASE("more batches or heads than a grid has are several launches") {
+  const auto check = [](int batch, int heads_q, int heads_kv, size_t launches) {
+    INFO(batch << " " << heads_q << " " << heads_kv);
+    constexpr int HEAD_DIM = 64, KEYS = 3;
+    const auto halves = [](size_t rows) {
+      return Example::fill(rows * HEAD_DIM, DType::kFp16, unsigned(rows));
+    };
+    std::vector<unsigned char> q = halves(size_t(batch) * heads_q),
+                               k = halves(size_t(batch) * heads_kv * KEYS);
+    std::vector<unsigned char> v = halves(k.size() / HEAD_DIM / 2 + 1), o(q.size(), 0xa5);
+    std::vector<float> lse(size_t(batch) * heads_q, 7.0f);
+    std::vector<int> lengths(batch);
+    for (int b = 0; b < batch; ++b) lengths[b] = b % (KEYS + 1);
+    const AttentionCall call = {.dtype = DType::kFp16,
+                                .batch = batch,
+                                .num_heads_q = heads_q,
+                                .num_heads_kv = heads_kv,
+                                .seqlen_q = 1,
+                                .seqlen_kv = KEYS,
+                                .head_dim = HEAD_DIM,
+                                .causal = false,
+                                .softmax_scale = 0.125f,
+                                .q = bhsd_view(q.data(), heads_q, 1, HEAD_DIM),
+                                .k = bhsd_view(k.data(), heads_kv, KEYS, HEAD_DIM),
+                                .v = bhsd_view(v.data(), heads_kv, KEYS, HEAD_DIM),
+                                .o = bhsd_view(o.data(), heads_q, 1, HEAD_DIM),
+                                .lse = lse.data(),
+                                .kv_lengths = lengths.data()};
+    CHECK(split_for_grid(call).size() == launches);
+    attention_on_emulator(call, "v01_scalar");
+    Example reference(DType::kFp16);
+    reference.call = call;
+    reference.q = q, reference.k = k, reference.v = v, reference.o = o, reference.lse = lse;
+    for (const int b : {0, 1, batch / 2, batch - 2, batch - 1}) {
+      for (const int h : {0, 1, heads_q / 2, heads_q - 2, heads_q - 1}) {
+        if (b >= 0 && b < batch && h >= 0 && h < heads_q) CHECK(reference.row_error(b, h, 0) < 4e-3);
+      }
+    }
+    CHECK(std::count(lse.begin(), lse.end(), 7.0f) == 0);
+  };
+  check(65535, 1, 1, 1);
+  check(65537, 1, 1, 2);
+  check(2, 65538, 2, 4);  // groups of 32,769: one a launch
+  check(1, 65540, 10, 2);
+  check(3, 65536, 1, 6);
+}
+
 TEST_CASE("views of contiguous tensors") {
   const float data = 0;
   const TensorView bhsd = bhsd_view(&data, 3, 5, 64), bshd = bshd_view(&data, 3, 5, 64);
@@ -172,7 +282,6 @@ TEST_CASE("what is wrong with a call is named, and nothing is written") {
         "heads_q (4) is not a multiple of heads_kv (3)");
   CHECK(with([](AttentionCall& c) { c.head_dim = 96; }) == "head_dim is 96, the steps know 64 and 128");
   CHECK(with([](AttentionCall& c) { c.v.data = nullptr; }) == "v is a null pointer");
-  CHECK(with([](AttentionCall& c) { c.lse = nullptr; }) == "lse is a null pointer");
   const std::string overlap = "o has a stride below head_dim: its rows overlap";
   CHECK(with([](AttentionCall& c) { c.o.head_stride = 0; }) == overlap);
   CHECK(with([](AttentionCall& c) { c.o.row_stride = -63; }) == overlap);
@@ -183,8 +292,9 @@ TEST_CASE("what is wrong with a call is named, and nothing is written") {
   };
   CHECK(with([&](AttentionCall& c) { shift(c.k.data); }) == "k is not aligned to its elements of 2 bytes");
   CHECK(with([&](AttentionCall& c) { shift(c.lse); }) == "lse is not aligned to its elements of 4 bytes");
-  CHECK(with([](AttentionCall& c) { c.softmax_scale = 0; }).find("needs a positive softmax_scale") !=
-        std::string::npos);
+  AttentionCall no_scale = good.call;
+  no_scale.softmax_scale = 0;
+  CHECK(refused(no_scale, "v05_padded_smem").find("v05_padded_smem needs a positive softmax_scale") == 0);
   CHECK(with([](AttentionCall& c) { c.softmax_scale = NAN; }).find("no step can run this call: ") == 0);
   const int lengths[] = {5, 91};
   CHECK(with([&](AttentionCall& c) { c.kv_lengths = lengths; }) ==
@@ -220,11 +330,17 @@ TEST_CASE("steps() tells what is there, in the ladder's order") {
     return *found;
   };
   for (size_t i = 1; i < all.size(); ++i) CHECK(all[i - 1].name < all[i].name);
-  CHECK(describe("v01_scalar").supports_fp32);
+  CHECK(describe("v01_scalar").dtypes.has(DType::kFp32));
+  CHECK(describe("v01_scalar").part == "memory");
   CHECK(!describe("v01_scalar").spills.empty());
   const StepDescription tma = describe("v10_tma_warpspec");
   CHECK(tma.needs_sm == 90);
   CHECK(tma.alignment_bytes == 16);
-  CHECK(!tma.supports_fp32);
+  CHECK(!tma.needs_sm_exactly);
+  CHECK(tma.part == "mma.sync");
+  CHECK(tma.purpose == "prefill");
+  CHECK(tma.configurations.empty());
+  CHECK(!tma.dtypes.has(DType::kFp32));
+  CHECK(tma.dtypes.has(DType::kBf16));
   CHECK(tma.spills.empty());
 }

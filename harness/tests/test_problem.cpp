@@ -187,11 +187,17 @@ TEST_CASE("a problem survives JSON") {
 }
 
 TEST_CASE("a step that needs a newer GPU is refused with both architectures") {
-  const StepInfo info{.title = "", .removes = "", .needs_sm = 90};
+  const StepInfo info{.title = "", .removes = "", .needs_sm = "90"};
   CHECK(architecture_refusal(info, "NVIDIA A100", 80) == "needs sm_90 or newer, NVIDIA A100 is sm_80");
   CHECK(architecture_refusal(info, "NVIDIA H200", 90) == "");
   CHECK(architecture_refusal(info, "NVIDIA B200", 100) == "");
   CHECK(architecture_refusal({.title = "", .removes = ""}, "NVIDIA A100", 80) == "");
+  const StepInfo wgmma{.title = "", .removes = "", .needs_sm = "90a"};
+  CHECK(architecture_refusal(wgmma, "NVIDIA H200", 90) == "");
+  CHECK(architecture_refusal(wgmma, "NVIDIA RTX 5090", 120) ==
+        "needs sm_90a and nothing else, NVIDIA RTX 5090 is sm_120");
+  CHECK(architecture_refusal(wgmma, "NVIDIA A100", 80) ==
+        "needs sm_90a and nothing else, NVIDIA A100 is sm_80");
 }
 
 TEST_CASE("a step that needs aligned rows refuses the layout that has none") {

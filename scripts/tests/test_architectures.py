@@ -41,10 +41,14 @@ def test_without_a_wish_the_build_runs_everywhere(tmp_path: Path):
         (90, "80-ptx 90-ptx", "90-ptx"),
         (90, "80 86", ""),
         (100, "90a 120", "120"),
+        ("90a", RELEASED, "90a"),  # wgmma: neither PTX nor a newer GPU runs it
+        ("90a", "90", "90a"),
+        ("90a", "80 120 90-ptx 100a", ""),
+        ("100a", "90a 100 120", "100a"),
     ],
 )
 def test_a_kernel_is_compiled_for_what_runs_it(
-    tmp_path: Path, needs_sm: int, requested: str, expected: str
+    tmp_path: Path, needs_sm: int | str, requested: str, expected: str
 ):
     found = says(
         tmp_path,
@@ -72,11 +76,12 @@ def test_what_is_no_architecture_or_too_old_is_refused(tmp_path: Path, architect
 @pytest.mark.parametrize(
     "source, expected",
     [
-        ("REGISTER_STEP(f, {\n    .alignment_bytes = 16,\n    .needs_sm = 90,\n});\n", "90"),
+        ('REGISTER_STEP(f, {\n    .alignment_bytes = 16,\n    .needs_sm = "90",\n});\n', "90"),
+        ('REGISTER_STEP(f, {.needs_sm = "90a"});\n', "90a"),
         ("REGISTER_STEP(f, {.alignment_bytes = 16});\n", "80"),
-        ("constexpr int needs_sm = 90;  // of every case\nrun(case_of<1>, needs_sm);\n", "90"),
-        ("{.needs_sm = 90},\n{.needs_sm=90},\n", "90"),
-        ("if (needs_sm == 90) return;\n", "80"),
+        ('constexpr const char* needs_sm = "90";  // of every case\nrun(case_of<1>, needs_sm);\n', "90"),
+        ('{.needs_sm = "90"},\n{.needs_sm="90"},\n', "90"),
+        ('if (needs_sm == "90") return;\n', "80"),
     ],
 )
 def test_what_a_source_needs(tmp_path: Path, source: str, expected: str):
@@ -85,6 +90,13 @@ def test_what_a_source_needs(tmp_path: Path, source: str, expected: str):
 
 
 def test_a_source_that_contradicts_itself(tmp_path: Path):
-    (tmp_path / "kernel.cu").write_text("{.needs_sm = 90},\n{.needs_sm = 100},\n")
+    (tmp_path / "kernel.cu").write_text('{.needs_sm = "90"},\n{.needs_sm = "90a"},\n')
     status, text = cmake(tmp_path, f'flashsteps_needs_sm(result "{tmp_path}/kernel.cu")')
-    assert status != 0 and "needs_sm has several values: 90;100" in " ".join(text.split())
+    assert status != 0 and "needs_sm has several values: 90;90a" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("value", ["sm_90", "9.0", "90f", "90 "])
+def test_what_no_gpu_is_called(tmp_path: Path, value: str):
+    (tmp_path / "kernel.cu").write_text(f'{{.needs_sm = "{value}"}},\n')
+    status, text = cmake(tmp_path, f'flashsteps_needs_sm(result "{tmp_path}/kernel.cu")')
+    assert status != 0 and "it must be like" in " ".join(text.split())

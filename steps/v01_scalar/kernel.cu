@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   const int batch = blockIdx.z;
   if (row >= params.seqlen_q) return;  // ragged last tile; there is no barrier that this thread could miss
 
-  const Element* const q_row = params.q_head(batch, head) + row * params.q_row_stride;
+  const Element* const q_row = params.q_head(batch, head) + row * params.q.row_stride;
   const Element* const k_head = params.k_head(batch, head);
   const Element* const v_head = params.v_head(batch, head);
 
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   const int num_keys = params.template visible_keys<CAUSAL>(row, params.kv_length(batch));
   for (int key = 0; key < num_keys; ++key) {
     // S = Q K^T: one score.
-    const Element* const k_row = k_head + key * params.k_row_stride;
+    const Element* const k_row = k_head + key * params.k.row_stride;
     float score = 0.0f;
 #pragma unroll
     for (int d = 0; d < HEAD_DIM; ++d) score += float(q[d]) * float(k_row[d]);
@@ -48,17 +48,17 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     row_max = new_max;
 
     // O += P V.
-    const Element* const v_row = v_head + key * params.v_row_stride;
+    const Element* const v_row = v_head + key * params.v.row_stride;
 #pragma unroll
     for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] = acc_o[d] * row_scale + p * float(v_row[d]);
   }
 
   // A row that sees no key has row_sum 0: its output is zero and its LSE log(0) = -inf.
   const float inverse_sum = row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
-  Element* const o_row = params.o_head(batch, head) + row * params.o_row_stride;
+  Element* const o_row = params.o_head(batch, head) + row * params.o.row_stride;
 #pragma unroll
   for (int d = 0; d < HEAD_DIM; ++d) o_row[d] = Element(acc_o[d] * inverse_sum);
-  params.lse_head(batch, head)[row] = num_keys > 0 ? row_max * kLn2 + logf(row_sum) : -INFINITY;
+  params.store_lse(batch, head, row, num_keys > 0 ? row_max * kLn2 + logf(row_sum) : -INFINITY);
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
@@ -72,6 +72,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 REGISTER_STEP(launch_attention, {
     .title = "One thread per query row, K and V straight from global memory",
     .removes = "nothing: the baseline",
-    .supports_fp32 = true,
+    .part = Part::kMemory,
+    .dtypes = {DType::kFp16, DType::kBf16, DType::kFp32},
     .spills = "at D=128 q and acc_o alone are 256 values, and a thread has 255 registers",
 });

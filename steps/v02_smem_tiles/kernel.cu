@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   const int unmasked_end = params.template visible_keys<CAUSAL>(first_query, kv_len);
   const int num_kv_tiles = ceil_div(kv_end, BLOCK_N);
 
-  load_tile(shared.q, params.q_head(batch, head), params.q_row_stride, first_query, params.seqlen_q);
+  load_tile(shared.q, params.q_head(batch, head), params.q.row_stride, first_query, params.seqlen_q);
   if (threadIdx.x < BLOCK_M) {
     shared.row_max[threadIdx.x] = -INFINITY;
     shared.row_sum[threadIdx.x] = 0.0f;
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
 
     // Load K.
     __syncthreads();  // all threads are done with the V tile before, which lies where K goes
-    load_tile(shared.kv, params.k_head(batch, head), params.k_row_stride, first_key, kv_len);
+    load_tile(shared.kv, params.k_head(batch, head), params.k.row_stride, first_key, kv_len);
     __syncthreads();  // the K tile (and, the first time, Q and the row state) is complete
 
     // S = Q K^T.
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     }
 
     // Load V.
-    load_tile(shared.kv, params.v_head(batch, head), params.v_row_stride, first_key, kv_len);
+    load_tile(shared.kv, params.v_head(batch, head), params.v.row_stride, first_key, kv_len);
     __syncthreads();  // P, row_scale and the V tile are complete
 
     // O = O * row_scale + P V.
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     if (first_query + row >= params.seqlen_q) break;  // ragged last tile
     const float row_sum = shared.row_sum[row];
     const float inverse_sum = row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
-    Element* const o_row = o_head + (first_query + row) * params.o_row_stride;
+    Element* const o_row = o_head + (first_query + row) * params.o.row_stride;
 #pragma unroll
     for (int j = 0; j < O_COLS_PER_THREAD; ++j)
       o_row[thread_col + j * THREAD_COLS] = Element(acc_o[i][j] * inverse_sum);
@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   const int lse_row = threadIdx.x;
   if (lse_row < BLOCK_M && first_query + lse_row < params.seqlen_q) {
     const float row_sum = shared.row_sum[lse_row];
-    params.lse_head(batch, head)[first_query + lse_row] =
-        row_sum == 0.0f ? -INFINITY : shared.row_max[lse_row] * kLn2 + logf(row_sum);
+    params.store_lse(batch, head, first_query + lse_row,
+                     row_sum == 0.0f ? -INFINITY : shared.row_max[lse_row] * kLn2 + logf(row_sum));
   }
 }
 
@@ -191,5 +191,6 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 REGISTER_STEP(launch_attention, {
     .title = "K and V tiles in shared memory, register-blocked FP32",
     .removes = "global memory traffic: a tile is read once per 64 rows",
-    .supports_fp32 = true,
+    .part = Part::kMemory,
+    .dtypes = {DType::kFp16, DType::kBf16, DType::kFp32},
 });

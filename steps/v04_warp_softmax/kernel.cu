@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   const int unmasked_end = params.template visible_keys<CAUSAL>(first_query, kv_len);
   const int num_kv_tiles = ceil_div(kv_end, BLOCK_N);
 
-  load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q_row_stride, first_query,
+  load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q.row_stride, first_query,
                       params.seqlen_q);
   for (int i = threadIdx.x; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS)
     shared.o[i / HEAD_DIM][i % HEAD_DIM] = 0.0f;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
 
     // Load K.
     __syncthreads();  // all warps are done with the V tile before, which lies where K goes
-    load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k_row_stride, first_key, kv_len);
+    load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k.row_stride, first_key, kv_len);
     __syncthreads();  // the K tile (and, the first time, Q and O) is complete
 
     // S = Q K^T.
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     }
 
     // Load V.
-    load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v_row_stride, first_key, kv_len);
+    load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v.row_stride, first_key, kv_len);
     __syncthreads();  // P, row_scale and the V tile are complete
 
     // O = O * row_scale + P V. A row's elements lie anywhere in the fragments: the warp rescales its part of
@@ -232,8 +232,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     if (softmax_col != 0) continue;
     shared.inverse_sum[row] = row_sum[i] == 0.0f ? 0.0f : 1.0f / row_sum[i];
     if (first_query + row < params.seqlen_q) {
-      params.lse_head(batch, head)[first_query + row] =
-          row_sum[i] == 0.0f ? -INFINITY : row_max[i] * kLn2 + logf(row_sum[i]);
+      params.store_lse(batch, head, first_query + row,
+                       row_sum[i] == 0.0f ? -INFINITY : row_max[i] * kLn2 + logf(row_sum[i]));
     }
   }
   __syncthreads();  // O and inverse_sum are complete
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     const int row = i / HEAD_DIM;
     const int d = i % HEAD_DIM;
     if (first_query + row >= params.seqlen_q) break;  // ragged last tile
-    o_head[(first_query + row) * params.o_row_stride + d] =
+    o_head[(first_query + row) * params.o.row_stride + d] =
         Element(shared.o[row][d] * shared.inverse_sum[row]);
   }
 }
@@ -260,4 +260,5 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 REGISTER_STEP(launch_attention, {
     .title = "Softmax rows spread over lanes, reduced with shuffles",
     .removes = "idle threads in the softmax",
+    .part = Part::kMemory,
 });

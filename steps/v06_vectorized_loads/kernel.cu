@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   const int unmasked_end = params.template visible_keys<CAUSAL>(first_query, kv_len);
   const int num_kv_tiles = ceil_div(kv_end, BLOCK_N);
 
-  load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q_row_stride, first_query,
+  load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q.row_stride, first_query,
                       params.seqlen_q);
   for (int i = threadIdx.x; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS)
     shared.o[i / HEAD_DIM][i % HEAD_DIM] = 0.0f;
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
 
     // Load K.
     __syncthreads();  // all warps are done with the V tile before, which lies where K goes
-    load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k_row_stride, first_key, kv_len);
+    load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k.row_stride, first_key, kv_len);
     __syncthreads();  // the K tile (and, the first time, Q and O) is complete
 
     // S = Q K^T.
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     }
 
     // Load V.
-    load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v_row_stride, first_key, kv_len);
+    load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v.row_stride, first_key, kv_len);
     __syncthreads();  // P, row_scale and the V tile are complete
 
     // O = O * row_scale + P V. A row's elements lie anywhere in the fragments: the warp rescales its part of
@@ -243,8 +243,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     if (softmax_col != 0) continue;
     shared.inverse_sum[row] = row_sum[i] == 0.0f ? 0.0f : 1.0f / row_sum[i];
     if (first_query + row < params.seqlen_q) {
-      params.lse_head(batch, head)[first_query + row] =
-          row_sum[i] == 0.0f ? -INFINITY : row_max[i] * kLn2 + logf(row_sum[i]);
+      params.store_lse(batch, head, first_query + row,
+                       row_sum[i] == 0.0f ? -INFINITY : row_max[i] * kLn2 + logf(row_sum[i]));
     }
   }
   __syncthreads();  // O and inverse_sum are complete
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     const float4 b = *reinterpret_cast<const float4*>(&shared.o[row][d + 4]);
     const float scale = shared.inverse_sum[row];
     store_16_bytes(
-        &o_head[(first_query + row) * params.o_row_stride + d],
+        &o_head[(first_query + row) * params.o.row_stride + d],
         make_uint4(pack2<Element>(a.x * scale, a.y * scale), pack2<Element>(a.z * scale, a.w * scale),
                    pack2<Element>(b.x * scale, b.y * scale), pack2<Element>(b.z * scale, b.w * scale)));
   }
@@ -277,5 +277,6 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 REGISTER_STEP(launch_attention, {
     .title = "16-byte global loads and stores",
     .removes = "load instructions: one for 16 bytes instead of one for 2",
+    .part = Part::kMemory,
     .alignment_bytes = 16,
 });

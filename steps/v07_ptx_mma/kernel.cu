@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   const int unmasked_end = params.template visible_keys<CAUSAL>(first_query, kv_len);
   const int num_kv_tiles = ceil_div(kv_end, BLOCK_N);
 
-  load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q_row_stride, first_query,
+  load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q.row_stride, first_query,
                       params.seqlen_q);
   float acc_o[M_TILES][O_TILES][4] = {};
   // This thread's rows are softmax_row + i * ROWS_PER_PASS.
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
 
     // Load K.
     __syncthreads();  // all warps are done with the V tile before, which lies where K goes
-    load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k_row_stride, first_key, kv_len);
+    load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k.row_stride, first_key, kv_len);
     __syncthreads();  // the K tile (and, the first time, Q) is complete
 
     // S = Q K^T.
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     }
 
     // Load V.
-    load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v_row_stride, first_key, kv_len);
+    load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v.row_stride, first_key, kv_len);
     __syncthreads();  // P, row_scale and the V tile are complete
 
     // O = O * row_scale + P V.
@@ -243,8 +243,8 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     if (softmax_col != 0) continue;
     shared.inverse_sum[row] = row_sum[i] == 0.0f ? 0.0f : 1.0f / row_sum[i];
     if (first_query + row < params.seqlen_q) {
-      params.lse_head(batch, head)[first_query + row] =
-          row_sum[i] == 0.0f ? -INFINITY : row_max[i] * kLn2 + logf(row_sum[i]);
+      params.store_lse(batch, head, first_query + row,
+                       row_sum[i] == 0.0f ? -INFINITY : row_max[i] * kLn2 + logf(row_sum[i]));
     }
   }
   __syncthreads();  // inverse_sum is complete; and without any tile, Q, whose place O takes
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     const int row = i / CHUNKS;
     const int d = i % CHUNKS * CHUNK;
     if (first_query + row >= params.seqlen_q) break;  // ragged last tile
-    store_16_bytes(&o_head[(first_query + row) * params.o_row_stride + d], load_16_bytes(&shared.q[row][d]));
+    store_16_bytes(&o_head[(first_query + row) * params.o.row_stride + d], load_16_bytes(&shared.q[row][d]));
   }
 }
 
@@ -288,5 +288,6 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 REGISTER_STEP(launch_attention, {
     .title = "mma.sync and ldmatrix: a known register layout, O in registers",
     .removes = "the round trip of O through shared memory, twice per tile",
+    .part = Part::kMmaSync,
     .alignment_bytes = 16,
 });

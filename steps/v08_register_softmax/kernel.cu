@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   const int unmasked_end = params.template visible_keys<CAUSAL>(first_query, kv_len);
   const int num_kv_tiles = ceil_div(kv_end, BLOCK_N);
 
-  load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q_row_stride, first_query,
+  load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q.row_stride, first_query,
                       params.seqlen_q);
   // Of the rows acc_row + r * 8 of each 16 x 8 tile. Both warps of a row have them, the sum up to its last
   // bit.
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
 
     // Load K.
     __syncthreads();  // all warps are done with the V tile before, which lies where K goes
-    load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k_row_stride, first_key, kv_len);
+    load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k.row_stride, first_key, kv_len);
     __syncthreads();  // the K tile (and, the first time, Q) is complete
 
     // S = Q K^T.
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     }
 
     // Load V.
-    load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v_row_stride, first_key, kv_len);
+    load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v.row_stride, first_key, kv_len);
     __syncthreads();  // P and the V tile are complete
 
     // O = O * row_scale + P V.
@@ -277,8 +277,8 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
             pack2<Element>(o[0] * scale, o[1] * scale);
       }
       if (warp_half == 0 && lane_id % 4 == 0 && first_query + row < params.seqlen_q) {
-        params.lse_head(batch, head)[first_query + row] =
-            sum == 0.0f ? -INFINITY : row_max[m][r] * kLn2 + logf(sum);
+        params.store_lse(batch, head, first_query + row,
+                         sum == 0.0f ? -INFINITY : row_max[m][r] * kLn2 + logf(sum));
       }
     }
   }
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     const int row = i / CHUNKS;
     const int d = i % CHUNKS * CHUNK;
     if (first_query + row >= params.seqlen_q) break;  // ragged last tile
-    store_16_bytes(&o_head[(first_query + row) * params.o_row_stride + d], load_16_bytes(&shared.q[row][d]));
+    store_16_bytes(&o_head[(first_query + row) * params.o.row_stride + d], load_16_bytes(&shared.q[row][d]));
   }
 }
 
@@ -306,5 +306,6 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 REGISTER_STEP(launch_attention, {
     .title = "Softmax in registers; the two warps of a row exchange 1 KB",
     .removes = "the round trip of S through shared memory",
+    .part = Part::kMmaSync,
     .alignment_bytes = 16,
 });

@@ -338,8 +338,8 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
             pack2<Element>(o[0] * scale, o[1] * scale);
       }
       if (warp_half == 0 && lane_id % 4 == 0 && first_query + row < params.seqlen_q) {
-        params.lse_head(batch, head)[first_query + row] =
-            sum == 0.0f ? -INFINITY : row_max[m][r] * params.softmax_scale_log2 * kLn2 + logf(sum);
+        params.store_lse(batch, head, first_query + row,
+                         sum == 0.0f ? -INFINITY : row_max[m][r] * params.softmax_scale_log2 * kLn2 + logf(sum));
       }
     }
   }
@@ -356,15 +356,10 @@ template <typename Element, int HEAD_DIM, bool CAUSAL>
 void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   using Q = QTile<Element, HEAD_DIM>;
   using KV = KVTile<Element, HEAD_DIM>;
-  const TensorMaps maps = {
-      .q = make_tensor_map<Q>(params.q, params.batch, params.num_heads_q, params.seqlen_q,
-                              params.q_batch_stride, params.q_head_stride, params.q_row_stride),
-      .k = make_tensor_map<KV>(params.k, params.batch, params.num_heads_kv, params.seqlen_kv,
-                               params.k_batch_stride, params.k_head_stride, params.k_row_stride),
-      .v = make_tensor_map<KV>(params.v, params.batch, params.num_heads_kv, params.seqlen_kv,
-                               params.v_batch_stride, params.v_head_stride, params.v_row_stride),
-      .o = make_tensor_map<Q>(params.o, params.batch, params.num_heads_q, params.seqlen_q,
-                              params.o_batch_stride, params.o_head_stride, params.o_row_stride)};
+  const TensorMaps maps = {.q = make_tensor_map<Q>(params.q),
+                           .k = make_tensor_map<KV>(params.k),
+                           .v = make_tensor_map<KV>(params.v),
+                           .o = make_tensor_map<Q>(params.o)};
   const dim3 grid(ceil_div(params.seqlen_q, BLOCK_M), params.num_heads_q, params.batch);
   launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(NUM_THREADS),
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params, maps);
@@ -375,6 +370,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 REGISTER_STEP(launch_attention, {
     .title = "A producer warp, TMA with 128-byte swizzle, mbarriers, two stages",
     .removes = "waiting for loads, address arithmetic, padding",
+    .part = Part::kMmaSync,
     .alignment_bytes = 16,
-    .needs_sm = 90,
+    .needs_sm = "90",
 });

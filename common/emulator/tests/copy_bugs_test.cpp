@@ -435,8 +435,8 @@ constexpr int LAST_ROWS = 9;  // of the last tile: it is ragged
 
 struct Problem {
   Buffer<__half> in{size_t(16 * NUM_TILES * 64)}, out{16 * 64};
-  TensorMap in_map = make_tensor_map<Tile>(in.get(), 1, 1, 16 * (NUM_TILES - 1) + LAST_ROWS, 0, 0, 64);
-  TensorMap out_map = make_tensor_map<Tile>(out.get(), 1, 1, 16, 0, 0, 64);
+  TensorMap in_map = make_tensor_map<Tile>(View{in.get(), 1, 1, 16 * (NUM_TILES - 1) + LAST_ROWS, 0, 0, 64});
+  TensorMap out_map = make_tensor_map<Tile>(View{out.get(), 1, 1, 16, 0, 0, 64});
 
   Problem() {
     for (int i = 0; i < 16 * NUM_TILES * 64; ++i) in[size_t(i)] = __half(float(i % 61));
@@ -688,8 +688,8 @@ TEST_CASE("the race detector knows 32 mbarriers", "[copy][bugs]") {
 TEST_CASE("boxes lie in shared memory, on a multiple of what their swizzle repeats after", "[copy][bugs]") {
   Buffer<__half> tensor(16 * 64);
   const auto map = [&](auto swizzle) {
-    return make_tensor_map<SwizzledTile<__half, 16, 64, decltype(swizzle)::value>>(tensor.get(), 1, 1, 16, 0,
-                                                                                   0, 64);
+    return make_tensor_map<SwizzledTile<__half, 16, 64, decltype(swizzle)::value>>(
+        View{tensor.get(), 1, 1, 16, 0, 0, 64});
   };
   const std::integral_constant<int, 128> wide;
   const std::integral_constant<int, 64> middle;
@@ -735,7 +735,7 @@ TEST_CASE("boxes lie in shared memory, on a multiple of what their swizzle repea
 TEST_CASE("a tensor map that reaches beyond its memory is found where it is used", "[copy][bugs]") {
   fresh_options();
   Buffer<__half> tensor(16 * 64);
-  const TensorMap map = make_tensor_map<Tile>(tensor.get(), 1, 1, 17, 0, 0, 72);
+  const TensorMap map = make_tensor_map<Tile>(View{tensor.get(), 1, 1, 17, 0, 0, 72});
   Report report = report_of([&] { launch(bad_box, 1, 1, 4096, nullptr, map, 1024); });
   INFO(report.what());
   CHECK(report.bug == Bug::kGlobalOutOfBounds);
@@ -750,7 +750,7 @@ TEST_CASE("a tensor map that reaches beyond its memory is found where it is used
 
 TEST_CASE("stores of several CTAs to the same place are a race", "[copy][bugs]") {
   Buffer<__half> tensor(32 * 64);
-  const TensorMap map = make_tensor_map<Tile>(tensor.get(), 1, 1, 32, 0, 0, 64);
+  const TensorMap map = make_tensor_map<Tile>(View{tensor.get(), 1, 1, 32, 0, 0, 64});
   for (const Mode& mode : modes(2)) {
     set(mode);
     const Report report = report_of([&] { launch(ctas_store_the_same, 2, 1, 2048, nullptr, map, 0); });

@@ -66,7 +66,8 @@ struct Tensor {
   }
   template <typename Tile>
   TensorMap map() {
-    return make_tensor_map<Tile>(elements.get(), BATCH, HEADS, rows, batch_stride, head_stride, row_stride);
+    return make_tensor_map<Tile>(
+        View{elements.get(), BATCH, HEADS, rows, batch_stride, head_stride, row_stride});
   }
 };
 
@@ -442,7 +443,8 @@ TEST_CASE("try_wait tells the parity of the last phase that has completed", "[co
     }
   }
   Buffer<float> in(512);
-  const TensorMap map = make_tensor_map<SwizzledTile<float, 8, 32, 128>>(in.get(), 1, 1, 16, 512, 512, 32);
+  const TensorMap map =
+      make_tensor_map<SwizzledTile<float, 8, 32, 128>>(View{in.get(), 1, 1, 16, 512, 512, 32});
   for (const bool announce_last : {false, true}) {
     CAPTURE(announce_last);
     launch(bytes_kernel, 1, 1, 2056, nullptr, map, answers.get(), announce_last);
@@ -458,7 +460,8 @@ TEST_CASE("try_wait tells the parity of the last phase that has completed", "[co
 TEST_CASE("a phase waits for all bytes, announced before or after they come", "[copy]") {
   Buffer<float> in(512), out(512);
   for (size_t i = 0; i < 512; ++i) in[i] = float(i);
-  const TensorMap map = make_tensor_map<SwizzledTile<float, 8, 32, 128>>(in.get(), 1, 1, 16, 512, 512, 32);
+  const TensorMap map =
+      make_tensor_map<SwizzledTile<float, 8, 32, 128>>(View{in.get(), 1, 1, 16, 512, 512, 32});
   in_all_modes([&] {
     for (const bool announce_last : {false, true}) {
       std::memset(out.get(), 0, 512 * sizeof(float));
@@ -471,7 +474,8 @@ TEST_CASE("a phase waits for all bytes, announced before or after they come", "[
 TEST_CASE("copies come at once, or as late as they may", "[copy]") {
   Buffer<float> in(512), out(2);
   for (size_t i = 0; i < 512; ++i) in[i] = 3.0f;
-  const TensorMap map = make_tensor_map<SwizzledTile<float, 8, 32, 0>>(in.get(), 1, 1, 16, 512, 512, 32);
+  const TensorMap map =
+      make_tensor_map<SwizzledTile<float, 8, 32, 0>>(View{in.get(), 1, 1, 16, 512, 512, 32});
   fresh_options();
   launch(look_at_once_kernel, 1, 1, 1032, nullptr, map, out.get());
   CHECK(out[0] == 3.0f);
@@ -497,7 +501,8 @@ TEST_CASE("copies come at once, or as late as they may", "[copy]") {
 TEST_CASE("a random mode finds different moments", "[copy]") {
   Buffer<float> in(512), out(2);
   for (size_t i = 0; i < 512; ++i) in[i] = 3.0f;
-  const TensorMap map = make_tensor_map<SwizzledTile<float, 8, 32, 0>>(in.get(), 1, 1, 16, 512, 512, 32);
+  const TensorMap map =
+      make_tensor_map<SwizzledTile<float, 8, 32, 0>>(View{in.get(), 1, 1, 16, 512, 512, 32});
   int second_store_was_late = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     emulator::Options& options = fresh_options();

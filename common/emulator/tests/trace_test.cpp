@@ -101,7 +101,7 @@ struct Pipeline {
     for (size_t i = 0; i < 16 * 64; ++i) in[i] = __half(float(i % 7) / 8);
   }
   void run(unsigned ctas = 1) {
-    const TensorMap map = make_tensor_map<Tile>(in.get(), 1, 1, 16, 1024, 1024, 64);
+    const TensorMap map = make_tensor_map<Tile>(View{in.get(), 1, 1, 16, 1024, 1024, 64});
     launch(pipeline_kernel, ctas, 64, sizeof(Tile) + 16, nullptr, map, out.get());
   }
 };
@@ -291,7 +291,7 @@ TEST_CASE("a trace does not depend on how the emulator runs the kernel", "[trace
   Pipeline pipeline;
   Buffer<float> memory(128);
   Buffer<__half> out(16 * 64);
-  const TensorMap map = make_tensor_map<Tile>(out.get(), 1, 1, 16, 1024, 1024, 64);
+  const TensorMap map = make_tensor_map<Tile>(View{out.get(), 1, 1, 16, 1024, 1024, 64});
   const auto trace_all = [&] {
     return std::vector<Lines>{
         lines_of(trace_of([&] { pipeline.run(); })),
@@ -422,7 +422,7 @@ TEST_CASE("lanes that go different ways do not overlap on their warp's track", "
 TEST_CASE("stores queue up behind stores only, and are waited for until they have read", "[trace]") {
   fresh_options();
   Buffer<__half> out(24 * 64);
-  const TensorMap map = make_tensor_map<Tile>(out.get(), 1, 1, 24, 1536, 1536, 64);
+  const TensorMap map = make_tensor_map<Tile>(View{out.get(), 1, 1, 24, 1536, 1536, 64});
   const Trace trace = trace_of([&] { launch(store_kernel, 1, 32, 3 * sizeof(Tile) + 8, nullptr, map); });
   CHECK(lines_of(trace) == Lines{
                                "warp 0: arrival 0-0, mbarrier 0 phase 0, 1024 bytes",

@@ -62,7 +62,7 @@ void print_box() {
   auto* tile = static_cast<uint16_t*>(emulator::allocate(sizeof(Tile)));
   for (size_t i = 0; i < ELEMENTS; ++i) tensor[i] = uint16_t(i + 1);
   const TensorMap map =
-      make_tensor_map<Tile>(tensor, 1, NUM_HEADS, NUM_ROWS, ELEMENTS, NUM_ROWS * COLS, COLS);
+      make_tensor_map<Tile>(View{tensor, 1, NUM_HEADS, NUM_ROWS, ELEMENTS, NUM_ROWS * COLS, COLS});
   launch(load_box, 1, 1, sizeof(Tile) + 8, nullptr, &map, tile);
 
   std::printf(" \"box\": {\n");
@@ -197,7 +197,7 @@ int main() {
   print_box();
 
   auto* tensor = static_cast<uint16_t*>(emulator::allocate(COPY_BYTES));
-  const TensorMap map = make_tensor_map<CopiedTile>(tensor, 1, 1, 8, 0, 0, 64);
+  const TensorMap map = make_tensor_map<CopiedTile>(View{tensor, 1, 1, 8, 0, 0, 64});
   std::printf(" \"lives\": {\n");
   live(announced_first, &map);
   print_life("announced_first", ",");

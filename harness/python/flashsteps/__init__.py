@@ -26,9 +26,13 @@ class Step(NamedTuple):
     name: str  #: its folder's, as in attention(step=...)
     title: str  #: the one idea, in a line
     removes: str  #: the bottleneck of the step before that this one takes away
+    part: str  #: of the ladder: "memory", "mma.sync", "Hopper" or "decode"
+    purpose: str  #: "prefill", or "decode": a few queries against many keys
     dtypes: tuple[str, ...]  #: of "fp16", "bf16", "fp32"
     alignment_bytes: int  #: that every row of q, k and v must have; 0: the element's own
     needs_sm: int  #: oldest compute capability of a GPU that it runs on, 90 for 9.0
+    needs_sm_exactly: bool  #: and of no other, as code with wgmma
+    configurations: tuple[str, ...]  #: tile sizes that it chooses from; empty where there is one
     spills: str | None  #: why it spills registers, where it does
     has_cuda: bool  #: this build has it for GPUs; for the emulator it always has
 

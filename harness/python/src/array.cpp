@@ -160,26 +160,4 @@ void* Framework::current_stream(int device) const {
   return stream;
 }
 
-Scratch Framework::allocate_fp32(int64_t elements, int device) const {
-  Scratch scratch(nullptr, [](ManagedTensor* tensor) { tensor->release(tensor); });
-  if (exchange_ == nullptr) return scratch;
-  nb::dlpack::dltensor prototype;
-  if (device == kCpu) {
-    prototype.device = {kDlCpu, 0};
-  } else {
-    prototype.device = {kDlCuda, device};
-  }
-  prototype.ndim = 1;
-  prototype.dtype = nb::dtype<float>();
-  prototype.shape = &elements;
-  std::string error;
-  ManagedTensor* tensor = nullptr;
-  const auto set_error = [](void* context, const char*, const char* message) {
-    *static_cast<std::string*>(context) = message;
-  };
-  if (exchange_->allocate(&prototype, &tensor, &error, set_error) != 0) throw std::runtime_error(error);
-  scratch.reset(tensor);
-  return scratch;
-}
-
 }  // namespace flashsteps::python

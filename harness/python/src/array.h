@@ -4,7 +4,6 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -31,9 +30,6 @@ struct Array {
 // A name for attr(), which would make a string of it in every call.
 nanobind::handle interned(const char* name);
 
-// Memory for one call.
-using Scratch = std::unique_ptr<ManagedTensor, void (*)(ManagedTensor*)>;
-
 // One of flashsteps/_frameworks.py, for one call.
 class Framework {
  public:
@@ -42,8 +38,6 @@ class Framework {
   // Refuses an array that has not `dimensions` (at most 4) of them, or no memory.
   Array read(const char* argument, nanobind::handle array, int dimensions) const;
   void* current_stream(int device) const;
-  // From the framework's own allocator, as its arrays are. Null when that takes an array.
-  Scratch allocate_fp32(int64_t elements, int device) const;
   nanobind::handle python() const { return python_; }
 
  private:

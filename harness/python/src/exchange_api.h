@@ -10,25 +10,12 @@
 
 namespace flashsteps::python {
 
-// A tensor with its memory. Whoever has it calls release(it).
-struct ManagedTensor {
-  uint32_t major_version, minor_version;
-  void* owner;
-  void (*release)(ManagedTensor*);
-  uint64_t flags;
-  nanobind::dlpack::dltensor tensor;
-};
-
 struct ExchangeApi {
   static constexpr uint32_t kMajorVersion = 1;  // a change of it is a change of the layout
 
   uint32_t major_version, minor_version;
   void* older_api;
-  // An uninitialised, contiguous tensor of the prototype's type, shape and device. 0, or -1 and set_error was
-  // called with the given context.
-  int (*allocate)(const nanobind::dlpack::dltensor* prototype, ManagedTensor** tensor, void* context,
-                  void (*set_error)(void* context, const char* kind, const char* message));
-  void* unused[2];  // make a managed tensor of an array, and an array of a managed tensor
+  void* unused[3];  // allocate a tensor, make a managed tensor of an array, and an array of a managed tensor
   // What an array is. The tensor's shape and strides belong to the array. Does not wait for the array's
   // contents. 0, or -1 and a Python exception is set. May be null.
   int (*view)(PyObject* array, nanobind::dlpack::dltensor* tensor);

@@ -156,6 +156,15 @@ void run(const AttentionCall& call, int device, void* stream, const Options& opt
   }
 }
 
+size_t workspace_of(const AttentionCall& call, int device, std::string_view step) {
+  const CurrentDevice current(device);
+  try {
+    return workspace_bytes(call, step);
+  } catch (const std::invalid_argument& error) {
+    raise_value_error("step", error.what());
+  }
+}
+
 nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
                      nb::handle kv_lengths_array, bool causal, std::optional<double> scale,
                      std::optional<std::string_view> step, bool bshd, bool return_lse, bool to_gpu) {
@@ -198,16 +207,19 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
       framework.python().attr(q.contiguous ? kEmptyLikeContiguous : kEmptyLike)(q_array);
   const Array o = framework.read("o", o_array, 4);
   call.o = view_of(o, axes);
-  nb::object lse_array;
-  Scratch lse_scratch(nullptr, nullptr);  // is faster to get, if the user does not ask for it
-  if (!return_lse)
-    lse_scratch = framework.allocate_fp32(int64_t(call.batch) * call.num_heads_q * call.seqlen_q, q.device);
-  if (lse_scratch) {
-    call.lse = static_cast<float*>(data_of(lse_scratch->tensor));
-  } else {
+  nb::object lse_array, workspace_array;
+  if (return_lse) {
     const auto lse_shape = nb::make_tuple(call.batch, call.num_heads_q, call.seqlen_q);
     lse_array = framework.python().attr("empty_fp32")(q_array, lse_shape);
     call.lse = static_cast<float*>(framework.read("lse", lse_array, 3).data);
+  }
+  if (q.device != kCpu) {
+    if (const size_t bytes = workspace_of(call, q.device, step.value_or("")); bytes > 0) {
+      const size_t floats = (bytes + sizeof(float) - 1) / sizeof(float);
+      workspace_array = framework.python().attr("empty_fp32")(q_array, nb::make_tuple(floats));
+      call.workspace = framework.read("workspace", workspace_array, 1).data;
+      call.workspace_bytes = floats * sizeof(float);
+    }
   }
   void* const stream = q.device == kCpu ? nullptr : framework.current_stream(q.device);
   static const nb::handle kWaits = interned("waits"), kFinish = interned("finish");
@@ -229,11 +241,14 @@ nb::list step_descriptions() {
   for (const StepDescription& step : steps()) {
     nb::list dtypes;
     for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
-      if (dtype != DType::kFp32 || step.supports_fp32) dtypes.append(kDTypeNames[int(dtype)]);
+      if (step.dtypes.has(dtype)) dtypes.append(kDTypeNames[int(dtype)]);
     }
-    all.append(nb::make_tuple(step.name, step.title, step.removes, nb::tuple(dtypes), step.alignment_bytes,
-                              step.needs_sm, step.spills.empty() ? nb::none() : nb::cast(step.spills),
-                              step.has_cuda));
+    nb::list configurations;
+    for (const std::string_view configuration : step.configurations) configurations.append(configuration);
+    all.append(nb::make_tuple(step.name, step.title, step.removes, step.part, step.purpose, nb::tuple(dtypes),
+                              step.alignment_bytes, step.needs_sm, step.needs_sm_exactly,
+                              nb::tuple(configurations),
+                              step.spills.empty() ? nb::none() : nb::cast(step.spills), step.has_cuda));
   }
   return all;
 }

@@ -145,7 +145,7 @@ TEST_CASE("refusal() says what launching would, and leaves the device usable") {
   fp32.dtype = DType::kFp32;
   CHECK(device().refusal(kGrid, fp32) == "supports fp16 and bf16, not fp32");
   Step of_the_future = kGrid;
-  of_the_future.info.needs_sm = 999;
+  of_the_future.info.needs_sm = "999";
   // Its grid is refused as well: the architecture comes first.
   CHECK(contains(device().refusal(of_the_future, call_with(70000, 8, 1, 1)), "needs sm_999 or newer, "));
   CHECK(sentence([] { device().run(kGrid, call_with(1, 8, 1, 1)); }) == "");

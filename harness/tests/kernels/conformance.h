@@ -34,7 +34,7 @@ struct ConformanceCase {
   // the scales of the first half, and may differ by tolerance * scale.
   double tolerance;
   void (*run)(const AttentionCall& call, void* stream);  // reads words at call.q.data, writes at call.o.data
-  int needs_sm = 80;                                     // compute capability, as 10 * major + minor
+  const char* needs_sm = "80";                           // as in a step's registration
 };
 
 inline namespace on_cuda {

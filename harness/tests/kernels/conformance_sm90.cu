@@ -11,7 +11,7 @@
 
 namespace STEP_NAMESPACE {
 
-constexpr int needs_sm = 90;  // the build looks for these very words
+constexpr const char* needs_sm = "90";  // the build looks for these very words
 
 // A tensor [2, 2, NUM_ROWS, COLS] of 16-bit elements whose rows, heads and batches have gaps between them.
 constexpr int BATCH = 2, HEADS = 2, NUM_ROWS = 20, GAP = 8;
@@ -28,8 +28,8 @@ constexpr int TILE_WORDS = sizeof(Tile) / 4;
 
 template <typename Tile>
 TensorMap map_of(const void* tensor) {
-  return make_tensor_map<Tile>(static_cast<const uint16_t*>(tensor), BATCH, HEADS, NUM_ROWS,
-                               BATCH_STRIDE<Tile>, HEAD_STRIDE<Tile>, ROW_STRIDE<Tile>);
+  return make_tensor_map<Tile>(View{static_cast<const uint16_t*>(tensor), BATCH, HEADS, NUM_ROWS,
+                                    BATCH_STRIDE<Tile>, HEAD_STRIDE<Tile>, ROW_STRIDE<Tile>});
 }
 
 // ---- TMA loads: two boxes on one mbarrier, one of them over the end of a head, then all of shared memory as

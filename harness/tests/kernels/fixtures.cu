@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "common/step.h"
+#include "harness/tests/kernels/scalar_attention.h"
 
 namespace STEP_NAMESPACE {
 
@@ -34,25 +34,12 @@ __global__ void attention_kernel(const AttentionParams<Element> params, bool han
   while (hang) spins = spins + 1;
   if (crash) params.lse[int64_t(1) << 46] = 0.0f;
 
-  const Element* const q_row = params.q_head(batch, head) + row * params.q_row_stride;
   const int num_keys = params.template visible_keys<CAUSAL>(row, params.kv_length(batch));
-  float acc_o[HEAD_DIM] = {};
-  float row_max = -INFINITY, row_sum = 0.0f;
-  for (int key = 0; key < num_keys; ++key) {
-    const Element* const k_row = params.k_head(batch, head) + key * params.k_row_stride;
-    const Element* const v_row = params.v_head(batch, head) + key * params.v_row_stride;
-    float score = 0.0f;
-    for (int d = 0; d < HEAD_DIM; ++d) score += float(q_row[d]) * float(k_row[d]);
-    score *= params.softmax_scale_log2;
-    const float new_max = fmaxf(row_max, score);
-    const float row_scale = exp2f(row_max - new_max), p = exp2f(score - new_max);
-    row_sum = row_sum * row_scale + p;
-    row_max = new_max;
-    for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] = acc_o[d] * row_scale + p * float(v_row[d]);
-  }
-  Element* const o_row = params.o_head(batch, head) + row * params.o_row_stride;
-  for (int d = 0; d < HEAD_DIM; ++d) o_row[d] = Element(wrong || num_keys == 0 ? 0.0f : acc_o[d] / row_sum);
-  params.lse_head(batch, head)[row] = num_keys > 0 ? row_max * kLn2 + logf(row_sum) : -INFINITY;
+  RowState<HEAD_DIM> state;
+  attend(state, params, batch, head, row, 0, num_keys);
+  if (wrong)
+    for (int d = 0; d < HEAD_DIM; ++d) state.acc_o[d] = 0.0f;
+  store(state, params, batch, head, row);
 }
 
 int launches[kNumBehaviours] = {};
@@ -72,11 +59,12 @@ struct FixtureLauncher {
   }
 };
 
+constexpr StepInfo kStepInfo{.title = "misbehaves, for the tests", .removes = "nothing"};
+
 template <int... BEHAVIOURS>
 bool register_all(std::integer_sequence<int, BEHAVIOURS...>) {
-  constexpr StepInfo info{.title = "misbehaves, for the tests", .removes = "nothing"};
-  return (register_step({kNames[BEHAVIOURS], kThisBackend, info,
-                         dispatch<FixtureLauncher<BEHAVIOURS>, /*SUPPORTS_FP32=*/false>}) &&
+  return (register_step({kNames[BEHAVIOURS], kThisBackend, kStepInfo,
+                         dispatch<FixtureLauncher<BEHAVIOURS>, kStepInfo>}) &&
           ...);
 }
 const bool kRegistered = register_all(std::make_integer_sequence<int, kNumBehaviours>());

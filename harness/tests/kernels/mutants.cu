@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(BLOCK_M)
   if (mutation == kRowNeverWritten && chosen_row) return;
 
   const int q_row_index = mutation == kOneRowWrong && chosen_row ? 0 : row;
-  const Element* const q_row = params.q_head(batch, head) + q_row_index * params.q_row_stride;
+  const Element* const q_row = params.q_head(batch, head) + q_row_index * params.q.row_stride;
   const Element* const k_head = params.k_head(batch, head);
   const Element* const v_head = params.v_head(batch, head);
   const int kv_len = params.kv_length(batch);
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(BLOCK_M)
   for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] = 0.0f;
   float row_max = mutation == kMaxStartsAtZero ? 0.0f : -INFINITY;
   float row_sum = 0.0f;
-  const int64_t v_row_stride = mutation == kVUsesKStrides ? params.k_row_stride : params.v_row_stride;
+  const int64_t v_row_stride = mutation == kVUsesKStrides ? params.k.row_stride : params.v.row_stride;
   for (int tile = 0; tile < num_tiles; ++tile) {
     const int first_key = tile * BLOCK_N;
     float s[BLOCK_N];
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(BLOCK_M)
           k_key = key / 8 * 8 + d % 8;
           k_d = d / 8 * 8 + key % 8;
         }
-        score += float(q_row[d]) * (k_key < kv_len ? float(k_head[k_key * params.k_row_stride + k_d]) : 0.0f);
+        score += float(q_row[d]) * (k_key < kv_len ? float(k_head[k_key * params.k.row_stride + k_d]) : 0.0f);
       }
       s[j] = mutation == kQkSkipped ? 0.0f : score * params.softmax_scale_log2;
       new_max = fmaxf(new_max, s[j]);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(BLOCK_M)
   float inverse_sum = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
   // Far too little for the gates; enough to change some bits between two launches on the same inputs.
   if (mutation == kNotDeterministic) inverse_sum *= 1.0f + 1e-4f * float(launch_number % 2);
-  Element* const o_row = params.o_head(batch, head) + row * params.o_row_stride;
+  Element* const o_row = params.o_head(batch, head) + row * params.o.row_stride;
   for (int d = 0; d < HEAD_DIM; ++d) o_row[d] = Element(acc_o[d] * inverse_sum);
   float lse = num_tiles > 0 ? row_max * kLn2 + logf(row_sum) : -INFINITY;
   if (mutation == kLseInLog2 && num_tiles > 0) lse *= kLog2e;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(BLOCK_M)
     o_row[0] = Element(1e-6f);
     lse = -1e30f;
   }
-  params.lse_head(batch, head)[row] = lse;
+  params.store_lse(batch, head, row, lse);
 
   if (mutation == kWritesNan && chosen_row) o_row[3] = Element(NAN);
   if (mutation == kWritesInf && chosen_row) o_row[3] = Element(INFINITY);
@@ -112,11 +112,12 @@ struct MutantLauncher {
   }
 };
 
+constexpr StepInfo kStepInfo{.title = "a broken kernel for the tests", .removes = "nothing"};
+
 template <int... MUTATIONS>
 bool register_all(std::integer_sequence<int, MUTATIONS...>) {
-  constexpr StepInfo info{.title = "a broken kernel for the tests", .removes = "nothing"};
-  return (register_step({kNames[MUTATIONS], kThisBackend, info,
-                         dispatch<MutantLauncher<Mutation(MUTATIONS)>, /*SUPPORTS_FP32=*/false>}) &&
+  return (register_step({kNames[MUTATIONS], kThisBackend, kStepInfo,
+                         dispatch<MutantLauncher<Mutation(MUTATIONS)>, kStepInfo>}) &&
           ...);
 }
 const bool kRegistered = register_all(std::make_integer_sequence<int, kNumMutations>());
