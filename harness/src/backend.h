@@ -10,6 +10,7 @@
 
 #include "common/interface.h"
 #include "harness/src/device_error.h"
+#include "harness/src/poison.h"
 
 namespace flashsteps {
 
@@ -20,6 +21,7 @@ struct EmulatorMode {
   bool race_detector = false;
   bool count = false;
   uint64_t seed = 1;
+  Poison poison = Poison::kNan;  // of shared memory that nobody has written, and of copies on their way
 };
 
 // Times one prepared call. CUDA only.

@@ -31,15 +31,13 @@ AttentionCall shape_of_call(const Problem& p) {
   return call;
 }
 
-DeviceTensors::DeviceTensors(Backend& backend, const Workload& workload)
+DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
     : backend_(backend), workload_(workload), call_(shape_of_call(workload.problem())) {
   const Problem& p = workload.problem();
   const TensorPlan& plan = workload.plan();
   const size_t bytes = element_bytes(p.dtype);
-  for (size_t buffer = 0; buffer < plan.input_elements.size(); ++buffer) {
-    inputs_.push_back(allocate(plan.input_elements[buffer] * bytes));
-    backend_.upload(inputs_.back(), workload.input(int(buffer)).data(), workload.input(int(buffer)).size());
-  }
+  for (const int64_t elements : plan.input_elements) inputs_.push_back(allocate(elements * bytes));
+  upload_inputs();
   o_ = allocate(plan.output_elements * bytes);
   lse_ = allocate(plan.lse_elements * sizeof(float));
   if (p.kv_lengths != KvLengths::kFull) {
@@ -55,7 +53,7 @@ DeviceTensors::DeviceTensors(Backend& backend, const Workload& workload)
   in(call_.v, plan.v.buffer);
   call_.o.data = static_cast<char*>(o_) + reinterpret_cast<size_t>(call_.o.data);
   call_.lse = static_cast<float*>(lse_) + kGuardElements;
-  poison_outputs();
+  poison(poison_);
 }
 
 DeviceTensors::~DeviceTensors() {
@@ -67,14 +65,23 @@ void* DeviceTensors::allocate(size_t bytes) {
   return allocations_.back() = backend_.allocate(bytes);
 }
 
-void DeviceTensors::poison_outputs() {
-  const Outputs poisoned(workload_.problem());
+void DeviceTensors::upload_inputs() {
+  for (size_t buffer = 0; buffer < inputs_.size(); ++buffer) {
+    const auto input = workload_.input(int(buffer));
+    backend_.upload(inputs_[buffer], input.data(), input.size());
+  }
+}
+
+void DeviceTensors::poison(Poison poison) {
+  poison_ = poison;
+  if (workload_.poison(poison)) upload_inputs();
+  const Outputs poisoned(workload_.problem(), poison);
   backend_.upload(o_, poisoned.o.data(), poisoned.o.size());
   backend_.upload(lse_, poisoned.lse.data(), poisoned.lse.size());
 }
 
 Outputs DeviceTensors::download_outputs() const {
-  Outputs outputs(workload_.problem());
+  Outputs outputs(workload_.problem(), poison_);
   backend_.download(outputs.o.data(), o_, outputs.o.size());
   backend_.download(outputs.lse.data(), lse_, outputs.lse.size());
   return outputs;

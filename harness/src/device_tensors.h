@@ -10,23 +10,26 @@ namespace flashsteps {
 
 class DeviceTensors {
  public:
-  DeviceTensors(Backend& backend,
-                const Workload& workload);  // allocates and uploads; throws when memory is short
+  // Allocates and uploads; throws when memory is short.
+  DeviceTensors(Backend& backend, Workload& workload);
   ~DeviceTensors();
   DeviceTensors(const DeviceTensors&) = delete;
   DeviceTensors& operator=(const DeviceTensors&) = delete;
 
   const AttentionCall& call() const { return call_; }
-  void poison_outputs();
+  // What the outputs hold, and whatever else a step must not read.
+  void poison(Poison poison);
   Outputs download_outputs() const;
   // The first input that no longer holds what was uploaded, as a sentence; empty when all do.
   std::string changed_input() const;
 
  private:
   void* allocate(size_t bytes);
+  void upload_inputs();
 
   Backend& backend_;
-  const Workload& workload_;
+  Workload& workload_;
+  Poison poison_ = Poison::kNan;
   AttentionCall call_{};
   std::vector<void*> allocations_;
   std::vector<void*> inputs_;

@@ -55,6 +55,9 @@ class EmulatorBackend : public Backend {
     options.race_detector = mode.race_detector;
     options.count = mode.count;
     options.seed = mode.seed;
+    options.poison = mode.poison == Poison::kNan     ? emulator::Poison::kNan
+                     : mode.poison == Poison::kLarge ? emulator::Poison::kLarge
+                                                     : emulator::Poison::kSmall;
     options.progress = heartbeat;
     options.host_threads = int(std::max(1u, std::thread::hardware_concurrency()));
   }

@@ -142,7 +142,7 @@ bool validate_tasks(const json& request, const EmitEvent& emit) {
       // On a GPU every element is compared, also those whose rows were not sampled for the reference.
       const bool compare = task.at("compare");
       if (compare && !prepared->trusted) {
-        prepared->tensors.poison_outputs();
+        prepared->tensors.poison(Poison::kNan);
         backend->run(named_step(kTrustedStep, backend->kind()), prepared->tensors.call());
         prepared->trusted = prepared->tensors.download_outputs();
       }
@@ -182,7 +182,7 @@ bool validate_tasks(const json& request, const EmitEvent& emit) {
 
 bool bench_steps(const json& request, const EmitEvent& emit) {
   const auto backend = make_backend(request.at("backend"));
-  const Workload workload(problem_from_json(request.at("problem")));
+  Workload workload(problem_from_json(request.at("problem")));
   DeviceTensors tensors(*backend, workload);
 
   struct Entry {
@@ -243,7 +243,7 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
 
 void trace_step(const json& request, const EmitEvent& emit) {
   const auto backend = make_emulator_backend();
-  const Workload workload(problem_from_json(request.at("problem")));
+  Workload workload(problem_from_json(request.at("problem")));
   DeviceTensors tensors(*backend, workload);
   try {
     const std::string step_name = request.at("step");

@@ -90,8 +90,8 @@ void normal_row(const Problem& p, Stream stream, int64_t row_index, float factor
   }
 }
 
-void fill_poison(std::span<unsigned char> bytes) {
-  for (size_t i = 0; i + 1 < bytes.size(); i += 2) std::memcpy(&bytes[i], &kPoison, 2);
+void fill_poison(std::span<unsigned char> bytes, Poison poison) {
+  for (size_t i = 0; i + 1 < bytes.size(); i += 2) std::memcpy(&bytes[i], &poison, 2);
 }
 
 }  // namespace
@@ -165,9 +165,37 @@ Workload::Workload(const Problem& problem)
     : problem_(problem), plan_(plan_tensors(problem)), kv_lengths_(problem.draw_kv_lengths()) {
   for (const int64_t n : plan_.input_elements) {
     inputs_.emplace_back(n * element_bytes(problem_.dtype));
-    fill_poison(inputs_.back());
+    fill_poison(inputs_.back(), poison_);
   }
   problem_.inputs == Inputs::kFile ? read_file() : generate();
+}
+
+bool Workload::poison(Poison poison) {
+  if (poison == poison_) return false;
+  poison_ = poison;
+  const size_t row_bytes = problem_.head_dim * element_bytes(problem_.dtype);
+  const std::vector<std::vector<unsigned char>> before = std::move(inputs_);
+  inputs_.clear();
+  for (const auto& buffer : before) {
+    inputs_.emplace_back(buffer.size());
+    fill_poison(inputs_.back(), poison_);
+  }
+  const auto keep = [&](const Placement& placement, int heads, auto&& rows) {
+    for (int b = 0; b < problem_.batch; ++b) {
+      for (int h = 0; h < heads; ++h) {
+        for (int i = 0; i < rows(b); ++i) {
+          const size_t at = placement.row(b, h, i) * element_bytes(problem_.dtype);
+          std::memcpy(&inputs_[placement.buffer][at], &before[placement.buffer][at], row_bytes);
+        }
+      }
+    }
+  };
+  const auto all_queries = [&](int) { return problem_.seqlen_q; };
+  const auto valid_keys = [&](int b) { return kv_lengths_[b]; };
+  keep(plan_.q, problem_.num_heads_q, all_queries);
+  keep(plan_.k, problem_.num_heads_kv, valid_keys);
+  keep(plan_.v, problem_.num_heads_kv, valid_keys);
+  return true;
 }
 
 void Workload::read_file() {
@@ -178,13 +206,14 @@ void Workload::read_file() {
   read_tensors(problem_, [&](int t, uint64_t offset, const unsigned char* data, size_t n) {
     std::memcpy(inputs_[placements[t]->buffer].data() + placements[t]->offset * bytes + offset, data, n);
   });
-  // Whatever the padding holds, a step must not see it: NaN would show.
+  // Whatever the padding holds, a step must not see it: poison would show.
   for (const Placement* const p : {&plan_.k, &plan_.v}) {
     for (int b = 0; b < problem_.batch; ++b) {
       for (int h = 0; h < problem_.num_heads_kv; ++h) {
         for (int j = kv_lengths_[b]; j < problem_.seqlen_kv; ++j)
           fill_poison(
-              std::span(inputs_[p->buffer]).subspan(p->row(b, h, j) * bytes, problem_.head_dim * bytes));
+              std::span(inputs_[p->buffer]).subspan(p->row(b, h, j) * bytes, problem_.head_dim * bytes),
+              poison_);
       }
     }
   }
@@ -199,7 +228,7 @@ void Workload::generate() {
         const int i = int(index % rows);
         const int h = int(index / rows % heads);
         const int b = int(index / rows / heads);
-        if (i >= valid_rows(b)) continue;  // padding stays NaN
+        if (i >= valid_rows(b)) continue;  // padding stays poison
         make_row(b, h, i, index, row.data());
         unsigned char* const out = inputs_[placement.buffer].data() + placement.row(b, h, i) * bytes;
         for (int d = 0; d < problem_.head_dim; ++d) store_element(problem_.dtype, out + d * bytes, row[d]);
@@ -239,11 +268,12 @@ const void* Workload::at(const Placement& p, int b, int h, int i) const {
   return inputs_[p.buffer].data() + p.row(b, h, i) * element_bytes(problem_.dtype);
 }
 
-Outputs::Outputs(const Problem& problem) : problem_(problem), plan_(plan_tensors(problem)) {
+Outputs::Outputs(const Problem& problem, Poison poison)
+    : problem_(problem), plan_(plan_tensors(problem)), poison_(poison) {
   o.resize(plan_.output_elements * element_bytes(problem.dtype));
   lse.resize(plan_.lse_elements * sizeof(float));
-  fill_poison(o);
-  fill_poison(lse);
+  fill_poison(o, poison_);
+  fill_poison(lse, poison_);
 }
 
 const void* Outputs::o_row(int b, int h, int i) const {
@@ -264,14 +294,13 @@ std::string Outputs::damage() {
     const int i = int(index % problem_.seqlen_q);
     const int h = int(index / problem_.seqlen_q % problem_.num_heads_q);
     const int b = int(index / problem_.seqlen_q / problem_.num_heads_q);
-    unsigned char* const row = o.data() + plan_.o.row(b, h, i) * bytes;
-    for (size_t k = 0; k < problem_.head_dim * bytes; k += 2) std::memcpy(row + k, &kPoison, 2);
+    fill_poison(std::span(o).subspan(plan_.o.row(b, h, i) * bytes, problem_.head_dim * bytes), poison_);
   }
-  std::fill_n(reinterpret_cast<uint16_t*>(lse.data() + kGuardElements * sizeof(float)), 2 * rows, kPoison);
+  fill_poison(std::span(lse).subspan(kGuardElements * sizeof(float), rows * sizeof(float)), poison_);
 
-  const auto first_change = [](const std::vector<unsigned char>& data) -> int64_t {
+  const auto first_change = [this](const std::vector<unsigned char>& data) -> int64_t {
     for (size_t i = 0; i + 1 < data.size(); i += 2) {
-      if (std::memcmp(&data[i], &kPoison, 2) != 0) return int64_t(i);
+      if (std::memcmp(&data[i], &poison_, 2) != 0) return int64_t(i);
     }
     return -1;
   };

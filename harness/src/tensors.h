@@ -1,7 +1,8 @@
 // The tensors of a problem in host memory: where every row lies, what surrounds it, and what the rows hold.
 //
 // Whatever a step must not read (K and V rows at or beyond kv_len, gaps of strides, the bands around each
-// buffer) is NaN, and whatever it must not write (bands and gaps of the outputs) is compared afterwards.
+// buffer) is poison, another one in each run, and whatever it must not write (bands and gaps of the outputs)
+// is compared afterwards.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,10 @@
 #include <vector>
 
 #include "common/interface.h"
+#include "harness/src/poison.h"
 #include "harness/src/problem.h"
 
 namespace flashsteps {
-
-// 0xffa5 repeated is a NaN in fp16, bf16 and fp32, and one that no arithmetic produces: an output element
-// that still holds it was never written.
-constexpr uint16_t kPoison = 0xffa5;
 
 // A [batch, heads, rows, head_dim] tensor inside buffer number `buffer`. Everything in elements.
 struct Placement {
@@ -46,8 +44,11 @@ double device_bytes(const Problem& problem);
 class Workload {
  public:
   // Fills the inputs on all cores, or reads them; throws std::runtime_error when it cannot read what is said
-  // to be there.
+  // to be there. The poison is NaN.
   explicit Workload(const Problem& problem);
+
+  // Puts another poison wherever a step must not read. True when there was another one.
+  bool poison(Poison poison);
 
   const Problem& problem() const { return problem_; }
   const TensorPlan& plan() const { return plan_; }
@@ -68,12 +69,13 @@ class Workload {
   TensorPlan plan_;
   std::vector<int> kv_lengths_;
   std::vector<std::vector<unsigned char>> inputs_;
+  Poison poison_ = Poison::kNan;
 };
 
 // The outputs as downloaded from the device, and what they looked like before the step ran.
 class Outputs {
  public:
-  explicit Outputs(const Problem& problem);  // poisoned
+  explicit Outputs(const Problem& problem, Poison poison = Poison::kNan);
 
   std::vector<unsigned char> o;  // plan().output_elements of the problem's type
   std::vector<unsigned char> lse;
@@ -87,6 +89,7 @@ class Outputs {
  private:
   Problem problem_;
   TensorPlan plan_;
+  Poison poison_;
 };
 
 // Runs fn(begin, end) over [0, count) on all cores. fn must not throw.

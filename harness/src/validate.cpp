@@ -64,7 +64,11 @@ bool keep_worst(double& worst, double error) {
   return true;
 }
 
-bool is_poison(const void* at) { return std::memcmp(at, &kPoison, 2) == 0; }
+// What no arithmetic produces: the outputs that are judged lay in memory full of NaN.
+bool is_poison(const void* at) {
+  constexpr Poison kNan = Poison::kNan;
+  return std::memcmp(at, &kNan, 2) == 0;
+}
 
 struct Scan {
   int64_t unwritten_rows = 0, unwritten_elements = 0, nans = 0, infs = 0, lse_bad = 0, not_zero = 0;
@@ -134,16 +138,42 @@ std::string describe(const Scan& s, const Workload& w, const Outputs& outputs) {
   if (s.lse_bad > 0) {
     const float lse = outputs.lse_at(s.first_lse.b, s.first_lse.h, s.first_lse.i);
     const bool sees_none = p.visible_keys(s.first_lse.i, w.kv_lengths()[s.first_lse.b]) == 0;
-    uint16_t low;
-    std::memcpy(&low, &lse, 2);
-    const std::string what = low == kPoison && std::isnan(lse) ? "was never written"
-                             : std::isnan(lse)                 ? "is NaN"
-                                                               : "is " + format("%g", lse);
+    const std::string what = is_poison(&lse) && std::isnan(lse) ? "was never written"
+                             : std::isnan(lse)                  ? "is NaN"
+                                                                : "is " + format("%g", lse);
     line(std::to_string(s.lse_bad) + " lse value(s) are wrong in kind, the first " + what + " at " +
          place(p, s.first_lse) +
          (sees_none ? ": the row sees no key, so it must be -inf" : ": it must be finite"));
   }
   return text;
+}
+
+// The first row of o or lse that is not the same in both, bit by bit.
+std::optional<RowId> first_difference(const Problem& p, const Outputs& one, const Outputs& other) {
+  const size_t row_bytes = p.head_dim * element_bytes(p.dtype);
+  for (int b = 0; b < p.batch; ++b) {
+    for (int h = 0; h < p.num_heads_q; ++h) {
+      for (int i = 0; i < p.seqlen_q; ++i) {
+        const float lse = one.lse_at(b, h, i), other_lse = other.lse_at(b, h, i);
+        if (std::memcmp(one.o_row(b, h, i), other.o_row(b, h, i), row_bytes) != 0 ||
+            std::memcmp(&lse, &other_lse, sizeof lse) != 0)
+          return RowId{b, h, i};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::string disagreement_at(const std::string& where, Poison poison, bool by_memory) {
+  const std::string what = "two runs on the same inputs differ, first at " + where + "\n";
+  if (!by_memory) return what + "hint: a race: the order of threads or copies decides";
+  return what +
+         "hint: the result depends on memory that no step may read. It was filled with NaN before the "
+         "first run and with " +
+         name(poison) +
+         " before the other: outputs, keys at or beyond kv_len, gaps "
+         "between rows, shared memory that nobody wrote. fmaxf and fminf hide a NaN. If the step always "
+         "differs, it is a race";
 }
 
 struct WrongRow {
@@ -352,35 +382,49 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
 Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, const Workload& w,
                     const std::vector<ReferenceRow>& reference, const Outputs* trusted,
                     const std::vector<EmulatorMode>& modes, nlohmann::json& counters) {
-  std::optional<Outputs> first;
-  Validation v;
-  for (const EmulatorMode& mode : modes) {
+  const auto outputs_of = [&](EmulatorMode mode, Poison poison) {
+    mode.poison = poison;
     backend.set_mode(mode);
-    tensors.poison_outputs();
+    tensors.poison(poison);
     backend.run(step, tensors.call());
     heartbeat();
-    if (mode.count) counters = backend.counters();
-    Outputs outputs = tensors.download_outputs();
+    return tensors.download_outputs();
+  };
+  std::optional<Outputs> first;
+  std::string disagreement, damage, changed_input;
+  for (size_t run = 0; run < modes.size(); ++run) {
+    const Poison poison = poison_of_run(int(run));
+    Outputs outputs = outputs_of(modes[run], poison);
+    if (modes[run].count) counters = backend.counters();
+    if (changed_input.empty()) changed_input = tensors.changed_input();
     if (!first) {
       first = std::move(outputs);
-    } else if (outputs.o != first->o || outputs.lse != first->lse) {
-      v.runs_identical = false;
+      continue;
     }
+    if (disagreement.empty()) {
+      if (const std::optional<RowId> row = first_difference(w.problem(), outputs, *first)) {
+        // What differed: what memory held, or the order of threads and copies as well?
+        const bool by_memory =
+            first_difference(w.problem(), outputs_of(modes[0], poison), *first).has_value();
+        disagreement = disagreement_at(place(w.problem(), *row), poison, by_memory);
+      }
+    }
+    if (damage.empty()) damage = outputs.damage();
   }
-  const bool identical = v.runs_identical;
   std::string difference;
   if (trusted != nullptr) difference = compare_outputs(w, *first, *trusted);
-  const std::string changed_input = tensors.changed_input();
-  v = judge(w, reference, std::move(*first), identical && changed_input.empty());
+  Validation v = judge(w, reference, std::move(*first), disagreement.empty() && changed_input.empty());
   const auto fail = [&](const std::string& why) {
     if (why.empty()) return;
     v.pass = false;
     v.message += (v.message.empty() ? "" : "\n") + why;
   };
-  v.runs_identical = identical;
+  v.runs_identical = disagreement.empty();
   if (trusted != nullptr) v.compared_with_v01 = true;
   fail(difference);
-  if (!identical) fail("two runs on the same inputs differ: a race, or a read of memory that nothing wrote");
+  fail(disagreement);
+  // The judge has said it of the first run.
+  if (v.message.find(damage) == std::string::npos) fail(damage);
   fail(changed_input);
   return v;
 }

@@ -20,6 +20,7 @@ struct MutantCase {
   const char* message;               // a part of the message that the rejection must have
   Inputs only_on = Inputs::kNormal;  // kNormal: rejected on normal and on sharp inputs alike
   Layout layout = Layout::kBhsd;
+  bool emulator_only = false;  // a GPU's shared memory cannot be filled before a kernel starts
 };
 
 // At least three tiles of keys, a ragged end, several heads and batches.
@@ -62,6 +63,14 @@ inline const MutantCase kMutantCases[] = {
     {mutations::kMaxStartsAtZero, true, KvLengths::kFull, "lse", Inputs::kShifted},
     {mutations::kMaxOfFirstTileOnly, false, KvLengths::kFull, "o are", Inputs::kShifted},
     {mutations::kVUsesKStrides, false, KvLengths::kFull, "rows are wrong", Inputs::kNormal, Layout::kOdd},
+    // What a NaN in memory hides.
+    {mutations::kOutputKept, false, KvLengths::kFull, "memory that no step may read"},
+    {mutations::kLseKept, false, KvLengths::kFull, "memory that no step may read"},
+    {mutations::kPaddingInMaximum, false, KvLengths::kRandom, "memory that no step may read"},
+    {mutations::kGapInMaximum, false, KvLengths::kFull, "memory that no step may read", Inputs::kNormal,
+     Layout::kGapped},
+    {mutations::kMaxFromShared, false, KvLengths::kFull, "memory that no step may read", Inputs::kNormal,
+     Layout::kBhsd, /*emulator_only=*/true},
 };
 
 inline Validation validate_mutant(Backend& backend, mutations::Mutation mutation, const Problem& problem) {
@@ -71,7 +80,7 @@ inline Validation validate_mutant(Backend& backend, mutations::Mutation mutation
       step = &candidate;
   }
   REQUIRE(step != nullptr);
-  const Workload workload(problem);
+  Workload workload(problem);
   DeviceTensors tensors(backend, workload);
   nlohmann::json counters;
   return validate(backend, *step, tensors, workload, reference_rows(workload, choose_rows(problem)), nullptr,
@@ -82,6 +91,7 @@ inline void check_mutants(Backend& backend) {
   // Each mutation but the control has its case: a new one cannot be forgotten here.
   CHECK(std::size(kMutantCases) == mutations::kNumMutations - 1);
   for (const MutantCase& c : kMutantCases) {
+    if (c.emulator_only && backend.kind() != BackendKind::kEmulator) continue;
     for (const DType dtype : {DType::kFp16, DType::kBf16}) {
       const std::vector<Inputs> all = c.only_on == Inputs::kNormal
                                           ? std::vector{Inputs::kNormal, Inputs::kSharp}

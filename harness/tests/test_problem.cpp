@@ -1,4 +1,5 @@
 // Shapes, names, FLOPs and where rows lie in memory.
+#include <cstring>
 #include <set>
 
 #include "harness/src/backend.h"
@@ -163,6 +164,41 @@ TEST_CASE("the same problem has the same inputs in every layout; only what a ste
             CHECK(std::isnan(k));
           }
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("another poison takes the place of all that a step must not read, and of nothing else") {
+  Problem p;
+  p.batch = 2;
+  p.num_heads_q = 2;
+  p.num_heads_kv = 1;
+  p.seqlen_q = 6;
+  p.seqlen_kv = 10;
+  p.kv_lengths = KvLengths::kRandom;
+  for (const auto& [text, layout] : layout_names()) {
+    p.layout = layout;
+    const Workload as_it_was(p);
+    Workload w(p);
+    CHECK_FALSE(w.poison(Poison::kNan));
+    for (const Poison poison : {Poison::kLarge, Poison::kSmall, Poison::kNan}) {
+      CHECK(w.poison(poison));
+      INFO(text << ", " << name(poison));
+      for (size_t buffer = 0; buffer < w.plan().input_elements.size(); ++buffer) {
+        const auto now = w.input(int(buffer)), before = as_it_was.input(int(buffer));
+        REQUIRE(now.size() == before.size());
+        int64_t poisoned = 0;
+        bool right = true;
+        for (size_t i = 0; i < now.size(); i += 2) {
+          constexpr Poison kNan = Poison::kNan;
+          const bool is_poison = std::memcmp(&before[i], &kNan, 2) == 0;
+          poisoned += is_poison;
+          right = right &&
+                  std::memcmp(&now[i], is_poison ? static_cast<const void*>(&poison) : &before[i], 2) == 0;
+        }
+        CHECK(right);
+        CHECK(poisoned >= 2 * kGuardElements);
       }
     }
   }

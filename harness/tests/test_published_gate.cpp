@@ -33,7 +33,7 @@ void make_uniform(Workload& workload) {
   }
 }
 
-Validation validate_on(const Workload& workload, mutations::Mutation mutation) {
+Validation validate_on(Workload& workload, mutations::Mutation mutation) {
   const auto backend = make_emulator_backend();
   const std::vector<Step>& steps = registered_steps();
   const auto step = std::find_if(steps.begin(), steps.end(), [&](const Step& candidate) {
@@ -61,7 +61,7 @@ TEST_CASE("K transposed passes the published test, and not ours") {
     problem.num_heads_q = problem.num_heads_kv = heads;
     problem.seqlen_q = problem.seqlen_kv = seqlen;
     problem.causal = true;
-    const Workload normal(problem);
+    Workload normal(problem);
     Workload uniform(problem);
     make_uniform(uniform);
     for (const mutations::Mutation mutation :

@@ -85,7 +85,8 @@ TEST_CASE("each defect is found and named") {
   }
   SECTION("an element that was never written") {
     Case c(problem());
-    std::memcpy(c.element(sees_all, 9), &kPoison, 2);
+    constexpr Poison kNan = Poison::kNan;
+    std::memcpy(c.element(sees_all, 9), &kNan, 2);
     CHECK((!c.judged().pass && has(c.judged(), "1 element(s) of o were never written")));
   }
   SECTION("a whole row off, in one of 280") {
@@ -123,7 +124,7 @@ TEST_CASE("each defect is found and named") {
     c.set_lse(sees_all, std::numeric_limits<float>::quiet_NaN());
     CHECK((!c.judged().pass && has(c.judged(), "lse value(s) are wrong in kind")));
     Case d(problem());
-    uint32_t poison = uint32_t(kPoison) << 16 | kPoison;
+    const uint32_t poison = uint32_t(Poison::kNan) << 16 | uint32_t(Poison::kNan);
     float f;
     std::memcpy(&f, &poison, 4);
     d.set_lse(sees_all, f);

@@ -41,6 +41,9 @@ __global__ void __launch_bounds__(BLOCK_M)
     const int first_key = tile * BLOCK_N;
     float s[BLOCK_N];
     float new_max = row_max;
+    // Memory that nobody has written, or may read: harmless as long as it holds a NaN, which fmaxf drops.
+    if (mutation == kMaxFromShared && tile == 0) new_max = fmaxf(new_max, reinterpret_cast<float*>(smem)[threadIdx.x]);
+    if (mutation == kGapInMaximum) new_max = fmaxf(new_max, float(k_head[first_key * params.k.row_stride + HEAD_DIM]));
     for (int j = 0; j < BLOCK_N; ++j) {
       const int key = first_key + j;
       s[j] = -INFINITY;
@@ -48,6 +51,8 @@ __global__ void __launch_bounds__(BLOCK_M)
         // Zero-filled keys beyond the end score 0 and take part in the softmax unless they are masked.
         if (mutation == kTailNotMasked && key >= kv_len) s[j] = 0.0f;
         new_max = fmaxf(new_max, s[j]);
+        if (mutation == kPaddingInMaximum && key >= kv_len && key < params.seqlen_kv)
+          new_max = fmaxf(new_max, float(q_row[0]) * float(k_head[key * params.k.row_stride]));
         continue;
       }
       float score = 0.0f;
@@ -83,13 +88,18 @@ __global__ void __launch_bounds__(BLOCK_M)
   // Far too little for the gates; enough to change some bits between two launches on the same inputs.
   if (mutation == kNotDeterministic) inverse_sum *= 1.0f + 1e-4f * float(launch_number % 2);
   Element* const o_row = params.o_head(batch, head) + row * params.o.row_stride;
-  for (int d = 0; d < HEAD_DIM; ++d) o_row[d] = Element(acc_o[d] * inverse_sum);
+  for (int d = 0; d < HEAD_DIM; ++d) {
+    const float before = float(o_row[d]);
+    o_row[d] = Element(acc_o[d] * inverse_sum);
+    if (mutation == kOutputKept && before > float(o_row[d])) o_row[d] = Element(before);
+  }
   float lse = num_tiles > 0 ? row_max * kLn2 + logf(row_sum) : -INFINITY;
   if (mutation == kLseInLog2 && num_tiles > 0) lse *= kLog2e;
   if (mutation == kEmptyRowNotZero && visible == 0) {
     o_row[0] = Element(1e-6f);
     lse = -1e30f;
   }
+  if (mutation == kLseKept) lse = fmaxf(lse, params.lse_head(batch, head)[row]);
   params.store_lse(batch, head, row, lse);
 
   if (mutation == kWritesNan && chosen_row) o_row[3] = Element(NAN);
@@ -108,7 +118,9 @@ struct MutantLauncher {
   template <typename Element, int HEAD_DIM, bool CAUSAL>
   static void run(const AttentionParams<Element>& params, Stream stream) {
     const dim3 grid(ceil_div(params.seqlen_q, BLOCK_M), params.num_heads_q, params.batch);
-    launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(BLOCK_M), 0, stream, params, MUTATION, ++launches);
+    const size_t smem_bytes = MUTATION == kMaxFromShared ? BLOCK_M * sizeof(float) : 0;
+    launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(BLOCK_M), smem_bytes, stream, params, MUTATION,
+           ++launches);
   }
 };
 

@@ -29,6 +29,11 @@ enum Mutation {
   kMaxStartsAtZero,
   kMaxOfFirstTileOnly,
   kVUsesKStrides,
+  kOutputKept,
+  kLseKept,
+  kPaddingInMaximum,
+  kGapInMaximum,
+  kMaxFromShared,
   kNumMutations
 };
 
@@ -38,6 +43,8 @@ inline constexpr const char* kNames[kNumMutations] = {
     "mutant_tail_not_masked", "mutant_row_never_written", "mutant_writes_nan",    "mutant_writes_inf",
     "mutant_past_the_end",   "mutant_before_the_start", "mutant_input_modified", "mutant_padding_read",
     "mutant_empty_row_not_zero", "mutant_lse_in_log2",  "mutant_not_deterministic",
-    "mutant_no_max",         "mutant_max_starts_at_zero", "mutant_max_of_first_tile_only", "mutant_v_uses_k_strides"};
+    "mutant_no_max",         "mutant_max_starts_at_zero", "mutant_max_of_first_tile_only", "mutant_v_uses_k_strides",
+    "mutant_output_kept",    "mutant_lse_kept",         "mutant_padding_in_maximum", "mutant_gap_in_maximum",
+    "mutant_max_from_shared"};
 
 }  // namespace mutations
