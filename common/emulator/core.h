@@ -108,7 +108,7 @@ struct Launch {
   void (*body)(void*);
   void* arguments;
   size_t argument_bytes;
-  std::vector<GlobalRange> memory;  // sorted, disjoint
+  std::vector<GlobalRange> memory;  // global; sorted, disjoint
 
   int num_threads() const { return int(block.x * block.y * block.z); }
   uint64_t num_ctas() const { return uint64_t(grid.x) * grid.y * grid.z; }
@@ -190,7 +190,11 @@ void check_alignment(uintptr_t address, size_t bytes, bool write, Place place);
 // detector. To be called before collective(), outside of InRuntime; `pc` is a return address into the kernel.
 void touch_shared(const char* op, const void* address, size_t bytes, size_t alignment, bool write,
                   uintptr_t pc);
-std::vector<GlobalRange> registered_memory();  // sorted, disjoint
+std::vector<GlobalRange> global_memory();  // that kernels may touch: registered memory and __device__ variables
+// Where this host thread has its static __shared__ variables, between others.
+uintptr_t static_shared_begin();
+size_t static_shared_bytes();
+void poison_static_shared();
 bool is_global(uintptr_t address, size_t bytes);
 std::string describe_foreign_address(uintptr_t address);  // "0x..., 32 bytes after the end of an allocation"
 

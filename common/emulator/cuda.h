@@ -24,7 +24,13 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 // A CTA never leaves its host thread, so what its threads share is exactly what is local to that host thread.
+// Without constinit gcc gives an array of classes a hidden flag, "constructed already", which the threads would
+// read and write without a barrier. (clang makes none, and takes no uninitialised class for constinit.)
+#ifdef __clang__
 #define __shared__ thread_local
+#else
+#define __shared__ constinit thread_local
+#endif
 
 // Declared by math.h, too, with nothing to tell a trace that they were called.
 #define exp2f traced_exp2f

@@ -35,6 +35,11 @@ Registry& registry() {
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+size_t page_bytes() {
+  static const size_t bytes = size_t(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
 }  // namespace
 
 void register_memory(void* memory, size_t bytes) {
@@ -49,7 +54,7 @@ void unregister_memory(void* memory) {
 }
 
 void* allocate(size_t bytes) {
-  static const size_t page = size_t(sysconf(_SC_PAGESIZE));
+  const size_t page = page_bytes();
   if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   const size_t usable = round_up(std::max<size_t>(bytes, 1), page);
   const size_t mapped = usable + 2 * page;
@@ -78,20 +83,6 @@ void release(void* memory) {
   registry().owned.erase(found);
 }
 
-std::vector<GlobalRange> registered_memory() {
-  const std::lock_guard lock(registry().mutex);
-  std::vector<GlobalRange> merged;
-  for (const auto& [begin, bytes] : registry().ranges) {
-    if (!merged.empty() && begin < merged.back().begin + merged.back().bytes) {
-      GlobalRange& last = merged.back();
-      last.bytes = std::max(last.bytes, begin + bytes - last.begin);
-    } else {
-      merged.push_back({begin, bytes, nullptr});
-    }
-  }
-  return merged;
-}
-
 // ---- Access checks
 
 namespace {
@@ -105,52 +96,116 @@ struct Extent {
   }
 };
 
-// Parts of the program's image, found in the dynamic loader's tables.
-template <typename Wanted>
-Extent find_in_modules(Wanted wanted) {
-  struct Search {
-    Wanted* wanted;
-    Extent found;
-  };
-  Search search{&wanted, {}};
+// Parts of the program's image, found in the dynamic loader's tables: visit(module) until it returns true.
+template <typename Visit>
+void for_each_module(Visit visit) {
   dl_iterate_phdr(
       [](dl_phdr_info* module, size_t, void* opaque) {
-        Search& s = *static_cast<Search*>(opaque);
-        for (int i = 0; i < module->dlpi_phnum; ++i) {
-          const auto& segment = module->dlpi_phdr[i];
-          Extent extent{uintptr_t(module->dlpi_addr + segment.p_vaddr), size_t(segment.p_memsz)};
-          if (segment.p_type == PT_TLS) extent.begin = uintptr_t(module->dlpi_tls_data);
-          if (!(*s.wanted)(segment.p_type, extent)) continue;
-          s.found = extent;
-          return 1;
-        }
-        return 0;
+        return (*static_cast<Visit*>(opaque))(*module) ? 1 : 0;
       },
-      &search);
-  return search.found;
+      &visit);
 }
 
-// Static __shared__ variables are thread-local (see cuda.h), so they lie in this host thread's block of their
-// module. The last block that was hit is remembered; the loader's tables are slow to search.
-bool is_static_shared(uintptr_t address, size_t bytes) {
-  static constinit thread_local Extent last;
+// visit(segment, extent) for each of a module's segments.
+template <typename Visit>
+void for_each_segment(const dl_phdr_info& module, Visit visit) {
+  for (int i = 0; i < module.dlpi_phnum; ++i) {
+    const auto& segment = module.dlpi_phdr[i];
+    const bool is_tls = segment.p_type == PT_TLS;
+    const uintptr_t begin =
+        is_tls ? uintptr_t(module.dlpi_tls_data) : uintptr_t(module.dlpi_addr + segment.p_vaddr);
+    visit(segment, Extent{begin, size_t(segment.p_memsz)});
+  }
+}
+
+// The module's segment that holds these bytes, empty if none does.
+Extent loaded_at(const dl_phdr_info& module, uintptr_t address, size_t bytes) {
+  Extent found;
+  for_each_segment(module, [&](const auto& segment, const Extent& extent) {
+    if (segment.p_type == PT_LOAD && extent.holds(address, bytes)) found = extent;
+  });
+  return found;
+}
+
+// The module that kernels are part of: the same as this function, as they are linked with it.
+template <typename Visit>
+void for_each_own_segment(Visit visit) {
+  for_each_module([&](const dl_phdr_info& module) {
+    if (loaded_at(module, uintptr_t(&check_alignment), 1).bytes == 0) return false;
+    for_each_segment(module, visit);
+    return true;
+  });
+}
+
+bool is_program_data(uintptr_t address, size_t bytes) {
+  static constinit thread_local Extent last;  // the loader's tables are slow to search
   if (last.holds(address, bytes)) return true;
-  const Extent found = find_in_modules([&](auto type, const Extent& extent) {
-    return type == PT_TLS && extent.begin != 0 && extent.holds(address, bytes);
+  Extent found;
+  for_each_module([&](const dl_phdr_info& module) {
+    found = loaded_at(module, address, bytes);
+    return found.bytes != 0;
   });
   if (found.bytes == 0) return false;
   last = found;
   return true;
 }
 
-bool is_program_data(uintptr_t address, size_t bytes) {
-  static constinit thread_local Extent last;
-  if (last.holds(address, bytes)) return true;
-  const Extent found = find_in_modules(
-      [&](auto type, const Extent& extent) { return type == PT_LOAD && extent.holds(address, bytes); });
-  if (found.bytes == 0) return false;
-  last = found;
-  return true;
+// The module's variables: those that are declared __device__, and the host's, which cannot be told apart.
+std::vector<Extent> find_variables() {
+  std::vector<Extent> variables;
+  uintptr_t read_only_end = 0;  // of what is writable only while the program is loaded
+  for_each_own_segment([&](const auto& segment, const Extent& extent) {
+    if (segment.p_type == PT_LOAD && (segment.p_flags & PF_W) != 0) variables.push_back(extent);
+    if (segment.p_type == PT_GNU_RELRO) read_only_end = round_up(extent.begin + extent.bytes, page_bytes());
+  });
+  for (Extent& extent : variables) {
+    const uintptr_t end = extent.begin + extent.bytes;
+    const bool begins_read_only = extent.begin < read_only_end && read_only_end <= end;
+    if (begins_read_only) extent = {read_only_end, end - read_only_end};
+  }
+  return variables;
+}
+
+// Static __shared__ variables are thread-local (see cuda.h): they lie in this host thread's block of their
+// module's thread-local storage, between variables of the host's. Which bytes are a kernel's is known once one
+// has touched them.
+class StaticShared {
+ public:
+  StaticShared() {
+    for_each_own_segment([&](const auto& segment, const Extent& extent) {
+      if (segment.p_type == PT_TLS && extent.begin != 0) block_ = extent;
+    });
+    touched_.resize(block_.bytes);
+  }
+  const Extent& block() const { return block_; }
+
+  void touch(uintptr_t address, size_t bytes) {
+    for (uintptr_t i = address - block_.begin; bytes > 0; ++i, --bytes) {
+      if (touched_[i] != 0) continue;
+      touched_[i] = any_touched_ = 1;
+      // Until now it was zero, unless the kernel wrote it in a way that no hook sees: by a call of memset().
+      if (memory()[i] == 0) memory()[i] = uint8_t(cta->options.poison);
+    }
+  }
+
+  void poison() {
+    if (any_touched_ == 0) return;
+    for (size_t i = 0; i < block_.bytes; ++i) {
+      if (touched_[i] != 0) memory()[i] = uint8_t(cta->options.poison);
+    }
+  }
+
+ private:
+  uint8_t* memory() { return reinterpret_cast<uint8_t*>(block_.begin); }
+
+  Extent block_;
+  std::vector<uint8_t> touched_;  // per byte
+  uint8_t any_touched_ = 0;
+};
+
+StaticShared& static_shared() {
+  static thread_local StaticShared its;
+  return its;
 }
 
 const GlobalRange* find_range(uintptr_t address) {
@@ -218,12 +273,40 @@ std::string describe_foreign_address(uintptr_t address) {
   return description + ", which no allocation is near";
 }
 
+std::vector<GlobalRange> global_memory() {
+  static const std::vector<Extent> variables = find_variables();
+  std::multimap<uintptr_t, size_t> ranges;
+  for (const Extent& extent : variables) ranges.emplace(extent.begin, extent.bytes);
+  {
+    const std::lock_guard lock(registry().mutex);
+    ranges.insert(registry().ranges.begin(), registry().ranges.end());
+  }
+  std::vector<GlobalRange> merged;
+  for (const auto& [begin, bytes] : ranges) {
+    if (!merged.empty() && begin < merged.back().begin + merged.back().bytes) {
+      GlobalRange& last = merged.back();
+      last.bytes = std::max(last.bytes, begin + bytes - last.begin);
+    } else {
+      merged.push_back({begin, bytes, nullptr});
+    }
+  }
+  return merged;
+}
+
+uintptr_t static_shared_begin() { return static_shared().block().begin; }
+size_t static_shared_bytes() { return static_shared().block().bytes; }
+void poison_static_shared() { static_shared().poison(); }
+
 bool is_global(uintptr_t address, size_t bytes) { return find_range_of(address, bytes) != nullptr; }
 
 Space check_access(uintptr_t address, size_t bytes, bool write, Place place) {
   Cta& c = *cta;
   if (Extent{uintptr_t(c.smem), c.smem_bytes}.holds(address, bytes)) return Space::kShared;
   if (Extent{uintptr_t(self->context.stack), kStackBytes}.holds(address, bytes)) return Space::kPrivate;
+  if (StaticShared& shared = static_shared(); shared.block().holds(address, bytes)) {
+    shared.touch(address, bytes);
+    return Space::kShared;
+  }
   if (const GlobalRange* range = find_range_of(address, bytes); range != nullptr) {
     remember_global(*range);
     return Space::kGlobal;
@@ -240,7 +323,6 @@ Space check_access(uintptr_t address, size_t bytes, bool write, Place place) {
       return Space::kPrivate;
     if (is_program_data(address, bytes)) return Space::kPrivate;
   }
-  if (is_static_shared(address, bytes)) return Space::kShared;
   fail(Bug::kGlobalOutOfBounds, *self, [&] {
     return "global memory access out of bounds: " + describe_access(bytes, write) + " at " +
            describe_foreign_address(address) + ", at " + describe(place);

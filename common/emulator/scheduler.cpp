@@ -268,6 +268,7 @@ void run_cta(Cta& c, uint64_t index) {
   reset_rendezvous();
   for (int i = 0; i < c.num_threads; ++i) prepare_thread(i);
   std::memset(c.smem, int(c.options.poison), c.smem_bytes);
+  poison_static_shared();
   if (c.options.count) c.log->start_cta(c.num_threads);
   if (c.options.race_detector) c.races->start_cta();
   c.mbarriers->start_cta();
@@ -399,7 +400,7 @@ void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes) {
 void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
          size_t argument_bytes) {
   const std::lock_guard lock(launch_mutex);
-  Launch launch{grid, block, smem_bytes, body, arguments, argument_bytes, registered_memory()};
+  Launch launch{grid, block, smem_bytes, body, arguments, argument_bytes, global_memory()};
   const GlobalRaces global_races(launch, options().race_detector);
   Progress progress;
   const size_t num_host_threads = choose_host_threads(launch);

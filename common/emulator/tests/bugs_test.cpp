@@ -93,6 +93,13 @@ __global__ void cta_writes_what_others_read(float* out) {
   out[1 + blockIdx.x] = value;
 }
 
+__device__ float device_variable[4];
+LINES_OF(two_ctas_write_a_device_variable);
+__global__ void two_ctas_write_a_device_variable(float* out) {
+  device_variable[1] = float(blockIdx.x);
+  out[blockIdx.x] = device_variable[blockIdx.x + 2];
+}
+
 LINES_OF(divergent_syncthreads);
 __global__ void divergent_syncthreads(float* out) {
   if (threadIdx.x < 16) {
@@ -336,6 +343,11 @@ TEST_CASE("races between CTAs through global memory", "[bugs]") {
   CHECK(report.bug == Bug::kRace);
   CHECK_LINE(report, cta_writes_what_others_read, 2);
   CHECK_LINE(report, cta_writes_what_others_read, 3);
+
+  report = report_of_kernel(two_ctas_write_a_device_variable, 1, 2);
+  CHECK(report.bug == Bug::kRace);
+  CHECK_LINE(report, two_ctas_write_a_device_variable, 2);
+  CHECK(contains(report.what(), "block (1, 0, 0)"));
 }
 
 TEST_CASE("deadlocks say who waits where", "[bugs]") {
@@ -455,8 +467,8 @@ TEST_CASE("global memory that no kernel may touch", "[bugs]") {
   report_write(heap.get(), 3);
   float on_host_stack = 0;
   report_write(&on_host_stack, 0);
-  static float program_data[4] = {};
-  report_write(program_data, 1);
+  static const float constants[4] = {1, 2, 3, 4};
+  report_write(const_cast<float*>(constants), 1);
 
   float* released = nullptr;
   {
@@ -470,7 +482,7 @@ TEST_CASE("global memory that no kernel may touch", "[bugs]") {
   CHECK_LINE(read, global_read_at, 2);
   CHECK(contains(read.what(), "read of 4 bytes"));
   CHECK_NOTHROW(
-      launch(global_read_at, 1, 1, 0, nullptr, static_cast<const float*>(program_data), 1, out.get()));
+      launch(global_read_at, 1, 1, 0, nullptr, static_cast<const float*>(constants), 1, out.get()));
 }
 
 TEST_CASE("a load inside a conversion is the kernel's", "[bugs]") {

@@ -105,6 +105,58 @@ __global__ void static_shared_kernel(int* out) {
   out[blockIdx.x * 64 + threadIdx.x] = tile[63 - threadIdx.x];
 }
 
+// What it reads first of all must not depend on what the CTA before it left.
+__global__ void unwritten_static_shared_kernel(float* out, bool atomic) {
+  __shared__ float row_sum[64];
+  if (atomic) {
+    atomicAdd(&row_sum[threadIdx.x], 1.0f);
+  } else {
+    row_sum[threadIdx.x] += 1.0f;
+  }
+  out[blockIdx.x * 64 + threadIdx.x] = row_sum[threadIdx.x];
+  __syncthreads();
+  row_sum[threadIdx.x] = 0;
+}
+
+// Classes that CUDA allows in shared memory: none of their constructors does anything unless it is called.
+struct MaxAndSum {
+  float max, sum;
+  __half weights[3];
+  MaxAndSum() = default;
+  explicit MaxAndSum(float x) : max(x), sum(x), weights{} {}
+  operator float() const { return sum; }
+};
+__half2 make(float x, __half2*) { return __floats2half2_rn(x, x); }
+__nv_bfloat162 make(float x, __nv_bfloat162*) { return __floats2bfloat162_rn(x, x); }
+template <typename T>
+T make(float x, T*) {
+  return T(x);
+}
+float first(__half2 x) { return __low2float(x); }
+float first(__nv_bfloat162 x) { return __low2float(x); }
+template <typename T>
+float first(T x) {
+  return float(x);
+}
+template <typename T>
+__global__ void static_shared_class_kernel(float* out) {
+  __shared__ T tile[64];
+  __shared__ T one;
+  tile[threadIdx.x] = make(float(threadIdx.x), static_cast<T*>(nullptr));
+  if (threadIdx.x == 63) one = make(1.0f, static_cast<T*>(nullptr));
+  __syncthreads();
+  out[blockIdx.x * 64 + threadIdx.x] = first(tile[63 - threadIdx.x]) + first(one);
+}
+
+__device__ int counter = 5;
+__device__ float table_of_ctas[8];
+__global__ void device_variables_kernel(int* out) {
+  if (threadIdx.x == 0) {
+    out[blockIdx.x] = atomicAdd(&counter, 1);
+    table_of_ctas[blockIdx.x] = float(blockIdx.x);
+  }
+}
+
 __global__ void table_kernel(int* out) {
   static const int table[4] = {10, 20, 30, 40};
   out[threadIdx.x] = table[threadIdx.x % 4];
@@ -255,6 +307,58 @@ TEST_CASE("static __shared__ arrays are one per CTA", "[launch]") {
   int wrong = 0;
   for (int i = 0; i < 64 * 12; ++i) wrong += out[size_t(i)] != 63 - i % 64 + i / 64;
   CHECK(wrong == 0);
+}
+
+TEST_CASE("static __shared__ arrays start as poison in every CTA", "[launch]") {
+  for (const int host_threads : {1, 3}) {
+    for (const bool atomic : {false, true}) {
+      for (const bool race_detector : {false, true}) {
+        CAPTURE(host_threads, atomic, race_detector);
+        fresh_options().host_threads = host_threads;
+        emulator::options().race_detector = race_detector;
+        Buffer<float> out(64 * 6);
+        launch(unwritten_static_shared_kernel, 6, 64, 0, nullptr, out.get(), atomic);
+        int numbers = 0;
+        for (size_t i = 0; i < 64 * 6; ++i) numbers += !std::isnan(out[i]);
+        CHECK(numbers == 0);
+        emulator::options().poison = emulator::Poison::kLarge;
+        launch(unwritten_static_shared_kernel, 6, 64, 0, nullptr, out.get(), atomic);
+        int others = 0;
+        for (size_t i = 0; i < 64 * 6; ++i) others += !(out[i] > 1e36f && out[i] < INFINITY);
+        CHECK(others == 0);
+      }
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("static __shared__ arrays of classes are no race", "[launch]", __half, __nv_bfloat16,
+                   __half2, __nv_bfloat162, MaxAndSum) {
+  for (uint64_t seed = 0; seed <= 5; ++seed) {
+    CAPTURE(seed);
+    emulator::Options& options = fresh_options();
+    options.race_detector = true;
+    options.shuffle = seed > 0;
+    options.seed = seed;
+    Buffer<float> out(64 * 3);
+    launch(static_shared_class_kernel<TestType>, 3, 64, 0, nullptr, out.get());
+    int wrong = 0;
+    for (size_t i = 0; i < 64 * 3; ++i) wrong += out[i] != float(63 - i % 64) + 1;
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("__device__ variables are global memory", "[launch]") {
+  fresh_options().race_detector = true;
+  emulator::options().count = true;
+  counter = 5;
+  Buffer<int> out(8);
+  launch(device_variables_kernel, 8, 32, 0, nullptr, out.get());
+  CHECK(counter == 5 + 8);
+  std::set<int> tickets(out.get(), out.get() + 8);
+  CHECK(tickets.size() == 8);
+  CHECK(*tickets.begin() == 5);
+  for (int i = 0; i < 8; ++i) CHECK(table_of_ctas[i] == float(i));
+  CHECK(emulator::last_counters().global_requests == 2 * 8);
 }
 
 TEST_CASE("constant tables can be read", "[launch]") {
