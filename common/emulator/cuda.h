@@ -131,6 +131,11 @@ T rsqrtf(T x) {
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+// Rounded down: the product is exact in double precision.
+inline float __fmul_rd(float a, float b) {
+  const float nearest = float(double(a) * b);
+  return nearest > double(a) * b ? std::nextafter(nearest, -INFINITY) : nearest;
+}
 
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q.row_stride, first_query,
                       params.seqlen_q);
   // Of the rows acc_row + r * 8 of each 16 x 8 tile.
-  float row_max[M_TILES][2];  // of the scores before scaling
+  float row_max[M_TILES][2];  // of the scores, scaled
   float row_sum[M_TILES][2];  // of this lane's columns only: lanes and warps are added up in the end
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
@@ -189,10 +189,12 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
       for (int r = 0; r < 2; ++r) {
         const int row = warp_row + m * MMA_M + acc_row + r * 8;
         const float other_max = shared.half_max[1 - warp_half][row];
-        const float new_max = fmaxf(row_max[m][r], fmaxf(half_max[m][r], other_max));
+        const float tile_max = fmaxf(half_max[m][r], other_max);
+        // Rounded down: the FFMA below takes the product exactly, so the largest p is never below 1.
+        const float new_max = fmaxf(row_max[m][r], __fmul_rd(tile_max, params.softmax_scale_log2));
         // A row that sees no key: -inf - (-inf) would be NaN. Any finite base gives exp2(-inf) = 0.
-        const float base = new_max == -INFINITY ? 0.0f : new_max * params.softmax_scale_log2;
-        row_scale[m][r] = exp2_approx(fmaf(row_max[m][r], params.softmax_scale_log2, -base));
+        const float base = new_max == -INFINITY ? 0.0f : new_max;
+        row_scale[m][r] = exp2_approx(row_max[m][r] - base);
         row_sum[m][r] *= row_scale[m][r];
         row_max[m][r] = new_max;
 #pragma unroll
@@ -269,7 +271,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
       }
       if (warp_half == 0 && lane_id % 4 == 0 && first_query + row < params.seqlen_q) {
         params.store_lse(batch, head, first_query + row,
-                         sum == 0.0f ? -INFINITY : row_max[m][r] * params.softmax_scale_log2 * kLn2 + logf(sum));
+                         sum == 0.0f ? -INFINITY : row_max[m][r] * kLn2 + logf(sum));
       }
     }
   }

@@ -159,6 +159,14 @@ __global__ void exp2_of(const uint32_t* in, uint32_t* out) {
   }
 }
 
+// Products of any two numbers. Which NaN it is, is nobody's promise.
+__global__ void multiply_rounded_down(const uint32_t* in, uint32_t* out) {
+  for (int i = threadIdx.x; i < 512; i += 32) {
+    const float product = __fmul_rd(__uint_as_float(in[2 * i]), __uint_as_float(in[2 * i + 1]));
+    out[i] = product == product ? __float_as_uint(product) : 0;
+  }
+}
+
 // ---- The table
 template <auto KERNEL, int NUM_THREADS = 32>
 void run(const AttentionCall& call, void* stream) {
@@ -199,6 +207,7 @@ constexpr ConformanceCase kCases[] = {
     {"pack2 bf16", {{kBits, 256}, {kFloat, 256}}, 256, 0, run<pack<Bf16>>},
     {"load_16_bytes, store_16_bytes", {{kBits, 512}}, 512, 0, run<vector_copy>},
     {"exp2_approx", {{kExponents, 512}}, 1024, 0x1p-21, run<exp2_of>},
+    {"__fmul_rd", {{kBits, 768}, {kFloat, 256}}, 512, 0, run<multiply_rounded_down>},
 };
 // clang-format on
 
