@@ -5,8 +5,8 @@
     python3 scripts/readme_tables.py --check   change nothing; fail on drift, typed figures, unsound records
 
 Kinds of block (the syntax is in markers.py). FILE is a name under figures/results/; FILTER is any of B H Hq
-Hkv S Sq Skv D dtype causal kv_lengths layout inputs seed, as in `D=64 causal=true`. PAIR is `step=vNN_name`
-(that step and the one before it) or `from=vMM_name to=vNN_name`.
+Hkv S Sq Skv D dtype causal kv_lengths layout inputs softmax_scale seed, as in `D=64 causal=true`. PAIR is
+`step=vNN_name` (that step and the one before it) or `from=vMM_name to=vNN_name`.
     ladder      file=FILE [FILTER...]         one row a step: rate, x previous, error; beside FlashAttention-2
                                               if the file has peers, and with registers if it has them
     step        file=FILE PAIR [FILTER...]    one row a problem: before and after
@@ -138,8 +138,9 @@ def problem_words(problem: dict[str, Any]) -> dict[str, str]:
         "dtype": problem["dtype"],
         "mask": "causal" if problem["causal"] else "full",
     }
-    for key, default in (("kv_lengths", "full"), ("layout", "bhsd"), ("inputs", "normal"), ("seed", 1)):
-        words[key] = f"{key}={problem[key]}" if problem[key] != default else ""
+    for key, default in results.AXES:
+        is_default = problem.get(key, default) == default
+        words[key] = "" if is_default else f"{key}={results.axis_text(problem[key])}"
     return words
 
 

@@ -64,7 +64,7 @@ FROM_PROGRAM = {
     "errors_heads.svg": "The errors of {step} by head",
 }
 # What all problems of a chart by length have in common. The chart itself sets heads and masks apart.
-SAME_BY_LENGTH = ("dtype", "kv_lengths", "layout", "inputs", "seed")
+SAME_BY_LENGTH = ("dtype", *(key for key, _ in results.AXES))
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def groups_by_length(runs: list[Run]) -> list[list[Run]]:
     """Problems that can stand in one chart by sequence length."""
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
-        groups.setdefault(tuple(run["problem"][key] for key in SAME_BY_LENGTH), []).append(run)
+        groups.setdefault(tuple(run["problem"].get(key) for key in SAME_BY_LENGTH), []).append(run)
     return [group for group in groups.values() if len({run["problem"]["seqlen_q"] for run in group}) > 1]
 
 
@@ -324,6 +324,8 @@ def problem_options(problem: dict[str, Any]) -> list[str]:
             ("--seed", "seed", 1),
         ):
             words += [option, str(problem[key])] if problem[key] != default else []
+    if problem.get("softmax_scale") is not None:
+        words += ["--softmax-scale", results.axis_text(problem["softmax_scale"])]
     return [*words, "--causal" if problem["causal"] else "--full"]
 
 

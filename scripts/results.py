@@ -178,6 +178,7 @@ FILE_SPEC = {
                 "layout": ("bhsd", "bshd", "qkv", "gapped", "odd"),
                 "inputs": ("normal", "sharp", "shifted", "structured", "file"),
                 "tensors": Maybe({"file": NAME, "fnv1a64": "16 hex digits"}),
+                "softmax_scale": Maybe(POSITIVE),
                 "seed": COUNT,
                 "flops": NUMBER,
             },
@@ -280,8 +281,8 @@ FILE_SPEC["host_overhead"] = Maybe(
         ),
     }
 )
-# Profiles: the GPU's counters, read by scripts/profile_ncu.py, of problems that everybody has.
-OWN_TENSORS = ("tensors", "lengths")
+# Profiles: the GPU's counters, read by scripts/profile_ncu.py, of problems that everybody has, at the default scale.
+NOT_PROFILED = ("tensors", "lengths", "softmax_scale")
 PROFILE_SPEC = {
     "schema": (profile_ncu.SCHEMA,),
     "complete": FLAG,
@@ -294,7 +295,7 @@ PROFILE_SPEC = {
     "runs": ListOf(
         {
             "problem": {
-                key: spec for key, spec in FILE_SPEC["runs"].spec["problem"].items() if key not in OWN_TENSORS
+                key: spec for key, spec in FILE_SPEC["runs"].spec["problem"].items() if key not in NOT_PROFILED
             },
             "steps": ListOf(
                 {
@@ -362,6 +363,14 @@ def agrees(value: float, expected: float, absolute: float = 0.0) -> bool:
     return abs(value - expected) <= max(TOLERANCE * abs(expected), absolute)
 
 
+# What is not said of a problem while it has its default, in the order of labels.
+AXES = (("kv_lengths", "full"), ("layout", "bhsd"), ("inputs", "normal"), ("softmax_scale", None), ("seed", 1))
+
+
+def axis_text(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
 def problem_label(problem: dict[str, Any]) -> str:
     """What Problem::label() of the program says: axes that have their default are left out."""
     text = (
@@ -369,9 +378,9 @@ def problem_label(problem: dict[str, Any]) -> str:
         f"Sq={problem['seqlen_q']} Skv={problem['seqlen_kv']} D={problem['head_dim']} {problem['dtype']} "
         + ("causal" if problem["causal"] else "full")
     )
-    for key, default in (("kv_lengths", "full"), ("layout", "bhsd"), ("inputs", "normal"), ("seed", 1)):
-        if problem[key] != default:
-            text += f" {key}={problem[key]}"
+    for key, default in AXES:
+        if problem.get(key, default) != default:
+            text += f" {key}={axis_text(problem[key])}"
         if key == "inputs" and problem[key] == "file":
             text += f":{problem['tensors']['file']}"
     return text
@@ -782,6 +791,7 @@ FILTERS = {
     "kv_lengths": ("kv_lengths",),
     "layout": ("layout",),
     "inputs": ("inputs",),
+    "softmax_scale": ("softmax_scale",),
     "seed": ("seed",),
 }
 
@@ -791,7 +801,7 @@ def select_runs(data: dict[str, Any], filters: dict[str, str]) -> list[dict[str,
 
     def matches(problem: dict[str, Any]) -> bool:
         return all(
-            json.dumps(problem[key]).strip('"') == value
+            json.dumps(problem.get(key)).strip('"') == value
             for name, value in filters.items()
             for key in FILTERS[name]
         )

@@ -130,7 +130,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   std::vector<std::string> shapes, dtypes, layouts, inputs, lengths;
   std::string grid;
   bool causal = false, full = false;
-  std::string seed_text = "1";
+  std::string seed_text = "1", scale_text;
   const auto add_problem_options = [&](CLI::App* c) {
     c->add_option("steps", o.steps, "steps to take, e.g. v02_smem_tiles or v02; all when none is named");
     c->add_option("--backend", o.backend, "cuda, emulator, or auto: the GPU if there is one");
@@ -147,6 +147,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     repeatable("--kv-lengths", lengths, "full, random or zeros");
     repeatable("--inputs", inputs, "normal, sharp, shifted or structured");
     c->add_option("--seed", seed_text, "of the inputs");
+    c->add_option("--softmax-scale", scale_text, "of the scores; 1 / sqrt(D) when not given");
     c->add_option("--tensors", o.tensors_path,
                   "your own q, k, v from a safetensors file, with axes as --layout says (bhsd or bshd), and "
                   "kv_lengths [batch] if it has them");
@@ -227,6 +228,10 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   if (const auto [end, error] = std::from_chars(seed_text.data(), seed_end, seed);
       error != std::errc{} || end != seed_end)
     throw UsageError("--seed is '" + seed_text + "', it must be a number from 0 to 2^64 - 1");
+  const double scale = was_given("--softmax-scale") ? parse_scale(scale_text) : 0;
+  const auto set_scale = [&](Problem& p) {
+    if (float(scale) != p.softmax_scale()) p.given_scale = scale;
+  };
   if (o.command == "trace" && was_given("--cta")) {
     const char* const cta_end = cta_text.data() + cta_text.size();
     if (const auto [end, error] = std::from_chars(cta_text.data(), cta_end, o.cta);
@@ -251,6 +256,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
                                 layouts.empty() || layouts[0] == "bhsd" ? Layout::kBhsd : Layout::kBshd);
     for (const bool mask : masks) {
       p.causal = mask;
+      set_scale(p);
       o.problems.push_back(p);
     }
   }
@@ -265,12 +271,12 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     for (const Problem& p : paper_grid()) bases.push_back(p);
   }
   const bool any_axis = causal || full || !dtypes.empty() || !layouts.empty() || !lengths.empty() ||
-                        !inputs.empty() || was_given("--seed");
+                        !inputs.empty() || was_given("--seed") || was_given("--softmax-scale");
   const bool has_sizes = !bases.empty() || !o.problems.empty();
   if (!has_sizes && any_axis)
     throw UsageError(
-        "--causal, --full, --dtype, --layout, --kv-lengths, --inputs and --seed need a --shape or --grid; "
-        "--causal, --full and --layout can have --tensors instead");
+        "--causal, --full, --dtype, --layout, --kv-lengths, --inputs, --seed and --softmax-scale need a "
+        "--shape or --grid; --causal, --full, --layout and --softmax-scale can have --tensors instead");
   o.covering = !has_sizes && o.command == "check";
 
   if (layouts.empty()) layouts = {"bhsd"};
@@ -289,6 +295,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
               p.kv_lengths = lookup(kv_lengths_names(), "--kv-lengths", length);
               p.inputs = lookup(inputs_names(), "--inputs", input);
               p.seed = seed;
+              set_scale(p);
               if (const std::string error = shape_error(p); !error.empty())
                 throw UsageError(p.label() + ": " + error);
               const auto same = [&](const Problem& other) { return other.label() == p.label(); };

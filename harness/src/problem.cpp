@@ -33,6 +33,13 @@ constexpr const char* kFileInputs = "file";
 constexpr const char* kGivenLengths = "given";
 constexpr uint64_t kLengthStream = 100;  // apart from the tensors' streams in tensors.cpp
 
+// As many as tell any two floats apart.
+std::string nine_digits(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
 }  // namespace
 
 const Names<DType>& dtype_names() {
@@ -79,6 +86,7 @@ std::string Problem::label() const {
   if (layout != Layout::kBhsd) text += " layout=" + name(layout);
   if (inputs != Inputs::kNormal) text += " inputs=" + name(inputs);
   if (inputs == Inputs::kFile) text += ":" + tensors_file.name;
+  if (given_scale != 0) text += " softmax_scale=" + nine_digits(given_scale);
   if (seed != 1) text += " seed=" + std::to_string(seed);
   return text;
 }
@@ -113,7 +121,9 @@ double Problem::flops() const {
   return 4.0 * head_dim * num_heads_q * pairs;
 }
 
-float Problem::softmax_scale() const { return 1.0f / std::sqrt(float(head_dim)); }
+float Problem::softmax_scale() const {
+  return given_scale != 0 ? float(given_scale) : 1.0f / std::sqrt(float(head_dim));
+}
 
 std::string shape_error(const Problem& p) {
   if (std::string error =
@@ -144,6 +154,7 @@ nlohmann::json to_json(const Problem& p) {
   if (p.inputs == Inputs::kFile)
     json["tensors"] = {{"file", p.tensors_file.name}, {"fnv1a64", p.tensors_file.fnv1a64}};
   if (p.kv_lengths == KvLengths::kGiven) json["lengths"] = p.given_lengths;
+  if (p.given_scale != 0) json["softmax_scale"] = p.given_scale;
   return json;
 }
 
@@ -177,8 +188,19 @@ Problem problem_from_json(const nlohmann::json& json) {
   } else {
     p.inputs = find_value(inputs_names(), json.at("inputs"));
   }
+  p.given_scale = json.value("softmax_scale", 0.0);
   p.seed = json.at("seed");
   return p;
+}
+
+double parse_scale(const std::string& text) {
+  double scale = 0;
+  const char* const end = text.data() + text.size();
+  const auto [next, error] = std::from_chars(text.data(), end, scale);
+  // Those that a step takes: see refusal() in registry.cpp.
+  if (error != std::errc{} || next != end || !(scale >= 1e-30 && scale <= 1e30))
+    throw UsageError("--softmax-scale is '" + text + "', it must be a number from 1e-30 to 1e30");
+  return std::strtod(nine_digits(scale).c_str(), nullptr);
 }
 
 void parse_shape(const std::string& text, Problem& problem) {

@@ -52,6 +52,7 @@ struct Problem {
   KvLengths kv_lengths = KvLengths::kFull;
   Layout layout = Layout::kBhsd;
   Inputs inputs = Inputs::kNormal;
+  double given_scale = 0;  // softmax_scale, of 9 digits; 0: 1 / sqrt(head_dim)
   uint64_t seed = 1;
   TensorsFile tensors_file;        // Inputs::kFile
   std::vector<int> given_lengths;  // KvLengths::kGiven
@@ -91,6 +92,9 @@ Problem problem_from_json(const nlohmann::json& json);
 // "B,H,S,D", "B,Hq,Hkv,S,D" or "B,Hq,Hkv,Sq,Skv,D".
 // Throws UsageError with one line.
 void parse_shape(const std::string& text, Problem& problem);
+
+// --softmax-scale, for Problem::given_scale. Throws UsageError with one line.
+double parse_scale(const std::string& text);
 
 // Wrong use of the program: one line for the user, exit status 2.
 struct UsageError : std::runtime_error {

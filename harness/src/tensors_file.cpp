@@ -330,6 +330,7 @@ void write_outputs(const Outputs& outputs, const Problem& p, const std::string& 
                                               {"causal", p.causal ? "true" : "false"},
                                               {"layout", name(p.layout)}};
   if (p.inputs == Inputs::kFile) metadata["tensors_fnv1a64"] = p.tensors_file.fnv1a64;
+  if (p.given_scale != 0) metadata["softmax_scale"] = nlohmann::json(p.given_scale).dump();
   const std::string header =
       safetensors_header({{"o", type_name(p.dtype), o_shape}, {"lse", "F32", lse_shape}}, metadata);
   write(header.data(), header.size());

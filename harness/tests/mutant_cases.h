@@ -20,6 +20,7 @@ struct MutantCase {
   const char* message;               // a part of the message that the rejection must have
   Inputs only_on = Inputs::kNormal;  // kNormal: rejected on normal and on sharp inputs alike
   Layout layout = Layout::kBhsd;
+  double scale = 0;            // 0: the default
   bool emulator_only = false;  // a GPU's shared memory cannot be filled before a kernel starts
 };
 
@@ -36,6 +37,7 @@ inline Problem mutant_problem(const MutantCase& c, DType dtype, Inputs inputs) {
   p.causal = c.causal;
   p.kv_lengths = c.kv_lengths;
   p.layout = c.layout;
+  p.given_scale = c.scale;
   return p;
 }
 
@@ -70,7 +72,9 @@ inline const MutantCase kMutantCases[] = {
     {mutations::kGapInMaximum, false, KvLengths::kFull, "memory that no step may read", Inputs::kNormal,
      Layout::kGapped},
     {mutations::kMaxFromShared, false, KvLengths::kFull, "memory that no step may read", Inputs::kNormal,
-     Layout::kBhsd, /*emulator_only=*/true},
+     Layout::kBhsd, 0, /*emulator_only=*/true},
+    {mutations::kScaleIgnored, false, KvLengths::kFull, "softmax_scale", Inputs::kNormal, Layout::kBhsd,
+     0.05},
 };
 
 inline Validation validate_mutant(Backend& backend, mutations::Mutation mutation, const Problem& problem) {

@@ -40,6 +40,20 @@ TEST_CASE("axes multiply") {
   CHECK(o.problems.back().seqlen_kv == 7);
 }
 
+TEST_CASE("softmax_scale is said where it is not the default, to the digits of a float") {
+  const Options o =
+      parse({"run", "--shape", "1,1,8,64", "--shape", "1,1,8,128", "--softmax-scale", "0.125"}).options;
+  CHECK((o.problems[0].given_scale == 0 && o.problems[0].softmax_scale() == 0.125f));
+  CHECK(o.problems[0].label().find("softmax_scale") == std::string::npos);
+  CHECK_FALSE(to_json(o.problems[0]).contains("softmax_scale"));
+  CHECK((o.problems[1].given_scale == 0.125 && o.problems[1].softmax_scale() == 0.125f));
+  CHECK(o.problems[1].label().find(" softmax_scale=0.125") != std::string::npos);
+  const Problem fine =
+      parse({"run", "--shape", "1,1,8,64", "--softmax-scale", "0.123456789012"}).options.problems[0];
+  CHECK(fine.label().find("softmax_scale=0.123456789") != std::string::npos);
+  CHECK(problem_from_json(to_json(fine)).softmax_scale() == fine.softmax_scale());
+}
+
 TEST_CASE("the same problem twice is one problem") {
   CHECK(parse({"check", "--shape", "1,2,3,64", "--shape", "1,2,2,3,3,64", "--full", "--full"})
             .options.problems.size() == 1);
@@ -166,6 +180,12 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--grid", ""}, "--grid: unknown value ''"},
       {{"run", "--shape", "1,1,8,64", "--seed", "99999999999999999999"}, "--seed is '99999999999999999999'"},
       {{"run", "--seed", "1"}, "need a --shape"},
+      {{"run", "--softmax-scale", "1"}, "need a --shape"},
+      {{"run", "--shape", "1,1,8,64", "--softmax-scale", "0"}, "--softmax-scale is '0'"},
+      {{"run", "--shape", "1,1,8,64", "--softmax-scale", "-1"}, "--softmax-scale is '-1'"},
+      {{"run", "--shape", "1,1,8,64", "--softmax-scale", "nan"}, "--softmax-scale is 'nan'"},
+      {{"run", "--shape", "1,1,8,64", "--softmax-scale", "1e39"}, "--softmax-scale is '1e39'"},
+      {{"run", "--shape", "1,1,8,64", "--softmax-scale", "1x"}, "--softmax-scale is '1x'"},
       {{"run", "--shape", "1,1,8,64", "--dtype", "fp32", "--inputs", "shifted"}, "are for fp16 and bf16"},
       {{"run", "--json", "/dev/null"}, "not a regular file"},
       {{"run", "--tensors", "/nonexistent/x"}, "--tensors /nonexistent/x: cannot be read: No such file"},

@@ -252,6 +252,13 @@ def test_a_users_own_tensors_pass():
     assert results.check(make_record(problems=[without])) == []
 
 
+@pytest.mark.parametrize("scale, words", [(0.05, "0.05"), (1.0, "1"), (0.123456789, "0.123456789"), (1e-20, "1e-20")])
+def test_the_label_tells_a_scale_that_is_not_the_default(scale, words):
+    problem = make_problem(softmax_scale=scale)
+    assert problem["label"].endswith(f" causal softmax_scale={words}")
+    assert results.check(make_record(problems=[problem])) == []
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_flops_follow_from_the_lengths(causal):
     problem = file_problem(batch=2, seqlen_q=5, seqlen_kv=9, lengths=[0, 7], causal=causal)

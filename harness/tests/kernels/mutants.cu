@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(BLOCK_M)
         }
         score += float(q_row[d]) * (k_key < kv_len ? float(k_head[k_key * params.k.row_stride + k_d]) : 0.0f);
       }
-      s[j] = mutation == kQkSkipped ? 0.0f : score * params.softmax_scale_log2;
+      const float scale_log2 = mutation == kScaleIgnored ? rsqrtf(HEAD_DIM) * kLog2e : params.softmax_scale_log2;
+      s[j] = mutation == kQkSkipped ? 0.0f : score * scale_log2;
       new_max = fmaxf(new_max, s[j]);
     }
     if (mutation == kNoMax) new_max = 0.0f;

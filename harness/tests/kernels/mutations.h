@@ -34,6 +34,7 @@ enum Mutation {
   kPaddingInMaximum,
   kGapInMaximum,
   kMaxFromShared,
+  kScaleIgnored,
   kNumMutations
 };
 
@@ -45,6 +46,6 @@ inline constexpr const char* kNames[kNumMutations] = {
     "mutant_empty_row_not_zero", "mutant_lse_in_log2",  "mutant_not_deterministic",
     "mutant_no_max",         "mutant_max_starts_at_zero", "mutant_max_of_first_tile_only", "mutant_v_uses_k_strides",
     "mutant_output_kept",    "mutant_lse_kept",         "mutant_padding_in_maximum", "mutant_gap_in_maximum",
-    "mutant_max_from_shared"};
+    "mutant_max_from_shared", "mutant_scale_ignored"};
 
 }  // namespace mutations
