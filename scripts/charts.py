@@ -11,6 +11,7 @@ import textwrap
 from typing import Any, Callable
 
 import figure_style
+import step_diff
 from figure_style import BACKGROUND, BAR, CEILING, GAP, GRID, HATCH, HEADING, IDEAL, INK, MUTED, NOTE, TEXT
 from figure_style import TITLE, WIDTH
 from profile_ncu import SCHEMA as PROFILE_SCHEMA
@@ -103,6 +104,34 @@ def names_fit(names: list[str]) -> bool:
 def slanted_height(names: list[str]) -> float:
     """Inches that a panel needs more than with a word a line."""
     return 0 if names_fit(names) else max(0.04 * max(map(len, names)) - 0.3, 0)
+
+
+def part_of(step: str, run: Run) -> str | None:
+    """Of the ladder. Records that are older than parts have none; then the step's source says it."""
+    entry = next((entry for entry in run["steps"] if entry["step"] == step), {})
+    return entry.get("part") or step_diff.part(step)
+
+
+def mark_parts(axes: Any, names: list[str], run: Run) -> None:
+    """Where the ladder's parts begin, in a chart of several."""
+    parts = [part_of(name, run) for name in names]
+    if len(set(parts)) < 2:
+        return
+    for position, part in enumerate(parts):
+        if position > 0 and part == parts[position - 1]:
+            continue
+        if position > 0:
+            axes.axvline(position - 0.5, color=MUTED, linewidth=0.8, linestyle=":")
+        axes.text(
+            position - 0.42,
+            1.01,
+            part or "others",
+            fontsize=NOTE,
+            color=MUTED,
+            va="bottom",
+            transform=axes.get_xaxis_transform(),
+        )
+    axes.set_title(axes.get_title(loc="left"), fontsize=HEADING, loc="left", pad=20)  # above the parts
 
 
 def name_steps(axes: Any, names: list[str]) -> None:
@@ -246,6 +275,7 @@ def draw_rates(axes: Any, run: Run, names: list[str]) -> tuple[list[Any], list[T
         told.append(("Dense tensor peak at the maximum clock", peak))
     axes.set_ylim(0, highest * 1.08 or 1)
     finish_axes(axes, label_of(run), "TFLOPS")
+    mark_parts(axes, names, run)
     name_steps(axes, names)
     return labels, told
 
@@ -346,6 +376,7 @@ def draw_counter(axes: Any, run: Run, names: list[str], key: str, title: str) ->
         axes.yaxis.set_major_formatter("{x:,.0f}")
     if not seen:
         axes.set_yticks([0])
+    mark_parts(axes, names, run)
     name_steps(axes, names)
 
 

@@ -291,7 +291,10 @@ def ladder(request: Request) -> str:
 
     rows = []
     folder = os.path.relpath(request.root / "steps", request.block.path.parent)
+    parts = [step_diff.part(name, request.root) for name in names]
     for position, name in enumerate(names):
+        if len(set(parts)) > 1 and parts[position] not in parts[:position]:
+            rows.append([f"**{parts[position]}**"] + [""] * (len(header) - 1))
         cells = [f"[{name}]({folder}/{name}/)", escape(step_diff.title(name, request.root))]
         records = [steps_of(run).get(name) for run in runs]
         rows.append(row(cells, records, names[position - 1] if position else None))

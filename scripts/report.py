@@ -289,7 +289,8 @@ def step_table(run: Run, on_gpu: bool) -> str:
         header += ["registers", "spilled bytes"] if with_resources else []
     else:
         header += [*COUNTED, "bytes by TMA", "shared wavefronts"]
-    rows, before = [], None
+    rows, before, part = [], None, None
+    several = len({charts.part_of(entry["step"], run) for entry in run["steps"]}) > 1  # parts of the ladder
     for name, entry in entries_of(run):
         is_peer = "peer" in entry
         # An ablation stands beside its step, not beside the ablation above it.
@@ -302,6 +303,9 @@ def step_table(run: Run, on_gpu: bool) -> str:
             row += rates + (resource_cells(entry) if with_resources else [])
         else:
             row += counter_cells(entry)
+        if several and not is_peer and charts.part_of(name, run) != part:
+            part = charts.part_of(name, run)
+            rows.append(f'<th scope="rowgroup" colspan="{len(header)}">{text(part or "others")}</th>')
         rows.append("".join(f"<td>{cell}</td>" for cell in row))
         if not is_peer and not is_variant:
             before = entry

@@ -21,6 +21,7 @@ from typing import Any, Callable
 
 import ablations
 import profile_ncu
+import step_diff
 
 SCHEMA = "flashsteps-results/1"
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,7 +88,8 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "a UTC time such as 2026-11-21T10:00:00Z": is_date,
     "40 hex digits": is_match("[0-9a-f]{40}"),
     "16 hex digits": is_match("[0-9a-f]{16}"),
-    "a step name": is_match("[a-z][a-z0-9_]*"),
+    # Of a step in one of its configurations, that one's name behind an @.
+    "a step name": is_match(r"[a-z][a-z0-9_]*(@[\w.-]+)?"),
     "a SASS opcode": is_match(r"[A-Z]\w*(\.\w+)*"),
     "a percentage, 0 to 100": lambda value: is_number(value) and value <= 100,
     "three integers >= 1": lambda value: isinstance(value, list)
@@ -120,6 +122,16 @@ COUNTERS = (
 )
 # Records that are older than these lack them.
 LATER_COUNTERS = tuple(name for name in COUNTERS if name.startswith(("tma_", "mbarrier_")))
+
+RESOURCES = {
+    "grid": TRIPLE,
+    "block": TRIPLE,
+    "smem_bytes": COUNT,
+    "registers": Maybe(COUNT),
+    "spill_bytes": Maybe(COUNT),
+    "ctas_per_sm": Maybe(COUNT),
+}
+COUNTED = {name: Maybe(COUNT) if name in LATER_COUNTERS else COUNT for name in COUNTERS}
 
 FILE_SPEC = {
     "schema": (SCHEMA,),
@@ -233,19 +245,11 @@ FILE_SPEC = {
                             "sm_clock_mhz": Maybe(POSITIVE),
                         }
                     ),
-                    "resources": Maybe(
-                        {
-                            "grid": TRIPLE,
-                            "block": TRIPLE,
-                            "smem_bytes": COUNT,
-                            "registers": Maybe(COUNT),
-                            "spill_bytes": Maybe(COUNT),
-                            "ctas_per_sm": Maybe(COUNT),
-                        }
-                    ),
-                    "counters": Maybe(
-                        {name: Maybe(COUNT) if name in LATER_COUNTERS else COUNT for name in COUNTERS}
-                    ),
+                    "part": Maybe(tuple(step_diff.PARTS.values())),
+                    "configuration": Maybe(NAME),
+                    "resources": Maybe(RESOURCES),
+                    "counters": Maybe(COUNTED),
+                    "kernels": Maybe(ListOf({"resources": RESOURCES, "counters": Maybe(COUNTED)})),
                     "seconds": Maybe(NUMBER),
                 }
             ),
@@ -544,6 +548,13 @@ def check_step(
             for key in ("registers", "spill_bytes", "ctas_per_sm")
             if resources.get(key) is not None
         ]
+    if (kernels := step.get("kernels")) is not None:
+        if len(kernels) < 2:
+            errors.append("kernels: a step with one kernel has none")
+        for key in COUNTERS if counters is not None else ():
+            parts = [(kernel.get("counters") or {}).get(key) for kernel in kernels]
+            if None not in parts and counters.get(key) != sum(parts):
+                errors.append(f"kernels: their {key} add up to {sum(parts)}, counters has {counters.get(key)}")
     return errors
 
 

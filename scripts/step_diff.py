@@ -16,6 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 COMMENT = re.compile(r"\s*//.*$")
 TITLE = re.compile(r'\.title\s*=\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
+PART = re.compile(r"\.part\s*=\s*Part::(\w+)")
+# The ladder's parts, by their names in common/interface.h.
+PARTS = {"kMemory": "memory", "kMmaSync": "mma.sync", "kHopper": "Hopper", "kDecode": "decode"}
 
 
 class StepError(Exception):
@@ -60,6 +63,16 @@ def title(step: str, root: Path = ROOT) -> str:
     source = (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
     parts = re.findall(r'"((?:[^"\\]|\\.)*)"', find_title(source, step)[1])
     return re.sub(r"\\(.)", r"\1", "".join(parts))
+
+
+def part(step: str, root: Path = ROOT) -> str | None:
+    """The part of the ladder that a step belongs to; None for a step that is not under steps/."""
+    kernel = root / "steps" / step / "kernel.cu"
+    if not kernel.is_file():
+        return None
+    source = kernel.read_text(encoding="utf-8")
+    found = PART.search(source, max(source.rfind("REGISTER_STEP("), 0))
+    return PARTS[found[1] if found else "kMemory"]
 
 
 def numbered(lines: list[str], brief: bool) -> list[tuple[int, str, str]]:

@@ -7,6 +7,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace emulator {
 
@@ -22,6 +23,7 @@ enum class Poison : unsigned char {
   kSmall = 0x04,  // 6.1e-5 in FP16, 1.6e-36 in BF16 and FP32
 };
 
+struct Counters;
 struct Trace;
 
 struct Options {
@@ -33,6 +35,7 @@ struct Options {
   uint64_t seed = 1;           // same seed, same behaviour, whatever host_threads is
   int host_threads = 0;        // CTAs are spread over them; 0: one per core
   void (*progress)() = nullptr;  // called after every CTA, by whichever host thread ran it
+  std::vector<Counters>* each_launch = nullptr;  // receives the counters of every launch
   // Receives what CTA number trace_cta does, as long as it holds nothing yet; implies `count`. See trace.h.
   Trace* trace = nullptr;
   uint64_t trace_cta = 0;

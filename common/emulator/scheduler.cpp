@@ -414,6 +414,7 @@ void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void
     run_ctas(launch, *prepared[0], progress);
   }
   counters_of_last_launch = progress.counters;
+  if (options().each_launch != nullptr) options().each_launch->push_back(progress.counters);
   if (progress.report != nullptr) throw *progress.report;
 }
 

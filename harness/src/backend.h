@@ -59,9 +59,8 @@ class Backend {
 
   // The emulator's way of running, for the following run() calls; CUDA ignores it.
   virtual void set_mode(const EmulatorMode&) {}
-  // What the last run() counted, in the keys of docs/results-schema.md; null on CUDA or when the mode did not
-  // count.
-  virtual nlohmann::json counters() const { return nullptr; }
+  // What each kernel of the last run() counted, in the keys of docs/results-schema.md; nothing on CUDA.
+  virtual std::vector<nlohmann::json> counters() const { return {}; }
   // Runs the step once and returns what one of its CTAs does, as docs/pipeline.md describes it. Emulator
   // only.
   virtual nlohmann::json trace(const Step&, const AttentionCall&, uint64_t /*cta*/) {

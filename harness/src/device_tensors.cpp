@@ -5,6 +5,11 @@
 #include "harness/src/element.h"
 
 namespace flashsteps {
+namespace {
+
+constexpr size_t kWorkspaceGuardBytes = 256;  // behind the workspace
+
+}  // namespace
 
 AttentionCall shape_of_call(const Problem& p) {
   const TensorPlan plan = plan_tensors(p);
@@ -72,9 +77,21 @@ void DeviceTensors::upload_inputs() {
   }
 }
 
+void DeviceTensors::prepare_for(const Step& step, int configuration) {
+  call_.configuration = configuration;
+  call_.workspace_bytes = (workspace_bytes_of(step.info, call_) + 15) / 16 * 16;
+  if (call_.workspace_bytes <= workspace_capacity_) return;
+  call_.workspace = allocate(call_.workspace_bytes + kWorkspaceGuardBytes);
+  workspace_capacity_ = call_.workspace_bytes;
+}
+
 void DeviceTensors::poison(Poison poison) {
   poison_ = poison;
   if (workload_.poison(poison)) upload_inputs();
+  if (call_.workspace_bytes > 0) {
+    const std::vector<Poison> words((call_.workspace_bytes + kWorkspaceGuardBytes) / sizeof(Poison), poison);
+    backend_.upload(call_.workspace, words.data(), words.size() * sizeof(Poison));
+  }
   const Outputs poisoned(workload_.problem(), poison);
   backend_.upload(o_, poisoned.o.data(), poisoned.o.size());
   backend_.upload(lse_, poisoned.lse.data(), poisoned.lse.size());
@@ -88,6 +105,13 @@ Outputs DeviceTensors::download_outputs() const {
 }
 
 std::string DeviceTensors::changed_input() const {
+  if (call_.workspace_bytes > 0) {
+    Poison guard[kWorkspaceGuardBytes / sizeof(Poison)];
+    backend_.download(guard, static_cast<char*>(call_.workspace) + call_.workspace_bytes, sizeof guard);
+    for (const Poison word : guard) {
+      if (word != poison_) return "something was written beyond the workspace";
+    }
+  }
   const std::vector<std::string> names = inputs_.size() == 1
                                              ? std::vector<std::string>{"the fused qkv tensor"}
                                              : std::vector<std::string>{"q", "k", "v"};

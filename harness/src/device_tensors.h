@@ -17,10 +17,14 @@ class DeviceTensors {
   DeviceTensors& operator=(const DeviceTensors&) = delete;
 
   const AttentionCall& call() const { return call_; }
-  // What the outputs hold, and whatever else a step must not read.
+  // From now on, call() is one for this step: with its configuration, and with a workspace if it needs one.
+  // Earlier workspaces stay.
+  void prepare_for(const Step& step, int configuration);
+  // What the outputs, the workspace, and whatever else a step must not read hold from now on.
   void poison(Poison poison);
   Outputs download_outputs() const;
-  // The first input that no longer holds what was uploaded, as a sentence; empty when all do.
+  // The first input that no longer holds what was uploaded, or that something was written beyond the
+  // workspace, as a sentence; empty when all is well.
   std::string changed_input() const;
 
  private:
@@ -34,6 +38,7 @@ class DeviceTensors {
   std::vector<void*> allocations_;
   std::vector<void*> inputs_;
   void* kv_lengths_ = nullptr;
+  size_t workspace_capacity_ = 0;
   void* o_ = nullptr;
   void* lse_ = nullptr;
 };

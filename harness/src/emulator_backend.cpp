@@ -63,6 +63,11 @@ class EmulatorBackend : public Backend {
   }
 
   void run(const Step& step, const AttentionCall& call) override {
+    counted_.clear();
+    emulator::options().each_launch = &counted_;
+    struct Done {
+      ~Done() { emulator::options().each_launch = nullptr; }
+    } afterwards;
     try {
       step.run(call, nullptr);
     } catch (const emulator::Report& report) {
@@ -70,26 +75,10 @@ class EmulatorBackend : public Backend {
     }
   }
 
-  json counters() const override {
-    const emulator::Counters c = emulator::last_counters();
-    return {{"global_requests", c.global_requests},
-            {"global_sectors", c.global_sectors},
-            {"global_bytes", c.global_bytes},
-            {"shared_requests", c.shared_requests},
-            {"shared_wavefronts", c.shared_wavefronts},
-            {"shared_wavefronts_ideal", c.shared_wavefronts_ideal},
-            {"mma", c.mma},
-            {"ldmatrix", c.ldmatrix},
-            {"ldmatrix_wavefronts", c.ldmatrix_wavefronts},
-            {"ldmatrix_wavefronts_ideal", c.ldmatrix_wavefronts_ideal},
-            {"barriers", c.barriers},
-            {"shuffles", c.shuffles},
-            {"tma_loads", c.tma_loads},
-            {"tma_load_bytes", c.tma_load_bytes},
-            {"tma_stores", c.tma_stores},
-            {"tma_store_bytes", c.tma_store_bytes},
-            {"mbarrier_arrivals", c.mbarrier_arrivals},
-            {"mbarrier_waits", c.mbarrier_waits}};
+  std::vector<json> counters() const override {
+    std::vector<json> kernels;
+    for (const emulator::Counters& each : counted_) kernels.push_back(counters_of(each));
+    return kernels;
   }
 
   json trace(const Step& step, const AttentionCall& call, uint64_t cta) override {
@@ -137,6 +126,27 @@ class EmulatorBackend : public Backend {
   double peak_tflops(DType) const override { return 0; }
 
  private:
+  static json counters_of(const emulator::Counters& c) {
+    return {{"global_requests", c.global_requests},
+            {"global_sectors", c.global_sectors},
+            {"global_bytes", c.global_bytes},
+            {"shared_requests", c.shared_requests},
+            {"shared_wavefronts", c.shared_wavefronts},
+            {"shared_wavefronts_ideal", c.shared_wavefronts_ideal},
+            {"mma", c.mma},
+            {"ldmatrix", c.ldmatrix},
+            {"ldmatrix_wavefronts", c.ldmatrix_wavefronts},
+            {"ldmatrix_wavefronts_ideal", c.ldmatrix_wavefronts_ideal},
+            {"barriers", c.barriers},
+            {"shuffles", c.shuffles},
+            {"tma_loads", c.tma_loads},
+            {"tma_load_bytes", c.tma_load_bytes},
+            {"tma_stores", c.tma_stores},
+            {"tma_store_bytes", c.tma_store_bytes},
+            {"mbarrier_arrivals", c.mbarrier_arrivals},
+            {"mbarrier_waits", c.mbarrier_waits}};
+  }
+
   static DeviceError::Kind kind_of(emulator::Bug bug) {
     switch (bug) {
       case emulator::Bug::kDeadlock:
@@ -149,6 +159,8 @@ class EmulatorBackend : public Backend {
         return DeviceError::Kind::kBug;
     }
   }
+
+  std::vector<emulator::Counters> counted_;  // of the last run()
 };
 
 }  // namespace

@@ -27,23 +27,54 @@ std::unique_ptr<Backend> make_backend(const std::string& which, std::string* no_
   return make_emulator_backend();
 }
 
-const Step& named_step(const std::string& step_name, BackendKind backend) {
-  if (const Step* step = find_step(step_name, backend)) return *step;
+struct StepChoice {
+  const Step& step;
+  int configuration;
+};
+
+StepChoice named_step(const std::string& step_name, BackendKind backend) {
+  const StepName parts(step_name);
+  if (const Step* step = find_step(parts.step, backend))
+    return {*step, configuration_named(step->info, parts.configuration)};
   throw std::runtime_error("step " + step_name + " is not in this program for the " + name(backend) +
                            " backend");
 }
 
-json resources(Backend& backend, const Step& step, const AttentionCall& call) {
-  const std::vector<LaunchRecord> launches = backend.describe(step, call);
-  if (launches.empty()) return nullptr;
-  const LaunchRecord& main = launches.front();
-  json r = {{"grid", main.grid}, {"block", main.block}, {"smem_bytes", main.smem_bytes}};
-  if (backend.kind() == BackendKind::kCuda) {
-    r["registers"] = main.registers;
-    r["spill_bytes"] = main.spill_bytes;
-    r["ctas_per_sm"] = main.ctas_per_sm;
+// Of each kernel that the step launches.
+std::vector<json> resources(Backend& backend, const Step& step, const AttentionCall& call) {
+  std::vector<json> kernels;
+  for (const LaunchRecord& launch : backend.describe(step, call)) {
+    json r = {{"grid", launch.grid}, {"block", launch.block}, {"smem_bytes", launch.smem_bytes}};
+    if (backend.kind() == BackendKind::kCuda) {
+      r["registers"] = launch.registers;
+      r["spill_bytes"] = launch.spill_bytes;
+      r["ctas_per_sm"] = launch.ctas_per_sm;
+    }
+    kernels.push_back(r);
   }
-  return r;
+  return kernels;
+}
+
+// What is said of the step as a whole: a kernel for all of them, with the most of each resource. The grid and
+// the block are the first kernel's.
+json largest(const std::vector<json>& kernels) {
+  json all = kernels.empty() ? json(nullptr) : kernels.front();
+  for (const json& kernel : kernels) {
+    for (const char* key : {"smem_bytes", "registers", "spill_bytes"}) {
+      if (kernel.contains(key)) all[key] = std::max(all[key].get<int64_t>(), kernel[key].get<int64_t>());
+    }
+    if (kernel.contains("ctas_per_sm"))
+      all["ctas_per_sm"] = std::min(all["ctas_per_sm"].get<int64_t>(), kernel["ctas_per_sm"].get<int64_t>());
+  }
+  return all;
+}
+
+json sum(const std::vector<json>& kernels) {
+  json all = kernels.empty() ? json(nullptr) : kernels.front();
+  for (size_t i = 1; i < kernels.size(); ++i) {
+    for (auto& [key, value] : all.items()) value = value.get<uint64_t>() + kernels[i].at(key).get<uint64_t>();
+  }
+  return all;
 }
 
 void probe(const json& request, const EmitEvent& emit) {
@@ -59,17 +90,18 @@ void probe(const json& request, const EmitEvent& emit) {
   event["resources"] = json::array();
   for (const json& problem : request.at("problems")) {
     json reasons = json::array(), needs = json::array();
-    const AttentionCall call = shape_of_call(problem_from_json(problem));
+    AttentionCall call = shape_of_call(problem_from_json(problem));
     for (const std::string step_name : request.at("steps")) {
-      if (find_step(step_name, backend->kind()) == nullptr) {
+      if (find_step(StepName(step_name).step, backend->kind()) == nullptr) {
         reasons.push_back("is not built for the " + name(backend->kind()) + " backend");
         needs.push_back(nullptr);
         continue;
       }
-      const Step& step = named_step(step_name, backend->kind());
+      const auto [step, configuration] = named_step(step_name, backend->kind());
+      call.configuration = configuration;
       const std::string reason = backend->refusal(step, call);
       reasons.push_back(reason);
-      needs.push_back(reason.empty() ? resources(*backend, step, call) : json(nullptr));
+      needs.push_back(reason.empty() ? largest(resources(*backend, step, call)) : json(nullptr));
     }
     event["refusals"].push_back(reasons);
     event["resources"].push_back(needs);
@@ -131,7 +163,7 @@ bool validate_tasks(const json& request, const EmitEvent& emit) {
     json entry = {{"step", step_name}, {"status", "error"}, {"message", ""}};
     bool device_lost = false;
     try {
-      const Step& step = named_step(step_name, backend->kind());
+      const auto [step, configuration] = named_step(step_name, backend->kind());
       if (!prepared || prepared->key != task.at("problem")) {
         prepared.reset();  // first: two large problems need not fit at once
         prepared = std::make_unique<Prepared>(*backend, task.at("problem"));
@@ -142,12 +174,20 @@ bool validate_tasks(const json& request, const EmitEvent& emit) {
       // On a GPU every element is compared, also those whose rows were not sampled for the reference.
       const bool compare = task.at("compare");
       if (compare && !prepared->trusted) {
+        const auto [v01, its_only] = named_step(kTrustedStep, backend->kind());
+        prepared->tensors.prepare_for(v01, its_only);
         prepared->tensors.poison(Poison::kNan);
-        backend->run(named_step(kTrustedStep, backend->kind()), prepared->tensors.call());
+        backend->run(v01, prepared->tensors.call());
         prepared->trusted = prepared->tensors.download_outputs();
       }
-      entry["resources"] = resources(*backend, step, prepared->tensors.call());
-      json counters;
+      prepared->tensors.prepare_for(step, configuration);
+      const AttentionCall& call = prepared->tensors.call();
+      entry["part"] = kPartNames[int(step.info.part)];
+      if (step.info.num_configurations() > 0)
+        entry["configuration"] = step.info.configurations[configuration_of(step.info, call)];
+      const std::vector<json> kernels = resources(*backend, step, call);
+      entry["resources"] = largest(kernels);
+      std::vector<json> counters;
       const Validation v =
           validate(*backend, step, prepared->tensors, prepared->workload, *prepared->reference,
                    compare ? &*prepared->trusted : nullptr, modes, counters);
@@ -164,7 +204,11 @@ bool validate_tasks(const json& request, const EmitEvent& emit) {
         entry["validation"]["modes"] = names;
         entry["validation"]["race_detector"] = race_detector;
       }
-      if (!counters.is_null()) entry["counters"] = counters;
+      if (!counters.empty()) entry["counters"] = sum(counters);
+      for (size_t i = 0; kernels.size() > 1 && i < kernels.size(); ++i) {
+        entry["kernels"].push_back({{"resources", kernels[i]}});
+        if (i < counters.size()) entry["kernels"].back()["counters"] = counters[i];
+      }
       if (v.pass && task.contains("save")) save_outputs(prepared->tensors, problem, *backend, task, emit);
     } catch (const DeviceError& error) {
       entry["status"] = status_name(error);
@@ -204,7 +248,9 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
   for (const auto& [step_name, samples] : request.at("steps").items()) {
     emit({{"event", "begin"}, {"step", step_name}});
     try {
-      auto timer = backend->make_timer(named_step(step_name, backend->kind()), tensors.call());
+      const auto [step, configuration] = named_step(step_name, backend->kind());
+      tensors.prepare_for(step, configuration);
+      auto timer = backend->make_timer(step, tensors.call());
       json method = timer->method();
       method.update({{"event", "method"}, {"step", step_name}});
       emit(method);
@@ -247,7 +293,8 @@ void trace_step(const json& request, const EmitEvent& emit) {
   DeviceTensors tensors(*backend, workload);
   try {
     const std::string step_name = request.at("step");
-    const Step& step = named_step(step_name, backend->kind());
+    const auto [step, configuration] = named_step(step_name, backend->kind());
+    tensors.prepare_for(step, configuration);
     emit({{"event", "trace"}, {"trace", backend->trace(step, tensors.call(), request.at("cta"))}});
   } catch (const DeviceError& error) {
     emit({{"event", "failed"}, {"status", status_name(error)}, {"message", error.what()}});

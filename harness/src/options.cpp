@@ -60,10 +60,38 @@ std::string full_step_name(const std::string& wanted, const std::set<std::string
   return found.front();
 }
 
+std::vector<const char*> configurations_of(const std::string& step_name) {
+  for (const Step& step : registered_steps()) {
+    if (step.name == step_name)
+      return {step.info.configurations, step.info.configurations + step.info.num_configurations()};
+  }
+  return {};
+}
+
+// "v20@128x64" is a step in one of its configurations, "v20@all" in each of them.
 void complete_step_names(std::vector<std::string>& names) {
   std::set<std::string> known;
   for (const Step& step : registered_steps()) known.insert(step.name);
-  for (std::string& name : names) name = full_step_name(name, known);
+  std::vector<std::string> complete;
+  for (const std::string& name : names) {
+    const StepName parts(name);
+    const std::string step = full_step_name(std::string(parts.step), known);
+    if (name.find('@') == std::string::npos) {
+      complete.push_back(step);
+      continue;
+    }
+    const size_t before = complete.size();
+    std::string all;
+    for (const char* const configuration : configurations_of(step)) {
+      all += (all.empty() ? "" : ", ") + std::string(configuration);
+      if (parts.configuration == "all" || parts.configuration == configuration)
+        complete.push_back(step + "@" + configuration);
+    }
+    if (complete.size() == before)
+      throw UsageError("'" + name + "': " + step + " has " +
+                       (all.empty() ? "no configurations" : "the configurations all, " + all));
+  }
+  names = complete;
 }
 
 // One file has room for the outputs of one call.
@@ -132,7 +160,9 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   bool causal = false, full = false;
   std::string seed_text = "1", scale_text;
   const auto add_problem_options = [&](CLI::App* c) {
-    c->add_option("steps", o.steps, "steps to take, e.g. v02_smem_tiles or v02; all when none is named");
+    c->add_option("steps", o.steps,
+                  "steps to take, e.g. v02_smem_tiles or v02; all when none is named. v20@128x64 is v20 "
+                  "in its configuration 128x64, v20@all in each");
     c->add_option("--backend", o.backend, "cuda, emulator, or auto: the GPU if there is one");
     // One value each time: a step's name that follows is not another shape.
     const auto repeatable = [&](const char* option, std::vector<std::string>& values, const char* help) {

@@ -37,21 +37,17 @@ double percentile(std::vector<double> sorted, double fraction) {
   return sorted[below] + (at - double(below)) * (sorted[above] - sorted[below]);
 }
 
-// All steps, in the order of their names, which is the order of the ladder.
+// Those that are wanted, or all, in the order of their names, which is the order of the ladder.
 std::vector<std::string> step_names(const std::vector<std::string>& wanted) {
-  std::set<std::string> names;
-  for (const Step& step : registered_steps()) names.insert(step.name);
-  std::vector<std::string> result;
-  for (const std::string& step : names) {
-    if (wanted.empty() || std::find(wanted.begin(), wanted.end(), step) != wanted.end())
-      result.push_back(step);
-  }
-  return result;
+  std::set<std::string> names(wanted.begin(), wanted.end());
+  if (names.empty())
+    for (const Step& step : registered_steps()) names.insert(step.name);
+  return {names.begin(), names.end()};
 }
 
 const StepInfo& step_info(const std::string& step_name) {
   for (const Step& step : registered_steps()) {
-    if (step.name == step_name) return step.info;
+    if (step.name == StepName(step_name).step) return step.info;
   }
   throw std::logic_error("no such step");
 }
@@ -122,7 +118,7 @@ class Session {
   int list() {
     backend_ = find_backend();
     std::vector<Problem> shapes;
-    for (const DType dtype : {DType::kFp16, DType::kFp32}) {
+    for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
       for (const int head_dim : {64, 128}) {
         Problem p;
         p.dtype = dtype;
@@ -134,11 +130,14 @@ class Session {
     std::vector<std::vector<std::string>> rows{
         {"step", "16-bit D=64", "16-bit D=128", "fp32 D=64", "fp32 D=128"}};
     for (size_t s = 0; s < steps_.size(); ++s) {
-      rows.push_back({steps_[s]});
-      for (size_t p = 0; p < shapes.size(); ++p) {
-        const json& needs = probed["resources"][p][s];
-        rows.back().push_back(needs.is_null() ? "-" : needs.at("smem_bytes").dump());
-      }
+      const auto bytes = [&](size_t shape) {
+        const json& needs = probed["resources"][shape][s];
+        return needs.is_null() ? std::string("-") : needs.at("smem_bytes").dump();
+      };
+      const auto either = [&](size_t fp16, size_t bf16) {
+        return bytes(fp16) != "-" ? bytes(fp16) : bytes(bf16);
+      };
+      rows.push_back({steps_[s], either(0, 2), either(1, 3), bytes(4), bytes(5)});
     }
     for (const std::string& step : steps_) {
       const StepInfo& info = step_info(step);
@@ -159,7 +158,11 @@ class Session {
         std::cout << "\n";
       }
       if (info.spills) std::cout << "  spills registers: " << info.spills << "\n";
-      const std::string reason = probed["refusals"][0][&step - steps_.data()];
+      // Of the shape that comes closest to what the step computes: the first with a type that it knows.
+      const std::string reason =
+          probed["refusals"][info.dtypes.has(DType::kFp16)   ? 0
+                             : info.dtypes.has(DType::kBf16) ? 2
+                                                             : 4][&step - steps_.data()];
       if (!reason.empty()) std::cout << "  not on this device: " << reason << "\n";
     }
     std::cout << "\nbytes of shared memory per CTA (device: " << device_line() << ")\n" << format_table(rows);
@@ -250,8 +253,9 @@ class Session {
     no_cuda_reason_ = event.at("no_cuda");
   }
 
-  json probe(const std::vector<Problem>& problems) {
-    json request = {{"job", "probe"}, {"backend", backend_}, {"steps", steps_}, {"problems", json::array()}};
+  json probe(const std::vector<Problem>& problems) { return probe(problems, steps_); }
+  json probe(const std::vector<Problem>& problems, const std::vector<std::string>& steps) {
+    json request = {{"job", "probe"}, {"backend", backend_}, {"steps", steps}, {"problems", json::array()}};
     for (const Problem& problem : problems) request["problems"].push_back(to_request(problem));
     json answer;
     const JobOutcome outcome = job(request, [&](const json& event) { answer = event; });
@@ -619,23 +623,32 @@ class Session {
         {"sm_clock_mhz", s.clocks.empty() ? json(nullptr) : json(int(percentile(s.clocks, 0.5)))}};
   }
 
+  // The step as it is, and in each of its configurations, as the command line names them.
+  static std::vector<std::string> with_configurations(const std::string& step_name) {
+    std::vector<std::string> names{step_name};
+    const StepInfo& info = step_info(step_name);
+    for (int c = 0; step_name.find('@') == std::string::npos && c < info.num_configurations(); ++c)
+      names.push_back(step_name + "@" + info.configurations[c]);
+    return names;
+  }
+
   // check without a shape: every step on its covering sample.
   int check_covering() {
     set_provenance();
     std::map<std::string, size_t> run_of_label;
     for (const std::string& step_name : options_.steps) {
-      const json probed = probe(covering_sample(false, false));
-      const size_t s = size_t(std::find(steps_.begin(), steps_.end(), step_name) - steps_.begin());
-      if (const std::string reason = probed["refusals"][0][s]; !reason.empty())
-        throw UsageError(step_name + " cannot run here: " + reason);
+      const json refusals = probe(covering_sample(false, false), {step_name})["refusals"];
+      if (std::all_of(refusals.begin(), refusals.end(), [](const json& reasons) { return reasons[0] != ""; }))
+        throw UsageError(step_name + " cannot run here: " + refusals[0][0].get<std::string>());
     }
     std::cout << "device: " << device_line() << "\n\n" << std::flush;
     for (const std::string& step_name : steps_) {
       const StepInfo& info = step_info(step_name);
       const std::vector<Problem> sample =
           covering_sample(info.dtypes.has(DType::kFp32), info.alignment_bytes == 0);
-      const json probed = probe(sample);
-      const size_t s = size_t(std::find(steps_.begin(), steps_.end(), step_name) - steps_.begin());
+      const std::vector<std::string> contenders = with_configurations(step_name);
+      const json probed = probe(sample, contenders);
+      std::map<std::string, size_t> problems_of;  // by contender
       if (step_name != kTrustedStep) establish_trust(sample);
       json tasks = json::array();
       size_t passed = 0, skipped = 0, done = 0;
@@ -659,12 +672,15 @@ class Session {
         results_.save();
       };
       for (size_t p = 0; p < sample.size(); ++p) {
-        const std::string reason = probed["refusals"][p][s];
-        if (reason.empty()) {
-          tasks.push_back(make_task(p, step_name, sample[p]));
-        } else {
+        // In turn: as the step chooses, and in each of its configurations, where they take the problem.
+        size_t c = p % contenders.size();
+        if (!probed["refusals"][p][c].get<std::string>().empty()) c = 0;
+        if (const std::string reason = probed["refusals"][p][c]; !reason.empty()) {
           record(p, {{"step", step_name}, {"status", "skip"}, {"message", reason}});
+          continue;
         }
+        ++problems_of[contenders[c]];
+        tasks.push_back(make_task(p, contenders[c], sample[p]));
       }
       const auto started = std::chrono::steady_clock::now();
       run_tasks(tasks, [&](int p, const json& entry) { record(size_t(p), entry); });
@@ -682,7 +698,10 @@ class Session {
         for (const std::string& mode : options_.modes) std::cout << " " << mode;
         std::cout << (options_.race_detector ? ", race detector on" : ", race detector off");
       }
-      std::cout << ", " << fixed(seconds, 1) << " s\n" << std::flush;
+      std::cout << ", " << fixed(seconds, 1) << " s\n";
+      for (size_t c = 1; c < contenders.size(); ++c)
+        std::cout << "      " << contenders[c] << ": " << problems_of[contenders[c]] << " of them\n";
+      std::cout << std::flush;
     }
     results_.root()["complete"] = true;
     results_.save();

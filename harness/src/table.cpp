@@ -83,8 +83,20 @@ std::string format_run(const json& run) {
     rows.insert(rows.begin(), above);
   }
   double previous_ms = 0;
+  // A line for every part of the ladder, where there are several.
+  std::string part;
+  const auto part_of = [](const json& step) { return step.value("part", std::string()); };
+  const bool several_parts = std::any_of(
+      steps.begin(), steps.end(), [&](const json& step) { return part_of(step) != part_of(steps.front()); });
   for (const json& step : steps) {
-    std::vector<std::string> row{step.at("step"), status_label(step.at("status"))};
+    if (several_parts && part_of(step) != part) {
+      part = part_of(step);
+      rows.push_back({part.empty() ? "others" : part});
+    }
+    std::string name = step.at("step");
+    if (step.contains("configuration") && name.find('@') == std::string::npos)
+      name += " (" + step["configuration"].get<std::string>() + ")";
+    std::vector<std::string> row{(several_parts ? "  " : "") + name, status_label(step.at("status"))};
     const json validation = step.value("validation", json::object());
     row.push_back(number(validation.value("nrmse", json()), scientific));
     row.push_back(number(validation.value("worst_row_nrmse", json()), scientific));

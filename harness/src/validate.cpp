@@ -381,7 +381,7 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
 
 Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, const Workload& w,
                     const std::vector<ReferenceRow>& reference, const Outputs* trusted,
-                    const std::vector<EmulatorMode>& modes, nlohmann::json& counters) {
+                    const std::vector<EmulatorMode>& modes, std::vector<nlohmann::json>& counters) {
   const auto outputs_of = [&](EmulatorMode mode, Poison poison) {
     mode.poison = poison;
     backend.set_mode(mode);

@@ -44,9 +44,9 @@ std::string compare_outputs(const Workload& workload, const Outputs& outputs, co
 
 // Runs the step once per mode (at least twice in all) into poisoned outputs and judges it; the outputs must
 // be bitwise equal, whatever the mode. `trusted`, when given, holds v01's whole output. `counters` receives
-// what a counting run counted. Throws DeviceError when a run does not come to its end.
+// what a counting run counted, by kernel. Throws DeviceError when a run does not come to its end.
 Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, const Workload& workload,
                     const std::vector<ReferenceRow>& reference, const Outputs* trusted,
-                    const std::vector<EmulatorMode>& modes, nlohmann::json& counters);
+                    const std::vector<EmulatorMode>& modes, std::vector<nlohmann::json>& counters);
 
 }  // namespace flashsteps

@@ -86,7 +86,7 @@ inline Validation validate_mutant(Backend& backend, mutations::Mutation mutation
   REQUIRE(step != nullptr);
   Workload workload(problem);
   DeviceTensors tensors(backend, workload);
-  nlohmann::json counters;
+  std::vector<nlohmann::json> counters;
   return validate(backend, *step, tensors, workload, reference_rows(workload, choose_rows(problem)), nullptr,
                   {EmulatorMode{}, EmulatorMode{}}, counters);
 }

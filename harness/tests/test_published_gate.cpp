@@ -41,7 +41,7 @@ Validation validate_on(Workload& workload, mutations::Mutation mutation) {
   });
   REQUIRE(step != steps.end());
   DeviceTensors tensors(*backend, workload);
-  nlohmann::json counters;
+  std::vector<nlohmann::json> counters;
   return validate(*backend, *step, tensors, workload,
                   reference_rows(workload, choose_rows(workload.problem())), nullptr,
                   {EmulatorMode{}, EmulatorMode{}}, counters);

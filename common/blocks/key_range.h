@@ -1,0 +1,32 @@
+// Which keys a tile of queries sees. Spelled out in v02_smem_tiles; a mask needs no more than this to be
+// exact and to cost nothing in the tiles that every row sees whole.
+#pragma once
+
+#include "common/attention.h"
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+struct KeyRange {
+  int kv_len;        // of this batch: what lies beyond is padding
+  int end;           // no row of the tile sees a key at or beyond this one
+  int unmasked_end;  // every row of the tile sees all keys before this one
+
+  __device__ int num_tiles(int block_n) const { return ceil_div(end, block_n); }
+  // Does some row not see all of these keys?
+  __device__ bool needs_mask(int first_key, int block_n) const { return first_key + block_n > unmasked_end; }
+};
+
+// Of the query rows first_query .. first_query + block_m - 1, those beyond the last one left out.
+template <bool CAUSAL, typename Element>
+__device__ KeyRange key_range(const AttentionParams<Element>& params, int batch, int first_query,
+                              int block_m) {
+  const int kv_len = params.kv_length(batch);
+  const int last_query = min(first_query + block_m, params.seqlen_q) - 1;
+  return {.kv_len = kv_len,
+          .end = params.template visible_keys<CAUSAL>(last_query, kv_len),
+          .unmasked_end = params.template visible_keys<CAUSAL>(first_query, kv_len)};
+}
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps
