@@ -34,6 +34,7 @@ from drawings import DrawingError
 from readme_tables import problem_labels, rate, ratio, speedup_cell
 from results import ResultsError
 from step_diff import ROOT, StepError
+from terminal import printable
 
 Record = dict[str, Any]
 Run = dict[str, Any]
@@ -540,7 +541,7 @@ def make(options: argparse.Namespace, filters: dict[str, str]) -> None:
     except ImportError as error:
         pictures.not_drawn.append(f"Charts: {error} {figure_style.MISSING}")
     for line in pictures.not_drawn:
-        print(f"report.py: not drawn. {line}", file=sys.stderr)
+        print(f"report.py: not drawn. {printable(line)}", file=sys.stderr)
     for picture in pictures.drawn.values():
         (options.out / picture.file).write_bytes(picture.content)
     whole = page(data, runs, pictures)
@@ -566,7 +567,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         make(options, dict(word.split("=", 1) for word in options.where))
     except (ResultsError, OSError) as error:
-        print(f"report.py: {error}", file=sys.stderr)
+        print(f"report.py: {printable(error)}", file=sys.stderr)
         return 1
     return 0
 

@@ -22,6 +22,7 @@ from typing import Any, Callable
 import ablations
 import profile_ncu
 import step_diff
+from terminal import printable
 
 SCHEMA = "flashsteps-results/1"
 ROOT = Path(__file__).resolve().parent.parent
@@ -847,20 +848,20 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             data = read(path)
         except ResultsError as error:
-            print(error, file=sys.stderr)
+            print(printable(error), file=sys.stderr)
             failed = True
             continue
         errors = check(data)
         if not errors and options.recorded:
             errors = check_recorded(data, options.root)
         for line in errors:
-            print(f"{path}: {line}", file=sys.stderr)
+            print(printable(f"{path}: {line}"), file=sys.stderr)
         failed |= bool(errors)
         if not errors:
             steps = {step["step"] for run in data["runs"] for step in run["steps"]}
             peers = {peer["peer"] for run in data["runs"] for peer in run.get("peers") or []}
             more = f", {len(peers)} peer(s)" if peers else ""
-            print(f"{path}: ok, {len(data['runs'])} problem(s), {len(steps)} step(s){more}")
+            print(printable(f"{path}: ok, {len(data['runs'])} problem(s), {len(steps)} step(s){more}"))
     return 1 if failed else 0
 
 

@@ -34,7 +34,7 @@ def match_step(name: str, known: list[str]) -> str | None:
     """The step called `name`, or the only one whose name begins with it; None when there is none."""
     found = [step for step in known if step == name] or [step for step in known if step.startswith(name)]
     if len(found) > 1:
-        raise StepError(f"'{name}' may be {' or '.join(found)}")
+        raise StepError(f"{name!r} may be {' or '.join(found)}")
     return found[0] if found else None
 
 
@@ -42,7 +42,7 @@ def find_step(name: str, root: Path = ROOT) -> str:
     """As match_step(), of the steps in the tree."""
     step = match_step(name, all_steps(root))
     if step is None:
-        raise StepError(f"there is no step '{name}' under steps/")
+        raise StepError(f"there is no step {name!r} under steps/")
     return step
 
 
