@@ -37,7 +37,7 @@ size_t workspace_bytes(const AttentionCall& call, std::string_view step = {});
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step = {});
 
 // The same for tensors in host memory, without a GPU: the emulator runs the step's kernel thread by thread on
-// all cores, and this waits. Calls from several threads take turns.
+// all cores, and this waits. Calls from several threads take turns, and fork() waits for them.
 std::string_view attention_on_emulator(const AttentionCall& call, std::string_view step = {});
 
 // Why attention() cannot run here ("no NVIDIA driver", …); empty when it can.

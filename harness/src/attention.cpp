@@ -1,4 +1,6 @@
 // The public functions of flashsteps.h: check the call, choose a step, run it.
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -320,7 +322,12 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
 std::string_view attention_on_emulator(const AttentionCall& call, std::string_view step) {
   check_call(call);
   check_kv_lengths(call);
-  static std::mutex one_at_a_time;  // its options and counters are the process's
+  // Its options and counters are the process's. A process that forks waits for the call that is under way:
+  // its child would have no thread to end it, and the lock for ever. Never destroyed, see above.
+  static std::mutex& one_at_a_time = *new std::mutex;
+  static const int registered = pthread_atfork([] { one_at_a_time.lock(); }, [] { one_at_a_time.unlock(); },
+                                               [] { one_at_a_time.unlock(); });
+  if (registered != 0) throw std::system_error(registered, std::generic_category(), "pthread_atfork");
   const std::lock_guard lock(one_at_a_time);
   emulator::options() = {};
   const EmulatorMemory memory(call);

@@ -193,7 +193,7 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
               "no sign of life in " + std::to_string(int(timeout_seconds)) +
                   " s of its time: hung, and killed (a step that is only slow: raise --timeout)"};
     }
-    char chunk[65536];
+    char chunk[4096];
     const ssize_t n = read(event_pipe.read_end, chunk, sizeof chunk);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;

@@ -256,6 +256,17 @@ def test_closed_and_full_standard_streams() -> None:
     assert full.returncode == 1 and "could not be written" in full.stderr
 
 
+@pytest.mark.parametrize("command", ["list", "info", "run", "check", "count", "trace"])
+def test_a_stack_of_64_kib_is_enough(command: str, tmp_path: Path) -> None:
+    arguments = ["--backend", "emulator"] if command in ("list", "info") else ["v10", *SMALL]
+    if command == "trace":
+        arguments += ["--json", str(tmp_path / "trace.json")]
+    done = subprocess.run(
+        ["prlimit", "--stack=65536", FLASHSTEPS, command, *arguments], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_line_of_progress_fits_the_terminal(tmp_path: Path) -> None:
     # A line that wraps cannot be rewritten in place.
     command = [str(FLASHSTEPS), "run", "v01_scalar", "--backend", "emulator", "--tensors", str(tmp_path / ("é" * 120))]

@@ -37,6 +37,17 @@ class Step(NamedTuple):
     has_cuda: bool  #: this build has it for GPUs; for the emulator it always has
 
 
+_STEPS = {fields[0]: fields for fields in _core.steps()}
+
+
+def _fields_of(step: Any) -> tuple:
+    if not isinstance(step, str):
+        raise TypeError(f"step: is a {_type_name(step)}, expected a step's name")
+    if step not in _STEPS:
+        raise ValueError(f"step: unknown step {step!r}; there are {', '.join(_STEPS)}")
+    return _STEPS[step]
+
+
 def _type_name(value: Any) -> str:
     """With the module: NumPy has a bool of its own."""
     kind = type(value)
@@ -89,7 +100,8 @@ def attention(
     On a GPU the call only queues: on PyTorch's or CuPy's current stream of q's device. Like theirs, it
     returns at once, allocates from their allocators, and can be captured into a CUDA graph. JAX has no
     current stream: there the call waits for its arguments, and for the result before it returns. For arrays
-    on the CPU all calls wait, without the GIL; Ctrl-C is seen at the end of the call.
+    on the CPU all calls wait, without the GIL; Ctrl-C is seen at the end of the call, and os.fork() waits for
+    calls on the emulator.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the text begins with its name. Nothing was launched.
@@ -120,11 +132,11 @@ def attention(
             scale = float(scale)
         except OverflowError:
             raise ValueError("scale: is beyond the range of a float") from None
-    if step is not None and not isinstance(step, str):
-        raise TypeError(f"step: is a {type(step).__name__}, expected a step's name")
+    if step is not None:
+        _fields_of(step)
     if not isinstance(layout, str) or layout not in ("bhsd", "bshd"):
         raise ValueError(f"layout: is {layout!r}, expected 'bhsd' or 'bshd'")
-    if device is not None and device != "cuda":
+    if device is not None and not (isinstance(device, str) and device == "cuda"):
         raise ValueError(f"device: is {device!r}, expected None or 'cuda'")
     return _core.attention(
         framework, q, k, v, kv_lengths, causal, scale, step, layout == "bshd", return_lse, device == "cuda"
@@ -133,15 +145,12 @@ def attention(
 
 def steps() -> list[str]:
     """The names of all steps, in the order of the ladder."""
-    return [fields[0] for fields in _core.steps()]
+    return list(_STEPS)
 
 
 def describe(step: str) -> Step:
     """What a step says of itself. ValueError when there is none of that name."""
-    found = [fields for fields in _core.steps() if fields[0] == step]
-    if not found:
-        raise ValueError(f"step: unknown step {step!r}; there are {', '.join(steps())}")
-    return Step(*found[0])
+    return Step(*_fields_of(step))
 
 
 def build_info() -> dict[str, Any]:
@@ -167,4 +176,8 @@ def peak_tflops(dtype: str, device: int = 0) -> float | None:
 
     None for a card that is not in the table. RuntimeError without a GPU, ValueError for another dtype.
     """
+    if dtype not in ("fp16", "bf16", "fp32"):
+        raise ValueError(f"dtype: is {dtype!r}, expected 'fp16', 'bf16' or 'fp32'")
+    if type(device) is not int or not 0 <= device < 2**31:
+        raise ValueError(f"device: is {device!r}, expected a number of CUDA's")
     return _core.peak_tflops(dtype, device) or None

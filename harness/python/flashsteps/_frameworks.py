@@ -63,7 +63,7 @@ class NumPy(Framework):
         self.numpy = numpy
 
     def describe(self, argument: str, array: Any) -> Description:
-        if isinstance(array, self.numpy.ma.MaskedArray):
+        if hasattr(array, "mask"):  # numpy.ma would be imported here, in the middle of a call
             raise TypeError(f"{argument}: is a masked array, whose mask would not be seen")
         if not array.dtype.isnative:
             raise TypeError(

@@ -8,7 +8,9 @@
 #include <nanobind/stl/string_view.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <stdexcept>
 
@@ -194,7 +196,6 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
     check_kv_lengths(kv_lengths, q, call.seqlen_kv);
     call.kv_lengths = static_cast<const int*>(kv_lengths.data);
   }
-  if (step && step->empty()) raise_value_error("step", "is an empty name");
   if (to_gpu && q.device == kCpu) {
     if (const std::string why = missing_gpu(); !why.empty()) throw std::runtime_error("device: " + why);
   }
@@ -269,12 +270,9 @@ nb::dict build_info_record() {
 }
 
 double peak_tflops(std::string_view dtype, int device) {
-  for (const DType each : {DType::kFp32, DType::kFp16, DType::kBf16}) {
-    if (dtype != kDTypeNames[int(each)]) continue;
-    if (const std::string why = flashsteps::missing_gpu(); !why.empty()) throw std::runtime_error(why);
-    return gpu_peak_tflops(device, each);
-  }
-  raise_value_error("dtype", "is '" + std::string(dtype) + "', expected 'fp16', 'bf16' or 'fp32'");
+  if (const std::string why = flashsteps::missing_gpu(); !why.empty()) throw std::runtime_error(why);
+  const auto known = std::find(std::begin(kDTypeNames), std::end(kDTypeNames), dtype);
+  return gpu_peak_tflops(device, DType(known - std::begin(kDTypeNames)));
 }
 
 // What Framework.describe() of _frameworks.py returns, for the array of a DLPack capsule.

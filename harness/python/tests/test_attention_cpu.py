@@ -208,10 +208,14 @@ Q, K, V = draw_qkv(batch=2, heads_q=8, heads_kv=4)
         ({"layout": np.array("bhsd")}, ValueError, "layout: is array('bhsd'"),
         ({"return_lse": None}, TypeError, "return_lse: is a NoneType, expected True or False"),
         ({"step": "v99_nothing"}, ValueError, "step: unknown step 'v99_nothing'; there are v01_scalar, "),
-        ({"step": ""}, ValueError, "step: is an empty name"),
+        ({"step": ""}, ValueError, "step: unknown step ''; there are v01_scalar, "),
+        ({"step": "v01\ud800"}, ValueError, "step: unknown step 'v01\\ud800'; there are v01_scalar, "),
+        ({"step": "\x1b[31m"}, ValueError, "step: unknown step '\\x1b[31m'; there are v01_scalar, "),
+        ({"step": np.array("v01_scalar")}, TypeError, "step: is a numpy.ndarray, expected a step's name"),
         ({"step": 3}, TypeError, "step: is a int, expected a step's name"),
         ({"layout": "sbhd"}, ValueError, "layout: is 'sbhd', expected 'bhsd' or 'bshd'"),
         ({"device": "cpu"}, ValueError, "device: is 'cpu', expected None or 'cuda'"),
+        ({"device": np.zeros(2)}, ValueError, "device: is array([0., 0.]), expected None or 'cuda'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(change, error, text):
@@ -260,6 +264,8 @@ def test_describe():
     assert flashsteps.describe("v10_tma_warpspec").needs_sm == 90
     with pytest.raises(ValueError, match="^step: unknown step 'v10'; there are v01_scalar, "):
         flashsteps.describe("v10")
+    with pytest.raises(TypeError, match="^step: is a list, expected a step's name"):
+        flashsteps.describe(["v10"])
 
 
 def test_build_info():
@@ -273,8 +279,13 @@ def test_build_info():
 
 
 def test_peak_tflops():
-    with pytest.raises(ValueError, match="^dtype: is 'fp8', expected 'fp16', 'bf16' or 'fp32'"):
-        flashsteps.peak_tflops("fp8")
+    for dtype in ("fp8", "\ud800", "\x1b[31m", 16, None, ["fp16"]):
+        text = f"dtype: is {dtype!r}, expected 'fp16', 'bf16' or 'fp32'"
+        with pytest.raises(ValueError, match="^" + re.escape(text)):
+            flashsteps.peak_tflops(dtype)
+    for device in (-1, 2**31, 0.0, "0", None, True):
+        with pytest.raises(ValueError, match=f"^device: is {device!r}, expected a number of CUDA's"):
+            flashsteps.peak_tflops("fp16", device)
     if flashsteps.missing_gpu() is not None:
         with pytest.raises(RuntimeError, match=f"^{flashsteps.missing_gpu()}$"):
             flashsteps.peak_tflops("bf16")
@@ -363,6 +374,37 @@ except KeyboardInterrupt:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=1800, check=True
     )
     assert done.stdout == "1.0\n"
+
+
+def test_fork_during_a_call():
+    """The child has none of the threads that were in a call, and can call nevertheless."""
+    code = """
+import os, threading, numpy as np, flashsteps
+q = np.ones((1, 2, 256, 64), np.float16)
+small = q[:, :1, :64].copy()
+flashsteps.attention(small, small, small)  # a fork during an import is Python's own affair
+ready, done = threading.Event(), []
+def call():
+    while not done:
+        ready.set()
+        flashsteps.attention(q, q, q)
+threads = [threading.Thread(target=call) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for _ in range(3):
+    ready.wait()
+    ready.clear()
+    child = os.fork()
+    if child == 0:
+        os._exit(int(flashsteps.attention(small, small, small).min()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+done.append(True)
+for thread in threads:
+    thread.join()
+print(float(flashsteps.attention(small, small, small).min()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout == "1.0\n", done.stdout + done.stderr
 
 
 def test_the_readme_shows_what_works():
