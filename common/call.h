@@ -29,9 +29,9 @@ struct TensorView {
 
 constexpr size_t kWorkspaceAlignment = 256;  // bytes
 
-// One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp. A score is a number in
-// FP32, of 24 bits. Beside that, rows whose |softmax_scale * (q . k)| stays below 2^26 are right; a row with
-// larger finite scores is right, or is Inf or NaN in every element (from v09 on).
+// One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp. A score is a number
+// in FP32, of 24 bits. Beside that, rows whose |softmax_scale * (q . k)| stays below 2^26 are right; a row
+// with larger finite scores is right, or is Inf or NaN in every element (from v09 on).
 struct AttentionCall {
   DType dtype;
   int batch, num_heads_q, num_heads_kv;  // num_heads_q is a multiple of num_heads_kv
