@@ -26,6 +26,7 @@ constexpr size_t kSmemGuardBytes =
 enum class State : uint8_t {
   kReady,       // running, or could run
   kCollective,  // waits for other lanes of its warp
+  kActiveMask,  // waits until no lane of its warp can run
   kBarrier,     // waits for other threads of its CTA
   kMbarrier,    // waits for a phase of an mbarrier
   kLogFull,     // waits until the other lanes' accesses are known, so that its log can be emptied
@@ -57,10 +58,10 @@ struct Fiber {
 
 // Bit i of every mask stands for lane i.
 struct Warp {
-  unsigned ready;     // could run
-  unsigned waiting;   // in a collective
-  unsigned expected;  // named in the mask of a lane that waits in a collective
+  unsigned ready;    // could run
+  unsigned waiting;  // in a collective
   unsigned log_full;
+  unsigned asking;  // in __activemask
   unsigned exited;  // also set for lanes beyond the CTA's last thread
 
   unsigned live() const { return ~exited; }
@@ -70,7 +71,10 @@ struct Barrier {
   int arrived;     // threads, in the current round
   int count;       // that complete the round; kEveryone: all that have not exited
   unsigned warps;  // that took part
-  Location at;     // of the round's first arrival
+  int yes;         // whose predicate holds
+  const char* op;  // of the round's first arrival
+  Location at;     // the same
+  Tally result;    // of the last round that was completed
 };
 constexpr int kEveryone = -1;
 
@@ -129,6 +133,7 @@ struct Cta {
   // Of the CTA that runs now.
   uint64_t index;
   int num_live;
+  int64_t ticks;  // see ticks()
   int running_warp;
   unsigned ready_warps;
   std::vector<Fiber> fibers;
@@ -174,6 +179,10 @@ void poll();
 // ---- rendezvous.cpp
 void reset_rendezvous();
 void leave_rendezvous(Fiber& exited);  // a thread that exits may complete what others wait for
+bool in_same_collective(const Fiber& a, const Fiber& b);  // of lanes of a warp that are in one each
+
+// ---- warp_operations.cpp
+void answer_active_mask(Warp& warp);  // to the lanes that ask
 
 // ---- memory.cpp
 // Where an access stands in the source: a return address into the kernel, or a location if that is zero.
@@ -199,6 +208,7 @@ bool is_global(uintptr_t address, size_t bytes);
 std::string describe_foreign_address(uintptr_t address);  // "0x..., 32 bytes after the end of an allocation"
 
 // ---- report.cpp
+bool same_place(Location a, Location b);
 std::string describe(Location at);   // "steps/v01_scalar/kernel.cu:42"
 std::string describe(uintptr_t pc);  // the same, from a return address and the debug information
 std::string describe(Place place);

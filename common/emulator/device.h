@@ -39,7 +39,15 @@ void syncthreads(Location at);              // barrier 0, all threads; those tha
 // arrived.
 void named_barrier(int id, int count, bool wait, Location at);
 
+// A __syncthreads that counts. All threads must come with the same op.
+struct Tally {
+  int yes;     // threads whose predicate holds
+  int voters;  // threads that came
+};
+Tally syncthreads_tally(const char* op, bool predicate, Location at);
+
 enum class ShuffleMode { kIndex, kXor, kDown, kUp };
+// Poison if the lane that is read takes no part: CUDA leaves the value undefined.
 uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at);
 
 struct Vote {
@@ -48,18 +56,32 @@ struct Vote {
 };
 Vote vote(const char* op, unsigned mask, bool predicate, Location at);
 
+// What the lanes that take part have brought, handed to each of them: the rest of __match and __reduce is
+// plain C++. Counted as a vote.
+struct Gathered {
+  unsigned lanes;
+  uint64_t values[32];
+};
+Gathered gather(const char* op, unsigned mask, uint64_t value, Location at);
+
+// Lanes that have come to the same __activemask() when no lane of the warp can run any further without them.
+// CUDA promises less: the lane itself.
+unsigned active_mask(Location at);
+
 void thread_fence();  // orders memory between CTAs on different host threads
+void nap();           // lets other threads run
+int64_t ticks();      // counts its own calls in this CTA: later is more, and nothing else is promised
+[[noreturn]] void trap(Location at);
 
 // The C library's exp2f and expf, seen by a trace.
 float exp2_in_kernel(float x, Location at);
 float exp_in_kernel(float x, Location at);
 
-// In shared or global memory. Return the old value.
-int atomic_add(int* address, int value, Location at);
-unsigned atomic_add(unsigned* address, unsigned value, Location at);
-unsigned long long atomic_add(unsigned long long* address, unsigned long long value, Location at);
-float atomic_add(float* address, float value, Location at);
-int atomic_max(int* address, int value, Location at);
-unsigned atomic_max(unsigned* address, unsigned value, Location at);
+// On shared or global memory. Return the old value. T is one of those that atomics.cpp lists.
+enum class Atomic { kAdd, kSub, kExchange, kMin, kMax, kIncrement, kDecrement, kAnd, kOr, kXor };
+template <typename T>
+T atomic(Atomic operation, T* address, T operand, Location at);
+template <typename T>
+T atomic_compare_and_swap(T* address, T expected, T desired, Location at);
 
 }  // namespace emulator

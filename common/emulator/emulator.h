@@ -60,7 +60,7 @@ struct Counters {
   uint64_t barriers = 0;  // warp-level: one per warp that arrives
   uint64_t syncwarps = 0;
   uint64_t shuffles = 0;
-  uint64_t votes = 0;
+  uint64_t votes = 0;           // and __match, __reduce
   uint64_t atomics = 0;         // one per lane
   uint64_t tma_loads = 0;       // boxes from global to shared memory
   uint64_t tma_load_bytes = 0;  // of the whole boxes, also where they reach beyond the tensor
@@ -97,8 +97,9 @@ enum class Bug {
   kGlobalOutOfBounds,  // memory that no kernel may touch
   kMisaligned,         // an access that is not aligned to its size
   kBadMask,            // a lane takes part in a warp-wide operation whose mask leaves it out
-  kBadShuffle,         // reads a lane that takes no part, or has an impossible width
-  kBadBarrier,         // impossible barrier number or thread count
+  kBadShuffle,         // an impossible width
+  kBadBarrier,         // impossible barrier number or thread count, or two kinds of barrier in one
+  kTrap,               // __trap()
   kLaunch,             // a launch that CUDA would refuse
   kBadMbarrier,        // an mbarrier that is none, was overwritten, or gets more arrivals than it counts
   kBadExpectTx,        // copies bring more bytes to an mbarrier than were announced

@@ -1,10 +1,13 @@
-// __half and __nv_bfloat16: storage types that convert to and from float, as cuda_fp16.h and cuda_bf16.h name
-// them.
+// __half and __nv_bfloat16, their pairs and conversions, as cuda_fp16.h and cuda_bf16.h name them.
 #pragma once
 
 #include <bit>
+#include <climits>
+#include <cmath>
 #include <cstdint>
+#include <type_traits>
 
+#include "common/emulator/half_arithmetic.h"
 #include "common/emulator/vector_types.h"
 
 namespace emulator {
@@ -47,39 +50,60 @@ inline uint16_t float_to_bfloat16_bits(float value) {
   return uint16_t((bits + 0x7fff + tie_to_even) >> 16);
 }
 
+// Rounded to odd, see fma_to_odd.
+inline float float_to_odd(double value) {
+  const float nearest = float(value);
+  const uint32_t bits = std::bit_cast<uint32_t>(nearest);
+  if (double(nearest) == value || value != value || bits % 2 == 1) return nearest;
+  return std::bit_cast<float>(std::fabs(double(nearest)) > std::fabs(value) ? bits - 1 : bits + 1);
+}
+
+// As the hardware converts: what does not fit becomes the nearest that does, a NaN 0.
+inline int float_to_int(float value) {
+  if (value != value) return 0;
+  if (value < -0x1p31f) return INT_MIN;
+  return value < 0x1p31f ? int(value) : INT_MAX;
+}
+inline unsigned float_to_unsigned(float value) {
+  if (!(value > 0)) return 0;
+  return value < 0x1p32f ? unsigned(value) : UINT_MAX;
+}
+
 namespace cuda {
 
-// As in CUDA, converts to float by itself; unlike in CUDA, does no arithmetic: sums and products of these
-// types would round after every operation on the GPU and not here, so they are refused. Kernels compute in
-// float. Inlined always, so that a report about a load names the kernel's line and not this file's.
-struct __half {
+// Any but float itself.
+template <typename T>
+concept Number = std::is_arithmetic_v<T> && !std::is_same_v<T, float>;
+
+// Convert from numbers and to float by themselves, as in CUDA. Inlined always, so that a report about a load
+// names the kernel's line and not this file's.
+struct __half : HalfArithmetic<__half> {
   uint16_t bits;
   __half() = default;
-  [[gnu::always_inline]] explicit __half(float value) : bits(float_to_half_bits(value)) {}
+  [[gnu::always_inline]] __half(float value) : bits(float_to_half_bits(value)) {}
+  template <Number T>
+  [[gnu::always_inline]] __half(T value) : bits(float_to_half_bits(float_to_odd(double(value)))) {}
   [[gnu::always_inline]] operator float() const { return half_bits_to_float(bits); }
 };
 
-struct __nv_bfloat16 {
+struct __nv_bfloat16 : HalfArithmetic<__nv_bfloat16> {
   uint16_t bits;
   __nv_bfloat16() = default;
-  [[gnu::always_inline]] explicit __nv_bfloat16(float value) : bits(float_to_bfloat16_bits(value)) {}
+  [[gnu::always_inline]] __nv_bfloat16(float value) : bits(float_to_bfloat16_bits(value)) {}
+  template <Number T>
+  [[gnu::always_inline]] __nv_bfloat16(T value) : bits(float_to_bfloat16_bits(float_to_odd(double(value)))) {}
   [[gnu::always_inline]] operator float() const { return bfloat16_bits_to_float(bits); }
 };
 
-void operator+(__half, __half) = delete;
-void operator-(__half, __half) = delete;
-void operator*(__half, __half) = delete;
-void operator/(__half, __half) = delete;
-void operator+(__nv_bfloat16, __nv_bfloat16) = delete;
-void operator-(__nv_bfloat16, __nv_bfloat16) = delete;
-void operator*(__nv_bfloat16, __nv_bfloat16) = delete;
-void operator/(__nv_bfloat16, __nv_bfloat16) = delete;
-
-struct alignas(4) __half2 {
+struct alignas(4) __half2 : PairArithmetic<__half2> {
   __half x, y;
+  __half2() = default;
+  [[gnu::always_inline]] __half2(__half low, __half high) : x(low), y(high) {}
 };
-struct alignas(4) __nv_bfloat162 {
+struct alignas(4) __nv_bfloat162 : PairArithmetic<__nv_bfloat162> {
   __nv_bfloat16 x, y;
+  __nv_bfloat162() = default;
+  [[gnu::always_inline]] __nv_bfloat162(__nv_bfloat16 low, __nv_bfloat16 high) : x(low), y(high) {}
 };
 
 using half = __half;
@@ -87,31 +111,41 @@ using half2 = __half2;
 using nv_bfloat16 = __nv_bfloat16;
 using nv_bfloat162 = __nv_bfloat162;
 
-inline float __half2float(__half h) { return h; }
-inline __half __float2half(float f) { return __half(f); }
-inline __half __float2half_rn(float f) { return __half(f); }
-inline __half2 __floats2half2_rn(float x, float y) { return {__half(x), __half(y)}; }
-inline __half2 __float22half2_rn(float2 f) { return {__half(f.x), __half(f.y)}; }
-inline float2 __half22float2(__half2 h) { return {float(h.x), float(h.y)}; }
-inline __half2 __halves2half2(__half x, __half y) { return {x, y}; }
-inline __half2 make_half2(__half x, __half y) { return {x, y}; }
-inline float __low2float(__half2 h) { return h.x; }
-inline float __high2float(__half2 h) { return h.y; }
-inline unsigned short __half_as_ushort(__half h) { return h.bits; }
-inline __half __ushort_as_half(unsigned short bits) { return std::bit_cast<__half>(bits); }
-
-inline float __bfloat162float(__nv_bfloat16 h) { return h; }
-inline __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
-inline __nv_bfloat16 __float2bfloat16_rn(float f) { return __nv_bfloat16(f); }
-inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__nv_bfloat16(x), __nv_bfloat16(y)}; }
-inline __nv_bfloat162 __float22bfloat162_rn(float2 f) { return {__nv_bfloat16(f.x), __nv_bfloat16(f.y)}; }
-inline float2 __bfloat1622float2(__nv_bfloat162 h) { return {float(h.x), float(h.y)}; }
-inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }
-inline __nv_bfloat162 make_bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }
-inline float __low2float(__nv_bfloat162 h) { return h.x; }
-inline float __high2float(__nv_bfloat162 h) { return h.y; }
-inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 h) { return h.bits; }
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) { return std::bit_cast<__nv_bfloat16>(bits); }
+// The functions of cuda_fp16.h and cuda_bf16.h have the same names, but for the type's in them.
+// clang-format off
+#define FLASHSTEPS_CONVERSIONS(NAME, T, T2)                                                                \
+  inline T __float2##NAME(float x) { return x; }                                                           \
+  inline T __float2##NAME##_rn(float x) { return x; }                                                      \
+  inline T __double2##NAME(double x) { return x; }                                                         \
+  inline T __int2##NAME##_rn(int x) { return x; }                                                          \
+  inline T __uint2##NAME##_rn(unsigned x) { return x; }                                                    \
+  inline float __##NAME##2float(T x) { return x; }                                                         \
+  inline int __##NAME##2int_rn(T x) { return float_to_int(std::nearbyint(float(x))); }                     \
+  inline int __##NAME##2int_rz(T x) { return float_to_int(float(x)); }                                     \
+  inline short __##NAME##_as_short(T x) { return short(x.bits); }                                          \
+  inline unsigned short __##NAME##_as_ushort(T x) { return x.bits; }                                       \
+  inline T __short_as_##NAME(short bits) { return std::bit_cast<T>(bits); }                                \
+  inline T __ushort_as_##NAME(unsigned short bits) { return std::bit_cast<T>(bits); }                      \
+  inline T2 __float2##NAME##2_rn(float x) { return {x, x}; }                                               \
+  inline T2 __floats2##NAME##2_rn(float low, float high) { return {low, high}; }                           \
+  inline T2 __float22##NAME##2_rn(float2 x) { return {x.x, x.y}; }                                         \
+  inline float2 __##NAME##22float2(T2 x) { return {x.x, x.y}; }                                            \
+  inline T2 __##NAME##2##NAME##2(T x) { return {x, x}; }                                                   \
+  inline T2 __halves2##NAME##2(T low, T high) { return {low, high}; }                                      \
+  inline T2 make_##NAME##2(T low, T high) { return {low, high}; }                                          \
+  inline T __low2##NAME(T2 x) { return x.x; }                                                              \
+  inline T __high2##NAME(T2 x) { return x.y; }                                                             \
+  inline float __low2float(T2 x) { return x.x; }                                                           \
+  inline float __high2float(T2 x) { return x.y; }                                                          \
+  inline T2 __low2##NAME##2(T2 x) { return {x.x, x.x}; }                                                   \
+  inline T2 __high2##NAME##2(T2 x) { return {x.y, x.y}; }                                                  \
+  inline T2 __lows2##NAME##2(T2 a, T2 b) { return {a.x, b.x}; }                                            \
+  inline T2 __highs2##NAME##2(T2 a, T2 b) { return {a.y, b.y}; }                                           \
+  inline T2 __lowhigh2highlow(T2 x) { return {x.y, x.x}; }
+// clang-format on
+FLASHSTEPS_CONVERSIONS(half, __half, __half2)
+FLASHSTEPS_CONVERSIONS(bfloat16, __nv_bfloat16, __nv_bfloat162)
+#undef FLASHSTEPS_CONVERSIONS
 
 }  // namespace cuda
 }  // namespace emulator

@@ -85,31 +85,6 @@ void access_range(const void* pointer, size_t bytes, bool write, void* pc) {
   }
 }
 
-template <typename T, typename Operation>
-T atomic_operation(T* address, Location at, Operation operation) {
-  const InRuntime in_runtime;
-  check_access(uintptr_t(address), sizeof(T), true, {.at = at});
-  check_alignment(uintptr_t(address), sizeof(T), true, {.at = at});
-  ++cta->counters.atomics;
-  poll();
-  return operation(std::atomic_ref<T>(*address));
-}
-
-template <typename T>
-T add(T* address, T value, Location at) {
-  return atomic_operation(address, at, [&](std::atomic_ref<T> target) { return target.fetch_add(value); });
-}
-
-template <typename T>
-T maximum(T* address, T value, Location at) {
-  return atomic_operation(address, at, [&](std::atomic_ref<T> target) {
-    T old = target.load();
-    while (old < value && !target.compare_exchange_weak(old, value)) {
-    }
-    return old;
-  });
-}
-
 }  // namespace
 
 void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alignment, bool write,
@@ -135,14 +110,6 @@ void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alig
 }
 
 void thread_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-int atomic_add(int* address, int value, Location at) { return add(address, value, at); }
-unsigned atomic_add(unsigned* address, unsigned value, Location at) { return add(address, value, at); }
-unsigned long long atomic_add(unsigned long long* address, unsigned long long value, Location at) {
-  return add(address, value, at);
-}
-float atomic_add(float* address, float value, Location at) { return add(address, value, at); }
-int atomic_max(int* address, int value, Location at) { return maximum(address, value, at); }
-unsigned atomic_max(unsigned* address, unsigned value, Location at) { return maximum(address, value, at); }
 
 }  // namespace emulator
 

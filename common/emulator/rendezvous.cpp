@@ -1,4 +1,5 @@
-// Where threads wait for each other: warp-wide operations, shuffles and votes, barriers.
+// Where threads wait for each other: warp-wide operations in general (warp_operations.cpp has shuffles and
+// votes), and barriers.
 #include <cstring>
 
 #include "common/emulator/core.h"
@@ -16,36 +17,34 @@ std::string describe_collective(const Fiber& fiber) {
   return std::string(fiber.op) + " at " + describe(fiber.at) + mask;
 }
 
+// Who waits for this lane and for whom this lane waits must be in the same operation as it. A lane that waits
+// without this one may be in another: it comes here later, as half of a warp does that shuffles on its own.
 void check_convergence(const Fiber& me, const Warp& warp) {
   const unsigned bit = 1u << me.lane;
   if ((me.mask & bit) == 0) {
     fail(Bug::kBadMask, me, [&] { return describe_collective(me) + ": the lane is not in its own mask"; });
   }
-  // Lanes that wait with a mask have already agreed with each other: one of them speaks for all.
-  const unsigned partners = warp.waiting & me.mask;
-  if (partners == 0 && (warp.expected & bit) == 0) return;
-  unsigned candidates = partners;
-  if (partners == 0) {
-    // Somebody waits for this lane, and this lane does not know.
-    for (unsigned rest = warp.waiting; rest != 0; rest &= rest - 1) {
-      if ((cta->fiber(me.warp, __builtin_ctz(rest)).mask & bit) != 0) candidates |= rest & -rest;
+  for (unsigned rest = warp.waiting; rest != 0; rest &= rest - 1) {
+    const Fiber& other = cta->fiber(me.warp, __builtin_ctz(rest));
+    if (in_same_collective(me, other)) {
+      rest &= ~me.mask | (1u << other.lane);  // speaks for all that this lane names
+      continue;
     }
+    // This lane may have to do without the other first, but not in the other's own line.
+    const bool mutual = (other.mask & bit) != 0 && (me.mask & (1u << other.lane)) != 0;
+    if (!mutual && !((other.mask & bit) != 0 && same_place(me.at, other.at))) continue;
+    fail(Bug::kDivergence, me, [&] {
+      return "warp divergence: this lane is in " + describe_collective(me) + ", but lane " +
+             std::to_string(other.lane) + " is in " + describe_collective(other);
+    });
   }
-  const Fiber& other = cta->fiber(me.warp, __builtin_ctz(candidates));
-  const bool same_op = other.op == me.op || std::strcmp(other.op, me.op) == 0;
-  if (same_op && (other.mask & warp.live()) == (me.mask & warp.live())) return;
-  fail(Bug::kDivergence, me, [&] {
-    return "warp divergence: this lane is in " + describe_collective(me) + ", but lane " +
-           std::to_string(other.lane) + " is in " + describe_collective(other);
-  });
 }
 
 // All of `lanes` are in the same collective: carry it out.
-void complete_collective(int warp_index, unsigned lanes, unsigned mask) {
+void complete_collective(int warp_index, unsigned lanes) {
   Warp& warp = cta->warps[size_t(warp_index)];
   const Fiber& any = cta->fiber(warp_index, __builtin_ctz(lanes));
   warp.waiting &= ~lanes;
-  warp.expected &= ~mask;
   if (cta->options.count && lanes == warp.live()) cta->log->count_warp(warp_index);
   if (cta->tracer != nullptr) cta->tracer->collective_begins();
   if (any.execute != nullptr) {
@@ -63,7 +62,24 @@ void complete_collective(int warp_index, unsigned lanes, unsigned mask) {
   }
 }
 
+// Completes the collective in which `fiber` waits if all that it waits for are there.
+bool try_to_complete(const Fiber& fiber) {
+  const Warp& warp = cta->warps[size_t(fiber.warp)];
+  const unsigned lanes = fiber.mask & warp.live();
+  if ((warp.waiting & lanes) != lanes) return false;
+  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+    if (!in_same_collective(fiber, cta->fiber(fiber.warp, __builtin_ctz(rest)))) return false;
+  }
+  complete_collective(fiber.warp, lanes);
+  return true;
+}
+
 }  // namespace
+
+bool in_same_collective(const Fiber& a, const Fiber& b) {
+  const unsigned live = cta->warps[size_t(a.warp)].live();
+  return (a.mask & live) == (b.mask & live) && (a.op == b.op || std::strcmp(a.op, b.op) == 0);
+}
 
 void collective(const char* op, unsigned mask, void* args, Execute execute, Location at) {
   const InRuntime in_runtime;
@@ -76,13 +92,7 @@ void collective(const char* op, unsigned mask, void* args, Execute execute, Loca
   me.execute = execute;
   check_convergence(me, warp);
   warp.waiting |= 1u << me.lane;
-  warp.expected |= mask;
-  const unsigned lanes = mask & warp.live();
-  if ((warp.waiting & lanes) == lanes) {
-    complete_collective(me.warp, lanes, mask);
-  } else {
-    park(State::kCollective);
-  }
+  if (!try_to_complete(me)) park(State::kCollective);
 }
 
 void syncwarp(unsigned mask, Location at) {
@@ -93,114 +103,9 @@ void syncwarp(unsigned mask, Location at) {
   collective("__syncwarp", mask, nullptr, execute, at);
 }
 
-// ---- Shuffles and votes
-
-namespace {
-
-struct ShuffleArgs {
-  uint64_t value;
-  uint64_t result;
-  ShuffleMode mode;
-  unsigned operand;
-  int width;
-};
-
-// The lane that `lane` reads; itself where CUDA says so.
-int source_lane(int lane, const ShuffleArgs& args) {
-  const int first = lane & ~(args.width - 1);
-  const int end = first + args.width;
-  const int operand = int(args.operand & 31);
-  int source = lane;
-  switch (args.mode) {
-    case ShuffleMode::kIndex:
-      return first + (operand & (args.width - 1));
-    case ShuffleMode::kXor:
-      source = lane ^ operand;  // may read lower segments, but none above its own
-      return source < end ? source : lane;
-    case ShuffleMode::kDown:
-      source = lane + operand;
-      return source < end ? source : lane;
-    case ShuffleMode::kUp:
-      source = lane - operand;
-      return source >= first ? source : lane;
-  }
-  return lane;
-}
-
-void execute_shuffle(void* const* args, unsigned lanes) {
-  ++cta->counters.shuffles;
-  const int warp = cta->running_warp;
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    const int lane = __builtin_ctz(rest);
-    ShuffleArgs& mine = *static_cast<ShuffleArgs*>(args[lane]);
-    const int source = source_lane(lane, mine);
-    if (((lanes >> source) & 1) == 0) {
-      const Fiber& reader = cta->fiber(warp, lane);
-      fail(Bug::kBadShuffle, reader, [&] {
-        return describe_collective(reader) + ": it reads lane " + std::to_string(source) +
-               ", which does not take part";
-      });
-    }
-    mine.result = static_cast<ShuffleArgs*>(args[source])->value;
-  }
-}
-
-const char* name_of(ShuffleMode mode) {
-  switch (mode) {
-    case ShuffleMode::kIndex:
-      return "__shfl_sync";
-    case ShuffleMode::kXor:
-      return "__shfl_xor_sync";
-    case ShuffleMode::kDown:
-      return "__shfl_down_sync";
-    case ShuffleMode::kUp:
-      return "__shfl_up_sync";
-  }
-  return "";
-}
-
-struct VoteArgs {
-  bool predicate;
-  Vote result;
-};
-
-void execute_vote(void* const* args, unsigned lanes) {
-  ++cta->counters.votes;
-  Vote result{0, lanes};
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    const int lane = __builtin_ctz(rest);
-    if (static_cast<VoteArgs*>(args[lane])->predicate) result.yes |= 1u << lane;
-  }
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    static_cast<VoteArgs*>(args[__builtin_ctz(rest)])->result = result;
-  }
-}
-
-}  // namespace
-
-uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at) {
-  if (width < 1 || width > kWarpSize || (width & (width - 1)) != 0) {
-    fail(Bug::kBadShuffle, *self, [&] {
-      return std::string(name_of(mode)) + " at " + describe(at) + ": width " + std::to_string(width) +
-             " is not a power of two up to 32";
-    });
-  }
-  ShuffleArgs args{value, value, mode, operand, width};
-  collective(name_of(mode), mask, &args, execute_shuffle, at);
-  return args.result;
-}
-
-Vote vote(const char* op, unsigned mask, bool predicate, Location at) {
-  VoteArgs args{predicate, {}};
-  collective(op, mask, &args, execute_vote, at);
-  return args.result;
-}
-
 // ---- Barriers
 
 namespace {
-
-bool same_place(Location a, Location b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
 
 // bar.sync is executed by a warp, not by a thread: PTX wants all its lanes at the same one.
 void check_barrier_convergence(const Fiber& me) {
@@ -220,6 +125,7 @@ void check_barrier_convergence(const Fiber& me) {
 void complete_barrier(int id) {
   Barrier& barrier = cta->barriers[id];
   const bool everyone = barrier.count == kEveryone;
+  barrier.result = {barrier.yes, barrier.arrived};
   barrier.arrived = 0;
   cta->counters.barriers += uint64_t(__builtin_popcount(barrier.warps));
   const auto waits_here = [&](const Fiber& fiber) {
@@ -256,7 +162,7 @@ void complete_barrier(int id) {
   }
 }
 
-void arrive(const char* op, int id, int count, bool wait, Location at) {
+void arrive(const char* op, int id, int count, bool wait, Location at, bool predicate = false) {
   const InRuntime in_runtime;
   Fiber& me = *self;
   Barrier& barrier = cta->barriers[id];
@@ -268,6 +174,8 @@ void arrive(const char* op, int id, int count, bool wait, Location at) {
   if (first) {
     barrier.count = count;
     barrier.warps = 0;
+    barrier.yes = 0;
+    barrier.op = op;
     barrier.at = at;
   }
   if (barrier.count != count) {
@@ -278,7 +186,15 @@ void arrive(const char* op, int id, int count, bool wait, Location at) {
              describe(barrier.at);
     });
   }
+  // PTX lets bar.red meet neither bar.sync nor another bar.red.
+  if (count == kEveryone && std::strcmp(barrier.op, op) != 0) {
+    fail(Bug::kBadBarrier, me, [&] {
+      return std::string(op) + " at " + describe(at) + ": other threads are at the same barrier with " +
+             barrier.op + " at " + describe(barrier.at);
+    });
+  }
   ++barrier.arrived;
+  barrier.yes += predicate;
   barrier.warps |= 1u << me.warp;
   if (cta->options.race_detector && count != kEveryone) cta->races->barrier_arrival(id, me, first);
   if (cta->tracer != nullptr && !wait) cta->tracer->barrier_arrival(id);
@@ -295,6 +211,12 @@ void arrive(const char* op, int id, int count, bool wait, Location at) {
 
 void syncthreads(Location at) { arrive("__syncthreads", 0, kEveryone, true, at); }
 
+Tally syncthreads_tally(const char* op, bool predicate, Location at) {
+  arrive(op, 0, kEveryone, true, at, predicate);
+  // Nobody completes the next round before this thread, too, has come back.
+  return cta->barriers[0].result;
+}
+
 void named_barrier(int id, int count, bool wait, Location at) {
   const char* op = wait ? "bar.sync" : "bar.arrive";
   if (id < 0 || id >= kNumBarriers || count <= 0 || count % kWarpSize != 0 || count > kMaxThreads) {
@@ -309,17 +231,16 @@ void named_barrier(int id, int count, bool wait, Location at) {
 
 void reset_rendezvous() {
   for (Barrier& barrier : cta->barriers) barrier = {};
+  cta->ticks = 0;
 }
 
 void leave_rendezvous(Fiber& exited) {
   // Lanes that waited for this one only.
   Warp& warp = cta->warps[size_t(exited.warp)];
-  for (unsigned rest = warp.waiting; rest != 0;) {
-    const unsigned mask = cta->fiber(exited.warp, __builtin_ctz(rest)).mask;
-    rest &= ~mask;
-    const unsigned lanes = mask & warp.live();
-    if ((warp.waiting & lanes) == lanes) complete_collective(exited.warp, lanes, mask);
+  for (unsigned rest = warp.waiting; rest != 0; rest &= rest - 1) {
+    if (try_to_complete(cta->fiber(exited.warp, __builtin_ctz(rest)))) rest &= warp.waiting | (rest & -rest);
   }
+  if (warp.ready == 0) answer_active_mask(warp);
   // A __syncthreads needs only the threads that are left.
   const Barrier& barrier = cta->barriers[0];
   const bool everyone = barrier.arrived > 0 && barrier.count == kEveryone;

@@ -125,6 +125,8 @@ std::string look_up(uintptr_t pc) {
 
 }  // namespace
 
+bool same_place(Location a, Location b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
+
 std::string describe(Location at) { return short_path(at.file) + ":" + std::to_string(at.line); }
 
 std::string describe(uintptr_t return_address) {

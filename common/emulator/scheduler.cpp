@@ -122,7 +122,12 @@ std::string describe_wait(const Fiber& fiber) {
     return cta->mbarriers->describe_wait(fiber);
   } else {
     const Warp& warp = cta->warps[size_t(fiber.warp)];
-    text += ", for " + describe_lanes(fiber.mask & warp.live() & ~warp.waiting);
+    unsigned missing = fiber.mask & warp.live();
+    for (unsigned rest = missing & warp.waiting; rest != 0; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      if (in_same_collective(fiber, cta->fiber(fiber.warp, lane))) missing &= ~(1u << lane);
+    }
+    text += ", for " + describe_lanes(missing);
   }
   return text;
 }
@@ -184,6 +189,8 @@ void wake(Fiber& fiber) {
 void park(State state) {
   self->state = state;
   set_ready(*self, false);
+  Warp& warp = cta->warps[size_t(self->warp)];
+  if (warp.ready == 0) answer_active_mask(warp);
   Fiber* next = pick();
   if (next == nullptr) report_deadlock();
   if (next != self) switch_to(*next);
@@ -196,8 +203,11 @@ void yield() {
 
 void poll() {
   // What it spins for may come from a thread that waits for a copy, and copies may be late until nobody can
-  // run.
-  if (++self->polls % 1024 == 0) cta->copies->finish_a_load();
+  // run; or from a lane of its own warp in __activemask.
+  if (++self->polls % 1024 == 0) {
+    cta->copies->finish_a_load();
+    answer_active_mask(cta->warps[size_t(self->warp)]);
+  }
   if (self->polls % 16 == 0) yield();
 }
 

@@ -101,6 +101,118 @@ TEMPLATE_TEST_CASE("floats round to nearest even", "[half]", HalfFormat, Bfloat1
   }
 }
 
+// Every operation against its definition: the exact value, rounded once. What double cannot hold exactly is
+// computed in long double, whose 64 bits are enough for a sum of three such numbers or a tie-breaking rest.
+template <typename Format>
+typename Format::Type rounded(long double exact) {
+  if (std::isnan(exact)) return typename Format::Type(NAN);
+  const bool negative = std::signbit(exact);
+  const long double magnitude = std::fabs(exact);
+  // The largest pattern whose value is not beyond it, or the next one.
+  const bool is_fp16 = Format::kExponentBits == 5;
+  const int infinity = is_fp16 ? 0x7c00 : 0x7f80;
+  int low = 0, high = infinity;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    const long double value = decode(uint16_t(middle), Format::kExponentBits, Format::kMantissaBits);
+    (value <= magnitude ? low : high) = middle;
+  }
+  const long double below = decode(uint16_t(low), Format::kExponentBits, Format::kMantissaBits);
+  // Infinity stands where the next number would.
+  const long double above =
+      high == infinity ? below + std::ldexp(1.0L, is_fp16 ? 5 : 120)
+                       : (long double)(decode(uint16_t(high), Format::kExponentBits, Format::kMantissaBits));
+  const long double half_way = below + (above - below) / 2;
+  int bits = magnitude < half_way || (magnitude == half_way && low % 2 == 0) ? low : high;
+  if (std::isinf(exact)) bits = infinity;
+  return Format::from_bits(uint16_t(bits | (negative ? 0x8000 : 0)));
+}
+
+template <typename Format>
+struct Sample {
+  uint32_t state = 99;
+  // Any pattern; every second time one with an exponent near that of 1.
+  typename Format::Type next(int i) {
+    state = state * 1664525 + 1013904223;
+    uint16_t bits = uint16_t(state >> 16);
+    if (i % 2 == 0) {
+      const int one = (1 << (Format::kExponentBits - 1)) - 1;
+      const int exponent = one - 4 + int(state >> 8) % 9;
+      bits = uint16_t((bits & (0x8000 | ((1 << Format::kMantissaBits) - 1))) | exponent
+                                                                                   << Format::kMantissaBits);
+    }
+    return Format::from_bits(bits);
+  }
+};
+
+TEMPLATE_TEST_CASE("arithmetic rounds every result once", "[half]", HalfFormat, Bfloat16Format) {
+  using T = typename TestType::Type;
+  Sample<TestType> sample;
+  int wrong[6] = {};
+  const auto differ = [](T a, T b) { return a.bits != b.bits; };
+  for (int i = 0; i < 200000; ++i) {
+    const T a = sample.next(i), b = sample.next(i), c = sample.next(i / 2);
+    const long double x = float(a), y = float(b), z = float(c);
+    wrong[0] += differ(a + b, rounded<TestType>(x + y));
+    wrong[1] += differ(a - b, rounded<TestType>(x - y));
+    wrong[2] += differ(a * b, rounded<TestType>(x * y));
+    wrong[3] += differ(a / b, rounded<TestType>(x / y));
+    wrong[4] += differ(hsqrt(a), rounded<TestType>(std::sqrt(x)));
+    // 64 bits hold it exactly where exponents are near each other.
+    if (i % 4 == 0) wrong[5] += differ(__hfma(a, b, c), rounded<TestType>(x * y + z));
+  }
+  for (int i = 0; i < 6; ++i) {
+    CAPTURE(i);
+    CHECK(wrong[i] == 0);
+  }
+}
+
+TEST_CASE("a fused multiply-add rounds once", "[half]") {
+  // 1 + 2^-8 is halfway between two bf16 numbers, and c, far below double's last bit, decides.
+  const __nv_bfloat16 a(1.0f + 0x1p-4f), b(1.0f - 0x1p-4f);  // a * b = 1 - 2^-8: representable
+  CHECK(float(__hfma(a, b, __nv_bfloat16(0.0f))) == 1 - 0x1p-8f);
+  const __nv_bfloat16 e(1.0f + 0x1p-7f), f(0x1.02p0f);  // 1 + 2^-6 + 2^-14, between 1 + 2^-6 and the next
+  CHECK(float(__hfma(e, f, __nv_bfloat16(0.0f))) == 1 + 0x1p-6f);
+  const __nv_bfloat16 g(1.5f), h(1.0f + 0x1p-7f);  // 1.5 + 1.5 * 2^-7: halfway
+  CHECK(float(__hfma(g, h, __nv_bfloat16(0x1p-100f))) == 1.5f + 0x1p-6f);
+  CHECK(float(__hfma(g, h, __nv_bfloat16(-0x1p-100f))) == 1.5f + 0x1p-7f);
+  CHECK(float(__hfma(g, h, __nv_bfloat16(0.0f))) == 1.5f + 0x1p-6f);  // to even
+  // From a double, or an int, in one step: 1 + 2^-11 is halfway for fp16.
+  CHECK(float(__double2half(1 + 0x1p-11 + 0x1p-40)) == 1 + 0x1p-10f);
+  CHECK(float(__double2half(1 + 0x1p-11 - 0x1p-40)) == 1.0f);
+  CHECK(float(__half(1 + 0x1p-11)) == 1.0f);
+  CHECK(float(__nv_bfloat16((1 << 30) + (1 << 22) + 1)) == 0x1.02p30f);
+}
+
+TEST_CASE("maxima, comparisons and signs of 16-bit floats", "[half]") {
+  const __half nan(NAN), one(1.0f), two(2.0f), zero(0.0f), minus_zero(-0.0f);
+  CHECK(__hmax(nan, one).bits == one.bits);
+  CHECK(__hmin(one, nan).bits == one.bits);
+  CHECK(__hmax(nan, nan).bits == 0x7fff);
+  CHECK(__hmax_nan(one, nan).bits == 0x7fff);
+  CHECK(__hmin_nan(one, two).bits == one.bits);
+  CHECK(__hmax(minus_zero, zero).bits == 0x0000);
+  CHECK(__hmin(zero, minus_zero).bits == 0x8000);
+  CHECK(__hlt(one, two));
+  CHECK_FALSE(__hne(nan, one));
+  CHECK(nan != one);
+  CHECK_FALSE(nan == nan);
+  CHECK((-nan).bits == 0xffff);
+  CHECK(__habs(minus_zero).bits == 0);
+  CHECK(__hisinf(-one / zero) == -1);
+  CHECK(__half2int_rn(__half(2.5f)) == 2);
+  CHECK(__half2int_rz(__half(-2.75f)) == -2);
+  CHECK(__half2int_rz(nan) == 0);
+  CHECK(hrint(__half(3.5f)).bits == __half(4).bits);
+  __half2 pair = __hfma2(make_half2(one, two), __float2half2_rn(3), __half2half2(zero));
+  pair += __halves2half2(two, one);
+  CHECK(float(pair.x) == 5);
+  CHECK(float(pair.y) == 7);
+  CHECK(float(__low2half(__lowhigh2highlow(pair))) == 7);
+  CHECK(__hbeq2(__hmax2(pair, make_half2(6, 6)), make_half2(6, 7)));
+  CHECK(float(__hlt2(pair, make_half2(6, 6)).x) == 1);
+}
+
 TEST_CASE("the edges of fp16", "[half]") {
   CHECK(__half(65504.0f).bits == 0x7bff);
   CHECK(__half(65519.996f).bits == 0x7bff);

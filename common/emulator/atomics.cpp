@@ -1,0 +1,103 @@
+// Atomic operations on shared and global memory.
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <type_traits>
+
+#include "common/emulator/core.h"
+#include "common/emulator/half.h"
+
+namespace emulator {
+namespace {
+
+// What the host can swap in one piece.
+template <typename T>
+using Word =
+    std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+
+template <typename T>
+void check_atomic(T* address, Location at) {
+  check_access(uintptr_t(address), sizeof(T), true, {.at = at});
+  check_alignment(uintptr_t(address), sizeof(T), true, {.at = at});
+  ++cta->counters.atomics;
+  poll();
+}
+
+template <typename T>
+T updated(Atomic operation, T old, T operand) {
+  if (operation == Atomic::kExchange) return operand;
+  if constexpr (std::is_class_v<T>) {
+    return old + operand;  // of 16-bit types there is only an addition
+  } else {
+    // Integers wrap around.
+    if (operation == Atomic::kAdd) {
+      if constexpr (std::is_floating_point_v<T>) return old + operand;
+      return T(Word<T>(old) + Word<T>(operand));
+    }
+    if constexpr (std::is_integral_v<T>) {
+      switch (operation) {
+        case Atomic::kSub:
+          return T(Word<T>(old) - Word<T>(operand));
+        case Atomic::kMin:
+          return operand < old ? operand : old;
+        case Atomic::kMax:
+          return old < operand ? operand : old;
+        case Atomic::kIncrement:
+          return old >= operand ? 0 : old + 1;
+        case Atomic::kDecrement:
+          return old == 0 || old > operand ? operand : old - 1;
+        case Atomic::kAnd:
+          return old & operand;
+        case Atomic::kOr:
+          return old | operand;
+        case Atomic::kXor:
+          return old ^ operand;
+        default:
+          break;
+      }
+    }
+    return old;
+  }
+}
+
+}  // namespace
+
+template <typename T>
+T atomic(Atomic operation, T* address, T operand, Location at) {
+  const InRuntime in_runtime;
+  check_atomic(address, at);
+  std::atomic_ref<Word<T>> target(*reinterpret_cast<Word<T>*>(address));
+  Word<T> old = target.load();
+  while (!target.compare_exchange_weak(
+      old, std::bit_cast<Word<T>>(updated(operation, std::bit_cast<T>(old), operand)))) {
+  }
+  return std::bit_cast<T>(old);
+}
+
+template <typename T>
+T atomic_compare_and_swap(T* address, T expected, T desired, Location at) {
+  const InRuntime in_runtime;
+  check_atomic(address, at);
+  std::atomic_ref<T>(*address).compare_exchange_strong(expected, desired);
+  return expected;
+}
+
+#define FLASHSTEPS_ATOMIC(T) template T atomic<T>(Atomic, T*, T, Location);
+FLASHSTEPS_ATOMIC(int)
+FLASHSTEPS_ATOMIC(unsigned)
+FLASHSTEPS_ATOMIC(long long)
+FLASHSTEPS_ATOMIC(unsigned long long)
+FLASHSTEPS_ATOMIC(float)
+FLASHSTEPS_ATOMIC(double)
+FLASHSTEPS_ATOMIC(cuda::__half)
+FLASHSTEPS_ATOMIC(cuda::__half2)
+FLASHSTEPS_ATOMIC(cuda::__nv_bfloat16)
+FLASHSTEPS_ATOMIC(cuda::__nv_bfloat162)
+
+#define FLASHSTEPS_COMPARE_AND_SWAP(T) template T atomic_compare_and_swap<T>(T*, T, T, Location);
+FLASHSTEPS_COMPARE_AND_SWAP(unsigned short)
+FLASHSTEPS_COMPARE_AND_SWAP(int)
+FLASHSTEPS_COMPARE_AND_SWAP(unsigned)
+FLASHSTEPS_COMPARE_AND_SWAP(unsigned long long)
+
+}  // namespace emulator

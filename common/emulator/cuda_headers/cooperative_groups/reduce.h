@@ -1,0 +1,31 @@
+// cooperative_groups::reduce on the emulator, for tiles.
+#pragma once
+
+#include <cooperative_groups.h>
+
+namespace emulator::cuda::cooperative_groups {
+
+template <typename T>
+struct plus {
+  T operator()(T a, T b) const { return a + b; }
+};
+template <typename T>
+struct greater {
+  T operator()(T a, T b) const { return a < b ? b : a; }
+};
+template <typename T>
+struct less {
+  T operator()(T a, T b) const { return b < a ? b : a; }
+};
+
+// The order of operations is unspecified in CUDA as well.
+template <unsigned SIZE, typename Parent, typename T, typename Operation>
+T reduce(const thread_block_tile<SIZE, Parent>& tile, T value, Operation operation,
+         Location at = Location::current()) {
+  for (unsigned distance = SIZE / 2; distance > 0; distance /= 2) {
+    value = operation(value, tile.shfl_xor(value, distance, at));
+  }
+  return value;
+}
+
+}  // namespace emulator::cuda::cooperative_groups

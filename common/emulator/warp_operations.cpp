@@ -1,0 +1,168 @@
+// What the lanes of a warp tell each other: shuffles, votes, matches, reductions, __activemask. And what a
+// thread asks for on its own.
+#include <cstring>
+
+#include "common/emulator/core.h"
+
+namespace emulator {
+namespace {
+
+struct ShuffleArgs {
+  uint64_t value;
+  uint64_t result;
+  ShuffleMode mode;
+  unsigned operand;
+  int width;
+};
+
+// The lane that `lane` reads; itself where CUDA says so.
+int source_lane(int lane, const ShuffleArgs& args) {
+  const int first = lane & ~(args.width - 1);
+  const int end = first + args.width;
+  const int operand = int(args.operand & 31);
+  int source = lane;
+  switch (args.mode) {
+    case ShuffleMode::kIndex:
+      return first + (operand & (args.width - 1));
+    case ShuffleMode::kXor:
+      source = lane ^ operand;  // may read lower segments, but none above its own
+      return source < end ? source : lane;
+    case ShuffleMode::kDown:
+      source = lane + operand;
+      return source < end ? source : lane;
+    case ShuffleMode::kUp:
+      source = lane - operand;
+      return source >= first ? source : lane;
+  }
+  return lane;
+}
+
+void execute_shuffle(void* const* args, unsigned lanes) {
+  ++cta->counters.shuffles;
+  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    ShuffleArgs& mine = *static_cast<ShuffleArgs*>(args[lane]);
+    const int source = source_lane(lane, mine);
+    if (((lanes >> source) & 1) != 0) {
+      mine.result = static_cast<ShuffleArgs*>(args[source])->value;
+    } else {
+      std::memset(&mine.result, int(cta->options.poison), sizeof(mine.result));
+    }
+  }
+}
+
+const char* name_of(ShuffleMode mode) {
+  switch (mode) {
+    case ShuffleMode::kIndex:
+      return "__shfl_sync";
+    case ShuffleMode::kXor:
+      return "__shfl_xor_sync";
+    case ShuffleMode::kDown:
+      return "__shfl_down_sync";
+    case ShuffleMode::kUp:
+      return "__shfl_up_sync";
+  }
+  return "";
+}
+
+struct VoteArgs {
+  bool predicate;
+  Vote result;
+};
+
+void execute_vote(void* const* args, unsigned lanes) {
+  ++cta->counters.votes;
+  Vote result{0, lanes};
+  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    if (static_cast<VoteArgs*>(args[lane])->predicate) result.yes |= 1u << lane;
+  }
+  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+    static_cast<VoteArgs*>(args[__builtin_ctz(rest)])->result = result;
+  }
+}
+
+struct GatherArgs {
+  uint64_t value;
+  Gathered result;
+};
+
+void execute_gather(void* const* args, unsigned lanes) {
+  ++cta->counters.votes;
+  Gathered result{lanes, {}};
+  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    result.values[lane] = static_cast<GatherArgs*>(args[lane])->value;
+  }
+  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+    static_cast<GatherArgs*>(args[__builtin_ctz(rest)])->result = result;
+  }
+}
+
+}  // namespace
+
+uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at) {
+  if (width < 1 || width > kWarpSize || (width & (width - 1)) != 0) {
+    fail(Bug::kBadShuffle, *self, [&] {
+      return std::string(name_of(mode)) + " at " + describe(at) + ": width " + std::to_string(width) +
+             " is not a power of two up to 32";
+    });
+  }
+  ShuffleArgs args{value, value, mode, operand, width};
+  collective(name_of(mode), mask, &args, execute_shuffle, at);
+  return args.result;
+}
+
+Vote vote(const char* op, unsigned mask, bool predicate, Location at) {
+  VoteArgs args{predicate, {}};
+  collective(op, mask, &args, execute_vote, at);
+  return args.result;
+}
+
+Gathered gather(const char* op, unsigned mask, uint64_t value, Location at) {
+  GatherArgs args{value, {}};
+  collective(op, mask, &args, execute_gather, at);
+  return args.result;
+}
+
+// ---- __activemask
+
+unsigned active_mask(Location at) {
+  const InRuntime in_runtime;
+  Fiber& me = *self;
+  me.op = "__activemask";
+  me.at = at;
+  cta->warps[size_t(me.warp)].asking |= 1u << me.lane;
+  park(State::kActiveMask);
+  return me.mask;
+}
+
+void answer_active_mask(Warp& warp) {
+  const int index = int(&warp - cta->warps.data());
+  for (unsigned rest = warp.asking; rest != 0; rest &= rest - 1) {
+    Fiber& me = cta->fiber(index, __builtin_ctz(rest));
+    me.mask = 0;
+    for (unsigned others = warp.asking; others != 0; others &= others - 1) {
+      const int lane = __builtin_ctz(others);
+      if (same_place(cta->fiber(index, lane).at, me.at)) me.mask |= 1u << lane;
+    }
+  }
+  for (; warp.asking != 0; warp.asking &= warp.asking - 1) {
+    wake(cta->fiber(index, __builtin_ctz(warp.asking)));
+  }
+}
+
+// ---- What a thread asks for on its own
+
+void nap() {
+  const InRuntime in_runtime;
+  poll();
+}
+
+int64_t ticks() { return ++cta->ticks; }
+
+void trap(Location at) {
+  fail(Bug::kTrap, *self, [&] { return "__trap() at " + describe(at); });
+}
+
+}  // namespace emulator
