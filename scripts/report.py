@@ -233,9 +233,11 @@ def status_of(entry: Entry) -> str:
 
 def step_cell(name: str, entry: Entry) -> str:
     """The name, its idea, where that is explained, and why it did not pass."""
-    idea, page = (entry.get("note") or "", "") if "peer" in entry else idea_of(name)
+    idea, page = (entry.get("note") or "", "") if "peer" in entry else idea_of(name.split("@")[0])
+    configuration = entry.get("configuration") or ""
     reason = entry["message"].strip().split("\n")[0] if entry["status"] != "pass" else ""
-    lines = [code(name), text(idea), *(f"<small>{text(line)}</small>" for line in (page, reason) if line)]
+    small = (f"<small>{text(line)}</small>" for line in (configuration, page, reason) if line)
+    lines = [code(name), text(idea), *small]
     return "<br>".join(line for line in lines if line)
 
 
