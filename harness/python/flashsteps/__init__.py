@@ -126,7 +126,7 @@ def attention(
         if type(flag) is not bool:
             raise TypeError(f"{name}: is a {_type_name(flag)}, expected True or False")
     if scale is not None and type(scale) is not float:
-        if not isinstance(scale, numbers.Real):
+        if not isinstance(scale, numbers.Real) or isinstance(scale, bool):
             raise TypeError(f"scale: is a {type(scale).__name__}, expected a number")
         try:
             scale = float(scale)

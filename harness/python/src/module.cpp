@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <iterator>
 #include <optional>
 #include <stdexcept>
@@ -110,8 +111,11 @@ void check_kv_lengths(const Array& lengths, const Array& q, int64_t seqlen_kv) {
 float scale_of(std::optional<double> scale, int64_t head_dim) {
   if (!scale) return 1.0f / std::sqrt(float(head_dim));
   const float value = float(*scale);
-  if (!(value > 0.0f && std::isfinite(2.0f * value)))  // kernels fold log2(e) into it
-    raise_value_error("scale", "is " + std::to_string(*scale) + ", expected a positive, finite number");
+  if (!(value > 0.0f && std::isfinite(2.0f * value))) {  // kernels fold log2(e) into it
+    char text[32];
+    std::snprintf(text, sizeof(text), "%g", *scale);
+    raise_value_error("scale", "is " + std::string(text) + ", expected a positive number that float32 holds");
+  }
   return value;
 }
 
