@@ -99,11 +99,9 @@ struct Extent {
 // Parts of the program's image, found in the dynamic loader's tables: visit(module) until it returns true.
 template <typename Visit>
 void for_each_module(Visit visit) {
-  dl_iterate_phdr(
-      [](dl_phdr_info* module, size_t, void* opaque) {
-        return (*static_cast<Visit*>(opaque))(*module) ? 1 : 0;
-      },
-      &visit);
+  dl_iterate_phdr([](dl_phdr_info* module, size_t,
+                     void* opaque) { return (*static_cast<Visit*>(opaque))(*module) ? 1 : 0; },
+                  &visit);
 }
 
 // visit(segment, extent) for each of a module's segments.
@@ -167,8 +165,8 @@ std::vector<Extent> find_variables() {
 }
 
 // Static __shared__ variables are thread-local (see cuda.h): they lie in this host thread's block of their
-// module's thread-local storage, between variables of the host's. Which bytes are a kernel's is known once one
-// has touched them.
+// module's thread-local storage, between variables of the host's. Which bytes are a kernel's is known once
+// one has touched them.
 class StaticShared {
  public:
   StaticShared() {
