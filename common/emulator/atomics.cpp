@@ -6,6 +6,7 @@
 
 #include "common/emulator/core.h"
 #include "common/emulator/half.h"
+#include "common/emulator/race.h"
 
 namespace emulator {
 namespace {
@@ -22,6 +23,20 @@ void check_atomic(T* address, Location at) {
   ++cta->counters.atomics;
   poll();
 }
+
+// Lives while an atomic operation is carried out, by which CTAs can put themselves in order.
+class Ordering {
+ public:
+  Ordering() {
+    if (races_ != nullptr) races_->publish();
+  }
+  ~Ordering() {
+    if (races_ != nullptr) races_->acquire();
+  }
+
+ private:
+  GlobalRaces* const races_ = cta->launch->global_races;
+};
 
 template <typename T>
 T updated(Atomic operation, T old, T operand) {
@@ -66,6 +81,7 @@ template <typename T>
 T atomic(Atomic operation, T* address, T operand, Location at) {
   const InRuntime in_runtime;
   check_atomic(address, at);
+  const Ordering ordering;
   std::atomic_ref<Word<T>> target(*reinterpret_cast<Word<T>*>(address));
   Word<T> old = target.load();
   while (!target.compare_exchange_weak(
@@ -78,6 +94,7 @@ template <typename T>
 T atomic_compare_and_swap(T* address, T expected, T desired, Location at) {
   const InRuntime in_runtime;
   check_atomic(address, at);
+  const Ordering ordering;
   std::atomic_ref<T>(*address).compare_exchange_strong(expected, desired);
   return expected;
 }

@@ -1,6 +1,7 @@
 // Internals: the state of a running CTA, and what the parts of the runtime ask of each other.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -91,16 +92,29 @@ struct Random {
   bool one_in(int n) { return next() % unsigned(n) == 0; }
 };
 
-// A stretch of global memory. The shadow is the race detector's, null when it is off.
+// A stretch of global memory, and what the race detector knows of it when it is on.
+struct GlobalBlock;
 struct GlobalCell;
 struct GlobalRange {
   uintptr_t begin;
   size_t bytes;
-  GlobalCell* shadow;
+  GlobalBlock* blocks = nullptr;
+  GlobalCell* cells = nullptr;
+};
+
+// How a CTA stands to the others; see GlobalRaces in race.h. An epoch is a stretch of its time between two
+// fences, by its number in the launch.
+struct GlobalOrder {
+  uint32_t epoch = 0;
+  bool touched = false;               // something, in this epoch
+  std::vector<uint32_t> fenced = {};  // epochs that lie before a fence, and are not published yet
+  uint64_t acquired = 0;              // so many publications are known
+  bool polls = false;                 // by volatile reads, whose success is not seen: it may know all
 };
 
 class AccessLog;      // counters.h
 class RaceDetector;   // race.h
+class GlobalRaces;    // race.h
 class MbarrierTable;  // mbarrier_table.h
 class CopyEngine;     // copy_engine.h
 class Tracer;         // tracer.h
@@ -112,7 +126,9 @@ struct Launch {
   void (*body)(void*);
   void* arguments;
   size_t argument_bytes;
-  std::vector<GlobalRange> memory;  // global; sorted, disjoint
+  std::vector<GlobalRange> memory;                        // global; sorted, disjoint
+  GlobalRaces* global_races = nullptr;                    // null unless the race detector is on
+  mutable std::atomic<uint64_t> failed_cta = UINT64_MAX;  // the lowest that was given up
 
   int num_threads() const { return int(block.x * block.y * block.z); }
   uint64_t num_ctas() const { return uint64_t(grid.x) * grid.y * grid.z; }
@@ -141,6 +157,7 @@ struct Cta {
   Barrier barriers[kNumBarriers];
   Random random;
   Counters counters;
+  GlobalOrder order;
   std::unique_ptr<Report> report;  // why it was given up
 
   Context host;  // the host thread itself
@@ -170,7 +187,13 @@ class InRuntime {
 std::string describe_thread(const Fiber& fiber);  // "block (0, 0, 0) warp 1 lane 5"
 // Blocks the running fiber until somebody wakes it. What it waits for is already written down in it.
 void park(State state);
-void wake(Fiber& fiber);
+inline void wake_lanes(int warp, unsigned lanes) {
+  if (lanes == 0) return;
+  cta->warps[size_t(warp)].ready |= lanes;
+  cta->ready_warps |= 1u << warp;
+  for (; lanes != 0; lanes &= lanes - 1) cta->fiber(warp, __builtin_ctz(lanes)).state = State::kReady;
+}
+inline void wake(const Fiber& fiber) { wake_lanes(fiber.warp, 1u << fiber.lane); }
 // Lets another ready fiber run.
 void yield();
 // For where a thread may be spinning on memory that another one will change: yields now and then.
@@ -193,17 +216,19 @@ struct Place {
 enum class Space { kPrivate, kShared, kGlobal };
 // What the running fiber is about to touch; reports what it must not. kPrivate stands for all that needs no
 // further attention: its stack, the kernel's arguments, constants.
-Space check_access(uintptr_t address, size_t bytes, bool write, Place place);
-void check_alignment(uintptr_t address, size_t bytes, bool write, Place place);
+Space check_access(uintptr_t address, size_t bytes, bool write, const Place& place);
+void check_alignment(uintptr_t address, size_t bytes, bool write, const Place& place);
 // A lane's part in a warp-wide instruction that accesses shared memory: checks it, and tells the race
 // detector. To be called before collective(), outside of InRuntime; `pc` is a return address into the kernel.
 void touch_shared(const char* op, const void* address, size_t bytes, size_t alignment, bool write,
                   uintptr_t pc);
-std::vector<GlobalRange> global_memory();  // that kernels may touch: registered memory and __device__ variables
+std::vector<GlobalRange>
+global_memory();  // that kernels may touch: registered memory and __device__ variables
 // Where this host thread has its static __shared__ variables, between others.
 uintptr_t static_shared_begin();
 size_t static_shared_bytes();
 void poison_static_shared();
+const GlobalRange* find_range(uintptr_t address);  // of the launch, the last that does not begin behind it
 bool is_global(uintptr_t address, size_t bytes);
 std::string describe_foreign_address(uintptr_t address);  // "0x..., 32 bytes after the end of an allocation"
 

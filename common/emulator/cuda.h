@@ -23,8 +23,8 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 // A CTA never leaves its host thread, so what its threads share is exactly what is local to that host thread.
-// Without constinit gcc gives an array of classes a hidden flag, "constructed already", which the threads would
-// read and write without a barrier. (clang makes none, and takes no uninitialised class for constinit.)
+// Without constinit gcc gives an array of classes a hidden flag, "constructed already", which the threads
+// would read and write without a barrier. (clang makes none, and takes no uninitialised class for constinit.)
 #ifdef __clang__
 #define __shared__ thread_local
 #else

@@ -14,9 +14,9 @@ namespace emulator {
 // When asynchronous copies take effect: at issue, as late as is legal, or at any legal moment.
 enum class AsyncMode { kEarly, kLate, kRandom };
 
-// What every byte of shared memory holds before a kernel writes it, and of a copy's destination while the copy
-// is under way. No single value shows every mistake: fmaxf() swallows a NaN, a sum hides a small number. Runs
-// that differ in nothing else differ in their results if a kernel reads what it has not written.
+// What every byte of shared memory holds before a kernel writes it, and of a copy's destination while the
+// copy is under way. No single value shows every mistake: fmaxf() swallows a NaN, a sum hides a small number.
+// Runs that differ in nothing else differ in their results if a kernel reads what it has not written.
 enum class Poison : unsigned char {
   kNan = 0xff,    // in every float type
   kLarge = 0x7b,  // 61,280 in FP16, 1.3e36 in BF16 and FP32

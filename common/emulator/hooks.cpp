@@ -21,6 +21,9 @@ enum class Kind { kPlain, kVolatile };
   const Space space = check_access(address, bytes, write, {.pc = pc});
   if (kind == Kind::kVolatile) {
     // Somebody may be spinning here. It is neither a race nor counted: how often it runs is a matter of luck.
+    if (GlobalRaces* races = cta->launch->global_races; races != nullptr && space == Space::kGlobal) {
+      write ? races->publish() : races->poll();
+    }
     if (!write) poll();
     return;
   }
@@ -39,14 +42,14 @@ enum class Kind { kPlain, kVolatile };
     if (shared) {
       cta->races->shared_access(*self, address, bytes, write, site_of(pc));
     } else {
-      global_access(address, bytes, write, site_of(pc));
+      cta->launch->global_races->access(address, bytes, write, site_of(pc));
     }
   }
 }
 
 [[gnu::always_inline]] inline bool is_known_good(uintptr_t address) {
-  return windows.global[0].holds(address) || windows.global[1].holds(address) ||
-         windows.shared.holds(address) || windows.stack.holds(address);
+  return windows.stack.holds(address) || windows.global[0].holds(address) ||
+         windows.global[1].holds(address) || windows.shared.holds(address);
 }
 
 template <size_t BYTES, bool WRITE>
@@ -109,7 +112,11 @@ void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alig
   if (cta->options.race_detector) cta->races->shared_access(*self, address, bytes, write, site_of(pc));
 }
 
-void thread_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+void thread_fence() {
+  const InRuntime in_runtime;
+  if (cta->launch->global_races != nullptr) cta->launch->global_races->fence();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
 
 }  // namespace emulator
 

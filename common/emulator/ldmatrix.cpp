@@ -46,24 +46,44 @@ void check_swizzle(void* const* opaque, int first_lane) {
   }
 }
 
+// Who reads an element is the lane that receives it, not the one that hands in its row's address: between
+// what another lane has written and this read there must be a __syncwarp or more.
+struct Receivers {
+  unsigned of_row[kMatrixRows] = {};
+  constexpr explicit Receivers(bool transposed) {
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      for (int element = 0; element < 2; ++element) {
+        of_row[ldmatrix_position(lane, element, transposed).row] |= 1u << lane;
+      }
+    }
+  }
+};
+constexpr Receivers kReceivers{false}, kReceiversTransposed{true};
+
 // Lane 8 m + r has handed in the address of row r of matrix m.
 void execute(void* const* opaque, unsigned lanes) {
   check_aligned(lanes);
   const auto arguments = [&](int lane) { return static_cast<Arguments*>(opaque[lane]); };
+  const bool transposed = arguments(0)->transposed;
   for (int matrix = 0; matrix < 4; ++matrix) {
-    if (cta->options.race_detector) check_swizzle(opaque, matrix * kMatrixRows);
+    const uint16_t* rows[kMatrixRows];
+    for (int row = 0; row < kMatrixRows; ++row) {
+      rows[row] = static_cast<const uint16_t*>(arguments(matrix * kMatrixRows + row)->row);
+    }
+    if (cta->options.race_detector) {
+      const Receivers& receivers = transposed ? kReceiversTransposed : kReceivers;
+      check_swizzle(opaque, matrix * kMatrixRows);
+      for (int row = 0; row < kMatrixRows; ++row) {
+        const int lane = matrix * kMatrixRows + row;
+        const Fiber& who = cta->fiber(cta->running_warp, lane);
+        cta->races->warp_read(who, uintptr_t(rows[row]), receivers.of_row[row], site_of(arguments(lane)->pc));
+      }
+    }
     for (int lane = 0; lane < kWarpSize; ++lane) {
       uint32_t value = 0;
       for (int element = 0; element < 2; ++element) {
-        const Position from = ldmatrix_position(lane, element, arguments(lane)->transposed);
-        const auto* row = static_cast<const uint16_t*>(arguments(matrix * 8 + from.row)->row);
-        // Who reads an element is the lane that receives it, not the one that handed in its row's address:
-        // between what another lane has written and this read there must be a __syncwarp or more.
-        if (cta->options.race_detector) {
-          cta->races->shared_access(cta->fiber(cta->running_warp, lane), uintptr_t(&row[from.col]),
-                                    sizeof(uint16_t), /*write=*/false, site_of(arguments(lane)->pc));
-        }
-        value |= uint32_t(row[from.col]) << (16 * element);
+        const Position from = ldmatrix_position(lane, element, transposed);
+        value |= uint32_t(rows[from.row][from.col]) << (16 * element);
       }
       arguments(lane)->registers[matrix] = value;
     }

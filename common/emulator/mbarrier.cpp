@@ -13,7 +13,8 @@ namespace {
 constexpr int kMaxCount = (1 << 20) - 1;  // of arrivals, and of bytes: PTX ISA, "mbarrier object"
 constexpr size_t kBytes = sizeof(uint64_t);
 
-// What an mbarrier's memory holds. The real contents are the hardware's secret, and not to be relied on.
+// What an mbarrier's memory holds, plus its number. The real contents are the hardware's secret, and not to
+// be relied on.
 uint64_t mark() {
   uint64_t value;
   std::memcpy(&value, "mbarrier", sizeof(value));
@@ -69,8 +70,9 @@ int MbarrierTable::initialise(uint64_t* address, int arrivals, Location at) {
   barrier.initialiser = self;
   barrier.initialised = at;
   barrier.arrivals = barrier.missing = arrivals;
-  *address = mark();
-  return int(table_.size()) - 1;
+  const int number = int(table_.size()) - 1;
+  *address = mark() + uint64_t(number);
+  return number;
 }
 
 void MbarrierTable::fence_initialised() {
@@ -80,9 +82,10 @@ void MbarrierTable::fence_initialised() {
 }
 
 int MbarrierTable::find(const char* op, const uint64_t* address, Location at) {
+  const uint64_t number = *address - mark();
+  if (number < table_.size() && table_[number].address == address) return int(number);
   for (const Mbarrier& barrier : table_) {
     if (barrier.address != address) continue;
-    if (*address == mark()) return int(&barrier - table_.data());
     fail(Bug::kBadMbarrier, *self, [&] {
       return std::string(op) + " at " + describe(at) + ": " + describe_initialised(barrier) +
              ", was overwritten since. Only mbarrier functions may touch its 8 bytes";

@@ -85,6 +85,13 @@ void release(void* memory) {
 
 // ---- Access checks
 
+const GlobalRange* find_range(uintptr_t address) {
+  const std::vector<GlobalRange>& ranges = cta->launch->memory;
+  auto after = std::upper_bound(ranges.begin(), ranges.end(), address,
+                                [](uintptr_t a, const GlobalRange& range) { return a < range.begin; });
+  return after == ranges.begin() ? nullptr : &*(after - 1);
+}
+
 namespace {
 
 struct Extent {
@@ -206,13 +213,6 @@ StaticShared& static_shared() {
   return its;
 }
 
-const GlobalRange* find_range(uintptr_t address) {
-  const std::vector<GlobalRange>& ranges = cta->launch->memory;
-  auto after = std::upper_bound(ranges.begin(), ranges.end(), address,
-                                [](uintptr_t a, const GlobalRange& range) { return a < range.begin; });
-  return after == ranges.begin() ? nullptr : &*(after - 1);
-}
-
 // The one that holds all of these bytes.
 const GlobalRange* find_range_of(uintptr_t address, size_t bytes) {
   const GlobalRange* range = find_range(address);
@@ -285,7 +285,7 @@ std::vector<GlobalRange> global_memory() {
       GlobalRange& last = merged.back();
       last.bytes = std::max(last.bytes, begin + bytes - last.begin);
     } else {
-      merged.push_back({begin, bytes, nullptr});
+      merged.push_back({begin, bytes});
     }
   }
   return merged;
@@ -297,7 +297,7 @@ void poison_static_shared() { static_shared().poison(); }
 
 bool is_global(uintptr_t address, size_t bytes) { return find_range_of(address, bytes) != nullptr; }
 
-Space check_access(uintptr_t address, size_t bytes, bool write, Place place) {
+Space check_access(uintptr_t address, size_t bytes, bool write, const Place& place) {
   Cta& c = *cta;
   if (Extent{uintptr_t(c.smem), c.smem_bytes}.holds(address, bytes)) return Space::kShared;
   if (Extent{uintptr_t(self->context.stack), kStackBytes}.holds(address, bytes)) return Space::kPrivate;
@@ -327,7 +327,7 @@ Space check_access(uintptr_t address, size_t bytes, bool write, Place place) {
   });
 }
 
-void check_alignment(uintptr_t address, size_t bytes, bool write, Place place) {
+void check_alignment(uintptr_t address, size_t bytes, bool write, const Place& place) {
   if (address % bytes == 0) return;
   fail(Bug::kMisaligned, *self, [&] {
     std::string description = "misaligned access: " + describe_access(bytes, write) + " at ";

@@ -1,5 +1,7 @@
 #include "common/emulator/mma.h"
 
+#include <cstring>
+
 #include "common/emulator/aligned.h"
 #include "common/emulator/core.h"
 #include "common/emulator/fragments.h"
@@ -20,22 +22,25 @@ uint16_t element(const uint32_t* registers, int i) { return uint16_t(registers[i
 template <bool BF16>
 void execute(void* const* opaque, unsigned lanes) {
   check_aligned(lanes);
+  uint16_t a_bits[16][16], b_bits[16][8];
   float a[16][16], b[16][8], c[16][8];
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const auto& arguments = *static_cast<const Arguments*>(opaque[lane]);
-    for (int i = 0; i < 8; ++i) {
-      const Position at = mma_a_position(lane, i);
-      a[at.row][at.col] = element_to_float(element(arguments.a, i), BF16);
+    for (int i = 0; i < 8; i += 2) {
+      const Position at = mma_a_position(lane, i);  // i + 1 is its neighbour
+      std::memcpy(&a_bits[at.row][at.col], &arguments.a[i / 2], sizeof(uint32_t));
     }
     for (int i = 0; i < 4; ++i) {
       const Position at = mma_b_position(lane, i);
-      b[at.row][at.col] = element_to_float(element(arguments.b, i), BF16);
+      b_bits[at.row][at.col] = element(arguments.b, i);
     }
     for (int i = 0; i < 4; ++i) {
       const Position at = mma_c_position(lane, i);
       c[at.row][at.col] = arguments.acc[i];
     }
   }
+  elements_to_float(a_bits, BF16, a);
+  elements_to_float(b_bits, BF16, b);
   multiply_accumulate(a, b, c);
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const auto& arguments = *static_cast<const Arguments*>(opaque[lane]);

@@ -10,55 +10,63 @@
 namespace emulator {
 namespace {
 
-constexpr uintptr_t kSiteBias = uintptr_t(1) << 31;
-uintptr_t anchor() { return reinterpret_cast<uintptr_t>(&site_of); }
-
-constexpr size_t kCellBytes = 2;
-
 const char* kind(bool write) { return write ? "write" : "read"; }
 
 }  // namespace
 
-Site site_of(uintptr_t pc) { return Site(pc - anchor() + kSiteBias); }
-uintptr_t pc_of(Site site) { return anchor() + site - kSiteBias; }
-
 // ---- Shared memory: who knows what
 
+inline bool RaceDetector::knows(const Clock& clock, Epoch epoch) const {
+  const Time time = time_of(epoch);
+  if (time <= before_) return true;
+  if (is_copy(epoch)) {
+    const size_t mbarrier = size_t(mbarrier_of(epoch));
+    return mbarrier < clock.copies.size() && time <= clock.copies[mbarrier];
+  }
+  const int warp = warp_of(epoch);
+  if (time <= clock.all[warp]) return true;
+  const unsigned lanes = is_whole_warp(epoch) ? 0xffffffff : 1u << lane_of(epoch);
+  return (clock.lanes[warp] & lanes) == lanes && time <= clock.some[warp];
+}
+
 void RaceDetector::start_cta() {
-  // A host thread that is new may have its __shared__ variables elsewhere than those before it.
-  constexpr size_t kMaxShadows = 16;
-  if (shadows_.size() > kMaxShadows) shadows_.clear();
+  dynamic_shared_.cover(uintptr_t(cta->smem), cta->smem_bytes);
+  static_shared_.cover(static_shared_begin(), static_shared_bytes());
   // All that earlier CTAs left in the cells lies before the new CTA's times: nothing needs clearing.
   if (latest_ >= kMaxTime / 2) forget_everything();
-  const Time before = latest_;
-  latest_ = before + 1;
+  before_ = latest_;
+  latest_ = before_ + 1;
   times_.fill(latest_);
   own_.fill(0);
+  known_.fill(0);
   lanes_.resize(cta->fibers.size());
-  for (int warp = 0; warp < cta->num_warps; ++warp) {
-    warps_[warp] = {};
-    warps_[warp].happened.all.fill(before);
-    warps_[warp].fenced.all.fill(before);
-  }
-  num_mbarriers_ = 0;
+  for (int warp = 0; warp < cta->num_warps; ++warp) warps_[warp] = {};
+  mbarriers_.clear();
   store_sources_.clear();
 }
 
-// Only when the times run out, after a million synchronisations of one CTA.
+// Only when the times run out, after half a million synchronisations of one CTA.
 void RaceDetector::forget_everything() {
-  for (Shadow& shadow : shadows_) {
-    std::fill(shadow.cells.begin(), shadow.cells.end(), Cell{});
-    std::fill(shadow.chunks.begin(), shadow.chunks.end(), Chunk{});
+  for (Shadow* shadow : {&dynamic_shared_, &static_shared_}) {
+    std::fill(shadow->blocks.begin(), shadow->blocks.end(), Block{});
+    std::fill(shadow->cells.begin(), shadow->cells.end(), Cell{});
   }
   warps_.fill({});
   own_.fill(0);
+  known_.fill(0);
   barriers_.fill({});
-  for (Mbarrier& mbarrier : mbarriers_) {
-    mbarrier.collected = mbarrier.completed = {};
-    mbarrier.loads_on_way.clear();
-  }
   times_.fill(1);
+  before_ = 0;
   latest_ = 1;
+  for (size_t i = 0; i < mbarriers_.size(); ++i) mbarrier_initialised(int(i));
+}
+
+void RaceDetector::Shadow::cover(uintptr_t begin, size_t bytes) {
+  base = begin / kBlockBytes * kBlockBytes;
+  const size_t num_blocks = (begin - base + bytes + kBlockBytes - 1) / kBlockBytes;
+  if (num_blocks <= blocks.size()) return;
+  blocks.resize(num_blocks);
+  cells.resize(num_blocks * kCellsPerBlock);
 }
 
 void RaceDetector::tick(int warp) {
@@ -74,9 +82,8 @@ void RaceDetector::join(Clock& into, const Clock& from) const {
     into.some[warp] = std::max(into.some[warp], from.some[warp]);
     into.all[warp] = all;
   }
-  for (int agent = kFirstMbarrier; agent < kFirstMbarrier + num_mbarriers_; ++agent) {
-    into.all[agent] = std::max(into.all[agent], from.all[agent]);
-  }
+  if (into.copies.size() < from.copies.size()) into.copies.resize(from.copies.size());
+  for (size_t i = 0; i < from.copies.size(); ++i) into.copies[i] = std::max(into.copies[i], from.copies[i]);
 }
 
 void RaceDetector::join(Knowledge& into, const Knowledge& from) const {
@@ -144,25 +151,28 @@ void RaceDetector::barrier_departure(int barrier, int warp) {
 }
 
 void RaceDetector::mbarrier_initialised(int mbarrier) {
-  num_mbarriers_ = std::max(num_mbarriers_, mbarrier + 1);
-  mbarriers_[mbarrier] = {};
+  if (mbarriers_.size() <= size_t(mbarrier)) mbarriers_.resize(size_t(mbarrier) + 1);
+  mbarriers_[size_t(mbarrier)] = {};
+  mbarriers_[size_t(mbarrier)].time = before_ + 1;
 }
 
 void RaceDetector::mbarrier_arrival(int mbarrier, const Fiber& who) {
-  release(mbarriers_[mbarrier].collected, who);
+  release(mbarriers_[size_t(mbarrier)].collected, who);
 }
 
 void RaceDetector::mbarrier_completed(int mbarrier) {
-  Mbarrier& its = mbarriers_[mbarrier];
+  Mbarrier& its = mbarriers_[size_t(mbarrier)];
   // A load that is still on its way is not part of this phase, nor are those that were issued after it.
-  Time landed = times_[kFirstMbarrier + mbarrier];
+  Time landed = its.time;
   for (const Time issued : its.loads_on_way) landed = std::min(landed, issued - 1);
-  its.collected.happened.all[kFirstMbarrier + mbarrier] = landed;
+  std::vector<Time>& copies = its.collected.happened.copies;
+  if (copies.size() <= size_t(mbarrier)) copies.resize(size_t(mbarrier) + 1);
+  copies[size_t(mbarrier)] = landed;
   its.completed = its.collected;
 }
 
 void RaceDetector::mbarrier_waited(int mbarrier, const Fiber& who) {
-  join(own_knowledge_of(who), mbarriers_[mbarrier].completed);
+  join(own_knowledge_of(who), mbarriers_[size_t(mbarrier)].completed);
 }
 
 void RaceDetector::proxy_fence(const Fiber& who) {
@@ -172,104 +182,148 @@ void RaceDetector::proxy_fence(const Fiber& who) {
   tick(who.warp);
 }
 
-bool RaceDetector::knows(const Clock& clock, Epoch epoch) {
-  const int agent = agent_of(epoch);
-  const Time time = time_of(epoch);
-  if (time <= clock.all[agent]) return true;
-  return agent < kMaxWarps && ((clock.lanes[agent] >> lane_of(epoch)) & 1) != 0 && time <= clock.some[agent];
-}
-
 // ---- Shared memory: accesses
 
-RaceDetector::Shadow& RaceDetector::shadow_of(uintptr_t address) {
-  for (Shadow& shadow : shadows_) {
-    if ((address - shadow.base) / kCellBytes < shadow.cells.size()) return shadow;
-  }
-  // First access to it: the dynamic shared memory as a whole, or the surroundings of a __shared__ variable.
-  const bool is_dynamic = address - uintptr_t(cta->smem) < kMaxSmemBytes;
-  constexpr size_t kSurroundings = 1 << 16;
-  const uintptr_t base = is_dynamic ? uintptr_t(cta->smem) : address / kSurroundings * kSurroundings;
-  const size_t bytes = is_dynamic ? kMaxSmemBytes : kSurroundings;
-  // An access may run over the end by less than its own length.
-  shadows_.push_back({base, std::vector<Cell>(bytes / kCellBytes + 64), {}});
-  return shadows_.back();
+inline RaceDetector::Shadow& RaceDetector::shadow_of(uintptr_t address) {
+  return address - uintptr_t(cta->smem) < kMaxSmemBytes ? dynamic_shared_ : static_shared_;
 }
 
-RaceDetector::Cell* RaceDetector::cells_of(uintptr_t address) {
+// visit(block, cells, whole) for each block of these bytes: all of it, or a part. A block that is not split,
+// and is not going to be, has one cell.
+template <typename Visit>
+inline void RaceDetector::for_each_block(uintptr_t address, size_t bytes, Visit visit) {
   Shadow& shadow = shadow_of(address);
-  return &shadow.cells[(address - shadow.base) / kCellBytes];
+  for (const uintptr_t end = address + bytes; address < end;) {
+    Block& block = shadow.block_at(address);
+    const uintptr_t begin = address - address % kBlockBytes;
+    const uintptr_t part_end = std::min(end, begin + kBlockBytes);
+    const bool whole = part_end - address == kBlockBytes;
+    if (whole && !block.split) {
+      visit(block, std::span(&block.cell, 1), true);
+    } else {
+      if (!block.split) std::fill_n(shadow.cell_at(begin), kCellsPerBlock, block.cell);
+      block.split = true;
+      visit(block, std::span(shadow.cell_at(address), shadow.cell_at(part_end - 1) + 1), whole);
+    }
+    address = part_end;
+  }
 }
 
 inline bool RaceDetector::happened_before(Epoch earlier, const Fiber& who, const Clock& known) const {
-  if (earlier == 0) return true;
-  if (agent_of(earlier) == who.warp && lane_of(earlier) == who.lane) return true;
-  return knows(known, earlier);
+  const bool same_thread = !is_copy(earlier) && !is_whole_warp(earlier) && warp_of(earlier) == who.warp &&
+                           lane_of(earlier) == who.lane;
+  return same_thread || knows(known, earlier);
+}
+
+// To all of its lanes. What all know now they will know later, too.
+inline bool RaceDetector::known_to_warp(Epoch earlier, int warp) {
+  if (time_of(earlier) <= before_ || same_time(earlier, known_[warp])) return true;
+  bool known = knows(warps_[warp].happened, earlier);
+  if (!known && own_[warp] == 0xffffffff) {
+    known = true;
+    for (int lane = 0; lane < kWarpSize && known; ++lane) {
+      known = knows(lanes_[size_t(warp * kWarpSize + lane)].happened, earlier);
+    }
+  }
+  if (known) known_[warp] = earlier;
+  return known;
+}
+
+inline void RaceDetector::access_cell(Cell& cell, uintptr_t address, const Fiber& who, const Clock& known,
+                                      Epoch now, bool write) {
+  // Whatever could be unordered with this access was reported when its first twin was checked.
+  if (same_time(cell.write, now) || (!write && includes(cell.reads[0], now))) return;
+  if (!happened_before(cell.write, who, known)) report(who, address, cell.write, true, now, write);
+  if (write) {
+    for (const Epoch read : cell.reads) {
+      if (!happened_before(read, who, known)) report(who, address, read, false, now, write);
+    }
+    cell = {now, {}};
+  } else {
+    // Keep a read that is still unordered with this one beside it.
+    const int slot = happened_before(cell.reads[0], who, known) ? 0 : 1;
+    cell.reads[slot] = now;
+  }
 }
 
 void RaceDetector::shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site) {
   if (write && !store_sources_.empty()) check_store_sources(who, address, bytes, site);
-  const Epoch now = make_epoch(times_[who.warp], who.warp, who.lane, site);
+  const Epoch now = thread_epoch(times_[who.warp], who, site);
   const Clock& known = knowledge_of(who).happened;
-  Cell* cell = cells_of(address);
-  Cell* const end = cell + (address % kCellBytes + bytes + kCellBytes - 1) / kCellBytes;
-  for (; cell < end; ++cell) {
-    // Whatever could be unordered with this access was reported when its first twin was checked.
-    if (same_time(cell->write, now)) continue;
-    if (!write && same_time(cell->reads[0], now)) continue;
-    if (!happened_before(cell->write, who, known)) report(who, address, cell->write, true, now, write);
-    if (write) {
-      for (const Epoch read : cell->reads) {
-        if (!happened_before(read, who, known)) report(who, address, read, false, now, write);
-      }
-      *cell = {now, {0, 0}};
-    } else {
-      // Keep a read that is still unordered with this one beside it.
-      const int slot = happened_before(cell->reads[0], who, known) ? 0 : 1;
-      cell->reads[slot] = now;
+  for_each_block(address, bytes, [&](Block& block, std::span<Cell> cells, bool whole) {
+    for (Cell& cell : cells) access_cell(cell, address, who, known, now, write);
+    if (write) block.column = -1;
+    if (write && whole && block.split) {
+      block.split = false;
+      block.cell = {now, {}};
     }
-  }
+  });
+}
+
+void RaceDetector::warp_read(const Fiber& who, uintptr_t address, unsigned receivers, Site site) {
+  const Epoch now = thread_epoch(times_[who.warp], who, site) | Epoch(1) << kWholeWarpShift;
+  for_each_block(address, kBlockBytes, [&](Block&, std::span<Cell> cells, bool) {
+    for (Cell& cell : cells) {
+      if (includes(cell.reads[0], now) || includes(cell.reads[1], now)) continue;
+      for (unsigned rest = known_to_warp(cell.write, who.warp) ? 0 : receivers; rest != 0; rest &= rest - 1) {
+        const Fiber& receiver = cta->fiber(who.warp, __builtin_ctz(rest));
+        const Clock& known = knowledge_of(receiver).happened;
+        if (!happened_before(cell.write, receiver, known)) {
+          report(receiver, address, cell.write, true, now, false);
+        }
+      }
+      // What the same warp has read before is done when this is.
+      const Epoch other = cell.reads[0];
+      const bool by_warp = !is_copy(other) && warp_of(other) == who.warp;
+      cell.reads[by_warp || known_to_warp(other, who.warp) ? 0 : 1] = now;
+    }
+  });
 }
 
 RaceDetector::Time RaceDetector::load_issued(int mbarrier, const Fiber& who, uintptr_t address, size_t bytes,
                                              Site site) {
   check_store_sources(who, address, bytes, site);
-  const int agent = kFirstMbarrier + mbarrier;
-  latest_ = std::max(latest_, ++times_[agent]);
-  const Time issued = times_[agent];
-  const Epoch now = make_epoch(issued, agent, who.lane, site);
+  if (mbarriers_[size_t(mbarrier)].time == kMaxTime) forget_everything();
+  Mbarrier& its = mbarriers_[size_t(mbarrier)];
+  latest_ = std::max(latest_, ++its.time);
+  const Epoch now = copy_epoch(its.time, mbarrier, site);
   const Clock& known = knowledge_of(who).happened;
-  Cell checked = {};  // neighbours mostly have the same past
-  for (size_t offset = 0; offset < bytes; offset += kCellBytes) {
-    Cell& cell = *cells_of(address + offset);
-    if (std::memcmp(&cell, &checked, sizeof(Cell)) != 0) {
-      checked = cell;
-      if (!happened_before(cell.write, who, known)) {
-        report(who, address + offset, cell.write, true, now, true);
+  uintptr_t at = address;
+  Cell checked;  // neighbours mostly have the same past
+  for_each_block(address, bytes, [&](Block& block, std::span<Cell> cells, bool) {
+    for (const Cell& cell : cells) {
+      if (std::memcmp(&cell, &checked, sizeof(Cell)) != 0) {
+        checked = cell;
+        if (!happened_before(cell.write, who, known)) report(who, at, cell.write, true, now, true);
+        for (const Epoch read : cell.reads) {
+          if (!happened_before(read, who, known)) report(who, at, read, false, now, true);
+          check_fence(who, at, read, false, site, true);
+        }
+        check_fence(who, at, cell.write, true, site, true);
       }
-      for (const Epoch read : cell.reads) {
-        if (!happened_before(read, who, known)) report(who, address + offset, read, false, now, true);
-        check_fence(who, address + offset, read, false, site, true);
-      }
-      check_fence(who, address + offset, cell.write, true, site, true);
+      at += kBlockBytes / cells.size();
     }
-    cell = {now, {0, 0}};
-  }
-  mbarriers_[mbarrier].loads_on_way.push_back(issued);
-  return issued;
+    block = {.cell = {now, {}}};
+  });
+  its.loads_on_way.push_back(its.time);
+  return its.time;
 }
 
 void RaceDetector::load_landed(int mbarrier, Time issued) {
-  std::erase(mbarriers_[mbarrier].loads_on_way, issued);
+  std::erase(mbarriers_[size_t(mbarrier)].loads_on_way, issued);
 }
 
 void RaceDetector::store_issued(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
   shared_access(who, address, bytes, false, site);
+  uintptr_t at = address;
   Epoch checked = 0;
-  for (size_t offset = 0; offset < bytes; offset += kCellBytes) {
-    const Epoch write = cells_of(address + offset)->write;
-    if (write != checked) check_fence(who, address + offset, write, true, site, false);
-    checked = write;
-  }
+  for_each_block(address, bytes, [&](Block&, std::span<Cell> cells, bool) {
+    for (const Cell& cell : cells) {
+      if (cell.write != checked) check_fence(who, at, cell.write, true, site, false);
+      checked = cell.write;
+      at += kBlockBytes / cells.size();
+    }
+  });
   store_sources_.push_back({address, bytes, &who, site});
   if (std::find(store_sites_.begin(), store_sites_.end(), site) == store_sites_.end()) {
     store_sites_.push_back(site);
@@ -286,21 +340,15 @@ void RaceDetector::store_waited(const Fiber& who, uintptr_t address, size_t byte
 }
 
 void RaceDetector::remember_chunk(uintptr_t address, int column, int swizzle_bytes) {
-  Shadow& shadow = shadow_of(address);
-  if (shadow.chunks.empty()) shadow.chunks.resize(shadow.cells.size() * kCellBytes / kChunkBytes);
-  const uintptr_t offset = address - shadow.base;
-  shadow.chunks[offset / kChunkBytes] = {column, swizzle_bytes, shadow.cells[offset / kCellBytes].write};
+  Block& block = shadow_of(address).block_at(address);
+  block.column = column;
+  block.swizzle_bytes = int16_t(swizzle_bytes);
 }
 
 RaceDetector::Chunk RaceDetector::chunk_at(uintptr_t address) {
-  const Shadow& shadow = shadow_of(address);
-  if (shadow.chunks.empty()) return {};
-  const uintptr_t offset = address - shadow.base;
-  const Chunk& chunk = shadow.chunks[offset / kChunkBytes];
-  const Cell* cell = &shadow.cells[offset / kCellBytes];
-  const bool intact = std::all_of(cell, cell + kChunkBytes / kCellBytes,
-                                  [&](const Cell& its) { return its.write == chunk.load; });
-  return intact && chunk.load != 0 ? chunk : Chunk{};
+  const Block& block = shadow_of(address).block_at(address);
+  const bool is_there = block.column >= 0 && time_of(block.cell.write) > before_;
+  return is_there ? Chunk{block.column, block.swizzle_bytes, block.cell.write} : Chunk{};
 }
 
 // ---- Shared memory: reports
@@ -319,15 +367,14 @@ void RaceDetector::check_store_sources(const Fiber& who, uintptr_t address, size
 
 void RaceDetector::check_fence(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write,
                                Site site, bool load) const {
-  const bool by_thread = earlier != 0 && agent_of(earlier) < kMaxWarps;
-  if (!by_thread || knows(knowledge_of(who).fenced, earlier)) return;
+  if (is_copy(earlier) || knows(knowledge_of(who).fenced, earlier)) return;
   const bool by_store =
       std::find(store_sites_.begin(), store_sites_.end(), Site(earlier)) != store_sites_.end();
   if (by_store) return;
   fail(Bug::kProxyFence, who, [&] {
     return "the copy at " + describe(pc_of(site)) + (load ? " overwrites" : " reads") + " shared memory at " +
            describe_shared(address) + ", which was " + (earlier_write ? "written" : "read") + " at " +
-           describe(pc_of(Site(earlier))) + " by warp " + std::to_string(agent_of(earlier)) + " lane " +
+           describe(pc_of(Site(earlier))) + " by warp " + std::to_string(warp_of(earlier)) + " lane " +
            std::to_string(lane_of(earlier)) +
            ", and no fence_proxy_async() lies between the two. It must stand behind the " +
            (earlier_write ? "write" : "read") +
@@ -341,23 +388,23 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
     const std::string where = "race on shared memory at " + describe_shared(address) + ": ";
     const std::string place = describe(pc_of(Site(now)));
     const std::string earlier_place = describe(pc_of(Site(earlier)));
-    const bool is_copy = agent_of(now) >= kFirstMbarrier;
-    const bool after_copy = agent_of(earlier) >= kFirstMbarrier;
+    const bool by_copy = is_copy(now);
+    const bool after_copy = is_copy(earlier);
     if (after_copy) {
-      const std::string what = is_copy ? "the copy issued at " : std::string("the ") + kind(write) + " at ";
+      const std::string what = by_copy ? "the copy issued at " : std::string("the ") + kind(write) + " at ";
       return where + what + place + " touches what the copy issued at " + earlier_place +
              " brings, and this thread has not waited for that: is an mbarrier_wait missing, or was it for "
              "another phase or another mbarrier?";
     }
-    const std::string other = earlier_place + " by warp " + std::to_string(agent_of(earlier)) + " lane " +
+    const std::string other = earlier_place + " by warp " + std::to_string(warp_of(earlier)) + " lane " +
                               std::to_string(lane_of(earlier));
-    if (is_copy) {
+    if (by_copy) {
       return where + "the copy issued at " + place + " overwrites what the " + kind(earlier_write) + " at " +
              other +
              " may still need: this thread has not heard that it is done. Was the memory given free "
              "too early, or did nobody wait for that?";
     }
-    const std::string remedy = agent_of(earlier) == who.warp
+    const std::string remedy = warp_of(earlier) == who.warp
                                    ? "a __syncwarp() (if other warps come here too, a barrier)"
                                    : "a barrier (__syncthreads(), or bar_sync() of the warps concerned)";
     return where + "the " + kind(write) + " at " + place + " is not ordered after the " +
@@ -367,90 +414,185 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
 
 // ---- Global memory
 
-// CTA number + 1 in the upper half, site in the lower; zero: nobody. Touched by several host threads.
+// An access: its epoch in the upper half, its site in the lower; zero: nobody. Touched by several host
+// threads.
 struct GlobalCell {
   std::atomic<uint64_t> write;
   std::atomic<uint64_t> read;
 };
 
+struct GlobalBlock {
+  GlobalCell cell;          // of accesses to all its bytes
+  std::atomic<bool> split;  // others have cells of their own
+};
+
 namespace {
 
-constexpr uint64_t kSeveralCtas = uint64_t(1) << 63;
+constexpr uint64_t kSeveralCtas = uint64_t(1) << 63;  // have read
+constexpr uint32_t kMaxEpochs = (1u << 31) - 1;
 
-uint64_t cta_of(uint64_t access) { return (access & ~kSeveralCtas) >> 32; }
+uint32_t epoch_of(uint64_t access) { return uint32_t((access & ~kSeveralCtas) >> 32); }
 
-constexpr size_t kShadowAtOnce = size_t(16) << 20;
+constexpr size_t kGlobalCellBytes = 2;
+constexpr size_t kGlobalBlockBytes = 16;
+constexpr size_t kGlobalCellsPerBlock = kGlobalBlockBytes / kGlobalCellBytes;
 
-size_t shadow_bytes(const GlobalRange& range) { return (range.bytes / kCellBytes + 64) * sizeof(GlobalCell); }
+uintptr_t first_block(const GlobalRange& range) { return range.begin / kGlobalBlockBytes; }
+size_t num_blocks(const GlobalRange& range) {
+  return (range.begin + range.bytes - 1) / kGlobalBlockBytes - first_block(range) + 1;
+}
 
-[[noreturn]] void report_global(uintptr_t address, uint64_t earlier, bool earlier_write, Site site,
-                                bool write) {
-  fail(Bug::kRace, *self, [&] {
-    char where[32];
-    std::snprintf(where, sizeof(where), "0x%zx", size_t(address));
-    const bool is_other = cta_of(earlier) != cta->index + 1;
-    const std::string other = is_other ? "CTA number " + std::to_string(cta_of(earlier) - 1) : "another CTA";
-    return std::string("race between CTAs on global memory at ") + where + ": the " + kind(write) + " at " +
-           describe(pc_of(site)) + " touches what the " + kind(earlier_write) + " at " +
-           describe(pc_of(Site(earlier))) + " by " + other +
-           " touched in the same launch, where CTAs run in no order";
-  });
+// Zeros, which cost memory only where they are touched.
+template <typename T>
+T* map_zeros(size_t count, bool at_once) {
+  const int pages = at_once ? MAP_POPULATE : MAP_NORESERVE;
+  void* zeros =
+      mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | pages, -1, 0);
+  if (zeros == MAP_FAILED) throw std::bad_alloc();
+  return static_cast<T*>(zeros);
 }
 
 }  // namespace
 
-GlobalRaces::GlobalRaces(Launch& launch, bool enabled) : launch_(launch) {
-  if (!enabled) return;
+GlobalRaces::GlobalRaces(Launch& launch) : launch_(launch) {
+  if (launch.num_ctas() >= kMaxEpochs) {
+    throw Report(Bug::kLaunch, "cannot launch: the race detector tells " + std::to_string(kMaxEpochs - 1) +
+                                   " CTAs apart, and the grid has " + std::to_string(launch.num_ctas()));
+  }
+  num_epochs_ = uint32_t(launch.num_ctas());
   for (GlobalRange& range : launch.memory) {
-    // Costs memory only where it is touched. Most of a small one will be, and a page that is read before it is
-    // written interrupts all host threads: such a shadow gets its pages at once.
-    const int pages = shadow_bytes(range) <= kShadowAtOnce ? MAP_POPULATE : MAP_NORESERVE;
-    void* shadow = mmap(nullptr, shadow_bytes(range), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | pages, -1, 0);
-    if (shadow == MAP_FAILED) throw std::bad_alloc();
-    range.shadow = static_cast<GlobalCell*>(shadow);
+    // Most of a small one will be touched, and a page that is read before it is written interrupts all host
+    // threads.
+    constexpr size_t kAtOnce = 1 << 20;
+    range.blocks = map_zeros<GlobalBlock>(num_blocks(range), num_blocks(range) <= kAtOnce);
+    range.cells = map_zeros<GlobalCell>(num_blocks(range) * kGlobalCellsPerBlock, false);
   }
 }
 
 GlobalRaces::~GlobalRaces() {
   for (GlobalRange& range : launch_.memory) {
-    if (range.shadow != nullptr) munmap(range.shadow, shadow_bytes(range));
+    munmap(range.blocks, num_blocks(range) * sizeof(GlobalBlock));
+    munmap(range.cells, num_blocks(range) * kGlobalCellsPerBlock * sizeof(GlobalCell));
   }
 }
 
-void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
-  const uint64_t mine = cta->index + 1;
-  const uint64_t now = mine << 32 | site;
-  const std::vector<GlobalRange>& ranges = cta->launch->memory;
-  const GlobalRange& range =
-      *(std::upper_bound(ranges.begin(), ranges.end(), address,
-                         [](uintptr_t a, const GlobalRange& r) { return a < r.begin; }) -
-        1);
-  const uintptr_t offset = address - range.begin;
-  GlobalCell* cell = range.shadow + offset / kCellBytes;
-  GlobalCell* const end = range.shadow + (offset + bytes + kCellBytes - 1) / kCellBytes;
-  for (; cell < end; ++cell) {
+void GlobalRaces::start_cta() { cta->order = {.epoch = uint32_t(cta->index + 1)}; }
+
+void GlobalRaces::access(uintptr_t address, size_t bytes, bool write, Site site) {
+  cta->order.touched = true;
+  const GlobalRange& range = *find_range(address);
+  for (const uintptr_t end = address + bytes; address < end;) {
+    const uintptr_t begin = address - address % kGlobalBlockBytes;
+    const uintptr_t part_end = std::min(end, begin + kGlobalBlockBytes);
+    const size_t index = begin / kGlobalBlockBytes - first_block(range);
+    GlobalBlock& block = range.blocks[index];
+    GlobalCell* const cells = &range.cells[index * kGlobalCellsPerBlock];
     // Sequentially consistent: of two CTAs that collide at this very moment, at least one sees the other.
-    if (write) {
-      if (cta_of(cell->write.load()) != mine) {
-        const uint64_t earlier = cell->write.exchange(now);
-        if (earlier != 0 && cta_of(earlier) != mine) report_global(address, earlier, true, site, write);
-      }
-      const uint64_t read = cell->read.load();
-      if (read != 0 && ((read & kSeveralCtas) != 0 || cta_of(read) != mine)) {
-        report_global(address, read, false, site, write);
+    if (part_end - address == kGlobalBlockBytes) {
+      access_cell(block.cell, address, write, site);
+      if (block.split.load()) {
+        for (size_t i = 0; i < kGlobalCellsPerBlock; ++i) check_cell(cells[i], address, write, site);
       }
     } else {
-      const uint64_t read = cell->read.load();
-      if (read == 0) {
-        cell->read.store(now);
-      } else if (cta_of(read) != mine && (read & kSeveralCtas) == 0) {
-        cell->read.store(read | kSeveralCtas);
+      if (!block.split.load()) block.split.store(true);
+      const size_t last = (part_end - 1 - begin) / kGlobalCellBytes;
+      for (size_t i = (address - begin) / kGlobalCellBytes; i <= last; ++i) {
+        access_cell(cells[i], address, write, site);
       }
-      const uint64_t earlier = cell->write.load();
-      if (earlier != 0 && cta_of(earlier) != mine) report_global(address, earlier, true, site, write);
+      check_cell(block.cell, address, write, site);
     }
+    address = part_end;
   }
+}
+
+inline void GlobalRaces::access_cell(GlobalCell& cell, uintptr_t address, bool write, Site site) {
+  const uint32_t epoch = cta->order.epoch;
+  const uint64_t now = uint64_t(epoch) << 32 | site;
+  if (write) {
+    if (epoch_of(cell.write.load()) != epoch) {
+      const uint64_t earlier = cell.write.exchange(now);
+      if (!happened_before(earlier)) report(address, earlier, true, site, write);
+    }
+    const uint64_t read = cell.read.load();
+    if (!happened_before(read)) report(address, read, false, site, write);
+  } else {
+    const uint64_t read = cell.read.load();
+    if (read == 0 || (epoch_of(read) != epoch && (read & kSeveralCtas) == 0)) {
+      cell.read.store(is_mine(read) ? now : read | kSeveralCtas);
+    }
+    const uint64_t earlier = cell.write.load();
+    if (!happened_before(earlier)) report(address, earlier, true, site, write);
+  }
+}
+
+inline void GlobalRaces::check_cell(const GlobalCell& cell, uintptr_t address, bool write, Site site) {
+  const uint64_t earlier = cell.write.load();
+  if (!happened_before(earlier)) report(address, earlier, true, site, write);
+  if (!write) return;
+  const uint64_t read = cell.read.load();
+  if (!happened_before(read)) report(address, read, false, site, write);
+}
+
+uint64_t GlobalRaces::cta_of(uint32_t epoch) {
+  if (epoch <= launch_.num_ctas()) return epoch - 1;
+  const std::lock_guard lock(mutex_);
+  return ctas_.at(epoch);
+}
+
+// Or nobody's.
+inline bool GlobalRaces::is_mine(uint64_t access) {
+  const uint32_t epoch = epoch_of(access);
+  return epoch == 0 || epoch == cta->order.epoch || cta_of(epoch) == cta->index;
+}
+
+inline bool GlobalRaces::happened_before(uint64_t access) {
+  const bool several = (access & kSeveralCtas) != 0;
+  if (!several && is_mine(access)) return true;
+  GlobalOrder& order = cta->order;
+  const std::lock_guard lock(mutex_);
+  if (order.polls) order.acquired = num_publications_;
+  if (several) return order.acquired > 0;  // who all of them were is not known
+  const auto published = published_.find(epoch_of(access));
+  return published != published_.end() && published->second <= order.acquired;
+}
+
+void GlobalRaces::fence() {
+  GlobalOrder& order = cta->order;
+  if (!order.touched) return;
+  const std::lock_guard lock(mutex_);
+  if (num_epochs_ == kMaxEpochs) return;
+  order.fenced.push_back(order.epoch);
+  order.epoch = ++num_epochs_;
+  order.touched = false;
+  ctas_[order.epoch] = cta->index;
+}
+
+void GlobalRaces::publish() {
+  GlobalOrder& order = cta->order;
+  if (order.fenced.empty()) return;
+  const std::lock_guard lock(mutex_);
+  ++num_publications_;
+  for (const uint32_t epoch : order.fenced) published_[epoch] = num_publications_;
+  order.fenced.clear();
+}
+
+void GlobalRaces::acquire() {
+  const std::lock_guard lock(mutex_);
+  cta->order.acquired = num_publications_;
+}
+
+void GlobalRaces::report(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write) {
+  fail(Bug::kRace, *self, [&] {
+    char where[32];
+    std::snprintf(where, sizeof(where), "0x%zx", size_t(address));
+    const bool is_other = !is_mine(earlier);
+    const std::string other =
+        is_other ? "CTA number " + std::to_string(cta_of(epoch_of(earlier))) : "another CTA";
+    return std::string("race between CTAs on global memory at ") + where + ": the " + kind(write) + " at " +
+           describe(pc_of(site)) + " touches what the " + kind(earlier_write) + " at " +
+           describe(pc_of(Site(earlier))) + " by " + other +
+           " touched in the same launch, where CTAs run in no order";
+  });
 }
 
 }  // namespace emulator

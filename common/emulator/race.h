@@ -3,6 +3,9 @@
 
 #include <array>
 #include <cstdint>
+#include <mutex>
+#include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "common/emulator/core.h"
@@ -12,8 +15,9 @@ namespace emulator {
 // A plain access's place in the program, in 32 bits: its pc relative to the runtime's own code, which is
 // linked into the same module. Ordered as the pcs are.
 using Site = uint32_t;
-Site site_of(uintptr_t pc);
-uintptr_t pc_of(Site site);
+inline uintptr_t site_anchor() { return uintptr_t(&site_anchor) - (uintptr_t(1) << 31); }
+inline Site site_of(uintptr_t pc) { return Site(pc - site_anchor()); }
+inline uintptr_t pc_of(Site site) { return site_anchor() + site; }
 
 constexpr size_t kChunkBytes = 16;  // what a swizzle moves
 
@@ -22,8 +26,11 @@ constexpr size_t kChunkBytes = 16;  // what a swizzle moves
 // Every warp has a time of its own, which ticks whenever one of its threads lets others know what it has done
 // (a barrier, an arrival, a fence). An access is remembered as (time, warp, lane). It happened before the
 // current one if it is of the same thread, or if the current thread has since learned, through a barrier, of
-// that warp and that time. Mbarriers count as warps of their own: the copies that they track write in their
-// name, at a time that only those learn of who wait until the copies are complete.
+// that warp and that time. The copies that an mbarrier tracks write in its name, at a time that only those
+// learn of who wait until the copies are complete.
+//
+// Most accesses are of 16 bytes on a multiple of 16: copies, vector loads, rows of ldmatrix. So memory is
+// remembered in blocks of 16 bytes, and by cells of two only where somebody has touched a part of a block.
 //
 // The copy engine has a way of its own to shared memory, the async proxy. What threads have written must not
 // only have happened before a copy, but lie behind a proxy fence too: that is learned in the same way.
@@ -37,6 +44,9 @@ class RaceDetector {
 
   void start_cta();
   void shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site);
+  // A block, read by the whole warp of `who`: what is in it must be known to the lanes that receive it, and
+  // who overwrites it must have heard from all.
+  void warp_read(const Fiber& who, uintptr_t address, unsigned receivers, Site site);
 
   void warp_synchronised(int warp);
   void cta_synchronised();
@@ -45,7 +55,7 @@ class RaceDetector {
   void barrier_departure(int barrier, int warp);
 
   // The same for an mbarrier, by its number. Who waits learns what was known when the last phase completed.
-  static constexpr int kMaxMbarriers = 32;
+  static constexpr int kMaxMbarriers = 2048;
   void mbarrier_initialised(int mbarrier);
   void mbarrier_arrival(int mbarrier, const Fiber& who);
   void mbarrier_completed(int mbarrier);
@@ -72,49 +82,75 @@ class RaceDetector {
   Chunk chunk_at(uintptr_t address);
 
  private:
-  // Who has a time: warps, then mbarriers.
-  static constexpr int kFirstMbarrier = kMaxWarps;
-  static constexpr int kMaxAgents = kMaxWarps + kMaxMbarriers;
-
-  // What is known to have happened: of each agent everything up to `all`, and of some lanes of a warp
-  // everything up to `some`, when that is later.
+  // What is known to have happened: of each warp everything up to `all`, and of some of its lanes everything
+  // up to `some`, when that is later; of each mbarrier's copies those up to a time. (Who is not in the list
+  // has done nothing.)
   struct Clock {
-    std::array<Time, kMaxAgents> all = {};
+    std::array<Time, kMaxWarps> all = {};
     std::array<Time, kMaxWarps> some = {};
     std::array<unsigned, kMaxWarps> lanes = {};
+    std::vector<Time> copies;
   };
   struct Knowledge {
     Clock happened;
     Clock fenced;  // and lies behind a proxy fence
   };
 
-  // Who accessed, when and where: time 21 bits, agent 6, lane 5, site 32. Zero: nobody.
+  // Who accessed, when and where. From the top: the time; 0, the warp, whether all of it, the lane; the site.
+  // Of a copy: the time; 1, the mbarrier; the site. Zero: nobody.
   using Epoch = uint64_t;
-  static constexpr int kTimeShift = 43;
-  static constexpr int kAgentShift = 37;
-  static constexpr int kLaneShift = 32;
-  static constexpr Time kMaxTime = (1u << 21) - 1;
-  static bool same_time(Epoch a, Epoch b) { return (a >> kLaneShift) == (b >> kLaneShift); }
-  static Epoch make_epoch(Time time, int agent, int lane, Site site) {
-    return Epoch(time) << kTimeShift | Epoch(agent) << kAgentShift | Epoch(lane) << kLaneShift | site;
+  static constexpr int kTimeShift = 44;
+  static constexpr int kCopyShift = 43;
+  static constexpr int kWarpShift = 38;
+  static constexpr int kWholeWarpShift = 37;
+  static constexpr int kWhoShift = 32;  // the lane, or the mbarrier
+  static constexpr Time kMaxTime = (1u << 20) - 1;
+  static_assert(kMaxWarps <= 32 && kMaxMbarriers <= 1 << (kCopyShift - kWhoShift));
+  static Epoch thread_epoch(Time time, const Fiber& who, Site site) {
+    return Epoch(time) << kTimeShift | Epoch(who.warp) << kWarpShift | Epoch(who.lane) << kWhoShift | site;
+  }
+  static Epoch copy_epoch(Time time, int mbarrier, Site site) {
+    return Epoch(time) << kTimeShift | Epoch(1) << kCopyShift | Epoch(mbarrier) << kWhoShift | site;
+  }
+  // By the same thread, warp or mbarrier as well.
+  static bool same_time(Epoch a, Epoch b) { return (a >> kWhoShift) == (b >> kWhoShift); }
+  // This read, or one of the whole warp at the same time.
+  static bool includes(Epoch read, Epoch other) {
+    return same_time(read, other) || (is_whole_warp(read) && (read ^ other) >> kWarpShift == 0);
   }
   static Time time_of(Epoch epoch) { return Time(epoch >> kTimeShift); }
-  static int agent_of(Epoch epoch) { return int(epoch >> kAgentShift) & 63; }
-  static int lane_of(Epoch epoch) { return int(epoch >> kLaneShift) & 31; }
+  static bool is_copy(Epoch epoch) { return ((epoch >> kCopyShift) & 1) != 0; }
+  static int mbarrier_of(Epoch epoch) { return int(epoch >> kWhoShift) & (kMaxMbarriers - 1); }
+  static int warp_of(Epoch epoch) { return int(epoch >> kWarpShift) & 31; }
+  static bool is_whole_warp(Epoch epoch) { return ((epoch >> kWholeWarpShift) & 1) != 0; }
+  static int lane_of(Epoch epoch) { return int(epoch >> kWhoShift) & 31; }
 
-  // Per two bytes.
   struct Cell {
-    Epoch write;
-    Epoch reads[2];
+    Epoch write = 0;
+    Epoch reads[2] = {};
+  };
+  static constexpr size_t kCellBytes = 2;
+  static constexpr size_t kBlockBytes = kChunkBytes;
+  static constexpr size_t kCellsPerBlock = kBlockBytes / kCellBytes;
+  struct Block {
+    Cell cell;           // of all its bytes
+    bool split = false;  // they differ: each two of them have a cell
+    int16_t swizzle_bytes = 0;
+    int column = -1;  // of a box that was loaded; see Chunk
   };
   struct Shadow {
-    uintptr_t base;
+    uintptr_t base = 0;
+    std::vector<Block> blocks;
     std::vector<Cell> cells;
-    std::vector<Chunk> chunks;  // per 16 bytes; outdated unless the cells name the same load
+
+    void cover(uintptr_t begin, size_t bytes);
+    Block& block_at(uintptr_t address) { return blocks[(address - base) / kBlockBytes]; }
+    Cell* cell_at(uintptr_t address) { return &cells[(address - base) / kCellBytes]; }
   };
   struct Mbarrier {
     Knowledge collected;             // up to now
     Knowledge completed;             // up to the end of the last phase
+    Time time = 0;                   // of its last load
     std::vector<Time> loads_on_way;  // when they were issued
   };
   struct StoreSource {
@@ -125,10 +161,14 @@ class RaceDetector {
   };
 
   Shadow& shadow_of(uintptr_t address);
-  Cell* cells_of(uintptr_t address);
+  template <typename Visit>
+  void for_each_block(uintptr_t address, size_t bytes, Visit visit);
+  void access_cell(Cell& cell, uintptr_t address, const Fiber& who, const Clock& known, Epoch now,
+                   bool write);
 
-  static bool knows(const Clock& clock, Epoch epoch);
+  bool knows(const Clock& clock, Epoch epoch) const;
   bool happened_before(Epoch earlier, const Fiber& who, const Clock& known) const;
+  bool known_to_warp(Epoch earlier, int warp);
   void join(Clock& into, const Clock& from) const;
   void join(Knowledge& into, const Knowledge& from) const;
   // What the thread knows: the same as its whole warp, until it alone learns more.
@@ -146,29 +186,58 @@ class RaceDetector {
   [[noreturn]] void report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
                            bool write) const;
 
-  std::array<Time, kMaxAgents> times_ = {};
-  int num_mbarriers_ = 0;
-  std::array<Knowledge, kMaxWarps> warps_ = {};  // what all lanes of a warp know
-  std::vector<Knowledge> lanes_;                 // what a lane knows, where own_ says so
+  std::array<Time, kMaxWarps> times_ = {};
+  std::array<Knowledge, kMaxWarps> warps_;  // what all lanes of a warp know
+  std::vector<Knowledge> lanes_;            // what a lane knows, where own_ says so
   std::array<unsigned, kMaxWarps> own_ = {};
-  std::array<Knowledge, kNumBarriers> barriers_ = {};
-  std::array<Mbarrier, kMaxMbarriers> mbarriers_ = {};
+  std::array<Epoch, kMaxWarps> known_ = {};  // the last that all lanes of a warp turned out to know
+  std::array<Knowledge, kNumBarriers> barriers_;
+  std::vector<Mbarrier> mbarriers_;
   std::vector<StoreSource> store_sources_;
   std::vector<Site> store_sites_;  // of bulk stores: their reads are the copy engine's own
-  std::vector<Shadow> shadows_;    // of the dynamic shared memory, and of what else is shared
-  Time latest_ = 0;                // no time is beyond it
+  Shadow dynamic_shared_, static_shared_;
+  Time latest_ = 0;  // no time is beyond it
+  Time before_ = 0;  // up to here it was another CTA's
 };
 
-// ---- Global memory: between CTAs nothing orders anything within a launch, so it is enough to remember which
-// CTA wrote and which read, for as long as the launch runs.
+// ---- Global memory: between CTAs.
+//
+// For as long as a launch runs it is remembered which CTA wrote and which read, again by blocks of 16 bytes,
+// and by cells of two where somebody has touched a part of a block. Two launches have nothing to do with each
+// other.
+//
+// Within a launch CTAs run in no order, unless they make one: what a CTA has done before a __threadfence() is
+// published by its next atomic operation or volatile write, and known to a CTA that has carried out an atomic
+// operation or a volatile read after that. This errs on the side of silence: all threads of a CTA count as
+// one, whatever the addresses are, and no second fence is demanded of the CTA that reads (CUDA's own guide
+// has none).
 class GlobalRaces {
  public:
-  GlobalRaces(Launch& launch, bool enabled);
+  explicit GlobalRaces(Launch& launch);
   ~GlobalRaces();
 
+  // All of them by the running thread.
+  void start_cta();
+  void access(uintptr_t address, size_t bytes, bool write, Site site);
+  void fence();
+  void publish();
+  void acquire();
+  void poll() { cta->order.polls = true; }
+
  private:
+  void access_cell(GlobalCell& cell, uintptr_t address, bool write, Site site);
+  void check_cell(const GlobalCell& cell, uintptr_t address, bool write, Site site);
+  uint64_t cta_of(uint32_t epoch);
+  bool is_mine(uint64_t access);
+  bool happened_before(uint64_t access);
+  [[noreturn]] void report(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write);
+
   Launch& launch_;
+  std::mutex mutex_;  // protects the rest
+  uint32_t num_epochs_;
+  std::unordered_map<uint32_t, uint64_t> ctas_;       // of epochs; a CTA's first one is its number + 1
+  std::unordered_map<uint32_t, uint64_t> published_;  // when each epoch was, if it was
+  uint64_t num_publications_ = 0;
 };
-void global_access(uintptr_t address, size_t bytes, bool write, Site site);
 
 }  // namespace emulator

@@ -56,10 +56,7 @@ void complete_collective(int warp_index, unsigned lanes) {
     any.execute(args, lanes);
   }
   if (cta->tracer != nullptr) cta->tracer->collective_ends(warp_index, lanes, any.at);
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    Fiber& fiber = cta->fiber(warp_index, __builtin_ctz(rest));
-    if (fiber.state == State::kCollective) wake(fiber);
-  }
+  wake_lanes(warp_index, lanes & ~warp.ready & ~warp.exited);  // the one that came last is awake
 }
 
 // Completes the collective in which `fiber` waits if all that it waits for are there.

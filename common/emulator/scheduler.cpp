@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "common/emulator/copy_engine.h"
@@ -53,12 +54,12 @@ void switch_to(Fiber& next) {
   switch_context(me.context, next.context);
 }
 
-void set_ready(const Fiber& fiber, bool ready) {
+// It goes on only when somebody wakes it, or never.
+void stop(Fiber& fiber, State state) {
+  fiber.state = state;
   Warp& warp = cta->warps[size_t(fiber.warp)];
-  const unsigned lane_bit = 1u << fiber.lane;
-  const unsigned warp_bit = 1u << fiber.warp;
-  warp.ready = ready ? warp.ready | lane_bit : warp.ready & ~lane_bit;
-  cta->ready_warps = warp.ready != 0 ? cta->ready_warps | warp_bit : cta->ready_warps & ~warp_bit;
+  warp.ready &= ~(1u << fiber.lane);
+  if (warp.ready == 0) cta->ready_warps &= ~(1u << fiber.warp);
 }
 
 // The lowest set bit, or a random one.
@@ -181,14 +182,8 @@ void abandon_cta() {
   __builtin_unreachable();
 }
 
-void wake(Fiber& fiber) {
-  fiber.state = State::kReady;
-  set_ready(fiber, true);
-}
-
 void park(State state) {
-  self->state = state;
-  set_ready(*self, false);
+  stop(*self, state);
   Warp& warp = cta->warps[size_t(self->warp)];
   if (warp.ready == 0) answer_active_mask(warp);
   Fiber* next = pick();
@@ -207,6 +202,8 @@ void poll() {
   if (++self->polls % 1024 == 0) {
     cta->copies->finish_a_load();
     answer_active_mask(cta->warps[size_t(self->warp)]);
+    // Or from a CTA that was given up, and the launch's report is that one's.
+    if (cta->launch->failed_cta < cta->index) abandon_cta();
   }
   if (self->polls % 16 == 0) yield();
 }
@@ -221,8 +218,7 @@ void fiber_main() {
   windows.stack = Window(uintptr_t(me.context.stack), kStackBytes);
   cta->launch->body(cta->launch->arguments);
   windows.stack = kEverything;
-  me.state = State::kExited;
-  set_ready(me, false);
+  stop(me, State::kExited);
   cta->warps[size_t(me.warp)].exited |= 1u << me.lane;
   --cta->num_live;
   cta->copies->check_exit(me);
@@ -280,7 +276,10 @@ void run_cta(Cta& c, uint64_t index) {
   std::memset(c.smem, int(c.options.poison), c.smem_bytes);
   poison_static_shared();
   if (c.options.count) c.log->start_cta(c.num_threads);
-  if (c.options.race_detector) c.races->start_cta();
+  if (c.options.race_detector) {
+    c.races->start_cta();
+    c.launch->global_races->start_cta();
+  }
   c.mbarriers->start_cta();
   c.copies->start_cta();
   Trace* const trace = c.options.trace;
@@ -303,7 +302,6 @@ void run_cta(Cta& c, uint64_t index) {
 struct Progress {
   std::atomic<uint64_t> next_cta = 0;
   std::mutex mutex;
-  uint64_t reported_cta = UINT64_MAX;
   std::unique_ptr<Report> report;
   Counters counters;
 };
@@ -323,8 +321,8 @@ void run_ctas(const Launch& launch, Cta& c, Progress& progress) {
     // lowest faulty CTA is the one reported, whatever the number of host threads.
     progress.next_cta = num_ctas;
     const std::lock_guard lock(progress.mutex);
-    if (index < progress.reported_cta) {
-      progress.reported_cta = index;
+    if (index < launch.failed_cta) {
+      launch.failed_cta = index;
       progress.report = std::move(c.report);
     }
   }
@@ -411,7 +409,8 @@ void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void
          size_t argument_bytes) {
   const std::lock_guard lock(launch_mutex);
   Launch launch{grid, block, smem_bytes, body, arguments, argument_bytes, global_memory()};
-  const GlobalRaces global_races(launch, options().race_detector);
+  std::optional<GlobalRaces> global_races;
+  if (options().race_detector) launch.global_races = &global_races.emplace(launch);
   Progress progress;
   const size_t num_host_threads = choose_host_threads(launch);
   std::vector<Cta*> prepared;

@@ -193,7 +193,8 @@ void check_box(const char* op, const Copy& copy) {
                ". Are the map's sizes or strides wrong?";
       });
     }
-    if (cta->options.race_detector) global_access(row.global, row.inside, !copy.is_load(), copy.site);
+    GlobalRaces* const races = cta->launch->global_races;
+    if (races != nullptr) races->access(row.global, row.inside, !copy.is_load(), copy.site);
   });
 }
 

@@ -195,16 +195,19 @@ void execute_product(void* const* opaque, unsigned lanes) {
   check_aligned(lanes);
   const Scramble a_position(WmmaOperand::kA), b_position(WmmaOperand::kB),
       c_position(WmmaOperand::kAccumulator);
+  uint16_t a_bits[kSize][kSize], b_bits[kSize][kSize];
   float a[kSize][kSize], b[kSize][kSize], c[kSize][kSize];
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const auto& arguments = *static_cast<const ProductArguments*>(opaque[lane]);
     for (int i = 0; i < kElementsPerLane; ++i) {
       const Position in_a = a_position(lane, i), in_b = b_position(lane, i), in_c = c_position(lane, i);
-      a[in_a.row][in_a.col] = element_to_float(arguments.a[i], BF16);
-      b[in_b.row][in_b.col] = element_to_float(arguments.b[i], BF16);
+      a_bits[in_a.row][in_a.col] = arguments.a[i];
+      b_bits[in_b.row][in_b.col] = arguments.b[i];
       c[in_c.row][in_c.col] = arguments.c[i];
     }
   }
+  elements_to_float(a_bits, BF16, a);
+  elements_to_float(b_bits, BF16, b);
   multiply_accumulate(a, b, c);
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const auto& arguments = *static_cast<const ProductArguments*>(opaque[lane]);

@@ -249,6 +249,33 @@ __global__ void rows_of_two_copies(const TensorMap map, int variant) {
   ldmatrix_x4(registers, tiles[tile].at(Tile::offset_of(row, 8), 0, 0));  // line 16
 }
 
+constexpr int RING_STAGES = 1100;
+struct Ring {
+  float slots[RING_STAGES][32];  // 8 rows of 4
+  uint64_t full[RING_STAGES];
+};
+
+LINES_OF(ring_of_mbarriers);
+__global__ void ring_of_mbarriers(const TensorMap map, float* out, int not_waited_for) {
+  auto& ring = *reinterpret_cast<Ring*>(smem);
+  if (threadIdx.x == 0) {
+    for (uint64_t& barrier : ring.full) mbarrier_init(&barrier, 1);
+    fence_mbarrier_init();
+    for (int stage = 0; stage < RING_STAGES; ++stage) {
+      mbarrier_arrive_expect_tx(&ring.full[stage], 128);
+      tma_load_5d(ring.slots[stage], map, &ring.full[stage], 0, stage % 8 * 8, 0, 0, 0);  // line 8
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) return;
+  float sum = 0;
+  for (int stage = 0; stage < RING_STAGES; ++stage) {
+    if (stage != not_waited_for) mbarrier_wait(&ring.full[stage], 0);
+    sum += ring.slots[stage][threadIdx.x % 32];  // line 16
+  }
+  out[threadIdx.x - 32] = sum;
+}
+
 __global__ void many_mbarriers(const TensorMap, int count) {
   for (int i = 0; i < count; ++i) mbarrier_init(reinterpret_cast<uint64_t*>(smem) + i, 1);
 }
@@ -673,16 +700,39 @@ TEST_CASE("mbarriers that are none are found", "[copy][bugs]") {
   }
 }
 
-TEST_CASE("the race detector knows 32 mbarriers", "[copy][bugs]") {
+TEST_CASE("the race detector knows 2048 mbarriers", "[copy][bugs]") {
   Problem problem;
-  const auto run = [&](int count) { launch(many_mbarriers, 1, 1, 1024, nullptr, problem.out_map, count); };
+  const auto run = [&](int count) {
+    launch(many_mbarriers, 1, 1, 2049 * 8, nullptr, problem.out_map, count);
+  };
   fresh_options();
-  CHECK_NOTHROW(run(100));
+  CHECK_NOTHROW(run(2049));
   emulator::options().race_detector = true;
-  CHECK_NOTHROW(run(32));
-  const Report report = report_of([&] { run(33); });
+  CHECK_NOTHROW(run(2048));
+  const Report report = report_of([&] { run(2049); });
   CHECK(report.bug == Bug::kBadMbarrier);
-  CHECK(contains(report.what(), "the race detector knows 32 mbarriers per CTA, and this is one more"));
+  CHECK(contains(report.what(), "the race detector knows 2048 mbarriers per CTA, and this is one more"));
+}
+
+TEST_CASE("of many mbarriers each knows its own copies", "[copy][bugs]") {
+  Buffer<float> in(256), out(32);
+  for (size_t i = 0; i < 256; ++i) in[i] = float(i);
+  const TensorMap map = make_tensor_map<SwizzledTile<float, 8, 4, 0>>(View{in.get(), 1, 1, 64, 0, 0, 4});
+  const auto run = [&](int not_waited_for) {
+    launch(ring_of_mbarriers, 1, 64, sizeof(Ring), nullptr, map, out.get(), not_waited_for);
+  };
+  float row_sum = 0;  // of the first column
+  for (int stage = 0; stage < RING_STAGES; ++stage) row_sum += float(stage % 8 * 32);
+  for (const Mode& mode : modes(1)) {
+    set(mode);
+    CAPTURE(int(mode.async), mode.seed);
+    CHECK_NOTHROW(run(-1));
+    for (size_t i = 0; i < 32; ++i) CHECK(out[i] == row_sum + float(RING_STAGES * i));
+    for (const int stage : {0, 31, 32, 63, 64, 1023, 1024, RING_STAGES - 1}) {
+      CAPTURE(stage);
+      check_finding(report_of([&] { run(stage); }), ring_of_mbarriers_line, {{Bug::kRace, 16, 8}});
+    }
+  }
 }
 
 TEST_CASE("boxes lie in shared memory, on a multiple of what their swizzle repeats after", "[copy][bugs]") {

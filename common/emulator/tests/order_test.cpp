@@ -1,0 +1,146 @@
+// What orders CTAs of one launch among each other, and what does not: counters, fences, flags. And launches.
+#include "common/emulator/tests/support.h"
+
+using namespace flashsteps;
+using emulator::Bug;
+using emulator::Report;
+
+namespace {
+
+enum class Mistake { kNone, kNoFence, kFenceTooEarly };
+
+// A kernel's lines are numbered from the line of its LINES_OF, which must stand directly before it.
+// clang-format off
+#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
+
+#define CHECK_LINE(report, kernel, offset) CHECK(names_line(report, __FILE__, kernel##_line + (offset)))
+
+// The CTA that comes last to the counter adds up what all have written.
+LINES_OF(last_one_sums);
+__global__ void last_one_sums(float* partial, unsigned* counter, float* sum, Mistake mistake) {
+  __shared__ bool is_last;
+  if (mistake == Mistake::kFenceTooEarly) __threadfence();
+  partial[blockIdx.x * 32 + threadIdx.x] = float(blockIdx.x);  // line 4
+  if (mistake == Mistake::kNone) __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) is_last = atomicAdd(counter, 1) == gridDim.x - 1;
+  __syncthreads();
+  if (!is_last) return;
+  float total = 0;
+  for (unsigned i = threadIdx.x; i < gridDim.x * 32; i += 32) total += partial[i];  // line 11
+  for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffff, total, step);
+  if (threadIdx.x == 0) *sum = total;
+  if (threadIdx.x == 0) *counter = 0;  // for the next launch
+}
+
+// A CTA stays and takes one tile after the other, up to so many.
+LINES_OF(takes_tiles);
+__global__ void takes_tiles(float* out, unsigned* counter, unsigned num_tiles, int most, bool twice) {
+  __shared__ unsigned tile;
+  for (int taken = 0; taken < most; ++taken) {
+    if (threadIdx.x == 0) tile = atomicAdd(counter, 1);
+    __syncthreads();
+    const unsigned mine = twice ? tile / 2 : tile;
+    if (tile >= num_tiles) break;
+    out[mine * 64 + threadIdx.x] = float(mine);  // line 8
+    __syncthreads();
+  }
+}
+
+// The CTAs hand a value on, each to the next one.
+LINES_OF(hands_on);
+__global__ void hands_on(int* value, int* flag, Mistake mistake) {
+  while (*static_cast<volatile int*>(flag) != int(blockIdx.x)) {
+  }
+  *value += 1;  // line 4
+  if (mistake == Mistake::kNone) __threadfence();
+  *static_cast<volatile int*>(flag) = int(blockIdx.x) + 1;
+}
+
+// clang-format on
+__global__ void writes(float* data) { data[blockIdx.x * 32 + threadIdx.x] = float(blockIdx.x); }
+__global__ void reads_what_others_wrote(const float* data, float* out) {
+  const unsigned other = gridDim.x - 1 - blockIdx.x;
+  out[blockIdx.x * 32 + threadIdx.x] = data[other * 32 + threadIdx.x];
+}
+
+}  // namespace
+
+TEST_CASE("a fence and a counter let one CTA read what the others wrote", "[order]") {
+  constexpr unsigned kCtas = 12;
+  Buffer<float> partial(kCtas * 32), sum(1);
+  Buffer<unsigned> counter(1);
+  for (const int host_threads : {1, 4}) {
+    CAPTURE(host_threads);
+    fresh_options().host_threads = host_threads;
+    emulator::options().race_detector = true;
+    const auto run = [&](Mistake mistake) {
+      launch(last_one_sums, kCtas, 32, 0, nullptr, partial.get(), counter.get(), sum.get(), mistake);
+    };
+    counter[0] = 0;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      CHECK_NOTHROW(run(Mistake::kNone));
+      CHECK(sum[0] == float(32 * kCtas * (kCtas - 1) / 2));
+    }
+    for (const Mistake mistake : {Mistake::kNoFence, Mistake::kFenceTooEarly}) {
+      counter[0] = 0;
+      const Report report = report_of([&] { run(mistake); });
+      INFO(report.what());
+      CHECK(report.bug == Bug::kRace);
+      CHECK_LINE(report, last_one_sums, 4);
+      CHECK_LINE(report, last_one_sums, 11);
+    }
+  }
+}
+
+TEST_CASE("a counter by itself orders nothing", "[order]") {
+  constexpr unsigned kTiles = 5000;
+  constexpr int kAll = int(kTiles);
+  Buffer<float> out(kTiles * 64);
+  Buffer<unsigned> counter(1);
+  for (const int host_threads : {1, 4}) {
+    CAPTURE(host_threads);
+    fresh_options().host_threads = host_threads;
+    emulator::options().race_detector = true;
+    counter[0] = 0;
+    CHECK_NOTHROW(launch(takes_tiles, 3, 64, 0, nullptr, out.get(), counter.get(), kTiles, kAll, false));
+    size_t wrong = 0;
+    for (size_t i = 0; i < kTiles * 64; ++i) wrong += out[i] != float(i / 64);
+    CHECK(wrong == 0);
+  }
+  // The first CTA takes five tickets, of which two each are for the same tile.
+  fresh_options().race_detector = true;
+  counter[0] = 0;
+  const Report report =
+      report_of([&] { launch(takes_tiles, 2, 64, 0, nullptr, out.get(), counter.get(), 100, 5, true); });
+  CHECK(report.bug == Bug::kRace);
+  CHECK_LINE(report, takes_tiles, 8);
+}
+
+TEST_CASE("a flag hands on what lies before a fence", "[order]") {
+  Buffer<int> value(1), flag(1);
+  fresh_options().race_detector = true;
+  for (const int host_threads : {1, 3}) {
+    CAPTURE(host_threads);
+    emulator::options().host_threads = host_threads;
+    const auto run = [&](Mistake mistake) {
+      value[0] = flag[0] = 0;
+      launch(hands_on, 10, 1, 0, nullptr, value.get(), flag.get(), mistake);
+    };
+    CHECK_NOTHROW(run(Mistake::kNone));
+    CHECK(value[0] == 10);
+    const Report report = report_of([&] { run(Mistake::kNoFence); });
+    CHECK(report.bug == Bug::kRace);
+    CHECK_LINE(report, hands_on, 4);
+  }
+}
+
+TEST_CASE("one launch may read what the launch before it wrote", "[order]") {
+  Buffer<float> data(8 * 32), out(8 * 32);
+  fresh_options().race_detector = true;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    CHECK_NOTHROW(launch(writes, 8, 32, 0, nullptr, data.get()));
+    CHECK_NOTHROW(launch(reads_what_others_wrote, 8, 32, 0, nullptr, data.get(), out.get()));
+    for (size_t i = 0; i < 8 * 32; ++i) CHECK(out[i] == float(7 - i / 32));
+  }
+}
