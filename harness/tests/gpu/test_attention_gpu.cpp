@@ -251,7 +251,78 @@ TEST_CASE("a step that the device or the call forbids is refused and nothing is 
   CHECK_THROWS_AS(attention(call, nullptr, "v99"), std::invalid_argument);
   call.q.data = static_cast<char*>(call.q.data) + 2;
   CHECK_THROWS_AS(attention(call, nullptr, "v10_tma_warpspec"), std::invalid_argument);
-  call.batch = 70000;  // beyond the grid's third dimension
-  CHECK_THROWS_AS(attention(call), std::invalid_argument);
+  CHECK_THROWS_AS(attention(call, nullptr, "split"), std::invalid_argument);  // supports bf16 only
+  call.dtype = DType::kBf16;
+  CHECK_THROWS_AS(attention(call, nullptr, "split"), std::invalid_argument);  // it has no workspace
   CHECK(o.download() == std::vector<uint16_t>(kElements, 0x1234));
+}
+
+TEST_CASE("LSE may be null") {
+  const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
+  AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+  for (const StepDescription& step : steps()) {
+    if (step.name.substr(0, 1) != "v" || step.needs_sm > current_gpu().compute_capability) continue;
+    INFO(step.name);
+    call.lse = static_cast<float*>(lse.get());
+    attention(call, nullptr, step.name);
+    const std::vector<uint16_t> with_lse = o.download();
+    CUDA_CHECK(cudaMemset(o.get(), 0xff, kElements * 2));
+    call.lse = nullptr;
+    attention(call, nullptr, step.name);
+    CHECK(o.download() == with_lse);
+  }
+}
+
+TEST_CASE("two kernels, with the workspace that the caller gives") {
+  const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
+  AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+  call.dtype = DType::kBf16;  // other numbers, of another size: attention all the same
+  call.softmax_scale = 1e-3f;
+  const std::vector<uint16_t> reference = expected(call, kElements);
+  CHECK(workspace_bytes(call, "v01_scalar") == 0);
+  for (const int configuration : {0, 1, AttentionCall::kChosenByStep}) {
+    INFO(configuration);
+    call.configuration = configuration;
+    const DeviceMemory workspace(workspace_bytes(call, "split"));
+    call.workspace = workspace.get();
+    call.workspace_bytes = workspace_bytes(call, "split");
+    REQUIRE(call.workspace_bytes > 0);
+    CUDA_CHECK(cudaMemset(o.get(), 0xff, kElements * 2));
+    CHECK(attention(call, nullptr, "split") == "split");
+    const std::vector<uint16_t> found = o.download();
+    double norm = 0, error = 0;
+    for (size_t i = 0; i < kElements; ++i) {
+      const double expected_value = bfloat16_to_float(reference[i]);
+      norm += expected_value * expected_value;
+      error += std::pow(bfloat16_to_float(found[i]) - expected_value, 2);
+    }
+    CHECK(error <= 1e-4 * norm);
+    call.workspace_bytes = 1;
+    CHECK_THROWS_AS(attention(call, nullptr, "split"), std::invalid_argument);
+  }
+}
+
+TEST_CASE("code of sm_90a runs on that GPU, and is refused on every other") {
+  const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
+  const AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+  if (current_gpu().compute_capability == 90) {
+    CHECK(attention(call, nullptr, "wgmma_only") == "wgmma_only");
+    CHECK(largest_difference(o.download(), expected(call, kElements)) < 4e-3);
+  } else {
+    CHECK_THROWS_AS(attention(call, nullptr, "wgmma_only"), std::invalid_argument);
+  }
+}
+
+TEST_CASE("more batches than a grid has") {
+  constexpr int kBatch = 70000, kKeys = 2;
+  const size_t elements = size_t(kBatch) * 64;
+  const DeviceMemory kv(normal_halves(elements * kKeys, 1)), o(elements * 2), lse(kBatch * 4);
+  AttentionCall call = self_attention(kv.get(), o.get(), lse.get(), 1, 1);
+  call.batch = kBatch;
+  call.seqlen_kv = kKeys;
+  call.causal = false;
+  call.k = call.v = bhsd_view(kv.get(), 1, kKeys, 64);
+  CUDA_CHECK(cudaMemset(o.get(), 0xff, elements * 2));
+  CHECK_NOTHROW(attention(call));
+  CHECK(largest_difference(o.download(), expected(call, elements)) < 4e-3);
 }
