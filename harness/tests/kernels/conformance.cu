@@ -1,6 +1,9 @@
-// Every function of the hardware headers (common/ldmatrix.h, mma.h, ...) on the same data on both backends:
-// what the emulator computes is what the hardware computes. A new function gets a kernel and a line in
-// kCases. Values, not speed; one CTA; words in, words out.
+// Every function of the hardware headers (common/ldmatrix.h, mma.h, ...), and of CUDA itself what the
+// emulator has of it (docs/cuda_on_the_emulator.md), on the same data on both backends: what the emulator
+// computes is what the hardware computes. A new function gets a kernel and a line in kCases. Values, not
+// speed; one CTA; words in, words out.
+#include <cooperative_groups.h>
+
 #include "common/exp2.h"
 #include "common/ldmatrix.h"
 #include "common/mma.h"
@@ -167,6 +170,187 @@ __global__ void multiply_rounded_down(const uint32_t* in, uint32_t* out) {
   }
 }
 
+// ---- CUDA's own functions
+// What lanes tell each other.
+__global__ void warp_functions(const uint32_t* in, uint32_t* out) {
+  constexpr unsigned ALL = 0xffffffff;
+  const int lane = threadIdx.x;
+  for (int i = 0; i < 8; ++i) {
+    uint32_t* const to = out + 640 * i + lane;
+    const uint32_t word = in[32 * i + lane];
+    const uint32_t few = word % 3;  // different lanes have the same
+    int all_equal = 0;
+    to[0] = __match_any_sync(ALL, few);
+    to[32] = __match_all_sync(ALL, few / (i + 1), &all_equal);
+    to[64] = uint32_t(all_equal);
+    to[96] = __reduce_add_sync(ALL, word);
+    to[128] = uint32_t(__reduce_min_sync(ALL, int(word)));
+    to[160] = __reduce_max_sync(ALL, word);
+    to[192] = __reduce_and_sync(ALL, word | in[i]);
+    to[224] = __reduce_or_sync(ALL, word & in[i]);
+    to[256] = __reduce_xor_sync(ALL, word);
+    to[288] = __ballot_sync(ALL, few == 1);
+    to[320] =
+        uint32_t(__any_sync(ALL, word < 0x08000000u)) + 2 * uint32_t(__all_sync(ALL, word > 0x08000000u));
+    const __half half = __ushort_as_half(static_cast<unsigned short>(word));
+    const __nv_bfloat16 bfloat16 = __ushort_as_bfloat16(static_cast<unsigned short>(word));
+    to[352] = __half_as_ushort(__shfl_xor_sync(ALL, half, 5));
+    to[384] = __bfloat16_as_ushort(__shfl_down_sync(ALL, bfloat16, word % 32, 16));
+    __half2 pair;
+    memcpy(&pair, &word, 4);
+    pair = __shfl_sync(ALL, pair, int(in[i] % 64), 8);
+    memcpy(&to[416], &pair, 4);
+    const unsigned long long both = __shfl_up_sync(ALL, word * 0x100000001ull + 1, in[i] % 32);
+    to[448] = uint32_t(both);
+    to[480] = uint32_t(both >> 32);
+    const auto tile = cooperative_groups::tiled_partition<8>(cooperative_groups::this_thread_block());
+    to[512] = tile.shfl_down(word, 3) + tile.thread_rank() + 64 * tile.meta_group_rank();
+    to[544] =
+        tile.ballot(few == 0) + 1024 * uint32_t(tile.any(few == 2)) + 2048 * uint32_t(tile.all(few < 2));
+    uint32_t sum = word % 100;  // in half a warp; only its first lane's sum is defined
+    if (lane < 16) {
+      for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_down_sync(0xffff, sum, offset);
+    }
+    to[576] = lane % 16 == 0 ? sum : 0;
+    __syncwarp();
+    to[608] = __popc(__activemask());
+  }
+}
+
+__global__ void cta_functions(const uint32_t* in, uint32_t* out) {  // 64 threads
+  unsigned* const shared = reinterpret_cast<unsigned*>(smem);
+  const int thread = threadIdx.x;
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t word = in[64 * i + thread];
+    uint32_t* const to = out + 192 * i + thread;
+    to[0] = uint32_t(__syncthreads_count(word % 2));
+    to[64] = uint32_t(__syncthreads_or(word % 64 == 5));
+    to[128] = uint32_t(__syncthreads_and(word % 64 != 5));
+  }
+  if (thread < 16) shared[thread] = in[thread];
+  __syncthreads();
+  const uint32_t word = in[64 + thread];
+  float* const floats = reinterpret_cast<float*>(shared);
+  atomicAdd(&shared[0], word);
+  atomicSub(&shared[1], word);
+  atomicMin(reinterpret_cast<int*>(&shared[2]), int(word));
+  atomicMin(&shared[3], word);
+  atomicMax(reinterpret_cast<int*>(&shared[4]), int(word));
+  atomicMax(&shared[5], word);
+  atomicAnd(&shared[6], word | 0x0f0f0f0f);
+  atomicOr(&shared[7], word & 0x10101010);
+  atomicXor(&shared[8], word);
+  atomicInc(&shared[9], in[9] / 2 + 20);
+  atomicDec(&shared[10], in[10] / 2 + 20);
+  if (thread == 0) shared[11] = atomicExch(&shared[12], word);
+  if (thread == 1) shared[13] = atomicCAS(&shared[14], in[14], word);
+  if (thread == 2) floats[15] = 0.0f;
+  __syncthreads();
+  atomicAdd(&floats[15], float(word % 1024));  // exact
+  __syncthreads();
+  if (thread < 16) out[1536 + thread] = shared[thread];
+}
+
+// Bits and conversions of any word.
+__global__ void integer_functions(const uint32_t* in, uint32_t* out) {
+  for (int i = threadIdx.x; i < 256; i += 32) {
+    const uint32_t a = in[2 * i], b = in[2 * i + 1];
+    const float f = __uint_as_float(a);
+    uint32_t* const to = out + 20 * i;
+    to[0] = __brev(a);
+    to[1] = __byte_perm(a, b, a >> 3);
+    to[2] = __funnelshift_l(a, b, a);
+    to[3] = __funnelshift_r(a, b, b);
+    to[4] = uint32_t(__popc(a)) + 64 * uint32_t(__popcll(a * 0x100000001ull));
+    to[5] = uint32_t(__clz(int(a >> b % 32))) + 64 * uint32_t(__clzll(b));
+    to[6] = uint32_t(__ffs(int(a << b % 32))) + 64 * uint32_t(__ffsll(b));
+    to[7] = uint32_t(__mulhi(int(a), int(b)));
+    to[8] = __umulhi(a, b);
+    to[9] = uint32_t(__float2int_rn(f));
+    to[10] = uint32_t(__float2int_rz(f));
+    to[11] = uint32_t(__float2int_rd(f));
+    to[12] = uint32_t(__float2int_ru(f));
+    to[13] = __float2uint_rn(f);
+    to[14] = __float2uint_rz(f) + __float2uint_rd(f) + __float2uint_ru(f);
+    to[15] = __float_as_uint(__int2float_rn(int(a)));
+    to[16] = __float_as_uint(__uint2float_rn(a));
+    to[17] = __float_as_uint(__saturatef(f));
+    to[18] = uint32_t(__half2int_rn(__ushort_as_half(static_cast<unsigned short>(a)))) +
+             uint32_t(__half2int_rz(__ushort_as_half(static_cast<unsigned short>(b))));
+    to[19] = __half_as_ushort(__int2half_rn(int(a) >> b % 32)) +
+             0x10000u * __bfloat16_as_ushort(__int2bfloat16_rn(int(a) >> b % 32));
+  }
+}
+
+// Those that round to nearest, of ordinary numbers.
+__global__ void float_functions(const uint32_t* in, uint32_t* out) {
+  for (int i = threadIdx.x; i < 256; i += 32) {
+    const float a = __uint_as_float(in[2 * i]), b = __uint_as_float(in[2 * i + 1]);
+    uint32_t* const to = out + 7 * i;
+    to[0] = __float_as_uint(__fadd_rn(a, b));
+    to[1] = __float_as_uint(__fmul_rn(a, b));
+    to[2] = __float_as_uint(__fdiv_rn(a, b));
+    to[3] = __float_as_uint(__fmaf_rn(a, b, a));
+    to[4] = __float_as_uint(__frcp_rn(a));
+    to[5] = __float_as_uint(__fsqrt_rn(fabsf(a)));
+    to[6] = __float_as_uint(__frsqrt_rn(fabsf(a)));
+  }
+}
+
+template <typename Element, typename Pair>
+__device__ uint32_t bits_of(Element low, Element high) {
+  const Pair pair(low, high);
+  uint32_t bits;
+  memcpy(&bits, &pair, 4);
+  return bits;
+}
+
+// 16-bit arithmetic on any bits: every NaN, infinity and subnormal.
+template <typename Element, typename Pair>
+__global__ void half_arithmetic(const uint32_t* in, uint32_t* out) {
+  for (int i = threadIdx.x; i < 512; i += 32) {
+    Pair a, b, c;
+    memcpy(&a, &in[i], 4);
+    memcpy(&b, &in[512 + i], 4);
+    memcpy(&c, &in[1024 + i], 4);
+    uint32_t* const to = out + 12 * i;
+    to[0] = bits_of<Element, Pair>(__hadd_rn(a.x, b.x), __hsub_rn(a.y, b.y));
+    to[1] = bits_of<Element, Pair>(__hmul_rn(a.x, b.x), a.y * b.y);
+    to[2] = bits_of<Element, Pair>(__hfma(a.x, b.x, c.x), __hfma(a.y, b.x, c.x));
+    to[3] = bits_of<Element, Pair>(__hmax(a.x, b.x), __hmin(a.y, b.y));
+    to[4] = bits_of<Element, Pair>(__hmax_nan(a.x, b.x), __hmin_nan(a.y, b.y));
+    to[5] = uint32_t(a.x == b.x) + 2 * uint32_t(a.x != b.x) + 4 * uint32_t(a.x < b.x) +
+            8 * uint32_t(a.x >= b.x) + 16 * uint32_t(__hne(a.y, b.y)) + 32 * uint32_t(__hgt(a.y, b.y)) +
+            64 * uint32_t(__hisnan(a.x));
+    Pair pair = __hfma2(a, b, c);
+    memcpy(&to[6], &pair, 4);
+    pair = __hadd2_rn(__hmax2(a, b), __habs2(c));
+    memcpy(&to[7], &pair, 4);
+    pair = __hmul2_rn(__hneg2(a), b);
+    memcpy(&to[8], &pair, 4);
+    pair = __hlt2(a, b);
+    memcpy(&to[9], &pair, 4);
+    to[10] = bits_of<Element, Pair>(a.x + b.y, a.y - b.x);
+    to[11] = bits_of<Element, Pair>(__hmax(a.x, a.x), __hmin(c.y, a.y));
+  }
+}
+
+// Functions that CUDA promises to round to nearest; some of its versions are off in the last bit. N(0, 1).
+template <typename Element, typename Pair>
+__global__ void half_functions(const uint32_t* in, uint32_t* out) {
+  for (int i = threadIdx.x; i < 256; i += 32) {
+    Pair pair;
+    memcpy(&pair, &in[i], 4);
+    const Element a = pair.x, b = pair.y, positive = __habs(a);
+    const Element results[8] = {__hdiv(a, b),    hexp(a),         hexp2(a),         hlog(positive),
+                                hlog2(positive), hsqrt(positive), hrsqrt(positive), hrcp(b)};
+    for (int k = 0; k < 8; ++k) {
+      out[8 * i + k] = __float_as_uint(float(results[k]));
+      out[2048 + 8 * i + k] = __float_as_uint(fabsf(float(results[k])));  // relative to itself
+    }
+  }
+}
+
 // ---- The table
 template <auto KERNEL, int NUM_THREADS = 32>
 void run(const AttentionCall& call, void* stream) {
@@ -208,6 +392,14 @@ constexpr ConformanceCase kCases[] = {
     {"load_16_bytes, store_16_bytes", {{kBits, 512}}, 512, 0, run<vector_copy>},
     {"exp2_approx", {{kExponents, 512}}, 1024, 0x1p-21, run<exp2_of>},
     {"__fmul_rd", {{kBits, 768}, {kFloat, 256}}, 512, 0, run<multiply_rounded_down>},
+    {"shuffles, votes, matches, reductions", {{kBits, 256}}, 5120, 0, run<warp_functions>},
+    {"counting barriers, atomics", {{kBits, 512}}, 1552, 0, run<cta_functions, 64>},
+    {"integer functions, conversions", {{kBits, 256}, {kFloat, 256}}, 5120, 0, run<integer_functions>},
+    {"float functions", {{kFloat, 512}}, 1792, 0, run<float_functions>},
+    {"arithmetic fp16", {{kBits, 1536}}, 6144, 0, run<half_arithmetic<Fp16, __half2>>},
+    {"arithmetic bf16", {{kBits, 1536}}, 6144, 0, run<half_arithmetic<Bf16, __nv_bfloat162>>},
+    {"functions fp16", {{kFp16, 256}}, 4096, 0x1p-10, run<half_functions<Fp16, __half2>>},
+    {"functions bf16", {{kBf16, 256}}, 4096, 0x1p-7, run<half_functions<Bf16, __nv_bfloat162>>},
 };
 // clang-format on
 
