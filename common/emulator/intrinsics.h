@@ -34,15 +34,19 @@ namespace emulator::cuda {
 inline float traced_exp2f(float x, Location at = Location::current()) { return exp2_in_kernel(x, at); }
 inline float traced_expf(float x, Location at = Location::current()) { return exp_in_kernel(x, at); }
 
-// Of two numbers of any types. A NaN loses against a number, as in CUDA.
+// Of two integers, or of two floating-point numbers. A NaN loses against a number, as in CUDA.
 template <typename A, typename B>
 constexpr std::common_type_t<A, B> min(A a, B b) {
+  static_assert(std::is_floating_point_v<A> == std::is_floating_point_v<B>,
+                "CUDA has no min of an integer and a floating-point number: convert one");
   using T = std::common_type_t<A, B>;
   if constexpr (std::is_floating_point_v<T>) return std::fmin(T(a), T(b));
   return T(b) < T(a) ? T(b) : T(a);
 }
 template <typename A, typename B>
 constexpr std::common_type_t<A, B> max(A a, B b) {
+  static_assert(std::is_floating_point_v<A> == std::is_floating_point_v<B>,
+                "CUDA has no max of an integer and a floating-point number: convert one");
   using T = std::common_type_t<A, B>;
   if constexpr (std::is_floating_point_v<T>) return std::fmax(T(a), T(b));
   return T(a) < T(b) ? T(b) : T(a);

@@ -7,8 +7,10 @@ Compiles with the flags of a test build; FLASHSTEPS_BUILD as in test_program.py.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +24,13 @@ UNSUPPORTED = EMULATOR / "unsupported.h"
 WRAP = EMULATOR / "wrap_kernel.cmake"
 
 BEFORE_KERNELS = """
-#include "common/emulator/emulator.h"
 #include "common/launch.h"
 using namespace flashsteps;
 #include <cstdio>
+template <typename T>
+__device__ double number(T value) {
+  if constexpr (std::is_arithmetic_v<T>) return double(value); else return double(float(value));
+}
 """
 CONTEXT = """
   const int lane = threadIdx.x;
@@ -42,6 +47,7 @@ CONTEXT = """
   *u = 0;
 """
 MAIN = """
+#include "common/emulator/emulator.h"
 namespace flashsteps {
 std::vector<LaunchRecord>*& launch_recorder() {
   static std::vector<LaunchRecord>* none = nullptr;
@@ -82,6 +88,7 @@ def plain(cell: str) -> str:
     return cell.replace("\\_", "_")
 
 
+NVCC = shutil.which("nvcc", path=f"{os.environ['PATH']}{os.pathsep}/usr/local/cuda/bin")
 TEXT = PAGE.read_text(encoding="utf-8")
 SUPPORTED = rows(TEXT, "## What there is", "## What there is not")
 REFUSED = rows(TEXT, "## What there is not", None)
@@ -100,7 +107,8 @@ def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
-def test_what_is_supported_runs_and_gives_what_the_page_says(tmp_path: Path) -> None:
+def supported() -> str:
+    """A kernel with everything that the page calls supported."""
     first, kernel, count = [BEFORE_KERNELS], ["__global__ void page_kernel(float* in) {", CONTEXT], 0
     for row in SUPPORTED:
         value = re.fullmatch("`(.*)`", row.rest[0])
@@ -117,25 +125,35 @@ def test_what_is_supported_runs_and_gives_what_the_page_says(tmp_path: Path) -> 
             else:
                 quoted = json.dumps(f"line {row.line}: {code} gives ")
                 kernel.append(
-                    f"{place}\n{{ const double got = double({code}), wanted = double({value[1]}); "
-                    f'if (got != wanted) {{ fputs({quoted}, stdout); printf("%g in lane %d\\n", got, lane); }} }}'
+                    f"{place}\n{{ const double got = number({code}), wanted = number({value[1]}); "
+                    f'if (got != wanted) printf("%s%g in lane %d\\n", {quoted}, got, lane); }}'
                 )
                 count += 1
     assert count > 80
-    source = tmp_path / "page.cpp"
-    source.write_text("\n".join([*first, *kernel, "}", MAIN]), encoding="utf-8")
-    program = tmp_path / "page"
+    return "\n".join([*first, *kernel, "}\n"])
+
+
+def test_what_is_supported_runs_and_gives_what_the_page_says(tmp_path: Path) -> None:
+    (tmp_path / "page.cpp").write_text(supported() + MAIN, encoding="utf-8")
     library = BUILD / "common" / "emulator" / "libflashsteps_emulator.a"
     words = compiler()
-    built = run([*words, "-w", "-o", "page.o", "-c", str(source)], tmp_path)
+    built = run([*words, "-w", "-o", "page.o", "-c", "page.cpp"], tmp_path)
     assert built.returncode == 0, built.stderr
     # As CMake links: without the option that would add ThreadSanitizer's own runtime.
-    linked = run([words[0], "-o", str(program), "page.o", str(library), "-lpthread", "-ldl"], tmp_path)
+    linked = run([words[0], "-o", "page", "page.o", str(library), "-lpthread", "-ldl"], tmp_path)
     assert linked.returncode == 0, linked.stderr
-    done = run([str(program)], tmp_path)
+    done = run([str(tmp_path / "page")], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "lane 31\n" in done.stdout, "printf in a kernel"
     assert [line for line in done.stdout.splitlines() if line.startswith("line ")] == []
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+def test_nvcc_takes_what_is_supported(tmp_path: Path) -> None:
+    (tmp_path / "page.cu").write_text(supported(), encoding="utf-8")
+    options = ["-std=c++20", "--expt-relaxed-constexpr", "-w", f"-I{ROOT}", "-arch=sm_90a", "-cubin", "-o", "page.cubin"]
+    done = run([str(NVCC), *options, "page.cu"], tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def snippets() -> list[tuple[int, str, str]]:
