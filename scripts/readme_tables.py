@@ -5,7 +5,7 @@
     python3 scripts/readme_tables.py --check   change nothing; fail on drift, typed figures, unsound records
 
 Kinds of block (the syntax is in markers.py). FILE is a name under figures/results/; FILTER is any of B H Hq
-Hkv S Sq Skv D dtype causal kv_lengths layout inputs softmax_scale seed, as in `D=64 causal=true`. PAIR is
+Hkv S Sq Skv D dtype causal kv_lengths layout inputs lse softmax_scale seed, as in `D=64 causal=true`. PAIR is
 `step=vNN_name` (that step and the one before it) or `from=vMM_name to=vNN_name`.
     ladder      file=FILE [FILTER...]         one row a step: rate, x previous, error; beside FlashAttention-2
                                               if the file has peers, and with registers if it has them

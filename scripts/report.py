@@ -331,6 +331,8 @@ def problem_options(problem: dict[str, Any]) -> list[str]:
             ("--seed", "seed", 1),
         ):
             words += [option, str(problem[key])] if problem[key] != default else []
+    if problem.get("lse") is not None:
+        words += ["--no-lse"]
     if problem.get("softmax_scale") is not None:
         words += ["--softmax-scale", results.axis_text(problem["softmax_scale"])]
     return [*words, "--causal" if problem["causal"] else "--full"]

@@ -188,9 +188,10 @@ FILE_SPEC = {
                 "causal": FLAG,
                 "kv_lengths": ("full", "random", "zeros", "given"),
                 "lengths": Maybe(ListOf(COUNT)),
-                "layout": ("bhsd", "bshd", "qkv", "gapped", "odd"),
-                "inputs": ("normal", "sharp", "shifted", "structured", "file"),
+                "layout": ("bhsd", "bshd", "qkv", "gapped", "odd", "far"),
+                "inputs": ("normal", "sharp", "shifted", "structured", "offset", "ramps", "huge", "file"),
                 "tensors": Maybe({"file": NAME, "fnv1a64": "16 hex digits"}),
+                "lse": Maybe(("none",)),
                 "softmax_scale": Maybe(POSITIVE),
                 "seed": COUNT,
                 "flops": NUMBER,
@@ -286,8 +287,8 @@ FILE_SPEC["host_overhead"] = Maybe(
         ),
     }
 )
-# Profiles: the GPU's counters, read by scripts/profile_ncu.py, of problems that everybody has, at the default scale.
-NOT_PROFILED = ("tensors", "lengths", "softmax_scale")
+# Profiles: the GPU's counters, read by scripts/profile_ncu.py, of problems that everybody has, with the default scale and an LSE.
+NOT_PROFILED = ("tensors", "lengths", "lse", "softmax_scale")
 PROFILE_SPEC = {
     "schema": (profile_ncu.SCHEMA,),
     "complete": FLAG,
@@ -369,7 +370,14 @@ def agrees(value: float, expected: float, absolute: float = 0.0) -> bool:
 
 
 # What is not said of a problem while it has its default, in the order of labels.
-AXES = (("kv_lengths", "full"), ("layout", "bhsd"), ("inputs", "normal"), ("softmax_scale", None), ("seed", 1))
+AXES = (
+    ("kv_lengths", "full"),
+    ("layout", "bhsd"),
+    ("inputs", "normal"),
+    ("lse", None),
+    ("softmax_scale", None),
+    ("seed", 1),
+)
 
 
 def axis_text(value: Any) -> str:
@@ -803,6 +811,7 @@ FILTERS = {
     "kv_lengths": ("kv_lengths",),
     "layout": ("layout",),
     "inputs": ("inputs",),
+    "lse": ("lse",),
     "softmax_scale": ("softmax_scale",),
     "seed": ("seed",),
 }

@@ -84,6 +84,8 @@ Counters last_counters();  // of the last launch, also of one that ended in a Re
 
 // Global memory: 256-byte aligned, guard pages around it, filled with 0xff (NaN in every float type).
 void* allocate(size_t bytes);
+// The same without the fill: costs memory only where it is touched, and is zero there.
+void* allocate_sparse(size_t bytes);
 void release(void* memory);
 // Lets kernels touch memory that the caller owns.
 void register_memory(void* memory, size_t bytes);

@@ -53,7 +53,9 @@ void unregister_memory(void* memory) {
   if (found != registry().ranges.end()) registry().ranges.erase(found);
 }
 
-void* allocate(size_t bytes) {
+namespace {
+
+void* allocate(size_t bytes, bool fill) {
   const size_t page = page_bytes();
   if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   const size_t usable = round_up(std::max<size_t>(bytes, 1), page);
@@ -65,12 +67,21 @@ void* allocate(size_t bytes) {
     munmap(mapping, mapped);
     throw std::bad_alloc();
   }
-  std::memset(memory, 0xff, usable);
+  if (fill) {
+    std::memset(memory, 0xff, usable);
+  } else {
+    madvise(memory, usable, MADV_NOHUGEPAGE);  // or a row that is touched would cost 2 MB
+  }
   register_memory(memory, bytes);
   const std::lock_guard lock(registry().mutex);
   registry().owned[memory] = {mapping, mapped};
   return memory;
 }
+
+}  // namespace
+
+void* allocate(size_t bytes) { return allocate(bytes, true); }
+void* allocate_sparse(size_t bytes) { return allocate(bytes, false); }
 
 void release(void* memory) {
   if (memory == nullptr) return;

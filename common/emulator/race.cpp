@@ -449,6 +449,8 @@ T* map_zeros(size_t count, bool at_once) {
   void* zeros =
       mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | pages, -1, 0);
   if (zeros == MAP_FAILED) throw std::bad_alloc();
+  if (!at_once)
+    madvise(zeros, count * sizeof(T), MADV_NOHUGEPAGE);  // or a row that is touched would cost 2 MB
   return static_cast<T*>(zeros);
 }
 

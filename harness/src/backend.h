@@ -43,6 +43,8 @@ class Backend {
 
   // Device memory, 256-byte aligned. Throws std::runtime_error naming the size when there is not enough.
   virtual void* allocate(size_t bytes) = 0;
+  // For tensors of which only a few rows are touched. The emulator then needs memory for those rows only.
+  virtual void* allocate_sparse(size_t bytes) { return allocate(bytes); }
   virtual void release(void* device) = 0;
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;

@@ -12,7 +12,7 @@ constexpr size_t kWorkspaceGuardBytes = 256;  // behind the workspace
 }  // namespace
 
 AttentionCall shape_of_call(const Problem& p) {
-  const TensorPlan plan = plan_tensors(p);
+  const TensorPlan plan = plan_on_device(p);
   const size_t bytes = element_bytes(p.dtype);
   AttentionCall call{};
   call.dtype = p.dtype;
@@ -39,7 +39,7 @@ AttentionCall shape_of_call(const Problem& p) {
 DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
     : backend_(backend), workload_(workload), call_(shape_of_call(workload.problem())) {
   const Problem& p = workload.problem();
-  const TensorPlan& plan = workload.plan();
+  const TensorPlan plan = plan_on_device(p);
   const size_t bytes = element_bytes(p.dtype);
   for (const int64_t elements : plan.input_elements) inputs_.push_back(allocate(elements * bytes));
   upload_inputs();
@@ -57,7 +57,7 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
   in(call_.k, plan.k.buffer);
   in(call_.v, plan.v.buffer);
   call_.o.data = static_cast<char*>(o_) + reinterpret_cast<size_t>(call_.o.data);
-  call_.lse = static_cast<float*>(lse_) + kGuardElements;
+  if (p.lse) call_.lse = static_cast<float*>(lse_) + kGuardElements;
   poison(poison_);
 }
 
@@ -67,13 +67,50 @@ DeviceTensors::~DeviceTensors() {
 
 void* DeviceTensors::allocate(size_t bytes) {
   allocations_.push_back(nullptr);
-  return allocations_.back() = backend_.allocate(bytes);
+  const bool sparse = workload_.problem().layout == Layout::kFar;
+  return allocations_.back() = sparse ? backend_.allocate_sparse(bytes) : backend_.allocate(bytes);
+}
+
+template <typename Visit>
+void DeviceTensors::for_each_piece(const Placement& host, const Placement& device, int heads, int rows,
+                                   size_t buffer_bytes, Visit visit) const {
+  const Problem& p = workload_.problem();
+  if (p.layout != Layout::kFar) return visit(size_t(0), size_t(0), buffer_bytes);
+  const size_t bytes = element_bytes(p.dtype);
+  for (int b = 0; b < p.batch; ++b) {
+    for (int h = 0; h < heads; ++h) {
+      for (int i = 0; i < rows; ++i)
+        visit((host.row(b, h, i) - kMargin) * bytes, (device.row(b, h, i) - kMargin) * bytes,
+              (p.head_dim + 2 * kMargin) * bytes);
+    }
+  }
+}
+
+template <typename Visit>
+void DeviceTensors::for_each_input_piece(size_t buffer, Visit visit) const {
+  const Problem& p = workload_.problem();
+  const TensorPlan &host = workload_.plan(), device = plan_on_device(p);
+  const size_t bytes = workload_.input(int(buffer)).size();
+  if (buffer == 0) return for_each_piece(host.q, device.q, p.num_heads_q, p.seqlen_q, bytes, visit);
+  const bool is_k = buffer == 1;
+  for_each_piece(is_k ? host.k : host.v, is_k ? device.k : device.v, p.num_heads_kv, p.seqlen_kv, bytes,
+                 visit);
+}
+
+template <typename Visit>
+void DeviceTensors::for_each_output_piece(Visit visit) const {
+  const Problem& p = workload_.problem();
+  const TensorPlan& host = workload_.plan();
+  for_each_piece(host.o, plan_on_device(p).o, p.num_heads_q, p.seqlen_q,
+                 host.output_elements * element_bytes(p.dtype), visit);
 }
 
 void DeviceTensors::upload_inputs() {
   for (size_t buffer = 0; buffer < inputs_.size(); ++buffer) {
-    const auto input = workload_.input(int(buffer));
-    backend_.upload(inputs_[buffer], input.data(), input.size());
+    for_each_input_piece(buffer, [&](size_t host, size_t device, size_t bytes) {
+      backend_.upload(static_cast<char*>(inputs_[buffer]) + device,
+                      workload_.input(int(buffer)).data() + host, bytes);
+    });
   }
 }
 
@@ -93,13 +130,17 @@ void DeviceTensors::poison(Poison poison) {
     backend_.upload(call_.workspace, words.data(), words.size() * sizeof(Poison));
   }
   const Outputs poisoned(workload_.problem(), poison);
-  backend_.upload(o_, poisoned.o.data(), poisoned.o.size());
+  for_each_output_piece([&](size_t host, size_t device, size_t bytes) {
+    backend_.upload(static_cast<char*>(o_) + device, poisoned.o.data() + host, bytes);
+  });
   backend_.upload(lse_, poisoned.lse.data(), poisoned.lse.size());
 }
 
 Outputs DeviceTensors::download_outputs() const {
   Outputs outputs(workload_.problem(), poison_);
-  backend_.download(outputs.o.data(), o_, outputs.o.size());
+  for_each_output_piece([&](size_t host, size_t device, size_t bytes) {
+    backend_.download(outputs.o.data() + host, static_cast<const char*>(o_) + device, bytes);
+  });
   backend_.download(outputs.lse.data(), lse_, outputs.lse.size());
   return outputs;
 }
@@ -118,9 +159,12 @@ std::string DeviceTensors::changed_input() const {
   for (size_t buffer = 0; buffer < inputs_.size(); ++buffer) {
     const auto expected = workload_.input(int(buffer));
     std::vector<unsigned char> now(expected.size());
-    backend_.download(now.data(), inputs_[buffer], now.size());
-    if (std::memcmp(now.data(), expected.data(), now.size()) != 0)
-      return names[buffer] + " was modified: inputs are read-only";
+    bool same = true;
+    for_each_input_piece(buffer, [&](size_t host, size_t device, size_t bytes) {
+      backend_.download(&now[host], static_cast<const char*>(inputs_[buffer]) + device, bytes);
+      same = same && std::memcmp(&now[host], &expected[host], bytes) == 0;
+    });
+    if (!same) return names[buffer] + " was modified: inputs are read-only";
   }
   if (kv_lengths_ != nullptr) {
     std::vector<int> now(workload_.kv_lengths().size());

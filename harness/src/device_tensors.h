@@ -30,6 +30,15 @@ class DeviceTensors {
  private:
   void* allocate(size_t bytes);
   void upload_inputs();
+  // Calls visit(host, device, bytes) for each stretch of a tensor's buffer that is one on the device as well;
+  // both are offsets in bytes. One stretch, but for layout `far`: there a row each.
+  template <typename Visit>
+  void for_each_piece(const Placement& host, const Placement& device, int heads, int rows,
+                      size_t buffer_bytes, Visit visit) const;
+  template <typename Visit>
+  void for_each_input_piece(size_t buffer, Visit visit) const;
+  template <typename Visit>
+  void for_each_output_piece(Visit visit) const;
 
   Backend& backend_;
   Workload& workload_;

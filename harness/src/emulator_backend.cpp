@@ -29,6 +29,7 @@ class EmulatorBackend : public Backend {
   BackendKind kind() const override { return BackendKind::kEmulator; }
 
   void* allocate(size_t bytes) override { return emulator::allocate(bytes); }
+  void* allocate_sparse(size_t bytes) override { return emulator::allocate_sparse(bytes); }
   void release(void* device) override { emulator::release(device); }
   void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }

@@ -96,6 +96,7 @@ void complete_step_names(std::vector<std::string>& names) {
 
 // One file has room for the outputs of one call.
 void check_what_to_save(const Options& o) {
+  if (!o.problems.empty() && !o.problems[0].lse) throw UsageError("--save: writes o and lse, so no --no-lse");
   std::set<std::string> steps(o.steps.begin(), o.steps.end());
   if (steps.empty()) {
     for (const Step& step : registered_steps()) steps.insert(step.name);
@@ -157,7 +158,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
 
   std::vector<std::string> shapes, dtypes, layouts, inputs, lengths;
   std::string grid;
-  bool causal = false, full = false;
+  bool causal = false, full = false, no_lse = false;
   std::string seed_text = "1", scale_text;
   const auto add_problem_options = [&](CLI::App* c) {
     c->add_option("steps", o.steps,
@@ -173,10 +174,11 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     repeatable("--dtype", dtypes, "fp32, fp16 or bf16");
     c->add_flag("--causal", causal, "causal mask, aligned bottom-right (with --full: both)");
     c->add_flag("--full", full, "no mask");
-    repeatable("--layout", layouts, "bhsd, bshd, qkv, gapped or odd");
+    repeatable("--layout", layouts, "bhsd, bshd, qkv, gapped, odd or far");
     repeatable("--kv-lengths", lengths, "full, random or zeros");
-    repeatable("--inputs", inputs, "normal, sharp, shifted or structured");
+    repeatable("--inputs", inputs, "normal, sharp, shifted, structured, offset, ramps or huge");
     c->add_option("--seed", seed_text, "of the inputs");
+    c->add_flag("--no-lse", no_lse, "the caller does not want the log-sum-exp");
     c->add_option("--softmax-scale", scale_text, "of the scores; 1 / sqrt(D) when not given");
     c->add_option("--tensors", o.tensors_path,
                   "your own q, k, v from a safetensors file, with axes as --layout says (bhsd or bshd), and "
@@ -259,8 +261,9 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
       error != std::errc{} || end != seed_end)
     throw UsageError("--seed is '" + seed_text + "', it must be a number from 0 to 2^64 - 1");
   const double scale = was_given("--softmax-scale") ? parse_scale(scale_text) : 0;
-  const auto set_scale = [&](Problem& p) {
-    if (float(scale) != p.softmax_scale()) p.given_scale = scale;
+  const auto set_call = [&](Problem& p) {
+    p.lse = !no_lse;
+    if (scale != 0 && float(scale) != p.softmax_scale()) p.given_scale = scale;
   };
   if (o.command == "trace" && was_given("--cta")) {
     const char* const cta_end = cta_text.data() + cta_text.size();
@@ -286,7 +289,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
                                 layouts.empty() || layouts[0] == "bhsd" ? Layout::kBhsd : Layout::kBshd);
     for (const bool mask : masks) {
       p.causal = mask;
-      set_scale(p);
+      set_call(p);
       o.problems.push_back(p);
     }
   }
@@ -301,12 +304,14 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     for (const Problem& p : paper_grid()) bases.push_back(p);
   }
   const bool any_axis = causal || full || !dtypes.empty() || !layouts.empty() || !lengths.empty() ||
-                        !inputs.empty() || was_given("--seed") || was_given("--softmax-scale");
+                        !inputs.empty() || was_given("--seed") || no_lse || was_given("--softmax-scale");
   const bool has_sizes = !bases.empty() || !o.problems.empty();
   if (!has_sizes && any_axis)
     throw UsageError(
-        "--causal, --full, --dtype, --layout, --kv-lengths, --inputs, --seed and --softmax-scale need a "
-        "--shape or --grid; --causal, --full, --layout and --softmax-scale can have --tensors instead");
+        "--causal, --full, --dtype, --layout, --kv-lengths, --inputs, --seed, --no-lse and --softmax-scale "
+        "need "
+        "a --shape or --grid; --causal, --full, --layout, --no-lse and --softmax-scale can have --tensors "
+        "instead");
   o.covering = !has_sizes && o.command == "check";
 
   if (layouts.empty()) layouts = {"bhsd"};
@@ -325,7 +330,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
               p.kv_lengths = lookup(kv_lengths_names(), "--kv-lengths", length);
               p.inputs = lookup(inputs_names(), "--inputs", input);
               p.seed = seed;
-              set_scale(p);
+              set_call(p);
               if (const std::string error = shape_error(p); !error.empty())
                 throw UsageError(p.label() + ": " + error);
               const auto same = [&](const Problem& other) { return other.label() == p.label(); };

@@ -47,18 +47,16 @@ const Names<DType>& dtype_names() {
   return names;
 }
 const Names<Layout>& layout_names() {
-  static const Names<Layout> names{{"bhsd", Layout::kBhsd},
-                                   {"bshd", Layout::kBshd},
-                                   {"qkv", Layout::kQkv},
-                                   {"gapped", Layout::kGapped},
-                                   {"odd", Layout::kOdd}};
+  static const Names<Layout> names{{"bhsd", Layout::kBhsd}, {"bshd", Layout::kBshd},
+                                   {"qkv", Layout::kQkv},   {"gapped", Layout::kGapped},
+                                   {"odd", Layout::kOdd},   {"far", Layout::kFar}};
   return names;
 }
 const Names<Inputs>& inputs_names() {
-  static const Names<Inputs> names{{"normal", Inputs::kNormal},
-                                   {"sharp", Inputs::kSharp},
-                                   {"shifted", Inputs::kShifted},
-                                   {"structured", Inputs::kStructured}};
+  static const Names<Inputs> names{{"normal", Inputs::kNormal},   {"sharp", Inputs::kSharp},
+                                   {"shifted", Inputs::kShifted}, {"structured", Inputs::kStructured},
+                                   {"offset", Inputs::kOffset},   {"ramps", Inputs::kRamps},
+                                   {"huge", Inputs::kHuge}};
   return names;
 }
 const Names<KvLengths>& kv_lengths_names() {
@@ -86,6 +84,7 @@ std::string Problem::label() const {
   if (layout != Layout::kBhsd) text += " layout=" + name(layout);
   if (inputs != Inputs::kNormal) text += " inputs=" + name(inputs);
   if (inputs == Inputs::kFile) text += ":" + tensors_file.name;
+  if (!lse) text += " lse=none";
   if (given_scale != 0) text += " softmax_scale=" + nine_digits(given_scale);
   if (seed != 1) text += " seed=" + std::to_string(seed);
   return text;
@@ -125,14 +124,34 @@ float Problem::softmax_scale() const {
   return given_scale != 0 ? float(given_scale) : 1.0f / std::sqrt(float(head_dim));
 }
 
+// By how much the scores of these inputs are moved, or grow in 32 keys; 0: by nothing.
+float moved_by(Inputs inputs) {
+  switch (inputs) {
+    case Inputs::kShifted:
+      return 100.0f;
+    case Inputs::kOffset:
+      return 1000.0f;
+    case Inputs::kRamps:
+      return 1.0f;
+    case Inputs::kHuge:
+      return 0x1p20f;
+    default:
+      return 0.0f;
+  }
+}
+
 std::string shape_error(const Problem& p) {
   if (std::string error =
           size_error(p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim);
       !error.empty())
     return error;
   // Scores near 100 have no digits left for the gates of fp32 to judge.
-  if (p.inputs == Inputs::kShifted && p.dtype == DType::kFp32)
-    return "inputs 'shifted' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
+  if ((p.inputs == Inputs::kShifted || p.inputs == Inputs::kOffset) && p.dtype == DType::kFp32)
+    return "inputs '" + name(p.inputs) +
+           "' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
+  const double coordinate = std::sqrt(moved_by(p.inputs) / p.softmax_scale());
+  if (p.dtype == DType::kFp16 && coordinate * (p.inputs == Inputs::kRamps ? p.seqlen_kv / 32.0 : 1.0) > 6e4)
+    return "inputs '" + name(p.inputs) + "' exceed the range of fp16 at this softmax_scale";
   return "";
 }
 
@@ -154,6 +173,7 @@ nlohmann::json to_json(const Problem& p) {
   if (p.inputs == Inputs::kFile)
     json["tensors"] = {{"file", p.tensors_file.name}, {"fnv1a64", p.tensors_file.fnv1a64}};
   if (p.kv_lengths == KvLengths::kGiven) json["lengths"] = p.given_lengths;
+  if (!p.lse) json["lse"] = "none";
   if (p.given_scale != 0) json["softmax_scale"] = p.given_scale;
   return json;
 }
@@ -188,6 +208,7 @@ Problem problem_from_json(const nlohmann::json& json) {
   } else {
     p.inputs = find_value(inputs_names(), json.at("inputs"));
   }
+  p.lse = !json.contains("lse");
   p.given_scale = json.value("softmax_scale", 0.0);
   p.seed = json.at("seed");
   return p;

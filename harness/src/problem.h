@@ -20,6 +20,7 @@ enum class Layout {
   kQkv,     // q, k and v are slices of one [batch, seqlen, heads_q + 2 heads_kv, head_dim] tensor
   kGapped,  // bhsd with 16-byte aligned gaps between rows, heads and batches
   kOdd,     // bhsd with rows of odd pitch: aligned to nothing but the element
+  kFar,     // rows, heads or batches, in each tensor others, end beyond 2^31 elements from the first
 };
 
 enum class Inputs {
@@ -27,6 +28,9 @@ enum class Inputs {
   kSharp,       // q * 3: the softmax is far from uniform
   kShifted,     // normal, with scores moved by +100 or -100 (see tensors.cpp); fp16 and bf16 only
   kStructured,  // heads take turns at four attention patterns: local, strided, anchor, block
+  kOffset,      // normal, with all scores of a head moved by +1000 or by -1000; fp16 and bf16 only
+  kRamps,       // normal, with scores that grow from key to key, fall, or are all the same: by head
+  kHuge,        // scores of +-2^20, and nothing between them
   kFile,        // a user's own (--tensors)
 };
 
@@ -52,6 +56,7 @@ struct Problem {
   KvLengths kv_lengths = KvLengths::kFull;
   Layout layout = Layout::kBhsd;
   Inputs inputs = Inputs::kNormal;
+  bool lse = true;         // false: the call has no place for it
   double given_scale = 0;  // softmax_scale, of 9 digits; 0: 1 / sqrt(head_dim)
   uint64_t seed = 1;
   TensorsFile tensors_file;        // Inputs::kFile
@@ -69,6 +74,9 @@ struct Problem {
   int64_t num_rows() const { return int64_t(batch) * num_heads_q * seqlen_q; }
   float softmax_scale() const;
 };
+
+// By how much the scores of these inputs are moved, or grow in 32 keys; 0: by nothing.
+float moved_by(Inputs inputs);
 
 // What is wrong with the problem's sizes, in a line that names the argument; empty when nothing is.
 std::string shape_error(const Problem& problem);

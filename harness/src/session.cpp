@@ -282,14 +282,15 @@ class Session {
     const double copies = backend_ == "cuda" ? 6 : 13;
     const double host_bytes = available_host_memory();
     for (const Problem& problem : options_.problems) {
-      const double bytes = device_bytes(problem);
+      const double bytes = total_bytes(problem, plan_on_device(problem));
+      const double on_host = copies * total_bytes(problem, plan_tensors(problem));
       const std::string option =
           options_.tensors_path.empty() ? "--shape" : "--tensors " + options_.tensors_path;
       if (backend_ == "cuda" && bytes > double(free_bytes_))
         throw UsageError(option + ": " + problem.label() + " needs " + gibibytes(bytes) +
                          " on the device, which has " + gibibytes(double(free_bytes_)) + " free");
-      if (copies * bytes > host_bytes)
-        throw UsageError(option + ": checking " + problem.label() + " needs " + gibibytes(copies * bytes) +
+      if (on_host > host_bytes)
+        throw UsageError(option + ": checking " + problem.label() + " needs " + gibibytes(on_host) +
                          " of host memory, of which " + gibibytes(host_bytes) + " are free");
     }
   }
@@ -675,7 +676,12 @@ class Session {
         // In turn: as the step chooses, and in each of its configurations, where they take the problem.
         size_t c = p % contenders.size();
         if (!probed["refusals"][p][c].get<std::string>().empty()) c = 0;
-        if (const std::string reason = probed["refusals"][p][c]; !reason.empty()) {
+        std::string reason = probed["refusals"][p][c];
+        const double bytes = total_bytes(sample[p], plan_on_device(sample[p]));
+        if (reason.empty() && backend_ == "cuda" && bytes > double(free_bytes_))
+          reason = "needs " + gibibytes(bytes) + " on the device, which has " +
+                   gibibytes(double(free_bytes_)) + " free";
+        if (!reason.empty()) {
           record(p, {{"step", step_name}, {"status", "skip"}, {"message", reason}});
           continue;
         }

@@ -31,6 +31,27 @@ Placement place_bshd(int buffer, const Extent& e) {
   return {buffer, kGuardElements, e.rows * e.heads * e.head_dim, e.head_dim, e.heads * e.head_dim};
 }
 
+// The same extents with one stride so large that the last row begins beyond 2^31 elements: of the first among
+// batches, heads and rows, taken in turn from number `first` on, that there are two of.
+Placement place_far(int buffer, const Extent& e, int first) {
+  const int64_t count[] = {e.batch, e.heads, e.rows};
+  int far = first;
+  while (count[far] == 1 && (far + 1) % 3 != first) far = (far + 1) % 3;
+  int64_t stride[3];
+  int64_t next = e.head_dim + 2 * kMargin;
+  for (const int axis : {2, 1, 0}) {
+    if (axis == far) continue;
+    stride[axis] = next;
+    next *= count[axis];
+  }
+  stride[far] = next + ((int64_t(1) << 31) / std::max<int64_t>(count[far] - 1, 1) / 8 + 1) * 8;
+  return {buffer, kGuardElements, stride[0], stride[1], stride[2]};
+}
+
+int64_t elements_far(const Placement& p, const Extent& e) {
+  return p.row(int(e.batch) - 1, int(e.heads) - 1, int(e.rows) - 1) + e.head_dim + kGuardElements;
+}
+
 int64_t elements(const Placement& p, int64_t batch) {
   return p.offset + batch * p.batch_stride + kGuardElements;
 }
@@ -131,17 +152,19 @@ TensorPlan plan_tensors(const Problem& p) {
     }
     case Layout::kBhsd:
     case Layout::kGapped:
-    case Layout::kOdd: {
+    case Layout::kOdd:
+    case Layout::kFar: {
       const int64_t row_gap = p.layout == Layout::kGapped ? 8 : p.layout == Layout::kOdd ? 1 : 0;
       const int64_t block_gap = p.layout == Layout::kGapped ? 16 : p.layout == Layout::kOdd ? 3 : 0;
       const int64_t shift = p.layout == Layout::kOdd ? 1 : 0;
       // Each tensor has pitches of its own, so that a kernel that takes another one's goes wrong. Odd ones
       // stay odd.
       const int64_t odd = p.layout == Layout::kOdd ? 1 : 0;
-      plan.q = place(0, q, row_gap, block_gap, shift);
-      plan.k = place(1, kv, 2 * row_gap + odd, block_gap, shift);
-      plan.v = place(2, kv, 3 * row_gap + 2 * odd, 2 * block_gap, shift);
-      plan.o = place(0, q, 4 * row_gap + 3 * odd, 3 * block_gap, shift);
+      const int64_t margins = p.layout == Layout::kFar ? 2 * kMargin : 0;
+      plan.q = place(0, q, row_gap + margins, block_gap, shift);
+      plan.k = place(1, kv, 2 * row_gap + odd + margins, block_gap, shift);
+      plan.v = place(2, kv, 3 * row_gap + 2 * odd + margins, 2 * block_gap, shift);
+      plan.o = place(0, q, 4 * row_gap + 3 * odd + margins, 3 * block_gap, shift);
       break;
     }
   }
@@ -154,8 +177,21 @@ TensorPlan plan_tensors(const Problem& p) {
   return plan;
 }
 
-double device_bytes(const Problem& problem) {
-  const TensorPlan plan = plan_tensors(problem);
+TensorPlan plan_on_device(const Problem& p) {
+  TensorPlan plan = plan_tensors(p);
+  if (p.layout != Layout::kFar) return plan;
+  const Extent q{p.batch, p.num_heads_q, p.seqlen_q, p.head_dim};
+  const Extent kv{p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim};
+  plan.q = place_far(0, q, 2);
+  plan.k = place_far(1, kv, 1);
+  plan.v = place_far(2, kv, 0);
+  plan.o = place_far(0, q, 0);
+  plan.input_elements = {elements_far(plan.q, q), elements_far(plan.k, kv), elements_far(plan.v, kv)};
+  plan.output_elements = elements_far(plan.o, q);
+  return plan;
+}
+
+double total_bytes(const Problem& problem, const TensorPlan& plan) {
   double total = double(plan.output_elements) * element_bytes(problem.dtype) + 4.0 * plan.lse_elements;
   for (const int64_t n : plan.input_elements) total += double(n) * element_bytes(problem.dtype);
   return total;
@@ -237,13 +273,28 @@ void Workload::generate() {
     });
   };
   const bool structured = problem_.inputs == Inputs::kStructured;
-  const bool shifted = problem_.inputs == Inputs::kShifted;
-  // One coordinate in which every query is alike and keys alternate in sign, a tile's length at a time:
-  // scores of
-  // +-kShift, where exp() overflows unless the running maximum is subtracted, and has to be updated.
-  constexpr float kShift = 100.0f;
-  const float shift_coordinate = std::sqrt(kShift / problem_.softmax_scale());
+  // What the scores are moved by comes from one coordinate, in which every query is alike.
+  const float size = moved_by(problem_.inputs);
+  const float coordinate = std::sqrt(size / problem_.softmax_scale());
+  const auto key_coordinate = [&](int b, int h, int i) -> float {
+    switch (problem_.inputs) {
+      // The sign changes a tile's length at a time: exp() overflows unless the running maximum is subtracted,
+      // and that has to be updated.
+      case Inputs::kShifted:
+      case Inputs::kHuge:
+        return (b + h + i / 64) % 2 == 0 ? coordinate : -coordinate;
+      case Inputs::kOffset:
+        return (b + h) % 2 == 0 ? -coordinate : coordinate;
+      default: {  // kRamps: by 2 in 64 keys
+        const int kind = int((b + h + problem_.seed) % 3);
+        return kind == 0 ? coordinate * float(i) / 32 : kind == 1 ? -coordinate * float(i) / 32 : 0.0f;
+      }
+    }
+  };
   const float q_factor = problem_.inputs == Inputs::kSharp ? 3.0f : 1.0f;
+  const auto constant = [&](int b, int h) {  // all keys of the head are one
+    return problem_.inputs == Inputs::kRamps && (b + h + problem_.seed) % 3 == 2;
+  };
   const auto all_queries = [&](int) { return problem_.seqlen_q; };
   const auto valid_keys = [&](int b) { return kv_lengths_[b]; };
   const int heads_per_kv = problem_.num_heads_q / problem_.num_heads_kv;
@@ -252,13 +303,14 @@ void Workload::generate() {
          const int position = i + problem_.seqlen_kv - problem_.seqlen_q;
          structured ? structured_row(problem_, true, b, h / heads_per_kv, position, row)
                     : normal_row(problem_, kQ, index, q_factor, row);
-         if (shifted) row[0] = shift_coordinate;
+         if (problem_.inputs == Inputs::kHuge) std::fill_n(row, problem_.head_dim, 0.0f);
+         if (size > 0) row[0] = coordinate;
        });
   fill(plan_.k, problem_.num_heads_kv, problem_.seqlen_kv, valid_keys,
        [&](int b, int h, int i, int64_t index, float* row) {
          structured ? structured_row(problem_, false, b, h, i, row)
-                    : normal_row(problem_, kK, index, 1.0f, row);
-         if (shifted) row[0] = (b + h + i / 64) % 2 == 0 ? shift_coordinate : -shift_coordinate;
+                    : normal_row(problem_, kK, constant(b, h) ? index - i : index, 1.0f, row);
+         if (size > 0) row[0] = key_coordinate(b, h, i);
        });
   fill(plan_.v, problem_.num_heads_kv, problem_.seqlen_kv, valid_keys,
        [&](int, int, int, int64_t index, float* row) { normal_row(problem_, kV, index, 1.0f, row); });

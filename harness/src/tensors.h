@@ -36,10 +36,14 @@ struct TensorPlan {
 
 constexpr int64_t kGuardElements = 128;  // before and after every buffer; keeps 256-byte alignment
 
+// On the host. In layout `far` each row, with kMargin elements on either side, is somewhere else on the
+// device.
 TensorPlan plan_tensors(const Problem& problem);
+TensorPlan plan_on_device(const Problem& problem);
+constexpr int64_t kMargin = 8;
 
-// Bytes of the problem's inputs and outputs on the device.
-double device_bytes(const Problem& problem);
+// Bytes of the problem's inputs and outputs.
+double total_bytes(const Problem& problem, const TensorPlan& plan);
 
 class Workload {
  public:

@@ -101,7 +101,7 @@ Scan scan(const Workload& w, const Outputs& outputs) {
         std::all_of(at, at + p.head_dim * bytes, [](unsigned char byte) { return byte == 0; });
     if (sees_none && !all_zero && unwritten == 0 && s.not_zero++ == 0) s.first_not_zero = id;
     const float lse = outputs.lse_at(id.b, id.h, id.i);
-    const bool right = sees_none ? (std::isinf(lse) && lse < 0) : std::isfinite(lse);
+    const bool right = !p.lse || (sees_none ? std::isinf(lse) && lse < 0 : std::isfinite(lse));
     if (!right && s.lse_bad++ == 0) s.first_lse = id;
   });
   return s;
@@ -156,7 +156,7 @@ std::optional<RowId> first_difference(const Problem& p, const Outputs& one, cons
       for (int i = 0; i < p.seqlen_q; ++i) {
         const float lse = one.lse_at(b, h, i), other_lse = other.lse_at(b, h, i);
         if (std::memcmp(one.o_row(b, h, i), other.o_row(b, h, i), row_bytes) != 0 ||
-            std::memcmp(&lse, &other_lse, sizeof lse) != 0)
+            (p.lse && std::memcmp(&lse, &other_lse, sizeof lse) != 0))
           return RowId{b, h, i};
       }
     }
@@ -190,7 +190,7 @@ std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_
   const bool any_lse_wrong =
       std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& w) { return w.lse_wrong; });
   if (base_two) return "the lse values are log2 instead of natural logarithms: multiply by ln 2";
-  if (any_o_wrong && !any_lse_wrong)
+  if (p.lse && any_o_wrong && !any_lse_wrong)
     return "every lse is right, so scores, mask and row sums are: look at P V, at the rescaling of o, or at "
            "the store";
   if (!any_o_wrong)
@@ -273,14 +273,14 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
     if (row.visible_keys == 0) {
       o_right = row_error == 0;
       const float lse = outputs.lse_at(row.id.b, row.id.h, row.id.i);
-      lse_right = std::isinf(lse) && lse < 0;
+      lse_right = !p.lse || (std::isinf(lse) && lse < 0);
     } else {
       error_squares += row_error;
       reference_squares += row_norm;
       if (row_norm > 0) error /= std::sqrt(row_norm);
       o_right = error <= gate.row_nrmse;
       keep_worst(v.worst_row_nrmse, error);
-      const double lse = outputs.lse_at(row.id.b, row.id.h, row.id.i);
+      const double lse = p.lse ? outputs.lse_at(row.id.b, row.id.h, row.id.i) : row.lse;
       const double lse_error = std::abs(lse - row.lse);
       lse_right = lse_error <= gate.lse_abs + 1e-6 * std::abs(row.lse);
       keep_worst(v.lse_max_abs, lse_error);
@@ -365,9 +365,10 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
     const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
     if (keep_worst(worst, relative)) worst_row = id;
     const double lse = outputs.lse_at(id.b, id.h, id.i), expected_lse = trusted.lse_at(id.b, id.h, id.i);
-    const bool same = std::isinf(expected_lse) ? lse == expected_lse
-                                               : std::abs(lse - expected_lse) <=
-                                                     2 * (gate.lse_abs + 1e-6 * std::abs(expected_lse));
+    const bool same = !p.lse                     ? true
+                      : std::isinf(expected_lse) ? lse == expected_lse
+                                                 : std::abs(lse - expected_lse) <=
+                                                       2 * (gate.lse_abs + 1e-6 * std::abs(expected_lse));
     if (!same && wrong_lse++ == 0) first_wrong_lse = id;
   });
   const double nrmse = norm_squares > 0 ? std::sqrt(error_squares / norm_squares) : std::sqrt(error_squares);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "harness/src/backend.h"
+#include "harness/src/covering.h"
 #include "harness/src/device_tensors.h"
 #include "harness/src/reference.h"
 #include "harness/src/validate.h"
@@ -91,9 +92,70 @@ inline Validation validate_mutant(Backend& backend, mutations::Mutation mutation
                   {EmulatorMode{}, EmulatorMode{}}, counters);
 }
 
+// Mistakes that show in few problems only: the covering sample, as `check` takes it, must have one where they
+// do.
+struct SampleCase {
+  mutations::Mutation mutation;
+  bool (*shows)(const Problem& p);  // whether it is worth a run there
+  bool emulator_only = false;       // a wild address ends a GPU's context
+};
+
+inline const SampleCase kSampleCases[] = {
+    {mutations::kBatchesFrom2, [](const Problem& p) { return p.batch > 2; }},
+    {mutations::kHeadsFrom8, [](const Problem& p) { return p.num_heads_q > 8; }},
+    {mutations::kGroupOf2, [](const Problem& p) { return p.num_heads_q == 2 * p.num_heads_kv; }},
+    {mutations::kGroupAbove4,
+     [](const Problem& p) { return p.num_heads_q > 4 * p.num_heads_kv && p.num_heads_kv > 1; }},
+    {mutations::kRowsFrom320, [](const Problem& p) { return p.seqlen_q > 320; }},
+    {mutations::kKeysFrom1024, [](const Problem& p) { return p.seqlen_kv > 1024; }},
+    {mutations::kRoundBy128, [](const Problem& p) { return p.seqlen_kv % 128 == 0; }},
+    {mutations::kRoundBy256, [](const Problem& p) { return p.seqlen_kv % 256 == 0; }},
+    {mutations::kStaleFromTile13, [](const Problem& p) { return p.seqlen_kv > 13 * 64; }},
+    {mutations::kLseStride, [](const Problem& p) { return p.batch > 2 && p.num_heads_kv < p.num_heads_q; }},
+    {mutations::kLseAlways, [](const Problem& p) { return !p.lse; }, /*emulator_only=*/true},
+    {mutations::k32BitOffsets, [](const Problem& p) { return p.layout == Layout::kFar; },
+     /*emulator_only=*/true},
+    {mutations::kMaxStartsAt300, [](const Problem& p) { return p.inputs == Inputs::kOffset; }},
+    {mutations::kScoresClamped, [](const Problem& p) { return p.inputs == Inputs::kOffset; }},
+    {mutations::kScoresClampedAbove, [](const Problem& p) { return p.inputs == Inputs::kOffset; }},
+    {mutations::kScaleIgnored, [](const Problem& p) { return p.given_scale != 0; }},
+    {mutations::kOutputKept, [](const Problem&) { return true; }},
+    {mutations::kLseKept, [](const Problem& p) { return p.lse; }},
+    {mutations::kPaddingInMaximum, [](const Problem& p) { return p.kv_lengths == KvLengths::kRandom; }},
+    {mutations::kGapInMaximum, [](const Problem& p) { return p.layout == Layout::kGapped; }},
+    {mutations::kMaxFromShared, [](const Problem&) { return true; }, /*emulator_only=*/true},
+};
+
+inline void check_mutants_on_the_sample(Backend& backend) {
+  std::vector<Problem> sample = covering_sample(false, false);
+  const auto work = [](const Problem& p) { return double(p.num_rows()) * p.seqlen_kv * p.head_dim; };
+  std::sort(sample.begin(), sample.end(), [&](const auto& a, const auto& b) { return work(a) < work(b); });
+  const auto rejected = [&](mutations::Mutation mutation, const Problem& problem) {
+    try {
+      return !validate_mutant(backend, mutation, problem).pass;
+    } catch (const DeviceError&) {
+      return true;
+    }
+  };
+  for (const SampleCase& c : kSampleCases) {
+    if (c.emulator_only && backend.kind() != BackendKind::kEmulator) continue;
+    INFO(mutations::kNames[c.mutation]);
+    const auto where = std::find_if(sample.begin(), sample.end(),
+                                    [&](const Problem& p) { return c.shows(p) && rejected(c.mutation, p); });
+    REQUIRE(where != sample.end());
+    INFO(where->label());
+    CHECK_FALSE(rejected(mutations::kNone, *where));
+  }
+}
+
 inline void check_mutants(Backend& backend) {
-  // Each mutation but the control has its case: a new one cannot be forgotten here.
-  CHECK(std::size(kMutantCases) == mutations::kNumMutations - 1);
+  // Each mutation but the control has a case: a new one cannot be forgotten here.
+  for (int m = mutations::kNone + 1; m < mutations::kNumMutations; ++m) {
+    const auto is_it = [&](const auto& c) { return c.mutation == m; };
+    INFO(mutations::kNames[m]);
+    CHECK((std::any_of(std::begin(kMutantCases), std::end(kMutantCases), is_it) ||
+           std::any_of(std::begin(kSampleCases), std::end(kSampleCases), is_it)));
+  }
   for (const MutantCase& c : kMutantCases) {
     if (c.emulator_only && backend.kind() != BackendKind::kEmulator) continue;
     for (const DType dtype : {DType::kFp16, DType::kBf16}) {

@@ -8,3 +8,8 @@ TEST_CASE("the emulator's mutants are rejected") {
   const auto backend = make_emulator_backend();
   check_mutants(*backend);
 }
+
+TEST_CASE("the covering sample rejects the emulator's mutants that show in few problems") {
+  const auto backend = make_emulator_backend();
+  check_mutants_on_the_sample(*backend);
+}

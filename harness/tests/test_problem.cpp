@@ -217,10 +217,12 @@ TEST_CASE("a problem survives JSON") {
   p.kv_lengths = KvLengths::kZeros;
   p.layout = Layout::kGapped;
   p.inputs = Inputs::kSharp;
+  p.lse = false;
   p.given_scale = 0.05;
   p.seed = 12345678901234567ull;
   CHECK(problem_from_json(to_json(p)).label() == p.label());
   CHECK(problem_from_json(to_json(p)).softmax_scale() == 0.05f);
+  CHECK_FALSE(problem_from_json(to_json(p)).lse);
   CHECK(problem_from_json(to_json(p)).seed == p.seed);
 }
 

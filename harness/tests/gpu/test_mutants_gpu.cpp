@@ -9,4 +9,5 @@ TEST_CASE("the device's mutants are rejected") {
   INFO(why);
   REQUIRE(backend != nullptr);
   check_mutants(*backend);
+  check_mutants_on_the_sample(*backend);
 }

@@ -22,19 +22,34 @@ __global__ void __launch_bounds__(BLOCK_M)
   const bool chosen_row = row == params.seqlen_q / 2 && head == 0 && batch == 0;
   if (mutation == kRowNeverWritten && chosen_row) return;
 
-  const int q_row_index = mutation == kOneRowWrong && chosen_row ? 0 : row;
-  const Element* const q_row = params.q_head(batch, head) + q_row_index * params.q.row_stride;
-  const Element* const k_head = params.k_head(batch, head);
-  const Element* const v_head = params.v_head(batch, head);
+  const int group = params.num_heads_q / params.num_heads_kv;
+  int q_row_index = mutation == kOneRowWrong && chosen_row ? 0 : row;
+  if (mutation == kRowsFrom320) q_row_index = min(row, 319);
+  const int q_head_index = mutation == kHeadsFrom8 ? head % 8 : head;
+  const int kv_batch = mutation == kBatchesFrom2 ? min(batch, 1) : batch;
+  int kv_head = params.kv_head(head);
+  if (mutation == kGroupOf2 && group == 2) kv_head = head % params.num_heads_kv;
+  if (mutation == kGroupAbove4 && group > 4) kv_head = min(head / 4, params.num_heads_kv - 1);
+  const Element* q_row = params.q_head(batch, q_head_index) + q_row_index * params.q.row_stride;
+  if (mutation == k32BitOffsets) {
+    const uint32_t offset = uint32_t(batch) * uint32_t(params.q.batch_stride) +
+                            uint32_t(head) * uint32_t(params.q.head_stride) + uint32_t(row) * uint32_t(params.q.row_stride);
+    q_row = params.q.data + int(offset);
+  }
+  const Element* const k_head = params.k.head(kv_batch, kv_head);
+  const Element* const v_head = params.v.head(kv_batch, kv_head);
   const int kv_len = params.kv_length(batch);
   int visible = params.template visible_keys<CAUSAL>(row, kv_len);
   if (mutation == kMaskOffByOne) visible = min(visible + 1, kv_len);
   int num_tiles = ceil_div(visible, BLOCK_N);
   if (mutation == kLastTileDropped && num_tiles > 1) --num_tiles;
+  if (mutation == kRoundBy128 && kv_len % 128 == 0 && visible == kv_len) --num_tiles;
+  if (mutation == kRoundBy256 && kv_len % 256 == 0 && visible == kv_len) --num_tiles;
+  if (mutation == kKeysFrom1024) num_tiles = min(num_tiles, 16);
 
   float acc_o[HEAD_DIM];
   for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] = 0.0f;
-  float row_max = mutation == kMaxStartsAtZero ? 0.0f : -INFINITY;
+  float row_max = mutation == kMaxStartsAtZero ? 0.0f : mutation == kMaxStartsAt300 ? -300.0f : -INFINITY;
   float row_sum = 0.0f;
   const int64_t v_row_stride = mutation == kVUsesKStrides ? params.k.row_stride : params.v.row_stride;
   for (int tile = 0; tile < num_tiles; ++tile) {
@@ -66,6 +81,8 @@ __global__ void __launch_bounds__(BLOCK_M)
       }
       const float scale_log2 = mutation == kScaleIgnored ? rsqrtf(HEAD_DIM) * kLog2e : params.softmax_scale_log2;
       s[j] = mutation == kQkSkipped ? 0.0f : score * scale_log2;
+      if (mutation == kScoresClamped) s[j] = fminf(fmaxf(s[j], -200.0f), 200.0f);
+      if (mutation == kScoresClampedAbove) s[j] = fminf(s[j], 200.0f);
       new_max = fmaxf(new_max, s[j]);
     }
     if (mutation == kNoMax) new_max = 0.0f;
@@ -79,9 +96,11 @@ __global__ void __launch_bounds__(BLOCK_M)
       const int key = first_key + j;
       const float p = exp2f(s[j] - new_max);
       row_sum += p;
+      // A stage that is read one phase too early still holds the tile of two tiles before.
+      const int v_key = mutation == kStaleFromTile13 && tile >= 13 ? key - 2 * BLOCK_N : key;
       const bool load = mutation == kPaddingRead ? key < params.seqlen_kv : key < visible;  // 0 * NaN is NaN
       if (!load) continue;
-      for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] += p * float(v_head[key * v_row_stride + d]);
+      for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] += p * float(v_head[v_key * v_row_stride + d]);
     }
   }
 
@@ -100,8 +119,10 @@ __global__ void __launch_bounds__(BLOCK_M)
     o_row[0] = Element(1e-6f);
     lse = -1e30f;
   }
-  if (mutation == kLseKept) lse = fmaxf(lse, params.lse_head(batch, head)[row]);
-  params.store_lse(batch, head, row, lse);
+  if (mutation == kLseKept && params.lse != nullptr) lse = fmaxf(lse, params.lse_head(batch, head)[row]);
+  if (mutation == kLseAlways) params.lse_head(batch, head)[row] = lse;
+  const bool beyond = mutation == kLseStride && batch >= 2;
+  params.store_lse(batch, beyond ? head / group : head, row, lse);
 
   if (mutation == kWritesNan && chosen_row) o_row[3] = Element(NAN);
   if (mutation == kWritesInf && chosen_row) o_row[3] = Element(INFINITY);

@@ -35,6 +35,21 @@ enum Mutation {
   kGapInMaximum,
   kMaxFromShared,
   kScaleIgnored,
+  kBatchesFrom2,
+  kHeadsFrom8,
+  kGroupOf2,
+  kGroupAbove4,
+  kRowsFrom320,
+  kKeysFrom1024,
+  kRoundBy128,
+  kRoundBy256,
+  kStaleFromTile13,
+  kLseStride,
+  kLseAlways,
+  k32BitOffsets,
+  kMaxStartsAt300,
+  kScoresClamped,
+  kScoresClampedAbove,
   kNumMutations
 };
 
@@ -46,6 +61,10 @@ inline constexpr const char* kNames[kNumMutations] = {
     "mutant_empty_row_not_zero", "mutant_lse_in_log2",  "mutant_not_deterministic",
     "mutant_no_max",         "mutant_max_starts_at_zero", "mutant_max_of_first_tile_only", "mutant_v_uses_k_strides",
     "mutant_output_kept",    "mutant_lse_kept",         "mutant_padding_in_maximum", "mutant_gap_in_maximum",
-    "mutant_max_from_shared", "mutant_scale_ignored"};
+    "mutant_max_from_shared", "mutant_scale_ignored",
+    "mutant_batches_from_2", "mutant_heads_from_8",     "mutant_group_of_2",     "mutant_group_above_4",
+    "mutant_rows_from_320",  "mutant_keys_from_1024",   "mutant_round_by_128",   "mutant_round_by_256",
+    "mutant_stale_from_tile_13", "mutant_lse_stride",   "mutant_lse_always",     "mutant_32_bit_offsets",
+    "mutant_max_starts_at_300", "mutant_scores_clamped", "mutant_scores_clamped_above"};
 
 }  // namespace mutations
