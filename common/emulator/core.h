@@ -184,6 +184,8 @@ class InRuntime {
 };
 
 // ---- scheduler.cpp
+// In threadIdx and its like, which are thread-local as __shared__ variables are. clang has them hooked.
+bool is_coordinate(uintptr_t address);
 std::string describe_thread(const Fiber& fiber);  // "block (0, 0, 0) warp 1 lane 5"
 // Blocks the running fiber until somebody wakes it. What it waits for is already written down in it.
 void park(State state);

@@ -313,6 +313,7 @@ Space check_access(uintptr_t address, size_t bytes, bool write, const Place& pla
   if (Extent{uintptr_t(c.smem), c.smem_bytes}.holds(address, bytes)) return Space::kShared;
   if (Extent{uintptr_t(self->context.stack), kStackBytes}.holds(address, bytes)) return Space::kPrivate;
   if (StaticShared& shared = static_shared(); shared.block().holds(address, bytes)) {
+    if (!write && is_coordinate(address)) return Space::kPrivate;
     shared.touch(address, bytes);
     return Space::kShared;
   }

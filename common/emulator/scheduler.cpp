@@ -170,6 +170,13 @@ std::string describe_block() {
 
 }  // namespace
 
+bool is_coordinate(uintptr_t address) {
+  for (const cuda::uint3* variable : {&cuda::threadIdx, &cuda::blockIdx, &cuda::blockDim, &cuda::gridDim}) {
+    if (address - uintptr_t(variable) < sizeof(*variable)) return true;
+  }
+  return address - uintptr_t(&cuda::smem) < sizeof(cuda::smem);
+}
+
 std::string describe_thread(const Fiber& fiber) {
   return describe_block() + " warp " + std::to_string(fiber.warp) + " lane " + std::to_string(fiber.lane);
 }
