@@ -91,6 +91,7 @@ struct Step {
 bool register_step(const Step& step);
 const std::vector<Step>& registered_steps();
 const Step* find_step(std::string_view name, BackendKind backend);  // nullptr: there is none
+bool keep_only_step(std::string_view name);  // false, and all stay, when there is none of this name
 
 // How the program names what it runs: "v20_tiles", or "v20_tiles@128x64" for one of its configurations.
 struct StepName {

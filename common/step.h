@@ -70,12 +70,20 @@ namespace STEP_NAMESPACE {
 using namespace flashsteps;
 }
 
+// A test that runs only some of a step's instances compiles no others: it defines this as a condition on these three.
+#ifndef FLASHSTEPS_COMPILED
+#define FLASHSTEPS_COMPILED(Element, HEAD_DIM, CAUSAL) true
+#endif
+
 #define REGISTER_STEP(launcher, ...)                                                                 \
   namespace STEP_NAMESPACE {                                                                         \
   struct Launcher {                                                                                  \
     template <typename Element, int HEAD_DIM, bool CAUSAL>                                           \
     static void run(const AttentionParams<Element>& params, Stream stream) {                         \
-      launcher<Element, HEAD_DIM, CAUSAL>(params, stream);                                           \
+      if constexpr (FLASHSTEPS_COMPILED(Element, HEAD_DIM, CAUSAL))                                  \
+        launcher<Element, HEAD_DIM, CAUSAL>(params, stream);                                         \
+      else if (launch_recorder() == nullptr)                                                         \
+        throw std::runtime_error("this build of the step has no such instance");                     \
     }                                                                                                \
   };                                                                                                 \
   constexpr StepInfo kStepInfo __VA_ARGS__;                                                          \

@@ -72,6 +72,7 @@ missing_packages() {
   include_works nlohmann/json.hpp || missing+=(nlohmann-json3-dev)
   include_works CLI/CLI.hpp || missing+=(libcli11-dev)
   if [ "$1" = tests ]; then
+    have ccache || missing+=(ccache)
     include_works catch2/catch.hpp catch2/catch_all.hpp || missing+=(catch2)
     python_headers "$(any_python)" || missing+=(python3-dev)
   fi
@@ -121,16 +122,65 @@ can_build() {
   fi
 }
 
+# lock NAME: for the rest of this script, in this checkout: two at once would spoil each other's build. The kernel
+# unlocks when the script and all that it has started are gone, however they ended.
+lock() {
+  have flock || return 0
+  local lock_fd
+  { mkdir -p "$ROOT/build" && exec {lock_fd}>"$ROOT/build/.$1.lock"; } 2>/dev/null || return 0
+  flock -n "$lock_fd" && return
+  complain "another $1 is at work in $ROOT: waiting for its end"
+  flock "$lock_fd"
+}
+
+# is_stale FOLDER: was it configured for another place, as before the checkout was moved or copied, with another
+# generator than the presets', or with a tool that is gone? CMake would refuse it.
+is_stale() {
+  local cache="$ROOT/$1/CMakeCache.txt" line value
+  [ -f "$cache" ] || return 1
+  while IFS= read -r line; do
+    value=${line#*=}
+    case $line in
+      CMAKE_HOME_DIRECTORY:*) [ "$value" -ef "$ROOT" ] ;;
+      CMAKE_CACHEFILE_DIR:*) [ "$value" -ef "$ROOT/$1" ] ;;
+      CMAKE_GENERATOR:*) [ "$value" = Ninja ] ;;
+      CMAKE_C??_COMPILER:* | CMAKE_CUDA_COMPILER:* | CMAKE_MAKE_PROGRAM:*)
+        [[ $value = *NOTFOUND ]] || have "$value"
+        ;;
+    esac || return 0
+  done <"$cache"
+  return 1
+}
+
+# configure FOLDER ARGUMENTS...: cmake with these; from the start if FOLDER is stale.
+configure() {
+  local folder=$1 fresh=()
+  shift
+  if is_stale "$folder"; then
+    complain "$folder was made elsewhere or by other tools: it is built anew"
+    fresh=(--fresh)
+  fi
+  cmake "${fresh[@]}" "$@"
+}
+
 # make_venv REQUIREMENTS...: build/venv with these packages. Nothing to do when they are there already;
 # says in one line what failed and returns 1.
-make_venv() {
-  local file python log="$ROOT/build/venv.log" wanted=() options=()
+make_venv() { (lock make_venv && fill_venv "$@"); }
+
+# What a set of requirements is installed for: another Python, as of a newer container, does not find it.
+venv_stamp() {
+  "$VENV/bin/python" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null && cksum <"$1"
+}
+
+fill_venv() {
+  local file stamp python log="$ROOT/build/venv.log" wanted=() options=()
   # A stamp beside each installed set, so that a second run asks nobody.
   for file in "$@"; do
     options+=(-r "$file")
-    [ "$(cat "$VENV/$(basename "$file").installed" 2>/dev/null)" = "$(cksum <"$file")" ] || wanted+=("$file")
+    stamp=$(venv_stamp "$file") && [ "$(cat "$VENV/$(basename "$file").installed" 2>/dev/null)" = "$stamp" ] \
+      || wanted+=("$file")
   done
-  if [ "${#wanted[@]}" = 0 ] && "$VENV/bin/python" -c '' 2>/dev/null; then return 0; fi
+  [ "${#wanted[@]}" -gt 0 ] || return 0
   if ! python=$(find_python); then
     complain "no Python packages: no Python >= 3.10 with venv. Install with: apt-get install -y python3-venv"
     return 1
@@ -151,7 +201,7 @@ make_venv() {
   fi
   for file in "$@"; do
     # shellcheck disable=SC2094  # two files of similar name
-    cksum <"$file" >"$VENV/$(basename "$file").installed"
+    venv_stamp "$file" >"$VENV/$(basename "$file").installed"
   done
 }
 

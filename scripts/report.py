@@ -96,7 +96,8 @@ class Pictures:
 
 def lessons(entries: list[Entry]) -> list[str]:
     """Those of the steps that have a folder under steps/, in the ladder's order."""
-    return sorted({entry["step"] for entry in entries} & set(step_diff.all_steps()))
+    there = {entry["step"] for entry in entries}
+    return [step for step in step_diff.all_steps() if step in there]
 
 
 # What is drawn.

@@ -5,7 +5,8 @@
 # installed. Exit status: that of flashsteps. 0 all passed, 1 a step failed or nothing could run, 2 wrong use,
 # 3 a step crashed or hung.
 set -euo pipefail
-ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# By its real path, however it was called: a build through a symbolic link would be one of other files.
+ROOT=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
 # shellcheck source=scripts/lib.sh
 . "$ROOT/scripts/lib.sh"
 REPORT="$ROOT/build/report"
@@ -30,18 +31,19 @@ done
 
 install_packages run || complain "going on without"
 can_build || exit 1
+lock run.sh
 
-preset=emulator configure=()
+preset=emulator options=()
 if [ "$backend" != emulator ] && have_gpu; then
   if find_nvcc >/dev/null; then
-    preset=release configure=(-DFLASHSTEPS_CUDA_ARCHITECTURES=native)
+    preset=release options=(-DFLASHSTEPS_CUDA_ARCHITECTURES=native)
   else
     complain "a GPU but no nvcc: using the emulator. For the GPU, install the CUDA toolkit and run again"
   fi
 fi
 
 heading "building ($preset)"
-if ! (cd "$ROOT" && cmake --preset "$preset" "${configure[@]}" && cmake --build build -j "$(nproc)"); then
+if ! (cd "$ROOT" && configure build --preset "$preset" "${options[@]}" && cmake --build build -j "$(nproc)"); then
   complain "the build failed, see above"
   [ "$preset" = emulator ] || complain "without the GPU: bash scripts/run.sh --backend emulator"
   exit 1

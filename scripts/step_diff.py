@@ -26,8 +26,9 @@ class StepError(Exception):
 
 
 def all_steps(root: Path = ROOT) -> list[str]:
-    """The names of all steps, in the ladder's order."""
-    return sorted(path.parent.name for path in (root / "steps").glob("*/kernel.cu"))
+    """The names of all steps: those of the ladder in its order, then others."""
+    names = (path.parent.name for path in (root / "steps").glob("*/kernel.cu"))
+    return sorted(names, key=lambda name: (re.match(r"v\d", name) is None, name))
 
 
 def match_step(name: str, known: list[str]) -> str | None:

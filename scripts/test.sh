@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# All tests that can run here. Sections go on after a failure, so that one run shows everything.
-#   bash scripts/test.sh
+# All tests that can run here, or those of some steps. Sections go on after a failure, so that one run shows everything.
+#   bash scripts/test.sh [STEP...]
+# A STEP may be the beginning of a name, as v05. Its kernel is built and checked, its exercises, bugs, ablations and
+# commands are run, its lesson and its compile checks are looked at.
 # The last line is `N passed, M failed`, counted in sections; the exit status is 0 only when M is 0.
 set -euo pipefail
-ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# By its real path, however it was called: a build through a symbolic link would be one of other files.
+ROOT=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
 # shellcheck source=scripts/lib.sh
 . "$ROOT/scripts/lib.sh"
 cd "$ROOT"
@@ -30,6 +33,23 @@ section() {
 
 not_here() { summary+=("$(printf '%-24s not here: %s' "$1" "$2")"); }
 
+# finish [REMARK]: says how it went, and ends.
+finish() {
+  heading "summary"
+  printf '%s\n' "${summary[@]}" "$@"
+  echo "$passed passed, $failed failed"
+  [ "$failed" = 0 ]
+  exit
+}
+
+compile_checks() {
+  if [ -n "$nvcc" ]; then
+    section "CUDA compile checks" cmake --build build/ci -j "$(nproc)" --target "$@"
+  else
+    not_here "CUDA compile checks" "no nvcc (the CUDA Toolkit: developer.nvidia.com/cuda-downloads)"
+  fi
+}
+
 # As a user installs it, with the tools to build it from build/venv, so that nothing is downloaded.
 python_module() {
   with_venv -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps .
@@ -45,12 +65,15 @@ with_venv() {
 }
 
 build_ci() {
-  cmake --preset ci "${gpu_options[@]}" "-DFLASHSTEPS_ABLATIONS=$ablations"
-  cmake --build build/ci -j "$(nproc)"
+  local targets=()
+  configure build/ci --preset ci "${launcher[@]}" "${gpu_options[@]}" "-DFLASHSTEPS_ABLATIONS=$ablations" \
+    "-DFLASHSTEPS_TESTED_STEPS=$(IFS=';' && echo "${named[*]}")"
+  [ "${#named[@]}" = 0 ] || targets=(--target flashsteps flashsteps_bugs flashsteps_exercises)
+  cmake --build build/ci -j "$(nproc)" "${targets[@]}"
 }
 
 build_asan() {
-  cmake --preset asan
+  configure build/asan --preset asan "${launcher[@]}"
   cmake --build build/asan -j "$(nproc)" --target emulator_tests harness_tests
 }
 
@@ -62,7 +85,7 @@ asan_tests() {
 # Several at a time: between its launches a check keeps one core busy.
 steps_on_emulator() {
   [ "${#steps[@]}" -gt 0 ] || { complain "there are no steps under steps/"; return 1; }
-  printf '%s\n' "${steps[@]#steps/}" | xargs -P "$(nproc)" -I STEP build/ci/flashsteps check --backend emulator STEP
+  printf '%s\n' "${steps[@]}" | xargs -P "$(nproc)" -I STEP build/ci/flashsteps check --backend emulator STEP
 }
 
 # They are still correct attention. Two problems with several tiles, and with ragged tails; a grid of several CTAs.
@@ -92,13 +115,28 @@ records_are_as_recorded() {
   fi
 }
 
-# Nothing is run: it shows that the emulator's fibers and hooks compile for the other architecture.
+# Nothing is run: it shows that the emulator's fibers and hooks compile and link for the other architecture, and that
+# a kernel does. The tool has all that runs a step.
 aarch64_build() {
-  cmake --preset emulator -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-    -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
-  cmake --build build/aarch64 -j "$(nproc)"
+  configure build/aarch64 --preset emulator -B build/aarch64 "${launcher[@]}" -DCMAKE_SYSTEM_NAME=Linux \
+    -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DFLASHSTEPS_TESTS=ON
+  cmake --build build/aarch64 -j "$(nproc)" --target copy_states "${steps[-1]}_on_emulator"
 }
 
+shopt -s nullglob
+named=()
+for argument in "$@"; do
+  case $argument in
+    -*) echo "usage: bash scripts/test.sh [STEP...]" >&2; exit 2 ;;
+  esac
+  found=(steps/"$argument"*/kernel.cu)
+  [ ! -f "steps/$argument/kernel.cu" ] || found=("steps/$argument/kernel.cu")
+  [ "${#found[@]}" = 1 ] || { complain "test.sh: '$argument' is not the name of one step under steps/"; exit 2; }
+  found=${found[0]%/kernel.cu}
+  named+=("${found#steps/}")
+done
+
+lock test.sh
 install_packages tests || complain "going on without"
 make_venv scripts/requirements.txt scripts/requirements-test.txt || complain "the Python tests will fail"
 
@@ -110,27 +148,54 @@ if [ -n "$nvcc" ] && have_gpu; then
   gpu=yes gpu_options=(-DFLASHSTEPS_CUDA_ARCHITECTURES=native)
 fi
 
-shopt -s nullglob
-steps=(steps/*/kernel.cu) pages=(docs/ablations/*/*.md) ablations=
-if [ "${#pages[@]}" -gt 0 ]; then
-  section "ablations apply" "$python" scripts/ablations.py
+# What one build has compiled, another takes over, also one of a copy of this tree.
+launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=)
+if have ccache; then
+  launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+fi
+
+steps=(steps/*/kernel.cu)
+steps=("${steps[@]%/kernel.cu}")
+steps=("${steps[@]#steps/}")
+[ "${#named[@]}" = 0 ] || steps=("${named[@]}")
+with_pages=()  # those that have ablations
+for step in "${steps[@]}"; do
+  pages=("docs/ablations/$step"/*.md)
+  [ "${#pages[@]}" = 0 ] || with_pages+=("$step")
+done
+ablations=
+if [ "${#with_pages[@]}" -gt 0 ]; then
+  section "ablations apply" "$python" scripts/ablations.py "${with_pages[@]}"
   # One that does not costs only them, not the build.
-  if "$python" scripts/ablations.py >/dev/null 2>&1; then ablations=ALL; fi
+  if "$python" scripts/ablations.py "${with_pages[@]}" >/dev/null 2>&1; then
+    ablations=$(IFS=';' && echo "${with_pages[*]}")
+  fi
 else
   not_here "ablations apply" "docs/ablations/ has none"
 fi
 
 section "build, warnings fatal" build_ci
-section "program tests" ctest --test-dir build/ci -LE gpu -j 2 --no-tests=error --output-on-failure
+[ "${#named[@]}" -gt 0 ] \
+  || section "program tests" ctest --test-dir build/ci -LE gpu -j 2 --no-tests=error --output-on-failure
 # Every step, on the problems of the covering sample, in three modes of the emulator, with the race detector.
-steps=("${steps[@]%/kernel.cu}")
 section "steps on the emulator" steps_on_emulator
 [ -z "$ablations" ] || section "ablations, on emulator" ablations_on_emulator
+if [ "${#named[@]}" -gt 0 ]; then
+  # All that has the name of a step in its own.
+  words=${named[*]}
+  section "command line tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" harness/tests -k "${words// / or }"
+  section "lessons" with_venv -m pytest -q -p no:cacheprovider scripts/tests/test_lessons.py scripts/tests/test_check_docs.py
+  section "generated text" "$python" scripts/readme_tables.py --check
+  compile_checks "${steps[@]/#/compile_checks_}"
+  finish "only what ${words// /, } touches was tested. Everything: bash scripts/test.sh"
+fi
 # A file at a time: some build things that all of their tests use.
 section "command line tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" --dist loadfile harness/tests
 section "Python module" python_module
 for framework in torch jax; do
-  "$python" -c "import $framework" 2>/dev/null || not_here "Python module, $framework" "build/venv has no $framework"
+  "$python" -c "import $framework" 2>/dev/null || not_here "Python module, $framework" \
+    "build/venv has no $framework (build/venv/bin/python -m pip install $framework)"
 done
 section "address, UB sanitizer" asan_tests
 section "script tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" scripts/tests
@@ -157,18 +222,10 @@ if have aarch64-linux-gnu-g++; then
 else
   not_here "aarch64 build" "no aarch64-linux-gnu-g++ (apt-get install -y g++-aarch64-linux-gnu)"
 fi
-if [ -n "$nvcc" ]; then
-  section "CUDA compile checks" cmake --build build/ci --target compile_checks -j "$(nproc)"
-else
-  not_here "CUDA compile checks" "no nvcc"
-fi
+compile_checks compile_checks
 if [ "$gpu" = yes ]; then
   section "GPU tests" ctest --test-dir build/ci -L gpu --no-tests=error --output-on-failure
 else
-  not_here "GPU tests" "no GPU with a CUDA toolkit"
+  not_here "GPU tests" "no GPU with a CUDA toolkit (run this on a machine that has one)"
 fi
-
-heading "summary"
-printf '%s\n' "${summary[@]}"
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish

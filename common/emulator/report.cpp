@@ -20,16 +20,12 @@ extern char** environ;
 namespace emulator {
 namespace {
 
-// The repository's root as the compiler saw it: what this file's own path begins with.
-std::string repository_root() {
-  const std::string this_file = __FILE__;
-  return this_file.substr(0, this_file.size() - std::strlen("common/emulator/report.cpp"));
-}
-
 std::string short_path(const std::string& path) {
-  static const std::string root = repository_root();
-  const std::string normal = std::filesystem::path(path).lexically_normal().string();
-  return normal.starts_with(root) ? normal.substr(root.size()) : normal;
+  static const std::string root = EMULATOR_ROOT "/";  // the repository's, as objects name it
+  std::string normal = std::filesystem::path(path).lexically_normal().string();
+  if (normal.starts_with(root)) return normal.substr(root.size());
+  while (normal.starts_with("../")) normal.erase(0, 3);  // from the build folder: ccache has such paths compiled
+  return normal;
 }
 
 std::string hexadecimal(uintptr_t value) {

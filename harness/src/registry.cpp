@@ -65,6 +65,13 @@ bool register_step(const Step& step) {
 
 const std::vector<Step>& registered_steps() { return mutable_steps(); }
 
+bool keep_only_step(std::string_view name) {
+  const auto is_other = [&](const Step& step) { return step.name != name; };
+  if (std::all_of(mutable_steps().begin(), mutable_steps().end(), is_other)) return false;
+  std::erase_if(mutable_steps(), is_other);
+  return true;
+}
+
 const Step* find_step(std::string_view name, BackendKind backend) {
   for (const Step& step : registered_steps()) {
     if (step.name == name && step.backend == backend) return &step;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -37,12 +38,16 @@ double percentile(std::vector<double> sorted, double fraction) {
   return sorted[below] + (at - double(below)) * (sorted[above] - sorted[below]);
 }
 
-// Those that are wanted, or all, in the order of their names, which is the order of the ladder.
+// Those that are wanted, or all: the ladder's, vNN_idea, in the order of their names, and then the others.
 std::vector<std::string> step_names(const std::vector<std::string>& wanted) {
   std::set<std::string> names(wanted.begin(), wanted.end());
   if (names.empty())
     for (const Step& step : registered_steps()) names.insert(step.name);
-  return {names.begin(), names.end()};
+  std::vector<std::string> result(names.begin(), names.end());
+  std::stable_partition(result.begin(), result.end(), [](const std::string& name) {
+    return name.size() > 1 && name[0] == 'v' && std::isdigit(static_cast<unsigned char>(name[1]));
+  });
+  return result;
 }
 
 const StepInfo& step_info(const std::string& step_name) {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from test_program import BUILD, ROOT, run
+from test_program import BUILD, FLASHSTEPS, ROOT, run
 
 import ablations
 
@@ -62,10 +62,10 @@ def line_of(part: str, kernel: str) -> int:
     return found[0]
 
 
-def check(step: str, mode: str, problem: list[str], out: Path) -> tuple[int, list[dict]]:
+def check(program: Path, step: str, mode: str, problem: list[str], out: Path) -> tuple[int, list[dict]]:
     """Exit status, and what became of the step on each problem."""
     options = ["--backend", "emulator", "--mode", mode, *PROBLEMS, *problem]
-    done = run(BUGS, "check", step, *options, "--json", str(out))
+    done = run(program, "check", step, *options, "--json", str(out))
     assert out.is_file(), done.stdout + done.stderr
     entries = [entry for each in json.loads(out.read_text())["runs"] for entry in each["steps"]]
     assert len(entries) == NUM_PROBLEMS
@@ -84,7 +84,7 @@ def test_the_bug_is_named(page: Path, tmp_path: Path) -> None:
         for way in expected.ways
     ]
     for mode in expected.modes or MODES:
-        status, entries = check(bug.name, mode, expected.problem, tmp_path / f"{mode}.json")
+        status, entries = check(BUGS, bug.name, mode, expected.problem, tmp_path / f"{mode}.json")
         for entry in entries:
             message = entry["message"]
             named = set(re.findall(r"\w+/kernel\.cu:\d+", message))
@@ -98,6 +98,6 @@ def test_the_bug_is_named(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("problem", [[], ["--kv-lengths", "random"]], ids=["full", "random lengths"])
 def test_without_the_bug_there_is_nothing_to_report(step: str, problem: list[str], tmp_path: Path) -> None:
     for mode in MODES:
-        status, entries = check(step, mode, problem, tmp_path / f"{mode}.json")
+        status, entries = check(FLASHSTEPS, step, mode, problem, tmp_path / f"{mode}.json")
         assert status == 0, entries
         assert all(entry["status"] == "pass" for entry in entries)

@@ -24,11 +24,12 @@ BUILD = Path(os.environ.get("FLASHSTEPS_BUILD", ROOT / "build" / "ci"))
 FLASHSTEPS = BUILD / "flashsteps"
 FIXTURES = BUILD / "tests" / "flashsteps_fixtures"
 MUTANTS = BUILD / "tests" / "flashsteps_mutants"
-# Of those in the program, which may hold ablations as well.
-STEPS = sorted(kernel.parent.name for kernel in (ROOT / "steps").glob("*/kernel.cu"))
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import results  # noqa: E402  (the checker of results files)
+import step_diff  # noqa: E402
+
+STEPS = step_diff.all_steps()  # of those in the program, which may hold ablations as well
 
 SMALL = ["--backend", "emulator", "--shape", "1,2,100,64"]
 
@@ -363,6 +364,16 @@ def test_each_step_is_a_program_of_its_own(step: str) -> None:
     done = run(BUILD / "steps" / step, "run", "--backend", "emulator", "--shape", "1,1,70,64")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"PASS  {step}" in done.stdout
+
+
+def test_a_step_alone_knows_no_other_and_has_no_workers() -> None:
+    step, other, *_ = STEPS
+    program = BUILD / "steps" / step
+    listed = run(program, "list", "--backend", "emulator")
+    assert listed.returncode == 0 and step in listed.stdout and other not in listed.stdout
+    assert f"unknown step '{other}'" in run(program, "run", other, *SMALL).stderr
+    assert "--in-process" in run(program, "run", step, *SMALL, "--in-process").stderr  # it is always so
+    assert {path.name for path in (BUILD / "steps").iterdir()} >= set(STEPS)
 
 
 def test_the_two_backends_share_no_weak_symbol() -> None:

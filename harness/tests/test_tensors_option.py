@@ -504,7 +504,7 @@ def test_a_file_that_changes_meanwhile_is_an_error(tmp_path: Path, change: str) 
     path, log = write_tensors(tmp_path / "in.safetensors", make_tensors()), tmp_path / "r.json"
     # While the first step hangs; the second one's worker reads the file again.
     process = subprocess.Popen(
-        [str(FIXTURES), "run", "fixture_hang", "v01_scalar", *EMULATOR, "--tensors", str(path), "--json", str(log)],
+        [str(FIXTURES), "run", "fixture_hang", "fixture_wrong", *EMULATOR, "--tensors", str(path), "--json", str(log)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     wait_until(log.exists)  # written before the first worker is started that runs a step

@@ -15,13 +15,15 @@ from conftest import SCRIPTS, make_record
 
 SHELL_SCRIPTS = [SCRIPTS / "run.sh", SCRIPTS / "test.sh", SCRIPTS / "lib.sh", SCRIPTS.parent / ".ci" / "run"]
 TOOLS = (
-    "bash dirname basename sed sort head tail cat cksum grep mkdir rm touch chmod cp nproc env git xargs sha256sum".split()
+    "bash dirname basename readlink flock sed sort head tail cat cksum grep mkdir rm touch chmod cp nproc env git xargs "
+    "sha256sum".split()
 )
 
 # Stands in for cmake: `--build build` leaves a program that notes its arguments and behaves as FAKE_* says.
 FAKE_CMAKE = """#!/bin/bash
 [ "$1" = --version ] && { echo "cmake version ${FAKE_CMAKE_VERSION:-3.25.1}"; exit 0; }
 echo "cmake $*" >>"$CALLS"
+echo "$PWD" >>"$CALLS.where"
 [ "$1 $2" = "${FAKE_BROKEN:-none}" ] && exit 7
 [ "$1 $2" = "--build build" ] || exit 0
 mkdir -p build
@@ -51,7 +53,7 @@ class Sandbox:
         for tool in TOOLS:
             if found := shutil.which(tool):
                 (self.bin / tool).symlink_to(found)
-        for tool in ("g++", "ninja", "objdump", "ctest"):
+        for tool in ("g++", "ninja", "objdump", "ctest", "ccache"):
             self.tool(tool, f'#!/bin/bash\necho "{tool} $*" >>"$CALLS.{tool}"\n')
         self.tool("cmake", FAKE_CMAKE)
         self.tool("id", "#!/bin/bash\necho 1000\n")
@@ -85,9 +87,8 @@ class Sandbox:
         )
         (venv / "bin" / "python").chmod(0o755)
         for name in ("requirements.txt", "requirements-test.txt"):
-            with open(SCRIPTS / name, "rb") as file:
-                stamp = subprocess.run(["cksum"], stdin=file, capture_output=True, check=True).stdout
-            (venv / f"{name}.installed").write_bytes(stamp)
+            stamp = self.library(f"venv_stamp scripts/{name}").stdout
+            (venv / f"{name}.installed").write_text(stamp, encoding="utf-8")
 
     def hide_python_headers(self) -> None:
         python = self.root / "build" / "venv" / "bin" / "python"
@@ -167,13 +168,14 @@ def test_nothing_missing_nothing_said(ready: Sandbox):
 @pytest.mark.parametrize("has_apt", [False, True])
 def test_what_is_missing_is_one_line_with_its_remedy(ready: Sandbox, has_apt):
     (ready.bin / "ninja").unlink()
+    (ready.bin / "ccache").unlink()
     ready.tool("g++", "#!/bin/bash\nexit 1\n")  # finds no header
     ready.hide_python_headers()
     if has_apt:
         ready.tool("apt-get", '#!/bin/bash\necho "apt-get $*" >>"$CALLS"\n')
     done = ready.library("install_packages tests")
     why = "no root, and sudo would ask for a password" if has_apt else "no apt-get here"
-    packages = "ninja-build nlohmann-json3-dev libcli11-dev catch2 python3-dev"
+    packages = "ninja-build nlohmann-json3-dev libcli11-dev ccache catch2 python3-dev"
     assert done.returncode == 1 and ready.called() == ""
     assert done.stderr == f"missing: {packages} ({why}). Install with: apt-get install -y {packages}\n"
 
@@ -268,12 +270,18 @@ def test_an_old_python_is_passed_over(sandbox: Sandbox):
 def test_a_venv_is_left_alone_until_its_requirements_change(ready: Sandbox):
     both = "make_venv scripts/requirements.txt scripts/requirements-test.txt"
     python = ready.root / "build/venv/bin/python"
-    python.write_text('#!/bin/bash\necho "python $*" >>"$CALLS"\n', encoding="utf-8")
+    version = " ".join(map(str, sys.version_info[:2]))
+    python.write_text(
+        f'#!/bin/bash\n[ "$1" = -c ] && echo "${{FAKE_VERSION:-{version}}}" || echo "python $*" >>"$CALLS"\n',
+        encoding="utf-8",
+    )
     assert ready.library(both).returncode == 0 and "pip" not in ready.called()
     requirements = ready.root / "scripts/requirements.txt"
     requirements.write_text(requirements.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
     assert ready.library(both).returncode == 0 and ready.called().count("-m pip install") == 1
     assert ready.library(both).returncode == 0 and ready.called().count("-m pip install") == 1
+    # It was filled for the Python of another container.
+    assert ready.library(both, FAKE_VERSION="3 99").returncode == 0 and ready.called().count("-m pip install") == 2
 
 
 def test_no_network_is_one_line(ready: Sandbox):
@@ -291,6 +299,86 @@ def test_no_network_is_one_line(ready: Sandbox):
 
 
 # run.sh
+
+
+def stale_cache(sandbox: Sandbox, **entries: str) -> None:
+    """What cmake leaves behind in build/, with these entries in place of those that fit."""
+    build = sandbox.root / "build"
+    fitting = {
+        "CMAKE_HOME_DIRECTORY:INTERNAL": str(sandbox.root),
+        "CMAKE_CACHEFILE_DIR:INTERNAL": str(build),
+        "CMAKE_GENERATOR:INTERNAL": "Ninja",
+        "CMAKE_CXX_COMPILER:FILEPATH": str(sandbox.bin / "g++"),
+        "CMAKE_CUDA_COMPILER:FILEPATH": "NOTFOUND",
+        "CMAKE_MAKE_PROGRAM:FILEPATH": "ninja",
+    }
+    unknown = entries.keys() - {key.split(":")[0] for key in fitting}
+    assert not unknown
+    lines = [f"{key}={entries.get(key.split(':')[0], value)}\n" for key, value in fitting.items()]
+    (build / "CMakeCache.txt").write_text("# A comment\n\n" + "".join(lines), encoding="utf-8")
+
+
+def test_a_build_that_fits_is_taken_up(ready: Sandbox, tmp_path):
+    stale_cache(ready)
+    assert ready.main_job().returncode == 0 and "--fresh" not in ready.called()
+    (tmp_path / "link").symlink_to(ready.root)
+    stale_cache(ready, CMAKE_HOME_DIRECTORY=str(tmp_path / "link"))  # the same folder
+    assert ready.main_job().returncode == 0 and "--fresh" not in ready.called()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"CMAKE_HOME_DIRECTORY": "/where/it/was/before"},
+        {"CMAKE_CACHEFILE_DIR": "/where/it/was/before/build"},
+        {"CMAKE_GENERATOR": "Unix Makefiles"},
+        {"CMAKE_CXX_COMPILER": "/usr/bin/g++-that-is-gone"},
+        {"CMAKE_MAKE_PROGRAM": "/usr/bin/ninja-that-is-gone"},
+    ],
+    ids=lambda entry: next(iter(entry)),
+)
+def test_a_stale_build_is_made_anew(ready: Sandbox, entry):
+    stale_cache(ready, **entry)
+    done = ready.main_job()
+    assert done.returncode == 0 and ready.called().startswith("cmake --fresh --preset emulator\ncmake --build build ")
+    assert "build was made elsewhere or by other tools: it is built anew\n" in done.stderr
+
+
+@pytest.mark.parametrize("what", ["folder", "script"])
+def test_through_a_symbolic_link_it_is_the_same_build(ready: Sandbox, tmp_path, what):
+    link = tmp_path / "link"
+    link.symlink_to(ready.root if what == "folder" else ready.root / "scripts/run.sh")
+    script = link / "scripts/run.sh" if what == "folder" else link
+    done = ready.run(str(ready.bin / "bash"), str(script), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    where = Path(f"{ready.calls}.where").read_text(encoding="utf-8").split("\n")
+    assert set(filter(None, where)) == {str(ready.root)}
+
+
+def test_the_second_of_two_waits(ready: Sandbox):
+    first = subprocess.Popen(
+        ["bash", "-c", "set -eu; ROOT=$PWD; . scripts/lib.sh; lock run.sh; echo locked; read -r line"],
+        cwd=ready.root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert first.stdout.readline() == "locked\n"
+    second = subprocess.Popen(
+        [str(ready.bin / "bash"), str(ready.root / "scripts/run.sh")],
+        env=ready.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert second.stderr.readline() == f"another run.sh is at work in {ready.root}: waiting for its end\n"
+    assert ready.called() == ""
+    first.kill()  # it cannot unlock
+    first.communicate()
+    said = second.communicate()[1]
+    assert second.returncode == 0, said
+    assert "flashsteps [run]" in ready.called()
+    done = ready.main_job()
+    assert done.returncode == 0 and "another" not in done.stderr
+
+
+def test_without_flock_it_goes_on(ready: Sandbox):
+    (ready.bin / "flock").unlink()
+    assert ready.main_job().returncode == 0
 
 
 def test_without_a_gpu_the_emulator_runs(ready: Sandbox):
@@ -452,9 +540,9 @@ def tested(ready: Sandbox) -> Sandbox:
     return ready
 
 
-def all_tests(sandbox: Sandbox, **environment: str) -> tuple[int, str, dict[str, str]]:
+def all_tests(sandbox: Sandbox, *steps: str, **environment: str) -> tuple[int, str, dict[str, str]]:
     done = sandbox.run(
-        str(sandbox.bin / "bash"), str(sandbox.root / "scripts/test.sh"), cwd=Path("/"), **environment
+        str(sandbox.bin / "bash"), str(sandbox.root / "scripts/test.sh"), *steps, cwd=Path("/"), **environment
     )
     summary = (
         done.stdout[done.stdout.index("==> summary") :].splitlines()[1:-1]
@@ -471,7 +559,7 @@ def all_tests(sandbox: Sandbox, **environment: str) -> tuple[int, str, dict[str,
 def test_all_sections_and_the_last_line(tested: Sandbox):
     status, text, summary = all_tests(tested)
     assert status == 0, text
-    assert "\n8 passed, 0 failed\n" in text and summary["CUDA compile checks"] == "not here: no nvcc"
+    assert "\n8 passed, 0 failed\n" in text and summary["CUDA compile checks"].startswith("not here: no nvcc (")
     assert [name for name, result in summary.items() if result.startswith("pass")] == [
         "build, warnings fatal",
         "program tests",
@@ -486,7 +574,7 @@ def test_all_sections_and_the_last_line(tested: Sandbox):
     assert "ci/flashsteps check --backend emulator v01_scalar\n" in tested.called()
     for name in ("recorded runs", "charts"):
         assert summary[name] == "not here: figures/results/ is empty"
-    assert summary["GPU tests"] == "not here: no GPU with a CUDA toolkit"
+    assert summary["GPU tests"].startswith("not here: no GPU with a CUDA toolkit (")
     assert summary["aarch64 build"].startswith("not here: no aarch64-linux-gnu-g++")
     assert summary["report in a browser"] == "not here: no Chromium (apt-get install -y chromium)"
     ctest = Path(f"{tested.calls}.ctest").read_text(encoding="utf-8")
@@ -587,7 +675,8 @@ def test_the_other_architecture_is_built_where_its_compiler_is(tested: Sandbox):
     tested.tool("aarch64-linux-gnu-g++", "#!/bin/bash\n")
     _, _, summary = all_tests(tested)
     assert summary["aarch64 build"].startswith("pass")
-    assert "cmake --preset emulator -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux" in tested.called()
+    assert "cmake --preset emulator -B build/aarch64 " in tested.called()
+    assert f"cmake --build build/aarch64 -j {os.cpu_count()} --target copy_states v01_scalar_on_emulator\n" in tested.called()
 
 
 def add_ablation(sandbox: Sandbox, change: str) -> None:
@@ -604,7 +693,7 @@ def test_ablations_are_built_and_run_beside_the_steps(tested: Sandbox):
     status, text, summary = all_tests(tested)
     assert status == 0, text
     assert summary["ablations apply"].startswith("pass") and "\n10 passed, 0 failed\n" in text
-    assert "cmake --preset ci -DFLASHSTEPS_ABLATIONS=ALL\n" in tested.called()
+    assert "-DFLASHSTEPS_ABLATIONS=v01_scalar -DFLASHSTEPS_TESTED_STEPS=\n" in tested.called()
     checks = [line for line in tested.called().splitlines() if " check " in line]
     assert checks[0].endswith("check --backend emulator v01_scalar")
     assert "--backend emulator v01_scalar_other --causal" in checks[1]
@@ -615,7 +704,67 @@ def test_an_ablation_that_does_not_apply_costs_no_other_section(tested: Sandbox)
     status, text, summary = all_tests(tested)
     assert status == 1 and summary["ablations apply"].startswith("FAIL") and "\n8 passed, 1 failed\n" in text
     assert "other.md:3: no longer applies: steps/v01_scalar/kernel.cu has no line 'int y;'" in text
-    assert "cmake --preset ci -DFLASHSTEPS_ABLATIONS=\n" in tested.called()  # also if it was ALL before
+    assert "-DFLASHSTEPS_ABLATIONS= -DFLASHSTEPS_TESTED_STEPS=\n" in tested.called()  # also if it had some before
+
+
+def add_steps(sandbox: Sandbox, *steps: str) -> None:
+    for step in steps:
+        kernel = sandbox.root / "steps" / step / "kernel.cu"
+        kernel.parent.mkdir(parents=True)
+        kernel.write_text('int x;\nREGISTER_STEP(launch, {.title = "one"})\n', encoding="utf-8")
+    for name in ("test_lessons.py", "test_check_docs.py"):
+        (sandbox.root / "scripts/tests" / name).write_text("def test_one():\n    pass\n", encoding="utf-8")
+    text = f"import pytest\n@pytest.mark.parametrize('step', {steps})\ndef test_step(step):\n    print('tested', step)\n"
+    (sandbox.root / "harness/tests/test_steps.py").write_text(text, encoding="utf-8")
+
+
+def test_one_step_and_what_it_touches(tested: Sandbox):
+    add_steps(tested, "v02_tiles", "v03_wmma", "my_idea")
+    add_ablation(tested, "-int x;")  # of v01
+    tested.tool("nvcc", "#!/bin/bash\n")
+    status, text, summary = all_tests(tested, "v02", "my_idea")
+    assert status == 0, text
+    assert [name for name, result in summary.items() if result.startswith("pass")] == [
+        "build, warnings fatal",
+        "steps on the emulator",
+        "command line tests",
+        "lessons",
+        "generated text",
+        "CUDA compile checks",
+    ]
+    calls = tested.called()
+    assert "-DFLASHSTEPS_ABLATIONS= -DFLASHSTEPS_TESTED_STEPS=v02_tiles;my_idea\n" in calls
+    assert "--target flashsteps flashsteps_bugs flashsteps_exercises\n" in calls
+    assert "--target compile_checks_v02_tiles compile_checks_my_idea\n" in calls
+    checked = [line.split()[-1] for line in calls.splitlines() if " check " in line]
+    assert sorted(checked) == ["my_idea", "v02_tiles"]
+    assert "\n2 passed" in text  # of harness/tests: those of the two steps
+    assert "only what v02_tiles, my_idea touches was tested. Everything: bash scripts/test.sh\n" in text
+
+
+def test_a_step_with_ablations(tested: Sandbox):
+    add_steps(tested, "v02_tiles")
+    add_ablation(tested, "-int x;")
+    status, text, summary = all_tests(tested, "v01")
+    assert status == 1 and summary["command line tests"].startswith("FAIL")  # nothing there has its name
+    assert summary["ablations apply"].startswith("pass") and summary["ablations, on emulator"].startswith("pass")
+    assert "-DFLASHSTEPS_ABLATIONS=v01_scalar -DFLASHSTEPS_TESTED_STEPS=v01_scalar\n" in tested.called()
+
+
+@pytest.mark.parametrize("argument", ["v9", "v0", "--fast"])
+def test_what_is_no_step_is_wrong_use(tested: Sandbox, argument):
+    add_steps(tested, "v02_tiles")
+    status, text, summary = all_tests(tested, argument)
+    assert status == 2 and tested.called() == "" and text.count("\n") == 1
+    assert ("usage: " if argument == "--fast" else f"'{argument}' is not the name of one step") in text
+
+
+def test_without_ccache_it_is_compiled(tested: Sandbox):
+    (tested.bin / "ccache").unlink()
+    status, text, _ = all_tests(tested)
+    assert status == 0, text
+    assert "cmake --preset ci -DCMAKE_CXX_COMPILER_LAUNCHER= " in tested.called()
+    assert "missing: ccache (" in text and "going on without" in text
 
 
 def test_with_a_gpu_and_a_browser_their_tests_run(tested: Sandbox):
@@ -625,7 +774,7 @@ def test_with_a_gpu_and_a_browser_their_tests_run(tested: Sandbox):
     _, _, summary = all_tests(tested)
     assert "report in a browser" not in summary
     assert summary["GPU tests"].startswith("pass") and summary["CUDA compile checks"].startswith("pass")
-    assert "cmake --preset ci -DFLASHSTEPS_CUDA_ARCHITECTURES=native" in tested.called()
+    assert "cmake --preset ci -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DFLASHSTEPS_CUDA_ARCHITECTURES=native" in tested.called()
     assert "-L gpu" in Path(f"{tested.calls}.ctest").read_text(encoding="utf-8")
 
 
