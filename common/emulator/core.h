@@ -34,8 +34,8 @@ enum class State : uint8_t {
   kExited,
 };
 
-// A CUDA thread.
-struct Fiber {
+// A CUDA thread. What a collective needs lies in two cache lines: there are many threads.
+struct alignas(64) Fiber {
   Context context;
   cuda::uint3 thread_idx;
   int warp;
@@ -43,11 +43,11 @@ struct Fiber {
   State state;
 
   // What it does or waits for, when it is not plain code.
-  const char* op;
-  Location at;
   unsigned mask;    // of a collective
   void* args;       // of a collective
   Execute execute;  // of a collective
+  const char* op;
+  Location at;
   int barrier_id;
   int mbarrier;  // its number
   int parity;    // of the phase
@@ -218,10 +218,18 @@ struct Place {
 enum class Space { kPrivate, kShared, kGlobal };
 // What the running fiber is about to touch; reports what it must not. kPrivate stands for all that needs no
 // further attention: its stack, the kernel's arguments, constants.
-Space check_access(uintptr_t address, size_t bytes, bool write, const Place& place);
+Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const Place& place);
+inline Space check_access(uintptr_t address, size_t bytes, bool write, const Place& place) {
+  const uintptr_t offset = address - uintptr_t(cta->smem);
+  if (offset < cta->smem_bytes && bytes <= cta->smem_bytes - offset) return Space::kShared;
+  return check_access_elsewhere(address, bytes, write, place);
+}
 void check_alignment(uintptr_t address, size_t bytes, bool write, const Place& place);
-// A lane's part in a warp-wide instruction that accesses shared memory: checks it, and tells the race
-// detector. To be called before collective(), outside of InRuntime; `pc` is a return address into the kernel.
+// A lane's part in a warp-wide instruction that accesses shared memory: checks it, and touch_shared() tells
+// the race detector. To be called before collective(), outside of InRuntime; `pc` is a return address into
+// the kernel.
+void check_shared(const char* op, const void* address, size_t bytes, size_t alignment, bool write,
+                  uintptr_t pc);
 void touch_shared(const char* op, const void* address, size_t bytes, size_t alignment, bool write,
                   uintptr_t pc);
 std::vector<GlobalRange>
@@ -247,7 +255,7 @@ std::string describe_shared(uintptr_t address);  // "smem + 8"
 void record_report(Bug bug, std::string message);
 [[noreturn]] void abandon_cta();
 template <typename Describe>
-[[noreturn]] void fail(Bug bug, const Fiber& who, Describe describe_bug) {
+[[noreturn, gnu::cold, gnu::noinline]] void fail(Bug bug, const Fiber& who, Describe describe_bug) {
   windows.stack = kEverything;
   record_report(bug, describe_thread(who) + ": " + describe_bug());
   abandon_cta();

@@ -34,7 +34,7 @@ struct Options {
   bool count = false;          // memory counters: requests, sectors, wavefronts
   uint64_t seed = 1;           // same seed, same behaviour, whatever host_threads is
   int host_threads = 0;        // CTAs are spread over them; 0: one per core
-  void (*progress)() = nullptr;  // called after every CTA, by whichever host thread ran it
+  void (*progress)() = nullptr;                  // called after every CTA, by whichever host thread ran it
   std::vector<Counters>* each_launch = nullptr;  // receives the counters of every launch
   // Receives what CTA number trace_cta does, as long as it holds nothing yet; implies `count`. See trace.h.
   Trace* trace = nullptr;

@@ -90,7 +90,7 @@ void access_range(const void* pointer, size_t bytes, bool write, void* pc) {
 
 }  // namespace
 
-void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alignment, bool write,
+void check_shared(const char* op, const void* pointer, size_t bytes, size_t alignment, bool write,
                   uintptr_t pc) {
   const InRuntime in_runtime;
   const uintptr_t address = uintptr_t(pointer);
@@ -109,7 +109,14 @@ void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alig
     });
   }
   if (cta->options.shuffle && cta->random.one_in(64)) yield();
-  if (cta->options.race_detector) cta->races->shared_access(*self, address, bytes, write, site_of(pc));
+}
+
+void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alignment, bool write,
+                  uintptr_t pc) {
+  check_shared(op, pointer, bytes, alignment, write, pc);
+  if (!cta->options.race_detector) return;
+  const InRuntime in_runtime;
+  cta->races->shared_access(*self, uintptr_t(pointer), bytes, write, site_of(pc));
 }
 
 void thread_fence() {

@@ -76,7 +76,8 @@ void execute(void* const* opaque, unsigned lanes) {
       for (int row = 0; row < kMatrixRows; ++row) {
         const int lane = matrix * kMatrixRows + row;
         const Fiber& who = cta->fiber(cta->running_warp, lane);
-        cta->races->warp_read(who, uintptr_t(rows[row]), receivers.of_row[row], site_of(arguments(lane)->pc));
+        cta->races->warp_reads(who, uintptr_t(rows[row]), receivers.of_row[row],
+                               site_of(arguments(lane)->pc));
       }
     }
     for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -104,7 +105,11 @@ void execute(void* const* opaque, unsigned lanes) {
 void ldmatrix_x4(uint32_t* registers, const void* row, bool transposed, Location at) {
   const char* op = transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4";
   const auto pc = uintptr_t(__builtin_return_address(0));
-  touch_shared(op, row, kRowBytes, kRowBytes, false, pc);
+  check_shared(op, row, kRowBytes, kRowBytes, false, pc);
+  if (cta->options.race_detector) {
+    const InRuntime in_runtime;
+    cta->races->warp_read_begins(*self, uintptr_t(row), site_of(pc));
+  }
   Arguments arguments{registers, row, transposed, pc};
   collective(op, 0xffffffff, &arguments, execute, at);
 }

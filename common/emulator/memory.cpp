@@ -308,9 +308,9 @@ void poison_static_shared() { static_shared().poison(); }
 
 bool is_global(uintptr_t address, size_t bytes) { return find_range_of(address, bytes) != nullptr; }
 
-Space check_access(uintptr_t address, size_t bytes, bool write, const Place& place) {
+// Than in dynamic shared memory.
+Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const Place& place) {
   Cta& c = *cta;
-  if (Extent{uintptr_t(c.smem), c.smem_bytes}.holds(address, bytes)) return Space::kShared;
   if (Extent{uintptr_t(self->context.stack), kStackBytes}.holds(address, bytes)) return Space::kPrivate;
   if (StaticShared& shared = static_shared(); shared.block().holds(address, bytes)) {
     if (!write && is_coordinate(address)) return Space::kPrivate;

@@ -66,7 +66,7 @@ void RaceDetector::Shadow::cover(uintptr_t begin, size_t bytes) {
   const size_t num_blocks = (begin - base + bytes + kBlockBytes - 1) / kBlockBytes;
   if (num_blocks <= blocks.size()) return;
   blocks.resize(num_blocks);
-  cells.resize(num_blocks * kCellsPerBlock);
+  cells.resize(num_blocks * kMaxCells);
 }
 
 void RaceDetector::tick(int warp) {
@@ -188,8 +188,18 @@ inline RaceDetector::Shadow& RaceDetector::shadow_of(uintptr_t address) {
   return address - uintptr_t(cta->smem) < kMaxSmemBytes ? dynamic_shared_ : static_shared_;
 }
 
-// visit(block, cells, whole) for each block of these bytes: all of it, or a part. A block that is not split,
-// and is not going to be, has one cell.
+void RaceDetector::Shadow::split(Block& block, size_t cell_bytes) {
+  Cell* const its = cells_of(block);
+  if (block.cell_bytes == kBlockBytes) {
+    std::fill_n(its, kBlockBytes / cell_bytes, block.cell);
+  } else {
+    for (size_t i = kBlockBytes / cell_bytes; i-- > 0;) its[i] = its[i * cell_bytes / block.cell_bytes];
+  }
+  block.cell_bytes = uint8_t(cell_bytes);
+}
+
+// visit(block, cells, whole) for each block of these bytes: all of it, or a part. A block of which no part
+// has been touched has one cell.
 template <typename Visit>
 inline void RaceDetector::for_each_block(uintptr_t address, size_t bytes, Visit visit) {
   Shadow& shadow = shadow_of(address);
@@ -198,12 +208,15 @@ inline void RaceDetector::for_each_block(uintptr_t address, size_t bytes, Visit 
     const uintptr_t begin = address - address % kBlockBytes;
     const uintptr_t part_end = std::min(end, begin + kBlockBytes);
     const bool whole = part_end - address == kBlockBytes;
-    if (whole && !block.split) {
+    if (whole && block.cell_bytes == kBlockBytes) {
       visit(block, std::span(&block.cell, 1), true);
     } else {
-      if (!block.split) std::fill_n(shadow.cell_at(begin), kCellsPerBlock, block.cell);
-      block.split = true;
-      visit(block, std::span(shadow.cell_at(address), shadow.cell_at(part_end - 1) + 1), whole);
+      const size_t wanted = (address | part_end) % 4 == 0 ? 4 : 2;
+      if (block.cell_bytes > wanted) shadow.split(block, wanted);
+      Cell* const cells = shadow.cells_of(block);
+      const size_t first = (address - begin) / block.cell_bytes;
+      const size_t last = (part_end - 1 - begin) / block.cell_bytes;
+      visit(block, std::span(cells + first, last - first + 1), whole);
     }
     address = part_end;
   }
@@ -240,42 +253,45 @@ inline void RaceDetector::access_cell(Cell& cell, uintptr_t address, const Fiber
     }
     cell = {now, {}};
   } else {
-    // Keep a read that is still unordered with this one beside it.
-    const int slot = happened_before(cell.reads[0], who, known) ? 0 : 1;
-    cell.reads[slot] = now;
+    // Keep a read that is still unordered with this one beside it. What a lane has read is done when its
+    // whole warp reads.
+    const Epoch other = cell.reads[0];
+    const bool by_this_warp = is_whole_warp(now) && !is_copy(other) && warp_of(other) == who.warp;
+    cell.reads[by_this_warp || happened_before(other, who, known) ? 0 : 1] = now;
   }
 }
 
-void RaceDetector::shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site) {
-  if (write && !store_sources_.empty()) check_store_sources(who, address, bytes, site);
-  const Epoch now = thread_epoch(times_[who.warp], who, site);
+inline void RaceDetector::access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Epoch now) {
   const Clock& known = knowledge_of(who).happened;
   for_each_block(address, bytes, [&](Block& block, std::span<Cell> cells, bool whole) {
     for (Cell& cell : cells) access_cell(cell, address, who, known, now, write);
     if (write) block.column = -1;
-    if (write && whole && block.split) {
-      block.split = false;
+    if (write && whole) {
+      block.cell_bytes = kBlockBytes;
       block.cell = {now, {}};
     }
   });
 }
 
-void RaceDetector::warp_read(const Fiber& who, uintptr_t address, unsigned receivers, Site site) {
-  const Epoch now = thread_epoch(times_[who.warp], who, site) | Epoch(1) << kWholeWarpShift;
+void RaceDetector::shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site) {
+  if (write && !store_sources_.empty()) check_store_sources(who, address, bytes, site);
+  access(who, address, bytes, write, thread_epoch(times_[who.warp], who, site));
+}
+
+void RaceDetector::warp_read_begins(const Fiber& who, uintptr_t address, Site site) {
+  access(who, address, kBlockBytes, false,
+         thread_epoch(times_[who.warp], who, site) | Epoch(1) << kWholeWarpShift);
+}
+
+void RaceDetector::warp_reads(const Fiber& who, uintptr_t address, unsigned receivers, Site site) {
   for_each_block(address, kBlockBytes, [&](Block&, std::span<Cell> cells, bool) {
-    for (Cell& cell : cells) {
-      if (includes(cell.reads[0], now) || includes(cell.reads[1], now)) continue;
-      for (unsigned rest = known_to_warp(cell.write, who.warp) ? 0 : receivers; rest != 0; rest &= rest - 1) {
+    for (const Cell& cell : cells) {
+      if (known_to_warp(cell.write, who.warp)) continue;
+      for (unsigned rest = receivers; rest != 0; rest &= rest - 1) {
         const Fiber& receiver = cta->fiber(who.warp, __builtin_ctz(rest));
-        const Clock& known = knowledge_of(receiver).happened;
-        if (!happened_before(cell.write, receiver, known)) {
-          report(receiver, address, cell.write, true, now, false);
-        }
+        if (happened_before(cell.write, receiver, knowledge_of(receiver).happened)) continue;
+        report(receiver, address, cell.write, true, thread_epoch(times_[who.warp], receiver, site), false);
       }
-      // What the same warp has read before is done when this is.
-      const Epoch other = cell.reads[0];
-      const bool by_warp = !is_copy(other) && warp_of(other) == who.warp;
-      cell.reads[by_warp || known_to_warp(other, who.warp) ? 0 : 1] = now;
     }
   });
 }

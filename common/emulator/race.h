@@ -30,7 +30,8 @@ constexpr size_t kChunkBytes = 16;  // what a swizzle moves
 // learn of who wait until the copies are complete.
 //
 // Most accesses are of 16 bytes on a multiple of 16: copies, vector loads, rows of ldmatrix. So memory is
-// remembered in blocks of 16 bytes, and by cells of two only where somebody has touched a part of a block.
+// remembered in blocks of 16 bytes, and by cells of four or two only where somebody has touched a part of a
+// block.
 //
 // The copy engine has a way of its own to shared memory, the async proxy. What threads have written must not
 // only have happened before a copy, but lie behind a proxy fence too: that is learned in the same way.
@@ -44,9 +45,11 @@ class RaceDetector {
 
   void start_cta();
   void shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site);
-  // A block, read by the whole warp of `who`: what is in it must be known to the lanes that receive it, and
-  // who overwrites it must have heard from all.
-  void warp_read(const Fiber& who, uintptr_t address, unsigned receivers, Site site);
+  // A block that a whole warp reads together: who overwrites it must have heard from all of its lanes. What
+  // is in it must be known to the lane that hands in its address, when it comes, and to those that receive
+  // it, when all have come.
+  void warp_read_begins(const Fiber& who, uintptr_t address, Site site);
+  void warp_reads(const Fiber& who, uintptr_t address, unsigned receivers, Site site);
 
   void warp_synchronised(int warp);
   void cta_synchronised();
@@ -129,12 +132,11 @@ class RaceDetector {
     Epoch write = 0;
     Epoch reads[2] = {};
   };
-  static constexpr size_t kCellBytes = 2;
   static constexpr size_t kBlockBytes = kChunkBytes;
-  static constexpr size_t kCellsPerBlock = kBlockBytes / kCellBytes;
+  static constexpr size_t kMaxCells = kBlockBytes / 2;  // of a block
   struct Block {
-    Cell cell;           // of all its bytes
-    bool split = false;  // they differ: each two of them have a cell
+    Cell cell;                         // of all its bytes, unless they differ:
+    uint8_t cell_bytes = kBlockBytes;  // then each so many of them have a cell
     int16_t swizzle_bytes = 0;
     int column = -1;  // of a box that was loaded; see Chunk
   };
@@ -145,7 +147,8 @@ class RaceDetector {
 
     void cover(uintptr_t begin, size_t bytes);
     Block& block_at(uintptr_t address) { return blocks[(address - base) / kBlockBytes]; }
-    Cell* cell_at(uintptr_t address) { return &cells[(address - base) / kCellBytes]; }
+    Cell* cells_of(const Block& block) { return &cells[size_t(&block - blocks.data()) * kMaxCells]; }
+    void split(Block& block, size_t cell_bytes);
   };
   struct Mbarrier {
     Knowledge collected;             // up to now
@@ -163,6 +166,7 @@ class RaceDetector {
   Shadow& shadow_of(uintptr_t address);
   template <typename Visit>
   void for_each_block(uintptr_t address, size_t bytes, Visit visit);
+  void access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Epoch now);
   void access_cell(Cell& cell, uintptr_t address, const Fiber& who, const Clock& known, Epoch now,
                    bool write);
 

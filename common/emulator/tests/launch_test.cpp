@@ -435,6 +435,13 @@ TEST_CASE("what CUDA would refuse is refused", "[launch]") {
   CHECK(contains(bug_of(dim3(1, 1, 65536), 32, 0), "65535"));
   CHECK(contains(bug_of(dim3(0x80000000u), 32, 0), "2147483647"));
   CHECK(contains(bug_of(1, 32, 232449), "232448"));
+  std::vector<LaunchRecord> records;
+  launch_recorder() = &records;  // it would take long to run
+  CHECK_NOTHROW(launch(empty_kernel, dim3(0x7fffffff, 65535, 65535), 32, 0, nullptr));
+  launch_recorder() = nullptr;
+  emulator::options().race_detector = true;
+  CHECK(contains(bug_of(dim3(0x7fffffff), 32, 0), "the race detector tells 2147483646 CTAs apart"));
+  emulator::options().race_detector = false;
   CHECK_NOTHROW(launch(empty_kernel, 1, 32, 232448, nullptr));
   CHECK_NOTHROW(launch(empty_kernel, 1, 1024, 0, nullptr));
 }

@@ -1,5 +1,8 @@
 // What orders CTAs of one launch among each other, and what does not: counters, fences, flags. And launches.
 #include "common/emulator/tests/support.h"
+#include "common/mbarrier.h"
+#include "common/swizzle.h"
+#include "common/tma.h"
 
 using namespace flashsteps;
 using emulator::Bug;
@@ -55,6 +58,38 @@ __global__ void hands_on(int* value, int* flag, Mistake mistake) {
   *value += 1;  // line 4
   if (mistake == Mistake::kNone) __threadfence();
   *static_cast<volatile int*>(flag) = int(blockIdx.x) + 1;
+}
+
+// A CTA that runs for so long that the race detector's times run out: 20 bits.
+LINES_OF(synchronises_for_ever);
+__global__ void synchronises_for_ever(float* out, int times, bool barrier) {
+  float* tile = shared_array<float>();
+  tile[threadIdx.x] = 1.0f;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < times; ++i) __syncwarp(1);
+  }
+  __syncthreads();
+  tile[threadIdx.x] = float(threadIdx.x);  // line 9
+  if (barrier) __syncthreads();
+  out[threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];  // line 11
+}
+
+LINES_OF(copies_for_ever);
+__global__ void copies_for_ever(const TensorMap map, float* out, int times, bool waits_at_the_end) {
+  struct Shared {
+    float tile[32];
+    uint64_t barrier;
+  };
+  auto& shared = *reinterpret_cast<Shared*>(smem);
+  mbarrier_init(&shared.barrier, 1);
+  fence_mbarrier_init();
+  for (int i = 0; i < times; ++i) {
+    mbarrier_arrive_expect_tx(&shared.barrier, 128);
+    tma_load_5d(shared.tile, map, &shared.barrier, 0, 0, 0, 0, 0);  // line 11
+    if (i < times - 1 || waits_at_the_end) mbarrier_wait(&shared.barrier, i % 2);
+  }
+  out[0] = shared.tile[0];  // line 14
 }
 
 // clang-format on
@@ -143,4 +178,39 @@ TEST_CASE("one launch may read what the launch before it wrote", "[order]") {
     CHECK_NOTHROW(launch(reads_what_others_wrote, 8, 32, 0, nullptr, data.get(), out.get()));
     for (size_t i = 0; i < 8 * 32; ++i) CHECK(out[i] == float(7 - i / 32));
   }
+}
+
+TEST_CASE("CTAs of 1024 threads, for longer than times last", "[order]") {
+  constexpr int kLong = (1 << 20) + 1000;
+  Buffer<float> out(1024);
+  fresh_options().race_detector = true;
+  for (const int times : {10, kLong}) {
+    CAPTURE(times);
+    const auto run = [&](bool barrier) {
+      launch(synchronises_for_ever, 1, 1024, 4096, nullptr, out.get(), times, barrier);
+    };
+    CHECK_NOTHROW(run(true));
+    CHECK(out[0] == 1023);
+    const Report report = report_of([&] { run(false); });
+    CHECK(report.bug == Bug::kRace);
+    CHECK_LINE(report, synchronises_for_ever, 9);
+    CHECK_LINE(report, synchronises_for_ever, 11);
+  }
+}
+
+TEST_CASE("an mbarrier may track more copies than times last", "[order]") {
+  constexpr int kLong = (1 << 20) + 10;
+  Buffer<float> in(32), out(1);
+  in[0] = 3.0f;
+  const TensorMap map = make_tensor_map<SwizzledTile<float, 8, 4, 0>>(View{in.get(), 1, 1, 8, 0, 0, 4});
+  fresh_options().race_detector = true;
+  const auto run = [&](bool waits) {
+    launch(copies_for_ever, 1, 1, 136, nullptr, map, out.get(), kLong, waits);
+  };
+  CHECK_NOTHROW(run(true));
+  CHECK(out[0] == 3.0f);
+  const Report report = report_of([&] { run(false); });
+  CHECK(report.bug == Bug::kRace);
+  CHECK_LINE(report, copies_for_ever, 11);
+  CHECK_LINE(report, copies_for_ever, 14);
 }
