@@ -86,7 +86,7 @@ __global__ void pipeline(const TensorMap in, const TensorMap out, int num_tiles)
     for (int block = 0; block < 2; ++block) {
       const int row = lane % 16, col = (warp - 1) * 32 + block * 16 + lane / 16 * 8;
       int offset = Tile::offset_of(row, col);
-      if (MISTAKE == kOtherSwizzle) offset = row * 128 + col * 2 ^ row / 2 % 4 * 16;
+      if (MISTAKE == kOtherSwizzle) offset = (row * 128 + col * 2) ^ (row / 2 % 4 * 16);
       if (MISTAKE == kNoSwizzle) offset = row * 128 + col * 2;
       uint32_t registers[4];
       ldmatrix_x4(registers, shared.stages[stage].at(offset, 0, 0));  // line 44

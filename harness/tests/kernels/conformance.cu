@@ -331,7 +331,7 @@ __global__ void half_arithmetic(const uint32_t* in, uint32_t* out) {
     pair = __hlt2(a, b);
     memcpy(&to[9], &pair, 4);
     to[10] = bits_of<Element, Pair>(a.x + b.y, a.y - b.x);
-    to[11] = bits_of<Element, Pair>(__hmax(a.x, a.x), __hmin(c.y, a.y));
+    to[11] = bits_of<Element, Pair>(__hmax(a.x, c.x), __hmin(c.y, a.y));
   }
 }
 
