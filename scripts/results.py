@@ -225,6 +225,10 @@ FILE_SPEC = {
                             "rows_total": SIZE,
                             "gate_nrmse": POSITIVE,
                             "gate_row": POSITIVE,
+                            "worst_element": Maybe(NUMBER),
+                            "gate_element": Maybe(POSITIVE),
+                            "bias": Maybe(NUMBER),
+                            "gate_bias": Maybe(POSITIVE),
                             "runs_identical": Maybe(FLAG),
                             "compared_with_v01": Maybe(FLAG),
                             "modes": Maybe(ListOf(("early", "late", "random"))),
@@ -488,6 +492,11 @@ def check_validation(step: dict[str, Any], problem: dict[str, Any], backend: str
         # Only where no row sees a key is there nothing to measure. Written so that NaN would fail.
         if not (value <= validation[gate] if value is not None else problem["flops"] == 0):
             errors.append(f"{key}: is {json.dumps(value)}, a pass needs at most {validation[gate]:g}")
+    # Records that are older than these gates lack them.
+    for key, gate in (("worst_element", "gate_element"), ("bias", "gate_bias")):
+        value, limit = validation.get(key), validation.get(gate)
+        if limit is not None and not (value is not None and value <= limit):
+            errors.append(f"{key}: is {json.dumps(value)}, a pass needs at most {limit:g}")
     if validation["nonfinite"] != 0:
         errors.append("nonfinite: a pass has none")
     if validation["rows_checked"] == 0:

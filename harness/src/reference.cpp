@@ -33,6 +33,22 @@ double dot(const float* a, const float* b, int n) {
   return total;
 }
 
+float dot_fp32(const float* a, const float* b, int n) {
+  float sums[kLanes] = {};
+  for (int d = 0; d < n; d += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) sums[lane] += a[d + lane] * b[d + lane];
+  }
+  float total = 0;
+  for (const float sum : sums) total += sum;
+  return total;
+}
+
+float rounded(DType dtype, float x) {
+  unsigned char bits[4];
+  store_element(dtype, bits, x);
+  return load_element(dtype, bits);
+}
+
 std::vector<float> load_head(const Workload& w, bool keys, int b, int h_kv, int rows) {
   const int d = w.problem().head_dim;
   const size_t bytes = element_bytes(w.problem().dtype);
@@ -62,11 +78,29 @@ void compute_rows(const Workload& w, const float* keys, const float* values, Ref
     scores[r].resize(rows[r].visible_keys);
     most_keys = std::max(most_keys, rows[r].visible_keys);
     rows[r].o.assign(d, 0.0);
+    rows[r].naive.assign(d, 0.0f);
+    rows[r].rounding.assign(d, 0.0f);
   }
   const double scale = p.softmax_scale();
   for (int j = 0; j < most_keys; ++j) {
     for (int r = 0; r < count; ++r) {
       if (j < rows[r].visible_keys) scores[r][j] = dot(&q[size_t(r) * d], keys + size_t(j) * d, d) * scale;
+    }
+  }
+  // The naive scores: FP32 all the way.
+  std::vector<std::vector<float>> naive_p(count);
+  std::vector<float> naive_sums(count, 0.0f);
+  for (int r = 0; r < count; ++r) {
+    naive_p[r].resize(rows[r].visible_keys);
+    float row_max = -std::numeric_limits<float>::infinity();
+    for (int j = 0; j < rows[r].visible_keys; ++j) {
+      naive_p[r][j] = dot_fp32(&q[size_t(r) * d], keys + size_t(j) * d, d) * float(scale);
+      row_max = std::max(row_max, naive_p[r][j]);
+    }
+    for (float& x : naive_p[r]) {
+      x = std::exp(x - row_max);
+      naive_sums[r] += x;
+      x = rounded(p.dtype, x);
     }
   }
   std::vector<double> sums(count, 0.0);
@@ -87,8 +121,23 @@ void compute_rows(const Workload& w, const float* keys, const float* values, Ref
     for (int r = 0; r < count; ++r) {
       if (j >= rows[r].visible_keys) continue;
       const float weight = float(scores[r][j] / sums[r]);
+      const float naive_weight = naive_p[r][j];
       double* const o = rows[r].o.data();
-      for (int c = 0; c < d; ++c) o[c] += double(weight * v[c]);
+      float* const naive = rows[r].naive.data();
+      float* const rounding = rows[r].rounding.data();
+      for (int c = 0; c < d; ++c) {
+        const float product = weight * v[c];
+        o[c] += double(product);
+        naive[c] += naive_weight * v[c];
+        rounding[c] += product * product;
+      }
+    }
+  }
+  for (int r = 0; r < count; ++r) {
+    if (rows[r].visible_keys == 0) continue;
+    for (int c = 0; c < d; ++c) {
+      rows[r].naive[c] = rounded(p.dtype, rows[r].naive[c] / naive_sums[r]);
+      rows[r].rounding[c] = std::sqrt(rows[r].rounding[c]);
     }
   }
 }
@@ -130,7 +179,8 @@ std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<Ro
   const Problem& p = w.problem();
   const int group = p.num_heads_q / p.num_heads_kv;
   std::vector<ReferenceRow> rows;
-  for (const RowId& id : ids) rows.push_back({id, p.visible_keys(id.i, w.kv_lengths()[id.b]), 0.0, {}});
+  for (const RowId& id : ids)
+    rows.push_back({id, p.visible_keys(id.i, w.kv_lengths()[id.b]), 0.0, {}, {}, {}});
   // Rows of one (batch, KV head) next to each other, those that see similar numbers of keys together.
   std::stable_sort(rows.begin(), rows.end(), [&](const ReferenceRow& x, const ReferenceRow& y) {
     return std::tuple(x.id.b, x.id.h / group, x.id.i) < std::tuple(y.id.b, y.id.h / group, y.id.i);

@@ -1,4 +1,6 @@
 // The truth: attention on the CPU, row by row, from the same rounded inputs. FP32 products, double sums.
+// Beside it, what a naive implementation makes of the row: everything in FP32, P and O rounded to the element
+// type.
 #pragma once
 
 #include <vector>
@@ -14,8 +16,10 @@ struct RowId {
 struct ReferenceRow {
   RowId id;
   int visible_keys;
-  double lse;             // natural log; -inf when the row sees no key
-  std::vector<double> o;  // head_dim; zeros when the row sees no key
+  double lse;                   // natural log; -inf when the row sees no key
+  std::vector<double> o;        // head_dim; zeros when the row sees no key
+  std::vector<float> naive;     // the naive o
+  std::vector<float> rounding;  // sqrt(sum of (p v)^2): what errors of P's elements add up to, if each is 1
 };
 
 // Which rows to check. All of them when that is cheap; otherwise at most 1024: the first, the last and both

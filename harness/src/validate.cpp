@@ -70,6 +70,22 @@ bool is_poison(const void* at) {
   return std::memcmp(at, &kNan, 2) == 0;
 }
 
+// What is as good as zero: rounding to the type may leave it or not.
+double smallest(DType dtype) { return dtype == DType::kFp16 ? 0x1p-24 : 0x1p-126; }
+
+// Of the type's unit roundoff. Truncating P or O shortens O by 0.7 of it; see docs/measuring.md for right
+// kernels.
+constexpr double kBias = 0.15;
+
+// fp32 rounds neither P nor O. Its other gates find an element that is off by 1 % anyway.
+bool has_roundings(const Problem& p) { return p.dtype != DType::kFp32; }
+
+// Equal scores are rounded alike, so that their errors do not cancel.
+bool has_independent_roundings(const Problem& p) {
+  return has_roundings(p) && p.inputs != Inputs::kRamps && p.inputs != Inputs::kHuge &&
+         p.inputs != Inputs::kFile;
+}
+
 struct Scan {
   int64_t unwritten_rows = 0, unwritten_elements = 0, nans = 0, infs = 0, lse_bad = 0, not_zero = 0;
   RowId first_unwritten{}, first_nan{}, first_inf{}, first_lse{}, first_not_zero{};
@@ -218,11 +234,11 @@ std::string note_on_gates(const Problem& p) {
 Gates gates(DType dtype) {
   switch (dtype) {
     case DType::kFp32:
-      return {1e-5, 1e-4, 1e-5};
+      return {1e-5, 1e-4, 1e-5, 0x1p-24};
     case DType::kFp16:
-      return {1e-3, 2e-3, 1e-4};
+      return {1e-3, 2e-3, 1e-4, 0x1p-11};
     case DType::kBf16:
-      return {5e-3, 1e-2, 1e-4};
+      return {5e-3, 1e-2, 1e-4, 0x1p-8};
   }
   throw std::logic_error("unknown dtype");
 }
@@ -235,6 +251,9 @@ nlohmann::json to_json(const Validation& v, const Problem& problem) {
                          {"nonfinite", v.nonfinite},     {"rows_checked", v.rows_checked},
                          {"rows_total", v.rows_total},   {"gate_nrmse", g.nrmse},
                          {"gate_row", g.row_nrmse},      {"runs_identical", v.runs_identical}};
+  if (has_roundings(problem))
+    json.update({{"worst_element", number(v.worst_element)}, {"gate_element", v.gate_element}});
+  if (v.bias) json.update({{"bias", number(*v.bias)}, {"gate_bias", v.gate_bias}});
   if (v.compared_with_v01) json["compared_with_v01"] = *v.compared_with_v01;
   return json;
 }
@@ -253,20 +272,37 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   v.message = describe(bad, w, outputs);
 
   double error_squares = 0, reference_squares = 0;
+  double naive_element = 0;
+  double along = 0, spread = 0;  // the error in the direction of the reference, and its variance
+  RowId worst_element_row{};
+  int worst_element_column = 0;
+  double worst_is = 0, worst_exactly = 0;
   std::vector<WrongRow> wrong;
   std::map<int, int> wrong_columns;
   bool every_wrong_lse_is_base_two = true, one_tile_rows_right = true;
   int one_tile_rows = 0;
   for (const ReferenceRow& row : reference) {
     const auto* at = static_cast<const unsigned char*>(outputs.o_row(row.id.b, row.id.h, row.id.i));
-    double row_error = 0, row_norm = 0;
+    double row_error = 0, row_norm = 0, row_rounding = 0;
     for (int d = 0; d < p.head_dim; ++d) {
       const double o = load_element(p.dtype, at + d * bytes);
       const double difference = std::abs(o - row.o[d]);
       row_error += difference * difference;
       row_norm += row.o[d] * row.o[d];
       keep_worst(v.max_abs, difference);
+      if (row.visible_keys == 0 || !has_roundings(p)) continue;
+      const double scale = gate.unit * (std::abs(row.o[d]) + row.rounding[d]) + smallest(p.dtype);
+      if (keep_worst(v.worst_element, difference / scale)) {
+        worst_element_row = row.id;
+        worst_element_column = d;
+        worst_is = o;
+        worst_exactly = row.o[d];
+      }
+      keep_worst(naive_element, std::abs(row.naive[d] - row.o[d]) / scale);
+      along += (o - row.o[d]) * row.o[d];
+      row_rounding += double(row.rounding[d]) * row.rounding[d];
     }
+    spread += row_norm * row_rounding;
     // Each comparison is written so that a NaN fails it.
     bool o_right, lse_right = true;
     double error = std::sqrt(row_error);
@@ -301,6 +337,13 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
     }
   }
   v.nrmse = reference_squares > 0 ? std::sqrt(error_squares / reference_squares) : std::sqrt(error_squares);
+  v.gate_element = 2 * naive_element + 1;
+  const bool element_right = v.worst_element <= v.gate_element;
+  if (has_independent_roundings(p) && reference_squares > 0) {
+    v.bias = std::abs(along) / reference_squares;
+    v.gate_bias = gate.unit * (kBias + 4 * std::sqrt(spread / 3) / reference_squares);
+  }
+  const bool bias_right = !v.bias || *v.bias <= v.gate_bias;
   const std::string damage = outputs.damage();
   const bool total_right = v.nrmse <= gate.nrmse;
   const bool some_lse_wrong =
@@ -308,12 +351,23 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   // An lse is fp32 whatever the type, so a wrong one has no such excuse.
   const bool maybe_the_type = p.inputs == Inputs::kFile && runs_sound && v.nonfinite == 0 &&
                               bad.not_zero == 0 && damage.empty() && !some_lse_wrong &&
-                              !(total_right && wrong.empty());
+                              !(total_right && wrong.empty() && element_right);
 
   const auto line = [&](const std::string& l) { v.message += (v.message.empty() ? "" : "\n") + l; };
   if (!total_right)
     line("NRMSE " + format("%.2e", v.nrmse) + " is above the gate of " + format("%.0e", gate.nrmse) +
          " for " + name(p.dtype));
+  if (!element_right) {
+    line("an element is too far off: " + place(p, worst_element_row) + ", column " +
+         std::to_string(worst_element_column) + " is " + format("%.6g", worst_is) + ", exactly " +
+         format("%.6g", worst_exactly) + "; that is " + format("%.1f", v.worst_element) +
+         " times what roundings to " + name(p.dtype) + " add up to there (gate " +
+         format("%.1f", v.gate_element) + ", from a naive implementation)");
+  }
+  if (!bias_right)
+    line("o is too " + std::string(along > 0 ? "long" : "short") + " by " + format("%.1e", *v.bias) +
+         " of itself in all rows together (gate " + format("%.1e", v.gate_bias) +
+         ")\nhint: is P or o truncated to " + name(p.dtype) + ", not rounded to nearest?");
   if (!wrong.empty()) {
     const auto worst = std::max_element(wrong.begin(), wrong.end(), [](const WrongRow& a, const WrongRow& b) {
       return !std::isnan(a.error) && (std::isnan(b.error) || a.error < b.error);
@@ -341,7 +395,8 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   }
   if (maybe_the_type) line(note_on_gates(p));
   if (!damage.empty()) line(damage);
-  v.pass = v.nonfinite == 0 && bad.not_zero == 0 && total_right && wrong.empty() && damage.empty();
+  v.pass = v.nonfinite == 0 && bad.not_zero == 0 && total_right && element_right && bias_right &&
+           wrong.empty() && damage.empty();
   return v;
 }
 

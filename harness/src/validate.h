@@ -12,12 +12,17 @@
 
 namespace flashsteps {
 
+// Two more gates follow from the problem, see judge(): of the worst element, in the manner of
+// FlashAttention's own tests, and of the bias, which neither element nor row can show. docs/measuring.md has
+// what right kernels reach.
+
 // What an output may differ from the reference by. A correct kernel with FP32 accumulation stays well below:
 // measured floors for N(0, 1) inputs are a third of these or less, and doubling an error source shows.
 struct Gates {
   double nrmse;      // ||o - ref|| / ||ref|| over the rows that see a key
   double row_nrmse;  // the same for the worst row
   double lse_abs;    // |lse - ref| <= lse_abs + 1e-6 |ref|
+  double unit;       // the unit roundoff of the type
 };
 Gates gates(DType dtype);
 
@@ -25,6 +30,13 @@ struct Validation {
   bool pass = false;
   std::string message;  // empty when it passes
   double nrmse = 0, worst_row_nrmse = 0, max_abs = 0, lse_max_abs = 0;
+  // The worst element's error, in units of what roundings of P and O to the type may add up to there; at most
+  // twice that of a naive implementation of the same type, and 1.
+  double worst_element = 0, gate_element = 0;
+  // By how much of itself the output is too long or too short. Roundings cancel over rows and keys,
+  // truncation does not. Not judged where it says nothing: fp32, and inputs in which many scores are equal.
+  std::optional<double> bias;
+  double gate_bias = 0;
   int64_t nonfinite = 0, rows_checked = 0, rows_total = 0;
   bool runs_identical = true;
   std::optional<bool> compared_with_v01;

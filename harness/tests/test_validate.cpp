@@ -1,4 +1,6 @@
 // The judge, on outputs made by hand: what is right passes, and each thing that can be wrong is named.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -100,6 +102,32 @@ TEST_CASE("each defect is found and named") {
     for (const ReferenceRow& row : c.reference)
       for (int d = 0; d < 64; ++d) c.store(row.id, d, float(row.o[d] * 1.0015));
     CHECK((!c.judged().pass && has(c.judged(), "NRMSE")));
+  }
+  SECTION("one element off by 1 %") {
+    Case c(problem());
+    const auto row = std::find_if(c.reference.begin(), c.reference.end(), [&](const ReferenceRow& r) {
+      return r.id.b == 1 && r.id.h == 1 && r.id.i == 33;
+    });
+    const auto largest = std::max_element(row->o.begin(), row->o.end(),
+                                          [](double a, double b) { return std::abs(a) < std::abs(b); });
+    const int d = int(largest - row->o.begin());
+    c.store(sees_all, d, float(*largest * 1.01));
+    const Validation v = c.judged();
+    INFO(v.message);
+    CHECK((!v.pass && v.worst_element > v.gate_element));
+    CHECK(has(v, "an element is too far off: batch 1, head 1, row 33"));
+    CHECK(has(v, "column " + std::to_string(d) + " is "));
+  }
+  SECTION("everything a little short: what truncation does") {
+    for (const DType dtype : {DType::kFp16, DType::kBf16}) {
+      Case c(problem(dtype));
+      for (const ReferenceRow& row : c.reference)
+        for (int d = 0; d < 64; ++d) c.store(row.id, d, float(row.o[d] * (1 - 0.5 * gates(dtype).unit)));
+      const Validation v = c.judged();
+      INFO(v.message);
+      CHECK((!v.pass && v.bias && *v.bias > v.gate_bias && v.nrmse < gates(dtype).nrmse));
+      CHECK((has(v, "o is too short by") && has(v, "truncated to " + name(dtype))));
+    }
   }
   SECTION("a row that sees no key must be zero, bit by bit") {
     Case c(problem());

@@ -12,6 +12,15 @@ constexpr int BLOCK_N = 64;
 
 using namespace mutations;
 
+// Towards zero, where every step rounds to nearest.
+template <typename Element>
+__device__ float truncated(float x) {
+  const float nearest = float(Element(x));
+  if (fabsf(nearest) <= fabsf(x)) return nearest;
+  const float unit = float(Element(1.001f)) > 1.0f ? 0x1p-11f : 0x1p-8f;  // fp16, bf16
+  return float(Element(x * (1.0f - unit)));
+}
+
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 __global__ void __launch_bounds__(BLOCK_M)
     attention_kernel(const AttentionParams<Element> params, Mutation mutation, int launch_number) {
@@ -94,8 +103,9 @@ __global__ void __launch_bounds__(BLOCK_M)
       for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] *= row_scale;
     for (int j = 0; j < BLOCK_N; ++j) {
       const int key = first_key + j;
-      const float p = exp2f(s[j] - new_max);
+      float p = exp2f(s[j] - new_max);
       row_sum += p;
+      if (mutation == kPTruncated) p = truncated<Element>(p);
       // A stage that is read one phase too early still holds the tile of two tiles before.
       const int v_key = mutation == kStaleFromTile13 && tile >= 13 ? key - 2 * BLOCK_N : key;
       const bool load = mutation == kPaddingRead ? key < params.seqlen_kv : key < visible;  // 0 * NaN is NaN
@@ -111,6 +121,8 @@ __global__ void __launch_bounds__(BLOCK_M)
   for (int d = 0; d < HEAD_DIM; ++d) {
     const float before = float(o_row[d]);
     o_row[d] = Element(acc_o[d] * inverse_sum);
+    if (mutation == kOTruncated) o_row[d] = Element(truncated<Element>(acc_o[d] * inverse_sum));
+    if (mutation == kElementOff && chosen_row && d == 3) o_row[d] = Element(acc_o[d] * inverse_sum * 1.01f);
     if (mutation == kOutputKept && before > float(o_row[d])) o_row[d] = Element(before);
   }
   float lse = num_tiles > 0 ? row_max * kLn2 + logf(row_sum) : -INFINITY;

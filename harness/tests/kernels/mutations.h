@@ -50,6 +50,9 @@ enum Mutation {
   kMaxStartsAt300,
   kScoresClamped,
   kScoresClampedAbove,
+  kElementOff,
+  kPTruncated,
+  kOTruncated,
   kNumMutations
 };
 
@@ -65,6 +68,7 @@ inline constexpr const char* kNames[kNumMutations] = {
     "mutant_batches_from_2", "mutant_heads_from_8",     "mutant_group_of_2",     "mutant_group_above_4",
     "mutant_rows_from_320",  "mutant_keys_from_1024",   "mutant_round_by_128",   "mutant_round_by_256",
     "mutant_stale_from_tile_13", "mutant_lse_stride",   "mutant_lse_always",     "mutant_32_bit_offsets",
-    "mutant_max_starts_at_300", "mutant_scores_clamped", "mutant_scores_clamped_above"};
+    "mutant_max_starts_at_300", "mutant_scores_clamped", "mutant_scores_clamped_above",
+    "mutant_element_off",    "mutant_p_truncated",      "mutant_o_truncated"};
 
 }  // namespace mutations
