@@ -144,15 +144,22 @@ void switch_context(Context& from, Context& to) {
   resumed(fake_stack);
 }
 
-Stacks::~Stacks() {
-  if (base_ != nullptr) munmap(base_, size_t(count_) * kStackBytes);
+Stacks::~Stacks() { unmap(); }
+
+void Stacks::unmap() {
+  if (base_ == nullptr) return;
+#ifdef EMULATOR_ASAN
+  // What is mapped here next must not find the poison that frames have left.
+  __asan_unpoison_memory_region(base_, size_t(count_) * kStackBytes);
+#endif
+  munmap(base_, size_t(count_) * kStackBytes);
+  base_ = nullptr;
+  count_ = 0;
 }
 
 void Stacks::reserve(int count) {
   if (count <= count_) return;
-  if (base_ != nullptr) munmap(base_, size_t(count_) * kStackBytes);
-  base_ = nullptr;
-  count_ = 0;
+  unmap();
   void* memory = mmap(nullptr, size_t(count) * kStackBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();

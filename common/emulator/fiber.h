@@ -38,6 +38,8 @@ class Stacks {
   char* operator[](int index) { return base_ + size_t(index) * kStackBytes; }
 
  private:
+  void unmap();
+
   char* base_ = nullptr;
   int count_ = 0;
 };

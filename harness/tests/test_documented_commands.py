@@ -196,13 +196,13 @@ def test_the_command_does_what_the_page_says(command: str, repository: Path, tmp
 def test_the_recorded_table_is_what_the_program_prints(repository: Path) -> None:
     """All but the seconds, of the steps that the record has: a step of one's own is no reason to record again."""
     _, output = record_output.load(ROOT / "figures" / "results" / "run_emulator.txt")
-    rows = [line.split() for line in output.splitlines() if re.match(r"  v\d\d_", line)]
+    rows = [line.split() for line in output.splitlines() if re.match(r" +v\d\d_", line)]
     assert len(rows) >= 10 and {len(row) for row in rows} == {13}
     program = str(repository / "build" / "flashsteps")
     command = [program, "run", "--backend", "emulator", *(row[0] for row in rows)]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    printed = [line.split() for line in done.stdout.splitlines() if re.match(r"  v\d\d_", line)]
+    printed = [line.split() for line in done.stdout.splitlines() if re.match(r" +v\d\d_", line)]
     assert [row[:-1] for row in printed] == [row[:-1] for row in rows]
 
 
