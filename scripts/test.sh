@@ -52,7 +52,10 @@ compile_checks() {
 
 # As a user installs it, with the tools to build it from build/venv, so that nothing is downloaded.
 python_module() {
-  with_venv -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps .
+  # In a folder as deep as build/ci and with its options, so that ccache has most of it.
+  with_venv -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps . \
+    -C "build-dir=build/{wheel_tag}" -C cmake.define.FLASHSTEPS_WERROR=ON \
+    -C "cmake.define.${launcher[0]#-D}"
   with_venv -m pytest -q -rs -p no:cacheprovider harness/python/tests
 }
 
