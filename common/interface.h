@@ -120,7 +120,7 @@ std::string architecture_refusal(const StepInfo& info, const std::string& gpu, i
 int configuration_of(const StepInfo& info, const AttentionCall& call);
 
 // Bytes of workspace that the step needs for this call.
-size_t workspace_bytes_of(const StepInfo& info, const AttentionCall& call);
+size_t needed_workspace(const StepInfo& info, const AttentionCall& call);
 // Why the workspace of `call` will not do; empty when it will.
 std::string workspace_refusal(const StepInfo& info, const AttentionCall& call);
 

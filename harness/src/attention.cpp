@@ -169,7 +169,7 @@ std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCa
   const auto try_step = [&](const Step& step) -> std::string {
     if (std::string reason = refusal_of(step, gpu, call); !reason.empty()) return reason;
     AttentionCall complete = call;
-    if (const size_t bytes = workspace_bytes_of(step.info, call);
+    if (const size_t bytes = needed_workspace(step.info, call);
         bytes > 0 && allocate && call.workspace == nullptr) {
       complete.workspace = allocate(bytes);
       complete.workspace_bytes = bytes;
@@ -275,7 +275,7 @@ size_t workspace_bytes(const AttentionCall& call, std::string_view step) {
   const Gpu& gpu = current_gpu();
   const Step& chosen = first_step(BackendKind::kCuda, &gpu, call, step,
                                   [&](const Step& each) { return refusal_of(each, &gpu, call); });
-  return workspace_bytes_of(chosen.info, call);
+  return needed_workspace(chosen.info, call);
 }
 
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step) {

@@ -116,7 +116,7 @@ void DeviceTensors::upload_inputs() {
 
 void DeviceTensors::prepare_for(const Step& step, int configuration) {
   call_.configuration = configuration;
-  call_.workspace_bytes = (workspace_bytes_of(step.info, call_) + 15) / 16 * 16;
+  call_.workspace_bytes = (needed_workspace(step.info, call_) + 15) / 16 * 16;
   if (call_.workspace_bytes <= workspace_capacity_) return;
   call_.workspace = allocate(call_.workspace_bytes + kWorkspaceGuardBytes);
   workspace_capacity_ = call_.workspace_bytes;

@@ -128,7 +128,7 @@ Purpose purpose_of(const AttentionCall& call) {
   return call.seqlen_q <= kMaxDecodeQueries ? Purpose::kDecode : Purpose::kPrefill;
 }
 
-size_t workspace_bytes_of(const StepInfo& info, const AttentionCall& call) {
+size_t needed_workspace(const StepInfo& info, const AttentionCall& call) {
   if (info.workspace_bytes == nullptr) return 0;
   size_t bytes = 0;  // the parts of a call take turns
   for (AttentionCall& part : split_for_grid(call)) {
@@ -139,7 +139,7 @@ size_t workspace_bytes_of(const StepInfo& info, const AttentionCall& call) {
 }
 
 std::string workspace_refusal(const StepInfo& info, const AttentionCall& call) {
-  const size_t needed = workspace_bytes_of(info, call);
+  const size_t needed = needed_workspace(info, call);
   if (needed == 0) return "";
   if (call.workspace == nullptr || call.workspace_bytes < needed)
     return "needs a workspace of " + std::to_string(needed) + " bytes, this call has " +

@@ -190,7 +190,7 @@ TEST_CASE("several kernels, a workspace, a limit and configurations of the step'
   CHECK(refusal(step, call) == "needs three splits beyond 500 keys");
   call.configuration = AttentionCall::kChosenByStep;
   CHECK(refusal(step, call) == "");
-  const size_t needed = workspace_bytes_of(step.info, call);
+  const size_t needed = needed_workspace(step.info, call);
   CHECK(needed == (64 + 2) * sizeof(float) * 3 * 2 * 4 * 70);
   CHECK(workspace_refusal(step.info, call) ==
         "needs a workspace of " + std::to_string(needed) + " bytes, this call has none");
