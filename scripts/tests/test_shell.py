@@ -570,7 +570,7 @@ def test_all_sections_and_the_last_line(tested: Sandbox):
         "script tests",
         "generated text",
     ]
-    assert "--no-build-isolation --no-deps .\n" in tested.called()
+    assert "--no-build-isolation --no-deps . -C build-dir=" in tested.called()
     assert "ci/flashsteps check --backend emulator v01_scalar\n" in tested.called()
     for name in ("recorded runs", "charts"):
         assert summary[name] == "not here: figures/results/ is empty"
