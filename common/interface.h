@@ -60,8 +60,9 @@ struct StepInfo {
   const char* needs_sm = "80";
   const char* spills = nullptr;  // why register spills are accepted; nullptr: they are a defect
 
-  // The names of its configurations (tile sizes, stages, warps), where it has several, e.g. "128x64, 3
-  // stages"; the number of a configuration is its place here. `choose` says which one a call gets.
+  // The names of its configurations (tile sizes, stages, warps), where it has several, e.g. "128x64x3": one
+  // word each, as the command line has it behind an @. A configuration's number is its place here. `choose`
+  // says which one a call gets.
   static constexpr int kMaxConfigurations = 16;
   const char* configurations[kMaxConfigurations] = {};
   int (*choose)(const AttentionCall& call) = nullptr;
@@ -124,8 +125,8 @@ size_t needed_workspace(const StepInfo& info, const AttentionCall& call);
 // Why the workspace of `call` will not do; empty when it will.
 std::string workspace_refusal(const StepInfo& info, const AttentionCall& call);
 
-// A grid has at most 65,535 CTAs in y and in z, which is where steps put heads and batches. These are the
-// calls that a larger one comes down to, one after the other: most calls are one, themselves.
+// Steps put heads and batches into y and z of the grid, which hold 65,535 CTAs each. A call with more is
+// split into calls that fit, to be launched one after the other; a call that fits is returned as it is.
 std::vector<AttentionCall> split_for_grid(const AttentionCall& call);
 constexpr int kMaxGridYZ = 65535;
 
