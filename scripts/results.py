@@ -495,8 +495,8 @@ def check_validation(step: dict[str, Any], problem: dict[str, Any], backend: str
     # Records that are older than these gates lack them.
     for key, gate in (("worst_element", "gate_element"), ("bias", "gate_bias")):
         value, limit = validation.get(key), validation.get(gate)
-        if limit is not None and not (value is not None and value <= limit):
-            errors.append(f"{key}: is {json.dumps(value)}, a pass needs at most {limit:g}")
+        if (value, limit) != (None, None) and (None in (value, limit) or not value <= limit):
+            errors.append(f"{key}: is {json.dumps(value)}, a pass needs at most {gate}: {json.dumps(limit)}")
     if validation["nonfinite"] != 0:
         errors.append("nonfinite: a pass has none")
     if validation["rows_checked"] == 0:

@@ -85,6 +85,12 @@ CUDA_CASES = [
     (VALIDATION + "rows_total", 12, "the problem has"),
     (VALIDATION + "gate_nrmse", 0.1, "looser than"),
     (VALIDATION + "gate_row", 0.1, "looser than"),
+    (VALIDATION + "worst_element", 3.5, "worst_element: is 3.5, a pass needs at most gate_element: 3.0"),
+    (VALIDATION + "worst_element", ABSENT, "worst_element: is null, a pass needs at most gate_element: 3.0"),
+    (VALIDATION + "gate_element", ABSENT, "worst_element: is 1.5, a pass needs at most gate_element: null"),
+    (VALIDATION + "bias", 2e-4, "bias: is 0.0002, a pass needs at most gate_bias: 0.0001"),
+    (VALIDATION + "bias", None, "bias: is null, a pass needs at most gate_bias: 0.0001"),
+    (VALIDATION + "gate_bias", None, "bias: is 1e-05, a pass needs at most gate_bias: null"),
     (VALIDATION + "runs_identical", False, "runs_identical: a pass needs true"),
     (VALIDATION + "modes", ["early"], "modes: belongs to the emulator"),
     (VALIDATION + "race_detector", True, "race_detector: belongs to the emulator"),
@@ -307,6 +313,12 @@ def test_null_error_only_where_no_row_sees_a_key():
     assert any("a pass needs at most" in line for line in results.check(data))
     problem["flops"] = 0
     assert results.check(data) == []
+
+
+def test_older_records_lack_the_gates_of_elements(cuda_record):
+    for key in ("worst_element", "gate_element", "bias", "gate_bias"):
+        del cuda_record["runs"][0]["steps"][1]["validation"][key]
+    assert results.check(cuda_record) == []
 
 
 def test_an_unfinished_run_may_lack_timings(cuda_record):
