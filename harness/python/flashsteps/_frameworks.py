@@ -65,6 +65,7 @@ class NumPy(Framework):
     def describe(self, argument: str, array: Any) -> Description:
         if hasattr(array, "mask"):  # numpy.ma would be imported here, in the middle of a call
             raise TypeError(f"{argument}: is a masked array, whose mask would not be seen")
+        array = self.numpy.asarray(array)  # a subclass may say of itself what is not so
         if not array.dtype.isnative:
             raise TypeError(
                 f"{argument}: has the other byte order: convert it with .astype({array.dtype.name!r})"
@@ -81,6 +82,7 @@ class NumPy(Framework):
         )
 
     def empty_like(self, array: Any) -> Any:
+        array = self.numpy.asarray(array)
         return self.numpy.empty(array.shape, array.dtype)
 
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
