@@ -8,6 +8,7 @@
 #include <set>
 
 #include "harness/src/atomic_file.h"
+#include "harness/src/table.h"
 #include "harness/src/tensors_file.h"
 
 namespace flashsteps {
@@ -149,7 +150,7 @@ std::vector<Problem> default_problems(BackendKind backend) {
 ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   Options o;
   o.in_process = !isolated;
-  CLI::App app{"FlashSteps: flash attention, one idea at a time."};
+  CLI::App app{"FlashSteps: flash attention, one idea at a time.", without_controls(argc > 0 ? argv[0] : "")};
   app.require_subcommand(1);
   app.footer(
       "Exit status: 0 all passed; 1 something failed validation or nothing could run; 2 wrong use, or a "

@@ -760,10 +760,9 @@ int flashsteps_main(int argc, const char* const* argv, bool isolated) {
   // A file that grows beyond the limit (ulimit -f) is then an error of write(), as on a full disk. Workers
   // inherit this: whoever writes a step's outputs must not look like a step that crashed.
   std::signal(SIGXFSZ, SIG_IGN);
-  const auto complain = [](std::string line, int status) {
+  const auto complain = [](const std::string& line, int status) {
     // An argument may hold anything; what is said about it stays one line.
-    std::replace_if(line.begin(), line.end(), is_control, '?');
-    std::cerr << "flashsteps: " << line << "\n";
+    std::cerr << "flashsteps: " << without_controls(line) << "\n";
     return status;
   };
   try {

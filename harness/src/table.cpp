@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <sstream>
 
 namespace flashsteps {
 
@@ -24,16 +25,25 @@ std::string scientific(double value) {
 }
 
 std::string indented(const std::string& text, int spaces) {
-  std::string out(spaces, ' ');
-  for (const char c : text) {
-    out += c;
-    if (c == '\n') out += std::string(spaces, ' ');
-  }
+  std::istringstream lines(text);
+  std::string out;
+  for (std::string line; std::getline(lines, line);)
+    out += (out.empty() ? "" : "\n") + std::string(spaces, ' ') + without_controls(line);
   return out;
 }
 
-bool is_control(unsigned char c) { return c < 0x20 || c == 0x7f; }
-bool has_controls(const std::string& text) { return std::any_of(text.begin(), text.end(), is_control); }
+std::string without_controls(const std::string& text) {
+  std::string kept;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const unsigned char c = text[i], next = text[i + 1];
+    const bool c1 = c == 0xc2 && next >= 0x80 && next < 0xa0;
+    kept += c < 0x20 || c == 0x7f || c1 ? '?' : text[i];
+    i += c1;
+  }
+  return kept;
+}
+
+bool has_controls(const std::string& text) { return without_controls(text) != text; }
 
 std::string status_label(const std::string& status) {
   if (status == "timeout") return "HANG";

@@ -4,6 +4,7 @@
 
 #include "harness/src/options.h"
 #include "harness/src/safetensors.h"
+#include "harness/src/table.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;
@@ -134,6 +135,11 @@ TEST_CASE("a step may be named by how it begins") {
   CHECK(parse({"run", "mutant_none"}).options.steps == std::vector<std::string>{"mutant_none"});
 }
 
+TEST_CASE("control characters of a text are not printed") {
+  CHECK(without_controls("é→\u00a0 \x1b[1m\u009b1m\x7f\u0080\u009f\n\xc2") == "é→\u00a0 ?[1m?1m????\xc2");
+  CHECK(indented("one\u009b\n two\t", 2) == "  one?\n   two?");
+}
+
 TEST_CASE("every bad argument gets one clear line") {
   const struct {
     std::vector<const char*> arguments;
@@ -222,6 +228,7 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/flashsteps\to"},
        "has control characters in its name"},
       {{"run", "--json", "/tmp/flashsteps\x7f"}, "has control characters in its name"},
+      {{"run", "--json", "/tmp/flashsteps\u009b31m"}, "has control characters in its name"},
       {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", "/nonexistent/o"},
        "/nonexistent/o: cannot be written"},
       {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/flashsteps_o", "--json",
