@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# A test has a core to itself, and numpy's threads would wait for each other without rest.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 SCRIPTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(SCRIPTS))
@@ -226,12 +231,12 @@ REGISTER_STEP(launch_attention, {{.title = "idea of {name}, "
 
 
 class Repository:
-    """A scratch repository with three steps, two records and a page."""
+    """A scratch repository with three steps and two records."""
 
     def __init__(self, root: Path):
         self.root = root
         git_root = str(root)
-        subprocess.run(["git", "init", "-q", "-b", "main", git_root], check=True)
+        subprocess.run(["git", "init", "-q", "-b", "main", "--template=", git_root], check=True)
         for index, name in enumerate(STEPS):
             self.write(f"steps/{name}/kernel.cu", KERNEL.format(name=name, block=32 * (index + 1)))
         git(root, "add", "-A")
@@ -239,6 +244,12 @@ class Repository:
         self.commit = git(root, "rev-parse", "HEAD")
         self.record("gpu.json", make_record(commit=self.commit))
         self.record("counts.json", make_record("emulator", commit=self.commit))
+
+    def copy(self, root: Path) -> Repository:
+        shutil.copytree(self.root, root)
+        copied = copy.copy(self)
+        copied.root = root
+        return copied
 
     def write(self, name: str, text: str) -> Path:
         path = self.root / name
@@ -253,11 +264,14 @@ class Repository:
         return (self.root / name).read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="session")
+def untouched_repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    return Repository(tmp_path_factory.mktemp("untouched"))
+
+
 @pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    root = tmp_path / "a repository"
-    root.mkdir()
-    return Repository(root)
+def repository(untouched_repository: Repository, tmp_path: Path) -> Repository:
+    return untouched_repository.copy(tmp_path / "a repository")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,12 +80,16 @@ def program(tmp_path: Path) -> Path:
     return make_program(tmp_path)
 
 
-@pytest.fixture(params=[attention_maps, error_analysis], ids=["maps", "errors"])
-def script(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Small problems: it is not about them."""
+def take_small_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not about them."""
     monkeypatch.setattr(attention_maps, "SEQLEN", 64)
     monkeypatch.setattr(error_analysis, "SEQLEN", 32)
     monkeypatch.setattr(error_analysis, "BATCH", 1)
+
+
+@pytest.fixture(params=[attention_maps, error_analysis], ids=["maps", "errors"])
+def script(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    take_small_problems(monkeypatch)
     return request.param
 
 
@@ -100,9 +105,30 @@ def compute_here(monkeypatch: pytest.MonkeyPatch, change: Any = lambda bits: Non
     monkeypatch.setattr(attention_data, "run_step", run_step)
 
 
-def draw(script: Any, program: Path, folder: Path) -> dict[str, bytes]:
-    assert script.main([str(program), "--out", str(folder)]) == 0
+def draw(script: Any, folder: Path) -> None:
+    assert script.main(["no program", "--out", str(folder)]) == 0
+
+
+def pictures_in(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of both scripts, in a folder for each."""
+    folder = tmp_path_factory.mktemp("drawn")
+    with pytest.MonkeyPatch.context() as patch:
+        take_small_problems(patch)
+        compute_here(patch)
+        for script in (attention_maps, error_analysis):
+            draw(script, folder / script.__name__)
+    return folder
+
+
+@pytest.fixture
+def drawn(script: Any, drawn_once: Path, tmp_path: Path) -> Path:
+    """A folder with all pictures of the script, which are up to date."""
+    return shutil.copytree(drawn_once / script.__name__, tmp_path / "out")
 
 
 def check(script: Any, program: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -221,9 +247,8 @@ def test_without_rounding_tiles_change_nothing():
 # The pictures.
 
 
-def test_every_picture_is_of_its_kind(script: Any, tmp_path: Path, monkeypatch):
-    compute_here(monkeypatch)
-    pictures = draw(script, tmp_path, tmp_path / "out")
+def test_every_picture_is_of_its_kind(script: Any, drawn: Path):
+    pictures = pictures_in(drawn)
     assert set(pictures) == set(script.PICTURES)
     for name, content in pictures.items():
         assert len(content) <= drawings.MAX_BYTES and b"sha256: " in content
@@ -231,54 +256,53 @@ def test_every_picture_is_of_its_kind(script: Any, tmp_path: Path, monkeypatch):
         assert not any(word in content for word in (b"<dc:date>", b"tIME", b"Software"))
 
 
-def test_the_same_bytes_every_time(script: Any, tmp_path: Path, monkeypatch):
+def test_the_same_bytes_every_time(drawn_once: Path, tmp_path: Path):
     """Also from another process, with another home and configuration of matplotlib's."""
-    compute_here(monkeypatch)
-    first = draw(script, tmp_path, tmp_path / "out")
     home = tmp_path / "home"
     (home / ".config/matplotlib").mkdir(parents=True)
     (home / ".config/matplotlib/matplotlibrc").write_text("font.size: 30\n")
     code = f"""
-import sys, pytest, attention_maps, error_analysis, test_attention_figures
-attention_maps.SEQLEN, error_analysis.SEQLEN, error_analysis.BATCH = 64, 32, 1
-test_attention_figures.compute_here(pytest.MonkeyPatch())
-sys.exit({script.__name__}.main())"""
-    command = [sys.executable, "-c", code, str(tmp_path), "--out", str(tmp_path / "again")]
+import pathlib, pytest, attention_maps, error_analysis, test_attention_figures as own
+own.take_small_problems(pytest.MonkeyPatch())
+own.compute_here(pytest.MonkeyPatch())
+for script in (error_analysis, attention_maps):
+    own.draw(script, pathlib.Path({str(tmp_path)!r}) / script.__name__)"""
+    command = [sys.executable, "-c", code]
     paths = os.pathsep.join((str(SCRIPTS), str(SCRIPTS / "tests")))
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": paths, "TZ": "Asia/Tokyo"}
     subprocess.run(command, check=True, env=environment, cwd="/")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == first
+    for script in (attention_maps, error_analysis):
+        assert pictures_in(tmp_path / script.__name__) == pictures_in(drawn_once / script.__name__)
 
 
-def test_what_is_stale(script: Any, tmp_path: Path, capsys, monkeypatch):
+def test_what_is_stale(script: Any, tmp_path: Path, drawn: Path, capsys, monkeypatch):
     def flip(bits):
         bits.flat[7] ^= 1
 
     program = tmp_path / "none"
     compute_here(monkeypatch)
-    draw(script, program, tmp_path / "out")
-    assert check(script, program, tmp_path / "out", capsys) == ""
+    assert check(script, program, drawn, capsys) == ""
     compute_here(monkeypatch, flip)
-    assert check(script, program, tmp_path / "out", capsys).count("is stale") == len(script.PICTURES)
+    assert check(script, program, drawn, capsys).count("is stale") == len(script.PICTURES)
     compute_here(monkeypatch)
-    assert script.main([str(program), "--check", str(tmp_path / "out"), "--step", "v03_wmma"]) == 1
+    assert script.main([str(program), "--check", str(drawn), "--step", "v03_wmma"]) == 1
     own = Path(script.__file__).name
     for name in (own, "requirements.txt"):
         (tmp_path / name).write_bytes((SCRIPTS / name).read_bytes() + b"\n# edited\n")
     with monkeypatch.context() as patch:
         patch.setattr(script, "__file__", str(tmp_path / own))
-        assert "is stale" in check(script, program, tmp_path / "out", capsys)
+        assert "is stale" in check(script, program, drawn, capsys)
     with monkeypatch.context() as patch:
         patch.setattr(attention_data, "source", lambda: b"edited")
-        assert "is stale" in check(script, program, tmp_path / "out", capsys)
+        assert "is stale" in check(script, program, drawn, capsys)
     with monkeypatch.context() as patch:
         (tmp_path / "figure_style.py").write_bytes((SCRIPTS / "figure_style.py").read_bytes() + b"\n# edited\n")
         patch.setattr(figure_style, "__file__", str(tmp_path / "figure_style.py"))
-        assert "is stale" in check(script, program, tmp_path / "out", capsys)
+        assert "is stale" in check(script, program, drawn, capsys)
     first, second, *_ = sorted(script.PICTURES)
-    (tmp_path / "out" / first).unlink()
-    (tmp_path / "out" / second).write_bytes(b"<svg/>")
-    errors = check(script, program, tmp_path / "out", capsys)
+    (drawn / first).unlink()
+    (drawn / second).write_bytes(b"<svg/>")
+    errors = check(script, program, drawn, capsys)
     assert "No such file" in errors and "was not made by" in errors and errors.count("\n") == 2
 
 
@@ -326,9 +350,11 @@ def test_an_element_is_a_pixel(tmp_path: Path, monkeypatch):
     from matplotlib.image import imread
 
     compute_here(monkeypatch)
-    out = draw(attention_maps, tmp_path, tmp_path / "out")
-    assert {"attention_causal.png", "attention_full.png"} == set(out)
-    picture = imread(tmp_path / "out/attention_causal.png")[..., :3]
+    assert {"attention_causal.png", "attention_full.png"} == set(attention_maps.PICTURES)
+    name = "attention_causal.png"
+    monkeypatch.setattr(attention_maps, "PICTURES", {name: attention_maps.PICTURES[name]})
+    draw(attention_maps, tmp_path)
+    picture = imread(tmp_path / name)[..., :3]
     size, left, top = attention_maps.SEQLEN, attention_maps.LEFT, attention_maps.TOP
     for column in range(3):
         x = left + column * (size + attention_maps.GAP)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -60,9 +61,21 @@ def tool(tmp_path: Path) -> Path:
     return make_tool(tmp_path, model())
 
 
-def draw(tool: Path, folder: Path) -> dict[str, str]:
+def draw(tool: Path, folder: Path) -> None:
     assert copy_states.main([str(tool), "--out", str(folder)]) == 0
-    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drawn")
+    draw(make_tool(folder, model()), folder / "out")
+    return folder / "out"
+
+
+@pytest.fixture
+def drawn(drawn_once: Path, tmp_path: Path) -> Path:
+    """A folder with all pictures, which are up to date."""
+    return shutil.copytree(drawn_once, tmp_path / "out")
 
 
 def check(tool: Path, folder: Path, capsys) -> str:
@@ -76,8 +89,8 @@ def texts(svg: str) -> list[str]:
     return re.findall(r"<text [^>]*>([^<]+)</text>", svg)
 
 
-def test_the_pictures_show_what_the_tool_says(tool: Path, tmp_path: Path):
-    pictures = draw(tool, tmp_path / "out")
+def test_the_pictures_show_what_the_tool_says(drawn: Path):
+    pictures = {path.name: path.read_text(encoding="utf-8") for path in drawn.iterdir()}
     assert set(pictures) == set(copy_states.PICTURES)
     for text in pictures.values():
         xml.etree.ElementTree.fromstring(text)
@@ -93,31 +106,32 @@ def test_the_pictures_show_what_the_tool_says(tool: Path, tmp_path: Path):
     assert in_life.count("phase 0 is over") == 3 and in_life.count("phase 1 is over") == 1
 
 
-def test_wrong_answers_are_those_of_another_phase(tool: Path, tmp_path: Path):
-    words = texts(draw(tool, tmp_path / "out")["copies_parity.svg"])
+def test_wrong_answers_are_those_of_another_phase(drawn: Path, tmp_path: Path, monkeypatch):
+    picture = drawn / "copies_parity.svg"
+    words = texts(picture.read_text(encoding="utf-8"))
     assert words.count("too early") == 4 and words.count("for ever?") == 9
     # Were every wait answered for the phase that it is meant for, none would be wrong.
     data = model()
     data["answers"] = [[True, True]] * 6
-    words = texts(draw(make_tool(tmp_path, data), tmp_path / "other")["copies_parity.svg"])
+    monkeypatch.setattr(copy_states, "PICTURES", {picture.name: copy_states.PICTURES[picture.name]})
+    draw(make_tool(tmp_path, data), drawn)
+    words = texts(picture.read_text(encoding="utf-8"))
     assert words.count("too early") == 10 and words.count("for ever?") == 0
 
 
-def test_pictures_of_other_states_are_stale(tool: Path, tmp_path: Path, capsys):
-    draw(tool, tmp_path / "out")
-    assert check(tool, tmp_path / "out", capsys) == ""
+def test_pictures_of_other_states_are_stale(tool: Path, tmp_path: Path, drawn: Path, capsys):
+    assert check(tool, drawn, capsys) == ""
     other = model()
     other["answers"].append([False, True])
     make_tool(tmp_path, other)
-    assert check(tool, tmp_path / "out", capsys).count("is stale") == len(copy_states.PICTURES)
+    assert check(tool, drawn, capsys).count("is stale") == len(copy_states.PICTURES)
 
 
-def test_pictures_of_another_sheet_are_stale(tool: Path, tmp_path: Path, capsys, monkeypatch):
-    draw(tool, tmp_path / "out")
+def test_pictures_of_another_sheet_are_stale(tool: Path, tmp_path: Path, drawn: Path, capsys, monkeypatch):
     edited = tmp_path / "drawings.py"
     edited.write_bytes((SCRIPTS / "drawings.py").read_bytes() + b"\n# edited\n")
     monkeypatch.setattr(drawings, "__file__", str(edited))
-    assert "is stale" in check(tool, tmp_path / "out", capsys)
+    assert "is stale" in check(tool, drawn, capsys)
 
 
 def broken(name: str) -> object:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -42,9 +43,21 @@ def tool(tmp_path: Path) -> Path:
     return make_tool(tmp_path, ptx_mapping())
 
 
-def draw(tool: Path, folder: Path) -> dict[str, str]:
-    assert fragment_layouts.main([str(tool), "--out", str(folder)]) == 0
+def pictures_in(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drawn")
+    assert fragment_layouts.main([str(make_tool(folder, ptx_mapping())), "--out", str(folder / "out")]) == 0
+    return folder / "out"
+
+
+@pytest.fixture
+def drawn(drawn_once: Path, tmp_path: Path) -> Path:
+    """A folder with all pictures, which are up to date."""
+    return shutil.copytree(drawn_once, tmp_path / "out")
 
 
 def check(tool: Path, folder: Path, capsys) -> str:
@@ -54,8 +67,8 @@ def check(tool: Path, folder: Path, capsys) -> str:
     return said.err
 
 
-def test_every_picture_is_an_svg_of_its_own(tool: Path, tmp_path: Path):
-    pictures = draw(tool, tmp_path / "out")
+def test_every_picture_is_an_svg_of_its_own(drawn: Path):
+    pictures = pictures_in(drawn)
     assert set(pictures) == set(fragment_layouts.PICTURES)
     for text in pictures.values():
         xml.etree.ElementTree.fromstring(text)
@@ -66,9 +79,8 @@ def test_every_picture_is_an_svg_of_its_own(tool: Path, tmp_path: Path):
         assert f">T{lane}<" in pictures["fragments_ldmatrix.svg"]
 
 
-def test_the_same_bytes_every_time(tool: Path, tmp_path: Path):
+def test_the_same_bytes_every_time(tool: Path, tmp_path: Path, drawn: Path):
     """Also from another process, with another home and configuration of matplotlib's."""
-    first = draw(tool, tmp_path / "out")
     home = tmp_path / "home"
     (home / ".config/matplotlib").mkdir(parents=True)
     (home / ".config/matplotlib/matplotlibrc").write_text("font.size: 30\n")
@@ -76,39 +88,35 @@ def test_the_same_bytes_every_time(tool: Path, tmp_path: Path):
     command += ["--out", str(tmp_path / "again")]
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TZ": "Asia/Tokyo"}
     subprocess.run(command, check=True, env=environment, cwd="/")
-    assert {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "again").iterdir()} == first
+    assert pictures_in(tmp_path / "again") == pictures_in(drawn)
 
 
-def test_fresh_pictures_are_up_to_date(tool: Path, tmp_path: Path, capsys):
-    draw(tool, tmp_path / "out")
-    assert check(tool, tmp_path / "out", capsys) == ""
+def test_fresh_pictures_are_up_to_date(tool: Path, drawn: Path, capsys):
+    assert check(tool, drawn, capsys) == ""
 
 
-def test_pictures_of_another_mapping_are_stale(tool: Path, tmp_path: Path, capsys):
-    draw(tool, tmp_path / "out")
+def test_pictures_of_another_mapping_are_stale(tool: Path, tmp_path: Path, drawn: Path, capsys):
     other = ptx_mapping()
     other["mma_b"][6], other["mma_b"][7] = other["mma_b"][7], other["mma_b"][6]
     make_tool(tmp_path, other)
-    assert check(tool, tmp_path / "out", capsys).count("is stale") == len(fragment_layouts.PICTURES)
+    assert check(tool, drawn, capsys).count("is stale") == len(fragment_layouts.PICTURES)
 
 
-def test_pictures_of_another_script_are_stale(tool: Path, tmp_path: Path, capsys, monkeypatch):
-    draw(tool, tmp_path / "out")
+def test_pictures_of_another_script_are_stale(tool: Path, tmp_path: Path, drawn: Path, capsys, monkeypatch):
     for name in ("fragment_layouts.py", "requirements.txt"):
         (tmp_path / name).write_bytes((SCRIPTS / name).read_bytes() + b"\n# edited\n")
     monkeypatch.setattr(fragment_layouts, "__file__", str(tmp_path / "fragment_layouts.py"))
-    assert "is stale" in check(tool, tmp_path / "out", capsys)
+    assert "is stale" in check(tool, drawn, capsys)
     monkeypatch.undo()
     (tmp_path / "figure_style.py").write_bytes((SCRIPTS / "figure_style.py").read_bytes() + b"\n# edited\n")
     monkeypatch.setattr(figure_style, "__file__", str(tmp_path / "figure_style.py"))
-    assert "is stale" in check(tool, tmp_path / "out", capsys)
+    assert "is stale" in check(tool, drawn, capsys)
 
 
-def test_missing_and_foreign_pictures(tool: Path, tmp_path: Path, capsys):
-    draw(tool, tmp_path / "out")
-    (tmp_path / "out/fragments_mma.svg").unlink()
-    (tmp_path / "out/fragments_ldmatrix.svg").write_text("<svg/>", encoding="utf-8")
-    errors = check(tool, tmp_path / "out", capsys)
+def test_missing_and_foreign_pictures(tool: Path, drawn: Path, capsys):
+    (drawn / "fragments_mma.svg").unlink()
+    (drawn / "fragments_ldmatrix.svg").write_text("<svg/>", encoding="utf-8")
+    errors = check(tool, drawn, capsys)
     assert "No such file" in errors and "was not made by" in errors and errors.count("\n") == 2
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -102,9 +103,21 @@ def program(tmp_path: Path) -> Path:
     return make_program(tmp_path)
 
 
-def draw(program: Path, folder: Path) -> dict[str, str]:
-    assert pipeline_picture.main([str(program), "--out", str(folder)]) == 0
+def pictures_in(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drawn")
+    assert pipeline_picture.main([str(make_program(folder)), "--out", str(folder / "out")]) == 0
+    return folder / "out"
+
+
+@pytest.fixture
+def drawn(drawn_once: Path, tmp_path: Path) -> Path:
+    """A folder with all pictures, which are up to date."""
+    return shutil.copytree(drawn_once, tmp_path / "out")
 
 
 def check(program: Path, folder: Path, capsys) -> str:
@@ -114,8 +127,8 @@ def check(program: Path, folder: Path, capsys) -> str:
     return said.err
 
 
-def test_every_picture_is_an_svg_with_what_it_is_about(program: Path, tmp_path: Path):
-    pictures = draw(program, tmp_path / "out")
+def test_every_picture_is_an_svg_with_what_it_is_about(drawn: Path):
+    pictures = pictures_in(drawn)
     assert set(pictures) == set(pipeline_picture.PICTURES)
     for text in pictures.values():
         xml.etree.ElementTree.fromstring(text)
@@ -129,17 +142,15 @@ def test_every_picture_is_an_svg_with_what_it_is_about(program: Path, tmp_path: 
         assert v09.count(f">load K {tile}<") == v09.count(f">PV {tile}<") == 4
 
 
-def test_the_same_bytes_every_time(program: Path, tmp_path: Path):
-    first = draw(program, tmp_path / "out")
+def test_the_same_bytes_every_time(program: Path, tmp_path: Path, drawn: Path):
     command = [sys.executable, str(SCRIPTS / "pipeline_picture.py"), str(program)]
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TZ": "Asia/Tokyo"}
     subprocess.run([*command, "--out", str(tmp_path / "again")], check=True, env=environment, cwd="/")
-    assert {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "again").iterdir()} == first
+    assert pictures_in(tmp_path / "again") == pictures_in(drawn)
 
 
-def test_fresh_pictures_are_up_to_date_whatever_the_compiler(program: Path, tmp_path: Path, capsys):
-    draw(program, tmp_path / "out")
-    assert check(program, tmp_path / "out", capsys) == ""
+def test_fresh_pictures_are_up_to_date_whatever_the_compiler(program: Path, tmp_path: Path, drawn: Path, capsys):
+    assert check(program, drawn, capsys) == ""
     other = producer_and_consumers()
     for event in other.events:  # other times, other lines
         if event["ph"] == "X":
@@ -147,7 +158,7 @@ def test_fresh_pictures_are_up_to_date_whatever_the_compiler(program: Path, tmp_
         event["args"]["at"] = "kernel.cu:2"
     other.add(0, "work", "of an access more", 0, 1)
     make_program(tmp_path, v10=other)
-    assert check(program, tmp_path / "out", capsys) == ""
+    assert check(program, drawn, capsys) == ""
 
 
 def change(trace: Trace, what: str) -> None:
@@ -165,33 +176,30 @@ def change(trace: Trace, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["a name", "a phase", "a kind", "an order"])
-def test_pictures_of_another_trace_are_stale(program: Path, tmp_path: Path, capsys, what):
-    draw(program, tmp_path / "out")
+def test_pictures_of_another_trace_are_stale(program: Path, tmp_path: Path, drawn: Path, capsys, what):
     other = producer_and_consumers()
     change(other, what)
     make_program(tmp_path, v10=other)
-    assert check(program, tmp_path / "out", capsys).count("is stale") == len(pipeline_picture.PICTURES)
+    assert check(program, drawn, capsys).count("is stale") == len(pipeline_picture.PICTURES)
 
 
 def test_pictures_of_other_costs_or_another_script_are_stale(
-    program: Path, tmp_path: Path, capsys, monkeypatch
+    program: Path, tmp_path: Path, drawn: Path, capsys, monkeypatch
 ):
-    draw(program, tmp_path / "out")
     make_program(tmp_path, costs={"mma": 16})
-    assert "is stale" in check(program, tmp_path / "out", capsys)
+    assert "is stale" in check(program, drawn, capsys)
     make_program(tmp_path)
-    assert check(program, tmp_path / "out", capsys) == ""
+    assert check(program, drawn, capsys) == ""
     for name in ("pipeline_picture.py", "requirements.txt"):
         (tmp_path / name).write_bytes((SCRIPTS / name).read_bytes() + b"\n# edited\n")
     monkeypatch.setattr(pipeline_picture, "__file__", str(tmp_path / "pipeline_picture.py"))
-    assert "is stale" in check(program, tmp_path / "out", capsys)
+    assert "is stale" in check(program, drawn, capsys)
 
 
-def test_missing_and_foreign_pictures(program: Path, tmp_path: Path, capsys):
-    draw(program, tmp_path / "out")
-    (tmp_path / "out/pipeline_v09.svg").unlink()
-    (tmp_path / "out/pipeline_v10.svg").write_text("<svg/>", encoding="utf-8")
-    errors = check(program, tmp_path / "out", capsys)
+def test_missing_and_foreign_pictures(program: Path, drawn: Path, capsys):
+    (drawn / "pipeline_v09.svg").unlink()
+    (drawn / "pipeline_v10.svg").write_text("<svg/>", encoding="utf-8")
+    errors = check(program, drawn, capsys)
     assert "No such file" in errors and "was not made by" in errors and errors.count("\n") == 2
 
 

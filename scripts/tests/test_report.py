@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 from conftest import SCRIPTS, STEPS, make_peers_record, make_problem, make_record
-from test_attention_figures import compute_here
+from test_attention_figures import compute_here, take_small_problems
 from test_charts import profile_of
 
-import attention_maps
-import error_analysis
 import report
 from readme_tables import rate
 
@@ -197,8 +195,7 @@ def test_a_profile_gives_a_roofline(tmp_path, monkeypatch):
 
 def test_what_the_last_step_attends_to(tmp_path, monkeypatch, capsys):
     without_charts(monkeypatch)
-    for script in (attention_maps, error_analysis):
-        monkeypatch.setattr(script, "SEQLEN", 64)
+    take_small_problems(monkeypatch)
     compute_here(monkeypatch)
     data = make_record("emulator", steps=("v01_scalar", "v02_smem_tiles", "v02_smem_tiles_with_a_change"))
     page = make(tmp_path, data, "--program", "flashsteps")
