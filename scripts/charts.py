@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import figure_style
 import step_diff
@@ -20,6 +20,7 @@ from results import ResultsError
 
 Record = dict[str, Any]
 Run = dict[str, Any]
+Placed = Sequence[tuple[Any, list[Any]]]  # labels at the ends of lines, by their axes
 Told = tuple[str, float | None]  # what it is, and the rate that is off the scale
 
 FLATTENS_BARS = 1.5  # a ceiling this many times above all else is told, not drawn
@@ -164,10 +165,9 @@ def label_at_the_end(axes: Any, value: float, text: str, colour: Any, **how: Any
     )
 
 
-def spread_labels(figure: Any, axes: Any, labels: list[Any]) -> None:
+def spread_labels(axes: Any, labels: list[Any]) -> None:
     """Moves labels at the end of lines up and down until none overlaps another."""
-    figure.draw_without_rendering()  # now it is known where things are
-    scale = 72 / figure.dpi
+    scale = 72 / axes.figure.dpi
     labels = sorted(labels, key=lambda label: label.xy[1])
     wanted = [axes.transData.transform((0, label.xy[1]))[1] * scale for label in labels]
     # Still level with their values, so their own lines add nothing to the height.
@@ -203,11 +203,15 @@ def origin_of(data: Record) -> str:
     return f"commit {commit}" + (" with uncommitted changes" if origin.get("dirty") else "")
 
 
-def finish(figure: Any, title: str, note: str) -> Any:
+def finish(figure: Any, title: str, note: str, placed: Placed = ()) -> Any:
     figure.get_layout_engine().set(w_pad=0.09, h_pad=0.07)
     figure.suptitle(title, fontsize=TITLE, x=0.012, ha="left", weight="bold")
     text = "\n".join(line for part in note.split("\n") for line in textwrap.wrap(part, 132))
     figure.supxlabel(text, fontsize=NOTE, color=MUTED, x=0.012, ha="left", linespacing=1.35)
+    if placed:
+        figure.get_layout_engine().execute(figure)  # now it is known where things are
+    for axes, labels in placed:
+        spread_labels(axes, labels)
     return figure
 
 
@@ -310,10 +314,7 @@ def progression(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any
         note += f"\n{text}: {span}, off the scale." if values else f"\n{text}."
     note += f"\n{plain(data['provenance']['device']['name'])}, {origin_of(data)}."
     device = plain(data["provenance"]["device"]["name"])
-    finish(figure, f"FlashSteps: one idea a step, on {device}", note)
-    for axes, labels in placed:
-        spread_labels(figure, axes, labels)
-    return figure
+    return finish(figure, f"FlashSteps: one idea a step, on {device}", note, placed)
 
 
 # The emulator's counters.
@@ -531,10 +532,7 @@ def lengths(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any:
         note += f"\nNot there: {plain('; '.join(missing))}."
     device = plain(data["provenance"]["device"]["name"])
     note += f"\n{device}, {origin_of(data)}."
-    finish(figure, f"FlashSteps by sequence length, on {device}", note)
-    for axes, labels in placed:
-        spread_labels(figure, axes, labels)
-    return figure
+    return finish(figure, f"FlashSteps by sequence length, on {device}", note, placed)
 
 
 # How far from the reference, and how far that may be.
@@ -626,10 +624,7 @@ def errors(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any:
         "Crosses: of a step that failed."
     )
     note += f"\n{device[0].upper()}{device[1:]}, {origin_of(data)}."
-    finish(figure, f"FlashSteps: errors of each step, on {device}", note)
-    for axes, labels in placed:
-        spread_labels(figure, axes, labels)
-    return figure
+    return finish(figure, f"FlashSteps: errors of each step, on {device}", note, placed)
 
 
 # Where the bytes are: the roofline.
@@ -732,9 +727,7 @@ def roofline(plt: Any, records: list[Record], chosen: list[list[Run]]) -> Any:
         note += f"\nNot there: {plain('; '.join(gone))}."
     commits = ", ".join(dict.fromkeys(origin_of(data) for data in profiles))
     note += f"\nRates: of one launch under Nsight Compute, caches cold. {plain(device['name'])}, {commits}."
-    finish(figure, "FlashSteps: FLOPs per byte, below the roofs", note)
-    spread_labels(figure, axes, labels)
-    return figure
+    return finish(figure, "FlashSteps: FLOPs per byte, below the roofs", note, [(axes, labels)])
 
 
 KINDS: dict[str, Callable[[Any, list[Record], list[list[Run]]], Any]] = {
