@@ -201,7 +201,8 @@ for framework in torch jax; do
     "build/venv has no $framework (build/venv/bin/python -m pip install $framework)"
 done
 section "address, UB sanitizer" asan_tests
-section "script tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" scripts/tests
+# Each starts with a half of them, so that few fixtures of a module are made twice, and then helps the other.
+section "script tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" --dist worksteal scripts/tests
 find_browser >/dev/null || not_here "report in a browser" "no Chromium (apt-get install -y chromium)"
 section "generated text" "$python" scripts/readme_tables.py --check
 

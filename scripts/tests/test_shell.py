@@ -45,11 +45,10 @@ class Sandbox:
 
     def __init__(self, folder: Path):
         self.root, self.bin, self.calls = folder / "my checkout", folder / "bin", folder / "calls"
-        (self.root / "scripts" / "tests").mkdir(parents=True)
+        # With what Python has compiled of them, so that it does not do so in every test.
+        shutil.copytree(SCRIPTS, self.root / "scripts", ignore=shutil.ignore_patterns("tests"))
+        (self.root / "scripts" / "tests").mkdir()
         self.bin.mkdir()
-        for path in SCRIPTS.iterdir():
-            if path.is_file():
-                shutil.copy(path, self.root / "scripts")
         for tool in TOOLS:
             if found := shutil.which(tool):
                 (self.bin / tool).symlink_to(found)
@@ -75,13 +74,14 @@ class Sandbox:
         path.chmod(0o755)
 
     def make_venv(self) -> None:
-        """A build/venv that is up to date: its Python is the one that runs these tests. It draws charts only
-        with WITH_CHARTS, as they take most of the time."""
+        """A build/venv that is up to date: its Python is the one that runs these tests. Most of the time would go
+        into charts and pytest, so it draws only with WITH_CHARTS; and without WITH_PYTEST, all tests pass."""
         venv = self.root / "build" / "venv"
         (venv / "bin").mkdir(parents=True)
         (venv / "bin" / "python").write_text(
             f'#!/bin/bash\n[ "$1 $2 $3" = "-m pip install" ] && {{ echo "python $*" >>"$CALLS"; exit; }}\n'
             '[[ $1 == */report.py && -z "${WITH_CHARTS:-}" ]] && set -- -S -E "$@"\n'
+            '[[ "$1 $2" == -[cm]*" "*pytest && -z "${WITH_PYTEST:-}" ]] && { echo "python $*" >>"$CALLS"; exit; }\n'
             f'exec "{sys.executable}" "$@"\n',
             encoding="utf-8",
         )
@@ -557,7 +557,7 @@ def all_tests(sandbox: Sandbox, *steps: str, **environment: str) -> tuple[int, s
 
 
 def test_all_sections_and_the_last_line(tested: Sandbox):
-    status, text, summary = all_tests(tested)
+    status, text, summary = all_tests(tested, WITH_PYTEST="1")
     assert status == 0, text
     assert "\n8 passed, 0 failed\n" in text and summary["CUDA compile checks"].startswith("not here: no nvcc (")
     assert [name for name, result in summary.items() if result.startswith("pass")] == [
@@ -602,7 +602,7 @@ def test_a_failing_test_fails(tested: Sandbox):
         "def test_one():\n    assert 0\n", encoding="utf-8"
     )
     tested.tool("ctest", "#!/bin/bash\nexit 8\n")
-    status, text, summary = all_tests(tested)
+    status, text, summary = all_tests(tested, WITH_PYTEST="1")
     assert status == 1 and " passed, 3 failed\n" in text
     assert [name for name, result in summary.items() if result.startswith("FAIL")] == [
         "program tests",
@@ -722,7 +722,7 @@ def test_one_step_and_what_it_touches(tested: Sandbox):
     add_steps(tested, "v02_tiles", "v03_wmma", "my_idea")
     add_ablation(tested, "-int x;")  # of v01
     tested.tool("nvcc", "#!/bin/bash\n")
-    status, text, summary = all_tests(tested, "v02", "my_idea")
+    status, text, summary = all_tests(tested, "v02", "my_idea", WITH_PYTEST="1")
     assert status == 0, text
     assert [name for name, result in summary.items() if result.startswith("pass")] == [
         "build, warnings fatal",
@@ -745,7 +745,7 @@ def test_one_step_and_what_it_touches(tested: Sandbox):
 def test_a_step_with_ablations(tested: Sandbox):
     add_steps(tested, "v02_tiles")
     add_ablation(tested, "-int x;")
-    status, text, summary = all_tests(tested, "v01")
+    status, text, summary = all_tests(tested, "v01", WITH_PYTEST="1")
     assert status == 1 and summary["command line tests"].startswith("FAIL")  # nothing there has its name
     assert summary["ablations apply"].startswith("pass") and summary["ablations, on emulator"].startswith("pass")
     assert "-DFLASHSTEPS_ABLATIONS=v01_scalar -DFLASHSTEPS_TESTED_STEPS=v01_scalar\n" in tested.called()
