@@ -203,6 +203,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   CLI::App* const check = app.add_subcommand("check", "validate; without a shape, on the covering sample");
   add_problem_options(check);
   add_mode_options(check);
+  check->add_option("--memory", o.memory_gib, "GiB of the device per problem; the sample skips others");
   CLI::App* const bench = app.add_subcommand("bench", "time the steps that pass, interleaved (GPU)");
   add_problem_options(bench);
   for (CLI::App* c : {app.get_subcommand("run"), check})
@@ -274,6 +275,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   }
   if (!(o.timeout_seconds >= 1 && o.timeout_seconds <= 86400))
     throw UsageError("--timeout must be 1 to 86400 seconds");
+  if (!(o.memory_gib > 0)) throw UsageError("--memory must be more than 0 GiB");
 
   std::vector<bool> masks;
   if (full || !causal) masks.push_back(false);

@@ -1,6 +1,7 @@
 // The command line. Everything wrong with it is found here, before anything runs or is written.
 #pragma once
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct Options {
   std::string tensors_path;      // as given, for messages; empty: none
   std::string save_path;         // empty: none
   double timeout_seconds = 120;  // of a worker's own time, without a sign of life
+  double memory_gib = INFINITY;  // of the device, for a problem
   int rounds = 7;
   bool in_process = false;
   bool verbose = false;
@@ -33,7 +35,7 @@ struct ParseResult {
   bool done = false;
 };
 
-// `isolated` is false in the single-step executables. Throws UsageError: one line, exit status 2.
+// `isolated` is false under the name of a step, see main.cpp. Throws UsageError: one line, exit status 2.
 ParseResult parse_options(int argc, const char* const* argv, bool isolated);
 
 // Problems of a command that was given none.

@@ -280,6 +280,17 @@ class Session {
     return line;
   }
 
+  // Why the device has no room for the problem's tensors; empty when it has.
+  std::string lacks_memory(const Problem& problem) const {
+    const double bytes = total_bytes(problem, plan_on_device(problem));
+    const std::string needs = "needs " + gibibytes(bytes) + " on the device, ";
+    if (const double allowed = options_.memory_gib * (1 << 30); !(bytes <= allowed))
+      return needs + "of which --memory allows " + gibibytes(allowed);
+    if (backend_ == "cuda" && bytes > double(free_bytes_))
+      return needs + "which has " + gibibytes(double(free_bytes_)) + " free";
+    return "";
+  }
+
   void require_memory() const {
     // Checking holds the inputs and several copies of the outputs on the host; on the emulator the device's
     // tensors are there as well, and its race detector remembers 16 bytes for every 2. Measured: up to 12
@@ -287,13 +298,11 @@ class Session {
     const double copies = backend_ == "cuda" ? 6 : 13;
     const double host_bytes = available_host_memory();
     for (const Problem& problem : options_.problems) {
-      const double bytes = total_bytes(problem, plan_on_device(problem));
       const double on_host = copies * total_bytes(problem, plan_tensors(problem));
       const std::string option =
           options_.tensors_path.empty() ? "--shape" : "--tensors " + options_.tensors_path;
-      if (backend_ == "cuda" && bytes > double(free_bytes_))
-        throw UsageError(option + ": " + problem.label() + " needs " + gibibytes(bytes) +
-                         " on the device, which has " + gibibytes(double(free_bytes_)) + " free");
+      if (const std::string why = lacks_memory(problem); !why.empty())
+        throw UsageError(option + ": " + problem.label() + " " + why);
       if (on_host > host_bytes)
         throw UsageError(option + ": checking " + problem.label() + " needs " + gibibytes(on_host) +
                          " of host memory, of which " + gibibytes(host_bytes) + " are free");
@@ -398,7 +407,8 @@ class Session {
     if (backend_ != "cuda" || !has_trusted) return;
     json tasks = json::array();
     for (size_t p = 0; p < problems.size(); ++p) {
-      if (judged_.count(problems[p].label()) == 0) tasks.push_back(make_task(p, kTrustedStep, problems[p]));
+      if (judged_.count(problems[p].label()) == 0 && lacks_memory(problems[p]).empty())
+        tasks.push_back(make_task(p, kTrustedStep, problems[p]));
     }
     progress_.show(std::string("checking ") + kTrustedStep + ", which the others are compared with");
     run_tasks(tasks, [&](int p, const json& entry) { note_trust(problems[size_t(p)], entry); });
@@ -682,10 +692,7 @@ class Session {
         size_t c = p % contenders.size();
         if (!probed["refusals"][p][c].get<std::string>().empty()) c = 0;
         std::string reason = probed["refusals"][p][c];
-        const double bytes = total_bytes(sample[p], plan_on_device(sample[p]));
-        if (reason.empty() && backend_ == "cuda" && bytes > double(free_bytes_))
-          reason = "needs " + gibibytes(bytes) + " on the device, which has " +
-                   gibibytes(double(free_bytes_)) + " free";
+        if (reason.empty()) reason = lacks_memory(sample[p]);
         if (!reason.empty()) {
           record(p, {{"step", step_name}, {"status", "skip"}, {"message", reason}});
           continue;

@@ -102,6 +102,13 @@ TEST_CASE("in layout far each tensor goes beyond 2^31 elements, by rows, by head
   CHECK(by.size() == 3);
 }
 
+TEST_CASE("layout far needs more than 1 GiB, no other one does: so sanitize.py leaves it out") {
+  for (const Problem& p : covering_sample(true, true)) {
+    INFO(p.label());
+    CHECK((total_bytes(p, plan_on_device(p)) > double(1 << 30)) == (p.layout == Layout::kFar));
+  }
+}
+
 TEST_CASE("the sample is the same every time") {
   const auto a = covering_sample(true, false), b = covering_sample(true, false);
   REQUIRE(a.size() == b.size());

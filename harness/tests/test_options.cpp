@@ -186,6 +186,8 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--grid", ""}, "--grid: unknown value ''"},
       {{"run", "--shape", "1,1,8,64", "--seed", "99999999999999999999"}, "--seed is '99999999999999999999'"},
       {{"run", "--seed", "1"}, "need a --shape"},
+      {{"check", "--memory", "0"}, "--memory must be more than 0 GiB"},
+      {{"check", "--memory", "nan"}, "--memory must be more than 0 GiB"},
       {{"run", "--softmax-scale", "1"}, "need a --shape"},
       {{"run", "--no-lse"}, "need a --shape"},
       {{"run", "--shape", "1,1,8,64", "--inputs", "huge", "--softmax-scale", "1e-9"}, "exceed the range of fp16"},

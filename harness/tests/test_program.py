@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -338,6 +339,15 @@ def test_no_name_commands_the_terminal(control: str) -> None:
     named = [f"flashsteps{control}31m", "run", "--help"]
     done = subprocess.run(named, executable=FLASHSTEPS, capture_output=True, text=True, timeout=PATIENCE)
     assert control not in done.stdout and "Usage: flashsteps?" in done.stdout
+
+
+def test_what_needs_too_much_memory_is_skipped_or_refused() -> None:
+    done = run(FLASHSTEPS, "check", "v01", "--backend", "emulator", "--mode", "early", "--memory", "0.0001")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"PASS  v01_scalar  \d+ of \d+ problems .*, \d+ skipped \(needs .* of which --memory allows", done.stdout)
+    far = ["--shape", "1,2,64,64", "--layout", "far", "--memory", "1"]
+    done = run(FLASHSTEPS, "check", "v01", "--backend", "emulator", *far)
+    assert done.returncode == 2 and "needs 16.0 GiB on the device, of which --memory allows 1.0 GiB" in done.stderr
 
 
 def test_wrong_use_writes_nothing(tmp_path: Path) -> None:
