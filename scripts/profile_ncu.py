@@ -5,9 +5,10 @@
     python3 scripts/profile_ncu.py v01 v02 --shape 4,32,4096,64 --dtype bf16 --causal
     python3 scripts/profile_ncu.py --json FILE    every step, recorded (docs/results-schema.md)
 
-Profiled is one launch: the first of the step's attention_kernel in `build/steps/STEP check`, which also
-says whether the result was right. ncu repeats it for every group of counters, with cold caches and the clocks
-as they are. So the counts are the point here, and the time is no benchmark (`flashsteps bench` is one).
+Profiled is one call of the step, the first in `build/steps/STEP check`, which also says whether the result was
+right. ncu repeats its kernel for every group of counters, with cold caches and the clocks as they are. So the counts
+are the point here, and the time is no benchmark (`flashsteps bench` is one). Of a step that launches several kernels,
+counts and times are added up, and each kernel has its own besides; percentages are the kernels' alone.
 
 Exit status: 0 when every launch was profiled; 1 when one was not, or its result was wrong; 2 for wrong use or
 something that is missing.
@@ -37,10 +38,13 @@ USUAL_NCU = "/usr/local/cuda/bin/ncu"  # where the CUDA Toolkit puts it, often n
 
 # What the record says about how it was made; the options that make it true are in ncu_command().
 METHOD = {
-    "launch": "the first of the step's attention_kernel in `STEP check`",
+    "launch": "all kernels of the step's first call in `STEP check`",
     "clocks": "not locked",
     "caches": "flushed before every pass",
 }
+
+# What older records say, all of steps with one kernel.
+OLDER_LAUNCH = "the first of the step's attention_kernel in `STEP check`"
 
 # All executed warp instructions by SASS opcode with its modifiers, as in "HMMA.16816.F32: 320; LDS.128: 64".
 HISTOGRAM = "sass__inst_executed_per_opcode_with_modifier_all"
@@ -178,6 +182,19 @@ def values(metrics: dict[str, float], opcodes: dict[str, int]) -> dict[str, floa
     return found
 
 
+def sum_of(kernels: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is said of a step as a whole: counts and times add up, registers are the most of any kernel."""
+    metrics, opcodes = {}, {}
+    for name, counter in METRICS.items():
+        found = [kernel["metrics"].get(name) for kernel in kernels]
+        if counter.unit != "%" and None not in found:
+            metrics[name] = max(found) if name == "registers" else sum(found)
+    for kernel in kernels:
+        for opcode, count in kernel["opcodes"].items():
+            opcodes[opcode] = opcodes.get(opcode, 0) + count
+    return {"metrics": metrics, "opcodes": opcodes}
+
+
 def cell(name: str, value: float | None) -> str:
     if value is None:
         return "–"
@@ -205,14 +222,17 @@ def parse_histogram(text: str) -> dict[str, int]:
     return counts  # type: ignore[return-value]
 
 
-def parse_csv(log: str) -> tuple[dict[str, float], dict[str, int]]:
-    """Metrics and opcodes of the one launch in what ncu wrote: messages, then a table."""
+def parse_csv(log: str, launches: int = 1) -> list[dict[str, Any]]:
+    """Metrics and opcodes of each launch in what ncu wrote: messages, then a table."""
     header, _units, *rows = csv.reader(log[log.index(TABLE) :].splitlines())
     rows = [row for row in rows if len(row) == len(header)]
-    if len(rows) != 1:
-        raise ProfileError(f"ncu's table has {len(rows)} launches, it must be 1", 1)
-    row = dict(zip(header, rows[0]))
-    metrics = {}
+    if len(rows) != launches:
+        raise ProfileError(f"ncu's table has {len(rows)} launches, it must be {launches}", 1)
+    return [parse_row(dict(zip(header, row))) for row in rows]
+
+
+def parse_row(row: dict[str, str]) -> dict[str, Any]:
+    metrics: dict[str, float] = {}
     for name, counter in METRICS.items():
         # "1,200 (0x10: 1,000; 0x20: 200)": a sum may be followed by what it is made of
         value = number(row.get(counter.source, "").split(" (")[0])
@@ -221,7 +241,7 @@ def parse_csv(log: str) -> tuple[dict[str, float], dict[str, int]]:
         if counter.unit != "%" and not isinstance(value, int):
             raise ProfileError(f"ncu says {counter.source} = {value}, it must be a whole number", 1)
         metrics[name] = value
-    return metrics, parse_histogram(row.get(HISTOGRAM, ""))
+    return {"metrics": metrics, "opcodes": parse_histogram(row.get(HISTOGRAM, ""))}
 
 
 # Running it.
@@ -276,12 +296,12 @@ def need_gpu(program: Path) -> None:
         raise ProfileError(f"there is no GPU to profile on: {reason or f'{program} info fails'}")
 
 
-def ncu_command(ncu: str, step: str, log: Path) -> list[str]:
+def ncu_command(ncu: str, step: str, log: Path, launches: int) -> list[str]:
     return [
         ncu, "--log-file", str(log), "--csv", "--page", "raw", "--print-units", "base",
         "--print-metric-instances", "details", "--clock-control", "none", "--cache-control", "all",
-        "--kernel-name-base", "demangled", "--kernel-name", rf"regex:\b{step}::attention_kernel\b",
-        "--launch-count", "1", "--metrics", ",".join([*(c.source for c in METRICS.values()), HISTOGRAM]),
+        "--kernel-name-base", "demangled", "--kernel-name", rf"regex:\b{step}::\w",
+        "--launch-count", str(launches), "--metrics", ",".join([*(c.source for c in METRICS.values()), HISTOGRAM]),
     ]  # fmt: skip
 
 
@@ -298,7 +318,7 @@ def ncu_failure(log: str, step: str) -> ProfileError:
             "'ERR_NVGPUCTRPERM: Permission issue with Performance Counters' says how"
         )
     if "No kernels were profiled" in log:
-        return ProfileError(f"ncu saw no launch of {step}::attention_kernel", 1)
+        return ProfileError(f"ncu saw no launch of a kernel of {step}", 1)
     if unknown := re.search(r"Failed to find metric \W*(?:regex:\^)?(\w+)", log):
         return ProfileError(f"this ncu does not know the metric {unknown[1]}: a newer one is needed")
     errors = re.findall(r"==ERROR== (.*)", log)
@@ -306,13 +326,15 @@ def ncu_failure(log: str, step: str) -> ProfileError:
     return ProfileError(f"{step}: ncu: {errors[0].strip() if errors else 'failed without saying why'}", 1)
 
 
-def profile(ncu: str, program: Path, words: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def profile(
+    ncu: str, program: Path, words: list[str], launches: int = 1
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """One step, one problem: the program's own results file, and the step's entry of the record."""
     step = program.name
     with tempfile.TemporaryDirectory(prefix="flashsteps-ncu-") as folder:
         log_file, results_file = Path(folder, "log"), Path(folder, "results.json")
         check = [str(program), "check", "--backend", "cuda", *words, "--json", str(results_file)]
-        done = run([*ncu_command(ncu, step, log_file), *check])
+        done = run([*ncu_command(ncu, step, log_file, launches), *check])
         table, written = read_text(log_file), read_text(results_file)
     output = done.stdout + done.stderr
     log = table + output  # ncu may complain in either
@@ -332,8 +354,12 @@ def profile(ncu: str, program: Path, words: list[str]) -> tuple[dict[str, Any], 
         raise ProfileError(f"{step} on {label} is not profiled: {entry['status']}: {first_line}", 1)
     if TABLE not in table:
         raise ncu_failure(log, step)
-    metrics, opcodes = parse_csv(table)
-    return results, {"step": step, "status": "pass", "message": "", "metrics": metrics, "opcodes": opcodes}
+    needed = len(entry.get("kernels") or [entry])
+    if needed > launches:  # only the program knows how many, and it says so at its end
+        return profile(ncu, program, words, needed)
+    kernels = parse_csv(table, launches)
+    counted = kernels[0] if launches == 1 else {**sum_of(kernels), "kernels": kernels}
+    return results, {"step": step, "status": "pass", "message": "", **counted}
 
 
 # The record.
@@ -395,8 +421,11 @@ class Record:
 
 def format_run(problem_run: dict[str, Any]) -> str:
     passed = [step for step in problem_run["steps"] if step["status"] == "pass"]
-    columns = [values(step["metrics"], step["opcodes"]) for step in passed]
-    rows = [["counter", *(step["step"] for step in passed), "what it is"]]
+    counted = {step["step"]: step for step in passed}
+    for step in passed:
+        counted |= {f"{step['step']}[{k}]": kernel for k, kernel in enumerate(step.get("kernels", []), start=1)}
+    columns = [values(each["metrics"], each["opcodes"]) for each in counted.values()]
+    rows = [["counter", *counted, "what it is"]]
     for counter in COUNTERS:
         cells = [cell(counter.name, column.get(counter.name)) for column in columns]
         rows.append([counter.name, *cells, counter.meaning])

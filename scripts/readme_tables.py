@@ -467,12 +467,13 @@ def profile(request: Request) -> str:
     columns = [profiled(run, name, file) for name in names]
     rows = []
     for name in show or [name for name in profile_ncu.BY_NAME if any(each.get(name) for each in columns)]:
-        if missing := [step for step, each in zip(names, columns) if name not in each]:
+        missing = [step for step, each in zip(names, columns) if name not in each]
+        if show and missing:
             raise TableError(f"{file} has no {name} of {missing[0]}")
-        row = [name.replace("_", " "), *(profile_ncu.cell(name, each[name]) for each in columns)]
+        row = [name.replace("_", " "), *(profile_ncu.cell(name, each.get(name)) for each in columns)]
         if len(names) == 2:  # a share of another whole before and after: what would their ratio say?
             is_share = profile_ncu.BY_NAME[name].unit == "%"
-            row.append("" if is_share else ratio(columns[1][name], columns[0][name]))
+            row.append("" if is_share or missing else ratio(columns[1][name], columns[0][name]))
         rows.append(row)
     device = data["provenance"]["device"]["name"]
     heading = f"{problem_labels([run])[0]}. Read on {device} with Nsight Compute.\n\n"

@@ -293,6 +293,13 @@ FILE_SPEC["host_overhead"] = Maybe(
 )
 # Profiles: the GPU's counters, read by scripts/profile_ncu.py, of problems that everybody has, with the default scale and an LSE.
 NOT_PROFILED = ("tensors", "lengths", "lse", "softmax_scale")
+PROFILED = {
+    "metrics": {
+        name: Maybe("a percentage, 0 to 100" if counter.unit == "%" else COUNT)
+        for name, counter in profile_ncu.METRICS.items()
+    },
+    "opcodes": MapOf("a SASS opcode", SIZE),
+}
 PROFILE_SPEC = {
     "schema": (profile_ncu.SCHEMA,),
     "complete": FLAG,
@@ -300,7 +307,8 @@ PROFILE_SPEC = {
         **{key: spec for key, spec in FILE_SPEC["provenance"].items() if key != "method"},
         "backend": ("cuda",),
         "ncu": NAME,
-        "method": {key: (text,) for key, text in profile_ncu.METHOD.items()},
+        "method": {key: (text,) for key, text in profile_ncu.METHOD.items()}
+        | {"launch": (profile_ncu.METHOD["launch"], profile_ncu.OLDER_LAUNCH)},
     },
     "runs": ListOf(
         {
@@ -312,13 +320,8 @@ PROFILE_SPEC = {
                     "step": "a step name",
                     "status": ("pass", "skip"),
                     "message": TEXT,
-                    "metrics": Maybe(
-                        {
-                            name: Maybe("a percentage, 0 to 100" if counter.unit == "%" else COUNT)
-                            for name, counter in profile_ncu.METRICS.items()
-                        }
-                    ),
-                    "opcodes": Maybe(MapOf("a SASS opcode", SIZE)),
+                    **{key: Maybe(spec) for key, spec in PROFILED.items()},
+                    "kernels": Maybe(ListOf(PROFILED)),
                 }
             ),
         }
@@ -577,13 +580,25 @@ def check_step(
 
 
 def check_profiled_step(step: dict[str, Any], run: dict[str, Any], data: dict[str, Any]) -> list[str]:
-    metrics, opcodes = step.get("metrics"), step.get("opcodes")
     if step["status"] == "skip":
-        extra = [key for key in ("metrics", "opcodes") if step.get(key) is not None]
+        extra = [key for key in ("metrics", "opcodes", "kernels") if step.get(key) is not None]
         errors = [f"{key}: a skipped step has none" for key in extra]
         return errors + ([] if step["message"].strip() else ["message: a skipped step must say why"])
-    if metrics is None or opcodes is None:
-        return [f"{key}: missing" for key in ("metrics", "opcodes") if step.get(key) is None]
+    if missing := [f"{key}: missing" for key in ("metrics", "opcodes") if step.get(key) is None]:
+        return missing
+    errors = check_profiled(step)
+    if (kernels := step.get("kernels")) is not None:
+        errors += [f"kernels[{k}].{line}" for k, kernel in enumerate(kernels) for line in check_profiled(kernel)]
+        if len(kernels) < 2:
+            errors.append("kernels: a step with one kernel has none")
+        elif profile_ncu.sum_of(kernels) != {"metrics": step["metrics"], "opcodes": step["opcodes"]}:
+            errors.append("kernels: do not add up to metrics and opcodes")
+    return errors
+
+
+def check_profiled(counted: dict[str, Any]) -> list[str]:
+    """Of a step or of one of its kernels."""
+    metrics, opcodes = counted["metrics"], counted["opcodes"]
     errors = []
     if metrics.get("instructions") != sum(opcodes.values()):
         errors.append(

@@ -1,7 +1,7 @@
 // What is done in a worker process: look at the device, validate steps, time steps.
 //
 // A job is a JSON request in, a stream of JSON events out. The same function runs in a worker (events go
-// through a pipe) and in the program itself (--in-process and the single-step executables), so there is one
+// through a pipe) and in the program itself (--in-process and under the name of a step), so there is one
 // behaviour.
 //
 // probe

@@ -43,8 +43,8 @@ HISTOGRAM |= {"BAR.SYNC.DEFER_BLOCKING": 1088, "LDG.E": 64}
 
 
 def test_a_real_table_is_read():
-    metrics, opcodes = profile_ncu.parse_csv(LOG)
-    assert metrics == {
+    (launch,) = profile_ncu.parse_csv(LOG)
+    assert launch["metrics"] == {
         "dram_read_bytes": 432640,
         "duration_ns": 77760,
         "instructions": 1346720,
@@ -53,12 +53,12 @@ def test_a_real_table_is_read():
         "occupancy": 6.23,
         "stall_barrier": 6.94,
     }
-    assert opcodes == HISTOGRAM
+    assert launch["opcodes"] == HISTOGRAM
 
 
 def test_what_this_gpu_does_not_count_is_left_out():
-    metrics, _ = profile_ncu.parse_csv(LOG.replace('"6.94"', '"n/a"'))
-    assert "stall_barrier" not in metrics and metrics["occupancy"] == 6.23
+    (launch,) = profile_ncu.parse_csv(LOG.replace('"6.94"', '"n/a"'))
+    assert "stall_barrier" not in launch["metrics"] and launch["metrics"]["occupancy"] == 6.23
 
 
 def test_counters_from_opcodes_and_from_each_other():
@@ -121,8 +121,10 @@ if sys.argv[1:] == ["--version"]:
     print("NVIDIA (R) Nsight Compute Command Line Profiler\\nVersion 2025.3.1.0 (build 36398880)")
     sys.exit(0)
 program = next(i for i, word in enumerate(sys.argv) if "/steps/" in word)
-if (here / "ncu_log").exists():
-    Path(sys.argv[sys.argv.index("--log-file") + 1]).write_text((here / "ncu_log").read_text())
+launches = sys.argv[sys.argv.index("--launch-count") + 1]
+log = here / ("ncu_log" + launches.removeprefix("1"))
+if log.exists():
+    Path(sys.argv[sys.argv.index("--log-file") + 1]).write_text(log.read_text())
 if (here / "ncu_stdout").exists():
     print((here / "ncu_stdout").read_text(), flush=True)  # execv() drops what is in the buffer
 if (here / "starts_no_program").exists():
@@ -215,13 +217,45 @@ def test_a_profile_is_printed_and_recorded(bench: Bench, capsys, tmp_path):
     assert list(tmp_path.glob("record.json*")) == [record]
 
 
+# A second kernel of the same call, as ncu's next row.
+MERGE = """\
+"1","3423","void merge_kernel<__half, 64>(AttentionParams<T1>)","(32, 1, 1)","1,000","240","30 (0x7fa8b57a0000: 30)",\
+"40 (0: 40)","20","30 (FFMA: 20; STG.E: 10)","50.00","0"
+"""
+
+
+def test_several_kernels_are_added_up_and_told_apart(bench: Bench, capsys, tmp_path):
+    step = make_record(steps=STEPS[:1], problems=[bench.problem])["runs"][0]["steps"][0]
+    bench.put("v01_scalar.entry", json.dumps(step | {"kernels": [{"resources": step["resources"]}] * 2}))
+    bench.put("ncu_log2", LOG + MERGE)
+    record = tmp_path / "record.json"
+    assert bench.run("v01", "--json", str(record)) == 0
+    (profiled,) = results.load(record, profile_ncu.SCHEMA)["runs"][0]["steps"]
+    assert [kernel["metrics"]["duration_ns"] for kernel in profiled["kernels"]] == [77760, 240]
+    assert [kernel["metrics"]["occupancy"] for kernel in profiled["kernels"]] == [6.23, 50]
+    assert profiled["metrics"] == {
+        "dram_read_bytes": 433640,
+        "duration_ns": 78000,
+        "instructions": 1346750,
+        "registers": 128,
+        "shared_wavefronts": 389140,
+    }
+    assert profiled["opcodes"] == HISTOGRAM | {"FFMA": 1050164, "STG.E": 10}
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert lines["counter"].split()[1:4] == ["v01_scalar", "v01_scalar[1]", "v01_scalar[2]"]
+    assert re.search(r"1,346,750 +1,346,720 +30 +warp", lines["instructions"])
+    assert re.search(r" – +6\.2 % +50\.0 % ", lines["occupancy"])
+    bench.put("ncu_log2", LOG)
+    assert "ncu's table has 1 launches, it must be 2" in refused_by(bench, capsys, 1, "v01")
+
+
 def test_ncu_is_asked_for_one_launch_of_the_kernel_with_clocks_left_alone(bench: Bench):
     assert bench.run("v02") == 0
     command = next(call for call in bench.calls() if "--metrics" in call)
     for words in (
         ["--clock-control", "none"],
         ["--launch-count", "1"],
-        ["--kernel-name", r"regex:\bv02_smem_tiles::attention_kernel\b"],
+        ["--kernel-name", r"regex:\bv02_smem_tiles::\w"],
         ["check", "--backend", "cuda", "--shape", "1,4,256,64", "--dtype", "fp16", "--full", "--json"],
     ):
         assert words in [command[i : i + len(words)] for i in range(len(command))]
@@ -314,7 +348,7 @@ def test_a_problem_that_nobody_can_run(bench: Bench, capsys):
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ("==WARNING== No kernels were profiled.\n", "ncu saw no launch of v02_smem_tiles::attention_kernel"),
+        ("==WARNING== No kernels were profiled.\n", "ncu saw no launch of a kernel of v02_smem_tiles"),
         ("==ERROR== The application returned an error code (9).\n==ERROR== Cannot X\n", "ncu: Cannot X"),
         ("", "v02_smem_tiles: ncu: failed without saying why"),
     ],
@@ -437,6 +471,28 @@ def test_a_broken_profile_is_refused(path, value, expected):
     assert any(expected in line for line in results.check(data)), results.check(data)
 
 
+def test_kernels_add_up():
+    data = make_profile()
+    step = data["runs"][0]["steps"][1]
+    kernels = [{key: step[key] for key in ("metrics", "opcodes")} for _ in range(2)]
+    step |= {**profile_ncu.sum_of(kernels), "kernels": kernels}
+    assert results.check(data) == [] and "occupancy" not in step["metrics"]
+    step["metrics"]["duration_ns"] += 1
+    assert any("kernels: do not add up" in line for line in results.check(data))
+    kernels[1]["opcodes"] = {"FFMA": 1}
+    assert any("kernels[1].metrics.instructions: is 100, the op" in line for line in results.check(data))
+    del kernels[1]
+    assert any("kernels: a step with one kernel has none" in line for line in results.check(data))
+    step["status"] = "skip"
+    assert any("kernels: a skipped step has none" in line for line in results.check(data))
+
+
+def test_older_records_are_of_one_kernel():
+    data = make_profile()
+    data["provenance"]["method"]["launch"] = profile_ncu.OLDER_LAUNCH
+    assert results.check(data) == []
+
+
 def test_a_problem_appears_once():
     data = make_profile([make_problem(), make_problem()])
     assert any("appears twice" in line for line in results.check(data))
@@ -521,6 +577,10 @@ def test_profile_block(profiled: Repository, capsys):
     assert "| instructions | 1,000 | 100 | 0.10 |" in text and "| mma | 0 | 4 | – |" in text
     assert "| occupancy | 12.5 % | 12.5 % |  |" in text
     assert "| shuffles |" not in text, "0 before and after"
+    data = make_profile(commit=profiled.commit)
+    del data["runs"][0]["steps"][1]["metrics"]["occupancy"]  # as of a step with several kernels
+    profiled.record("profile.json", data)
+    assert "| occupancy | 12.5 % | – |  |" in written(profiled, capsys, BLOCK)
     text = written(profiled, capsys, BLOCK + " show=shuffles,global_requests")
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert rows[2:] == ["| shuffles | 0 | 0 | – |", "| global requests | 1,000 | 1,000 | 1.00 |"]
