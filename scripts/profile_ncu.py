@@ -279,12 +279,12 @@ def complaint(output: str) -> str:
     return lines[-1].removeprefix("flashsteps: ") if lines else ""
 
 
-def need_executables(steps: list[str], build: Path) -> None:
+def need_steps(steps: list[str], build: Path) -> None:
     for step in steps:
         if not (build / "steps" / step).is_file():
             raise ProfileError(
                 f"{build / 'steps' / step} does not exist: build it first (cmake --preset release && "
-                f"cmake --build build --target {step})"
+                f"cmake --build build --target flashsteps)"
             )
 
 
@@ -479,7 +479,7 @@ def main(arguments: list[str] | None = None) -> int:
 def profile_all(options: argparse.Namespace) -> int:
     named = [step_diff.find_step(name) for name in options.steps]
     steps = list(dict.fromkeys(named)) or step_diff.all_steps()
-    need_executables(steps, options.build)
+    need_steps(steps, options.build)
     record = Record(options.json)
     record.check_writable()
     ncu = find_ncu()

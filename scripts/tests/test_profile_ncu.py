@@ -306,7 +306,7 @@ def test_ncu_where_the_toolkit_puts_it(bench: Bench, monkeypatch):
 def test_the_step_is_not_built(bench: Bench, capsys):
     (bench.build / "steps/v02_smem_tiles").unlink()
     line = refused_by(bench, capsys, 2)
-    assert "steps/v02_smem_tiles does not exist: build it first" in line and "--target v02_smem_tiles" in line
+    assert "steps/v02_smem_tiles does not exist: build it first" in line and "--target flashsteps)" in line
 
 
 def test_the_step_is_no_program(bench: Bench, capsys):
