@@ -1,6 +1,7 @@
 // Internals: the state of a running CTA, and what the parts of the runtime ask of each other.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -102,6 +103,43 @@ struct GlobalRange {
   GlobalCell* cells = nullptr;
 };
 
+// Which pairs of bytes of global memory a CTA has read in this stretch of its time, as far as there is room: the race
+// detector knows these reads, and need not look at the same ones again. By blocks of 16 bytes.
+class RecentReads {
+ public:
+  bool has(uintptr_t address, size_t bytes) const {
+    const uint64_t entry = entries_[index(address)];
+    const uint64_t pairs = pairs_of(address, bytes);
+    return (entry & ~uint64_t(kAllPairs)) == key(address) && (entry & kAllPairs & pairs) == pairs;
+  }
+  // Whole pairs only: of a byte, the other one may lie outside of an allocation.
+  void add(uintptr_t address, size_t bytes) {
+    if ((address | bytes) % 2 != 0 || address % kBlock + bytes > kBlock) return;
+    uint64_t& entry = entries_[index(address)];
+    if ((entry & ~uint64_t(kAllPairs)) != key(address)) entry = key(address);
+    entry |= pairs_of(address, bytes);
+  }
+  void forget() {
+    if (++time_ <= kMaxTime) return;
+    std::fill(entries_.begin(), entries_.end(), 0);
+    time_ = 1;
+  }
+
+ private:
+  static constexpr size_t kBlock = 16, kNumEntries = 1 << 15;
+  static constexpr uint64_t kAllPairs = 0xff, kMaxTime = 0xfff;
+  static size_t index(uintptr_t address) { return address / kBlock % kNumEntries; }
+  uint64_t key(uintptr_t address) const { return uint64_t(address / kBlock) << 20 | time_ << 8; }
+  // One bit each, also of those beyond the block, which no entry has.
+  static uint64_t pairs_of(uintptr_t address, size_t bytes) {
+    const size_t first = address % kBlock / 2, last = (address % kBlock + bytes - 1) / 2;
+    return (uint64_t(2) << last) - (uint64_t(1) << first);
+  }
+
+  std::vector<uint64_t> entries_ = std::vector<uint64_t>(kNumEntries);  // block, time, pairs
+  uint64_t time_ = 1;
+};
+
 // How a CTA stands to the others; see GlobalRaces in race.h. An epoch is a stretch of its time between two
 // fences, by its number in the launch.
 struct GlobalOrder {
@@ -158,6 +196,7 @@ struct Cta {
   Random random;
   Counters counters;
   GlobalOrder order;
+  RecentReads recent_reads;
   std::unique_ptr<Report> report;  // why it was given up
 
   Context host;  // the host thread itself

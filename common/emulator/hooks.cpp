@@ -17,6 +17,9 @@ namespace {
 enum class Kind { kPlain, kVolatile };
 
 [[gnu::noinline]] void look_closer(uintptr_t address, size_t bytes, bool write, uintptr_t pc, Kind kind) {
+  const bool in_smem = address - uintptr_t(cta->smem) < kMaxSmemBytes;
+  // Filled for the race detector only, and empty at the start of every CTA.
+  if (!write && !in_smem && kind == Kind::kPlain && cta->recent_reads.has(address, bytes)) return;
   const InRuntime in_runtime;
   const Space space = check_access(address, bytes, write, {.pc = pc});
   if (kind == Kind::kVolatile) {
@@ -43,6 +46,7 @@ enum class Kind { kPlain, kVolatile };
       cta->races->shared_access(*self, address, bytes, write, site_of(pc));
     } else {
       cta->launch->global_races->access(address, bytes, write, site_of(pc));
+      if (!write && !options.count) cta->recent_reads.add(address, bytes);
     }
   }
 }

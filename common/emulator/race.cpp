@@ -29,6 +29,14 @@ inline bool RaceDetector::knows(const Clock& clock, Epoch epoch) const {
   return (clock.lanes[warp] & lanes) == lanes && time <= clock.some[warp];
 }
 
+// Nothing is forgotten here that counts. But another kernel divides its shared memory in another way, and blocks with
+// cells of two bytes are slow where it only has accesses of four.
+void RaceDetector::start_launch() {
+  for (Shadow* shadow : {&dynamic_shared_, &static_shared_}) {
+    std::fill(shadow->blocks.begin(), shadow->blocks.end(), Block{});
+  }
+}
+
 void RaceDetector::start_cta() {
   dynamic_shared_.cover(uintptr_t(cta->smem), cta->smem_bytes);
   static_shared_.cover(static_shared_begin(), static_shared_bytes());
@@ -188,14 +196,14 @@ inline RaceDetector::Shadow& RaceDetector::shadow_of(uintptr_t address) {
   return address - uintptr_t(cta->smem) < kMaxSmemBytes ? dynamic_shared_ : static_shared_;
 }
 
-void RaceDetector::Shadow::split(Block& block, size_t cell_bytes) {
+void RaceDetector::Shadow::split(Block& block, int cell_shift) {
   Cell* const its = cells_of(block);
-  if (block.cell_bytes == kBlockBytes) {
-    std::fill_n(its, kBlockBytes / cell_bytes, block.cell);
+  if (block.cell_shift == kBlockShift) {
+    std::fill_n(its, kBlockBytes >> cell_shift, block.cell);
   } else {
-    for (size_t i = kBlockBytes / cell_bytes; i-- > 0;) its[i] = its[i * cell_bytes / block.cell_bytes];
+    for (size_t i = kBlockBytes >> cell_shift; i-- > 0;) its[i] = its[i >> (block.cell_shift - cell_shift)];
   }
-  block.cell_bytes = uint8_t(cell_bytes);
+  block.cell_shift = uint8_t(cell_shift);
 }
 
 // visit(block, cells, whole) for each block of these bytes: all of it, or a part. A block of which no part
@@ -208,14 +216,14 @@ inline void RaceDetector::for_each_block(uintptr_t address, size_t bytes, Visit 
     const uintptr_t begin = address - address % kBlockBytes;
     const uintptr_t part_end = std::min(end, begin + kBlockBytes);
     const bool whole = part_end - address == kBlockBytes;
-    if (whole && block.cell_bytes == kBlockBytes) {
+    if (whole && block.cell_shift == kBlockShift) {
       visit(block, std::span(&block.cell, 1), true);
     } else {
-      const size_t wanted = (address | part_end) % 4 == 0 ? 4 : 2;
-      if (block.cell_bytes > wanted) shadow.split(block, wanted);
+      const int wanted = (address | part_end) % 4 == 0 ? 2 : 1;
+      if (block.cell_shift > wanted) shadow.split(block, wanted);
       Cell* const cells = shadow.cells_of(block);
-      const size_t first = (address - begin) / block.cell_bytes;
-      const size_t last = (part_end - 1 - begin) / block.cell_bytes;
+      const size_t first = (address - begin) >> block.cell_shift;
+      const size_t last = (part_end - 1 - begin) >> block.cell_shift;
       visit(block, std::span(cells + first, last - first + 1), whole);
     }
     address = part_end;
@@ -263,11 +271,27 @@ inline void RaceDetector::access_cell(Cell& cell, uintptr_t address, const Fiber
 
 inline void RaceDetector::access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Epoch now) {
   const Clock& known = knowledge_of(who).happened;
+  Block& block = shadow_of(address).block_at(address);
+  const size_t begin = address % kBlockBytes, last = begin + bytes - 1;
+  // Most accesses are to one cell of a block that has such cells already.
+  if (begin >> block.cell_shift == last >> block.cell_shift && bytes == size_t(1) << block.cell_shift) {
+    Cell& cell = block.cell_shift == kBlockShift
+                     ? block.cell
+                     : shadow_of(address).cells_of(block)[begin >> block.cell_shift];
+    access_cell(cell, address, who, known, now, write);
+    if (write) block.column = -1;
+    return;
+  }
+  access_blocks(who, address, bytes, write, now);
+}
+
+void RaceDetector::access_blocks(const Fiber& who, uintptr_t address, size_t bytes, bool write, Epoch now) {
+  const Clock& known = knowledge_of(who).happened;
   for_each_block(address, bytes, [&](Block& block, std::span<Cell> cells, bool whole) {
     for (Cell& cell : cells) access_cell(cell, address, who, known, now, write);
     if (write) block.column = -1;
     if (write && whole) {
-      block.cell_bytes = kBlockBytes;
+      block.cell_shift = kBlockShift;
       block.cell = {now, {}};
     }
   });
@@ -583,6 +607,7 @@ void GlobalRaces::fence() {
   order.epoch = ++num_epochs_;
   order.touched = false;
   ctas_[order.epoch] = cta->index;
+  cta->recent_reads.forget();
 }
 
 void GlobalRaces::publish() {

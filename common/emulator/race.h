@@ -43,6 +43,7 @@ class RaceDetector {
  public:
   using Time = uint32_t;
 
+  void start_launch();
   void start_cta();
   void shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site);
   // A block that a whole warp reads together: who overwrites it must have heard from all of its lanes. What
@@ -132,11 +133,13 @@ class RaceDetector {
     Epoch write = 0;
     Epoch reads[2] = {};
   };
-  static constexpr size_t kBlockBytes = kChunkBytes;
+  static constexpr int kBlockShift = 4;
+  static constexpr size_t kBlockBytes = 1 << kBlockShift;
+  static_assert(kBlockBytes == kChunkBytes);
   static constexpr size_t kMaxCells = kBlockBytes / 2;  // of a block
   struct Block {
     Cell cell;                         // of all its bytes, unless they differ:
-    uint8_t cell_bytes = kBlockBytes;  // then each so many of them have a cell
+    uint8_t cell_shift = kBlockShift;  // then each 1 << cell_shift of them have a cell
     int16_t swizzle_bytes = 0;
     int column = -1;  // of a box that was loaded; see Chunk
   };
@@ -148,7 +151,7 @@ class RaceDetector {
     void cover(uintptr_t begin, size_t bytes);
     Block& block_at(uintptr_t address) { return blocks[(address - base) / kBlockBytes]; }
     Cell* cells_of(const Block& block) { return &cells[size_t(&block - blocks.data()) * kMaxCells]; }
-    void split(Block& block, size_t cell_bytes);
+    void split(Block& block, int cell_shift);
   };
   struct Mbarrier {
     Knowledge collected;             // up to now
@@ -167,6 +170,7 @@ class RaceDetector {
   template <typename Visit>
   void for_each_block(uintptr_t address, size_t bytes, Visit visit);
   void access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Epoch now);
+  void access_blocks(const Fiber& who, uintptr_t address, size_t bytes, bool write, Epoch now);
   void access_cell(Cell& cell, uintptr_t address, const Fiber& who, const Clock& known, Epoch now,
                    bool write);
 

@@ -282,6 +282,7 @@ void run_cta(Cta& c, uint64_t index) {
   for (int i = 0; i < c.num_threads; ++i) prepare_thread(i);
   std::memset(c.smem, int(c.options.poison), c.smem_bytes);
   poison_static_shared();
+  c.recent_reads.forget();
   if (c.options.count) c.log->start_cta(c.num_threads);
   if (c.options.race_detector) {
     c.races->start_cta();
@@ -357,6 +358,7 @@ Cta& prepare_cta(size_t host_thread, const Launch& launch) {
   c.smem_bytes = launch.smem_bytes;
   c.stacks.reserve(c.num_threads);
   c.fibers.resize(size_t(c.num_warps * kWarpSize));
+  if (c.options.race_detector) c.races->start_launch();
   return c;
 }
 

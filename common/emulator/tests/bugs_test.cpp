@@ -195,6 +195,11 @@ __global__ void global_read_at(const float* in, long index, float* out) {
   *out = in[index];
 }
 
+LINES_OF(bytes_read_in_turn);
+__global__ void bytes_read_in_turn(const unsigned char* in, int count, float* out) {
+  for (int i = 0; i < 2 * count; ++i) *out += float(in[i / 2]);
+}
+
 LINES_OF(global_half_read_at);
 __global__ void global_half_read_at(const __half* in, long index, float* out) {
   *out = float(in[index]);
@@ -458,6 +463,31 @@ TEST_CASE("global memory that no kernel may touch", "[bugs]") {
   CHECK(contains(read.what(), "read of 4 bytes"));
   CHECK_NOTHROW(
       launch(global_read_at, 1, 1, 0, nullptr, static_cast<const float*>(constants), 1, out.get()));
+}
+
+// The race detector does not look twice at what a CTA reads again.
+TEST_CASE("what has been read says nothing about its neighbours, nor about the next launch", "[bugs]") {
+  emulator::Options& options = fresh_options();
+  options.race_detector = true;
+  Buffer<float> out(1);
+  Buffer<unsigned char> bytes(31);
+  const auto read = [&](int count) {
+    launch(bytes_read_in_turn, 1, 1, 0, nullptr, bytes.get(), count, out.get());
+  };
+  CHECK_NOTHROW(read(31));
+  const Report neighbour = report_of([&] { read(32); });
+  CHECK(neighbour.bug == Bug::kGlobalOutOfBounds);
+  CHECK_LINE(neighbour, bytes_read_in_turn, 2);
+
+  auto floats = std::make_unique<Buffer<float>>(8);
+  const float* in = floats->get();
+  const auto read_float = [&] { launch(global_read_at, 1, 1, 0, nullptr, in, 7, out.get()); };
+  CHECK_NOTHROW(read_float());
+  floats.reset();
+  for (const bool race_detector : {false, true}) {
+    options.race_detector = race_detector;
+    CHECK(report_of(read_float).bug == Bug::kGlobalOutOfBounds);
+  }
 }
 
 TEST_CASE("a load inside a conversion is the kernel's", "[bugs]") {
