@@ -1,4 +1,5 @@
 # flashsteps_add_test(<name> <source>...): a Catch2 test program, registered with CTest under its own name.
+# With sanitizers it leaves out the tests tagged [long]: those run kernels for long, on code that the others reach too.
 # Works with Catch2 3.x (which has a library with main) and 2.13 (header only: main is compiled once, for all).
 
 include_guard(GLOBAL)
@@ -16,11 +17,15 @@ endif()
 function(flashsteps_add_test name)
   add_executable(${name} ${ARGN})
   target_compile_features(${name} PRIVATE cxx_std_20)
-  target_compile_options(${name} PRIVATE -Wall -Wextra)
+  target_compile_options(${name} PRIVATE -Wall -Wextra $<$<CONFIG:Release>:-O1>)  # they compile longer than they run
   if(TARGET Catch2::Catch2WithMain)
     target_link_libraries(${name} PRIVATE Catch2::Catch2WithMain)
   else()
     target_link_libraries(${name} PRIVATE flashsteps_catch_main)
   endif()
-  add_test(NAME ${name} COMMAND ${name})
+  set(left_out "")
+  if(FLASHSTEPS_SANITIZE)
+    set(left_out ~[long])
+  endif()
+  add_test(NAME ${name} COMMAND ${name} ${left_out})
 endfunction()

@@ -215,7 +215,7 @@ TEST_CASE("steps for decode come first for a few queries, and last for many") {
 }
 
 // What a grid of 65,535 CTAs in y and z leaves out.
-TEST_CASE("more batches or heads than a grid has are several launches") {
+TEST_CASE("more batches or heads than a grid has are several launches", "[long]") {
   const auto check = [](int batch, int heads_q, int heads_kv, size_t launches) {
     INFO(batch << " " << heads_q << " " << heads_kv);
     constexpr int HEAD_DIM = 64, KEYS = 3;

@@ -4,7 +4,7 @@
 
 using namespace flashsteps;
 
-TEST_CASE("the emulator's mutants are rejected") {
+TEST_CASE("the emulator's mutants are rejected", "[long]") {
   const auto backend = make_emulator_backend();
   check_mutants(*backend);
 }
@@ -16,7 +16,7 @@ TEST_CASE("the covering sample rejects the emulator's mutants that show in few p
 
 // docs/measuring.md says how far v01 to v10 stay below these gates. v10 here; its emulator run is among the
 // fastest.
-TEST_CASE("a right kernel stays as far below the gates of element and bias as the page says") {
+TEST_CASE("a right kernel stays as far below the gates of element and bias as the page says", "[long]") {
   const auto backend = make_emulator_backend();
   const auto& steps = registered_steps();
   const auto step = std::find_if(steps.begin(), steps.end(), [](const Step& candidate) {
