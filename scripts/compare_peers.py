@@ -35,6 +35,7 @@ from typing import Any, Callable, NoReturn
 
 import results
 import step_diff
+from terminal import printable
 from torch_lab import Skip, TorchLab, WrongOutput, one_line, rows_without_keys
 
 # As in harness/src/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
@@ -857,7 +858,7 @@ def compare_all(options: argparse.Namespace, make_lab: Callable[[], Any]) -> int
 
 
 def complain(line: str) -> None:
-    print(f"compare_peers.py: {line}", file=sys.stderr)
+    print(f"compare_peers.py: {printable(line)}", file=sys.stderr)
 
 
 def main(arguments: list[str] | None = None, make_lab: Callable[[], Any] = open_lab) -> int:

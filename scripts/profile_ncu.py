@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Iterator
 
 import step_diff
+from terminal import printable
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = "flashsteps-profile/1"
@@ -452,7 +453,7 @@ def problems(options: argparse.Namespace) -> Iterator[list[str]]:
 
 
 def complain(error: Exception) -> None:
-    print(f"profile_ncu.py: {error}", file=sys.stderr)
+    print(f"profile_ncu.py: {printable(error)}", file=sys.stderr)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import make_record
 
+import compare_peers
+import profile_ncu
 import report
 import results
 import step_diff
@@ -41,6 +43,16 @@ def test_a_file_of_others(script, where: str, tmp_path: Path, capsys: pytest.Cap
     assert "\x1b" not in printed
     assert status == (0 if where == "name" else 1)
     assert printed.count("\n") == (0 if script is report and status == 0 else 1)
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [(profile_ncu, ["v01", "--build", ESCAPE]), (compare_peers, ["v01", "--shape", ESCAPE])],
+)
+def test_an_argument(script, arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    assert script.main(arguments) == 2
+    printed = capsys.readouterr().err
+    assert "\x1b" not in printed and "\\x1b[31m" in printed
 
 
 def test_a_name_that_is_no_step(capsys: pytest.CaptureFixture[str]):
