@@ -103,8 +103,8 @@ struct GlobalRange {
   GlobalCell* cells = nullptr;
 };
 
-// Which pairs of bytes of global memory a CTA has read in this stretch of its time, as far as there is room: the race
-// detector knows these reads, and need not look at the same ones again. By blocks of 16 bytes.
+// Which pairs of bytes of global memory a CTA has read in this stretch of its time, as far as there is room:
+// the race detector knows these reads, and need not look at the same ones again. By blocks of 16 bytes.
 class RecentReads {
  public:
   bool has(uintptr_t address, size_t bytes) const {
