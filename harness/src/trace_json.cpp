@@ -4,6 +4,8 @@
 #include <fstream>
 #include <map>
 
+#include "harness/src/source_path.h"
+
 namespace flashsteps {
 namespace {
 
@@ -19,10 +21,7 @@ constexpr int kFirstCopyTrack = 100;  // below: warps
 // ---- The kernel's source
 
 Source Source::read(const std::string& path) {
-  // Objects may have another name for this tree than it has: see CMakeLists.txt.
-  constexpr std::string_view kInObjects = FLASHSTEPS_ROOT_IN_OBJECTS "/";
-  std::ifstream in(path.starts_with(kInObjects) ? FLASHSTEPS_ROOT "/" + path.substr(kInObjects.size())
-                                                : path);
+  std::ifstream in(source_path(path));
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   return Source(std::move(lines));
