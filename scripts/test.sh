@@ -193,8 +193,8 @@ if [ "${#named[@]}" -gt 0 ]; then
   compile_checks "${steps[@]/#/compile_checks_}"
   finish "only what ${words// /, } touches was tested. Everything: bash scripts/test.sh"
 fi
-# A file at a time: some build things that all of their tests use.
-section "command line tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" --dist loadfile harness/tests
+# Tests that share what one of them builds are a group.
+section "command line tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" --dist loadgroup harness/tests
 section "Python module" python_module
 for framework in torch jax; do
   "$python" -c "import $framework" 2>/dev/null || not_here "Python module, $framework" \

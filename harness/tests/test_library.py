@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from test_program import BUILD, PATIENCE, ROOT
 
+pytestmark = pytest.mark.xdist_group("library")  # of which one installation is enough
+
 
 def run(*command: str | Path) -> str:
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=PATIENCE)

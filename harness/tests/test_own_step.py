@@ -39,6 +39,8 @@ OUTCOMES: dict[str, tuple[int, list[str]]] = {
         [f"FAIL  {STEP}", "race on shared memory"],
     ),
 }
+# The tests of a module share what one of them builds. Groups are begun before all else, and these take longest.
+pytestmark = pytest.mark.xdist_group("own step")
 COMMANDS, _ = check_docs.commands_of((ROOT / PAGE).read_text(encoding="utf-8"), PAGE)
 
 
