@@ -19,6 +19,7 @@ import report
 def test_a_run_has_its_page_with_all_pictures(tmp_path: Path, monkeypatch) -> None:
     for script in (attention_maps, error_analysis):
         monkeypatch.setattr(script, "SEQLEN", 64)  # they are drawn in full for docs/figures
+    monkeypatch.setattr(error_analysis, "BATCH", 1)
     out = tmp_path / "r.json"
     steps = ["v08_register_softmax", "v09_direct_rescale"]
     done = run(FLASHSTEPS, "run", *steps, "--backend", "emulator", "--shape", "1,1,64,64", "--json", str(out))
