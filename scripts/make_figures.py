@@ -56,7 +56,7 @@ FIGURES = (
     Figure(
         "roofline.svg",
         "roofline",
-        ("h200_profile.json", "h200_profile_v10.json", "h200_peers.json"),
+        ("h200_profile.json", "h200_peers.json"),
         {"S": "4096", "D": "64", "dtype": "fp16", "causal": "false"},
     ),
 )
