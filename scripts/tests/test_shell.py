@@ -738,7 +738,7 @@ def test_one_step_and_what_it_touches(tested: Sandbox):
     assert "--target compile_checks_v02_tiles compile_checks_my_idea\n" in calls
     checked = [line.split()[-1] for line in calls.splitlines() if " check " in line]
     assert sorted(checked) == ["my_idea", "v02_tiles"]
-    assert "\n2 passed" in text  # of harness/tests: those of the two steps
+    assert text.count("\n2 passed") == 2  # of harness/tests those of the two steps; and the lessons' own
     assert "only what v02_tiles, my_idea touches was tested. Everything: bash scripts/test.sh\n" in text
 
 
