@@ -217,8 +217,8 @@ class RaceDetector {
 // Within a launch CTAs run in no order, unless they make one: what a CTA has done before a __threadfence() is
 // published by its next atomic operation or volatile write, and known to a CTA that has carried out an atomic
 // operation or a volatile read after that. This errs on the side of silence: all threads of a CTA count as
-// one, whatever the addresses are, what a CTA reads again before its next fence is not looked at again, and no
-// second fence is demanded of the CTA that reads (CUDA's own guide has none).
+// one, whatever the addresses are, what a CTA reads again before its next fence is not looked at again, and
+// no second fence is demanded of the CTA that reads (CUDA's own guide has none).
 class GlobalRaces {
  public:
   explicit GlobalRaces(Launch& launch);
