@@ -210,6 +210,19 @@ any_python() {
   if [ -x "$VENV/bin/python" ]; then echo "$VENV/bin/python"; else find_python || echo python3; fi
 }
 
+# One that draws charts: of build/venv, or else from PATH, if it has some matplotlib. (The pinned version matters for the
+# figures of this repository only.)
+drawing_python() {
+  local python
+  for python in "$VENV/bin/python" python3; do
+    if "$python" -c 'import sys, matplotlib, numpy; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; then
+      command -v "$python"
+      return 0
+    fi
+  done
+  return 1
+}
+
 # The CUDA compiler, from PATH or where the toolkit installs it.
 find_nvcc() {
   local installed="${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"

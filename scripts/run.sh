@@ -66,8 +66,16 @@ page="" written=no
 if [ "$reports" = yes ] && [ -f "$json" ] && [ ! "$REPORT/.started" -nt "$json" ]; then
   written=yes
   heading "drawing"
-  make_venv "$ROOT/scripts/requirements.txt" || complain "no charts without them; the results are complete"
-  if "$(any_python)" "$ROOT/scripts/report.py" "$json" --out "$REPORT" --program "$ROOT/build/flashsteps"
+  python=$VENV/bin/python
+  if ! make_venv "$ROOT/scripts/requirements.txt"; then
+    if python=$(drawing_python); then
+      complain "drawing with the packages of $python"
+    else
+      complain "no charts without them; the results are complete"
+      python=$(any_python)
+    fi
+  fi
+  if "$python" "$ROOT/scripts/report.py" "$json" --out "$REPORT" --program "$ROOT/build/flashsteps"
   then
     page="$REPORT/index.html"
   fi

@@ -471,18 +471,31 @@ def test_results_of_an_earlier_run_are_not_shown(ready: Sandbox):
     assert list((ready.root / "build/report").glob("[!.]*")) == [kept]
 
 
+def without_network(sandbox: Sandbox) -> None:
+    """build/venv cannot be filled, and no Python has packages."""
+    (sandbox.root / "build/venv/requirements.txt.installed").unlink()
+    bare = f'exec "{sys.executable}" -S -E "$@"\n'
+    python = sandbox.root / "build/venv/bin/python"
+    python.write_text(f'#!/bin/bash\n[ "$2" = pip ] && {{ [ "$3" != install ]; exit; }}\n{bare}', encoding="utf-8")
+    sandbox.tool("python3", f"#!/bin/bash\n{bare}")
+
+
 def test_without_python_packages_the_kernels_still_run(ready: Sandbox):
-    (ready.root / "build/venv/requirements.txt.installed").unlink()
-    (ready.root / "build/venv/bin/python").write_text(
-        '#!/bin/bash\n[ "$2" = pip ] && { [ "$3" != install ]; exit; }\n'
-        f'exec "{sys.executable}" -S -E "$@"\n',
-        encoding="utf-8",
-    )
+    without_network(ready)
     done = ready.main_job()
     assert done.returncode == 0 and "no charts without them" in done.stderr and "results: " in done.stdout
     assert "report:  " in done.stdout and "scripts/requirements.txt" in done.stderr
     page = (ready.root / "build/report/index.html").read_text(encoding="utf-8")
     assert "<td><code>v01_scalar</code>" in page and "<img" not in page
+
+
+def test_without_a_network_any_matplotlib_draws(ready: Sandbox):
+    without_network(ready)
+    ready.tool("python3", f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
+    done = ready.main_job()
+    assert done.returncode == 0, done.stderr
+    assert f"drawing with the packages of {ready.bin}/python3\n" in done.stderr
+    assert "<img" in (ready.root / "build/report/index.html").read_text(encoding="utf-8")
 
 
 def test_a_report_that_cannot_be_written_does_not_change_the_status(ready: Sandbox):
