@@ -173,7 +173,7 @@ if [ "${#with_pages[@]}" -gt 0 ]; then
   # One that does not costs only them, not the build.
   [ "$failed" -gt 0 ] || ablations=$(IFS=';' && echo "${with_pages[*]}")
 else
-  not_here "ablations apply" "docs/ablations/ has none"
+  not_here "ablations apply" "docs/ablations/ has no page of ${steps[*]}"
 fi
 
 section "build, warnings fatal" build_ci

@@ -29,8 +29,8 @@ inline bool RaceDetector::knows(const Clock& clock, Epoch epoch) const {
   return (clock.lanes[warp] & lanes) == lanes && time <= clock.some[warp];
 }
 
-// Nothing is forgotten here that counts. But another kernel divides its shared memory in another way, and blocks with
-// cells of two bytes are slow where it only has accesses of four.
+// Nothing is forgotten here that counts. But another kernel divides its shared memory in another way, and
+// blocks with cells of two bytes are slow where it only has accesses of four.
 void RaceDetector::start_launch() {
   for (Shadow* shadow : {&dynamic_shared_, &static_shared_}) {
     std::fill(shadow->blocks.begin(), shadow->blocks.end(), Block{});

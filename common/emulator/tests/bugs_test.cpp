@@ -461,8 +461,7 @@ TEST_CASE("global memory that no kernel may touch", "[bugs]") {
   CHECK(read.bug == Bug::kGlobalOutOfBounds);
   CHECK_LINE(read, global_read_at, 2);
   CHECK(contains(read.what(), "read of 4 bytes"));
-  CHECK_NOTHROW(
-      launch(global_read_at, 1, 1, 0, nullptr, static_cast<const float*>(constants), 1, out.get()));
+  CHECK_NOTHROW(launch(global_read_at, 1, 1, 0, nullptr, static_cast<const float*>(constants), 1, out.get()));
 }
 
 // The race detector does not look twice at what a CTA reads again.
