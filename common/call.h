@@ -9,6 +9,7 @@
 namespace flashsteps {
 
 enum class DType { kFp32, kFp16, kBf16 };
+constexpr size_t element_bytes(DType dtype) { return dtype == DType::kFp32 ? 4 : 2; }
 
 // A set of element types.
 struct DTypes {

@@ -88,7 +88,7 @@ struct Step {
   void (*run)(const AttentionCall& call, void* stream);
 };
 
-// Called by REGISTER_STEP before main(). Defined once, in harness/src/registry.cpp.
+// Called by REGISTER_STEP before main(). Defined once, in common/interface.cpp.
 bool register_step(const Step& step);
 const std::vector<Step>& registered_steps();
 const Step* find_step(std::string_view name, BackendKind backend);  // nullptr: there is none

@@ -7,7 +7,7 @@
 #include "common/interface.h"
 
 #ifdef __CUDACC__
-#include "common/cuda_launch.h"
+#include "common/cuda/launch.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {

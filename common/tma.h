@@ -24,7 +24,7 @@ inline namespace on_cuda {
 using TensorMap = CUtensorMap;
 
 // Throws std::runtime_error with a sentence when TMA cannot address such a tensor. In
-// harness/src/cuda_tensor_map.cpp.
+// common/cuda/tensor_map.cpp.
 TensorMap encode_tensor_map(const TensorMapShape& shape);
 
 // Starts to copy the box at coordinates c0 .. c4 (c0 is the contiguous dimension) to `shared`, 128-byte

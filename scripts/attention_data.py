@@ -1,6 +1,6 @@
 """What attention_maps.py and error_analysis.py draw from: inputs, what a step makes of them, what is right.
 
-The inputs are the harness's own (harness/src/tensors.cpp: `normal` and `structured`), made once more here, because
+The inputs are the harness's own (harness/problem/tensors.cpp: `normal` and `structured`), made once more here, because
 the program saves outputs only. harness/tests/test_attention_matrix.py compares the two. A step gets them through
 the program's --tensors and gives its output through --save.
 
@@ -56,7 +56,7 @@ def hash64(x: Any) -> Any:
 
 
 def normal_pairs(seed: int, stream: int, index: Any) -> Any:
-    """harness/src/random.h: for every index two values of N(0, 1), along a new last axis.
+    """harness/base/random.h: for every index two values of N(0, 1), along a new last axis.
 
     Functions in double, rounded: the C library's single ones are as good as correctly rounded, and double does
     not depend on this machine's vector instructions as numpy's single ones do."""

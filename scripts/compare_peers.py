@@ -38,7 +38,7 @@ import step_diff
 from terminal import printable
 from torch_lab import Skip, TorchLab, WrongOutput, one_line, rows_without_keys
 
-# As in harness/src/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
+# As in harness/device/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
 SAMPLE_MS = 8.0
 MAX_LAUNCHES = 200
 GRAPH_BELOW_MS = 0.2
@@ -241,7 +241,7 @@ def validation_record(found: dict[str, Any], problem: dict[str, Any]) -> dict[st
 
 
 def percentile(values: list[float], fraction: float) -> float:
-    """As in harness/src/session.cpp: linear between the two neighbours."""
+    """As in harness/program/session.cpp: linear between the two neighbours."""
     ordered = sorted(values)
     at = fraction * (len(ordered) - 1)
     below = int(at)
@@ -256,7 +256,7 @@ def percentiles(values: list[float], unit: str) -> dict[str, float]:
 
 
 class Timer:
-    """Batches of launches of one contender. Mirrors harness/src/cuda_timer.cpp."""
+    """Batches of launches of one contender. Mirrors harness/device/cuda_timer.cpp."""
 
     def __init__(self, lab: Any, name: str, call: Any, may_capture: bool = True):
         self.lab, self.name, self.call = lab, name, call

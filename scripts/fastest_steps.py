@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes harness/src/fastest_steps.inc: in which order attention() tries the steps when none is named.
+"""Writes harness/library/fastest_steps.inc: in which order attention() tries the steps when none is named.
 
 python3 scripts/fastest_steps.py            writes it, from the recorded runs
 python3 scripts/fastest_steps.py --check    fails when it is not what they say

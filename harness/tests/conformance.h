@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "harness/src/backend.h"
-#include "harness/src/element.h"
-#include "harness/src/random.h"
+#include "harness/base/element.h"
+#include "harness/base/random.h"
+#include "harness/device/backend.h"
 #include "harness/tests/kernels/conformance.h"
 
 namespace flashsteps {

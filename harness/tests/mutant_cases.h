@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <string>
 
-#include "harness/src/backend.h"
-#include "harness/src/covering.h"
-#include "harness/src/device_tensors.h"
-#include "harness/src/reference.h"
-#include "harness/src/validate.h"
+#include "harness/device/backend.h"
+#include "harness/device/device_tensors.h"
+#include "harness/judge/reference.h"
+#include "harness/judge/validate.h"
+#include "harness/problem/covering.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/kernels/mutations.h"
 

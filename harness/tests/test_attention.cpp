@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/interface.h"
+#include "harness/base/element.h"
 #include "harness/include/flashsteps.h"
-#include "harness/src/element.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

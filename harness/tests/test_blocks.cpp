@@ -1,8 +1,8 @@
 // What common/blocks/ has of the steps is what the steps do: a step that is built of them gives the bits of
 // the one that spells them out, and does the same to memory.
 #include "common/interface.h"
-#include "harness/src/backend.h"
-#include "harness/src/device_tensors.h"
+#include "harness/device/backend.h"
+#include "harness/device/device_tensors.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

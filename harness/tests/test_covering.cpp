@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <set>
 
-#include "harness/src/covering.h"
-#include "harness/src/tensors.h"
+#include "harness/problem/covering.h"
+#include "harness/problem/tensors.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

@@ -1,7 +1,7 @@
 // The table of peaks against published figures, and against the names that a careless look-up would mix up.
 #include <cmath>
 
-#include "harness/src/device_peaks.h"
+#include "harness/device/device_peaks.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
-#include "harness/src/element.h"
-#include "harness/src/random.h"
+#include "harness/base/element.h"
+#include "harness/base/random.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

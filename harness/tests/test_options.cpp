@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "harness/src/options.h"
-#include "harness/src/safetensors.h"
-#include "harness/src/table.h"
+#include "harness/problem/safetensors.h"
+#include "harness/program/options.h"
+#include "harness/program/table.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;
@@ -190,7 +190,8 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"check", "--memory", "nan"}, "--memory must be more than 0 GiB"},
       {{"run", "--softmax-scale", "1"}, "need a --shape"},
       {{"run", "--no-lse"}, "need a --shape"},
-      {{"run", "--shape", "1,1,8,64", "--inputs", "huge", "--softmax-scale", "1e-9"}, "exceed the range of fp16"},
+      {{"run", "--shape", "1,1,8,64", "--inputs", "huge", "--softmax-scale", "1e-9"},
+       "exceed the range of fp16"},
       {{"run", "--shape", "1,1,8,64", "--softmax-scale", "0"}, "--softmax-scale is '0'"},
       {{"run", "--shape", "1,1,8,64", "--softmax-scale", "-1"}, "--softmax-scale is '-1'"},
       {{"run", "--shape", "1,1,8,64", "--softmax-scale", "nan"}, "--softmax-scale is 'nan'"},

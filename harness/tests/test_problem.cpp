@@ -2,11 +2,11 @@
 #include <cstring>
 #include <set>
 
-#include "harness/src/backend.h"
-#include "harness/src/device_tensors.h"
-#include "harness/src/element.h"
-#include "harness/src/problem.h"
-#include "harness/src/tensors.h"
+#include "harness/base/element.h"
+#include "harness/device/backend.h"
+#include "harness/device/device_tensors.h"
+#include "harness/problem/problem.h"
+#include "harness/problem/tensors.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

@@ -3,8 +3,8 @@
 // inputs in -0.25 .. 0.25, causal, fp16, its three shapes, NRMSE below 3 %, no element off by 0.05) and ours.
 #include <cstdio>
 
-#include "harness/src/element.h"
-#include "harness/src/random.h"
+#include "harness/base/element.h"
+#include "harness/base/random.h"
 #include "harness/tests/mutant_cases.h"
 
 using namespace flashsteps;

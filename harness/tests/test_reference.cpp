@@ -4,8 +4,8 @@
 #include <set>
 #include <tuple>
 
-#include "harness/src/element.h"
-#include "harness/src/reference.h"
+#include "harness/base/element.h"
+#include "harness/judge/reference.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <fstream>
 
-#include "harness/src/atomic_file.h"
-#include "harness/src/results.h"
-#include "harness/src/validate.h"
+#include "harness/base/atomic_file.h"
+#include "harness/judge/validate.h"
+#include "harness/program/results.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

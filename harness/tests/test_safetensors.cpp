@@ -2,8 +2,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "harness/src/fnv1a.h"
-#include "harness/src/safetensors.h"
+#include "harness/base/fnv1a.h"
+#include "harness/problem/safetensors.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/temporary_folder.h"
 

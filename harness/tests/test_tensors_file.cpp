@@ -5,10 +5,10 @@
 #include <cstring>
 #include <limits>
 
-#include "harness/src/element.h"
-#include "harness/src/fnv1a.h"
-#include "harness/src/safetensors.h"
-#include "harness/src/tensors_file.h"
+#include "harness/base/element.h"
+#include "harness/base/fnv1a.h"
+#include "harness/problem/safetensors.h"
+#include "harness/problem/tensors_file.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/temporary_folder.h"
 

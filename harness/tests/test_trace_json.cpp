@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "harness/src/trace_json.h"
+#include "harness/device/trace_json.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

@@ -4,11 +4,11 @@
 #include <cstring>
 #include <limits>
 
-#include "harness/src/element.h"
-#include "harness/src/reference.h"
-#include "harness/src/safetensors.h"
-#include "harness/src/tensors_file.h"
-#include "harness/src/validate.h"
+#include "harness/base/element.h"
+#include "harness/judge/reference.h"
+#include "harness/judge/validate.h"
+#include "harness/problem/safetensors.h"
+#include "harness/problem/tensors_file.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/temporary_folder.h"
 

@@ -1,4 +1,4 @@
-"""harness/architectures.cmake: what is compiled for which GPU."""
+"""common/cuda/architectures.cmake: what is compiled for which GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def cmake(tmp_path: Path, *lines: str) -> tuple[int, str]:
     script = tmp_path / "script.cmake"
-    script.write_text("\n".join([f'include("{ROOT}/harness/architectures.cmake")', *lines]))
+    script.write_text("\n".join([f'include("{ROOT}/common/cuda/architectures.cmake")', *lines]))
     done = subprocess.run(["cmake", "-P", str(script)], capture_output=True, text=True)
     return done.returncode, done.stderr.strip()  # where message() writes
 

@@ -143,7 +143,7 @@ def check(script: Any, program: Path, folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_random_numbers_are_the_harness_s():
-    """From harness/src/random.h, compiled: seed 1, stream 4, indices 0 and 2^32 + 5; seed 7, stream 1, index 3."""
+    """From harness/base/random.h, compiled: seed 1, stream 4, indices 0 and 2^32 + 5; seed 7, stream 1, index 3."""
     found = attention_data.normal_pairs(1, 4, np.array([0, (1 << 32) + 5]))
     assert found.dtype == np.float32
     compiled = [[-2.10224009, 1.37514055], [-0.608177423, 0.204346448]]

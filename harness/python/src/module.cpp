@@ -15,10 +15,10 @@
 #include <optional>
 #include <stdexcept>
 
+#include "harness/base/build_info.h"
+#include "harness/device/gpu.h"
 #include "harness/include/flashsteps.h"
 #include "harness/python/src/array.h"
-#include "harness/src/build_info.h"
-#include "harness/src/gpu.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

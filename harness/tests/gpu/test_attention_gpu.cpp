@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
+#include "common/cuda/check.h"
+#include "harness/base/element.h"
+#include "harness/base/random.h"
+#include "harness/device/gpu.h"
 #include "harness/include/flashsteps.h"
-#include "harness/src/cuda_check.h"
-#include "harness/src/element.h"
-#include "harness/src/gpu.h"
-#include "harness/src/random.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/gpu/launch_kernels.h"
 #include "harness/tests/gpu/thread_time.h"

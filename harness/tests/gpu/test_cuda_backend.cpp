@@ -3,8 +3,8 @@
 #include <functional>
 #include <thread>
 
-#include "common/cuda_launch.h"
-#include "harness/src/backend.h"
+#include "common/cuda/launch.h"
+#include "harness/device/backend.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/gpu/launch_kernels.h"
 #include "harness/tests/gpu/thread_time.h"

@@ -1,0 +1,19 @@
+// The part of launch() that the host compiler builds: common/cuda/launch.cpp. Kernels include
+// common/launch.h.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "common/interface.h"
+
+namespace flashsteps {
+inline namespace on_cuda {
+
+// Opts the kernel in to smem_bytes of dynamic shared memory (more than 48 KiB must be asked for) and looks up
+// its registers and occupancy. Done once per kernel, device and size, then cached. Throws std::runtime_error
+// with a sentence when the device cannot launch this.
+LaunchRecord prepare_launch(const void* kernel, dim3 grid, dim3 block, size_t smem_bytes);
+void check_launch();  // throws DeviceError when the launch just made, or a kernel before it, has failed
+
+}  // namespace on_cuda
+}  // namespace flashsteps

@@ -1,0 +1,213 @@
+// What common/interface.h declares: the list of steps, and what every backend refuses alike.
+#include "common/interface.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace flashsteps {
+namespace {
+
+std::vector<Step>& mutable_steps() {
+  // A function's static: registration happens before main(), in no fixed order. Never destroyed: a thread
+  // that outlives main() may still call.
+  static auto& steps = *new std::vector<Step>;
+  return steps;
+}
+
+// Why the rows of a tensor are not aligned to so many bytes; empty when all are.
+std::string misaligned(int alignment, const AttentionCall& call) {
+  if (alignment == 0) return "";
+  const int64_t bytes = int64_t(element_bytes(call.dtype));
+  const struct {
+    const char* what;
+    const TensorView& view;
+    int heads, rows;
+  } tensors[] = {{"q", call.q, call.num_heads_q, call.seqlen_q},
+                 {"k", call.k, call.num_heads_kv, call.seqlen_kv},
+                 {"v", call.v, call.num_heads_kv, call.seqlen_kv},
+                 {"o", call.o, call.num_heads_q, call.seqlen_q}};
+  for (const auto& [what, view, heads, rows] : tensors) {
+    // Nobody steps over a dimension of size 1: frameworks leave any stride there.
+    const int64_t offsets[] = {
+        int64_t(reinterpret_cast<uintptr_t>(view.data)), call.batch > 1 ? view.batch_stride * bytes : 0,
+        heads > 1 ? view.head_stride * bytes : 0, rows > 1 ? view.row_stride * bytes : 0};
+    for (const int64_t offset : offsets) {
+      if (offset % alignment != 0)
+        return "needs every row of " + std::string(what) + " to be " + std::to_string(alignment) +
+               "-byte aligned";
+    }
+  }
+  return "";
+}
+
+std::string name_of(DType dtype) {
+  return dtype == DType::kFp32 ? "fp32" : dtype == DType::kFp16 ? "fp16" : "bf16";
+}
+
+std::string names_of(DTypes dtypes) {  // "fp16 and bf16"
+  std::vector<std::string> names;
+  for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
+    if (dtypes.has(dtype)) names.push_back(name_of(dtype));
+  }
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 < names.size() ? ", " : " and ") + names[i];
+  return text;
+}
+
+}  // namespace
+
+bool register_step(const Step& step) {
+  mutable_steps().push_back(step);
+  return true;
+}
+
+const std::vector<Step>& registered_steps() { return mutable_steps(); }
+
+bool keep_only_step(std::string_view name) {
+  const auto is_other = [&](const Step& step) { return step.name != name; };
+  if (std::all_of(mutable_steps().begin(), mutable_steps().end(), is_other)) return false;
+  std::erase_if(mutable_steps(), is_other);
+  return true;
+}
+
+const Step* find_step(std::string_view name, BackendKind backend) {
+  for (const Step& step : registered_steps()) {
+    if (step.name == name && step.backend == backend) return &step;
+  }
+  return nullptr;
+}
+
+int configuration_named(const StepInfo& info, std::string_view configuration) {
+  if (configuration.empty()) return AttentionCall::kChosenByStep;
+  for (int c = 0; c < info.num_configurations(); ++c) {
+    if (configuration == info.configurations[c]) return c;
+  }
+  throw std::runtime_error("there is no configuration " + std::string(configuration));
+}
+
+std::vector<LaunchRecord>*& launch_recorder() {
+  thread_local std::vector<LaunchRecord>* recorder = nullptr;
+  return recorder;
+}
+
+std::string refusal(const Step& step, const AttentionCall& call) {
+  const StepInfo& info = step.info;
+  if (!info.dtypes.has(call.dtype))
+    return "supports " + names_of(info.dtypes) + ", not " + name_of(call.dtype);
+  if (call.head_dim != 64 && call.head_dim != 128)
+    return "supports head_dim 64 and 128, not " + std::to_string(call.head_dim);
+  // Kernels fold log2(e) into it.
+  if (!(call.softmax_scale > 0.0f && std::isfinite(call.softmax_scale * 2.0f)))
+    return "needs a positive softmax_scale, not beyond half of FP32's range";
+  if (std::string reason = misaligned(info.alignment_bytes, call); !reason.empty()) return reason;
+  const int configuration = configuration_of(info, call);
+  if (configuration < 0 || configuration >= std::max(1, info.num_configurations()))
+    return "has no configuration " + std::to_string(call.configuration);
+  if (info.refuses == nullptr) return "";
+  AttentionCall configured = call;
+  configured.configuration = configuration;
+  return info.refuses(configured);
+}
+
+std::string architecture_refusal(const StepInfo& info, const std::string& gpu, int compute_capability) {
+  const Architecture needed(info.needs_sm);
+  if (needed.exact ? compute_capability == needed.sm : compute_capability >= needed.sm) return "";
+  return "needs sm_" + std::string(info.needs_sm) + (needed.exact ? " and nothing else, " : " or newer, ") +
+         gpu + " is sm_" + std::to_string(compute_capability);
+}
+
+int configuration_of(const StepInfo& info, const AttentionCall& call) {
+  if (call.configuration != AttentionCall::kChosenByStep) return call.configuration;
+  return info.choose != nullptr ? info.choose(call) : 0;
+}
+
+Purpose purpose_of(const AttentionCall& call) {
+  constexpr int kMaxDecodeQueries = 16;  // a token, or the few that speculative decoding tries at a time
+  return call.seqlen_q <= kMaxDecodeQueries ? Purpose::kDecode : Purpose::kPrefill;
+}
+
+size_t needed_workspace(const StepInfo& info, const AttentionCall& call) {
+  if (info.workspace_bytes == nullptr) return 0;
+  size_t bytes = 0;  // the parts of a call take turns
+  for (AttentionCall& part : split_for_grid(call)) {
+    part.configuration = configuration_of(info, part);
+    bytes = std::max(bytes, info.workspace_bytes(part));
+  }
+  return bytes;
+}
+
+std::string workspace_refusal(const StepInfo& info, const AttentionCall& call) {
+  const size_t needed = needed_workspace(info, call);
+  if (needed == 0) return "";
+  if (call.workspace == nullptr || call.workspace_bytes < needed)
+    return "needs a workspace of " + std::to_string(needed) + " bytes, this call has " +
+           (call.workspace == nullptr ? "none" : std::to_string(call.workspace_bytes));
+  if (reinterpret_cast<uintptr_t>(call.workspace) % kWorkspaceAlignment != 0)
+    return "needs a workspace aligned to " + std::to_string(kWorkspaceAlignment) + " bytes";
+  return "";
+}
+
+std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {
+  if (call.batch <= kMaxGridYZ && call.num_heads_q <= kMaxGridYZ) return {call};
+  const int64_t bytes = int64_t(element_bytes(call.dtype));
+  const auto moved = [&](TensorView view, int batch, int head) {
+    view.data = static_cast<char*>(view.data) + (batch * view.batch_stride + head * view.head_stride) * bytes;
+    return view;
+  };
+  // Whole groups of query heads, those that share a KV head, as many as fit; or pieces of one such group. LSE
+  // is contiguous, so a part that has not all heads has one batch only.
+  const int group = call.num_heads_q / call.num_heads_kv;
+  const bool all_heads = call.num_heads_q <= kMaxGridYZ;
+  const int heads = all_heads            ? call.num_heads_q
+                    : group > kMaxGridYZ ? kMaxGridYZ
+                                         : kMaxGridYZ / group * group;
+  const int batches = all_heads ? kMaxGridYZ : 1;
+  std::vector<AttentionCall> parts;
+  for (int b = 0; b < call.batch; b += batches) {
+    for (int h = 0; h < call.num_heads_q;) {
+      const int end_of_group = group > kMaxGridYZ ? (h / group + 1) * group : call.num_heads_q;
+      AttentionCall part = call;
+      part.batch = std::min(batches, call.batch - b);
+      part.num_heads_q = std::min(heads, end_of_group - h);
+      part.num_heads_kv = std::max(1, part.num_heads_q / group);
+      part.q = moved(call.q, b, h);
+      part.k = moved(call.k, b, h / group);
+      part.v = moved(call.v, b, h / group);
+      part.o = moved(call.o, b, h);
+      if (call.lse != nullptr) part.lse = call.lse + (int64_t(b) * call.num_heads_q + h) * call.seqlen_q;
+      if (call.kv_lengths != nullptr) part.kv_lengths = call.kv_lengths + b;
+      parts.push_back(part);
+      h += part.num_heads_q;
+    }
+  }
+  return parts;
+}
+
+std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
+                       int head_dim) {
+  const struct {
+    const char* what;
+    int64_t value;
+  } sizes[] = {{"batch", batch},
+               {"heads_q", num_heads_q},
+               {"heads_kv", num_heads_kv},
+               {"seqlen_q", seqlen_q},
+               {"seqlen_kv", seqlen_kv}};
+  for (const auto& size : sizes) {
+    if (size.value < 1)
+      return std::string(size.what) + " is " + std::to_string(size.value) + ", it must be at least 1";
+  }
+  if (head_dim != 64 && head_dim != 128)
+    return "head_dim is " + std::to_string(head_dim) + ", the steps know 64 and 128";
+  if (num_heads_q % num_heads_kv != 0)
+    return "heads_q (" + std::to_string(num_heads_q) + ") is not a multiple of heads_kv (" +
+           std::to_string(num_heads_kv) + ")";
+  // Row counts and one-past-the-end indices are kept in int by the kernels; element offsets are 64-bit.
+  if (seqlen_q > (1 << 30) || seqlen_kv > (1 << 30)) return "sequence lengths are limited to 2^30";
+  const double elements = double(batch) * num_heads_q * (double(seqlen_q) + double(seqlen_kv)) * head_dim;
+  if (elements > 1e15) return "the shape overflows: its tensors would have more than 10^15 elements";
+  return "";
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,92 @@
+// A place where steps run: a CUDA device or the emulator. The harness sees both only through this.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "common/device_error.h"
+#include "common/interface.h"
+#include "harness/problem/poison.h"
+
+namespace flashsteps {
+
+// How the emulator runs a step: when asynchronous copies land, in which order threads run, what is watched.
+struct EmulatorMode {
+  std::string async = "early";  // early | late | random
+  bool hostile = false;  // seeded random order of warps and lanes, preemption at shared-memory accesses
+  bool race_detector = false;
+  bool count = false;
+  uint64_t seed = 1;
+  Poison poison = Poison::kNan;  // of shared memory that nobody has written, and of copies on their way
+};
+
+// Times one prepared call. CUDA only.
+class Timer {
+ public:
+  virtual ~Timer() = default;
+  // Milliseconds per launch, from CUDA events around a batch of launches that takes a few milliseconds or
+  // more. `while_running` is called on the host while the device works on the batch: the time to read its
+  // clocks.
+  virtual double sample(const std::function<void()>& while_running = {}) = 0;
+  // How the batch is launched: {"launches_per_sample": n, "graph": bool}.
+  virtual nlohmann::json method() const = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual BackendKind kind() const = 0;
+
+  // Device memory, 256-byte aligned. Throws std::runtime_error naming the size when there is not enough.
+  virtual void* allocate(size_t bytes) = 0;
+  // For tensors of which only a few rows are touched. The emulator then needs memory for those rows only.
+  virtual void* allocate_sparse(size_t bytes) { return allocate(bytes); }
+  virtual void release(void* device) = 0;
+  virtual void upload(void* device, const void* host, size_t bytes) = 0;
+  virtual void download(void* host, const void* device, size_t bytes) = 0;
+  virtual size_t free_memory() const = 0;
+
+  // Why this device cannot run the step on this call (architecture, shared memory, grid size), with the
+  // limit; empty when it can. Includes flashsteps::refusal().
+  virtual std::string refusal(const Step& step, const AttentionCall& call) = 0;
+  // What the step would launch for this call. Launches nothing.
+  std::vector<LaunchRecord> describe(const Step& step, const AttentionCall& call);
+
+  // Runs the step once and waits for it. Throws DeviceError.
+  virtual void run(const Step& step, const AttentionCall& call) = 0;
+
+  // The emulator's way of running, for the following run() calls; CUDA ignores it.
+  virtual void set_mode(const EmulatorMode&) {}
+  // What each kernel of the last run() counted, in the keys of docs/results-schema.md; nothing on CUDA.
+  virtual std::vector<nlohmann::json> counters() const { return {}; }
+  // Runs the step once and returns what one of its CTAs does, as docs/pipeline.md describes it. Emulator
+  // only.
+  virtual nlohmann::json trace(const Step&, const AttentionCall&, uint64_t /*cta*/) {
+    throw std::runtime_error("the trace is the emulator's");
+  }
+
+  // Warm-up, batch size, graph capture when a launch is short. Throws std::runtime_error on the emulator.
+  virtual std::unique_ptr<Timer> make_timer(const Step& step, const AttentionCall& call) = 0;
+  // A bf16 8192^3 matrix product by the vendor's library as a measured ceiling; nullptr when the library is
+  // not there.
+  virtual std::unique_ptr<Timer> make_matmul_timer(double& flops) = 0;
+  // SM clock now, MHz; 0 when unknown.
+  virtual int sm_clock_mhz() = 0;
+
+  // Who this is, for the provenance record; see docs/results-schema.md, "device".
+  virtual nlohmann::json device() const = 0;
+  // Dense tensor peak in TFLOPS for 16-bit inputs with FP32 accumulation at the maximum SM clock; for fp32,
+  // the FP32 FMA peak. 0 when the card is not in the table.
+  virtual double peak_tflops(DType dtype) const = 0;
+};
+
+// nullptr when there is no usable device; `why` then says so in a line ("no NVIDIA driver", "sm_75 is too
+// old: ...").
+std::unique_ptr<Backend> make_cuda_backend(std::string& why);
+std::unique_ptr<Backend> make_emulator_backend();
+
+}  // namespace flashsteps

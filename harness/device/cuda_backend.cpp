@@ -1,0 +1,141 @@
+// A CUDA device as a place where steps run: the first one that CUDA_VISIBLE_DEVICES leaves.
+#include "common/cuda/check.h"
+#include "harness/device/backend.h"
+#include "harness/device/cublas.h"
+#include "harness/device/cuda_timer.h"
+#include "harness/device/gpu.h"
+#include "harness/device/nvml.h"
+#include "harness/include/flashsteps.h"
+
+namespace flashsteps {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kDevice = 0;
+constexpr int kMatmulSize = 8192;
+
+class Stream {
+ public:
+  // Non-blocking: unlike others, it does not wait for work on the legacy default stream, nor that for it.
+  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend() : nvml_(kDevice) { CUDA_CHECK(cudaGetDeviceProperties(&properties_, kDevice)); }
+
+  BackendKind kind() const override { return BackendKind::kCuda; }
+
+  void* allocate(size_t bytes) override { return gpu_allocate(bytes); }
+  void release(void* device) override { gpu_release(device); }
+
+  // On the stream, not with cudaMemcpy(): its copies are on another stream and may end after it has returned.
+  void upload(void* device, const void* host, size_t bytes) override {
+    copy(device, host, bytes, cudaMemcpyHostToDevice);
+  }
+  void download(void* host, const void* device, size_t bytes) override {
+    copy(host, device, bytes, cudaMemcpyDeviceToHost);
+  }
+
+  size_t free_memory() const override {
+    size_t free_bytes = 0, total_bytes = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    return free_bytes;
+  }
+
+  std::string refusal(const Step& step, const AttentionCall& call) override {
+    if (std::string reason = flashsteps::refusal(step, call); !reason.empty()) return reason;
+    // Before anything of the kernel is asked for: a build may hold no code of it that this device can load.
+    if (std::string reason = architecture_refusal(step.info, properties_.name, compute_capability());
+        !reason.empty())
+      return reason;
+    try {
+      describe(step, call);
+    } catch (const DeviceError&) {
+      throw;  // the device is broken, which says nothing about the step
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  void run(const Step& step, const AttentionCall& call) override {
+    step.run(call, stream_);
+    const cudaError_t error = cudaStreamSynchronize(stream_);
+    if (error != cudaSuccess) throw DeviceError(describe_error(error));
+  }
+
+  std::unique_ptr<Timer> make_timer(const Step& step, const AttentionCall& call) override {
+    const cudaStream_t stream = stream_;
+    return make_cuda_timer(
+        stream, [step, call, stream] { step.run(call, stream); }, /*may_capture=*/true);
+  }
+
+  std::unique_ptr<Timer> make_matmul_timer(double& flops) override {
+    auto matmul = make_cublas_matmul(kMatmulSize, stream_);
+    if (!matmul) return nullptr;
+    flops = 2.0 * kMatmulSize * kMatmulSize * kMatmulSize;
+    // cuBLAS would need a workspace of its own under capture, and one product is long enough without.
+    return make_cuda_timer(stream_, std::move(matmul), /*may_capture=*/false);
+  }
+
+  int sm_clock_mhz() override { return nvml_.sm_clock_mhz(); }
+
+  json device() const override {
+    int runtime = 0;
+    CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+    return {
+        {"name", properties_.name},
+        {"compute_capability", std::to_string(properties_.major) + "." + std::to_string(properties_.minor)},
+        {"sm_count", properties_.multiProcessorCount},
+        {"l2_bytes", properties_.l2CacheSize},
+        {"memory_bytes", properties_.totalGlobalMem},
+        {"smem_optin_bytes", properties_.sharedMemPerBlockOptin},
+        {"max_sm_clock_mhz", max_sm_clock_mhz(kDevice)},
+        {"driver", driver_version()},
+        {"cuda_runtime", cuda_version_text(runtime)}};
+  }
+
+  double peak_tflops(DType dtype) const override { return gpu_peak_tflops(kDevice, dtype); }
+
+ private:
+  void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, direction, stream_));
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+  }
+
+  int compute_capability() const { return 10 * properties_.major + properties_.minor; }
+
+  std::string driver_version() const {
+    if (std::string version = nvml_.driver_version(); !version.empty()) return version;
+    int version = 0;
+    CUDA_CHECK(cudaDriverGetVersion(&version));
+    return "unknown, for CUDA " + cuda_version_text(version);
+  }
+
+  cudaDeviceProp properties_;
+  Stream stream_;
+  Nvml nvml_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(std::string& why) {
+  try {
+    why = missing_gpu();
+    if (why.empty()) return std::make_unique<CudaBackend>();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  return nullptr;
+}
+
+}  // namespace flashsteps

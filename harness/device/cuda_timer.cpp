@@ -1,0 +1,111 @@
+#include "harness/device/cuda_timer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "common/cuda/check.h"
+
+namespace flashsteps {
+namespace {
+
+constexpr double kSampleMs = 5;    // long against launching, and the half microsecond that events resolve
+constexpr int kMaxLaunches = 200;  // per sample
+constexpr double kGraphBelowMs = 0.2;
+constexpr std::chrono::milliseconds kWarmUp{
+    100};  // an idle GPU takes tens of milliseconds to raise its clocks
+
+class Event {
+ public:
+  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// A number of launches, recorded once and replayed with one call.
+class Graph {
+ public:
+  Graph(cudaStream_t stream, int launches, const std::function<void()>& launch) {
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    cudaGraph_t graph = nullptr;
+    try {
+      for (int i = 0; i < launches; ++i) launch();
+    } catch (...) {
+      cudaStreamEndCapture(stream, &graph);  // the stream must be usable again, whatever became of the graph
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      cudaGetLastError();
+      throw;
+    }
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    const cudaError_t error = cudaGraphInstantiate(&executable_, graph, 0);
+    cudaGraphDestroy(graph);
+    CUDA_CHECK(error);
+  }
+  ~Graph() { cudaGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void replay(cudaStream_t stream) const { CUDA_CHECK(cudaGraphLaunch(executable_, stream)); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+class CudaTimer : public Timer {
+ public:
+  CudaTimer(cudaStream_t stream, std::function<void()> launch, bool may_capture)
+      : stream_(stream), launch_(std::move(launch)) {
+    const auto start = std::chrono::steady_clock::now();
+    elapsed_ms();  // the very first launch loads the kernel: not a time to go by
+    double ms = 0;
+    do {
+      ms = elapsed_ms() / launches_;
+      launches_ = int(std::clamp(std::ceil(kSampleMs / std::max(ms, 1e-3)), 1.0, double(kMaxLaunches)));
+    } while (std::chrono::steady_clock::now() - start < kWarmUp);
+    if (may_capture && ms < kGraphBelowMs) graph_ = std::make_unique<Graph>(stream_, launches_, launch_);
+  }
+
+  double sample(const std::function<void()>& while_running) override {
+    // One replay goes ahead, so that the device is busy while the host launches the one that counts.
+    if (graph_) graph_->replay(stream_);
+    return elapsed_ms(while_running) / launches_;
+  }
+
+  nlohmann::json method() const override {
+    return {{"launches_per_sample", launches_}, {"graph", graph_ != nullptr}};
+  }
+
+ private:
+  double elapsed_ms(const std::function<void()>& while_running = {}) {
+    CUDA_CHECK(cudaEventRecord(begin_, stream_));
+    if (graph_) {
+      graph_->replay(stream_);
+    } else {
+      for (int i = 0; i < launches_; ++i) launch_();
+    }
+    CUDA_CHECK(cudaEventRecord(end_, stream_));
+    if (while_running) while_running();
+    CUDA_CHECK(cudaEventSynchronize(end_));
+    float ms = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&ms, begin_, end_));
+    return ms;
+  }
+
+  cudaStream_t stream_;
+  std::function<void()> launch_;
+  int launches_ = 1;
+  Event begin_, end_;
+  std::unique_ptr<Graph> graph_;
+};
+
+}  // namespace
+
+std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, std::function<void()> launch, bool may_capture) {
+  return std::make_unique<CudaTimer>(stream, std::move(launch), may_capture);
+}
+
+}  // namespace flashsteps

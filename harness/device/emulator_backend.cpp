@@ -1,0 +1,171 @@
+// The emulator as a place where steps run.
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "common/emulator/emulator.h"
+#include "common/emulator/trace.h"
+#include "harness/base/heartbeat.h"
+#include "harness/device/backend.h"
+#include "harness/device/trace_json.h"
+
+namespace flashsteps {
+namespace {
+
+using nlohmann::json;
+
+std::string host_cpu() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+class EmulatorBackend : public Backend {
+ public:
+  BackendKind kind() const override { return BackendKind::kEmulator; }
+
+  void* allocate(size_t bytes) override { return emulator::allocate(bytes); }
+  void* allocate_sparse(size_t bytes) override { return emulator::allocate_sparse(bytes); }
+  void release(void* device) override { emulator::release(device); }
+  void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
+  void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
+  size_t free_memory() const override {
+    return size_t(sysconf(_SC_AVPHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  }
+
+  std::string refusal(const Step& step, const AttentionCall& call) override {
+    if (std::string reason = flashsteps::refusal(step, call); !reason.empty()) return reason;
+    try {
+      describe(step, call);
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  void set_mode(const EmulatorMode& mode) override {
+    emulator::Options& options = emulator::options();
+    options.async = mode.async == "early"  ? emulator::AsyncMode::kEarly
+                    : mode.async == "late" ? emulator::AsyncMode::kLate
+                                           : emulator::AsyncMode::kRandom;
+    options.shuffle = mode.hostile;
+    options.race_detector = mode.race_detector;
+    options.count = mode.count;
+    options.seed = mode.seed;
+    options.poison = mode.poison == Poison::kNan     ? emulator::Poison::kNan
+                     : mode.poison == Poison::kLarge ? emulator::Poison::kLarge
+                                                     : emulator::Poison::kSmall;
+    options.progress = heartbeat;
+    options.host_threads = int(std::max(1u, std::thread::hardware_concurrency()));
+  }
+
+  void run(const Step& step, const AttentionCall& call) override {
+    counted_.clear();
+    emulator::options().each_launch = &counted_;
+    struct Done {
+      ~Done() { emulator::options().each_launch = nullptr; }
+    } afterwards;
+    try {
+      step.run(call, nullptr);
+    } catch (const emulator::Report& report) {
+      throw DeviceError(report.what(), kind_of(report.bug), /*device_lost=*/false);
+    }
+  }
+
+  std::vector<json> counters() const override {
+    std::vector<json> kernels;
+    for (const emulator::Counters& each : counted_) kernels.push_back(counters_of(each));
+    return kernels;
+  }
+
+  json trace(const Step& step, const AttentionCall& call, uint64_t cta) override {
+    set_mode({});
+    emulator::Trace trace;
+    emulator::options().trace = &trace;
+    emulator::options().trace_cta = cta;
+    struct Untraced {
+      ~Untraced() { emulator::options().trace = nullptr; }
+    } afterwards;
+    run(step, call);
+    const std::string title = std::string(step.name) + ", CTA " + std::to_string(cta) + " (nominal time)";
+    namespace units = emulator::trace_units;
+    return {{"traceEvents", trace_events(trace, call, title)},
+            {"otherData",
+             {{"schema", "flashsteps-trace/1"},
+              {"time",
+               "nominal units, not measured: the emulator has no timing model. What follows from them "
+               "is who waits for whom and what overlaps, not how long it takes"},
+              {"units",
+               {{"mma", units::kMma},
+                {"shared_wavefront", units::kSharedWavefront},
+                {"global_sector", units::kGlobalSector},
+                {"global_latency", units::kGlobalLatency},
+                {"exponential", units::kExponential},
+                {"shuffle", units::kShuffle},
+                {"copy_issue", units::kCopyIssue},
+                {"copy_latency", units::kCopyLatency},
+                {"copy_bytes_per_unit", units::kCopyBytesPerUnit}}},
+              {"step", step.name},
+              {"cta", cta},
+              {"warps", trace.num_warps}}}};
+  }
+
+  std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&) override {
+    throw std::runtime_error("the emulator has no timing model");
+  }
+  std::unique_ptr<Timer> make_matmul_timer(double&) override { return nullptr; }
+  int sm_clock_mhz() override { return 0; }
+  json device() const override {
+    return {{"name", "emulator"},
+            {"host_cpu", host_cpu()},
+            {"host_threads", std::thread::hardware_concurrency()}};
+  }
+  double peak_tflops(DType) const override { return 0; }
+
+ private:
+  static json counters_of(const emulator::Counters& c) {
+    return {{"global_requests", c.global_requests},
+            {"global_sectors", c.global_sectors},
+            {"global_bytes", c.global_bytes},
+            {"shared_requests", c.shared_requests},
+            {"shared_wavefronts", c.shared_wavefronts},
+            {"shared_wavefronts_ideal", c.shared_wavefronts_ideal},
+            {"mma", c.mma},
+            {"ldmatrix", c.ldmatrix},
+            {"ldmatrix_wavefronts", c.ldmatrix_wavefronts},
+            {"ldmatrix_wavefronts_ideal", c.ldmatrix_wavefronts_ideal},
+            {"barriers", c.barriers},
+            {"shuffles", c.shuffles},
+            {"tma_loads", c.tma_loads},
+            {"tma_load_bytes", c.tma_load_bytes},
+            {"tma_stores", c.tma_stores},
+            {"tma_store_bytes", c.tma_store_bytes},
+            {"mbarrier_arrivals", c.mbarrier_arrivals},
+            {"mbarrier_waits", c.mbarrier_waits}};
+  }
+
+  static DeviceError::Kind kind_of(emulator::Bug bug) {
+    switch (bug) {
+      case emulator::Bug::kDeadlock:
+        return DeviceError::Kind::kHang;
+      case emulator::Bug::kSharedOutOfBounds:
+      case emulator::Bug::kGlobalOutOfBounds:
+      case emulator::Bug::kMisaligned:
+        return DeviceError::Kind::kCrash;
+      default:
+        return DeviceError::Kind::kBug;
+    }
+  }
+
+  std::vector<emulator::Counters> counted_;  // of the last run()
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_emulator_backend() { return std::make_unique<EmulatorBackend>(); }
+
+}  // namespace flashsteps

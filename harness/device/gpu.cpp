@@ -1,0 +1,133 @@
+#include "harness/device/gpu.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "common/cuda/check.h"
+#include "harness/device/device_peaks.h"
+#include "harness/device/nvml.h"
+#include "harness/include/flashsteps.h"
+
+namespace flashsteps {
+namespace {
+
+constexpr int kOldestComputeCapability = 80;
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+Gpu describe_gpu(int device) {
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  return {device, 10 * properties.major + properties.minor, properties.name};
+}
+
+std::string gibibytes(size_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f GiB", double(bytes) / double(1 << 30));
+  return text;
+}
+
+}  // namespace
+
+std::string missing_gpu() {
+  int driver = 0, runtime = 0, devices = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "no NVIDIA driver";
+  cudaRuntimeGetVersion(&runtime);
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  cudaGetLastError();  // as in check_cuda()
+  if (error == cudaErrorInsufficientDriver)
+    return "the NVIDIA driver is too old: it supports CUDA " + cuda_version_text(driver) +
+           ", this program needs " + cuda_version_text(runtime);
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && devices == 0)) {
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return visible ? "no NVIDIA GPU among CUDA_VISIBLE_DEVICES=" + std::string(visible) : "no NVIDIA GPU";
+  }
+  if (error != cudaSuccess) return describe_error(error);
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  const Gpu gpu = describe_gpu(device);
+  if (gpu.compute_capability < kOldestComputeCapability)
+    return gpu.name + " is sm_" + std::to_string(gpu.compute_capability) +
+           ", which is too old: FlashSteps needs sm_80 (Ampere) or newer";
+  return "";
+}
+
+// Every call asks: what is known of a device is remembered, by each thread for itself.
+const Gpu& current_gpu() {
+  thread_local Gpu gpu{-1, 0, ""};
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+    cudaGetLastError();  // as in check_cuda()
+    const std::string why = missing_gpu();
+    throw std::runtime_error(why.empty() ? describe_error(error) : why);
+  }
+  if (device != gpu.device) gpu = describe_gpu(device);
+  return gpu;
+}
+
+void drop_old_gpu_error() {
+  if (cudaPeekAtLastError() == cudaSuccess) return;
+  cudaGetLastError();
+  // What comes back at once is no call's, but the context's.
+  if (const cudaError_t lasting = cudaPeekAtLastError(); lasting != cudaSuccess)
+    throw DeviceError("the GPU cannot be used any more: " + describe_error(lasting));
+}
+
+CurrentDevice::CurrentDevice(int device) {
+  int current = 0;
+  CUDA_CHECK(cudaGetDevice(&current));
+  if (device == current) return;
+  CUDA_CHECK(cudaSetDevice(device));
+  before_ = current;
+}
+
+CurrentDevice::~CurrentDevice() {
+  if (before_ >= 0) cudaSetDevice(before_);
+}
+
+void* gpu_allocate(size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // as in check_cuda()
+    size_t free_bytes = 0, total_bytes = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    throw std::runtime_error("not enough memory on " + current_gpu().name + " for " + gibibytes(bytes) +
+                             ": " + gibibytes(free_bytes) + " are free");
+  }
+  CUDA_CHECK(error);
+  return memory;
+}
+
+void gpu_release(void* memory) { cudaFree(memory); }
+
+void gpu_upload(void* to_gpu, const void* from_host, size_t bytes) {
+  CUDA_CHECK(cudaMemcpyAsync(to_gpu, from_host, bytes, cudaMemcpyHostToDevice, nullptr));
+  CUDA_CHECK(cudaStreamSynchronize(nullptr));
+}
+
+void gpu_download(void* to_host, const void* from_gpu, size_t bytes) {
+  CUDA_CHECK(cudaMemcpyAsync(to_host, from_gpu, bytes, cudaMemcpyDeviceToHost, nullptr));
+  CUDA_CHECK(cudaStreamSynchronize(nullptr));
+}
+
+void gpu_synchronize(void* stream) { CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream))); }
+
+// CUDA knows the advertised boost clock only, which many cards exceed.
+int max_sm_clock_mhz(int device) {
+  if (const int mhz = Nvml(device).max_sm_clock_mhz(); mhz != 0) return mhz;
+  return attribute(cudaDevAttrClockRate, device) / 1000;
+}
+
+double gpu_peak_tflops(int device, DType dtype) {
+  const Gpu gpu = describe_gpu(device);
+  return peak_tflops(gpu.name, gpu.compute_capability, attribute(cudaDevAttrMultiProcessorCount, device),
+                     max_sm_clock_mhz(device), dtype);
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,12 @@
+// Stands in for cuda_backend.cpp in a build without the CUDA toolkit.
+#include "harness/device/backend.h"
+#include "harness/include/flashsteps.h"
+
+namespace flashsteps {
+
+std::unique_ptr<Backend> make_cuda_backend(std::string& why) {
+  why = missing_gpu();
+  return nullptr;
+}
+
+}  // namespace flashsteps

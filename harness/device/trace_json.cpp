@@ -1,0 +1,281 @@
+#include "harness/device/trace_json.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include "harness/base/source_path.h"
+
+namespace flashsteps {
+namespace {
+
+using emulator::TraceEvent;
+using nlohmann::json;
+using Kind = TraceEvent::Kind;
+
+constexpr int kProcess = 0;
+constexpr int kFirstCopyTrack = 100;  // below: warps
+
+}  // namespace
+
+// ---- The kernel's source
+
+Source Source::read(const std::string& path) {
+  std::ifstream in(source_path(path));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return Source(std::move(lines));
+}
+
+std::string Source::text(unsigned line) const {
+  if (line < 1 || line > lines_.size()) return "";
+  const std::string& whole = lines_[line - 1];
+  const size_t begin = whole.find_first_not_of(" \t");
+  return begin == std::string::npos ? "" : whole.substr(begin, whole.find_last_not_of(" \t\r") + 1 - begin);
+}
+
+std::string Source::phase(unsigned line) const {
+  for (unsigned first = std::min<size_t>(line, lines_.size() + 1); first-- > 1;) {
+    if (!is_comment(first) || !text(first - 1).empty()) continue;
+    std::string comment;
+    for (unsigned l = first; is_comment(l); ++l) {
+      const size_t begin = text(l).find_first_not_of("/ ");
+      if (begin != std::string::npos) comment += (comment.empty() ? "" : " ") + text(l).substr(begin);
+    }
+    const size_t end = comment.find(". ");
+    if (end != std::string::npos) return comment.substr(0, end);
+    return comment.ends_with('.') ? comment.substr(0, comment.size() - 1) : comment;
+  }
+  return "";
+}
+
+bool Source::begins_phase(unsigned line) const {
+  unsigned first = line;
+  while (first > 1 && is_comment(first - 1)) --first;
+  return first < line && text(first - 1).empty();
+}
+
+std::string Source::first_argument(unsigned line, const std::string& function) const {
+  const std::string code = text(line);
+  const size_t call = code.find(function);
+  const size_t open = call == std::string::npos ? call : code.find('(', call);
+  if (open == std::string::npos) return "";
+  int depth = 0;
+  size_t begin = open + 1;
+  for (size_t i = begin; i < code.size(); ++i) {
+    if (depth == 0 && (code[i] == ',' || code[i] == ')')) return code.substr(begin, i - begin);
+    if (code[i] == '(' || code[i] == '[') ++depth;
+    if (code[i] == ')' || code[i] == ']') --depth;
+    const bool is_step = code[i] == '.' || code[i] == '&' || code.compare(i, 2, "->") == 0;
+    if (depth == 0 && is_step) begin = i + (code[i] == '-' ? 2 : 1);
+  }
+  return "";
+}
+
+namespace {
+
+// ---- Names
+
+class Names {
+ public:
+  Names(const emulator::Trace& trace, const AttentionCall& call) : call_(call) {
+    for (const TraceEvent& event : trace.events) {
+      if (sources_.count(event.file) == 0) sources_.emplace(event.file, Source::read(event.file));
+    }
+    for (const TraceEvent& event : trace.events) {
+      if (event.mbarrier < 0) continue;
+      std::string& name = names_[event.mbarrier_offset];
+      if (name.empty()) name = source(event).first_argument(event.line, "mbarrier_");
+    }
+    // The elements of an array share a name in the source, and are told apart by where they lie.
+    const auto array = [](const std::string& name) { return name.substr(0, name.find('[')); };
+    std::map<std::string, int> count, index;
+    for (const auto& [offset, name] : names_) ++count[array(name)];
+    for (auto& [offset, name] : names_) {
+      const std::string its_array = array(name);
+      if (name.empty()) {
+        name = "mbarrier at smem + " + std::to_string(offset);
+      } else if (name != its_array || count[its_array] > 1) {
+        name = its_array + "[" + std::to_string(index[its_array]++) + "]";
+      }
+    }
+  }
+
+  // Of what came before a phase's first line, nothing says where it stands: perhaps at the end of a loop.
+  std::string phase(const TraceEvent& event) const {
+    const Source& its = source(event);
+    return event.after && its.begins_phase(event.line) ? "" : its.phase(event.line);
+  }
+  std::string mbarrier(const TraceEvent& event) const { return names_.at(event.mbarrier_offset); }
+
+  // Of the tensor that lies there: "K"; empty if none does.
+  std::string tensor(const void* address) const {
+    const auto extent = [&](const TensorView& view, int heads, int rows) {
+      const size_t bytes = call_.dtype == DType::kFp32 ? 4 : 2;
+      const int64_t last = (call_.batch - 1) * view.batch_stride + (heads - 1) * view.head_stride +
+                           (rows - 1) * view.row_stride + call_.head_dim;
+      return size_t(last) * bytes;
+    };
+    const struct {
+      const char* name;
+      const void* data;
+      size_t bytes;
+    } tensors[] = {
+        {"Q", call_.q.data, extent(call_.q, call_.num_heads_q, call_.seqlen_q)},
+        {"K", call_.k.data, extent(call_.k, call_.num_heads_kv, call_.seqlen_kv)},
+        {"V", call_.v.data, extent(call_.v, call_.num_heads_kv, call_.seqlen_kv)},
+        {"O", call_.o.data, extent(call_.o, call_.num_heads_q, call_.seqlen_q)},
+        {"LSE", call_.lse, size_t(call_.batch) * call_.num_heads_q * call_.seqlen_q * sizeof(float)},
+        {"lengths", call_.kv_lengths, call_.kv_lengths ? call_.batch * sizeof(int) : 0},
+    };
+    // Slices of a fused tensor interleave: the one that begins last, but not behind the address, is meant.
+    const char* found = "";
+    uintptr_t begins = 0;
+    for (const auto& [name, data, bytes] : tensors) {
+      const auto begin = uintptr_t(data);
+      if (begin < begins || uintptr_t(address) - begin >= bytes) continue;
+      found = name;
+      begins = begin;
+    }
+    return found;
+  }
+
+  // "K tile 3": rows are dimension 1 of the maps that common/swizzle.h makes.
+  std::string copy(const TraceEvent& event) const {
+    const std::string name = tensor(event.global);
+    return (name.empty() ? "copy" : name) + " tile " + std::to_string(event.origin[1] / int(event.box[1]));
+  }
+
+ private:
+  const Source& source(const TraceEvent& event) const { return sources_.at(event.file); }
+
+  const AttentionCall& call_;
+  std::map<std::string, Source> sources_;
+  std::map<uint64_t, std::string> names_;  // of the mbarrier at an offset
+};
+
+// ---- Events
+
+const char* category(Kind kind) {
+  switch (kind) {
+    case Kind::kProducts:
+      return "products";
+    case Kind::kMemory:
+      return "memory";
+    case Kind::kWork:
+      return "work";
+    case Kind::kWait:
+      return "wait";
+    case Kind::kArrival:
+      return "arrival";
+    case Kind::kIssue:
+      return "issue";
+    case Kind::kCopy:
+      return "copy";
+  }
+  return "";
+}
+
+std::string name_of(const TraceEvent& event, const Names& names) {
+  switch (event.kind) {
+    case Kind::kProducts:
+    case Kind::kWork: {
+      const std::string phase = names.phase(event);
+      return phase.empty() ? category(event.kind) : phase;
+    }
+    case Kind::kMemory: {
+      const std::string tensor = names.tensor(event.global);
+      return "global memory" + (tensor.empty() ? "" : ": " + tensor);
+    }
+    case Kind::kWait: {
+      const char* verb = event.end > event.begin ? "wait: " : "pass: ";
+      if (event.mbarrier >= 0) return verb + names.mbarrier(event);
+      if (event.barrier > 0) return std::string(verb) + event.op + " " + std::to_string(event.barrier);
+      return std::string(verb) + event.op;
+    }
+    case Kind::kArrival:
+      return "arrive: " + names.mbarrier(event);
+    case Kind::kIssue:
+      return "issue " + names.copy(event);
+    case Kind::kCopy:
+      return names.copy(event);
+  }
+  return "";
+}
+
+json arguments_of(const TraceEvent& event, const Names& names) {
+  json args = json::object();
+  if (event.line != 0) args[event.after ? "before" : "at"] = emulator::place_of(event);
+  if (event.kind == Kind::kProducts) {
+    args["mma"] = event.mma;
+    args["ldmatrix"] = event.ldmatrix;
+  }
+  if (event.mbarrier >= 0) {
+    args["mbarrier"] = names.mbarrier(event);
+    // The phase before the first has completed by definition: its parity is 1.
+    args["phase"] = event.initial ? json(-1) : json(event.phase);
+    args["parity"] = event.initial ? 1 : event.phase % 2;
+  }
+  if (event.bytes > 0) args["bytes"] = event.bytes;
+  if (event.kind == Kind::kCopy || event.kind == Kind::kIssue) {
+    args["tensor"] = names.tensor(event.global);
+    args["smem"] = event.shared_offset;
+    args["origin"] = event.origin;
+    args["box"] = event.box;
+  }
+  return args;
+}
+
+json name_track(int track, const std::string& name) {
+  return {
+      {"ph", "M"}, {"pid", kProcess}, {"tid", track}, {"name", "thread_name"}, {"args", {{"name", name}}}};
+}
+
+}  // namespace
+
+json trace_events(const emulator::Trace& trace, const AttentionCall& call, const std::string& title) {
+  const Names names(trace, call);
+  json events = json::array();
+  events.push_back({{"ph", "M"}, {"pid", kProcess}, {"name", "process_name"}, {"args", {{"name", title}}}});
+  for (int warp = 0; warp < trace.num_warps; ++warp)
+    events.push_back(name_track(warp, "warp " + std::to_string(warp)));
+
+  // Copies from or to the same place follow each other: a track each. Others overlap.
+  std::map<std::pair<uint64_t, bool>, int> copy_tracks;
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind == Kind::kCopy) copy_tracks.emplace(std::pair(event.shared_offset, event.store), 0);
+  }
+  int next_track = kFirstCopyTrack;
+  for (auto& [place, track] : copy_tracks) track = next_track++;
+  std::vector<bool> named(copy_tracks.size());
+
+  for (const TraceEvent& event : trace.events) {
+    int track = event.warp;
+    if (event.kind == Kind::kCopy) {
+      track = copy_tracks.at({event.shared_offset, event.store});
+      if (!named[size_t(track - kFirstCopyTrack)]) {
+        named[size_t(track - kFirstCopyTrack)] = true;
+        events.push_back(name_track(track, "copies of " + names.tensor(event.global) +
+                                               (event.store ? " from" : " to") + " smem + " +
+                                               std::to_string(event.shared_offset)));
+      }
+    }
+    json out = {{"name", name_of(event, names)},
+                {"cat", category(event.kind)},
+                {"pid", kProcess},
+                {"tid", track},
+                {"ts", event.begin},
+                {"args", arguments_of(event, names)}};
+    if (event.end > event.begin) {
+      out["ph"] = "X";
+      out["dur"] = event.end - event.begin;
+    } else {
+      out["ph"] = "i";
+      out["s"] = "t";  // on its own track
+    }
+    events.push_back(out);
+  }
+  return events;
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,33 @@
+// The truth: attention on the CPU, row by row, from the same rounded inputs. FP32 products, double sums.
+// Beside it, what a naive implementation makes of the row: everything in FP32, P and O rounded to the element
+// type.
+#pragma once
+
+#include <vector>
+
+#include "harness/problem/tensors.h"
+
+namespace flashsteps {
+
+struct RowId {
+  int b, h, i;
+};
+
+struct ReferenceRow {
+  RowId id;
+  int visible_keys;
+  double lse;                   // natural log; -inf when the row sees no key
+  std::vector<double> o;        // head_dim; zeros when the row sees no key
+  std::vector<float> naive;     // the naive o
+  std::vector<float> rounding;  // sqrt(sum of (p v)^2): what errors of P's elements add up to, if each is 1
+};
+
+// Which rows to check. All of them when that is cheap; otherwise at most 1024: the first, the last and both
+// rows at every 64-row edge of one seeded (batch, head), where tiles begin and end, plus a seeded spread over
+// all heads.
+std::vector<RowId> choose_rows(const Problem& problem);
+
+// On all cores.
+std::vector<ReferenceRow> reference_rows(const Workload& workload, const std::vector<RowId>& rows);
+
+}  // namespace flashsteps

@@ -1,0 +1,488 @@
+#include "harness/judge/validate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "harness/base/element.h"
+#include "harness/base/heartbeat.h"
+
+namespace flashsteps {
+namespace {
+
+constexpr int kTile = 64;  // rows per tile in every step of the ladder's first half; for naming places only
+
+std::string format(const char* pattern, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, pattern, value);
+  return text;
+}
+
+std::string place(const Problem& p, const RowId& id) {
+  return "batch " + std::to_string(id.b) + ", head " + std::to_string(id.h) + ", row " +
+         std::to_string(id.i) + " (row " + std::to_string(id.i % kTile) + " of tile " +
+         std::to_string(id.i / kTile) + " of " + std::to_string((p.seqlen_q + kTile - 1) / kTile) + ")";
+}
+
+// "0-63, 128, 130-131"
+std::string ranges(const std::set<int>& values) {
+  std::string text;
+  int listed = 0;
+  for (auto it = values.begin(); it != values.end();) {
+    const int first = *it;
+    int last = first;
+    for (++it; it != values.end() && *it == last + 1; ++it) last = *it;
+    if (++listed > 6) return text + ", ...";
+    if (!text.empty()) text += ", ";
+    text += std::to_string(first) + (last > first ? "-" + std::to_string(last) : "");
+  }
+  return text;
+}
+
+// Every row of the output, with the elements as floats.
+template <typename Visit>
+void for_each_row(const Problem& p, const Outputs& outputs, Visit visit) {
+  const size_t bytes = element_bytes(p.dtype);
+  std::vector<float> row(p.head_dim);
+  for (int b = 0; b < p.batch; ++b) {
+    for (int h = 0; h < p.num_heads_q; ++h) {
+      for (int i = 0; i < p.seqlen_q; ++i) {
+        const auto* at = static_cast<const unsigned char*>(outputs.o_row(b, h, i));
+        for (int d = 0; d < p.head_dim; ++d) row[d] = load_element(p.dtype, at + d * bytes);
+        visit(RowId{b, h, i}, at, row);
+      }
+    }
+  }
+}
+
+// Keeps the larger error; a NaN is the worst there is, and stays. True when `error` was the worse one.
+bool keep_worst(double& worst, double error) {
+  if (std::isnan(worst) || error <= worst) return false;
+  worst = error;
+  return true;
+}
+
+// What no arithmetic produces: the outputs that are judged lay in memory full of NaN.
+bool is_poison(const void* at) {
+  constexpr Poison kNan = Poison::kNan;
+  return std::memcmp(at, &kNan, 2) == 0;
+}
+
+// What is as good as zero: rounding to the type may leave it or not.
+double smallest(DType dtype) { return dtype == DType::kFp16 ? 0x1p-24 : 0x1p-126; }
+
+// Of the type's unit roundoff. Truncating P or O shortens O by 0.7 of it; see docs/measuring.md for right
+// kernels.
+constexpr double kBias = 0.15;
+
+// fp32 rounds neither P nor O. Its other gates find an element that is off by 1 % anyway.
+bool has_roundings(const Problem& p) { return p.dtype != DType::kFp32; }
+
+// Equal scores are rounded alike, so that their errors do not cancel.
+bool has_independent_roundings(const Problem& p) {
+  return has_roundings(p) && p.inputs != Inputs::kRamps && p.inputs != Inputs::kHuge &&
+         p.inputs != Inputs::kFile;
+}
+
+struct Scan {
+  int64_t unwritten_rows = 0, unwritten_elements = 0, nans = 0, infs = 0, lse_bad = 0, not_zero = 0;
+  RowId first_unwritten{}, first_nan{}, first_inf{}, first_lse{}, first_not_zero{};
+  int64_t nonfinite() const { return unwritten_elements + nans + infs + lse_bad; }
+};
+
+// Every element of o and lse, whether or not its row has a reference.
+Scan scan(const Workload& w, const Outputs& outputs) {
+  const Problem& p = w.problem();
+  const size_t bytes = element_bytes(p.dtype);
+  Scan s;
+  for_each_row(p, outputs, [&](const RowId& id, const unsigned char* at, const std::vector<float>& row) {
+    int64_t unwritten = 0;
+    for (int d = 0; d < p.head_dim; ++d) {
+      if (std::isfinite(row[d])) continue;
+      if (is_poison(at + d * bytes)) {
+        if (s.unwritten_elements++ == 0) s.first_unwritten = id;
+        ++unwritten;
+      } else if (std::isnan(row[d])) {
+        if (s.nans++ == 0) s.first_nan = id;
+      } else {
+        if (s.infs++ == 0) s.first_inf = id;
+      }
+    }
+    s.unwritten_rows += unwritten == p.head_dim;
+    const bool sees_none = p.visible_keys(id.i, w.kv_lengths()[id.b]) == 0;
+    // Bitwise: no -0, no tiny remainder.
+    const bool all_zero =
+        std::all_of(at, at + p.head_dim * bytes, [](unsigned char byte) { return byte == 0; });
+    if (sees_none && !all_zero && unwritten == 0 && s.not_zero++ == 0) s.first_not_zero = id;
+    const float lse = outputs.lse_at(id.b, id.h, id.i);
+    const bool right = !p.lse || (sees_none ? std::isinf(lse) && lse < 0 : std::isfinite(lse));
+    if (!right && s.lse_bad++ == 0) s.first_lse = id;
+  });
+  return s;
+}
+
+std::string describe(const Scan& s, const Workload& w, const Outputs& outputs) {
+  const Problem& p = w.problem();
+  std::string text;
+  const auto line = [&](const std::string& l) { text += (text.empty() ? "" : "\n") + l; };
+  if (s.unwritten_elements > 0) {
+    line(s.unwritten_rows > 0
+             ? std::to_string(s.unwritten_rows) + " of " + std::to_string(p.num_rows()) +
+                   " row(s) of o were never written, the first at " + place(p, s.first_unwritten)
+             : std::to_string(s.unwritten_elements) + " element(s) of o were never written, the first at " +
+                   place(p, s.first_unwritten));
+    line("hint: does the grid cover every row, and does the last, ragged tile store all of its rows?");
+  }
+  if (s.nans > 0) {
+    line(std::to_string(s.nans) + " element(s) of o are NaN, the first at " + place(p, s.first_nan));
+    const bool sees_none = p.visible_keys(s.first_nan.i, w.kv_lengths()[s.first_nan.b]) == 0;
+    line(sees_none ? "hint: that row sees no key: (-inf) - (-inf) is NaN, and so is 0 / 0"
+                   : "hint: 0 * NaN is NaN: are K or V rows at or beyond kv_len loaded? Is shared memory "
+                     "read before it "
+                     "is written?");
+  }
+  if (s.infs > 0) {
+    line(std::to_string(s.infs) + " element(s) of o are Inf, the first at " + place(p, s.first_inf));
+    line("hint: a division by a zero row_sum, or an overflow of the element type");
+  }
+  if (s.not_zero > 0) {
+    line(std::to_string(s.not_zero) + " row(s) of o see no key and are not exactly zero, the first at " +
+         place(p, s.first_not_zero));
+  }
+  if (s.lse_bad > 0) {
+    const float lse = outputs.lse_at(s.first_lse.b, s.first_lse.h, s.first_lse.i);
+    const bool sees_none = p.visible_keys(s.first_lse.i, w.kv_lengths()[s.first_lse.b]) == 0;
+    const std::string what = is_poison(&lse) && std::isnan(lse) ? "was never written"
+                             : std::isnan(lse)                  ? "is NaN"
+                                                                : "is " + format("%g", lse);
+    line(std::to_string(s.lse_bad) + " lse value(s) are wrong in kind, the first " + what + " at " +
+         place(p, s.first_lse) +
+         (sees_none ? ": the row sees no key, so it must be -inf" : ": it must be finite"));
+  }
+  return text;
+}
+
+// The first row of o or lse that is not the same in both, bit by bit.
+std::optional<RowId> first_difference(const Problem& p, const Outputs& one, const Outputs& other) {
+  const size_t row_bytes = p.head_dim * element_bytes(p.dtype);
+  for (int b = 0; b < p.batch; ++b) {
+    for (int h = 0; h < p.num_heads_q; ++h) {
+      for (int i = 0; i < p.seqlen_q; ++i) {
+        const float lse = one.lse_at(b, h, i), other_lse = other.lse_at(b, h, i);
+        if (std::memcmp(one.o_row(b, h, i), other.o_row(b, h, i), row_bytes) != 0 ||
+            (p.lse && std::memcmp(&lse, &other_lse, sizeof lse) != 0))
+          return RowId{b, h, i};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::string disagreement_at(const std::string& where, Poison poison, bool by_memory) {
+  const std::string what = "two runs on the same inputs differ, first at " + where + "\n";
+  if (!by_memory) return what + "hint: a race: the order of threads or copies decides";
+  return what +
+         "hint: the result depends on memory that no step may read. It was filled with NaN before the "
+         "first run and with " +
+         name(poison) +
+         " before the other: outputs, keys at or beyond kv_len, gaps "
+         "between rows, shared memory that nobody wrote. fmaxf and fminf hide a NaN. If the step always "
+         "differs, it is a race";
+}
+
+struct WrongRow {
+  RowId id;
+  int visible_keys;
+  double error;
+  bool lse_wrong;
+};
+
+std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_t rows_checked,
+                     bool one_tile_rows_right, bool base_two) {
+  const bool any_o_wrong =
+      std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& w) { return w.error > 0; });
+  const bool any_lse_wrong =
+      std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& w) { return w.lse_wrong; });
+  if (base_two) return "the lse values are log2 instead of natural logarithms: multiply by ln 2";
+  if (p.lse && any_o_wrong && !any_lse_wrong)
+    return "every lse is right, so scores, mask and row sums are: look at P V, at the rescaling of o, or at "
+           "the store";
+  if (!any_o_wrong)
+    return "o is right and lse is not: look at how row_max and row_sum are combined at the end";
+  if (one_tile_rows_right)
+    return "rows that see a single KV tile are right: look at what is carried from tile to tile (row_max, "
+           "row_sum, the "
+           "rescaling of o) and at the barriers between tiles";
+  if (p.causal && wrong.size() < rows_checked)
+    return "o and lse are wrong together: look at the mask (who sees whom on the diagonal) and at the ragged "
+           "last tile";
+  return "o and lse are wrong together: look at Q K^T (operand order, transposition), softmax_scale and the "
+         "mask";
+}
+
+// A right kernel misses the gates as well when the exact result, rounded to the type, is too far off already.
+std::string note_on_gates(const Problem& p) {
+  return "the gates were set for inputs like N(0, 1): very small values, or attention sinks whose other "
+         "weights are tiny, lose digits in " +
+         name(p.dtype) + " itself, in a right kernel too";
+}
+
+}  // namespace
+
+Gates gates(DType dtype) {
+  switch (dtype) {
+    case DType::kFp32:
+      return {1e-5, 1e-4, 1e-5, 0x1p-24};
+    case DType::kFp16:
+      return {1e-3, 2e-3, 1e-4, 0x1p-11};
+    case DType::kBf16:
+      return {5e-3, 1e-2, 1e-4, 0x1p-8};
+  }
+  throw std::logic_error("unknown dtype");
+}
+
+nlohmann::json to_json(const Validation& v, const Problem& problem) {
+  const auto number = [](double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(nullptr); };
+  const Gates g = gates(problem.dtype);
+  nlohmann::json json = {{"nrmse", number(v.nrmse)},     {"worst_row_nrmse", number(v.worst_row_nrmse)},
+                         {"max_abs", number(v.max_abs)}, {"lse_max_abs", number(v.lse_max_abs)},
+                         {"nonfinite", v.nonfinite},     {"rows_checked", v.rows_checked},
+                         {"rows_total", v.rows_total},   {"gate_nrmse", g.nrmse},
+                         {"gate_row", g.row_nrmse},      {"runs_identical", v.runs_identical}};
+  if (has_roundings(problem))
+    json.update({{"worst_element", number(v.worst_element)}, {"gate_element", v.gate_element}});
+  if (v.bias) json.update({{"bias", number(*v.bias)}, {"gate_bias", v.gate_bias}});
+  if (v.compared_with_v01) json["compared_with_v01"] = *v.compared_with_v01;
+  return json;
+}
+
+Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, Outputs outputs,
+                 bool runs_sound) {
+  const Problem& p = w.problem();
+  const Gates gate = gates(p.dtype);
+  const size_t bytes = element_bytes(p.dtype);
+  Validation v;
+  v.rows_checked = int64_t(reference.size());
+  v.rows_total = p.num_rows();
+
+  const Scan bad = scan(w, outputs);
+  v.nonfinite = bad.nonfinite();
+  v.message = describe(bad, w, outputs);
+
+  double error_squares = 0, reference_squares = 0;
+  double naive_element = 0;
+  double along = 0, spread = 0;  // the error in the direction of the reference, and its variance
+  RowId worst_element_row{};
+  int worst_element_column = 0;
+  double worst_is = 0, worst_exactly = 0;
+  std::vector<WrongRow> wrong;
+  std::map<int, int> wrong_columns;
+  bool every_wrong_lse_is_base_two = true, one_tile_rows_right = true;
+  int one_tile_rows = 0;
+  for (const ReferenceRow& row : reference) {
+    const auto* at = static_cast<const unsigned char*>(outputs.o_row(row.id.b, row.id.h, row.id.i));
+    double row_error = 0, row_norm = 0, row_rounding = 0;
+    for (int d = 0; d < p.head_dim; ++d) {
+      const double o = load_element(p.dtype, at + d * bytes);
+      const double difference = std::abs(o - row.o[d]);
+      row_error += difference * difference;
+      row_norm += row.o[d] * row.o[d];
+      keep_worst(v.max_abs, difference);
+      if (row.visible_keys == 0 || !has_roundings(p)) continue;
+      const double scale = gate.unit * (std::abs(row.o[d]) + row.rounding[d]) + smallest(p.dtype);
+      if (keep_worst(v.worst_element, difference / scale)) {
+        worst_element_row = row.id;
+        worst_element_column = d;
+        worst_is = o;
+        worst_exactly = row.o[d];
+      }
+      keep_worst(naive_element, std::abs(row.naive[d] - row.o[d]) / scale);
+      along += (o - row.o[d]) * row.o[d];
+      row_rounding += double(row.rounding[d]) * row.rounding[d];
+    }
+    spread += row_norm * row_rounding;
+    // Each comparison is written so that a NaN fails it.
+    bool o_right, lse_right = true;
+    double error = std::sqrt(row_error);
+    if (row.visible_keys == 0) {
+      o_right = row_error == 0;
+      const float lse = outputs.lse_at(row.id.b, row.id.h, row.id.i);
+      lse_right = !p.lse || (std::isinf(lse) && lse < 0);
+    } else {
+      error_squares += row_error;
+      reference_squares += row_norm;
+      if (row_norm > 0) error /= std::sqrt(row_norm);
+      o_right = error <= gate.row_nrmse;
+      keep_worst(v.worst_row_nrmse, error);
+      const double lse = p.lse ? outputs.lse_at(row.id.b, row.id.h, row.id.i) : row.lse;
+      const double lse_error = std::abs(lse - row.lse);
+      lse_right = lse_error <= gate.lse_abs + 1e-6 * std::abs(row.lse);
+      keep_worst(v.lse_max_abs, lse_error);
+      const double as_natural = lse * 0.6931471805599453;
+      if (!lse_right && !(std::abs(as_natural - row.lse) <= 1e-3 + 1e-4 * std::abs(row.lse)))
+        every_wrong_lse_is_base_two = false;
+    }
+    if (row.visible_keys > 0 && row.visible_keys <= kTile) {
+      ++one_tile_rows;
+      one_tile_rows_right = one_tile_rows_right && o_right && lse_right;
+    }
+    if (o_right && lse_right) continue;
+    wrong.push_back({row.id, row.visible_keys, o_right ? 0 : (error > 0 ? error : 1), !lse_right});
+    for (int d = 0; d < p.head_dim; ++d) {
+      const double difference = std::abs(double(load_element(p.dtype, at + d * bytes)) - row.o[d]);
+      const double tolerance = gate.row_nrmse * std::sqrt(row_norm / p.head_dim) * 3;
+      if (!(difference <= tolerance)) ++wrong_columns[d];
+    }
+  }
+  v.nrmse = reference_squares > 0 ? std::sqrt(error_squares / reference_squares) : std::sqrt(error_squares);
+  v.gate_element = 2 * naive_element + 1;
+  const bool element_right = v.worst_element <= v.gate_element;
+  if (has_independent_roundings(p) && reference_squares > 0) {
+    v.bias = std::abs(along) / reference_squares;
+    v.gate_bias = gate.unit * (kBias + 4 * std::sqrt(spread / 3) / reference_squares);
+  }
+  const bool bias_right = !v.bias || *v.bias <= v.gate_bias;
+  const std::string damage = outputs.damage();
+  const bool total_right = v.nrmse <= gate.nrmse;
+  const bool some_lse_wrong =
+      std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& r) { return r.lse_wrong; });
+  // An lse is fp32 whatever the type, so a wrong one has no such excuse.
+  const bool maybe_the_type = p.inputs == Inputs::kFile && runs_sound && v.nonfinite == 0 &&
+                              bad.not_zero == 0 && damage.empty() && !some_lse_wrong &&
+                              !(total_right && wrong.empty() && element_right);
+
+  const auto line = [&](const std::string& l) { v.message += (v.message.empty() ? "" : "\n") + l; };
+  if (!total_right)
+    line("NRMSE " + format("%.2e", v.nrmse) + " is above the gate of " + format("%.0e", gate.nrmse) +
+         " for " + name(p.dtype));
+  if (!element_right) {
+    line("an element is too far off: " + place(p, worst_element_row) + ", column " +
+         std::to_string(worst_element_column) + " is " + format("%.6g", worst_is) + ", exactly " +
+         format("%.6g", worst_exactly) + "; that is " + format("%.1f", v.worst_element) +
+         " times what roundings to " + name(p.dtype) + " add up to there (gate " +
+         format("%.1f", v.gate_element) + ", from a naive implementation)");
+  }
+  if (!bias_right)
+    line("o is too " + std::string(along > 0 ? "long" : "short") + " by " + format("%.1e", *v.bias) +
+         " of itself in all rows together (gate " + format("%.1e", v.gate_bias) +
+         ")\nhint: is P or o truncated to " + name(p.dtype) + ", not rounded to nearest?");
+  if (!wrong.empty()) {
+    const auto worst = std::max_element(wrong.begin(), wrong.end(), [](const WrongRow& a, const WrongRow& b) {
+      return !std::isnan(a.error) && (std::isnan(b.error) || a.error < b.error);
+    });
+    line(std::to_string(wrong.size()) + " of " + std::to_string(reference.size()) +
+         " checked rows are wrong; worst: " + place(p, worst->id) + ", which sees " +
+         std::to_string(worst->visible_keys) + " keys, error " + format("%.2e", worst->error) + " (gate " +
+         format("%.0e", gate.row_nrmse) + ")" + (worst->lse_wrong ? ", lse wrong too" : ""));
+    std::set<int> rows, heads, batches, columns;
+    for (const WrongRow& r : wrong) {
+      rows.insert(r.id.i);
+      heads.insert(r.id.h);
+      batches.insert(r.id.b);
+    }
+    for (const auto& [column, count] : wrong_columns) {
+      if (count * 4 >= int(wrong.size())) columns.insert(column);
+    }
+    line("wrong rows " + ranges(rows) + " of " + std::to_string(p.seqlen_q) + "; heads " + ranges(heads) +
+         " of " + std::to_string(p.num_heads_q) + "; batches " + ranges(batches) + " of " +
+         std::to_string(p.batch) +
+         (columns.empty() ? "" : "; columns " + ranges(columns) + " of " + std::to_string(p.head_dim)));
+    if (v.nonfinite == 0 && !maybe_the_type)
+      line("hint: " + hint_for(p, wrong, reference.size(), one_tile_rows > 0 && one_tile_rows_right,
+                               some_lse_wrong && every_wrong_lse_is_base_two));
+  }
+  if (maybe_the_type) line(note_on_gates(p));
+  if (!damage.empty()) line(damage);
+  v.pass = v.nonfinite == 0 && bad.not_zero == 0 && total_right && element_right && bias_right &&
+           wrong.empty() && damage.empty();
+  return v;
+}
+
+std::string compare_outputs(const Workload& w, const Outputs& outputs, const Outputs& trusted) {
+  const Problem& p = w.problem();
+  const Gates gate = gates(p.dtype);
+  const size_t bytes = element_bytes(p.dtype);
+  double error_squares = 0, norm_squares = 0, worst = 0;
+  int64_t wrong_lse = 0;
+  RowId worst_row{}, first_wrong_lse{};
+  for_each_row(p, outputs, [&](const RowId& id, const unsigned char*, const std::vector<float>& row) {
+    const auto* expected = static_cast<const unsigned char*>(trusted.o_row(id.b, id.h, id.i));
+    double error = 0, norm = 0;
+    for (int d = 0; d < p.head_dim; ++d) {
+      const double e = load_element(p.dtype, expected + d * bytes);
+      error += (row[d] - e) * (row[d] - e);
+      norm += e * e;
+    }
+    error_squares += error;
+    norm_squares += norm;
+    const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
+    if (keep_worst(worst, relative)) worst_row = id;
+    const double lse = outputs.lse_at(id.b, id.h, id.i), expected_lse = trusted.lse_at(id.b, id.h, id.i);
+    const bool same = !p.lse                     ? true
+                      : std::isinf(expected_lse) ? lse == expected_lse
+                                                 : std::abs(lse - expected_lse) <=
+                                                       2 * (gate.lse_abs + 1e-6 * std::abs(expected_lse));
+    if (!same && wrong_lse++ == 0) first_wrong_lse = id;
+  });
+  const double nrmse = norm_squares > 0 ? std::sqrt(error_squares / norm_squares) : std::sqrt(error_squares);
+  if (wrong_lse > 0)
+    return std::to_string(wrong_lse) + " lse value(s) differ from v01_scalar's, the first at " +
+           place(p, first_wrong_lse);
+  if (nrmse <= gate.nrmse && worst <= gate.row_nrmse) return "";
+  return "the whole output differs from v01_scalar's: NRMSE " + format("%.2e", nrmse) + ", worst row " +
+         format("%.2e", worst) + " at " + place(p, worst_row);
+}
+
+Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, const Workload& w,
+                    const std::vector<ReferenceRow>& reference, const Outputs* trusted,
+                    const std::vector<EmulatorMode>& modes, std::vector<nlohmann::json>& counters) {
+  const auto outputs_of = [&](EmulatorMode mode, Poison poison) {
+    mode.poison = poison;
+    backend.set_mode(mode);
+    tensors.poison(poison);
+    backend.run(step, tensors.call());
+    heartbeat();
+    return tensors.download_outputs();
+  };
+  std::optional<Outputs> first;
+  std::string disagreement, damage, changed_input;
+  for (size_t run = 0; run < modes.size(); ++run) {
+    const Poison poison = poison_of_run(int(run));
+    Outputs outputs = outputs_of(modes[run], poison);
+    if (modes[run].count) counters = backend.counters();
+    if (changed_input.empty()) changed_input = tensors.changed_input();
+    if (!first) {
+      first = std::move(outputs);
+      continue;
+    }
+    if (disagreement.empty()) {
+      if (const std::optional<RowId> row = first_difference(w.problem(), outputs, *first)) {
+        // What differed: what memory held, or the order of threads and copies as well?
+        const bool by_memory =
+            first_difference(w.problem(), outputs_of(modes[0], poison), *first).has_value();
+        disagreement = disagreement_at(place(w.problem(), *row), poison, by_memory);
+      }
+    }
+    if (damage.empty()) damage = outputs.damage();
+  }
+  std::string difference;
+  if (trusted != nullptr) difference = compare_outputs(w, *first, *trusted);
+  Validation v = judge(w, reference, std::move(*first), disagreement.empty() && changed_input.empty());
+  const auto fail = [&](const std::string& why) {
+    if (why.empty()) return;
+    v.pass = false;
+    v.message += (v.message.empty() ? "" : "\n") + why;
+  };
+  v.runs_identical = disagreement.empty();
+  if (trusted != nullptr) v.compared_with_v01 = true;
+  fail(difference);
+  fail(disagreement);
+  // The judge has said it of the first run.
+  if (v.message.find(damage) == std::string::npos) fail(damage);
+  fail(changed_input);
+  return v;
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,64 @@
+// Is a step's output right? The gates, the bookkeeping around them, and a diagnosis when it is not.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/device/backend.h"
+#include "harness/device/device_tensors.h"
+#include "harness/judge/reference.h"
+
+namespace flashsteps {
+
+// Two more gates follow from the problem, see judge(): of the worst element, in the manner of
+// FlashAttention's own tests, and of the bias, which neither element nor row can show. docs/measuring.md has
+// what right kernels reach.
+
+// What an output may differ from the reference by. A correct kernel with FP32 accumulation stays well below:
+// measured floors for N(0, 1) inputs are a third of these or less, and doubling an error source shows.
+struct Gates {
+  double nrmse;      // ||o - ref|| / ||ref|| over the rows that see a key
+  double row_nrmse;  // the same for the worst row
+  double lse_abs;    // |lse - ref| <= lse_abs + 1e-6 |ref|
+  double unit;       // the unit roundoff of the type
+};
+Gates gates(DType dtype);
+
+struct Validation {
+  bool pass = false;
+  std::string message;  // empty when it passes
+  double nrmse = 0, worst_row_nrmse = 0, max_abs = 0, lse_max_abs = 0;
+  // The worst element's error, in units of what roundings of P and O to the type may add up to there; at most
+  // twice that of a naive implementation of the same type, and 1.
+  double worst_element = 0, gate_element = 0;
+  // By how much of itself the output is too long or too short. Roundings cancel over rows and keys,
+  // truncation does not. Not judged where it says nothing: fp32, and inputs in which many scores are equal.
+  std::optional<double> bias;
+  double gate_bias = 0;
+  int64_t nonfinite = 0, rows_checked = 0, rows_total = 0;
+  bool runs_identical = true;
+  std::optional<bool> compared_with_v01;
+};
+nlohmann::json to_json(const Validation& validation, const Problem& problem);
+
+// Judges outputs by the reference rows; scans every element for NaN, Inf and poison that no one overwrote.
+// `outputs` is consumed: checking the guards destroys it. `runs_sound`: the runs were identical and changed
+// no input. If so, a user's own inputs whose error alone is above its gate get no hint at a bug: there may be
+// none.
+Validation judge(const Workload& workload, const std::vector<ReferenceRow>& reference, Outputs outputs,
+                 bool runs_sound = true);
+
+// The whole output against another step's, every row: NRMSE and worst row as in `gates`, lse within twice its
+// gate (each may be off by one). Empty when close enough.
+std::string compare_outputs(const Workload& workload, const Outputs& outputs, const Outputs& trusted);
+
+// Runs the step once per mode (at least twice in all) into poisoned outputs and judges it; the outputs must
+// be bitwise equal, whatever the mode. `trusted`, when given, holds v01's whole output. `counters` receives
+// what a counting run counted, by kernel. Throws DeviceError when a run does not come to its end.
+Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, const Workload& workload,
+                    const std::vector<ReferenceRow>& reference, const Outputs* trusted,
+                    const std::vector<EmulatorMode>& modes, std::vector<nlohmann::json>& counters);
+
+}  // namespace flashsteps

@@ -1,0 +1,374 @@
+// The public functions of flashsteps.h: check the call, choose a step, run it.
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <system_error>
+
+#include "common/device_error.h"
+#include "common/emulator/emulator.h"
+#include "common/interface.h"
+#include "harness/base/element.h"
+#include "harness/device/gpu.h"
+#include "harness/include/flashsteps.h"
+
+namespace flashsteps {
+namespace {
+
+// ---- Which step
+
+// By the recorded runs, fastest first. Never destroyed, as all that calls need: a thread may outlive main().
+struct FastestSteps {
+  int compute_capability, head_dim;
+  bool causal;
+  std::vector<const char*> names;
+};
+const auto& kFastestSteps = *new const std::vector<FastestSteps>{
+#include "harness/library/fastest_steps.inc"
+};
+
+// The steps of a backend in the order in which they are tried: those that were recorded, then others, latest
+// first.
+std::vector<const Step*> ordered_steps(BackendKind backend, const FastestSteps& fastest) {
+  std::vector<const Step*> steps;
+  for (const Step& step : registered_steps()) {
+    if (step.backend == backend) steps.push_back(&step);
+  }
+  const auto rank = [&](const Step* step) {
+    const auto at = std::find_if(fastest.names.begin(), fastest.names.end(),
+                                 [&](const char* name) { return std::strcmp(name, step->name) == 0; });
+    return at - fastest.names.begin();
+  };
+  std::sort(steps.begin(), steps.end(), [&](const Step* a, const Step* b) {
+    return rank(a) != rank(b) ? rank(a) < rank(b) : std::strcmp(a->name, b->name) > 0;
+  });
+  return steps;
+}
+
+// A GPU that nobody has recorded takes the order of the next older one, or of the oldest.
+const FastestSteps& fastest_steps(int compute_capability, int head_dim, bool causal) {
+  const FastestSteps* best = nullptr;
+  for (const FastestSteps& row : kFastestSteps) {
+    if (row.head_dim != head_dim || row.causal != causal) continue;
+    if (best == nullptr || row.compute_capability <= compute_capability) best = &row;
+  }
+  return *best;
+}
+
+const std::vector<const Step*>& candidates(BackendKind backend, int compute_capability,
+                                           const AttentionCall& call) {
+  struct Ordered {
+    BackendKind backend;
+    const FastestSteps* row;
+    std::vector<const Step*> steps;
+  };
+  static const auto& all = *new const std::vector<Ordered>([] {
+    std::vector<Ordered> orders;
+    for (const BackendKind each : {BackendKind::kCuda, BackendKind::kEmulator}) {
+      for (const FastestSteps& row : kFastestSteps) orders.push_back({each, &row, ordered_steps(each, row)});
+    }
+    return orders;
+  }());
+  const FastestSteps* const row = &fastest_steps(compute_capability, call.head_dim, call.causal);
+  return std::find_if(all.begin(), all.end(),
+                      [&](const Ordered& each) { return each.backend == backend && each.row == row; })
+      ->steps;
+}
+
+const Step& named_step(std::string_view name, BackendKind backend) {
+  if (const Step* step = find_step(name, backend)) return *step;
+  std::string known;
+  for (const StepDescription& step : steps()) known += (known.empty() ? "" : ", ") + std::string(step.name);
+  throw std::invalid_argument("unknown step '" + std::string(name) + "'; there are " + known);
+}
+
+// ---- What is wrong with a call
+
+[[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }
+
+void check_call(const AttentionCall& c) {
+  if (const std::string error =
+          size_error(c.batch, c.num_heads_q, c.num_heads_kv, c.seqlen_q, c.seqlen_kv, c.head_dim);
+      !error.empty())
+    refuse(error);
+  if (c.dtype != DType::kFp32 && c.dtype != DType::kFp16 && c.dtype != DType::kBf16)
+    refuse("dtype is none of DType's");
+  const size_t element = element_bytes(c.dtype);
+  const struct {
+    const char* name;
+    const void* pointer;
+    size_t alignment;
+  } pointers[] = {{"q", c.q.data, element},      {"k", c.k.data, element},
+                  {"v", c.v.data, element},      {"o", c.o.data, element},
+                  {"lse", c.lse, sizeof(float)}, {"kv_lengths", c.kv_lengths, sizeof(int)}};
+  for (const auto& [name, pointer, alignment] : pointers) {
+    const bool optional = name == std::string_view("lse") || name == std::string_view("kv_lengths");
+    if (pointer == nullptr && !optional) refuse(std::string(name) + " is a null pointer");
+    if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0)
+      refuse(std::string(name) + " is not aligned to its elements of " + std::to_string(alignment) +
+             " bytes");
+  }
+  // Rows that share memory are fine to read, and a race to write.
+  const std::pair<int, int64_t> dimensions[] = {
+      {c.batch, c.o.batch_stride}, {c.num_heads_q, c.o.head_stride}, {c.seqlen_q, c.o.row_stride}};
+  for (const auto& [size, stride] : dimensions) {
+    if (size > 1 && std::abs(stride) < c.head_dim) refuse("o has a stride below head_dim: its rows overlap");
+  }
+}
+
+void check_kv_lengths(const AttentionCall& c) {
+  for (int b = 0; c.kv_lengths != nullptr && b < c.batch; ++b) {
+    if (c.kv_lengths[b] < 0 || c.kv_lengths[b] > c.seqlen_kv)
+      refuse("kv_lengths[" + std::to_string(b) + "] is " + std::to_string(c.kv_lengths[b]) +
+             ", it must be 0 to seqlen_kv, which is " + std::to_string(c.seqlen_kv));
+  }
+}
+
+// Why the step cannot run the call, as far as that is known without launching it.
+std::string refusal_of(const Step& step, const Gpu* gpu, const AttentionCall& call) {
+  if (std::string reason = refusal(step, call); !reason.empty() || gpu == nullptr) return reason;
+  return architecture_refusal(step.info, gpu->name, gpu->compute_capability);
+}
+
+// Calls use(step) for the named step, or for one candidate after the other, until it answers "". What it
+// answers else is why the step will not do. Steps for what the call is, decode or prefill, come before the
+// others.
+template <typename Use>
+const Step& first_step(BackendKind backend, const Gpu* gpu, const AttentionCall& call,
+                       std::string_view step_name, Use use) {
+  if (!step_name.empty()) {
+    const Step& step = named_step(step_name, backend);
+    if (const std::string reason = use(step); !reason.empty()) refuse(std::string(step.name) + " " + reason);
+    return step;
+  }
+  std::string last;
+  constexpr int kNewestGpu = 1000;  // the emulator stands for it
+  const auto& steps = candidates(backend, gpu != nullptr ? gpu->compute_capability : kNewestGpu, call);
+  for (const bool for_this : {true, false}) {
+    for (const Step* step : steps) {
+      if ((step->info.purpose == purpose_of(call)) != for_this) continue;
+      const std::string reason = use(*step);
+      if (reason.empty()) return *step;
+      last = std::string(step->name) + " " + reason;
+    }
+  }
+  refuse("no step can run this call: " + (last.empty() ? "there is none" : last));
+}
+
+// Runs the named step, or the first candidate that can run the call. A launch that is refused has launched
+// nothing. `allocate` finds a workspace where the call has none; null: that is the caller's to do.
+std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCall& call, void* stream,
+                          std::string_view step_name, const std::function<void*(size_t)>& allocate = {}) {
+  // Empty when it ran, else why it cannot.
+  const auto try_step = [&](const Step& step) -> std::string {
+    if (std::string reason = refusal_of(step, gpu, call); !reason.empty()) return reason;
+    AttentionCall complete = call;
+    if (const size_t bytes = needed_workspace(step.info, call);
+        bytes > 0 && allocate && call.workspace == nullptr) {
+      complete.workspace = allocate(bytes);
+      complete.workspace_bytes = bytes;
+    }
+    if (std::string reason = workspace_refusal(step.info, complete); !reason.empty()) return reason;
+    try {
+      step.run(complete, stream);
+    } catch (const DeviceError&) {
+      throw;
+    } catch (const std::system_error&) {  // the emulator's host threads: nothing is wrong with the call
+      throw;
+    } catch (const emulator::Report& report) {
+      if (report.bug != emulator::Bug::kLaunch) throw;
+      return report.what();
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  return first_step(backend, gpu, call, step_name, try_step).name;
+}
+
+// ---- Tensors in host memory
+
+// Bytes from the lowest to the highest address of a tensor, whatever the strides' signs.
+struct Extent {
+  char* begin;
+  size_t bytes;
+};
+Extent extent_of(const TensorView& view, int batch, int heads, int rows, int head_dim, size_t element) {
+  int64_t low = 0, high = head_dim;
+  for (const int64_t span :
+       {(batch - 1) * view.batch_stride, (heads - 1) * view.head_stride, (rows - 1) * view.row_stride})
+    (span < 0 ? low : high) += span;
+  return {static_cast<char*>(view.data) + low * int64_t(element), size_t(high - low) * element};
+}
+
+// While it lives, kernels on the emulator may touch a call's tensors.
+class EmulatorMemory {
+ public:
+  explicit EmulatorMemory(const AttentionCall& c) {
+    const size_t element = element_bytes(c.dtype);
+    add(extent_of(c.q, c.batch, c.num_heads_q, c.seqlen_q, c.head_dim, element));
+    add(extent_of(c.k, c.batch, c.num_heads_kv, c.seqlen_kv, c.head_dim, element));
+    add(extent_of(c.v, c.batch, c.num_heads_kv, c.seqlen_kv, c.head_dim, element));
+    add(extent_of(c.o, c.batch, c.num_heads_q, c.seqlen_q, c.head_dim, element));
+    if (c.lse != nullptr)
+      add({reinterpret_cast<char*>(c.lse), sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q});
+    if (c.kv_lengths != nullptr)
+      add({reinterpret_cast<char*>(const_cast<int*>(c.kv_lengths)), sizeof(int) * c.batch});
+  }
+  ~EmulatorMemory() {
+    for (void* const begin : begins_) emulator::unregister_memory(begin);
+  }
+  EmulatorMemory(const EmulatorMemory&) = delete;
+  EmulatorMemory& operator=(const EmulatorMemory&) = delete;
+
+ private:
+  void add(const Extent& extent) {
+    emulator::register_memory(extent.begin, extent.bytes);
+    begins_.push_back(extent.begin);
+  }
+  std::vector<void*> begins_;
+};
+
+// Host memory on one side, device memory of the same size on the other.
+class GpuBuffer {
+ public:
+  explicit GpuBuffer(size_t bytes) : memory_(gpu_allocate(bytes)) {}
+  ~GpuBuffer() { gpu_release(memory_); }
+  GpuBuffer(const GpuBuffer&) = delete;
+  GpuBuffer& operator=(const GpuBuffer&) = delete;
+  void* get() const { return memory_; }
+
+ private:
+  void* memory_;
+};
+
+// Calls copy(contiguous, strided) for every row of a tensor, in the order of a contiguous one.
+template <typename Copy>
+void for_each_row(char* contiguous, const TensorView& view, int batch, int heads, int rows, int head_dim,
+                  size_t element, Copy copy) {
+  for (int b = 0; b < batch; ++b) {
+    for (int h = 0; h < heads; ++h) {
+      for (int i = 0; i < rows; ++i, contiguous += head_dim * element)
+        copy(contiguous,
+             static_cast<char*>(view.data) +
+                 (b * view.batch_stride + h * view.head_stride + i * view.row_stride) * int64_t(element));
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view attention(const AttentionCall& call, void* stream, std::string_view step) {
+  check_call(call);
+  drop_old_gpu_error();
+  return run_step(BackendKind::kCuda, &current_gpu(), call, stream, step);
+}
+
+size_t workspace_bytes(const AttentionCall& call, std::string_view step) {
+  check_call(call);
+  const Gpu& gpu = current_gpu();
+  const Step& chosen = first_step(BackendKind::kCuda, &gpu, call, step,
+                                  [&](const Step& each) { return refusal_of(each, &gpu, call); });
+  return needed_workspace(chosen.info, call);
+}
+
+std::string_view attention_from_host(const AttentionCall& call, std::string_view step) {
+  check_call(call);
+  check_kv_lengths(call);
+  const Gpu& gpu = current_gpu();
+  const size_t element = element_bytes(call.dtype), row_bytes = call.head_dim * element;
+  const size_t q_rows = size_t(call.batch) * call.num_heads_q * call.seqlen_q;
+  const size_t kv_rows = size_t(call.batch) * call.num_heads_kv * call.seqlen_kv;
+  const GpuBuffer q(q_rows * row_bytes), k(kv_rows * row_bytes), v(kv_rows * row_bytes);
+  const GpuBuffer o(q_rows * row_bytes), lse(q_rows * sizeof(float)), lengths(call.batch * sizeof(int));
+  std::optional<GpuBuffer> workspace;
+
+  std::vector<char> staging(std::max(q_rows, kv_rows) * row_bytes);
+  const auto upload = [&](const GpuBuffer& to, const TensorView& from, int heads, int rows) {
+    for_each_row(staging.data(), from, call.batch, heads, rows, call.head_dim, element,
+                 [&](char* contiguous, const char* strided) { std::memcpy(contiguous, strided, row_bytes); });
+    gpu_upload(to.get(), staging.data(), size_t(call.batch) * heads * rows * row_bytes);
+  };
+  upload(q, call.q, call.num_heads_q, call.seqlen_q);
+  upload(k, call.k, call.num_heads_kv, call.seqlen_kv);
+  upload(v, call.v, call.num_heads_kv, call.seqlen_kv);
+  AttentionCall on_gpu = call;
+  on_gpu.q = bhsd_view(q.get(), call.num_heads_q, call.seqlen_q, call.head_dim);
+  on_gpu.k = bhsd_view(k.get(), call.num_heads_kv, call.seqlen_kv, call.head_dim);
+  on_gpu.v = bhsd_view(v.get(), call.num_heads_kv, call.seqlen_kv, call.head_dim);
+  on_gpu.o = bhsd_view(o.get(), call.num_heads_q, call.seqlen_q, call.head_dim);
+  on_gpu.lse = call.lse != nullptr ? static_cast<float*>(lse.get()) : nullptr;
+  if (call.kv_lengths != nullptr) {
+    gpu_upload(lengths.get(), call.kv_lengths, call.batch * sizeof(int));
+    on_gpu.kv_lengths = static_cast<const int*>(lengths.get());
+  }
+
+  on_gpu.workspace = nullptr;  // the caller's is in host memory
+  const std::string_view used = run_step(BackendKind::kCuda, &gpu, on_gpu, nullptr, step,
+                                         [&](size_t bytes) { return workspace.emplace(bytes).get(); });
+  gpu_download(staging.data(), o.get(), q_rows * row_bytes);
+  for_each_row(staging.data(), call.o, call.batch, call.num_heads_q, call.seqlen_q, call.head_dim, element,
+               [&](const char* contiguous, char* strided) { std::memcpy(strided, contiguous, row_bytes); });
+  if (call.lse != nullptr) gpu_download(call.lse, lse.get(), q_rows * sizeof(float));
+  return used;
+}
+
+std::string_view attention_on_emulator(const AttentionCall& call, std::string_view step) {
+  check_call(call);
+  check_kv_lengths(call);
+  // Its options and counters are the process's. A process that forks waits for the call that is under way:
+  // its child would have no thread to end it, and the lock for ever. Never destroyed, see above.
+  static std::mutex& one_at_a_time = *new std::mutex;
+  static const int registered = pthread_atfork([] { one_at_a_time.lock(); }, [] { one_at_a_time.unlock(); },
+                                               [] { one_at_a_time.unlock(); });
+  if (registered != 0) throw std::system_error(registered, std::generic_category(), "pthread_atfork");
+  const std::lock_guard lock(one_at_a_time);
+  emulator::options() = {};
+  const EmulatorMemory memory(call);
+  AttentionCall emulated = call;
+  emulated.workspace =
+      nullptr;  // one that no kernel has used: the emulator sees what is read before it is written
+  std::unique_ptr<void, void (*)(void*)> workspace(nullptr, emulator::release);
+  return run_step(BackendKind::kEmulator, nullptr, emulated, nullptr, step, [&](size_t bytes) {
+    workspace.reset(emulator::allocate(bytes));
+    return workspace.get();
+  });
+}
+
+std::vector<StepDescription> steps() {
+  std::vector<StepDescription> all;
+  for (const Step& step : registered_steps()) {
+    const bool cuda = step.backend == BackendKind::kCuda;
+    const auto known = std::find_if(all.begin(), all.end(),
+                                    [&](const StepDescription& each) { return each.name == step.name; });
+    if (known != all.end()) {
+      known->has_cuda |= cuda;
+    } else {
+      const StepInfo& info = step.info;
+      const Architecture needed(info.needs_sm);
+      all.push_back({.name = step.name,
+                     .title = info.title,
+                     .removes = info.removes,
+                     .part = kPartNames[int(info.part)],
+                     .purpose = kPurposeNames[int(info.purpose)],
+                     .dtypes = info.dtypes,
+                     .alignment_bytes = info.alignment_bytes,
+                     .needs_sm = needed.sm,
+                     .needs_sm_exactly = needed.exact,
+                     .configurations = {info.configurations, info.configurations + info.num_configurations()},
+                     .spills = info.spills != nullptr ? info.spills : "",
+                     .has_cuda = cuda});
+    }
+  }
+  std::sort(all.begin(), all.end(),
+            [](const StepDescription& a, const StepDescription& b) { return a.name < b.name; });
+  return all;
+}
+
+}  // namespace flashsteps

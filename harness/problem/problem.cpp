@@ -1,0 +1,253 @@
+#include "harness/problem/problem.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "harness/base/random.h"
+
+namespace flashsteps {
+namespace {
+
+template <typename Enum>
+using Names = std::vector<std::pair<std::string, Enum>>;
+
+template <typename Enum>
+std::string find_name(const Names<Enum>& names, Enum value) {
+  for (const auto& [text, candidate] : names) {
+    if (candidate == value) return text;
+  }
+  throw std::logic_error("an enumerator without a name");
+}
+
+template <typename Enum>
+Enum find_value(const Names<Enum>& names, const std::string& text) {
+  for (const auto& [candidate, value] : names) {
+    if (candidate == text) return value;
+  }
+  throw std::runtime_error("unknown name '" + text + "'");
+}
+
+constexpr const char* kFileInputs = "file";
+constexpr const char* kGivenLengths = "given";
+constexpr uint64_t kLengthStream = 100;  // apart from the tensors' streams in tensors.cpp
+
+// As many as tell any two floats apart.
+std::string nine_digits(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+}  // namespace
+
+const Names<DType>& dtype_names() {
+  static const Names<DType> names{{"fp32", DType::kFp32}, {"fp16", DType::kFp16}, {"bf16", DType::kBf16}};
+  return names;
+}
+const Names<Layout>& layout_names() {
+  static const Names<Layout> names{{"bhsd", Layout::kBhsd}, {"bshd", Layout::kBshd},
+                                   {"qkv", Layout::kQkv},   {"gapped", Layout::kGapped},
+                                   {"odd", Layout::kOdd},   {"far", Layout::kFar}};
+  return names;
+}
+const Names<Inputs>& inputs_names() {
+  static const Names<Inputs> names{{"normal", Inputs::kNormal},   {"sharp", Inputs::kSharp},
+                                   {"shifted", Inputs::kShifted}, {"structured", Inputs::kStructured},
+                                   {"offset", Inputs::kOffset},   {"ramps", Inputs::kRamps},
+                                   {"huge", Inputs::kHuge}};
+  return names;
+}
+const Names<KvLengths>& kv_lengths_names() {
+  static const Names<KvLengths> names{
+      {"full", KvLengths::kFull}, {"random", KvLengths::kRandom}, {"zeros", KvLengths::kZeros}};
+  return names;
+}
+
+std::string name(DType dtype) { return find_name(dtype_names(), dtype); }
+std::string name(Layout layout) { return find_name(layout_names(), layout); }
+std::string name(Inputs inputs) {
+  return inputs == Inputs::kFile ? kFileInputs : find_name(inputs_names(), inputs);
+}
+std::string name(KvLengths kv_lengths) {
+  return kv_lengths == KvLengths::kGiven ? kGivenLengths : find_name(kv_lengths_names(), kv_lengths);
+}
+std::string name(BackendKind backend) { return backend == BackendKind::kCuda ? "cuda" : "emulator"; }
+
+std::string Problem::label() const {
+  std::string text = "B=" + std::to_string(batch) + " Hq=" + std::to_string(num_heads_q) +
+                     " Hkv=" + std::to_string(num_heads_kv) + " Sq=" + std::to_string(seqlen_q) +
+                     " Skv=" + std::to_string(seqlen_kv) + " D=" + std::to_string(head_dim) + " " +
+                     name(dtype) + (causal ? " causal" : " full");
+  if (kv_lengths != KvLengths::kFull) text += " kv_lengths=" + name(kv_lengths);
+  if (layout != Layout::kBhsd) text += " layout=" + name(layout);
+  if (inputs != Inputs::kNormal) text += " inputs=" + name(inputs);
+  if (inputs == Inputs::kFile) text += ":" + tensors_file.name;
+  if (!lse) text += " lse=none";
+  if (given_scale != 0) text += " softmax_scale=" + nine_digits(given_scale);
+  if (seed != 1) text += " seed=" + std::to_string(seed);
+  return text;
+}
+
+std::vector<int> Problem::draw_kv_lengths() const {
+  if (kv_lengths == KvLengths::kGiven) return given_lengths;
+  std::vector<int> lengths(batch, seqlen_kv);
+  if (kv_lengths == KvLengths::kFull) return lengths;
+  for (int b = 0; b < batch; ++b) lengths[b] = 1 + int(random_bits(seed, kLengthStream, b) % seqlen_kv);
+  // At least one batch must have padding, or the axis would test nothing.
+  if (seqlen_kv > 1 && *std::min_element(lengths.begin(), lengths.end()) == seqlen_kv)
+    lengths[0] = seqlen_kv - 1;
+  if (kv_lengths == KvLengths::kZeros) lengths[0] = 0;
+  return lengths;
+}
+
+int Problem::visible_keys(int row, int kv_len) const {
+  return causal ? std::clamp(row + 1 + (kv_len - seqlen_q), 0, kv_len) : kv_len;
+}
+
+double Problem::flops() const {
+  double pairs = 0;
+  for (const int kv_len : draw_kv_lengths()) {
+    if (!causal) {
+      pairs += double(seqlen_q) * kv_len;
+      continue;
+    }
+    // visible_keys summed over the rows: 1 + 2 + ... up to kv_len, of which the last seqlen_q terms exist.
+    const double hidden = std::max(kv_len - seqlen_q, 0);
+    pairs += (double(kv_len) * (kv_len + 1.0) - hidden * (hidden + 1.0)) / 2;
+  }
+  return 4.0 * head_dim * num_heads_q * pairs;
+}
+
+float Problem::softmax_scale() const {
+  return given_scale != 0 ? float(given_scale) : 1.0f / std::sqrt(float(head_dim));
+}
+
+// By how much the scores of these inputs are moved, or grow in 32 keys; 0: by nothing.
+float moved_by(Inputs inputs) {
+  switch (inputs) {
+    case Inputs::kShifted:
+      return 100.0f;
+    case Inputs::kOffset:
+      return 1000.0f;
+    case Inputs::kRamps:
+      return 1.0f;
+    case Inputs::kHuge:
+      return 0x1p20f;
+    default:
+      return 0.0f;
+  }
+}
+
+std::string shape_error(const Problem& p) {
+  if (std::string error =
+          size_error(p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim);
+      !error.empty())
+    return error;
+  // Scores near 100 have no digits left for the gates of fp32 to judge.
+  if ((p.inputs == Inputs::kShifted || p.inputs == Inputs::kOffset) && p.dtype == DType::kFp32)
+    return "inputs '" + name(p.inputs) +
+           "' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
+  const double coordinate = std::sqrt(moved_by(p.inputs) / p.softmax_scale());
+  if (p.dtype == DType::kFp16 && coordinate * (p.inputs == Inputs::kRamps ? p.seqlen_kv / 32.0 : 1.0) > 6e4)
+    return "inputs '" + name(p.inputs) + "' exceed the range of fp16 at this softmax_scale";
+  return "";
+}
+
+nlohmann::json to_json(const Problem& p) {
+  nlohmann::json json = {{"label", p.label()},
+                         {"batch", p.batch},
+                         {"num_heads_q", p.num_heads_q},
+                         {"num_heads_kv", p.num_heads_kv},
+                         {"seqlen_q", p.seqlen_q},
+                         {"seqlen_kv", p.seqlen_kv},
+                         {"head_dim", p.head_dim},
+                         {"dtype", name(p.dtype)},
+                         {"causal", p.causal},
+                         {"kv_lengths", name(p.kv_lengths)},
+                         {"layout", name(p.layout)},
+                         {"inputs", name(p.inputs)},
+                         {"seed", p.seed},
+                         {"flops", p.flops()}};
+  if (p.inputs == Inputs::kFile)
+    json["tensors"] = {{"file", p.tensors_file.name}, {"fnv1a64", p.tensors_file.fnv1a64}};
+  if (p.kv_lengths == KvLengths::kGiven) json["lengths"] = p.given_lengths;
+  if (!p.lse) json["lse"] = "none";
+  if (p.given_scale != 0) json["softmax_scale"] = p.given_scale;
+  return json;
+}
+
+nlohmann::json to_request(const Problem& p) {
+  nlohmann::json json = to_json(p);
+  if (p.inputs == Inputs::kFile) json["tensors"]["path"] = p.tensors_file.path;
+  return json;
+}
+
+Problem problem_from_json(const nlohmann::json& json) {
+  Problem p;
+  p.batch = json.at("batch");
+  p.num_heads_q = json.at("num_heads_q");
+  p.num_heads_kv = json.at("num_heads_kv");
+  p.seqlen_q = json.at("seqlen_q");
+  p.seqlen_kv = json.at("seqlen_kv");
+  p.head_dim = json.at("head_dim");
+  p.dtype = find_value(dtype_names(), json.at("dtype"));
+  p.causal = json.at("causal");
+  if (json.at("kv_lengths") == kGivenLengths) {
+    p.kv_lengths = KvLengths::kGiven;
+    p.given_lengths = json.at("lengths").get<std::vector<int>>();
+  } else {
+    p.kv_lengths = find_value(kv_lengths_names(), json.at("kv_lengths"));
+  }
+  p.layout = find_value(layout_names(), json.at("layout"));
+  if (json.at("inputs") == kFileInputs) {
+    const nlohmann::json& file = json.at("tensors");
+    p.inputs = Inputs::kFile;
+    p.tensors_file = {file.at("file"), file.value("path", ""), file.at("fnv1a64")};
+  } else {
+    p.inputs = find_value(inputs_names(), json.at("inputs"));
+  }
+  p.lse = !json.contains("lse");
+  p.given_scale = json.value("softmax_scale", 0.0);
+  p.seed = json.at("seed");
+  return p;
+}
+
+double parse_scale(const std::string& text) {
+  double scale = 0;
+  const char* const end = text.data() + text.size();
+  const auto [next, error] = std::from_chars(text.data(), end, scale);
+  // Those that a step takes: see refusal() in registry.cpp.
+  if (error != std::errc{} || next != end || !(scale >= 1e-30 && scale <= 1e30))
+    throw UsageError("--softmax-scale is '" + text + "', it must be a number from 1e-30 to 1e30");
+  return std::strtod(nine_digits(scale).c_str(), nullptr);
+}
+
+void parse_shape(const std::string& text, Problem& problem) {
+  const std::string usage = "--shape '" + text + "': ";
+  std::vector<int> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    int number = 0;
+    const auto [next, error] = std::from_chars(at, end, number);
+    if (error == std::errc::result_out_of_range) throw UsageError(usage + "a number does not fit in 32 bits");
+    if (error != std::errc{} || (next != end && *next != ','))
+      throw UsageError(usage + "expected B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D");
+    numbers.push_back(number);
+    if (next == end) break;
+    at = next + 1;
+  }
+  const size_t n = numbers.size();
+  if (n < 4 || n > 6) throw UsageError(usage + "expected B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D");
+  problem.batch = numbers[0];
+  problem.num_heads_q = numbers[1];
+  problem.num_heads_kv = n >= 5 ? numbers[2] : numbers[1];
+  problem.seqlen_q = n == 4 ? numbers[2] : numbers[3];
+  problem.seqlen_kv = n == 6 ? numbers[4] : problem.seqlen_q;
+  problem.head_dim = numbers.back();
+  if (const std::string error = shape_error(problem); !error.empty()) throw UsageError(usage + error);
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,102 @@
+// The tensors of a problem in host memory: where every row lies, what surrounds it, and what the rows hold.
+//
+// Whatever a step must not read (K and V rows at or beyond kv_len, gaps of strides, the bands around each
+// buffer) is poison, another one in each run, and whatever it must not write (bands and gaps of the outputs)
+// is compared afterwards.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/interface.h"
+#include "harness/problem/poison.h"
+#include "harness/problem/problem.h"
+
+namespace flashsteps {
+
+// A [batch, heads, rows, head_dim] tensor inside buffer number `buffer`. Everything in elements.
+struct Placement {
+  int buffer;
+  int64_t offset, batch_stride, head_stride, row_stride;
+  int64_t row(int b, int h, int i) const {
+    return offset + b * batch_stride + h * head_stride + i * row_stride;
+  }
+};
+
+struct TensorPlan {
+  Placement q, k, v;                    // in input buffers 0 .. input_elements.size() - 1
+  Placement o;                          // in an output buffer of its own
+  std::vector<int64_t> input_elements;  // per buffer, guard bands included
+  int64_t output_elements;
+  int64_t lse_elements;  // floats, guard bands included
+};
+
+constexpr int64_t kGuardElements = 128;  // before and after every buffer; keeps 256-byte alignment
+
+// On the host. In layout `far` each row, with kMargin elements on either side, is somewhere else on the
+// device.
+TensorPlan plan_tensors(const Problem& problem);
+TensorPlan plan_on_device(const Problem& problem);
+constexpr int64_t kMargin = 8;
+
+// Bytes of the problem's inputs and outputs.
+double total_bytes(const Problem& problem, const TensorPlan& plan);
+
+class Workload {
+ public:
+  // Fills the inputs on all cores, or reads them; throws std::runtime_error when it cannot read what is said
+  // to be there. The poison is NaN.
+  explicit Workload(const Problem& problem);
+
+  // Puts another poison wherever a step must not read. True when there was another one.
+  bool poison(Poison poison);
+
+  const Problem& problem() const { return problem_; }
+  const TensorPlan& plan() const { return plan_; }
+  const std::vector<int>& kv_lengths() const { return kv_lengths_; }
+  std::span<const unsigned char> input(int buffer) const { return inputs_[buffer]; }
+
+  // One row of head_dim elements.
+  const void* q_row(int b, int h, int i) const { return at(plan_.q, b, h, i); }
+  const void* k_row(int b, int h_kv, int i) const { return at(plan_.k, b, h_kv, i); }
+  const void* v_row(int b, int h_kv, int i) const { return at(plan_.v, b, h_kv, i); }
+
+ private:
+  void generate();
+  void read_file();
+  const void* at(const Placement& p, int b, int h, int i) const;
+
+  Problem problem_;
+  TensorPlan plan_;
+  std::vector<int> kv_lengths_;
+  std::vector<std::vector<unsigned char>> inputs_;
+  Poison poison_ = Poison::kNan;
+};
+
+// The outputs as downloaded from the device, and what they looked like before the step ran.
+class Outputs {
+ public:
+  explicit Outputs(const Problem& problem, Poison poison = Poison::kNan);
+
+  std::vector<unsigned char> o;  // plan().output_elements of the problem's type
+  std::vector<unsigned char> lse;
+
+  const void* o_row(int b, int h, int i) const;
+  float lse_at(int b, int h, int i) const;
+  // The first byte outside the logical elements that changed, as a sentence; empty when none did. Overwrites
+  // the logical elements with poison on the way: call it last.
+  std::string damage();
+
+ private:
+  Problem problem_;
+  TensorPlan plan_;
+  Poison poison_;
+};
+
+// Runs fn(begin, end) over [0, count) on all cores. fn must not throw.
+void parallel_for(int64_t count, const std::function<void(int64_t begin, int64_t end)>& fn);
+
+}  // namespace flashsteps

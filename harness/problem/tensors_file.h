@@ -1,0 +1,32 @@
+// A user's own q, k and v (--tensors), and a step's outputs (--save), in safetensors files.
+//
+// A file is read more than once. Its header says which problem it is, before anything runs. Once there is
+// memory for it, its contents are judged. Then every worker that needs it reads it again to fill its buffers,
+// and refuses a file that has changed since.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "harness/problem/problem.h"
+#include "harness/problem/tensors.h"
+
+namespace flashsteps {
+
+// What the header says; the contents are not read. Throws UsageError.
+Problem problem_of_file(const std::string& given, Layout layout);
+
+// Reads the contents: fills in the lengths and the hash. Throws UsageError for what no step can be judged by:
+// NaN, Inf, lengths out of range. `given` is the name for messages.
+void examine_tensors(Problem& problem, const std::string& given);
+
+// q (0), k (1) and v (2), in pieces and in order. Throws std::runtime_error when they are not those that were
+// examined; by then, all pieces may have been handed out.
+using TakePiece = std::function<void(int tensor, uint64_t offset, const unsigned char* data, size_t bytes)>;
+void read_tensors(const Problem& problem, const TakePiece& take);
+
+// `o` like q and `lse`, to the file that is open elsewhere under `path`. Throws std::runtime_error.
+void write_outputs(const Outputs& outputs, const Problem& problem, const std::string& step,
+                   BackendKind backend, const std::string& path);
+
+}  // namespace flashsteps

@@ -1,0 +1,44 @@
+// The command line. Everything wrong with it is found here, before anything runs or is written.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "harness/problem/problem.h"
+
+namespace flashsteps {
+
+struct Options {
+  std::string command;             // list | run | check | bench | count | trace | info
+  std::vector<std::string> steps;  // those named; empty: all
+  std::string backend = "auto";    // cuda | emulator | auto
+  std::vector<Problem> problems;   // from --shape, --grid or --tensors; empty: the command's own choice
+  bool covering = false;           // check without a shape: the covering sample
+  std::vector<std::string> modes;  // of the emulator: early | late | random
+  bool race_detector = true;
+  int seeds = 1;                 // random orders per problem
+  int64_t cta = -1;              // to trace; -1: the last one
+  std::string json_path;         // empty: none
+  std::string tensors_path;      // as given, for messages; empty: none
+  std::string save_path;         // empty: none
+  double timeout_seconds = 120;  // of a worker's own time, without a sign of life
+  double memory_gib = INFINITY;  // of the device, for a problem
+  int rounds = 7;
+  bool in_process = false;
+  bool verbose = false;
+};
+
+// `done`: the program has answered already, as with --help.
+struct ParseResult {
+  Options options;
+  bool done = false;
+};
+
+// `isolated` is false under the name of a step, see main.cpp. Throws UsageError: one line, exit status 2.
+ParseResult parse_options(int argc, const char* const* argv, bool isolated);
+
+// Problems of a command that was given none.
+std::vector<Problem> default_problems(BackendKind backend);
+
+}  // namespace flashsteps

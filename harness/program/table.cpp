@@ -1,0 +1,165 @@
+#include "harness/program/table.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <sstream>
+
+namespace flashsteps {
+
+using nlohmann::json;
+
+std::string fixed(double value, int decimals) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
+
+std::string scientific(double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.1e", value);
+  return text;
+}
+
+std::string indented(const std::string& text, int spaces) {
+  std::istringstream lines(text);
+  std::string out;
+  for (std::string line; std::getline(lines, line);)
+    out += (out.empty() ? "" : "\n") + std::string(spaces, ' ') + without_controls(line);
+  return out;
+}
+
+std::string without_controls(const std::string& text) {
+  std::string kept;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const unsigned char c = text[i], next = text[i + 1];
+    const bool c1 = c == 0xc2 && next >= 0x80 && next < 0xa0;
+    kept += c < 0x20 || c == 0x7f || c1 ? '?' : text[i];
+    i += c1;
+  }
+  return kept;
+}
+
+bool has_controls(const std::string& text) { return without_controls(text) != text; }
+
+std::string status_label(const std::string& status) {
+  if (status == "timeout") return "HANG";
+  std::string label = status;
+  std::transform(label.begin(), label.end(), label.begin(), [](unsigned char c) { return std::toupper(c); });
+  return label;
+}
+
+std::string format_table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - row[c].size(), ' ');
+      text += (c == 0 ? "  " : "  ") + (c == 0 ? row[c] + padding : padding + row[c]);
+    }
+    while (text.back() == ' ') text.pop_back();
+    text += "\n";
+  }
+  return text;
+}
+
+std::string format_run(const json& run) {
+  const json& steps = run.at("steps");
+  const auto any = [&](const char* key) {
+    return std::any_of(steps.begin(), steps.end(), [&](const json& s) { return s.contains(key); });
+  };
+  const auto number = [](const json& value, auto&& format) {
+    return value.is_number() ? format(value.get<double>()) : std::string("-");
+  };
+  const bool timed = any("timing"), counted = any("counters");
+  std::vector<std::vector<std::string>> rows{{"step", "result", "NRMSE", "worst row"}};
+  if (timed)
+    for (const char* title : {"ms", "TFLOPS", "p10-p90", "% peak", "% matmul", "x prev"})
+      rows[0].push_back(title);
+  if (counted) {
+    // Two lines: with one the table would be wider than most terminals.
+    std::vector<std::string> above(rows[0].size());
+    for (const char* title : {"global", "", "shared"}) above.push_back(title);
+    for (const char* title : {"requests", "sectors", "requests", "wavefronts", "x ideal", "mma", "barriers",
+                              "shuffles", "seconds"})
+      rows[0].push_back(title);
+    rows.insert(rows.begin(), above);
+  }
+  double previous_ms = 0;
+  // A line for every part of the ladder, where there are several.
+  std::string part;
+  const auto part_of = [](const json& step) { return step.value("part", std::string()); };
+  const bool several_parts = std::any_of(
+      steps.begin(), steps.end(), [&](const json& step) { return part_of(step) != part_of(steps.front()); });
+  for (const json& step : steps) {
+    if (several_parts && part_of(step) != part) {
+      part = part_of(step);
+      rows.push_back({part.empty() ? "others" : part});
+    }
+    std::string name = step.at("step");
+    if (step.contains("configuration") && name.find('@') == std::string::npos)
+      name += " (" + step["configuration"].get<std::string>() + ")";
+    std::vector<std::string> row{(several_parts ? "  " : "") + name, status_label(step.at("status"))};
+    const json validation = step.value("validation", json::object());
+    row.push_back(number(validation.value("nrmse", json()), scientific));
+    row.push_back(number(validation.value("worst_row_nrmse", json()), scientific));
+    if (timed && step.contains("timing")) {
+      const json& t = step.at("timing");
+      const double ms = t.at("median_ms");
+      row.push_back(fixed(ms, 3));
+      row.push_back(fixed(t.at("tflops"), 1));
+      row.push_back(fixed(t.at("tflops_p10"), 1) + "-" + fixed(t.at("tflops_p90"), 1));
+      const auto percent = [](double x) { return fixed(x, 1); };
+      row.push_back(number(t.at("percent_of_peak"), percent));
+      row.push_back(number(t.at("percent_of_matmul"), percent));
+      row.push_back(previous_ms > 0 ? fixed(previous_ms / ms, 2) : "-");
+      previous_ms = ms;
+    }
+    if (counted && step.contains("counters")) {
+      const json& c = step.at("counters");
+      const double ideal = c.at("shared_wavefronts_ideal");
+      for (const char* key : {"global_requests", "global_sectors", "shared_requests", "shared_wavefronts"})
+        row.push_back(c.at(key).dump());
+      row.push_back(ideal > 0 ? fixed(c.at("shared_wavefronts").get<double>() / ideal, 2) : "-");
+      for (const char* key : {"mma", "barriers", "shuffles"}) row.push_back(c.at(key).dump());
+      row.push_back(fixed(step.at("seconds"), 2));
+    }
+    rows.push_back(row);
+  }
+  std::string text = run.at("problem").at("label").get<std::string>() + "\n" + format_table(rows);
+  if (counted) text += "  (counts are exact; the emulator has no timing model, seconds are its own)\n";
+  if (run.contains("ceilings") && run["ceilings"].contains("matmul")) {
+    const json& matmul = run["ceilings"]["matmul"];
+    text += "  measured ceiling: " + matmul.at("what").get<std::string>() + " " +
+            fixed(matmul.at("tflops"), 1) + " TFLOPS\n";
+  }
+  return text;
+}
+
+void Progress::show(const std::string& text) {
+  if (!isatty(STDERR_FILENO)) return;
+  // Of a line that wraps, only the last part would be rewritten. The last column stays free: some terminals
+  // wrap as soon as it is filled.
+  winsize window{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
+  size_t length = std::min<size_t>(text.size(), (known ? window.ws_col : 80) - 1);
+  if (length < text.size()) {
+    while (length > 0 && (text[length] & 0xc0) == 0x80) --length;  // not within a character of UTF-8
+  }
+  std::cerr << "\r\033[K" << text.substr(0, length) << std::flush;
+  shown_ = true;
+}
+
+void Progress::clear() {
+  if (shown_) std::cerr << "\r\033[K" << std::flush;
+  shown_ = false;
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,337 @@
+#include "harness/run/jobs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "harness/base/heartbeat.h"
+#include "harness/device/backend.h"
+#include "harness/device/device_tensors.h"
+#include "harness/judge/reference.h"
+#include "harness/judge/validate.h"
+#include "harness/problem/tensors_file.h"
+
+namespace flashsteps {
+namespace {
+
+using nlohmann::json;
+
+// `no_cuda` receives why "auto" did not choose the GPU.
+std::unique_ptr<Backend> make_backend(const std::string& which, std::string* no_cuda = nullptr) {
+  if (which != "emulator") {
+    std::string why;
+    if (auto cuda = make_cuda_backend(why)) return cuda;
+    if (which == "cuda") throw std::runtime_error(why);
+    if (no_cuda != nullptr) *no_cuda = why;
+  }
+  return make_emulator_backend();
+}
+
+struct StepChoice {
+  const Step& step;
+  int configuration;
+};
+
+StepChoice named_step(const std::string& step_name, BackendKind backend) {
+  const StepName parts(step_name);
+  if (const Step* step = find_step(parts.step, backend))
+    return {*step, configuration_named(step->info, parts.configuration)};
+  throw std::runtime_error("step " + step_name + " is not in this program for the " + name(backend) +
+                           " backend");
+}
+
+// Of each kernel that the step launches.
+std::vector<json> resources(Backend& backend, const Step& step, const AttentionCall& call) {
+  std::vector<json> kernels;
+  for (const LaunchRecord& launch : backend.describe(step, call)) {
+    json r = {{"grid", launch.grid}, {"block", launch.block}, {"smem_bytes", launch.smem_bytes}};
+    if (backend.kind() == BackendKind::kCuda) {
+      r["registers"] = launch.registers;
+      r["spill_bytes"] = launch.spill_bytes;
+      r["ctas_per_sm"] = launch.ctas_per_sm;
+    }
+    kernels.push_back(r);
+  }
+  return kernels;
+}
+
+// What is said of the step as a whole: a kernel for all of them, with the most of each resource. The grid and
+// the block are the first kernel's.
+json largest(const std::vector<json>& kernels) {
+  json all = kernels.empty() ? json(nullptr) : kernels.front();
+  for (const json& kernel : kernels) {
+    for (const char* key : {"smem_bytes", "registers", "spill_bytes"}) {
+      if (kernel.contains(key)) all[key] = std::max(all[key].get<int64_t>(), kernel[key].get<int64_t>());
+    }
+    if (kernel.contains("ctas_per_sm"))
+      all["ctas_per_sm"] = std::min(all["ctas_per_sm"].get<int64_t>(), kernel["ctas_per_sm"].get<int64_t>());
+  }
+  return all;
+}
+
+json sum(const std::vector<json>& kernels) {
+  json all = kernels.empty() ? json(nullptr) : kernels.front();
+  for (size_t i = 1; i < kernels.size(); ++i) {
+    for (auto& [key, value] : all.items()) value = value.get<uint64_t>() + kernels[i].at(key).get<uint64_t>();
+  }
+  return all;
+}
+
+void probe(const json& request, const EmitEvent& emit) {
+  std::string no_cuda;
+  const auto backend = make_backend(request.at("backend"), &no_cuda);
+  json event = {{"event", "probe"},
+                {"backend", name(backend->kind())},
+                {"no_cuda", no_cuda},
+                {"device", backend->device()},
+                {"free_bytes", backend->free_memory()}};
+  for (const auto& [text, dtype] : dtype_names()) event["peak_tflops"][text] = backend->peak_tflops(dtype);
+  event["refusals"] = json::array();
+  event["resources"] = json::array();
+  for (const json& problem : request.at("problems")) {
+    json reasons = json::array(), needs = json::array();
+    AttentionCall call = shape_of_call(problem_from_json(problem));
+    for (const std::string step_name : request.at("steps")) {
+      if (find_step(StepName(step_name).step, backend->kind()) == nullptr) {
+        reasons.push_back("is not built for the " + name(backend->kind()) + " backend");
+        needs.push_back(nullptr);
+        continue;
+      }
+      const auto [step, configuration] = named_step(step_name, backend->kind());
+      call.configuration = configuration;
+      const std::string reason = backend->refusal(step, call);
+      reasons.push_back(reason);
+      needs.push_back(reason.empty() ? largest(resources(*backend, step, call)) : json(nullptr));
+    }
+    event["refusals"].push_back(reasons);
+    event["resources"].push_back(needs);
+  }
+  emit(event);
+}
+
+std::vector<EmulatorMode> modes_from_json(const json& list) {
+  std::vector<EmulatorMode> modes;
+  for (const json& m : list)
+    modes.push_back({m.at("async"), m.at("hostile"), m.at("race_detector"), m.at("count"), m.at("seed")});
+  return modes;
+}
+
+// A problem's tensors and truth, kept while successive tasks ask for the same problem.
+struct Prepared {
+  Prepared(Backend& backend, const json& problem_json)
+      : key(problem_json), workload(problem_from_json(problem_json)), tensors(backend, workload) {}
+  json key;
+  Workload workload;
+  DeviceTensors tensors;
+  std::optional<std::vector<ReferenceRow>> reference;
+  std::optional<Outputs> trusted;
+};
+
+const char* status_name(const DeviceError& error) {
+  switch (error.kind) {
+    case DeviceError::Kind::kCrash:
+      return "crash";
+    case DeviceError::Kind::kHang:
+      return "timeout";
+    case DeviceError::Kind::kBug:
+      return "fail";
+  }
+  return "error";
+}
+
+// The device still holds the outputs of the last run, which equal those that were judged. That they cannot be
+// saved says nothing against the step.
+void save_outputs(const DeviceTensors& tensors, const Problem& problem, const Backend& backend,
+                  const json& task, const EmitEvent& emit) {
+  const Outputs outputs = tensors.download_outputs();
+  try {
+    write_outputs(outputs, problem, task.at("step"), backend.kind(), task.at("save"));
+  } catch (const std::exception& error) {
+    emit({{"event", "not_saved"}, {"message", error.what()}});
+  }
+}
+
+bool validate_tasks(const json& request, const EmitEvent& emit) {
+  const auto backend = make_backend(request.at("backend"));
+  const bool cuda = backend->kind() == BackendKind::kCuda;
+  const std::vector<EmulatorMode> modes = modes_from_json(request.at("modes"));
+  std::unique_ptr<Prepared> prepared;
+  for (const json& task : request.at("tasks")) {
+    emit({{"event", "begin"}, {"id", task.at("id")}});
+    const auto started = std::chrono::steady_clock::now();
+    const std::string step_name = task.at("step");
+    json entry = {{"step", step_name}, {"status", "error"}, {"message", ""}};
+    bool device_lost = false;
+    try {
+      const auto [step, configuration] = named_step(step_name, backend->kind());
+      if (!prepared || prepared->key != task.at("problem")) {
+        prepared.reset();  // first: two large problems need not fit at once
+        prepared = std::make_unique<Prepared>(*backend, task.at("problem"));
+      }
+      const Problem& problem = prepared->workload.problem();
+      if (!prepared->reference)
+        prepared->reference = reference_rows(prepared->workload, choose_rows(problem));
+      // On a GPU every element is compared, also those whose rows were not sampled for the reference.
+      const bool compare = task.at("compare");
+      if (compare && !prepared->trusted) {
+        const auto [v01, its_only] = named_step(kTrustedStep, backend->kind());
+        prepared->tensors.prepare_for(v01, its_only);
+        prepared->tensors.poison(Poison::kNan);
+        backend->run(v01, prepared->tensors.call());
+        prepared->trusted = prepared->tensors.download_outputs();
+      }
+      prepared->tensors.prepare_for(step, configuration);
+      const AttentionCall& call = prepared->tensors.call();
+      entry["part"] = kPartNames[int(step.info.part)];
+      if (step.info.num_configurations() > 0)
+        entry["configuration"] = step.info.configurations[configuration_of(step.info, call)];
+      const std::vector<json> kernels = resources(*backend, step, call);
+      entry["resources"] = largest(kernels);
+      std::vector<json> counters;
+      const Validation v =
+          validate(*backend, step, prepared->tensors, prepared->workload, *prepared->reference,
+                   compare ? &*prepared->trusted : nullptr, modes, counters);
+      entry["status"] = v.pass ? "pass" : "fail";
+      entry["message"] = v.message;
+      entry["validation"] = to_json(v, problem);
+      if (!cuda) {
+        json names = json::array();
+        bool race_detector = false;
+        for (const EmulatorMode& mode : modes) {
+          if (std::find(names.begin(), names.end(), mode.async) == names.end()) names.push_back(mode.async);
+          race_detector = race_detector || mode.race_detector;
+        }
+        entry["validation"]["modes"] = names;
+        entry["validation"]["race_detector"] = race_detector;
+      }
+      if (!counters.empty()) entry["counters"] = sum(counters);
+      for (size_t i = 0; kernels.size() > 1 && i < kernels.size(); ++i) {
+        entry["kernels"].push_back({{"resources", kernels[i]}});
+        if (i < counters.size()) entry["kernels"].back()["counters"] = counters[i];
+      }
+      if (v.pass && task.contains("save")) save_outputs(prepared->tensors, problem, *backend, task, emit);
+    } catch (const DeviceError& error) {
+      entry["status"] = status_name(error);
+      entry["message"] = error.what();
+      device_lost = error.device_lost;
+    } catch (const std::exception& error) {
+      entry["message"] = error.what();
+    }
+    entry["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    emit({{"event", "done"}, {"id", task.at("id")}, {"entry", entry}});
+    if (device_lost) return false;
+  }
+  return true;
+}
+
+bool bench_steps(const json& request, const EmitEvent& emit) {
+  const auto backend = make_backend(request.at("backend"));
+  Workload workload(problem_from_json(request.at("problem")));
+  DeviceTensors tensors(*backend, workload);
+
+  struct Entry {
+    std::string name;
+    std::unique_ptr<Timer> timer;
+    int samples;
+  };
+  std::vector<Entry> entries;
+  if (request.at("ceiling")) {
+    double flops = 0;
+    emit({{"event", "begin"}, {"step", "matmul"}});
+    if (auto timer = backend->make_matmul_timer(flops)) {
+      json method = timer->method();
+      method.update({{"event", "method"}, {"step", "matmul"}, {"flops", flops}});
+      emit(method);
+      entries.push_back({"matmul", std::move(timer), 0});
+    }
+  }
+  for (const auto& [step_name, samples] : request.at("steps").items()) {
+    emit({{"event", "begin"}, {"step", step_name}});
+    try {
+      const auto [step, configuration] = named_step(step_name, backend->kind());
+      tensors.prepare_for(step, configuration);
+      auto timer = backend->make_timer(step, tensors.call());
+      json method = timer->method();
+      method.update({{"event", "method"}, {"step", step_name}});
+      emit(method);
+      entries.push_back({step_name, std::move(timer), samples});
+    } catch (const DeviceError& error) {
+      emit({{"event", "failed"},
+            {"step", step_name},
+            {"status", status_name(error)},
+            {"message", error.what()}});
+      return false;
+    }
+  }
+  // Everybody has a turn in every round: whatever the clocks do, they do it to every step alike.
+  const int rounds = request.at("rounds");
+  for (int round = 0; round < rounds; ++round) {
+    for (const size_t index : order_of_round(entries.size(), round)) {
+      Entry& entry = entries[index];
+      if (entry.samples >= rounds) continue;
+      emit({{"event", "begin"}, {"step", entry.name}});
+      try {
+        int clock = 0;
+        const double ms = entry.timer->sample([&] { clock = backend->sm_clock_mhz(); });
+        emit({{"event", "sample"}, {"step", entry.name}, {"ms", ms}, {"sm_clock_mhz", clock}});
+        ++entry.samples;
+      } catch (const DeviceError& error) {
+        emit({{"event", "failed"},
+              {"step", entry.name},
+              {"status", status_name(error)},
+              {"message", error.what()}});
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+void trace_step(const json& request, const EmitEvent& emit) {
+  const auto backend = make_emulator_backend();
+  Workload workload(problem_from_json(request.at("problem")));
+  DeviceTensors tensors(*backend, workload);
+  try {
+    const std::string step_name = request.at("step");
+    const auto [step, configuration] = named_step(step_name, backend->kind());
+    tensors.prepare_for(step, configuration);
+    emit({{"event", "trace"}, {"trace", backend->trace(step, tensors.call(), request.at("cta"))}});
+  } catch (const DeviceError& error) {
+    emit({{"event", "failed"}, {"status", status_name(error)}, {"message", error.what()}});
+  }
+}
+
+}  // namespace
+
+std::vector<size_t> order_of_round(size_t num_entries, int round) {
+  const bool odd = num_entries % 2 == 1;
+  const size_t shift = size_t(odd ? round / 2 : round);
+  std::vector<size_t> order;
+  for (size_t at = 0; at < num_entries; ++at) {  // 0 1 n-1 2 n-2 ..., shifted
+    const size_t place = at % 2 == 1 ? (at + 1) / 2 : num_entries - at / 2;
+    order.push_back((place + shift) % num_entries);
+  }
+  if (odd && round % 2 == 1) std::reverse(order.begin(), order.end());
+  return order;
+}
+
+bool run_job(const json& request, const EmitEvent& emit) {
+  set_heartbeat([&emit] { emit({{"event", "alive"}}); });
+  struct Quiet {
+    ~Quiet() { set_heartbeat(nullptr); }
+  } quiet_afterwards;
+  const std::string job = request.at("job");
+  if (job == "probe") {
+    probe(request, emit);
+    return true;
+  }
+  if (job == "validate") return validate_tasks(request, emit);
+  if (job == "bench") return bench_steps(request, emit);
+  if (job == "trace") {
+    trace_step(request, emit);
+    return true;
+  }
+  throw std::logic_error("unknown job " + job);
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,252 @@
+#include "harness/run/worker.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <system_error>
+
+namespace flashsteps {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kEventFd = 3;
+constexpr int kTickMs = 250;         // between two looks at a worker that is silent
+constexpr int kExitDeviceLost = 10;  // the worker said all it had to say, but its device is gone
+
+[[noreturn]] void throw_errno(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+struct Pipe {
+  int read_end = -1, write_end = -1;
+  Pipe() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
+    read_end = ends[0];
+    write_end = ends[1];
+  }
+  ~Pipe() {
+    close_read();
+    close_write();
+  }
+  void close_read() {
+    if (read_end >= 0) close(read_end);
+    read_end = -1;
+  }
+  void close_write() {
+    if (write_end >= 0) close(write_end);
+    write_end = -1;
+  }
+};
+
+// fork and exec, from a program that never touches CUDA itself.
+pid_t start_worker(const Pipe& request, const Pipe& events) {
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) throw_errno("fork");
+  if (pid > 0) return pid;
+  // Between fork and exec: system calls only.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);  // the parent died before the line above
+  // Neither pipe has a number below 3: the program keeps the standard ones open (see flashsteps_main).
+  dup2(request.read_end, STDIN_FILENO);
+  if (events.write_end == kEventFd) {
+    fcntl(kEventFd, F_SETFD, 0);  // dup2 onto itself would leave it to be closed at exec
+  } else {
+    dup2(events.write_end, kEventFd);
+  }
+  execl("/proc/self/exe", "flashsteps", kWorkerFlag, static_cast<char*>(nullptr));
+  _exit(127);
+}
+
+bool write_all(int fd, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    done += size_t(n);
+  }
+  return true;
+}
+
+// How much of its time a silent worker has used up. A clock on the wall cannot tell: a worker may get no core
+// on a busy machine, or be stopped by Ctrl-Z, a debugger or a laptop's lid. What counts is the time that one
+// of its threads has computed, and the time that all of them have slept, as in a driver that waits for a GPU.
+class Silence {
+ public:
+  explicit Silence(pid_t worker) : tasks_("/proc/" + std::to_string(worker) + "/task") {}
+
+  void end() { before_.reset(); }
+
+  // To be called every kTickMs. Seconds since the first call after end().
+  double seconds() {
+    const Threads now = look();
+    if (!before_) {
+      before_ = now;
+      asleep_ms_ = 0;
+      return 0;
+    }
+    if (now.all_sleep) asleep_ms_ += kTickMs;
+    long computed = 0;
+    for (const auto& [id, ticks] : now.cpu_ticks) {
+      const auto found = before_->cpu_ticks.find(id);
+      computed = std::max(computed, ticks - (found == before_->cpu_ticks.end() ? 0 : found->second));
+    }
+    return asleep_ms_ / 1000.0 + double(computed) / double(sysconf(_SC_CLK_TCK));
+  }
+
+ private:
+  struct Threads {
+    std::map<std::string, long> cpu_ticks;
+    bool all_sleep = true;
+  };
+
+  Threads look() const {
+    Threads threads;
+    std::error_code gone;
+    for (const auto& task : std::filesystem::directory_iterator(tasks_, gone)) {
+      std::ifstream in(task.path() / "stat");
+      std::string line;
+      if (!std::getline(in, line)) continue;
+      // proc(5): the name, in parentheses, may hold anything. Then come the state, ten numbers, user and
+      // system time.
+      std::istringstream fields(line.substr(line.rfind(')') + 1));
+      char state = 0;
+      std::string skipped;
+      long user = 0, system = 0;
+      fields >> state;
+      for (int i = 0; i < 10; ++i) fields >> skipped;
+      fields >> user >> system;
+      threads.cpu_ticks[task.path().filename()] = user + system;
+      threads.all_sleep = threads.all_sleep && state == 'S';
+    }
+    return threads;
+  }
+
+  std::filesystem::path tasks_;
+  std::optional<Threads> before_;
+  long asleep_ms_ = 0;
+};
+
+}  // namespace
+
+JobOutcome run_job_isolated(const json& request, double timeout_seconds, const EmitEvent& on_event) {
+  Pipe request_pipe, event_pipe;
+  const pid_t pid = start_worker(request_pipe, event_pipe);
+  request_pipe.close_read();
+  event_pipe.close_write();
+  // A worker that dies at once must not kill us with SIGPIPE.
+  struct sigaction ignore {
+  }, before{};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &before);
+  write_all(request_pipe.write_end, request.dump());
+  sigaction(SIGPIPE, &before, nullptr);
+  request_pipe.close_write();
+
+  struct Reap {
+    pid_t pid;
+    int status = 0;
+    bool reaped = false;
+    void wait() {
+      while (!reaped && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+      }
+      reaped = true;
+    }
+    ~Reap() {
+      if (reaped) return;
+      kill(pid, SIGKILL);
+      wait();
+    }
+  } worker{pid};
+
+  std::string failure;  // an event {"event":"error"} says why the job as a whole failed
+  std::string buffer;
+  Silence silence(pid);
+  while (true) {
+    pollfd waiting{event_pipe.read_end, POLLIN, 0};
+    const int ready = poll(&waiting, 1, kTickMs);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0) {
+      // Looked at before the pipe is once more: a sign of life may have come in while this process had no
+      // core.
+      if (silence.seconds() < timeout_seconds || poll(&waiting, 1, 0) != 0) continue;
+      kill(pid, SIGKILL);
+      worker.wait();
+      return {JobOutcome::End::kTimedOut,
+              "no sign of life in " + std::to_string(int(timeout_seconds)) +
+                  " s of its time: hung, and killed (a step that is only slow: raise --timeout)"};
+    }
+    char chunk[4096];
+    const ssize_t n = read(event_pipe.read_end, chunk, sizeof chunk);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    buffer.append(chunk, size_t(n));
+    for (size_t end; (end = buffer.find('\n')) != std::string::npos; buffer.erase(0, end + 1)) {
+      const json event = json::parse(buffer.substr(0, end));
+      if (event.at("event") == "error") {
+        failure = event.at("message");
+      } else if (event.at("event") != "alive") {
+        on_event(event);
+      }
+    }
+    silence.end();
+  }
+  worker.wait();
+  if (WIFSIGNALED(worker.status)) {
+    const int signal = WTERMSIG(worker.status);
+    return {JobOutcome::End::kCrashed,
+            "its process was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")"};
+  }
+  const int code = WEXITSTATUS(worker.status);
+  if (!failure.empty()) return {JobOutcome::End::kFailed, failure};
+  if (code != 0 && code != kExitDeviceLost)
+    return {JobOutcome::End::kCrashed, "its process ended with exit status " + std::to_string(code)};
+  return {};
+}
+
+JobOutcome run_job_in_process(const json& request, const EmitEvent& on_event) {
+  const auto forward = [&](const json& event) {
+    if (event.at("event") != "alive") on_event(event);
+  };
+  try {
+    run_job(request, forward);
+    return {};
+  } catch (const std::exception& error) {
+    return {JobOutcome::End::kFailed, error.what()};
+  }
+}
+
+int worker_main() {
+  const std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  std::mutex mutex;  // heartbeats come from any thread
+  const auto emit = [&mutex](const json& event) {
+    const std::lock_guard lock(mutex);
+    // A message of the device's may hold any bytes; they must not end the worker.
+    if (!write_all(kEventFd, event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n")) _exit(127);
+  };
+  try {
+    return run_job(json::parse(text), emit) ? 0 : kExitDeviceLost;
+  } catch (const std::exception& error) {
+    emit({{"event", "error"}, {"message", error.what()}});
+    return 1;
+  }
+}
+
+}  // namespace flashsteps
