@@ -75,7 +75,7 @@ if [ "$reports" = yes ] && [ -f "$json" ] && [ ! "$REPORT/.started" -nt "$json" 
       python=$(any_python)
     fi
   fi
-  if "$python" "$ROOT/scripts/report.py" "$json" --out "$REPORT" --program "$ROOT/build/flashsteps"
+  if "$python" "$ROOT/scripts/pages/report.py" "$json" --out "$REPORT" --program "$ROOT/build/flashsteps"
   then
     page="$REPORT/index.html"
   fi

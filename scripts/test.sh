@@ -100,8 +100,8 @@ ablations_on_emulator() {
 }
 
 recorded_runs() {
-  "$python" scripts/results.py check --recorded "${records[@]}"
-  "$python" scripts/fastest_steps.py --check
+  "$python" scripts/records/results.py check --recorded "${records[@]}"
+  "$python" scripts/records/fastest_steps.py --check
   records_are_as_recorded
 }
 
@@ -169,7 +169,7 @@ for step in "${steps[@]}"; do
 done
 ablations=
 if [ "${#with_pages[@]}" -gt 0 ]; then
-  section "ablations apply" "$python" scripts/ablations.py "${with_pages[@]}"
+  section "ablations apply" "$python" scripts/steps/ablations.py "${with_pages[@]}"
   # One that does not costs only them, not the build.
   [ "$failed" -gt 0 ] || ablations=$(IFS=';' && echo "${with_pages[*]}")
 else
@@ -187,7 +187,7 @@ if [ "${#named[@]}" -gt 0 ]; then
   words=${named[*]}
   section "command line tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" harness/tests -k "${words// / or }"
   section "lessons" with_venv -m pytest -q -p no:cacheprovider scripts/tests/test_lessons.py scripts/tests/test_check_docs.py
-  section "generated text" "$python" scripts/readme_tables.py --check
+  section "generated text" "$python" scripts/pages/readme_tables.py --check
   compile_checks "${steps[@]/#/compile_checks_}"
   finish "only what ${words// /, } touches was tested. Everything: bash scripts/test.sh"
 fi
@@ -202,19 +202,19 @@ section "address, UB sanitizer" asan_tests
 # Each starts with a half of them, so that few fixtures of a module are made twice, and then helps the other.
 section "script tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" --dist worksteal scripts/tests
 find_browser >/dev/null || not_here "report in a browser" "no Chromium (apt-get install -y chromium)"
-section "generated text" "$python" scripts/readme_tables.py --check
+section "generated text" "$python" scripts/pages/readme_tables.py --check
 
 records=(figures/results/*.json) drawings=(docs/figures/*.svg)
 if [ "${#records[@]}" -gt 0 ]; then
   section "recorded runs" recorded_runs
-  section "charts" "$python" scripts/make_figures.py --check
+  section "charts" "$python" scripts/draw/make_figures.py --check
 else
   not_here "recorded runs" "figures/results/ is empty"
   not_here "charts" "figures/results/ is empty"
 fi
 if [ "${#drawings[@]}" -gt 0 ]; then
   # What they must show is what the emulator does, so it takes the programs that were built; and numpy.
-  section "drawings" with_venv scripts/make_figures.py --check --build build/ci
+  section "drawings" with_venv scripts/draw/make_figures.py --check --build build/ci
 else
   not_here "drawings" "docs/figures/ has none"
 fi

@@ -1,4 +1,4 @@
-"""What scripts/attention_maps.py and error_analysis.py draw, from the program itself, on the emulator.
+"""What scripts/draw/attention_maps.py and error_analysis.py draw, from the program itself, on the emulator.
 
 docs/errors.md says these things of the pictures. FLASHSTEPS_BUILD as in test_program.py."""
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from test_program import FIXTURES, FLASHSTEPS, results, run
 
-import attention_data  # found through test_program, like `results`
-import error_analysis
-from drawings import DrawingError
+from draw import attention_data  # found through test_program, like `results`
+from draw import error_analysis
+from draw.drawings import DrawingError
 
 GATES = results.GATES
 KEYS = 130  # three tiles, the last one ragged; three blocks of one-hot columns, the last one not full

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from test_program import BUILD, FLASHSTEPS, ROOT, run
 
-import ablations
+from steps import ablations
 
 BUGS = BUILD / "tests" / "flashsteps_bugs"
 PAGES = ablations.pages(ROOT, [], "harness/tests/bugs")

@@ -1,5 +1,5 @@
 """Every command of README.md, docs/ and the lessons that is not marked with what it needs: run here, as it
-stands there, and with the outcome that the page promises. scripts/check_docs.py says which they are;
+stands there, and with the outcome that the page promises. scripts/pages/check_docs.py says which they are;
 FLASHSTEPS_BUILD as in test_program.py.
 
 A command that is added to a page belongs into RUN, or gets a mark. Those of the exercises and of a step of
@@ -21,8 +21,8 @@ import test_exercises
 import test_own_step
 from test_program import BUILD, PATIENCE, ROOT
 
-import check_docs  # in scripts/, which test_program adds to the path
-import record_output
+from pages import check_docs  # in scripts/, which test_program adds to the path
+from records import record_output
 
 MUTANTS = "build/ci/tests/flashsteps_mutants check"
 BUGS = "build/ci/tests/flashsteps_bugs check v10_tma_warpspec_"
@@ -42,8 +42,8 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "build/flashsteps trace v10_tma_warpspec --json trace.json": (PASS, ["trace.json"]),
     "build/flashsteps trace v10_tma_warpspec --shape 1,1,384,64 --json trace.json": (PASS, ["trace.json"]),
     "build/steps/v02_smem_tiles run --shape 1,2,100,64": (PASS, ["PASS  v02_smem_tiles"]),
-    "python3 scripts/ablations.py": (PASS, ["one_stage"]),
-    "python3 scripts/ablations.py --out /tmp/kernels": (PASS, []),
+    "python3 scripts/steps/ablations.py": (PASS, ["one_stage"]),
+    "python3 scripts/steps/ablations.py --out /tmp/kernels": (PASS, []),
     f"{MUTANTS} mutant_tail_not_masked --shape 1,2,64,64": (PASS, ["PASS"]),
     f"{MUTANTS} mutant_tail_not_masked --shape 1,2,65,64": (FAIL, ["FAIL", "130 of 130 checked rows"]),
     f"{MUTANTS} mutant_mask_off_by_one --shape 1,2,100,64 --causal": (FAIL, ["on the diagonal"]),
@@ -87,27 +87,27 @@ RUN: dict[str, tuple[int, list[str]]] = {
     f"build/flashsteps count v08_register_softmax {COUNTED}": (PASS, [" 4096 "]),
     f"build/flashsteps count v09_direct_rescale {COUNTED}": (PASS, [" 2688 ", " 1152 "]),
     f"build/flashsteps count v10_tma_warpspec {COUNTED}": (PASS, [" 128 ", " 720 "]),
-    "python3 scripts/step_diff.py v01 v02": (PASS, ["lines added"]),
-    "python3 scripts/step_diff.py v02 v03": (PASS, ["lines added"]),
-    "python3 scripts/step_diff.py v03 v04": (PASS, ["lines added"]),
-    "python3 scripts/step_diff.py --brief v04 v05": (PASS, ["lines added"]),
-    "python3 scripts/step_diff.py --brief v05 v06": (PASS, ["23 lines added, 12 removed"]),
-    "python3 scripts/step_diff.py v06 v07": (PASS, ["lines added"]),
-    "python3 scripts/step_diff.py --brief v07 v08": (PASS, ["lines added"]),
-    "python3 scripts/step_diff.py --brief v08 v09": (PASS, ["lines added"]),
-    "python3 scripts/step_diff.py --brief v09 v10": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py v01 v02": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py v02 v03": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py v03 v04": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py --brief v04 v05": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py --brief v05 v06": (PASS, ["23 lines added, 12 removed"]),
+    "python3 scripts/steps/step_diff.py v06 v07": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py --brief v07 v08": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py --brief v08 v09": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py --brief v09 v10": (PASS, ["lines added"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }
 # Run by something else, as too long for here: where, and the line that does it.
 ELSEWHERE = {
     "build/flashsteps check": ("scripts/test.sh", "build/ci/flashsteps check --backend emulator"),
-    f"{MAPS} scripts/attention_maps.py build/flashsteps --step v07_ptx_mma --out build/maps": (
-        "scripts/make_figures.py",
+    f"{MAPS} scripts/draw/attention_maps.py build/flashsteps --step v07_ptx_mma --out build/maps": (
+        "scripts/draw/make_figures.py",
         '("attention_maps.py", "flashsteps")',
     ),
-    f"{MAPS} scripts/error_analysis.py build/flashsteps --step v07_ptx_mma --out build/maps": (
-        "scripts/make_figures.py",
+    f"{MAPS} scripts/draw/error_analysis.py build/flashsteps --step v07_ptx_mma --out build/maps": (
+        "scripts/draw/make_figures.py",
         '("error_analysis.py", "flashsteps")',
     ),
 }

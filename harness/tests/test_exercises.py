@@ -19,7 +19,7 @@ import pytest
 from test_bugs import line_of
 from test_program import BUILD, FLASHSTEPS, ROOT, STEPS, run
 
-import ablations
+from steps import ablations
 
 EXERCISES = BUILD / "tests" / "flashsteps_exercises"
 # A step of one's own may have none.

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from test_program import BUILD, FLASHSTEPS, ROOT, run
 
-import memory_layouts  # in scripts/, which test_program adds to the path
+from draw import memory_layouts  # in scripts/, which test_program adds to the path
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 

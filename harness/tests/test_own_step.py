@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from test_program import PATIENCE, ROOT
 
-import ablations
-import check_docs
+from pages import check_docs
+from steps import ablations
 
 PAGE = "docs/your_own_step.md"
 STEP = "my_idea"
@@ -33,7 +33,7 @@ OUTCOMES: dict[str, tuple[int, list[str]]] = {
         PASS,
         ["mine.json"],
     ),
-    "python3 scripts/step_diff.py --brief v09 my_idea": (0, ["12 lines added, 8 removed"]),
+    "python3 scripts/steps/step_diff.py --brief v09 my_idea": (0, ["12 lines added, 8 removed"]),
     f"build/flashsteps check {STEP} --backend emulator --shape 1,2,100,64": (
         FAIL,
         [f"FAIL  {STEP}", "race on shared memory"],

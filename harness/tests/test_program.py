@@ -27,8 +27,8 @@ FIXTURES = BUILD / "tests" / "flashsteps_fixtures"
 MUTANTS = BUILD / "tests" / "flashsteps_mutants"
 
 sys.path.insert(0, str(ROOT / "scripts"))
-import results  # noqa: E402  (the checker of results files)
-import step_diff  # noqa: E402
+from records import results  # noqa: E402  (the checker of results files)
+from steps import step_diff  # noqa: E402
 
 STEPS = step_diff.all_steps()  # of those in the program, which may hold ablations as well
 

@@ -1,4 +1,4 @@
-"""The report of a run of the program itself: what scripts/report.py makes of its file, and of its steps.
+"""The report of a run of the program itself: what scripts/pages/report.py makes of its file, and of its steps.
 FLASHSTEPS_BUILD as in test_program.py."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from test_program import FLASHSTEPS, MUTANTS, run
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
-import attention_maps  # in scripts/, which test_program adds to the path
-import error_analysis
-import report
+from draw import attention_maps  # in scripts/, which test_program adds to the path
+from draw import error_analysis
+from pages import report
 
 
 def test_a_run_has_its_page_with_all_pictures(tmp_path: Path, monkeypatch) -> None:

@@ -1,4 +1,4 @@
-// Prints as JSON how tiles lie in memory and what it costs to reach them, for scripts/memory_layouts.py. All
+// Prints as JSON how tiles lie in memory and what it costs to reach them, for scripts/draw/memory_layouts.py. All
 // of it comes from what kernels and emulator work with: each step's own SharedStorage, common/swizzle.h,
 // visible_keys(), and the functions that count wavefronts and sectors. So the drawings in docs/tiles.md
 // cannot show anything else.

@@ -20,7 +20,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 SCRIPTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(SCRIPTS))
 
-import results  # noqa: E402  (needs the line above)
+from records import results  # noqa: E402  (needs the line above)
 
 STEPS = ("v01_scalar", "v02_smem_tiles", "v03_wmma")
 
@@ -210,6 +210,13 @@ def make_tool(folder: Path, data: object) -> Path:
     tool.write_text(f'#!/bin/sh\nexec cat "{text}"\n', encoding="utf-8")
     tool.chmod(0o755)
     return tool
+
+
+def edited(module: Any, folder: Path) -> str:
+    """Where a copy of the module lies that is not what the module is."""
+    copy = folder / Path(module.__file__).name
+    copy.write_bytes(Path(module.__file__).read_bytes() + b"\n# edited\n")
+    return str(copy)
 
 
 def git(root: Path, *arguments: str) -> str:

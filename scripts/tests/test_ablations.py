@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from conftest import Repository, git, make_record
 
-import ablations
-import results
+from records import results
+from steps import ablations
 
 # A change of conftest.KERNEL.
 PAGE = """# Half the rows, "by" the \\\\ way
@@ -70,7 +70,7 @@ def test_the_kernel_that_is_made(changed: Repository, capsys, tmp_path: Path):
     assert [path.name for path in out.iterdir()] == ["v02_smem_tiles_half_rows"]
     lines = (out / "v02_smem_tiles_half_rows" / "kernel.cu").read_text(encoding="utf-8").splitlines()
     before = changed.read(f"steps/{STEP}/kernel.cu").splitlines()
-    assert lines[0] == f"// Made by scripts/ablations.py from steps/{STEP}/kernel.cu and {NAME}"
+    assert lines[0] == f"// Made by scripts/steps/ablations.py from steps/{STEP}/kernel.cu and {NAME}"
     assert lines[1:4] == before[:3]
     assert lines[4:6] == ["constexpr int BLOCK_M = 32;  // half of the rows", "constexpr int MORE = 1;"]
     text = "\n".join(lines)
@@ -174,7 +174,7 @@ def test_pages_of_another_folder(changed: Repository, capsys, tmp_path: Path):
     assert status == 0 and listing.startswith("v02_smem_tiles_no_barrier\n") and "half_rows" not in listing
     kernel = (out / "v02_smem_tiles_no_barrier" / "kernel.cu").read_text(encoding="utf-8")
     page = f"harness/tests/bugs/{STEP}/no_barrier.md"
-    assert kernel.startswith(f"// Made by scripts/ablations.py from steps/{STEP}/kernel.cu and {page}\n")
+    assert kernel.startswith(f"// Made by scripts/steps/ablations.py from steps/{STEP}/kernel.cu and {page}\n")
     status, _, message = run(changed, capsys, "v01", "--pages", "harness/tests/bugs")
     assert status == 2 and "v01_scalar has no page under harness/tests/bugs/" in message
     status, _, message = run(changed, capsys, "--pages", str(tmp_path))

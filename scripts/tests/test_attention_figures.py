@@ -11,19 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SCRIPTS
+from conftest import SCRIPTS, edited
 
 np = pytest.importorskip("numpy", reason="build/venv has it")
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
 import safetensors.numpy
 
-import attention_data
-import attention_maps
-import drawings
-import error_analysis
-import figure_style
-from results import GATES
+from draw import attention_data, attention_maps, drawings, error_analysis, figure_style
+from records.results import GATES
 
 # Reads and writes files on its own, and rounds nothing but its output. `wrong` is a statement about o, which has
 # been computed in float64.
@@ -262,7 +258,8 @@ def test_the_same_bytes_every_time(drawn_once: Path, tmp_path: Path):
     (home / ".config/matplotlib").mkdir(parents=True)
     (home / ".config/matplotlib/matplotlibrc").write_text("font.size: 30\n")
     code = f"""
-import pathlib, pytest, attention_maps, error_analysis, test_attention_figures as own
+import pathlib, pytest, test_attention_figures as own
+from draw import attention_maps, error_analysis
 own.take_small_problems(pytest.MonkeyPatch())
 own.compute_here(pytest.MonkeyPatch())
 for script in (error_analysis, attention_maps):
@@ -286,18 +283,14 @@ def test_what_is_stale(script: Any, tmp_path: Path, drawn: Path, capsys, monkeyp
     assert check(script, program, drawn, capsys).count("is stale") == len(script.PICTURES)
     compute_here(monkeypatch)
     assert script.main([str(program), "--check", str(drawn), "--step", "v03_wmma"]) == 1
-    own = Path(script.__file__).name
-    for name in (own, "requirements.txt"):
-        (tmp_path / name).write_bytes((SCRIPTS / name).read_bytes() + b"\n# edited\n")
     with monkeypatch.context() as patch:
-        patch.setattr(script, "__file__", str(tmp_path / own))
+        patch.setattr(script, "__file__", edited(script, tmp_path))
         assert "is stale" in check(script, program, drawn, capsys)
     with monkeypatch.context() as patch:
         patch.setattr(attention_data, "source", lambda: b"edited")
         assert "is stale" in check(script, program, drawn, capsys)
     with monkeypatch.context() as patch:
-        (tmp_path / "figure_style.py").write_bytes((SCRIPTS / "figure_style.py").read_bytes() + b"\n# edited\n")
-        patch.setattr(figure_style, "__file__", str(tmp_path / "figure_style.py"))
+        patch.setattr(figure_style, "__file__", edited(figure_style, tmp_path))
         assert "is stale" in check(script, program, drawn, capsys)
     first, second, *_ = sorted(script.PICTURES)
     (drawn / first).unlink()

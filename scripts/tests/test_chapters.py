@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from conftest import SCRIPTS
 
-import profile_ncu
-import results
+from measure import profile_ncu
+from records import results
 
 ROOT = SCRIPTS.parent
 np = pytest.importorskip("numpy", reason="build/venv has it")

@@ -11,10 +11,8 @@ import pytest
 from conftest import STEPS, make_peers_record, make_problem, make_record, make_timing
 from test_profile_ncu import make_profile
 
-import charts
-import figure_style
-import make_figures
-import results
+from draw import charts, figure_style, make_figures
+from records import results
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 

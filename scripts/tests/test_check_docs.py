@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPTS, Repository, git
 
-import check_docs
+from pages import check_docs
 
 ROOT = SCRIPTS.parent
 
@@ -144,8 +144,8 @@ def test_commands_within_a_line():
     text = """`build/flashsteps count v01
 --shape 1,2,3,64` and `cmake --build build`, in `build/report/` or `steps/v01`, `--causal`
 
-`python3 scripts/profile_ncu.py v01`
-`scripts/step_diff.py v01 v02` <!-- `build/not this` -->
+`python3 scripts/measure/profile_ncu.py v01`
+`scripts/steps/step_diff.py v01 v02` <!-- `build/not this` -->
 
 ```
 `build/nor this`
@@ -155,14 +155,15 @@ def test_commands_within_a_line():
     assert [(c.line, c.text, c.needs) for c in commands] == [
         (1, "build/flashsteps count v01 --shape 1,2,3,64", ()),
         (2, "cmake --build build", ("build",)),
-        (4, "python3 scripts/profile_ncu.py v01", ("gpu",)),
-        (5, "scripts/step_diff.py v01 v02", ()),
+        (4, "python3 scripts/measure/profile_ncu.py v01", ("gpu",)),
+        (5, "scripts/steps/step_diff.py v01 v02", ()),
     ]
 
 
 def test_the_program(repository: Repository):
     def run(*options: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(SCRIPTS / "check_docs.py"), "--root", str(repository.root), *options]
+        script = str(SCRIPTS / "pages" / "check_docs.py")
+        command = [sys.executable, script, "--root", str(repository.root), *options]
         return subprocess.run(command, capture_output=True, text=True)
 
     repository.write("README.md", PAGE)

@@ -18,11 +18,10 @@ from pathlib import Path
 import pytest
 from conftest import make_peers_record, make_problem
 
-import compare_peers
-import results
-import torch_lab
-from compare_peers import Progress, Record, Timer
-from torch_lab import Call, Skip
+from measure import compare_peers, torch_lab
+from measure.compare_peers import Progress, Record, Timer
+from measure.torch_lab import Call, Skip
+from records import results
 
 SMALL = ("--shape", "4,16,1024,64")
 FLOPS = 4 * 64 * 64 * 1024**2
@@ -801,8 +800,8 @@ def test_progress_does_not_wrap(monkeypatch):
 
 def test_output_that_cannot_be_written_is_one_line():
     # A process of its own, whose standard output is really full.
-    command = "import sys; sys.path[:0] = ['scripts', 'scripts/tests']; import test_compare_peers as t, compare_peers; "
-    command += "sys.exit(compare_peers.main(list(t.SMALL), t.FakeLab))"
+    command = "import sys; sys.path[:0] = ['scripts', 'scripts/tests']; import test_compare_peers as t; "
+    command += "from measure import compare_peers; sys.exit(compare_peers.main(list(t.SMALL), t.FakeLab))"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", command], stdout=full, stderr=subprocess.PIPE, text=True, cwd=results.ROOT

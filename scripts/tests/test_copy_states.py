@@ -6,10 +6,9 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPTS, make_tool
+from conftest import edited, make_tool
 
-import copy_states
-import drawings
+from draw import copy_states, drawings
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
@@ -128,9 +127,7 @@ def test_pictures_of_other_states_are_stale(tool: Path, tmp_path: Path, drawn: P
 
 
 def test_pictures_of_another_sheet_are_stale(tool: Path, tmp_path: Path, drawn: Path, capsys, monkeypatch):
-    edited = tmp_path / "drawings.py"
-    edited.write_bytes((SCRIPTS / "drawings.py").read_bytes() + b"\n# edited\n")
-    monkeypatch.setattr(drawings, "__file__", str(edited))
+    monkeypatch.setattr(drawings, "__file__", edited(drawings, tmp_path))
     assert "is stale" in check(tool, drawn, capsys)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-import fastest_steps
-import results
+from records import fastest_steps, results
 
 
 def record(capability: str, *runs: tuple[int, bool, dict[str, float | None]]) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def test_the_rows_are_cpp_of_bearable_width() -> None:
 def test_check_notices_a_change(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     changed = fastest_steps.ROOT / "harness" / "src" / "fastest_steps.inc"
     monkeypatch.setattr(sys, "argv", ["fastest_steps.py", "--check"])
-    assert fastest_steps.main() == 0, "run scripts/fastest_steps.py"
+    assert fastest_steps.main() == 0, "run scripts/records/fastest_steps.py"
     copy = tmp_path / "copy.inc"
     copy.write_text(changed.read_text().replace("v10_", "v09_", 1))
     monkeypatch.setattr(fastest_steps, "OUTPUT", copy)

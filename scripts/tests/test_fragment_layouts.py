@@ -8,11 +8,9 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPTS, make_tool
+from conftest import SCRIPTS, edited, make_tool
 
-import figure_style
-import drawings
-import fragment_layouts
+from draw import drawings, figure_style, fragment_layouts
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
@@ -84,7 +82,7 @@ def test_the_same_bytes_every_time(tool: Path, tmp_path: Path, drawn: Path):
     home = tmp_path / "home"
     (home / ".config/matplotlib").mkdir(parents=True)
     (home / ".config/matplotlib/matplotlibrc").write_text("font.size: 30\n")
-    command = [sys.executable, str(SCRIPTS / "fragment_layouts.py"), str(tool)]
+    command = [sys.executable, str(SCRIPTS / "draw" / "fragment_layouts.py"), str(tool)]
     command += ["--out", str(tmp_path / "again")]
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TZ": "Asia/Tokyo"}
     subprocess.run(command, check=True, env=environment, cwd="/")
@@ -103,13 +101,10 @@ def test_pictures_of_another_mapping_are_stale(tool: Path, tmp_path: Path, drawn
 
 
 def test_pictures_of_another_script_are_stale(tool: Path, tmp_path: Path, drawn: Path, capsys, monkeypatch):
-    for name in ("fragment_layouts.py", "requirements.txt"):
-        (tmp_path / name).write_bytes((SCRIPTS / name).read_bytes() + b"\n# edited\n")
-    monkeypatch.setattr(fragment_layouts, "__file__", str(tmp_path / "fragment_layouts.py"))
+    monkeypatch.setattr(fragment_layouts, "__file__", edited(fragment_layouts, tmp_path))
     assert "is stale" in check(tool, drawn, capsys)
     monkeypatch.undo()
-    (tmp_path / "figure_style.py").write_bytes((SCRIPTS / "figure_style.py").read_bytes() + b"\n# edited\n")
-    monkeypatch.setattr(figure_style, "__file__", str(tmp_path / "figure_style.py"))
+    monkeypatch.setattr(figure_style, "__file__", edited(figure_style, tmp_path))
     assert "is stale" in check(tool, drawn, capsys)
 
 

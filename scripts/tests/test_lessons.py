@@ -10,11 +10,9 @@ import re
 import pytest
 from conftest import SCRIPTS
 
-import check_docs
-import markers
-import readme_tables
-import results
-import step_diff
+from pages import check_docs, markers, readme_tables
+from records import results
+from steps import step_diff
 
 ROOT = SCRIPTS.parent
 HEADINGS = [
@@ -79,7 +77,7 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
         link = f"](../../docs/{chapter})"
         demand(link in opening, f"docs/README.md has {chapter} before it: link it above section 1")
     if before:
-        command = rf"`python3 scripts/step_diff\.py (--brief )?{before.partition('_')[0]} {number}`"
+        command = rf"`python3 scripts/steps/step_diff\.py (--brief )?{before.partition('_')[0]} {number}`"
         demand(re.search(command, diff), f"section 3 must say how to see the diff: {command}")
     predicted = measured.lstrip().startswith("*Written before measuring.* ")
     demand(predicted, "section 4 must begin with a prediction")
@@ -128,7 +126,7 @@ STEP, BEFORE, AFTER, CHAPTERS = "v05_padded_smem", "v04_warp_softmax", "v06_vect
         ("Sources: ", "\n" * 20, "120 are the most"),
         ("Sources: ", "Sources: " + "x" * WIDTH, "118 columns"),
         ("../../docs/counters.md)", "../../docs/emulator.md)", "counters.md before it"),
-        ("scripts/step_diff.py --brief v04 v05", "scripts/step_diff.py v03 v05", "how to see the diff"),
+        ("scripts/steps/step_diff.py --brief v04 v05", "scripts/steps/step_diff.py v03 v05", "how to see the diff"),
         ("*Written before measuring.*", "It got faster.", "begin with a prediction"),
         ("<!-- generated: step file", "<!-- generated: diff file", "a generated block 'step'"),
         ("step=v05_padded_smem D=64", "step=v04_warp_softmax D=64", "blocks of other steps"),

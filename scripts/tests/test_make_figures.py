@@ -14,10 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPTS, STEPS, Repository, make_peers_record, make_problem, make_record
 
-import charts
-import figure_style
-import make_figures
-from make_figures import Figure
+from draw import charts, figure_style, make_figures
+from draw.make_figures import Figure
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
@@ -74,8 +72,8 @@ def test_the_same_bytes_every_time(drawn: Repository, tmp_path):
     (home / ".config/matplotlib").mkdir(parents=True)
     (home / ".config/matplotlib/matplotlibrc").write_text("font.size: 30\n")
     program = (
-        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); import make_figures; "
-        f"from make_figures import Figure; make_figures.FIGURES = ({LADDER}, {COUNTS}); "
+        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); "
+        f"from draw import make_figures; from draw.make_figures import Figure; make_figures.FIGURES = ({LADDER}, {COUNTS}); "
         f"sys.exit(make_figures.main(['--root', {str(drawn.root)!r}, '--all']))"
     )
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}
@@ -95,10 +93,11 @@ def test_a_changed_record_makes_its_figures_stale_and_no_other(drawn: Repository
 def test_a_changed_script_or_style_makes_figures_stale(
     drawn: Repository, capsys, monkeypatch, tmp_path, changed
 ):
-    for name in ("charts.py", "figure_style.py", "requirements.txt"):
-        shutil.copy(SCRIPTS / name, tmp_path / name)
+    for path in (charts.__file__, figure_style.__file__, figure_style.REQUIREMENTS):
+        shutil.copy(path, tmp_path)
     for module in (charts, figure_style):
         monkeypatch.setattr(module, "__file__", str(tmp_path / Path(module.__file__).name))
+    monkeypatch.setattr(figure_style, "REQUIREMENTS", tmp_path / "requirements.txt")
     assert complaints(drawn, capsys) == []
     with open(tmp_path / changed, "a", encoding="utf-8") as file:
         file.write("# edited\n")
@@ -165,7 +164,7 @@ def test_a_selection_that_matches_nothing(drawn: Repository, capsys, monkeypatch
 
 def test_without_matplotlib(drawn: Repository):
     """It can be checked all the same: only to draw needs it."""
-    program = [sys.executable, "-S", "-E", str(SCRIPTS / "make_figures.py"), "--root", str(drawn.root)]
+    program = [sys.executable, "-S", "-E", str(SCRIPTS / "draw" / "make_figures.py"), "--root", str(drawn.root)]
     done = subprocess.run([*program, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "figures/lengths.svg" in done.stderr  # the real table, in here
     assert "Traceback" not in done.stderr
@@ -210,8 +209,8 @@ def test_the_table_names_records_that_are_there():
 def with_drawings(repository: Repository, monkeypatch) -> Repository:
     monkeypatch.setattr(make_figures, "FIGURES", ())
     script = "import sys\nprint('said', *sys.argv[1:])\nsys.exit('bad' in sys.argv[1])\n"
-    repository.write("scripts/one.py", script)
-    repository.write("scripts/two.py", script)
+    repository.write("scripts/draw/one.py", script)
+    repository.write("scripts/draw/two.py", script)
     monkeypatch.setattr(make_figures, "DRAWINGS", (("one.py", "tools/good"), ("two.py", "tools/bad")))
     return repository
 
@@ -233,12 +232,12 @@ def test_without_a_build_there_are_no_drawings(with_drawings: Repository, capfd)
 def test_nothing_is_left_over_in_docs_figures():
     drawn = set()
     for script, _ in make_figures.DRAWINGS:
-        drawn |= set(importlib.import_module(script.removesuffix(".py")).PICTURES)
+        drawn |= set(importlib.import_module("draw." + script.removesuffix(".py")).PICTURES)
     assert {path.name for path in (SCRIPTS.parent / "docs" / "figures").iterdir()} == drawn
 
 
 def test_every_script_that_draws_is_known():
     """The pictures of one that nobody runs would go stale."""
     known = {script for script, _ in make_figures.DRAWINGS}
-    found = {path.name for path in SCRIPTS.glob("*.py") if "drawings.main(" in path.read_text(encoding="utf-8")}
+    found = {path.name for path in (SCRIPTS / "draw").glob("*.py") if "drawings.main(" in path.read_text(encoding="utf-8")}
     assert found == known

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import markers
+from pages import markers
 
 PAGE = Path("page.md")
 GOOD = '# Title\n\n<!-- generated: shout text="a b" n=2 -->\nold\n<!-- /generated -->\nend\n'

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SCRIPTS
+from conftest import SCRIPTS, edited
 
-import drawings
-import pipeline_picture
+from draw import drawings, pipeline_picture
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
@@ -143,7 +142,7 @@ def test_every_picture_is_an_svg_with_what_it_is_about(drawn: Path):
 
 
 def test_the_same_bytes_every_time(program: Path, tmp_path: Path, drawn: Path):
-    command = [sys.executable, str(SCRIPTS / "pipeline_picture.py"), str(program)]
+    command = [sys.executable, str(SCRIPTS / "draw" / "pipeline_picture.py"), str(program)]
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TZ": "Asia/Tokyo"}
     subprocess.run([*command, "--out", str(tmp_path / "again")], check=True, env=environment, cwd="/")
     assert pictures_in(tmp_path / "again") == pictures_in(drawn)
@@ -190,9 +189,7 @@ def test_pictures_of_other_costs_or_another_script_are_stale(
     assert "is stale" in check(program, drawn, capsys)
     make_program(tmp_path)
     assert check(program, drawn, capsys) == ""
-    for name in ("pipeline_picture.py", "requirements.txt"):
-        (tmp_path / name).write_bytes((SCRIPTS / name).read_bytes() + b"\n# edited\n")
-    monkeypatch.setattr(pipeline_picture, "__file__", str(tmp_path / "pipeline_picture.py"))
+    monkeypatch.setattr(pipeline_picture, "__file__", edited(pipeline_picture, tmp_path))
     assert "is stale" in check(program, drawn, capsys)
 
 

@@ -13,8 +13,8 @@ from conftest import SCRIPTS, STEPS, Repository, make_problem, make_record
 from test_readme_tables import refused, run, written
 from test_results import ABSENT, change, keys_of
 
-import profile_ncu
-import results
+from measure import profile_ncu
+from records import results
 
 # What ncu 2025.3.1 wrote on an H200 for v02_smem_tiles, cut down: most columns, addresses, opcodes are gone,
 # and the number of instructions is that of the opcodes that are left.

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from conftest import STEPS, Repository, git, make_peers_record, make_problem, make_record
 
-import readme_tables
+from pages import readme_tables
 
 TWO_PROBLEMS = [make_problem(), make_problem(causal=False, seqlen_q=512, seqlen_kv=512)]
 

@@ -6,8 +6,8 @@ import pytest
 from conftest import Repository, git
 from test_readme_tables import refused, run, written
 
-import record_output
-from record_output import OutputError
+from records import record_output
+from records.record_output import OutputError
 
 PRINTS = [sys.executable, "-c", "print('==> building'); print('B=1 table'); print('==> done')"]
 

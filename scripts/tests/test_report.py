@@ -17,8 +17,8 @@ from conftest import SCRIPTS, STEPS, make_peers_record, make_problem, make_recor
 from test_attention_figures import compute_here, take_small_problems
 from test_charts import profile_of
 
-import report
-from readme_tables import rate
+from pages import report
+from pages.readme_tables import rate
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
@@ -224,7 +224,7 @@ def test_the_same_bytes_every_time(tmp_path):
     home = tmp_path / "home"
     (home / ".config/matplotlib").mkdir(parents=True)
     (home / ".config/matplotlib/matplotlibrc").write_text("font.size: 30\n")
-    command = [sys.executable, str(SCRIPTS / "report.py")]
+    command = [sys.executable, str(SCRIPTS / "pages" / "report.py")]
     command += [str(tmp_path / "results.json"), "--out", str(tmp_path / "again")]
     subprocess.run(
         command, check=True, env={"PATH": os.environ["PATH"], "HOME": str(home), "TZ": "Asia/Tokyo"}, cwd="/"
@@ -234,7 +234,7 @@ def test_the_same_bytes_every_time(tmp_path):
 
 def test_without_matplotlib_there_is_a_page_without_charts(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps(make_record()), encoding="utf-8")
-    command = [sys.executable, *ONLY_MODULES, str(SCRIPTS / "report.py"), str(tmp_path / "results.json")]
+    command = [sys.executable, *ONLY_MODULES, str(SCRIPTS / "pages" / "report.py"), str(tmp_path / "results.json")]
     command += ["--out", str(tmp_path), "--program", "flashsteps"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stderr.count("\n") == 1 and "scripts/requirements.txt" in done.stderr

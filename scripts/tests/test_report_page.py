@@ -12,7 +12,7 @@ import pytest
 from browser import Browser, find_browser
 from conftest import make_problem, make_record
 
-import report
+from pages import report
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 

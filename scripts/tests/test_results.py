@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPTS, Repository, git, make_peers_record, make_problem, make_record
 
-import results
+from records import results
 
 ABSENT = object()
 

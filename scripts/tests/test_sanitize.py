@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import sanitize
+from measure import sanitize
 
 CLEAN = ["ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"]
 NOT_CLEAN = [

@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import SCRIPTS, Repository
 
-import step_diff
+from steps import step_diff
 
 OLD = "// one\nint a = 1;  // first\n\nint b = 2;\nint c = 3;\nint d = 4;\n"
 NEW = "// two\nint a = 1;  // initial\nint b = 2;\nint c = 33;\nint d = 4;\n"
@@ -65,7 +65,7 @@ def test_steps_come_in_order(pair: Repository):
 def test_a_reader_that_has_seen_enough_is_no_error():
     read_end, write_end = os.pipe()
     os.close(read_end)
-    command = [sys.executable, SCRIPTS / "step_diff.py", "v01", "v02"]
+    command = [sys.executable, SCRIPTS / "steps" / "step_diff.py", "v01", "v02"]
     done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE)
     os.close(write_end)
     assert done.stderr == b""

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from conftest import make_record
 
-import compare_peers
-import profile_ncu
-import report
-import results
-import step_diff
-from terminal import printable
+from measure import compare_peers, profile_ncu
+from pages import report
+from records import results
+from records.terminal import printable
+from steps import step_diff
 
 ESCAPE = "\x1b[31m"
 

@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="these tests need PyTorch (CPU is enough)")
 
-import compare_peers  # noqa: E402
-import torch_lab  # noqa: E402
-from torch_lab import Skip, TorchLab, WrongOutput  # noqa: E402
+from measure import compare_peers  # noqa: E402
+from measure import torch_lab  # noqa: E402
+from measure.torch_lab import Skip, TorchLab, WrongOutput  # noqa: E402
 
 
 class Flashsteps:

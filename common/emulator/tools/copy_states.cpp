@@ -1,4 +1,4 @@
-// Prints what the emulator's TMA and mbarriers do as JSON, for scripts/copy_states.py: the drawings in docs/
+// Prints what the emulator's TMA and mbarriers do as JSON, for scripts/draw/copy_states.py: the drawings in docs/
 // show what these functions do, not what somebody remembers of them. Three things:
 //
 // box: one load that reaches beyond its tensor. The map that was made for it, and of every 16 bytes of the

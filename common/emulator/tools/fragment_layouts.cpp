@@ -1,4 +1,4 @@
-// Prints the mapping of common/emulator/fragments.h as JSON, for scripts/fragment_layouts.py: the drawings in
+// Prints the mapping of common/emulator/fragments.h as JSON, for scripts/draw/fragment_layouts.py: the drawings in
 // docs/ show what the emulator does. Per layout, per lane, per element (two to a register, or one if it is
 // FP32): [row, col].
 #include <cstdio>

@@ -302,7 +302,7 @@ def test_a_thousand_calls_keep_no_memory(step):
 def host_time(call):
     """Microseconds that this thread computes in a call: in the fastest of batches that are small enough to queue.
 
-    Who else runs on the host is not what is tested. scripts/compare_peers.py records the time that passes.
+    Who else runs on the host is not what is tested. scripts/measure/compare_peers.py records the time that passes.
     """
     for _ in range(100):
         call()

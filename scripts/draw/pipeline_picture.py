@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws who waits for whom in v10, and in v09, from what the emulator says that their warps do.
 
-python3 scripts/pipeline_picture.py FLASHSTEPS --out FOLDER     draws both pictures
-python3 scripts/pipeline_picture.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
+python3 scripts/draw/pipeline_picture.py FLASHSTEPS --out FOLDER     draws both pictures
+python3 scripts/draw/pipeline_picture.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
 
 FLASHSTEPS is the program whose command `trace` is asked: build/flashsteps or build/ci/flashsteps.
 """
@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-import drawings
-from drawings import DrawingError
-from figure_style import BACKGROUND, CEILING, INK, MUTED
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import drawings
+from draw.drawings import DrawingError
+from draw.figure_style import BACKGROUND, CEILING, INK, MUTED
 
 # Okabe and Ito's, and tints of them where text stands on it.
 COPY, READY, SCORES, SOFTMAX, OUTPUT, WAIT = "#d9a3c1", "#f3e3ec", "#7db8dc", "#f0c664", "#72c7a6", "#e9e9e5"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws tiles: which are computed, what a CTA keeps of them, how they lie in the banks, what a load touches.
 
-python3 scripts/memory_layouts.py TOOL --out FOLDER     draws all pictures
-python3 scripts/memory_layouts.py TOOL --check FOLDER   are they what the tool and this script say?
+python3 scripts/draw/memory_layouts.py TOOL --out FOLDER     draws all pictures
+python3 scripts/draw/memory_layouts.py TOOL --check FOLDER   are they what the tool and this script say?
 
 TOOL is the program that prints it all: build/ci/tools/memory_layouts (harness/tools/).
 """
@@ -15,9 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any, Callable
 
-import drawings
-from drawings import LINE, MARK, TINTS, DrawingError, Sheet
-from figure_style import BACKGROUND, BAR, GAP, INK, MUTED
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import drawings
+from draw.drawings import LINE, MARK, TINTS, DrawingError, Sheet
+from draw.figure_style import BACKGROUND, BAR, GAP, INK, MUTED
 
 WIDTH = 26.0  # of a picture; in Sheet's units, about 0.3 inches
 BANKS, BANK_BYTES, SECTOR_BYTES = 32, 4, 32

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the Markdown pages: links, and that every command which a page shows is run by a test or marked.
 
-    python3 scripts/check_docs.py             links and anchors of all pages, marks of all commands
-    python3 scripts/check_docs.py --commands  list the commands of README.md, docs/ and lessons, their needs
+    python3 scripts/pages/check_docs.py             links and anchors of all pages, marks of all commands
+    python3 scripts/pages/check_docs.py --commands  list the commands of README.md, docs/ and lessons, their needs
 
 A relative link must lead to a file of the repository, an anchor to one of its headings (or lines). Links to
 other sites are not followed.
@@ -32,13 +32,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from markers import FENCE
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-ROOT = Path(__file__).resolve().parent.parent
+from pages.markers import FENCE
+
+ROOT = Path(__file__).resolve().parents[2]
 NEEDS = ("gpu", "network", "root", "build")
 # Of a command within a line: how it begins, and what some of them need.
 INLINE = re.compile(r"(?:python3 )?(?:build|scripts)/\S+ \S|cmake \S")
-INLINE_NEEDS = {"cmake": ("build",), "python3 scripts/profile_ncu.py": ("gpu",)}
+INLINE_NEEDS = {"cmake": ("build",), "python3 scripts/measure/profile_ncu.py": ("gpu",)}
 MARK = re.compile(r"<!-- needs: ([a-z ]+) -->")
 # Text with brackets of its own, as `[x][0]` has; the target ends at a space, where a title would begin.
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(\s*<?([^)\s>]+)")

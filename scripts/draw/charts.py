@@ -1,4 +1,4 @@
-"""The charts of recorded runs, and of the user's own. Each takes records that scripts/results.py has checked.
+"""The charts of recorded runs, and of the user's own. Each takes records that records/results.py has checked.
 
 A kind draws the problems that were chosen of its records into one figure. It types no number: what it shows is
 in the records, or follows from them.
@@ -10,13 +10,13 @@ import re
 import textwrap
 from typing import Any, Callable, Sequence
 
-import figure_style
-import step_diff
-from figure_style import BACKGROUND, BAR, CEILING, GAP, GRID, HATCH, HEADING, IDEAL, INK, MUTED, NOTE, TEXT
-from figure_style import TITLE, WIDTH
-from profile_ncu import SCHEMA as PROFILE_SCHEMA
-from readme_tables import problem_labels, rate
-from results import ResultsError
+from draw import figure_style
+from draw.figure_style import BACKGROUND, BAR, CEILING, GAP, GRID, HATCH, HEADING, IDEAL, INK, MUTED, NOTE
+from draw.figure_style import TEXT, TITLE, WIDTH
+from measure.profile_ncu import SCHEMA as PROFILE_SCHEMA
+from pages.readme_tables import problem_labels, rate
+from records.results import ResultsError
+from steps import step_diff
 
 Record = dict[str, Any]
 Run = dict[str, Any]

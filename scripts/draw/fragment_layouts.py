@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws who holds what of ldmatrix and mma.sync, from the emulator's own mapping.
 
-python3 scripts/fragment_layouts.py TOOL --out FOLDER     draws all pictures
-python3 scripts/fragment_layouts.py TOOL --check FOLDER   are they what the mapping and this script say?
+python3 scripts/draw/fragment_layouts.py TOOL --out FOLDER     draws all pictures
+python3 scripts/draw/fragment_layouts.py TOOL --check FOLDER   are they what the mapping and this script say?
 
 TOOL is the program that prints the mapping: build/ci/tools/fragment_layouts (common/emulator/tools/).
 """
@@ -14,9 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any, Callable
 
-import drawings
-from drawings import LINE, MARK, TINTS, DrawingError, Sheet
-from figure_style import BACKGROUND, INK, MUTED
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import drawings
+from draw.drawings import LINE, MARK, TINTS, DrawingError, Sheet
+from draw.figure_style import BACKGROUND, INK, MUTED
 
 LANE = 6  # the one that the pictures follow
 # Elements a lane holds, and rows and columns of the matrix.

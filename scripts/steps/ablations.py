@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Ablations: a step with one thing changed, to see what that thing is worth.
 
-    python3 scripts/ablations.py [STEP...]             list them; exit status 1 when one does not apply
-    python3 scripts/ablations.py --out DIR [STEP...]   also write them, as steps: DIR/STEP_VARIANT/kernel.cu
-    python3 scripts/ablations.py --pages DIR ...       other pages: of harness/tests/, bugs or exercises
+    python3 scripts/steps/ablations.py [STEP...]             list them; exit status 1 when one does not apply
+    python3 scripts/steps/ablations.py --out DIR [STEP...]   also write them, as steps: DIR/STEP_VARIANT/kernel.cu
+    python3 scripts/steps/ablations.py --pages DIR ...       other pages: of harness/tests/, bugs or exercises
 
 An ablation is a page, docs/ablations/STEP/VARIANT.md. Its heading says what is changed. Each of its ```diff
 blocks is a change of steps/STEP/kernel.cu: what begins with '-' or a space must stand there, at exactly one
@@ -20,12 +20,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import step_diff
-from step_diff import ROOT, StepError
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from steps import step_diff
+from steps.step_diff import ROOT, StepError
 
 VARIANT = re.compile(r"[a-z][a-z0-9_]*")
 PAGES = "docs/ablations"
-MADE = "// Made by scripts/ablations.py from "
+MADE = "// Made by scripts/steps/ablations.py from "
 
 
 class AblationError(Exception):

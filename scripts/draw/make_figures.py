@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Draws every figure in figures/ from the recorded runs in figures/results/, and those of docs/figures/.
 
-python3 scripts/make_figures.py           draws those that are not up to date
-python3 scripts/make_figures.py --all     draws all
-python3 scripts/make_figures.py --check   changes nothing; names what is stale, edited, missing or left over
+python3 scripts/draw/make_figures.py           draws those that are not up to date
+python3 scripts/draw/make_figures.py --all     draws all
+python3 scripts/draw/make_figures.py --check   changes nothing; names what is stale, edited, missing or left over
                     ... --build build/ci  the same, and for docs/figures/ too: these show what programs of a build
                                           with tests do (preset ci), which are run for it
 
@@ -21,11 +21,12 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import charts
-import figure_style
-import results
-from figure_style import MAX_BYTES, ROOT
-from results import ResultsError
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import charts, figure_style
+from draw.figure_style import MAX_BYTES, ROOT
+from records import results
+from records.results import ResultsError
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ DRAWINGS = (
 DRAWN = {".svg", ".png"}  # what may be left over
 CARRIED = re.compile(r"flashsteps figure; of: ([0-9a-f]{64}); itself: ([0-9a-f]{64})")
 UNKNOWN = "0" * 64
-REMEDY = "build/venv/bin/python scripts/make_figures.py"
+REMEDY = "build/venv/bin/python scripts/draw/make_figures.py"
 
 
 def records_folder(root: Path) -> Path:
@@ -142,7 +143,7 @@ def draw_from_programs(build: Path, root: Path, check: bool) -> list[str]:
     for script, program in DRAWINGS:
         print(f"{script}:", flush=True)
         action = "--check" if check else "--out"
-        command = [sys.executable, str(root / "scripts" / script), str(build / program)]
+        command = [sys.executable, str(root / "scripts" / "draw" / script), str(build / program)]
         if subprocess.run([*command, action, str(root / "docs" / "figures")]).returncode != 0:
             errors.append(f"docs/figures: {script} failed, see above")
     return errors

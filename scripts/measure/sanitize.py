@@ -2,7 +2,7 @@
 """Runs compute-sanitizer over steps and writes a summary: memcheck on the covering sample, but for layout far, whose
 tensors reserve 16 GiB, and racecheck, initcheck and synccheck on a dozen named problems.
 
-    python3 scripts/sanitize.py [STEP...] [--build build] [--out FILE.txt]
+    python3 scripts/measure/sanitize.py [STEP...] [--build build] [--out FILE.txt]
 
 Needs a GPU, and compute-sanitizer from the CUDA Toolkit. Exit status: 0 when every run is clean.
 """
@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 # Small, since racecheck follows every shared access. Ragged, one tile and several, unequal lengths, GQA, MQA.
 SHAPES = [

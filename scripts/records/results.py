@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Loads and checks results files and profiles. The rules are those of docs/results-schema.md.
 
-python3 scripts/results.py check FILE...              any such file
-python3 scripts/results.py check --recorded FILE...   one that numbers may be quoted from
+python3 scripts/records/results.py check FILE...              any such file
+python3 scripts/records/results.py check --recorded FILE...   one that numbers may be quoted from
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Callable
 
-import ablations
-import profile_ncu
-import step_diff
-from terminal import printable
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from measure import profile_ncu
+from records.terminal import printable
+from steps import ablations, step_diff
 
 SCHEMA = "flashsteps-results/1"
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = 0.005  # relative: the program may round what it writes, but not by more than this
 MIN_RECORDED_ROUNDS = 7
 # The loosest validation gates that a pass may have been judged by: NRMSE, and NRMSE of the worst row.
 GATES = {"fp32": (1e-5, 1e-4), "fp16": (1e-3, 2e-3), "bf16": (5e-3, 1e-2)}
-# Other people's kernels, by the names that scripts/compare_peers.py gives them; what each is, is said there.
+# Other people's kernels, by the names that compare_peers.py gives them; what each is, is said there.
 PEERS = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flash_attn", "flash_attn_3")
 
 
@@ -291,7 +292,7 @@ FILE_SPEC["host_overhead"] = Maybe(
         ),
     }
 )
-# Profiles: the GPU's counters, read by scripts/profile_ncu.py, of problems that everybody has, with the default scale and an LSE.
+# Profiles: the GPU's counters, read by profile_ncu.py, of problems that everybody has, with the default scale and an LSE.
 NOT_PROFILED = ("tensors", "lengths", "lse", "softmax_scale")
 PROFILED = {
     "metrics": {
@@ -616,7 +617,7 @@ def check_profiled(counted: dict[str, Any]) -> list[str]:
 
 
 def is_peers(data: dict[str, Any]) -> bool:
-    """A comparison of steps with other people's kernels, made by scripts/compare_peers.py."""
+    """A comparison of steps with other people's kernels, made by scripts/measure/compare_peers.py."""
     return data.get("command") == "peers"
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The diff of two steps' kernels: what a lesson is about.
 
-python3 scripts/step_diff.py v01 v02           a prefix that names one step is enough
-python3 scripts/step_diff.py --brief v01 v02   code only, one line of context
+python3 scripts/steps/step_diff.py v01 v02           a prefix that names one step is enough
+python3 scripts/steps/step_diff.py --brief v01 v02   code only, one line of context
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 COMMENT = re.compile(r"\s*//.*$")
 TITLE = re.compile(r'\.title\s*=\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
 PART = re.compile(r"\.part\s*=\s*Part::(\w+)")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws where a TMA copy puts its bytes, and what mbarriers do, from what the emulator's own functions did.
 
-python3 scripts/copy_states.py TOOL --out FOLDER     draws all pictures
-python3 scripts/copy_states.py TOOL --check FOLDER   are they what the tool and this script say?
+python3 scripts/draw/copy_states.py TOOL --out FOLDER     draws all pictures
+python3 scripts/draw/copy_states.py TOOL --check FOLDER   are they what the tool and this script say?
 
 TOOL is the program that prints what happened: build/ci/tools/copy_states (common/emulator/tools/).
 """
@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-import drawings
-from drawings import LINE, TINTS, DrawingError, Sheet
-from figure_style import BACKGROUND, CEILING, GAP, INK, MUTED
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import drawings
+from draw.drawings import LINE, TINTS, DrawingError, Sheet
+from draw.figure_style import BACKGROUND, CEILING, GAP, INK, MUTED
 
 BLUE, YELLOW, GREEN, _ = TINTS
 RED = "#f2b79a"  # of its vermillion: what must not happen

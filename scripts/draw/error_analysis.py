@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws how far a step is from attention in float64: how errors are spread, where they are, what makes them.
 
-python3 scripts/error_analysis.py FLASHSTEPS --out FOLDER     draws all pictures
-python3 scripts/error_analysis.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
+python3 scripts/draw/error_analysis.py FLASHSTEPS --out FOLDER     draws all pictures
+python3 scripts/draw/error_analysis.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
 
 The four structured heads and one of N(0, 1), fp16 and bf16, with a causal mask and without; V is N(0, 1).
 --step and --backend take another step, or a GPU.
@@ -12,13 +12,15 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Callable
 
-import attention_data
-import drawings
-from attention_data import PATTERNS, np
-from figure_style import BAR, CEILING, INK, MUTED
-from results import GATES
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import attention_data, drawings
+from draw.attention_data import PATTERNS, np
+from draw.figure_style import BAR, CEILING, INK, MUTED
+from records.results import GATES
 
 # Keeps P in FP32, so that it differs in one of the two roundings.
 FP32_STEP = "v02_smem_tiles"

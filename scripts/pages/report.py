@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The report of a run: its tables, its charts and every failure, on one page that needs nothing but itself.
 
-    python3 scripts/report.py RESULTS.json --out DIR [--where D=64 --where causal=true]
+    python3 scripts/pages/report.py RESULTS.json --out DIR [--where D=64 --where causal=true]
 
 writes DIR/index.html and the charts that are on it, DIR/*.svg. scripts/run.sh does so after every run.
     --program build/flashsteps    also what the last step that passed attends to, and where its errors are:
@@ -23,18 +23,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
-import ablations
-import charts
-import figure_style
-import profile_ncu
-import results
-import step_diff
-from ablations import AblationError
-from drawings import DrawingError
-from readme_tables import problem_labels, rate, ratio, speedup_cell
-from results import ResultsError
-from step_diff import ROOT, StepError
-from terminal import printable
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import charts, figure_style
+from draw.drawings import DrawingError
+from measure import profile_ncu
+from pages.readme_tables import problem_labels, rate, ratio, speedup_cell
+from records import results
+from records.results import ResultsError
+from records.terminal import printable
+from steps import ablations, step_diff
+from steps.ablations import AblationError
+from steps.step_diff import ROOT, StepError
 
 Record = dict[str, Any]
 Run = dict[str, Any]
@@ -172,9 +172,9 @@ def draw_charts(pictures: Pictures, data: Record, runs: list[Run], profiles: lis
 
 def draw_from_program(pictures: Pictures, data: Record, runs: list[Run], program: Path, out: Path) -> None:
     """What the last step that passed attends to, and what its errors are, on the run's backend."""
-    import attention_maps  # they take numpy, which comes with matplotlib
-    import drawings
-    import error_analysis
+    from draw import attention_maps  # they take numpy, which comes with matplotlib
+    from draw import drawings
+    from draw import error_analysis
 
     passed = lessons([step for run in runs for step in run["steps"] if step["status"] == "pass"])
     if not passed:
@@ -435,10 +435,10 @@ def how_to_go_on(data: Record, runs: list[Run]) -> str:
         problem = runs[0]["problem"]
         shape = ("batch", "num_heads_q", "num_heads_kv", "seqlen_q", "seqlen_kv", "head_dim")
         commands["The GPU's own counters, and then this page with a roofline:"] = (
-            f"python3 scripts/profile_ncu.py --shape {','.join(str(problem[key]) for key in shape)} "
+            f"python3 scripts/measure/profile_ncu.py --shape {','.join(str(problem[key]) for key in shape)} "
             f"--dtype {problem['dtype']} {'--causal' if problem['causal'] else '--full'} "
             "--json build/profile.json\n"
-            "build/venv/bin/python scripts/report.py build/report/results.json "
+            "build/venv/bin/python scripts/pages/report.py build/report/results.json "
             "--profile build/profile.json --program build/flashsteps --out build/report"
         )
     else:

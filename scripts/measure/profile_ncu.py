@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Reads the GPU's own counters of a step with NVIDIA Nsight Compute (ncu), and prints what the lessons use.
 
-    python3 scripts/profile_ncu.py v02            in seconds, on the small problem of the counters record
-    python3 scripts/profile_ncu.py v01 v02 --shape 4,32,4096,64 --dtype bf16 --causal
-    python3 scripts/profile_ncu.py --json FILE    every step, recorded (docs/results-schema.md)
+    python3 scripts/measure/profile_ncu.py v02            in seconds, on the small problem of the counters record
+    python3 scripts/measure/profile_ncu.py v01 v02 --shape 4,32,4096,64 --dtype bf16 --causal
+    python3 scripts/measure/profile_ncu.py --json FILE    every step, recorded (docs/results-schema.md)
 
 Profiled is one call of the step, the first in `build/steps/STEP check`, which also says whether the result was
 right. ncu repeats its kernel for every group of counters, with cold caches and the clocks as they are. So the counts
@@ -30,10 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator
 
-import step_diff
-from terminal import printable
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-ROOT = Path(__file__).resolve().parent.parent
+from records.terminal import printable
+from steps import step_diff
+
+ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = "flashsteps-profile/1"
 USUAL_NCU = "/usr/local/cuda/bin/ncu"  # where the CUDA Toolkit puts it, often not on PATH
 

@@ -17,7 +17,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, Callable, ContextManager
 
-import results
+from records import results
 
 MATMUL_SIZE = 8192
 CHUNK = 1 << 25  # elements that are float64 at a time: 256 MiB a tensor

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS = ROOT / "scripts" / "requirements.txt"
 MAX_BYTES = 300_000
 # Okabe and Ito: told apart by the colour-blind, and on the figure's own background legible on dark pages too.
 BAR, CEILING, INK, MUTED, BACKGROUND = "#0072B2", "#D55E00", "#222222", "#6b6b6b", "#fcfcfa"
@@ -28,7 +29,7 @@ TITLE, HEADING, TEXT, NOTE = 11.5, 9.0, 8.0, 7.5  # sizes of type, in points
 
 def digest(script: str, *data: bytes) -> str:
     """Of all that a figure follows from: its data, the script that draws it, this style, library versions."""
-    files = (Path(script), Path(__file__), Path(script).with_name("requirements.txt"))
+    files = (Path(script), Path(__file__), REQUIREMENTS)
     whole = hashlib.sha256()
     for part in (*data, *(path.resolve().read_bytes() for path in files)):
         whole.update(hashlib.sha256(part).digest())

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes every generated block of the Markdown pages from figures/results/*.json and steps/*/kernel.cu.
 
-    python3 scripts/readme_tables.py           rewrite the blocks
-    python3 scripts/readme_tables.py --check   change nothing; fail on drift, typed figures, unsound records
+    python3 scripts/pages/readme_tables.py           rewrite the blocks
+    python3 scripts/pages/readme_tables.py --check   change nothing; fail on drift, typed figures, unsound records
 
 Kinds of block (the syntax is in markers.py). FILE is a name under figures/results/; FILTER is any of B H Hq
 Hkv S Sq Skv D dtype causal kv_lengths layout inputs lse softmax_scale seed, as in `D=64 causal=true`. PAIR is
@@ -38,19 +38,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import ablations
-import compare_peers
-import figure_style
-import markers
-import profile_ncu
-import record_output
-import results
-import step_diff
-from ablations import AblationError
-from markers import Block, MarkerError
-from record_output import OutputError
-from results import ResultsError
-from step_diff import StepError
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import figure_style
+from measure import compare_peers, profile_ncu
+from pages import markers
+from pages.markers import Block, MarkerError
+from records import record_output, results
+from records.record_output import OutputError
+from records.results import ResultsError
+from steps import ablations, step_diff
+from steps.ablations import AblationError
+from steps.step_diff import StepError
 
 ROOT = results.ROOT
 FOLDERS = ("steps", "common", "harness", "scripts", "docs", "figures")
@@ -369,7 +368,7 @@ def ablation(request: Request) -> str:
 def peers(request: Request) -> str:
     file, data = request.record()
     if not results.is_peers(data):
-        raise TableError(f"{file} is no comparison with peers (scripts/compare_peers.py makes them)")
+        raise TableError(f"{file} is no comparison with peers (scripts/measure/compare_peers.py makes them)")
     every_run = data["runs"]
     known = list(dict.fromkeys(name for run in every_run for name in compare_peers.contenders_of(run)))
     show = request.show(known) or known
@@ -403,7 +402,7 @@ def peers(request: Request) -> str:
 def host_time(request: Request) -> str:
     file, data = request.record()
     if data.get("host_overhead") is None:
-        raise TableError(f"{file} has no times of the host (scripts/compare_peers.py takes them)")
+        raise TableError(f"{file} has no times of the host (scripts/measure/compare_peers.py takes them)")
     host = data["host_overhead"]
     entries = {entry["name"]: entry for entry in host["entries"]}
     show = request.show(list(entries)) or list(entries)
@@ -671,7 +670,7 @@ def check_page(path: Path, root: Path, write: bool) -> list[str]:
         if not write:
             errors.append(
                 f"{block.where}: {block.kind}: not what its source says "
-                f"(python3 scripts/readme_tables.py brings it up to date)\n"
+                f"(python3 scripts/pages/readme_tables.py brings it up to date)\n"
                 + markers.short_diff(block.body, body)
             )
     if write:

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any, Callable
 
-import figure_style
-from figure_style import INK, MAX_BYTES, MUTED
+from draw import figure_style
+from draw.figure_style import INK, MAX_BYTES, MUTED
 
 Pictures = dict[str, Callable[[Any, Any], Any]]
 
@@ -95,7 +95,7 @@ def check(pictures: Pictures, described: str, script: str, program: str, folder:
         if not found:
             errors.append(f"{path}: was not made by {script}")
         elif found[0] != described.encode():
-            command = f"build/venv/bin/python scripts/{script} {program} --out {folder}"
+            command = f"build/venv/bin/python scripts/draw/{script} {program} --out {folder}"
             errors.append(f"{path}: is stale ({command})")
         elif len(content) > MAX_BYTES:
             errors.append(f"{path}: is {len(content)} bytes, {MAX_BYTES} are allowed")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Times steps beside other people's attention kernels, interleaved, on the same tensors, in one process.
 
-    python3 scripts/compare_peers.py v10                   the program's two GPU problems; prints tables
-    python3 scripts/compare_peers.py --grid paper --causal --full --json FILE
+    python3 scripts/measure/compare_peers.py v10                   the program's two GPU problems; prints tables
+    python3 scripts/measure/compare_peers.py --grid paper --causal --full --json FILE
                                                            every step and peer, recorded
 
 It needs an NVIDIA GPU, PyTorch, and the Python module flashsteps; docs/results-schema.md describes the record.
@@ -33,10 +33,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, NoReturn
 
-import results
-import step_diff
-from terminal import printable
-from torch_lab import Skip, TorchLab, WrongOutput, one_line, rows_without_keys
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from measure.torch_lab import Skip, TorchLab, WrongOutput, one_line, rows_without_keys
+from records import results
+from records.terminal import printable
+from steps import step_diff
 
 # As in harness/device/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
 SAMPLE_MS = 8.0

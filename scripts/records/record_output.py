@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records what a command prints, so that a page can show it (the block `output` of readme_tables.py).
 
-    python3 scripts/record_output.py --out figures/results/FILE.txt [--from TEXT] -- COMMAND...
+    python3 scripts/records/record_output.py --out figures/results/FILE.txt [--from TEXT] -- COMMAND...
 
 FILE begins with how it came about, a line each (command, commit, date, machine, exit status); behind an empty
 line stands the output, stdout and stderr together, as it was, but for two things: the repository's path becomes
@@ -24,8 +24,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import results
-from results import ROOT
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from records import results
+from records.results import ROOT
 
 HEADER = ("command", "commit", "date", "machine", "exit status")
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -77,7 +79,7 @@ def parse(text: str, name: str) -> tuple[dict[str, str], str]:
     head, empty, output = text.partition("\n\n")
     header = dict(line.partition(": ")[::2] for line in head.splitlines())
     if not empty or tuple(header) != HEADER:
-        raise OutputError(f"{name} was not made by scripts/record_output.py")
+        raise OutputError(f"{name} was not made by scripts/records/record_output.py")
     return header, output
 
 

@@ -17,12 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from drawings import DrawingError
+from draw.drawings import DrawingError
 
 try:
     import numpy as np
 except ImportError as error:
-    from figure_style import MISSING
+    from draw.figure_style import MISSING
 
     raise SystemExit(f"{error} {MISSING}") from error
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws the attention matrix itself, as a step computes it, beside float64, for the four structured heads.
 
-python3 scripts/attention_maps.py FLASHSTEPS --out FOLDER     draws both pictures, causal and full
-python3 scripts/attention_maps.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
+python3 scripts/draw/attention_maps.py FLASHSTEPS --out FOLDER     draws both pictures, causal and full
+python3 scripts/draw/attention_maps.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
 
 softmax(Q K^T) never leaves a flash kernel. But O = softmax(Q K^T) V, and with a V whose columns are 1 at one key
 each O is the matrix, a block of columns at a time. --step and --backend take another step, or a GPU.
@@ -13,12 +13,14 @@ import argparse
 import sys
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Callable
 
-import attention_data
-import drawings
-from attention_data import PATTERNS, np
-from figure_style import INK, MUTED
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import attention_data, drawings
+from draw.attention_data import PATTERNS, np
+from draw.figure_style import INK, MUTED
 
 DTYPE, SEQLEN, HEAD_DIM = "fp16", 256, 64
 TILE = 64  # keys; the ticks are its edges

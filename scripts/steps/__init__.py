@@ -1,0 +1,1 @@
+"""The ground floor: what the kernels' sources say."""
