@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "harness/problem/problem.h"
-#include "harness/program/table.h"
+#include "harness/base/text.h"
+#include "harness/base/usage_error.h"
 
 namespace flashsteps {
 namespace {

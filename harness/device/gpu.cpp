@@ -1,10 +1,10 @@
 #include "harness/device/gpu.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 
 #include "common/cuda/check.h"
+#include "harness/base/text.h"
 #include "harness/device/device_peaks.h"
 #include "harness/device/nvml.h"
 #include "harness/include/flashsteps.h"
@@ -24,12 +24,6 @@ Gpu describe_gpu(int device) {
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
   return {device, 10 * properties.major + properties.minor, properties.name};
-}
-
-std::string gibibytes(size_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f GiB", double(bytes) / double(1 << 30));
-  return text;
 }
 
 }  // namespace
@@ -97,8 +91,8 @@ void* gpu_allocate(size_t bytes) {
     cudaGetLastError();  // as in check_cuda()
     size_t free_bytes = 0, total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    throw std::runtime_error("not enough memory on " + current_gpu().name + " for " + gibibytes(bytes) +
-                             ": " + gibibytes(free_bytes) + " are free");
+    throw std::runtime_error("not enough memory on " + current_gpu().name + " for " + gibibytes(double(bytes), 2) +
+                             ": " + gibibytes(double(free_bytes), 2) + " are free");
   }
   CUDA_CHECK(error);
   return memory;

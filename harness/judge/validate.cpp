@@ -8,6 +8,7 @@
 
 #include "harness/base/element.h"
 #include "harness/base/heartbeat.h"
+#include "harness/judge/gates.h"
 
 namespace flashsteps {
 namespace {
@@ -72,10 +73,6 @@ bool is_poison(const void* at) {
 
 // What is as good as zero: rounding to the type may leave it or not.
 double smallest(DType dtype) { return dtype == DType::kFp16 ? 0x1p-24 : 0x1p-126; }
-
-// Of the type's unit roundoff. Truncating P or O shortens O by 0.7 of it; see docs/measuring.md for right
-// kernels.
-constexpr double kBias = 0.15;
 
 // fp32 rounds neither P nor O. Its other gates find an element that is off by 1 % anyway.
 bool has_roundings(const Problem& p) { return p.dtype != DType::kFp32; }
@@ -231,18 +228,6 @@ std::string note_on_gates(const Problem& p) {
 
 }  // namespace
 
-Gates gates(DType dtype) {
-  switch (dtype) {
-    case DType::kFp32:
-      return {1e-5, 1e-4, 1e-5, 0x1p-24};
-    case DType::kFp16:
-      return {1e-3, 2e-3, 1e-4, 0x1p-11};
-    case DType::kBf16:
-      return {5e-3, 1e-2, 1e-4, 0x1p-8};
-  }
-  throw std::logic_error("unknown dtype");
-}
-
 nlohmann::json to_json(const Validation& v, const Problem& problem) {
   const auto number = [](double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(nullptr); };
   const Gates g = gates(problem.dtype);
@@ -318,7 +303,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
       keep_worst(v.worst_row_nrmse, error);
       const double lse = p.lse ? outputs.lse_at(row.id.b, row.id.h, row.id.i) : row.lse;
       const double lse_error = std::abs(lse - row.lse);
-      lse_right = lse_error <= gate.lse_abs + 1e-6 * std::abs(row.lse);
+      lse_right = lse_error <= gate.lse_abs + kLseRelative * std::abs(row.lse);
       keep_worst(v.lse_max_abs, lse_error);
       const double as_natural = lse * 0.6931471805599453;
       if (!lse_right && !(std::abs(as_natural - row.lse) <= 1e-3 + 1e-4 * std::abs(row.lse)))
@@ -423,7 +408,7 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
     const bool same = !p.lse                     ? true
                       : std::isinf(expected_lse) ? lse == expected_lse
                                                  : std::abs(lse - expected_lse) <=
-                                                       2 * (gate.lse_abs + 1e-6 * std::abs(expected_lse));
+                                                       2 * (gate.lse_abs + kLseRelative * std::abs(expected_lse));
     if (!same && wrong_lse++ == 0) first_wrong_lse = id;
   });
   const double nrmse = norm_squares > 0 ? std::sqrt(error_squares / norm_squares) : std::sqrt(error_squares);

@@ -12,20 +12,6 @@
 
 namespace flashsteps {
 
-// Two more gates follow from the problem, see judge(): of the worst element, in the manner of
-// FlashAttention's own tests, and of the bias, which neither element nor row can show. docs/measuring.md has
-// what right kernels reach.
-
-// What an output may differ from the reference by. A correct kernel with FP32 accumulation stays well below:
-// measured floors for N(0, 1) inputs are a third of these or less, and doubling an error source shows.
-struct Gates {
-  double nrmse;      // ||o - ref|| / ||ref|| over the rows that see a key
-  double row_nrmse;  // the same for the worst row
-  double lse_abs;    // |lse - ref| <= lse_abs + 1e-6 |ref|
-  double unit;       // the unit roundoff of the type
-};
-Gates gates(DType dtype);
-
 struct Validation {
   bool pass = false;
   std::string message;  // empty when it passes

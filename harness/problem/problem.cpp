@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "harness/base/random.h"
+#include "harness/base/usage_error.h"
 
 namespace flashsteps {
 namespace {
@@ -222,32 +223,6 @@ double parse_scale(const std::string& text) {
   if (error != std::errc{} || next != end || !(scale >= 1e-30 && scale <= 1e30))
     throw UsageError("--softmax-scale is '" + text + "', it must be a number from 1e-30 to 1e30");
   return std::strtod(nine_digits(scale).c_str(), nullptr);
-}
-
-void parse_shape(const std::string& text, Problem& problem) {
-  const std::string usage = "--shape '" + text + "': ";
-  std::vector<int> numbers;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (true) {
-    int number = 0;
-    const auto [next, error] = std::from_chars(at, end, number);
-    if (error == std::errc::result_out_of_range) throw UsageError(usage + "a number does not fit in 32 bits");
-    if (error != std::errc{} || (next != end && *next != ','))
-      throw UsageError(usage + "expected B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D");
-    numbers.push_back(number);
-    if (next == end) break;
-    at = next + 1;
-  }
-  const size_t n = numbers.size();
-  if (n < 4 || n > 6) throw UsageError(usage + "expected B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D");
-  problem.batch = numbers[0];
-  problem.num_heads_q = numbers[1];
-  problem.num_heads_kv = n >= 5 ? numbers[2] : numbers[1];
-  problem.seqlen_q = n == 4 ? numbers[2] : numbers[3];
-  problem.seqlen_kv = n == 6 ? numbers[4] : problem.seqlen_q;
-  problem.head_dim = numbers.back();
-  if (const std::string error = shape_error(problem); !error.empty()) throw UsageError(usage + error);
 }
 
 }  // namespace flashsteps

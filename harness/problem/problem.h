@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,16 +96,7 @@ nlohmann::json to_json(const Problem& problem);     // for results
 nlohmann::json to_request(const Problem& problem);  // for a worker: that, and where it finds the tensors
 Problem problem_from_json(const nlohmann::json& json);
 
-// "B,H,S,D", "B,Hq,Hkv,S,D" or "B,Hq,Hkv,Sq,Skv,D".
-// Throws UsageError with one line.
-void parse_shape(const std::string& text, Problem& problem);
-
 // --softmax-scale, for Problem::given_scale. Throws UsageError with one line.
 double parse_scale(const std::string& text);
-
-// Wrong use of the program: one line for the user, exit status 2.
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 }  // namespace flashsteps

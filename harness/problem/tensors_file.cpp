@@ -15,8 +15,9 @@
 #include "harness/base/element.h"
 #include "harness/base/fnv1a.h"
 #include "harness/base/heartbeat.h"
+#include "harness/base/text.h"
+#include "harness/base/usage_error.h"
 #include "harness/problem/safetensors.h"
-#include "harness/program/table.h"
 
 namespace flashsteps {
 namespace {
@@ -275,8 +276,9 @@ Problem problem_of_file(const std::string& given, Layout layout) {
   }
 }
 
-void examine_tensors(Problem& p, const std::string& given) {
+void examine_tensors(std::span<Problem> problems, const std::string& given) {
   try {
+    Problem& p = problems.front();
     SafetensorsFile opened(p.tensors_file.path, kWanted);
     const SafetensorsFile& file = check_unchanged(opened, p);
     if (p.kv_lengths == KvLengths::kGiven) p.given_lengths = read_lengths(file, p);
@@ -292,6 +294,10 @@ void examine_tensors(Problem& p, const std::string& given) {
                              ", the first at " + judge.first);
     }
     check_magnitudes(p, judges[0], judges[1], judges[2]);
+    for (Problem& other : problems.subspan(1)) {
+      other.tensors_file = p.tensors_file;
+      other.given_lengths = p.given_lengths;
+    }
   } catch (const SafetensorsError& error) {
     throw UsageError("--tensors " + given + ": " + error.what());
   }

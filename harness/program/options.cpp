@@ -8,8 +8,10 @@
 #include <set>
 
 #include "harness/base/atomic_file.h"
+#include "harness/base/text.h"
+#include "harness/base/usage_error.h"
+#include "harness/problem/shapes.h"
 #include "harness/problem/tensors_file.h"
-#include "harness/program/table.h"
 
 namespace flashsteps {
 namespace {
@@ -23,23 +25,6 @@ Enum lookup(const std::vector<std::pair<std::string, Enum>>& names, const std::s
     known += (known.empty() ? "" : ", ") + candidate;
   }
   throw UsageError(option + ": unknown value '" + text + "'; it is one of " + known);
-}
-
-// The FlashAttention paper's grid: batch * seqlen = 16384, heads * head_dim = 2048.
-std::vector<Problem> paper_grid() {
-  std::vector<Problem> problems;
-  for (const int head_dim : {64, 128}) {
-    for (int seqlen = 512; seqlen <= 16384; seqlen *= 2) {
-      Problem p;
-      p.batch = 16384 / seqlen;
-      p.num_heads_q = p.num_heads_kv = 2048 / head_dim;
-      p.seqlen_q = p.seqlen_kv = seqlen;
-      p.head_dim = head_dim;
-      p.dtype = DType::kBf16;
-      problems.push_back(p);
-    }
-  }
-  return problems;
 }
 
 // The step called so, or the only one whose name begins so: v05. An ablation's name begins with its step's,
@@ -127,26 +112,6 @@ void check_different_files(const std::vector<std::pair<std::string, std::string>
 
 }  // namespace
 
-std::vector<Problem> default_problems(BackendKind backend) {
-  Problem p;
-  if (backend == BackendKind::kEmulator) {
-    p.num_heads_q = p.num_heads_kv = 4;
-    p.seqlen_q = p.seqlen_kv = 256;
-    p.causal = true;
-    return {p};
-  }
-  p.batch = 4;
-  p.num_heads_q = p.num_heads_kv = 32;
-  p.seqlen_q = p.seqlen_kv = 4096;
-  p.causal = true;
-  Problem wide = p;
-  wide.num_heads_q = wide.num_heads_kv = 16;
-  wide.head_dim = 128;
-  wide.dtype = DType::kBf16;
-  wide.causal = false;
-  return {p, wide};
-}
-
 ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   Options o;
   o.in_process = !isolated;
@@ -162,15 +127,11 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   bool causal = false, full = false, no_lse = false;
   std::string seed_text = "1", scale_text;
   const auto add_problem_options = [&](CLI::App* c) {
-    c->add_option("steps", o.steps,
-                  "steps to take, e.g. v02_smem_tiles or v02; all when none is named. v20@128x64 is v20 "
-                  "in its configuration 128x64, v20@all in each");
-    c->add_option("--backend", o.backend, "cuda, emulator, or auto: the GPU if there is one");
     // One value each time: a step's name that follows is not another shape.
     const auto repeatable = [&](const char* option, std::vector<std::string>& values, const char* help) {
       c->add_option(option, values, std::string(help) + " (repeatable)")->allow_extra_args(false);
     };
-    repeatable("--shape", shapes, "B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D");
+    repeatable("--shape", shapes, kShapeForms);
     c->add_option("--grid", grid, "'paper': batch * seqlen = 16384, heads * head_dim = 2048");
     repeatable("--dtype", dtypes, "fp32, fp16 or bf16");
     c->add_flag("--causal", causal, "causal mask, aligned bottom-right (with --full: both)");
@@ -185,6 +146,13 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
                   "your own q, k, v from a safetensors file, with axes as --layout says (bhsd or bshd), and "
                   "kv_lengths [batch] if it has them");
     c->add_option("--json", o.json_path, "write results to this file");
+  };
+  const auto add_run_options = [&](CLI::App* c) {
+    c->add_option("steps", o.steps,
+                  "steps to take, e.g. v02_smem_tiles or v02; all when none is named. v20@128x64 is v20 "
+                  "in its configuration 128x64, v20@all in each");
+    c->add_option("--backend", o.backend, "cuda, emulator, or auto: the GPU if there is one");
+    add_problem_options(c);
     c->add_option(
         "--timeout", o.timeout_seconds,
         "seconds that a step may compute, or sleep, without a sign of life before it counts as hung; time in "
@@ -199,24 +167,31 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     c->add_option("--seeds", o.seeds, "emulator: random orders per problem");
     c->add_flag("!--no-race-detector", o.race_detector, "emulator: do not look for races (faster)");
   };
-  add_problem_options(app.add_subcommand("run", "validate, then time on the GPU or count on the emulator"));
+  add_run_options(app.add_subcommand("run", "validate, then time on the GPU or count on the emulator"));
   CLI::App* const check = app.add_subcommand("check", "validate; without a shape, on the covering sample");
-  add_problem_options(check);
+  add_run_options(check);
   add_mode_options(check);
   check->add_option("--memory", o.memory_gib, "GiB of the device per problem; the sample skips others");
   CLI::App* const bench = app.add_subcommand("bench", "time the steps that pass, interleaved (GPU)");
-  add_problem_options(bench);
+  add_run_options(bench);
   for (CLI::App* c : {app.get_subcommand("run"), check})
     c->add_option("--save", o.save_path, "write o and lse to this safetensors file, if the step passes");
   for (CLI::App* c : {app.get_subcommand("run"), bench})
     c->add_option("--rounds", o.rounds, "samples per step, at least 7");
-  add_problem_options(app.add_subcommand("count", "the emulator's exact counters"));
+  add_run_options(app.add_subcommand("count", "the emulator's exact counters"));
   CLI::App* const trace = app.add_subcommand(
       "trace",
       "who waits for whom in one CTA, as a trace that chrome://tracing and Perfetto show (emulator)");
-  add_problem_options(trace);
+  add_run_options(trace);
   std::string cta_text;
   trace->add_option("--cta", cta_text, "which one, counted along x, then y, then z; the last if not given");
+  CLI::App* const problems = app.add_subcommand(
+      "problems", "the problems that these options mean, and by what outputs are judged, as JSON");
+  add_problem_options(problems);
+  CLI::Option* const contenders =
+      problems->add_option("--contenders", o.contenders, "the order of these in each round of a race as well")
+          ->check(CLI::Range(1, 1000));
+  problems->add_option("--rounds", o.rounds, "of the race")->check(CLI::Range(1, 10000))->needs(contenders);
   CLI::App* const list = app.add_subcommand("list", "the steps of this program");
   list->add_option("--backend", o.backend, "cuda, emulator or auto");
   CLI::App* const info = app.add_subcommand("info", "device and build");
@@ -225,7 +200,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   if (argc > 1 && argv[1][0] != '-' &&
       app.get_subcommands([&](CLI::App* c) { return c->get_name() == argv[1]; }).empty())
     throw UsageError("unknown command '" + std::string(argv[1]) +
-                     "'; it is one of run, check, bench, count, trace, list, info");
+                     "'; it is one of run, check, bench, count, trace, problems, list, info");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -255,7 +230,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   if (o.modes.empty()) o.modes = {"early", "late", "random"};
   if (o.seeds < 1 || o.seeds > 10000)
     throw UsageError("--seeds is " + std::to_string(o.seeds) + ", it must be 1 to 10000");
-  if (o.rounds < 7 || o.rounds > 10000)
+  if (o.command != "problems" && (o.rounds < 7 || o.rounds > 10000))
     throw UsageError("--rounds is " + std::to_string(o.rounds) + ", it must be 7 to 10000");
   uint64_t seed = 0;
   const char* const seed_end = seed_text.data() + seed_text.size();
@@ -298,10 +273,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   }
 
   std::vector<Problem> bases;
-  for (const std::string& shape : shapes) {
-    bases.emplace_back();
-    parse_shape(shape, bases.back());
-  }
+  for (const std::string& shape : shapes) bases.push_back(parse_shape(shape));
   if (was_given("--grid")) {
     if (grid != "paper") throw UsageError("--grid: unknown value '" + grid + "'; it is 'paper'");
     for (const Problem& p : paper_grid()) bases.push_back(p);

@@ -10,7 +10,7 @@
 namespace flashsteps {
 
 struct Options {
-  std::string command;             // list | run | check | bench | count | trace | info
+  std::string command;             // run | check | bench | count | trace | problems | list | info
   std::vector<std::string> steps;  // those named; empty: all
   std::string backend = "auto";    // cuda | emulator | auto
   std::vector<Problem> problems;   // from --shape, --grid or --tensors; empty: the command's own choice
@@ -25,6 +25,7 @@ struct Options {
   double timeout_seconds = 120;  // of a worker's own time, without a sign of life
   double memory_gib = INFINITY;  // of the device, for a problem
   int rounds = 7;
+  int contenders = 0;  // of which `problems` tells the order in each round
   bool in_process = false;
   bool verbose = false;
 };
@@ -37,8 +38,5 @@ struct ParseResult {
 
 // `isolated` is false under the name of a step, see main.cpp. Throws UsageError: one line, exit status 2.
 ParseResult parse_options(int argc, const char* const* argv, bool isolated);
-
-// Problems of a command that was given none.
-std::vector<Problem> default_problems(BackendKind backend);
 
 }  // namespace flashsteps

@@ -16,11 +16,15 @@
 #include <set>
 
 #include "harness/base/atomic_file.h"
+#include "harness/base/text.h"
+#include "harness/base/usage_error.h"
 #include "harness/problem/covering.h"
+#include "harness/problem/shapes.h"
 #include "harness/problem/tensors.h"
 #include "harness/problem/tensors_file.h"
 #include "harness/program/results.h"
 #include "harness/program/table.h"
+#include "harness/run/rounds.h"
 #include "harness/run/worker.h"
 
 namespace flashsteps {
@@ -29,14 +33,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kCeiling = "matmul";  // the ceiling's name among the bench job's steps
-
-double percentile(std::vector<double> sorted, double fraction) {
-  std::sort(sorted.begin(), sorted.end());
-  const double at = fraction * double(sorted.size() - 1);
-  const size_t below = size_t(at);
-  const size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (at - double(below)) * (sorted[above] - sorted[below]);
-}
 
 // Those that are wanted, or all: the ladder's, vNN_idea, in the order of their names, and then the others.
 std::vector<std::string> step_names(const std::vector<std::string>& wanted) {
@@ -74,8 +70,6 @@ double available_host_memory() {
   if (limit <= 0) return available;
   return std::min(available, limit - read_number("/sys/fs/cgroup/memory.current", ""));
 }
-
-std::string gibibytes(double bytes) { return fixed(bytes / (1 << 30), 1) + " GiB"; }
 
 class Session {
  public:
@@ -309,20 +303,14 @@ class Session {
     }
   }
 
-  // All problems have the file's contents, one per mask.
   void examine_file() {
     if (options_.tensors_path.empty()) return;
     progress_.show("reading " + options_.tensors_path);
-    Problem examined = options_.problems.front();
     try {
-      examine_tensors(examined, options_.tensors_path);
+      examine_tensors(options_.problems, options_.tensors_path);
     } catch (const UsageError&) {
       progress_.clear();
       throw;
-    }
-    for (Problem& problem : options_.problems) {
-      problem.tensors_file = examined.tensors_file;
-      problem.given_lengths = examined.given_lengths;
     }
     progress_.clear();
   }
@@ -726,11 +714,6 @@ class Session {
     return summary();
   }
 
-  // A full disk or a closed pipe at the other end of stdout is no success.
-  static void flush_output() {
-    if (!std::cout.flush()) throw std::runtime_error("the output could not be written");
-  }
-
   int summary() {
     if (!options_.json_path.empty()) std::cout << "\nresults: " << options_.json_path << "\n";
     flush_output();
@@ -754,7 +737,12 @@ class Session {
 
 }  // namespace
 
+void flush_output() {
+  if (!std::cout.flush()) throw std::runtime_error("the output could not be written");
+}
+
 int run_session(const Options& options) {
+  if (options.command == "problems") return show_problems(options);
   Session session(options);
   if (options.command == "list") return session.list();
   if (options.command == "info") return session.info();

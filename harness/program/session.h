@@ -2,12 +2,9 @@
 // written.
 #pragma once
 
-#include "harness/program/options.h"
+#include "harness/program/commands.h"
 
 namespace flashsteps {
-
-// Exit statuses of the program.
-enum ExitStatus { kAllPassed = 0, kSomethingFailed = 1, kWrongUse = 2, kCrashedOrHung = 3 };
 
 // Carries out the command. Throws UsageError for what only the device can tell to be wrong use.
 int run_session(const Options& options);

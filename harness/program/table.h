@@ -14,16 +14,6 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows);
 std::string format_run(const nlohmann::json& run);
 
 std::string status_label(const std::string& status);  // "pass" -> "PASS", "timeout" -> "HANG", ...
-std::string fixed(double value, int decimals);
-std::string scientific(double value);
-
-// A '?' for each control character of UTF-8, C1 among them: U+009B is another ESC [. They would break the
-// lines that a name or an argument is part of, or do things to the terminal.
-std::string without_controls(const std::string& text);
-bool has_controls(const std::string& text);
-// Its lines, without controls.
-std::string indented(const std::string& text, int spaces);
-constexpr const char* kControlsInName = "has control characters in its name";
 
 // One line that is rewritten in place on a terminal, and silent elsewhere.
 class Progress {

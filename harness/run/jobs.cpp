@@ -10,6 +10,7 @@
 #include "harness/judge/reference.h"
 #include "harness/judge/validate.h"
 #include "harness/problem/tensors_file.h"
+#include "harness/run/rounds.h"
 
 namespace flashsteps {
 namespace {
@@ -302,18 +303,6 @@ void trace_step(const json& request, const EmitEvent& emit) {
 }
 
 }  // namespace
-
-std::vector<size_t> order_of_round(size_t num_entries, int round) {
-  const bool odd = num_entries % 2 == 1;
-  const size_t shift = size_t(odd ? round / 2 : round);
-  std::vector<size_t> order;
-  for (size_t at = 0; at < num_entries; ++at) {  // 0 1 n-1 2 n-2 ..., shifted
-    const size_t place = at % 2 == 1 ? (at + 1) / 2 : num_entries - at / 2;
-    order.push_back((place + shift) % num_entries);
-  }
-  if (odd && round % 2 == 1) std::reverse(order.begin(), order.end());
-  return order;
-}
 
 bool run_job(const json& request, const EmitEvent& emit) {
   set_heartbeat([&emit] { emit({{"event", "alive"}}); });

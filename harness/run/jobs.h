@@ -39,10 +39,4 @@ constexpr const char* kTrustedStep = "v01_scalar";
 // times a second.
 bool run_job(const nlohmann::json& request, const EmitEvent& emit);
 
-// The order in which a round takes the contenders 0, 1, ...: Williams' design, as in compare_peers.py. Of as
-// many rounds as contenders (of twice as many, if their number is odd) each follows each other equally often.
-// In a fixed order each would always come after the same neighbour, and have its clock: after the matmul,
-// which heats the GPU most, a lower one.
-std::vector<size_t> order_of_round(size_t num_entries, int round);
-
 }  // namespace flashsteps

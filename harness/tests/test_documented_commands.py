@@ -41,6 +41,7 @@ RUN: dict[str, tuple[int, list[str]]] = {
     f"build/flashsteps run v09_direct_rescale {SAVE}": (PASS, ["PASS"]),
     "build/flashsteps trace v10_tma_warpspec --json trace.json": (PASS, ["trace.json"]),
     "build/flashsteps trace v10_tma_warpspec --shape 1,1,384,64 --json trace.json": (PASS, ["trace.json"]),
+    "build/flashsteps problems --grid paper --causal": (PASS, ["B=1 Hq=16 Hkv=16 Sq=16384 Skv=16384 D=128 bf16 causal"]),
     "build/steps/v02_smem_tiles run --shape 1,2,100,64": (PASS, ["PASS  v02_smem_tiles"]),
     "python3 scripts/steps/ablations.py": (PASS, ["one_stage"]),
     "python3 scripts/steps/ablations.py --out /tmp/kernels": (PASS, []),

@@ -2,9 +2,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "harness/base/text.h"
+#include "harness/base/usage_error.h"
 #include "harness/problem/safetensors.h"
 #include "harness/program/options.h"
-#include "harness/program/table.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

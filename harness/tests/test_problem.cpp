@@ -3,24 +3,25 @@
 #include <set>
 
 #include "harness/base/element.h"
+#include "harness/base/usage_error.h"
 #include "harness/device/backend.h"
 #include "harness/device/device_tensors.h"
 #include "harness/problem/problem.h"
+#include "harness/problem/shapes.h"
 #include "harness/problem/tensors.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;
 
 TEST_CASE("a shape is read in its three forms") {
-  Problem p;
-  parse_shape("2,4,100,64", p);
+  Problem p = parse_shape("2,4,100,64");
   CHECK(
       (p.batch == 2 && p.num_heads_q == 4 && p.num_heads_kv == 4 && p.seqlen_q == 100 && p.seqlen_kv == 100));
   CHECK(p.head_dim == 64);
-  parse_shape("1,8,2,33,128", p);
+  p = parse_shape("1,8,2,33,128");
   CHECK((p.num_heads_q == 8 && p.num_heads_kv == 2 && p.seqlen_q == 33 && p.seqlen_kv == 33 &&
          p.head_dim == 128));
-  parse_shape("1,8,2,33,77,128", p);
+  p = parse_shape("1,8,2,33,77,128");
   CHECK((p.seqlen_q == 33 && p.seqlen_kv == 77));
 }
 
@@ -45,10 +46,9 @@ TEST_CASE("a bad shape is refused with the reason") {
   };
   for (const auto& [text, reason] : cases) {
     INFO(text);
-    Problem p;
     std::string message;
     try {
-      parse_shape(text, p);
+      parse_shape(text);
     } catch (const UsageError& error) {
       message = error.what();
     }

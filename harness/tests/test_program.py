@@ -320,6 +320,13 @@ BAD_USE = [
     (["run", "--shape", "1,1,8,64", "--json", "/proc/nowhere.json"], "not a regular file"),
     (["bench", "--backend", "emulator", "--shape", "1,1,8,64"], "no timing model"),
     (["count", "--backend", "cuda", "--shape", "1,1,8,64"], "emulator's"),
+    (["problems", "--shape", "1,1,8"], "expected"),
+    (["problems", "--causal"], "need a --shape"),
+    (["problems", "--tensors", "/nonexistent/x"], "cannot be read"),
+    (["problems", "--contenders", "0"], "--contenders"),
+    (["problems", "--contenders", "3", "--rounds", "0"], "--rounds"),
+    (["problems", "--rounds", "3"], "--contenders"),
+    (["problems", "v01"], "v01"),
 ]
 
 
@@ -367,6 +374,56 @@ def test_a_step_named_explicitly_that_cannot_run_is_exit_2_and_in_a_sweep_a_skip
     assert sweep.returncode == 1, "nothing could run"
     assert set(statuses(out).values()) == {"skip"}
     assert "not fp32" in sweep.stdout
+
+
+def tell_problems(*arguments: str) -> dict:
+    done = run(FLASHSTEPS, "problems", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_problems_are_told_as_results_have_them(tmp_path: Path) -> None:
+    arguments = ["--shape", "2,4,2,40,70,64", "--shape", "1,1,33,64", "--dtype", "fp16", "--dtype", "bf16"]
+    arguments += ["--causal", "--full", "--layout", "gapped", "--kv-lengths", "random", "--inputs", "sharp"]
+    arguments += ["--seed", "18446744073709551615", "--softmax-scale", "0.3", "--no-lse"]
+    out = tmp_path / "r.json"
+    done = run(FLASHSTEPS, "check", "v01", "--backend", "emulator", "--mode", "early", *arguments, "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    judged = json.loads(out.read_text())["runs"]
+    told = tell_problems(*arguments)
+    assert len(told["problems"]) == 8
+    assert told["problems"] == [run["problem"] for run in judged]
+    assert sorted(told["gates"]) == ["bf16", "fp16", "fp32"] and "orders" not in told
+    for run_ in judged:
+        gate = told["gates"][run_["problem"]["dtype"]]
+        validation = run_["steps"][0]["validation"]
+        assert (gate["nrmse"], gate["row"]) == (validation["gate_nrmse"], validation["gate_row"])
+
+
+def test_problems_may_be_a_files_or_the_programs_own(tmp_path: Path) -> None:
+    qkv = tmp_path / "qkv.safetensors"
+    entries = {name: {"dtype": "F16", "shape": [1, 1, 8, 64], "data_offsets": [i * 1024, (i + 1) * 1024]} for i, name in enumerate("qkv")}
+    header = json.dumps(entries).encode()
+    qkv.write_bytes(len(header).to_bytes(8, "little") + header + bytes(3 * 1024))
+    full, causal = tell_problems("--tensors", str(qkv), "--causal", "--full")["problems"]
+    assert full["tensors"]["file"] == "qkv.safetensors" and len(full["tensors"]["fnv1a64"]) == 16
+    assert causal["causal"] and causal["tensors"] == full["tensors"]
+    # Without a shape: those that a GPU is timed on.
+    assert [problem["label"] for problem in tell_problems()["problems"]] == [
+        "B=4 Hq=32 Hkv=32 Sq=4096 Skv=4096 D=64 fp16 causal",
+        "B=4 Hq=16 Hkv=16 Sq=4096 Skv=4096 D=128 bf16 full",
+    ]
+    out = tmp_path / "problems.json"
+    assert tell_problems("--grid", "paper") != tell_problems()
+    done = run(FLASHSTEPS, "problems", "--grid", "paper", "--json", str(out))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert json.loads(out.read_text()) == tell_problems("--grid", "paper")
+
+
+def test_problems_tell_the_order_of_a_race() -> None:
+    assert tell_problems("--contenders", "4", "--rounds", "2")["orders"] == [[0, 1, 3, 2], [1, 2, 0, 3]]
+    assert tell_problems("--contenders", "3", "--rounds", "3")["orders"] == [[0, 1, 2], [2, 1, 0], [1, 2, 0]]
+    assert len(tell_problems("--contenders", "1")["orders"]) == 7  # the rounds of a bench
 
 
 def test_help_and_list(tmp_path: Path) -> None:

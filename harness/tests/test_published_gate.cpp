@@ -5,6 +5,7 @@
 
 #include "harness/base/element.h"
 #include "harness/base/random.h"
+#include "harness/judge/gates.h"
 #include "harness/tests/mutant_cases.h"
 
 using namespace flashsteps;

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "harness/base/atomic_file.h"
+#include "harness/base/usage_error.h"
 #include "harness/judge/validate.h"
 #include "harness/program/results.h"
 #include "harness/tests/catch.h"

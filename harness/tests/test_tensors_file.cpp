@@ -7,6 +7,7 @@
 
 #include "harness/base/element.h"
 #include "harness/base/fnv1a.h"
+#include "harness/base/usage_error.h"
 #include "harness/problem/safetensors.h"
 #include "harness/problem/tensors_file.h"
 #include "harness/tests/catch.h"
@@ -64,7 +65,7 @@ std::vector<Tensor> example(bool lengths) {
 std::string refusal_of_problem(const std::string& path, Layout layout = Layout::kBhsd) {
   try {
     Problem p = problem_of_file(path, layout);
-    examine_tensors(p, path);
+    examine_tensors({&p, 1}, path);
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -81,7 +82,7 @@ TEST_CASE("a file's header says which problem it is") {
   CHECK(p.label() ==
         "B=2 Hq=4 Hkv=2 Sq=5 Skv=6 D=64 fp32 full kv_lengths=given inputs=file:my tensors.safetensors");
   p = problem_of_file(path, Layout::kBhsd);
-  examine_tensors(p, path);
+  examine_tensors({&p, 1}, path);
   CHECK(p.given_lengths == std::vector<int>{3, 6});
   CHECK(p.draw_kv_lengths() == p.given_lengths);
   Fnv1a hash;
@@ -109,7 +110,7 @@ TEST_CASE("a problem from a file survives JSON; the results file does not learn 
   const std::string path = folder.file("a.safetensors");
   write_tensors(path, example(true));
   Problem p = problem_of_file(path, Layout::kBhsd);
-  examine_tensors(p, path);
+  examine_tensors({&p, 1}, path);
   CHECK(to_json(p).dump().find(folder.path) == std::string::npos);
   const Problem q = problem_from_json(nlohmann::json::parse(to_request(p).dump()));
   CHECK(to_request(q) == to_request(p));
@@ -270,7 +271,7 @@ TEST_CASE("a workload holds the file's rows; what lies beyond a length has becom
     }
     write_tensors(path, tensors);
     Problem p = problem_of_file(path, swapped ? Layout::kBshd : Layout::kBhsd);
-    examine_tensors(p, path);
+    examine_tensors({&p, 1}, path);
     const Workload w(p);
     CHECK(w.kv_lengths() == std::vector<int>{3, 6});
     const auto check = [&](const void* row, int heads, int rows, int b, int h, int i, float first,
@@ -300,7 +301,7 @@ TEST_CASE("a file that has changed since it was examined is an error") {
   const auto error_after = [&](const std::function<void()>& change) {
     write_tensors(path, example(true));
     Problem p = problem_of_file(path, Layout::kBhsd);
-    examine_tensors(p, path);
+    examine_tensors({&p, 1}, path);
     Workload{p};  // as it is
     change();
     try {
@@ -347,7 +348,7 @@ TEST_CASE("a file that changes between its header and its contents is an error a
     Problem p = problem_of_file(path, Layout::kBhsd);
     write_tensors(path, example(!lengths_before));
     try {
-      examine_tensors(p, path);
+      examine_tensors({&p, 1}, path);
       CHECK(false);
     } catch (const UsageError& error) {
       CHECK(error.what() == "--tensors " + path + ": has changed since the program began");

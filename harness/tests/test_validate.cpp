@@ -6,6 +6,7 @@
 
 #include "harness/base/element.h"
 #include "harness/judge/reference.h"
+#include "harness/judge/gates.h"
 #include "harness/judge/validate.h"
 #include "harness/problem/safetensors.h"
 #include "harness/problem/tensors_file.h"
@@ -192,7 +193,7 @@ TEST_CASE("on a user's own inputs, what is only imprecise gets a word on the gat
   write_file(path,
              safetensors_header({{"q", "F16", shape}, {"k", "F16", shape}, {"v", "F16", shape}}, {}) + data);
   Problem p = problem_of_file(path, Layout::kBhsd);
-  examine_tensors(p, path);
+  examine_tensors({&p, 1}, path);
   const char* const note = "the gates were set for inputs like N(0, 1)";
   const RowId row{0, 1, 7};
   Case c(p);

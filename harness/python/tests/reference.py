@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-# NRMSE over all rows, NRMSE of the worst row, error of the log-sum-exp: as in harness/judge/validate.cpp.
+# NRMSE over all rows, NRMSE of the worst row, error of the log-sum-exp: as in harness/judge/gates.h.
 GATES = {"float16": (1e-3, 2e-3, 1e-4), "bfloat16": (5e-3, 1e-2, 1e-4), "float32": (1e-5, 1e-4, 1e-5)}
 
 

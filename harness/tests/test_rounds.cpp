@@ -3,7 +3,7 @@
 #include <map>
 #include <utility>
 
-#include "harness/run/jobs.h"
+#include "harness/run/rounds.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

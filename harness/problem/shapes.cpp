@@ -1,0 +1,62 @@
+#include "harness/problem/shapes.h"
+
+#include <charconv>
+
+#include "harness/base/usage_error.h"
+
+namespace flashsteps {
+
+Problem parse_shape(const std::string& text) {
+  const std::string usage = "--shape '" + text + "': ";
+  std::vector<int> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    int number = 0;
+    const auto [next, error] = std::from_chars(at, end, number);
+    if (error == std::errc::result_out_of_range) throw UsageError(usage + "a number does not fit in 32 bits");
+    if (error != std::errc{} || (next != end && *next != ','))
+      throw UsageError(usage + "expected " + kShapeForms);
+    numbers.push_back(number);
+    if (next == end) break;
+    at = next + 1;
+  }
+  const size_t n = numbers.size();
+  if (n < 4 || n > 6) throw UsageError(usage + "expected " + kShapeForms);
+  Problem problem;
+  problem.batch = numbers[0];
+  problem.num_heads_q = numbers[1];
+  problem.num_heads_kv = n >= 5 ? numbers[2] : numbers[1];
+  problem.seqlen_q = n == 4 ? numbers[2] : numbers[3];
+  problem.seqlen_kv = n == 6 ? numbers[4] : problem.seqlen_q;
+  problem.head_dim = numbers.back();
+  if (const std::string error = shape_error(problem); !error.empty()) throw UsageError(usage + error);
+  return problem;
+}
+
+std::vector<Problem> paper_grid() {
+  std::vector<Problem> problems;
+  for (const int head_dim : {64, 128}) {
+    for (int seqlen = 512; seqlen <= 16384; seqlen *= 2) {
+      Problem p;
+      p.batch = 16384 / seqlen;
+      p.num_heads_q = p.num_heads_kv = 2048 / head_dim;
+      p.seqlen_q = p.seqlen_kv = seqlen;
+      p.head_dim = head_dim;
+      p.dtype = DType::kBf16;
+      problems.push_back(p);
+    }
+  }
+  return problems;
+}
+
+std::vector<Problem> default_problems(BackendKind backend) {
+  Problem p = parse_shape(backend == BackendKind::kEmulator ? "1,4,256,64" : "4,32,4096,64");
+  p.causal = true;
+  if (backend == BackendKind::kEmulator) return {p};
+  Problem wide = parse_shape("4,16,4096,128");
+  wide.dtype = DType::kBf16;
+  return {p, wide};
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,23 @@
+// Which sizes a problem may have: what --shape accepts, the grids, and the problems of a command that was
+// given none.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness/problem/problem.h"
+
+namespace flashsteps {
+
+// How --shape is written.
+constexpr const char* kShapeForms = "B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D";
+
+// Throws UsageError with one line.
+Problem parse_shape(const std::string& text);
+
+// The FlashAttention paper's: batch * seqlen = 16384, heads * head_dim = 2048.
+std::vector<Problem> paper_grid();
+
+std::vector<Problem> default_problems(BackendKind backend);
+
+}  // namespace flashsteps
