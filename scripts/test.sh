@@ -101,7 +101,6 @@ ablations_on_emulator() {
 
 recorded_runs() {
   "$python" scripts/records/results.py check --recorded "${records[@]}"
-  "$python" scripts/records/fastest_steps.py --check
   records_are_as_recorded
 }
 

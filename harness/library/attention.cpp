@@ -2,6 +2,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -23,62 +24,28 @@ namespace {
 
 // ---- Which step
 
-// By the recorded runs, fastest first. Never destroyed, as all that calls need: a thread may outlive main().
-struct FastestSteps {
-  int compute_capability, head_dim;
-  bool causal;
-  std::vector<const char*> names;
-};
-const auto& kFastestSteps = *new const std::vector<FastestSteps>{
-#include "harness/library/fastest_steps.inc"
-};
-
-// The steps of a backend in the order in which they are tried: those that were recorded, then others, latest
-// first.
-std::vector<const Step*> ordered_steps(BackendKind backend, const FastestSteps& fastest) {
+// The steps of a backend in the order in which they are tried: those of the ladder, vNN, from the last to the
+// first. Of the recorded steps that can run a call the last one is the fastest: scripts/tests/test_ladder.py.
+// An ablation, which has the number of its step, comes behind that, and what has no number comes last.
+std::vector<const Step*> ordered_steps(BackendKind backend) {
   std::vector<const Step*> steps;
   for (const Step& step : registered_steps()) {
     if (step.backend == backend) steps.push_back(&step);
   }
-  const auto rank = [&](const Step* step) {
-    const auto at = std::find_if(fastest.names.begin(), fastest.names.end(),
-                                 [&](const char* name) { return std::strcmp(name, step->name) == 0; });
-    return at - fastest.names.begin();
+  const auto order = [](const Step* step) {
+    int number = -1;
+    std::sscanf(step->name, "v%d_", &number);
+    return std::pair(-number, std::string_view(step->name));
   };
-  std::sort(steps.begin(), steps.end(), [&](const Step* a, const Step* b) {
-    return rank(a) != rank(b) ? rank(a) < rank(b) : std::strcmp(a->name, b->name) > 0;
-  });
+  std::sort(steps.begin(), steps.end(), [&](const Step* a, const Step* b) { return order(a) < order(b); });
   return steps;
 }
 
-// A GPU that nobody has recorded takes the order of the next older one, or of the oldest.
-const FastestSteps& fastest_steps(int compute_capability, int head_dim, bool causal) {
-  const FastestSteps* best = nullptr;
-  for (const FastestSteps& row : kFastestSteps) {
-    if (row.head_dim != head_dim || row.causal != causal) continue;
-    if (best == nullptr || row.compute_capability <= compute_capability) best = &row;
-  }
-  return *best;
-}
-
-const std::vector<const Step*>& candidates(BackendKind backend, int compute_capability,
-                                           const AttentionCall& call) {
-  struct Ordered {
-    BackendKind backend;
-    const FastestSteps* row;
-    std::vector<const Step*> steps;
-  };
-  static const auto& all = *new const std::vector<Ordered>([] {
-    std::vector<Ordered> orders;
-    for (const BackendKind each : {BackendKind::kCuda, BackendKind::kEmulator}) {
-      for (const FastestSteps& row : kFastestSteps) orders.push_back({each, &row, ordered_steps(each, row)});
-    }
-    return orders;
-  }());
-  const FastestSteps* const row = &fastest_steps(compute_capability, call.head_dim, call.causal);
-  return std::find_if(all.begin(), all.end(),
-                      [&](const Ordered& each) { return each.backend == backend && each.row == row; })
-      ->steps;
+// Never destroyed, as all that calls need: a thread may outlive main().
+const std::vector<const Step*>& candidates(BackendKind backend) {
+  static const auto& cuda = *new const auto(ordered_steps(BackendKind::kCuda));
+  static const auto& emulator = *new const auto(ordered_steps(BackendKind::kEmulator));
+  return backend == BackendKind::kCuda ? cuda : emulator;
 }
 
 const Step& named_step(std::string_view name, BackendKind backend) {
@@ -148,10 +115,8 @@ const Step& first_step(BackendKind backend, const Gpu* gpu, const AttentionCall&
     return step;
   }
   std::string last;
-  constexpr int kNewestGpu = 1000;  // the emulator stands for it
-  const auto& steps = candidates(backend, gpu != nullptr ? gpu->compute_capability : kNewestGpu, call);
   for (const bool for_this : {true, false}) {
-    for (const Step* step : steps) {
+    for (const Step* step : candidates(backend)) {
       if ((step->info.purpose == purpose_of(call)) != for_this) continue;
       const std::string reason = use(*step);
       if (reason.empty()) return *step;

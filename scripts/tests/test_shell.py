@@ -644,7 +644,7 @@ def add_records(sandbox: Sandbox, *names: str) -> Path:
     folder.mkdir(parents=True)
     for name in names:
         (folder / name).write_text(f"{name}\n", encoding="utf-8")
-    for script in ("records/results.py", "records/fastest_steps.py", "draw/make_figures.py"):
+    for script in ("records/results.py", "draw/make_figures.py"):
         (sandbox.root / "scripts" / script).write_text("", encoding="utf-8")
     sums = "".join(
         f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in sorted(names)

@@ -1,0 +1,51 @@
+"""attention() takes the last step of the ladder that can run a call. By the recorded runs that is the fastest."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+
+import pytest
+from conftest import SCRIPTS
+
+from records import results
+from steps import step_diff
+
+ROOT = SCRIPTS.parent
+RECORDS = ("h200_ladder.json", "h200_paper_grid.json")
+
+
+def registered(step: str, pattern: str) -> bool:
+    """Does the step's registration have a line like this?"""
+    source = "\n".join(step_diff.kernel_lines(step, ROOT))
+    return re.search(pattern, source[source.rindex("REGISTER_STEP(") :]) is not None
+
+
+# Of calls, by what can run them.
+CLASSES = {
+    "any step": lambda step: True,
+    "a GPU without TMA": lambda step: not registered(step, r"\.needs_sm ="),
+    "rows that are not aligned": lambda step: not registered(step, r"\.alignment_bytes ="),
+    "fp32": lambda step: registered(step, r"\.dtypes = .*DType::kFp32"),
+}
+
+
+def rates() -> dict[tuple[int, bool], dict[str, list[float]]]:
+    """TFLOPS by head dimension and mask, and by step."""
+    found: dict = defaultdict(lambda: defaultdict(list))
+    for name in RECORDS:
+        for run in results.load(ROOT / "figures" / "results" / name)["runs"]:
+            for step in run["steps"]:
+                problem = run["problem"]
+                found[problem["head_dim"], problem["causal"]][step["step"]].append(step["timing"]["tflops"])
+    return found
+
+
+@pytest.mark.parametrize("which", CLASSES)
+def test_the_last_step_that_can_run_a_call_is_the_fastest(which: str):
+    for kind, steps in rates().items():
+        known = sorted(step for step in steps if CLASSES[which](step))
+        assert len(known) > 1 and len({len(steps[step]) for step in known}) == 1
+        mean = {step: math.prod(steps[step]) ** (1 / len(steps[step])) for step in known}
+        assert max(mean, key=mean.get) == known[-1], kind
