@@ -99,24 +99,6 @@ ablations_on_emulator() {
     --shape 1,2,1,150,230,64 --shape 1,1,1,100,230,128
 }
 
-recorded_runs() {
-  "$python" scripts/records/results.py check --recorded "${records[@]}"
-  records_are_as_recorded
-}
-
-# Also what no page and no chart shows of them: a record is replaced by another run, and never edited.
-records_are_as_recorded() {
-  local listed there
-  cd figures/results
-  listed=$(sed 's/^[0-9a-f]*  //' SHA256SUMS | sort) || listed=
-  there=$(printf '%s\n' *.json *.txt | sort)
-  if ! sha256sum --check --quiet --strict SHA256SUMS || [ "$listed" != "$there" ]; then
-    complain "figures/results/ is not what SHA256SUMS says. If a run was recorded:" \
-      "(cd figures/results && sha256sum *.json *.txt > SHA256SUMS)"
-    return 1
-  fi
-}
-
 # Nothing is run: it shows that the emulator's fibers and hooks compile and link for the other architecture, and that
 # a kernel does. The tool has all that runs a step.
 aarch64_build() {
@@ -205,7 +187,7 @@ section "generated text" "$python" scripts/pages/readme_tables.py --check
 
 records=(figures/results/*.json) drawings=(docs/figures/*.svg)
 if [ "${#records[@]}" -gt 0 ]; then
-  section "recorded runs" recorded_runs
+  section "recorded runs" "$python" scripts/records/results.py check --recorded "${records[@]}"
   section "charts" "$python" scripts/draw/make_figures.py --check
 else
   not_here "recorded runs" "figures/results/ is empty"

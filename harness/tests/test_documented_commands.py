@@ -22,7 +22,6 @@ import test_own_step
 from test_program import BUILD, PATIENCE, ROOT
 
 from pages import check_docs  # in scripts/, which test_program adds to the path
-from records import record_output
 
 MUTANTS = "build/ci/tests/flashsteps_mutants check"
 BUGS = "build/ci/tests/flashsteps_bugs check v10_tma_warpspec_"
@@ -190,22 +189,6 @@ def test_the_command_does_what_the_page_says(command: str, repository: Path, tmp
     assert done.returncode == status, output
     for word in words:
         assert word in output
-
-
-# ---- The output that the README shows.
-
-
-def test_the_recorded_table_is_what_the_program_prints(repository: Path) -> None:
-    """All but the seconds, of the steps that the record has: a step of one's own is no reason to record again."""
-    _, output = record_output.load(ROOT / "figures" / "results" / "run_emulator.txt")
-    rows = [line.split() for line in output.splitlines() if re.match(r" +v\d\d_", line)]
-    assert len(rows) >= 10 and {len(row) for row in rows} == {13}
-    program = str(repository / "build" / "flashsteps")
-    command = [program, "run", "--backend", "emulator", *(row[0] for row in rows)]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    printed = [line.split() for line in done.stdout.splitlines() if re.match(r" +v\d\d_", line)]
-    assert [row[:-1] for row in printed] == [row[:-1] for row in rows]
 
 
 # ---- The tables of docs/debugging.md and docs/copies.md.

@@ -26,8 +26,6 @@ Hkv S Sq Skv D dtype causal kv_lengths layout inputs lse softmax_scale seed, as 
     host_time   file=FILE [show=NAME,...]     how long a call keeps the host, of the same file
     provenance  file=FILE                     where and when the file was measured, in a line
     diff        PAIR [brief=true]             the diff of the kernels
-    output      file=FILE.txt [from=TEXT]     what a command printed (record_output.py), from the first line
-                                              that begins with the text
 """
 from __future__ import annotations
 
@@ -44,8 +42,7 @@ from draw import figure_style
 from measure import compare_peers, profile_ncu
 from pages import markers
 from pages.markers import Block, MarkerError
-from records import record_output, results
-from records.record_output import OutputError
+from records import results
 from records.results import ResultsError
 from steps import ablations, step_diff
 from steps.ablations import AblationError
@@ -580,19 +577,6 @@ def diff(request: Request) -> str:
     return "\n".join([fence + "diff", *lines, fence, "", f"{added} lines added, {removed} removed.", ""])
 
 
-def output(request: Request) -> str:
-    file = request.need("file")
-    if not re.fullmatch(r"[A-Za-z0-9][\w+-]*\.txt", file):
-        raise TableError(f"file={file}: must be the name of a .txt file under figures/results/")
-    start = request.take("from")
-    request.done()
-    header, text = record_output.load(request.root / "figures" / "results" / file, request.root)
-    shown = (record_output.from_line(text, start) if start else text).strip("\n")
-    path = os.path.relpath(request.root / "figures" / "results" / file, request.block.path.parent)
-    origin = f"{header['machine']}, commit {header['commit'][:12]}, {header['date']}"
-    return f"```\n$ {header['command']}\n{shown}\n```\n\nOn {origin}: [{file}]({path}).\n"
-
-
 KINDS = {
     "ladder": ladder,
     "step": step,
@@ -604,7 +588,6 @@ KINDS = {
     "conformance": conformance,
     "provenance": provenance,
     "diff": diff,
-    "output": output,
 }
 
 
@@ -612,7 +595,7 @@ def generate(block: Block, root: Path) -> str:
     try:
         request = Request(block, root)
         return markers.generate(block, {block.kind: lambda _: KINDS[block.kind](request)})
-    except (TableError, ResultsError, StepError, AblationError, OutputError, OSError, ValueError) as error:
+    except (TableError, ResultsError, StepError, AblationError, OSError, ValueError) as error:
         raise TableError(f"{block.where}: {block.kind}: {error}") from error
 
 
