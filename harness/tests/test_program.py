@@ -456,7 +456,7 @@ def test_a_step_alone_knows_no_other_and_has_no_workers() -> None:
 def test_the_two_backends_share_no_weak_symbol() -> None:
     """A weak symbol in both a step's CUDA object and its emulator object would be merged by the linker."""
     objects = {
-        kind: sorted(BUILD.glob(f"CMakeFiles/*_{kind}.dir/**/*.o")) for kind in ("on_cuda", "on_emulator")
+        kind: sorted(BUILD.glob(f"kernels/CMakeFiles/*_{kind}.dir/**/*.o")) for kind in ("on_cuda", "on_emulator")
     }
     assert objects["on_emulator"], "no emulator objects found"
     if not objects["on_cuda"]:
