@@ -107,8 +107,7 @@ std::string refusal_of(const Step& step, const Gpu* gpu, const AttentionCall& ca
 // answers else is why the step will not do. Steps for what the call is, decode or prefill, come before the
 // others.
 template <typename Use>
-const Step& first_step(BackendKind backend, const Gpu* gpu, const AttentionCall& call,
-                       std::string_view step_name, Use use) {
+const Step& first_step(BackendKind backend, const AttentionCall& call, std::string_view step_name, Use use) {
   if (!step_name.empty()) {
     const Step& step = named_step(step_name, backend);
     if (const std::string reason = use(step); !reason.empty()) refuse(std::string(step.name) + " " + reason);
@@ -154,7 +153,7 @@ std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCa
     }
     return "";
   };
-  return first_step(backend, gpu, call, step_name, try_step).name;
+  return first_step(backend, call, step_name, try_step).name;
 }
 
 // ---- Tensors in host memory
@@ -238,7 +237,7 @@ std::string_view attention(const AttentionCall& call, void* stream, std::string_
 size_t workspace_bytes(const AttentionCall& call, std::string_view step) {
   check_call(call);
   const Gpu& gpu = current_gpu();
-  const Step& chosen = first_step(BackendKind::kCuda, &gpu, call, step,
+  const Step& chosen = first_step(BackendKind::kCuda, call, step,
                                   [&](const Step& each) { return refusal_of(each, &gpu, call); });
   return needed_workspace(chosen.info, call);
 }
