@@ -28,9 +28,9 @@ MUTANTS = BUILD / "tests" / "flashsteps_mutants"
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from records import results  # noqa: E402  (the checker of results files)
-from steps import step_diff  # noqa: E402
+from steps import sources  # noqa: E402
 
-STEPS = step_diff.all_steps()  # of those in the program, which may hold ablations as well
+STEPS = sources.all_steps()  # of those in the program, which may hold ablations as well
 
 SMALL = ["--backend", "emulator", "--shape", "1,2,100,64"]
 

@@ -13,10 +13,11 @@ from typing import Any, Callable, Sequence
 from draw import figure_style
 from draw.figure_style import BACKGROUND, BAR, CEILING, GAP, GRID, HATCH, HEADING, IDEAL, INK, MUTED, NOTE
 from draw.figure_style import TEXT, TITLE, WIDTH
-from measure.profile_ncu import SCHEMA as PROFILE_SCHEMA
-from pages.readme_tables import problem_labels, rate
+from records.problems import problem_labels
+from records.profiles import SCHEMA as PROFILE_SCHEMA
+from records.rates import rate
 from records.results import ResultsError
-from steps import step_diff
+from steps import sources
 
 Record = dict[str, Any]
 Run = dict[str, Any]
@@ -110,7 +111,7 @@ def slanted_height(names: list[str]) -> float:
 def part_of(step: str, run: Run) -> str | None:
     """Of the ladder. Records that are older than parts have none; then the step's source says it."""
     entry = next((entry for entry in run["steps"] if entry["step"] == step), {})
-    return entry.get("part") or step_diff.part(step)
+    return entry.get("part") or sources.part(step)
 
 
 def mark_parts(axes: Any, names: list[str], run: Run) -> None:

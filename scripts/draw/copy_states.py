@@ -18,7 +18,7 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
-from draw.drawings import LINE, TINTS, DrawingError, Sheet
+from draw.drawings import TINTS, DrawingError, Sheet
 from draw.figure_style import BACKGROUND, CEILING, GAP, INK, MUTED
 
 BLUE, YELLOW, GREEN, _ = TINTS

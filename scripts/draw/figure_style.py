@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from steps.sources import ROOT
+
 REQUIREMENTS = ROOT / "scripts" / "requirements.txt"
 MAX_BYTES = 300_000
 # Okabe and Ito: told apart by the colour-blind, and on the figure's own background legible on dark pages too.

@@ -24,9 +24,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import charts, figure_style
-from draw.figure_style import MAX_BYTES, ROOT
+from draw.figure_style import MAX_BYTES
 from records import results
 from records.results import ResultsError
+from steps.sources import ROOT
 
 
 @dataclass(frozen=True)

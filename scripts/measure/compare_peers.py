@@ -37,8 +37,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure.torch_lab import Skip, TorchLab, WrongOutput, one_line, rows_without_keys
 from records import results
+from records.problems import full_flops, problem_label
+from records.rates import PEERS, best_peer, best_step, contenders_of, geometric_mean, ratio_to_best_peer
 from records.terminal import printable
-from steps import step_diff
+from steps import sources
 
 # As in harness/device/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
 SAMPLE_MS = 8.0
@@ -106,7 +108,7 @@ def make_problem(shape: tuple[int, ...], dtype: str, causal: bool, seed: int = 1
     """As the harness writes it. `shape` has all six numbers."""
     problem = dict(zip(SHAPE_KEYS, shape), dtype=dtype, causal=causal)
     problem |= {"kv_lengths": "full", "layout": "bhsd", "inputs": "normal", "seed": seed}
-    return {"label": results.problem_label(problem), **problem, "flops": float(results.full_flops(problem))}
+    return {"label": problem_label(problem), **problem, "flops": float(full_flops(problem))}
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
@@ -181,10 +183,10 @@ def bytes_needed(problem: dict[str, Any]) -> int:
 
 
 def find_step(name: str, known: list[str]) -> str:
-    """As step_diff.match_step(), of the module's steps."""
+    """As sources.match_step(), of the module's steps."""
     try:
-        step = step_diff.match_step(name, known)
-    except step_diff.StepError as error:
+        step = sources.match_step(name, known)
+    except sources.StepError as error:
         raise UsageError(str(error)) from error
     if step is None:
         raise UsageError(f"unknown step '{name}'; the module flashsteps has {', '.join(known)}")
@@ -194,11 +196,11 @@ def find_step(name: str, known: list[str]) -> str:
 def chosen_peers(wanted: list[str] | None, missing: dict[str, str]) -> list[str]:
     """Those that were asked for, or all that are installed."""
     for name in wanted or []:
-        if name not in results.PEERS:
-            raise UsageError(f"--peers: unknown peer '{name}'; there are {', '.join(results.PEERS)}")
+        if name not in PEERS:
+            raise UsageError(f"--peers: unknown peer '{name}'; there are {', '.join(PEERS)}")
         if name in missing:
             raise UsageError(f"--peers: {name} is not installed: {missing[name]}")
-    return [name for name in results.PEERS if name not in missing and (not wanted or name in wanted)]
+    return [name for name in PEERS if name not in missing and (not wanted or name in wanted)]
 
 
 # Judging.
@@ -378,38 +380,6 @@ class Record:
 
 
 # What is printed.
-
-
-def best_peer(run: dict[str, Any]) -> tuple[str, float] | None:
-    """The fastest of the peers that passed, and its rate."""
-    peers = run.get("peers") or []
-    timed = [(peer["timing"]["tflops"], peer["peer"]) for peer in peers if peer.get("timing")]
-    return (max(timed)[1], max(timed)[0]) if timed else None
-
-
-def contenders_of(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Steps and peers by name, in the order of the file."""
-    found = {step["step"]: step for step in run["steps"]}
-    return found | {peer["peer"]: peer for peer in run.get("peers") or []}
-
-
-def ratio_to_best_peer(run: dict[str, Any], name: str) -> float | None:
-    """None where either has no time."""
-    best, timing = best_peer(run), (contenders_of(run).get(name) or {}).get("timing")
-    return timing["tflops"] / best[1] if best and timing else None
-
-
-def best_step(run: dict[str, Any], names: list[str] | None = None) -> str | None:
-    timed = [
-        (step["timing"]["tflops"], step["step"])
-        for step in run["steps"]
-        if step.get("timing") and (names is None or step["step"] in names)
-    ]
-    return max(timed)[1] if timed else None
-
-
-def geometric_mean(ratios: list[float]) -> float | None:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
 def number(value: float | None, form: str) -> str:
@@ -810,7 +780,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     causal_help = "causal mask, aligned bottom-right (with --full: both)"
     parser.add_argument("--causal", action="store_true", help=causal_help)
     parser.add_argument("--full", action="store_true", help="no mask")
-    peers_help = f"of {', '.join(results.PEERS)}; all that are installed when none is named"
+    peers_help = f"of {', '.join(PEERS)}; all that are installed when none is named"
     parser.add_argument("--peers", action="extend", nargs="+", metavar="NAME", help=peers_help)
     parser.add_argument("--rounds", default="7", help="samples per contender, at least 7")
     parser.add_argument("--seed", help="of the inputs")

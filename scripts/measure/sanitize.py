@@ -18,7 +18,9 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from steps.sources import ROOT, all_steps
 
 # Small, since racecheck follows every shared access. Ragged, one tile and several, unequal lengths, GQA, MQA.
 SHAPES = [
@@ -71,7 +73,7 @@ def main() -> int:
     if sanitizer is None:
         print("sanitize.py: compute-sanitizer is missing; it comes with the CUDA Toolkit", file=sys.stderr)
         return 2
-    steps = options.steps or sorted(path.parent.name for path in (ROOT / "steps").glob("*/kernel.cu"))
+    steps = options.steps or all_steps()
     for step in steps:
         if not (options.build / "steps" / step).exists():
             print(f"sanitize.py: {options.build / 'steps' / step} does not exist; build it first", file=sys.stderr)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, ContextManager
 
 from records import results
+from records.rates import PEERS
 
 MATMUL_SIZE = 8192
 CHUNK = 1 << 25  # elements that are float64 at a time: 256 MiB a tensor
@@ -382,7 +383,7 @@ class TorchLab:
         """A contender on these tensors. Raises Skip, or what it itself raises when it is called."""
         if name.startswith("sdpa_"):
             return self.sdpa(name, tensors)
-        if name in results.PEERS:
+        if name in PEERS:
             return self.flash_attn(name, tensors)
         q, k, v, causal = tensors.q, tensors.k, tensors.v, tensors.problem["causal"]
         run = functools.partial(self.flashsteps.attention, q, k, v, causal=causal, step=name)

@@ -35,8 +35,8 @@ from urllib.parse import unquote
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pages.markers import FENCE
+from steps.sources import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 NEEDS = ("gpu", "network", "root", "build")
 # Of a command within a line: how it begins, and what some of them need.
 INLINE = re.compile(r"(?:python3 )?(?:build|scripts)/\S+ \S|cmake \S")

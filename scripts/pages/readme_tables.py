@@ -39,16 +39,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import figure_style
-from measure import compare_peers, profile_ncu
 from pages import markers
 from pages.markers import Block, MarkerError
-from records import results
+from records import profiles, rates, results
+from records.problems import problem_labels
+from records.rates import rate, ratio, speedup_cell
 from records.results import ResultsError
-from steps import ablations, step_diff
+from steps import ablations, sources, step_diff
 from steps.ablations import AblationError
-from steps.step_diff import StepError
+from steps.sources import ROOT, StepError
 
-ROOT = results.ROOT
 FOLDERS = ("steps", "common", "harness", "scripts", "docs", "figures")
 SOURCE_FOLDERS = ("steps", "common", "harness", "scripts")
 SOURCE_SUFFIXES = {".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".py", ".sh", ".cmake", ".txt"}
@@ -67,20 +67,6 @@ class TableError(Exception):
 
 
 # Numbers and cells.
-
-
-def rate(tflops: float) -> str:
-    if tflops < 0.995:
-        return f"{tflops:.2f}"  # one decimal would leave nothing of a small GPU's first step
-    return f"{tflops:.1f}" if tflops < 99.95 else f"{tflops:.0f}"
-
-
-def ratio(after: float, before: float) -> str:
-    if not before:
-        return "–"
-    found = after / before
-    # A first step beside the best kernels: two decimals would leave one digit.
-    return f"{found:.3f}" if 0 < found < 0.0995 else f"{found:.2f}"
 
 
 def escape(text: str) -> str:
@@ -110,45 +96,9 @@ def rate_cell(step: dict[str, Any] | None) -> str:
     return f"{rate(timing['tflops'])} [{rate(timing['tflops_p10'])}–{rate(timing['tflops_p90'])}]"
 
 
-def speedup_cell(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    times = [(step or {}).get("timing") for step in (before, after)]
-    return ratio(times[0]["median_ms"], times[1]["median_ms"]) if all(times) else "–"
-
-
 def worst(values: list[Any], form: str) -> str:
     known = [value for value in values if value is not None]
     return format(max(known), form) if known else "–"
-
-
-def problem_words(problem: dict[str, Any]) -> dict[str, str]:
-    """The problem's label in parts, with equal lengths and equal head counts told once."""
-    words = {"B": f"B={problem['batch']}"}
-    for name, first, second in (("H", "num_heads_q", "num_heads_kv"), ("S", "seqlen_q", "seqlen_kv")):
-        words[name] = (
-            f"{name}={problem[first]}"
-            if problem[first] == problem[second]
-            else f"{name}q={problem[first]} {name}kv={problem[second]}"
-        )
-    words |= {
-        "D": f"D={problem['head_dim']}",
-        "dtype": problem["dtype"],
-        "mask": "causal" if problem["causal"] else "full",
-    }
-    for key, default in results.AXES:
-        is_default = problem.get(key, default) == default
-        words[key] = "" if is_default else f"{key}={results.axis_text(problem[key])}"
-    return words
-
-
-def problem_labels(runs: list[dict[str, Any]]) -> tuple[str, list[str]]:
-    """What all problems have in common, and what tells each from the others."""
-    words = [problem_words(run["problem"]) for run in runs]
-    shared = [key for key in words[0] if all(each[key] == words[0][key] for each in words)]
-    common = " ".join(words[0][key] for key in shared if words[0][key])
-    return common, [
-        " ".join(text or f"{key}: default" for key, text in each.items() if key not in shared)
-        for each in words
-    ]
 
 
 # What the blocks refer to.
@@ -179,7 +129,7 @@ class Request:
         return name, results.load(self.root / "figures" / "results" / name, schema)
 
     def step(self, name: str) -> str:
-        steps = step_diff.all_steps(self.root)
+        steps = sources.all_steps(self.root)
         if name not in steps:
             raise TableError(f"there is no step '{name}' under steps/")
         return name
@@ -188,7 +138,7 @@ class Request:
         """The step before and the step. The first step of all has none before it."""
         step, before, after = self.take("step"), self.take("from"), self.take("to")
         if step is not None and before is None and after is None:
-            steps = step_diff.all_steps(self.root)
+            steps = sources.all_steps(self.root)
             position = steps.index(self.step(step))
             return (steps[position - 1] if position else None), step
         if before is not None and after is not None and step is None:
@@ -247,7 +197,7 @@ def need_program(data: dict[str, Any], file: str) -> None:
 
 def fa2_of(run: dict[str, Any]) -> dict[str, Any] | None:
     """FlashAttention-2: PyTorch's, or else its authors' package."""
-    entries = compare_peers.contenders_of(run)
+    entries = rates.contenders_of(run)
     return next((entries[name] for name in ("sdpa_flash", "flash_attn") if name in entries), None)
 
 
@@ -255,7 +205,7 @@ def ladder(request: Request) -> str:
     file, data = request.record()
     need_backend(data, file, "cuda")
     runs = request.runs(data)
-    names = step_diff.all_steps(request.root)
+    names = sources.all_steps(request.root)
     if not names:
         raise TableError("there are no steps under steps/")
     for run in runs:
@@ -287,15 +237,15 @@ def ladder(request: Request) -> str:
 
     rows = []
     folder = os.path.relpath(request.root / "steps", request.block.path.parent)
-    parts = [step_diff.part(name, request.root) for name in names]
+    parts = [sources.part(name, request.root) for name in names]
     for position, name in enumerate(names):
         if len(set(parts)) > 1 and parts[position] not in parts[:position]:
             rows.append([f"**{parts[position]}**"] + [""] * (len(header) - 1))
-        cells = [f"[{name}]({folder}/{name}/)", escape(step_diff.title(name, request.root))]
+        cells = [f"[{name}]({folder}/{name}/)", escape(sources.title(name, request.root))]
         records = [steps_of(run).get(name) for run in runs]
         rows.append(row(cells, records, names[position - 1] if position else None))
     for name, (words, *_) in figure_style.PEERS.items():
-        records = [compare_peers.contenders_of(run).get(name) for run in runs]
+        records = [rates.contenders_of(run).get(name) for run in runs]
         if any(records):
             rows.append(row([f"*{words}*", f"`{name}`, for comparison"], records, None))
     return f"{common}. TFLOPS: median [p10–p90].\n\n{table(header, rows, 2)}"
@@ -332,7 +282,7 @@ def ablation(request: Request) -> str:
     if not show:
         raise TableError(f"{step} has no page under docs/ablations/")
     runs = request.runs(data)
-    known = {*step_diff.all_steps(request.root), *(each.name for each in variants.values())}
+    known = {*sources.all_steps(request.root), *(each.name for each in variants.values())}
     for run in runs:
         # As in the ladder: the row of an ablation that is gone would silently be gone as well.
         if gone := [name for name in steps_of(run) if name.startswith(f"{step}_") and name not in known]:
@@ -367,17 +317,17 @@ def peers(request: Request) -> str:
     if not results.is_peers(data):
         raise TableError(f"{file} is no comparison with peers (scripts/measure/compare_peers.py makes them)")
     every_run = data["runs"]
-    known = list(dict.fromkeys(name for run in every_run for name in compare_peers.contenders_of(run)))
+    known = list(dict.fromkeys(name for run in every_run for name in rates.contenders_of(run)))
     show = request.show(known) or known
-    steps = [request.step(name) for name in show if name not in results.PEERS]
-    names = steps + [name for name in show if name in results.PEERS]
+    steps = [request.step(name) for name in show if name not in rates.PEERS]
+    names = steps + [name for name in show if name in rates.PEERS]
     runs = request.runs(data)
     common, labels = problem_labels(runs)
     rows, ratios = [], []
     for run, label in zip(runs, labels):
-        entries = compare_peers.contenders_of(run)
-        best, step = compare_peers.best_peer(run), compare_peers.best_step(run, steps)
-        found = compare_peers.ratio_to_best_peer(run, step) if step else None
+        entries = rates.contenders_of(run)
+        best, step = rates.best_peer(run), rates.best_step(run, steps)
+        found = rates.ratio_to_best_peer(run, step) if step else None
         ratios += [found] if found else []
         row = [label or common, *(rate_cell(entries.get(name)) for name in names)]
         row.append(f"{rate(best[1])} ({best[0]})" if best else "–")
@@ -386,12 +336,12 @@ def peers(request: Request) -> str:
     if steps:
         header.append(f"{steps[0] if len(steps) == 1 else 'best step'} / best peer")
         if len(ratios) > 1:
-            mean = f"{compare_peers.geometric_mean(ratios):.2f}"
+            mean = f"{rates.geometric_mean(ratios):.2f}"
             over = f"geometric mean of {len(ratios)}"
             rows.append([over, *([""] * (len(names) + 1)), mean])
     heading = f"{common}. " if len(runs) > 1 and common else ""
     # Whoever is not shown still counts.
-    left_out = [name for name in known if name in results.PEERS and name not in names]
+    left_out = [name for name in known if name in rates.PEERS and name not in names]
     others = f" The best peer is that of all that were measured, {', '.join(left_out)} too."
     return f"{heading}TFLOPS: median [p10–p90].{others if left_out else ''}\n\n{table(header, rows, 1)}"
 
@@ -425,7 +375,7 @@ def counters(request: Request) -> str:
     show = request.show(list(results.COUNTERS)) if after else None
     runs = [request.one_run(data, file)]
     # A pair, the first step alone (there is none before it), or all of them.
-    names = [name for name in (before, after) if name] or step_diff.all_steps(request.root)
+    names = [name for name in (before, after) if name] or sources.all_steps(request.root)
     columns = {name: emulated_counters(runs[0], name, file) for name in names}
     heading = f"{problem_labels(runs)[0]}. Counted on the emulator.\n\n"
 
@@ -452,23 +402,23 @@ def profiled(run: dict[str, Any], name: str, file: str) -> dict[str, float]:
     record = recorded_step(run, name, file)
     if record["status"] != "pass":
         raise TableError(f"{file} has no counters of {name}: {status_cell(record)}")
-    return profile_ncu.values(record["metrics"], record["opcodes"])
+    return profiles.values(record["metrics"], record["opcodes"])
 
 
 def profile(request: Request) -> str:
-    file, data = request.record(schema=profile_ncu.SCHEMA)
+    file, data = request.record(schema=profiles.SCHEMA)
     names = [name for name in request.pair() if name]
-    show = request.show(list(profile_ncu.BY_NAME))
+    show = request.show(list(profiles.BY_NAME))
     run = request.one_run(data, file)
     columns = [profiled(run, name, file) for name in names]
     rows = []
-    for name in show or [name for name in profile_ncu.BY_NAME if any(each.get(name) for each in columns)]:
+    for name in show or [name for name in profiles.BY_NAME if any(each.get(name) for each in columns)]:
         missing = [step for step, each in zip(names, columns) if name not in each]
         if show and missing:
             raise TableError(f"{file} has no {name} of {missing[0]}")
-        row = [name.replace("_", " "), *(profile_ncu.cell(name, each.get(name)) for each in columns)]
+        row = [name.replace("_", " "), *(profiles.cell(name, each.get(name)) for each in columns)]
         if len(names) == 2:  # a share of another whole before and after: what would their ratio say?
-            is_share = profile_ncu.BY_NAME[name].unit == "%"
+            is_share = profiles.BY_NAME[name].unit == "%"
             row.append("" if is_share or missing else ratio(columns[1][name], columns[0][name]))
         rows.append(row)
     device = data["provenance"]["device"]["name"]
@@ -494,8 +444,8 @@ def conformance_rows(step: str, emulated: dict[str, int], measured: dict[str, fl
 def conformance(request: Request) -> str:
     file, data = request.record()
     need_backend(data, file, "emulator")
-    ncu_file, ncu_data = request.record("ncu", profile_ncu.SCHEMA)
-    known = [name for name in results.COUNTERS if name in profile_ncu.BY_NAME]
+    ncu_file, ncu_data = request.record("ncu", profiles.SCHEMA)
+    known = [name for name in results.COUNTERS if name in profiles.BY_NAME]
     show = request.show(known) or known
     step = request.take("step")
     filters = dict(request.left)

@@ -27,14 +27,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import charts, figure_style
 from draw.drawings import DrawingError
-from measure import profile_ncu
-from pages.readme_tables import problem_labels, rate, ratio, speedup_cell
 from records import results
+from records.problems import AXES, axis_text, problem_labels
+from records.profiles import SCHEMA as PROFILE_SCHEMA
+from records.rates import rate, ratio, speedup_cell
 from records.results import ResultsError
 from records.terminal import printable
-from steps import ablations, step_diff
+from steps import ablations, sources
 from steps.ablations import AblationError
-from steps.step_diff import ROOT, StepError
+from steps.sources import ROOT, StepError
 
 Record = dict[str, Any]
 Run = dict[str, Any]
@@ -65,7 +66,7 @@ FROM_PROGRAM = {
     "errors_heads.svg": "The errors of {step} by head",
 }
 # What all problems of a chart by length have in common. The chart itself sets heads and masks apart.
-SAME_BY_LENGTH = ("dtype", *(key for key, _ in results.AXES))
+SAME_BY_LENGTH = ("dtype", *(key for key, _ in AXES))
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Pictures:
 def lessons(entries: list[Entry]) -> list[str]:
     """Those of the steps that have a folder under steps/, in the ladder's order."""
     there = {entry["step"] for entry in entries}
-    return [step for step in step_diff.all_steps() if step in there]
+    return [step for step in sources.all_steps() if step in there]
 
 
 # What is drawn.
@@ -210,11 +211,11 @@ def code(words: str) -> str:
 def idea_of(step: str) -> tuple[str, str]:
     """The idea and where it is explained, if it is in the tree: the program's own tests are not."""
     try:
-        if step in step_diff.all_steps():
+        if step in sources.all_steps():
             folder = f"steps/{step}"
             lesson = (ROOT / folder / "README.md").is_file()  # a step of the user's own may have none
-            return step_diff.title(step), f"{folder}/{'README.md' if lesson else 'kernel.cu'}"
-        for base in step_diff.all_steps():
+            return sources.title(step), f"{folder}/{'README.md' if lesson else 'kernel.cu'}"
+        for base in sources.all_steps():
             for ablation in ablations.of_step(base, ROOT) if step.startswith(f"{base}_") else []:
                 if ablation.name == step:
                     return ablation.title, ablation.page
@@ -335,7 +336,7 @@ def problem_options(problem: dict[str, Any]) -> list[str]:
     if problem.get("lse") is not None:
         words += ["--no-lse"]
     if problem.get("softmax_scale") is not None:
-        words += ["--softmax-scale", results.axis_text(problem["softmax_scale"])]
+        words += ["--softmax-scale", axis_text(problem["softmax_scale"])]
     return [*words, "--causal" if problem["causal"] else "--full"]
 
 
@@ -536,7 +537,7 @@ def page(data: Record, runs: list[Run], pictures: Pictures) -> str:
 def make(options: argparse.Namespace, filters: dict[str, str]) -> None:
     data = results.load(options.results)
     runs = results.select_runs(data, filters)
-    profiles = [results.load(path, profile_ncu.SCHEMA) for path in options.profile]
+    profiles = [results.load(path, PROFILE_SCHEMA) for path in options.profile]
     options.out.mkdir(parents=True, exist_ok=True)
     pictures = Pictures()
     try:

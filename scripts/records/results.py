@@ -21,18 +21,18 @@ from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measure import profile_ncu
+from records import profiles
+from records.problems import full_flops, problem_label
+from records.rates import PEERS
 from records.terminal import printable
-from steps import ablations, step_diff
+from steps import ablations, sources
+from steps.sources import ROOT
 
 SCHEMA = "flashsteps-results/1"
-ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = 0.005  # relative: the program may round what it writes, but not by more than this
 MIN_RECORDED_ROUNDS = 7
 # The loosest validation gates that a pass may have been judged by: NRMSE, and NRMSE of the worst row.
 GATES = {"fp32": (1e-5, 1e-4), "fp16": (1e-3, 2e-3), "bf16": (5e-3, 1e-2)}
-# Other people's kernels, by the names that compare_peers.py gives them; what each is, is said there.
-PEERS = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flash_attn", "flash_attn_3")
 
 
 class ResultsError(Exception):
@@ -252,7 +252,7 @@ FILE_SPEC = {
                             "sm_clock_mhz": Maybe(POSITIVE),
                         }
                     ),
-                    "part": Maybe(tuple(step_diff.PARTS.values())),
+                    "part": Maybe(tuple(sources.PARTS.values())),
                     "configuration": Maybe(NAME),
                     "resources": Maybe(RESOURCES),
                     "counters": Maybe(COUNTED),
@@ -292,24 +292,24 @@ FILE_SPEC["host_overhead"] = Maybe(
         ),
     }
 )
-# Profiles: the GPU's counters, read by profile_ncu.py, of problems that everybody has, with the default scale and an LSE.
+# Profiles: the GPU's counters, of problems that everybody has, with the default scale and an LSE.
 NOT_PROFILED = ("tensors", "lengths", "lse", "softmax_scale")
 PROFILED = {
     "metrics": {
         name: Maybe("a percentage, 0 to 100" if counter.unit == "%" else COUNT)
-        for name, counter in profile_ncu.METRICS.items()
+        for name, counter in profiles.METRICS.items()
     },
     "opcodes": MapOf("a SASS opcode", SIZE),
 }
 PROFILE_SPEC = {
-    "schema": (profile_ncu.SCHEMA,),
+    "schema": (profiles.SCHEMA,),
     "complete": FLAG,
     "provenance": {
         **{key: spec for key, spec in FILE_SPEC["provenance"].items() if key != "method"},
         "backend": ("cuda",),
         "ncu": NAME,
-        "method": {key: (text,) for key, text in profile_ncu.METHOD.items()}
-        | {"launch": (profile_ncu.METHOD["launch"], profile_ncu.OLDER_LAUNCH)},
+        "method": {key: (text,) for key, text in profiles.METHOD.items()}
+        | {"launch": (profiles.METHOD["launch"], profiles.OLDER_LAUNCH)},
     },
     "runs": ListOf(
         {
@@ -375,52 +375,6 @@ def check_shape(value: Any, spec: Any, where: str, errors: list[str]) -> None:
 
 def agrees(value: float, expected: float, absolute: float = 0.0) -> bool:
     return abs(value - expected) <= max(TOLERANCE * abs(expected), absolute)
-
-
-# What is not said of a problem while it has its default, in the order of labels.
-AXES = (
-    ("kv_lengths", "full"),
-    ("layout", "bhsd"),
-    ("inputs", "normal"),
-    ("lse", None),
-    ("softmax_scale", None),
-    ("seed", 1),
-)
-
-
-def axis_text(value: Any) -> str:
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
-
-
-def problem_label(problem: dict[str, Any]) -> str:
-    """What Problem::label() of the program says: axes that have their default are left out."""
-    text = (
-        f"B={problem['batch']} Hq={problem['num_heads_q']} Hkv={problem['num_heads_kv']} "
-        f"Sq={problem['seqlen_q']} Skv={problem['seqlen_kv']} D={problem['head_dim']} {problem['dtype']} "
-        + ("causal" if problem["causal"] else "full")
-    )
-    for key, default in AXES:
-        if problem.get(key, default) != default:
-            text += f" {key}={axis_text(problem[key])}"
-        if key == "inputs" and problem[key] == "file":
-            text += f":{problem['tensors']['file']}"
-    return text
-
-
-def pairs(rows: int, keys: int, causal: bool) -> int:
-    """Unmasked (query, key) pairs of one head. Exact."""
-    if not causal:
-        return rows * keys
-    # Row i sees i + 1 + keys - rows keys: 1 + 2 + ... + keys, the last `rows` terms of it.
-    hidden = max(keys - rows, 0)
-    return (keys * (keys + 1) - hidden * (hidden + 1)) // 2
-
-
-def full_flops(problem: dict[str, Any]) -> int:
-    """4 * head_dim * unmasked pairs; every batch has all its keys, unless their lengths are listed."""
-    lengths = problem.get("lengths") or [problem["seqlen_kv"]] * problem["batch"]
-    seen = sum(pairs(problem["seqlen_q"], keys, problem["causal"]) for keys in lengths)
-    return 4 * problem["head_dim"] * problem["num_heads_q"] * seen
 
 
 def check_file_inputs(problem: dict[str, Any]) -> list[str]:
@@ -592,7 +546,7 @@ def check_profiled_step(step: dict[str, Any], run: dict[str, Any], data: dict[st
         errors += [f"kernels[{k}].{line}" for k, kernel in enumerate(kernels) for line in check_profiled(kernel)]
         if len(kernels) < 2:
             errors.append("kernels: a step with one kernel has none")
-        elif profile_ncu.sum_of(kernels) != {"metrics": step["metrics"], "opcodes": step["opcodes"]}:
+        elif profiles.sum_of(kernels) != {"metrics": step["metrics"], "opcodes": step["opcodes"]}:
             errors.append("kernels: do not add up to metrics and opcodes")
     return errors
 
@@ -669,7 +623,7 @@ def check_peers(data: dict[str, Any]) -> list[str]:
 
 
 def is_profile(data: Any) -> bool:
-    return isinstance(data, dict) and data.get("schema") == profile_ncu.SCHEMA
+    return isinstance(data, dict) and data.get("schema") == profiles.SCHEMA
 
 
 def check(data: Any) -> list[str]:
@@ -811,7 +765,7 @@ def read(path: Path) -> Any:
 def load(path: Path, schema: str | None = SCHEMA) -> dict[str, Any]:
     """A file of this schema (None: of either) that check() has nothing to say against."""
     data = read(path)
-    if schema and is_profile(data) != (schema == profile_ncu.SCHEMA):
+    if schema and is_profile(data) != (schema == profiles.SCHEMA):
         kinds = ("a results file", "a profile")
         wanted, found = kinds if is_profile(data) else reversed(kinds)
         raise ResultsError(f"{path}: is {found}, this needs {wanted}")

@@ -22,8 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from steps import step_diff
-from steps.step_diff import ROOT, StepError
+from steps.sources import ROOT, StepError, all_steps, find_step, find_title, kernel_lines
 
 VARIANT = re.compile(r"[a-z][a-z0-9_]*")
 PAGES = "docs/ablations"
@@ -100,7 +99,7 @@ def parse(text: str, page: str) -> tuple[str, list[Change]]:
 def read(path: Path, root: Path) -> Ablation:
     page = path.relative_to(root).as_posix()
     step, variant = path.parent.name, path.stem
-    if step not in step_diff.all_steps(root):
+    if step not in all_steps(root):
         raise AblationError(f"{page}: there is no step '{step}' under steps/")
     if not VARIANT.fullmatch(variant):
         raise AblationError(f"{page}: the name must be lower-case letters, digits and '_'")
@@ -139,7 +138,7 @@ def as_c_string(text: str) -> str:
 
 def source(ablation: Ablation, root: Path = ROOT) -> str:
     """The changed kernel.cu."""
-    lines = step_diff.kernel_lines(ablation.step, root)
+    lines = kernel_lines(ablation.step, root)
     places = [(place(change, lines, ablation), change) for change in ablation.changes]
     places.sort(key=lambda item: item[0])
     for (before, first), (after, second) in zip(places, places[1:]):
@@ -150,7 +149,7 @@ def source(ablation: Ablation, root: Path = ROOT) -> str:
         lines[index : index + len(change.old)] = change.new
     text = "\n".join(lines) + "\n"
     # The program shows the title, which tells the variant from the step.
-    old_title = step_diff.find_title(text, ablation.step)
+    old_title = find_title(text, ablation.step)
     new_title = as_c_string(f"{ablation.step}, changed: {ablation.title}")
     text = text[: old_title.start(1)] + new_title + text[old_title.end(1) :]
     return f"{MADE}steps/{ablation.step}/kernel.cu and {ablation.page}\n{text}"
@@ -195,7 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if not (root / options.pages).is_relative_to(root):
             raise AblationError(f"--pages: {options.pages} is not a folder of {root}")
-        steps = [step_diff.find_step(step, root) for step in options.steps]
+        steps = [find_step(step, root) for step in options.steps]
         for step in steps:
             if not pages(root, [step], options.pages):
                 raise AblationError(f"{step} has no page under {options.pages}/")

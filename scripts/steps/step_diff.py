@@ -13,67 +13,11 @@ import signal
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from steps.sources import ROOT, StepError, find_step, kernel_lines
+
 COMMENT = re.compile(r"\s*//.*$")
-TITLE = re.compile(r'\.title\s*=\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
-PART = re.compile(r"\.part\s*=\s*Part::(\w+)")
-# The ladder's parts, by their names in common/interface.h.
-PARTS = {"kMemory": "memory", "kMmaSync": "mma.sync", "kHopper": "Hopper", "kDecode": "decode"}
-
-
-class StepError(Exception):
-    """One line for the user."""
-
-
-def all_steps(root: Path = ROOT) -> list[str]:
-    """The names of all steps: those of the ladder in its order, then others."""
-    names = (path.parent.name for path in (root / "steps").glob("*/kernel.cu"))
-    return sorted(names, key=lambda name: (re.match(r"v\d", name) is None, name))
-
-
-def match_step(name: str, known: list[str]) -> str | None:
-    """The step called `name`, or the only one whose name begins with it; None when there is none."""
-    found = [step for step in known if step == name] or [step for step in known if step.startswith(name)]
-    if len(found) > 1:
-        raise StepError(f"{name!r} may be {' or '.join(found)}")
-    return found[0] if found else None
-
-
-def find_step(name: str, root: Path = ROOT) -> str:
-    """As match_step(), of the steps in the tree."""
-    step = match_step(name, all_steps(root))
-    if step is None:
-        raise StepError(f"there is no step {name!r} under steps/")
-    return step
-
-
-def kernel_lines(step: str, root: Path = ROOT) -> list[str]:
-    return (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8").splitlines()
-
-
-def find_title(source: str, step: str) -> re.Match[str]:
-    """`.title` of the registration in a kernel's source; group 1 is the string, in C++."""
-    found = TITLE.search(source, max(source.rfind("REGISTER_STEP("), 0))
-    if "REGISTER_STEP(" not in source or found is None:
-        raise StepError(f"steps/{step}/kernel.cu registers no .title")
-    return found
-
-
-def title(step: str, root: Path = ROOT) -> str:
-    """The one idea of a step, in its own words."""
-    source = (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
-    parts = re.findall(r'"((?:[^"\\]|\\.)*)"', find_title(source, step)[1])
-    return re.sub(r"\\(.)", r"\1", "".join(parts))
-
-
-def part(step: str, root: Path = ROOT) -> str | None:
-    """The part of the ladder that a step belongs to; None for a step that is not under steps/."""
-    kernel = root / "steps" / step / "kernel.cu"
-    if not kernel.is_file():
-        return None
-    source = kernel.read_text(encoding="utf-8")
-    found = PART.search(source, max(source.rfind("REGISTER_STEP("), 0))
-    return PARTS[found[1] if found else "kMemory"]
 
 
 def numbered(lines: list[str], brief: bool) -> list[tuple[int, str, str]]:

@@ -20,7 +20,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 SCRIPTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(SCRIPTS))
 
-from records import results  # noqa: E402  (needs the line above)
+from records import problems, results  # noqa: E402  (needs the line above)
 
 STEPS = ("v01_scalar", "v02_smem_tiles", "v03_wmma")
 
@@ -41,8 +41,8 @@ def make_problem(**changes: Any) -> dict[str, Any]:
         "seed": 1,
     }
     problem.update(changes)
-    problem["flops"] = float(results.full_flops(problem))
-    problem["label"] = results.problem_label(problem)
+    problem["flops"] = float(problems.full_flops(problem))
+    problem["label"] = problems.problem_label(problem)
     return problem
 
 

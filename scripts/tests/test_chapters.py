@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import SCRIPTS
 
-from measure import profile_ncu
-from records import results
+from records import profiles, results
 
 ROOT = SCRIPTS.parent
 np = pytest.importorskip("numpy", reason="build/venv has it")
@@ -169,7 +168,7 @@ def test_the_glossary_has_our_names_right():
 def test_the_counters_that_measuring_names_exist():
     table = page("measuring.md").partition("| look at | it says |")[2].partition("\n\n")[0]
     names = re.findall(r"`(\w+)`", table)
-    assert len(names) >= 10 and [name for name in names if name not in profile_ncu.BY_NAME] == []
+    assert len(names) >= 10 and [name for name in names if name not in profiles.BY_NAME] == []
 
 
 def test_the_gates_are_those_that_are_applied():

@@ -8,7 +8,6 @@ import copy
 import io
 import itertools
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from conftest import make_peers_record, make_problem
 from measure import compare_peers, torch_lab
 from measure.compare_peers import Progress, Record, Timer
 from measure.torch_lab import Call, Skip
-from records import results
+from records import rates, results
 
 SMALL = ("--shape", "4,16,1024,64")
 FLOPS = 4 * 64 * 64 * 1024**2
@@ -212,7 +211,7 @@ def written(lab: FakeLab, tmp_path: Path, *words: str, status: int = 0) -> dict:
 
 
 def entries(data: dict, index: int = 0) -> dict[str, dict]:
-    return compare_peers.contenders_of(data["runs"][index])
+    return rates.contenders_of(data["runs"][index])
 
 
 # The whole.
@@ -280,9 +279,9 @@ def test_the_geometric_mean_is_over_problems_where_both_ran():
         for entry in runs[at]["peers"]:
             entry["timing"] = {**entry["timing"], "tflops": peer} if peer else None
             entry["status"] = "pass" if peer else "skip"
-    assert compare_peers.geometric_mean([4.0, 0.25]) == pytest.approx(1)
-    assert compare_peers.geometric_mean([2.0, 8.0]) == pytest.approx(4)
-    assert compare_peers.geometric_mean([]) is None
+    assert rates.geometric_mean([4.0, 0.25]) == pytest.approx(1)
+    assert rates.geometric_mean([2.0, 8.0]) == pytest.approx(4)
+    assert rates.geometric_mean([]) is None
     rows = [line.split() for line in compare_peers.format_grid(runs).splitlines()]
     assert rows[-2][-4:] == ["1.00", "1.00", "1.00", "1.00"] and rows[-1][-4:] == ["2", "2", "2", "2"]
     assert rows[3][-4:] == ["skip", "skip", "-", "-"]

@@ -10,7 +10,7 @@ import pytest
 from conftest import SCRIPTS
 
 from records import results
-from steps import step_diff
+from steps import sources
 
 ROOT = SCRIPTS.parent
 RECORDS = ("h200_ladder.json", "h200_paper_grid.json")
@@ -18,7 +18,7 @@ RECORDS = ("h200_ladder.json", "h200_paper_grid.json")
 
 def registered(step: str, pattern: str) -> bool:
     """Does the step's registration have a line like this?"""
-    source = "\n".join(step_diff.kernel_lines(step, ROOT))
+    source = "\n".join(sources.kernel_lines(step, ROOT))
     return re.search(pattern, source[source.rindex("REGISTER_STEP(") :]) is not None
 
 

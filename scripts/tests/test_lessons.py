@@ -12,7 +12,7 @@ from conftest import SCRIPTS
 
 from pages import check_docs, markers, readme_tables
 from records import results
-from steps import step_diff
+from steps import sources
 
 ROOT = SCRIPTS.parent
 HEADINGS = [
@@ -26,7 +26,7 @@ HEADINGS = [
 MOST_LINES = 120
 WIDTH = 118  # of prose; a table's row cannot be broken
 
-STEPS = step_diff.all_steps(ROOT)
+STEPS = sources.all_steps(ROOT)
 LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_file()]
 
 

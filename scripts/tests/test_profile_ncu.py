@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from test_readme_tables import refused, run, written
 from test_results import ABSENT, change, keys_of
 
 from measure import profile_ncu
-from records import results
+from records import profiles, results
 
 # What ncu 2025.3.1 wrote on an H200 for v02_smem_tiles, cut down: most columns, addresses, opcodes are gone,
 # and the number of instructions is that of the opcodes that are left.
@@ -65,11 +64,11 @@ def test_counters_from_opcodes_and_from_each_other():
     opcodes = {"HMMA.16816.F32": 8, "HMMA.16816.F32.BF16": 2, "HMMA.1688.F32": 1, "LDSM.16.M88.4": 3}
     opcodes |= {"LDS": 4, "LDSM.16.MT88.2": 5, "FFMA": 6, "FFMA2": 7, "BARRIER": 1, "BAR.SYNC": 9}
     metrics = {"global_load_requests": 10, "global_store_requests": 1, "ldmatrix_wavefronts": 20}
-    found = profile_ncu.values(metrics, opcodes)
+    found = profiles.values(metrics, opcodes)
     assert [found[name] for name in ("mma", "ldmatrix", "ffma", "barriers", "shuffles")] == [10, 8, 6, 9, 0]
     assert found["global_requests"] == 11
     assert "ldmatrix_wavefronts_ideal" not in found, "one of the two that it is made of is missing"
-    assert profile_ncu.values(metrics | {"ldmatrix_conflicts": 4}, opcodes)["ldmatrix_wavefronts_ideal"] == 16
+    assert profiles.values(metrics | {"ldmatrix_conflicts": 4}, opcodes)["ldmatrix_wavefronts_ideal"] == 16
 
 
 @pytest.mark.parametrize(
@@ -94,13 +93,13 @@ def test_two_launches_are_not_one():
 
 
 def test_the_table_of_counters_is_sound():
-    sources = [counter.source for counter in profile_ncu.COUNTERS]
-    assert len(set(sources)) == len(sources) and len(profile_ncu.BY_NAME) == len(sources)
-    for counter in profile_ncu.COUNTERS:
+    sources = [counter.source for counter in profiles.COUNTERS]
+    assert len(set(sources)) == len(sources) and len(profiles.BY_NAME) == len(sources)
+    for counter in profiles.COUNTERS:
         assert counter.unit in ("", "%", "ns", "cycles", "bytes")
         assert counter.is_metric or counter.unit == ""
         for name in re.findall(r"\w+", counter.source[1:]) if counter.source[0] == "=" else []:
-            assert name in profile_ncu.METRICS
+            assert name in profiles.METRICS
         # ncu says which metrics are percentages
         ends = counter.source.endswith((".pct", "pct_of_peak_sustained_active"))
         assert ends == (counter.unit == "%"), counter.name
@@ -169,7 +168,7 @@ class Bench:
             path.chmod(0o755)
         monkeypatch.setenv("PATH", str(folder / "bin"))
         monkeypatch.setattr(profile_ncu, "USUAL_NCU", str(folder / "none"))
-        monkeypatch.setattr(profile_ncu.step_diff, "all_steps", lambda root=None: list(STEPS[:2]))
+        monkeypatch.setattr(profile_ncu.sources, "all_steps", lambda root=None: list(STEPS[:2]))
         self.problem = make_problem(batch=1, seqlen_q=256, seqlen_kv=256, causal=False, dtype="fp16")
         data = make_record(steps=STEPS[:1], problems=[self.problem])
         del data["provenance"]["method"], data["runs"][0]["steps"][0]["timing"], data["runs"][0]["ceilings"]
@@ -209,7 +208,7 @@ def test_a_profile_is_printed_and_recorded(bench: Bench, capsys, tmp_path):
     assert re.search(r"1,050,144 +1,050,144 +FP32 multiply-adds", lines["ffma"])
     assert re.search(r"6\.2 % +6\.2 % ", lines["occupancy"]) and re.search(r" – +– ", lines["stall_gmma"])
     assert "executes mostly FFMA 78%, LDS.U16 19%" in table
-    data = results.load(record, profile_ncu.SCHEMA)
+    data = results.load(record, profiles.SCHEMA)
     assert data["complete"] and data["provenance"]["ncu"] == "2025.3.1.0"
     assert [step["step"] for step in data["runs"][0]["steps"]] == ["v02_smem_tiles", "v01_scalar"]
     assert data["runs"][0]["steps"][0]["opcodes"] == HISTOGRAM
@@ -230,7 +229,7 @@ def test_several_kernels_are_added_up_and_told_apart(bench: Bench, capsys, tmp_p
     bench.put("ncu_log2", LOG + MERGE)
     record = tmp_path / "record.json"
     assert bench.run("v01", "--json", str(record)) == 0
-    (profiled,) = results.load(record, profile_ncu.SCHEMA)["runs"][0]["steps"]
+    (profiled,) = results.load(record, profiles.SCHEMA)["runs"][0]["steps"]
     assert [kernel["metrics"]["duration_ns"] for kernel in profiled["kernels"]] == [77760, 240]
     assert [kernel["metrics"]["occupancy"] for kernel in profiled["kernels"]] == [6.23, 50]
     assert profiled["metrics"] == {
@@ -285,7 +284,7 @@ def test_without_names_all_steps_and_one_that_cannot_is_skipped(bench: Bench, ca
     said = capsys.readouterr()
     assert f"SKIP  v02_smem_tiles cannot run {bench.problem['label']}: needs fp16 or bf16" in said.err
     assert "v01_scalar" in said.out and "v02_smem_tiles" not in said.out
-    steps = results.load(tmp_path / "r.json", profile_ncu.SCHEMA)["runs"][0]["steps"]
+    steps = results.load(tmp_path / "r.json", profiles.SCHEMA)["runs"][0]["steps"]
     assert [step["status"] for step in steps] == ["pass", "skip"] and steps[1] == entry
     line = refused_by(bench, capsys, 2, "v02")
     assert line.endswith(f"v02_smem_tiles cannot run {bench.problem['label']}: needs fp16 or bf16")
@@ -369,7 +368,7 @@ def test_a_wrong_result_is_not_profiled_and_the_others_are(bench: Bench, capsys,
     bench.put("v01_scalar.entry", json.dumps(entry))
     line = refused_by(bench, capsys, 1, "--json", str(tmp_path / "r.json"))
     assert line.endswith(f"v01_scalar on {bench.problem['label']} is not profiled: fail: NRMSE is 0.7")
-    data = results.load(tmp_path / "r.json", profile_ncu.SCHEMA)
+    data = results.load(tmp_path / "r.json", profiles.SCHEMA)
     assert data["complete"] is False
     assert [step["step"] for step in data["runs"][0]["steps"]] == ["v02_smem_tiles"]
 
@@ -396,7 +395,7 @@ def test_a_step_that_does_not_exist(bench: Bench, capsys, word, expected):
 
 
 def make_profiled_step(name: str, index: int) -> dict:
-    metrics = {counter: 0 for counter in profile_ncu.METRICS}
+    metrics = {counter: 0 for counter in profiles.METRICS}
     metrics |= {
         "instructions": 1000 // 10**index,
         "occupancy": 12.5,
@@ -414,9 +413,9 @@ def make_profiled_step(name: str, index: int) -> dict:
 def make_profile(problems: list[dict] | None = None, commit: str = "0" * 40) -> dict:
     origin = make_record(commit=commit)["provenance"]
     return {
-        "schema": profile_ncu.SCHEMA,
+        "schema": profiles.SCHEMA,
         "complete": True,
-        "provenance": origin | {"ncu": "2025.3.1.0", "method": dict(profile_ncu.METHOD)},
+        "provenance": origin | {"ncu": "2025.3.1.0", "method": dict(profiles.METHOD)},
         "runs": [
             {"problem": problem, "steps": [make_profiled_step(name, i) for i, name in enumerate(STEPS)]}
             for problem in problems or [make_problem()]
@@ -475,7 +474,7 @@ def test_kernels_add_up():
     data = make_profile()
     step = data["runs"][0]["steps"][1]
     kernels = [{key: step[key] for key in ("metrics", "opcodes")} for _ in range(2)]
-    step |= {**profile_ncu.sum_of(kernels), "kernels": kernels}
+    step |= {**profiles.sum_of(kernels), "kernels": kernels}
     assert results.check(data) == [] and "occupancy" not in step["metrics"]
     step["metrics"]["duration_ns"] += 1
     assert any("kernels: do not add up" in line for line in results.check(data))
@@ -489,7 +488,7 @@ def test_kernels_add_up():
 
 def test_older_records_are_of_one_kernel():
     data = make_profile()
-    data["provenance"]["method"]["launch"] = profile_ncu.OLDER_LAUNCH
+    data["provenance"]["method"]["launch"] = profiles.OLDER_LAUNCH
     assert results.check(data) == []
 
 
@@ -534,7 +533,7 @@ def test_the_command_line_checks_both_kinds(repository: Repository, capsys):
 def test_one_kind_is_not_taken_for_the_other(tmp_path):
     for data, wanted, expected in (
         (make_profile(), results.SCHEMA, "is a profile, this needs a results file"),
-        (make_record(), profile_ncu.SCHEMA, "is a results file, this needs a profile"),
+        (make_record(), profiles.SCHEMA, "is a results file, this needs a profile"),
     ):
         (tmp_path / "file.json").write_text(json.dumps(data))
         with pytest.raises(results.ResultsError, match=expected):

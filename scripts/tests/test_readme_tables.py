@@ -4,6 +4,7 @@ import pytest
 from conftest import STEPS, Repository, git, make_peers_record, make_problem, make_record
 
 from pages import readme_tables
+from records import rates
 
 TWO_PROBLEMS = [make_problem(), make_problem(causal=False, seqlen_q=512, seqlen_kv=512)]
 
@@ -83,10 +84,10 @@ def test_a_ladder_beside_peers(repository: Repository, capsys):
 
 
 def test_small_ratios_keep_a_third_decimal():
-    assert [readme_tables.ratio(x, 1.0) for x in (0.0123, 0.0994, 0.0996, 1.0)] == [
+    assert [rates.ratio(x, 1.0) for x in (0.0123, 0.0994, 0.0996, 1.0)] == [
         "0.012", "0.099", "0.10", "1.00",
     ]  # fmt: skip
-    assert readme_tables.ratio(1.0, 0.0) == "–"
+    assert rates.ratio(1.0, 0.0) == "–"
 
 
 def test_a_new_step_shows_up(repository: Repository, capsys):
@@ -97,7 +98,7 @@ def test_a_new_step_shows_up(repository: Repository, capsys):
 
 
 def test_small_rates_keep_two_digits():
-    assert [readme_tables.rate(x) for x in (0.0421, 0.996, 6.149, 99.94, 99.96, 661.7)] == [
+    assert [rates.rate(x) for x in (0.0421, 0.996, 6.149, 99.94, 99.96, 661.7)] == [
         "0.04",
         "1.0",
         "6.1",

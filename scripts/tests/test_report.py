@@ -18,7 +18,7 @@ from test_attention_figures import compute_here, take_small_problems
 from test_charts import profile_of
 
 from pages import report
-from pages.readme_tables import rate
+from records.rates import rate
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
@@ -93,8 +93,8 @@ def test_a_step_without_a_lesson_is_shown_its_kernel(tmp_path, monkeypatch):
     kernel.parent.mkdir(parents=True)
     kernel.touch()
     monkeypatch.setattr(report, "ROOT", tmp_path)
-    monkeypatch.setattr(report.step_diff, "all_steps", lambda: ["v11_mine"])
-    monkeypatch.setattr(report.step_diff, "title", lambda step: "mine")
+    monkeypatch.setattr(report.sources, "all_steps", lambda: ["v11_mine"])
+    monkeypatch.setattr(report.sources, "title", lambda step: "mine")
     assert report.idea_of("v11_mine") == ("mine", "steps/v11_mine/kernel.cu")
     (kernel.parent / "README.md").touch()
     assert report.idea_of("v11_mine") == ("mine", "steps/v11_mine/README.md")

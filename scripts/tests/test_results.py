@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPTS, Repository, git, make_peers_record, make_problem, make_record
 
-from records import results
+from records import problems, rates, results
 
 ABSENT = object()
 
@@ -194,7 +194,7 @@ def test_each_rule_of_a_comparison_catches_its_example(path, value, expected):
 
 
 def test_a_sound_comparison_passes(repository: Repository, capsys):
-    data = make_peers_record(results.PEERS, commit=repository.commit)
+    data = make_peers_record(rates.PEERS, commit=repository.commit)
     data["runs"][0]["peers"][2]["validation"]["runs_identical"] = False
     assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
     path = repository.record("peers.json", data)
@@ -334,7 +334,7 @@ def test_flops_are_the_unmasked_pairs(rows, keys, causal):
     problem = make_problem(
         batch=2, num_heads_q=6, num_heads_kv=3, seqlen_q=rows, seqlen_kv=keys, causal=causal
     )
-    assert results.full_flops(problem) == 4 * 128 * 2 * 6 * pairs
+    assert problems.full_flops(problem) == 4 * 128 * 2 * 6 * pairs
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,7 @@ def test_the_documented_comparison_is_what_the_checker_accepts():
     data = results.parse(re.sub(r"//.*", "", example))
     assert results.check(data) == []
     names = set(re.findall(r"\b(?:sdpa|flash_attn)\w*", section))
-    assert names == set(results.PEERS)
+    assert names == set(rates.PEERS)
 
 
 def keys_of(spec) -> set[str]:

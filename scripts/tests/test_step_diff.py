@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import SCRIPTS, Repository
 
-from steps import step_diff
+from steps import sources, step_diff
 
 OLD = "// one\nint a = 1;  // first\n\nint b = 2;\nint c = 3;\nint d = 4;\n"
 NEW = "// two\nint a = 1;  // initial\nint b = 2;\nint c = 33;\nint d = 4;\n"
@@ -59,7 +59,7 @@ def test_a_step_that_is_not_there(pair: Repository, capsys, name, expected):
 def test_steps_come_in_order(pair: Repository):
     pair.write("steps/v10_last/kernel.cu", "")
     pair.write("steps/notes/README.md", "")
-    assert step_diff.all_steps(pair.root) == ["v01_scalar", "v02_smem_tiles", "v03_wmma", "v10_last"]
+    assert sources.all_steps(pair.root) == ["v01_scalar", "v02_smem_tiles", "v03_wmma", "v10_last"]
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

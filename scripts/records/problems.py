@@ -1,0 +1,80 @@
+"""What is said of a problem: its label and its FLOPs, reckoned apart from the program, whose records are checked."""
+from __future__ import annotations
+
+from typing import Any
+
+# What is not said of a problem while it has its default, in the order of labels.
+AXES = (
+    ("kv_lengths", "full"),
+    ("layout", "bhsd"),
+    ("inputs", "normal"),
+    ("lse", None),
+    ("softmax_scale", None),
+    ("seed", 1),
+)
+
+
+def axis_text(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def problem_label(problem: dict[str, Any]) -> str:
+    """What Problem::label() of the program says: axes that have their default are left out."""
+    text = (
+        f"B={problem['batch']} Hq={problem['num_heads_q']} Hkv={problem['num_heads_kv']} "
+        f"Sq={problem['seqlen_q']} Skv={problem['seqlen_kv']} D={problem['head_dim']} {problem['dtype']} "
+        + ("causal" if problem["causal"] else "full")
+    )
+    for key, default in AXES:
+        if problem.get(key, default) != default:
+            text += f" {key}={axis_text(problem[key])}"
+        if key == "inputs" and problem[key] == "file":
+            text += f":{problem['tensors']['file']}"
+    return text
+
+
+def pairs(rows: int, keys: int, causal: bool) -> int:
+    """Unmasked (query, key) pairs of one head. Exact."""
+    if not causal:
+        return rows * keys
+    # Row i sees i + 1 + keys - rows keys: 1 + 2 + ... + keys, the last `rows` terms of it.
+    hidden = max(keys - rows, 0)
+    return (keys * (keys + 1) - hidden * (hidden + 1)) // 2
+
+
+def full_flops(problem: dict[str, Any]) -> int:
+    """4 * head_dim * unmasked pairs; every batch has all its keys, unless their lengths are listed."""
+    lengths = problem.get("lengths") or [problem["seqlen_kv"]] * problem["batch"]
+    seen = sum(pairs(problem["seqlen_q"], keys, problem["causal"]) for keys in lengths)
+    return 4 * problem["head_dim"] * problem["num_heads_q"] * seen
+
+
+def problem_words(problem: dict[str, Any]) -> dict[str, str]:
+    """The problem's label in parts, with equal lengths and equal head counts told once."""
+    words = {"B": f"B={problem['batch']}"}
+    for name, first, second in (("H", "num_heads_q", "num_heads_kv"), ("S", "seqlen_q", "seqlen_kv")):
+        words[name] = (
+            f"{name}={problem[first]}"
+            if problem[first] == problem[second]
+            else f"{name}q={problem[first]} {name}kv={problem[second]}"
+        )
+    words |= {
+        "D": f"D={problem['head_dim']}",
+        "dtype": problem["dtype"],
+        "mask": "causal" if problem["causal"] else "full",
+    }
+    for key, default in AXES:
+        is_default = problem.get(key, default) == default
+        words[key] = "" if is_default else f"{key}={axis_text(problem[key])}"
+    return words
+
+
+def problem_labels(runs: list[dict[str, Any]]) -> tuple[str, list[str]]:
+    """What all problems have in common, and what tells each from the others."""
+    words = [problem_words(run["problem"]) for run in runs]
+    shared = [key for key in words[0] if all(each[key] == words[0][key] for each in words)]
+    common = " ".join(words[0][key] for key in shared if words[0][key])
+    return common, [
+        " ".join(text or f"{key}: default" for key, text in each.items() if key not in shared)
+        for each in words
+    ]
