@@ -41,7 +41,8 @@ OUTCOMES: dict[str, tuple[int, list[str]]] = {
 }
 # The tests of a module share what one of them builds. Groups are begun before all else, and these take longest.
 pytestmark = pytest.mark.xdist_group("own step")
-COMMANDS, _ = check_docs.commands_of((ROOT / PAGE).read_text(encoding="utf-8"), PAGE)
+CHAPTER = check_docs.Page(PAGE, (ROOT / PAGE).read_text(encoding="utf-8"))
+COMMANDS, _ = CHAPTER.commands()
 
 
 @pytest.fixture(scope="module")
@@ -119,18 +120,12 @@ def test_an_edit_of_a_kernel_compiles_that_step_and_shows(tree: Path) -> None:
     assert "wrong rows 0-62, 64-99 of 100" in output and "who sees whom on the diagonal" in output
 
 
-def blocks(text: str) -> list[tuple[str, list[str]]]:
-    """Language and lines of the page's fenced blocks, in order."""
-    lines = text.splitlines()
-    return [(language, lines[first + 1 : last]) for first, last, language in check_docs.fences(lines)]
-
-
 def test_the_chapter_in_its_order(tree: Path) -> None:
-    text = (ROOT / PAGE).read_text(encoding="utf-8")
     kernel = tree / "steps" / STEP / "kernel.cu"
     outputs = {}
-    for language, lines in blocks(text):
-        if language == "diff":
+    for fence in CHAPTER.fences():
+        lines = fence.content.splitlines()
+        if fence.info == "diff":
             change = ablations.parse_change(lines, 0, PAGE)
             mine = ablations.Ablation(STEP, "", PAGE, "", [change])
             now = kernel.read_text(encoding="utf-8").splitlines()
@@ -138,7 +133,7 @@ def test_the_chapter_in_its_order(tree: Path) -> None:
             now[at : at + len(change.old)] = change.new
             kernel.write_text("\n".join(now) + "\n", encoding="utf-8")
             continue
-        assert language == "bash"
+        assert fence.info == "bash"
         for command in lines:
             status, words = OUTCOMES[command]
             outputs[command] = output = shell(tree, command, status)

@@ -30,23 +30,29 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Iterator
 from urllib.parse import unquote
+
+try:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+except ImportError as error:
+    raise SystemExit(f"{error} (build/venv/bin/python has it after scripts/test.sh)") from error
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pages.markers import FENCE
 from steps.sources import ROOT
 
+MARKDOWN = MarkdownIt("commonmark", {"store_labels": True}).enable("table")
 NEEDS = ("gpu", "network", "root", "build")
 # Of a command within a line: how it begins, and what some of them need.
 INLINE = re.compile(r"(?:python3 )?(?:build|scripts)/\S+ \S|cmake \S")
 INLINE_NEEDS = {"cmake": ("build",), "python3 scripts/measure/profile_ncu.py": ("gpu",)}
-MARK = re.compile(r"<!-- needs: ([a-z ]+) -->")
-# Text with brackets of its own, as `[x][0]` has; the target ends at a space, where a title would begin.
-LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(\s*<?([^)\s>]+)")
-DEFINITION = re.compile(r"^ {0,3}\[([^\]\n]+)\]:[ \t]+<?([^\s>]+)", re.MULTILINE)  # [name]: target
-REFERENCE = re.compile(r"\[([^\[\]\n]+)\]\[\]")  # [name][]; [text][name] looks like an array's elements
+MARK = re.compile(r"<!-- needs: ([a-z ]+) -->\n?")
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 HTML_LINK = re.compile(r"<(?:a|img|source)\b[^>]*?\b(?:href|src|srcset)=[\"']([^\"']+)[\"']")
+HTML_ANCHOR = re.compile(r"<a (?:id|name)=[\"']([^\"']+)[\"']")
+REFERENCE = re.compile(r"\[([^\[\]]+)\]\[\]")  # what is left of [name][] where nobody defines the name
 ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)  # https:, mailto:
 
 
@@ -56,6 +62,114 @@ class Command:
     line: int  # of the page, from 1
     text: str  # without its comment; lines that end with \\ joined
     needs: tuple[str, ...]
+
+
+class Page:
+    """A page's Markdown, as CommonMark reads it."""
+
+    def __init__(self, name: str, text: str):
+        self.name, self.lines = name, text.splitlines()
+        found: dict[str, dict] = {}
+        self.blocks = MARKDOWN.parse(text, found)
+        self.defined = found.get("references", {})  # label -> target, of [label]: target
+
+    def inline(self) -> Iterator[tuple[Token, Token]]:
+        """Everything within the lines of a block, with its block; and blocks of HTML."""
+        for block in self.blocks:
+            for token in [block] if block.type == "html_block" else block.children or []:
+                yield block, token
+
+    def line_of(self, block: Token, text: str) -> int:
+        """Counted from 1: the block's first one with the text."""
+        first, end = block.map or (0, len(self.lines))
+        return next((at for at in range(first, end) if text in self.lines[at]), first) + 1
+
+    def fences(self) -> list[Token]:
+        return [block for block in self.blocks if block.type == "fence"]
+
+    def anchors(self) -> set[str]:
+        """As GitHub makes them of headings."""
+        found: set[str] = set()
+        for opening, heading in zip(self.blocks, self.blocks[1:]):
+            if opening.type == "heading_open":
+                words = "".join(token.content for token in heading.children or [])
+                name = base = re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
+                repeat = 0
+                while name in found:  # the second "Try it" is try-it-1
+                    repeat += 1
+                    name = f"{base}-{repeat}"
+                found.add(name)
+        for _, token in self.inline():
+            if token.type.startswith("html_"):
+                found.update(HTML_ANCHOR.findall(token.content))
+        return found
+
+    def links(self) -> list[tuple[int, str]]:
+        """Line and target of every link and picture."""
+        found = [(target["map"][0] + 1, target["href"]) for target in self.defined.values()]
+        for block, token in self.inline():
+            if token.type.startswith("html_"):
+                targets = HTML_LINK.findall(COMMENT.sub("", token.content))
+                found += [(self.line_of(block, target), target) for target in targets]
+            elif "label" not in token.meta and (link := token.attrGet("href") or token.attrGet("src")):
+                target = unquote(str(link))
+                found.append((self.line_of(block, f"({target}"), target))
+        return sorted(found)
+
+    def reference_errors(self) -> list[str]:
+        """[name][] without a [name]: target, and targets that nobody names."""
+        errors, used = [], set()
+        for block, token in self.inline():
+            used.add(token.meta.get("label"))
+            for name in REFERENCE.findall(token.content) if token.type == "text" else []:
+                line = self.line_of(block, f"[{name}][]")
+                errors.append(f"{self.name}:{line}: '[{name}][]' is defined nowhere on the page")
+        for label, target in self.defined.items():
+            if label not in used:
+                line = target["map"][0] + 1
+                errors.append(f"{self.name}:{line}: '[{label.lower()}]' is used nowhere on the page")
+        return errors
+
+    def commands(self) -> tuple[list[Command], list[str]]:
+        """The commands in blocks, and what is wrong with their marks."""
+        commands, errors, marked = [], [], set()
+        for before, block in zip([None, *self.blocks], self.blocks):
+            if block.type != "fence" or block.info not in ("bash", "sh", "shell", "console"):
+                continue
+            needs: tuple[str, ...] = ()
+            first = block.map[0]
+            if before and before.map and before.map[1] == first and (mark := MARK.fullmatch(before.content)):
+                marked.add(id(before))
+                needs = tuple(mark[1].split())
+                wrong = [word for word in needs if word not in NEEDS]
+                errors += [f"{self.name}:{first}: needs '{w}', which is none of {', '.join(NEEDS)}" for w in wrong]
+            if block.info != "bash":
+                what = f"a block of commands is called bash here, not {block.info}"
+                errors.append(f"{self.name}:{first + 1}: {what}")
+            pending, start = "", 0
+            for line, text in enumerate(block.content.splitlines(), start=first + 2):
+                # A # begins a comment at the beginning and after a space, as in a shell; quotes are not looked at.
+                text = re.sub(r"(^|\s)#.*", "", text).strip()
+                start = start if pending else line
+                pending += text.removesuffix("\\")
+                if not text.endswith("\\"):
+                    commands += [Command(self.name, start, pending, needs)] if pending else []
+                    pending = ""
+        for block, token in self.inline():
+            if token.type.startswith("html_") and "<!-- needs:" in token.content and id(token) not in marked:
+                what = f"'{token.content.strip()}' does not stand right above a block of commands"
+                errors.append(f"{self.name}:{self.line_of(block, '<!-- needs:')}: {what}")
+        return commands, errors
+
+    def inline_commands(self) -> list[Command]:
+        commands = []
+        for block, token in self.inline():
+            command = " ".join(token.content.split())  # it may go on in the next line
+            if token.type == "code_inline" and INLINE.match(command):
+                needs = (each for name, each in INLINE_NEEDS.items() if command.startswith(name + " "))
+                line = self.line_of(block, "`" + " ".join(command.split()[:2]))
+                commands.append(Command(self.name, line, command, next(needs, ())))
+        return commands
 
 
 def files_of(root: Path) -> set[str]:
@@ -69,182 +183,46 @@ def files_of(root: Path) -> set[str]:
     return {path.as_posix() for path in paths if path.parts[0] not in ("build", ".git")}
 
 
-def pages_of(root: Path) -> list[str]:
-    return sorted(name for name in files_of(root) if name.endswith(".md"))
-
-
-def chapters_of(root: Path) -> list[str]:
-    """The pages whose commands are looked at, besides the lessons."""
-    return [name for name in pages_of(root) if name == "README.md" or name.startswith("docs/")]
-
-
-def lessons_of(root: Path) -> list[str]:
-    return [name for name in pages_of(root) if re.fullmatch(r"steps/[^/]+/README\.md", name)]
-
-
-def fences(lines: list[str]) -> list[tuple[int, int, str]]:
-    """Of each fenced block: index of its first line, of its last one, and its language."""
-    found: list[tuple[int, int, str]] = []
-    first, fence, language = -1, "", ""
-    for index, line in enumerate(lines):
-        match = FENCE.match(line)
-        if fence:
-            if match and line.strip().startswith(fence) and not line.strip().strip(fence[0]):
-                found.append((first, index, language))
-                fence = ""
-        elif match:
-            first, fence, language = index, match[1], line.strip().strip("`~").split(" ")[0]
-    if fence:
-        found.append((first, len(lines) - 1, language))
-    return found
-
-
-def prose(text: str) -> list[str]:
-    """The page's lines; those of fenced blocks and comments are empty, code in a line is blanked."""
-    text = re.sub(r"<!--.*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
-    lines = text.splitlines()
-    for first, last, _ in fences(lines):
-        for index in range(first, last + 1):
-            lines[index] = ""
-    return lines
-
-
-def slug(heading: str) -> str:
-    """As GitHub makes an anchor of a heading."""
-    heading = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)  # a link is its text
-    heading = re.sub(r"[^\w\- ]", "", heading.strip().lower())
-    return heading.replace(" ", "-")
-
-
-def anchors_of(text: str) -> set[str]:
-    found: set[str] = set()
-    for line in prose(text):
-        if match := re.match(r" {0,3}#{1,6}\s+(.*?)\s*#*$", line):
-            name = base = slug(match[1])
-            repeat = 0
-            while name in found:  # the second "Try it" is try-it-1
-                repeat += 1
-                name = f"{base}-{repeat}"
-            found.add(name)
-        found.update(re.findall(r"<a (?:id|name)=[\"']([^\"']+)[\"']", line))
-    return found
-
-
-def links_of(text: str) -> list[tuple[int, str]]:
-    """Line and target of every link and picture."""
-    joined = "\n".join(prose(text))
-    # `code` may look like a link; spaces keep a link's own text a text.
-    joined = re.sub(r"`+[^`\n]*`+", lambda found: " " * len(found[0]), joined)
-    found = [(match.start(1), match[1]) for match in (*LINK.finditer(joined), *HTML_LINK.finditer(joined))]
-    found += [(match.start(2), match[2]) for match in DEFINITION.finditer(joined)]
-    return [(joined.count("\n", 0, at) + 1, target) for at, target in sorted(found)]
-
-
-def reference_errors(text: str, page: str) -> list[str]:
-    """[name][] without a [name]: target, and targets that nobody names."""
-    joined = "\n".join(prose(text))
-    joined = re.sub(r"`+[^`\n]*`+", lambda found: " " * len(found[0]), joined)
-    errors = []
-    defined = {}
-    for match in DEFINITION.finditer(joined):
-        defined[match[1].lower()] = joined.count("\n", 0, match.start(1)) + 1
-    for match in REFERENCE.finditer(joined):
-        if match[1].lower() not in defined:
-            line = joined.count("\n", 0, match.start()) + 1
-            errors.append(f"{page}:{line}: '{match[0]}' is defined nowhere on the page")
-    rest = DEFINITION.sub("", joined).lower()
-    for name, line in defined.items():
-        if f"[{name}]" not in rest:
-            errors.append(f"{page}:{line}: '[{name}]' is used nowhere on the page")
-    return errors
+def pages_of(root: Path) -> list[Page]:
+    names = sorted(name for name in files_of(root) if name.endswith(".md"))
+    return [Page(name, (root / name).read_text(encoding="utf-8")) for name in names]
 
 
 def link_errors(root: Path) -> list[str]:
     files = files_of(root)
     folders = {"."} | {parent.as_posix() for name in files for parent in Path(name).parents}
-    texts = {name: (root / name).read_text(encoding="utf-8") for name in files if name.endswith(".md")}
-    anchors = {name: anchors_of(text) for name, text in texts.items()}
+    pages = pages_of(root)
+    anchors = {page.name: page.anchors() for page in pages}
     errors = []
-    for page in sorted(texts):
-        errors += reference_errors(texts[page], page)
-        for line, target in links_of(texts[page]):
+    for page in pages:
+        errors += page.reference_errors()
+        for line, target in page.links():
             if ELSEWHERE.match(target):
                 continue
             path, _, anchor = unquote(target).partition("#")
-            name = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+            name = os.path.normpath(os.path.join(os.path.dirname(page.name), path)) if path else page.name
+            where = f"{page.name}:{line}: link to '{target}'"
             if name not in files and name not in folders:
-                errors.append(f"{page}:{line}: link to '{target}': the repository has no {name}")
+                errors.append(f"{where}: the repository has no {name}")
             elif anchor and name in anchors and anchor not in anchors[name]:
-                errors.append(f"{page}:{line}: link to '{target}': {name} has no heading '#{anchor}'")
+                errors.append(f"{where}: {name} has no heading '#{anchor}'")
             elif anchor and name in files and name not in anchors:
                 last = re.fullmatch(r"L(\d+)(?:-L(\d+))?", anchor)
                 lines = len((root / name).read_bytes().splitlines())
                 if last is None or not 1 <= int(last[1]) <= int(last[2] or last[1]) <= lines:
-                    errors.append(f"{page}:{line}: link to '{target}': {name} has no such line")
+                    errors.append(f"{where}: {name} has no such line")
     return errors
 
 
-def without_comment(line: str) -> str:
-    """A # begins a comment at the beginning and after a space, as in a shell; quotes are not looked at."""
-    return re.sub(r"(^|\s)#.*", "", line).rstrip()
-
-
-def commands_of(text: str, page: str) -> tuple[list[Command], list[str]]:
-    """The commands of a page, and what is wrong with its marks."""
-    lines = text.splitlines()
-    blocks = fences(lines)
-    commands, errors, used = [], [], set()
-    for first, last, language in blocks:
-        if language not in ("bash", "sh", "shell", "console"):
-            continue
-        needs: tuple[str, ...] = ()
-        if first > 0 and (mark := MARK.fullmatch(lines[first - 1].strip())):
-            used.add(first - 1)
-            needs = tuple(mark[1].split())
-            for word in needs:
-                if word not in NEEDS:
-                    errors.append(f"{page}:{first}: needs '{word}', which is none of {', '.join(NEEDS)}")
-        if language != "bash":
-            errors.append(f"{page}:{first + 1}: a block of commands is called bash here, not {language}")
-        pending, start = "", 0
-        for index in range(first + 1, last):
-            line = without_comment(lines[index])
-            start = start if pending else index + 1
-            if line.endswith("\\"):
-                pending += line[:-1].rstrip() + " "
-                continue
-            whole = (pending + line.strip()) if pending else line.strip()
-            pending = ""
-            if whole:
-                commands.append(Command(page, start, whole, needs))
-    for index, line in enumerate(lines):
-        if "<!-- needs:" not in line or index in used:
-            continue
-        if not any(first < index < last for first, last, _ in blocks):
-            what = f"'{line.strip()}' does not stand right above a block of commands"
-            errors.append(f"{page}:{index + 1}: {what}")
-    return commands, errors
-
-
-def inline_commands_of(text: str, page: str) -> list[Command]:
-    joined = "\n".join(prose(text))
-    commands = []
-    for match in re.finditer(r"`([^`]+)`", joined):
-        command = " ".join(match[1].split())  # it may go on in the next line
-        if INLINE.match(command):
-            needs = next((each for name, each in INLINE_NEEDS.items() if command.startswith(name + " ")), ())
-            commands.append(Command(page, joined.count("\n", 0, match.start()) + 1, command, needs))
-    return commands
-
-
 def all_commands(root: Path) -> tuple[list[Command], list[str]]:
+    """Of README.md, the chapters and the lessons; only lessons have some within a line."""
     commands, errors = [], []
-    lessons = lessons_of(root)
-    for page in (*chapters_of(root), *lessons):
-        text = (root / page).read_text(encoding="utf-8")
-        found, wrong = commands_of(text, page)
-        commands += found + (inline_commands_of(text, page) if page in lessons else [])
-        errors += wrong
+    for page in sorted(pages_of(root), key=lambda page: page.name.startswith("steps/")):
+        is_lesson = re.fullmatch(r"steps/[^/]+/README\.md", page.name)
+        if is_lesson or page.name == "README.md" or page.name.startswith("docs/"):
+            found, wrong = page.commands()
+            commands += found + (page.inline_commands() if is_lesson else [])
+            errors += wrong
     return commands, errors
 
 

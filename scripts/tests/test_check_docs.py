@@ -65,7 +65,8 @@ def test_links_that_do_not(repository: Repository, text: str, said: str):
 def test_code_and_comments_hold_no_links(repository: Repository):
     repository.write(
         "README.md",
-        "`[a](missing.md)` <!-- [b](missing.md)\n[c](missing.md) -->\n\n```\n[d](missing.md)\n```\n",
+        "`[a](missing.md)` <!-- [b](missing.md)\n[c](missing.md) -->\n\n```\n[d](missing.md)\n```\n"
+        "\n    [e](missing.md) # indented\n\n\\[f](missing.md) ``[g](missing.md) ` ``\n",
     )
     assert links(repository) == []
 
@@ -108,7 +109,7 @@ five
 
 
 def test_commands_and_their_marks():
-    commands, errors = check_docs.commands_of(PAGE, "README.md")
+    commands, errors = check_docs.Page("README.md", PAGE).commands()
     assert errors == []
     assert [(c.line, c.text, c.needs) for c in commands] == [
         (4, "one --option", ()),
@@ -127,7 +128,7 @@ def test_commands_and_their_marks():
     ],
 )
 def test_marks_that_are_wrong(text: str, said: str):
-    _, errors = check_docs.commands_of(text, "README.md")
+    _, errors = check_docs.Page("README.md", text).commands()
     assert len(errors) == 1 and said in errors[0]
 
 
@@ -151,7 +152,7 @@ def test_commands_within_a_line():
 `build/nor this`
 ```
 """
-    commands = check_docs.inline_commands_of(text, "steps/v01/README.md")
+    commands = check_docs.Page("steps/v01/README.md", text).inline_commands()
     assert [(c.line, c.text, c.needs) for c in commands] == [
         (1, "build/flashsteps count v01 --shape 1,2,3,64", ()),
         (2, "cmake --build build", ("build",)),

@@ -55,7 +55,10 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
         if not fulfilled:
             found.append(f"{page}: {complaint}")
 
-    lines, prose = text.splitlines(), check_docs.prose(text)
+    lines = text.splitlines()
+    prose = [*lines]
+    for fence in check_docs.Page(page, text).fences():
+        prose[slice(*fence.map)] = [""] * (fence.map[1] - fence.map[0])
     title = f"# {number} · "
     whose = "is it another step's lesson? A step of your own needs none: delete the file"
     demand(lines[0].startswith(title), f"its first line must begin with '{title}'; {whose}")
