@@ -222,9 +222,13 @@ class InRuntime {
   ~InRuntime() { windows.stack = Window(uintptr_t(self->context.stack), kStackBytes); }
 };
 
+// ---- deadlock.cpp
+[[noreturn]] void report_deadlock();  // no thread can proceed: who waits where, and for whom
+
 // ---- scheduler.cpp
 // In threadIdx and its like, which are thread-local as __shared__ variables are. clang has them hooked.
 bool is_coordinate(uintptr_t address);
+std::string describe_block();                     // "block (0, 0, 0)"
 std::string describe_thread(const Fiber& fiber);  // "block (0, 0, 0) warp 1 lane 5"
 // Blocks the running fiber until somebody wakes it. What it waits for is already written down in it.
 void park(State state);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -110,64 +109,6 @@ Fiber* next_in_turn() {
   return self;
 }
 
-// "__syncthreads at kernel.cu:30, where 32 of 64 threads have arrived"
-std::string describe_wait(const Fiber& fiber) {
-  std::string text = std::string(fiber.op) + " at " + describe(fiber.at);
-  if (fiber.state == State::kBarrier) {
-    const Barrier& barrier = cta->barriers[fiber.barrier_id];
-    const int needed = barrier.count == kEveryone ? cta->num_live : barrier.count;
-    if (fiber.barrier_id != 0) text += " on barrier " + std::to_string(fiber.barrier_id);
-    text += ", where " + std::to_string(barrier.arrived) + " of " + std::to_string(needed) +
-            " threads have arrived";
-  } else if (fiber.state == State::kMbarrier) {
-    return cta->mbarriers->describe_wait(fiber);
-  } else {
-    const Warp& warp = cta->warps[size_t(fiber.warp)];
-    unsigned missing = fiber.mask & warp.live();
-    for (unsigned rest = missing & warp.waiting; rest != 0; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
-      if (in_same_collective(fiber, cta->fiber(fiber.warp, lane))) missing &= ~(1u << lane);
-    }
-    text += ", for " + describe_lanes(missing);
-  }
-  return text;
-}
-
-// Who waits where and for what, grouped.
-std::string describe_deadlock() {
-  std::map<std::string, std::map<int, unsigned>> groups;
-  std::map<int, unsigned> exited;
-  for (int i = 0; i < cta->num_threads; ++i) {
-    const Fiber& fiber = cta->fibers[size_t(i)];
-    auto& lanes = fiber.state == State::kExited ? exited : groups[describe_wait(fiber)];
-    lanes[fiber.warp] |= 1u << fiber.lane;
-  }
-  const auto describe_threads = [](const std::map<int, unsigned>& warps) {
-    std::string text;
-    for (const auto& [warp, lanes] : warps) {
-      text += (text.empty() ? "warp " : ", warp ") + std::to_string(warp);
-      if (lanes != 0xffffffff) text += " " + describe_lanes(lanes);
-    }
-    return text;
-  };
-  std::string text = "deadlock, no thread can proceed.";
-  for (const auto& [wait, warps] : groups)
-    text += " Waiting in " + wait + ": " + describe_threads(warps) + ".";
-  if (!exited.empty()) text += " Exited: " + describe_threads(exited) + ".";
-  return text;
-}
-
-std::string describe_block() {
-  const cuda::uint3& block = cuda::blockIdx;
-  return "block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " +
-         std::to_string(block.z) + ")";
-}
-
-[[noreturn]] void report_deadlock() {
-  record_report(Bug::kDeadlock, describe_block() + ": " + describe_deadlock());
-  abandon_cta();
-}
-
 }  // namespace
 
 bool is_coordinate(uintptr_t address) {
@@ -175,6 +116,12 @@ bool is_coordinate(uintptr_t address) {
     if (address - uintptr_t(variable) < sizeof(*variable)) return true;
   }
   return address - uintptr_t(&cuda::smem) < sizeof(cuda::smem);
+}
+
+std::string describe_block() {
+  const cuda::uint3& block = cuda::blockIdx;
+  return "block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " +
+         std::to_string(block.z) + ")";
 }
 
 std::string describe_thread(const Fiber& fiber) {
