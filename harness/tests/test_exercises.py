@@ -238,3 +238,25 @@ def test_the_pages_are_what_the_item_says(step: str, number: int) -> None:
     for each in (each for exercise in mine for each in exercise.runs):
         words = re.sub(r"\bv\d\d_\w+", step, each.command).split()
         assert set(words) <= told, f"the lesson does not say '{each.command}'"
+
+
+# ---- README.md shows one of them.
+
+
+def test_the_race_of_the_readme() -> None:
+    """It deletes a barrier, and quotes what the emulator then says of the learner's own kernel."""
+    step, variant = "v02_smem_tiles", "v02_smem_tiles_try2_no_barrier"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme[readme.index("## A race") :].split("\n## ")[0]
+    (line,) = re.findall(rf"steps/{step}/kernel\.cu#L(\d+)", section)
+    (deleted,) = re.findall(r"^-( *\S.*)", section, re.MULTILINE)
+    kernel = (ROOT / "steps" / step / "kernel.cu").read_text(encoding="utf-8").splitlines()
+    page = (ROOT / "harness/tests/exercises" / step / f"{variant.removeprefix(step + '_')}.md").read_text(encoding="utf-8")
+    assert kernel[int(line) - 1] == deleted and f"-{deleted}\n" in page
+
+    (command,) = re.findall(r"^\$ build/flashsteps (run v02 .*)", section, re.MULTILINE)
+    done = run(EXERCISES, *command.replace("run v02 ", f"run {variant} ").split(), "--in-process")
+    said = " ".join(re.search(r"FAIL .*?\n\n", done.stdout, re.DOTALL)[0].split())
+    # The exercise's kernel.cu begins with a line that says where it comes from.
+    said = re.sub(rf"[\w/]*{variant}/kernel\.cu:(\d+)", lambda at: f"steps/{step}/kernel.cu:{int(at[1]) - 1}", said)
+    assert said.replace(variant, step) in " ".join(section.split())
