@@ -27,6 +27,7 @@ FIXTURES = BUILD / "tests" / "flashsteps_fixtures"
 MUTANTS = BUILD / "tests" / "flashsteps_mutants"
 
 sys.path.insert(0, str(ROOT / "scripts"))
+from measure import program  # noqa: E402
 from records import results  # noqa: E402  (the checker of results files)
 from steps import sources  # noqa: E402
 
@@ -424,6 +425,19 @@ def test_problems_tell_the_order_of_a_race() -> None:
     assert tell_problems("--contenders", "4", "--rounds", "2")["orders"] == [[0, 1, 3, 2], [1, 2, 0, 3]]
     assert tell_problems("--contenders", "3", "--rounds", "3")["orders"] == [[0, 1, 2], [2, 1, 0], [1, 2, 0]]
     assert len(tell_problems("--contenders", "1")["orders"]) == 7  # the rounds of a bench
+
+
+def test_scripts_ask_the_program() -> None:
+    gates = program.ask(FLASHSTEPS)["gates"]
+    assert {dtype: (gate["nrmse"], gate["row"]) for dtype, gate in gates.items()} == results.GATES
+    assert program.ask(FLASHSTEPS, "--shape=1,2,40,64", "--causal")["problems"][0]["causal"]
+    with pytest.raises(program.Refused, match="^--shape '1,1,8': expected B,H,S,D"):
+        program.ask(FLASHSTEPS, "--shape=1,1,8")
+    assert program.order_of_round(FLASHSTEPS, 0, 3) == []
+    for contenders in (1, 4, 5):
+        orders = [program.order_of_round(FLASHSTEPS, contenders, round_) for round_ in range(4 * contenders)]
+        told = tell_problems("--contenders", str(contenders), "--rounds", str(4 * contenders))["orders"]
+        assert orders == told, "they begin again"
 
 
 def test_help_and_list(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from draw import attention_data, drawings
 from draw.attention_data import PATTERNS, np
 from draw.figure_style import BAR, CEILING, INK, MUTED
-from records.results import GATES
+from measure import program
 
 # Keeps P in FP32, so that it differs in one of the two roundings.
 FP32_STEP = "v02_smem_tiles"
@@ -53,6 +53,7 @@ class Rounding:
 class Errors:
     cases: dict[tuple[str, bool], Case]
     roundings: dict[str, Rounding]
+    gates: dict[str, dict[str, float]]  # the program's, by type
     all_fp32: float  # NRMSE of the N(0, 1) head where nothing has 16 bits
     step: str
     backend: str
@@ -108,12 +109,18 @@ def read(options: argparse.Namespace) -> tuple[Errors | None, str]:
         )
     name = f"{options.step} {options.backend}".encode()
     bits = [x.tobytes() for x in (*sum(given.values(), []), *found.values())]
-    parts = attention_data.source(), repr([GATES[dtype] for dtype in DTYPES]).encode(), name, *bits
+    try:
+        gates = program.ask(options.program)["gates"]
+    except (program.Refused, program.Unavailable) as error:
+        raise drawings.DrawingError(str(error)) from error
+    parts = attention_data.source(), repr([gates[dtype] for dtype in DTYPES]).encode(), name, *bits
     described = drawings.description("error analysis", __file__, *parts)
-    return (None if options.check else analyse(options, given, found)), described
+    return (None if options.check else analyse(options, gates, given, found)), described
 
 
-def analyse(options: argparse.Namespace, given: dict[str, Any], found: dict[Any, Any]) -> Errors:
+def analyse(
+    options: argparse.Namespace, gates: dict[str, Any], given: dict[str, Any], found: dict[Any, Any]
+) -> Errors:
     cases, roundings = {}, {}
     outputs = {key: attention_data.to_double(o, key[1]) for key, o in found.items()}
     exact = {dtype: [attention_data.to_double(x, dtype) for x in given[dtype]] for dtype in given}
@@ -131,7 +138,7 @@ def analyse(options: argparse.Namespace, given: dict[str, Any], found: dict[Any,
             attention_data.rounded(tile_by_tile(*exact[dtype], dtype), dtype),
         )
     all_fp32 = float(nrmse(outputs[FP32_STEP, "fp32", False], reference("fp32", False)))
-    return Errors(cases, roundings, all_fp32, options.step, options.backend)
+    return Errors(cases, roundings, gates, all_fp32, options.step, options.backend)
 
 
 # The pictures.
@@ -161,7 +168,7 @@ def draw_histogram(plt: Any, data: Errors) -> Any:
     figure, grid = plt.subplots(1, 2, figsize=(8.2, 3.9), sharey=True)
     figure.subplots_adjust(left=0.09, right=0.985, top=0.84, bottom=0.28, wspace=0.08)
     for axes, dtype in zip(grid, DTYPES):
-        case, gate = data.cases[dtype, False], GATES[dtype][0]
+        case, gate = data.cases[dtype, False], data.gates[dtype]["nrmse"]
         # A row's norm is that of 64 elements: relative to a typical one of them.
         typical = attention_data.norm(case.reference, -1)[..., None] / np.sqrt(HEAD_DIM)
         edges = np.linspace(-1.5 * gate, 1.5 * gate, 121)
@@ -203,10 +210,11 @@ def draw_position(plt: Any, data: Errors) -> Any:
             rows = nrmse(case.step, case.reference, -1)[:, -1]  # of the N(0, 1) head: [batch, query]
             axes.fill_between(query, rows.min(0), rows.max(0), color=colour, alpha=0.3, linewidth=0)
             axes.plot(query, np.median(rows, 0), color=colour, linewidth=1.2, label=MASKS[causal])
-        axes.axhline(GATES[dtype][0], color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        gate = data.gates[dtype]
+        axes.axhline(gate["nrmse"], color=INK, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
-            f"gate {GATES[dtype][0]:g} (of a row: {GATES[dtype][1]:g})",
-            (SEQLEN, GATES[dtype][0]),
+            f"gate {gate['nrmse']:g} (of a row: {gate['row']:g})",
+            (SEQLEN, gate["nrmse"]),
             xytext=(0, 3),
             textcoords="offset points",
             fontsize=7.5,
@@ -216,7 +224,7 @@ def draw_position(plt: Any, data: Errors) -> Any:
         ticks = [1, 2, 4, 8, 16, 32, 64, 128, 256]
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.set_xlim(1, SEQLEN)
-        axes.set_ylim(0, 1.15 * GATES[dtype][0])
+        axes.set_ylim(0, 1.15 * gate["nrmse"])
         axes.yaxis.set_major_formatter("{x:g}")
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0.02, 0.86), frameon=False)
         plain_axes(axes, dtype)
@@ -242,7 +250,7 @@ def draw_heads(plt: Any, data: Errors) -> Any:
                 axes.bar(head + shift, whole, width=0.36, color=colour, **label)
                 axes.plot(head + shift, worst, marker="D", markersize=3.5, color=INK, linestyle="none")
                 axes.annotate(
-                    f"{whole / GATES[dtype][0]:.2f}",
+                    f"{whole / data.gates[dtype]['nrmse']:.2f}",
                     (head + shift, 0),
                     xytext=(0, 4),
                     textcoords="offset points",
@@ -252,8 +260,8 @@ def draw_heads(plt: Any, data: Errors) -> Any:
                     color="white" if causal else INK,
                 )
         axes.plot([], [], marker="D", markersize=3.5, color=INK, linestyle="none", label="worst row")
-        whole_gate, row_gate = GATES[dtype]
-        for gate, words in ((whole_gate, "gate"), (row_gate, "gate of a row")):
+        for kind, words in (("nrmse", "gate"), ("row", "gate of a row")):
+            gate = data.gates[dtype][kind]
             axes.axhline(gate, color=INK, linewidth=1, linestyle=(0, (4, 3)))
             axes.annotate(
                 f"{words}: {gate:g}",
@@ -265,7 +273,7 @@ def draw_heads(plt: Any, data: Errors) -> Any:
                 ha="right",
             )
         axes.set_xticks(range(len(HEADS)), HEADS)
-        axes.set_ylim(0, 1.14 * row_gate)
+        axes.set_ylim(0, 1.14 * data.gates[dtype]["row"])
         axes.yaxis.set_major_formatter("{x:g}")
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, 0.88), frameon=False, ncols=1)
         plain_axes(axes, dtype)
@@ -299,7 +307,7 @@ def draw_sources(plt: Any, data: Errors) -> Any:
                 fontsize=8,
                 color="white" if colour == BAR else INK,
             )
-        gate = GATES[dtype][0]
+        gate = data.gates[dtype]["nrmse"]
         axes.axvline(gate, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
             f"gate {gate:g}",

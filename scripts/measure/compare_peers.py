@@ -5,7 +5,8 @@
     python3 scripts/measure/compare_peers.py --grid paper --causal --full --json FILE
                                                            every step and peer, recorded
 
-It needs an NVIDIA GPU, PyTorch, and the Python module flashsteps; docs/results-schema.md describes the record.
+It needs an NVIDIA GPU, PyTorch with NumPy, and the Python module flashsteps; docs/results-schema.md describes the
+record. What the words for problems mean, the gates and the orders of rounds are asked of the program, --program.
 The peers are those of PyTorch's scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2),
 sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn and flash_attn_3 (flash_attn_interface),
 where they are installed.
@@ -21,25 +22,26 @@ from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import json
 import math
 import os
 import re
-import shutil
 import sys
-import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, NoReturn
 
+import numpy
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from measure import program
+from measure.peer_tables import format_grid, format_host_overhead, format_run
+from measure.program import Unavailable
 from measure.torch_lab import Skip, TorchLab, WrongOutput, one_line, rows_without_keys
-from records import results
-from records.problems import full_flops, problem_label
-from records.rates import PEERS, best_peer, best_step, contenders_of, geometric_mean, ratio_to_best_peer
-from records.terminal import printable
+from records import files, results
+from records.rates import PEERS, contenders_of
+from records.terminal import Progress, printable
 from steps import sources
 
 # As in harness/device/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
@@ -49,7 +51,7 @@ GRAPH_BELOW_MS = 0.2
 WARM_UP_SECONDS = 0.1
 
 # Small enough that the GPU is always done before the host has launched again.
-HOST_PROBLEM = {"shape": (1, 2, 2, 64, 64, 64), "dtype": "fp16", "causal": False}
+HOST_PROBLEM = ("--shape=1,2,64,64", "--dtype=fp16")
 HOST_CALLS = 200
 HOST_ROUNDS = 50  # each takes milliseconds only, and the host's clocks come and go
 
@@ -69,106 +71,24 @@ PEERS_METHOD = (
     f"less than {GRAPH_BELOW_MS:g} ms; the orders of the rounds are a Williams design, in which nobody keeps a "
     "neighbour; outputs are allocated in every call"
 )
-EXPECTED_SHAPE = "expected B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D"
 
 
 class UsageError(Exception):
     """One line for the user: what was asked for cannot be."""
 
 
-class Unavailable(Exception):
-    """One line for the user: what is missing, and what to do about it."""
-
-
 class DeviceLost(Exception):
     """After this nothing more can be launched."""
 
 
-# The problems: what the program calls by the same words.
-
-SHAPE_KEYS = ("batch", "num_heads_q", "num_heads_kv", "seqlen_q", "seqlen_kv", "head_dim")
+# What was asked for.
 
 
-def shape_error(p: dict[str, Any]) -> str:
-    for key in SHAPE_KEYS[:-1]:
-        if p[key] < 1:
-            return f"{key.removeprefix('num_')} is {p[key]}, it must be at least 1"
-    if p["head_dim"] not in (64, 128):
-        return f"head_dim is {p['head_dim']}, the steps know 64 and 128"
-    if p["num_heads_q"] % p["num_heads_kv"] != 0:
-        return f"heads_q ({p['num_heads_q']}) is not a multiple of heads_kv ({p['num_heads_kv']})"
-    if max(p["seqlen_q"], p["seqlen_kv"]) > 1 << 30:
-        return "sequence lengths are limited to 2^30"
-    if p["batch"] * p["num_heads_q"] * (p["seqlen_q"] + p["seqlen_kv"]) * p["head_dim"] > 10**15:
-        return "the shape overflows: its tensors would have more than 10^15 elements"
-    return ""
-
-
-def make_problem(shape: tuple[int, ...], dtype: str, causal: bool, seed: int = 1) -> dict[str, Any]:
-    """As the harness writes it. `shape` has all six numbers."""
-    problem = dict(zip(SHAPE_KEYS, shape), dtype=dtype, causal=causal)
-    problem |= {"kv_lengths": "full", "layout": "bhsd", "inputs": "normal", "seed": seed}
-    return {"label": problem_label(problem), **problem, "flops": float(full_flops(problem))}
-
-
-def parse_shape(text: str) -> tuple[int, ...]:
-    usage = f"--shape '{text}': "
-    if not re.fullmatch(r"-?\d+(,-?\d+){3,5}", text):
-        raise UsageError(usage + EXPECTED_SHAPE)
-    numbers = [int(word) for word in text.split(",")]
-    if max(map(abs, numbers)) >= 1 << 31:
-        raise UsageError(usage + "a number does not fit in 32 bits")
-    batch, heads_q, *more, head_dim = numbers
-    heads_kv = more.pop(0) if len(more) > 1 else heads_q
-    shape = (batch, heads_q, heads_kv, more[0], more[-1], head_dim)
-    if error := shape_error(dict(zip(SHAPE_KEYS, shape))):
-        raise UsageError(usage + error)
-    return shape
-
-
-def paper_grid() -> list[tuple[int, ...]]:
-    """batch * seqlen = 16384, heads * head_dim = 2048."""
-    return [
-        (16384 // seqlen, 2048 // head_dim, 2048 // head_dim, seqlen, seqlen, head_dim)
-        for head_dim in (64, 128)
-        for seqlen in (512, 1024, 2048, 4096, 8192, 16384)
-    ]
-
-
-def default_problems() -> list[dict[str, Any]]:
-    """The program's own, on a GPU."""
-    return [
-        make_problem((4, 32, 32, 4096, 4096, 64), "fp16", True),
-        make_problem((4, 16, 16, 4096, 4096, 128), "bf16", False),
-    ]
-
-
-def chosen_problems(options: argparse.Namespace) -> list[dict[str, Any]]:
-    shapes = [(parse_shape(text), "fp16") for text in options.shape or []]
-    if options.grid is not None:
-        if options.grid != "paper":
-            raise UsageError(f"--grid: unknown value '{options.grid}'; it is 'paper'")
-        shapes += [(shape, "bf16") for shape in paper_grid()]
-    if not shapes:
-        if options.causal or options.full or options.dtype or options.seed is not None:
-            raise UsageError("--causal, --full, --dtype and --seed need a --shape or --grid")
-        return default_problems()
-    for dtype in options.dtype or []:
-        if dtype not in ("fp16", "bf16"):
-            raise UsageError(f"--dtype: unknown value '{dtype}'; it is one of fp16, bf16")
-    seed = 1
-    if options.seed is not None:
-        if not re.fullmatch(r"\d{1,20}", options.seed) or int(options.seed) >= 1 << 64:
-            raise UsageError(f"--seed is '{options.seed}', it must be a number from 0 to 2^64 - 1")
-        seed = int(options.seed)
-    masks = [False] if options.full or not options.causal else []
-    masks += [True] if options.causal else []
-    problems = [
-        make_problem(shape, dtype, mask, seed)
-        for shape, usual in shapes
-        for dtype, mask in itertools.product(options.dtype or [usual], masks)
-    ]
-    return list({problem["label"]: problem for problem in problems}.values())
+def words_for_problems(options: argparse.Namespace) -> list[str]:
+    """The same options in the program's own words."""
+    words = [f"--{name}" for name in ("causal", "full") if getattr(options, name)]
+    words += [f"--{name}={value}" for name in ("grid", "seed") if (value := getattr(options, name)) is not None]
+    return words + [f"--{name}={value}" for name in ("shape", "dtype") for value in getattr(options, name) or []]
 
 
 def bytes_needed(problem: dict[str, Any]) -> int:
@@ -177,9 +97,6 @@ def bytes_needed(problem: dict[str, Any]) -> int:
     queries = p["batch"] * p["num_heads_q"] * p["seqlen_q"] * p["head_dim"]
     keys = 2 * p["batch"] * p["num_heads_kv"] * p["seqlen_kv"] * p["head_dim"]
     return 4 * (queries + keys) + 4 * queries + 2 * 2 * queries + (3 << 29)
-
-
-# The contenders' names.
 
 
 def find_step(name: str, known: list[str]) -> str:
@@ -210,20 +127,19 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def verdict(found: dict[str, Any], problem: dict[str, Any], is_step: bool) -> list[str]:
+def verdict(found: dict[str, Any], gate: dict[str, float], is_step: bool) -> list[str]:
     """What is wrong with an output; empty when nothing is. Written so that NaN fails."""
-    gate, gate_row = results.GATES[problem["dtype"]]
     lines = []
     if found["nonfinite"]:
         lines.append(f"{found['nonfinite']} element(s) are NaN or Inf where they must not be")
     if found["not_zero"]:
         lines.append(f"{found['not_zero']} row(s) see no key and are not exactly zero")
-    if not found["nrmse"] <= gate:
-        lines.append(f"NRMSE {found['nrmse']:.2e} is above the gate of {gate:.0e} for {problem['dtype']}")
-    if found["wrong_rows"] or not found["worst_row_nrmse"] <= gate_row:
+    if not found["nrmse"] <= gate["nrmse"]:
+        lines.append(f"NRMSE {found['nrmse']:.2e} is above the gate of {gate['nrmse']:.0e}")
+    if found["wrong_rows"] or not found["worst_row_nrmse"] <= gate["row"]:
         lines.append(
             f"{found['wrong_rows']} row(s) are wrong; worst: {found['worst_place']}, error "
-            f"{found['worst_row_nrmse']:.2e} (gate {gate_row:.0e})"
+            f"{found['worst_row_nrmse']:.2e} (gate {gate['row']:.0e})"
         )
     if found["wrong_lse"]:
         lines.append(f"{found['wrong_lse']} lse value(s) are wrong, by up to {found['lse_max_abs']:.2e}")
@@ -234,29 +150,19 @@ def verdict(found: dict[str, Any], problem: dict[str, Any], is_step: bool) -> li
     return lines
 
 
-def validation_record(found: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
-    gate, gate_row = results.GATES[problem["dtype"]]
+def validation_record(found: dict[str, Any], gate: dict[str, float]) -> dict[str, Any]:
     record = {key: finite(found[key]) for key in ("nrmse", "worst_row_nrmse", "max_abs", "lse_max_abs")}
-    record |= {key: found[key] for key in ("nonfinite", "rows_checked", "rows_total")}
-    return record | {"gate_nrmse": gate, "gate_row": gate_row, "runs_identical": found["runs_identical"]}
+    record |= {key: found[key] for key in ("nonfinite", "rows_checked", "rows_total", "runs_identical")}
+    return record | {"gate_nrmse": gate["nrmse"], "gate_row": gate["row"]}
 
 
 # Timing.
 
 
-def percentile(values: list[float], fraction: float) -> float:
-    """As in harness/program/session.cpp: linear between the two neighbours."""
-    ordered = sorted(values)
-    at = fraction * (len(ordered) - 1)
-    below = int(at)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (at - below) * (ordered[above] - ordered[below])
-
-
 def percentiles(values: list[float], unit: str) -> dict[str, float]:
-    return {
-        f"{name}_{unit}": percentile(values, at) for name, at in (("median", 0.5), ("p10", 0.1), ("p90", 0.9))
-    }
+    # Not statistics.quantiles(): of equal values it may give a last digit that differs.
+    median, p10, p90 = numpy.percentile(values, (50, 10, 90)).tolist()
+    return {f"median_{unit}": median, f"p10_{unit}": p10, f"p90_{unit}": p90}
 
 
 class Timer:
@@ -306,20 +212,6 @@ class Timer:
             self.clocks += [clock for clock in clocks if clock]
 
 
-def order_of_round(items: list[Any], round_: int) -> list[Any]:
-    """Another order in every round, by Williams' design: of as many rounds as items, each follows each other once.
-
-    Whoever comes behind a matrix product starts on a GPU at lower clocks. With an odd number of items it takes
-    twice as many rounds, every second of which is the one before, backwards.
-    """
-    count, steps = len(items), round_
-    zigzag = [(at + 1) // 2 if at % 2 else count - at // 2 for at in range(count)]  # 0 1 n-1 2 n-2 ...
-    if count % 2:
-        steps, backwards = divmod(round_, 2)
-        zigzag = zigzag[::-1] if backwards else zigzag
-    return [items[(place + steps) % count] for place in zigzag]
-
-
 def timing_record(timer: Timer, flops: float, peak: float, matmul_tflops: float) -> dict[str, Any]:
     times = percentiles(timer.ms, "ms")
     tflops = flops / (times["median_ms"] * 1e9)
@@ -333,151 +225,8 @@ def timing_record(timer: Timer, flops: float, peak: float, matmul_tflops: float)
         "tflops_p90": flops / (times["p10_ms"] * 1e9),
         "percent_of_peak": 100 * tflops / peak if peak > 0 else None,
         "percent_of_matmul": 100 * tflops / matmul_tflops if matmul_tflops > 0 else None,
-        "sm_clock_mhz": int(percentile(timer.clocks, 0.5)) if timer.clocks else None,
+        "sm_clock_mhz": int(numpy.median(timer.clocks)) if timer.clocks else None,
     }
-
-
-# The record.
-
-
-class Record:
-    """The file that is written with --json, after every problem."""
-
-    def __init__(self, path: str | None):
-        """Raises UsageError when no file can be written there; leaves nothing behind."""
-        self.data: dict[str, Any] = {}
-        self.path: Path | None = None
-        if path is None:
-            return
-        if not path:
-            raise UsageError("--json: the name is empty")
-        try:
-            # A link stays a link: what it points to is replaced.
-            self.path = Path(path).resolve()
-            if self.path.exists() and not self.path.is_file():
-                raise UsageError(f"--json {self.path}: is not a regular file")
-            if self.path.exists() and not os.access(self.path, os.W_OK):
-                raise UsageError(f"--json {self.path}: cannot be written")
-            with tempfile.TemporaryFile(dir=self.path.parent):
-                pass
-        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
-            raise UsageError(f"--json {path}: {getattr(error, 'strerror', None) or error}") from error
-
-    def save(self) -> None:
-        if self.path is None:
-            return
-        text = json.dumps(self.data, indent=1, allow_nan=False) + "\n"
-        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise Unavailable(f"--json {self.path}: {error.strerror}") from error
-
-
-# What is printed.
-
-
-def number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def format_table(rows: list[list[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for first, *cells in rows:
-        numbers = "".join(f"  {text:>{width}}" for text, width in zip(cells, widths[1:]))
-        lines.append(f"  {first:<{widths[0]}}{numbers}".rstrip())
-    return "\n".join(lines) + "\n"
-
-
-def format_run(run: dict[str, Any]) -> str:
-    rows = [["contender", "result", "TFLOPS", "p10-p90", "% peak", "x best peer", "NRMSE", "worst row"]]
-    notes = []
-    for name, entry in contenders_of(run).items():
-        timing, validation = entry.get("timing") or {}, entry.get("validation") or {}
-        rows.append(
-            [
-                name,
-                entry["status"].upper(),
-                number(timing.get("tflops"), ".1f"),
-                f"{timing['tflops_p10']:.1f}-{timing['tflops_p90']:.1f}" if timing else "-",
-                number(timing.get("percent_of_peak"), ".1f"),
-                number(ratio_to_best_peer(run, name), ".2f"),
-                number(validation.get("nrmse"), ".1e"),
-                number(validation.get("worst_row_nrmse"), ".1e"),
-            ]
-        )
-        said = [entry["message"].replace("\n", "\n      "), entry.get("note") or ""]
-        if validation and not validation["runs_identical"] and "peer" in entry:
-            said.append("two runs differ")
-        notes += [f"    {name}: {text}\n" for text in said if text]
-    text = f"{run['problem']['label']}\n{format_table(rows)}{''.join(notes)}"
-    matmul = (run.get("ceilings") or {}).get("matmul")
-    if matmul:
-        text += f"  measured ceiling: {matmul['what']} {matmul['tflops']:.1f} TFLOPS\n"
-    return text
-
-
-def format_grid(runs: list[dict[str, Any]]) -> str:
-    """One row a problem; at the end the geometric mean of each contender's ratios to the best peer."""
-    names = list(dict.fromkeys(name for run in runs for name in contenders_of(run)))
-    rows = [["TFLOPS", *names, "best peer", "best step / best peer"]]
-    for run in runs:
-        entries = contenders_of(run)
-        cells = []
-        for name in names:
-            entry = entries.get(name) or {}
-            timing = entry.get("timing")
-            cells.append(f"{timing['tflops']:.1f}" if timing else entry.get("status", "-"))
-        best, step = best_peer(run), best_step(run)
-        ratio = ratio_to_best_peer(run, step) if step else None
-        rows.append([run["problem"]["label"], *cells, best[0] if best else "-", number(ratio, ".2f")])
-    means = [[ratio_to_best_peer(run, name) for run in runs] for name in names]
-    means.append([ratio_to_best_peer(run, step) for run in runs if (step := best_step(run))])
-    known = [[ratio for ratio in column if ratio is not None] for column in means]
-    rows.append(["x best peer, geometric mean", *(number(geometric_mean(each), ".2f") for each in known)])
-    rows.append(["... over problems", *(str(len(each)) for each in known)])
-    for row in rows[-2:]:
-        row.insert(-1, "")  # nobody's mean: the column of the best peer's name
-    return format_table(rows)
-
-
-def format_host_overhead(host: dict[str, Any]) -> str:
-    rows = [["host overhead of a call", "us", "p10-p90"]]
-    for entry in host["entries"]:
-        span = f"{entry['p10_us']:.2f}-{entry['p90_us']:.2f}"
-        rows.append([entry["name"], f"{entry['median_us']:.2f}", span])
-    return f"{host['problem']['label']}, {host['calls_per_sample']} calls a sample\n{format_table(rows)}"
-
-
-class Progress:
-    """A line on stderr, if that is a terminal."""
-
-    WIDTH = 24
-
-    def __init__(self, total: int, stream: Any = None):
-        self.total, self.done, self.stream = total, 0, stream or sys.stderr
-        self.is_shown = self.stream.isatty()
-
-    def show(self, text: str, units: int = 0) -> None:
-        self.done = min(self.done + units, self.total)
-        if self.is_shown:
-            filled = self.WIDTH * self.done // max(self.total, 1)
-            bar = "#" * filled + "." * (self.WIDTH - filled)
-            line = f"[{bar}] {100 * self.done // max(self.total, 1):3d} % {text}"
-            # A line that wraps cannot be taken back.
-            self.stream.write(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}")
-            self.stream.flush()
-
-    def clear(self) -> None:
-        if self.is_shown:
-            self.stream.write("\r\033[K")
-            self.stream.flush()
 
 
 # The session.
@@ -487,24 +236,35 @@ class Session:
     def __init__(
         self,
         lab: Any,
+        flashsteps: Path,
         problems: list[dict[str, Any]],
         steps: list[str],
         peers: list[str],
         rounds: int,
-        record: Record,
+        path: Path | None = None,
         named: frozenset[str] | set[str] = frozenset(),
     ):
-        self.lab, self.problems, self.rounds, self.record = lab, problems, rounds, record
-        self.steps, self.peers, self.named = steps, peers, named
+        self.lab, self.flashsteps, self.problems, self.rounds = lab, flashsteps, problems, rounds
+        self.steps, self.peers, self.path, self.named = steps, peers, path, named
         self.names = [*steps, *peers]
+        self.gates = program.ask(flashsteps)["gates"]
+        self.data: dict[str, Any] = {}
         # A unit of progress is a contender that was checked, or made ready, or one round of all of them.
         per_problem = 2 * len(self.names) + rounds
         self.progress = Progress(per_problem * len(problems) + len(self.names) + HOST_ROUNDS)
         self.warnings: list[str] = []
 
+    def save(self) -> None:
+        if self.path is not None:
+            files.replace(self.path, json.dumps(self.data, indent=1, allow_nan=False) + "\n")
+
+    def in_order(self, names: list[str], round_: int) -> list[str]:
+        """Another order in every round: whoever comes behind a matrix product starts on a GPU at lower clocks."""
+        return [names[at] for at in program.order_of_round(self.flashsteps, len(names), round_)]
+
     def run(self) -> int:
         build = self.lab.build_info()
-        self.record.data = {
+        self.data = {
             "schema": results.SCHEMA,
             "command": "peers",
             "complete": False,
@@ -515,16 +275,15 @@ class Session:
                 "backend": "cuda",
                 "device": self.lab.device_record(),
                 "build": build["build"],
-                "method": {"timer": METHOD["timer"], "rounds": self.rounds}
-                | {key: METHOD[key] for key in ("l2", "flops")},
+                "method": {**METHOD, "rounds": self.rounds},
                 "peers": {**self.lab.versions(), "method": PEERS_METHOD},
             },
             "runs": [],
         }
-        data, device = self.record.data, self.record.data["provenance"]["device"]
+        data, device = self.data, self.data["provenance"]["device"]
         versions = ", ".join(f"{name} {text}" for name, text in self.lab.versions().items() if text)
         print(f"device: {device['name']}, driver {device['driver']}; {versions}\n", flush=True)
-        self.record.save()
+        self.save()
         try:
             for problem in self.problems:
                 self.compare(problem)
@@ -533,23 +292,23 @@ class Session:
             print(format_host_overhead(data["host_overhead"]), flush=True)
         except DeviceLost as error:
             self.progress.clear()
-            self.record.save()
+            self.save()
             print("".join(format_run(run) for run in data["runs"][-1:]), flush=True)
             complain(f"the GPU cannot be used any more: {error}")
             return 3
         data["complete"] = True
-        self.record.save()
+        self.save()
         return self.summary()
 
     def summary(self) -> int:
-        data = self.record.data
+        data = self.data
         # The rules of the file are also those of the run: whatever they forbid is a bug in here.
         if errors := results.check(data):
             for line in errors:
                 complain(f"the record is unsound: {line}")
             return 1
-        if self.record.path is not None:
-            print(f"results: {self.record.path}", flush=True)
+        if self.path is not None:
+            print(f"results: {self.path}", flush=True)
         entries = [step for run in data["runs"] for step in run["steps"]]
         statuses = {step["status"] for step in entries}
         if statuses & {"fail", "error"} or "pass" not in statuses:
@@ -580,7 +339,7 @@ class Session:
 
     def compare(self, problem: dict[str, Any]) -> None:
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
-        self.record.data["runs"].append(run)
+        self.data["runs"].append(run)
         try:
             calls = self.check(problem, run)
             self.time(problem, run, calls)
@@ -588,13 +347,13 @@ class Session:
             self.progress.clear()
         del calls
         self.lab.release()
-        self.record.save()
+        self.save()
         print(format_run(run) + "".join(f"  {line}\n" for line in self.warnings), flush=True)
         self.warnings.clear()
 
     def check(self, problem: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
         """Fills the run's entries. Returns the calls of those that pass."""
-        label = problem["label"]
+        label, gate = problem["label"], self.gates[problem["dtype"]]
         self.progress.show(f"{label}: reference")
         tensors = self.lab.inputs(problem)
         reference = self.lab.reference(tensors)
@@ -608,7 +367,7 @@ class Session:
             refusals = STEP_REFUSALS if is_step else PEER_REFUSALS
             try:
                 call = self.attempt(lambda: self.lab.prepare(name, tensors), refusals)
-                found = self.attempt(lambda: self.lab.judge(call, tensors, reference, is_step), refusals)
+                found = self.attempt(lambda: self.lab.judge(call, tensors, reference, gate, is_step), refusals)
             except Skip as reason:
                 entry |= {"status": "skip", "message": str(reason)}
             except WrongOutput as reason:
@@ -619,8 +378,8 @@ class Session:
             except Exception as error:
                 entry |= {"status": "error", "message": f"{type(error).__name__}: {one_line(error)}"}
             if found is not None:
-                entry["validation"] = validation_record(found, problem)
-                if lines := verdict(found, problem, is_step):
+                entry["validation"] = validation_record(found, gate)
+                if lines := verdict(found, gate, is_step):
                     entry |= {"status": "fail", "message": "\n".join(lines)}
                 if not is_step:
                     self.add_note(entry, call.note)
@@ -677,8 +436,8 @@ class Session:
         in_use = 0
         for round_ in range(self.rounds + 1):
             self.progress.show(f"{label}: round {round_} of {self.rounds}", units=min(round_, 1))
-            for timer in order_of_round(list(timers.values()), round_):
-                careful(timer.name, lambda: timer.sample(keep=round_ > 0))
+            for name in self.in_order(list(timers), round_):
+                careful(name, lambda: timers[name].sample(keep=round_ > 0))
             if round_ == 0:
                 in_use = self.lab.memory_in_use()
         if (grown := self.lab.memory_in_use() - in_use) > 0:
@@ -711,14 +470,14 @@ class Session:
 
     def host_overhead(self) -> dict[str, Any]:
         """How long a call keeps the host, where the GPU has next to nothing to do."""
-        problem = make_problem(**HOST_PROBLEM)
+        (problem,) = program.ask(self.flashsteps, *HOST_PROBLEM)["problems"]
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
         self.progress.show("host overhead")
         calls = self.check(problem, run)
         samples: dict[str, list[float]] = {name: [] for name in calls}
         for round_ in range(HOST_ROUNDS + 1):  # round 0 does not count, it warms up
             self.progress.show(f"host overhead: round {round_} of {HOST_ROUNDS}", units=min(round_, 1))
-            for name in order_of_round(list(samples), round_):
+            for name in self.in_order(list(samples), round_):
                 try:
                     microseconds = self.attempt(lambda: self.host_sample(calls[name]))
                 except DeviceLost:
@@ -785,6 +544,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", default="7", help="samples per contender, at least 7")
     parser.add_argument("--seed", help="of the inputs")
     parser.add_argument("--json", metavar="FILE", help="write a record")
+    program_help = "a build's flashsteps (default: build/flashsteps of this checkout)"
+    parser.add_argument("--program", type=Path, default=program.DEFAULT, help=program_help)
     options = parser.parse_intermixed_args(arguments)
     if not re.fullmatch(r"\d{1,5}", options.rounds) or not 7 <= int(options.rounds) <= 10000:
         raise UsageError(f"--rounds is {options.rounds}, it must be 7 to 10000")
@@ -810,9 +571,11 @@ def open_lab() -> TorchLab:
 
 
 def compare_all(options: argparse.Namespace, make_lab: Callable[[], Any]) -> int:
-    problems = chosen_problems(options)
     chosen_peers(options.peers, {})  # a name that nobody has is wrong use on any machine
-    record = Record(options.json)
+    problems = program.ask(options.program, *words_for_problems(options))["problems"]
+    if any(problem["dtype"] == "fp32" for problem in problems):
+        raise UsageError("--dtype fp32: peers know fp16 and bf16 only")
+    path = None if options.json is None else files.writable(options.json)
     lab = make_lab()
     known = lab.steps()
     named = {find_step(name, known) for name in options.steps}
@@ -826,7 +589,7 @@ def compare_all(options: argparse.Namespace, make_lab: Callable[[], Any]) -> int
             raise UsageError(f"--shape: {needs}, which has {free:.1f} GiB free")
     for name, reason in missing.items() if not options.peers else ():
         print(f"left out: {name} is not installed ({reason})")
-    return Session(lab, problems, steps, peers, options.rounds, record, named).run()
+    return Session(lab, options.program, problems, steps, peers, options.rounds, path, named).run()
 
 
 def complain(line: str) -> None:
@@ -836,7 +599,7 @@ def complain(line: str) -> None:
 def main(arguments: list[str] | None = None, make_lab: Callable[[], Any] = open_lab) -> int:
     try:
         return compare_all(parse(arguments), make_lab)
-    except UsageError as error:
+    except (UsageError, program.Refused, files.NotWritable) as error:
         complain(str(error))
         return 2
     except Unavailable as error:

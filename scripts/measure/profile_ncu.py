@@ -31,6 +31,7 @@ from typing import Any, Iterator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from records import files
 from records.profiles import COUNTERS, METHOD, METRICS, SCHEMA, cell, sum_of, values
 from records.terminal import printable
 from steps import sources
@@ -218,20 +219,9 @@ def profile(
 class Record:
     """The file that is written with --json, after every launch."""
 
-    def __init__(self, path: Path | None):
-        self.path, self.version = path, ""
+    def __init__(self, path: Path | None, version: str):
+        self.path, self.version = path, version
         self.data: dict[str, Any] = {"schema": SCHEMA, "complete": False, "provenance": None, "runs": []}
-
-    def check_writable(self) -> None:
-        if self.path is None:
-            return
-        try:
-            if self.path.exists() and not self.path.is_file():
-                raise ProfileError(f"--json {self.path}: is not a regular file")
-            with tempfile.TemporaryFile(dir=self.path.resolve().parent):
-                pass
-        except OSError as error:
-            raise ProfileError(f"--json {self.path}: {error.strerror}") from error
 
     def add(self, results: dict[str, Any], entry: dict[str, Any]) -> None:
         origin = {**results["provenance"], "ncu": self.version, "method": METHOD}
@@ -258,12 +248,7 @@ class Record:
         text = json.dumps(self.data, indent=1) + "\n"
         # The opcodes of a step on one line: there are dozens, and a diff of the file should stay readable.
         text = re.sub(r'"opcodes": \{[^}]*\}', lambda found: " ".join(found[0].split()), text)
-        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, self.path)
-        except OSError as error:
-            raise ProfileError(f"--json {self.path}: {error.strerror}") from error
+        files.replace(self.path, text)
 
 
 # The table in the terminal.
@@ -301,7 +286,7 @@ def problems(options: argparse.Namespace) -> Iterator[list[str]]:
         yield ["--shape", shape, "--dtype", dtype, mask]
 
 
-def complain(error: Exception) -> None:
+def complain(error: object) -> None:
     print(f"profile_ncu.py: {printable(error)}", file=sys.stderr)
 
 
@@ -315,13 +300,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dtype", action="append", help="fp32, fp16 or bf16 (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write a record")
+    parser.add_argument("--json", metavar="FILE", help="write a record")
     options = parser.parse_intermixed_args(arguments)
     try:
         return profile_all(options)
-    except (ProfileError, sources.StepError) as error:
+    except (ProfileError, sources.StepError, files.NotWritable) as error:
         complain(error)
         return getattr(error, "status", 2)
+    except OSError as error:
+        complain(f"the record could not be written: {error.strerror}")
+        return 2
     except KeyboardInterrupt:
         return 130
 
@@ -330,11 +318,10 @@ def profile_all(options: argparse.Namespace) -> int:
     named = [sources.find_step(name) for name in options.steps]
     steps = list(dict.fromkeys(named)) or sources.all_steps()
     need_steps(steps, options.build)
-    record = Record(options.json)
-    record.check_writable()
+    path = None if options.json is None else files.writable(options.json)
     ncu = find_ncu()
     need_gpu(options.build / "steps" / steps[0])
-    record.version = ncu_version(ncu)
+    record = Record(path, ncu_version(ncu))
     complete, printed = True, 0
     for words in problems(options):
         for step in steps:

@@ -17,13 +17,10 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, Callable, ContextManager
 
-from records import results
 from records.rates import PEERS
 
 MATMUL_SIZE = 8192
 CHUNK = 1 << 25  # elements that are float64 at a time: 256 MiB a tensor
-# A 16-bit step's LSE may be off by this, and by this part of it.
-LSE_ABS, LSE_REL = 1e-4, 1e-6
 # The names that FlashAttention-3 is distributed under.
 FA3_PACKAGES = ("flash_attn_3", "flash-attn-3", "flashattn-hopper", "hopper")
 
@@ -293,7 +290,9 @@ class TorchLab:
                 lse[first : first + len(head), part] = sums
         return Reference(o.reshape(tensors.q.shape), lse.reshape(tensors.q.shape[:3]))
 
-    def judge(self, call: Call, tensors: Tensors, reference: Reference, is_step: bool) -> dict[str, Any]:
+    def judge(
+        self, call: Call, tensors: Tensors, reference: Reference, gate: dict[str, float], is_step: bool
+    ) -> dict[str, Any]:
         """Runs a contender twice, and compares: numbers that compare_peers.verdict() judges."""
         torch = self.torch
         with call.around():
@@ -308,7 +307,7 @@ class TorchLab:
                 )
         if is_step and (lse is None or lse.shape != reference.lse.shape or lse.dtype != torch.float32):
             raise WrongOutput("lse is not a float32 tensor [b, h, s]")
-        found = self.errors(output, lse if is_step else None, reference, tensors.problem)
+        found = self.errors(output, lse if is_step else None, reference, tensors.problem, gate)
         # As bits: NaN is not equal to itself.
         found["runs_identical"] = torch.equal(output.view(torch.int16), again.view(torch.int16))
         now = (tensors.q, tensors.k, tensors.v)
@@ -325,11 +324,12 @@ class TorchLab:
         blocks.append(torch.full(tensors.q.shape[:3], nan, dtype=torch.float32, device=self.device))
         del blocks
 
-    def errors(self, output: Any, lse: Any, reference: Reference, problem: dict[str, Any]) -> dict[str, Any]:
+    def errors(
+        self, output: Any, lse: Any, reference: Reference, problem: dict[str, Any], gate: dict[str, float]
+    ) -> dict[str, Any]:
         """The whole output, as validate.cpp judges it. Without an lse (a peer's) the rows that see no key are
         left out."""
         torch = self.torch
-        gate_row = results.GATES[problem["dtype"]][1]
         hidden = rows_without_keys(problem)
         batch, heads, rows, width = output.shape
         error = torch.empty((batch, heads, rows), dtype=torch.float64, device=self.device)
@@ -363,7 +363,7 @@ class TorchLab:
             "nonfinite": int(nonfinite),
             "rows_checked": batch * heads * (rows - first),
             "rows_total": batch * heads * rows,
-            "wrong_rows": int((~(row_error <= gate_row)).sum()),
+            "wrong_rows": int((~(row_error <= gate["row"])).sum()),
             "worst_place": "batch {}, head {}, row {}".format(*place),
             "not_zero": int(not_zero) if lse is not None else 0,
             "wrong_lse": 0,
@@ -372,7 +372,8 @@ class TorchLab:
             expected = reference.lse[seen]
             difference = (lse[seen].double() - expected).abs()
             found["lse_max_abs"] = float(difference.max())
-            found["wrong_lse"] = int((~(difference <= LSE_ABS + LSE_REL * expected.abs())).sum())
+            allowed = gate["lse"] + gate["lse_relative"] * expected.abs()
+            found["wrong_lse"] = int((~(difference <= allowed)).sum())
             of_wrong_kind = (~torch.isfinite(lse[seen])).sum() + (lse[:, :, :hidden] != -torch.inf).sum()
             found["nonfinite"] += int(of_wrong_kind)
         return found

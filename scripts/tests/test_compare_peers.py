@@ -6,21 +6,20 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
-import itertools
 import math
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from conftest import make_peers_record, make_problem
 
-from measure import compare_peers, torch_lab
-from measure.compare_peers import Progress, Record, Timer
+from measure import compare_peers, program, torch_lab
+from measure.compare_peers import Timer
 from measure.torch_lab import Call, Skip
 from records import rates, results
+from records.terminal import Progress
 
 SMALL = ("--shape", "4,16,1024,64")
 FLOPS = 4 * 64 * 64 * 1024**2
@@ -42,6 +41,37 @@ GOOD = {
     "runs_identical": True,
     "inputs_changed": False,
 }
+
+
+def ask(path: Path, *words: str) -> dict:
+    """What the program would say, as far as these tests ask it; itself: harness/tests/test_program.py."""
+    said: dict[str, list[str]] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        said.setdefault(name, []).append(value)
+    gates = {
+        dtype: {"nrmse": whole, "row": row, "lse": 1e-4, "lse_relative": 1e-6}
+        for dtype, (whole, row) in results.GATES.items()
+    }
+    problems = []
+    for shape in said.get("--shape", ["4,16,4096,128"]):
+        batch, heads, *lengths, width = (int(number) for number in shape.split(","))
+        heads_kv = lengths.pop(0) if len(lengths) > 1 else heads
+        for causal in [False] * ("--full" in said or "--causal" not in said) + [True] * ("--causal" in said):
+            problems.append(
+                make_problem(
+                    batch=batch, num_heads_q=heads, num_heads_kv=heads_kv, seqlen_q=lengths[0],
+                    seqlen_kv=lengths[-1], head_dim=width, dtype=said.get("--dtype", ["fp16"])[0], causal=causal,
+                )
+            )  # fmt: skip
+    count, rounds = (int(said.get(f"--{name}", ["0"])[0]) for name in ("contenders", "rounds"))
+    orders = [[(at + round_) % count for at in range(count)] for round_ in range(rounds)]
+    return {"problems": problems, "gates": gates, "orders": orders}
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch):
+    monkeypatch.setattr(program, "ask", ask)
 
 
 class OutOfMemory(RuntimeError):
@@ -183,7 +213,7 @@ class FakeLab:
             "a note" * (name == "sdpa_cudnn"),
         )
 
-    def judge(self, call, tensors, reference, is_step):
+    def judge(self, call, tensors, reference, gate, is_step):
         name = call.output(True)[0]
         self.moment("judge", name)
         rows = tensors["batch"] * tensors["num_heads_q"] * tensors["seqlen_q"]
@@ -349,7 +379,7 @@ def test_nothing_could_run(tmp_path):
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        ({"nrmse": 2e-3}, "NRMSE 2.00e-03 is above the gate of 1e-03 for fp16"),
+        ({"nrmse": 2e-3}, "NRMSE 2.00e-03 is above the gate of 1e-03"),
         (
             {"nrmse": math.nan, "max_abs": math.nan, "worst_row_nrmse": math.nan, "nonfinite": 3},
             "3 element(s) are NaN",
@@ -559,13 +589,9 @@ def test_a_capture_that_breaks_the_gpu_is_a_crash(tmp_path):
     assert entries(written(lab, tmp_path, *SMALL, status=3))["sdpa_flash"]["status"] == "crash"
 
 
-def test_percentiles_are_the_programs():
-    values = [5.0, 1.0, 2.0, 4.0, 3.0, 7.0, 6.0]
-    assert compare_peers.percentile(values, 0.5) == 4
-    assert compare_peers.percentile(values, 0.1) == pytest.approx(1.6)
-    assert compare_peers.percentile(values, 0.9) == pytest.approx(6.4)
-    assert compare_peers.percentile([3.0], 0.9) == 3
-    assert compare_peers.percentile([1.0, 2.0], 0.5) == 1.5
+def test_percentiles_of_equal_times_are_equal():
+    for value in (0.1, 0.3, 1 / 3, 0.7):
+        assert set(compare_peers.percentiles([value] * 7, "ms").values()) == {value}
 
 
 def test_medians_and_percentiles_of_the_samples():
@@ -581,20 +607,7 @@ def test_medians_and_percentiles_of_the_samples():
     assert (timing["sm_clock_mhz"], timing["samples"], timing["graph"]) == (1500, 7, False)
 
 
-@pytest.mark.parametrize("count", range(2, 17))
-def test_nobody_keeps_a_neighbour(count):
-    rounds = count if count % 2 == 0 else 2 * count
-    orders = [compare_peers.order_of_round(list(range(count)), round_) for round_ in range(rounds)]
-    assert all(sorted(order) == list(range(count)) for order in orders)
-    # Each comes behind each other equally often, and stands at each place equally often.
-    behind = Counter(pair for order in orders for pair in itertools.pairwise(order))
-    assert len(behind) == count * (count - 1) and set(behind.values()) == {rounds // count}
-    assert all(len({order[place] for order in orders}) == count for place in range(count))
-    assert compare_peers.order_of_round(list(range(count)), rounds) == orders[0]
-
-
 def test_the_order_changes(monkeypatch):
-    assert compare_peers.order_of_round([], 5) == [] and compare_peers.order_of_round(["a"], 5) == ["a"]
     order = []
     sample = Timer.sample
     monkeypatch.setattr(
@@ -602,19 +615,14 @@ def test_the_order_changes(monkeypatch):
     )
     run(FakeLab(), *SMALL, "v01", "--peers", "sdpa_flash")
     names = ["v01_scalar", "sdpa_flash", "matmul"]
-    expected = [
-        (name, round_ > 0) for round_ in range(8) for name in compare_peers.order_of_round(names, round_)
-    ]
+    expected = [(names[(at + round_) % 3], round_ > 0) for round_ in range(8) for at in range(3)]
     assert order == expected
 
 
 def test_host_overhead_does_not_wait_for_the_gpu():
     lab = FakeLab(v05_x=30.0)
     lab.host_ms["v05_x"] = 0.0125
-    record = Record(None)
-    session = compare_peers.Session(lab, [], ["v05_x"], [], 7, record)
-    record.data = {"runs": []}
-    host = session.host_overhead()
+    host = compare_peers.Session(lab, program.DEFAULT, [], ["v05_x"], [], 7).host_overhead()
     assert host["entries"] == [
         {"name": "v05_x", "median_us": pytest.approx(12.5), "p10_us": pytest.approx(12.5),
          "p90_us": pytest.approx(12.5), "samples": compare_peers.HOST_ROUNDS}
@@ -627,24 +635,9 @@ def test_host_overhead_does_not_wait_for_the_gpu():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--shape", "1,2"], "--shape '1,2': expected B,H,S,D or"),
-        (["--shape", "1,2,3,4,5,6,64"], "expected B,H,S,D or"),
-        (["--shape", "1,2,x,64"], "expected B,H,S,D or"),
-        (["--shape", "1,0,256,64"], "heads_q is 0, it must be at least 1"),
-        (["--shape=-1,2,256,64"], "batch is -1, it must be at least 1"),
-        (["--shape", "1,2,256,80"], "head_dim is 80, the steps know 64 and 128"),
-        (["--shape", "1,3,2,256,64"], "heads_q (3) is not a multiple of heads_kv (2)"),
-        (["--shape", "1,2,9999999999,64"], "does not fit in 32 bits"),
-        (["--shape", "1,2,2000000000,64"], "limited to 2^30"),
-        (["--shape", "60000,60000,1000000,64"], "the shape overflows"),
-        (["--grid", "big"], "--grid: unknown value 'big'; it is 'paper'"),
-        (["--causal"], "need a --shape or --grid"),
-        (["--seed", "1"], "need a --shape or --grid"),
-        ([*SMALL, "--dtype", "fp32"], "--dtype: unknown value 'fp32'; it is one of fp16, bf16"),
         ([*SMALL, "--rounds", "6"], "--rounds is 6, it must be 7 to 10000"),
         ([*SMALL, "--rounds", "many"], "--rounds is many"),
-        ([*SMALL, "--seed", "-1"], "--seed"),
-        ([*SMALL, "--seed", str(1 << 64)], "it must be a number from 0 to 2^64 - 1"),
+        ([*SMALL, "--dtype", "fp32"], "--dtype fp32: peers know fp16 and bf16 only"),
         ([*SMALL, "--nonsense"], "--nonsense"),
         ([*SMALL, "v"], "'v' may be v01_scalar or v02_smem_tiles"),
         ([*SMALL, "v99"], "unknown step 'v99'; the module flashsteps has v01_scalar, v02_smem_tiles"),
@@ -678,28 +671,18 @@ def test_a_file_that_cannot_be_written(tmp_path, capsys):
     assert link.is_symlink() and results.check(results.read(tmp_path / "target.json")) == []
 
 
-def test_the_programs_problems(tmp_path):
-    assert [problem["label"] for problem in compare_peers.default_problems()] == [
-        "B=4 Hq=32 Hkv=32 Sq=4096 Skv=4096 D=64 fp16 causal",
-        "B=4 Hq=16 Hkv=16 Sq=4096 Skv=4096 D=128 bf16 full",
-    ]
-
-    def labels(*words: str) -> list[str]:
-        return [p["label"] for p in compare_peers.chosen_problems(compare_peers.parse(list(words)))]
-
-    grid = labels("--grid", "paper", "--causal", "--full")
-    assert len(grid) == 24 and grid[0] == "B=32 Hq=32 Hkv=32 Sq=512 Skv=512 D=64 bf16 full"
-    assert grid[1].endswith("D=64 bf16 causal") and grid[-1].startswith("B=1 Hq=16 Hkv=16 Sq=16384 ")
-    assert labels(
-        "--shape", "1,4,2,10,20,64", "--shape", "1,4,2,10,64", "--dtype", "bf16", "--seed", "7"
-    ) == [
-        "B=1 Hq=4 Hkv=2 Sq=10 Skv=20 D=64 bf16 full seed=7",
-        "B=1 Hq=4 Hkv=2 Sq=10 Skv=10 D=64 bf16 full seed=7",
-    ]
-    assert labels("--shape", "1,4,10,64", "--shape", "1,4,4,10,10,64") == [
-        "B=1 Hq=4 Hkv=4 Sq=10 Skv=10 D=64 fp16 full"
-    ]
-    assert labels("--shape", "1,4,10,64", "--causal") == ["B=1 Hq=4 Hkv=4 Sq=10 Skv=10 D=64 fp16 causal"]
+def test_what_the_program_refuses_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.undo()  # ask() itself
+    stand_in = tmp_path / "flashsteps"
+    stand_in.write_text('#!/bin/sh\necho "flashsteps: asked $*" >&2\nexit 2\n', encoding="utf-8")
+    stand_in.chmod(0o755)
+    words = ["--shape=-1,2,9,64", "--grid", "big", "--seed", "3", "--causal", "--dtype", "bf16", "--shape", "1"]
+    assert run(FakeLab(), *words, "--program", str(stand_in)) == 2
+    asked = "problems --causal --grid=big --seed=3 --shape=-1,2,9,64 --shape=1 --dtype=bf16"
+    assert capsys.readouterr().err == f"compare_peers.py: asked {asked}\n"
+    assert run(FakeLab(), *SMALL, "--program", str(tmp_path / "none")) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"compare_peers.py: {tmp_path}/none cannot be run: No such file") and "--build" in said
 
 
 # What is missing.
@@ -800,7 +783,7 @@ def test_progress_does_not_wrap(monkeypatch):
 def test_output_that_cannot_be_written_is_one_line():
     # A process of its own, whose standard output is really full.
     command = "import sys; sys.path[:0] = ['scripts', 'scripts/tests']; import test_compare_peers as t; "
-    command += "from measure import compare_peers; sys.exit(compare_peers.main(list(t.SMALL), t.FakeLab))"
+    command += "t.program.ask = t.ask; sys.exit(t.compare_peers.main(list(t.SMALL), t.FakeLab))"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", command], stdout=full, stderr=subprocess.PIPE, text=True, cwd=results.ROOT
@@ -811,9 +794,7 @@ def test_output_that_cannot_be_written_is_one_line():
 
 def test_progress_ends_where_the_work_does(monkeypatch):
     seen = []
-    monkeypatch.setattr(
-        compare_peers.Progress, "show", lambda self, text, units=0: seen.append((self.total, units))
-    )
+    monkeypatch.setattr(Progress, "show", lambda self, text, units=0: seen.append((self.total, units)))
     run(FakeLab(), *SMALL, "--causal", "--full", "--rounds", "8")
     # The ceiling is warmed up as well, and the host's problem is checked.
     assert sum(units for _, units in seen) - 2 == seen[0][0]

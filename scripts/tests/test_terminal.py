@@ -46,7 +46,7 @@ def test_a_file_of_others(script, where: str, tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize(
     ("script", "arguments"),
-    [(profile_ncu, ["v01", "--build", ESCAPE]), (compare_peers, ["v01", "--shape", ESCAPE])],
+    [(profile_ncu, ["v01", "--build", ESCAPE]), (compare_peers, ["v01", "--peers", ESCAPE])],
 )
 def test_an_argument(script, arguments: list[str], capsys: pytest.CaptureFixture[str]):
     assert script.main(arguments) == 2

@@ -7,12 +7,14 @@ import inspect
 import math
 
 import pytest
+from conftest import make_problem
 
 torch = pytest.importorskip("torch", reason="these tests need PyTorch (CPU is enough)")
 
 from measure import compare_peers  # noqa: E402
 from measure import torch_lab  # noqa: E402
 from measure.torch_lab import Skip, TorchLab, WrongOutput  # noqa: E402
+from records import results  # noqa: E402
 
 
 class Flashsteps:
@@ -42,8 +44,19 @@ def lab(monkeypatch):
     torch.set_grad_enabled(before)
 
 
-def problem_of(*shape: int, causal: bool = False, dtype: str = "bf16", seed: int = 1) -> dict:
-    return compare_peers.make_problem(shape, dtype, causal, seed)
+GATES = {
+    dtype: {"nrmse": whole, "row": row, "lse": 1e-4, "lse_relative": 1e-6}
+    for dtype, (whole, row) in results.GATES.items()
+}
+
+
+def problem_of(*shape: int, **more) -> dict:
+    keys = ("batch", "num_heads_q", "num_heads_kv", "seqlen_q", "seqlen_kv", "head_dim")
+    return make_problem(**{"causal": False, **dict(zip(keys, shape)), **more})
+
+
+def verdict(found: dict, problem: dict, is_step: bool) -> list[str]:
+    return compare_peers.verdict(found, GATES[problem["dtype"]], is_step)
 
 
 PROBLEMS = [
@@ -63,11 +76,12 @@ def label(problem: dict) -> str:
 def judged(lab: TorchLab, name: str, problem: dict) -> dict:
     tensors = lab.inputs(problem)
     is_step = name.startswith("v")
-    return lab.judge(lab.prepare(name, tensors), tensors, lab.reference(tensors), is_step)
+    gate = GATES[problem["dtype"]]
+    return lab.judge(lab.prepare(name, tensors), tensors, lab.reference(tensors), gate, is_step)
 
 
 def complaints(lab: TorchLab, problem: dict) -> str:
-    return "\n".join(compare_peers.verdict(judged(lab, "v01", problem), problem, True))
+    return "\n".join(verdict(judged(lab, "v01", problem), problem, True))
 
 
 def test_inputs_are_normal_and_from_the_seed(lab):
@@ -113,7 +127,7 @@ def test_the_reference_is_attention_whatever_its_chunks(lab, monkeypatch, proble
 def test_a_right_step_passes(lab, monkeypatch, problem, chunk):
     monkeypatch.setattr(torch_lab, "CHUNK", chunk)
     found = judged(lab, "v01_scalar", problem)
-    assert compare_peers.verdict(found, problem, True) == []
+    assert verdict(found, problem, True) == []
     assert 0 < found["nrmse"] < 3e-3 and found["nrmse"] <= found["worst_row_nrmse"] < 5e-3
     assert found["lse_max_abs"] < 1e-5 and 0 < found["max_abs"] < 0.05
     rows = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"]
@@ -131,7 +145,7 @@ def test_errors_are_what_they_are_called(lab):
     output[1, 2, 3] = 0
     output[1, 2, 3, 5] = 0.25  # by itself: the row's norm is 0
     output[0, 3, 60] *= 1.5
-    found = lab.errors(output, None, reference, problem)
+    found = lab.errors(output, None, reference, problem, GATES[problem["dtype"]])
     norms = reference.o.double().square().sum(-1)
     expected = math.sqrt((0.25**2 + 0.25 * float(norms[0, 3, 60])) / float(norms.sum()))
     assert found["nrmse"] == pytest.approx(expected)
@@ -183,7 +197,7 @@ def test_a_wrong_lse_fails(lab, change, expected):
 def test_nan_everywhere_is_null_in_the_record(lab):
     lab.flashsteps.break_o = lambda o: o.fill_(torch.nan)
     found = judged(lab, "v01", PROBLEMS[0])
-    record = compare_peers.validation_record(found, PROBLEMS[0])
+    record = compare_peers.validation_record(found, GATES[PROBLEMS[0]["dtype"]])
     assert record["nrmse"] is record["worst_row_nrmse"] is record["max_abs"] is None
     assert record["nonfinite"] == 2 * 4 * 70 * 64 and found["runs_identical"] is True, "NaN twice is the same"
 
@@ -203,9 +217,9 @@ def test_inputs_that_were_written_to_are_restored(lab):
         return found
 
     lab.flashsteps.attention = vandal
-    found = lab.judge(lab.prepare("v01", tensors), tensors, lab.reference(tensors), True)
+    found = lab.judge(lab.prepare("v01", tensors), tensors, lab.reference(tensors), GATES[PROBLEMS[0]["dtype"]], True)
     assert found["inputs_changed"] and torch.equal(tensors.k, tensors.copies[1])
-    assert "wrote to its inputs" in compare_peers.verdict(found, PROBLEMS[0], True)
+    assert "wrote to its inputs" in verdict(found, PROBLEMS[0], True)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +254,7 @@ def math_fits(lab, monkeypatch):
 def test_sdpa_on_the_cpu_is_right(lab, math_fits, problem, name):
     """Grouped heads, and masks aligned bottom-right: with is_causal alone the third problem fails."""
     found = judged(lab, name, problem)
-    assert compare_peers.verdict(found, problem, False) == []
+    assert verdict(found, problem, False) == []
     assert found["lse_max_abs"] is None
     hidden = problem["batch"] * problem["num_heads_q"] * torch_lab.rows_without_keys(problem)
     assert found["rows_total"] - found["rows_checked"] == hidden
@@ -268,8 +282,8 @@ def test_a_backend_without_grouped_heads_gets_repeated_ones(lab, monkeypatch):
     tensors = lab.inputs(problem)
     call = lab.prepare("sdpa_flash", tensors)
     assert call.note == "heads of K and V repeated beforehand: no grouped heads"
-    found = lab.judge(call, tensors, lab.reference(tensors), False)
-    assert compare_peers.verdict(found, problem, False) == []
+    found = lab.judge(call, tensors, lab.reference(tensors), GATES[problem["dtype"]], False)
+    assert verdict(found, problem, False) == []
 
 
 def test_refusals_say_why(lab, monkeypatch):
@@ -308,8 +322,8 @@ def test_flash_attn_gets_transposed_views(lab, returns_lse):
     tensors = lab.inputs(problem)
     call = lab.prepare("flash_attn", tensors)
     assert call.note == "transposed views of the same tensors"
-    found = lab.judge(call, tensors, lab.reference(tensors), False)
-    assert compare_peers.verdict(found, problem, False) == []
+    found = lab.judge(call, tensors, lab.reference(tensors), GATES[problem["dtype"]], False)
+    assert verdict(found, problem, False) == []
 
 
 def test_nobody_differentiates(lab):

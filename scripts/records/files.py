@@ -1,0 +1,41 @@
+"""Writing a record: whole or not at all, and refused before anything is measured where it could not be written."""
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+class NotWritable(Exception):
+    """One line for the user."""
+
+
+def writable(name: str) -> Path:
+    """The file of this name, which can be written; leaves nothing behind. A link stays a link: what it points to is
+    replaced."""
+    if not name:
+        raise NotWritable("--json: the name is empty")
+    try:
+        path = Path(name).resolve()
+        if path.exists() and not path.is_file():
+            raise NotWritable(f"--json {path}: is not a regular file")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise NotWritable(f"--json {path}: cannot be written")
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+        raise NotWritable(f"--json {name}: {getattr(error, 'strerror', None) or error}") from error
+    return path
+
+
+def replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
