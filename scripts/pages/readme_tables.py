@@ -52,8 +52,8 @@ from steps.sources import ROOT, StepError
 FOLDERS = ("steps", "common", "harness", "scripts", "docs", "figures")
 SOURCE_FOLDERS = ("steps", "common", "harness", "scripts")
 SOURCE_SUFFIXES = {".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".py", ".sh", ".cmake", ".txt"}
-# Their own examples: the tools' tests, and the page that documents the results file.
-EXEMPT = ("scripts/tests/", "docs/results-schema.md")
+# Its own examples: the tools' tests.
+EXEMPT = ("scripts/tests/",)
 # A number, unless it ends a name such as v02 or H200, and a unit; markup and "+" may stand between them.
 TYPED_FIGURE = re.compile(
     r"(?<![\w.,])\d[\d.,_]*(?:e[+-]?\d+)?[+%)\]]?(?:\*\*|`)?[\s\u00a0\u202f-]*(?:\*\*|`)?"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Loads and checks results files and profiles. The rules are those of docs/results-schema.md.
+"""Loads and checks results files and profiles: their shape, which results.schema.json describes, and the rules of
+docs/results-schema.md.
 
 python3 scripts/records/results.py check FILE...              any such file
 python3 scripts/records/results.py check --recorded FILE...   one that numbers may be quoted from
@@ -8,16 +9,19 @@ python3 scripts/records/results.py check --recorded FILE...   one that numbers m
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import math
 import os
-import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
+
+try:
+    import jsonschema
+except ImportError:  # run.sh needs no packages
+    jsonschema = None  # type: ignore[assignment]
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -25,7 +29,7 @@ from records import profiles
 from records.problems import full_flops, problem_label
 from records.rates import PEERS
 from records.terminal import printable
-from steps import ablations, sources
+from steps import ablations
 from steps.sources import ROOT
 
 SCHEMA = "flashsteps-results/1"
@@ -36,342 +40,61 @@ MIN_RECORDED_ROUNDS = 7
 GATES = {"fp32": (1e-5, 1e-4), "fp16": (1e-3, 2e-3), "bf16": (5e-3, 1e-2)}
 
 
+NEEDS_JSONSCHEMA = "jsonschema says where (pip install jsonschema, or build/venv/bin/python after scripts/test.sh)"
+
+
 class ResultsError(Exception):
     """One line for the user."""
 
 
-@dataclass(frozen=True)
-class Maybe:
-    """The key may be absent or null."""
-
-    spec: Any
-
-
-@dataclass(frozen=True)
-class ListOf:
-    spec: Any
-
-
-@dataclass(frozen=True)
-class MapOf:
-    """An object whose keys are not known beforehand."""
-
-    key: str
-    spec: Any
-
-
-def is_integer(value: Any) -> bool:
-    # The program counts in 64 bits; what is longer may not even fit a float.
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-
-
-def is_number(value: Any) -> bool:
-    return (is_integer(value) or isinstance(value, float)) and math.isfinite(value) and value >= 0
-
-
-def is_date(value: Any) -> bool:
-    try:
-        return bool(datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ")) and len(value) == 20
-    except (TypeError, ValueError):
-        return False
-
-
-def is_match(pattern: str) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
-
-
-TYPES: dict[str, Callable[[Any], bool]] = {
-    "a text": lambda value: isinstance(value, str),
-    "a text that is not empty": lambda value: isinstance(value, str) and value.strip() != "",
-    "true or false": lambda value: isinstance(value, bool),
-    "an integer >= 0": lambda value: is_integer(value) and value >= 0,
-    "an integer >= 1": lambda value: is_integer(value) and value >= 1,
-    "a number >= 0": is_number,
-    "a number > 0": lambda value: is_number(value) and value > 0,
-    "a UTC time such as 2026-11-21T10:00:00Z": is_date,
-    "40 hex digits": is_match("[0-9a-f]{40}"),
-    "16 hex digits": is_match("[0-9a-f]{16}"),
-    # Of a step in one of its configurations, that one's name behind an @.
-    "a step name": is_match(r"[a-z][a-z0-9_]*(@[\w.-]+)?"),
-    "a SASS opcode": is_match(r"[A-Z]\w*(\.\w+)*"),
-    "a percentage, 0 to 100": lambda value: is_number(value) and value <= 100,
-    "three integers >= 1": lambda value: isinstance(value, list)
-    and len(value) == 3
-    and all(is_integer(item) and item >= 1 for item in value),
-}
-TEXT, NAME, FLAG = "a text", "a text that is not empty", "true or false"
-COUNT, SIZE, NUMBER, POSITIVE = "an integer >= 0", "an integer >= 1", "a number >= 0", "a number > 0"
-TRIPLE = "three integers >= 1"
-
-COUNTERS = (
-    "global_requests",
-    "global_sectors",
-    "global_bytes",
-    "shared_requests",
-    "shared_wavefronts",
-    "shared_wavefronts_ideal",
-    "mma",
-    "ldmatrix",
-    "ldmatrix_wavefronts",
-    "ldmatrix_wavefronts_ideal",
-    "barriers",
-    "shuffles",
-    "tma_loads",
-    "tma_load_bytes",
-    "tma_stores",
-    "tma_store_bytes",
-    "mbarrier_arrivals",
-    "mbarrier_waits",
-)
+SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
+SHAPE = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+COUNTERS = tuple(SHAPE["$defs"]["counters"]["properties"])
 # Records that are older than these lack them.
-LATER_COUNTERS = tuple(name for name in COUNTERS if name.startswith(("tma_", "mbarrier_")))
-
-RESOURCES = {
-    "grid": TRIPLE,
-    "block": TRIPLE,
-    "smem_bytes": COUNT,
-    "registers": Maybe(COUNT),
-    "spill_bytes": Maybe(COUNT),
-    "ctas_per_sm": Maybe(COUNT),
-}
-COUNTED = {name: Maybe(COUNT) if name in LATER_COUNTERS else COUNT for name in COUNTERS}
-
-FILE_SPEC = {
-    "schema": (SCHEMA,),
-    "command": ("run", "check", "bench", "count", "peers"),
-    "complete": FLAG,
-    "provenance": {
-        "date": "a UTC time such as 2026-11-21T10:00:00Z",
-        "commit": Maybe("40 hex digits"),
-        "dirty": Maybe(FLAG),
-        "backend": ("cuda", "emulator"),
-        "device": {
-            "name": NAME,
-            "compute_capability": Maybe(NAME),
-            "sm_count": Maybe(SIZE),
-            "l2_bytes": Maybe(SIZE),
-            "memory_bytes": Maybe(SIZE),
-            "smem_optin_bytes": Maybe(SIZE),
-            "max_sm_clock_mhz": Maybe(POSITIVE),
-            "driver": Maybe(NAME),
-            "cuda_runtime": Maybe(NAME),
-            "host_cpu": Maybe(TEXT),
-            "host_threads": Maybe(SIZE),
-        },
-        "build": {
-            "compiler": NAME,
-            "flags": TEXT,
-            "type": NAME,
-            "nvcc": Maybe(TEXT),
-            "architectures": Maybe(TEXT),
-        },
-        "method": Maybe({"timer": NAME, "rounds": SIZE, "l2": NAME, "flops": NAME}),
-        "peers": Maybe(
-            {
-                "torch": NAME,
-                "cudnn": Maybe(NAME),
-                "flash_attn": Maybe(NAME),
-                "flash_attn_3": Maybe(NAME),
-                "method": NAME,
-            }
-        ),
-    },
-    "runs": ListOf(
-        {
-            "problem": {
-                "label": NAME,
-                "batch": SIZE,
-                "num_heads_q": SIZE,
-                "num_heads_kv": SIZE,
-                "seqlen_q": SIZE,
-                "seqlen_kv": SIZE,
-                "head_dim": SIZE,
-                "dtype": ("fp32", "fp16", "bf16"),
-                "causal": FLAG,
-                "kv_lengths": ("full", "random", "zeros", "given"),
-                "lengths": Maybe(ListOf(COUNT)),
-                "layout": ("bhsd", "bshd", "qkv", "gapped", "odd", "far"),
-                "inputs": ("normal", "sharp", "shifted", "structured", "offset", "ramps", "huge", "file"),
-                "tensors": Maybe({"file": NAME, "fnv1a64": "16 hex digits"}),
-                "lse": Maybe(("none",)),
-                "softmax_scale": Maybe(POSITIVE),
-                "seed": COUNT,
-                "flops": NUMBER,
-            },
-            "ceilings": Maybe(
-                {
-                    "matmul": Maybe(
-                        {
-                            "what": NAME,
-                            "median_ms": POSITIVE,
-                            "p10_ms": POSITIVE,
-                            "p90_ms": POSITIVE,
-                            "tflops": POSITIVE,
-                        }
-                    )
-                }
-            ),
-            "steps": ListOf(
-                {
-                    "step": "a step name",
-                    "status": ("pass", "fail", "skip", "crash", "timeout", "error"),
-                    "message": TEXT,
-                    "validation": Maybe(
-                        {
-                            "nrmse": Maybe(NUMBER),
-                            "worst_row_nrmse": Maybe(NUMBER),
-                            "max_abs": Maybe(NUMBER),
-                            "lse_max_abs": Maybe(NUMBER),
-                            "nonfinite": COUNT,
-                            "rows_checked": COUNT,
-                            "rows_total": SIZE,
-                            "gate_nrmse": POSITIVE,
-                            "gate_row": POSITIVE,
-                            "worst_element": Maybe(NUMBER),
-                            "gate_element": Maybe(POSITIVE),
-                            "bias": Maybe(NUMBER),
-                            "gate_bias": Maybe(POSITIVE),
-                            "runs_identical": Maybe(FLAG),
-                            "compared_with_v01": Maybe(FLAG),
-                            "modes": Maybe(ListOf(("early", "late", "random"))),
-                            "race_detector": Maybe(FLAG),
-                        }
-                    ),
-                    "timing": Maybe(
-                        {
-                            "median_ms": POSITIVE,
-                            "p10_ms": POSITIVE,
-                            "p90_ms": POSITIVE,
-                            "samples": SIZE,
-                            "launches_per_sample": SIZE,
-                            "graph": FLAG,
-                            "tflops": NUMBER,
-                            "tflops_p10": NUMBER,
-                            "tflops_p90": NUMBER,
-                            "percent_of_peak": Maybe(NUMBER),
-                            "percent_of_matmul": Maybe(NUMBER),
-                            "sm_clock_mhz": Maybe(POSITIVE),
-                        }
-                    ),
-                    "part": Maybe(tuple(sources.PARTS.values())),
-                    "configuration": Maybe(NAME),
-                    "resources": Maybe(RESOURCES),
-                    "counters": Maybe(COUNTED),
-                    "kernels": Maybe(ListOf({"resources": RESOURCES, "counters": Maybe(COUNTED)})),
-                    "seconds": Maybe(NUMBER),
-                }
-            ),
-        }
-    ),
-}
-# What `peers` files have besides: the same objects again, for other people's kernels.
-STEP_SPEC = FILE_SPEC["runs"].spec["steps"].spec
-FILE_SPEC["runs"].spec["peers"] = Maybe(
-    ListOf(
-        {
-            "peer": PEERS,
-            "status": ("pass", "fail", "skip", "crash", "error"),
-            "message": TEXT,
-            "note": Maybe(NAME),
-            "validation": STEP_SPEC["validation"],
-            "timing": STEP_SPEC["timing"],
-        }
-    )
-)
-FILE_SPEC["host_overhead"] = Maybe(
-    {
-        "problem": FILE_SPEC["runs"].spec["problem"],
-        "calls_per_sample": SIZE,
-        "entries": ListOf(
-            {
-                "name": "a step name",
-                "median_us": POSITIVE,
-                "p10_us": POSITIVE,
-                "p90_us": POSITIVE,
-                "samples": SIZE,
-            }
-        ),
-    }
-)
-# Profiles: the GPU's counters, of problems that everybody has, with the default scale and an LSE.
-NOT_PROFILED = ("tensors", "lengths", "lse", "softmax_scale")
-PROFILED = {
-    "metrics": {
-        name: Maybe("a percentage, 0 to 100" if counter.unit == "%" else COUNT)
-        for name, counter in profiles.METRICS.items()
-    },
-    "opcodes": MapOf("a SASS opcode", SIZE),
-}
-PROFILE_SPEC = {
-    "schema": (profiles.SCHEMA,),
-    "complete": FLAG,
-    "provenance": {
-        **{key: spec for key, spec in FILE_SPEC["provenance"].items() if key != "method"},
-        "backend": ("cuda",),
-        "ncu": NAME,
-        "method": {key: (text,) for key, text in profiles.METHOD.items()}
-        | {"launch": (profiles.METHOD["launch"], profiles.OLDER_LAUNCH)},
-    },
-    "runs": ListOf(
-        {
-            "problem": {
-                key: spec for key, spec in FILE_SPEC["runs"].spec["problem"].items() if key not in NOT_PROFILED
-            },
-            "steps": ListOf(
-                {
-                    "step": "a step name",
-                    "status": ("pass", "skip"),
-                    "message": TEXT,
-                    **{key: Maybe(spec) for key, spec in PROFILED.items()},
-                    "kernels": Maybe(ListOf(PROFILED)),
-                }
-            ),
-        }
-    ),
-}
+LATER_COUNTERS = tuple(name for name in COUNTERS if name not in SHAPE["$defs"]["counters"]["required"])
+NOT_PROFILED = ("tensors", "lengths", "lse", "softmax_scale")  # everybody has the problems of a profile
 DEVICE_KEYS_OF = {
     "cuda": ("compute_capability", "sm_count", "driver", "cuda_runtime"),
     "emulator": ("host_threads",),
 }
 
 
-def check_shape(value: Any, spec: Any, where: str, errors: list[str]) -> None:
-    """Types, required keys and unknown keys."""
-    if isinstance(spec, Maybe):
-        if value is not None:
-            check_shape(value, spec.spec, where, errors)
-    elif isinstance(spec, ListOf):
-        if not isinstance(value, list):
-            errors.append(f"{where}: must be a list")
-            return
-        for index, item in enumerate(value):
-            check_shape(item, spec.spec, f"{where}[{index}]", errors)
-    elif isinstance(spec, MapOf):
-        if not isinstance(value, dict):
-            errors.append(f"{where}: must be an object")
-            return
-        for key, item in value.items():
-            if not TYPES[spec.key](key):
-                errors.append(f"{where}.{key}: the key must be {spec.key}")
-            check_shape(item, spec.spec, f"{where}.{key}", errors)
-    elif isinstance(spec, dict):
-        if not isinstance(value, dict):
-            errors.append(f"{where or 'the file'}: must be an object")
-            return
-        prefix = f"{where}." if where else ""
-        for key in value:
-            if key not in spec:
-                errors.append(f"{prefix}{key}: unknown key")
-        for key, inner in spec.items():
-            if key in value:
-                check_shape(value[key], inner, prefix + key, errors)
-            elif not isinstance(inner, Maybe):
-                errors.append(f"{prefix}{key}: missing")
-    elif isinstance(spec, tuple):
-        if value not in spec:
-            errors.append(f"{where}: is {json.dumps(value)}, must be one of {', '.join(spec)}")
-    elif not TYPES[spec](value):
-        errors.append(f"{where}: is {json.dumps(value)}, must be {spec}")
+def is_date(value: object) -> bool:
+    try:
+        return bool(datetime.strptime(str(value), "%Y-%m-%dT%H:%M:%SZ"))
+    except ValueError:
+        return False
+
+
+@functools.cache
+def validator() -> Any:
+    formats = jsonschema.FormatChecker(formats=())
+    formats.checks("date-time")(is_date)
+    return jsonschema.Draft202012Validator(SHAPE, format_checker=formats)
+
+
+def in_words(error: Any) -> list[str]:
+    """What the validator found, as lines that begin with the place."""
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)[1:]
+    prefix = f"{place}." if place else ""
+    rule, wanted, value = error.validator, error.validator_value, error.instance
+    if rule == "required":
+        return [f"{prefix}{key}: missing" for key in wanted if key not in value]
+    if rule == "additionalProperties":
+        return [f"{prefix}{key}: unknown key" for key in value if key not in error.schema["properties"]]
+    if rule == "type" and ("object" in wanted or "array" in wanted):
+        return [f"{place or 'the file'}: must be {'an object' if 'object' in wanted else 'a list'}"]
+    if rule in ("enum", "const"):
+        values = ", ".join(each for each in ([wanted] if rule == "const" else wanted) if each is not None)
+        return [f"{place}: is {json.dumps(value)}, must be one of {values}"]
+    return [f"{place}: is {json.dumps(value)}, must be {error.schema['title']}"]
+
+
+def check_shape(data: Any) -> list[str]:
+    """Types, required keys and unknown keys, as results.schema.json has them; nothing where jsonschema is missing."""
+    if jsonschema is None:
+        return []
+    return list(dict.fromkeys(line for error in validator().iter_errors(data) for line in in_words(error)))
 
 
 def agrees(value: float, expected: float, absolute: float = 0.0) -> bool:
@@ -555,7 +278,13 @@ def check_profiled_step(step: dict[str, Any], run: dict[str, Any], data: dict[st
 def check_profiled(counted: dict[str, Any]) -> list[str]:
     """Of a step or of one of its kernels."""
     metrics, opcodes = counted["metrics"], counted["opcodes"]
-    errors = []
+    errors = [f"metrics.{name}: unknown key" for name in metrics if name not in profiles.METRICS]
+    for name, counter in profiles.METRICS.items():
+        value = metrics.get(name)
+        if value is not None and counter.unit == "%" and value > 100:
+            errors.append(f"metrics.{name}: is {value:g}, must be a percentage, 0 to 100")
+        if value is not None and counter.unit != "%" and not isinstance(value, int):
+            errors.append(f"metrics.{name}: is {value:g}, must be a whole number")
     if metrics.get("instructions") != sum(opcodes.values()):
         errors.append(
             f"metrics.instructions: is {json.dumps(metrics.get('instructions'))}, the opcodes add up to "
@@ -629,11 +358,20 @@ def is_profile(data: Any) -> bool:
 
 def check(data: Any) -> list[str]:
     """Everything that is wrong with a results file or a profile; empty when nothing is."""
+    if errors := check_shape(data):
+        return errors  # the rules need the keys to be there
+    try:
+        return check_rules(data)
+    except (AttributeError, KeyError, TypeError):
+        if jsonschema is not None:
+            raise
+        return [f"has another shape than {SCHEMA_FILE.name} says; {NEEDS_JSONSCHEMA}"]
+
+
+def check_rules(data: dict[str, Any]) -> list[str]:
+    """What no schema can say, as docs/results-schema.md has it."""
     errors: list[str] = []
-    check_shape(data, PROFILE_SPEC if is_profile(data) else FILE_SPEC, "", errors)
     check_entry = check_profiled_step if is_profile(data) else check_step
-    if errors:
-        return errors  # the rules below need the keys to be there
     backend = data["provenance"]["backend"]
     device = data["provenance"]["device"]
     for key in DEVICE_KEYS_OF[backend]:
@@ -645,6 +383,8 @@ def check(data: Any) -> list[str]:
     for r, run in enumerate(data["runs"]):
         where = f"runs[{r}]"
         errors += [f"{where}.problem.{line}" for line in check_problem(run["problem"])]
+        unlike = [key for key in NOT_PROFILED if is_profile(data) and run["problem"].get(key) is not None]
+        errors += [f"{where}.problem.{key}: a profile's has none" for key in unlike]
         if run["problem"]["label"] in labels:
             errors.append(f"{where}.problem: appears twice")
         labels.add(run["problem"]["label"])
@@ -833,6 +573,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     failed = False
+    if jsonschema is None:
+        print(f"results.py: the shape of files cannot be checked; {NEEDS_JSONSCHEMA}", file=sys.stderr)
+        failed = True
     for path in options.files:
         try:
             data = read(path)

@@ -1,15 +1,15 @@
-"""Every rule of the checker has an example that breaks it, and the page that documents the file passes it."""
+"""Every rule of the checker has an example that breaks it."""
 
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
+import jsonschema
 import pytest
-from conftest import SCRIPTS, Repository, git, make_peers_record, make_problem, make_record
+from conftest import Repository, git, make_peers_record, make_problem, make_record
 
-from records import problems, rates, results
+from records import problems, profiles, rates, results
+from steps import sources
 
 ABSENT = object()
 
@@ -74,7 +74,7 @@ CUDA_CASES = [
     (STEP + "counters", {name: 0 for name in results.COUNTERS}, "counters: belong to the emulator"),
     (STEP + "seconds", -1, "a number >= 0"),
     (STEP + "resources.grid", [1, 1], "three integers >= 1"),
-    (STEP + "resources.grid", [1, 1, 0], "three integers >= 1"),
+    (STEP + "resources.grid", [1, 1, 0], "resources.grid[2]: is 0, must be an integer >= 1"),
     (STEP + "resources.registers", "64", "an integer >= 0"),
     (VALIDATION + "nrmse", 0.5, "a pass needs at most"),
     (VALIDATION + "nrmse", None, "a pass needs at most"),
@@ -474,41 +474,30 @@ def test_filters(cuda_record):
         results.select_runs(data, {"colour": "red"})
 
 
-def documented_example() -> dict:
-    page = Path(SCRIPTS.parent, "docs", "results-schema.md").read_text(encoding="utf-8")
-    example = re.search(r"```jsonc\n(.*?)```", page, re.DOTALL)[1]
-    example = example.replace("0123…", "0123456789" * 4)
-    return results.parse(re.sub(r"//.*", "", example))
+def test_the_schema_is_one_and_says_what_others_say():
+    jsonschema.Draft202012Validator.check_schema(results.SHAPE)
+    known = results.SHAPE["$defs"]
+    assert known["results"]["properties"]["schema"]["const"] == results.SCHEMA
+    assert known["profile"]["properties"]["schema"]["const"] == profiles.SCHEMA
+    method = known["profile"]["properties"]["provenance"]["properties"]["method"]["properties"]
+    assert method["launch"]["enum"] == [profiles.METHOD["launch"], profiles.OLDER_LAUNCH]
+    assert {key: each["const"] for key, each in method.items() if key != "launch"} == {
+        key: words for key, words in profiles.METHOD.items() if key != "launch"
+    }
+    assert tuple(known["peer"]["properties"]["peer"]["enum"]) == rates.PEERS
+    assert known["part"]["enum"] == [*sources.PARTS.values(), None]
 
 
-def test_the_documented_example_is_what_the_checker_accepts():
-    """The example shows the keys of both backends at once, so the emulator's are taken out for the check."""
-    data = documented_example()
-    step = data["runs"][0]["steps"][0]
-    assert set(step.pop("counters")) == set(results.COUNTERS)
-    for key in ("modes", "race_detector"):
-        del step["validation"][key]
-    assert results.check(data) == []
-
-
-def test_the_documented_comparison_is_what_the_checker_accepts():
-    page = Path(SCRIPTS.parent, "docs", "results-schema.md").read_text(encoding="utf-8")
-    section = page[page.index("# The comparison with peers") :]
-    example = re.search(r"```jsonc\n(.*?)```", section, re.DOTALL)[1].replace("0123…", "0123456789" * 4)
-    data = results.parse(re.sub(r"//.*", "", example))
-    assert results.check(data) == []
-    names = set(re.findall(r"\b(?:sdpa|flash_attn)\w*", section))
-    assert names == set(rates.PEERS)
-
-
-def keys_of(spec) -> set[str]:
-    if isinstance(spec, (results.Maybe, results.ListOf)):
-        return keys_of(spec.spec)
-    if isinstance(spec, dict):
-        return set(spec).union(*(keys_of(inner) for inner in spec.values()))
-    return set()
-
-
-def test_every_key_is_documented():
-    page = Path(SCRIPTS.parent, "docs", "results-schema.md").read_text(encoding="utf-8")
-    assert [key for key in sorted(keys_of(results.FILE_SPEC)) if f'"{key}"' not in page] == []
+def test_without_jsonschema_only_the_shape_is_not_checked(cuda_record, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(results, "jsonschema", None)
+    cuda_record["runs"][0]["steps"][1]["seconds"] = "soon"
+    assert results.check(cuda_record) == []
+    cuda_record["runs"][0]["problem"]["label"] = "fast one"
+    assert "label: is 'fast one'" in results.check(cuda_record)[0]
+    for data in ({}, [], {"schema": "x", "provenance": 1}):
+        (line,) = results.check(data)
+        assert line.startswith("has another shape than results.schema.json says; jsonschema says where")
+    path = tmp_path / "good.json"
+    path.write_text(json.dumps(make_record()), encoding="utf-8")
+    assert results.main(["check", str(path)]) == 1
+    assert "the shape of files cannot be checked" in capsys.readouterr().err
