@@ -15,6 +15,7 @@ MAX_BYTES = 300_000
 BAR, CEILING, INK, MUTED, BACKGROUND = "#0072B2", "#D55E00", "#222222", "#6b6b6b", "#fcfcfa"
 GRID, GAP, HATCH = "#dddddd", "#eeeeec", "#c8c8c4"
 IDEAL = "#e69f00"  # beside BAR: what the best possible would be
+BEFORE = "#73899b"  # beside BAR: what came before
 # Other people's kernels: colours and dashes, darker than Okabe and Ito's, as text has the colours too.
 PEERS = {
     "sdpa_flash": ("FlashAttention-2", "#00755a", (0, (5, 2))),
@@ -24,8 +25,8 @@ PEERS = {
 }
 # From the first step of a ladder to the last.
 FIRST_STEP, LAST_STEP = (0.36, 0.56, 0.70), (0.02, 0.14, 0.30)
-WIDTH = 8.3  # inches, about 800 pixels: what a README is wide, where nothing is scaled down then
-TITLE, HEADING, TEXT, NOTE = 11.5, 9.0, 8.0, 7.5  # sizes of type, in points
+WIDTH = 8.72  # inches, 837 pixels: what a README is wide, where nothing is scaled down then
+TITLE, HEADING, TEXT, NOTE = 12, 9.5, 8.5, 8.3  # sizes of type, in points: 11 pixels at least
 
 
 def digest(script: str, *data: bytes) -> str:

@@ -18,15 +18,16 @@ import hashlib
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from draw import charts, figure_style
+from draw import charts, figure_style, panels
 from draw.figure_style import MAX_BYTES
 from records import results
 from records.results import ResultsError
+from steps import sources
 from steps.sources import ROOT
 
 
@@ -35,31 +36,29 @@ class Figure:
     name: str  # of the file in figures/
     kind: str  # of charts.KINDS
     records: tuple[str, ...]  # in figures/results/
-    where: dict[str, str] = field(default_factory=dict)  # which of their problems, as results.FILTERS has it
+    where: tuple[str, ...] = ("",)  # which of their problems, each as a block of readme_tables.py would say it
+    part: str = ""  # of the ladder; while the record has no step of it, there is no figure
 
 
+SHAPES = ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=fp16 causal=true")
 FIGURES = (
-    Figure(
-        "progression_d128_full.svg",
-        "progression",
-        ("h200_peers.json",),
-        {"S": "4096", "D": "128", "dtype": "bf16", "causal": "false"},
+    *(
+        Figure(
+            f"progression_{part.lower().replace('.', '_')}.svg",
+            "progression",
+            ("h200_peers.json", "h200_ladder.json"),  # the second one for ceilings that the first one lacks
+            SHAPES,
+            part,
+        )
+        for part in sources.PARTS.values()
     ),
-    Figure(
-        "progression_d64_causal.svg",
-        "progression",
-        ("h200_peers.json",),
-        {"S": "4096", "D": "64", "dtype": "fp16", "causal": "true"},
-    ),
-    Figure("lengths.svg", "lengths", ("h200_peers.json",), {"dtype": "bf16"}),
-    Figure(
-        "counters.svg", "counters", ("emulator_counters.json",), {"S": "256", "D": "64", "causal": "false"}
-    ),
+    Figure("lengths.svg", "lengths", ("h200_peers.json",), ("dtype=bf16",)),
+    Figure("counters.svg", "counters", ("emulator_counters.json",), ("S=256 D=64 causal=false",)),
     Figure(
         "roofline.svg",
         "roofline",
         ("h200_profile.json", "h200_peers.json"),
-        {"S": "4096", "D": "64", "dtype": "fp16", "causal": "false"},
+        ("S=4096 D=64 dtype=fp16 causal=false",),
     ),
 )
 
@@ -83,14 +82,25 @@ def records_folder(root: Path) -> Path:
     return root / "figures" / "results"
 
 
+def figures(root: Path) -> list[Figure]:
+    """Those that there are to be."""
+
+    def is_recorded(figure: Figure) -> bool:
+        path = records_folder(root) / figure.records[0]
+        runs = results.read(path)["runs"] if figure.part and path.is_file() else []
+        return not runs or figure.part in (part.name for part in charts.parts_of(runs))
+
+    return [figure for figure in FIGURES if is_recorded(figure)]
+
+
 def digest(figure: Figure, root: Path) -> str:
     """Of all that the figure follows from. Not of its name."""
-    paths = [records_folder(root) / record for record in figure.records]
+    paths = [*(records_folder(root) / record for record in figure.records), Path(panels.__file__)]
     try:
         data = [path.read_bytes() for path in paths]
     except OSError as error:
         raise ResultsError(f"its record {error.filename}: {error.strerror}") from error
-    chosen = f"{figure.kind} {figure.records} {sorted(figure.where.items())}"
+    chosen = f"{figure.kind} {figure.records} {figure.where} {figure.part}"
     return figure_style.digest(charts.__file__, chosen.encode(), *data)
 
 
@@ -100,10 +110,18 @@ def seal(text: str) -> str:
     return text.replace(f"itself: {UNKNOWN}", f"itself: {itself}")
 
 
+def sources_of(figure: Figure, root: Path) -> list[charts.Source]:
+    filters = [dict(word.split("=") for word in problem.split()) for problem in figure.where]
+    found = []
+    for file in figure.records:
+        data = results.load(records_folder(root) / file, schema=None)
+        found.append(charts.Source(file, data, [run for each in filters for run in results.select_runs(data, each)]))
+    return found
+
+
 def draw(figure: Figure, root: Path) -> str:
-    records = [results.load(records_folder(root) / record, schema=None) for record in figure.records]
-    runs = [results.select_runs(data, figure.where) for data in records]
-    drawn = charts.KINDS[figure.kind](figure_style.pyplot(), records, runs)
+    of_part = {"part": figure.part} if figure.part else {}
+    drawn = charts.KINDS[figure.kind](figure_style.pyplot(), sources_of(figure, root), **of_part)
     carried = f"flashsteps figure; of: {digest(figure, root)}; itself: {UNKNOWN}"
     text = seal(figure_style.svg_text(drawn, Source=", ".join(figure.records), Description=carried))
     if len(text.encode()) > MAX_BYTES:
@@ -133,7 +151,7 @@ def why_not(figure: Figure, root: Path) -> str:
 
 
 def left_over(root: Path) -> list[str]:
-    known = {figure.name for figure in FIGURES}
+    known = {figure.name for figure in figures(root)}
     found = (root / "figures").glob("*")
     return sorted(path.name for path in found if path.suffix in DRAWN and path.name not in known)
 
@@ -161,7 +179,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     errors, drawn = [], 0
-    for figure in FIGURES:
+    wanted = figures(options.root)
+    for figure in wanted:
         path = options.root / "figures" / figure.name
         try:
             reason = why_not(figure, options.root)
@@ -185,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
     for error in errors:
         print(error, file=sys.stderr)
     if not errors:
-        print(f"{len(FIGURES)} figure(s) up to date" + (f", {drawn} drawn" if drawn else ""))
+        print(f"{len(wanted)} figure(s) up to date" + (f", {drawn} drawn" if drawn else ""))
     return 1 if errors else 0
 
 

@@ -123,6 +123,7 @@ def groups_by_length(runs: list[Run]) -> list[list[Run]]:
 
 def draw_charts(pictures: Pictures, data: Record, runs: list[Run], profiles: list[Record]) -> None:
     plt = figure_style.pyplot()
+    file = "results.json"
     on_gpu = data["provenance"]["backend"] == "cuda"
     for number, run in enumerate(runs[:PROBLEMS_DRAWN], start=1):
         label = label_of(run)
@@ -137,7 +138,7 @@ def draw_charts(pictures: Pictures, data: Record, runs: list[Run], profiles: lis
             f"The steps, {label}",
             alt,
             caption,
-            lambda: charts.progression(plt, [data], [[run]]),
+            lambda: charts.progression(plt, [charts.Source(file, data, [run])]),
         )
     if on_gpu:
         for number, group in enumerate(groups_by_length(runs), start=1):
@@ -146,28 +147,27 @@ def draw_charts(pictures: Pictures, data: Record, runs: list[Run], profiles: lis
                 "By sequence length",
                 "Line charts of TFLOPS by sequence length, a line for each step",
                 "Every step. Batch and heads of the problems may differ too, as the tables have it.",
-                lambda: charts.lengths(plt, [data], [group]),
+                lambda: charts.lengths(plt, [charts.Source(file, data, group)]),
             )
     pictures.add(
         "errors.svg",
         "Errors",
         "Chart of each step's NRMSE and that of its worst row, on a log scale, beside the gates",
         "How far each step is from the reference, and how far it may be (docs/errors.md).",
-        lambda: charts.errors(plt, [data], [runs]),
+        lambda: charts.errors(plt, [charts.Source(file, data, runs)]),
     )
     labels = dict.fromkeys(run["problem"]["label"] for profile in profiles for run in profile["runs"])
     for number, label in enumerate(labels, start=1):
         chosen = [
-            (record, [run for run in own if run["problem"]["label"] == label])
-            for record, own in [*((profile, profile["runs"]) for profile in profiles), (data, runs)]
+            charts.Source(name, record, [run for run in own if run["problem"]["label"] == label])
+            for name, record, own in [*((file, profile, profile["runs"]) for profile in profiles), (file, data, runs)]
         ]
-        records, own_runs = zip(*((record, own) for record, own in chosen if own))
         pictures.add(
             f"roofline_{number}.svg",
             f"The roofline, {label}",
             "Chart of each step's TFLOPS by FLOPs per byte of shared memory and of DRAM, below the roofs",
             "Where the bytes are, as Nsight Compute counted them (docs/counters.md).",
-            lambda: charts.roofline(plt, list(records), list(own_runs)),
+            lambda: charts.roofline(plt, [source for source in chosen if source.runs]),
         )
 
 
@@ -295,7 +295,7 @@ def step_table(run: Run, on_gpu: bool) -> str:
     else:
         header += [*COUNTED, "bytes by TMA", "shared wavefronts"]
     rows, before, part = [], None, None
-    several = len({charts.part_of(entry["step"], run) for entry in run["steps"]}) > 1  # parts of the ladder
+    several = len({charts.part_of(entry["step"], [run]) for entry in run["steps"]}) > 1  # parts of the ladder
     for name, entry in entries_of(run):
         is_peer = "peer" in entry
         # An ablation stands beside its step, not beside the ablation above it.
@@ -308,9 +308,9 @@ def step_table(run: Run, on_gpu: bool) -> str:
             row += rates + (resource_cells(entry) if with_resources else [])
         else:
             row += counter_cells(entry)
-        if several and not is_peer and charts.part_of(name, run) != part:
-            part = charts.part_of(name, run)
-            rows.append(f'<th scope="rowgroup" colspan="{len(header)}">{text(part or "others")}</th>')
+        if several and not is_peer and charts.part_of(name, [run]) != part:
+            part = charts.part_of(name, [run])
+            rows.append(f'<th scope="rowgroup" colspan="{len(header)}">{text(part)}</th>')
         rows.append("".join(f"<td>{cell}</td>" for cell in row))
         if not is_peer and not is_variant:
             before = entry

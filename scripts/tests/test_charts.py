@@ -11,10 +11,13 @@ import pytest
 from conftest import STEPS, make_peers_record, make_problem, make_record, make_timing
 from test_profile_ncu import make_profile
 
-from draw import charts, figure_style, make_figures
+from draw import charts, figure_style, make_figures, panels
 from records import results
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
+
+
+PAGE, LETTERS = 838, 11  # pixels: how wide a README is, which scales wider figures down, and the least height of type
 
 
 @pytest.fixture
@@ -24,12 +27,19 @@ def plt() -> Iterator[Any]:
     pyplot.close("all")
 
 
+def sources(*records: dict[str, Any], **where: str) -> list[charts.Source]:
+    return [
+        charts.Source(f"record_{n}.json", data, results.select_runs(data, where))
+        for n, data in enumerate(records)
+    ]
+
+
 def draw(plt: Any, kind: str, *records: dict[str, Any], **where: str) -> Any:
-    return charts.KINDS[kind](plt, list(records), [results.select_runs(data, where) for data in records])
+    return charts.KINDS[kind](plt, sources(*records, **where))
 
 
 def drawn_texts(figure: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[tuple[str, Any, float]]]:
-    """The file; and text, extent in points, rotation of all that reaches it (labels of ticks beyond an axis do not)."""
+    """The file; and text, extent in points, size of all that reaches it (labels of ticks beyond an axis do not)."""
     from matplotlib.text import Text
 
     found: dict[int, tuple[str, Any, float]] = {}  # by text: the last time that it is drawn counts
@@ -37,7 +47,7 @@ def drawn_texts(figure: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list
 
     def draw_and_note(self: Any, renderer: Any) -> None:
         if self.get_visible() and self.get_text().strip():
-            found[id(self)] = (self.get_text(), Text.get_window_extent(self, renderer), self.get_rotation())
+            found[id(self)] = (self.get_text(), Text.get_window_extent(self, renderer), self.get_size())
         original(self, renderer)
 
     with monkeypatch.context() as patch:
@@ -59,8 +69,9 @@ def svg_and_faults(figure: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[str, l
         for words, box, _ in texts
         if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height
     ]
-    level = [(words, box) for words, box, rotation in texts if rotation in (0, 90)]
-    for (first, a), (second, b) in itertools.combinations(level, 2):
+    pixels = 96 / 72 * min(PAGE / (width * 96 / 72), 1)  # of a point
+    wrong += [f"'{words}' is small" for words, _, size in texts if size * pixels < LETTERS]
+    for (first, a, _), (second, b, _) in itertools.combinations(texts, 2):
         # A point is what the extents have around the letters.
         if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1:
             wrong.append(f"'{first}' overlaps '{second}'")
@@ -68,12 +79,17 @@ def svg_and_faults(figure: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[str, l
 
 
 def many_steps(data: dict[str, Any], count: int, ratio: float) -> dict[str, Any]:
-    """The ladder with as many steps, each faster than the one before it by the ratio."""
+    """The ladder with as many steps, each faster than the one before it by the ratio: a quarter of them in the first
+    part, half in the second, a quarter in the third."""
     for run in data["runs"]:
         steps = []
         for index in range(count):
             step = copy.deepcopy(run["steps"][0])
             step["step"] = f"v{index + 1:02d}_quite_vectorized_name"
+            if data["schema"] == results.SCHEMA:
+                step["part"] = ("memory", "mma.sync", "mma.sync", "Hopper")[4 * index // count]
+            if step.get("metrics"):
+                step["metrics"]["duration_ns"] = int(10**9 / ratio**index)
             if step.get("timing"):
                 step["timing"] = make_timing(run["problem"], 40.0 / ratio**index, 250.0)
             steps.append(step)
@@ -109,14 +125,12 @@ def profile_of(problems: list[dict[str, Any]]) -> dict[str, Any]:
 # That it can be read.
 
 
-@pytest.mark.parametrize("figure", make_figures.FIGURES, ids=lambda figure: figure.name)
+@pytest.mark.parametrize("figure", make_figures.figures(make_figures.ROOT), ids=lambda figure: figure.name)
 def test_the_figures_of_the_readme(plt, monkeypatch, figure):
-    """Nothing overlaps or is clipped. And those in figures/ say the same, which their hash does not cover: other
-    scripts put labels and numbers into words."""
-    folder = make_figures.records_folder(make_figures.ROOT)
-    records = [results.load(folder / record, schema=None) for record in figure.records]
-    drawn = draw(plt, figure.kind, *records, **figure.where)
-    assert drawn.get_size_inches()[0] * 96 <= 820  # a README is no wider: it would scale the letters down
+    """Nothing overlaps, is clipped or small. And those in figures/ say the same, which their hash does not cover:
+    other scripts put labels and numbers into words."""
+    of_part = {"part": figure.part} if figure.part else {}
+    drawn = charts.KINDS[figure.kind](plt, make_figures.sources_of(figure, make_figures.ROOT), **of_part)
     svg, wrong = svg_and_faults(drawn, monkeypatch)
     assert wrong == []
     kept = (make_figures.ROOT / "figures" / figure.name).read_text(encoding="utf-8")
@@ -124,19 +138,20 @@ def test_the_figures_of_the_readme(plt, monkeypatch, figure):
     assert len(kept_texts) > 20 and kept_texts == texts
 
 
-@pytest.mark.parametrize(("count", "ratio"), [(1, 1.0), (11, 1.0), (20, 1.1)])
-def test_nothing_overlaps_whatever_the_ladder(plt, monkeypatch, count, ratio):
-    data = many_steps(make_peers_record(), count, ratio)
-    assert faults(draw(plt, "progression", data), monkeypatch) == []
+@pytest.mark.parametrize(("count", "ratio"), [(1, 1.0), (11, 1.0), (25, 1.1)])
+@pytest.mark.parametrize("kind", ["progression", "lengths", "errors", "roofline"])
+def test_nothing_overlaps_whatever_the_ladder(plt, monkeypatch, kind, count, ratio):
+    if kind == "progression":
+        data = make_peers_record(problems=[make_problem(), make_problem(head_dim=64, num_heads_q=32, num_heads_kv=32)])
+    elif kind == "errors":
+        data = make_record(problems=[make_problem(), make_problem(dtype="fp16")])
+    else:
+        data = by_length() if kind == "lengths" else profile_of([make_problem()])
+    data = many_steps(data, count, ratio)
+    assert faults(draw(plt, kind, data), monkeypatch) == []
 
 
-@pytest.mark.parametrize("ratio", [1.0, 1.1])
-def test_nothing_overlaps_among_many_lines(plt, monkeypatch, ratio):
-    data = many_steps(by_length(), 20, ratio)
-    assert faults(draw(plt, "lengths", data), monkeypatch) == []
-
-
-@pytest.mark.parametrize("count", [1, 12, 20])
+@pytest.mark.parametrize("count", [1, 12, 25])
 def test_nothing_overlaps_among_counters(plt, monkeypatch, count):
     data = many_steps(make_record("emulator"), count, 1)
     for step in data["runs"][0]["steps"]:
@@ -157,20 +172,13 @@ def test_long_names_leave_room_to_say_why_there_is_nothing(plt, monkeypatch, kin
     assert "crash: race on shared memory at…" in words_of(figure)
 
 
-@pytest.mark.parametrize("count", [12, 20])
-def test_nothing_overlaps_among_errors(plt, monkeypatch, count):
-    data = many_steps(make_record(problems=[make_problem(), make_problem(dtype="fp16")]), count, 1.1)
-    failed = data["runs"][0]["steps"][0]
-    failed.update(status="fail", message="wrong", timing=None)
-    failed["validation"].update(nrmse=0.8, worst_row_nrmse=3.0)
-    assert faults(draw(plt, "errors", data), monkeypatch) == []
-
-
 def test_peers_and_ceiling_close_together(plt, monkeypatch):
     data = make_peers_record(("sdpa_flash", "sdpa_cudnn", "flash_attn_3"))
     run = data["runs"][0]
     for peer in run["peers"]:
         peer["timing"] = make_timing(run["problem"], 3.0, 250.0)
+    run["ceilings"]["mma_sync"] = run["ceilings"]["matmul"]
+    run["ceilings"]["matmul"]["tflops"] = run["peers"][0]["timing"]["tflops"]
     assert faults(draw(plt, "progression", data), monkeypatch) == []
 
 
@@ -184,17 +192,19 @@ def test_these_checks_can_fail(plt, monkeypatch):
     assert faults(figure((0.1, 0.5, "one"), (0.5, 0.5, "two")), monkeypatch) == []
     assert faults(figure((0.1, 0.5, "one"), (0.13, 0.51, "two")), monkeypatch) == ["'one' overlaps 'two'"]
     assert faults(figure((0.1, 0.5, "one"), (0.95, 0.5, "too far")), monkeypatch) == ["'too far' is clipped"]
-    without = many_steps(by_length(), 11, 1.02)
-    monkeypatch.setattr(charts, "spread_labels", lambda *_: None)
+    monkeypatch.setitem(plt.rcParams, "font.size", 8.2)
+    assert "'one' is small" in faults(figure((0.1, 0.5, "one"), (0.5, 0.5, "two")), monkeypatch)
+    monkeypatch.setattr(panels, "spread_labels", lambda *_: None)
+    without = many_steps(by_length(), 5, 1.02)
     assert "overlaps" in faults(draw(plt, "lengths", without), monkeypatch)[0]
 
 
 # What is shown.
 
 
-def level_lines(axes: Any) -> dict[float, Any]:
-    """Those from one side of the axes to the other, by height."""
-    return {line.get_ydata()[0]: line for line in axes.lines if list(line.get_xdata()) == [0, 1]}
+def upright_lines(axes: Any) -> dict[float, Any]:
+    """Those from the foot of the axes to their top, by place."""
+    return {line.get_xdata()[0]: line for line in axes.lines if list(line.get_ydata()) == [0, 1]}
 
 
 def words_of(figure: Any) -> str:
@@ -206,7 +216,7 @@ def test_peers_are_dashed_lines_at_their_rates(plt):
     data = make_peers_record(("sdpa_flash", "sdpa_cudnn", "sdpa_math"))
     figure = draw(plt, "progression", data)
     run = data["runs"][0]
-    lines = level_lines(figure.axes[0])
+    lines = upright_lines(figure.axes[0])
     for name in ("sdpa_flash", "sdpa_cudnn"):
         [peer] = [peer for peer in run["peers"] if peer["peer"] == name]
         assert lines[peer["timing"]["tflops"]].get_linestyle() == "--"
@@ -215,7 +225,7 @@ def test_peers_are_dashed_lines_at_their_rates(plt):
         peer["timing"]["tflops"] for peer in run["peers"][:2]
     }
     text = words_of(figure)
-    assert "FlashAttention-2<" in text and "cuDNN<" in text and "interleaved run" in text
+    assert "FA2<" in text and "cuDNN<" in text and "interleaved run" in text
 
 
 def test_a_peer_without_a_time_is_told(plt):
@@ -223,24 +233,24 @@ def test_a_peer_without_a_time_is_told(plt):
     del data["runs"][0]["peers"][1]["timing"]
     data["runs"][0]["peers"][1].update(status="skip", message="no kernel for $5\nmore")
     text = words_of(draw(plt, "progression", data))
-    assert "cuDNN: skip: no kernel for $5." in text and "FlashAttention-2<" in text
+    assert "cuDNN: skip: no kernel for $5." in text and "FA2<" in text
 
 
 def test_bars_and_whiskers_are_those_of_the_record(plt):
     data = make_record()
     axes = draw(plt, "progression", data).axes[0]
     timings = [step["timing"] for step in data["runs"][0]["steps"]]
-    assert [bar.get_height() for bar in axes.patches] == [timing["tflops"] for timing in timings]
-    ends = [container[2][0].get_segments()[0][:, 1] for container in axes.containers if len(container) == 3]
+    assert [bar.get_width() for bar in axes.patches][:3] == [timing["tflops"] for timing in timings]
+    ends = [container[2][0].get_segments()[0][:, 0] for container in axes.containers if len(container) == 3]
     ends = [list(each) for each in ends if len(each) == 2]
     for timing, (low, high) in zip(timings, ends, strict=True):
         assert (low, high) == pytest.approx((timing["tflops_p10"], timing["tflops_p90"]))
 
 
 def points(axes: Any) -> set[tuple[float, bool]]:
-    """Height, and whether it is filled: of all points."""
+    """Place, and whether it is filled: of all points."""
     marked = [line for line in axes.lines if line.get_marker() != "None"]
-    return {(line.get_ydata()[0], line.get_markerfacecolor() == line.get_color()) for line in marked}
+    return {(line.get_xdata()[0], line.get_markerfacecolor() == line.get_color()) for line in marked}
 
 
 def test_errors_are_points_below_their_gates(plt):
@@ -252,7 +262,7 @@ def test_errors_are_points_below_their_gates(plt):
     first = data["runs"][0]["steps"][0]["validation"]
     expected = {(first["nrmse"], True), (first["worst_row_nrmse"], False), (0.0042, True), (0.0043, False)}
     assert points(axes) == expected
-    assert set(level_lines(axes)) == set(results.GATES["bf16"])
+    assert set(upright_lines(axes)) == set(results.GATES["bf16"])
     text = words_of(figure)
     assert ">4.2e-03<" in text and "Synthetic GPU" in text and "bf16, 2 problems" in text
 
@@ -266,7 +276,7 @@ def test_errors_of_failed_steps_are_crosses_and_what_has_none_says_why(plt):
     second["validation"]["nrmse"] = None
     third.update(status="skip", message="needs sm_90", validation=None)
     figure = draw(plt, "errors", data)
-    crosses = [line.get_ydata()[0] for line in figure.axes[0].lines if line.get_marker() == "X"]
+    crosses = [line.get_xdata()[0] for line in figure.axes[0].lines if line.get_marker() == "X"]
     text = words_of(figure)
     assert crosses == [0.7] and "fail: it wrote NaN" in text and "skip: needs sm_90" in text
     assert "on the CPU emulator" in text and "\x1b" not in text
@@ -276,7 +286,7 @@ def test_an_error_of_zero_stands_at_the_foot(plt):
     data = make_record()
     data["runs"][0]["steps"][0]["validation"].update(nrmse=0.0, worst_row_nrmse=0.0)
     figure = draw(plt, "errors", data)
-    foot = figure.axes[0].get_ylim()[0]
+    foot = figure.axes[0].get_xlim()[0]
     assert {(foot, True), (foot, False)} <= points(figure.axes[0]) and ">0.0e+00<" in words_of(figure)
 
 
@@ -295,23 +305,50 @@ def test_a_ceiling_is_a_line_only_when_it_does_not_flatten_the_bars(plt):
     for tflops, is_line in ((highest * 1.1, True), (highest * 4, False)):
         run["ceilings"]["matmul"]["tflops"] = tflops
         figure = draw(plt, "progression", data)
-        assert (tflops in level_lines(figure.axes[0])) == is_line
+        assert (tflops in upright_lines(figure.axes[0])) == is_line
         text = words_of(figure)
-        assert ("Measured matmul: synthetic matmul." in text) == is_line
-        assert (f"Measured matmul: synthetic matmul: {tflops:.0f}, off the scale." in text) != is_line
+        assert ("where not drawn: measured matmul" in text) != is_line and "Measured matmul: synthetic matmul." in text
 
 
 def test_what_is_off_the_scale_is_told_once_for_all_problems(plt):
     data = make_record(problems=[make_problem(), make_problem(causal=False)])
-    for run, tflops in zip(data["runs"], (5000, 4000)):
+    for run, tflops in zip(data["runs"], (5000, 40)):
         run["ceilings"]["matmul"]["tflops"] = tflops
-    text = words_of(draw(plt, "progression", data))
-    assert "Measured matmul: synthetic matmul: 4000 to 5000, off the scale." in text
+    figure = draw(plt, "progression", data)
+    assert "measured matmul 5000 and 40.0, dense" in words_of(figure)
+    assert [upright_lines(axes) for axes in figure.axes] == [{}, {}]  # or one of them would seem to have none
+
+
+def test_a_ceiling_that_the_run_lacks_comes_from_another_record_which_is_named(plt):
+    problems = [make_problem(), make_problem(causal=False)]
+    data, other = make_record(problems=problems), make_record(problems=problems[::-1])
+    for run, tflops in zip(other["runs"], (70.0, 80.0)):
+        run["ceilings"]["matmul"]["tflops"] = 1.0
+        run["ceilings"]["mma_sync"] = run["ceilings"]["matmul"] | {"what": "products only", "tflops": tflops}
+    for run in data["runs"]:
+        run["ceilings"]["matmul"]["tflops"] = 60.0
+    figure = draw(plt, "progression", data, other)
+    assert [set(upright_lines(axes)) for axes in figure.axes] == [{60.0, 80.0}, {60.0, 70.0}]
+    text = words_of(figure)
+    assert ">mma.sync alone<" in text and "mma.sync alone: products only, of another run (record_1.json)." in text
+    assert "Measured matmul: synthetic matmul." in text
+
+
+def test_each_part_of_the_ladder_begins_with_the_last_step_of_the_one_before(plt):
+    data = many_steps(make_record(), 8, 2.0)
+    figure = draw(plt, "progression", data)
+    names = [[label.get_text()[:3] for label in axes.get_yticklabels()] for axes in figure.axes]
+    assert names == [["v01", "v02"], ["v02", "v03", "v04", "v05", "v06"], ["v06", "v07", "v08"]]
+    quiet = plt.matplotlib.colors.to_rgba(figure_style.BEFORE)
+    bars = [[bar.get_facecolor() == quiet for bar in axes.patches[: len(own)]] for axes, own in zip(figure.axes, names)]
+    assert bars == [[False] * 2, [True, *[False] * 4], [True, False, False]]
+    only = charts.progression(plt, sources(data), part="Hopper")
+    assert [label.get_text()[:3] for label in only.axes[0].get_yticklabels()] == names[2] and len(only.axes) == 1
 
 
 def test_the_peak_is_told_where_it_is_known(plt):
     data = make_record()
-    assert "tensor peak at the maximum clock: 1000, off the scale" in words_of(draw(plt, "progression", data))
+    assert "tensor peak at the maximum clock 1000." in words_of(draw(plt, "progression", data)).replace("\n", " ")
     for step in data["runs"][0]["steps"]:
         step["timing"]["percent_of_peak"] = None
     assert "peak" not in words_of(draw(plt, "progression", data))
@@ -323,7 +360,7 @@ def test_a_step_without_a_value_keeps_its_place_and_says_why(plt, monkeypatch):
     del data["runs"][1]["steps"][2]
     figure = draw(plt, "progression", data)
     for axes in figure.axes:
-        assert len(axes.get_xticks()) == 3
+        assert len(axes.get_yticks()) == 3
     assert faults(figure, monkeypatch) == []
     text = words_of(figure)
     assert "hang: after $60 s" in text and "not run" in text
@@ -333,7 +370,7 @@ def test_a_counter_that_is_missing_keeps_its_place(plt):
     data = make_record("emulator")
     data["runs"][0]["steps"][1] = {"step": STEPS[1], "status": "crash", "message": "signal 11"}
     figure = draw(plt, "counters", data)
-    assert [len(axes.get_xticks()) for axes in figure.axes] == [3, 3, 3]
+    assert [len(axes.get_yticks()) for axes in figure.axes] == [3, 3, 3]
     assert words_of(figure).count("crash: signal 11") == 3
 
 
@@ -344,17 +381,17 @@ def test_counts_of_a_wrong_result_are_marked(plt):
     figure = draw(plt, "counters", data)
     wrong = plt.matplotlib.colors.to_rgba(figure_style.CEILING)
     red = [bar for axes in figure.axes for bar in axes.patches if bar.get_facecolor() == wrong]
-    assert [round(bar.get_x() + bar.get_width() / 2) for bar in red] == [1] * len(red) and len(red) >= 2
+    assert [round(bar.get_y() + bar.get_height() / 2) for bar in red] == [1] * len(red) and len(red) >= 2
     words = words_of(figure)
-    assert ">fail<" in words and "Red: what a step counted whose result is wrong." in words
+    assert ", fail<" in words and "Red: what a step" in words
 
 
 def test_wavefronts_stand_beside_their_ideal(plt):
     data = make_record("emulator")
     axes = draw(plt, "counters", data).axes[0]
     counted = [step["counters"] for step in data["runs"][0]["steps"]]
-    heights = [bar.get_height() for bar in axes.patches]
-    assert heights == [
+    ends = [bar.get_width() for bar in axes.patches]
+    assert ends == [
         each[key] for each in counted[1:] for key in ("shared_wavefronts", "shared_wavefronts_ideal")
     ]
     assert "3.00 ×" in words_of(axes.figure)
@@ -365,9 +402,9 @@ def test_bytes_through_tma_are_not_hidden(plt):
     counted = data["runs"][0]["steps"][2]["counters"]
     through_tma = counted["tma_load_bytes"] // 32
     figure = draw(plt, "counters", data)
-    [hatched] = [bar for bar in figure.axes[1].patches if bar.get_hatch() and bar.get_x() > 1.5]
-    assert (hatched.get_y(), hatched.get_height()) == (counted["global_sectors"], through_tma)
-    assert f"+ {through_tma:,}" in words_of(figure)
+    hatched = [bar for bar in figure.axes[1].patches if bar.get_hatch()][-1]
+    assert (hatched.get_x(), hatched.get_width()) == (counted["global_sectors"], through_tma)
+    assert f"+ {charts.short(through_tma)}" in words_of(figure)
     for step in data["runs"][0]["steps"]:
         for key in results.LATER_COUNTERS:
             del step["counters"][key]
@@ -389,6 +426,14 @@ def test_a_line_for_each_step_and_peer(plt):
         assert list(axes.lines[1].get_ydata()) == [run["steps"][1]["timing"]["tflops"] for run in own]
         assert list(axes.lines[-1].get_ydata()) == [run["peers"][1]["timing"]["tflops"] for run in own]
         assert [line.get_linestyle() for line in axes.lines] == ["-"] * len(STEPS) + ["--"] * 2
+
+
+def test_of_many_steps_the_last_of_each_part_has_a_line(plt):
+    data = many_steps(by_length(), 25, 1.1)
+    figure = draw(plt, "lengths", data)
+    assert all(len(axes.lines) == 3 + 2 for axes in figure.axes)
+    names = ", ".join(f"{number}_quite_vectorized_name" for number in ("v07", "v19", "v25"))
+    assert f"The last step of each part of the ladder: {names}." in words_of(figure).replace("\n", " ")
 
 
 def test_a_point_that_is_missing_is_a_hole_in_its_line_and_told(plt):
@@ -448,7 +493,7 @@ def test_a_roofline_takes_a_step_from_the_first_profile_that_has_it(plt):
     del run["steps"][2:]
     for step in second["runs"][0]["steps"]:
         step["metrics"]["duration_ns"] *= 10
-    points = charts.profiled_points([first, second], [first["runs"], second["runs"]])
+    points = charts.profiled_points(sources(first, second))
     flops = run["problem"]["flops"]
     for index, step in enumerate(second["runs"][0]["steps"]):
         share = 1 if index > 1 else 10
@@ -467,7 +512,7 @@ def test_a_counter_that_ncu_did_not_give_is_no_point(plt):
     data = profile_of([make_problem()])
     data["runs"][0]["steps"][1]["metrics"] |= {"dram_read_bytes": None, "dram_write_bytes": None}
     data["runs"][0]["steps"][2]["metrics"] |= {"duration_ns": None}
-    points = charts.profiled_points([data], [data["runs"]])
+    points = charts.profiled_points(sources(data))
     assert list(points) == ["v01_scalar", "v02_smem_tiles"] and "dram" not in points["v02_smem_tiles"]
 
 
@@ -497,9 +542,14 @@ def contrast(first: str, second: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+def test_numbers_have_three_digits():
+    found = {0: "0", 999: "999", 1000: "1.00k", 41216: "41.2k", 99960: "100k", 999600: "1.00M", 1179776: "1.18M"}
+    assert {count: charts.short(count) for count in found} == found
+
+
 def test_every_colour_is_seen_on_the_background():
     """Of a figure's own, light one, which it has on dark pages too. Text needs 4.5, lines and areas 3."""
     texts = [figure_style.INK, figure_style.MUTED, *(look[1] for look in figure_style.PEERS.values())]
     assert min(contrast(colour, figure_style.BACKGROUND) for colour in texts) >= 4.5
-    others = [figure_style.BAR, figure_style.CEILING, *figure_style.step_colours(10)]
+    others = [figure_style.BAR, figure_style.BEFORE, figure_style.CEILING, *figure_style.step_colours(10)]
     assert min(contrast(colour, figure_style.BACKGROUND) for colour in others) >= 3

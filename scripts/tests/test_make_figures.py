@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPTS, STEPS, Repository, make_peers_record, make_problem, make_record
 
-from draw import charts, figure_style, make_figures
+from draw import charts, figure_style, make_figures, panels
 from draw.make_figures import Figure
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
-LADDER = Figure("ladder.svg", "progression", ("peers.json",), {"causal": "true"})
+LADDER = Figure("ladder.svg", "progression", ("peers.json",), ("causal=true",))
 COUNTS = Figure("counts.svg", "counters", ("counts.json",))
 
 
@@ -65,6 +65,17 @@ def test_a_figure_is_small_and_says_where_it_comes_from(drawn: Repository):
     assert "<dc:date>" not in text and "FlashAttention-2" in text
 
 
+def test_a_part_of_the_ladder_without_a_recorded_step_has_no_figure(drawn: Repository, capsys, monkeypatch):
+    hopper = Figure("hopper.svg", "progression", ("peers.json",), part="Hopper")
+    monkeypatch.setattr(make_figures, "FIGURES", (LADDER, COUNTS, hopper))
+    assert complaints(drawn, capsys) == []
+    data = make_peers_record(commit=drawn.commit)
+    data["runs"][0]["steps"][2]["part"] = "Hopper"
+    drawn.record("peers.json", data)
+    assert complaints(drawn, capsys) == ["figures/ladder.svg: is stale", "figures/hopper.svg: is missing"]
+    assert make(drawn) == 0 and ">v03_wmma<" in drawn.read("figures/hopper.svg")
+
+
 def test_the_same_bytes_every_time(drawn: Repository, tmp_path):
     """Also from another process, with another home and configuration of matplotlib's."""
     first = {figure.name: drawn.read(f"figures/{figure.name}") for figure in (LADDER, COUNTS)}
@@ -89,13 +100,13 @@ def test_a_changed_record_makes_its_figures_stale_and_no_other(drawn: Repository
     assert complaints(drawn, capsys) == []
 
 
-@pytest.mark.parametrize("changed", ["charts.py", "figure_style.py", "requirements.txt"])
+@pytest.mark.parametrize("changed", ["charts.py", "panels.py", "figure_style.py", "requirements.txt"])
 def test_a_changed_script_or_style_makes_figures_stale(
     drawn: Repository, capsys, monkeypatch, tmp_path, changed
 ):
-    for path in (charts.__file__, figure_style.__file__, figure_style.REQUIREMENTS):
+    for path in (charts.__file__, panels.__file__, figure_style.__file__, figure_style.REQUIREMENTS):
         shutil.copy(path, tmp_path)
-    for module in (charts, figure_style):
+    for module in (charts, panels, figure_style):
         monkeypatch.setattr(module, "__file__", str(tmp_path / Path(module.__file__).name))
     monkeypatch.setattr(figure_style, "REQUIREMENTS", tmp_path / "requirements.txt")
     assert complaints(drawn, capsys) == []
@@ -105,7 +116,7 @@ def test_a_changed_script_or_style_makes_figures_stale(
 
 
 def test_a_changed_row_of_the_table_makes_its_figure_stale(drawn: Repository, capsys, monkeypatch):
-    other = Figure(LADDER.name, LADDER.kind, LADDER.records, {"causal": "false"})
+    other = Figure(LADDER.name, LADDER.kind, LADDER.records, ("causal=false",))
     monkeypatch.setattr(make_figures, "FIGURES", (other, COUNTS))
     assert complaints(drawn, capsys) == ["figures/ladder.svg: is stale"]
 
@@ -156,7 +167,7 @@ def test_what_cannot_be_drawn_is_one_line_and_stops_no_other(drawn: Repository, 
 
 def test_a_selection_that_matches_nothing(drawn: Repository, capsys, monkeypatch):
     monkeypatch.setattr(
-        make_figures, "FIGURES", (Figure("x.svg", "lengths", ("peers.json",), {"D": "32"}), COUNTS)
+        make_figures, "FIGURES", (Figure("x.svg", "lengths", ("peers.json",), ("D=32",)), COUNTS)
     )
     (drawn.root / "figures/ladder.svg").unlink()
     assert make(drawn) == 1 and capsys.readouterr().err == "figures/x.svg: no problem matches D=32\n"
@@ -189,7 +200,7 @@ def test_pages_show_every_figure_with_a_text_for_those_who_do_not_see_it():
             if path.parent == make_figures.ROOT / "figures":
                 assert len(alternative) > 30 and path.exists(), f"{page}: {target}"
                 shown.add(path.name)
-    assert shown == {figure.name for figure in make_figures.FIGURES}
+    assert shown == {figure.name for figure in make_figures.figures(make_figures.ROOT)}
 
 
 def test_the_table_names_records_that_are_there():

@@ -190,7 +190,7 @@ def test_a_profile_gives_a_roofline(tmp_path, monkeypatch):
     page = make(tmp_path, make_record(), "--profile", str(profile))
     svgs = [(tmp_path / f"report/roofline_{number}.svg").read_text("utf-8") for number in (1, 2)]
     assert "bf16 causal" in svgs[0] and "bf16 full" in svgs[1] and "The roofline" in page
-    assert "measured matmul" in svgs[0] and "measured matmul" not in svgs[1]  # of which the run knows nothing
+    assert ">matmul<" in svgs[0] and ">matmul<" not in svgs[1]  # of which the run knows nothing
 
 
 def test_what_the_last_step_attends_to(tmp_path, monkeypatch, capsys):
