@@ -388,12 +388,11 @@ def check_rules(data: dict[str, Any]) -> list[str]:
         if run["problem"]["label"] in labels:
             errors.append(f"{where}.problem: appears twice")
         labels.add(run["problem"]["label"])
-        matmul = (run.get("ceilings") or {}).get("matmul")
-        if matmul is not None:
-            if backend != "cuda":
+        for name, ceiling in (run.get("ceilings") or {}).items():
+            if ceiling and backend != "cuda":
                 errors.append(f"{where}.ceilings: belong to cuda")
-            if not matmul["p10_ms"] <= matmul["median_ms"] <= matmul["p90_ms"]:
-                errors.append(f"{where}.ceilings.matmul: p10_ms <= median_ms <= p90_ms does not hold")
+            if ceiling and not ceiling["p10_ms"] <= ceiling["median_ms"] <= ceiling["p90_ms"]:
+                errors.append(f"{where}.ceilings.{name}: p10_ms <= median_ms <= p90_ms does not hold")
         names: set[str] = set()
         for s, step in enumerate(run["steps"]):
             at = f"{where}.steps[{s}] ({step['step']})"
