@@ -31,24 +31,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, NoReturn
 
-import numpy
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure import program
 from measure.peer_tables import format_grid, format_host_overhead, format_run
 from measure.program import Unavailable
+from measure.timer import GRAPH_BELOW_MS, SAMPLE_MS, Timer, percentiles, timing_record
 from measure.torch_lab import Skip, TorchLab, WrongOutput, one_line, rows_without_keys
 from records import files, results
 from records.rates import PEERS, contenders_of
 from records.terminal import Progress, printable
 from steps import sources
-
-# As in harness/device/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
-SAMPLE_MS = 8.0
-MAX_LAUNCHES = 200
-GRAPH_BELOW_MS = 0.2
-WARM_UP_SECONDS = 0.1
 
 # Small enough that the GPU is always done before the host has launched again.
 HOST_PROBLEM = ("--shape=1,2,64,64", "--dtype=fp16")
@@ -150,83 +143,23 @@ def verdict(found: dict[str, Any], gate: dict[str, float], is_step: bool) -> lis
     return lines
 
 
+def outcome(error: Exception) -> dict[str, str]:
+    """What is said of a contender that cannot go on."""
+    for kind, status in ((Skip, "skip"), (WrongOutput, "fail"), (DeviceLost, "crash")):
+        if isinstance(error, kind):
+            return {"status": status, "message": str(error)}
+    return {"status": "error", "message": f"{type(error).__name__}: {one_line(error)}"}
+
+
+def add_note(entry: dict[str, Any], text: str) -> None:
+    if text:
+        entry["note"] = "; ".join(part for part in (entry.get("note"), text) if part)
+
+
 def validation_record(found: dict[str, Any], gate: dict[str, float]) -> dict[str, Any]:
     record = {key: finite(found[key]) for key in ("nrmse", "worst_row_nrmse", "max_abs", "lse_max_abs")}
     record |= {key: found[key] for key in ("nonfinite", "rows_checked", "rows_total", "runs_identical")}
     return record | {"gate_nrmse": gate["nrmse"], "gate_row": gate["row"]}
-
-
-# Timing.
-
-
-def percentiles(values: list[float], unit: str) -> dict[str, float]:
-    # Not statistics.quantiles(): of equal values it may give a last digit that differs.
-    median, p10, p90 = numpy.percentile(values, (50, 10, 90)).tolist()
-    return {f"median_{unit}": median, f"p10_{unit}": p10, f"p90_{unit}": p90}
-
-
-class Timer:
-    """Batches of launches of one contender. Mirrors harness/device/cuda_timer.cpp."""
-
-    def __init__(self, lab: Any, name: str, call: Any, may_capture: bool = True):
-        self.lab, self.name, self.call = lab, name, call
-        self.launches, self.replay, self.note = 1, None, ""
-        self.ms: list[float] = []
-        self.clocks: list[int] = []
-        start = lab.now()
-        self.elapsed_ms()  # the very first launch loads the kernel: not a time to go by
-        while True:
-            ms = self.elapsed_ms() / self.launches
-            self.launches = min(max(math.ceil(SAMPLE_MS / max(ms, 1e-3)), 1), MAX_LAUNCHES)
-            if lab.now() - start >= WARM_UP_SECONDS:
-                break
-        if may_capture and ms < GRAPH_BELOW_MS:
-            self.capture()
-
-    def capture(self) -> None:
-        try:
-            with self.call.around():
-                self.replay = self.lab.capture(self.launch)
-        except Exception as error:  # if nothing works any more, whoever waits for the device next is told
-            self.note = f"not in a CUDA graph ({one_line(error)}): its times include launching"
-
-    def launch(self) -> None:
-        run = self.call.run
-        for _ in range(self.launches):
-            run()  # an output is dropped at once: the next call gets its memory
-
-    def elapsed_ms(self, while_running: Callable[[], None] = lambda: None) -> float:
-        if self.replay:
-            return self.lab.elapsed_ms(self.replay, while_running)
-        with self.call.around():
-            return self.lab.elapsed_ms(self.launch, while_running)
-
-    def sample(self, keep: bool = True) -> None:
-        clocks: list[int | None] = []
-        # One replay goes ahead, so that the device is busy while the host launches the one that counts.
-        if self.replay:
-            self.replay()
-        ms = self.elapsed_ms(lambda: clocks.append(self.lab.sm_clock_mhz())) / self.launches
-        if keep:
-            self.ms.append(ms)
-            self.clocks += [clock for clock in clocks if clock]
-
-
-def timing_record(timer: Timer, flops: float, peak: float, matmul_tflops: float) -> dict[str, Any]:
-    times = percentiles(timer.ms, "ms")
-    tflops = flops / (times["median_ms"] * 1e9)
-    return {
-        **times,
-        "samples": len(timer.ms),
-        "launches_per_sample": timer.launches,
-        "graph": timer.replay is not None,
-        "tflops": tflops,
-        "tflops_p10": flops / (times["p90_ms"] * 1e9),
-        "tflops_p90": flops / (times["p10_ms"] * 1e9),
-        "percent_of_peak": 100 * tflops / peak if peak > 0 else None,
-        "percent_of_matmul": 100 * tflops / matmul_tflops if matmul_tflops > 0 else None,
-        "sm_clock_mhz": int(numpy.median(timer.clocks)) if timer.clocks else None,
-    }
 
 
 # The session.
@@ -368,70 +301,49 @@ class Session:
             try:
                 call = self.attempt(lambda: self.lab.prepare(name, tensors), refusals)
                 found = self.attempt(lambda: self.lab.judge(call, tensors, reference, gate, is_step), refusals)
-            except Skip as reason:
-                entry |= {"status": "skip", "message": str(reason)}
-            except WrongOutput as reason:
-                entry |= {"status": "fail", "message": str(reason)}
-            except DeviceLost as reason:
-                entry |= {"status": "crash", "message": str(reason)}
-                raise
             except Exception as error:
-                entry |= {"status": "error", "message": f"{type(error).__name__}: {one_line(error)}"}
+                entry |= outcome(error)
+                if isinstance(error, DeviceLost):
+                    raise
             if found is not None:
                 entry["validation"] = validation_record(found, gate)
                 if lines := verdict(found, gate, is_step):
                     entry |= {"status": "fail", "message": "\n".join(lines)}
                 if not is_step:
-                    self.add_note(entry, call.note)
+                    add_note(entry, call.note)
                     if hidden := rows_without_keys(problem):
-                        self.add_note(entry, f"not compared: {hidden} row(s) a head, which see no key")
+                        add_note(entry, f"not compared: {hidden} row(s) a head, which see no key")
             if entry["status"] == "pass":
                 calls[name] = call
         return calls
 
-    @staticmethod
-    def add_note(entry: dict[str, Any], text: str) -> None:
-        if text:
-            entry["note"] = "; ".join(part for part in (entry.get("note"), text) if part)
-
     def time(self, problem: dict[str, Any], run: dict[str, Any], calls: dict[str, Any]) -> None:
         label, entries = problem["label"], contenders_of(run)
         timers: dict[str, Timer] = {}
-        matmul_what, matmul_flops = "", 0.0
-
-        def drop_out(name: str, error: Exception) -> None:
-            """Out of the race; the others go on."""
-            timers.pop(name, None)
-            if name == MATMUL:
-                self.warnings.append(f"no measured ceiling: {error}")
-                return
-            entry = entries[name]
-            lost = isinstance(error, DeviceLost)
-            status = "crash" if lost else "skip" if isinstance(error, Skip) else "error"
-            entry |= {"status": status, "message": f"while being timed: {error}"}
-            if status == "skip":
-                del entry["validation"]
-            if lost:
-                raise error
 
         def careful(name: str, work: Callable[[], Any]) -> Any:
+            """The result; None of a contender that drops out of the race, in which the others go on."""
             try:
                 return self.attempt(work)
-            except (Skip, DeviceLost) as error:
-                drop_out(name, error)
             except Exception as error:
-                drop_out(name, RuntimeError(f"{type(error).__name__}: {one_line(error)}"))
-            return None
+                timers.pop(name, None)
+                said = outcome(error)
+                if name == MATMUL:
+                    self.warnings.append(f"no measured ceiling: {said['message']}")
+                else:
+                    entries[name] |= {**said, "message": f"while being timed: {said['message']}"}
+                    if said["status"] == "skip":
+                        del entries[name]["validation"]
+                if isinstance(error, DeviceLost):
+                    raise
+                return None
 
-        found = careful(MATMUL, self.lab.matmul) if calls else None
-        if found:
-            matmul_what, matmul_flops = found[1:]
-            calls = {**calls, MATMUL: found[0]}
-        for name, call in calls.items():
-            self.progress.show(f"{label}: warming up {name}", units=1)
-            timer = careful(name, lambda: Timer(self.lab, name, call, may_capture=name != MATMUL))
-            if timer is not None:
-                timers[name] = timer
+        product = careful(MATMUL, self.lab.matmul) if calls else None
+        for name, call in {**calls, MATMUL: product and product[0]}.items():
+            if call is not None:
+                self.progress.show(f"{label}: warming up {name}", units=1)
+                timer = careful(name, lambda: Timer(self.lab, name, call, may_capture=name != MATMUL))
+                timers |= {name: timer} if timer else {}
         # Round 0 does not count: capturing returned the memory that the others' outputs were in.
         in_use = 0
         for round_ in range(self.rounds + 1):
@@ -443,12 +355,12 @@ class Session:
         if (grown := self.lab.memory_in_use() - in_use) > 0:
             self.warnings.append(f"{grown} bytes more are in use than before the rounds: who keeps outputs?")
 
-        matmul_tflops = 0.0
-        ceiling = timers.pop(MATMUL, None)
+        ceiling, matmul_tflops = timers.pop(MATMUL, None), 0.0
         if ceiling is not None:
             times = percentiles(ceiling.ms, "ms")
-            matmul_tflops = matmul_flops / (times["median_ms"] * 1e9)
-            run["ceilings"] = {"matmul": {"what": matmul_what, **times, "tflops": matmul_tflops}}
+            _, what, flops = product
+            matmul_tflops = flops / (times["median_ms"] * 1e9)
+            run["ceilings"] = {"matmul": {"what": what, **times, "tflops": matmul_tflops}}
         peak = self.lab.peak_tflops(problem["dtype"])
         for name, timer in timers.items():
             entry, timing = entries[name], timing_record(timer, problem["flops"], peak, matmul_tflops)
@@ -462,11 +374,10 @@ class Session:
                 )
                 continue
             entry["timing"] = timing
-            if timer.note:
-                if "peer" in entry:
-                    self.add_note(entry, timer.note)
-                else:
-                    self.warnings.append(f"{name}: {timer.note}")
+            if "peer" in entry:
+                add_note(entry, timer.note)
+            elif timer.note:
+                self.warnings.append(f"{name}: {timer.note}")
 
     def host_overhead(self) -> dict[str, Any]:
         """How long a call keeps the host, where the GPU has next to nothing to do."""

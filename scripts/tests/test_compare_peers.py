@@ -16,7 +16,7 @@ import pytest
 from conftest import make_peers_record, make_problem
 
 from measure import compare_peers, program, torch_lab
-from measure.compare_peers import Timer
+from measure.timer import WARM_UP_SECONDS, Timer, percentiles, timing_record
 from measure.torch_lab import Call, Skip
 from records import rates, results
 from records.terminal import Progress
@@ -552,7 +552,7 @@ def make_timer(ms: float, **more) -> tuple[FakeLab, Timer]:
 def test_batches_of_eight_milliseconds(ms, launches, graph):
     lab, timer = make_timer(ms)
     assert (timer.launches, timer.replay is not None) == (launches, graph)
-    assert lab.clock >= compare_peers.WARM_UP_SECONDS
+    assert lab.clock >= WARM_UP_SECONDS
     lab.log.clear()
     timer.sample()
     assert timer.ms == pytest.approx([ms]) and timer.clocks == [1500]
@@ -591,7 +591,7 @@ def test_a_capture_that_breaks_the_gpu_is_a_crash(tmp_path):
 
 def test_percentiles_of_equal_times_are_equal():
     for value in (0.1, 0.3, 1 / 3, 0.7):
-        assert set(compare_peers.percentiles([value] * 7, "ms").values()) == {value}
+        assert set(percentiles([value] * 7, "ms").values()) == {value}
 
 
 def test_medians_and_percentiles_of_the_samples():
@@ -599,7 +599,7 @@ def test_medians_and_percentiles_of_the_samples():
     lab.noise = iter([1.0, 1.3, 1.1, 0.9, 1.2, 1.0, 1.0])
     for _ in range(7):
         timer.sample()
-    timing = compare_peers.timing_record(timer, 1e12, 1000.0, 200.0)
+    timing = timing_record(timer, 1e12, 1000.0, 200.0)
     assert [timing[key] for key in ("p10_ms", "median_ms", "p90_ms")] == pytest.approx([9.6, 10, 12.4])
     assert timing["tflops"] == pytest.approx(100) and timing["tflops_p10"] == pytest.approx(1000 / 12.4)
     assert timing["tflops_p90"] == pytest.approx(1000 / 9.6)
