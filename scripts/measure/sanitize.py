@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs compute-sanitizer over steps and writes a summary: memcheck on the covering sample, but for layout far, whose
-tensors reserve 16 GiB, and racecheck, initcheck and synccheck on a dozen named problems.
+"""Runs compute-sanitizer over steps and writes a summary: memcheck on the covering sample, but for layout far,
+whose tensors reserve 16 GiB, and racecheck, initcheck and synccheck on a dozen named problems.
 
     python3 scripts/measure/sanitize.py [STEP...] [--build build] [--out FILE.txt]
 
@@ -58,8 +58,12 @@ def what_passed(output: str) -> str:
 
 
 def is_clean(line: str) -> bool:
-    clean = r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards displayed \(0 errors, 0 warnings\) ?"
+    clean = r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards displayed \(0 errors, 0 warnings\)"
     return re.fullmatch(clean, line) is not None
+
+
+def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, errors="replace")
 
 
 def main() -> int:
@@ -79,11 +83,11 @@ def main() -> int:
             print(f"sanitize.py: {options.build / 'steps' / step} does not exist; build it first", file=sys.stderr)
             return 2
 
-    info = subprocess.run([options.build / "flashsteps", "info"], capture_output=True, text=True).stdout
-    version = subprocess.run([sanitizer, "--version"], capture_output=True, text=True).stdout.strip().splitlines()[-1]
+    info = run([options.build / "flashsteps", "info"]).stdout.splitlines()
+    version = run([sanitizer, "--version"]).stdout.strip().splitlines()[-1]
     lines = [
         f"compute-sanitizer {version}, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}",
-        *(line for line in info.splitlines() if line.startswith("commit") or '"name"' in line or '"driver"' in line),
+        *(line for line in info if line.startswith("commit") or '"name"' in line or '"driver"' in line),
         "named problems: " + " ".join(PROBLEMS),
         "",
     ]
@@ -92,15 +96,15 @@ def main() -> int:
     for step in steps:
         for tool, problems in TOOLS.items():
             started = time.monotonic()
-            done = subprocess.run(
-                [sanitizer, "--tool", tool, options.build / "steps" / step, "check", "--backend", "cuda", *problems],
-                capture_output=True, text=True, errors="replace",
-            )
-            line = summary_line(done.stdout + done.stderr)
+            check = [options.build / "steps" / step, "check", "--backend", "cuda", *problems]
+            done = run([sanitizer, "--tool", tool, *check])
+            line = summary_line(done.stdout + done.stderr).strip()
             clean = done.returncode == 0 and is_clean(line)
             all_clean = all_clean and clean
-            lines.append(f"{step:24} {tool:10} {'clean' if clean else 'NOT CLEAN'}: {line.strip()}; {what_passed(done.stdout)}; exit "
-                         f"{done.returncode}; {time.monotonic() - started:.0f} s")
+            lines.append(
+                f"{step:24} {tool:10} {'clean' if clean else 'NOT CLEAN'}: {line}; {what_passed(done.stdout)}; "
+                f"exit {done.returncode}; {time.monotonic() - started:.0f} s"
+            )
             print(lines[-1], flush=True)
             if not clean:
                 print("\n".join((done.stdout + done.stderr).splitlines()[-40:]), flush=True)
