@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,10 @@ MODULES = sorted(path for floor in FLOORS for path in (SCRIPTS / floor).glob("*.
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_no_module_imports_from_a_floor_above(path: Path):
-    text = path.read_text(encoding="utf-8")
-    imported = re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)
-    above = FLOORS[FLOORS.index(path.parent.name) + 1 :]
-    assert [name for name in imported if name in above] == []
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    imported = [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
+    imported += [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+    rooms = {(name or "").split(".")[0] for name in imported}
+    assert rooms.isdisjoint(FLOORS[FLOORS.index(path.parent.name) + 1 :])
     # By its room, or a module would be there twice, with two copies of its state.
-    assert [name for name in imported if name in {each.stem for each in MODULES} - {"__init__"}] == []
+    assert rooms.isdisjoint({each.stem for each in MODULES})
