@@ -78,14 +78,6 @@ const Step* find_step(std::string_view name, BackendKind backend) {
   return nullptr;
 }
 
-int configuration_named(const StepInfo& info, std::string_view configuration) {
-  if (configuration.empty()) return AttentionCall::kChosenByStep;
-  for (int c = 0; c < info.num_configurations(); ++c) {
-    if (configuration == info.configurations[c]) return c;
-  }
-  throw std::runtime_error("there is no configuration " + std::string(configuration));
-}
-
 std::vector<LaunchRecord>*& launch_recorder() {
   thread_local std::vector<LaunchRecord>* recorder = nullptr;
   return recorder;

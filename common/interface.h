@@ -94,17 +94,6 @@ const std::vector<Step>& registered_steps();
 const Step* find_step(std::string_view name, BackendKind backend);  // nullptr: there is none
 bool keep_only_step(std::string_view name);  // false, and all stay, when there is none of this name
 
-// How the program names what it runs: "v20_tiles", or "v20_tiles@128x64" for one of its configurations.
-struct StepName {
-  std::string_view step;
-  std::string_view configuration;  // empty: the step's choice
-  explicit StepName(std::string_view text)
-      : step(text.substr(0, text.find('@'))),
-        configuration(step.size() < text.size() ? text.substr(step.size() + 1) : std::string_view()) {}
-};
-// kChosenByStep when it is empty. Throws std::runtime_error when the step has no such configuration.
-int configuration_named(const StepInfo& info, std::string_view configuration);
-
 // What is wrong with these sizes, whoever is to compute with them; empty when nothing is.
 std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
                        int head_dim);

@@ -1,6 +1,9 @@
-// The program's commands. Each returns an ExitStatus, and throws UsageError for what only the device can tell
-// to be wrong use.
+// The program's commands, each in a file of its own. They return an ExitStatus, and throw UsageError for what
+// only the device can tell to be wrong use.
 #pragma once
+
+#include <set>
+#include <string>
 
 #include "harness/program/options.h"
 
@@ -8,7 +11,15 @@ namespace flashsteps {
 
 enum ExitStatus { kAllPassed = 0, kSomethingFailed = 1, kWrongUse = 2, kCrashedOrHung = 3 };
 
+int run_steps(const Options& options);     // run, bench, count, and check with problems
+int check_sample(const Options& options);  // check without
+int trace_step(const Options& options);
 int show_problems(const Options& options);
+int list_steps(const Options& options);
+int show_info(const Options& options);
+
+// By what became of the steps: "pass", "fail", ... as results files have it.
+int exit_status(const std::set<std::string>& statuses);
 
 // A full disk or a closed pipe at the other end of stdout is no success: throws std::runtime_error.
 void flush_output();

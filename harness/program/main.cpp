@@ -1,16 +1,59 @@
 // flashsteps: every step, each in a worker process. Under the name of a step, as the links in build/steps/
 // call it: that step alone, with the same options and no worker processes, so that cuda-gdb, ncu and
 // compute-sanitizer see the kernel.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <filesystem>
+#include <iostream>
 #include <string_view>
 
 #include "common/interface.h"
-#include "harness/program/session.h"
+#include "harness/base/text.h"
+#include "harness/base/usage_error.h"
+#include "harness/program/commands.h"
 #include "harness/run/worker.h"
+
+namespace flashsteps {
+namespace {
+
+int carry_out(const Options& options) {
+  if (options.command == "list") return list_steps(options);
+  if (options.command == "info") return show_info(options);
+  if (options.command == "problems") return show_problems(options);
+  if (options.command == "trace") return trace_step(options);
+  if (options.covering) return check_sample(options);
+  return run_steps(options);  // run, bench, count, check
+}
+
+// What is wrong is said in one line, whatever an argument may hold.
+int complain(const std::string& line, int status) {
+  std::cerr << "flashsteps: " << without_controls(line) << "\n";
+  return status;
+}
+
+int flashsteps_main(int argc, const char* const* argv) {
+  // Were one of the standard descriptors closed, the next file or pipe to be opened would take its number.
+  for (int fd = open("/dev/null", O_RDWR); fd >= 0 && fd <= STDERR_FILENO;) fd = open("/dev/null", O_RDWR);
+  // A file that grows beyond the limit (ulimit -f) is then an error of write(), as on a full disk. Workers
+  // inherit this: whoever writes a step's outputs must not look like a step that crashed.
+  std::signal(SIGXFSZ, SIG_IGN);
+  const bool single_step = argc > 0 && keep_only_step(std::filesystem::path(argv[0]).filename().string());
+  try {
+    const ParseResult parsed = parse_options(argc, argv, /*isolated=*/!single_step);
+    return parsed.done ? kAllPassed : carry_out(parsed.options);
+  } catch (const UsageError& error) {
+    return complain(error.what(), kWrongUse);
+  } catch (const std::exception& error) {
+    return complain(error.what(), kSomethingFailed);
+  }
+}
+
+}  // namespace
+}  // namespace flashsteps
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == flashsteps::kWorkerFlag) return flashsteps::worker_main();
-  const bool single_step =
-      argc > 0 && flashsteps::keep_only_step(std::filesystem::path(argv[0]).filename().string());
-  return flashsteps::flashsteps_main(argc, argv, /*isolated=*/!single_step);
+  return flashsteps::flashsteps_main(argc, argv);
 }

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <filesystem>
 #include <iostream>
-#include <set>
 
 #include "harness/base/atomic_file.h"
 #include "harness/base/text.h"
@@ -27,67 +26,10 @@ Enum lookup(const std::vector<std::pair<std::string, Enum>>& names, const std::s
   throw UsageError(option + ": unknown value '" + text + "'; it is one of " + known);
 }
 
-// The step called so, or the only one whose name begins so: v05. An ablation's name begins with its step's,
-// which is then the one that is meant.
-std::string full_step_name(const std::string& wanted, const std::set<std::string>& known) {
-  if (known.count(wanted) > 0) return wanted;
-  const auto join = [](const auto& names, const char* between) {
-    std::string text;
-    for (const std::string& name : names) text += (text.empty() ? "" : between) + name;
-    return text;
-  };
-  std::vector<std::string> found;
-  for (const std::string& name : known) {
-    if (name.starts_with(wanted) && (found.empty() || !name.starts_with(found.front() + "_")))
-      found.push_back(name);
-  }
-  if (found.empty()) throw UsageError("unknown step '" + wanted + "'; this program has " + join(known, ", "));
-  if (found.size() > 1) throw UsageError("'" + wanted + "' may be " + join(found, " or "));
-  return found.front();
-}
-
-std::vector<const char*> configurations_of(const std::string& step_name) {
-  for (const Step& step : registered_steps()) {
-    if (step.name == step_name)
-      return {step.info.configurations, step.info.configurations + step.info.num_configurations()};
-  }
-  return {};
-}
-
-// "v20@128x64" is a step in one of its configurations, "v20@all" in each of them.
-void complete_step_names(std::vector<std::string>& names) {
-  std::set<std::string> known;
-  for (const Step& step : registered_steps()) known.insert(step.name);
-  std::vector<std::string> complete;
-  for (const std::string& name : names) {
-    const StepName parts(name);
-    const std::string step = full_step_name(std::string(parts.step), known);
-    if (name.find('@') == std::string::npos) {
-      complete.push_back(step);
-      continue;
-    }
-    const size_t before = complete.size();
-    std::string all;
-    for (const char* const configuration : configurations_of(step)) {
-      all += (all.empty() ? "" : ", ") + std::string(configuration);
-      if (parts.configuration == "all" || parts.configuration == configuration)
-        complete.push_back(step + "@" + configuration);
-    }
-    if (complete.size() == before)
-      throw UsageError("'" + name + "': " + step + " has " +
-                       (all.empty() ? "no configurations" : "the configurations all, " + all));
-  }
-  names = complete;
-}
-
 // One file has room for the outputs of one call.
 void check_what_to_save(const Options& o) {
   if (!o.problems.empty() && !o.problems[0].lse) throw UsageError("--save: writes o and lse, so no --no-lse");
-  std::set<std::string> steps(o.steps.begin(), o.steps.end());
-  if (steps.empty()) {
-    for (const Step& step : registered_steps()) steps.insert(step.name);
-  }
-  if (steps.size() != 1) throw UsageError("--save: takes the outputs of one step; name it");
+  if (o.steps.size() != 1) throw UsageError("--save: takes the outputs of one step; name it");
   if (o.problems.size() != 1)
     throw UsageError("--save: takes the outputs of one problem, from --shape or --tensors; these are " +
                      std::to_string(o.problems.size()));
@@ -122,7 +64,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
       "step\n"
       "named explicitly cannot run here; 3 a step crashed or hung.");
 
-  std::vector<std::string> shapes, dtypes, layouts, inputs, lengths;
+  std::vector<std::string> steps, shapes, dtypes, layouts, inputs, lengths;
   std::string grid;
   bool causal = false, full = false, no_lse = false;
   std::string seed_text = "1", scale_text;
@@ -148,7 +90,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     c->add_option("--json", o.json_path, "write results to this file");
   };
   const auto add_run_options = [&](CLI::App* c) {
-    c->add_option("steps", o.steps,
+    c->add_option("steps", steps,
                   "steps to take, e.g. v02_smem_tiles or v02; all when none is named. v20@128x64 is v20 "
                   "in its configuration 128x64, v20@all in each");
     c->add_option("--backend", o.backend, "cuda, emulator, or auto: the GPU if there is one");
@@ -222,7 +164,12 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     throw UsageError("--backend: unknown value '" + o.backend + "'; it is one of auto, cuda, emulator");
   if (o.command == "list" || o.command == "info") return {o, false};
 
-  complete_step_names(o.steps);
+  o.steps_named = !steps.empty();
+  for (const std::string& text : steps) {
+    for (const StepChoice& step : find_steps(text)) o.steps.push_back(step);
+  }
+  o.steps = o.steps_named ? in_order(o.steps) : all_steps();
+  if (o.steps.empty() && o.command != "problems") throw UsageError("this program has no steps");
   for (const std::string& mode : o.modes) {
     if (mode != "early" && mode != "late" && mode != "random")
       throw UsageError("--mode: unknown value '" + mode + "'; it is one of early, late, random");

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "harness/problem/problem.h"
+#include "harness/run/step_choice.h"
 
 namespace flashsteps {
 
 struct Options {
   std::string command;             // run | check | bench | count | trace | problems | list | info
-  std::vector<std::string> steps;  // those named; empty: all
+  std::vector<StepChoice> steps;   // those named, or all; each once, in the order in which they run
+  bool steps_named = false;
   std::string backend = "auto";    // cuda | emulator | auto
   std::vector<Problem> problems;   // from --shape, --grid or --tensors; empty: the command's own choice
   bool covering = false;           // check without a shape: the covering sample

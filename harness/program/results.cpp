@@ -1,10 +1,15 @@
 #include "harness/program/results.h"
 
 #include <ctime>
+#include <iostream>
 
 #include "harness/base/atomic_file.h"
+#include "harness/program/commands.h"
 
 namespace flashsteps {
+
+using nlohmann::json;
+
 namespace {
 
 std::string utc_now() {
@@ -16,18 +21,17 @@ std::string utc_now() {
 
 }  // namespace
 
-nlohmann::json to_json(const BuildInfo& build) {
-  nlohmann::json json = {{"compiler", build.compiler}, {"flags", build.flags}, {"type", build.type}};
+json to_json(const BuildInfo& build) {
+  json record = {{"compiler", build.compiler}, {"flags", build.flags}, {"type", build.type}};
   if (!build.nvcc.empty()) {
-    json["nvcc"] = build.nvcc;
-    json["architectures"] = build.architectures;
+    record["nvcc"] = build.nvcc;
+    record["architectures"] = build.architectures;
   }
-  return json;
+  return record;
 }
 
 ResultsFile::ResultsFile(std::string path, const std::string& command) : path_(std::move(path)) {
   const BuildInfo& build = build_info();
-  using nlohmann::json;
   root_ = {{"schema", "flashsteps-results/1"},
            {"command", command},
            {"complete", false},
@@ -39,14 +43,39 @@ ResultsFile::ResultsFile(std::string path, const std::string& command) : path_(s
            {"runs", json::array()}};
 }
 
-nlohmann::json& ResultsFile::add_run(const Problem& problem) {
-  root_["runs"].push_back({{"problem", to_json(problem)}, {"steps", nlohmann::json::array()}});
-  return root_["runs"].back();
+void ResultsFile::set_device(const Device& device) {
+  root_["provenance"]["backend"] = name(device.backend);
+  root_["provenance"]["device"] = device.description;
+}
+
+json& ResultsFile::run_of(const Problem& problem) {
+  const std::string label = problem.label();
+  json& runs = root_["runs"];
+  for (json& run : runs) {
+    if (run.at("problem").at("label") == label) return run;
+  }
+  runs.push_back({{"problem", to_json(problem)}, {"steps", json::array()}});
+  return runs.back();
 }
 
 void ResultsFile::save() const {
   if (path_.empty()) return;
-  replace(path_, root_.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  replace(path_, root_.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
+void ResultsFile::save_complete() {
+  root_["complete"] = true;
+  save();
+}
+
+int ResultsFile::finish() const {
+  if (!path_.empty()) std::cout << "\nresults: " << path_ << "\n";
+  flush_output();
+  std::set<std::string> statuses;
+  for (const json& run : root_.at("runs")) {
+    for (const json& entry : run.at("steps")) statuses.insert(entry.at("status"));
+  }
+  return exit_status(statuses);
 }
 
 void ResultsFile::replace(const std::string& path, const std::string& text) {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "harness/base/build_info.h"
-#include "harness/problem/problem.h"
+#include "harness/run/runner.h"
 
 namespace flashsteps {
 
@@ -15,9 +15,14 @@ class ResultsFile {
   ResultsFile(std::string path, const std::string& command);
 
   nlohmann::json& root() { return root_; }
-  nlohmann::json& add_run(const Problem& problem);  // the reference holds until the next add_run
-  nlohmann::json& run(size_t index) { return root_["runs"][index]; }
+  void set_device(const Device& device);
+  // The run of this problem, which is added if there is none. The reference holds until the next is added.
+  nlohmann::json& run_of(const Problem& problem);
   void save() const;  // atomically: a killed run leaves a whole file
+  void save_complete();
+
+  // Says where the results are, and returns the program's exit status: what became of the steps.
+  int finish() const;
 
   // What save() does, with any text. Throws std::runtime_error when it cannot.
   static void replace(const std::string& path, const std::string& text);

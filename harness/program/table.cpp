@@ -1,10 +1,8 @@
 #include "harness/program/table.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <iostream>
+#include <cctype>
+#include <cmath>
 
 #include "harness/base/text.h"
 
@@ -12,12 +10,17 @@ namespace flashsteps {
 
 using nlohmann::json;
 
+namespace {
+
+// "pass" -> "PASS", "timeout" -> "HANG", ...
 std::string status_label(const std::string& status) {
   if (status == "timeout") return "HANG";
   std::string label = status;
   std::transform(label.begin(), label.end(), label.begin(), [](unsigned char c) { return std::toupper(c); });
   return label;
 }
+
+}  // namespace
 
 std::string format_table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
@@ -110,23 +113,18 @@ std::string format_run(const json& run) {
   return text;
 }
 
-void Progress::show(const std::string& text) {
-  if (!isatty(STDERR_FILENO)) return;
-  // Of a line that wraps, only the last part would be rewritten. The last column stays free: some terminals
-  // wrap as soon as it is filled.
-  winsize window{};
-  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
-  size_t length = std::min<size_t>(text.size(), (known ? window.ws_col : 80) - 1);
-  if (length < text.size()) {
-    while (length > 0 && (text[length] & 0xc0) == 0x80) --length;  // not within a character of UTF-8
+std::string format_entry(const json& entry, const std::string& label) {
+  std::string text =
+      status_label(entry.at("status")) + "  " + entry.at("step").get<std::string>() + "  " + label;
+  const json validation = entry.value("validation", json::object());
+  if (const json nrmse = validation.value("nrmse", json()); nrmse.is_number()) {
+    const json worst_row = validation.at("worst_row_nrmse");
+    text += "  NRMSE " + scientific(nrmse) + ", worst row " +
+            scientific(worst_row.is_number() ? worst_row.get<double>() : NAN);
   }
-  std::cerr << "\r\033[K" << text.substr(0, length) << std::flush;
-  shown_ = true;
-}
-
-void Progress::clear() {
-  if (shown_) std::cerr << "\r\033[K" << std::flush;
-  shown_ = false;
+  text += "\n";
+  if (const std::string message = entry.at("message"); !message.empty()) text += indented(message, 6) + "\n";
+  return text;
 }
 
 }  // namespace flashsteps

@@ -1,4 +1,4 @@
-// Text for people: aligned tables and a line of live progress.
+// Results as text for people.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,16 +13,7 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows);
 // The table of one problem's finished steps: timing where there is one, counters where there are some.
 std::string format_run(const nlohmann::json& run);
 
-std::string status_label(const std::string& status);  // "pass" -> "PASS", "timeout" -> "HANG", ...
-
-// One line that is rewritten in place on a terminal, and silent elsewhere.
-class Progress {
- public:
-  void show(const std::string& text);
-  void clear();
-
- private:
-  bool shown_ = false;
-};
+// What is said of a step when it is done with a problem: PASS, or what is wrong.
+std::string format_entry(const nlohmann::json& entry, const std::string& label);
 
 }  // namespace flashsteps

@@ -11,6 +11,7 @@
 #include "harness/judge/validate.h"
 #include "harness/problem/tensors_file.h"
 #include "harness/run/rounds.h"
+#include "harness/run/step_choice.h"
 
 namespace flashsteps {
 namespace {
@@ -28,15 +29,14 @@ std::unique_ptr<Backend> make_backend(const std::string& which, std::string* no_
   return make_emulator_backend();
 }
 
-struct StepChoice {
+struct NamedStep {
   const Step& step;
   int configuration;
 };
 
-StepChoice named_step(const std::string& step_name, BackendKind backend) {
-  const StepName parts(step_name);
-  if (const Step* step = find_step(parts.step, backend))
-    return {*step, configuration_named(step->info, parts.configuration)};
+NamedStep named_step(const std::string& step_name, BackendKind backend) {
+  const StepChoice choice = find_steps(step_name).front();
+  if (const Step* const step = choice.built_for(backend)) return {*step, choice.configuration};
   throw std::runtime_error("step " + step_name + " is not in this program for the " + name(backend) +
                            " backend");
 }
@@ -93,16 +93,17 @@ void probe(const json& request, const EmitEvent& emit) {
     json reasons = json::array(), needs = json::array();
     AttentionCall call = shape_of_call(problem_from_json(problem));
     for (const std::string step_name : request.at("steps")) {
-      if (find_step(StepName(step_name).step, backend->kind()) == nullptr) {
+      const StepChoice choice = find_steps(step_name).front();
+      const Step* const step = choice.built_for(backend->kind());
+      if (step == nullptr) {
         reasons.push_back("is not built for the " + name(backend->kind()) + " backend");
         needs.push_back(nullptr);
         continue;
       }
-      const auto [step, configuration] = named_step(step_name, backend->kind());
-      call.configuration = configuration;
-      const std::string reason = backend->refusal(step, call);
+      call.configuration = choice.configuration;
+      const std::string reason = backend->refusal(*step, call);
       reasons.push_back(reason);
-      needs.push_back(reason.empty() ? largest(resources(*backend, step, call)) : json(nullptr));
+      needs.push_back(reason.empty() ? largest(resources(*backend, *step, call)) : json(nullptr));
     }
     event["refusals"].push_back(reasons);
     event["resources"].push_back(needs);
@@ -238,12 +239,12 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
   std::vector<Entry> entries;
   if (request.at("ceiling")) {
     double flops = 0;
-    emit({{"event", "begin"}, {"step", "matmul"}});
+    emit({{"event", "begin"}, {"step", kCeiling}});
     if (auto timer = backend->make_matmul_timer(flops)) {
       json method = timer->method();
-      method.update({{"event", "method"}, {"step", "matmul"}, {"flops", flops}});
+      method.update({{"event", "method"}, {"step", kCeiling}, {"flops", flops}});
       emit(method);
-      entries.push_back({"matmul", std::move(timer), 0});
+      entries.push_back({kCeiling, std::move(timer), 0});
     }
   }
   for (const auto& [step_name, samples] : request.at("steps").items()) {
@@ -303,6 +304,18 @@ void trace_step(const json& request, const EmitEvent& emit) {
 }
 
 }  // namespace
+
+json to_json(const std::vector<EmulatorMode>& modes) {
+  json list = json::array();
+  for (const EmulatorMode& mode : modes) {
+    list.push_back({{"async", mode.async},
+                    {"hostile", mode.hostile},
+                    {"race_detector", mode.race_detector},
+                    {"count", mode.count},
+                    {"seed", mode.seed}});
+  }
+  return list;
+}
 
 bool run_job(const json& request, const EmitEvent& emit) {
   set_heartbeat([&emit] { emit({{"event", "alive"}}); });

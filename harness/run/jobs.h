@@ -16,7 +16,7 @@
 // bench
 //   request: job, backend, problem, steps (name: samples already taken), rounds, ceiling (bool)
 //   events:  begin (step), method (step, launches_per_sample, graph; flops for the ceiling, whose step is
-//            named "matmul"), sample (step, ms, sm_clock_mhz), failed (step, status, message)
+//            is kCeiling), sample (step, ms, sm_clock_mhz), failed (step, status, message)
 // trace
 //   request: job, step, problem, cta
 //   events:  trace (trace: a trace file, but for the problem), or failed (status, message)
@@ -26,6 +26,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "harness/device/backend.h"
+
 namespace flashsteps {
 
 using EmitEvent = std::function<void(const nlohmann::json&)>;
@@ -33,6 +35,10 @@ using EmitEvent = std::function<void(const nlohmann::json&)>;
 // Simple enough to be believed, once it is checked itself: a task that says "compare" has its whole output
 // compared with this step's. The caller says so only for problems that this step passes.
 constexpr const char* kTrustedStep = "v01_scalar";
+
+constexpr const char* kCeiling = "matmul";  // the ceiling's name among the steps of a bench
+
+nlohmann::json to_json(const std::vector<EmulatorMode>& modes);  // of a validate request
 
 // Throws std::runtime_error when the job as a whole cannot be done. Returns false when the device is lost and
 // the remaining tasks need a new process. Long work also emits {"event":"alive"}, from any thread, a few

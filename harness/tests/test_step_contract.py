@@ -82,7 +82,7 @@ def test_the_table_is_grouped_by_the_ladders_parts(tmp_path: Path):
         ("split@4", "'split@4': split has the configurations all, 2splits, 3splits"),
         ("v01@all", "'v01@all': v01_scalar has no configurations"),
         ("split@", "'split@': split has the configurations all, 2splits, 3splits"),
-        ("@2splits", "'' may be fixture_abort or "),
+        ("@2splits", "'' may be v01_scalar or "),
     ],
 )
 def test_a_configuration_that_is_not_there(step: str, complaint: str):

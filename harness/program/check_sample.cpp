@@ -1,0 +1,106 @@
+// flashsteps check without a problem: every step on the covering sample of what it takes.
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+
+#include "harness/base/text.h"
+#include "harness/base/usage_error.h"
+#include "harness/problem/covering.h"
+#include "harness/program/commands.h"
+#include "harness/program/prepare.h"
+#include "harness/program/results.h"
+#include "harness/program/table.h"
+
+namespace flashsteps {
+namespace {
+
+using nlohmann::json;
+
+// A step that was asked for by name and can run none of the sample is wrong use.
+void refuse_steps_that_run_nothing(const Options& options, const Runner& runner) {
+  if (!options.steps_named) return;
+  const Probed probed = runner.probe(covering_sample(false, false), options.steps);
+  for (size_t s = 0; s < options.steps.size(); ++s) {
+    const auto refused = [&](const std::vector<std::string>& reasons) { return !reasons[s].empty(); };
+    if (std::all_of(probed.refusals.begin(), probed.refusals.end(), refused))
+      throw UsageError(options.steps[s].name + " cannot run here: " + probed.refusals[0][s]);
+  }
+}
+
+void check_step(const StepChoice& step, const Options& options, Runner& runner, ResultsFile& results,
+                Progress& progress) {
+  const std::vector<Problem> sample =
+      covering_sample(step.info->dtypes.has(DType::kFp32), step.info->alignment_bytes == 0);
+  // The step as it chooses, and in each of its configurations.
+  std::vector<StepChoice> contenders{step};
+  if (step.name == step.step && step.info->num_configurations() > 0) {
+    for (const StepChoice& configuration : find_steps(step.name + "@all")) contenders.push_back(configuration);
+  }
+  const Probed probed = runner.probe(sample, contenders);
+
+  size_t passed = 0, skipped = 0, done = 0;
+  std::string skipped_because;  // the first reason
+  const auto count = [&] { return std::to_string(done) + " of " + std::to_string(sample.size()) + " problems"; };
+  const auto record = [&](int p, const json& entry) {
+    const std::string status = entry.at("status");
+    passed += status == "pass";
+    if (status == "skip" && skipped++ == 0) skipped_because = entry.at("message");
+    ++done;
+    if (options.verbose || (status != "pass" && status != "skip")) {
+      progress.clear();
+      std::cout << format_entry(entry, sample[p].label()) << std::flush;
+    }
+    progress.show(step.name + ": " + count());
+    results.run_of(sample[p])["steps"].push_back(entry);
+    results.save();
+  };
+  std::vector<Task> tasks;
+  std::vector<size_t> problems_of(contenders.size());
+  for (size_t p = 0; p < sample.size(); ++p) {
+    // The contenders take turns, where they take the problem.
+    size_t c = p % contenders.size();
+    if (!probed.refusals[p][c].empty()) c = 0;
+    std::string reason = probed.refusals[p][c];
+    if (reason.empty()) reason = lacks_memory(sample[p], runner.device(), options.memory_gib);
+    if (!reason.empty()) {
+      record(int(p), {{"step", step.name}, {"status", "skip"}, {"message", reason}});
+      continue;
+    }
+    ++problems_of[c];
+    tasks.push_back({int(p), contenders[c].name, sample[p], ""});
+  }
+  const auto started = std::chrono::steady_clock::now();
+  runner.validate(tasks, modes(options, runner.device()), step.name + ": " + count(), record);
+  progress.clear();
+
+  const bool all_right = passed + skipped == sample.size();
+  std::cout << (!all_right ? "FAIL" : passed > 0 ? "PASS" : "SKIP") << "  " << step.name << "  " << passed
+            << " of " << sample.size() << " problems of the covering sample";
+  if (skipped > 0) std::cout << ", " << skipped << " skipped (" << skipped_because << ")";
+  if (!runner.device().is_gpu()) {
+    std::cout << ", modes";
+    for (const std::string& mode : options.modes) std::cout << " " << mode;
+    std::cout << (options.race_detector ? ", race detector on" : ", race detector off");
+  }
+  const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  std::cout << ", " << fixed(seconds, 1) << " s\n";
+  for (size_t c = 1; c < contenders.size(); ++c)
+    std::cout << "      " << contenders[c].name << ": " << problems_of[c] << " of them\n";
+  std::cout << std::flush;
+}
+
+}  // namespace
+
+int check_sample(const Options& options) {
+  Progress progress;
+  Runner runner(options.backend, options.in_process, options.timeout_seconds, progress);
+  ResultsFile results(options.json_path, options.command);
+  results.set_device(runner.device());
+  refuse_steps_that_run_nothing(options, runner);
+  std::cout << "device: " << runner.device().line() << "\n\n" << std::flush;
+  for (const StepChoice& step : options.steps) check_step(step, options, runner, results, progress);
+  results.save_complete();
+  return results.finish();
+}
+
+}  // namespace flashsteps

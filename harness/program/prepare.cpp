@@ -1,0 +1,108 @@
+#include "harness/program/prepare.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "harness/base/text.h"
+#include "harness/base/usage_error.h"
+#include "harness/problem/shapes.h"
+#include "harness/problem/tensors.h"
+#include "harness/problem/tensors_file.h"
+
+namespace flashsteps {
+namespace {
+
+// What the kernel would give without swapping, within the limits of a container.
+double available_host_memory() {
+  const auto read_number = [](const char* path, const std::string& key) {
+    std::ifstream in(path);
+    std::string word;
+    double number = 0;
+    while (in >> word) {
+      if (key.empty()) return std::strtod(word.c_str(), nullptr);  // "max" reads as 0: no limit
+      if (word == key && in >> number) return number;
+    }
+    return 0.0;
+  };
+  const double available = read_number("/proc/meminfo", "MemAvailable:") * 1024;
+  const double limit = read_number("/sys/fs/cgroup/memory.max", "");
+  if (limit <= 0) return available;
+  return std::min(available, limit - read_number("/sys/fs/cgroup/memory.current", ""));
+}
+
+// Throws UsageError when the device or the host has no room for one of the problems.
+void require_memory(const std::vector<Problem>& problems, const Device& device, const Options& options) {
+  // Checking holds the inputs and several copies of the outputs on the host; on the emulator the device's
+  // tensors are there as well, and its race detector remembers 16 bytes for every 2. Measured: up to 12 times
+  // the tensors.
+  const double copies = device.is_gpu() ? 6 : 13;
+  const double host_bytes = available_host_memory();
+  const std::string option = options.tensors_path.empty() ? "--shape" : "--tensors " + options.tensors_path;
+  for (const Problem& problem : problems) {
+    const double on_host = copies * total_bytes(problem, plan_tensors(problem));
+    if (const std::string why = lacks_memory(problem, device, options.memory_gib); !why.empty())
+      throw UsageError(option + ": " + problem.label() + " " + why);
+    if (on_host > host_bytes)
+      throw UsageError(option + ": checking " + problem.label() + " needs " + gibibytes(on_host) +
+                       " of host memory, of which " + gibibytes(host_bytes) + " are free");
+  }
+}
+
+}  // namespace
+
+std::string lacks_memory(const Problem& problem, const Device& device, double memory_gib) {
+  const double bytes = total_bytes(problem, plan_on_device(problem));
+  const std::string needs = "needs " + gibibytes(bytes) + " on the device, ";
+  if (const double allowed = memory_gib * (1 << 30); !(bytes <= allowed))
+    return needs + "of which --memory allows " + gibibytes(allowed);
+  if (device.is_gpu() && bytes > double(device.free_bytes))
+    return needs + "which has " + gibibytes(double(device.free_bytes)) + " free";
+  return "";
+}
+
+std::vector<Problem> prepare_problems(const Options& options, const Device& device, Progress& progress) {
+  std::vector<Problem> problems = options.problems;
+  if (problems.empty()) problems = default_problems(device.backend);
+  require_memory(problems, device, options);
+  if (options.tensors_path.empty()) return problems;
+  progress.show("reading " + options.tensors_path);
+  try {
+    examine_tensors(problems, options.tensors_path);
+  } catch (const UsageError&) {
+    progress.clear();
+    throw;
+  }
+  progress.clear();
+  return problems;
+}
+
+void refuse_named_steps(const Options& options, const std::vector<Problem>& problems, const Probed& probed) {
+  if (!options.steps_named) return;
+  for (size_t s = 0; s < options.steps.size(); ++s) {
+    for (size_t p = 0; p < problems.size(); ++p) {
+      if (const std::string& reason = probed.refusals[p][s]; !reason.empty())
+        throw UsageError(options.steps[s].name + " cannot run " + problems[p].label() + ": " + reason);
+    }
+  }
+}
+
+std::vector<EmulatorMode> modes(const Options& options, const Device& device) {
+  if (device.is_gpu()) return {{}, {}};
+  if (options.command != "check") {
+    return {{.async = "early", .count = true}, {.async = "random", .hostile = true, .race_detector = true}};
+  }
+  std::vector<EmulatorMode> modes;
+  for (const std::string& async : options.modes) {
+    const bool random = async == "random";
+    for (int seed = 1; seed <= (random ? options.seeds : 1); ++seed)
+      modes.push_back({.async = async,
+                       .hostile = random,
+                       .race_detector = options.race_detector,
+                       .seed = uint64_t(seed)});
+  }
+  if (modes.size() == 1) modes.push_back(modes.front());  // what is run once differs from nothing
+  return modes;
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,137 @@
+// flashsteps run, bench, count, and check with problems: every step is validated, and on a GPU timed.
+#include <algorithm>
+#include <iostream>
+#include <optional>
+
+#include "harness/base/atomic_file.h"
+#include "harness/base/text.h"
+#include "harness/base/usage_error.h"
+#include "harness/program/commands.h"
+#include "harness/program/prepare.h"
+#include "harness/program/results.h"
+#include "harness/program/table.h"
+#include "harness/run/race.h"
+
+namespace flashsteps {
+namespace {
+
+using nlohmann::json;
+
+std::string wanted_backend(const Options& options) {
+  if (options.command == "count" && options.backend == "cuda")
+    throw UsageError("count: the counters are the emulator's, not CUDA's (see ncu)");
+  if (options.command == "bench" && options.backend == "emulator")
+    throw UsageError("bench: times the GPU; the emulator has no timing model");
+  return options.command == "count" ? "emulator" : options.backend;
+}
+
+// Times the steps that passed, and adds that to the problem's run.
+void time_problem(const Runner& runner, const Problem& problem, int rounds, json& run, Progress& progress) {
+  std::vector<std::string> racing;
+  for (const json& entry : run["steps"]) {
+    if (entry.at("status") == "pass") racing.push_back(entry.at("step"));
+  }
+  const auto on_failure = [&](const std::string& step, const std::string& status, const std::string& message) {
+    for (json& entry : run["steps"]) {
+      if (entry.at("step") != step) continue;
+      entry["status"] = status;
+      entry["message"] = "while being timed: " + message;
+      progress.clear();
+      std::cout << format_entry(entry, problem.label()) << std::flush;
+    }
+  };
+  const auto samples = race(runner, problem, racing, rounds, progress, on_failure);
+
+  double matmul_tflops = 0;
+  if (const auto ceiling = samples.find(kCeiling); ceiling != samples.end() && !ceiling->second.ms.empty()) {
+    run["ceilings"]["matmul"] = ceiling_record(ceiling->second);
+    matmul_tflops = run["ceilings"]["matmul"].at("tflops");
+  }
+  const double peak = runner.device().peak_tflops.at(name(problem.dtype));
+  for (json& entry : run["steps"]) {
+    if (entry.at("status") != "pass") continue;
+    const json timing = timing_record(samples.at(entry.at("step")), problem, peak, matmul_tflops);
+    const double tflops = timing.at("tflops");
+    // Nothing is faster than the hardware: such a figure means that the step, the clock or the FLOP count is
+    // wrong.
+    if (peak > 0 && tflops > peak) {
+      entry["status"] = "fail";
+      entry["message"] = fixed(tflops, 1) + " TFLOPS is above the card's peak of " + fixed(peak, 1) +
+                         ": a bug in the step or in the measurement, not recorded";
+    } else {
+      entry["timing"] = timing;
+    }
+  }
+}
+
+// The worker has written the outputs of a step that passed into a file that has no name yet.
+void finish_saving(AtomicFile& file, const Options& options, const std::string& status,
+                   const std::string& error) {
+  if (status != "pass") {
+    std::cout << "\nnot saved: " << options.steps.front().name << " did not pass\n";
+    return;
+  }
+  if (!error.empty()) throw std::runtime_error("cannot write " + options.save_path + ": " + error);
+  file.commit();
+  std::cout << "\nsaved: " << options.save_path << "\n";
+}
+
+}  // namespace
+
+int run_steps(const Options& options) {
+  Progress progress;
+  Runner runner(wanted_backend(options), options.in_process, options.timeout_seconds, progress);
+  const Device& device = runner.device();
+  if (options.command == "bench" && !device.is_gpu())
+    throw std::runtime_error("bench: there is no GPU to time: " + device.no_cuda);
+  const std::vector<Problem> problems = prepare_problems(options, device, progress);
+  const Probed probed = runner.probe(problems, options.steps);
+  refuse_named_steps(options, problems, probed);
+  const bool timed = device.is_gpu() && options.command != "check";
+
+  std::cout << "device: " << device.line() << "\n\n" << std::flush;
+  ResultsFile results(options.json_path, options.command);
+  results.set_device(device);
+  if (timed) {
+    results.root()["provenance"]["method"] = {
+        {"timer", "CUDA events, interleaved, in another order every round"},
+        {"rounds", options.rounds},
+        {"l2", "warm: no flush between launches"},
+        {"flops", "4 * head_dim * unmasked (query, key) pairs over batch and query heads"}};
+  }
+  for (const Problem& problem : problems) results.run_of(problem);
+  results.save();
+  std::optional<AtomicFile> saved;
+  if (!options.save_path.empty()) saved.emplace(options.save_path);
+  std::string save_error;
+
+  for (size_t s = 0; s < options.steps.size(); ++s) {
+    const std::string& step = options.steps[s].name;
+    const auto finish = [&](int p, const json& entry) {
+      progress.clear();
+      std::cout << format_entry(entry, problems[p].label()) << std::flush;
+      results.run_of(problems[p])["steps"].push_back(entry);
+      results.save();
+    };
+    std::vector<Task> tasks;
+    for (size_t p = 0; p < problems.size(); ++p) {
+      if (const std::string& reason = probed.refusals[p][s]; !reason.empty())
+        finish(int(p), {{"step", step}, {"status", "skip"}, {"message", reason}});
+      else
+        tasks.push_back({int(p), step, problems[p], saved ? saved->path_for_workers() : ""});
+    }
+    const std::string place = "[" + std::to_string(s + 1) + "/" + std::to_string(options.steps.size()) + "]";
+    save_error = runner.validate(tasks, modes(options, device), place + " checking " + step, finish);
+  }
+  for (size_t p = 0; timed && p < problems.size(); ++p) {
+    time_problem(runner, problems[p], options.rounds, results.run_of(problems[p]), progress);
+    results.save();
+  }
+  results.save_complete();
+  for (const Problem& problem : problems) std::cout << "\n" << format_run(results.run_of(problem));
+  if (saved)
+    finish_saving(*saved, options, results.run_of(problems[0])["steps"][0].at("status"), save_error);
+  return results.finish();
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,58 @@
+// flashsteps trace: who waits for whom in one CTA of a step, on the emulator, as docs/pipeline.md shows it.
+#include <iostream>
+
+#include "harness/base/usage_error.h"
+#include "harness/program/commands.h"
+#include "harness/program/prepare.h"
+#include "harness/program/results.h"
+#include "harness/program/table.h"
+
+namespace flashsteps {
+
+using nlohmann::json;
+
+int trace_step(const Options& options) {
+  if (options.backend == "cuda") throw UsageError("trace: what it shows is the emulator's, not CUDA's");
+  if (options.steps.size() > 1) throw UsageError("trace: takes one step; name it");
+  if (options.problems.size() > 1)
+    throw UsageError("trace: takes one problem; these are " + std::to_string(options.problems.size()));
+  if (options.json_path.empty()) throw UsageError("trace: needs --json FILE, which receives it");
+
+  Progress progress;
+  const Runner runner("emulator", options.in_process, options.timeout_seconds, progress);
+  const StepChoice& step = options.steps.front();
+  const Problem problem = prepare_problems(options, runner.device(), progress).front();
+  const Probed probed = runner.probe({problem}, {step});
+  refuse_named_steps(options, {problem}, probed);
+
+  uint64_t num_ctas = 1;
+  for (const uint64_t extent : probed.resources[0][0].at("grid")) num_ctas *= extent;
+  const uint64_t cta = options.cta < 0 ? num_ctas - 1 : uint64_t(options.cta);
+  if (cta >= num_ctas)
+    throw UsageError("--cta is " + std::to_string(cta) + ", but " + step.name + " has " +
+                     std::to_string(num_ctas) + " CTAs for " + problem.label());
+
+  json answer;
+  const JobOutcome outcome =
+      runner.job({{"job", "trace"}, {"step", step.name}, {"problem", to_request(problem)}, {"cta", cta}},
+                 [&](const json& event) { answer = event; });
+  if (outcome.end != JobOutcome::End::kDone)
+    answer = {{"event", "failed"}, {"status", outcome.status()}, {"message", outcome.message}};
+  if (answer.at("event") == "failed") {
+    std::cout << format_entry(
+        {{"step", step.name}, {"status", answer.at("status")}, {"message", answer.at("message")}},
+        problem.label());
+    flush_output();
+    return exit_status({answer.at("status")});
+  }
+  json trace = answer.at("trace");
+  trace["otherData"]["problem"] = to_json(problem);
+  ResultsFile::replace(options.json_path, trace.dump(0) + "\n");
+  std::cout << step.name << ", " << problem.label() << ", CTA " << cta << " of " << num_ctas
+            << "\ntrace: " << options.json_path
+            << "\nopen it in https://ui.perfetto.dev or chrome://tracing; its times are nominal, not measured\n";
+  flush_output();
+  return kAllPassed;
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,32 @@
+// Times steps in turns, and goes on without those that fail on the way.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "harness/run/runner.h"
+
+namespace flashsteps {
+
+struct Samples {
+  std::vector<double> ms, clocks;
+  nlohmann::json method;
+};
+
+// By step: those that were sampled to the end, and the ceiling if there is one. Calls failed() at once for
+// each of the others. `progress` precedes the name of the step that has its turn.
+using OnFailure =
+    std::function<void(const std::string& step, const std::string& status, const std::string& message)>;
+std::map<std::string, Samples> race(const Runner& runner, const Problem& problem,
+                                    std::vector<std::string> steps, int rounds, Progress& progress,
+                                    const OnFailure& failed);
+
+// What the results file says of them. A peak or a ceiling of 0 is none.
+nlohmann::json timing_record(const Samples& samples, const Problem& problem, double peak_tflops,
+                             double matmul_tflops);
+nlohmann::json ceiling_record(const Samples& samples);
+
+}  // namespace flashsteps

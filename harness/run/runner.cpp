@@ -1,0 +1,129 @@
+#include "harness/run/runner.h"
+
+#include <algorithm>
+
+#include "harness/base/usage_error.h"
+
+namespace flashsteps {
+
+using nlohmann::json;
+
+std::string Device::line() const {
+  const std::string name = description.at("name");
+  if (is_gpu()) return name + ", driver " + description.at("driver").get<std::string>();
+  return name + " (no GPU in use: kernels run on the CPU, " + description.at("host_threads").dump() +
+         " threads" + (no_cuda.empty() ? "" : "; " + no_cuda) + ")";
+}
+
+Runner::Runner(const std::string& backend, bool in_process, double timeout_seconds, Progress& progress)
+    : in_process_(in_process), timeout_seconds_(timeout_seconds), progress_(progress) {
+  const json request = {
+      {"job", "probe"}, {"backend", backend}, {"problems", json::array()}, {"steps", json::array()}};
+  const JobOutcome outcome = job(request, [&](const json& event) {
+    device_ = {event.at("backend") == name(BackendKind::kCuda) ? BackendKind::kCuda : BackendKind::kEmulator,
+               event.at("no_cuda"), event.at("device"), event.at("peak_tflops"), event.at("free_bytes")};
+  });
+  if (outcome.end == JobOutcome::End::kDone) return;
+  if (backend == "cuda") throw UsageError("--backend cuda: " + outcome.message);
+  throw std::runtime_error("looking for a device: " + outcome.message);
+}
+
+JobOutcome Runner::job(json request, const EmitEvent& on_event) const {
+  request.emplace("backend", name(device_.backend));
+  return in_process_ ? run_job_in_process(request, on_event)
+                     : run_job_isolated(request, timeout_seconds_, on_event);
+}
+
+Probed Runner::probe(const std::vector<Problem>& problems, const std::vector<StepChoice>& steps) const {
+  json request = {{"job", "probe"}, {"problems", json::array()}, {"steps", json::array()}};
+  for (const Problem& problem : problems) request["problems"].push_back(to_request(problem));
+  for (const StepChoice& step : steps) request["steps"].push_back(step.name);
+  json answer;
+  const JobOutcome outcome = job(request, [&](const json& event) { answer = event; });
+  if (outcome.end != JobOutcome::End::kDone)
+    throw std::runtime_error("asking the device: " + outcome.message);
+  return {answer.at("refusals"), answer.at("resources")};
+}
+
+std::string Runner::validate(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes,
+                             const std::string& progress, const OnDone& done) {
+  if (device_.is_gpu() && find_step(kTrustedStep, BackendKind::kCuda) != nullptr)
+    establish_trust(tasks, modes);
+  progress_.show(progress);
+  return run_tasks(tasks, modes, done);
+}
+
+// A trusted step that fails costs nobody else.
+void Runner::establish_trust(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes) {
+  std::vector<Task> not_judged;
+  for (const Task& task : tasks) {
+    if (task.step != kTrustedStep && judged_.count(task.problem.label()) == 0)
+      not_judged.push_back({task.id, kTrustedStep, task.problem, ""});
+  }
+  if (not_judged.empty()) return;
+  progress_.show(std::string("checking ") + kTrustedStep + ", which the others are compared with");
+  run_tasks(not_judged, modes, [](int, const json&) {});
+}
+
+std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>& modes,
+                              const OnDone& done) {
+  std::string save_error;
+  int hangs_in_a_row = 0;
+  const auto finish = [&](const Task& task, const json& entry) {
+    if (task.step == kTrustedStep) {
+      judged_.insert(task.problem.label());
+      if (entry.at("status") == "pass") trusted_.insert(task.problem.label());
+    }
+    done(task.id, entry);
+  };
+  while (!tasks.empty()) {
+    json request = {{"job", "validate"}, {"tasks", json::array()}, {"modes", to_json(modes)}};
+    for (size_t t = 0; t < tasks.size(); ++t) {
+      const Task& task = tasks[t];
+      const bool compare = task.step != kTrustedStep && trusted_.count(task.problem.label()) > 0;
+      request["tasks"].push_back(
+          {{"id", t}, {"step", task.step}, {"problem", to_request(task.problem)}, {"compare", compare}});
+      if (!task.save_to.empty()) request["tasks"].back()["save"] = task.save_to;
+    }
+    constexpr size_t kNone = -1;
+    size_t current = kNone;
+    std::set<size_t> finished;
+    const JobOutcome outcome = job(request, [&](const json& event) {
+      if (event.at("event") == "begin") {
+        current = event.at("id");
+      } else if (event.at("event") == "not_saved") {
+        save_error = event.at("message");
+      } else if (event.at("event") == "done") {
+        finished.insert(current);
+        hangs_in_a_row = 0;
+        finish(tasks[current], event.at("entry"));
+        current = kNone;
+      }
+    });
+    if (outcome.end == JobOutcome::End::kTimedOut) ++hangs_in_a_row;
+    std::vector<Task> left;
+    for (size_t t = 0; t < tasks.size(); ++t) {
+      const Task& task = tasks[t];
+      if (finished.count(t) > 0) continue;
+      if (hangs_in_a_row >= 2 && current != t) {  // or a covering sample would wait for every single one
+        finish(task, {{"step", task.step},
+                      {"status", "skip"},
+                      {"message", "not run: the step hung twice in a row"}});
+        continue;
+      }
+      // The task at which the worker ended bears the blame; one that ended before it began anything gives up
+      // on all.
+      const bool to_blame = current == t || current == kNone;
+      if (outcome.end != JobOutcome::End::kDone && to_blame) {
+        finish(task, {{"step", task.step}, {"status", outcome.status()}, {"message", outcome.message}});
+      } else {
+        left.push_back(task);
+      }
+    }
+    if (left.size() == tasks.size()) throw std::logic_error("a worker made no progress");
+    tasks = std::move(left);
+  }
+  return save_error;
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,74 @@
+// Has jobs done in worker processes, and goes on when one of them dies: the step at which it did bears the
+// blame.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "harness/base/progress.h"
+#include "harness/device/backend.h"
+#include "harness/problem/problem.h"
+#include "harness/run/step_choice.h"
+#include "harness/run/worker.h"
+
+namespace flashsteps {
+
+// Where the steps run.
+struct Device {
+  BackendKind backend;
+  std::string no_cuda;         // why "auto" did not choose the GPU
+  nlohmann::json description;  // see docs/results-schema.md, "device"
+  nlohmann::json peak_tflops;  // by dtype
+  size_t free_bytes;
+  bool is_gpu() const { return backend == BackendKind::kCuda; }
+  std::string line() const;  // for people
+};
+
+// What a device says to each problem (first index) and step (second index).
+struct Probed {
+  std::vector<std::vector<std::string>> refusals;  // why it cannot; empty: it can
+  nlohmann::json resources;                        // null where it is refused
+};
+
+struct Task {
+  int id;  // the caller's
+  std::string step;
+  Problem problem;
+  std::string save_to;  // where a worker writes the outputs, if they are right; empty: nowhere
+};
+
+class Runner {
+ public:
+  // Looks for "cuda", "emulator", or with "auto" for a GPU and else the emulator. Throws UsageError when there
+  // is no "cuda". In process: without workers, so that what crashes or hangs takes all with it.
+  Runner(const std::string& backend, bool in_process, double timeout_seconds, Progress& progress);
+
+  const Device& device() const { return device_; }
+
+  // One of the jobs that jobs.h describes, on this device.
+  JobOutcome job(nlohmann::json request, const EmitEvent& on_event) const;
+
+  Probed probe(const std::vector<Problem>& problems, const std::vector<StepChoice>& steps) const;
+
+  // Calls done(id, entry) once per task, whatever happens to the workers on the way. On a GPU, whole outputs
+  // are compared with kTrustedStep's, where it passes itself; if it has not been judged on a problem yet, it
+  // is now, silently. Returns why outputs could not be saved; empty when they could.
+  using OnDone = std::function<void(int id, const nlohmann::json& entry)>;
+  std::string validate(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes,
+                       const std::string& progress, const OnDone& done);
+
+ private:
+  void establish_trust(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes);
+  std::string run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>& modes, const OnDone& done);
+
+  bool in_process_;
+  double timeout_seconds_;
+  Progress& progress_;
+  Device device_;
+  std::set<std::string> judged_, trusted_;  // problems on which kTrustedStep was run, and on which it passed
+};
+
+}  // namespace flashsteps
