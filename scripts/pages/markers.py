@@ -14,7 +14,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Iterable, Mapping
+from typing import Iterable
 
 MARKER = re.compile(r"<!--\s*/?\s*generated\b")
 OPENING = re.compile(r"<!-- generated: ([a-z_]+)((?:\s+\S.*?)?) -->")
@@ -38,9 +38,6 @@ class Block:
     @property
     def where(self) -> str:
         return f"{self.path}:{self.line}"
-
-
-Generator = Callable[[Block], str]  # returns what belongs between the markers
 
 
 def parse_arguments(text: str, where: str) -> dict[str, str]:
@@ -103,8 +100,8 @@ def find_blocks(text: str, path: Path, kinds: Iterable[str]) -> list[Block]:
     return blocks
 
 
-def generate(block: Block, generators: Mapping[str, Generator]) -> str:
-    body = generators[block.kind](block)
+def fitting(block: Block, body: str) -> str:
+    """What was generated, as it may stand between the markers."""
     if any(MARKER.match(line.strip()) for line in body.splitlines()):
         raise MarkerError(f"{block.where}: the generated text holds a marker")
     return body if not body or body.endswith("\n") else body + "\n"
@@ -113,9 +110,8 @@ def generate(block: Block, generators: Mapping[str, Generator]) -> str:
 def replace(text: str, bodies: Iterable[tuple[Block, str]]) -> str:
     """The page with new bodies for its blocks."""
     lines = text.splitlines(keepends=True)
-    for block, body in sorted(
-        bodies, key=lambda item: -item[0].line
-    ):  # from the end, so that numbers stay true
+    # From the end, so that numbers stay true.
+    for block, body in sorted(bodies, key=lambda item: -item[0].line):
         lines[block.line : block.end - 1] = [body]
     return "".join(lines)
 

@@ -10,7 +10,8 @@ import re
 import pytest
 from conftest import SCRIPTS
 
-from pages import check_docs, markers, readme_tables
+from pages import blocks as kinds
+from pages import check_docs, markers
 from records import results
 from steps import sources
 
@@ -63,7 +64,7 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
     whose = "is it another step's lesson? A step of your own needs none: delete the file"
     demand(lines[0].startswith(title), f"its first line must begin with '{title}'; {whose}")
     demand(len(lines) <= MOST_LINES, f"{len(lines)} lines, {MOST_LINES} are the most")
-    blocks = markers.find_blocks(text, page, readme_tables.KINDS)
+    blocks = markers.find_blocks(text, page, kinds.KINDS)
     generated = {line for block in blocks for line in range(block.line, block.end)}
     wide = [i for i, line in enumerate(prose, start=1) if len(line) > WIDTH and line[0] != "|"]
     wide = [i for i in wide if i not in generated]
@@ -84,7 +85,7 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
         demand(re.search(command, diff), f"section 3 must say how to see the diff: {command}")
     predicted = measured.lstrip().startswith("*Written before measuring.* ")
     demand(predicted, "section 4 must begin with a prediction")
-    own = markers.find_blocks(measured, page, readme_tables.KINDS)
+    own = markers.find_blocks(measured, page, kinds.KINDS)
     demand(any(block.kind == "step" for block in own), "section 4 must have a generated block 'step'")
     others = [block.where for block in blocks if block.arguments.get("step") != step]
     demand(not others, f"generated blocks of other steps: {', '.join(others)}")

@@ -32,9 +32,9 @@ def test_only_the_bodies_are_replaced():
 
 def test_generated_text_ends_with_a_line_end_and_holds_no_marker():
     (block,) = find(GOOD)
-    assert markers.generate(block, {"shout": lambda b: b.arguments["text"]}) == "a b\n"
+    assert markers.fitting(block, "a b") == "a b\n"
     with pytest.raises(markers.MarkerError, match="page.md:3: the generated text holds a marker"):
-        markers.generate(block, {"shout": lambda b: "<!-- /generated -->"})
+        markers.fitting(block, "<!-- /generated -->")
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from conftest import STEPS, Repository, git, make_peers_record, make_problem, make_record
 
 from pages import readme_tables
+from records import rates
 from records import rates
 
 TWO_PROBLEMS = [make_problem(), make_problem(causal=False, seqlen_q=512, seqlen_kv=512)]
@@ -36,51 +39,52 @@ def refused(repository: Repository, capsys, block: str) -> str:
     return message
 
 
+LADDER = 'ladder file=peers.json shapes="causal=true; causal=false"'
+
+
+def record_ladder(repository: Repository, steps: tuple[str, ...] = STEPS, **more) -> dict:
+    data = make_peers_record(problems=TWO_PROBLEMS, steps=steps, commit=repository.commit, **more)
+    repository.record("peers.json", data)
+    return data
+
+
 def test_ladder(repository: Repository, capsys):
-    text = written(repository, capsys, "ladder file=gpu.json")
-    assert "B=4 H=16 S=4096 D=128 bf16 causal. TFLOPS: median [p10–p90]." in text
+    record_ladder(repository)
+    text = written(repository, capsys, LADDER)
+    assert "B=4 H=16 D=128 bf16. TFLOPS, medians; FA2: PyTorch's FlashAttention-2, in the same run." in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert lines[0] == (
-        "| step | idea | TFLOPS | × previous | % of peak | NRMSE | registers | spilled bytes |"
-    )
-    assert lines[2] == (
-        r"| [v01_scalar](steps/v01_scalar/) | idea of v01_scalar, x \| y | 3.4 [3.3–3.5] | – | 0.3 "
-        "| 1.3e-03 | 64 | 0 |"
-    )
-    assert "| 13.7 [13.3–14.0] | 4.00 |" in lines[3] and len(lines) == 5
-
-
-def test_ladder_of_several_problems(repository: Repository, capsys):
-    repository.record("gpu.json", make_record(problems=TWO_PROBLEMS, commit=repository.commit))
-    text = written(repository, capsys, "ladder file=gpu")
-    assert "B=4 H=16 D=128 bf16. TFLOPS" in text
-    assert "| step | idea | S=4096 causal | × previous | S=512 full | × previous | worst NRMSE |" in text
-    text = written(repository, capsys, "ladder file=gpu S=512")
-    assert "S=512 D=128 bf16 full. TFLOPS" in text and "S=4096" not in text
+    assert lines[0] == "| step | idea | S=4096 causal | × previous | × FA2 | S=512 full | × previous | × FA2 |"
+    assert lines[2] == "| **memory** |  |  |  |  |  |  |  |"
+    # 80 ms, and FlashAttention-2 takes 10.
+    first = r"| [v01_scalar](steps/v01_scalar/) | idea of v01_scalar, x \| y | 3.4 | – | 0.12 | 0.11 | – | 0.12 |"
+    assert lines[3] == first and "| 13.7 | 4.00 | 0.50 | 0.43 | 4.00 | 0.50 |" in lines[4]
+    assert lines[6].startswith("| *FlashAttention-2* | `sdpa_flash`, for comparison | 27.5 | – | 1.00 |")
+    assert lines[7].startswith("| *cuDNN* | `sdpa_cudnn`, for comparison | 30.5 | – | 1.11 |") and len(lines) == 8
+    # Without FlashAttention-2 there is nothing to be compared with.
+    record_ladder(repository, peers=("sdpa_cudnn",))
+    text = written(repository, capsys, LADDER)
+    assert "| *cuDNN* | `sdpa_cudnn`, for comparison | 27.5 | – | – |" in text
 
 
 def test_a_step_that_failed_or_was_not_recorded_stays_in_the_ladder(repository: Repository, capsys):
-    data = make_record(steps=STEPS[:2], commit=repository.commit)
-    data["runs"][0]["steps"][1] = {"step": STEPS[1], "status": "skip", "message": "needs a|b\nmore"}
-    repository.record("gpu.json", data)
-    text = written(repository, capsys, "ladder file=gpu.json")
-    assert r"| skip: needs a\|b | – | – | – | – | – |" in text
-    assert "| not recorded | – | – | – | – | – |" in text
+    data = record_ladder(repository, steps=STEPS[:2])
+    for run in data["runs"]:
+        run["steps"][1] = {"step": STEPS[1], "status": "skip", "message": "needs a|b\nmore"}
+    entries = data["host_overhead"]["entries"]
+    data["host_overhead"]["entries"] = [entry for entry in entries if entry["name"] != STEPS[1]]
+    repository.record("peers.json", data)
+    text = written(repository, capsys, LADDER)
+    assert r"| skip: needs a\|b | – | – | skip: needs a\|b | – | – |" in text
+    assert "| not recorded | – | – | not recorded | – | – |" in text
 
 
-def test_a_ladder_beside_peers(repository: Repository, capsys):
-    record_peers(repository)
-    text = written(repository, capsys, "ladder file=peers.json")
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert lines[0] == "| step | idea | TFLOPS | × previous | × FA2 | % of peak | NRMSE |"
-    assert "| 3.4 [3.3–3.5] | – | 0.12 | 0.3 |" in lines[2]  # 80 ms, and FlashAttention-2 takes 10
-    assert "| 13.7 [13.3–14.0] | 4.00 | 0.50 | 1.4 |" in lines[3]
-    assert lines[5].startswith("| *FlashAttention-2* | `sdpa_flash`, for comparison | 27.5 [")
-    assert lines[6].startswith("| *cuDNN* | `sdpa_cudnn`") and "| – | 1.11 |" in lines[6]
-    # Without FlashAttention-2 there is nothing to be compared with.
-    record_peers(repository, peers=("sdpa_cudnn",))
-    text = written(repository, capsys, "ladder file=peers.json")
-    assert "× FA2" not in text and "| *cuDNN* |" in text
+def test_each_part_of_the_ladder_has_a_heading(repository: Repository, capsys):
+    kernel = repository.read("steps/v03_wmma/kernel.cu").replace("{.title", "{.part = Part::kMmaSync, .title")
+    repository.write("steps/v03_wmma/kernel.cu", kernel)
+    record_ladder(repository)
+    lines = [line for line in written(repository, capsys, LADDER).splitlines() if line.startswith("|")]
+    names = [re.search(r"v\d+|\*\w+", line)[0] for line in lines[2:]]
+    assert names == ["*memory", "v01", "v02", "*mma", "v03", "*FlashAttention", "*cuDNN"]
 
 
 def test_small_ratios_keep_a_third_decimal():
@@ -91,7 +95,8 @@ def test_small_ratios_keep_a_third_decimal():
 
 
 def test_a_new_step_shows_up(repository: Repository, capsys):
-    written(repository, capsys, "ladder file=gpu.json")
+    record_ladder(repository)
+    written(repository, capsys, LADDER)
     repository.write("steps/v04_new/kernel.cu", 'REGISTER_STEP(launch_attention, {.title = "new"})')
     status, message = run(repository, capsys, "--check")
     assert status == 1 and "+| [v04_new](steps/v04_new/) | new | not recorded" in message
@@ -117,8 +122,6 @@ def test_step(repository: Repository, capsys):
         "| S=4096 causal | 3.4 [3.3–3.5] | 13.7 [13.3–14.0] | 4.00 | 1.4 |" in text
         and "| S=512 full |" in text
     )
-    other = written(repository, capsys, "step file=gpu.json from=v01_scalar to=v02_smem_tiles", name=lesson)
-    assert other.splitlines()[4:] == text.splitlines()[4:]
 
 
 def add_ablations(repository: Repository, *variants: str) -> None:
@@ -145,10 +148,6 @@ def test_ablation(repository: Repository, capsys):
         rf"| [With less \| only]({folder}/less.md) | 13.7 [13.3–14.0] | 4.00 | 65 | 0 | 4 |",
         rf"| [With more \| only]({folder}/more.md) | 55.0 [53.4–56.1] | 16.00 | 66 | 0 | 4 |",
     ]
-    text = written(repository, capsys, f"{block} show=more", name=lesson)
-    assert "With more" in text and "With less" not in text
-    text = written(repository, capsys, f"{block} show=more,less", name=lesson)
-    assert text.index("With more") < text.index("With less")
 
 
 def test_ablation_of_several_problems(repository: Repository, capsys):
@@ -168,7 +167,7 @@ def test_ablation_of_several_problems(repository: Repository, capsys):
 def test_ablations_that_are_not_there(repository: Repository, capsys):
     block = "ablation file=ablations.json step=v02_smem_tiles"
     add_ablations(repository, "less")
-    assert "show=nonsense: there are less" in refused(repository, capsys, f"{block} show=nonsense")
+    assert "'show' is no filter" in refused(repository, capsys, f"{block} show=less")
     assert "there is no step 'v09'" in refused(repository, capsys, block.replace("v02_smem_tiles", "v09"))
     assert "v03_wmma has no page" in refused(repository, capsys, "ablation file=gpu.json step=v03_wmma")
     commit = git(repository.root, "rev-parse", "HEAD")
@@ -187,26 +186,20 @@ def test_ablations_that_are_not_there(repository: Repository, capsys):
 def test_the_first_step_has_none_before_it(repository: Repository, capsys):
     text = written(repository, capsys, "step file=gpu.json step=v01_scalar")
     assert "| problem | v01_scalar | % of peak |" in text
-    assert "none before it" in refused(repository, capsys, "diff step=v01_scalar")
     text = written(repository, capsys, "counters file=counts.json step=v01_scalar")
     assert "| counter | v01_scalar |\n" in text and "| global sectors | 64,000 |\n" in text
 
 
 def test_counters(repository: Repository, capsys):
-    text = written(repository, capsys, "counters file=counts.json from=v02_smem_tiles to=v03_wmma")
+    text = written(repository, capsys, "counters file=counts.json step=v03_wmma")
     assert "| counter | v02_smem_tiles | v03_wmma | × |" in text
     assert "| global sectors | 8,000 | 1,000 | 0.12 |" in text
     assert "| shared wavefronts | 3,000 | 6,000 | 2.00 |" in text
     assert "| shared wavefronts / ideal | 3.00 | 3.00 |  |" in text
-    pair = "counters file=counts.json from=v02_smem_tiles to=v03_wmma"
+    pair = "counters file=counts.json step=v03_wmma"
     text = written(repository, capsys, f"{pair} show=mma,shuffles")
     assert "| mma | 16 | 32 | 2.00 |" in text and "| shuffles |" in text and "global sectors" not in text
     assert "show=nonsense" in refused(repository, capsys, f"{pair} show=nonsense")
-    text = written(repository, capsys, "counters file=counts.json")
-    assert (
-        "| v01_scalar | 64,000 | 0 | 0 | 5 | – |" in text
-        and "| v03_wmma | 1,000 | 6,000 | 24 | 5 | 3.00 |" in text
-    )
 
 
 def record_peers(repository: Repository, **more) -> dict:
@@ -266,7 +259,7 @@ def test_peers_in_vain(repository: Repository, capsys):
     assert "show=flash_attn: there are v01_scalar, " in message
     assert "no problem matches D=64" in refused(repository, capsys, f"{block} D=64")
     (repository.root / "steps/v03_wmma/kernel.cu").unlink()
-    assert "there is no step 'v03_wmma' under steps/" in refused(repository, capsys, block)
+    assert "has 'v03_wmma', which is not under steps/" in refused(repository, capsys, block)
     written(repository, capsys, f"{block} show=v01_scalar,sdpa_flash")
 
 
@@ -310,34 +303,12 @@ def test_provenance(repository: Repository, capsys):
     assert "emulator on Synthetic CPU, counts, not times" in text and "(figures/results/counts.json)" in text
 
 
-def test_diff(repository: Repository, capsys):
-    block = "diff from=v01_scalar to=v02_smem_tiles"
-    text = written(repository, capsys, block)
-    assert "```diff\n--- steps/v01_scalar/kernel.cu\n+++ steps/v02_smem_tiles/kernel.cu\n" in text
-    assert "+constexpr int BLOCK_M = 64;  // rows of Q" in text and "lines added" in text
-    repository.write(
-        "steps/v02_smem_tiles/kernel.cu", repository.read("steps/v02_smem_tiles/kernel.cu") + "int x;\n"
-    )
-    status, message = run(repository, capsys, "--check")
-    assert status == 1 and "README.md:3: diff: not what its source says" in message and "++int x;" in message
-    assert run(repository, capsys) == (0, "") and "+int x;" in repository.read("README.md")
-    brief = written(repository, capsys, "diff step=v02_smem_tiles brief=true")
-    assert "what it teaches" not in brief and "+constexpr int BLOCK_M = 64;" in brief
-
-
-def test_a_fence_in_a_kernel_does_not_end_the_diff(repository: Repository, capsys):
-    repository.write(
-        "steps/v02_smem_tiles/kernel.cu", "```\n" + repository.read("steps/v02_smem_tiles/kernel.cu")
-    )
-    assert "````diff\n" in written(repository, capsys, "diff step=v02_smem_tiles")
-
-
 def test_an_edited_number_is_caught(repository: Repository, capsys):
-    text = written(repository, capsys, "ladder file=gpu.json")
+    text = written(repository, capsys, "step file=gpu.json step=v02_smem_tiles")
     repository.write("README.md", text.replace("13.7 [", "18.7 ["))
     status, message = run(repository, capsys, "--check")
-    assert status == 1 and "README.md:3: ladder: not what its source says" in message
-    assert "    -| [v02" in message and "18.7" in message and "    +| [v02" in message and "13.7" in message
+    assert status == 1 and "README.md:3: step: not what its source says" in message
+    assert "    -| B=4" in message and "18.7" in message and "    +| B=4" in message and "13.7" in message
     assert "18.7" in repository.read("README.md"), "--check changed the page"
     assert run(repository, capsys) == (0, "") and repository.read("README.md") == text
 
@@ -357,18 +328,17 @@ def test_a_changed_record_is_caught(repository: Repository, capsys):
         ("ladder file=none.json", "figures/results/none.json does not exist"),
         ("ladder", "file=... is missing"),
         ("ladder file=../results/gpu.json", "must be the name of a file"),
-        ("ladder file=gpu.json D=64", "no problem matches D=64"),
-        ("ladder file=gpu.json colour=red", "'colour' is no filter"),
-        ("ladder file=counts.json", "needs 'cuda'"),
+        ("ladder file=gpu.json", "shapes=... is missing"),
+        ("ladder file=gpu.json shapes=D=64", "no problem matches D=64"),
+        ("ladder file=gpu.json shapes=D=128 D=64", "does not know D"),
+        ("ladder file=gpu.json shapes=colour=red", "'colour' is no filter"),
+        ("ladder file=counts.json shapes=D=128", "needs 'cuda'"),
         ("step file=gpu.json step=v07_none", "there is no step 'v07_none'"),
-        ("step file=gpu.json", "give either step=... or both"),
-        ("step file=gpu.json from=v01_scalar", "give either step=... or both"),
+        ("step file=gpu.json", "step=... is missing"),
         ("step file=counts.json step=v02_smem_tiles", "needs 'cuda'"),
-        ("counters file=gpu.json", "needs 'emulator'"),
-        ("counters file=counts.json to=v02_smem_tiles", "give either step=... or both"),
+        ("counters file=gpu.json step=v02_smem_tiles", "needs 'emulator'"),
+        ("counters file=counts.json", "step=... is missing"),
         ("provenance file=gpu.json D=64", "does not know D"),
-        ("diff from=v01_scalar to=v02", "there is no step 'v02'"),
-        ("diff step=v02_smem_tiles brief=yes", "must be true or false"),
     ],
 )
 def test_what_a_block_asks_for_in_vain(repository: Repository, capsys, block, expected):
@@ -381,12 +351,13 @@ def test_a_step_missing_from_the_record(repository: Repository, capsys):
     assert "gpu.json has no step 'v03_wmma'" in refused(
         repository, capsys, "step file=gpu.json step=v03_wmma"
     )
-    assert "has no step 'v03_wmma'" in refused(repository, capsys, "counters file=counts.json")
+    assert "has no step 'v03_wmma'" in refused(repository, capsys, "counters file=counts.json step=v03_wmma")
 
 
 def test_a_step_gone_from_the_ladder(repository: Repository, capsys):
     (repository.root / "steps/v03_wmma/kernel.cu").unlink()
-    assert "has 'v03_wmma', which is not under steps/" in refused(repository, capsys, "ladder file=gpu.json")
+    block = "ladder file=gpu.json shapes=D=128"
+    assert "has 'v03_wmma', which is not under steps/" in refused(repository, capsys, block)
 
 
 def test_counters_of_a_step_that_failed(repository: Repository, capsys):
@@ -394,14 +365,15 @@ def test_counters_of_a_step_that_failed(repository: Repository, capsys):
     data["runs"][0]["steps"][1] |= {"status": "fail", "message": "wrong rows"}
     repository.record("counts.json", data)
     assert "no counters of v02_smem_tiles: fail: wrong rows" in refused(
-        repository, capsys, "counters file=counts.json"
+        repository, capsys, "counters file=counts.json step=v02_smem_tiles"
     )
 
 
 def test_counters_are_of_one_problem(repository: Repository, capsys):
     repository.record("counts.json", make_record("emulator", problems=TWO_PROBLEMS, commit=repository.commit))
-    assert "2 problems match" in refused(repository, capsys, "counters file=counts.json")
-    written(repository, capsys, "counters file=counts.json causal=true")
+    block = "counters file=counts.json step=v02_smem_tiles"
+    assert "2 problems match" in refused(repository, capsys, block)
+    written(repository, capsys, f"{block} causal=true")
 
 
 def test_a_step_without_a_title(repository: Repository, capsys):
@@ -409,7 +381,7 @@ def test_a_step_without_a_title(repository: Repository, capsys):
         "steps/v02_smem_tiles/kernel.cu", 'auto s = {.title = "no"};\nREGISTER_STEP(f, {.removes = "x"})'
     )
     assert "steps/v02_smem_tiles/kernel.cu registers no .title" in refused(
-        repository, capsys, "ladder file=gpu.json"
+        repository, capsys, "ladder file=gpu.json shapes=D=128"
     )
 
 
@@ -490,9 +462,10 @@ def test_examples_are_exempt(repository: Repository, capsys, name):
 
 def test_a_figure_in_a_generated_block_is_not_typed(repository: Repository, capsys):
     kernel = repository.read("steps/v02_smem_tiles/kernel.cu")
-    written(repository, capsys, "diff step=v02_smem_tiles")
-    repository.write("steps/v02_smem_tiles/kernel.cu", kernel + "// 5 TFLOPS\n")
+    repository.write("steps/v02_smem_tiles/kernel.cu", kernel.replace("idea of", "5 TFLOPS by"))
+    repository.write("README.md", page("ladder file=gpu.json shapes=D=128"))
     run(repository, capsys)
+    assert "5 TFLOPS by v02_smem_tiles" in repository.read("README.md")
     status, message = run(repository, capsys, "--check")
     assert status == 1 and message.count("is typed by hand") == 1 and "kernel.cu" in message
 

@@ -1,0 +1,447 @@
+"""What a generated block says, by its kind.
+
+FILE is a name under figures/results/; FILTER is any of B H Hq Hkv S Sq Skv D dtype causal kv_lengths layout inputs lse
+softmax_scale seed, as in `D=64 causal=true`.
+    ladder      file=FILE shapes="FILTER...; FILTER..."
+                                              a row a step: rate, x previous, x FlashAttention-2, of each problem
+    step        file=FILE step=NAME [FILTER...]
+                                              a row a problem: the step before, and the step
+    counters    file=FILE step=NAME [show=NAME,...] [FILTER...]
+                                              the emulator's counters of a step and of the one before; one problem
+    profile     file=FILE step=NAME [show=NAME,...] [FILTER...]
+                                              the GPU's own counters of both; one problem
+    conformance file=FILE ncu=FILE [FILTER...]
+                                              the emulator's counters beside the GPU's, of all steps; one problem
+    ablation    file=FILE step=NAME [FILTER...]
+                                              a step and its ablations (docs/ablations/)
+    peers       file=FILE [show=NAME,...] [FILTER...]
+                                              steps beside other people's kernels, a row a problem; shown are
+                                              all, or the steps and peers that are named
+    host_time   file=FILE [show=NAME,...]     how long a call keeps the host, of the same file
+    provenance  file=FILE                     where and when the file was measured, in a line
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from draw import figure_style
+from pages import markers
+from pages.markers import Block
+from records import profiles, rates, results
+from records.problems import problem_labels
+from records.rates import rate, ratio, speedup_cell
+from records.results import ResultsError
+from steps import ablations, sources
+from steps.ablations import AblationError
+from steps.sources import StepError
+
+Record = dict[str, Any]
+Run = dict[str, Any]
+Entry = dict[str, Any]  # a step of a run, or a peer
+
+SPREAD = "TFLOPS: median [p10–p90]"
+# Of the peers' packages, what they are called.
+PACKAGES = {
+    "torch": "PyTorch",
+    "cudnn": "cuDNN",
+    "flash_attn": "flash-attn",
+    "flash_attn_3": "FlashAttention-3",
+}
+
+
+class TableError(Exception):
+    """One line for the user."""
+
+
+# Cells.
+
+
+def escape(text: str) -> str:
+    return text.replace("|", r"\|").replace("<", "&lt;").replace("*", r"\*")
+
+
+def table(header: list[str], rows: list[list[str]], right_from: int = 1) -> str:
+    """A Markdown table; columns from `right_from` on hold numbers."""
+    rule = ["---" if column < right_from else "---:" for column in range(len(header))]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
+
+
+def status_cell(entry: Entry) -> str:
+    """Why there is no figure."""
+    first_line = entry["message"].strip().split("\n")[0]
+    if len(first_line) > 80:
+        first_line = first_line[:79].rstrip() + "…"
+    return escape(f"{entry['status']}: {first_line}" if first_line else entry["status"])
+
+
+def rate_cell(entry: Entry | None, spread: bool = True) -> str:
+    if entry is None:
+        return "not recorded"
+    timing = entry.get("timing")
+    if timing is None:
+        return status_cell(entry)
+    ends = f" [{rate(timing['tflops_p10'])}–{rate(timing['tflops_p90'])}]"
+    return rate(timing["tflops"]) + (ends if spread else "")
+
+
+# What the blocks refer to.
+
+
+class Request:
+    """A block's arguments, each taken once; what nobody takes is an error."""
+
+    def __init__(self, block: Block, root: Path):
+        self.root, self.folder = root, (root / block.path).parent
+        self.left = dict(block.arguments)
+
+    def need(self, name: str) -> str:
+        if name not in self.left:
+            raise TableError(f"{name}=... is missing")
+        return self.left.pop(name)
+
+    def link(self, target: str) -> str:
+        """To a file of the repository, from the page."""
+        return os.path.relpath(self.root / target, self.folder)
+
+    def record(
+        self, backend: str | None = None, argument: str = "file", schema: str | None = results.SCHEMA
+    ) -> tuple[str, Record]:
+        name = self.need(argument).removesuffix(".json") + ".json"
+        if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name):
+            raise TableError(f"{argument}={name}: must be the name of a file under figures/results/")
+        if not (self.root / "figures" / "results" / name).is_file():
+            raise TableError(f"figures/results/{name} does not exist")
+        data = results.load(self.root / "figures" / "results" / name, schema)
+        found = data["provenance"]["backend"]
+        if backend and found != backend:
+            raise TableError(f"{name} comes from backend '{found}', this block needs '{backend}'")
+        return name, data
+
+    def program_record(self) -> tuple[str, Record]:
+        """Beside peers, steps were launched from Python, on other inputs: not for the lessons' tables."""
+        name, data = self.record("cuda")
+        if results.is_peers(data):
+            raise TableError(f"{name} is a comparison with peers: for the blocks 'ladder' and 'peers'")
+        return name, data
+
+    def pair(self) -> list[str]:
+        """The step before and the step. The first step of all has none before it."""
+        step = self.need("step")
+        steps = sources.all_steps(self.root)
+        if step not in steps:
+            raise TableError(f"there is no step '{step}' under steps/")
+        at = steps.index(step)
+        return steps[max(at - 1, 0) : at + 1]
+
+    def runs(self, data: Record) -> list[Run]:
+        """The problems that match the filters: all arguments that are left."""
+        found = results.select_runs(data, self.left)
+        self.left = {}
+        return found
+
+    def one_run(self, data: Record, file: str) -> Run:
+        runs = self.runs(data)
+        if len(runs) > 1:
+            raise TableError(f"{len(runs)} problems match in {file}, this block is of one: add a filter")
+        return runs[0]
+
+    def show(self, known: list[str]) -> list[str] | None:
+        """The names that are asked for, in that order, or None for all."""
+        names = self.left.pop("show", "").split(",")
+        for name in filter(None, names):
+            if name not in known:
+                raise TableError(f"show={name}: there are {', '.join(known)}")
+        return names if names != [""] else None
+
+    def done(self) -> None:
+        if self.left:
+            raise TableError(f"does not know {', '.join(self.left)}")
+
+
+def steps_of(run: Run) -> dict[str, Entry]:
+    return {step["step"]: step for step in run["steps"]}
+
+
+def recorded_step(run: Run, name: str, file: str) -> Entry:
+    if name not in steps_of(run):
+        raise TableError(f"{file} has no step '{name}' for {run['problem']['label']}")
+    return steps_of(run)[name]
+
+
+def demand_in_tree(names: set[str], known: list[str], file: str, where: str) -> None:
+    """The row of a step that was renamed or removed since would silently be gone."""
+    if gone := sorted(names - {*known}):
+        raise TableError(f"{file} has '{gone[0]}', which is not {where}: measure again")
+
+
+# Rates.
+
+
+def ladder(request: Request) -> str:
+    file, data = request.record("cuda")
+    shapes = request.need("shapes").split(";")
+    request.done()
+    runs = []
+    for shape in shapes:
+        request.left = dict(word.split("=", 1) for word in shape.split())
+        runs.append(request.one_run(data, file))
+    names = sources.all_steps(request.root)
+    demand_in_tree({name for run in runs for name in steps_of(run)}, names, file, "under steps/")
+    common, labels = problem_labels(runs)
+    header = ["step", "idea"]
+    for label in labels:
+        header += [label or common, "× previous", "× FA2"]
+
+    def row(cells: list[str], name: str, previous: str | None) -> list[str]:
+        for entries in map(rates.contenders_of, runs):
+            cells.append(rate_cell(entries.get(name), spread=False))
+            cells += [speedup_cell(entries.get(other), entries.get(name)) for other in (previous, "sdpa_flash")]
+        return cells
+
+    rows, parts = [], set()
+    for previous, name in zip([None, *names], names):
+        part = sources.part(name, request.root)
+        if part not in parts:
+            rows.append([f"**{part}**"] + [""] * (len(header) - 1))
+            parts.add(part)
+        link = f"[{name}]({request.link(f'steps/{name}')}/)"
+        rows.append(row([link, escape(sources.title(name, request.root))], name, previous))
+    for name, (words, *_) in figure_style.PEERS.items():
+        if any(name in rates.contenders_of(run) for run in runs):
+            rows.append(row([f"*{words}*", f"`{name}`, for comparison"], name, None))
+    heading = f"{common}. TFLOPS, medians; " if len(runs) > 1 and common else "TFLOPS, medians; "
+    return f"{heading}FA2: PyTorch's FlashAttention-2, in the same run.\n\n{table(header, rows, 2)}"
+
+
+def step(request: Request) -> str:
+    file, data = request.program_record()
+    names = request.pair()
+    runs = request.runs(data)
+    common, labels = problem_labels(runs)
+    rows = []
+    for run, label in zip(runs, labels):
+        entries = [recorded_step(run, name, file) for name in names]
+        percent = (entries[-1].get("timing") or {}).get("percent_of_peak")
+        row = [label or common, *map(rate_cell, entries)]
+        row += [speedup_cell(*entries)] if len(names) == 2 else []
+        rows.append([*row, "–" if percent is None else f"{percent:.1f}"])
+    header = ["problem", *names, *(["×"] if len(names) == 2 else []), "% of peak"]
+    heading = f"{common}. " if len(runs) > 1 and common else ""
+    return f"{heading}{SPREAD}.\n\n{table(header, rows)}"
+
+
+def ablation(request: Request) -> str:
+    file, data = request.program_record()
+    step = request.pair()[-1]
+    variants = ablations.of_step(step, request.root)
+    if not variants:
+        raise TableError(f"{step} has no page under docs/ablations/")
+    runs = request.runs(data)
+    known = sources.all_steps(request.root) + [each.name for each in variants]
+    recorded = {name for run in runs for name in steps_of(run) if name.startswith(f"{step}_")}
+    demand_in_tree(recorded, known, file, "in docs/ablations/")
+    unchanged = [recorded_step(run, step, file) for run in runs]
+    common, labels = problem_labels(runs)
+
+    def row(text: str, entries: list[Entry | None]) -> list[str]:
+        cells = [text]
+        for before, entry in zip(unchanged, entries):
+            cells += [rate_cell(entry), speedup_cell(before, entry)]
+        for key in ("registers", "spill_bytes", "ctas_per_sm"):
+            values = [((entry or {}).get("resources") or {}).get(key) for entry in entries]
+            words = ["–" if value is None else str(value) for value in values]
+            cells.append(" / ".join(words if len(set(words)) > 1 else words[:1]))  # one each, in order
+        return cells
+
+    rows = [row(f"{step} as it is", unchanged)]
+    for each in variants:
+        link = f"[{escape(each.title)}]({request.link(each.page)})"
+        rows.append(row(link, [steps_of(run).get(each.name) for run in runs]))
+    header = ["kernel"]
+    for label in labels:
+        header += [label if len(runs) > 1 else "TFLOPS", "×"]
+    header += ["registers", "spilled bytes", "CTAs per SM"]
+    return f"{common}. {SPREAD}; × beside the kernel as it is.\n\n{table(header, rows)}"
+
+
+def peers(request: Request) -> str:
+    file, data = request.record()
+    if not results.is_peers(data):
+        raise TableError(f"{file} is no comparison with peers (scripts/measure/compare_peers.py makes them)")
+    known = list(dict.fromkeys(name for run in data["runs"] for name in rates.contenders_of(run)))
+    show = request.show(known) or known
+    steps = [name for name in show if name not in rates.PEERS]
+    demand_in_tree({*steps}, sources.all_steps(request.root), file, "under steps/")
+    names = steps + [name for name in show if name in rates.PEERS]
+    runs = request.runs(data)
+    common, labels = problem_labels(runs)
+    rows, ratios = [], []
+    for run, label in zip(runs, labels):
+        entries = rates.contenders_of(run)
+        best, step = rates.best_peer(run), rates.best_step(run, steps)
+        found = rates.ratio_to_best_peer(run, step) if step else None
+        ratios += [found] if found else []
+        row = [label or common, *(rate_cell(entries.get(name)) for name in names)]
+        row.append(f"{rate(best[1])} ({best[0]})" if best else "–")
+        rows.append(row + ([f"{found:.2f}" if found else "–"] if steps else []))
+    header = ["problem", *names, "best peer"]
+    if steps:
+        header.append(f"{steps[0] if len(steps) == 1 else 'best step'} / best peer")
+        if len(ratios) > 1:
+            mean = f"{rates.geometric_mean(ratios):.2f}"
+            rows.append([f"geometric mean of {len(ratios)}", *([""] * (len(names) + 1)), mean])
+    heading = f"{common}. " if len(runs) > 1 and common else ""
+    # Whoever is not shown still counts.
+    left_out = [name for name in known if name in rates.PEERS and name not in names]
+    others = f" The best peer is that of all that were measured, {', '.join(left_out)} too."
+    return f"{heading}{SPREAD}.{others if left_out else ''}\n\n{table(header, rows)}"
+
+
+def host_time(request: Request) -> str:
+    file, data = request.record()
+    host = data.get("host_overhead")
+    if host is None:
+        raise TableError(f"{file} has no times of the host (scripts/measure/compare_peers.py takes them)")
+    entries = {entry["name"]: entry for entry in host["entries"]}
+    show = request.show(list(entries)) or list(entries)
+    request.done()
+    keys = ("median_us", "p10_us", "p90_us")
+    rows = [[name, *(f"{entries[name][key]:.1f}" for key in keys)] for name in show]
+    heading = f"{host['problem']['label']}, on the host, without waiting for the GPU."
+    return f"{heading}\n\n{table(['one call', 'median µs', 'p10', 'p90'], rows)}"
+
+
+# Counters.
+
+
+def emulated_counters(run: Run, name: str, file: str) -> dict[str, int]:
+    entry = recorded_step(run, name, file)
+    if entry["status"] != "pass" or entry.get("counters") is None:
+        raise TableError(f"{file} has no counters of {name}: {status_cell(entry)}")
+    return entry["counters"]
+
+
+def counters(request: Request) -> str:
+    file, data = request.record("emulator")
+    names = request.pair()
+    show = request.show(list(results.COUNTERS)) or results.COUNTERS
+    run = request.one_run(data, file)
+    columns = [emulated_counters(run, name, file) for name in names]
+    rows = []
+    for key in show:
+        row = [key.replace("_", " "), *(f"{each[key]:,}" for each in columns)]
+        rows.append(row + ([ratio(columns[1][key], columns[0][key])] if len(names) == 2 else []))
+    if any(each["shared_wavefronts_ideal"] for each in columns):
+        conflicts = [ratio(each["shared_wavefronts"], each["shared_wavefronts_ideal"]) for each in columns]
+        rows.append(["shared wavefronts / ideal", *conflicts, *([""] if len(names) == 2 else [])])
+    header = ["counter", *names, *(["×"] if len(names) == 2 else [])]
+    return f"{problem_labels([run])[0]}. Counted on the emulator.\n\n{table(header, rows)}"
+
+
+def profiled(run: Run, name: str, file: str) -> dict[str, float]:
+    entry = recorded_step(run, name, file)
+    if entry["status"] != "pass":
+        raise TableError(f"{file} has no counters of {name}: {status_cell(entry)}")
+    return profiles.values(entry["metrics"], entry["opcodes"])
+
+
+def profile(request: Request) -> str:
+    file, data = request.record(schema=profiles.SCHEMA)
+    names = request.pair()
+    show = request.show(list(profiles.BY_NAME))
+    run = request.one_run(data, file)
+    columns = [profiled(run, name, file) for name in names]
+    rows = []
+    for name in show or [name for name in profiles.BY_NAME if any(each.get(name) for each in columns)]:
+        missing = [step for step, each in zip(names, columns) if name not in each]
+        if show and missing:
+            raise TableError(f"{file} has no {name} of {missing[0]}")
+        row = [name.replace("_", " "), *(profiles.cell(name, each.get(name)) for each in columns)]
+        if len(names) == 2:  # a share of another whole before and after: what would their ratio say?
+            is_share = profiles.BY_NAME[name].unit == "%"
+            row.append("" if is_share or missing else ratio(columns[1][name], columns[0][name]))
+        rows.append(row)
+    heading = f"{problem_labels([run])[0]}. Read on {data['provenance']['device']['name']} with Nsight Compute."
+    return f"{heading}\n\n{table(['counter', *names, *(['×'] if len(names) == 2 else [])], rows)}"
+
+
+def conformance(request: Request) -> str:
+    file, data = request.record("emulator")
+    ncu_file, ncu_data = request.record(argument="ncu", schema=profiles.SCHEMA)
+    filters = request.left
+    run = request.one_run(data, file)
+    request.left = filters  # the same for the other file
+    ncu_run = request.one_run(ncu_data, ncu_file)
+    labels = [each["problem"]["label"] for each in (run, ncu_run)]
+    if labels[0] != labels[1]:
+        raise TableError(f"{file} is of {labels[0]}, {ncu_file} of {labels[1]}: add a filter")
+    rows = []
+    for name in (each["step"] for each in ncu_run["steps"]):
+        emulated, measured = emulated_counters(run, name, file), profiled(ncu_run, name, ncu_file)
+        keys = [key for key in results.COUNTERS if key in profiles.BY_NAME]
+        pairs = {key: (emulated.get(key), measured.get(key)) for key in keys}
+        # A record that is older than a counter does not have it; what both call 0 says nothing.
+        pairs = {key: pair for key, pair in pairs.items() if None not in pair and any(pair)}
+        lines = []
+        for key, pair in pairs.items():
+            lines.append((key, pair, ","))
+            if all(ideal := pairs.get(f"{key}_ideal", (0, 0))):
+                lines.append((f"{key} / ideal", (pair[0] / ideal[0], pair[1] / ideal[1]), ".2f"))
+        for key, pair, form in lines:
+            # An exact match is told apart from one that is merely close.
+            same = "=" if pair[0] == pair[1] else ratio(pair[1], pair[0])
+            rows.append([name, key.replace("_", " "), *(format(value, form) for value in pair), same])
+    heading = (
+        f"{problem_labels([run])[0]}. Counted on the emulator, and read on "
+        f"{ncu_data['provenance']['device']['name']} with Nsight Compute. What both call 0 is left out.\n\n"
+    )
+    return heading + table(["step", "counter", "emulator", "GPU", "GPU / emulator"], rows, 2)
+
+
+# Where numbers come from.
+
+
+def provenance(request: Request) -> str:
+    file, data = request.record(schema=None)
+    request.done()
+    origin, device = data["provenance"], data["provenance"]["device"]
+    if origin["backend"] == "emulator":
+        where = f" on {device['host_cpu']}" if device.get("host_cpu") else ""
+        parts = [f"emulator{where}", "counts, not times"]
+    else:
+        cuda = f"CUDA {device['cuda_runtime']} (nvcc {origin['build']['nvcc']})"
+        parts = [device["name"], f"driver {device['driver']}", cuda]
+        versions = origin.get("peers") or {}
+        parts += [f"{text} {versions[key]}" for key, text in PACKAGES.items() if versions.get(key)]
+        parts += [f"Nsight Compute {origin['ncu']}"] if "ncu" in origin else []
+        timings = [step.get("timing") or {} for run in data["runs"] for step in run["steps"]]
+        if clocks := [timing["sm_clock_mhz"] for timing in timings if timing.get("sm_clock_mhz")]:
+            span = "–".join(dict.fromkeys(f"{clock:.0f}" for clock in (min(clocks), max(clocks))))
+            highest = device.get("max_sm_clock_mhz")
+            parts.append(f"SM clock {span} MHz while timing" + (f" (maximum {highest:.0f})" if highest else ""))
+    parts += [f"commit {(origin['commit'] or 'unknown')[:12]}", origin["date"][:10]]
+    return f"Measured on: {', '.join(parts)}. Record: [{file}]({request.link(f'figures/results/{file}')}).\n"
+
+
+KINDS = {
+    "ladder": ladder,
+    "step": step,
+    "ablation": ablation,
+    "peers": peers,
+    "host_time": host_time,
+    "counters": counters,
+    "profile": profile,
+    "conformance": conformance,
+    "provenance": provenance,
+}
+
+
+def generate(block: Block, root: Path) -> str:
+    try:
+        return markers.fitting(block, KINDS[block.kind](Request(block, root)))
+    except (TableError, ResultsError, StepError, AblationError, OSError, ValueError) as error:
+        raise TableError(f"{block.where}: {block.kind}: {error}") from error
