@@ -36,6 +36,15 @@ class Timer {
   virtual nlohmann::json method() const = 0;
 };
 
+// What steps are compared with, measured beside them: a bf16 8192^3 matrix product by the vendor's library,
+// and mma.sync alone, from registers into registers.
+constexpr const char* kCeilings[] = {"matmul", "mma_sync"};
+struct Ceiling {
+  std::string what;  // for people
+  double flops = 0;  // of a launch
+  std::unique_ptr<Timer> timer;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -71,9 +80,8 @@ class Backend {
 
   // Warm-up, batch size, graph capture when a launch is short. Throws std::runtime_error on the emulator.
   virtual std::unique_ptr<Timer> make_timer(const Step& step, const AttentionCall& call) = 0;
-  // A bf16 8192^3 matrix product by the vendor's library as a measured ceiling; nullptr when the library is
-  // not there.
-  virtual std::unique_ptr<Timer> make_matmul_timer(double& flops) = 0;
+  // One of kCeilings; no timer when the device does not have it, as without the vendor's library.
+  virtual Ceiling make_ceiling(const std::string& /*name*/) { return {}; }
   // SM clock now, MHz; 0 when unknown.
   virtual int sm_clock_mhz() = 0;
 

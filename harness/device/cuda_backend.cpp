@@ -4,6 +4,7 @@
 #include "harness/device/cublas.h"
 #include "harness/device/cuda_timer.h"
 #include "harness/device/gpu.h"
+#include "harness/device/mma_sync_loop.h"
 #include "harness/device/nvml.h"
 #include "harness/include/flashsteps.h"
 
@@ -79,12 +80,20 @@ class CudaBackend : public Backend {
         stream, [step, call, stream] { step.run(call, stream); }, /*may_capture=*/true);
   }
 
-  std::unique_ptr<Timer> make_matmul_timer(double& flops) override {
-    auto matmul = make_cublas_matmul(kMatmulSize, stream_);
-    if (!matmul) return nullptr;
-    flops = 2.0 * kMatmulSize * kMatmulSize * kMatmulSize;
-    // cuBLAS would need a workspace of its own under capture, and one product is long enough without.
-    return make_cuda_timer(stream_, std::move(matmul), /*may_capture=*/false);
+  Ceiling make_ceiling(const std::string& name) override {
+    Ceiling ceiling;
+    std::function<void()> launch;
+    if (name == "matmul") {
+      ceiling.what = "cuBLAS bf16 8192x8192x8192";
+      ceiling.flops = 2.0 * kMatmulSize * kMatmulSize * kMatmulSize;
+      launch = make_cublas_matmul(kMatmulSize, stream_);
+    } else if (name == "mma_sync") {
+      ceiling.what = "mma.sync.m16n8k16 bf16 from registers";
+      launch = make_mma_sync_loop(stream_, ceiling.flops);
+    }
+    // cuBLAS would need a workspace of its own under capture, and one launch is long enough without.
+    if (launch) ceiling.timer = make_cuda_timer(stream_, std::move(launch), /*may_capture=*/false);
+    return ceiling;
   }
 
   int sm_clock_mhz() override { return nvml_.sm_clock_mhz(); }

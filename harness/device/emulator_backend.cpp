@@ -117,7 +117,6 @@ class EmulatorBackend : public Backend {
   std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&) override {
     throw std::runtime_error("the emulator has no timing model");
   }
-  std::unique_ptr<Timer> make_matmul_timer(double&) override { return nullptr; }
   int sm_clock_mhz() override { return 0; }
   json device() const override {
     return {{"name", "emulator"},

@@ -105,11 +105,9 @@ std::string format_run(const json& run) {
   }
   std::string text = run.at("problem").at("label").get<std::string>() + "\n" + format_table(rows);
   if (counted) text += "  (counts are exact; the emulator has no timing model, seconds are its own)\n";
-  if (run.contains("ceilings") && run["ceilings"].contains("matmul")) {
-    const json& matmul = run["ceilings"]["matmul"];
-    text += "  measured ceiling: " + matmul.at("what").get<std::string>() + " " +
-            fixed(matmul.at("tflops"), 1) + " TFLOPS\n";
-  }
+  for (const json& ceiling : run.value("ceilings", json::object()))
+    text += "  measured ceiling: " + ceiling.at("what").get<std::string>() + " " +
+            fixed(ceiling.at("tflops"), 1) + " TFLOPS\n";
   return text;
 }
 

@@ -237,15 +237,14 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
     int samples;
   };
   std::vector<Entry> entries;
-  if (request.at("ceiling")) {
-    double flops = 0;
-    emit({{"event", "begin"}, {"step", kCeiling}});
-    if (auto timer = backend->make_matmul_timer(flops)) {
-      json method = timer->method();
-      method.update({{"event", "method"}, {"step", kCeiling}, {"flops", flops}});
-      emit(method);
-      entries.push_back({kCeiling, std::move(timer), 0});
-    }
+  for (const auto& [name, samples] : request.at("ceilings").items()) {
+    emit({{"event", "begin"}, {"step", name}});
+    Ceiling ceiling = backend->make_ceiling(name);
+    if (!ceiling.timer) continue;
+    json method = ceiling.timer->method();
+    method.update({{"event", "method"}, {"step", name}, {"what", ceiling.what}, {"flops", ceiling.flops}});
+    emit(method);
+    entries.push_back({name, std::move(ceiling.timer), samples});
   }
   for (const auto& [step_name, samples] : request.at("steps").items()) {
     emit({{"event", "begin"}, {"step", step_name}});

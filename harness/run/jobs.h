@@ -14,9 +14,9 @@
 //   events:  per task begin (id), not_saved (message) when that failed, done (id, entry: a step's entry in
 //            the results file)
 // bench
-//   request: job, backend, problem, steps (name: samples already taken), rounds, ceiling (bool)
-//   events:  begin (step), method (step, launches_per_sample, graph; flops for the ceiling, whose step is
-//            is kCeiling), sample (step, ms, sm_clock_mhz), failed (step, status, message)
+//   request: job, backend, problem, steps (name: samples already taken), rounds, ceilings (as steps)
+//   events:  begin (step, or one of kCeilings), method (step, launches_per_sample, graph; for a ceiling also
+//            what and flops), sample (step, ms, sm_clock_mhz), failed (step, status, message)
 // trace
 //   request: job, step, problem, cta
 //   events:  trace (trace: a trace file, but for the problem), or failed (status, message)
@@ -35,8 +35,6 @@ using EmitEvent = std::function<void(const nlohmann::json&)>;
 // Simple enough to be believed, once it is checked itself: a task that says "compare" has its whole output
 // compared with this step's. The caller says so only for problems that this step passes.
 constexpr const char* kTrustedStep = "v01_scalar";
-
-constexpr const char* kCeiling = "matmul";  // the ceiling's name among the steps of a bench
 
 nlohmann::json to_json(const std::vector<EmulatorMode>& modes);  // of a validate request
 

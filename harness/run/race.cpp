@@ -1,6 +1,8 @@
 #include "harness/run/race.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "harness/run/rounds.h"
 
@@ -12,10 +14,13 @@ std::map<std::string, Samples> race(const Runner& runner, const Problem& problem
                                     std::vector<std::string> steps, int rounds, Progress& progress,
                                     const OnFailure& failed) {
   std::map<std::string, Samples> samples;
-  bool ceiling = true;
+  std::set<std::string> ceilings(std::begin(kCeilings), std::end(kCeilings));
+  const auto samples_of = [&](const auto& names) {
+    json taken = json::object();
+    for (const std::string& name : names) taken[name] = samples[name].ms.size();
+    return taken;
+  };
   while (!steps.empty()) {
-    json counts = json::object();
-    for (const std::string& step : steps) counts[step] = samples[step].ms.size();
     std::string current, status, message;
     const auto on_event = [&](const json& event) {
       const std::string what = event.at("event");
@@ -34,9 +39,9 @@ std::map<std::string, Samples> race(const Runner& runner, const Problem& problem
     };
     const JobOutcome outcome = runner.job({{"job", "bench"},
                                            {"problem", to_request(problem)},
-                                           {"steps", counts},
+                                           {"steps", samples_of(steps)},
                                            {"rounds", rounds},
-                                           {"ceiling", ceiling}},
+                                           {"ceilings", samples_of(ceilings)}},
                                           on_event);
     if (outcome.end == JobOutcome::End::kDone && status.empty()) break;
     // The step at hand is out of the race; what the others have measured so far stays.
@@ -45,10 +50,7 @@ std::map<std::string, Samples> race(const Runner& runner, const Problem& problem
       message = outcome.message;
     }
     samples.erase(current);
-    if (current == kCeiling) {
-      ceiling = false;
-      continue;
-    }
+    if (ceilings.erase(current) > 0) continue;
     if (std::erase(steps, current) == 0)
       throw std::runtime_error("timing " + problem.label() + ": " + message);
     failed(current, status, message);
@@ -79,7 +81,7 @@ json timing_record(const Samples& s, const Problem& problem, double peak_tflops,
 
 json ceiling_record(const Samples& s) {
   const double median = percentile(s.ms, 0.5);
-  return {{"what", "cuBLAS bf16 8192x8192x8192"},
+  return {{"what", s.method.at("what")},
           {"median_ms", median},
           {"p10_ms", percentile(s.ms, 0.1)},
           {"p90_ms", percentile(s.ms, 0.9)},

@@ -16,8 +16,8 @@ struct Samples {
   nlohmann::json method;
 };
 
-// By step: those that were sampled to the end, and the ceiling if there is one. Calls failed() at once for
-// each of the others. `progress` precedes the name of the step that has its turn.
+// By step: those that were sampled to the end, and the ceilings (see kCeilings) that the device has. Calls
+// failed() at once for each of the others. `progress` precedes the name of the step that has its turn.
 using OnFailure =
     std::function<void(const std::string& step, const std::string& status, const std::string& message)>;
 std::map<std::string, Samples> race(const Runner& runner, const Problem& problem,
