@@ -405,10 +405,11 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
     const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
     if (keep_worst(worst, relative)) worst_row = id;
     const double lse = outputs.lse_at(id.b, id.h, id.i), expected_lse = trusted.lse_at(id.b, id.h, id.i);
-    const bool same = !p.lse                     ? true
-                      : std::isinf(expected_lse) ? lse == expected_lse
-                                                 : std::abs(lse - expected_lse) <=
-                                                       2 * (gate.lse_abs + kLseRelative * std::abs(expected_lse));
+    const bool same =
+        !p.lse ? true
+        : std::isinf(expected_lse)
+            ? lse == expected_lse
+            : std::abs(lse - expected_lse) <= 2 * (gate.lse_abs + kLseRelative * std::abs(expected_lse));
     if (!same && wrong_lse++ == 0) first_wrong_lse = id;
   });
   const double nrmse = norm_squares > 0 ? std::sqrt(error_squares / norm_squares) : std::sqrt(error_squares);

@@ -1,12 +1,10 @@
 #include "harness/problem/problem.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 
 #include "harness/base/random.h"
-#include "harness/base/usage_error.h"
 
 namespace flashsteps {
 namespace {
@@ -35,7 +33,7 @@ constexpr const char* kGivenLengths = "given";
 constexpr uint64_t kLengthStream = 100;  // apart from the tensors' streams in tensors.cpp
 
 // As many as tell any two floats apart.
-std::string nine_digits(double value) {
+std::string in_nine_digits(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.9g", value);
   return text;
@@ -86,7 +84,7 @@ std::string Problem::label() const {
   if (inputs != Inputs::kNormal) text += " inputs=" + name(inputs);
   if (inputs == Inputs::kFile) text += ":" + tensors_file.name;
   if (!lse) text += " lse=none";
-  if (given_scale != 0) text += " softmax_scale=" + nine_digits(given_scale);
+  if (given_scale != 0) text += " softmax_scale=" + in_nine_digits(given_scale);
   if (seed != 1) text += " seed=" + std::to_string(seed);
   return text;
 }
@@ -215,14 +213,6 @@ Problem problem_from_json(const nlohmann::json& json) {
   return p;
 }
 
-double parse_scale(const std::string& text) {
-  double scale = 0;
-  const char* const end = text.data() + text.size();
-  const auto [next, error] = std::from_chars(text.data(), end, scale);
-  // Those that a step takes: see refusal() in registry.cpp.
-  if (error != std::errc{} || next != end || !(scale >= 1e-30 && scale <= 1e30))
-    throw UsageError("--softmax-scale is '" + text + "', it must be a number from 1e-30 to 1e30");
-  return std::strtod(nine_digits(scale).c_str(), nullptr);
-}
+double nine_digits(double value) { return std::strtod(in_nine_digits(value).c_str(), nullptr); }
 
 }  // namespace flashsteps

@@ -96,7 +96,7 @@ nlohmann::json to_json(const Problem& problem);     // for results
 nlohmann::json to_request(const Problem& problem);  // for a worker: that, and where it finds the tensors
 Problem problem_from_json(const nlohmann::json& json);
 
-// --softmax-scale, for Problem::given_scale. Throws UsageError with one line.
-double parse_scale(const std::string& text);
+// As many as tell any two floats apart: for Problem::given_scale.
+double nine_digits(double value);
 
 }  // namespace flashsteps

@@ -18,8 +18,8 @@ namespace flashsteps {
 Problem problem_of_file(const std::string& given, Layout layout);
 
 // Reads the contents: fills in the lengths and the hash. Throws UsageError for what no step can be judged by:
-// NaN, Inf, lengths out of range. The problems are all of one file, and differ in the mask only; `given` is its
-// name for messages.
+// NaN, Inf, lengths out of range. The problems are all of one file, and differ in the mask only; `given` is
+// its name for messages.
 void examine_tensors(std::span<Problem> problems, const std::string& given);
 
 // q (0), k (1) and v (2), in pieces and in order. Throws std::runtime_error when they are not those that were

@@ -34,13 +34,16 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
   // The step as it chooses, and in each of its configurations.
   std::vector<StepChoice> contenders{step};
   if (step.name == step.step && step.info->num_configurations() > 0) {
-    for (const StepChoice& configuration : find_steps(step.name + "@all")) contenders.push_back(configuration);
+    for (const StepChoice& configuration : find_steps(step.name + "@all"))
+      contenders.push_back(configuration);
   }
   const Probed probed = runner.probe(sample, contenders);
 
   size_t passed = 0, skipped = 0, done = 0;
   std::string skipped_because;  // the first reason
-  const auto count = [&] { return std::to_string(done) + " of " + std::to_string(sample.size()) + " problems"; };
+  const auto count = [&] {
+    return std::to_string(done) + " of " + std::to_string(sample.size()) + " problems";
+  };
   const auto record = [&](int p, const json& entry) {
     const std::string status = entry.at("status");
     passed += status == "pass";
@@ -74,8 +77,11 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
   progress.clear();
 
   const bool all_right = passed + skipped == sample.size();
-  std::cout << (!all_right ? "FAIL" : passed > 0 ? "PASS" : "SKIP") << "  " << step.name << "  " << passed
-            << " of " << sample.size() << " problems of the covering sample";
+  std::cout << (!all_right   ? "FAIL"
+                : passed > 0 ? "PASS"
+                             : "SKIP")
+            << "  " << step.name << "  " << passed << " of " << sample.size()
+            << " problems of the covering sample";
   if (skipped > 0) std::cout << ", " << skipped << " skipped (" << skipped_because << ")";
   if (!runner.device().is_gpu()) {
     std::cout << ", modes";

@@ -12,8 +12,8 @@ namespace {
 std::string describe(const StepChoice& step) {
   const StepInfo& info = *step.info;
   std::string text = step.name + "\n  " + info.title + "\n  removes " + info.removes +
-                     "\n  part: " + kPartNames[int(info.part)] + "; for " +
-                     kPurposeNames[int(info.purpose)] + "; types:";
+                     "\n  part: " + kPartNames[int(info.part)] + "; for " + kPurposeNames[int(info.purpose)] +
+                     "; types:";
   for (const auto& [type, dtype] : dtype_names()) {
     if (info.dtypes.has(dtype)) text += " " + type;
   }

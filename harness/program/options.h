@@ -11,8 +11,8 @@
 namespace flashsteps {
 
 struct Options {
-  std::string command;             // run | check | bench | count | trace | problems | list | info
-  std::vector<StepChoice> steps;   // those named, or all; each once, in the order in which they run
+  std::string command;            // run | check | bench | count | trace | problems | list | info
+  std::vector<StepChoice> steps;  // those named, or all; each once, in the order in which they run
   bool steps_named = false;
   std::string backend = "auto";    // cuda | emulator | auto
   std::vector<Problem> problems;   // from --shape, --grid or --tensors; empty: the command's own choice

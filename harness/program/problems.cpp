@@ -22,7 +22,10 @@ int show_problems(const Options& options) {
   for (const Problem& problem : problems) answer["problems"].push_back(to_json(problem));
   for (const auto& [text, dtype] : dtype_names()) {
     const Gates gate = gates(dtype);
-    answer["gates"][text] = {{"nrmse", gate.nrmse}, {"row", gate.row_nrmse}, {"lse", gate.lse_abs}, {"lse_relative", kLseRelative}};
+    answer["gates"][text] = {{"nrmse", gate.nrmse},
+                             {"row", gate.row_nrmse},
+                             {"lse", gate.lse_abs},
+                             {"lse_relative", kLseRelative}};
   }
   for (int round = 0; options.contenders > 0 && round < options.rounds; ++round)
     answer["orders"].push_back(order_of_round(size_t(options.contenders), round));

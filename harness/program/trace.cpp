@@ -48,9 +48,10 @@ int trace_step(const Options& options) {
   json trace = answer.at("trace");
   trace["otherData"]["problem"] = to_json(problem);
   ResultsFile::replace(options.json_path, trace.dump(0) + "\n");
-  std::cout << step.name << ", " << problem.label() << ", CTA " << cta << " of " << num_ctas
-            << "\ntrace: " << options.json_path
-            << "\nopen it in https://ui.perfetto.dev or chrome://tracing; its times are nominal, not measured\n";
+  std::cout
+      << step.name << ", " << problem.label() << ", CTA " << cta << " of " << num_ctas
+      << "\ntrace: " << options.json_path
+      << "\nopen it in https://ui.perfetto.dev or chrome://tracing; its times are nominal, not measured\n";
   flush_output();
   return kAllPassed;
 }

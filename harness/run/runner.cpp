@@ -106,9 +106,9 @@ std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<Emulato
       const Task& task = tasks[t];
       if (finished.count(t) > 0) continue;
       if (hangs_in_a_row >= 2 && current != t) {  // or a covering sample would wait for every single one
-        finish(task, {{"step", task.step},
-                      {"status", "skip"},
-                      {"message", "not run: the step hung twice in a row"}});
+        finish(
+            task,
+            {{"step", task.step}, {"status", "skip"}, {"message", "not run: the step hung twice in a row"}});
         continue;
       }
       // The task at which the worker ended bears the blame; one that ended before it began anything gives up

@@ -42,8 +42,8 @@ struct Task {
 
 class Runner {
  public:
-  // Looks for "cuda", "emulator", or with "auto" for a GPU and else the emulator. Throws UsageError when there
-  // is no "cuda". In process: without workers, so that what crashes or hangs takes all with it.
+  // Looks for "cuda", "emulator", or with "auto" for a GPU and else the emulator. Throws UsageError when
+  // there is no "cuda". In process: without workers, so that what crashes or hangs takes all with it.
   Runner(const std::string& backend, bool in_process, double timeout_seconds, Progress& progress);
 
   const Device& device() const { return device_; }

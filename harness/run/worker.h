@@ -10,7 +10,7 @@ namespace flashsteps {
 struct JobOutcome {
   enum class End { kDone, kCrashed, kTimedOut, kFailed };
   End end = End::kDone;
-  std::string message;  // "its process was killed by signal 11 (Segmentation fault)", ...
+  std::string message;          // "its process was killed by signal 11 (Segmentation fault)", ...
   const char* status() const {  // of the step at which it ended, as results files have it
     return end == End::kCrashed ? "crash" : end == End::kTimedOut ? "timeout" : "error";
   }

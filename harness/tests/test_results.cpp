@@ -42,8 +42,7 @@ TEST_CASE("each save replaces the file as a whole") {
   ResultsFile results(path, "run");
   results.save();
   CHECK(read(path)["complete"] == false);
-  results.run_of(Problem{})["steps"].push_back(
-      {{"step", "v01_scalar"}, {"status", "pass"}, {"message", ""}});
+  results.run_of(Problem{})["steps"].push_back({{"step", "v01_scalar"}, {"status", "pass"}, {"message", ""}});
   results.root()["complete"] = true;
   results.save();
   const nlohmann::json whole = read(path);

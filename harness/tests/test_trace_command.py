@@ -113,7 +113,7 @@ BAD_USE = [
     (["v10_tma_warpspec", "--shape", "1,1,8,64", "--causal", "--full", "--json", "FILE"], "takes one problem"),
     (["v10_tma_warpspec", "--backend", "cuda", "--json", "FILE"], "emulator's"),
     (["v10_tma_warpspec", "--shape", "1,2,150,64", "--cta", "6", "--json", "FILE"], "has 6 CTAs"),
-    (["v10_tma_warpspec", "--cta", "last", "--json", "FILE"], "--cta is 'last'"),
+    (["v10_tma_warpspec", "--cta", "last", "--json", "FILE"], "--cta: 'last' is not a number from 0"),
     (["v10_tma_warpspec", "--shape", "1,1,8,64", "--dtype", "fp32", "--json", "FILE"], "not fp32"),
     (["v10_tma_warpspec", "--json", "/nowhere/t.json"], "cannot be written"),
 ]

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "harness/base/element.h"
-#include "harness/judge/reference.h"
 #include "harness/judge/gates.h"
+#include "harness/judge/reference.h"
 #include "harness/judge/validate.h"
 #include "harness/problem/safetensors.h"
 #include "harness/problem/tensors_file.h"
