@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_program import FIXTURES, FLASHSTEPS, results, run
+from test_program import FIXTURES, FLASHSTEPS, run
 
-from draw import attention_data  # found through test_program, like `results`
-from draw import error_analysis
+from draw import attention_data, error_analysis  # in scripts/, which test_program adds to the path
 from draw.drawings import DrawingError
+from records.rules import GATES
 
-GATES = results.GATES
 KEYS = 130  # three tiles, the last one ragged; three blocks of one-hot columns, the last one not full
 
 

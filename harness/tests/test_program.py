@@ -28,7 +28,7 @@ MUTANTS = BUILD / "tests" / "flashsteps_mutants"
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from measure import program  # noqa: E402
-from records import results  # noqa: E402  (the checker of results files)
+from records import results, rules  # noqa: E402  (the checker of results files)
 from steps import sources  # noqa: E402
 
 STEPS = sources.all_steps()  # of those in the program, which may hold ablations as well
@@ -429,7 +429,7 @@ def test_problems_tell_the_order_of_a_race() -> None:
 
 def test_scripts_ask_the_program() -> None:
     gates = program.ask(FLASHSTEPS)["gates"]
-    assert {dtype: (gate["nrmse"], gate["row"]) for dtype, gate in gates.items()} == results.GATES
+    assert {dtype: (gate["nrmse"], gate["row"]) for dtype, gate in gates.items()} == rules.GATES
     assert program.ask(FLASHSTEPS, "--shape=1,2,40,64", "--causal")["problems"][0]["causal"]
     with pytest.raises(program.Refused, match="^--shape '1,1,8': expected B,H,S,D"):
         program.ask(FLASHSTEPS, "--shape=1,1,8")

@@ -31,7 +31,7 @@ from typing import Any
 from draw import figure_style
 from pages import markers
 from pages.markers import Block
-from records import profiles, rates, results
+from records import profiles, rates, results, rules, shape
 from records.problems import problem_labels
 from records.rates import rate, ratio, speedup_cell
 from records.results import ResultsError
@@ -124,7 +124,7 @@ class Request:
     def program_record(self) -> tuple[str, Record]:
         """Beside peers, steps were launched from Python, on other inputs: not for the lessons' tables."""
         name, data = self.record("cuda")
-        if results.is_peers(data):
+        if rules.is_peers(data):
             raise TableError(f"{name} is a comparison with peers: for the blocks 'ladder' and 'peers'")
         return name, data
 
@@ -270,7 +270,7 @@ def ablation(request: Request) -> str:
 
 def peers(request: Request) -> str:
     file, data = request.record()
-    if not results.is_peers(data):
+    if not rules.is_peers(data):
         raise TableError(f"{file} is no comparison with peers (scripts/measure/compare_peers.py makes them)")
     known = list(dict.fromkeys(name for run in data["runs"] for name in rates.contenders_of(run)))
     show = request.show(known) or known
@@ -328,7 +328,7 @@ def emulated_counters(run: Run, name: str, file: str) -> dict[str, int]:
 def counters(request: Request) -> str:
     file, data = request.record("emulator")
     names = request.pair()
-    show = request.show(list(results.COUNTERS)) or results.COUNTERS
+    show = request.show(list(shape.COUNTERS)) or shape.COUNTERS
     run = request.one_run(data, file)
     columns = [emulated_counters(run, name, file) for name in names]
     rows = []
@@ -382,7 +382,7 @@ def conformance(request: Request) -> str:
     rows = []
     for name in (each["step"] for each in ncu_run["steps"]):
         emulated, measured = emulated_counters(run, name, file), profiled(ncu_run, name, ncu_file)
-        keys = [key for key in results.COUNTERS if key in profiles.BY_NAME]
+        keys = [key for key in shape.COUNTERS if key in profiles.BY_NAME]
         pairs = {key: (emulated.get(key), measured.get(key)) for key in keys}
         # A record that is older than a counter does not have it; what both call 0 says nothing.
         pairs = {key: pair for key, pair in pairs.items() if None not in pair and any(pair)}

@@ -1,4 +1,4 @@
-"""What is said of a problem: its label and its FLOPs. Reckoned apart from the program, whose records are checked."""
+"""What is said of a problem: its label and its FLOPs, reckoned apart from the program whose records are checked."""
 from __future__ import annotations
 
 from typing import Any

@@ -20,7 +20,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 SCRIPTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(SCRIPTS))
 
-from records import problems, results  # noqa: E402  (needs the line above)
+from records import problems, results, rules  # noqa: E402  (needs the line above)
 
 STEPS = ("v01_scalar", "v02_smem_tiles", "v03_wmma")
 
@@ -64,7 +64,7 @@ def make_timing(problem: dict[str, Any], median_ms: float, ceiling: float) -> di
 
 
 def make_step(name: str, index: int, problem: dict[str, Any], backend: str, ceiling: float) -> dict[str, Any]:
-    gates = results.GATES[problem["dtype"]]
+    gates = rules.GATES[problem["dtype"]]
     rows = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"]
     step = {
         "step": name,

@@ -20,7 +20,7 @@ import safetensors.numpy
 
 from draw import attention_data, attention_maps, drawings, error_analysis, figure_style
 from measure import program as flashsteps
-from records.results import GATES
+from records.rules import GATES
 
 # Reads and writes files on its own, and rounds nothing but its output. `wrong` is a statement about o, which has
 # been computed in float64.

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import SCRIPTS
 
-from records import profiles, results
+from records import profiles, rules
 
 ROOT = SCRIPTS.parent
 np = pytest.importorskip("numpy", reason="build/venv has it")
@@ -172,5 +172,5 @@ def test_the_counters_that_measuring_names_exist():
 
 
 def test_the_gates_are_those_that_are_applied():
-    gates = [f"{dtype} {all_:.0e} and {row:.0e}" for dtype, (all_, row) in results.GATES.items()]
+    gates = [f"{dtype} {all_:.0e} and {row:.0e}" for dtype, (all_, row) in rules.GATES.items()]
     assert ", ".join(gates).replace("e-0", "e-") in page("measuring.md").replace("\n", " ")

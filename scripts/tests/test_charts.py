@@ -12,7 +12,7 @@ from conftest import STEPS, make_peers_record, make_problem, make_record, make_t
 from test_profile_ncu import make_profile
 
 from draw import charts, figure_style, make_figures, panels
-from records import results
+from records import results, rules, shape
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
@@ -262,7 +262,7 @@ def test_errors_are_points_below_their_gates(plt):
     first = data["runs"][0]["steps"][0]["validation"]
     expected = {(first["nrmse"], True), (first["worst_row_nrmse"], False), (0.0042, True), (0.0043, False)}
     assert points(axes) == expected
-    assert set(upright_lines(axes)) == set(results.GATES["bf16"])
+    assert set(upright_lines(axes)) == set(rules.GATES["bf16"])
     text = words_of(figure)
     assert ">4.2e-03<" in text and "Synthetic GPU" in text and "bf16, 2 problems" in text
 
@@ -406,7 +406,7 @@ def test_bytes_through_tma_are_not_hidden(plt):
     assert (hatched.get_x(), hatched.get_width()) == (counted["global_sectors"], through_tma)
     assert f"+ {charts.short(through_tma)}" in words_of(figure)
     for step in data["runs"][0]["steps"]:
-        for key in results.LATER_COUNTERS:
+        for key in shape.LATER_COUNTERS:
             del step["counters"][key]
     assert "TMA" not in words_of(draw(plt, "counters", data))
 

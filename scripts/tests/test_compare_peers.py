@@ -18,7 +18,7 @@ from conftest import make_peers_record, make_problem
 from measure import compare_peers, program, torch_lab
 from measure.timer import WARM_UP_SECONDS, Timer, percentiles, timing_record
 from measure.torch_lab import Call, Skip
-from records import rates, results
+from records import rates, results, rules
 from records.terminal import Progress
 
 SMALL = ("--shape", "4,16,1024,64")
@@ -51,7 +51,7 @@ def ask(path: Path, *words: str) -> dict:
         said.setdefault(name, []).append(value)
     gates = {
         dtype: {"nrmse": whole, "row": row, "lse": 1e-4, "lse_relative": 1e-6}
-        for dtype, (whole, row) in results.GATES.items()
+        for dtype, (whole, row) in rules.GATES.items()
     }
     problems = []
     for shape in said.get("--shape", ["4,16,4096,128"]):

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from conftest import Repository, git, make_peers_record, make_problem, make_record
 
-from records import problems, profiles, rates, results
+from records import problems, profiles, rates, results, shape
 from steps import sources
 
 ABSENT = object()
@@ -71,7 +71,7 @@ CUDA_CASES = [
     (STEP + "message", None, "message: is null"),
     (STEP + "validation", ABSENT, "validation: missing from a step that passed"),
     (STEP + "timing", ABSENT, "timing: missing from a step that passed"),
-    (STEP + "counters", {name: 0 for name in results.COUNTERS}, "counters: belong to the emulator"),
+    (STEP + "counters", {name: 0 for name in shape.COUNTERS}, "counters: belong to the emulator"),
     (STEP + "seconds", -1, "a number >= 0"),
     (STEP + "resources.grid", [1, 1], "three integers >= 1"),
     (STEP + "resources.grid", [1, 1, 0], "resources.grid[2]: is 0, must be an integer >= 1"),
@@ -475,8 +475,8 @@ def test_filters(cuda_record):
 
 
 def test_the_schema_is_one_and_says_what_others_say():
-    jsonschema.Draft202012Validator.check_schema(results.SHAPE)
-    known = results.SHAPE["$defs"]
+    jsonschema.Draft202012Validator.check_schema(shape.SHAPE)
+    known = shape.SHAPE["$defs"]
     assert known["results"]["properties"]["schema"]["const"] == results.SCHEMA
     assert known["profile"]["properties"]["schema"]["const"] == profiles.SCHEMA
     method = known["profile"]["properties"]["provenance"]["properties"]["method"]["properties"]
@@ -489,7 +489,7 @@ def test_the_schema_is_one_and_says_what_others_say():
 
 
 def test_without_jsonschema_only_the_shape_is_not_checked(cuda_record, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(results, "jsonschema", None)
+    monkeypatch.setattr(shape, "jsonschema", None)
     cuda_record["runs"][0]["steps"][1]["seconds"] = "soon"
     assert results.check(cuda_record) == []
     cuda_record["runs"][0]["problem"]["label"] = "fast one"

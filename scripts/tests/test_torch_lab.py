@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="these tests need PyTorch (CPU is en
 from measure import compare_peers  # noqa: E402
 from measure import torch_lab  # noqa: E402
 from measure.torch_lab import Skip, TorchLab, WrongOutput  # noqa: E402
-from records import results  # noqa: E402
+from records import rules  # noqa: E402
 
 
 class Flashsteps:
@@ -46,7 +46,7 @@ def lab(monkeypatch):
 
 GATES = {
     dtype: {"nrmse": whole, "row": row, "lse": 1e-4, "lse_relative": 1e-6}
-    for dtype, (whole, row) in results.GATES.items()
+    for dtype, (whole, row) in rules.GATES.items()
 }
 
 
