@@ -31,10 +31,11 @@ from typing import Any
 from draw import figure_style
 from pages import markers
 from pages.markers import Block
-from records import profiles, rates, results, rules, shape
+from records import profiles, rates, results, rules
 from records.problems import problem_labels
 from records.rates import rate, ratio, speedup_cell
 from records.results import ResultsError
+from records.shape import COUNTERS
 from steps import ablations, sources
 from steps.ablations import AblationError
 from steps.sources import StepError
@@ -328,7 +329,7 @@ def emulated_counters(run: Run, name: str, file: str) -> dict[str, int]:
 def counters(request: Request) -> str:
     file, data = request.record("emulator")
     names = request.pair()
-    show = request.show(list(shape.COUNTERS)) or shape.COUNTERS
+    show = request.show(list(COUNTERS)) or COUNTERS
     run = request.one_run(data, file)
     columns = [emulated_counters(run, name, file) for name in names]
     rows = []
@@ -382,7 +383,7 @@ def conformance(request: Request) -> str:
     rows = []
     for name in (each["step"] for each in ncu_run["steps"]):
         emulated, measured = emulated_counters(run, name, file), profiled(ncu_run, name, ncu_file)
-        keys = [key for key in shape.COUNTERS if key in profiles.BY_NAME]
+        keys = [key for key in COUNTERS if key in profiles.BY_NAME]
         pairs = {key: (emulated.get(key), measured.get(key)) for key in keys}
         # A record that is older than a counter does not have it; what both call 0 says nothing.
         pairs = {key: pair for key, pair in pairs.items() if None not in pair and any(pair)}

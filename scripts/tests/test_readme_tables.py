@@ -7,7 +7,6 @@ from conftest import STEPS, Repository, git, make_peers_record, make_problem, ma
 
 from pages import readme_tables
 from records import rates
-from records import rates
 
 TWO_PROBLEMS = [make_problem(), make_problem(causal=False, seqlen_q=512, seqlen_kv=512)]
 
