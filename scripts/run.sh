@@ -71,13 +71,16 @@ if [ "$reports" = yes ] && [ -f "$json" ] && [ ! "$REPORT/.started" -nt "$json" 
     if python=$(drawing_python); then
       complain "drawing with the packages of $python"
     else
-      complain "no charts without them; the results are complete"
-      python=$(any_python)
+      complain "no report without them; the results are complete"
+      python=
     fi
   fi
-  if "$python" "$ROOT/scripts/pages/report.py" "$json" --out "$REPORT" --program "$ROOT/build/flashsteps"
-  then
+  if [ -z "$python" ]; then
+    :
+  elif "$python" "$ROOT/scripts/pages/report.py" "$json" --out "$REPORT" --program "$ROOT/build/flashsteps"; then
     page="$REPORT/index.html"
+  else
+    complain "no report; the results are complete"
   fi
 fi
 

@@ -11,6 +11,8 @@ from test_program import FLASHSTEPS, MUTANTS, run
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
+from markupsafe import escape
+
 from draw import attention_maps  # in scripts/, which test_program adds to the path
 from draw import error_analysis
 from pages import report
@@ -26,18 +28,18 @@ def test_a_run_has_its_page_with_all_pictures(tmp_path: Path, monkeypatch) -> No
     assert done.returncode == 0, done.stdout
     assert report.main([str(out), "--out", str(tmp_path), "--program", str(FLASHSTEPS)]) == 0
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert page.count("<img ") == 8 and "with no mask: v09_direct_rescale, float64" in page
+    assert page.count("<img ") == 8 and "without a mask: v09_direct_rescale, float64" in page
 
 
 def test_what_the_program_says_of_a_failure_is_on_the_page(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(report, "draw_charts", lambda *_: None)
+    monkeypatch.setattr(report.Pictures, "draw_charts", lambda *_: None)
     out = tmp_path / "r.json"
     words = ["--backend", "emulator", "--shape", "1,2,100,64", "--json", str(out)]
     assert run(MUTANTS, "run", "mutant_k_transposed", *words).returncode == 1
     assert report.main([str(out), "--out", str(tmp_path)]) == 0
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     message = json.loads(out.read_text())["runs"][0]["steps"][0]["message"]
-    assert len(message.splitlines()) > 2 and report.text(message.strip()) in page
+    assert len(message.splitlines()) > 2 and escape(message.strip()) in page
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ browser in test_report_page.py."""
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import SCRIPTS, STEPS, make_peers_record, make_problem, make_record
+from markupsafe import escape
 from test_attention_figures import compute_here, take_small_problems
 from test_charts import profile_of
 
@@ -21,9 +21,6 @@ from pages import report
 from records.rates import rate
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
-
-ONLY_MODULES = ["-S", "-E"]  # of Python: without matplotlib
-
 
 def make(folder: Path, data: dict[str, Any], *options: str) -> str:
     """The page, whose text is then still escaped."""
@@ -44,7 +41,7 @@ def row_of(page: str, step: str) -> str:
 
 def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of the time."""
-    monkeypatch.setattr(report, "draw_charts", lambda *_: None)
+    monkeypatch.setattr(report.Pictures, "draw_charts", lambda *_: None)
 
 
 def test_a_run_on_a_gpu(tmp_path):
@@ -127,7 +124,7 @@ def test_every_failure_is_there_and_is_only_text(tmp_path, monkeypatch):
     data["provenance"]["device"]["name"] = "<b>GPU</b>"
     page = make(tmp_path, data)
     assert "<script" not in page and "<b>" not in page and "\x1b" not in page
-    assert html.escape(message.replace("\x1b", "\ufffd").replace("\ud800", "\ufffd")) in page
+    assert escape(message.replace("\x1b", "\ufffd").replace("\ud800", "\ufffd")) in page
     sections = page[page.index("What did not pass") : page.index("<thead>")]
     order = [sections.index(words) for words in ("signal 11", "hung after", "above the gate", skipped)]
     assert order == sorted(order)
@@ -150,11 +147,11 @@ def test_a_run_in_which_everything_failed(tmp_path, capsys, backend):
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 3 and all(line.startswith("report.py: not drawn. ") for line in said)
     for line in said:
-        assert html.escape(line.removeprefix("report.py: not drawn. ")) in page
+        assert escape(line.removeprefix("report.py: not drawn. ")) in page
 
 
 def test_of_many_problems_the_first_have_charts_and_all_have_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "PROBLEMS_DRAWN", 1)
+    monkeypatch.setattr(report.pictures, "PROBLEMS_DRAWN", 1)
     lengths = (512, 1024, 2048)
     data = make_record(problems=[make_problem(seqlen_q=length, seqlen_kv=length) for length in lengths])
     page = make(tmp_path, data)
@@ -168,7 +165,7 @@ def test_of_many_problems_the_first_have_charts_and_all_have_tables(tmp_path, mo
 
 
 def test_lengths_that_cannot_be_told_apart_are_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "PROBLEMS_DRAWN", 0)
+    monkeypatch.setattr(report.pictures, "PROBLEMS_DRAWN", 0)
     problems = [make_problem(batch=b, seqlen_q=s, seqlen_kv=s) for b, s in ((1, 512), (2, 512), (1, 1024))]
     assert "have the same length" in make(tmp_path, make_record(problems=problems))
     assert "By sequence length: several problems" in capsys.readouterr().err
@@ -184,7 +181,7 @@ def test_peers_have_rows_too(tmp_path, monkeypatch):
 
 
 def test_a_profile_gives_a_roofline(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "PROBLEMS_DRAWN", 0)
+    monkeypatch.setattr(report.pictures, "PROBLEMS_DRAWN", 0)
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps(profile_of([make_problem(), make_problem(causal=False)])), encoding="utf-8")
     page = make(tmp_path, make_record(), "--profile", str(profile))
@@ -232,14 +229,15 @@ def test_the_same_bytes_every_time(tmp_path):
     assert (tmp_path / "again/index.html").read_text(encoding="utf-8") == first
 
 
-def test_without_matplotlib_there_is_a_page_without_charts(tmp_path):
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_without_a_package_it_is_one_line_and_what_can_be_drawn(tmp_path, monkeypatch, capsys, package):
     (tmp_path / "results.json").write_text(json.dumps(make_record()), encoding="utf-8")
-    command = [sys.executable, *ONLY_MODULES, str(SCRIPTS / "pages" / "report.py"), str(tmp_path / "results.json")]
-    command += ["--out", str(tmp_path), "--program", "flashsteps"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and done.stderr.count("\n") == 1 and "scripts/requirements.txt" in done.stderr
-    page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert images(page) == [] and "scripts/requirements.txt" in page and row_of(page, STEPS[2])
+    monkeypatch.setitem(sys.modules, package, None)
+    assert report.main([str(tmp_path / "results.json"), "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and package in said and "scripts/requirements.txt" in said
+    assert not (tmp_path / "index.html").exists()
+    assert (tmp_path / "errors.svg").exists() == (package == "jinja2")
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ class Sandbox:
         (venv / "bin").mkdir(parents=True)
         (venv / "bin" / "python").write_text(
             f'#!/bin/bash\n[ "$1 $2 $3" = "-m pip install" ] && {{ echo "python $*" >>"$CALLS"; exit; }}\n'
-            '[[ $1 == */report.py && -z "${WITH_CHARTS:-}" ]] && set -- -S -E "$@"\n'
+            '[[ $1 == */report.py && -z "${WITH_CHARTS:-}" ]] && { touch "$4/index.html"; exit; }\n'
             '[[ "$1 $2" == -[cm]*" "*pytest && -z "${WITH_PYTEST:-}" ]] && { echo "python $*" >>"$CALLS"; exit; }\n'
             f'exec "{sys.executable}" "$@"\n',
             encoding="utf-8",
@@ -480,10 +480,8 @@ def without_network(sandbox: Sandbox) -> None:
 def test_without_python_packages_the_kernels_still_run(ready: Sandbox):
     without_network(ready)
     done = ready.main_job()
-    assert done.returncode == 0 and "no charts without them" in done.stderr and "results: " in done.stdout
-    assert "report:  " in done.stdout and "scripts/requirements.txt" in done.stderr
-    page = (ready.root / "build/report/index.html").read_text(encoding="utf-8")
-    assert "<td><code>v01_scalar</code>" in page and "<img" not in page
+    assert done.returncode == 0 and "results: " in done.stdout and "report:  " not in done.stdout
+    assert "no report without them; the results are complete\n" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_without_a_network_any_matplotlib_draws(ready: Sandbox):
@@ -497,9 +495,9 @@ def test_without_a_network_any_matplotlib_draws(ready: Sandbox):
 
 def test_a_report_that_cannot_be_written_does_not_change_the_status(ready: Sandbox):
     ready.record.write_text("{}", encoding="utf-8")
-    done = ready.main_job()
+    done = ready.main_job(WITH_CHARTS="1")
     assert done.returncode == 0 and "results: " in done.stdout and "report:  " not in done.stdout
-    assert "report.py: " in done.stderr
+    assert "report.py: " in done.stderr and "no report; the results are complete\n" in done.stderr
 
 
 def test_a_folder_for_reports_that_cannot_be_written(ready: Sandbox):
