@@ -37,10 +37,11 @@ from measure import program
 from measure.peer_tables import format_grid, format_host_overhead, format_run
 from measure.program import Unavailable
 from measure.timer import GRAPH_BELOW_MS, SAMPLE_MS, Timer, percentiles, timing_record
-from measure.torch_lab import Skip, TorchLab, WrongOutput, one_line, rows_without_keys
+from measure.torch_lab import Skip, TorchLab, WrongOutput
 from records import files, results
+from records.problems import rows_without_keys
 from records.rates import PEERS, contenders_of
-from records.terminal import Progress, printable
+from records.terminal import Progress, one_line, printable
 from steps import sources
 
 # Small enough that the GPU is always done before the host has launched again.

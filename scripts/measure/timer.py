@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import numpy
 
-from measure.torch_lab import one_line
+from records.terminal import one_line
 
 # As in harness/device/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
 SAMPLE_MS = 8.0

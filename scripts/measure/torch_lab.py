@@ -17,7 +17,9 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, Callable, ContextManager
 
+from records.problems import rows_without_keys
 from records.rates import PEERS
+from records.terminal import one_line
 
 MATMUL_SIZE = 8192
 CHUNK = 1 << 25  # elements that are float64 at a time: 256 MiB a tensor
@@ -56,11 +58,6 @@ class Tensors:
 class Reference:
     o: Any  # float32 [b, h, s, d]: its rounding is far below every gate
     lse: Any  # float64 [b, h, s]
-
-
-def rows_without_keys(problem: dict[str, Any]) -> int:
-    """The first rows of every head see no key when the mask is causal and there are more rows than keys."""
-    return max(problem["seqlen_q"] - problem["seqlen_kv"], 0) if problem["causal"] else 0
 
 
 class Nvml:
@@ -491,12 +488,6 @@ class TorchLab:
         if needed > self.free_bytes():
             gib = 1 << 30
             raise Skip(f"{what} need {needed / gib:.1f} GiB, of which {self.free_bytes() / gib:.1f} are free")
-
-
-def one_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    line = " ".join((lines[0] if lines else type(error).__name__).split())
-    return line if len(line) <= 200 else line[:199] + "…"
 
 
 def sdpa_refusal(error: Exception, said: list[str]) -> str:

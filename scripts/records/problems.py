@@ -49,6 +49,11 @@ def full_flops(problem: dict[str, Any]) -> int:
     return 4 * problem["head_dim"] * problem["num_heads_q"] * seen
 
 
+def rows_without_keys(problem: dict[str, Any]) -> int:
+    """The first rows of every head see no key when the mask is causal and there are more rows than keys."""
+    return max(problem["seqlen_q"] - problem["seqlen_kv"], 0) if problem["causal"] else 0
+
+
 def problem_words(problem: dict[str, Any]) -> dict[str, str]:
     """The problem's label in parts, with equal lengths and equal head counts told once."""
     words = {"B": f"B={problem['batch']}"}

@@ -16,6 +16,12 @@ def printable(text: object) -> str:
     )
 
 
+def one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    line = " ".join((lines[0] if lines else type(error).__name__).split())
+    return line if len(line) <= 200 else line[:199] + "…"
+
+
 def table(rows: list[list[str]]) -> str:
     """Columns below each other: the first one's words on the left, all others on the right."""
     widths = [max(map(len, column)) for column in zip(*rows)]

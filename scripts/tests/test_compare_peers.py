@@ -18,7 +18,7 @@ from conftest import make_peers_record, make_problem
 from measure import compare_peers, program, torch_lab
 from measure.timer import WARM_UP_SECONDS, Timer, percentiles, timing_record
 from measure.torch_lab import Call, Skip
-from records import rates, results, rules
+from records import problems, rates, results, rules
 from records.terminal import Progress
 
 SMALL = ("--shape", "4,16,1024,64")
@@ -217,7 +217,7 @@ class FakeLab:
         name = call.output(True)[0]
         self.moment("judge", name)
         rows = tensors["batch"] * tensors["num_heads_q"] * tensors["seqlen_q"]
-        hidden = torch_lab.rows_without_keys(tensors) * tensors["batch"] * tensors["num_heads_q"]
+        hidden = problems.rows_without_keys(tensors) * tensors["batch"] * tensors["num_heads_q"]
         found = {**GOOD, "rows_total": rows, "rows_checked": rows if is_step else rows - hidden}
         if not is_step:
             found["lse_max_abs"] = None

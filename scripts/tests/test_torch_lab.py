@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="these tests need PyTorch (CPU is en
 from measure import compare_peers  # noqa: E402
 from measure import torch_lab  # noqa: E402
 from measure.torch_lab import Skip, TorchLab, WrongOutput  # noqa: E402
-from records import rules  # noqa: E402
+from records import problems, rules  # noqa: E402
 
 
 class Flashsteps:
@@ -110,7 +110,7 @@ def test_the_reference_is_attention_whatever_its_chunks(lab, monkeypatch, proble
         (0, 1, rows // 3),
     ]:
         seen = max(0, i + 1 + keys - rows) if problem["causal"] else keys
-        assert (seen == 0) == (problem["causal"] and i < torch_lab.rows_without_keys(problem))
+        assert (seen == 0) == (problem["causal"] and i < problems.rows_without_keys(problem))
         if seen == 0:
             assert not reference.o[b, h, i].any() and float(reference.lse[b, h, i]) == -math.inf
             continue
@@ -256,7 +256,7 @@ def test_sdpa_on_the_cpu_is_right(lab, math_fits, problem, name):
     found = judged(lab, name, problem)
     assert verdict(found, problem, False) == []
     assert found["lse_max_abs"] is None
-    hidden = problem["batch"] * problem["num_heads_q"] * torch_lab.rows_without_keys(problem)
+    hidden = problem["batch"] * problem["num_heads_q"] * problems.rows_without_keys(problem)
     assert found["rows_total"] - found["rows_checked"] == hidden
 
 
