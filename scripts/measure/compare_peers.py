@@ -35,9 +35,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure import program
 from measure.peer_tables import format_grid, format_host_overhead, format_run
+from measure.peers import Skip
 from measure.program import Unavailable
 from measure.timer import GRAPH_BELOW_MS, SAMPLE_MS, Timer, percentiles, timing_record
-from measure.torch_lab import Skip, TorchLab, WrongOutput
+from measure.torch_lab import TorchLab, WrongOutput
 from records import files, results
 from records.problems import rows_without_keys
 from records.rates import PEERS, contenders_of

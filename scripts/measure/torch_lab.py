@@ -7,18 +7,18 @@ compare_peers.py, whose tests put a stand-in in the place of this class.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import gc
 import importlib
 import importlib.metadata
 import time
-import warnings
-from dataclasses import dataclass, field
-from typing import Any, Callable, ContextManager
+from dataclasses import dataclass
+from typing import Any, Callable
 
+from measure import peers
+from measure.nvml import Nvml
+from measure.peers import Call, Tensors
 from records.problems import rows_without_keys
-from records.rates import PEERS
 from records.terminal import one_line
 
 MATMUL_SIZE = 8192
@@ -27,82 +27,14 @@ CHUNK = 1 << 25  # elements that are float64 at a time: 256 MiB a tensor
 FA3_PACKAGES = ("flash_attn_3", "flash-attn-3", "flashattn-hopper", "hopper")
 
 
-class Skip(Exception):
-    """A contender cannot run this problem: one line that says why."""
-
-
 class WrongOutput(Exception):
     """What came back cannot be compared at all: one line that says why."""
-
-
-@dataclass
-class Call:
-    """A contender with its tensors. What the calls return is theirs to keep or to drop."""
-
-    run: Callable[[], Any]  # the timed call
-    output: Callable[[bool], tuple[Any, Any]]  # o as [b, h, s, d], and lse or None; True: with lse
-    around: Callable[[], ContextManager] = contextlib.nullcontext  # entered once, outside what is timed
-    note: str = ""
-
-
-@dataclass
-class Tensors:
-    problem: dict[str, Any]
-    q: Any  # [b, h, s, d], contiguous; so are k and v
-    k: Any
-    v: Any
-    copies: tuple[Any, ...] = field(default=())  # to see that nobody writes to them
 
 
 @dataclass
 class Reference:
     o: Any  # float32 [b, h, s, d]: its rounding is far below every gate
     lse: Any  # float64 [b, h, s]
-
-
-class Nvml:
-    """The driver's management library, without a Python package. Every answer may be None."""
-
-    SM_CLOCK = 1  # NVML_CLOCK_SM
-
-    def __init__(self, pci_bus_id: str, library: str = "libnvidia-ml.so.1"):
-        self.device = self.library = None
-        try:
-            loaded = ctypes.CDLL(library)
-            if loaded.nvmlInit_v2() != 0:
-                return
-            self.library = loaded
-            device = ctypes.c_void_p()
-            if loaded.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(device)) == 0:
-                self.device = device
-        except (OSError, AttributeError):
-            return
-
-    def clock(self, function: str) -> int | None:
-        mhz = ctypes.c_uint(0)
-        if self.device is None:
-            return None
-        try:
-            status = getattr(self.library, function)(self.device, self.SM_CLOCK, ctypes.byref(mhz))
-        except AttributeError:
-            return None
-        return mhz.value if status == 0 and mhz.value > 0 else None
-
-    def sm_clock_mhz(self) -> int | None:
-        return self.clock("nvmlDeviceGetClockInfo")
-
-    def max_sm_clock_mhz(self) -> int | None:
-        return self.clock("nvmlDeviceGetMaxClockInfo")
-
-    def driver_version(self) -> str | None:
-        version = ctypes.create_string_buffer(80)  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
-        if self.library is None:
-            return None
-        try:
-            status = self.library.nvmlSystemGetDriverVersion(version, len(version))
-        except AttributeError:
-            return None
-        return version.value.decode() or None if status == 0 else None
 
 
 def cudnn_version(number: int | None) -> str | None:
@@ -378,99 +310,7 @@ class TorchLab:
     # The contenders.
 
     def prepare(self, name: str, tensors: Tensors) -> Call:
-        """A contender on these tensors. Raises Skip, or what it itself raises when it is called."""
-        if name.startswith("sdpa_"):
-            return self.sdpa(name, tensors)
-        if name in PEERS:
-            return self.flash_attn(name, tensors)
-        q, k, v, causal = tensors.q, tensors.k, tensors.v, tensors.problem["causal"]
-        run = functools.partial(self.flashsteps.attention, q, k, v, causal=causal, step=name)
-        return Call(run, lambda with_lse: run(return_lse=True) if with_lse else (run(), None))
-
-    def sdpa(self, name: str, tensors: Tensors) -> Call:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        backend = {
-            "sdpa_flash": SDPBackend.FLASH_ATTENTION,
-            "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION,
-            "sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION,
-            "sdpa_math": SDPBackend.MATH,
-        }[name]
-        p, notes = tensors.problem, []
-        if name == "sdpa_math":
-            # Scores, weights and a copy of one of them, in float32: 16-bit inputs are promoted. And the mask.
-            scores = p["batch"] * p["num_heads_q"] * p["seqlen_q"] * p["seqlen_kv"]
-            self.need_memory(3 * 4 * scores + 5 * p["seqlen_q"] * p["seqlen_kv"], "the scores")
-        mask = {"is_causal": p["causal"]}
-        if p["causal"] and p["seqlen_q"] != p["seqlen_kv"]:  # is_causal is aligned top-left
-            mask = self.lower_right(name, p)
-            notes.append("mask: a tensor" if name == "sdpa_math" else "mask: causal_lower_right")
-        around = functools.partial(sdpa_kernel, [backend])
-        grouped = p["num_heads_q"] != p["num_heads_kv"]
-
-        def prepared(k: Any, v: Any, **more: Any) -> Call:
-            run = functools.partial(
-                self.torch.nn.functional.scaled_dot_product_attention, tensors.q, k, v, **mask, **more
-            )
-            with around():
-                self.try_sdpa(run, name, tensors.q, k, v, mask, **more)
-            return Call(run, lambda with_lse: (run(), None), around, "; ".join(notes))
-
-        if not grouped:
-            return prepared(tensors.k, tensors.v)
-        try:
-            return prepared(tensors.k, tensors.v, enable_gqa=True)
-        except Skip:
-            group = p["num_heads_q"] // p["num_heads_kv"]
-            notes.append("heads of K and V repeated beforehand: no grouped heads")
-            return prepared(*(t.repeat_interleave(group, dim=1) for t in (tensors.k, tensors.v)))
-
-    def lower_right(self, name: str, p: dict[str, Any]) -> dict[str, Any]:
-        rows, keys = p["seqlen_q"], p["seqlen_kv"]
-        if name == "sdpa_cudnn":
-            raise Skip("PyTorch has no causal mask aligned bottom-right for cuDNN")
-        if name == "sdpa_math":
-            # What causal_lower_right would make anew in every call.
-            allowed = self.torch.ones((rows, keys), dtype=self.torch.bool, device=self.device)
-            return {"attn_mask": allowed.tril(keys - rows)}
-        from torch.nn.attention.bias import causal_lower_right
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that some rows see no key; they are not compared
-            return {"attn_mask": causal_lower_right(rows, keys)}
-
-    def try_sdpa(self, run: Callable[[], Any], name: str, q: Any, k: Any, v: Any, mask: Any, **more: Any):
-        """Once, for its refusal. PyTorch says why a backend will not do in warnings only."""
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            try:
-                run()
-                self.synchronize()
-            except RuntimeError as error:
-                if self.is_out_of_memory(error) or self.broken():
-                    raise
-                raise Skip(sdpa_refusal(error, [str(each.message) for each in said])) from error
-        bias = mask.get("attn_mask")
-        if bias is None or name == "sdpa_math" or self.device.type != "cuda":
-            return
-        # Where its kernel will not do, causal_lower_right quietly makes the whole mask in every call.
-        from torch.backends import cuda
-
-        can_use = cuda.can_use_flash_attention if name == "sdpa_flash" else cuda.can_use_efficient_attention
-        if not can_use(cuda.SDPAParams(q, k, v, None, 0.0, False, more.get("enable_gqa", False))):
-            raise Skip("causal_lower_right would materialise the mask")
-
-    def flash_attn(self, name: str, tensors: Tensors) -> Call:
-        function = self.packages[name].flash_attn_func
-        q, k, v = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v))
-        run = functools.partial(function, q, k, v, causal=tensors.problem["causal"])
-
-        def output(with_lse: bool) -> tuple[Any, Any]:
-            found = run()
-            # Some versions return (o, lse).
-            return (found[0] if isinstance(found, tuple) else found).transpose(1, 2), None
-
-        return Call(run, output, note="transposed views of the same tensors")
+        return peers.prepare(self, name, tensors)
 
     def matmul(self) -> tuple[Call, str, float]:
         """The measured ceiling: its call, what it is, its FLOPs."""
@@ -483,19 +323,3 @@ class TorchLab:
         c = torch.empty_like(a)
         run = functools.partial(torch.matmul, a, b, out=c)
         return Call(run, lambda with_lse: (run(), None)), f"torch.matmul bf16 {n}x{n}x{n}", 2.0 * n**3
-
-    def need_memory(self, needed: int, what: str) -> None:
-        if needed > self.free_bytes():
-            gib = 1 << 30
-            raise Skip(f"{what} need {needed / gib:.1f} GiB, of which {self.free_bytes() / gib:.1f} are free")
-
-
-def sdpa_refusal(error: Exception, said: list[str]) -> str:
-    """The reason among the warnings; the error itself is 'No available kernel. Aborting execution.'"""
-    reasons = []
-    for line in said:
-        line = line.split(" (Triggered internally")[0].strip()
-        # Headings, and the backends that are switched off on purpose.
-        if line and not line.endswith("because:") and "runtime disabled" not in line:
-            reasons.append(line)
-    return one_line(Exception(reasons[0])) if reasons else one_line(error)

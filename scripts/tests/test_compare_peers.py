@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from conftest import make_peers_record, make_problem
 
-from measure import compare_peers, program, torch_lab
+from measure import compare_peers, peers, program, torch_lab
+from measure.nvml import Nvml
+from measure.peers import Call, Skip
 from measure.timer import WARM_UP_SECONDS, Timer, percentiles, timing_record
-from measure.torch_lab import Call, Skip
 from records import problems, rates, results, rules
 from records.terminal import Progress
 
@@ -748,8 +749,8 @@ def test_the_reason_of_a_refusal_is_in_the_warnings():
         "Flash attention does not support fp8. (Triggered internally at a.cpp:4.)",
     ]
     error = RuntimeError("No available kernel. Aborting execution.\nat x")
-    assert torch_lab.sdpa_refusal(error, said) == "Flash attention does not support fp8."
-    assert torch_lab.sdpa_refusal(error, said[:3]) == "No available kernel. Aborting execution."
+    assert peers.sdpa_refusal(error, said) == "Flash attention does not support fp8."
+    assert peers.sdpa_refusal(error, said[:3]) == "No available kernel. Aborting execution."
 
 
 # Progress.
@@ -843,19 +844,19 @@ def make_nvml(tmp_path):
 
 
 def test_nvml_answers(make_nvml):
-    nvml = torch_lab.Nvml("00000000:1b:00.0", make_nvml())
+    nvml = Nvml("00000000:1b:00.0", make_nvml())
     assert (nvml.sm_clock_mhz(), nvml.max_sm_clock_mhz(), nvml.driver_version()) == (1755, 1980, "580.159.04")
 
 
 def test_nvml_that_has_no_answer(make_nvml):
-    other_gpu = torch_lab.Nvml("00000000:2b:00.0", make_nvml())
+    other_gpu = Nvml("00000000:2b:00.0", make_nvml())
     assert (other_gpu.sm_clock_mhz(), other_gpu.driver_version()) == (None, "580.159.04")
     for nvml in (
-        torch_lab.Nvml("00000000:1b:00.0", "libno-such-library.so.1"),
-        torch_lab.Nvml("00000000:1b:00.0", make_nvml(init=999)),
+        Nvml("00000000:1b:00.0", "libno-such-library.so.1"),
+        Nvml("00000000:1b:00.0", make_nvml(init=999)),
     ):
         assert (nvml.sm_clock_mhz(), nvml.max_sm_clock_mhz(), nvml.driver_version()) == (None, None, None)
-    old = torch_lab.Nvml(
+    old = Nvml(
         "00000000:1b:00.0", make_nvml(nvmlDeviceGetMaxClockInfo="other", nvmlSystemGetDriver="x")
     )
     assert (old.sm_clock_mhz(), old.max_sm_clock_mhz(), old.driver_version()) == (1755, None, None)

@@ -12,8 +12,10 @@ from conftest import make_problem
 torch = pytest.importorskip("torch", reason="these tests need PyTorch (CPU is enough)")
 
 from measure import compare_peers  # noqa: E402
-from measure import torch_lab  # noqa: E402
-from measure.torch_lab import Skip, TorchLab, WrongOutput  # noqa: E402
+from measure import peers, torch_lab  # noqa: E402
+from measure.nvml import Nvml  # noqa: E402
+from measure.peers import Skip  # noqa: E402
+from measure.torch_lab import TorchLab, WrongOutput  # noqa: E402
 from records import problems, rules  # noqa: E402
 
 
@@ -270,14 +272,14 @@ def test_sdpa_says_how_it_was_called(lab, math_fits):
 
 
 def test_a_backend_without_grouped_heads_gets_repeated_ones(lab, monkeypatch):
-    try_sdpa = lab.try_sdpa
+    try_sdpa = peers.try_sdpa
 
-    def refuse_gqa(run, name, q, k, v, mask, **more):
+    def refuse_gqa(lab, run, name, q, k, v, mask, **more):
         if more.get("enable_gqa"):
             raise Skip("no grouped heads")
-        try_sdpa(run, name, q, k, v, mask, **more)
+        try_sdpa(lab, run, name, q, k, v, mask, **more)
 
-    monkeypatch.setattr(lab, "try_sdpa", refuse_gqa)
+    monkeypatch.setattr(peers, "try_sdpa", refuse_gqa)
     problem = PROBLEMS[5]
     tensors = lab.inputs(problem)
     call = lab.prepare("sdpa_flash", tensors)
@@ -293,7 +295,7 @@ def test_refusals_say_why(lab, monkeypatch):
         lab.prepare("sdpa_cudnn", lab.inputs(PROBLEMS[2]))
     monkeypatch.setattr(lab, "free_bytes", lambda: 1 << 20)
     with pytest.raises(Skip, match=r"the scores need 97\.2 GiB, of which 0\.0 are free"):
-        lab.prepare("sdpa_math", torch_lab.Tensors(problem_of(2, 16, 16, 16384, 16384, 64), None, None, None))
+        lab.prepare("sdpa_math", peers.Tensors(problem_of(2, 16, 16, 16384, 16384, 64), None, None, None))
 
 
 def test_a_failure_that_is_no_refusal_goes_on(lab):
@@ -301,7 +303,7 @@ def test_a_failure_that_is_no_refusal_goes_on(lab):
         raise torch.cuda.OutOfMemoryError("tried to allocate")
 
     with pytest.raises(torch.cuda.OutOfMemoryError):
-        lab.try_sdpa(run, "sdpa_flash", None, None, None, {})
+        peers.try_sdpa(lab, run, "sdpa_flash", None, None, None, {})
     assert lab.is_out_of_memory(torch.cuda.OutOfMemoryError("")) and not lab.is_out_of_memory(
         RuntimeError("")
     )
@@ -457,7 +459,7 @@ def test_the_device_in_the_record(lab):
     lab.properties = Namespace(
         name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=150, L2_cache_size=60
     )
-    lab.nvml = torch_lab.Nvml("00000000:00:00.0", "libno-such-library.so")
+    lab.nvml = Nvml("00000000:00:00.0", "libno-such-library.so")
     found = lab.device_record()
     assert (
         found["compute_capability"] == "9.0" and found["driver"] == f"unknown, for CUDA {torch.version.cuda}"
@@ -473,7 +475,7 @@ def test_a_mask_that_would_be_materialised_is_refused(lab, monkeypatch, name):
     tensors = lab.inputs(PROBLEMS[2])
     monkeypatch.setattr(lab, "synchronize", lambda: None)
     monkeypatch.setattr(lab, "device", Namespace(type="cuda"))
-    mask = lab.lower_right(name, PROBLEMS[2])
+    mask = peers.lower_right(lab, name, PROBLEMS[2])
     with pytest.raises(Skip, match="causal_lower_right would materialise the mask"):
-        lab.try_sdpa(lambda: None, name, tensors.q, tensors.k, tensors.v, mask, enable_gqa=True)
-    lab.try_sdpa(lambda: None, name, tensors.q, tensors.k, tensors.v, {"is_causal": True})
+        peers.try_sdpa(lab, lambda: None, name, tensors.q, tensors.k, tensors.v, mask, enable_gqa=True)
+    peers.try_sdpa(lab, lambda: None, name, tensors.q, tensors.k, tensors.v, {"is_causal": True})
