@@ -172,15 +172,7 @@ PICTURES: dict[str, Callable[[Any, dict[bool, Maps]], Any]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(
-        "attention_maps.py",
-        "Draws the attention matrices of the structured heads.",
-        ("FLASHSTEPS", "build/ci/flashsteps"),
-        PICTURES,
-        read,
-        arguments,
-        attention_data.add_options,
-    )
+    return drawings.main(__file__, __doc__, PICTURES, read, arguments, attention_data.add_options)
 
 
 if __name__ == "__main__":

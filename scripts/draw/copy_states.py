@@ -8,8 +8,8 @@ TOOL is the program that prints what happened: build/ci/tools/copy_states (commo
 """
 from __future__ import annotations
 
+import argparse
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
-from draw.drawings import TINTS, DrawingError, Sheet
+from draw.drawings import TINTS, Sheet
 from draw.figure_style import BACKGROUND, CEILING, GAP, INK, MUTED
 
 BLUE, YELLOW, GREEN, _ = TINTS
@@ -79,12 +79,8 @@ def parse(text: bytes) -> Copies:
     return Copies(Box(**{**data["box"], "chunks": chunks}), lives, answers)
 
 
-def read(tool: Path) -> tuple[Copies, str]:
-    try:
-        text = subprocess.run([str(tool)], capture_output=True, check=True).stdout
-        copies = parse(text)
-    except (OSError, subprocess.CalledProcessError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise DrawingError(f"{tool}: does not say what copies do ({error})") from error
+def read(options: argparse.Namespace) -> tuple[Copies, str]:
+    copies, text = drawings.ask(options.program, parse)
     return copies, drawings.description("copies", __file__, text)
 
 
@@ -316,14 +312,7 @@ PICTURES: dict[str, Callable[[Any, Copies], Any]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(
-        "copy_states.py",
-        "Draws a TMA copy, and mbarriers.",
-        ("TOOL", "build/ci/tools/copy_states"),
-        PICTURES,
-        lambda options: read(options.program),
-        arguments,
-    )
+    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Callable
@@ -62,14 +63,21 @@ def description(kind: str, script: str, *data: bytes) -> str:
     return f"flashsteps {kind}; sha256: {digest}"
 
 
-def draw_all(pictures: Pictures, data: Any, described: str, folder: Path, as_png: bool) -> None:
+def ask(tool: Path, parse: Callable[[bytes], Any]) -> tuple[Any, bytes]:
+    """What a tool of common/emulator/tools/ prints: parsed, and as it is."""
+    try:
+        text = subprocess.run([str(tool)], capture_output=True, check=True).stdout
+        return parse(text), text
+    except (OSError, subprocess.CalledProcessError, ValueError, LookupError, TypeError) as error:
+        raise DrawingError(f"{tool}: prints nothing to draw ({error})") from error
+
+
+def draw_all(pictures: Pictures, data: Any, described: str, folder: Path) -> None:
     plt = figure_style.pyplot()
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in pictures.items():
         figure = draw(plt, data)
         path = folder / name
-        if as_png:
-            path = path.with_suffix(".png")
         if path.suffix == ".svg":
             metadata = figure_style.svg_metadata(Description=described)
         else:
@@ -80,7 +88,7 @@ def draw_all(pictures: Pictures, data: Any, described: str, folder: Path, as_png
             raise DrawingError(f"{path}: has {path.stat().st_size} bytes, {MAX_BYTES} are allowed")
 
 
-def check(pictures: Pictures, described: str, script: str, program: str, folder: Path) -> list[str]:
+def check(pictures: Pictures, described: str, script: str, folder: Path) -> list[str]:
     """Why the pictures are not what their data and scripts give; empty when they are."""
     any_description = re.compile(re.escape(described[:-64]).encode() + b"[0-9a-f]{64}")
     errors = []
@@ -95,7 +103,7 @@ def check(pictures: Pictures, described: str, script: str, program: str, folder:
         if not found:
             errors.append(f"{path}: was not made by {script}")
         elif found[0] != described.encode():
-            command = f"build/venv/bin/python scripts/draw/{script} {program} --out {folder}"
+            command = f"build/venv/bin/python scripts/draw/{script} PROGRAM --out {folder}"
             errors.append(f"{path}: is stale ({command})")
         elif len(content) > MAX_BYTES:
             errors.append(f"{path}: is {len(content)} bytes, {MAX_BYTES} are allowed")
@@ -103,32 +111,31 @@ def check(pictures: Pictures, described: str, script: str, program: str, folder:
 
 
 def main(
-    script: str,
+    file: str,
     purpose: str,
-    program: tuple[str, str],  # its name in the usage, and where a build has it
     pictures: Pictures,
     read: Callable[[argparse.Namespace], tuple[Any, str]],
     arguments: list[str] | None,
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
 ) -> int:
-    parser = argparse.ArgumentParser(description=purpose)
-    parser.add_argument("program", type=Path, metavar=program[0], help=program[1])
+    script = Path(file).name
+    parser = argparse.ArgumentParser(description=purpose, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=Path, metavar="PROGRAM")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, metavar="FOLDER", help="draw all pictures into it")
     action.add_argument("--check", type=Path, metavar="FOLDER", help="are its pictures up to date?")
-    parser.add_argument("--png", action="store_true", help="with --out: PNG instead of SVG, to look at")
     add_options(parser)
     options = parser.parse_args(arguments)
     try:
         data, described = read(options)
         if options.check:
-            errors = check(pictures, described, script, program[0], options.check)
+            errors = check(pictures, described, script, options.check)
             for error in errors:
                 print(error, file=sys.stderr)
             if not errors:
                 print(f"{len(pictures)} picture(s) up to date")
             return 1 if errors else 0
-        draw_all(pictures, data, described, options.out, options.png)
+        draw_all(pictures, data, described, options.out)
     except (DrawingError, OSError) as error:
         print(f"{script}: {error}", file=sys.stderr)
         return 1

@@ -341,15 +341,7 @@ PICTURES: dict[str, Callable[[Any, Errors], Any]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(
-        "error_analysis.py",
-        "Draws how far a step is from attention in float64.",
-        ("FLASHSTEPS", "build/ci/flashsteps"),
-        PICTURES,
-        read,
-        arguments,
-        attention_data.add_options,
-    )
+    return drawings.main(__file__, __doc__, PICTURES, read, arguments, attention_data.add_options)
 
 
 if __name__ == "__main__":

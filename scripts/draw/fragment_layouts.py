@@ -8,8 +8,8 @@ TOOL is the program that prints the mapping: build/ci/tools/fragment_layouts (co
 """
 from __future__ import annotations
 
+import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Callable
@@ -17,7 +17,7 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
-from draw.drawings import LINE, MARK, TINTS, DrawingError, Sheet
+from draw.drawings import LINE, MARK, TINTS, Sheet
 from draw.figure_style import BACKGROUND, INK, MUTED
 
 LANE = 6  # the one that the pictures follow
@@ -33,25 +33,20 @@ SHAPES = {
 Mapping = dict[str, list[list[tuple[int, int]]]]
 
 
-def read_mapping(tool: Path) -> tuple[bytes, Mapping]:
-    """What the tool prints, and that as a mapping: name -> lane -> element -> (row, column)."""
-    try:
-        text = subprocess.run([str(tool)], capture_output=True, check=True).stdout
-        mapping = json.loads(text)
-        for name, (elements, rows, columns) in SHAPES.items():
-            held = [tuple(position) for lane in mapping[name] for position in lane]
-            whole = {(row, column) for row in range(rows) for column in range(columns)}
-            if [len(lane) for lane in mapping[name]] != [elements] * 32 or set(held) != whole:
-                raise DrawingError(f"{tool}: {name} does not hold every element of {rows} x {columns} once")
-    except (OSError, subprocess.CalledProcessError, ValueError, KeyError, TypeError) as error:
-        raise DrawingError(f"{tool}: prints no mapping ({error})") from error
-    return text, {
-        name: [[tuple(position) for position in lane] for lane in mapping[name]] for name in SHAPES
-    }
+def parse(text: bytes) -> Mapping:
+    """name -> lane -> element -> (row, column)"""
+    whole = json.loads(text)
+    mapping = {name: [[tuple(position) for position in lane] for lane in whole[name]] for name in SHAPES}
+    for name, (elements, rows, columns) in SHAPES.items():
+        held = {position for lane in mapping[name] for position in lane}
+        every = {(row, column) for row in range(rows) for column in range(columns)}
+        if [len(lane) for lane in mapping[name]] != [elements] * 32 or held != every:
+            raise ValueError(f"{name} does not hold every element of {rows} x {columns} once")
+    return mapping
 
 
-def read(tool: Path) -> tuple[Mapping, str]:
-    text, mapping = read_mapping(tool)
+def read(options: argparse.Namespace) -> tuple[Mapping, str]:
+    mapping, text = drawings.ask(options.program, parse)
     return mapping, drawings.description("fragment layouts", __file__, text)
 
 
@@ -338,14 +333,7 @@ PICTURES: dict[str, Callable[[Any, Mapping], Any]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(
-        "fragment_layouts.py",
-        "Draws the fragments of ldmatrix and mma.sync.",
-        ("TOOL", "build/ci/tools/fragment_layouts"),
-        PICTURES,
-        lambda options: read(options.program),
-        arguments,
-    )
+    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
 
 
 if __name__ == "__main__":

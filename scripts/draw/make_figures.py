@@ -2,7 +2,6 @@
 """Draws every figure in figures/ from the recorded runs in figures/results/, and those of docs/figures/.
 
 python3 scripts/draw/make_figures.py           draws those that are not up to date
-python3 scripts/draw/make_figures.py --all     draws all
 python3 scripts/draw/make_figures.py --check   changes nothing; names what is stale, edited, missing or left over
                     ... --build build/ci  the same, and for docs/figures/ too: these show what programs of a build
                                           with tests do (preset ci), which are run for it
@@ -170,9 +169,7 @@ def draw_from_programs(build: Path, root: Path, check: bool) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Draws the figures from the recorded runs.")
-    action = parser.add_mutually_exclusive_group()
-    action.add_argument("--check", action="store_true", help="change nothing; say what is not up to date")
-    action.add_argument("--all", action="store_true", help="draw also those that are up to date")
+    parser.add_argument("--check", action="store_true", help="change nothing; say what is not up to date")
     parser.add_argument("--build", type=Path, metavar="DIR", help="docs/figures/ too, from its programs")
     parser.add_argument(
         "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
@@ -186,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
             reason = why_not(figure, options.root)
             if options.check and reason:
                 errors.append(f"figures/{figure.name}: {reason} ({REMEDY})")
-            elif not options.check and (reason or options.all):
+            elif reason:
                 path.write_text(draw(figure, options.root), encoding="utf-8")
                 print(f"figures/{figure.name}: drawn")
                 drawn += 1

@@ -9,8 +9,8 @@ TOOL is the program that prints it all: build/ci/tools/memory_layouts (common/em
 
 from __future__ import annotations
 
+import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Callable
@@ -96,13 +96,14 @@ def pairs_of_tile(layouts: Layouts, mask: Any, row: int, column: int) -> tuple[i
     return seen, len(visible) * block_n
 
 
-def read(tool: Path) -> tuple[Layouts, str]:
-    try:
-        text = subprocess.run([str(tool)], capture_output=True, check=True).stdout
-        layouts = json.loads(text)
-        check(layouts)
-    except (OSError, subprocess.CalledProcessError, ValueError, LookupError, TypeError) as error:
-        raise DrawingError(f"{tool}: prints no layouts ({error})") from error
+def parse(text: bytes) -> Layouts:
+    layouts = json.loads(text)
+    check(layouts)
+    return layouts
+
+
+def read(options: argparse.Namespace) -> tuple[Layouts, str]:
+    layouts, text = drawings.ask(options.program, parse)
     return layouts, drawings.description("memory layouts", __file__, text)
 
 
@@ -522,14 +523,7 @@ PICTURES: dict[str, Callable[[Any, Layouts], Any]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(
-        "memory_layouts.py",
-        "Draws tiles in memory.",
-        ("TOOL", "build/ci/tools/memory_layouts"),
-        PICTURES,
-        lambda options: read(options.program),
-        arguments,
-    )
+    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
 
 
 if __name__ == "__main__":

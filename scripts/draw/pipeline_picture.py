@@ -8,6 +8,7 @@ FLASHSTEPS is the program whose command `trace` is asked: build/flashsteps or bu
 """
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -20,12 +21,11 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
-from draw.drawings import DrawingError
+from draw.drawings import LINE, DrawingError
 from draw.figure_style import BACKGROUND, CEILING, INK, MUTED
 
 # Okabe and Ito's, and tints of them where text stands on it.
 COPY, READY, SCORES, SOFTMAX, OUTPUT, WAIT = "#d9a3c1", "#f3e3ec", "#7db8dc", "#f0c664", "#72c7a6", "#e9e9e5"
-LINE = "#8c8c88"
 FIRST_COPY_TRACK = 100  # as docs/pipeline.md says
 
 
@@ -87,12 +87,12 @@ def read_trace(program: Path, step: str) -> Trace:
             raise DrawingError(f"{program}: traces no {step} ({error})") from error
 
 
-def read(program: Path) -> tuple[dict[str, Trace], str]:
+def read(options: argparse.Namespace) -> tuple[dict[str, Trace], str]:
     """The traces, and the description: of who does what in which order, the scripts, library versions.
 
     Not the times: how many plain accesses a kernel has is the compiler's choice, and a picture that was drawn
     with another one is no worse. Nor places in the source: a comment more in a kernel changes no picture."""
-    traces = {step: read_trace(program, step) for step in PROBLEMS}
+    traces = {step: read_trace(options.program, step) for step in PROBLEMS}
     doing = {}
     for step, trace in traces.items():
         kinds = ("products", "arrival", "wait", "issue", "copy")
@@ -339,14 +339,7 @@ PICTURES: dict[str, Callable[[Any, dict[str, Trace]], Any]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(
-        "pipeline_picture.py",
-        "Draws the pipelines of v10 and v09.",
-        ("FLASHSTEPS", "build/ci/flashsteps"),
-        PICTURES,
-        lambda options: read(options.program),
-        arguments,
-    )
+    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
 
 
 if __name__ == "__main__":

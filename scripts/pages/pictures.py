@@ -133,7 +133,7 @@ class Pictures:
         for heading, script in ((MAPS, attention_maps), (ERRORS_CLOSER, error_analysis)):
             try:
                 found, described = script.read(options)
-                drawings.draw_all(script.PICTURES, found, described, out, as_png=False)
+                drawings.draw_all(script.PICTURES, found, described, out)
             except DrawingError as error:
                 self.not_drawn.append(f"{heading}: {error}")
                 continue

@@ -294,14 +294,6 @@ def test_what_is_stale(script: Any, tmp_path: Path, drawn: Path, capsys, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(attention_data, "source", lambda: b"edited")
         assert "is stale" in check(script, program, drawn, capsys)
-    with monkeypatch.context() as patch:
-        patch.setattr(figure_style, "__file__", edited(figure_style, tmp_path))
-        assert "is stale" in check(script, program, drawn, capsys)
-    first, second, *_ = sorted(script.PICTURES)
-    (drawn / first).unlink()
-    (drawn / second).write_bytes(b"<svg/>")
-    errors = check(script, program, drawn, capsys)
-    assert "No such file" in errors and "was not made by" in errors and errors.count("\n") == 2
 
 
 @pytest.mark.parametrize("text", ["exit 1", 'echo "flashsteps: no" >&2; exit 2', "exit 0", 'echo x >"$9"'])

@@ -11,7 +11,7 @@ import pytest
 from conftest import STEPS, make_peers_record, make_problem, make_record, make_timing
 from test_profile_ncu import make_profile
 
-from draw import charts, figure_style, make_figures, panels
+from draw import charts, figure_style, make_figures
 from records import results, rules, shape
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
@@ -180,23 +180,6 @@ def test_peers_and_ceiling_close_together(plt, monkeypatch):
     run["ceilings"]["mma_sync"] = run["ceilings"]["matmul"]
     run["ceilings"]["matmul"]["tflops"] = run["peers"][0]["timing"]["tflops"]
     assert faults(draw(plt, "progression", data), monkeypatch) == []
-
-
-def test_these_checks_can_fail(plt, monkeypatch):
-    def figure(*texts: tuple[float, float, str]) -> Any:
-        drawn = plt.figure(figsize=(4, 3))
-        for x, y, words in ((0.5, 0.9, "title"), (0.5, 0.1, "note"), *texts):
-            drawn.text(x, y, words)
-        return drawn
-
-    assert faults(figure((0.1, 0.5, "one"), (0.5, 0.5, "two")), monkeypatch) == []
-    assert faults(figure((0.1, 0.5, "one"), (0.13, 0.51, "two")), monkeypatch) == ["'one' overlaps 'two'"]
-    assert faults(figure((0.1, 0.5, "one"), (0.95, 0.5, "too far")), monkeypatch) == ["'too far' is clipped"]
-    monkeypatch.setitem(plt.rcParams, "font.size", 8.2)
-    assert "'one' is small" in faults(figure((0.1, 0.5, "one"), (0.5, 0.5, "two")), monkeypatch)
-    monkeypatch.setattr(panels, "spread_labels", lambda *_: None)
-    without = many_steps(by_length(), 5, 1.02)
-    assert "overlaps" in faults(draw(plt, "lengths", without), monkeypatch)[0]
 
 
 # What is shown.
@@ -521,13 +504,6 @@ def test_a_roofline_of_two_problems_is_refused(plt):
     with pytest.raises(results.ResultsError, match="of one problem: add a filter"):
         draw(plt, "roofline", profile)
     draw(plt, "roofline", profile, causal="true")  # also without a ceiling
-
-
-def test_steps_get_darker(plt):
-    import colorsys
-
-    lightness = [colorsys.rgb_to_hls(*colour)[1] for colour in figure_style.step_colours(10)]
-    assert lightness == sorted(lightness, reverse=True) and len(figure_style.step_colours(1)) == 1
 
 
 def contrast(first: str, second: str) -> float:

@@ -101,11 +101,10 @@ def test_pictures_of_another_mapping_are_stale(tool: Path, tmp_path: Path, drawn
 
 
 def test_pictures_of_another_script_are_stale(tool: Path, tmp_path: Path, drawn: Path, capsys, monkeypatch):
-    monkeypatch.setattr(fragment_layouts, "__file__", edited(fragment_layouts, tmp_path))
-    assert "is stale" in check(tool, drawn, capsys)
-    monkeypatch.undo()
-    monkeypatch.setattr(figure_style, "__file__", edited(figure_style, tmp_path))
-    assert "is stale" in check(tool, drawn, capsys)
+    for module in (fragment_layouts, drawings, figure_style):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "__file__", edited(module, tmp_path))
+            assert "is stale" in check(tool, drawn, capsys)
 
 
 def test_missing_and_foreign_pictures(tool: Path, drawn: Path, capsys):

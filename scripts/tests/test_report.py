@@ -4,15 +4,13 @@ browser in test_report_page.py."""
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SCRIPTS, STEPS, make_peers_record, make_problem, make_record
+from conftest import STEPS, make_peers_record, make_problem, make_record
 from markupsafe import escape
 from test_attention_figures import compute_here, take_small_problems
 from test_charts import profile_of
@@ -213,20 +211,6 @@ def test_nothing_from_elsewhere_is_needed(tmp_path, monkeypatch):
     page = make(tmp_path, make_record())
     assert "http" not in page.replace("http-equiv", "") and "<script" not in page
     assert "default-src 'none'" in page  # so not even what was overlooked could be loaded or run
-
-
-def test_the_same_bytes_every_time(tmp_path):
-    """Also from another process, with another home and configuration of matplotlib's."""
-    first = make(tmp_path, make_record())
-    home = tmp_path / "home"
-    (home / ".config/matplotlib").mkdir(parents=True)
-    (home / ".config/matplotlib/matplotlibrc").write_text("font.size: 30\n")
-    command = [sys.executable, str(SCRIPTS / "pages" / "report.py")]
-    command += [str(tmp_path / "results.json"), "--out", str(tmp_path / "again")]
-    subprocess.run(
-        command, check=True, env={"PATH": os.environ["PATH"], "HOME": str(home), "TZ": "Asia/Tokyo"}, cwd="/"
-    )
-    assert (tmp_path / "again/index.html").read_text(encoding="utf-8") == first
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
