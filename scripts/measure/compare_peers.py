@@ -5,8 +5,8 @@
     python3 scripts/measure/compare_peers.py --grid paper --causal --full --json FILE
                                                            every step and peer, recorded
 
-It needs an NVIDIA GPU, PyTorch with NumPy, and the Python module flashsteps; docs/results-schema.md describes the
-record. What the words for problems mean, the gates and the orders of rounds are asked of the program, --program.
+It needs an NVIDIA GPU, PyTorch, and the Python module flashsteps; docs/results-schema.md describes the record.
+What the words for problems mean, the gates and the orders of rounds are asked of the program, --program.
 The peers are those of PyTorch's scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2),
 sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn and flash_attn_3 (flash_attn_interface),
 where they are installed.

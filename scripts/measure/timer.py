@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import math
+import statistics
+from fractions import Fraction
 from typing import Any, Callable
-
-import numpy
 
 from records.terminal import one_line
 
@@ -16,9 +16,9 @@ WARM_UP_SECONDS = 0.1
 
 
 def percentiles(values: list[float], unit: str) -> dict[str, float]:
-    # Not statistics.quantiles(): of equal values it may give a last digit that differs.
-    median, p10, p90 = numpy.percentile(values, (50, 10, 90)).tolist()
-    return {f"median_{unit}": median, f"p10_{unit}": p10, f"p90_{unit}": p90}
+    # As fractions: of equal floats the last digit of a quantile may differ.
+    tenths = statistics.quantiles(map(Fraction, values), n=10, method="inclusive")
+    return {f"{name}_{unit}": float(tenths[at]) for name, at in (("median", 4), ("p10", 0), ("p90", 8))}
 
 
 class Timer:
@@ -81,5 +81,5 @@ def timing_record(timer: Timer, flops: float, peak: float, matmul_tflops: float)
         "tflops_p90": flops / (times["p10_ms"] * 1e9),
         "percent_of_peak": 100 * tflops / peak if peak > 0 else None,
         "percent_of_matmul": 100 * tflops / matmul_tflops if matmul_tflops > 0 else None,
-        "sm_clock_mhz": int(numpy.median(timer.clocks)) if timer.clocks else None,
+        "sm_clock_mhz": int(statistics.median(timer.clocks)) if timer.clocks else None,
     }
