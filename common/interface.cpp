@@ -87,8 +87,6 @@ std::string refusal(const Step& step, const AttentionCall& call) {
   const StepInfo& info = step.info;
   if (!info.dtypes.has(call.dtype))
     return "supports " + names_of(info.dtypes) + ", not " + name_of(call.dtype);
-  if (call.head_dim != 64 && call.head_dim != 128)
-    return "supports head_dim 64 and 128, not " + std::to_string(call.head_dim);
   // Kernels fold log2(e) into it.
   if (!(call.softmax_scale > 0.0f && std::isfinite(call.softmax_scale * 2.0f)))
     return "needs a positive softmax_scale, not beyond half of FP32's range";

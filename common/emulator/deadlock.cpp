@@ -7,7 +7,7 @@
 namespace emulator {
 namespace {
 
-// "__syncthreads at kernel.cu:30, where 32 of 64 threads have arrived"
+// "__syncthreads at kernel.cu:30, where 32 of 64 threads have arrived". Waits for an mbarrier: mbarrier.cpp.
 std::string describe_wait(const Fiber& fiber) {
   std::string text = std::string(fiber.op) + " at " + describe(fiber.at);
   if (fiber.state == State::kBarrier) {

@@ -1,5 +1,6 @@
-// Which sizes a problem may have: what --shape accepts, the grids, and the problems of a command that was
-// given none.
+// The sizes of problems: how --shape is written, the grids, and the problems of a command that was given
+// none. Which sizes are allowed is size_error()'s to say, in common/interface.cpp, for the program and for
+// every other caller.
 #pragma once
 
 #include <string>
