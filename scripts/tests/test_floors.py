@@ -1,8 +1,9 @@
-"""scripts/ is a house of floors: a room imports from those below it only."""
+"""scripts/ and harness/ are houses of floors: a room takes from those below it only."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,20 @@ def test_no_module_imports_from_a_floor_above(path: Path):
     assert rooms.isdisjoint(FLOORS[FLOORS.index(path.parent.name) + 1 :])
     # By its room, or a module would be there twice, with two copies of its state.
     assert rooms.isdisjoint({each.stem for each in MODULES})
+
+
+# As harness/CMakeLists.txt tells them; library/ is for other programs.
+ROOMS = {name: floor for floor, name in enumerate(("base", "problem", "device", "judge", "run", "program"))}
+ROOMS["library"] = ROOMS["device"]
+HARNESS = SCRIPTS.parent / "harness"
+
+
+@pytest.mark.parametrize("room", ["common", *ROOMS])
+def test_no_source_includes_from_a_room_above(room: str):
+    folder = SCRIPTS.parent / "common" if room == "common" else HARNESS / room
+    sources = [path for path in folder.rglob("*") if path.suffix in (".h", ".cpp", ".cu") and "tests" not in path.parts]
+    assert sources
+    for path in sources:
+        for included in re.findall(r'#include "harness/(\w+)/', path.read_text(encoding="utf-8")):
+            # What programs are promised: the rooms define it.
+            assert included == "include" or ROOMS[included] <= ROOMS.get(room, -1), f"{path} includes harness/{included}/"
