@@ -2,7 +2,7 @@
 """Writes every generated block of the Markdown pages from figures/results/*.json and steps/*/kernel.cu.
 
     python3 scripts/pages/readme_tables.py           rewrite the blocks
-    python3 scripts/pages/readme_tables.py --check   change nothing; fail on drift, typed figures, unsound records
+    python3 scripts/pages/readme_tables.py --check   change nothing; fail on drift and on typed figures
 
 How a block is marked is said in markers.py, what may stand in it in blocks.py.
 """
@@ -17,8 +17,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pages import blocks, markers
-from records import results
-from records.results import ResultsError
 from steps.sources import ROOT
 
 FOLDERS = ("steps", "common", "harness", "scripts", "docs", "figures")
@@ -83,19 +81,6 @@ def check_page(path: Path, root: Path, write: bool) -> list[str]:
     return errors
 
 
-def check_records(root: Path) -> list[str]:
-    errors = []
-    for path in sorted((root / "figures" / "results").glob("*.json")):
-        try:
-            data = results.read(path)
-        except ResultsError as error:
-            errors.append(str(error).replace(f"{root}{os.sep}", ""))
-            continue
-        found = results.check(data) or results.check_recorded(data, root)
-        errors += [f"{path.relative_to(root)}: {line}" for line in found]
-    return errors
-
-
 def check_sources(root: Path) -> list[str]:
     errors = []
     for path in files_under(root, SOURCE_FOLDERS, SOURCE_SUFFIXES):
@@ -111,14 +96,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="change nothing; exit status 1 on drift, a typed figure or an unsound record",
+        help="change nothing; exit status 1 on drift or a typed figure",
     )
     parser.add_argument(
         "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
     )
     options = parser.parse_args(arguments)
     root = options.root.resolve()
-    errors = [] if not options.check else check_records(root) + check_sources(root)
+    errors = [] if not options.check else check_sources(root)
     for path in [*sorted(root.glob("*.md")), *files_under(root, FOLDERS, {".md"})]:
         errors += check_page(path, root, write=not options.check)
     for line in errors:

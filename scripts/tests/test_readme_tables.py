@@ -469,27 +469,6 @@ def test_a_figure_in_a_generated_block_is_not_typed(repository: Repository, caps
     assert status == 1 and message.count("is typed by hand") == 1 and "kernel.cu" in message
 
 
-def test_a_dirty_record_is_caught(repository: Repository, capsys):
-    data = make_record(commit=repository.commit)
-    data["provenance"]["dirty"] = True
-    repository.record("unused.json", data)
-    status, message = run(repository, capsys, "--check")
-    assert status == 1 and message.startswith("figures/results/unused.json: provenance.dirty")
-
-
-def test_a_record_of_a_stranger_is_caught(repository: Repository, capsys):
-    git(repository.root, "checkout", "-q", "--orphan", "other")
-    git(repository.root, "commit", "-q", "-m", "unrelated")
-    status, message = run(repository, capsys, "--check")
-    assert status == 1 and message.count("is not an ancestor of HEAD") == 2
-
-
-def test_a_broken_record_is_caught(repository: Repository, capsys):
-    repository.write("figures/results/broken.json", "{NaN}")
-    status, message = run(repository, capsys, "--check")
-    assert status == 1 and message.startswith("figures/results/broken.json: ")
-
-
 def test_line_ends_of_a_page_stay(repository: Repository, capsys):
     path = repository.root / "README.md"
     path.write_bytes(page("provenance file=gpu.json").replace("\n", "\r\n").encode())
