@@ -7,7 +7,6 @@ or PNG where a picture is of pixels, as their names say.
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,9 +57,28 @@ class Sheet:
 
 
 def description(kind: str, script: str, *data: bytes) -> str:
-    """Of pictures of this kind: data, scripts, library versions."""
+    """What a picture of this kind carries: a hash of all that it follows from, data, scripts, library versions."""
     digest = figure_style.digest(script, *data, Path(__file__).read_bytes())
     return f"flashsteps {kind}; sha256: {digest}"
+
+
+def too_large(size: int) -> str:
+    return f"has {size} bytes, {MAX_BYTES} are allowed" if size > MAX_BYTES else ""
+
+
+def why_not(path: Path, described: str) -> str:
+    """Why the picture is not what its data and scripts give; empty when it is."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return str(error)
+    if described[:-64].encode() not in content:
+        return "was not made by the script that draws it"
+    if described.encode() not in content:
+        return "is stale"
+    return too_large(len(content))
 
 
 def ask(tool: Path, parse: Callable[[bytes], Any]) -> tuple[Any, bytes]:
@@ -84,30 +102,8 @@ def draw_all(pictures: Pictures, data: Any, described: str, folder: Path) -> Non
             metadata = {"Software": None, "Description": described}
         figure.savefig(path, metadata=metadata, dpi=PNG_DPI)
         plt.close(figure)
-        if path.stat().st_size > MAX_BYTES:
-            raise DrawingError(f"{path}: has {path.stat().st_size} bytes, {MAX_BYTES} are allowed")
-
-
-def check(pictures: Pictures, described: str, script: str, folder: Path) -> list[str]:
-    """Why the pictures are not what their data and scripts give; empty when they are."""
-    any_description = re.compile(re.escape(described[:-64]).encode() + b"[0-9a-f]{64}")
-    errors = []
-    for name in pictures:
-        path = folder / name
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            errors.append(f"{path}: {error}")
-            continue
-        found = any_description.search(content)
-        if not found:
-            errors.append(f"{path}: was not made by {script}")
-        elif found[0] != described.encode():
-            command = f"build/venv/bin/python scripts/draw/{script} PROGRAM --out {folder}"
-            errors.append(f"{path}: is stale ({command})")
-        elif len(content) > MAX_BYTES:
-            errors.append(f"{path}: is {len(content)} bytes, {MAX_BYTES} are allowed")
-    return errors
+        if reason := too_large(path.stat().st_size):
+            raise DrawingError(f"{path}: {reason}")
 
 
 def main(
@@ -129,12 +125,12 @@ def main(
     try:
         data, described = read(options)
         if options.check:
-            errors = check(pictures, described, script, options.check)
-            for error in errors:
-                print(error, file=sys.stderr)
-            if not errors:
-                print(f"{len(pictures)} picture(s) up to date")
-            return 1 if errors else 0
+            reasons = {path: why_not(path, described) for path in (options.check / name for name in pictures)}
+            for path, reason in reasons.items():
+                if reason:
+                    remedy = f"build/venv/bin/python scripts/draw/{script} PROGRAM --out {options.check}"
+                    print(f"{path}: {reason} ({remedy})", file=sys.stderr)
+            return 1 if any(reasons.values()) else 0
         draw_all(pictures, data, described, options.out)
     except (DrawingError, OSError) as error:
         print(f"{script}: {error}", file=sys.stderr)

@@ -6,24 +6,22 @@ python3 scripts/draw/make_figures.py --check   changes nothing; names what is st
                     ... --build build/ci  the same, and for docs/figures/ too: these show what programs of a build
                                           with tests do (preset ci), which are run for it
 
-A figure carries a hash of all that it follows from (its row below, the record, scripts, versions of libraries),
-and one of itself. --check compares both, so it draws nothing and needs no package.
+A figure carries a hash of all that it follows from (its row below, the record, scripts, versions of libraries).
+--check compares it, so it draws nothing and needs no package. That the texts are those of the record, too, is tested
+by drawing again (scripts/tests/test_charts.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import re
-import subprocess
+import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from draw import charts, figure_style, panels
-from draw.figure_style import MAX_BYTES
+from draw import charts, drawings, figure_style, panels
 from records import results
 from records.results import ResultsError
 from steps import sources
@@ -62,18 +60,16 @@ FIGURES = (
 )
 
 # Of docs/figures/: who draws, from which program of a build.
-DRAWINGS = (
-    ("fragment_layouts.py", "tools/fragment_layouts"),
-    ("memory_layouts.py", "tools/memory_layouts"),
-    ("copy_states.py", "tools/copy_states"),
-    ("pipeline_picture.py", "flashsteps"),
-    ("attention_maps.py", "flashsteps"),
-    ("error_analysis.py", "flashsteps"),
-)
+DRAWINGS = {
+    "fragment_layouts": "tools/fragment_layouts",
+    "memory_layouts": "tools/memory_layouts",
+    "copy_states": "tools/copy_states",
+    "pipeline_picture": "flashsteps",
+    "attention_maps": "flashsteps",
+    "error_analysis": "flashsteps",
+}
 
 DRAWN = {".svg", ".png"}  # what may be left over
-CARRIED = re.compile(r"flashsteps figure; of: ([0-9a-f]{64}); itself: ([0-9a-f]{64})")
-UNKNOWN = "0" * 64
 REMEDY = "build/venv/bin/python scripts/draw/make_figures.py"
 
 
@@ -92,7 +88,7 @@ def figures(root: Path) -> list[Figure]:
     return [figure for figure in FIGURES if is_recorded(figure)]
 
 
-def digest(figure: Figure, root: Path) -> str:
+def description(figure: Figure, root: Path) -> str:
     """Of all that the figure follows from. Not of its name."""
     paths = [*(records_folder(root) / record for record in figure.records), Path(panels.__file__)]
     try:
@@ -100,13 +96,7 @@ def digest(figure: Figure, root: Path) -> str:
     except OSError as error:
         raise ResultsError(f"its record {error.filename}: {error.strerror}") from error
     chosen = f"{figure.kind} {figure.records} {figure.where} {figure.part}"
-    return figure_style.digest(charts.__file__, chosen.encode(), *data)
-
-
-def seal(text: str) -> str:
-    """The figure with its own hash, which was taken while UNKNOWN stood in its place."""
-    itself = hashlib.sha256(text.encode()).hexdigest()
-    return text.replace(f"itself: {UNKNOWN}", f"itself: {itself}")
+    return drawings.description("figure", charts.__file__, chosen.encode(), *data)
 
 
 def sources_of(figure: Figure, root: Path) -> list[charts.Source]:
@@ -121,32 +111,11 @@ def sources_of(figure: Figure, root: Path) -> list[charts.Source]:
 def draw(figure: Figure, root: Path) -> str:
     of_part = {"part": figure.part} if figure.part else {}
     drawn = charts.KINDS[figure.kind](figure_style.pyplot(), sources_of(figure, root), **of_part)
-    carried = f"flashsteps figure; of: {digest(figure, root)}; itself: {UNKNOWN}"
-    text = seal(figure_style.svg_text(drawn, Source=", ".join(figure.records), Description=carried))
-    if len(text.encode()) > MAX_BYTES:
-        raise ResultsError(f"it has {len(text.encode())} bytes, {MAX_BYTES} are allowed")
+    carried = {"Source": ", ".join(figure.records), "Description": description(figure, root)}
+    text = figure_style.svg_text(drawn, **carried)
+    if reason := drawings.too_large(len(text.encode())):
+        raise ResultsError(reason)
     return text
-
-
-def why_not(figure: Figure, root: Path) -> str:
-    """Why the file is not what its record and the scripts give; empty when it is."""
-    path = root / "figures" / figure.name
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return "is missing"
-    except (OSError, UnicodeDecodeError) as error:
-        return str(error)
-    carried = CARRIED.search(text)
-    if not carried:
-        return "was not made by make_figures.py"
-    if carried[1] != digest(figure, root):
-        return "is stale"
-    if seal(text.replace(f"itself: {carried[2]}", f"itself: {UNKNOWN}")) != text:
-        return "was edited since it was drawn"
-    if len(text.encode()) > MAX_BYTES:
-        return f"has {len(text.encode())} bytes, {MAX_BYTES} are allowed"
-    return ""
 
 
 def left_over(root: Path) -> list[str]:
@@ -158,12 +127,10 @@ def left_over(root: Path) -> list[str]:
 def draw_from_programs(build: Path, root: Path, check: bool) -> list[str]:
     """Lets each script of DRAWINGS draw, or check; what went wrong it has said itself."""
     errors = []
-    for script, program in DRAWINGS:
-        print(f"{script}:", flush=True)
-        action = "--check" if check else "--out"
-        command = [sys.executable, str(root / "scripts" / "draw" / script), str(build / program)]
-        if subprocess.run([*command, action, str(root / "docs" / "figures")]).returncode != 0:
-            errors.append(f"docs/figures: {script} failed, see above")
+    action = ["--check" if check else "--out", str(root / "docs" / "figures")]
+    for script, program in DRAWINGS.items():
+        if importlib.import_module(f"draw.{script}").main([str(build / program), *action]) != 0:
+            errors.append(f"docs/figures: {script}.py failed, see above")
     return errors
 
 
@@ -180,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     for figure in wanted:
         path = options.root / "figures" / figure.name
         try:
-            reason = why_not(figure, options.root)
+            reason = drawings.why_not(path, description(figure, options.root))
             if options.check and reason:
                 errors.append(f"figures/{figure.name}: {reason} ({REMEDY})")
             elif reason:

@@ -111,7 +111,7 @@ def test_missing_and_foreign_pictures(tool: Path, drawn: Path, capsys):
     (drawn / "fragments_mma.svg").unlink()
     (drawn / "fragments_ldmatrix.svg").write_text("<svg/>", encoding="utf-8")
     errors = check(tool, drawn, capsys)
-    assert "No such file" in errors and "was not made by" in errors and errors.count("\n") == 2
+    assert "is missing" in errors and "was not made by" in errors and errors.count("\n") == 2
 
 
 def broken(name: str) -> object:
