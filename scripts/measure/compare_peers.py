@@ -27,6 +27,7 @@ import math
 import os
 import re
 import sys
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, NoReturn
@@ -96,10 +97,7 @@ def bytes_needed(problem: dict[str, Any]) -> int:
 
 def find_step(name: str, known: list[str]) -> str:
     """As sources.match_step(), of the module's steps."""
-    try:
-        step = sources.match_step(name, known)
-    except sources.StepError as error:
-        raise UsageError(str(error)) from error
+    step = sources.match_step(name, known)
     if step is None:
         raise UsageError(f"unknown step '{name}'; the module flashsteps has {', '.join(known)}")
     return step
@@ -167,27 +165,25 @@ def validation_record(found: dict[str, Any], gate: dict[str, float]) -> dict[str
 # The session.
 
 
+@dataclass
 class Session:
-    def __init__(
-        self,
-        lab: Any,
-        flashsteps: Path,
-        problems: list[dict[str, Any]],
-        steps: list[str],
-        peers: list[str],
-        rounds: int,
-        path: Path | None = None,
-        named: frozenset[str] | set[str] = frozenset(),
-    ):
-        self.lab, self.flashsteps, self.problems, self.rounds = lab, flashsteps, problems, rounds
-        self.steps, self.peers, self.path, self.named = steps, peers, path, named
-        self.names = [*steps, *peers]
-        self.gates = program.ask(flashsteps)["gates"]
-        self.data: dict[str, Any] = {}
+    lab: Any
+    flashsteps: Path  # the program
+    problems: list[dict[str, Any]]
+    steps: list[str]
+    peers: list[str]
+    rounds: int
+    path: Path | None = None  # of the record
+    named: set[str] = field(default_factory=set)  # steps that must run somewhere
+    data: dict[str, Any] = field(default_factory=dict)  # the record
+    warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.names = [*self.steps, *self.peers]
+        self.gates = program.ask(self.flashsteps)["gates"]
         # A unit of progress is a contender that was checked, or made ready, or one round of all of them.
-        per_problem = 2 * len(self.names) + rounds
-        self.progress = Progress(per_problem * len(problems) + len(self.names) + HOST_ROUNDS)
-        self.warnings: list[str] = []
+        per_problem = 2 * len(self.names) + self.rounds
+        self.progress = Progress(per_problem * len(self.problems) + len(self.names) + HOST_ROUNDS)
 
     def save(self) -> None:
         if self.path is not None:
@@ -445,12 +441,10 @@ class Parser(argparse.ArgumentParser):
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="*", metavar="STEP", help="v10 is enough; all when none is named")
-    shape_help = "B,H,S,D or B,Hq,Hkv,S,D or B,Hq,Hkv,Sq,Skv,D (repeatable)"
-    parser.add_argument("--shape", action="append", help=shape_help)
-    parser.add_argument("--grid", help="'paper': batch * seqlen = 16384, heads * head_dim = 2048")
+    parser.add_argument("--shape", action="append", help="as of flashsteps, e.g. 4,32,4096,64 (repeatable)")
+    parser.add_argument("--grid", help="as of flashsteps: paper")
     parser.add_argument("--dtype", action="append", help="fp16 or bf16 (repeatable)")
-    causal_help = "causal mask, aligned bottom-right (with --full: both)"
-    parser.add_argument("--causal", action="store_true", help=causal_help)
+    parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask")
     peers_help = f"of {', '.join(PEERS)}; all that are installed when none is named"
     parser.add_argument("--peers", action="extend", nargs="+", metavar="NAME", help=peers_help)
@@ -512,7 +506,7 @@ def complain(line: str) -> None:
 def main(arguments: list[str] | None = None, make_lab: Callable[[], Any] = open_lab) -> int:
     try:
         return compare_all(parse(arguments), make_lab)
-    except (UsageError, program.Refused, files.NotWritable) as error:
+    except (UsageError, sources.StepError, program.Refused, files.NotWritable) as error:
         complain(str(error))
         return 2
     except Unavailable as error:
