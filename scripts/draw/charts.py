@@ -237,7 +237,8 @@ def progression(plt: Any, records: list[Source], part: str = "") -> Any:
             titles = [each.name] if len(runs) == 1 else [f"{each.name}\n{title}" for title in titles]
         off_scale |= draw_part(row, titles, each, records)
     device = device_of(data)
-    notes = [*notes_on_lines(records, off_scale), f"{device}, {origin_of(data)}."]
+    any_near = any(hasattr(axes, "line_labels") for axes in figure.axes)
+    notes = [*notes_on_lines(records, off_scale, any_near), f"{device}, {origin_of(data)}."]
     if any(each.before for each in parts):
         notes[0] += " Grey: the last step of the part before."
     if len(parts) > 1 and len(runs) == 1:
@@ -254,25 +255,25 @@ def tensor_peak(run: Run) -> float | None:
     return None
 
 
-def notes_on_lines(records: list[Source], off_scale: dict[str, list[float]]) -> list[str]:
+def notes_on_lines(records: list[Source], off_scale: dict[str, list[float]], any_near: bool) -> list[str]:
     runs = records[0].runs
     notes = ["Bars: median; whiskers: p10 to p90."]
     if any(run.get("peers") for run in runs):
-        notes[0] += " Dashed lines and bands: other people's kernels (FA2: FlashAttention-2), of the same interleaved run."
+        notes[0] += " Dashed: other people's kernels (FA2: FlashAttention-2)." if any_near else ""
+        notes[0] += " All of one interleaved run."
     if peak := tensor_peak(runs[0]):  # nobody has seen a kernel come near, so it is only told
         off_scale = off_scale | {"dense tensor peak at the maximum clock": [peak]}
     told = [f"{words} {' and '.join(dict.fromkeys(map(rate, all_of)))}" for words, all_of in off_scale.items()]
     notes += [f"Off the scale, where not drawn: {', '.join(told)}."] if told else []
-    whats: dict[str, None] = {}
+    whats: dict[str, str] = {}
     for run in runs:
-        for name, peer in peers_of(run).items():
-            if not peer.get("timing"):
-                whats[f"{figure_style.PEERS[name][0]}: {why_missing(peer)}."] = None
+        missing = {name: peer for name, peer in peers_of(run).items() if not peer.get("timing")}
+        whats |= {figure_style.PEERS[name][0]: why_missing(peer) for name, peer in missing.items()}
         for key, words in CEILINGS.items():
             if found := ceiling_of(run, key, records):
                 other = "" if found[1] == records[0].file else f", of another run ({found[1]})"
-                whats[f"{words.capitalize() if key == 'matmul' else words}: {found[0]['what']}{other}."] = None
-    return notes + [plain(" ".join(whats))] * bool(whats)
+                whats[words] = found[0]["what"] + other
+    return notes + ([plain("; ".join(f"{words}: {what}" for words, what in whats.items())) + "."] if whats else [])
 
 
 # The emulator's counters.

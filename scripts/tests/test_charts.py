@@ -216,7 +216,7 @@ def test_a_peer_without_a_time_is_told(plt):
     del data["runs"][0]["peers"][1]["timing"]
     data["runs"][0]["peers"][1].update(status="skip", message="no kernel for $5\nmore")
     text = words_of(draw(plt, "progression", data))
-    assert "cuDNN: skip: no kernel for $5." in text and "FA2<" in text
+    assert "cuDNN: skip: no kernel for $5;" in text and "FA2<" in text
 
 
 def test_bars_and_whiskers_are_those_of_the_record(plt):
@@ -290,7 +290,7 @@ def test_a_ceiling_is_a_line_only_when_it_does_not_flatten_the_bars(plt):
         figure = draw(plt, "progression", data)
         assert (tflops in upright_lines(figure.axes[0])) == is_line
         text = words_of(figure)
-        assert ("where not drawn: measured matmul" in text) != is_line and "Measured matmul: synthetic matmul." in text
+        assert ("where not drawn: measured matmul" in text) != is_line and "measured matmul: synthetic matmul" in text
 
 
 def test_what_is_off_the_scale_is_told_once_for_all_problems(plt):
@@ -314,7 +314,7 @@ def test_a_ceiling_that_the_run_lacks_comes_from_another_record_which_is_named(p
     assert [set(upright_lines(axes)) for axes in figure.axes] == [{60.0, 80.0}, {60.0, 70.0}]
     text = words_of(figure)
     assert ">mma.sync alone<" in text and "mma.sync alone: products only, of another run (record_1.json)." in text
-    assert "Measured matmul: synthetic matmul." in text
+    assert "measured matmul: synthetic matmul" in text
 
 
 def test_each_part_of_the_ladder_begins_with_the_last_step_of_the_one_before(plt):
