@@ -104,11 +104,11 @@ ELSEWHERE = {
     "build/flashsteps check": ("scripts/test.sh", "build/ci/flashsteps check --backend emulator"),
     f"{MAPS} scripts/draw/attention_maps.py build/flashsteps --step v07_ptx_mma --out build/maps": (
         "scripts/draw/make_figures.py",
-        '("attention_maps.py", "flashsteps")',
+        '"attention_maps": "flashsteps"',
     ),
     f"{MAPS} scripts/draw/error_analysis.py build/flashsteps --step v07_ptx_mma --out build/maps": (
         "scripts/draw/make_figures.py",
-        '("error_analysis.py", "flashsteps")',
+        '"error_analysis": "flashsteps"',
     ),
 }
 
