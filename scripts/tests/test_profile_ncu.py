@@ -633,11 +633,3 @@ def test_a_step_or_a_counter_that_the_profile_lacks(profiled: Repository, capsys
 def test_provenance_of_a_profile(profiled: Repository, capsys):
     text = written(profiled, capsys, "provenance file=profile.json")
     assert "driver 1.2.3, CUDA 13.0 (nvcc 13.0.88), Nsight Compute 2025.3.1.0, commit" in text
-
-
-def test_a_dirty_profile_is_caught(profiled: Repository, capsys):
-    data = make_profile(commit=profiled.commit)
-    data["provenance"]["dirty"] = True
-    profiled.record("profile.json", data)
-    status, message = run(profiled, capsys, "--check")
-    assert status == 1 and message.startswith("figures/results/profile.json: provenance.dirty")
