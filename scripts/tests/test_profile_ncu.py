@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import STEPS, Repository, make_problem, make_record
-from test_readme_tables import refused, run, written
+from test_readme_tables import refused, written
 from test_results import ABSENT, change
 
 from measure import profile_ncu
