@@ -421,7 +421,7 @@ print(float(flashsteps.attention(small, small, small).min()))
 
 def test_the_readme_shows_what_works():
     text = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    section = text.split("## From Python")[1].split("\n## ")[0]
+    section = text.split("## Call a step from Python")[1].split("\n## ")[0]
     (example,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     names: dict = {}
     exec(example, names)
