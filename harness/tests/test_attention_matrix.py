@@ -74,7 +74,7 @@ def test_two_roundings_are_nearly_all_of_the_error(dtype: str) -> None:
     }
     for step, model in models.items():
         o = attention_data.to_double(attention_data.run_step(FLASHSTEPS, step, dtype, False, *given), dtype)
-        measured, modelled = (error_analysis.nrmse(x, reference) for x in (o, model))
+        measured, modelled = (attention_data.nrmse(x, reference) for x in (o, model))
         assert abs(measured - modelled) < 0.02 * modelled
         # Not only as large as the model's: nearly everywhere the very same.
         assert (o == model).mean() > 0.95

@@ -207,6 +207,11 @@ def norm(x: Any, axis: Any = None) -> Any:
     return np.sqrt((x * x).sum(axis))
 
 
+def nrmse(o: Any, reference: Any, axis: Any = None) -> Any:
+    """As the harness has it: of all, or of each row."""
+    return norm(o - reference, axis) / norm(reference, axis)
+
+
 # The matrix itself.
 
 

@@ -19,7 +19,7 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import attention_data, drawings
-from draw.attention_data import PATTERNS, np
+from draw.attention_data import PATTERNS, np, nrmse
 from draw.figure_style import INK, MUTED
 
 DTYPE, SEQLEN, HEAD_DIM = "fp16", 256, 64
@@ -67,12 +67,6 @@ def read(options: argparse.Namespace) -> tuple[dict[bool, Maps], str]:
     name = f"{options.step} {options.backend}".encode()
     own = attention_data.source()
     return maps, drawings.description("attention maps", __file__, own, name, q.tobytes(), k.tobytes(), *bits)
-
-
-def rows_error(maps: Maps, head: int) -> float:
-    """NRMSE, as the harness has it."""
-    difference = maps.kernel[head] - maps.reference[head]
-    return float(attention_data.norm(difference) / attention_data.norm(maps.reference[head]))
 
 
 def draw(plt: Any, data: dict[bool, Maps], causal: bool) -> Any:
@@ -139,7 +133,8 @@ def draw(plt: Any, data: dict[bool, Maps], causal: bool) -> Any:
                 axes.set_ylabel("query", fontsize=9, labelpad=3)
                 axes.set_title(f"{pattern}: {SEES[pattern]}", fontsize=9, loc="left", pad=4)
             if column == 2:
-                axes.set_title(f"NRMSE {rows_error(maps, head):.1e}", fontsize=9, loc="left", pad=4)
+                error = nrmse(maps.kernel[head], maps.reference[head])
+                axes.set_title(f"NRMSE {error:.1e}", fontsize=9, loc="left", pad=4)
         bar_axes = axes_at(left + 3 * size + 2 * gap + 11, y, 12, size)
         bar = figure.colorbar(changes, cax=bar_axes, extend="both", extendfrac=0.03)
         bar.set_ticks([-largest, 0, largest])

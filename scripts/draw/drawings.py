@@ -50,10 +50,9 @@ class Sheet:
         how = {"facecolor": "none", "edgecolor": LINE, "linewidth": 0.5, **how}
         self.axes.add_patch(self.rectangle((x, y), width, height, **how))
 
-    def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        self.axes.annotate(
-            "", end, start, arrowprops={"arrowstyle": "-|>", "color": MUTED, "linewidth": 1.2}
-        )
+    def arrow(self, start: tuple[float, float], end: tuple[float, float], **how: Any) -> None:
+        how = {"arrowstyle": "-|>", "color": MUTED, "linewidth": 1.2, **how}
+        self.axes.annotate("", end, start, arrowprops=how)
 
 
 def description(kind: str, script: str, *data: bytes) -> str:

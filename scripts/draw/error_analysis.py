@@ -18,7 +18,7 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import attention_data, drawings
-from draw.attention_data import PATTERNS, np
+from draw.attention_data import PATTERNS, np, nrmse
 from draw.figure_style import BAR, CEILING, INK, MUTED
 from measure import program
 
@@ -73,10 +73,6 @@ def make_inputs() -> tuple[Any, Any, Any]:
         for is_query, stream in ((True, attention_data.STREAM_Q), (False, attention_data.STREAM_K))
     )
     return q, k, attention_data.normal(1, attention_data.STREAM_V, q.shape)
-
-
-def nrmse(o: Any, reference: Any, axis: Any = None) -> Any:
-    return attention_data.norm(o - reference, axis) / attention_data.norm(reference, axis)
 
 
 def tile_by_tile(q: Any, k: Any, v: Any, dtype: str) -> Any:

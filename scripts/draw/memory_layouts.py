@@ -421,19 +421,8 @@ def draw_address_bits(sheet: Sheet, swizzle: Any, y: float) -> None:
             sheet.text(centre[bit], top + 0.4, str(bit), 7)
         for bit, others in mixed.items():
             for other in others:
-                sheet.axes.annotate(
-                    "",
-                    (centre[bit], top),
-                    (centre[other], top),
-                    arrowprops={
-                        "arrowstyle": "-|>",
-                        "color": MUTED,
-                        "linewidth": 1.0,
-                        "connectionstyle": "arc3,rad=-0.35",
-                        "shrinkA": 0,
-                        "shrinkB": 0,
-                    },
-                )
+                look = {"linewidth": 1.0, "connectionstyle": "arc3,rad=-0.35", "shrinkA": 0, "shrinkB": 0}
+                sheet.arrow((centre[other], top), (centre[bit], top), **look)
 
 
 def draw_panels(sheet: Sheet, swizzle: Any, y: float) -> None:
