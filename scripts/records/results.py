@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Loads and checks results files and profiles: their shape, which results.schema.json describes, and the rules of
+"""Loads and checks results files and profiles: their shape, which docs/results.schema.json describes, and the rules of
 docs/results-schema.md.
 
 python3 scripts/records/results.py check FILE...              any such file

@@ -1,4 +1,4 @@
-"""The shape of records: types, required keys and unknown keys, as results.schema.json describes them."""
+"""The shape of records: types, required keys and unknown keys, as docs/results.schema.json describes them."""
 from __future__ import annotations
 
 import functools
@@ -12,7 +12,7 @@ try:
 except ImportError:  # run.sh needs no packages
     jsonschema = None  # type: ignore[assignment]
 
-FILE = Path(__file__).with_name("results.schema.json")
+FILE = Path(__file__).resolve().parents[2] / "docs" / "results.schema.json"
 SHAPE = json.loads(FILE.read_text(encoding="utf-8"))
 COUNTERS = tuple(SHAPE["$defs"]["counters"]["properties"])
 # Records that are older than these lack them.
