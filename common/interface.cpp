@@ -40,14 +40,10 @@ std::string misaligned(int alignment, const AttentionCall& call) {
   return "";
 }
 
-std::string name_of(DType dtype) {
-  return dtype == DType::kFp32 ? "fp32" : dtype == DType::kFp16 ? "fp16" : "bf16";
-}
-
 std::string names_of(DTypes dtypes) {  // "fp16 and bf16"
   std::vector<std::string> names;
   for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
-    if (dtypes.has(dtype)) names.push_back(name_of(dtype));
+    if (dtypes.has(dtype)) names.push_back(name(dtype));
   }
   std::string text;
   for (size_t i = 0; i < names.size(); ++i)
@@ -56,6 +52,10 @@ std::string names_of(DTypes dtypes) {  // "fp16 and bf16"
 }
 
 }  // namespace
+
+std::string name(DType dtype) {
+  return dtype == DType::kFp32 ? "fp32" : dtype == DType::kFp16 ? "fp16" : "bf16";
+}
 
 bool register_step(const Step& step) {
   mutable_steps().push_back(step);
@@ -85,8 +85,7 @@ std::vector<LaunchRecord>*& launch_recorder() {
 
 std::string refusal(const Step& step, const AttentionCall& call) {
   const StepInfo& info = step.info;
-  if (!info.dtypes.has(call.dtype))
-    return "supports " + names_of(info.dtypes) + ", not " + name_of(call.dtype);
+  if (!info.dtypes.has(call.dtype)) return "supports " + names_of(info.dtypes) + ", not " + name(call.dtype);
   // Kernels fold log2(e) into it.
   if (!(call.softmax_scale > 0.0f && std::isfinite(call.softmax_scale * 2.0f)))
     return "needs a positive softmax_scale, not beyond half of FP32's range";

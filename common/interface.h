@@ -15,6 +15,8 @@ namespace flashsteps {
 
 enum class BackendKind { kCuda, kEmulator };
 
+std::string name(DType dtype);  // "fp32", "fp16" or "bf16"
+
 // What launch() was asked for, and what the compiled kernel needs. The emulator has no registers to report.
 struct LaunchRecord {
   unsigned grid[3], block[3];

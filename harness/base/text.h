@@ -1,4 +1,4 @@
-// Numbers and names as text that people read.
+// Text for people, and for terminals.
 #pragma once
 
 #include <string>
@@ -16,5 +16,15 @@ bool has_controls(const std::string& text);
 constexpr const char* kControlsInName = "has control characters in its name";
 // Its lines, without controls.
 std::string indented(const std::string& text, int spaces);
+
+// One line that is rewritten in place on a terminal, and silent elsewhere.
+class Progress {
+ public:
+  void show(const std::string& text);
+  void clear();
+
+ private:
+  bool shown_ = false;
+};
 
 }  // namespace flashsteps

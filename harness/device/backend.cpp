@@ -12,4 +12,18 @@ std::vector<LaunchRecord> Backend::describe(const Step& step, const AttentionCal
   return records;
 }
 
+std::string Backend::refusal(const Step& step, const AttentionCall& call) {
+  if (std::string reason = flashsteps::refusal(step, call); !reason.empty()) return reason;
+  // Before anything of the kernel is asked for: a build may hold no code of it that this device can load.
+  if (std::string reason = architecture_refusal(step.info); !reason.empty()) return reason;
+  try {
+    describe(step, call);
+  } catch (const DeviceError&) {
+    throw;  // the device is broken, which says nothing about the step
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 }  // namespace flashsteps

@@ -23,6 +23,7 @@ struct EmulatorMode {
   uint64_t seed = 1;
   Poison poison = Poison::kNan;  // of shared memory that nobody has written, and of copies on their way
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EmulatorMode, async, hostile, race_detector, count, seed)
 
 // Times one prepared call. CUDA only.
 class Timer {
@@ -61,7 +62,9 @@ class Backend {
 
   // Why this device cannot run the step on this call (architecture, shared memory, grid size), with the
   // limit; empty when it can. Includes flashsteps::refusal().
-  virtual std::string refusal(const Step& step, const AttentionCall& call) = 0;
+  std::string refusal(const Step& step, const AttentionCall& call);
+  // Why this device's architecture is not the step's; empty when it is.
+  virtual std::string architecture_refusal(const StepInfo&) const { return ""; }
   // What the step would launch for this call. Launches nothing.
   std::vector<LaunchRecord> describe(const Step& step, const AttentionCall& call);
 

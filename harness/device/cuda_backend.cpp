@@ -52,20 +52,8 @@ class CudaBackend : public Backend {
     return free_bytes;
   }
 
-  std::string refusal(const Step& step, const AttentionCall& call) override {
-    if (std::string reason = flashsteps::refusal(step, call); !reason.empty()) return reason;
-    // Before anything of the kernel is asked for: a build may hold no code of it that this device can load.
-    if (std::string reason = architecture_refusal(step.info, properties_.name, compute_capability());
-        !reason.empty())
-      return reason;
-    try {
-      describe(step, call);
-    } catch (const DeviceError&) {
-      throw;  // the device is broken, which says nothing about the step
-    } catch (const std::runtime_error& error) {
-      return error.what();
-    }
-    return "";
+  std::string architecture_refusal(const StepInfo& info) const override {
+    return flashsteps::architecture_refusal(info, properties_.name, compute_capability());
   }
 
   void run(const Step& step, const AttentionCall& call) override {

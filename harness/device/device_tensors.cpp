@@ -9,6 +9,22 @@ namespace {
 
 constexpr size_t kWorkspaceGuardBytes = 256;  // behind the workspace
 
+// One stretch, but for layout `far`: there a row each.
+std::vector<DeviceTensors::Piece> pieces_of(const Problem& p, const Placement& host, const Placement& device,
+                                            int heads, int rows, size_t buffer_bytes) {
+  if (p.layout != Layout::kFar) return {{0, 0, buffer_bytes}};
+  const size_t bytes = element_bytes(p.dtype);
+  std::vector<DeviceTensors::Piece> pieces;
+  for (int b = 0; b < p.batch; ++b) {
+    for (int h = 0; h < heads; ++h) {
+      for (int i = 0; i < rows; ++i)
+        pieces.push_back({(host.row(b, h, i) - kMargin) * bytes, (device.row(b, h, i) - kMargin) * bytes,
+                          (p.head_dim + 2 * kMargin) * bytes});
+    }
+  }
+  return pieces;
+}
+
 }  // namespace
 
 AttentionCall shape_of_call(const Problem& p) {
@@ -39,9 +55,17 @@ AttentionCall shape_of_call(const Problem& p) {
 DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
     : backend_(backend), workload_(workload), call_(shape_of_call(workload.problem())) {
   const Problem& p = workload.problem();
-  const TensorPlan plan = plan_on_device(p);
+  const TensorPlan &host = workload.plan(), plan = plan_on_device(p);
   const size_t bytes = element_bytes(p.dtype);
-  for (const int64_t elements : plan.input_elements) inputs_.push_back(allocate(elements * bytes));
+  for (size_t buffer = 0; buffer < plan.input_elements.size(); ++buffer) {
+    inputs_.push_back(allocate(plan.input_elements[buffer] * bytes));
+    const size_t host_bytes = workload.input(int(buffer)).size();
+    input_pieces_.push_back(buffer == 0 ? pieces_of(p, host.q, plan.q, p.num_heads_q, p.seqlen_q, host_bytes)
+                            : buffer == 1
+                                ? pieces_of(p, host.k, plan.k, p.num_heads_kv, p.seqlen_kv, host_bytes)
+                                : pieces_of(p, host.v, plan.v, p.num_heads_kv, p.seqlen_kv, host_bytes));
+  }
+  output_pieces_ = pieces_of(p, host.o, plan.o, p.num_heads_q, p.seqlen_q, host.output_elements * bytes);
   upload_inputs();
   o_ = allocate(plan.output_elements * bytes);
   lse_ = allocate(plan.lse_elements * sizeof(float));
@@ -71,46 +95,11 @@ void* DeviceTensors::allocate(size_t bytes) {
   return allocations_.back() = sparse ? backend_.allocate_sparse(bytes) : backend_.allocate(bytes);
 }
 
-template <typename Visit>
-void DeviceTensors::for_each_piece(const Placement& host, const Placement& device, int heads, int rows,
-                                   size_t buffer_bytes, Visit visit) const {
-  const Problem& p = workload_.problem();
-  if (p.layout != Layout::kFar) return visit(size_t(0), size_t(0), buffer_bytes);
-  const size_t bytes = element_bytes(p.dtype);
-  for (int b = 0; b < p.batch; ++b) {
-    for (int h = 0; h < heads; ++h) {
-      for (int i = 0; i < rows; ++i)
-        visit((host.row(b, h, i) - kMargin) * bytes, (device.row(b, h, i) - kMargin) * bytes,
-              (p.head_dim + 2 * kMargin) * bytes);
-    }
-  }
-}
-
-template <typename Visit>
-void DeviceTensors::for_each_input_piece(size_t buffer, Visit visit) const {
-  const Problem& p = workload_.problem();
-  const TensorPlan &host = workload_.plan(), device = plan_on_device(p);
-  const size_t bytes = workload_.input(int(buffer)).size();
-  if (buffer == 0) return for_each_piece(host.q, device.q, p.num_heads_q, p.seqlen_q, bytes, visit);
-  const bool is_k = buffer == 1;
-  for_each_piece(is_k ? host.k : host.v, is_k ? device.k : device.v, p.num_heads_kv, p.seqlen_kv, bytes,
-                 visit);
-}
-
-template <typename Visit>
-void DeviceTensors::for_each_output_piece(Visit visit) const {
-  const Problem& p = workload_.problem();
-  const TensorPlan& host = workload_.plan();
-  for_each_piece(host.o, plan_on_device(p).o, p.num_heads_q, p.seqlen_q,
-                 host.output_elements * element_bytes(p.dtype), visit);
-}
-
 void DeviceTensors::upload_inputs() {
   for (size_t buffer = 0; buffer < inputs_.size(); ++buffer) {
-    for_each_input_piece(buffer, [&](size_t host, size_t device, size_t bytes) {
+    for (const auto& [host, device, bytes] : input_pieces_[buffer])
       backend_.upload(static_cast<char*>(inputs_[buffer]) + device,
                       workload_.input(int(buffer)).data() + host, bytes);
-    });
   }
 }
 
@@ -130,17 +119,15 @@ void DeviceTensors::poison(Poison poison) {
     backend_.upload(call_.workspace, words.data(), words.size() * sizeof(Poison));
   }
   const Outputs poisoned(workload_.problem(), poison);
-  for_each_output_piece([&](size_t host, size_t device, size_t bytes) {
+  for (const auto& [host, device, bytes] : output_pieces_)
     backend_.upload(static_cast<char*>(o_) + device, poisoned.o.data() + host, bytes);
-  });
   backend_.upload(lse_, poisoned.lse.data(), poisoned.lse.size());
 }
 
 Outputs DeviceTensors::download_outputs() const {
   Outputs outputs(workload_.problem(), poison_);
-  for_each_output_piece([&](size_t host, size_t device, size_t bytes) {
+  for (const auto& [host, device, bytes] : output_pieces_)
     backend_.download(outputs.o.data() + host, static_cast<const char*>(o_) + device, bytes);
-  });
   backend_.download(outputs.lse.data(), lse_, outputs.lse.size());
   return outputs;
 }
@@ -160,10 +147,10 @@ std::string DeviceTensors::changed_input() const {
     const auto expected = workload_.input(int(buffer));
     std::vector<unsigned char> now(expected.size());
     bool same = true;
-    for_each_input_piece(buffer, [&](size_t host, size_t device, size_t bytes) {
+    for (const auto& [host, device, bytes] : input_pieces_[buffer]) {
       backend_.download(&now[host], static_cast<const char*>(inputs_[buffer]) + device, bytes);
       same = same && std::memcmp(&now[host], &expected[host], bytes) == 0;
-    });
+    }
     if (!same) return names[buffer] + " was modified: inputs are read-only";
   }
   if (kv_lengths_ != nullptr) {

@@ -27,25 +27,22 @@ class DeviceTensors {
   // workspace, as a sentence; empty when all is well.
   std::string changed_input() const;
 
+  // A stretch of a tensor's buffer that is one on the device as well. Offsets and size in bytes.
+  struct Piece {
+    size_t host, device, bytes;
+  };
+
  private:
   void* allocate(size_t bytes);
   void upload_inputs();
-  // Calls visit(host, device, bytes) for each stretch of a tensor's buffer that is one on the device as well;
-  // both are offsets in bytes. One stretch, but for layout `far`: there a row each.
-  template <typename Visit>
-  void for_each_piece(const Placement& host, const Placement& device, int heads, int rows,
-                      size_t buffer_bytes, Visit visit) const;
-  template <typename Visit>
-  void for_each_input_piece(size_t buffer, Visit visit) const;
-  template <typename Visit>
-  void for_each_output_piece(Visit visit) const;
-
   Backend& backend_;
   Workload& workload_;
   Poison poison_ = Poison::kNan;
   AttentionCall call_{};
   std::vector<void*> allocations_;
   std::vector<void*> inputs_;
+  std::vector<std::vector<Piece>> input_pieces_;  // by buffer
+  std::vector<Piece> output_pieces_;
   void* kv_lengths_ = nullptr;
   size_t workspace_capacity_ = 0;
   void* o_ = nullptr;

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "common/emulator/emulator.h"
@@ -35,16 +36,6 @@ class EmulatorBackend : public Backend {
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
   size_t free_memory() const override {
     return size_t(sysconf(_SC_AVPHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
-  }
-
-  std::string refusal(const Step& step, const AttentionCall& call) override {
-    if (std::string reason = flashsteps::refusal(step, call); !reason.empty()) return reason;
-    try {
-      describe(step, call);
-    } catch (const std::runtime_error& error) {
-      return error.what();
-    }
-    return "";
   }
 
   void set_mode(const EmulatorMode& mode) override {
@@ -126,25 +117,13 @@ class EmulatorBackend : public Backend {
   double peak_tflops(DType) const override { return 0; }
 
  private:
-  static json counters_of(const emulator::Counters& c) {
-    return {{"global_requests", c.global_requests},
-            {"global_sectors", c.global_sectors},
-            {"global_bytes", c.global_bytes},
-            {"shared_requests", c.shared_requests},
-            {"shared_wavefronts", c.shared_wavefronts},
-            {"shared_wavefronts_ideal", c.shared_wavefronts_ideal},
-            {"mma", c.mma},
-            {"ldmatrix", c.ldmatrix},
-            {"ldmatrix_wavefronts", c.ldmatrix_wavefronts},
-            {"ldmatrix_wavefronts_ideal", c.ldmatrix_wavefronts_ideal},
-            {"barriers", c.barriers},
-            {"shuffles", c.shuffles},
-            {"tma_loads", c.tma_loads},
-            {"tma_load_bytes", c.tma_load_bytes},
-            {"tma_stores", c.tma_stores},
-            {"tma_store_bytes", c.tma_store_bytes},
-            {"mbarrier_arrivals", c.mbarrier_arrivals},
-            {"mbarrier_waits", c.mbarrier_waits}};
+  static json counters_of(const emulator::Counters& counters) {
+    static const std::set<std::string> not_recorded{"syncwarps", "votes", "atomics", "switches"};
+    json record;
+    for (const auto& [name, value] : emulator::counter_fields()) {
+      if (not_recorded.count(name) == 0) record[name] = counters.*value;
+    }
+    return record;
   }
 
   static DeviceError::Kind kind_of(emulator::Bug bug) {

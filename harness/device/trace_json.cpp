@@ -111,10 +111,9 @@ class Names {
   // Of the tensor that lies there: "K"; empty if none does.
   std::string tensor(const void* address) const {
     const auto extent = [&](const TensorView& view, int heads, int rows) {
-      const size_t bytes = call_.dtype == DType::kFp32 ? 4 : 2;
       const int64_t last = (call_.batch - 1) * view.batch_stride + (heads - 1) * view.head_stride +
                            (rows - 1) * view.row_stride + call_.head_dim;
-      return size_t(last) * bytes;
+      return size_t(last) * element_bytes(call_.dtype);
     };
     const struct {
       const char* name;

@@ -123,26 +123,6 @@ double cost(const Problem& p) {
 
 }  // namespace
 
-std::vector<std::string> covering_axes(const Problem& p) {
-  const char* relation = p.seqlen_kv == p.seqlen_q   ? "equal"
-                         : p.seqlen_kv == kLong      ? "long"
-                         : p.seqlen_kv % kRound == 0 ? "round"
-                         : p.seqlen_kv > p.seqlen_q  ? "longer"
-                                                     : "shorter";
-  return {"seqlen_q=" + std::to_string(p.seqlen_q),
-          std::string("kv=") + relation,
-          std::string("mask=") + (p.causal ? "causal" : "full"),
-          "kv_lengths=" + name(p.kv_lengths),
-          "dtype=" + name(p.dtype),
-          "head_dim=" + std::to_string(p.head_dim),
-          "batch=" + std::to_string(p.batch),
-          "heads=" + std::to_string(p.num_heads_q) + "/" + std::to_string(p.num_heads_kv),
-          "layout=" + name(p.layout),
-          "inputs=" + name(p.inputs),
-          "softmax_scale=" + (p.given_scale == 0 ? "default" : nlohmann::json(p.given_scale).dump()),
-          std::string("lse=") + (p.lse ? "wanted" : "none")};
-}
-
 std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows) {
   const Axes axes(with_fp32, with_unaligned_rows);
   uint64_t draws = 0;

@@ -1,7 +1,6 @@
 // A small sample of the problem contract in which every two choices meet.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "harness/problem/problem.h"
@@ -14,8 +13,5 @@ namespace flashsteps {
 // ones: a long sequence meets many heads or batches only where it must. The same list every time. Axes shrink
 // to what the step takes: fp32 and rows without alignment.
 std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows);
-
-// The values of a problem on the axes, "axis=value"; for printing the sample and for checking its coverage.
-std::vector<std::string> covering_axes(const Problem& problem);
 
 }  // namespace flashsteps

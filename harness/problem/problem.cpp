@@ -42,7 +42,9 @@ std::string in_nine_digits(double value) {
 }  // namespace
 
 const Names<DType>& dtype_names() {
-  static const Names<DType> names{{"fp32", DType::kFp32}, {"fp16", DType::kFp16}, {"bf16", DType::kBf16}};
+  static const Names<DType> names{{name(DType::kFp32), DType::kFp32},
+                                  {name(DType::kFp16), DType::kFp16},
+                                  {name(DType::kBf16), DType::kBf16}};
   return names;
 }
 const Names<Layout>& layout_names() {
@@ -64,7 +66,6 @@ const Names<KvLengths>& kv_lengths_names() {
   return names;
 }
 
-std::string name(DType dtype) { return find_name(dtype_names(), dtype); }
 std::string name(Layout layout) { return find_name(layout_names(), layout); }
 std::string name(Inputs inputs) {
   return inputs == Inputs::kFile ? kFileInputs : find_name(inputs_names(), inputs);
@@ -154,21 +155,26 @@ std::string shape_error(const Problem& p) {
   return "";
 }
 
+// By name, as results files have them.
+void to_json(nlohmann::json& json, DType value) { json = name(value); }
+void to_json(nlohmann::json& json, Layout value) { json = name(value); }
+void to_json(nlohmann::json& json, Inputs value) { json = name(value); }
+void to_json(nlohmann::json& json, KvLengths value) { json = name(value); }
+void from_json(const nlohmann::json& json, DType& value) { value = find_value(dtype_names(), json); }
+void from_json(const nlohmann::json& json, Layout& value) { value = find_value(layout_names(), json); }
+void from_json(const nlohmann::json& json, Inputs& value) {
+  value = json == kFileInputs ? Inputs::kFile : find_value(inputs_names(), json);
+}
+void from_json(const nlohmann::json& json, KvLengths& value) {
+  value = json == kGivenLengths ? KvLengths::kGiven : find_value(kv_lengths_names(), json);
+}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Problem, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv, head_dim,
+                                   dtype, causal, kv_lengths, layout, inputs, seed)
+
 nlohmann::json to_json(const Problem& p) {
-  nlohmann::json json = {{"label", p.label()},
-                         {"batch", p.batch},
-                         {"num_heads_q", p.num_heads_q},
-                         {"num_heads_kv", p.num_heads_kv},
-                         {"seqlen_q", p.seqlen_q},
-                         {"seqlen_kv", p.seqlen_kv},
-                         {"head_dim", p.head_dim},
-                         {"dtype", name(p.dtype)},
-                         {"causal", p.causal},
-                         {"kv_lengths", name(p.kv_lengths)},
-                         {"layout", name(p.layout)},
-                         {"inputs", name(p.inputs)},
-                         {"seed", p.seed},
-                         {"flops", p.flops()}};
+  nlohmann::json json = p;
+  json["label"] = p.label();
+  json["flops"] = p.flops();
   if (p.inputs == Inputs::kFile)
     json["tensors"] = {{"file", p.tensors_file.name}, {"fnv1a64", p.tensors_file.fnv1a64}};
   if (p.kv_lengths == KvLengths::kGiven) json["lengths"] = p.given_lengths;
@@ -184,32 +190,14 @@ nlohmann::json to_request(const Problem& p) {
 }
 
 Problem problem_from_json(const nlohmann::json& json) {
-  Problem p;
-  p.batch = json.at("batch");
-  p.num_heads_q = json.at("num_heads_q");
-  p.num_heads_kv = json.at("num_heads_kv");
-  p.seqlen_q = json.at("seqlen_q");
-  p.seqlen_kv = json.at("seqlen_kv");
-  p.head_dim = json.at("head_dim");
-  p.dtype = find_value(dtype_names(), json.at("dtype"));
-  p.causal = json.at("causal");
-  if (json.at("kv_lengths") == kGivenLengths) {
-    p.kv_lengths = KvLengths::kGiven;
-    p.given_lengths = json.at("lengths").get<std::vector<int>>();
-  } else {
-    p.kv_lengths = find_value(kv_lengths_names(), json.at("kv_lengths"));
-  }
-  p.layout = find_value(layout_names(), json.at("layout"));
-  if (json.at("inputs") == kFileInputs) {
+  Problem p = json;
+  if (p.kv_lengths == KvLengths::kGiven) json.at("lengths").get_to(p.given_lengths);
+  if (p.inputs == Inputs::kFile) {
     const nlohmann::json& file = json.at("tensors");
-    p.inputs = Inputs::kFile;
     p.tensors_file = {file.at("file"), file.value("path", ""), file.at("fnv1a64")};
-  } else {
-    p.inputs = find_value(inputs_names(), json.at("inputs"));
   }
   p.lse = !json.contains("lse");
   p.given_scale = json.value("softmax_scale", 0.0);
-  p.seed = json.at("seed");
   return p;
 }
 

@@ -82,7 +82,6 @@ std::string shape_error(const Problem& problem);
 
 // The names used on the command line and in the results file. The lists have no name for what only a file
 // brings.
-std::string name(DType dtype);
 std::string name(Layout layout);
 std::string name(Inputs inputs);
 std::string name(KvLengths kv_lengths);

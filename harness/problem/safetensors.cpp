@@ -156,6 +156,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
 
  private:
   enum class Place { kBefore, kTensors, kMetadata, kTensor, kAfter };
+  static constexpr const char* kFields[] = {"dtype", "shape", "data_offsets"};
   static constexpr const char* kInside = "{";  // in a tensor's object, before its first key
 
   struct Extent {
@@ -169,7 +170,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (place == Place::kTensor) {
       tensor_ = {};
       field_.clear();
-      has_dtype_ = has_shape_ = has_offsets_ = too_large_ = false;
+      fields_.clear();
+      too_large_ = false;
       elements_ = 1;
       num_offsets_ = 0;
     }
@@ -177,22 +179,17 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
 
   void start_field(const std::string& text) {
-    bool* const seen = text == "dtype"          ? &has_dtype_
-                       : text == "shape"        ? &has_shape_
-                       : text == "data_offsets" ? &has_offsets_
-                                                : nullptr;
-    if (seen == nullptr) throw SafetensorsError(quote(name_) + " has an unknown key " + quote(text));
-    if (*seen) throw SafetensorsError(quote(name_) + " has the key " + quote(text) + " twice");
-    *seen = true;
+    if (std::find(std::begin(kFields), std::end(kFields), text) == std::end(kFields))
+      throw SafetensorsError(quote(name_) + " has an unknown key " + quote(text));
+    if (!fields_.insert(text).second)
+      throw SafetensorsError(quote(name_) + " has the key " + quote(text) + " twice");
     field_ = text;
   }
 
   void finish_tensor() {
-    if (!has_dtype_ || !has_shape_ || !has_offsets_)
-      throw SafetensorsError(quote(name_) + " lacks " +
-                             (!has_dtype_   ? "dtype"
-                              : !has_shape_ ? "shape"
-                                            : "data_offsets"));
+    for (const char* const field : kFields) {
+      if (fields_.count(field) == 0) throw SafetensorsError(quote(name_) + " lacks " + field);
+    }
     if (num_offsets_ != 2)
       throw SafetensorsError(quote(name_) + " has " + std::to_string(num_offsets_) + " data_offsets, not 2");
     if (tensor_.end < tensor_.begin)
@@ -241,7 +238,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
   // The tensor at hand.
   std::string name_, field_;
   SafetensorsTensor tensor_;
-  bool has_dtype_ = false, has_shape_ = false, has_offsets_ = false, too_large_ = false;
+  std::set<std::string> fields_;  // those seen
+  bool too_large_ = false;
   uint64_t elements_ = 1, num_offsets_ = 0;
 };
 

@@ -181,21 +181,14 @@ void check_what_to_save(const Options& o) {
                      std::to_string(o.problems.size()));
 }
 
-void check_different_files(const std::vector<std::pair<std::string, std::string>>& options) {
+void check_different(const char* option, const std::string& path, const char* other,
+                     const std::string& other_path) {
   namespace fs = std::filesystem;
-  const auto same = [](const std::string& a, const std::string& b) {
-    std::error_code no_such_file;
-    return fs::equivalent(a, b, no_such_file) ||
-           fs::weakly_canonical(fs::absolute(a)) == fs::weakly_canonical(fs::absolute(b));
-  };
-  for (size_t i = 0; i < options.size(); ++i) {
-    for (size_t j = i + 1; j < options.size(); ++j) {
-      const auto& [option, path] = options[i];
-      const auto& [other, other_path] = options[j];
-      if (!path.empty() && !other_path.empty() && same(path, other_path))
-        throw UsageError(other + " " + other_path + ": is the file of " + option);
-    }
-  }
+  std::error_code no_such_file;
+  if (path.empty() || other_path.empty()) return;
+  if (fs::equivalent(path, other_path, no_such_file) ||
+      fs::weakly_canonical(fs::absolute(path)) == fs::weakly_canonical(fs::absolute(other_path)))
+    throw UsageError(std::string(other) + " " + other_path + ": is the file of " + option);
 }
 
 }  // namespace
@@ -294,7 +287,9 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     o.save_path = AtomicFile::check_writable("--save", o.save_path);
   }
   if (was_given("--json")) o.json_path = AtomicFile::check_writable("--json", o.json_path);
-  check_different_files({{"--tensors", o.tensors_path}, {"--save", o.save_path}, {"--json", o.json_path}});
+  check_different("--tensors", o.tensors_path, "--save", o.save_path);
+  check_different("--tensors", o.tensors_path, "--json", o.json_path);
+  check_different("--save", o.save_path, "--json", o.json_path);
   return {o, false};
 }
 

@@ -111,13 +111,6 @@ void probe(const json& request, const EmitEvent& emit) {
   emit(event);
 }
 
-std::vector<EmulatorMode> modes_from_json(const json& list) {
-  std::vector<EmulatorMode> modes;
-  for (const json& m : list)
-    modes.push_back({m.at("async"), m.at("hostile"), m.at("race_detector"), m.at("count"), m.at("seed")});
-  return modes;
-}
-
 // A problem's tensors and truth, kept while successive tasks ask for the same problem.
 struct Prepared {
   Prepared(Backend& backend, const json& problem_json)
@@ -156,7 +149,7 @@ void save_outputs(const DeviceTensors& tensors, const Problem& problem, const Ba
 bool validate_tasks(const json& request, const EmitEvent& emit) {
   const auto backend = make_backend(request.at("backend"));
   const bool cuda = backend->kind() == BackendKind::kCuda;
-  const std::vector<EmulatorMode> modes = modes_from_json(request.at("modes"));
+  const std::vector<EmulatorMode> modes = request.at("modes");
   std::unique_ptr<Prepared> prepared;
   for (const json& task : request.at("tasks")) {
     emit({{"event", "begin"}, {"id", task.at("id")}});
@@ -226,7 +219,7 @@ bool validate_tasks(const json& request, const EmitEvent& emit) {
   return true;
 }
 
-bool bench_steps(const json& request, const EmitEvent& emit) {
+void bench_steps(const json& request, const EmitEvent& emit) {
   const auto backend = make_backend(request.at("backend"));
   Workload workload(problem_from_json(request.at("problem")));
   DeviceTensors tensors(*backend, workload);
@@ -237,32 +230,23 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
     int samples;
   };
   std::vector<Entry> entries;
+  const auto enter = [&](const std::string& name, std::unique_ptr<Timer> timer, int samples, json method) {
+    method.update(timer->method());
+    method.update({{"event", "method"}, {"step", name}});
+    emit(method);
+    entries.push_back({name, std::move(timer), samples});
+  };
   for (const auto& [name, samples] : request.at("ceilings").items()) {
     emit({{"event", "begin"}, {"step", name}});
     Ceiling ceiling = backend->make_ceiling(name);
-    if (!ceiling.timer) continue;
-    json method = ceiling.timer->method();
-    method.update({{"event", "method"}, {"step", name}, {"what", ceiling.what}, {"flops", ceiling.flops}});
-    emit(method);
-    entries.push_back({name, std::move(ceiling.timer), samples});
+    if (ceiling.timer)
+      enter(name, std::move(ceiling.timer), samples, {{"what", ceiling.what}, {"flops", ceiling.flops}});
   }
   for (const auto& [step_name, samples] : request.at("steps").items()) {
     emit({{"event", "begin"}, {"step", step_name}});
-    try {
-      const auto [step, configuration] = named_step(step_name, backend->kind());
-      tensors.prepare_for(step, configuration);
-      auto timer = backend->make_timer(step, tensors.call());
-      json method = timer->method();
-      method.update({{"event", "method"}, {"step", step_name}});
-      emit(method);
-      entries.push_back({step_name, std::move(timer), samples});
-    } catch (const DeviceError& error) {
-      emit({{"event", "failed"},
-            {"step", step_name},
-            {"status", status_name(error)},
-            {"message", error.what()}});
-      return false;
-    }
+    const auto [step, configuration] = named_step(step_name, backend->kind());
+    tensors.prepare_for(step, configuration);
+    enter(step_name, backend->make_timer(step, tensors.call()), samples, json::object());
   }
   // Everybody has a turn in every round: whatever the clocks do, they do it to every step alike.
   const int rounds = request.at("rounds");
@@ -271,50 +255,24 @@ bool bench_steps(const json& request, const EmitEvent& emit) {
       Entry& entry = entries[index];
       if (entry.samples >= rounds) continue;
       emit({{"event", "begin"}, {"step", entry.name}});
-      try {
-        int clock = 0;
-        const double ms = entry.timer->sample([&] { clock = backend->sm_clock_mhz(); });
-        emit({{"event", "sample"}, {"step", entry.name}, {"ms", ms}, {"sm_clock_mhz", clock}});
-        ++entry.samples;
-      } catch (const DeviceError& error) {
-        emit({{"event", "failed"},
-              {"step", entry.name},
-              {"status", status_name(error)},
-              {"message", error.what()}});
-        return false;
-      }
+      int clock = 0;
+      const double ms = entry.timer->sample([&] { clock = backend->sm_clock_mhz(); });
+      emit({{"event", "sample"}, {"step", entry.name}, {"ms", ms}, {"sm_clock_mhz", clock}});
+      ++entry.samples;
     }
   }
-  return true;
 }
 
 void trace_step(const json& request, const EmitEvent& emit) {
   const auto backend = make_emulator_backend();
   Workload workload(problem_from_json(request.at("problem")));
   DeviceTensors tensors(*backend, workload);
-  try {
-    const std::string step_name = request.at("step");
-    const auto [step, configuration] = named_step(step_name, backend->kind());
-    tensors.prepare_for(step, configuration);
-    emit({{"event", "trace"}, {"trace", backend->trace(step, tensors.call(), request.at("cta"))}});
-  } catch (const DeviceError& error) {
-    emit({{"event", "failed"}, {"status", status_name(error)}, {"message", error.what()}});
-  }
+  const auto [step, configuration] = named_step(request.at("step"), backend->kind());
+  tensors.prepare_for(step, configuration);
+  emit({{"event", "trace"}, {"trace", backend->trace(step, tensors.call(), request.at("cta"))}});
 }
 
 }  // namespace
-
-json to_json(const std::vector<EmulatorMode>& modes) {
-  json list = json::array();
-  for (const EmulatorMode& mode : modes) {
-    list.push_back({{"async", mode.async},
-                    {"hostile", mode.hostile},
-                    {"race_detector", mode.race_detector},
-                    {"count", mode.count},
-                    {"seed", mode.seed}});
-  }
-  return list;
-}
 
 bool run_job(const json& request, const EmitEvent& emit) {
   set_heartbeat([&emit] { emit({{"event", "alive"}}); });
@@ -322,17 +280,16 @@ bool run_job(const json& request, const EmitEvent& emit) {
     ~Quiet() { set_heartbeat(nullptr); }
   } quiet_afterwards;
   const std::string job = request.at("job");
-  if (job == "probe") {
-    probe(request, emit);
-    return true;
-  }
   if (job == "validate") return validate_tasks(request, emit);
-  if (job == "bench") return bench_steps(request, emit);
-  if (job == "trace") {
-    trace_step(request, emit);
-    return true;
+  try {
+    if (job == "bench") bench_steps(request, emit);
+    if (job == "trace") trace_step(request, emit);
+  } catch (const DeviceError& error) {
+    emit({{"event", "failed"}, {"status", status_name(error)}, {"message", error.what()}});
+    return false;
   }
-  throw std::logic_error("unknown job " + job);
+  if (job == "probe") probe(request, emit);
+  return true;
 }
 
 }  // namespace flashsteps

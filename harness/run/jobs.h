@@ -16,7 +16,8 @@
 // bench
 //   request: job, backend, problem, steps (name: samples already taken), rounds, ceilings (as steps)
 //   events:  begin (step, or one of kCeilings), method (step, launches_per_sample, graph; for a ceiling also
-//            what and flops), sample (step, ms, sm_clock_mhz), failed (step, status, message)
+//            what and flops), sample (step, ms, sm_clock_mhz), failed (status, message) of the
+//            step that began last
 // trace
 //   request: job, step, problem, cta
 //   events:  trace (trace: a trace file, but for the problem), or failed (status, message)
@@ -24,9 +25,6 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <vector>
-
-#include "harness/device/backend.h"
 
 namespace flashsteps {
 
@@ -35,8 +33,6 @@ using EmitEvent = std::function<void(const nlohmann::json&)>;
 // Simple enough to be believed, once it is checked itself: a task that says "compare" has its whole output
 // compared with this step's. The caller says so only for problems that this step passes.
 constexpr const char* kTrustedStep = "v01_scalar";
-
-nlohmann::json to_json(const std::vector<EmulatorMode>& modes);  // of a validate request
 
 // Throws std::runtime_error when the job as a whole cannot be done. Returns false when the device is lost and
 // the remaining tasks need a new process. Long work also emits {"event":"alive"}, from any thread, a few

@@ -24,7 +24,7 @@ std::map<std::string, Samples> race(const Runner& runner, const Problem& problem
     std::string current, status, message;
     const auto on_event = [&](const json& event) {
       const std::string what = event.at("event");
-      current = event.at("step");
+      if (what != "failed") current = event.at("step");
       if (what == "begin") progress.show("timing " + problem.label() + ": " + current);
       if (what == "method") samples[current].method = event;
       if (what == "failed") {

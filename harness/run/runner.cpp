@@ -77,7 +77,7 @@ std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<Emulato
     done(task.id, entry);
   };
   while (!tasks.empty()) {
-    json request = {{"job", "validate"}, {"tasks", json::array()}, {"modes", to_json(modes)}};
+    json request = {{"job", "validate"}, {"tasks", json::array()}, {"modes", modes}};
     for (size_t t = 0; t < tasks.size(); ++t) {
       const Task& task = tasks[t];
       const bool compare = task.step != kTrustedStep && trusted_.count(task.problem.label()) > 0;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/base/progress.h"
+#include "harness/base/text.h"
 #include "harness/device/backend.h"
 #include "harness/problem/problem.h"
 #include "harness/run/step_choice.h"

@@ -20,6 +20,8 @@
 #include <sstream>
 #include <system_error>
 
+#include "harness/base/atomic_file.h"
+
 namespace flashsteps {
 namespace {
 
@@ -73,16 +75,6 @@ pid_t start_worker(const Pipe& request, const Pipe& events) {
   }
   execl("/proc/self/exe", "flashsteps", kWorkerFlag, static_cast<char*>(nullptr));
   _exit(127);
-}
-
-bool write_all(int fd, const std::string& text) {
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t n = write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    done += size_t(n);
-  }
-  return true;
 }
 
 // How much of its time a silent worker has used up. A clock on the wall cannot tell: a worker may get no core
@@ -156,7 +148,8 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
   }, before{};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, &before);
-  write_all(request_pipe.write_end, request.dump());
+  const std::string text = request.dump();
+  write_fully(request_pipe.write_end, text.data(), text.size());
   sigaction(SIGPIPE, &before, nullptr);
   request_pipe.close_write();
 
@@ -239,7 +232,8 @@ int worker_main() {
   const auto emit = [&mutex](const json& event) {
     const std::lock_guard lock(mutex);
     // A message of the device's may hold any bytes; they must not end the worker.
-    if (!write_all(kEventFd, event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n")) _exit(127);
+    const std::string line = event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+    if (!write_fully(kEventFd, line.data(), line.size())) _exit(127);
   };
   try {
     return run_job(json::parse(text), emit) ? 0 : kExitDeviceLost;

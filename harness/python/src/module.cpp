@@ -35,8 +35,6 @@ DType dtype_of(const Array& array) {
   raise_type_error(array.argument, "is " + array.dtype + ", expected float16, bfloat16 or float32");
 }
 
-int64_t element_bytes_of(DType dtype) { return dtype == DType::kFp32 ? 4 : 2; }
-
 // Where the heads and the rows are in a shape.
 struct Axes {
   int heads, rows;
@@ -56,7 +54,7 @@ void check_memory(const Array& array, int64_t alignment, int device) {
 }
 
 void check_tensor(const Array& array, const Array& q) {
-  const int64_t bytes = element_bytes_of(dtype_of(array));
+  const auto bytes = int64_t(element_bytes(dtype_of(array)));
   if (array.dtype != q.dtype) raise_type_error(array.argument, "is " + array.dtype + ", and q is " + q.dtype);
   check_memory(array, bytes, q.device);
   if (array.strides[3] != 1)
