@@ -45,6 +45,8 @@ class Sandbox:
         # With what Python has compiled of them, so that it does not do so in every test.
         shutil.copytree(SCRIPTS, self.root / "scripts", ignore=shutil.ignore_patterns("tests"))
         (self.root / "scripts" / "tests").mkdir()
+        (self.root / "docs").mkdir()
+        shutil.copy(SCRIPTS.parent / "docs" / "results.schema.json", self.root / "docs")
         self.bin.mkdir()
         for tool in TOOLS:
             if found := shutil.which(tool):
