@@ -235,9 +235,11 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   trace->add_option("--cta", o.cta, "which one, counted along x, then y, then z; the last if not given")
       ->transform(in_range<int64_t>(0, std::numeric_limits<int64_t>::max()));
   CLI::Option* const contenders =
-      problems->add_option("--contenders", o.contenders, "the order of these in each round of a race as well")
+      problems
+          ->add_option("--contenders", o.contenders,
+                       "also the order in which each round of timing takes so many")
           ->transform(in_range(1, 1000));
-  problems->add_option("--rounds", o.rounds, "of the race")->transform(in_range(1, 10000))->needs(contenders);
+  problems->add_option("--rounds", o.rounds, "of timing")->transform(in_range(1, 10000))->needs(contenders);
 
   const auto is_wanted = [&](const CLI::App* c) { return c->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_wanted).empty())

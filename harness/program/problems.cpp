@@ -1,5 +1,6 @@
 // flashsteps problems: what the command line's words for problems mean, by what an output is judged, and in
-// which order a race takes its contenders. For scripts that measure something else on the same problems.
+// which order rounds of timing take their contenders. For scripts that measure something else on the same
+// problems.
 #include <iostream>
 
 #include "harness/judge/gates.h"

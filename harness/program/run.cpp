@@ -10,7 +10,7 @@
 #include "harness/program/prepare.h"
 #include "harness/program/results.h"
 #include "harness/program/table.h"
-#include "harness/run/race.h"
+#include "harness/run/timing.h"
 
 namespace flashsteps {
 namespace {
@@ -27,9 +27,9 @@ std::string wanted_backend(const Options& options) {
 
 // Times the steps that passed, and adds that to the problem's run.
 void time_problem(const Runner& runner, const Problem& problem, int rounds, json& run, Progress& progress) {
-  std::vector<std::string> racing;
+  std::vector<std::string> contenders;
   for (const json& entry : run["steps"]) {
-    if (entry.at("status") == "pass") racing.push_back(entry.at("step"));
+    if (entry.at("status") == "pass") contenders.push_back(entry.at("step"));
   }
   const auto on_failure = [&](const std::string& step, const std::string& status,
                               const std::string& message) {
@@ -41,7 +41,7 @@ void time_problem(const Runner& runner, const Problem& problem, int rounds, json
       std::cout << format_entry(entry, problem.label()) << std::flush;
     }
   };
-  const auto samples = race(runner, problem, racing, rounds, progress, on_failure);
+  const auto samples = time_in_turns(runner, problem, contenders, rounds, progress, on_failure);
 
   double matmul_tflops = 0;
   for (const char* const ceiling : kCeilings) {

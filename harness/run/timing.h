@@ -20,9 +20,9 @@ struct Samples {
 // failed() at once for each of the others. `progress` precedes the name of the step that has its turn.
 using OnFailure =
     std::function<void(const std::string& step, const std::string& status, const std::string& message)>;
-std::map<std::string, Samples> race(const Runner& runner, const Problem& problem,
-                                    std::vector<std::string> steps, int rounds, Progress& progress,
-                                    const OnFailure& failed);
+std::map<std::string, Samples> time_in_turns(const Runner& runner, const Problem& problem,
+                                             std::vector<std::string> steps, int rounds, Progress& progress,
+                                             const OnFailure& failed);
 
 // What the results file says of them. A peak or a ceiling of 0 is none.
 nlohmann::json timing_record(const Samples& samples, const Problem& problem, double peak_tflops,

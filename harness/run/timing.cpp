@@ -1,4 +1,4 @@
-#include "harness/run/race.h"
+#include "harness/run/timing.h"
 
 #include <algorithm>
 #include <iterator>
@@ -10,9 +10,9 @@ namespace flashsteps {
 
 using nlohmann::json;
 
-std::map<std::string, Samples> race(const Runner& runner, const Problem& problem,
-                                    std::vector<std::string> steps, int rounds, Progress& progress,
-                                    const OnFailure& failed) {
+std::map<std::string, Samples> time_in_turns(const Runner& runner, const Problem& problem,
+                                             std::vector<std::string> steps, int rounds, Progress& progress,
+                                             const OnFailure& failed) {
   std::map<std::string, Samples> samples;
   std::set<std::string> ceilings(std::begin(kCeilings), std::end(kCeilings));
   const auto samples_of = [&](const auto& names) {
@@ -44,7 +44,7 @@ std::map<std::string, Samples> race(const Runner& runner, const Problem& problem
                                            {"ceilings", samples_of(ceilings)}},
                                           on_event);
     if (outcome.end == JobOutcome::End::kDone && status.empty()) break;
-    // The step at hand is out of the race; what the others have measured so far stays.
+    // The step at hand is out; what the others have measured so far stays.
     if (status.empty()) {
       status = outcome.status();
       message = outcome.message;
