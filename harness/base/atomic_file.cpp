@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -102,17 +101,15 @@ std::string AtomicFile::check_writable(const std::string& option, const std::str
   if (given.empty()) refuse("the name is empty");
   if (is_in_system_folder(given)) refuse("is not a regular file");
   std::string path = given;
-  struct stat status;
-  if (lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode)) {
+  std::error_code error, none_there;
+  if (std::filesystem::is_symlink(path, none_there)) {
     // Replacing the link would leave what it points to as it was, or take /dev/stdout away from everybody.
-    char* const target = realpath(path.c_str(), nullptr);
-    if (target == nullptr) refuse(std::string("is a link that leads nowhere: ") + std::strerror(errno));
-    path = target;
-    std::free(target);
+    path = std::filesystem::canonical(path, error);
+    if (error) refuse("is a link that leads nowhere: " + error.message());
   }
   if (has_controls(given + path)) refuse(kControlsInName);
-  const bool exists = stat(path.c_str(), &status) == 0;
-  if (exists && !S_ISREG(status.st_mode)) refuse("is not a regular file");
+  const bool exists = std::filesystem::exists(path, none_there);
+  if (exists && !std::filesystem::is_regular_file(path, none_there)) refuse("is not a regular file");
   if (exists && access(path.c_str(), W_OK) != 0)
     refuse(std::string("cannot be written: ") + std::strerror(errno));
   const std::string temporary = temporary_name(path);

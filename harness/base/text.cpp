@@ -10,17 +10,17 @@
 
 namespace flashsteps {
 
-std::string fixed(double value, int decimals) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+std::string format(const char* pattern, double value) {
+  char text[400];  // the largest double in full has 309 digits
+  std::snprintf(text, sizeof text, pattern, value);
   return text;
 }
 
-std::string scientific(double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.1e", value);
-  return text;
+std::string fixed(double value, int decimals) {
+  return format(("%." + std::to_string(decimals) + "f").c_str(), value);
 }
+
+std::string scientific(double value) { return format("%.1e", value); }
 
 std::string gibibytes(double bytes, int decimals) { return fixed(bytes / (1 << 30), decimals) + " GiB"; }
 
@@ -62,6 +62,10 @@ void Progress::show(const std::string& text) {
 void Progress::clear() {
   if (shown_) std::cerr << "\r\033[K" << std::flush;
   shown_ = false;
+}
+
+void add_line(std::string& text, const std::string& line) {
+  if (!line.empty()) text += (text.empty() ? "" : "\n") + line;
 }
 
 }  // namespace flashsteps

@@ -5,6 +5,7 @@
 
 namespace flashsteps {
 
+std::string format(const char* pattern, double value);  // printf's pattern
 std::string fixed(double value, int decimals);
 std::string scientific(double value);
 std::string gibibytes(double bytes, int decimals = 1);  // "1.5 GiB"
@@ -16,6 +17,8 @@ bool has_controls(const std::string& text);
 constexpr const char* kControlsInName = "has control characters in its name";
 // Its lines, without controls.
 std::string indented(const std::string& text, int spaces);
+// One line more; none for "".
+void add_line(std::string& text, const std::string& line);
 
 // One line that is rewritten in place on a terminal, and silent elsewhere.
 class Progress {

@@ -9,22 +9,6 @@ namespace {
 
 constexpr size_t kWorkspaceGuardBytes = 256;  // behind the workspace
 
-// One stretch, but for layout `far`: there a row each.
-std::vector<DeviceTensors::Piece> pieces_of(const Problem& p, const Placement& host, const Placement& device,
-                                            int heads, int rows, size_t buffer_bytes) {
-  if (p.layout != Layout::kFar) return {{0, 0, buffer_bytes}};
-  const size_t bytes = element_bytes(p.dtype);
-  std::vector<DeviceTensors::Piece> pieces;
-  for (int b = 0; b < p.batch; ++b) {
-    for (int h = 0; h < heads; ++h) {
-      for (int i = 0; i < rows; ++i)
-        pieces.push_back({(host.row(b, h, i) - kMargin) * bytes, (device.row(b, h, i) - kMargin) * bytes,
-                          (p.head_dim + 2 * kMargin) * bytes});
-    }
-  }
-  return pieces;
-}
-
 }  // namespace
 
 AttentionCall shape_of_call(const Problem& p) {
@@ -55,32 +39,30 @@ AttentionCall shape_of_call(const Problem& p) {
 DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
     : backend_(backend), workload_(workload), call_(shape_of_call(workload.problem())) {
   const Problem& p = workload.problem();
-  const TensorPlan &host = workload.plan(), plan = plan_on_device(p);
-  const size_t bytes = element_bytes(p.dtype);
-  for (size_t buffer = 0; buffer < plan.input_elements.size(); ++buffer) {
-    inputs_.push_back(allocate(plan.input_elements[buffer] * bytes));
-    const size_t host_bytes = workload.input(int(buffer)).size();
-    input_pieces_.push_back(buffer == 0 ? pieces_of(p, host.q, plan.q, p.num_heads_q, p.seqlen_q, host_bytes)
-                            : buffer == 1
-                                ? pieces_of(p, host.k, plan.k, p.num_heads_kv, p.seqlen_kv, host_bytes)
-                                : pieces_of(p, host.v, plan.v, p.num_heads_kv, p.seqlen_kv, host_bytes));
+  const TensorPlan &host = workload.plan(), device = plan_on_device(p);
+  const auto& elements = device.input_elements;
+  if (elements.size() == 1) {
+    inputs_.push_back(make_buffer("the fused qkv tensor", host.q, device.q, elements[0]));
+  } else {
+    inputs_.push_back(make_buffer("q", host.q, device.q, elements[0]));
+    inputs_.push_back(make_buffer("k", host.k, device.k, elements[1]));
+    inputs_.push_back(make_buffer("v", host.v, device.v, elements[2]));
   }
-  output_pieces_ = pieces_of(p, host.o, plan.o, p.num_heads_q, p.seqlen_q, host.output_elements * bytes);
   upload_inputs();
-  o_ = allocate(plan.output_elements * bytes);
-  lse_ = allocate(plan.lse_elements * sizeof(float));
+  o_ = make_buffer("o", host.o, device.o, device.output_elements);
+  lse_ = allocate(device.lse_elements * sizeof(float));
   if (p.kv_lengths != KvLengths::kFull) {
     kv_lengths_ = allocate(p.batch * sizeof(int));
     backend_.upload(kv_lengths_, workload.kv_lengths().data(), p.batch * sizeof(int));
     call_.kv_lengths = static_cast<const int*>(kv_lengths_);
   }
-  const auto in = [&](TensorView& view, int buffer) {
-    view.data = static_cast<char*>(inputs_[buffer]) + reinterpret_cast<size_t>(view.data);
+  const auto in = [](TensorView& view, const Buffer& buffer) {
+    view.data = static_cast<char*>(buffer.memory) + reinterpret_cast<size_t>(view.data);
   };
-  in(call_.q, plan.q.buffer);
-  in(call_.k, plan.k.buffer);
-  in(call_.v, plan.v.buffer);
-  call_.o.data = static_cast<char*>(o_) + reinterpret_cast<size_t>(call_.o.data);
+  in(call_.q, inputs_[device.q.buffer]);
+  in(call_.k, inputs_[device.k.buffer]);
+  in(call_.v, inputs_[device.v.buffer]);
+  in(call_.o, o_);
   if (p.lse) call_.lse = static_cast<float*>(lse_) + kGuardElements;
   poison(poison_);
 }
@@ -95,12 +77,34 @@ void* DeviceTensors::allocate(size_t bytes) {
   return allocations_.back() = sparse ? backend_.allocate_sparse(bytes) : backend_.allocate(bytes);
 }
 
-void DeviceTensors::upload_inputs() {
-  for (size_t buffer = 0; buffer < inputs_.size(); ++buffer) {
-    for (const auto& [host, device, bytes] : input_pieces_[buffer])
-      backend_.upload(static_cast<char*>(inputs_[buffer]) + device,
-                      workload_.input(int(buffer)).data() + host, bytes);
+DeviceTensors::Buffer DeviceTensors::make_buffer(const char* name, const Placement& host,
+                                                 const Placement& device, int64_t elements) {
+  const size_t bytes = element_bytes(workload_.problem().dtype);
+  Buffer buffer{name, allocate(elements * bytes), {}};
+  if (workload_.problem().layout != Layout::kFar) {
+    buffer.pieces.push_back({0, 0, elements * bytes});
+    return buffer;
   }
+  for (int64_t index = 0; index < host.num_rows(); ++index) {
+    const RowId row = host.row(index);
+    buffer.pieces.push_back({(host.at(row) - kMargin) * bytes, (device.at(row) - kMargin) * bytes,
+                             (host.head_dim + 2 * kMargin) * bytes});
+  }
+  return buffer;
+}
+
+void DeviceTensors::upload(const Buffer& to, std::span<const unsigned char> from) {
+  for (const Piece& piece : to.pieces)
+    backend_.upload(static_cast<char*>(to.memory) + piece.device, &from[piece.host], piece.bytes);
+}
+
+void DeviceTensors::download(std::span<unsigned char> to, const Buffer& from) const {
+  for (const Piece& piece : from.pieces)
+    backend_.download(&to[piece.host], static_cast<char*>(from.memory) + piece.device, piece.bytes);
+}
+
+void DeviceTensors::upload_inputs() {
+  for (size_t i = 0; i < inputs_.size(); ++i) upload(inputs_[i], workload_.input(int(i)));
 }
 
 void DeviceTensors::prepare_for(const Step& step, int configuration) {
@@ -119,15 +123,13 @@ void DeviceTensors::poison(Poison poison) {
     backend_.upload(call_.workspace, words.data(), words.size() * sizeof(Poison));
   }
   const Outputs poisoned(workload_.problem(), poison);
-  for (const auto& [host, device, bytes] : output_pieces_)
-    backend_.upload(static_cast<char*>(o_) + device, poisoned.o.data() + host, bytes);
+  upload(o_, poisoned.o);
   backend_.upload(lse_, poisoned.lse.data(), poisoned.lse.size());
 }
 
 Outputs DeviceTensors::download_outputs() const {
   Outputs outputs(workload_.problem(), poison_);
-  for (const auto& [host, device, bytes] : output_pieces_)
-    backend_.download(outputs.o.data() + host, static_cast<const char*>(o_) + device, bytes);
+  download(outputs.o, o_);
   backend_.download(outputs.lse.data(), lse_, outputs.lse.size());
   return outputs;
 }
@@ -140,18 +142,12 @@ std::string DeviceTensors::changed_input() const {
       if (word != poison_) return "something was written beyond the workspace";
     }
   }
-  const std::vector<std::string> names = inputs_.size() == 1
-                                             ? std::vector<std::string>{"the fused qkv tensor"}
-                                             : std::vector<std::string>{"q", "k", "v"};
-  for (size_t buffer = 0; buffer < inputs_.size(); ++buffer) {
-    const auto expected = workload_.input(int(buffer));
-    std::vector<unsigned char> now(expected.size());
-    bool same = true;
-    for (const auto& [host, device, bytes] : input_pieces_[buffer]) {
-      backend_.download(&now[host], static_cast<const char*>(inputs_[buffer]) + device, bytes);
-      same = same && std::memcmp(&now[host], &expected[host], bytes) == 0;
-    }
-    if (!same) return names[buffer] + " was modified: inputs are read-only";
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const auto expected = workload_.input(int(i));
+    std::vector<unsigned char> now(expected.begin(), expected.end());
+    download(now, inputs_[i]);
+    if (std::memcmp(now.data(), expected.data(), now.size()) != 0)
+      return inputs_[i].name + " was modified: inputs are read-only";
   }
   if (kv_lengths_ != nullptr) {
     std::vector<int> now(workload_.kv_lengths().size());

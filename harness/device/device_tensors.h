@@ -1,6 +1,8 @@
 // A workload's tensors on a backend's device, and the call that a step gets.
 #pragma once
 
+#include <span>
+#include <string>
 #include <vector>
 
 #include "harness/device/backend.h"
@@ -27,25 +29,33 @@ class DeviceTensors {
   // workspace, as a sentence; empty when all is well.
   std::string changed_input() const;
 
-  // A stretch of a tensor's buffer that is one on the device as well. Offsets and size in bytes.
+ private:
+  // A stretch of a tensor that is one on the host and on the device. Offsets are in bytes.
   struct Piece {
     size_t host, device, bytes;
   };
-
- private:
+  // Memory on the device and what it shares with the host's buffer: all of that in one piece, but for layout
+  // `far`, where each row is a piece.
+  struct Buffer {
+    std::string name;
+    void* memory;
+    std::vector<Piece> pieces;
+  };
   void* allocate(size_t bytes);
+  Buffer make_buffer(const char* name, const Placement& host, const Placement& device, int64_t elements);
+  void upload(const Buffer& to, std::span<const unsigned char> from);
+  void download(std::span<unsigned char> to, const Buffer& from) const;
   void upload_inputs();
+
   Backend& backend_;
   Workload& workload_;
   Poison poison_ = Poison::kNan;
   AttentionCall call_{};
   std::vector<void*> allocations_;
-  std::vector<void*> inputs_;
-  std::vector<std::vector<Piece>> input_pieces_;  // by buffer
-  std::vector<Piece> output_pieces_;
+  std::vector<Buffer> inputs_;
+  Buffer o_;
   void* kv_lengths_ = nullptr;
   size_t workspace_capacity_ = 0;
-  void* o_ = nullptr;
   void* lse_ = nullptr;
 };
 

@@ -56,7 +56,7 @@ std::vector<float> load_head(const Workload& w, bool keys, int b, int h_kv, int 
   parallel_for(rows, [&](int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; ++j) {
       const auto* row =
-          static_cast<const unsigned char*>(keys ? w.k_row(b, h_kv, int(j)) : w.v_row(b, h_kv, int(j)));
+          static_cast<const unsigned char*>(keys ? w.k_row({b, h_kv, int(j)}) : w.v_row({b, h_kv, int(j)}));
       for (int c = 0; c < d; ++c)
         values[size_t(j) * d + c] = load_element(w.problem().dtype, row + c * bytes);
     }
@@ -73,7 +73,7 @@ void compute_rows(const Workload& w, const float* keys, const float* values, Ref
   std::vector<std::vector<double>> scores(count);
   int most_keys = 0;
   for (int r = 0; r < count; ++r) {
-    const auto* row = static_cast<const unsigned char*>(w.q_row(rows[r].id.b, rows[r].id.h, rows[r].id.i));
+    const auto* row = static_cast<const unsigned char*>(w.q_row(rows[r].id));
     for (int c = 0; c < d; ++c) q[size_t(r) * d + c] = load_element(p.dtype, row + c * bytes);
     scores[r].resize(rows[r].visible_keys);
     most_keys = std::max(most_keys, rows[r].visible_keys);
@@ -145,15 +145,13 @@ void compute_rows(const Workload& w, const float* keys, const float* values, Ref
 }  // namespace
 
 std::vector<RowId> choose_rows(const Problem& p) {
-  std::vector<RowId> rows;
   const double products = double(p.num_rows()) * p.seqlen_kv * p.head_dim * 2;
   if (p.num_rows() <= kMaxSampledRows || products <= kCheapProducts) {
-    for (int b = 0; b < p.batch; ++b)
-      for (int h = 0; h < p.num_heads_q; ++h)
-        for (int i = 0; i < p.seqlen_q; ++i) rows.push_back({b, h, i});
+    std::vector<RowId> rows;
+    for (int64_t index = 0; index < p.num_rows(); ++index) rows.push_back(p.row(index));
     return rows;
   }
-  std::set<std::tuple<int, int, int>> chosen;
+  std::set<RowId> chosen;
   const int b0 = int(random_bits(p.seed, kRowStream, 0) % p.batch);
   const int h0 = int(random_bits(p.seed, kRowStream, 1) % p.num_heads_q);
   chosen.insert({b0, h0, 0});
@@ -171,8 +169,7 @@ std::vector<RowId> choose_rows(const Problem& p) {
     chosen.insert({int(head / p.num_heads_q), int(head % p.num_heads_q),
                    int(random_bits(p.seed, kRowStream, 2 + draw) % p.seqlen_q)});
   }
-  for (const auto& [b, h, i] : chosen) rows.push_back({b, h, i});
-  return rows;
+  return {chosen.begin(), chosen.end()};
 }
 
 std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<RowId>& ids) {

@@ -9,10 +9,6 @@
 
 namespace flashsteps {
 
-struct RowId {
-  int b, h, i;
-};
-
 struct ReferenceRow {
   RowId id;
   int visible_keys;

@@ -8,18 +8,13 @@
 
 #include "harness/base/element.h"
 #include "harness/base/heartbeat.h"
+#include "harness/base/text.h"
 #include "harness/judge/gates.h"
 
 namespace flashsteps {
 namespace {
 
 constexpr int kTile = 64;  // rows per tile in every step of the ladder's first half; for naming places only
-
-std::string format(const char* pattern, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, pattern, value);
-  return text;
-}
 
 std::string place(const Problem& p, const RowId& id) {
   return "batch " + std::to_string(id.b) + ", head " + std::to_string(id.h) + ", row " +
@@ -40,22 +35,6 @@ std::string ranges(const std::set<int>& values) {
     text += std::to_string(first) + (last > first ? "-" + std::to_string(last) : "");
   }
   return text;
-}
-
-// Every row of the output, with the elements as floats.
-template <typename Visit>
-void for_each_row(const Problem& p, const Outputs& outputs, Visit visit) {
-  const size_t bytes = element_bytes(p.dtype);
-  std::vector<float> row(p.head_dim);
-  for (int b = 0; b < p.batch; ++b) {
-    for (int h = 0; h < p.num_heads_q; ++h) {
-      for (int i = 0; i < p.seqlen_q; ++i) {
-        const auto* at = static_cast<const unsigned char*>(outputs.o_row(b, h, i));
-        for (int d = 0; d < p.head_dim; ++d) row[d] = load_element(p.dtype, at + d * bytes);
-        visit(RowId{b, h, i}, at, row);
-      }
-    }
-  }
 }
 
 // Keeps the larger error; a NaN is the worst there is, and stays. True when `error` was the worse one.
@@ -83,96 +62,89 @@ bool has_independent_roundings(const Problem& p) {
          p.inputs != Inputs::kFile;
 }
 
-struct Scan {
-  int64_t unwritten_rows = 0, unwritten_elements = 0, nans = 0, infs = 0, lse_bad = 0, not_zero = 0;
-  RowId first_unwritten{}, first_nan{}, first_inf{}, first_lse{}, first_not_zero{};
-  int64_t nonfinite() const { return unwritten_elements + nans + infs + lse_bad; }
+// How many of something there are, and where the first one is.
+struct Finding {
+  int64_t count = 0;
+  RowId first{};
+  void add(const RowId& row) {
+    if (count++ == 0) first = row;
+  }
 };
+
+struct Scan {
+  Finding unwritten_rows, unwritten_elements, nans, infs, not_zero, lse;
+  int64_t nonfinite() const { return unwritten_elements.count + nans.count + infs.count + lse.count; }
+};
+
+bool sees_none(const Workload& w, const RowId& row) {
+  return w.problem().visible_keys(row.i, w.kv_lengths()[row.b]) == 0;
+}
 
 // Every element of o and lse, whether or not its row has a reference.
 Scan scan(const Workload& w, const Outputs& outputs) {
   const Problem& p = w.problem();
   const size_t bytes = element_bytes(p.dtype);
   Scan s;
-  for_each_row(p, outputs, [&](const RowId& id, const unsigned char* at, const std::vector<float>& row) {
-    int64_t unwritten = 0;
+  for (int64_t index = 0; index < p.num_rows(); ++index) {
+    const RowId id = p.row(index);
+    const auto* const row = static_cast<const unsigned char*>(outputs.o_row(id));
+    int unwritten = 0;
     for (int d = 0; d < p.head_dim; ++d) {
-      if (std::isfinite(row[d])) continue;
-      if (is_poison(at + d * bytes)) {
-        if (s.unwritten_elements++ == 0) s.first_unwritten = id;
-        ++unwritten;
-      } else if (std::isnan(row[d])) {
-        if (s.nans++ == 0) s.first_nan = id;
-      } else {
-        if (s.infs++ == 0) s.first_inf = id;
-      }
+      const float value = load_element(p.dtype, row + d * bytes);
+      if (std::isfinite(value)) continue;
+      const bool is_unwritten = is_poison(row + d * bytes);
+      (is_unwritten ? s.unwritten_elements : std::isnan(value) ? s.nans : s.infs).add(id);
+      unwritten += is_unwritten;
     }
-    s.unwritten_rows += unwritten == p.head_dim;
-    const bool sees_none = p.visible_keys(id.i, w.kv_lengths()[id.b]) == 0;
+    if (unwritten == p.head_dim) s.unwritten_rows.add(id);
     // Bitwise: no -0, no tiny remainder.
     const bool all_zero =
-        std::all_of(at, at + p.head_dim * bytes, [](unsigned char byte) { return byte == 0; });
-    if (sees_none && !all_zero && unwritten == 0 && s.not_zero++ == 0) s.first_not_zero = id;
-    const float lse = outputs.lse_at(id.b, id.h, id.i);
-    const bool right = !p.lse || (sees_none ? std::isinf(lse) && lse < 0 : std::isfinite(lse));
-    if (!right && s.lse_bad++ == 0) s.first_lse = id;
-  });
+        std::all_of(row, row + p.head_dim * bytes, [](unsigned char byte) { return byte == 0; });
+    if (sees_none(w, id) && !all_zero && unwritten == 0) s.not_zero.add(id);
+    const float lse = outputs.lse_at(id);
+    if (p.lse && !(sees_none(w, id) ? std::isinf(lse) && lse < 0 : std::isfinite(lse))) s.lse.add(id);
+  }
   return s;
 }
 
 std::string describe(const Scan& s, const Workload& w, const Outputs& outputs) {
   const Problem& p = w.problem();
   std::string text;
-  const auto line = [&](const std::string& l) { text += (text.empty() ? "" : "\n") + l; };
-  if (s.unwritten_elements > 0) {
-    line(s.unwritten_rows > 0
-             ? std::to_string(s.unwritten_rows) + " of " + std::to_string(p.num_rows()) +
-                   " row(s) of o were never written, the first at " + place(p, s.first_unwritten)
-             : std::to_string(s.unwritten_elements) + " element(s) of o were never written, the first at " +
-                   place(p, s.first_unwritten));
-    line("hint: does the grid cover every row, and does the last, ragged tile store all of its rows?");
-  }
-  if (s.nans > 0) {
-    line(std::to_string(s.nans) + " element(s) of o are NaN, the first at " + place(p, s.first_nan));
-    const bool sees_none = p.visible_keys(s.first_nan.i, w.kv_lengths()[s.first_nan.b]) == 0;
-    line(sees_none ? "hint: that row sees no key: (-inf) - (-inf) is NaN, and so is 0 / 0"
-                   : "hint: 0 * NaN is NaN: are K or V rows at or beyond kv_len loaded? Is shared memory "
-                     "read before it "
-                     "is written?");
-  }
-  if (s.infs > 0) {
-    line(std::to_string(s.infs) + " element(s) of o are Inf, the first at " + place(p, s.first_inf));
-    line("hint: a division by a zero row_sum, or an overflow of the element type");
-  }
-  if (s.not_zero > 0) {
-    line(std::to_string(s.not_zero) + " row(s) of o see no key and are not exactly zero, the first at " +
-         place(p, s.first_not_zero));
-  }
-  if (s.lse_bad > 0) {
-    const float lse = outputs.lse_at(s.first_lse.b, s.first_lse.h, s.first_lse.i);
-    const bool sees_none = p.visible_keys(s.first_lse.i, w.kv_lengths()[s.first_lse.b]) == 0;
-    const std::string what = is_poison(&lse) && std::isnan(lse) ? "was never written"
-                             : std::isnan(lse)                  ? "is NaN"
-                                                                : "is " + format("%g", lse);
-    line(std::to_string(s.lse_bad) + " lse value(s) are wrong in kind, the first " + what + " at " +
-         place(p, s.first_lse) +
-         (sees_none ? ": the row sees no key, so it must be -inf" : ": it must be finite"));
-  }
+  const auto say = [&](const Finding& found, const std::string& what, const std::string& more) {
+    if (found.count > 0)
+      add_line(text, std::to_string(found.count) + what + ", the first at " + place(p, found.first) + more);
+  };
+  const std::string unwritten =
+      "\nhint: does the grid cover every row, and does the last, ragged tile store all of its rows?";
+  if (s.unwritten_rows.count > 0)
+    say(s.unwritten_rows, " of " + std::to_string(p.num_rows()) + " row(s) of o were never written",
+        unwritten);
+  else
+    say(s.unwritten_elements, " element(s) of o were never written", unwritten);
+  say(s.nans, " element(s) of o are NaN",
+      sees_none(w, s.nans.first) ? "\nhint: that row sees no key: (-inf) - (-inf) is NaN, and so is 0 / 0"
+                                 : "\nhint: 0 * NaN is NaN: are K or V rows at or beyond kv_len loaded? Is "
+                                   "shared memory read before "
+                                   "it is written?");
+  say(s.infs, " element(s) of o are Inf",
+      "\nhint: a division by a zero row_sum, or an overflow of the element type");
+  say(s.not_zero, " row(s) of o see no key and are not exactly zero", "");
+  const float lse = outputs.lse_at(s.lse.first);
+  say(s.lse, " lse value(s) are wrong in kind",
+      (is_poison(&lse) && std::isnan(lse) ? ", which was never written" : ", which is " + format("%g", lse)) +
+          (sees_none(w, s.lse.first) ? ": the row sees no key, so it must be -inf" : ": it must be finite"));
   return text;
 }
 
 // The first row of o or lse that is not the same in both, bit by bit.
 std::optional<RowId> first_difference(const Problem& p, const Outputs& one, const Outputs& other) {
   const size_t row_bytes = p.head_dim * element_bytes(p.dtype);
-  for (int b = 0; b < p.batch; ++b) {
-    for (int h = 0; h < p.num_heads_q; ++h) {
-      for (int i = 0; i < p.seqlen_q; ++i) {
-        const float lse = one.lse_at(b, h, i), other_lse = other.lse_at(b, h, i);
-        if (std::memcmp(one.o_row(b, h, i), other.o_row(b, h, i), row_bytes) != 0 ||
-            (p.lse && std::memcmp(&lse, &other_lse, sizeof lse) != 0))
-          return RowId{b, h, i};
-      }
-    }
+  for (int64_t index = 0; index < p.num_rows(); ++index) {
+    const RowId row = p.row(index);
+    const float lse = one.lse_at(row), other_lse = other.lse_at(row);
+    if (std::memcmp(one.o_row(row), other.o_row(row), row_bytes) != 0 ||
+        (p.lse && std::memcmp(&lse, &other_lse, sizeof lse) != 0))
+      return row;
   }
   return std::nullopt;
 }
@@ -197,16 +169,15 @@ struct WrongRow {
 };
 
 std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_t rows_checked,
-                     bool one_tile_rows_right, bool base_two) {
-  const bool any_o_wrong =
+                     bool one_tile_rows_right, bool some_lse_wrong, bool base_two) {
+  const bool some_o_wrong =
       std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& w) { return w.error > 0; });
-  const bool any_lse_wrong =
-      std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& w) { return w.lse_wrong; });
-  if (base_two) return "the lse values are log2 instead of natural logarithms: multiply by ln 2";
-  if (p.lse && any_o_wrong && !any_lse_wrong)
+  if (some_lse_wrong && base_two)
+    return "the lse values are log2 instead of natural logarithms: multiply by ln 2";
+  if (p.lse && some_o_wrong && !some_lse_wrong)
     return "every lse is right, so scores, mask and row sums are: look at P V, at the rescaling of o, or at "
            "the store";
-  if (!any_o_wrong)
+  if (!some_o_wrong)
     return "o is right and lse is not: look at how row_max and row_sum are combined at the end";
   if (one_tile_rows_right)
     return "rows that see a single KV tile are right: look at what is carried from tile to tile (row_max, "
@@ -267,7 +238,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   bool every_wrong_lse_is_base_two = true, one_tile_rows_right = true;
   int one_tile_rows = 0;
   for (const ReferenceRow& row : reference) {
-    const auto* at = static_cast<const unsigned char*>(outputs.o_row(row.id.b, row.id.h, row.id.i));
+    const auto* at = static_cast<const unsigned char*>(outputs.o_row(row.id));
     double row_error = 0, row_norm = 0, row_rounding = 0;
     for (int d = 0; d < p.head_dim; ++d) {
       const double o = load_element(p.dtype, at + d * bytes);
@@ -293,7 +264,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
     double error = std::sqrt(row_error);
     if (row.visible_keys == 0) {
       o_right = row_error == 0;
-      const float lse = outputs.lse_at(row.id.b, row.id.h, row.id.i);
+      const float lse = outputs.lse_at(row.id);
       lse_right = !p.lse || (std::isinf(lse) && lse < 0);
     } else {
       error_squares += row_error;
@@ -301,7 +272,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
       if (row_norm > 0) error /= std::sqrt(row_norm);
       o_right = error <= gate.row_nrmse;
       keep_worst(v.worst_row_nrmse, error);
-      const double lse = p.lse ? outputs.lse_at(row.id.b, row.id.h, row.id.i) : row.lse;
+      const double lse = p.lse ? outputs.lse_at(row.id) : row.lse;
       const double lse_error = std::abs(lse - row.lse);
       lse_right = lse_error <= gate.lse_abs + kLseRelative * std::abs(row.lse);
       keep_worst(v.lse_max_abs, lse_error);
@@ -335,10 +306,10 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
       std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& r) { return r.lse_wrong; });
   // An lse is fp32 whatever the type, so a wrong one has no such excuse.
   const bool maybe_the_type = p.inputs == Inputs::kFile && runs_sound && v.nonfinite == 0 &&
-                              bad.not_zero == 0 && damage.empty() && !some_lse_wrong &&
+                              bad.not_zero.count == 0 && damage.empty() && !some_lse_wrong &&
                               !(total_right && wrong.empty() && element_right);
 
-  const auto line = [&](const std::string& l) { v.message += (v.message.empty() ? "" : "\n") + l; };
+  const auto line = [&](const std::string& text) { add_line(v.message, text); };
   if (!total_right)
     line("NRMSE " + format("%.2e", v.nrmse) + " is above the gate of " + format("%.0e", gate.nrmse) +
          " for " + name(p.dtype));
@@ -376,11 +347,11 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
          (columns.empty() ? "" : "; columns " + ranges(columns) + " of " + std::to_string(p.head_dim)));
     if (v.nonfinite == 0 && !maybe_the_type)
       line("hint: " + hint_for(p, wrong, reference.size(), one_tile_rows > 0 && one_tile_rows_right,
-                               some_lse_wrong && every_wrong_lse_is_base_two));
+                               some_lse_wrong, every_wrong_lse_is_base_two));
   }
   if (maybe_the_type) line(note_on_gates(p));
-  if (!damage.empty()) line(damage);
-  v.pass = v.nonfinite == 0 && bad.not_zero == 0 && total_right && element_right && bias_right &&
+  line(damage);
+  v.pass = v.nonfinite == 0 && bad.not_zero.count == 0 && total_right && element_right && bias_right &&
            wrong.empty() && damage.empty();
   return v;
 }
@@ -390,32 +361,35 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
   const Gates gate = gates(p.dtype);
   const size_t bytes = element_bytes(p.dtype);
   double error_squares = 0, norm_squares = 0, worst = 0;
-  int64_t wrong_lse = 0;
-  RowId worst_row{}, first_wrong_lse{};
-  for_each_row(p, outputs, [&](const RowId& id, const unsigned char*, const std::vector<float>& row) {
-    const auto* expected = static_cast<const unsigned char*>(trusted.o_row(id.b, id.h, id.i));
+  RowId worst_row{};
+  Finding wrong_lse;
+  for (int64_t index = 0; index < p.num_rows(); ++index) {
+    const RowId id = p.row(index);
+    const auto* const row = static_cast<const unsigned char*>(outputs.o_row(id));
+    const auto* const expected = static_cast<const unsigned char*>(trusted.o_row(id));
     double error = 0, norm = 0;
     for (int d = 0; d < p.head_dim; ++d) {
       const double e = load_element(p.dtype, expected + d * bytes);
-      error += (row[d] - e) * (row[d] - e);
+      const double difference = load_element(p.dtype, row + d * bytes) - e;
+      error += difference * difference;
       norm += e * e;
     }
     error_squares += error;
     norm_squares += norm;
     const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
     if (keep_worst(worst, relative)) worst_row = id;
-    const double lse = outputs.lse_at(id.b, id.h, id.i), expected_lse = trusted.lse_at(id.b, id.h, id.i);
+    if (!p.lse) continue;
+    const double lse = outputs.lse_at(id), expected_lse = trusted.lse_at(id);
     const bool same =
-        !p.lse ? true
-        : std::isinf(expected_lse)
+        std::isinf(expected_lse)
             ? lse == expected_lse
             : std::abs(lse - expected_lse) <= 2 * (gate.lse_abs + kLseRelative * std::abs(expected_lse));
-    if (!same && wrong_lse++ == 0) first_wrong_lse = id;
-  });
+    if (!same) wrong_lse.add(id);
+  }
   const double nrmse = norm_squares > 0 ? std::sqrt(error_squares / norm_squares) : std::sqrt(error_squares);
-  if (wrong_lse > 0)
-    return std::to_string(wrong_lse) + " lse value(s) differ from v01_scalar's, the first at " +
-           place(p, first_wrong_lse);
+  if (wrong_lse.count > 0)
+    return std::to_string(wrong_lse.count) + " lse value(s) differ from v01_scalar's, the first at " +
+           place(p, wrong_lse.first);
   if (nrmse <= gate.nrmse && worst <= gate.row_nrmse) return "";
   return "the whole output differs from v01_scalar's: NRMSE " + format("%.2e", nrmse) + ", worst row " +
          format("%.2e", worst) + " at " + place(p, worst_row);
@@ -459,7 +433,7 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
   const auto fail = [&](const std::string& why) {
     if (why.empty()) return;
     v.pass = false;
-    v.message += (v.message.empty() ? "" : "\n") + why;
+    add_line(v.message, why);
   };
   v.runs_identical = disagreement.empty();
   if (trusted != nullptr) v.compared_with_v01 = true;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "harness/base/random.h"
+#include "harness/base/text.h"
 
 namespace flashsteps {
 namespace {
@@ -33,11 +34,7 @@ constexpr const char* kGivenLengths = "given";
 constexpr uint64_t kLengthStream = 100;  // apart from the tensors' streams in tensors.cpp
 
 // As many as tell any two floats apart.
-std::string in_nine_digits(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.9g", value);
-  return text;
-}
+std::string in_nine_digits(double value) { return format("%.9g", value); }
 
 }  // namespace
 
@@ -124,7 +121,6 @@ float Problem::softmax_scale() const {
   return given_scale != 0 ? float(given_scale) : 1.0f / std::sqrt(float(head_dim));
 }
 
-// By how much the scores of these inputs are moved, or grow in 32 keys; 0: by nothing.
 float moved_by(Inputs inputs) {
   switch (inputs) {
     case Inputs::kShifted:

@@ -2,6 +2,7 @@
 // computed.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -47,6 +48,16 @@ struct TensorsFile {
   std::string fnv1a64;  // of the data of q, k, v and kv_lengths (if there), in this order
 };
 
+// A row of a [batch, heads, rows, head_dim] tensor.
+struct RowId {
+  int b, h, i;
+  auto operator<=>(const RowId&) const = default;
+};
+// The row with this number, counted batch by batch and head by head.
+inline RowId row_number(int64_t index, int heads, int rows) {
+  return {int(index / rows / heads), int(index / rows % heads), int(index % rows)};
+}
+
 struct Problem {
   int batch = 1, num_heads_q = 1, num_heads_kv = 1;
   int seqlen_q = 1, seqlen_kv = 1, head_dim = 64;
@@ -70,7 +81,8 @@ struct Problem {
   // 4 * head_dim * unmasked (query, key) pairs over batch and query heads: a multiply and an add in each of
   // two products.
   double flops() const;
-  int64_t num_rows() const { return int64_t(batch) * num_heads_q * seqlen_q; }
+  int64_t num_rows() const { return int64_t(batch) * num_heads_q * seqlen_q; }  // of q and o
+  RowId row(int64_t index) const { return row_number(index, num_heads_q, seqlen_q); }
   float softmax_scale() const;
 };
 

@@ -1,15 +1,12 @@
 #include "harness/problem/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <tuple>
 
 namespace flashsteps {
 namespace {
@@ -32,233 +29,125 @@ uint64_t bits_of(const std::string& dtype) {
 }
 
 // A name of the file's in a sentence of ours.
+constexpr size_t kLongestQuote = 60;
 std::string quote(const std::string& text) {
-  constexpr size_t kLongest = 60;
-  return "'" + (text.size() > kLongest ? text.substr(0, kLongest) + "..." : text) + "'";
+  return "'" + (text.size() > kLongestQuote ? text.substr(0, kLongestQuote) + "..." : text) + "'";
 }
 
-// Takes the header's JSON piece by piece, so that one that is hostile is refused at its first wrong piece and
-// never becomes a tree in memory.
-class HeaderReader : public nlohmann::json_sax<json> {
- public:
-  explicit HeaderReader(const std::vector<std::string>& wanted) : wanted_(wanted.begin(), wanted.end()) {}
+[[noreturn]] void throw_not_json(size_t byte) {
+  throw SafetensorsError("its header is not JSON in UTF-8: see byte " + std::to_string(byte));
+}
 
-  std::map<std::string, SafetensorsTensor> tensors;  // those wanted
-
-  // After the last piece: the tensors cover the data, each byte once.
-  void check_offsets(uint64_t data_bytes) {
-    std::sort(extents_.begin(), extents_.end(), [](const Extent& a, const Extent& b) {
-      return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
-    });
-    uint64_t covered = 0;
-    for (const Extent& extent : extents_) {
-      if (extent.begin != covered)
-        throw SafetensorsError(quote(extent.name) + " begins at byte " + std::to_string(extent.begin) +
-                               " of the data, the tensors before it end at byte " + std::to_string(covered) +
-                               (extent.begin > covered ? ": a hole" : ": an overlap"));
-      covered = extent.end;
+// The header as a tree. What it must not become, deep, and what it would not show, a key that comes twice,
+// are looked for in the text. (The parser's callbacks see both, and take a time that grows with the square of
+// the number of tensors.)
+json parse_header(const std::string& text) {
+  constexpr int kDeepest = 3;  // a list in a tensor's object in the header
+  int depth = 0;
+  size_t keys = 0, keys_of_tree = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') in_string = !in_string;
+    if (in_string) {
+      i += c == '\\';  // what it escapes does not end the string
+      continue;
     }
-    if (covered > data_bytes)
-      throw SafetensorsError("is cut off: its tensors have " + std::to_string(covered) + " bytes, " +
-                             std::to_string(data_bytes) + " are there");
-    if (covered < data_bytes)
-      throw SafetensorsError("goes on after its last tensor, for " + std::to_string(data_bytes - covered) +
-                             " bytes");
-    std::sort(extents_.begin(), extents_.end(),
-              [](const Extent& a, const Extent& b) { return a.name < b.name; });
-    for (size_t i = 1; i < extents_.size(); ++i) {
-      if (extents_[i - 1].name == extents_[i].name) throw_twice(extents_[i].name);
-    }
+    if (c == '{' || c == '[') ++depth;
+    if (c == '}' || c == ']') --depth;
+    if (depth > kDeepest) throw SafetensorsError("has a header that is nested more deeply than the format's");
+    keys += c == ':';
+    // The parser would take it for the end, and not look at what follows.
+    if (c == '\0') throw_not_json(i + 1);
   }
-
-  bool start_object(size_t) override {
-    if (place_ == Place::kBefore) return enter(Place::kTensors);
-    const bool of_tensor = place_ == Place::kTensor && field_.empty();
-    if (!of_tensor && (place_ != Place::kMetadata || in_metadata_)) unexpected("an object");
-    in_metadata_ = !of_tensor;
-    if (of_tensor) field_ = kInside;
-    return true;
+  try {
+    json header = json::parse(text);
+    for (const json& entry : header) keys_of_tree += entry.is_object() ? entry.size() : 0;
+    if (keys != header.size() + keys_of_tree)
+      throw SafetensorsError("has a name or a key twice in its header");
+    return header;
+  } catch (const json::parse_error& error) {
+    throw_not_json(error.byte);
+  } catch (const json::out_of_range&) {
+    throw SafetensorsError("its header is not JSON: it holds a number beyond the range of a double");
   }
+}
 
-  bool end_object() override {
-    if (place_ == Place::kTensors) return enter(Place::kAfter);
-    if (place_ == Place::kMetadata) {
-      std::sort(metadata_keys_.begin(), metadata_keys_.end());
-      const auto twice = std::adjacent_find(metadata_keys_.begin(), metadata_keys_.end());
-      if (twice != metadata_keys_.end()) throw_twice(*twice);
-      metadata_keys_ = {};
-    } else {
-      finish_tensor();
-    }
-    return enter(Place::kTensors);
+void check_metadata(const json& metadata) {
+  const auto is_text = [](const json& value) { return value.is_string(); };
+  if (!metadata.is_object() || !std::all_of(metadata.begin(), metadata.end(), is_text))
+    throw SafetensorsError(std::string("its ") + kMetadataName + " must be an object of texts");
+}
+
+// No format of tensors has more dimensions.
+constexpr size_t kMostNumbers = 64;
+std::vector<uint64_t> whole_numbers(const json& list, const std::string& whose) {
+  const auto fits = [](const json& number) { return number.is_number_unsigned(); };
+  if (!list.is_array() || list.size() > kMostNumbers || !std::all_of(list.begin(), list.end(), fits))
+    throw SafetensorsError(whose + " must be a list of whole numbers, from 0 to 2^64 - 1, 64 at most");
+  return list.get<std::vector<uint64_t>>();
+}
+
+SafetensorsTensor read_tensor(const std::string& name, const json& entry) {
+  if (!entry.is_object()) throw SafetensorsError(quote(name) + " must be an object");
+  for (const char* const key : {"dtype", "shape", "data_offsets"}) {
+    if (!entry.contains(key)) throw SafetensorsError(quote(name) + " lacks " + key);
   }
-
-  bool key(string_t& text) override {
-    if (place_ == Place::kMetadata) {
-      metadata_keys_.push_back(std::move(text));
-    } else if (place_ == Place::kTensor) {
-      start_field(text);
-    } else if (text == kMetadataName) {
-      if (seen_metadata_) throw_twice(text);
-      seen_metadata_ = true;
-      enter(Place::kMetadata);
-    } else {
-      name_ = std::move(text);
-      enter(Place::kTensor);
-    }
-    return true;
+  if (entry.size() > 3)
+    throw SafetensorsError(quote(name) + " has other keys than dtype, shape and data_offsets");
+  if (!entry["dtype"].is_string()) throw SafetensorsError(quote(name) + ": its dtype must be a text");
+  const std::vector<uint64_t> offsets =
+      whole_numbers(entry["data_offsets"], quote(name) + ": its data_offsets");
+  if (offsets.size() != 2 || offsets[1] < offsets[0])
+    throw SafetensorsError(quote(name) + ": its data_offsets must be two, where it begins and where it ends");
+  const SafetensorsTensor tensor{entry["dtype"], whole_numbers(entry["shape"], quote(name) + ": its shape"),
+                                 offsets[0], offsets[1]};
+  if (tensor.dtype.size() > kLongestQuote)
+    throw SafetensorsError(quote(name) + " has an unknown dtype " + quote(tensor.dtype));
+  uint64_t bits = bits_of(tensor.dtype);
+  if (bits == 0) return tensor;
+  for (const uint64_t extent : tensor.shape) {
+    if (__builtin_mul_overflow(bits, extent, &bits))
+      throw SafetensorsError(quote(name) + " has a shape that overflows 64 bits");
   }
+  if (bits % 8 != 0 || bits / 8 != tensor.bytes())
+    throw SafetensorsError(quote(name) + " has " + std::to_string(tensor.bytes()) +
+                           " bytes, its dtype and shape say " + std::to_string((bits + 7) / 8));
+  return tensor;
+}
 
-  bool string(string_t& text) override {
-    if (place_ == Place::kMetadata && in_metadata_) return true;
-    if (place_ != Place::kTensor || field_ != "dtype") unexpected("a text");
-    if (text.size() > 32) throw SafetensorsError(quote(name_) + " has an unknown dtype " + quote(text));
-    tensor_.dtype = text;
-    return true;
+// The tensors cover the data, each byte once.
+void check_offsets(const std::map<std::string, SafetensorsTensor>& tensors, uint64_t data_bytes) {
+  std::vector<std::tuple<uint64_t, uint64_t, std::string>> extents;
+  for (const auto& [name, tensor] : tensors) extents.emplace_back(tensor.begin, tensor.end, name);
+  std::sort(extents.begin(), extents.end());
+  uint64_t covered = 0;
+  for (const auto& [begin, end, name] : extents) {
+    if (begin != covered)
+      throw SafetensorsError(quote(name) + " begins at byte " + std::to_string(begin) +
+                             " of the data, the tensors before it end at byte " + std::to_string(covered) +
+                             (begin > covered ? ": a hole" : ": an overlap"));
+    covered = end;
   }
-
-  bool start_array(size_t) override {
-    const bool list = place_ == Place::kTensor && (field_ == "shape" || field_ == "data_offsets");
-    if (!list || in_array_) unexpected("a list");
-    return in_array_ = true;
-  }
-
-  bool end_array() override {
-    in_array_ = false;
-    return true;
-  }
-
-  bool number_unsigned(number_unsigned_t value) override {
-    if (!in_array_) unexpected("a number");
-    if (field_ == "shape") {
-      if (tensor_.shape.size() < SafetensorsFile::kMaxDimensions) tensor_.shape.push_back(value);
-      ++tensor_.dimensions;
-      too_large_ |= __builtin_mul_overflow(elements_, value, &elements_);
-    } else {
-      if (num_offsets_ == 0) tensor_.begin = value;
-      if (num_offsets_ == 1) tensor_.end = value;
-      ++num_offsets_;
-    }
-    return true;
-  }
-
-  bool number_integer(number_integer_t value) override { not_a_size(std::to_string(value)); }
-  bool number_float(number_float_t, const string_t& text) override {
-    not_a_size(text);
-  }  // beyond 64 bits, too
-  bool null() override { unexpected("null"); }
-  bool boolean(bool value) override { unexpected(value ? "true" : "false"); }
-  bool binary(binary_t&) override { unexpected("binary data"); }
-
-  bool parse_error(size_t position, const std::string&, const json::exception&) override {
-    throw SafetensorsError("its header is not JSON in UTF-8: see byte " + std::to_string(position));
-  }
-
- private:
-  enum class Place { kBefore, kTensors, kMetadata, kTensor, kAfter };
-  static constexpr const char* kFields[] = {"dtype", "shape", "data_offsets"};
-  static constexpr const char* kInside = "{";  // in a tensor's object, before its first key
-
-  struct Extent {
-    std::string name;
-    uint64_t begin, end;
-  };
-
-  bool enter(Place place) {
-    place_ = place;
-    in_metadata_ = false;
-    if (place == Place::kTensor) {
-      tensor_ = {};
-      field_.clear();
-      fields_.clear();
-      too_large_ = false;
-      elements_ = 1;
-      num_offsets_ = 0;
-    }
-    return true;
-  }
-
-  void start_field(const std::string& text) {
-    if (std::find(std::begin(kFields), std::end(kFields), text) == std::end(kFields))
-      throw SafetensorsError(quote(name_) + " has an unknown key " + quote(text));
-    if (!fields_.insert(text).second)
-      throw SafetensorsError(quote(name_) + " has the key " + quote(text) + " twice");
-    field_ = text;
-  }
-
-  void finish_tensor() {
-    for (const char* const field : kFields) {
-      if (fields_.count(field) == 0) throw SafetensorsError(quote(name_) + " lacks " + field);
-    }
-    if (num_offsets_ != 2)
-      throw SafetensorsError(quote(name_) + " has " + std::to_string(num_offsets_) + " data_offsets, not 2");
-    if (tensor_.end < tensor_.begin)
-      throw SafetensorsError(quote(name_) + " ends at byte " + std::to_string(tensor_.end) +
-                             " of the data, before it begins at byte " + std::to_string(tensor_.begin));
-    uint64_t bits = 0;
-    if (const uint64_t bits_each = bits_of(tensor_.dtype); bits_each > 0) {
-      too_large_ |= __builtin_mul_overflow(elements_, bits_each, &bits);
-      if (too_large_) throw SafetensorsError(quote(name_) + " has a shape that overflows 64 bits");
-      if (bits % 8 != 0 || bits / 8 != tensor_.bytes())
-        throw SafetensorsError(quote(name_) + " has " + std::to_string(tensor_.bytes()) +
-                               " bytes, its dtype and shape say " + std::to_string((bits + 7) / 8));
-    } else if (wanted_.count(name_) > 0) {
-      throw SafetensorsError(quote(name_) + " has an unknown dtype " + quote(tensor_.dtype));
-    }
-    if (wanted_.count(name_) > 0) tensors[name_] = tensor_;
-    extents_.push_back({std::move(name_), tensor_.begin, tensor_.end});
-  }
-
-  [[noreturn]] void unexpected(const std::string& what) const {
-    if (place_ == Place::kBefore) throw SafetensorsError("its header is " + what + ", it must be an object");
-    if (place_ == Place::kMetadata)
-      throw SafetensorsError(std::string(kMetadataName) + " holds " + what +
-                             ", it must be an object of texts");
-    if (field_.empty()) throw SafetensorsError(quote(name_) + " is " + what + ", it must be an object");
-    throw SafetensorsError(quote(name_) + ": its " + field_ + " holds " + what + ", it must be " +
-                           (field_ == "dtype" ? "a text" : "a list of whole numbers"));
-  }
-
-  [[noreturn]] void not_a_size(const std::string& number) const {
-    if (!in_array_) unexpected("a number");
-    throw SafetensorsError(quote(name_) + ": its " + field_ + " holds " + quote(number) +
-                           ", no whole number of 64 bits from 0 on");
-  }
-
-  [[noreturn]] static void throw_twice(const std::string& name) {
-    throw SafetensorsError("has " + quote(name) + " twice");
-  }
-
-  const std::set<std::string> wanted_;
-  Place place_ = Place::kBefore;
-  bool in_metadata_ = false, seen_metadata_ = false, in_array_ = false;
-  std::vector<std::string> metadata_keys_;
-  std::vector<Extent> extents_;  // of all tensors
-
-  // The tensor at hand.
-  std::string name_, field_;
-  SafetensorsTensor tensor_;
-  std::set<std::string> fields_;  // those seen
-  bool too_large_ = false;
-  uint64_t elements_ = 1, num_offsets_ = 0;
-};
+  if (covered > data_bytes)
+    throw SafetensorsError("is cut off: its tensors have " + std::to_string(covered) + " bytes, " +
+                           std::to_string(data_bytes) + " are there");
+  if (covered < data_bytes)
+    throw SafetensorsError("goes on after its last tensor, for " + std::to_string(data_bytes - covered) +
+                           " bytes");
+}
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::string& path, const std::vector<std::string>& wanted) {
-  struct stat status {};
-  // Without O_NONBLOCK, a FIFO would wait here for somebody who writes.
-  fd_ = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  struct CloseUnlessDone {  // no destructor runs for an object whose constructor throws
-    int* fd;
-    ~CloseUnlessDone() {
-      if (fd != nullptr && *fd >= 0) close(*fd);
-    }
-  } guard{&fd_};
-  if (fd_ < 0 || fstat(fd_, &status) != 0)
-    throw SafetensorsError(std::string("cannot be read: ") + std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) throw SafetensorsError("is not a regular file");
-  const auto file_bytes = uint64_t(status.st_size);
+SafetensorsFile::SafetensorsFile(const std::string& path) {
+  std::error_code error;
+  const bool regular = std::filesystem::is_regular_file(path, error);
+  if (error) throw SafetensorsError("cannot be read: " + error.message());
+  // A FIFO would wait here for somebody who writes.
+  if (!regular) throw SafetensorsError("is not a regular file");
+  const uint64_t file_bytes = std::filesystem::file_size(path, error);
+  file_.open(path, std::ios::binary);
+  if (error || !file_) throw SafetensorsError(std::string("cannot be read: ") + std::strerror(errno));
   uint64_t header_bytes = 0;
   if (file_bytes < sizeof header_bytes)
     throw SafetensorsError("has " + std::to_string(file_bytes) + " bytes: too short for a safetensors file");
@@ -269,46 +158,38 @@ SafetensorsFile::SafetensorsFile(const std::string& path, const std::vector<std:
                            " bytes, but only " + std::to_string(rest) +
                            " follow: cut off, or not a safetensors file");
   if (header_bytes > kMaxHeaderBytes)
-    throw SafetensorsError("has a header of " + std::to_string(header_bytes) +
-                           " bytes, the format's limit is " + std::to_string(kMaxHeaderBytes));
-  char first = 0;
-  if (header_bytes > 0) read_at(sizeof header_bytes, &first, 1);
-  if (first != '{')
+    throw SafetensorsError("has a header of " + std::to_string(header_bytes) + " bytes, the limit is " +
+                           std::to_string(kMaxHeaderBytes));
+  std::string text(header_bytes, '\0');
+  read_at(sizeof header_bytes, text.data(), header_bytes);
+  if (!text.starts_with('{'))
     throw SafetensorsError("has a header that does not begin with '{': not a safetensors file");
-  std::string header(header_bytes, '\0');
-  read_at(sizeof header_bytes, header.data(), header_bytes);
-  // The parser would take it for the end, and not look at what follows.
-  if (const size_t zero = header.find('\0'); zero != std::string::npos)
-    throw SafetensorsError("its header is not JSON in UTF-8: see byte " + std::to_string(zero + 1));
-  HeaderReader reader(wanted);
-  json::sax_parse(header, &reader);
-  reader.check_offsets(rest - header_bytes);
+  const json header = parse_header(text);
+  for (const auto& [name, entry] : header.items()) {
+    if (name == kMetadataName) {
+      check_metadata(entry);
+    } else {
+      tensors_.emplace(name, read_tensor(name, entry));
+    }
+  }
+  check_offsets(tensors_, rest - header_bytes);
   data_begin_ = sizeof header_bytes + header_bytes;
-  tensors_ = std::move(reader.tensors);
-  guard.fd = nullptr;
 }
-
-SafetensorsFile::~SafetensorsFile() { close(fd_); }
 
 const SafetensorsTensor* SafetensorsFile::find(const std::string& name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
-void SafetensorsFile::read(const SafetensorsTensor& tensor, uint64_t offset, void* to, uint64_t bytes) const {
+void SafetensorsFile::read(const SafetensorsTensor& tensor, uint64_t offset, void* to, uint64_t bytes) {
   read_at(data_begin_ + tensor.begin + offset, to, bytes);
 }
 
 // Not mapped: a file that is cut off while it is read must be an error, not a SIGBUS.
-void SafetensorsFile::read_at(uint64_t offset, void* to, uint64_t bytes) const {
-  for (uint64_t done = 0; done < bytes;) {
-    const size_t at_once = std::min<uint64_t>(bytes - done, 1 << 30);
-    const ssize_t n = pread(fd_, static_cast<char*>(to) + done, at_once, off_t(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw SafetensorsError(std::string("cannot be read: ") + std::strerror(errno));
-    if (n == 0) throw SafetensorsError("became shorter while it was read");
-    done += uint64_t(n);
-  }
+void SafetensorsFile::read_at(uint64_t offset, void* to, uint64_t bytes) {
+  file_.seekg(std::streamoff(offset));
+  if (!file_.read(static_cast<char*>(to), std::streamsize(bytes)))
+    throw SafetensorsError("became shorter while it was read, or cannot be read to its end");
 }
 
 std::string safetensors_header(const std::vector<SafetensorsEntry>& tensors,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <fstream>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -17,32 +18,29 @@ struct SafetensorsError : std::runtime_error {
 };
 
 struct SafetensorsTensor {
-  std::string dtype;            // "F16", "BF16", "F32", "I64", ...
-  std::vector<uint64_t> shape;  // at most kMaxDimensions of them are kept
-  uint64_t dimensions = 0;      // how many there are
+  std::string dtype;  // "F16", "BF16", "F32", "I64", ...
+  std::vector<uint64_t> shape;
   uint64_t begin = 0, end = 0;  // bytes of the data
   uint64_t bytes() const { return end - begin; }
 };
 
 class SafetensorsFile {
  public:
-  static constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
-  static constexpr size_t kMaxDimensions = 8;
+  // Far more than a model's tensors need; the format's own limit is 100 MB. It bounds the memory that a
+  // hostile header takes: the tree has up to 40 times its size.
+  static constexpr uint64_t kMaxHeaderBytes = 8 << 20;
 
-  // Reads and checks the whole header, no data; remembers the tensors that are `wanted`.
-  SafetensorsFile(const std::string& path, const std::vector<std::string>& wanted);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+  // Reads and checks the whole header, no data.
+  explicit SafetensorsFile(const std::string& path);
 
-  const SafetensorsTensor* find(const std::string& name) const;  // nullptr: not in the file, or not wanted
+  const SafetensorsTensor* find(const std::string& name) const;  // nullptr: not in the file
   // Part of a tensor's data, from `offset` on.
-  void read(const SafetensorsTensor& tensor, uint64_t offset, void* to, uint64_t bytes) const;
+  void read(const SafetensorsTensor& tensor, uint64_t offset, void* to, uint64_t bytes);
 
  private:
-  void read_at(uint64_t offset, void* to, uint64_t bytes) const;
+  void read_at(uint64_t offset, void* to, uint64_t bytes);
 
-  int fd_ = -1;
+  std::ifstream file_;
   uint64_t data_begin_ = 0;
   std::map<std::string, SafetensorsTensor> tensors_;
 };

@@ -15,45 +15,57 @@ namespace {
 
 enum Stream : uint64_t { kQ = 1, kK = 2, kV = 3, kAnchor = 4, kBlock = 5, kNoise = 6 };
 
-struct Extent {
-  int64_t batch, heads, rows, head_dim;
-};
-
-// [batch, heads, rows, head_dim] with the given pitches, starting after the guard band.
-Placement place(int buffer, const Extent& e, int64_t row_gap, int64_t block_gap, int64_t shift) {
-  const int64_t row_stride = e.head_dim + row_gap;
-  const int64_t head_stride = e.rows * row_stride + block_gap;
-  const int64_t batch_stride = e.heads * head_stride + block_gap;
-  return {buffer, kGuardElements + shift, batch_stride, head_stride, row_stride};
+// Behind the guard band of a buffer; the strides are still to come.
+Placement tensor(const Problem& p, bool is_query, int buffer) {
+  return {.buffer = buffer,
+          .batch = p.batch,
+          .heads = is_query ? p.num_heads_q : p.num_heads_kv,
+          .rows = is_query ? p.seqlen_q : p.seqlen_kv,
+          .head_dim = p.head_dim,
+          .offset = kGuardElements,
+          .batch_stride = 0,
+          .head_stride = 0,
+          .row_stride = 0};
 }
 
-Placement place_bshd(int buffer, const Extent& e) {
-  return {buffer, kGuardElements, e.rows * e.heads * e.head_dim, e.head_dim, e.heads * e.head_dim};
+// [batch, heads, rows, head_dim], with gaps.
+void place_bhsd(Placement& t, int64_t row_gap, int64_t block_gap) {
+  t.row_stride = t.head_dim + row_gap;
+  t.head_stride = t.rows * t.row_stride + block_gap;
+  t.batch_stride = t.heads * t.head_stride + block_gap;
 }
 
-// The same extents with one stride so large that the last row begins beyond 2^31 elements: of the first among
-// batches, heads and rows, taken in turn from number `first` on, that there are two of.
-Placement place_far(int buffer, const Extent& e, int first) {
-  const int64_t count[] = {e.batch, e.heads, e.rows};
+// Of a [batch, rows, heads, head_dim] tensor.
+void place_bshd(Placement& t, int64_t heads, int64_t rows) {
+  t.head_stride = t.head_dim;
+  t.row_stride = heads * t.head_dim;
+  t.batch_stride = rows * t.row_stride;
+}
+
+// One stride is so large that the last row begins beyond 2^31 elements: of the first among batches, heads and
+// rows, taken in turn from number `first` on, that there are two of.
+void place_far(Placement& t, int first) {
+  const int64_t count[] = {t.batch, t.heads, t.rows};
+  int64_t* const strides[] = {&t.batch_stride, &t.head_stride, &t.row_stride};
   int far = first;
   while (count[far] == 1 && (far + 1) % 3 != first) far = (far + 1) % 3;
-  int64_t stride[3];
-  int64_t next = e.head_dim + 2 * kMargin;
+  int64_t next = t.head_dim + 2 * kMargin;
   for (const int axis : {2, 1, 0}) {
     if (axis == far) continue;
-    stride[axis] = next;
+    *strides[axis] = next;
     next *= count[axis];
   }
-  stride[far] = next + ((int64_t(1) << 31) / std::max<int64_t>(count[far] - 1, 1) / 8 + 1) * 8;
-  return {buffer, kGuardElements, stride[0], stride[1], stride[2]};
+  *strides[far] = next + ((int64_t(1) << 31) / std::max<int64_t>(count[far] - 1, 1) / 8 + 1) * 8;
 }
 
-int64_t elements_far(const Placement& p, const Extent& e) {
-  return p.row(int(e.batch) - 1, int(e.heads) - 1, int(e.rows) - 1) + e.head_dim + kGuardElements;
-}
-
-int64_t elements(const Placement& p, int64_t batch) {
-  return p.offset + batch * p.batch_stride + kGuardElements;
+void set_sizes(TensorPlan& plan) {
+  const auto elements = [](const Placement& t) {
+    return t.at({t.batch - 1, t.heads - 1, t.rows - 1}) + t.head_dim + kGuardElements;
+  };
+  plan.input_elements.assign(plan.v.buffer + 1, 0);
+  for (const Placement& t : {plan.q, plan.k, plan.v})
+    plan.input_elements[t.buffer] = std::max(plan.input_elements[t.buffer], elements(t));
+  plan.output_elements = elements(plan.o);
 }
 
 // What head h's queries and keys look like in the `structured` inputs. `position` counts keys; queries are
@@ -128,66 +140,58 @@ void parallel_for(int64_t count, const std::function<void(int64_t, int64_t)>& fn
 }
 
 TensorPlan plan_tensors(const Problem& p) {
-  const Extent q{p.batch, p.num_heads_q, p.seqlen_q, p.head_dim};
-  const Extent kv{p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim};
   TensorPlan plan;
-  switch (p.layout) {
-    case Layout::kBshd:
-      plan.q = place_bshd(0, q);
-      plan.k = place_bshd(1, kv);
-      plan.v = place_bshd(2, kv);
-      plan.o = place_bshd(0, q);
-      break;
-    case Layout::kQkv: {
-      // One tensor for all three; the shorter of q and kv leaves its remaining rows unused.
-      const int64_t heads = p.num_heads_q + 2 * int64_t(p.num_heads_kv);
-      const int64_t rows = std::max(p.seqlen_q, p.seqlen_kv);
-      plan.q = place_bshd(0, {p.batch, heads, rows, p.head_dim});
-      plan.k = plan.v = plan.q;
-      plan.k.offset += int64_t(p.num_heads_q) * p.head_dim;
-      plan.v.offset += (int64_t(p.num_heads_q) + p.num_heads_kv) * p.head_dim;
-      plan.o = place_bshd(0, q);
-      plan.input_elements.push_back(elements(plan.q, p.batch));
-      break;
-    }
-    case Layout::kBhsd:
-    case Layout::kGapped:
-    case Layout::kOdd:
-    case Layout::kFar: {
-      const int64_t row_gap = p.layout == Layout::kGapped ? 8 : p.layout == Layout::kOdd ? 1 : 0;
-      const int64_t block_gap = p.layout == Layout::kGapped ? 16 : p.layout == Layout::kOdd ? 3 : 0;
-      const int64_t shift = p.layout == Layout::kOdd ? 1 : 0;
-      // Each tensor has pitches of its own, so that a kernel that takes another one's goes wrong. Odd ones
-      // stay odd.
-      const int64_t odd = p.layout == Layout::kOdd ? 1 : 0;
-      const int64_t margins = p.layout == Layout::kFar ? 2 * kMargin : 0;
-      plan.q = place(0, q, row_gap + margins, block_gap, shift);
-      plan.k = place(1, kv, 2 * row_gap + odd + margins, block_gap, shift);
-      plan.v = place(2, kv, 3 * row_gap + 2 * odd + margins, 2 * block_gap, shift);
-      plan.o = place(0, q, 4 * row_gap + 3 * odd + margins, 3 * block_gap, shift);
-      break;
-    }
-  }
-  if (plan.input_elements.empty()) {
-    for (const Placement& tensor : {plan.q, plan.k, plan.v})
-      plan.input_elements.push_back(elements(tensor, p.batch));
-  }
-  plan.output_elements = elements(plan.o, p.batch);
+  plan.q = tensor(p, true, 0);
+  plan.k = tensor(p, false, 1);
+  plan.v = tensor(p, false, 2);
+  plan.o = tensor(p, true, 0);
   plan.lse_elements = p.num_rows() + 2 * kGuardElements;
+  // Where there are gaps, each tensor has pitches of its own, so that a kernel that takes another one's goes
+  // wrong.
+  int number = 0;
+  for (Placement* const t : {&plan.q, &plan.k, &plan.v, &plan.o}) {
+    ++number;
+    switch (p.layout) {
+      case Layout::kBhsd:
+        place_bhsd(*t, 0, 0);
+        break;
+      case Layout::kBshd:
+        place_bshd(*t, t->heads, t->rows);
+        break;
+      case Layout::kGapped:
+        place_bhsd(*t, 8 * number, 16 * number);
+        break;
+      case Layout::kOdd:
+        place_bhsd(*t, 2 * number - 1, 3 * number);
+        t->offset += 1;
+        break;
+      case Layout::kFar:
+        place_bhsd(*t, 2 * kMargin, 0);
+        break;
+      case Layout::kQkv:
+        if (t == &plan.o) {
+          place_bshd(*t, t->heads, t->rows);
+          break;
+        }
+        // One tensor for all three; the shorter of q and kv leaves its remaining rows unused.
+        place_bshd(*t, p.num_heads_q + 2 * p.num_heads_kv, std::max(p.seqlen_q, p.seqlen_kv));
+        t->offset += (number > 1 ? p.num_heads_q + (number - 2) * p.num_heads_kv : 0) * p.head_dim;
+        t->buffer = 0;
+        break;
+    }
+  }
+  set_sizes(plan);
   return plan;
 }
 
 TensorPlan plan_on_device(const Problem& p) {
   TensorPlan plan = plan_tensors(p);
   if (p.layout != Layout::kFar) return plan;
-  const Extent q{p.batch, p.num_heads_q, p.seqlen_q, p.head_dim};
-  const Extent kv{p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim};
-  plan.q = place_far(0, q, 2);
-  plan.k = place_far(1, kv, 1);
-  plan.v = place_far(2, kv, 0);
-  plan.o = place_far(0, q, 0);
-  plan.input_elements = {elements_far(plan.q, q), elements_far(plan.k, kv), elements_far(plan.v, kv)};
-  plan.output_elements = elements_far(plan.o, q);
+  place_far(plan.q, 2);
+  place_far(plan.k, 1);
+  place_far(plan.v, 0);
+  place_far(plan.o, 0);
+  set_sizes(plan);
   return plan;
 }
 
@@ -208,66 +212,50 @@ Workload::Workload(const Problem& problem)
 
 bool Workload::poison(Poison poison) {
   if (poison == poison_) return false;
-  poison_ = poison;
-  const size_t row_bytes = problem_.head_dim * element_bytes(problem_.dtype);
-  const std::vector<std::vector<unsigned char>> before = std::move(inputs_);
-  inputs_.clear();
-  for (const auto& buffer : before) {
-    inputs_.emplace_back(buffer.size());
-    fill_poison(inputs_.back(), poison_);
-  }
-  const auto keep = [&](const Placement& placement, int heads, auto&& rows) {
-    for (int b = 0; b < problem_.batch; ++b) {
-      for (int h = 0; h < heads; ++h) {
-        for (int i = 0; i < rows(b); ++i) {
-          const size_t at = placement.row(b, h, i) * element_bytes(problem_.dtype);
-          std::memcpy(&inputs_[placement.buffer][at], &before[placement.buffer][at], row_bytes);
-        }
-      }
-    }
-  };
-  const auto all_queries = [&](int) { return problem_.seqlen_q; };
-  const auto valid_keys = [&](int b) { return kv_lengths_[b]; };
-  keep(plan_.q, problem_.num_heads_q, all_queries);
-  keep(plan_.k, problem_.num_heads_kv, valid_keys);
-  keep(plan_.v, problem_.num_heads_kv, valid_keys);
+  surround_with(poison);
   return true;
+}
+
+void Workload::surround_with(Poison poison) {
+  poison_ = poison;
+  const size_t bytes = element_bytes(problem_.dtype);
+  const std::vector<std::vector<unsigned char>> before = inputs_;
+  for (auto& buffer : inputs_) fill_poison(buffer, poison_);
+  for (const Placement* const t : {&plan_.q, &plan_.k, &plan_.v}) {
+    for (int64_t index = 0; index < t->num_rows(); ++index) {
+      const RowId row = t->row(index);
+      if (!may_be_read(*t, row)) continue;
+      const size_t at = t->at(row) * bytes;
+      std::memcpy(&inputs_[t->buffer][at], &before[t->buffer][at], t->head_dim * bytes);
+    }
+  }
+}
+
+bool Workload::may_be_read(const Placement& tensor, RowId row) const {
+  return &tensor == &plan_.q || row.i < kv_lengths_[row.b];
 }
 
 void Workload::read_file() {
   if (problem_.layout != Layout::kBhsd && problem_.layout != Layout::kBshd)
     throw std::logic_error("a file's tensors are contiguous");
-  const size_t bytes = element_bytes(problem_.dtype);
-  const Placement* const placements[] = {&plan_.q, &plan_.k, &plan_.v};
-  read_tensors(problem_, [&](int t, uint64_t offset, const unsigned char* data, size_t n) {
-    std::memcpy(inputs_[placements[t]->buffer].data() + placements[t]->offset * bytes + offset, data, n);
-  });
-  // Whatever the padding holds, a step must not see it: poison would show.
-  for (const Placement* const p : {&plan_.k, &plan_.v}) {
-    for (int b = 0; b < problem_.batch; ++b) {
-      for (int h = 0; h < problem_.num_heads_kv; ++h) {
-        for (int j = kv_lengths_[b]; j < problem_.seqlen_kv; ++j)
-          fill_poison(
-              std::span(inputs_[p->buffer]).subspan(p->row(b, h, j) * bytes, problem_.head_dim * bytes),
-              poison_);
-      }
-    }
-  }
+  const auto begin = [&](const Placement& t) {
+    return inputs_[t.buffer].data() + t.offset * element_bytes(problem_.dtype);
+  };
+  read_tensors(problem_, {begin(plan_.q), begin(plan_.k), begin(plan_.v)});
+  surround_with(poison_);  // whatever the padding held, a step must not see it
 }
 
 void Workload::generate() {
   const size_t bytes = element_bytes(problem_.dtype);
-  const auto fill = [&](const Placement& placement, int heads, int rows, auto&& valid_rows, auto&& make_row) {
-    parallel_for(int64_t(problem_.batch) * heads * rows, [&](int64_t begin, int64_t end) {
-      std::vector<float> row(problem_.head_dim);
+  const auto fill = [&](const Placement& tensor, auto&& make_row) {
+    parallel_for(tensor.num_rows(), [&](int64_t begin, int64_t end) {
+      std::vector<float> values(problem_.head_dim);
       for (int64_t index = begin; index < end; ++index) {
-        const int i = int(index % rows);
-        const int h = int(index / rows % heads);
-        const int b = int(index / rows / heads);
-        if (i >= valid_rows(b)) continue;  // padding stays poison
-        make_row(b, h, i, index, row.data());
-        unsigned char* const out = inputs_[placement.buffer].data() + placement.row(b, h, i) * bytes;
-        for (int d = 0; d < problem_.head_dim; ++d) store_element(problem_.dtype, out + d * bytes, row[d]);
+        const RowId row = tensor.row(index);
+        if (!may_be_read(tensor, row)) continue;  // padding stays poison
+        make_row(row, index, values.data());
+        unsigned char* const out = inputs_[tensor.buffer].data() + tensor.at(row) * bytes;
+        for (int d = 0; d < problem_.head_dim; ++d) store_element(problem_.dtype, out + d * bytes, values[d]);
         heartbeat();
       }
     });
@@ -276,7 +264,8 @@ void Workload::generate() {
   // What the scores are moved by comes from one coordinate, in which every query is alike.
   const float size = moved_by(problem_.inputs);
   const float coordinate = std::sqrt(size / problem_.softmax_scale());
-  const auto key_coordinate = [&](int b, int h, int i) -> float {
+  const auto key_coordinate = [&](RowId row) -> float {
+    const auto [b, h, i] = row;
     switch (problem_.inputs) {
       // The sign changes a tile's length at a time: exp() overflows unless the running maximum is subtracted,
       // and that has to be updated.
@@ -292,32 +281,27 @@ void Workload::generate() {
     }
   };
   const float q_factor = problem_.inputs == Inputs::kSharp ? 3.0f : 1.0f;
-  const auto constant = [&](int b, int h) {  // all keys of the head are one
-    return problem_.inputs == Inputs::kRamps && (b + h + problem_.seed) % 3 == 2;
+  const auto constant = [&](RowId row) {  // all keys of the head are one
+    return problem_.inputs == Inputs::kRamps && (row.b + row.h + problem_.seed) % 3 == 2;
   };
-  const auto all_queries = [&](int) { return problem_.seqlen_q; };
-  const auto valid_keys = [&](int b) { return kv_lengths_[b]; };
   const int heads_per_kv = problem_.num_heads_q / problem_.num_heads_kv;
-  fill(plan_.q, problem_.num_heads_q, problem_.seqlen_q, all_queries,
-       [&](int b, int h, int i, int64_t index, float* row) {
-         const int position = i + problem_.seqlen_kv - problem_.seqlen_q;
-         structured ? structured_row(problem_, true, b, h / heads_per_kv, position, row)
-                    : normal_row(problem_, kQ, index, q_factor, row);
-         if (problem_.inputs == Inputs::kHuge) std::fill_n(row, problem_.head_dim, 0.0f);
-         if (size > 0) row[0] = coordinate;
-       });
-  fill(plan_.k, problem_.num_heads_kv, problem_.seqlen_kv, valid_keys,
-       [&](int b, int h, int i, int64_t index, float* row) {
-         structured ? structured_row(problem_, false, b, h, i, row)
-                    : normal_row(problem_, kK, constant(b, h) ? index - i : index, 1.0f, row);
-         if (size > 0) row[0] = key_coordinate(b, h, i);
-       });
-  fill(plan_.v, problem_.num_heads_kv, problem_.seqlen_kv, valid_keys,
-       [&](int, int, int, int64_t index, float* row) { normal_row(problem_, kV, index, 1.0f, row); });
+  fill(plan_.q, [&](RowId row, int64_t index, float* values) {
+    const int position = row.i + problem_.seqlen_kv - problem_.seqlen_q;
+    structured ? structured_row(problem_, true, row.b, row.h / heads_per_kv, position, values)
+               : normal_row(problem_, kQ, index, q_factor, values);
+    if (problem_.inputs == Inputs::kHuge) std::fill_n(values, problem_.head_dim, 0.0f);
+    if (size > 0) values[0] = coordinate;
+  });
+  fill(plan_.k, [&](RowId row, int64_t index, float* values) {
+    structured ? structured_row(problem_, false, row.b, row.h, row.i, values)
+               : normal_row(problem_, kK, constant(row) ? index - row.i : index, 1.0f, values);
+    if (size > 0) values[0] = key_coordinate(row);
+  });
+  fill(plan_.v, [&](RowId, int64_t index, float* values) { normal_row(problem_, kV, index, 1.0f, values); });
 }
 
-const void* Workload::at(const Placement& p, int b, int h, int i) const {
-  return inputs_[p.buffer].data() + p.row(b, h, i) * element_bytes(problem_.dtype);
+const void* Workload::at(const Placement& tensor, RowId row) const {
+  return inputs_[tensor.buffer].data() + tensor.at(row) * element_bytes(problem_.dtype);
 }
 
 Outputs::Outputs(const Problem& problem, Poison poison)
@@ -328,13 +312,14 @@ Outputs::Outputs(const Problem& problem, Poison poison)
   fill_poison(lse, poison_);
 }
 
-const void* Outputs::o_row(int b, int h, int i) const {
-  return o.data() + plan_.o.row(b, h, i) * element_bytes(problem_.dtype);
+const void* Outputs::o_row(RowId row) const {
+  return o.data() + plan_.o.at(row) * element_bytes(problem_.dtype);
 }
 
-float Outputs::lse_at(int b, int h, int i) const {
+float Outputs::lse_at(RowId row) const {
   float value;
-  const int64_t index = kGuardElements + (int64_t(b) * problem_.num_heads_q + h) * problem_.seqlen_q + i;
+  const int64_t index =
+      kGuardElements + (int64_t(row.b) * problem_.num_heads_q + row.h) * problem_.seqlen_q + row.i;
   std::memcpy(&value, lse.data() + index * sizeof(float), sizeof(float));
   return value;
 }
@@ -343,10 +328,8 @@ std::string Outputs::damage() {
   const size_t bytes = element_bytes(problem_.dtype);
   const int64_t rows = problem_.num_rows();
   for (int64_t index = 0; index < rows; ++index) {
-    const int i = int(index % problem_.seqlen_q);
-    const int h = int(index / problem_.seqlen_q % problem_.num_heads_q);
-    const int b = int(index / problem_.seqlen_q / problem_.num_heads_q);
-    fill_poison(std::span(o).subspan(plan_.o.row(b, h, i) * bytes, problem_.head_dim * bytes), poison_);
+    const int64_t at = plan_.o.at(plan_.o.row(index));
+    fill_poison(std::span(o).subspan(at * bytes, problem_.head_dim * bytes), poison_);
   }
   fill_poison(std::span(lse).subspan(kGuardElements * sizeof(float), rows * sizeof(float)), poison_);
 
@@ -365,7 +348,7 @@ std::string Outputs::damage() {
            ")";
   };
   if (const int64_t at = first_change(o); at >= 0) {
-    const int64_t last_row = plan_.o.row(problem_.batch - 1, problem_.num_heads_q - 1, problem_.seqlen_q - 1);
+    const int64_t last_row = plan_.o.at(plan_.o.row(rows - 1));
     return sentence("o", at / int64_t(bytes), plan_.o.offset, last_row + problem_.head_dim - 1);
   }
   if (const int64_t at = first_change(lse); at >= 0)

@@ -19,10 +19,13 @@ namespace flashsteps {
 
 // A [batch, heads, rows, head_dim] tensor inside buffer number `buffer`. Everything in elements.
 struct Placement {
-  int buffer;
+  int buffer, batch, heads, rows, head_dim;
   int64_t offset, batch_stride, head_stride, row_stride;
-  int64_t row(int b, int h, int i) const {
-    return offset + b * batch_stride + h * head_stride + i * row_stride;
+
+  int64_t num_rows() const { return int64_t(batch) * heads * rows; }
+  RowId row(int64_t index) const { return row_number(index, heads, rows); }
+  int64_t at(RowId row) const {
+    return offset + row.b * batch_stride + row.h * head_stride + row.i * row_stride;
   }
 };
 
@@ -60,14 +63,16 @@ class Workload {
   std::span<const unsigned char> input(int buffer) const { return inputs_[buffer]; }
 
   // One row of head_dim elements.
-  const void* q_row(int b, int h, int i) const { return at(plan_.q, b, h, i); }
-  const void* k_row(int b, int h_kv, int i) const { return at(plan_.k, b, h_kv, i); }
-  const void* v_row(int b, int h_kv, int i) const { return at(plan_.v, b, h_kv, i); }
+  const void* q_row(RowId row) const { return at(plan_.q, row); }
+  const void* k_row(RowId row) const { return at(plan_.k, row); }
+  const void* v_row(RowId row) const { return at(plan_.v, row); }
 
  private:
   void generate();
   void read_file();
-  const void* at(const Placement& p, int b, int h, int i) const;
+  void surround_with(Poison poison);
+  bool may_be_read(const Placement& tensor, RowId row) const;
+  const void* at(const Placement& tensor, RowId row) const;
 
   Problem problem_;
   TensorPlan plan_;
@@ -84,8 +89,8 @@ class Outputs {
   std::vector<unsigned char> o;  // plan().output_elements of the problem's type
   std::vector<unsigned char> lse;
 
-  const void* o_row(int b, int h, int i) const;
-  float lse_at(int b, int h, int i) const;
+  const void* o_row(RowId row) const;
+  float lse_at(RowId row) const;
   // The first byte outside the logical elements that changed, as a sentence; empty when none did. Overwrites
   // the logical elements with poison on the way: call it last.
   std::string damage();

@@ -5,7 +5,7 @@
 // and refuses a file that has changed since.
 #pragma once
 
-#include <functional>
+#include <array>
 #include <span>
 #include <string>
 
@@ -22,10 +22,9 @@ Problem problem_of_file(const std::string& given, Layout layout);
 // its name for messages.
 void examine_tensors(std::span<Problem> problems, const std::string& given);
 
-// q (0), k (1) and v (2), in pieces and in order. Throws std::runtime_error when they are not those that were
-// examined; by then, all pieces may have been handed out.
-using TakePiece = std::function<void(int tensor, uint64_t offset, const unsigned char* data, size_t bytes)>;
-void read_tensors(const Problem& problem, const TakePiece& take);
+// Reads q, k and v, in this order, to where each has room. Throws std::runtime_error when they are not those
+// that were examined; by then they may have been read.
+void read_tensors(const Problem& problem, const std::array<unsigned char*, 3>& to);
 
 // `o` like q and `lse`, to the file that is open elsewhere under `path`. Throws std::runtime_error.
 void write_outputs(const Outputs& outputs, const Problem& problem, const std::string& step,

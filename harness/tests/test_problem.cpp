@@ -127,7 +127,7 @@ TEST_CASE("no two elements share a place, in any layout, and none lies in a guar
         for (int h = 0; h < heads; ++h)
           for (int i = 0; i < rows; ++i)
             for (int d = 0; d < p.head_dim; ++d, ++count) {
-              const int64_t place = at.row(b, h, i) + d;
+              const int64_t place = at.at({b, h, i}) + d;
               REQUIRE((place >= kGuardElements && place < elements - kGuardElements));
               places.insert({buffer, place});
             }
@@ -157,9 +157,9 @@ TEST_CASE("the same problem has the same inputs in every layout; only what a ste
     for (int b = 0; b < p.batch; ++b) {
       for (int j = 0; j < p.seqlen_kv; ++j) {
         for (int d = 0; d < p.head_dim; ++d) {
-          const float k = load_element(p.dtype, static_cast<const char*>(w.k_row(b, 0, j)) + d * 2);
+          const float k = load_element(p.dtype, static_cast<const char*>(w.k_row({b, 0, j})) + d * 2);
           if (j < w.kv_lengths()[b]) {
-            CHECK(k == load_element(p.dtype, static_cast<const char*>(plain.k_row(b, 0, j)) + d * 2));
+            CHECK(k == load_element(p.dtype, static_cast<const char*>(plain.k_row({b, 0, j})) + d * 2));
           } else {
             CHECK(std::isnan(k));
           }

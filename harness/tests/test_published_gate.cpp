@@ -27,9 +27,9 @@ void make_uniform(Workload& workload) {
   };
   for (int h = 0; h < p.num_heads_q; ++h) {
     for (int i = 0; i < p.seqlen_q; ++i) {
-      fill(workload.q_row(0, h, i));
-      fill(workload.k_row(0, h, i));
-      fill(workload.v_row(0, h, i));
+      fill(workload.q_row({0, h, i}));
+      fill(workload.k_row({0, h, i}));
+      fill(workload.v_row({0, h, i}));
     }
   }
 }

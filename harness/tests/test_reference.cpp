@@ -48,10 +48,10 @@ TEST_CASE("the reference is attention") {
             if (causal && j > i + kv_len - p.seqlen_q) continue;
             double score = 0;
             for (int d = 0; d < p.head_dim; ++d)
-              score += element(p, w.q_row(b, h, i), d) * element(p, w.k_row(b, h / 2, j), d);
+              score += element(p, w.q_row({b, h, i}), d) * element(p, w.k_row({b, h / 2, j}), d);
             const double weight = std::exp(score / std::sqrt(double(p.head_dim)));
             sum += weight;
-            for (int d = 0; d < p.head_dim; ++d) o[d] += weight * element(p, w.v_row(b, h / 2, j), d);
+            for (int d = 0; d < p.head_dim; ++d) o[d] += weight * element(p, w.v_row({b, h / 2, j}), d);
           }
           if (sum == 0) {
             CHECK(row.visible_keys == 0);
@@ -108,7 +108,7 @@ TEST_CASE("the structured heads have their patterns") {
   const auto score = [&](int h, int i, int j) {
     double s = 0;
     for (int d = 0; d < p.head_dim; ++d)
-      s += element(p, w.q_row(0, h, i), d) * element(p, w.k_row(0, h, j), d);
+      s += element(p, w.q_row({0, h, i}), d) * element(p, w.k_row({0, h, j}), d);
     return s / std::sqrt(double(p.head_dim));
   };
   CHECK(score(0, 100, 100) > score(0, 100, 130) + 3);            // local

@@ -152,6 +152,12 @@ TEST_CASE("tensors that are no problem are refused with one line that names them
       {"no v", {example(false)[0], example(false)[1]}, "has no tensor 'v'"},
       {"another type", with(false, 0, [](Tensor& t) { t.dtype = "I32"; }),
        "q is I32, it must be F16, BF16 or F32"},
+      {"a type of the future",
+       with(false, 0,
+            [](Tensor& t) {
+              t = {"q", "F99", {}, ""};
+            }),
+       "q is F99, it must be F16, BF16 or F32"},
       {"two types",
        with(false, 1,
             [](Tensor& t) {
@@ -163,8 +169,10 @@ TEST_CASE("tensors that are no problem are refused with one line that names them
       {"twelve dimensions", shaped({1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 5, 64}, kv, kv), "q has 12 dimensions"},
       {"nothing", shaped({2, 4, 0, 64}, kv, kv),
        "q has the shape [2, 4, 0, 64]: each size must be 1 to 2^31 - 1"},
-      {"another batch", shaped({3, 4, 5, 64}, kv, kv), "k has a batch of 2, q has 3"},
-      {"another width", shaped({2, 4, 5, 128}, kv, kv), "k has a head_dim of 64, q has 128"},
+      {"another batch", shaped({3, 4, 5, 64}, kv, kv),
+       "k has the shape [2, 2, 6, 64], q has [3, 4, 5, 64]: batch and head_dim"},
+      {"another width", shaped({2, 4, 5, 128}, kv, kv),
+       "q has [2, 4, 5, 128]: batch and head_dim must be the same"},
       {"another v", shaped({2, 4, 5, 64}, kv, {2, 2, 7, 64}),
        "v has the shape [2, 2, 7, 64], k has [2, 2, 6, 64]"},
       {"heads that do not divide", shaped({2, 3, 5, 64}, kv, kv), "k has 2 heads, q has 3: not a multiple"},
@@ -173,8 +181,9 @@ TEST_CASE("tensors that are no problem are refused with one line that names them
       {"lengths of another type", lengths("F32", {2}, bytes_of<float>({3, 6})),
        "kv_lengths is F32, it must be I32"},
       {"too few lengths", lengths("I32", {1}, bytes_of<int32_t>({3})),
-       "has the shape [1], the batch needs [2]"},
-      {"lengths in a matrix", lengths("I32", {2, 1}, bytes_of<int32_t>({3, 6})), "has the shape [2, 1]"},
+       "kv_lengths must have the shape [2], one for each batch"},
+      {"lengths in a matrix", lengths("I32", {2, 1}, bytes_of<int32_t>({3, 6})),
+       "kv_lengths must have the shape [2], one for each batch"},
       {"a negative length", lengths("I32", {2}, bytes_of<int32_t>({3, -1})),
        "kv_lengths[1] is -1, it must be 0 to 6, k's seqlen"},
       {"a length beyond the keys", lengths("I64", {2}, bytes_of<int64_t>({7, 6})), "kv_lengths[0] is 7"},
@@ -182,12 +191,14 @@ TEST_CASE("tensors that are no problem are refused with one line that names them
        "kv_lengths[0] is 4294967296"},
       // Row 5 of head 1 of batch 0, column 3.
       {"NaN in k", value(false, 1, (6 + 5) * 64 + 3, nan),
-       "k has 1 value(s) that are NaN or Inf, the first at [0, 1, 5, 3]"},
+       "k has 1 value(s) that are NaN or Inf, the first in batch 0, head 1, row 5, column 3"},
       {"Inf in q", value(true, 0, 2 * 64, -inf),
-       "q has 1 value(s) that are NaN or Inf, the first at [0, 0, 2, 0]"},
+       "q has 1 value(s) that are NaN or Inf, the first in batch 0, head 0, row 2, column 0"},
       {"Inf in v, before its length", value(true, 2, 2 * 64 + 9, inf),
-       "v has 1 value(s) that are NaN or Inf in rows below their batch's length, the first at [0, 0, 2, 9]"},
-      {"Inf in v, of the other batch", value(true, 2, (2 * 6 + 5) * 64, inf), "the first at [1, 0, 5, 0]"},
+       "v has 1 value(s) that are NaN or Inf in rows below their batch's length, the first in batch 0, head "
+       "0, row 2, column 9"},
+      {"Inf in v, of the other batch", value(true, 2, (2 * 6 + 5) * 64, inf),
+       "the first in batch 1, head 0, row 5, column 0"},
       {"products that overflow", all(1e30f, 1e30f, 1), "values of up to 1e+30 and 1e+30: their dot products"},
       {"sums that overflow", all(1, 1, 3e38f),
        "v holds values of up to 3e+38: sums over its rows may overflow"},
@@ -218,7 +229,8 @@ TEST_CASE("tensors that are no problem are refused with one line that names them
                               {"kv_lengths", "I32", {2}, bytes_of<int32_t>({3, 6})}};
   set_value(swapped[1], (2 * 2 + 1) * 64 + 3, nan);  // row 2 of head 1
   write_tensors(path, swapped);
-  CHECK(refusal_of_problem(path, Layout::kBshd).find("the first at [0, 2, 1, 3]") != std::string::npos);
+  CHECK(refusal_of_problem(path, Layout::kBshd).find("the first in batch 0, head 1, row 2, column 3") !=
+        std::string::npos);
   set_value(swapped[1], (2 * 2 + 1) * 64 + 3, 1);
   set_value(swapped[1], (3 * 2 + 1) * 64 + 3, nan);  // row 3: padding
   write_tensors(path, swapped);
@@ -284,11 +296,11 @@ TEST_CASE("a workload holds the file's rows; what lies beyond a length has becom
     };
     for (int b = 0; b < 2; ++b) {
       for (int h = 0; h < 4; ++h)
-        for (int i = 0; i < 5; ++i) check(w.q_row(b, h, i), 4, 5, b, h, i, 1, false);
+        for (int i = 0; i < 5; ++i) check(w.q_row({b, h, i}), 4, 5, b, h, i, 1, false);
       for (int h = 0; h < 2; ++h) {
         for (int j = 0; j < 6; ++j) {
-          check(w.k_row(b, h, j), 2, 6, b, h, j, 2, b == 0 && j >= 3);
-          check(w.v_row(b, h, j), 2, 6, b, h, j, 3, b == 0 && j >= 3);
+          check(w.k_row({b, h, j}), 2, 6, b, h, j, 2, b == 0 && j >= 3);
+          check(w.v_row({b, h, j}), 2, 6, b, h, j, 3, b == 0 && j >= 3);
         }
       }
     }
@@ -373,7 +385,7 @@ TEST_CASE("outputs are written in the order of q's axes, without what surrounds 
     for (int b = 0; b < 2; ++b) {
       for (int h = 0; h < 3; ++h) {
         for (int i = 0; i < p.seqlen_q; ++i) {
-          auto* const row = static_cast<unsigned char*>(const_cast<void*>(outputs.o_row(b, h, i)));
+          auto* const row = static_cast<unsigned char*>(const_cast<void*>(outputs.o_row({b, h, i})));
           for (int d = 0; d < 64; ++d) {
             const uint16_t value = d == 0 ? number(b, h, i) : uint16_t(d);
             std::memcpy(row + 2 * d, &value, 2);
@@ -385,7 +397,7 @@ TEST_CASE("outputs are written in the order of q's axes, without what surrounds 
     }
     write_file(path, std::string(10'000'000, 'x'));  // what was there before goes
     write_outputs(outputs, p, "v99_step", BackendKind::kEmulator, path);
-    const SafetensorsFile file(path, {"o", "lse"});
+    SafetensorsFile file(path);
     const bool swapped = layout == Layout::kBshd || layout == Layout::kQkv;
     REQUIRE(file.find("o") != nullptr);
     CHECK(file.find("o")->dtype == "BF16");

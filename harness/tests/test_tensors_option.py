@@ -296,10 +296,11 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         (good[:50], "cut off, or not a safetensors file"),
         (b"PK\x03\x04" + bytes(1000), "not a safetensors file"),
         (with_header(header.replace(b'"F16"', b'"F32"', 1), good), "its dtype and shape say"),
-        (with_header(header.replace(b'"q"', b'"k"', 1), good), "has 'k' twice"),
+        (with_header(header.replace(b'"q"', b'"k"', 1), good), "has a name or a key twice"),
         (with_header(header.replace(b'"v"', b'"w"', 1), good), "has no tensor 'v'"),
-        (with_header(b'{"q":' + b"[" * 30_000_000, good), "'q' is a list"),
-        (with_header(b'{"__metadata__":{"a":"' + b"x" * 30_000_000, good), "not JSON"),
+        (with_header(b'{"q":' + b"[" * 8_000_000, good), "nested more deeply"),
+        (with_header(b'{"__metadata__":{"a":"' + b"x" * 8_000_000, good), "not JSON"),
+        (with_header(b'{"__metadata__":{"a":"' + b"x" * 30_000_000, good), "has a header of 30000022 bytes, the limit is"),
         (struct.pack("<Q", 1 << 63) + good[8:], "not a safetensors file"),
         (with_header(header.replace(b'"q"', b'"\\n\xc3"', 1), good), "not JSON in UTF-8"),
     ):
@@ -320,9 +321,9 @@ def test_tensors_that_no_step_can_be_judged_by(tmp_path: Path) -> None:
     wide = {name: np.zeros((1, 2, 8, 96), np.float16) for name in "qkv"}
     flat = {name: np.zeros((2, 8, 64), np.float16) for name in "qkv"}
     for tensors, says in (
-        (bad, "v has 1 value(s) that are NaN or Inf in rows below their batch's length, the first at [1, 0, 69, 3]"),
+        (bad, "v has 1 value(s) that are NaN or Inf in rows below their batch's length, the first in batch 1, head 0, row 69, column 3"),
         (make_tensors() | {"kv_lengths": np.array([71])}, "kv_lengths[0] is 71, it must be 0 to 70"),
-        (make_tensors() | {"kv_lengths": lengths}, "kv_lengths has the shape [2], the batch needs [1]"),
+        (make_tensors() | {"kv_lengths": lengths}, "kv_lengths must have the shape [1], one for each batch"),
         (make_tensors(heads=(8, 3)), "k has 3 heads, q has 8: not a multiple"),
         (wide, "head_dim is 96"),
         (flat, "q has 3 dimensions"),

@@ -26,7 +26,7 @@ struct Case {
     }
   }
   char* element(const RowId& id, int d) {
-    const auto* row = static_cast<const char*>(outputs.o_row(id.b, id.h, id.i));
+    const auto* row = static_cast<const char*>(outputs.o_row(id));
     return const_cast<char*>(row) + d * element_bytes(workload.problem().dtype);
   }
   void store(const RowId& id, int d, float value) {
@@ -145,7 +145,7 @@ TEST_CASE("each defect is found and named") {
   }
   SECTION("an lse that is off by more than rounding") {
     Case c(problem());
-    c.set_lse(sees_all, c.outputs.lse_at(1, 1, 33) + 5e-4f);
+    c.set_lse(sees_all, c.outputs.lse_at({1, 1, 33}) + 5e-4f);
     CHECK((!c.judged().pass && has(c.judged(), "lse")));
   }
   SECTION("an lse that is NaN, or was never written") {
@@ -223,9 +223,9 @@ TEST_CASE("two outputs are compared whole") {
   p.kv_lengths = KvLengths::kFull;
   Case a(p), b(p);
   CHECK(compare_outputs(a.workload, a.outputs, b.outputs).empty());
-  b.set_lse({0, 1, 9}, b.outputs.lse_at(0, 1, 9) + 0.01f);
+  b.set_lse({0, 1, 9}, b.outputs.lse_at({0, 1, 9}) + 0.01f);
   CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("1 lse value(s) differ") == 0);
-  b.set_lse({0, 1, 9}, a.outputs.lse_at(0, 1, 9));
+  b.set_lse({0, 1, 9}, a.outputs.lse_at({0, 1, 9}));
   for (int d = 0; d < 64; ++d) a.store({1, 0, 3}, d, 0.0f);
   CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("batch 1, head 0, row 3") !=
         std::string::npos);
