@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <tuple>
 
+#include "harness/base/call_tensors.h"
 #include "harness/base/source_path.h"
 
 namespace flashsteps {
@@ -110,23 +112,12 @@ class Names {
 
   // Of the tensor that lies there: "K"; empty if none does.
   std::string tensor(const void* address) const {
-    const auto extent = [&](const TensorView& view, int heads, int rows) {
-      const int64_t last = (call_.batch - 1) * view.batch_stride + (heads - 1) * view.head_stride +
-                           (rows - 1) * view.row_stride + call_.head_dim;
-      return size_t(last) * element_bytes(call_.dtype);
-    };
-    const struct {
-      const char* name;
-      const void* data;
-      size_t bytes;
-    } tensors[] = {
-        {"Q", call_.q.data, extent(call_.q, call_.num_heads_q, call_.seqlen_q)},
-        {"K", call_.k.data, extent(call_.k, call_.num_heads_kv, call_.seqlen_kv)},
-        {"V", call_.v.data, extent(call_.v, call_.num_heads_kv, call_.seqlen_kv)},
-        {"O", call_.o.data, extent(call_.o, call_.num_heads_q, call_.seqlen_q)},
-        {"LSE", call_.lse, size_t(call_.batch) * call_.num_heads_q * call_.seqlen_q * sizeof(float)},
-        {"lengths", call_.kv_lengths, call_.kv_lengths ? call_.batch * sizeof(int) : 0},
-    };
+    const size_t rows = size_t(call_.batch) * call_.num_heads_q * call_.seqlen_q;
+    std::vector<std::tuple<const char*, const void*, size_t>> tensors{
+        {"LSE", call_.lse, call_.lse != nullptr ? rows * sizeof(float) : 0},
+        {"lengths", call_.kv_lengths, call_.kv_lengths != nullptr ? call_.batch * sizeof(int) : 0}};
+    for (const CallTensor& tensor : tensors_of(call_))
+      tensors.emplace_back(tensor.name, tensor.begin(), tensor.extent());
     // Slices of a fused tensor interleave: the one that begins last, but not behind the address, is meant.
     const char* found = "";
     uintptr_t begins = 0;
@@ -155,25 +146,8 @@ class Names {
 
 // ---- Events
 
-const char* category(Kind kind) {
-  switch (kind) {
-    case Kind::kProducts:
-      return "products";
-    case Kind::kMemory:
-      return "memory";
-    case Kind::kWork:
-      return "work";
-    case Kind::kWait:
-      return "wait";
-    case Kind::kArrival:
-      return "arrival";
-    case Kind::kIssue:
-      return "issue";
-    case Kind::kCopy:
-      return "copy";
-  }
-  return "";
-}
+constexpr const char* kCategories[] = {"products", "memory", "work", "wait", "arrival", "issue", "copy"};
+const char* category(Kind kind) { return kCategories[int(kind)]; }  // in the order of Kind
 
 std::string name_of(const TraceEvent& event, const Names& names) {
   switch (event.kind) {
@@ -240,25 +214,22 @@ json trace_events(const emulator::Trace& trace, const AttentionCall& call, const
     events.push_back(name_track(warp, "warp " + std::to_string(warp)));
 
   // Copies from or to the same place follow each other: a track each. Others overlap.
-  std::map<std::pair<uint64_t, bool>, int> copy_tracks;
+  std::map<std::pair<uint64_t, bool>, const TraceEvent*> places;  // and the first copy
   for (const TraceEvent& event : trace.events) {
-    if (event.kind == Kind::kCopy) copy_tracks.emplace(std::pair(event.shared_offset, event.store), 0);
+    if (event.kind == Kind::kCopy) places.emplace(std::pair(event.shared_offset, event.store), &event);
   }
-  int next_track = kFirstCopyTrack;
-  for (auto& [place, track] : copy_tracks) track = next_track++;
-  std::vector<bool> named(copy_tracks.size());
+  std::map<std::pair<uint64_t, bool>, int> copy_tracks;
+  for (const auto& [place, copy] : places) {
+    const int track = kFirstCopyTrack + int(copy_tracks.size());
+    copy_tracks[place] = track;
+    events.push_back(name_track(track, "copies of " + names.tensor(copy->global) +
+                                           (copy->store ? " from" : " to") + " smem + " +
+                                           std::to_string(copy->shared_offset)));
+  }
 
   for (const TraceEvent& event : trace.events) {
-    int track = event.warp;
-    if (event.kind == Kind::kCopy) {
-      track = copy_tracks.at({event.shared_offset, event.store});
-      if (!named[size_t(track - kFirstCopyTrack)]) {
-        named[size_t(track - kFirstCopyTrack)] = true;
-        events.push_back(name_track(track, "copies of " + names.tensor(event.global) +
-                                               (event.store ? " from" : " to") + " smem + " +
-                                               std::to_string(event.shared_offset)));
-      }
-    }
+    const bool is_copy = event.kind == Kind::kCopy;
+    const int track = is_copy ? copy_tracks.at({event.shared_offset, event.store}) : event.warp;
     json out = {{"name", name_of(event, names)},
                 {"cat", category(event.kind)},
                 {"pid", kProcess},

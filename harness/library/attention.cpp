@@ -15,7 +15,7 @@
 #include "common/device_error.h"
 #include "common/emulator/emulator.h"
 #include "common/interface.h"
-#include "harness/base/element.h"
+#include "harness/base/call_tensors.h"
 #include "harness/device/gpu.h"
 #include "harness/include/flashsteps.h"
 
@@ -158,32 +158,13 @@ std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCa
 
 // ---- Tensors in host memory
 
-// Bytes from the lowest to the highest address of a tensor, whatever the strides' signs.
-struct Extent {
-  char* begin;
-  size_t bytes;
-};
-Extent extent_of(const TensorView& view, int batch, int heads, int rows, int head_dim, size_t element) {
-  int64_t low = 0, high = head_dim;
-  for (const int64_t span :
-       {(batch - 1) * view.batch_stride, (heads - 1) * view.head_stride, (rows - 1) * view.row_stride})
-    (span < 0 ? low : high) += span;
-  return {static_cast<char*>(view.data) + low * int64_t(element), size_t(high - low) * element};
-}
-
 // While it lives, kernels on the emulator may touch a call's tensors.
 class EmulatorMemory {
  public:
   explicit EmulatorMemory(const AttentionCall& c) {
-    const size_t element = element_bytes(c.dtype);
-    add(extent_of(c.q, c.batch, c.num_heads_q, c.seqlen_q, c.head_dim, element));
-    add(extent_of(c.k, c.batch, c.num_heads_kv, c.seqlen_kv, c.head_dim, element));
-    add(extent_of(c.v, c.batch, c.num_heads_kv, c.seqlen_kv, c.head_dim, element));
-    add(extent_of(c.o, c.batch, c.num_heads_q, c.seqlen_q, c.head_dim, element));
-    if (c.lse != nullptr)
-      add({reinterpret_cast<char*>(c.lse), sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q});
-    if (c.kv_lengths != nullptr)
-      add({reinterpret_cast<char*>(const_cast<int*>(c.kv_lengths)), sizeof(int) * c.batch});
+    for (const CallTensor& tensor : tensors_of(c)) add(tensor.begin(), tensor.extent());
+    if (c.lse != nullptr) add(c.lse, sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q);
+    if (c.kv_lengths != nullptr) add(const_cast<int*>(c.kv_lengths), sizeof(int) * c.batch);
   }
   ~EmulatorMemory() {
     for (void* const begin : begins_) emulator::unregister_memory(begin);
@@ -192,39 +173,12 @@ class EmulatorMemory {
   EmulatorMemory& operator=(const EmulatorMemory&) = delete;
 
  private:
-  void add(const Extent& extent) {
-    emulator::register_memory(extent.begin, extent.bytes);
-    begins_.push_back(extent.begin);
+  void add(void* begin, size_t bytes) {
+    emulator::register_memory(begin, bytes);
+    begins_.push_back(begin);
   }
   std::vector<void*> begins_;
 };
-
-// Host memory on one side, device memory of the same size on the other.
-class GpuBuffer {
- public:
-  explicit GpuBuffer(size_t bytes) : memory_(gpu_allocate(bytes)) {}
-  ~GpuBuffer() { gpu_release(memory_); }
-  GpuBuffer(const GpuBuffer&) = delete;
-  GpuBuffer& operator=(const GpuBuffer&) = delete;
-  void* get() const { return memory_; }
-
- private:
-  void* memory_;
-};
-
-// Calls copy(contiguous, strided) for every row of a tensor, in the order of a contiguous one.
-template <typename Copy>
-void for_each_row(char* contiguous, const TensorView& view, int batch, int heads, int rows, int head_dim,
-                  size_t element, Copy copy) {
-  for (int b = 0; b < batch; ++b) {
-    for (int h = 0; h < heads; ++h) {
-      for (int i = 0; i < rows; ++i, contiguous += head_dim * element)
-        copy(contiguous,
-             static_cast<char*>(view.data) +
-                 (b * view.batch_stride + h * view.head_stride + i * view.row_stride) * int64_t(element));
-    }
-  }
-}
 
 }  // namespace
 
@@ -246,40 +200,37 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
   check_call(call);
   check_kv_lengths(call);
   const Gpu& gpu = current_gpu();
-  const size_t element = element_bytes(call.dtype), row_bytes = call.head_dim * element;
-  const size_t q_rows = size_t(call.batch) * call.num_heads_q * call.seqlen_q;
-  const size_t kv_rows = size_t(call.batch) * call.num_heads_kv * call.seqlen_kv;
-  const GpuBuffer q(q_rows * row_bytes), k(kv_rows * row_bytes), v(kv_rows * row_bytes);
-  const GpuBuffer o(q_rows * row_bytes), lse(q_rows * sizeof(float)), lengths(call.batch * sizeof(int));
-  std::optional<GpuBuffer> workspace;
-
-  std::vector<char> staging(std::max(q_rows, kv_rows) * row_bytes);
-  const auto upload = [&](const GpuBuffer& to, const TensorView& from, int heads, int rows) {
-    for_each_row(staging.data(), from, call.batch, heads, rows, call.head_dim, element,
-                 [&](char* contiguous, const char* strided) { std::memcpy(contiguous, strided, row_bytes); });
-    gpu_upload(to.get(), staging.data(), size_t(call.batch) * heads * rows * row_bytes);
+  std::vector<std::unique_ptr<void, void (*)(void*)>> memory;
+  const auto allocate = [&](size_t bytes) {
+    return memory.emplace_back(gpu_allocate(bytes), gpu_release).get();
   };
-  upload(q, call.q, call.num_heads_q, call.seqlen_q);
-  upload(k, call.k, call.num_heads_kv, call.seqlen_kv);
-  upload(v, call.v, call.num_heads_kv, call.seqlen_kv);
   AttentionCall on_gpu = call;
-  on_gpu.q = bhsd_view(q.get(), call.num_heads_q, call.seqlen_q, call.head_dim);
-  on_gpu.k = bhsd_view(k.get(), call.num_heads_kv, call.seqlen_kv, call.head_dim);
-  on_gpu.v = bhsd_view(v.get(), call.num_heads_kv, call.seqlen_kv, call.head_dim);
-  on_gpu.o = bhsd_view(o.get(), call.num_heads_q, call.seqlen_q, call.head_dim);
-  on_gpu.lse = call.lse != nullptr ? static_cast<float*>(lse.get()) : nullptr;
-  if (call.kv_lengths != nullptr) {
-    gpu_upload(lengths.get(), call.kv_lengths, call.batch * sizeof(int));
-    on_gpu.kv_lengths = static_cast<const int*>(lengths.get());
+  TensorView* const views[] = {&on_gpu.q, &on_gpu.k, &on_gpu.v, &on_gpu.o};
+  const auto tensors = tensors_of(call);
+  std::vector<char> staging(std::max(tensors[0].bytes(), tensors[1].bytes()));
+  for (int t = 0; t < 4; ++t) {
+    const CallTensor& from = tensors[t];
+    *views[t] = bhsd_view(allocate(from.bytes()), from.heads, from.rows, call.head_dim);
+    if (views[t] == &on_gpu.o) break;
+    for (int64_t row = 0; row < from.num_rows(); ++row)
+      std::memcpy(&staging[row * from.row_bytes], from.row(row), from.row_bytes);
+    gpu_upload(views[t]->data, staging.data(), from.bytes());
   }
-
+  const size_t lse_bytes = tensors[3].num_rows() * sizeof(float);
+  if (call.lse != nullptr) on_gpu.lse = static_cast<float*>(allocate(lse_bytes));
+  if (call.kv_lengths != nullptr) {
+    void* const lengths = allocate(call.batch * sizeof(int));
+    gpu_upload(lengths, call.kv_lengths, call.batch * sizeof(int));
+    on_gpu.kv_lengths = static_cast<const int*>(lengths);
+  }
   on_gpu.workspace = nullptr;  // the caller's is in host memory
-  const std::string_view used = run_step(BackendKind::kCuda, &gpu, on_gpu, nullptr, step,
-                                         [&](size_t bytes) { return workspace.emplace(bytes).get(); });
-  gpu_download(staging.data(), o.get(), q_rows * row_bytes);
-  for_each_row(staging.data(), call.o, call.batch, call.num_heads_q, call.seqlen_q, call.head_dim, element,
-               [&](const char* contiguous, char* strided) { std::memcpy(strided, contiguous, row_bytes); });
-  if (call.lse != nullptr) gpu_download(call.lse, lse.get(), q_rows * sizeof(float));
+
+  const std::string_view used = run_step(BackendKind::kCuda, &gpu, on_gpu, nullptr, step, allocate);
+  const CallTensor& o = tensors[3];
+  gpu_download(staging.data(), on_gpu.o.data, o.bytes());
+  for (int64_t row = 0; row < o.num_rows(); ++row)
+    std::memcpy(o.row(row), &staging[row * o.row_bytes], o.row_bytes);
+  if (call.lse != nullptr) gpu_download(call.lse, on_gpu.lse, lse_bytes);
   return used;
 }
 

@@ -144,13 +144,13 @@ TEST_CASE("events get names, tracks and arguments") {
                                           "S = Q K^T"});
   CHECK(on == std::vector<int>{0, 1, 1, 100, 101, 0, 0, 0, 0});
 
-  const json& wait = events[3];
+  const json& wait = events[5];  // behind the names of the tracks
   CHECK(wait["ph"] == "X");
   CHECK(wait["dur"] == 5);
   CHECK(wait["args"]["phase"] == 3);
   CHECK(wait["args"]["parity"] == 1);
   CHECK(wait["args"]["at"] == path + ":8");
-  const json& pass = events[4];
+  const json& pass = events[6];
   CHECK(pass["ph"] == "i");
   CHECK_FALSE(pass.contains("dur"));
   CHECK(pass["args"]["phase"] == -1);

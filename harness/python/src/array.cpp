@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <tuple>
 #include <vector>
@@ -100,24 +101,13 @@ std::string shape_text(const int64_t* shape, int dimensions) {
 }
 
 std::string dtype_text(nb::dlpack::dtype dtype) {
-  if (dtype.lanes != 1) return "a vector type";
+  constexpr const char* kKinds[] = {"int",    "uint",   "float",
+                                    "opaque", "bfloat", "complex"};  // by DLPack's code
   const std::string bits = std::to_string(dtype.bits);
-  switch (nb::dlpack::dtype_code(dtype.code)) {
-    case nb::dlpack::dtype_code::Int:
-      return "int" + bits;
-    case nb::dlpack::dtype_code::UInt:
-      return "uint" + bits;
-    case nb::dlpack::dtype_code::Float:
-      return "float" + bits;
-    case nb::dlpack::dtype_code::Bfloat:
-      return "bfloat" + bits;
-    case nb::dlpack::dtype_code::Complex:
-      return "complex" + bits;
-    case nb::dlpack::dtype_code::Bool:
-      return "bool";
-    default:
-      return "DLPack's type " + std::to_string(dtype.code) + " of " + bits + " bits";
-  }
+  if (dtype.lanes != 1) return "a vector type";
+  if (dtype.code == uint8_t(nb::dlpack::dtype_code::Bool)) return "bool";
+  if (dtype.code < std::size(kKinds)) return kKinds[dtype.code] + bits;
+  return "DLPack's type " + std::to_string(dtype.code) + " of " + bits + " bits";
 }
 
 Framework::Framework(nb::handle python) : python_(python) {

@@ -10,12 +10,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <iterator>
 #include <optional>
 #include <stdexcept>
 
 #include "harness/base/build_info.h"
+#include "harness/base/text.h"
 #include "harness/device/gpu.h"
 #include "harness/include/flashsteps.h"
 #include "harness/python/src/array.h"
@@ -109,11 +109,9 @@ void check_kv_lengths(const Array& lengths, const Array& q, int64_t seqlen_kv) {
 float scale_of(std::optional<double> scale, int64_t head_dim) {
   if (!scale) return 1.0f / std::sqrt(float(head_dim));
   const float value = float(*scale);
-  if (!(value > 0.0f && std::isfinite(2.0f * value))) {  // kernels fold log2(e) into it
-    char text[32];
-    std::snprintf(text, sizeof(text), "%g", *scale);
-    raise_value_error("scale", "is " + std::string(text) + ", expected a positive number that float32 holds");
-  }
+  if (!(value > 0.0f && std::isfinite(2.0f * value)))  // kernels fold log2(e) into it
+    raise_value_error("scale",
+                      "is " + format("%g", *scale) + ", expected a positive number that float32 holds");
   return value;
 }
 

@@ -1,0 +1,48 @@
+// The tensors of a call, with their sizes.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "common/call.h"
+
+namespace flashsteps {
+
+struct CallTensor {
+  const char* name;
+  TensorView view;
+  int batch, heads, rows;
+  size_t row_bytes, element_bytes;
+
+  int64_t num_rows() const { return int64_t(batch) * heads * rows; }
+  size_t bytes() const { return num_rows() * row_bytes; }  // without gaps
+  // Row number `index`, batch by batch and head by head.
+  char* row(int64_t index) const {
+    const int64_t element = index / rows / heads * view.batch_stride +
+                            index / rows % heads * view.head_stride + index % rows * view.row_stride;
+    return static_cast<char*>(view.data) + element * int64_t(element_bytes);
+  }
+  // From the lowest to the highest address, whatever the strides' signs.
+  char* begin() const { return static_cast<char*>(view.data) + span(-1) * int64_t(element_bytes); }
+  size_t extent() const { return (span(1) - span(-1)) * element_bytes + row_bytes; }
+
+ private:
+  int64_t span(int sign) const {
+    int64_t sum = 0;
+    for (const int64_t each :
+         {(batch - 1) * view.batch_stride, (heads - 1) * view.head_stride, (rows - 1) * view.row_stride}) {
+      if (each * sign > 0) sum += each;
+    }
+    return sum;
+  }
+};
+
+inline std::array<CallTensor, 4> tensors_of(const AttentionCall& c) {
+  const size_t bytes = element_bytes(c.dtype), row_bytes = c.head_dim * bytes;
+  return {{{"Q", c.q, c.batch, c.num_heads_q, c.seqlen_q, row_bytes, bytes},
+           {"K", c.k, c.batch, c.num_heads_kv, c.seqlen_kv, row_bytes, bytes},
+           {"V", c.v, c.batch, c.num_heads_kv, c.seqlen_kv, row_bytes, bytes},
+           {"O", c.o, c.batch, c.num_heads_q, c.seqlen_q, row_bytes, bytes}}};
+}
+
+}  // namespace flashsteps
