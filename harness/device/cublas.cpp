@@ -12,6 +12,7 @@
 #include "common/cuda/check.h"
 #include "harness/base/element.h"
 #include "harness/base/random.h"
+#include "harness/device/gpu.h"
 #include "harness/device/shared_library.h"
 #endif
 
@@ -78,25 +79,17 @@ class CublasMatmul {
     return true;
   }
 
-  // A block from the host, then copies of it on the device. Its length is odd, so that no two rows are alike.
+  // The same block again and again. Its length is odd, so that no two rows are alike.
   static void fill_normal(void* matrix, size_t elements, uint64_t seed) {
     std::vector<uint16_t> block((size_t(1) << 20) + 1);
-    for (size_t i = 0; i < block.size(); i += 2) {
+    for (size_t i = 0; i < block.size(); ++i) {
       float a, b;
       random_normal_pair(seed, 0, i, a, b);
       block[i] = float_to_bfloat16(a);
-      if (i + 1 < block.size()) block[i + 1] = float_to_bfloat16(b);
     }
-    char* const bytes = static_cast<char*>(matrix);
-    const size_t total = elements * sizeof(uint16_t);
-    size_t filled = std::min(total, block.size() * sizeof(uint16_t));
-    CUDA_CHECK(cudaMemcpy(bytes, block.data(), filled, cudaMemcpyHostToDevice));
-    for (size_t more; filled < total; filled += more) {
-      more = std::min(filled, total - filled);
-      CUDA_CHECK(cudaMemcpy(bytes + filled, bytes, more, cudaMemcpyDeviceToDevice));
-    }
-    // Copies within a device return before they end, and a non-blocking stream does not wait for them.
-    CUDA_CHECK(cudaDeviceSynchronize());
+    for (size_t at = 0; at < elements; at += block.size())
+      gpu_upload(static_cast<uint16_t*>(matrix) + at, block.data(),
+                 std::min(block.size(), elements - at) * sizeof(uint16_t));
   }
 
   int n_ = 0;

@@ -38,12 +38,11 @@ class CudaBackend : public Backend {
   void* allocate(size_t bytes) override { return gpu_allocate(bytes); }
   void release(void* device) override { gpu_release(device); }
 
-  // On the stream, not with cudaMemcpy(): its copies are on another stream and may end after it has returned.
   void upload(void* device, const void* host, size_t bytes) override {
-    copy(device, host, bytes, cudaMemcpyHostToDevice);
+    gpu_upload(device, host, bytes, stream_);
   }
   void download(void* host, const void* device, size_t bytes) override {
-    copy(host, device, bytes, cudaMemcpyDeviceToHost);
+    gpu_download(host, device, bytes, stream_);
   }
 
   size_t free_memory() const override {
@@ -104,11 +103,6 @@ class CudaBackend : public Backend {
   double peak_tflops(DType dtype) const override { return gpu_peak_tflops(kDevice, dtype); }
 
  private:
-  void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction) {
-    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, direction, stream_));
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
-  }
-
   int compute_capability() const { return 10 * properties_.major + properties_.minor; }
 
   std::string driver_version() const {

@@ -91,8 +91,9 @@ void* gpu_allocate(size_t bytes) {
     cudaGetLastError();  // as in check_cuda()
     size_t free_bytes = 0, total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    throw std::runtime_error("not enough memory on " + current_gpu().name + " for " + gibibytes(double(bytes), 2) +
-                             ": " + gibibytes(double(free_bytes), 2) + " are free");
+    throw std::runtime_error("not enough memory on " + current_gpu().name + " for " +
+                             gibibytes(double(bytes), 2) + ": " + gibibytes(double(free_bytes), 2) +
+                             " are free");
   }
   CUDA_CHECK(error);
   return memory;
@@ -100,17 +101,18 @@ void* gpu_allocate(size_t bytes) {
 
 void gpu_release(void* memory) { cudaFree(memory); }
 
-void gpu_upload(void* to_gpu, const void* from_host, size_t bytes) {
-  CUDA_CHECK(cudaMemcpyAsync(to_gpu, from_host, bytes, cudaMemcpyHostToDevice, nullptr));
-  CUDA_CHECK(cudaStreamSynchronize(nullptr));
+// Not with cudaMemcpy(): its copies may end after it has returned, on a stream that others do not wait for.
+void gpu_upload(void* to_gpu, const void* from_host, size_t bytes, void* stream) {
+  CUDA_CHECK(cudaMemcpyAsync(to_gpu, from_host, bytes, cudaMemcpyHostToDevice, cudaStream_t(stream)));
+  gpu_synchronize(stream);
 }
 
-void gpu_download(void* to_host, const void* from_gpu, size_t bytes) {
-  CUDA_CHECK(cudaMemcpyAsync(to_host, from_gpu, bytes, cudaMemcpyDeviceToHost, nullptr));
-  CUDA_CHECK(cudaStreamSynchronize(nullptr));
+void gpu_download(void* to_host, const void* from_gpu, size_t bytes, void* stream) {
+  CUDA_CHECK(cudaMemcpyAsync(to_host, from_gpu, bytes, cudaMemcpyDeviceToHost, cudaStream_t(stream)));
+  gpu_synchronize(stream);
 }
 
-void gpu_synchronize(void* stream) { CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream))); }
+void gpu_synchronize(void* stream) { CUDA_CHECK(cudaStreamSynchronize(cudaStream_t(stream))); }
 
 // CUDA knows the advertised boost clock only, which many cards exceed.
 int max_sm_clock_mhz(int device) {

@@ -36,12 +36,12 @@ class CurrentDevice {
 void* gpu_allocate(size_t bytes);
 void gpu_release(void* memory);  // unchecked: a device that was lost has no memory left to give back
 
-// Copies on the default stream, which are complete when they return; what was launched there before comes
-// first.
-void gpu_upload(void* to_gpu, const void* from_host, size_t bytes);
-void gpu_download(void* to_host, const void* from_gpu, size_t bytes);
+// Copies on a stream (nullptr: the default one), which are complete when they return; what was launched there
+// before comes first.
+void gpu_upload(void* to_gpu, const void* from_host, size_t bytes, void* stream = nullptr);
+void gpu_download(void* to_host, const void* from_gpu, size_t bytes, void* stream = nullptr);
 
-void gpu_synchronize(void* stream);  // waits for what was launched on it; nullptr: the default stream
+void gpu_synchronize(void* stream);  // waits for what was launched on it
 
 int max_sm_clock_mhz(int device);
 // Dense peak at that clock in TFLOPS, by device_peaks.h; 0 when the card is not in its table.

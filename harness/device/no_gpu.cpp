@@ -18,8 +18,8 @@ CurrentDevice::CurrentDevice(int) { refuse(); }
 CurrentDevice::~CurrentDevice() = default;
 void* gpu_allocate(size_t) { refuse(); }
 void gpu_release(void*) {}
-void gpu_upload(void*, const void*, size_t) { refuse(); }
-void gpu_download(void*, const void*, size_t) { refuse(); }
+void gpu_upload(void*, const void*, size_t, void*) { refuse(); }
+void gpu_download(void*, const void*, size_t, void*) { refuse(); }
 void gpu_synchronize(void*) { refuse(); }
 int max_sm_clock_mhz(int) { refuse(); }
 double gpu_peak_tflops(int, DType) { refuse(); }
