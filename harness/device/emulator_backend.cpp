@@ -1,4 +1,5 @@
-// The emulator as a place where steps run.
+// The emulator as a place where steps run. What it says of a kernel is worded in common/emulator: report.cpp,
+// race.cpp, deadlock.cpp.
 #include <unistd.h>
 
 #include <cstring>

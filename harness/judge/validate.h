@@ -1,4 +1,4 @@
-// Is a step's output right? The gates, the bookkeeping around them, and a diagnosis when it is not.
+// Is a step's output right? The bookkeeping around the gates (gates.h), and a diagnosis when it is not.
 #pragma once
 
 #include <nlohmann/json.hpp>
