@@ -129,9 +129,7 @@ def test_hanging_crashing_and_wrong_steps_each_cost_only_themselves(tmp_path: Pa
 @needs_gpu
 def test_on_a_gpu_each_failure_costs_only_itself(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    done = run(FIXTURES, "run", "--backend", "cuda", "--shape", "1,2,200,64", "--timeout", "10", "--json", str(out))
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert statuses(out) == {
+    expected = {
         "fixture_abort": "crash",
         "fixture_crash": "crash",
         "fixture_hang": "timeout",
@@ -142,6 +140,10 @@ def test_on_a_gpu_each_failure_costs_only_itself(tmp_path: Path) -> None:
         "v01_scalar": "pass",
         "v02_smem_tiles": "pass",
     }
+    problem = ["--backend", "cuda", "--shape", "1,2,200,64"]
+    done = run(FIXTURES, "run", *expected, *problem, "--timeout", "10", "--json", str(out))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert statuses(out) == expected
     check_file(out)
     timed = [s["step"] for s in json.loads(out.read_text())["runs"][0]["steps"] if "timing" in s]
     assert timed == ["v01_scalar", "v02_smem_tiles"]
