@@ -32,20 +32,16 @@ int trace_step(const Options& options) {
     throw UsageError("--cta is " + std::to_string(cta) + ", but " + step.name + " has " +
                      std::to_string(num_ctas) + " CTAs for " + problem.label());
 
-  json answer;
+  json trace;
   const JobOutcome outcome =
       runner.job({{"job", "trace"}, {"step", step.name}, {"problem", to_request(problem)}, {"cta", cta}},
-                 [&](const json& event) { answer = event; });
-  if (outcome.end != JobOutcome::End::kDone)
-    answer = {{"event", "failed"}, {"status", outcome.status()}, {"message", outcome.message}};
-  if (answer.at("event") == "failed") {
+                 [&](const json& event) { trace = event.at("trace"); });
+  if (!outcome.done()) {
     std::cout << format_entry(
-        {{"step", step.name}, {"status", answer.at("status")}, {"message", answer.at("message")}},
-        problem.label());
+        {{"step", step.name}, {"status", outcome.status}, {"message", outcome.message}}, problem.label());
     flush_output();
-    return exit_status({answer.at("status")});
+    return exit_status({outcome.status});
   }
-  json trace = answer.at("trace");
   trace["otherData"]["problem"] = to_json(problem);
   ResultsFile::replace(options.json_path, trace.dump(0) + "\n");
   std::cout

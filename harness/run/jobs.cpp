@@ -4,7 +4,6 @@
 #include <chrono>
 #include <optional>
 
-#include "harness/base/heartbeat.h"
 #include "harness/device/backend.h"
 #include "harness/device/device_tensors.h"
 #include "harness/judge/reference.h"
@@ -122,18 +121,6 @@ struct Prepared {
   std::optional<Outputs> trusted;
 };
 
-const char* status_name(const DeviceError& error) {
-  switch (error.kind) {
-    case DeviceError::Kind::kCrash:
-      return "crash";
-    case DeviceError::Kind::kHang:
-      return "timeout";
-    case DeviceError::Kind::kBug:
-      return "fail";
-  }
-  return "error";
-}
-
 // The device still holds the outputs of the last run, which equal those that were judged. That they cannot be
 // saved says nothing against the step.
 void save_outputs(const DeviceTensors& tensors, const Problem& problem, const Backend& backend,
@@ -146,7 +133,7 @@ void save_outputs(const DeviceTensors& tensors, const Problem& problem, const Ba
   }
 }
 
-bool validate_tasks(const json& request, const EmitEvent& emit) {
+void validate_tasks(const json& request, const EmitEvent& emit) {
   const auto backend = make_backend(request.at("backend"));
   const bool cuda = backend->kind() == BackendKind::kCuda;
   const std::vector<EmulatorMode> modes = request.at("modes");
@@ -214,9 +201,8 @@ bool validate_tasks(const json& request, const EmitEvent& emit) {
     }
     entry["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     emit({{"event", "done"}, {"id", task.at("id")}, {"entry", entry}});
-    if (device_lost) return false;
+    if (device_lost) return;
   }
-  return true;
 }
 
 void bench_steps(const json& request, const EmitEvent& emit) {
@@ -274,22 +260,24 @@ void trace_step(const json& request, const EmitEvent& emit) {
 
 }  // namespace
 
-bool run_job(const json& request, const EmitEvent& emit) {
-  set_heartbeat([&emit] { emit({{"event", "alive"}}); });
-  struct Quiet {
-    ~Quiet() { set_heartbeat(nullptr); }
-  } quiet_afterwards;
-  const std::string job = request.at("job");
-  if (job == "validate") return validate_tasks(request, emit);
-  try {
-    if (job == "bench") bench_steps(request, emit);
-    if (job == "trace") trace_step(request, emit);
-  } catch (const DeviceError& error) {
-    emit({{"event", "failed"}, {"status", status_name(error)}, {"message", error.what()}});
-    return false;
+const char* status_name(const DeviceError& error) {
+  switch (error.kind) {
+    case DeviceError::Kind::kCrash:
+      return "crash";
+    case DeviceError::Kind::kHang:
+      return "timeout";
+    case DeviceError::Kind::kBug:
+      return "fail";
   }
+  return "error";
+}
+
+void run_job(const json& request, const EmitEvent& emit) {
+  const std::string job = request.at("job");
   if (job == "probe") probe(request, emit);
-  return true;
+  if (job == "validate") validate_tasks(request, emit);
+  if (job == "bench") bench_steps(request, emit);
+  if (job == "trace") trace_step(request, emit);
 }
 
 }  // namespace flashsteps

@@ -16,15 +16,19 @@
 // bench
 //   request: job, backend, problem, steps (name: samples already taken), rounds, ceilings (as steps)
 //   events:  begin (step, or one of kCeilings), method (step, launches_per_sample, graph; for a ceiling also
-//            what and flops), sample (step, ms, sm_clock_mhz), failed (status, message) of the
-//            step that began last
+//            what and flops), sample (step, ms, sm_clock_mhz); of one that fails, begin is the last
 // trace
 //   request: job, step, problem, cta
-//   events:  trace (trace: a trace file, but for the problem), or failed (status, message)
+//   events:  trace (trace: a trace file, but for the problem)
+//
+// A worker adds {"event":"alive"}, from any thread, a few times a second, and where the job throws
+// failed (status, message), as its last event.
 #pragma once
 
 #include <functional>
 #include <nlohmann/json.hpp>
+
+#include "common/device_error.h"
 
 namespace flashsteps {
 
@@ -34,9 +38,11 @@ using EmitEvent = std::function<void(const nlohmann::json&)>;
 // compared with this step's. The caller says so only for problems that this step passes.
 constexpr const char* kTrustedStep = "v01_scalar";
 
-// Throws std::runtime_error when the job as a whole cannot be done. Returns false when the device is lost and
-// the remaining tasks need a new process. Long work also emits {"event":"alive"}, from any thread, a few
-// times a second.
-bool run_job(const nlohmann::json& request, const EmitEvent& emit);
+// Throws DeviceError or another exception when the job as a whole cannot be done. "validate" leaves the
+// remaining tasks to a new process when the device is lost.
+void run_job(const nlohmann::json& request, const EmitEvent& emit);
+
+// What became of the step at which this was thrown, as results files have it.
+const char* status_name(const DeviceError& error);
 
 }  // namespace flashsteps

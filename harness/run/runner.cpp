@@ -1,6 +1,6 @@
 #include "harness/run/runner.h"
 
-#include <algorithm>
+#include <optional>
 
 #include "harness/base/usage_error.h"
 
@@ -23,7 +23,7 @@ Runner::Runner(const std::string& backend, bool in_process, double timeout_secon
     device_ = {event.at("backend") == name(BackendKind::kCuda) ? BackendKind::kCuda : BackendKind::kEmulator,
                event.at("no_cuda"), event.at("device"), event.at("peak_tflops"), event.at("free_bytes")};
   });
-  if (outcome.end == JobOutcome::End::kDone) return;
+  if (outcome.done()) return;
   if (backend == "cuda") throw UsageError("--backend cuda: " + outcome.message);
   throw std::runtime_error("looking for a device: " + outcome.message);
 }
@@ -40,8 +40,7 @@ Probed Runner::probe(const std::vector<Problem>& problems, const std::vector<Ste
   for (const StepChoice& step : steps) request["steps"].push_back(step.name);
   json answer;
   const JobOutcome outcome = job(request, [&](const json& event) { answer = event; });
-  if (outcome.end != JobOutcome::End::kDone)
-    throw std::runtime_error("asking the device: " + outcome.message);
+  if (!outcome.done()) throw std::runtime_error("asking the device: " + outcome.message);
   return {answer.at("refusals"), answer.at("resources")};
 }
 
@@ -85,37 +84,34 @@ std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<Emulato
           {{"id", t}, {"step", task.step}, {"problem", to_request(task.problem)}, {"compare", compare}});
       if (!task.save_to.empty()) request["tasks"].back()["save"] = task.save_to;
     }
-    constexpr size_t kNone = -1;
-    size_t current = kNone;
+    std::optional<size_t> current;
     std::set<size_t> finished;
     const JobOutcome outcome = job(request, [&](const json& event) {
       if (event.at("event") == "begin") {
-        current = event.at("id");
+        current = event.at("id").get<size_t>();
       } else if (event.at("event") == "not_saved") {
         save_error = event.at("message");
       } else if (event.at("event") == "done") {
-        finished.insert(current);
+        finished.insert(*current);
         hangs_in_a_row = 0;
-        finish(tasks[current], event.at("entry"));
-        current = kNone;
+        finish(tasks[*current], event.at("entry"));
+        current.reset();
       }
     });
-    if (outcome.end == JobOutcome::End::kTimedOut) ++hangs_in_a_row;
+    if (outcome.status == "timeout") ++hangs_in_a_row;
     std::vector<Task> left;
     for (size_t t = 0; t < tasks.size(); ++t) {
       const Task& task = tasks[t];
       if (finished.count(t) > 0) continue;
+      // The task at which the worker ended bears the blame; one that ended before it began anything gives up
+      // on all.
+      const bool to_blame = !outcome.done() && (current == t || !current);
       if (hangs_in_a_row >= 2 && current != t) {  // or a covering sample would wait for every single one
         finish(
             task,
             {{"step", task.step}, {"status", "skip"}, {"message", "not run: the step hung twice in a row"}});
-        continue;
-      }
-      // The task at which the worker ended bears the blame; one that ended before it began anything gives up
-      // on all.
-      const bool to_blame = current == t || current == kNone;
-      if (outcome.end != JobOutcome::End::kDone && to_blame) {
-        finish(task, {{"step", task.step}, {"status", outcome.status()}, {"message", outcome.message}});
+      } else if (to_blame) {
+        finish(task, {{"step", task.step}, {"status", outcome.status}, {"message", outcome.message}});
       } else {
         left.push_back(task);
       }

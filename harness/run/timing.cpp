@@ -21,16 +21,12 @@ std::map<std::string, Samples> time_in_turns(const Runner& runner, const Problem
     return taken;
   };
   while (!steps.empty()) {
-    std::string current, status, message;
+    std::string current;
     const auto on_event = [&](const json& event) {
       const std::string what = event.at("event");
-      if (what != "failed") current = event.at("step");
+      current = event.at("step");
       if (what == "begin") progress.show("timing " + problem.label() + ": " + current);
       if (what == "method") samples[current].method = event;
-      if (what == "failed") {
-        status = event.at("status");
-        message = event.at("message");
-      }
       if (what == "sample") {
         samples[current].ms.push_back(event.at("ms"));
         if (event.at("sm_clock_mhz").get<int>() > 0)
@@ -43,17 +39,13 @@ std::map<std::string, Samples> time_in_turns(const Runner& runner, const Problem
                                            {"rounds", rounds},
                                            {"ceilings", samples_of(ceilings)}},
                                           on_event);
-    if (outcome.end == JobOutcome::End::kDone && status.empty()) break;
+    if (outcome.done()) break;
     // The step at hand is out; what the others have measured so far stays.
-    if (status.empty()) {
-      status = outcome.status();
-      message = outcome.message;
-    }
     samples.erase(current);
     if (ceilings.erase(current) > 0) continue;
     if (std::erase(steps, current) == 0)
-      throw std::runtime_error("timing " + problem.label() + ": " + message);
-    failed(current, status, message);
+      throw std::runtime_error("timing " + problem.label() + ": " + outcome.message);
+    failed(current, outcome.status, outcome.message);
   }
   progress.clear();
   return samples;

@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -21,6 +20,7 @@
 #include <system_error>
 
 #include "harness/base/atomic_file.h"
+#include "harness/base/heartbeat.h"
 
 namespace flashsteps {
 namespace {
@@ -28,8 +28,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kEventFd = 3;
-constexpr int kTickMs = 250;         // between two looks at a worker that is silent
-constexpr int kExitDeviceLost = 10;  // the worker said all it had to say, but its device is gone
+constexpr int kTickMs = 250;  // between two looks at a worker that is silent
 
 [[noreturn]] void throw_errno(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
@@ -169,7 +168,6 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
     }
   } worker{pid};
 
-  std::string failure;  // an event {"event":"error"} says why the job as a whole failed
   std::string buffer;
   Silence silence(pid);
   while (true) {
@@ -182,7 +180,7 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
       if (silence.seconds() < timeout_seconds || poll(&waiting, 1, 0) != 0) continue;
       kill(pid, SIGKILL);
       worker.wait();
-      return {JobOutcome::End::kTimedOut,
+      return {"timeout",
               "no sign of life in " + std::to_string(int(timeout_seconds)) +
                   " s of its time: hung, and killed (a step that is only slow: raise --timeout)"};
     }
@@ -193,41 +191,34 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
     buffer.append(chunk, size_t(n));
     for (size_t end; (end = buffer.find('\n')) != std::string::npos; buffer.erase(0, end + 1)) {
       const json event = json::parse(buffer.substr(0, end));
-      if (event.at("event") == "error") {
-        failure = event.at("message");
-      } else if (event.at("event") != "alive") {
-        on_event(event);
-      }
+      if (event.at("event") == "failed") return {event.at("status"), event.at("message")};
+      if (event.at("event") != "alive") on_event(event);
     }
     silence.end();
   }
   worker.wait();
   if (WIFSIGNALED(worker.status)) {
     const int signal = WTERMSIG(worker.status);
-    return {JobOutcome::End::kCrashed,
+    return {"crash",
             "its process was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")"};
   }
-  const int code = WEXITSTATUS(worker.status);
-  if (!failure.empty()) return {JobOutcome::End::kFailed, failure};
-  if (code != 0 && code != kExitDeviceLost)
-    return {JobOutcome::End::kCrashed, "its process ended with exit status " + std::to_string(code)};
+  if (const int code = WEXITSTATUS(worker.status); code != 0)
+    return {"crash", "its process ended with exit status " + std::to_string(code)};
   return {};
 }
 
 JobOutcome run_job_in_process(const json& request, const EmitEvent& on_event) {
-  const auto forward = [&](const json& event) {
-    if (event.at("event") != "alive") on_event(event);
-  };
   try {
-    run_job(request, forward);
+    run_job(request, on_event);
     return {};
+  } catch (const DeviceError& error) {
+    return {status_name(error), error.what()};
   } catch (const std::exception& error) {
-    return {JobOutcome::End::kFailed, error.what()};
+    return {"error", error.what()};
   }
 }
 
 int worker_main() {
-  const std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
   std::mutex mutex;  // heartbeats come from any thread
   const auto emit = [&mutex](const json& event) {
     const std::lock_guard lock(mutex);
@@ -235,12 +226,13 @@ int worker_main() {
     const std::string line = event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
     if (!write_fully(kEventFd, line.data(), line.size())) _exit(127);
   };
-  try {
-    return run_job(json::parse(text), emit) ? 0 : kExitDeviceLost;
-  } catch (const std::exception& error) {
-    emit({{"event", "error"}, {"message", error.what()}});
-    return 1;
-  }
+  set_heartbeat([&] { emit({{"event", "alive"}}); });
+  // What is no request at all fails like any other that cannot be done.
+  const json request = json::parse(std::cin, nullptr, /*allow_exceptions=*/false);
+  const JobOutcome outcome = run_job_in_process(request, emit);
+  if (!outcome.done())
+    emit({{"event", "failed"}, {"status", outcome.status}, {"message", outcome.message}});
+  return 0;
 }
 
 }  // namespace flashsteps

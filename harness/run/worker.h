@@ -8,12 +8,9 @@
 namespace flashsteps {
 
 struct JobOutcome {
-  enum class End { kDone, kCrashed, kTimedOut, kFailed };
-  End end = End::kDone;
-  std::string message;          // "its process was killed by signal 11 (Segmentation fault)", ...
-  const char* status() const {  // of the step at which it ended, as results files have it
-    return end == End::kCrashed ? "crash" : end == End::kTimedOut ? "timeout" : "error";
-  }
+  std::string status;   // of the step at which it failed, as results files have it; empty: the job is done
+  std::string message;  // "its process was killed by signal 11 (Segmentation fault)", ...
+  bool done() const { return status.empty(); }
 };
 
 // Runs a job to its end, calling on_event for every event in order. Isolated: in a worker, which is the
