@@ -41,8 +41,8 @@ int flashsteps_main(int argc, const char* const* argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   const bool single_step = argc > 0 && keep_only_step(std::filesystem::path(argv[0]).filename().string());
   try {
-    const ParseResult parsed = parse_options(argc, argv, /*isolated=*/!single_step);
-    return parsed.done ? kAllPassed : carry_out(parsed.options);
+    const std::optional<Options> options = parse_options(argc, argv, /*isolated=*/!single_step);
+    return options ? carry_out(*options) : kAllPassed;
   } catch (const UsageError& error) {
     return complain(error.what(), kWrongUse);
   } catch (const std::exception& error) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <iostream>
+#include <iterator>
 #include <limits>
 
 #include "harness/base/atomic_file.h"
@@ -120,39 +120,33 @@ void set_call(const Axes& axes, Problem& p) {
   if (scale != 0 && float(scale) != p.softmax_scale()) p.given_scale = scale;
 }
 
-// The problems of --shape and --grid, times all axes; each once.
-std::vector<Problem> multiply(Axes axes) {
-  std::vector<Problem> bases, problems;
-  for (const std::string& shape : axes.shapes) bases.push_back(parse_shape(shape));
-  if (!axes.grid.empty()) {
-    for (const Problem& p : paper_grid()) bases.push_back(p);
+// Each problem with each of the values; without any, the problems as they are.
+template <typename Value>
+void multiply(std::vector<Problem>& problems, Value Problem::*axis, const std::vector<Value>& values) {
+  if (values.empty()) return;
+  std::vector<Problem> product;
+  for (const Problem& problem : problems) {
+    for (const Value value : values) product.emplace_back(problem).*axis = value;
   }
-  if (axes.layouts.empty()) axes.layouts = {Layout::kBhsd};
-  if (axes.lengths.empty()) axes.lengths = {KvLengths::kFull};
-  if (axes.inputs.empty()) axes.inputs = {Inputs::kNormal};
-  for (const Problem& base : bases) {
-    for (const DType dtype : axes.dtypes.empty() ? std::vector{base.dtype} : axes.dtypes) {
-      for (const bool causal : masks(axes)) {
-        for (const Layout layout : axes.layouts) {
-          for (const KvLengths lengths : axes.lengths) {
-            for (const Inputs inputs : axes.inputs) {
-              Problem p = base;
-              p.dtype = dtype;
-              p.causal = causal;
-              p.layout = layout;
-              p.kv_lengths = lengths;
-              p.inputs = inputs;
-              p.seed = axes.seed;
-              set_call(axes, p);
-              if (const std::string error = shape_error(p); !error.empty())
-                throw UsageError(p.label() + ": " + error);
-              const auto same = [&](const Problem& other) { return other.label() == p.label(); };
-              if (std::none_of(problems.begin(), problems.end(), same)) problems.push_back(p);
-            }
-          }
-        }
-      }
-    }
+  problems = std::move(product);
+}
+
+// The problems of --shape and --grid, times all axes; each once.
+std::vector<Problem> problems_of_shapes(const Axes& axes) {
+  std::vector<Problem> all, problems;
+  for (const std::string& shape : axes.shapes) all.push_back(parse_shape(shape));
+  if (!axes.grid.empty()) std::ranges::copy(paper_grid(), std::back_inserter(all));
+  multiply(all, &Problem::dtype, axes.dtypes);
+  multiply(all, &Problem::causal, masks(axes));
+  multiply(all, &Problem::layout, axes.layouts);
+  multiply(all, &Problem::kv_lengths, axes.lengths);
+  multiply(all, &Problem::inputs, axes.inputs);
+  for (Problem& p : all) {
+    p.seed = axes.seed;
+    set_call(axes, p);
+    if (const std::string error = shape_error(p); !error.empty()) throw UsageError(p.label() + ": " + error);
+    const auto same = [&](const Problem& other) { return other.label() == p.label(); };
+    if (std::ranges::none_of(problems, same)) problems.push_back(p);
   }
   return problems;
 }
@@ -193,7 +187,7 @@ void check_different(const char* option, const std::string& path, const char* ot
 
 }  // namespace
 
-ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
+std::optional<Options> parse_options(int argc, const char* const* argv, bool isolated) {
   Options o;
   o.in_process = !isolated;
   Axes axes;
@@ -246,12 +240,9 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     throw UsageError("unknown command '" + std::string(argv[1]) + "' (see --help)");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
-    return {o, true};
-  } catch (const CLI::CallForAllHelp&) {
-    std::cout << app.help("", CLI::AppFormatMode::All);
-    return {o, true};
+  } catch (const CLI::Success& asked_for_help) {
+    app.exit(asked_for_help);
+    return {};
   } catch (const CLI::ParseError& error) {
     std::string line = error.what();
     std::replace(line.begin(), line.end(), '\n', ' ');
@@ -273,7 +264,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
     throw UsageError("this program has no steps");
   if (o.modes.empty()) o.modes = {"early", "late", "random"};
 
-  o.problems = was_given("--tensors") ? problems_of_file(o.tensors_path, axes) : multiply(axes);
+  o.problems = was_given("--tensors") ? problems_of_file(o.tensors_path, axes) : problems_of_shapes(axes);
   const char* const need_sizes[] = {"--causal", "--full", "--dtype",  "--layout",       "--kv-lengths",
                                     "--inputs", "--seed", "--no-lse", "--softmax-scale"};
   if (o.problems.empty() && std::any_of(std::begin(need_sizes), std::end(need_sizes), was_given))
@@ -292,7 +283,7 @@ ParseResult parse_options(int argc, const char* const* argv, bool isolated) {
   check_different("--tensors", o.tensors_path, "--save", o.save_path);
   check_different("--tensors", o.tensors_path, "--json", o.json_path);
   check_different("--save", o.save_path, "--json", o.json_path);
-  return {o, false};
+  return o;
 }
 
 }  // namespace flashsteps

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,13 +33,8 @@ struct Options {
   bool verbose = false;
 };
 
-// `done`: the program has answered already, as with --help.
-struct ParseResult {
-  Options options;
-  bool done = false;
-};
-
-// `isolated` is false under the name of a step, see main.cpp. Throws UsageError: one line, exit status 2.
-ParseResult parse_options(int argc, const char* const* argv, bool isolated);
+// Nothing when the program has answered already, as with --help. `isolated` is false under the name of a
+// step, see main.cpp. Throws UsageError: one line, exit status 2.
+std::optional<Options> parse_options(int argc, const char* const* argv, bool isolated);
 
 }  // namespace flashsteps
