@@ -21,7 +21,4 @@ int show_info(const Options& options);
 // By what became of the steps: "pass", "fail", ... as results files have it.
 int exit_status(const std::set<std::string>& statuses);
 
-// A full disk or a closed pipe at the other end of stdout is no success: throws std::runtime_error.
-void flush_output();
-
 }  // namespace flashsteps

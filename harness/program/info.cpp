@@ -13,7 +13,6 @@ int show_info(const Options& options) {
   std::cout << "device    " << runner.device().description.dump(1) << "\nbuild     " << to_json(build).dump(1)
             << "\ncommit    " << (build.commit.empty() ? "unknown" : build.commit)
             << (build.dirty.value_or(false) ? " (with uncommitted changes)" : "") << "\n";
-  flush_output();
   return kAllPassed;
 }
 

@@ -66,7 +66,6 @@ int list_steps(const Options& options) {
   }
   std::cout << "\nbytes of shared memory per CTA (device: " << runner.device().line() << ")\n"
             << format_table(rows);
-  flush_output();
   return kAllPassed;
 }
 

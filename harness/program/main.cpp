@@ -42,7 +42,10 @@ int flashsteps_main(int argc, const char* const* argv) {
   const bool single_step = argc > 0 && keep_only_step(std::filesystem::path(argv[0]).filename().string());
   try {
     const std::optional<Options> options = parse_options(argc, argv, /*isolated=*/!single_step);
-    return options ? carry_out(*options) : kAllPassed;
+    const int status = options ? carry_out(*options) : kAllPassed;
+    // A full disk or a closed pipe at the other end is no success.
+    if (!std::cout.flush()) throw std::runtime_error("the output could not be written");
+    return status;
   } catch (const UsageError& error) {
     return complain(error.what(), kWrongUse);
   } catch (const std::exception& error) {

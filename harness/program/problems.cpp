@@ -36,7 +36,6 @@ int show_problems(const Options& options) {
     std::cout << text;
   else
     ResultsFile::replace(options.json_path, text);
-  flush_output();
   return kAllPassed;
 }
 

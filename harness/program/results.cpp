@@ -70,7 +70,6 @@ void ResultsFile::save_complete() {
 
 int ResultsFile::finish() const {
   if (!path_.empty()) std::cout << "\nresults: " << path_ << "\n";
-  flush_output();
   std::set<std::string> statuses;
   for (const json& run : root_.at("runs")) {
     for (const json& entry : run.at("steps")) statuses.insert(entry.at("status"));
@@ -89,10 +88,6 @@ int exit_status(const std::set<std::string>& statuses) {
   if (statuses.count("fail") + statuses.count("error") > 0 || statuses.count("pass") == 0)
     return kSomethingFailed;
   return kAllPassed;
-}
-
-void flush_output() {
-  if (!std::cout.flush()) throw std::runtime_error("the output could not be written");
 }
 
 }  // namespace flashsteps

@@ -39,7 +39,6 @@ int trace_step(const Options& options) {
   if (!outcome.done()) {
     std::cout << format_entry(
         {{"step", step.name}, {"status", outcome.status}, {"message", outcome.message}}, problem.label());
-    flush_output();
     return exit_status({outcome.status});
   }
   trace["otherData"]["problem"] = to_json(problem);
@@ -48,7 +47,6 @@ int trace_step(const Options& options) {
       << step.name << ", " << problem.label() << ", CTA " << cta << " of " << num_ctas
       << "\ntrace: " << options.json_path
       << "\nopen it in https://ui.perfetto.dev or chrome://tracing; its times are nominal, not measured\n";
-  flush_output();
   return kAllPassed;
 }
 
