@@ -28,16 +28,15 @@ std::unique_ptr<Backend> make_backend(const std::string& which, std::string* no_
   return make_emulator_backend();
 }
 
-struct NamedStep {
-  const Step& step;
-  int configuration;
-};
-
-NamedStep named_step(const std::string& step_name, BackendKind backend) {
+// The step of that name, with the tensors prepared for it.
+const Step& prepare_step(const std::string& step_name, const Backend& backend, DeviceTensors& tensors) {
   const StepChoice choice = find_steps(step_name).front();
-  if (const Step* const step = choice.built_for(backend)) return {*step, choice.configuration};
-  throw std::runtime_error("step " + step_name + " is not in this program for the " + name(backend) +
-                           " backend");
+  const Step* const step = choice.built_for(backend.kind());
+  if (step == nullptr)
+    throw std::runtime_error("step " + step_name + " is not in this program for the " + name(backend.kind()) +
+                             " backend");
+  tensors.prepare_for(*step, choice.configuration);
+  return *step;
 }
 
 // Of each kernel that the step launches.
@@ -145,7 +144,6 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
     json entry = {{"step", step_name}, {"status", "error"}, {"message", ""}};
     bool device_lost = false;
     try {
-      const auto [step, configuration] = named_step(step_name, backend->kind());
       if (!prepared || prepared->key != task.at("problem")) {
         prepared.reset();  // first: two large problems need not fit at once
         prepared = std::make_unique<Prepared>(*backend, task.at("problem"));
@@ -156,13 +154,12 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
       // On a GPU every element is compared, also those whose rows were not sampled for the reference.
       const bool compare = task.at("compare");
       if (compare && !prepared->trusted) {
-        const auto [v01, its_only] = named_step(kTrustedStep, backend->kind());
-        prepared->tensors.prepare_for(v01, its_only);
+        const Step& v01 = prepare_step(kTrustedStep, *backend, prepared->tensors);
         prepared->tensors.poison(Poison::kNan);
         backend->run(v01, prepared->tensors.call());
         prepared->trusted = prepared->tensors.download_outputs();
       }
-      prepared->tensors.prepare_for(step, configuration);
+      const Step& step = prepare_step(step_name, *backend, prepared->tensors);
       const AttentionCall& call = prepared->tensors.call();
       entry["part"] = kPartNames[int(step.info.part)];
       if (step.info.num_configurations() > 0)
@@ -230,8 +227,7 @@ void bench_steps(const json& request, const EmitEvent& emit) {
   }
   for (const auto& [step_name, samples] : request.at("steps").items()) {
     emit({{"event", "begin"}, {"step", step_name}});
-    const auto [step, configuration] = named_step(step_name, backend->kind());
-    tensors.prepare_for(step, configuration);
+    const Step& step = prepare_step(step_name, *backend, tensors);
     enter(step_name, backend->make_timer(step, tensors.call()), samples, json::object());
   }
   // Everybody has a turn in every round: whatever the clocks do, they do it to every step alike.
@@ -253,8 +249,7 @@ void trace_step(const json& request, const EmitEvent& emit) {
   const auto backend = make_emulator_backend();
   Workload workload(problem_from_json(request.at("problem")));
   DeviceTensors tensors(*backend, workload);
-  const auto [step, configuration] = named_step(request.at("step"), backend->kind());
-  tensors.prepare_for(step, configuration);
+  const Step& step = prepare_step(request.at("step"), *backend, tensors);
   emit({{"event", "trace"}, {"trace", backend->trace(step, tensors.call(), request.at("cta"))}});
 }
 

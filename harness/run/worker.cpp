@@ -43,16 +43,12 @@ struct Pipe {
     write_end = ends[1];
   }
   ~Pipe() {
-    close_read();
-    close_write();
+    close_end(read_end);
+    close_end(write_end);
   }
-  void close_read() {
-    if (read_end >= 0) close(read_end);
-    read_end = -1;
-  }
-  void close_write() {
-    if (write_end >= 0) close(write_end);
-    write_end = -1;
+  static void close_end(int& end) {
+    if (end >= 0) close(end);
+    end = -1;
   }
 };
 
@@ -95,10 +91,8 @@ class Silence {
     }
     if (now.all_sleep) asleep_ms_ += kTickMs;
     long computed = 0;
-    for (const auto& [id, ticks] : now.cpu_ticks) {
-      const auto found = before_->cpu_ticks.find(id);
-      computed = std::max(computed, ticks - (found == before_->cpu_ticks.end() ? 0 : found->second));
-    }
+    for (const auto& [id, ticks] : now.cpu_ticks)
+      computed = std::max(computed, ticks - before_->cpu_ticks[id]);  // of a new thread: 0
     return asleep_ms_ / 1000.0 + double(computed) / double(sysconf(_SC_CLK_TCK));
   }
 
@@ -140,8 +134,8 @@ class Silence {
 JobOutcome run_job_isolated(const json& request, double timeout_seconds, const EmitEvent& on_event) {
   Pipe request_pipe, event_pipe;
   const pid_t pid = start_worker(request_pipe, event_pipe);
-  request_pipe.close_read();
-  event_pipe.close_write();
+  Pipe::close_end(request_pipe.read_end);
+  Pipe::close_end(event_pipe.write_end);
   // A worker that dies at once must not kill us with SIGPIPE.
   struct sigaction ignore {
   }, before{};
@@ -150,7 +144,7 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
   const std::string text = request.dump();
   write_fully(request_pipe.write_end, text.data(), text.size());
   sigaction(SIGPIPE, &before, nullptr);
-  request_pipe.close_write();
+  Pipe::close_end(request_pipe.write_end);
 
   struct Reap {
     pid_t pid;
@@ -180,9 +174,8 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
       if (silence.seconds() < timeout_seconds || poll(&waiting, 1, 0) != 0) continue;
       kill(pid, SIGKILL);
       worker.wait();
-      return {"timeout",
-              "no sign of life in " + std::to_string(int(timeout_seconds)) +
-                  " s of its time: hung, and killed (a step that is only slow: raise --timeout)"};
+      return {"timeout", "no sign of life in " + std::to_string(int(timeout_seconds)) +
+                             " s of its time: hung, and killed (a step that is only slow: raise --timeout)"};
     }
     char chunk[4096];
     const ssize_t n = read(event_pipe.read_end, chunk, sizeof chunk);
@@ -230,8 +223,7 @@ int worker_main() {
   // What is no request at all fails like any other that cannot be done.
   const json request = json::parse(std::cin, nullptr, /*allow_exceptions=*/false);
   const JobOutcome outcome = run_job_in_process(request, emit);
-  if (!outcome.done())
-    emit({{"event", "failed"}, {"status", outcome.status}, {"message", outcome.message}});
+  if (!outcome.done()) emit({{"event", "failed"}, {"status", outcome.status}, {"message", outcome.message}});
   return 0;
 }
 
