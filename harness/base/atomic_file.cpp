@@ -8,14 +8,13 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "harness/base/text.h"
 #include "harness/base/usage_error.h"
 
 namespace flashsteps {
 namespace {
-
-std::string temporary_name(const std::string& path) { return path + "." + std::to_string(getpid()) + ".tmp"; }
 
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -50,7 +49,7 @@ bool write_fully(int fd, const void* data, size_t bytes) {
 }
 
 AtomicFile::AtomicFile(const std::string& path, bool unnamed)
-    : path_(path), temporary_(temporary_name(path)) {
+    : path_(path), temporary_(path + "." + std::to_string(getpid()) + ".tmp") {
   // In place of a file that may be private, one that nobody else can open meanwhile: see commit().
   const mode_t mode = mode_of(path) ? 0600 : 0666;
   if (unnamed) fd_ = open(folder_of(path).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, mode);
@@ -66,7 +65,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(const char* what) const {
-  throw std::runtime_error("cannot " + std::string(what) + " " + path_ + ": " + std::strerror(errno));
+  throw std::system_error(errno, std::generic_category(), "cannot " + std::string(what) + " " + path_);
 }
 
 void AtomicFile::write(const void* data, size_t bytes) {
@@ -112,11 +111,11 @@ std::string AtomicFile::check_writable(const std::string& option, const std::str
   if (exists && !std::filesystem::is_regular_file(path, none_there)) refuse("is not a regular file");
   if (exists && access(path.c_str(), W_OK) != 0)
     refuse(std::string("cannot be written: ") + std::strerror(errno));
-  const std::string temporary = temporary_name(path);
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) refuse(std::string("cannot be written: ") + std::strerror(errno));
-  close(fd);
-  unlink(temporary.c_str());
+  try {
+    AtomicFile(path, /*unnamed=*/false);
+  } catch (const std::system_error& failed) {
+    refuse("cannot be written: " + failed.code().message());
+  }
   return path;
 }
 
