@@ -23,6 +23,7 @@ void add_line(std::string& text, const std::string& line);
 // One line that is rewritten in place on a terminal, and silent elsewhere.
 class Progress {
  public:
+  ~Progress() { clear(); }  // an error's line begins where this one did
   void show(const std::string& text);
   void clear();
 

@@ -67,12 +67,7 @@ std::vector<Problem> prepare_problems(const Options& options, const Device& devi
   require_memory(problems, device, options);
   if (options.tensors_path.empty()) return problems;
   progress.show("reading " + options.tensors_path);
-  try {
-    examine_tensors(problems, options.tensors_path);
-  } catch (const UsageError&) {
-    progress.clear();
-    throw;
-  }
+  examine_tensors(problems, options.tensors_path);
   progress.clear();
   return problems;
 }
