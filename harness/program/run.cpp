@@ -43,13 +43,12 @@ void time_problem(const Runner& runner, const Problem& problem, int rounds, json
   };
   const auto samples = time_in_turns(runner, problem, contenders, rounds, progress, on_failure);
 
-  double matmul_tflops = 0;
   for (const char* const ceiling : kCeilings) {
     const auto found = samples.find(ceiling);
     if (found != samples.end() && !found->second.ms.empty())
       run["ceilings"][ceiling] = ceiling_record(found->second);
   }
-  if (run.contains("/ceilings/matmul"_json_pointer)) matmul_tflops = run["ceilings"]["matmul"].at("tflops");
+  const double matmul_tflops = run.value("/ceilings/matmul/tflops"_json_pointer, 0.0);
   const double peak = runner.device().peak_tflops.at(name(problem.dtype));
   for (json& entry : run["steps"]) {
     if (entry.at("status") != "pass") continue;

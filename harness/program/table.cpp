@@ -32,7 +32,7 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows) {
   for (const auto& row : rows) {
     for (size_t c = 0; c < row.size(); ++c) {
       const std::string padding(widths[c] - row[c].size(), ' ');
-      text += (c == 0 ? "  " : "  ") + (c == 0 ? row[c] + padding : padding + row[c]);
+      text += "  " + (c == 0 ? row[c] + padding : padding + row[c]);
     }
     while (text.back() == ' ') text.pop_back();
     text += "\n";

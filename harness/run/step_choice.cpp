@@ -62,10 +62,9 @@ std::vector<StepChoice> in_order(std::vector<StepChoice> steps) {
         name.size() > 1 && name[0] == 'v' && std::isdigit(static_cast<unsigned char>(name[1]));
     return std::pair<bool, const std::string&>(!in_ladder, name);
   };
-  std::sort(steps.begin(), steps.end(),
-            [&](const StepChoice& a, const StepChoice& b) { return key(a) < key(b); });
-  const auto same = [](const StepChoice& a, const StepChoice& b) { return a.name == b.name; };
-  steps.erase(std::unique(steps.begin(), steps.end(), same), steps.end());
+  std::ranges::sort(steps, {}, key);
+  const auto repeated = std::ranges::unique(steps, {}, &StepChoice::name);
+  steps.erase(repeated.begin(), repeated.end());
   return steps;
 }
 
