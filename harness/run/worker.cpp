@@ -18,6 +18,7 @@
 #include <optional>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 #include "harness/base/atomic_file.h"
 #include "harness/base/heartbeat.h"
@@ -47,8 +48,7 @@ struct Pipe {
     close_end(write_end);
   }
   static void close_end(int& end) {
-    if (end >= 0) close(end);
-    end = -1;
+    if (end >= 0) close(std::exchange(end, -1));
   }
 };
 
@@ -137,26 +137,22 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
   Pipe::close_end(request_pipe.read_end);
   Pipe::close_end(event_pipe.write_end);
   // A worker that dies at once must not kill us with SIGPIPE.
-  struct sigaction ignore {
-  }, before{};
-  ignore.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &ignore, &before);
+  const auto before = std::signal(SIGPIPE, SIG_IGN);
   const std::string text = request.dump();
   write_fully(request_pipe.write_end, text.data(), text.size());
-  sigaction(SIGPIPE, &before, nullptr);
+  std::signal(SIGPIPE, before);
   Pipe::close_end(request_pipe.write_end);
 
   struct Reap {
     pid_t pid;
     int status = 0;
-    bool reaped = false;
     void wait() {
-      while (!reaped && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+      while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
       }
-      reaped = true;
+      pid = 0;
     }
     ~Reap() {
-      if (reaped) return;
+      if (pid == 0) return;
       kill(pid, SIGKILL);
       wait();
     }
@@ -172,8 +168,6 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
       // Looked at before the pipe is once more: a sign of life may have come in while this process had no
       // core.
       if (silence.seconds() < timeout_seconds || poll(&waiting, 1, 0) != 0) continue;
-      kill(pid, SIGKILL);
-      worker.wait();
       return {"timeout", "no sign of life in " + std::to_string(int(timeout_seconds)) +
                              " s of its time: hung, and killed (a step that is only slow: raise --timeout)"};
     }
