@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "harness/base/text.h"
 #include "harness/base/usage_error.h"
@@ -83,14 +84,12 @@ void AtomicFile::commit() {
   if (fsync(fd_) != 0) fail("write");
   if (!has_name_) {
     // A link cannot replace a file, a rename can: it gets a temporary name for a moment.
-    const std::string source = "/proc/self/fd/" + std::to_string(fd_);
+    const std::string source = path_for_workers();
     unlink(temporary_.c_str());  // of a run that was killed at just this moment, with our number
     if (linkat(AT_FDCWD, source.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0) fail("write");
     has_name_ = true;
   }
-  const int closed = close(fd_);
-  fd_ = -1;
-  if (closed != 0) fail("write");
+  if (close(std::exchange(fd_, -1)) != 0) fail("write");
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace");
   has_name_ = false;
 }
