@@ -93,13 +93,9 @@ void probe(const json& request, const EmitEvent& emit) {
     for (const std::string step_name : request.at("steps")) {
       const StepChoice choice = find_steps(step_name).front();
       const Step* const step = choice.built_for(backend->kind());
-      if (step == nullptr) {
-        reasons.push_back("is not built for the " + name(backend->kind()) + " backend");
-        needs.push_back(nullptr);
-        continue;
-      }
       call.configuration = choice.configuration;
-      const std::string reason = backend->refusal(*step, call);
+      const std::string reason =
+          step ? backend->refusal(*step, call) : "is not built for the " + name(backend->kind()) + " backend";
       reasons.push_back(reason);
       needs.push_back(reason.empty() ? largest(resources(*backend, *step, call)) : json(nullptr));
     }
@@ -175,13 +171,11 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
       entry["validation"] = to_json(v, problem);
       if (!cuda) {
         json names = json::array();
-        bool race_detector = false;
         for (const EmulatorMode& mode : modes) {
           if (std::find(names.begin(), names.end(), mode.async) == names.end()) names.push_back(mode.async);
-          race_detector = race_detector || mode.race_detector;
         }
         entry["validation"]["modes"] = names;
-        entry["validation"]["race_detector"] = race_detector;
+        entry["validation"]["race_detector"] = std::ranges::any_of(modes, &EmulatorMode::race_detector);
       }
       if (!counters.empty()) entry["counters"] = sum(counters);
       for (size_t i = 0; kernels.size() > 1 && i < kernels.size(); ++i) {
