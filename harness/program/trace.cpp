@@ -37,8 +37,8 @@ int trace_step(const Options& options) {
       runner.job({{"job", "trace"}, {"step", step.name}, {"problem", to_request(problem)}, {"cta", cta}},
                  [&](const json& event) { trace = event.at("trace"); });
   if (!outcome.done()) {
-    std::cout << format_entry(
-        {{"step", step.name}, {"status", outcome.status}, {"message", outcome.message}}, problem.label());
+    std::cout << format_entry({{"step", step.name}, {"status", outcome.status}, {"message", outcome.message}},
+                              problem.label());
     return exit_status({outcome.status});
   }
   trace["otherData"]["problem"] = to_json(problem);
