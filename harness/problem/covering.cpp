@@ -62,9 +62,7 @@ int keys(int seqlen_q, Relation relation) {
 struct Axes {
   std::vector<DType> dtypes{DType::kFp16, DType::kBf16};
   std::vector<Layout> layouts{Layout::kBhsd, Layout::kBshd, Layout::kQkv, Layout::kGapped, Layout::kFar};
-  std::vector<int> sizes,
-      first;  // of each axis: how many values, and the number of its first among all values
-  int num_values = 0;
+  std::vector<int> sizes;  // of each axis: how many values
 
   Axes(bool with_fp32, bool with_unaligned_rows) {
     if (with_fp32) dtypes.push_back(DType::kFp32);
@@ -81,10 +79,6 @@ struct Axes {
              int(inputs_names().size()),
              int(kScales.size()),
              2};
-    for (const int size : sizes) {
-      first.push_back(num_values);
-      num_values += size;
-    }
   }
 
   Problem build(const Choice& c, uint64_t seed) const {
@@ -131,12 +125,9 @@ std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows) {
   // Everything that must meet: pairs of values of two axes that some problem can have.
   struct Pair {
     int a, i, b, j;
+    bool is_in(const Choice& c) const { return c[a] == i && c[b] == j; }
   };
   std::vector<Pair> open;
-  std::vector<char> is_open(size_t(axes.num_values) * axes.num_values, 0);
-  const auto at = [&](int a, int i, int b, int j) -> char& {
-    return is_open[size_t(axes.first[a] + i) * axes.num_values + axes.first[b] + j];
-  };
   for (int a = 0; a < kNumAxes; ++a) {
     for (int b = a + 1; b < kNumAxes; ++b) {
       for (int i = 0; i < axes.sizes[a]; ++i) {
@@ -145,9 +136,7 @@ std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows) {
           c[kBatch] = 1;  // zeros needs two
           c[a] = i;
           c[b] = j;
-          if (!axes.feasible(c)) continue;
-          open.push_back({a, i, b, j});
-          at(a, i, b, j) = 1;
+          if (axes.feasible(c)) open.push_back({a, i, b, j});
         }
       }
     }
@@ -166,17 +155,13 @@ std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows) {
         c[wanted.b] = wanted.j;
       }
       if (!axes.feasible(c)) continue;
-      int fresh = 0;
-      for (int a = 0; a < kNumAxes; ++a)
-        for (int b = a + 1; b < kNumAxes; ++b) fresh += at(a, c[a], b, c[b]);
+      const auto fresh = std::ranges::count_if(open, [&](const Pair& p) { return p.is_in(c); });
       const double worth = (fresh + 0.01) / cost(axes.build(c, 1));
       if (worth <= best_worth) continue;
       best = c;
       best_worth = worth;
     }
-    for (int a = 0; a < kNumAxes; ++a)
-      for (int b = a + 1; b < kNumAxes; ++b) at(a, best[a], b, best[b]) = 0;
-    std::erase_if(open, [&](const Pair& p) { return at(p.a, p.i, p.b, p.j) == 0; });
+    std::erase_if(open, [&](const Pair& p) { return p.is_in(best); });
     sample.push_back(axes.build(best, sample.size() + 1));
   }
   return sample;
