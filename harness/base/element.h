@@ -50,6 +50,11 @@ inline float load_element(DType dtype, const void* at) {
   return dtype == DType::kFp16 ? half_to_float(h) : bfloat16_to_float(h);
 }
 
+inline void load_elements(DType dtype, const void* from, int count, float* to) {
+  const size_t bytes = element_bytes(dtype);
+  for (int i = 0; i < count; ++i) to[i] = load_element(dtype, static_cast<const char*>(from) + i * bytes);
+}
+
 inline void store_element(DType dtype, void* at, float value) {
   if (dtype == DType::kFp32) {
     std::memcpy(at, &value, 4);

@@ -4,9 +4,10 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <set>
+#include <span>
 #include <thread>
-#include <tuple>
 
 #include "harness/base/element.h"
 #include "harness/base/heartbeat.h"
@@ -23,24 +24,13 @@ constexpr uint64_t kRowStream = 200;
 constexpr int kRowsAtOnce = 8;
 constexpr int kLanes = 8;  // independent partial sums, so that the loop vectorises without reordering a sum
 
-double dot(const float* a, const float* b, int n) {
-  double sums[kLanes] = {};
+template <typename Sum>
+Sum dot(const float* a, const float* b, int n) {
+  Sum sums[kLanes] = {};
   for (int d = 0; d < n; d += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) sums[lane] += double(a[d + lane] * b[d + lane]);
+    for (int lane = 0; lane < kLanes; ++lane) sums[lane] += Sum(a[d + lane] * b[d + lane]);
   }
-  double total = 0;
-  for (const double sum : sums) total += sum;
-  return total;
-}
-
-float dot_fp32(const float* a, const float* b, int n) {
-  float sums[kLanes] = {};
-  for (int d = 0; d < n; d += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) sums[lane] += a[d + lane] * b[d + lane];
-  }
-  float total = 0;
-  for (const float sum : sums) total += sum;
-  return total;
+  return std::accumulate(sums, sums + kLanes, Sum(0));
 }
 
 float rounded(DType dtype, float x) {
@@ -49,79 +39,72 @@ float rounded(DType dtype, float x) {
   return load_element(dtype, bits);
 }
 
-std::vector<float> load_head(const Workload& w, bool keys, int b, int h_kv, int rows) {
+// K or V of a head, its first rows.
+std::vector<float> load_head(const Workload& w, const void* (Workload::*row_of)(RowId) const, int b, int h_kv,
+                             int rows) {
   const int d = w.problem().head_dim;
-  const size_t bytes = element_bytes(w.problem().dtype);
   std::vector<float> values(size_t(rows) * d);
   parallel_for(rows, [&](int64_t begin, int64_t end) {
-    for (int64_t j = begin; j < end; ++j) {
-      const auto* row =
-          static_cast<const unsigned char*>(keys ? w.k_row({b, h_kv, int(j)}) : w.v_row({b, h_kv, int(j)}));
-      for (int c = 0; c < d; ++c)
-        values[size_t(j) * d + c] = load_element(w.problem().dtype, row + c * bytes);
-    }
+    for (int64_t j = begin; j < end; ++j)
+      load_elements(w.problem().dtype, (w.*row_of)({b, h_kv, int(j)}), d, &values[size_t(j) * d]);
   });
   return values;
 }
 
-// Up to kRowsAtOnce rows that share `keys` and `values`.
-void compute_rows(const Workload& w, const float* keys, const float* values, ReferenceRow* rows, int count) {
+// Scores become exp(score - their maximum). Returns that maximum and the new values' sum.
+template <typename Score>
+std::pair<Score, Score> exponentiate(std::vector<Score>& scores) {
+  Score row_max = -std::numeric_limits<Score>::infinity(), sum = 0;
+  for (const Score s : scores) row_max = std::max(row_max, s);
+  for (Score& s : scores) sum += s = std::exp(s - row_max);
+  return {row_max, sum};
+}
+
+// Rows that share `keys` and `values`, at most kRowsAtOnce.
+void compute_rows(const Workload& w, const float* keys, const float* values, std::span<ReferenceRow> rows) {
   const Problem& p = w.problem();
   const int d = p.head_dim;
-  const size_t bytes = element_bytes(p.dtype);
-  std::vector<float> q(size_t(count) * d);
-  std::vector<std::vector<double>> scores(count);
+  const double scale = p.softmax_scale();
+  struct Work {
+    std::vector<float> q;
+    std::vector<double> scores;
+    std::vector<float> naive_scores;  // FP32 all the way
+    double sum;
+    float naive_sum;
+  };
+  std::vector<Work> works(rows.size());
   int most_keys = 0;
-  for (int r = 0; r < count; ++r) {
-    const auto* row = static_cast<const unsigned char*>(w.q_row(rows[r].id));
-    for (int c = 0; c < d; ++c) q[size_t(r) * d + c] = load_element(p.dtype, row + c * bytes);
-    scores[r].resize(rows[r].visible_keys);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    works[r].q.resize(d);
+    load_elements(p.dtype, w.q_row(rows[r].id), d, works[r].q.data());
+    works[r].scores.resize(rows[r].visible_keys);
+    works[r].naive_scores.resize(rows[r].visible_keys);
     most_keys = std::max(most_keys, rows[r].visible_keys);
     rows[r].o.assign(d, 0.0);
     rows[r].naive.assign(d, 0.0f);
     rows[r].rounding.assign(d, 0.0f);
   }
-  const double scale = p.softmax_scale();
   for (int j = 0; j < most_keys; ++j) {
-    for (int r = 0; r < count; ++r) {
-      if (j < rows[r].visible_keys) scores[r][j] = dot(&q[size_t(r) * d], keys + size_t(j) * d, d) * scale;
+    const float* const k = keys + size_t(j) * d;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      if (j >= rows[r].visible_keys) continue;
+      works[r].scores[j] = dot<double>(works[r].q.data(), k, d) * scale;
+      works[r].naive_scores[j] = dot<float>(works[r].q.data(), k, d) * float(scale);
     }
   }
-  // The naive scores: FP32 all the way.
-  std::vector<std::vector<float>> naive_p(count);
-  std::vector<float> naive_sums(count, 0.0f);
-  for (int r = 0; r < count; ++r) {
-    naive_p[r].resize(rows[r].visible_keys);
-    float row_max = -std::numeric_limits<float>::infinity();
-    for (int j = 0; j < rows[r].visible_keys; ++j) {
-      naive_p[r][j] = dot_fp32(&q[size_t(r) * d], keys + size_t(j) * d, d) * float(scale);
-      row_max = std::max(row_max, naive_p[r][j]);
-    }
-    for (float& x : naive_p[r]) {
-      x = std::exp(x - row_max);
-      naive_sums[r] += x;
-      x = rounded(p.dtype, x);
-    }
-  }
-  std::vector<double> sums(count, 0.0);
-  for (int r = 0; r < count; ++r) {
-    if (rows[r].visible_keys == 0) {
-      rows[r].lse = -std::numeric_limits<double>::infinity();
-      continue;
-    }
-    const double row_max = *std::max_element(scores[r].begin(), scores[r].end());
-    for (double& s : scores[r]) {
-      s = std::exp(s - row_max);
-      sums[r] += s;
-    }
-    rows[r].lse = row_max + std::log(sums[r]);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const auto [row_max, sum] = exponentiate(works[r].scores);
+    rows[r].lse = row_max + std::log(sum);  // of no key: -inf
+    works[r].sum = sum;
+    works[r].naive_sum = exponentiate(works[r].naive_scores).second;
+    for (float& weight : works[r].naive_scores) weight = rounded(p.dtype, weight);
   }
   for (int j = 0; j < most_keys; ++j) {
     const float* const v = values + size_t(j) * d;
-    for (int r = 0; r < count; ++r) {
+    for (size_t r = 0; r < rows.size(); ++r) {
       if (j >= rows[r].visible_keys) continue;
-      const float weight = float(scores[r][j] / sums[r]);
-      const float naive_weight = naive_p[r][j];
+      const float weight = float(works[r].scores[j] / works[r].sum);
+      const float naive_weight = works[r].naive_scores[j];
       double* const o = rows[r].o.data();
       float* const naive = rows[r].naive.data();
       float* const rounding = rows[r].rounding.data();
@@ -133,12 +116,10 @@ void compute_rows(const Workload& w, const float* keys, const float* values, Ref
       }
     }
   }
-  for (int r = 0; r < count; ++r) {
+  for (size_t r = 0; r < rows.size(); ++r) {
     if (rows[r].visible_keys == 0) continue;
-    for (int c = 0; c < d; ++c) {
-      rows[r].naive[c] = rounded(p.dtype, rows[r].naive[c] / naive_sums[r]);
-      rows[r].rounding[c] = std::sqrt(rows[r].rounding[c]);
-    }
+    for (float& o : rows[r].naive) o = rounded(p.dtype, o / works[r].naive_sum);
+    for (float& x : rows[r].rounding) x = std::sqrt(x);
   }
 }
 
@@ -179,26 +160,21 @@ std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<Ro
   for (const RowId& id : ids)
     rows.push_back({id, p.visible_keys(id.i, w.kv_lengths()[id.b]), 0.0, {}, {}, {}});
   // Rows of one (batch, KV head) next to each other, those that see similar numbers of keys together.
-  std::stable_sort(rows.begin(), rows.end(), [&](const ReferenceRow& x, const ReferenceRow& y) {
-    return std::tuple(x.id.b, x.id.h / group, x.id.i) < std::tuple(y.id.b, y.id.h / group, y.id.i);
-  });
-
-  const auto same_head = [&](const ReferenceRow& x, const ReferenceRow& y) {
-    return x.id.b == y.id.b && x.id.h / group == y.id.h / group;
-  };
+  const auto head = [&](const ReferenceRow& row) { return std::pair(row.id.b, row.id.h / group); };
+  std::ranges::stable_sort(rows, {}, [&](const auto& row) { return std::pair(head(row), row.id.i); });
   for (size_t begin = 0, end; begin < rows.size(); begin = end) {
-    for (end = begin; end < rows.size() && same_head(rows[begin], rows[end]); ++end) {
-    }
     int most_keys = 0;
-    for (size_t r = begin; r < end; ++r) most_keys = std::max(most_keys, rows[r].visible_keys);
-    const int b = rows[begin].id.b, h_kv = rows[begin].id.h / group;
-    const std::vector<float> keys = load_head(w, true, b, h_kv, most_keys);
-    const std::vector<float> values = load_head(w, false, b, h_kv, most_keys);
+    for (end = begin; end < rows.size() && head(rows[end]) == head(rows[begin]); ++end)
+      most_keys = std::max(most_keys, rows[end].visible_keys);
+    const auto [b, h_kv] = head(rows[begin]);
+    const std::vector<float> keys = load_head(w, &Workload::k_row, b, h_kv, most_keys);
+    const std::vector<float> values = load_head(w, &Workload::v_row, b, h_kv, most_keys);
     // Blocks are handed out one by one: under a causal mask the later ones are longer.
     std::atomic<size_t> next{begin};
     parallel_for(std::thread::hardware_concurrency(), [&](int64_t, int64_t) {
       for (size_t r; (r = next.fetch_add(kRowsAtOnce)) < end;) {
-        compute_rows(w, keys.data(), values.data(), &rows[r], int(std::min<size_t>(kRowsAtOnce, end - r)));
+        const size_t count = std::min<size_t>(kRowsAtOnce, end - r);
+        compute_rows(w, keys.data(), values.data(), std::span(rows).subspan(r, count));
         heartbeat();
       }
     });
