@@ -63,8 +63,7 @@ json parse_header(const std::string& text) {
   try {
     json header = json::parse(text);
     for (const json& entry : header) keys_of_tree += entry.is_object() ? entry.size() : 0;
-    if (keys != header.size() + keys_of_tree)
-      throw SafetensorsError("has a name or a key twice in its header");
+    require(keys == header.size() + keys_of_tree, "has a name or a key twice in its header");
     return header;
   } catch (const json::parse_error& error) {
     throw_not_json(error.byte);
@@ -75,44 +74,41 @@ json parse_header(const std::string& text) {
 
 void check_metadata(const json& metadata) {
   const auto is_text = [](const json& value) { return value.is_string(); };
-  if (!metadata.is_object() || !std::all_of(metadata.begin(), metadata.end(), is_text))
-    throw SafetensorsError(std::string("its ") + kMetadataName + " must be an object of texts");
+  require(metadata.is_object() && std::ranges::all_of(metadata, is_text),
+          std::string("its ") + kMetadataName + " must be an object of texts");
 }
 
 // No format of tensors has more dimensions.
 constexpr size_t kMostNumbers = 64;
 std::vector<uint64_t> whole_numbers(const json& list, const std::string& whose) {
   const auto fits = [](const json& number) { return number.is_number_unsigned(); };
-  if (!list.is_array() || list.size() > kMostNumbers || !std::all_of(list.begin(), list.end(), fits))
-    throw SafetensorsError(whose + " must be a list of whole numbers, from 0 to 2^64 - 1, 64 at most");
+  require(list.is_array() && list.size() <= kMostNumbers && std::ranges::all_of(list, fits),
+          whose + " must be a list of whole numbers, from 0 to 2^64 - 1, 64 at most");
   return list.get<std::vector<uint64_t>>();
 }
 
 SafetensorsTensor read_tensor(const std::string& name, const json& entry) {
-  if (!entry.is_object()) throw SafetensorsError(quote(name) + " must be an object");
-  for (const char* const key : {"dtype", "shape", "data_offsets"}) {
-    if (!entry.contains(key)) throw SafetensorsError(quote(name) + " lacks " + key);
-  }
-  if (entry.size() > 3)
-    throw SafetensorsError(quote(name) + " has other keys than dtype, shape and data_offsets");
-  if (!entry["dtype"].is_string()) throw SafetensorsError(quote(name) + ": its dtype must be a text");
-  const std::vector<uint64_t> offsets =
-      whole_numbers(entry["data_offsets"], quote(name) + ": its data_offsets");
-  if (offsets.size() != 2 || offsets[1] < offsets[0])
-    throw SafetensorsError(quote(name) + ": its data_offsets must be two, where it begins and where it ends");
-  const SafetensorsTensor tensor{entry["dtype"], whole_numbers(entry["shape"], quote(name) + ": its shape"),
+  const std::string it = quote(name);
+  require(entry.is_object(), it + " must be an object");
+  for (const char* const key : {"dtype", "shape", "data_offsets"})
+    require(entry.contains(key), it + " lacks " + key);
+  require(entry.size() == 3, it + " has other keys than dtype, shape and data_offsets");
+  require(entry["dtype"].is_string(), it + ": its dtype must be a text");
+  const std::vector<uint64_t> offsets = whole_numbers(entry["data_offsets"], it + ": its data_offsets");
+  require(offsets.size() == 2 && offsets[0] <= offsets[1],
+          it + ": its data_offsets must be two, where it begins and where it ends");
+  const SafetensorsTensor tensor{entry["dtype"], whole_numbers(entry["shape"], it + ": its shape"),
                                  offsets[0], offsets[1]};
-  if (tensor.dtype.size() > kLongestQuote)
-    throw SafetensorsError(quote(name) + " has an unknown dtype " + quote(tensor.dtype));
+  require(tensor.dtype.size() <= kLongestQuote, it + " has an unknown dtype " + quote(tensor.dtype));
   uint64_t bits = bits_of(tensor.dtype);
   if (bits == 0) return tensor;
   for (const uint64_t extent : tensor.shape) {
     if (__builtin_mul_overflow(bits, extent, &bits))
-      throw SafetensorsError(quote(name) + " has a shape that overflows 64 bits");
+      throw SafetensorsError(it + " has a shape that overflows 64 bits");
   }
-  if (bits % 8 != 0 || bits / 8 != tensor.bytes())
-    throw SafetensorsError(quote(name) + " has " + std::to_string(tensor.bytes()) +
-                           " bytes, its dtype and shape say " + std::to_string((bits + 7) / 8));
+  require(bits % 8 == 0 && bits / 8 == tensor.bytes(), it + " has " + std::to_string(tensor.bytes()) +
+                                                           " bytes, its dtype and shape say " +
+                                                           std::to_string((bits + 7) / 8));
   return tensor;
 }
 
@@ -129,12 +125,10 @@ void check_offsets(const std::map<std::string, SafetensorsTensor>& tensors, uint
                              (begin > covered ? ": a hole" : ": an overlap"));
     covered = end;
   }
-  if (covered > data_bytes)
-    throw SafetensorsError("is cut off: its tensors have " + std::to_string(covered) + " bytes, " +
-                           std::to_string(data_bytes) + " are there");
-  if (covered < data_bytes)
-    throw SafetensorsError("goes on after its last tensor, for " + std::to_string(data_bytes - covered) +
-                           " bytes");
+  require(covered <= data_bytes, "is cut off: its tensors have " + std::to_string(covered) + " bytes, " +
+                                     std::to_string(data_bytes) + " are there");
+  require(covered == data_bytes,
+          "goes on after its last tensor, for " + std::to_string(data_bytes - covered) + " bytes");
 }
 
 }  // namespace
@@ -142,28 +136,25 @@ void check_offsets(const std::map<std::string, SafetensorsTensor>& tensors, uint
 SafetensorsFile::SafetensorsFile(const std::string& path) {
   std::error_code error;
   const bool regular = std::filesystem::is_regular_file(path, error);
-  if (error) throw SafetensorsError("cannot be read: " + error.message());
+  require(!error, "cannot be read: " + error.message());
   // A FIFO would wait here for somebody who writes.
-  if (!regular) throw SafetensorsError("is not a regular file");
+  require(regular, "is not a regular file");
   const uint64_t file_bytes = std::filesystem::file_size(path, error);
   file_.open(path, std::ios::binary);
-  if (error || !file_) throw SafetensorsError(std::string("cannot be read: ") + std::strerror(errno));
+  require(!error && file_, std::string("cannot be read: ") + std::strerror(errno));
   uint64_t header_bytes = 0;
-  if (file_bytes < sizeof header_bytes)
-    throw SafetensorsError("has " + std::to_string(file_bytes) + " bytes: too short for a safetensors file");
+  require(file_bytes >= sizeof header_bytes,
+          "has " + std::to_string(file_bytes) + " bytes: too short for a safetensors file");
   read_at(0, &header_bytes, sizeof header_bytes);
   const uint64_t rest = file_bytes - sizeof header_bytes;
-  if (header_bytes > rest)
-    throw SafetensorsError("begins with the length of a header of " + std::to_string(header_bytes) +
-                           " bytes, but only " + std::to_string(rest) +
-                           " follow: cut off, or not a safetensors file");
-  if (header_bytes > kMaxHeaderBytes)
-    throw SafetensorsError("has a header of " + std::to_string(header_bytes) + " bytes, the limit is " +
-                           std::to_string(kMaxHeaderBytes));
+  require(header_bytes <= rest, "begins with the length of a header of " + std::to_string(header_bytes) +
+                                    " bytes, but only " + std::to_string(rest) +
+                                    " follow: cut off, or not a safetensors file");
+  require(header_bytes <= kMaxHeaderBytes, "has a header of " + std::to_string(header_bytes) +
+                                               " bytes, the limit is " + std::to_string(kMaxHeaderBytes));
   std::string text(header_bytes, '\0');
   read_at(sizeof header_bytes, text.data(), header_bytes);
-  if (!text.starts_with('{'))
-    throw SafetensorsError("has a header that does not begin with '{': not a safetensors file");
+  require(text.starts_with('{'), "has a header that does not begin with '{': not a safetensors file");
   const json header = parse_header(text);
   for (const auto& [name, entry] : header.items()) {
     if (name == kMetadataName) {

@@ -16,6 +16,9 @@ namespace flashsteps {
 struct SafetensorsError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+inline void require(bool fine, const std::string& else_wrong) {
+  if (!fine) throw SafetensorsError(else_wrong);
+}
 
 struct SafetensorsTensor {
   std::string dtype;  // "F16", "BF16", "F32", "I64", ...

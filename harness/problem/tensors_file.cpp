@@ -29,10 +29,7 @@ constexpr std::pair<const char*, DType> kTypes[] = {
     {"F16", DType::kFp16}, {"BF16", DType::kBf16}, {"F32", DType::kFp32}};
 
 const char* type_name(DType dtype) {
-  for (const auto& [text, candidate] : kTypes) {
-    if (candidate == dtype) return text;
-  }
-  throw std::logic_error("an element type without a name");
+  return std::ranges::find(kTypes, dtype, [](const auto& known) { return known.second; })->first;
 }
 
 std::string to_text(const Shape& shape) {
@@ -49,32 +46,24 @@ Problem with_header(Problem p, const SafetensorsFile& file) {
   for (const char* const name : kNames) {
     const std::string text = name;
     const SafetensorsTensor* const tensor = file.find(name);
-    if (tensor == nullptr) throw SafetensorsError("has no tensor '" + text + "': q, k and v are needed");
-    const auto* const type = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                          [&](const auto& known) { return tensor->dtype == known.first; });
-    if (type == std::end(kTypes))
-      throw SafetensorsError(text + " is " + tensor->dtype + ", it must be F16, BF16 or F32");
+    require(tensor != nullptr, "has no tensor '" + text + "': q, k and v are needed");
+    const auto* const type =
+        std::ranges::find_if(kTypes, [&](const auto& known) { return tensor->dtype == known.first; });
+    require(type != std::end(kTypes), text + " is " + tensor->dtype + ", it must be F16, BF16 or F32");
     if (name == kNames[0]) p.dtype = type->second;
-    if (type->second != p.dtype)
-      throw SafetensorsError(text + " is " + tensor->dtype + ", q is " + type_name(p.dtype) +
-                             ": they must be of one type");
-    if (tensor->shape.size() != 4)
-      throw SafetensorsError(
-          text + " has " + std::to_string(tensor->shape.size()) + " dimensions, it must have 4: " +
-          (swapped ? "[batch, seqlen, heads, head_dim]" : "[batch, heads, seqlen, head_dim]"));
-    for (const uint64_t extent : tensor->shape) {
-      if (extent < 1 || extent > uint64_t(std::numeric_limits<int>::max()))
-        throw SafetensorsError(text + " has the shape " + to_text(tensor->shape) +
-                               ": each size must be 1 to 2^31 - 1");
-    }
+    require(type->second == p.dtype,
+            text + " is " + tensor->dtype + ", q is " + type_name(p.dtype) + ": they must be of one type");
+    require(tensor->shape.size() == 4,
+            text + " has " + std::to_string(tensor->shape.size()) + " dimensions, it must have 4: " +
+                (swapped ? "[batch, seqlen, heads, head_dim]" : "[batch, heads, seqlen, head_dim]"));
+    for (const uint64_t extent : tensor->shape)
+      require(extent >= 1 && extent <= uint64_t(std::numeric_limits<int>::max()),
+              text + " has the shape " + to_text(tensor->shape) + ": each size must be 1 to 2^31 - 1");
   }
   const Shape &q = file.find("q")->shape, &k = file.find("k")->shape, &v = file.find("v")->shape;
-  if (v != k)
-    throw SafetensorsError("v has the shape " + to_text(v) + ", k has " + to_text(k) +
-                           ": they must be the same");
-  if (k[0] != q[0] || k[3] != q[3])
-    throw SafetensorsError("k has the shape " + to_text(k) + ", q has " + to_text(q) +
-                           ": batch and head_dim must be the same");
+  require(v == k, "v has the shape " + to_text(v) + ", k has " + to_text(k) + ": they must be the same");
+  require(k[0] == q[0] && k[3] == q[3], "k has the shape " + to_text(k) + ", q has " + to_text(q) +
+                                            ": batch and head_dim must be the same");
   const int heads = swapped ? 2 : 1, rows = swapped ? 1 : 2;
   p.batch = int(q[0]);
   p.num_heads_q = int(q[heads]);
@@ -82,18 +71,18 @@ Problem with_header(Problem p, const SafetensorsFile& file) {
   p.seqlen_q = int(q[rows]);
   p.seqlen_kv = int(k[rows]);
   p.head_dim = int(q[3]);
-  if (p.num_heads_q % p.num_heads_kv != 0)
-    throw SafetensorsError("k has " + std::to_string(p.num_heads_kv) + " heads, q has " +
-                           std::to_string(p.num_heads_q) + ": not a multiple");
+  require(p.num_heads_q % p.num_heads_kv == 0, "k has " + std::to_string(p.num_heads_kv) + " heads, q has " +
+                                                   std::to_string(p.num_heads_q) + ": not a multiple");
   p.kv_lengths = KvLengths::kFull;
   if (const SafetensorsTensor* const lengths = file.find(kLengths)) {
-    if (lengths->dtype != "I32" && lengths->dtype != "I64")
-      throw SafetensorsError("kv_lengths is " + lengths->dtype + ", it must be I32 or I64");
-    if (lengths->shape.size() != 1 || lengths->shape[0] != q[0])
-      throw SafetensorsError("kv_lengths must have the shape " + to_text({q[0]}) + ", one for each batch");
+    require(lengths->dtype == "I32" || lengths->dtype == "I64",
+            "kv_lengths is " + lengths->dtype + ", it must be I32 or I64");
+    require(lengths->shape == Shape{q[0]},
+            "kv_lengths must have the shape " + to_text({q[0]}) + ", one for each batch");
     p.kv_lengths = KvLengths::kGiven;
   }
-  if (const std::string error = shape_error(p); !error.empty()) throw SafetensorsError(error);
+  const std::string error = shape_error(p);
+  require(error.empty(), error);
   return p;
 }
 
@@ -131,9 +120,9 @@ std::vector<int> lengths_of(const Problem& p, const std::vector<unsigned char>& 
     const size_t each = data.size() / p.batch;
     std::memcpy(&length, &data[b * each], each);
     if (each == sizeof(int32_t)) length = int32_t(length);
-    if (length < 0 || length > p.seqlen_kv)
-      throw SafetensorsError("kv_lengths[" + std::to_string(b) + "] is " + std::to_string(length) +
-                             ", it must be 0 to " + std::to_string(p.seqlen_kv) + ", k's seqlen");
+    require(length >= 0 && length <= p.seqlen_kv, "kv_lengths[" + std::to_string(b) + "] is " +
+                                                      std::to_string(length) + ", it must be 0 to " +
+                                                      std::to_string(p.seqlen_kv) + ", k's seqlen");
     lengths.push_back(int(length));
   }
   return lengths;
@@ -159,27 +148,25 @@ float largest_of(const Problem& p, const char* name, const Placement& tensor,
                 std::to_string(row.i) + ", column " + std::to_string(d);
     }
   }
-  if (nonfinite > 0)
-    throw SafetensorsError(
-        std::string(name) + " has " + std::to_string(nonfinite) + " value(s) that are NaN or Inf" +
-        (limited ? " in rows below their batch's length" : "") + ", the first in " + first);
+  require(nonfinite == 0,
+          std::string(name) + " has " + std::to_string(nonfinite) + " value(s) that are NaN or Inf" +
+              (limited ? " in rows below their batch's length" : "") + ", the first in " + first);
   return largest;
 }
 
 // Inputs that are finite but make the sums overflow leave nothing to compare with either.
 void check_magnitudes(const Problem& p, float q, float k, float v) {
   constexpr double kLimit = std::numeric_limits<float>::max();
-  if (double(q) * k * p.head_dim > kLimit)
-    throw SafetensorsError("q and k hold values of up to " + format("%.3g", q) + " and " + format("%.3g", k) +
-                           ": their dot products may overflow fp32");
-  if (double(v) * p.seqlen_kv > kLimit)
-    throw SafetensorsError("v holds values of up to " + format("%.3g", v) +
-                           ": sums over its rows may overflow fp32");
+  require(double(q) * k * p.head_dim <= kLimit, "q and k hold values of up to " + format("%.3g", q) +
+                                                    " and " + format("%.3g", k) +
+                                                    ": their dot products may overflow fp32");
+  require(double(v) * p.seqlen_kv <= kLimit,
+          "v holds values of up to " + format("%.3g", v) + ": sums over its rows may overflow fp32");
 }
 
 // Names go into requests to workers, into results files and onto the terminal.
 void check_name(const std::string& name, const std::string& path) {
-  if (has_controls(name)) throw SafetensorsError(kControlsInName);
+  require(!has_controls(name), kControlsInName);
   try {
     nlohmann::json(path).dump();
   } catch (const nlohmann::json::type_error&) {
@@ -191,10 +178,10 @@ void check_name(const std::string& name, const std::string& path) {
 
 Problem problem_of_file(const std::string& given, Layout layout) {
   try {
-    if (given.empty()) throw SafetensorsError("the name is empty");
+    require(!given.empty(), "the name is empty");
     std::error_code error;
     const std::string path = std::filesystem::canonical(given, error);
-    if (error) throw SafetensorsError("cannot be read: " + error.message());
+    require(!error, "cannot be read: " + error.message());
     const std::string name = std::filesystem::path(given).filename();
     check_name(name, path + name);
     Problem p;
@@ -237,7 +224,7 @@ void read_tensors(const Problem& p, const std::array<unsigned char*, 3>& to) {
     Fnv1a hash;
     for (int t = 0; t < 3; ++t) read_tensor(file, kNames[t], to[t], hash);
     if (p.kv_lengths == KvLengths::kGiven) read_tensor(file, kLengths, hash);
-    if (hash.hex() != p.tensors_file.fnv1a64) throw SafetensorsError(kChanged);
+    require(hash.hex() == p.tensors_file.fnv1a64, kChanged);
   } catch (const SafetensorsError& error) {
     throw std::runtime_error("the tensors' file " + p.tensors_file.name + " " + error.what());
   }
