@@ -44,9 +44,7 @@ std::string Source::phase(unsigned line) const {
       const size_t begin = text(l).find_first_not_of("/ ");
       if (begin != std::string::npos) comment += (comment.empty() ? "" : " ") + text(l).substr(begin);
     }
-    const size_t end = comment.find(". ");
-    if (end != std::string::npos) return comment.substr(0, end);
-    return comment.ends_with('.') ? comment.substr(0, comment.size() - 1) : comment;
+    return comment.substr(0, (comment + " ").find(". "));  // all of it where there is no full stop
   }
   return "";
 }
@@ -82,9 +80,7 @@ class Names {
  public:
   Names(const emulator::Trace& trace, const AttentionCall& call) : call_(call) {
     for (const TraceEvent& event : trace.events) {
-      if (sources_.count(event.file) == 0) sources_.emplace(event.file, Source::read(event.file));
-    }
-    for (const TraceEvent& event : trace.events) {
+      if (!sources_.contains(event.file)) sources_.emplace(event.file, Source::read(event.file));
       if (event.mbarrier < 0) continue;
       std::string& name = names_[event.mbarrier_offset];
       if (name.empty()) name = source(event).first_argument(event.line, "mbarrier_");
