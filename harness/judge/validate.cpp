@@ -124,8 +124,7 @@ std::string describe(const Scan& s, const Workload& w, const Outputs& outputs) {
   say(s.nans, " element(s) of o are NaN",
       sees_none(w, s.nans.first) ? "\nhint: that row sees no key: (-inf) - (-inf) is NaN, and so is 0 / 0"
                                  : "\nhint: 0 * NaN is NaN: are K or V rows at or beyond kv_len loaded? Is "
-                                   "shared memory read before "
-                                   "it is written?");
+                                   "shared memory read before it is written?");
   say(s.infs, " element(s) of o are Inf",
       "\nhint: a division by a zero row_sum, or an overflow of the element type");
   say(s.not_zero, " row(s) of o see no key and are not exactly zero", "");
@@ -156,9 +155,8 @@ std::string disagreement_at(const std::string& where, Poison poison, bool by_mem
          "hint: the result depends on memory that no step may read. It was filled with NaN before the "
          "first run and with " +
          name(poison) +
-         " before the other: outputs, keys at or beyond kv_len, gaps "
-         "between rows, shared memory that nobody wrote. fmaxf and fminf hide a NaN. If the step always "
-         "differs, it is a race";
+         " before the other: outputs, keys at or beyond kv_len, gaps between rows, shared memory that nobody "
+         "wrote. fmaxf and fminf hide a NaN. If the step always differs, it is a race";
 }
 
 struct WrongRow {
@@ -170,8 +168,7 @@ struct WrongRow {
 
 std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_t rows_checked,
                      bool one_tile_rows_right, bool some_lse_wrong, bool base_two) {
-  const bool some_o_wrong =
-      std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& w) { return w.error > 0; });
+  const bool some_o_wrong = std::ranges::any_of(wrong, [](const WrongRow& w) { return w.error > 0; });
   if (some_lse_wrong && base_two)
     return "the lse values are log2 instead of natural logarithms: multiply by ln 2";
   if (p.lse && some_o_wrong && !some_lse_wrong)
@@ -181,8 +178,7 @@ std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_
     return "o is right and lse is not: look at how row_max and row_sum are combined at the end";
   if (one_tile_rows_right)
     return "rows that see a single KV tile are right: look at what is carried from tile to tile (row_max, "
-           "row_sum, the "
-           "rescaling of o) and at the barriers between tiles";
+           "row_sum, the rescaling of o) and at the barriers between tiles";
   if (p.causal && wrong.size() < rows_checked)
     return "o and lse are wrong together: look at the mask (who sees whom on the diagonal) and at the ragged "
            "last tile";
@@ -218,7 +214,6 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
                  bool runs_sound) {
   const Problem& p = w.problem();
   const Gates gate = gates(p.dtype);
-  const size_t bytes = element_bytes(p.dtype);
   Validation v;
   v.rows_checked = int64_t(reference.size());
   v.rows_total = p.num_rows();
@@ -237,12 +232,12 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   std::map<int, int> wrong_columns;
   bool every_wrong_lse_is_base_two = true, one_tile_rows_right = true;
   int one_tile_rows = 0;
+  std::vector<float> o(p.head_dim);
   for (const ReferenceRow& row : reference) {
-    const auto* at = static_cast<const unsigned char*>(outputs.o_row(row.id));
+    load_elements(p.dtype, outputs.o_row(row.id), p.head_dim, o.data());
     double row_error = 0, row_norm = 0, row_rounding = 0;
     for (int d = 0; d < p.head_dim; ++d) {
-      const double o = load_element(p.dtype, at + d * bytes);
-      const double difference = std::abs(o - row.o[d]);
+      const double difference = std::abs(o[d] - row.o[d]);
       row_error += difference * difference;
       row_norm += row.o[d] * row.o[d];
       keep_worst(v.max_abs, difference);
@@ -251,11 +246,11 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
       if (keep_worst(v.worst_element, difference / scale)) {
         worst_element_row = row.id;
         worst_element_column = d;
-        worst_is = o;
+        worst_is = o[d];
         worst_exactly = row.o[d];
       }
       keep_worst(naive_element, std::abs(row.naive[d] - row.o[d]) / scale);
-      along += (o - row.o[d]) * row.o[d];
+      along += (o[d] - row.o[d]) * row.o[d];
       row_rounding += double(row.rounding[d]) * row.rounding[d];
     }
     spread += row_norm * row_rounding;
@@ -286,10 +281,9 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
     }
     if (o_right && lse_right) continue;
     wrong.push_back({row.id, row.visible_keys, o_right ? 0 : (error > 0 ? error : 1), !lse_right});
+    const double tolerance = gate.row_nrmse * std::sqrt(row_norm / p.head_dim) * 3;
     for (int d = 0; d < p.head_dim; ++d) {
-      const double difference = std::abs(double(load_element(p.dtype, at + d * bytes)) - row.o[d]);
-      const double tolerance = gate.row_nrmse * std::sqrt(row_norm / p.head_dim) * 3;
-      if (!(difference <= tolerance)) ++wrong_columns[d];
+      if (!(std::abs(o[d] - row.o[d]) <= tolerance)) ++wrong_columns[d];
     }
   }
   v.nrmse = reference_squares > 0 ? std::sqrt(error_squares / reference_squares) : std::sqrt(error_squares);
@@ -302,8 +296,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   const bool bias_right = !v.bias || *v.bias <= v.gate_bias;
   const std::string damage = outputs.damage();
   const bool total_right = v.nrmse <= gate.nrmse;
-  const bool some_lse_wrong =
-      std::any_of(wrong.begin(), wrong.end(), [](const WrongRow& r) { return r.lse_wrong; });
+  const bool some_lse_wrong = std::ranges::any_of(wrong, &WrongRow::lse_wrong);
   // An lse is fp32 whatever the type, so a wrong one has no such excuse.
   const bool maybe_the_type = p.inputs == Inputs::kFile && runs_sound && v.nonfinite == 0 &&
                               bad.not_zero.count == 0 && damage.empty() && !some_lse_wrong &&
@@ -359,20 +352,19 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
 std::string compare_outputs(const Workload& w, const Outputs& outputs, const Outputs& trusted) {
   const Problem& p = w.problem();
   const Gates gate = gates(p.dtype);
-  const size_t bytes = element_bytes(p.dtype);
+  std::vector<float> o(p.head_dim), expected(p.head_dim);
   double error_squares = 0, norm_squares = 0, worst = 0;
   RowId worst_row{};
   Finding wrong_lse;
   for (int64_t index = 0; index < p.num_rows(); ++index) {
     const RowId id = p.row(index);
-    const auto* const row = static_cast<const unsigned char*>(outputs.o_row(id));
-    const auto* const expected = static_cast<const unsigned char*>(trusted.o_row(id));
+    load_elements(p.dtype, outputs.o_row(id), p.head_dim, o.data());
+    load_elements(p.dtype, trusted.o_row(id), p.head_dim, expected.data());
     double error = 0, norm = 0;
     for (int d = 0; d < p.head_dim; ++d) {
-      const double e = load_element(p.dtype, expected + d * bytes);
-      const double difference = load_element(p.dtype, row + d * bytes) - e;
+      const double difference = double(o[d]) - expected[d];
       error += difference * difference;
-      norm += e * e;
+      norm += double(expected[d]) * expected[d];
     }
     error_squares += error;
     norm_squares += norm;
