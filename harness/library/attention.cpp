@@ -37,7 +37,7 @@ std::vector<const Step*> ordered_steps(BackendKind backend) {
     std::sscanf(step->name, "v%d_", &number);
     return std::pair(-number, std::string_view(step->name));
   };
-  std::sort(steps.begin(), steps.end(), [&](const Step* a, const Step* b) { return order(a) < order(b); });
+  std::ranges::sort(steps, {}, order);
   return steps;
 }
 
@@ -260,8 +260,7 @@ std::vector<StepDescription> steps() {
   std::vector<StepDescription> all;
   for (const Step& step : registered_steps()) {
     const bool cuda = step.backend == BackendKind::kCuda;
-    const auto known = std::find_if(all.begin(), all.end(),
-                                    [&](const StepDescription& each) { return each.name == step.name; });
+    const auto known = std::ranges::find(all, std::string_view(step.name), &StepDescription::name);
     if (known != all.end()) {
       known->has_cuda |= cuda;
     } else {
@@ -281,8 +280,7 @@ std::vector<StepDescription> steps() {
                      .has_cuda = cuda});
     }
   }
-  std::sort(all.begin(), all.end(),
-            [](const StepDescription& a, const StepDescription& b) { return a.name < b.name; });
+  std::ranges::sort(all, {}, &StepDescription::name);
   return all;
 }
 
