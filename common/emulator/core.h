@@ -155,6 +155,7 @@ class RaceDetector;   // race.h
 class GlobalRaces;    // race.h
 class MbarrierTable;  // mbarrier_table.h
 class CopyEngine;     // copy_engine.h
+class LaneCopies;     // lane_copies.h
 class Tracer;         // tracer.h
 
 struct Launch {
@@ -206,6 +207,7 @@ struct Cta {
   std::unique_ptr<RaceDetector> races;
   std::unique_ptr<MbarrierTable> mbarriers;
   std::unique_ptr<CopyEngine> copies;
+  std::unique_ptr<LaneCopies> lane_copies;
   std::unique_ptr<Tracer> tracer;  // null unless the CTA that runs now is traced
 
   Fiber& fiber(int warp, int lane) { return fibers[size_t(warp * kWarpSize + lane)]; }
@@ -275,6 +277,11 @@ void check_shared(const char* op, const void* address, size_t bytes, size_t alig
                   uintptr_t pc);
 void touch_shared(const char* op, const void* address, size_t bytes, size_t alignment, bool write,
                   uintptr_t pc);
+// The same for what such an instruction reads from global memory, and counts it.
+void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc);
+// Of a warp-wide request that is known only when all lanes have logged their parts: accesses of the same
+// site.
+void count_access(uintptr_t address, size_t bytes, bool shared, bool write, uint32_t site);
 std::vector<GlobalRange>
 global_memory();  // that kernels may touch: registered memory and __device__ variables
 // Where this host thread has its static __shared__ variables, between others.

@@ -16,6 +16,11 @@ namespace {
 
 enum class Kind { kPlain, kVolatile };
 
+void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
+  cta->launch->global_races->access(address, bytes, write, site);
+  if (!write && !cta->options.count) cta->recent_reads.add(address, bytes);
+}
+
 [[gnu::noinline]] void look_closer(uintptr_t address, size_t bytes, bool write, uintptr_t pc, Kind kind) {
   const bool in_smem = address - uintptr_t(cta->smem) < kMaxSmemBytes;
   // Filled for the race detector only, and empty at the start of every CTA.
@@ -34,20 +39,12 @@ enum class Kind { kPlain, kVolatile };
   const Options& options = cta->options;
   const bool shared = space == Space::kShared;
   if (options.shuffle && shared && cta->random.one_in(64)) yield();
-  if (options.count) {
-    if (cta->log->full(*self)) {
-      cta->warps[size_t(self->warp)].log_full |= 1u << self->lane;
-      park(State::kLogFull);
-    }
-    cta->log->add(*self, {address, site_of(pc), uint16_t(bytes), shared, write});
-  }
-  if (options.race_detector) {
-    if (shared) {
-      cta->races->shared_access(*self, address, bytes, write, site_of(pc));
-    } else {
-      cta->launch->global_races->access(address, bytes, write, site_of(pc));
-      if (!write && !options.count) cta->recent_reads.add(address, bytes);
-    }
+  count_access(address, bytes, shared, write, site_of(pc));
+  if (!options.race_detector) return;
+  if (shared) {
+    cta->races->shared_access(*self, address, bytes, write, site_of(pc));
+  } else {
+    global_access(address, bytes, write, site_of(pc));
   }
 }
 
@@ -121,6 +118,28 @@ void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alig
   if (!cta->options.race_detector) return;
   const InRuntime in_runtime;
   cta->races->shared_access(*self, uintptr_t(pointer), bytes, write, site_of(pc));
+}
+
+void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc) {
+  // As for plain reads.
+  if (windows.global[0].holds(address) || windows.global[1].holds(address)) return;
+  if (cta->recent_reads.has(address, bytes)) return;
+  const InRuntime in_runtime;
+  if (check_access(address, bytes, false, {.pc = pc}) != Space::kGlobal) {
+    fail(Bug::kGlobalOutOfBounds, *self,
+         [&] { return std::string(op) + " at " + describe(pc) + ": the source is not in global memory"; });
+  }
+  count_access(address, bytes, /*shared=*/false, /*write=*/false, site_of(pc));
+  if (cta->options.race_detector) global_access(address, bytes, false, site_of(pc));
+}
+
+void count_access(uintptr_t address, size_t bytes, bool shared, bool write, Site site) {
+  if (!cta->options.count) return;
+  if (cta->log->full(*self)) {
+    cta->warps[size_t(self->warp)].log_full |= 1u << self->lane;
+    park(State::kLogFull);
+  }
+  cta->log->add(*self, {address, site, uint16_t(bytes), shared, write});
 }
 
 void thread_fence() {

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <new>
 
+#include "common/emulator/lane_copies.h"
+
 namespace emulator {
 namespace {
 
@@ -379,6 +381,18 @@ void RaceDetector::store_waited(const Fiber& who, uintptr_t address, size_t byte
   shared_access(who, address, bytes, false, site);
 }
 
+void RaceDetector::lane_copy_issued(const Fiber& who, uintptr_t address, Site site) {
+  shared_access(who, address, kBlockBytes, true, site);
+  shadow_of(address).block_at(address) = {.cell = {on_way_epoch(who, site), {}}};
+}
+
+void RaceDetector::lane_copy_waited(const Fiber& who, uintptr_t address, Site site) {
+  const Epoch now = thread_epoch(times_[who.warp], who, site);
+  shadow_of(address).block_at(address) = {.cell = {now, {}}};
+}
+
+void RaceDetector::forget(uintptr_t address) { shadow_of(address).block_at(address) = {}; }
+
 void RaceDetector::remember_chunk(uintptr_t address, int column, int swizzle_bytes) {
   Block& block = shadow_of(address).block_at(address);
   block.column = column;
@@ -430,8 +444,14 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
     const std::string earlier_place = describe(pc_of(Site(earlier)));
     const bool by_copy = is_copy(now);
     const bool after_copy = is_copy(earlier);
+    const std::string what = by_copy ? "the copy issued at " : std::string("the ") + kind(write) + " at ";
+    if (is_on_way(earlier)) {
+      const Fiber& issuer = cta->fiber(warp_of(earlier), lane_of(earlier));
+      return where + what + place + " touches what the cp.async at " + earlier_place + " by warp " +
+             std::to_string(issuer.warp) + " lane " + std::to_string(issuer.lane) + " brings, and " +
+             cta->lane_copies->describe_missing(issuer, address, who);
+    }
     if (after_copy) {
-      const std::string what = by_copy ? "the copy issued at " : std::string("the ") + kind(write) + " at ";
       return where + what + place + " touches what the copy issued at " + earlier_place +
              " brings, and this thread has not waited for that: is an mbarrier_wait missing, or was it for "
              "another phase or another mbarrier?";

@@ -75,6 +75,12 @@ class RaceDetector {
   void store_issued(const Fiber& who, uintptr_t address, size_t bytes, Site site);
   void store_waited(const Fiber& who, uintptr_t address, size_t bytes, Site site);
 
+  // Between the two of a lane's own copy (cp.async) nobody may touch these 16 bytes. Then it is a write like
+  // others by this lane, at the moment at which it has waited.
+  void lane_copy_issued(const Fiber& who, uintptr_t address, Site site);
+  void lane_copy_waited(const Fiber& who, uintptr_t address, Site site);
+  void forget(uintptr_t address);  // what happened to these 16 bytes
+
   // Which chunk of a box's rows a swizzled load has put at this address.
   struct Chunk {
     int column = -1;  // -1: no such load was the last to write here
@@ -101,14 +107,16 @@ class RaceDetector {
   };
 
   // Who accessed, when and where. From the top: the time; 0, the warp, whether all of it, the lane; the site.
-  // Of a copy: the time; 1, the mbarrier; the site. Zero: nobody.
+  // Of a copy: the time; 1, the mbarrier; the site. Zero: nobody. A lane's copy that is under way was written
+  // by the whole warp at a time that nobody ever knows.
   using Epoch = uint64_t;
   static constexpr int kTimeShift = 44;
   static constexpr int kCopyShift = 43;
   static constexpr int kWarpShift = 38;
   static constexpr int kWholeWarpShift = 37;
   static constexpr int kWhoShift = 32;  // the lane, or the mbarrier
-  static constexpr Time kMaxTime = (1u << 20) - 1;
+  static constexpr Time kNever = (1u << 20) - 1;
+  static constexpr Time kMaxTime = kNever - 1;
   static_assert(kMaxWarps <= 32 && kMaxMbarriers <= 1 << (kCopyShift - kWhoShift));
   static Epoch thread_epoch(Time time, const Fiber& who, Site site) {
     return Epoch(time) << kTimeShift | Epoch(who.warp) << kWarpShift | Epoch(who.lane) << kWhoShift | site;
@@ -116,6 +124,10 @@ class RaceDetector {
   static Epoch copy_epoch(Time time, int mbarrier, Site site) {
     return Epoch(time) << kTimeShift | Epoch(1) << kCopyShift | Epoch(mbarrier) << kWhoShift | site;
   }
+  static Epoch on_way_epoch(const Fiber& who, Site site) {
+    return thread_epoch(kNever, who, site) | Epoch(1) << kWholeWarpShift;
+  }
+  static bool is_on_way(Epoch epoch) { return time_of(epoch) == kNever; }
   // By the same thread, warp or mbarrier as well.
   static bool same_time(Epoch a, Epoch b) { return (a >> kWhoShift) == (b >> kWhoShift); }
   // This read, or one of the whole warp at the same time.

@@ -12,6 +12,7 @@
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
+#include "common/emulator/lane_copies.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/memory.h"
 #include "common/emulator/race.h"
@@ -87,6 +88,7 @@ void resume_full_logs() {
 // Stays with the running warp as long as it can: that is fast, and easy to follow. Null: nobody can run.
 Fiber* pick() {
   cta->copies->pass_moment();
+  cta->lane_copies->pass_moment();
   if (cta->ready_warps == 0) resume_full_logs();
   // Late copies are done now, and waits that need not succeed are given up.
   while (cta->ready_warps == 0) {
@@ -237,6 +239,7 @@ void run_cta(Cta& c, uint64_t index) {
   }
   c.mbarriers->start_cta();
   c.copies->start_cta();
+  c.lane_copies->start_cta();
   Trace* const trace = c.options.trace;
   if (trace != nullptr && index == c.options.trace_cta && trace->num_warps == 0) {
     c.tracer = std::make_unique<Tracer>(*trace);
@@ -323,7 +326,8 @@ Cta::Cta()
     : log(std::make_unique<AccessLog>()),
       races(std::make_unique<RaceDetector>()),
       mbarriers(std::make_unique<MbarrierTable>()),
-      copies(std::make_unique<CopyEngine>()) {
+      copies(std::make_unique<CopyEngine>()),
+      lane_copies(std::make_unique<LaneCopies>()) {
   const size_t mapped = kMaxSmemBytes + 2 * kSmemGuardBytes;
   void* mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();

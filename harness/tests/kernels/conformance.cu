@@ -4,6 +4,7 @@
 // speed; one CTA; words in, words out.
 #include <cooperative_groups.h>
 
+#include "common/cp_async.h"
 #include "common/exp2.h"
 #include "common/ldmatrix.h"
 #include "common/mma.h"
@@ -152,6 +153,26 @@ __global__ void vector_copy(const uint32_t* in, uint32_t* out) {
   __syncwarp();
   for (int i = threadIdx.x; i < 128; i += 32)
     store_16_bytes(out + 4 * i, load_16_bytes(smem + 16 * (127 - i)));
+}
+
+// Two groups of chunks, each to another place. Of the second group every third is to be zeros, and its source
+// lies behind the input. A thread's own chunk of the first group is there when it has waited, all of them
+// when everybody has.
+__global__ void cp_async(const uint32_t* in, uint32_t* out) {  // 64 threads
+  const int thread = threadIdx.x;
+  const auto place_of = [](int chunk) { return smem + 16 * (chunk ^ 5); };
+  cp_async_16(place_of(thread), in + 4 * thread);
+  cp_async_commit();
+  const int chunk = 64 + thread;
+  const bool valid = thread % 3 != 1;
+  cp_async_16_zfill(place_of(chunk), in + 4 * chunk + (valid ? 0 : 512), valid);
+  cp_async_commit();
+  cp_async_wait<1>();
+  store_16_bytes(out + 4 * thread, load_16_bytes(place_of(thread)));
+  cp_async_wait<0>();
+  __syncthreads();
+  for (int i = thread; i < 128; i += 64)
+    store_16_bytes(out + 256 + 4 * i, load_16_bytes(smem + 16 * (127 - i)));
 }
 
 __global__ void exp2_of(const uint32_t* in, uint32_t* out) {
@@ -390,6 +411,7 @@ constexpr ConformanceCase kCases[] = {
     {"pack2 fp16", {{kBits, 256}, {kFloat, 256}}, 256, 0, run<pack<Fp16>>},
     {"pack2 bf16", {{kBits, 256}, {kFloat, 256}}, 256, 0, run<pack<Bf16>>},
     {"load_16_bytes, store_16_bytes", {{kBits, 512}}, 512, 0, run<vector_copy>},
+    {"cp_async_16, cp_async_16_zfill", {{kBits, 512}}, 768, 0, run<cp_async, 64>},
     {"exp2_approx", {{kExponents, 512}}, 1024, 0x1p-21, run<exp2_of>},
     {"__fmul_rd", {{kBits, 768}, {kFloat, 256}}, 512, 0, run<multiply_rounded_down>},
     {"shuffles, votes, matches, reductions", {{kBits, 256}}, 5120, 0, run<warp_functions>},

@@ -1,0 +1,127 @@
+#include "common/emulator/cp_async.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/emulator/core.h"
+#include "common/emulator/lane_copies.h"
+#include "common/emulator/race.h"
+
+namespace emulator {
+namespace {
+
+constexpr size_t kBytes = 16;
+
+}  // namespace
+
+// ---- The copies under way
+
+// Nothing is asked of a thread that exits before its copies are done: PTX does not, and what the copies bring
+// nobody can read without a report.
+void LaneCopies::start_cta() {
+  queues_.resize(std::max(queues_.size(), cta->fibers.size()));
+  for (Queue& queue : queues_) {
+    for (size_t i = queue.first; i < queue.copies.size(); ++i) {
+      if (cta->options.race_detector) cta->races->forget(uintptr_t(queue.copies[i].shared));
+    }
+    queue.copies.clear();
+    queue.first = queue.waited = 0;
+    queue.committed = 0;
+  }
+  num_on_way_ = 0;
+}
+
+void LaneCopies::issue(LaneCopy copy) {
+  ++num_on_way_;
+  if (cta->options.async == AsyncMode::kEarly) {
+    finish(copy);
+  } else {
+    std::memset(copy.shared, int(cta->options.poison), kBytes);  // until the copy is done
+  }
+  Queue& queue = queue_of(*self);
+  copy.group = queue.committed;
+  queue.copies.push_back(copy);
+}
+
+void LaneCopies::finish(LaneCopy& copy) {
+  if (copy.done) return;
+  copy.done = true;
+  --num_on_way_;
+  if (copy.global == nullptr) {
+    std::memset(copy.shared, 0, kBytes);
+  } else {
+    std::memcpy(copy.shared, copy.global, kBytes);
+  }
+}
+
+// Of one thread about half, in any order.
+void LaneCopies::finish_some() {
+  Queue& queue = queues_[size_t(cta->random.next() % unsigned(cta->num_threads))];
+  for (size_t i = queue.first; i < queue.copies.size(); ++i) {
+    if (cta->random.one_in(2)) finish(queue.copies[i]);
+  }
+}
+
+void LaneCopies::wait(unsigned pending_groups) {
+  Queue& queue = queue_of(*self);
+  const unsigned groups = queue.committed > pending_groups ? queue.committed - pending_groups : 0;
+  size_t& first = queue.first;
+  for (; first < queue.copies.size() && queue.copies[first].group < groups; ++first) {
+    LaneCopy& copy = queue.copies[first];
+    finish(copy);
+    if (cta->options.race_detector) cta->races->lane_copy_waited(*self, uintptr_t(copy.shared), copy.site);
+  }
+  // What is left moves to the front only when it is less than what has been taken off.
+  if (first * 2 >= queue.copies.size()) {
+    queue.copies.erase(queue.copies.begin(), queue.copies.begin() + std::ptrdiff_t(first));
+    first = 0;
+  }
+  queue.waited = queue.copies.size();
+}
+
+std::string LaneCopies::describe_missing(const Fiber& issuer, uintptr_t shared, const Fiber& who) const {
+  const Queue& queue = queues_[size_t(issuer.warp * kWarpSize + issuer.lane)];
+  size_t i = queue.first;
+  while (i < queue.copies.size() && shared - uintptr_t(queue.copies[i].shared) >= kBytes) ++i;
+  if (i < queue.waited) {
+    return queue.copies[i].group < queue.committed
+               ? "that lane's last cp_async_wait leaves it pending"
+               : "no cp_async_wait includes it: cp_async_commit is missing behind it";
+  }
+  return &issuer == &who ? "this lane has not waited for it: is a cp_async_wait missing before?"
+                         : "that lane has not waited for it yet: is its cp_async_wait missing, or a barrier "
+                           "between that wait and this access?";
+}
+
+// ---- The functions
+
+void cp_async_16(void* shared, const void* global, bool valid) {
+  constexpr const char* kOp = "cp.async";
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  const auto source = uintptr_t(global);
+  check_shared(kOp, shared, kBytes, kBytes, true, pc);
+  if (source % kBytes != 0) {
+    const InRuntime in_runtime;
+    check_alignment(source, kBytes, false, {.pc = pc});
+  }
+  if (valid) touch_global(kOp, source, kBytes, pc);
+  const InRuntime in_runtime;
+  const Site site = site_of(pc);
+  // The reads and the writes of a warp are one request each, the writes also of lanes that read nothing: they
+  // are merged by place, so the two have places of their own.
+  count_access(uintptr_t(shared), kBytes, /*shared=*/true, /*write=*/true, site + 1);
+  if (cta->options.race_detector) cta->races->lane_copy_issued(*self, uintptr_t(shared), site);
+  cta->lane_copies->issue({.shared = shared, .global = valid ? global : nullptr, .site = site, .group = 0});
+}
+
+void cp_async_commit(Location) {
+  const InRuntime in_runtime;
+  cta->lane_copies->commit();
+}
+
+void cp_async_wait(int pending, Location) {
+  const InRuntime in_runtime;
+  cta->lane_copies->wait(unsigned(pending));
+}
+
+}  // namespace emulator
