@@ -31,6 +31,7 @@ enum class State : uint8_t {
   kActiveMask,  // waits until no lane of its warp can run
   kBarrier,     // waits for other threads of its CTA
   kMbarrier,    // waits for a phase of an mbarrier
+  kRegisters,   // waits for registers, which another warp must give back
   kLogFull,     // waits until the other lanes' accesses are known, so that its log can be emptied
   kExited,
 };
@@ -156,6 +157,7 @@ class GlobalRaces;    // race.h
 class MbarrierTable;  // mbarrier_table.h
 class CopyEngine;     // copy_engine.h
 class LaneCopies;     // lane_copies.h
+class RegisterPool;   // register_pool.h
 class Tracer;         // tracer.h
 
 struct Launch {
@@ -208,6 +210,7 @@ struct Cta {
   std::unique_ptr<MbarrierTable> mbarriers;
   std::unique_ptr<CopyEngine> copies;
   std::unique_ptr<LaneCopies> lane_copies;
+  std::unique_ptr<RegisterPool> registers;
   std::unique_ptr<Tracer> tracer;  // null unless the CTA that runs now is traced
 
   Fiber& fiber(int warp, int lane) { return fibers[size_t(warp * kWarpSize + lane)]; }

@@ -3,6 +3,7 @@
 
 #include "common/emulator/core.h"
 #include "common/emulator/mbarrier_table.h"
+#include "common/emulator/register_pool.h"
 
 namespace emulator {
 namespace {
@@ -18,6 +19,8 @@ std::string describe_wait(const Fiber& fiber) {
             " threads have arrived";
   } else if (fiber.state == State::kMbarrier) {
     return cta->mbarriers->describe_wait(fiber);
+  } else if (fiber.state == State::kRegisters) {
+    return cta->registers->describe_wait(fiber);
   } else {
     const Warp& warp = cta->warps[size_t(fiber.warp)];
     unsigned missing = fiber.mask & warp.live();

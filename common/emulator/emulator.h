@@ -107,6 +107,7 @@ enum class Bug {
   kBadExpectTx,        // copies bring more bytes to an mbarrier than were announced
   kUnfinishedCopy,     // a thread or CTA ends while copies still need its shared memory
   kProxyFence,         // the copy engine may not see what a thread has written: a fence is missing
+  kBadRegisters,       // setmaxnreg gives back more than there is, or takes less
   kSwizzle,            // ldmatrix takes a swizzled tile for one that is not, or is swizzled in another way
 };
 

@@ -16,6 +16,7 @@
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/memory.h"
 #include "common/emulator/race.h"
+#include "common/emulator/register_pool.h"
 #include "common/emulator/tracer.h"
 
 namespace emulator {
@@ -183,6 +184,7 @@ void fiber_main() {
     while (cta->copies->finish_a_load()) {
     }
     cta->mbarriers->check_exit(me);
+    cta->registers->check_exit(me);
     abandon_cta();
   }
   Fiber* next = pick();
@@ -240,6 +242,7 @@ void run_cta(Cta& c, uint64_t index) {
   c.mbarriers->start_cta();
   c.copies->start_cta();
   c.lane_copies->start_cta();
+  c.registers->start_cta();
   Trace* const trace = c.options.trace;
   if (trace != nullptr && index == c.options.trace_cta && trace->num_warps == 0) {
     c.tracer = std::make_unique<Tracer>(*trace);
@@ -327,7 +330,8 @@ Cta::Cta()
       races(std::make_unique<RaceDetector>()),
       mbarriers(std::make_unique<MbarrierTable>()),
       copies(std::make_unique<CopyEngine>()),
-      lane_copies(std::make_unique<LaneCopies>()) {
+      lane_copies(std::make_unique<LaneCopies>()),
+      registers(std::make_unique<RegisterPool>()) {
   const size_t mapped = kMaxSmemBytes + 2 * kSmemGuardBytes;
   void* mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();

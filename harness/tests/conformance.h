@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,9 @@
 
 namespace flashsteps {
 
-inline std::vector<ConformanceCase> both(std::span<const ConformanceCase> first,
-                                         std::span<const ConformanceCase> second) {
-  std::vector<ConformanceCase> all(first.begin(), first.end());
-  all.insert(all.end(), second.begin(), second.end());
+inline std::vector<ConformanceCase> joined(std::initializer_list<std::span<const ConformanceCase>> tables) {
+  std::vector<ConformanceCase> all;
+  for (const auto& table : tables) all.insert(all.end(), table.begin(), table.end());
   return all;
 }
 

@@ -26,14 +26,17 @@ TEST_CASE("the emulator computes what the GPU computes") {
   REQUIRE(gpu != nullptr);
   const auto emulator = make_emulator_backend();
   emulator->set_mode({});
-  const auto on_gpu = both(on_cuda::conformance_cases(), on_cuda::conformance_cases_sm90());
-  const auto on_cpu = both(on_emulator::conformance_cases(), on_emulator::conformance_cases_sm90());
+  const auto on_gpu = joined(
+      {on_cuda::conformance_cases(), on_cuda::conformance_cases_sm90(), on_cuda::conformance_cases_sm90a()});
+  const auto on_cpu = joined({on_emulator::conformance_cases(), on_emulator::conformance_cases_sm90(),
+                              on_emulator::conformance_cases_sm90a()});
   REQUIRE(on_gpu.size() == on_cpu.size());
   for (size_t i = 0; i < on_gpu.size(); ++i) {
     const ConformanceCase& c = on_gpu[i];
     INFO(c.name);
     REQUIRE(std::string(c.name) == on_cpu[i].name);
-    if (Architecture(c.needs_sm).sm > compute_capability(*gpu)) {
+    const Architecture needed(c.needs_sm);
+    if (needed.exact ? needed.sm != compute_capability(*gpu) : needed.sm > compute_capability(*gpu)) {
       std::printf("%-40s not on this GPU: needs sm_%s\n", c.name, c.needs_sm);
       continue;
     }

@@ -40,10 +40,12 @@ struct ConformanceCase {
 inline namespace on_cuda {
 std::span<const ConformanceCase> conformance_cases();
 std::span<const ConformanceCase> conformance_cases_sm90();
+std::span<const ConformanceCase> conformance_cases_sm90a();
 }
 inline namespace on_emulator {
 std::span<const ConformanceCase> conformance_cases();  // the same, in the same order
 std::span<const ConformanceCase> conformance_cases_sm90();
+std::span<const ConformanceCase> conformance_cases_sm90a();
 }
 
 }  // namespace flashsteps

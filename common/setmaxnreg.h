@@ -1,0 +1,71 @@
+// setmaxnreg: a warpgroup gives registers back, or takes some that another one has given back. PTX ISA,
+// "setmaxnreg". sm_90a.
+//
+// Executed by all four warps of a warpgroup (warps 0-3, 4-7, ...), which must come to the same one, and must
+// meet at a barrier before they execute another. REGISTERS is what a thread has from then on: 24 to 256, a
+// multiple of 8. AT_LAUNCH is what every thread of the kernel has at launch, see registers_at_launch(): the
+// hardware knows it, the emulator keeps accounts with it.
+//
+// The kernel needs __launch_bounds__(threads, ctas per SM), and no call of a function that is not inlined:
+// otherwise ptxas ignores setmaxnreg, and says so.
+#pragma once
+
+#include "common/cuda.h"
+
+#ifndef __CUDACC__
+#include "common/emulator/setmaxnreg.h"
+#endif
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+// What each thread of a kernel with these launch bounds gets from ptxas, when it uses setmaxnreg: its part of
+// the 512 registers that each of an SM's four schedulers has for a lane. For 256 threads and 2 CTAs: 128.
+constexpr int registers_at_launch(int threads, int ctas_per_sm) {
+  constexpr int SCHEDULERS = 4, OF_A_LANE = 512, MOST = 256, UNIT = 8;
+  const int warps = ceil_div(ceil_div(threads, 32) * ctas_per_sm, SCHEDULERS);
+  const int registers = OF_A_LANE / warps / UNIT * UNIT;
+  return registers < MOST ? registers : MOST;
+}
+
+template <int REGISTERS, int AT_LAUNCH>
+constexpr bool kCanSetRegisters =
+    REGISTERS >= 24 && REGISTERS <= 256 && REGISTERS % 8 == 0 && AT_LAUNCH % 8 == 0;
+
+#ifdef __CUDACC__
+
+// Takes registers: to more than the warp has. Waits until the CTA's pool, what others have given back, has as
+// many as the warp lacks. The new ones hold anything.
+template <int REGISTERS, int AT_LAUNCH>
+__device__ __forceinline__ void warpgroup_reg_alloc() {
+  static_assert(kCanSetRegisters<REGISTERS, AT_LAUNCH>);
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(REGISTERS));
+}
+
+// Gives registers back to the pool: all but REGISTERS of a thread's.
+template <int REGISTERS, int AT_LAUNCH>
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
+  static_assert(kCanSetRegisters<REGISTERS, AT_LAUNCH>);
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(REGISTERS));
+}
+
+#else
+
+template <int REGISTERS, int AT_LAUNCH>
+[[gnu::always_inline]] inline void warpgroup_reg_alloc(
+    emulator::Location at = emulator::Location::current()) {
+  static_assert(kCanSetRegisters<REGISTERS, AT_LAUNCH>);
+  emulator::set_max_registers(true, REGISTERS, AT_LAUNCH, at);
+}
+
+template <int REGISTERS, int AT_LAUNCH>
+[[gnu::always_inline]] inline void warpgroup_reg_dealloc(
+    emulator::Location at = emulator::Location::current()) {
+  static_assert(kCanSetRegisters<REGISTERS, AT_LAUNCH>);
+  emulator::set_max_registers(false, REGISTERS, AT_LAUNCH, at);
+}
+
+#endif
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps
