@@ -322,6 +322,26 @@ void RaceDetector::warp_reads(const Fiber& who, uintptr_t address, unsigned rece
   });
 }
 
+void RaceDetector::warp_writes(const Fiber& who, uintptr_t address, unsigned writers, Site site) {
+  if (!store_sources_.empty()) check_store_sources(who, address, kBlockBytes, site);
+  const auto check = [&](Epoch earlier, bool earlier_write) {
+    if (known_to_warp(earlier, who.warp)) return;
+    for (unsigned rest = writers; rest != 0; rest &= rest - 1) {
+      const Fiber& writer = cta->fiber(who.warp, __builtin_ctz(rest));
+      if (happened_before(earlier, writer, knowledge_of(writer).happened)) continue;
+      report(writer, address, earlier, earlier_write, thread_epoch(times_[who.warp], writer, site), true);
+    }
+  };
+  const Epoch now = thread_epoch(times_[who.warp], who, site) | Epoch(1) << kWholeWarpShift;
+  for_each_block(address, kBlockBytes, [&](Block& block, std::span<Cell> cells, bool) {
+    for (const Cell& cell : cells) {
+      if (!is_write_of_warp(cell.write, who.warp)) check(cell.write, true);
+      for (const Epoch read : cell.reads) check(read, false);
+    }
+    block = {.cell = {now, {}}};
+  });
+}
+
 RaceDetector::Time RaceDetector::load_issued(int mbarrier, const Fiber& who, uintptr_t address, size_t bytes,
                                              Site site) {
   check_store_sources(who, address, bytes, site);

@@ -51,6 +51,9 @@ class RaceDetector {
   // it, when all have come.
   void warp_read_begins(const Fiber& who, uintptr_t address, Site site);
   void warp_reads(const Fiber& who, uintptr_t address, unsigned receivers, Site site);
+  // A block that a whole warp writes together: what was there must be known to those lanes that write to it,
+  // and who touches it next must have heard from all of the warp.
+  void warp_writes(const Fiber& who, uintptr_t address, unsigned writers, Site site);
 
   void warp_synchronised(int warp);
   void cta_synchronised();
@@ -128,6 +131,10 @@ class RaceDetector {
     return thread_epoch(kNever, who, site) | Epoch(1) << kWholeWarpShift;
   }
   static bool is_on_way(Epoch epoch) { return time_of(epoch) == kNever; }
+  // By the warp as a whole. If it writes there again, that is silently taken to be by the same lanes.
+  static bool is_write_of_warp(Epoch write, int warp) {
+    return is_whole_warp(write) && !is_copy(write) && !is_on_way(write) && warp_of(write) == warp;
+  }
   // By the same thread, warp or mbarrier as well.
   static bool same_time(Epoch a, Epoch b) { return (a >> kWhoShift) == (b >> kWhoShift); }
   // This read, or one of the whole warp at the same time.

@@ -5,6 +5,7 @@
 #include "common/mbarrier.h"
 #include "common/named_barrier.h"
 #include "common/step.h"
+#include "common/stmatrix.h"
 #include "common/swizzle.h"
 #include "common/tma.h"
 #include "harness/tests/kernels/conformance.h"
@@ -86,6 +87,23 @@ template <typename Tile>
 void run_ldmatrix(const AttentionCall& call, void* stream) {
   launch(swizzled_ldmatrix<Tile>, dim3(1), dim3(32), sizeof(LoadStorage<Tile>), static_cast<Stream>(stream),
          map_of<Tile>(call.q.data), static_cast<uint32_t*>(call.o.data));
+}
+
+// ---- stmatrix: to 32 rows of 4 words, apart from each other and handed in in another order.
+template <bool TRANSPOSED>
+__global__ void stmatrix(const uint32_t* in, uint32_t* out) {
+  constexpr int STRIDE = 20;  // words
+  uint32_t* const tile = reinterpret_cast<uint32_t*>(smem);
+  const int lane = threadIdx.x;
+  uint32_t* const row = &tile[(11 * lane + 7) % 32 * STRIDE];
+  const uint32_t registers[4] = {in[4 * lane], in[4 * lane + 1], in[4 * lane + 2], in[4 * lane + 3]};
+  if (TRANSPOSED) {
+    stmatrix_x4_trans(row, registers);
+  } else {
+    stmatrix_x4(row, registers);
+  }
+  __syncwarp();
+  for (int i = 0; i < 4; ++i) out[4 * lane + i] = tile[lane * STRIDE + i];
 }
 
 // ---- TMA store: from shared memory as it is, over the end of a head. What lies between rows and behind the
@@ -204,6 +222,8 @@ constexpr ConformanceCase kCases[] = {
     store_case<D128>("tma_store_5d, 2 panels of 128 bytes"),
     store_case<D64By32>("tma_store_5d, 32-byte swizzle"),
     store_case<D64Plain>("tma_store_5d, no swizzle"),
+    {"stmatrix_x4", {{kBits, 128}}, 128, 0, run<stmatrix<false>, 32, 2560>, needs_sm},
+    {"stmatrix_x4_trans", {{kBits, 128}}, 128, 0, run<stmatrix<true>, 32, 2560>, needs_sm},
     {"mbarrier",
      {{kBits, 32 * ROUNDS}},
      32 * ROUNDS,
