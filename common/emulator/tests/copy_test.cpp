@@ -321,6 +321,45 @@ __global__ void bar_sync_kernel(int* out) {
   out[threadIdx.x] = values[63 - threadIdx.x];
 }
 
+// CTAs that stay: a counter hands out tiles of 128 rows. Each warp stores its own 32 rows, which lie in the
+// middle of both panels of the CTA's tile, and waits for nobody but itself.
+using Rows128 = SwizzledTile<__half, 128, 128, 128>;
+
+__global__ void __launch_bounds__(128, 2)
+    own_rows_kernel(const TensorMap map, int* counter, int num_tiles, int* stored) {
+  auto& tile = *reinterpret_cast<Rows128*>(smem);
+  auto* work = reinterpret_cast<int4*>(smem + sizeof(Rows128));
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  bool any = false;
+  while (true) {
+    if (threadIdx.x == 0) *work = make_int4(atomicAdd(counter, 1), 7, 8, 9);
+    __syncthreads();
+    const int4 mine = *work;
+    __syncthreads();  // the next one may be written
+    const int index = mine.x * (mine.y + mine.z + mine.w == 24);
+    if (index >= num_tiles) break;
+    if (any && lane == 0) tma_store_wait_read<0>();
+    __syncwarp();
+    for (int col = 0; col < 128; ++col) {
+      element(tile, 32 * warp + lane, col) = __half(float((index * 128 + 32 * warp + lane + col) % 2000));
+    }
+    fence_proxy_async();
+    __syncwarp();
+    if (lane == 0) {
+      for (int panel = 0; panel < 2; ++panel) {
+        tma_store_5d(map, &element(tile, 32 * warp, 64 * panel), 0, index * 128 + 32 * warp, panel, 0, 0);
+      }
+      tma_store_commit();
+    }
+    any = true;
+    if (__any_sync(0xffffffff, lane == warp) && __all_sync(0xffffffff, any) &&
+        __ballot_sync(0xffffffff, lane < 2) == 3 && lane == 0) {
+      atomicAdd(stored, 1);
+    }
+  }
+  if (lane == 0) tma_store_wait_read<0>();
+}
+
 }  // namespace
 
 TEST_CASE("a load brings the box, swizzled, and zeros beyond the tensor", "[copy]") {
@@ -352,6 +391,38 @@ TEST_CASE("a store writes the box, unswizzled, and nothing beyond the tensor", "
   check_stores<__half, 128, 64>();
   check_stores<float, 64, 128>();
   check_stores<float, 64, 0>();
+}
+
+TEST_CASE("warps of CTAs that stay store their own rows of a tile", "[copy]") {
+  constexpr int NUM_TILES = 7, NUM_ROWS = 128 * NUM_TILES - 50;
+  Buffer<__half> out(128 * 128 * NUM_TILES);
+  Buffer<int> counters(2);
+  const TensorMap map = encode_tensor_map({.base = out.get(),
+                                           .element_bytes = 2,
+                                           .size = {64, NUM_ROWS, 2, 1, 1},
+                                           .stride = {2, 256, 128, 16, 16},
+                                           .box = {64, 32, 1, 1, 1},
+                                           .swizzle_bytes = 128});
+  in_all_modes([&] {
+    for (const int host_threads : {1, 3}) {
+      CAPTURE(host_threads);
+      emulator::options().host_threads = host_threads;
+      std::memset(out.get(), 0, 128 * 128 * NUM_TILES * sizeof(__half));
+      counters[0] = counters[1] = 0;
+      launch(own_rows_kernel, 3, 128, sizeof(Rows128) + 16, nullptr, map, counters.get(), NUM_TILES,
+             counters.get() + 1);
+      CHECK(counters[0] == NUM_TILES + 3);
+      CHECK(counters[1] == 4 * NUM_TILES);
+      int wrong = 0;
+      for (int row = 0; row < 128 * NUM_TILES; ++row) {
+        for (int col = 0; col < 128; ++col) {
+          const float expected = row < NUM_ROWS ? float((row + col) % 2000) : 0.0f;
+          wrong += float(out[size_t(128 * row + col)]) != expected;
+        }
+      }
+      CHECK(wrong == 0);
+    }
+  });
 }
 
 // Spelled out, from the figures in PTX ISA, "Swizzling modes".
