@@ -280,11 +280,8 @@ void check_shared(const char* op, const void* address, size_t bytes, size_t alig
                   uintptr_t pc);
 void touch_shared(const char* op, const void* address, size_t bytes, size_t alignment, bool write,
                   uintptr_t pc);
-// The same for what such an instruction reads from global memory, and counts it.
+// The same for what a lane's own copy will read from global memory; logs it, too.
 void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc);
-// Of a warp-wide request that is known only when all lanes have logged their parts: accesses of the same
-// site.
-void count_access(uintptr_t address, size_t bytes, bool shared, bool write, uint32_t site);
 std::vector<GlobalRange>
 global_memory();  // that kernels may touch: registered memory and __device__ variables
 // Where this host thread has its static __shared__ variables, between others.

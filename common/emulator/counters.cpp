@@ -225,6 +225,7 @@ void AccessLog::count_warp(int warp) {
     request.bytes = first.bytes;
     request.shared = first.shared;
     request.write = first.write;
+    request.async = first.async;
     for (unsigned rest = chosen; rest != 0; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
       const Access& access = lanes[lane].head();

@@ -12,10 +12,13 @@ namespace emulator {
 struct Access {
   uint64_t address;
   Site site;
-  uint16_t bytes;
+  uint8_t bytes;
   bool shared;
   bool write;
+  bool async = false;  // nobody waits for it here
 };
+// Of the running thread, if accesses are counted.
+void log_access(const Access& access);
 
 // A warp instruction that accesses memory.
 struct Request {
@@ -24,6 +27,7 @@ struct Request {
   size_t bytes;  // per lane
   bool shared;
   bool write = false;
+  bool async = false;
 };
 // Adds one instruction to the counters of shared memory; returns its wavefronts.
 int count_shared(const Request& request, Counters& counters);

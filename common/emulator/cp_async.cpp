@@ -4,13 +4,15 @@
 #include <cstring>
 
 #include "common/emulator/core.h"
+#include "common/emulator/counters.h"
 #include "common/emulator/lane_copies.h"
 #include "common/emulator/race.h"
+#include "common/emulator/tracer.h"
 
 namespace emulator {
 namespace {
 
-constexpr size_t kBytes = 16;
+constexpr uint8_t kBytes = 16;
 
 }  // namespace
 
@@ -31,7 +33,10 @@ void LaneCopies::start_cta() {
   num_on_way_ = 0;
 }
 
-void LaneCopies::issue(LaneCopy copy) {
+void LaneCopies::issue(LaneCopy copy, Location at) {
+  Queue& queue = queue_of(*self);
+  copy.group = queue.committed;
+  if (cta->tracer != nullptr) cta->tracer->lane_copy_issued(copy, at);
   ++num_on_way_;
   if (cta->options.async == AsyncMode::kEarly) {
     finish(copy);
@@ -39,8 +44,6 @@ void LaneCopies::issue(LaneCopy copy) {
   } else {
     std::memset(copy.shared, int(cta->options.poison), kBytes);  // until the copy is done
   }
-  Queue& queue = queue_of(*self);
-  copy.group = queue.committed;
   queue.copies.push_back(copy);
 }
 
@@ -63,9 +66,10 @@ void LaneCopies::finish_some() {
   }
 }
 
-void LaneCopies::wait(unsigned pending_groups) {
+void LaneCopies::wait(unsigned pending_groups, Location at) {
   Queue& queue = queue_of(*self);
   const unsigned groups = queue.committed > pending_groups ? queue.committed - pending_groups : 0;
+  if (cta->tracer != nullptr) cta->tracer->lane_copies_waited(groups, at);
   size_t& first = queue.first;
   for (; first < queue.copies.size() && queue.copies[first].group < groups; ++first) {
     LaneCopy& copy = queue.copies[first];
@@ -96,7 +100,7 @@ std::string LaneCopies::describe_missing(const Fiber& issuer, uintptr_t shared, 
 
 // ---- The functions
 
-void cp_async_16(void* shared, const void* global, bool valid) {
+void cp_async_16(void* shared, const void* global, bool valid, Location at) {
   constexpr const char* kOp = "cp.async";
   const auto pc = uintptr_t(__builtin_return_address(0));
   const auto target = uintptr_t(shared), source = uintptr_t(global);
@@ -111,9 +115,9 @@ void cp_async_16(void* shared, const void* global, bool valid) {
   const Site site = site_of(pc);
   // The reads and the writes of a warp are one request each, the writes also of lanes that read nothing: they
   // are merged by place, so the two have places of their own.
-  count_access(target, kBytes, /*shared=*/true, /*write=*/true, site + 1);
+  log_access({target, site + 1, kBytes, /*shared=*/true, /*write=*/true, /*async=*/true});
   if (cta->options.race_detector) cta->races->lane_copy_issued(*self, target, site);
-  cta->lane_copies->issue({.shared = shared, .global = valid ? global : nullptr, .site = site, .group = 0});
+  cta->lane_copies->issue({.shared = shared, .global = valid ? global : nullptr, .site = site}, at);
 }
 
 void cp_async_commit(Location) {
@@ -121,9 +125,9 @@ void cp_async_commit(Location) {
   cta->lane_copies->commit();
 }
 
-void cp_async_wait(int pending, Location) {
+void cp_async_wait(int pending, Location at) {
   const InRuntime in_runtime;
-  cta->lane_copies->wait(unsigned(pending));
+  cta->lane_copies->wait(unsigned(pending), at);
 }
 
 }  // namespace emulator

@@ -39,7 +39,7 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
   const Options& options = cta->options;
   const bool shared = space == Space::kShared;
   if (options.shuffle && shared && cta->random.one_in(64)) yield();
-  count_access(address, bytes, shared, write, site_of(pc));
+  log_access({address, site_of(pc), uint8_t(bytes), shared, write});
   if (!options.race_detector) return;
   if (shared) {
     cta->races->shared_access(*self, address, bytes, write, site_of(pc));
@@ -129,17 +129,17 @@ void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc)
     fail(Bug::kGlobalOutOfBounds, *self,
          [&] { return std::string(op) + " at " + describe(pc) + ": the source is not in global memory"; });
   }
-  count_access(address, bytes, /*shared=*/false, /*write=*/false, site_of(pc));
+  log_access({address, site_of(pc), uint8_t(bytes), /*shared=*/false, /*write=*/false, /*async=*/true});
   if (cta->options.race_detector) global_access(address, bytes, false, site_of(pc));
 }
 
-void count_access(uintptr_t address, size_t bytes, bool shared, bool write, Site site) {
+void log_access(const Access& access) {
   if (!cta->options.count) return;
   if (cta->log->full(*self)) {
     cta->warps[size_t(self->warp)].log_full |= 1u << self->lane;
     park(State::kLogFull);
   }
-  cta->log->add(*self, {address, site, uint16_t(bytes), shared, write});
+  cta->log->add(*self, access);
 }
 
 void thread_fence() {

@@ -14,7 +14,7 @@ struct LaneCopy {
   void* shared;
   const void* global;  // null: zeros
   Site site;
-  unsigned group;  // how many groups its thread had committed before it
+  unsigned group = 0;  // how many groups its thread had committed before it
   bool done = false;
 };
 
@@ -23,9 +23,9 @@ class LaneCopies {
  public:
   void start_cta();
   // These three by the running thread.
-  void issue(LaneCopy copy);
+  void issue(LaneCopy copy, Location at);
   void commit() { ++queue_of(*self).committed; }
-  void wait(unsigned pending_groups);
+  void wait(unsigned pending_groups, Location at);
 
   // A moment at which copies may be done, as options.async wants.
   void pass_moment() {

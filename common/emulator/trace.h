@@ -14,6 +14,9 @@
 //     last arrival has happened and its last copy has landed.
 //   - The copies that a warp issues go through the engine one after the other, loads and stores apart; each
 //     lands a latency after its last byte has.
+//   - A lane's own copies (cp.async) are charged to its warp like stores, and land a latency after the lane
+//   has
+//     asked for them.
 //   - No warp is slowed down by another one, and no CTA by another one: what a GPU shares is free here.
 #pragma once
 
@@ -32,7 +35,7 @@ constexpr int kGlobalLatency = 400;  // per stretch of accesses with a load amon
 constexpr int kExponential = 8;      // exp2f, expf
 constexpr int kShuffle = 2;          // votes too
 constexpr int kCopyIssue = 8;
-constexpr int kCopyLatency = 400;
+constexpr int kCopyLatency = 400;  // also of cp.async
 constexpr int kCopyBytesPerUnit = 32;
 }  // namespace trace_units
 
@@ -69,6 +72,9 @@ struct TraceEvent {
   uint64_t shared_offset = 0;      // of a copy
   int origin[5] = {};              // of a copy, in the tensor map's coordinates
   unsigned box[5] = {};
+  // Of the lanes' own copies, which have no box: all that lanes have asked for at the same place in the
+  // source, as part of their group of this number.
+  unsigned group = 0;
 };
 
 struct Trace {

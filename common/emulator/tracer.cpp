@@ -45,6 +45,7 @@ void Tracer::finish() {
   const auto by_begin_and_place = [](const TraceEvent& a, const TraceEvent& b) {
     return std::tuple(a.begin, a.store, a.shared_offset) < std::tuple(b.begin, b.store, b.shared_offset);
   };
+  copies_.insert(copies_.end(), lane_copies_.begin(), lane_copies_.end());
   std::sort(copies_.begin(), copies_.end(), by_begin_and_place);
   trace_.events.insert(trace_.events.end(), copies_.begin(), copies_.end());
   std::stable_sort(trace_.events.begin(), trace_.events.end(), by_begin);
@@ -174,8 +175,9 @@ void Tracer::access(int warp, const Request& request, int cost) {
   Warp& its = warps_[size_t(warp)];
   its.access_cost += Time(cost) * (request.shared ? kSharedWavefront : kGlobalSector);
   if (request.shared) return;
-  if (!request.write && !its.loads) its.access_cost += kGlobalLatency;
-  its.loads = its.loads || !request.write;
+  const bool is_load = !request.write && !request.async;
+  if (is_load && !its.loads) its.access_cost += kGlobalLatency;
+  its.loads = its.loads || is_load;
   if (its.first_global == 0) its.first_global = request.address[__builtin_ctz(request.lanes)];
 }
 
@@ -297,6 +299,41 @@ void Tracer::copy_issued(const Copy& copy) {
   } else {
     completes(copy.mbarrier, copy.phase) = std::max(completes(copy.mbarrier, copy.phase), event.end);
   }
+}
+
+// One event for what all lanes do alike, whoever comes first.
+void Tracer::lane_copy_issued(const LaneCopy& copy, Location at) {
+  const Time lands = now() + kCopyLatency;
+  std::vector<Time>& groups_land = queue().groups_land;
+  groups_land.resize(copy.group + 1);
+  groups_land[copy.group] = lands;
+
+  TraceEvent event = make_event(Kind::kCopy, self->warp, now(), lands, at);
+  event.group = copy.group;
+  event.shared_offset = uintptr_t(copy.shared) - uintptr_t(cta->smem);
+  event.global = copy.global;
+  const auto is_same = [&](const TraceEvent& other) {
+    return other.group == event.group && same_place({other.file, other.line}, at);
+  };
+  const auto found = std::find_if(lane_copies_.rbegin(), lane_copies_.rend(), is_same);
+  TraceEvent& all = found != lane_copies_.rend() ? *found : lane_copies_.emplace_back(event);
+  all.warp = std::min(all.warp, event.warp);
+  all.begin = std::min(all.begin, event.begin);
+  all.end = std::max(all.end, event.end);
+  all.shared_offset = std::min(all.shared_offset, event.shared_offset);
+  if (all.global == nullptr || (event.global != nullptr && event.global < all.global))
+    all.global = event.global;
+  all.bytes += kChunkBytes;
+}
+
+void Tracer::lane_copies_waited(unsigned groups, Location at) {
+  TraceEvent event = make_event(Kind::kWait, self->warp, 0, 0, at);
+  event.op = "cp_async_wait";
+  const std::vector<Time>& groups_land = queue().groups_land;
+  Time until = now();
+  for (size_t i = 0; i < std::min<size_t>(groups, groups_land.size()); ++i)
+    until = std::max(until, groups_land[i]);
+  lane_event(event, until);
 }
 
 void Tracer::stores_waited(unsigned groups, Location at) {

@@ -8,6 +8,7 @@
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
+#include "common/emulator/lane_copies.h"
 #include "common/emulator/trace.h"
 
 namespace emulator {
@@ -27,6 +28,8 @@ class Tracer {
   void mbarrier_passed(int number, Location at);
   void copy_issued(const Copy& copy);
   void stores_waited(unsigned groups, Location at);
+  void lane_copy_issued(const LaneCopy& copy, Location at);
+  void lane_copies_waited(unsigned groups, Location at);
 
   // A warp instruction of plain code, and what it costs: wavefronts, or sectors.
   void access(int warp, const Request& request, int cost);
@@ -76,6 +79,7 @@ class Tracer {
   struct Queue {
     Time loads_busy_until = 0, stores_busy_until = 0;
     std::vector<Store> stores;
+    std::vector<Time> groups_land;  // of the thread's own copies
   };
 
   Time& now() { return warps_[size_t(self->warp)].now[size_t(self->lane)]; }
@@ -96,6 +100,7 @@ class Tracer {
   std::vector<std::vector<Time>> completes_;  // per mbarrier and phase
   std::vector<Queue> queues_;                 // per thread
   std::vector<TraceEvent> copies_;
+  std::vector<TraceEvent> lane_copies_;
 };
 
 }  // namespace emulator

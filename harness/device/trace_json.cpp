@@ -126,10 +126,13 @@ class Names {
     return found;
   }
 
-  // "K tile 3": rows are dimension 1 of the maps that common/swizzle.h makes.
+  // "K tile 3": rows are dimension 1 of the maps that common/swizzle.h makes. "K group 3": of cp.async.
   std::string copy(const TraceEvent& event) const {
     const std::string name = tensor(event.global);
-    return (name.empty() ? "copy" : name) + " tile " + std::to_string(event.origin[1] / int(event.box[1]));
+    const bool is_box = event.box[1] != 0;
+    return (name.empty() ? "copy" : name) +
+           (is_box ? " tile " + std::to_string(event.origin[1] / int(event.box[1]))
+                   : " group " + std::to_string(event.group));
   }
 
  private:
@@ -189,8 +192,12 @@ json arguments_of(const TraceEvent& event, const Names& names) {
   if (event.kind == Kind::kCopy || event.kind == Kind::kIssue) {
     args["tensor"] = names.tensor(event.global);
     args["smem"] = event.shared_offset;
-    args["origin"] = event.origin;
-    args["box"] = event.box;
+    if (event.box[1] == 0) {
+      args["group"] = event.group;
+    } else {
+      args["origin"] = event.origin;
+      args["box"] = event.box;
+    }
   }
   return args;
 }

@@ -115,6 +115,11 @@ TEST_CASE("events get names, tracks and arguments") {
   copy.store = true;
   copy.global = call.o.data;
   trace.events.push_back(copy);
+  TraceEvent lane_copies = event(Kind::kCopy, 0, 9, 12, 10);
+  lane_copies.global = call.v.data;
+  lane_copies.shared_offset = 2048;
+  lane_copies.group = 5;
+  trace.events.push_back(lane_copies);
   trace.events.push_back(event(Kind::kProducts, 0, 9, 12, 10));
   TraceEvent accesses = event(Kind::kMemory, 0, 12, 15, 8);
   accesses.after = true;
@@ -138,19 +143,24 @@ TEST_CASE("events get names, tracks and arguments") {
     }
   }
   CHECK(tracks == std::vector<std::string>{"title", "warp 0", "warp 1", "copies of K to smem + 1024",
-                                           "copies of O from smem + 1024"});
+                                           "copies of O from smem + 1024",
+                                           "copies of V to smem + 2048"});
   CHECK(names == std::vector<std::string>{"wait: bar_full[1]", "pass: bar_full[0]", "arrive: bar_q",
-                                          "K tile 3", "O tile 3", "S = Q K^T", "global memory: V", "work",
-                                          "S = Q K^T"});
-  CHECK(on == std::vector<int>{0, 1, 1, 100, 101, 0, 0, 0, 0});
+                                          "K tile 3", "O tile 3", "V group 5", "S = Q K^T",
+                                          "global memory: V", "work", "S = Q K^T"});
+  CHECK(on == std::vector<int>{0, 1, 1, 100, 101, 102, 0, 0, 0, 0});
 
-  const json& wait = events[5];  // behind the names of the tracks
+  const json& wait = events[6];  // behind the names of the tracks
   CHECK(wait["ph"] == "X");
   CHECK(wait["dur"] == 5);
   CHECK(wait["args"]["phase"] == 3);
   CHECK(wait["args"]["parity"] == 1);
   CHECK(wait["args"]["at"] == path + ":8");
-  const json& pass = events[6];
+  CHECK(events[9]["args"]["box"][0] == 16);  // K tile 3
+  const json& group = events[11];
+  CHECK(group["args"]["group"] == 5);
+  CHECK_FALSE(group["args"].contains("box"));
+  const json& pass = events[7];
   CHECK(pass["ph"] == "i");
   CHECK_FALSE(pass.contains("dur"));
   CHECK(pass["args"]["phase"] == -1);

@@ -1,6 +1,7 @@
 // Traces of kernels whose times can be worked out by hand, from the costs in trace.h.
 #include "common/emulator/trace.h"
 
+#include "common/cp_async.h"
 #include "common/elect.h"
 #include "common/emulator/tests/support.h"
 #include "common/ldmatrix.h"
@@ -260,6 +261,20 @@ __global__ void two_stores_kernel(const TensorMap map) {
   tma_store_wait_read<0>();
 }
 
+// Two warps load a tile of 1024 bytes, 512 each, and a second one; each group is two copies of a lane. The
+// wait is for the first one.
+__global__ void lane_copies_kernel(const unsigned char* in, float* out) {
+  for (int tile = 0; tile < 2; ++tile) {
+    cp_async_16(smem + 1024 * tile + 16 * threadIdx.x, in + 1024 * tile + 16 * threadIdx.x);
+    cp_async_commit();
+  }
+  const float x = exp2f(0.5f);
+  cp_async_wait<1>();
+  __syncthreads();
+  out[threadIdx.x] = shared_array<float>()[4 * threadIdx.x] + x;
+  cp_async_wait<0>();
+}
+
 __global__ void deadlock_kernel() {
   if (threadIdx.x < 32) bar_sync(1, 64);
 }
@@ -292,12 +307,14 @@ TEST_CASE("a trace does not depend on how the emulator runs the kernel", "[trace
   Buffer<float> memory(128);
   Buffer<__half> out(16 * 64);
   const TensorMap map = make_tensor_map<Tile>(View{out.get(), 1, 1, 16, 1024, 1024, 64});
+  const auto* bytes = reinterpret_cast<const unsigned char*>(out.get());
   const auto trace_all = [&] {
     return std::vector<Lines>{
         lines_of(trace_of([&] { pipeline.run(); })),
         lines_of(trace_of([&] { launch(barriers_kernel, 1, 128, 1024, nullptr, memory.get()); })),
         lines_of(trace_of([] { launch(divergent_kernel, 1, 64, 16, nullptr); })),
         lines_of(trace_of([] { launch(lanes_kernel, 1, 96, 24, nullptr); })),
+        lines_of(trace_of([&] { launch(lane_copies_kernel, 1, 64, 2048, nullptr, bytes, memory.get()); })),
         lines_of(trace_of([&] { launch(two_stores_kernel, 1, 64, 2 * sizeof(Tile), nullptr, map); })),
     };
   };
@@ -438,6 +455,40 @@ TEST_CASE("stores queue up behind stores only, and are waited for until they hav
                            });
   CHECK_FALSE(trace.events[3].store);
   CHECK(trace.events[5].store);
+}
+
+// A warp's two groups are 32 sectors and 8 wavefronts, charged when it meets. All lanes' copies of a group
+// are one.
+TEST_CASE("lanes wait for their own copies until these have landed", "[trace]") {
+  fresh_options();
+  Buffer<unsigned char> in(2048);
+  Buffer<float> out(64);
+  const Trace trace =
+      trace_of([&] { launch(lane_copies_kernel, 1, 64, 2048, nullptr, in.get(), out.get()); });
+  CHECK(lines_of(trace) == Lines{
+                               "warp 0: work 0-8",
+                               "warp 1: work 0-8",
+                               "warp 0: copy 0-400, 1024 bytes",
+                               "warp 0: copy 0-400, 1024 bytes",
+                               "warp 0: wait 8-400",
+                               "warp 1: wait 8-400",
+                               "warp 0: memory 400-440",
+                               "warp 1: memory 400-440",
+                               "warp 0: wait 440-440, barrier 0",
+                               "warp 0: wait 440-440",
+                               "warp 0: memory 440-448",
+                               "warp 1: wait 440-440, barrier 0",
+                               "warp 1: wait 440-440",
+                               "warp 1: memory 440-448",
+                           });
+  for (const unsigned group : {0u, 1u}) {
+    const TraceEvent& copy = trace.events[2 + group];
+    CHECK(copy.group == group);
+    CHECK(copy.global == in.get() + 1024 * group);
+    CHECK(copy.shared_offset == 1024 * group);
+    CHECK(copy.box[1] == 0);
+    CHECK_FALSE(copy.store);
+  }
 }
 
 TEST_CASE("one CTA of one launch is traced, and none that is given up", "[trace]") {
