@@ -97,6 +97,22 @@ __global__ void one_lane_waits(const unsigned char* in, bool sync) {
   ldmatrix_x4(registers, smem);  // line 10
 }
 
+// Warp 1 copies to where warp 0 has read.
+LINES_OF(copied_over_a_read);
+__global__ void copied_over_a_read(const unsigned char* in, bool sync) {
+  uint32_t registers[4];
+  if (threadIdx.x < 32) ldmatrix_x4(registers, smem + 16 * threadIdx.x);  // line 3
+  if (sync) __syncthreads();
+  if (threadIdx.x >= 32) cp_async_16(smem + 16 * (threadIdx.x - 32), in);  // line 5
+}
+
+// The CTA that comes last writes what the others have copied, with no order between them.
+LINES_OF(source_of_other_ctas);
+__global__ void source_of_other_ctas(float* in, bool write) {
+  if (write && blockIdx.x == gridDim.x - 1) in[threadIdx.x] = 1.0f;  // line 2
+  else cp_async_16(smem + 16 * threadIdx.x, in + 4 * threadIdx.x);  // line 3
+}
+
 LINES_OF(bad_address);
 __global__ void bad_address(const unsigned char* in, int variant, bool valid) {
   unsigned char local[32];
@@ -156,10 +172,10 @@ __global__ void changes_source(float* in, float* out) {
   out[0] = *reinterpret_cast<float*>(smem);
 }
 
-__global__ void counted(const unsigned char* in, int num_valid, int stride) {
+__global__ void counted(const unsigned char* in, int num_valid, int stride, bool last_ones) {
+  const int number = last_ones ? 31 - int(threadIdx.x) : int(threadIdx.x);
   for (int i = 0; i < 3; ++i) {
-    cp_async_16_zfill(smem + 512 * i + 16 * threadIdx.x, in + stride * int(threadIdx.x),
-                      int(threadIdx.x) < num_valid);
+    cp_async_16_zfill(smem + 512 * i + 16 * threadIdx.x, in + stride * number, number < num_valid);
   }
   cp_async_commit();
   cp_async_wait<0>();
@@ -312,6 +328,29 @@ TEST_CASE("what cp.async brings others see behind a barrier after the wait", "[c
 
 TEST_CASE("cp.async into what others may still read is found", "[copy][bugs]") {
   check_pipeline<kRefilledTooEarly>(7, 22, "race on shared memory at smem + ");
+  Problem problem;
+  in_all_modes([&] {
+    const auto run = [&](bool sync) {
+      launch(copied_over_a_read, 1, 64, 512, nullptr, problem.bytes(), sync);
+    };
+    check_race(report_of([&] { run(false); }), copied_over_a_read_line + 3, copied_over_a_read_line + 5,
+               "race on shared memory at smem + ");
+    CHECK_NOTHROW(run(true));
+  });
+  fresh_options().race_detector = true;
+  const Report report =
+      report_of([&] { launch(copied_over_a_read, 1, 64, 512, nullptr, problem.bytes(), false); });
+  CHECK(contains(report.what(), "is not ordered after the read at"));
+}
+
+TEST_CASE("what cp.async reads of other CTAs is looked at", "[copy][bugs]") {
+  Buffer<float> in(128);
+  in_all_modes([&] {
+    const auto run = [&](bool write) { launch(source_of_other_ctas, 3, 32, 512, nullptr, in.get(), write); };
+    check_race(report_of([&] { run(true); }), source_of_other_ctas_line + 2, source_of_other_ctas_line + 3,
+               "race between CTAs on global memory");
+    CHECK_NOTHROW(run(false));
+  });
 }
 
 TEST_CASE("a lane's own accesses to what its cp.async brings are found", "[copy][bugs]") {
@@ -370,9 +409,9 @@ TEST_CASE("cp.async's addresses are checked", "[copy][bugs]") {
 
 TEST_CASE("cp.async is counted as a load and a store of 16 bytes", "[copy][counters]") {
   Buffer<unsigned char> in(4096);
-  const auto count = [&](int num_valid, int stride) {
+  const auto count = [&](int num_valid, int stride, bool last_ones = false) {
     fresh_options().count = true;
-    launch(counted, 1, 32, 1536, nullptr, in.get(), num_valid, stride);
+    launch(counted, 1, 32, 1536, nullptr, in.get(), num_valid, stride, last_ones);
     return emulator::last_counters();
   };
   emulator::Counters counters = count(32, 16);
@@ -385,12 +424,14 @@ TEST_CASE("cp.async is counted as a load and a store of 16 bytes", "[copy][count
   counters = count(32, 32);
   CHECK(counters.global_sectors == 3 * 32);
   for (const int valid : {1, 5, 31}) {
-    CAPTURE(valid);
-    counters = count(valid, 32);
-    CHECK(counters.global_requests == 3);
-    CHECK(counters.global_sectors == uint64_t(3 * valid));
-    CHECK(counters.shared_requests == 3);
-    CHECK(counters.shared_wavefronts == 3 * 4);
+    for (const bool last_ones : {false, true}) {
+      CAPTURE(valid, last_ones);
+      counters = count(valid, 32, last_ones);
+      CHECK(counters.global_requests == 3);
+      CHECK(counters.global_sectors == uint64_t(3 * valid));
+      CHECK(counters.shared_requests == 3);
+      CHECK(counters.shared_wavefronts == 3 * 4);
+    }
   }
   counters = count(0, 32);
   CHECK(counters.global_requests == 0);

@@ -5,6 +5,7 @@
 
 #include "common/emulator/tests/support.h"
 #include "common/ldmatrix.h"
+#include "common/mbarrier.h"
 #include "common/named_barrier.h"
 #include "common/swizzle.h"
 #include "common/tma.h"
@@ -83,6 +84,22 @@ __global__ void between_warps(float* out, bool barrier) {
   if (threadIdx.x < 32) stmatrix_x4(row, {1, 2, 3, 4});  // line 7
 }
 
+// The lanes that write to row 0 of the first matrix have heard that it is free; in the other variant, others.
+LINES_OF(lanes_that_know);
+template <bool TRANSPOSED>
+__global__ void lanes_that_know(bool right_ones) {
+  auto* barrier = reinterpret_cast<uint64_t*>(smem + 512);
+  if (threadIdx.x == 0) mbarrier_init(barrier, 1);
+  __syncthreads();
+  if (threadIdx.x == 32) {
+    *reinterpret_cast<uint16_t*>(smem) = 5;  // line 7
+    mbarrier_arrive(barrier);
+  } else if (threadIdx.x < 32) {
+    if (TRANSPOSED == right_ones ? threadIdx.x % 4 == 0 : threadIdx.x < 4) mbarrier_wait(barrier, 0);
+    store<TRANSPOSED>(smem + 16 * threadIdx.x, {1, 2, 3, 4});
+  }
+}
+
 using Tile = SwizzledTile<__half, 8, 64, 128>;  // one of a warp
 
 LINES_OF(warps_store_own_rows);
@@ -151,6 +168,11 @@ void check_back_and_forth() {
     }
     check_race(report(3), back_and_forth_line + 15, kStoreLine);
     CHECK_NOTHROW(launch(back_and_forth<TRANSPOSED>, 1, 32, 512, nullptr, 5));
+    const auto run = [](bool right_ones) {
+      launch(lanes_that_know<TRANSPOSED>, 1, 64, 520, nullptr, right_ones);
+    };
+    check_race(report_of([&] { run(false); }), kStoreLine, lanes_that_know_line + 7);
+    CHECK_NOTHROW(run(true));
   });
 }
 
