@@ -15,9 +15,9 @@ namespace emulator {
 // A plain access's place in the program, in 32 bits: its pc relative to the runtime's own code, which is
 // linked into the same module. Ordered as the pcs are.
 using Site = uint32_t;
-inline uintptr_t site_anchor() { return uintptr_t(&site_anchor) - (uintptr_t(1) << 31); }
-inline Site site_of(uintptr_t pc) { return Site(pc - site_anchor()); }
-inline uintptr_t pc_of(Site site) { return site_anchor() + site; }
+inline uintptr_t site_anchor() { return uintptr_t(&site_anchor); }
+inline Site site_of(uintptr_t pc) { return Site(pc - site_anchor()) ^ 0x80000000u; }
+inline uintptr_t pc_of(Site site) { return site_anchor() + uintptr_t(int32_t(site ^ 0x80000000u)); }
 
 constexpr size_t kChunkBytes = 16;  // what a swizzle moves
 

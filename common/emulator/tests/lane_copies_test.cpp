@@ -114,15 +114,16 @@ __global__ void source_of_other_ctas(float* in, bool write) {
 }
 
 LINES_OF(bad_address);
-__global__ void bad_address(const unsigned char* in, int variant, bool valid) {
+template <int VARIANT>
+__global__ void bad_address(const unsigned char* in, bool valid) {
   unsigned char local[32];
-  if (variant == 0) cp_async_16_zfill(smem + 8, in, valid);  // line 3
-  if (variant == 1) cp_async_16_zfill(smem, in + 4, valid);  // line 4
-  if (variant == 2) cp_async_16_zfill(smem + 1024, in, valid);  // line 5
-  if (variant == 3) cp_async_16_zfill(const_cast<unsigned char*>(in), in, valid);  // line 6
-  if (variant == 4) cp_async_16_zfill(local, in, valid);  // line 7
-  if (variant == 5) cp_async_16_zfill(smem, in + 1024, valid);  // line 8
-  if (variant == 6) cp_async_16_zfill(smem, smem + 16, valid);  // line 9
+  if (VARIANT == 0) cp_async_16_zfill(smem + 8, in, valid);  // line 4
+  if (VARIANT == 1) cp_async_16_zfill(smem, in + 4, valid);  // line 5
+  if (VARIANT == 2) cp_async_16_zfill(smem + 1024, in, valid);  // line 6
+  if (VARIANT == 3) cp_async_16_zfill(const_cast<unsigned char*>(in), in, valid);  // line 7
+  if (VARIANT == 4) cp_async_16_zfill(local, in, valid);  // line 8
+  if (VARIANT == 5) cp_async_16_zfill(smem, in + 1024, valid);  // line 9
+  if (VARIANT == 6) cp_async_16_zfill(smem, smem + 16, valid);  // line 10
   cp_async_commit();
   cp_async_wait<0>();
 }
@@ -381,8 +382,11 @@ TEST_CASE("copies that nobody waits for harm nobody", "[copy]") {
 
 TEST_CASE("cp.async's addresses are checked", "[copy][bugs]") {
   Buffer<unsigned char> in(1024);
+  constexpr void (*kKernels[])(const unsigned char*, bool) = {bad_address<0>, bad_address<1>, bad_address<2>,
+                                                              bad_address<3>, bad_address<4>, bad_address<5>,
+                                                              bad_address<6>, bad_address<7>};
   const auto run = [&](int variant, bool valid) {
-    launch(bad_address, 1, 1, 1024, nullptr, in.get(), variant, valid);
+    launch(kKernels[variant], 1, 1, 1024, nullptr, in.get(), valid);
   };
   constexpr Bug kBugs[] = {Bug::kMisaligned,        Bug::kMisaligned,        Bug::kSharedOutOfBounds,
                            Bug::kSharedOutOfBounds, Bug::kSharedOutOfBounds, Bug::kGlobalOutOfBounds,
@@ -400,7 +404,7 @@ TEST_CASE("cp.async's addresses are checked", "[copy][bugs]") {
         const Report report = report_of([&] { run(variant, valid); });
         INFO(report.what());
         CHECK(report.bug == kBugs[variant]);
-        CHECK(names_line(report, __FILE__, bad_address_line + 3 + variant));
+        CHECK(names_line(report, __FILE__, bad_address_line + 4 + variant));
       }
     }
     CHECK_NOTHROW(run(7, true));

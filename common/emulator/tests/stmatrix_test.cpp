@@ -121,12 +121,13 @@ __global__ void warps_store_own_rows(const TensorMap map, int variant) {
 }
 
 LINES_OF(misuse);
-__global__ void misuse(int variant, void* global) {
-  if (variant == 0) stmatrix_x4(smem + 8 + 16 * threadIdx.x, {1, 2, 3, 4});  // line 2
-  if (variant == 1) stmatrix_x4(smem + 32 * threadIdx.x + 528, {1, 2, 3, 4});  // line 3
-  if (variant == 2) stmatrix_x4(global, {1, 2, 3, 4});  // line 4
-  if (variant == 3 && threadIdx.x != 5) stmatrix_x4(smem, {1, 2, 3, 4});  // line 5
-  if (variant == 4) stmatrix_x4(smem + 16 * (threadIdx.x % 16), {1, 2, 3, 4});  // line 6
+template <int VARIANT>
+__global__ void misuse(void* global) {
+  if (VARIANT == 0) stmatrix_x4(smem + 8 + 16 * threadIdx.x, {1, 2, 3, 4});  // line 3
+  if (VARIANT == 1) stmatrix_x4(smem + 32 * threadIdx.x + 528, {1, 2, 3, 4});  // line 4
+  if (VARIANT == 2) stmatrix_x4(global, {1, 2, 3, 4});  // line 5
+  if (VARIANT == 3 && threadIdx.x != 5) stmatrix_x4(smem, {1, 2, 3, 4});  // line 6
+  if (VARIANT == 4) stmatrix_x4(smem + 16 * (threadIdx.x % 16), {1, 2, 3, 4});  // line 7
 }
 
 // clang-format on
@@ -250,6 +251,7 @@ TEST_CASE("each warp stores its own rows of a tile by TMA, behind a fence", "[ma
 }
 
 TEST_CASE("stmatrix's rows and lanes are checked", "[matrix][bugs]") {
+  constexpr void (*kKernels[])(void*) = {misuse<0>, misuse<1>, misuse<2>, misuse<3>, misuse<4>};
   Buffer<uint4> global(8);
   constexpr Bug kBugs[] = {Bug::kMisaligned, Bug::kSharedOutOfBounds, Bug::kSharedOutOfBounds,
                            Bug::kDivergence, Bug::kRace};
@@ -257,10 +259,10 @@ TEST_CASE("stmatrix's rows and lanes are checked", "[matrix][bugs]") {
     for (int variant = 0; variant < 5; ++variant) {
       CAPTURE(variant);
       const Report report = report_of(
-          [&] { launch(misuse, 1, 32, 1024 + 256, nullptr, variant, static_cast<void*>(global.get())); });
+          [&] { launch(kKernels[variant], 1, 32, 1024 + 256, nullptr, static_cast<void*>(global.get())); });
       INFO(report.what());
       CHECK(report.bug == kBugs[variant]);
-      CHECK(names_line(report, __FILE__, misuse_line + 2 + variant));
+      CHECK(names_line(report, __FILE__, misuse_line + 3 + variant));
     }
   });
 }
