@@ -41,11 +41,11 @@ inline namespace on_cuda {
 std::span<const ConformanceCase> conformance_cases();
 std::span<const ConformanceCase> conformance_cases_sm90();
 std::span<const ConformanceCase> conformance_cases_sm90a();
-}
+}  // namespace on_cuda
 inline namespace on_emulator {
 std::span<const ConformanceCase> conformance_cases();  // the same, in the same order
 std::span<const ConformanceCase> conformance_cases_sm90();
 std::span<const ConformanceCase> conformance_cases_sm90a();
-}
+}  // namespace on_emulator
 
 }  // namespace flashsteps
