@@ -30,28 +30,33 @@ constexpr unsigned kWholeGroup = (1u << kWarpsPerGroup) - 1;
 }  // namespace
 
 void RegisterPool::check(const Change& change) {
-  const auto refuse = [&](Bug bug, const std::string& why) {
-    fail(bug, *self, [&] { return describe_change(change) + ": " + why; });
+  // Takes a function and not a string: the caller's would never be destroyed, see record_report().
+  const auto refuse = [&](Bug bug, const auto& describe_reason) {
+    fail(bug, *self, [&] { return describe_change(change) + ": " + describe_reason(); });
   };
   const int warp = cta->running_warp;
   const int first_warp = warp / kWarpsPerGroup * kWarpsPerGroup;
   if (first_warp + kWarpsPerGroup > cta->num_warps) {
-    refuse(Bug::kDivergence, "needs a warpgroup, four warps, and the CTA has " +
-                                 std::to_string(cta->num_warps) + " warps in all");
+    refuse(Bug::kDivergence, [&] {
+      return "needs a warpgroup, four warps, and the CTA has " + std::to_string(cta->num_warps) +
+             " warps in all";
+    });
   }
   if (at_launch_ == 0) {
     at_launch_ = change.at_launch;
     has_.fill(at_launch_);
   }
   if (change.at_launch != at_launch_) {
-    refuse(Bug::kBadRegisters, "says that a thread has " + std::to_string(change.at_launch) +
-                                   " registers at launch, and an earlier one said " +
-                                   std::to_string(at_launch_));
+    refuse(Bug::kBadRegisters, [&] {
+      return "says that a thread has " + std::to_string(change.at_launch) +
+             " registers at launch, and an earlier one said " + std::to_string(at_launch_);
+    });
   }
   if (at_launch_ * cta->num_warps * kWarpSize > kRegistersOfAnSm) {
-    refuse(Bug::kBadRegisters, std::to_string(cta->num_warps * kWarpSize) + " threads of " +
-                                   std::to_string(at_launch_) + " registers at launch are more than the " +
-                                   std::to_string(kRegistersOfAnSm) + " of an SM");
+    refuse(Bug::kBadRegisters, [&] {
+      return std::to_string(cta->num_warps * kWarpSize) + " threads of " + std::to_string(at_launch_) +
+             " registers at launch are more than the " + std::to_string(kRegistersOfAnSm) + " of an SM";
+    });
   }
 
   Group& group = groups_[size_t(warp / kWarpsPerGroup)];
@@ -62,21 +67,26 @@ void RegisterPool::check(const Change& change) {
   const bool is_same = theirs.increase == change.increase && theirs.registers == change.registers &&
                        same_place(theirs.at, change.at);
   if ((group.came & bit) != 0) {
-    refuse(Bug::kDivergence, describe_warps(first_warp, kWholeGroup & ~group.came) +
-                                 " of the warpgroup have not executed the " + describe_change(theirs) +
-                                 " yet. All must meet between the two");
+    refuse(Bug::kDivergence, [&] {
+      return describe_warps(first_warp, kWholeGroup & ~group.came) +
+             " of the warpgroup have not executed the " + describe_change(theirs) +
+             " yet. All must meet between the two";
+    });
   }
   if (!is_same) {
-    refuse(Bug::kDivergence, "the four warps of a warpgroup must execute the same one, and " +
-                                 describe_warps(first_warp, group.came) + " executed the " +
-                                 describe_change(theirs));
+    refuse(Bug::kDivergence, [&] {
+      return "the four warps of a warpgroup must execute the same one, and " +
+             describe_warps(first_warp, group.came) + " executed the " + describe_change(theirs);
+    });
   }
   group.came |= bit;
 
   const int has = has_[size_t(warp)];
   if (change.increase ? change.registers < has : change.registers > has) {
-    refuse(Bug::kBadRegisters, "the warp has " + std::to_string(has) + " a thread, and " + change.op() +
-                                   (change.increase ? " only takes more" : " only gives back"));
+    refuse(Bug::kBadRegisters, [&] {
+      return "the warp has " + std::to_string(has) + " a thread, and " + change.op() +
+             (change.increase ? " only takes more" : " only gives back");
+    });
   }
 }
 
