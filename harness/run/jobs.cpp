@@ -17,6 +17,12 @@ namespace {
 
 using nlohmann::json;
 
+// What became of a step at which the device failed, as results files have it.
+constexpr const char* kStatuses[] = {"crash", "timeout", "fail"};
+const char* status_of(const DeviceError& error) {
+  return kStatuses[int(error.kind)];
+}  // in the order of Kind
+
 // `no_cuda` receives why "auto" did not choose the GPU.
 std::unique_ptr<Backend> make_backend(const std::string& which, std::string* no_cuda = nullptr) {
   if (which != "emulator") {
@@ -184,7 +190,7 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
       }
       if (v.pass && task.contains("save")) save_outputs(prepared->tensors, problem, *backend, task, emit);
     } catch (const DeviceError& error) {
-      entry["status"] = status_name(error);
+      entry["status"] = status_of(error);
       entry["message"] = error.what();
       device_lost = error.device_lost;
     } catch (const std::exception& error) {
@@ -198,9 +204,7 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
 
 void bench_steps(const json& request, const EmitEvent& emit) {
   const auto backend = make_backend(request.at("backend"));
-  Workload workload(problem_from_json(request.at("problem")));
-  DeviceTensors tensors(*backend, workload);
-
+  Prepared prepared(*backend, request.at("problem"));
   struct Entry {
     std::string name;
     std::unique_ptr<Timer> timer;
@@ -221,8 +225,8 @@ void bench_steps(const json& request, const EmitEvent& emit) {
   }
   for (const auto& [step_name, samples] : request.at("steps").items()) {
     emit({{"event", "begin"}, {"step", step_name}});
-    const Step& step = prepare_step(step_name, *backend, tensors);
-    enter(step_name, backend->make_timer(step, tensors.call()), samples, json::object());
+    const Step& step = prepare_step(step_name, *backend, prepared.tensors);
+    enter(step_name, backend->make_timer(step, prepared.tensors.call()), samples, json::object());
   }
   // Everybody has a turn in every round: whatever the clocks do, they do it to every step alike.
   const int rounds = request.at("rounds");
@@ -241,32 +245,26 @@ void bench_steps(const json& request, const EmitEvent& emit) {
 
 void trace_step(const json& request, const EmitEvent& emit) {
   const auto backend = make_emulator_backend();
-  Workload workload(problem_from_json(request.at("problem")));
-  DeviceTensors tensors(*backend, workload);
-  const Step& step = prepare_step(request.at("step"), *backend, tensors);
-  emit({{"event", "trace"}, {"trace", backend->trace(step, tensors.call(), request.at("cta"))}});
+  Prepared prepared(*backend, request.at("problem"));
+  const Step& step = prepare_step(request.at("step"), *backend, prepared.tensors);
+  emit({{"event", "trace"}, {"trace", backend->trace(step, prepared.tensors.call(), request.at("cta"))}});
 }
 
 }  // namespace
 
-const char* status_name(const DeviceError& error) {
-  switch (error.kind) {
-    case DeviceError::Kind::kCrash:
-      return "crash";
-    case DeviceError::Kind::kHang:
-      return "timeout";
-    case DeviceError::Kind::kBug:
-      return "fail";
+JobOutcome run_job(const json& request, const EmitEvent& emit) {
+  try {
+    const std::string job = request.at("job");
+    if (job == "probe") probe(request, emit);
+    if (job == "validate") validate_tasks(request, emit);
+    if (job == "bench") bench_steps(request, emit);
+    if (job == "trace") trace_step(request, emit);
+    return {};
+  } catch (const DeviceError& error) {
+    return {status_of(error), error.what()};
+  } catch (const std::exception& error) {
+    return {"error", error.what()};
   }
-  return "error";
-}
-
-void run_job(const json& request, const EmitEvent& emit) {
-  const std::string job = request.at("job");
-  if (job == "probe") probe(request, emit);
-  if (job == "validate") validate_tasks(request, emit);
-  if (job == "bench") bench_steps(request, emit);
-  if (job == "trace") trace_step(request, emit);
 }
 
 }  // namespace flashsteps

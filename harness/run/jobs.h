@@ -21,14 +21,13 @@
 //   request: job, step, problem, cta
 //   events:  trace (trace: a trace file, but for the problem)
 //
-// A worker adds {"event":"alive"}, from any thread, a few times a second, and where the job throws
+// A worker adds {"event":"alive"}, from any thread, a few times a second, and where the job is not done
 // failed (status, message), as its last event.
 #pragma once
 
 #include <functional>
 #include <nlohmann/json.hpp>
-
-#include "common/device_error.h"
+#include <string>
 
 namespace flashsteps {
 
@@ -38,11 +37,14 @@ using EmitEvent = std::function<void(const nlohmann::json&)>;
 // compared with this step's. The caller says so only for problems that this step passes.
 constexpr const char* kTrustedStep = "v01_scalar";
 
-// Throws DeviceError or another exception when the job as a whole cannot be done. "validate" leaves the
-// remaining tasks to a new process when the device is lost.
-void run_job(const nlohmann::json& request, const EmitEvent& emit);
+struct JobOutcome {
+  std::string status;   // of the step at which it failed, as results files have it; empty: the job is done
+  std::string message;  // "its process was killed by signal 11 (Segmentation fault)", ...
+  bool done() const { return status.empty(); }
+};
 
-// What became of the step at which this was thrown, as results files have it.
-const char* status_name(const DeviceError& error);
+// Runs a job right here, without a time limit. "validate" leaves the remaining tasks to a new process when
+// the device is lost.
+JobOutcome run_job(const nlohmann::json& request, const EmitEvent& emit);
 
 }  // namespace flashsteps

@@ -30,8 +30,7 @@ Runner::Runner(const std::string& backend, bool in_process, double timeout_secon
 
 JobOutcome Runner::job(json request, const EmitEvent& on_event) const {
   request.emplace("backend", name(device_.backend));
-  return in_process_ ? run_job_in_process(request, on_event)
-                     : run_job_isolated(request, timeout_seconds_, on_event);
+  return in_process_ ? run_job(request, on_event) : run_job_isolated(request, timeout_seconds_, on_event);
 }
 
 Probed Runner::probe(const std::vector<Problem>& problems, const std::vector<StepChoice>& steps) const {

@@ -194,17 +194,6 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
   return {};
 }
 
-JobOutcome run_job_in_process(const json& request, const EmitEvent& on_event) {
-  try {
-    run_job(request, on_event);
-    return {};
-  } catch (const DeviceError& error) {
-    return {status_name(error), error.what()};
-  } catch (const std::exception& error) {
-    return {"error", error.what()};
-  }
-}
-
 int worker_main() {
   std::mutex mutex;  // heartbeats come from any thread
   const auto emit = [&mutex](const json& event) {
@@ -216,7 +205,7 @@ int worker_main() {
   set_heartbeat([&] { emit({{"event", "alive"}}); });
   // What is no request at all fails like any other that cannot be done.
   const json request = json::parse(std::cin, nullptr, /*allow_exceptions=*/false);
-  const JobOutcome outcome = run_job_in_process(request, emit);
+  const JobOutcome outcome = run_job(request, emit);
   if (!outcome.done()) emit({{"event", "failed"}, {"status", outcome.status}, {"message", outcome.message}});
   return 0;
 }
