@@ -265,14 +265,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   if (o.modes.empty()) o.modes = {"early", "late", "random"};
 
   o.problems = was_given("--tensors") ? problems_of_file(o.tensors_path, axes) : problems_of_shapes(axes);
-  const char* const need_sizes[] = {"--causal", "--full", "--dtype",  "--layout",       "--kv-lengths",
-                                    "--inputs", "--seed", "--no-lse", "--softmax-scale"};
-  if (o.problems.empty() && std::any_of(std::begin(need_sizes), std::end(need_sizes), was_given))
-    throw UsageError(
-        "--causal, --full, --dtype, --layout, --kv-lengths, --inputs, --seed, --no-lse and --softmax-scale "
-        "need "
-        "a --shape or --grid; --causal, --full, --layout, --no-lse and --softmax-scale can have --tensors "
-        "instead");
+  for (const char* const option : {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs",
+                                   "--seed", "--no-lse", "--softmax-scale"}) {
+    if (!o.problems.empty() || !was_given(option)) continue;
+    const bool file_says_it = !command.get_option(option)->get_excludes().empty();
+    throw UsageError(option + std::string(" needs a --shape") +
+                     (file_says_it ? " or --grid" : ", --grid or --tensors"));
+  }
   o.covering = o.problems.empty() && o.command == "check";
 
   if (was_given("--save")) {

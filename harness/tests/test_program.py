@@ -324,7 +324,7 @@ BAD_USE = [
     (["bench", "--backend", "emulator", "--shape", "1,1,8,64"], "no timing model"),
     (["count", "--backend", "cuda", "--shape", "1,1,8,64"], "emulator's"),
     (["problems", "--shape", "1,1,8"], "expected"),
-    (["problems", "--causal"], "need a --shape"),
+    (["problems", "--causal"], "--causal needs a --shape"),
     (["problems", "--tensors", "/nonexistent/x"], "cannot be read"),
     (["problems", "--contenders", "0"], "--contenders"),
     (["problems", "--contenders", "3", "--rounds", "0"], "--rounds"),
