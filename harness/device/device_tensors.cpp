@@ -85,8 +85,7 @@ DeviceTensors::Buffer DeviceTensors::make_buffer(const char* name, const Placeme
     buffer.pieces.push_back({0, 0, elements * bytes});
     return buffer;
   }
-  for (int64_t index = 0; index < host.num_rows(); ++index) {
-    const RowId row = host.row(index);
+  for (const RowId row : host.all_rows()) {
     buffer.pieces.push_back({(host.at(row) - kMargin) * bytes, (device.at(row) - kMargin) * bytes,
                              (host.head_dim + 2 * kMargin) * bytes});
   }

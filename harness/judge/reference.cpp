@@ -129,7 +129,7 @@ std::vector<RowId> choose_rows(const Problem& p) {
   const double products = double(p.num_rows()) * p.seqlen_kv * p.head_dim * 2;
   if (p.num_rows() <= kMaxSampledRows || products <= kCheapProducts) {
     std::vector<RowId> rows;
-    for (int64_t index = 0; index < p.num_rows(); ++index) rows.push_back(p.row(index));
+    for (const RowId row : p.rows()) rows.push_back(row);
     return rows;
   }
   std::set<RowId> chosen;

@@ -85,8 +85,7 @@ Scan scan(const Workload& w, const Outputs& outputs) {
   const Problem& p = w.problem();
   const size_t bytes = element_bytes(p.dtype);
   Scan s;
-  for (int64_t index = 0; index < p.num_rows(); ++index) {
-    const RowId id = p.row(index);
+  for (const RowId id : p.rows()) {
     const auto* const row = static_cast<const unsigned char*>(outputs.o_row(id));
     int unwritten = 0;
     for (int d = 0; d < p.head_dim; ++d) {
@@ -138,8 +137,7 @@ std::string describe(const Scan& s, const Workload& w, const Outputs& outputs) {
 // The first row of o or lse that is not the same in both, bit by bit.
 std::optional<RowId> first_difference(const Problem& p, const Outputs& one, const Outputs& other) {
   const size_t row_bytes = p.head_dim * element_bytes(p.dtype);
-  for (int64_t index = 0; index < p.num_rows(); ++index) {
-    const RowId row = p.row(index);
+  for (const RowId row : p.rows()) {
     const float lse = one.lse_at(row), other_lse = other.lse_at(row);
     if (std::memcmp(one.o_row(row), other.o_row(row), row_bytes) != 0 ||
         (p.lse && std::memcmp(&lse, &other_lse, sizeof lse) != 0))
@@ -356,8 +354,7 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
   double error_squares = 0, norm_squares = 0, worst = 0;
   RowId worst_row{};
   Finding wrong_lse;
-  for (int64_t index = 0; index < p.num_rows(); ++index) {
-    const RowId id = p.row(index);
+  for (const RowId id : p.rows()) {
     load_elements(p.dtype, outputs.o_row(id), p.head_dim, o.data());
     load_elements(p.dtype, trusted.o_row(id), p.head_dim, expected.data());
     double error = 0, norm = 0;

@@ -53,10 +53,24 @@ struct RowId {
   int b, h, i;
   auto operator<=>(const RowId&) const = default;
 };
-// The row with this number, counted batch by batch and head by head.
-inline RowId row_number(int64_t index, int heads, int rows) {
-  return {int(index / rows / heads), int(index / rows % heads), int(index % rows)};
-}
+// All of its rows, numbered batch by batch and head by head: for (const RowId row : rows).
+struct Rows {
+  int batch, heads, rows;
+  int64_t size() const { return int64_t(batch) * heads * rows; }
+  RowId operator[](int64_t number) const {
+    return {int(number / rows / heads), int(number / rows % heads), int(number % rows)};
+  }
+
+  struct Iterator {
+    const Rows* of;
+    int64_t number;
+    RowId operator*() const { return (*of)[number]; }
+    void operator++() { ++number; }
+    bool operator!=(const Iterator& other) const { return number != other.number; }
+  };
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, size()}; }
+};
 
 struct Problem {
   int batch = 1, num_heads_q = 1, num_heads_kv = 1;
@@ -81,8 +95,8 @@ struct Problem {
   // 4 * head_dim * unmasked (query, key) pairs over batch and query heads: a multiply and an add in each of
   // two products.
   double flops() const;
-  int64_t num_rows() const { return int64_t(batch) * num_heads_q * seqlen_q; }  // of q and o
-  RowId row(int64_t index) const { return row_number(index, num_heads_q, seqlen_q); }
+  Rows rows() const { return {batch, num_heads_q, seqlen_q}; }  // of q and o
+  int64_t num_rows() const { return rows().size(); }
   float softmax_scale() const;
 };
 

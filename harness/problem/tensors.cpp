@@ -222,8 +222,7 @@ void Workload::surround_with(Poison poison) {
   const std::vector<std::vector<unsigned char>> before = inputs_;
   for (auto& buffer : inputs_) fill_poison(buffer, poison_);
   for (const Placement* const t : {&plan_.q, &plan_.k, &plan_.v}) {
-    for (int64_t index = 0; index < t->num_rows(); ++index) {
-      const RowId row = t->row(index);
+    for (const RowId row : t->all_rows()) {
       if (!may_be_read(*t, row)) continue;
       const size_t at = t->at(row) * bytes;
       std::memcpy(&inputs_[t->buffer][at], &before[t->buffer][at], t->head_dim * bytes);
@@ -248,10 +247,11 @@ void Workload::read_file() {
 void Workload::generate() {
   const size_t bytes = element_bytes(problem_.dtype);
   const auto fill = [&](const Placement& tensor, auto&& make_row) {
-    parallel_for(tensor.num_rows(), [&](int64_t begin, int64_t end) {
+    const Rows rows = tensor.all_rows();
+    parallel_for(rows.size(), [&](int64_t begin, int64_t end) {
       std::vector<float> values(problem_.head_dim);
       for (int64_t index = begin; index < end; ++index) {
-        const RowId row = tensor.row(index);
+        const RowId row = rows[index];
         if (!may_be_read(tensor, row)) continue;  // padding stays poison
         make_row(row, index, values.data());
         unsigned char* const out = inputs_[tensor.buffer].data() + tensor.at(row) * bytes;
@@ -326,12 +326,10 @@ float Outputs::lse_at(RowId row) const {
 
 std::string Outputs::damage() {
   const size_t bytes = element_bytes(problem_.dtype);
-  const int64_t rows = problem_.num_rows();
-  for (int64_t index = 0; index < rows; ++index) {
-    const int64_t at = plan_.o.at(plan_.o.row(index));
-    fill_poison(std::span(o).subspan(at * bytes, problem_.head_dim * bytes), poison_);
-  }
-  fill_poison(std::span(lse).subspan(kGuardElements * sizeof(float), rows * sizeof(float)), poison_);
+  const Rows rows = problem_.rows();
+  for (const RowId row : rows)
+    fill_poison(std::span(o).subspan(plan_.o.at(row) * bytes, problem_.head_dim * bytes), poison_);
+  fill_poison(std::span(lse).subspan(kGuardElements * sizeof(float), rows.size() * sizeof(float)), poison_);
 
   const auto first_change = [this](const std::vector<unsigned char>& data) -> int64_t {
     for (size_t i = 0; i + 1 < data.size(); i += 2) {
@@ -348,11 +346,11 @@ std::string Outputs::damage() {
            ")";
   };
   if (const int64_t at = first_change(o); at >= 0) {
-    const int64_t last_row = plan_.o.at(plan_.o.row(rows - 1));
+    const int64_t last_row = plan_.o.at(rows[rows.size() - 1]);
     return sentence("o", at / int64_t(bytes), plan_.o.offset, last_row + problem_.head_dim - 1);
   }
   if (const int64_t at = first_change(lse); at >= 0)
-    return sentence("lse", at / 4, kGuardElements, kGuardElements + rows - 1);
+    return sentence("lse", at / 4, kGuardElements, kGuardElements + rows.size() - 1);
   return "";
 }
 

@@ -22,8 +22,7 @@ struct Placement {
   int buffer, batch, heads, rows, head_dim;
   int64_t offset, batch_stride, head_stride, row_stride;
 
-  int64_t num_rows() const { return int64_t(batch) * heads * rows; }
-  RowId row(int64_t index) const { return row_number(index, heads, rows); }
+  Rows all_rows() const { return {batch, heads, rows}; }
   int64_t at(RowId row) const {
     return offset + row.b * batch_stride + row.h * head_stride + row.i * row_stride;
   }

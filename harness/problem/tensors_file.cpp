@@ -137,8 +137,7 @@ float largest_of(const Problem& p, const char* name, const Placement& tensor,
   int64_t nonfinite = 0;
   std::string first;
   float largest = 0;
-  for (int64_t index = 0; index < tensor.num_rows(); ++index) {
-    const RowId row = tensor.row(index);
+  for (const RowId row : tensor.all_rows()) {
     if (limited && row.i >= p.given_lengths[row.b]) continue;
     for (int d = 0; d < p.head_dim; ++d) {
       const float value = load_element(p.dtype, &data[(tensor.at(row) - tensor.offset + d) * each]);
@@ -261,9 +260,8 @@ void write_outputs(const Outputs& outputs, const Problem& p, const std::string& 
 
   const size_t bytes = element_bytes(p.dtype);
   std::vector<unsigned char> o(p.num_rows() * p.head_dim * bytes);
-  for (int64_t index = 0; index < p.num_rows(); ++index)
-    std::memcpy(&o[(to.at(p.row(index)) - to.offset) * bytes], outputs.o_row(p.row(index)),
-                p.head_dim * bytes);
+  for (const RowId row : p.rows())
+    std::memcpy(&o[(to.at(row) - to.offset) * bytes], outputs.o_row(row), p.head_dim * bytes);
   write(o.data(), o.size());
   write(outputs.lse.data() + kGuardElements * sizeof(float), size_t(p.num_rows()) * sizeof(float));
 }
