@@ -156,13 +156,9 @@ std::vector<Problem> problems_of_file(const std::string& path, const Axes& axes)
   const Layout layout = axes.layouts.empty() ? Layout::kBhsd : axes.layouts.front();
   if (axes.layouts.size() > 1 || (layout != Layout::kBhsd && layout != Layout::kBshd))
     throw UsageError("--layout: with --tensors it is the order of the file's axes, one of bhsd, bshd");
-  Problem p = problem_of_file(path, layout);
-  std::vector<Problem> problems;
-  for (const bool causal : masks(axes)) {
-    p.causal = causal;
-    set_call(axes, p);
-    problems.push_back(p);
-  }
+  std::vector<Problem> problems{problem_of_file(path, layout)};
+  multiply(problems, &Problem::causal, masks(axes));
+  for (Problem& p : problems) set_call(axes, p);
   return problems;
 }
 
