@@ -1,5 +1,6 @@
 #include "harness/device/device_peaks.h"
 
+#include <algorithm>
 #include <cctype>
 #include <string_view>
 
@@ -38,19 +39,9 @@ constexpr TensorRate kTensorRates[] = {
 // FMAs per clock and SM: CUDA Programming Guide, "Throughput of Native Arithmetic Instructions", row "32-bit
 // floating-point add, multiply, multiply-add".
 int fp32_lanes(int compute_capability) {
-  switch (compute_capability) {
-    case 80:
-      return 64;
-    case 86:
-    case 87:
-    case 89:
-    case 90:
-    case 100:
-    case 120:
-      return 128;
-    default:
-      return 0;
-  }
+  constexpr int kWith128[] = {86, 87, 89, 90, 100, 120};
+  if (compute_capability == 80) return 64;
+  return std::ranges::count(kWith128, compute_capability) > 0 ? 128 : 0;
 }
 
 bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
