@@ -1,6 +1,7 @@
 #include "harness/run/runner.h"
 
 #include <optional>
+#include <set>
 
 #include "harness/base/usage_error.h"
 
@@ -55,7 +56,7 @@ std::string Runner::validate(const std::vector<Task>& tasks, const std::vector<E
 void Runner::establish_trust(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes) {
   std::vector<Task> not_judged;
   for (const Task& task : tasks) {
-    if (task.step != kTrustedStep && judged_.count(task.problem.label()) == 0)
+    if (task.step != kTrustedStep && !trusted_.contains(task.problem.label()))
       not_judged.push_back({task.id, kTrustedStep, task.problem, ""});
   }
   if (not_judged.empty()) return;
@@ -68,17 +69,15 @@ std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<Emulato
   std::string save_error;
   int hangs_in_a_row = 0;
   const auto finish = [&](const Task& task, const json& entry) {
-    if (task.step == kTrustedStep) {
-      judged_.insert(task.problem.label());
-      if (entry.at("status") == "pass") trusted_.insert(task.problem.label());
-    }
+    if (task.step == kTrustedStep) trusted_[task.problem.label()] = entry.at("status") == "pass";
     done(task.id, entry);
   };
   while (!tasks.empty()) {
     json request = {{"job", "validate"}, {"tasks", json::array()}, {"modes", modes}};
     for (size_t t = 0; t < tasks.size(); ++t) {
       const Task& task = tasks[t];
-      const bool compare = task.step != kTrustedStep && trusted_.count(task.problem.label()) > 0;
+      const auto trusted = trusted_.find(task.problem.label());
+      const bool compare = task.step != kTrustedStep && trusted != trusted_.end() && trusted->second;
       request["tasks"].push_back(
           {{"id", t}, {"step", task.step}, {"problem", to_request(task.problem)}, {"compare", compare}});
       if (!task.save_to.empty()) request["tasks"].back()["save"] = task.save_to;

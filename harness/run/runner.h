@@ -3,8 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -68,7 +68,7 @@ class Runner {
   double timeout_seconds_;
   Progress& progress_;
   Device device_;
-  std::set<std::string> judged_, trusted_;  // problems on which kTrustedStep was run, and on which it passed
+  std::map<std::string, bool> trusted_;  // problems on which kTrustedStep was run: whether it passed
 };
 
 }  // namespace flashsteps
