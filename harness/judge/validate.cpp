@@ -157,6 +157,11 @@ std::string disagreement_at(const std::string& where, Poison poison, bool by_mem
          "wrote. fmaxf and fminf hide a NaN. If the step always differs, it is a race";
 }
 
+// NRMSE, absolute where the norm is 0.
+double relative(double error_squares, double norm_squares) {
+  return std::sqrt(norm_squares > 0 ? error_squares / norm_squares : error_squares);
+}
+
 struct WrongRow {
   RowId id;
   int visible_keys;
@@ -223,9 +228,11 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   double error_squares = 0, reference_squares = 0;
   double naive_element = 0;
   double along = 0, spread = 0;  // the error in the direction of the reference, and its variance
-  RowId worst_element_row{};
-  int worst_element_column = 0;
-  double worst_is = 0, worst_exactly = 0;
+  struct {
+    RowId row;
+    int column;
+    double is, exactly;
+  } worst_element{};
   std::vector<WrongRow> wrong;
   std::map<int, int> wrong_columns;
   bool every_wrong_lse_is_base_two = true, one_tile_rows_right = true;
@@ -241,12 +248,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
       keep_worst(v.max_abs, difference);
       if (row.visible_keys == 0 || !has_roundings(p)) continue;
       const double scale = gate.unit * (std::abs(row.o[d]) + row.rounding[d]) + smallest(p.dtype);
-      if (keep_worst(v.worst_element, difference / scale)) {
-        worst_element_row = row.id;
-        worst_element_column = d;
-        worst_is = o[d];
-        worst_exactly = row.o[d];
-      }
+      if (keep_worst(v.worst_element, difference / scale)) worst_element = {row.id, d, o[d], row.o[d]};
       keep_worst(naive_element, std::abs(row.naive[d] - row.o[d]) / scale);
       along += (o[d] - row.o[d]) * row.o[d];
       row_rounding += double(row.rounding[d]) * row.rounding[d];
@@ -254,7 +256,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
     spread += row_norm * row_rounding;
     // Each comparison is written so that a NaN fails it.
     bool o_right, lse_right = true;
-    double error = std::sqrt(row_error);
+    const double error = relative(row_error, row_norm);
     if (row.visible_keys == 0) {
       o_right = row_error == 0;
       const float lse = outputs.lse_at(row.id);
@@ -262,7 +264,6 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
     } else {
       error_squares += row_error;
       reference_squares += row_norm;
-      if (row_norm > 0) error /= std::sqrt(row_norm);
       o_right = error <= gate.row_nrmse;
       keep_worst(v.worst_row_nrmse, error);
       const double lse = p.lse ? outputs.lse_at(row.id) : row.lse;
@@ -284,7 +285,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
       if (!(std::abs(o[d] - row.o[d]) <= tolerance)) ++wrong_columns[d];
     }
   }
-  v.nrmse = reference_squares > 0 ? std::sqrt(error_squares / reference_squares) : std::sqrt(error_squares);
+  v.nrmse = relative(error_squares, reference_squares);
   v.gate_element = 2 * naive_element + 1;
   const bool element_right = v.worst_element <= v.gate_element;
   if (has_independent_roundings(p) && reference_squares > 0) {
@@ -305,9 +306,9 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
     line("NRMSE " + format("%.2e", v.nrmse) + " is above the gate of " + format("%.0e", gate.nrmse) +
          " for " + name(p.dtype));
   if (!element_right) {
-    line("an element is too far off: " + place(p, worst_element_row) + ", column " +
-         std::to_string(worst_element_column) + " is " + format("%.6g", worst_is) + ", exactly " +
-         format("%.6g", worst_exactly) + "; that is " + format("%.1f", v.worst_element) +
+    line("an element is too far off: " + place(p, worst_element.row) + ", column " +
+         std::to_string(worst_element.column) + " is " + format("%.6g", worst_element.is) + ", exactly " +
+         format("%.6g", worst_element.exactly) + "; that is " + format("%.1f", v.worst_element) +
          " times what roundings to " + name(p.dtype) + " add up to there (gate " +
          format("%.1f", v.gate_element) + ", from a naive implementation)");
   }
@@ -365,8 +366,7 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
     }
     error_squares += error;
     norm_squares += norm;
-    const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
-    if (keep_worst(worst, relative)) worst_row = id;
+    if (keep_worst(worst, relative(error, norm))) worst_row = id;
     if (!p.lse) continue;
     const double lse = outputs.lse_at(id), expected_lse = trusted.lse_at(id);
     const bool same =
@@ -375,7 +375,7 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
             : std::abs(lse - expected_lse) <= 2 * (gate.lse_abs + kLseRelative * std::abs(expected_lse));
     if (!same) wrong_lse.add(id);
   }
-  const double nrmse = norm_squares > 0 ? std::sqrt(error_squares / norm_squares) : std::sqrt(error_squares);
+  const double nrmse = relative(error_squares, norm_squares);
   if (wrong_lse.count > 0)
     return std::to_string(wrong_lse.count) + " lse value(s) differ from v01_scalar's, the first at " +
            place(p, wrong_lse.first);
