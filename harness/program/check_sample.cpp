@@ -100,8 +100,7 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
 int check_sample(const Options& options) {
   Progress progress;
   Runner runner(options.backend, options.in_process, options.timeout_seconds, progress);
-  ResultsFile results(options.json_path, options.command);
-  results.set_device(runner.device());
+  ResultsFile results(options.json_path, options.command, runner.device());
   refuse_steps_that_run_nothing(options, runner);
   std::cout << "device: " << runner.device().line() << "\n\n" << std::flush;
   for (const StepChoice& step : options.steps) check_step(step, options, runner, results, progress);

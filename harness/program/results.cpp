@@ -30,7 +30,8 @@ json to_json(const BuildInfo& build) {
   return record;
 }
 
-ResultsFile::ResultsFile(std::string path, const std::string& command) : path_(std::move(path)) {
+ResultsFile::ResultsFile(std::string path, const std::string& command, const Device& device)
+    : path_(std::move(path)) {
   const BuildInfo& build = build_info();
   root_ = {{"schema", "flashsteps-results/1"},
            {"command", command},
@@ -39,13 +40,10 @@ ResultsFile::ResultsFile(std::string path, const std::string& command) : path_(s
             {{"date", utc_now()},
              {"commit", build.commit.empty() ? json(nullptr) : json(build.commit)},
              {"dirty", build.dirty ? json(*build.dirty) : json(nullptr)},
-             {"build", to_json(build)}}},
+             {"build", to_json(build)},
+             {"backend", name(device.backend)},
+             {"device", device.description}}},
            {"runs", json::array()}};
-}
-
-void ResultsFile::set_device(const Device& device) {
-  root_["provenance"]["backend"] = name(device.backend);
-  root_["provenance"]["device"] = device.description;
 }
 
 json& ResultsFile::run_of(const Problem& problem) {

@@ -12,10 +12,9 @@ namespace flashsteps {
 class ResultsFile {
  public:
   // `path` may be empty: then nothing is written.
-  ResultsFile(std::string path, const std::string& command);
+  ResultsFile(std::string path, const std::string& command, const Device& device);
 
   nlohmann::json& root() { return root_; }
-  void set_device(const Device& device);
   // The run of this problem, which is added if there is none. The reference holds until the next is added.
   nlohmann::json& run_of(const Problem& problem);
   void save() const;  // atomically: a killed run leaves a whole file

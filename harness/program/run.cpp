@@ -92,8 +92,7 @@ int run_steps(const Options& options) {
   const bool timed = device.is_gpu() && options.command != "check";
 
   std::cout << "device: " << device.line() << "\n\n" << std::flush;
-  ResultsFile results(options.json_path, options.command);
-  results.set_device(device);
+  ResultsFile results(options.json_path, options.command, device);
   if (timed) {
     results.root()["provenance"]["method"] = {
         {"timer", "CUDA events, interleaved, in another order every round"},

@@ -39,7 +39,7 @@ TEST_CASE("each save replaces the file as a whole") {
   const std::string path = folder.path + "/r.json";
   AtomicFile::check_writable("--json", path);
   CHECK(access(path.c_str(), F_OK) != 0);  // checking leaves nothing behind
-  ResultsFile results(path, "run");
+  ResultsFile results(path, "run", Device{});
   results.save();
   CHECK(read(path)["complete"] == false);
   results.run_of(Problem{})["steps"].push_back({{"step", "v01_scalar"}, {"status", "pass"}, {"message", ""}});
@@ -57,7 +57,7 @@ TEST_CASE("a link is followed, not replaced") {
   std::ofstream(target) << "{}";
   REQUIRE(symlink(target.c_str(), link.c_str()) == 0);
   const std::string resolved = AtomicFile::check_writable("--json", link);
-  ResultsFile(resolved, "run").save();
+  ResultsFile(resolved, "run", Device{}).save();
   CHECK(read(target)["schema"] == "flashsteps-results/1");
   char buffer[16];
   CHECK(readlink(link.c_str(), buffer, sizeof buffer) > 0);
@@ -127,7 +127,7 @@ TEST_CASE("a file system below /dev is one like others, /dev itself is not") {
   if (mkdtemp(shared) != nullptr) {
     const std::string path = std::string(shared) + "/r.json";
     CHECK(AtomicFile::check_writable("--json", path) == path);
-    ResultsFile(path, "run").save();
+    ResultsFile(path, "run", Device{}).save();
     CHECK(read(path)["schema"] == "flashsteps-results/1");
     unlink(path.c_str());
     rmdir(shared);
@@ -141,7 +141,7 @@ TEST_CASE("a file system below /dev is one like others, /dev itself is not") {
 }
 
 TEST_CASE("a folder that went away is reported, not ignored") {
-  ResultsFile results("/nonexistent/r.json", "run");
+  ResultsFile results("/nonexistent/r.json", "run", Device{});
   CHECK_THROWS(results.save());
 }
 
