@@ -140,7 +140,7 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
   const std::vector<EmulatorMode> modes = request.at("modes");
   std::unique_ptr<Prepared> prepared;
   for (const json& task : request.at("tasks")) {
-    emit({{"event", "begin"}, {"id", task.at("id")}});
+    emit({{"event", "begin"}});
     const auto started = std::chrono::steady_clock::now();
     const std::string step_name = task.at("step");
     json entry = {{"step", step_name}, {"status", "error"}, {"message", ""}};
@@ -197,7 +197,7 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
       entry["message"] = error.what();
     }
     entry["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-    emit({{"event", "done"}, {"id", task.at("id")}, {"entry", entry}});
+    emit({{"event", "done"}, {"entry", entry}});
     if (device_lost) return;
   }
 }

@@ -9,10 +9,10 @@
 //   events:  probe, with backend, no_cuda (why not, or ""), device, free_bytes, peak_tflops (by dtype), and
 //            per problem and step: refusals (a reason or ""), resources
 // validate
-//   request: job, backend, tasks (id, step, problem, compare, and save, if the outputs of a pass are wanted:
-//            the path to write them to), modes (of the emulator)
-//   events:  per task begin (id), not_saved (message) when that failed, done (id, entry: a step's entry in
-//            the results file)
+//   request: job, backend, tasks (step, problem, compare, and save, if the outputs of a pass are wanted: the
+//            path to write them to), modes (of the emulator)
+//   events:  per task, in their order, begin, not_saved (message) when that failed, done (entry: a step's
+//            entry in the results file)
 // bench
 //   request: job, backend, problem, steps (name: samples already taken), rounds, ceilings (as steps)
 //   events:  begin (step, or one of kCeilings), method (step, launches_per_sample, graph; for a ceiling also

@@ -1,8 +1,5 @@
 #include "harness/run/runner.h"
 
-#include <optional>
-#include <set>
-
 #include "harness/base/usage_error.h"
 
 namespace flashsteps {
@@ -74,48 +71,39 @@ std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<Emulato
   };
   while (!tasks.empty()) {
     json request = {{"job", "validate"}, {"tasks", json::array()}, {"modes", modes}};
-    for (size_t t = 0; t < tasks.size(); ++t) {
-      const Task& task = tasks[t];
+    for (const Task& task : tasks) {
       const auto trusted = trusted_.find(task.problem.label());
       const bool compare = task.step != kTrustedStep && trusted != trusted_.end() && trusted->second;
       request["tasks"].push_back(
-          {{"id", t}, {"step", task.step}, {"problem", to_request(task.problem)}, {"compare", compare}});
+          {{"step", task.step}, {"problem", to_request(task.problem)}, {"compare", compare}});
       if (!task.save_to.empty()) request["tasks"].back()["save"] = task.save_to;
     }
-    std::optional<size_t> current;
-    std::set<size_t> finished;
+    size_t finished = 0;
+    bool in_a_task = false;  // the one after those
     const JobOutcome outcome = job(request, [&](const json& event) {
       if (event.at("event") == "begin") {
-        current = event.at("id").get<size_t>();
+        in_a_task = true;
       } else if (event.at("event") == "not_saved") {
         save_error = event.at("message");
       } else if (event.at("event") == "done") {
-        finished.insert(*current);
+        in_a_task = false;
         hangs_in_a_row = 0;
-        finish(tasks[*current], event.at("entry"));
-        current.reset();
+        finish(tasks[finished++], event.at("entry"));
       }
     });
-    if (outcome.status == "timeout") ++hangs_in_a_row;
-    std::vector<Task> left;
-    for (size_t t = 0; t < tasks.size(); ++t) {
-      const Task& task = tasks[t];
-      if (finished.count(t) > 0) continue;
-      // The task at which the worker ended bears the blame; one that ended before it began anything gives up
-      // on all.
-      const bool to_blame = !outcome.done() && (current == t || !current);
-      if (hangs_in_a_row >= 2 && current != t) {  // or a covering sample would wait for every single one
-        finish(
-            task,
-            {{"step", task.step}, {"status", "skip"}, {"message", "not run: the step hung twice in a row"}});
-      } else if (to_blame) {
-        finish(task, {{"step", task.step}, {"status", outcome.status}, {"message", outcome.message}});
-      } else {
-        left.push_back(task);
-      }
-    }
-    if (left.size() == tasks.size()) throw std::logic_error("a worker made no progress");
-    tasks = std::move(left);
+    if (outcome.done() && finished == 0) throw std::logic_error("a worker made no progress");
+    tasks.erase(tasks.begin(), tasks.begin() + finished);
+    if (outcome.done()) continue;
+    const auto give_up = [&](size_t count, const std::string& status, const std::string& message) {
+      for (size_t t = 0; t < count; ++t)
+        finish(tasks[t], {{"step", tasks[t].step}, {"status", status}, {"message", message}});
+      tasks.erase(tasks.begin(), tasks.begin() + count);
+    };
+    // The task at which the worker ended bears the blame; one that ended before it began anything gives up on
+    // all.
+    give_up(in_a_task ? 1 : tasks.size(), outcome.status, outcome.message);
+    if (outcome.status == "timeout" && ++hangs_in_a_row == 2)  // a covering sample would wait for every one
+      give_up(tasks.size(), "skip", "not run: the step hung twice in a row");
   }
   return save_error;
 }
