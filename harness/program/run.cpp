@@ -31,12 +31,11 @@ void time_problem(const Runner& runner, const Problem& problem, int rounds, json
   for (const json& entry : run["steps"]) {
     if (entry.at("status") == "pass") contenders.push_back(entry.at("step"));
   }
-  const auto on_failure = [&](const std::string& step, const std::string& status,
-                              const std::string& message) {
+  const auto on_failure = [&](const std::string& step, const JobOutcome& outcome) {
     for (json& entry : run["steps"]) {
       if (entry.at("step") != step) continue;
-      entry["status"] = status;
-      entry["message"] = "while being timed: " + message;
+      entry["status"] = outcome.status;
+      entry["message"] = "while being timed: " + outcome.message;
       progress.clear();
       std::cout << format_entry(entry, problem.label()) << std::flush;
     }

@@ -45,7 +45,7 @@ std::map<std::string, Samples> time_in_turns(const Runner& runner, const Problem
     if (ceilings.erase(current) > 0) continue;
     if (std::erase(steps, current) == 0)
       throw std::runtime_error("timing " + problem.label() + ": " + outcome.message);
-    failed(current, outcome.status, outcome.message);
+    failed(current, outcome);
   }
   progress.clear();
   return samples;

@@ -18,8 +18,7 @@ struct Samples {
 
 // By step: those that were sampled to the end, and the ceilings (see kCeilings) that the device has. Calls
 // failed() at once for each of the others. `progress` precedes the name of the step that has its turn.
-using OnFailure =
-    std::function<void(const std::string& step, const std::string& status, const std::string& message)>;
+using OnFailure = std::function<void(const std::string& step, const JobOutcome& outcome)>;
 std::map<std::string, Samples> time_in_turns(const Runner& runner, const Problem& problem,
                                              std::vector<std::string> steps, int rounds, Progress& progress,
                                              const OnFailure& failed);
