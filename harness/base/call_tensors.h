@@ -1,7 +1,6 @@
 // The tensors of a call, with their sizes.
 #pragma once
 
-#include <algorithm>
 #include <array>
 
 #include "common/call.h"

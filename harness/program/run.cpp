@@ -1,5 +1,4 @@
 // flashsteps run, bench, count, and check with problems: every step is validated, and on a GPU timed.
-#include <algorithm>
 #include <iostream>
 #include <optional>
 

@@ -1,6 +1,5 @@
 #include "harness/run/timing.h"
 
-#include <algorithm>
 #include <iterator>
 #include <set>
 
