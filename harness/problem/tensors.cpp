@@ -264,6 +264,8 @@ void Workload::generate() {
   // What the scores are moved by comes from one coordinate, in which every query is alike.
   const float size = moved_by(problem_.inputs);
   const float coordinate = std::sqrt(size / problem_.softmax_scale());
+  enum Ramp { kUp, kDown, kConstant };  // constant: all keys of the head are one
+  const auto ramp = [&](RowId row) { return Ramp((row.b + row.h + problem_.seed) % 3); };
   const auto key_coordinate = [&](RowId row) -> float {
     const auto [b, h, i] = row;
     switch (problem_.inputs) {
@@ -275,15 +277,12 @@ void Workload::generate() {
       case Inputs::kOffset:
         return (b + h) % 2 == 0 ? -coordinate : coordinate;
       default: {  // kRamps: by 2 in 64 keys
-        const int kind = int((b + h + problem_.seed) % 3);
-        return kind == 0 ? coordinate * float(i) / 32 : kind == 1 ? -coordinate * float(i) / 32 : 0.0f;
+        const float slope = ramp(row) == kUp ? coordinate : ramp(row) == kDown ? -coordinate : 0.0f;
+        return slope * float(i) / 32;
       }
     }
   };
   const float q_factor = problem_.inputs == Inputs::kSharp ? 3.0f : 1.0f;
-  const auto constant = [&](RowId row) {  // all keys of the head are one
-    return problem_.inputs == Inputs::kRamps && (row.b + row.h + problem_.seed) % 3 == 2;
-  };
   const int heads_per_kv = problem_.num_heads_q / problem_.num_heads_kv;
   fill(plan_.q, [&](RowId row, int64_t index, float* values) {
     const int position = row.i + problem_.seqlen_kv - problem_.seqlen_q;
@@ -293,8 +292,9 @@ void Workload::generate() {
     if (size > 0) values[0] = coordinate;
   });
   fill(plan_.k, [&](RowId row, int64_t index, float* values) {
+    const bool constant = problem_.inputs == Inputs::kRamps && ramp(row) == kConstant;
     structured ? structured_row(problem_, false, row.b, row.h, row.i, values)
-               : normal_row(problem_, kK, constant(row) ? index - row.i : index, 1.0f, values);
+               : normal_row(problem_, kK, constant ? index - row.i : index, 1.0f, values);
     if (size > 0) values[0] = key_coordinate(row);
   });
   fill(plan_.v, [&](RowId, int64_t index, float* values) { normal_row(problem_, kV, index, 1.0f, values); });
