@@ -27,8 +27,7 @@ void refuse_steps_that_run_nothing(const Options& options, const Runner& runner)
   }
 }
 
-void check_step(const StepChoice& step, const Options& options, Runner& runner, ResultsFile& results,
-                Progress& progress) {
+void check_step(const StepChoice& step, const Options& options, Runner& runner, ResultsFile& results) {
   const std::vector<Problem> sample =
       covering_sample(step.info->dtypes.has(DType::kFp32), step.info->alignment_bytes == 0);
   // The step as it chooses, and in each of its configurations.
@@ -50,10 +49,10 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
     if (status == "skip" && skipped++ == 0) skipped_because = entry.at("message");
     ++done;
     if (options.verbose || (status != "pass" && status != "skip")) {
-      progress.clear();
+      runner.progress().clear();
       std::cout << format_entry(entry, sample[p].label()) << std::flush;
     }
-    progress.show(step.name + ": " + count());
+    runner.progress().show(step.name + ": " + count());
     results.run_of(sample[p])["steps"].push_back(entry);
     results.save();
   };
@@ -74,7 +73,7 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
   }
   const auto started = std::chrono::steady_clock::now();
   runner.validate(tasks, modes(options, runner.device()), step.name + ": " + count(), record);
-  progress.clear();
+  runner.progress().clear();
 
   const bool all_right = passed + skipped == sample.size();
   std::cout << (!all_right   ? "FAIL"
@@ -98,12 +97,11 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
 }  // namespace
 
 int check_sample(const Options& options) {
-  Progress progress;
-  Runner runner(options.backend, options.in_process, options.timeout_seconds, progress);
+  Runner runner(options.backend, options.in_process, options.timeout_seconds);
   ResultsFile results(options.json_path, options.command, runner.device());
   refuse_steps_that_run_nothing(options, runner);
   std::cout << "device: " << runner.device().line() << "\n\n" << std::flush;
-  for (const StepChoice& step : options.steps) check_step(step, options, runner, results, progress);
+  for (const StepChoice& step : options.steps) check_step(step, options, runner, results);
   results.save_complete();
   return results.finish();
 }

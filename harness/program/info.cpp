@@ -7,8 +7,7 @@
 namespace flashsteps {
 
 int show_info(const Options& options) {
-  Progress progress;
-  const Runner runner(options.backend, options.in_process, options.timeout_seconds, progress);
+  const Runner runner(options.backend, options.in_process, options.timeout_seconds);
   const BuildInfo& build = build_info();
   std::cout << "device    " << runner.device().description.dump(1) << "\nbuild     " << to_json(build).dump(1)
             << "\ncommit    " << (build.commit.empty() ? "unknown" : build.commit)

@@ -31,8 +31,7 @@ std::string describe(const StepChoice& step) {
 }  // namespace
 
 int list_steps(const Options& options) {
-  Progress progress;
-  const Runner runner(options.backend, options.in_process, options.timeout_seconds, progress);
+  const Runner runner(options.backend, options.in_process, options.timeout_seconds);
   const std::vector<StepChoice> steps = all_steps();
   // Every step is asked about one problem of each kind.
   std::vector<Problem> problems;

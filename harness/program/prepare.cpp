@@ -61,14 +61,14 @@ std::string lacks_memory(const Problem& problem, const Device& device, double me
   return "";
 }
 
-std::vector<Problem> prepare_problems(const Options& options, const Device& device, Progress& progress) {
+std::vector<Problem> prepare_problems(const Options& options, Runner& runner) {
   std::vector<Problem> problems = options.problems;
-  if (problems.empty()) problems = default_problems(device.backend);
-  require_memory(problems, device, options);
+  if (problems.empty()) problems = default_problems(runner.device().backend);
+  require_memory(problems, runner.device(), options);
   if (options.tensors_path.empty()) return problems;
-  progress.show("reading " + options.tensors_path);
+  runner.progress().show("reading " + options.tensors_path);
   examine_tensors(problems, options.tensors_path);
-  progress.clear();
+  runner.progress().clear();
   return problems;
 }
 

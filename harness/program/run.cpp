@@ -25,7 +25,7 @@ std::string wanted_backend(const Options& options) {
 }
 
 // Times the steps that passed, and adds that to the problem's run.
-void time_problem(const Runner& runner, const Problem& problem, int rounds, json& run, Progress& progress) {
+void time_problem(Runner& runner, const Problem& problem, int rounds, json& run) {
   std::vector<std::string> contenders;
   for (const json& entry : run["steps"]) {
     if (entry.at("status") == "pass") contenders.push_back(entry.at("step"));
@@ -35,11 +35,11 @@ void time_problem(const Runner& runner, const Problem& problem, int rounds, json
       if (entry.at("step") != step) continue;
       entry["status"] = outcome.status;
       entry["message"] = "while being timed: " + outcome.message;
-      progress.clear();
+      runner.progress().clear();
       std::cout << format_entry(entry, problem.label()) << std::flush;
     }
   };
-  const auto samples = time_in_turns(runner, problem, contenders, rounds, progress, on_failure);
+  const auto samples = time_in_turns(runner, problem, contenders, rounds, on_failure);
 
   for (const char* const ceiling : kCeilings) {
     const auto found = samples.find(ceiling);
@@ -79,12 +79,11 @@ void finish_saving(AtomicFile& file, const Options& options, const std::string& 
 }  // namespace
 
 int run_steps(const Options& options) {
-  Progress progress;
-  Runner runner(wanted_backend(options), options.in_process, options.timeout_seconds, progress);
+  Runner runner(wanted_backend(options), options.in_process, options.timeout_seconds);
   const Device& device = runner.device();
   if (options.command == "bench" && !device.is_gpu())
     throw std::runtime_error("bench: there is no GPU to time: " + device.no_cuda);
-  const std::vector<Problem> problems = prepare_problems(options, device, progress);
+  const std::vector<Problem> problems = prepare_problems(options, runner);
   const Probed probed = runner.probe(problems, options.steps);
   refuse_named_steps(options, problems, probed);
   const bool timed = device.is_gpu() && options.command != "check";
@@ -107,7 +106,7 @@ int run_steps(const Options& options) {
   for (size_t s = 0; s < options.steps.size(); ++s) {
     const std::string& step = options.steps[s].name;
     const auto finish = [&](int p, const json& entry) {
-      progress.clear();
+      runner.progress().clear();
       std::cout << format_entry(entry, problems[p].label()) << std::flush;
       results.run_of(problems[p])["steps"].push_back(entry);
       results.save();
@@ -123,7 +122,7 @@ int run_steps(const Options& options) {
     save_error = runner.validate(tasks, modes(options, device), place + " checking " + step, finish);
   }
   for (size_t p = 0; timed && p < problems.size(); ++p) {
-    time_problem(runner, problems[p], options.rounds, results.run_of(problems[p]), progress);
+    time_problem(runner, problems[p], options.rounds, results.run_of(problems[p]));
     results.save();
   }
   results.save_complete();

@@ -18,10 +18,9 @@ int trace_step(const Options& options) {
     throw UsageError("trace: takes one problem; these are " + std::to_string(options.problems.size()));
   if (options.json_path.empty()) throw UsageError("trace: needs --json FILE, which receives it");
 
-  Progress progress;
-  const Runner runner("emulator", options.in_process, options.timeout_seconds, progress);
+  Runner runner("emulator", options.in_process, options.timeout_seconds);
   const StepChoice& step = options.steps.front();
-  const Problem problem = prepare_problems(options, runner.device(), progress).front();
+  const Problem problem = prepare_problems(options, runner).front();
   const Probed probed = runner.probe({problem}, {step});
   refuse_named_steps(options, {problem}, probed);
 

@@ -13,8 +13,8 @@ std::string Device::line() const {
          " threads" + (no_cuda.empty() ? "" : "; " + no_cuda) + ")";
 }
 
-Runner::Runner(const std::string& backend, bool in_process, double timeout_seconds, Progress& progress)
-    : in_process_(in_process), timeout_seconds_(timeout_seconds), progress_(progress) {
+Runner::Runner(const std::string& backend, bool in_process, double timeout_seconds)
+    : in_process_(in_process), timeout_seconds_(timeout_seconds) {
   const json request = {
       {"job", "probe"}, {"backend", backend}, {"problems", json::array()}, {"steps", json::array()}};
   const JobOutcome outcome = job(request, [&](const json& event) {

@@ -44,9 +44,10 @@ class Runner {
  public:
   // Looks for "cuda", "emulator", or with "auto" for a GPU and else the emulator. Throws UsageError when
   // there is no "cuda". In process: without workers, so that what crashes or hangs takes all with it.
-  Runner(const std::string& backend, bool in_process, double timeout_seconds, Progress& progress);
+  Runner(const std::string& backend, bool in_process, double timeout_seconds);
 
   const Device& device() const { return device_; }
+  Progress& progress() { return progress_; }  // what is under way, for people
 
   // One of the jobs that jobs.h describes, on this device.
   JobOutcome job(nlohmann::json request, const EmitEvent& on_event) const;
@@ -66,7 +67,7 @@ class Runner {
 
   bool in_process_;
   double timeout_seconds_;
-  Progress& progress_;
+  Progress progress_;
   Device device_;
   std::map<std::string, bool> trusted_;  // problems on which kTrustedStep was run: whether it passed
 };

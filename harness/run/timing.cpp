@@ -9,8 +9,8 @@ namespace flashsteps {
 
 using nlohmann::json;
 
-std::map<std::string, Samples> time_in_turns(const Runner& runner, const Problem& problem,
-                                             std::vector<std::string> steps, int rounds, Progress& progress,
+std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& problem,
+                                             std::vector<std::string> steps, int rounds,
                                              const OnFailure& failed) {
   std::map<std::string, Samples> samples;
   std::set<std::string> ceilings(std::begin(kCeilings), std::end(kCeilings));
@@ -24,7 +24,7 @@ std::map<std::string, Samples> time_in_turns(const Runner& runner, const Problem
     const auto on_event = [&](const json& event) {
       const std::string what = event.at("event");
       current = event.at("step");
-      if (what == "begin") progress.show("timing " + problem.label() + ": " + current);
+      if (what == "begin") runner.progress().show("timing " + problem.label() + ": " + current);
       if (what == "method") samples[current].method = event;
       if (what == "sample") {
         samples[current].ms.push_back(event.at("ms"));
@@ -46,7 +46,7 @@ std::map<std::string, Samples> time_in_turns(const Runner& runner, const Problem
       throw std::runtime_error("timing " + problem.label() + ": " + outcome.message);
     failed(current, outcome);
   }
-  progress.clear();
+  runner.progress().clear();
   return samples;
 }
 

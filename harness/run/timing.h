@@ -17,10 +17,10 @@ struct Samples {
 };
 
 // By step: those that were sampled to the end, and the ceilings (see kCeilings) that the device has. Calls
-// failed() at once for each of the others. `progress` precedes the name of the step that has its turn.
+// failed() at once for each of the others.
 using OnFailure = std::function<void(const std::string& step, const JobOutcome& outcome)>;
-std::map<std::string, Samples> time_in_turns(const Runner& runner, const Problem& problem,
-                                             std::vector<std::string> steps, int rounds, Progress& progress,
+std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& problem,
+                                             std::vector<std::string> steps, int rounds,
                                              const OnFailure& failed);
 
 // What the results file says of them. A peak or a ceiling of 0 is none.
