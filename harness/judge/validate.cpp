@@ -209,7 +209,7 @@ nlohmann::json to_json(const Validation& v, const Problem& problem) {
   if (has_roundings(problem))
     json.update({{"worst_element", number(v.worst_element)}, {"gate_element", v.gate_element}});
   if (v.bias) json.update({{"bias", number(*v.bias)}, {"gate_bias", v.gate_bias}});
-  if (v.compared_with_v01) json["compared_with_v01"] = *v.compared_with_v01;
+  if (v.compared_with_v01) json["compared_with_v01"] = true;
   return json;
 }
 
@@ -416,8 +416,7 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
     }
     if (damage.empty()) damage = outputs.damage();
   }
-  std::string difference;
-  if (trusted != nullptr) difference = compare_outputs(w, *first, *trusted);
+  const std::string difference = trusted != nullptr ? compare_outputs(w, *first, *trusted) : "";
   Validation v = judge(w, reference, std::move(*first), disagreement.empty() && changed_input.empty());
   const auto fail = [&](const std::string& why) {
     if (why.empty()) return;
@@ -425,7 +424,7 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
     add_line(v.message, why);
   };
   v.runs_identical = disagreement.empty();
-  if (trusted != nullptr) v.compared_with_v01 = true;
+  v.compared_with_v01 = trusted != nullptr;
   fail(difference);
   fail(disagreement);
   // The judge has said it of the first run.

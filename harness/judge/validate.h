@@ -25,7 +25,7 @@ struct Validation {
   double gate_bias = 0;
   int64_t nonfinite = 0, rows_checked = 0, rows_total = 0;
   bool runs_identical = true;
-  std::optional<bool> compared_with_v01;
+  bool compared_with_v01 = false;
 };
 nlohmann::json to_json(const Validation& validation, const Problem& problem);
 
