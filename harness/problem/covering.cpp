@@ -1,6 +1,7 @@
 #include "harness/problem/covering.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "harness/base/random.h"
 
@@ -12,100 +13,71 @@ constexpr size_t kMinProblems = 64;
 // its cost is kept.
 constexpr int kCandidates = 400;
 
-// A problem as one choice per axis, an index into what follows.
-enum Axis {
-  kSeqlen,
-  kRelation,
-  kMask,
-  kLengths,
-  kType,
-  kHeadDim,
-  kBatch,
-  kHeads,
-  kLayout,
-  kInputs,
-  kScale,
-  kLse,
-  kNumAxes
-};
-using Choice = std::vector<int>;
+// What a value of an axis makes of a problem.
+using Value = std::function<void(Problem&)>;
+using Choice = std::vector<size_t>;  // per axis, which of its values
 
-// One tile of 64 rows and less, two, several; six, the last of them ragged.
-const std::vector<int> kSeqlens{1, 2, 63, 64, 65, 128, 200, 257, 330};
-// A round number of keys fills tiles of 64, 128 and 256 alike. A long one keeps a pipeline going for 18
-// tiles.
-enum Relation { kEqual, kLongerKv, kShorterKv, kRoundKv, kLongKv, kNumRelations };
 constexpr int kRound = 256, kLong = 1100;
 constexpr int kMostRowsOfLong = 65;  // what makes it cheap
 
-struct Heads {
-  int q, kv;
-};
-const std::vector<Heads> kHeadChoices{{2, 2}, {4, 2}, {4, 1}, {8, 1}, {10, 2}};
-const std::vector<double> kScales{0, 1, 0.05};
-
-int keys(int seqlen_q, Relation relation) {
-  switch (relation) {
-    case kLongerKv:
-      return 3 * seqlen_q + 5;
-    case kShorterKv:
-      return std::max(1, seqlen_q / 2);
-    case kRoundKv:
-      return (seqlen_q + kRound - 1) / kRound * kRound;
-    case kLongKv:
-      return kLong;
-    default:
-      return seqlen_q;
-  }
-}
-
+// The values are put into a problem in the order of the axes: how many keys depends on how many rows.
 struct Axes {
-  std::vector<DType> dtypes{DType::kFp16, DType::kBf16};
-  std::vector<Layout> layouts{Layout::kBhsd, Layout::kBshd, Layout::kQkv, Layout::kGapped, Layout::kFar};
-  std::vector<int> sizes;  // of each axis: how many values
+  std::vector<std::vector<Value>> values;
+  size_t batch_axis;
 
   Axes(bool with_fp32, bool with_unaligned_rows) {
+    // One tile of 64 rows and less, two, several; six, the last of them ragged.
+    add(&Problem::seqlen_q, {1, 2, 63, 64, 65, 128, 200, 257, 330});
+    // As many keys, more, fewer. A round number of them fills tiles of 64, 128 and 256 alike. A long one
+    // keeps a pipeline going for 18 tiles.
+    values.push_back({[](Problem& p) { p.seqlen_kv = p.seqlen_q; },
+                      [](Problem& p) { p.seqlen_kv = 3 * p.seqlen_q + 5; },
+                      [](Problem& p) { p.seqlen_kv = p.seqlen_q / 2; },
+                      [](Problem& p) { p.seqlen_kv = (p.seqlen_q + kRound - 1) / kRound * kRound; },
+                      [](Problem& p) { p.seqlen_kv = kLong; }});
+    add(&Problem::causal, {false, true});
+    add(&Problem::kv_lengths, {KvLengths::kFull, KvLengths::kRandom, KvLengths::kZeros});
+    std::vector<DType> dtypes{DType::kFp16, DType::kBf16};
     if (with_fp32) dtypes.push_back(DType::kFp32);
+    add(&Problem::dtype, dtypes);
+    add(&Problem::head_dim, {64, 128});
+    batch_axis = values.size();
+    add(&Problem::batch, {1, 2, 3});
+    const auto heads = [](int q, int kv) {
+      return [=](Problem& p) {
+        p.num_heads_q = q;
+        p.num_heads_kv = kv;
+      };
+    };
+    values.push_back({heads(2, 2), heads(4, 2), heads(4, 1), heads(8, 1), heads(10, 2)});
+    std::vector<Layout> layouts{Layout::kBhsd, Layout::kBshd, Layout::kQkv, Layout::kGapped, Layout::kFar};
     if (with_unaligned_rows) layouts.push_back(Layout::kOdd);
-    sizes = {int(kSeqlens.size()),
-             kNumRelations,
-             2,
-             3,
-             int(dtypes.size()),
-             2,
-             3,
-             int(kHeadChoices.size()),
-             int(layouts.size()),
-             int(inputs_names().size()),
-             int(kScales.size()),
-             2};
+    add(&Problem::layout, layouts);
+    std::vector<Inputs> inputs;
+    for (const auto& [text, value] : inputs_names()) inputs.push_back(value);
+    add(&Problem::inputs, inputs);
+    add(&Problem::given_scale, {0, 1, 0.05});
+    add(&Problem::lse, {true, false});
   }
 
-  Problem build(const Choice& c, uint64_t seed) const {
+  template <typename T>
+  void add(T Problem::*member, const std::vector<T>& choices) {
+    std::vector<Value>& axis = values.emplace_back();
+    for (const T value : choices) axis.push_back([=](Problem& p) { p.*member = value; });
+  }
+
+  Problem build(const Choice& c, uint64_t seed = 1) const {
     Problem p;
-    p.seqlen_q = kSeqlens[c[kSeqlen]];
-    p.seqlen_kv = keys(p.seqlen_q, Relation(c[kRelation]));
-    p.causal = c[kMask] == 1;
-    p.kv_lengths = KvLengths(c[kLengths]);
-    p.dtype = dtypes[c[kType]];
-    p.head_dim = c[kHeadDim] == 0 ? 64 : 128;
-    p.batch = c[kBatch] + 1;
-    p.num_heads_q = kHeadChoices[c[kHeads]].q;
-    p.num_heads_kv = kHeadChoices[c[kHeads]].kv;
-    p.layout = layouts[c[kLayout]];
-    p.inputs = Inputs(c[kInputs]);
-    p.given_scale = kScales[c[kScale]];
-    p.lse = c[kLse] == 0;
     p.seed = seed;
+    for (size_t a = 0; a < c.size(); ++a) values[a][c[a]](p);
     return p;
   }
 
   bool feasible(const Choice& c) const {
-    const Problem p = build(c, 1);
-    if (!shape_error(p).empty()) return false;
-    if (p.seqlen_q == 1 && c[kRelation] == kShorterKv) return false;      // there is no shorter length
+    const Problem p = build(c);
+    if (!shape_error(p).empty()) return false;  // also where half of one row is no key
     if (p.batch == 1 && p.kv_lengths == KvLengths::kZeros) return false;  // nothing would be computed
-    return !(c[kRelation] == kLongKv && p.seqlen_q > kMostRowsOfLong);
+    return !(p.seqlen_kv == kLong && p.seqlen_q > kMostRowsOfLong);
   }
 };
 
@@ -120,20 +92,20 @@ double cost(const Problem& p) {
 std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows) {
   const Axes axes(with_fp32, with_unaligned_rows);
   uint64_t draws = 0;
-  const auto draw = [&](int below) { return int(random_bits(7, 0, draws++) % uint64_t(below)); };
+  const auto draw = [&](size_t below) { return random_bits(7, 0, draws++) % below; };
 
   // Everything that must meet: pairs of values of two axes that some problem can have.
   struct Pair {
-    int a, i, b, j;
+    size_t a, i, b, j;
     bool is_in(const Choice& c) const { return c[a] == i && c[b] == j; }
   };
   std::vector<Pair> open;
-  for (int a = 0; a < kNumAxes; ++a) {
-    for (int b = a + 1; b < kNumAxes; ++b) {
-      for (int i = 0; i < axes.sizes[a]; ++i) {
-        for (int j = 0; j < axes.sizes[b]; ++j) {
-          Choice c(kNumAxes, 0);
-          c[kBatch] = 1;  // zeros needs two
+  for (size_t a = 0; a < axes.values.size(); ++a) {
+    for (size_t b = a + 1; b < axes.values.size(); ++b) {
+      for (size_t i = 0; i < axes.values[a].size(); ++i) {
+        for (size_t j = 0; j < axes.values[b].size(); ++j) {
+          Choice c(axes.values.size(), 0);
+          c[axes.batch_axis] = 1;  // zeros needs two
           c[a] = i;
           c[b] = j;
           if (axes.feasible(c)) open.push_back({a, i, b, j});
@@ -148,15 +120,15 @@ std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows) {
     double best_worth = -1;
     for (int candidate = 0; candidate < kCandidates || best_worth < 0; ++candidate) {
       Choice c;
-      for (const int size : axes.sizes) c.push_back(draw(size));
+      for (const auto& axis : axes.values) c.push_back(draw(axis.size()));
       if (!open.empty()) {
-        const Pair& wanted = open[draw(int(open.size()))];
+        const Pair& wanted = open[draw(open.size())];
         c[wanted.a] = wanted.i;
         c[wanted.b] = wanted.j;
       }
       if (!axes.feasible(c)) continue;
       const auto fresh = std::ranges::count_if(open, [&](const Pair& p) { return p.is_in(c); });
-      const double worth = (fresh + 0.01) / cost(axes.build(c, 1));
+      const double worth = (fresh + 0.01) / cost(axes.build(c));
       if (worth <= best_worth) continue;
       best = c;
       best_worth = worth;
