@@ -128,9 +128,8 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
 std::vector<RowId> choose_rows(const Problem& p) {
   const double products = double(p.num_rows()) * p.seqlen_kv * p.head_dim * 2;
   if (p.num_rows() <= kMaxSampledRows || products <= kCheapProducts) {
-    std::vector<RowId> rows;
-    for (const RowId row : p.rows()) rows.push_back(row);
-    return rows;
+    const auto rows = p.rows();
+    return {rows.begin(), rows.end()};
   }
   std::set<RowId> chosen;
   const int b0 = int(random_bits(p.seed, kRowStream, 0) % p.batch);

@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,24 +54,13 @@ struct RowId {
   int b, h, i;
   auto operator<=>(const RowId&) const = default;
 };
-// All of its rows, numbered batch by batch and head by head: for (const RowId row : rows).
-struct Rows {
-  int batch, heads, rows;
-  int64_t size() const { return int64_t(batch) * heads * rows; }
-  RowId operator[](int64_t number) const {
-    return {int(number / rows / heads), int(number / rows % heads), int(number % rows)};
-  }
-
-  struct Iterator {
-    const Rows* of;
-    int64_t number;
-    RowId operator*() const { return (*of)[number]; }
-    void operator++() { ++number; }
-    bool operator!=(const Iterator& other) const { return number != other.number; }
-  };
-  Iterator begin() const { return {this, 0}; }
-  Iterator end() const { return {this, size()}; }
-};
+// All of its rows, numbered batch by batch and head by head.
+inline auto rows_of(int batch, int heads, int rows) {
+  return std::views::iota(int64_t(0), int64_t(batch) * heads * rows) |
+         std::views::transform([=](int64_t number) -> RowId {
+           return {int(number / rows / heads), int(number / rows % heads), int(number % rows)};
+         });
+}
 
 struct Problem {
   int batch = 1, num_heads_q = 1, num_heads_kv = 1;
@@ -95,8 +85,8 @@ struct Problem {
   // 4 * head_dim * unmasked (query, key) pairs over batch and query heads: a multiply and an add in each of
   // two products.
   double flops() const;
-  Rows rows() const { return {batch, num_heads_q, seqlen_q}; }  // of q and o
-  int64_t num_rows() const { return rows().size(); }
+  auto rows() const { return rows_of(batch, num_heads_q, seqlen_q); }  // of q and o
+  int64_t num_rows() const { return int64_t(rows().size()); }
   float softmax_scale() const;
 };
 

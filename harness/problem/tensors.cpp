@@ -247,8 +247,8 @@ void Workload::read_file() {
 void Workload::generate() {
   const size_t bytes = element_bytes(problem_.dtype);
   const auto fill = [&](const Placement& tensor, auto&& make_row) {
-    const Rows rows = tensor.all_rows();
-    parallel_for(rows.size(), [&](int64_t begin, int64_t end) {
+    const auto rows = tensor.all_rows();
+    parallel_for(int64_t(rows.size()), [&](int64_t begin, int64_t end) {
       std::vector<float> values(problem_.head_dim);
       for (int64_t index = begin; index < end; ++index) {
         const RowId row = rows[index];
@@ -326,7 +326,7 @@ float Outputs::lse_at(RowId row) const {
 
 std::string Outputs::damage() {
   const size_t bytes = element_bytes(problem_.dtype);
-  const Rows rows = problem_.rows();
+  const auto rows = problem_.rows();
   for (const RowId row : rows)
     fill_poison(std::span(o).subspan(plan_.o.at(row) * bytes, problem_.head_dim * bytes), poison_);
   fill_poison(std::span(lse).subspan(kGuardElements * sizeof(float), rows.size() * sizeof(float)), poison_);
@@ -346,7 +346,7 @@ std::string Outputs::damage() {
            ")";
   };
   if (const int64_t at = first_change(o); at >= 0) {
-    const int64_t last_row = plan_.o.at(rows[rows.size() - 1]);
+    const int64_t last_row = plan_.o.at(rows.back());
     return sentence("o", at / int64_t(bytes), plan_.o.offset, last_row + problem_.head_dim - 1);
   }
   if (const int64_t at = first_change(lse); at >= 0)

@@ -22,7 +22,7 @@ struct Placement {
   int buffer, batch, heads, rows, head_dim;
   int64_t offset, batch_stride, head_stride, row_stride;
 
-  Rows all_rows() const { return {batch, heads, rows}; }
+  auto all_rows() const { return rows_of(batch, heads, rows); }
   int64_t at(RowId row) const {
     return offset + row.b * batch_stride + row.h * head_stride + row.i * row_stride;
   }
