@@ -16,12 +16,6 @@ enum class Poison : uint16_t {
   kSmall = 0x0404,  // 6.1e-5 in fp16, 1.6e-36 in bf16 and fp32
 };
 
-// Of the run with this number, counted from 0.
-inline Poison poison_of_run(int run) {
-  constexpr Poison kAll[] = {Poison::kNan, Poison::kLarge, Poison::kSmall};
-  return kAll[run % 3];
-}
-
 inline std::string name(Poison poison) {
   return poison == Poison::kNan ? "NaN" : poison == Poison::kLarge ? "a large number" : "a small number";
 }
