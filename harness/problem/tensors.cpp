@@ -15,17 +15,13 @@ namespace {
 
 enum Stream : uint64_t { kQ = 1, kK = 2, kV = 3, kAnchor = 4, kBlock = 5, kNoise = 6 };
 
-// Behind the guard band of a buffer; the strides are still to come.
+// Its strides are still to come.
 Placement tensor(const Problem& p, bool is_query, int buffer) {
   return {.buffer = buffer,
           .batch = p.batch,
           .heads = is_query ? p.num_heads_q : p.num_heads_kv,
           .rows = is_query ? p.seqlen_q : p.seqlen_kv,
-          .head_dim = p.head_dim,
-          .offset = kGuardElements,
-          .batch_stride = 0,
-          .head_stride = 0,
-          .row_stride = 0};
+          .head_dim = p.head_dim};
 }
 
 // [batch, heads, rows, head_dim], with gaps.
@@ -115,12 +111,9 @@ void structured_row(const Problem& p, bool is_query, int b, int h, int position,
   }
 }
 
-void normal_row(const Problem& p, Stream stream, int64_t row_index, float factor, float* row) {
-  for (int f = 0; f < p.head_dim; f += 2) {
+void normal_row(const Problem& p, Stream stream, int64_t row_index, float* row) {
+  for (int f = 0; f < p.head_dim; f += 2)
     random_normal_pair(p.seed, stream, (row_index * p.head_dim + f) / 2, row[f], row[f + 1]);
-    row[f] *= factor;
-    row[f + 1] *= factor;
-  }
 }
 
 void fill_poison(std::span<unsigned char> bytes, Poison poison) {
@@ -282,22 +275,22 @@ void Workload::generate() {
       }
     }
   };
-  const float q_factor = problem_.inputs == Inputs::kSharp ? 3.0f : 1.0f;
   const int heads_per_kv = problem_.num_heads_q / problem_.num_heads_kv;
   fill(plan_.q, [&](RowId row, int64_t index, float* values) {
     const int position = row.i + problem_.seqlen_kv - problem_.seqlen_q;
     structured ? structured_row(problem_, true, row.b, row.h / heads_per_kv, position, values)
-               : normal_row(problem_, kQ, index, q_factor, values);
+               : normal_row(problem_, kQ, index, values);
+    for (int d = 0; problem_.inputs == Inputs::kSharp && d < problem_.head_dim; ++d) values[d] *= 3;
     if (problem_.inputs == Inputs::kHuge) std::fill_n(values, problem_.head_dim, 0.0f);
     if (size > 0) values[0] = coordinate;
   });
   fill(plan_.k, [&](RowId row, int64_t index, float* values) {
     const bool constant = problem_.inputs == Inputs::kRamps && ramp(row) == kConstant;
     structured ? structured_row(problem_, false, row.b, row.h, row.i, values)
-               : normal_row(problem_, kK, constant ? index - row.i : index, 1.0f, values);
+               : normal_row(problem_, kK, constant ? index - row.i : index, values);
     if (size > 0) values[0] = key_coordinate(row);
   });
-  fill(plan_.v, [&](RowId, int64_t index, float* values) { normal_row(problem_, kV, index, 1.0f, values); });
+  fill(plan_.v, [&](RowId, int64_t index, float* values) { normal_row(problem_, kV, index, values); });
 }
 
 const void* Workload::at(const Placement& tensor, RowId row) const {

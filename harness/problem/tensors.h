@@ -17,10 +17,12 @@
 
 namespace flashsteps {
 
+constexpr int64_t kGuardElements = 128;  // before and after every buffer; keeps 256-byte alignment
+
 // A [batch, heads, rows, head_dim] tensor inside buffer number `buffer`. Everything in elements.
 struct Placement {
   int buffer, batch, heads, rows, head_dim;
-  int64_t offset, batch_stride, head_stride, row_stride;
+  int64_t offset = kGuardElements, batch_stride = 0, head_stride = 0, row_stride = 0;
 
   auto all_rows() const { return rows_of(batch, heads, rows); }
   int64_t at(RowId row) const {
@@ -35,8 +37,6 @@ struct TensorPlan {
   int64_t output_elements;
   int64_t lse_elements;  // floats, guard bands included
 };
-
-constexpr int64_t kGuardElements = 128;  // before and after every buffer; keeps 256-byte alignment
 
 // On the host. In layout `far` each row, with kMargin elements on either side, is somewhere else on the
 // device.
