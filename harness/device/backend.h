@@ -81,18 +81,20 @@ class Backend {
     throw std::runtime_error("the trace is the emulator's");
   }
 
-  // Warm-up, batch size, graph capture when a launch is short. Throws std::runtime_error on the emulator.
-  virtual std::unique_ptr<Timer> make_timer(const Step& step, const AttentionCall& call) = 0;
+  // Warm-up, batch size, graph capture when a launch is short. CUDA only.
+  virtual std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&) {
+    throw std::runtime_error("the emulator has no timing model");
+  }
   // One of kCeilings; no timer when the device does not have it, as without the vendor's library.
   virtual Ceiling make_ceiling(const std::string& /*name*/) { return {}; }
   // SM clock now, MHz; 0 when unknown.
-  virtual int sm_clock_mhz() = 0;
+  virtual int sm_clock_mhz() { return 0; }
 
   // Who this is, for the provenance record; see docs/results-schema.md, "device".
   virtual nlohmann::json device() const = 0;
   // Dense tensor peak in TFLOPS for 16-bit inputs with FP32 accumulation at the maximum SM clock; for fp32,
   // the FP32 FMA peak. 0 when the card is not in the table.
-  virtual double peak_tflops(DType dtype) const = 0;
+  virtual double peak_tflops(DType) const { return 0; }
 };
 
 // nullptr when there is no usable device; `why` then says so in a line ("no NVIDIA driver", "sm_75 is too

@@ -40,19 +40,17 @@ class EmulatorBackend : public Backend {
   }
 
   void set_mode(const EmulatorMode& mode) override {
-    emulator::Options& options = emulator::options();
-    options.async = mode.async == "early"  ? emulator::AsyncMode::kEarly
-                    : mode.async == "late" ? emulator::AsyncMode::kLate
-                                           : emulator::AsyncMode::kRandom;
-    options.shuffle = mode.hostile;
-    options.race_detector = mode.race_detector;
-    options.count = mode.count;
-    options.seed = mode.seed;
-    options.poison = mode.poison == Poison::kNan     ? emulator::Poison::kNan
-                     : mode.poison == Poison::kLarge ? emulator::Poison::kLarge
-                                                     : emulator::Poison::kSmall;
-    options.progress = heartbeat;
-    options.host_threads = int(std::max(1u, std::thread::hardware_concurrency()));
+    emulator::options() = {.async = mode.async == "early"  ? emulator::AsyncMode::kEarly
+                                    : mode.async == "late" ? emulator::AsyncMode::kLate
+                                                           : emulator::AsyncMode::kRandom,
+                           .poison = mode.poison == Poison::kNan     ? emulator::Poison::kNan
+                                     : mode.poison == Poison::kLarge ? emulator::Poison::kLarge
+                                                                     : emulator::Poison::kSmall,
+                           .shuffle = mode.hostile,
+                           .race_detector = mode.race_detector,
+                           .count = mode.count,
+                           .seed = mode.seed,
+                           .progress = heartbeat};
   }
 
   void run(const Step& step, const AttentionCall& call) override {
@@ -106,16 +104,11 @@ class EmulatorBackend : public Backend {
               {"warps", trace.num_warps}}}};
   }
 
-  std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&) override {
-    throw std::runtime_error("the emulator has no timing model");
-  }
-  int sm_clock_mhz() override { return 0; }
   json device() const override {
     return {{"name", "emulator"},
             {"host_cpu", host_cpu()},
             {"host_threads", std::thread::hardware_concurrency()}};
   }
-  double peak_tflops(DType) const override { return 0; }
 
  private:
   static json counters_of(const emulator::Counters& counters) {
