@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "common/call.h"
 
@@ -42,6 +43,23 @@ inline std::array<CallTensor, 4> tensors_of(const AttentionCall& c) {
            {"K", c.k, c.batch, c.num_heads_kv, c.seqlen_kv, row_bytes, bytes},
            {"V", c.v, c.batch, c.num_heads_kv, c.seqlen_kv, row_bytes, bytes},
            {"O", c.o, c.batch, c.num_heads_q, c.seqlen_q, row_bytes, bytes}}};
+}
+
+// What of a call's memory a kernel may touch, the workspace aside.
+struct CallMemory {
+  const char* name;
+  void* begin;
+  size_t bytes;
+};
+inline std::vector<CallMemory> memory_of(const AttentionCall& c) {
+  std::vector<CallMemory> memory;
+  for (const CallTensor& tensor : tensors_of(c))
+    memory.push_back({tensor.name, tensor.begin(), tensor.extent()});
+  if (c.lse != nullptr)
+    memory.push_back({"LSE", c.lse, sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q});
+  if (c.kv_lengths != nullptr)
+    memory.push_back({"lengths", const_cast<int*>(c.kv_lengths), sizeof(int) * c.batch});
+  return memory;
 }
 
 }  // namespace flashsteps

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
-#include <tuple>
 
 #include "harness/base/call_tensors.h"
 #include "harness/base/source_path.h"
@@ -108,16 +107,10 @@ class Names {
 
   // Of the tensor that lies there: "K"; empty if none does.
   std::string tensor(const void* address) const {
-    const size_t rows = size_t(call_.batch) * call_.num_heads_q * call_.seqlen_q;
-    std::vector<std::tuple<const char*, const void*, size_t>> tensors{
-        {"LSE", call_.lse, call_.lse != nullptr ? rows * sizeof(float) : 0},
-        {"lengths", call_.kv_lengths, call_.kv_lengths != nullptr ? call_.batch * sizeof(int) : 0}};
-    for (const CallTensor& tensor : tensors_of(call_))
-      tensors.emplace_back(tensor.name, tensor.begin(), tensor.extent());
     // Slices of a fused tensor interleave: the one that begins last, but not behind the address, is meant.
     const char* found = "";
     uintptr_t begins = 0;
-    for (const auto& [name, data, bytes] : tensors) {
+    for (const auto& [name, data, bytes] : memory_of(call_)) {
       const auto begin = uintptr_t(data);
       if (begin < begins || uintptr_t(address) - begin >= bytes) continue;
       found = name;

@@ -157,27 +157,18 @@ std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCa
 
 // ---- Tensors in host memory
 
-// While it lives, kernels on the emulator may touch a call's tensors.
-class EmulatorMemory {
- public:
-  explicit EmulatorMemory(const AttentionCall& c) {
-    for (const CallTensor& tensor : tensors_of(c)) add(tensor.begin(), tensor.extent());
-    if (c.lse != nullptr) add(c.lse, sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q);
-    if (c.kv_lengths != nullptr) add(const_cast<int*>(c.kv_lengths), sizeof(int) * c.batch);
-  }
-  ~EmulatorMemory() {
-    for (void* const begin : begins_) emulator::unregister_memory(begin);
-  }
-  EmulatorMemory(const EmulatorMemory&) = delete;
-  EmulatorMemory& operator=(const EmulatorMemory&) = delete;
+// Memory, and what is to be done with it in the end.
+using Memory = std::unique_ptr<void, void (*)(void*)>;
 
- private:
-  void add(void* begin, size_t bytes) {
-    emulator::register_memory(begin, bytes);
-    begins_.push_back(begin);
+// While these live, kernels on the emulator may touch a call's tensors.
+std::vector<Memory> register_memory(const AttentionCall& call) {
+  std::vector<Memory> registered;
+  for (const CallMemory& memory : memory_of(call)) {
+    emulator::register_memory(memory.begin, memory.bytes);
+    registered.emplace_back(memory.begin, emulator::unregister_memory);
   }
-  std::vector<void*> begins_;
-};
+  return registered;
+}
 
 }  // namespace
 
@@ -199,7 +190,7 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
   check_call(call);
   check_kv_lengths(call);
   const Gpu& gpu = current_gpu();
-  std::vector<std::unique_ptr<void, void (*)(void*)>> memory;
+  std::vector<Memory> memory;
   const auto allocate = [&](size_t bytes) {
     return memory.emplace_back(gpu_allocate(bytes), gpu_release).get();
   };
@@ -244,11 +235,11 @@ std::string_view attention_on_emulator(const AttentionCall& call, std::string_vi
   if (registered != 0) throw std::system_error(registered, std::generic_category(), "pthread_atfork");
   const std::lock_guard lock(one_at_a_time);
   emulator::options() = {};
-  const EmulatorMemory memory(call);
+  const std::vector<Memory> touchable = register_memory(call);
   AttentionCall emulated = call;
   emulated.workspace =
       nullptr;  // one that no kernel has used: the emulator sees what is read before it is written
-  std::unique_ptr<void, void (*)(void*)> workspace(nullptr, emulator::release);
+  Memory workspace(nullptr, emulator::release);
   return run_step(BackendKind::kEmulator, nullptr, emulated, nullptr, step, [&](size_t bytes) {
     workspace.reset(emulator::allocate(bytes));
     return workspace.get();
