@@ -57,8 +57,6 @@ bool has_words(std::string_view name, std::string_view words) {
   return false;
 }
 
-}  // namespace
-
 double flop_per_clock_per_sm(const std::string& device_name, int compute_capability, DType dtype) {
   if (dtype == DType::kFp32) return 2.0 * fp32_lanes(compute_capability);
   for (const TensorRate& rate : kTensorRates) {
@@ -67,6 +65,8 @@ double flop_per_clock_per_sm(const std::string& device_name, int compute_capabil
   }
   return 0;
 }
+
+}  // namespace
 
 double peak_tflops(const std::string& device_name, int compute_capability, int sm_count, int max_sm_clock_mhz,
                    DType dtype) {

@@ -7,12 +7,9 @@
 
 namespace flashsteps {
 
-// FLOP per clock and SM: for fp16 and bf16, dense tensor cores that accumulate in FP32; for fp32, FMA outside
-// them. compute_capability is 10 * major + minor. 0 when the table has no documented value: no guess from a
-// relative's.
-double flop_per_clock_per_sm(const std::string& device_name, int compute_capability, DType dtype);
-
-// The same for the whole card at max_sm_clock_mhz, in TFLOPS.
+// In TFLOPS at max_sm_clock_mhz: for fp16 and bf16, of dense tensor cores that accumulate in FP32; for fp32,
+// of FMA outside them. compute_capability is 10 * major + minor. 0 when the table has no documented value: no
+// guess from a relative's.
 double peak_tflops(const std::string& device_name, int compute_capability, int sm_count, int max_sm_clock_mhz,
                    DType dtype);
 

@@ -11,8 +11,13 @@ namespace {
 // Within 0.5 %: published figures are rounded, a wrong rate is off by a factor of two.
 bool about(double value, double expected) { return std::abs(value - expected) <= 0.005 * expected; }
 
+// Of an SM: a card that has one, and a clock of 1 THz.
+double flop_per_clock(const char* name, int compute_capability, DType dtype) {
+  return peak_tflops(name, compute_capability, 1, 1'000'000, dtype);
+}
+
 double tensor(const char* name, int compute_capability) {
-  return flop_per_clock_per_sm(name, compute_capability, DType::kBf16);
+  return flop_per_clock(name, compute_capability, DType::kBf16);
 }
 
 }  // namespace
@@ -60,7 +65,7 @@ TEST_CASE("FP32 follows the compute capability, also on a card whose tensor rate
   CHECK(about(peak_tflops("NVIDIA L40", 89, 142, 2490, DType::kFp32), 90.5));
   CHECK(about(peak_tflops("NVIDIA H100 80GB HBM3", 90, 132, 1980, DType::kFp32), 66.9));
   CHECK(about(peak_tflops("NVIDIA GeForce RTX 5090", 120, 170, 2407, DType::kFp32), 104.8));
-  CHECK(flop_per_clock_per_sm("NVIDIA H300", 130, DType::kFp32) == 0);
+  CHECK(flop_per_clock("NVIDIA H300", 130, DType::kFp32) == 0);
 }
 
 TEST_CASE("names that contain each other are different cards") {
