@@ -1,4 +1,4 @@
-#include "harness/device/cublas.h"
+#include "harness/device/ceilings.h"
 
 #ifdef FLASHSTEPS_HAVE_CUBLAS_H
 #include <cublas_v2.h>

@@ -1,10 +1,9 @@
 // A CUDA device as a place where steps run: the first one that CUDA_VISIBLE_DEVICES leaves.
 #include "common/cuda/check.h"
 #include "harness/device/backend.h"
-#include "harness/device/cublas.h"
+#include "harness/device/ceilings.h"
 #include "harness/device/cuda_timer.h"
 #include "harness/device/gpu.h"
-#include "harness/device/mma_sync_loop.h"
 #include "harness/device/nvml.h"
 #include "harness/include/flashsteps.h"
 

@@ -1,6 +1,6 @@
 #include "common/cuda/check.h"
 #include "common/mma.h"
-#include "harness/device/mma_sync_loop.h"
+#include "harness/device/ceilings.h"
 
 namespace flashsteps {
 namespace {
