@@ -5,11 +5,8 @@
 #include "harness/base/element.h"
 
 namespace flashsteps {
-namespace {
 
 constexpr size_t kWorkspaceGuardBytes = 256;  // behind the workspace
-
-}  // namespace
 
 AttentionCall shape_of_call(const Problem& p) {
   const TensorPlan plan = plan_on_device(p);
@@ -52,9 +49,9 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
   o_ = make_buffer("o", host.o, device.o, device.output_elements);
   lse_ = allocate(device.lse_elements * sizeof(float));
   if (p.kv_lengths != KvLengths::kFull) {
-    kv_lengths_ = allocate(p.batch * sizeof(int));
-    backend_.upload(kv_lengths_, workload.kv_lengths().data(), p.batch * sizeof(int));
-    call_.kv_lengths = static_cast<const int*>(kv_lengths_);
+    void* const lengths = allocate(p.batch * sizeof(int));
+    backend_.upload(lengths, workload.kv_lengths().data(), p.batch * sizeof(int));
+    call_.kv_lengths = static_cast<const int*>(lengths);
   }
   const auto in = [](TensorView& view, const Buffer& buffer) {
     view.data = static_cast<char*>(buffer.memory) + reinterpret_cast<size_t>(view.data);
@@ -148,9 +145,9 @@ std::string DeviceTensors::changed_input() const {
     if (std::memcmp(now.data(), expected.data(), now.size()) != 0)
       return inputs_[i].name + " was modified: inputs are read-only";
   }
-  if (kv_lengths_ != nullptr) {
+  if (call_.kv_lengths != nullptr) {
     std::vector<int> now(workload_.kv_lengths().size());
-    backend_.download(now.data(), kv_lengths_, now.size() * sizeof(int));
+    backend_.download(now.data(), call_.kv_lengths, now.size() * sizeof(int));
     if (now != workload_.kv_lengths()) return "kv_lengths was modified: inputs are read-only";
   }
   return "";

@@ -54,7 +54,6 @@ class DeviceTensors {
   std::vector<void*> allocations_;
   std::vector<Buffer> inputs_;
   Buffer o_;
-  void* kv_lengths_ = nullptr;
   size_t workspace_capacity_ = 0;
   void* lse_ = nullptr;
 };

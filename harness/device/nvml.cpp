@@ -5,11 +5,8 @@
 #include "harness/device/shared_library.h"
 
 namespace flashsteps {
-namespace {
 
 constexpr int kNvmlClockSm = 1;  // NVML_CLOCK_SM
-
-}  // namespace
 
 Nvml::Nvml(int cuda_device) {
   void* const library = open_library("libnvidia-ml.so.1");
