@@ -97,7 +97,7 @@ SafetensorsTensor read_tensor(const std::string& name, const json& entry) {
   const std::vector<uint64_t> offsets = whole_numbers(entry["data_offsets"], it + ": its data_offsets");
   require(offsets.size() == 2 && offsets[0] <= offsets[1],
           it + ": its data_offsets must be two, where it begins and where it ends");
-  const SafetensorsTensor tensor{entry["dtype"], whole_numbers(entry["shape"], it + ": its shape"),
+  const SafetensorsTensor tensor{name, entry["dtype"], whole_numbers(entry["shape"], it + ": its shape"),
                                  offsets[0], offsets[1]};
   require(tensor.dtype.size() <= kLongestQuote, it + " has an unknown dtype " + quote(tensor.dtype));
   uint64_t bits = bits_of(tensor.dtype);
@@ -113,17 +113,14 @@ SafetensorsTensor read_tensor(const std::string& name, const json& entry) {
 }
 
 // The tensors cover the data, each byte once.
-void check_offsets(const std::map<std::string, SafetensorsTensor>& tensors, uint64_t data_bytes) {
-  std::vector<std::tuple<uint64_t, uint64_t, std::string>> extents;
-  for (const auto& [name, tensor] : tensors) extents.emplace_back(tensor.begin, tensor.end, name);
-  std::sort(extents.begin(), extents.end());
+void check_offsets(const std::vector<SafetensorsTensor>& in_order, uint64_t data_bytes) {
   uint64_t covered = 0;
-  for (const auto& [begin, end, name] : extents) {
-    if (begin != covered)
-      throw SafetensorsError(quote(name) + " begins at byte " + std::to_string(begin) +
+  for (const SafetensorsTensor& tensor : in_order) {
+    if (tensor.begin != covered)
+      throw SafetensorsError(quote(tensor.name) + " begins at byte " + std::to_string(tensor.begin) +
                              " of the data, the tensors before it end at byte " + std::to_string(covered) +
-                             (begin > covered ? ": a hole" : ": an overlap"));
-    covered = end;
+                             (tensor.begin > covered ? ": a hole" : ": an overlap"));
+    covered = tensor.end;
   }
   require(covered <= data_bytes, "is cut off: its tensors have " + std::to_string(covered) + " bytes, " +
                                      std::to_string(data_bytes) + " are there");
@@ -160,16 +157,17 @@ SafetensorsFile::SafetensorsFile(const std::string& path) {
     if (name == kMetadataName) {
       check_metadata(entry);
     } else {
-      tensors_.emplace(name, read_tensor(name, entry));
+      tensors_.push_back(read_tensor(name, entry));
     }
   }
+  std::ranges::sort(tensors_, {}, [](const auto& t) { return std::tie(t.begin, t.end, t.name); });
   check_offsets(tensors_, rest - header_bytes);
   data_begin_ = sizeof header_bytes + header_bytes;
 }
 
 const SafetensorsTensor* SafetensorsFile::find(const std::string& name) const {
-  const auto found = tensors_.find(name);
-  return found == tensors_.end() ? nullptr : &found->second;
+  const auto found = std::ranges::find(tensors_, name, &SafetensorsTensor::name);
+  return found == tensors_.end() ? nullptr : &*found;
 }
 
 void SafetensorsFile::read(const SafetensorsTensor& tensor, uint64_t offset, void* to, uint64_t bytes) {
@@ -183,12 +181,12 @@ void SafetensorsFile::read_at(uint64_t offset, void* to, uint64_t bytes) {
     throw SafetensorsError("became shorter while it was read, or cannot be read to its end");
 }
 
-std::string safetensors_header(const std::vector<SafetensorsEntry>& tensors,
+std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                const std::map<std::string, std::string>& metadata) {
   json header = json::object();
   if (!metadata.empty()) header[kMetadataName] = metadata;
   uint64_t end = 0;
-  for (const SafetensorsEntry& tensor : tensors) {
+  for (const SafetensorsTensor& tensor : tensors) {
     uint64_t bits = bits_of(tensor.dtype);
     for (const uint64_t extent : tensor.shape) bits *= extent;
     header[tensor.name] = {

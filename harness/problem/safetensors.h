@@ -21,6 +21,7 @@ inline void require(bool fine, const std::string& else_wrong) {
 }
 
 struct SafetensorsTensor {
+  std::string name;
   std::string dtype;  // "F16", "BF16", "F32", "I64", ...
   std::vector<uint64_t> shape;
   uint64_t begin = 0, end = 0;  // bytes of the data
@@ -45,16 +46,12 @@ class SafetensorsFile {
 
   std::ifstream file_;
   uint64_t data_begin_ = 0;
-  std::map<std::string, SafetensorsTensor> tensors_;
+  std::vector<SafetensorsTensor> tensors_;  // in the order of their data
 };
 
-struct SafetensorsEntry {
-  std::string name, dtype;
-  std::vector<uint64_t> shape;
-};
-
-// What stands before the data of these tensors, which follow in this order. Its length is a multiple of 8.
-std::string safetensors_header(const std::vector<SafetensorsEntry>& tensors,
+// What stands before the data of these tensors, which follow in this order: where each begins and ends is
+// worked out here. Its length is a multiple of 8.
+std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                const std::map<std::string, std::string>& metadata);
 
 }  // namespace flashsteps

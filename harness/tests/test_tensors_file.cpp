@@ -45,7 +45,7 @@ void set_value(Tensor& tensor, uint64_t index, float value) {
 }
 
 void write_tensors(const std::string& path, const std::vector<Tensor>& tensors) {
-  std::vector<SafetensorsEntry> entries;
+  std::vector<SafetensorsTensor> entries;
   std::string data;
   for (const Tensor& tensor : tensors) {
     entries.push_back({tensor.name, tensor.dtype, tensor.shape});
