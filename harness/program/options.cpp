@@ -108,10 +108,8 @@ void add_run_options(CLI::App* c, Axes& axes, Options& o, std::vector<std::strin
 }
 
 std::vector<bool> masks(const Axes& axes) {  // causal or not
-  std::vector<bool> masks;
-  if (axes.full || !axes.causal) masks.push_back(false);
-  if (axes.causal) masks.push_back(true);
-  return masks;
+  if (axes.full && axes.causal) return {false, true};
+  return {axes.causal};
 }
 
 void set_call(const Axes& axes, Problem& p) {
@@ -258,7 +256,6 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   o.steps = o.steps_named ? in_order(o.steps) : all_steps();
   if (o.steps.empty() && command.get_option_no_throw("steps") != nullptr)
     throw UsageError("this program has no steps");
-  if (o.modes.empty()) o.modes = {"early", "late", "random"};
 
   o.problems = was_given("--tensors") ? problems_of_file(o.tensors_path, axes) : problems_of_shapes(axes);
   for (const char* const option : {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs",

@@ -15,10 +15,10 @@ struct Options {
   std::string command;            // run | check | bench | count | trace | problems | list | info
   std::vector<StepChoice> steps;  // those named, or all; each once, in the order in which they run
   bool steps_named = false;
-  std::string backend = "auto";    // cuda | emulator | auto
-  std::vector<Problem> problems;   // from --shape, --grid or --tensors; empty: the command's own choice
-  bool covering = false;           // check without a shape: the covering sample
-  std::vector<std::string> modes;  // of the emulator: early | late | random
+  std::string backend = "auto";   // cuda | emulator | auto
+  std::vector<Problem> problems;  // from --shape, --grid or --tensors; empty: the command's own choice
+  bool covering = false;          // check without a shape: the covering sample
+  std::vector<std::string> modes{"early", "late", "random"};  // of the emulator
   bool race_detector = true;
   int seeds = 1;                 // random orders per problem
   int64_t cta = -1;              // to trace; -1: the last one
