@@ -17,11 +17,9 @@ namespace {
 
 using nlohmann::json;
 
-// What became of a step at which the device failed, as results files have it.
+// What became of a step at which the device failed, as results files have it; in the order of Kind.
 constexpr const char* kStatuses[] = {"crash", "timeout", "fail"};
-const char* status_of(const DeviceError& error) {
-  return kStatuses[int(error.kind)];
-}  // in the order of Kind
+const char* status_of(const DeviceError& error) { return kStatuses[int(error.kind)]; }
 
 // `no_cuda` receives why "auto" did not choose the GPU.
 std::unique_ptr<Backend> make_backend(const std::string& which, std::string* no_cuda = nullptr) {
