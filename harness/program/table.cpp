@@ -43,31 +43,31 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows) {
 std::string format_run(const json& run) {
   const json& steps = run.at("steps");
   const auto any = [&](const char* key) {
-    return std::any_of(steps.begin(), steps.end(), [&](const json& s) { return s.contains(key); });
+    return std::ranges::any_of(steps, [&](const json& step) { return step.contains(key); });
   };
   const auto number = [](const json& value, auto&& format) {
     return value.is_number() ? format(value.get<double>()) : std::string("-");
   };
   const bool timed = any("timing"), counted = any("counters");
   std::vector<std::vector<std::string>> rows{{"step", "result", "NRMSE", "worst row"}};
-  if (timed)
-    for (const char* title : {"ms", "TFLOPS", "p10-p90", "% peak", "% matmul", "x prev"})
-      rows[0].push_back(title);
+  const auto add = [](std::vector<std::string>& row, std::initializer_list<std::string> cells) {
+    row.insert(row.end(), cells);
+  };
+  if (timed) add(rows[0], {"ms", "TFLOPS", "p10-p90", "% peak", "% matmul", "x prev"});
   if (counted) {
     // Two lines: with one the table would be wider than most terminals.
     std::vector<std::string> above(rows[0].size());
-    for (const char* title : {"global", "", "shared"}) above.push_back(title);
-    for (const char* title : {"requests", "sectors", "requests", "wavefronts", "x ideal", "mma", "barriers",
-                              "shuffles", "seconds"})
-      rows[0].push_back(title);
+    add(above, {"global", "", "shared"});
+    add(rows[0], {"requests", "sectors", "requests", "wavefronts", "x ideal", "mma", "barriers", "shuffles",
+                  "seconds"});
     rows.insert(rows.begin(), above);
   }
   double previous_ms = 0;
   // A line for every part of the ladder, where there are several.
   std::string part;
   const auto part_of = [](const json& step) { return step.value("part", std::string()); };
-  const bool several_parts = std::any_of(
-      steps.begin(), steps.end(), [&](const json& step) { return part_of(step) != part_of(steps.front()); });
+  const bool several_parts =
+      std::ranges::any_of(steps, [&](const json& step) { return part_of(step) != part_of(steps.front()); });
   for (const json& step : steps) {
     if (several_parts && part_of(step) != part) {
       part = part_of(step);
@@ -76,20 +76,18 @@ std::string format_run(const json& run) {
     std::string name = step.at("step");
     if (step.contains("configuration") && name.find('@') == std::string::npos)
       name += " (" + step["configuration"].get<std::string>() + ")";
-    std::vector<std::string> row{(several_parts ? "  " : "") + name, status_label(step.at("status"))};
     const json validation = step.value("validation", json::object());
-    row.push_back(number(validation.value("nrmse", json()), scientific));
-    row.push_back(number(validation.value("worst_row_nrmse", json()), scientific));
+    std::vector<std::string> row{(several_parts ? "  " : "") + name, status_label(step.at("status")),
+                                 number(validation.value("nrmse", json()), scientific),
+                                 number(validation.value("worst_row_nrmse", json()), scientific)};
     if (timed && step.contains("timing")) {
       const json& t = step.at("timing");
       const double ms = t.at("median_ms");
-      row.push_back(fixed(ms, 3));
-      row.push_back(fixed(t.at("tflops"), 1));
-      row.push_back(fixed(t.at("tflops_p10"), 1) + "-" + fixed(t.at("tflops_p90"), 1));
       const auto percent = [](double x) { return fixed(x, 1); };
-      row.push_back(number(t.at("percent_of_peak"), percent));
-      row.push_back(number(t.at("percent_of_matmul"), percent));
-      row.push_back(previous_ms > 0 ? fixed(previous_ms / ms, 2) : "-");
+      add(row, {fixed(ms, 3), fixed(t.at("tflops"), 1),
+                fixed(t.at("tflops_p10"), 1) + "-" + fixed(t.at("tflops_p90"), 1),
+                number(t.at("percent_of_peak"), percent), number(t.at("percent_of_matmul"), percent),
+                previous_ms > 0 ? fixed(previous_ms / ms, 2) : "-"});
       previous_ms = ms;
     }
     if (counted && step.contains("counters")) {
