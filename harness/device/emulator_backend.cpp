@@ -67,8 +67,14 @@ class EmulatorBackend : public Backend {
   }
 
   std::vector<json> counters() const override {
+    static const std::set<std::string> not_recorded{"syncwarps", "votes", "atomics", "switches"};
     std::vector<json> kernels;
-    for (const emulator::Counters& each : counted_) kernels.push_back(counters_of(each));
+    for (const emulator::Counters& counters : counted_) {
+      json& record = kernels.emplace_back();
+      for (const auto& [name, value] : emulator::counter_fields()) {
+        if (!not_recorded.contains(name)) record[name] = counters.*value;
+      }
+    }
     return kernels;
   }
 
@@ -111,15 +117,6 @@ class EmulatorBackend : public Backend {
   }
 
  private:
-  static json counters_of(const emulator::Counters& counters) {
-    static const std::set<std::string> not_recorded{"syncwarps", "votes", "atomics", "switches"};
-    json record;
-    for (const auto& [name, value] : emulator::counter_fields()) {
-      if (not_recorded.count(name) == 0) record[name] = counters.*value;
-    }
-    return record;
-  }
-
   static DeviceError::Kind kind_of(emulator::Bug bug) {
     switch (bug) {
       case emulator::Bug::kDeadlock:
