@@ -54,7 +54,7 @@ struct Axes {
     if (with_unaligned_rows) layouts.push_back(Layout::kOdd);
     add(&Problem::layout, layouts);
     std::vector<Inputs> inputs;
-    for (const auto& [text, value] : inputs_names()) inputs.push_back(value);
+    for (const auto& [text, value] : kInputsNames) inputs.push_back(value);
     add(&Problem::inputs, inputs);
     add(&Problem::given_scale, {0, 1, 0.05});
     add(&Problem::lse, {true, false});

@@ -10,9 +10,6 @@ namespace flashsteps {
 namespace {
 
 template <typename Enum>
-using Names = std::vector<std::pair<std::string, Enum>>;
-
-template <typename Enum>
 std::string find_name(const Names<Enum>& names, Enum value) {
   for (const auto& [text, candidate] : names) {
     if (candidate == value) return text;
@@ -37,37 +34,24 @@ std::string in_nine_digits(double value) { return format("%.9g", value); }
 
 }  // namespace
 
-const Names<DType>& dtype_names() {
-  static const Names<DType> names{{name(DType::kFp32), DType::kFp32},
-                                  {name(DType::kFp16), DType::kFp16},
-                                  {name(DType::kBf16), DType::kBf16}};
-  return names;
-}
-const Names<Layout>& layout_names() {
-  static const Names<Layout> names{{"bhsd", Layout::kBhsd}, {"bshd", Layout::kBshd},
-                                   {"qkv", Layout::kQkv},   {"gapped", Layout::kGapped},
-                                   {"odd", Layout::kOdd},   {"far", Layout::kFar}};
-  return names;
-}
-const Names<Inputs>& inputs_names() {
-  static const Names<Inputs> names{{"normal", Inputs::kNormal},   {"sharp", Inputs::kSharp},
-                                   {"shifted", Inputs::kShifted}, {"structured", Inputs::kStructured},
-                                   {"offset", Inputs::kOffset},   {"ramps", Inputs::kRamps},
-                                   {"huge", Inputs::kHuge}};
-  return names;
-}
-const Names<KvLengths>& kv_lengths_names() {
-  static const Names<KvLengths> names{
-      {"full", KvLengths::kFull}, {"random", KvLengths::kRandom}, {"zeros", KvLengths::kZeros}};
-  return names;
-}
+const Names<DType> kDTypeNames{{name(DType::kFp32), DType::kFp32},
+                               {name(DType::kFp16), DType::kFp16},
+                               {name(DType::kBf16), DType::kBf16}};
+const Names<Layout> kLayoutNames{{"bhsd", Layout::kBhsd},     {"bshd", Layout::kBshd}, {"qkv", Layout::kQkv},
+                                 {"gapped", Layout::kGapped}, {"odd", Layout::kOdd},   {"far", Layout::kFar}};
+const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},   {"sharp", Inputs::kSharp},
+                                 {"shifted", Inputs::kShifted}, {"structured", Inputs::kStructured},
+                                 {"offset", Inputs::kOffset},   {"ramps", Inputs::kRamps},
+                                 {"huge", Inputs::kHuge}};
+const Names<KvLengths> kKvLengthsNames{
+    {"full", KvLengths::kFull}, {"random", KvLengths::kRandom}, {"zeros", KvLengths::kZeros}};
 
-std::string name(Layout layout) { return find_name(layout_names(), layout); }
+std::string name(Layout layout) { return find_name(kLayoutNames, layout); }
 std::string name(Inputs inputs) {
-  return inputs == Inputs::kFile ? kFileInputs : find_name(inputs_names(), inputs);
+  return inputs == Inputs::kFile ? kFileInputs : find_name(kInputsNames, inputs);
 }
 std::string name(KvLengths kv_lengths) {
-  return kv_lengths == KvLengths::kGiven ? kGivenLengths : find_name(kv_lengths_names(), kv_lengths);
+  return kv_lengths == KvLengths::kGiven ? kGivenLengths : find_name(kKvLengthsNames, kv_lengths);
 }
 std::string name(BackendKind backend) { return backend == BackendKind::kCuda ? "cuda" : "emulator"; }
 
@@ -155,13 +139,13 @@ void to_json(nlohmann::json& json, DType value) { json = name(value); }
 void to_json(nlohmann::json& json, Layout value) { json = name(value); }
 void to_json(nlohmann::json& json, Inputs value) { json = name(value); }
 void to_json(nlohmann::json& json, KvLengths value) { json = name(value); }
-void from_json(const nlohmann::json& json, DType& value) { value = find_value(dtype_names(), json); }
-void from_json(const nlohmann::json& json, Layout& value) { value = find_value(layout_names(), json); }
+void from_json(const nlohmann::json& json, DType& value) { value = find_value(kDTypeNames, json); }
+void from_json(const nlohmann::json& json, Layout& value) { value = find_value(kLayoutNames, json); }
 void from_json(const nlohmann::json& json, Inputs& value) {
-  value = json == kFileInputs ? Inputs::kFile : find_value(inputs_names(), json);
+  value = json == kFileInputs ? Inputs::kFile : find_value(kInputsNames, json);
 }
 void from_json(const nlohmann::json& json, KvLengths& value) {
-  value = json == kGivenLengths ? KvLengths::kGiven : find_value(kv_lengths_names(), json);
+  value = json == kGivenLengths ? KvLengths::kGiven : find_value(kKvLengthsNames, json);
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Problem, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv, head_dim,
                                    dtype, causal, kv_lengths, layout, inputs, seed)

@@ -73,8 +73,8 @@ struct Problem {
   bool lse = true;         // false: the call has no place for it
   double given_scale = 0;  // softmax_scale, of 9 digits; 0: 1 / sqrt(head_dim)
   uint64_t seed = 1;
-  TensorsFile tensors_file;        // Inputs::kFile
-  std::vector<int> given_lengths;  // KvLengths::kGiven
+  TensorsFile tensors_file = {};        // Inputs::kFile
+  std::vector<int> given_lengths = {};  // KvLengths::kGiven
 
   std::string label()
       const;  // "B=1 Hq=4 Hkv=4 Sq=256 Skv=256 D=64 fp16 causal", other axes when not the default
@@ -102,10 +102,12 @@ std::string name(Layout layout);
 std::string name(Inputs inputs);
 std::string name(KvLengths kv_lengths);
 std::string name(BackendKind backend);
-const std::vector<std::pair<std::string, DType>>& dtype_names();
-const std::vector<std::pair<std::string, Layout>>& layout_names();
-const std::vector<std::pair<std::string, Inputs>>& inputs_names();
-const std::vector<std::pair<std::string, KvLengths>>& kv_lengths_names();
+template <typename Enum>
+using Names = std::vector<std::pair<std::string, Enum>>;
+extern const Names<DType> kDTypeNames;
+extern const Names<Layout> kLayoutNames;
+extern const Names<Inputs> kInputsNames;
+extern const Names<KvLengths> kKvLengthsNames;
 
 nlohmann::json to_json(const Problem& problem);     // for results
 nlohmann::json to_request(const Problem& problem);  // for a worker: that, and where it finds the tensors

@@ -14,7 +14,7 @@ std::string describe(const StepChoice& step) {
   std::string text = step.name + "\n  " + info.title + "\n  removes " + info.removes +
                      "\n  part: " + kPartNames[int(info.part)] + "; for " + kPurposeNames[int(info.purpose)] +
                      "; types:";
-  for (const auto& [type, dtype] : dtype_names()) {
+  for (const auto& [type, dtype] : kDTypeNames) {
     if (info.dtypes.has(dtype)) text += " " + type;
   }
   text += "; rows aligned to " +
@@ -36,11 +36,7 @@ int list_steps(const Options& options) {
   // Every step is asked about one problem of each kind.
   std::vector<Problem> problems;
   for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
-    for (const int head_dim : {64, 128}) {
-      problems.emplace_back();
-      problems.back().dtype = dtype;
-      problems.back().head_dim = head_dim;
-    }
+    for (const int head_dim : {64, 128}) problems.push_back({.head_dim = head_dim, .dtype = dtype});
   }
   const Probed probed = runner.probe(problems, steps);
 

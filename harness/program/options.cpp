@@ -73,14 +73,14 @@ void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
       add_repeatable(c, "--shape", axes.shapes, kShapeForms),
       c->add_option("--grid", axes.grid, "'paper': batch * seqlen = 16384, heads * head_dim = 2048")
           ->check(CLI::IsMember({"paper"})),
-      add_axis(c, "--dtype", axes.dtypes, dtype_names(), "of q, k, v and o"),
-      add_axis(c, "--kv-lengths", axes.lengths, kv_lengths_names(), "keys of each batch"),
-      add_axis(c, "--inputs", axes.inputs, inputs_names(), "what q, k and v hold"),
+      add_axis(c, "--dtype", axes.dtypes, kDTypeNames, "of q, k, v and o"),
+      add_axis(c, "--kv-lengths", axes.lengths, kKvLengthsNames, "keys of each batch"),
+      add_axis(c, "--inputs", axes.inputs, kInputsNames, "what q, k and v hold"),
       c->add_option("--seed", axes.seed, "of the inputs")
           ->transform(in_range<uint64_t>(0, std::numeric_limits<uint64_t>::max()))};
   c->add_flag("--causal", axes.causal, "causal mask, aligned bottom-right (with --full: both)");
   c->add_flag("--full", axes.full, "no mask");
-  add_axis(c, "--layout", axes.layouts, layout_names(), "where rows lie");
+  add_axis(c, "--layout", axes.layouts, kLayoutNames, "where rows lie");
   c->add_flag("--no-lse", axes.no_lse, "the caller does not want the log-sum-exp");
   c->add_option("--softmax-scale", axes.scale, "of the scores; 1 / sqrt(D) when not given")
       ->transform(in_range(1e-30, 1e30));  // those that a step takes: see refusal() in interface.cpp
@@ -250,9 +250,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   };
 
   o.steps_named = !steps.empty();
-  for (const std::string& text : steps) {
-    for (const StepChoice& step : find_steps(text)) o.steps.push_back(step);
-  }
+  for (const std::string& text : steps) std::ranges::copy(find_steps(text), std::back_inserter(o.steps));
   o.steps = o.steps_named ? in_order(o.steps) : all_steps();
   if (o.steps.empty() && command.get_option_no_throw("steps") != nullptr)
     throw UsageError("this program has no steps");

@@ -21,7 +21,7 @@ int show_problems(const Options& options) {
 
   json answer = {{"problems", json::array()}};
   for (const Problem& problem : problems) answer["problems"].push_back(to_json(problem));
-  for (const auto& [text, dtype] : dtype_names()) {
+  for (const auto& [text, dtype] : kDTypeNames) {
     const Gates gate = gates(dtype);
     answer["gates"][text] = {{"nrmse", gate.nrmse},
                              {"row", gate.row_nrmse},

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <ranges>
+#include <set>
 
 #include "harness/device/backend.h"
 #include "harness/device/device_tensors.h"
@@ -88,7 +90,7 @@ void probe(const json& request, const EmitEvent& emit) {
                 {"no_cuda", no_cuda},
                 {"device", backend->device()},
                 {"free_bytes", backend->free_memory()}};
-  for (const auto& [text, dtype] : dtype_names()) event["peak_tflops"][text] = backend->peak_tflops(dtype);
+  for (const auto& [text, dtype] : kDTypeNames) event["peak_tflops"][text] = backend->peak_tflops(dtype);
   event["refusals"] = json::array();
   event["resources"] = json::array();
   for (const json& problem : request.at("problems")) {
@@ -134,7 +136,6 @@ void save_outputs(const DeviceTensors& tensors, const Problem& problem, const Ba
 
 void validate_tasks(const json& request, const EmitEvent& emit) {
   const auto backend = make_backend(request.at("backend"));
-  const bool cuda = backend->kind() == BackendKind::kCuda;
   const std::vector<EmulatorMode> modes = request.at("modes");
   std::unique_ptr<Prepared> prepared;
   for (const json& task : request.at("tasks")) {
@@ -173,12 +174,9 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
       entry["status"] = v.pass ? "pass" : "fail";
       entry["message"] = v.message;
       entry["validation"] = to_json(v, problem);
-      if (!cuda) {
-        json names = json::array();
-        for (const EmulatorMode& mode : modes) {
-          if (std::find(names.begin(), names.end(), mode.async) == names.end()) names.push_back(mode.async);
-        }
-        entry["validation"]["modes"] = names;
+      if (backend->kind() == BackendKind::kEmulator) {
+        const auto names = modes | std::views::transform(&EmulatorMode::async);
+        entry["validation"]["modes"] = std::set<std::string>(names.begin(), names.end());
         entry["validation"]["race_detector"] = std::ranges::any_of(modes, &EmulatorMode::race_detector);
       }
       if (!counters.empty()) entry["counters"] = sum(counters);

@@ -42,10 +42,10 @@ TEST_CASE("every name of an axis is read as what it names") {
       CHECK(o.problems.at(0).*member == value);
     }
   };
-  check("--dtype", dtype_names(), &Problem::dtype);
-  check("--layout", layout_names(), &Problem::layout);
-  check("--kv-lengths", kv_lengths_names(), &Problem::kv_lengths);
-  check("--inputs", inputs_names(), &Problem::inputs);
+  check("--dtype", kDTypeNames, &Problem::dtype);
+  check("--layout", kLayoutNames, &Problem::layout);
+  check("--kv-lengths", kKvLengthsNames, &Problem::kv_lengths);
+  check("--inputs", kInputsNames, &Problem::inputs);
 }
 
 TEST_CASE("numbers are decimal, whatever they begin with") {

@@ -110,7 +110,7 @@ TEST_CASE("kv_lengths stay in range and leave padding") {
 }
 
 TEST_CASE("no two elements share a place, in any layout, and none lies in a guard band") {
-  for (const auto& [text, layout] : layout_names()) {
+  for (const auto& [text, layout] : kLayoutNames) {
     INFO(text);
     Problem p;
     p.batch = 2;
@@ -149,7 +149,7 @@ TEST_CASE("the same problem has the same inputs in every layout; only what a ste
   p.seqlen_kv = 10;
   p.kv_lengths = KvLengths::kRandom;
   const Workload plain(p);
-  for (const auto& [text, layout] : layout_names()) {
+  for (const auto& [text, layout] : kLayoutNames) {
     INFO(text);
     Problem other = p;
     other.layout = layout;
@@ -177,7 +177,7 @@ TEST_CASE("another poison takes the place of all that a step must not read, and 
   p.seqlen_q = 6;
   p.seqlen_kv = 10;
   p.kv_lengths = KvLengths::kRandom;
-  for (const auto& [text, layout] : layout_names()) {
+  for (const auto& [text, layout] : kLayoutNames) {
     p.layout = layout;
     const Workload as_it_was(p);
     Workload w(p);
@@ -245,7 +245,7 @@ TEST_CASE("a step that needs aligned rows refuses the layout that has none") {
             BackendKind::kEmulator,
             {.title = "", .removes = "", .alignment_bytes = 16},
             nullptr};
-  for (const auto& [text, layout] : layout_names()) {
+  for (const auto& [text, layout] : kLayoutNames) {
     INFO(text);
     Problem p;
     p.num_heads_q = p.num_heads_kv = 2;

@@ -371,7 +371,7 @@ TEST_CASE("a file that changes between its header and its contents is an error a
 TEST_CASE("outputs are written in the order of q's axes, without what surrounds them") {
   TemporaryFolder folder;
   const std::string path = folder.file("out.safetensors");
-  for (const auto& [text, layout] : layout_names()) {
+  for (const auto& [text, layout] : kLayoutNames) {
     INFO(text);
     Problem p;
     p.batch = 2;
