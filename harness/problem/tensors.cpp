@@ -125,11 +125,10 @@ void fill_poison(std::span<unsigned char> bytes, Poison poison) {
 void parallel_for(int64_t count, const std::function<void(int64_t, int64_t)>& fn) {
   const int64_t num_threads =
       std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, std::max<int64_t>(count, 1));
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   for (int64_t t = 1; t < num_threads; ++t)
     threads.emplace_back([&, t] { fn(count * t / num_threads, count * (t + 1) / num_threads); });
   fn(0, count / num_threads);
-  for (auto& thread : threads) thread.join();
 }
 
 TensorPlan plan_tensors(const Problem& p) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <iterator>
 
 #include "harness/base/text.h"
 #include "harness/base/usage_error.h"
@@ -22,7 +23,7 @@ void refuse_steps_that_run_nothing(const Options& options, const Runner& runner)
   const Probed probed = runner.probe(covering_sample(false, false), options.steps);
   for (size_t s = 0; s < options.steps.size(); ++s) {
     const auto refused = [&](const std::vector<std::string>& reasons) { return !reasons[s].empty(); };
-    if (std::all_of(probed.refusals.begin(), probed.refusals.end(), refused))
+    if (std::ranges::all_of(probed.refusals, refused))
       throw UsageError(options.steps[s].name + " cannot run here: " + probed.refusals[0][s]);
   }
 }
@@ -32,10 +33,8 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
       covering_sample(step.info->dtypes.has(DType::kFp32), step.info->alignment_bytes == 0);
   // The step as it chooses, and in each of its configurations.
   std::vector<StepChoice> contenders{step};
-  if (step.name == step.step && step.info->num_configurations() > 0) {
-    for (const StepChoice& configuration : find_steps(step.name + "@all"))
-      contenders.push_back(configuration);
-  }
+  if (step.name == step.step && step.info->num_configurations() > 0)
+    std::ranges::copy(find_steps(step.name + "@all"), std::back_inserter(contenders));
   const Probed probed = runner.probe(sample, contenders);
 
   size_t passed = 0, skipped = 0, done = 0;
