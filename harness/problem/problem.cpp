@@ -11,26 +11,22 @@ namespace {
 
 template <typename Enum>
 std::string find_name(const Names<Enum>& names, Enum value) {
-  for (const auto& [text, candidate] : names) {
-    if (candidate == value) return text;
-  }
-  throw std::logic_error("an enumerator without a name");
+  const auto found = std::ranges::find(names, value, &std::pair<std::string, Enum>::second);
+  if (found == names.end()) throw std::logic_error("an enumerator without a name");
+  return found->first;
 }
 
 template <typename Enum>
 Enum find_value(const Names<Enum>& names, const std::string& text) {
-  for (const auto& [candidate, value] : names) {
-    if (candidate == text) return value;
-  }
-  throw std::runtime_error("unknown name '" + text + "'");
+  const auto found = std::ranges::find(names, text, &std::pair<std::string, Enum>::first);
+  if (found == names.end()) throw std::runtime_error("unknown name '" + text + "'");
+  return found->second;
 }
 
 constexpr const char* kFileInputs = "file";
 constexpr const char* kGivenLengths = "given";
+constexpr const char* kNineDigits = "%.9g";
 constexpr uint64_t kLengthStream = 100;  // apart from the tensors' streams in tensors.cpp
-
-// As many as tell any two floats apart.
-std::string in_nine_digits(double value) { return format("%.9g", value); }
 
 }  // namespace
 
@@ -65,7 +61,7 @@ std::string Problem::label() const {
   if (inputs != Inputs::kNormal) text += " inputs=" + name(inputs);
   if (inputs == Inputs::kFile) text += ":" + tensors_file.name;
   if (!lse) text += " lse=none";
-  if (given_scale != 0) text += " softmax_scale=" + in_nine_digits(given_scale);
+  if (given_scale != 0) text += " softmax_scale=" + format(kNineDigits, given_scale);
   if (seed != 1) text += " seed=" + std::to_string(seed);
   return text;
 }
@@ -89,13 +85,11 @@ int Problem::visible_keys(int row, int kv_len) const {
 double Problem::flops() const {
   double pairs = 0;
   for (const int kv_len : draw_kv_lengths()) {
-    if (!causal) {
-      pairs += double(seqlen_q) * kv_len;
-      continue;
-    }
-    // visible_keys summed over the rows: 1 + 2 + ... up to kv_len, of which the last seqlen_q terms exist.
+    // Causal is visible_keys summed over the rows: 1 + 2 + ... up to kv_len, of which the last seqlen_q terms
+    // exist.
     const double hidden = std::max(kv_len - seqlen_q, 0);
-    pairs += (double(kv_len) * (kv_len + 1.0) - hidden * (hidden + 1.0)) / 2;
+    pairs +=
+        causal ? (double(kv_len) * (kv_len + 1.0) - hidden * (hidden + 1.0)) / 2 : double(seqlen_q) * kv_len;
   }
   return 4.0 * head_dim * num_heads_q * pairs;
 }
@@ -180,6 +174,6 @@ Problem problem_from_json(const nlohmann::json& json) {
   return p;
 }
 
-double nine_digits(double value) { return std::strtod(in_nine_digits(value).c_str(), nullptr); }
+double nine_digits(double value) { return std::strtod(format(kNineDigits, value).c_str(), nullptr); }
 
 }  // namespace flashsteps
