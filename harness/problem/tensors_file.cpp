@@ -21,7 +21,7 @@ namespace {
 using Shape = std::vector<uint64_t>;
 
 constexpr uint64_t kPieceBytes = 1 << 20;
-const char* const kNames[] = {"q", "k", "v"};
+const std::string kNames[] = {"q", "k", "v"};
 constexpr const char* kLengths = "kv_lengths";
 constexpr const char* kChanged = "has changed since the program began";
 
@@ -43,22 +43,21 @@ bool seqlen_first(Layout layout) { return layout == Layout::kBshd || layout == L
 // `p` with the type and the sizes that the header says.
 Problem with_header(Problem p, const SafetensorsFile& file) {
   const bool swapped = seqlen_first(p.layout);
-  for (const char* const name : kNames) {
-    const std::string text = name;
+  for (const std::string& name : kNames) {
     const SafetensorsTensor* const tensor = file.find(name);
-    require(tensor != nullptr, "has no tensor '" + text + "': q, k and v are needed");
+    require(tensor != nullptr, "has no tensor '" + name + "': q, k and v are needed");
     const auto* const type =
         std::ranges::find_if(kTypes, [&](const auto& known) { return tensor->dtype == known.first; });
-    require(type != std::end(kTypes), text + " is " + tensor->dtype + ", it must be F16, BF16 or F32");
+    require(type != std::end(kTypes), name + " is " + tensor->dtype + ", it must be F16, BF16 or F32");
     if (name == kNames[0]) p.dtype = type->second;
     require(type->second == p.dtype,
-            text + " is " + tensor->dtype + ", q is " + type_name(p.dtype) + ": they must be of one type");
+            name + " is " + tensor->dtype + ", q is " + type_name(p.dtype) + ": they must be of one type");
     require(tensor->shape.size() == 4,
-            text + " has " + std::to_string(tensor->shape.size()) + " dimensions, it must have 4: " +
+            name + " has " + std::to_string(tensor->shape.size()) + " dimensions, it must have 4: " +
                 (swapped ? "[batch, seqlen, heads, head_dim]" : "[batch, heads, seqlen, head_dim]"));
     for (const uint64_t extent : tensor->shape)
       require(extent >= 1 && extent <= uint64_t(std::numeric_limits<int>::max()),
-              text + " has the shape " + to_text(tensor->shape) + ": each size must be 1 to 2^31 - 1");
+              name + " has the shape " + to_text(tensor->shape) + ": each size must be 1 to 2^31 - 1");
   }
   const Shape &q = file.find("q")->shape, &k = file.find("k")->shape, &v = file.find("v")->shape;
   require(v == k, "v has the shape " + to_text(v) + ", k has " + to_text(k) + ": they must be the same");
@@ -97,7 +96,7 @@ SafetensorsFile open_again(const Problem& p) {
 }
 
 // All of a tensor, which is added to the hash.
-void read_tensor(SafetensorsFile& file, const char* name, unsigned char* to, Fnv1a& hash) {
+void read_tensor(SafetensorsFile& file, const std::string& name, unsigned char* to, Fnv1a& hash) {
   const SafetensorsTensor& tensor = *file.find(name);
   for (uint64_t offset = 0, bytes; offset < tensor.bytes(); offset += bytes) {
     bytes = std::min(kPieceBytes, tensor.bytes() - offset);
@@ -107,7 +106,7 @@ void read_tensor(SafetensorsFile& file, const char* name, unsigned char* to, Fnv
   }
 }
 
-std::vector<unsigned char> read_tensor(SafetensorsFile& file, const char* name, Fnv1a& hash) {
+std::vector<unsigned char> read_tensor(SafetensorsFile& file, const std::string& name, Fnv1a& hash) {
   std::vector<unsigned char> data(file.find(name)->bytes());
   read_tensor(file, name, data.data(), hash);
   return data;
@@ -130,7 +129,7 @@ std::vector<int> lengths_of(const Problem& p, const std::vector<unsigned char>& 
 
 // The largest value of a tensor, all of whose values must be finite. What lies beyond a length may hold
 // anything.
-float largest_of(const Problem& p, const char* name, const Placement& tensor,
+float largest_of(const Problem& p, const std::string& name, const Placement& tensor,
                  const std::vector<unsigned char>& data) {
   const bool limited = name != kNames[0] && p.kv_lengths == KvLengths::kGiven;
   const size_t each = element_bytes(p.dtype);
@@ -147,9 +146,9 @@ float largest_of(const Problem& p, const char* name, const Placement& tensor,
                 std::to_string(row.i) + ", column " + std::to_string(d);
     }
   }
-  require(nonfinite == 0,
-          std::string(name) + " has " + std::to_string(nonfinite) + " value(s) that are NaN or Inf" +
-              (limited ? " in rows below their batch's length" : "") + ", the first in " + first);
+  require(nonfinite == 0, name + " has " + std::to_string(nonfinite) + " value(s) that are NaN or Inf" +
+                              (limited ? " in rows below their batch's length" : "") + ", the first in " +
+                              first);
   return largest;
 }
 
@@ -201,7 +200,7 @@ void examine_tensors(std::span<Problem> problems, const std::string& given) {
     if (p.kv_lengths == KvLengths::kGiven)
       p.given_lengths = lengths_of(p, read_tensor(file, kLengths, unused));
     const TensorPlan plan = plan_tensors(p);
-    const auto largest = [&](const char* name, const Placement& tensor) {
+    const auto largest = [&](const std::string& name, const Placement& tensor) {
       return largest_of(p, name, tensor, read_tensor(file, name, hash));
     };
     const float q = largest("q", plan.q), k = largest("k", plan.k), v = largest("v", plan.v);
