@@ -18,8 +18,7 @@ namespace flashsteps {
 namespace {
 
 std::string folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  return std::filesystem::path(path).parent_path() / ".";  // which may be empty, and is then this one
 }
 
 // Devices, and names for what is open, /dev/stdout for one: a file cannot take their place. Below /dev there

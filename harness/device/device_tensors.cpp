@@ -1,5 +1,6 @@
 #include "harness/device/device_tensors.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "harness/base/element.h"
@@ -134,9 +135,8 @@ std::string DeviceTensors::changed_input() const {
   if (call_.workspace_bytes > 0) {
     Poison guard[kWorkspaceGuardBytes / sizeof(Poison)];
     backend_.download(guard, static_cast<char*>(call_.workspace) + call_.workspace_bytes, sizeof guard);
-    for (const Poison word : guard) {
-      if (word != poison_) return "something was written beyond the workspace";
-    }
+    if (std::ranges::any_of(guard, [&](Poison word) { return word != poison_; }))
+      return "something was written beyond the workspace";
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const auto expected = workload_.input(int(i));

@@ -39,12 +39,10 @@ void time_problem(Runner& runner, const Problem& problem, int rounds, json& run)
       std::cout << format_entry(entry, problem.label()) << std::flush;
     }
   };
-  const auto samples = time_in_turns(runner, problem, contenders, rounds, on_failure);
+  auto samples = time_in_turns(runner, problem, contenders, rounds, on_failure);
 
   for (const char* const ceiling : kCeilings) {
-    const auto found = samples.find(ceiling);
-    if (found != samples.end() && !found->second.ms.empty())
-      run["ceilings"][ceiling] = ceiling_record(found->second);
+    if (!samples[ceiling].ms.empty()) run["ceilings"][ceiling] = ceiling_record(samples[ceiling]);
   }
   const double matmul_tflops = run.value("/ceilings/matmul/tflops"_json_pointer, 0.0);
   const double peak = runner.device().peak_tflops.at(name(problem.dtype));
