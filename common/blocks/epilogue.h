@@ -1,9 +1,11 @@
 // From accumulators to the result: O divided by the sum of its row, and the row's log-sum-exp. Spelled out in
-// v07_ptx_mma (O) and v09_direct_rescale (the sums of lanes are added up in the end).
+// v06_vectorized_loads (rows of 16 bytes), v07_ptx_mma (O) and v09_direct_rescale (the sums of lanes are
+// added up in the end).
 #pragma once
 
 #include "common/blocks/accumulator.h"
 #include "common/pack.h"
+#include "common/vector_copy.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
@@ -13,6 +15,24 @@ inline namespace FLASHSTEPS_BACKEND {
 __device__ inline float inverse_of(float row_sum) { return row_sum == 0.0f ? 0.0f : 1.0f / row_sum; }
 __device__ inline float lse_of(float row_max, float row_sum) {
   return row_sum == 0.0f ? -INFINITY : row_max * kLn2 + logf(row_sum);
+}
+
+// Makes each lane's row_sum the whole row's, and stores the log-sum-exp of a warp's rows, those beyond
+// seqlen_q left out. `query` is that of the lane's first element, acc_s[0][0][0]; row_base what the row's P
+// is relative to.
+template <typename Element, int M_TILES>
+__device__ void finish_rows(const AttentionParams<Element>& params, int batch, int head, int query,
+                            int lane_id, const float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2]) {
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = query + m * kAccumulatorRows + r * 8;
+      row_sum[m][r] = quad_reduce_sum(row_sum[m][r]);
+      if (lane_id % 4 == 0 && row < params.seqlen_q)
+        params.store_lse(batch, head, row, lse_of(row_base[m][r], row_sum[m][r]));
+    }
+  }
 }
 
 // Rounds a warp's acc_o / row_sum and puts it into a tile in shared memory, a SwizzledTile. row_sum[m][r] is
@@ -32,6 +52,21 @@ __device__ void store_normalised(Tile& tile, int offset, const float (&acc_o)[M_
             pack2<typename Tile::Element>(o[0] * scale, o[1] * scale);
       }
     }
+  }
+}
+
+// Copies rows first_row .. first_row + num_rows - 1 of a SwizzledTile to `to`, where the first of them goes.
+// By `num_threads` threads, each with its number; each moves 16 bytes at a time.
+template <typename Tile>
+__device__ void store_rows(Tile& tile, int first_row, int num_rows, typename Tile::Element* to,
+                           int64_t row_stride, int thread, int num_threads) {
+  constexpr int CHUNK = 16 / sizeof(typename Tile::Element);  // elements
+  constexpr int CHUNKS = Tile::COLS / CHUNK;                  // of a row
+  for (int i = thread; i < num_rows * CHUNKS; i += num_threads) {
+    const int row = i / CHUNKS;
+    const int d = i % CHUNKS * CHUNK;
+    store_16_bytes(&to[row * row_stride + d],
+                   load_16_bytes(tile.at(Tile::offset_of(first_row + row, d), 0, 0)));
   }
 }
 

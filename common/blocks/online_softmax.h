@@ -1,0 +1,75 @@
+// The softmax of whole rows that a warp holds in registers. Spelled out in v12_whole_rows (P as operands) and
+// v13_lazy_rescale (a base that changes only when it must). What a lane holds is said in accumulator.h;
+// `scale` takes scores to units of log2, and row_base is what a row's P is relative to, in these units.
+#pragma once
+
+#include "common/blocks/accumulator.h"
+#include "common/exp2.h"
+#include "common/pack.h"
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+// How far a score may lie above its row's base, in units of log2: P is then at most 2^15, and fp16 holds
+// 65,504.
+constexpr float kMaxGrowth = 15.0f;
+
+// How far the lane's largest score lies above its row's base.
+template <int M_TILES, int N_TILES>
+__device__ float growth_of(const float (&acc_s)[M_TILES][N_TILES][4], const float (&row_base)[M_TILES][2],
+                           float scale) {
+  float growth = -INFINITY;
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) growth = fmaxf(growth, fmaf(lane_max(acc_s[m], r), scale, -row_base[m][r]));
+  }
+  return growth;
+}
+
+// Makes the maximum of what each row has seen its base, and brings O and the sums to it. By all lanes of a
+// warp.
+template <int M_TILES, int S_TILES, int O_TILES>
+__device__ void rescale(const float (&acc_s)[M_TILES][S_TILES][4], float scale, float (&row_base)[M_TILES][2],
+                        float (&row_sum)[M_TILES][2], float (&acc_o)[M_TILES][O_TILES][4]) {
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float tile_max = quad_reduce_max(lane_max(acc_s[m], r));
+      float base = fmaxf(row_base[m][r], __fmul_rd(tile_max, scale));
+      if (base == -INFINITY) base = 0.0f;  // a row that sees no key
+      const float row_scale = exp2_approx(row_base[m][r] - base);
+      row_base[m][r] = base;
+      row_sum[m][r] *= row_scale;
+#pragma unroll
+      for (int n = 0; n < O_TILES; ++n) {
+        acc_o[m][n][r * 2] *= row_scale;
+        acc_o[m][n][r * 2 + 1] *= row_scale;
+      }
+    }
+  }
+}
+
+// P of 16 keys, the `step`th 16 of a tile, rounded: two neighbouring 16 x 8 tiles of S are an A operand. Adds
+// what it was before it was rounded to row_sum.
+template <typename Element, int M_TILES, int S_TILES>
+__device__ void make_p(uint32_t (&frag_p)[M_TILES][4], const float (&acc_s)[M_TILES][S_TILES][4], int step,
+                       float scale, const float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2]) {
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = i % 2;
+      float p[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        p[e] = exp2_approx(fmaf(acc_s[m][step * 2 + i / 2][r * 2 + e], scale, -row_base[m][r]));
+      row_sum[m][r] += p[0] + p[1];
+      frag_p[m][i] = pack2<Element>(p[0], p[1]);
+    }
+  }
+}
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps
