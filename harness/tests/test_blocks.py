@@ -1,0 +1,35 @@
+"""What common/blocks/ has of the steps is what the steps do: a step that takes a block gives the bits of the one that
+spells it out.
+
+Two pairs of steps do the same arithmetic in the same order. Runs what a test build has made, like test_program.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_program import FLASHSTEPS, STEPS, run
+
+# v11 takes accumulator.h, epilogue.h, key_range.h and operands.h; v15 online_softmax.h, too. v15's last tile of keys is
+# another than v14's unless the tiles are full.
+PAIRS = [("v10", "v11", "100,230", ["--kv-lengths", "random"]), ("v14", "v15", "200,320", [])]
+
+
+def outputs(step: str, options: list[str], out: Path) -> bytes:
+    (name,) = (each for each in STEPS if each.startswith(step))
+    done = run(FLASHSTEPS, "run", name, "--backend", "emulator", *options, "--save", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    saved = out.read_bytes()
+    return saved[8 + int.from_bytes(saved[:8], "little") :]  # behind the header, which names the step
+
+
+@pytest.mark.parametrize("dtype, head_dim", [("fp16", 64), ("bf16", 128)])
+@pytest.mark.parametrize("mask", ["--full", "--causal"])
+@pytest.mark.parametrize("spelled_out, of_blocks, lengths, others", PAIRS)
+def test_the_same_bits(
+    spelled_out: str, of_blocks: str, lengths: str, others: list[str], mask: str, dtype: str, head_dim: int,
+    tmp_path: Path,
+) -> None:
+    options = ["--shape", f"2,2,1,{lengths},{head_dim}", "--dtype", dtype, mask, *others]
+    expected = outputs(spelled_out, options, tmp_path / "expected")
+    assert len(expected) > 10_000 and outputs(of_blocks, options, tmp_path / "found") == expected
