@@ -4,11 +4,11 @@ FILE is a name under figures/results/; FILTER is any of B H Hq Hkv S Sq Skv D dt
 softmax_scale seed, as in `D=64 causal=true`.
     ladder      file=FILE shapes="FILTER...; FILTER..."
                                               a row a step: rate, x previous, x FlashAttention-2, of each problem
-    step        file=FILE step=NAME [FILTER...]
-                                              a row a problem: the step before, and the step
-    counters    file=FILE step=NAME [show=NAME,...] [FILTER...]
-                                              the emulator's counters of a step and of the one before; one problem
-    profile     file=FILE step=NAME [show=NAME,...] [FILTER...]
+    step        file=FILE step=NAME [against=NAME] [FILTER...]
+                                              a row a problem: the step before, or another, and the step
+    counters    file=FILE step=NAME [against=NAME] [show=NAME,...] [FILTER...]
+                                              the emulator's counters of the same two; one problem
+    profile     file=FILE step=NAME [against=NAME] [show=NAME,...] [FILTER...]
                                               the GPU's own counters of both; one problem
     conformance file=FILE ncu=FILE [FILTER...]
                                               the emulator's counters beside the GPU's, of all steps; one problem
@@ -129,12 +129,19 @@ class Request:
             raise TableError(f"{name} is a comparison with peers: for the blocks 'ladder' and 'peers'")
         return name, data
 
-    def pair(self) -> list[str]:
-        """The step before and the step. The first step of all has none before it."""
-        step = self.need("step")
-        steps = sources.all_steps(self.root)
-        if step not in steps:
+    def known_step(self, argument: str = "step") -> str:
+        step = self.need(argument)
+        if step not in sources.all_steps(self.root):
             raise TableError(f"there is no step '{step}' under steps/")
+        return step
+
+    def pair(self) -> list[str]:
+        """A step, and before it the one that it is held against: `against`, or the one before it on the
+        ladder. The first step of all has none before it."""
+        step = self.known_step()
+        if "against" in self.left:
+            return [self.known_step("against"), step]
+        steps = sources.all_steps(self.root)
         at = steps.index(step)
         return steps[max(at - 1, 0) : at + 1]
 
@@ -237,7 +244,7 @@ def step(request: Request) -> str:
 
 def ablation(request: Request) -> str:
     file, data = request.program_record()
-    step = request.pair()[-1]
+    step = request.known_step()
     variants = ablations.of_step(step, request.root)
     if not variants:
         raise TableError(f"{step} has no page under docs/ablations/")

@@ -123,6 +123,16 @@ def test_step(repository: Repository, capsys):
     )
 
 
+def test_a_step_against_another_than_the_one_before(repository: Repository, capsys):
+    steps = ("v01_scalar", "v02_smem_tiles", "v03_wmma")
+    repository.record("gpu.json", make_record(steps=steps, commit=repository.commit))
+    lesson, block = "steps/v03_wmma/README.md", "step file=gpu.json step=v03_wmma"
+    assert "| problem | v02_smem_tiles | v03_wmma |" in written(repository, capsys, block, name=lesson)
+    text = written(repository, capsys, f"{block} against=v01_scalar", name=lesson)
+    assert "| problem | v01_scalar | v03_wmma |" in text
+    assert "there is no step 'v07_none'" in refused(repository, capsys, f"{block} against=v07_none")
+
+
 def add_ablations(repository: Repository, *variants: str) -> None:
     for variant in variants:
         text = f"# With {variant} | only\n```diff\n-int {variant};\n```\n"
