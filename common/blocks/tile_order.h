@@ -10,7 +10,7 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// Of L2, for K and V of the heads that are computed at a time. An A100 has 40 MB, an H200 50 MB.
+// Of L2, for K and V of the heads that are computed at a time. An A100 has 40 MB, an H200 60 MB.
 constexpr int64_t kL2Bytes = 32 << 20;
 
 // On the host: how many heads make up a group. Without a mask all tiles are alike: head after head.

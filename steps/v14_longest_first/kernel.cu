@@ -48,7 +48,7 @@ static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 // 65,504. What is smaller than that gains: it is rounded as it always is, and underflows later.
 constexpr float MAX_GROWTH = 15.0f;
 
-// Of the L2 cache, for K and V of the heads that are computed at a time. An A100 has 40 MB, an H200 50 MB.
+// Of the L2 cache, for K and V of the heads that are computed at a time. An A100 has 40 MB, an H200 60 MB.
 constexpr int64_t L2_BYTES = 32 << 20;
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
