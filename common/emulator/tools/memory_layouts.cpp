@@ -45,6 +45,21 @@ using namespace flashsteps;
 #define FLASHSTEPS_STEP v10_tma_warpspec
 #include "steps/v10_tma_warpspec/kernel.cu"
 #undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v11_cp_async
+#include "steps/v11_cp_async/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v12_whole_rows
+#include "steps/v12_whole_rows/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v13_lazy_rescale
+#include "steps/v13_lazy_rescale/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v14_longest_first
+#include "steps/v14_longest_first/kernel.cu"
+#undef FLASHSTEPS_STEP
+#define FLASHSTEPS_STEP v15_producer_warpgroup
+#include "steps/v15_producer_warpgroup/kernel.cu"
+#undef FLASHSTEPS_STEP
 
 namespace {
 
@@ -106,7 +121,9 @@ json all_storage() {
           STORAGE(v04_warp_softmax),     STORAGE(v05_padded_smem),
           STORAGE(v06_vectorized_loads), STORAGE(v07_ptx_mma),
           STORAGE(v08_register_softmax), STORAGE(v09_direct_rescale),
-          STORAGE(v10_tma_warpspec)};
+          STORAGE(v10_tma_warpspec),     STORAGE(v11_cp_async),
+          STORAGE(v12_whole_rows),       STORAGE(v13_lazy_rescale),
+          STORAGE(v14_longest_first),    STORAGE(v15_producer_warpgroup)};
 #undef STORAGE
 }
 
