@@ -200,14 +200,16 @@ def ladder(request: Request) -> str:
     names = sources.all_steps(request.root)
     demand_in_tree({name for run in runs for name in steps_of(run)}, names, file, "under steps/")
     common, labels = problem_labels(runs)
+    beside_fa2 = any("sdpa_flash" in rates.contenders_of(run) for run in runs)
     header = ["step", "idea"]
     for label in labels:
-        header += [label or common, "× previous", "× FA2"]
+        header += [label or common, "× previous"] + ["× FA2"] * beside_fa2
 
     def row(cells: list[str], name: str, previous: str | None) -> list[str]:
         for entries in map(rates.contenders_of, runs):
             cells.append(rate_cell(entries.get(name), spread=False))
-            cells += [speedup_cell(entries.get(other), entries.get(name)) for other in (previous, "sdpa_flash")]
+            others = (previous, "sdpa_flash") if beside_fa2 else (previous,)
+            cells += [speedup_cell(entries.get(other), entries.get(name)) for other in others]
         return cells
 
     rows, parts = [], set()
@@ -221,8 +223,9 @@ def ladder(request: Request) -> str:
     for name, (words, *_) in figure_style.PEERS.items():
         if any(name in rates.contenders_of(run) for run in runs):
             rows.append(row([f"*{words}*", f"`{name}`, for comparison"], name, None))
-    heading = f"{common}. TFLOPS, medians; " if len(runs) > 1 and common else "TFLOPS, medians; "
-    return f"{heading}FA2: PyTorch's FlashAttention-2, in the same run.\n\n{table(header, rows, 2)}"
+    heading = f"{common}. TFLOPS, medians" if len(runs) > 1 and common else "TFLOPS, medians"
+    fa2 = "; FA2: PyTorch's FlashAttention-2, in the same run" if beside_fa2 else ""
+    return f"{heading}{fa2}.\n\n{table(header, rows, 2)}"
 
 
 def step(request: Request) -> str:
