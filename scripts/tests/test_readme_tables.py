@@ -59,10 +59,11 @@ def test_ladder(repository: Repository, capsys):
     assert lines[3] == first and "| 13.7 | 4.00 | 0.50 | 0.43 | 4.00 | 0.50 |" in lines[4]
     assert lines[6].startswith("| *FlashAttention-2* | `sdpa_flash`, for comparison | 27.5 | – | 1.00 |")
     assert lines[7].startswith("| *cuDNN* | `sdpa_cudnn`, for comparison | 30.5 | – | 1.11 |") and len(lines) == 8
-    # Without FlashAttention-2 there is nothing to be compared with.
+    # Without FlashAttention-2 there is nothing to be compared with, and no column for it.
     record_ladder(repository, peers=("sdpa_cudnn",))
     text = written(repository, capsys, LADDER)
-    assert "| *cuDNN* | `sdpa_cudnn`, for comparison | 27.5 | – | – |" in text
+    assert "FA2" not in text and "| step | idea | S=4096 causal | × previous | S=512 full | × previous |" in text
+    assert "| *cuDNN* | `sdpa_cudnn`, for comparison | 27.5 | – |" in text
 
 
 def test_a_step_that_failed_or_was_not_recorded_stays_in_the_ladder(repository: Repository, capsys):
