@@ -1,6 +1,6 @@
 // From accumulators to the result: O divided by the sum of its row, and the row's log-sum-exp. Spelled out in
-// v06_vectorized_loads (rows of 16 bytes), v07_ptx_mma (O) and v09_direct_rescale (the sums of lanes are
-// added up in the end).
+// v06_vectorized_loads (rows of 16 bytes), v07_ptx_mma (O), v09_direct_rescale (the sums of lanes are added
+// up in the end) and v12_whole_rows (a warp ends its own rows).
 #pragma once
 
 #include "common/blocks/accumulator.h"

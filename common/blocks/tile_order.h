@@ -16,8 +16,8 @@ constexpr int64_t kL2Bytes = 32 << 20;
 // On the host: how many heads make up a group. Without a mask all tiles are alike: head after head.
 template <int HEAD_DIM, bool CAUSAL, typename Element>
 int heads_per_group(const AttentionParams<Element>& params) {
-  const int64_t kv_bytes = 2 * sizeof(Element) * HEAD_DIM * int64_t(params.seqlen_kv);
   if (!CAUSAL) return 1;
+  const int64_t kv_bytes = 2 * sizeof(Element) * HEAD_DIM * int64_t(params.seqlen_kv);
   return int(std::clamp<int64_t>(kL2Bytes / kv_bytes, 1, params.batch * params.num_heads_q));
 }
 

@@ -43,8 +43,8 @@ struct SharedStorage {
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
-// How far a score may lie above its row's base, in units of log2. P is then at most 2^15: fp16 holds up to
-// 65,504. What is smaller than that gains: it is rounded as it always is, and underflows later.
+// How far a score may lie above its row's base, in units of log2. P is then at most 2^15, and fp16 holds up to
+// 65,504. Small probabilities become larger by the same factor: so fewer of them underflow.
 constexpr float MAX_GROWTH = 15.0f;
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
