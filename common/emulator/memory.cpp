@@ -114,14 +114,6 @@ struct Extent {
   }
 };
 
-// Parts of the program's image, found in the dynamic loader's tables: visit(module) until it returns true.
-template <typename Visit>
-void for_each_module(Visit visit) {
-  dl_iterate_phdr([](dl_phdr_info* module, size_t,
-                     void* opaque) { return (*static_cast<Visit*>(opaque))(*module) ? 1 : 0; },
-                  &visit);
-}
-
 // visit(segment, extent) for each of a module's segments.
 template <typename Visit>
 void for_each_segment(const dl_phdr_info& module, Visit visit) {
@@ -143,24 +135,30 @@ Extent loaded_at(const dl_phdr_info& module, uintptr_t address, size_t bytes) {
   return found;
 }
 
-// The module that kernels are part of: the same as this function, as they are linked with it.
+// visit(module) for the one that kernels are part of: the same as this function, as they are linked with it.
 template <typename Visit>
-void for_each_own_segment(Visit visit) {
-  for_each_module([&](const dl_phdr_info& module) {
-    if (loaded_at(module, uintptr_t(&check_alignment), 1).bytes == 0) return false;
-    for_each_segment(module, visit);
-    return true;
-  });
+void visit_own_module(Visit visit) {
+  dl_iterate_phdr(
+      [](dl_phdr_info* module, size_t, void* opaque) {
+        if (loaded_at(*module, uintptr_t(&check_alignment), 1).bytes == 0) return 0;
+        (*static_cast<Visit*>(opaque))(*module);
+        return 1;
+      },
+      &visit);
 }
 
+template <typename Visit>
+void for_each_own_segment(Visit visit) {
+  visit_own_module([&](const dl_phdr_info& module) { for_each_segment(module, visit); });
+}
+
+// Constants of the kernels lie here. Other modules have none, and a library that is loaded beside an
+// allocation would hide accesses beyond its end.
 bool is_program_data(uintptr_t address, size_t bytes) {
   static constinit thread_local Extent last;  // the loader's tables are slow to search
   if (last.holds(address, bytes)) return true;
   Extent found;
-  for_each_module([&](const dl_phdr_info& module) {
-    found = loaded_at(module, address, bytes);
-    return found.bytes != 0;
-  });
+  visit_own_module([&](const dl_phdr_info& module) { found = loaded_at(module, address, bytes); });
   if (found.bytes == 0) return false;
   last = found;
   return true;

@@ -1,4 +1,6 @@
 // Kernels with one mistake each: every one must be reported, as what it is and with its line.
+#include <dlfcn.h>
+
 #include <memory>
 
 #include "common/emulator/tests/support.h"
@@ -462,6 +464,11 @@ TEST_CASE("global memory that no kernel may touch", "[bugs]") {
   CHECK_LINE(read, global_read_at, 2);
   CHECK(contains(read.what(), "read of 4 bytes"));
   CHECK_NOTHROW(launch(global_read_at, 1, 1, 0, nullptr, static_cast<const float*>(constants), 1, out.get()));
+  const auto of_a_library = static_cast<const float*>(dlsym(RTLD_NEXT, "qsort"));
+  REQUIRE(of_a_library != nullptr);
+  const Report foreign =
+      report_of([&] { launch(global_read_at, 1, 1, 0, nullptr, of_a_library, 0, out.get()); });
+  CHECK(foreign.bug == Bug::kGlobalOutOfBounds);
 }
 
 // The race detector does not look twice at what a CTA reads again.

@@ -208,7 +208,7 @@ __global__ void shared_atomic_kernel(int* out) {
   __syncthreads();
   if (threadIdx.x == 0) out[0] = *count;
 }
-__global__ void atomic_out_of_bounds_kernel(int* out) { atomicCAS(out + 4096, 0, 1); }
+__global__ void atomic_out_of_bounds_kernel(int* out) { atomicCAS(out + 33, 0, 1); }
 
 // ---- Cooperative groups
 
@@ -238,7 +238,8 @@ __global__ void hints_kernel(float4* out, const float4* in) {
   __stwt(&out[threadIdx.x].y, 7.0f);
 }
 
-__global__ void past_the_end_kernel(float* out) { out[0] = __ldcs(out + 4096); }
+// Further on, another allocation may lie.
+__global__ void past_the_end_kernel(float* out) { out[0] = __ldcs(out + 32); }
 
 __global__ void wmma_kernel(float* out) {
   using namespace nvcuda;
