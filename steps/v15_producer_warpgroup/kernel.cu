@@ -164,7 +164,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     if (lane_id == 0) shared.ring_k.consumer_release(kv_tile);
 
     const bool needs_mask = keys.needs_mask(kv_tile * BLOCK_N, BLOCK_N);
-    if (__any_sync(0xffffffff, needs_mask || growth_of(acc_s, row_base, scale) > kMaxGrowth)) {
+    const float growth = growth_of(acc_s, row_base, scale);  // not behind ||: that would be a branch
+    if (__any_sync(0xffffffff, needs_mask || growth > kMaxGrowth)) {
       if (needs_mask) {
         const int key = first_key_of(kv_tile, keys.kv_len) + acc_col;  // of the lane's first score
         mask_scores<CAUSAL>(acc_s, params, keys.kv_len, warp_query + acc_row, key);
