@@ -52,6 +52,7 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
   return T(a) < T(b) ? T(b) : T(a);
 }
 
+inline int __vimax3_s32(int a, int b, int c) { return std::max({a, b, c}); }
 inline unsigned umin(unsigned a, unsigned b) { return b < a ? b : a; }
 inline unsigned umax(unsigned a, unsigned b) { return a < b ? b : a; }
 

@@ -21,6 +21,9 @@ inline namespace on_emulator {
 using Stream = void*;
 using emulator::cuda::smem;
 
+// Few, so that the CTAs of a kernel that stay take several tiles each, even of a small problem.
+inline int num_sms() { return 4; }
+
 // Returns when the kernel is done. Throws emulator::Report when CUDA would refuse the launch or the kernel
 // has a bug.
 template <typename... Params, typename... Args>

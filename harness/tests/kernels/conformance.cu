@@ -285,7 +285,7 @@ __global__ void integer_functions(const uint32_t* in, uint32_t* out) {
     to[4] = uint32_t(__popc(a)) + 64 * uint32_t(__popcll(a * 0x100000001ull));
     to[5] = uint32_t(__clz(int(a >> b % 32))) + 64 * uint32_t(__clzll(b));
     to[6] = uint32_t(__ffs(int(a << b % 32))) + 64 * uint32_t(__ffsll(b));
-    to[7] = uint32_t(__mulhi(int(a), int(b)));
+    to[7] = uint32_t(__mulhi(int(a), int(b))) + uint32_t(__vimax3_s32(int(a), int(b), int(a ^ b)));
     to[8] = __umulhi(a, b);
     to[9] = uint32_t(__float2int_rn(f));
     to[10] = uint32_t(__float2int_rz(f));
