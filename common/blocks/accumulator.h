@@ -55,5 +55,18 @@ __device__ void mask_scores(float (&acc_s)[M_TILES][N_TILES][4], const Attention
   }
 }
 
+// Scores of the tile's first `num_keys` keys, which the tile before has had, become -inf. `acc_col` is that
+// of the lane's first element. Spelled out in v15_producer_warpgroup.
+template <int M_TILES, int N_TILES>
+__device__ void mask_first_keys(float (&acc_s)[M_TILES][N_TILES][4], int num_keys, int acc_col) {
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+    for (int i = 0; i < N_TILES * 4; ++i) {
+      if (acc_col + i / 4 * kAccumulatorCols + i % 2 < num_keys) acc_s[m][i / 4][i % 4] = -INFINITY;
+    }
+  }
+}
+
 }  // namespace FLASHSTEPS_BACKEND
 }  // namespace flashsteps

@@ -13,6 +13,11 @@ struct KeyRange {
   int unmasked_end;  // every row of the tile sees all keys before this one
 
   __device__ int num_tiles(int block_n) const { return ceil_div(end, block_n); }
+  // The first key of a tile. The last tile ends with the last key, so that what lies beyond, which may be
+  // NaN, is not loaded; it repeats keys of the tile before. Spelled out in v15_producer_warpgroup.
+  __device__ int first_key(int kv_tile, int block_n) const {
+    return min(kv_tile * block_n, kv_len - block_n);
+  }
   // Does some row not see all of these keys?
   __device__ bool needs_mask(int first_key, int block_n) const { return first_key + block_n > unmasked_end; }
 };

@@ -1,6 +1,7 @@
 // The softmax of whole rows that a warp holds in registers. Spelled out in v12_whole_rows (P as operands) and
-// v13_lazy_rescale (a base that changes only when it must). What a lane holds is said in accumulator.h;
-// `scale` takes scores to units of log2, and row_base is what a row's P is relative to, in these units.
+// v13_lazy_rescale (a base that changes only when it must), v16_integer_max. What a lane holds is said in
+// accumulator.h; `scale` takes scores to units of log2, and row_base is what a row's P is relative to, in
+// these units.
 #pragma once
 
 #include "common/blocks/accumulator.h"
@@ -23,6 +24,26 @@ __device__ float growth_of(const float (&acc_s)[M_TILES][N_TILES][4], const floa
   for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) growth = fmaxf(growth, fmaf(lane_max(acc_s[m], r), scale, -row_base[m][r]));
+  }
+  return growth;
+}
+
+// The same or, where all scores of a row are negative, more: so never too small. Its maxima are of three
+// integers, which is one instruction since sm_90.
+template <int M_TILES, int N_TILES>
+__device__ float growth_bound(const float (&acc_s)[M_TILES][N_TILES][4], const float (&row_base)[M_TILES][2],
+                              float scale) {
+  float growth = -INFINITY;
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      int max = 0;  // bits of the largest score from 0 on
+#pragma unroll
+      for (int n = 0; n < N_TILES; ++n)
+        max = __vimax3_s32(max, __float_as_int(acc_s[m][n][r * 2]), __float_as_int(acc_s[m][n][r * 2 + 1]));
+      growth = fmaxf(growth, fmaf(__int_as_float(max), scale, -row_base[m][r]));
+    }
   }
   return growth;
 }

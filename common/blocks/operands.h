@@ -7,6 +7,7 @@
 #pragma once
 
 #include "common/cuda.h"
+#include "common/ldmatrix.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
@@ -15,6 +16,17 @@ __device__ inline int operand_row(int lane_id) { return lane_id % 16; }  // of A
 __device__ inline int operand_col(int lane_id) { return lane_id / 16 * 8; }
 __device__ inline int k_operand_row(int lane_id) { return lane_id / 16 * 8 + lane_id % 8; }
 __device__ inline int k_operand_col(int lane_id) { return lane_id / 8 % 2 * 8; }
+
+// All A operands of a warp's rows of Q. `offset` is where the tile has what this lane hands to ldmatrix
+// first: Tile::offset_of(operand_row(lane_id), operand_col(lane_id)).
+template <typename Tile, int K_STEPS, int M_TILES>
+__device__ void load_q(uint32_t (&frag_q)[K_STEPS][M_TILES][4], Tile& tile, int offset) {
+#pragma unroll
+  for (int step = 0; step < K_STEPS; ++step) {
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) ldmatrix_x4(frag_q[step][m], tile.at(offset, m * 16, step * 16));
+  }
+}
 
 }  // namespace FLASHSTEPS_BACKEND
 }  // namespace flashsteps

@@ -26,15 +26,24 @@ struct Ring {  // in shared memory
     }
   }
 
-  // The producer waits until the tile before in this stage is done with, and announces so many bytes. TMA
-  // counts them off at the mbarrier that is returned.
-  __device__ uint64_t* producer_acquire(int tile, int bytes) {
-    const int stage = stage_of(tile);
+  // The producer waits until the tile before in this stage is done with.
+  __device__ void producer_wait(int tile) {
     // The stage's first tile has nothing to wait for: a new mbarrier lets a wait for parity 1 pass.
-    mbarrier_wait(&bar_empty[stage], phase_of(tile) ^ 1);
+    mbarrier_wait(&bar_empty[stage_of(tile)], phase_of(tile) ^ 1);
     fence_proxy_async();  // TMA must not overtake what is left of the consumers' reads
-    mbarrier_arrive_expect_tx(&bar_full[stage], bytes);
-    return &bar_full[stage];
+  }
+
+  // Then it announces so many bytes. TMA counts them off at the mbarrier that is returned.
+  __device__ uint64_t* producer_announce(int tile, int bytes) {
+    uint64_t* const full = &bar_full[stage_of(tile)];
+    mbarrier_arrive_expect_tx(full, bytes);
+    return full;
+  }
+
+  // Both in turn.
+  __device__ uint64_t* producer_acquire(int tile, int bytes) {
+    producer_wait(tile);
+    return producer_announce(tile, bytes);
   }
 
   // Any thread of a consumer waits until the tile is there.

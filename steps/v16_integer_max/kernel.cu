@@ -1,0 +1,259 @@
+// v16: whether a score has outgrown its row's base need not be known exactly, as long as no such score is
+// missed. The bits of scores are compared as integers, and of those the GPU compares three at a time.
+#include "common/blocks/accumulator.h"
+#include "common/blocks/epilogue.h"
+#include "common/blocks/key_range.h"
+#include "common/blocks/online_softmax.h"
+#include "common/blocks/operands.h"
+#include "common/blocks/ring.h"
+#include "common/blocks/tile_order.h"
+#include "common/elect.h"
+#include "common/ldmatrix.h"
+#include "common/mma.h"
+#include "common/setmaxnreg.h"
+#include "common/step.h"
+#include "common/swizzle.h"
+
+namespace STEP_NAMESPACE {
+
+constexpr int NUM_WARPS = 4;                 // that compute
+constexpr int WARP_M = 32;                   // query rows per warp: each operand it loads serves two products
+constexpr int BLOCK_M = NUM_WARPS * WARP_M;  // query rows per CTA
+constexpr int BLOCK_N = 64;                  // keys per tile
+constexpr int NUM_STAGES = 2;                // of K and V each: one is computed on while the other is filled
+constexpr int MMA_M = 16;
+constexpr int MMA_N = 8;
+constexpr int MMA_K = 16;
+constexpr int M_TILES = WARP_M / MMA_M;
+constexpr int S_TILES = BLOCK_N / MMA_N;
+
+// Registers go by warpgroups, of four warps: so the producer is one, though one thread of it does all. Two
+// CTAs of 256 threads start with 128 registers a thread; what the producers give back, the consumers take.
+constexpr int CTAS_PER_SM = 2;
+constexpr int NUM_THREADS = 32 * NUM_WARPS + 128;
+constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, CTAS_PER_SM);
+constexpr int PRODUCER_REGISTERS = 24;
+constexpr int CONSUMER_REGISTERS = 232;
+
+template <typename Element, int HEAD_DIM>
+using QTile = SwizzledTile<Element, WARP_M, HEAD_DIM, 128>;  // a warp's rows
+template <typename Element, int HEAD_DIM>
+using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
+
+template <typename Element, int HEAD_DIM>
+struct SharedStorage {
+  QTile<Element, HEAD_DIM> q[NUM_WARPS];  // in the end, O
+  KVTile<Element, HEAD_DIM> k[NUM_STAGES];
+  KVTile<Element, HEAD_DIM> v[NUM_STAGES];
+  uint64_t bar_q_full;
+  Ring<NUM_STAGES> ring_k, ring_v;
+};
+
+struct TensorMaps {
+  TensorMap q, k, v, o;
+};
+
+// The last tile of keys ends with the last key, so that what lies beyond is not loaded at all: it may be NaN,
+// and 0 * NaN is NaN. Keys that the tile before has had are masked.
+__device__ inline int first_key_of(int kv_tile, int kv_len) {
+  return min(kv_tile * BLOCK_N, kv_len - BLOCK_N);
+}
+
+// The largest of a lane's scores in row `r` (0: row, 1: row + 8), or 0 if all are negative. As integers, the
+// bits of floats from 0 on are in the order of the floats, and those of negative floats are negative. The
+// maximum of three integers is one instruction since sm_90.
+template <int N_TILES>
+__device__ float non_negative_max(const float (&acc_s)[N_TILES][4], int r) {
+  int max = 0;
+#pragma unroll
+  for (int n = 0; n < N_TILES; ++n)
+    max = __vimax3_s32(max, __float_as_int(acc_s[n][r * 2]), __float_as_int(acc_s[n][r * 2 + 1]));
+  return __int_as_float(max);
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+__global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
+    attention_kernel(const AttentionParams<Element> params, const __grid_constant__ TensorMaps maps,
+                     int group_size) {
+  constexpr int O_TILES = HEAD_DIM / MMA_N;
+  constexpr int K_STEPS = HEAD_DIM / MMA_K;  // of Q K^T
+  constexpr bool Q_IN_REGISTERS = HEAD_DIM == 64;
+  using Q = QTile<Element, HEAD_DIM>;
+  using KV = KVTile<Element, HEAD_DIM>;
+  auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
+
+  const auto [first_query, head, batch] = query_tile<BLOCK_M>(params, blockIdx.x, group_size);
+  // The same in all lanes of a warp. The shuffle says so to the compiler, which then needs no register per
+  // lane for what follows from it.
+  const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const int lane_id = threadIdx.x % 32;
+  const int num_kv_tiles = key_range<CAUSAL>(params, batch, first_query, BLOCK_M).num_tiles(BLOCK_N);
+
+  if (threadIdx.x == 0) {
+    mbarrier_init(&shared.bar_q_full, 1);
+    shared.ring_k.init(NUM_WARPS);
+    shared.ring_v.init(NUM_WARPS);
+    fence_mbarrier_init();
+  }
+  __syncthreads();  // the mbarriers exist
+
+  // Producer.
+  if (warp_id >= NUM_WARPS) {
+    warpgroup_reg_dealloc<PRODUCER_REGISTERS, REGISTERS_AT_LAUNCH>();
+    if (warp_id > NUM_WARPS || !elect_one()) return;
+    mbarrier_arrive_expect_tx(&shared.bar_q_full, sizeof(shared.q));
+    for (int w = 0; w < NUM_WARPS; ++w)
+      tma_load_5d(&shared.q[w], maps.q, &shared.bar_q_full, 0, first_query + w * WARP_M, 0, head, batch);
+    const int kv_len = params.kv_length(batch);
+    const int kv_head = params.kv_head(head);
+    for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
+      const int first_key = first_key_of(kv_tile, kv_len);
+      const int stage = kv_tile % NUM_STAGES;
+      uint64_t* const bar_k_full = shared.ring_k.producer_acquire(kv_tile, sizeof(KV));
+      tma_load_5d(&shared.k[stage], maps.k, bar_k_full, 0, first_key, 0, kv_head, batch);
+      uint64_t* const bar_v_full = shared.ring_v.producer_acquire(kv_tile, sizeof(KV));
+      tma_load_5d(&shared.v[stage], maps.v, bar_v_full, 0, first_key, 0, kv_head, batch);
+    }
+    return;  // from here on, no __syncthreads
+  }
+
+  // Consumers.
+  warpgroup_reg_alloc<CONSUMER_REGISTERS, REGISTERS_AT_LAUNCH>();
+  const int warp_query = first_query + warp_id * WARP_M;
+  Q& q = shared.q[warp_id];
+  const int acc_row = accumulator_row(lane_id);
+  const int acc_col = accumulator_col(lane_id);
+  // Where in a tile this lane begins; at() goes on from there, in steps that the compiler knows.
+  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));
+  const int k_offset = KV::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
+  const int v_offset = KV::offset_of(operand_row(lane_id), operand_col(lane_id));
+  const KeyRange keys = key_range<CAUSAL>(params, batch, warp_query, WARP_M);
+  const float scale = params.softmax_scale_log2;
+
+  // Of the rows acc_row + r * 8 of each 16 x 8 tile.
+  float row_base[M_TILES][2];      // what P is relative to: a maximum of the row's scores so far, scaled
+  float row_sum[M_TILES][2] = {};  // of this lane's columns only: lanes are added up in the end
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) row_base[m][0] = row_base[m][1] = -INFINITY;
+  float acc_o[M_TILES][O_TILES][4] = {};
+
+  mbarrier_wait(&shared.bar_q_full, 0);  // Q is there
+  uint32_t frag_q[Q_IN_REGISTERS ? K_STEPS : 1][M_TILES][4];
+  if constexpr (Q_IN_REGISTERS) {
+#pragma unroll
+    for (int step = 0; step < K_STEPS; ++step) {
+#pragma unroll
+      for (int m = 0; m < M_TILES; ++m) ldmatrix_x4(frag_q[step][m], q.at(q_offset, m * MMA_M, step * MMA_K));
+    }
+  }
+  const int num_own_tiles = keys.num_tiles(BLOCK_N);
+  for (int kv_tile = 0; kv_tile < num_own_tiles; ++kv_tile) {
+    const int stage = kv_tile % NUM_STAGES;
+
+    // S = Q K^T.
+    shared.ring_k.consumer_wait(kv_tile);
+    float acc_s[M_TILES][S_TILES][4] = {};
+#pragma unroll
+    for (int step = 0; step < K_STEPS; ++step) {
+      auto& a = frag_q[Q_IN_REGISTERS ? step : 0];
+      if constexpr (!Q_IN_REGISTERS) {
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) ldmatrix_x4(a[m], q.at(q_offset, m * MMA_M, step * MMA_K));
+      }
+#pragma unroll
+      for (int n = 0; n < S_TILES; n += 2) {
+        uint32_t frag_k[4];  // two B operands
+        ldmatrix_x4(frag_k, shared.k[stage].at(k_offset, n * MMA_N, step * MMA_K));
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) {
+          mma_m16n8k16<Element>(acc_s[m][n], a[m], {frag_k[0], frag_k[1]});
+          mma_m16n8k16<Element>(acc_s[m][n + 1], a[m], {frag_k[2], frag_k[3]});
+        }
+      }
+    }
+    __syncwarp();  // all lanes have read K
+    if (lane_id == 0) shared.ring_k.consumer_release(kv_tile);
+
+    const bool needs_mask = keys.needs_mask(kv_tile * BLOCK_N, BLOCK_N);
+    float growth = -INFINITY;  // or more than it is, where all scores of a row are negative
+#pragma unroll
+    for (int i = 0; i < 2 * M_TILES; ++i)
+      growth = fmaxf(growth, fmaf(non_negative_max(acc_s[i / 2], i % 2), scale, -row_base[i / 2][i % 2]));
+    if (__any_sync(0xffffffff, needs_mask || growth > kMaxGrowth)) {
+      if (needs_mask) {
+        const int key = first_key_of(kv_tile, keys.kv_len) + acc_col;  // of the lane's first score
+        mask_scores<CAUSAL>(acc_s, params, keys.kv_len, warp_query + acc_row, key);
+#pragma unroll
+        for (int i = 0; i < M_TILES * S_TILES * 4; ++i) {
+          if (key + i / 4 % S_TILES * MMA_N + i % 2 < kv_tile * BLOCK_N)  // the tile before has had it
+            acc_s[i / 4 / S_TILES][i / 4 % S_TILES][i % 4] = -INFINITY;
+        }
+      }
+      rescale(acc_s, scale, row_base, row_sum, acc_o);
+    }
+
+    // O += P V, with 16 keys of P at a time. The first 16 are made while V may still be on its way.
+#pragma unroll
+    for (int step = 0; step < BLOCK_N / MMA_K; ++step) {
+      uint32_t frag_p[M_TILES][4];
+      make_p<Element>(frag_p, acc_s, step, scale, row_base, row_sum);
+      if (step == 0) shared.ring_v.consumer_wait(kv_tile);
+#pragma unroll
+      for (int n = 0; n < O_TILES; n += 2) {
+        uint32_t frag_v[4];  // two B operands
+        ldmatrix_x4_trans(frag_v, shared.v[stage].at(v_offset, step * MMA_K, n * MMA_N));
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) {
+          mma_m16n8k16<Element>(acc_o[m][n], frag_p[m], {frag_v[0], frag_v[1]});
+          mma_m16n8k16<Element>(acc_o[m][n + 1], frag_p[m], {frag_v[2], frag_v[3]});
+        }
+      }
+    }
+    __syncwarp();  // all lanes have read V
+    if (lane_id == 0) shared.ring_v.consumer_release(kv_tile);
+  }
+  // Tiles beyond the diagonal of this warp's rows, which other warps need, it gives free at once.
+  for (int kv_tile = num_own_tiles; kv_tile < num_kv_tiles; ++kv_tile) {
+    shared.ring_k.consumer_wait(kv_tile);
+    if (lane_id == 0) shared.ring_k.consumer_release(kv_tile);
+    shared.ring_v.consumer_wait(kv_tile);
+    if (lane_id == 0) shared.ring_v.consumer_release(kv_tile);
+  }
+
+  // O, rounded, goes where this warp's Q was, to be stored by TMA.
+  finish_rows(params, batch, head, warp_query + acc_row, lane_id, row_base, row_sum);
+  __syncwarp();  // all lanes have read Q
+  store_normalised(q, Q::offset_of(acc_row, acc_col), acc_o, row_sum);
+  fence_proxy_async();  // TMA must see what this lane has written
+  __syncwarp();         // this warp's O is complete
+  if (elect_one()) {
+    tma_store_5d(maps.o, &q, 0, warp_query, 0, head, batch);  // rows beyond the end are left out
+    tma_store_commit();
+    tma_store_wait_read<0>();  // shared memory is the CTA's only as long as a thread of it is there
+  }
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+void launch_attention(const AttentionParams<Element>& params, Stream stream) {
+  using Q = QTile<Element, HEAD_DIM>;
+  using KV = KVTile<Element, HEAD_DIM>;
+  const TensorMaps maps = {.q = make_tensor_map<Q>(params.q),
+                           .k = make_tensor_map<KV>(params.k),
+                           .v = make_tensor_map<KV>(params.v),
+                           .o = make_tensor_map<Q>(params.o)};
+  const dim3 grid(ceil_div(params.seqlen_q, BLOCK_M) * params.num_heads_q * params.batch);
+  launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(NUM_THREADS),
+         sizeof(SharedStorage<Element, HEAD_DIM>), stream, params, maps,
+         heads_per_group<HEAD_DIM, CAUSAL>(params));
+}
+
+}  // namespace STEP_NAMESPACE
+
+REGISTER_STEP(launch_attention, {
+    .title = "The growth of scores is found by maxima of three integers",
+    .removes = "half of the maxima",
+    .part = Part::kMmaSync,
+    .alignment_bytes = 16,
+    .needs_sm = "90a",
+    .spills = "at D = 128 O, S and the operands need all of the registers that a consumer has",
+});
