@@ -4,6 +4,8 @@
 // these units.
 #pragma once
 
+#include <cfloat>
+
 #include "common/blocks/accumulator.h"
 #include "common/exp2.h"
 #include "common/pack.h"
@@ -59,7 +61,7 @@ __device__ void rescale(const float (&acc_s)[M_TILES][S_TILES][4], float scale, 
     for (int r = 0; r < 2; ++r) {
       const float tile_max = quad_reduce_max(lane_max(acc_s[m], r));
       float base = fmaxf(row_base[m][r], __fmul_rd(tile_max, scale));
-      if (base == -INFINITY) base = 0.0f;  // a row that sees no key
+      if (base == -INFINITY) base = -FLT_MAX;  // no key seen yet: P is 0, and any score outgrows this
       const float row_scale = exp2_approx(row_base[m][r] - base);
       row_base[m][r] = base;
       row_sum[m][r] *= row_scale;

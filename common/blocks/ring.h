@@ -51,6 +51,12 @@ struct Ring {  // in shared memory
 
   // One thread of a consumer says that all of it has read the tile; a barrier among its threads came before.
   __device__ void consumer_release(int tile) { mbarrier_arrive(&bar_empty[stage_of(tile)]); }
+
+  // A warp that is a consumer says so. By all of its lanes.
+  __device__ void warp_release(int tile, int lane_id) {
+    __syncwarp();  // all lanes have read it
+    if (lane_id == 0) consumer_release(tile);
+  }
 };
 
 }  // namespace FLASHSTEPS_BACKEND
