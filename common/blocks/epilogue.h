@@ -16,6 +16,16 @@ __device__ inline float inverse_of(float row_sum) { return row_sum == 0.0f ? 0.0
 __device__ inline float lse_of(float row_max, float row_sum) {
   return row_sum == 0.0f ? -INFINITY : row_max * kLn2 + logf(row_sum);
 }
+// inverse_of within 2 units in the last place, without a branch; for sums below 2^126.
+__device__ inline float fast_inverse_of(float row_sum) {
+  return row_sum == 0.0f ? 0.0f : __fdividef(1.0f, row_sum);
+}
+
+// Two neighbouring elements of O, rounded.
+template <typename Element>
+__device__ uint32_t scaled2(const float* o, float scale) {
+  return pack2<Element>(o[0] * scale, o[1] * scale);
+}
 
 // Makes each lane's row_sum the whole row's, and stores the log-sum-exp of a warp's rows, those beyond
 // seqlen_q left out. `query` is that of the lane's first element, acc_s[0][0][0]; row_base what the row's P
@@ -47,9 +57,8 @@ __device__ void store_normalised(Tile& tile, int offset, const float (&acc_o)[M_
       const float scale = inverse_of(row_sum[m][r]);
 #pragma unroll
       for (int n = 0; n < N_TILES; ++n) {
-        const float* const o = &acc_o[m][n][r * 2];
         *reinterpret_cast<uint32_t*>(tile.at(offset, m * kAccumulatorRows + r * 8, n * kAccumulatorCols)) =
-            pack2<typename Tile::Element>(o[0] * scale, o[1] * scale);
+            scaled2<typename Tile::Element>(&acc_o[m][n][r * 2], scale);
       }
     }
   }

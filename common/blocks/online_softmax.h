@@ -7,6 +7,7 @@
 #include <cfloat>
 
 #include "common/blocks/accumulator.h"
+#include "common/blocks/key_range.h"
 #include "common/exp2.h"
 #include "common/pack.h"
 
@@ -72,6 +73,26 @@ __device__ void rescale(const float (&acc_s)[M_TILES][S_TILES][4], float scale, 
       }
     }
   }
+}
+
+// What stands between S and P: masks scores if need be, and gives the rows another base if one of them has
+// been outgrown. acc_s is the tile's columns from `first_col` on; `query` is that of the lane's first
+// element, `acc_col` its column in acc_s. Spelled out in v17_persistent.
+template <bool CAUSAL, int BLOCK_N, typename Element, int M_TILES, int S_TILES, int O_TILES>
+__device__ void update_base(float (&acc_s)[M_TILES][S_TILES][4], const AttentionParams<Element>& params,
+                            const KeyRange& keys, int kv_tile, int first_col, int query, int acc_col,
+                            float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2],
+                            float (&acc_o)[M_TILES][O_TILES][4]) {
+  const float scale = params.softmax_scale_log2;
+  const bool needs_mask = keys.needs_mask(kv_tile * BLOCK_N, BLOCK_N);  // of the whole tile
+  const float growth = growth_bound(acc_s, row_base, scale);
+  if (!__any_sync(0xffffffff, needs_mask || growth > kMaxGrowth)) return;
+  if (needs_mask) {
+    const int first_key = keys.first_key(kv_tile, BLOCK_N) + first_col;
+    mask_scores<CAUSAL>(acc_s, params, keys.kv_len, query, first_key + acc_col);
+    mask_first_keys(acc_s, kv_tile * BLOCK_N - first_key, acc_col);
+  }
+  rescale(acc_s, scale, row_base, row_sum, acc_o);
 }
 
 // P of 16 keys, the `step`th 16 of a tile, rounded: two neighbouring 16 x 8 tiles of S are an A operand. Adds

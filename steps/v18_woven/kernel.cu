@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/blocks/epilogue.h"
-#include "common/blocks/key_range.h"
 #include "common/blocks/online_softmax.h"
 #include "common/blocks/products.h"
 #include "common/blocks/ring.h"
@@ -154,18 +153,10 @@ __global__ void __launch_bounds__(Config<HEAD_DIM>::NUM_THREADS, Config<HEAD_DIM
       clear(acc_s);
       mma_qk<Element>(acc_s, frag_q, q, q_offset, shared.k[kv_index % C::NUM_STAGES], k_offset, first_row);
     };
-    // Masks them if need be, and gives the rows another base if one of them has been outgrown.
+    // Masks them if need be, and gives rows another base if they have outgrown theirs.
     const auto check_base = [&](Scores& acc_s, int kv_tile, int first_row) {
-      const bool needs_mask = keys.needs_mask(kv_tile * BLOCK_N, BLOCK_N);  // of the whole tile
-      const float growth = growth_bound(acc_s, row_base, scale);
-      if (__any_sync(0xffffffff, needs_mask || growth > kMaxGrowth)) {
-        if (needs_mask) {
-          const int first_key = keys.first_key(kv_tile, BLOCK_N) + first_row;
-          mask_scores<CAUSAL>(acc_s, params, keys.kv_len, warp_query + acc_row, first_key + acc_col);
-          mask_first_keys(acc_s, kv_tile * BLOCK_N - first_key, acc_col);
-        }
-        rescale(acc_s, scale, row_base, row_sum, acc_o);
-      }
+      update_base<CAUSAL, BLOCK_N>(acc_s, params, keys, kv_tile, first_row, warp_query + acc_row, acc_col,
+                                   row_base, row_sum, acc_o);
     };
     // O += P V of these keys.
     const auto add_pv = [&](const Scores& acc_s, int kv_index, int first_row) {
