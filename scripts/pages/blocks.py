@@ -51,6 +51,7 @@ PACKAGES = {
     "cudnn": "cuDNN",
     "flash_attn": "flash-attn",
     "flash_attn_3": "FlashAttention-3",
+    "flash_attn_4": "FlashAttention-4",
 }
 
 

@@ -274,6 +274,9 @@ def check_peers(data: dict[str, Any]) -> list[str]:
                 errors.append(f"{at}: appears twice in a run")
             names.add(peer["peer"])
             errors += [f"{at}.{line}" for line in check_step(peer, run, data, is_peer=True)]
+            builds = (provenance.get("peers") or {}).get("builds") or {}
+            if peer["peer"] == "flash_attn_3" and peer["status"] == "pass" and "flash_attn_3" not in builds:
+                errors.append(f"{at}: provenance.peers.builds does not say how it was built")
     if data.get("host_overhead") is not None:
         errors += [f"host_overhead.{line}" for line in check_host_overhead(data)]
     return errors

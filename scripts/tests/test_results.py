@@ -126,11 +126,13 @@ PEERS_CASES = [
     ("provenance.peers.torch", ABSENT, "provenance.peers.torch: missing"),
     ("provenance.peers.method", "", "provenance.peers.method"),
     ("provenance.peers.jax", "1.0", "provenance.peers.jax: unknown key"),
+    ("provenance.peers.builds", {"torch": {}}, "provenance.peers.builds.torch: unknown key"),
+    ("provenance.peers.builds", {"flash_attn_3": {}}, "provenance.peers.builds.flash_attn_3.commit: missing"),
     ("runs.0.peers", ABSENT, "runs[0].peers: missing, 'peers' has one"),
     (STEP + "validation", ABSENT, "validation: missing from a step that passed"),
     (STEP + "timing", ABSENT, "steps[1] (v02_smem_tiles).timing: missing from a step that passed"),
     (VALIDATION + "runs_identical", False, "runs_identical: a pass needs true"),
-    (PEER + "peer", "flash_attn_4", "one of sdpa_flash, sdpa_cudnn"),
+    (PEER + "peer", "flash_attn_9", "one of sdpa_flash, sdpa_cudnn"),
     (PEER + "peer", "sdpa_flash", "runs[0].peers[1] (sdpa_flash): appears twice in a run"),
     (PEER + "status", "timeout", "one of pass, fail, skip, crash, error"),
     (PEER + "status", "fail", "peers[1] (sdpa_cudnn).message: a step with status fail must say why"),
@@ -199,7 +201,7 @@ def test_a_sound_comparison_passes(repository: Repository, capsys):
     assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
     path = repository.record("peers.json", data)
     assert results.main(["check", "--recorded", "--root", str(repository.root), str(path)]) == 0
-    assert "ok, 1 problem(s), 3 step(s), 6 peer(s)" in capsys.readouterr().out
+    assert "ok, 1 problem(s), 3 step(s), 7 peer(s)" in capsys.readouterr().out
 
 
 def test_an_unfinished_comparison_may_lack_what_comes_last():
