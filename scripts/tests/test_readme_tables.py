@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import STEPS, Repository, git, make_peers_record, make_problem, make_record
+from conftest import STEPS, Repository, git, give_limit, make_peers_record, make_problem, make_record
 
 from pages import readme_tables
 from records import rates
@@ -122,6 +122,12 @@ def test_step(repository: Repository, capsys):
         "| S=4096 causal | 3.4 [3.3–3.5] | 13.7 [13.3–14.0] | 4.00 | 1.4 |" in text
         and "| S=512 full |" in text
     )
+
+
+def test_a_step_has_its_share_of_its_limit_when_the_run_has_that(repository: Repository, capsys):
+    repository.record("gpu.json", give_limit(make_record(commit=repository.commit)))
+    text = written(repository, capsys, "step file=gpu.json step=v02_smem_tiles")
+    assert "| × | % of peak | % of mma_sync |" in text and "| 4.00 | 1.4 | 13.7 |" in text
 
 
 def test_a_step_against_another_than_the_one_before(repository: Repository, capsys):
