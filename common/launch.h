@@ -1,6 +1,6 @@
 // launch(kernel, grid, block, smem_bytes, stream, args...): kernel<<<...>>>(args...) as a function, because
 // <<<>>> is not C++ on the emulator. Also `smem`, the CTA's dynamic shared memory, declared once for all
-// kernels.
+// kernels. And smem_bytes_per_sm(), what the current GPU has, for a step that chooses its tiles by it.
 #pragma once
 
 #include "common/cuda.h"

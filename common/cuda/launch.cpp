@@ -140,6 +140,12 @@ LaunchRecord prepare_launch(const void* kernel, dim3 grid, dim3 block, size_t sm
   return record;
 }
 
+int smem_bytes_per_sm() {
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  return attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+}
+
 void check_launch() {
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) throw DeviceError("a launch failed: " + describe_error(error));

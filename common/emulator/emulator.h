@@ -39,6 +39,7 @@ struct Options {
   // Receives what CTA number trace_cta does, as long as it holds nothing yet; implies `count`. See trace.h.
   Trace* trace = nullptr;
   uint64_t trace_cta = 0;
+  int smem_bytes_per_sm = 233472;  // that steps are told of, which choose by it: 228 KiB, as on sm_90
 };
 
 // Read at every launch.

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "common/emulator/cuda.h"
+#include "common/emulator/emulator.h"
 #include "common/interface.h"
 
 namespace emulator::cuda {
@@ -20,6 +21,8 @@ inline namespace on_emulator {
 
 using Stream = void*;
 using emulator::cuda::smem;
+
+inline int smem_bytes_per_sm() { return emulator::options().smem_bytes_per_sm; }
 
 // Returns when the kernel is done. Throws emulator::Report when CUDA would refuse the launch or the kernel
 // has a bug.
