@@ -260,6 +260,9 @@ def ablation(request: Request) -> str:
     known = sources.all_steps(request.root) + [each.name for each in variants]
     recorded = {name for run in runs for name in steps_of(run) if name.startswith(f"{step}_")}
     demand_in_tree(recorded, known, file, "in docs/ablations/")
+    # Those that came later have a record of their own, or none; docs/ablations/README.md says so.
+    if not (variants := [each for each in variants if each.name in recorded]):
+        raise TableError(f"{file} has no ablation of {step}")
     unchanged = [recorded_step(run, step, file) for run in runs]
     common, labels = problem_labels(runs)
 

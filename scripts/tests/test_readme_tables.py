@@ -190,9 +190,13 @@ def test_ablations_that_are_not_there(repository: Repository, capsys):
     repository.record("alone.json", make_record(steps=("v02_smem_tiles_less",), commit=commit))
     alone = block.replace("ablations.json", "alone.json")
     assert "alone.json has no step 'v02_smem_tiles'" in refused(repository, capsys, alone)
-    # Not yet measured: said, as in the ladder.
-    text = written(repository, capsys, "ablation file=gpu.json step=v02_smem_tiles")
-    assert "| not recorded | – | – | – | – |" in text
+    # Not in this record: left out.
+    message = refused(repository, capsys, "ablation file=gpu.json step=v02_smem_tiles")
+    assert "gpu.json has no ablation of v02_smem_tiles" in message
+    more = "# With more\n```diff\n-int more;\n```\n"
+    repository.write("docs/ablations/v02_smem_tiles/more.md", more)
+    text = written(repository, capsys, block)
+    assert "/less.md)" in text and "/more.md)" not in text
     page = repository.root / "docs/ablations/v02_smem_tiles/less.md"
     page.rename(page.with_name("renamed.md"))
     message = refused(repository, capsys, block)
