@@ -64,7 +64,7 @@ struct StepInfo {
 
   // The names of its configurations (tile sizes, stages, warps), where it has several, e.g. "128x64x3": one
   // word each, as the command line has it behind an @. A configuration's number is its place here. `choose`
-  // says which one a call gets.
+  // says which one a call gets; it may look at the GPU, too (smem_bytes_per_sm() of common/launch.h).
   static constexpr int kMaxConfigurations = 16;
   const char* configurations[kMaxConfigurations] = {};
   int (*choose)(const AttentionCall& call) = nullptr;

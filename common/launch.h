@@ -1,6 +1,7 @@
 // launch(kernel, grid, block, smem_bytes, stream, args...): kernel<<<...>>>(args...) as a function, because
-// <<<>>> is not C++ on the emulator. Also num_sms(), of the device, for kernels whose CTAs stay, and `smem`,
-// the CTA's dynamic shared memory, declared once for all kernels.
+// <<<>>> is not C++ on the emulator. Also `smem`, the CTA's dynamic shared memory, declared once for all
+// kernels. And what the current GPU has: num_sms(), for kernels whose CTAs stay, and smem_bytes_per_sm(), for
+// a step that chooses its tiles by it.
 #pragma once
 
 #include "common/cuda.h"

@@ -146,6 +146,12 @@ int num_sms() {
   return attribute(cudaDevAttrMultiProcessorCount, device);
 }
 
+int smem_bytes_per_sm() {
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  return attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+}
+
 void check_launch() {
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) throw DeviceError("a launch failed: " + describe_error(error));

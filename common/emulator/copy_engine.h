@@ -11,6 +11,13 @@
 
 namespace emulator {
 
+// Where a byte of a box lies, when unswizzled it would lie at `address`: bits 4 and up of the address are
+// exchanged, depending on the bits from 7 on, which count units of 128 bytes.
+inline uintptr_t swizzled(uintptr_t address, int swizzle_bytes) {
+  const uintptr_t chunks_per_row = uintptr_t(swizzle_bytes) / kChunkBytes;
+  return swizzle_bytes == 0 ? address : address ^ (address / 128 % chunks_per_row) * kChunkBytes;
+}
+
 struct Copy {
   flashsteps::TensorMapShape map;
   BoxOrigin origin;

@@ -43,6 +43,7 @@ struct alignas(64) Fiber {
   int warp;
   int lane;
   State state;
+  bool registers_watched;  // its accesses to its stack are looked at; see AsyncProducts
 
   // What it does or waits for, when it is not plain code.
   unsigned mask;    // of a collective
@@ -158,6 +159,7 @@ class MbarrierTable;  // mbarrier_table.h
 class CopyEngine;     // copy_engine.h
 class LaneCopies;     // lane_copies.h
 class RegisterPool;   // register_pool.h
+class AsyncProducts;  // async_products.h
 class Tracer;         // tracer.h
 
 struct Launch {
@@ -211,6 +213,7 @@ struct Cta {
   std::unique_ptr<CopyEngine> copies;
   std::unique_ptr<LaneCopies> lane_copies;
   std::unique_ptr<RegisterPool> registers;
+  std::unique_ptr<AsyncProducts> products;
   std::unique_ptr<Tracer> tracer;  // null unless the CTA that runs now is traced
 
   Fiber& fiber(int warp, int lane) { return fibers[size_t(warp * kWarpSize + lane)]; }
@@ -224,7 +227,9 @@ extern constinit thread_local Fiber* self EMULATOR_FAST_TLS;
 class InRuntime {
  public:
   InRuntime() { windows.stack = kEverything; }
-  ~InRuntime() { windows.stack = Window(uintptr_t(self->context.stack), kStackBytes); }
+  ~InRuntime() {
+    windows.stack = self->registers_watched ? Window() : Window(uintptr_t(self->context.stack), kStackBytes);
+  }
 };
 
 // ---- deadlock.cpp

@@ -56,6 +56,13 @@ struct Vote {
 };
 Vote vote(const char* op, unsigned mask, bool predicate, Location at);
 
+// What wgmma does besides A B.
+struct WgmmaKind {
+  bool bf16;
+  bool a_mn, b_mn;  // along M or N, and not along K, the rows of its tile run
+  bool scale_d;
+};
+
 // What the lanes that take part have brought, handed to each of them: the rest of __match and __reduce is
 // plain C++. Counted as a vote.
 struct Gathered {

@@ -39,6 +39,7 @@ struct Options {
   // Receives what CTA number trace_cta does, as long as it holds nothing yet; implies `count`. See trace.h.
   Trace* trace = nullptr;
   uint64_t trace_cta = 0;
+  int smem_bytes_per_sm = 233472;  // that steps are told of, which choose by it: 228 KiB, as on sm_90
 };
 
 // Read at every launch.
@@ -57,6 +58,9 @@ struct Counters {
   uint64_t ldmatrix = 0;             // x4; a WMMA load of a 16-bit matrix is one
   uint64_t ldmatrix_wavefronts = 0;  // part of shared_wavefronts, as are the requests of ldmatrix
   uint64_t ldmatrix_wavefronts_ideal = 0;
+  uint64_t wgmma = 0;                // once per warp, of any number of columns
+  uint64_t wgmma_flops = 0;          // of all warps
+  uint64_t wgmma_shared_bytes = 0;   // of their operands; B is read once for the four warps
   uint64_t barriers = 0;  // warp-level: one per warp that arrives
   uint64_t syncwarps = 0;
   uint64_t shuffles = 0;
@@ -108,7 +112,10 @@ enum class Bug {
   kUnfinishedCopy,     // a thread or CTA ends while copies still need its shared memory
   kProxyFence,         // the copy engine may not see what a thread has written: a fence is missing
   kBadRegisters,       // setmaxnreg gives back more than there is, or takes less
-  kSwizzle,            // ldmatrix takes a swizzled tile for one that is not, or is swizzled in another way
+  kSwizzle,        // ldmatrix or wgmma takes a swizzled tile for one that is not, or lies in another way
+  kDescriptor,     // wgmma cannot read what its descriptor says
+  kRegisterInUse,  // a wgmma that is under way still needs the register
+  kRegisterFence,  // wgmma may not see what a thread has done with a register: a fence is missing
 };
 
 // What launch() throws when a kernel has a bug: a short paragraph that names block, warp, lane, what and

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "common/emulator/async_products.h"
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
 #include "common/emulator/memory.h"
@@ -22,6 +23,11 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
 }
 
 [[gnu::noinline]] void look_closer(uintptr_t address, size_t bytes, bool write, uintptr_t pc, Kind kind) {
+  if (self->registers_watched && address - uintptr_t(self->context.stack) < kStackBytes) {
+    const InRuntime in_runtime;
+    cta->products->register_access(address, bytes, write, site_of(pc));
+    return;
+  }
   const bool in_smem = address - uintptr_t(cta->smem) < kMaxSmemBytes;
   // Filled for the race detector only, and empty at the start of every CTA.
   if (!write && !in_smem && kind == Kind::kPlain && cta->recent_reads.has(address, bytes)) return;

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "common/emulator/cuda.h"
+#include "common/emulator/emulator.h"
 #include "common/interface.h"
 
 namespace emulator::cuda {
@@ -23,6 +24,7 @@ using emulator::cuda::smem;
 
 // Few, so that the CTAs of a kernel that stay take several tiles each, even of a small problem.
 inline int num_sms() { return 4; }
+inline int smem_bytes_per_sm() { return emulator::options().smem_bytes_per_sm; }
 
 // Returns when the kernel is done. Throws emulator::Report when CUDA would refuse the launch or the kernel
 // has a bug.

@@ -23,6 +23,7 @@ inline bool RaceDetector::knows(const Clock& clock, Epoch epoch) const {
   if (time <= before_) return true;
   if (is_copy(epoch)) {
     const size_t mbarrier = size_t(mbarrier_of(epoch));
+    if (mbarrier >= kMaxMbarriers) return time <= clock.products[mbarrier - kMaxMbarriers];
     return mbarrier < clock.copies.size() && time <= clock.copies[mbarrier];
   }
   const int warp = warp_of(epoch);
@@ -47,6 +48,7 @@ void RaceDetector::start_cta() {
   before_ = latest_;
   latest_ = before_ + 1;
   times_.fill(latest_);
+  products_.fill(latest_);
   own_.fill(0);
   known_.fill(0);
   lanes_.resize(cta->fibers.size());
@@ -66,6 +68,7 @@ void RaceDetector::forget_everything() {
   known_.fill(0);
   barriers_.fill({});
   times_.fill(1);
+  products_.fill(1);
   before_ = 0;
   latest_ = 1;
   for (size_t i = 0; i < mbarriers_.size(); ++i) mbarrier_initialised(int(i));
@@ -91,6 +94,7 @@ void RaceDetector::join(Clock& into, const Clock& from) const {
         (into.some[warp] > all ? into.lanes[warp] : 0) | (from.some[warp] > all ? from.lanes[warp] : 0);
     into.some[warp] = std::max(into.some[warp], from.some[warp]);
     into.all[warp] = all;
+    into.products[warp] = std::max(into.products[warp], from.products[warp]);
   }
   if (into.copies.size() < from.copies.size()) into.copies.resize(from.copies.size());
   for (size_t i = 0; i < from.copies.size(); ++i) into.copies[i] = std::max(into.copies[i], from.copies[i]);
@@ -413,16 +417,50 @@ void RaceDetector::lane_copy_waited(const Fiber& who, uintptr_t address, Site si
 
 void RaceDetector::forget(uintptr_t address) { shadow_of(address).block_at(address) = {}; }
 
-void RaceDetector::remember_chunk(uintptr_t address, int column, int swizzle_bytes) {
+RaceDetector::Time RaceDetector::product_issued(int warp) {
+  if (products_[warp] == kMaxTime) forget_everything();
+  latest_ = std::max(latest_, ++products_[warp]);
+  return products_[warp];
+}
+
+void RaceDetector::product_reads(int warp, Time issued, uintptr_t address, Site site) {
+  const Epoch now = copy_epoch(issued, kMaxMbarriers + warp, site);
+  for_each_block(address, kBlockBytes, [&](Block&, std::span<Cell> cells, bool) {
+    for (Cell& cell : cells) {
+      if (same_time(cell.reads[0], now) || same_time(cell.reads[1], now)) continue;
+      for (int lane = 0; lane < kWarpSize && !known_to_warp(cell.write, warp); ++lane) {
+        const Fiber& who = cta->fiber(warp, lane);
+        if (happened_before(cell.write, who, knowledge_of(who).happened)) continue;
+        report(who, address, cell.write, true, now, false);
+      }
+      check_fence(cta->fiber(warp, 0), address, cell.write, true, site, false, "wgmma");
+      // Of a warp's products the latest is complete last.
+      const Epoch other = cell.reads[0];
+      const bool by_this_warp = is_product(other) && mbarrier_of(other) == kMaxMbarriers + warp;
+      const Clock& known = warps_[warp].happened;
+      cell.reads[by_this_warp || knows(known, other) ? 0 : 1] = now;
+    }
+  });
+}
+
+void RaceDetector::product_waited(int warp, Time issued) {
+  warps_[warp].happened.products[warp] = issued;
+  for (unsigned rest = own_[warp]; rest != 0; rest &= rest - 1) {
+    lanes_[size_t(warp * kWarpSize + __builtin_ctz(rest))].happened.products[warp] = issued;
+  }
+}
+
+void RaceDetector::remember_chunk(uintptr_t address, int row, int column, int swizzle_bytes) {
   Block& block = shadow_of(address).block_at(address);
-  block.column = column;
+  block.row = int16_t(row);
+  block.column = int16_t(column);
   block.swizzle_bytes = int16_t(swizzle_bytes);
 }
 
 RaceDetector::Chunk RaceDetector::chunk_at(uintptr_t address) {
   const Block& block = shadow_of(address).block_at(address);
   const bool is_there = block.column >= 0 && time_of(block.cell.write) > before_;
-  return is_there ? Chunk{block.column, block.swizzle_bytes, block.cell.write} : Chunk{};
+  return is_there ? Chunk{block.row, block.column, block.swizzle_bytes, block.cell.write} : Chunk{};
 }
 
 // ---- Shared memory: reports
@@ -440,19 +478,19 @@ void RaceDetector::check_store_sources(const Fiber& who, uintptr_t address, size
 }
 
 void RaceDetector::check_fence(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write,
-                               Site site, bool load) const {
+                               Site site, bool overwrites, const char* who_does) const {
   if (is_copy(earlier) || knows(knowledge_of(who).fenced, earlier)) return;
   const bool by_store =
       std::find(store_sites_.begin(), store_sites_.end(), Site(earlier)) != store_sites_.end();
   if (by_store) return;
   fail(Bug::kProxyFence, who, [&] {
-    return "the copy at " + describe(pc_of(site)) + (load ? " overwrites" : " reads") + " shared memory at " +
-           describe_shared(address) + ", which was " + (earlier_write ? "written" : "read") + " at " +
-           describe(pc_of(Site(earlier))) + " by warp " + std::to_string(warp_of(earlier)) + " lane " +
-           std::to_string(lane_of(earlier)) +
+    return std::string("the ") + who_does + " at " + describe(pc_of(site)) +
+           (overwrites ? " overwrites" : " reads") + " shared memory at " + describe_shared(address) +
+           ", which was " + (earlier_write ? "written" : "read") + " at " + describe(pc_of(Site(earlier))) +
+           " by warp " + std::to_string(warp_of(earlier)) + " lane " + std::to_string(lane_of(earlier)) +
            ", and no fence_proxy_async() lies between the two. It must stand behind the " +
-           (earlier_write ? "write" : "read") +
-           ", or in front of the copy, behind what this thread waits for";
+           (earlier_write ? "write" : "read") + ", or in front of the " + who_does +
+           ", behind what this thread waits for";
   });
 }
 
@@ -462,9 +500,18 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
     const std::string where = "race on shared memory at " + describe_shared(address) + ": ";
     const std::string place = describe(pc_of(Site(now)));
     const std::string earlier_place = describe(pc_of(Site(earlier)));
-    const bool by_copy = is_copy(now);
+    const bool by_copy = is_copy(now) && !is_product(now);
     const bool after_copy = is_copy(earlier);
-    const std::string what = by_copy ? "the copy issued at " : std::string("the ") + kind(write) + " at ";
+    const std::string what = by_copy           ? "the copy issued at "
+                             : is_product(now) ? "the wgmma at "
+                                               : std::string("the ") + kind(write) + " at ";
+    if (is_product(earlier)) {
+      return where + what + place + " overwrites what the wgmma at " + earlier_place + " by warp " +
+             std::to_string(mbarrier_of(earlier) - kMaxMbarriers) +
+             " may still be reading: this thread has not heard that it is complete. Is a warpgroup_wait "
+             "missing "
+             "in front of what gives the memory free, or does it leave the group pending?";
+    }
     if (is_on_way(earlier)) {
       const Fiber& issuer = cta->fiber(warp_of(earlier), lane_of(earlier));
       return where + what + place + " touches what the cp.async at " + earlier_place + " by warp " +
@@ -487,8 +534,8 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
     const std::string remedy = warp_of(earlier) == who.warp
                                    ? "a __syncwarp() (if other warps come here too, a barrier)"
                                    : "a barrier (__syncthreads(), or bar_sync() of the warps concerned)";
-    return where + "the " + kind(write) + " at " + place + " is not ordered after the " +
-           kind(earlier_write) + " at " + other + ". Is " + remedy + " missing between the two?";
+    return where + what + place + " is not ordered after the " + kind(earlier_write) + " at " + other +
+           ". Is " + remedy + " missing between the two?";
   });
 }
 

@@ -62,7 +62,7 @@ class RaceDetector {
   void barrier_departure(int barrier, int warp);
 
   // The same for an mbarrier, by its number. Who waits learns what was known when the last phase completed.
-  static constexpr int kMaxMbarriers = 2048;
+  static constexpr int kMaxMbarriers = 2048 - kMaxWarps;
   void mbarrier_initialised(int mbarrier);
   void mbarrier_arrival(int mbarrier, const Fiber& who);
   void mbarrier_completed(int mbarrier);
@@ -84,24 +84,32 @@ class RaceDetector {
   void lane_copy_waited(const Fiber& who, uintptr_t address, Site site);
   void forget(uintptr_t address);  // what happened to these 16 bytes
 
-  // Which chunk of a box's rows a swizzled load has put at this address.
+  // Between the two of a warp's product (wgmma), and then until they have heard that it is complete, threads
+  // may not write these 16 bytes. Returns when it was issued.
+  Time product_issued(int warp);
+  void product_reads(int warp, Time issued, uintptr_t address, Site site);
+  void product_waited(int warp, Time issued);  // and all earlier ones
+
+  // Which chunk of which of a box's rows a swizzled load has put at this address.
   struct Chunk {
+    int row = 0;
     int column = -1;  // -1: no such load was the last to write here
     int swizzle_bytes = 0;
     uint64_t load = 0;  // of several loads each has its own
     Site site() const { return Site(load); }
   };
-  void remember_chunk(uintptr_t address, int column, int swizzle_bytes);
+  void remember_chunk(uintptr_t address, int row, int column, int swizzle_bytes);
   Chunk chunk_at(uintptr_t address);
 
  private:
   // What is known to have happened: of each warp everything up to `all`, and of some of its lanes everything
-  // up to `some`, when that is later; of each mbarrier's copies those up to a time. (Who is not in the list
-  // has done nothing.)
+  // up to `some`, when that is later; of each warp's products and each mbarrier's copies those up to a time.
+  // (Who is not in the list has done nothing.)
   struct Clock {
     std::array<Time, kMaxWarps> all = {};
     std::array<Time, kMaxWarps> some = {};
     std::array<unsigned, kMaxWarps> lanes = {};
+    std::array<Time, kMaxWarps> products = {};
     std::vector<Time> copies;
   };
   struct Knowledge {
@@ -110,8 +118,9 @@ class RaceDetector {
   };
 
   // Who accessed, when and where. From the top: the time; 0, the warp, whether all of it, the lane; the site.
-  // Of a copy: the time; 1, the mbarrier; the site. Zero: nobody. A lane's copy that is under way was written
-  // by the whole warp at a time that nobody ever knows.
+  // Of a copy: the time; 1, the mbarrier; the site. Of a product: the same, its warp behind all mbarriers.
+  // Zero: nobody. A lane's copy that is under way was written by the whole warp at a time that nobody ever
+  // knows.
   using Epoch = uint64_t;
   static constexpr int kTimeShift = 44;
   static constexpr int kCopyShift = 43;
@@ -120,7 +129,7 @@ class RaceDetector {
   static constexpr int kWhoShift = 32;  // the lane, or the mbarrier
   static constexpr Time kNever = (1u << 20) - 1;
   static constexpr Time kMaxTime = kNever - 1;
-  static_assert(kMaxWarps <= 32 && kMaxMbarriers <= 1 << (kCopyShift - kWhoShift));
+  static_assert(kMaxWarps <= 32 && kMaxMbarriers + kMaxWarps <= 1 << (kCopyShift - kWhoShift));
   static Epoch thread_epoch(Time time, const Fiber& who, Site site) {
     return Epoch(time) << kTimeShift | Epoch(who.warp) << kWarpShift | Epoch(who.lane) << kWhoShift | site;
   }
@@ -143,7 +152,11 @@ class RaceDetector {
   }
   static Time time_of(Epoch epoch) { return Time(epoch >> kTimeShift); }
   static bool is_copy(Epoch epoch) { return ((epoch >> kCopyShift) & 1) != 0; }
-  static int mbarrier_of(Epoch epoch) { return int(epoch >> kWhoShift) & (kMaxMbarriers - 1); }
+  // For a product, kMaxMbarriers and its warp.
+  static int mbarrier_of(Epoch epoch) {
+    return int(epoch >> kWhoShift) & ((1 << (kCopyShift - kWhoShift)) - 1);
+  }
+  static bool is_product(Epoch epoch) { return is_copy(epoch) && mbarrier_of(epoch) >= kMaxMbarriers; }
   static int warp_of(Epoch epoch) { return int(epoch >> kWarpShift) & 31; }
   static bool is_whole_warp(Epoch epoch) { return ((epoch >> kWholeWarpShift) & 1) != 0; }
   static int lane_of(Epoch epoch) { return int(epoch >> kWhoShift) & 31; }
@@ -160,7 +173,7 @@ class RaceDetector {
     Cell cell;                         // of all its bytes, unless they differ:
     uint8_t cell_shift = kBlockShift;  // then each 1 << cell_shift of them have a cell
     int16_t swizzle_bytes = 0;
-    int column = -1;  // of a box that was loaded; see Chunk
+    int16_t row = 0, column = -1;  // of a box that was loaded; see Chunk
   };
   struct Shadow {
     uintptr_t base = 0;
@@ -209,13 +222,14 @@ class RaceDetector {
 
   void check_store_sources(const Fiber& who, uintptr_t address, size_t bytes, Site site) const;
   void check_fence(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Site site,
-                   bool load) const;
+                   bool overwrites, const char* who_does = "copy") const;
   [[noreturn]] void report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
                            bool write) const;
 
   std::array<Time, kMaxWarps> times_ = {};
-  std::array<Knowledge, kMaxWarps> warps_;  // what all lanes of a warp know
-  std::vector<Knowledge> lanes_;            // what a lane knows, where own_ says so
+  std::array<Time, kMaxWarps> products_ = {};  // of a warp's last one
+  std::array<Knowledge, kMaxWarps> warps_;     // what all lanes of a warp know
+  std::vector<Knowledge> lanes_;               // what a lane knows, where own_ says so
   std::array<unsigned, kMaxWarps> own_ = {};
   std::array<Epoch, kMaxWarps> known_ = {};  // the last that all lanes of a warp turned out to know
   std::array<Knowledge, kNumBarriers> barriers_;

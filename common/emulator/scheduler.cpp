@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "common/emulator/async_products.h"
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
@@ -90,6 +91,7 @@ void resume_full_logs() {
 Fiber* pick() {
   cta->copies->pass_moment();
   cta->lane_copies->pass_moment();
+  cta->products->pass_moment();
   if (cta->ready_warps == 0) resume_full_logs();
   // Late copies are done now, and waits that need not succeed are given up.
   while (cta->ready_warps == 0) {
@@ -179,6 +181,7 @@ void fiber_main() {
   cta->warps[size_t(me.warp)].exited |= 1u << me.lane;
   --cta->num_live;
   cta->copies->check_exit(me);
+  cta->products->check_exit(me);
   leave_rendezvous(me);
   if (cta->num_live == 0) {
     while (cta->copies->finish_a_load()) {
@@ -243,6 +246,7 @@ void run_cta(Cta& c, uint64_t index) {
   c.copies->start_cta();
   c.lane_copies->start_cta();
   c.registers->start_cta();
+  c.products->start_cta();
   Trace* const trace = c.options.trace;
   if (trace != nullptr && index == c.options.trace_cta && trace->num_warps == 0) {
     c.tracer = std::make_unique<Tracer>(*trace);
@@ -331,7 +335,8 @@ Cta::Cta()
       mbarriers(std::make_unique<MbarrierTable>()),
       copies(std::make_unique<CopyEngine>()),
       lane_copies(std::make_unique<LaneCopies>()),
-      registers(std::make_unique<RegisterPool>()) {
+      registers(std::make_unique<RegisterPool>()),
+      products(std::make_unique<AsyncProducts>()) {
   const size_t mapped = kMaxSmemBytes + 2 * kSmemGuardBytes;
   void* mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();

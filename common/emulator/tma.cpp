@@ -28,17 +28,11 @@ size_t box_bytes(const TensorMapShape& map) {
   return bytes;
 }
 
-// Where a byte of the box lies, when unswizzled it would lie at `address`: bits 4 and up of the address are
-// exchanged, depending on the bits from 7 on, which count units of 128 bytes.
-uintptr_t swizzled(uintptr_t address, int swizzle_bytes) {
-  const uintptr_t chunks_per_row = uintptr_t(swizzle_bytes) / kChunkBytes;
-  return swizzle_bytes == 0 ? address : address ^ (address / 128 % chunks_per_row) * kChunkBytes;
-}
-
 // One row of a box: dimension 0 at fixed coordinates of the others.
 struct BoxRow {
   uintptr_t shared = 0;  // unswizzled
   int panel = 0;         // box rows of the same panel are neighbours in dimension 1
+  int index = 0;         // in its panel
   int64_t at[TensorMapShape::RANK] = {};
   uintptr_t global = 0;  // of its first byte inside the tensor
   size_t skipped = 0;    // bytes in front of the tensor
@@ -54,7 +48,10 @@ void for_each_row(const Copy& copy, Visit visit) {
   const int64_t from = std::max<int64_t>(first, 0);
   const int64_t to = std::min<int64_t>(first + map.box[0], int64_t(map.size[0]));
   for (size_t i = 0; i < num_rows; ++i) {
-    BoxRow row{.shared = copy.shared + i * row_bytes, .panel = int(i / map.box[1]), .at = {first}};
+    BoxRow row{.shared = copy.shared + i * row_bytes,
+               .panel = int(i / map.box[1]),
+               .index = int(i % map.box[1]),
+               .at = {first}};
     bool inside = to > from;
     int64_t offset = from * map.element_bytes;
     size_t rest = i;
@@ -198,13 +195,13 @@ void check_box(const char* op, const Copy& copy) {
   });
 }
 
-// For ldmatrix, which must read a swizzled tile as it is swizzled.
+// For ldmatrix and wgmma, which must read a swizzled tile as it is swizzled.
 void remember_columns(const Copy& load) {
   const int chunks_per_row = int(box_row_bytes(load.map) / kChunkBytes);
   for_each_row(load, [&](const BoxRow& row) {
     for_each_chunk(load, row, [&](void* chunk, size_t offset) {
       const int column = row.panel * chunks_per_row + int(offset / kChunkBytes);
-      cta->races->remember_chunk(uintptr_t(chunk), column, load.map.swizzle_bytes);
+      cta->races->remember_chunk(uintptr_t(chunk), row.index, column, load.map.swizzle_bytes);
     });
   });
 }

@@ -38,11 +38,13 @@ class Timer {
 };
 
 // What steps are compared with, measured beside them: a bf16 8192^3 matrix product by the vendor's library,
-// and mma.sync alone, from registers into registers.
-constexpr const char* kCeilings[] = {"matmul", "mma_sync"};
+// and one unit of the device at a time (see ceiling_loops.cu): tensor cores through mma.sync and through
+// wgmma, FP32 multiply-adds, exp2, shared memory, and global memory that is read or copied.
+constexpr const char* kCeilings[] = {"matmul", "mma_sync", "wgmma", "fma", "exp2", "shared", "read", "copy"};
 struct Ceiling {
   std::string what;  // for people
-  double flops = 0;  // of a launch
+  std::string unit;  // of `work`: FLOP, exp2, wavefronts, bytes
+  double work = 0;   // of a launch
   std::unique_ptr<Timer> timer;
 };
 
@@ -85,7 +87,7 @@ class Backend {
   virtual std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&) {
     throw std::runtime_error("the emulator has no timing model");
   }
-  // One of kCeilings; no timer when the device does not have it, as without the vendor's library.
+  // One of kCeilings; no timer when the device does not have it, as wgmma, or without the vendor's library.
   virtual Ceiling make_ceiling(const std::string& /*name*/) { return {}; }
   // SM clock now, MHz; 0 when unknown.
   virtual int sm_clock_mhz() { return 0; }

@@ -4,17 +4,31 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
+#include <string>
 
 namespace flashsteps {
 
-// The vendor's matrix product, when it is there: cuBLAS is opened at run time, never linked. C = A B in bf16
-// with FP32 accumulation, all n x n; owns the matrices, filled with N(0, 1): on zeros a GPU draws less power
-// and clocks higher than any real product would. Empty when there is no cuBLAS, or not enough memory for it.
-std::function<void()> make_cublas_matmul(int n, cudaStream_t stream);
+struct CeilingLaunch {
+  std::string what;           // for people
+  std::string unit;           // as the results file has it
+  double work = 0;            // of a launch, in that unit
+  std::function<void()> run;  // puts one launch on the stream; empty where the device does not have this
+};
 
-// What mma.sync alone gives: a ceiling for every kernel that computes with it. mma.sync.m16n8k16 (bf16, FP32
-// accumulation) on every SM, from registers into registers: no loads, no stores, and enough independent
-// products that none waits for another. `flops` receives what a launch computes.
-std::function<void()> make_mma_sync_loop(cudaStream_t stream, double& flops);
+// The vendor's matrix product, when it is there: cuBLAS is opened at run time, never linked. C = A B in bf16
+// with FP32 accumulation, all 8192 x 8192; owns the matrices, filled with N(0, 1): on zeros a GPU draws less
+// power and clocks higher than any real product would. Empty when there is no cuBLAS, or not enough memory.
+CeilingLaunch make_cublas_matmul(cudaStream_t stream);
+
+// One unit of the GPU at a time, with nothing beside it. Each kernel's comment in ceiling_loops.cu says what
+// a launch does.
+CeilingLaunch make_mma_sync_loop(cudaStream_t stream);
+CeilingLaunch make_fma_loop(cudaStream_t stream);
+CeilingLaunch make_exp2_loop(cudaStream_t stream);
+CeilingLaunch make_shared_loop(cudaStream_t stream);
+CeilingLaunch make_read_loop(
+    cudaStream_t stream);  // of global memory; empty when memory is short, as the next
+CeilingLaunch make_copy_loop(cudaStream_t stream);
+CeilingLaunch make_wgmma_loop(cudaStream_t stream);  // wgmma_loop.cu; empty but on compute capability 9.0
 
 }  // namespace flashsteps

@@ -21,6 +21,8 @@ namespace flashsteps {
 #ifdef FLASHSTEPS_HAVE_CUBLAS_H
 namespace {
 
+constexpr int kMatmulSize = 8192;
+
 // Where cuBLAS may be: on the loader's path, or in the toolkit.
 void* open_cublas() {
   std::vector<std::string> folders{"", "/usr/local/cuda/lib64/"};
@@ -103,15 +105,15 @@ class CublasMatmul {
 
 }  // namespace
 
-std::function<void()> make_cublas_matmul(int n, cudaStream_t stream) {
+CeilingLaunch make_cublas_matmul(cudaStream_t stream) {
   const auto matmul = std::make_shared<CublasMatmul>();
-  if (!matmul->set_up(n, stream)) return {};
-  return [matmul] {
-    if (!matmul->launch()) throw DeviceError("cublasGemmEx failed");
-  };
+  if (!matmul->set_up(kMatmulSize, stream)) return {};
+  return {"cuBLAS bf16 8192x8192x8192", "FLOP", 2.0 * kMatmulSize * kMatmulSize * kMatmulSize, [matmul] {
+            if (!matmul->launch()) throw DeviceError("cublasGemmEx failed");
+          }};
 }
 #else
-std::function<void()> make_cublas_matmul(int, cudaStream_t) { return {}; }
+CeilingLaunch make_cublas_matmul(cudaStream_t) { return {}; }
 #endif
 
 }  // namespace flashsteps

@@ -1,4 +1,6 @@
 // A CUDA device as a place where steps run: the first one that CUDA_VISIBLE_DEVICES leaves.
+#include <map>
+
 #include "common/cuda/check.h"
 #include "harness/device/backend.h"
 #include "harness/device/ceilings.h"
@@ -13,7 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDevice = 0;
-constexpr int kMatmulSize = 8192;
 
 class Stream {
  public:
@@ -67,18 +68,14 @@ class CudaBackend : public Backend {
   }
 
   Ceiling make_ceiling(const std::string& name) override {
-    Ceiling ceiling;
-    std::function<void()> launch;
-    if (name == "matmul") {
-      ceiling.what = "cuBLAS bf16 8192x8192x8192";
-      ceiling.flops = 2.0 * kMatmulSize * kMatmulSize * kMatmulSize;
-      launch = make_cublas_matmul(kMatmulSize, stream_);
-    } else if (name == "mma_sync") {
-      ceiling.what = "mma.sync.m16n8k16 bf16 from registers";
-      launch = make_mma_sync_loop(stream_, ceiling.flops);
-    }
-    // cuBLAS would need a workspace of its own under capture, and one launch is long enough without.
-    if (launch) ceiling.timer = make_cuda_timer(stream_, std::move(launch), /*may_capture=*/false);
+    static const std::map<std::string, CeilingLaunch (*)(cudaStream_t)> makers{
+        {"matmul", make_cublas_matmul}, {"mma_sync", make_mma_sync_loop}, {"wgmma", make_wgmma_loop},
+        {"fma", make_fma_loop},         {"exp2", make_exp2_loop},         {"shared", make_shared_loop},
+        {"read", make_read_loop},       {"copy", make_copy_loop}};
+    CeilingLaunch launch = makers.at(name)(stream_);
+    Ceiling ceiling{launch.what, launch.unit, launch.work, nullptr};
+    // cuBLAS would need a workspace of its own under capture, and one launch of each is long enough without.
+    if (launch.run) ceiling.timer = make_cuda_timer(stream_, std::move(launch.run), /*may_capture=*/false);
     return ceiling;
   }
 

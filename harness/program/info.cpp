@@ -1,17 +1,36 @@
-// flashsteps info: the device, and what was built.
+// flashsteps info: the device, what was built, and on a GPU what the device can do at most.
 #include <iostream>
 
 #include "harness/program/commands.h"
 #include "harness/program/results.h"
+#include "harness/program/table.h"
+#include "harness/run/timing.h"
 
 namespace flashsteps {
 
+using nlohmann::json;
+
+namespace {
+
+void show_ceilings(Runner& runner, int rounds) {
+  const json ceilings = ceilings_record(time_ceilings(runner, rounds));
+  std::cout << "ceilings  measured now, medians of " << rounds << " rounds\n" << format_ceilings(ceilings);
+  for (const std::string name : kCeilings) {
+    if (!ceilings.contains(name))
+      std::cout << "    " << name << ": " << (name == "wgmma" ? "not on this card" : "could not be measured")
+                << "\n";
+  }
+}
+
+}  // namespace
+
 int show_info(const Options& options) {
-  const Runner runner(options.backend, options.in_process, options.timeout_seconds);
+  Runner runner(options.backend, options.in_process, options.timeout_seconds);
   const BuildInfo& build = build_info();
   std::cout << "device    " << runner.device().description.dump(1) << "\nbuild     " << to_json(build).dump(1)
             << "\ncommit    " << (build.commit.empty() ? "unknown" : build.commit)
             << (build.dirty.value_or(false) ? " (with uncommitted changes)" : "") << "\n";
+  if (runner.device().is_gpu()) show_ceilings(runner, options.rounds);
   return kAllPassed;
 }
 

@@ -39,16 +39,16 @@ void time_problem(Runner& runner, const Problem& problem, int rounds, json& run)
       std::cout << format_entry(entry, problem.label()) << std::flush;
     }
   };
-  auto samples = time_in_turns(runner, problem, contenders, rounds, on_failure);
+  const auto samples = time_in_turns(runner, problem, contenders, rounds, on_failure);
 
-  for (const char* const ceiling : kCeilings) {
-    if (!samples[ceiling].ms.empty()) run["ceilings"][ceiling] = ceiling_record(samples[ceiling]);
-  }
-  const double matmul_tflops = run.value("/ceilings/matmul/tflops"_json_pointer, 0.0);
+  const json ceilings = ceilings_record(samples);
+  if (!ceilings.empty()) run["ceilings"] = ceilings;
   const double peak = runner.device().peak_tflops.at(name(problem.dtype));
   for (json& entry : run["steps"]) {
     if (entry.at("status") != "pass") continue;
-    const json timing = timing_record(samples.at(entry.at("step")), problem, peak, matmul_tflops);
+    const std::string step = entry.at("step");
+    const std::string limit = limit_of(*find_steps(step).front().info);
+    const json timing = timing_record(samples.at(step), problem, peak, ceilings, limit);
     const double tflops = timing.at("tflops");
     // Nothing is faster than the hardware: such a figure means that the step, the clock or the FLOP count is
     // wrong.

@@ -53,7 +53,7 @@ std::string format_run(const json& run) {
   const auto add = [](std::vector<std::string>& row, std::initializer_list<std::string> cells) {
     row.insert(row.end(), cells);
   };
-  if (timed) add(rows[0], {"ms", "TFLOPS", "p10-p90", "% peak", "% matmul", "x prev"});
+  if (timed) add(rows[0], {"ms", "TFLOPS", "p10-p90", "% peak", "% matmul", "% limit", "x prev"});
   if (counted) {
     // Two lines: with one the table would be wider than most terminals.
     std::vector<std::string> above(rows[0].size());
@@ -84,10 +84,13 @@ std::string format_run(const json& run) {
       const json& t = step.at("timing");
       const double ms = t.at("median_ms");
       const auto percent = [](double x) { return fixed(x, 1); };
-      add(row, {fixed(ms, 3), fixed(t.at("tflops"), 1),
-                fixed(t.at("tflops_p10"), 1) + "-" + fixed(t.at("tflops_p90"), 1),
-                number(t.at("percent_of_peak"), percent), number(t.at("percent_of_matmul"), percent),
-                previous_ms > 0 ? fixed(previous_ms / ms, 2) : "-"});
+      add(row,
+          {fixed(ms, 3), fixed(t.at("tflops"), 1),
+           fixed(t.at("tflops_p10"), 1) + "-" + fixed(t.at("tflops_p90"), 1),
+           number(t.at("percent_of_peak"), percent), number(t.at("percent_of_matmul"), percent),
+           t.contains("limit") ? percent(t.at("percent_of_limit")) + " " + t.at("limit").get<std::string>()
+                               : "-",
+           previous_ms > 0 ? fixed(previous_ms / ms, 2) : "-"});
       previous_ms = ms;
     }
     if (counted && step.contains("counters")) {
@@ -103,10 +106,20 @@ std::string format_run(const json& run) {
   }
   std::string text = run.at("problem").at("label").get<std::string>() + "\n" + format_table(rows);
   if (counted) text += "  (counts are exact; the emulator has no timing model, seconds are its own)\n";
-  for (const json& ceiling : run.value("ceilings", json::object()))
-    text += "  measured ceiling: " + ceiling.at("what").get<std::string>() + " " +
-            fixed(ceiling.at("tflops"), 1) + " TFLOPS\n";
+  if (run.contains("ceilings")) text += "  measured ceilings:\n" + format_ceilings(run.at("ceilings"));
   return text;
+}
+
+std::string format_ceilings(const json& ceilings) {
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, ceiling] : ceilings.items()) {
+    const bool has_flops = ceiling.contains("tflops");
+    const std::string rate = has_flops ? fixed(ceiling.at("tflops"), 1) + " TFLOPS"
+                                       : fixed(ceiling.at("per_second").get<double>() * 1e-12, 2) + " T " +
+                                             ceiling.at("unit").get<std::string>() + "/s";
+    rows.push_back({"  " + name, ceiling.at("what"), rate});
+  }
+  return format_table(rows);
 }
 
 std::string format_entry(const json& entry, const std::string& label) {

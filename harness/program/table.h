@@ -13,6 +13,9 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows);
 // The table of one problem's finished steps: timing where there is one, counters where there are some.
 std::string format_run(const nlohmann::json& run);
 
+// The measured ceilings of a run, a line each.
+std::string format_ceilings(const nlohmann::json& ceilings);
+
 // What is said of a step when it is done with a problem: PASS, or what is wrong.
 std::string format_entry(const nlohmann::json& entry, const std::string& label);
 

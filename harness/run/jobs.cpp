@@ -200,7 +200,8 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
 
 void bench_steps(const json& request, const EmitEvent& emit) {
   const auto backend = make_backend(request.at("backend"));
-  Prepared prepared(*backend, request.at("problem"));
+  std::optional<Prepared> prepared;
+  if (!request.at("steps").empty()) prepared.emplace(*backend, request.at("problem"));
   struct Entry {
     std::string name;
     std::unique_ptr<Timer> timer;
@@ -217,12 +218,13 @@ void bench_steps(const json& request, const EmitEvent& emit) {
     emit({{"event", "begin"}, {"step", name}});
     Ceiling ceiling = backend->make_ceiling(name);
     if (ceiling.timer)
-      enter(name, std::move(ceiling.timer), samples, {{"what", ceiling.what}, {"flops", ceiling.flops}});
+      enter(name, std::move(ceiling.timer), samples,
+            {{"what", ceiling.what}, {"unit", ceiling.unit}, {"work", ceiling.work}});
   }
   for (const auto& [step_name, samples] : request.at("steps").items()) {
     emit({{"event", "begin"}, {"step", step_name}});
-    const Step& step = prepare_step(step_name, *backend, prepared.tensors);
-    enter(step_name, backend->make_timer(step, prepared.tensors.call()), samples, json::object());
+    const Step& step = prepare_step(step_name, *backend, prepared->tensors);
+    enter(step_name, backend->make_timer(step, prepared->tensors.call()), samples, json::object());
   }
   // Everybody has a turn in every round: whatever the clocks do, they do it to every step alike.
   const int rounds = request.at("rounds");

@@ -14,9 +14,10 @@
 //   events:  per task, in their order, begin, not_saved (message) when that failed, done (entry: a step's
 //            entry in the results file)
 // bench
-//   request: job, backend, problem, steps (name: samples already taken), rounds, ceilings (as steps)
+//   request: job, backend, problem (if there are steps), steps (name: samples already taken), rounds,
+//            ceilings (as steps)
 //   events:  begin (step, or one of kCeilings), method (step, launches_per_sample, graph; for a ceiling also
-//            what and flops), sample (step, ms, sm_clock_mhz); of one that fails, begin is the last
+//            what, unit and work), sample (step, ms, sm_clock_mhz); of one that fails, begin is the last
 // trace
 //   request: job, step, problem, cta
 //   events:  trace (trace: a trace file, but for the problem)

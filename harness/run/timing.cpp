@@ -9,9 +9,12 @@ namespace flashsteps {
 
 using nlohmann::json;
 
-std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& problem,
-                                             std::vector<std::string> steps, int rounds,
-                                             const OnFailure& failed) {
+namespace {
+
+// `problem` is null without steps; `title` is shown meanwhile.
+std::map<std::string, Samples> take_samples(Runner& runner, const std::string& title, const json& problem,
+                                            std::vector<std::string> steps, int rounds,
+                                            const OnFailure& failed) {
   std::map<std::string, Samples> samples;
   std::set<std::string> ceilings(std::begin(kCeilings), std::end(kCeilings));
   const auto samples_of = [&](const auto& names) {
@@ -19,12 +22,12 @@ std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& prob
     for (const std::string& name : names) taken[name] = samples[name].ms.size();
     return taken;
   };
-  while (!steps.empty()) {
+  for (;;) {
     std::string current;
     const auto on_event = [&](const json& event) {
       const std::string what = event.at("event");
       current = event.at("step");
-      if (what == "begin") runner.progress().show("timing " + problem.label() + ": " + current);
+      if (what == "begin") runner.progress().show(title + ": " + current);
       if (what == "method") samples[current].method = event;
       if (what == "sample") {
         samples[current].ms.push_back(event.at("ms"));
@@ -33,7 +36,7 @@ std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& prob
       }
     };
     const JobOutcome outcome = runner.job({{"job", "bench"},
-                                           {"problem", to_request(problem)},
+                                           {"problem", problem},
                                            {"steps", samples_of(steps)},
                                            {"rounds", rounds},
                                            {"ceilings", samples_of(ceilings)}},
@@ -42,41 +45,91 @@ std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& prob
     // The step at hand is out; what the others have measured so far stays.
     samples.erase(current);
     if (ceilings.erase(current) > 0) continue;
-    if (std::erase(steps, current) == 0)
-      throw std::runtime_error("timing " + problem.label() + ": " + outcome.message);
+    if (std::erase(steps, current) == 0) throw std::runtime_error(title + ": " + outcome.message);
     failed(current, outcome);
+    if (steps.empty()) break;
   }
   runner.progress().clear();
   return samples;
 }
 
-json timing_record(const Samples& s, const Problem& problem, double peak_tflops, double matmul_tflops) {
-  const double flops = problem.flops();
-  const double median = percentile(s.ms, 0.5), fast = percentile(s.ms, 0.1), slow = percentile(s.ms, 0.9);
-  const double tflops = flops / (median * 1e9);
-  const bool comparable =
-      matmul_tflops > 0 && problem.dtype != DType::kFp32;  // the matmul's inputs are 16-bit
-  return {{"median_ms", median},
-          {"p10_ms", fast},
-          {"p90_ms", slow},
-          {"samples", s.ms.size()},
-          {"launches_per_sample", s.method.at("launches_per_sample")},
-          {"graph", s.method.at("graph")},
-          {"tflops", tflops},
-          {"tflops_p10", flops / (slow * 1e9)},
-          {"tflops_p90", flops / (fast * 1e9)},
-          {"percent_of_peak", peak_tflops > 0 ? json(100 * tflops / peak_tflops) : json(nullptr)},
-          {"percent_of_matmul", comparable ? json(100 * tflops / matmul_tflops) : json(nullptr)},
-          {"sm_clock_mhz", s.clocks.empty() ? json(nullptr) : json(int(percentile(s.clocks, 0.5)))}};
+json clock_record(const Samples& s) {
+  return s.clocks.empty() ? json(nullptr) : json(int(percentile(s.clocks, 0.5)));
 }
 
 json ceiling_record(const Samples& s) {
-  const double median = percentile(s.ms, 0.5);
-  return {{"what", s.method.at("what")},
-          {"median_ms", median},
-          {"p10_ms", percentile(s.ms, 0.1)},
-          {"p90_ms", percentile(s.ms, 0.9)},
-          {"tflops", s.method.at("flops").get<double>() / (median * 1e9)}};
+  const double median = percentile(s.ms, 0.5), work = s.method.at("work");
+  json record = {{"what", s.method.at("what")},
+                 {"median_ms", median},
+                 {"p10_ms", percentile(s.ms, 0.1)},
+                 {"p90_ms", percentile(s.ms, 0.9)},
+                 {"sm_clock_mhz", clock_record(s)}};
+  if (const std::string unit = s.method.at("unit"); unit == "FLOP") {
+    record["tflops"] = work / (median * 1e9);
+  } else {
+    record["unit"] = unit;
+    record["per_second"] = work / (median * 1e-3);
+  }
+  return record;
+}
+
+}  // namespace
+
+std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& problem,
+                                             std::vector<std::string> steps, int rounds,
+                                             const OnFailure& failed) {
+  if (steps.empty()) return {};
+  return take_samples(runner, "timing " + problem.label(), to_request(problem), std::move(steps), rounds,
+                      failed);
+}
+
+std::map<std::string, Samples> time_ceilings(Runner& runner, int rounds) {
+  return take_samples(runner, "measuring", json(nullptr), {}, rounds, {});
+}
+
+std::string limit_of(const StepInfo& info) {
+  if (info.part == Part::kDecode) return "";  // memory, whose rate is not in FLOP
+  if (info.part == Part::kHopper) return "wgmma";
+  if (info.dtypes.has(DType::kFp32)) return "fma";  // tensor cores would round the inputs
+  return "mma_sync";                                // WMMA is compiled to it, too
+}
+
+json ceilings_record(const std::map<std::string, Samples>& samples) {
+  json record = json::object();
+  for (const char* const ceiling : kCeilings) {
+    const auto found = samples.find(ceiling);
+    if (found != samples.end() && !found->second.ms.empty()) record[ceiling] = ceiling_record(found->second);
+  }
+  return record;
+}
+
+json timing_record(const Samples& s, const Problem& problem, double peak_tflops, const json& ceilings,
+                   const std::string& limit) {
+  const double flops = problem.flops();
+  const double median = percentile(s.ms, 0.5), fast = percentile(s.ms, 0.1), slow = percentile(s.ms, 0.9);
+  const double tflops = flops / (median * 1e9);
+  const auto percent_of = [&](const std::string& ceiling) {
+    return ceilings.contains(ceiling) ? json(100 * tflops / ceilings[ceiling].at("tflops").get<double>())
+                                      : json(nullptr);
+  };
+  json record = {{"median_ms", median},
+                 {"p10_ms", fast},
+                 {"p90_ms", slow},
+                 {"samples", s.ms.size()},
+                 {"launches_per_sample", s.method.at("launches_per_sample")},
+                 {"graph", s.method.at("graph")},
+                 {"tflops", tflops},
+                 {"tflops_p10", flops / (slow * 1e9)},
+                 {"tflops_p90", flops / (fast * 1e9)},
+                 {"percent_of_peak", peak_tflops > 0 ? json(100 * tflops / peak_tflops) : json(nullptr)},
+                 // The matmul's inputs are 16-bit.
+                 {"percent_of_matmul", problem.dtype == DType::kFp32 ? json(nullptr) : percent_of("matmul")},
+                 {"sm_clock_mhz", clock_record(s)}};
+  if (const json percent = percent_of(limit); !percent.is_null()) {
+    record["limit"] = limit;
+    record["percent_of_limit"] = percent;
+  }
+  return record;
 }
 
 }  // namespace flashsteps

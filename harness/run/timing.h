@@ -22,10 +22,16 @@ using OnFailure = std::function<void(const std::string& step, const JobOutcome& 
 std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& problem,
                                              std::vector<std::string> steps, int rounds,
                                              const OnFailure& failed);
+// The same for the ceilings alone.
+std::map<std::string, Samples> time_ceilings(Runner& runner, int rounds);
 
-// What the results file says of them. A peak or a ceiling of 0 is none.
+// The ceiling that bounds a step's rate: of the instructions that compute its products. Empty where products
+// are not the limit.
+std::string limit_of(const StepInfo& info);
+
+// What the results file says of them. `ceilings` is what it says of these; a peak of 0 is none.
+nlohmann::json ceilings_record(const std::map<std::string, Samples>& samples);
 nlohmann::json timing_record(const Samples& samples, const Problem& problem, double peak_tflops,
-                             double matmul_tflops);
-nlohmann::json ceiling_record(const Samples& samples);
+                             const nlohmann::json& ceilings, const std::string& limit);
 
 }  // namespace flashsteps

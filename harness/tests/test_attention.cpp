@@ -6,8 +6,10 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "common/emulator/emulator.h"
 #include "common/interface.h"
 #include "harness/base/element.h"
 #include "harness/include/flashsteps.h"
@@ -163,6 +165,23 @@ TEST_CASE("LSE may be null: it is not written, and the output is the same") {
     attention_on_emulator(without.call, step);
     CHECK(without.o == with_lse.o);
     for (const float value : without.lse) REQUIRE(value == 7.0f);
+  }
+}
+
+TEST_CASE("v14 takes eight warps per CTA where an SM has no room for two CTAs of four") {
+  const StepInfo& info = find_step("v14_longest_first", BackendKind::kEmulator)->info;
+  const auto chosen = [&](int smem_kib, int head_dim) {
+    emulator::options().smem_bytes_per_sm = smem_kib << 10;
+    AttentionCall call = Example(DType::kFp16).call;
+    call.head_dim = head_dim;
+    const int configuration = configuration_of(info, call);
+    emulator::options() = {};
+    return std::string_view(info.configurations[configuration]);
+  };
+  for (const int smem_kib : {100, 164, 228}) {  // sm_86, 89 and 120; sm_80; sm_90
+    INFO(smem_kib);
+    CHECK(chosen(smem_kib, 64) == "128x64");
+    CHECK(chosen(smem_kib, 128) == (smem_kib < 228 ? "256x32" : "128x64"));
   }
 }
 

@@ -8,8 +8,8 @@
 It needs an NVIDIA GPU, PyTorch, and the Python module flashsteps; docs/results-schema.md describes the record.
 What the words for problems mean, the gates and the orders of rounds are asked of the program, --program.
 The peers are those of PyTorch's scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2),
-sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn and flash_attn_3 (flash_attn_interface),
-where they are installed.
+sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn, flash_attn_3 (flash_attn_interface) and
+flash_attn_4 (flash_attn.cute), where they are installed. How FlashAttention-3 is built: docs/measuring.md.
 
 Every output is compared, as a whole, with float64 attention. What is wrong is not timed. A peer that cannot
 run a problem is a SKIP with its reason; so is a step.
@@ -56,6 +56,9 @@ STEP_REFUSALS = (ValueError,)
 PEER_REFUSALS = (ValueError, TypeError, RuntimeError, AssertionError)
 
 MATMUL = "matmul"  # the ceiling, among the contenders
+# Of the matrix product's rate, where below_its_best() looks: on an H200 FlashAttention-3 is well above, and well
+# below when it was built without all flags of its setup.py, which shows nowhere else (docs/measuring.md).
+FA3_PERCENT_OF_MATMUL = 75
 METHOD = {
     "timer": "CUDA events, interleaved, in an order that changes from round to round",
     "l2": "warm: no flush between launches",
@@ -104,12 +107,12 @@ def find_step(name: str, known: list[str]) -> str:
 
 
 def chosen_peers(wanted: list[str] | None, missing: dict[str, str]) -> list[str]:
-    """Those that were asked for, or all that are installed."""
+    """Those that were asked for, or all that can be used."""
     for name in wanted or []:
         if name not in PEERS:
             raise UsageError(f"--peers: unknown peer '{name}'; there are {', '.join(PEERS)}")
         if name in missing:
-            raise UsageError(f"--peers: {name} is not installed: {missing[name]}")
+            raise UsageError(f"--peers: {name} cannot be used: {missing[name]}")
     return [name for name in PEERS if name not in missing and (not wanted or name in wanted)]
 
 
@@ -149,6 +152,18 @@ def outcome(error: Exception) -> dict[str, str]:
         if isinstance(error, kind):
             return {"status": status, "message": str(error)}
     return {"status": "error", "message": f"{type(error).__name__}: {one_line(error)}"}
+
+
+def below_its_best(entry: dict[str, Any], problem: dict[str, Any], device: dict[str, Any]) -> str:
+    """Why the time of a peer says nothing about it; empty as a rule."""
+    p, percent = problem, entry["timing"]["percent_of_matmul"]
+    telling = p["head_dim"] == 128 and not p["causal"] and min(p["seqlen_q"], p["seqlen_kv"]) >= 2048
+    telling = telling and p["batch"] * p["num_heads_q"] * p["seqlen_q"] >= 1 << 17  # several tiles an SM
+    if entry.get("peer") != "flash_attn_3" or device["compute_capability"] != "9.0" or not telling:
+        return ""
+    if percent is None or percent >= FA3_PERCENT_OF_MATMUL:
+        return ""
+    return f"{percent:.0f} % of the matrix product's rate: was it built with all flags? See docs/measuring.md"
 
 
 def add_note(entry: dict[str, Any], text: str) -> None:
@@ -207,7 +222,7 @@ class Session:
                 "device": self.lab.device_record(),
                 "build": build["build"],
                 "method": {**METHOD, "rounds": self.rounds},
-                "peers": {**self.lab.versions(), "method": PEERS_METHOD},
+                "peers": {**self.lab.versions(), "builds": self.lab.builds, "method": PEERS_METHOD},
             },
             "runs": [],
         }
@@ -372,7 +387,10 @@ class Session:
                 )
                 continue
             entry["timing"] = timing
-            if "peer" in entry:
+            if doubt := below_its_best(entry, problem, self.data["provenance"]["device"]):
+                entry |= {"status": "skip", "message": doubt}
+                del entry["timing"], entry["validation"]
+            elif "peer" in entry:
                 add_note(entry, timer.note)
             elif timer.note:
                 self.warnings.append(f"{name}: {timer.note}")
@@ -495,7 +513,7 @@ def compare_all(options: argparse.Namespace, make_lab: Callable[[], Any]) -> int
             needs = f"{problem['label']} needs {needed:.1f} GiB on the device"
             raise UsageError(f"--shape: {needs}, which has {free:.1f} GiB free")
     for name, reason in missing.items() if not options.peers else ():
-        print(f"left out: {name} is not installed ({reason})")
+        print(f"left out: {name} cannot be used ({reason})")
     return Session(lab, options.program, problems, steps, peers, options.rounds, path, named).run()
 
 

@@ -11,8 +11,11 @@ import functools
 import gc
 import importlib
 import importlib.metadata
+import json
+import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Callable
 
 from measure import peers
@@ -23,8 +26,12 @@ from records.terminal import one_line
 
 MATMUL_SIZE = 8192
 CHUNK = 1 << 25  # elements that are float64 at a time: 256 MiB a tensor
-# The names that FlashAttention-3 is distributed under.
-FA3_PACKAGES = ("flash_attn_3", "flash-attn-3", "flashattn-hopper", "hopper")
+# Of the peers that are packages: the module with flash_attn_func, and the names that it is distributed under.
+PACKAGES = {
+    "flash_attn": ("flash_attn", ("flash_attn",)),
+    "flash_attn_3": ("flash_attn_interface", ("flash_attn_3", "flash-attn-3", "flashattn-hopper", "hopper")),
+    "flash_attn_4": ("flash_attn.cute", ("flash-attn-4",)),
+}
 
 
 class WrongOutput(Exception):
@@ -35,6 +42,20 @@ class WrongOutput(Exception):
 class Reference:
     o: Any  # float32 [b, h, s, d]: its rounding is far below every gate
     lse: Any  # float64 [b, h, s]
+
+
+def read_build(interface: str) -> dict[str, str]:
+    """What the builder of FlashAttention-3 says of it, beside the extension; see docs/measuring.md."""
+    path = Path(interface).parent / "flash_attn_3" / "BUILD.json"
+    if not path.is_file():
+        raise ValueError(f"{path} is missing, which says how it was built: docs/measuring.md")
+    build = json.loads(path.read_text(encoding="utf-8"))
+    said = {key: build.pop(key, None) for key in ("commit", "compiler", "flags")}
+    if build or not all(isinstance(text, str) and text.strip() for text in said.values()):
+        raise ValueError(f"{path} must have the texts commit, compiler and flags, and nothing else")
+    if not re.fullmatch(r"[0-9a-f]{40}", said["commit"]):
+        raise ValueError(f"{path}: commit must be 40 hex digits")
+    return said
 
 
 def cudnn_version(number: int | None) -> str | None:
@@ -52,6 +73,7 @@ class TorchLab:
         torch.set_grad_enabled(False)
         self.dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
         self.packages: dict[str, Any] = {}
+        self.builds: dict[str, dict[str, str]] = {}  # of those that people build themselves
         self.events: tuple[Any, Any] | None = None
         if self.device.type == "cuda":
             self.index = torch.cuda.current_device()
@@ -62,12 +84,14 @@ class TorchLab:
     # Who and where.
 
     def missing_peers(self) -> dict[str, str]:
-        """The peers that are not installed, and what importing them says."""
+        """The peers that cannot be used, and what importing them says."""
         missing = {}
-        for name, module in (("flash_attn", "flash_attn"), ("flash_attn_3", "flash_attn_interface")):
+        for name, (module, _) in PACKAGES.items():
             try:
                 self.packages[name] = importlib.import_module(module)
                 self.packages[name].flash_attn_func
+                if name == "flash_attn_3":
+                    self.builds[name] = read_build(self.packages[name].__file__)
             except Exception as error:  # one built for another PyTorch fails in many ways
                 self.packages.pop(name, None)
                 missing[name] = one_line(error)
@@ -80,9 +104,11 @@ class TorchLab:
         }
         for name, module in self.packages.items():
             found[name] = getattr(module, "__version__", None)
-            for package in FA3_PACKAGES if name == "flash_attn_3" else ("flash_attn",):
+            for package in PACKAGES[name][1]:
                 with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                     found[name] = found[name] or importlib.metadata.version(package)
+            if name in self.builds:
+                found[name] = f"{found[name] or ''} commit {self.builds[name]['commit'][:12]}".strip()
             found[name] = found[name] or "unknown"
         return found
 

@@ -51,6 +51,7 @@ PACKAGES = {
     "cudnn": "cuDNN",
     "flash_attn": "flash-attn",
     "flash_attn_3": "FlashAttention-3",
+    "flash_attn_4": "FlashAttention-4",
 }
 
 
@@ -233,14 +234,18 @@ def step(request: Request) -> str:
     names = request.pair()
     runs = request.runs(data)
     common, labels = problem_labels(runs)
+    timings = [recorded_step(run, names[-1], file).get("timing") or {} for run in runs]
+    wholes = {"peak": "percent_of_peak"}
+    if limit := next(filter(None, (timing.get("limit") for timing in timings)), None):
+        wholes[limit] = "percent_of_limit"
     rows = []
-    for run, label in zip(runs, labels):
+    for run, label, timing in zip(runs, labels, timings):
         entries = [recorded_step(run, name, file) for name in names]
-        percent = (entries[-1].get("timing") or {}).get("percent_of_peak")
         row = [label or common, *map(rate_cell, entries)]
         row += [speedup_cell(*entries)] if len(names) == 2 else []
-        rows.append([*row, "–" if percent is None else f"{percent:.1f}"])
-    header = ["problem", *names, *(["×"] if len(names) == 2 else []), "% of peak"]
+        shares = [timing.get(key) for key in wholes.values()]
+        rows.append(row + ["–" if share is None else f"{share:.1f}" for share in shares])
+    header = ["problem", *names, *(["×"] if len(names) == 2 else []), *(f"% of {whole}" for whole in wholes)]
     heading = f"{common}. " if len(runs) > 1 and common else ""
     return f"{heading}{SPREAD}.\n\n{table(header, rows)}"
 
@@ -255,6 +260,9 @@ def ablation(request: Request) -> str:
     known = sources.all_steps(request.root) + [each.name for each in variants]
     recorded = {name for run in runs for name in steps_of(run) if name.startswith(f"{step}_")}
     demand_in_tree(recorded, known, file, "in docs/ablations/")
+    # Those that came later have a record of their own, or none; docs/ablations/README.md says so.
+    if not (variants := [each for each in variants if each.name in recorded]):
+        raise TableError(f"{file} has no ablation of {step}")
     unchanged = [recorded_step(run, step, file) for run in runs]
     common, labels = problem_labels(runs)
 

@@ -81,12 +81,14 @@ def error_cell(entry: Entry) -> Cell:
 def rate_cells(entry: Entry, before: Entry | None, is_variant: bool) -> list[Cell]:
     timing = entry.get("timing")
     if timing is None:
-        return [NOTHING] * 3
+        return [NOTHING] * 4
     percent, speedup = timing.get("percent_of_peak"), speedup_cell(before, entry)
+    of_limit = timing.get("percent_of_limit")
     return [
         (rate(timing["tflops"]), f"[{rate(timing['tflops_p10'])}–{rate(timing['tflops_p90'])}]"),
         (speedup, "× its step" if is_variant and speedup != "–" else ""),
         NOTHING if percent is None else (f"{percent:.1f}", ""),
+        NOTHING if of_limit is None else (f"{of_limit:.1f}", f"of {timing['limit']}"),
     ]
 
 
@@ -114,7 +116,8 @@ def table_of(run: Run, on_gpu: bool) -> dict[str, Any]:
     with_resources = any(entry.get("resources") for _, entry in entries_of(run))  # a run beside peers has none
     header = ["step", "status", "NRMSE"]
     if on_gpu:
-        header += ["TFLOPS", "× previous", "% of peak"] + ["registers", "spilled bytes"] * with_resources
+        header += ["TFLOPS", "× previous", "% of peak", "% of limit"]
+        header += ["registers", "spilled bytes"] * with_resources
     else:
         header += [*COUNTED, "bytes by TMA", "shared wavefronts"]
     parts = charts.parts_of([run])

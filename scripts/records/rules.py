@@ -124,7 +124,7 @@ def check_step(
     problem, status = run["problem"], step["status"]
     backend, command = data["provenance"]["backend"], data["command"]
     timing, counters, resources = step.get("timing"), step.get("counters"), step.get("resources")
-    matmul = (run.get("ceilings") or {}).get("matmul")
+    ceilings = run.get("ceilings") or {}
     errors = []
     if status != "pass" and not step["message"].strip():
         errors.append(f"message: a step with status {status} must say why")
@@ -148,14 +148,18 @@ def check_step(
         for key in ("percent_of_peak", "percent_of_matmul"):
             if (timing.get(key) or 0) > 100:
                 errors.append(f"timing.{key}: is {timing[key]:g}, above 100")
-        percent = timing.get("percent_of_matmul")
-        if percent is not None:
-            if matmul is None:
-                errors.append("timing.percent_of_matmul: the run has no ceilings.matmul")
-            elif not agrees(percent, 100 * timing["tflops"] / matmul["tflops"], 0.05):
+        if (timing.get("limit") is None) != (timing.get("percent_of_limit") is None):
+            errors.append("timing: limit and percent_of_limit are there together, or not at all")
+        for key, name in (("percent_of_matmul", "matmul"), ("percent_of_limit", timing.get("limit"))):
+            percent, ceiling = timing.get(key), ceilings.get(name)
+            if percent is None or name is None:
+                continue
+            if ceiling is None:
+                errors.append(f"timing.{key}: the run has no ceilings.{name}")
+            elif not agrees(percent, 100 * timing["tflops"] / ceiling["tflops"], 0.05):
                 errors.append(
-                    f"timing.percent_of_matmul: is {percent:g}, tflops over the ceiling's give "
-                    f"{100 * timing['tflops'] / matmul['tflops']:g}"
+                    f"timing.{key}: is {percent:g}, tflops over the ceiling's give "
+                    f"{100 * timing['tflops'] / ceiling['tflops']:g}"
                 )
     elif status == "pass" and backend == "cuda" and command in ("run", "bench", "peers") and data["complete"]:
         errors.append("timing: missing from a step that passed")
@@ -274,6 +278,9 @@ def check_peers(data: dict[str, Any]) -> list[str]:
                 errors.append(f"{at}: appears twice in a run")
             names.add(peer["peer"])
             errors += [f"{at}.{line}" for line in check_step(peer, run, data, is_peer=True)]
+            builds = (provenance.get("peers") or {}).get("builds") or {}
+            if peer["peer"] == "flash_attn_3" and peer["status"] == "pass" and "flash_attn_3" not in builds:
+                errors.append(f"{at}: provenance.peers.builds does not say how it was built")
     if data.get("host_overhead") is not None:
         errors += [f"host_overhead.{line}" for line in check_host_overhead(data)]
     return errors

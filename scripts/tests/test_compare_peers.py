@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import json
 import math
 import shutil
 import subprocess
@@ -93,7 +94,8 @@ class FakeLab:
         self.log: list[str] = []
         self.device_error = ""
         self.missing = {"flash_attn": "No module named 'flash_attn'", "flash_attn_3": "not built"}
-        self.missing |= {name: "too old" for name in ("sdpa_efficient", "sdpa_math")}
+        self.missing |= {name: "too old" for name in ("sdpa_efficient", "sdpa_math", "flash_attn_4")}
+        self.builds: dict[str, dict[str, str]] = {}
         self.peak = 0.0
         self.free = 1 << 40
         self.leak = 0
@@ -272,7 +274,7 @@ def test_a_comparison_is_recorded(tmp_path, capsys):
     assert [entry["median_us"] for entry in host["entries"]] == pytest.approx([5] * 4)
     assert host["calls_per_sample"] == 200 and host["problem"]["label"].startswith("B=1 Hq=2 Hkv=2 Sq=64 ")
     out = capsys.readouterr()
-    assert out.err == "" and "left out: flash_attn is not installed (No module named 'flash_attn')" in out.out
+    assert out.err == "" and "left out: flash_attn cannot be used (No module named 'flash_attn')" in out.out
     assert "results: " in out.out and lab.released == 3
 
 
@@ -316,6 +318,47 @@ def test_the_geometric_mean_is_over_problems_where_both_ran():
     rows = [line.split() for line in compare_peers.format_grid(runs).splitlines()]
     assert rows[-2][-4:] == ["1.00", "1.00", "1.00", "1.00"] and rows[-1][-4:] == ["2", "2", "2", "2"]
     assert rows[3][-4:] == ["skip", "skip", "-", "-"]
+
+
+# FlashAttention-3.
+
+BUILT = {"commit": "2" * 40, "compiler": "nvcc 13.0.88, g++ 12.2.0", "flags": "--use_fast_math"}
+LONG = ("--shape", "8,16,2048,128")
+LONG_FLOPS = 4 * 128 * 8 * 16 * 2048**2
+
+
+def with_fa3(percent: float, shape_flops: float = LONG_FLOPS) -> FakeLab:
+    """One whose FlashAttention-3 has this share of the matrix product's rate, 4000 TFLOPS."""
+    lab = FakeLab(flash_attn_3=shape_flops / (percent / 100 * 4e12))
+    del lab.missing["flash_attn_3"]
+    lab.builds = {"flash_attn_3": BUILT}
+    return lab
+
+
+def test_a_record_says_how_flash_attention_3_was_built(tmp_path):
+    data = written(with_fa3(85), tmp_path, *LONG)
+    assert entries(data)["flash_attn_3"]["timing"]["percent_of_matmul"] == pytest.approx(85)
+    assert data["provenance"]["peers"]["builds"] == {"flash_attn_3": BUILT}
+    data["provenance"]["peers"]["builds"] = {}
+    assert results.check(data) == [
+        "runs[0].peers[2] (flash_attn_3): provenance.peers.builds does not say how it was built"
+    ]
+
+
+def test_a_flash_attention_3_below_its_best_is_no_peer(tmp_path, capsys):
+    data = written(with_fa3(64), tmp_path, *LONG)
+    found = entries(data)["flash_attn_3"]
+    assert found["status"] == "skip" and "timing" not in found
+    assert found["message"].startswith("64 % of the matrix product's rate: was it built with all flags?")
+    assert "flash_attn_3: 64 % of the matrix product's rate" in capsys.readouterr().out
+    # Elsewhere its share says nothing: few tiles, a mask, short rows, another card.
+    few = ("--shape", "1,16,2048,128")
+    for words in (few, (*LONG, "--causal"), ("--shape", "32,16,512,128"), ("--shape", "8,16,2048,64")):
+        assert entries(written(with_fa3(64), tmp_path, *words))["flash_attn_3"]["timing"]
+    lab = with_fa3(64)
+    device = {**lab.device_record(), "compute_capability": "8.0"}
+    lab.device_record = lambda: device
+    assert entries(written(lab, tmp_path, *LONG))["flash_attn_3"]["timing"]
 
 
 # Who takes part.
@@ -643,7 +686,7 @@ def test_host_overhead_does_not_wait_for_the_gpu():
         ([*SMALL, "v"], "'v' may be v01_scalar or v02_smem_tiles"),
         ([*SMALL, "v99"], "unknown step 'v99'; the module flashsteps has v01_scalar, v02_smem_tiles"),
         ([*SMALL, "--peers", "fa4"], "--peers: unknown peer 'fa4'; there are sdpa_flash"),
-        ([*SMALL, "--peers", "flash_attn_3"], "--peers: flash_attn_3 is not installed: not built"),
+        ([*SMALL, "--peers", "flash_attn_3"], "--peers: flash_attn_3 cannot be used: not built"),
         (["--shape", "4096,64,65536,64"], "GiB on the device, which has 1024.0 GiB free"),
     ],
 )
@@ -716,7 +759,7 @@ def test_no_torch_no_gpu_no_module(monkeypatch, capsys):
     assert "the Python module flashsteps is missing: " in said()
 
 
-def test_an_installed_peer_that_does_not_import(monkeypatch):
+def test_an_installed_peer_that_does_not_import(monkeypatch, tmp_path):
     class Torch:
         device = staticmethod(lambda name: type("Device", (), {"type": "cpu"}))
         set_grad_enabled = staticmethod(lambda on: None)
@@ -729,7 +772,24 @@ def test_an_installed_peer_that_does_not_import(monkeypatch):
     lab = torch_lab.TorchLab(Torch, None, "cpu")
     monkeypatch.setitem(sys.modules, "flash_attn", Package)
     monkeypatch.setitem(sys.modules, "flash_attn_interface", object())  # without the function
-    assert list(lab.missing_peers()) == ["flash_attn_3"] and list(lab.packages) == ["flash_attn"]
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", None)
+    assert list(lab.missing_peers()) == ["flash_attn_3", "flash_attn_4"]
+    assert list(lab.packages) == ["flash_attn"] and lab.builds == {}
+
+    # FlashAttention-3 is taken when it says how it was built.
+    Package.__file__ = str(tmp_path / "flash_attn_interface.py")
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", Package)
+    path = tmp_path / "flash_attn_3" / "BUILD.json"
+    path.parent.mkdir()
+    good = {"commit": "0" * 40, "compiler": "nvcc 13.0.88", "flags": "--use_fast_math"}
+    bad = [{**good, "commit": "main"}, {**good, "flags": " "}, {**good, "more": "x"}, {"commit": "0" * 40}]
+    for text in ("", "{}", "[]", *map(json.dumps, bad)):
+        path.write_text(text, encoding="utf-8")
+        assert "flash_attn_3" in lab.missing_peers() and lab.builds == {} and "flash_attn_3" not in lab.packages
+    path.unlink()
+    assert f"{path} is missing" in lab.missing_peers()["flash_attn_3"]
+    path.write_text(json.dumps(good), encoding="utf-8")
+    assert list(lab.missing_peers()) == ["flash_attn_4"] and lab.builds == {"flash_attn_3": good}
 
 
 def test_cudnns_version():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import STEPS, Repository, git, make_peers_record, make_problem, make_record
+from conftest import STEPS, Repository, git, give_limit, make_peers_record, make_problem, make_record
 
 from pages import readme_tables
 from records import rates
@@ -124,6 +124,12 @@ def test_step(repository: Repository, capsys):
     )
 
 
+def test_a_step_has_its_share_of_its_limit_when_the_run_has_that(repository: Repository, capsys):
+    repository.record("gpu.json", give_limit(make_record(commit=repository.commit)))
+    text = written(repository, capsys, "step file=gpu.json step=v02_smem_tiles")
+    assert "| × | % of peak | % of mma_sync |" in text and "| 4.00 | 1.4 | 13.7 |" in text
+
+
 def test_a_step_against_another_than_the_one_before(repository: Repository, capsys):
     steps = ("v01_scalar", "v02_smem_tiles", "v03_wmma")
     repository.record("gpu.json", make_record(steps=steps, commit=repository.commit))
@@ -184,9 +190,13 @@ def test_ablations_that_are_not_there(repository: Repository, capsys):
     repository.record("alone.json", make_record(steps=("v02_smem_tiles_less",), commit=commit))
     alone = block.replace("ablations.json", "alone.json")
     assert "alone.json has no step 'v02_smem_tiles'" in refused(repository, capsys, alone)
-    # Not yet measured: said, as in the ladder.
-    text = written(repository, capsys, "ablation file=gpu.json step=v02_smem_tiles")
-    assert "| not recorded | – | – | – | – |" in text
+    # Not in this record: left out.
+    message = refused(repository, capsys, "ablation file=gpu.json step=v02_smem_tiles")
+    assert "gpu.json has no ablation of v02_smem_tiles" in message
+    more = "# With more\n```diff\n-int more;\n```\n"
+    repository.write("docs/ablations/v02_smem_tiles/more.md", more)
+    text = written(repository, capsys, block)
+    assert "/less.md)" in text and "/more.md)" not in text
     page = repository.root / "docs/ablations/v02_smem_tiles/less.md"
     page.rename(page.with_name("renamed.md"))
     message = refused(repository, capsys, block)

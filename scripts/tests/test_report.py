@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import STEPS, make_peers_record, make_problem, make_record
+from conftest import STEPS, give_limit, make_peers_record, make_problem, make_record
 from markupsafe import escape
 from test_attention_figures import compute_here, take_small_problems
 from test_charts import profile_of
@@ -63,6 +63,12 @@ def test_a_run_on_a_gpu(tmp_path):
         "index.html",
         "progression_1.svg",
     ]
+
+
+def test_a_share_of_the_limit_stands_beside_its_name(tmp_path, monkeypatch):
+    without_charts(monkeypatch)
+    row = row_of(make(tmp_path, give_limit(make_record())), STEPS[1])
+    assert "13.7" in row and "of mma_sync" in row
 
 
 def test_a_run_on_the_emulator(tmp_path):

@@ -6,7 +6,7 @@ import json
 
 import jsonschema
 import pytest
-from conftest import Repository, git, make_peers_record, make_problem, make_record
+from conftest import Repository, git, give_limit, make_peers_record, make_problem, make_record
 
 from records import problems, profiles, rates, results, shape
 from steps import sources
@@ -61,6 +61,7 @@ CUDA_CASES = [
     ("runs.0.ceilings.matmul.tflops", 0, "a number > 0"),
     ("runs.0.ceilings.matmul.p10_ms", 2.05, "p10_ms <= median_ms"),
     ("runs.0.ceilings.conv", {}, "unknown key"),
+    ("runs.0.ceilings.exp2", make_record()["runs"][0]["ceilings"]["matmul"], "exp2.per_second: missing"),
     ("runs.0.ceilings", ABSENT, "the run has no ceilings.matmul"),
     (STEP + "step", "V 2", "a step name"),
     (STEP + "step", "v01_scalar", "appears twice in a run"),
@@ -102,6 +103,8 @@ CUDA_CASES = [
     (TIMING + "percent_of_peak", 100.5, "percent_of_peak: is 100.5, above 100"),
     (TIMING + "percent_of_matmul", 100.5, "percent_of_matmul: is 100.5, above 100"),
     (TIMING + "percent_of_matmul", 50.0, "over the ceiling's give"),
+    (TIMING + "limit", "exp2", "must be one of mma_sync, wgmma, fma"),
+    (TIMING + "limit", "mma_sync", "limit and percent_of_limit are there together"),
     (TIMING + "raw_ms", [1.0], "raw_ms: unknown key"),
     ("command", "check", "timing: 'check' has none"),
 ]
@@ -126,11 +129,13 @@ PEERS_CASES = [
     ("provenance.peers.torch", ABSENT, "provenance.peers.torch: missing"),
     ("provenance.peers.method", "", "provenance.peers.method"),
     ("provenance.peers.jax", "1.0", "provenance.peers.jax: unknown key"),
+    ("provenance.peers.builds", {"torch": {}}, "provenance.peers.builds.torch: unknown key"),
+    ("provenance.peers.builds", {"flash_attn_3": {}}, "provenance.peers.builds.flash_attn_3.commit: missing"),
     ("runs.0.peers", ABSENT, "runs[0].peers: missing, 'peers' has one"),
     (STEP + "validation", ABSENT, "validation: missing from a step that passed"),
     (STEP + "timing", ABSENT, "steps[1] (v02_smem_tiles).timing: missing from a step that passed"),
     (VALIDATION + "runs_identical", False, "runs_identical: a pass needs true"),
-    (PEER + "peer", "flash_attn_4", "one of sdpa_flash, sdpa_cudnn"),
+    (PEER + "peer", "flash_attn_9", "one of sdpa_flash, sdpa_cudnn"),
     (PEER + "peer", "sdpa_flash", "runs[0].peers[1] (sdpa_flash): appears twice in a run"),
     (PEER + "status", "timeout", "one of pass, fail, skip, crash, error"),
     (PEER + "status", "fail", "peers[1] (sdpa_cudnn).message: a step with status fail must say why"),
@@ -199,7 +204,7 @@ def test_a_sound_comparison_passes(repository: Repository, capsys):
     assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
     path = repository.record("peers.json", data)
     assert results.main(["check", "--recorded", "--root", str(repository.root), str(path)]) == 0
-    assert "ok, 1 problem(s), 3 step(s), 6 peer(s)" in capsys.readouterr().out
+    assert "ok, 1 problem(s), 3 step(s), 7 peer(s)" in capsys.readouterr().out
 
 
 def test_an_unfinished_comparison_may_lack_what_comes_last():
@@ -216,6 +221,18 @@ def test_a_comparison_is_recorded_by_the_same_rules(repository: Repository):
     data["provenance"]["dirty"] = True
     found = results.check_recorded(data, repository.root)
     assert any("rounds: is 6" in line for line in found) and any("dirty" in line for line in found)
+
+
+def test_a_share_of_a_limit_follows_from_the_ceiling(cuda_record):
+    data = give_limit(cuda_record)
+    ceilings, timing = data["runs"][0]["ceilings"], data["runs"][0]["steps"][0]["timing"]
+    times = {key: value for key, value in ceilings["matmul"].items() if key != "tflops"}
+    ceilings["exp2"] = times | {"per_second": 4e12, "unit": "exp2", "sm_clock_mhz": None}
+    assert results.check(data) == []
+    timing["percent_of_limit"] *= 1.1
+    assert any("percent_of_limit: is" in line for line in results.check(data))
+    timing["limit"] = "wgmma"
+    assert any("the run has no ceilings.wgmma" in line for line in results.check(data))
 
 
 def test_a_count_needs_counters(emulator_record):

@@ -340,6 +340,8 @@ def test_versions(lab):
     found = lab.versions()
     assert found["torch"] == torch.__version__ and found["flash_attn"] == "2.8.3"
     assert found["flash_attn_3"] == "unknown"
+    lab.builds["flash_attn_3"] = {"commit": "0123456789ab" + "f" * 28}
+    assert lab.versions()["flash_attn_3"] == "commit 0123456789ab"
 
 
 # What needs a GPU, with stand-ins for what PyTorch has there: that the calls exist and come in this order.

@@ -17,49 +17,43 @@
 
 namespace STEP_NAMESPACE {
 
-constexpr int NUM_WARPS = 4;
-constexpr int NUM_THREADS = 32 * NUM_WARPS;
-constexpr int WARP_M = 32;                   // query rows per warp: each operand it loads serves two products
-constexpr int BLOCK_M = NUM_WARPS * WARP_M;  // query rows per CTA
-constexpr int BLOCK_N = 64;                  // keys per tile
-constexpr int NUM_STAGES = 2;                // of K and V each: one is computed on while the other is filled
+constexpr int WARP_M = 32;     // query rows per warp: each operand it loads serves two products
+constexpr int NUM_STAGES = 2;  // of K and V each: one is computed on while the other is filled
 constexpr int MMA_M = 16;
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int M_TILES = WARP_M / MMA_M;
-constexpr int S_TILES = BLOCK_N / MMA_N;
 
-template <typename Element, int HEAD_DIM>
-using QTile = SwizzledTile<Element, BLOCK_M, HEAD_DIM, 128>;
-template <typename Element, int HEAD_DIM>
-using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
-
-template <typename Element, int HEAD_DIM>
+template <typename Element, int HEAD_DIM, int NUM_WARPS, int BLOCK_N>
 struct SharedStorage {
-  QTile<Element, HEAD_DIM> q;  // in the end, O
-  KVTile<Element, HEAD_DIM> k[NUM_STAGES];
-  KVTile<Element, HEAD_DIM> v[NUM_STAGES];
+  using QTile = SwizzledTile<Element, NUM_WARPS * WARP_M, HEAD_DIM, 128>;
+  using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
+  QTile q;  // in the end, O
+  KVTile k[NUM_STAGES];
+  KVTile v[NUM_STAGES];
 };
 
-// The smallest limit among sm_86, sm_89 and sm_120.
-static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
-
-// How far a score may lie above its row's base, in units of log2. P is then at most 2^15, and fp16 holds up to
-// 65,504. Small probabilities become larger by the same factor: so fewer of them underflow.
+// How far a score may lie above its row's base, in units of log2. P is then at most 2^15, and fp16 holds up
+// to 65,504. Small probabilities become larger by the same factor: so fewer of them underflow.
 constexpr float MAX_GROWTH = 15.0f;
 
 // Of the L2 cache, for K and V of the heads that are computed at a time. An A100 has 40 MB, an H200 60 MB.
 constexpr int64_t L2_BYTES = 32 << 20;
 
-template <typename Element, int HEAD_DIM, bool CAUSAL>
-__global__ void __launch_bounds__(NUM_THREADS, 2)
+// Eight warps per SM: two CTAs of four, or one of eight. BLOCK_N keys per tile.
+template <typename Element, int HEAD_DIM, bool CAUSAL, int NUM_WARPS, int BLOCK_N>
+__global__ void __launch_bounds__(32 * NUM_WARPS, 8 / NUM_WARPS)
     attention_kernel(const AttentionParams<Element> params, int heads_per_group) {
+  constexpr int NUM_THREADS = 32 * NUM_WARPS;
+  constexpr int BLOCK_M = NUM_WARPS * WARP_M;  // query rows per CTA
+  constexpr int S_TILES = BLOCK_N / MMA_N;
   constexpr int O_TILES = HEAD_DIM / MMA_N;
   constexpr int K_STEPS = HEAD_DIM / MMA_K;  // of Q K^T
   constexpr bool Q_IN_REGISTERS = HEAD_DIM == 64;
-  using Q = QTile<Element, HEAD_DIM>;
-  using KV = KVTile<Element, HEAD_DIM>;
-  auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
+  using Storage = SharedStorage<Element, HEAD_DIM, NUM_WARPS, BLOCK_N>;
+  using Q = typename Storage::QTile;
+  using KV = typename Storage::KVTile;
+  auto& shared = *reinterpret_cast<Storage*>(smem);
 
   // CTA by CTA: the heads of a group side by side, first their last rows, which see the most keys, then the
   // rows before those, and so on; then the next group.
@@ -217,16 +211,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
 
   // O, rounded, goes where this warp's rows of Q were, to be stored in rows of 16 bytes per lane.
   const int num_rows = min(WARP_M, params.seqlen_q - first_query - warp_row);
-#pragma unroll
-  for (int m = 0; m < M_TILES; ++m) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = m * MMA_M + acc_row + r * 8;
-      row_sum[m][r] = quad_reduce_sum(row_sum[m][r]);
-      if (lane_id % 4 == 0 && row < num_rows)
-        params.store_lse(batch, head, first_query + warp_row + row, lse_of(row_base[m][r], row_sum[m][r]));
-    }
-  }
+  finish_rows(params, batch, head, first_query + warp_row + acc_row, lane_id, row_base, row_sum);
   cp_async_wait<0>();  // without any tile, Q may still be on its way
   __syncthreads();     // Q is complete, and other warps' threads have nothing left to copy to these rows
   store_normalised(shared.q, Q::offset_of(warp_row + acc_row, acc_col), acc_o, row_sum);
@@ -236,16 +221,30 @@ __global__ void __launch_bounds__(NUM_THREADS, 2)
              row_stride, lane_id, 32);
 }
 
-template <typename Element, int HEAD_DIM, bool CAUSAL>
-void launch_attention(const AttentionParams<Element>& params, Stream stream) {
+template <int NUM_WARPS, int BLOCK_N, typename Element, int HEAD_DIM, bool CAUSAL>
+void launch_tiles(const AttentionParams<Element>& params, Stream stream) {
+  using Storage = SharedStorage<Element, HEAD_DIM, NUM_WARPS, BLOCK_N>;
+  static_assert(sizeof(Storage) <= 101376);  // the smallest limit among sm_86, sm_89 and sm_120
   // As many heads as keep their K and V in L2 while the tiles of their queries are computed. Without a mask
   // all tiles are alike, and head after head is the better order.
   const int64_t kv_bytes = 2 * sizeof(Element) * HEAD_DIM * int64_t(params.seqlen_kv);
   const int num_heads = params.batch * params.num_heads_q;
   const int heads_per_group = CAUSAL ? int(std::clamp<int64_t>(L2_BYTES / kv_bytes, 1, num_heads)) : 1;
-  const dim3 grid(ceil_div(params.seqlen_q, BLOCK_M) * num_heads);
-  launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(NUM_THREADS),
-         sizeof(SharedStorage<Element, HEAD_DIM>), stream, params, heads_per_group);
+  const dim3 grid(ceil_div(params.seqlen_q, NUM_WARPS * WARP_M) * num_heads);
+  launch(attention_kernel<Element, HEAD_DIM, CAUSAL, NUM_WARPS, BLOCK_N>, grid, dim3(32 * NUM_WARPS),
+         sizeof(Storage), stream, params, heads_per_group);
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+void launch_attention(const AttentionParams<Element>& params, Stream stream) {
+  params.configuration == 0 ? launch_tiles<4, 64, Element, HEAD_DIM, CAUSAL>(params, stream)
+                            : launch_tiles<8, 32, Element, HEAD_DIM, CAUSAL>(params, stream);
+}
+
+// At D = 128 an SM with less than 194 KB has room for one CTA only, of either kind: so the one of eight warps.
+int choose_configuration(const AttentionCall& call) {
+  constexpr int CTA_BYTES = sizeof(SharedStorage<__half, 128, 4, 64>) + 1024;  // CUDA takes 1 KB per CTA
+  return call.head_dim == 128 && smem_bytes_per_sm() < 2 * CTA_BYTES ? 1 : 0;
 }
 
 }  // namespace STEP_NAMESPACE
@@ -256,4 +255,6 @@ REGISTER_STEP(launch_attention, {
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
     .spills = "at D = 128 O, S and the operands need all of the 255 registers that a thread can have",
+    .configurations = {"128x64", "256x32"},
+    .choose = choose_configuration,
 });

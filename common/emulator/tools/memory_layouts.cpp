@@ -115,15 +115,25 @@ json storage(const char* step) {
           {"128", parts_of<Storage<__half, 128>, 128>()}};
 }
 
+template <typename Element, int HEAD_DIM>
+using V14Storage = v14_longest_first_on_emulator::SharedStorage<Element, HEAD_DIM, 4, 64>;
+
 json all_storage() {
 #define STORAGE(step) storage<step##_on_emulator::SharedStorage>(#step)
-  return {STORAGE(v02_smem_tiles),       STORAGE(v03_wmma),
-          STORAGE(v04_warp_softmax),     STORAGE(v05_padded_smem),
-          STORAGE(v06_vectorized_loads), STORAGE(v07_ptx_mma),
-          STORAGE(v08_register_softmax), STORAGE(v09_direct_rescale),
-          STORAGE(v10_tma_warpspec),     STORAGE(v11_cp_async),
-          STORAGE(v12_whole_rows),       STORAGE(v13_lazy_rescale),
-          STORAGE(v14_longest_first),    STORAGE(v15_producer_warpgroup)};
+  return {STORAGE(v02_smem_tiles),
+          STORAGE(v03_wmma),
+          STORAGE(v04_warp_softmax),
+          STORAGE(v05_padded_smem),
+          STORAGE(v06_vectorized_loads),
+          STORAGE(v07_ptx_mma),
+          STORAGE(v08_register_softmax),
+          STORAGE(v09_direct_rescale),
+          STORAGE(v10_tma_warpspec),
+          STORAGE(v11_cp_async),
+          STORAGE(v12_whole_rows),
+          STORAGE(v13_lazy_rescale),
+          storage<V14Storage>("v14_longest_first"),
+          STORAGE(v15_producer_warpgroup)};
 #undef STORAGE
 }
 

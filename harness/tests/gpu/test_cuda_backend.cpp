@@ -1,10 +1,15 @@
 // Launching, refusing, memory and timing on a real device.
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <thread>
 
 #include "common/cuda/launch.h"
 #include "harness/device/backend.h"
+#include "harness/run/timing.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/gpu/launch_kernels.h"
 #include "harness/tests/gpu/thread_time.h"
@@ -195,20 +200,52 @@ TEST_CASE("a launch that takes longer than a sample is timed alone") {
   CHECK(timer->sample() > 5);
 }
 
-TEST_CASE("the ceilings that are there stay below the card's peak") {
-  const double peak = device().peak_tflops(DType::kBf16);
+TEST_CASE("every ceiling lies between half of what its unit can do at the maximum clock, and that") {
+  const nlohmann::json facts = device().device();
+  const double clocks = 1e6 * facts.at("max_sm_clock_mhz").get<double>() * facts.at("sm_count").get<double>();
+  const auto attribute = [](cudaDeviceAttr which) {
+    int value = 0;
+    cudaDeviceGetAttribute(&value, which, 0);
+    return double(value);
+  };
+  // Two transfers in a clock of the memory. 0 where the card does not say.
+  const double bandwidth =
+      2e3 * attribute(cudaDevAttrMemoryClockRate) * attribute(cudaDevAttrGlobalMemoryBusWidth) / 8;
+  const double tensor = 1e12 * device().peak_tflops(DType::kBf16);  // 0 where the table lacks the card
+  const std::map<std::string, double> peaks{
+      {"matmul", tensor},    {"mma_sync", tensor},
+      {"wgmma", tensor},     {"fma", 1e12 * device().peak_tflops(DType::kFp32)},
+      {"exp2", 16 * clocks},  // a clock, of an SM: CUDA Programming Guide, "Throughput of Native
+                              // Arithmetic..."
+      {"shared", clocks},     // 32 banks of 4 bytes
+      {"read", bandwidth},   {"copy", bandwidth}};
+  CHECK(peaks.size() == std::size(kCeilings));
   for (const std::string name : kCeilings) {
     const Ceiling ceiling = device().make_ceiling(name);
     if (ceiling.timer == nullptr) {
-      REQUIRE(name == "matmul");
-      WARN("no cuBLAS here");
+      WARN("not measured here: " << name);
+      if (name == "wgmma") CHECK(facts.at("compute_capability") != "9.0");
+      CHECK((name == "wgmma" || name == "matmul"));
       continue;
     }
     CHECK(ceiling.timer->method().at("graph") == false);
-    const double tflops = ceiling.flops / (ceiling.timer->sample() * 1e9);
-    INFO(name << ": " << tflops << " TFLOPS, peak " << peak);
-    CHECK(tflops > 1);
-    if (peak > 0) CHECK(tflops < peak);
+    const double rate = ceiling.work / (ceiling.timer->sample() * 1e-3), peak = peaks.at(name);
+    INFO(name << ": " << rate << " " << ceiling.unit << " a second, peak " << peak);
+    CHECK(rate > 1e9);
+    if (peak > 0) {
+      CHECK(rate < 1.02 * peak);
+      CHECK(rate > 0.5 * peak);
+    }
+  }
+}
+
+TEST_CASE("a bench without steps measures the ceilings") {
+  Runner runner("cuda", /*in_process=*/true, 60);
+  const nlohmann::json ceilings = ceilings_record(time_ceilings(runner, 2));
+  for (const char* const name : {"mma_sync", "fma", "exp2", "shared", "read", "copy"}) {
+    INFO(name);
+    REQUIRE(ceilings.contains(name));
+    CHECK(ceilings.at(name).contains("tflops") != ceilings.at(name).contains("per_second"));
   }
 }
 

@@ -1,7 +1,11 @@
-// What conformance.cu does, for the header that only sm_90a has: setmaxnreg.
+// What conformance.cu does, for the headers that only sm_90a has: setmaxnreg, wgmma.
 #include "common/launch.h"
+#include "common/mbarrier.h"
 #include "common/setmaxnreg.h"
 #include "common/step.h"
+#include "common/swizzle.h"
+#include "common/tma.h"
+#include "common/wgmma.h"
 #include "harness/tests/kernels/conformance.h"
 
 namespace STEP_NAMESPACE {
@@ -44,8 +48,145 @@ void run(const AttentionCall& call, void* stream) {
          static_cast<const uint32_t*>(call.q.data), static_cast<uint32_t*>(call.o.data));
 }
 
+// ---- wgmma: acc = A B + C and, as the scales that errors are measured by, |A| |B| + |C|. Two warpgroups,
+// each with 64 rows of A. Operands come by TMA, and once more, with other values, from threads.
+template <typename P>
+__global__ void __launch_bounds__(256)
+    product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+            const uint32_t* a_words, const float* c, float* out) {
+  constexpr int N = P::NUM_COLS, K = P::DEPTH;
+  auto& shared = *reinterpret_cast<typename P::Storage*>(smem);
+  if (threadIdx.x == 0) {
+    mbarrier_init(&shared.bar_full, 1);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(&shared.bar_full, sizeof(shared.a) + sizeof(shared.b));
+    tma_load_5d(&shared.a, a_map, &shared.bar_full, 0, 0, 0, 0, 0);
+    tma_load_5d(&shared.b, b_map, &shared.bar_full, 0, 0, 0, 0, 0);
+  }
+  __syncthreads();
+  mbarrier_wait(&shared.bar_full, 0);
+  const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
+  uint32_t registers[K / 16][4] = {};
+  if constexpr (P::A_REGISTERS) {
+#pragma unroll
+    for (int i = 0; i < K / 4; ++i)
+      registers[i / 4][i % 4] = a_words[(row + i % 2 * 8) * (K / 2) + i / 4 * 8 + i % 4 / 2 * 4 + pair];
+  }
+  const auto place = [&](int i) { return (row + i / 2 % 2 * 8) * N + i / 4 * 8 + 2 * pair + i % 2; };
+  float acc[N / 2];
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) acc[i] = c[place(i)];
+  P::multiply(shared, acc, registers);
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) out[place(i)] = acc[i];
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) acc[i] = fabsf(c[place(i)]);
+  // The absolute values, by their sign bits.
+  __syncthreads();
+  uint32_t* const words = reinterpret_cast<uint32_t*>(smem);
+  for (int i = threadIdx.x; i < P::A_WORDS + P::B_WORDS; i += 256) words[i] &= 0x7fff7fff;
+  for (int i = 0; i < K / 4; ++i) registers[i / 4][i % 4] &= 0x7fff7fff;
+  fence_proxy_async();
+  __syncthreads();
+  P::multiply(shared, acc, registers);
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) out[P::C_WORDS + place(i)] = acc[i];
+}
+
+template <typename Element, int N, int K, Major A_MAJOR, Major B_MAJOR, bool A_IN_REGISTERS, int SWIZZLE>
+struct Product {
+  template <Major MAJOR, int MN>
+  using Operand =
+      std::conditional_t<MAJOR == Major::kK, SwizzledTile<Element, MN, K, SWIZZLE>,
+                         SwizzledTile<Element, K, ceil_div(MN, SWIZZLE / 2) * (SWIZZLE / 2), SWIZZLE>>;
+  using A = Operand<A_MAJOR, 128>;
+  using B = Operand<B_MAJOR, N>;
+  struct Storage {
+    A a;
+    B b;
+    uint64_t bar_full;
+  };
+  static constexpr int NUM_COLS = N, DEPTH = K;
+  static constexpr bool A_REGISTERS = A_IN_REGISTERS;
+  static constexpr int A_WORDS = sizeof(A) / 4, B_WORDS = sizeof(B) / 4, C_WORDS = 128 * N;
+
+  template <Major MAJOR, typename Tile>
+  static __device__ SmemDescriptor at_k(const Tile& tile, int mn, int k) {
+    const SmemDescriptor first =
+        MAJOR == Major::kK ? make_smem_descriptor(tile, mn, 0) : make_smem_descriptor(tile, 0, mn);
+    return MAJOR == Major::kK ? advance<Tile>(first, 0, k) : advance<Tile>(first, k, 0);
+  }
+
+  static __device__ void multiply(const Storage& shared, float (&acc)[N / 2],
+                                  uint32_t (&registers)[K / 16][4]) {
+    warpgroup_fence_operand(acc);
+    for (auto& a : registers) warpgroup_fence_operand(a);
+    warpgroup_arrive();
+#pragma unroll
+    for (int k = 0; k < K; k += 16) {
+      const SmemDescriptor b = at_k<B_MAJOR>(shared.b, 0, k);
+      if constexpr (A_IN_REGISTERS) {
+        wgmma_m64k16<Element, B_MAJOR>(acc, registers[k / 16], b, true);
+      } else {
+        wgmma_m64k16<Element, B_MAJOR, A_MAJOR>(acc, at_k<A_MAJOR>(shared.a, threadIdx.x / 128 * 64, k), b,
+                                                true);
+      }
+    }
+    warpgroup_commit_batch();
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(acc);
+  }
+
+  static void run(const AttentionCall& call, void* stream) {
+    const auto* words = static_cast<const uint32_t*>(call.q.data);
+    const auto map_of = [](auto view) { return make_tensor_map<typename decltype(view)::Tile>(view.tensor); };
+    launch(product<Product>, dim3(1), dim3(256), sizeof(Storage), static_cast<Stream>(stream),
+           map_of(Source<A>{words}), map_of(Source<B>{words + A_WORDS}), words,
+           reinterpret_cast<const float*>(words + A_WORDS + B_WORDS), static_cast<float*>(call.o.data));
+  }
+
+ private:
+  template <typename Tile_>
+  struct Source {
+    using Tile = Tile_;
+    explicit Source(const uint32_t* words)
+        : tensor{reinterpret_cast<const Element*>(words), 1, 1, Tile::ROWS, 0, 0, Tile::COLS} {}
+    View<const Element> tensor;
+  };
+};
+
+using enum Major;
+using enum Words;
+// Four sums of 16 products, each in an order and with a rounding of the hardware's own.
+constexpr double SUM = 4e-6;
+
+template <typename Element, int N, int K, Major A_MAJOR, Major B_MAJOR, bool A_IN_REGISTERS, int SWIZZLE>
+constexpr ConformanceCase product_case(const char* name, Words numbers, double tolerance) {
+  using P = Product<Element, N, K, A_MAJOR, B_MAJOR, A_IN_REGISTERS, SWIZZLE>;
+  const bool exact = tolerance == 0;
+  return {name,           {{numbers, P::A_WORDS + P::B_WORDS}, {exact ? kFloatIntegers : kFloat, P::C_WORDS}},
+          2 * P::C_WORDS, tolerance,
+          P::run,         needs_sm};
+}
+
 constexpr ConformanceCase kCases[] = {
-    {"warpgroup_reg_alloc, warpgroup_reg_dealloc", {{Words::kBits, 512}}, 128, 0, run, needs_sm},
+    product_case<__half, 64, 64, kK, kK, false, 128>("wgmma n64, Q K^T", kFp16, SUM),
+    product_case<__nv_bfloat16, 176, 128, kK, kK, false, 128>("wgmma n176, Q K^T, bf16", kBf16, 2 * SUM),
+    product_case<__half, 64, 64, kK, kMN, true, 128>("wgmma n64, P V", kFp16, SUM),
+    product_case<__nv_bfloat16, 128, 128, kK, kMN, true, 128>("wgmma n128, P V, bf16", kBf16, 2 * SUM),
+    product_case<__half, 128, 64, kK, kMN, true, 128>("wgmma n128, P V, exact", kFp16Integers, 0),
+    product_case<__half, 8, 64, kK, kK, true, 128>("wgmma n8, exact", kFp16Integers, 0),
+    product_case<__nv_bfloat16, 256, 64, kK, kK, false, 128>("wgmma n256, exact", kBf16Integers, 0),
+    product_case<__half, 96, 128, kK, kMN, false, 128>("wgmma n96, SS, V, exact", kFp16Integers, 0),
+    product_case<__nv_bfloat16, 72, 64, kMN, kMN, false, 128>("wgmma n72, A and B by K, exact", kBf16Integers,
+                                                              0),
+    product_case<__half, 80, 64, kK, kK, false, 64>("wgmma n80, 64-byte swizzle, exact", kFp16Integers, 0),
+    product_case<__half, 80, 64, kMN, kMN, false, 64>("wgmma n80, 64-byte swizzle, by K, exact",
+                                                      kFp16Integers, 0),
+    product_case<__half, 40, 64, kK, kK, false, 32>("wgmma n40, 32-byte swizzle, exact", kFp16Integers, 0),
+    product_case<__half, 40, 64, kMN, kMN, false, 32>("wgmma n40, 32-byte swizzle, by K, exact",
+                                                      kFp16Integers, 0),
+    {"warpgroup_reg_alloc, warpgroup_reg_dealloc", {{kBits, 512}}, 128, 0, run, needs_sm},
 };
 
 }  // namespace STEP_NAMESPACE

@@ -1,0 +1,157 @@
+// The operand lists of wgmma.h's inline PTX, which must name every register: 4 more for every 8 columns.
+#pragma once
+
+#define FLASHSTEPS_ACC(i) "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3])
+#define FLASHSTEPS_ACC_8 FLASHSTEPS_ACC(0)
+#define FLASHSTEPS_ACC_16 FLASHSTEPS_ACC_8, FLASHSTEPS_ACC(4)
+#define FLASHSTEPS_ACC_24 FLASHSTEPS_ACC_16, FLASHSTEPS_ACC(8)
+#define FLASHSTEPS_ACC_32 FLASHSTEPS_ACC_24, FLASHSTEPS_ACC(12)
+#define FLASHSTEPS_ACC_40 FLASHSTEPS_ACC_32, FLASHSTEPS_ACC(16)
+#define FLASHSTEPS_ACC_48 FLASHSTEPS_ACC_40, FLASHSTEPS_ACC(20)
+#define FLASHSTEPS_ACC_56 FLASHSTEPS_ACC_48, FLASHSTEPS_ACC(24)
+#define FLASHSTEPS_ACC_64 FLASHSTEPS_ACC_56, FLASHSTEPS_ACC(28)
+#define FLASHSTEPS_ACC_72 FLASHSTEPS_ACC_64, FLASHSTEPS_ACC(32)
+#define FLASHSTEPS_ACC_80 FLASHSTEPS_ACC_72, FLASHSTEPS_ACC(36)
+#define FLASHSTEPS_ACC_88 FLASHSTEPS_ACC_80, FLASHSTEPS_ACC(40)
+#define FLASHSTEPS_ACC_96 FLASHSTEPS_ACC_88, FLASHSTEPS_ACC(44)
+#define FLASHSTEPS_ACC_104 FLASHSTEPS_ACC_96, FLASHSTEPS_ACC(48)
+#define FLASHSTEPS_ACC_112 FLASHSTEPS_ACC_104, FLASHSTEPS_ACC(52)
+#define FLASHSTEPS_ACC_120 FLASHSTEPS_ACC_112, FLASHSTEPS_ACC(56)
+#define FLASHSTEPS_ACC_128 FLASHSTEPS_ACC_120, FLASHSTEPS_ACC(60)
+#define FLASHSTEPS_ACC_136 FLASHSTEPS_ACC_128, FLASHSTEPS_ACC(64)
+#define FLASHSTEPS_ACC_144 FLASHSTEPS_ACC_136, FLASHSTEPS_ACC(68)
+#define FLASHSTEPS_ACC_152 FLASHSTEPS_ACC_144, FLASHSTEPS_ACC(72)
+#define FLASHSTEPS_ACC_160 FLASHSTEPS_ACC_152, FLASHSTEPS_ACC(76)
+#define FLASHSTEPS_ACC_168 FLASHSTEPS_ACC_160, FLASHSTEPS_ACC(80)
+#define FLASHSTEPS_ACC_176 FLASHSTEPS_ACC_168, FLASHSTEPS_ACC(84)
+#define FLASHSTEPS_ACC_184 FLASHSTEPS_ACC_176, FLASHSTEPS_ACC(88)
+#define FLASHSTEPS_ACC_192 FLASHSTEPS_ACC_184, FLASHSTEPS_ACC(92)
+#define FLASHSTEPS_ACC_200 FLASHSTEPS_ACC_192, FLASHSTEPS_ACC(96)
+#define FLASHSTEPS_ACC_208 FLASHSTEPS_ACC_200, FLASHSTEPS_ACC(100)
+#define FLASHSTEPS_ACC_216 FLASHSTEPS_ACC_208, FLASHSTEPS_ACC(104)
+#define FLASHSTEPS_ACC_224 FLASHSTEPS_ACC_216, FLASHSTEPS_ACC(108)
+#define FLASHSTEPS_ACC_232 FLASHSTEPS_ACC_224, FLASHSTEPS_ACC(112)
+#define FLASHSTEPS_ACC_240 FLASHSTEPS_ACC_232, FLASHSTEPS_ACC(116)
+#define FLASHSTEPS_ACC_248 FLASHSTEPS_ACC_240, FLASHSTEPS_ACC(120)
+#define FLASHSTEPS_ACC_256 FLASHSTEPS_ACC_248, FLASHSTEPS_ACC(124)
+
+#define FLASHSTEPS_REG_8 "%0, %1, %2, %3"
+#define FLASHSTEPS_REG_16 FLASHSTEPS_REG_8 ", %4, %5, %6, %7"
+#define FLASHSTEPS_REG_24 FLASHSTEPS_REG_16 ", %8, %9, %10, %11"
+#define FLASHSTEPS_REG_32 FLASHSTEPS_REG_24 ", %12, %13, %14, %15"
+#define FLASHSTEPS_REG_40 FLASHSTEPS_REG_32 ", %16, %17, %18, %19"
+#define FLASHSTEPS_REG_48 FLASHSTEPS_REG_40 ", %20, %21, %22, %23"
+#define FLASHSTEPS_REG_56 FLASHSTEPS_REG_48 ", %24, %25, %26, %27"
+#define FLASHSTEPS_REG_64 FLASHSTEPS_REG_56 ", %28, %29, %30, %31"
+#define FLASHSTEPS_REG_72 FLASHSTEPS_REG_64 ", %32, %33, %34, %35"
+#define FLASHSTEPS_REG_80 FLASHSTEPS_REG_72 ", %36, %37, %38, %39"
+#define FLASHSTEPS_REG_88 FLASHSTEPS_REG_80 ", %40, %41, %42, %43"
+#define FLASHSTEPS_REG_96 FLASHSTEPS_REG_88 ", %44, %45, %46, %47"
+#define FLASHSTEPS_REG_104 FLASHSTEPS_REG_96 ", %48, %49, %50, %51"
+#define FLASHSTEPS_REG_112 FLASHSTEPS_REG_104 ", %52, %53, %54, %55"
+#define FLASHSTEPS_REG_120 FLASHSTEPS_REG_112 ", %56, %57, %58, %59"
+#define FLASHSTEPS_REG_128 FLASHSTEPS_REG_120 ", %60, %61, %62, %63"
+#define FLASHSTEPS_REG_136 FLASHSTEPS_REG_128 ", %64, %65, %66, %67"
+#define FLASHSTEPS_REG_144 FLASHSTEPS_REG_136 ", %68, %69, %70, %71"
+#define FLASHSTEPS_REG_152 FLASHSTEPS_REG_144 ", %72, %73, %74, %75"
+#define FLASHSTEPS_REG_160 FLASHSTEPS_REG_152 ", %76, %77, %78, %79"
+#define FLASHSTEPS_REG_168 FLASHSTEPS_REG_160 ", %80, %81, %82, %83"
+#define FLASHSTEPS_REG_176 FLASHSTEPS_REG_168 ", %84, %85, %86, %87"
+#define FLASHSTEPS_REG_184 FLASHSTEPS_REG_176 ", %88, %89, %90, %91"
+#define FLASHSTEPS_REG_192 FLASHSTEPS_REG_184 ", %92, %93, %94, %95"
+#define FLASHSTEPS_REG_200 FLASHSTEPS_REG_192 ", %96, %97, %98, %99"
+#define FLASHSTEPS_REG_208 FLASHSTEPS_REG_200 ", %100, %101, %102, %103"
+#define FLASHSTEPS_REG_216 FLASHSTEPS_REG_208 ", %104, %105, %106, %107"
+#define FLASHSTEPS_REG_224 FLASHSTEPS_REG_216 ", %108, %109, %110, %111"
+#define FLASHSTEPS_REG_232 FLASHSTEPS_REG_224 ", %112, %113, %114, %115"
+#define FLASHSTEPS_REG_240 FLASHSTEPS_REG_232 ", %116, %117, %118, %119"
+#define FLASHSTEPS_REG_248 FLASHSTEPS_REG_240 ", %120, %121, %122, %123"
+#define FLASHSTEPS_REG_256 FLASHSTEPS_REG_248 ", %124, %125, %126, %127"
+
+// The operands behind acc are a, b, scale_d and the flags, by number: as many as there are registers of acc,
+// and on.
+#define FLASHSTEPS_WGMMA_SS_N(TYPE, N, A, B, D, TA, TB)                                                  \
+  if constexpr (NUM_ACC == N / 2)                                                                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #D                                                 \
+                 ", 0;\n"                                                                                \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" FLASHSTEPS_REG_##N \
+                 "}, %" #A ", %" #B ", p, 1, 1, %" #TA ", %" #TB ";\n}"                                  \
+                 : FLASHSTEPS_ACC_##N                                                                    \
+                 : "l"(a.bits), "l"(b.bits), "r"(int(scale_d)), "n"(TRANS_A), "n"(TRANS_B));
+#define FLASHSTEPS_WGMMA_RS_N(TYPE, N, A0, A1, A2, A3, B, D, TB)                                         \
+  if constexpr (NUM_ACC == N / 2)                                                                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #D                                                 \
+                 ", 0;\n"                                                                                \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" FLASHSTEPS_REG_##N \
+                 "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, %" #TB ";\n}"           \
+                 : FLASHSTEPS_ACC_##N                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(int(scale_d)),           \
+                   "n"(TRANS_B));
+
+#define FLASHSTEPS_WGMMA_SS(TYPE)                           \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 8, 4, 5, 6, 7, 8)             \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 16, 8, 9, 10, 11, 12)         \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 24, 12, 13, 14, 15, 16)       \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 32, 16, 17, 18, 19, 20)       \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 40, 20, 21, 22, 23, 24)       \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 48, 24, 25, 26, 27, 28)       \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 56, 28, 29, 30, 31, 32)       \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 64, 32, 33, 34, 35, 36)       \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 72, 36, 37, 38, 39, 40)       \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 80, 40, 41, 42, 43, 44)       \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 88, 44, 45, 46, 47, 48)       \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 96, 48, 49, 50, 51, 52)       \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 104, 52, 53, 54, 55, 56)      \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 112, 56, 57, 58, 59, 60)      \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 120, 60, 61, 62, 63, 64)      \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 128, 64, 65, 66, 67, 68)      \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 136, 68, 69, 70, 71, 72)      \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 144, 72, 73, 74, 75, 76)      \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 152, 76, 77, 78, 79, 80)      \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 160, 80, 81, 82, 83, 84)      \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 168, 84, 85, 86, 87, 88)      \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 176, 88, 89, 90, 91, 92)      \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 184, 92, 93, 94, 95, 96)      \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 192, 96, 97, 98, 99, 100)     \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 200, 100, 101, 102, 103, 104) \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 208, 104, 105, 106, 107, 108) \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 216, 108, 109, 110, 111, 112) \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 224, 112, 113, 114, 115, 116) \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 232, 116, 117, 118, 119, 120) \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 240, 120, 121, 122, 123, 124) \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 248, 124, 125, 126, 127, 128) \
+  FLASHSTEPS_WGMMA_SS_N(TYPE, 256, 128, 129, 130, 131, 132)
+
+#define FLASHSTEPS_WGMMA_RS(TYPE)                                     \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 8, 4, 5, 6, 7, 8, 9, 10)                \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 16, 8, 9, 10, 11, 12, 13, 14)           \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 24, 12, 13, 14, 15, 16, 17, 18)         \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 32, 16, 17, 18, 19, 20, 21, 22)         \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 40, 20, 21, 22, 23, 24, 25, 26)         \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 48, 24, 25, 26, 27, 28, 29, 30)         \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 56, 28, 29, 30, 31, 32, 33, 34)         \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 64, 32, 33, 34, 35, 36, 37, 38)         \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 72, 36, 37, 38, 39, 40, 41, 42)         \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 80, 40, 41, 42, 43, 44, 45, 46)         \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 88, 44, 45, 46, 47, 48, 49, 50)         \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 96, 48, 49, 50, 51, 52, 53, 54)         \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 104, 52, 53, 54, 55, 56, 57, 58)        \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 112, 56, 57, 58, 59, 60, 61, 62)        \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 120, 60, 61, 62, 63, 64, 65, 66)        \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 128, 64, 65, 66, 67, 68, 69, 70)        \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 136, 68, 69, 70, 71, 72, 73, 74)        \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 144, 72, 73, 74, 75, 76, 77, 78)        \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 152, 76, 77, 78, 79, 80, 81, 82)        \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 160, 80, 81, 82, 83, 84, 85, 86)        \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 168, 84, 85, 86, 87, 88, 89, 90)        \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 176, 88, 89, 90, 91, 92, 93, 94)        \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 184, 92, 93, 94, 95, 96, 97, 98)        \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 192, 96, 97, 98, 99, 100, 101, 102)     \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 200, 100, 101, 102, 103, 104, 105, 106) \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 208, 104, 105, 106, 107, 108, 109, 110) \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 216, 108, 109, 110, 111, 112, 113, 114) \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 224, 112, 113, 114, 115, 116, 117, 118) \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 232, 116, 117, 118, 119, 120, 121, 122) \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 240, 120, 121, 122, 123, 124, 125, 126) \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 248, 124, 125, 126, 127, 128, 129, 130) \
+  FLASHSTEPS_WGMMA_RS_N(TYPE, 256, 128, 129, 130, 131, 132, 133, 134)

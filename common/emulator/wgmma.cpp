@@ -1,0 +1,522 @@
+#include "common/emulator/wgmma.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "common/emulator/aligned.h"
+#include "common/emulator/async_products.h"
+#include "common/emulator/copy_engine.h"
+#include "common/emulator/core.h"
+#include "common/emulator/fragments.h"
+#include "common/emulator/matrix_product.h"
+#include "common/emulator/race.h"
+
+namespace emulator {
+
+// ---- Operands in shared memory
+
+namespace {
+
+constexpr int kDepth = 16;        // of a product: k
+constexpr int kRowsOfAWarp = 16;  // of A and acc
+constexpr int kChunk = 8;         // elements of 16 bits
+
+int first_row(int warp) { return warp % kWarpsPerGroup * kRowsOfAWarp; }
+
+// visit(mn, k, address) for each chunk of these rows of A, or columns of B.
+template <typename Visit>
+void for_each_chunk(const SmemOperand& operand, int first, int count, Visit visit) {
+  const int mn_step = operand.rows_along_k ? 1 : kChunk, k_step = operand.rows_along_k ? kChunk : 1;
+  for (int mn = first; mn < first + count; mn += mn_step) {
+    for (int k = 0; k < kDepth; k += k_step) visit(mn, k, operand.chunk(mn, k));
+  }
+}
+
+// What is read of an operand: by one warp a part of A's rows, but all of B's columns.
+struct Part {
+  const char* name;
+  int first, count;
+};
+
+template <typename Describe>
+[[noreturn]] void refuse(Bug bug, Part part, Location at, Describe describe_reason) {
+  fail(bug, cta->fiber(cta->running_warp, 0), [&] {
+    return "wgmma at " + describe(at) + ", the descriptor of " + part.name + ": " + describe_reason();
+  });
+}
+
+SmemOperand decode(uint64_t bits, bool mn_major, Part part, Location at) {
+  const auto field = [&](int first) { return size_t(bits >> first & 0x3fff) * 16; };
+  const int mode = int(bits >> 62);
+  if (mode == 0 || (bits >> 46 & 0xffff) != 0) {
+    refuse(Bug::kDescriptor, part, at, [] {
+      return std::string(
+          "it has no swizzle, or bits that make_smem_descriptor leaves 0. The emulator knows swizzles "
+          "of 128, 64 and 32 bytes, and tiles that begin where their pattern does");
+    });
+  }
+  const int row_bytes = 256 >> mode;
+  const size_t pattern = 8 * size_t(row_bytes), start = field(0);
+  const SmemOperand operand{uintptr_t(cta->smem) + start, field(16), field(32), row_bytes, !mn_major};
+  if (start % pattern >= size_t(row_bytes)) {
+    refuse(Bug::kDescriptor, part, at, [&] {
+      return "it begins at smem + " + std::to_string(start) + ", in row " +
+             std::to_string(start % pattern / row_bytes) +
+             " of the swizzle's pattern, which starts over every " + std::to_string(pattern) +
+             " bytes. It must begin in row 0";
+    });
+  }
+  const bool has_panels = mn_major && part.first + part.count > row_bytes / 2;
+  for (const bool leading : {false, true}) {
+    const size_t offset = leading ? operand.leading : operand.stride;
+    if ((leading && !has_panels) || offset % pattern == 0) continue;
+    refuse(Bug::kDescriptor, part, at, [&] {
+      return std::string(leading ? "the leading" : "the stride") + " byte offset " + std::to_string(offset) +
+             " is not a multiple of the swizzle's pattern, " + std::to_string(pattern) + " bytes";
+    });
+  }
+  // In elements of a row.
+  const int begins = int(start % row_bytes / 2), reads = mn_major ? part.first + part.count : kDepth;
+  if (begins != 0 && begins + reads > row_bytes / 2) {
+    refuse(Bug::kDescriptor, part, at, [&] {
+      return "it begins at column " + std::to_string(begins) + " of a row of " +
+             std::to_string(row_bytes / 2) + ", and reads " + std::to_string(reads);
+    });
+  }
+  for_each_chunk(operand, part.first, part.count, [&](int mn, int k, uintptr_t address) {
+    const uintptr_t offset = address - uintptr_t(cta->smem);
+    if (offset + kChunkBytes <= cta->smem_bytes) return;
+    refuse(Bug::kSharedOutOfBounds, part, at, [&] {
+      return "element (" + std::to_string(mn) + ", k = " + std::to_string(k) + ") is at smem + " +
+             std::to_string(offset) + ", but the launch asked for " + std::to_string(cta->smem_bytes) +
+             " bytes";
+    });
+  });
+  return operand;
+}
+
+// Where a swizzled copy has brought the chunks, they must be those of a rectangle of its box. The rows or the
+// panels may be of several boxes.
+void check_layout(const SmemOperand& operand, Part part, Location at) {
+  RaceDetector::Chunk first;
+  int row_0 = 0, column_0 = 0;  // in the box of `first`, of the operand's first chunk
+  for_each_chunk(operand, part.first, part.count, [&](int mn, int k, uintptr_t address) {
+    const RaceDetector::Chunk chunk = cta->races->chunk_at(address);
+    if (chunk.column < 0) return;
+    const int row = operand.rows_along_k ? mn - part.first : k;
+    const int column = (operand.rows_along_k ? k : mn - part.first) / kChunk;
+    const bool row_fits = chunk.row == row_0 + row, column_fits = chunk.column == column_0 + column;
+    const bool other_box = chunk.load != first.load;
+    const bool swizzle_fits = chunk.swizzle_bytes == operand.row_bytes;
+    if (swizzle_fits &&
+        (first.column < 0 || (other_box ? row_fits || column_fits : row_fits && column_fits))) {
+      if (other_box) {
+        first = chunk;
+        row_0 = chunk.row - row;
+        column_0 = chunk.column - column;
+      }
+      return;
+    }
+    refuse(Bug::kSwizzle, part, at, [&] {
+      const std::string copied = "what was copied at " + describe(pc_of(chunk.site())) +
+                                 " with a swizzle of " + std::to_string(chunk.swizzle_bytes) + " bytes";
+      if (!swizzle_fits)
+        return "its swizzle is " + std::to_string(operand.row_bytes) + " bytes, but it reads " + copied;
+      const auto place = [](int r, int c) {
+        return "row " + std::to_string(r) + ", column " + std::to_string(c * kChunk);
+      };
+      return "element (" + std::to_string(mn) + ", k = " + std::to_string(k) + ") should be in " +
+             place(row_0 + row, column_0 + column) + " of the tile, but it reads " + copied + " there from " +
+             place(chunk.row, chunk.column) +
+             ". Are its leading or stride byte offset wrong, is its major the other one, or was it advanced "
+             "too far?";
+    });
+  });
+}
+
+}  // namespace
+
+uintptr_t SmemOperand::chunk(int mn, int k) const {
+  const int chunks_per_row = row_bytes / int(kChunkBytes);
+  const size_t mn_chunk = size_t(mn / kChunk), k_chunk = size_t(k / kChunk);
+  const size_t offset = rows_along_k
+                            ? mn_chunk * stride + size_t(mn % kChunk * row_bytes) + k_chunk * kChunkBytes
+                            : mn_chunk / chunks_per_row * leading + mn_chunk % chunks_per_row * kChunkBytes +
+                                  k_chunk * stride + size_t(k % kChunk * row_bytes);
+  return swizzled(start + offset, row_bytes);
+}
+
+// ---- Products under way
+
+void AsyncProducts::start_cta() {
+  warps_.fill({});
+  groups_.fill({});
+  lanes_.assign(cta->fibers.size(), {});
+  num_on_way_ = 0;
+}
+
+bool AsyncProducts::Instruction::is_same(const Instruction& other) const {
+  return same_place(at, other.at) && std::strcmp(op, other.op) == 0 &&
+         std::equal(std::begin(operands), std::end(operands), other.operands);
+}
+
+// The running warp executes its next one.
+void AsyncProducts::meet(const Instruction& instruction) {
+  const int warp = cta->running_warp, index = warp % kWarpsPerGroup;
+  const auto refuse_warp = [&](const auto& describe_reason) {
+    fail(Bug::kDivergence, cta->fiber(warp, 0), [&] {
+      return std::string(instruction.op) + " at " + describe(instruction.at) + ": " + describe_reason();
+    });
+  };
+  if (warp - index + kWarpsPerGroup > cta->num_warps) {
+    refuse_warp([&] {
+      return "needs a warpgroup, four warps of which the first is a multiple of 4, and the CTA has " +
+             std::to_string(cta->num_warps) + " warps in all";
+    });
+  }
+  Group& group = groups_[size_t(warp / kWarpsPerGroup)];
+  const size_t place = group.next[size_t(index)]++ - group.passed;
+  if (place == group.executed.size()) {
+    group.executed.push_back(instruction);
+  } else if (!instruction.is_same(group.executed[place])) {
+    refuse_warp([&] {
+      const Instruction& theirs = group.executed[place];
+      const bool same = same_place(theirs.at, instruction.at);
+      return "the four warps of a warpgroup must execute the same ones, and where this one is another warp "
+             "executed " +
+             (same ? std::string("it with other operands")
+                   : std::string(theirs.op) + " at " + describe(theirs.at));
+    });
+  }
+  const size_t slowest = *std::min_element(group.next.begin(), group.next.end());
+  for (; group.passed < slowest; ++group.passed) group.executed.pop_front();
+}
+
+// Who has exited executes nothing any more.
+void AsyncProducts::check_nobody_missing(int group_index) const {
+  const Group& group = groups_[size_t(group_index)];
+  for (int i = 0; i < kWarpsPerGroup; ++i) {
+    const int warp = group_index * kWarpsPerGroup + i;
+    const size_t place = group.next[size_t(i)] - group.passed;
+    if (place == group.executed.size() || cta->warps[size_t(warp)].live() != 0) continue;
+    fail(Bug::kDivergence, cta->fiber(warp, 0), [&] {
+      const Instruction& missed = group.executed[place];
+      return "the warp exits and never executes the " + std::string(missed.op) + " at " +
+             describe(missed.at) + ", which another warp of its warpgroup, warps " +
+             std::to_string(warp - i) + " to " + std::to_string(warp - i + 3) + ", has executed";
+    });
+  }
+}
+
+void AsyncProducts::fence(Location at) {
+  meet({"wgmma.fence", at, {}});
+  const int warp = cta->running_warp;
+  warps_[size_t(warp)].fenced = true;
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    Fiber& fiber = cta->fiber(warp, lane);
+    fiber.registers_watched = true;
+    lane_of(fiber).touched.clear();
+  }
+}
+
+// Checks that the lane's registers may be used now, and notes that they are.
+void AsyncProducts::use_registers(const Product& product, int lane, const void* registers, size_t bytes,
+                                  bool accumulator) {
+  const Fiber& who = cta->fiber(cta->running_warp, lane);
+  Lane& its = lane_of(who);
+  const uintptr_t begin = uintptr_t(registers);
+  const auto describe_use = [&] {
+    return "wgmma at " + describe(product.at) + ": its " + (accumulator ? "accumulator" : "registers of A");
+  };
+  for (const Touch& touch : its.touched) {
+    if (touch.address >= begin + bytes || begin >= touch.address + touch.bytes) continue;
+    fail(Bug::kRegisterFence, who, [&] {
+      return describe_use() + (touch.write ? " were written at " : " were read at ") +
+             describe(pc_of(touch.site)) +
+             ", and between that and this wgmma a warpgroup_arrive() is missing";
+    });
+  }
+  bool known = false;
+  for (InUse& use : its.in_use) {
+    if (!use.overlaps(begin, bytes)) continue;
+    const bool same =
+        use.accumulator == accumulator && (!accumulator || (use.begin == begin && use.end == begin + bytes));
+    if (!same) {
+      fail(Bug::kRegisterInUse, who, [&] {
+        return describe_use() + " are also the " + (use.accumulator ? "accumulator" : "registers of A") +
+               " of the wgmma at " + describe(use.at) +
+               ", which is under way and of another shape or another use: a warpgroup_wait is missing "
+               "between";
+      });
+    }
+    if (use.begin != begin) continue;
+    use.group = product.group;
+    use.at = product.at;
+    known = true;
+  }
+  if (!known) its.in_use.push_back({begin, begin + bytes, accumulator, product.group, product.at});
+}
+
+void AsyncProducts::register_access(uintptr_t address, size_t bytes, bool write, Site site) {
+  Lane& its = lane_of(*self);
+  for (const InUse& use : its.in_use) {
+    if (!use.overlaps(address, bytes)) continue;
+    fail(Bug::kRegisterInUse, *self, [&] {
+      const bool committed = use.group < warps_[size_t(self->warp)].committed;
+      return std::string("the ") + (write ? "write" : "read") + " at " + describe(pc_of(site)) +
+             " touches the " + (use.accumulator ? "accumulator" : "registers of A") + " of the wgmma at " +
+             describe(use.at) + ", which is under way: " +
+             (committed ? "warpgroup_wait is missing before, or leaves its group pending"
+                        : "warpgroup_commit_batch is missing behind it, without which no wait includes it");
+    });
+  }
+  if (!its.touched.empty() && its.touched.back().address == address && its.touched.back().site == site)
+    return;
+  if (its.touched.size() == its.room) {
+    // A loop without a fence: it is the same registers again and again.
+    const auto key = [](const Touch& touch) { return std::pair(touch.address, touch.bytes); };
+    std::sort(its.touched.begin(), its.touched.end(),
+              [&](const Touch& a, const Touch& b) { return key(a) < key(b); });
+    its.touched.erase(std::unique(its.touched.begin(), its.touched.end(),
+                                  [&](const Touch& a, const Touch& b) { return key(a) == key(b); }),
+                      its.touched.end());
+    its.room = std::max(its.room, 2 * its.touched.size());
+  }
+  its.touched.push_back({address, uint32_t(bytes), write, site});
+}
+
+void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
+  const int warp = cta->running_warp;
+  Warp& its = warps_[size_t(warp)];
+  const WgmmaKind kind = product.kind;
+  const bool a_in_smem = !product.a_in_registers;
+  meet({a_in_smem ? "wgmma (SS)" : "wgmma (RS)",
+        product.at,
+        {a, b,
+         uint64_t(product.num_acc) << 4 |
+             unsigned(kind.bf16 << 3 | kind.a_mn << 2 | kind.b_mn << 1 | kind.scale_d)}});
+  product.warp = warp;
+  product.group = its.committed;
+  if (!its.fenced) {
+    fail(Bug::kRegisterFence, cta->fiber(warp, 0), [&] {
+      return "wgmma at " + describe(product.at) +
+             ": no warpgroup_arrive() lies before this first wgmma of the warp";
+    });
+  }
+  const Part part_a{"A", first_row(warp), kRowsOfAWarp}, part_b{"B", 0, product.num_columns()};
+  if (a_in_smem) product.a = decode(a, kind.a_mn, part_a, product.at);
+  product.b = decode(b, kind.b_mn, part_b, product.at);
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    use_registers(product, lane, product.acc[size_t(lane)], size_t(product.num_acc) * sizeof(float), true);
+    if (!a_in_smem) {
+      use_registers(product, lane, product.a_registers[size_t(lane)], sizeof(product.a_values[0]), false);
+      std::memcpy(&product.a_values[size_t(lane)], product.a_registers[size_t(lane)],
+                  sizeof(product.a_values[0]));
+    }
+  }
+  if (cta->options.race_detector) {
+    product.issued = cta->races->product_issued(warp);
+    const auto read = [&](const SmemOperand& operand, Part part) {
+      check_layout(operand, part, product.at);
+      for_each_chunk(operand, part.first, part.count, [&](int, int, uintptr_t address) {
+        cta->races->product_reads(warp, product.issued, address, product.site);
+      });
+    };
+    if (a_in_smem) read(product.a, part_a);
+    read(product.b, part_b);
+  }
+  Counters& counters = cta->counters;
+  ++counters.wgmma;
+  counters.wgmma_flops += uint64_t(2 * kRowsOfAWarp * kDepth) * unsigned(product.num_columns());
+  if (a_in_smem) counters.wgmma_shared_bytes += kRowsOfAWarp * kDepth * 2;
+  // The tensor cores of the four warps share what is read of B.
+  if (warp % kWarpsPerGroup == 0)
+    counters.wgmma_shared_bytes += uint64_t(kDepth * 2) * unsigned(product.num_columns());
+  ++num_on_way_;
+  its.products.push_back(product);
+  if (cta->options.async == AsyncMode::kEarly) finish(its.products.back());
+}
+
+void AsyncProducts::finish(Product& product) {
+  if (product.done) return;
+  product.done = true;
+  --num_on_way_;
+  const bool bf16 = product.kind.bf16;
+  uint16_t a_bits[kRowsOfAWarp][kDepth];
+  float a[kRowsOfAWarp][kDepth];
+  if (product.a_in_registers) {
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      for (int i = 0; i < 8; i += 2) {
+        const Position at = mma_a_position(lane, i);  // i + 1 is its neighbour
+        std::memcpy(&a_bits[at.row][at.col], &product.a_values[size_t(lane)][size_t(i / 2)],
+                    sizeof(uint32_t));
+      }
+    }
+  } else {
+    const int first = first_row(product.warp);
+    for_each_chunk(product.a, first, kRowsOfAWarp, [&](int m, int k, uintptr_t address) {
+      const auto* chunk = reinterpret_cast<const uint16_t*>(address);
+      for (int i = 0; i < kChunk; ++i) {
+        product.kind.a_mn ? a_bits[m - first + i][k] = chunk[i] : a_bits[m - first][k + i] = chunk[i];
+      }
+    });
+  }
+  elements_to_float(a_bits, bf16, a);
+  for (int col = 0; col < product.num_columns(); col += kChunk) {
+    uint16_t b_bits[kDepth][kChunk];
+    float b[kDepth][kChunk], c[kRowsOfAWarp][kChunk] = {};
+    for_each_chunk(product.b, col, kChunk, [&](int n, int k, uintptr_t address) {
+      const auto* chunk = reinterpret_cast<const uint16_t*>(address);
+      for (int i = 0; i < kChunk; ++i) {
+        product.kind.b_mn ? b_bits[k][i] = chunk[i] : b_bits[k + i][n - col] = chunk[i];
+      }
+    });
+    elements_to_float(b_bits, bf16, b);
+    const auto for_each_element = [&](auto visit) {
+      for (int lane = 0; lane < kWarpSize; ++lane) {
+        for (int i = 0; i < 4; ++i) {
+          const Position at = mma_c_position(lane, i);
+          visit(c[at.row][at.col], product.acc[size_t(lane)][col / 2 + i]);
+        }
+      }
+    };
+    if (product.kind.scale_d) for_each_element([](float& element, float& acc) { element = acc; });
+    multiply_accumulate(a, b, c);
+    for_each_element([](float& element, float& acc) { acc = element; });
+  }
+}
+
+void AsyncProducts::finish_some() {
+  Warp& warp = warps_[size_t(cta->random.next() % unsigned(cta->num_warps))];
+  for (Product& product : warp.products) {
+    if (!product.done) return finish(product);  // the oldest
+  }
+}
+
+void AsyncProducts::commit(Location at) {
+  meet({"wgmma.commit_group", at, {}});
+  ++warps_[size_t(cta->running_warp)].committed;
+}
+
+void AsyncProducts::wait(unsigned pending_groups, Location at) {
+  meet({"wgmma.wait_group", at, {}});
+  const int warp = cta->running_warp;
+  Warp& its = warps_[size_t(warp)];
+  const unsigned groups = its.committed > pending_groups ? its.committed - pending_groups : 0;
+  size_t count = 0;
+  for (; count < its.products.size() && its.products[count].group < groups; ++count)
+    finish(its.products[count]);
+  if (count == 0) return;
+  if (cta->options.race_detector) cta->races->product_waited(warp, its.products[count - 1].issued);
+  its.products.erase(its.products.begin(), its.products.begin() + std::ptrdiff_t(count));
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    std::erase_if(lane_of(cta->fiber(warp, lane)).in_use,
+                  [&](const InUse& use) { return use.group < groups; });
+  }
+}
+
+void AsyncProducts::check_exit(const Fiber& who) {
+  const Warp& its = warps_[size_t(who.warp)];
+  if (its.products.empty()) {
+    const int group = who.warp / kWarpsPerGroup;
+    if (!groups_[size_t(group)].executed.empty()) check_nobody_missing(group);
+    return;
+  }
+  fail(Bug::kUnfinishedCopy, who, [&] {
+    return "the thread exits while the wgmma at " + describe(its.products.front().at) +
+           " is under way: no warpgroup_wait has included it";
+  });
+}
+
+// ---- The functions
+
+namespace {
+
+struct Arguments {
+  float* acc;
+  int num_acc;
+  const uint32_t* a_registers;  // null: A is in shared memory
+  uint64_t a, b;
+  WgmmaKind kind;
+  uintptr_t pc;
+};
+
+void execute_wgmma(void* const* opaque, unsigned lanes) {
+  check_aligned(lanes);
+  const auto arguments = [&](int lane) -> const Arguments& {
+    return *static_cast<const Arguments*>(opaque[lane]);
+  };
+  const Arguments& first = arguments(0);
+  Product product;
+  product.num_acc = first.num_acc;
+  product.kind = first.kind;
+  product.a_in_registers = first.a_registers != nullptr;
+  product.at = cta->fiber(cta->running_warp, 0).at;
+  product.site = site_of(first.pc);
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    const Arguments& its = arguments(lane);
+    if (its.a != first.a || its.b != first.b || its.kind.scale_d != first.kind.scale_d) {
+      fail(Bug::kDescriptor, cta->fiber(cta->running_warp, lane), [&] {
+        return "wgmma at " + describe(product.at) + ": this lane has another " +
+               (its.a != first.a   ? "descriptor of A"
+                : its.b != first.b ? "descriptor of B"
+                                   : "scale_d") +
+               " than lane 0. They must be the same in the whole warpgroup";
+      });
+    }
+    product.acc[size_t(lane)] = its.acc;
+    product.a_registers[size_t(lane)] = its.a_registers;
+  }
+  cta->products->issue(product, first.a, first.b);
+}
+
+}  // namespace
+
+void wgmma_ss(float* acc, int num_acc, uint64_t a, uint64_t b, WgmmaKind kind, Location at) {
+  Arguments arguments{acc, num_acc, nullptr, a, b, kind, uintptr_t(__builtin_return_address(0))};
+  collective("wgmma", 0xffffffff, &arguments, execute_wgmma, at);
+}
+
+void wgmma_rs(float* acc, int num_acc, const uint32_t* a, uint64_t b, WgmmaKind kind, Location at) {
+  Arguments arguments{acc, num_acc, a, 0, b, kind, uintptr_t(__builtin_return_address(0))};
+  collective("wgmma", 0xffffffff, &arguments, execute_wgmma, at);
+}
+
+void wgmma_fence(Location at) {
+  const Execute execute = [](void* const*, unsigned lanes) {
+    check_aligned(lanes);
+    cta->products->fence(cta->fiber(cta->running_warp, 0).at);
+  };
+  collective("wgmma.fence", 0xffffffff, nullptr, execute, at);
+}
+
+void wgmma_commit(Location at) {
+  const Execute execute = [](void* const*, unsigned lanes) {
+    check_aligned(lanes);
+    cta->products->commit(cta->fiber(cta->running_warp, 0).at);
+  };
+  collective("wgmma.commit_group", 0xffffffff, nullptr, execute, at);
+}
+
+void wgmma_wait(int pending, Location at) {
+  const Execute execute = [](void* const* groups, unsigned lanes) {
+    check_aligned(lanes);
+    cta->products->wait(unsigned(*static_cast<const int*>(groups[0])), cta->fiber(cta->running_warp, 0).at);
+  };
+  collective("wgmma.wait_group", 0xffffffff, &pending, execute, at);
+}
+
+uint32_t shared_window_address(const void* tile, Location at) {
+  const InRuntime in_runtime;
+  const uintptr_t offset = uintptr_t(tile) - uintptr_t(cta->smem);
+  if (offset >= cta->smem_bytes) {
+    fail(Bug::kSharedOutOfBounds, *self, [&] {
+      return "make_smem_descriptor at " + describe(at) +
+             ": the tile is not in the launch's dynamic shared memory";
+    });
+  }
+  return uint32_t(offset);
+}
+
+}  // namespace emulator

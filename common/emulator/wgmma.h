@@ -1,0 +1,73 @@
+// wgmma without a GPU. Include common/wgmma.h, which says what it does; wgmma.cpp is how.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/emulator/device.h"
+#include "common/emulator/half.h"
+#include "common/smem_descriptor.h"
+
+namespace emulator {
+
+void wgmma_ss(float* acc, int num_acc, uint64_t a, uint64_t b, WgmmaKind kind, Location at);
+void wgmma_rs(float* acc, int num_acc, const uint32_t* a, uint64_t b, WgmmaKind kind, Location at);
+void wgmma_fence(Location at);
+void wgmma_commit(Location at);
+void wgmma_wait(int pending, Location at);
+// Where the CTA's dynamic shared memory begins is 0 here.
+uint32_t shared_window_address(const void* tile, Location at);
+
+}  // namespace emulator
+
+namespace flashsteps {
+inline namespace on_emulator {
+
+template <typename Tile>
+[[gnu::always_inline]] inline SmemDescriptor make_smem_descriptor(
+    const Tile& tile, int row = 0, int col = 0, emulator::Location at = emulator::Location::current()) {
+  return advance<Tile>(smem_descriptor_at<Tile>(emulator::shared_window_address(&tile, at)), row, col);
+}
+
+[[gnu::always_inline]] inline void warpgroup_arrive(emulator::Location at = emulator::Location::current()) {
+  emulator::wgmma_fence(at);
+}
+
+[[gnu::always_inline]] inline void warpgroup_commit_batch(
+    emulator::Location at = emulator::Location::current()) {
+  emulator::wgmma_commit(at);
+}
+
+template <int PENDING>
+[[gnu::always_inline]] inline void warpgroup_wait(emulator::Location at = emulator::Location::current()) {
+  static_assert(PENDING >= 0 && PENDING <= 7);
+  emulator::wgmma_wait(PENDING, at);
+}
+
+template <int COUNT>
+[[gnu::always_inline]] inline void warpgroup_fence_operand(float (&)[COUNT]) {}
+[[gnu::always_inline]] inline void warpgroup_fence_operand(uint32_t (&)[4]) {}
+
+template <typename Element, Major B_MAJOR = Major::kK, Major A_MAJOR = Major::kK, int NUM_ACC>
+[[gnu::always_inline]] inline void wgmma_m64k16(float (&acc)[NUM_ACC], SmemDescriptor a, SmemDescriptor b,
+                                                bool scale_d,
+                                                emulator::Location at = emulator::Location::current()) {
+  static_assert(kIsWgmmaAccumulator<NUM_ACC>);
+  constexpr bool kBf16 = std::is_same_v<Element, emulator::cuda::__nv_bfloat16>;
+  static_assert(kBf16 || std::is_same_v<Element, emulator::cuda::__half>);
+  emulator::wgmma_ss(acc, NUM_ACC, a.bits, b.bits,
+                     {kBf16, A_MAJOR == Major::kMN, B_MAJOR == Major::kMN, scale_d}, at);
+}
+
+template <typename Element, Major B_MAJOR = Major::kK, int NUM_ACC>
+[[gnu::always_inline]] inline void wgmma_m64k16(float (&acc)[NUM_ACC], const uint32_t (&a)[4],
+                                                SmemDescriptor b, bool scale_d,
+                                                emulator::Location at = emulator::Location::current()) {
+  static_assert(kIsWgmmaAccumulator<NUM_ACC>);
+  constexpr bool kBf16 = std::is_same_v<Element, emulator::cuda::__nv_bfloat16>;
+  static_assert(kBf16 || std::is_same_v<Element, emulator::cuda::__half>);
+  emulator::wgmma_rs(acc, NUM_ACC, a, b.bits, {kBf16, false, B_MAJOR == Major::kMN, scale_d}, at);
+}
+
+}  // namespace on_emulator
+}  // namespace flashsteps

@@ -1,0 +1,107 @@
+// wgmma: acc (+)= A B on the tensor cores, asynchronously, by a warpgroup of four warps. 16-bit operands,
+// FP32 accumulator; B comes from shared memory, A from there too or from registers. PTX ISA, "Asynchronous
+// warpgroup level matrix instructions". sm_90a.
+//
+// All of these are executed by all 128 threads of a warpgroup: warps 0-3, 4-7, ... of the CTA. In this order:
+//   warpgroup_arrive();               // the registers that follow are ready
+//   wgmma_m64k16<...>(acc, a, b, d);  // as often as you like
+//   warpgroup_commit_batch();         // these are a group
+//   ...                               // anything else
+//   warpgroup_wait<0>();              // now the accumulators may be read, and the operands overwritten
+// Until that wait nobody may touch acc, nor A's registers, nor write to what A and B are read from.
+//
+// A is 64 x 16, B is 16 x N, acc is 64 x N; N is a multiple of 8 up to 256, and a thread has N / 2 of acc's
+// elements. Warp w of the warpgroup holds rows 16 w to 16 w + 15, as mma.h says: acc[4 i] to acc[4 i + 3] are
+// the four of columns 8 i to 8 i + 7, and A's registers are those of a 16 x 16 A. So a softmax on the one is
+// a softmax on the other, and accumulators packed to 16 bits are the next product's A.
+//
+// wgmma comes to shared memory as TMA does, by the async proxy: what TMA has brought needs its mbarrier's
+// wait and no more, what threads have written needs fence_proxy_async() and a barrier.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/cuda.h"
+#include "common/smem_descriptor.h"
+
+#ifndef __CUDACC__
+#include "common/emulator/wgmma.h"
+#else
+
+#include "common/cuda/wgmma_operands.h"
+
+namespace flashsteps {
+inline namespace on_cuda {
+
+// The operand that begins at element (row, col) of a SwizzledTile. `row` must be a multiple of 8. `col` must
+// be one of 8, and in kMN one of the panel's columns.
+template <typename Tile>
+__device__ __forceinline__ SmemDescriptor make_smem_descriptor(const Tile& tile, int row = 0, int col = 0) {
+  return advance<Tile>(smem_descriptor_at<Tile>(uint32_t(__cvta_generic_to_shared(&tile))), row, col);
+}
+
+// Orders what the threads have done with registers before what the wgmmas that follow do with them. Before
+// the first wgmma, and wherever acc or A's registers have been touched since the last one; not between wgmmas
+// that add to the same acc.
+__device__ __forceinline__ void warpgroup_arrive() {
+  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+}
+
+// Ends the warpgroup's group: the wgmmas since the last commit.
+__device__ __forceinline__ void warpgroup_commit_batch() {
+  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+}
+
+// Waits until all but the latest PENDING groups are complete.
+template <int PENDING>
+__device__ __forceinline__ void warpgroup_wait() {
+  static_assert(PENDING >= 0 && PENDING <= 7);
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(PENDING) : "memory");
+}
+
+// Tells the compiler, and nobody else, that the registers, of acc or A, are used here: it moves arithmetic on
+// them neither up over a wait nor down over an arrive.
+template <int COUNT>
+__device__ __forceinline__ void warpgroup_fence_operand(float (&acc)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(acc[i]) : : "memory");
+}
+__device__ __forceinline__ void warpgroup_fence_operand(uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[i]) : : "memory");
+}
+
+// acc = A B + (scale_d ? acc : 0), A and B from shared memory. Element is __half or __nv_bfloat16; scale_d is
+// the same in the whole warpgroup.
+template <typename Element, Major B_MAJOR = Major::kK, Major A_MAJOR = Major::kK, int NUM_ACC>
+__device__ __forceinline__ void wgmma_m64k16(float (&acc)[NUM_ACC], SmemDescriptor a, SmemDescriptor b,
+                                             bool scale_d) {
+  static_assert(kIsWgmmaAccumulator<NUM_ACC>);
+  constexpr int TRANS_A = A_MAJOR == Major::kMN, TRANS_B = B_MAJOR == Major::kMN;
+  if constexpr (std::is_same_v<Element, __half>) {
+    FLASHSTEPS_WGMMA_SS("f16")
+  } else {
+    static_assert(std::is_same_v<Element, __nv_bfloat16>);
+    FLASHSTEPS_WGMMA_SS("bf16")
+  }
+}
+
+// The same, A from registers.
+template <typename Element, Major B_MAJOR = Major::kK, int NUM_ACC>
+__device__ __forceinline__ void wgmma_m64k16(float (&acc)[NUM_ACC], const uint32_t (&a)[4], SmemDescriptor b,
+                                             bool scale_d) {
+  static_assert(kIsWgmmaAccumulator<NUM_ACC>);
+  constexpr int TRANS_B = B_MAJOR == Major::kMN;
+  if constexpr (std::is_same_v<Element, __half>) {
+    FLASHSTEPS_WGMMA_RS("f16")
+  } else {
+    static_assert(std::is_same_v<Element, __nv_bfloat16>);
+    FLASHSTEPS_WGMMA_RS("bf16")
+  }
+}
+
+}  // namespace on_cuda
+}  // namespace flashsteps
+
+#endif

@@ -1,0 +1,82 @@
+// What a bench says of steps and of ceilings, in the results file and in the table; the GPU's part is in
+// gpu/.
+#include "harness/program/table.h"
+#include "harness/run/timing.h"
+#include "harness/tests/catch.h"
+
+using namespace flashsteps;
+using nlohmann::json;
+
+namespace {
+
+Samples samples_of(std::vector<double> ms, json method) { return {std::move(ms), {1500}, std::move(method)}; }
+
+std::map<std::string, Samples> measured() {
+  return {{"mma_sync", samples_of({1, 2, 3}, {{"what", "products"}, {"unit", "FLOP"}, {"work", 4e12}})},
+          {"exp2", samples_of({1, 1, 1}, {{"what", "ex2"}, {"unit", "exp2"}, {"work", 5e9}})},
+          {"copy", {}},  // began, and was not there
+          {"a step", samples_of({4}, {{"launches_per_sample", 1}, {"graph", false}})}};
+}
+
+}  // namespace
+
+TEST_CASE("ceilings are recorded by what they count, and those that were not measured are absent") {
+  const json ceilings = ceilings_record(measured());
+  CHECK(ceilings.size() == 2);
+  CHECK(ceilings.at("mma_sync").at("tflops") == Approx(2000));
+  CHECK(ceilings.at("mma_sync").at("median_ms") == 2);
+  CHECK(ceilings.at("mma_sync").at("sm_clock_mhz") == 1500);
+  CHECK(ceilings.at("exp2").at("per_second") == Approx(5e12));
+  CHECK(ceilings.at("exp2").at("unit") == "exp2");
+  CHECK_FALSE(ceilings.at("exp2").contains("tflops"));
+  const std::string text = format_ceilings(ceilings);
+  INFO(text);
+  CHECK(text.find("mma_sync  products  2000.0 "
+                  "TFLOPS\n") != std::string::npos);
+  CHECK(text.find("exp2           ex2  5.00 T exp2/s\n") != std::string::npos);
+}
+
+TEST_CASE("a step has its share of the ceiling that its products meet, where the run has that one") {
+  Problem problem;
+  const auto samples = measured();
+  const auto record = [&](const json& ceilings, const std::string& limit) {
+    return timing_record(samples.at("a step"), problem, 0, ceilings, limit);
+  };
+  const json ceilings = ceilings_record(samples), timing = record(ceilings, "mma_sync");
+  const double tflops = timing.at("tflops");
+  CHECK(timing.at("limit") == "mma_sync");
+  CHECK(timing.at("percent_of_limit") == Approx(tflops / 20));
+  CHECK(timing.at("percent_of_matmul").is_null());
+  for (const char* const limit : {"wgmma", ""}) CHECK_FALSE(record(ceilings, limit).contains("limit"));
+  CHECK_FALSE(record(json::object(), "mma_sync").contains("percent_of_limit"));
+
+  const json run = {{"problem", {{"label", "a problem"}}},
+                    {"steps",
+                     {{{"step", "v07"}, {"status", "pass"}, {"timing", timing}},
+                      {{"step", "v08"}, {"status", "pass"}, {"timing", record(ceilings, "wgmma")}}}},
+                    {"ceilings", ceilings}};
+  const std::string text = format_run(run);
+  INFO(text);
+  CHECK(text.find("% limit") != std::string::npos);
+  CHECK(text.find(" mma_sync ") < text.find("v08"));
+  CHECK(text.find("  measured ceilings:\n") != std::string::npos);
+}
+
+TEST_CASE("the limit of a step follows from its part, and from whether tensor cores compute its products") {
+  StepInfo info{"", ""};
+  CHECK(limit_of(info) == "mma_sync");
+  info.part = Part::kMmaSync;
+  CHECK(limit_of(info) == "mma_sync");
+  info.part = Part::kHopper;
+  CHECK(limit_of(info) == "wgmma");
+  info.part = Part::kDecode;
+  CHECK(limit_of(info) == "");
+  info.part = Part::kMemory;
+  info.dtypes = {DType::kFp16, DType::kBf16, DType::kFp32};
+  CHECK(limit_of(info) == "fma");
+}
+
+TEST_CASE("where nothing can be timed no ceiling is measured") {
+  Runner runner("emulator", /*in_process=*/true, 60);
+  CHECK(ceilings_record(time_ceilings(runner, 2)).empty());
+}
