@@ -21,7 +21,8 @@ PAGES = ablations.pages(ROOT, [], "harness/tests/bugs")
 MODES = ["early", "late", "random"]
 # Several tiles of keys, so that stages are used again; ragged tails; several CTAs; both sizes of a tile, both masks. The
 # steps are built for these only, in CMakeLists.txt.
-PROBLEMS = [["--shape", "1,2,1,100,330,64", "--full"], ["--shape", "1,1,1,64,330,128", "--causal"]]
+SHAPES = ["1,2,1,100,330,64", "1,1,1,64,330,128"]
+MASKS = ["--full", "--causal"]
 
 
 @dataclass
@@ -37,12 +38,13 @@ class Expected:
     ways: list[Way] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
     problem: list[str] = field(default_factory=list)
+    shapes: list[str] = field(default_factory=list)
 
 
 def read_expected(page: Path) -> Expected:
     expected = Expected()
     for line in page.read_text(encoding="utf-8").splitlines():
-        if item := re.fullmatch(r"- (Reported|At|Modes|Problem): (.*)", line):
+        if item := re.fullmatch(r"- (Reported|At|Modes|Problem|Shapes): (.*)", line):
             parts = re.findall(r"`([^`]+)`", item[2])
             assert parts, f"{page.name}: nothing between backquotes in '{line}'"
             if item[1] == "Reported":
@@ -51,8 +53,11 @@ def read_expected(page: Path) -> Expected:
                 expected.ways[-1].places += parts
             elif item[1] == "Modes":
                 expected.modes += parts
+            elif item[1] == "Shapes":
+                expected.shapes += parts
             else:
                 expected.problem += " ".join(parts).split()
+    expected.shapes = expected.shapes or SHAPES
     assert expected.ways, f"{page.name} does not say what is reported"
     return expected
 
@@ -82,21 +87,23 @@ def test_the_bug_is_named(page: Path, tmp_path: Path) -> None:
         (way.words, {f"{bug.name}/kernel.cu:{line_of(place, kernel)}" for place in way.places})
         for way in expected.ways
     ]
-    for mode, problem in itertools.product(expected.modes or MODES, PROBLEMS):
-        options = ["--mode", mode, *problem, *expected.problem]
+    problems = zip(expected.shapes, MASKS, strict=True)
+    for mode, (shape, mask) in itertools.product(expected.modes or MODES, problems):
+        options = ["--mode", mode, "--shape", shape, mask, *expected.problem]
         status, entry = check(BUGS, bug.name, *options, out=tmp_path / "results.json")
         message = entry["message"]
         named = set(re.findall(r"\w+/kernel\.cu:\d+", message))
         fits = [all(word in message for word in words) and lines <= named for words, lines in ways]
         assert any(fits), f"{options}: '{message or entry['status']}' is none of {ways}"
-        assert status == (3 if entry["status"] == "timeout" else 1)
+        assert status == (3 if entry["status"] in ("timeout", "crash") else 1)
 
 
 @pytest.mark.parametrize("step", sorted({page.parent.name for page in PAGES}))
 @pytest.mark.parametrize("problem", [[], ["--kv-lengths", "random"]], ids=["full", "random lengths"])
 def test_without_the_bug_there_is_nothing_to_report(step: str, problem: list[str], tmp_path: Path) -> None:
-    for mode, options in itertools.product(MODES, PROBLEMS):
-        status, entry = check(
-            FLASHSTEPS, step, "--mode", mode, *options, *problem, out=tmp_path / "results.json"
-        )
+    shapes = [read_expected(page).shapes for page in PAGES if page.parent.name == step]
+    problems = sorted({each for of_page in shapes for each in zip(of_page, MASKS)})
+    for mode, (shape, mask) in itertools.product(MODES, problems):
+        options = ["--mode", mode, "--shape", shape, mask, *problem]
+        status, entry = check(FLASHSTEPS, step, *options, out=tmp_path / "results.json")
         assert (status, entry["status"]) == (0, "pass"), entry
