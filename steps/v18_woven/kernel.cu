@@ -33,7 +33,7 @@ struct Config {
   static constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, CTAS_PER_SM);
   static constexpr int PRODUCER_REGISTERS = 24;
   static constexpr int CONSUMER_REGISTERS = HEAD_DIM == 64 ? 232 : 240;
-  // Keys of an S. Two S of half a tile are there at a time; at D = 128 registers suffice for one of a tile.
+  // Keys of an S. Two S of half a tile are there at a time; at D = 128, where each had to load Q, one S.
   static constexpr int S_COLS = HEAD_DIM == 64 ? BLOCK_N / 2 : BLOCK_N;
 };
 
