@@ -183,7 +183,7 @@ def recorded_step(run: Run, name: str, file: str) -> Entry:
 
 def demand_in_tree(names: set[str], known: list[str], file: str, where: str) -> None:
     """The row of a step that was renamed or removed since would silently be gone."""
-    if gone := sorted(names - {*known}):
+    if gone := sorted({name.partition("@")[0] for name in names} - {*known}):  # of a configuration, its step
         raise TableError(f"{file} has '{gone[0]}', which is not {where}: measure again")
 
 
@@ -258,10 +258,12 @@ def ablation(request: Request) -> str:
         raise TableError(f"{step} has no page under docs/ablations/")
     runs = request.runs(data)
     known = sources.all_steps(request.root) + [each.name for each in variants]
-    recorded = {name for run in runs for name in steps_of(run) if name.startswith(f"{step}_")}
-    demand_in_tree(recorded, known, file, "in docs/ablations/")
+    changed = (f"{step}_", f"{step}@")  # its ablations, and its configurations
+    recorded = dict.fromkeys(name for run in runs for name in steps_of(run) if name.startswith(changed))
+    demand_in_tree({*recorded}, known, file, "in docs/ablations/")
     # Those that came later have a record of their own, or none; docs/ablations/README.md says so.
-    if not (variants := [each for each in variants if each.name in recorded]):
+    variants = [each for each in variants if each.name in recorded]
+    if not recorded:
         raise TableError(f"{file} has no ablation of {step}")
     unchanged = [recorded_step(run, step, file) for run in runs]
     common, labels = problem_labels(runs)
@@ -280,6 +282,9 @@ def ablation(request: Request) -> str:
     for each in variants:
         link = f"[{escape(each.title)}]({request.link(each.page)})"
         rows.append(row(link, [steps_of(run).get(each.name) for run in runs]))
+    for name in recorded:
+        if "@" in name:
+            rows.append(row(f"`{name.partition('@')[2]}`", [steps_of(run).get(name) for run in runs]))
     header = ["kernel"]
     for label in labels:
         header += [label if len(runs) > 1 else "TFLOPS", "×"]
@@ -347,9 +352,11 @@ def emulated_counters(run: Run, name: str, file: str) -> dict[str, int]:
 def counters(request: Request) -> str:
     file, data = request.record("emulator")
     names = request.pair()
-    show = request.show(list(COUNTERS)) or COUNTERS
+    show = request.show(list(COUNTERS))
     run = request.one_run(data, file)
     columns = [emulated_counters(run, name, file) for name in names]
+    # A record may be older than a counter.
+    show = show or [key for key in COUNTERS if all(key in each for each in columns)]
     rows = []
     for key in show:
         row = [key.replace("_", " "), *(f"{each[key]:,}" for each in columns)]

@@ -82,7 +82,8 @@ def check_steps(data: dict[str, Any], commit: str, root: Path) -> list[str]:
     known = {path.parent.name for path in paths if path.match("steps/*/kernel.cu")}
     pages = ("docs/ablations/*/*.md", "harness/tests/bugs/*/*.md")
     known |= {ablations.step_name(path) for path in paths if any(path.match(page) for page in pages)}
-    steps = dict.fromkeys(step["step"] for run in data["runs"] for step in run["steps"])
+    # A configuration is its step's: v20_tiles@128x64.
+    steps = dict.fromkeys(step["step"].partition("@")[0] for run in data["runs"] for step in run["steps"])
     return [
         f"runs: '{step}' is neither a step nor an ablation or bug of commit {commit[:12]}"
         for step in steps

@@ -197,6 +197,12 @@ def test_ablations_that_are_not_there(repository: Repository, capsys):
     repository.write("docs/ablations/v02_smem_tiles/more.md", more)
     text = written(repository, capsys, block)
     assert "/less.md)" in text and "/more.md)" not in text
+    # The step's other configurations stand in the same table.
+    steps = ("v02_smem_tiles", "v02_smem_tiles@64x64")
+    repository.record("ablations.json", make_record(steps=steps, commit=commit))
+    text = written(repository, capsys, block)
+    assert "| v02_smem_tiles as it is | " in text and "| `64x64` | " in text and "/less.md)" not in text
+    add_ablations(repository, "less")
     page = repository.root / "docs/ablations/v02_smem_tiles/less.md"
     page.rename(page.with_name("renamed.md"))
     message = refused(repository, capsys, block)
