@@ -11,6 +11,7 @@
 #include "common/emulator/fragments.h"
 #include "common/emulator/matrix_product.h"
 #include "common/emulator/race.h"
+#include "common/emulator/tracer.h"
 
 namespace emulator {
 
@@ -333,6 +334,9 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
   // The tensor cores of the four warps share what is read of B.
   if (warp % kWarpsPerGroup == 0)
     counters.wgmma_shared_bytes += uint64_t(kDepth * 2) * unsigned(product.num_columns());
+  if (cta->tracer != nullptr) {
+    cta->tracer->product_issued(warp, product.num_columns(), product.group, product.at);
+  }
   ++num_on_way_;
   its.products.push_back(product);
   if (cta->options.async == AsyncMode::kEarly) finish(its.products.back());
@@ -404,6 +408,7 @@ void AsyncProducts::wait(unsigned pending_groups, Location at) {
   const int warp = cta->running_warp;
   Warp& its = warps_[size_t(warp)];
   const unsigned groups = its.committed > pending_groups ? its.committed - pending_groups : 0;
+  if (cta->tracer != nullptr) cta->tracer->products_waited(warp, groups, at);
   size_t count = 0;
   for (; count < its.products.size() && its.products[count].group < groups; ++count)
     finish(its.products[count]);
