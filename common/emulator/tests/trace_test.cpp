@@ -147,9 +147,9 @@ __global__ void barriers_kernel(float* memory) {
   }
   __syncthreads();
   if (warp == 0) {
-    x = exp2f(x * 0.001f);                               // 8
-    x += memory[threadIdx.x];                            // 400 and 4 sectors, charged at the next meeting
-    emulator::named_barrier(5, 64, /*wait=*/false, {});  // at 32
+    x = exp2f(x * 0.001f);     // 8
+    x += memory[threadIdx.x];  // 400 and 4 sectors, charged at the next meeting
+    bar_arrive(5, 64);         // at 32
   }
   if (warp == 1) bar_sync(5, 64);
   shared_array<float>()[threadIdx.x * 2] = x;  // stride 2: 2 wavefronts
