@@ -251,12 +251,21 @@ void AsyncProducts::use_registers(const Product& product, int lane, const void* 
                "between";
       });
     }
-    if (use.begin != begin) continue;
+    // Of A's registers only what one group uses is put together: they are free when that group is complete.
+    if (!accumulator && (begin < use.begin || begin + bytes > use.end || use.group != product.group))
+      continue;
     use.group = product.group;
     use.at = product.at;
     known = true;
   }
-  if (!known) its.in_use.push_back({begin, begin + bytes, accumulator, product.group, product.at});
+  if (known) return;
+  InUse* const last = its.in_use.empty() ? nullptr : &its.in_use.back();
+  if (!accumulator && last != nullptr && !last->accumulator && last->group == product.group &&
+      last->end == begin) {
+    last->end += bytes;
+  } else {
+    its.in_use.push_back({begin, begin + bytes, accumulator, product.group, product.at});
+  }
 }
 
 void AsyncProducts::register_access(uintptr_t address, size_t bytes, bool write, Site site) {
