@@ -16,6 +16,12 @@ __device__ __forceinline__ void bar_sync(int id, int num_threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(num_threads) : "memory");
 }
 
+// Arrives there and does not wait: others may go on, and see what this warp has done, while it does something
+// else. `num_threads` counts those that wait and those that do not.
+__device__ __forceinline__ void bar_arrive(int id, int num_threads) {
+  asm volatile("bar.arrive %0, %1;" : : "r"(id), "r"(num_threads) : "memory");
+}
+
 }  // namespace on_cuda
 }  // namespace flashsteps
 

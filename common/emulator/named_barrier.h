@@ -11,5 +11,9 @@ inline void bar_sync(int id, int num_threads, emulator::Location at = emulator::
   emulator::named_barrier(id, num_threads, /*wait=*/true, at);
 }
 
+inline void bar_arrive(int id, int num_threads, emulator::Location at = emulator::Location::current()) {
+  emulator::named_barrier(id, num_threads, /*wait=*/false, at);
+}
+
 }  // namespace on_emulator
 }  // namespace flashsteps

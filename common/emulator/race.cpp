@@ -433,6 +433,7 @@ void RaceDetector::product_reads(int warp, Time issued, uintptr_t address, Site 
         if (happened_before(cell.write, who, knowledge_of(who).happened)) continue;
         report(who, address, cell.write, true, now, false);
       }
+      // The warp reads as one, so one lane's fence does for all.
       check_fence(cta->fiber(warp, 0), address, cell.write, true, site, false, "wgmma");
       // Of a warp's products the latest is complete last.
       const Epoch other = cell.reads[0];

@@ -27,7 +27,7 @@ constexpr size_t kChunkBytes = 16;  // what a swizzle moves
 // (a barrier, an arrival, a fence). An access is remembered as (time, warp, lane). It happened before the
 // current one if it is of the same thread, or if the current thread has since learned, through a barrier, of
 // that warp and that time. The copies that an mbarrier tracks write in its name, at a time that only those
-// learn of who wait until the copies are complete.
+// learn of who wait until the copies are complete. A warp's products (wgmma) read in the same way.
 //
 // Most accesses are of 16 bytes on a multiple of 16: copies, vector loads, rows of ldmatrix. So memory is
 // remembered in blocks of 16 bytes, and by cells of four or two only where somebody has touched a part of a

@@ -14,6 +14,8 @@
 //     last arrival has happened and its last copy has landed.
 //   - The copies that a warp issues go through the engine one after the other, loads and stores apart; each
 //     lands a latency after its last byte has.
+//   - A wgmma costs its warp nothing. The products of a warp go through a tensor core one after the other, and
+//     who waits for a group goes on when its last one has come through.
 //   - A lane's own copies (cp.async) are charged to its warp like stores, and land a latency after the lane
 //   has
 //     asked for them.
@@ -29,6 +31,7 @@ namespace emulator {
 // Costs of a warp instruction, in units. Their proportions are roughly those of an SM's quarter at work.
 namespace trace_units {
 constexpr int kMma = 8;              // per m16n8k16 product
+constexpr int kWgmma = 5;            // the same as part of a wgmma, for each warp: N / 8 of them
 constexpr int kSharedWavefront = 1;  // ldmatrix and plain accesses alike
 constexpr int kGlobalSector = 1;
 constexpr int kGlobalLatency = 400;  // per stretch of accesses with a load among them
@@ -48,6 +51,7 @@ struct TraceEvent {
     kArrival,   // at an mbarrier; an instant
     kIssue,     // of a copy
     kCopy,      // from its issue until it has landed
+    kWgmma,     // while a tensor core works on them; wgmmas of the same line
   };
   Kind kind;
   int warp;  // of a copy: the one that issued it
@@ -61,6 +65,7 @@ struct TraceEvent {
   const char* op = "";  // waits and arrivals
 
   uint64_t mma = 0, ldmatrix = 0;  // products
+  uint64_t wgmma = 0;              // how many
   int barrier = -1;                // of a wait at bar.sync, its number
   int mbarrier = -1;               // of waits, arrivals, loads: its number, in order of initialisation
   uint64_t mbarrier_offset = 0;    // in shared memory

@@ -40,6 +40,7 @@ void Tracer::finish() {
   trace_.num_warps = cta->num_warps;
   for (const Warp& warp : warps_) {
     trace_.events.insert(trace_.events.end(), warp.events.begin(), warp.events.end());
+    trace_.events.insert(trace_.events.end(), warp.products.begin(), warp.products.end());
   }
   const auto by_begin = [](const TraceEvent& a, const TraceEvent& b) { return a.begin < b.begin; };
   const auto by_begin_and_place = [](const TraceEvent& a, const TraceEvent& b) {
@@ -202,6 +203,38 @@ void Tracer::collective_ends(int warp, unsigned lanes, Location at) {
   } else {
     add_partial(its, event, lanes);
   }
+}
+
+void Tracer::product_issued(int warp, int columns, unsigned group, Location at) {
+  Warp& its = warps_[size_t(warp)];
+  const Time now = meet(its, warp, 0xffffffff, /*whole=*/true, at);
+  const Time busy_until = its.products.empty() ? 0 : its.products.back().end;
+  TraceEvent event = make_event(Kind::kWgmma, warp, std::max(now, busy_until), 0, at);
+  event.end = event.begin + Time(columns / 8 * kWgmma);
+  event.wgmma = 1;
+  its.groups_done.resize(group + 1, busy_until);
+  its.groups_done[group] = event.end;
+  if (!its.products.empty() && busy_until == event.begin) {
+    TraceEvent& last = its.products.back();
+    if (same_place({last.file, last.line}, at)) {
+      last.end = event.end;
+      ++last.wgmma;
+      return;
+    }
+  }
+  its.products.push_back(event);
+}
+
+void Tracer::products_waited(int warp, unsigned groups, Location at) {
+  Warp& its = warps_[size_t(warp)];
+  const Time now = meet(its, warp, 0xffffffff, /*whole=*/true, at);
+  const size_t known = std::min<size_t>(groups, its.groups_done.size());
+  TraceEvent event = make_event(Kind::kWait, warp, now, now, at);
+  if (known > 0) event.end = std::max(now, its.groups_done[known - 1]);
+  event.op = "warpgroup_wait";
+  append(its, event);
+  its.met = event.end;
+  set_time(its, 0xffffffff, event.end);
 }
 
 void Tracer::warp_exited(int warp) {

@@ -36,6 +36,9 @@ class Tracer {
   // A warp-wide instruction: what is counted in between is its doing.
   void collective_begins() { before_ = cta->counters; }
   void collective_ends(int warp, unsigned lanes, Location at);
+  // By all lanes of a warp together.
+  void product_issued(int warp, int columns, unsigned group, Location at);
+  void products_waited(int warp, unsigned groups, Location at);
   // First all warps that wait, then the barrier as a whole.
   void barrier_reached(int barrier, int warp, unsigned waiting, const char* op, Location at);
   void barrier_completed(int barrier, bool everyone);
@@ -61,6 +64,8 @@ class Tracer {
     bool loads = false;            // from global memory, among those accesses
     uint64_t first_global = 0;     // address, of those accesses
     std::vector<TraceEvent> events;
+    std::vector<TraceEvent> products;   // wgmma
+    std::vector<Time> groups_done;      // theirs; the last product's end
     bool ends_in_exponentials = false;  // the last one is work, and in place where these are
   };
   struct Barrier {

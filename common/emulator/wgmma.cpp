@@ -11,6 +11,7 @@
 #include "common/emulator/fragments.h"
 #include "common/emulator/matrix_product.h"
 #include "common/emulator/race.h"
+#include "common/emulator/tracer.h"
 
 namespace emulator {
 
@@ -250,12 +251,21 @@ void AsyncProducts::use_registers(const Product& product, int lane, const void* 
                "between";
       });
     }
-    if (use.begin != begin) continue;
+    // Of A's registers only what one group uses is put together: they are free when that group is complete.
+    if (!accumulator && (begin < use.begin || begin + bytes > use.end || use.group != product.group))
+      continue;
     use.group = product.group;
     use.at = product.at;
     known = true;
   }
-  if (!known) its.in_use.push_back({begin, begin + bytes, accumulator, product.group, product.at});
+  if (known) return;
+  InUse* const last = its.in_use.empty() ? nullptr : &its.in_use.back();
+  if (!accumulator && last != nullptr && !last->accumulator && last->group == product.group &&
+      last->end == begin) {
+    last->end += bytes;
+  } else {
+    its.in_use.push_back({begin, begin + bytes, accumulator, product.group, product.at});
+  }
 }
 
 void AsyncProducts::register_access(uintptr_t address, size_t bytes, bool write, Site site) {
@@ -333,6 +343,9 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
   // The tensor cores of the four warps share what is read of B.
   if (warp % kWarpsPerGroup == 0)
     counters.wgmma_shared_bytes += uint64_t(kDepth * 2) * unsigned(product.num_columns());
+  if (cta->tracer != nullptr) {
+    cta->tracer->product_issued(warp, product.num_columns(), product.group, product.at);
+  }
   ++num_on_way_;
   its.products.push_back(product);
   if (cta->options.async == AsyncMode::kEarly) finish(its.products.back());
@@ -404,6 +417,7 @@ void AsyncProducts::wait(unsigned pending_groups, Location at) {
   const int warp = cta->running_warp;
   Warp& its = warps_[size_t(warp)];
   const unsigned groups = its.committed > pending_groups ? its.committed - pending_groups : 0;
+  if (cta->tracer != nullptr) cta->tracer->products_waited(warp, groups, at);
   size_t count = 0;
   for (; count < its.products.size() && its.products[count].group < groups; ++count)
     finish(its.products[count]);

@@ -89,6 +89,8 @@ class Backend {
   }
   // One of kCeilings; no timer when the device does not have it, as wgmma, or without the vendor's library.
   virtual Ceiling make_ceiling(const std::string& /*name*/) { return {}; }
+  // What instructions cost beside mma.sync: "instructions" in docs/results.schema.json. CUDA only.
+  virtual nlohmann::json instruction_costs() { throw std::runtime_error("the emulator has no timing model"); }
   // SM clock now, MHz; 0 when unknown.
   virtual int sm_clock_mhz() { return 0; }
 

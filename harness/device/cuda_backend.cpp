@@ -6,6 +6,7 @@
 #include "harness/device/ceilings.h"
 #include "harness/device/cuda_timer.h"
 #include "harness/device/gpu.h"
+#include "harness/device/instruction_costs.h"
 #include "harness/device/nvml.h"
 #include "harness/include/flashsteps.h"
 
@@ -77,6 +78,19 @@ class CudaBackend : public Backend {
     // cuBLAS would need a workspace of its own under capture, and one launch of each is long enough without.
     if (launch.run) ceiling.timer = make_cuda_timer(stream_, std::move(launch.run), /*may_capture=*/false);
     return ceiling;
+  }
+
+  json instruction_costs() override {
+    const InstructionCosts costs = measure_instruction_costs(stream_);
+    json record = {{"product", costs.product},
+                   {"beside_eight_products", kBesideEightProducts},
+                   {"others", json::array()}};
+    for (const InstructionCost& each : costs.others) {
+      record["others"].push_back({{"instruction", each.instruction},
+                                  {"alone", each.alone > 0 ? json(each.alone) : json(nullptr)},
+                                  {"product", each.product}});
+    }
+    return record;
   }
 
   int sm_clock_mhz() override { return nvml_.sm_clock_mhz(); }

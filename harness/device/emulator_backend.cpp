@@ -97,6 +97,7 @@ class EmulatorBackend : public Backend {
                "is who waits for whom and what overlaps, not how long it takes"},
               {"units",
                {{"mma", units::kMma},
+                {"wgmma", units::kWgmma},
                 {"shared_wavefront", units::kSharedWavefront},
                 {"global_sector", units::kGlobalSector},
                 {"global_latency", units::kGlobalLatency},

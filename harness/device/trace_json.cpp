@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "harness/base/call_tensors.h"
 #include "harness/base/source_path.h"
@@ -15,7 +16,8 @@ using nlohmann::json;
 using Kind = TraceEvent::Kind;
 
 constexpr int kProcess = 0;
-constexpr int kFirstCopyTrack = 100;  // below: warps
+constexpr int kFirstWgmmaTrack = 50;  // below: warps
+constexpr int kFirstCopyTrack = 100;
 
 }  // namespace
 
@@ -138,12 +140,14 @@ class Names {
 
 // ---- Events
 
-constexpr const char* kCategories[] = {"products", "memory", "work", "wait", "arrival", "issue", "copy"};
+constexpr const char* kCategories[] = {"products", "memory", "work", "wait",
+                                       "arrival",  "issue",  "copy", "wgmma"};
 const char* category(Kind kind) { return kCategories[int(kind)]; }  // in the order of Kind
 
 std::string name_of(const TraceEvent& event, const Names& names) {
   switch (event.kind) {
     case Kind::kProducts:
+    case Kind::kWgmma:
     case Kind::kWork: {
       const std::string phase = names.phase(event);
       return phase.empty() ? category(event.kind) : phase;
@@ -175,6 +179,7 @@ json arguments_of(const TraceEvent& event, const Names& names) {
     args["mma"] = event.mma;
     args["ldmatrix"] = event.ldmatrix;
   }
+  if (event.kind == Kind::kWgmma) args["wgmma"] = event.wgmma;
   if (event.mbarrier >= 0) {
     args["mbarrier"] = names.mbarrier(event);
     // The phase before the first has completed by definition: its parity is 1.
@@ -209,6 +214,13 @@ json trace_events(const emulator::Trace& trace, const AttentionCall& call, const
   for (int warp = 0; warp < trace.num_warps; ++warp)
     events.push_back(name_track(warp, "warp " + std::to_string(warp)));
 
+  std::set<int> multiply;  // warps
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind == Kind::kWgmma) multiply.insert(event.warp);
+  }
+  for (const int warp : multiply)
+    events.push_back(name_track(kFirstWgmmaTrack + warp, "wgmma of warp " + std::to_string(warp)));
+
   // Copies from or to the same place follow each other: a track each. Others overlap.
   std::map<std::pair<uint64_t, bool>, const TraceEvent*> places;  // and the first copy
   for (const TraceEvent& event : trace.events) {
@@ -225,7 +237,9 @@ json trace_events(const emulator::Trace& trace, const AttentionCall& call, const
 
   for (const TraceEvent& event : trace.events) {
     const bool is_copy = event.kind == Kind::kCopy;
-    const int track = is_copy ? copy_tracks.at({event.shared_offset, event.store}) : event.warp;
+    const int track = is_copy                      ? copy_tracks.at({event.shared_offset, event.store})
+                      : event.kind == Kind::kWgmma ? kFirstWgmmaTrack + event.warp
+                                                   : event.warp;
     json out = {{"name", name_of(event, names)},
                 {"cat", category(event.kind)},
                 {"pid", kProcess},

@@ -208,7 +208,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
       "problems", "the problems that these options mean, and by what outputs are judged, as JSON");
   add_problem_options(problems, axes, o);
   add_backend(app.add_subcommand("list", "the steps of this program"), o);
-  add_backend(app.add_subcommand("info", "device and build"), o);
+  CLI::App* const info = app.add_subcommand("info", "device and build; on a GPU, its measured ceilings");
+  add_backend(info, o);
+  CLI::Option* const instructions =
+      info->add_flag("--instructions", o.instructions,
+                     "clocks that other instructions add to mma.sync, instead of ceilings");
+  info->add_option("--json", o.json_path, "write them to this file")->needs(instructions);
 
   for (CLI::App* c : {run, check})
     c->add_option("--save", o.save_path, "write o and lse to this safetensors file, if the step passes");

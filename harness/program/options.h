@@ -29,6 +29,7 @@ struct Options {
   double memory_gib = INFINITY;  // of the device, for a problem
   int rounds = 7;
   int contenders = 0;  // of which `problems` tells the order in each round
+  bool instructions = false;  // info: what they cost beside mma.sync
   bool in_process = false;
   bool verbose = false;
 };

@@ -122,6 +122,17 @@ std::string format_ceilings(const json& ceilings) {
   return format_table(rows);
 }
 
+std::string format_instructions(const json& instructions) {
+  std::vector<std::vector<std::string>> rows{{"instruction", "alone"}};
+  for (const int count : instructions.at("beside_eight_products")) rows[0].push_back(std::to_string(count));
+  for (const json& each : instructions.at("others")) {
+    const json& alone = each.at("alone");
+    rows.push_back({each.at("instruction"), alone.is_null() ? "-" : fixed(alone, 2)});
+    for (const double clocks : each.at("product")) rows.back().push_back(fixed(clocks, 2));
+  }
+  return format_table(rows);
+}
+
 std::string format_entry(const json& entry, const std::string& label) {
   std::string text =
       status_label(entry.at("status")) + "  " + entry.at("step").get<std::string>() + "  " + label;

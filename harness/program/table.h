@@ -16,6 +16,9 @@ std::string format_run(const nlohmann::json& run);
 // The measured ceilings of a run, a line each.
 std::string format_ceilings(const nlohmann::json& ceilings);
 
+// What instructions cost beside mma.sync: clocks of one of them alone, and of a product with some beside it.
+std::string format_instructions(const nlohmann::json& instructions);
+
 // What is said of a step when it is done with a problem: PASS, or what is wrong.
 std::string format_entry(const nlohmann::json& entry, const std::string& label);
 

@@ -248,6 +248,11 @@ void trace_step(const json& request, const EmitEvent& emit) {
   emit({{"event", "trace"}, {"trace", backend->trace(step, prepared.tensors.call(), request.at("cta"))}});
 }
 
+void measure_instructions(const json& request, const EmitEvent& emit) {
+  emit({{"event", "instructions"},
+        {"instructions", make_backend(request.at("backend"))->instruction_costs()}});
+}
+
 }  // namespace
 
 JobOutcome run_job(const json& request, const EmitEvent& emit) {
@@ -257,6 +262,7 @@ JobOutcome run_job(const json& request, const EmitEvent& emit) {
     if (job == "validate") validate_tasks(request, emit);
     if (job == "bench") bench_steps(request, emit);
     if (job == "trace") trace_step(request, emit);
+    if (job == "instructions") measure_instructions(request, emit);
     return {};
   } catch (const DeviceError& error) {
     return {status_of(error), error.what()};

@@ -21,6 +21,9 @@
 // trace
 //   request: job, step, problem, cta
 //   events:  trace (trace: a trace file, but for the problem)
+// instructions
+//   request: job, backend
+//   events:  instructions (instructions: as the results file has them)
 //
 // A worker adds {"event":"alive"}, from any thread, a few times a second, and where the job is not done
 // failed (status, message), as its last event.

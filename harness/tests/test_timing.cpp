@@ -36,6 +36,19 @@ TEST_CASE("ceilings are recorded by what they count, and those that were not mea
   CHECK(text.find("exp2           ex2  5.00 T exp2/s\n") != std::string::npos);
 }
 
+TEST_CASE("costs of instructions are a table") {
+  const std::string text = format_instructions(
+      {{"product", 6.0},
+       {"beside_eight_products", {2, 4, 8}},
+       {"others",
+        {{{"instruction", "FFMA"}, {"alone", 1.0}, {"product", {6.25, 6.5, 7.0}}},
+         {{"instruction", "LDSM.x4"}, {"alone", nullptr}, {"product", {6.0, 6.0, 6.0}}}}}});
+  CHECK(text ==
+        "  instruction  alone     2     4     8\n"
+        "  FFMA          1.00  6.25  6.50  7.00\n"
+        "  LDSM.x4          -  6.00  6.00  6.00\n");
+}
+
 TEST_CASE("a step has its share of the ceiling that its products meet, where the run has that one") {
   Problem problem;
   const auto samples = measured();

@@ -129,6 +129,8 @@ TEST_CASE("events get names, tracks and arguments") {
   trace.events.push_back(accesses);
   accesses.line = 10;
   trace.events.push_back(accesses);
+  trace.events.push_back(event(Kind::kWgmma, 1, 15, 20, 10));
+  trace.events.back().wgmma = 4;
 
   const json events = trace_events(trace, call, "title");
   std::filesystem::remove(path);
@@ -142,29 +144,30 @@ TEST_CASE("events get names, tracks and arguments") {
       on.push_back(e["tid"]);
     }
   }
-  CHECK(tracks == std::vector<std::string>{"title", "warp 0", "warp 1", "copies of K to smem + 1024",
-                                           "copies of O from smem + 1024",
+  CHECK(tracks == std::vector<std::string>{"title", "warp 0", "warp 1", "wgmma of warp 1",
+                                           "copies of K to smem + 1024", "copies of O from smem + 1024",
                                            "copies of V to smem + 2048"});
   CHECK(names == std::vector<std::string>{"wait: bar_full[1]", "pass: bar_full[0]", "arrive: bar_q",
                                           "K tile 3", "O tile 3", "V group 5", "S = Q K^T",
-                                          "global memory: V", "work", "S = Q K^T"});
-  CHECK(on == std::vector<int>{0, 1, 1, 100, 101, 102, 0, 0, 0, 0});
+                                          "global memory: V", "work", "S = Q K^T", "S = Q K^T"});
+  CHECK(on == std::vector<int>{0, 1, 1, 100, 101, 102, 0, 0, 0, 0, 51});
+  CHECK(events.back()["args"]["wgmma"] == 4);
 
-  const json& wait = events[6];  // behind the names of the tracks
+  const json& wait = events[7];  // behind the names of the tracks
   CHECK(wait["ph"] == "X");
   CHECK(wait["dur"] == 5);
   CHECK(wait["args"]["phase"] == 3);
   CHECK(wait["args"]["parity"] == 1);
   CHECK(wait["args"]["at"] == path + ":8");
-  CHECK(events[9]["args"]["box"][0] == 16);  // K tile 3
-  const json& group = events[11];
+  CHECK(events[10]["args"]["box"][0] == 16);  // K tile 3
+  const json& group = events[12];
   CHECK(group["args"]["group"] == 5);
   CHECK_FALSE(group["args"].contains("box"));
-  const json& pass = events[7];
+  const json& pass = events[8];
   CHECK(pass["ph"] == "i");
   CHECK_FALSE(pass.contains("dur"));
   CHECK(pass["args"]["phase"] == -1);
   CHECK(pass["args"]["parity"] == 1);
-  CHECK(events.back()["args"]["before"] == path + ":10");
-  CHECK_FALSE(events.back()["args"].contains("at"));
+  CHECK(events[events.size() - 2]["args"]["before"] == path + ":10");
+  CHECK_FALSE(events[events.size() - 2]["args"].contains("at"));
 }

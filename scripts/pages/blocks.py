@@ -18,6 +18,11 @@ softmax_scale seed, as in `D=64 causal=true`.
                                               steps beside other people's kernels, a row a problem; shown are
                                               all, or the steps and peers that are named
     host_time   file=FILE [show=NAME,...]     how long a call keeps the host, of the same file
+    instructions file=FILE                    what instructions cost beside mma.sync
+    bound       file=FILE loop="NAME=COUNT ..." keys=N rows=N [D=N]
+                                              the time of a loop that has so many of each instruction for a tile of
+                                              so many keys and rows, by the additive law
+                These two say so where the file does not exist yet.
     provenance  file=FILE                     where and when the file was measured, in a line
 """
 
@@ -183,7 +188,7 @@ def recorded_step(run: Run, name: str, file: str) -> Entry:
 
 def demand_in_tree(names: set[str], known: list[str], file: str, where: str) -> None:
     """The row of a step that was renamed or removed since would silently be gone."""
-    if gone := sorted(names - {*known}):
+    if gone := sorted({name.partition("@")[0] for name in names} - {*known}):  # of a configuration, its step
         raise TableError(f"{file} has '{gone[0]}', which is not {where}: measure again")
 
 
@@ -258,10 +263,12 @@ def ablation(request: Request) -> str:
         raise TableError(f"{step} has no page under docs/ablations/")
     runs = request.runs(data)
     known = sources.all_steps(request.root) + [each.name for each in variants]
-    recorded = {name for run in runs for name in steps_of(run) if name.startswith(f"{step}_")}
-    demand_in_tree(recorded, known, file, "in docs/ablations/")
+    changed = (f"{step}_", f"{step}@")  # its ablations, and its configurations
+    recorded = dict.fromkeys(name for run in runs for name in steps_of(run) if name.startswith(changed))
+    demand_in_tree({*recorded}, known, file, "in docs/ablations/")
     # Those that came later have a record of their own, or none; docs/ablations/README.md says so.
-    if not (variants := [each for each in variants if each.name in recorded]):
+    variants = [each for each in variants if each.name in recorded]
+    if not recorded:
         raise TableError(f"{file} has no ablation of {step}")
     unchanged = [recorded_step(run, step, file) for run in runs]
     common, labels = problem_labels(runs)
@@ -280,6 +287,9 @@ def ablation(request: Request) -> str:
     for each in variants:
         link = f"[{escape(each.title)}]({request.link(each.page)})"
         rows.append(row(link, [steps_of(run).get(each.name) for run in runs]))
+    for name in recorded:
+        if "@" in name:
+            rows.append(row(f"`{name.partition('@')[2]}`", [steps_of(run).get(name) for run in runs]))
     header = ["kernel"]
     for label in labels:
         header += [label if len(runs) > 1 else "TFLOPS", "×"]
@@ -347,9 +357,11 @@ def emulated_counters(run: Run, name: str, file: str) -> dict[str, int]:
 def counters(request: Request) -> str:
     file, data = request.record("emulator")
     names = request.pair()
-    show = request.show(list(COUNTERS)) or COUNTERS
+    show = request.show(list(COUNTERS))
     run = request.one_run(data, file)
     columns = [emulated_counters(run, name, file) for name in names]
+    # A record may be older than a counter.
+    show = show or [key for key in COUNTERS if all(key in each for each in columns)]
     rows = []
     for key in show:
         row = [key.replace("_", " "), *(f"{each[key]:,}" for each in columns)]
@@ -421,6 +433,83 @@ def conformance(request: Request) -> str:
     return heading + table(["step", "counter", "emulator", "GPU", "GPU / emulator"], rows, 2)
 
 
+# The additive law.
+
+PRODUCT = "HMMA"
+
+
+def instruction_costs(request: Request) -> tuple[Record, str] | None:
+    """The record and a line that says where it was measured; None, where nobody has measured it yet."""
+    name = request.left.get("file", "").removesuffix(".json") + ".json"
+    if re.fullmatch(r"[\w-]+\.json", name) and not (request.root / "figures" / "results" / name).exists():
+        request.need("file")
+        return None
+    name, data = request.record("cuda")
+    if data.get("instructions") is None:
+        raise TableError(f"{name} has no costs of instructions (flashsteps info --instructions --json)")
+    link = request.link(f"figures/results/{name}")
+    return data, f"Measured on {data['provenance']['device']['name']}: [{name}]({link})."
+
+
+def added_by_one(costs: Record) -> dict[str, float]:
+    """Clocks by which one instruction beside every second product makes the loop longer."""
+    at = costs["beside_eight_products"].index(4)
+    return {each["instruction"]: 2 * (each["product"][at] - costs["product"]) for each in costs["others"]}
+
+
+def instructions(request: Request) -> str:
+    file = request.left.get("file", "")
+    found = instruction_costs(request)
+    request.done()
+    if found is None:
+        return f"This run is not recorded yet: there is no `figures/results/{file}`.\n"
+    data, source = found
+    costs = data["instructions"]
+    added = added_by_one(costs)
+    rows = []
+    for each in costs["others"]:
+        alone = each["alone"]
+        hidden = "–" if alone is None else f"{max(costs['product'], alone):.2f}"
+        cells = [f"{clocks:.2f}" for clocks in each["product"]]
+        name = each["instruction"]
+        rows.append([name, "–" if alone is None else f"{alone:.2f}", *cells, hidden, f"{added[name]:.2f}"])
+    counts = [f"{count} of 8" for count in costs["beside_eight_products"]]
+    header = ["instruction", "alone", *counts, "8 of 8, if it were hidden", "added by one"]
+    heading = f"Clocks of one scheduler. A product alone takes {costs['product']:.2f}. {source}"
+    return f"{heading}\n\n{table(header, rows)}"
+
+
+def bound(request: Request) -> str:
+    """Each count at what one adds. What was not measured counts as much as a LOP3: most of it is integer work."""
+    words = (word.split("=", 1) for word in request.need("loop").split())
+    counts = {name: int(count) for name, count in words}
+    keys, rows_of_tile, width = (int(request.need(name)) for name in ("keys", "rows", "D"))
+    found = instruction_costs(request)
+    request.done()
+    if PRODUCT not in counts:
+        raise TableError(f"loop=: has no {PRODUCT}")
+    if found is None:
+        return table(["instruction", "in the loop"], [[name, str(count)] for name, count in counts.items()])
+    data, source = found
+    device, added = data["provenance"]["device"], added_by_one(data["instructions"])
+    clocks = {name: added.get(name, added["LOP3"]) for name in counts}
+    clocks[PRODUCT] = data["instructions"]["product"]
+    rows = [
+        [name, str(count), f"{clocks[name]:.2f}", f"{count * clocks[name]:.0f}"]
+        for name, count in counts.items()
+    ]
+    for row in rows:
+        row[2] += "" if row[0] in {PRODUCT, *added} else " (as LOP3)"
+    total = sum(count * clocks[name] for name, count in counts.items())
+    rows.append(["**sum**", str(sum(counts.values())), "", f"**{total:.0f}**"])
+    schedulers, clock = 4 * device["sm_count"], device["max_sm_clock_mhz"] * 1e6
+    tflops = 4 * width * keys * rows_of_tile / total * schedulers * clock / 1e12
+    share = 100 * counts[PRODUCT] * clocks[PRODUCT] / total
+    text = f"At the maximum clock, {device['max_sm_clock_mhz']:.0f} MHz: {rate(tflops)} TFLOPS at most, "
+    text += f"{share:.0f} % of mma.sync's ceiling. {source}"
+    return f"{table(['instruction', 'in the loop', 'clocks of one', 'clocks'], rows)}\n{text}\n"
+
+
 # Where numbers come from.
 
 
@@ -455,6 +544,8 @@ KINDS = {
     "counters": counters,
     "profile": profile,
     "conformance": conformance,
+    "instructions": instructions,
+    "bound": bound,
     "provenance": provenance,
 }
 

@@ -286,6 +286,18 @@ def check_peers(data: dict[str, Any]) -> list[str]:
     return errors
 
 
+def check_instructions(data: dict[str, Any]) -> list[str]:
+    """What `flashsteps info --instructions` alone writes, and what else it has not."""
+    if (data["command"] == "info") != (data.get("instructions") is not None):
+        return ["instructions: belong to the command 'info', which always has them"]
+    errors = []
+    if data["command"] == "info" and data["runs"]:
+        errors.append("runs: 'info' has none")
+    if data["command"] == "info" and data["provenance"]["backend"] != "cuda":
+        errors.append("provenance.backend: 'info' needs cuda")
+    return errors
+
+
 def check_rules(data: dict[str, Any]) -> list[str]:
     """All of them; empty when none is broken."""
     errors: list[str] = []
@@ -318,4 +330,4 @@ def check_rules(data: dict[str, Any]) -> list[str]:
                 errors.append(f"{at}: appears twice in a run")
             names.add(step["step"])
             errors += [f"{at}.{line}" for line in check_entry(step, run, data)]
-    return errors if is_profile(data) else errors + check_peers(data)
+    return errors if is_profile(data) else errors + check_peers(data) + check_instructions(data)

@@ -217,6 +217,19 @@ def make_peers_record(peers: tuple[str, ...] = ("sdpa_flash", "sdpa_cudnn"), **m
     return data
 
 
+def make_costs(commit: str = "0" * 40) -> dict[str, Any]:
+    """As `flashsteps info --instructions --json` writes it: each of them adds a clock to a product of ten."""
+    data = make_record(commit=commit, problems=[])
+    del data["provenance"]["method"]
+    others = [
+        {"instruction": name, "alone": alone, "product": [10.25, 10.5, 11.0]}
+        for name, alone in (("FFMA", 1.0), ("LOP3", 2.0), ("MUFU.EX2", 12.0), ("LDSM.x4", None))
+    ]
+    others[-1]["product"] = [10.0] * 3
+    costs = {"product": 10.0, "beside_eight_products": [2, 4, 8], "others": others}
+    return data | {"command": "info", "instructions": costs}
+
+
 def make_tool(folder: Path, data: object) -> Path:
     """Stands in for a program of build/ci/tools, which prints what is to be drawn."""
     text, tool = folder / "printed.json", folder / "tool"

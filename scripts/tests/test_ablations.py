@@ -213,3 +213,8 @@ def test_a_recorded_run_holds_steps_and_ablations_of_its_commit_only(changed: Re
     assert results.check_recorded(committed, changed.root) == []
     foreign = make_record(steps=(*steps, "my_step"), commit=committed["provenance"]["commit"])
     assert "'my_step' is neither" in results.check_recorded(foreign, changed.root)[0]
+
+
+def test_a_configuration_is_its_steps(repository: Repository):
+    data = make_record(steps=(STEP, f"{STEP}@64x64"), commit=repository.commit)
+    assert results.check(data) == [] and results.check_recorded(data, repository.root) == []

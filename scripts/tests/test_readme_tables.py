@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import STEPS, Repository, git, give_limit, make_peers_record, make_problem, make_record
+from conftest import STEPS, Repository, git, give_limit, make_costs, make_peers_record, make_problem, make_record
 
 from pages import readme_tables
 from records import rates
@@ -130,6 +130,37 @@ def test_a_step_has_its_share_of_its_limit_when_the_run_has_that(repository: Rep
     assert "| × | % of peak | % of mma_sync |" in text and "| 4.00 | 1.4 | 13.7 |" in text
 
 
+BOUND = 'bound file=costs.json loop="HMMA=128 FFMA=60 LDSM.x4=32 others=20" keys=64 rows=32 D=64'
+
+
+def test_costs_of_instructions(repository: Repository, capsys):
+    repository.record("costs.json", make_costs(repository.commit))
+    text = written(repository, capsys, "instructions file=costs.json")
+    assert "A product alone takes 10.00. Measured on Synthetic GPU: [costs.json]" in text
+    assert "| FFMA | 1.00 | 10.25 | 10.50 | 11.00 | 10.00 | 1.00 |" in text
+    assert "| MUFU.EX2 | 12.00 | 10.25 | 10.50 | 11.00 | 12.00 | 1.00 |" in text
+    assert "| LDSM.x4 | – | 10.00 | 10.00 | 10.00 | – | 0.00 |" in text
+
+
+def test_the_bound_of_a_loop_is_the_sum_of_what_its_instructions_add(repository: Repository, capsys):
+    repository.record("costs.json", make_costs(repository.commit))
+    text = written(repository, capsys, BOUND)
+    assert "| others | 20 | 1.00 (as LOP3) | 20 |" in text and "| LDSM.x4 | 32 | 0.00 | 0 |" in text
+    assert "| **sum** | 240 |  | **1360** |" in text
+    # 4 * 64 * 64 * 32 FLOPs in 1360 clocks, on 4 schedulers of 10 SMs at 1600 MHz
+    assert "1600 MHz: 24.7 TFLOPS at most, 94 % of mma.sync's ceiling" in text
+    assert "has no HMMA" in refused(repository, capsys, BOUND.replace("HMMA", "FMUL"))
+
+
+def test_a_run_that_is_not_recorded_yet_is_said_to_be_missing(repository: Repository, capsys):
+    text = written(repository, capsys, "instructions file=costs.json")
+    assert "This run is not recorded yet: there is no `figures/results/costs.json`." in text
+    text = written(repository, capsys, BOUND)
+    assert "| instruction | in the loop |" in text and "| FFMA | 60 |" in text and "TFLOPS" not in text
+    assert "has no costs of instructions" in refused(repository, capsys, "instructions file=gpu.json")
+    assert "does not exist" in refused(repository, capsys, "step file=costs.json step=v02_smem_tiles")
+
+
 def test_a_step_against_another_than_the_one_before(repository: Repository, capsys):
     steps = ("v01_scalar", "v02_smem_tiles", "v03_wmma")
     repository.record("gpu.json", make_record(steps=steps, commit=repository.commit))
@@ -197,6 +228,12 @@ def test_ablations_that_are_not_there(repository: Repository, capsys):
     repository.write("docs/ablations/v02_smem_tiles/more.md", more)
     text = written(repository, capsys, block)
     assert "/less.md)" in text and "/more.md)" not in text
+    # The step's other configurations stand in the same table.
+    steps = ("v02_smem_tiles", "v02_smem_tiles@64x64")
+    repository.record("ablations.json", make_record(steps=steps, commit=commit))
+    text = written(repository, capsys, block)
+    assert "| v02_smem_tiles as it is | " in text and "| `64x64` | " in text and "/less.md)" not in text
+    add_ablations(repository, "less")
     page = repository.root / "docs/ablations/v02_smem_tiles/less.md"
     page.rename(page.with_name("renamed.md"))
     message = refused(repository, capsys, block)

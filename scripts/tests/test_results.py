@@ -6,7 +6,7 @@ import json
 
 import jsonschema
 import pytest
-from conftest import Repository, git, give_limit, make_peers_record, make_problem, make_record
+from conftest import Repository, git, give_limit, make_costs, make_peers_record, make_problem, make_record
 
 from records import problems, profiles, rates, results, shape
 from steps import sources
@@ -233,6 +233,23 @@ def test_a_share_of_a_limit_follows_from_the_ceiling(cuda_record):
     assert any("percent_of_limit: is" in line for line in results.check(data))
     timing["limit"] = "wgmma"
     assert any("the run has no ceilings.wgmma" in line for line in results.check(data))
+
+
+def test_costs_of_instructions_are_a_record_without_runs(repository: Repository, capsys):
+    data = make_costs(repository.commit)
+    assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
+    path = repository.record("costs.json", data)
+    assert results.main(["check", "--recorded", "--root", str(repository.root), str(path)]) == 0
+    for change_, expected in (
+        ({"command": "bench"}, "instructions: belong to the command 'info'"),
+        ({"instructions": None}, "instructions: belong to the command 'info'"),
+        ({"runs": make_record()["runs"]}, "runs: 'info' has none"),
+        ({"instructions": data["instructions"] | {"product": 0}}, "product: is 0, must be a number > 0"),
+        ({"instructions": data["instructions"] | {"beside_eight_products": [1]}}, "beside_eight_products: is [1]"),
+    ):
+        assert any(expected in line for line in results.check(data | change_)), expected
+    data["provenance"]["dirty"] = True
+    assert any("dirty" in line for line in results.check_recorded(data, repository.root))
 
 
 def test_a_count_needs_counters(emulator_record):

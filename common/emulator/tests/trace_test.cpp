@@ -10,6 +10,7 @@
 #include "common/named_barrier.h"
 #include "common/swizzle.h"
 #include "common/tma.h"
+#include "common/wgmma.h"
 
 using namespace flashsteps;
 using emulator::AsyncMode;
@@ -25,13 +26,15 @@ using Lines = std::vector<std::string>;
 Lines lines_of(const Trace& trace) {
   Lines lines;
   for (const TraceEvent& e : trace.events) {
-    constexpr const char* kKinds[] = {"products", "memory", "work", "wait", "arrival", "issue", "copy"};
+    constexpr const char* kKinds[] = {"products", "memory", "work", "wait",
+                                      "arrival",  "issue",  "copy", "wgmma"};
     std::string line = "warp " + std::to_string(e.warp) + ": " + kKinds[int(e.kind)] + " " +
                        std::to_string(e.begin) + "-" + std::to_string(e.end);
     if (e.mbarrier >= 0) line += ", mbarrier " + std::to_string(e.mbarrier);
     if (e.mbarrier >= 0) line += e.initial ? " new" : " phase " + std::to_string(e.phase);
     if (e.barrier >= 0) line += ", barrier " + std::to_string(e.barrier);
     if (e.bytes > 0) line += ", " + std::to_string(e.bytes) + " bytes";
+    if (e.wgmma > 0) line += ", " + std::to_string(e.wgmma) + " wgmma";
     if (e.mma > 0) line += ", " + std::to_string(e.mma) + " mma " + std::to_string(e.ldmatrix) + " ldmatrix";
     lines.push_back(line);
   }
@@ -144,9 +147,9 @@ __global__ void barriers_kernel(float* memory) {
   }
   __syncthreads();
   if (warp == 0) {
-    x = exp2f(x * 0.001f);                               // 8
-    x += memory[threadIdx.x];                            // 400 and 4 sectors, charged at the next meeting
-    emulator::named_barrier(5, 64, /*wait=*/false, {});  // at 32
+    x = exp2f(x * 0.001f);     // 8
+    x += memory[threadIdx.x];  // 400 and 4 sectors, charged at the next meeting
+    bar_arrive(5, 64);         // at 32
   }
   if (warp == 1) bar_sync(5, 64);
   shared_array<float>()[threadIdx.x * 2] = x;  // stride 2: 2 wavefronts
@@ -488,6 +491,47 @@ TEST_CASE("lanes wait for their own copies until these have landed", "[trace]") 
     CHECK(copy.shared_offset == 1024 * group);
     CHECK(copy.box[1] == 0);
     CHECK_FALSE(copy.store);
+  }
+}
+
+// Two groups under way, and exponentials beside them.
+__global__ void wgmma_kernel(float* out) {
+  const auto descriptor = make_smem_descriptor(reinterpret_cast<SwizzledTile<__half, 64, 64, 128>&>(*smem));
+  float s[32], o[32], x = 0;
+  warpgroup_arrive();
+  for (int i = 0; i < 2; ++i) wgmma_m64k16<__half>(s, descriptor, descriptor, i > 0);
+  warpgroup_commit_batch();
+  wgmma_m64k16<__half>(o, descriptor, descriptor, false);
+  warpgroup_commit_batch();
+  for (int i = 0; i < 3; ++i) x = exp2f(x);
+  warpgroup_wait<1>();
+  for (int i = 0; i < 3; ++i) x = exp2f(x);
+  warpgroup_wait<0>();
+  warpgroup_wait<0>();
+  if (x < 0) out[threadIdx.x] = x;
+}
+
+TEST_CASE("a trace shows wgmma beside what its warp does", "[trace][wgmma]") {
+  for (const AsyncMode mode : {AsyncMode::kEarly, AsyncMode::kLate, AsyncMode::kRandom}) {
+    fresh_options().async = mode;
+    Buffer<float> out(128);
+    const Trace trace = trace_of([&] { launch(wgmma_kernel, 1, 128, 8192, nullptr, out.get()); });
+    // A wgmma of 64 columns is 8 times 5, an exponential 8.
+    for (const std::string warp : {"warp 0: ", "warp 3: "}) {
+      Lines lines;
+      for (const std::string& line : lines_of(trace)) {
+        if (line.starts_with(warp)) lines.push_back(line.substr(warp.size()));
+      }
+      CHECK(lines == Lines{
+                         "work 0-24",
+                         "wgmma 0-80, 2 wgmma",
+                         "wait 24-80",
+                         "work 80-104",
+                         "wgmma 80-120, 1 wgmma",
+                         "wait 104-120",
+                         "wait 120-120",
+                     });
+    }
   }
 }
 

@@ -304,7 +304,7 @@ __global__ void described(const TensorMap map, int variant, void* global) {
 
 // A softmax on one accumulator while the other is under way, as an attention kernel does it.
 LINES_OF(overlapped);
-__global__ void overlapped(const TensorMap map, float* out, bool mistake) {
+__global__ void overlapped(const TensorMap map, float* out, int mistake) {
   auto& shared = *reinterpret_cast<Storage*>(smem);
   if (threadIdx.x == 0) {
     mbarrier_init(&shared.bar_full, 1);
@@ -316,7 +316,7 @@ __global__ void overlapped(const TensorMap map, float* out, bool mistake) {
   __syncthreads();
   mbarrier_wait(&shared.bar_full, 0);
   const SmemDescriptor q = make_smem_descriptor(shared.a), k = make_smem_descriptor(shared.b);
-  float s[32], o[32] = {};
+  float s[32], o[32] = {}, more[32] = {};
   uint32_t p[4][4] = {};
   for (int block = 0; block < 3; ++block) {
     warpgroup_arrive();
@@ -324,14 +324,20 @@ __global__ void overlapped(const TensorMap map, float* out, bool mistake) {
     warpgroup_commit_batch();
     for (int i = 0; i < 4; ++i) wgmma_m64k16<__half, MN>(o, p[i], advance<Tile>(k, 16 * i, 0), true);  // line 19
     warpgroup_commit_batch();
-    warpgroup_wait<1>();
+    wgmma_m64k16<__half, MN>(more, p[0], k, true);  // line 21
+    warpgroup_commit_batch();
+    warpgroup_wait<2>();
     for (float& score : s) score *= 0.0625f;
-    if (mistake) o[3] = 0;  // line 23
+    if (mistake == 1) o[3] = 0;  // line 25
+    if (mistake == 2) p[1][1] = 0;  // line 26
+    warpgroup_wait<1>();
+    p[2][0] = 0;
+    if (mistake == 3) p[0][3] = 0;  // line 29
     warpgroup_wait<0>();
     for (float& element : o) element *= 0.5f;
     for (int i = 0; i < 16; ++i) p[i / 4][i % 4] = pack2<__half>(s[2 * i], s[2 * i + 1]);
   }
-  for (int i = 0; i < 32; ++i) out[32 * threadIdx.x + i] = o[i];
+  for (int i = 0; i < 32; ++i) out[32 * threadIdx.x + i] = o[i] + more[i];
 }
 
 // clang-format on
@@ -419,15 +425,19 @@ TEST_CASE("wgmma: one product's registers may be used while another is under way
   Tensor tensor;
   std::vector<float> expected;
   in_all_modes([&] {
-    CHECK_NOTHROW(launch(overlapped, 1, 128, sizeof(Storage), nullptr, tensor.map, tensor.out.get(), false));
+    CHECK_NOTHROW(launch(overlapped, 1, 128, sizeof(Storage), nullptr, tensor.map, tensor.out.get(), 0));
     const std::vector<float> out(tensor.out.get(), tensor.out.get() + 128 * 32);
     if (expected.empty()) expected = out;
     CHECK(out == expected);
-    const auto run_mistaken = [&] {
-      launch(overlapped, 1, 128, sizeof(Storage), nullptr, tensor.map, tensor.out.get(), true);
+    const auto report_of_mistake = [&](int mistake) {
+      return report_of([&] {
+        launch(overlapped, 1, 128, sizeof(Storage), nullptr, tensor.map, tensor.out.get(), mistake);
+      });
     };
-    check(report_of(run_mistaken), Bug::kRegisterInUse, {overlapped_line + 23, overlapped_line + 19},
-          "leaves its group pending");
+    const std::string part = "leaves its group pending";
+    check(report_of_mistake(1), Bug::kRegisterInUse, {overlapped_line + 25, overlapped_line + 19}, part);
+    check(report_of_mistake(2), Bug::kRegisterInUse, {overlapped_line + 26, overlapped_line + 19}, part);
+    check(report_of_mistake(3), Bug::kRegisterInUse, {overlapped_line + 29, overlapped_line + 21}, part);
   });
 }
 

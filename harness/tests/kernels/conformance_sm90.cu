@@ -171,6 +171,21 @@ __global__ void named_barriers(const uint32_t* in, uint32_t* out) {
   out[threadIdx.x] = words[threadIdx.x ^ 32];
 }
 
+// ---- Two warps take turns: each writes when the other has read.
+__global__ void turns(const uint32_t* in, uint32_t* out) {
+  uint32_t* const words = reinterpret_cast<uint32_t*>(smem);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  words[threadIdx.x] = 0;
+  __syncthreads();
+  if (warp == 1) bar_arrive(1, 64);
+  for (int round = 0; round < 4; ++round) {
+    bar_sync(1 + warp, 64);
+    words[lane] = 3 * words[lane] + in[64 * round + threadIdx.x];
+    if (warp == 0 || round < 3) bar_arrive(2 - warp, 64);
+  }
+  if (warp == 1) out[lane] = words[lane];
+}
+
 // ---- elect.sync: whoever it is, it is one.
 __global__ void elected(const uint32_t* in, uint32_t* out) {
   const bool mine = elect_one();
@@ -231,6 +246,7 @@ constexpr ConformanceCase kCases[] = {
      run<mbarrier_ring, 64, sizeof(RingStorage)>,
      needs_sm},
     {"bar_sync", {{kBits, 128}}, 128, 0, run<named_barriers, 128, 512>, needs_sm},
+    {"bar_arrive", {{kBits, 256}}, 32, 0, run<turns, 64, 256>, needs_sm},
     {"elect_one", {{kBits, 32}}, 32, 0, run<elected, 32, 0>, needs_sm},
 };
 
