@@ -255,6 +255,6 @@ REGISTER_STEP(launch_attention, {
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
     .needs_sm = "90a",
-    .spills = "at D = 128 O, S and the operands need all of the registers that a consumer has",
+    .spills = "O, S and the operands need nearly all of the registers that a consumer has",
     .workspace_bytes = [](const AttentionCall&) { return sizeof(int); },
 });
