@@ -32,7 +32,7 @@ __device__ float growth_of(const float (&acc_s)[M_TILES][N_TILES][4], const floa
 }
 
 // The same or, where all scores of a row are negative, more: so never too small. Its maxima are of three
-// integers, which is one instruction since sm_90.
+// integers, which is one instruction on sm_90 and sm_100.
 template <int M_TILES, int N_TILES>
 __device__ float growth_bound(const float (&acc_s)[M_TILES][N_TILES][4], const float (&row_base)[M_TILES][2],
                               float scale) {

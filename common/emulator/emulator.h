@@ -36,7 +36,7 @@ struct Options {
   int host_threads = 0;        // CTAs are spread over them; 0: one per core
   void (*progress)() = nullptr;                  // called after every CTA, by whichever host thread ran it
   std::vector<Counters>* each_launch = nullptr;  // receives the counters of every launch
-  // Receives what CTA number trace_cta does, as long as it holds nothing yet; implies `count`. See trace.h.
+  // Receives what CTA number trace_cta does, unless it has that of a kernel with as many warps; implies `count`.
   Trace* trace = nullptr;
   uint64_t trace_cta = 0;
   int smem_bytes_per_sm = 233472;  // that steps are told of, which choose by it: 228 KiB, as on sm_90

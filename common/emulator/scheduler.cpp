@@ -248,7 +248,8 @@ void run_cta(Cta& c, uint64_t index) {
   c.registers->start_cta();
   c.products->start_cta();
   Trace* const trace = c.options.trace;
-  if (trace != nullptr && index == c.options.trace_cta && trace->num_warps == 0) {
+  if (trace != nullptr && index == c.options.trace_cta && trace->num_warps < c.num_warps) {
+    *trace = {};
     c.tracer = std::make_unique<Tracer>(*trace);
   }
 

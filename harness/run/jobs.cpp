@@ -1,6 +1,7 @@
 #include "harness/run/jobs.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <optional>
 #include <ranges>
@@ -60,10 +61,15 @@ std::vector<json> resources(Backend& backend, const Step& step, const AttentionC
   return kernels;
 }
 
+int warps_of_cta(const json& kernel) {
+  const auto block = kernel.at("block").get<std::array<int, 3>>();
+  return (block[0] * block[1] * block[2] + 31) / 32;
+}
+
 // What is said of the step as a whole: a kernel for all of them, with the most of each resource. The grid and
-// the block are the first kernel's.
+// the block are those of the kernel with the most warps in a CTA: not of one that resets a counter.
 json largest(const std::vector<json>& kernels) {
-  json all = kernels.empty() ? json(nullptr) : kernels.front();
+  json all = kernels.empty() ? json(nullptr) : *std::ranges::max_element(kernels, {}, warps_of_cta);
   for (const json& kernel : kernels) {
     for (const char* key : {"smem_bytes", "registers", "spill_bytes"}) {
       if (kernel.contains(key)) all[key] = std::max(all[key].get<int64_t>(), kernel[key].get<int64_t>());

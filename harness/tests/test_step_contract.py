@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_program import BUILD, FIXTURES, ROOT, results, run  # noqa: E402
+from test_program import BUILD, FIXTURES, FLASHSTEPS, ROOT, results, run  # noqa: E402
 
 SHAPE = ["--backend", "emulator", "--shape", "1,2,100,64", "--dtype", "bf16"]
 
@@ -59,6 +59,14 @@ def test_several_kernels_have_their_resources_and_counters(tmp_path: Path):
     for key, value in steps["split"]["counters"].items():
         assert value == split["counters"][key] + merge["counters"][key]
     assert split["counters"]["global_requests"] > merge["counters"]["global_requests"] > 0
+
+
+def test_a_kernel_that_resets_a_counter_is_not_taken_for_the_step(tmp_path: Path):
+    file, problem = tmp_path / "out.json", ["v17", "--shape", "1,10,256,64"]
+    assert run(FLASHSTEPS, "run", *problem, "--backend", "emulator", "--json", str(file)).returncode == 0
+    resources = steps_of(file)["v17_persistent"]["resources"]
+    assert (resources["grid"], resources["block"]) == ([8, 1, 1], [256, 1, 1])
+    assert "CTA 7 of 8" in run(FLASHSTEPS, "trace", *problem, "--json", str(tmp_path / "trace.json")).stdout
 
 
 def test_the_table_is_grouped_by_the_ladders_parts(tmp_path: Path):

@@ -61,7 +61,7 @@ __device__ inline int first_key_of(int kv_tile, int kv_len) {
 
 // The largest of a lane's scores in row `r` (0: row, 1: row + 8), or 0 if all are negative. As integers, the
 // bits of floats from 0 on are in the order of the floats, and those of negative floats are negative. The
-// maximum of three integers is one instruction since sm_90.
+// maximum of three integers is one instruction on sm_90 and sm_100.
 template <int N_TILES>
 __device__ float non_negative_max(const float (&acc_s)[N_TILES][4], int r) {
   int max = 0;
