@@ -1,20 +1,15 @@
 // A step for Hopper and nothing else: it holds an instruction that exists in sm_90a alone, and so must never be compiled
 // for another GPU or to PTX.
+#include "common/wgmma.h"
 #include "harness/tests/kernels/scalar_attention.h"
 
 namespace STEP_NAMESPACE {
 
 constexpr int NUM_THREADS = 128;  // a warpgroup
 
-__device__ void warpgroup_fence() {
-#ifdef __CUDACC__
-  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
-#endif
-}
-
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionParams<Element> params) {
-  warpgroup_fence();
+  warpgroup_arrive();
   const int row = blockIdx.x * NUM_THREADS + threadIdx.x;
   const int head = blockIdx.y, batch = blockIdx.z;
   if (row >= params.seqlen_q) return;
