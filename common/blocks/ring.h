@@ -54,7 +54,7 @@ struct Ring {  // in shared memory
 
   // A warp that is a consumer says so. By all of its lanes.
   __device__ void warp_release(int tile, int lane_id) {
-    __syncwarp();  // all lanes have read it
+    __syncwarp();  // all lanes have read it, or seen it come
     if (lane_id == 0) consumer_release(tile);
   }
 };

@@ -210,12 +210,12 @@ __global__ void __launch_bounds__(Config<HEAD_DIM>::NUM_THREADS, Config<HEAD_DIM
       tma_store_wait_read<0>();  // the place of Q is free
       shared.ring_q.consumer_release(q_count);
     }
-    // Tiles beyond the diagonal of this warp's rows, which other warps need, it gives free at once.
+    // Tiles beyond its own diagonal the warp gives free as soon as all of its lanes have seen them come.
     for (int kv_tile = num_own_tiles; kv_tile < num_kv_tiles; ++kv_tile, ++kv_count) {
       shared.ring_k.consumer_wait(kv_count);
-      if (lane_id == 0) shared.ring_k.consumer_release(kv_count);
+      shared.ring_k.warp_release(kv_count, lane_id);
       shared.ring_v.consumer_wait(kv_count);
-      if (lane_id == 0) shared.ring_v.consumer_release(kv_count);
+      shared.ring_v.warp_release(kv_count, lane_id);
     }
   }
 }
