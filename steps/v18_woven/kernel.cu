@@ -158,7 +158,6 @@ __global__ void __launch_bounds__(Config<HEAD_DIM>::NUM_THREADS, Config<HEAD_DIM
       update_base<CAUSAL, BLOCK_N>(acc_s, params, keys, kv_tile, first_row, warp_query + acc_row, acc_col,
                                    row_base, row_sum, acc_o);
     };
-    // O += P V of these keys.
     const auto add_pv = [&](const Scores& acc_s, int kv_index, int first_row) {
       mma_pv<Element>(acc_o, acc_s, scale, row_base, row_sum, shared.v[kv_index % C::NUM_STAGES], v_offset,
                       first_row);
