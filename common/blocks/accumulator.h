@@ -56,7 +56,7 @@ __device__ void mask_scores(float (&acc_s)[M_TILES][N_TILES][4], const Attention
 }
 
 // Scores of the tile's first `num_keys` keys, which the tile before has had, become -inf. `acc_col` is that
-// of the lane's first element. Spelled out in v15_producer_warpgroup.
+// of the lane's first element. Spelled out in v16_producer_warpgroup.
 template <int M_TILES, int N_TILES>
 __device__ void mask_first_keys(float (&acc_s)[M_TILES][N_TILES][4], int num_keys, int acc_col) {
 #pragma unroll

@@ -5,6 +5,7 @@
 
 #include "common/blocks/accumulator.h"
 #include "common/pack.h"
+#include "common/stmatrix.h"
 #include "common/vector_copy.h"
 
 namespace flashsteps {
@@ -15,6 +16,11 @@ inline namespace FLASHSTEPS_BACKEND {
 __device__ inline float inverse_of(float row_sum) { return row_sum == 0.0f ? 0.0f : 1.0f / row_sum; }
 __device__ inline float lse_of(float row_max, float row_sum) {
   return row_sum == 0.0f ? -INFINITY : row_max * kLn2 + logf(row_sum);
+}
+// lse_of with one instruction's logarithm: its error is 2^-22 at most, where logf has a branch and a
+// polynomial.
+__device__ inline float fast_lse_of(float row_base, float row_sum) {
+  return row_sum == 0.0f ? -INFINITY : (row_base + __log2f(row_sum)) * kLn2;
 }
 // inverse_of within 2 units in the last place, without a branch; for sums below 2^126.
 __device__ inline float fast_inverse_of(float row_sum) {
@@ -40,7 +46,7 @@ __device__ void finish_rows(const AttentionParams<Element>& params, int batch, i
       const int row = query + m * kAccumulatorRows + r * 8;
       row_sum[m][r] = quad_reduce_sum(row_sum[m][r]);
       if (lane_id % 4 == 0 && row < params.seqlen_q)
-        params.store_lse(batch, head, row, lse_of(row_base[m][r], row_sum[m][r]));
+        params.store_lse(batch, head, row, fast_lse_of(row_base[m][r], row_sum[m][r]));
     }
   }
 }
@@ -60,6 +66,25 @@ __device__ void store_normalised(Tile& tile, int offset, const float (&acc_o)[M_
         *reinterpret_cast<uint32_t*>(tile.at(offset, m * kAccumulatorRows + r * 8, n * kAccumulatorCols)) =
             scaled2<typename Tile::Element>(&acc_o[m][n][r * 2], scale);
       }
+    }
+  }
+}
+
+// The same by stmatrix, spelled out in v19_stmatrix: `offset` is where the tile has the row whose address
+// this lane gives, offset_of(operand_row(lane_id), operand_col(lane_id)), as for ldmatrix.
+template <typename Tile, int M_TILES, int N_TILES>
+__device__ void stmatrix_normalised(Tile& tile, int offset, const float (&acc_o)[M_TILES][N_TILES][4],
+                                    const float (&row_sum)[M_TILES][2]) {
+  using Element = typename Tile::Element;
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+    const float top = fast_inverse_of(row_sum[m][0]), bottom = fast_inverse_of(row_sum[m][1]);
+#pragma unroll
+    for (int n = 0; n < N_TILES; n += 2) {
+      const float *left = acc_o[m][n], *right = acc_o[m][n + 1];
+      stmatrix_x4(tile.at(offset, m * kAccumulatorRows, n * kAccumulatorCols),
+                  {scaled2<Element>(left, top), scaled2<Element>(left + 2, bottom),
+                   scaled2<Element>(right, top), scaled2<Element>(right + 2, bottom)});
     }
   }
 }

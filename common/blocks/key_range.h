@@ -14,7 +14,7 @@ struct KeyRange {
 
   __device__ int num_tiles(int block_n) const { return ceil_div(end, block_n); }
   // The first key of a tile. The last tile ends with the last key, so that what lies beyond, which may be
-  // NaN, is not loaded; it repeats keys of the tile before. Spelled out in v15_producer_warpgroup.
+  // NaN, is not loaded; it repeats keys of the tile before. Spelled out in v16_producer_warpgroup.
   __device__ int first_key(int kv_tile, int block_n) const {
     return min(kv_tile * block_n, kv_len - block_n);
   }

@@ -1,5 +1,5 @@
 // The softmax of whole rows that a warp holds in registers. Spelled out in v12_whole_rows (P as operands) and
-// v13_lazy_rescale (a base that changes only when it must), v16_integer_max. What a lane holds is said in
+// v13_lazy_rescale (a base that changes only when it must), v15_integer_max. What a lane holds is said in
 // accumulator.h; `scale` takes scores to units of log2, and row_base is what a row's P is relative to, in
 // these units.
 #pragma once
@@ -18,21 +18,8 @@ inline namespace FLASHSTEPS_BACKEND {
 // 65,504.
 constexpr float kMaxGrowth = 15.0f;
 
-// How far the lane's largest score lies above its row's base.
-template <int M_TILES, int N_TILES>
-__device__ float growth_of(const float (&acc_s)[M_TILES][N_TILES][4], const float (&row_base)[M_TILES][2],
-                           float scale) {
-  float growth = -INFINITY;
-#pragma unroll
-  for (int m = 0; m < M_TILES; ++m) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) growth = fmaxf(growth, fmaf(lane_max(acc_s[m], r), scale, -row_base[m][r]));
-  }
-  return growth;
-}
-
-// The same or, where all scores of a row are negative, more: so never too small. Its maxima are of three
-// integers, which is one instruction on sm_90 and sm_100.
+// How far the lane's largest score lies above its row's base or, where all scores of a row are negative,
+// more: so never too small. Its maxima are of three integers, which is one instruction on sm_90 and sm_100.
 template <int M_TILES, int N_TILES>
 __device__ float growth_bound(const float (&acc_s)[M_TILES][N_TILES][4], const float (&row_base)[M_TILES][2],
                               float scale) {

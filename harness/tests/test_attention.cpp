@@ -116,16 +116,16 @@ std::string refused(const AttentionCall& call, std::string_view step = {}) {
 
 }  // namespace
 
-// Of the steps in this program (v01, v02, v05, v10, v14, v15, and two of the tests).
+// Of the steps in this program (v01, v02, v05, v10, v14, v16, and two of the tests).
 TEST_CASE("without a name the fastest step that can run the call is taken") {
   Example fp16(DType::kFp16), bf16(DType::kBf16, 128, false), fp32(DType::kFp32);
-  CHECK(attention_on_emulator(fp16.call) == "v15_producer_warpgroup");
+  CHECK(attention_on_emulator(fp16.call) == "v16_producer_warpgroup");
   CHECK(fp16.error() < 4e-3);
-  CHECK(attention_on_emulator(bf16.call) == "v15_producer_warpgroup");
+  CHECK(attention_on_emulator(bf16.call) == "v16_producer_warpgroup");
   CHECK(bf16.error() < 3e-2);
-  CHECK(attention_on_emulator(fp32.call) == "v02_smem_tiles");  // v15 and v05 do not know the type
+  CHECK(attention_on_emulator(fp32.call) == "v02_smem_tiles");  // v16 and v05 do not know the type
   CHECK(fp32.error() < 1e-5);
-  Example odd(DType::kFp16, 64, true, 65);  // v15 and v14 want 16-byte rows
+  Example odd(DType::kFp16, 64, true, 65);  // v16 and v14 want 16-byte rows
   CHECK(attention_on_emulator(odd.call) == "v05_padded_smem");
   CHECK(odd.error() < 4e-3);
 }
@@ -144,7 +144,7 @@ TEST_CASE("TMA's own limits lead to another step, too") {
   q.head_stride = -q.head_stride;
   CHECK(attention_on_emulator(example.call) == "v14_longest_first");
   CHECK(example.error() < 4e-3);
-  CHECK(refused(example.call, "v15_producer_warpgroup").find("v15_producer_warpgroup ") == 0);
+  CHECK(refused(example.call, "v16_producer_warpgroup").find("v16_producer_warpgroup ") == 0);
 }
 
 TEST_CASE("lengths per batch, one of them zero") {
@@ -157,7 +157,7 @@ TEST_CASE("lengths per batch, one of them zero") {
 
 TEST_CASE("LSE may be null: it is not written, and the output is the same") {
   for (const std::string_view step :
-       {"v01_scalar", "v02_smem_tiles", "v05_padded_smem", "v15_producer_warpgroup", "split"}) {
+       {"v01_scalar", "v02_smem_tiles", "v05_padded_smem", "v16_producer_warpgroup", "split"}) {
     INFO(step);
     Example with_lse(DType::kBf16), without(DType::kBf16);
     without.call.lse = nullptr;
@@ -228,7 +228,7 @@ TEST_CASE("several kernels, a workspace, a limit and configurations of the step'
 
 TEST_CASE("steps for decode come first for a few queries, and last for many") {
   Example many(DType::kBf16), few(DType::kBf16);
-  CHECK(attention_on_emulator(many.call) == "v15_producer_warpgroup");
+  CHECK(attention_on_emulator(many.call) == "v16_producer_warpgroup");
   few.call.seqlen_q = 16;
   CHECK(attention_on_emulator(few.call) == "split");
 }

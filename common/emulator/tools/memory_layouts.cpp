@@ -57,8 +57,8 @@ using namespace flashsteps;
 #define FLASHSTEPS_STEP v14_longest_first
 #include "steps/v14_longest_first/kernel.cu"
 #undef FLASHSTEPS_STEP
-#define FLASHSTEPS_STEP v15_producer_warpgroup
-#include "steps/v15_producer_warpgroup/kernel.cu"
+#define FLASHSTEPS_STEP v16_producer_warpgroup
+#include "steps/v16_producer_warpgroup/kernel.cu"
 #undef FLASHSTEPS_STEP
 
 namespace {
@@ -133,7 +133,7 @@ json all_storage() {
           STORAGE(v12_whole_rows),
           STORAGE(v13_lazy_rescale),
           storage<V14Storage>("v14_longest_first"),
-          STORAGE(v15_producer_warpgroup)};
+          STORAGE(v16_producer_warpgroup)};
 #undef STORAGE
 }
 

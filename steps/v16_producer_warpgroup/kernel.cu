@@ -1,5 +1,6 @@
-// v16: whether a score has outgrown its row's base need not be known exactly, as long as no such score is
-// missed. The bits of scores are compared as integers, and of those the GPU compares three at a time.
+// v16: TMA and a producer again, as in v10, but a warpgroup that hands its registers to the warps that
+// compute (setmaxnreg). The loop has no barrier of the whole CTA left: each warp goes its own way through the
+// tiles, and to the store of its rows of O.
 #include "common/blocks/accumulator.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/key_range.h"
@@ -57,18 +58,6 @@ struct TensorMaps {
 // and 0 * NaN is NaN. Keys that the tile before has had are masked.
 __device__ inline int first_key_of(int kv_tile, int kv_len) {
   return min(kv_tile * BLOCK_N, kv_len - BLOCK_N);
-}
-
-// The largest of a lane's scores in row `r` (0: row, 1: row + 8), or 0 if all are negative. As integers, the
-// bits of floats from 0 on are in the order of the floats, and those of negative floats are negative. The
-// maximum of three integers is one instruction on sm_90 and sm_100.
-template <int N_TILES>
-__device__ float non_negative_max(const float (&acc_s)[N_TILES][4], int r) {
-  int max = 0;
-#pragma unroll
-  for (int n = 0; n < N_TILES; ++n)
-    max = __vimax3_s32(max, __float_as_int(acc_s[n][r * 2]), __float_as_int(acc_s[n][r * 2 + 1]));
-  return __int_as_float(max);
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
@@ -175,10 +164,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     if (lane_id == 0) shared.ring_k.consumer_release(kv_tile);
 
     const bool needs_mask = keys.needs_mask(kv_tile * BLOCK_N, BLOCK_N);
-    float growth = -INFINITY;  // or more than it is, where all scores of a row are negative
-#pragma unroll
-    for (int i = 0; i < 2 * M_TILES; ++i)
-      growth = fmaxf(growth, fmaf(non_negative_max(acc_s[i / 2], i % 2), scale, -row_base[i / 2][i % 2]));
+    const float growth = growth_bound(acc_s, row_base, scale);  // not behind ||: that would be a branch
     if (__any_sync(0xffffffff, needs_mask || growth > kMaxGrowth)) {
       if (needs_mask) {
         const int key = first_key_of(kv_tile, keys.kv_len) + acc_col;  // of the lane's first score
@@ -250,8 +236,8 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "The growth of scores is found by maxima of three integers",
-    .removes = "half of the maxima",
+    .title = "TMA and a producer warpgroup that hands its registers over: no CTA barrier",
+    .removes = "copy instructions, barriers, the limit of 168 registers",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
     .needs_sm = "90a",
