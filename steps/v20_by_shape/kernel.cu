@@ -1,0 +1,260 @@
+// v20: the shape of the problem decides what a CTA computes. Eight warps share a tile of K and V among 256
+// rows of queries, where that gives every SM a tile; of fewer rows there are more tiles.
+#include "common/blocks/epilogue.h"
+#include "common/blocks/online_softmax.h"
+#include "common/blocks/products.h"
+#include "common/blocks/ring.h"
+#include "common/blocks/tile_order.h"
+#include "common/elect.h"
+#include "common/setmaxnreg.h"
+#include "common/step.h"
+#include "common/swizzle.h"
+
+namespace STEP_NAMESPACE {
+
+constexpr int WARP_M = 32;   // query rows per warp: each operand it loads serves two products
+constexpr int BLOCK_N = 64;  // keys per tile
+constexpr int MMA_M = 16;
+constexpr int MMA_N = 8;
+constexpr int MMA_K = 16;
+constexpr int M_TILES = WARP_M / MMA_M;
+
+template <int HEAD_DIM, int NUM_WARPS_>
+struct Config {
+  static constexpr int NUM_WARPS = NUM_WARPS_;        // that compute
+  static constexpr int CTAS_PER_SM = 8 / NUM_WARPS;   // that share its registers
+  static constexpr int BLOCK_M = NUM_WARPS * WARP_M;  // query rows per tile
+  static constexpr int Q_STAGES = 2;
+  static constexpr int NUM_STAGES = HEAD_DIM == 64 ? 5 : 3;  // of K and V each
+  static constexpr int NUM_THREADS = 32 * NUM_WARPS + 128;
+  static constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, CTAS_PER_SM);
+  static constexpr int PRODUCER_REGISTERS = 24;
+  static constexpr int CONSUMER_REGISTERS = NUM_WARPS == 4 ? 232 : 240;
+  // Keys of an S. Two S of half a tile are there at a time; at D = 128, where each had to load Q, one S.
+  static constexpr int S_COLS = HEAD_DIM == 64 ? BLOCK_N / 2 : BLOCK_N;
+};
+
+template <typename C>
+using ScoresOf = float[M_TILES][C::S_COLS / MMA_N][4];
+template <typename Element, int HEAD_DIM>
+using QTile = SwizzledTile<Element, WARP_M, HEAD_DIM, 128>;  // a warp's rows
+template <typename Element, int HEAD_DIM>
+using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
+
+template <typename Element, int HEAD_DIM, typename C>
+struct SharedStorage {
+  QTile<Element, HEAD_DIM> q[C::Q_STAGES][C::NUM_WARPS];  // in the end, O
+  KVTile<Element, HEAD_DIM> k[C::NUM_STAGES];
+  KVTile<Element, HEAD_DIM> v[C::NUM_STAGES];
+  int tile[C::Q_STAGES];  // which one Q is of
+  Ring<C::Q_STAGES> ring_q;
+  Ring<C::NUM_STAGES> ring_k, ring_v;
+};
+
+struct TensorMaps {
+  TensorMap q, k, v, o;
+};
+
+template <typename Element, int HEAD_DIM, bool CAUSAL, typename C>
+__global__ void __launch_bounds__(C::NUM_THREADS, C::CTAS_PER_SM)
+    attention_kernel(const AttentionParams<Element> params, const __grid_constant__ TensorMaps maps,
+                     int group_size, int num_tiles, bool one_each) {
+  constexpr int O_TILES = HEAD_DIM / MMA_N;
+  constexpr int K_STEPS = HEAD_DIM / MMA_K;  // of Q K^T
+  constexpr bool Q_IN_REGISTERS = HEAD_DIM == 64;
+  using Q = QTile<Element, HEAD_DIM>;
+  using KV = KVTile<Element, HEAD_DIM>;
+  using Scores = ScoresOf<C>;
+  auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM, C>*>(smem);
+
+  // The same in all lanes of a warp. The shuffle says so to the compiler, which then needs no register per
+  // lane for what follows from it.
+  const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const int lane_id = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    shared.ring_q.init(C::NUM_WARPS);
+    shared.ring_k.init(C::NUM_WARPS);
+    shared.ring_v.init(C::NUM_WARPS);
+    fence_mbarrier_init();
+  }
+  __syncthreads();  // the mbarriers exist
+
+  // Producer.
+  if (warp_id >= C::NUM_WARPS) {
+    warpgroup_reg_dealloc<C::PRODUCER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
+    if (warp_id > C::NUM_WARPS || !elect_one()) return;
+    int kv_count = 0;  // tiles of K and V so far
+    int tile = blockIdx.x;
+    for (int q_count = 0;; ++q_count) {
+      const int q_stage = q_count % C::Q_STAGES;
+      const bool none_left = tile >= num_tiles;
+      shared.ring_q.producer_wait(q_count);
+      shared.tile[q_stage] = tile;
+      uint64_t* const bar_q_full =
+          shared.ring_q.producer_announce(q_count, none_left ? 0 : sizeof(shared.q[0]));
+      if (none_left) return;
+      const auto [first_query, head, batch] = query_tile<C::BLOCK_M>(params, tile, group_size);
+      for (int w = 0; w < C::NUM_WARPS; ++w)
+        tma_load_5d(&shared.q[q_stage][w], maps.q, bar_q_full, 0, first_query + w * WARP_M, 0, head, batch);
+      const KeyRange keys = key_range<CAUSAL>(params, batch, first_query, C::BLOCK_M);
+      const int kv_head = params.kv_head(head);
+      for (int kv_tile = 0; kv_tile < keys.num_tiles(BLOCK_N); ++kv_tile, ++kv_count) {
+        const int first_key = keys.first_key(kv_tile, BLOCK_N);
+        const int stage = kv_count % C::NUM_STAGES;
+        uint64_t* const bar_k_full = shared.ring_k.producer_acquire(kv_count, sizeof(KV));
+        tma_load_5d(&shared.k[stage], maps.k, bar_k_full, 0, first_key, 0, kv_head, batch);
+        uint64_t* const bar_v_full = shared.ring_v.producer_acquire(kv_count, sizeof(KV));
+        tma_load_5d(&shared.v[stage], maps.v, bar_v_full, 0, first_key, 0, kv_head, batch);
+      }
+      tile = one_each ? num_tiles : gridDim.x + atomicAdd(static_cast<int*>(params.workspace), 1);
+    }
+  }
+
+  // Consumers.
+  warpgroup_reg_alloc<C::CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
+  const int acc_row = accumulator_row(lane_id);
+  const int acc_col = accumulator_col(lane_id);
+  // Where in a tile this lane begins; at() goes on from there, in steps that the compiler knows.
+  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));
+  const int k_offset = KV::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
+  const int v_offset = KV::offset_of(operand_row(lane_id), operand_col(lane_id));
+  const float scale = params.softmax_scale_log2;
+  // With eight warps, those of one scheduler, w and w + 4, have rows at both ends: their work adds up alike.
+  const int slot = warp_id < 4 ? warp_id : C::NUM_WARPS + 3 - warp_id;
+  int kv_count = 0;  // tiles of K and V so far
+  for (int q_count = 0;; ++q_count) {
+    const int q_stage = q_count % C::Q_STAGES;
+    shared.ring_q.consumer_wait(q_count);
+    const int tile = shared.tile[q_stage];
+    if (tile >= num_tiles) return;
+    const auto [first_query, head, batch] = query_tile<C::BLOCK_M>(params, tile, group_size);
+    const int warp_query = first_query + slot * WARP_M;
+    Q& q = shared.q[q_stage][slot];
+    const int num_kv_tiles = key_range<CAUSAL>(params, batch, first_query, C::BLOCK_M).num_tiles(BLOCK_N);
+    const KeyRange keys = key_range<CAUSAL>(params, batch, warp_query, WARP_M);
+
+    // Of the rows acc_row + r * 8 of each 16 x 8 tile.
+    float row_base[M_TILES][2];      // what P is relative to: a maximum of the row's scores so far, scaled
+    float row_sum[M_TILES][2] = {};  // of this lane's columns only: lanes are added up in the end
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) row_base[m][0] = row_base[m][1] = -INFINITY;
+    float acc_o[M_TILES][O_TILES][4] = {};
+
+    uint32_t frag_q[Q_IN_REGISTERS ? K_STEPS : 1][M_TILES][4];
+    if constexpr (Q_IN_REGISTERS) load_q(frag_q, q, q_offset);
+
+    // S of S_COLS keys, those from row `first_row` of a tile on.
+    const auto compute_s = [&](Scores& acc_s, int kv_index, int first_row) {
+      clear(acc_s);
+      mma_qk<Element>(acc_s, frag_q, q, q_offset, shared.k[kv_index % C::NUM_STAGES], k_offset, first_row);
+    };
+    // Masks them if need be, and gives rows another base if they have outgrown theirs.
+    const auto check_base = [&](Scores& acc_s, int kv_tile, int first_row) {
+      update_base<CAUSAL, BLOCK_N>(acc_s, params, keys, kv_tile, first_row, warp_query + acc_row, acc_col,
+                                   row_base, row_sum, acc_o);
+    };
+    const auto add_pv = [&](const Scores& acc_s, int kv_index, int first_row) {
+      mma_pv<Element>(acc_o, acc_s, scale, row_base, row_sum, shared.v[kv_index % C::NUM_STAGES], v_offset,
+                      first_row);
+    };
+
+    const int num_own_tiles = keys.num_tiles(BLOCK_N);
+    if constexpr (C::S_COLS == BLOCK_N) {
+      for (int kv_tile = 0; kv_tile < num_own_tiles; ++kv_tile, ++kv_count) {
+        Scores acc_s;
+        shared.ring_k.consumer_wait(kv_count);
+        compute_s(acc_s, kv_count, 0);
+        shared.ring_k.warp_release(kv_count, lane_id);
+        check_base(acc_s, kv_tile, 0);
+        shared.ring_v.consumer_wait(kv_count);
+        add_pv(acc_s, kv_count, 0);
+        shared.ring_v.warp_release(kv_count, lane_id);
+      }
+    } else if (num_own_tiles > 0) {
+      Scores first, second;  // of the halves of a tile
+      shared.ring_k.consumer_wait(kv_count);
+      compute_s(first, kv_count, 0);
+      check_base(first, 0, 0);
+      for (int kv_tile = 0;; ++kv_tile, ++kv_count) {
+        shared.ring_v.consumer_wait(kv_count);
+        compute_s(second, kv_count, C::S_COLS);
+        add_pv(first, kv_count, 0);
+        shared.ring_k.warp_release(kv_count, lane_id);
+        check_base(second, kv_tile, C::S_COLS);
+        if (kv_tile == num_own_tiles - 1) break;
+        shared.ring_k.consumer_wait(kv_count + 1);
+        compute_s(first, kv_count + 1, 0);
+        add_pv(second, kv_count, C::S_COLS);
+        shared.ring_v.warp_release(kv_count, lane_id);
+        check_base(first, kv_tile + 1, 0);
+      }
+      add_pv(second, kv_count, C::S_COLS);
+      shared.ring_v.warp_release(kv_count++, lane_id);
+    }
+
+    // O, rounded, goes where this warp's Q was, to be stored by TMA.
+    finish_rows(params, batch, head, warp_query + acc_row, lane_id, row_base, row_sum);
+    __syncwarp();  // all lanes have read Q
+    stmatrix_normalised(q, q_offset, acc_o, row_sum);
+    fence_proxy_async();  // TMA must see what this lane has written
+    __syncwarp();         // this warp's O is complete
+    if (lane_id == 0) {
+      tma_store_5d(maps.o, &q, 0, warp_query, 0, head, batch);  // rows beyond the end are left out
+      tma_store_commit();
+      tma_store_wait_read<0>();  // the place of Q is free
+      shared.ring_q.consumer_release(q_count);
+    }
+    // Tiles beyond its own diagonal the warp gives free as soon as all of its lanes have seen them come.
+    for (int kv_tile = num_own_tiles; kv_tile < num_kv_tiles; ++kv_tile, ++kv_count) {
+      shared.ring_k.consumer_wait(kv_count);
+      shared.ring_k.warp_release(kv_count, lane_id);
+      shared.ring_v.consumer_wait(kv_count);
+      shared.ring_v.warp_release(kv_count, lane_id);
+    }
+  }
+}
+
+__global__ void reset_counter(int* counter) { *counter = 0; }
+
+template <int NUM_WARPS, typename Element, int HEAD_DIM, bool CAUSAL>
+void launch_tiles(const AttentionParams<Element>& params, Stream stream) {
+  using C = Config<HEAD_DIM, NUM_WARPS>;
+  using Q = QTile<Element, HEAD_DIM>;
+  using KV = KVTile<Element, HEAD_DIM>;
+  const TensorMaps maps = {.q = make_tensor_map<Q>(params.q),
+                           .k = make_tensor_map<KV>(params.k),
+                           .v = make_tensor_map<KV>(params.v),
+                           .o = make_tensor_map<Q>(params.o)};
+  const int num_tiles = ceil_div(params.seqlen_q, C::BLOCK_M) * params.num_heads_q * params.batch;
+  const int num_ctas = min(num_tiles, num_sms() * C::CTAS_PER_SM);
+  const bool one_each = num_tiles == num_ctas;  // then nobody counts
+  if (!one_each) launch(reset_counter, dim3(1), dim3(1), 0, stream, static_cast<int*>(params.workspace));
+  launch(attention_kernel<Element, HEAD_DIM, CAUSAL, C>, dim3(num_ctas), dim3(C::NUM_THREADS),
+         sizeof(SharedStorage<Element, HEAD_DIM, C>), stream, params, maps,
+         heads_per_group<HEAD_DIM, CAUSAL>(params), num_tiles, one_each);
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+void launch_attention(const AttentionParams<Element>& params, Stream stream) {
+  params.configuration == 0 ? launch_tiles<8, Element, HEAD_DIM, CAUSAL>(params, stream)
+                            : launch_tiles<4, Element, HEAD_DIM, CAUSAL>(params, stream);
+}
+
+// Tiles of 128 rows, if there is an SM for each of them.
+int choose_configuration(const AttentionCall& call) {
+  return int64_t(ceil_div(call.seqlen_q, 128)) * call.num_heads_q * call.batch <= num_sms() ? 1 : 0;
+}
+
+}  // namespace STEP_NAMESPACE
+
+REGISTER_STEP(launch_attention, {
+    .title = "A tile of queries as large as the problem leaves every SM one",
+    .removes = "idle SMs, launches, half of the reads of K and V at D = 64",
+    .part = Part::kMmaSync,
+    .alignment_bytes = 16,
+    .needs_sm = "90a",
+    .spills = "O, S and the operands need nearly all of the registers that a consumer has",
+    .configurations = {"256x64", "128x64"},
+    .choose = choose_configuration,
+    .workspace_bytes = [](const AttentionCall&) { return sizeof(int); },
+});
