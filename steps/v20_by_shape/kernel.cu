@@ -1,5 +1,4 @@
-// v20: the shape of the problem decides what a CTA computes. Eight warps share a tile of K and V among 256
-// rows of queries, where that gives every SM a tile; of fewer rows there are more tiles.
+// v20: the shape of the problem decides how many rows a CTA has: 256 share K and V, 128 leave no SM idle.
 #include "common/blocks/epilogue.h"
 #include "common/blocks/online_softmax.h"
 #include "common/blocks/products.h"
@@ -240,9 +239,10 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
                             : launch_tiles<4, Element, HEAD_DIM, CAUSAL>(params, stream);
 }
 
-// Tiles of 128 rows, if there is an SM for each of them.
+// Tiles of 128 rows, if there is an SM for each; under a causal mask for each two, a long and a short one.
 int choose_configuration(const AttentionCall& call) {
-  return int64_t(ceil_div(call.seqlen_q, 128)) * call.num_heads_q * call.batch <= num_sms() ? 1 : 0;
+  const int64_t num_small_tiles = int64_t(ceil_div(call.seqlen_q, 128)) * call.num_heads_q * call.batch;
+  return num_small_tiles <= num_sms() * (call.causal ? 2 : 1) ? 1 : 0;
 }
 
 }  // namespace STEP_NAMESPACE
