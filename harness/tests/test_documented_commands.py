@@ -101,6 +101,9 @@ RUN: dict[str, tuple[int, list[str]]] = {
     f"build/flashsteps count v17_persistent {COUNTED}": (PASS, [" 16384 "]),
     "build/flashsteps count v18_woven --shape 1,4,512,64 --causal": (PASS, [" 36864 ", " 2048 "]),
     f"build/flashsteps count v18_woven {COUNTED}": (PASS, [" 5456 "]),
+    "build/flashsteps count v19_stmatrix --shape 1,4,512,64 --json FILE": (PASS, ["results: FILE"]),
+    f"build/flashsteps count v20_by_shape {COUNTED}": (PASS, ["(256x64)", " 128 "]),
+    "build/flashsteps count v20_by_shape@all --shape 1,4,512,64 --json FILE": (PASS, ["@256x64", "@128x64"]),
     "python3 scripts/steps/step_diff.py v01 v02": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v02 v03": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v03 v04": (PASS, ["lines added"]),
@@ -120,6 +123,7 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "python3 scripts/steps/step_diff.py v15 v17": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v17 v18": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v18 v19": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py v19 v20": (PASS, ["lines added"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }
