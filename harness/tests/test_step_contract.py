@@ -69,6 +69,24 @@ def test_a_kernel_that_resets_a_counter_is_not_taken_for_the_step(tmp_path: Path
     assert "CTA 7 of 8" in run(FLASHSTEPS, "trace", *problem, "--json", str(tmp_path / "trace.json")).stdout
 
 
+@pytest.mark.parametrize(
+    "heads, mask, configuration, resets",
+    [
+        (2, "--full", "128x64", False),  # 4 small tiles for the emulator's 4 SMs
+        (3, "--full", "256x64", False),
+        (4, "--causal", "128x64", False),  # two small tiles per SM
+        (5, "--causal", "256x64", True),  # 5 large tiles for 4 CTAs: they count
+    ],
+)
+def test_v20_takes_small_tiles_and_counts_by_the_shape(
+    heads: int, mask: str, configuration: str, resets: bool, tmp_path: Path
+):
+    file, problem = tmp_path / "out.json", ["--shape", f"1,{heads},256,64", mask]
+    assert run(FLASHSTEPS, "run", "v20", *problem, "--backend", "emulator", "--json", str(file)).returncode == 0
+    step = steps_of(file)["v20_by_shape"]
+    assert step["configuration"] == configuration and ("kernels" in step) == resets
+
+
 def test_the_table_is_grouped_by_the_ladders_parts(tmp_path: Path):
     file = tmp_path / "out.json"
     done = run(FIXTURES, "run", "split", "v01", "v02", "wgmma", *SHAPE, "--json", str(file))
