@@ -1,5 +1,5 @@
-// The softmax of whole rows that a warp holds in registers. Spelled out in v12_whole_rows (P as operands) and
-// v13_lazy_rescale (a base that changes only when it must), v15_integer_max. What a lane holds is said in
+// The softmax of whole rows that a warp holds in registers. Spelled out in v12_whole_rows (P as operands),
+// v13_lazy_rescale (a base that changes only when it must) and v15_integer_max. What a lane holds is said in
 // accumulator.h; `scale` takes scores to units of log2, and row_base is what a row's P is relative to, in
 // these units.
 #pragma once
