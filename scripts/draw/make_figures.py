@@ -37,19 +37,26 @@ class Figure:
     part: str = ""  # of the ladder; while the record has no step of it, there is no figure
 
 
-SHAPES = ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=fp16 causal=true")
+# For each part of the ladder its steps beside the peers, and two problems of that run.
+PARTS = {
+    "memory": ("h200_peers.json", ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=fp16 causal=true")),
+    "mma.sync": (
+        "h200_peers_mma_sync.json",
+        ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"),
+    ),
+}
 FIGURES = (
     *(
         Figure(
             f"progression_{part.lower().replace('.', '_')}.svg",
             "progression",
-            ("h200_peers.json", "h200_ladder.json"),  # the second one for ceilings that the first one lacks
-            SHAPES,
+            (peers, "h200_ladder.json"),  # the second one for ceilings that the first one lacks
+            problems,
             part,
         )
-        for part in sources.PARTS.values()
+        for part, (peers, problems) in PARTS.items()
     ),
-    Figure("lengths.svg", "lengths", ("h200_peers.json",), ("dtype=bf16",)),
+    Figure("lengths.svg", "lengths", ("h200_peers_mma_sync.json",), ("dtype=bf16",)),
     Figure("counters.svg", "counters", ("emulator_counters.json",), ("S=256 D=64 causal=false",)),
     Figure(
         "roofline.svg",

@@ -330,6 +330,30 @@ def peers(request: Request) -> str:
     return f"{heading}{SPREAD}.{others if left_out else ''}\n\n{table(header, rows)}"
 
 
+def standing(request: Request) -> str:
+    """Each step's rate over a peer's, or over the best peer's of each problem: geometric means."""
+    file, data = request.record()
+    beside = request.need("beside")
+    known = list(dict.fromkeys(name for run in data["runs"] for name in rates.contenders_of(run)))
+    names = request.show(known) or [name for name in known if name not in rates.PEERS]
+    demand_in_tree({*names} - {*rates.PEERS}, sources.all_steps(request.root), file, "under steps/")
+    runs = request.runs(data)
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        problem = run["problem"]
+        groups.setdefault(f"D={problem['head_dim']} {'causal' if problem['causal'] else 'full'}", []).append(run)
+    rows = []
+    for name in names:
+        found = {title: [rates.ratio_to(run, name, beside) for run in group] for title, group in groups.items()}
+        ratios = [each for group in found.values() for each in group]
+        if None in ratios:
+            raise TableError(f"{file}: {name} or {beside} has no time for some problem")
+        means = [f"{rates.geometric_mean(group):.3f}" for group in found.values()]
+        rows.append([name, *means, f"{rates.geometric_mean(ratios):.3f}", f"{min(ratios):.3f}"])
+    header = ["× best peer" if beside == "best" else f"× {beside}", *groups, f"all {len(runs)}", "smallest"]
+    return f"Geometric means of ratios of medians.\n\n{table(header, rows)}"
+
+
 def host_time(request: Request) -> str:
     file, data = request.record()
     host = data.get("host_overhead")
@@ -540,6 +564,7 @@ KINDS = {
     "step": step,
     "ablation": ablation,
     "peers": peers,
+    "standing": standing,
     "host_time": host_time,
     "counters": counters,
     "profile": profile,

@@ -266,6 +266,14 @@ def record_peers(repository: Repository, **more) -> dict:
     return data
 
 
+def make_faster(timing: dict) -> None:
+    """Four times."""
+    for key in ("tflops", "tflops_p10", "tflops_p90", "percent_of_matmul"):
+        timing[key] *= 4
+    for key in ("median_ms", "p10_ms", "p90_ms"):
+        timing[key] /= 4
+
+
 def test_peers(repository: Repository, capsys):
     record_peers(repository)
     text = written(repository, capsys, "peers file=peers.json")
@@ -290,11 +298,7 @@ def test_peers_of_several_problems(repository: Repository, capsys):
     data = record_peers(repository, problems=[*TWO_PROBLEMS, make_problem(seqlen_q=64, seqlen_kv=64)])
     for peer in data["runs"][2]["peers"]:
         peer |= {"status": "skip", "message": "needs a|b\nmore", "timing": None, "validation": None}
-    timing = data["runs"][1]["steps"][2]["timing"]
-    for key in ("tflops", "tflops_p10", "tflops_p90", "percent_of_matmul"):
-        timing[key] *= 4
-    for key in ("median_ms", "p10_ms", "p90_ms"):
-        timing[key] /= 4
+    make_faster(data["runs"][1]["steps"][2]["timing"])
     repository.record("peers.json", data)
     text = written(repository, capsys, "peers file=peers.json show=v03_wmma,sdpa_cudnn")
     assert "B=4 H=16 D=128 bf16. TFLOPS" in text
@@ -305,6 +309,22 @@ def test_peers_of_several_problems(repository: Repository, capsys):
     assert rows[3] == "| geometric mean of 2 |  |  |  | 3.60 |"
     text = written(repository, capsys, "peers file=peers.json causal=false")
     assert "S=512 D=128 bf16 full |" in text and "geometric mean" not in text
+
+
+def test_standing(repository: Repository, capsys):
+    data = record_peers(repository, problems=TWO_PROBLEMS)
+    text = written(repository, capsys, "standing file=peers.json beside=sdpa_flash show=v03_wmma,sdpa_cudnn")
+    table = ["| × sdpa_flash | D=128 causal | D=128 full | all 2 | smallest |", "| --- | ---: | ---: | ---: | ---: |"]
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows == [*table, "| v03_wmma | 2.000 | 2.000 | 2.000 | 2.000 |", "| sdpa_cudnn | 1.111 | 1.111 | 1.111 | 1.111 |"]
+    make_faster(data["runs"][1]["steps"][2]["timing"])
+    repository.record("peers.json", data)
+    text = written(repository, capsys, "standing file=peers.json beside=best show=v03_wmma")
+    assert "| v03_wmma | 1.800 | 7.200 | 3.600 | 1.800 |" in text
+    data["runs"][1]["peers"][0] |= {"status": "skip", "message": "no", "timing": None, "validation": None}
+    repository.record("peers.json", data)
+    assert "has no time" in refused(repository, capsys, "standing file=peers.json beside=sdpa_flash")
+    assert "beside=... is missing" in refused(repository, capsys, "standing file=peers.json")
 
 
 def test_peers_in_vain(repository: Repository, capsys):
