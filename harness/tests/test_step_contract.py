@@ -70,18 +70,19 @@ def test_a_kernel_that_resets_a_counter_is_not_taken_for_the_step(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "heads, mask, configuration, resets",
+    "shape, mask, configuration, resets",
     [
-        (2, "--full", "128x64", False),  # 4 small tiles for the emulator's 4 SMs
-        (3, "--full", "256x64", False),
-        (4, "--causal", "128x64", False),  # two small tiles per SM
-        (5, "--causal", "256x64", True),  # 5 large tiles for 4 CTAs: they count
+        ("1,2,256,64", "--full", "128x64", False),  # 4 small tiles for the emulator's 4 SMs
+        ("1,3,256,64", "--full", "256x64", False),
+        ("1,4,256,64", "--causal", "128x64", False),  # two small tiles per SM
+        ("1,4,4,256,512,64", "--causal", "256x64", False),  # all tiles have many keys
+        ("1,5,256,64", "--causal", "256x64", True),  # 5 large tiles for 4 CTAs: they count
     ],
 )
 def test_v20_takes_small_tiles_and_counts_by_the_shape(
-    heads: int, mask: str, configuration: str, resets: bool, tmp_path: Path
+    shape: str, mask: str, configuration: str, resets: bool, tmp_path: Path
 ):
-    file, problem = tmp_path / "out.json", ["--shape", f"1,{heads},256,64", mask]
+    file, problem = tmp_path / "out.json", ["--shape", shape, mask]
     assert run(FLASHSTEPS, "run", "v20", *problem, "--backend", "emulator", "--json", str(file)).returncode == 0
     step = steps_of(file)["v20_by_shape"]
     assert step["configuration"] == configuration and ("kernels" in step) == resets

@@ -239,10 +239,10 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
                             : launch_tiles<4, Element, HEAD_DIM, CAUSAL>(params, stream);
 }
 
-// Tiles of 128 rows, if there is an SM for each; under a causal mask for each two, a long and a short one.
+// Tiles of 128 rows, if there is an SM for each, or for each two of which one has many keys and one few.
 int choose_configuration(const AttentionCall& call) {
   const int64_t num_small_tiles = int64_t(ceil_div(call.seqlen_q, 128)) * call.num_heads_q * call.batch;
-  return num_small_tiles <= num_sms() * (call.causal ? 2 : 1) ? 1 : 0;
+  return num_small_tiles <= num_sms() * (call.causal && call.seqlen_kv <= call.seqlen_q ? 2 : 1) ? 1 : 0;
 }
 
 }  // namespace STEP_NAMESPACE
