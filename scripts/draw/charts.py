@@ -33,7 +33,8 @@ COUNTED = {
     "global_sectors": "Global memory:\nsectors of 32 bytes",
     "mma": "Tensor cores:\nm16n8k16 products",
 }
-CEILINGS = {"matmul": "measured matmul", "mma_sync": "mma.sync alone"}
+# Of the lines that bars are held against: in words, and at the line itself.
+CEILINGS = {"matmul": ("measured matmul", "matmul"), "mma_sync": ("mma.sync alone", "mma.sync")}
 THREAD = re.compile(r"block \([\d, ]*\)( warp \d+)?( lane \d+)?: ")  # before what the emulator says of it
 
 
@@ -165,9 +166,9 @@ def lines_of(run: Run, records: list[Source]) -> list[Line]:
         words, colour, dashes = figure_style.PEERS[name]
         if peer.get("timing"):
             lines.append(Line(words, words.replace("FlashAttention-", "FA"), peer["timing"], colour, dashes))
-    for key, words in CEILINGS.items():
+    for key, (words, label) in CEILINGS.items():
         if found := ceiling_of(run, key, records):
-            lines.append(Line(words, words.removeprefix("measured "), found[0], CEILING))
+            lines.append(Line(words, label, found[0], CEILING))
     return lines
 
 
@@ -269,7 +270,7 @@ def notes_on_lines(records: list[Source], off_scale: dict[str, list[float]], any
     for run in runs:
         missing = {name: peer for name, peer in peers_of(run).items() if not peer.get("timing")}
         whats |= {figure_style.PEERS[name][0]: why_missing(peer) for name, peer in missing.items()}
-        for key, words in CEILINGS.items():
+        for key, (words, _) in CEILINGS.items():
             if found := ceiling_of(run, key, records):
                 other = "" if found[1] == records[0].file else f", of another run ({found[1]})"
                 whats[words] = found[0]["what"] + other

@@ -77,7 +77,7 @@ def spread_labels(axes: Any) -> None:
     at = [axes.transData.transform((value, value))[along] * scale for value, _, _ in labels]
     extents = [label.get_window_extent() for _, _, label in labels]
     # Still level with their values, so their own lines add nothing to the size.
-    sizes = [extent.width * scale + 6 if upright else extent.height * scale for extent in extents]
+    sizes = [extent.width * scale + 10 if upright else extent.height * scale for extent in extents]
     groups: list[list[int]] = []
 
     def begin_of(group: list[int]) -> float:

@@ -313,7 +313,7 @@ def test_a_ceiling_that_the_run_lacks_comes_from_another_record_which_is_named(p
     figure = draw(plt, "progression", data, other)
     assert [set(upright_lines(axes)) for axes in figure.axes] == [{60.0, 80.0}, {60.0, 70.0}]
     text = words_of(figure)
-    assert ">mma.sync alone<" in text and "mma.sync alone: products only, of another run (record_1.json)." in text
+    assert ">mma.sync<" in text and "mma.sync alone: products only, of another run (record_1.json)." in text
     assert "measured matmul: synthetic matmul" in text
 
 
