@@ -81,16 +81,22 @@ class CudaBackend : public Backend {
   }
 
   json instruction_costs() override {
-    const InstructionCosts costs = measure_instruction_costs(stream_);
-    json record = {{"product", costs.product},
-                   {"beside_eight_products", kBesideEightProducts},
-                   {"others", json::array()}};
-    for (const InstructionCost& each : costs.others) {
-      record["others"].push_back({{"instruction", each.instruction},
-                                  {"alone", each.alone > 0 ? json(each.alone) : json(nullptr)},
-                                  {"product", each.product}});
+    json record = json::array();
+    for (const InstructionCosts& costs : measure_instruction_costs(stream_)) {
+      json others = json::array();
+      for (const InstructionCost& each : costs.others) {
+        others.push_back({{"instruction", each.instruction},
+                          {"banks", each.banks},
+                          {"beside", each.beside},
+                          {"spread", each.spread},
+                          {"together", each.together}});
+      }
+      record.push_back({{"warps", costs.warps},
+                        {"spread", costs.spread},
+                        {"together", costs.together},
+                        {"others", std::move(others)}});
     }
-    return record;
+    return {{"products_of_round", kProductsOfRound}, {"warps", std::move(record)}};
   }
 
   int sm_clock_mhz() override { return nvml_.sm_clock_mhz(); }

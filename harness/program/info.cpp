@@ -33,8 +33,8 @@ void show_instructions(const Runner& runner, const std::string& json_path) {
                                         [&](const json& event) { instructions = event.at("instructions"); });
   if (!outcome.done()) throw std::runtime_error("timing instructions: " + outcome.message);
   results.save_complete();
-  std::cout << "\nClocks of one scheduler for an mma.sync.m16n8k16: " << fixed(instructions.at("product"), 2)
-            << "; beside eight of them stand so many others:\n"
+  std::cout << "\nClocks of one scheduler for " << instructions.at("products_of_round")
+            << " mma.sync.m16n8k16 and the instructions beside them:\n"
             << format_instructions(instructions);
   if (!json_path.empty()) std::cout << "\nresults: " << json_path << "\n";
 }

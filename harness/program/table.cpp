@@ -123,12 +123,17 @@ std::string format_ceilings(const json& ceilings) {
 }
 
 std::string format_instructions(const json& instructions) {
-  std::vector<std::vector<std::string>> rows{{"instruction", "alone"}};
-  for (const int count : instructions.at("beside_eight_products")) rows[0].push_back(std::to_string(count));
-  for (const json& each : instructions.at("others")) {
-    const json& alone = each.at("alone");
-    rows.push_back({each.at("instruction"), alone.is_null() ? "-" : fixed(alone, 2)});
-    for (const double clocks : each.at("product")) rows.back().push_back(fixed(clocks, 2));
+  std::vector<std::vector<std::string>> rows{
+      {"instruction", "warps", "banks", "beside", "spread", "together"}};
+  for (const json& costs : instructions.at("warps")) {
+    const std::string warps = std::to_string(costs.at("warps").get<int>());
+    rows.push_back({"none", warps, "-", "0", fixed(costs.at("spread"), 1), fixed(costs.at("together"), 1)});
+    for (const json& each : costs.at("others")) {
+      for (size_t i = 0; i < each.at("beside").size(); ++i)
+        rows.push_back({each.at("instruction"), warps, std::to_string(each.at("banks").get<int>()),
+                        std::to_string(each.at("beside")[i].get<int>()), fixed(each.at("spread")[i], 1),
+                        fixed(each.at("together")[i], 1)});
+    }
   }
   return format_table(rows);
 }

@@ -37,16 +37,23 @@ TEST_CASE("ceilings are recorded by what they count, and those that were not mea
 }
 
 TEST_CASE("costs of instructions are a table") {
-  const std::string text = format_instructions(
-      {{"product", 6.0},
-       {"beside_eight_products", {2, 4, 8}},
-       {"others",
-        {{{"instruction", "FFMA"}, {"alone", 1.0}, {"product", {6.25, 6.5, 7.0}}},
-         {{"instruction", "LDSM.x4"}, {"alone", nullptr}, {"product", {6.0, 6.0, 6.0}}}}}});
+  const std::string text = format_instructions({{"products_of_round", 8},
+                                                {"warps",
+                                                 {{{"warps", 2},
+                                                   {"spread", 48.0},
+                                                   {"together", 50.0},
+                                                   {"others",
+                                                    {{{"instruction", "FFMA"},
+                                                      {"banks", 1},
+                                                      {"beside", {8, 16, 32}},
+                                                      {"spread", {56.0, 64.0, 80.0}},
+                                                      {"together", {54.0, 58.0, 66.25}}}}}}}}});
   CHECK(text ==
-        "  instruction  alone     2     4     8\n"
-        "  FFMA          1.00  6.25  6.50  7.00\n"
-        "  LDSM.x4          -  6.00  6.00  6.00\n");
+        "  instruction  warps  banks  beside  spread  together\n"
+        "  none             2      -       0    48.0      50.0\n"
+        "  FFMA             2      1       8    56.0      54.0\n"
+        "  FFMA             2      1      16    64.0      58.0\n"
+        "  FFMA             2      1      32    80.0      66.2\n");
 }
 
 TEST_CASE("a step has its share of the ceiling that its products meet, where the run has that one") {

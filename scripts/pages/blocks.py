@@ -18,10 +18,11 @@ softmax_scale seed, as in `D=64 causal=true`.
                                               steps beside other people's kernels, a row a problem; shown are
                                               all, or the steps and peers that are named
     host_time   file=FILE [show=NAME,...]     how long a call keeps the host, of the same file
-    instructions file=FILE                    what instructions cost beside mma.sync
-    bound       file=FILE loop="NAME=COUNT ..." keys=N rows=N [D=N]
-                                              the time of a loop that has so many of each instruction for a tile of
-                                              so many keys and rows, by the additive law
+    instructions file=FILE warps=N            what instructions cost beside mma.sync, with so many warps
+    bound       file=FILE loop="NAME=COUNT ..." keys=N rows=N D=N step=NAME ladder=FILE
+                                              the least time of a step's loop that has so many of each instruction
+                                              for a tile of so many keys and rows; an error where the step is
+                                              faster
                 These two say so where the file does not exist yet.
     provenance  file=FILE                     where and when the file was measured, in a line
 """
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import os
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -475,39 +477,66 @@ def instruction_costs(request: Request) -> tuple[Record, str] | None:
     return data, f"Measured on {data['provenance']['device']['name']}: [{name}]({link})."
 
 
-def added_by_one(costs: Record) -> dict[str, float]:
-    """Clocks by which one instruction beside every second product makes the loop longer."""
-    at = costs["beside_eight_products"].index(4)
-    return {each["instruction"]: 2 * (each["product"][at] - costs["product"]) for each in costs["others"]}
+PLACES = ("spread", "together")
+
+
+def line(other: Record, place: str, bare: float, products: int) -> tuple[float, float | None]:
+    """Clocks of a round that one more of the instruction adds, and those that each group of it adds; None, where
+    there are more groups the more there are of it."""
+    one, at_none = statistics.linear_regression(other["beside"], other[place])
+    groups = 1 if place == "together" else products
+    return one, (at_none - bare) / groups if min(other["beside"]) >= groups else None
+
+
+def least_added(costs: Record) -> dict[str, float]:
+    """Clocks that one of an instruction adds where it adds least. Of all loops, the one without others that is
+    fastest is what they are held against: one warp alone does not even keep the products going."""
+    found: dict[str, float] = {}
+    for place in PLACES:
+        bare = min(of_warps[place] for of_warps in costs["warps"])
+        for other in (other for of_warps in costs["warps"] for other in of_warps["others"]):
+            added = min((clocks - bare) / count for clocks, count in zip(other[place], other["beside"]))
+            name = other["instruction"]
+            found[name] = max(min(added, found.get(name, added)), 0.0)
+    return found
 
 
 def instructions(request: Request) -> str:
     file = request.left.get("file", "")
+    warps = int(request.need("warps"))
     found = instruction_costs(request)
     request.done()
     if found is None:
         return f"This run is not recorded yet: there is no `figures/results/{file}`.\n"
     data, source = found
     costs = data["instructions"]
-    added = added_by_one(costs)
+    by_warps = {each["warps"]: each for each in costs["warps"]}
+    if warps not in by_warps:
+        raise TableError(f"warps={warps}: there are {', '.join(map(str, by_warps))}")
+    of_warps = by_warps[warps]
     rows = []
-    for each in costs["others"]:
-        alone = each["alone"]
-        hidden = "–" if alone is None else f"{max(costs['product'], alone):.2f}"
-        cells = [f"{clocks:.2f}" for clocks in each["product"]]
-        name = each["instruction"]
-        rows.append([name, "–" if alone is None else f"{alone:.2f}", *cells, hidden, f"{added[name]:.2f}"])
-    counts = [f"{count} of 8" for count in costs["beside_eight_products"]]
-    header = ["instruction", "alone", *counts, "8 of 8, if it were hidden", "added by one"]
-    heading = f"Clocks of one scheduler. A product alone takes {costs['product']:.2f}. {source}"
-    return f"{heading}\n\n{table(header, rows)}"
+    for other in of_warps["others"]:
+        row = [other["instruction"], str(other["banks"]), ", ".join(map(str, other["beside"]))]
+        for place in PLACES:
+            one, group = line(other, place, of_warps[place], costs["products_of_round"])
+            row.append(", ".join(f"{clocks:.1f}" for clocks in other[place]))
+            row += [f"{one:.2f}", "–" if group is None else f"{group:.1f}"]
+        rows.append(row)
+    header = ["instruction", "banks", "of it"]
+    for place in PLACES:
+        header += [f"{place}: clocks", "one adds", "a group adds"]
+    bare = " and ".join(f"{of_warps[place]:.1f} ({place})" for place in PLACES)
+    heading = f"{warps} warp{'s' * (warps > 1)} a scheduler. With nothing beside its products a round takes {bare}"
+    return f"{heading} clocks. {source}\n\n{table(header, rows)}"
 
 
 def bound(request: Request) -> str:
-    """Each count at what one adds. What was not measured counts as much as a LOP3: most of it is integer work."""
+    """What was not measured counts as much as a LOP3: most of it is integer work."""
     words = (word.split("=", 1) for word in request.need("loop").split())
     counts = {name: int(count) for name, count in words}
     keys, rows_of_tile, width = (int(request.need(name)) for name in ("keys", "rows", "D"))
+    step = request.known_step()
+    name, ladder = request.record("cuda", argument="ladder")
     found = instruction_costs(request)
     request.done()
     if PRODUCT not in counts:
@@ -515,9 +544,12 @@ def bound(request: Request) -> str:
     if found is None:
         return table(["instruction", "in the loop"], [[name, str(count)] for name, count in counts.items()])
     data, source = found
-    device, added = data["provenance"]["device"], added_by_one(data["instructions"])
+    device, costs = data["provenance"]["device"], data["instructions"]
+    if ladder["provenance"]["device"]["name"] != device["name"]:
+        raise TableError(f"{name} is of another GPU than the costs")
+    added = least_added(costs)
     clocks = {name: added.get(name, added["LOP3"]) for name in counts}
-    clocks[PRODUCT] = data["instructions"]["product"]
+    clocks[PRODUCT] = min(each["spread"] for each in costs["warps"]) / costs["products_of_round"]
     rows = [
         [name, str(count), f"{clocks[name]:.2f}", f"{count * clocks[name]:.0f}"]
         for name, count in counts.items()
@@ -528,10 +560,19 @@ def bound(request: Request) -> str:
     rows.append(["**sum**", str(sum(counts.values())), "", f"**{total:.0f}**"])
     schedulers, clock = 4 * device["sm_count"], device["max_sm_clock_mhz"] * 1e6
     tflops = 4 * width * keys * rows_of_tile / total * schedulers * clock / 1e12
+    timed = [
+        entry["timing"]["tflops"]
+        for run in ladder["runs"]
+        for entry in run["steps"]
+        if run["problem"]["head_dim"] == width and entry["step"] == step and entry.get("timing")
+    ]
+    if max(timed, default=0) > tflops:
+        raise TableError(f"the bound is {rate(tflops)} TFLOPS, but {step} reaches {rate(max(timed))}: it is none")
     share = 100 * counts[PRODUCT] * clocks[PRODUCT] / total
     text = f"At the maximum clock, {device['max_sm_clock_mhz']:.0f} MHz: {rate(tflops)} TFLOPS at most, "
     text += f"{share:.0f} % of mma.sync's ceiling. {source}"
-    return f"{table(['instruction', 'in the loop', 'clocks of one', 'clocks'], rows)}\n{text}\n"
+    known = f"{step} reaches {rate(max(timed))}." if timed else f"{name} has no rate of {step}."
+    return f"{table(['instruction', 'in the loop', 'clocks of one', 'clocks'], rows)}\n{text} {known}\n"
 
 
 # Where numbers come from.

@@ -295,6 +295,19 @@ def check_instructions(data: dict[str, Any]) -> list[str]:
         errors.append("runs: 'info' has none")
     if data["command"] == "info" and data["provenance"]["backend"] != "cuda":
         errors.append("provenance.backend: 'info' needs cuda")
+    seen: set[object] = set()
+    for of_warps in (data.get("instructions") or {"warps": []})["warps"]:
+        warps = of_warps["warps"]
+        if warps in seen:
+            errors.append(f"instructions.warps: {warps} appears twice")
+        seen.add(warps)
+        for other in of_warps["others"]:
+            name = f"{other['instruction']}, {other['banks']} banks"
+            if (warps, name) in seen:
+                errors.append(f"instructions: {name}: appears twice")
+            seen.add((warps, name))
+            if other["beside"] != sorted({*other["beside"]}):
+                errors.append(f"instructions: {name}: beside does not grow")
     return errors
 
 

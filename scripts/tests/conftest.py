@@ -218,16 +218,29 @@ def make_peers_record(peers: tuple[str, ...] = ("sdpa_flash", "sdpa_cudnn"), **m
 
 
 def make_costs(commit: str = "0" * 40) -> dict[str, Any]:
-    """As `flashsteps info --instructions --json` writes it: each of them adds a clock to a product of ten."""
+    """As `flashsteps info --instructions --json` writes it. A product takes ten clocks. Beside it an FFMA takes one,
+    of one bank three; each group of them takes four more, and a branch two. One warp alone takes twice as long."""
     data = make_record(commit=commit, problems=[])
     del data["provenance"]["method"]
+
+    def other(name: str, banks: int, one: float, group: float, beside: list[int]) -> dict[str, Any]:
+        spread = [80 + one * count + group * min(count, 8) for count in beside]
+        together = [82 + one * count + group for count in beside]
+        return {"instruction": name, "banks": banks, "beside": beside, "spread": spread, "together": together}
+
     others = [
-        {"instruction": name, "alone": alone, "product": [10.25, 10.5, 11.0]}
-        for name, alone in (("FFMA", 1.0), ("LOP3", 2.0), ("MUFU.EX2", 12.0), ("LDSM.x4", None))
+        other("FFMA", 2, 1.0, 4.0, [8, 16, 32]),
+        other("FFMA", 1, 3.0, 4.0, [8, 16, 32]),
+        other("LOP3", 2, 2.0, -0.5, [8, 16, 32]),
+        other("MUFU.EX2", 1, 1.5, 0.0, [2, 4, 6]),
+        other("LDSM.x4", 1, 0.0, -0.25, [2, 4, 8]),
     ]
-    others[-1]["product"] = [10.0] * 3
-    costs = {"product": 10.0, "beside_eight_products": [2, 4, 8], "others": others}
-    return data | {"command": "info", "instructions": costs}
+    two = {"warps": 2, "spread": 80.0, "together": 82.0, "others": others}
+    one = {"warps": 1, "spread": 160.0, "together": 164.0}
+    one["others"] = [
+        each | {place: [2 * clocks for clocks in each[place]] for place in ("spread", "together")} for each in others
+    ]
+    return data | {"command": "info", "instructions": {"products_of_round": 8, "warps": [one, two]}}
 
 
 def make_tool(folder: Path, data: object) -> Path:

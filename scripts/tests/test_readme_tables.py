@@ -130,34 +130,61 @@ def test_a_step_has_its_share_of_its_limit_when_the_run_has_that(repository: Rep
     assert "| × | % of peak | % of mma_sync |" in text and "| 4.00 | 1.4 | 13.7 |" in text
 
 
-BOUND = 'bound file=costs.json loop="HMMA=128 FFMA=60 LDSM.x4=32 others=20" keys=64 rows=32 D=64'
+BOUND = (
+    'bound file=costs.json loop="HMMA=128 FFMA=60 LDSM.x4=32 others=20" keys=64 rows=32 D=128 '
+    "step=v02_smem_tiles ladder=gpu.json"
+)
+COSTS = "instructions file=costs.json warps=2"
 
 
-def test_costs_of_instructions(repository: Repository, capsys):
+def test_costs_of_instructions_are_lines_through_what_was_measured(repository: Repository, capsys):
     repository.record("costs.json", make_costs(repository.commit))
-    text = written(repository, capsys, "instructions file=costs.json")
-    assert "A product alone takes 10.00. Measured on Synthetic GPU: [costs.json]" in text
-    assert "| FFMA | 1.00 | 10.25 | 10.50 | 11.00 | 10.00 | 1.00 |" in text
-    assert "| MUFU.EX2 | 12.00 | 10.25 | 10.50 | 11.00 | 12.00 | 1.00 |" in text
-    assert "| LDSM.x4 | – | 10.00 | 10.00 | 10.00 | – | 0.00 |" in text
+    text = written(repository, capsys, COSTS)
+    assert "2 warps a scheduler. With nothing beside its products a round takes 80.0 (spread)" in text
+    assert "Measured on Synthetic GPU: [costs.json]" in text
+    clocks = "120.0, 128.0, 144.0 | 1.00 | 4.0 | 94.0, 102.0, 118.0 | 1.00 | 4.0"
+    assert f"| FFMA | 2 | 8, 16, 32 | {clocks} |" in text
+    assert "| 3.00 | 4.0 |" in text and "| LOP3 | 2 | 8, 16, 32 | 92.0, 108.0, 140.0 | 2.00 | -0.5 |" in text
+    # Two, four, six of it are as many groups: nothing tells one from the other.
+    assert "| MUFU.EX2 | 1 | 2, 4, 6 | 83.0, 86.0, 89.0 | 1.50 | – | 85.0, 88.0, 91.0 | 1.50 | 0.0 |" in text
+    text = written(repository, capsys, COSTS.replace("=2", "=1"))
+    assert "1 warp a scheduler" in text and "| 240.0, 256.0, 288.0 | 2.00 | 8.0 |" in text
+    assert "warps=3: there are 1, 2" in refused(repository, capsys, COSTS.replace("=2", "=3"))
 
 
-def test_the_bound_of_a_loop_is_the_sum_of_what_its_instructions_add(repository: Repository, capsys):
+def test_the_bound_of_a_loop_is_the_sum_of_the_least_that_its_instructions_add(repository: Repository, capsys):
     repository.record("costs.json", make_costs(repository.commit))
     text = written(repository, capsys, BOUND)
-    assert "| others | 20 | 1.00 (as LOP3) | 20 |" in text and "| LDSM.x4 | 32 | 0.00 | 0 |" in text
-    assert "| **sum** | 240 |  | **1360** |" in text
-    # 4 * 64 * 64 * 32 FLOPs in 1360 clocks, on 4 schedulers of 10 SMs at 1600 MHz
-    assert "1600 MHz: 24.7 TFLOPS at most, 94 % of mma.sync's ceiling" in text
+    # FFMA: 118 - 82 clocks of 32 together; LOP3: 92 - 80 of 8 spread; LDSM.x4 is even faster with than without.
+    assert "| HMMA | 128 | 10.00 | 1280 |" in text and "| FFMA | 60 | 1.12 | 68 |" in text
+    assert "| others | 20 | 1.50 (as LOP3) | 30 |" in text and "| LDSM.x4 | 32 | 0.00 | 0 |" in text
+    assert "| **sum** | 240 |  | **1378** |" in text
+    # 4 * 128 * 64 * 32 FLOPs in 1377.5 clocks, on 4 schedulers of 10 SMs at 1600 MHz
+    assert "1600 MHz: 48.7 TFLOPS at most, 93 % of mma.sync's ceiling" in text
+    assert "v02_smem_tiles reaches 13.7." in text
+    text = written(repository, capsys, BOUND.replace("D=128", "D=64"))
+    assert "24.4 TFLOPS at most" in text and "gpu.json has no rate of v02_smem_tiles." in text
     assert "has no HMMA" in refused(repository, capsys, BOUND.replace("HMMA", "FMUL"))
+    assert "there is no step 'v07_none'" in refused(repository, capsys, BOUND.replace("v02_smem_tiles", "v07_none"))
+
+
+def test_what_a_step_exceeds_is_no_bound(repository: Repository, capsys):
+    costs = make_costs(repository.commit)
+    device = costs["provenance"]["device"]
+    repository.record("costs.json", costs | {"provenance": costs["provenance"] | {"device": device | {"name": "?"}}})
+    assert "gpu.json is of another GPU than the costs" in refused(repository, capsys, BOUND)
+    device["max_sm_clock_mhz"] = 400
+    repository.record("costs.json", costs)
+    expected = "the bound is 12.2 TFLOPS, but v02_smem_tiles reaches 13.7: it is none"
+    assert expected in refused(repository, capsys, BOUND)
 
 
 def test_a_run_that_is_not_recorded_yet_is_said_to_be_missing(repository: Repository, capsys):
-    text = written(repository, capsys, "instructions file=costs.json")
+    text = written(repository, capsys, COSTS)
     assert "This run is not recorded yet: there is no `figures/results/costs.json`." in text
     text = written(repository, capsys, BOUND)
     assert "| instruction | in the loop |" in text and "| FFMA | 60 |" in text and "TFLOPS" not in text
-    assert "has no costs of instructions" in refused(repository, capsys, "instructions file=gpu.json")
+    assert "has no costs of instructions" in refused(repository, capsys, COSTS.replace("costs.json", "gpu.json"))
     assert "does not exist" in refused(repository, capsys, "step file=costs.json step=v02_smem_tiles")
 
 

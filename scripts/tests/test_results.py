@@ -240,12 +240,23 @@ def test_costs_of_instructions_are_a_record_without_runs(repository: Repository,
     assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
     path = repository.record("costs.json", data)
     assert results.main(["check", "--recorded", "--root", str(repository.root), str(path)]) == 0
+    costs = data["instructions"]
+    two_warps = costs["warps"][1]
+    other = two_warps["others"][0]
+
+    def with_other(others: list[dict]) -> dict:
+        return {"instructions": costs | {"warps": [two_warps | {"others": others}]}}
+
     for change_, expected in (
         ({"command": "bench"}, "instructions: belong to the command 'info'"),
         ({"instructions": None}, "instructions: belong to the command 'info'"),
         ({"runs": make_record()["runs"]}, "runs: 'info' has none"),
-        ({"instructions": data["instructions"] | {"product": 0}}, "product: is 0, must be a number > 0"),
-        ({"instructions": data["instructions"] | {"beside_eight_products": [1]}}, "beside_eight_products: is [1]"),
+        ({"instructions": costs | {"products_of_round": 0}}, "products_of_round: is 0"),
+        ({"instructions": costs | {"warps": [two_warps | {"spread": 0}]}}, "spread: is 0, must be a number > 0"),
+        ({"instructions": costs | {"warps": [two_warps, two_warps]}}, "warps: 2 appears twice"),
+        (with_other([other | {"beside": [8]}]), "beside: is [8]"),
+        (with_other([other | {"beside": [8, 8, 16]}]), "FFMA, 2 banks: beside does not grow"),
+        (with_other([other, other]), "FFMA, 2 banks: appears twice"),
     ):
         assert any(expected in line for line in results.check(data | change_)), expected
     data["provenance"]["dirty"] = True

@@ -261,29 +261,32 @@ TEST_CASE("a bench without steps measures the ceilings") {
 TEST_CASE("what instructions cost beside mma.sync") {
   const nlohmann::json costs = device().instruction_costs();
   const nlohmann::json facts = device().device();
-  const double product = costs.at("product");
+  const double products = costs.at("products_of_round");
   // A product is 2 * 16 * 8 * 16 FLOP, on one of four schedulers.
   const double rate = device().peak_tflops(DType::kBf16) * 1e6 /
                       (facts.at("sm_count").get<double>() * facts.at("max_sm_clock_mhz").get<double>());
-  INFO(costs.dump(1));
-  CHECK(product > 1);
-  if (rate > 0) {
-    CHECK(product > 0.98 * 4096 / (rate / 4));
-    if (!has_tcgen05()) CHECK(product < 2 * 4096 / (rate / 4));
-  }
-  CHECK(costs.at("others").size() == (facts.at("compute_capability") == "9.0" ? 9u : 8u));
-  for (const nlohmann::json& each : costs.at("others")) {
-    INFO(each.at("instruction"));
-    const std::vector<double> beside = each.at("product");
-    REQUIRE(beside.size() == costs.at("beside_eight_products").size());
-    CHECK(beside[0] > 0.98 * product);
-    CHECK(beside[1] > 0.98 * beside[0]);
-    CHECK(beside[2] > 0.98 * beside[1]);
-    if (each.at("alone").is_number()) {
-      const double alone = each.at("alone");
-      CHECK(alone > 0.98);  // a scheduler issues one instruction a clock
-      CHECK(beside[2] > 0.98 * alone);
-      CHECK(beside[2] < 2 * (product + alone));
+  REQUIRE(costs.at("warps").size() == 3);
+  for (const nlohmann::json& of_warps : costs.at("warps")) {
+    INFO(of_warps.dump(1));
+    const double product = of_warps.at("spread").get<double>() / products;
+    CHECK(product > 1);
+    if (rate > 0) {
+      CHECK(product > 0.98 * 4096 / (rate / 4));
+      if (!has_tcgen05()) CHECK(product < 2 * 4096 / (rate / 4));
+    }
+    CHECK(of_warps.at("together") > 0.98 * of_warps.at("spread").get<double>());
+    CHECK(of_warps.at("others").size() == (facts.at("compute_capability") == "9.0" ? 16u : 14u));
+    for (const nlohmann::json& each : of_warps.at("others")) {
+      INFO(each.dump());
+      for (const char* const place : {"spread", "together"}) {
+        const std::vector<double> clocks = each.at(place);
+        REQUIRE(clocks.size() == 3);
+        CHECK(clocks[0] > 0.98 * of_warps.at(place).get<double>());
+        CHECK(clocks[1] > 0.98 * clocks[0]);
+        CHECK(clocks[2] > 0.98 * clocks[1]);
+        // A scheduler issues one instruction a clock.
+        CHECK(clocks[2] > 0.98 * (products + each.at("beside")[2].get<double>()));
+      }
     }
   }
 }
