@@ -18,6 +18,9 @@ softmax_scale seed, as in `D=64 causal=true`.
                                               steps beside other people's kernels, a row a problem; shown are
                                               all, or the steps and peers that are named
     host_time   file=FILE [show=NAME,...]     how long a call keeps the host, of the same file
+    standing    file=FILE beside=NAME [show=NAME,...] [FILTER...]
+                                              of the same file, rates over that peer's, or the best one's ("best"):
+                                              a row a step, a column a head dimension and mask
     instructions file=FILE warps=N            what instructions cost beside mma.sync, with so many warps
     bound       file=FILE loop="NAME=COUNT ..." keys=N rows=N D=N step=NAME ladder=FILE
                                               the least time of a step's loop that has so many of each instruction
