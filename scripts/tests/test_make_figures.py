@@ -16,6 +16,7 @@ from conftest import SCRIPTS, STEPS, Repository, make_peers_record, make_problem
 
 from draw import charts, drawings, figure_style, make_figures, panels
 from draw.make_figures import Figure
+from steps import sources
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
@@ -52,6 +53,10 @@ def complaints(repository: Repository, capsys) -> list[str]:
     said = capsys.readouterr()
     assert status == (1 if said.err else 0)
     return [line.removesuffix(f" ({make_figures.REMEDY})") for line in said.err.splitlines()]
+
+
+def test_every_part_of_the_ladder_has_a_figure():
+    assert {sources.part(step) for step in sources.all_steps() if step[0] == "v"} <= {*make_figures.PARTS}
 
 
 def test_fresh_figures_are_up_to_date(drawn: Repository, capsys):
