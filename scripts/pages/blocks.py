@@ -8,12 +8,15 @@ softmax_scale seed, as in `D=64 causal=true`.
                                               a row a problem: the step before, or another, and the step
     counters    file=FILE step=NAME [against=NAME] [show=NAME,...] [FILTER...]
                                               the emulator's counters of the same two; one problem
-    profile     file=FILE step=NAME [against=NAME] [show=NAME,...] [FILTER...]
-                                              the GPU's own counters of both; one problem
-    conformance file=FILE ncu=FILE [FILTER...]
-                                              the emulator's counters beside the GPU's, of all steps; one problem
-    ablation    file=FILE step=NAME [FILTER...]
-                                              a step and its ablations (docs/ablations/)
+    profile     file=FILE [before=FILE] step=NAME [against=NAME] [show=NAME,...] [FILTER...]
+                                              the GPU's own counters of both, those of the first from another file
+                                              if `before` names one; one problem
+    conformance file=FILE ncu=FILE [show=differences] [FILTER...]
+                                              the emulator's counters beside the GPU's, of all steps; one problem;
+                                              those that agree each in a row, or all of a step in one
+    ablation    file=FILE step=NAME [against=NAME] [FILTER...]
+                                              a step and its ablations (docs/ablations/); or another step and the
+                                              configurations and ablations of this one
     peers       file=FILE [show=NAME,...] [FILTER...]
                                               steps beside other people's kernels, a row a problem; shown are
                                               all, or the steps and peers that are named
@@ -263,6 +266,7 @@ def step(request: Request) -> str:
 def ablation(request: Request) -> str:
     file, data = request.program_record()
     step = request.known_step()
+    other = request.known_step("against") if "against" in request.left else step
     variants = ablations.of_step(step, request.root)
     if not variants:
         raise TableError(f"{step} has no page under docs/ablations/")
@@ -275,7 +279,7 @@ def ablation(request: Request) -> str:
     variants = [each for each in variants if each.name in recorded]
     if not recorded:
         raise TableError(f"{file} has no ablation of {step}")
-    unchanged = [recorded_step(run, step, file) for run in runs]
+    unchanged = [recorded_step(run, other, file) for run in runs]
     common, labels = problem_labels(runs)
 
     def row(text: str, entries: list[Entry | None]) -> list[str]:
@@ -288,7 +292,7 @@ def ablation(request: Request) -> str:
             cells.append(" / ".join(words if len(set(words)) > 1 else words[:1]))  # one each, in order
         return cells
 
-    rows = [row(f"{step} as it is", unchanged)]
+    rows = [row(f"{other} as it is", unchanged)]
     for each in variants:
         link = f"[{escape(each.title)}]({request.link(each.page)})"
         rows.append(row(link, [steps_of(run).get(each.name) for run in runs]))
@@ -299,7 +303,7 @@ def ablation(request: Request) -> str:
     for label in labels:
         header += [label if len(runs) > 1 else "TFLOPS", "×"]
     header += ["registers", "spilled bytes", "CTAs per SM"]
-    return f"{common}. {SPREAD}; × beside the kernel as it is.\n\n{table(header, rows)}"
+    return f"{common}. {SPREAD}; × beside {'the kernel' if other == step else other} as it is.\n\n{table(header, rows)}"
 
 
 def peers(request: Request) -> str:
@@ -406,15 +410,22 @@ def profiled(run: Run, name: str, file: str) -> dict[str, float]:
     entry = recorded_step(run, name, file)
     if entry["status"] != "pass":
         raise TableError(f"{file} has no counters of {name}: {status_cell(entry)}")
-    return profiles.values(entry["metrics"], entry["opcodes"])
+    return profiles.of_step(entry)
 
 
 def profile(request: Request) -> str:
-    file, data = request.record(schema=profiles.SCHEMA)
+    records = [request.record(schema=profiles.SCHEMA)]
+    if "before" in request.left:
+        records.insert(0, request.record(argument="before", schema=profiles.SCHEMA))
     names = request.pair()
     show = request.show(list(profiles.BY_NAME))
-    run = request.one_run(data, file)
-    columns = [profiled(run, name, file) for name in names]
+    filters, runs, columns = request.left, [], []
+    for (file, data), name in zip(records if len(records) == len(names) else records * 2, names):
+        request.left = filters
+        runs.append(request.one_run(data, file))
+        columns.append(profiled(runs[-1], name, file))
+    if len({each["problem"]["label"] for each in runs}) > 1:
+        raise TableError("before=: is of another problem, add a filter")
     rows = []
     for name in show or [name for name in profiles.BY_NAME if any(each.get(name) for each in columns)]:
         missing = [step for step, each in zip(names, columns) if name not in each]
@@ -425,13 +436,16 @@ def profile(request: Request) -> str:
             is_share = profiles.BY_NAME[name].unit == "%"
             row.append("" if is_share or missing else ratio(columns[1][name], columns[0][name]))
         rows.append(row)
-    heading = f"{problem_labels([run])[0]}. Read on {data['provenance']['device']['name']} with Nsight Compute."
+    heading = f"{problem_labels(runs[:1])[0]}. Read on {data['provenance']['device']['name']} with Nsight Compute."
+    if any("kernels" in steps_of(run)[name] for run, name in zip(runs, names)):
+        heading += " Percentages are those of the longest kernel of a call."
     return f"{heading}\n\n{table(['counter', *names, *(['×'] if len(names) == 2 else [])], rows)}"
 
 
 def conformance(request: Request) -> str:
     file, data = request.record("emulator")
     ncu_file, ncu_data = request.record(argument="ncu", schema=profiles.SCHEMA)
+    differences = request.show(["differences"])
     filters = request.left
     run = request.one_run(data, file)
     request.left = filters  # the same for the other file
@@ -449,8 +463,11 @@ def conformance(request: Request) -> str:
         lines = []
         for key, pair in pairs.items():
             lines.append((key, pair, ","))
-            if all(ideal := pairs.get(f"{key}_ideal", (0, 0))):
+            if not differences and all(ideal := pairs.get(f"{key}_ideal", (0, 0))):
                 lines.append((f"{key} / ideal", (pair[0] / ideal[0], pair[1] / ideal[1]), ".2f"))
+        if differences:
+            lines = [line for line in lines if line[1][0] != line[1][1]]
+            rows.append([name, f"{len(pairs) - len(lines)} of {len(pairs)} counters", "", "", "="])
         for key, pair, form in lines:
             # An exact match is told apart from one that is merely close.
             same = "=" if pair[0] == pair[1] else ratio(pair[1], pair[0])

@@ -154,6 +154,14 @@ def sum_of(kernels: list[dict[str, Any]]) -> dict[str, Any]:
     return {"metrics": metrics, "opcodes": opcodes}
 
 
+def of_step(step: dict[str, Any]) -> dict[str, float]:
+    """All counters of a step. Of several kernels percentages do not add up: they are those of the longest."""
+    kernels = step.get("kernels", [step])
+    longest = max(kernels, key=lambda kernel: kernel["metrics"].get("duration_ns", 0))
+    shares = {name: value for name, value in longest["metrics"].items() if METRICS[name].unit == "%"}
+    return values(step["metrics"] | shares, step["opcodes"])
+
+
 def cell(name: str, value: float | None) -> str:
     if value is None:
         return "–"

@@ -562,7 +562,7 @@ def test_profile_block(profiled: Repository, capsys):
     assert "| occupancy | 12.5 % | 12.5 % |  |" in text
     assert "| shuffles |" not in text, "0 before and after"
     data = make_profile(commit=profiled.commit)
-    del data["runs"][0]["steps"][1]["metrics"]["occupancy"]  # as of a step with several kernels
+    del data["runs"][0]["steps"][1]["metrics"]["occupancy"]
     profiled.record("profile.json", data)
     assert "| occupancy | 12.5 % | – |  |" in written(profiled, capsys, BLOCK)
     text = written(profiled, capsys, BLOCK + " show=shuffles,global_requests")
@@ -570,6 +570,30 @@ def test_profile_block(profiled: Repository, capsys):
     assert rows[2:] == ["| shuffles | 0 | 0 | – |", "| global requests | 1,000 | 1,000 | 1.00 |"]
     text = written(profiled, capsys, BLOCK.replace("v02_smem_tiles", "v01_scalar") + " show=instructions")
     assert "| counter | v01_scalar |\n" in text and "| instructions | 1,000 |\n" in text
+
+
+def test_the_step_before_may_be_in_another_profile(profiled: Repository, capsys):
+    data = make_profile(commit=profiled.commit)
+    data["runs"][0]["steps"][0]["metrics"]["occupancy"] = 44
+    profiled.record("older.json", data)
+    text = written(profiled, capsys, BLOCK + " before=older.json")
+    assert "| counter | v01_scalar | v02_smem_tiles | × |" in text and "| occupancy | 44.0 % | 12.5 % |  |" in text
+    profiled.record("older.json", make_profile([make_problem(causal=False)], commit=profiled.commit))
+    assert "before=: is of another problem" in refused(profiled, capsys, BLOCK + " before=older.json")
+
+
+def test_percentages_of_several_kernels_are_those_of_the_longest(profiled: Repository, capsys):
+    assert "longest kernel" not in written(profiled, capsys, BLOCK)
+    data = make_profile(commit=profiled.commit)
+    step = data["runs"][0]["steps"][1]
+    kernels = [json.loads(json.dumps({key: step[key] for key in ("metrics", "opcodes")})) for _ in range(3)]
+    for kernel, duration, occupancy in zip(kernels, (1, 900, 2), (1.5, 14.7, 3.9)):
+        kernel["metrics"] |= {"duration_ns": duration, "occupancy": occupancy}
+    step |= {**profiles.sum_of(kernels), "kernels": kernels}
+    profiled.record("profile.json", data)
+    text = written(profiled, capsys, BLOCK)
+    assert "| occupancy | 12.5 % | 14.7 % |  |" in text and "| instructions | 1,000 | 300 | 0.30 |" in text
+    assert "with Nsight Compute. Percentages are those of the longest kernel of a call.\n" in text
 
 
 def test_conformance_block(profiled: Repository, capsys):
@@ -581,6 +605,11 @@ def test_conformance_block(profiled: Repository, capsys):
     assert "| v01_scalar | shared wavefronts" not in text, "both say 0"
     assert "| v01_scalar | shuffles | 5 | 0 | 0.00 |" in text
     assert "global bytes" not in text, "the GPU has no such counter"
+    text = written(profiled, capsys, CONFORMANCE + " show=differences")
+    rows = [line for line in text.splitlines() if line.startswith("| v02_smem_tiles")]
+    assert rows[0] == "| v02_smem_tiles | 2 of 11 counters |  |  | = |"
+    assert "| v02_smem_tiles | shared wavefronts | 3,000 | 3,300 | 1.10 |" in rows
+    assert len(rows) == 10 and not any(row.endswith("| = |") for row in rows[1:]), rows
 
 
 def test_the_blocks_are_of_one_problem(profiled: Repository, capsys):

@@ -224,6 +224,15 @@ def test_ablation(repository: Repository, capsys):
     ]
 
 
+def test_ablation_beside_another_step(repository: Repository, capsys):
+    add_ablations(repository, "less")
+    names, commit = ("v01_scalar", "v02_smem_tiles_less"), git(repository.root, "rev-parse", "HEAD")
+    repository.record("ablations.json", make_record(steps=names, commit=commit))
+    text = written(repository, capsys, "ablation file=ablations step=v02_smem_tiles against=v01_scalar")
+    assert "× beside v01_scalar as it is." in text and "| v01_scalar as it is |" in text
+    assert "less.md) | 13.7 [13.3–14.0] | 4.00 |" in text and "v02_smem_tiles as it is" not in text
+
+
 def test_ablation_of_several_problems(repository: Repository, capsys):
     add_ablations(repository, "less")
     data = make_record(steps=("v02_smem_tiles", "v02_smem_tiles_less"), problems=TWO_PROBLEMS)
