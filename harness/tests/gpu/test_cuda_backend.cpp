@@ -265,6 +265,7 @@ TEST_CASE("what instructions cost beside mma.sync") {
   // A product is 2 * 16 * 8 * 16 FLOP, on one of four schedulers.
   const double rate = device().peak_tflops(DType::kBf16) * 1e6 /
                       (facts.at("sm_count").get<double>() * facts.at("max_sm_clock_mhz").get<double>());
+  const bool hopper = facts.at("compute_capability") == "9.0";
   REQUIRE(costs.at("warps").size() == 3);
   for (const nlohmann::json& of_warps : costs.at("warps")) {
     INFO(of_warps.dump(1));
@@ -275,17 +276,22 @@ TEST_CASE("what instructions cost beside mma.sync") {
       if (!has_tcgen05()) CHECK(product < 2 * 4096 / (rate / 4));
     }
     CHECK(of_warps.at("together") > 0.98 * of_warps.at("spread").get<double>());
-    CHECK(of_warps.at("others").size() == (facts.at("compute_capability") == "9.0" ? 16u : 14u));
+    CHECK(of_warps.at("others").size() == (hopper ? 16u : 14u));
     for (const nlohmann::json& each : of_warps.at("others")) {
       INFO(each.dump());
       for (const char* const place : {"spread", "together"}) {
         const std::vector<double> clocks = each.at(place);
         REQUIRE(clocks.size() == 3);
-        CHECK(clocks[0] > 0.98 * of_warps.at(place).get<double>());
-        CHECK(clocks[1] > 0.98 * clocks[0]);
-        CHECK(clocks[2] > 0.98 * clocks[1]);
-        // A scheduler issues one instruction a clock.
-        CHECK(clocks[2] > 0.98 * (products + each.at("beside")[2].get<double>()));
+        const double alone = of_warps.at(place);
+        for (std::size_t k = 0; k < clocks.size(); ++k) {
+          // The tensor cores get no faster by what stands beside their products.
+          CHECK(clocks[k] > 0.98 * alone);
+          // A scheduler issues one instruction a clock.
+          CHECK(clocks[k] > 0.98 * (products + each.at("beside")[k].get<double>()));
+        }
+        // Not necessary, but found on this architecture (docs/additive_law.md): no instruction hides
+        // altogether. One that costs nothing has been removed by the compiler.
+        if (hopper) CHECK(clocks.back() > 1.05 * alone);
       }
     }
   }
