@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import os
 import re
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -500,12 +499,11 @@ def instruction_costs(request: Request) -> tuple[Record, str] | None:
 PLACES = ("spread", "together")
 
 
-def line(other: Record, place: str, bare: float, products: int) -> tuple[float, float | None]:
-    """Clocks of a round that one more of the instruction adds, and those that each group of it adds; None, where
-    there are more groups the more there are of it."""
-    one, at_none = statistics.linear_regression(other["beside"], other[place])
-    groups = 1 if place == "together" else products
-    return one, (at_none - bare) / groups if min(other["beside"]) >= groups else None
+def first_and_last(other: Record, place: str, bare: float) -> tuple[float, float]:
+    """Clocks that one of the instruction adds: of the fewest, and of those that the fullest round has beyond the
+    one before. The three counts do not lie on a line."""
+    counts, clocks = other["beside"], other[place]
+    return (clocks[0] - bare) / counts[0], (clocks[-1] - clocks[-2]) / (counts[-1] - counts[-2])
 
 
 def least_added(costs: Record) -> dict[str, float]:
@@ -538,13 +536,12 @@ def instructions(request: Request) -> str:
     for other in of_warps["others"]:
         row = [other["instruction"], str(other["banks"]), ", ".join(map(str, other["beside"]))]
         for place in PLACES:
-            one, group = line(other, place, of_warps[place], costs["products_of_round"])
             row.append(", ".join(f"{clocks:.1f}" for clocks in other[place]))
-            row += [f"{one:.2f}", "–" if group is None else f"{group:.1f}"]
+            row += [f"{each:.1f}" for each in first_and_last(other, place, of_warps[place])]
         rows.append(row)
     header = ["instruction", "banks", "of it"]
     for place in PLACES:
-        header += [f"{place}: clocks", "one adds", "a group adds"]
+        header += [f"{place}: clocks", "first", "last"]
     bare = " and ".join(f"{of_warps[place]:.1f} ({place})" for place in PLACES)
     heading = f"{warps} warp{'s' * (warps > 1)} a scheduler. With nothing beside its products a round takes {bare}"
     return f"{heading} clocks. {source}\n\n{table(header, rows)}"
@@ -590,9 +587,12 @@ def bound(request: Request) -> str:
         raise TableError(f"the bound is {rate(tflops)} TFLOPS, but {step} reaches {rate(max(timed))}: it is none")
     share = 100 * counts[PRODUCT] * clocks[PRODUCT] / total
     text = f"At the maximum clock, {device['max_sm_clock_mhz']:.0f} MHz: {rate(tflops)} TFLOPS at most, "
-    text += f"{share:.0f} % of mma.sync's ceiling. {source}"
-    known = f"{step} reaches {rate(max(timed))}." if timed else f"{name} has no rate of {step}."
-    return f"{table(['instruction', 'in the loop', 'clocks of one', 'clocks'], rows)}\n{text} {known}\n"
+    text += f"{share:.0f} % of what the products alone allow. "
+    if timed:
+        text += f"{step} reaches {rate(max(timed))}, {100 * max(timed) / tflops:.0f} % of the bound. {source}"
+    else:
+        text += f"{name} has no rate of {step}. {source}"
+    return f"{table(['instruction', 'in the loop', 'clocks of one', 'clocks'], rows)}\n{text}\n"
 
 
 # Where numbers come from.
