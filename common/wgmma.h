@@ -60,6 +60,23 @@ __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(PENDING) : "memory");
 }
 
+// The same, and not before `x`, which is never negative, is there. No arithmetic seems to depend on a wait:
+// ptxas moves it up past as much as it likes of what stands before it. The store never happens; ptxas keeps
+// it in front of the wait, and the arithmetic in front of the store.
+template <int PENDING>
+__device__ __forceinline__ void warpgroup_wait_after(float x) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.lt.f32 p, %0, 0f00000000;\n"
+      "@p st.shared.f32 [%1], %0;\n"
+      "}"
+      :
+      : "f"(x), "r"(0)
+      : "memory");
+  warpgroup_wait<PENDING>();
+}
+
 // Tells the compiler, and nobody else, that the registers, of acc or A, are used here: it moves arithmetic on
 // them neither up over a wait nor down over an arrive.
 template <int COUNT>

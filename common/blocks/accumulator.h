@@ -17,6 +17,12 @@ constexpr int kAccumulatorCols = 8;
 __device__ inline int accumulator_row(int lane_id) { return lane_id / 4; }
 __device__ inline int accumulator_col(int lane_id) { return lane_id % 4 * 2; }
 
+// The same registers as wgmma counts them.
+template <int N_TILES>
+__device__ float (&wgmma_accumulator(float (&acc)[1][N_TILES][4]))[N_TILES * 4] {
+  return *reinterpret_cast<float(*)[N_TILES * 4]>(&acc);
+}
+
 // Over the four lanes that share a row; all of them get the result. By all lanes of a warp.
 __device__ inline float quad_reduce_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));

@@ -27,6 +27,16 @@ __device__ inline float fast_inverse_of(float row_sum) {
   return row_sum == 0.0f ? 0.0f : __fdividef(1.0f, row_sum);
 }
 
+// Is every element? Infinities and NaN stay what they are in a sum.
+template <int M_TILES, int N_TILES>
+__device__ bool is_finite(const float (&acc)[M_TILES][N_TILES][4]) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < M_TILES * N_TILES * 4; ++i)
+    sum += fabsf(acc[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4]);
+  return sum < INFINITY;
+}
+
 // Two neighbouring elements of O, rounded.
 template <typename Element>
 __device__ uint32_t scaled2(const float* o, float scale) {

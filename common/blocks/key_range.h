@@ -24,13 +24,17 @@ struct KeyRange {
 
 // Of the query rows first_query .. first_query + block_m - 1, those beyond the last one left out.
 template <bool CAUSAL, typename Element>
-__device__ KeyRange key_range(const AttentionParams<Element>& params, int batch, int first_query,
-                              int block_m) {
-  const int kv_len = params.kv_length(batch);
+__device__ KeyRange key_range_within(const AttentionParams<Element>& params, int kv_len, int first_query,
+                                     int block_m) {
   const int last_query = min(first_query + block_m, params.seqlen_q) - 1;
   return {.kv_len = kv_len,
           .end = params.template visible_keys<CAUSAL>(last_query, kv_len),
           .unmasked_end = params.template visible_keys<CAUSAL>(first_query, kv_len)};
+}
+template <bool CAUSAL, typename Element>
+__device__ KeyRange key_range(const AttentionParams<Element>& params, int batch, int first_query,
+                              int block_m) {
+  return key_range_within<CAUSAL>(params, params.kv_length(batch), first_query, block_m);
 }
 
 }  // namespace FLASHSTEPS_BACKEND

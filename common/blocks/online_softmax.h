@@ -38,11 +38,22 @@ __device__ float growth_bound(const float (&acc_s)[M_TILES][N_TILES][4], const f
   return growth;
 }
 
-// Makes the maximum of what each row has seen its base, and brings O and the sums to it. By all lanes of a
-// warp.
-template <int M_TILES, int S_TILES, int O_TILES>
-__device__ void rescale(const float (&acc_s)[M_TILES][S_TILES][4], float scale, float (&row_base)[M_TILES][2],
-                        float (&row_sum)[M_TILES][2], float (&acc_o)[M_TILES][O_TILES][4]) {
+// Scores of a tile that a query does not see, or that the tile before has had, become -inf. `query` and
+// `acc_col` are those of the lane's first element.
+template <bool CAUSAL, int BLOCK_N, typename Element, int M_TILES, int S_TILES>
+__device__ void mask_tile(float (&acc_s)[M_TILES][S_TILES][4], const AttentionParams<Element>& params,
+                          int kv_len, int kv_tile, int query, int acc_col) {
+  const int first_key = min(kv_tile * BLOCK_N, kv_len - BLOCK_N);  // as KeyRange has it
+  mask_scores<CAUSAL>(acc_s, params, kv_len, query, first_key + acc_col);
+  mask_first_keys(acc_s, kv_tile * BLOCK_N - first_key, acc_col);
+}
+
+// Makes the maximum of what each row has seen its base, and brings its sum to it. O must be brought to it by
+// row_scale. By all lanes of a warp.
+template <int M_TILES, int S_TILES>
+__device__ void change_base(const float (&acc_s)[M_TILES][S_TILES][4], float scale,
+                            float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2],
+                            float (&row_scale)[M_TILES][2]) {
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
@@ -50,16 +61,54 @@ __device__ void rescale(const float (&acc_s)[M_TILES][S_TILES][4], float scale, 
       const float tile_max = quad_reduce_max(lane_max(acc_s[m], r));
       float base = fmaxf(row_base[m][r], __fmul_rd(tile_max, scale));
       if (base == -INFINITY) base = -FLT_MAX;  // no key seen yet: P is 0, and any score outgrows this
-      const float row_scale = exp2_approx(row_base[m][r] - base);
+      row_scale[m][r] = exp2_approx(row_base[m][r] - base);
       row_base[m][r] = base;
-      row_sum[m][r] *= row_scale;
-#pragma unroll
-      for (int n = 0; n < O_TILES; ++n) {
-        acc_o[m][n][r * 2] *= row_scale;
-        acc_o[m][n][r * 2 + 1] *= row_scale;
-      }
+      row_sum[m][r] *= row_scale[m][r];
     }
   }
+}
+
+// For a softmax that looks at no maximum as a rule: it sees what has grown in a lane's sum. Above kGrownSum
+// the base is raised, at kLostSum or above P may have overflowed: the row is lost, and computed again.
+constexpr float kGrownSum = 0x1p30f, kLostSum = 0x1p100f;
+
+// change_base, which also brings the sums down; a lost one becomes NaN, and stays that.
+template <int M_TILES, int S_TILES>
+__device__ void change_base_and_sum(const float (&acc_s)[M_TILES][S_TILES][4], float scale,
+                                    float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2],
+                                    float (&row_scale)[M_TILES][2]) {
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float tile_max = quad_reduce_max(lane_max(acc_s[m], r));
+      const float largest_sum = quad_reduce_max(row_sum[m][r]);
+      float base = fmaxf(row_base[m][r], __fmul_rd(tile_max, scale));
+      if (largest_sum > kGrownSum) base = fmaxf(base, row_base[m][r] + __log2f(largest_sum));
+      if (base == -INFINITY) base = -FLT_MAX;  // no key seen yet: P is 0, and any score outgrows this
+      row_scale[m][r] = exp2_approx(row_base[m][r] - base);
+      row_base[m][r] = base;
+      row_sum[m][r] = row_sum[m][r] < kLostSum ? row_sum[m][r] * row_scale[m][r] : NAN;
+    }
+  }
+}
+
+template <int M_TILES, int O_TILES>
+__device__ void scale_rows(float (&acc_o)[M_TILES][O_TILES][4], const float (&row_scale)[M_TILES][2]) {
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+    for (int i = 0; i < O_TILES * 4; ++i) acc_o[m][i / 4][i % 4] *= row_scale[m][i / 2 % 2];
+  }
+}
+
+// Both.
+template <int M_TILES, int S_TILES, int O_TILES>
+__device__ void rescale(const float (&acc_s)[M_TILES][S_TILES][4], float scale, float (&row_base)[M_TILES][2],
+                        float (&row_sum)[M_TILES][2], float (&acc_o)[M_TILES][O_TILES][4]) {
+  float row_scale[M_TILES][2];
+  change_base(acc_s, scale, row_base, row_sum, row_scale);
+  scale_rows(acc_o, row_scale);
 }
 
 // What stands between S and P: masks scores if need be, and gives the rows another base if one of them has
@@ -80,6 +129,42 @@ __device__ void update_base(float (&acc_s)[M_TILES][S_TILES][4], const Attention
     mask_first_keys(acc_s, kv_tile * BLOCK_N - first_key, acc_col);
   }
   rescale(acc_s, scale, row_base, row_sum, acc_o);
+}
+
+// P in place of S, before it is rounded, in tiles BEGIN to END - 1 of 8 keys. Adds it to row_sum.
+template <int BEGIN, int END, int M_TILES, int S_TILES>
+__device__ void exponentiate_tiles(float (&acc_s)[M_TILES][S_TILES][4], float scale,
+                                   const float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2]) {
+#pragma unroll
+  for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+    for (int i = BEGIN * 4; i < END * 4; ++i) {
+      float& s = acc_s[m][i / 4][i % 4];
+      s = exp2_approx(fmaf(s, scale, -row_base[m][i / 2 % 2]));
+      row_sum[m][i / 2 % 2] += s;
+    }
+  }
+}
+template <int M_TILES, int S_TILES>
+__device__ void exponentiate(float (&acc_s)[M_TILES][S_TILES][4], float scale,
+                             const float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2]) {
+  exponentiate_tiles<0, S_TILES>(acc_s, scale, row_base, row_sum);
+}
+
+// P of a tile, rounded, as A operands.
+template <typename Element, int P_STEPS, int M_TILES, int S_TILES>
+__device__ void pack_p(uint32_t (&frag_p)[P_STEPS][M_TILES][4], const float (&acc_s)[M_TILES][S_TILES][4]) {
+#pragma unroll
+  for (int step = 0; step < P_STEPS; ++step) {
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* const p = &acc_s[m][step * 2 + i / 2][i % 2 * 2];
+        frag_p[step][m][i] = pack2<Element>(p[0], p[1]);
+      }
+    }
+  }
 }
 
 // P of 16 keys, the `step`th 16 of a tile, rounded: two neighbouring 16 x 8 tiles of S are an A operand. Adds

@@ -11,8 +11,23 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
+// A thread that goes through all tiles in turn may keep a RingCursor, its place in the ring, in their
+// number's stead: no division, and the compiler can keep it where a warp has its common values.
+template <int NUM_STAGES>
+struct RingCursor {
+  int stage = 0, phase = 0;
+
+  __device__ void advance() {
+    if (++stage == NUM_STAGES) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
 template <int NUM_STAGES>
 struct Ring {  // in shared memory
+  using Cursor = RingCursor<NUM_STAGES>;
   uint64_t bar_full[NUM_STAGES], bar_empty[NUM_STAGES];
 
   static __device__ int stage_of(int tile) { return tile % NUM_STAGES; }
@@ -51,6 +66,24 @@ struct Ring {  // in shared memory
 
   // One thread of a consumer says that all of it has read the tile; a barrier among its threads came before.
   __device__ void consumer_release(int tile) { mbarrier_arrive(&bar_empty[stage_of(tile)]); }
+
+  // The same with a cursor, for tiles that only wgmma and TMA read: these come by the proxy by which the next
+  // tile is written.
+  __device__ void producer_wait(const Cursor& at) { mbarrier_wait(&bar_empty[at.stage], at.phase ^ 1); }
+  __device__ uint64_t* producer_announce(const Cursor& at, int bytes) {
+    mbarrier_arrive_expect_tx(&bar_full[at.stage], bytes);
+    return &bar_full[at.stage];
+  }
+  __device__ uint64_t* producer_acquire(const Cursor& at, int bytes) {
+    producer_wait(at);
+    return producer_announce(at, bytes);
+  }
+  __device__ void consumer_wait(const Cursor& at) { mbarrier_wait(&bar_full[at.stage], at.phase); }
+  __device__ void consumer_release(const Cursor& at) { mbarrier_arrive(&bar_empty[at.stage]); }
+  __device__ void warp_release(const Cursor& at, int lane_id) {
+    __syncwarp();
+    if (lane_id == 0) consumer_release(at);
+  }
 
   // A warp that is a consumer says so. By all of its lanes.
   __device__ void warp_release(int tile, int lane_id) {

@@ -41,5 +41,41 @@ __device__ QueryTile query_tile(const AttentionParams<Element>& params, int inde
           .batch = head / params.num_heads_q};
 }
 
+// The same order for CTAs that take tiles as they become free. The last group is a larger one: how long its
+// first tiles take decides how unevenly the CTAs end, and they are a smaller part of it.
+struct TileOrder {
+  int group_size, last_group_size;  // heads
+};
+
+// On the host.
+template <int HEAD_DIM, bool CAUSAL, typename Element>
+TileOrder tile_order(const AttentionParams<Element>& params) {
+  const int num_heads = params.batch * params.num_heads_q;
+  if (!CAUSAL) return {1, 1};
+  const int64_t kv_bytes = 2 * sizeof(Element) * HEAD_DIM * int64_t(params.seqlen_kv);
+  const int s = params.seqlen_kv;
+  const auto heads_in = [&](int64_t megabytes) {
+    return int(std::clamp<int64_t>((megabytes << 20) / kv_bytes, 1, num_heads));
+  };
+  const int group_size = heads_in(s <= 1024 ? 8 : 32);
+  const int last = heads_in(s <= 512 ? 16 : s <= 1024 ? 32 : s <= 8192 ? 64 : 128) / group_size * group_size;
+  return {group_size, std::min(num_heads, num_heads % group_size + last)};
+}
+
+template <int BLOCK_M, typename Element>
+__device__ QueryTile query_tile(const AttentionParams<Element>& params, int index, const TileOrder& order) {
+  const int num_m_tiles = ceil_div(params.seqlen_q, BLOCK_M);
+  const int num_heads = params.batch * params.num_heads_q;
+  const int last_group_head = num_heads - order.last_group_size;
+  const bool is_last = index >= last_group_head * num_m_tiles;
+  const int group_size = is_last ? order.last_group_size : order.group_size;
+  const int group_head = is_last ? last_group_head : index / (group_size * num_m_tiles) * group_size;
+  const int in_group = index - group_head * num_m_tiles;
+  const int head = group_head + in_group % group_size;
+  return {.first_query = (num_m_tiles - 1 - in_group / group_size) * BLOCK_M,
+          .head = head % params.num_heads_q,
+          .batch = head / params.num_heads_q};
+}
+
 }  // namespace FLASHSTEPS_BACKEND
 }  // namespace flashsteps

@@ -44,6 +44,12 @@ template <int PENDING>
   emulator::wgmma_wait(PENDING, at);
 }
 
+template <int PENDING>
+[[gnu::always_inline]] inline void warpgroup_wait_after(
+    float, emulator::Location at = emulator::Location::current()) {
+  warpgroup_wait<PENDING>(at);
+}
+
 template <int COUNT>
 [[gnu::always_inline]] inline void warpgroup_fence_operand(float (&)[COUNT]) {}
 [[gnu::always_inline]] inline void warpgroup_fence_operand(uint32_t (&)[4]) {}

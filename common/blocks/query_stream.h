@@ -1,0 +1,117 @@
+// What flows through a CTA whose warpgroups compute one tile of queries after the other without a pause: the
+// CTA's shape, its shared memory, who stores O, whose turn it is. Spelled out in v23_stream (the stream, with
+// one shape) and v24_by_turns (pipelines, turns).
+//
+// A CTA has PIPELINES that know nothing of each other. Each has NUM_WARPGROUPS that compute on a tile of
+// queries, rings of its own, and two warps of the CTA's last warpgroup: one loads, one stores.
+#pragma once
+
+#include "common/attention.h"
+#include "common/blocks/key_range.h"
+#include "common/blocks/ring.h"
+#include "common/named_barrier.h"
+#include "common/setmaxnreg.h"
+#include "common/swizzle.h"
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+constexpr int kWarpgroupM = 64;  // query rows per warpgroup: 16 for each of its warps
+constexpr int kQStages = 2;
+
+template <int HEAD_DIM_, int PIPELINES_, int NUM_WARPGROUPS_, int BLOCK_N_, int K_STAGES_, int V_STAGES_,
+          bool TAKES_TURNS_>
+struct StreamConfig {
+  static constexpr int HEAD_DIM = HEAD_DIM_, PIPELINES = PIPELINES_, NUM_WARPGROUPS = NUM_WARPGROUPS_;
+  static constexpr int BLOCK_M = NUM_WARPGROUPS * kWarpgroupM, BLOCK_N = BLOCK_N_;  // of a tile
+  static constexpr int K_STAGES = K_STAGES_, V_STAGES = V_STAGES_;
+  static constexpr bool TAKES_TURNS = TAKES_TURNS_;  // at the tensor cores
+  static constexpr int CONSUMERS = PIPELINES * NUM_WARPGROUPS;
+  static constexpr int NUM_THREADS = 128 * (CONSUMERS + 1);
+  static constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, 1);
+  static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
+  static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : CONSUMERS == 3 ? 160 : 112;
+};
+
+// A tile of queries.
+struct Work {
+  int first_query, head, batch, kv_len;
+};
+constexpr int kNoMore = -1, kNoneYet = -2;  // in place of a batch
+
+template <typename Element, typename C>
+struct StreamStorage {  // of a pipeline, in shared memory
+  using Q = SwizzledTile<Element, kWarpgroupM, C::HEAD_DIM, 128>;  // a warpgroup's rows
+  using KV = SwizzledTile<Element, C::BLOCK_N, C::HEAD_DIM, 128>;
+  Q q[kQStages][C::NUM_WARPGROUPS];  // in the end, O
+  KV k[C::K_STAGES], v[C::V_STAGES];
+  Work work[kQStages];         // what Q is of
+  Work next;                   // the loader's note of what comes then
+  unsigned lost[kQStages];     // warpgroups, a bit each, that have lost rows
+  unsigned careful[kQStages];  // those that compute carefully, and whose O counts; 0: all do it at a venture
+  Ring<kQStages> ring_q;
+  uint64_t bar_o_full[kQStages];  // O has been written to its place
+  Ring<C::K_STAGES> ring_k;
+  Ring<C::V_STAGES> ring_v;
+
+  __device__ void init() {  // by one thread; fence_mbarrier_init() and a barrier must follow
+    constexpr int NUM_WARPS = 4 * C::NUM_WARPGROUPS;
+    ring_q.init(1);  // who stores O
+    ring_k.init(NUM_WARPS);
+    ring_v.init(NUM_WARPS);
+    for (int stage = 0; stage < kQStages; ++stage) {
+      mbarrier_init(&bar_o_full[stage], NUM_WARPS);
+      lost[stage] = 0;
+    }
+  }
+
+  // A warp has written its rows of O, or has seen that there is no tile. By all of its lanes.
+  __device__ void o_is_written(int stage, int lane_id) {
+    __syncwarp();
+    if (lane_id == 0) mbarrier_arrive(&bar_o_full[stage]);
+  }
+};
+
+// The storer: one thread.
+template <typename Element, typename C>
+__device__ void store_tiles(StreamStorage<Element, C>& shared, const TensorMap& map_o) {
+  for (RingCursor<kQStages> at_q;; at_q.advance()) {
+    shared.ring_q.consumer_wait(at_q);  // it is known which tile this is
+    const auto [first_query, head, batch, kv_len] = shared.work[at_q.stage];
+    if (batch == kNoMore) return;
+    mbarrier_wait(&shared.bar_o_full[at_q.stage], at_q.phase);
+    const unsigned careful = shared.careful[at_q.stage];
+    const unsigned stored = batch < 0 ? 0 : (careful != 0 ? careful : ~0u) & ~shared.lost[at_q.stage];
+    for (int w = 0; w < C::NUM_WARPGROUPS; ++w)
+      if (stored >> w & 1)  // rows beyond the end are left out
+        tma_store_5d(map_o, &shared.q[at_q.stage][w], 0, first_query + w * kWarpgroupM, 0, head, batch);
+    tma_store_commit();
+    tma_store_wait_read<0>();  // the place of Q is free
+    shared.ring_q.consumer_release(at_q);
+  }
+}
+
+// Turns at the tensor cores, of a pipeline's warpgroups. Each must take as many, whatever it does with them.
+template <typename C>
+struct Turns {
+  int consumer;  // the warpgroup's number in the CTA
+
+  __device__ void begin() const {
+    if constexpr (C::TAKES_TURNS) bar_sync(1 + consumer, 2 * 128);
+  }
+  __device__ void end() const {
+    const int next =
+        (consumer + 1) % C::NUM_WARPGROUPS == 0 ? consumer + 1 - C::NUM_WARPGROUPS : consumer + 1;
+    if constexpr (C::TAKES_TURNS) bar_arrive(1 + next, 2 * 128);
+  }
+};
+
+// Tiles of keys: at least one, so that all tiles of queries are alike. Without keys it is one of zeros, and
+// masked.
+template <int BLOCK_N>
+__device__ int num_stream_tiles(const KeyRange& keys) {
+  return max(1, keys.num_tiles(BLOCK_N));
+}
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

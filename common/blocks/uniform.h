@@ -1,0 +1,30 @@
+// What ptxas should know, or should not know, of a value. Spelled out in v23_stream.
+#pragma once
+
+#include "common/cuda.h"
+#include "common/smem_descriptor.h"
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+// The same in all lanes of a warp, which a vote or a reduction says and a shuffle does not: what follows from
+// it is computed once for the warp, in uniform registers. wgmma takes its descriptors from them, and every
+// other value must be moved there (R2UR) between the products.
+__device__ inline bool uniform(bool condition) { return __any_sync(0xffffffff, condition) != 0; }
+__device__ inline int uniform(int value) { return int(__reduce_or_sync(0xffffffff, unsigned(value))); }
+
+__device__ inline SmemDescriptor uniform(SmemDescriptor descriptor) {  // its upper half is a constant
+  return {descriptor.bits >> 32 << 32 | unsigned(uniform(int(descriptor.bits)))};
+}
+
+// Anything: what follows from it is not computed ahead of a loop, to be kept in registers that the loop
+// lacks.
+__device__ inline int opaque(int value) {
+#ifdef __CUDACC__
+  asm volatile("" : "+r"(value));
+#endif
+  return value;
+}
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps
