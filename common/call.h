@@ -47,8 +47,9 @@ struct AttentionCall {
                // nullptr: not wanted
   const int* kv_lengths;  // [batch] on the device, each in 0..seqlen_kv; nullptr: every length is seqlen_kv
   // Memory on the device for a step that needs some of its own, e.g. for partial results: aligned to
-  // kWorkspaceAlignment, and used by no other call at the same time. What it holds before and after does not
-  // matter. The steps that need none ignore it.
+  // kWorkspaceAlignment, and used by no other call at the same time. A step whose description says
+  // workspace_is_zero needs it to be zero, and leaves it zero; to the others it does not matter what it
+  // holds, and they leave anything. The steps that need none ignore it.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   // A step may be compiled for several tile sizes: the number of the one to use, or the step's own choice.

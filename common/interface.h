@@ -70,6 +70,9 @@ struct StepInfo {
   int (*choose)(const AttentionCall& call) = nullptr;
   // Bytes of AttentionCall::workspace that it needs for a call; nullptr: none for any.
   size_t (*workspace_bytes)(const AttentionCall& call) = nullptr;
+  // They are zero before a call, and the step leaves them zero: a counter that wraps around needs no kernel
+  // that resets it. false: they hold anything, before and after.
+  bool workspace_is_zero = false;
   // Why it cannot compute a call, beyond what is said above, in words that follow the step's name ("needs
   // ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it computes all.
   std::string (*refuses)(const AttentionCall& call) = nullptr;

@@ -107,18 +107,31 @@ void DeviceTensors::upload_inputs() {
 void DeviceTensors::prepare_for(const Step& step, int configuration) {
   call_.configuration = configuration;
   call_.workspace_bytes = (needed_workspace(step.info, call_) + 15) / 16 * 16;
-  if (call_.workspace_bytes <= workspace_capacity_) return;
-  call_.workspace = allocate(call_.workspace_bytes + kWorkspaceGuardBytes);
-  workspace_capacity_ = call_.workspace_bytes;
+  workspace_is_zero_ = step.info.workspace_is_zero;
+  if (workspace_is_zero_) {
+    call_.workspace = allocate(call_.workspace_bytes + kWorkspaceGuardBytes);
+    fill_workspace();  // a benchmark poisons nothing
+    return;
+  }
+  if (call_.workspace_bytes > shared_capacity_) {
+    shared_workspace_ = allocate(call_.workspace_bytes + kWorkspaceGuardBytes);
+    shared_capacity_ = call_.workspace_bytes;
+  }
+  call_.workspace = shared_workspace_;
+}
+
+void DeviceTensors::fill_workspace() {
+  if (call_.workspace_bytes == 0) return;
+  constexpr size_t word = sizeof(Poison);
+  std::vector<Poison> words((call_.workspace_bytes + kWorkspaceGuardBytes) / word, poison_);
+  if (workspace_is_zero_) std::fill_n(words.begin(), call_.workspace_bytes / word, Poison{});
+  backend_.upload(call_.workspace, words.data(), words.size() * word);
 }
 
 void DeviceTensors::poison(Poison poison) {
   poison_ = poison;
   if (workload_.poison(poison)) upload_inputs();
-  if (call_.workspace_bytes > 0) {
-    const std::vector<Poison> words((call_.workspace_bytes + kWorkspaceGuardBytes) / sizeof(Poison), poison);
-    backend_.upload(call_.workspace, words.data(), words.size() * sizeof(Poison));
-  }
+  fill_workspace();
   const Outputs poisoned(workload_.problem(), poison);
   upload(o_, poisoned.o);
   backend_.upload(lse_, poisoned.lse.data(), poisoned.lse.size());
@@ -137,6 +150,12 @@ std::string DeviceTensors::changed_input() const {
     backend_.download(guard, static_cast<char*>(call_.workspace) + call_.workspace_bytes, sizeof guard);
     if (std::ranges::any_of(guard, [&](Poison word) { return word != poison_; }))
       return "something was written beyond the workspace";
+  }
+  if (workspace_is_zero_) {
+    std::vector<unsigned char> now(call_.workspace_bytes);
+    backend_.download(now.data(), call_.workspace, now.size());
+    if (std::ranges::any_of(now, [](unsigned char byte) { return byte != 0; }))
+      return "the workspace was not left zero";
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const auto expected = workload_.input(int(i));

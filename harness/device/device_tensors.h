@@ -20,13 +20,14 @@ class DeviceTensors {
 
   const AttentionCall& call() const { return call_; }
   // From now on, call() is one for this step: with its configuration, and with a workspace if it needs one.
-  // Earlier workspaces stay.
+  // Earlier workspaces stay. One that must be zero is, and no other step gets it.
   void prepare_for(const Step& step, int configuration);
-  // What the outputs, the workspace, and whatever else a step must not read hold from now on.
+  // What the outputs, the workspace, and whatever else a step must not read hold from now on. A workspace
+  // that must be zero is zero again.
   void poison(Poison poison);
   Outputs download_outputs() const;
-  // The first input that no longer holds what was uploaded, or that something was written beyond the
-  // workspace, as a sentence; empty when all is well.
+  // The first input that no longer holds what was uploaded, or what is wrong with the workspace after a run,
+  // as a sentence; empty when all is well.
   std::string changed_input() const;
 
  private:
@@ -46,6 +47,7 @@ class DeviceTensors {
   void upload(const Buffer& to, std::span<const unsigned char> from);
   void download(std::span<unsigned char> to, const Buffer& from) const;
   void upload_inputs();
+  void fill_workspace();
 
   Backend& backend_;
   Workload& workload_;
@@ -54,7 +56,9 @@ class DeviceTensors {
   std::vector<void*> allocations_;
   std::vector<Buffer> inputs_;
   Buffer o_;
-  size_t workspace_capacity_ = 0;
+  void* shared_workspace_ = nullptr;  // of the steps that may find anything in it
+  size_t shared_capacity_ = 0;
+  bool workspace_is_zero_ = false;
   void* lse_ = nullptr;
 };
 

@@ -112,6 +112,10 @@ void gpu_download(void* to_host, const void* from_gpu, size_t bytes, void* strea
   gpu_synchronize(stream);
 }
 
+void gpu_fill_zero(void* gpu, size_t bytes, void* stream) {
+  CUDA_CHECK(cudaMemsetAsync(gpu, 0, bytes, cudaStream_t(stream)));
+}
+
 void gpu_synchronize(void* stream) { CUDA_CHECK(cudaStreamSynchronize(cudaStream_t(stream))); }
 
 // CUDA knows the advertised boost clock only, which many cards exceed.

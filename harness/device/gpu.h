@@ -41,6 +41,9 @@ void gpu_release(void* memory);  // unchecked: a device that was lost has no mem
 void gpu_upload(void* to_gpu, const void* from_host, size_t bytes, void* stream = nullptr);
 void gpu_download(void* to_host, const void* from_gpu, size_t bytes, void* stream = nullptr);
 
+// Queues on the stream that the memory becomes zero.
+void gpu_fill_zero(void* gpu, size_t bytes, void* stream = nullptr);
+
 void gpu_synchronize(void* stream);  // waits for what was launched on it
 
 int max_sm_clock_mhz(int device);

@@ -29,7 +29,8 @@ namespace flashsteps {
 std::string_view attention(const AttentionCall& call, void* stream = nullptr, std::string_view step = {});
 
 // Bytes of AttentionCall::workspace that attention() needs for this call on the current device: those of the
-// step that it would take. 0 with most steps.
+// step that it would take. 0 with most steps. Zero them before every call (cudaMemsetAsync, on its stream),
+// or name a step and do what its description says.
 size_t workspace_bytes(const AttentionCall& call, std::string_view step = {});
 
 // attention() for tensors in host memory: copies them to the current device and the result back, and waits.
@@ -55,6 +56,7 @@ struct StepDescription {
   int needs_sm;              // oldest compute capability of a GPU that it runs on, 90 for 9.0
   bool needs_sm_exactly;     // and of no other, as code with wgmma
   std::vector<std::string_view> configurations;  // by AttentionCall::configuration; empty where there is one
+  bool workspace_is_zero;                        // its workspace must be zero before a call, and is left zero
   std::string_view spills;                       // why it spills registers, where it does
   bool has_cuda;                                 // this build has it for GPUs; for the emulator it always has
 };

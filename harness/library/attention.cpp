@@ -124,17 +124,20 @@ const Step& first_step(BackendKind backend, const AttentionCall& call, std::stri
   refuse("no step can run this call: " + (last.empty() ? "there is none" : last));
 }
 
+// Bytes of memory that the step may use for the call; zero before the call, and left so, when `zero` says so.
+using FindWorkspace = std::function<void*(size_t bytes, bool zero)>;
+
 // Runs the named step, or the first candidate that can run the call. A launch that is refused has launched
-// nothing. `allocate` finds a workspace where the call has none; null: that is the caller's to do.
+// nothing. `find` finds a workspace where the call has none; null: that is the caller's to do.
 std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCall& call, void* stream,
-                          std::string_view step_name, const std::function<void*(size_t)>& allocate = {}) {
+                          std::string_view step_name, const FindWorkspace& find = {}) {
   // Empty when it ran, else why it cannot.
   const auto try_step = [&](const Step& step) -> std::string {
     if (std::string reason = refusal_of(step, gpu, call); !reason.empty()) return reason;
     AttentionCall complete = call;
     if (const size_t bytes = needed_workspace(step.info, call);
-        bytes > 0 && allocate && call.workspace == nullptr) {
-      complete.workspace = allocate(bytes);
+        bytes > 0 && find && call.workspace == nullptr) {
+      complete.workspace = find(bytes, step.info.workspace_is_zero);
       complete.workspace_bytes = bytes;
     }
     if (std::string reason = workspace_refusal(step.info, complete); !reason.empty()) return reason;
@@ -215,7 +218,12 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
   }
   on_gpu.workspace = nullptr;  // the caller's is in host memory
 
-  const std::string_view used = run_step(BackendKind::kCuda, &gpu, on_gpu, nullptr, step, allocate);
+  const auto workspace = [&](size_t bytes, bool zero) {
+    void* const found = allocate(bytes);
+    if (zero) gpu_fill_zero(found, bytes);
+    return found;
+  };
+  const std::string_view used = run_step(BackendKind::kCuda, &gpu, on_gpu, nullptr, step, workspace);
   const CallTensor& o = tensors[3];
   gpu_download(staging.data(), on_gpu.o.data, o.bytes());
   for (int64_t row = 0; row < o.num_rows(); ++row)
@@ -240,8 +248,9 @@ std::string_view attention_on_emulator(const AttentionCall& call, std::string_vi
   emulated.workspace =
       nullptr;  // one that no kernel has used: the emulator sees what is read before it is written
   Memory workspace(nullptr, emulator::release);
-  return run_step(BackendKind::kEmulator, nullptr, emulated, nullptr, step, [&](size_t bytes) {
+  return run_step(BackendKind::kEmulator, nullptr, emulated, nullptr, step, [&](size_t bytes, bool zero) {
     workspace.reset(emulator::allocate(bytes));
+    if (zero) std::memset(workspace.get(), 0, bytes);
     return workspace.get();
   });
 }
@@ -266,6 +275,7 @@ std::vector<StepDescription> steps() {
                      .needs_sm = needed.sm,
                      .needs_sm_exactly = needed.exact,
                      .configurations = {info.configurations, info.configurations + info.num_configurations()},
+                     .workspace_is_zero = info.workspace_is_zero,
                      .spills = info.spills != nullptr ? info.spills : "",
                      .has_cuda = cuda});
     }

@@ -79,18 +79,55 @@ inline const MutantCase kMutantCases[] = {
      0.05},
 };
 
-inline Validation validate_mutant(Backend& backend, mutations::Mutation mutation, const Problem& problem) {
-  const Step* step = nullptr;
-  for (const Step& candidate : registered_steps()) {
-    if (candidate.backend == backend.kind() && std::string(candidate.name) == mutations::kNames[mutation])
-      step = &candidate;
-  }
+inline Validation validate_named(Backend& backend, const char* name, const Problem& problem,
+                                 const std::vector<EmulatorMode>& modes) {
+  const Step* const step = find_step(name, backend.kind());
   REQUIRE(step != nullptr);
   Workload workload(problem);
   DeviceTensors tensors(backend, workload);
+  tensors.prepare_for(*step, AttentionCall::kChosenByStep);
   std::vector<nlohmann::json> counters;
   return validate(backend, *step, tensors, workload, reference_rows(workload, choose_rows(problem)), nullptr,
-                  {EmulatorMode{}, EmulatorMode{}}, counters);
+                  modes, counters);
+}
+
+inline Validation validate_mutant(Backend& backend, mutations::Mutation mutation, const Problem& problem) {
+  return validate_named(backend, mutations::kNames[mutation], problem, {EmulatorMode{}, EmulatorMode{}});
+}
+
+// A workspace that starts zero: what a step does with it shows nowhere else.
+inline void check_workspaces(Backend& backend) {
+  const Problem problem = mutant_problem({}, DType::kFp16, Inputs::kNormal);
+  const EmulatorMode hostile{.async = "random", .hostile = true, .race_detector = true};
+  for (const auto& [name, message] :
+       {std::pair{"counting", ""},
+        {"counting_not_left_zero", "the workspace was not left zero"},
+        {"counting_past_the_end", "something was written beyond the workspace"}}) {
+    for (const std::vector<EmulatorMode>& modes :
+         {std::vector{EmulatorMode{}, EmulatorMode{}}, std::vector{hostile, hostile}}) {
+      const Validation v = validate_named(backend, name, problem, modes);
+      INFO(name);
+      CHECK(v.message == message);
+      CHECK(v.pass == v.message.empty());
+    }
+  }
+
+  // In a benchmark steps take turns, each with a call that was prepared once.
+  Problem bf16 = problem;
+  bf16.dtype = DType::kBf16;
+  Workload workload(bf16);
+  DeviceTensors tensors(backend, workload);
+  tensors.prepare_for(*find_step("counting", backend.kind()), AttentionCall::kChosenByStep);
+  const AttentionCall counting = tensors.call();
+  const auto is_zero = [&] {
+    unsigned counter = 1;
+    backend.download(&counter, counting.workspace, sizeof counter);
+    return counter == 0;
+  };
+  CHECK(is_zero());
+  tensors.prepare_for(*find_step("split", backend.kind()), AttentionCall::kChosenByStep);
+  tensors.poison(Poison::kLarge);
+  CHECK(is_zero());
 }
 
 // Mistakes that show in few problems only: the covering sample, as `check` takes it, must have one where they

@@ -226,6 +226,14 @@ TEST_CASE("several kernels, a workspace, a limit and configurations of the step'
   CHECK(workspace_refusal(find_step("v05_padded_smem", BackendKind::kEmulator)->info, call) == "");
 }
 
+TEST_CASE("a step whose workspace must be zero finds it so") {
+  Example example(DType::kBf16);
+  for (int call = 0; call < 2; ++call) {
+    attention_on_emulator(example.call, "counting");
+    CHECK(example.error() < 3e-2);
+  }
+}
+
 TEST_CASE("steps for decode come first for a few queries, and last for many") {
   Example many(DType::kBf16), few(DType::kBf16);
   CHECK(attention_on_emulator(many.call) == "v16_producer_warpgroup");

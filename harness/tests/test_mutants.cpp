@@ -14,6 +14,11 @@ TEST_CASE("the covering sample rejects the emulator's mutants that show in few p
   check_mutants_on_the_sample(*backend);
 }
 
+TEST_CASE("what a step does to its workspace on the emulator is seen") {
+  const auto backend = make_emulator_backend();
+  check_workspaces(*backend);
+}
+
 // docs/measuring.md says how far v01 to v20 stay below these gates. v10 here; its emulator run is among the
 // fastest.
 TEST_CASE("a right kernel stays as far below the gates of element and bias as the page says", "[long]") {

@@ -10,4 +10,5 @@ TEST_CASE("the device's mutants are rejected") {
   REQUIRE(backend != nullptr);
   check_mutants(*backend);
   check_mutants_on_the_sample(*backend);
+  check_workspaces(*backend);
 }
