@@ -1,6 +1,6 @@
 // What flows through a CTA whose warpgroups compute one tile of queries after the other without a pause: the
-// CTA's shape, its shared memory, who stores O, whose turn it is. Spelled out in v23_stream (the stream, with
-// one shape) and v24_by_turns (pipelines, turns).
+// CTA's shape, its shared memory, who loads and who stores, whose turn it is. Spelled out in v23_stream (the
+// stream, with one shape) and v24_by_turns (pipelines, turns).
 //
 // A CTA has PIPELINES that know nothing of each other. Each has NUM_WARPGROUPS that compute on a tile of
 // queries, rings of its own, and two warps of the CTA's last warpgroup: one loads, one stores.
@@ -9,6 +9,8 @@
 #include "common/attention.h"
 #include "common/blocks/key_range.h"
 #include "common/blocks/ring.h"
+#include "common/blocks/tensor_maps.h"
+#include "common/blocks/tile_order.h"
 #include "common/named_barrier.h"
 #include "common/setmaxnreg.h"
 #include "common/swizzle.h"
@@ -33,11 +35,7 @@ struct StreamConfig {
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : CONSUMERS == 3 ? 160 : 112;
 };
 
-// A tile of queries.
-struct Work {
-  int first_query, head, batch, kv_len;
-};
-constexpr int kNoMore = -1, kNoneYet = -2;  // in place of a batch
+constexpr int kNoneYet = -2;  // in place of a batch: see kNoMore
 
 template <typename Element, typename C>
 struct StreamStorage {  // of a pipeline, in shared memory
@@ -61,7 +59,7 @@ struct StreamStorage {  // of a pipeline, in shared memory
     ring_v.init(NUM_WARPS);
     for (int stage = 0; stage < kQStages; ++stage) {
       mbarrier_init(&bar_o_full[stage], NUM_WARPS);
-      lost[stage] = 0;
+      lost[stage] = careful[stage] = 0;
     }
   }
 
@@ -71,6 +69,53 @@ struct StreamStorage {  // of a pipeline, in shared memory
     if (lane_id == 0) mbarrier_arrive(&bar_o_full[stage]);
   }
 };
+
+// Tiles of keys: at least one, so that all tiles of queries are alike. Without keys it is one of zeros, and
+// masked.
+template <int BLOCK_N>
+__device__ int num_stream_tiles(const KeyRange& keys) {
+  return max(1, keys.num_tiles(BLOCK_N));
+}
+
+// The loader: one thread. Of all CTAs' loaders it is number `loader`, which also is its first tile.
+template <bool CAUSAL, typename Element, typename C>
+__device__ void load_tiles(StreamStorage<Element, C>& shared, const AttentionParams<Element>& params,
+                           const TensorMaps& maps, const TileOrder& order, int num_tiles, int loader) {
+  using KV = typename StreamStorage<Element, C>::KV;
+  RingCursor<C::K_STAGES> at_k;
+  RingCursor<C::V_STAGES> at_v;
+  int index = loader;
+  shared.next = work_of<C::BLOCK_M>(params, index, order, num_tiles);
+  for (RingCursor<kQStages> at_q;; at_q.advance()) {
+    shared.ring_q.producer_wait(at_q);
+    const Work work = shared.next;
+    const auto [first_query, head, batch, kv_len] = work;
+    shared.work[at_q.stage] = work;
+    uint64_t* const bar_q_full = shared.ring_q.producer_announce(at_q, batch < 0 ? 0 : sizeof(shared.q[0]));
+    if (batch == kNoMore) return;
+    for (int w = 0; w < C::NUM_WARPGROUPS; ++w)
+      tma_load_5d(&shared.q[at_q.stage][w], maps.q, bar_q_full, 0, first_query + w * kWarpgroupM, 0, head,
+                  batch);
+    const KeyRange keys = key_range_within<CAUSAL>(params, kv_len, first_query, C::BLOCK_M);
+    const int kv_head = params.kv_head(head), num_kv_tiles = num_stream_tiles<C::BLOCK_N>(keys);
+    const int fetch_at = num_kv_tiles * C::BLOCK_N > 512 ? num_kv_tiles - 2 : 0;
+#pragma unroll 1
+    for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
+      const int first_key = keys.first_key(kv_tile, C::BLOCK_N);
+      uint64_t* const bar_k_full = shared.ring_k.producer_acquire(at_k, sizeof(KV));
+      tma_load_5d(&shared.k[at_k.stage], maps.k, bar_k_full, 0, first_key, 0, kv_head, batch);
+      uint64_t* const bar_v_full = shared.ring_v.producer_acquire(at_v, sizeof(KV));
+      tma_load_5d(&shared.v[at_v.stage], maps.v, bar_v_full, 0, first_key, 0, kv_head, batch);
+      at_k.advance();
+      at_v.advance();
+      if (kv_tile == fetch_at) {  // once for each tile: num_tiles times in all, and the counter is 0 again
+        index = gridDim.x * C::PIPELINES +
+                (CAUSAL ? atomicInc(static_cast<unsigned*>(params.workspace), num_tiles - 1) : index);
+        shared.next = work_of<C::BLOCK_M>(params, index, order, num_tiles);
+      }
+    }
+  }
+}
 
 // The storer: one thread.
 template <typename Element, typename C>
@@ -105,13 +150,6 @@ struct Turns {
     if constexpr (C::TAKES_TURNS) bar_arrive(1 + next, 2 * 128);
   }
 };
-
-// Tiles of keys: at least one, so that all tiles of queries are alike. Without keys it is one of zeros, and
-// masked.
-template <int BLOCK_N>
-__device__ int num_stream_tiles(const KeyRange& keys) {
-  return max(1, keys.num_tiles(BLOCK_N));
-}
 
 }  // namespace FLASHSTEPS_BACKEND
 }  // namespace flashsteps

@@ -77,5 +77,20 @@ __device__ QueryTile query_tile(const AttentionParams<Element>& params, int inde
           .batch = head / params.num_heads_q};
 }
 
+// The tile that comes as number `index` of num_tiles, with its batch's keys; kNoMore in place of a batch if
+// there is none.
+struct Work {
+  int first_query, head, batch, kv_len;
+};
+constexpr int kNoMore = -1;
+
+template <int BLOCK_M, typename Element>
+__device__ Work work_of(const AttentionParams<Element>& params, int index, const TileOrder& order,
+                        int num_tiles) {
+  if (index >= num_tiles) return {0, 0, kNoMore, 0};
+  const QueryTile tile = query_tile<BLOCK_M>(params, index, order);
+  return {tile.first_query, tile.head, tile.batch, params.kv_length(tile.batch)};
+}
+
 }  // namespace FLASHSTEPS_BACKEND
 }  // namespace flashsteps
