@@ -1,0 +1,222 @@
+// v24: warpgroups take turns at the tensor cores, so that one multiplies while another computes exponentials.
+// The shape of the problem decides how many they are, and how many tiles of queries a CTA has at a time.
+#include "common/blocks/epilogue.h"
+#include "common/blocks/online_softmax.h"
+#include "common/blocks/operands.h"
+#include "common/blocks/query_stream.h"
+#include "common/blocks/tensor_maps.h"
+#include "common/blocks/tile_order.h"
+#include "common/blocks/uniform.h"
+#include "common/blocks/wgmma_products.h"
+#include "common/elect.h"
+#include "common/named_barrier.h"
+#include "common/setmaxnreg.h"
+#include "common/step.h"
+
+namespace STEP_NAMESPACE {
+
+constexpr int MMA_N = 8;
+constexpr int MMA_K = 16;
+
+template <typename Element, bool CAUSAL, typename C>
+__global__ void __launch_bounds__(C::NUM_THREADS, 1)
+    attention_kernel(const AttentionParams<Element> params, const __grid_constant__ TensorMaps maps,
+                     TileOrder order, int num_tiles) {
+  constexpr int BLOCK_N = C::BLOCK_N, NUM_WARPGROUPS = C::NUM_WARPGROUPS;
+  using Q = typename StreamStorage<Element, C>::Q;
+  using KV = typename StreamStorage<Element, C>::KV;
+  const auto pipelines = reinterpret_cast<StreamStorage<Element, C>*>(smem);
+  const int lane_id = threadIdx.x % 32;
+  if (threadIdx.x < C::PIPELINES) {
+    pipelines[threadIdx.x].init();
+    fence_mbarrier_init();
+  }
+  __syncthreads();  // the mbarriers exist
+
+  // Producers: a warp of each pipeline loads, another stores.
+  if (threadIdx.x >= C::CONSUMERS * 128) {
+    warpgroup_reg_dealloc<C::PRODUCER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
+    const int role = uniform(int(threadIdx.x / 32)) - C::CONSUMERS * 4;
+    if (role >= 2 * C::PIPELINES || !elect_one()) return;
+    auto& shared = pipelines[role % C::PIPELINES];
+    if (role >= C::PIPELINES) return store_tiles(shared, maps.o);
+    return load_tiles<CAUSAL>(shared, params, maps, order, num_tiles, blockIdx.x * C::PIPELINES + role);
+  }
+
+  // Consumers.
+  warpgroup_reg_alloc<C::CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
+  const int consumer = uniform(int(threadIdx.x / 128));
+  const int warpgroup = consumer % NUM_WARPGROUPS;  // of the pipeline
+  auto& shared = pipelines[consumer / NUM_WARPGROUPS];
+  const int warp_row = threadIdx.x / 32 % 4 * 16;  // of the warpgroup's rows
+  const int acc_row = opaque(warp_row + accumulator_row(lane_id));
+  const int acc_col = accumulator_col(lane_id);
+  const int o_offset = Q::offset_of(warp_row + operand_row(lane_id), operand_col(lane_id));
+  const float scale = params.softmax_scale_log2;
+
+  RingCursor<kQStages> at_q;
+  RingCursor<C::K_STAGES> at_k;
+  RingCursor<C::V_STAGES> at_v;
+  struct Rows {        // acc_row + r * 8
+    float base[1][2];  // what P is relative to: a maximum so far, scaled
+    float sum[1][2];   // of this lane's columns only: lanes are added up in the end
+  } rows, ended;
+  float row_scale[1][2];  // that O needs when its base changes
+  float acc_o[1][C::HEAD_DIM / MMA_N][4], acc_s[1][BLOCK_N / MMA_N][4];
+  uint32_t frag_p[BLOCK_N / MMA_K][1][4];
+
+  int kv_tile;        // of S
+  int num_own_tiles;  // that some of this warpgroup's rows see
+  int first_masked;   // that not all of these rows see whole
+  const auto first_query_of = [&](const Work& work) { return work.first_query + warpgroup * kWarpgroupM; };
+  const auto begin_tile = [&] {  // of queries; false if there is none
+    shared.ring_q.consumer_wait(at_q);
+    const Work work = shared.work[at_q.stage];
+    if (uniform(work.batch == kNoMore)) return false;
+    const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
+    kv_tile = 0;
+    num_own_tiles = num_stream_tiles<BLOCK_N>(keys);
+    first_masked = keys.unmasked_end / BLOCK_N;
+    rows = {.base = {{-INFINITY, -INFINITY}}, .sum = {}};
+    return true;
+  };
+  const auto check_base = [&] {  // Does it change?
+    const bool needs_mask = kv_tile >= first_masked;
+    const float growth = growth_bound(acc_s, rows.base, scale);
+    if (!uniform(needs_mask || growth > kMaxGrowth)) return false;
+    if (needs_mask) {
+      const Work work = shared.work[at_q.stage];
+      mask_tile<CAUSAL, BLOCK_N>(acc_s, params, work.kv_len, kv_tile, first_query_of(work) + acc_row,
+                                 acc_col);
+    }
+    change_base(acc_s, scale, rows.base, rows.sum, row_scale);
+    return true;
+  };
+  // O, rounded, goes where the tile's Q was.
+  const auto write_o = [&](int stage) {
+    const Work work = shared.work[stage];
+    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row, lane_id, ended.base,
+                ended.sum);
+    stmatrix_normalised(shared.q[stage][warpgroup], opaque(o_offset), acc_o, ended.sum);
+    fence_proxy_async();  // TMA must see what this lane has written
+    shared.o_is_written(stage, lane_id);
+  };
+
+  // A pipeline's warpgroups take turns at the tensor cores, each as many, whatever it does with them. A
+  // barrier of each says that it is its turn: it waits there, and the one before it arrives.
+  const int next = consumer - warpgroup + (warpgroup + 1) % NUM_WARPGROUPS;
+  const auto begin_turn = [&] {
+    if constexpr (C::TAKES_TURNS) bar_sync(1 + consumer, 2 * 128);
+  };
+  const auto end_turn = [&] {
+    if constexpr (C::TAKES_TURNS) bar_arrive(1 + next, 2 * 128);
+  };
+
+  if (warpgroup == NUM_WARPGROUPS - 1) end_turn();  // the first turn is warpgroup 0's
+  if (!begin_tile()) return;
+  shared.ring_k.consumer_wait(at_k);
+  start_qk<Q, KV>(acc_s, make_smem_descriptor(shared.q[uniform(at_q.stage)][warpgroup]),
+                  make_smem_descriptor(shared.k[uniform(at_k.stage)]));
+  wait_for<0>(acc_s);
+  shared.ring_k.warp_release(at_k, lane_id);
+  at_k.advance();
+  check_base();
+  exponentiate(acc_s, scale, rows.base, rows.sum);
+  pack_p<Element>(frag_p, acc_s);
+  while (true) {
+    // P, which is ready, is of these tiles of queries and of V.
+    const auto q_of_p = at_q;
+    const auto v_of_p = at_v;
+    const bool first = kv_tile == 0;
+    const bool last = uniform(++kv_tile == num_own_tiles);
+    at_v.advance();
+    if (last) {
+      ended = rows;
+      if constexpr (CAUSAL) {  // tiles of keys beyond this warpgroup's diagonal it gives free as they come
+        const Work work = shared.work[at_q.stage];
+        const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, work.first_query, C::BLOCK_M);
+#pragma unroll 1
+        for (int unseen = num_stream_tiles<BLOCK_N>(keys) - num_own_tiles; uniform(unseen > 0); --unseen) {
+          begin_turn();
+          end_turn();
+          shared.ring_k.consumer_wait(at_k);
+          shared.ring_k.warp_release(at_k, lane_id);
+          at_k.advance();
+          shared.ring_v.consumer_wait(at_v);
+          shared.ring_v.warp_release(at_v, lane_id);
+          at_v.advance();
+        }
+      }
+      at_q.advance();
+      if (!begin_tile()) {  // then this is the last product
+        shared.ring_v.consumer_wait(v_of_p);
+        start_pv<KV>(acc_o, frag_p, make_smem_descriptor(shared.v[uniform(v_of_p.stage)]), first);
+        wait_for<0>(acc_o);
+        return write_o(q_of_p.stage);
+      }
+    }
+    shared.ring_k.consumer_wait(at_k);
+    const SmemDescriptor q = uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup]));
+    const SmemDescriptor k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
+    const SmemDescriptor v = uniform(make_smem_descriptor(shared.v[v_of_p.stage]));
+    begin_turn();
+    start_qk<Q, KV>(acc_s, q, k);
+    shared.ring_v.consumer_wait(v_of_p);
+    start_pv<KV>(acc_o, frag_p, v, first);
+    end_turn();
+    wait_for<1>(acc_s);
+    shared.ring_k.warp_release(at_k, lane_id);
+    at_k.advance();
+    const bool changes = check_base();
+    exponentiate(acc_s, scale, rows.base, rows.sum);
+    warpgroup_fence_operand(wgmma_accumulator(acc_s));  // all of this before the wait
+    wait_for<0>(acc_o);
+    shared.ring_v.warp_release(v_of_p, lane_id);
+    pack_p<Element>(frag_p, acc_s);
+    if (last) {
+      write_o(q_of_p.stage);
+    } else if (changes) {
+      scale_rows(acc_o, row_scale);
+    }
+  }
+}
+
+template <typename C, bool CAUSAL, typename Element>
+void launch_tiles(const AttentionParams<Element>& params, Stream stream) {
+  using Pipeline = StreamStorage<Element, C>;
+  const int num_tiles = ceil_div(params.seqlen_q, C::BLOCK_M) * params.num_heads_q * params.batch;
+  launch(attention_kernel<Element, CAUSAL, C>, dim3(min(ceil_div(num_tiles, C::PIPELINES), num_sms())),
+         dim3(C::NUM_THREADS), C::PIPELINES * sizeof(Pipeline), stream, params,
+         make_tensor_maps<typename Pipeline::Q, typename Pipeline::KV>(params),
+         tile_order<C::HEAD_DIM, CAUSAL>(params), num_tiles);
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+void launch_attention(const AttentionParams<Element>& params, Stream stream) {
+  constexpr bool D64 = HEAD_DIM == 64;
+  // D, pipelines, warpgroups of each, keys of a tile, stages of K and V, turns
+  using Wide = std::conditional_t<D64, StreamConfig<64, 1, 3, 128, 4, 4, true>,
+                                  StreamConfig<128, 1, 3, 80, 3, 3, false>>;
+  using Narrow = std::conditional_t<D64, StreamConfig<64, 2, 2, 64, 4, 4, true>,
+                                    StreamConfig<128, 1, 2, 128, 2, 3, true>>;
+  params.configuration == 0 ? launch_tiles<Wide, CAUSAL>(params, stream)
+                            : launch_tiles<Narrow, CAUSAL>(params, stream);
+}
+
+int choose_configuration(const AttentionCall& call) {
+  return call.seqlen_kv <= (call.head_dim == 64 ? 4096 : 1024) ? 1 : 0;
+}
+
+}  // namespace STEP_NAMESPACE
+
+REGISTER_STEP(launch_attention, {
+    .title = "Warpgroups take turns at the tensor cores, as many as the problem has use for",
+    .removes = "collisions of exponentials with exponentials",
+    .part = Part::kHopper,
+    .alignment_bytes = 16,
+    .needs_sm = "90a",
+    .configurations = {"wide", "narrow"},
+    .choose = choose_configuration,
+    .workspace_bytes = [](const AttentionCall&) { return sizeof(unsigned); },
+    .workspace_is_zero = true,
+});
