@@ -1,7 +1,11 @@
 #include "harness/device/gpu.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <stdexcept>
+#include <vector>
 
 #include "common/cuda/check.h"
 #include "harness/base/text.h"
@@ -25,6 +29,18 @@ Gpu describe_gpu(int device) {
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
   return {device, 10 * properties.major + properties.minor, properties.name};
 }
+
+// While it lives, this thread's cudaMalloc() does not end captures of streams that it has nothing to do with.
+class BesideCaptures {
+ public:
+  BesideCaptures() { CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
 
 }  // namespace
 
@@ -114,6 +130,40 @@ void gpu_download(void* to_host, const void* from_gpu, size_t bytes, void* strea
 
 void gpu_fill_zero(void* gpu, size_t bytes, void* stream) {
   CUDA_CHECK(cudaMemsetAsync(gpu, 0, bytes, cudaStream_t(stream)));
+}
+
+// A slot of one block of memory for each stream. Streams are known by their ids: a handle may come again, for
+// another stream, while the one that it named before still has work.
+void* gpu_zeros(void* handle, size_t bytes) {
+  constexpr size_t kSlotBytes = kWorkspaceAlignment, kSlots = 256;
+  const auto stream = cudaStream_t(handle);
+  if (bytes > kSlotBytes || stream == cudaStreamPerThread) return nullptr;  // which is many streams
+  cudaStreamCaptureStatus capture;
+  CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
+  if (capture != cudaStreamCaptureStatusNone) return nullptr;
+  unsigned long long id = 0;
+  CUDA_CHECK(cudaStreamGetId(stream, &id));
+
+  struct Block {
+    char* memory = nullptr;
+    std::vector<unsigned long long> streams;  // by slot
+  };
+  static std::map<int, Block>& blocks = *new std::map<int, Block>;  // never destroyed: threads outlive main()
+  static std::mutex& mutex = *new std::mutex;
+  const std::lock_guard lock(mutex);
+  Block& block = blocks[current_gpu().device];
+  if (block.memory == nullptr) {
+    const BesideCaptures relaxed;
+    block.memory = static_cast<char*>(gpu_allocate(kSlots * kSlotBytes));
+  }
+  const size_t slot = std::ranges::find(block.streams, id) - block.streams.begin();
+  if (slot == kSlots) return nullptr;
+  char* const memory = block.memory + slot * kSlotBytes;
+  if (slot == block.streams.size()) {
+    gpu_fill_zero(memory, kSlotBytes, stream);
+    block.streams.push_back(id);
+  }
+  return memory;
 }
 
 void gpu_synchronize(void* stream) { CUDA_CHECK(cudaStreamSynchronize(cudaStream_t(stream))); }

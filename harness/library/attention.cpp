@@ -1,11 +1,12 @@
 // The public functions of flashsteps.h: check the call, choose a step, run it.
+#include "harness/library/attention.h"
+
 #include <pthread.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -124,13 +125,10 @@ const Step& first_step(BackendKind backend, const AttentionCall& call, std::stri
   refuse("no step can run this call: " + (last.empty() ? "there is none" : last));
 }
 
-// Bytes of memory that the step may use for the call; zero before the call, and left so, when `zero` says so.
-using FindWorkspace = std::function<void*(size_t bytes, bool zero)>;
-
 // Runs the named step, or the first candidate that can run the call. A launch that is refused has launched
 // nothing. `find` finds a workspace where the call has none; null: that is the caller's to do.
 std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCall& call, void* stream,
-                          std::string_view step_name, const FindWorkspace& find = {}) {
+                          std::string_view step_name, const FindWorkspace& find) {
   // Empty when it ran, else why it cannot.
   const auto try_step = [&](const Step& step) -> std::string {
     if (std::string reason = refusal_of(step, gpu, call); !reason.empty()) return reason;
@@ -175,10 +173,15 @@ std::vector<Memory> register_memory(const AttentionCall& call) {
 
 }  // namespace
 
-std::string_view attention(const AttentionCall& call, void* stream, std::string_view step) {
+std::string_view queue_attention(const AttentionCall& call, void* stream, std::string_view step,
+                                 const FindWorkspace& find) {
   check_call(call);
   drop_old_gpu_error();
-  return run_step(BackendKind::kCuda, &current_gpu(), call, stream, step);
+  return run_step(BackendKind::kCuda, &current_gpu(), call, stream, step, find);
+}
+
+std::string_view attention(const AttentionCall& call, void* stream, std::string_view step) {
+  return queue_attention(call, stream, step, {});
 }
 
 size_t workspace_bytes(const AttentionCall& call, std::string_view step) {

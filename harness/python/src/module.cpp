@@ -18,6 +18,7 @@
 #include "harness/base/text.h"
 #include "harness/device/gpu.h"
 #include "harness/include/flashsteps.h"
+#include "harness/library/attention.h"
 #include "harness/python/src/array.h"
 
 namespace nb = nanobind;
@@ -126,14 +127,27 @@ struct Options {
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
-  ~WithoutGil() {
-    while (python_ends()) pause();  // until the process has ended
-    PyEval_RestoreThread(state_);
-  }
+  ~WithoutGil() { take(); }
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 
+  // With the GIL in between.
+  template <typename Do>
+  auto with_gil(Do act) {
+    take();
+    struct Release {
+      ~Release() { state = PyEval_SaveThread(); }
+      PyThreadState*& state;
+    } afterwards{state_};
+    return act();
+  }
+
  private:
+  void take() {
+    while (python_ends()) pause();  // until the process has ended
+    PyEval_RestoreThread(state_);
+  }
+
   static bool python_ends() {
 #if PY_VERSION_HEX >= 0x030d0000
     return Py_IsFinalizing();
@@ -145,25 +159,24 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
-void run(const AttentionCall& call, int device, void* stream, const Options& options) {
-  const WithoutGil no_gil;
+// `allocate` makes an array of so many bytes, on the device; it is called with the GIL.
+template <typename Allocate>
+void run(const AttentionCall& call, int device, void* stream, const Options& options, Allocate allocate) {
+  WithoutGil no_gil;
   if (device != kCpu) {
     const CurrentDevice current(device);
-    flashsteps::attention(call, stream, options.step);
+    queue_attention(call, stream, options.step, [&](size_t bytes, bool zero) {
+      void* memory = zero ? gpu_zeros(stream, bytes) : nullptr;
+      if (memory != nullptr) return memory;
+      memory = no_gil.with_gil([&] { return allocate(bytes); });
+      if (zero) gpu_fill_zero(memory, bytes, stream);
+      return memory;
+    });
     if (options.waits) gpu_synchronize(stream);
   } else if (options.to_gpu) {
     flashsteps::attention_from_host(call, options.step);
   } else {
     flashsteps::attention_on_emulator(call, options.step);
-  }
-}
-
-size_t workspace_of(const AttentionCall& call, int device, std::string_view step) {
-  const CurrentDevice current(device);
-  try {
-    return workspace_bytes(call, step);
-  } catch (const std::invalid_argument& error) {
-    raise_value_error("step", error.what());
   }
 }
 
@@ -208,25 +221,23 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
       framework.python().attr(q.contiguous ? kEmptyLikeContiguous : kEmptyLike)(q_array);
   const Array o = framework.read("o", o_array, 4);
   call.o = view_of(o, axes);
-  nb::object lse_array, workspace_array;
+  nb::object lse_array;
   if (return_lse) {
     const auto lse_shape = nb::make_tuple(call.batch, call.num_heads_q, call.seqlen_q);
     lse_array = framework.python().attr("empty_fp32")(q_array, lse_shape);
     call.lse = static_cast<float*>(framework.read("lse", lse_array, 3).data);
   }
-  if (q.device != kCpu) {
-    if (const size_t bytes = workspace_of(call, q.device, step.value_or("")); bytes > 0) {
-      const size_t floats = (bytes + sizeof(float) - 1) / sizeof(float);
-      workspace_array = framework.python().attr("empty_fp32")(q_array, nb::make_tuple(floats));
-      call.workspace = framework.read("workspace", workspace_array, 1).data;
-      call.workspace_bytes = floats * sizeof(float);
-    }
-  }
+  nb::object workspace_array;  // until the step is queued, which is when the framework may reuse its memory
+  const auto allocate = [&](size_t bytes) {
+    const size_t floats = (bytes + sizeof(float) - 1) / sizeof(float);
+    workspace_array = framework.python().attr("empty_fp32")(q_array, nb::make_tuple(floats));
+    return framework.read("workspace", workspace_array, 1).data;
+  };
   void* const stream = q.device == kCpu ? nullptr : framework.current_stream(q.device);
   static const nb::handle kWaits = interned("waits"), kFinish = interned("finish");
   const bool waits = nb::cast<bool>(framework.python().attr(kWaits));
   try {
-    run(call, q.device, stream, {step.value_or(""), to_gpu, waits});
+    run(call, q.device, stream, {step.value_or(""), to_gpu, waits}, allocate);
   } catch (const std::invalid_argument& error) {
     raise_value_error("step", error.what());
   }

@@ -249,6 +249,34 @@ def test_cuda_graph(step):
         check(q, k, v, o, lse, causal=True, kv_lengths=lengths)
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_graphs_side_by_side(step):
+    """Two graphs of one stream and calls on that stream share nothing that a kernel writes."""
+    inputs = [draw_qkv(seqlen_q=700, seqlen_kv=700, seed=seed) for seed in range(2)]
+    expected = [flashsteps.attention(*qkv, causal=True, step=step) for qkv in inputs]
+    captured, others = torch.cuda.Stream(), [torch.cuda.Stream() for _ in inputs]
+    graphs, results = [], []
+    torch.cuda.synchronize()
+    for qkv in inputs:
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1], stream=captured):
+            results.append(flashsteps.attention(*qkv, causal=True, step=step))
+    for _ in range(20):
+        for result in results:
+            result.fill_(float("nan"))
+        torch.cuda.synchronize()
+        for graph, stream in zip(graphs, others):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(LONG // 100)
+                graph.replay()
+        with torch.cuda.stream(captured):
+            torch.cuda._sleep(LONG // 100)
+            eager = flashsteps.attention(*inputs[0], causal=True, step=step)
+        torch.cuda.synchronize()
+        assert torch.equal(eager, expected[0])
+        assert all(torch.equal(result, o) for result, o in zip(results, expected))
+
+
 def test_cuda_graph_of_the_first_call():
     """Whatever is set up at a step's first call is set up while a graph is captured. And PyTorch is imported
     first, so that its copy of the CUDA runtime is ours; in this process it comes second."""

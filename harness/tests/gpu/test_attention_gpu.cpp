@@ -13,6 +13,7 @@
 #include "harness/base/random.h"
 #include "harness/device/gpu.h"
 #include "harness/include/flashsteps.h"
+#include "harness/library/attention.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/gpu/launch_kernels.h"
 #include "harness/tests/gpu/thread_time.h"
@@ -300,6 +301,57 @@ TEST_CASE("two kernels, with the workspace that the caller gives") {
     call.workspace_bytes = 1;
     CHECK_THROWS_AS(attention(call, nullptr, "split"), std::invalid_argument);
   }
+}
+
+TEST_CASE("a workspace that starts zero is left zero") {
+  const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
+  AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+  const std::vector<uint16_t> reference = expected(call, kElements);
+  const size_t bytes = workspace_bytes(call, "counting");
+  const std::vector<uint16_t> zeros(bytes / 2);
+  const DeviceMemory workspace(zeros);
+  const auto give = [&](size_t needed, bool zero) {
+    CHECK((needed == bytes && zero));
+    return workspace.get();
+  };
+  for (const bool find : {false, true}) {
+    call.workspace = find ? nullptr : workspace.get();
+    call.workspace_bytes = find ? 0 : bytes;
+    CUDA_CHECK(cudaMemset(o.get(), 0xff, kElements * 2));
+    queue_attention(call, nullptr, "counting", give);
+    CHECK(largest_difference(o.download(), reference) < 4e-3);
+    CHECK(workspace.download() == zeros);
+  }
+}
+
+TEST_CASE("memory that stays zero is one stream's, and no graph's") {
+  cudaStream_t a, b, c;
+  for (cudaStream_t* const stream : {&a, &b, &c})
+    CUDA_CHECK(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+  void* const of_a = gpu_zeros(a, 4);
+  void* const of_b = gpu_zeros(b, 4);
+  REQUIRE((of_a != nullptr && of_b != nullptr && gpu_zeros(nullptr, 4) != nullptr));
+  CHECK((of_a != of_b && gpu_zeros(nullptr, 4) != of_a && gpu_zeros(nullptr, 4) != of_b));
+  CHECK(gpu_zeros(a, 256) == of_a);
+  CHECK(gpu_zeros(a, 257) == nullptr);
+  CHECK(gpu_zeros(cudaStreamPerThread, 4) == nullptr);
+  std::vector<uint16_t> found(128, 1);
+  gpu_download(found.data(), of_a, 256, a);
+  CHECK(found == std::vector<uint16_t>(128));
+
+  CUDA_CHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
+  CHECK(gpu_zeros(a, 4) == nullptr);
+  CHECK(gpu_zeros(c, 4) != nullptr);
+  cudaGraph_t graph = nullptr;
+  CUDA_CHECK(cudaStreamEndCapture(a, &graph));
+  CUDA_CHECK(cudaGraphDestroy(graph));
+  CHECK(gpu_zeros(a, 4) == of_a);
+
+  // Whether or not its handle is that of a stream that is gone.
+  CUDA_CHECK(cudaStreamDestroy(b));
+  CUDA_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
+  CHECK(gpu_zeros(b, 4) != of_b);
+  for (cudaStream_t const stream : {a, b, c}) CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
 TEST_CASE("code of sm_90a runs on that GPU, and is refused on every other") {
