@@ -124,6 +124,8 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "python3 scripts/steps/step_diff.py v17 v18": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v18 v19": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v19 v20": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py v20 v21": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py v21 v22": (PASS, ["lines added"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }
@@ -237,26 +239,33 @@ def test_the_mutant_of_the_table_fails(name: str, options: str) -> None:
     assert done.returncode == FAIL, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page, least", [("debugging", 6), ("copies", 12)])
+@pytest.mark.parametrize("page, least", [("debugging", 6), ("copies", 12), ("wgmma", 7)])
 def test_the_reports_of_the_table_are_those_of_the_bug_pages(page: str, least: int) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\|[^*\n]*\*([^*|\n]+)\*.*\| ((?:\[\w+\](?:, )?)+) \|$", text, re.MULTILINE)
     rows = [(words, re.findall(r"\[(\w+)\]", names)) for words, names in rows]
     assert len(rows) >= least
     for words, names in rows:
-        pages = [ROOT / f"harness/tests/bugs/v10_tma_warpspec/{name}.md" for name in names]
+        links = [re.search(rf"^\[{name}\]: \.\./(harness/tests/bugs/.*)$", text, re.MULTILINE) for name in names]
+        pages = [ROOT / link[1] for link in links if link]
+        assert len(pages) == len(names), f"{names}: a link is missing"
         texts = [page.read_text(encoding="utf-8") for page in pages]
         assert any(words in text for text in texts), f"'{words}' in none of {names}"
 
 
-def test_the_page_on_copies_quotes_the_steps_and_names_what_is_there() -> None:
-    page = (ROOT / "docs" / "copies.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```cpp\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("page, steps, least", [("copies", "v1?_*", 8), ("wgmma", "v21_wgmma", 7)])
+def test_the_page_quotes_the_steps(page: str, steps: str, least: int) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```cpp\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [line.split("  //")[0] for block in blocks for line in block.splitlines()]
-    kernels = "\n".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("steps/v1?_*/kernel.cu")))
-    assert len(lines) >= 8
+    kernels = "\n".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob(f"steps/{steps}/kernel.cu")))
+    assert len(lines) >= least
     for line in lines:
         assert line in kernels
+
+
+def test_the_page_on_copies_names_what_is_there() -> None:
+    page = (ROOT / "docs" / "copies.md").read_text(encoding="utf-8")
     kinds = set(re.findall(r"`(k[A-Z]\w+)`", page))
     header = (ROOT / "common/emulator/emulator.h").read_text(encoding="utf-8")
     assert len(kinds) >= 6

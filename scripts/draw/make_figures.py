@@ -44,6 +44,10 @@ PARTS = {
         "h200_peers_mma_sync.json",
         ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"),
     ),
+    "Hopper": (
+        "h200_peers_mma_sync.json",  # without its steps: there is no figure yet
+        ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"),
+    ),
 }
 FIGURES = (
     *(

@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
       pack_p<Element>(frag_p, acc_s);
       for (int kv_tile = 1; kv_tile < num_own_tiles; ++kv_tile, ++kv_count) {
         shared.ring_k.consumer_wait(kv_count + 1);
-        shared.ring_v.consumer_wait(kv_count);  // no branch between wgmmas, or ptxas makes them wait (C7510)
+        shared.ring_v.consumer_wait(kv_count);  // here: no branch is between the products (else C7519)
         warpgroup_arrive();
         issue_qk(kv_count + 1);
         issue_pv(kv_count);
