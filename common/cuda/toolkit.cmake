@@ -75,4 +75,8 @@ function(flashsteps_cuda_objects target source)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_options(${target} PRIVATE ${nvcc_options} ${gencode} ${spill_options} -lineinfo)
   target_compile_definitions(${target} PRIVATE "FLASHSTEPS_NEEDS_SM=\"${needs_sm}\"")
+  if(FLASHSTEPS_WERROR)
+    set_property(TARGET ${target} PROPERTY CUDA_COMPILER_LAUNCHER
+      ${PROJECT_SOURCE_DIR}/common/cuda/refuse_notes.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
+  endif()
 endfunction()

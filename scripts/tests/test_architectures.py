@@ -100,3 +100,19 @@ def test_what_no_gpu_is_called(tmp_path: Path, value: str):
     (tmp_path / "kernel.cu").write_text(f'{{.needs_sm = "{value}"}},\n')
     status, text = cmake(tmp_path, f'flashsteps_needs_sm(result "{tmp_path}/kernel.cu")')
     assert status != 0 and "it must be like" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "said, status, outcome",
+    [
+        ("", 0, 0),
+        ("ptxas info    : Used 168 registers", 0, 0),
+        ("ptxas info    : (C7513) Potential Performance Loss: wgmma.mma_async instructions are serialized", 0, 1),
+        ("kernel.cu(3): error", 2, 2),
+    ],
+)
+def test_a_note_about_wgmma_is_an_error_where_warnings_are(said: str, status: int, outcome: int):
+    refuse_notes = ROOT / "common/cuda/refuse_notes.sh"
+    compiler = ["sh", "-c", 'printf "%s" "$1"; exit "$2"', "nvcc", said, str(status)]
+    done = subprocess.run([refuse_notes, *compiler], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (outcome, "", said)
