@@ -27,14 +27,15 @@ __device__ inline float fast_inverse_of(float row_sum) {
   return row_sum == 0.0f ? 0.0f : __fdividef(1.0f, row_sum);
 }
 
-// Is every element? Infinities and NaN stay what they are in a sum.
+// Is every element? Infinities and NaN stay what they are in a sum. Four sums, or each addition would wait for
+// the one before.
 template <int M_TILES, int N_TILES>
 __device__ bool is_finite(const float (&acc)[M_TILES][N_TILES][4]) {
-  float sum = 0.0f;
+  float sum[4] = {};
 #pragma unroll
   for (int i = 0; i < M_TILES * N_TILES * 4; ++i)
-    sum += fabsf(acc[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4]);
-  return sum < INFINITY;
+    sum[i % 4] += fabsf(acc[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4]);
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]) < INFINITY;
 }
 
 // Two neighbouring elements of O, rounded.

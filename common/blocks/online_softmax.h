@@ -44,8 +44,9 @@ template <bool CAUSAL, int BLOCK_N, typename Element, int M_TILES, int S_TILES>
 __device__ void mask_tile(float (&acc_s)[M_TILES][S_TILES][4], const AttentionParams<Element>& params,
                           int kv_len, int kv_tile, int query, int acc_col) {
   const int first_key = min(kv_tile * BLOCK_N, kv_len - BLOCK_N);  // as KeyRange has it
+  const int repeated = kv_tile * BLOCK_N - first_key;
   mask_scores<CAUSAL>(acc_s, params, kv_len, query, first_key + acc_col);
-  mask_first_keys(acc_s, kv_tile * BLOCK_N - first_key, acc_col);
+  if (repeated != 0) mask_first_keys(acc_s, repeated, acc_col);
 }
 
 // Makes the maximum of what each row has seen its base, and brings its sum to it. O must be brought to it by

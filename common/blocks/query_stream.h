@@ -11,6 +11,7 @@
 #include "common/blocks/ring.h"
 #include "common/blocks/tensor_maps.h"
 #include "common/blocks/tile_order.h"
+#include "common/launch.h"
 #include "common/named_barrier.h"
 #include "common/setmaxnreg.h"
 #include "common/swizzle.h"
@@ -77,8 +78,11 @@ __device__ int num_stream_tiles(const KeyRange& keys) {
   return max(1, keys.num_tiles(BLOCK_N));
 }
 
+// In which order a tile of queries meets them.
+enum class Keys { kFirstToLast, kLastToFirst };
+
 // The loader: one thread. Of all CTAs' loaders it is number `loader`, which also is its first tile.
-template <bool CAUSAL, typename Element, typename C>
+template <bool CAUSAL, Keys KEYS = Keys::kFirstToLast, typename Element, typename C>
 __device__ void load_tiles(StreamStorage<Element, C>& shared, const AttentionParams<Element>& params,
                            const TensorMaps& maps, const TileOrder& order, int num_tiles, int loader) {
   using KV = typename StreamStorage<Element, C>::KV;
@@ -100,7 +104,8 @@ __device__ void load_tiles(StreamStorage<Element, C>& shared, const AttentionPar
     const int kv_head = params.kv_head(head), num_kv_tiles = num_stream_tiles<C::BLOCK_N>(keys);
     const int fetch_at = num_kv_tiles * C::BLOCK_N > 512 ? num_kv_tiles - 2 : 0;
 #pragma unroll 1
-    for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
+    for (int i = 0; i < num_kv_tiles; ++i) {
+      const int kv_tile = KEYS == Keys::kFirstToLast ? i : num_kv_tiles - 1 - i;
       const int first_key = keys.first_key(kv_tile, C::BLOCK_N);
       uint64_t* const bar_k_full = shared.ring_k.producer_acquire(at_k, sizeof(KV));
       tma_load_5d(&shared.k[at_k.stage], maps.k, bar_k_full, 0, first_key, 0, kv_head, batch);
@@ -108,10 +113,56 @@ __device__ void load_tiles(StreamStorage<Element, C>& shared, const AttentionPar
       tma_load_5d(&shared.v[at_v.stage], maps.v, bar_v_full, 0, first_key, 0, kv_head, batch);
       at_k.advance();
       at_v.advance();
-      if (kv_tile == fetch_at) {  // once for each tile: num_tiles times in all, and the counter is 0 again
+      if (i == fetch_at) {  // once for each tile: num_tiles times in all, and the counter is 0 again
         index = gridDim.x * C::PIPELINES +
                 (CAUSAL ? atomicInc(static_cast<unsigned*>(params.workspace), num_tiles - 1) : index);
         shared.next = work_of<C::BLOCK_M>(params, index, order, num_tiles);
+      }
+    }
+  }
+}
+
+// The loader: one thread. As load_tiles, but a tile that was lost comes again, before any other. So it is not the
+// end when no tile is left: there is a pause, in which the last ones are finished, and after two in a row the end.
+template <bool CAUSAL, typename Element, typename C>
+__device__ void replay_tiles(StreamStorage<Element, C>& shared, const AttentionParams<Element>& params,
+                             const TensorMaps& maps, const TileOrder& order, int num_tiles, int loader) {
+  using KV = typename StreamStorage<Element, C>::KV;
+  RingCursor<C::K_STAGES> at_k;
+  RingCursor<C::V_STAGES> at_v;
+  shared.next = work_of<C::BLOCK_M>(params, loader, order, num_tiles);
+  int num_pauses = 0;
+  for (RingCursor<kQStages> at_q;; at_q.advance()) {
+    shared.ring_q.producer_wait(at_q);
+    const unsigned lost = shared.lost[at_q.stage];
+    Work work = lost != 0 ? shared.work[at_q.stage] : shared.next;
+    num_pauses = work.batch == kNoMore ? num_pauses + 1 : 0;
+    if (num_pauses == 1 || num_pauses == 2) work.batch = kNoneYet;
+    const auto [first_query, head, batch, kv_len] = work;
+    shared.work[at_q.stage] = work;
+    shared.careful[at_q.stage] = lost;
+    shared.lost[at_q.stage] = 0;
+    uint64_t* const bar_q_full = shared.ring_q.producer_announce(at_q, batch < 0 ? 0 : sizeof(shared.q[0]));
+    if (batch == kNoMore) return;
+    if (batch == kNoneYet) continue;
+    for (int w = 0; w < C::NUM_WARPGROUPS; ++w)
+      tma_load_5d(&shared.q[at_q.stage][w], maps.q, bar_q_full, 0, first_query + w * kWarpgroupM, 0, head,
+                  batch);
+    const KeyRange keys = key_range_within<CAUSAL>(params, kv_len, first_query, C::BLOCK_M);
+    const int kv_head = params.kv_head(head), num_kv_tiles = num_stream_tiles<C::BLOCK_N>(keys);
+    const int fetch_at = num_kv_tiles * C::BLOCK_N > 512 ? num_kv_tiles - 2 : 0;
+#pragma unroll 1
+    for (int i = 0; i < num_kv_tiles; ++i) {
+      const int first_key = keys.first_key(num_kv_tiles - 1 - i, C::BLOCK_N);
+      uint64_t* const bar_k_full = shared.ring_k.producer_acquire(at_k, sizeof(KV));
+      tma_load_5d(&shared.k[at_k.stage], maps.k, bar_k_full, 0, first_key, 0, kv_head, batch);
+      uint64_t* const bar_v_full = shared.ring_v.producer_acquire(at_v, sizeof(KV));
+      tma_load_5d(&shared.v[at_v.stage], maps.v, bar_v_full, 0, first_key, 0, kv_head, batch);
+      at_k.advance();
+      at_v.advance();
+      if (i == fetch_at && lost == 0) {  // once for each tile, however often it is computed
+        const int index = atomicInc(static_cast<unsigned*>(params.workspace), num_tiles - 1);
+        shared.next = work_of<C::BLOCK_M>(params, gridDim.x * C::PIPELINES + index, order, num_tiles);
       }
     }
   }
@@ -150,6 +201,17 @@ struct Turns {
     if constexpr (C::TAKES_TURNS) bar_arrive(1 + next, 2 * 128);
   }
 };
+
+// On the host: one CTA for each SM, as long as there are tiles.
+template <typename C, bool CAUSAL, typename Kernel, typename Element>
+void launch_stream(Kernel* kernel, const AttentionParams<Element>& params, Stream stream) {
+  using Pipeline = StreamStorage<Element, C>;
+  const int num_tiles = ceil_div(params.seqlen_q, C::BLOCK_M) * params.num_heads_q * params.batch;
+  launch(kernel, dim3(min(ceil_div(num_tiles, C::PIPELINES), num_sms())), dim3(C::NUM_THREADS),
+         C::PIPELINES * sizeof(Pipeline), stream, params,
+         make_tensor_maps<typename Pipeline::Q, typename Pipeline::KV>(params),
+         tile_order<C::HEAD_DIM, CAUSAL>(params), num_tiles);
+}
 
 }  // namespace FLASHSTEPS_BACKEND
 }  // namespace flashsteps
