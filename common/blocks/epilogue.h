@@ -27,8 +27,8 @@ __device__ inline float fast_inverse_of(float row_sum) {
   return row_sum == 0.0f ? 0.0f : __fdividef(1.0f, row_sum);
 }
 
-// Is every element? Infinities and NaN stay what they are in a sum. Four sums, or each addition would wait for
-// the one before.
+// Is every element? Infinities and NaN stay what they are in a sum. Four sums, or each addition would wait
+// for the one before.
 template <int M_TILES, int N_TILES>
 __device__ bool is_finite(const float (&acc)[M_TILES][N_TILES][4]) {
   float sum[4] = {};

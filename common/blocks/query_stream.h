@@ -39,7 +39,7 @@ struct StreamConfig {
 constexpr int kNoneYet = -2;  // in place of a batch: see kNoMore
 
 template <typename Element, typename C>
-struct StreamStorage {  // of a pipeline, in shared memory
+struct StreamStorage {                                             // of a pipeline, in shared memory
   using Q = SwizzledTile<Element, kWarpgroupM, C::HEAD_DIM, 128>;  // a warpgroup's rows
   using KV = SwizzledTile<Element, C::BLOCK_N, C::HEAD_DIM, 128>;
   Q q[kQStages][C::NUM_WARPGROUPS];  // in the end, O
@@ -122,8 +122,9 @@ __device__ void load_tiles(StreamStorage<Element, C>& shared, const AttentionPar
   }
 }
 
-// The loader: one thread. As load_tiles, but a tile that was lost comes again, before any other. So it is not the
-// end when no tile is left: there is a pause, in which the last ones are finished, and after two in a row the end.
+// The loader: one thread. As load_tiles, but a tile that was lost comes again, before any other. So it is not
+// the end when no tile is left: there is a pause, in which the last ones are finished, and after two in a row
+// the end.
 template <bool CAUSAL, typename Element, typename C>
 __device__ void replay_tiles(StreamStorage<Element, C>& shared, const AttentionParams<Element>& params,
                              const TensorMaps& maps, const TileOrder& order, int num_tiles, int loader) {

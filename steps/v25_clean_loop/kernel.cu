@@ -1,19 +1,16 @@
 // v25: keys from the last to the first. The tiles at the diagonal, which must be masked and where rows see
 // their first keys, then come first, and what follows is a loop with neither.
+#include <type_traits>
+
 #include "common/blocks/epilogue.h"
 #include "common/blocks/online_softmax.h"
 #include "common/blocks/operands.h"
 #include "common/blocks/query_stream.h"
-#include "common/blocks/tensor_maps.h"
-#include "common/blocks/tile_order.h"
 #include "common/blocks/uniform.h"
 #include "common/blocks/wgmma_products.h"
 #include "common/elect.h"
-#include "common/named_barrier.h"
 #include "common/setmaxnreg.h"
 #include "common/step.h"
-
-#include <type_traits>
 
 namespace STEP_NAMESPACE {
 
@@ -41,7 +38,8 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     if (role >= 2 * C::PIPELINES || !elect_one()) return;
     auto& shared = pipelines[role % C::PIPELINES];
     if (role >= C::PIPELINES) return store_tiles(shared, maps.o);
-    return load_tiles<CAUSAL, Keys::kLastToFirst>(shared, params, maps, order, num_tiles, blockIdx.x * C::PIPELINES + role);
+    return load_tiles<CAUSAL, Keys::kLastToFirst>(shared, params, maps, order, num_tiles,
+                                                  blockIdx.x * C::PIPELINES + role);
   }
 
   // Consumers.
@@ -60,7 +58,9 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   const auto warp_row = [] { return opaque(int(threadIdx.x)) / 32 % 4 * 16; };  // of the warpgroup's rows
   const auto acc_row = [&] { return warp_row() + accumulator_row(lane_id()); };
   const auto acc_col = [&] { return accumulator_col(lane_id()); };
-  const auto o_offset = [&] { return Q::offset_of(warp_row() + operand_row(lane_id()), operand_col(lane_id())); };
+  const auto o_offset = [&] {
+    return Q::offset_of(warp_row() + operand_row(lane_id()), operand_col(lane_id()));
+  };
 
   // Of the rows acc_row + r * 8.
   float row_base[1][2];   // what P is relative to: a maximum so far, scaled
@@ -132,7 +132,8 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   // Sums and log-sum-exps of the tile of queries whose last S has become P.
   const auto end_rows = [&] {
     const Work work = shared.work[at_q.stage];
-    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base, row_sum);
+    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base,
+                row_sum);
     ended_sum[0][0] = row_sum[0][0];
     ended_sum[0][1] = row_sum[0][1];
   };
@@ -142,7 +143,8 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     fence_proxy_async();  // TMA must see what this lane has written
     shared.o_is_written(stage, lane);
   };
-  // Computes S of a tile of keys and its P, and under that O with the P before, which may end a tile of queries.
+  // Computes S of a tile of keys and its P, and under that O with the P before, which may end a tile of
+  // queries.
   const auto step = [&](auto careful, bool ends) {
     constexpr bool IS_CAREFUL = decltype(careful)::value;
     shared.ring_k.consumer_wait(at_k);
@@ -212,7 +214,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   constexpr bool D64 = HEAD_DIM == 64;
   // D, pipelines, warpgroups of each, keys of a tile, stages of K and V, turns
   using InTurns = std::conditional_t<D64, StreamConfig<64, 1, 3, 128, 4, 4, true>,
-                                   StreamConfig<128, 1, 2, 128, 2, 3, true>>;
+                                     StreamConfig<128, 1, 2, 128, 2, 3, true>>;
   using Free = std::conditional_t<D64, StreamConfig<64, 2, 2, 64, 4, 4, false>,
                                   StreamConfig<128, 1, 2, 128, 2, 3, false>>;
   params.configuration == 0
@@ -227,14 +229,15 @@ int choose_configuration(const AttentionCall& call) {
 
 }  // namespace STEP_NAMESPACE
 
-REGISTER_STEP(launch_attention, {
-    .title = "The last keys first: masks and first keys come first, and leave a clean loop",
-    .removes = "masks from the loop",
-    .part = Part::kHopper,
-    .alignment_bytes = 16,
-    .needs_sm = "90a",
-    .configurations = {"turns", "free"},
-    .choose = choose_configuration,
-    .workspace_bytes = [](const AttentionCall&) { return sizeof(unsigned); },
-    .workspace_is_zero = true,
-});
+REGISTER_STEP(launch_attention,
+              {
+                  .title = "The last keys first: masks and first keys come first, and leave a clean loop",
+                  .removes = "masks from the loop",
+                  .part = Part::kHopper,
+                  .alignment_bytes = 16,
+                  .needs_sm = "90a",
+                  .configurations = {"turns", "free"},
+                  .choose = choose_configuration,
+                  .workspace_bytes = [](const AttentionCall&) { return sizeof(unsigned); },
+                  .workspace_is_zero = true,
+              });

@@ -1,19 +1,16 @@
 // v26: no maximum is looked for but in a row's first keys. What has grown shows in the sums of P; a tile of
 // queries that overflows all the same is lost, and computed again, carefully.
+#include <type_traits>
+
 #include "common/blocks/epilogue.h"
 #include "common/blocks/online_softmax.h"
 #include "common/blocks/operands.h"
 #include "common/blocks/query_stream.h"
-#include "common/blocks/tensor_maps.h"
-#include "common/blocks/tile_order.h"
 #include "common/blocks/uniform.h"
 #include "common/blocks/wgmma_products.h"
 #include "common/elect.h"
-#include "common/named_barrier.h"
 #include "common/setmaxnreg.h"
 #include "common/step.h"
-
-#include <type_traits>
 
 namespace STEP_NAMESPACE {
 
@@ -60,7 +57,9 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   const auto warp_row = [] { return opaque(int(threadIdx.x)) / 32 % 4 * 16; };  // of the warpgroup's rows
   const auto acc_row = [&] { return warp_row() + accumulator_row(lane_id()); };
   const auto acc_col = [&] { return accumulator_col(lane_id()); };
-  const auto o_offset = [&] { return Q::offset_of(warp_row() + operand_row(lane_id()), operand_col(lane_id())); };
+  const auto o_offset = [&] {
+    return Q::offset_of(warp_row() + operand_row(lane_id()), operand_col(lane_id()));
+  };
 
   // Of the rows acc_row + r * 8.
   float row_base[1][2];   // what P is relative to: a maximum so far, scaled
@@ -96,7 +95,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     if (uniform(work.batch < 0)) return false;
     const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
     kv_tile = num_stream_tiles<BLOCK_N>(keys) - 1;
-    last_careful = shared.careful[at_q.stage] != 0 ? 0 : (keys.unmasked_end - 1) / BLOCK_N;
+    last_careful = uniform(shared.careful[at_q.stage] != 0 ? 0 : (keys.unmasked_end - 1) / BLOCK_N);
     row_base[0][0] = row_base[0][1] = -INFINITY;
     row_sum[0][0] = row_sum[0][1] = 0.0f;
     if constexpr (CAUSAL) {
@@ -129,14 +128,17 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     if (kv_tile >= keys.unmasked_end / BLOCK_N)
       mask_tile<CAUSAL, BLOCK_N>(acc_s, params, work.kv_len, kv_tile, first_query + acc_row(), acc_col());
   };
-  const auto is_lost = [&](bool lost, int stage) {  // A lane has seen an overflow. If the tile was no careful one:
-    if (uniform(lost && shared.careful[stage] == 0) && lane == 0) atomicOr(&shared.lost[stage], 1u << warpgroup);
+  const auto is_lost = [&](bool lost,
+                           int stage) {  // A lane has seen an overflow. If the tile was no careful one:
+    if (uniform(lost && shared.careful[stage] == 0) && lane == 0)
+      atomicOr(&shared.lost[stage], 1u << warpgroup);
   };
   // Sums and log-sum-exps of the tile of queries whose last S has become P.
   const auto end_rows = [&] {
     const Work work = shared.work[at_q.stage];
     is_lost(!(row_sum[0][0] < kLostSum && row_sum[0][1] < kLostSum), at_q.stage);
-    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base, row_sum);
+    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base,
+                row_sum);
     ended_sum[0][0] = row_sum[0][0];
     ended_sum[0][1] = row_sum[0][1];
   };
@@ -147,7 +149,8 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     fence_proxy_async();  // TMA must see what this lane has written
     shared.o_is_written(stage, lane);
   };
-  // Computes S of a tile of keys and its P, and under that O with the P before, which may end a tile of queries.
+  // Computes S of a tile of keys and its P, and under that O with the P before, which may end a tile of
+  // queries.
   const auto step = [&](auto careful, bool ends) {
     constexpr bool IS_CAREFUL = decltype(careful)::value;
     shared.ring_k.consumer_wait(at_k);
@@ -162,11 +165,15 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
     if constexpr (IS_CAREFUL) mask();
     if (changes) change_base_and_sum(acc_s, scale, row_base, row_sum, row_scale);
-    exponentiate(acc_s, scale, row_base, row_sum);
-    warpgroup_fence_operand(wgmma_accumulator(acc_s));  // all of this before the wait
-    wait_for<0>(acc_o);
+    // Nothing keeps the wait from moving up to the first exponentials any more. At D = 128 it is held back.
+    constexpr int S_TILES = BLOCK_N / MMA_N, IN_FRONT = C::HEAD_DIM == 128 ? S_TILES / 2 : S_TILES;
+    exponentiate_tiles<0, IN_FRONT>(acc_s, scale, row_base, row_sum);
+    warpgroup_fence_operand(wgmma_accumulator(acc_s));
+    IN_FRONT < S_TILES ? warpgroup_wait_after<0>(row_sum[0][0] + row_sum[0][1]) : warpgroup_wait<0>();
+    warpgroup_fence_operand(wgmma_accumulator(acc_o));
     release_v();
     v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
+    exponentiate_tiles<IN_FRONT, S_TILES>(acc_s, scale, row_base, row_sum);
     pack_p<Element>(frag_p, acc_s);
     is_first = ends;
     if (ends) {
@@ -178,11 +185,12 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   };
 
   if (warpgroup == NUM_WARPGROUPS - 1) turns.end();  // the first turn is warpgroup 0's
-  // At the beginning, and after a pause: P of a tile's last keys, with nothing under it. False at the end.
-  const auto begin_stream = [&] {
-    for (; !begin_tile(); at_q.advance()) {
-      if (uniform(shared.work[at_q.stage].batch == kNoMore)) return false;
-      shared.o_is_written(at_q.stage, lane);
+  while (true) {                                     // once, but for tiles that are computed again
+    if (!begin_tile()) {
+      if (uniform(shared.work[at_q.stage].batch == kNoMore)) return;
+      shared.o_is_written(at_q.stage, lane);  // a pause
+      at_q.advance();
+      continue;
     }
     begin_v();
     shared.ring_k.consumer_wait(at_k);
@@ -195,32 +203,31 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     exponentiate(acc_s, scale, row_base, row_sum);
     pack_p<Element>(frag_p, acc_s);
     is_first = true;
-    return true;
-  };
-  if (!begin_stream()) return;
-  while (true) {
-    const bool ends = uniform(--kv_tile < 0);  // Was P's tile of keys the last?
-    if (ends) {
-      end_rows();
-      at_q.advance();
-      if (!begin_tile()) {  // a pause: the last product is there to be stored, or computed again
-        shared.ring_v.consumer_wait(at_v);
-        start_pv<KV>(acc_o, frag_p, v, is_first);
-        wait_for<0>(acc_o);
-        release_v();
-        write_o(at_q.stage ^ 1);
-        if (!begin_stream()) return;
-        continue;
+    // Uniform again, which they are not after a loop around a loop.
+    at_q = {uniform(at_q.stage), uniform(at_q.phase)};
+    at_k = {uniform(at_k.stage), uniform(at_k.phase)};
+    at_v = {uniform(at_v.stage), uniform(at_v.phase)};
+    while (true) {
+      const bool ends = uniform(--kv_tile < 0);  // Was P's tile of keys the last?
+      if (ends) {
+        end_rows();
+        at_q.advance();
+        if (!begin_tile()) break;
       }
-    }
-    step(std::true_type(), ends);
-    if (uniform(kv_tile <= last_careful)) {
+      step(std::true_type(), ends);
+      if (uniform(kv_tile <= last_careful)) {
 #pragma unroll 1
-      while (uniform(kv_tile > 0)) {
-        --kv_tile;
-        step(std::false_type(), false);
+        while (uniform(kv_tile > 0)) {
+          --kv_tile;
+          step(std::false_type(), false);
+        }
       }
     }
+    shared.ring_v.consumer_wait(at_v);  // the last product before a pause
+    start_pv<KV>(acc_o, frag_p, v, is_first);
+    wait_for<0>(acc_o);
+    release_v();
+    write_o(at_q.stage ^ 1);
   }
 }
 
@@ -229,7 +236,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   constexpr bool D64 = HEAD_DIM == 64;
   // D, pipelines, warpgroups of each, keys of a tile, stages of K and V, turns
   using InTurns = std::conditional_t<D64, StreamConfig<64, 1, 3, 128, 4, 4, true>,
-                                   StreamConfig<128, 1, 2, 128, 2, 3, true>>;
+                                     StreamConfig<128, 1, 2, 128, 2, 3, true>>;
   using Free = std::conditional_t<D64, StreamConfig<64, 2, 2, 64, 4, 4, false>,
                                   StreamConfig<128, 1, 2, 128, 2, 3, false>>;
   params.configuration == 0
@@ -244,14 +251,15 @@ int choose_configuration(const AttentionCall& call) {
 
 }  // namespace STEP_NAMESPACE
 
-REGISTER_STEP(launch_attention, {
-    .title = "No maximum but of a row's first keys; what overflows is computed again",
-    .removes = "the search for maxima",
-    .part = Part::kHopper,
-    .alignment_bytes = 16,
-    .needs_sm = "90a",
-    .configurations = {"turns", "free"},
-    .choose = choose_configuration,
-    .workspace_bytes = [](const AttentionCall&) { return sizeof(unsigned); },
-    .workspace_is_zero = true,
-});
+REGISTER_STEP(launch_attention,
+              {
+                  .title = "No maximum but of a row's first keys; what overflows is computed again",
+                  .removes = "the search for maxima",
+                  .part = Part::kHopper,
+                  .alignment_bytes = 16,
+                  .needs_sm = "90a",
+                  .configurations = {"turns", "free"},
+                  .choose = choose_configuration,
+                  .workspace_bytes = [](const AttentionCall&) { return sizeof(unsigned); },
+                  .workspace_is_zero = true,
+              });
