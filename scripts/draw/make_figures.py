@@ -45,7 +45,7 @@ PARTS = {
         ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"),
     ),
     "Hopper": (
-        "h200_peers_mma_sync.json",  # without its steps: there is no figure yet
+        "h200_peers_hopper.json",
         ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"),
     ),
 }

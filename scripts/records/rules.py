@@ -145,7 +145,8 @@ def check_step(
             errors.append(f"timing: '{command}' has none")
         if data["provenance"].get("method") is None:
             errors.append("timing: provenance.method is missing, so nobody knows how it was measured")
-        for key in ("percent_of_peak", "percent_of_matmul"):
+        # Not of the matmul: cuBLAS is a very good kernel, and others can be better.
+        for key in ("percent_of_peak", "percent_of_limit"):
             if (timing.get(key) or 0) > 100:
                 errors.append(f"timing.{key}: is {timing[key]:g}, above 100")
         if (timing.get("limit") is None) != (timing.get("percent_of_limit") is None):

@@ -101,7 +101,7 @@ CUDA_CASES = [
     (TIMING + "p10_ms", 1e6, "p10_ms <= median_ms"),
     (TIMING + "median_ms", float("inf"), "a number > 0"),
     (TIMING + "percent_of_peak", 100.5, "percent_of_peak: is 100.5, above 100"),
-    (TIMING + "percent_of_matmul", 100.5, "percent_of_matmul: is 100.5, above 100"),
+    (TIMING + "percent_of_limit", 100.5, "percent_of_limit: is 100.5, above 100"),
     (TIMING + "percent_of_matmul", 50.0, "over the ceiling's give"),
     (TIMING + "limit", "exp2", "must be one of mma_sync, wgmma, fma"),
     (TIMING + "limit", "mma_sync", "limit and percent_of_limit are there together"),
