@@ -60,7 +60,7 @@ FIGURES = (
         )
         for part, (peers, problems) in PARTS.items()
     ),
-    Figure("lengths.svg", "lengths", ("h200_peers_mma_sync.json",), ("dtype=bf16",)),
+    Figure("lengths.svg", "lengths", ("h200_peers_hopper.json",), ("dtype=bf16",)),
     Figure("counters.svg", "counters", ("emulator_counters.json",), ("S=256 D=64 causal=false",)),
     Figure(
         "roofline.svg",
