@@ -47,7 +47,6 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   const int warpgroup = consumer % NUM_WARPGROUPS;  // of the pipeline
   auto& shared = pipelines[consumer / NUM_WARPGROUPS];
   const float scale = params.softmax_scale_log2;
-
   RingCursor<kQStages> at_q;
   RingCursor<C::K_STAGES> at_k;
   RingCursor<C::V_STAGES> at_v;
@@ -60,7 +59,6 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   const auto o_offset = [&] {
     return Q::offset_of(warp_row() + operand_row(lane_id()), operand_col(lane_id()));
   };
-
   // Of the rows acc_row + r * 8.
   float row_base[1][2];   // what P is relative to: a maximum so far, scaled
   float row_sum[1][2];    // of this lane's columns only: lanes are added up in the end
@@ -70,8 +68,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   uint32_t frag_p[BLOCK_N / MMA_K][1][4];
   SmemDescriptor q, k, v;  // of the next products
   bool is_first;           // Is P of the first tile of keys?
-
-  int kv_tile;       // of S
+  int kv_tile;             // of S
   int last_careful;  // from the last tile down to this one, scores are masked and rows see their first keys
   const Turns<C> turns = {consumer};
   const auto release_k = [&] {
@@ -128,15 +125,14 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     if (kv_tile >= keys.unmasked_end / BLOCK_N)
       mask_tile<CAUSAL, BLOCK_N>(acc_s, params, work.kv_len, kv_tile, first_query + acc_row(), acc_col());
   };
-  const auto is_lost = [&](bool lost,
-                           int stage) {  // A lane has seen an overflow. If the tile was no careful one:
+  const auto lose_if = [&](bool lost, int stage) {  // a lane has seen an overflow, not in a careful tile
     if (uniform(lost && shared.careful[stage] == 0) && lane == 0)
       atomicOr(&shared.lost[stage], 1u << warpgroup);
   };
   // Sums and log-sum-exps of the tile of queries whose last S has become P.
   const auto end_rows = [&] {
     const Work work = shared.work[at_q.stage];
-    is_lost(!(row_sum[0][0] < kLostSum && row_sum[0][1] < kLostSum), at_q.stage);
+    lose_if(!(row_sum[0][0] < kLostSum && row_sum[0][1] < kLostSum), at_q.stage);
     finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base,
                 row_sum);
     ended_sum[0][0] = row_sum[0][0];
@@ -144,13 +140,12 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   };
   // O, rounded, goes where the tile's Q was.
   const auto write_o = [&](int stage) {
-    is_lost(!is_finite(acc_o), stage);
+    lose_if(!is_finite(acc_o), stage);
     stmatrix_normalised(shared.q[stage][warpgroup], o_offset(), acc_o, ended_sum);
     fence_proxy_async();  // TMA must see what this lane has written
     shared.o_is_written(stage, lane);
   };
-  // Computes S of a tile of keys and its P, and under that O with the P before, which may end a tile of
-  // queries.
+  // S of a tile of keys and its P, and under that O with the P before, which may end a tile of queries.
   const auto step = [&](auto careful, bool ends) {
     constexpr bool IS_CAREFUL = decltype(careful)::value;
     shared.ring_k.consumer_wait(at_k);
