@@ -103,6 +103,7 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "build/flashsteps count v20_by_shape@all --shape 1,4,512,64 --json FILE": (PASS, ["@256x64", "@128x64"]),
     "build/flashsteps count v24_by_turns --shape 1,10,256,64": (PASS, ["(narrow)", " 1232 "]),
     "build/flashsteps count v25_clean_loop --shape 1,10,256,64 --causal": (PASS, ["(free)", " 1536 "]),
+    "build/flashsteps count v26_optimistic --shape 1,4,512,64": (PASS, ["(free)", " 2048 "]),
     "python3 scripts/steps/step_diff.py v01 v02": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v02 v03": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v03 v04": (PASS, ["lines added"]),
@@ -128,6 +129,7 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "python3 scripts/steps/step_diff.py v22 v23": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v23 v24": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v24 v25": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py v25 v26": (PASS, ["lines added"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }
