@@ -146,12 +146,17 @@ def verdict(found: dict[str, Any], gate: dict[str, float], is_step: bool) -> lis
     return lines
 
 
+def without_folders(message: str) -> str:
+    """Where somebody built a peer is nobody's business: of a file's path its name is left."""
+    return re.sub(r"(?<![\w.:/])(?:/[\w.+-]+)+/(?=[\w.+-])", "", message)
+
+
 def outcome(error: Exception) -> dict[str, str]:
     """What is said of a contender that cannot go on."""
     for kind, status in ((Skip, "skip"), (WrongOutput, "fail"), (DeviceLost, "crash")):
         if isinstance(error, kind):
-            return {"status": status, "message": str(error)}
-    return {"status": "error", "message": f"{type(error).__name__}: {one_line(error)}"}
+            return {"status": status, "message": without_folders(str(error))}
+    return {"status": "error", "message": without_folders(f"{type(error).__name__}: {one_line(error)}")}
 
 
 def below_its_best(entry: dict[str, Any], problem: dict[str, Any], device: dict[str, Any]) -> str:

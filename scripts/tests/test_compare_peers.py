@@ -920,3 +920,8 @@ def test_nvml_that_has_no_answer(make_nvml):
         "00000000:1b:00.0", make_nvml(nvmlDeviceGetMaxClockInfo="other", nvmlSystemGetDriver="x")
     )
     assert (old.sm_clock_mhz(), old.max_sm_clock_mhz(), old.driver_version()) == (1755, None, None)
+
+
+def test_a_message_names_no_folder_of_the_machine():
+    said = compare_peers.outcome(compare_peers.Skip("at /home/me/fa-3/flash_api.cpp:397, no FP16, 1/2 and a/b stay"))
+    assert said["message"] == "at flash_api.cpp:397, no FP16, 1/2 and a/b stay"
