@@ -33,36 +33,6 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
   check_launch();
 }
 
-// The same, but the kernel may start as soon as every CTA of the kernel before it in the stream has called
-// let_next_kernel_start(); what that one does is there after wait_for_kernel_before().
-template <typename... Params, typename... Args>
-void launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes, Stream stream,
-                  Args&&... args) {
-  const LaunchRecord record = prepare_launch(reinterpret_cast<const void*>(kernel), grid, block, smem_bytes);
-  if (launch_recorder() != nullptr) {
-    launch_recorder()->push_back(record);
-    return;
-  }
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = smem_bytes;
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
-  check_launch();
-}
-__device__ __forceinline__ void let_next_kernel_start() {
-  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
-}
-__device__ __forceinline__ void wait_for_kernel_before() {
-  asm volatile("griddepcontrol.wait;" : : : "memory");
-}
-
 }  // namespace FLASHSTEPS_BACKEND
 }  // namespace flashsteps
 

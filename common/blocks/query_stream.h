@@ -1,6 +1,6 @@
 // What flows through a CTA whose warpgroups compute one tile of queries after the other without a pause: the
 // CTA's shape, its shared memory, who loads and who stores, whose turn it is. Spelled out in v23_stream (the
-// stream, with one shape) and v24_by_turns (pipelines, turns).
+// stream, with one shape) and v24_by_turns (pipelines, turns); replay_tiles is v26_optimistic's.
 //
 // A CTA has PIPELINES that know nothing of each other. Each has NUM_WARPGROUPS that compute on a tile of
 // queries, rings of its own, and two warps of the CTA's last warpgroup: one loads, one stores.

@@ -47,14 +47,5 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
   emulator::run(grid, block, smem_bytes, body, &call, sizeof(call));
 }
 
-// Here a kernel starts when the one before it is done.
-template <typename... Params, typename... Args>
-void launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes, Stream stream,
-                  Args&&... args) {
-  launch(kernel, grid, block, smem_bytes, stream, static_cast<Args&&>(args)...);
-}
-inline void let_next_kernel_start() {}
-inline void wait_for_kernel_before() {}
-
 }  // namespace on_emulator
 }  // namespace flashsteps
