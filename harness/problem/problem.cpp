@@ -26,6 +26,8 @@ Enum find_value(const Names<Enum>& names, const std::string& text) {
 constexpr const char* kFileInputs = "file";
 constexpr const char* kGivenLengths = "given";
 constexpr const char* kNineDigits = "%.9g";
+constexpr float kLn2 = 0.693147181f;
+constexpr int kMostSteepKeys = 64 * 256;
 constexpr uint64_t kLengthStream = 100;  // apart from the tensors' streams in tensors.cpp
 
 }  // namespace
@@ -38,7 +40,8 @@ const Names<Layout> kLayoutNames{{"bhsd", Layout::kBhsd},     {"bshd", Layout::k
 const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},   {"sharp", Inputs::kSharp},
                                  {"shifted", Inputs::kShifted}, {"structured", Inputs::kStructured},
                                  {"offset", Inputs::kOffset},   {"ramps", Inputs::kRamps},
-                                 {"huge", Inputs::kHuge}};
+                                 {"huge", Inputs::kHuge},       {"rising", Inputs::kRising},
+                                 {"falling", Inputs::kFalling}};
 const Names<KvLengths> kKvLengthsNames{
     {"full", KvLengths::kFull}, {"random", KvLengths::kRandom}, {"zeros", KvLengths::kZeros}};
 
@@ -108,10 +111,21 @@ float moved_by(Inputs inputs) {
       return 1.0f;
     case Inputs::kHuge:
       return 0x1p20f;
+    // 24 in units of log2. The lazy softmax rescales above 15 (kMaxGrowth), and the noise takes back less
+    // than the other 9, 6 natural units: the largest of 64 of N(0, 1) is between 1 and 6. More would cost
+    // digits, since the last scores grow with the number of keys.
+    case Inputs::kRising:
+      return 24 * kLn2;
+    // 128: P of the next 64 keys passes 2^100 (kLostSum), whatever the noise, where keys are met from the
+    // last on. It costs no digits, since the first keys alone count, whose scores are near 0.
+    case Inputs::kFalling:
+      return 128 * kLn2;
     default:
       return 0.0f;
   }
 }
+
+bool is_steep(Inputs inputs) { return inputs == Inputs::kRising || inputs == Inputs::kFalling; }
 
 std::string shape_error(const Problem& p) {
   if (std::string error =
@@ -119,10 +133,15 @@ std::string shape_error(const Problem& p) {
       !error.empty())
     return error;
   // Scores near 100 have no digits left for the gates of fp32 to judge.
-  if ((p.inputs == Inputs::kShifted || p.inputs == Inputs::kOffset) && p.dtype == DType::kFp32)
+  if ((p.inputs == Inputs::kShifted || p.inputs == Inputs::kOffset || is_steep(p.inputs)) &&
+      p.dtype == DType::kFp32)
     return "inputs '" + name(p.inputs) +
            "' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
-  const double coordinate = std::sqrt(moved_by(p.inputs) / p.softmax_scale());
+  if (is_steep(p.inputs) && p.seqlen_kv > kMostSteepKeys)
+    return "inputs '" + name(p.inputs) + "' are for up to " + std::to_string(kMostSteepKeys) +
+           " keys: bf16 counts no more tiles of 64";
+  const double product = moved_by(p.inputs) / p.softmax_scale();
+  const double coordinate = is_steep(p.inputs) ? product : std::sqrt(product);
   if (p.dtype == DType::kFp16 && coordinate * (p.inputs == Inputs::kRamps ? p.seqlen_kv / 32.0 : 1.0) > 6e4)
     return "inputs '" + name(p.inputs) + "' exceed the range of fp16 at this softmax_scale";
   return "";

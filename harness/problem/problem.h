@@ -32,6 +32,8 @@ enum class Inputs {
   kOffset,      // normal, with all scores of a head moved by +1000 or by -1000; fp16 and bf16 only
   kRamps,       // normal, with scores that grow from key to key, fall, or are all the same: by head
   kHuge,        // scores of +-2^20, and nothing between them
+  kRising,      // normal, with scores that grow with every 64 keys, in every head; fp16 and bf16 only
+  kFalling,     // the same with scores that fall, faster
   kFile,        // a user's own (--tensors)
 };
 
@@ -90,8 +92,12 @@ struct Problem {
   float softmax_scale() const;
 };
 
-// By how much the scores of these inputs are moved, or grow in 32 keys; 0: by nothing.
+// By how much the scores of these inputs are moved, or grow in 32 keys, or in 64 (rising) or fall in 64
+// (falling); 0: by nothing.
 float moved_by(Inputs inputs);
+
+// Do all scores change with every 64 keys, and in one direction?
+bool is_steep(Inputs inputs);
 
 // What is wrong with the problem's sizes, in a line that names the argument; empty when nothing is.
 std::string shape_error(const Problem& problem);

@@ -253,9 +253,12 @@ void Workload::generate() {
     });
   };
   const bool structured = problem_.inputs == Inputs::kStructured;
-  // What the scores are moved by comes from one coordinate, in which every query is alike.
+  // What the scores are moved by comes from one coordinate, in which every query is alike. In the steep
+  // inputs a key has the number of its 64 keys there: bf16 holds it exactly, so that no two neighbours are
+  // rounded to one.
   const float size = moved_by(problem_.inputs);
-  const float coordinate = std::sqrt(size / problem_.softmax_scale());
+  const float product = size / problem_.softmax_scale();
+  const float coordinate = is_steep(problem_.inputs) ? product : std::sqrt(product);
   enum Ramp { kUp, kDown, kConstant };  // constant: all keys of the head are one
   const auto ramp = [&](RowId row) { return Ramp((row.b + row.h + problem_.seed) % 3); };
   const auto key_coordinate = [&](RowId row) -> float {
@@ -268,6 +271,10 @@ void Workload::generate() {
         return (b + h + i / 64) % 2 == 0 ? coordinate : -coordinate;
       case Inputs::kOffset:
         return (b + h) % 2 == 0 ? -coordinate : coordinate;
+      case Inputs::kRising:  // around 0, or the last scores would be twice as large
+        return float(i / 64 - problem_.seqlen_kv / 128);
+      case Inputs::kFalling:
+        return -float(i / 64);
       default: {  // kRamps: by 2 in 64 keys
         const float slope = ramp(row) == kUp ? coordinate : ramp(row) == kDown ? -coordinate : 0.0f;
         return slope * float(i) / 32;

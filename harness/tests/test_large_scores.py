@@ -5,6 +5,7 @@ result, and what differs from it is the step's own error. FLASHSTEPS_BUILD as in
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -69,3 +70,30 @@ def test_still_larger_scores_are_right_or_not_finite(tmp_path: Path, backend: st
         not_finite = sum(int(n) for n in re.findall(r"(\d+) element\(s\) of o are (?:NaN|Inf)", text))
         assert not_finite == 64 * wrong, text
         assert (wrong == 0) == (step in UNLIMITED) == text.startswith("PASS"), text
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_steep_scores_are_right_and_the_worst_case(tmp_path: Path, dtype: str) -> None:
+    """Counted without a mask: with one, the first tile of queries sees too few keys for anything to happen."""
+    out = tmp_path / "counts.json"
+    kinds = [word for kind in ("normal", "rising", "falling") for word in ("--inputs", kind)]
+    problems = ["--shape", "1,1,384,64", "--shape", "1,1,384,128", "--dtype", dtype, *kinds]
+    lazy = ["v13_lazy_rescale", "v14_longest_first", "v15_integer_max"]
+    steps = ["v12_whole_rows", *lazy, "v25_clean_loop", "v26_optimistic"]
+    done = run(FLASHSTEPS, "count", *steps, *problems, "--backend", "emulator", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    of: dict = {}
+    for each in json.loads(out.read_text())["runs"]:
+        counters = {step["step"]: step["counters"] for step in each["steps"]}
+        of[each["problem"]["head_dim"], each["problem"]["inputs"]] = counters
+    for head_dim in (64, 128):
+        normal, rising, falling = (of[head_dim, kind] for kind in ("normal", "rising", "falling"))
+        # v12 looks for a maximum in every tile, whatever the inputs.
+        every_tile = normal["v12_whole_rows"]["shuffles"]
+        assert normal["v13_lazy_rescale"]["shuffles"] < every_tile / 2
+        for step in lazy:
+            assert rising[step]["shuffles"] == every_tile, step
+            assert falling[step]["shuffles"] == normal[step]["shuffles"], step
+        for step, times in (("v25_clean_loop", 1), ("v26_optimistic", 2)):  # v26 computes all of it again
+            assert falling[step]["wgmma"] == times * normal[step]["wgmma"] > 0, step
+            assert rising[step]["wgmma"] == normal[step]["wgmma"], step

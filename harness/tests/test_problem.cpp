@@ -1,5 +1,8 @@
 // Shapes, names, FLOPs and where rows lie in memory.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numeric>
 #include <set>
 
 #include "harness/base/element.h"
@@ -202,6 +205,69 @@ TEST_CASE("another poison takes the place of all that a step must not read, and 
       }
     }
   }
+}
+
+namespace {
+
+// By how much, in units of log2, the largest score of each tile of keys lies above those of all tiles before
+// it: the least of all rows. Tiles are met from the first to the last, or the other way round.
+double least_growth(const Problem& p, int tile, bool backwards) {
+  const Workload w(p);
+  std::vector<float> q(p.head_dim), k(p.head_dim);
+  const int num_tiles = p.seqlen_kv / tile;
+  double least = INFINITY;
+  for (const RowId row : p.rows()) {
+    load_elements(p.dtype, w.q_row(row), p.head_dim, q.data());
+    double base = -INFINITY;
+    for (int t = 0; t < num_tiles; ++t) {
+      double largest = -INFINITY;
+      for (int j = 0; j < tile; ++j) {
+        const int key = (backwards ? num_tiles - 1 - t : t) * tile + j;
+        load_elements(p.dtype, w.k_row({row.b, row.h * p.num_heads_kv / p.num_heads_q, key}), p.head_dim,
+                      k.data());
+        const double score = std::inner_product(q.begin(), q.end(), k.begin(), 0.0);
+        largest = std::max(largest, score * p.softmax_scale() * 1.4426950408889634);
+      }
+      if (t > 0) least = std::min(least, largest - base);
+      base = std::max(base, largest);
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+TEST_CASE("steep scores outgrow what the lazy softmax tolerates, in every tile of every row") {
+  // kMaxGrowth and the exponent of kLostSum in common/blocks/online_softmax.h.
+  constexpr double kRescales = 15, kIsLost = 100;
+  for (const DType dtype : {DType::kFp16, DType::kBf16}) {
+    for (const int head_dim : {64, 128}) {
+      for (const int keys : {128, 384, 1000, 4096, 16384}) {
+        Problem p;
+        p.batch = p.num_heads_q = p.num_heads_kv = 2;
+        p.seqlen_q = 2;
+        p.seqlen_kv = keys;
+        p.head_dim = head_dim;
+        p.dtype = dtype;
+        INFO(p.label());
+        for (const int tile : {64, 128}) {
+          if (keys < 2 * tile) continue;
+          p.inputs = Inputs::kRising;
+          CHECK(least_growth(p, tile, false) > kRescales);
+          CHECK(least_growth(p, tile, true) < 0);
+          p.inputs = Inputs::kFalling;
+          CHECK(least_growth(p, tile, true) > kIsLost);
+          CHECK(least_growth(p, tile, false) < 0);
+        }
+      }
+    }
+  }
+  Problem p;
+  p.seqlen_kv = 4096;
+  CHECK(least_growth(p, 64, false) < 0);
+  p.seqlen_kv = 16384 + 1;
+  p.inputs = Inputs::kRising;
+  CHECK(shape_error(p).find("16384 keys") != std::string::npos);
 }
 
 TEST_CASE("a problem survives JSON") {
