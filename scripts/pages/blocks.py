@@ -24,6 +24,9 @@ softmax_scale seed, as in `D=64 causal=true`.
     standing    file=FILE beside=NAME [show=NAME,...] [FILTER...]
                                               of the same file, rates over that peer's, or the best one's ("best"):
                                               a row a step, a column a head dimension and mask
+    inputs      file=FILE [show=NAME,...] [FILTER...]
+                                              rates over those of the same step with normal inputs: a row a step, a
+                                              column a problem with other inputs
     instructions file=FILE warps=N            what instructions cost beside mma.sync, with so many warps
     bound       file=FILE loop="NAME=COUNT ..." keys=N rows=N D=N step=NAME ladder=FILE
                                               the least time of a step's loop that has so many of each instruction
@@ -44,7 +47,7 @@ from draw import figure_style
 from pages import markers
 from pages.markers import Block
 from records import profiles, rates, results, rules
-from records.problems import problem_labels
+from records.problems import problem_label, problem_labels
 from records.rates import rate, ratio, speedup_cell
 from records.results import ResultsError
 from records.shape import COUNTERS
@@ -362,6 +365,29 @@ def standing(request: Request) -> str:
     return f"Geometric means of ratios of medians.\n\n{table(header, rows)}"
 
 
+def inputs(request: Request) -> str:
+    """Each step's rate over its own with normal inputs."""
+    file, data = request.program_record()
+    known = list(dict.fromkeys(name for run in data["runs"] for name in steps_of(run)))
+    names = request.show(known) or known
+    demand_in_tree({*names}, sources.all_steps(request.root), file, "under steps/")
+    runs = request.runs(data)
+
+    def like(run: Run) -> str:  # what the problem is but for its inputs
+        return problem_label(run["problem"] | {"inputs": "normal"})
+
+    normal = {like(run): run for run in runs if run["problem"]["inputs"] == "normal"}
+    others = [run for run in runs if run["problem"]["inputs"] != "normal"]
+    if not others or not {*map(like, others)} <= {*normal}:
+        raise TableError(f"{file} has no problem with normal inputs and with others")
+    rows = []
+    for name in names:
+        pairs = [[recorded_step(each, name, file) for each in (normal[like(run)], run)] for run in others]
+        rows.append([name, *(speedup_cell(*pair) for pair in pairs)])
+    common, labels = problem_labels(others)
+    return f"{common}. Rates over those with normal inputs.\n\n{table(['step', *labels], rows)}"
+
+
 def host_time(request: Request) -> str:
     file, data = request.record()
     host = data.get("host_overhead")
@@ -626,6 +652,7 @@ KINDS = {
     "ablation": ablation,
     "peers": peers,
     "standing": standing,
+    "inputs": inputs,
     "host_time": host_time,
     "counters": counters,
     "profile": profile,

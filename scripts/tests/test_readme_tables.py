@@ -363,6 +363,25 @@ def test_standing(repository: Repository, capsys):
     assert "beside=... is missing" in refused(repository, capsys, "standing file=peers.json")
 
 
+def test_inputs(repository: Repository, capsys):
+    kinds = ("normal", "rising", "falling")
+    data = make_record(problems=[make_problem(inputs=kind) for kind in kinds], steps=STEPS, commit=repository.commit)
+    make_faster(data["runs"][2]["steps"][1]["timing"])
+    repository.record("kinds.json", data)
+    text = written(repository, capsys, "inputs file=kinds.json show=v01_scalar,v02_smem_tiles")
+    assert "B=4 H=16 S=4096 D=128 bf16 causal. Rates over those with normal inputs.\n" in text
+    assert [line for line in text.splitlines() if line.startswith("|")] == [
+        "| step | inputs=rising | inputs=falling |",
+        "| --- | ---: | ---: |",
+        "| v01_scalar | 1.00 | 1.00 |",
+        "| v02_smem_tiles | 1.00 | 4.00 |",
+    ]
+    for wanted in ("inputs=rising", "inputs=normal"):
+        assert "has no problem with normal inputs and with others" in refused(
+            repository, capsys, f"inputs file=kinds.json {wanted}"
+        )
+
+
 def test_peers_in_vain(repository: Repository, capsys):
     record_peers(repository)
     block = "peers file=peers.json"
