@@ -394,6 +394,8 @@ class Stress:
         if not results:
             return
         for (label, step, p, names, _), values in zip(results, self.torch.stack([r[-1] for r in results]).tolist()):
+            if self.failures >= MAX_FAILURES:
+                break
             found = dict(zip(names, values))
             self.ran.setdefault(step, Counter())[p.dtype] += 1
             for name, gate in limits(p, found["rows"]).items():
@@ -411,7 +413,7 @@ class Stress:
             for axis, value in p.axes().items():
                 self.counts.setdefault(axis, Counter())[value] += 1
             results += self.check(index, p, named + (others if index < o.others else []))[0]
-            if len(results) >= 64 or index + 1 == o.problems:
+            if len(results) >= 64:
                 self.judge(results)
             if (index + 1) % 1000 == 0:
                 print(f"{index + 1} problems, {self.failures} failures", flush=True)
@@ -561,7 +563,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.soak > 0 and stress.failures < MAX_FAILURES:
             lines.append(stress.soak(named))
     except RuntimeError as error:  # the device is lost; which call it was shows only when each is waited for
-        under_way = [label for label, _ in stress.watch.calls]
+        under_way = [label for label, event in stress.watch.calls if on_gpu or event is None]
         stress.fail(" or ".join(under_way), f"{one_line(error)} (CUDA_LAUNCH_BLOCKING=1 says which call)")
     stress.watch.stopped.set()
     lines.append(f"{stress.failures} failures")
