@@ -1,7 +1,7 @@
 // launch(kernel, grid, block, smem_bytes, stream, args...): kernel<<<...>>>(args...) as a function, because
-// <<<>>> is not C++ on the emulator. Also `smem`, the CTA's dynamic shared memory, declared once for all
-// kernels. And what the current GPU has: num_sms(), for kernels whose CTAs stay, and smem_bytes_per_sm(), for
-// a step that chooses its tiles by it.
+// <<<>>> is not C++ on the emulator. launch_clusters(cluster_size, ...): the same in clusters. Also `smem`,
+// the CTA's dynamic shared memory, declared once for all kernels. And what the current GPU has: num_sms(),
+// for kernels whose CTAs stay, and smem_bytes_per_sm(), for a step that chooses its tiles by it.
 #pragma once
 
 #include "common/cuda.h"
@@ -30,6 +30,31 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
     return;
   }
   kernel<<<grid, block, smem_bytes, stream>>>(static_cast<Params>(args)...);
+  check_launch();
+}
+
+// In clusters (common/cluster.h) of 1, 2, 4 or 8 CTAs that follow each other in x; grid.x is a multiple. CUDA
+// Runtime API, "cudaLaunchAttributeClusterDimension". sm_90 and newer.
+template <typename... Params, typename... Args>
+void launch_clusters(int cluster_size, void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
+                     Stream stream, Args&&... args) {
+  check_cluster(cluster_size, grid);
+  const LaunchRecord record = prepare_launch(reinterpret_cast<const void*>(kernel), grid, block, smem_bytes);
+  if (launch_recorder() != nullptr) {
+    launch_recorder()->push_back(record);
+    return;
+  }
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {unsigned(cluster_size), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = smem_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
   check_launch();
 }
 

@@ -74,6 +74,40 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
   }
 }
 
+// ---- In a cluster (common/cluster.h)
+
+// One arrival at the mbarrier that CTA `cta_rank` of the cluster has at this place of its dynamic shared
+// memory. What this thread has read and written so far happens before the phase completes, for those who wait
+// by mbarrier_wait_cluster. That CTA must have initialised it, and must not exit before.
+__device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "}"
+      :
+      : "r"(uint32_t(__cvta_generic_to_shared(barrier))), "r"(cta_rank)
+      : "memory");
+}
+
+// mbarrier_wait on an mbarrier of the own CTA at which threads of other CTAs arrive. (Bytes that a multicast
+// copy brings need only the plain one.)
+__device__ __forceinline__ void mbarrier_wait_cluster(uint64_t* barrier, int parity) {
+  uint32_t completed;
+  do {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(completed)
+        : "r"(uint32_t(__cvta_generic_to_shared(barrier))), "r"(parity)
+        : "memory");
+  } while (completed == 0);
+}
+
 }  // namespace on_cuda
 }  // namespace flashsteps
 

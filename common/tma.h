@@ -42,6 +42,23 @@ __device__ __forceinline__ void tma_load_5d(void* shared, const TensorMap& map, 
       : "memory");
 }
 
+// The same to several CTAs of the cluster (common/cluster.h) at once, those whose rank's bit is set in
+// `cta_mask`: to the same place in the dynamic shared memory of each, where the bytes are counted off at the
+// mbarrier that lies where `barrier` lies here. One thread of any CTA; the box is read once. On sm_90a: ptxas
+// advises against it for others.
+__device__ __forceinline__ void tma_load_5d_multicast(void* shared, const TensorMap& map, uint64_t* barrier,
+                                                      uint16_t cta_mask, int c0, int c1, int c2, int c3,
+                                                      int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;"
+      :
+      : "r"(uint32_t(__cvta_generic_to_shared(shared))), "l"(&map),
+        "r"(uint32_t(__cvta_generic_to_shared(barrier))), "h"(cta_mask), "r"(c0), "r"(c1), "r"(c2), "r"(c3),
+        "r"(c4)
+      : "memory");
+}
+
 // Starts to copy a box the other way; what reaches beyond the tensor is not written. Part of the thread's
 // current bulk group: see tma_store_commit. One thread; what it reads must have passed fence_proxy_async.
 __device__ __forceinline__ void tma_store_5d(const TensorMap& map, const void* shared, int c0, int c1, int c2,

@@ -152,6 +152,14 @@ int smem_bytes_per_sm() {
   return attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
 }
 
+void check_cluster(int cluster_size, dim3 grid) {
+  if (cluster_size != 1 && cluster_size != 2 && cluster_size != 4 && cluster_size != 8)
+    refuse("a cluster has 1, 2, 4 or 8 CTAs, not " + std::to_string(cluster_size));
+  if (grid.x % unsigned(cluster_size) != 0)
+    refuse("grid.x is " + std::to_string(grid.x) + ", not a multiple of the cluster's " +
+           std::to_string(cluster_size) + " CTAs");
+}
+
 void check_launch() {
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) throw DeviceError("a launch failed: " + describe_error(error));

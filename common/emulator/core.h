@@ -31,6 +31,7 @@ enum class State : uint8_t {
   kActiveMask,  // waits until no lane of its warp can run
   kBarrier,     // waits for other threads of its CTA
   kMbarrier,    // waits for a phase of an mbarrier
+  kCluster,     // waits for other threads of its cluster
   kRegisters,   // waits for registers, which another warp must give back
   kLogFull,     // waits until the other lanes' accesses are known, so that its log can be emptied
   kExited,
@@ -161,6 +162,7 @@ class LaneCopies;     // lane_copies.h
 class RegisterPool;   // register_pool.h
 class AsyncProducts;  // async_products.h
 class Tracer;         // tracer.h
+struct Cluster;       // cluster_state.h
 
 struct Launch {
   cuda::dim3 grid;
@@ -169,6 +171,7 @@ struct Launch {
   void (*body)(void*);
   void* arguments;
   size_t argument_bytes;
+  int cluster_size;                                       // CTAs, neighbours in x
   std::vector<GlobalRange> memory;                        // global; sorted, disjoint
   GlobalRaces* global_races = nullptr;                    // null unless the race detector is on
   mutable std::atomic<uint64_t> failed_cta = UINT64_MAX;  // the lowest that was given up
@@ -177,7 +180,8 @@ struct Launch {
   uint64_t num_ctas() const { return uint64_t(grid.x) * grid.y * grid.z; }
 };
 
-// A CTA, and what the host thread that runs it keeps from CTA to CTA and from launch to launch.
+// A CTA, and what the host thread that runs it keeps from CTA to CTA and from launch to launch. A host thread
+// runs the CTAs of a cluster together, and has as many of these.
 struct Cta {
   Cta();
   ~Cta();
@@ -195,6 +199,7 @@ struct Cta {
   int64_t ticks;  // see ticks()
   int running_warp;
   unsigned ready_warps;
+  bool has_neighbours;  // in its cluster
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   Barrier barriers[kNumBarriers];
@@ -202,9 +207,7 @@ struct Cta {
   Counters counters;
   GlobalOrder order;
   RecentReads recent_reads;
-  std::unique_ptr<Report> report;  // why it was given up
 
-  Context host;  // the host thread itself
   Stacks stacks;
   unsigned char* smem;
   std::unique_ptr<AccessLog> log;
@@ -215,6 +218,9 @@ struct Cta {
   std::unique_ptr<RegisterPool> registers;
   std::unique_ptr<AsyncProducts> products;
   std::unique_ptr<Tracer> tracer;  // null unless the CTA that runs now is traced
+  Cluster* cluster;                // that it is part of: every CTA is, if only of its own
+  int rank;                        // in the cluster
+  cuda::uint3 block_idx;
 
   Fiber& fiber(int warp, int lane) { return fibers[size_t(warp * kWarpSize + lane)]; }
 };
@@ -222,6 +228,9 @@ struct Cta {
 // Null outside of kernels.
 extern constinit thread_local Cta* cta EMULATOR_FAST_TLS;
 extern constinit thread_local Fiber* self EMULATOR_FAST_TLS;
+
+// The one that the thread is part of: the current one, or another of its cluster.
+Cta& cta_of(const Fiber& fiber);
 
 // Lives while a kernel's thread runs the emulator's own code, which no hook must look at. Does not nest.
 class InRuntime {
@@ -238,7 +247,7 @@ class InRuntime {
 // ---- scheduler.cpp
 // In threadIdx and its like, which are thread-local as __shared__ variables are. clang has them hooked.
 bool is_coordinate(uintptr_t address);
-std::string describe_block();                     // "block (0, 0, 0)"
+std::string describe_block(const Cta& which);     // "block (0, 0, 0)"
 std::string describe_thread(const Fiber& fiber);  // "block (0, 0, 0) warp 1 lane 5"
 // Blocks the running fiber until somebody wakes it. What it waits for is already written down in it.
 void park(State state);

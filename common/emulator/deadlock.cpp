@@ -1,6 +1,7 @@
 // What is said when no thread can proceed: who waits where, and for whom.
 #include <map>
 
+#include "common/emulator/cluster_state.h"
 #include "common/emulator/core.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/register_pool.h"
@@ -21,6 +22,8 @@ std::string describe_wait(const Fiber& fiber) {
     return cta->mbarriers->describe_wait(fiber);
   } else if (fiber.state == State::kRegisters) {
     return cta->registers->describe_wait(fiber);
+  } else if (fiber.state == State::kCluster) {
+    return cta->cluster->barrier.describe_wait(fiber);
   } else {
     const Warp& warp = cta->warps[size_t(fiber.warp)];
     unsigned missing = fiber.mask & warp.live();
@@ -33,8 +36,8 @@ std::string describe_wait(const Fiber& fiber) {
   return text;
 }
 
-// Who waits where and for what, grouped.
-std::string describe_deadlock() {
+// Who of the CTA waits where and for what, grouped.
+std::string describe_waits() {
   std::map<std::string, std::map<int, unsigned>> groups;
   std::map<int, unsigned> exited;
   for (int i = 0; i < cta->num_threads; ++i) {
@@ -50,7 +53,7 @@ std::string describe_deadlock() {
     }
     return text;
   };
-  std::string text = "deadlock, no thread can proceed.";
+  std::string text;
   for (const auto& [wait, warps] : groups)
     text += " Waiting in " + wait + ": " + describe_threads(warps) + ".";
   if (!exited.empty()) text += " Exited: " + describe_threads(exited) + ".";
@@ -60,7 +63,16 @@ std::string describe_deadlock() {
 }  // namespace
 
 void report_deadlock() {
-  record_report(Bug::kDeadlock, describe_block() + ": " + describe_deadlock());
+  const std::vector<Cta*>& ctas = cta->cluster->ctas;
+  std::string text = describe_block(*ctas[0]);
+  if (ctas.size() > 1) text += " to " + describe_block(*ctas.back()) + ", a cluster";
+  text += ": deadlock, no thread can proceed.";
+  for (Cta* const one : ctas) {
+    const InCta there(*one);
+    if (ctas.size() > 1) text += " In " + describe_block(*one) + ":";
+    text += describe_waits();
+  }
+  record_report(Bug::kDeadlock, std::move(text));
   abandon_cta();
 }
 

@@ -20,12 +20,12 @@ struct Location {
 };
 
 // Throws Report (kLaunch) when CUDA would refuse such a launch.
-void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes);
+void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, int cluster_size);
 
 // Runs body(arguments) once per thread of the grid and returns when all are done. Threads may read the
-// arguments.
+// arguments. cluster_size: CTAs in a cluster, in x.
 void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
-         size_t argument_bytes);
+         size_t argument_bytes, int cluster_size);
 
 // A warp-wide operation. Every lane hands in its own arguments and waits; once all lanes of the mask that
 // have not exited are there, the last one runs execute() for all of them. args[i] is meaningful for the lanes

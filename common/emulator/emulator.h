@@ -115,6 +115,7 @@ enum class Bug {
   kSwizzle,        // ldmatrix or wgmma takes a swizzled tile for one that is not, or lies in another way
   kDescriptor,     // wgmma cannot read what its descriptor says
   kRegisterInUse,  // a wgmma that is under way still needs the register
+  kCluster,        // no such CTA in the cluster, or it has exited; or what no cluster may use here
   kRegisterFence,  // wgmma may not see what a thread has done with a register: a fence is missing
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <tuple>
+#include <utility>
 
 #include "common/emulator/cuda.h"
 #include "common/emulator/emulator.h"
@@ -29,8 +30,9 @@ inline int smem_bytes_per_sm() { return emulator::options().smem_bytes_per_sm; }
 // Returns when the kernel is done. Throws emulator::Report when CUDA would refuse the launch or the kernel
 // has a bug.
 template <typename... Params, typename... Args>
-void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes, Stream, Args&&... args) {
-  emulator::check_launch(grid, block, smem_bytes);
+void launch_clusters(int cluster_size, void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
+                     Stream, Args&&... args) {
+  emulator::check_launch(grid, block, smem_bytes, cluster_size);
   if (launch_recorder() != nullptr) {
     launch_recorder()->push_back({{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, smem_bytes});
     return;
@@ -44,7 +46,13 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
     Call& its_call = *static_cast<Call*>(opaque);
     std::apply(its_call.kernel, its_call.arguments);
   };
-  emulator::run(grid, block, smem_bytes, body, &call, sizeof(call));
+  emulator::run(grid, block, smem_bytes, body, &call, sizeof(call), cluster_size);
+}
+
+template <typename... Params, typename... Args>
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes, Stream stream,
+            Args&&... args) {
+  launch_clusters(1, kernel, grid, block, smem_bytes, stream, std::forward<Args>(args)...);
 }
 
 }  // namespace on_emulator

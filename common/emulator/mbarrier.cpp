@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "common/emulator/cluster_state.h"
 #include "common/emulator/core.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/race.h"
@@ -94,7 +95,11 @@ int MbarrierTable::find(const char* op, const uint64_t* address, Location at) {
   fail(Bug::kBadMbarrier, *self, [&] {
     return std::string(op) + " at " + describe(at) + ": there is no initialised mbarrier at " +
            describe_shared(uintptr_t(address)) +
-           ". Is the mbarrier_init missing, or the __syncthreads() behind it?";
+           (&cta_of(*self) == cta
+                ? std::string(". Is the mbarrier_init missing, or the __syncthreads() behind it?")
+                : " of " + describe_block(*cta) +
+                      ". Is the mbarrier_init missing, or the cluster_arrive() and cluster_wait() behind "
+                      "it?");
   });
 }
 
@@ -114,8 +119,12 @@ void MbarrierTable::arrive(const char* op, int number, int64_t expected_bytes, L
     barrier.last_announced = {expected_bytes, at};
     barrier.announced.push_back(barrier.last_announced);
   }
-  if (cta->options.race_detector) cta->races->mbarrier_arrival(number, *self);
-  if (cta->tracer != nullptr) cta->tracer->mbarrier_arrival(number, expected_bytes, at);
+  if (const bool is_own = &cta_of(*self) == cta; is_own) {
+    if (cta->options.race_detector) cta->races->mbarrier_arrival(number, *self);
+    if (cta->tracer != nullptr) cta->tracer->mbarrier_arrival(number, expected_bytes, at);
+  } else if (cta->options.race_detector) {
+    cta->races->remote_arrival(number, *self, at);
+  }
   complete_if_done(number, *self);
 }
 
@@ -252,7 +261,25 @@ void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes, Location at) {
   cta->mbarriers->arrive(kOp, number, bytes, at);
 }
 
-bool mbarrier_try_wait(uint64_t* barrier, int parity, Location at) {
+void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank, Location at) {
+  constexpr const char* kOp = "mbarrier.arrive.shared::cluster";
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  const bool to_own = cta_rank == cta->rank;
+  (to_own ? touch_shared : check_shared)(kOp, barrier, kBytes, kBytes, false, pc);
+  const InRuntime in_runtime;
+  ++cta->counters.mbarrier_arrivals;
+  Cta& to = cta_of_cluster(kOp, cta_rank, at);
+  const uintptr_t address = same_place_in(to, uintptr_t(barrier));
+  const InCta there(to);
+  const int number = cta->mbarriers->find(kOp, reinterpret_cast<const uint64_t*>(address), at);
+  if (!to_own && cta->options.race_detector) {
+    cta->races->remote_read(*self, address, kBytes, site_of(pc));
+    release_to_cluster();
+  }
+  cta->mbarriers->arrive(kOp, number, 0, at);
+}
+
+bool mbarrier_try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at) {
   constexpr const char* kOp = "mbarrier.try_wait";
   const auto pc = uintptr_t(__builtin_return_address(0));
   touch_shared(kOp, barrier, kBytes, kBytes, false, pc);
@@ -282,7 +309,8 @@ bool mbarrier_try_wait(uint64_t* barrier, int parity, Location at) {
   ++cta->counters.mbarrier_waits;
   table[number].waited_phases = table[number].phase;
   table[number].has_let_pass = true;
-  if (cta->options.race_detector) cta->races->mbarrier_waited(number, *self);
+  if (cta->options.race_detector) cta->races->mbarrier_waited(number, *self, cluster_scope);
+  if (cta->options.race_detector && cluster_scope) acquire_from_cluster();
   if (cta->tracer != nullptr) cta->tracer->mbarrier_passed(number, at);
   return true;
 }

@@ -11,7 +11,8 @@ void mbarrier_init(uint64_t* barrier, int arrivals, Location at);
 void fence_mbarrier_init(Location at);
 void mbarrier_arrive(uint64_t* barrier, Location at);
 void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes, Location at);
-bool mbarrier_try_wait(uint64_t* barrier, int parity, Location at);
+void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank, Location at);
+bool mbarrier_try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at);
 
 }  // namespace emulator
 
@@ -40,12 +41,23 @@ inline namespace on_emulator {
 
 [[gnu::always_inline]] inline bool mbarrier_try_wait(uint64_t* barrier, int parity,
                                                      emulator::Location at = emulator::Location::current()) {
-  return emulator::mbarrier_try_wait(barrier, parity, at);
+  return emulator::mbarrier_try_wait(barrier, parity, /*cluster_scope=*/false, at);
 }
 
 [[gnu::always_inline]] inline void mbarrier_wait(uint64_t* barrier, int parity,
                                                  emulator::Location at = emulator::Location::current()) {
-  while (!emulator::mbarrier_try_wait(barrier, parity, at)) {
+  while (!emulator::mbarrier_try_wait(barrier, parity, /*cluster_scope=*/false, at)) {
+  }
+}
+
+[[gnu::always_inline]] inline void mbarrier_arrive_cluster(
+    uint64_t* barrier, int cta_rank, emulator::Location at = emulator::Location::current()) {
+  emulator::mbarrier_arrive_cluster(barrier, cta_rank, at);
+}
+
+[[gnu::always_inline]] inline void mbarrier_wait_cluster(
+    uint64_t* barrier, int parity, emulator::Location at = emulator::Location::current()) {
+  while (!emulator::mbarrier_try_wait(barrier, parity, /*cluster_scope=*/true, at)) {
   }
 }
 

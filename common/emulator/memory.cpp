@@ -312,6 +312,14 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
   if (Extent{uintptr_t(self->context.stack), kStackBytes}.holds(address, bytes)) return Space::kPrivate;
   if (StaticShared& shared = static_shared(); shared.block().holds(address, bytes)) {
     if (!write && is_coordinate(address)) return Space::kPrivate;
+    if (c.has_neighbours) {
+      fail(Bug::kCluster, *self, [&] {
+        return describe_access(bytes, write) + " at " + describe(place) +
+               ": the emulator does not tell the __shared__ variables of a cluster's CTAs apart. Let the "
+               "kernel "
+               "lay them out in smem";
+      });
+    }
     shared.touch(address, bytes);
     return Space::kShared;
   }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "common/emulator/cluster_state.h"
 #include "common/emulator/lane_copies.h"
 
 namespace emulator {
@@ -32,6 +33,8 @@ inline bool RaceDetector::knows(const Clock& clock, Epoch epoch) const {
   return (clock.lanes[warp] & lanes) == lanes && time <= clock.some[warp];
 }
 
+bool RaceDetector::is_known(const Clock& clock, Epoch epoch) const { return knows(clock, epoch); }
+
 // Nothing is forgotten here that counts. But another kernel divides its shared memory in another way, and
 // blocks with cells of two bytes are slow where it only has accesses of four.
 void RaceDetector::start_launch() {
@@ -44,7 +47,7 @@ void RaceDetector::start_cta() {
   dynamic_shared_.cover(uintptr_t(cta->smem), cta->smem_bytes);
   static_shared_.cover(static_shared_begin(), static_shared_bytes());
   // All that earlier CTAs left in the cells lies before the new CTA's times: nothing needs clearing.
-  if (latest_ >= kMaxTime / 2) forget_everything();
+  if (latest_ >= kMaxTime / 2) forget();
   before_ = latest_;
   latest_ = before_ + 1;
   times_.fill(latest_);
@@ -55,10 +58,18 @@ void RaceDetector::start_cta() {
   for (int warp = 0; warp < cta->num_warps; ++warp) warps_[warp] = {};
   mbarriers_.clear();
   store_sources_.clear();
+  rank_ = cta->rank;
+  cluster_collected_ = cluster_completed_ = {};
+  remote_arrivals_.clear();
 }
 
-// Only when the times run out, after half a million synchronisations of one CTA.
+// Only when the times run out, after half a million synchronisations of one CTA. The others of its cluster
+// must not know times that are gone.
 void RaceDetector::forget_everything() {
+  for (const Cta* one : cta->cluster->ctas) one->races->forget();
+}
+
+void RaceDetector::forget() {
   for (Shadow* shadow : {&dynamic_shared_, &static_shared_}) {
     std::fill(shadow->blocks.begin(), shadow->blocks.end(), Block{});
     std::fill(shadow->cells.begin(), shadow->cells.end(), Cell{});
@@ -71,6 +82,8 @@ void RaceDetector::forget_everything() {
   products_.fill(1);
   before_ = 0;
   latest_ = 1;
+  cluster_collected_ = cluster_completed_ = {};
+  remote_arrivals_.clear();
   for (size_t i = 0; i < mbarriers_.size(); ++i) mbarrier_initialised(int(i));
 }
 
@@ -100,9 +113,32 @@ void RaceDetector::join(Clock& into, const Clock& from) const {
   for (size_t i = 0; i < from.copies.size(); ++i) into.copies[i] = std::max(into.copies[i], from.copies[i]);
 }
 
-void RaceDetector::join(Knowledge& into, const Knowledge& from) const {
+void RaceDetector::join(KnowledgeOfCta& into, const KnowledgeOfCta& from) const {
   join(into.happened, from.happened);
   join(into.fenced, from.fenced);
+}
+
+void RaceDetector::join(Knowledge& into, const Knowledge& from) const {
+  join(static_cast<KnowledgeOfCta&>(into), from);
+  if (into.others.size() < from.others.size()) into.others.resize(from.others.size());
+  for (size_t rank = 0; rank < from.others.size(); ++rank) join(into.others[rank], from.others[rank]);
+}
+
+void RaceDetector::join_from(int rank, Knowledge& into, const Knowledge& from) const {
+  if (rank == rank_) return join(into, from);
+  into.others.resize(cta->cluster->ctas.size());
+  join(into.others[size_t(rank)], from);
+  for (size_t i = 0; i < from.others.size(); ++i) {
+    if (int(i) != rank) join(int(i) == rank_ ? into : into.others[i], from.others[i]);
+  }
+}
+
+const RaceDetector::KnowledgeOfCta& RaceDetector::known_here(const Fiber& who) const {
+  const RaceDetector& its = *cta_of(who).races;
+  const Knowledge& known = its.knowledge_of(who);
+  if (&its == this) return known;
+  static const KnowledgeOfCta nothing;
+  return known.others.empty() ? nothing : known.others[size_t(rank_)];
 }
 
 const RaceDetector::Knowledge& RaceDetector::knowledge_of(const Fiber& who) const {
@@ -183,10 +219,78 @@ void RaceDetector::mbarrier_completed(int mbarrier) {
   if (copies.size() <= size_t(mbarrier)) copies.resize(size_t(mbarrier) + 1);
   copies[size_t(mbarrier)] = landed;
   its.completed = its.collected;
+  if (!its.remote_collected.others.empty()) its.remote_completed = its.remote_collected;
 }
 
-void RaceDetector::mbarrier_waited(int mbarrier, const Fiber& who) {
-  join(own_knowledge_of(who), mbarriers_[size_t(mbarrier)].completed);
+void RaceDetector::mbarrier_waited(int mbarrier, const Fiber& who, bool cluster_scope) {
+  const Mbarrier& its = mbarriers_[size_t(mbarrier)];
+  join(own_knowledge_of(who), its.completed);
+  if (cluster_scope) join(own_knowledge_of(who), its.remote_completed);
+}
+
+// ---- Shared memory: who knows what in a cluster
+
+void RaceDetector::remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site) const {
+  const Clock& known = known_here(who).happened;
+  const Block& block = dynamic_shared_.blocks[(address - dynamic_shared_.base) / kBlockBytes];
+  const auto check = [&](const Cell& cell) {
+    if (is_known(known, cell.write)) return;
+    report(who, address, cell.write, true, thread_epoch(0, who, site), false);
+  };
+  if (block.cell_shift == kBlockShift) return check(block.cell);
+  const Cell* const cells =
+      &dynamic_shared_.cells[size_t(&block - dynamic_shared_.blocks.data()) * kMaxCells];
+  for (size_t i = 0; i < bytes; i += size_t(1) << block.cell_shift) {
+    check(cells[(address % kBlockBytes + i) >> block.cell_shift]);
+  }
+}
+
+void RaceDetector::remote_arrival(int mbarrier, const Fiber& who, Location at) {
+  RaceDetector& its = *cta_of(who).races;
+  const Epoch now = thread_epoch(its.times_[who.warp], who, 0);
+  const auto is_same_thread = [&](const RemoteArrival& other) {
+    return other.rank == its.rank_ && warp_of(other.epoch) == who.warp && lane_of(other.epoch) == who.lane;
+  };
+  std::erase_if(remote_arrivals_, is_same_thread);
+  remote_arrivals_.push_back({its.rank_, now, at});
+  Knowledge known;
+  its.release(known, who);
+  join_from(its.rank_, mbarriers_[size_t(mbarrier)].remote_collected, known);
+}
+
+void RaceDetector::check_exit(const Fiber& last) const {
+  if (remote_arrivals_.empty()) return;
+  Knowledge known;
+  for (int warp = 0; warp < cta->num_warps; ++warp) {
+    join(known, warps_[warp]);
+    for (unsigned rest = own_[warp]; rest != 0; rest &= rest - 1) {
+      join(known, lanes_[size_t(warp * kWarpSize + __builtin_ctz(rest))]);
+    }
+  }
+  known.others.resize(cta->cluster->ctas.size());
+  for (const RemoteArrival& arrival : remote_arrivals_) {
+    const Cta& other = *cta->cluster->ctas[size_t(arrival.rank)];
+    if (other.races->is_known(known.others[size_t(arrival.rank)].happened, arrival.epoch)) continue;
+    known = {};
+    fail(Bug::kCluster, last, [&] {
+      return "the CTA exits, and has not heard of the arrival at its mbarrier at " + describe(arrival.at) +
+             " by " + describe_block(other) + " warp " + std::to_string(warp_of(arrival.epoch)) + " lane " +
+             std::to_string(lane_of(arrival.epoch)) +
+             ": it could come when this CTA is gone. Is a cluster_arrive() and cluster_wait() missing in the "
+             "end, or a wait for that phase by mbarrier_wait_cluster()?";
+    });
+  }
+}
+
+void RaceDetector::cluster_arrival(const Fiber& who) {
+  RaceDetector& first = *cta->cluster->ctas[0]->races;
+  Knowledge known;
+  release(known, who);
+  first.join_from(rank_, first.cluster_collected_, known);
+}
+
+void RaceDetector::cluster_waited(const Fiber& who) {
+  join_from(0, own_knowledge_of(who), cta->cluster->ctas[0]->races->cluster_completed_);
 }
 
 void RaceDetector::proxy_fence(const Fiber& who) {
@@ -237,9 +341,7 @@ inline void RaceDetector::for_each_block(uintptr_t address, size_t bytes, Visit 
 }
 
 inline bool RaceDetector::happened_before(Epoch earlier, const Fiber& who, const Clock& known) const {
-  const bool same_thread = !is_copy(earlier) && !is_whole_warp(earlier) && warp_of(earlier) == who.warp &&
-                           lane_of(earlier) == who.lane;
-  return same_thread || knows(known, earlier);
+  return is_by(who, earlier) || knows(known, earlier);
 }
 
 // To all of its lanes. What all know now they will know later, too.
@@ -353,19 +455,23 @@ RaceDetector::Time RaceDetector::load_issued(int mbarrier, const Fiber& who, uin
   Mbarrier& its = mbarriers_[size_t(mbarrier)];
   latest_ = std::max(latest_, ++its.time);
   const Epoch now = copy_epoch(its.time, mbarrier, site);
-  const Clock& known = knowledge_of(who).happened;
+  const KnowledgeOfCta& known = known_here(who);
+  const bool is_own = &cta_of(who) == cta;
+  const auto is_over = [&](Epoch earlier) {
+    return is_known(known.happened, earlier) || (is_own && is_by(who, earlier));
+  };
   uintptr_t at = address;
   Cell checked;  // neighbours mostly have the same past
   for_each_block(address, bytes, [&](Block& block, std::span<Cell> cells, bool) {
     for (const Cell& cell : cells) {
       if (std::memcmp(&cell, &checked, sizeof(Cell)) != 0) {
         checked = cell;
-        if (!happened_before(cell.write, who, known)) report(who, at, cell.write, true, now, true);
+        if (!is_over(cell.write)) report(who, at, cell.write, true, now, true);
         for (const Epoch read : cell.reads) {
-          if (!happened_before(read, who, known)) report(who, at, read, false, now, true);
-          check_fence(who, at, read, false, site, true);
+          if (!is_over(read)) report(who, at, read, false, now, true);
+          check_fence(who, known.fenced, at, read, false, site, true);
         }
-        check_fence(who, at, cell.write, true, site, true);
+        check_fence(who, known.fenced, at, cell.write, true, site, true);
       }
       at += kBlockBytes / cells.size();
     }
@@ -385,7 +491,9 @@ void RaceDetector::store_issued(const Fiber& who, uintptr_t address, size_t byte
   Epoch checked = 0;
   for_each_block(address, bytes, [&](Block&, std::span<Cell> cells, bool) {
     for (const Cell& cell : cells) {
-      if (cell.write != checked) check_fence(who, at, cell.write, true, site, false);
+      if (cell.write != checked) {
+        check_fence(who, knowledge_of(who).fenced, at, cell.write, true, site, false);
+      }
       checked = cell.write;
       at += kBlockBytes / cells.size();
     }
@@ -434,7 +542,8 @@ void RaceDetector::product_reads(int warp, Time issued, uintptr_t address, Site 
         report(who, address, cell.write, true, now, false);
       }
       // The warp reads as one, so one lane's fence does for all.
-      check_fence(cta->fiber(warp, 0), address, cell.write, true, site, false, "wgmma");
+      const Fiber& any = cta->fiber(warp, 0);
+      check_fence(any, knowledge_of(any).fenced, address, cell.write, true, site, false, "wgmma");
       // Of a warp's products the latest is complete last.
       const Epoch other = cell.reads[0];
       const bool by_this_warp = is_product(other) && mbarrier_of(other) == kMaxMbarriers + warp;
@@ -478,27 +587,32 @@ void RaceDetector::check_store_sources(const Fiber& who, uintptr_t address, size
   }
 }
 
-void RaceDetector::check_fence(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write,
-                               Site site, bool overwrites, const char* who_does) const {
-  if (is_copy(earlier) || knows(knowledge_of(who).fenced, earlier)) return;
+void RaceDetector::check_fence(const Fiber& who, const Clock& fenced, uintptr_t address, Epoch earlier,
+                               bool earlier_write, Site site, bool overwrites, const char* who_does) const {
+  if (is_copy(earlier) || knows(fenced, earlier)) return;
   const bool by_store =
       std::find(store_sites_.begin(), store_sites_.end(), Site(earlier)) != store_sites_.end();
   if (by_store) return;
   fail(Bug::kProxyFence, who, [&] {
+    const bool is_own = &cta_of(who) == cta;
     return std::string("the ") + who_does + " at " + describe(pc_of(site)) +
            (overwrites ? " overwrites" : " reads") + " shared memory at " + describe_shared(address) +
-           ", which was " + (earlier_write ? "written" : "read") + " at " + describe(pc_of(Site(earlier))) +
-           " by warp " + std::to_string(warp_of(earlier)) + " lane " + std::to_string(lane_of(earlier)) +
+           (is_own ? "" : " of " + describe_block(*cta)) + ", which was " +
+           (earlier_write ? "written" : "read") + " at " + describe(pc_of(Site(earlier))) + " by warp " +
+           std::to_string(warp_of(earlier)) + " lane " + std::to_string(lane_of(earlier)) +
            ", and no fence_proxy_async() lies between the two. It must stand behind the " +
-           (earlier_write ? "write" : "read") + ", or in front of the " + who_does +
-           ", behind what this thread waits for";
+           (earlier_write ? "write" : "read") +
+           (is_own ? std::string(", or in front of the ") + who_does + ", behind what this thread waits for"
+                   : ", in that CTA");
   });
 }
 
 void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
                           bool write) const {
   fail(Bug::kRace, who, [&] {
-    const std::string where = "race on shared memory at " + describe_shared(address) + ": ";
+    const bool is_own = &cta_of(who) == cta;
+    const std::string where = "race on shared memory at " + describe_shared(address) +
+                              (is_own ? "" : " of " + describe_block(*cta)) + ": ";
     const std::string place = describe(pc_of(Site(now)));
     const std::string earlier_place = describe(pc_of(Site(earlier)));
     const bool by_copy = is_copy(now) && !is_product(now);
@@ -532,7 +646,8 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
              " may still need: this thread has not heard that it is done. Was the memory given free "
              "too early, or did nobody wait for that?";
     }
-    const std::string remedy = warp_of(earlier) == who.warp
+    const std::string remedy = !is_own ? "a cluster_arrive() and cluster_wait() of all threads"
+                               : warp_of(earlier) == who.warp
                                    ? "a __syncwarp() (if other warps come here too, a barrier)"
                                    : "a barrier (__syncthreads(), or bar_sync() of the warps concerned)";
     return where + what + place + " is not ordered after the " + kind(earlier_write) + " at " + other +

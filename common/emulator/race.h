@@ -36,6 +36,10 @@ constexpr size_t kChunkBytes = 16;  // what a swizzle moves
 // The copy engine has a way of its own to shared memory, the async proxy. What threads have written must not
 // only have happened before a copy, but lie behind a proxy fence too: that is learned in the same way.
 //
+// A CTA of a cluster keeps its own times, and its threads know of those of the others as well, once a cluster
+// barrier or an arrival at an mbarrier of theirs has told them. Such an arrival counts only for who waits for
+// it as cluster scope demands. Only copies and arrivals reach into another CTA's memory.
+//
 // It errs on the side of silence: __syncwarp of some lanes counts for the whole warp; when several lanes of a
 // warp let others know at different times, the latest counts for each; of several concurrent readers two are
 // remembered; atomics and volatile accesses are not looked at.
@@ -66,7 +70,17 @@ class RaceDetector {
   void mbarrier_initialised(int mbarrier);
   void mbarrier_arrival(int mbarrier, const Fiber& who);
   void mbarrier_completed(int mbarrier);
-  void mbarrier_waited(int mbarrier, const Fiber& who);
+  void mbarrier_waited(int mbarrier, const Fiber& who, bool cluster_scope);
+
+  // By a thread of another CTA of the cluster: it reads these bytes, it arrives here.
+  void remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site) const;
+  void remote_arrival(int mbarrier, const Fiber& who, Location at);
+  void check_exit(const Fiber& last) const;  // of the CTA's last thread: has it waited for such arrivals?
+
+  // The cluster's barrier, of which the CTA of rank 0 keeps what is known.
+  void cluster_arrival(const Fiber& who);
+  void cluster_completed() { cluster_completed_ = cluster_collected_; }
+  void cluster_waited(const Fiber& who);
 
   void proxy_fence(const Fiber& who);
 
@@ -112,9 +126,12 @@ class RaceDetector {
     std::array<Time, kMaxWarps> products = {};
     std::vector<Time> copies;
   };
-  struct Knowledge {
+  struct KnowledgeOfCta {
     Clock happened;
     Clock fenced;  // and lies behind a proxy fence
+  };
+  struct Knowledge : KnowledgeOfCta {    // of the own CTA
+    std::vector<KnowledgeOfCta> others;  // of the cluster, by rank; empty: nothing
   };
 
   // Who accessed, when and where. From the top: the time; 0, the warp, whether all of it, the lane; the site.
@@ -160,6 +177,10 @@ class RaceDetector {
   static int warp_of(Epoch epoch) { return int(epoch >> kWarpShift) & 31; }
   static bool is_whole_warp(Epoch epoch) { return ((epoch >> kWholeWarpShift) & 1) != 0; }
   static int lane_of(Epoch epoch) { return int(epoch >> kWhoShift) & 31; }
+  static bool is_by(const Fiber& who, Epoch epoch) {
+    return !is_copy(epoch) && !is_whole_warp(epoch) && warp_of(epoch) == who.warp &&
+           lane_of(epoch) == who.lane;
+  }
 
   struct Cell {
     Epoch write = 0;
@@ -186,10 +207,18 @@ class RaceDetector {
     void split(Block& block, int cell_shift);
   };
   struct Mbarrier {
-    Knowledge collected;             // up to now
-    Knowledge completed;             // up to the end of the last phase
+    Knowledge collected;         // up to now
+    Knowledge completed;         // up to the end of the last phase
+    Knowledge remote_collected;  // the same from other CTAs
+    Knowledge remote_completed;
     Time time = 0;                   // of its last load
     std::vector<Time> loads_on_way;  // when they were issued
+  };
+  // The last of a thread of another CTA.
+  struct RemoteArrival {
+    int rank;
+    Epoch epoch;
+    Location at;
   };
   struct StoreSource {
     uintptr_t begin;
@@ -207,10 +236,17 @@ class RaceDetector {
                    bool write);
 
   bool knows(const Clock& clock, Epoch epoch) const;
+  // The same, not inlined: for where it is seldom asked.
+  [[gnu::noinline]] bool is_known(const Clock& clock, Epoch epoch) const;
   bool happened_before(Epoch earlier, const Fiber& who, const Clock& known) const;
   bool known_to_warp(Epoch earlier, int warp);
   void join(Clock& into, const Clock& from) const;
+  void join(KnowledgeOfCta& into, const KnowledgeOfCta& from) const;
   void join(Knowledge& into, const Knowledge& from) const;
+  // What a CTA of another rank knows becomes known here.
+  void join_from(int rank, Knowledge& into, const Knowledge& from) const;
+  // What a thread of whichever CTA of the cluster knows of this one.
+  const KnowledgeOfCta& known_here(const Fiber& who) const;
   // What the thread knows: the same as its whole warp, until it alone learns more.
   const Knowledge& knowledge_of(const Fiber& who) const;
   Knowledge& own_knowledge_of(const Fiber& who);
@@ -218,11 +254,13 @@ class RaceDetector {
   void release(Knowledge& to, const Fiber& who);
   void gather(int warp);
   void tick(int warp);
-  void forget_everything();
+  void forget();
+  void forget_everything();  // with the whole cluster
 
   void check_store_sources(const Fiber& who, uintptr_t address, size_t bytes, Site site) const;
-  void check_fence(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Site site,
-                   bool overwrites, const char* who_does = "copy") const;
+  // `fenced`: what the thread knows to be.
+  void check_fence(const Fiber& who, const Clock& fenced, uintptr_t address, Epoch earlier,
+                   bool earlier_write, Site site, bool overwrites, const char* who_does = "copy") const;
   [[noreturn]] void report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
                            bool write) const;
 
@@ -237,6 +275,9 @@ class RaceDetector {
   std::vector<StoreSource> store_sources_;
   std::vector<Site> store_sites_;  // of bulk stores: their reads are the copy engine's own
   Shadow dynamic_shared_, static_shared_;
+  int rank_ = 0;
+  Knowledge cluster_collected_, cluster_completed_;
+  std::vector<RemoteArrival> remote_arrivals_;
   Time latest_ = 0;  // no time is beyond it
   Time before_ = 0;  // up to here it was another CTA's
 };

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "common/emulator/async_products.h"
+#include "common/emulator/cluster_state.h"
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
@@ -72,6 +73,22 @@ int pick_bit(unsigned bits) {
   return (__builtin_ctz(rotated) + int(shift)) & 31;
 }
 
+// In plain mode the hooks may let accesses to shared and global memory pass. Otherwise each one is looked at.
+void set_windows() {
+  const Options& options = cta->options;
+  const bool plain = !options.shuffle && !options.race_detector && !options.count;
+  windows = {};
+  if (plain) windows.shared = Window(uintptr_t(cta->smem), cta->smem_bytes);
+}
+
+// From now on its fibers run. Only ever while the emulator's own code runs.
+void make_current(Cta& c) {
+  cta = &c;
+  cuda::blockIdx = c.block_idx;
+  cuda::smem = c.smem;
+  set_windows();
+}
+
 // Lanes that wait for room in their logs. Whoever's log ran empty can go on.
 void resume_full_logs() {
   for (int w = 0; w < cta->num_warps; ++w) {
@@ -87,17 +104,46 @@ void resume_full_logs() {
   }
 }
 
-// Stays with the running warp as long as it can: that is fast, and easy to follow. Null: nobody can run.
+// Now and then, and when the current CTA cannot: to another one of its cluster in which somebody can run.
+[[gnu::noinline]] void change_cta() {
+  const std::vector<Cta*>& ctas = cta->cluster->ctas;
+  const bool shuffle = cta->options.shuffle;
+  if (cta->ready_warps != 0 && !(shuffle && cta->random.one_in(16))) return;
+  const size_t first = shuffle ? size_t(cta->random.next()) : size_t(cta->rank + 1);
+  for (size_t i = 0; i < ctas.size(); ++i) {
+    make_current(*ctas[(first + i) % ctas.size()]);
+    if (cta->ready_warps == 0) resume_full_logs();
+    if (cta->ready_warps != 0) return;
+  }
+}
+
+// Nobody can run: late copies are done now, and waits that need not succeed are given up.
+[[gnu::noinline]] void let_somebody_run() {
+  for (Cta* const one : cta->cluster->ctas) {
+    make_current(*one);
+    while (cta->ready_warps == 0 && cta->copies->finish_a_load()) {
+    }
+    if (cta->ready_warps != 0) return;
+  }
+  for (Cta* const one : cta->cluster->ctas) {
+    make_current(*one);
+    if (cta->mbarriers->time_out()) return;
+  }
+}
+
+// Stays with the running warp as long as it can: that is fast, and easy to follow. Makes its CTA the current
+// one. Null: nobody can run.
 Fiber* pick() {
   cta->copies->pass_moment();
   cta->lane_copies->pass_moment();
   cta->products->pass_moment();
   if (cta->ready_warps == 0) resume_full_logs();
-  // Late copies are done now, and waits that need not succeed are given up.
-  while (cta->ready_warps == 0) {
-    if (!cta->copies->finish_a_load() && !cta->mbarriers->time_out()) break;
+  if (cta->has_neighbours) [[unlikely]]
+    change_cta();
+  if (cta->ready_warps == 0) [[unlikely]] {
+    let_somebody_run();
+    if (cta->ready_warps == 0) return nullptr;
   }
-  if (cta->ready_warps == 0) return nullptr;
   int warp = cta->running_warp;
   const bool leave = cta->options.shuffle && cta->random.one_in(16);
   if (leave || cta->warps[size_t(warp)].ready == 0) warp = pick_bit(cta->ready_warps);
@@ -106,10 +152,16 @@ Fiber* pick() {
 
 // The next ready fiber in a fixed round: everybody gets a turn, whatever the others do.
 Fiber* next_in_turn() {
-  const int start = self->warp * kWarpSize + self->lane;
-  for (int step = 1; step <= cta->num_threads; ++step) {
-    Fiber& fiber = cta->fibers[size_t((start + step) % cta->num_threads)];
-    if (fiber.state == State::kReady) return &fiber;
+  const std::vector<Cta*>& ctas = cta->cluster->ctas;
+  const int start = cta->rank * cta->num_threads + self->warp * kWarpSize + self->lane;
+  const int count = int(ctas.size()) * cta->num_threads;
+  for (int step = 1; step <= count; ++step) {
+    const int next = (start + step) % count;
+    Cta& its = *ctas[size_t(next / cta->num_threads)];
+    Fiber& fiber = its.fibers[size_t(next % cta->num_threads)];
+    if (fiber.state != State::kReady) continue;
+    if (&its != cta) make_current(its);
+    return &fiber;
   }
   return self;
 }
@@ -123,21 +175,24 @@ bool is_coordinate(uintptr_t address) {
   return address - uintptr_t(&cuda::smem) < sizeof(cuda::smem);
 }
 
-std::string describe_block() {
-  const cuda::uint3& block = cuda::blockIdx;
+std::string describe_block(const Cta& which) {
+  const cuda::uint3& block = which.block_idx;
   return "block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " +
          std::to_string(block.z) + ")";
 }
 
 std::string describe_thread(const Fiber& fiber) {
-  return describe_block() + " warp " + std::to_string(fiber.warp) + " lane " + std::to_string(fiber.lane);
+  return describe_block(cta_of(fiber)) + " warp " + std::to_string(fiber.warp) + " lane " +
+         std::to_string(fiber.lane);
 }
 
-void record_report(Bug bug, std::string message) { cta->report = std::make_unique<Report>(bug, message); }
+void record_report(Bug bug, std::string message) {
+  cta->cluster->report = std::make_unique<Report>(bug, message);
+}
 
 void abandon_cta() {
   self->context.finished = true;
-  switch_context(self->context, cta->host);
+  switch_context(self->context, cta->cluster->host);
   __builtin_unreachable();
 }
 
@@ -183,12 +238,14 @@ void fiber_main() {
   cta->copies->check_exit(me);
   cta->products->check_exit(me);
   leave_rendezvous(me);
+  cta->cluster->barrier.exit();
   if (cta->num_live == 0) {
     while (cta->copies->finish_a_load()) {
     }
     cta->mbarriers->check_exit(me);
     cta->registers->check_exit(me);
-    abandon_cta();
+    if (cta->options.race_detector) cta->races->check_exit(me);
+    if (cta->cluster->all_exited()) abandon_cta();
   }
   Fiber* next = pick();
   if (next == nullptr) report_deadlock();
@@ -210,23 +267,15 @@ void prepare_thread(int index) {
   wake(fiber);
 }
 
-// In plain mode the hooks may let accesses to shared and global memory pass. Otherwise each one is looked at.
-void set_windows() {
-  const Options& options = cta->options;
-  const bool plain = !options.shuffle && !options.race_detector && !options.count;
-  windows = {};
-  if (plain) windows.shared = Window(uintptr_t(cta->smem), cta->smem_bytes);
-}
-
-void run_cta(Cta& c, uint64_t index) {
+void start_cta(Cta& c, uint64_t index) {
   const cuda::dim3& grid = c.launch->grid;
-  cuda::blockIdx = {unsigned(index % grid.x), unsigned(index / grid.x % grid.y),
-                    unsigned(index / grid.x / grid.y)};
+  c.block_idx = {unsigned(index % grid.x), unsigned(index / grid.x % grid.y),
+                 unsigned(index / grid.x / grid.y)};
+  make_current(c);
   c.index = index;
   c.num_live = c.num_threads;
   c.running_warp = 0;
   c.ready_warps = 0;
-  c.report.reset();
   c.random.state = Random{c.options.seed}.next() ^ Random { ~index }.next();
   c.warps.assign(size_t(c.num_warps), Warp{});
   for (int i = c.num_threads; i < c.num_warps * kWarpSize; ++i) {
@@ -252,14 +301,23 @@ void run_cta(Cta& c, uint64_t index) {
     *trace = {};
     c.tracer = std::make_unique<Tracer>(*trace);
   }
+}
 
-  set_windows();
-  Fiber* first = pick();
-  enter(*first);
-  switch_context(c.host, first->context);
+// `first`: the index of its first CTA.
+void run_cluster(Cluster& cluster, uint64_t first) {
+  cluster.report.reset();
+  cluster.barrier.start(int(cluster.ctas.size()) * cluster.ctas[0]->num_threads);
+  for (Cta* c : cluster.ctas) start_cta(*c, first + uint64_t(c->rank));
+  make_current(*cluster.ctas[0]);
+  Fiber* fiber = pick();
+  enter(*fiber);
+  switch_context(cluster.host, fiber->context);
   self = nullptr;
-  if (c.tracer != nullptr && c.report == nullptr) c.tracer->finish();
-  c.tracer.reset();
+  for (Cta* c : cluster.ctas) {
+    cta = c;
+    if (c->tracer != nullptr && cluster.report == nullptr) c->tracer->finish();
+    c->tracer.reset();
+  }
 }
 
 // ---- Launches
@@ -272,30 +330,28 @@ struct Progress {
   Counters counters;
 };
 
-void run_ctas(const Launch& launch, Cta& c, Progress& progress) {
-  cta = &c;
+void run_ctas(const Launch& launch, Cluster& cluster, Progress& progress) {
   cuda::blockDim = {launch.block.x, launch.block.y, launch.block.z};
   cuda::gridDim = {launch.grid.x, launch.grid.y, launch.grid.z};
-  cuda::smem = c.smem;
-  c.counters = {};
+  for (Cta* c : cluster.ctas) c->counters = {};
   const uint64_t num_ctas = launch.num_ctas();
-  for (uint64_t index; (index = progress.next_cta.fetch_add(1)) < num_ctas;) {
-    run_cta(c, index);
-    if (c.options.progress != nullptr) c.options.progress();
-    if (c.report == nullptr) continue;
+  for (uint64_t index; (index = progress.next_cta.fetch_add(cluster.ctas.size())) < num_ctas;) {
+    run_cluster(cluster, index);
+    if (const auto report_progress = cluster.ctas[0]->options.progress) report_progress();
+    if (cluster.report == nullptr) continue;
     // No new CTAs; those that run already are finished. They include all with lower numbers, so that the
     // lowest faulty CTA is the one reported, whatever the number of host threads.
     progress.next_cta = num_ctas;
     const std::lock_guard lock(progress.mutex);
     if (index < launch.failed_cta) {
       launch.failed_cta = index;
-      progress.report = std::move(c.report);
+      progress.report = std::move(cluster.report);
     }
   }
   windows = {};
   cta = nullptr;
   const std::lock_guard lock(progress.mutex);
-  progress.counters += c.counters;
+  for (const Cta* c : cluster.ctas) progress.counters += c->counters;
 }
 
 // Never destroyed: a thread that outlives main() may still run a kernel.
@@ -320,12 +376,24 @@ Cta& prepare_cta(size_t host_thread, const Launch& launch) {
   return c;
 }
 
+Cluster prepare_cluster(size_t host_thread, const Launch& launch) {
+  Cluster cluster;
+  const size_t size = size_t(launch.cluster_size);
+  for (size_t rank = 0; rank < size; ++rank) {
+    cluster.ctas.push_back(&prepare_cta(host_thread * size + rank, launch));
+    cluster.ctas.back()->rank = int(rank);
+    cluster.ctas.back()->has_neighbours = size > 1;
+  }
+  return cluster;
+}
+
 size_t choose_host_threads(const Launch& launch) {
   const int wanted =
       options().host_threads > 0 ? options().host_threads : int(std::thread::hardware_concurrency());
   // Every stack is two mappings, of which Linux allows a process 65530 by default.
-  const int mappable = 16384 / launch.num_threads();
-  return size_t(std::max<int64_t>(1, std::min<int64_t>({wanted, mappable, int64_t(launch.num_ctas())})));
+  const int mappable = 16384 / (launch.num_threads() * launch.cluster_size);
+  const int64_t num_clusters = int64_t(launch.num_ctas()) / launch.cluster_size;
+  return size_t(std::max<int64_t>(1, std::min<int64_t>({wanted, mappable, num_clusters})));
 }
 
 }  // namespace
@@ -352,7 +420,7 @@ Counters last_counters() {
   return counters_of_last_launch;
 }
 
-void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes) {
+void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, int cluster_size) {
   if (self != nullptr) {
     fail(Bug::kLaunch, *self, [] { return std::string("a kernel cannot launch a kernel"); });
   }
@@ -373,24 +441,34 @@ void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes) {
     refuse(std::to_string(smem_bytes) + " bytes of shared memory are more than the " +
            std::to_string(kMaxSmemBytes) + " that a CTA can have");
   }
+  if (cluster_size != 1 && cluster_size != 2 && cluster_size != 4 && cluster_size != 8) {
+    refuse("a cluster of " + std::to_string(cluster_size) + " CTAs; it has 1, 2, 4 or 8");
+  }
+  if (grid.x % unsigned(cluster_size) != 0) {
+    refuse("grid.x is " + std::to_string(grid.x) + ", not a multiple of the cluster's " +
+           std::to_string(cluster_size) + " CTAs");
+  }
 }
 
 void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
-         size_t argument_bytes) {
+         size_t argument_bytes, int cluster_size) {
   const std::lock_guard lock(launch_mutex);
-  Launch launch{grid, block, smem_bytes, body, arguments, argument_bytes, global_memory()};
+  Launch launch{grid, block, smem_bytes, body, arguments, argument_bytes, cluster_size, global_memory()};
   std::optional<GlobalRaces> global_races;
   if (options().race_detector) launch.global_races = &global_races.emplace(launch);
   Progress progress;
   const size_t num_host_threads = choose_host_threads(launch);
-  std::vector<Cta*> prepared;
-  for (size_t i = 0; i < num_host_threads; ++i) prepared.push_back(&prepare_cta(i, launch));
+  std::vector<Cluster> prepared;
+  for (size_t i = 0; i < num_host_threads; ++i) prepared.push_back(prepare_cluster(i, launch));
+  for (Cluster& cluster : prepared) {
+    for (Cta* c : cluster.ctas) c->cluster = &cluster;
+  }
   {
     std::vector<std::jthread> host_threads;
     for (size_t i = 1; i < num_host_threads; ++i) {
-      host_threads.emplace_back([&, i] { run_ctas(launch, *prepared[i], progress); });
+      host_threads.emplace_back([&, i] { run_ctas(launch, prepared[i], progress); });
     }
-    run_ctas(launch, *prepared[0], progress);
+    run_ctas(launch, prepared[0], progress);
   }
   counters_of_last_launch = progress.counters;
   if (options().each_launch != nullptr) options().each_launch->push_back(progress.counters);

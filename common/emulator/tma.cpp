@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "common/emulator/cluster_state.h"
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/mbarrier_table.h"
@@ -206,6 +207,49 @@ void remember_columns(const Copy& load) {
   });
 }
 
+// The number, in the current CTA.
+int find_mbarrier(const char* op, const uint64_t* barrier, Location at) {
+  const int number = cta->mbarriers->find(op, barrier, at);
+  const Mbarrier& its = (*cta->mbarriers)[number];
+  if (!its.known_to_copies) {
+    fail(Bug::kProxyFence, *self, [&] {
+      return std::string(op) + " at " + describe(at) + ": the mbarrier initialised at " +
+             describe(its.initialised) +
+             " is not known to the copy engine. The thread that initialised it must execute "
+             "fence_mbarrier_init() after that";
+    });
+  }
+  return number;
+}
+
+Copy make_load(void* shared, const TensorMapShape& map, BoxOrigin origin, Location at, uintptr_t pc) {
+  return {.map = map,
+          .origin = origin,
+          .shared = uintptr_t(shared),
+          .bytes = box_bytes(map),
+          .issuer = self,
+          .at = at,
+          .site = site_of(pc),
+          .mbarrier = 0};  // a load; its number is start_load's to say
+}
+
+// Into the current CTA, by the running thread, which may be another one's.
+void start_load(Copy copy, int mbarrier) {
+  Mbarrier& its = (*cta->mbarriers)[mbarrier];
+  copy.mbarrier = mbarrier;
+  copy.phase = its.phase;
+  its.last_load = copy.at;
+  its.load_phase = its.phase;
+  if (cta->options.race_detector) {
+    copy.issued = cta->races->load_issued(mbarrier, *self, copy.shared, copy.bytes, copy.site);
+    if (copy.map.swizzle_bytes != 0) remember_columns(copy);
+  }
+  // Until the copy is done.
+  std::memset(reinterpret_cast<void*>(copy.shared), int(cta->options.poison), copy.bytes);
+  if (cta->tracer != nullptr && &cta_of(*self) == cta) cta->tracer->copy_issued(copy);
+  cta->copies->issue(copy);
+}
+
 }  // namespace
 
 void tma_load(void* shared, const TensorMapShape& map, uint64_t* barrier, BoxOrigin origin, Location at) {
@@ -213,37 +257,41 @@ void tma_load(void* shared, const TensorMapShape& map, uint64_t* barrier, BoxOri
   const auto pc = uintptr_t(__builtin_return_address(0));
   touch_shared("tma_load's mbarrier", barrier, sizeof(*barrier), sizeof(*barrier), false, pc);
   const InRuntime in_runtime;
-  const int number = cta->mbarriers->find(kOp, barrier, at);
-  Mbarrier& its = (*cta->mbarriers)[number];
-  if (!its.known_to_copies) {
-    fail(Bug::kProxyFence, *self, [&] {
-      return std::string(kOp) + " at " + describe(at) + ": the mbarrier initialised at " +
-             describe(its.initialised) +
-             " is not known to the copy engine. The thread that initialised it must execute "
-             "fence_mbarrier_init() after that";
-    });
-  }
-  Copy copy{.map = map,
-            .origin = origin,
-            .shared = uintptr_t(shared),
-            .bytes = box_bytes(map),
-            .issuer = self,
-            .at = at,
-            .site = site_of(pc),
-            .mbarrier = number,
-            .phase = its.phase};
+  const int number = find_mbarrier(kOp, barrier, at);
+  Copy copy = make_load(shared, map, origin, at, pc);
   check_box(kOp, copy);
-  its.last_load = at;
-  its.load_phase = its.phase;
   ++cta->counters.tma_loads;
   cta->counters.tma_load_bytes += copy.bytes;
-  if (cta->options.race_detector) {
-    copy.issued = cta->races->load_issued(number, *self, copy.shared, copy.bytes, copy.site);
-    if (map.swizzle_bytes != 0) remember_columns(copy);
+  start_load(copy, number);
+}
+
+void tma_load_multicast(void* shared, const TensorMapShape& map, uint64_t* barrier, unsigned cta_mask,
+                        BoxOrigin origin, Location at) {
+  constexpr const char* kOp = "tma_load_multicast";
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  const bool to_own = ((cta_mask >> cta->rank) & 1) != 0;
+  (to_own ? touch_shared : check_shared)("tma_load_multicast's mbarrier", barrier, sizeof(*barrier),
+                                         sizeof(*barrier), false, pc);
+  const InRuntime in_runtime;
+  if (cta_mask == 0) {
+    fail(Bug::kCluster, *self,
+         [&] { return std::string(kOp) + " at " + describe(at) + ": its mask names no CTA"; });
   }
-  std::memset(shared, int(cta->options.poison), copy.bytes);  // until the copy is done
-  if (cta->tracer != nullptr) cta->tracer->copy_issued(copy);
-  cta->copies->issue(copy);
+  Copy copy = make_load(shared, map, origin, at, pc);
+  check_box(kOp, copy);
+  ++cta->counters.tma_loads;
+  cta->counters.tma_load_bytes += copy.bytes;
+  for (unsigned rest = cta_mask; rest != 0; rest &= rest - 1) {
+    Cta& to = cta_of_cluster(kOp, __builtin_ctz(rest), at);
+    const uintptr_t its_barrier = same_place_in(to, uintptr_t(barrier));
+    copy.shared = same_place_in(to, uintptr_t(shared));
+    const InCta there(to);
+    const int number = find_mbarrier(kOp, reinterpret_cast<const uint64_t*>(its_barrier), at);
+    if (cta->options.race_detector && &cta_of(*self) != cta) {
+      cta->races->remote_read(*self, its_barrier, sizeof(*barrier), copy.site);
+    }
+    start_load(copy, number);
+  }
 }
 
 void tma_store(const TensorMapShape& map, const void* shared, BoxOrigin origin, Location at) {

@@ -15,6 +15,8 @@ struct BoxOrigin {
 
 void tma_load(void* shared, const flashsteps::TensorMapShape& map, uint64_t* barrier, BoxOrigin origin,
               Location at);
+void tma_load_multicast(void* shared, const flashsteps::TensorMapShape& map, uint64_t* barrier,
+                        unsigned cta_mask, BoxOrigin origin, Location at);
 void tma_store(const flashsteps::TensorMapShape& map, const void* shared, BoxOrigin origin, Location at);
 void tma_store_commit(Location at);
 void tma_store_wait_read(int pending, Location at);
@@ -40,6 +42,12 @@ inline TensorMap encode_tensor_map(const TensorMapShape& shape) {
                                                int c1, int c2, int c3, int c4,
                                                emulator::Location at = emulator::Location::current()) {
   emulator::tma_load(shared, map.shape, barrier, {{c0, c1, c2, c3, c4}}, at);
+}
+
+[[gnu::always_inline]] inline void tma_load_5d_multicast(
+    void* shared, const TensorMap& map, uint64_t* barrier, uint16_t cta_mask, int c0, int c1, int c2, int c3,
+    int c4, emulator::Location at = emulator::Location::current()) {
+  emulator::tma_load_multicast(shared, map.shape, barrier, cta_mask, {{c0, c1, c2, c3, c4}}, at);
 }
 
 [[gnu::always_inline]] inline void tma_store_5d(const TensorMap& map, const void* shared, int c0, int c1,

@@ -17,7 +17,7 @@ inline int unsupported() { return 0; }
   FLASHSTEPS_PRAGMA(GCC error "put inline PTX into a header like common/exp2.h, beside a twin in C++") __asm__
 
 #define __managed__ FLASHSTEPS_PRAGMA(GCC error "a step gets pointers to all of its tensors")
-#define __cluster_dims__(...) FLASHSTEPS_PRAGMA(GCC error "the emulator has no clusters of CTAs")
+#define __cluster_dims__(...) FLASHSTEPS_PRAGMA(GCC error "use launch_clusters() of common/launch.h, and common/cluster.h")
 #define __cvta_generic_to_shared(...) \
   FLASHSTEPS_UNSUPPORTED("hand the pointer itself to a function of common/, as ldmatrix_x4 takes it")
 

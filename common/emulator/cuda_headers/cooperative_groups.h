@@ -89,7 +89,7 @@ void this_grid() {
 }
 template <typename T = void>
 void this_cluster() {
-  static_assert(sizeof(T*) == 0, "the emulator has no clusters of CTAs");
+  static_assert(sizeof(T*) == 0, "use launch_clusters() of common/launch.h, and common/cluster.h");
 }
 template <typename T = void>
 void coalesced_threads() {

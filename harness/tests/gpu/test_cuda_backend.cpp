@@ -92,6 +92,12 @@ TEST_CASE("prepare_launch reports the kernel's resources and the launch's shape"
   CHECK(prepare_launch(spin_kernel(), dim3(1), dim3(128, 2), 1000).ctas_per_sm == record.ctas_per_sm);
 }
 
+TEST_CASE("a grid that cannot be divided into its clusters is refused") {
+  CHECK(sentence([] { check_cluster(4, dim3(8, 3)); }) == "");
+  CHECK(sentence([] { check_cluster(3, dim3(6)); }) == "a cluster has 1, 2, 4 or 8 CTAs, not 3");
+  CHECK(sentence([] { check_cluster(2, dim3(3)); }) == "grid.x is 3, not a multiple of the cluster's 2 CTAs");
+}
+
 TEST_CASE("prepare_launch costs next to nothing once it knows the kernel") {
   device();
   prepare_launch(spin_kernel(), dim3(1), dim3(32), 0);

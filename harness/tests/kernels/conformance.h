@@ -25,7 +25,7 @@ struct InputWords {
   int count;
 };
 
-// Functions of the hardware headers, run by one CTA on given words of 32 bits.
+// Functions of the hardware headers, run by one CTA or a few on given words of 32 bits.
 struct ConformanceCase {
   const char* name;
   InputWords in[3];  // one behind the other

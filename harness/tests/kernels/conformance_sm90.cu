@@ -1,5 +1,7 @@
-// What conformance.cu does, for the headers of sm_90 and newer: TMA, swizzles, mbarriers, elect.sync. (Named
+// What conformance.cu does, for the headers of sm_90 and newer: TMA, swizzles, mbarriers, clusters,
+// elect.sync. (Named
 // barriers are older, and here because only warps that specialise need them.)
+#include "common/cluster.h"
 #include "common/elect.h"
 #include "common/ldmatrix.h"
 #include "common/mbarrier.h"
@@ -195,6 +197,50 @@ __global__ void elected(const uint32_t* in, uint32_t* out) {
   }
 }
 
+// ---- Clusters: CTAs exchange words in global memory, across the barrier.
+constexpr int CLUSTER_SIZE = 4;
+__global__ void cluster_exchange(const uint32_t* in, uint32_t* out) {
+  const int rank = cluster_ctarank(), lane = threadIdx.x;
+  const int first = blockIdx.x / CLUSTER_SIZE * CLUSTER_SIZE;
+  uint32_t* const words = out;
+  uint32_t* const exchanged = out + 32 * 2 * CLUSTER_SIZE;
+  words[32 * (first + rank) + lane] = in[32 * blockIdx.x + lane] + rank;
+  cluster_arrive();
+  cluster_wait();
+  exchanged[32 * blockIdx.x + lane] = words[32 * (first + (rank + 1) % CLUSTER_SIZE) + lane];
+}
+
+// ---- A word goes round the CTAs of a cluster; each hands it to the next by an arrival there.
+__global__ void remote_arrivals(const uint32_t* in, uint32_t* out) {
+  uint64_t* const bar = reinterpret_cast<uint64_t*>(smem);
+  const int rank = cluster_ctarank(), lane = threadIdx.x;
+  if (lane == 0) {
+    mbarrier_init(bar, 1);
+    fence_mbarrier_init();
+  }
+  if (rank == 0) out[lane] = 0;
+  cluster_arrive();
+  cluster_wait();
+  for (int round = 0; round < ROUNDS; ++round) {
+    if (rank > 0) {
+      mbarrier_wait_cluster(bar, round % 2);
+    } else if (round > 0) {
+      mbarrier_wait_cluster(bar, (round - 1) % 2);
+    }
+    out[lane] = 3 * out[lane] + in[32 * (CLUSTER_SIZE * round + rank) + lane];
+    __syncwarp();
+    const bool last = rank == CLUSTER_SIZE - 1 && round == ROUNDS - 1;
+    if (lane == 0 && !last) mbarrier_arrive_cluster(bar, (rank + 1) % CLUSTER_SIZE);
+  }
+}
+
+template <auto KERNEL, int NUM_CLUSTERS, int SMEM_BYTES>
+void run_clusters(const AttentionCall& call, void* stream) {
+  launch_clusters(CLUSTER_SIZE, KERNEL, dim3(NUM_CLUSTERS * CLUSTER_SIZE), dim3(32), SMEM_BYTES,
+                  static_cast<Stream>(stream), static_cast<const uint32_t*>(call.q.data),
+                  static_cast<uint32_t*>(call.o.data));
+}
+
 // ---- The table
 template <auto KERNEL, int NUM_THREADS, int SMEM_BYTES>
 void run(const AttentionCall& call, void* stream) {
@@ -248,6 +294,18 @@ constexpr ConformanceCase kCases[] = {
     {"bar_sync", {{kBits, 128}}, 128, 0, run<named_barriers, 128, 512>, needs_sm},
     {"bar_arrive", {{kBits, 256}}, 32, 0, run<turns, 64, 256>, needs_sm},
     {"elect_one", {{kBits, 32}}, 32, 0, run<elected, 32, 0>, needs_sm},
+    {"cluster_arrive, cluster_wait",
+     {{kBits, 32 * 2 * CLUSTER_SIZE}},
+     2 * 32 * 2 * CLUSTER_SIZE,
+     0,
+     run_clusters<cluster_exchange, 2, 0>,
+     needs_sm},
+    {"mbarrier_arrive_cluster",
+     {{kBits, 32 * CLUSTER_SIZE* ROUNDS}},
+     32,
+     0,
+     run_clusters<remote_arrivals, 1, sizeof(uint64_t)>,
+     needs_sm},
 };
 
 }  // namespace STEP_NAMESPACE

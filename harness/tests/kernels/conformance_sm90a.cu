@@ -1,4 +1,5 @@
-// What conformance.cu does, for the headers that only sm_90a has: setmaxnreg, wgmma.
+// What conformance.cu does, for the headers that only sm_90a has: setmaxnreg, multicast, wgmma.
+#include "common/cluster.h"
 #include "common/launch.h"
 #include "common/mbarrier.h"
 #include "common/setmaxnreg.h"
@@ -46,6 +47,52 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM) registers(const uint
 void run(const AttentionCall& call, void* stream) {
   launch(registers, dim3(1), dim3(NUM_THREADS), 2048, static_cast<Stream>(stream),
          static_cast<const uint32_t*>(call.q.data), static_cast<uint32_t*>(call.o.data));
+}
+
+// ---- Multicast: CTA r of a cluster loads a box for itself and the next one. Then all of each CTA's shared
+// memory as it lies there.
+constexpr int CLUSTER_SIZE = 4, NUM_ROWS = 40;
+template <typename Tile>
+struct MulticastStorage {
+  Tile tile[2];
+  uint64_t bar_full;
+};
+
+template <typename Tile>
+__global__ void multicast(const __grid_constant__ TensorMap map, uint32_t* out) {
+  auto& shared = *reinterpret_cast<MulticastStorage<Tile>*>(smem);
+  const int rank = cluster_ctarank(), next = (rank + 1) % CLUSTER_SIZE;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&shared.bar_full, 1);
+    fence_mbarrier_init();
+  }
+  cluster_arrive();
+  cluster_wait();
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect_tx(&shared.bar_full, sizeof(shared.tile));
+    tma_load_5d_multicast(&shared.tile[rank % 2], map, &shared.bar_full, uint16_t(1 << rank | 1 << next), 0,
+                          9 * rank, 0, 0, 0);
+  }
+  __syncwarp();
+  mbarrier_wait(&shared.bar_full, 0);
+  constexpr int WORDS = sizeof(shared.tile) / 4;
+  for (int i = threadIdx.x; i < WORDS; i += 32)
+    out[WORDS * rank + i] = reinterpret_cast<const uint32_t*>(shared.tile)[i];
+}
+
+template <typename Tile>
+void run_multicast(const AttentionCall& call, void* stream) {
+  const View tensor{static_cast<const uint16_t*>(call.q.data), 1, 1, NUM_ROWS, 0, 0, Tile::COLS};
+  launch_clusters(CLUSTER_SIZE, multicast<Tile>, dim3(CLUSTER_SIZE), dim3(32), sizeof(MulticastStorage<Tile>),
+                  static_cast<Stream>(stream), make_tensor_map<Tile>(tensor),
+                  static_cast<uint32_t*>(call.o.data));
+}
+
+template <int COLS, int SWIZZLE_BYTES>
+constexpr ConformanceCase multicast_case(const char* name) {
+  using Tile = SwizzledTile<uint16_t, 16, COLS, SWIZZLE_BYTES>;
+  return {name,    {{Words::kBits, NUM_ROWS * COLS / 2}}, CLUSTER_SIZE * 16 * COLS, 0, run_multicast<Tile>,
+          needs_sm};
 }
 
 // ---- wgmma: acc = A B + C and, as the scales that errors are measured by, |A| |B| + |C|. Two warpgroups,
@@ -186,6 +233,8 @@ constexpr ConformanceCase kCases[] = {
     product_case<__half, 40, 64, kK, kK, false, 32>("wgmma n40, 32-byte swizzle, exact", kFp16Integers, 0),
     product_case<__half, 40, 64, kMN, kMN, false, 32>("wgmma n40, 32-byte swizzle, by K, exact",
                                                       kFp16Integers, 0),
+    multicast_case<128, 128>("tma_load_5d_multicast, 2 panels of 128 bytes"),
+    multicast_case<64, 0>("tma_load_5d_multicast, no swizzle"),
     {"warpgroup_reg_alloc, warpgroup_reg_dealloc", {{kBits, 512}}, 128, 0, run, needs_sm},
 };
 

@@ -1,0 +1,137 @@
+#include "common/emulator/cluster.h"
+
+#include "common/emulator/cluster_state.h"
+#include "common/emulator/core.h"
+#include "common/emulator/race.h"
+
+namespace emulator {
+
+Cta& cta_of(const Fiber& fiber) {
+  for (Cta* other : cta->cluster->ctas) {
+    if (&fiber >= other->fibers.data() && &fiber < other->fibers.data() + other->fibers.size()) return *other;
+  }
+  return *cta;
+}
+
+Cta& cta_of_cluster(const char* op, int rank, Location at) {
+  const std::vector<Cta*>& ctas = cta->cluster->ctas;
+  if (rank < 0 || rank >= int(ctas.size())) {
+    fail(Bug::kCluster, *self, [&] {
+      return std::string(op) + " at " + describe(at) + ": there is no CTA " + std::to_string(rank) +
+             ", the cluster's size is " + std::to_string(ctas.size());
+    });
+  }
+  Cta& other = *ctas[size_t(rank)];
+  if (other.num_live == 0) {
+    fail(Bug::kCluster, *self, [&] {
+      return std::string(op) + " at " + describe(at) + ": " + describe_block(other) +
+             " of the cluster has exited, and its shared memory with it. It must not exit before it knows "
+             "that this has been done: is a cluster_arrive() and cluster_wait() missing in the end?";
+    });
+  }
+  return other;
+}
+
+uintptr_t same_place_in(const Cta& other, uintptr_t address) {
+  return uintptr_t(other.smem) + (address - uintptr_t(cta->smem));
+}
+
+void release_to_cluster() {
+  const InCta home(cta_of(*self));
+  cta->launch->global_races->fence();
+  cta->launch->global_races->publish();
+}
+
+void acquire_from_cluster() { cta->launch->global_races->acquire(); }
+
+// ---- The barrier
+
+void ClusterBarrier::start(int num_threads) {
+  threads_.assign(size_t(num_threads), Thread{});
+  rounds_ = 0;
+  missing_ = num_threads;
+}
+
+ClusterBarrier::Thread& ClusterBarrier::own() {
+  return threads_[size_t(cta->rank * cta->num_threads + self->warp * kWarpSize + self->lane)];
+}
+
+void ClusterBarrier::arrive(Location at) {
+  Thread& thread = own();
+  if (thread.arrivals != thread.waits) {
+    fail(Bug::kBadBarrier, *self, [&] {
+      return "cluster_arrive at " + describe(at) + ": this thread has not waited since it arrived at " +
+             describe(thread.arrived) + ". A cluster_wait() must lie between the two";
+    });
+  }
+  ++thread.arrivals;
+  thread.arrived = at;
+  --missing_;
+  if (cta->options.race_detector) {
+    cta->races->cluster_arrival(*self);
+    release_to_cluster();
+  }
+  complete_if_done();
+}
+
+void ClusterBarrier::wait(Location at) {
+  Thread& thread = own();
+  if (thread.arrivals == thread.waits) {
+    fail(Bug::kBadBarrier, *self, [&] {
+      return "cluster_wait at " + describe(at) +
+             ": this thread has not arrived. A cluster_arrive() belongs "
+             "in front of each";
+    });
+  }
+  if (thread.arrivals > rounds_) {
+    self->op = "cluster_wait";
+    self->at = at;
+    park(State::kCluster);
+  }
+  ++thread.waits;
+  if (cta->options.race_detector) {
+    cta->races->cluster_waited(*self);
+    acquire_from_cluster();
+  }
+}
+
+void ClusterBarrier::exit() {
+  if (own().arrivals > rounds_) return;
+  --missing_;
+  complete_if_done();
+}
+
+void ClusterBarrier::complete_if_done() {
+  if (missing_ > 0) return;
+  ++rounds_;
+  const std::vector<Cta*>& ctas = cta->cluster->ctas;
+  if (cta->options.race_detector) ctas[0]->races->cluster_completed();
+  for (Cta* other : ctas) {
+    const InCta there(*other);
+    missing_ += cta->num_live;
+    for (int i = 0; i < cta->num_threads; ++i) {
+      if (const Fiber& fiber = cta->fibers[size_t(i)]; fiber.state == State::kCluster) wake(fiber);
+    }
+  }
+}
+
+std::string ClusterBarrier::describe_wait(const Fiber& fiber) const {
+  return std::string(fiber.op) + " at " + describe(fiber.at) + ", where " + std::to_string(missing_) +
+         " threads of the cluster have not arrived";
+}
+
+// ---- The functions
+
+int cluster_ctarank() { return cta->rank; }
+
+void cluster_arrive(Location at) {
+  const InRuntime in_runtime;
+  cta->cluster->barrier.arrive(at);
+}
+
+void cluster_wait(Location at) {
+  const InRuntime in_runtime;
+  cta->cluster->barrier.wait(at);
+}
+
+}  // namespace emulator

@@ -1,0 +1,69 @@
+// The CTAs of a cluster, which one host thread runs together, and their barrier.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/emulator/core.h"
+
+namespace emulator {
+
+// barrier.cluster: of all threads of the cluster that have not exited. Who exits has arrived.
+class ClusterBarrier {
+ public:
+  void start(int num_threads);  // of the whole cluster
+  // By the running thread.
+  void arrive(Location at);
+  void wait(Location at);
+  void exit();
+  std::string describe_wait(const Fiber& fiber) const;
+
+ private:
+  struct Thread {
+    unsigned arrivals, waits;
+    Location arrived;  // the last time
+  };
+  Thread& own();
+  void complete_if_done();
+
+  std::vector<Thread> threads_;
+  unsigned rounds_ = 0;  // that have completed
+  int missing_ = 0;      // threads that have not arrived in the round under way
+};
+
+struct Cluster {
+  std::vector<Cta*> ctas;  // by rank
+  ClusterBarrier barrier;
+  Context host;                    // the host thread itself
+  std::unique_ptr<Report> report;  // why it was given up
+
+  bool all_exited() const {
+    return std::all_of(ctas.begin(), ctas.end(), [](const Cta* c) { return c->num_live == 0; });
+  }
+};
+
+// Lives while the running thread does something to another CTA of its cluster. Nobody may park meanwhile.
+class InCta {
+ public:
+  explicit InCta(Cta& other) : home_(cta) { cta = &other; }
+  ~InCta() { cta = home_; }
+  InCta(const InCta&) = delete;
+  InCta& operator=(const InCta&) = delete;
+
+ private:
+  Cta* const home_;
+};
+
+// The CTA of this rank in the running thread's cluster. Reports if there is none, or if it has exited.
+Cta& cta_of_cluster(const char* op, int rank, Location at);
+// Where the other CTA has what the running one has at this address, in its dynamic shared memory.
+uintptr_t same_place_in(const Cta& other, uintptr_t address);
+// With the race detector: what the running thread's CTA has done in global memory is known to those that
+// acquire from now on. (To any of the grid: it errs on the side of silence.)
+void release_to_cluster();
+void acquire_from_cluster();
+
+}  // namespace emulator
