@@ -100,12 +100,13 @@ namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
 // The map of a tensor whose rows have Tile::COLS elements, to be copied in boxes of Tile::ROWS rows of one
-// head that lie in shared memory as Tile, a SwizzledTile. Coordinates: (0, row, 0, head, batch).
+// head that lie in shared memory as Tile, a SwizzledTile. Coordinates: (0, row, 0, head, batch). With fewer
+// panels in a box the third one is the first panel.
 //
 // Rows, heads and batches are dimensions of their own: a box that runs over the last row of a head is filled
 // up with zeros, and never with the next head's rows. And a row is two dimensions, the panel and the column
 // in it, because a row of the box must not be longer than the swizzle is wide.
-template <typename Tile, typename T>
+template <typename Tile, int BOX_PANELS = Tile::COLS / Tile::PANEL_COLS, typename T>
 TensorMap make_tensor_map(const View<T>& tensor) {
   static_assert(std::is_same_v<std::remove_const_t<T>, typename Tile::Element>);
   constexpr int ELEMENT_BYTES = sizeof(T);
@@ -121,7 +122,7 @@ TensorMap make_tensor_map(const View<T>& tensor) {
        .stride = {ELEMENT_BYTES, stride_bytes(tensor.num_rows, tensor.row_stride), Tile::ROW_BYTES,
                   stride_bytes(tensor.num_heads, tensor.head_stride),
                   stride_bytes(tensor.batch, tensor.batch_stride)},
-       .box = {Tile::PANEL_COLS, Tile::ROWS, Tile::COLS / Tile::PANEL_COLS, 1, 1},
+       .box = {Tile::PANEL_COLS, Tile::ROWS, BOX_PANELS, 1, 1},
        .swizzle_bytes = Tile::SWIZZLE_BYTES});
 }
 
