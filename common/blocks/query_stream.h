@@ -20,14 +20,14 @@ namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
 constexpr int kWarpgroupM = 64;  // query rows per warpgroup: 16 for each of its warps
-constexpr int kQStages = 2;
+constexpr int kQStages = 2;      // of Q, where nothing else is said
 
 template <int HEAD_DIM_, int PIPELINES_, int NUM_WARPGROUPS_, int BLOCK_N_, int K_STAGES_, int V_STAGES_,
-          bool TAKES_TURNS_>
+          bool TAKES_TURNS_, int Q_STAGES_ = kQStages>
 struct StreamConfig {
   static constexpr int HEAD_DIM = HEAD_DIM_, PIPELINES = PIPELINES_, NUM_WARPGROUPS = NUM_WARPGROUPS_;
   static constexpr int BLOCK_M = NUM_WARPGROUPS * kWarpgroupM, BLOCK_N = BLOCK_N_;  // of a tile
-  static constexpr int K_STAGES = K_STAGES_, V_STAGES = V_STAGES_;
+  static constexpr int Q_STAGES = Q_STAGES_, K_STAGES = K_STAGES_, V_STAGES = V_STAGES_;
   static constexpr bool TAKES_TURNS = TAKES_TURNS_;  // at the tensor cores
   static constexpr int CONSUMERS = PIPELINES * NUM_WARPGROUPS;
   static constexpr int NUM_THREADS = 128 * (CONSUMERS + 1);
@@ -42,14 +42,14 @@ template <typename Element, typename C>
 struct StreamStorage {                                             // of a pipeline, in shared memory
   using Q = SwizzledTile<Element, kWarpgroupM, C::HEAD_DIM, 128>;  // a warpgroup's rows
   using KV = SwizzledTile<Element, C::BLOCK_N, C::HEAD_DIM, 128>;
-  Q q[kQStages][C::NUM_WARPGROUPS];  // in the end, O
+  Q q[C::Q_STAGES][C::NUM_WARPGROUPS];  // in the end, O
   KV k[C::K_STAGES], v[C::V_STAGES];
-  Work work[kQStages];         // what Q is of
-  Work next;                   // the loader's note of what comes then
-  unsigned lost[kQStages];     // warpgroups, a bit each, that have lost rows
-  unsigned careful[kQStages];  // those that compute carefully, and whose O counts; 0: all do it at a venture
-  Ring<kQStages> ring_q;
-  uint64_t bar_o_full[kQStages];  // O has been written to its place
+  Work work[C::Q_STAGES];         // what Q is of
+  Work next;                      // the loader's note of what comes then
+  unsigned lost[C::Q_STAGES];     // warpgroups, a bit each, that have lost rows
+  unsigned careful[C::Q_STAGES];  // those that compute carefully, and whose O counts; 0: all at a venture
+  Ring<C::Q_STAGES> ring_q;
+  uint64_t bar_o_full[C::Q_STAGES];  // O has been written to its place
   Ring<C::K_STAGES> ring_k;
   Ring<C::V_STAGES> ring_v;
 
@@ -58,7 +58,7 @@ struct StreamStorage {                                             // of a pipel
     ring_q.init(1);  // who stores O
     ring_k.init(NUM_WARPS);
     ring_v.init(NUM_WARPS);
-    for (int stage = 0; stage < kQStages; ++stage) {
+    for (int stage = 0; stage < C::Q_STAGES; ++stage) {
       mbarrier_init(&bar_o_full[stage], NUM_WARPS);
       lost[stage] = careful[stage] = 0;
     }
@@ -90,7 +90,7 @@ __device__ void load_tiles(StreamStorage<Element, C>& shared, const AttentionPar
   RingCursor<C::V_STAGES> at_v;
   int index = loader;
   shared.next = work_of<C::BLOCK_M>(params, index, order, num_tiles);
-  for (RingCursor<kQStages> at_q;; at_q.advance()) {
+  for (RingCursor<C::Q_STAGES> at_q;; at_q.advance()) {
     shared.ring_q.producer_wait(at_q);
     const Work work = shared.next;
     const auto [first_query, head, batch, kv_len] = work;
@@ -133,7 +133,7 @@ __device__ void replay_tiles(StreamStorage<Element, C>& shared, const AttentionP
   RingCursor<C::V_STAGES> at_v;
   shared.next = work_of<C::BLOCK_M>(params, loader, order, num_tiles);
   int num_pauses = 0;
-  for (RingCursor<kQStages> at_q;; at_q.advance()) {
+  for (RingCursor<C::Q_STAGES> at_q;; at_q.advance()) {
     shared.ring_q.producer_wait(at_q);
     const unsigned lost = shared.lost[at_q.stage];
     Work work = lost != 0 ? shared.work[at_q.stage] : shared.next;
@@ -172,7 +172,7 @@ __device__ void replay_tiles(StreamStorage<Element, C>& shared, const AttentionP
 // The storer: one thread.
 template <typename Element, typename C>
 __device__ void store_tiles(StreamStorage<Element, C>& shared, const TensorMap& map_o) {
-  for (RingCursor<kQStages> at_q;; at_q.advance()) {
+  for (RingCursor<C::Q_STAGES> at_q;; at_q.advance()) {
     shared.ring_q.consumer_wait(at_q);  // it is known which tile this is
     const auto [first_query, head, batch, kv_len] = shared.work[at_q.stage];
     if (batch == kNoMore) return;
