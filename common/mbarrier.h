@@ -91,6 +91,21 @@ __device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, int c
       : "memory");
 }
 
+// The same, but it orders no memory accesses: it only says, to those who wait by mbarrier_wait as well, that
+// the wgmmas that this warp has waited for have read their operands. That is enough for who overwrites tiles
+// that only wgmma reads. The other one costs a fence of the whole GPU (MEMBAR in SASS).
+__device__ __forceinline__ void mbarrier_arrive_cluster_relaxed(uint64_t* barrier, int cta_rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n"
+      "}"
+      :
+      : "r"(uint32_t(__cvta_generic_to_shared(barrier))), "r"(cta_rank)
+      : "memory");
+}
+
 // mbarrier_wait on an mbarrier of the own CTA at which threads of other CTAs arrive. (Bytes that a multicast
 // copy brings need only the plain one.)
 __device__ __forceinline__ void mbarrier_wait_cluster(uint64_t* barrier, int parity) {

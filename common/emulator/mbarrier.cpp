@@ -103,7 +103,7 @@ int MbarrierTable::find(const char* op, const uint64_t* address, Location at) {
   });
 }
 
-void MbarrierTable::arrive(const char* op, int number, int64_t expected_bytes, Location at) {
+void MbarrierTable::arrive(const char* op, int number, int64_t expected_bytes, Location at, bool relaxed) {
   Mbarrier& barrier = table_[size_t(number)];
   if (barrier.missing == 0) {
     fail(Bug::kBadMbarrier, *self, [&] {
@@ -119,12 +119,18 @@ void MbarrierTable::arrive(const char* op, int number, int64_t expected_bytes, L
     barrier.last_announced = {expected_bytes, at};
     barrier.announced.push_back(barrier.last_announced);
   }
-  if (const bool is_own = &cta_of(*self) == cta; is_own) {
-    if (cta->options.race_detector) cta->races->mbarrier_arrival(number, *self);
-    if (cta->tracer != nullptr) cta->tracer->mbarrier_arrival(number, expected_bytes, at);
-  } else if (cta->options.race_detector) {
-    cta->races->remote_arrival(number, *self, at);
+  const bool is_own = &cta_of(*self) == cta;
+  if (cta->options.race_detector) {
+    if (!is_own) cta->races->must_hear_of_arrival(*self, at);
+    if (relaxed) {
+      cta->races->relaxed_arrival(number, *self);
+    } else if (is_own) {
+      cta->races->mbarrier_arrival(number, *self);
+    } else {
+      cta->races->remote_arrival(number, *self);
+    }
   }
+  if (cta->tracer != nullptr && is_own) cta->tracer->mbarrier_arrival(number, expected_bytes, at);
   complete_if_done(number, *self);
 }
 
@@ -261,7 +267,7 @@ void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes, Location at) {
   cta->mbarriers->arrive(kOp, number, bytes, at);
 }
 
-void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank, Location at) {
+void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank, bool relaxed, Location at) {
   constexpr const char* kOp = "mbarrier.arrive.shared::cluster";
   const auto pc = uintptr_t(__builtin_return_address(0));
   const bool to_own = cta_rank == cta->rank;
@@ -274,9 +280,9 @@ void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank, Location at) {
   const int number = cta->mbarriers->find(kOp, reinterpret_cast<const uint64_t*>(address), at);
   if (!to_own && cta->options.race_detector) {
     cta->races->remote_read(*self, address, kBytes, site_of(pc));
-    release_to_cluster();
+    if (!relaxed) release_to_cluster();
   }
-  cta->mbarriers->arrive(kOp, number, 0, at);
+  cta->mbarriers->arrive(kOp, number, 0, at, relaxed);
 }
 
 bool mbarrier_try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at) {

@@ -11,7 +11,7 @@ void mbarrier_init(uint64_t* barrier, int arrivals, Location at);
 void fence_mbarrier_init(Location at);
 void mbarrier_arrive(uint64_t* barrier, Location at);
 void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes, Location at);
-void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank, Location at);
+void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank, bool relaxed, Location at);
 bool mbarrier_try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at);
 
 }  // namespace emulator
@@ -52,7 +52,12 @@ inline namespace on_emulator {
 
 [[gnu::always_inline]] inline void mbarrier_arrive_cluster(
     uint64_t* barrier, int cta_rank, emulator::Location at = emulator::Location::current()) {
-  emulator::mbarrier_arrive_cluster(barrier, cta_rank, at);
+  emulator::mbarrier_arrive_cluster(barrier, cta_rank, /*relaxed=*/false, at);
+}
+
+[[gnu::always_inline]] inline void mbarrier_arrive_cluster_relaxed(
+    uint64_t* barrier, int cta_rank, emulator::Location at = emulator::Location::current()) {
+  emulator::mbarrier_arrive_cluster(barrier, cta_rank, /*relaxed=*/true, at);
 }
 
 [[gnu::always_inline]] inline void mbarrier_wait_cluster(

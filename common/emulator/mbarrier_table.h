@@ -46,7 +46,7 @@ class MbarrierTable {
   void fence_initialised();  // by the running thread
   // The number of the mbarrier at this address. Reports if there is none.
   int find(const char* op, const uint64_t* address, Location at);
-  void arrive(const char* op, int number, int64_t expected_bytes, Location at);
+  void arrive(const char* op, int number, int64_t expected_bytes, Location at, bool relaxed = false);
   void complete_bytes(int number, uint64_t phase, int64_t bytes, const Fiber& issuer, Location issued);
 
   // Nobody can run: all waits time out, but for those that have done so often since the last

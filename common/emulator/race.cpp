@@ -245,14 +245,32 @@ void RaceDetector::remote_read(const Fiber& who, uintptr_t address, size_t bytes
   }
 }
 
-void RaceDetector::remote_arrival(int mbarrier, const Fiber& who, Location at) {
-  RaceDetector& its = *cta_of(who).races;
+void RaceDetector::must_hear_of_arrival(const Fiber& who, Location at) {
+  const RaceDetector& its = *cta_of(who).races;
   const Epoch now = thread_epoch(its.times_[who.warp], who, 0);
   const auto is_same_thread = [&](const RemoteArrival& other) {
     return other.rank == its.rank_ && warp_of(other.epoch) == who.warp && lane_of(other.epoch) == who.lane;
   };
   std::erase_if(remote_arrivals_, is_same_thread);
   remote_arrivals_.push_back({its.rank_, now, at});
+}
+
+void RaceDetector::relaxed_arrival(int mbarrier, const Fiber& who) {
+  const RaceDetector& its = *cta_of(who).races;
+  Knowledge known = its.knowledge_of(who);
+  const auto keep_asynchronous = [](KnowledgeOfCta& of) {
+    for (Clock* clock : {&of.happened, &of.fenced}) {
+      clock->all = clock->some = {};
+      clock->lanes = {};
+    }
+  };
+  keep_asynchronous(known);
+  for (KnowledgeOfCta& other : known.others) keep_asynchronous(other);
+  join_from(its.rank_, mbarriers_[size_t(mbarrier)].collected, known);
+}
+
+void RaceDetector::remote_arrival(int mbarrier, const Fiber& who) {
+  RaceDetector& its = *cta_of(who).races;
   Knowledge known;
   its.release(known, who);
   join_from(its.rank_, mbarriers_[size_t(mbarrier)].remote_collected, known);

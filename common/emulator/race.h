@@ -74,8 +74,11 @@ class RaceDetector {
 
   // By a thread of another CTA of the cluster: it reads these bytes, it arrives here.
   void remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site) const;
-  void remote_arrival(int mbarrier, const Fiber& who, Location at);
-  void check_exit(const Fiber& last) const;  // of the CTA's last thread: has it waited for such arrivals?
+  void remote_arrival(int mbarrier, const Fiber& who);
+  void must_hear_of_arrival(const Fiber& who, Location at);  // before it exits
+  void check_exit(const Fiber& last) const;  // of the CTA's last thread: has it heard of such arrivals?
+  // By a thread of this CTA or another one: it tells only of copies and products that it has waited for.
+  void relaxed_arrival(int mbarrier, const Fiber& who);
 
   // The cluster's barrier, of which the CTA of rank 0 keeps what is known.
   void cluster_arrival(const Fiber& who);

@@ -26,7 +26,7 @@ namespace {
 enum Mistake {
   kNone,
   kNoBarrierAtStart, kNoInitFence, kNoBarrierAtEnd, kAnnouncesOwnPart,
-  kReleasesOwnOnly, kCountsOwnOnly, kReleasesPeersEarly, kWaitsAtCtaScope, kReadersDoNotFence,
+  kReleasesOwnOnly, kCountsOwnOnly, kReleasesPeersEarly, kReleasesRelaxed, kWaitsAtCtaScope, kReadersDoNotFence,
   kProducerFences, kMaskBeyond, kMaskEmpty, kPeerBeyond,
 };
 
@@ -72,7 +72,7 @@ __global__ void pipeline(const TensorMap in, float* out, int num_tiles) {
         __syncwarp();
         const int to = MISTAKE == kReleasesOwnOnly || MISTAKE == kCountsOwnOnly ? rank : MISTAKE == kPeerBeyond ? lane + 1 : lane;
         const bool arrives = MISTAKE == kReleasesOwnOnly || MISTAKE == kCountsOwnOnly ? lane == 0 : lane < SIZE;
-        if (arrives) mbarrier_arrive_cluster(&shared.empty[stage], to);  // line 33
+        if (arrives) MISTAKE == kReleasesRelaxed ? mbarrier_arrive_cluster_relaxed(&shared.empty[stage], to) : mbarrier_arrive_cluster(&shared.empty[stage], to);  // line 33
       };
       if (MISTAKE == kReleasesPeersEarly) release();
       for (int i = threadIdx.x - 32; i < SIZE * PART_FLOATS; i += 64)
@@ -325,6 +325,8 @@ TEST_CASE("a multicast must not overwrite what another CTA still reads") {
   check_mistake<kReleasesPeersEarly>({{Bug::kRace, "overwrites what the read at", 37},
                                       {Bug::kRace, "brings, and this thread has not waited for that", 37},
                                       {Bug::kProxyFence, "no fence_proxy_async() lies", 37}});
+  // Its threads read by plain loads, of which a relaxed arrival does not tell.
+  check_mistake<kReleasesRelaxed>({{Bug::kRace, "overwrites what the read at", 37}});
   check_mistake<kWaitsAtCtaScope>(
       {{Bug::kRace, "overwrites what the read at", 37}, {Bug::kRace, "touches what the copy issued at", 21}});
   check_mistake<kReadersDoNotFence>(

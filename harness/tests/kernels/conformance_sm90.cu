@@ -234,6 +234,28 @@ __global__ void remote_arrivals(const uint32_t* in, uint32_t* out) {
   }
 }
 
+// ---- All CTAs arrive at all of them, round after round; a word tells how many rounds have passed.
+__global__ void all_arrive(const uint32_t* in, uint32_t* out) {
+  uint64_t* const bar = reinterpret_cast<uint64_t*>(smem);
+  const int rank = cluster_ctarank(), lane = threadIdx.x;
+  if (lane == 0) {
+    mbarrier_init(bar, CLUSTER_SIZE);
+    fence_mbarrier_init();
+  }
+  cluster_arrive();
+  cluster_wait();
+  uint32_t word = in[32 * rank + lane];
+  for (int round = 0; round < ROUNDS; ++round) {
+    __syncwarp();  // all lanes have seen the phase before: the next one cannot pass them by
+    if (lane < CLUSTER_SIZE) mbarrier_arrive_cluster_relaxed(bar, lane);
+    mbarrier_wait(bar, round % 2);
+    word = 3 * word + round;
+  }
+  out[32 * rank + lane] = word;
+  cluster_arrive();
+  cluster_wait();
+}
+
 template <auto KERNEL, int NUM_CLUSTERS, int SMEM_BYTES>
 void run_clusters(const AttentionCall& call, void* stream) {
   launch_clusters(CLUSTER_SIZE, KERNEL, dim3(NUM_CLUSTERS * CLUSTER_SIZE), dim3(32), SMEM_BYTES,
@@ -305,6 +327,12 @@ constexpr ConformanceCase kCases[] = {
      32,
      0,
      run_clusters<remote_arrivals, 1, sizeof(uint64_t)>,
+     needs_sm},
+    {"mbarrier_arrive_cluster_relaxed",
+     {{kBits, 32 * CLUSTER_SIZE}},
+     32 * CLUSTER_SIZE,
+     0,
+     run_clusters<all_arrive, 1, sizeof(uint64_t)>,
      needs_sm},
 };
 
