@@ -560,8 +560,10 @@ void RaceDetector::product_reads(int warp, Time issued, uintptr_t address, Site 
         report(who, address, cell.write, true, now, false);
       }
       // The warp reads as one, so one lane's fence does for all.
-      const Fiber& any = cta->fiber(warp, 0);
-      check_fence(any, knowledge_of(any).fenced, address, cell.write, true, site, false, "wgmma");
+      if (!is_copy(cell.write)) {
+        const Fiber& any = cta->fiber(warp, 0);
+        check_fence(any, knowledge_of(any).fenced, address, cell.write, true, site, false, "wgmma");
+      }
       // Of a warp's products the latest is complete last.
       const Epoch other = cell.reads[0];
       const bool by_this_warp = is_product(other) && mbarrier_of(other) == kMaxMbarriers + warp;
