@@ -104,6 +104,8 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "build/flashsteps count v24_by_turns --shape 1,10,256,64": (PASS, ["(narrow)", " 1232 "]),
     "build/flashsteps count v25_clean_loop --shape 1,10,256,64 --causal": (PASS, ["(free)", " 1536 "]),
     "build/flashsteps count v26_optimistic --shape 1,4,512,64": (PASS, ["(free)", " 2048 "]),
+    "build/flashsteps count v27_tile_shapes --shape 1,4,512,64": (PASS, ["(few_keys)", " 2000 "]),
+    "build/flashsteps count v27_tile_shapes@all --shape 1,4,768,128 --json FILE": (PASS, ["@many_keys", "@few_keys"]),
     "python3 scripts/steps/step_diff.py v01 v02": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v02 v03": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v03 v04": (PASS, ["lines added"]),
@@ -130,6 +132,8 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "python3 scripts/steps/step_diff.py v23 v24": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v24 v25": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v25 v26": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py v25 v27": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py v26 v27": (PASS, ["lines added"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }
