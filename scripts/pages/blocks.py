@@ -2,8 +2,9 @@
 
 FILE is a name under figures/results/; FILTER is any of B H Hq Hkv S Sq Skv D dtype causal kv_lengths layout inputs lse
 softmax_scale seed, as in `D=64 causal=true`.
-    ladder      file=FILE shapes="FILTER...; FILTER..."
-                                              a row a step: rate, x previous, x FlashAttention-2, of each problem
+    ladder      file=FILE shapes="FILTER...; FILTER..." [steps=FIRST..LAST]
+                                              a row a step, of all or from the one to the other, either of which may
+                                              be left out: rate, x previous, x FlashAttention-2, of each problem
     step        file=FILE step=NAME [against=NAME] [FILTER...]
                                               a row a problem: the step before, or another, and the step
     counters    file=FILE step=NAME [against=NAME] [show=NAME,...] [FILTER...]
@@ -151,6 +152,15 @@ class Request:
             raise TableError(f"there is no step '{step}' under steps/")
         return step
 
+    def range_of_steps(self) -> list[str]:
+        """All steps, or those from the first to the last one that `steps` names, FIRST..LAST."""
+        steps = sources.all_steps(self.root)
+        first, _, last = self.left.pop("steps", "..").partition("..")
+        for step in filter(None, (first, last)):
+            if step not in steps:
+                raise TableError(f"steps: there is no step '{step}' under steps/")
+        return steps[steps.index(first) if first else 0 : steps.index(last) + 1 if last else None]
+
     def pair(self) -> list[str]:
         """A step, and before it the one that it is held against: `against`, or the one before it on the
         ladder. The first step of all has none before it."""
@@ -208,13 +218,14 @@ def demand_in_tree(names: set[str], known: list[str], file: str, where: str) -> 
 def ladder(request: Request) -> str:
     file, data = request.record("cuda")
     shapes = request.need("shapes").split(";")
+    names = request.range_of_steps()
     request.done()
     runs = []
     for shape in shapes:
         request.left = dict(word.split("=", 1) for word in shape.split())
         runs.append(request.one_run(data, file))
-    names = sources.all_steps(request.root)
-    demand_in_tree({name for run in runs for name in steps_of(run)}, names, file, "under steps/")
+    recorded = {name for run in runs for name in steps_of(run)}
+    demand_in_tree(recorded, sources.all_steps(request.root), file, "under steps/")
     common, labels = problem_labels(runs)
     beside_fa2 = any("sdpa_flash" in rates.contenders_of(run) for run in runs)
     header = ["step", "idea"]

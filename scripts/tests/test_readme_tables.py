@@ -87,6 +87,13 @@ def test_each_part_of_the_ladder_has_a_heading(repository: Repository, capsys):
     assert names == ["*memory", "v01", "v02", "*mma", "v03", "*FlashAttention", "*cuDNN"]
 
 
+def test_a_ladder_of_some_steps(repository: Repository, capsys):
+    record_ladder(repository)
+    for steps, expected in (("v02_smem_tiles..", ["v02", "v03"]), ("..v02_smem_tiles", ["v01", "v02"])):
+        lines = written(repository, capsys, f"{LADDER} steps={steps}").splitlines()
+        assert [match[0] for line in lines if (match := re.search(r"(?<=\[)v\d+(?=_)", line))] == expected
+
+
 def test_small_ratios_keep_a_third_decimal():
     assert [rates.ratio(x, 1.0) for x in (0.0123, 0.0994, 0.0996, 1.0)] == [
         "0.012", "0.099", "0.10", "1.00",
@@ -465,6 +472,7 @@ def test_a_changed_record_is_caught(repository: Repository, capsys):
         ("ladder file=gpu.json shapes=D=128 D=64", "does not know D"),
         ("ladder file=gpu.json shapes=colour=red", "'colour' is no filter"),
         ("ladder file=counts.json shapes=D=128", "needs 'cuda'"),
+        ("ladder file=gpu.json shapes=D=128 steps=v09..", "there is no step 'v09'"),
         ("step file=gpu.json step=v07_none", "there is no step 'v07_none'"),
         ("step file=gpu.json", "step=... is missing"),
         ("step file=counts.json step=v02_smem_tiles", "needs 'cuda'"),
