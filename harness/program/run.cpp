@@ -1,4 +1,5 @@
 // flashsteps run, bench, count, and check with problems: every step is validated, and on a GPU timed.
+#include <algorithm>
 #include <iostream>
 #include <optional>
 
@@ -101,23 +102,28 @@ int run_steps(const Options& options) {
   if (!options.save_path.empty()) saved.emplace(options.save_path);
   std::string save_error;
 
-  for (size_t s = 0; s < options.steps.size(); ++s) {
-    const std::string& step = options.steps[s].name;
-    const auto finish = [&](int p, const json& entry) {
+  // Problem by problem: its inputs, its reference and what v01 makes of it are computed once for all steps.
+  for (size_t p = 0; p < problems.size(); ++p) {
+    std::vector<size_t> ended;  // which steps, in their order
+    const auto finish = [&](int s, const json& entry) {
       runner.progress().clear();
       std::cout << format_entry(entry, problems[p].label()) << std::flush;
-      results.run_of(problems[p])["steps"].push_back(entry);
+      const auto place = ended.insert(std::ranges::lower_bound(ended, size_t(s)), size_t(s));
+      json& entries = results.run_of(problems[p])["steps"];
+      entries.insert(entries.begin() + (place - ended.begin()), entry);
       results.save();
     };
     std::vector<Task> tasks;
-    for (size_t p = 0; p < problems.size(); ++p) {
+    for (size_t s = 0; s < options.steps.size(); ++s) {
+      const std::string& step = options.steps[s].name;
       if (const std::string& reason = probed.refusals[p][s]; !reason.empty())
-        finish(int(p), {{"step", step}, {"status", "skip"}, {"message", reason}});
+        finish(int(s), {{"step", step}, {"status", "skip"}, {"message", reason}});
       else
-        tasks.push_back({int(p), step, problems[p], saved ? saved->path_for_workers() : ""});
+        tasks.push_back({int(s), step, problems[p], saved ? saved->path_for_workers() : ""});
     }
-    const std::string place = "[" + std::to_string(s + 1) + "/" + std::to_string(options.steps.size()) + "]";
-    save_error = runner.validate(tasks, modes(options, device), place + " checking " + step, finish);
+    const std::string place = "[" + std::to_string(p + 1) + "/" + std::to_string(problems.size()) + "]";
+    save_error =
+        runner.validate(tasks, modes(options, device), place + " checking " + problems[p].label(), finish);
   }
   for (size_t p = 0; timed && p < problems.size(); ++p) {
     time_problem(runner, problems[p], options.rounds, results.run_of(problems[p]));

@@ -149,7 +149,7 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
     const auto started = std::chrono::steady_clock::now();
     const std::string step_name = task.at("step");
     json entry = {{"step", step_name}, {"status", "error"}, {"message", ""}};
-    bool device_lost = false;
+    bool device_lost = false, passed = false;
     try {
       if (!prepared || prepared->key != task.at("problem")) {
         prepared.reset();  // first: two large problems need not fit at once
@@ -177,6 +177,7 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
       const Validation v =
           validate(*backend, step, prepared->tensors, prepared->workload, *prepared->reference,
                    compare ? &*prepared->trusted : nullptr, modes, counters);
+      passed = v.pass;
       entry["status"] = v.pass ? "pass" : "fail";
       entry["message"] = v.message;
       entry["validation"] = to_json(v, problem);
@@ -201,6 +202,7 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
     entry["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     emit({{"event", "done"}, {"entry", entry}});
     if (device_lost) return;
+    if (!passed) prepared.reset();  // a step that is wrong may have written to its inputs
   }
 }
 

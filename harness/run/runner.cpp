@@ -1,5 +1,7 @@
 #include "harness/run/runner.h"
 
+#include <utility>
+
 #include "harness/base/usage_error.h"
 
 namespace flashsteps {
@@ -64,11 +66,23 @@ void Runner::establish_trust(const std::vector<Task>& tasks, const std::vector<E
 std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>& modes,
                               const OnDone& done) {
   std::string save_error;
-  int hangs_in_a_row = 0;
   const auto finish = [&](const Task& task, const json& entry) {
     if (task.step == kTrustedStep) trusted_[task.problem.label()] = entry.at("status") == "pass";
     done(task.id, entry);
   };
+  const auto give_up = [&](auto is_given_up, const std::string& status, const std::string& message) {
+    std::erase_if(tasks, [&](const Task& task) {
+      if (!is_given_up(task)) return false;
+      finish(task, {{"step", task.step}, {"status", status}, {"message", message}});
+      return true;
+    });
+  };
+  // A covering sample, or a grid of problems, would wait for every one.
+  const auto hung_twice = [&](const Task& task) { return hangs_in_a_row_[task.step] == 2; };
+  const auto skip_what_hung_twice = [&] {
+    give_up(hung_twice, "skip", "not run: the step hung twice in a row");
+  };
+  skip_what_hung_twice();
   while (!tasks.empty()) {
     json request = {{"job", "validate"}, {"tasks", json::array()}, {"modes", modes}};
     for (const Task& task : tasks) {
@@ -87,23 +101,20 @@ std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<Emulato
         save_error = event.at("message");
       } else if (event.at("event") == "done") {
         in_a_task = false;
-        hangs_in_a_row = 0;
+        hangs_in_a_row_[tasks[finished].step] = 0;
         finish(tasks[finished++], event.at("entry"));
       }
     });
     if (outcome.done() && finished == 0) throw std::logic_error("a worker made no progress");
     tasks.erase(tasks.begin(), tasks.begin() + finished);
     if (outcome.done()) continue;
-    const auto give_up = [&](size_t count, const std::string& status, const std::string& message) {
-      for (size_t t = 0; t < count; ++t)
-        finish(tasks[t], {{"step", tasks[t].step}, {"status", status}, {"message", message}});
-      tasks.erase(tasks.begin(), tasks.begin() + count);
-    };
     // The task at which the worker ended bears the blame; one that ended before it began anything gives up on
     // all.
-    give_up(in_a_task ? 1 : tasks.size(), outcome.status, outcome.message);
-    if (outcome.status == "timeout" && ++hangs_in_a_row == 2)  // a covering sample would wait for every one
-      give_up(tasks.size(), "skip", "not run: the step hung twice in a row");
+    if (in_a_task && outcome.status == "timeout") ++hangs_in_a_row_[tasks.front().step];
+    bool is_first = true;
+    const auto bears_the_blame = [&](const Task&) { return !in_a_task || std::exchange(is_first, false); };
+    give_up(bears_the_blame, outcome.status, outcome.message);
+    skip_what_hung_twice();
   }
   return save_error;
 }

@@ -69,7 +69,8 @@ class Runner {
   double timeout_seconds_;
   Progress progress_;
   Device device_;
-  std::map<std::string, bool> trusted_;  // problems on which kTrustedStep was run: whether it passed
+  std::map<std::string, int> hangs_in_a_row_;  // of each step
+  std::map<std::string, bool> trusted_;        // problems on which kTrustedStep was run: whether it passed
 };
 
 }  // namespace flashsteps
