@@ -95,9 +95,10 @@ def test_counters_do_not_depend_on_the_run(tmp_path: Path) -> None:
 def test_a_wrong_step_fails_and_costs_only_itself(tmp_path: Path, in_process: bool) -> None:
     out = tmp_path / "r.json"
     extra = ["--in-process"] if in_process else []
-    done = run(FIXTURES, "run", "fixture_wrong", "v01_scalar", *SMALL, "--json", str(out), *extra)
+    steps = ["fixture_spoil", "fixture_wrong", "v01_scalar"]  # one worker for all, and the same inputs
+    done = run(FIXTURES, "run", *steps, *SMALL, "--json", str(out), *extra)
     assert done.returncode == 1
-    assert statuses(out) == {"fixture_wrong": "fail", "v01_scalar": "pass"}
+    assert statuses(out) == {"fixture_spoil": "fail", "fixture_wrong": "fail", "v01_scalar": "pass"}
     assert "FAIL  fixture_wrong" in done.stdout and "every lse is right" in done.stdout
     check_file(out)
 
@@ -216,6 +217,16 @@ def test_a_step_that_keeps_hanging_is_given_up(tmp_path: Path) -> None:
     seen = [run["steps"][0]["status"] for run in json.loads(out.read_text())["runs"]]
     assert seen.count("timeout") == 2 and set(seen) == {"timeout", "skip"}
     assert "skipped (not run: the step hung twice in a row)" in done.stdout
+
+
+def test_a_step_that_keeps_hanging_costs_the_others_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    shapes = [word for length in (50, 51, 52) for word in ("--shape", f"1,1,{length},64")]
+    steps = ["fixture_hang", "fixture_sleep", "v01_scalar"]
+    run(FIXTURES, "run", *steps, "--backend", "emulator", *shapes, "--timeout", "1", "--json", str(out))
+    seen = [{step["step"]: step["status"] for step in run["steps"]} for run in json.loads(out.read_text())["runs"]]
+    twice = dict(zip(steps, ("timeout", "timeout", "pass")))
+    assert seen == [twice, twice, dict(zip(steps, ("skip", "skip", "pass")))]
 
 
 SLOW = ["run", "v01_scalar", "--backend", "emulator", "--timeout", "1", "--shape"]
