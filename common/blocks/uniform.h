@@ -7,9 +7,10 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// The same in all lanes of a warp, which a vote or a reduction says and a shuffle does not: what follows from
-// it is computed once for the warp, in uniform registers. wgmma takes its descriptors from them, and every
-// other value must be moved there (R2UR) between the products.
+// The same value. The vote or the reduction tells ptxas that it is the same in all lanes of a warp, so ptxas
+// computes what follows from it once for the warp, in uniform registers. wgmma takes its descriptors from
+// these; any other value must be moved there (R2UR) between the products. v21 and v22 take only the
+// warp's number from __shfl_sync, and their loops have no R2UR.
 __device__ inline bool uniform(bool condition) { return __any_sync(0xffffffff, condition) != 0; }
 __device__ inline int uniform(int value) { return int(__reduce_or_sync(0xffffffff, unsigned(value))); }
 
@@ -17,8 +18,8 @@ __device__ inline SmemDescriptor uniform(SmemDescriptor descriptor) {  // its up
   return {descriptor.bits >> 32 << 32 | unsigned(uniform(int(descriptor.bits)))};
 }
 
-// Anything: what follows from it is not computed ahead of a loop, to be kept in registers that the loop
-// lacks.
+// The same value, of which the compiler knows nothing: what follows from it is not computed before a loop and
+// kept in registers that the loop lacks.
 __device__ inline int opaque(int value) {
 #ifdef __CUDACC__
   asm volatile("" : "+r"(value));
