@@ -13,7 +13,7 @@ enum Behaviour {
   kHang,       // the kernel never ends
   kCrash,      // the kernel writes to an illegal address
   kWrong,      // the kernel writes zeros
-  kSpoil,      // the kernel writes to its input V
+  kAlter,      // the kernel writes to its input Q
   kAbort,      // the host code that launches ends the process
   kSleep,      // the host code that launches sleeps for ever, as a driver does whose GPU hangs
   kLateCrash,  // right at first; illegal address once it has been launched often, as in a benchmark
@@ -21,14 +21,14 @@ enum Behaviour {
   kNumBehaviours
 };
 constexpr const char* kNames[kNumBehaviours] = {"fixture_hang",       "fixture_crash",    "fixture_wrong",
-                                                "fixture_spoil",      "fixture_abort",    "fixture_sleep",
+                                                "fixture_alter",      "fixture_abort",    "fixture_sleep",
                                                 "fixture_late_crash", "fixture_late_hang"};
 constexpr int kLate = 12;  // launches; validation needs fewer, a benchmark's warm-up and first samples more
 
 // One thread per row, straight from global memory; slow and right, unless told otherwise.
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 __global__ void attention_kernel(const AttentionParams<Element> params, bool hang, bool crash, bool wrong,
-                                 bool spoil) {
+                                 bool alter) {
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
   const int head = blockIdx.y;
   const int batch = blockIdx.z;
@@ -43,7 +43,7 @@ __global__ void attention_kernel(const AttentionParams<Element> params, bool han
   if (wrong)
     for (int d = 0; d < HEAD_DIM; ++d) state.acc_o[d] = 0.0f;
   store(state, params, batch, head, row);
-  if (spoil && row == 0) *const_cast<Element*>(params.v.head(batch, 0)) = Element(100.0f);
+  if (alter) *const_cast<Element*>(params.q.head(batch, head) + row * params.q.row_stride) = Element(100.0f);
 }
 
 int launches[kNumBehaviours] = {};
@@ -60,7 +60,7 @@ struct FixtureLauncher {
     launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(64), 0, stream, params,
            BEHAVIOUR == kHang || (BEHAVIOUR == kLateHang && late),
            BEHAVIOUR == kCrash || (BEHAVIOUR == kLateCrash && late), BEHAVIOUR == kWrong,
-           BEHAVIOUR == kSpoil);
+           BEHAVIOUR == kAlter);
   }
 };
 
