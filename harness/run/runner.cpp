@@ -1,5 +1,6 @@
 #include "harness/run/runner.h"
 
+#include <set>
 #include <utility>
 
 #include "harness/base/usage_error.h"
@@ -54,8 +55,10 @@ std::string Runner::validate(const std::vector<Task>& tasks, const std::vector<E
 // A trusted step that fails costs nobody else.
 void Runner::establish_trust(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes) {
   std::vector<Task> not_judged;
+  std::set<std::string> labels;
   for (const Task& task : tasks) {
-    if (task.step != kTrustedStep && !trusted_.contains(task.problem.label()))
+    const std::string label = task.problem.label();
+    if (task.step != kTrustedStep && !trusted_.contains(label) && labels.insert(label).second)
       not_judged.push_back({task.id, kTrustedStep, task.problem, ""});
   }
   if (not_judged.empty()) return;
