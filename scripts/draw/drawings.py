@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any, Callable
 
-from draw import figure_style
-from draw.figure_style import INK, MAX_BYTES, MUTED
+from draw import figure_style, legible
+from draw.figure_style import INK, MAX_BYTES, MUTED, TEXT, TITLE, WIDTH
 
 Pictures = dict[str, Callable[[Any, Any], Any]]
 
@@ -21,7 +21,6 @@ PNG_DPI = 110
 # Tints of Okabe and Ito's blue, yellow, green and pink, light enough for text on them.
 TINTS = ("#a8cfe8", "#f5e08f", "#a3d9c5", "#eac4da")
 LINE, MARK = "#8c8c88", figure_style.CEILING
-UNIT = 0.32  # of a Sheet, in inches
 
 
 class DrawingError(Exception):
@@ -29,21 +28,25 @@ class DrawingError(Exception):
 
 
 class Sheet:
-    """A picture in units of its own, y downwards."""
+    """A picture as wide as a page, in units of its own: it is `width` of them wide. y goes downwards."""
 
     def __init__(self, plt: Any, width: float, height: float):
-        self.figure = plt.figure(figsize=(width * UNIT, height * UNIT))
+        self.unit = WIDTH / width  # inches
+        self.figure = plt.figure(figsize=(WIDTH, height * self.unit))
         self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_xlim(0, width)
         self.axes.set_ylim(height, 0)
         self.axes.axis("off")
         self.rectangle = plt.Rectangle
 
-    def text(self, x: float, y: float, text: str, size: float = 8, **how: Any) -> None:
+    def title(self, text: str) -> None:
+        self.left(0.14 / self.unit, 0.12 / self.unit, text, TITLE, weight="bold")
+
+    def text(self, x: float, y: float, text: str, size: float = TEXT, **how: Any) -> None:
         how = {"ha": "center", "va": "center", "color": INK, "linespacing": 1.35, **how}
         self.axes.text(x, y, text, fontsize=size, **how)
 
-    def left(self, x: float, y: float, text: str, size: float = 8, **how: Any) -> None:
+    def left(self, x: float, y: float, text: str, size: float = TEXT, **how: Any) -> None:
         self.text(x, y, text, size, **{"ha": "left", "va": "top", **how})
 
     def box(self, x: float, y: float, width: float, height: float, **how: Any) -> None:
@@ -99,9 +102,13 @@ def draw_all(pictures: Pictures, data: Any, described: str, folder: Path) -> Non
             metadata = figure_style.svg_metadata(Description=described)
         else:
             metadata = {"Software": None, "Description": described}
-        figure.savefig(path, metadata=metadata, dpi=PNG_DPI)
+        with legible.noting_texts() as texts:
+            figure.savefig(path, metadata=metadata, dpi=PNG_DPI)
         plt.close(figure)
-        if reason := too_large(path.stat().st_size):
+        reasons = [too_large(path.stat().st_size)]
+        if path.suffix == ".svg" and name not in legible.SMALL:
+            reasons += legible.faults(figure, texts)
+        if reason := "; ".join(filter(None, reasons)):
             raise DrawingError(f"{path}: {reason}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import re
 from typing import Any, Iterator
 
@@ -11,13 +10,10 @@ import pytest
 from conftest import STEPS, make_peers_record, make_problem, make_record, make_timing
 from test_profile_ncu import make_profile
 
-from draw import charts, figure_style, make_figures
+from draw import charts, figure_style, legible, make_figures
 from records import results, rules, shape
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
-
-
-PAGE, LETTERS = 838, 11  # pixels: how wide a README is, which scales wider figures down, and the least height of type
 
 
 @pytest.fixture
@@ -38,44 +34,15 @@ def draw(plt: Any, kind: str, *records: dict[str, Any], **where: str) -> Any:
     return charts.KINDS[kind](plt, sources(*records, **where))
 
 
-def drawn_texts(figure: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[tuple[str, Any, float]]]:
-    """The file; and text, extent in points, size of all that reaches it (labels of ticks beyond an axis do not)."""
-    from matplotlib.text import Text
+def faults(figure: Any) -> list[str]:
+    return svg_and_faults(figure)[1]
 
-    found: dict[int, tuple[str, Any, float]] = {}  # by text: the last time that it is drawn counts
-    original = Text.draw
 
-    def draw_and_note(self: Any, renderer: Any) -> None:
-        if self.get_visible() and self.get_text().strip():
-            found[id(self)] = (self.get_text(), Text.get_window_extent(self, renderer), self.get_size())
-        original(self, renderer)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Text, "draw", draw_and_note)
+def svg_and_faults(figure: Any) -> tuple[str, list[str]]:
+    with legible.noting_texts() as texts:
         svg = figure_style.svg_text(figure)
-    return svg, list(found.values())
-
-
-def faults(figure: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    return svg_and_faults(figure, monkeypatch)[1]
-
-
-def svg_and_faults(figure: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[str]]:
-    width, height = (inches * 72 for inches in figure.get_size_inches())
-    svg, texts = drawn_texts(figure, monkeypatch)
     assert len(texts) > 3
-    wrong = [
-        f"'{words}' is clipped"
-        for words, box, _ in texts
-        if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height
-    ]
-    pixels = 96 / 72 * min(PAGE / (width * 96 / 72), 1)  # of a point
-    wrong += [f"'{words}' is small" for words, _, size in texts if size * pixels < LETTERS]
-    for (first, a, _), (second, b, _) in itertools.combinations(texts, 2):
-        # A point is what the extents have around the letters.
-        if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1:
-            wrong.append(f"'{first}' overlaps '{second}'")
-    return svg, wrong
+    return svg, legible.faults(figure, texts)
 
 
 def many_steps(data: dict[str, Any], count: int, ratio: float) -> dict[str, Any]:
@@ -126,12 +93,12 @@ def profile_of(problems: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("figure", make_figures.figures(make_figures.ROOT), ids=lambda figure: figure.name)
-def test_the_figures_of_the_readme(plt, monkeypatch, figure):
+def test_the_figures_of_the_readme(plt, figure):
     """Nothing overlaps, is clipped or small. And those in figures/ say the same, which their hash does not cover:
     other scripts put labels and numbers into words."""
     of_part = {"part": figure.part} if figure.part else {}
     drawn = charts.KINDS[figure.kind](plt, make_figures.sources_of(figure, make_figures.ROOT), **of_part)
-    svg, wrong = svg_and_faults(drawn, monkeypatch)
+    svg, wrong = svg_and_faults(drawn)
     assert wrong == []
     kept = (make_figures.ROOT / "figures" / figure.name).read_text(encoding="utf-8")
     kept_texts, texts = (re.findall(r">([^<>\n]+)</text>", each) for each in (kept, svg))
@@ -140,7 +107,7 @@ def test_the_figures_of_the_readme(plt, monkeypatch, figure):
 
 @pytest.mark.parametrize(("count", "ratio"), [(1, 1.0), (11, 1.0), (25, 1.1)])
 @pytest.mark.parametrize("kind", ["progression", "lengths", "errors", "roofline"])
-def test_nothing_overlaps_whatever_the_ladder(plt, monkeypatch, kind, count, ratio):
+def test_nothing_overlaps_whatever_the_ladder(plt, kind, count, ratio):
     if kind == "progression":
         data = make_peers_record(problems=[make_problem(), make_problem(head_dim=64, num_heads_q=32, num_heads_kv=32)])
     elif kind == "errors":
@@ -148,19 +115,19 @@ def test_nothing_overlaps_whatever_the_ladder(plt, monkeypatch, kind, count, rat
     else:
         data = by_length() if kind == "lengths" else profile_of([make_problem()])
     data = many_steps(data, count, ratio)
-    assert faults(draw(plt, kind, data), monkeypatch) == []
+    assert faults(draw(plt, kind, data)) == []
 
 
 @pytest.mark.parametrize("count", [1, 12, 25])
-def test_nothing_overlaps_among_counters(plt, monkeypatch, count):
+def test_nothing_overlaps_among_counters(plt, count):
     data = many_steps(make_record("emulator"), count, 1)
     for step in data["runs"][0]["steps"]:
         step["counters"]["shared_wavefronts"] = 999000  # as in a problem of the emulator's size
-    assert faults(draw(plt, "counters", data), monkeypatch) == []
+    assert faults(draw(plt, "counters", data)) == []
 
 
 @pytest.mark.parametrize("kind", ["counters", "errors"])
-def test_long_names_leave_room_to_say_why_there_is_nothing(plt, monkeypatch, kind):
+def test_long_names_leave_room_to_say_why_there_is_nothing(plt, kind):
     data = make_record("emulator")
     first, second, third = data["runs"][0]["steps"]
     first["step"] = "v01_of_many_words_as_ablations_have_them"
@@ -168,18 +135,18 @@ def test_long_names_leave_room_to_say_why_there_is_nothing(plt, monkeypatch, kin
     message = "block (0, 0, 0) warp 2 lane 31: race on shared memory at smem + 8: the read at k.cu:1"
     third.update(status="crash", message=message, counters=None, validation=None)
     figure = draw(plt, kind, data)
-    assert faults(figure, monkeypatch) == []
+    assert faults(figure) == []
     assert "crash: race on shared memory at…" in words_of(figure)
 
 
-def test_peers_and_ceiling_close_together(plt, monkeypatch):
+def test_peers_and_ceiling_close_together(plt):
     data = make_peers_record(("sdpa_flash", "sdpa_cudnn", "flash_attn_3"))
     run = data["runs"][0]
     for peer in run["peers"]:
         peer["timing"] = make_timing(run["problem"], 3.0, 250.0)
     run["ceilings"]["mma_sync"] = run["ceilings"]["matmul"]
     run["ceilings"]["matmul"]["tflops"] = run["peers"][0]["timing"]["tflops"]
-    assert faults(draw(plt, "progression", data), monkeypatch) == []
+    assert faults(draw(plt, "progression", data)) == []
 
 
 # What is shown.
@@ -337,14 +304,14 @@ def test_the_peak_is_told_where_it_is_known(plt):
     assert "peak" not in words_of(draw(plt, "progression", data))
 
 
-def test_a_step_without_a_value_keeps_its_place_and_says_why(plt, monkeypatch):
+def test_a_step_without_a_value_keeps_its_place_and_says_why(plt):
     data = make_peers_record(problems=[make_problem(), make_problem(causal=False)])
     data["runs"][0]["steps"][1] = {"step": STEPS[1], "status": "timeout", "message": "after $60 s\nmore"}
     del data["runs"][1]["steps"][2]
     figure = draw(plt, "progression", data)
     for axes in figure.axes:
         assert len(axes.get_yticks()) == 3
-    assert faults(figure, monkeypatch) == []
+    assert faults(figure) == []
     text = words_of(figure)
     assert "hang: after $60 s" in text and "not run" in text
 
@@ -444,7 +411,7 @@ def test_nothing_to_draw(plt, kind, what):
         draw(plt, kind, data)
 
 
-def test_a_roofline_has_each_step_at_its_bytes(plt, monkeypatch):
+def test_a_roofline_has_each_step_at_its_bytes(plt):
     profile, ladder = profile_of([make_problem()]), make_record()
     figure = draw(plt, "roofline", profile, ladder)
     [axes] = figure.axes

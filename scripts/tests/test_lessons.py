@@ -26,6 +26,10 @@ HEADINGS = [
 ]
 MOST_LINES = 120
 WIDTH = 118  # of prose; a table's row cannot be broken
+# Whose pictures are still to be drawn.
+NO_PICTURE = {f"v{number:02d}" for number in range(1, 11)}
+
+NO_PICTURE |= {f"v{number:02d}" for number in range(11, 28)}
 
 STEPS = sources.all_steps(ROOT)
 LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_file()]
@@ -75,11 +79,13 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
         return found  # the rest looks into the sections
 
     opening, *sections = re.split(r"^## .*\n", text, flags=re.MULTILINE)
-    diff, measured, try_it = sections[2], sections[3], sections[5]
+    idea, diff, measured, try_it = sections[1], sections[2], sections[3], sections[5]
     demand("".join(opening.splitlines()[1:]).strip(), "it must say first what changed, and what that brought")
     for chapter in chapters:
         link = f"](../../docs/{chapter})"
         demand(link in opening, f"docs/README.md has {chapter} before it: link it above section 1")
+    picture = re.search(r"^!\[[^\]]+\]\(\.\./\.\./(docs/)?figures/\w+\.svg\)$", idea, re.MULTILINE)
+    demand(bool(picture) != (number in NO_PICTURE), "section 2 must show a picture of figures/ or docs/figures/")
     if before:
         command = rf"`python3 scripts/steps/step_diff\.py (--brief )?{before.partition('_')[0]} {number}`"
         demand(re.search(command, diff), f"section 3 must say how to see the diff: {command}")

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import SCRIPTS, STEPS, Repository, make_peers_record, make_problem, make_record
 
-from draw import charts, drawings, figure_style, make_figures, panels
+from draw import charts, drawings, figure_style, legible, make_figures, panels
 from draw.make_figures import Figure
 from steps import sources
 
@@ -42,6 +42,10 @@ def drawn(drawn_once: Repository, tmp_path: Path, monkeypatch) -> Repository:
     """A repository with two figures, which are up to date."""
     monkeypatch.setattr(make_figures, "FIGURES", (LADDER, COUNTS))
     return drawn_once.copy(tmp_path / "a repository")
+
+
+ROOT = make_figures.ROOT
+FILES = {path for folder in ("figures", "docs/figures") for path in (ROOT / folder).glob("*.[sp][vn]g")}
 
 
 def make(repository: Repository, *options: str) -> int:
@@ -191,14 +195,22 @@ def test_they_are_up_to_date(capsys):
 
 def test_pages_show_every_figure_with_a_text_for_those_who_do_not_see_it():
     shown = set()
-    pages = [make_figures.ROOT / "README.md", *(make_figures.ROOT / "docs").rglob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("steps/*/README.md")]
     for page in pages:
         for alternative, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
             path = (page.parent / target).resolve()
-            if path.parent == make_figures.ROOT / "figures":
-                assert len(alternative) > 30 and path.exists(), f"{page}: {target}"
-                shown.add(path.name)
-    assert shown == {figure.name for figure in make_figures.figures(make_figures.ROOT)}
+            assert len(alternative) > 30 and path in FILES, f"{page}: {target}"
+            shown.add(path)
+    assert shown == FILES
+
+
+@pytest.mark.parametrize("path", sorted(path for path in FILES if path.suffix == ".svg"), ids=lambda path: path.name)
+def test_letters_are_large_enough(path: Path):
+    smallest = legible.smallest_letters(path.read_text(encoding="utf-8"))
+    if path.name in legible.SMALL:
+        assert smallest < legible.LETTERS, "it is legible now: take it out of SMALL"
+    else:
+        assert smallest >= legible.LETTERS
 
 
 # docs/figures/
