@@ -186,13 +186,13 @@ def test_the_drawings_are_drawn_and_go_stale(tmp_path: Path, capsys):
     for path in out.iterdir():
         xml.etree.ElementTree.parse(path)
     assert memory_layouts.main([str(TOOL), "--check", str(out)]) == 0
-    banks = (out / "tiles_banks.svg").read_text(encoding="utf-8")
-    assert [banks.count(f">{words}<") for words in ("8 passes", "16 passes", "2 passes", "1 pass")] == [
-        1,
-        1,
-        1,
-        3,
-    ]
+    for name, said in (
+        ("tiles_banks", {"8 passes": 1, "2 passes": 1, "1 pass": 2}),
+        ("tiles_walk", {"16 passes": 1, "1 pass": 1}),
+        ("tiles_sectors", {"v05: 32 loads": 1, "4 waits": 1, "v06: 4 loads": 1, "1 wait": 1}),
+    ):
+        text = (out / f"{name}.svg").read_text(encoding="utf-8")
+        assert {words: text.count(f">{words}<") for words in said} == said
     # Of other data, here of a step less.
     other = copy.deepcopy(LAYOUTS)
     other["storage"].pop()

@@ -27,11 +27,6 @@ SMALL = {
     "fragments_mma.svg",
     "pipeline_v09.svg",
     "pipeline_v10.svg",
-    "tiles_banks.svg",
-    "tiles_mask.svg",
-    "tiles_sectors.svg",
-    "tiles_storage.svg",
-    "tiles_swizzle.svg",
 }
 
 Texts = dict[int, tuple[str, Any, float]]  # words, extent in points, size of type

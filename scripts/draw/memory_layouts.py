@@ -10,7 +10,9 @@ TOOL is the program that prints it all: build/ci/tools/memory_layouts (common/em
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, Callable
@@ -19,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
 from draw.drawings import LINE, MARK, TINTS, DrawingError, Sheet
-from draw.figure_style import BACKGROUND, BAR, GAP, INK, MUTED
+from draw.figure_style import BACKGROUND, BAR, GAP, HEADING, INK, MUTED
+from steps.sources import kernel_lines
 
 WIDTH = 26.0  # of a picture; in Sheet's units, about 0.3 inches
 BANKS, BANK_BYTES, SECTOR_BYTES = 32, 4, 32
@@ -104,7 +107,8 @@ def parse(text: bytes) -> Layouts:
 
 def read(options: argparse.Namespace) -> tuple[Layouts, str]:
     layouts, text = drawings.ask(options.program, parse)
-    return layouts, drawings.description("memory layouts", __file__, text)
+    waits = repr([loads_in_flight(step) for step in LOADS]).encode()
+    return layouts, drawings.description("memory layouts", __file__, text, waits)
 
 
 def counted(number: int, word: str) -> str:
@@ -115,21 +119,26 @@ def counted(number: int, word: str) -> str:
 
 
 def draw_mask(plt: Any, layouts: Layouts) -> Any:
-    sheet = Sheet(plt, WIDTH, 15.0)
-    sheet.left(0.6, 0.4, "Which tiles a kernel computes, and which with a mask", 13, weight="bold")
-    unit = 1.45 / layouts["block_n"]  # of the picture, for a key
-    for mask, x in zip(layouts["masks"], (1.3, 9.9, 18.5)):
-        draw_tiles(sheet, layouts, mask, x, 4.6, unit)
+    sheet = Sheet(plt, WIDTH, 14.0)
+    sheet.title("Which tiles of keys each CTA visits, in which order, and which with a mask")
+    unit = 1.4 / layouts["block_n"]  # of the picture, for a key
+    for mask, x in zip(layouts["masks"], (1.8, 10.3, 18.8)):
+        draw_tiles(sheet, layouts, mask, x, 3.7, unit)
     for x, tint, words in (
-        (1.3, TINTS[0], "computed, no mask"),
-        (7.6, TINTS[1], "computed with a mask"),
-        (14.5, BACKGROUND, "not even loaded"),
+        (0.5, TINTS[0], "computed, no mask"),
+        (6.3, TINTS[1], "with a mask"),
+        (10.7, BACKGROUND, "not even loaded"),
     ):
-        sheet.box(x, 13.9, 1.0, 0.7, facecolor=tint)
-        sheet.text(x + 1.2, 14.25, words, 7.5, ha="left")
-    sheet.axes.plot((20.1, 21.1), (14.25, 14.25), color=MARK, linewidth=1.8)
-    sheet.text(21.3, 14.25, "how far a row sees", 7.5, ha="left")
+        sheet.box(x, 12.9, 0.8, 0.6, facecolor=tint)
+        sheet.text(x + 1.0, 13.2, words, ha="left")
+    sheet.axes.plot((16.1, 16.9), (13.2, 13.2), color=MARK, linewidth=1.8)
+    sheet.text(17.1, 13.2, "how far a row sees", ha="left")
+    sheet.box(22.3, 12.9, 0.8, 0.6, **TAIL)
+    sheet.text(23.3, 13.2, "ragged tail", ha="left")
     return sheet.figure
+
+
+TAIL = {"edgecolor": MUTED, "hatch": "//////", "linewidth": 0, "zorder": 2}
 
 
 def draw_tiles(sheet: Sheet, layouts: Layouts, mask: Any, x: float, y: float, unit: float) -> None:
@@ -137,45 +146,46 @@ def draw_tiles(sheet: Sheet, layouts: Layouts, mask: Any, x: float, y: float, un
     block_m, block_n = layouts["block_m"], layouts["block_n"]
     columns = -(-mask["seqlen_kv"] // block_n)
     rows = len(mask["masked"])
-    width, height = columns * block_n * unit, rows * block_m * unit
+    across, down = block_n * unit, block_m * unit
+    width, height = columns * across, rows * down
     lines = [
         f"{mask['seqlen_q']} queries, {mask['seqlen_kv']} keys",
         "causal" if mask["causal"] else "not causal",
     ]
     if mask["kv_len"] != mask["seqlen_kv"]:
         lines[1] += f", kv_len {mask['kv_len']}"
-    sheet.left(x, y - 2.6, lines[0], 8.5, weight="bold")
-    sheet.left(x, y - 1.7, lines[1], 8.5)
+    sheet.left(x, y - 2.0, lines[0], weight="bold")
+    sheet.left(x, y - 1.45, lines[1])
     computed = masked = seen = 0
     for row, tiles in enumerate(mask["masked"]):
-        sheet.text(x - 0.15, y + row * block_m * unit, str(row * block_m), 6.5, color=MUTED, ha="right")
+        top = y + row * down
+        sheet.text(x - 0.15, top + down / 2, f"CTA {row}", ha="right")
         for column in range(columns):
+            left = x + column * across
             tint = BACKGROUND
             if column < len(tiles):
                 tint = TINTS[1] if tiles[column] else TINTS[0]
                 computed, masked = computed + 1, masked + tiles[column]
+                sheet.text(left + 0.3 * across, top + 0.62 * down, str(column + 1), zorder=5)
             seen += pairs_of_tile(layouts, mask, row, column)[0]
-            place = x + column * block_n * unit, y + row * block_m * unit
-            sheet.box(*place, block_n * unit, block_m * unit, facecolor=tint)
+            sheet.box(left, top, across, down, facecolor=tint)
     for column in range(columns):
-        sheet.text(x + column * block_n * unit, y - 0.4, str(column * block_n), 6.5, color=MUTED)
+        sheet.text(x + column * across, y - 0.35, str(column * block_n), color=MUTED)
     # What the tiles have beyond the tensors: no such queries, no such keys.
-    look = {"edgecolor": MUTED, "hatch": "//////", "linewidth": 0, "zorder": 2}
     end_x, end_y = x + mask["seqlen_kv"] * unit, y + mask["seqlen_q"] * unit
-    sheet.box(end_x, y, x + width - end_x, height, **look)
-    sheet.box(x, end_y, end_x - x, y + height - end_y, **look)
-    across, down = [], []
+    sheet.box(end_x, y, x + width - end_x, height, **TAIL)
+    sheet.box(x, end_y, end_x - x, y + height - end_y, **TAIL)
+    line: tuple[list[float], list[float]] = ([], [])
     for row, keys in enumerate(mask["visible"]):
-        across += [x + keys * unit] * 2
-        down += [y + row * unit, y + (row + 1) * unit]
-    sheet.axes.plot(across, down, color=MARK, linewidth=1.8, zorder=4)
+        line[0].extend([x + keys * unit] * 2)
+        line[1].extend((y + row * unit, y + (row + 1) * unit))
+    sheet.axes.plot(*line, color=MARK, linewidth=1.8, zorder=4)
     pairs = computed * block_m * block_n
     sheet.left(
         x,
         y + height + 0.3,
         f"{computed} of {rows * columns} tiles computed,\n{masked} of them with a mask;\n"
         f"{seen / pairs:.0%} of their pairs are wanted",
-        7.5,
     )
 
 
@@ -207,26 +217,25 @@ def storage_groups(layouts: Layouts) -> list[tuple[list[str], Any]]:
 
 def draw_storage(plt: Any, layouts: Layouts) -> Any:
     groups = storage_groups(layouts)
-    bar, pitch = 1.0, 1.4
-    height = 3.6 + 2 * (len(groups) * pitch + 2.0)
+    bar, pitch = 0.9, 1.15
+    height = 3.1 + 2 * (len(groups) * pitch + 2.0)
     sheet = Sheet(plt, WIDTH, height)
-    sheet.left(0.6, 0.4, "What a CTA keeps in shared memory", 13, weight="bold")
+    sheet.title("What a CTA keeps in shared memory")
     sheet.left(
-        0.6,
-        1.9,
+        0.5,
+        1.25,
         "fp16 or bf16; S and O are FP32. × 2: two stages. Hatched: padding. Dark, at the end: row state,"
         " mbarriers.",
-        8.5,
     )
     left, unit = 3.4, 18.6 / SMALLEST_LIMIT
-    y = 3.3
+    y = 2.6
     for head_dim in ("64", "128"):
-        sheet.left(0.6, y, f"D = {head_dim}", 9.5, weight="bold")
+        sheet.left(0.5, y, f"D = {head_dim}", HEADING, weight="bold")
         y += 1.2
         top = y
         for steps, kept in groups:
             names = [step.split("_")[0] for step in steps]
-            sheet.text(left - 0.3, y + bar / 2, ", ".join(names), 8, ha="right")
+            sheet.text(left - 0.3, y + bar / 2, ", ".join(names), ha="right")
             x = left
             for part in kept[head_dim]:
                 name, tint = PARTS[part["name"]]
@@ -237,11 +246,11 @@ def draw_storage(plt: Any, layouts: Layouts) -> Any:
                     sheet.box(x + net, y, width - net, bar, **look)
                 size = f"{part['bytes'] / 1024:.3g} KB"
                 if name:
-                    room = f"{name}, {size}" if width > 2.6 else name
-                    sheet.text(x + net / 2, y + bar / 2, room, 6.5)
+                    room = f"{name}, {size}" if net > 0.23 * len(name + size) + 0.6 else name
+                    sheet.text(x + net / 2, y + bar / 2, room)
                 x += width
             total = sum(part["bytes"] for part in kept[head_dim])
-            sheet.text(WIDTH - 0.6, y + bar / 2, f"{total:,} bytes", 7.5, ha="right")
+            sheet.text(WIDTH - 0.6, y + bar / 2, f"{total:,} bytes", ha="right")
             y += pitch
         limit = left + SMALLEST_LIMIT * unit
         sheet.axes.plot(
@@ -252,7 +261,6 @@ def draw_storage(plt: Any, layouts: Layouts) -> Any:
         left + SMALLEST_LIMIT * unit,
         height - 0.8,
         f"{SMALLEST_LIMIT:,} bytes: the most that a CTA may have on sm_86, sm_89 and sm_120",
-        7.5,
         color=MARK,
         ha="right",
     )
@@ -274,27 +282,29 @@ def ldmatrix(layouts: Layouts, kind: str, head_dim: int) -> Any:
     return layouts["shared"][f"ldmatrix, D={head_dim}, {kind}"]
 
 
+BANKS_NOTE = (
+    "A column of a panel is a bank, 4 bytes wide. Filled: what lanes that are served together read, row by row"
+    " of the tile.\nBelow a panel: how many different words each bank has to deliver. The largest number is the"
+    " number of passes."
+)
+
+
 def draw_banks(plt: Any, layouts: Layouts) -> Any:
-    shared = layouts["shared"]
-    sheet = Sheet(plt, WIDTH, 27.5)
-    sheet.left(0.6, 0.4, "Eight rows of ldmatrix, and v02's walk, in the 32 banks", 13, weight="bold")
-    sheet.left(
-        0.6,
-        1.9,
-        "Each column of a panel is a bank, 4 bytes wide. Filled: what lanes that are served together read,"
-        " row by row\nof the tile. Below: how many different words each bank has to deliver. The largest"
-        " number is the number of passes.",
-        8.5,
-    )
-    panels = [(title, ldmatrix(layouts, kind, 64), 2, 8) for kind, title in LDMATRIX.items()]
-    panels += [
-        ("v02: S = Q Kᵀ, all lanes at one d", shared["v02 K, plain"], 0, 16),
-        ("v02: each lane on its own walk", shared["v02 K, walk"], 0, 16),
-    ]
-    for index, (title, access, group, rows) in enumerate(panels):
-        draw_bank_panel(
-            sheet, 2.0 + 12.4 * (index % 2), 5.6 + 7.0 * (index // 2), title, access, group, rows
-        )
+    sheet = Sheet(plt, WIDTH, 16.8)
+    sheet.title("The eight rows that ldmatrix reads together, in the 32 banks")
+    sheet.left(0.5, 1.25, BANKS_NOTE)
+    for index, (kind, title) in enumerate(LDMATRIX.items()):
+        place = 1.9 + 12.5 * (index % 2), 4.6 + 6.7 * (index // 2)
+        draw_bank_panel(sheet, *place, title, ldmatrix(layouts, kind, 64), 2, 8)
+    return sheet.figure
+
+
+def draw_walk(plt: Any, layouts: Layouts) -> Any:
+    sheet = Sheet(plt, WIDTH, 13.2)
+    sheet.title("v02 reads K for S = Q Kᵀ, in the 32 banks")
+    sheet.left(0.5, 1.25, BANKS_NOTE)
+    for x, title, walk in ((1.9, "all lanes at one d", "plain"), (14.4, "each lane on its own walk", "walk")):
+        draw_bank_panel(sheet, x, 4.6, title, layouts["shared"][f"v02 K, {walk}"], 0, 16)
     return sheet.figure
 
 
@@ -302,20 +312,21 @@ def draw_bank_panel(
     sheet: Sheet, x: float, y: float, title: str, access: Any, group: int, rows: int
 ) -> None:
     """The lanes of one group, a row of the panel for each row of the tile that they read."""
-    bank = 0.33
-    row_height = 0.5 if rows == 8 else 0.4
+    bank = 0.347
+    row_height = 0.5 if rows == 8 else 0.44
     count = lanes_per_group(access)
     offsets = access["offsets"][group * count : (group + 1) * count]
     needed = passes(access, group)
-    sheet.left(x, y - 1.5, title, 8.5, weight="bold")
+    sheet.left(x, y - 1.35, title, HEADING, weight="bold")
     look = {"ha": "right", "weight": "bold", "color": MARK if needed > 1 else INK}
-    sheet.left(x + BANKS * bank, y - 1.5, counted(needed, "pass"), 8.5, **look)
+    sheet.left(x + BANKS * bank, y - 1.35, counted(needed, "pass"), HEADING, **look)
+    sheet.text(x - 0.15, y - 0.3, "bank", color=MUTED, ha="right")
     for i in range(0, BANKS, 4):
-        sheet.text(x + (i + 0.5) * bank, y - 0.3, str(i), 5.5, color=MUTED)
+        sheet.text(x + (i + 0.5) * bank, y - 0.3, str(i), color=MUTED)
     sheet.box(x, y, BANKS * bank, rows * row_height, facecolor=BACKGROUND)
     for row in range(rows):
         if row % 4 == 0 or row == rows - 1:
-            sheet.text(x - 0.15, y + (row + 0.5) * row_height, f"row {row}", 6, color=MUTED, ha="right")
+            sheet.text(x - 0.15, y + (row + 0.5) * row_height, f"row {row}", color=MUTED, ha="right")
     for lane, offset in enumerate(offsets):
         words = range(offset // BANK_BYTES, (offset + access["bytes"] - 1) // BANK_BYTES + 1)
         for word in words:
@@ -327,12 +338,17 @@ def draw_bank_panel(
         lines[1].extend((y, y + rows * row_height, float("nan")))
     sheet.axes.plot(*lines, color=LINE, linewidth=0.35, zorder=2)
     y += rows * row_height + 0.15
-    for index, words in enumerate(words_by_bank(access, group)):
-        deep = len(words) == needed > 1
-        sheet.box(x + index * bank, y, bank, 0.6, facecolor=MARK if deep else GAP, edgecolor=BACKGROUND)
-        if words:
+    wanted = [len(words) for words in words_by_bank(access, group)]
+    for words, run in itertools.groupby(range(BANKS), wanted.__getitem__):
+        first, *more = run
+        width = (1 + len(more)) * bank
+        deep = words == needed > 1
+        sheet.box(x + first * bank, y, width, 0.6, facecolor=MARK if deep else GAP, edgecolor=BACKGROUND)
+        if words and more:
             look = {"color": "white", "weight": "bold"} if deep else {}
-            sheet.text(x + (index + 0.5) * bank, y + 0.3, str(len(words)), 5.5, **look)
+            sheet.text(x + first * bank + width / 2, y + 0.3, f"{words} each", **look)
+        elif words:  # more digits than a bank is wide
+            sheet.text(x + first * bank + width + 0.15, y + 0.3, str(words), ha="left", color=MARK, weight="bold")
 
 
 # ---- The swizzle
@@ -365,52 +381,50 @@ def address_bits(places: list[list[int]]) -> dict[int, list[int]]:
 
 def draw_swizzle(plt: Any, layouts: Layouts) -> Any:
     swizzle = layouts["swizzle"]
-    sheet = Sheet(plt, WIDTH, 24.0)
-    sheet.left(0.6, 0.4, "Where a swizzle puts the chunks of 1,024 bytes", 13, weight="bold")
+    sheet = Sheet(plt, WIDTH, 23.4)
+    sheet.title("Where a swizzle puts the chunks of 1,024 bytes")
     sheet.left(
-        0.6,
-        1.9,
+        0.5,
+        1.25,
         "A line of a panel is 128 bytes of shared memory, once around the banks; a cell is 16 bytes, 4 banks."
-        f" 3:{COLUMN} is chunk {COLUMN}\nof the tile's row 3. Outlined: chunk {COLUMN} of rows 0 to 7, as"
+        f" 3:{COLUMN} is chunk {COLUMN} of the\ntile's row 3. Outlined: chunk {COLUMN} of rows 0 to 7, as"
         " ldmatrix reads it. In all three modes it is in 8 different columns.",
-        8.5,
     )
     cell, height = 0.98, 0.78
-    for mode, x in zip(MODES, (0.7, 9.1, 17.5)):
+    for mode, x in zip(MODES, (0.6, 9.1, 17.6)):
         places = swizzle[mode]
         chunks = len(places[0])
-        y = 6.2
-        sheet.left(x, y - 2.2, f"{mode} bytes", 9.5, weight="bold")
-        sheet.left(x, y - 1.3, f"rows of {chunks} chunks, {8 // chunks} to a line", 7.5)
+        y = 5.4
+        sheet.left(x, y - 2.1, f"{mode} bytes", HEADING, weight="bold")
+        sheet.left(x, y - 1.4, f"rows of {chunks} chunks, {8 // chunks} to a line")
         for i in range(8):
-            sheet.text(x + (i + 0.5) * cell, y - 0.25, f"{4 * i}–{4 * i + 3}", 5.5, color=MUTED)
+            sheet.text(x + i * cell, y - 0.3, str(4 * i), color=MUTED)
         for row, its in enumerate(places):
             for chunk, place in enumerate(its):
                 where = x + place % 8 * cell, y + place // 8 * height
                 sheet.box(*where, cell, height, facecolor=CHUNK_TINTS[chunk])
-                sheet.text(where[0] + cell / 2, where[1] + height / 2, f"{row}:{chunk}", 7)
+                sheet.text(where[0] + cell / 2, where[1] + height / 2, f"{row}:{chunk}")
                 if chunk == COLUMN and row < 8:
                     sheet.box(*where, cell, height, edgecolor=MARK, linewidth=2.0, zorder=4)
-    draw_address_bits(sheet, swizzle, 14.6)
-    draw_panels(sheet, swizzle, 14.6)
+    draw_address_bits(sheet, swizzle, 13.6)
+    draw_panels(sheet, swizzle, 13.6)
     return sheet.figure
 
 
 def draw_address_bits(sheet: Sheet, swizzle: Any, y: float) -> None:
-    sheet.left(0.7, y - 0.7, "The formula, in bits of the address", 9.5, weight="bold")
+    sheet.left(0.6, y - 0.7, "The formula, in bits of the address", HEADING, weight="bold")
     sheet.left(
-        0.7,
-        y + 0.4,
-        "Bits 4 to 6: which 16 bytes of a line. Bits 7 to 9: which line. The bit at\n"
-        "the arrow's tail is XORed into the one at its head; nothing else changes.",
-        7.5,
+        0.6,
+        y + 0.1,
+        "Bits 4 to 6: which 16 bytes of a line. Bits 7 to 9: which line.\n"
+        "The bit at the arrow's tail is XORed into the one at its head;\nnothing else changes.",
     )
     bits = list(range(10, 1, -1))
     cell = 0.95
     x = 2.7
     for index, mode in enumerate(MODES):
         top = y + 3.6 + 2.0 * index
-        sheet.text(x - 0.3, top + 0.4, f"{mode} bytes", 7.5, ha="right")
+        sheet.text(x - 0.3, top + 0.4, f"{mode} bytes", ha="right")
         centre = {bit: x + (i + 0.5) * cell for i, bit in enumerate(bits)}
         mixed = address_bits(swizzle[mode])
         for bit in bits:
@@ -418,7 +432,7 @@ def draw_address_bits(sheet: Sheet, swizzle: Any, y: float) -> None:
                 TINTS[1] if bit in mixed else TINTS[0] if any(bit in its for its in mixed.values()) else GAP
             )
             sheet.box(centre[bit] - cell / 2, top, cell, 0.8, facecolor=tint)
-            sheet.text(centre[bit], top + 0.4, str(bit), 7)
+            sheet.text(centre[bit], top + 0.4, str(bit))
         for bit, others in mixed.items():
             for other in others:
                 look = {"linewidth": 1.0, "connectionstyle": "arc3,rad=-0.35", "shrinkA": 0, "shrinkB": 0}
@@ -428,84 +442,107 @@ def draw_address_bits(sheet: Sheet, swizzle: Any, y: float) -> None:
 def draw_panels(sheet: Sheet, swizzle: Any, y: float) -> None:
     x = 14.2
     panel_bytes, second = swizzle["panel_bytes"], swizzle["second_panel"]
-    sheet.left(x, y - 0.7, "D = 128: two panels", 9.5, weight="bold")
+    sheet.left(x, y - 0.7, "D = 128: two panels", HEADING, weight="bold")
     sheet.left(
         x,
-        y + 0.4,
-        "A row of 256 bytes is longer than the swizzle is wide. A tile of\n64 rows lies as two panels, one"
+        y + 0.1,
+        "A row of 256 bytes is longer than the swizzle is wide.\nA tile of 64 rows lies as two panels, one"
         " behind the other.",
-        7.5,
     )
     names = ("columns 0–63", "columns 64–127")
-    top = y + 3.0
-    sheet.text(x + 2.4, top - 0.4, "the tile", 7.5)
+    top = y + 3.3
+    sheet.text(x + 2.4, top - 0.4, "the tile")
     for i, name in enumerate(names):
         sheet.box(x + 2.4 * i, top, 2.4, 5.2, facecolor=TINTS[i])
-        sheet.text(x + 2.4 * i + 1.2, top + 2.6, name, 7.5, rotation=90)
-        sheet.box(x + 8.0, top + 2.6 * i, 2.4, 2.6, facecolor=TINTS[i])
-        sheet.text(x + 9.2, top + 2.6 * (i + 0.5), name.replace(" ", "\n"), 7.5)
-        sheet.text(x + 7.8, top + 2.6 * i + 0.15, f"{i * second:,}", 7, ha="right", color=MUTED)
-    sheet.text(x + 7.8, top + 5.1, f"{2 * panel_bytes:,}", 7, ha="right", color=MUTED)
-    sheet.text(x + 9.2, top - 0.4, "in memory", 7.5)
+        sheet.text(x + 2.4 * i + 1.2, top + 2.6, name, rotation=90)
+        sheet.box(x + 8.0, top + 2.6 * i, 2.6, 2.6, facecolor=TINTS[i])
+        sheet.text(x + 9.3, top + 2.6 * (i + 0.5), name.replace(" ", "\n"))
+        sheet.text(x + 7.8, top + 2.6 * i + 0.2, f"{i * second:,}", ha="right", color=MUTED)
+    sheet.text(x + 7.8, top + 5.1, f"{2 * panel_bytes:,}", ha="right", color=MUTED)
+    sheet.text(x + 9.3, top - 0.4, "in memory")
 
 
-# ---- Sectors
+# ---- Sectors, and waits for them
+
+LOADS = {"v05_padded_smem": 2, "v06_vectorized_loads": 16}  # bytes
+
+
+def loads_in_flight(step: str) -> int:
+    """How many loads of a tile a thread has under way before it waits, at D = 64: so load_tile is unrolled."""
+    unrolled = re.search(r"load_tile\([^{]*\{[^#]*#pragma unroll (HEAD_DIM / )?(\d+)", "\n".join(kernel_lines(step)))
+    if not unrolled:
+        raise DrawingError(f"steps/{step}: its load_tile is not unrolled")
+    return 64 // int(unrolled[2]) if unrolled[1] else int(unrolled[2])
 
 
 def draw_sectors(plt: Any, layouts: Layouts) -> Any:
-    accesses = layouts["global"]
-    sheet = Sheet(plt, WIDTH, 18.9)
-    sheet.left(0.6, 0.4, "What one load of a warp touches in global memory", 13, weight="bold")
+    sheet = Sheet(plt, WIDTH, 16.4)
+    sheet.title("What one load of a warp touches in global memory, and how often a thread waits")
     sheet.left(
-        0.6,
-        1.9,
-        "Rows of 64 elements of 16 bits: 128 bytes, four sectors of 32. Light: sectors that must come.\n"
-        "Dark: bytes that a lane asked for.",
-        8.5,
+        0.5,
+        1.25,
+        "Rows of 64 elements of 16 bits: 128 bytes, four sectors of 32. Light: sectors that must come. Dark: bytes"
+        " that a lane\nT0 to T31 asked for.",
     )
-    panels = (
-        ("v01, K: 2 bytes, all lanes the same", "v01 K", 1, 0.7, 5.0, 0.9),
-        ("v02 to v05: 2 bytes a lane, neighbours", "v02", 1, 0.7, 8.2, 0.9),
-        ("the same, if the row begins 2 bytes later", "v02, odd", 1, 0.7, 11.4, 0.9),
-        ("v06: 16 bytes a lane, neighbours", "v06", 4, 0.7, 14.6, 0.9),
-        ("v06, but from row to row", "v06, down", 32, 14.2, 5.0, 0.42),
-    )
-    for title, name, rows, x, y, height in panels:
-        access = accesses[name]
-        byte = 11.2 / 128
-        sheet.left(x, y - 1.1, title, 8.5, weight="bold")
-        touched = sectors(access)
-        words = counted(len(touched), "sector")
-        sheet.left(x + 128 * byte, y - 1.1, words, 8.5, ha="right", weight="bold")
-        for sector in range(4 * rows):
-            place = x + sector % 4 * 32 * byte, y + sector // 4 * height
-            tint = TINTS[0] if sector in touched else BACKGROUND
-            sheet.box(*place, 32 * byte, height, facecolor=tint)
-            sheet.box(*place, 32 * byte, height, edgecolor=INK, linewidth=0.8, zorder=3)
-        for offset in sorted(set(access["offsets"])):
-            lanes = [lane for lane, its in enumerate(access["offsets"]) if its == offset]
-            place = x + offset % 128 * byte, y + offset // 128 * height
-            width = access["bytes"] * byte
-            sheet.box(*place, width, height, facecolor=BAR, edgecolor=BACKGROUND, linewidth=0.5)
-            if width > 1:
-                sheet.text(
-                    place[0] + width / 2,
-                    place[1] + height / 2,
-                    f"T{lanes[0]}",
-                    6 if height < 0.6 else 7,
-                    color="white",
-                )
-        first, last = min(access["offsets"]), max(access["offsets"])
-        if access["bytes"] == 2:
-            who = "T0 … T31" if first == last else "T0 … T31, one after the other"
-            sheet.left(x + first * byte, y + height + 0.15, who, 7, color=MUTED)
+    for title, name, x, y, rows, shown in (
+        ("v01, K: 2 bytes, all lanes the same", "v01 K", 0.5, 3.9, 1, 1),
+        ("v02 to v05: 2 bytes a lane, neighbours", "v02", 0.5, 6.4, 1, 1),
+        ("the same, a row that begins 2 bytes later", "v02, odd", 0.5, 8.9, 1, 1),
+        ("v06: 16 bytes a lane, neighbours", "v06", 13.5, 3.9, 4, 4),
+        ("v06, but from row to row", "v06, down", 13.5, 8.9, 32, 2),
+    ):
+        draw_load(sheet, layouts["global"][name], title, x, y, rows, shown)
+    sheet.left(0.5, 11.7, "A thread's loads of a K tile, D = 64", HEADING, weight="bold")
+    sheet.left(0.5, 12.4, "White: a load. Hatched: the thread waits for all of them. Not to scale.")
+    for index, (step, size) in enumerate(LOADS.items()):
+        draw_waits(sheet, step, layouts["block_n"] * 64 * 2 // (128 * size), 13.4 + 1.4 * index)
     return sheet.figure
+
+
+def draw_load(sheet: Sheet, access: Any, title: str, x: float, y: float, rows: int, shown: int) -> None:
+    """What a warp asks for in `rows` rows, of which so many are shown."""
+    byte, height = 12.0 / 128, 0.8
+    sheet.left(x, y - 0.75, title, HEADING, weight="bold")
+    touched = sectors(access)
+    sheet.left(x + 128 * byte, y - 0.75, counted(len(touched), "sector"), HEADING, ha="right", weight="bold")
+    for sector in range(4 * shown):
+        place = x + sector % 4 * 32 * byte, y + sector // 4 * height
+        sheet.box(*place, 32 * byte, height, facecolor=TINTS[0] if sector in touched else BACKGROUND)
+        sheet.box(*place, 32 * byte, height, edgecolor=INK, linewidth=0.8, zorder=3)
+    width = access["bytes"] * byte
+    for lane, offset in enumerate(access["offsets"]):
+        if offset >= 128 * shown or offset in access["offsets"][:lane]:
+            continue
+        place = x + offset % 128 * byte, y + offset // 128 * height
+        sheet.box(*place, width, height, facecolor=BAR, edgecolor=BACKGROUND, linewidth=0.5)
+        if width > 1:
+            sheet.text(place[0] + width / 2, place[1] + height / 2, f"T{lane}", color="white")
+    first, last = min(access["offsets"]), max(access["offsets"])
+    words = "T0 … T31" if first == last else "T0 … T31, one after the other" if rows == 1 else ""
+    if shown < rows:
+        words = f"… and so on, to T31 in row {rows - 1}"
+    sheet.left(x + first * byte, y + shown * height + 0.15, words, color=MUTED)
+
+
+def draw_waits(sheet: Sheet, step: str, loads: int, y: float) -> None:
+    together, (load, wait) = loads_in_flight(step), (0.28, 2.3)
+    times = loads // together
+    sheet.text(0.5, y + 0.5, f"{step[:3]}: {loads} loads\nof {LOADS[step]} bytes", ha="left")
+    x = 4.4
+    for _ in range(times):
+        for _ in range(together):
+            sheet.box(x, y, load, 1.0, facecolor=BACKGROUND, edgecolor=BAR, linewidth=1.0)
+            x += load
+        sheet.box(x, y, wait, 1.0, facecolor=GAP, edgecolor=LINE, hatch="////")
+        x += wait
+    sheet.text(x + 0.3, y + 0.5, counted(times, "wait"), ha="left", weight="bold")
 
 
 PICTURES: dict[str, Callable[[Any, Layouts], Any]] = {
     "tiles_mask.svg": draw_mask,
     "tiles_storage.svg": draw_storage,
     "tiles_banks.svg": draw_banks,
+    "tiles_walk.svg": draw_walk,
     "tiles_sectors.svg": draw_sectors,
     "tiles_swizzle.svg": draw_swizzle,
 }
