@@ -182,7 +182,7 @@ done
 section "address, UB sanitizer" asan_tests
 # Each starts with a half of them, so that few fixtures of a module are made twice, and then helps the other.
 section "script tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" --dist worksteal scripts/tests
-find_browser >/dev/null || not_here "report in a browser" "no Chromium (apt-get install -y chromium)"
+find_browser >/dev/null || not_here "pages in a browser" "no Chromium (apt-get install -y chromium)"
 section "generated text" "$python" scripts/pages/readme_tables.py --check
 
 records=(figures/results/*.json) drawings=(docs/figures/*.svg)
@@ -196,6 +196,7 @@ fi
 if [ "${#drawings[@]}" -gt 0 ]; then
   # What they must show is what the emulator does, so it takes the programs that were built; and numpy.
   section "drawings" with_venv scripts/draw/make_figures.py --check --build build/ci
+  section "story page" with_venv scripts/pages/story.py --check --build build/ci
 else
   not_here "drawings" "docs/figures/ has none"
 fi

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from draw import charts
 from draw.charts import Entry, Record, Run, Source
 from draw.figure_style import MISSING
-from pages import pictures
+from pages import pictures, story
 from pages.pictures import Pictures, label_of, lessons
 from records import results
 from records.problems import AXES, axis_text
@@ -227,7 +228,7 @@ def only_text(value: Any) -> Any:
     return type(value)("".join(clean))
 
 
-def page(data: Record, runs: list[Run], drawn: Pictures) -> str:
+def page(data: Record, runs: list[Run], drawn: Pictures, out: Path) -> str:
     import jinja2  # here, so that without it there are charts at least
 
     backend = data["provenance"]["backend"]
@@ -260,6 +261,7 @@ def page(data: Record, runs: list[Run], drawn: Pictures) -> str:
         groups=[(heading, list(own)) for heading, own in itertools.groupby(others.values(), lambda each: each.heading)],
         facts=facts_of(data),
         commands=how_to_go_on(data, runs),
+        story=os.path.relpath(story.PAGE, out.resolve()),
         counts=counts,
         word=lambda status: charts.status_word(status).upper(),
     )
@@ -279,7 +281,7 @@ def make(options: argparse.Namespace, filters: dict[str, str]) -> None:
         print(f"report.py: not drawn. {printable(line)}", file=sys.stderr)
     for picture in drawn.pictures.values():
         (options.out / picture.file).write_bytes(picture.content)
-    whole = page(data, source.runs, drawn)
+    whole = page(data, source.runs, drawn, options.out)
     (options.out / "index.html").write_text(whole, encoding="utf-8", newline="\n")
 
 

@@ -8,10 +8,11 @@ import json
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import pytest
-from conftest import SCRIPTS
+
+from pages.story import find_browser
 
 # As a page of /tmp, as root, in a container. What it would ask of its maker's servers would be noise.
 OPTIONS = (
@@ -20,12 +21,6 @@ OPTIONS = (
     "--disable-background-networking --disable-component-update"
 ).split()
 PATIENCE = 1800  # seconds, far beyond what a busy machine takes
-
-
-def find_browser() -> str | None:
-    script = 'ROOT=$1; . "$1/scripts/lib.sh"; find_browser'
-    command = ["bash", "-c", script, "bash", str(SCRIPTS.parent)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
 
 
 class Browser:
@@ -89,12 +84,39 @@ class Browser:
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self.receive()
         self.evaluate("document.fonts.ready.then(() => 0)")
+        return self.faults(page)
+
+    def faults(self, page: Path) -> list[str]:
+        """Since it was opened."""
         return [fault for event in self.events if (fault := fault_of(event, page.as_uri()))]
 
     def evaluate(self, expression: str) -> Any:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def pointer(self, *places: tuple[float, float], touch: bool = False) -> None:
+        """To the first place, pressed there, over the others, released at the last one."""
+        if touch:
+            for kind, points in [("touchStart", places[:1]), *(("touchMove", [p]) for p in places[1:]), ("touchEnd", [])]:
+                points = [{"x": x, "y": y} for x, y in points]
+                self.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
+                self.evaluate("new Promise(requestAnimationFrame).then(() => 0)")  # which moves wait for
+            return
+        kinds = ["mouseMoved", "mousePressed", *["mouseMoved"] * (len(places) - 1), "mouseReleased"]
+        for kind, (x, y) in zip(kinds, (places[0], *places, places[-1])):
+            held = {"button": "none" if kind == "mouseMoved" and (x, y) == places[0] else "left", "clickCount": 1}
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **held)
+
+    def hover(self, x: float, y: float) -> None:
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def press(self, key: str) -> None:
+        code = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, " ": 32}[key]
+        text = {"text": key} if key == " " else {}
+        for kind in ("keyDown", "keyUp"):
+            own = {"key": key, "code": "Space" if text else key, "windowsVirtualKeyCode": code}
+            self.call("Input.dispatchKeyEvent", type=kind, **own, **(text if kind == "keyDown" else {}))
 
     def close(self) -> None:
         self.process.terminate()
@@ -122,3 +144,13 @@ def fault_of(event: dict[str, Any], page: str) -> str:
         case "Network.loadingFailed":
             return f"failed: {told.get('errorText')} ({told.get('type')})"
     return ""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium (apt-get install -y chromium)")
+    opened = Browser(program, tmp_path_factory.mktemp("browser") / "profile")
+    yield opened
+    opened.close()

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import pytest
-from browser import Browser, find_browser
+from browser import Browser, browser  # noqa: F401  (a fixture)
 from conftest import make_problem, make_record
 
 from pages import report
@@ -55,16 +55,6 @@ MEASURE = """(() => {
     faint: words.filter(element => contrast(element) < CONTRAST).map(element => element.outerHTML),
   };
 })()""".replace("CONTRAST", str(CONTRAST))
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = find_browser()
-    if program is None:
-        pytest.skip("no Chromium (apt-get install -y chromium)")
-    opened = Browser(program, tmp_path_factory.mktemp("browser") / "profile")
-    yield opened
-    opened.close()
 
 
 def with_failures(data: dict[str, Any]) -> dict[str, Any]:

@@ -586,7 +586,7 @@ def test_all_sections_and_the_last_line(tested: Sandbox):
         assert summary[name] == "not here: figures/results/ is empty"
     assert summary["GPU tests"].startswith("not here: no GPU with a CUDA toolkit (")
     assert summary["aarch64 build"].startswith("not here: no aarch64-linux-gnu-g++")
-    assert summary["report in a browser"] == "not here: no Chromium (apt-get install -y chromium)"
+    assert summary["pages in a browser"] == "not here: no Chromium (apt-get install -y chromium)"
     ctest = Path(f"{tested.calls}.ctest").read_text(encoding="utf-8")
     assert "--test-dir build/ci -LE gpu -j 2 --no-tests=error --output-on-failure" in ctest
     assert "--test-dir build/asan -L emulator" in ctest
@@ -749,7 +749,7 @@ def test_with_a_gpu_and_a_browser_their_tests_run(tested: Sandbox):
     tested.tool("nvcc", "#!/bin/bash\n")
     tested.tool("chromium", CHROMIUM)
     _, _, summary = all_tests(tested)
-    assert "report in a browser" not in summary
+    assert "pages in a browser" not in summary
     assert summary["GPU tests"].startswith("pass") and summary["CUDA compile checks"].startswith("pass")
     assert "cmake --preset ci -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DFLASHSTEPS_CUDA_ARCHITECTURES=native" in tested.called()
     assert "-L gpu" in Path(f"{tested.calls}.ctest").read_text(encoding="utf-8")

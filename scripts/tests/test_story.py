@@ -1,0 +1,220 @@
+"""docs/story/index.html: up to date, whole on every screen, without scripts too, and in agreement with the program.
+
+What the page draws is compared with what the programs of a build said when it was built, which the page carries; that
+they say the same today is for `story.py --check --build` (scripts/test.sh)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Iterator
+
+import pytest
+from browser import Browser, browser  # noqa: F401  (a fixture)
+from test_report_page import MEASURE
+
+from pages import story
+
+TEXT = story.PAGE.read_text(encoding="utf-8")
+DATA = story.kept(TEXT)
+# Words that are smaller than 11 pixels, or stand beyond their picture; stages that are wider than their place.
+SIZES = """(() => {
+  const words = [...document.querySelectorAll("main *")].filter(
+    element => [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim()));
+  const beyond = text => {
+    const [inner, outer] = [text, text.closest("svg")].map(element => element.getBoundingClientRect());
+    return inner.left < outer.left - 1 || inner.right > outer.right + 1 || inner.bottom > outer.bottom + 2;
+  };
+  return [
+    ...words.filter(element => parseFloat(getComputedStyle(element).fontSize) < 11 && element.checkVisibility())
+      .map(element => `small: ${element.outerHTML}`),
+    ...[...document.querySelectorAll("svg text")].filter(text => text.textContent && beyond(text))
+      .map(text => `beyond: ${text.closest("section").id} ${text.outerHTML}`),
+    ...[...document.querySelectorAll(".stage")].filter(stage => stage.scrollWidth > stage.clientWidth)
+      .map(stage => `wide: ${stage.parentElement.id} ${stage.scrollWidth} > ${stage.clientWidth}`),
+  ];
+})()"""
+
+
+class Page:
+    """The page in a browser, and the hands on it."""
+
+    def __init__(self, browser: Browser):
+        self.browser = browser
+        self.evaluate = browser.evaluate
+
+    def open(self, width: int = 838, scheme: str = "light") -> list[str]:
+        self.size = width, scheme
+        return self.browser.open(story.PAGE, width, scheme)
+
+    def faults(self) -> list[str]:
+        said = [e["params"] for e in self.browser.events if e["method"] == "Runtime.consoleAPICalled"]
+        return self.browser.faults(story.PAGE) + [f"console: {each}" for each in said]
+
+    def state(self, section: str) -> dict[str, Any]:
+        return self.evaluate(f"SECTIONS.{section}.state")
+
+    def says(self, section: str) -> str:
+        return self.evaluate(f"document.querySelector('#{section} .says').textContent.replace(/\\s+/g, ' ')")
+
+    def place(self, selector: str) -> tuple[float, float]:
+        """The middle of an element, scrolled to, and painted there: what a touch may do is found by what is painted."""
+        return tuple(
+            self.evaluate(
+                f"""(async () => {{
+                  const element = document.querySelector({json.dumps(selector)});
+                  element.scrollIntoView({{block: "center", behavior: "instant"}});
+                  for (let frame = 0; frame < 2; ++frame) await new Promise(requestAnimationFrame);
+                  const box = element.getBoundingClientRect();
+                  return [box.x + box.width / 2, box.y + box.height / 2];
+                }})()"""
+            )
+        )
+
+    def click(self, selector: str, touch: bool = False) -> None:
+        self.browser.pointer(self.place(selector), touch=touch)
+
+    def hover(self, selector: str) -> None:
+        self.browser.hover(*self.place(selector))
+
+    def drag(self, selector: str, x: float, y: float, touch: bool = False) -> None:
+        begin = self.place(selector)
+        end = begin[0] + x, begin[1] + y
+        self.browser.pointer(begin, ((begin[0] + end[0]) / 2, (begin[1] + end[1]) / 2), end, touch=touch)
+
+    def press(self, section: str, name: str, *keys: str) -> None:
+        """Keys at one of a section's controls."""
+        self.evaluate(f"document.querySelector('#{section} .controls [name$={name}]').focus()")
+        for key in keys:
+            self.browser.press(key)
+
+    def set(self, section: str, **state: Any) -> None:
+        self.evaluate(f"Object.assign(SECTIONS.{section}.state, {json.dumps(state)}), SECTIONS.{section}.show()")
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:  # noqa: F811
+    opened = Page(browser)
+    assert opened.open() == []
+    yield opened
+    assert opened.faults() == []
+
+
+# The page as a file.
+
+
+def test_the_page_is_up_to_date():
+    """As far as that can be told without a build."""
+    assert story.stale(TEXT, story.from_files()) == []
+
+
+def test_a_stale_page_is_told(monkeypatch):
+    fresh = json.loads(json.dumps(DATA))
+    assert story.stale(TEXT, fresh) == []
+    fresh["layouts"]["shared"]["ldmatrix, D=64, padded by 8"]["passes"] = 5
+    assert story.stale(TEXT, fresh) == ["its 'layouts' is not what the programs or records say"]
+    monkeypatch.setattr(story, "SECTIONS", story.SECTIONS[:-1])
+    assert story.stale(TEXT, {}) == ["was made by other scripts than those of scripts/pages/story"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 838, 1400])
+def test_the_page_is_whole_and_readable(page, width, scheme):
+    found = page.open(width, scheme) + page.evaluate(SIZES)
+    seen = page.evaluate(MEASURE)
+    assert seen["needed"] <= seen["width"] == width and (seen["paper"] < 0.2) == (scheme == "dark")
+    assert found + [f"too faint: {element}" for element in seen["faint"]] == []
+
+
+def test_the_still_pictures_are_those_that_the_scripts_draw(page):
+    live = page.evaluate("[...document.querySelectorAll('.stage')].map(stage => stage.outerHTML)")
+    assert len(live) == len(story.SECTIONS) and all("<svg" in stage or "<pre" in stage for stage in live)
+    assert [stage for stage in live if stage not in TEXT] == []
+
+
+def test_without_scripts_the_pictures_stand_there(page):
+    page.browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        assert page.open(360) == []
+        visible = "[...document.querySelectorAll('{}')].filter(element => element.checkVisibility()).length"
+        assert page.evaluate(visible.format(".controls, .do")) == 0
+        assert page.evaluate(visible.format(".stage > :first-child")) == len(story.SECTIONS)
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+    finally:
+        page.browser.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+# Its functions, beside the program.
+
+
+def test_the_pages_visible_keys_and_tiles_are_the_programs(page):
+    found = page.evaluate(
+        """DATA.layouts.masks.map(mask => [
+          mask.visible.every((keys, row) => visibleKeys(row, mask) === keys),
+          JSON.stringify(mask.masked.map((_, cta) => tilesOfCta(cta, mask))) === JSON.stringify(mask.masked)])"""
+    )
+    assert len(found) == len(DATA["layouts"]["masks"]) >= 3 and all(all(each) for each in found)
+
+
+def test_the_pages_passes_are_the_emulators(page):
+    found = page.evaluate(
+        """Object.fromEntries(Object.entries(DATA.layouts.shared).map(
+          ([name, {offsets, bytes}]) => [name, sum(bankPasses(offsets, bytes))]))"""
+    )
+    assert found == {name: access["passes"] for name, access in DATA["layouts"]["shared"].items()} and len(found) > 30
+
+
+# Hands on each section.
+
+
+def test_tiles_follow_the_drag_of_a_handle_and_the_keys(page):
+    for touch in (False, True):
+        page.set("tiles", seqlen_q=300, seqlen_kv=300, kv_len=300, causal=True, cta=2)
+        page.drag('#tiles [data-handle="seqlen_kv"]', -100, 0, touch)
+        state = page.state("tiles")
+        assert 200 < state["seqlen_kv"] < 260 and state["kv_len"] == state["seqlen_kv"]
+    page.press("tiles", "kv_len", "ArrowLeft", "ArrowLeft")
+    assert page.state("tiles")["kv_len"] == state["kv_len"] - 2
+    page.press("tiles", "causal", " ")
+    assert page.state("tiles")["causal"] is False
+    page.click('#tiles [data-cta="1"]')
+    assert page.says("tiles").startswith("CTA 1 computes 4 tiles")
+    for mask in DATA["layouts"]["masks"]:
+        sizes = {key: mask[key] for key in ("seqlen_q", "seqlen_kv", "kv_len", "causal")}
+        for cta, masked in enumerate(mask["masked"]):
+            page.set("tiles", **sizes, cta=cta)
+            looks = page.evaluate(
+                f"""[...document.querySelectorAll('#tiles [data-cta="{cta}"]')].map(tile => tile.getAttribute("class"))"""
+            )
+            wanted = ["tint1" if its else "tint0" for its in masked]
+            assert looks == wanted + ["empty"] * (-(-mask["seqlen_kv"] // 64) - len(masked))
+
+
+def test_softmax_is_right_with_the_rescale_and_wrong_without(page):
+    expected = re.compile(r"O / sum = (\S+)\. Softmax of the same keys in one go gives (\S+)\. (.*)")
+    for keys in range(1, 9):
+        page.set("softmax", keys=keys)
+        mine, right, told = expected.search(page.says("softmax")).groups()
+        assert mine == right and told == "The two agree."
+    page.press("softmax", "rescale", " ")
+    mine, right, told = expected.search(page.says("softmax")).groups()
+    assert mine != right and "count too much" in told
+    page.press("softmax", "score0", "End")  # now the first key has the largest score
+    assert page.state("softmax")["score0"] == 3 and "has not grown" in page.says("softmax")
+    for touch in (False, True):
+        page.set("softmax", score1=-1)
+        page.drag('#softmax [data-key="1"] .mark', 0, -40, touch)
+        assert page.state("softmax")["score1"] == 1
+
+
+def test_padding_of_0_8_and_16_gives_8_1_and_2_passes(page):
+    for padding, passes in ((0, 8), (8, 1), (16, 2)):
+        page.press("banks", "padding", "Home", *["ArrowRight"] * (padding // 8))
+        assert page.state("banks")["padding"] == padding
+        turns = page.evaluate("[...document.querySelectorAll('#banks [data-turn]')].map(cell => +cell.dataset.turn)")
+        assert len(turns) == 32 and max(turns) == passes and f"needs {passes} pass" in page.says("banks")
+        counted = DATA["layouts"]["shared"][f"ldmatrix, D=64, padded by {padding}"]["passes"]
+        assert page.says("banks").endswith(f"The emulator counts {counted}.")
+    page.click('#banks [data-name="pass"][data-step="1"]')
+    page.click('#banks [data-name="padding"][data-step="-1"]', touch=True)
+    assert page.state("banks") == {"padding": 8, "dim": 64, "pass": 1}
