@@ -12,6 +12,7 @@ a browser draws them, so that writing the page takes Chromium. To check it takes
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import subprocess
@@ -22,14 +23,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from draw import drawings, memory_layouts
+from draw import drawings, fragment_layouts, memory_layouts
 from draw.drawings import DrawingError
-from draw.figure_style import digest
+from records import results
 from steps.sources import ROOT
 
 PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
-SECTIONS = ("tiles", "softmax", "banks")
+SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "swizzle")
+RECORDS = ROOT / "figures" / "results"
+SEQLEN = 64  # of the attention matrix
 MAX_BYTES = 1_000_000
 PICTURES_WIDTH = 838  # of the page for which the still pictures are drawn
 REMEDY = "build/venv/bin/python scripts/pages/story.py --build build/ci"
@@ -45,12 +48,39 @@ def from_programs(build: Path) -> Data:
     """What takes a build to find out."""
     return {
         "layouts": drawings.ask(build / "tools/memory_layouts", memory_layouts.parse)[0],
+        "fragments": drawings.ask(build / "tools/fragment_layouts", fragment_layouts.parse)[0],
+        "attention": attention(build / "flashsteps"),
     }
+
+
+def attention(program: Path) -> Data:
+    """The attention matrix of the structured heads as a step computes it, in thousandths."""
+    from draw import attention_data  # takes numpy
+
+    both = [attention_data.structured(is_query, SEQLEN, 64) for is_query in (True, False)]
+    q, k = (attention_data.to_bits(x, "fp16") for x in both)
+    weights = {}
+    for name, causal in (("full", False), ("causal", True)):
+        matrices, _ = attention_data.attention_matrix(program, attention_data.STEP, "fp16", causal, q, k)
+        weights[name] = (1000 * matrices).round().astype(int).tolist()
+    return {"seqlen": SEQLEN, "step": attention_data.STEP, "weights": weights}
 
 
 def from_files() -> Data:
     """What the repository says."""
-    return {}
+    return {"counted": counted()}
+
+
+def counted() -> list[Data]:
+    """Wavefronts per 64 x 64 scores, of each step."""
+    [run] = results.select_runs(
+        results.load(RECORDS / "emulator_counters.json"), {"S": "256", "D": "64", "causal": "false"}
+    )
+    problem = run["problem"]
+    tiles = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"] * problem["seqlen_kv"] / 64**2
+    return [
+        {"step": step["step"], "wavefronts": step["counters"]["shared_wavefronts"] / tiles} for step in run["steps"]
+    ]
 
 
 def kept(page: str) -> Data:
@@ -72,8 +102,8 @@ def find_browser() -> str | None:
 
 def description() -> str:
     """What the page carries of the files that it is made of."""
-    parts = [(PARTS / name).read_bytes() for name in ("page.html.j2", "page.css", *files())]
-    return f"flashsteps story; sha256: {digest(__file__, *parts)}"
+    made_of = (Path(__file__), *(PARTS / name for name in ("page.html.j2", "page.css", *files())))
+    return f"flashsteps story; sha256: {hashlib.sha256(b''.join(path.read_bytes() for path in made_of)).hexdigest()}"
 
 
 def files() -> list[str]:
@@ -116,7 +146,7 @@ def with_pictures(page: str) -> str:
 def stale(page: str, fresh: Data) -> list[str]:
     """Why the page is not what it would be now."""
     reasons = [] if description() in page else ["was made by other scripts than those of scripts/pages/story"]
-    own = kept(page)
+    own, fresh = kept(page), json.loads(json.dumps(fresh))
     reasons += [f"its '{name}' is not what the programs or records say" for name in fresh if fresh[name] != own.get(name)]
     if (size := len(page.encode())) > MAX_BYTES:
         reasons.append(f"has {size} bytes, {MAX_BYTES} are allowed")

@@ -164,7 +164,94 @@ def test_the_pages_passes_are_the_emulators(page):
     assert found == {name: access["passes"] for name, access in DATA["layouts"]["shared"].items()} and len(found) > 30
 
 
+def test_the_pages_swizzle_is_the_programs(page):
+    for mode in (128, 64, 32):
+        places = DATA["layouts"]["swizzle"][str(mode)]
+        found = page.evaluate(
+            f"range({len(places)}).map(row => range({mode} / 16).map(chunk => swizzlePlace({mode}, row, chunk)))"
+        )
+        assert found == places
+
+
 # Hands on each section.
+
+
+def test_a_row_of_the_matrix_shows_its_weights(page):
+    weights = DATA["attention"]["weights"]
+    shown = "[...document.querySelectorAll('#matrix [data-weight]')].map(bar => +bar.dataset.weight)"
+    left, top = page.evaluate(
+        """(() => { const svg = document.querySelector("#matrix svg"); svg.scrollIntoView();
+        const corner = svg.getBoundingClientRect(); return [corner.x, corner.y + SECTIONS.matrix.own.top]; })()"""
+    )
+    for row in (0, 17, 63):
+        page.browser.hover(left + 100, top + (row + 0.5) * page.evaluate("SECTIONS.matrix.own.cell"))
+        assert page.state("matrix")["row"] == row and page.evaluate(shown) == weights["causal"][0][row]
+        assert f"sees {row + 1} key" in page.says("matrix")
+    page.press("matrix", "causal", " ")
+    assert page.evaluate(shown) == weights["full"][0][63] and "sees 64 keys" in page.says("matrix")
+    page.press("matrix", "row", "ArrowLeft")
+    assert page.evaluate(shown) == weights["full"][0][62]
+    page.click('#matrix [name="matrix-head"][value="3"]')
+    assert page.evaluate(shown) == weights["full"][3][62]
+
+
+def test_s_p_and_o_leave_shared_memory_one_by_one(page):
+    lives = "[...document.querySelectorAll('#storage [data-lives]')].map(box => box.dataset.lives)"
+    expected = {"v01": "", "v02": "sp", "v03": "spo", "v06": "spo", "v07": "sp", "v08": "p", "v11": "p", "v12": ""}
+    page.press("storage", "step", "Home")
+    for step in page.evaluate("STORAGE.map(each => each.step)"):
+        if (where := expected.get(step[:3])) is not None:
+            assert page.evaluate(lives) == [f"{x} {'shared' if x in where else 'registers'}" for x in "spo"], step
+            kept = {part["name"]: part for each in DATA["layouts"]["storage"] if each["step"] == step for part in each["64"]}
+            arrows = page.evaluate("[...document.querySelectorAll('#storage [data-bytes]')].map(text => text.textContent)")
+            assert arrows == [f"{kept.get(x, kept.get('s', {}))['contents']:,}" for x in where]
+        page.press("storage", "step", "ArrowRight")
+
+
+def test_pointing_at_t6_lights_its_cells(page):
+    page.set("fragments", lane=0)
+    page.hover('#fragments [data-lane="6"]')
+    assert page.state("fragments")["lane"] == 6
+    lit = page.evaluate("[...document.querySelectorAll('#fragments .mark[data-lane]')].map(cell => cell.dataset.cell)")
+    held = [
+        f"{title} {own[first][0]} {own[first][1]}"
+        for title, name in zip("ABa", ("mma_a", "mma_b", "mma_c"))
+        for own in [DATA["fragments"][name][6]]
+        for first in range(0, len(own), 2)
+    ]
+    assert lit == held and len(lit) == 8
+    page.click('#fragments [data-lane="9"]', touch=True)
+    assert page.state("fragments")["lane"] == 9
+
+
+def test_k_needs_no_trans_and_v_does(page):
+    for operand, trans, right in (("k", False, True), ("k", True, False), ("v", True, True), ("v", False, False)):
+        page.click(f'#fragments [value="{operand}"]')
+        if page.state("fragments")["trans"] != trans:
+            page.press("fragments", "trans", " ")
+        assert ("All 32 lanes get" in page.says("fragments")) == right
+        got, needed = (
+            page.evaluate(f"[...document.querySelectorAll('#fragments [data-{it}]')].map(cell => cell.dataset.{it})")
+            for it in ("gets", "needs")
+        )
+        assert (sorted(got) == sorted(needed)) == right and len(got) == len(needed) == 2
+
+
+def test_a_chosen_chunk_shows_its_address(page):
+    page.click('#swizzle [data-place="5:6"]')
+    assert page.state("swizzle") == {"mode": 128, "row": 5, "chunk": 6}
+    page.click('#swizzle [value="64"]', touch=True)
+    page.press("swizzle", "row", "ArrowRight")
+    page.press("swizzle", "chunk", "Home", "ArrowRight")
+    place = DATA["layouts"]["swizzle"]["64"][6][1]
+    assert f"Chunk 1 of row 6 moves from byte 400 to byte {16 * place}." in page.says("swizzle")
+    bits = page.evaluate(
+        """[...document.querySelectorAll('#swizzle [data-bit^="with "]')].map(
+          bit => [...bit.parentElement.children][[...bit.parentElement.children].indexOf(bit) + 1].textContent).join("")"""
+    )
+    assert int(bits, 2) == place
+
+
 
 
 def test_tiles_follow_the_drag_of_a_handle_and_the_keys(page):

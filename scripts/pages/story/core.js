@@ -99,7 +99,7 @@ function story(id, own) {
   });
   stage.addEventListener("pointermove", event => point(event, held ?? { ...event.target.dataset, handle: undefined }));
   for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, () => { held = null; });
-  SECTIONS[id] = { state, show };
+  SECTIONS[id] = { own, state, show };
   show();
 }
 
