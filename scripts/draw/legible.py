@@ -25,8 +25,6 @@ SMALL = {
     "fragments_attention.svg",
     "fragments_ldmatrix.svg",
     "fragments_mma.svg",
-    "pipeline_v09.svg",
-    "pipeline_v10.svg",
 }
 
 Texts = dict[int, tuple[str, Any, float]]  # words, extent in points, size of type

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws who waits for whom in v10, and in v09, from what the emulator says that their warps do.
+"""Draws who waits for whom in v03 and v04, in v09 and in v10, from what the emulator says that their warps do.
 
-python3 scripts/draw/pipeline_picture.py FLASHSTEPS --out FOLDER     draws both pictures
+python3 scripts/draw/pipeline_picture.py FLASHSTEPS --out FOLDER     draws all pictures
 python3 scripts/draw/pipeline_picture.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
 
 FLASHSTEPS is the program whose command `trace` is asked: build/flashsteps or build/ci/flashsteps.
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
 from draw.drawings import LINE, DrawingError
-from draw.figure_style import BACKGROUND, CEILING, INK, MUTED
+from draw.figure_style import BACKGROUND, CEILING, INK, MUTED, TEXT, TITLE, WIDTH
 
 # Okabe and Ito's, and tints of them where text stands on it.
 COPY, READY, SCORES, SOFTMAX, OUTPUT, WAIT = "#d9a3c1", "#f3e3ec", "#7db8dc", "#f0c664", "#72c7a6", "#e9e9e5"
@@ -52,8 +52,10 @@ class Trace:
 
 # Small problems: one CTA, so many K/V tiles that everything has happened twice.
 PROBLEMS = {
-    "v10_tma_warpspec": "1,1,1,64,320,64",
-    "v09_direct_rescale": "1,1,1,64,192,64",
+    "v03_wmma": "1,1,1,64,128,64",
+    "v04_warp_softmax": "1,1,1,64,128,64",
+    "v09_direct_rescale": "1,1,1,64,128,64",
+    "v10_tma_warpspec": "1,1,1,64,256,64",
 }
 
 
@@ -107,40 +109,33 @@ class Sheet:
     """Rows of bars over nominal time; heights in units of a row."""
 
     def __init__(self, plt: Any, rows: float, end: int):
-        width, left, right = 11.0, 1.32, 0.12
-        self.figure = plt.figure(figsize=(width, 0.3 * rows))
-        inner = ((left / width), 0, (width - left - right) / width, 1)
+        left, right = 1.27, 0.1
+        self.figure = plt.figure(figsize=(WIDTH, 0.3 * rows))
+        inner = ((left / WIDTH), 0, (WIDTH - left - right) / WIDTH, 1)
         self.axes = self.figure.add_axes(inner)
         self.axes.set_xlim(0, end)
         self.axes.set_ylim(rows, 0)
         self.axes.axis("off")
-        self.per_inch = end / (width - left - right)
+        self.per_inch = end / (WIDTH - left - right)
         self.left = -left * self.per_inch
         self.rectangle = plt.Rectangle
 
-    def text(self, x: float, y: float, text: str, size: float = 7.5, **how: Any) -> None:
+    def text(self, x: float, y: float, text: str, size: float = TEXT, **how: Any) -> None:
         how = {"ha": "center", "va": "center", "color": INK, "zorder": 6, **how}
         self.axes.text(x, y, text, fontsize=size, clip_on=False, **how)
 
     def row_name(self, y: float, name: str, **how: Any) -> None:
-        self.text(-0.1 * self.per_inch, y, name, 8.5, ha="right", **how)
+        self.text(-0.07 * self.per_inch, y, name, ha="right", **how)
 
     def bar(self, y: float, begin: float, end: float, colour: str, *texts: str, **how: Any) -> None:
         """With the first of the texts that has room."""
-        how = {"facecolor": colour, "edgecolor": BACKGROUND, "linewidth": 0.6, **how}
-        self.axes.add_patch(self.rectangle((begin, y - 0.4), end - begin, 0.8, clip_on=False, **how))
+        edge = {"edgecolor": LINE, "linewidth": 0.4} if colour in (WAIT, READY) else {"edgecolor": BACKGROUND, "linewidth": 0.6}
+        look = {"facecolor": colour, "hatch": "////" if colour == WAIT else None, **edge, **how}
+        self.axes.add_patch(self.rectangle((begin, y - 0.4), end - begin, 0.8, clip_on=False, **look))
+        behind = {"bbox": {"facecolor": colour, "edgecolor": "none", "pad": 1.2}} if colour == WAIT else {}
         for text in texts:
-            if (end - begin) / self.per_inch > 0.058 * len(text):
-                self.text((begin + end) / 2, y, text, 7)
-                return
-
-    def wait(self, y: float, begin: float, end: float, *texts: str) -> None:
-        """With the first of the texts that has room."""
-        self.bar(y, begin, end, WAIT, edgecolor=LINE, linewidth=0.4, hatch="////")
-        for text in texts:
-            if (end - begin) / self.per_inch > 0.054 * len(text) + 0.1:
-                box = {"facecolor": WAIT, "edgecolor": "none", "pad": 1.2}
-                self.text((begin + end) / 2, y, text, 7, bbox=box)
+            if (end - begin) / self.per_inch > 0.066 * len(text) + (0.06 if behind else 0):
+                self.text((begin + end) / 2, y, text, **behind)
                 return
 
     def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
@@ -152,7 +147,6 @@ class Sheet:
             x,
             y,
             str(number),
-            7,
             color=BACKGROUND,
             weight="bold",
             zorder=9,
@@ -165,47 +159,56 @@ class Sheet:
         )
 
     def legend(self, y: float, entries: list[tuple[str, str]]) -> None:
-        x = 0.0
+        x = self.left + 0.14 * self.per_inch
         for colour, words in entries:
-            hatch = "////" if colour == WAIT else None
-            self.bar(y, x, x + 0.28 * self.per_inch, colour, edgecolor=LINE, linewidth=0.4, hatch=hatch)
-            self.text(x + 0.36 * self.per_inch, y, words, 8, ha="left")
-            x += (0.36 + 0.068 * len(words) + 0.22) * self.per_inch
+            self.bar(y, x, x + 0.24 * self.per_inch, colour)
+            self.text(x + 0.31 * self.per_inch, y, words, ha="left")
+            x += (0.31 + 0.073 * len(words) + 0.2) * self.per_inch
 
     def caption(self, y: float, text: str) -> None:
-        self.text(
-            self.left + 0.1 * self.per_inch, y, text, 8, ha="left", va="top", color=MUTED, linespacing=1.4
-        )
+        self.text(self.left + 0.14 * self.per_inch, y, text, ha="left", va="top", color=MUTED, linespacing=1.4)
 
     def title(self, text: str) -> None:
-        self.text(self.left + 0.1 * self.per_inch, 0.75, text, 12, ha="left", weight="bold")
+        self.text(self.left + 0.14 * self.per_inch, 0.75, text, TITLE, ha="left", weight="bold")
 
 
-def draw_warp(sheet: Sheet, trace: Trace, warp: int, y: float, end: int) -> None:
-    """What a warp computes, loads and waits for. Bursts count: the n-th belongs to tile n."""
+PHASES = [(SCORES, "S = Q Kᵀ"), (SOFTMAX, "softmax"), (OUTPUT, "O += P V")]
+NOMINAL = "Time runs to the right; widths are nominal costs, not measured times."
+
+
+def draw_warp(sheet: Sheet, trace: Trace, warp: int, y: float, end: int, begin: int = 0) -> None:
+    """What a warp computes, loads and waits for from `begin` to `end`. Bursts count: the n-th belongs to tile n."""
     count: dict[str, int] = {}
+    phases: list[tuple[str, tuple[str, ...], int, int]] = []  # colour, texts, begin, end
 
-    def next_of(name: str) -> str:
+    def numbered(name: str) -> str:
         count[name] = count.get(name, -1) + 1
         return f"{name} {count[name]}"
 
     for event in trace.of(warp, "products", "work", "memory", "wait"):
-        if event.end == event.begin or event.begin >= end:
+        last = phases[-1][0] if phases else ""
+        product = {"S": SCORES, "O": OUTPUT}.get(event.name[0]) if event.name[1:4] == " = " else None
+        if (product or event.kind == "work" and SOFTMAX) == last:  # work around products is of their phase
+            phases[-1] = (*phases[-1][:3], event.end)
             continue
-        if event.kind == "products":
-            colour, name = {"S": (SCORES, "S"), "O": (OUTPUT, "PV")}[event.name[0]]
-            sheet.bar(y, event.begin, event.end, colour, next_of(name))
+        if product:
+            colour, texts = product, (numbered("S" if product == SCORES else "PV"),)
         elif event.kind == "work":
-            sheet.bar(y, event.begin, event.end, SOFTMAX, "softmax")
+            colour, texts = SOFTMAX, ("softmax",)
         elif event.kind == "memory":
             tensor = event.name.split()[-1]
-            sheet.bar(
-                y, event.begin, event.end, COPY, "load Q" if tensor == "Q" else next_of(f"load {tensor}")
-            )
+            colour, texts = COPY, ("load Q" if tensor == "Q" else numbered(f"load {tensor}"), tensor)
+        elif event.end == event.begin:
+            continue
         else:
             tile = tile_of(trace, event)
             done = "is done" if "empty" in event.mbarrier else "is there"
-            sheet.wait(y, event.begin, event.end, f"waits until {tile} {done}", f"until {tile} {done}", tile)
+            words = f"waits until {tile} {done}", f"until {tile} {done}", tile
+            colour, texts = WAIT, words if tile else ("waits at the barrier", "waits")
+        phases.append((colour, texts, event.begin, event.end))
+    for colour, texts, first, last in phases:
+        if begin <= first < end:
+            sheet.bar(y, first - begin, last - begin, colour, *texts)
 
 
 def tile_of(trace: Trace, event: Event) -> str:
@@ -234,7 +237,7 @@ def draw_stage(sheet: Sheet, trace: Trace, track: int, y: float) -> None:
         released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase)
         sheet.bar(y, copy.begin, copy.end, COPY, f"copy {tensor} {number}")
         texts = f"{tensor} {number} is there", f"{tensor} {number}"
-        sheet.bar(y, copy.end, released, READY, *texts, edgecolor=LINE, linewidth=0.4)
+        sheet.bar(y, copy.end, released, READY, *texts)
 
 
 def draw_v10(plt: Any, traces: dict[str, Trace]) -> Any:
@@ -292,22 +295,18 @@ def draw_v10(plt: Any, traces: dict[str, Trace]) -> Any:
     sheet.legend(
         y + 0.3,
         [
-            (SCORES, "S = Q Kᵀ"),
-            (SOFTMAX, "softmax"),
-            (OUTPUT, "O += P V"),
-            (COPY, "a copy on its way"),
-            (READY, "a tile to be read"),
+            *PHASES,
+            (COPY, "a copy under way"),
+            (READY, "can be read"),
             (INK, "asks for a copy"),
             (WAIT, "waits"),
         ],
     )
-    sheet.text(end, y + 1.4, "nominal time  →", 8, ha="right", color=MUTED)
     sheet.caption(
-        y + 1.15,
-        "One place for K, tile after tile.  ①  The last consumer is done with K 0 and gives its place free.  "
-        "②  The producer, who waited for that, asks for K 2.\n"
-        "③  K 2 has landed.  ④  S 2 needs it, and nobody waits.      "
-        "Widths are nominal costs, not measured times.",
+        y + 1.1,
+        "One place for K, tile after tile.  ①  The last of four warps arrives at bar_k_empty[0]: K 0 has been read.  "
+        "②  The\nproducer, which waited for that, asks for K 2.  ③  All bytes of K 2 are there: a phase of bar_k_full[0]"
+        " is complete.\n④  S 2 needs K 2, and no warp waits.  " + NOMINAL,
     )
     return sheet.figure
 
@@ -316,23 +315,41 @@ def draw_v09(plt: Any, traces: dict[str, Trace]) -> Any:
     trace = traces["v09_direct_rescale"]
     warps = trace.tracks
     end = max(e.end for t in warps for e in trace.of(t, "products"))
-    sheet = Sheet(plt, len(warps) + 3.8, end)
+    sheet = Sheet(plt, len(warps) + 4.0, end)
     sheet.title("v09: the same warps load and compute, in turns")
     for index, warp in enumerate(warps):
         sheet.row_name(2.1 + index, f"warp {warp}")
         draw_warp(sheet, trace, warp, 2.1 + index, end)
-    y = 2.1 + len(warps) + 0.35
-    sheet.legend(
-        y, [(COPY, "loads a tile"), (SCORES, "S = Q Kᵀ"), (SOFTMAX, "softmax"), (OUTPUT, "O += P V")]
-    )
-    sheet.text(end, y, "nominal time  →", 8, ha="right", color=MUTED)
-    sheet.caption(
-        y + 0.75, "While the CTA loads it does not compute. Widths are nominal costs, not measured times."
-    )
+    y = 2.1 + len(warps) + 0.1
+    sheet.legend(y, [(COPY, "loads a tile"), *PHASES])
+    sheet.caption(y + 0.75, "While the CTA loads it does not compute. " + NOMINAL)
+    return sheet.figure
+
+
+def draw_v04(plt: Any, traces: dict[str, Trace]) -> Any:
+    """The second of two tiles, once in each of both steps."""
+    spans = {}
+    for step in ("v03_wmma", "v04_warp_softmax"):
+        load = [e for e in traces[step].of(0, "memory") if e.name.endswith(" K")][1]
+        ends = [e.end for e in traces[step].of(0, "products", "work") if e.name.endswith("P V")]
+        spans[step] = load.begin, max(ends)
+    end = max(last - first for first, last in spans.values())
+    sheet = Sheet(plt, 13.2, end)
+    sheet.title("A tile in v03, where two of four warps compute the softmax, and in v04")
+    y = 2.1
+    for step, (first, last) in spans.items():
+        for warp in traces[step].tracks:
+            sheet.row_name(y, f"{step[:3]}, warp {warp}")
+            draw_warp(sheet, traces[step], warp, y, last, first)
+            y += 1
+        y += 0.5
+    sheet.legend(y, [(COPY, "loads a tile"), *PHASES, (WAIT, "waits")])
+    sheet.caption(y + 0.75, "A warp's plain accesses count where it next acts as one, so some of the softmax's are in its load of V.\n" + NOMINAL)
     return sheet.figure
 
 
 PICTURES: dict[str, Callable[[Any, dict[str, Trace]], Any]] = {
+    "pipeline_v04.svg": draw_v04,
     "pipeline_v10.svg": draw_v10,
     "pipeline_v09.svg": draw_v09,
 }
