@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, ContextManager
 
 from records.rates import PEERS
@@ -28,10 +28,12 @@ class Call:
 @dataclass
 class Tensors:
     problem: dict[str, Any]
-    q: Any  # [b, h, s, d], contiguous; so are k and v
+    q: Any  # [b, h, s, d]; so are k and v
     k: Any
     v: Any
-    copies: tuple[Any, ...] = field(default=())  # to see that nobody writes to them
+    lengths: Any = None  # of the keys of each batch, int32
+    memory: tuple[Any, ...] = ()  # what they lie in
+    copies: tuple[Any, ...] = ()  # of that, to see that nobody writes to it
 
 
 def prepare(lab: Any, name: str, tensors: Tensors) -> Call:

@@ -21,7 +21,6 @@ from typing import Any, Callable
 from measure import peers
 from measure.nvml import Nvml
 from measure.peers import Call, Tensors
-from records.problems import rows_without_keys
 from records.terminal import one_line
 
 MATMUL_SIZE = 8192
@@ -210,7 +209,7 @@ class TorchLab:
 
         q = draw(p["num_heads_q"], p["seqlen_q"])
         k, v = (draw(p["num_heads_kv"], p["seqlen_kv"]) for _ in range(2))
-        return Tensors(problem, q, k, v, tuple(tensor.clone() for tensor in (q, k, v)))
+        return Tensors(problem, q, k, v, None, (q, k, v), tuple(tensor.clone() for tensor in (q, k, v)))
 
     def reference(self, tensors: Tensors) -> Reference:
         """Exact softmax in float64, of the inputs as they are rounded, some heads and rows at a time.
@@ -229,15 +228,20 @@ class TorchLab:
         key = torch.arange(rows_kv, device=self.device)
         for first in range(0, heads, at_once):
             head = torch.arange(first, min(first + at_once, heads), device=self.device)
+            keys = torch.full_like(head, rows_kv)
+            if tensors.lengths is not None:
+                keys = tensors.lengths.long()[head // p["num_heads_q"]]
             # Head h of batch b is row b * heads_q + h of q, and b * heads_kv + h // group of k and v.
             k_part, v_part = k[head // group].double(), v[head // group].double()
+            v_part.masked_fill_((key >= keys[:, None])[..., None], 0)  # whatever is there, as NaN
             for row in range(0, rows_q, rows):
                 part = slice(row, min(row + rows, rows_q))
                 q_part = q[first : first + len(head), part].double()
-                scores = torch.matmul(q_part, k_part.transpose(1, 2)).mul_(width**-0.5)
+                scores = torch.matmul(q_part, k_part.transpose(1, 2)).mul_(p.get("softmax_scale") or width**-0.5)
+                visible = keys[:, None]
                 if p["causal"]:  # aligned bottom-right
-                    last = torch.arange(part.start, part.stop, device=self.device) + (rows_kv - rows_q)
-                    scores.masked_fill_(key[None, :] > last[:, None], -torch.inf)
+                    visible = visible + torch.arange(part.start, part.stop, device=self.device) + 1 - rows_q
+                scores.masked_fill_(key >= visible[..., None], -torch.inf)
                 sums = torch.logsumexp(scores, dim=-1)
                 # A row that sees no key: exp(-inf - 0) is the 0 that it should be.
                 weights = scores.sub_(sums.masked_fill(sums == -torch.inf, 0)[..., None]).exp_()
@@ -251,9 +255,10 @@ class TorchLab:
         """Runs a contender twice, and compares: numbers that compare_peers.verdict() judges."""
         torch = self.torch
         with call.around():
-            self.poison(tensors)
+            self.poison(tensors, torch.nan)
             output, lse = call.output(True)
-            again, _ = call.output(False)
+            self.poison(tensors, 60000.0)
+            again, lse_again = call.output(False)
         self.synchronize()
         for name, tensor, like in (("o", output, tensors.q), ("the second o", again, tensors.q)):
             if tensor.shape != like.shape or tensor.dtype != like.dtype:
@@ -262,36 +267,36 @@ class TorchLab:
                 )
         if is_step and (lse is None or lse.shape != reference.lse.shape or lse.dtype != torch.float32):
             raise WrongOutput("lse is not a float32 tensor [b, h, s]")
-        found = self.errors(output, lse if is_step else None, reference, tensors.problem, gate)
-        # As bits: NaN is not equal to itself.
-        found["runs_identical"] = torch.equal(output.view(torch.int16), again.view(torch.int16))
-        now = (tensors.q, tensors.k, tensors.v)
-        same = [torch.equal(tensor, copy) for tensor, copy in zip(now, tensors.copies)]
-        found["inputs_changed"] = not all(same)
-        for tensor, copy in zip(now, tensors.copies):
+        found = self.errors(output, lse if is_step else None, reference, gate)
+        found["runs_identical"] = self.same(output, again) and (lse_again is None or self.same(lse, lse_again))
+        found["inputs_changed"] = not all(map(self.same, tensors.memory, tensors.copies))
+        for tensor, copy in zip(tensors.memory, tensors.copies):
             tensor.copy_(copy)  # or all that come after would pay for it
         return found
 
-    def poison(self, tensors: Tensors) -> None:
-        """NaN where an output is likely to be: PyTorch hands freed blocks out again as they are."""
-        torch, nan = self.torch, float("nan")
-        blocks = [torch.full_like(tensors.q, nan) for _ in range(2)]
-        blocks.append(torch.full(tensors.q.shape[:3], nan, dtype=torch.float32, device=self.device))
+    def same(self, one: Any, other: Any) -> bool:
+        """As bits: NaN is not equal to itself."""
+        bits = self.torch.int16 if one.itemsize == 2 else self.torch.int32
+        return self.torch.equal(one.view(bits), other.view(bits))
+
+    def poison(self, tensors: Tensors, value: float) -> None:
+        """This where an output is likely to be: PyTorch hands freed blocks out again as they are."""
+        torch = self.torch
+        blocks = [torch.full_like(tensors.q, value, memory_format=torch.contiguous_format) for _ in range(2)]
+        blocks.append(torch.full(tensors.q.shape[:3], value, dtype=torch.float32, device=self.device))
         del blocks
 
-    def errors(
-        self, output: Any, lse: Any, reference: Reference, problem: dict[str, Any], gate: dict[str, float]
-    ) -> dict[str, Any]:
+    def errors(self, output: Any, lse: Any, reference: Reference, gate: dict[str, float]) -> dict[str, Any]:
         """The whole output, as validate.cpp judges it. Without an lse (a peer's) the rows that see no key are
         left out."""
         torch = self.torch
-        hidden = rows_without_keys(problem)
         batch, heads, rows, width = output.shape
+        seen = reference.lse > -torch.inf
+        compared = seen if lse is None else torch.ones_like(seen)
         error = torch.empty((batch, heads, rows), dtype=torch.float64, device=self.device)
         norm = torch.empty_like(error)
         zero = torch.zeros((), dtype=torch.int64, device=self.device)
         max_abs, nonfinite, not_zero = zero.double(), zero.clone(), zero.clone()
-        first = 0 if lse is not None else hidden
         at_once = max(1, CHUNK // (rows * width))
         for b in range(batch):
             for h in range(0, heads, at_once):
@@ -299,38 +304,38 @@ class TorchLab:
                 part, expected = output[here], reference.o[here].double()
                 difference = part.double() - expected
                 error[here], norm[here] = difference.square().sum(-1), expected.square().sum(-1)
+                counts = compared[here][..., None]
                 # maximum and amax keep a NaN.
-                max_abs = torch.maximum(max_abs, difference[:, first:].abs().amax())
-                nonfinite += (~torch.isfinite(part[:, first:])).sum()
+                max_abs = torch.maximum(max_abs, torch.where(counts, difference.abs(), 0).amax())
+                nonfinite += (~torch.isfinite(part) & counts).sum()
                 # Bitwise: no -0, no tiny remainder.
-                not_zero += (part[:, :hidden].contiguous().view(torch.int16) != 0).any(-1).sum()
-        seen = (slice(None), slice(None), slice(hidden, None))
+                not_zero += ((part.view(torch.int16) != 0).any(-1) & ~seen[here]).sum()
         total_error, total_norm = error[seen].sum(), norm[seen].sum()
         # A row whose norm is 0 is judged by its absolute error.
-        row_error = torch.where(norm > 0, error / norm, error).sqrt()[seen]
+        row_error = torch.where(seen, torch.where(norm > 0, error / norm, error), 0).sqrt()
         worst = int(row_error.argmax())  # a NaN counts as the largest
-        place = [*divmod(worst // (rows - hidden), heads), hidden + worst % (rows - hidden)]
         found = {
             "nrmse": float((total_error / total_norm if total_norm > 0 else total_error).sqrt()),
             "worst_row_nrmse": float(row_error.max()),
             "max_abs": float(max_abs),
             "lse_max_abs": None,
             "nonfinite": int(nonfinite),
-            "rows_checked": batch * heads * (rows - first),
+            "rows_checked": int(compared.sum()),
             "rows_total": batch * heads * rows,
             "wrong_rows": int((~(row_error <= gate["row"])).sum()),
-            "worst_place": "batch {}, head {}, row {}".format(*place),
+            "worst_place": "batch {}, head {}, row {}".format(
+                worst // rows // heads, worst // rows % heads, worst % rows
+            ),
             "not_zero": int(not_zero) if lse is not None else 0,
             "wrong_lse": 0,
         }
         if lse is not None:
-            expected = reference.lse[seen]
-            difference = (lse[seen].double() - expected).abs()
+            difference = torch.where(seen, (lse.double() - reference.lse).abs(), 0)
             found["lse_max_abs"] = float(difference.max())
-            allowed = gate["lse"] + gate["lse_relative"] * expected.abs()
-            found["wrong_lse"] = int((~(difference <= allowed)).sum())
-            of_wrong_kind = (~torch.isfinite(lse[seen])).sum() + (lse[:, :, :hidden] != -torch.inf).sum()
-            found["nonfinite"] += int(of_wrong_kind)
+            share = difference / (gate["lse"] + gate["lse_relative"] * reference.lse.abs())
+            found["lse_share"] = float(share.max())  # of what is allowed
+            found["wrong_lse"] = int((~(share <= 1)).sum())
+            found["nonfinite"] += int((~torch.where(seen, lse.isfinite(), lse == -torch.inf)).sum())
         return found
 
     # The contenders.

@@ -147,7 +147,7 @@ def test_errors_are_what_they_are_called(lab):
     output[1, 2, 3] = 0
     output[1, 2, 3, 5] = 0.25  # by itself: the row's norm is 0
     output[0, 3, 60] *= 1.5
-    found = lab.errors(output, None, reference, problem, GATES[problem["dtype"]])
+    found = lab.errors(output, None, reference, GATES[problem["dtype"]])
     norms = reference.o.double().square().sum(-1)
     expected = math.sqrt((0.25**2 + 0.25 * float(norms[0, 3, 60])) / float(norms.sum()))
     assert found["nrmse"] == pytest.approx(expected)
