@@ -15,4 +15,8 @@ struct BuildInfo {
 
 const BuildInfo& build_info();
 
+// Where a source file is. Objects may have another name for this tree than it has: see
+// common/compile_options.cmake.
+std::string source_path(const std::string& in_objects);
+
 }  // namespace flashsteps

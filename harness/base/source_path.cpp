@@ -1,7 +1,7 @@
 // A file of its own: it says where this tree is, so ccache has none of it for a copy of the tree.
-#include "harness/base/source_path.h"
-
 #include <string_view>
+
+#include "harness/base/build_info.h"
 
 namespace flashsteps {
 

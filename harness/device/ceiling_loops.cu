@@ -16,12 +16,13 @@ namespace {
 constexpr int kWarps = 16;  // of a CTA, of which an SM has one: four warps for each of its schedulers
 constexpr int kThreads = 32 * kWarps;
 constexpr int kChains = 8;  // of a thread, that do not depend on each other: they and the warps hide latency
+// About a millisecond each.
+constexpr int kMmaRounds = 8192, kFmaRounds = 65536, kExp2Rounds = 8192, kSharedRounds = 4096;
 
 __device__ float sink[kThreads];
 
-// A launch: kRounds * kChains * kWarps products mma.sync.m16n8k16 on every SM, bf16 with FP32 accumulation,
-// from registers into registers.
-template <int kRounds>
+// A launch: kMmaRounds * kChains * kWarps products mma.sync.m16n8k16 on every SM, bf16 with FP32
+// accumulation, from registers into registers.
 __global__ void __launch_bounds__(kThreads) mma_sync_loop() {
   uint32_t a[kChains][4], b[kChains][2];
   float acc[kChains][4] = {};
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) mma_sync_loop() {
     for (int i = 0; i < 2; ++i) b[p][i] = random_pair((threadIdx.x * kChains + p) * 6 + 4 + i);
   }
 #pragma unroll 16
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kMmaRounds; ++round) {
 #pragma unroll
     for (int p = 0; p < kChains; ++p) mma_m16n8k16<__nv_bfloat16>(acc[p], a[p], b[p]);
   }
@@ -39,14 +40,13 @@ __global__ void __launch_bounds__(kThreads) mma_sync_loop() {
   sink[threadIdx.x] = sum;
 }
 
-// A launch: kRounds * kChains * kThreads FP32 multiply-adds on every SM.
-template <int kRounds>
+// A launch: kFmaRounds * kChains * kThreads FP32 multiply-adds on every SM.
 __global__ void __launch_bounds__(kThreads) fma_loop() {
   const float factor = -0.5f * fabsf(random_number(threadIdx.x)), summand = random_number(threadIdx.x + 1);
   float x[kChains];
   for (int i = 0; i < kChains; ++i) x[i] = random_number(threadIdx.x * kChains + i);
 #pragma unroll 16
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kFmaRounds; ++round) {
 #pragma unroll
     for (int i = 0; i < kChains; ++i) x[i] = fmaf(x[i], factor, summand);
   }
@@ -55,13 +55,12 @@ __global__ void __launch_bounds__(kThreads) fma_loop() {
   sink[threadIdx.x] = sum;
 }
 
-// A launch: kRounds * kChains * kThreads ex2.approx.ftz on every SM, as softmax computes them.
-template <int kRounds>
+// A launch: kExp2Rounds * kChains * kThreads ex2.approx.ftz on every SM, as softmax computes them.
 __global__ void __launch_bounds__(kThreads) exp2_loop() {
   float x[kChains];
   for (int i = 0; i < kChains; ++i) x[i] = random_number(threadIdx.x * kChains + i);
 #pragma unroll 16
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kExp2Rounds; ++round) {
 #pragma unroll
     for (int i = 0; i < kChains; ++i)
       x[i] = exp2_approx(-x[i]);  // the sign costs nothing, and keeps x finite
@@ -71,16 +70,15 @@ __global__ void __launch_bounds__(kThreads) exp2_loop() {
   sink[threadIdx.x] = sum;
 }
 
-// A launch: kRounds * kChains * kWarps * 4 wavefronts on every SM. One ldmatrix.x4 reads 512 bytes in a row,
-// 128 bytes of 32 different banks in each wavefront. Where a round begins follows from all that the round
-// before has loaded, although it is 0 every time: or the compiler would load once what it needs.
-template <int kRounds>
+// A launch: kSharedRounds * kChains * kWarps * 4 wavefronts on every SM. One ldmatrix.x4 reads 512 bytes in a
+// row, 128 bytes of 32 different banks in each wavefront. Where a round begins follows from all that the
+// round before has loaded, although it is 0 every time: or the compiler would load once what it needs.
 __global__ void __launch_bounds__(kThreads) shared_loop() {
   __shared__ uint32_t rows[kChains][32][4];
   for (int i = threadIdx.x; i < kChains * 32 * 4; i += kThreads) rows[0][0][i] = random_pair(i);
   __syncthreads();
   uint32_t begin = 0;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kSharedRounds; ++round) {
     uint32_t loaded[kChains][4], all = ~0u;
 #pragma unroll
     for (int i = 0; i < kChains; ++i) ldmatrix_x4(loaded[i], rows[i][threadIdx.x % 32] + begin);
@@ -148,83 +146,51 @@ CeilingLaunch loop_on_every_sm(const char* what, const char* unit, double work_o
           }};
 }
 
-// Global memory of kBufferOfL2 times L2's size, so that next to nothing of it is still there at the next
-// launch, in whole rounds of a grid.
-class Buffer {
- public:
-  explicit Buffer(cudaStream_t stream) {
-    const size_t round = size_t(grid()) * kThreads * kLoads;
-    rounds_ = int(kBufferOfL2 * size_t(attribute(cudaDevAttrL2CacheSize)) / (round * sizeof(uint4)));
-    if (cudaMalloc(&data_, rounds_ * round * sizeof(uint4)) != cudaSuccess) {
-      cudaGetLastError();  // as in check_cuda()
-      return;
-    }
-    fill<<<grid(), kThreads, 0, stream>>>(data_, rounds_ * round);
-    CUDA_CHECK(cudaGetLastError());
+// Over kBufferOfL2 times L2's size, so that next to nothing of it is still there at the next launch, in whole
+// rounds of a grid. Empty when memory is short.
+CeilingLaunch loop_over_memory(bool copies, cudaStream_t stream) {
+  constexpr size_t kBufferOfL2 = 16;
+  constexpr int kCtasPerSm = 3;  // 1536 threads, which every GPU since sm_80 has room for
+  const int grid = attribute(cudaDevAttrMultiProcessorCount) * kCtasPerSm;
+  const size_t round = size_t(grid) * kThreads * kLoads;
+  const size_t rounds = kBufferOfL2 * attribute(cudaDevAttrL2CacheSize) / (round * sizeof(uint4));
+  uint4* data = nullptr;
+  if (cudaMalloc(&data, rounds * round * sizeof(uint4)) != cudaSuccess) {
+    cudaGetLastError();  // as in check_cuda()
+    return {};
   }
-  ~Buffer() { cudaFree(data_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  static int grid() { return attribute(cudaDevAttrMultiProcessorCount) * kCtasPerSm; }
-  uint4* data() const { return data_; }  // nullptr when there was not enough memory
-  int rounds() const { return rounds_; }
-  double bytes() const { return double(rounds_) * grid() * kThreads * kLoads * sizeof(uint4); }
-
- private:
-  static constexpr size_t kBufferOfL2 = 16;
-  static constexpr int kCtasPerSm = 3;  // 1536 threads, which every GPU since sm_80 has room for
-  uint4* data_ = nullptr;
-  int rounds_ = 0;
-};
+  const std::shared_ptr<uint4> buffer(data, cudaFree);
+  fill<<<grid, kThreads, 0, stream>>>(data, rounds * round);
+  CUDA_CHECK(cudaGetLastError());
+  if (!copies) {
+    return {"global memory, read", "bytes", double(rounds * round * sizeof(uint4)), [=] {
+              read_loop<<<grid, kThreads, 0, stream>>>(buffer.get(), int(rounds));
+              CUDA_CHECK(cudaGetLastError());
+            }};
+  }
+  const size_t half = rounds / 2;
+  return {"global memory, copied: read and written", "bytes", 2.0 * half * round * sizeof(uint4), [=] {
+            copy_loop<<<grid, kThreads, 0, stream>>>(buffer.get(), buffer.get() + half * round, int(half));
+            CUDA_CHECK(cudaGetLastError());
+          }};
+}
 
 }  // namespace
 
-// Rounds: about a millisecond.
-
-CeilingLaunch make_mma_sync_loop(cudaStream_t stream) {
-  constexpr int kRounds = 8192;
-  return loop_on_every_sm("mma.sync.m16n8k16 bf16 from registers", "FLOP",
-                          2.0 * 16 * 8 * 16 * kRounds * kChains * kWarps, mma_sync_loop<kRounds>, stream);
-}
-
-CeilingLaunch make_fma_loop(cudaStream_t stream) {
-  constexpr int kRounds = 65536;
-  return loop_on_every_sm("FP32 multiply-adds from registers", "FLOP", 2.0 * kRounds * kChains * kThreads,
-                          fma_loop<kRounds>, stream);
-}
-
-CeilingLaunch make_exp2_loop(cudaStream_t stream) {
-  constexpr int kRounds = 8192;
-  return loop_on_every_sm("ex2.approx from registers", "exp2", 1.0 * kRounds * kChains * kThreads,
-                          exp2_loop<kRounds>, stream);
-}
-
-CeilingLaunch make_shared_loop(cudaStream_t stream) {
-  constexpr int kRounds = 4096;
-  return loop_on_every_sm("shared memory, 128 bytes a wavefront", "wavefronts",
-                          4.0 * kRounds * kChains * kWarps, shared_loop<kRounds>, stream);
-}
-
-CeilingLaunch make_read_loop(cudaStream_t stream) {
-  const auto buffer = std::make_shared<Buffer>(stream);
-  if (buffer->data() == nullptr) return {};
-  return {"global memory, read", "bytes", buffer->bytes(), [=] {
-            read_loop<<<Buffer::grid(), kThreads, 0, stream>>>(buffer->data(), buffer->rounds());
-            CUDA_CHECK(cudaGetLastError());
-          }};
-}
-
-CeilingLaunch make_copy_loop(cudaStream_t stream) {
-  const auto buffer = std::make_shared<Buffer>(stream);
-  if (buffer->data() == nullptr) return {};
-  const int rounds = buffer->rounds() / 2;
-  uint4* const middle = buffer->data() + size_t(rounds) * Buffer::grid() * kThreads * kLoads;
-  return {"global memory, copied: read and written", "bytes",
-          2.0 * rounds * Buffer::grid() * kThreads * kLoads * sizeof(uint4), [=] {
-            copy_loop<<<Buffer::grid(), kThreads, 0, stream>>>(buffer->data(), middle, rounds);
-            CUDA_CHECK(cudaGetLastError());
-          }};
+CeilingLaunch make_ceiling_loop(const std::string& name, cudaStream_t stream) {
+  if (name == "mma_sync")
+    return loop_on_every_sm("mma.sync.m16n8k16 bf16 from registers", "FLOP",
+                            2.0 * 16 * 8 * 16 * kMmaRounds * kChains * kWarps, mma_sync_loop, stream);
+  if (name == "fma")
+    return loop_on_every_sm("FP32 multiply-adds from registers", "FLOP",
+                            2.0 * kFmaRounds * kChains * kThreads, fma_loop, stream);
+  if (name == "exp2")
+    return loop_on_every_sm("ex2.approx from registers", "exp2", 1.0 * kExp2Rounds * kChains * kThreads,
+                            exp2_loop, stream);
+  if (name == "shared")
+    return loop_on_every_sm("shared memory, 128 bytes a wavefront", "wavefronts",
+                            4.0 * kSharedRounds * kChains * kWarps, shared_loop, stream);
+  return loop_over_memory(/*copies=*/name == "copy", stream);
 }
 
 }  // namespace flashsteps

@@ -20,15 +20,9 @@ struct CeilingLaunch {
 // power and clocks higher than any real product would. Empty when there is no cuBLAS, or not enough memory.
 CeilingLaunch make_cublas_matmul(cudaStream_t stream);
 
-// One unit of the GPU at a time, with nothing beside it. Each kernel's comment in ceiling_loops.cu says what
-// a launch does.
-CeilingLaunch make_mma_sync_loop(cudaStream_t stream);
-CeilingLaunch make_fma_loop(cudaStream_t stream);
-CeilingLaunch make_exp2_loop(cudaStream_t stream);
-CeilingLaunch make_shared_loop(cudaStream_t stream);
-CeilingLaunch make_read_loop(
-    cudaStream_t stream);  // of global memory; empty when memory is short, as the next
-CeilingLaunch make_copy_loop(cudaStream_t stream);
+// One unit of the GPU at a time, with nothing beside it: every other name in kCeilings. Each kernel's comment
+// in ceiling_loops.cu says what a launch does. Of global memory: empty when memory is short.
+CeilingLaunch make_ceiling_loop(const std::string& name, cudaStream_t stream);
 CeilingLaunch make_wgmma_loop(cudaStream_t stream);  // wgmma_loop.cu; empty but on compute capability 9.0
 
 }  // namespace flashsteps

@@ -41,75 +41,55 @@ using GemmEx = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOpera
                                   cudaDataType, int ldb, const void* beta, void* c, cudaDataType, int ldc,
                                   cublasComputeType_t, cublasGemmAlgo_t);
 
-class CublasMatmul {
- public:
-  ~CublasMatmul() {
-    if (handle_ != nullptr) destroy_(handle_);
-    for (void* matrix : matrices_) cudaFree(matrix);
+// The same block of N(0, 1) again and again. Its length is odd, so that no two rows are alike.
+void fill_normal(void* matrix, size_t elements, uint64_t seed) {
+  std::vector<uint16_t> block((size_t(1) << 20) + 1);
+  for (size_t i = 0; i < block.size(); ++i) {
+    float a, b;
+    random_normal_pair(seed, 0, i, a, b);
+    block[i] = float_to_bfloat16(a);
   }
-
-  bool set_up(int n, cudaStream_t stream) {
-    n_ = n;
-    void* const library = open_cublas();
-    return library != nullptr && find_symbol(library, "cublasCreate_v2", create_) &&
-           find_symbol(library, "cublasDestroy_v2", destroy_) &&
-           find_symbol(library, "cublasSetStream_v2", set_stream_) &&
-           find_symbol(library, "cublasGemmEx", gemm_) && allocate() &&
-           create_(&handle_) == CUBLAS_STATUS_SUCCESS &&
-           set_stream_(handle_, stream) == CUBLAS_STATUS_SUCCESS &&
-           launch();  // once: is the device supported?
-  }
-
-  bool launch() const {
-    const float one = 1, zero = 0;
-    return gemm_(handle_, CUBLAS_OP_N, CUBLAS_OP_N, n_, n_, n_, &one, matrices_[0], CUDA_R_16BF, n_,
-                 matrices_[1], CUDA_R_16BF, n_, &zero, matrices_[2], CUDA_R_16BF, n_, CUBLAS_COMPUTE_32F,
-                 CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS;
-  }
-
- private:
-  bool allocate() {
-    const size_t elements = size_t(n_) * n_;
-    for (void*& matrix : matrices_) {
-      if (cudaMalloc(&matrix, elements * sizeof(uint16_t)) != cudaSuccess) {
-        cudaGetLastError();  // as in check_cuda()
-        return false;
-      }
-    }
-    fill_normal(matrices_[0], elements, 1);
-    fill_normal(matrices_[1], elements, 2);
-    return true;
-  }
-
-  // The same block again and again. Its length is odd, so that no two rows are alike.
-  static void fill_normal(void* matrix, size_t elements, uint64_t seed) {
-    std::vector<uint16_t> block((size_t(1) << 20) + 1);
-    for (size_t i = 0; i < block.size(); ++i) {
-      float a, b;
-      random_normal_pair(seed, 0, i, a, b);
-      block[i] = float_to_bfloat16(a);
-    }
-    for (size_t at = 0; at < elements; at += block.size())
-      gpu_upload(static_cast<uint16_t*>(matrix) + at, block.data(),
-                 std::min(block.size(), elements - at) * sizeof(uint16_t));
-  }
-
-  int n_ = 0;
-  void* matrices_[3] = {};
-  cublasHandle_t handle_ = nullptr;
-  decltype(&cublasCreate_v2) create_ = nullptr;
-  decltype(&cublasDestroy_v2) destroy_ = nullptr;
-  decltype(&cublasSetStream_v2) set_stream_ = nullptr;
-  GemmEx gemm_ = nullptr;
-};
+  for (size_t at = 0; at < elements; at += block.size())
+    gpu_upload(static_cast<uint16_t*>(matrix) + at, block.data(),
+               std::min(block.size(), elements - at) * sizeof(uint16_t));
+}
 
 }  // namespace
 
 CeilingLaunch make_cublas_matmul(cudaStream_t stream) {
-  const auto matmul = std::make_shared<CublasMatmul>();
-  if (!matmul->set_up(kMatmulSize, stream)) return {};
-  return {"cuBLAS bf16 8192x8192x8192", "FLOP", 2.0 * kMatmulSize * kMatmulSize * kMatmulSize, [matmul] {
-            if (!matmul->launch()) throw DeviceError("cublasGemmEx failed");
+  constexpr int n = kMatmulSize;
+  void* const library = open_cublas();
+  decltype(&cublasCreate_v2) create = nullptr;
+  decltype(&cublasDestroy_v2) destroy = nullptr;
+  decltype(&cublasSetStream_v2) set_stream = nullptr;
+  GemmEx gemm = nullptr;
+  if (library == nullptr || !find_symbol(library, "cublasCreate_v2", create) ||
+      !find_symbol(library, "cublasDestroy_v2", destroy) ||
+      !find_symbol(library, "cublasSetStream_v2", set_stream) || !find_symbol(library, "cublasGemmEx", gemm))
+    return {};
+  std::shared_ptr<void> matrices[3];
+  for (int i = 0; i < 3; ++i) {
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, size_t(n) * n * sizeof(uint16_t)) != cudaSuccess) {
+      cudaGetLastError();  // as in check_cuda()
+      return {};
+    }
+    matrices[i].reset(memory, cudaFree);
+    if (i < 2) fill_normal(memory, size_t(n) * n, i + 1);
+  }
+  cublasHandle_t created = nullptr;
+  if (create(&created) != CUBLAS_STATUS_SUCCESS) return {};
+  const std::shared_ptr<void> handle(created, [destroy](void* its) { destroy(cublasHandle_t(its)); });
+  const auto launch = [=] {
+    const float one = 1, zero = 0;
+    return gemm(cublasHandle_t(handle.get()), CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, matrices[0].get(),
+                CUDA_R_16BF, n, matrices[1].get(), CUDA_R_16BF, n, &zero, matrices[2].get(), CUDA_R_16BF, n,
+                CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS;
+  };
+  if (set_stream(created, stream) != CUBLAS_STATUS_SUCCESS || !launch())
+    return {};  // is the device supported?
+  return {"cuBLAS bf16 8192x8192x8192", "FLOP", 2.0 * n * n * n, [launch] {
+            if (!launch()) throw DeviceError("cublasGemmEx failed");
           }};
 }
 #else

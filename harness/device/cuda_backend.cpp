@@ -1,6 +1,4 @@
 // A CUDA device as a place where steps run: the first one that CUDA_VISIBLE_DEVICES leaves.
-#include <map>
-
 #include "common/cuda/check.h"
 #include "harness/device/backend.h"
 #include "harness/device/ceilings.h"
@@ -11,6 +9,10 @@
 #include "harness/include/flashsteps.h"
 
 namespace flashsteps {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstructionCost, instruction, banks, beside, spread, together)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstructionCosts, warps, spread, together, others)
+
 namespace {
 
 using nlohmann::json;
@@ -69,11 +71,9 @@ class CudaBackend : public Backend {
   }
 
   Ceiling make_ceiling(const std::string& name) override {
-    static const std::map<std::string, CeilingLaunch (*)(cudaStream_t)> makers{
-        {"matmul", make_cublas_matmul}, {"mma_sync", make_mma_sync_loop}, {"wgmma", make_wgmma_loop},
-        {"fma", make_fma_loop},         {"exp2", make_exp2_loop},         {"shared", make_shared_loop},
-        {"read", make_read_loop},       {"copy", make_copy_loop}};
-    CeilingLaunch launch = makers.at(name)(stream_);
+    CeilingLaunch launch = name == "matmul"  ? make_cublas_matmul(stream_)
+                           : name == "wgmma" ? make_wgmma_loop(stream_)
+                                             : make_ceiling_loop(name, stream_);
     Ceiling ceiling{launch.what, launch.unit, launch.work, nullptr};
     // cuBLAS would need a workspace of its own under capture, and one launch of each is long enough without.
     if (launch.run) ceiling.timer = make_cuda_timer(stream_, std::move(launch.run), /*may_capture=*/false);
@@ -81,22 +81,7 @@ class CudaBackend : public Backend {
   }
 
   json instruction_costs() override {
-    json record = json::array();
-    for (const InstructionCosts& costs : measure_instruction_costs(stream_)) {
-      json others = json::array();
-      for (const InstructionCost& each : costs.others) {
-        others.push_back({{"instruction", each.instruction},
-                          {"banks", each.banks},
-                          {"beside", each.beside},
-                          {"spread", each.spread},
-                          {"together", each.together}});
-      }
-      record.push_back({{"warps", costs.warps},
-                        {"spread", costs.spread},
-                        {"together", costs.together},
-                        {"others", std::move(others)}});
-    }
-    return {{"products_of_round", kProductsOfRound}, {"warps", std::move(record)}};
+    return {{"products_of_round", kProductsOfRound}, {"warps", measure_instruction_costs(stream_)}};
   }
 
   int sm_clock_mhz() override { return nvml_.sm_clock_mhz(); }

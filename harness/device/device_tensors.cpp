@@ -12,26 +12,26 @@ constexpr size_t kWorkspaceGuardBytes = 256;  // behind the workspace
 AttentionCall shape_of_call(const Problem& p) {
   const TensorPlan plan = plan_on_device(p);
   const size_t bytes = element_bytes(p.dtype);
-  AttentionCall call{};
-  call.dtype = p.dtype;
-  call.batch = p.batch;
-  call.num_heads_q = p.num_heads_q;
-  call.num_heads_kv = p.num_heads_kv;
-  call.seqlen_q = p.seqlen_q;
-  call.seqlen_kv = p.seqlen_kv;
-  call.head_dim = p.head_dim;
-  call.causal = p.causal;
-  call.softmax_scale = p.softmax_scale();
   // As if every buffer began at address 0: alignment comes out as it will be, since allocations are aligned.
   const auto view = [&](const Placement& at) {
     return TensorView{reinterpret_cast<void*>(at.offset * bytes), at.batch_stride, at.head_stride,
                       at.row_stride};
   };
-  call.q = view(plan.q);
-  call.k = view(plan.k);
-  call.v = view(plan.v);
-  call.o = view(plan.o);
-  return call;
+  return {.dtype = p.dtype,
+          .batch = p.batch,
+          .num_heads_q = p.num_heads_q,
+          .num_heads_kv = p.num_heads_kv,
+          .seqlen_q = p.seqlen_q,
+          .seqlen_kv = p.seqlen_kv,
+          .head_dim = p.head_dim,
+          .causal = p.causal,
+          .softmax_scale = p.softmax_scale(),
+          .q = view(plan.q),
+          .k = view(plan.k),
+          .v = view(plan.v),
+          .o = view(plan.o),
+          .lse = nullptr,
+          .kv_lengths = nullptr};
 }
 
 DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)

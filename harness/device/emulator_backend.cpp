@@ -43,9 +43,7 @@ class EmulatorBackend : public Backend {
     emulator::options() = {.async = mode.async == "early"  ? emulator::AsyncMode::kEarly
                                     : mode.async == "late" ? emulator::AsyncMode::kLate
                                                            : emulator::AsyncMode::kRandom,
-                           .poison = mode.poison == Poison::kNan     ? emulator::Poison::kNan
-                                     : mode.poison == Poison::kLarge ? emulator::Poison::kLarge
-                                                                     : emulator::Poison::kSmall,
+                           .poison = emulator::Poison(uint16_t(mode.poison) >> 8),  // the same, by bytes
                            .shuffle = mode.hostile,
                            .race_detector = mode.race_detector,
                            .count = mode.count,

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
+#include "harness/base/build_info.h"
 #include "harness/base/call_tensors.h"
-#include "harness/base/source_path.h"
 
 namespace flashsteps {
 namespace {

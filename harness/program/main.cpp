@@ -13,7 +13,7 @@
 #include "harness/base/text.h"
 #include "harness/base/usage_error.h"
 #include "harness/program/commands.h"
-#include "harness/run/worker.h"
+#include "harness/run/jobs.h"
 
 namespace flashsteps {
 namespace {

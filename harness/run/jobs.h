@@ -51,4 +51,13 @@ struct JobOutcome {
 // the device is lost.
 JobOutcome run_job(const nlohmann::json& request, const EmitEvent& emit);
 
+// Has a job done in a worker, which is the program itself started anew, and calls on_event for every event in
+// order. The worker is killed when no event comes in `timeout_seconds` of its own time: computed by one of
+// its threads, or slept by all.
+JobOutcome run_job_isolated(const nlohmann::json& request, double timeout_seconds, const EmitEvent& on_event);
+
+// The worker's main(): request on standard input, events on file descriptor kEventFd.
+constexpr const char* kWorkerFlag = "--worker";
+int worker_main();
+
 }  // namespace flashsteps

@@ -11,8 +11,8 @@
 #include "harness/base/text.h"
 #include "harness/device/backend.h"
 #include "harness/problem/problem.h"
+#include "harness/run/jobs.h"
 #include "harness/run/step_choice.h"
-#include "harness/run/worker.h"
 
 namespace flashsteps {
 

@@ -53,17 +53,17 @@ std::map<std::string, Samples> take_samples(Runner& runner, const std::string& t
   return samples;
 }
 
-json clock_record(const Samples& s) {
-  return s.clocks.empty() ? json(nullptr) : json(int(percentile(s.clocks, 0.5)));
+json times_record(const Samples& s) {
+  return {{"median_ms", percentile(s.ms, 0.5)},
+          {"p10_ms", percentile(s.ms, 0.1)},
+          {"p90_ms", percentile(s.ms, 0.9)},
+          {"sm_clock_mhz", s.clocks.empty() ? json(nullptr) : json(int(percentile(s.clocks, 0.5)))}};
 }
 
 json ceiling_record(const Samples& s) {
-  const double median = percentile(s.ms, 0.5), work = s.method.at("work");
-  json record = {{"what", s.method.at("what")},
-                 {"median_ms", median},
-                 {"p10_ms", percentile(s.ms, 0.1)},
-                 {"p90_ms", percentile(s.ms, 0.9)},
-                 {"sm_clock_mhz", clock_record(s)}};
+  json record = times_record(s);
+  const double median = record["median_ms"], work = s.method.at("work");
+  record["what"] = s.method.at("what");
   if (const std::string unit = s.method.at("unit"); unit == "FLOP") {
     record["tflops"] = work / (median * 1e9);
   } else {
@@ -105,26 +105,23 @@ json ceilings_record(const std::map<std::string, Samples>& samples) {
 
 json timing_record(const Samples& s, const Problem& problem, double peak_tflops, const json& ceilings,
                    const std::string& limit) {
-  const double flops = problem.flops();
-  const double median = percentile(s.ms, 0.5), fast = percentile(s.ms, 0.1), slow = percentile(s.ms, 0.9);
-  const double tflops = flops / (median * 1e9);
+  json record = times_record(s);
+  const auto rate = [&](const char* time) { return problem.flops() / (record[time].get<double>() * 1e9); };
+  const double tflops = rate("median_ms");
   const auto percent_of = [&](const std::string& ceiling) {
     return ceilings.contains(ceiling) ? json(100 * tflops / ceilings[ceiling].at("tflops").get<double>())
                                       : json(nullptr);
   };
-  json record = {{"median_ms", median},
-                 {"p10_ms", fast},
-                 {"p90_ms", slow},
-                 {"samples", s.ms.size()},
-                 {"launches_per_sample", s.method.at("launches_per_sample")},
-                 {"graph", s.method.at("graph")},
-                 {"tflops", tflops},
-                 {"tflops_p10", flops / (slow * 1e9)},
-                 {"tflops_p90", flops / (fast * 1e9)},
-                 {"percent_of_peak", peak_tflops > 0 ? json(100 * tflops / peak_tflops) : json(nullptr)},
-                 // The matmul's inputs are 16-bit.
-                 {"percent_of_matmul", problem.dtype == DType::kFp32 ? json(nullptr) : percent_of("matmul")},
-                 {"sm_clock_mhz", clock_record(s)}};
+  record.update(
+      {{"samples", s.ms.size()},
+       {"launches_per_sample", s.method.at("launches_per_sample")},
+       {"graph", s.method.at("graph")},
+       {"tflops", tflops},
+       {"tflops_p10", rate("p90_ms")},
+       {"tflops_p90", rate("p10_ms")},
+       {"percent_of_peak", peak_tflops > 0 ? json(100 * tflops / peak_tflops) : json(nullptr)},
+       // The matmul's inputs are 16-bit.
+       {"percent_of_matmul", problem.dtype == DType::kFp32 ? json(nullptr) : percent_of("matmul")}});
   if (const json percent = percent_of(limit); !percent.is_null()) {
     record["limit"] = limit;
     record["percent_of_limit"] = percent;

@@ -1,5 +1,4 @@
-#include "harness/run/worker.h"
-
+// Jobs in a process of their own, so that a step that crashes or hangs takes nothing else with it.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -22,6 +21,7 @@
 
 #include "harness/base/atomic_file.h"
 #include "harness/base/heartbeat.h"
+#include "harness/run/jobs.h"
 
 namespace flashsteps {
 namespace {
@@ -202,7 +202,7 @@ int worker_main() {
     const std::string line = event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
     if (!write_fully(kEventFd, line.data(), line.size())) _exit(127);
   };
-  set_heartbeat([&] { emit({{"event", "alive"}}); });
+  on_heartbeat = [&] { emit({{"event", "alive"}}); };
   // What is no request at all fails like any other that cannot be done.
   const json request = json::parse(std::cin, nullptr, /*allow_exceptions=*/false);
   const JobOutcome outcome = run_job(request, emit);
