@@ -25,15 +25,11 @@ softmax_scale seed, as in `D=64 causal=true`.
     standing    file=FILE beside=NAME [show=NAME,...] [FILTER...]
                                               of the same file, rates over that peer's, or the best one's ("best"):
                                               a row a step, a column a head dimension and mask
-    inputs      file=FILE [show=NAME,...] [FILTER...]
-                                              rates over those of the same step with normal inputs: a row a step, a
-                                              column a problem with other inputs
     instructions file=FILE warps=N            what instructions cost beside mma.sync, with so many warps
     bound       file=FILE loop="NAME=COUNT ..." keys=N rows=N D=N step=NAME ladder=FILE
                                               the least time of a step's loop that has so many of each instruction
                                               for a tile of so many keys and rows; an error where the step is
                                               faster
-                These two say so where the file does not exist yet.
     provenance  file=FILE                     where and when the file was measured, in a line
 """
 
@@ -48,7 +44,7 @@ from draw import figure_style
 from pages import markers
 from pages.markers import Block
 from records import profiles, rates, results, rules
-from records.problems import problem_label, problem_labels
+from records.problems import problem_labels
 from records.rates import rate, ratio, speedup_cell
 from records.results import ResultsError
 from records.shape import COUNTERS
@@ -376,29 +372,6 @@ def standing(request: Request) -> str:
     return f"Geometric means of ratios of medians.\n\n{table(header, rows)}"
 
 
-def inputs(request: Request) -> str:
-    """Each step's rate over its own with normal inputs."""
-    file, data = request.program_record()
-    known = list(dict.fromkeys(name for run in data["runs"] for name in steps_of(run)))
-    names = request.show(known) or known
-    demand_in_tree({*names}, sources.all_steps(request.root), file, "under steps/")
-    runs = request.runs(data)
-
-    def like(run: Run) -> str:  # what the problem is but for its inputs
-        return problem_label(run["problem"] | {"inputs": "normal"})
-
-    normal = {like(run): run for run in runs if run["problem"]["inputs"] == "normal"}
-    others = [run for run in runs if run["problem"]["inputs"] != "normal"]
-    if not others or not {*map(like, others)} <= {*normal}:
-        raise TableError(f"{file} has no problem with normal inputs and with others")
-    rows = []
-    for name in names:
-        pairs = [[recorded_step(each, name, file) for each in (normal[like(run)], run)] for run in others]
-        rows.append([name, *(speedup_cell(*pair) for pair in pairs)])
-    common, labels = problem_labels(others)
-    return f"{common}. Rates over those with normal inputs.\n\n{table(['step', *labels], rows)}"
-
-
 def host_time(request: Request) -> str:
     file, data = request.record()
     host = data.get("host_overhead")
@@ -520,17 +493,13 @@ def conformance(request: Request) -> str:
 PRODUCT = "HMMA"
 
 
-def instruction_costs(request: Request) -> tuple[Record, str] | None:
-    """The record and a line that says where it was measured; None, where nobody has measured it yet."""
-    name = request.left.get("file", "").removesuffix(".json") + ".json"
-    if re.fullmatch(r"[\w-]+\.json", name) and not (request.root / "figures" / "results" / name).exists():
-        request.need("file")
-        return None
+def instruction_costs(request: Request) -> tuple[Record, Record, str]:
+    """The device, the costs, and a line that says where they were measured."""
     name, data = request.record("cuda")
     if data.get("instructions") is None:
         raise TableError(f"{name} has no costs of instructions (flashsteps info --instructions --json)")
-    link = request.link(f"figures/results/{name}")
-    return data, f"Measured on {data['provenance']['device']['name']}: [{name}]({link})."
+    device, link = data["provenance"]["device"], request.link(f"figures/results/{name}")
+    return device, data["instructions"], f"Measured on {device['name']}: [{name}]({link})."
 
 
 PLACES = ("spread", "together")
@@ -557,14 +526,9 @@ def least_added(costs: Record) -> dict[str, float]:
 
 
 def instructions(request: Request) -> str:
-    file = request.left.get("file", "")
     warps = int(request.need("warps"))
-    found = instruction_costs(request)
+    _, costs, source = instruction_costs(request)
     request.done()
-    if found is None:
-        return f"This run is not recorded yet: there is no `figures/results/{file}`.\n"
-    data, source = found
-    costs = data["instructions"]
     by_warps = {each["warps"]: each for each in costs["warps"]}
     if warps not in by_warps:
         raise TableError(f"warps={warps}: there are {', '.join(map(str, by_warps))}")
@@ -590,26 +554,20 @@ def bound(request: Request) -> str:
     counts = {name: int(count) for name, count in words}
     keys, rows_of_tile, width = (int(request.need(name)) for name in ("keys", "rows", "D"))
     step = request.known_step()
-    name, ladder = request.record("cuda", argument="ladder")
-    found = instruction_costs(request)
+    file, ladder = request.record("cuda", argument="ladder")
+    device, costs, source = instruction_costs(request)
     request.done()
     if PRODUCT not in counts:
         raise TableError(f"loop=: has no {PRODUCT}")
-    if found is None:
-        return table(["instruction", "in the loop"], [[name, str(count)] for name, count in counts.items()])
-    data, source = found
-    device, costs = data["provenance"]["device"], data["instructions"]
     if ladder["provenance"]["device"]["name"] != device["name"]:
-        raise TableError(f"{name} is of another GPU than the costs")
+        raise TableError(f"{file} is of another GPU than the costs")
     added = least_added(costs)
     clocks = {name: added.get(name, added["LOP3"]) for name in counts}
     clocks[PRODUCT] = min(each["spread"] for each in costs["warps"]) / costs["products_of_round"]
-    rows = [
-        [name, str(count), f"{clocks[name]:.2f}", f"{count * clocks[name]:.0f}"]
-        for name, count in counts.items()
-    ]
-    for row in rows:
-        row[2] += "" if row[0] in {PRODUCT, *added} else " (as LOP3)"
+    rows = []
+    for name, count in counts.items():
+        remark = "" if name in {PRODUCT, *added} else " (as LOP3)"
+        rows.append([name, str(count), f"{clocks[name]:.2f}{remark}", f"{count * clocks[name]:.0f}"])
     total = sum(count * clocks[name] for name, count in counts.items())
     rows.append(["**sum**", str(sum(counts.values())), "", f"**{total:.0f}**"])
     schedulers, clock = 4 * device["sm_count"], device["max_sm_clock_mhz"] * 1e6
@@ -628,7 +586,7 @@ def bound(request: Request) -> str:
     if timed:
         text += f"{step} reaches {rate(max(timed))}, {100 * max(timed) / tflops:.0f} % of the bound. {source}"
     else:
-        text += f"{name} has no rate of {step}. {source}"
+        text += f"{file} has no rate of {step}. {source}"
     return f"{table(['instruction', 'in the loop', 'clocks of one', 'clocks'], rows)}\n{text}\n"
 
 
@@ -663,7 +621,6 @@ KINDS = {
     "ablation": ablation,
     "peers": peers,
     "standing": standing,
-    "inputs": inputs,
     "host_time": host_time,
     "counters": counters,
     "profile": profile,

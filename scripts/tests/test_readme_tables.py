@@ -186,13 +186,9 @@ def test_what_a_step_exceeds_is_no_bound(repository: Repository, capsys):
     assert expected in refused(repository, capsys, BOUND)
 
 
-def test_a_run_that_is_not_recorded_yet_is_said_to_be_missing(repository: Repository, capsys):
-    text = written(repository, capsys, COSTS)
-    assert "This run is not recorded yet: there is no `figures/results/costs.json`." in text
-    text = written(repository, capsys, BOUND)
-    assert "| instruction | in the loop |" in text and "| FFMA | 60 |" in text and "TFLOPS" not in text
+def test_costs_are_of_a_record_that_has_some(repository: Repository, capsys):
     assert "has no costs of instructions" in refused(repository, capsys, COSTS.replace("costs.json", "gpu.json"))
-    assert "does not exist" in refused(repository, capsys, "step file=costs.json step=v02_smem_tiles")
+    assert "does not exist" in refused(repository, capsys, BOUND)
 
 
 def test_a_step_against_another_than_the_one_before(repository: Repository, capsys):
@@ -368,25 +364,6 @@ def test_standing(repository: Repository, capsys):
     repository.record("peers.json", data)
     assert "has no time" in refused(repository, capsys, "standing file=peers.json beside=sdpa_flash")
     assert "beside=... is missing" in refused(repository, capsys, "standing file=peers.json")
-
-
-def test_inputs(repository: Repository, capsys):
-    kinds = ("normal", "rising", "falling")
-    data = make_record(problems=[make_problem(inputs=kind) for kind in kinds], steps=STEPS, commit=repository.commit)
-    make_faster(data["runs"][2]["steps"][1]["timing"])
-    repository.record("kinds.json", data)
-    text = written(repository, capsys, "inputs file=kinds.json show=v01_scalar,v02_smem_tiles")
-    assert "B=4 H=16 S=4096 D=128 bf16 causal. Rates over those with normal inputs.\n" in text
-    assert [line for line in text.splitlines() if line.startswith("|")] == [
-        "| step | inputs=rising | inputs=falling |",
-        "| --- | ---: | ---: |",
-        "| v01_scalar | 1.00 | 1.00 |",
-        "| v02_smem_tiles | 1.00 | 4.00 |",
-    ]
-    for wanted in ("inputs=rising", "inputs=normal"):
-        assert "has no problem with normal inputs and with others" in refused(
-            repository, capsys, f"inputs file=kinds.json {wanted}"
-        )
 
 
 def test_peers_in_vain(repository: Repository, capsys):
