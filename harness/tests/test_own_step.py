@@ -118,6 +118,7 @@ def test_an_edit_of_a_kernel_compiles_that_step_and_shows(tree: Path) -> None:
     run = "build/steps/v05_padded_smem run --backend emulator --causal"
     output = shell(tree, f"{run} --shape 1,2,100,64", FAIL)
     assert "wrong rows 0-62, 64-99 of 100" in output and "who sees whom on the diagonal" in output
+    replace(kernel, "needs_mask && col > visible;", "needs_mask && col >= visible;")
 
 
 def test_the_chapter_in_its_order(tree: Path) -> None:
@@ -151,3 +152,15 @@ def test_the_chapter_in_its_order(tree: Path) -> None:
         ("v09_direct_rescale", "pass"),
         (STEP, "pass"),
     ]
+
+
+def test_an_exercise_from_its_start_to_its_end(tree: Path) -> None:
+    run, mine = "python3 scripts/steps/exercise.py", tree / "steps" / "my_v05"
+    assert "steps/my_v05/kernel.cu" in shell(tree, f"{run} start v05")
+    output = shell(tree, f"{run} check v05", FAIL)
+    assert "NOT YET    shared_wavefronts / shared_wavefronts_ideal must be at most 1, is 3." in output
+    replace(mine / "kernel.cu", "S_STRIDE = BLOCK_N;", "S_STRIDE = BLOCK_N")
+    assert "NOT YET  it does not compile" in shell(tree, f"{run} check v05", FAIL)
+    assert "\n+constexpr int S_STRIDE = BLOCK_N + PAD;\n" in shell(tree, f"{run} solution v05")
+    shutil.copy2(tree / "steps" / "v05_padded_smem" / "kernel.cu", mine)
+    assert "Solved." in shell(tree, f"{run} check v05")

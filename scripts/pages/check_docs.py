@@ -47,7 +47,11 @@ MARKDOWN = MarkdownIt("commonmark", {"store_labels": True}).enable("table")
 NEEDS = ("gpu", "network", "root", "build")
 # Of a command within a line: how it begins, and what some of them need.
 INLINE = re.compile(r"(?:python3 )?(?:build|scripts)/\S+ \S|cmake \S")
-INLINE_NEEDS = {"cmake": ("build",), "python3 scripts/measure/profile_ncu.py": ("gpu",)}
+INLINE_NEEDS = {
+    "cmake": ("build",),
+    "python3 scripts/measure/profile_ncu.py": ("gpu",),
+    "python3 scripts/steps/exercise.py": ("build",),
+}
 MARK = re.compile(r"<!-- needs: ([a-z ]+) -->\n?")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 HTML_LINK = re.compile(r"<(?:a|img|source)\b[^>]*?\b(?:href|src|srcset)=[\"']([^\"']+)[\"']")

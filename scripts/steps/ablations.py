@@ -3,7 +3,7 @@
 
     python3 scripts/steps/ablations.py [STEP...]             list them; exit status 1 when one does not apply
     python3 scripts/steps/ablations.py --out DIR [STEP...]   also write them, as steps: DIR/STEP_VARIANT/kernel.cu
-    python3 scripts/steps/ablations.py --pages DIR ...       other pages: of harness/tests/, bugs or exercises
+    python3 scripts/steps/ablations.py --pages DIR ...       other pages: docs/exercises; harness/tests/bugs, /exercises
 
 An ablation is a page, docs/ablations/STEP/VARIANT.md. Its heading says what is changed. Each of its ```diff
 blocks is a change of steps/STEP/kernel.cu: what begins with '-' or a space must stand there, at exactly one
@@ -136,8 +136,8 @@ def as_c_string(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def source(ablation: Ablation, root: Path = ROOT) -> str:
-    """The changed kernel.cu."""
+def changed_lines(ablation: Ablation, root: Path = ROOT) -> list[str]:
+    """Of the changed kernel.cu, with the step's own title."""
     lines = kernel_lines(ablation.step, root)
     places = [(place(change, lines, ablation), change) for change in ablation.changes]
     places.sort(key=lambda item: item[0])
@@ -147,7 +147,12 @@ def source(ablation: Ablation, root: Path = ROOT) -> str:
             raise AblationError(f"{where}: these lines are also in the change of line {first.line}")
     for index, change in reversed(places):  # from the end, so that places stay true
         lines[index : index + len(change.old)] = change.new
-    text = "\n".join(lines) + "\n"
+    return lines
+
+
+def source(ablation: Ablation, root: Path = ROOT) -> str:
+    """The changed kernel.cu."""
+    text = "\n".join(changed_lines(ablation, root)) + "\n"
     # The program shows the title, which tells the variant from the step.
     old_title = find_title(text, ablation.step)
     new_title = as_c_string(f"{ablation.step}, changed: {ablation.title}")

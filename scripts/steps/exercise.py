@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Exercises: a step with its idea left out, for the reader to write.
+
+    python3 scripts/steps/exercise.py start v05      makes steps/my_v05/kernel.cu, with holes to fill
+    python3 scripts/steps/exercise.py check v05      builds it, runs it on the emulator, says what is missing
+    python3 scripts/steps/exercise.py solution v05   the diff from steps/my_v05/ to the step itself
+
+docs/exercises/STEP/unsolved.md is the exercise: its task, the holes as a change of the step, and what `check`
+demands; docs/exercises/README.md says how it is read. Needs nothing but Python and a build.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from steps import ablations, step_diff
+from steps.sources import ROOT, StepError, find_step
+
+PAGES = "docs/exercises"
+NEED = re.compile(r"(.+) (<=|>=|==) (.+)")
+WORDS = {"<=": "at most", ">=": "at least", "==": "exactly"}
+# Without nvcc an edit compiles in seconds: a build for the emulator alone goes first.
+BUILDS = ("build/emulator", "build")
+
+
+@dataclass
+class Run:
+    command: str  # as a reader types it: build/flashsteps count my_v05 --shape 1,4,256,64
+    needs: list[str] = field(default_factory=list)  # of its counters
+
+
+@dataclass
+class Exercise:
+    step: str
+    title: str
+    task: str
+    kernel: str  # with the holes
+    runs: list[Run]
+
+    @property
+    def mine(self) -> str:
+        """The reader's step."""
+        return "my_" + self.step.partition("_")[0]
+
+
+def read(step: str, root: Path = ROOT) -> Exercise:
+    path = root / PAGES / step / "unsolved.md"
+    if not path.is_file():
+        raise StepError(f"{step} has no exercise: there is no {PAGES}/{step}/unsolved.md")
+    change = ablations.read(path, root)
+    text = path.read_text(encoding="utf-8")
+    runs: list[Run] = []
+    for key, value in re.findall(r"^- (\w+): `([^`]+)`", text, re.MULTILINE):
+        if key == "Run":
+            runs.append(Run(value))
+        elif key == "Needs" and runs and NEED.fullmatch(value):
+            runs[-1].needs.append(value)
+        else:
+            raise StepError(f"{change.page}: what is '- {key}: `{value}`'?")
+    task = text[text.index("\n") : text.index("```diff")].strip()
+    kernel = "\n".join(ablations.changed_lines(change, root)) + "\n"
+    return Exercise(step, change.title, task, kernel, runs)
+
+
+def shown(value: float) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def unmet(need: str, names: dict[str, float]) -> str:
+    """What is wrong, or nothing."""
+    left, relation, right = NEED.fullmatch(need).groups()
+    is_now, must_be = (eval(side, {"__builtins__": {}}, names) for side in (left, right))
+    if {"<=": is_now <= must_be, ">=": is_now >= must_be, "==": is_now == must_be}[relation]:
+        return ""
+    return f"{left} must be {WORDS[relation]} {shown(must_be)}, is {shown(is_now)}"
+
+
+def counters(written: dict) -> dict[str, float]:
+    """Of a results file or, with verb `trace`, of a trace."""
+    if "traceEvents" not in written:
+        (entry,) = written["runs"][0]["steps"]
+        return {**entry["counters"], **entry["resources"], "configuration": entry.get("configuration", "")}
+    events = written["traceEvents"]
+    # A track for what a warp does, another for its wgmma: "wgmma of warp 3".
+    warp = {each["tid"]: each["args"]["name"].split()[-1] for each in events if each["name"] == "thread_name"}
+
+    def spans(kind: str) -> list[tuple[str, float, float]]:
+        found = [each for each in events if each.get("cat") == kind]
+        return [(warp[each["tid"]], each["ts"], each["ts"] + each["dur"]) for each in found]
+
+    beside = sum(
+        max(0, min(end, until) - max(begin, since))
+        for one, begin, end in spans("wgmma")
+        for other, since, until in spans("work")
+        if one == other
+    )
+    products = {name: sum(each.get("args", {}).get(name, 0) for each in events) for name in ("mma", "wgmma")}
+    return {**products, "wgmma_beside_work": beside}
+
+
+def grade(exercise: Exercise, program: Path, step: str) -> tuple[bool, list[str]]:
+    """Whether `step` of `program` does what the exercise demands, and the lines that say so."""
+    solved, report = True, []
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        for run in exercise.runs:
+            _, verb, _, *options = shlex.split(run.command)
+            command = [str(program), verb, step, *options, "--backend", "emulator", "--json", str(out)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                # Its own words, from the verdict to the table.
+                said = done.stdout + done.stderr
+                verdict = re.search(r"^(?:FAIL|SKIP|CRASH|HANG)  .*?(?=\n\n|\Z)", said, re.MULTILINE | re.DOTALL)
+                report += [f"NOT YET  {run.command}", *(verdict[0] if verdict else said).splitlines()]
+                solved = False
+                continue
+            report.append(f"PASS     {run.command}")
+            names = counters(json.loads(out.read_text(encoding="utf-8")))
+            for need in run.needs:
+                complaint = unmet(need, names)
+                solved = solved and not complaint
+                report.append(f"NOT YET    {complaint}" if complaint else f"PASS       {need}")
+    return solved, report
+
+
+def start(exercise: Exercise, root: Path, again: bool) -> int:
+    kernel = root / "steps" / exercise.mine / "kernel.cu"
+    if kernel.exists() and not again:
+        raise StepError(f"{kernel.relative_to(root)} is there already; --again begins anew and loses what you wrote")
+    kernel.parent.mkdir(exist_ok=True)
+    kernel.write_text(exercise.kernel, encoding="utf-8")
+    print(f"{exercise.title}\n\n{exercise.task}\n")
+    for number, line in enumerate(exercise.kernel.splitlines(), start=1):
+        if "// EXERCISE" in line:
+            print(f"{kernel.relative_to(root)}:{number}: {line.strip()}")
+    print(f"\nThen: python3 scripts/steps/exercise.py check {exercise.step.partition('_')[0]}")
+    return 0
+
+
+def check(exercise: Exercise, root: Path) -> int:
+    if not (root / "steps" / exercise.mine / "kernel.cu").is_file():
+        raise StepError(f"there is no steps/{exercise.mine}/kernel.cu: start the exercise first")
+    folders = (root / folder for folder in BUILDS)
+    build = next((folder for folder in folders if (folder / "CMakeCache.txt").is_file()), None)
+    if build is None:
+        raise StepError("there is no build: run `bash scripts/run.sh`, or `cmake --preset emulator`")
+    command = ["cmake", "--build", str(build), "--target", "flashsteps"]
+    made = subprocess.run(command, capture_output=True, text=True)
+    if made.returncode != 0:
+        print(made.stdout + made.stderr)
+        print("NOT YET  it does not compile")
+        return 1
+    solved, report = grade(exercise, build / "flashsteps", exercise.mine)
+    print("\n".join(report))
+    short = exercise.step.partition("_")[0]
+    if not solved:
+        print("\nNot yet.")
+        return 1
+    print(f"\nSolved. The whole covering sample: {build.relative_to(root)}/flashsteps check {exercise.mine}")
+    print(f"The step's own way: python3 scripts/steps/exercise.py solution {short}")
+    return 0
+
+
+def solution(exercise: Exercise, root: Path) -> int:
+    if not (root / "steps" / exercise.mine / "kernel.cu").is_file():
+        raise StepError(f"there is no steps/{exercise.mine}/kernel.cu: start the exercise first")
+    lines, _, _ = step_diff.diff(exercise.mine, exercise.step, root)
+    print("\n".join(lines))
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Exercises in which you write a step's idea yourself.")
+    parser.add_argument("verb", choices=("start", "check", "solution"))
+    parser.add_argument("step", help="a step, or a prefix that names one: v05")
+    parser.add_argument("--again", action="store_true", help="start: overwrite what is there")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the repository (default: the one of this script)")
+    options = parser.parse_args(arguments)
+    root = options.root.resolve()
+    try:
+        exercise = read(find_step(options.step, root), root)
+        if options.verb == "start":
+            return start(exercise, root, options.again)
+        return check(exercise, root) if options.verb == "check" else solution(exercise, root)
+    except (ablations.AblationError, StepError, OSError, UnicodeDecodeError) as error:
+        print(f"exercise.py: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
