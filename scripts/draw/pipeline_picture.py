@@ -38,6 +38,7 @@ class Event:
     end: int
     mbarrier: str = ""
     phase: int = -1
+    at: str = ""  # file:line
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,10 @@ PROBLEMS = {
 }
 
 
-def read_trace(program: Path, step: str) -> Trace:
+def read_trace(program: Path, step: str, shape: str) -> Trace:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        command = [str(program), "trace", step, "--shape", PROBLEMS[step], "--json", str(path)]
+        command = [str(program), "trace", step, "--shape", shape, "--json", str(path)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
@@ -80,6 +81,7 @@ def read_trace(program: Path, step: str) -> Trace:
                     e["ts"] + e.get("dur", 0),
                     e["args"].get("mbarrier", ""),
                     e["args"].get("phase", -1),
+                    e["args"].get("at", ""),
                 )
                 for e in found
                 if e["ph"] in "Xi"
@@ -94,7 +96,7 @@ def read(options: argparse.Namespace) -> tuple[dict[str, Trace], str]:
 
     Not the times: how many plain accesses a kernel has is the compiler's choice, and a picture that was drawn
     with another one is no worse. Nor places in the source: a comment more in a kernel changes no picture."""
-    traces = {step: read_trace(options.program, step) for step in PROBLEMS}
+    traces = {step: read_trace(options.program, step, shape) for step, shape in PROBLEMS.items()}
     doing = {}
     for step, trace in traces.items():
         kinds = ("products", "arrival", "wait", "issue", "copy")

@@ -12,6 +12,8 @@ a browser draws them, so that writing the page takes Chromium. To check it takes
 from __future__ import annotations
 
 import argparse
+import copy
+import difflib
 import hashlib
 import json
 import re
@@ -25,13 +27,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings, fragment_layouts, memory_layouts
 from draw.drawings import DrawingError
+from draw.pipeline_picture import FIRST_COPY_TRACK, Trace, read_trace
 from records import results
+from records.problems import problem_labels
+from records.rates import rate
+from steps import ablations, sources
 from steps.sources import ROOT
 
 PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
-SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "swizzle")
+SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "swizzle", "pipeline", "ladder", "bugs")
 RECORDS = ROOT / "figures" / "results"
+LADDER = "h200_ladder.json"
+MEASURED = ({"S": "4096", "D": "128", "dtype": "bf16", "causal": "false"}, {"S": "4096", "D": "64", "dtype": "fp16", "causal": "true"})
+# Traced, one CTA with four tiles of keys.
+TRACED = {"v09_direct_rescale": "1,1,1,64,256,64", "v10_tma_warpspec": "1,1,1,64,256,64"}
+TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64"}
+BUGS = ("v10_tma_warpspec/no_barrier_after_p", "v10_tma_warpspec/arrivals_too_few", "v10_tma_warpspec/expect_tx_half")
+BUGS += ("v10_tma_warpspec/no_fence_before_refill", "v10_tma_warpspec/k_no_swizzle", "v11_cp_async/no_wait")
 SEQLEN = 64  # of the attention matrix
 MAX_BYTES = 1_000_000
 PICTURES_WIDTH = 838  # of the page for which the still pictures are drawn
@@ -50,6 +63,8 @@ def from_programs(build: Path) -> Data:
         "layouts": drawings.ask(build / "tools/memory_layouts", memory_layouts.parse)[0],
         "fragments": drawings.ask(build / "tools/fragment_layouts", fragment_layouts.parse)[0],
         "attention": attention(build / "flashsteps"),
+        "traces": traces(build / "flashsteps"),
+        "bugs": bugs(build / "tests/flashsteps_bugs"),
     }
 
 
@@ -66,9 +81,115 @@ def attention(program: Path) -> Data:
     return {"seqlen": SEQLEN, "step": attention_data.STEP, "weights": weights}
 
 
+def traces(program: Path) -> list[Data]:
+    """Who does what when, and in which line of the source."""
+    return [trace_of(read_trace(program, step, shape), step) for step, shape in TRACED.items()]
+
+
+def trace_of(trace: Trace, step: str) -> Data:
+    [producer] = {e.track for e in trace.events if e.kind == "issue" and " K " in e.name} or [None]
+    names = names_of_mbarriers(trace, producer)
+    tracks = {}
+    for track in trace.tracks:
+        own = trace.of(track, "products", "copy", "memory")
+        if track == producer:
+            tracks[track] = "producer"
+        elif track < FIRST_COPY_TRACK and own:
+            tracks[track] = f"warp {track}"
+        elif own and own[0].name[0] in "KV":
+            tensor = own[0].name[0]
+            tracks[track] = f"{tensor}, place {sum(name[0] == tensor for name in tracks.values())}"
+    events = [
+        {
+            "track": tracks[e.track],
+            "kind": e.kind,
+            "name": e.name.removesuffix(e.mbarrier) + names.get(e.mbarrier, e.mbarrier) if e.mbarrier in e.name else e.name,
+            "begin": e.begin,
+            "end": e.end,
+            "mbarrier": names.get(e.mbarrier, e.mbarrier),
+            "phase": e.phase,
+            "line": line_at(e.at),
+        }
+        for e in trace.events
+        if e.track in tracks and (e.end > e.begin or e.kind == "arrival")
+    ]
+    places = sorted(tracks, key=lambda track: (track < FIRST_COPY_TRACK, track != producer, track))
+    return {"step": step, "tracks": [tracks[track] for track in places], "events": events}
+
+
+def names_of_mbarriers(trace: Trace, producer: int | None) -> dict[str, str]:
+    """Of those that the trace knows by their addresses only: the producer waits until a place is empty, and then asks
+    for a tile, which fills it."""
+    names, waited = {}, ""
+    for e in trace.events if producer is not None else ():
+        if e.track == producer and e.kind == "wait" and e.mbarrier:
+            waited = e.mbarrier
+        elif e.track == producer and e.kind == "issue" and e.mbarrier.startswith("mbarrier at") and e.mbarrier not in names:
+            tensor = e.name.split()[1]
+            place = sum(name.startswith(f"{tensor} full") for name in names.values())
+            names |= {e.mbarrier: f"{tensor} full[{place}]", waited: f"{tensor} empty[{place}]"}
+    return names
+
+
+def line_at(at: str) -> str:
+    """The source line that stands at FILE:LINE. Not its number: that changes with every line above it."""
+    file, _, number = at.partition(":")
+    text = (ROOT / file).read_text(encoding="utf-8").splitlines()[int(number) - 1] if number else ""
+    return text.strip()
+
+
+def bugs(program: Path) -> list[Data]:
+    """Steps with one bug each, and what the emulator says of them."""
+    told = []
+    for page in BUGS:
+        bug = ablations.read(ROOT / "harness/tests/bugs" / f"{page}.md", ROOT)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "results.json"
+            command = [str(program), "check", bug.name, "--backend", "emulator", "--full", "--shape", "1,1,1,64,330,64"]
+            subprocess.run([*command, "--json", str(file)], capture_output=True, check=False)
+            if not file.is_file():
+                raise DrawingError(f"{program}: checks no {bug.name}")
+            ((entry,),) = [run["steps"] for run in json.loads(file.read_text(encoding="utf-8"))["runs"]]
+        report = re.sub(r"\S*/(kernel\.cu:\d+)", r"\1", entry["message"])
+        kernel = ablations.source(bug, ROOT).splitlines()
+        lit = sorted({int(number) for number in re.findall(r"kernel\.cu:(\d+)", report)})
+        shown = sorted({line for number in lit for line in range(number - 2, number + 3)})
+        told.append(
+            {
+                "step": bug.step,
+                "title": bug.title,
+                "diff": [sign + line for change in bug.changes for sign, line in signed(change)],
+                "report": report,
+                "lines": [{"number": number, "text": kernel[number - 1], "lit": number in lit} for number in shown],
+            }
+        )
+    return told
+
+
+def signed(change: ablations.Change) -> list[tuple[str, str]]:
+    """A change as the lines of a diff."""
+    matcher = difflib.SequenceMatcher(a=change.old, b=change.new, autojunk=False)
+    lines = []
+    for _, a, b, c, d in matcher.get_opcodes():
+        same = change.old[a:b] == change.new[c:d]
+        lines += [(" " if same else "-", line) for line in change.old[a:b]]
+        lines += [] if same else [("+", line) for line in change.new[c:d]]
+    return lines
+
+
+def essence(data: Data) -> Data:
+    """Without what another compiler may change: times of traces, and who of many comes first into a report."""
+    own = copy.deepcopy(data)
+    for event in (event for trace in own.get("traces", []) for event in trace["events"]):
+        del event["begin"], event["end"]
+    for bug in own.get("bugs", []):
+        bug["report"] = re.sub(r"(?<!kernel\.cu:)\b\d+", "#", bug["report"])
+    return own
+
+
 def from_files() -> Data:
     """What the repository says."""
-    return {"counted": counted()}
+    return {"counted": counted(), "ladder": ladder()}
 
 
 def counted() -> list[Data]:
@@ -81,6 +202,32 @@ def counted() -> list[Data]:
     return [
         {"step": step["step"], "wavefronts": step["counters"]["shared_wavefronts"] / tiles} for step in run["steps"]
     ]
+
+
+def ladder() -> Data:
+    """What was predicted of each step, and what was measured."""
+    record = results.load(RECORDS / LADDER)
+    runs = [run for filters in MEASURED for run in results.select_runs(record, filters)]
+    common, labels = problem_labels(runs)
+    problems = []
+    for run, label in zip(runs, labels):
+        steps = []
+        for step in run["steps"]:
+            own = [step["timing"][key] for key in ("tflops", "tflops_p10", "tflops_p90")]
+            steps.append({"step": step["step"], "tflops": own, "text": [rate(value) for value in own]})
+        problems.append({"label": label, "steps": steps})
+    names = [step["step"] for step in problems[0]["steps"]]
+    about = {name: {"idea": sources.title(name), "prediction": prediction(name)} for name in names}
+    return {"device": record["provenance"]["device"]["name"], "record": LADDER, "common": common, "problems": problems, "about": about}
+
+
+def prediction(step: str) -> str:
+    """What the lesson says that was written before measuring, without its tables."""
+    lesson = (ROOT / "steps" / step / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"\*Written before measuring\.\* (.*?)\n<!-- generated", lesson, re.DOTALL)
+    if not found:
+        raise DrawingError(f"steps/{step}/README.md: no '*Written before measuring.*' before its results")
+    return re.sub(r"[*`]", "", " ".join(re.sub(r"(?m)(^\|.*\n?)+", "(a table) ", found[1]).split()))
 
 
 def kept(page: str) -> Data:
@@ -122,7 +269,8 @@ def render(data: Data) -> str:
         numbers={name: number for number, name in enumerate(SECTIONS, start=1)},
         css=(PARTS / "page.css").read_text(encoding="utf-8"),
         script="\n".join((PARTS / name).read_text(encoding="utf-8") for name in files()),
-        data=json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", r"<\/"),
+        data=data,
+        json=json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", r"<\/"),
     )
 
 
@@ -146,7 +294,7 @@ def with_pictures(page: str) -> str:
 def stale(page: str, fresh: Data) -> list[str]:
     """Why the page is not what it would be now."""
     reasons = [] if description() in page else ["was made by other scripts than those of scripts/pages/story"]
-    own, fresh = kept(page), json.loads(json.dumps(fresh))
+    own, fresh = essence(kept(page)), essence(json.loads(json.dumps(fresh)))
     reasons += [f"its '{name}' is not what the programs or records say" for name in fresh if fresh[name] != own.get(name)]
     if (size := len(page.encode())) > MAX_BYTES:
         reasons.append(f"has {size} bytes, {MAX_BYTES} are allowed")

@@ -213,6 +213,6 @@ def test_a_program_that_traces_nothing_is_one_line(tmp_path: Path, capsys):
     ],
 )
 def test_which_tile_a_phase_is_about(program: Path, mbarrier, phase, tile):
-    trace = pipeline_picture.read_trace(program, "v10_tma_warpspec")
+    trace = pipeline_picture.read_trace(program, "v10_tma_warpspec", "1,1,1,64,256,64")
     event = pipeline_picture.Event(0, "wait", "wait", 0, 1, mbarrier, phase)
     assert pipeline_picture.tile_of(trace, event) == tile

@@ -305,3 +305,71 @@ def test_padding_of_0_8_and_16_gives_8_1_and_2_passes(page):
     page.click('#banks [data-name="pass"][data-step="1"]')
     page.click('#banks [data-name="padding"][data-step="-1"]', touch=True)
     assert page.state("banks") == {"padding": 8, "dim": 64, "pass": 1}
+
+
+def test_k_2_is_copied_only_after_the_fourth_arrival(page):
+    """In v10's time line: its place is free when all four consumer warps have arrived."""
+    [v10] = [index for index, trace in enumerate(DATA["traces"]) if trace["step"] == "v10_tma_warpspec"]
+    copy = f"""#pipeline [data-event^="{v10}:"][data-name="K tile 2"]"""
+    begin, left, arrivals, edges = page.evaluate(
+        f"""(() => {{
+          const copy = document.querySelector({json.dumps(copy)});
+          const own = [...document.querySelectorAll('#pipeline [data-arrival="bar_k_empty[0] 0"]')];
+          const edge = element => element.getBoundingClientRect().left;
+          return [+copy.dataset.begin, edge(copy), own.map(tick => +tick.dataset.at), own.map(edge)];
+        }})()"""
+    )
+    assert len(arrivals) == 4 and max(arrivals) <= begin and max(edges) <= left + 1.5
+    [traced] = [each for each in DATA["traces"][v10]["events"] if each["kind"] == "copy" and each["name"] == "K tile 2"]
+    assert begin == traced["begin"]
+    page.hover(copy)
+    assert f"K tile 2. The source line: {traced['line']}" in page.says("pipeline") and "tma_load" in traced["line"]
+
+
+def test_the_playhead_tells_what_is_under_way_and_which_phase(page):
+    for touch in (False, True):
+        page.set("pipeline", time=2000, step=1)
+        page.drag("#pipeline [data-handle] .grab", 60, 0, touch)
+        assert page.state("pipeline")["time"] > 2400
+    page.press("pipeline", "time", "Home", *["ArrowRight"] * 3)
+    assert page.state("pipeline")["time"] == 60
+    for index, trace in enumerate(DATA["traces"]):
+        page.click(f'#pipeline [name="pipeline-step"][value="{index}"]')
+        page.set("pipeline", time=3000)
+        told = page.evaluate("document.querySelector('#pipeline table').innerText")
+        now = [e for e in trace["events"] if e["kind"] != "arrival" and e["begin"] <= 3000 < e["end"]]
+        assert len(now) >= 4 and all(each["track"] in told and each["line"] in told for each in now)
+        ends = page.evaluate("[...document.querySelectorAll('#pipeline [data-phase]')].map(p => [p.dataset.phase, +p.dataset.end])")
+        for mbarrier, phase in ((e["mbarrier"], e["phase"]) for e in trace["events"] if "empty" in e["mbarrier"]):
+            own = [e for e in trace["events"] if (e["kind"], e["mbarrier"], e["phase"]) == ("arrival", mbarrier, phase)]
+            assert not own or dict(ends)[f"{mbarrier} {phase}"] == max(e["begin"] for e in own)
+        assert bool(ends) == (trace["step"] != "v09_direct_rescale")
+
+
+def test_a_guess_stands_beside_prediction_and_record(page):
+    steps = DATA["ladder"]["problems"][0]["steps"]
+    page.drag("#ladder [data-handle] .mark", 40, 0)
+    guess = page.state("ladder")["guess"]
+    assert 1.5 < guess < 2 and "TFLOPS [" not in page.says("ladder")
+    page.press("ladder", "shown", " ")
+    tflops, low, high = steps[4]["text"]
+    assert f"measured at {tflops} TFLOPS [{low}–{high}]" in page.says("ladder") and f"{guess:.2f} ×" in page.says("ladder")
+    written = page.evaluate("document.querySelector('#ladder blockquote').textContent")
+    assert written == f"Written before measuring: {DATA['ladder']['about'][steps[4]['step']]['prediction']}"
+    page.press("ladder", "step", "ArrowRight")
+    assert page.state("ladder")["shown"] is False and steps[5]["step"] in page.says("ladder")
+    for name, about in DATA["ladder"]["about"].items():
+        assert len(about["prediction"]) > 80, name
+
+
+def test_a_bugs_report_lights_its_lines(page):
+    for index, bug in enumerate(DATA["bugs"]):
+        page.click(f'#bugs [name="bugs-bug"][value="{index}"]', touch=index % 2 == 1)
+        lit = page.evaluate("[...document.querySelectorAll('#bugs .lit')].map(line => line.textContent)")
+        named = sorted({int(number) for number in re.findall(r"kernel\.cu:(\d+)", bug["report"])})
+        assert [int(line.split()[0]) for line in lit] == named and len(named) >= 2
+        expected = [line["text"] for line in bug["lines"] if line["lit"]]
+        assert [line[6:] for line in lit] == expected
+        assert page.evaluate("document.querySelector('#bugs .report').textContent") == bug["report"]
+    page.press("bugs", "told", " ")
+    assert page.evaluate("document.querySelectorAll('#bugs .lit').length") == 0
