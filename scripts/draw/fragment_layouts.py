@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws who holds what of ldmatrix and mma.sync, from the emulator's own mapping.
+"""Draws who holds what of ldmatrix and mma.sync, and of v08's scores, from the emulator's own mapping.
 
 python3 scripts/draw/fragment_layouts.py TOOL --out FOLDER     draws all pictures
 python3 scripts/draw/fragment_layouts.py TOOL --check FOLDER   are they what the mapping and this script say?
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, Callable
@@ -18,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
 from draw.drawings import LINE, MARK, TINTS, Sheet
-from draw.figure_style import BACKGROUND, INK, MUTED
+from draw.figure_style import BACKGROUND, BAR, HEADING, INK, MUTED
+from steps.sources import kernel_lines
 
 LANE = 6  # the one that the pictures follow
 # Elements a lane holds, and rows and columns of the matrix.
@@ -51,7 +53,9 @@ def read(options: argparse.Namespace) -> tuple[Mapping, str]:
 
 
 class MatrixSheet(Sheet):
-    """In units of matrix elements."""
+    """In units of matrix elements: so wide, and HIGH high."""
+
+    HIGH = 0.8
 
     def fragment(
         self,
@@ -59,88 +63,66 @@ class MatrixSheet(Sheet):
         y: float,
         lanes: list[list[tuple[int, int]]],
         per_register: int,
-        label: Callable[[int, int], str],
+        name: Callable[[int], str],
         tint: Callable[[int], str],
-        size: float = 6.5,
     ) -> None:
-        """A matrix, a cell per register (per_register elements beside or below each other)."""
-        marked = []
+        """A matrix, a cell per register (per_register elements beside or below each other) with its lane; those of
+        LANE with their names."""
         for lane, positions in enumerate(lanes):
             for register in range(len(positions) // per_register):
                 cell = positions[register * per_register : (register + 1) * per_register]
                 (top, first), (bottom, last) = min(cell), max(cell)
-                width, height = last - first + 1, bottom - top + 1
-                self.box(x + first, y + top, width, height, facecolor=tint(register))
-                self.text(x + first + width / 2, y + top + height / 2, label(lane, register), size)
-                if lane == LANE:
-                    marked.append((x + first, y + top, width, height))
-        for cell in marked:  # on top of the neighbours' lines
-            self.box(*cell, edgecolor=MARK, linewidth=2.2, zorder=4)
+                width, height = last - first + 1, (bottom - top + 1) * self.HIGH
+                place = (x + first, y + top * self.HIGH, width, height)
+                self.box(*place, facecolor=tint(register))
+                if lane == LANE:  # on top of the neighbours' lines
+                    self.box(*place, edgecolor=MARK, linewidth=2.2, zorder=4)
+                self.text(place[0] + width / 2, place[1] + height / 2, name(register) if lane == LANE else f"T{lane}")
 
     def indices(self, x: float, y: float, count: int, downwards: bool, name: str) -> None:
         for i in range(count):
-            place = (x, y + i + 0.5) if downwards else (x + i + 0.5, y)
-            self.text(*place, str(i), 6, color=MUTED)
-        end = (x, y + count + 0.4) if downwards else (x + count + 0.4, y)
-        self.text(*end, name, 7.5, style="italic", weight="bold")
+            place = (x, y + (i + 0.5) * self.HIGH) if downwards else (x + i + 0.5, y)
+            self.text(*place, str(i), color=MUTED)
+        end = (x, y + count * self.HIGH + 0.4) if downwards else (x + count + 0.4, y)
+        self.text(*end, name, style="italic", weight="bold")
 
 
 def draw_mma(plt: Any, mapping: Mapping) -> Any:
     """The three matrices of mma.m16n8k16, where a product on paper has them: B above C, A to its left."""
-    sheet = MatrixSheet(plt, 28.4, 37.9)
+    sheet = MatrixSheet(plt, 28.4, 31.8)
     tint = TINTS.__getitem__
-    sheet.left(0.6, 0.5, "mma.m16n8k16: acc += A B", 13, weight="bold")
+    sheet.title("mma.m16n8k16: acc += A B")
     sheet.left(
-        0.6,
-        2.6,
-        "A warp multiplies as one. Each of its 32 lanes, T0 to T31, holds\n"
-        "a part of every matrix in its own registers.\n\n"
-        "A cell is what one lane holds of one place: two neighbours.\n"
-        "In A and B they share a 32-bit register, the first one in its\n"
-        "lower half. In acc each is an FP32 register of its own.\n\n"
-        "Four neighbouring lanes, a quad, hold a row of A and of acc\n"
-        "(and the row 8 below), and a column of B.",
-        8.5,
+        0.5,
+        1.6,
+        "A warp multiplies as one. Each of its 32 lanes, T0 to T31, holds a part of\n"
+        "every matrix in its own registers.\n\n"
+        "A cell is what one lane holds of one place: two neighbours. In A and B\n"
+        "they share a 32-bit register, the first one in its lower half. In acc each\n"
+        "is an FP32 register of its own.\n\n"
+        "Four neighbouring lanes, a quad, hold a row of A and of acc (and the row\n"
+        "8 below), and a column of B.",
     )
     legend = ["a[0],  b[0],  acc[0] and acc[1]", "a[1],  b[1],  acc[2] and acc[3]", "a[2]", "a[3]"]
     for index, words in enumerate(legend):
-        sheet.box(0.7, 10.6 + 1.3 * index, 1.4, 0.9, facecolor=TINTS[index])
-        sheet.text(2.6, 11.05 + 1.3 * index, words, 8.5, ha="left")
-    sheet.box(0.7, 15.8, 1.4, 0.9, edgecolor=MARK, linewidth=2.2)
-    sheet.text(2.6, 16.25, f"all that T{LANE} holds", 8.5, ha="left")
+        sheet.box(0.6, 7.4 + 1.1 * index, 1.4, 0.8, facecolor=TINTS[index])
+        sheet.text(2.4, 7.8 + 1.1 * index, words, ha="left")
+    sheet.box(0.6, 11.8, 1.4, 0.8, edgecolor=MARK, linewidth=2.2)
+    sheet.text(2.4, 12.2, f"all that T{LANE} holds, by the names of its registers", ha="left")
 
-    b_left, b_top = 19.4, 2.2
-    a_left, a_top = 1.5, 20.8
-    sheet.text(b_left + 4, 0.6, "B: 16 × 8 (k × n), 16-bit", 9.5, weight="bold")
-    sheet.indices(b_left, b_top - 0.35, 8, downwards=False, name="n")
-    sheet.indices(b_left - 0.5, b_top, 16, downwards=True, name="k")
-    sheet.fragment(
-        b_left,
-        b_top,
-        mapping["mma_b"],
-        2,
-        lambda lane, register: f"T{lane}\nb[{register}]",
-        tint,
-        6,
-    )
-    sheet.text(a_left + 8, 19.4, "A: 16 × 16 (m × k), 16-bit", 9.5, weight="bold")
-    sheet.indices(a_left, a_top - 0.35, 16, downwards=False, name="k")
-    sheet.indices(a_left - 0.5, a_top, 16, downwards=True, name="m")
-    sheet.fragment(
-        a_left, a_top, mapping["mma_a"], 2, lambda lane, register: f"T{lane} a[{register}]", tint
-    )
-    sheet.text(b_left + 4, 19.4, "acc: 16 × 8 (m × n), FP32", 9.5, weight="bold")
-    sheet.indices(b_left, a_top - 0.35, 8, downwards=False, name="n")
-    sheet.indices(b_left - 0.5, a_top, 16, downwards=True, name="m")
-    sheet.fragment(
-        b_left,
-        a_top,
-        mapping["mma_c"],
-        2,
-        lambda lane, pair: f"T{lane} acc[{2 * pair},{2 * pair + 1}]",
-        tint,
-        5.8,
-    )
+    b_left, b_top, a_left, a_top = 19.6, 2.4, 1.4, 18.0
+    for x, top, name, rows, columns, down, across in (
+        (b_left, b_top, "B: 16 × 8 (k × n), 16-bit", 16, 8, "k", "n"),
+        (a_left, a_top, "A: 16 × 16 (m × k), 16-bit", 16, 16, "m", "k"),
+        (b_left, a_top, "acc: 16 × 8 (m × n), FP32", 16, 8, "m", "n"),
+    ):
+        sheet.text(x + columns / 2, top - 1.2, name, HEADING, weight="bold")
+        sheet.indices(x, top - 0.4, columns, downwards=False, name=across)
+        sheet.indices(x - 0.5, top, rows, downwards=True, name=down)
+    sheet.fragment(b_left, b_top, mapping["mma_b"], 2, "b[{}]".format, tint)
+    sheet.fragment(a_left, a_top, mapping["mma_a"], 2, "a[{}]".format, tint)
+    names = ("acc[0,1]", "acc[2,3]")
+    sheet.fragment(b_left, a_top, mapping["mma_c"], 2, names.__getitem__, tint)
     return sheet.figure
 
 
@@ -148,20 +130,18 @@ def draw_ldmatrix(plt: Any, mapping: Mapping) -> Any:
     """What ldmatrix.x4 takes, and what it gives with and without .trans."""
     sheet = MatrixSheet(plt, 28.5, 26.6)
     title = "ldmatrix.x4: four 8 × 8 matrices from shared memory into registers"
-    sheet.left(0.6, 0.5, title, 13, weight="bold")
-    sheet.left(0.6, 2.2, "1   Every lane hands in the address of one row: 8 elements of 16 bits.", 9)
-    sheet.left(
-        0.6, 13.0, "2   Every lane receives two elements of each matrix, in one register per matrix.", 9
-    )
+    sheet.title(title)
+    sheet.left(0.5, 2.0, "1   Every lane hands in the address of one row: 8 elements of 16 bits.", HEADING)
+    sheet.left(0.5, 13.0, "2   Every lane receives two elements of each matrix, in one register per matrix.", HEADING)
     for matrix in range(4):
         x, y = 1.0 + 7.0 * matrix, 4.6
-        sheet.text(x + 3.0, y - 0.6, f"matrix {matrix}: registers[{matrix}]", 8.5, weight="bold")
+        sheet.text(x + 3.0, y - 0.6, f"matrix {matrix}: registers[{matrix}]", weight="bold")
         for row in range(8):
             lane = 8 * matrix + row
-            sheet.text(x + 0.4, y + (row + 0.5) * 0.9, f"T{lane}", 7.5)
+            sheet.text(x + 0.4, y + (row + 0.5) * 0.9, f"T{lane}")
             sheet.arrow((x + 0.9, y + (row + 0.5) * 0.9), (x + 1.9, y + (row + 0.5) * 0.9))
             sheet.box(x + 1.9, y + row * 0.9, 4.1, 0.9, facecolor=TINTS[matrix])
-            sheet.text(x + 3.95, y + (row + 0.5) * 0.9, f"row {row}", 7.5)
+            sheet.text(x + 3.95, y + (row + 0.5) * 0.9, f"row {row}")
             if lane == LANE:
                 sheet.box(x - 0.2, y + row * 0.9, 6.2, 0.9, edgecolor=MARK, linewidth=2.2, zorder=4)
     row, column = mapping["ldmatrix"][LANE][0][0], mapping["ldmatrix_trans"][LANE][0][1]
@@ -174,12 +154,12 @@ def draw_ldmatrix(plt: Any, mapping: Mapping) -> Any:
             f"two neighbours of a column: T{LANE}'s is column {column}",
         ),
     ):
-        sheet.text(x + 5, 14.9, title, 9.5, weight="bold")
-        sheet.text(x + 5, 15.7, gist, 8.5)
+        sheet.text(x + 5, 14.8, title, HEADING, weight="bold")
+        sheet.text(x + 5, 15.6, gist)
         # The cells are wider than high, so that text fits: the matrix is stretched to 10 x 8.
         for i in range(8):
-            sheet.text(x + 1.25 * (i + 0.5), 16.55, str(i), 6, color=MUTED)
-            sheet.text(x - 0.45, 17.0 + i + 0.5, str(i), 6, color=MUTED)
+            sheet.text(x + 1.25 * (i + 0.5), 16.55, str(i), color=MUTED)
+            sheet.text(x - 0.45, 17.0 + i + 0.5, str(i), color=MUTED)
         for marked in (False, True):
             for lane, positions in enumerate(mapping[name]):
                 if marked and lane != LANE:
@@ -195,13 +175,12 @@ def draw_ldmatrix(plt: Any, mapping: Mapping) -> Any:
                     sheet.box(*cell, edgecolor=MARK, linewidth=2.2, zorder=4)
                     continue
                 sheet.box(*cell, facecolor=TINTS[0])
-                sheet.text(cell[0] + cell[2] / 2, cell[1] + cell[3] / 2, f"T{lane}", 7.5)
+                sheet.text(cell[0] + cell[2] / 2, cell[1] + cell[3] / 2, f"T{lane}")
     sheet.left(
-        0.6,
+        0.5,
         25.4,
         "Both show matrix 0 as it lies in shared memory. The first element of a pair goes into the register's"
         " lower half.",
-        8.5,
         color=MUTED,
     )
     return sheet.figure
@@ -239,17 +218,16 @@ def stored_position(
 def draw_attention(plt: Any, mapping: Mapping) -> Any:
     """Q, K, P, V as stored: which rows a lane hands to ldmatrix, and what it is to get."""
     sheet = MatrixSheet(plt, 28.5, 36.6)
-    sheet.left(0.6, 0.5, "Attention: K needs no .trans, V does", 13, weight="bold")
+    sheet.title("Attention: K needs no .trans, V does")
     sheet.left(
-        0.6,
-        2.2,
+        0.5,
+        1.6,
         "Each square is 16 × 16 elements as they lie in shared memory: four 8 × 8 matrices for the four "
         "registers\n"
         "of one ldmatrix.x4, with the lanes that hand in their rows beside them. Outlined: what "
         f"T{LANE} is to get. A product\n"
         "sums over k, and a register of A or B holds two neighbours along k. In Q, K and P they lie side by "
         "side.\nIn V they lie in two rows.",
-        8.5,
     )
     panels = (
         (3.2, 8.6, "q", "Q is A of S = Q Kᵀ", "ldmatrix_x4", "query = m", "d = k"),
@@ -261,14 +239,14 @@ def draw_attention(plt: Any, mapping: Mapping) -> Any:
     block = 8 * cell
     for x, y, operand, title, function, down, across in panels:
         transposed = function.endswith("_trans")
-        sheet.text(x + block, y - 2.5, title, 10, weight="bold")
-        sheet.text(x + block, y - 1.55, function, 9, color=MARK if transposed else INK)
+        sheet.text(x + block, y - 2.5, title, HEADING, weight="bold")
+        sheet.text(x + block, y - 1.55, function, color=MARK if transposed else INK)
         for place, name, angle in (
             ((x + block, y - 0.55), across, 0),
             ((x - 1.6, y + block), down, 270),
         ):
             look = {"weight": "bold"} if name.endswith("= k") else {"color": MUTED}
-            sheet.text(*place, f"{name}  →", 8, rotation=angle, **look)
+            sheet.text(*place, f"{name}  →", rotation=angle, **look)
         for (block_row, block_column), register in operand_blocks(mapping, operand).items():
             left, top = x + block * block_column, y + block * block_row
             sheet.box(left, top, block, block, facecolor=TINTS[register], edgecolor=INK, linewidth=0.8)
@@ -281,7 +259,6 @@ def draw_attention(plt: Any, mapping: Mapping) -> Any:
                 left + block / 2,
                 top + 6.5 * cell,
                 f"registers[{register}]\n= {name}",
-                7,
                 zorder=3,
                 bbox={"facecolor": TINTS[register], "edgecolor": "none", "pad": 1.5},
             )
@@ -289,7 +266,6 @@ def draw_attention(plt: Any, mapping: Mapping) -> Any:
                 left + (-0.6 if block_column == 0 else block + 0.6),
                 top + block / 2,
                 f"T{8 * register} … T{8 * register + 7}",
-                7.5,
                 rotation=270,
             )
             positions = [stored_position(mapping, operand, LANE, register, element) for element in range(2)]
@@ -306,7 +282,7 @@ def draw_attention(plt: Any, mapping: Mapping) -> Any:
             )
             for position, half in zip(positions, ("lo", "hi")):
                 sheet.text(
-                    x + (position[1] + 0.5) * cell, y + (position[0] + 0.5) * cell, half, 6, zorder=5
+                    x + (position[1] + 0.5) * cell, y + (position[0] + 0.5) * cell, half, 8.3, zorder=5
                 )
         lines: tuple[list[float], list[float]] = ([], [])
         for i in range(17):
@@ -315,13 +291,89 @@ def draw_attention(plt: Any, mapping: Mapping) -> Any:
             lines[1].extend((y + at, y + at, float("nan"), y, y + 2 * block, float("nan")))
         sheet.axes.plot(*lines, color=LINE, linewidth=0.35, zorder=2)
     sheet.left(
-        0.6,
+        0.5,
         35.4,
         f"lo, hi: the lower and the upper half of a register. T{LANE} hands in one row and receives parts of"
         " rows that others hand in.",
-        8,
         color=MUTED,
     )
+    return sheet.figure
+
+
+# ---- v08: a row of S in two warps
+
+QUADS = "v08_register_softmax"
+TINT_OF_MEMORY = "#d4d4cf"
+
+
+def exchanged() -> list[str]:
+    """What the two warps of a row tell each other: a float each, for every row of the tile."""
+    names = re.findall(r"float (half_\w+)\[WARPS_N\]\[BLOCK_M\];", "\n".join(kernel_lines(QUADS)))
+    if not names:
+        raise drawings.DrawingError(f"steps/{QUADS}: its warps exchange nothing")
+    return names
+
+
+def draw_quads(plt: Any, mapping: Mapping) -> Any:
+    """One row of a tile: which lanes of two warps hold it, and what passes between them."""
+    sheet = Sheet(plt, 28.4, 20.6)
+    row = mapping["mma_c"][LANE][0][0]
+    quad = [lane for lane in range(32) if mapping["mma_c"][lane][0][0] == row]
+    names = exchanged()
+    sheet.title(f"Row {row} of S in v08: a quad in each of two warps, and what the quads exchange")
+    unit = 4.4 / 64
+    x, y = 1.0, 2.6
+    sheet.text(x + 2.2, y - 0.5, "S, a tile")
+    for warp in range(4):
+        place = x + 2.2 * (warp % 2), y + 2.2 * (warp // 2)
+        sheet.box(*place, 2.2, 2.2, edgecolor=INK, linewidth=0.8)
+        sheet.text(place[0] + 1.1, place[1] + 1.2, f"warp {warp}")
+    sheet.box(x, y + row * unit, 4.4, 0.14, facecolor=MARK, edgecolor=MARK, zorder=4)
+    size = len(names) * 2 * 64 * 4
+    sheet.left(
+        6.4,
+        y - 0.2,
+        f"Each warp holds 32 rows × 32 keys of the tile, and a row of them lies in one quad, here T{quad[0]} to "
+        f"T{quad[-1]}.\nInside a quad two shuffles find the maximum or the sum of half a row, without any memory.\n\n"
+        f"Between the two warps {len(names)} values per half and row pass through shared memory: {len(names)} × 2 "
+        f"halves × 64 rows ×\n4 bytes = {size:,} bytes per tile. v07 wrote all of S and read it again, "
+        f"{64 * 64 * 4:,} bytes each way.",
+    )
+    cell, wide, lefts = 0.79, 12.64, (0.7, 15.06)
+    for half, left in enumerate(lefts):
+        middle = left + wide / 2
+        sheet.left(left, 7.4, f"warp {half}: keys {32 * half} to {32 * half + 31}", HEADING, weight="bold")
+        for n in range(4):
+            sheet.text(left + 4 * n * cell + 0.3, 8.5, str(32 * half + 8 * n), color=MUTED)
+            for lane in quad:
+                _, column = mapping["mma_c"][lane][0]  # and its neighbour
+                at = left + (8 * n + column) * cell / 2
+                sheet.box(at, 8.8, cell, 0.8, facecolor=TINTS[quad.index(lane)])
+                sheet.text(at + cell / 2, 9.2, f"T{lane}")
+        centres = [left + 1.64 + 3.12 * index for index in range(4)]
+        for centre, lane, tint in zip(centres, quad, TINTS):
+            sheet.box(centre - 1.4, 10.4, 2.8, 0.9, facecolor=tint)
+            sheet.text(centre, 10.85, f"T{lane}: its 8")
+        for step, bend, colour in ((1, 0.3, MUTED), (2, 0.38, BAR)):
+            for index in (0, 3 - step):
+                ends = (centres[index], 11.35), (centres[index + step], 11.35)
+                look = {"arrowstyle": "<|-|>", "connectionstyle": f"arc3,rad={bend}", "shrinkA": 0, "shrinkB": 0}
+                sheet.arrow(*ends, color=colour, **look)
+        sheet.text(middle, 13.6, "two shuffles, by xor 1 and by xor 2 (blue):\nall four lanes know " + " and ".join(names))
+        sheet.arrow((middle, 14.3), (middle, 15.55))
+        sheet.text(middle + 0.4, 14.9, f"T{quad[0]} writes", ha="left", color=MUTED)
+        sheet.box(left, 15.6, wide, 1.0, facecolor=TINT_OF_MEMORY)
+        sheet.text(middle, 16.1, "shared memory: " + ", ".join(f"{name}[{half}][{row}]" for name in names))
+        other = lefts[1 - half] + wide / 2
+        sheet.arrow((middle, 16.65), (other, 18.55), color=MARK)
+        sheet.box(left, 18.6, wide, 1.5, facecolor=BACKGROUND, edgecolor=INK)
+        sheet.text(
+            middle,
+            19.35,
+            f"warp {half}: new_max is the largest of row_max and both half_max;\n"
+            "P = p · half_scale; both half_sums, scaled alike, join row_sum",
+        )
+    sheet.text(14.2, 18.3, "all four lanes read", color=MUTED)
     return sheet.figure
 
 
@@ -329,6 +381,7 @@ PICTURES: dict[str, Callable[[Any, Mapping], Any]] = {
     "fragments_mma.svg": draw_mma,
     "fragments_ldmatrix.svg": draw_ldmatrix,
     "fragments_attention.svg": draw_attention,
+    "fragments_quads.svg": draw_quads,
 }
 
 

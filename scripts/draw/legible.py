@@ -22,9 +22,6 @@ SMALL = {
     "errors_histogram.svg",
     "errors_position.svg",
     "errors_sources.svg",
-    "fragments_attention.svg",
-    "fragments_ldmatrix.svg",
-    "fragments_mma.svg",
 }
 
 Texts = dict[int, tuple[str, Any, float]]  # words, extent in points, size of type

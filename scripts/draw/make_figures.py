@@ -75,6 +75,7 @@ DRAWINGS = {
     "fragment_layouts": "tools/fragment_layouts",
     "memory_layouts": "tools/memory_layouts",
     "copy_states": "tools/copy_states",
+    "data_flow": "flashsteps",
     "pipeline_picture": "flashsteps",
     "attention_maps": "flashsteps",
     "error_analysis": "flashsteps",

@@ -71,10 +71,15 @@ def test_every_picture_is_an_svg_of_its_own(drawn: Path):
     for text in pictures.values():
         xml.etree.ElementTree.fromstring(text)
         assert len(text.encode()) <= 300_000 and "<dc:date>" not in text
+    mma, quads = pictures["fragments_mma.svg"], pictures["fragments_quads.svg"]
     for lane in range(32):
-        for register in range(4):
-            assert f">T{lane} a[{register}]<" in pictures["fragments_mma.svg"]
+        # Four registers of A, two of B, two pairs of acc; one lane's are named instead.
+        assert mma.count(f">T{lane}<") == (0 if lane == fragment_layouts.LANE else 8)
         assert f">T{lane}<" in pictures["fragments_ldmatrix.svg"]
+        assert quads.count(f">T{lane}<") == (8 if lane // 4 == 1 else 0)  # row 1, four blocks in each of two warps
+    for name in (*(f"a[{i}]" for i in range(4)), "b[0]", "b[1]", "acc[0,1]", "acc[2,3]"):
+        assert mma.count(f">{name}<") == (2 if name in ("a[2]", "a[3]") else 1)  # in the legend, too
+    assert "1,024 bytes per tile" in quads
 
 
 def test_the_same_bytes_every_time(tool: Path, tmp_path: Path, drawn: Path):

@@ -27,7 +27,7 @@ HEADINGS = [
 MOST_LINES = 120
 WIDTH = 118  # of prose; a table's row cannot be broken
 # Whose pictures are still to be drawn.
-NO_PICTURE = {"v01", "v03", "v07", "v08", "v09"}
+NO_PICTURE = {"v01", "v09"}
 
 NO_PICTURE |= {f"v{number:02d}" for number in range(11, 28)}
 
