@@ -178,9 +178,9 @@ def test_what_a_lesson_says_and_nothing_here_shows(exercise: Exercise, what: str
 
 
 def lesson_items(step: str) -> tuple[str, dict[int, str]]:
-    """Section 6 of a lesson without its sources, and its numbered items."""
+    """Section 6 of a lesson, and its numbered items."""
     text = (ROOT / "steps" / step / "README.md").read_text(encoding="utf-8")
-    (section,) = re.findall(r"^## 6\. Try it\n(.*?)^Sources:", text, re.MULTILINE | re.DOTALL)
+    (section,) = re.findall(r"^## 6\. Try it\n(.*?)^## 7\. ", text, re.MULTILINE | re.DOTALL)
     items = re.findall(r"^(\d+)\. (.*?)(?=^\d+\. |\n\n|\Z)", section, re.MULTILINE | re.DOTALL)
     return section, {int(number): " ".join(item.split()) for number, item in items}
 

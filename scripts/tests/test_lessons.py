@@ -23,8 +23,11 @@ HEADINGS = [
     "4. Prediction, then result",
     "5. What it did not fix",
     "6. Try it",
+    "7. Exercise and quiz",
 ]
-MOST_LINES = 120
+MOST_LINES = 120  # without section 7
+QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
+QUESTIONS = 3
 WIDTH = 118  # of prose; a table's row cannot be broken
 # Whose pictures are still to be drawn.
 NO_PICTURE = {"v01", "v09"}
@@ -67,7 +70,9 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
     title = f"# {number} · "
     whose = "is it another step's lesson? A step of your own needs none: delete the file"
     demand(lines[0].startswith(title), f"its first line must begin with '{title}'; {whose}")
-    demand(len(lines) <= MOST_LINES, f"{len(lines)} lines, {MOST_LINES} are the most")
+    quiz = re.search(r"^## 7\. .*?(?=^Sources: )", text, re.MULTILINE | re.DOTALL)
+    counted = len(lines) - (quiz[0].count("\n") if quiz else 0)
+    demand(counted <= MOST_LINES, f"{counted} lines above section 7 and below it, {MOST_LINES} are the most")
     blocks = markers.find_blocks(text, page, kinds.KINDS)
     generated = {line for block in blocks for line in range(block.line, block.end)}
     wide = [i for i, line in enumerate(prose, start=1) if len(line) > WIDTH and line[0] != "|"]
@@ -79,7 +84,7 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
         return found  # the rest looks into the sections
 
     opening, *sections = re.split(r"^## .*\n", text, flags=re.MULTILINE)
-    idea, diff, measured, try_it = sections[1], sections[2], sections[3], sections[5]
+    idea, diff, measured, ending = sections[1], sections[2], sections[3], sections[6]
     demand("".join(opening.splitlines()[1:]).strip(), "it must say first what changed, and what that brought")
     for chapter in chapters:
         link = f"](../../docs/{chapter})"
@@ -99,9 +104,14 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
     # `standing` names its steps with `show`: in a lesson that is the lesson's own.
     others = [block.where for block in blocks if block.arguments.get("step", block.arguments.get("show")) != step]
     demand(not others, f"generated blocks of other steps: {', '.join(others)}")
-    demand(re.search(r"^Sources: ", try_it, re.MULTILINE), "it must end with its sources")
+    start = f"`python3 scripts/steps/exercise.py start {number}`"
+    demand(start in " ".join(ending.split()), f"section 7 must say how to start the exercise: {start}")
+    asked = QUESTION.findall(ending)
+    complete = len(asked) == QUESTIONS and all(part.strip() for each in asked for part in each)
+    demand(complete, f"section 7 must have {QUESTIONS} questions, each with an answer that folds out")
+    demand(re.search(r"^Sources: ", ending, re.MULTILINE), "it must end with its sources")
     for word, other in (("Before", before), ("Next", after)):
-        links = re.findall(rf"\b{word}:\s+\[(\w+)\]\(\.\./(\w+)/README\.md\)\.", try_it)
+        links = re.findall(rf"\b{word}:\s+\[(\w+)\]\(\.\./(\w+)/README\.md\)\.", ending)
         wanted = [(other, other)] if other else []
         line = f"'{word}: [{other}](../{other}/README.md).'" if other else f"no '{word}:'"
         demand(links == wanted, f"at its end there must be {line}")
