@@ -76,6 +76,7 @@ DRAWINGS = {
     "memory_layouts": "tools/memory_layouts",
     "copy_states": "tools/copy_states",
     "data_flow": "flashsteps",
+    "online_softmax": "flashsteps",
     "pipeline_picture": "flashsteps",
     "attention_maps": "flashsteps",
     "error_analysis": "flashsteps",

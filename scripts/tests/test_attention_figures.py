@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
 import safetensors.numpy
 
-from draw import attention_data, attention_maps, drawings, error_analysis, figure_style
+from draw import attention_data, attention_maps, drawings, error_analysis, figure_style, online_softmax
 from measure import program as flashsteps
 from records.rules import GATES
 
@@ -351,3 +351,15 @@ def test_an_element_is_a_pixel(tmp_path: Path, monkeypatch):
         panel = picture[top : top + size, x : x + size]
         grey = (abs(panel - to_rgb(attention_maps.HIDDEN)) < 1e-3).all(-1)
         assert np.array_equal(grey, np.triu(np.ones((size, size), bool), 1))
+
+
+def test_the_online_softmax_is_that_of_the_outputs(program: Path, tmp_path: Path, capsys):
+    out = tmp_path / "out"
+    assert online_softmax.main([str(program), "--out", str(out)]) == 0
+    text = (out / "online_softmax.svg").read_text(encoding="utf-8")
+    weights = [2.0 ** (score - 5) for score in online_softmax.SCORES]
+    o = sum(w * v for w, v in zip(weights, online_softmax.VALUES)) / sum(weights)
+    assert text.count(">× 1/4<") == 2 and f">{sum(weights):.4g}<" in text and f">{o:.3g}<" in text
+    assert online_softmax.main([str(program), "--check", str(out)]) == 0
+    assert online_softmax.main([str(make_program(tmp_path, "o[..., 7, 1] *= 2")), "--check", str(out)]) == 1
+    assert "after key 7 the keys have other weights" in capsys.readouterr().err

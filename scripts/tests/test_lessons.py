@@ -30,7 +30,7 @@ QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</detai
 QUESTIONS = 3
 WIDTH = 118  # of prose; a table's row cannot be broken
 # Whose pictures are still to be drawn.
-NO_PICTURE = {"v01", "v09"}
+NO_PICTURE = {"v09"}
 
 NO_PICTURE |= {f"v{number:02d}" for number in range(11, 28)}
 
