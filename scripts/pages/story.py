@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Builds docs/story/index.html, the page to play with: one file that needs no network, of what kernels and records say.
+"""Builds docs/story/index.html, the page to play with: one file of what kernels and records say.
 
 python3 scripts/pages/story.py --build build/ci           asks the programs of a build with tests, and writes the page
 python3 scripts/pages/story.py                            writes it again with what these programs said the last time
 python3 scripts/pages/story.py --check [--build build/ci] changes nothing; names what is stale
 
-The page is story/page.html.j2 with the scripts beside it. Without scripts it shows the pictures that they draw at first:
-a browser draws them, so that writing the page takes Chromium. To check it takes none.
+The page is story/page.html.j2 with the scripts beside it. Where scripts are off it shows the pictures that these draw
+at first. Chromium draws them into the page when it is written; checking the page takes none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ PARTS = Path(__file__).parent / "story"
 SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "swizzle", "pipeline", "ladder", "bugs")
 RECORDS = ROOT / "figures" / "results"
 LADDER = "h200_ladder.json"
-MEASURED = ({"S": "4096", "D": "128", "dtype": "bf16", "causal": "false"}, {"S": "4096", "D": "64", "dtype": "fp16", "causal": "true"})
+MEASURED = (
+    {"S": "4096", "D": "128", "dtype": "bf16", "causal": "false"},
+    {"S": "4096", "D": "64", "dtype": "fp16", "causal": "true"},
+)
 # Traced, one CTA with four tiles of keys.
 TRACED = {"v09_direct_rescale": "1,1,1,64,256,64", "v10_tma_warpspec": "1,1,1,64,256,64"}
 TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64"}
@@ -103,7 +106,7 @@ def trace_of(trace: Trace, step: str) -> Data:
         {
             "track": tracks[e.track],
             "kind": e.kind,
-            "name": e.name.removesuffix(e.mbarrier) + names.get(e.mbarrier, e.mbarrier) if e.mbarrier in e.name else e.name,
+            "name": e.name.replace(e.mbarrier, names.get(e.mbarrier, e.mbarrier)),
             "begin": e.begin,
             "end": e.end,
             "mbarrier": names.get(e.mbarrier, e.mbarrier),
@@ -120,11 +123,12 @@ def trace_of(trace: Trace, step: str) -> Data:
 def names_of_mbarriers(trace: Trace, producer: int | None) -> dict[str, str]:
     """Of those that the trace knows by their addresses only: the producer waits until a place is empty, and then asks
     for a tile, which fills it."""
-    names, waited = {}, ""
-    for e in trace.events if producer is not None else ():
-        if e.track == producer and e.kind == "wait" and e.mbarrier:
+    names: dict[str, str] = {}
+    waited = ""
+    for e in trace.of(producer, "wait", "issue") if producer is not None else ():
+        if e.kind == "wait":
             waited = e.mbarrier
-        elif e.track == producer and e.kind == "issue" and e.mbarrier.startswith("mbarrier at") and e.mbarrier not in names:
+        elif e.mbarrier.startswith("mbarrier at") and e.mbarrier not in names:
             tensor = e.name.split()[1]
             place = sum(name.startswith(f"{tensor} full") for name in names.values())
             names |= {e.mbarrier: f"{tensor} full[{place}]", waited: f"{tensor} empty[{place}]"}
@@ -145,8 +149,8 @@ def bugs(program: Path) -> list[Data]:
         bug = ablations.read(ROOT / "harness/tests/bugs" / f"{page}.md", ROOT)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "results.json"
-            command = [str(program), "check", bug.name, "--backend", "emulator", "--full", "--shape", "1,1,1,64,330,64"]
-            subprocess.run([*command, "--json", str(file)], capture_output=True, check=False)
+            command = [str(program), "check", bug.name, "--full", "--shape", "1,1,1,64,330,64", "--json", str(file)]
+            subprocess.run([*command, "--backend", "emulator"], capture_output=True, check=False)
             if not file.is_file():
                 raise DrawingError(f"{program}: checks no {bug.name}")
             ((entry,),) = [run["steps"] for run in json.loads(file.read_text(encoding="utf-8"))["runs"]]
@@ -218,7 +222,8 @@ def ladder() -> Data:
         problems.append({"label": label, "steps": steps})
     names = [step["step"] for step in problems[0]["steps"]]
     about = {name: {"idea": sources.title(name), "prediction": prediction(name)} for name in names}
-    return {"device": record["provenance"]["device"]["name"], "record": LADDER, "common": common, "problems": problems, "about": about}
+    measured = {"device": record["provenance"]["device"]["name"], "record": LADDER, "common": common}
+    return {**measured, "problems": problems, "about": about}
 
 
 def prediction(step: str) -> str:
@@ -295,7 +300,8 @@ def stale(page: str, fresh: Data) -> list[str]:
     """Why the page is not what it would be now."""
     reasons = [] if description() in page else ["was made by other scripts than those of scripts/pages/story"]
     own, fresh = essence(kept(page)), essence(json.loads(json.dumps(fresh)))
-    reasons += [f"its '{name}' is not what the programs or records say" for name in fresh if fresh[name] != own.get(name)]
+    differing = [name for name in fresh if fresh[name] != own.get(name)]
+    reasons += [f"its '{name}' is not what programs, records or lessons say" for name in differing]
     if (size := len(page.encode())) > MAX_BYTES:
         reasons.append(f"has {size} bytes, {MAX_BYTES} are allowed")
     return reasons

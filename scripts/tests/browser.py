@@ -98,8 +98,9 @@ class Browser:
     def pointer(self, *places: tuple[float, float], touch: bool = False) -> None:
         """To the first place, pressed there, over the others, released at the last one."""
         if touch:
-            for kind, points in [("touchStart", places[:1]), *(("touchMove", [p]) for p in places[1:]), ("touchEnd", [])]:
-                points = [{"x": x, "y": y} for x, y in points]
+            kinds = ["touchStart", *["touchMove"] * (len(places) - 1), "touchEnd"]
+            for kind, place in zip(kinds, (*places, None)):
+                points = [dict(zip("xy", place))] if place else []
                 self.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
                 self.evaluate("new Promise(requestAnimationFrame).then(() => 0)")  # which moves wait for
             return

@@ -58,6 +58,8 @@ def test_a_run_on_a_gpu(tmp_path):
         assert f"<td>{step['resources']['registers']}</td>" in row
     assert "<td>4.00</td>" in row_of(page, STEPS[1])  # times the one before
     assert images(page) == ["svg+xml", "svg+xml"]  # the ladder, errors
+    [story] = re.findall(r'<a href="([^"]+)">docs/story/index.html</a>', page)
+    assert (tmp_path / "report" / story).is_file()
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == [
         "errors.svg",
         "index.html",

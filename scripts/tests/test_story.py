@@ -35,6 +35,30 @@ SIZES = """(() => {
   ];
 })()"""
 
+STATES = [
+    {},
+    {
+        "matrix": {"head": 3, "causal": False, "row": 63},
+        "tiles": {"seqlen_q": 1, "seqlen_kv": 1, "kv_len": 0, "causal": False},
+        "softmax": {"rescale": False, "keys": 8, "score7": 3},
+        "storage": {"step": 5, "dim": 128},
+        "fragments": {"operand": "v", "lane": 31},
+        "banks": {"padding": 16, "pass": 2, "dim": 128},
+        "swizzle": {"mode": 32, "row": 31},
+        "pipeline": {"step": 2, "time": 5000, "event": "2:100"},
+        "ladder": {"step": 1, "guess": 7, "problem": 1},
+        "bugs": {"bug": 1},
+    },
+    {
+        "tiles": {"seqlen_q": 320, "seqlen_kv": 100, "kv_len": 64, "causal": True, "cta": 4},
+        "storage": {"step": 0},
+        "swizzle": {"mode": 64},
+        "pipeline": {"step": 0, "time": 0},
+        "ladder": {"shown": True},
+        "bugs": {"bug": 4, "told": False},
+    },
+]
+
 
 class Page:
     """The page in a browser, and the hands on it."""
@@ -57,8 +81,12 @@ class Page:
     def says(self, section: str) -> str:
         return self.evaluate(f"document.querySelector('#{section} .says').textContent.replace(/\\s+/g, ' ')")
 
+    def all(self, selector: str, what: str) -> list[str]:
+        """Of all these elements."""
+        return self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map(element => element.{what})")
+
     def place(self, selector: str) -> tuple[float, float]:
-        """The middle of an element, scrolled to, and painted there: what a touch may do is found by what is painted."""
+        """The middle of an element, scrolled to and painted: what is painted decides what a touch may do."""
         return tuple(
             self.evaluate(
                 f"""(async () => {{
@@ -108,11 +136,18 @@ def test_the_page_is_up_to_date():
     assert story.stale(TEXT, story.from_files()) == []
 
 
+def test_its_links_lead_to_files():
+    links = {link for link in re.findall(r'href="([^"]+)"', TEXT.split("<script")[0]) if not link.startswith("data:")}
+    targets = {link: story.PAGE.parent / link for link in links if link[0] != "#"}
+    assert len(links) > 20 and [link for link, target in targets.items() if not target.is_file()] == []
+    assert {link[1:] for link in links if link[0] == "#"} <= set(story.SECTIONS)
+
+
 def test_a_stale_page_is_told(monkeypatch):
     fresh = json.loads(json.dumps(DATA))
     assert story.stale(TEXT, fresh) == []
     fresh["layouts"]["shared"]["ldmatrix, D=64, padded by 8"]["passes"] = 5
-    assert story.stale(TEXT, fresh) == ["its 'layouts' is not what the programs or records say"]
+    assert story.stale(TEXT, fresh) == ["its 'layouts' is not what programs, records or lessons say"]
     monkeypatch.setattr(story, "SECTIONS", story.SECTIONS[:-1])
     assert story.stale(TEXT, {}) == ["was made by other scripts than those of scripts/pages/story"]
 
@@ -120,14 +155,19 @@ def test_a_stale_page_is_told(monkeypatch):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 838, 1400])
 def test_the_page_is_whole_and_readable(page, width, scheme):
-    found = page.open(width, scheme) + page.evaluate(SIZES)
-    seen = page.evaluate(MEASURE)
-    assert seen["needed"] <= seen["width"] == width and (seen["paper"] < 0.2) == (scheme == "dark")
-    assert found + [f"too faint: {element}" for element in seen["faint"]] == []
+    """As it opens, and with what it may come to."""
+    found = page.open(width, scheme)
+    for states in STATES:
+        for section, state in states.items():
+            page.set(section, **state)
+        seen = page.evaluate(MEASURE)
+        assert seen["needed"] <= seen["width"] == width and (seen["paper"] < 0.2) == (scheme == "dark")
+        found += page.evaluate(SIZES) + [f"too faint: {element}" for element in seen["faint"]]
+    assert found == []
 
 
 def test_the_still_pictures_are_those_that_the_scripts_draw(page):
-    live = page.evaluate("[...document.querySelectorAll('.stage')].map(stage => stage.outerHTML)")
+    live = page.all(".stage", "outerHTML")
     assert len(live) == len(story.SECTIONS) and all("<svg" in stage or "<pre" in stage for stage in live)
     assert [stage for stage in live if stage not in TEXT] == []
 
@@ -178,7 +218,7 @@ def test_the_pages_swizzle_is_the_programs(page):
 
 def test_a_row_of_the_matrix_shows_its_weights(page):
     weights = DATA["attention"]["weights"]
-    shown = "[...document.querySelectorAll('#matrix [data-weight]')].map(bar => +bar.dataset.weight)"
+    shown = "[...document.querySelectorAll('#matrix .bar')].map(bar => +bar.dataset.weight)"
     left, top = page.evaluate(
         """(() => { const svg = document.querySelector("#matrix svg"); svg.scrollIntoView();
         const corner = svg.getBoundingClientRect(); return [corner.x, corner.y + SECTIONS.matrix.own.top]; })()"""
@@ -196,14 +236,15 @@ def test_a_row_of_the_matrix_shows_its_weights(page):
 
 
 def test_s_p_and_o_leave_shared_memory_one_by_one(page):
-    lives = "[...document.querySelectorAll('#storage [data-lives]')].map(box => box.dataset.lives)"
     expected = {"v01": "", "v02": "sp", "v03": "spo", "v06": "spo", "v07": "sp", "v08": "p", "v11": "p", "v12": ""}
     page.press("storage", "step", "Home")
     for step in page.evaluate("STORAGE.map(each => each.step)"):
         if (where := expected.get(step[:3])) is not None:
-            assert page.evaluate(lives) == [f"{x} {'shared' if x in where else 'registers'}" for x in "spo"], step
-            kept = {part["name"]: part for each in DATA["layouts"]["storage"] if each["step"] == step for part in each["64"]}
-            arrows = page.evaluate("[...document.querySelectorAll('#storage [data-bytes]')].map(text => text.textContent)")
+            lives = page.all("#storage [data-lives]", "dataset.lives")
+            assert lives == [f"{x} {'shared' if x in where else 'registers'}" for x in "spo"], step
+            [its] = [each["64"] for each in DATA["layouts"]["storage"] if each["step"] == step] or [[]]
+            kept = {part["name"]: part for part in its}
+            arrows = page.all("#storage [data-bytes]", "textContent")
             assert arrows == [f"{kept.get(x, kept.get('s', {}))['contents']:,}" for x in where]
         page.press("storage", "step", "ArrowRight")
 
@@ -212,7 +253,7 @@ def test_pointing_at_t6_lights_its_cells(page):
     page.set("fragments", lane=0)
     page.hover('#fragments [data-lane="6"]')
     assert page.state("fragments")["lane"] == 6
-    lit = page.evaluate("[...document.querySelectorAll('#fragments .mark[data-lane]')].map(cell => cell.dataset.cell)")
+    lit = page.all("#fragments .mark[data-lane]", "dataset.cell")
     held = [
         f"{title} {own[first][0]} {own[first][1]}"
         for title, name in zip("ABa", ("mma_a", "mma_b", "mma_c"))
@@ -230,10 +271,7 @@ def test_k_needs_no_trans_and_v_does(page):
         if page.state("fragments")["trans"] != trans:
             page.press("fragments", "trans", " ")
         assert ("All 32 lanes get" in page.says("fragments")) == right
-        got, needed = (
-            page.evaluate(f"[...document.querySelectorAll('#fragments [data-{it}]')].map(cell => cell.dataset.{it})")
-            for it in ("gets", "needs")
-        )
+        got, needed = (page.all(f"#fragments [data-{it}]", f"dataset.{it}") for it in ("gets", "needs"))
         assert (sorted(got) == sorted(needed)) == right and len(got) == len(needed) == 2
 
 
@@ -245,11 +283,8 @@ def test_a_chosen_chunk_shows_its_address(page):
     page.press("swizzle", "chunk", "Home", "ArrowRight")
     place = DATA["layouts"]["swizzle"]["64"][6][1]
     assert f"Chunk 1 of row 6 moves from byte 400 to byte {16 * place}." in page.says("swizzle")
-    bits = page.evaluate(
-        """[...document.querySelectorAll('#swizzle [data-bit^="with "]')].map(
-          bit => [...bit.parentElement.children][[...bit.parentElement.children].indexOf(bit) + 1].textContent).join("")"""
-    )
-    assert int(bits, 2) == place
+    bits = page.all('#swizzle [data-bit^="with "]', "nextElementSibling.textContent")
+    assert int("".join(bits), 2) == place
 
 
 
@@ -270,9 +305,7 @@ def test_tiles_follow_the_drag_of_a_handle_and_the_keys(page):
         sizes = {key: mask[key] for key in ("seqlen_q", "seqlen_kv", "kv_len", "causal")}
         for cta, masked in enumerate(mask["masked"]):
             page.set("tiles", **sizes, cta=cta)
-            looks = page.evaluate(
-                f"""[...document.querySelectorAll('#tiles [data-cta="{cta}"]')].map(tile => tile.getAttribute("class"))"""
-            )
+            looks = page.all(f'#tiles [data-cta="{cta}"]', 'getAttribute("class")')
             wanted = ["tint1" if its else "tint0" for its in masked]
             assert looks == wanted + ["empty"] * (-(-mask["seqlen_kv"] // 64) - len(masked))
 
@@ -298,8 +331,8 @@ def test_padding_of_0_8_and_16_gives_8_1_and_2_passes(page):
     for padding, passes in ((0, 8), (8, 1), (16, 2)):
         page.press("banks", "padding", "Home", *["ArrowRight"] * (padding // 8))
         assert page.state("banks")["padding"] == padding
-        turns = page.evaluate("[...document.querySelectorAll('#banks [data-turn]')].map(cell => +cell.dataset.turn)")
-        assert len(turns) == 32 and max(turns) == passes and f"needs {passes} pass" in page.says("banks")
+        turns = page.all("#banks [data-turn]", "dataset.turn")
+        assert len(turns) == 32 and max(turns) == str(passes) and f"needs {passes} pass" in page.says("banks")
         counted = DATA["layouts"]["shared"][f"ldmatrix, D=64, padded by {padding}"]["passes"]
         assert page.says("banks").endswith(f"The emulator counts {counted}.")
     page.click('#banks [data-name="pass"][data-step="1"]')
@@ -320,7 +353,7 @@ def test_k_2_is_copied_only_after_the_fourth_arrival(page):
         }})()"""
     )
     assert len(arrivals) == 4 and max(arrivals) <= begin and max(edges) <= left + 1.5
-    [traced] = [each for each in DATA["traces"][v10]["events"] if each["kind"] == "copy" and each["name"] == "K tile 2"]
+    [traced] = [e for e in DATA["traces"][v10]["events"] if (e["kind"], e["name"]) == ("copy", "K tile 2")]
     assert begin == traced["begin"]
     page.hover(copy)
     assert f"K tile 2. The source line: {traced['line']}" in page.says("pipeline") and "tma_load" in traced["line"]
@@ -339,11 +372,11 @@ def test_the_playhead_tells_what_is_under_way_and_which_phase(page):
         told = page.evaluate("document.querySelector('#pipeline table').innerText")
         now = [e for e in trace["events"] if e["kind"] != "arrival" and e["begin"] <= 3000 < e["end"]]
         assert len(now) >= 4 and all(each["track"] in told and each["line"] in told for each in now)
-        ends = page.evaluate("[...document.querySelectorAll('#pipeline [data-phase]')].map(p => [p.dataset.phase, +p.dataset.end])")
-        for mbarrier, phase in ((e["mbarrier"], e["phase"]) for e in trace["events"] if "empty" in e["mbarrier"]):
-            own = [e for e in trace["events"] if (e["kind"], e["mbarrier"], e["phase"]) == ("arrival", mbarrier, phase)]
-            assert not own or dict(ends)[f"{mbarrier} {phase}"] == max(e["begin"] for e in own)
-        assert bool(ends) == (trace["step"] != "v09_direct_rescale")
+        names, times = (page.all("#pipeline [data-phase]", f"dataset.{it}") for it in ("phase", "end"))
+        ends = dict(zip(names, times))
+        arrivals = [e for e in trace["events"] if e["kind"] == "arrival" and "empty" in e["mbarrier"]]
+        last = {f"{e['mbarrier']} {e['phase']}": str(e["begin"]) for e in sorted(arrivals, key=lambda e: e["begin"])}
+        assert last.items() <= ends.items() and bool(ends) == (trace["step"] != "v09_direct_rescale")
 
 
 def test_a_guess_stands_beside_prediction_and_record(page):
@@ -353,7 +386,8 @@ def test_a_guess_stands_beside_prediction_and_record(page):
     assert 1.5 < guess < 2 and "TFLOPS [" not in page.says("ladder")
     page.press("ladder", "shown", " ")
     tflops, low, high = steps[4]["text"]
-    assert f"measured at {tflops} TFLOPS [{low}–{high}]" in page.says("ladder") and f"{guess:.2f} ×" in page.says("ladder")
+    told = page.says("ladder")
+    assert f"measured at {tflops} TFLOPS [{low}–{high}]" in told and f"Your guess was {guess:.2f} ×" in told
     written = page.evaluate("document.querySelector('#ladder blockquote').textContent")
     assert written == f"Written before measuring: {DATA['ladder']['about'][steps[4]['step']]['prediction']}"
     page.press("ladder", "step", "ArrowRight")
@@ -365,11 +399,11 @@ def test_a_guess_stands_beside_prediction_and_record(page):
 def test_a_bugs_report_lights_its_lines(page):
     for index, bug in enumerate(DATA["bugs"]):
         page.click(f'#bugs [name="bugs-bug"][value="{index}"]', touch=index % 2 == 1)
-        lit = page.evaluate("[...document.querySelectorAll('#bugs .lit')].map(line => line.textContent)")
+        lit = page.all("#bugs .lit", "textContent")
         named = sorted({int(number) for number in re.findall(r"kernel\.cu:(\d+)", bug["report"])})
         assert [int(line.split()[0]) for line in lit] == named and len(named) >= 2
         expected = [line["text"] for line in bug["lines"] if line["lit"]]
         assert [line[6:] for line in lit] == expected
         assert page.evaluate("document.querySelector('#bugs .report').textContent") == bug["report"]
     page.press("bugs", "told", " ")
-    assert page.evaluate("document.querySelectorAll('#bugs .lit').length") == 0
+    assert page.all("#bugs .lit", "textContent") == []

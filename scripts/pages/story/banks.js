@@ -29,7 +29,8 @@ story("banks", {
   draw(state, width) {
     const { offsets, passes } = paddedRows(state), [banks] = wordsByBank(offsets, 16);
     const ofMatrix = bankPasses(offsets, 16)[0];
-    const left = 58, cell = Math.min((width - left - 1) / BANKS, 22), high = 24, top = 34, below = top + 8 * high + 10;
+    const left = 58, top = 34, cell = Math.min((width - left - 1) / BANKS, 22), high = 24;
+    const below = top + 8 * high + 10;
     const parts = [words(left, 12, "banks", "small muted")];
     for (let bank = 0; bank < BANKS; bank += 4) parts.push(words(left + bank * cell, 28, bank, "small muted"));
     offsets.slice(0, 8).forEach((offset, row) => {
@@ -54,7 +55,8 @@ story("banks", {
       legend([["mark", "comes in this pass"], ["tint1", "came before"], ["tint0", "still has to wait"],
         ["tint3", "the banks with the most words"]]),
       `Rows begin ${bytes} bytes apart. One matrix of eight rows needs ${bold(count(ofMatrix, "pass"))}, the four
-       matrices of an <code>ldmatrix.x4</code> together ${sum(bankPasses(offsets, 16))}. The emulator counts ${passes}.`,
+       matrices of an <code>ldmatrix.x4</code> together ${sum(bankPasses(offsets, 16))}. The emulator counts
+       ${passes}.`,
     ];
   },
 });

@@ -5,19 +5,28 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 const SECTIONS = {};
 
 const safe = text => String(text).replace(/[&<>"]/g, letter => `&#${letter.charCodeAt(0)};`);
+const version = step => step.split("_")[0];
 const number = value => typeof value === "number" ? +value.toFixed(2) : value;
-const element = (name, own, inside = "") =>
-  `<${name}${Object.entries(own).map(([key, value]) => ` ${key}="${safe(number(value))}"`).join("")}>${inside}</${name}>`;
+const element = (name, own, inside = "") => {
+  const attributes = Object.entries(own).map(([key, value]) => ` ${key}="${safe(number(value))}"`);
+  return `<${name}${attributes.join("")}>${inside}</${name}>`;
+};
 const box = (x, y, width, height, look, own = {}) => element("rect", { x, y, width, height, class: look, ...own });
 const words = (x, y, text, look = "", own = {}) => element("text", { x, y, class: look, ...own }, safe(text));
 const path = (points, look) =>
   element("path", { d: "M" + points.map(point => point.map(number).join(" ")).join("L"), class: look });
-const picture = (width, height, label, ...parts) =>
-  element("svg", { width, height, viewBox: `0 0 ${number(width)} ${number(height)}`, role: "img", "aria-label": label },
-    parts.flat(Infinity).join(""));
-const legend = entries =>
-  `<p class="legend">${entries.map(([look, text]) => `<span><i class="${look}"></i>${safe(text)}</span>`).join(" ")}</p>`;
-const count = (amount, word) => `${amount.toLocaleString("en")} ${word}${amount === 1 ? "" : /s$/.test(word) ? "es" : "s"}`;
+const handle = (name, own, ...parts) =>
+  element("g", { "data-handle": name, class: "handle", ...own }, parts.join(""));
+const picture = (width, height, label, ...parts) => {
+  const viewBox = `0 0 ${number(width)} ${number(height)}`;
+  return element("svg", { width, height, viewBox, role: "img", "aria-label": label }, parts.flat(Infinity).join(""));
+};
+const legend = entries => {
+  const words = entries.map(([look, text]) => `<span><i class="${look}"></i>${safe(text)}</span>`);
+  return `<p class="legend">${words.join(" ")}</p>`;
+};
+const thousands = amount => amount.toLocaleString("en");
+const count = (amount, word) => `${thousands(amount)} ${word}${amount === 1 ? "" : /s$/.test(word) ? "es" : "s"}`;
 const range = length => Array.from({ length }, (_, index) => index);
 const sum = values => values.reduce((total, value) => total + value, 0);
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
@@ -30,14 +39,19 @@ const CONTROLS = {
        <button type="button" data-step="-1" data-name="${name}" aria-label="${safe(label)}: back">◀</button>
        <button type="button" data-step="1" data-name="${name}" aria-label="${safe(label)}: on">▶</button></div>`,
   flag: (name, { label }) => `<label class="flag"><input type="checkbox" name="${name}"> ${safe(label)}</label>`,
-  choice: (name, { label, of }, id) => `<fieldset><legend>${safe(label)}</legend>${of.map(([value, text]) =>
-    `<label><input type="radio" name="${id}-${name}" value="${safe(value)}"> ${safe(text)}</label>`).join(" ")}</fieldset>`,
+  choice: (name, { label, of }, id) => {
+    const button = value => `<input type="radio" name="${id}-${name}" value="${safe(value)}">`;
+    const buttons = of.map(([value, text]) => `<label>${button(value)} ${safe(text)}</label>`);
+    return `<fieldset><legend>${safe(label)}</legend>${buttons.join(" ")}</fieldset>`;
+  },
   "next line": () => `<i class="next"></i>`,
 };
 
-// own: state; controls, by the name of what they set in it; draw(state, width), which gives the picture and a sentence;
-// and if there are any: settle(state) puts right what no longer fits; point(state, place, x, y) for a pointer over
-// the picture, or pressed when `place` has a data-handle. A handle has a control too, for those who have a keyboard only.
+// own: state; controls, by the names of what they set in it; draw(state, width), which gives the picture and a
+// sentence. And if there are any: settle(state) puts right what no longer fits; point(state, place, x, y) is told of
+// a pointer over the picture, or of one that drags a handle, and says whether the state has changed. `place` has the
+// data of the element below the pointer, or of the handle. Whatever a pointer can do a control can do, too, for those
+// who have only a keyboard.
 function story(id, own) {
   const section = document.getElementById(id), stage = section.querySelector(".stage");
   const panel = section.querySelector(".controls"), says = section.querySelector(".says");
@@ -94,10 +108,11 @@ function story(id, own) {
   stage.addEventListener("pointerdown", event => {
     const place = { ...event.target.closest("[data-handle]")?.dataset, ...event.target.dataset };
     held = place.handle ? place : null;
-    if (held) stage.setPointerCapture(event.pointerId); // and draw nothing yet: "touchstart" is still to find the handle
+    if (held) stage.setPointerCapture(event.pointerId); // draw nothing yet: "touchstart" is to find the handle
     else point(event, { ...place, pressed: true });
   });
-  stage.addEventListener("pointermove", event => point(event, held ?? { ...event.target.dataset, handle: undefined }));
+  stage.addEventListener("pointermove", event =>
+    point(event, held ?? { ...event.target.dataset, handle: undefined }));
   for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, () => { held = null; });
   SECTIONS[id] = { own, state, show };
   show();

@@ -16,8 +16,8 @@ const scoresOf = state => range(KEYS).map(key => state[`score${key}`]);
 const LOWEST = -3, HIGHEST = 3;
 
 story("softmax", {
-  state: { keys: 6, rescale: true, score0: 0.5, score1: -1, score2: 1.5, score3: 0, score4: 2.5, score5: -0.5, score6: 1,
-    score7: -2 },
+  state: { keys: 6, rescale: true,
+    score0: 0.5, score1: -1, score2: 1.5, score3: 0, score4: 2.5, score5: -0.5, score6: 1, score7: -2 },
   controls: {
     keys: { kind: "range", label: "keys so far:", min: 1, max: KEYS },
     rescale: { kind: "flag", label: "rescale sum and O when the maximum grows" },
@@ -44,10 +44,9 @@ story("softmax", {
     }
     scores.forEach((score, key) => {
       const x = left + key * wide, [high, low] = [Math.max(score, 0), Math.min(score, 0)];
-      parts.push(element("g", { "data-handle": "score", "data-key": key, class: "handle" }, [
-        box(x, top - 10, wide, tall + 20, "grab"),
+      parts.push(handle("score", { "data-key": key }, box(x, top - 10, wide, tall + 20, "grab"),
         box(x + wide * 0.2, y(high), wide * 0.6, y(low) - y(high), key < state.keys ? "tint0" : "empty"),
-        box(x + wide * 0.15, y(score) - 4, wide * 0.7, 8, "mark")].join("")));
+        box(x + wide * 0.15, y(score) - 4, wide * 0.7, 8, "mark")));
       parts.push(words(x + wide / 2, top + tall + 24, `key ${key}`, "small middle"));
     });
     parts.push(path([[left, y(found.max)], [left + state.keys * wide, y(found.max)]], "markline"));
@@ -56,8 +55,8 @@ story("softmax", {
     parts.push(path([[left, floor], [left + KEYS * wide, floor]], "thin"));
     found.weights.forEach((weight, key) => {
       const x = left + key * wide + wide * 0.2, must = right.weights[key];
-      const wrong = Math.abs(weight - must) > 1e-9;
-      parts.push(box(x, floor - weight * unit, wide * 0.6, weight * unit, wrong ? "tint3" : "tint2", { "data-weight": weight.toFixed(4) }));
+      const look = Math.abs(weight - must) > 1e-9 ? "tint3" : "tint2";
+      parts.push(box(x, floor - weight * unit, wide * 0.6, weight * unit, look));
       parts.push(box(x, floor - must * unit, wide * 0.6, must * unit, "outline"));
     });
     const mean = found.output / found.total, expected = right.output / right.total;

@@ -1,5 +1,5 @@
-// A swizzle changes where the chunks of 16 bytes of a row lie. This is SwizzledTile::offset_of of common/swizzle.h, counted in
-// chunks: of a tile whose rows have `mode` bytes.
+// A swizzle changes where the chunks of 16 bytes of a row lie. This is SwizzledTile::offset_of of common/swizzle.h,
+// counted in chunks, of a tile whose rows have `mode` bytes.
 function swizzlePlace(mode, row, chunk) {
   const chunks = mode / 16;
   return row * chunks + (chunk ^ Math.floor(row * chunks / 8) % chunks);
@@ -24,15 +24,14 @@ story("swizzle", {
     const panel = (x, y, title, placeOf) => {
       parts.push(words(x, y - 24, title, "strong"));
       for (const column of range(CHUNKS)) parts.push(words(x + column * cell + 2, y - 6, column * 4, "small muted"));
-      const chosen = [];
+      const names = [];
       for (const r of range(1024 / mode)) for (const c of range(chunks)) {
         const place = placeOf(r, c), at = [x + place % CHUNKS * cell, y + Math.floor(place / CHUNKS) * high];
-        const own = { "data-place": `${r}:${c}` };
-        const look = r === row && c === chunk ? "mark" : c === chunk && r < 8 ? "tint1" : "tint0";
-        parts.push(box(...at, cell, high, look, own));
-        chosen.push(words(at[0] + cell / 2, at[1] + 17, `${r}:${c}`, `middle through ${look === "mark" ? "inmark" : ""}`));
+        const look = r === row && c === chunk ? "mark" : c === chunk && r < 8 ? "tint1" : "tint0", name = `${r}:${c}`;
+        parts.push(box(...at, cell, high, look, { "data-place": name }));
+        names.push(words(at[0] + cell / 2, at[1] + 17, name, `middle through ${look === "mark" ? "inmark" : ""}`));
       }
-      parts.push(chosen);
+      parts.push(names);
     };
     const [x2, y2] = beside ? [CHUNKS * cell + gap, 44] : [0, 44 + LINES * high + 60];
     panel(0, 44, "without a swizzle, by banks", (r, c) => r * chunks + c);
@@ -46,7 +45,7 @@ story("swizzle", {
       for (const bit of [9, 8, 7, 6, 5, 4]) {
         const x = 60 + (9 - bit) * 42;
         if (value === null) { parts.push(words(x + 18, y + 18, bit, "small muted middle")); continue; }
-        const one = value >> bit - 4 & 1, mixed = title !== "without" && plain >> bit - 4 & 1 ^ swizzled >> bit - 4 & 1;
+        const one = value >> bit - 4 & 1, mixed = title !== "without" && (plain ^ swizzled) >> bit - 4 & 1;
         parts.push(box(x, y, 36, 26, mixed ? "tint1" : "empty", { "data-bit": `${title} ${bit}` }));
         parts.push(words(x + 18, y + 18, one, "middle mono"));
       }
@@ -55,11 +54,13 @@ story("swizzle", {
     const from = range(Math.log2(chunks)).map(bit => bit + 7), into = from.map(bit => bit - 3);
     const list = numbers => numbers.length > 1 ? `bits ${numbers[0]} to ${numbers.at(-1)}` : `bit ${numbers[0]}`;
     return [
-      picture(beside ? 2 * CHUNKS * cell + gap + 1 : CHUNKS * cell + 1, below + 4 * 30, "Places of the chunks, and bits of an address", parts) +
-      legend([["mark", "the chosen chunk, row:chunk"], ["tint1", "the same chunk of rows 0 to 7, which ldmatrix reads together"]]),
+      picture(x2 + CHUNKS * cell + 1, below + 4 * 30, "Places of the chunks, and bits of an address", parts) +
+      legend([["mark", "the chosen chunk, row:chunk"],
+        ["tint1", "the same chunk of rows 0 to 7, which ldmatrix reads together"]]),
       `Chunk ${chunk} of row ${row} moves from byte ${16 * plain} to byte ${bold(16 * swizzled)}. The swizzle XORs
        ${list(from)} of the address into ${list(into)}. Without it, ldmatrix finds chunk ${chunk} of eight rows in
-       ${count(banks((r, c) => r * chunks + c), "group")} of four banks; with it, in ${banks((r, c) => swizzlePlace(mode, r, c))}.`,
+       ${count(banks((r, c) => r * chunks + c), "group")} of four banks; with it, in
+       ${banks((r, c) => swizzlePlace(mode, r, c))}.`,
     ];
   },
 });

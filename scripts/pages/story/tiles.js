@@ -1,4 +1,4 @@
-// Which tiles a CTA computes. The first two functions are those of common/attention.h and of every kernel from v02 on.
+// Which tiles a CTA computes. The first two functions are those of common/attention.h and of the kernels from v02 on.
 function visibleKeys(row, { seqlen_q, seqlen_kv, kv_len, causal }) {
   return causal ? clamp(row + 1 + kv_len - seqlen_q, 0, kv_len) : kv_len;
 }
@@ -50,31 +50,34 @@ story("tiles", {
         parts.push(box(x(column * block_n), y(row * block_m), block_n * unit, block_m * unit, look,
           { "data-cta": row, "data-tile": column }));
         if (row === cta && column < tiles.length)
-          parts.push(words(x((column + 0.25) * block_n), y((row + 0.75) * block_m) + 5, column + 1, "middle through"));
+          parts.push(words(x((column + 0.25) * block_n), y((row + 0.75) * block_m) + 5, column + 1, "through"));
       }
       parts.push(words(left - 6, y(row * block_m) + 12, row * block_m, "small muted end"));
     }
-    for (const column of range(columns)) parts.push(words(x(column * block_n), top - 6, column * block_n, "small muted"));
+    for (const column of range(columns))
+      parts.push(words(x(column * block_n), top - 6, column * block_n, "small muted"));
     // What the tiles have beyond the tensors.
     parts.push(box(x(seqlen_kv), y(0), (columns * block_n - seqlen_kv) * unit, rows * block_m * unit, "beyond"));
     parts.push(box(x(0), y(seqlen_q), seqlen_kv * unit, (rows * block_m - seqlen_q) * unit, "beyond"));
     const stairs = range(seqlen_q).flatMap(row => [row, row + 1].map(edge => [x(visibleKeys(row, state)), y(edge)]));
-    parts.push(path(stairs, "markline"), box(x(0), y(cta * block_m), columns * block_n * unit, block_m * unit, "chosen"));
-    const handle = (name, px, py, wide, high, text) => element("g", { "data-handle": name, class: "handle" },
-      box(px - 8, py - 8, wide + 16, high + 16, "grab") + box(px, py, wide, high, "mark") + element("title", {}, text));
-    parts.push(handle("seqlen_kv", x(seqlen_kv) - 3, y(seqlen_q) / 2 + top / 2 - 20, 6, 40, "drag: keys"));
-    parts.push(handle("seqlen_q", x(seqlen_kv) / 2 + left / 2 - 20, y(seqlen_q) - 3, 40, 6, "drag: queries"));
-    parts.push(handle("kv_len", x(kv_len) - 6, 14, 12, 12, "drag: kv_len"));
+    parts.push(path(stairs, "markline"));
+    parts.push(box(x(0), y(cta * block_m), columns * block_n * unit, block_m * unit, "chosen"));
+    const bar = (name, px, py, wide, high) => parts.push(
+      handle(name, {}, box(px - 8, py - 8, wide + 16, high + 16, "grab"), box(px, py, wide, high, "mark")));
+    bar("seqlen_kv", x(seqlen_kv) - 3, (y(seqlen_q) + top) / 2 - 20, 6, 40);
+    bar("seqlen_q", (x(seqlen_kv) + left) / 2 - 20, y(seqlen_q) - 3, 40, 6);
+    bar("kv_len", x(kv_len) - 6, 14, 12, 12);
     parts.push(words(clamp(x(kv_len) - 12, 56, width), 25, "kv_len", "small end"));
     const seen = sum(range(seqlen_q).map(row => visibleKeys(row, state)));
     const tiles = tilesOfCta(cta, state), pairs = computed * block_m * block_n;
+    const wanted = pairs ? `; ${Math.round(100 * seen / pairs)} % of the pairs in them are wanted` : "";
     return [
       picture(x(LONGEST) + 24, y(LONGEST) + 8, "The tiles of the attention matrix", parts) +
       legend([["tint0", "computed without a mask"], ["tint1", "computed with a mask"], ["empty", "not even loaded"],
         ["swatchline", "how far a row sees"]]),
-      `CTA ${cta} computes ${bold(count(tiles.length, "tile"))}, in the order of the numbers, ${tiles.filter(Boolean).length}
-       of them with a mask. All CTAs together compute ${computed} of ${count(rows * columns, "tile")}, ${masked} with a mask${
-  pairs ? `; ${Math.round(100 * seen / pairs)} % of the pairs in them are wanted` : ""}.`,
+      `CTA ${cta} computes ${bold(count(tiles.length, "tile"))}, in the order of the numbers,
+       ${tiles.filter(Boolean).length} of them with a mask. All CTAs together compute ${computed} of
+       ${count(rows * columns, "tile")}, ${masked} with a mask${wanted}.`,
     ];
   },
 });
