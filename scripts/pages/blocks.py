@@ -2,9 +2,10 @@
 
 FILE is a name under figures/results/; FILTER is any of B H Hq Hkv S Sq Skv D dtype causal kv_lengths layout inputs lse
 softmax_scale seed, as in `D=64 causal=true`.
-    ladder      file=FILE shapes="FILTER...; FILTER..." [steps=FIRST..LAST]
+    ladder      file=FILE[,FILE...] shapes="FILTER...; FILTER..." [steps=FIRST..LAST]
                                               a row a step, of all or from the one to the other, either of which may
-                                              be left out: rate, x previous, x FlashAttention-2, of each problem
+                                              be left out, from the first file that has it: rate, x previous and
+                                              x FlashAttention-2 in that file, of each problem
     step        file=FILE step=NAME [against=NAME] [FILTER...]
                                               a row a problem: the step before, or another, and the step
     counters    file=FILE step=NAME [against=NAME] [show=NAME,...] [FILTER...]
@@ -212,24 +213,31 @@ def demand_in_tree(names: set[str], known: list[str], file: str, where: str) -> 
 
 
 def ladder(request: Request) -> str:
-    file, data = request.record("cuda")
+    records = []
+    for request.left["file"] in request.need("file").split(","):
+        records.append(request.record("cuda"))
     shapes = request.need("shapes").split(";")
     names = request.range_of_steps()
     request.done()
-    runs = []
-    for shape in shapes:
-        request.left = dict(word.split("=", 1) for word in shape.split())
-        runs.append(request.one_run(data, file))
-    recorded = {name for run in runs for name in steps_of(run)}
-    demand_in_tree(recorded, sources.all_steps(request.root), file, "under steps/")
-    common, labels = problem_labels(runs)
-    beside_fa2 = any("sdpa_flash" in rates.contenders_of(run) for run in runs)
+    files = []  # of each, its runs of the problems
+    for file, data in records:
+        files.append([])
+        for shape in shapes:
+            request.left = dict(word.split("=", 1) for word in shape.split())
+            files[-1].append(request.one_run(data, file))
+        recorded = {name for run in files[-1] for name in steps_of(run)}
+        demand_in_tree(recorded, sources.all_steps(request.root), file, "under steps/")
+    common, labels = problem_labels(files[0])
+    beside_fa2 = any("sdpa_flash" in rates.contenders_of(run) for runs in files for run in runs)
     header = ["step", "idea"]
     for label in labels:
         header += [label or common, "× previous"] + ["× FA2"] * beside_fa2
 
+    def runs_with(name: str) -> list[Run]:
+        return next((runs for runs in files if any(name in rates.contenders_of(run) for run in runs)), files[0])
+
     def row(cells: list[str], name: str, previous: str | None) -> list[str]:
-        for entries in map(rates.contenders_of, runs):
+        for entries in map(rates.contenders_of, runs_with(name)):
             cells.append(rate_cell(entries.get(name), spread=False))
             others = (previous, "sdpa_flash") if beside_fa2 else (previous,)
             cells += [speedup_cell(entries.get(other), entries.get(name)) for other in others]
@@ -244,9 +252,9 @@ def ladder(request: Request) -> str:
         link = f"[{name}]({request.link(f'steps/{name}')}/)"
         rows.append(row([link, escape(sources.title(name, request.root))], name, previous))
     for name, (words, *_) in figure_style.PEERS.items():
-        if any(name in rates.contenders_of(run) for run in runs):
+        if any(name in rates.contenders_of(run) for run in runs_with(name)):
             rows.append(row([f"*{words}*", f"`{name}`, for comparison"], name, None))
-    heading = f"{common}. TFLOPS, medians" if len(runs) > 1 and common else "TFLOPS, medians"
+    heading = f"{common}. TFLOPS, medians" if len(shapes) > 1 and common else "TFLOPS, medians"
     fa2 = "; FA2: PyTorch's FlashAttention-2, in the same run" if beside_fa2 else ""
     return f"{heading}{fa2}.\n\n{table(header, rows, 2)}"
 
