@@ -2,9 +2,8 @@
 
 FILE is a name under figures/results/; FILTER is any of B H Hq Hkv S Sq Skv D dtype causal kv_lengths layout inputs lse
 softmax_scale seed, as in `D=64 causal=true`.
-    ladder      file=FILE[,FILE...] shapes="FILTER...; FILTER..." [steps=FIRST..LAST]
-                                              a row a step, of all or from the one to the other, either of which may
-                                              be left out, from the first file that has it: rate, x previous and
+    ladder      file=FILE[,FILE...] shapes="FILTER...; FILTER..."
+                                              a row a step, from the first file that has it: rate, x previous and
                                               x FlashAttention-2 in that file, of each problem
     step        file=FILE step=NAME [against=NAME] [FILTER...]
                                               a row a problem: the step before, or another, and the step
@@ -26,6 +25,9 @@ softmax_scale seed, as in `D=64 causal=true`.
     standing    file=FILE beside=NAME [show=NAME,...] [FILTER...]
                                               of the same file, rates over that peer's, or the best one's ("best"):
                                               a row a step, a column a head dimension and mask
+    inputs      file=FILE [show=NAME,...] [FILTER...]
+                                              rates over those of the same step with normal inputs: a row a step, a
+                                              column a problem with other inputs
     instructions file=FILE warps=N            what instructions cost beside mma.sync, with so many warps
     bound       file=FILE loop="NAME=COUNT ..." keys=N rows=N D=N step=NAME ladder=FILE
                                               the least time of a step's loop that has so many of each instruction
@@ -45,7 +47,7 @@ from draw import figure_style
 from pages import markers
 from pages.markers import Block
 from records import profiles, rates, results, rules
-from records.problems import problem_labels
+from records.problems import problem_label, problem_labels
 from records.rates import rate, ratio, speedup_cell
 from records.results import ResultsError
 from records.shape import COUNTERS
@@ -149,15 +151,6 @@ class Request:
             raise TableError(f"there is no step '{step}' under steps/")
         return step
 
-    def range_of_steps(self) -> list[str]:
-        """All steps, or those from the first to the last one that `steps` names, FIRST..LAST."""
-        steps = sources.all_steps(self.root)
-        first, _, last = self.left.pop("steps", "..").partition("..")
-        for step in filter(None, (first, last)):
-            if step not in steps:
-                raise TableError(f"steps: there is no step '{step}' under steps/")
-        return steps[steps.index(first) if first else 0 : steps.index(last) + 1 if last else None]
-
     def pair(self) -> list[str]:
         """A step, and before it the one that it is held against: `against`, or the one before it on the
         ladder. The first step of all has none before it."""
@@ -214,19 +207,20 @@ def demand_in_tree(names: set[str], known: list[str], file: str, where: str) -> 
 
 def ladder(request: Request) -> str:
     records = []
-    for request.left["file"] in request.need("file").split(","):
+    for name in request.need("file").split(","):
+        request.left["file"] = name
         records.append(request.record("cuda"))
     shapes = request.need("shapes").split(";")
-    names = request.range_of_steps()
     request.done()
+    names = sources.all_steps(request.root)
     files = []  # of each, its runs of the problems
     for file, data in records:
-        files.append([])
+        runs = []
         for shape in shapes:
             request.left = dict(word.split("=", 1) for word in shape.split())
-            files[-1].append(request.one_run(data, file))
-        recorded = {name for run in files[-1] for name in steps_of(run)}
-        demand_in_tree(recorded, sources.all_steps(request.root), file, "under steps/")
+            runs.append(request.one_run(data, file))
+        demand_in_tree({name for run in runs for name in steps_of(run)}, names, file, "under steps/")
+        files.append(runs)
     common, labels = problem_labels(files[0])
     beside_fa2 = any("sdpa_flash" in rates.contenders_of(run) for runs in files for run in runs)
     header = ["step", "idea"]
@@ -256,6 +250,9 @@ def ladder(request: Request) -> str:
             rows.append(row([f"*{words}*", f"`{name}`, for comparison"], name, None))
     heading = f"{common}. TFLOPS, medians" if len(shapes) > 1 and common else "TFLOPS, medians"
     fa2 = "; FA2: PyTorch's FlashAttention-2, in the same run" if beside_fa2 else ""
+    for (file, _), runs in zip(records[1:], files[1:]):
+        first = next(name for name in names if runs_with(name) is runs)
+        heading += f". From {first.partition('_')[0]} on another run, in which ratios are taken, too ({file})"
     return f"{heading}{fa2}.\n\n{table(header, rows, 2)}"
 
 
@@ -378,6 +375,29 @@ def standing(request: Request) -> str:
         rows.append([name, *means, f"{rates.geometric_mean(ratios):.3f}", f"{min(ratios):.3f}"])
     header = ["× best peer" if beside == "best" else f"× {beside}", *groups, f"all {len(runs)}", "smallest"]
     return f"Geometric means of ratios of medians.\n\n{table(header, rows)}"
+
+
+def inputs(request: Request) -> str:
+    """Each step's rate over its own with normal inputs."""
+    file, data = request.program_record()
+    known = list(dict.fromkeys(name for run in data["runs"] for name in steps_of(run)))
+    names = request.show(known) or known
+    demand_in_tree({*names}, sources.all_steps(request.root), file, "under steps/")
+    runs = request.runs(data)
+
+    def like(run: Run) -> str:  # what the problem is but for its inputs
+        return problem_label(run["problem"] | {"inputs": "normal"})
+
+    normal = {like(run): run for run in runs if run["problem"]["inputs"] == "normal"}
+    others = [run for run in runs if run["problem"]["inputs"] != "normal"]
+    if not others or not {*map(like, others)} <= {*normal}:
+        raise TableError(f"{file} has no problem with normal inputs and with others")
+    rows = []
+    for name in names:
+        pairs = [[recorded_step(each, name, file) for each in (normal[like(run)], run)] for run in others]
+        rows.append([name, *(speedup_cell(*pair) for pair in pairs)])
+    common, labels = problem_labels(others)
+    return f"{common}. Rates over those with normal inputs.\n\n{table(['step', *labels], rows)}"
 
 
 def host_time(request: Request) -> str:
@@ -629,6 +649,7 @@ KINDS = {
     "ablation": ablation,
     "peers": peers,
     "standing": standing,
+    "inputs": inputs,
     "host_time": host_time,
     "counters": counters,
     "profile": profile,

@@ -211,9 +211,12 @@ def check_profiled(counted: dict[str, Any]) -> list[str]:
     """Of a step or of one of its kernels."""
     metrics, opcodes = counted["metrics"], counted["opcodes"]
     errors = [f"metrics.{name}: unknown key" for name in metrics if name not in profiles.METRICS]
+    # ncu reads the two numbers of a percentage in different passes, which are alike only in a kernel of some size: one
+    # of five instructions, which resets a counter, has had 103.6 %.
+    has_passes_alike = (metrics.get("instructions") or 0) >= 100
     for name, counter in profiles.METRICS.items():
         value = metrics.get(name)
-        if value is not None and counter.unit == "%" and value > 100:
+        if value is not None and counter.unit == "%" and value > 100 and has_passes_alike:
             errors.append(f"metrics.{name}: is {value:g}, must be a percentage, 0 to 100")
         if value is not None and counter.unit != "%" and not isinstance(value, int):
             errors.append(f"metrics.{name}: is {value:g}, must be a whole number")

@@ -87,11 +87,15 @@ def test_each_part_of_the_ladder_has_a_heading(repository: Repository, capsys):
     assert names == ["*memory", "v01", "v02", "*mma", "v03", "*FlashAttention", "*cuDNN"]
 
 
-def test_a_ladder_of_some_steps(repository: Repository, capsys):
-    record_ladder(repository)
-    for steps, expected in (("v02_smem_tiles..", ["v02", "v03"]), ("..v02_smem_tiles", ["v01", "v02"])):
-        lines = written(repository, capsys, f"{LADDER} steps={steps}").splitlines()
-        assert [match[0] for line in lines if (match := re.search(r"(?<=\[)v\d+(?=_)", line))] == expected
+def test_a_ladder_of_two_runs(repository: Repository, capsys):
+    record_ladder(repository, steps=STEPS[:2])
+    later = make_peers_record(problems=TWO_PROBLEMS, steps=STEPS[1:], commit=repository.commit)
+    make_faster(later["runs"][0]["steps"][1]["timing"])
+    repository.record("later.json", later)
+    text = written(repository, capsys, LADDER.replace("peers.json", "peers.json,later.json"))
+    assert "From v03 on another run, in which ratios are taken, too (later.json)" in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| [v")]
+    assert [row[2:4] for row in rows] == [["3.4", "–"], ["13.7", "4.00"], ["55.0", "16.00"]]
 
 
 def test_small_ratios_keep_a_third_decimal():
@@ -366,6 +370,25 @@ def test_standing(repository: Repository, capsys):
     assert "beside=... is missing" in refused(repository, capsys, "standing file=peers.json")
 
 
+def test_inputs(repository: Repository, capsys):
+    kinds = ("normal", "rising", "falling")
+    data = make_record(problems=[make_problem(inputs=kind) for kind in kinds], steps=STEPS, commit=repository.commit)
+    make_faster(data["runs"][2]["steps"][1]["timing"])
+    repository.record("kinds.json", data)
+    text = written(repository, capsys, "inputs file=kinds.json show=v01_scalar,v02_smem_tiles")
+    assert "B=4 H=16 S=4096 D=128 bf16 causal. Rates over those with normal inputs.\n" in text
+    assert [line for line in text.splitlines() if line.startswith("|")] == [
+        "| step | inputs=rising | inputs=falling |",
+        "| --- | ---: | ---: |",
+        "| v01_scalar | 1.00 | 1.00 |",
+        "| v02_smem_tiles | 1.00 | 4.00 |",
+    ]
+    for wanted in ("inputs=rising", "inputs=normal"):
+        assert "has no problem with normal inputs and with others" in refused(
+            repository, capsys, f"inputs file=kinds.json {wanted}"
+        )
+
+
 def test_peers_in_vain(repository: Repository, capsys):
     record_peers(repository)
     block = "peers file=peers.json"
@@ -449,7 +472,6 @@ def test_a_changed_record_is_caught(repository: Repository, capsys):
         ("ladder file=gpu.json shapes=D=128 D=64", "does not know D"),
         ("ladder file=gpu.json shapes=colour=red", "'colour' is no filter"),
         ("ladder file=counts.json shapes=D=128", "needs 'cuda'"),
-        ("ladder file=gpu.json shapes=D=128 steps=v09..", "there is no step 'v09'"),
         ("step file=gpu.json step=v07_none", "there is no step 'v07_none'"),
         ("step file=gpu.json", "step=... is missing"),
         ("step file=counts.json step=v02_smem_tiles", "needs 'cuda'"),
