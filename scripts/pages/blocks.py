@@ -252,7 +252,7 @@ def ladder(request: Request) -> str:
     fa2 = "; FA2: PyTorch's FlashAttention-2, in the same run" if beside_fa2 else ""
     for (file, _), runs in zip(records[1:], files[1:]):
         first = next(name for name in names if runs_with(name) is runs)
-        heading += f". From {first.partition('_')[0]} on another run, in which ratios are taken, too ({file})"
+        heading += f". From {first.partition('_')[0]} on: another run, and ratios within it ({file})"
     return f"{heading}{fa2}.\n\n{table(header, rows, 2)}"
 
 
