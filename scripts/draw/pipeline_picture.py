@@ -60,10 +60,10 @@ PROBLEMS = {
 }
 
 
-def read_trace(program: Path, step: str, shape: str) -> Trace:
+def read_trace(program: Path, step: str, *problem: str) -> Trace:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        command = [str(program), "trace", step, "--shape", shape, "--json", str(path)]
+        command = [str(program), "trace", step, "--shape", *problem, "--json", str(path)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
@@ -91,20 +91,25 @@ def read_trace(program: Path, step: str, shape: str) -> Trace:
             raise DrawingError(f"{program}: traces no {step} ({error})") from error
 
 
-def read(options: argparse.Namespace) -> tuple[dict[str, Trace], str]:
-    """The traces, and the description: of who does what in which order, the scripts, library versions.
+def doing(traces: dict[str, Trace]) -> bytes:
+    """What pictures of traces follow from: who does what in which order.
 
     Not the times: how many plain accesses a kernel has is the compiler's choice, and a picture that was drawn
     with another one is no worse. Nor places in the source: a comment more in a kernel changes no picture."""
-    traces = {step: read_trace(options.program, step, shape) for step, shape in PROBLEMS.items()}
-    doing = {}
+    found = {}
     for step, trace in traces.items():
         kinds = ("products", "arrival", "wait", "issue", "copy")
         tracks = {
             t: [(e.kind, e.name.split(": ")[-1], e.phase) for e in trace.of(t, *kinds)] for t in trace.tracks
         }
-        doing[step] = [trace.costs, tracks]
-    return traces, drawings.description("pipeline", __file__, json.dumps(doing, sort_keys=True).encode())
+        found[step] = [trace.costs, tracks]
+    return json.dumps(found, sort_keys=True).encode()
+
+
+def read(options: argparse.Namespace) -> tuple[dict[str, Trace], str]:
+    """The traces, and the description: of what they do, the scripts, library versions."""
+    traces = {step: read_trace(options.program, step, problem) for step, problem in PROBLEMS.items()}
+    return traces, drawings.description("pipeline", __file__, doing(traces))
 
 
 class Sheet:

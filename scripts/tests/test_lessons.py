@@ -32,8 +32,6 @@ WIDTH = 118  # of prose; a table's row cannot be broken
 # Whose pictures are still to be drawn.
 NO_PICTURE = {"v09"}
 
-NO_PICTURE |= {f"v{number:02d}" for number in range(11, 28)}
-
 STEPS = sources.all_steps(ROOT)
 LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_file()]
 

@@ -1,0 +1,398 @@
+#!/usr/bin/env python3
+"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v27.
+
+python3 scripts/draw/lesson_tiles.py FLASHSTEPS --out FOLDER     draws all pictures
+python3 scripts/draw/lesson_tiles.py FLASHSTEPS --check FOLDER   are they what the kernels and this script say?
+
+They follow from the kernels' sources; the program is not asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any, Callable, Iterable
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import drawings, lesson_page
+from draw.drawings import TINTS, DrawingError
+from draw.figure_style import BACKGROUND, BAR, CEILING, INK, MUTED
+from draw.lesson_page import NEUTRAL, Q_TINT, Page, constants, source, stream_configs
+from draw.pipeline_picture import COPY, OUTPUT, SOFTMAX, WAIT
+from steps import sources
+
+SMS = 132  # of an H200
+
+# ---- v14: the order of tiles
+
+Placed = tuple[int, float, int, int]  # place, begin, length, head
+
+
+def schedule(tiles: Iterable[tuple[int, int]], places: int) -> list[Placed]:
+    """Each tile (length, head) takes the place that is free first, as the ablations' simulation says."""
+    free = [(0, place) for place in range(places)]
+    found = []
+    for length, head in tiles:
+        begin, place = free[0]
+        heapq.heapreplace(free, (begin + length, place))
+        found.append((place, begin, length, head))
+    return found
+
+
+def orders(heads: int, longest: int) -> dict[str, list[tuple[int, int]]]:
+    down = range(longest, 0, -1)
+    return {
+        "v13: shortest first, head after head": [(n, h) for h in range(heads) for n in range(1, longest + 1)],
+        "longest first, head after head": [(n, h) for h in range(heads) for n in down],
+        "v14: longest first, heads side by side": [(n, h) for n in down for h in range(heads)],
+    }
+
+
+def draw_v14(plt: Any, _: None) -> Any:
+    heads, longest, places = 3, 6, 5
+    plans = {name: schedule(tiles, places) for name, tiles in orders(heads, longest).items()}
+    last = max(begin + length for plan in plans.values() for _, begin, length, _ in plan)
+    page = Page(plt, 15.6, "The same 18 tiles in three orders, on five places")
+    rows = page.rows(2.2, 0, last)
+    y = 1.7
+    for name, plan in plans.items():
+        end = max(begin + length for _, begin, length, _ in plan)
+        page.heading(rows.left, y, name)
+        for place in range(places):
+            top = y + 0.8 + 0.62 * place
+            rows.name(top, f"place {place}")
+            done = max(begin + length for at, begin, length, _ in plan if at == place)
+            rows.bar(top, done, end, WAIT, "idle", height=0.56)
+            for at, begin, length, head in plan:
+                if at == place:
+                    rows.bar(top, begin, begin + length, TINTS[head], str(length), height=0.56)
+        page.line((rows.at(end), y + 0.35), (rows.at(end), y + 0.6 + 0.62 * places))
+        page.text(rows.at(end), y, f"ends at {end:g}", ha="right", weight="bold", color=CEILING)
+        y += 4.3
+    page.legend(14.75, {f"head {head}": TINTS[head] for head in range(heads)} | {"no tile left": WAIT})
+    rows.axis(15.0, "time; a number is a tile's length, in tiles of keys")
+    return page.figure
+
+
+# ---- v20: a tile by the shape of the problem
+
+
+def draw_v20(plt: Any, _: None) -> Any:
+    of = constants("v20_by_shape")
+    warp_rows, keys = of["WARP_M"], of["BLOCK_N"]
+    page = Page(plt, 15.0, "Larger tiles read less, smaller tiles reach more SMs")
+    page.heading(0.4, 1.7, "D = 64: what one SM reads from L2 for a tile of keys")
+    kilobytes = 2 * keys * 64 * 2 // 1024
+    cell, height = 1.22, 1.0
+    for x, name, ctas, warps in ((0.4, "v19", 2, 4), (13.6, "v20", 1, 8)):
+        page.text(
+            x,
+            2.75,
+            f"{name}: {ctas} CTA{'s' * (ctas > 1)} of {warps * warp_rows} rows",
+            ha="left",
+            weight="bold",
+        )
+        for cta in range(ctas):
+            y = 3.3 + 1.5 * cta
+            for warp in range(warps):
+                page.cell(x + cell * warp, y, cell, height, TINTS[cta], "warp")
+            end = x + cell * warps
+            page.point((end + 1.3, y + height / 2), (end + 0.1, y + height / 2), color=INK)
+            page.cell(end + 1.4, y, 1.9, height, COPY, f"{kilobytes} KB")
+            page.text(end + 0.7, y + 0.15, "K, V", color=MUTED)
+        rows = ctas * warps * warp_rows
+        page.text(x, 6.45, f"{rows} rows, {ctas * kilobytes} KB", ha="left", weight="bold")
+
+    heads, length = 16, 1024
+    page.heading(0.4, 7.9, f"D = 128, {heads} heads of {length:,} tokens: which of {SMS} SMs have a tile")
+    side, across = 0.38, 33
+    for x, block_m in ((0.4, 256), (13.6, 128)):
+        tiles = heads * length // block_m
+        page.text(x, 8.95, f"{tiles} tiles of {block_m} rows", ha="left", weight="bold")
+        for sm in range(SMS):
+            at = x + side * (sm % across), 9.4 + 2.25 * side * (sm // across)
+            empty = {"facecolor": WAIT, "hatch": "/////"} if sm >= tiles else {"facecolor": BACKGROUND}
+            page.box(*at, side, 2 * side, linewidth=0.4, **empty)
+            if sm < tiles:
+                tall = 2 * side * block_m / 256
+                page.box(at[0], at[1] + 2 * side - tall, side, tall, facecolor=BAR, linewidth=0.4)
+        page.text(
+            x, 13.3, f"{tiles} SMs compute {block_m} rows each, {max(SMS - tiles, 0)} have none", ha="left"
+        )
+    page.legend(14.15, {"rows that an SM computes, at most 256": BAR, "an SM without a tile": WAIT})
+    return page.figure
+
+
+# ---- v25: keys from the last to the first
+
+CAREFUL, CLEAN, UNSEEN = SOFTMAX, OUTPUT, BACKGROUND
+
+
+def seen(query: int, seqlen_q: int, seqlen_kv: int) -> int:
+    """How many keys a query sees, causal."""
+    return max(0, min(seqlen_kv, query + 1 + seqlen_kv - seqlen_q))
+
+
+def kinds_of_tiles(first: int, rows: int, seqlen_q: int, seqlen_kv: int, from_the_last: bool) -> list[str]:
+    """For each tile of 64 keys what it is for these queries: what v24 and v25 treat with care."""
+    least, most = (seen(query, seqlen_q, seqlen_kv) for query in (first, first + rows - 1))
+    last_careful = (max(least, 1) - 1) // 64  # the tile with the last key that all rows see, as v25 has it
+    found = []
+    for tile in range(-(-seqlen_kv // 64)):
+        masked = 64 * (tile + 1) > least
+        careful = tile >= last_careful if from_the_last else masked or tile == 0
+        found.append(UNSEEN if 64 * tile >= most else CAREFUL if careful else CLEAN)
+    return found
+
+
+def draw_v25(plt: Any, _: None) -> Any:
+    page = Page(plt, 19.2, "The careful tiles come first, and leave a loop without masks")
+    count, side = 8, 0.98
+    for x, name, backwards in (
+        (2.3, "v24: from the first key to the last", False),
+        (16.6, "v25: from the last key to the first", True),
+    ):
+        page.heading(x, 1.8, name)
+        for row in range(count):
+            y = 3.4 + side * row
+            kinds = kinds_of_tiles(64 * row, 64, 64 * count, 64 * count, backwards)
+            for tile, kind in enumerate(kinds):
+                page.cell(x + side * tile, y, side, side, kind, edgecolor="#bbbbb6", linewidth=0.4)
+            order = [tile for tile, kind in enumerate(kinds) if kind != UNSEEN]
+            for number, tile in enumerate(reversed(order) if backwards else order, start=1):
+                aside = 0.2 if tile == row else 0  # of the diagonal
+                page.text(x + side * (tile + 0.5 - aside), y + side * (0.5 + aside), str(number), zorder=6)
+            page.text(x - 0.2, y + side / 2, f"{64 * row}", ha="right", color=MUTED)
+        for tile in range(0, count, 2):
+            page.text(x + side * tile, 3.1, f"{64 * tile}", color=MUTED)
+        page.text(x + side * count / 2, 2.6, "keys", color=MUTED)
+        page.text(x - 1.35, 3.4 + side * count / 2, "queries", rotation=90, color=MUTED)
+        page.line((x, 3.4), (x + side * count, 3.4 + side * count), linewidth=1.1)
+    page.legend(11.75, {"careful: mask, first base": CAREFUL, "in the loop": CLEAN, "not seen": UNSEEN})
+    page.text(page.width - 0.4, 12.0, "a number: when a warpgroup takes the tile", ha="right")
+
+    queries, keys, rows = 100, 330, 64
+    page.heading(
+        0.4, 13.4, f"Two tiles can be careful: queries 0 to {rows - 1} of {queries}, with {keys} keys"
+    )
+    left, wide, tall = 2.3, 22.0 / 384, 2.6
+    kinds = kinds_of_tiles(0, rows, queries, keys, True)
+    for tile, kind in enumerate(kinds):
+        page.cell(left + 64 * tile * wide, 14.4, 64 * wide, tall, kind, edgecolor="#bbbbb6", linewidth=0.4)
+        text = f"tile {tile}"
+        if tile == (seen(0, queries, keys) - 1) // 64:
+            text += "\nlast_careful"
+        page.text(left + 64 * (tile + 0.5) * wide, 14.4 + tall * 0.5, text, zorder=8)
+    ends = [left + seen(query, queries, keys) * wide for query in (0, rows - 1)]
+    page.line((ends[0], 14.4), (ends[1], 14.4 + tall))
+    page.text(ends[0], 14.1, f"query 0 sees {seen(0, queries, keys)} keys", color=CEILING)
+    page.text(
+        ends[1], 14.4 + tall + 0.35, f"query {rows - 1} sees {seen(rows - 1, queries, keys)}", color=CEILING
+    )
+    page.note(
+        18.1,
+        "The line is the diagonal: a query sees the keys to the left of it. last_careful is the tile with the last key\n"
+        "that all 64 queries see: after it every row has a base, and no later tile needs a mask.",
+    )
+    return page.figure
+
+
+# ---- v26: no maximum
+
+
+def limits_of_sums() -> tuple[int, int]:
+    """kGrownSum and kLostSum, as powers of two."""
+    text = (sources.ROOT / "common" / "blocks" / "online_softmax.h").read_text(encoding="utf-8")
+    found = re.search(r"kGrownSum = 0x1p(\d+)f, kLostSum = 0x1p(\d+)f", text)
+    if not found:
+        raise DrawingError("online_softmax.h: no kGrownSum and kLostSum to draw")
+    return int(found[1]), int(found[2])
+
+
+def follow_sums(scores: list[float], careful: bool) -> tuple[list[float], list[str]]:
+    """The logarithms of a row's sum, relative to its base, after each tile of keys whose largest scores are these,
+    until it is lost; and what each tile does: M looks for maxima. A model of v26's rule, of one row."""
+    grown, lost = limits_of_sums()
+    base, log_sum, looks = scores[0], -math.inf, True
+    sums, does = [], []
+    for score in scores:
+        if looks or careful:  # the base rises, to the largest score or by the sum's logarithm at least
+            higher = max(base, score, base + log_sum)
+            base, log_sum = higher, log_sum + base - higher
+        does.append("M" if looks or careful else "·")
+        log_sum = math.log2(2.0**log_sum + 2.0 ** (score - base))
+        sums.append(log_sum)
+        looks = log_sum > grown
+        if log_sum >= lost:  # the tile after makes the sum NaN, which is above nothing
+            rest = len(scores) - len(sums)
+            return sums, [*does[:-1], "×", *("M" if i == 0 else "·" for i in range(rest))]
+    return sums, does
+
+
+def draw_v26(plt: Any, _: None) -> Any:
+    page = Page(plt, 17.4, "A sum shows that the base is too low, without any maximum")
+    usual = [0, 1.4, 0.3, 2.1, -0.8, 1.7, 0.9, 2.4, 1.1, 0.4]
+    rising = [0, 5, 12, 19, 28, 36, 42, 47, 50, 52]
+    outlier = [0, 1.4, 0.3, 110, -0.8, 1.7, 0.9, 2.4, 1.1, 0.4]
+    panels = (
+        ("nothing grows", usual, False),
+        ("scores rise", rising, False),
+        ("one score far above", outlier, False),
+        ("the same, second try", outlier, True),
+    )
+    wide, left, top, tall = 5.2, 2.0, 3.1, 6.6
+    limits = limits_of_sums()
+
+    def height_of(value: float) -> float:
+        return top + tall * (1 - max(0, min(value, 115)) / 115)
+
+    for index, (name, scores, careful) in enumerate(panels):
+        x = left + (wide + 1.1) * index
+        page.heading(x, 2.2, name)
+        page.box(x, top, wide, tall, facecolor="white")
+        for value in limits:
+            page.line((x, height_of(value)), (x + wide, height_of(value)), linestyle=(0, (4, 2)), linewidth=1)
+        sums, does = follow_sums(scores, careful)
+        cell = wide / len(scores)
+        points = [(x + cell * (i + 0.5), height_of(value)) for i, value in enumerate(sums)]
+        page.axes.plot(*zip(*points), color=BAR, marker="o", markersize=4, linewidth=1.4, zorder=8)
+        if "×" in does:
+            page.left(points[-1][0] + 0.25, top + 2.6, "from the next\ntile on NaN", color=CEILING)
+        for i, what in enumerate(does):
+            colour = {"M": SOFTMAX, "·": OUTPUT, "×": CEILING}[what]
+            page.cell(x + cell * i, top + tall + 0.2, cell, 0.75, colour)
+            look = {"color": "white", "weight": "bold"} if what == "×" else {}
+            page.text(x + cell * (i + 0.5), top + tall + 0.57, what, zorder=7, **look)
+    for value in (0, *limits):
+        page.text(left - 0.2, height_of(value), f"2^{value}" if value else "1", ha="right")
+    page.text(0.45, top + tall / 2, "a row's sum of P", rotation=90, color=MUTED)
+    page.text(left + wide / 2, top + tall + 1.35, "tiles of keys, last to first →", color=MUTED)
+    page.legend(
+        11.9,
+        {
+            "M: looks for maxima": SOFTMAX,
+            "·: takes the base as it is": OUTPUT,
+            "×: overflow, O will not be stored": CEILING,
+        },
+    )
+    given = ["Q0", "Q1", "Q2", "Q1 again", "Q3", "pause", "pause", "end"]
+    page.heading(0.4, 13.6, "What the loader hands out when Q1 is lost")
+    for index, name in enumerate(given):
+        x = 0.4 + 3.3 * index
+        colour = SOFTMAX if "again" in name else NEUTRAL if name in ("pause", "end") else Q_TINT
+        page.cell(x, 14.3, 3.2, 0.8, colour, name)
+    lost = 0.4 + 3.3 * 2.5
+    page.text(lost, 15.75, "meanwhile O of Q1 should be\nwritten, and is found lost", color=CEILING)
+    page.text(0.4 + 3.3 * 6, 15.75, "a tile that is lost late\ncomes in place of a pause", color=MUTED)
+    page.note(
+        16.8, "A model of one row: ten tiles, whose largest scores are made up. The two limits are v26's."
+    )
+    return page.figure
+
+
+# ---- v27: a tile for each shape
+
+
+def chosen_by_v27() -> dict[tuple[int, bool], list[tuple[int, str]]]:
+    """(head_dim, causal) -> from how many keys on which configuration; as v27's choose says it."""
+    text = source("v27_tile_shapes")
+    at64 = re.search(r"keys > \(call.causal \? (\d+) : (\d+)\)\) return kManyKeys", text)
+    at128 = re.search(r"keys <= (\d+)\) return call.causal \? kFewKeys : kSomeKeys", text)
+    if not at64 or not at128:
+        raise DrawingError("v27_tile_shapes: its choice is not what this script draws")
+    causal64, full64, both128 = int(at64[1]), int(at64[2]), int(at128[1])
+    return {
+        (64, False): [(0, "FewKeys"), (full64, "ManyKeys")],
+        (64, True): [(0, "SomeKeys"), (causal64, "ManyKeys")],
+        (128, False): [(0, "SomeKeys"), (both128, "ManyKeys")],
+        (128, True): [(0, "FewKeys"), (both128, "ManyKeys")],
+    }
+
+
+def draw_v27(plt: Any, _: None) -> Any:
+    tiles, chosen = stream_configs("v27_tile_shapes"), chosen_by_v27()
+    page = Page(plt, 17.6, "Which tile v27 takes, by head dimension, mask and number of keys")
+    names = {"ManyKeys": "many_keys", "SomeKeys": "some_keys", "FewKeys": "few_keys"}
+    tints = dict(zip(names, TINTS))
+    first, last = 512, 32768
+    left, right = 4.6, page.width - 0.4
+
+    def at(keys: int) -> float:
+        return left + (right - left) * math.log2(max(keys, first) / first) / math.log2(last / first)
+
+    for row, ((head_dim, causal), limits) in enumerate(chosen.items()):
+        y = 1.7 + 1.65 * row
+        page.text(left - 0.3, y + 0.75, f"D = {head_dim}, {'causal' if causal else 'full'}", ha="right")
+        for (begin, name), (end, _) in zip(limits, [*limits[1:], (last, "")]):
+            tile = tiles[head_dim, name]
+            words = f"{names[name]}\n{64 * tile.warpgroups} × {tile.keys}"
+            if (head_dim, name) == (128, "FewKeys"):
+                words += "\n3 places of Q"
+            page.cell(at(begin), y, at(end) - at(begin), 1.5, tints[name], words)
+    y = 1.7 + 1.65 * len(chosen) + 0.35
+    keys = first
+    while keys <= last:
+        how = {first: {"ha": "left"}, last: {"ha": "right"}}.get(keys, {})
+        page.text(at(keys), y, f"{keys:,}", color=MUTED, **how)
+        keys *= 2
+    page.text(left - 0.3, y, "keys", ha="right", color=MUTED)
+
+    page.heading(
+        0.4,
+        9.7,
+        "The tiles at D = 128, to scale: queries down, keys across; a band is a warpgroup's 64 queries",
+    )
+    scale = 4.4 / 192
+    for x, title, name in (
+        (0.4, "v25, and v27 up to 1,024 keys", "SomeKeys"),
+        (14.0, "v27 beyond", "ManyKeys"),
+    ):
+        warpgroups, keys = tiles[128, name].warpgroups, tiles[128, name].keys
+        page.text(x, 10.8, f"{title}: {64 * warpgroups} × {keys}", ha="left", weight="bold")
+        for warpgroup in range(warpgroups):
+            page.cell(x, 11.3 + 64 * scale * warpgroup, keys * scale, 64 * scale, tints[name], f"{warpgroup}")
+        end = x + keys * scale
+        kilobytes = 2 * keys * 128 * 2 // 1024
+        flop = 64 * warpgroups * keys * 128 * 4 // (kilobytes * 1024)
+        clocks = 64 * keys * 128 * 4 // 4096
+        words = [
+            f"K and V of a tile: {kilobytes} KB from L2",
+            f"{flop} FLOP for each byte of K and V",
+            f"products {warpgroups} × {clocks:,} clocks",
+            f"exponentials {warpgroups} × {64 * keys // 16} clocks",
+            f"while one exponentiates, {warpgroups - 1} can multiply",
+        ]
+        page.left(end + 0.4, 11.3, "\n".join(words), linespacing=1.6)
+    page.note(
+        16.1,
+        "Clocks: the tensor cores of an SM make 4,096 FLOP a clock, its exponential units 16 exponentials.\n"
+        "Over 1,024 keys at D = 128, some_keys instead of many_keys where that takes fewer rounds of all SMs.",
+    )
+    return page.figure
+
+
+PICTURES: dict[str, Callable[[Any, None], Any]] = {
+    "lesson_v14.svg": draw_v14,
+    "lesson_v20.svg": draw_v20,
+    "lesson_v25.svg": draw_v25,
+    "lesson_v26.svg": draw_v26,
+    "lesson_v27.svg": draw_v27,
+}
+
+
+def read(options: argparse.Namespace) -> tuple[None, str]:
+    numbers = [constants("v20_by_shape"), limits_of_sums(), [*stream_configs("v27_tile_shapes").items()]]
+    return None, lesson_page.description(__file__, b"", [*numbers, [*chosen_by_v27().items()]])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
