@@ -121,14 +121,14 @@ def trace_of(trace: Trace, step: str) -> Data:
 
 
 def names_of_mbarriers(trace: Trace, producer: int | None) -> dict[str, str]:
-    """Of those that the trace knows by their addresses only: the producer waits until a place is empty, and then asks
-    for a tile, which fills it."""
+    """Of those whose names do not say what they are for: the producer waits until a place is empty, and then asks for a
+    tile, which fills it."""
     names: dict[str, str] = {}
     waited = ""
     for e in trace.of(producer, "wait", "issue") if producer is not None else ():
         if e.kind == "wait":
             waited = e.mbarrier
-        elif e.mbarrier.startswith("mbarrier at") and e.mbarrier not in names:
+        elif e.mbarrier not in names and not re.match(r"bar_[a-z]_", e.mbarrier):
             tensor = e.name.split()[1]
             place = sum(name.startswith(f"{tensor} full") for name in names.values())
             names |= {e.mbarrier: f"{tensor} full[{place}]", waited: f"{tensor} empty[{place}]"}

@@ -118,7 +118,6 @@ function story(id, own) {
   show();
 }
 
-document.documentElement.classList.add("js");
 let drawnAt = window.innerWidth;
 window.addEventListener("resize", () => {
   if (drawnAt !== window.innerWidth) for (const { show } of Object.values(SECTIONS)) show();

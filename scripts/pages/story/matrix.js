@@ -5,7 +5,7 @@ story("matrix", {
   state: { head: 0, causal: true, row: 40 },
   controls: {
     head: { kind: "choice", label: "a head that looks at",
-      of: [[0, "keys near by"], [1, "every 16th key"], [2, "every 64th key"], [3, "its own 32 keys"]] },
+      of: [[0, "keys near by"], [1, "every 16th key"], [2, "the first of 64 keys"], [3, "its own 32 keys"]] },
     row: { kind: "range", label: "query", min: 0, max: () => DATA.attention.seqlen - 1 },
     causal: { kind: "flag", label: "causal mask" },
   },
