@@ -3,13 +3,13 @@
 
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "common/device_error.h"
 #include "common/interface.h"
+#include "harness/base/json.h"
 #include "harness/problem/poison.h"
 
 namespace flashsteps {
@@ -34,7 +34,7 @@ class Timer {
   // clocks.
   virtual double sample(const std::function<void()>& while_running = {}) = 0;
   // How the batch is launched: {"launches_per_sample": n, "graph": bool}.
-  virtual nlohmann::json method() const = 0;
+  virtual json method() const = 0;
 };
 
 // What steps are compared with, measured beside them: a bf16 8192^3 matrix product by the vendor's library,
@@ -76,10 +76,10 @@ class Backend {
   // The emulator's way of running, for the following run() calls; CUDA ignores it.
   virtual void set_mode(const EmulatorMode&) {}
   // What each kernel of the last run() counted, in the keys of docs/results-schema.md; nothing on CUDA.
-  virtual std::vector<nlohmann::json> counters() const { return {}; }
+  virtual std::vector<json> counters() const { return {}; }
   // Runs the step once and returns what one of its CTAs does, as docs/pipeline.md describes it. Emulator
   // only.
-  virtual nlohmann::json trace(const Step&, const AttentionCall&, uint64_t /*cta*/) {
+  virtual json trace(const Step&, const AttentionCall&, uint64_t /*cta*/) {
     throw std::runtime_error("the trace is the emulator's");
   }
 
@@ -90,12 +90,12 @@ class Backend {
   // One of kCeilings; no timer when the device does not have it, as wgmma, or without the vendor's library.
   virtual Ceiling make_ceiling(const std::string& /*name*/) { return {}; }
   // What instructions cost beside mma.sync: "instructions" in docs/results.schema.json. CUDA only.
-  virtual nlohmann::json instruction_costs() { throw std::runtime_error("the emulator has no timing model"); }
+  virtual json instruction_costs() { throw std::runtime_error("the emulator has no timing model"); }
   // SM clock now, MHz; 0 when unknown.
   virtual int sm_clock_mhz() { return 0; }
 
   // Who this is, for the provenance record; see docs/results-schema.md, "device".
-  virtual nlohmann::json device() const = 0;
+  virtual json device() const = 0;
   // Dense tensor peak in TFLOPS for 16-bit inputs with FP32 accumulation at the maximum SM clock; for fp32,
   // the FP32 FMA peak. 0 when the card is not in the table.
   virtual double peak_tflops(DType) const { return 0; }

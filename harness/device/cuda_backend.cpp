@@ -15,8 +15,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstructionCosts, warps, spread, together, ot
 
 namespace {
 
-using nlohmann::json;
-
 constexpr int kDevice = 0;
 
 class Stream {

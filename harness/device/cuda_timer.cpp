@@ -75,9 +75,7 @@ class CudaTimer : public Timer {
     return elapsed_ms(while_running) / launches_;
   }
 
-  nlohmann::json method() const override {
-    return {{"launches_per_sample", launches_}, {"graph", graph_ != nullptr}};
-  }
+  json method() const override { return {{"launches_per_sample", launches_}, {"graph", graph_ != nullptr}}; }
 
  private:
   double elapsed_ms(const std::function<void()>& while_running = {}) {

@@ -16,8 +16,6 @@
 namespace flashsteps {
 namespace {
 
-using nlohmann::json;
-
 std::string host_cpu() {
   std::ifstream cpuinfo("/proc/cpuinfo");
   for (std::string line; std::getline(cpuinfo, line);) {

@@ -12,7 +12,6 @@ namespace flashsteps {
 namespace {
 
 using emulator::TraceEvent;
-using nlohmann::json;
 using Kind = TraceEvent::Kind;
 
 constexpr int kProcess = 0;

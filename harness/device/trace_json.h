@@ -2,19 +2,18 @@
 // it.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "common/emulator/trace.h"
 #include "common/interface.h"
+#include "harness/base/json.h"
 
 namespace flashsteps {
 
 // `call`, in whose tensors copies and accesses are found, gives these their names; the kernel's own source,
 // as far as it can be read, gives phases and mbarriers theirs.
-nlohmann::json trace_events(const emulator::Trace& trace, const AttentionCall& call,
-                            const std::string& title);
+json trace_events(const emulator::Trace& trace, const AttentionCall& call, const std::string& title);
 
 // What a source file calls things. `lines` counts from 1; a file that cannot be read has none.
 class Source {

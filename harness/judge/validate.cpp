@@ -204,19 +204,19 @@ std::string note_on_gates(const Problem& p) {
 
 }  // namespace
 
-nlohmann::json to_json(const Validation& v, const Problem& problem) {
-  const auto number = [](double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(nullptr); };
+json to_json(const Validation& v, const Problem& problem) {
+  const auto number = [](double x) { return std::isfinite(x) ? json(x) : json(nullptr); };
   const Gates g = gates(problem.dtype);
-  nlohmann::json json = {{"nrmse", number(v.nrmse)},     {"worst_row_nrmse", number(v.worst_row_nrmse)},
-                         {"max_abs", number(v.max_abs)}, {"lse_max_abs", number(v.lse_max_abs)},
-                         {"nonfinite", v.nonfinite},     {"rows_checked", v.rows_checked},
-                         {"rows_total", v.rows_total},   {"gate_nrmse", g.nrmse},
-                         {"gate_row", g.row_nrmse},      {"runs_identical", v.runs_identical}};
+  json record = {{"nrmse", number(v.nrmse)},     {"worst_row_nrmse", number(v.worst_row_nrmse)},
+               {"max_abs", number(v.max_abs)}, {"lse_max_abs", number(v.lse_max_abs)},
+               {"nonfinite", v.nonfinite},     {"rows_checked", v.rows_checked},
+               {"rows_total", v.rows_total},   {"gate_nrmse", g.nrmse},
+               {"gate_row", g.row_nrmse},      {"runs_identical", v.runs_identical}};
   if (has_roundings(problem))
-    json.update({{"worst_element", number(v.worst_element)}, {"gate_element", v.gate_element}});
-  if (v.bias) json.update({{"bias", number(*v.bias)}, {"gate_bias", v.gate_bias}});
-  if (v.compared_with_v01) json["compared_with_v01"] = true;
-  return json;
+    record.update({{"worst_element", number(v.worst_element)}, {"gate_element", v.gate_element}});
+  if (v.bias) record.update({{"bias", number(*v.bias)}, {"gate_bias", v.gate_bias}});
+  if (v.compared_with_v01) record["compared_with_v01"] = true;
+  return record;
 }
 
 Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, Outputs outputs,
@@ -380,7 +380,7 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
 
 Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, const Workload& w,
                     const std::vector<ReferenceRow>& reference, const Outputs* trusted,
-                    const std::vector<EmulatorMode>& modes, std::vector<nlohmann::json>& counters) {
+                    const std::vector<EmulatorMode>& modes, std::vector<json>& counters) {
   const auto outputs_of = [&](EmulatorMode mode, Poison poison) {
     mode.poison = poison;
     backend.set_mode(mode);

@@ -1,11 +1,11 @@
 // Is a step's output right? The bookkeeping around the gates (gates.h), and a diagnosis when it is not.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "harness/base/json.h"
 #include "harness/device/backend.h"
 #include "harness/device/device_tensors.h"
 #include "harness/judge/reference.h"
@@ -27,7 +27,7 @@ struct Validation {
   bool runs_identical = true;
   bool compared_with_v01 = false;
 };
-nlohmann::json to_json(const Validation& validation, const Problem& problem);
+json to_json(const Validation& validation, const Problem& problem);
 
 // Judges outputs by the reference rows; scans every element for NaN, Inf and poison that no one overwrote.
 // `outputs` is consumed: checking the guards destroys it. `runs_sound`: the runs were identical and changed
@@ -45,6 +45,6 @@ std::string compare_outputs(const Workload& workload, const Outputs& outputs, co
 // what a counting run counted, by kernel. Throws DeviceError when a run does not come to its end.
 Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, const Workload& workload,
                     const std::vector<ReferenceRow>& reference, const Outputs* trusted,
-                    const std::vector<EmulatorMode>& modes, std::vector<nlohmann::json>& counters);
+                    const std::vector<EmulatorMode>& modes, std::vector<json>& counters);
 
 }  // namespace flashsteps

@@ -148,48 +148,48 @@ std::string shape_error(const Problem& p) {
 }
 
 // By name, as results files have them.
-void to_json(nlohmann::json& json, DType value) { json = name(value); }
-void to_json(nlohmann::json& json, Layout value) { json = name(value); }
-void to_json(nlohmann::json& json, Inputs value) { json = name(value); }
-void to_json(nlohmann::json& json, KvLengths value) { json = name(value); }
-void from_json(const nlohmann::json& json, DType& value) { value = find_value(kDTypeNames, json); }
-void from_json(const nlohmann::json& json, Layout& value) { value = find_value(kLayoutNames, json); }
-void from_json(const nlohmann::json& json, Inputs& value) {
-  value = json == kFileInputs ? Inputs::kFile : find_value(kInputsNames, json);
+void to_json(json& record, DType value) { record = name(value); }
+void to_json(json& record, Layout value) { record = name(value); }
+void to_json(json& record, Inputs value) { record = name(value); }
+void to_json(json& record, KvLengths value) { record = name(value); }
+void from_json(const json& record, DType& value) { value = find_value(kDTypeNames, record); }
+void from_json(const json& record, Layout& value) { value = find_value(kLayoutNames, record); }
+void from_json(const json& record, Inputs& value) {
+  value = record == kFileInputs ? Inputs::kFile : find_value(kInputsNames, record);
 }
-void from_json(const nlohmann::json& json, KvLengths& value) {
-  value = json == kGivenLengths ? KvLengths::kGiven : find_value(kKvLengthsNames, json);
+void from_json(const json& record, KvLengths& value) {
+  value = record == kGivenLengths ? KvLengths::kGiven : find_value(kKvLengthsNames, record);
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Problem, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv, head_dim,
                                    dtype, causal, kv_lengths, layout, inputs, seed)
 
-nlohmann::json to_json(const Problem& p) {
-  nlohmann::json json = p;
-  json["label"] = p.label();
-  json["flops"] = p.flops();
+json to_json(const Problem& p) {
+  json record = p;
+  record["label"] = p.label();
+  record["flops"] = p.flops();
   if (p.inputs == Inputs::kFile)
-    json["tensors"] = {{"file", p.tensors_file.name}, {"fnv1a64", p.tensors_file.fnv1a64}};
-  if (p.kv_lengths == KvLengths::kGiven) json["lengths"] = p.given_lengths;
-  if (!p.lse) json["lse"] = "none";
-  if (p.given_scale != 0) json["softmax_scale"] = p.given_scale;
-  return json;
+    record["tensors"] = {{"file", p.tensors_file.name}, {"fnv1a64", p.tensors_file.fnv1a64}};
+  if (p.kv_lengths == KvLengths::kGiven) record["lengths"] = p.given_lengths;
+  if (!p.lse) record["lse"] = "none";
+  if (p.given_scale != 0) record["softmax_scale"] = p.given_scale;
+  return record;
 }
 
-nlohmann::json to_request(const Problem& p) {
-  nlohmann::json json = to_json(p);
-  if (p.inputs == Inputs::kFile) json["tensors"]["path"] = p.tensors_file.path;
-  return json;
+json to_request(const Problem& p) {
+  json record = to_json(p);
+  if (p.inputs == Inputs::kFile) record["tensors"]["path"] = p.tensors_file.path;
+  return record;
 }
 
-Problem problem_from_json(const nlohmann::json& json) {
-  Problem p = json;
-  if (p.kv_lengths == KvLengths::kGiven) json.at("lengths").get_to(p.given_lengths);
+Problem problem_from_json(const json& record) {
+  Problem p = record;
+  if (p.kv_lengths == KvLengths::kGiven) record.at("lengths").get_to(p.given_lengths);
   if (p.inputs == Inputs::kFile) {
-    const nlohmann::json& file = json.at("tensors");
+    const json& file = record.at("tensors");
     p.tensors_file = {file.at("file"), file.value("path", ""), file.at("fnv1a64")};
   }
-  p.lse = !json.contains("lse");
-  p.given_scale = json.value("softmax_scale", 0.0);
+  p.lse = !record.contains("lse");
+  p.given_scale = record.value("softmax_scale", 0.0);
   return p;
 }
 

@@ -4,13 +4,13 @@
 
 #include <compare>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/interface.h"
+#include "harness/base/json.h"
 
 namespace flashsteps {
 
@@ -115,9 +115,9 @@ extern const Names<Layout> kLayoutNames;
 extern const Names<Inputs> kInputsNames;
 extern const Names<KvLengths> kKvLengthsNames;
 
-nlohmann::json to_json(const Problem& problem);     // for results
-nlohmann::json to_request(const Problem& problem);  // for a worker: that, and where it finds the tensors
-Problem problem_from_json(const nlohmann::json& json);
+json to_json(const Problem& problem);     // for results
+json to_request(const Problem& problem);  // for a worker: that, and where it finds the tensors
+Problem problem_from_json(const json& json);
 
 // As many as tell any two floats apart: for Problem::given_scale.
 double nine_digits(double value);

@@ -5,13 +5,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <tuple>
+
+#include "harness/base/json.h"
 
 namespace flashsteps {
 namespace {
-
-using nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "the format's numbers are little-endian");
 

@@ -166,8 +166,8 @@ void check_magnitudes(const Problem& p, float q, float k, float v) {
 void check_name(const std::string& name, const std::string& path) {
   require(!has_controls(name), kControlsInName);
   try {
-    nlohmann::json(path).dump();
-  } catch (const nlohmann::json::type_error&) {
+    json(path).dump();
+  } catch (const json::type_error&) {
     throw SafetensorsError("has a name that is not UTF-8");
   }
 }
@@ -245,7 +245,7 @@ void write_outputs(const Outputs& outputs, const Problem& p, const std::string& 
                                               {"causal", p.causal ? "true" : "false"},
                                               {"layout", name(p.layout)}};
   if (p.inputs == Inputs::kFile) metadata["tensors_fnv1a64"] = p.tensors_file.fnv1a64;
-  if (p.given_scale != 0) metadata["softmax_scale"] = nlohmann::json(p.given_scale).dump();
+  if (p.given_scale != 0) metadata["softmax_scale"] = json(p.given_scale).dump();
   // Fused layouts have [batch, seqlen, heads, head_dim] outputs.
   const uint64_t batch = p.batch, heads = p.num_heads_q, rows = p.seqlen_q, head_dim = p.head_dim;
   Problem as_saved = p;

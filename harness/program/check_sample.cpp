@@ -15,8 +15,6 @@
 namespace flashsteps {
 namespace {
 
-using nlohmann::json;
-
 // A step that was asked for by name and can run none of the sample is wrong use.
 void refuse_steps_that_run_nothing(const Options& options, const Runner& runner) {
   if (!options.steps_named) return;

@@ -9,9 +9,6 @@
 #include "harness/run/timing.h"
 
 namespace flashsteps {
-
-using nlohmann::json;
-
 namespace {
 
 void show_ceilings(Runner& runner, int rounds) {

@@ -44,7 +44,7 @@ int list_steps(const Options& options) {
       {"step", "16-bit D=64", "16-bit D=128", "fp32 D=64", "fp32 D=128"}};
   for (size_t s = 0; s < steps.size(); ++s) {
     const auto bytes = [&](size_t problem) {
-      const nlohmann::json& needs = probed.resources[problem][s];
+      const json& needs = probed.resources[problem][s];
       return needs.is_null() ? std::string("-") : needs.at("smem_bytes").dump();
     };
     const auto either = [&](size_t fp16, size_t bf16) {

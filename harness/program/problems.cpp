@@ -12,8 +12,6 @@
 
 namespace flashsteps {
 
-using nlohmann::json;
-
 int show_problems(const Options& options) {
   std::vector<Problem> problems = options.problems;
   if (problems.empty()) problems = default_problems(BackendKind::kCuda);

@@ -7,9 +7,6 @@
 #include "harness/program/commands.h"
 
 namespace flashsteps {
-
-using nlohmann::json;
-
 namespace {
 
 std::string utc_now() {

@@ -1,10 +1,10 @@
 // The results file of docs/results-schema.md: built up as the run goes on, replaced atomically each time.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "harness/base/build_info.h"
+#include "harness/base/json.h"
 #include "harness/run/runner.h"
 
 namespace flashsteps {
@@ -14,9 +14,9 @@ class ResultsFile {
   // `path` may be empty: then nothing is written.
   ResultsFile(std::string path, const std::string& command, const Device& device);
 
-  nlohmann::json& root() { return root_; }
+  json& root() { return root_; }
   // The run of this problem, which is added if there is none. The reference holds until the next is added.
-  nlohmann::json& run_of(const Problem& problem);
+  json& run_of(const Problem& problem);
   void save() const;  // atomically: a killed run leaves a whole file
   void save_complete();
 
@@ -28,9 +28,9 @@ class ResultsFile {
 
  private:
   std::string path_;
-  nlohmann::json root_;
+  json root_;
 };
 
-nlohmann::json to_json(const BuildInfo& build);  // "build" of the provenance
+json to_json(const BuildInfo& build);  // "build" of the provenance
 
 }  // namespace flashsteps

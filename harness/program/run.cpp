@@ -15,8 +15,6 @@
 namespace flashsteps {
 namespace {
 
-using nlohmann::json;
-
 std::string wanted_backend(const Options& options) {
   if (options.command == "count" && options.backend == "cuda")
     throw UsageError("count: the counters are the emulator's, not CUDA's (see ncu)");

@@ -7,9 +7,6 @@
 #include "harness/base/text.h"
 
 namespace flashsteps {
-
-using nlohmann::json;
-
 namespace {
 
 // "pass" -> "PASS", "timeout" -> "HANG", ...

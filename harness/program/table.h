@@ -1,9 +1,10 @@
 // Results as text for people.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "harness/base/json.h"
 
 namespace flashsteps {
 
@@ -11,15 +12,15 @@ namespace flashsteps {
 std::string format_table(const std::vector<std::vector<std::string>>& rows);
 
 // The table of one problem's finished steps: timing where there is one, counters where there are some.
-std::string format_run(const nlohmann::json& run);
+std::string format_run(const json& run);
 
 // The measured ceilings of a run, a line each.
-std::string format_ceilings(const nlohmann::json& ceilings);
+std::string format_ceilings(const json& ceilings);
 
 // What instructions cost beside mma.sync: clocks of one of them alone, and of a product with some beside it.
-std::string format_instructions(const nlohmann::json& instructions);
+std::string format_instructions(const json& instructions);
 
 // What is said of a step when it is done with a problem: PASS, or what is wrong.
-std::string format_entry(const nlohmann::json& entry, const std::string& label);
+std::string format_entry(const json& entry, const std::string& label);
 
 }  // namespace flashsteps

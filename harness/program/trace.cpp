@@ -9,8 +9,6 @@
 
 namespace flashsteps {
 
-using nlohmann::json;
-
 int trace_step(const Options& options) {
   if (options.backend == "cuda") throw UsageError("trace: what it shows is the emulator's, not CUDA's");
   if (options.steps.size() > 1) throw UsageError("trace: takes one step; name it");

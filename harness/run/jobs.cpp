@@ -18,8 +18,6 @@
 namespace flashsteps {
 namespace {
 
-using nlohmann::json;
-
 // What became of a step at which the device failed, as results files have it; in the order of Kind.
 constexpr const char* kStatuses[] = {"crash", "timeout", "fail"};
 const char* status_of(const DeviceError& error) { return kStatuses[int(error.kind)]; }

@@ -30,12 +30,13 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "harness/base/json.h"
 
 namespace flashsteps {
 
-using EmitEvent = std::function<void(const nlohmann::json&)>;
+using EmitEvent = std::function<void(const json&)>;
 
 // Simple enough to be believed, once it is checked itself: a task that says "compare" has its whole output
 // compared with this step's. The caller says so only for problems that this step passes.
@@ -49,12 +50,12 @@ struct JobOutcome {
 
 // Runs a job right here, without a time limit. "validate" leaves the remaining tasks to a new process when
 // the device is lost.
-JobOutcome run_job(const nlohmann::json& request, const EmitEvent& emit);
+JobOutcome run_job(const json& request, const EmitEvent& emit);
 
 // Has a job done in a worker, which is the program itself started anew, and calls on_event for every event in
 // order. The worker is killed when no event comes in `timeout_seconds` of its own time: computed by one of
 // its threads, or slept by all.
-JobOutcome run_job_isolated(const nlohmann::json& request, double timeout_seconds, const EmitEvent& on_event);
+JobOutcome run_job_isolated(const json& request, double timeout_seconds, const EmitEvent& on_event);
 
 // The worker's main(): request on standard input, events on file descriptor kEventFd.
 constexpr const char* kWorkerFlag = "--worker";

@@ -7,8 +7,6 @@
 
 namespace flashsteps {
 
-using nlohmann::json;
-
 std::string Device::line() const {
   const std::string name = description.at("name");
   if (is_gpu()) return name + ", driver " + description.at("driver").get<std::string>();

@@ -4,10 +4,10 @@
 
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "harness/base/json.h"
 #include "harness/base/text.h"
 #include "harness/device/backend.h"
 #include "harness/problem/problem.h"
@@ -19,9 +19,9 @@ namespace flashsteps {
 // Where the steps run.
 struct Device {
   BackendKind backend;
-  std::string no_cuda;         // why "auto" did not choose the GPU
-  nlohmann::json description;  // see docs/results-schema.md, "device"
-  nlohmann::json peak_tflops;  // by dtype
+  std::string no_cuda;  // why "auto" did not choose the GPU
+  json description;     // see docs/results-schema.md, "device"
+  json peak_tflops;     // by dtype
   size_t free_bytes;
   bool is_gpu() const { return backend == BackendKind::kCuda; }
   std::string line() const;  // for people
@@ -30,7 +30,7 @@ struct Device {
 // What a device says to each problem (first index) and step (second index).
 struct Probed {
   std::vector<std::vector<std::string>> refusals;  // why it cannot; empty: it can
-  nlohmann::json resources;                        // null where it is refused
+  json resources;                                  // null where it is refused
 };
 
 struct Task {
@@ -50,14 +50,14 @@ class Runner {
   Progress& progress() { return progress_; }  // what is under way, for people
 
   // One of the jobs that jobs.h describes, on this device.
-  JobOutcome job(nlohmann::json request, const EmitEvent& on_event) const;
+  JobOutcome job(json request, const EmitEvent& on_event) const;
 
   Probed probe(const std::vector<Problem>& problems, const std::vector<StepChoice>& steps) const;
 
   // Calls done(id, entry) once per task, whatever happens to the workers on the way. On a GPU, whole outputs
   // are compared with kTrustedStep's, where it passes itself; if it has not been judged on a problem yet, it
   // is now, silently. Returns why outputs could not be saved; empty when they could.
-  using OnDone = std::function<void(int id, const nlohmann::json& entry)>;
+  using OnDone = std::function<void(int id, const json& entry)>;
   std::string validate(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes,
                        const std::string& progress, const OnDone& done);
 

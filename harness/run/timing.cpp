@@ -6,9 +6,6 @@
 #include "harness/run/rounds.h"
 
 namespace flashsteps {
-
-using nlohmann::json;
-
 namespace {
 
 // `problem` is null without steps; `title` is shown meanwhile.

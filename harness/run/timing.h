@@ -3,17 +3,17 @@
 
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "harness/base/json.h"
 #include "harness/run/runner.h"
 
 namespace flashsteps {
 
 struct Samples {
   std::vector<double> ms, clocks;
-  nlohmann::json method;
+  json method;
 };
 
 // By step: those that were sampled to the end, and the ceilings (see kCeilings) that the device has. Calls
@@ -30,8 +30,8 @@ std::map<std::string, Samples> time_ceilings(Runner& runner, int rounds);
 std::string limit_of(const StepInfo& info);
 
 // What the results file says of them. `ceilings` is what it says of these; a peak of 0 is none.
-nlohmann::json ceilings_record(const std::map<std::string, Samples>& samples);
-nlohmann::json timing_record(const Samples& samples, const Problem& problem, double peak_tflops,
-                             const nlohmann::json& ceilings, const std::string& limit);
+json ceilings_record(const std::map<std::string, Samples>& samples);
+json timing_record(const Samples& samples, const Problem& problem, double peak_tflops, const json& ceilings,
+                   const std::string& limit);
 
 }  // namespace flashsteps

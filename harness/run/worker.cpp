@@ -26,8 +26,6 @@
 namespace flashsteps {
 namespace {
 
-using nlohmann::json;
-
 constexpr int kEventFd = 3;
 constexpr int kTickMs = 250;  // between two looks at a worker that is silent
 
