@@ -33,7 +33,8 @@ class Timer {
   // more. `while_running` is called on the host while the device works on the batch: the time to read its
   // clocks.
   virtual double sample(const std::function<void()>& while_running = {}) = 0;
-  // How the batch is launched: {"launches_per_sample": n, "graph": bool}.
+  // How the batch is launched: {"launches_per_sample": n, "graph": bool}. Of a ceiling also what it is, for
+  // people, and the work of a launch in some unit: FLOP, exp2, wavefronts, bytes.
   virtual json method() const = 0;
 };
 
@@ -41,12 +42,6 @@ class Timer {
 // and one unit of the device at a time (see ceiling_loops.cu): tensor cores through mma.sync and through
 // wgmma, FP32 multiply-adds, exp2, shared memory, and global memory that is read or copied.
 constexpr const char* kCeilings[] = {"matmul", "mma_sync", "wgmma", "fma", "exp2", "shared", "read", "copy"};
-struct Ceiling {
-  std::string what;  // for people
-  std::string unit;  // of `work`: FLOP, exp2, wavefronts, bytes
-  double work = 0;   // of a launch
-  std::unique_ptr<Timer> timer;
-};
 
 class Backend {
  public:
@@ -87,8 +82,8 @@ class Backend {
   virtual std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&) {
     throw std::runtime_error("the emulator has no timing model");
   }
-  // One of kCeilings; no timer when the device does not have it, as wgmma, or without the vendor's library.
-  virtual Ceiling make_ceiling(const std::string& /*name*/) { return {}; }
+  // One of kCeilings; nullptr when the device does not have it, as wgmma, or without the vendor's library.
+  virtual std::unique_ptr<Timer> make_ceiling(const std::string& /*name*/) { return nullptr; }
   // What instructions cost beside mma.sync: "instructions" in docs/results.schema.json. CUDA only.
   virtual json instruction_costs() { throw std::runtime_error("the emulator has no timing model"); }
   // SM clock now, MHz; 0 when unknown.

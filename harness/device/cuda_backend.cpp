@@ -17,18 +17,12 @@ namespace {
 
 constexpr int kDevice = 0;
 
-class Stream {
- public:
-  // Non-blocking: unlike others, it does not wait for work on the legacy default stream, nor that for it.
-  Stream() { CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
+// Non-blocking: unlike others, it does not wait for work on the legacy default stream, nor that for it.
+Owned<cudaStream_t> make_stream() {
+  cudaStream_t stream = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return {stream, cudaStreamDestroy};
+}
 
 class CudaBackend : public Backend {
  public:
@@ -63,19 +57,18 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<Timer> make_timer(const Step& step, const AttentionCall& call) override {
-    const cudaStream_t stream = stream_;
-    return make_cuda_timer(
-        stream, [step, call, stream] { step.run(call, stream); }, /*may_capture=*/true);
+    const auto launch = [step, call, stream = stream_] { step.run(call, stream); };
+    return make_cuda_timer(stream_, launch, /*may_capture=*/true);
   }
 
-  Ceiling make_ceiling(const std::string& name) override {
-    CeilingLaunch launch = name == "matmul"  ? make_cublas_matmul(stream_)
-                           : name == "wgmma" ? make_wgmma_loop(stream_)
-                                             : make_ceiling_loop(name, stream_);
-    Ceiling ceiling{launch.what, launch.unit, launch.work, nullptr};
+  std::unique_ptr<Timer> make_ceiling(const std::string& name) override {
+    const CeilingLaunch launch = name == "matmul"  ? make_cublas_matmul(stream_)
+                                 : name == "wgmma" ? make_wgmma_loop(stream_)
+                                                   : make_ceiling_loop(name, stream_);
+    if (!launch.run) return nullptr;
     // cuBLAS would need a workspace of its own under capture, and one launch of each is long enough without.
-    if (launch.run) ceiling.timer = make_cuda_timer(stream_, std::move(launch.run), /*may_capture=*/false);
-    return ceiling;
+    return make_cuda_timer(stream_, launch.run, /*may_capture=*/false,
+                           {{"what", launch.what}, {"unit", launch.unit}, {"work", launch.work}});
   }
 
   json instruction_costs() override {
@@ -112,7 +105,8 @@ class CudaBackend : public Backend {
   }
 
   cudaDeviceProp properties_;
-  Stream stream_;
+  const Owned<cudaStream_t> owned_stream_ = make_stream();
+  const cudaStream_t stream_ = owned_stream_.get();
   Nvml nvml_;
 };
 

@@ -15,50 +15,36 @@ constexpr double kGraphBelowMs = 0.2;
 constexpr std::chrono::milliseconds kWarmUp{
     100};  // an idle GPU takes tens of milliseconds to raise its clocks
 
-class Event {
- public:
-  Event() { CUDA_CHECK(cudaEventCreate(&event_)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  operator cudaEvent_t() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
+Owned<cudaEvent_t> make_event() {
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaEventCreate(&event));
+  return {event, cudaEventDestroy};
+}
 
 // A number of launches, recorded once and replayed with one call.
-class Graph {
- public:
-  Graph(cudaStream_t stream, int launches, const std::function<void()>& launch) {
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    cudaGraph_t graph = nullptr;
-    try {
-      for (int i = 0; i < launches; ++i) launch();
-    } catch (...) {
-      cudaStreamEndCapture(stream, &graph);  // the stream must be usable again, whatever became of the graph
-      if (graph != nullptr) cudaGraphDestroy(graph);
-      cudaGetLastError();
-      throw;
-    }
-    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    const cudaError_t error = cudaGraphInstantiate(&executable_, graph, 0);
-    cudaGraphDestroy(graph);
-    CUDA_CHECK(error);
+Owned<cudaGraphExec_t> make_graph(cudaStream_t stream, int launches, const std::function<void()>& launch) {
+  CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t graph = nullptr;
+  try {
+    for (int i = 0; i < launches; ++i) launch();
+  } catch (...) {
+    cudaStreamEndCapture(stream, &graph);  // the stream must be usable again, whatever became of the graph
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    throw;
   }
-  ~Graph() { cudaGraphExecDestroy(executable_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void replay(cudaStream_t stream) const { CUDA_CHECK(cudaGraphLaunch(executable_, stream)); }
-
- private:
-  cudaGraphExec_t executable_ = nullptr;
-};
+  CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  CUDA_CHECK(error);
+  return {executable, cudaGraphExecDestroy};
+}
 
 class CudaTimer : public Timer {
  public:
-  CudaTimer(cudaStream_t stream, std::function<void()> launch, bool may_capture)
-      : stream_(stream), launch_(std::move(launch)) {
+  CudaTimer(cudaStream_t stream, std::function<void()> launch, bool may_capture, json method)
+      : stream_(stream), launch_(std::move(launch)), method_(std::move(method)) {
     const auto start = std::chrono::steady_clock::now();
     elapsed_ms();  // the very first launch loads the kernel: not a time to go by
     double ms = 0;
@@ -66,44 +52,47 @@ class CudaTimer : public Timer {
       ms = elapsed_ms() / launches_;
       launches_ = int(std::clamp(std::ceil(kSampleMs / std::max(ms, 1e-3)), 1.0, double(kMaxLaunches)));
     } while (std::chrono::steady_clock::now() - start < kWarmUp);
-    if (may_capture && ms < kGraphBelowMs) graph_ = std::make_unique<Graph>(stream_, launches_, launch_);
+    if (may_capture && ms < kGraphBelowMs) graph_ = make_graph(stream_, launches_, launch_);
+    method_.update({{"launches_per_sample", launches_}, {"graph", graph_ != nullptr}});
   }
 
   double sample(const std::function<void()>& while_running) override {
     // One replay goes ahead, so that the device is busy while the host launches the one that counts.
-    if (graph_) graph_->replay(stream_);
+    if (graph_) CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
     return elapsed_ms(while_running) / launches_;
   }
 
-  json method() const override { return {{"launches_per_sample", launches_}, {"graph", graph_ != nullptr}}; }
+  json method() const override { return method_; }
 
  private:
   double elapsed_ms(const std::function<void()>& while_running = {}) {
-    CUDA_CHECK(cudaEventRecord(begin_, stream_));
+    CUDA_CHECK(cudaEventRecord(begin_.get(), stream_));
     if (graph_) {
-      graph_->replay(stream_);
+      CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
     } else {
       for (int i = 0; i < launches_; ++i) launch_();
     }
-    CUDA_CHECK(cudaEventRecord(end_, stream_));
+    CUDA_CHECK(cudaEventRecord(end_.get(), stream_));
     if (while_running) while_running();
-    CUDA_CHECK(cudaEventSynchronize(end_));
+    CUDA_CHECK(cudaEventSynchronize(end_.get()));
     float ms = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&ms, begin_, end_));
+    CUDA_CHECK(cudaEventElapsedTime(&ms, begin_.get(), end_.get()));
     return ms;
   }
 
   cudaStream_t stream_;
   std::function<void()> launch_;
+  json method_;
   int launches_ = 1;
-  Event begin_, end_;
-  std::unique_ptr<Graph> graph_;
+  Owned<cudaEvent_t> begin_ = make_event(), end_ = make_event();
+  Owned<cudaGraphExec_t> graph_;
 };
 
 }  // namespace
 
-std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, std::function<void()> launch, bool may_capture) {
-  return std::make_unique<CudaTimer>(stream, std::move(launch), may_capture);
+std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, std::function<void()> launch, bool may_capture,
+                                       json method) {
+  return std::make_unique<CudaTimer>(stream, std::move(launch), may_capture, std::move(method));
 }
 
 }  // namespace flashsteps

@@ -1,8 +1,7 @@
 #include "harness/device/device_peaks.h"
 
 #include <algorithm>
-#include <cctype>
-#include <string_view>
+#include <regex>
 
 namespace flashsteps {
 namespace {
@@ -44,17 +43,9 @@ int fp32_lanes(int compute_capability) {
   return std::ranges::count(kWith128, compute_capability) > 0 ? 128 : 0;
 }
 
-bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
-
 // "A10" is in "NVIDIA A10" and in "NVIDIA A10-24Q", but not in "NVIDIA A100-SXM4-40GB" or "NVIDIA A10G".
-bool has_words(std::string_view name, std::string_view words) {
-  for (size_t at = name.find(words); at != std::string_view::npos; at = name.find(words, at + 1)) {
-    const size_t end = at + words.size();
-    if ((at == 0 || !is_word_character(name[at - 1])) &&
-        (end == name.size() || !is_word_character(name[end])))
-      return true;
-  }
-  return false;
+bool has_words(const std::string& name, const std::string& words) {
+  return std::regex_search(name, std::regex("\\b" + words + "\\b"));
 }
 
 double flop_per_clock_per_sm(const std::string& device_name, int compute_capability, DType dtype) {

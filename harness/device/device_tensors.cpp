@@ -39,10 +39,9 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
   const Problem& p = workload.problem();
   const TensorPlan &host = workload.plan(), device = plan_on_device(p);
   const auto& elements = device.input_elements;
-  if (elements.size() == 1) {
-    inputs_.push_back(make_buffer("the fused qkv tensor", host.q, device.q, elements[0]));
-  } else {
-    inputs_.push_back(make_buffer("q", host.q, device.q, elements[0]));
+  const bool fused = elements.size() == 1;
+  inputs_.push_back(make_buffer(fused ? "the fused qkv tensor" : "q", host.q, device.q, elements[0]));
+  if (!fused) {
     inputs_.push_back(make_buffer("k", host.k, device.k, elements[1]));
     inputs_.push_back(make_buffer("v", host.v, device.v, elements[2]));
   }

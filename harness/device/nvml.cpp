@@ -24,14 +24,9 @@ Nvml::Nvml(int cuda_device) {
   find_symbol(library, "nvmlDeviceGetMaxClockInfo", max_clock_info_);
 }
 
-int Nvml::sm_clock_mhz() const {
+int Nvml::clock_mhz(ClockInfo* info) const {
   unsigned mhz = 0;
-  return clock_info_ != nullptr && clock_info_(device_, kNvmlClockSm, &mhz) == 0 ? int(mhz) : 0;
-}
-
-int Nvml::max_sm_clock_mhz() const {
-  unsigned mhz = 0;
-  return max_clock_info_ != nullptr && max_clock_info_(device_, kNvmlClockSm, &mhz) == 0 ? int(mhz) : 0;
+  return info != nullptr && info(device_, kNvmlClockSm, &mhz) == 0 ? int(mhz) : 0;
 }
 
 std::string Nvml::driver_version() const {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
-#include <set>
 
 #include "harness/base/build_info.h"
 #include "harness/base/call_tensors.h"
@@ -199,27 +198,18 @@ json arguments_of(const TraceEvent& event, const Names& names) {
   return args;
 }
 
-json name_track(int track, const std::string& name) {
-  return {
-      {"ph", "M"}, {"pid", kProcess}, {"tid", track}, {"name", "thread_name"}, {"args", {{"name", name}}}};
-}
-
 }  // namespace
 
 json trace_events(const emulator::Trace& trace, const AttentionCall& call, const std::string& title) {
   const Names names(trace, call);
   json events = json::array();
   events.push_back({{"ph", "M"}, {"pid", kProcess}, {"name", "process_name"}, {"args", {{"name", title}}}});
-  for (int warp = 0; warp < trace.num_warps; ++warp)
-    events.push_back(name_track(warp, "warp " + std::to_string(warp)));
-
-  std::set<int> multiply;  // warps
+  std::map<int, std::string> tracks;
+  for (int warp = 0; warp < trace.num_warps; ++warp) tracks[warp] = "warp " + std::to_string(warp);
   for (const TraceEvent& event : trace.events) {
-    if (event.kind == Kind::kWgmma) multiply.insert(event.warp);
+    if (event.kind == Kind::kWgmma)
+      tracks[kFirstWgmmaTrack + event.warp] = "wgmma of warp " + std::to_string(event.warp);
   }
-  for (const int warp : multiply)
-    events.push_back(name_track(kFirstWgmmaTrack + warp, "wgmma of warp " + std::to_string(warp)));
-
   // Copies from or to the same place follow each other: a track each. Others overlap.
   std::map<std::pair<uint64_t, bool>, const TraceEvent*> places;  // and the first copy
   for (const TraceEvent& event : trace.events) {
@@ -227,12 +217,16 @@ json trace_events(const emulator::Trace& trace, const AttentionCall& call, const
   }
   std::map<std::pair<uint64_t, bool>, int> copy_tracks;
   for (const auto& [place, copy] : places) {
-    const int track = kFirstCopyTrack + int(copy_tracks.size());
-    copy_tracks[place] = track;
-    events.push_back(name_track(track, "copies of " + names.tensor(copy->global) +
-                                           (copy->store ? " from" : " to") + " smem + " +
-                                           std::to_string(copy->shared_offset)));
+    const int track = copy_tracks[place] = kFirstCopyTrack + int(copy_tracks.size());
+    tracks[track] = "copies of " + names.tensor(copy->global) + (copy->store ? " from" : " to") + " smem + " +
+                    std::to_string(copy->shared_offset);
   }
+  for (const auto& [track, name] : tracks)
+    events.push_back({{"ph", "M"},
+                      {"pid", kProcess},
+                      {"tid", track},
+                      {"name", "thread_name"},
+                      {"args", {{"name", name}}}});
 
   for (const TraceEvent& event : trace.events) {
     const bool is_copy = event.kind == Kind::kCopy;

@@ -214,23 +214,20 @@ void bench_steps(const json& request, const EmitEvent& emit) {
     int samples;
   };
   std::vector<Entry> entries;
-  const auto enter = [&](const std::string& name, std::unique_ptr<Timer> timer, int samples, json method) {
-    method.update(timer->method());
+  const auto enter = [&](const std::string& name, std::unique_ptr<Timer> timer, int samples) {
+    json method = timer->method();
     method.update({{"event", "method"}, {"step", name}});
     emit(method);
     entries.push_back({name, std::move(timer), samples});
   };
   for (const auto& [name, samples] : request.at("ceilings").items()) {
     emit({{"event", "begin"}, {"step", name}});
-    Ceiling ceiling = backend->make_ceiling(name);
-    if (ceiling.timer)
-      enter(name, std::move(ceiling.timer), samples,
-            {{"what", ceiling.what}, {"unit", ceiling.unit}, {"work", ceiling.work}});
+    if (auto timer = backend->make_ceiling(name)) enter(name, std::move(timer), samples);
   }
   for (const auto& [step_name, samples] : request.at("steps").items()) {
     emit({{"event", "begin"}, {"step", step_name}});
     const Step& step = prepare_step(step_name, *backend, prepared->tensors);
-    enter(step_name, backend->make_timer(step, prepared->tensors.call()), samples, json::object());
+    enter(step_name, backend->make_timer(step, prepared->tensors.call()), samples);
   }
   // Everybody has a turn in every round: whatever the clocks do, they do it to every step alike.
   const int rounds = request.at("rounds");
@@ -254,11 +251,6 @@ void trace_step(const json& request, const EmitEvent& emit) {
   emit({{"event", "trace"}, {"trace", backend->trace(step, prepared.tensors.call(), request.at("cta"))}});
 }
 
-void measure_instructions(const json& request, const EmitEvent& emit) {
-  emit({{"event", "instructions"},
-        {"instructions", make_backend(request.at("backend"))->instruction_costs()}});
-}
-
 }  // namespace
 
 JobOutcome run_job(const json& request, const EmitEvent& emit) {
@@ -268,7 +260,8 @@ JobOutcome run_job(const json& request, const EmitEvent& emit) {
     if (job == "validate") validate_tasks(request, emit);
     if (job == "bench") bench_steps(request, emit);
     if (job == "trace") trace_step(request, emit);
-    if (job == "instructions") measure_instructions(request, emit);
+    if (job == "instructions")
+      emit({{"event", job}, {job, make_backend(request.at("backend"))->instruction_costs()}});
     return {};
   } catch (const DeviceError& error) {
     return {status_of(error), error.what()};
