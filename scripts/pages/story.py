@@ -31,8 +31,10 @@ from draw.pipeline_picture import FIRST_COPY_TRACK, Trace, read_trace
 from records import results
 from records.problems import problem_labels
 from records.rates import rate
+from records.results import ResultsError
 from steps import ablations, sources
-from steps.sources import ROOT
+from steps.ablations import AblationError
+from steps.sources import ROOT, StepError
 
 PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
@@ -182,10 +184,12 @@ def signed(change: ablations.Change) -> list[tuple[str, str]]:
 
 
 def essence(data: Data) -> Data:
-    """Without what another compiler may change: times of traces, and who of many comes first into a report."""
+    """Without what another compiler may change: times of traces, with them who waits, and who of many comes first into
+    a report."""
     own = copy.deepcopy(data)
-    for event in (event for trace in own.get("traces", []) for event in trace["events"]):
-        del event["begin"], event["end"]
+    for trace in own.get("traces", []):
+        doing = [event for event in trace["events"] if event["kind"] in ("products", "arrival", "issue", "copy")]
+        trace["events"] = sorted([e["track"], e["kind"], e["name"], e["phase"], e["line"]] for e in doing)
     for bug in own.get("bugs", []):
         bug["report"] = re.sub(r"(?<!kernel\.cu:)\b\d+", "#", bug["report"])
     return own
@@ -324,7 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(page, encoding="utf-8", newline="\n")
         print(f"{PAGE.relative_to(ROOT)}: {len(page.encode()):,} bytes")
-    except (DrawingError, OSError, ValueError, ImportError) as error:
+    except (DrawingError, ResultsError, AblationError, StepError, OSError, ValueError, ImportError) as error:
         print(f"story.py: {error}", file=sys.stderr)
         return 1
     return 0
