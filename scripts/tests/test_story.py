@@ -152,8 +152,8 @@ def test_a_stale_page_is_told(monkeypatch):
     next(event for event in trace if event["kind"] == "issue")["line"] = "another line"
     bug["report"] = bug["report"].replace("kernel.cu:2", "kernel.cu:3")
     fresh["layouts"]["shared"]["ldmatrix, D=64, padded by 8"]["passes"] = 5
-    expected = [name for name in DATA if name in ("layouts", "traces", "bugs")]
-    assert story.stale(TEXT, fresh) == [f"its '{name}' is not what programs, records or lessons say" for name in expected]
+    names = [name for name in DATA if name in ("layouts", "traces", "bugs")]
+    assert story.stale(TEXT, fresh) == [f"its '{name}' is not what programs, records or lessons say" for name in names]
     monkeypatch.setattr(story, "SECTIONS", story.SECTIONS[:-1])
     assert story.stale(TEXT, {}) == ["was made by other scripts than those of scripts/pages/story"]
 
