@@ -188,7 +188,7 @@ std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seq
       return std::string(size.what) + " is " + std::to_string(size.value) + ", it must be at least 1";
   }
   if (head_dim != 64 && head_dim != 128)
-    return "head_dim is " + std::to_string(head_dim) + ", the steps know 64 and 128";
+    return "head_dim is " + std::to_string(head_dim) + ", the steps support 64 and 128";
   if (num_heads_q % num_heads_kv != 0)
     return "heads_q (" + std::to_string(num_heads_q) + ") is not a multiple of heads_kv (" +
            std::to_string(num_heads_kv) + ")";

@@ -129,7 +129,7 @@ lock() {
   local lock_fd
   { mkdir -p "$ROOT/build" && exec {lock_fd}>"$ROOT/build/.$1.lock"; } 2>/dev/null || return 0
   flock -n "$lock_fd" && return
-  complain "another $1 is at work in $ROOT: waiting for its end"
+  complain "another $1 is running in $ROOT: waiting until it ends"
   flock "$lock_fd"
 }
 
@@ -157,7 +157,7 @@ configure() {
   local folder=$1 fresh=()
   shift
   if is_stale "$folder"; then
-    complain "$folder was made elsewhere or by other tools: it is built anew"
+    complain "$folder was made elsewhere or by other tools: it is built from scratch"
     fresh=(--fresh)
   fi
   cmake "${fresh[@]}" "$@"

@@ -15,8 +15,9 @@ json="$REPORT/results.json" user_json=no backend=auto previous=
 for argument in "$@"; do
   case $argument in
     -h | --help)
-      echo "usage: bash scripts/run.sh [ARGUMENTS OF flashsteps run...]"
-      echo "For example --backend emulator, or the name of a step. All: build/flashsteps run --help"
+      echo "usage: bash scripts/run.sh [ARGUMENT...]"
+      echo "It passes its arguments to flashsteps run, e.g. --backend emulator or a step's name."
+      echo "build/flashsteps run --help lists all of them."
       exit 0
       ;;
     --json=*) json=${argument#*=} user_json=yes ;;
@@ -29,7 +30,7 @@ for argument in "$@"; do
   previous=$argument
 done
 
-install_packages run || complain "going on without"
+install_packages run || complain "continuing without"
 can_build || exit 1
 lock run.sh
 
@@ -38,14 +39,14 @@ if [ "$backend" != emulator ] && have_gpu; then
   if find_nvcc >/dev/null; then
     preset=release options=(-DFLASHSTEPS_CUDA_ARCHITECTURES=native)
   else
-    complain "a GPU but no nvcc: using the emulator. For the GPU, install the CUDA toolkit and run again"
+    complain "there is a GPU but no nvcc: using the emulator. To use the GPU, install the CUDA Toolkit and run again"
   fi
 fi
 
 heading "building ($preset)"
 if ! (cd "$ROOT" && configure build --preset "$preset" "${options[@]}" && cmake --build build -j "$(nproc)"); then
-  complain "the build failed, see above"
-  [ "$preset" = emulator ] || complain "without the GPU: bash scripts/run.sh --backend emulator"
+  complain "the build failed: see the errors above"
+  [ "$preset" = emulator ] || complain "to run without the GPU: bash scripts/run.sh --backend emulator"
   exit 1
 fi
 
@@ -69,9 +70,9 @@ if [ "$reports" = yes ] && [ -f "$json" ] && [ ! "$REPORT/.started" -nt "$json" 
   python=$VENV/bin/python
   if ! make_venv "$ROOT/scripts/requirements.txt"; then
     if python=$(drawing_python); then
-      complain "drawing with the packages of $python"
+      complain "drawing with the Python packages of $python"
     else
-      complain "no report without them; the results are complete"
+      complain "without them there is no report; the results are complete"
       python=
     fi
   fi
@@ -80,7 +81,7 @@ if [ "$reports" = yes ] && [ -f "$json" ] && [ ! "$REPORT/.started" -nt "$json" 
   elif "$python" "$ROOT/scripts/pages/report.py" "$json" --out "$REPORT" --program "$ROOT/build/flashsteps"; then
     page="$REPORT/index.html"
   else
-    complain "no report; the results are complete"
+    complain "there is no report; the results are complete"
   fi
 fi
 

@@ -31,7 +31,7 @@ section() {
   summary+=("$(printf '%-24s %-8s %5d s' "$name" "$result" $((SECONDS - start)))")
 }
 
-not_here() { summary+=("$(printf '%-24s not here: %s' "$1" "$2")"); }
+not_here() { summary+=("$(printf '%-24s skipped: %s' "$1" "$2")"); }
 
 # finish [REMARK]: says how it went, and ends.
 finish() {
@@ -121,7 +121,7 @@ for argument in "$@"; do
 done
 
 lock test.sh
-install_packages tests || complain "going on without"
+install_packages tests || complain "continuing without"
 make_venv scripts/requirements.txt scripts/requirements-test.txt || complain "the Python tests will fail"
 
 python=$(any_python)

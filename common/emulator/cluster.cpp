@@ -26,7 +26,7 @@ Cta& cta_of_cluster(const char* op, int rank, Location at) {
     fail(Bug::kCluster, *self, [&] {
       return std::string(op) + " at " + describe(at) + ": " + describe_block(other) +
              " of the cluster has exited, and its shared memory with it. It must not exit before it knows "
-             "that this has been done: is a cluster_arrive() and cluster_wait() missing in the end?";
+             "that this has been done: is a cluster_arrive() and cluster_wait() missing at the kernel's end?";
     });
   }
   return other;

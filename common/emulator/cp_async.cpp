@@ -91,9 +91,9 @@ std::string LaneCopies::describe_missing(const Fiber& issuer, uintptr_t shared, 
   if (i < queue.waited) {
     return queue.copies[i].group < queue.committed
                ? "that lane's last cp_async_wait leaves it pending"
-               : "no cp_async_wait includes it: cp_async_commit is missing behind it";
+               : "no cp_async_wait includes it: cp_async_commit is missing after it";
   }
-  return &issuer == &who ? "this lane has not waited for it: is a cp_async_wait missing before?"
+  return &issuer == &who ? "this lane has not waited for it: is a cp_async_wait missing before this access?"
                          : "that lane has not waited for it yet: is its cp_async_wait missing, or a barrier "
                            "between that wait and this access?";
 }

@@ -41,7 +41,7 @@ void check_swizzle(void* const* opaque, int first_lane) {
                          " of the tile's 16-byte chunks, but row " + std::to_string(row) + " is in column " +
                          std::to_string(chunk.column);
       if (chunk.load != first.load) text += " of another copy, issued at " + describe(pc_of(chunk.site()));
-      return text + ". Is the swizzle missing from the address, or is it another one than the tensor map's?";
+      return text + ". Is the swizzle missing from the address, or does it differ from the tensor map's?";
     });
   }
 }

@@ -57,13 +57,14 @@ int MbarrierTable::initialise(uint64_t* address, int arrivals, Location at) {
     if (other.address != address) continue;
     fail(Bug::kBadMbarrier, *self, [&] {
       return "mbarrier.init at " + describe(at) + ": " + describe_initialised(other) +
-             ", is in use already. Initialise it once per CTA; its phases go on by themselves";
+             " is in use already. Initialise it once per CTA; its phases advance by themselves";
     });
   }
   if (cta->options.race_detector && table_.size() == RaceDetector::kMaxMbarriers) {
     fail(Bug::kBadMbarrier, *self, [&] {
-      return "mbarrier.init at " + describe(at) + ": the race detector knows " +
-             std::to_string(RaceDetector::kMaxMbarriers) + " mbarriers per CTA, and this is one more";
+      return "mbarrier.init at " + describe(at) + ": the race detector can track " +
+             std::to_string(RaceDetector::kMaxMbarriers) +
+             " mbarriers per CTA, and this is one more than that";
     });
   }
   Mbarrier& barrier = table_.emplace_back();
@@ -89,16 +90,16 @@ int MbarrierTable::find(const char* op, const uint64_t* address, Location at) {
     if (barrier.address != address) continue;
     fail(Bug::kBadMbarrier, *self, [&] {
       return std::string(op) + " at " + describe(at) + ": " + describe_initialised(barrier) +
-             ", was overwritten since. Only mbarrier functions may touch its 8 bytes";
+             " has been overwritten since. Only mbarrier functions may touch its 8 bytes";
     });
   }
   fail(Bug::kBadMbarrier, *self, [&] {
     return std::string(op) + " at " + describe(at) + ": there is no initialised mbarrier at " +
            describe_shared(uintptr_t(address)) +
            (&cta_of(*self) == cta
-                ? std::string(". Is the mbarrier_init missing, or the __syncthreads() behind it?")
+                ? std::string(". Is the mbarrier_init missing, or the __syncthreads() after it?")
                 : " of " + describe_block(*cta) +
-                      ". Is the mbarrier_init missing, or the cluster_arrive() and cluster_wait() behind "
+                      ". Is the mbarrier_init missing, or the cluster_arrive() and cluster_wait() after "
                       "it?");
   });
 }
@@ -201,9 +202,9 @@ std::string MbarrierTable::describe_wait(const Fiber& fiber) {
     text += "; copies have brought " + std::to_string(-barrier.tx) + " bytes too many so far";
   if (barrier.last_announced.count > 0) text += "; " + describe_announced(barrier);
   if (barrier.phase == 0 && barrier.missing == barrier.arrivals && barrier.tx == 0 && !barrier.has_let_pass) {
-    text += " (nobody has ever arrived: a wait that shall pass on a new mbarrier is for parity 1)";
+    text += " (nobody has ever arrived: on a new mbarrier only a wait for parity 1 passes)";
   } else if (barrier.missing == 0) {
-    text += " (is more announced than the copies bring?)";
+    text += " (were more bytes announced than the copies bring?)";
   }
   return text;
 }
@@ -216,7 +217,7 @@ void MbarrierTable::check_exit(const Fiber& last) {
       return "the CTA ends, and nobody has waited for the copy issued at " + describe(barrier.last_load) +
              ", which belongs to phase " + std::to_string(barrier.load_phase) + " of " +
              describe_initialised(barrier) +
-             ". It could write to shared memory that is another CTA's by then";
+             ". The copy could write to shared memory that already belongs to another CTA by then";
     });
   }
 }

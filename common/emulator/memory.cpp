@@ -277,7 +277,7 @@ std::string describe_foreign_address(uintptr_t address) {
     return description + ", " + std::to_string(next->begin - address) + " bytes before an " +
            allocation(*next);
   }
-  return description + ", which no allocation is near";
+  return description + ", with no allocation near it";
 }
 
 std::vector<GlobalRange> global_memory() {
@@ -315,9 +315,8 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
     if (c.has_neighbours) {
       fail(Bug::kCluster, *self, [&] {
         return describe_access(bytes, write) + " at " + describe(place) +
-               ": the emulator does not tell the __shared__ variables of a cluster's CTAs apart. Let the "
-               "kernel "
-               "lay them out in smem";
+               ": the emulator cannot tell the __shared__ variables of a cluster's CTAs apart. Let the "
+               "kernel lay them out in smem";
       });
     }
     shared.touch(address, bytes);

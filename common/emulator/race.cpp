@@ -291,11 +291,11 @@ void RaceDetector::check_exit(const Fiber& last) const {
     if (other.races->is_known(known.others[size_t(arrival.rank)].happened, arrival.epoch)) continue;
     known = {};
     fail(Bug::kCluster, last, [&] {
-      return "the CTA exits, and has not heard of the arrival at its mbarrier at " + describe(arrival.at) +
+      return "the CTA exits and has not heard of the arrival at its mbarrier at " + describe(arrival.at) +
              " by " + describe_block(other) + " warp " + std::to_string(warp_of(arrival.epoch)) + " lane " +
              std::to_string(lane_of(arrival.epoch)) +
-             ": it could come when this CTA is gone. Is a cluster_arrive() and cluster_wait() missing in the "
-             "end, or a wait for that phase by mbarrier_wait_cluster()?";
+             ": that arrival could come when this CTA is gone. Is a cluster_arrive() and cluster_wait() "
+             "missing at the kernel's end, or an mbarrier_wait_cluster() for that phase?";
     });
   }
 }
@@ -602,7 +602,7 @@ void RaceDetector::check_store_sources(const Fiber& who, uintptr_t address, size
       return "race on shared memory at " + describe_shared(address) + ": the write at " +
              describe(pc_of(site)) + " overwrites what the bulk store at " + describe(pc_of(source.site)) +
              " by warp " + std::to_string(source.who->warp) + " lane " + std::to_string(source.who->lane) +
-             " may still be reading. Is its tma_store_wait_read missing before?";
+             " may still be reading. Is a tma_store_wait_read missing before this write?";
     });
   }
 }
@@ -620,9 +620,9 @@ void RaceDetector::check_fence(const Fiber& who, const Clock& fenced, uintptr_t 
            (is_own ? "" : " of " + describe_block(*cta)) + ", which was " +
            (earlier_write ? "written" : "read") + " at " + describe(pc_of(Site(earlier))) + " by warp " +
            std::to_string(warp_of(earlier)) + " lane " + std::to_string(lane_of(earlier)) +
-           ", and no fence_proxy_async() lies between the two. It must stand behind the " +
+           ", and no fence_proxy_async() lies between the two. It must come after the " +
            (earlier_write ? "write" : "read") +
-           (is_own ? std::string(", or in front of the ") + who_does + ", behind what this thread waits for"
+           (is_own ? std::string(", or before the ") + who_does + " and after what this thread waits for"
                    : ", in that CTA");
   });
 }
@@ -644,8 +644,7 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
       return where + what + place + " overwrites what the wgmma at " + earlier_place + " by warp " +
              std::to_string(mbarrier_of(earlier) - kMaxMbarriers) +
              " may still be reading: this thread has not heard that it is complete. Is a warpgroup_wait "
-             "missing "
-             "in front of what gives the memory free, or does it leave the group pending?";
+             "missing before the memory is released, or does it leave the group pending?";
     }
     if (is_on_way(earlier)) {
       const Fiber& issuer = cta->fiber(warp_of(earlier), lane_of(earlier));
@@ -663,8 +662,8 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
     if (by_copy) {
       return where + "the copy issued at " + place + " overwrites what the " + kind(earlier_write) + " at " +
              other +
-             " may still need: this thread has not heard that it is done. Was the memory given free "
-             "too early, or did nobody wait for that?";
+             " may still need: this thread has not heard that it is done. Was the memory released too early, "
+             "or did nobody wait for its release?";
     }
     const std::string remedy = !is_own ? "a cluster_arrive() and cluster_wait() of all threads"
                                : warp_of(earlier) == who.warp
@@ -721,8 +720,8 @@ T* map_zeros(size_t count, bool at_once) {
 
 GlobalRaces::GlobalRaces(Launch& launch) : launch_(launch) {
   if (launch.num_ctas() >= kMaxEpochs) {
-    throw Report(Bug::kLaunch, "cannot launch: the race detector tells " + std::to_string(kMaxEpochs - 1) +
-                                   " CTAs apart, and the grid has " + std::to_string(launch.num_ctas()));
+    throw Report(Bug::kLaunch, "cannot launch: the race detector can tell " + std::to_string(kMaxEpochs - 1) +
+                                   " CTAs apart, but the grid has " + std::to_string(launch.num_ctas()));
   }
   num_epochs_ = uint32_t(launch.num_ctas());
   for (GlobalRange& range : launch.memory) {
@@ -857,7 +856,7 @@ void GlobalRaces::report(uintptr_t address, uint64_t earlier, bool earlier_write
     return std::string("race between CTAs on global memory at ") + where + ": the " + kind(write) + " at " +
            describe(pc_of(site)) + " touches what the " + kind(earlier_write) + " at " +
            describe(pc_of(Site(earlier))) + " by " + other +
-           " touched in the same launch, where CTAs run in no order";
+           " touched in the same launch, and CTAs run in no particular order";
   });
 }
 

@@ -49,7 +49,7 @@ void RegisterPool::check(const Change& change) {
   if (change.at_launch != at_launch_) {
     refuse(Bug::kBadRegisters, [&] {
       return "says that a thread has " + std::to_string(change.at_launch) +
-             " registers at launch, and an earlier one said " + std::to_string(at_launch_);
+             " registers at launch, but an earlier one said " + std::to_string(at_launch_);
     });
   }
   if (at_launch_ * cta->num_warps * kWarpSize > kRegistersOfAnSm) {
@@ -70,12 +70,12 @@ void RegisterPool::check(const Change& change) {
     refuse(Bug::kDivergence, [&] {
       return describe_warps(first_warp, kWholeGroup & ~group.came) +
              " of the warpgroup have not executed the " + describe_change(theirs) +
-             " yet. All must meet between the two";
+             " yet. All four warps must execute it before any of them goes on to this one";
     });
   }
   if (!is_same) {
     refuse(Bug::kDivergence, [&] {
-      return "the four warps of a warpgroup must execute the same one, and " +
+      return "the four warps of a warpgroup must execute the same one, but " +
              describe_warps(first_warp, group.came) + " executed the " + describe_change(theirs);
     });
   }
@@ -84,8 +84,8 @@ void RegisterPool::check(const Change& change) {
   const int has = has_[size_t(warp)];
   if (change.increase ? change.registers < has : change.registers > has) {
     refuse(Bug::kBadRegisters, [&] {
-      return "the warp has " + std::to_string(has) + " a thread, and " + change.op() +
-             (change.increase ? " only takes more" : " only gives back");
+      return "the warp has " + std::to_string(has) + " registers a thread, and " + change.op() +
+             (change.increase ? " can only raise that" : " can only lower that");
     });
   }
 }
@@ -123,7 +123,7 @@ std::string RegisterPool::describe_wait(const Fiber& fiber) const {
          " registers a thread, " + std::to_string(wants - has) +
          " more than it has: " + std::to_string((wants - has) * kWarpSize) +
          " for the warp, and the CTA's pool has " + std::to_string(pool_) +
-         ". Do others give back too few, or wait before they do?";
+         ". Do other warps release too few, or wait before they do?";
 }
 
 void RegisterPool::check_exit(const Fiber& last) {
@@ -132,8 +132,8 @@ void RegisterPool::check_exit(const Fiber& last) {
     if (group.came == 0 || group.came == kWholeGroup) continue;
     fail(Bug::kDivergence, last, [&] {
       const int first_warp = int(i) * kWarpsPerGroup;
-      return "the CTA ends, and of a warpgroup only " + describe_warps(first_warp, group.came) +
-             " executed the " + describe_change(group.change) + ", but not " +
+      return "the CTA ends, and only " + describe_warps(first_warp, group.came) +
+             " of their warpgroup executed the " + describe_change(group.change) + ", but not " +
              describe_warps(first_warp, kWholeGroup & ~group.came);
     });
   }

@@ -152,8 +152,8 @@ void CopyEngine::check_exit(const Fiber& who) {
       const bool committed = copy.group < who.store_group;
       return "the thread exits, and the bulk store that it issued at " + describe(copy.at) +
              " may not have read its shared memory yet: " +
-             (committed ? "tma_store_wait_read is missing, or leaves it pending"
-                        : "tma_store_commit is missing behind it, without which no wait includes it");
+             (committed ? "its tma_store_wait_read is missing, or leaves it pending"
+                        : "tma_store_commit is missing after it, without which no wait includes it");
     });
   }
 }

@@ -130,7 +130,7 @@ void check_layout(const SmemOperand& operand, Part part, Location at) {
       return "element (" + std::to_string(mn) + ", k = " + std::to_string(k) + ") should be in " +
              place(row_0 + row, column_0 + column) + " of the tile, but it reads " + copied + " there from " +
              place(chunk.row, chunk.column) +
-             ". Are its leading or stride byte offset wrong, is its major the other one, or was it advanced "
+             ". Are its leading or stride byte offset wrong, is its major the wrong one, or was it advanced "
              "too far?";
     });
   });
@@ -184,10 +184,9 @@ void AsyncProducts::meet(const Instruction& instruction) {
     refuse_warp([&] {
       const Instruction& theirs = group.executed[place];
       const bool same = same_place(theirs.at, instruction.at);
-      return "the four warps of a warpgroup must execute the same ones, and where this one is another warp "
-             "executed " +
-             (same ? std::string("it with other operands")
-                   : std::string(theirs.op) + " at " + describe(theirs.at));
+      return "the four warps of a warpgroup must execute the same instructions, but another warp executed " +
+             (same ? std::string("this one with other operands")
+                   : std::string(theirs.op) + " at " + describe(theirs.at) + " in its place");
     });
   }
   const size_t slowest = *std::min_element(group.next.begin(), group.next.end());
@@ -247,8 +246,8 @@ void AsyncProducts::use_registers(const Product& product, int lane, const void* 
       fail(Bug::kRegisterInUse, who, [&] {
         return describe_use() + " are also the " + (use.accumulator ? "accumulator" : "registers of A") +
                " of the wgmma at " + describe(use.at) +
-               ", which is under way and of another shape or another use: a warpgroup_wait is missing "
-               "between";
+               ", which is under way with another shape or another use: a warpgroup_wait is missing "
+               "between the two";
       });
     }
     // Of A's registers only what one group uses is put together: they are free when that group is complete.
@@ -277,8 +276,8 @@ void AsyncProducts::register_access(uintptr_t address, size_t bytes, bool write,
       return std::string("the ") + (write ? "write" : "read") + " at " + describe(pc_of(site)) +
              " touches the " + (use.accumulator ? "accumulator" : "registers of A") + " of the wgmma at " +
              describe(use.at) + ", which is under way: " +
-             (committed ? "warpgroup_wait is missing before, or leaves its group pending"
-                        : "warpgroup_commit_batch is missing behind it, without which no wait includes it");
+             (committed ? "warpgroup_wait is missing before this access, or leaves its group pending"
+                        : "warpgroup_commit_batch is missing after it, without which no wait includes it");
     });
   }
   if (!its.touched.empty() && its.touched.back().address == address && its.touched.back().site == site)

@@ -111,7 +111,7 @@ void check_agreement(void* const* opaque) {
     const Fiber& fiber = cta->fiber(cta->running_warp, lane);
     fail(Bug::kDivergence, fiber, [&] {
       return std::string(fiber.op) + " at " + describe(fiber.at) +
-             ": all lanes must hand in the same pointer, stride and layout; this lane's are not lane 0's";
+             ": all lanes must pass the pointer, stride and layout of lane 0, and this lane does not";
     });
   }
 }

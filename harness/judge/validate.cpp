@@ -128,7 +128,7 @@ std::string describe(const Scan& s, const Workload& w, const Outputs& outputs) {
       "\nhint: a division by a zero row_sum, or an overflow of the element type");
   say(s.not_zero, " row(s) of o see no key and are not exactly zero", "");
   const float lse = outputs.lse_at(s.lse.first);
-  say(s.lse, " lse value(s) are wrong in kind",
+  say(s.lse, " lse value(s) are of the wrong kind",
       (is_poison(&lse) && std::isnan(lse) ? ", which was never written" : ", which is " + format("%g", lse)) +
           (sees_none(w, s.lse.first) ? ": the row sees no key, so it must be -inf" : ": it must be finite"));
   return text;
@@ -148,13 +148,13 @@ std::optional<RowId> first_difference(const Problem& p, const Outputs& one, cons
 
 std::string disagreement_at(const std::string& where, Poison poison, bool by_memory) {
   const std::string what = "two runs on the same inputs differ, first at " + where + "\n";
-  if (!by_memory) return what + "hint: a race: the order of threads or copies decides";
+  if (!by_memory) return what + "hint: a race: the result depends on the order of threads or copies";
   return what +
          "hint: the result depends on memory that no step may read. It was filled with NaN before the "
          "first run and with " +
          name(poison) +
          " before the other: outputs, keys at or beyond kv_len, gaps between rows, shared memory that nobody "
-         "wrote. fmaxf and fminf hide a NaN. If the step always differs, it is a race";
+         "wrote. fmaxf and fminf hide a NaN. If every pair of runs differs, it is a race";
 }
 
 // NRMSE, absolute where the norm is 0.
@@ -181,8 +181,8 @@ std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_
   if (some_lse_wrong && base_two)
     return "the lse values are log2 instead of natural logarithms: multiply by ln 2";
   if (p.lse && some_o_wrong && !some_lse_wrong)
-    return "every lse is right, so scores, mask and row sums are: look at P V, at the rescaling of o, or at "
-           "the store";
+    return "every lse is right, so scores, mask and row sums are right: look at P V, at the rescaling of "
+           "o, or at the store";
   if (!some_o_wrong)
     return "o is right and lse is not: look at how row_max and row_sum are combined at the end";
   if (one_tile_rows_right)
@@ -199,7 +199,7 @@ std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_
 std::string note_on_gates(const Problem& p) {
   return "the gates were set for inputs like N(0, 1): very small values, or attention sinks whose other "
          "weights are tiny, lose digits in " +
-         name(p.dtype) + " itself, in a right kernel too";
+         name(p.dtype) + " itself, even in a correct kernel";
 }
 
 }  // namespace
@@ -307,14 +307,14 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
          " for " + name(p.dtype));
   if (!element_right) {
     line("an element is too far off: " + place(p, worst_element.row) + ", column " +
-         std::to_string(worst_element.column) + " is " + format("%.6g", worst_element.is) + ", exactly " +
-         format("%.6g", worst_element.exactly) + "; that is " + format("%.1f", v.worst_element) +
+         std::to_string(worst_element.column) + " is " + format("%.6g", worst_element.is) + " and must be " +
+         format("%.6g", worst_element.exactly) + "; the error is " + format("%.1f", v.worst_element) +
          " times what roundings to " + name(p.dtype) + " add up to there (gate " +
          format("%.1f", v.gate_element) + ", from a naive implementation)");
   }
   if (!bias_right)
     line("o is too " + std::string(along > 0 ? "long" : "short") + " by " + format("%.1e", *v.bias) +
-         " of itself in all rows together (gate " + format("%.1e", v.gate_bias) +
+         " of its length, over all rows together (gate " + format("%.1e", v.gate_bias) +
          ")\nhint: is P or o truncated to " + name(p.dtype) + ", not rounded to nearest?");
   if (!wrong.empty()) {
     const auto worst = std::max_element(wrong.begin(), wrong.end(), [](const WrongRow& a, const WrongRow& b) {

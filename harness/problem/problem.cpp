@@ -139,7 +139,7 @@ std::string shape_error(const Problem& p) {
            "' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
   if (is_steep(p.inputs) && p.seqlen_kv > kMostSteepKeys)
     return "inputs '" + name(p.inputs) + "' are for up to " + std::to_string(kMostSteepKeys) +
-           " keys: bf16 counts no more tiles of 64";
+           " keys: bf16 cannot count more tiles of 64";
   const double product = moved_by(p.inputs) / p.softmax_scale();
   const double coordinate = is_steep(p.inputs) ? product : std::sqrt(product);
   if (p.dtype == DType::kFp16 && coordinate * (p.inputs == Inputs::kRamps ? p.seqlen_kv / 32.0 : 1.0) > 6e4)

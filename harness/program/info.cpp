@@ -40,7 +40,7 @@ void show_instructions(const Runner& runner, const std::string& json_path) {
 
 int show_info(const Options& options) {
   if (options.instructions && options.backend == "emulator")
-    throw UsageError("info --instructions: times the GPU; the emulator has no timing model");
+    throw UsageError("info --instructions: times a GPU; the emulator has no timing model");
   Runner runner(options.backend, options.in_process, options.timeout_seconds);
   const BuildInfo& build = build_info();
   std::cout << "device    " << runner.device().description.dump(1) << "\nbuild     " << to_json(build).dump(1)

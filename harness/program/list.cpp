@@ -17,8 +17,8 @@ std::string describe(const StepChoice& step) {
   for (const auto& [type, dtype] : kDTypeNames) {
     if (info.dtypes.has(dtype)) text += " " + type;
   }
-  text += "; rows aligned to " +
-          (info.alignment_bytes ? std::to_string(info.alignment_bytes) + " bytes" : "the element") +
+  text += "; rows must be aligned to " +
+          (info.alignment_bytes ? std::to_string(info.alignment_bytes) + " bytes" : "their element") +
           "; GPU: sm_" + info.needs_sm +
           (Architecture(info.needs_sm).exact ? " and nothing else\n" : " or newer\n");
   for (int c = 0; c < info.num_configurations(); ++c)
@@ -57,7 +57,7 @@ int list_steps(const Options& options) {
     const auto knows = [&](DType dtype) { return steps[s].info->dtypes.has(dtype); };
     const size_t closest = knows(DType::kFp16) ? 0 : knows(DType::kBf16) ? 2 : 4;
     if (const std::string& reason = probed.refusals[closest][s]; !reason.empty())
-      std::cout << "  not on this device: " << reason << "\n";
+      std::cout << "  cannot run on this device: " << reason << "\n";
   }
   std::cout << "\nbytes of shared memory per CTA (device: " << runner.device().line() << ")\n"
             << format_table(rows);

@@ -64,47 +64,50 @@ CLI::Option* add_axis(CLI::App* c, const char* option, std::vector<Enum>& values
 }
 
 void add_backend(CLI::App* c, Options& o) {
-  c->add_option("--backend", o.backend, "auto: the GPU if there is one")
+  c->add_option("--backend", o.backend, "where to run; auto takes the GPU if there is one")
       ->check(CLI::IsMember({"auto", "cuda", "emulator"}));
 }
 
 void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
   CLI::Option* const of_the_file[] = {
       add_repeatable(c, "--shape", axes.shapes, kShapeForms),
-      c->add_option("--grid", axes.grid, "'paper': batch * seqlen = 16384, heads * head_dim = 2048")
+      c->add_option("--grid", axes.grid,
+                    "the shapes of the FlashAttention paper: batch * seqlen = 16384, heads * head_dim = 2048")
           ->check(CLI::IsMember({"paper"})),
-      add_axis(c, "--dtype", axes.dtypes, kDTypeNames, "of q, k, v and o"),
-      add_axis(c, "--kv-lengths", axes.lengths, kKvLengthsNames, "keys of each batch"),
+      add_axis(c, "--dtype", axes.dtypes, kDTypeNames, "element type of q, k, v and o"),
+      add_axis(c, "--kv-lengths", axes.lengths, kKvLengthsNames, "how many keys each batch has"),
       add_axis(c, "--inputs", axes.inputs, kInputsNames, "what q, k and v hold"),
-      c->add_option("--seed", axes.seed, "of the inputs")
+      c->add_option("--seed", axes.seed, "seed of the inputs")
           ->transform(in_range<uint64_t>(0, std::numeric_limits<uint64_t>::max()))};
   c->add_flag("--causal", axes.causal, "causal mask, aligned bottom-right (with --full: both)");
-  c->add_flag("--full", axes.full, "no mask");
-  add_axis(c, "--layout", axes.layouts, kLayoutNames, "where rows lie");
-  c->add_flag("--no-lse", axes.no_lse, "the caller does not want the log-sum-exp");
-  c->add_option("--softmax-scale", axes.scale, "of the scores; 1 / sqrt(D) when not given")
+  c->add_flag("--full", axes.full, "no mask (the default)");
+  add_axis(c, "--layout", axes.layouts, kLayoutNames, "memory layout of q, k, v and o");
+  c->add_flag("--no-lse", axes.no_lse, "do not compute the log-sum-exp");
+  c->add_option("--softmax-scale", axes.scale, "factor of the scores (default: 1 / sqrt(D))")
       ->transform(in_range(1e-30, 1e30));  // those that a step takes: see refusal() in interface.cpp
   CLI::Option* const tensors = c->add_option(
       "--tensors", o.tensors_path,
-      "your own q, k, v from a safetensors file, with axes as --layout says (bhsd or bshd), and "
-      "kv_lengths [batch] if it has them");
+      "take q, k and v, and kv_lengths [batch] if there are any, from this safetensors file; --layout "
+      "(bhsd or bshd) gives the order of its axes");
   for (CLI::Option* const other : of_the_file) tensors->excludes(other);  // the file says it
-  c->add_option("--json", o.json_path, "write results to this file");
+  c->add_option("--json", o.json_path, "write the results to this file");
 }
 
 void add_run_options(CLI::App* c, Axes& axes, Options& o, std::vector<std::string>& steps, bool isolated) {
-  c->add_option("steps", steps,
-                "steps to take, e.g. v02_smem_tiles or v02; all when none is named. v20@128x64 is v20 in its "
-                "configuration 128x64, v20@all in each");
+  c->add_option(
+      "steps", steps,
+      "which steps, e.g. v02_smem_tiles or v02 (default: all); v20@128x64 is v20 in its configuration "
+      "128x64, v20@all is v20 in each of its configurations");
   add_backend(c, o);
   add_problem_options(c, axes, o);
-  c->add_option("--timeout", o.timeout_seconds,
-                "seconds that a step may compute, or sleep, without a sign of life before it counts as hung; "
-                "time in which it got no core does not count (worker processes only)")
+  c->add_option(
+       "--timeout", o.timeout_seconds,
+       "a step that gives no sign of life for so many seconds counts as hung; time in which it had no "
+       "core does not count (worker processes only)")
       ->transform(in_range(1.0, 86400.0));
   c->add_flag("--verbose", o.verbose, "print every problem");
   if (isolated)
-    c->add_flag("--in-process", o.in_process, "no worker processes (for debuggers and profilers)");
+    c->add_flag("--in-process", o.in_process, "start no worker processes (for debuggers and profilers)");
 }
 
 std::vector<bool> masks(const Axes& axes) {  // causal or not
@@ -153,7 +156,7 @@ std::vector<Problem> problems_of_shapes(const Axes& axes) {
 std::vector<Problem> problems_of_file(const std::string& path, const Axes& axes) {
   const Layout layout = axes.layouts.empty() ? Layout::kBhsd : axes.layouts.front();
   if (axes.layouts.size() > 1 || (layout != Layout::kBhsd && layout != Layout::kBshd))
-    throw UsageError("--layout: with --tensors it is the order of the file's axes, one of bhsd, bshd");
+    throw UsageError("--layout: with --tensors it gives the order of the file's axes, bhsd or bshd");
   std::vector<Problem> problems{problem_of_file(path, layout)};
   multiply(problems, &Problem::causal, masks(axes));
   for (Problem& p : problems) set_call(axes, p);
@@ -162,10 +165,11 @@ std::vector<Problem> problems_of_file(const std::string& path, const Axes& axes)
 
 // One file has room for the outputs of one call.
 void check_what_to_save(const Options& o) {
-  if (!o.problems.empty() && !o.problems[0].lse) throw UsageError("--save: writes o and lse, so no --no-lse");
-  if (o.steps.size() != 1) throw UsageError("--save: takes the outputs of one step; name it");
+  if (!o.problems.empty() && !o.problems[0].lse)
+    throw UsageError("--save: writes o and lse, so --no-lse cannot be given");
+  if (o.steps.size() != 1) throw UsageError("--save: writes the outputs of one step; name it");
   if (o.problems.size() != 1)
-    throw UsageError("--save: takes the outputs of one problem, from --shape or --tensors; these are " +
+    throw UsageError("--save: writes the outputs of one problem, from --shape or --tensors, but there are " +
                      std::to_string(o.problems.size()));
 }
 
@@ -197,42 +201,51 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
     add_run_options(c, axes, o, steps, isolated);
     return c;
   };
-  CLI::App* const run = add_command("run", "validate, then time on the GPU or count on the emulator");
-  CLI::App* const check = add_command("check", "validate; without a shape, on the covering sample");
-  CLI::App* const bench = add_command("bench", "time the steps that pass, interleaved (GPU)");
-  add_command("count", "the emulator's exact counters");
+  CLI::App* const run =
+      add_command("run", "validate steps, then time them on a GPU or count on the emulator");
+  CLI::App* const check =
+      add_command("check", "only validate steps; without a shape, on the covering sample of problems");
+  CLI::App* const bench = add_command("bench", "time the steps that pass, taking turns (GPU)");
+  add_command("count", "count exactly what steps do: instructions, memory transactions, barriers (emulator)");
   CLI::App* const trace = add_command(
-      "trace",
-      "who waits for whom in one CTA, as a trace that chrome://tracing and Perfetto show (emulator)");
+      "trace", "write a trace of who waits for whom in one CTA, for chrome://tracing or Perfetto (emulator)");
   CLI::App* const problems = app.add_subcommand(
-      "problems", "the problems that these options mean, and by what outputs are judged, as JSON");
+      "problems",
+      "print as JSON the problems that these options describe, and the gates that outputs must meet");
   add_problem_options(problems, axes, o);
-  add_backend(app.add_subcommand("list", "the steps of this program"), o);
-  CLI::App* const info = app.add_subcommand("info", "device and build; on a GPU, its measured ceilings");
+  add_backend(app.add_subcommand("list", "list the steps of this program and what they need"), o);
+  CLI::App* const info =
+      app.add_subcommand("info", "describe the device and the build; on a GPU, measure its ceilings");
   add_backend(info, o);
   CLI::Option* const instructions =
       info->add_flag("--instructions", o.instructions,
-                     "clocks that other instructions add to mma.sync, instead of ceilings");
-  info->add_option("--json", o.json_path, "write them to this file")->needs(instructions);
+                     "measure how many clocks other instructions add to mma.sync, instead of ceilings");
+  info->add_option("--json", o.json_path, "write these clocks to this file")->needs(instructions);
 
   for (CLI::App* c : {run, check})
     c->add_option("--save", o.save_path, "write o and lse to this safetensors file, if the step passes");
   for (CLI::App* c : {run, bench})
-    c->add_option("--rounds", o.rounds, "samples per step")->transform(in_range(7, 10000));
-  add_repeatable(check, "--mode", o.modes, "emulator: when copies complete and in which order threads run")
+    c->add_option("--rounds", o.rounds, "how many samples of each step to take")
+        ->transform(in_range(7, 10000));
+  add_repeatable(check, "--mode", o.modes, "emulator: when copies complete, and in which order threads run")
       ->check(CLI::IsMember({"early", "late", "random"}));
-  check->add_option("--seeds", o.seeds, "emulator: random orders per problem")->transform(in_range(1, 10000));
+  check->add_option("--seeds", o.seeds, "emulator: how many random orders to try per problem")
+      ->transform(in_range(1, 10000));
   check->add_flag("!--no-race-detector", o.race_detector, "emulator: do not look for races (faster)");
-  check->add_option("--memory", o.memory_gib, "GiB of the device per problem; the sample skips others")
+  check
+      ->add_option("--memory", o.memory_gib,
+                   "GiB of device memory that a problem may take; the sample skips larger ones")
       ->transform(in_range(1e-6, 1e6));
-  trace->add_option("--cta", o.cta, "which one, counted along x, then y, then z; the last if not given")
+  trace->add_option("--cta", o.cta, "which CTA, counted along x, then y, then z (default: the last one)")
       ->transform(in_range<int64_t>(0, std::numeric_limits<int64_t>::max()));
   CLI::Option* const contenders =
       problems
           ->add_option("--contenders", o.contenders,
-                       "also the order in which each round of timing takes so many")
+                       "print also the order in which each round of timing takes so many contenders")
           ->transform(in_range(1, 1000));
-  problems->add_option("--rounds", o.rounds, "of timing")->transform(in_range(1, 10000))->needs(contenders);
+  problems->add_option("--rounds", o.rounds, "how many rounds of timing")
+      ->transform(in_range(1, 10000))
+      ->needs(contenders);
 
   const auto is_wanted = [&](const CLI::App* c) { return c->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_wanted).empty())

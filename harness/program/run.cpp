@@ -17,9 +17,10 @@ namespace {
 
 std::string wanted_backend(const Options& options) {
   if (options.command == "count" && options.backend == "cuda")
-    throw UsageError("count: the counters are the emulator's, not CUDA's (see ncu)");
+    throw UsageError(
+        "count: only the emulator has these counters; for a GPU's, see scripts/measure/profile_ncu.py");
   if (options.command == "bench" && options.backend == "emulator")
-    throw UsageError("bench: times the GPU; the emulator has no timing model");
+    throw UsageError("bench: times a GPU; the emulator has no timing model");
   return options.command == "count" ? "emulator" : options.backend;
 }
 

@@ -102,7 +102,8 @@ std::string format_run(const json& run) {
     rows.push_back(row);
   }
   std::string text = run.at("problem").at("label").get<std::string>() + "\n" + format_table(rows);
-  if (counted) text += "  (counts are exact; the emulator has no timing model, seconds are its own)\n";
+  if (counted)
+    text += "  (counts are exact; the emulator has no timing model, the seconds are its own running time)\n";
   if (run.contains("ceilings")) text += "  measured ceilings:\n" + format_ceilings(run.at("ceilings"));
   return text;
 }

@@ -10,10 +10,10 @@
 namespace flashsteps {
 
 int trace_step(const Options& options) {
-  if (options.backend == "cuda") throw UsageError("trace: what it shows is the emulator's, not CUDA's");
-  if (options.steps.size() > 1) throw UsageError("trace: takes one step; name it");
+  if (options.backend == "cuda") throw UsageError("trace: only the emulator can be traced, not a GPU");
+  if (options.steps.size() > 1) throw UsageError("trace: shows one step; name it");
   if (options.problems.size() > 1)
-    throw UsageError("trace: takes one problem; these are " + std::to_string(options.problems.size()));
+    throw UsageError("trace: shows one problem, but there are " + std::to_string(options.problems.size()));
   if (options.json_path.empty()) throw UsageError("trace: needs --json FILE, which receives it");
 
   Runner runner("emulator", options.in_process, options.timeout_seconds);

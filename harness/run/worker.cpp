@@ -166,8 +166,9 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
       // Looked at before the pipe is once more: a sign of life may have come in while this process had no
       // core.
       if (silence.seconds() < timeout_seconds || poll(&waiting, 1, 0) != 0) continue;
-      return {"timeout", "no sign of life in " + std::to_string(int(timeout_seconds)) +
-                             " s of its time: hung, and killed (a step that is only slow: raise --timeout)"};
+      return {"timeout",
+              "no sign of life in " + std::to_string(int(timeout_seconds)) +
+                  " s of its own running time, so it was killed (if the step is only slow, raise --timeout)"};
     }
     char chunk[4096];
     const ssize_t n = read(event_pipe.read_end, chunk, sizeof chunk);

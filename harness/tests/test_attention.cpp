@@ -307,7 +307,7 @@ TEST_CASE("what is wrong with a call is named, and nothing is written") {
   CHECK(with([](AttentionCall& c) { c.seqlen_kv = -3; }) == "seqlen_kv is -3, it must be at least 1");
   CHECK(with([](AttentionCall& c) { c.num_heads_kv = 3; }) ==
         "heads_q (4) is not a multiple of heads_kv (3)");
-  CHECK(with([](AttentionCall& c) { c.head_dim = 96; }) == "head_dim is 96, the steps know 64 and 128");
+  CHECK(with([](AttentionCall& c) { c.head_dim = 96; }) == "head_dim is 96, the steps support 64 and 128");
   CHECK(with([](AttentionCall& c) { c.v.data = nullptr; }) == "v is a null pointer");
   const std::string overlap = "o has a stride below head_dim: its rows overlap";
   CHECK(with([](AttentionCall& c) { c.o.head_stride = 0; }) == overlap);

@@ -60,7 +60,7 @@ RUN: dict[str, tuple[int, list[str]]] = {
             "NRMSE 5.9e-01, worst row 2.1e+00",
             "of 400 checked rows are wrong; worst: batch 0, head 0, row 61 (row 61 of tile 0 of 4), which sees 200",
             "heads 0-1 of 2; batches 0 of 1; columns 0-63 of 64",
-            "hint: every lse is right, so scores, mask and row sums are: look at P V, at the rescaling of o, "
+            "hint: every lse is right, so scores, mask and row sums are right: look at P V, at the rescaling of o, "
             "or at the store",
         ],
     ),

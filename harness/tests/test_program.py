@@ -477,7 +477,7 @@ def test_help_and_list(tmp_path: Path) -> None:
     assert listed.returncode == 0
     for step in STEPS:
         assert step in listed.stdout
-    assert "rows aligned to the element; GPU: sm_80 or newer" in listed.stdout
+    assert "rows must be aligned to their element; GPU: sm_80 or newer" in listed.stdout
     assert run(FLASHSTEPS, "info", "--backend", "emulator").returncode == 0
 
 

@@ -28,7 +28,7 @@ def test_a_step_is_listed_with_all_that_it_says():
     assert "part: decode; for decode; types: bf16;" in listed.stdout
     assert "configurations: 2splits; 3splits" in listed.stdout
     assert "GPU: sm_90a and nothing else" in listed.stdout
-    assert "not on this device" not in listed.stdout
+    assert "cannot run on this device" not in listed.stdout
     # Bytes of shared memory for every type that a step has.
     assert re.search(r"^  split +0 +0 +- +-$", listed.stdout, re.MULTILINE)
 

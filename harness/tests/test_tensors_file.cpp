@@ -177,7 +177,7 @@ TEST_CASE("tensors that are no problem are refused with one line that names them
        "v has the shape [2, 2, 7, 64], k has [2, 2, 6, 64]"},
       {"heads that do not divide", shaped({2, 3, 5, 64}, kv, kv), "k has 2 heads, q has 3: not a multiple"},
       {"head_dim 96", shaped({1, 1, 1, 96}, {1, 1, 1, 96}, {1, 1, 1, 96}),
-       "head_dim is 96, the steps know 64 and"},
+       "head_dim is 96, the steps support 64 and"},
       {"lengths of another type", lengths("F32", {2}, bytes_of<float>({3, 6})),
        "kv_lengths is F32, it must be I32"},
       {"too few lengths", lengths("I32", {1}, bytes_of<int32_t>({3})),

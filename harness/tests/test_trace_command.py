@@ -114,9 +114,9 @@ def test_a_step_that_fails_leaves_the_file_alone(tmp_path: Path, step: str, says
 
 BAD_USE = [
     (["v10_tma_warpspec"], "--json"),
-    (["--json", "FILE"], "takes one step"),
-    (["v01_scalar", "v10_tma_warpspec", "--json", "FILE"], "takes one step"),
-    (["v10_tma_warpspec", "--shape", "1,1,8,64", "--causal", "--full", "--json", "FILE"], "takes one problem"),
+    (["--json", "FILE"], "shows one step"),
+    (["v01_scalar", "v10_tma_warpspec", "--json", "FILE"], "shows one step"),
+    (["v10_tma_warpspec", "--shape", "1,1,8,64", "--causal", "--full", "--json", "FILE"], "shows one problem"),
     (["v10_tma_warpspec", "--backend", "cuda", "--json", "FILE"], "emulator's"),
     (["v10_tma_warpspec", "--shape", "1,2,150,64", "--cta", "6", "--json", "FILE"], "has 6 CTAs"),
     (["v10_tma_warpspec", "--cta", "last", "--json", "FILE"], "--cta: 'last' is not a number from 0"),

@@ -151,7 +151,7 @@ TEST_CASE("each defect is found and named") {
   SECTION("an lse that is NaN, or was never written") {
     Case c(problem());
     c.set_lse(sees_all, std::numeric_limits<float>::quiet_NaN());
-    CHECK((!c.judged().pass && has(c.judged(), "lse value(s) are wrong in kind")));
+    CHECK((!c.judged().pass && has(c.judged(), "lse value(s) are of the wrong kind")));
     Case d(problem());
     const uint32_t poison = uint32_t(Poison::kNan) << 16 | uint32_t(Poison::kNan);
     float f;

@@ -463,18 +463,19 @@ class Parser(argparse.ArgumentParser):
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("steps", nargs="*", metavar="STEP", help="v10 is enough; all when none is named")
-    parser.add_argument("--shape", action="append", help="as of flashsteps, e.g. 4,32,4096,64 (repeatable)")
-    parser.add_argument("--grid", help="as of flashsteps: paper")
-    parser.add_argument("--dtype", action="append", help="fp16 or bf16 (repeatable)")
+    steps_help = "a step, or the beginning of its name, as v10 (default: all)"
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
+    parser.add_argument("--shape", action="append", help="as flashsteps takes it, e.g. 4,32,4096,64 (repeatable)")
+    parser.add_argument("--grid", help="as flashsteps takes it: paper")
+    parser.add_argument("--dtype", action="append", help="element type: fp16 or bf16 (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
-    parser.add_argument("--full", action="store_true", help="no mask")
-    peers_help = f"of {', '.join(PEERS)}; all that are installed when none is named"
+    parser.add_argument("--full", action="store_true", help="no mask (the default)")
+    peers_help = f"some of {', '.join(PEERS)} (default: all that are installed)"
     parser.add_argument("--peers", action="extend", nargs="+", metavar="NAME", help=peers_help)
-    parser.add_argument("--rounds", default="7", help="samples per contender, at least 7")
-    parser.add_argument("--seed", help="of the inputs")
-    parser.add_argument("--json", metavar="FILE", help="write a record")
-    program_help = "a build's flashsteps (default: build/flashsteps of this checkout)"
+    parser.add_argument("--rounds", default="7", help="how many samples of each contender to take, at least 7")
+    parser.add_argument("--seed", help="seed of the inputs")
+    parser.add_argument("--json", metavar="FILE", help="write a record to this file")
+    program_help = "the program flashsteps (default: build/flashsteps of this checkout)"
     parser.add_argument("--program", type=Path, default=program.DEFAULT, help=program_help)
     options = parser.parse_intermixed_args(arguments)
     if not re.fullmatch(r"\d{1,5}", options.rounds) or not 7 <= int(options.rounds) <= 10000:

@@ -294,13 +294,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("steps", nargs="*", metavar="STEP", help="v02 is enough; all when none is named")
+    steps_help = "a step, or the beginning of its name, as v02 (default: all)"
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="the build folder")
-    parser.add_argument("--shape", action="append", help="as of flashsteps, e.g. 4,32,4096,64 (repeatable)")
-    parser.add_argument("--dtype", action="append", help="fp32, fp16 or bf16 (repeatable)")
+    parser.add_argument("--shape", action="append", help="as flashsteps takes it, e.g. 4,32,4096,64 (repeatable)")
+    parser.add_argument("--dtype", action="append", help="element type: fp32, fp16 or bf16 (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
-    parser.add_argument("--full", action="store_true", help="no mask")
-    parser.add_argument("--json", metavar="FILE", help="write a record")
+    parser.add_argument("--full", action="store_true", help="no mask (the default)")
+    parser.add_argument("--json", metavar="FILE", help="write a record to this file")
     options = parser.parse_intermixed_args(arguments)
     try:
         return profile_all(options)

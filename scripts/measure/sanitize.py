@@ -68,7 +68,7 @@ def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("steps", nargs="*", help="all steps when none is named")
+    parser.add_argument("steps", nargs="*", help="which steps (default: all)")
     parser.add_argument("--build", type=Path, default=ROOT / "build")
     parser.add_argument("--out", type=Path, help="write the summary here as well")
     options = parser.parse_args()

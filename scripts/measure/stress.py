@@ -430,15 +430,16 @@ def gates(p: Problem, rows: int) -> dict[str, float]:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("steps", nargs="*", metavar="STEP", help="v26 is enough (default: the last two)")
-    parser.add_argument("--problems", type=int, default=10000, help="for each of these steps")
-    parser.add_argument("--others", type=int, default=0, metavar="N", help="the first N also for all other steps")
-    parser.add_argument("--problem", metavar="SEED,INDEX", help="this one only")
+    steps_help = "a step, or the beginning of its name, as v26 (default: the last two)"
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
+    parser.add_argument("--problems", type=int, default=10000, help="how many each of these steps computes")
+    parser.add_argument("--others", type=int, default=0, metavar="N", help="the other steps compute the first N")
+    parser.add_argument("--problem", metavar="SEED,INDEX", help="compute only this problem")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--pairs", type=int, help="(query, key) pairs of a problem, at most")
-    parser.add_argument("--soak", type=float, default=0, metavar="MINUTES", help="afterwards")
-    parser.add_argument("--streams", type=int, default=8, help="of the soak")
-    parser.add_argument("--hang", type=float, default=60, metavar="SECONDS", help="without progress: a hang")
+    parser.add_argument("--pairs", type=int, help="the most (query, key) pairs that a problem may have")
+    parser.add_argument("--soak", type=float, default=0, metavar="MINUTES", help="then call steps on several streams")
+    parser.add_argument("--streams", type=int, default=8, help="how many streams the soak uses")
+    parser.add_argument("--hang", type=float, default=60, metavar="SECONDS", help="no progress for so long is a hang")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the summary here as well")
     return parser.parse_args(arguments)
 

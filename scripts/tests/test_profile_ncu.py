@@ -339,9 +339,9 @@ def test_the_counters_are_locked(bench: Bench, capsys, place, program):
 
 
 def test_a_problem_that_nobody_can_run(bench: Bench, capsys):
-    bench.put("refusal", "flashsteps: --shape '1,4,256,65': head_dim is 65, the steps know 64 and 128")
+    bench.put("refusal", "flashsteps: --shape '1,4,256,65': head_dim is 65, the steps support 64 and 128")
     line = refused_by(bench, capsys, 2, "v02", "--shape", "1,4,256,65")
-    assert line == "profile_ncu.py: --shape '1,4,256,65': head_dim is 65, the steps know 64 and 128"
+    assert line == "profile_ncu.py: --shape '1,4,256,65': head_dim is 65, the steps support 64 and 128"
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def test_a_stale_build_is_made_anew(ready: Sandbox, entry):
     stale_cache(ready, **entry)
     done = ready.main_job()
     assert done.returncode == 0 and ready.called().startswith("cmake --fresh --preset emulator\ncmake --build build ")
-    assert "build was made elsewhere or by other tools: it is built anew\n" in done.stderr
+    assert "build was made elsewhere or by other tools: it is built from scratch\n" in done.stderr
 
 
 @pytest.mark.parametrize("what", ["folder", "script"])
@@ -364,7 +364,7 @@ def test_the_second_of_two_waits(ready: Sandbox):
         [str(ready.bin / "bash"), str(ready.root / "scripts/run.sh")],
         env=ready.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert second.stderr.readline() == f"another run.sh is at work in {ready.root}: waiting for its end\n"
+    assert second.stderr.readline() == f"another run.sh is running in {ready.root}: waiting until it ends\n"
     assert ready.called() == ""
     first.kill()  # it cannot unlock
     first.communicate()
@@ -483,7 +483,7 @@ def test_without_python_packages_the_kernels_still_run(ready: Sandbox):
     without_network(ready)
     done = ready.main_job()
     assert done.returncode == 0 and "results: " in done.stdout and "report:  " not in done.stdout
-    assert "no report without them; the results are complete\n" in done.stderr and "Traceback" not in done.stderr
+    assert "without them there is no report; the results are complete\n" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_without_a_network_any_matplotlib_draws(ready: Sandbox):
@@ -491,7 +491,7 @@ def test_without_a_network_any_matplotlib_draws(ready: Sandbox):
     ready.tool("python3", f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
     done = ready.main_job()
     assert done.returncode == 0, done.stderr
-    assert f"drawing with the packages of {ready.bin}/python3\n" in done.stderr
+    assert f"drawing with the Python packages of {ready.bin}/python3\n" in done.stderr
     assert "<img" in (ready.root / "build/report/index.html").read_text(encoding="utf-8")
 
 
@@ -499,7 +499,7 @@ def test_a_report_that_cannot_be_written_does_not_change_the_status(ready: Sandb
     ready.record.write_text("{}", encoding="utf-8")
     done = ready.main_job(WITH_CHARTS="1")
     assert done.returncode == 0 and "results: " in done.stdout and "report:  " not in done.stdout
-    assert "report.py: " in done.stderr and "no report; the results are complete\n" in done.stderr
+    assert "report.py: " in done.stderr and "there is no report; the results are complete\n" in done.stderr
 
 
 def test_a_folder_for_reports_that_cannot_be_written(ready: Sandbox):
@@ -569,7 +569,7 @@ def all_tests(sandbox: Sandbox, *steps: str, **environment: str) -> tuple[int, s
 def test_all_sections_and_the_last_line(tested: Sandbox):
     status, text, summary = all_tests(tested, WITH_PYTEST="1")
     assert status == 0, text
-    assert "\n8 passed, 0 failed\n" in text and summary["CUDA compile checks"].startswith("not here: no nvcc (")
+    assert "\n8 passed, 0 failed\n" in text and summary["CUDA compile checks"].startswith("skipped: no nvcc (")
     assert [name for name, result in summary.items() if result.startswith("pass")] == [
         "build, warnings fatal",
         "program tests",
@@ -583,10 +583,10 @@ def test_all_sections_and_the_last_line(tested: Sandbox):
     assert "--no-build-isolation --no-deps . -C build-dir=" in tested.called()
     assert "ci/flashsteps check --backend emulator v01_scalar\n" in tested.called()
     for name in ("recorded runs", "charts"):
-        assert summary[name] == "not here: figures/results/ is empty"
-    assert summary["GPU tests"].startswith("not here: no GPU with a CUDA toolkit (")
-    assert summary["aarch64 build"].startswith("not here: no aarch64-linux-gnu-g++")
-    assert summary["pages in a browser"] == "not here: no Chromium (apt-get install -y chromium)"
+        assert summary[name] == "skipped: figures/results/ is empty"
+    assert summary["GPU tests"].startswith("skipped: no GPU with a CUDA toolkit (")
+    assert summary["aarch64 build"].startswith("skipped: no aarch64-linux-gnu-g++")
+    assert summary["pages in a browser"] == "skipped: no Chromium (apt-get install -y chromium)"
     ctest = Path(f"{tested.calls}.ctest").read_text(encoding="utf-8")
     assert "--test-dir build/ci -LE gpu -j 2 --no-tests=error --output-on-failure" in ctest
     assert "--test-dir build/asan -L emulator" in ctest
@@ -741,7 +741,7 @@ def test_without_ccache_it_is_compiled(tested: Sandbox):
     status, text, _ = all_tests(tested)
     assert status == 0, text
     assert "cmake --preset ci -DCMAKE_CXX_COMPILER_LAUNCHER= " in tested.called()
-    assert "missing: ccache (" in text and "going on without" in text
+    assert "missing: ccache (" in text and "continuing without" in text
 
 
 def test_with_a_gpu_and_a_browser_their_tests_run(tested: Sandbox):
@@ -766,4 +766,4 @@ def test_ci_installs_a_browser_and_runs_the_tests_from_the_root(sandbox: Sandbox
     done = sandbox.run(str(sandbox.root / ".ci/run"), cwd=Path("/"))
     assert done.returncode == 0 and done.stdout.endswith(f"tests in {sandbox.root}\n"), done.stderr
     assert sandbox.called() == ("apt-get update\napt-get chromium\n" if user == "root" else "")
-    assert "missing: chromium (" in done.stderr and "going on without a browser" in done.stderr
+    assert "missing: chromium (" in done.stderr and "continuing without a browser" in done.stderr

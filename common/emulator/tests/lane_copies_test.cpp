@@ -305,7 +305,7 @@ TEST_CASE("copies of cp.async that are not waited for are found", "[copy][bugs]"
   check_pipeline<kNoWait>(22, 7, "has not waited for it");
   check_pipeline<kWaitLeavesTwo>(22, 7, "that lane's last cp_async_wait leaves it pending");
   check_pipeline<kStoredOver>(19, 7, "that lane's last cp_async_wait leaves it pending");
-  check_pipeline<kNoCommit>(22, 7, "no cp_async_wait includes it: cp_async_commit is missing behind it");
+  check_pipeline<kNoCommit>(22, 7, "no cp_async_wait includes it: cp_async_commit is missing after it");
 }
 
 TEST_CASE("what cp.async brings others see behind a barrier after the wait", "[copy][bugs]") {

@@ -440,7 +440,7 @@ TEST_CASE("what CUDA would refuse is refused", "[launch]") {
   CHECK_NOTHROW(launch(empty_kernel, dim3(0x7fffffff, 65535, 65535), 32, 0, nullptr));
   launch_recorder() = nullptr;
   emulator::options().race_detector = true;
-  CHECK(contains(bug_of(dim3(0x7fffffff), 32, 0), "the race detector tells 2147483646 CTAs apart"));
+  CHECK(contains(bug_of(dim3(0x7fffffff), 32, 0), "the race detector can tell 2147483646 CTAs apart"));
   emulator::options().race_detector = false;
   CHECK_NOTHROW(launch(empty_kernel, 1, 32, 232448, nullptr));
   CHECK_NOTHROW(launch(empty_kernel, 1, 1024, 0, nullptr));

@@ -140,8 +140,8 @@ TEST_CASE("who waits for registers that nobody gives back is found", "[registers
 }
 
 TEST_CASE("setmaxnreg that not all of a warpgroup execute alike is found", "[registers][bugs]") {
-  check_misuse<0>(Bug::kDivergence, 4, "of a warpgroup only warps 0, 1, 2 executed the setmaxnreg.dec to 24",
-                  128);
+  check_misuse<0>(Bug::kDivergence, 4,
+                  "only warps 0, 1, 2 of their warpgroup executed the setmaxnreg.dec to 24", 128);
   check_misuse<1>(Bug::kDivergence, 5, "the four warps of a warpgroup must execute the same one");
   check_misuse<4>(Bug::kDivergence, 8, "needs all 32 lanes of the warp");
   check_misuse<7>(Bug::kDivergence, 13, "of the warpgroup have not executed the setmaxnreg.dec to 32");
@@ -150,9 +150,11 @@ TEST_CASE("setmaxnreg that not all of a warpgroup execute alike is found", "[reg
 }
 
 TEST_CASE("setmaxnreg in the wrong direction, or with other accounts, is found", "[registers][bugs]") {
-  check_misuse<2>(Bug::kBadRegisters, 6, "the warp has 128 a thread, and setmaxnreg.dec only gives back");
-  check_misuse<3>(Bug::kBadRegisters, 7, "the warp has 128 a thread, and setmaxnreg.inc only takes more");
-  check_misuse<5>(Bug::kBadRegisters, 9, "registers at launch, and an earlier one said");
+  check_misuse<2>(Bug::kBadRegisters, 6,
+                  "the warp has 128 registers a thread, and setmaxnreg.dec can only lower that");
+  check_misuse<3>(Bug::kBadRegisters, 7,
+                  "the warp has 128 registers a thread, and setmaxnreg.inc can only raise that");
+  check_misuse<5>(Bug::kBadRegisters, 9, "registers at launch, but an earlier one said");
   check_misuse<6>(Bug::kBadRegisters, 10, "512 threads of 168 registers at launch are more than the 65536",
                   512);
 }

@@ -461,15 +461,16 @@ TEST_CASE("wgmma: registers that are touched before the wait are reported", "[wg
   check_mistake<Mistake::kAWrittenBeforeWait>(Bug::kRegisterInUse, {mistaken_line + 46, mistaken_line + 43},
                                               "the registers of A");
   check_mistake<Mistake::kOtherShape>(Bug::kRegisterInUse, {mistaken_line + 40, mistaken_line + 37},
-                                      "of another shape");
+                                      "with another shape");
   check_mistake<Mistake::kNoWait>(Bug::kUnfinishedCopy, {mistaken_line + 37}, "the thread exits");
 }
 
 TEST_CASE("wgmma: the four warps of a warpgroup must execute the same", "[wgmma][bugs]") {
   check_mistake<Mistake::kThreeWarps>(Bug::kDivergence, {}, "never executes the wgmma.fence");
   check_mistake<Mistake::kOtherLine>(Bug::kDivergence, {mistaken_line + 37, mistaken_line + 34},
-                                     "must execute the same ones");
-  check_mistake<Mistake::kOtherOperand>(Bug::kDivergence, {mistaken_line + 37}, "it with other operands");
+                                     "must execute the same instructions");
+  check_mistake<Mistake::kOtherOperand>(Bug::kDivergence, {mistaken_line + 37},
+                                        "this one with other operands");
   check_mistake<Mistake::kLanesDiffer>(Bug::kDescriptor, {mistaken_line + 37},
                                        "another descriptor of B than lane 0");
   Tensor tensor;
@@ -544,7 +545,7 @@ TEST_CASE("wgmma: a descriptor that does not fit its tile is reported", "[wgmma]
     if (!emulator::options().race_detector) return;
     // In the other major the next panel's rows are taken for those that follow.
     check(report_of([&] { run_variant(described<K>, 0); }), Bug::kSwizzle,
-          {described_line + 30, described_line + 9}, "is its major the other one");
+          {described_line + 30, described_line + 9}, "is its major the wrong one");
   });
 }
 

@@ -76,7 +76,7 @@ void check_shapes(const Array& q, const Array& k, const Array& v, Axes axes) {
                                             ", and q has " + std::to_string(expected));
   };
   if (q.shape[3] != 64 && q.shape[3] != 128)
-    raise_value_error("q", "has head_dim " + std::to_string(q.shape[3]) + ", the steps compute 64 and 128");
+    raise_value_error("q", "has head_dim " + std::to_string(q.shape[3]) + ", the steps support 64 and 128");
   expect(k, "batch", k.shape[0], q.shape[0]);
   expect(k, "head_dim", k.shape[3], q.shape[3]);
   const int64_t heads_q = q.shape[axes.heads], heads_kv = k.shape[axes.heads];

@@ -187,7 +187,7 @@ Q, K, V = draw_qkv(batch=2, heads_q=8, heads_kv=4)
         ({"k": K[None]}, ValueError, "k: has shape [1, 2, 4, 70, 64], expected 4 dimensions"),
         ({"q": Q[:0]}, ValueError, "q: has shape [0, 8, 70, 64], which is empty"),
         ({"k": K[:, :, :0], "v": V[:, :, :0]}, ValueError, "k: has shape [2, 4, 0, 64], which is empty"),
-        ({"q": Q[..., :32]}, ValueError, "q: has head_dim 32, the steps compute 64 and 128"),
+        ({"q": Q[..., :32]}, ValueError, "q: has head_dim 32, the steps support 64 and 128"),
         ({"k": K[:1]}, ValueError, "k: has batch 1, and q has 2"),
         ({"k": draw((2, 4, 70, 128))}, ValueError, "k: has head_dim 128, and q has 64"),
         ({"k": K[:, :3]}, ValueError, "k: has 3 heads, and q has 8, which is not a multiple"),
