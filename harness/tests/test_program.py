@@ -351,7 +351,7 @@ BAD_USE = [
     (["check", "--shape", "1,1,8"], "expected"),
     (["run", "--shape", "1,1,8,64", "--json", "/proc/nowhere.json"], "not a regular file"),
     (["bench", "--backend", "emulator", "--shape", "1,1,8,64"], "no timing model"),
-    (["count", "--backend", "cuda", "--shape", "1,1,8,64"], "emulator's"),
+    (["count", "--backend", "cuda", "--shape", "1,1,8,64"], "only the emulator"),
     (["problems", "--shape", "1,1,8"], "expected"),
     (["problems", "--causal"], "--causal needs a --shape"),
     (["problems", "--tensors", "/nonexistent/x"], "cannot be read"),

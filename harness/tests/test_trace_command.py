@@ -117,7 +117,7 @@ BAD_USE = [
     (["--json", "FILE"], "shows one step"),
     (["v01_scalar", "v10_tma_warpspec", "--json", "FILE"], "shows one step"),
     (["v10_tma_warpspec", "--shape", "1,1,8,64", "--causal", "--full", "--json", "FILE"], "shows one problem"),
-    (["v10_tma_warpspec", "--backend", "cuda", "--json", "FILE"], "emulator's"),
+    (["v10_tma_warpspec", "--backend", "cuda", "--json", "FILE"], "only the emulator"),
     (["v10_tma_warpspec", "--shape", "1,2,150,64", "--cta", "6", "--json", "FILE"], "has 6 CTAs"),
     (["v10_tma_warpspec", "--cta", "last", "--json", "FILE"], "--cta: 'last' is not a number from 0"),
     (["v10_tma_warpspec", "--shape", "1,1,8,64", "--dtype", "fp32", "--json", "FILE"], "not fp32"),
