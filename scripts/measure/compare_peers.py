@@ -119,10 +119,6 @@ def chosen_peers(wanted: list[str] | None, missing: dict[str, str]) -> list[str]
 # Judging.
 
 
-def finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def verdict(found: dict[str, Any], gate: dict[str, float], is_step: bool) -> list[str]:
     """What is wrong with an output; empty when nothing is. Written so that NaN fails."""
     lines = []
@@ -177,7 +173,8 @@ def add_note(entry: dict[str, Any], text: str) -> None:
 
 
 def validation_record(found: dict[str, Any], gate: dict[str, float]) -> dict[str, Any]:
-    record = {key: finite(found[key]) for key in ("nrmse", "worst_row_nrmse", "max_abs", "lse_max_abs")}
+    measured = {key: found[key] for key in ("nrmse", "worst_row_nrmse", "max_abs", "lse_max_abs")}
+    record = {key: value if math.isfinite(value or 0) else None for key, value in measured.items()}
     record |= {key: found[key] for key in ("nonfinite", "rows_checked", "rows_total", "runs_identical")}
     return record | {"gate_nrmse": gate["nrmse"], "gate_row": gate["row"]}
 

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from records import files
 from records.profiles import COUNTERS, METHOD, METRICS, SCHEMA, cell, sum_of, values
-from records.terminal import printable
+from records.terminal import printable, table
 from steps import sources
 from steps.sources import ROOT
 
@@ -260,15 +260,10 @@ def format_run(problem_run: dict[str, Any]) -> str:
     for step in passed:
         counted |= {f"{step['step']}[{k}]": kernel for k, kernel in enumerate(step.get("kernels", []), start=1)}
     columns = [values(each["metrics"], each["opcodes"]) for each in counted.values()]
-    rows = [["counter", *counted, "what it is"]]
-    for counter in COUNTERS:
-        cells = [cell(counter.name, column.get(counter.name)) for column in columns]
-        rows.append([counter.name, *cells, counter.meaning])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    rows = [[counter.name, *(cell(counter.name, its.get(counter.name)) for its in columns)] for counter in COUNTERS]
+    meanings = ["what it is", *(counter.meaning for counter in COUNTERS)]
     lines = [problem_run["problem"]["label"]]
-    for name, *cells, meaning in rows:
-        numbers = "".join(f"  {text:>{width}}" for text, width in zip(cells, widths[1:]))
-        lines.append(f"  {name:<{widths[0]}}{numbers}  {meaning}")
+    lines += map("  ".join, zip(table([["counter", *counted], *rows]).splitlines(), meanings))
     for step in passed:
         total = sum(step["opcodes"].values())
         top = sorted(step["opcodes"].items(), key=lambda item: -item[1])[:10]

@@ -11,8 +11,8 @@ PEERS = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flash_attn"
 def best_peer(run: dict[str, Any]) -> tuple[str, float] | None:
     """The fastest of the peers that passed, and its rate."""
     peers = run.get("peers") or []
-    timed = [(peer["timing"]["tflops"], peer["peer"]) for peer in peers if peer.get("timing")]
-    return (max(timed)[1], max(timed)[0]) if timed else None
+    timed = [(peer["peer"], peer["timing"]["tflops"]) for peer in peers if peer.get("timing")]
+    return max(timed, key=lambda item: item[1], default=None)
 
 
 def contenders_of(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -36,12 +36,8 @@ def ratio_to_best_peer(run: dict[str, Any], name: str) -> float | None:
 
 
 def best_step(run: dict[str, Any], names: list[str] | None = None) -> str | None:
-    timed = [
-        (step["timing"]["tflops"], step["step"])
-        for step in run["steps"]
-        if step.get("timing") and (names is None or step["step"] in names)
-    ]
-    return max(timed)[1] if timed else None
+    timed = [step for step in run["steps"] if step.get("timing") and (names is None or step["step"] in names)]
+    return max(timed, key=lambda step: step["timing"]["tflops"])["step"] if timed else None
 
 
 def geometric_mean(ratios: list[float]) -> float | None:
