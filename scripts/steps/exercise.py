@@ -147,12 +147,11 @@ def start(exercise: Exercise, root: Path, again: bool) -> int:
 
 
 def check(exercise: Exercise, root: Path) -> int:
-    if not (root / "steps" / exercise.mine / "kernel.cu").is_file():
-        raise StepError(f"there is no steps/{exercise.mine}/kernel.cu: start the exercise first")
     folders = (root / folder for folder in BUILDS)
     build = next((folder for folder in folders if (folder / "CMakeCache.txt").is_file()), None)
     if build is None:
         raise StepError("there is no build: run `bash scripts/run.sh`, or `cmake --preset emulator`")
+    print(f"building in {build.relative_to(root)}", flush=True)
     command = ["cmake", "--build", str(build), "--target", "flashsteps"]
     made = subprocess.run(command, capture_output=True, text=True)
     if made.returncode != 0:
@@ -171,8 +170,6 @@ def check(exercise: Exercise, root: Path) -> int:
 
 
 def solution(exercise: Exercise, root: Path) -> int:
-    if not (root / "steps" / exercise.mine / "kernel.cu").is_file():
-        raise StepError(f"there is no steps/{exercise.mine}/kernel.cu: start the exercise first")
     lines, _, _ = step_diff.diff(exercise.mine, exercise.step, root)
     print("\n".join(lines))
     return 0
@@ -190,6 +187,8 @@ def main(arguments: list[str] | None = None) -> int:
         exercise = read(find_step(options.step, root), root)
         if options.verb == "start":
             return start(exercise, root, options.again)
+        if not (root / "steps" / exercise.mine / "kernel.cu").is_file():
+            raise StepError(f"there is no steps/{exercise.mine}/kernel.cu: start the exercise first")
         return check(exercise, root) if options.verb == "check" else solution(exercise, root)
     except (ablations.AblationError, StepError, OSError, UnicodeDecodeError) as error:
         print(f"exercise.py: {error}", file=sys.stderr)
