@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from draw import figure_style
-from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, IDEAL, INK, MUTED, TEXT
+from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, INK, MUTED, NOTE, TEXT
 from draw.panels import ROW, finish, label_line, log_scale, panels, place_rows, say, say_gap, style_axes
 from records.problems import problem_labels
 from records.profiles import SCHEMA as PROFILE_SCHEMA
@@ -31,7 +31,7 @@ WAVEFRONT = 32 * 4  # bytes: what the banks of shared memory pass in a clock, on
 COUNTED = {
     "shared_wavefronts": "Shared memory: wavefronts,\nand × ideal (orange)",
     "global_sectors": "Global memory:\nsectors of 32 bytes",
-    "mma": "Tensor cores:\nm16n8k16 products",
+    "shuffles": "Shuffles: a register\nfrom lane to lane",
 }
 # Of the lines that bars are held against: in words, and at the line itself.
 CEILINGS = {"matmul": ("measured matmul", "matmul"), "mma_sync": ("mma.sync alone", "mma.sync")}
@@ -521,16 +521,11 @@ def profiled_points(records: list[Source]) -> dict[str, dict[str, float]]:
 
 def draw_points(axes: Any, points: dict[str, dict[str, float]], part: Part) -> list[float]:
     """Their rates."""
-    names = [name for name in part.names() if name in points]
+    names = [name for name in part.names() if "shared" in points.get(name, {})]
     for name, colour in zip(names, figure_style.step_colours(len(names))):
         colour = BEFORE if name == part.before else colour
-        point = points[name]
-        ends = [point[key] for key in ("shared", "dram") if key in point]
-        axes.plot(ends, [point["tflops"]] * len(ends), color=colour, linewidth=0.9, zorder=2)
-        for key, marker, face in (("shared", "o", colour), ("dram", "s", BACKGROUND)):
-            if key in point:
-                axes.plot(point[key], point["tflops"], marker, markersize=6, color=colour, mfc=face, zorder=3)
-        label_line(axes, point["tflops"], f"{name.split('_')[0]}: {rate(point['tflops'])}", colour)
+        axes.plot(points[name]["shared"], points[name]["tflops"], "o", markersize=6, color=colour, zorder=3)
+        label_line(axes, points[name]["tflops"], f"{name.split('_')[0]}: {rate(points[name]['tflops'])}", colour)
     return [points[name]["tflops"] for name in names]
 
 
@@ -542,17 +537,17 @@ def roofline(plt: Any, records: list[Source]) -> Any:
     points = profiled_points(records)
     if len({run["problem"]["label"] for run in runs}) > 1 or any(len(source.runs) > 1 for source in records):
         raise ResultsError("a roofline is of one problem: add a filter")
-    if not points:
-        raise ResultsError("no step was profiled, so there is nothing to draw")
+    per_byte = [point["shared"] for point in points.values() if "shared" in point]
+    if not per_byte:
+        raise ResultsError("no step that uses shared memory was profiled, so there is nothing to draw")
     device = profiles[0].data["provenance"]["device"]
     matmul, _ = ceiling_of(runs[0], "matmul", records) or (None, "")
     highest = matmul["tflops"] if matmul else max(point["tflops"] for point in points.values())
     roof = None  # TFLOPS by FLOP per byte
     if device.get("sm_count") and device.get("max_sm_clock_mhz"):
         roof = WAVEFRONT * device["sm_count"] * device["max_sm_clock_mhz"] / 1e6
-    per_byte = [point[key] for point in points.values() for key in ("shared", "dram") if key in point]
-    left, right = min(per_byte) / 2, max(per_byte) * 2
-    parts = [part for part in parts_of(runs) if any(name in points for name in part.steps)]
+    left, right = min(per_byte) / 2, max(per_byte) * 4
+    parts = [part for part in parts_of(runs) if any("shared" in points.get(name, {}) for name in part.steps)]
 
     across = min(len(parts), 2)
     down = -(-len(parts) // across)
@@ -567,27 +562,105 @@ def roofline(plt: Any, records: list[Source]) -> Any:
         if matmul:
             axes.plot([flat_from, right], [highest] * 2, color=CEILING, linewidth=1.2, zorder=1.5)
             label_line(axes, highest, f"matmul\n{rate(highest)}", CEILING)
-        log_scale(axes, "x", left, right, digits=(1,))
+        log_scale(axes, "x", left, right)
         log_scale(axes, "y", min(rates) / 2, highest * 1.5)
         style_axes(axes, part.name if len(parts) > 1 else label_of(runs[0]), "y")
         axes.set_ylabel("TFLOPS, log scale" if axes in grid[:, 0] else "", fontsize=TEXT)
-        axes.set_xlabel("FLOPs per byte, log scale", fontsize=TEXT)
-    notes = [
-        "Each step twice. Filled: FLOPs per byte of shared memory (its wavefronts, 32 banks × 4 bytes). Open: per byte "
-        "of DRAM, whose bandwidth was not recorded, so it has no roof here."
-    ]
+        axes.set_xlabel("FLOPs per byte of shared memory, log scale", fontsize=TEXT)
+    notes = ["A byte of shared memory: of its wavefronts, 32 banks × 4 bytes. Copies by TMA are no wavefronts."]
     if roof:
-        notes.append("Slanted: a wavefront a clock on every SM, at the maximum clock; copies by TMA are no wavefronts.")
+        notes.append("Slanted: a wavefront a clock on every SM, at the maximum clock.")
+    if per_byte := [point["dram"] for point in points.values() if "dram" in point]:
+        notes.append(f"Of DRAM, steps do {rate(min(per_byte))} to {rate(max(per_byte))} FLOPs per byte.")
     if matmul:
         notes.append(f"Matmul: {plain(matmul['what'])}, of another run.")
-    entries = [step for run in runs for step in run["steps"] if step["step"] not in points]
-    if entries:
-        gone = dict.fromkeys(f"{step['step']} ({why_missing(step)})" for step in entries)
+    gone = {step: "uses no shared memory" for step, point in points.items() if "shared" not in point}
+    gone |= {step["step"]: why_missing(step) for run in runs for step in run["steps"] if step["step"] not in points}
+    if gone:
+        gone = [f"{step} ({reason})" for step, reason in gone.items()]
         notes.append(f"Not there: {plain('; '.join(gone))}.")
     commits = ", ".join(dict.fromkeys(origin_of(source.data) for source in profiles))
     words = "Rates: of one launch under Nsight Compute, caches cold."
     notes.append(f"{label_of(runs[0])}. {words} {plain(device['name'])}, {commits}.")
     return finish(figure, "FlashSteps: FLOPs per byte, below the roofs", notes)
+
+
+# The instructions of a score: v08's and v09's, by what took them away.
+
+# What the source asks of each score, by opcode; and the cause of the difference.
+CAUSES = {
+    "correct P": ({"FMUL": 1}, {}, "maxima first"),
+    "scale, subtract the maximum": ({"FMUL": 1, "FADD": 1}, {"FFMA": 1}, "one FFMA"),
+    "exp2": ({"FSETP": 1, "FMUL": 2, "MUFU": 1}, {"MUFU": 1}, "ex2.approx"),
+    "maximum and sum of a row": ({"FMNMX": 1, "FADD": 1}, {"FMNMX": 1, "FADD": 1}, ""),
+}
+# And the rest, by the first part of the opcode.
+OTHERS = {
+    "products: HMMA, LDSM": ("HMMA", "LDSM"),
+    "O and a row's own FP32": ("FMUL", "FADD", "FFMA", "FSETP", "MUFU", "FMNMX", "FSEL"),
+    "shuffles, shared memory, barriers": ("SHFL", "STS", "LDS", "BAR", "BSSY", "BSYNC"),
+    "integers, addresses, the rest": (),
+}
+SCORE_STEPS = ("v08_register_softmax", "v09_direct_rescale")
+PARTS_OF_SCORE = ("#dddddd", "#c3ccd4", "#a8b8c6", BEFORE, BAR, "#CC79A7", IDEAL, CEILING)  # from the bottom
+
+
+def per_score(run: Run, name: str, index: int) -> dict[str, float]:
+    """Instructions of a lane, by what they are for."""
+    step = step_of(run, name)
+    if not (step or {}).get("opcodes"):
+        raise ResultsError(f"{name} was not profiled, so there is nothing to draw")
+    problem = run["problem"]
+    scores = problem["flops"] / (4 * problem["head_dim"])  # that are wanted
+    counts: dict[str, float] = {}
+    for opcode, count in step["opcodes"].items():
+        kind = opcode.split(".")[0]
+        counts[kind] = counts.get(kind, 0) + 32 * count / scores
+    found = {}
+    for words, cause in CAUSES.items():
+        found[words] = sum(cause[index].values())
+        for kind, count in cause[index].items():
+            counts[kind] = counts.get(kind, 0) - count
+    if lacking := [kind for kind, count in counts.items() if count < 0]:
+        raise ResultsError(f"{name} has fewer {', '.join(lacking)} than its softmax takes")
+    for words, kinds in OTHERS.items():
+        found[words] = sum(counts.pop(kind, 0) for kind in (kinds or [*counts]))
+    return found
+
+
+def instructions(plt: Any, records: list[Source]) -> Any:
+    """The instructions of v08 and v09 for a score, stacked, of a profile of one problem."""
+    data, [run] = records[0].data, records[0].runs
+    stacks = [per_score(run, name, index) for index, name in enumerate(SCORE_STEPS)]
+    figure, [[axes]] = panels(plt, 1, 1, 5.8)
+    half, bottoms = 0.16, [0.0, 0.0]
+    for words, colour in zip(reversed(stacks[0]), PARTS_OF_SCORE):
+        counts = [stack[words] for stack in stacks]
+        tops = [bottom + count for bottom, count in zip(bottoms, counts)]
+        for x, bottom, count in zip((0, 1), bottoms, counts):
+            axes.bar(x, count, 2 * half, bottom, color=colour, edgecolor=BACKGROUND, linewidth=0.8)
+        axes.fill_between((half, 1 - half), bottoms, tops, color=colour, alpha=0.25, linewidth=0)
+        middles = [(bottom + top) / 2 for bottom, top in zip(bottoms, tops)]
+        how = {"fontsize": NOTE, "va": "center"}
+        axes.text(-half - 0.04, middles[0], f"{words}: {counts[0]:.3g}", ha="right", **how)
+        change = f" (−{counts[0] - counts[1]:.2g})" if counts[0] - counts[1] >= 0.05 else ""
+        # What has no height has its label above the stack: it is the last one.
+        y = middles[1] + (0 if counts[1] else 0.55)
+        axes.text(1 + half + 0.04, y, f"{counts[1]:.3g}{change}", ha="left", **how)
+        if words in CAUSES:
+            axes.text(1 + half + 0.5, y, CAUSES[words][2], ha="left", weight="bold", **how)
+        bottoms = tops
+    for x, name, stack in zip((0, 1), SCORE_STEPS, stacks):
+        axes.text(x, -0.9, name, ha="center", fontsize=HEADING, weight="bold")
+        axes.text(x, bottoms[x] + 1.2, f"{sum(stack.values()):.3g}", ha="center", fontsize=HEADING, weight="bold")
+    axes.set_xlim(-1.02, 2.2)
+    axes.set_ylim(-1.4, max(bottoms) + 2.2)
+    axes.set_axis_off()
+    notes = [
+        "The four parts on top: what the source asks of each score. The others: the opcodes counted, less those. "
+        f"{label_of(run)}. {device_of(data)}, {origin_of(data)}."
+    ]
+    return finish(figure, "Instructions of a lane for each score, and what took them away", notes)
 
 
 KINDS: dict[str, Callable[..., Any]] = {
@@ -596,4 +669,5 @@ KINDS: dict[str, Callable[..., Any]] = {
     "lengths": lengths,
     "errors": errors,
     "roofline": roofline,
+    "instructions": instructions,
 }

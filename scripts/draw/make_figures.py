@@ -68,6 +68,7 @@ FIGURES = (
         ("h200_profile.json", "h200_peers.json"),
         ("S=4096 D=64 dtype=fp16 causal=false",),
     ),
+    Figure("instructions.svg", "instructions", ("h200_profile.json",), ("S=4096 D=64 causal=false",)),
 )
 
 # Of docs/figures/: who draws, from which program of a build.

@@ -115,7 +115,7 @@ class Pictures:
             self.add(
                 f"roofline_{number}.svg",
                 f"The roofline, {label}",
-                "Chart of each step's TFLOPS by FLOPs per byte of shared memory and of DRAM, below the roofs",
+                "Chart of each step's TFLOPS by FLOPs per byte of shared memory, below the roofs",
                 "Where the bytes are, as Nsight Compute counted them (docs/counters.md).",
                 lambda: charts.roofline(plt, [each for each in of_problem if each.runs]),
             )

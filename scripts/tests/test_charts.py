@@ -56,7 +56,7 @@ def many_steps(data: dict[str, Any], count: int, ratio: float) -> dict[str, Any]
             if data["schema"] == results.SCHEMA:
                 step["part"] = ("memory", "mma.sync", "mma.sync", "Hopper")[4 * index // count]
             if step.get("metrics"):
-                step["metrics"]["duration_ns"] = int(10**9 / ratio**index)
+                step["metrics"] |= {"duration_ns": int(10**9 / ratio**index), "shared_wavefronts": 10**6 + index}
             if step.get("timing"):
                 step["timing"] = make_timing(run["problem"], 40.0 / ratio**index, 250.0)
             steps.append(step)
@@ -418,7 +418,7 @@ def test_a_roofline_has_each_step_at_its_bytes(plt):
     marks = {
         (line.get_marker(), line.get_xdata()[0], line.get_ydata()[0])
         for line in axes.lines
-        if line.get_marker() in "os" and len(line.get_xdata())
+        if line.get_marker() == "o" and len(line.get_xdata())
     }
     expected = set()
     for step in profile["runs"][0]["steps"]:
@@ -426,15 +426,15 @@ def test_a_roofline_has_each_step_at_its_bytes(plt):
         tflops = flops / values["duration_ns"] / 1e3
         if values["shared_wavefronts"]:
             expected.add(("o", flops / (128 * values["shared_wavefronts"]), tflops))
-        expected.add(("s", flops / (values["dram_read_bytes"] + values["dram_write_bytes"]), tflops))
-    assert marks == expected and len({mark for mark, _, _ in marks}) == 2
+    assert marks == expected
+    assert "Not there: v01_scalar (uses no shared memory)." in words_of(figure)
     # The corner of the roof: where all SMs' shared memory would feed the measured matmul.
     [slanted, flat] = [line for line in axes.lines if line.get_color() == figure_style.CEILING]
     device, matmul = profile["provenance"]["device"], ladder["runs"][0]["ceilings"]["matmul"]["tflops"]
     corner = matmul / (128 * device["sm_count"] * device["max_sm_clock_mhz"] / 1e6)
     assert (slanted.get_xdata()[1], slanted.get_ydata()[1]) == pytest.approx((corner, matmul))
     assert flat.get_xdata()[0] == pytest.approx(corner) and list(flat.get_ydata()) == [matmul] * 2
-    assert "bandwidth was not recorded" in words_of(figure).replace("\n", " ")
+    assert "Of DRAM, steps do " in words_of(figure).replace("\n", " ")
 
 
 def test_a_roofline_takes_a_step_from_the_first_profile_that_has_it(plt):
@@ -455,7 +455,8 @@ def test_a_step_that_was_not_profiled_is_told(plt):
     data = profile_of([make_problem()])
     data["runs"][0]["steps"][1].update(status="skip", message="needs sm_90a", metrics=None, opcodes=None)
     figure = draw(plt, "roofline", data)
-    assert "Not there: v02_smem_tiles (skip: needs sm_90a)." in words_of(figure)
+    said = "Not there: v01_scalar (uses no shared memory); v02_smem_tiles (skip: needs sm_90a)."
+    assert said in words_of(figure).replace("\n", " ")
 
 
 def test_a_counter_that_ncu_did_not_give_is_no_point(plt):
@@ -464,6 +465,22 @@ def test_a_counter_that_ncu_did_not_give_is_no_point(plt):
     data["runs"][0]["steps"][2]["metrics"] |= {"duration_ns": None}
     points = charts.profiled_points(sources(data))
     assert list(points) == ["v01_scalar", "v02_smem_tiles"] and "dram" not in points["v02_smem_tiles"]
+
+
+def test_the_instructions_of_a_score_add_up_and_are_not_less_than_the_source_asks_for():
+    run, lanes = {"problem": make_problem(), "steps": []}, 32
+    scores = run["problem"]["flops"] / (4 * run["problem"]["head_dim"])
+    opcodes = {"FMUL": 5, "FADD": 2, "FSETP.GEU.AND": 1, "MUFU.EX2": 1, "FMNMX": 1, "HMMA.16816.F32": 2, "IMAD": 3}
+    counts = {opcode: count * scores / lanes for opcode, count in opcodes.items()}
+    run["steps"].append({"step": "v08_register_softmax", "opcodes": counts})
+    stack = charts.per_score(run, "v08_register_softmax", 0)
+    assert sum(stack.values()) == pytest.approx(sum(opcodes.values())) and stack["exp2"] == 4
+    assert [stack[words] for words in charts.OTHERS] == pytest.approx([2, 1, 0, 3])  # an FMUL of O's is left
+    counts["FADD"] /= 4
+    with pytest.raises(results.ResultsError, match="has fewer FADD than its softmax takes"):
+        charts.per_score(run, "v08_register_softmax", 0)
+    with pytest.raises(results.ResultsError, match="v09_direct_rescale was not profiled"):
+        charts.per_score(run, "v09_direct_rescale", 1)
 
 
 def test_a_roofline_of_two_problems_is_refused(plt):

@@ -29,9 +29,6 @@ MOST_LINES = 120  # without section 7
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
 QUESTIONS = 3
 WIDTH = 118  # of prose; a table's row cannot be broken
-# Whose pictures are still to be drawn.
-NO_PICTURE = {"v09"}
-
 STEPS = sources.all_steps(ROOT)
 LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_file()]
 
@@ -88,7 +85,7 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
         link = f"](../../docs/{chapter})"
         demand(link in opening, f"docs/README.md has {chapter} before it: link it above section 1")
     picture = re.search(r"^!\[[^\]]+\]\(\.\./\.\./(docs/)?figures/\w+\.svg\)$", idea, re.MULTILINE)
-    demand(bool(picture) != (number in NO_PICTURE), "section 2 must show a picture of figures/ or docs/figures/")
+    demand(picture, "section 2 must show a picture of figures/ or docs/figures/")
     if before:
         command = rf"`python3 scripts/steps/step_diff\.py (--brief )?{before.partition('_')[0]} {number}`"
         demand(re.search(command, diff), f"section 3 must say how to see the diff: {command}")
