@@ -1,8 +1,11 @@
 // launch(kernel, grid, block, smem_bytes, stream, args...): kernel<<<...>>>(args...) as a function, because
-// <<<>>> is not C++ on the emulator. launch_clusters(cluster_size, ...): the same in clusters. Also `smem`,
-// the CTA's dynamic shared memory, declared once for all kernels. And what the current GPU has: num_sms(),
-// for kernels whose CTAs stay, and smem_bytes_per_sm(), for a step that chooses its tiles by it.
+// <<<>>> is not C++ on the emulator. launch_clusters(cluster_size, ...): the same in clusters.
+// launch_overlapping(...): the same, perhaps before the kernel before it has ended. Also `smem`, the CTA's
+// dynamic shared memory, declared once for all kernels. And what the current GPU has: num_sms(), for kernels
+// whose CTAs stay, and smem_bytes_per_sm(), for a step that chooses its tiles by it.
 #pragma once
+
+#include <utility>
 
 #include "common/cuda.h"
 #include "common/interface.h"
@@ -33,29 +36,44 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
   check_launch();
 }
 
-// In clusters (common/cluster.h) of 1, 2, 4 or 8 CTAs that follow each other in x; grid.x is a multiple. CUDA
-// Runtime API, "cudaLaunchAttributeClusterDimension". sm_90 and newer.
 template <typename... Params, typename... Args>
-void launch_clusters(int cluster_size, void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
-                     Stream stream, Args&&... args) {
-  check_cluster(cluster_size, grid);
+void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Params...), dim3 grid, dim3 block,
+                 size_t smem_bytes, Stream stream, Args&&... args) {
   const LaunchRecord record = prepare_launch(reinterpret_cast<const void*>(kernel), grid, block, smem_bytes);
   if (launch_recorder() != nullptr) {
     launch_recorder()->push_back(record);
     return;
   }
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {unsigned(cluster_size), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = smem_bytes;
   config.stream = stream;
-  config.attrs = &cluster;
+  config.attrs = &attribute;
   config.numAttrs = 1;
   cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
   check_launch();
+}
+
+// In clusters (common/cluster.h) of 1, 2, 4 or 8 CTAs that follow each other in x; grid.x is a multiple. CUDA
+// Runtime API, "cudaLaunchAttributeClusterDimension". sm_90 and newer.
+template <typename... Args>
+void launch_clusters(int cluster_size, auto* kernel, dim3 grid, Args&&... args) {
+  check_cluster(cluster_size, grid);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {unsigned(cluster_size), 1, 1};
+  launch_with(cluster, kernel, grid, std::forward<Args>(args)...);
+}
+
+// Perhaps before the kernel before it has ended (common/griddepcontrol.h). CUDA Runtime API,
+// "cudaLaunchAttributeProgrammaticStreamSerialization". sm_90 and newer.
+template <typename... Args>
+void launch_overlapping(auto* kernel, Args&&... args) {
+  cudaLaunchAttribute overlapping{};
+  overlapping.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlapping.val.programmaticStreamSerializationAllowed = 1;
+  launch_with(overlapping, kernel, std::forward<Args>(args)...);
 }
 
 }  // namespace FLASHSTEPS_BACKEND

@@ -55,5 +55,11 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
   launch_clusters(1, kernel, grid, block, smem_bytes, stream, std::forward<Args>(args)...);
 }
 
+template <typename... Params, typename... Args>
+void launch_overlapping(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes, Stream stream,
+                        Args&&... args) {
+  launch(kernel, grid, block, smem_bytes, stream, std::forward<Args>(args)...);
+}
+
 }  // namespace on_emulator
 }  // namespace flashsteps

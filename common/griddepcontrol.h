@@ -1,0 +1,29 @@
+// Programmatic dependent launch: a kernel that launch_overlapping() of common/launch.h has launched begins
+// while the one before it in the stream still runs. PTX ISA, "griddepcontrol". sm_90 and newer.
+//
+// On the emulator a kernel begins when the one before it is done, so there these do nothing.
+#pragma once
+
+#include "common/cuda.h"
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+// Once a thread of every CTA of this kernel has called it, or the CTA has exited, the next kernel's CTAs begin
+// wherever an SM has room for them.
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {
+#ifdef __CUDACC__
+  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+
+// Waits until the kernel before has ended and all that it has written can be read. A thread must not touch
+// global memory before; others of its CTA, too, if a barrier or an mbarrier lies in between.
+__device__ __forceinline__ void griddepcontrol_wait() {
+#ifdef __CUDACC__
+  asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps
