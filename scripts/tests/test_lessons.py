@@ -99,7 +99,9 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
     # `standing` names its steps with `show`: in a lesson that is the lesson's own.
     others = [block.where for block in blocks if block.arguments.get("step", block.arguments.get("show")) != step]
     demand(not others, f"generated blocks of other steps: {', '.join(others)}")
-    start = f"`python3 scripts/steps/exercise.py start {number}`"
+    exercise = ROOT / "docs/exercises" / step / "unsolved.md"
+    name = exercise.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") if exercise.is_file() else ""
+    start = f"*{name}*: `python3 scripts/steps/exercise.py start {number}`"
     demand(start in " ".join(ending.split()), f"section 7 must say how to start the exercise: {start}")
     asked = QUESTION.findall(ending)
     complete = len(asked) == QUESTIONS and all(part.strip() for each in asked for part in each)
