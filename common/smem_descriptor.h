@@ -34,13 +34,15 @@ __device__ __forceinline__ SmemDescriptor advance(SmemDescriptor descriptor, int
   return {descriptor.bits + uint64_t(bytes / 16)};
 }
 
-// Of a tile at this address of the shared window.
-template <typename Tile>
+// Of a tile at this address of the shared window. In a cluster bits 24 and up of the address are the CTA's
+// rank; unmasked it would get into the leading offset. The mask is that of PTX's matrix-descriptor-encode.
+template <bool IN_CLUSTER, typename Tile>
 __device__ __forceinline__ SmemDescriptor smem_descriptor_at(uint32_t address) {
   static_assert(sizeof(typename Tile::Element) == 2 && Tile::SWIZZLE_BYTES != 0);
   constexpr uint64_t SWIZZLE = Tile::SWIZZLE_BYTES == 128 ? 1 : Tile::SWIZZLE_BYTES == 64 ? 2 : 3;
   constexpr uint64_t LEADING = Tile::PANEL_BYTES / 16, STRIDE = 8 * Tile::ROW_BYTES / 16;
   static_assert(LEADING < 1 << 14);
+  if (IN_CLUSTER) address &= 0x3ffff;
   return {address / 16 | LEADING << 16 | STRIDE << 32 | SWIZZLE << 62};
 }
 

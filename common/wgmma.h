@@ -35,10 +35,12 @@ namespace flashsteps {
 inline namespace on_cuda {
 
 // The operand that begins at element (row, col) of a SwizzledTile. `row` must be a multiple of 8. `col` must
-// be one of 8, and in kMN one of the panel's columns.
-template <typename Tile>
+// be one of 8, and in kMN one of the panel's columns. IN_CLUSTER must be true in a cluster of several CTAs,
+// for the sake of their ranks; elsewhere it only costs instructions.
+template <bool IN_CLUSTER = false, typename Tile>
 __device__ __forceinline__ SmemDescriptor make_smem_descriptor(const Tile& tile, int row = 0, int col = 0) {
-  return advance<Tile>(smem_descriptor_at<Tile>(uint32_t(__cvta_generic_to_shared(&tile))), row, col);
+  const uint32_t address = uint32_t(__cvta_generic_to_shared(&tile));
+  return advance<Tile>(smem_descriptor_at<IN_CLUSTER, Tile>(address), row, col);
 }
 
 // Orders what the threads have done with registers before what the wgmmas that follow do with them. Before

@@ -520,7 +520,7 @@ void wgmma_wait(int pending, Location at) {
   collective("wgmma.wait_group", 0xffffffff, &pending, execute, at);
 }
 
-uint32_t shared_window_address(const void* tile, Location at) {
+uint32_t shared_window_address(const void* tile, bool in_cluster, Location at) {
   const InRuntime in_runtime;
   const uintptr_t offset = uintptr_t(tile) - uintptr_t(cta->smem);
   if (offset >= cta->smem_bytes) {
@@ -529,7 +529,14 @@ uint32_t shared_window_address(const void* tile, Location at) {
              ": the tile is not in the launch's dynamic shared memory";
     });
   }
-  return uint32_t(offset);
+  if (cta->has_neighbours && !in_cluster) {
+    fail(Bug::kDescriptor, *self, [&] {
+      return "make_smem_descriptor at " + describe(at) +
+             ": in a cluster the address of a shared tile holds the CTA's rank from bit 24 up, and without a "
+             "mask the rank gets into the descriptor's leading byte offset. Use make_smem_descriptor<true>";
+    });
+  }
+  return uint32_t(offset) | uint32_t(cta->rank) << 24;
 }
 
 }  // namespace emulator

@@ -15,18 +15,19 @@ void wgmma_rs(float* acc, int num_acc, const uint32_t* a, uint64_t b, WgmmaKind 
 void wgmma_fence(Location at);
 void wgmma_commit(Location at);
 void wgmma_wait(int pending, Location at);
-// Where the CTA's dynamic shared memory begins is 0 here.
-uint32_t shared_window_address(const void* tile, Location at);
+// As on the hardware the CTA's rank stands from bit 24 up. Its dynamic shared memory begins at 0 here.
+uint32_t shared_window_address(const void* tile, bool in_cluster, Location at);
 
 }  // namespace emulator
 
 namespace flashsteps {
 inline namespace on_emulator {
 
-template <typename Tile>
+template <bool IN_CLUSTER = false, typename Tile>
 [[gnu::always_inline]] inline SmemDescriptor make_smem_descriptor(
     const Tile& tile, int row = 0, int col = 0, emulator::Location at = emulator::Location::current()) {
-  return advance<Tile>(smem_descriptor_at<Tile>(emulator::shared_window_address(&tile, at)), row, col);
+  const uint32_t address = emulator::shared_window_address(&tile, IN_CLUSTER, at);
+  return advance<Tile>(smem_descriptor_at<IN_CLUSTER, Tile>(address), row, col);
 }
 
 [[gnu::always_inline]] inline void warpgroup_arrive(emulator::Location at = emulator::Location::current()) {

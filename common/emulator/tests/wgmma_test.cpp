@@ -268,7 +268,7 @@ using OtherSwizzle = SwizzledTile<__half, 32, 128, 64>;
 using OtherRows = SwizzledTile<__half, 16, 128, 128>;
 
 LINES_OF(described);
-template <Major MAJOR = MN>
+template <Major MAJOR = MN, bool IN_CLUSTER = false>
 __global__ void described(const TensorMap map, int variant, void* global) {
   auto& tile = *reinterpret_cast<V*>(smem);
   auto* bar_full = reinterpret_cast<uint64_t*>(smem + sizeof(V));
@@ -280,7 +280,7 @@ __global__ void described(const TensorMap map, int variant, void* global) {
   }
   __syncthreads();
   mbarrier_wait(bar_full, 0);
-  SmemDescriptor b = make_smem_descriptor(tile);
+  SmemDescriptor b = make_smem_descriptor<IN_CLUSTER>(tile);  // line 13
   if (variant == 1) b = make_smem_descriptor(reinterpret_cast<OtherSwizzle&>(tile));
   if (variant == 2) b = make_smem_descriptor(reinterpret_cast<OtherRows&>(tile));
   if (variant == 3) b.bits += uint64_t(1024 / 16) << 32;  // stride
@@ -546,6 +546,23 @@ TEST_CASE("wgmma: a descriptor that does not fit its tile is reported", "[wgmma]
     // In the other major the next panel's rows are taken for those that follow.
     check(report_of([&] { run_variant(described<K>, 0); }), Bug::kSwizzle,
           {described_line + 30, described_line + 9}, "is its major the wrong one");
+  });
+}
+
+TEST_CASE("wgmma: in a cluster a descriptor must not hold the CTA's rank", "[wgmma][bugs]") {
+  Tensor tensor;
+  const auto launch_in = [&](int cluster_size, auto kernel) {
+    launch_clusters(cluster_size, kernel, dim3(4), dim3(128), 2 * sizeof(V), nullptr, tensor.v_map, 0,
+                    nullptr);
+  };
+  in_all_modes([&] {
+    CHECK_NOTHROW(launch_in(1, described<MN>));
+    CHECK_NOTHROW(launch_in(1, described<MN, true>));
+    for (const int size : {2, 4}) {
+      check(report_of([&] { launch_in(size, described<MN>); }), Bug::kDescriptor, {described_line + 13},
+            "Use make_smem_descriptor<true>");
+      CHECK_NOTHROW(launch_in(size, described<MN, true>));
+    }
   });
 }
 
