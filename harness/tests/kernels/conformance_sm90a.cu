@@ -96,12 +96,14 @@ constexpr ConformanceCase multicast_case(const char* name) {
 }
 
 // ---- wgmma: acc = A B + C and, as the scales that errors are measured by, |A| |B| + |C|. Two warpgroups,
-// each with 64 rows of A. Operands come by TMA, and once more, with other values, from threads.
+// each with 64 rows of A. Operands come by TMA, and once more, with other values, from threads. In a cluster
+// the last CTA does it.
 template <typename P>
 __global__ void __launch_bounds__(256)
     product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
             const uint32_t* a_words, const float* c, float* out) {
   constexpr int N = P::NUM_COLS, K = P::DEPTH;
+  if (int(blockIdx.x) < P::CTAS - 1) return;
   auto& shared = *reinterpret_cast<typename P::Storage*>(smem);
   if (threadIdx.x == 0) {
     mbarrier_init(&shared.bar_full, 1);
@@ -140,7 +142,8 @@ __global__ void __launch_bounds__(256)
   for (int i = 0; i < N / 2; ++i) out[P::C_WORDS + place(i)] = acc[i];
 }
 
-template <typename Element, int N, int K, Major A_MAJOR, Major B_MAJOR, bool A_IN_REGISTERS, int SWIZZLE>
+template <typename Element, int N, int K, Major A_MAJOR, Major B_MAJOR, bool A_IN_REGISTERS, int SWIZZLE,
+          int NUM_CTAS>
 struct Product {
   template <Major MAJOR, int MN>
   using Operand =
@@ -153,14 +156,14 @@ struct Product {
     B b;
     uint64_t bar_full;
   };
-  static constexpr int NUM_COLS = N, DEPTH = K;
+  static constexpr int NUM_COLS = N, DEPTH = K, CTAS = NUM_CTAS;
   static constexpr bool A_REGISTERS = A_IN_REGISTERS;
   static constexpr int A_WORDS = sizeof(A) / 4, B_WORDS = sizeof(B) / 4, C_WORDS = 128 * N;
 
   template <Major MAJOR, typename Tile>
   static __device__ SmemDescriptor at_k(const Tile& tile, int mn, int k) {
     const SmemDescriptor first =
-        MAJOR == Major::kK ? make_smem_descriptor(tile, mn, 0) : make_smem_descriptor(tile, 0, mn);
+        make_smem_descriptor<(NUM_CTAS > 1)>(tile, MAJOR == Major::kK ? mn : 0, MAJOR == Major::kK ? 0 : mn);
     return MAJOR == Major::kK ? advance<Tile>(first, 0, k) : advance<Tile>(first, k, 0);
   }
 
@@ -187,9 +190,10 @@ struct Product {
   static void run(const AttentionCall& call, void* stream) {
     const auto* words = static_cast<const uint32_t*>(call.q.data);
     const auto map_of = [](auto view) { return make_tensor_map<typename decltype(view)::Tile>(view.tensor); };
-    launch(product<Product>, dim3(1), dim3(256), sizeof(Storage), static_cast<Stream>(stream),
-           map_of(Source<A>{words}), map_of(Source<B>{words + A_WORDS}), words,
-           reinterpret_cast<const float*>(words + A_WORDS + B_WORDS), static_cast<float*>(call.o.data));
+    launch_clusters(NUM_CTAS, product<Product>, dim3(NUM_CTAS), dim3(256), sizeof(Storage),
+                    static_cast<Stream>(stream), map_of(Source<A>{words}), map_of(Source<B>{words + A_WORDS}),
+                    words, reinterpret_cast<const float*>(words + A_WORDS + B_WORDS),
+                    static_cast<float*>(call.o.data));
   }
 
  private:
@@ -207,9 +211,10 @@ using enum Words;
 // Four sums of 16 products, each in an order and with a rounding of the hardware's own.
 constexpr double SUM = 4e-6;
 
-template <typename Element, int N, int K, Major A_MAJOR, Major B_MAJOR, bool A_IN_REGISTERS, int SWIZZLE>
+template <typename Element, int N, int K, Major A_MAJOR, Major B_MAJOR, bool A_IN_REGISTERS, int SWIZZLE,
+          int NUM_CTAS = 1>
 constexpr ConformanceCase product_case(const char* name, Words numbers, double tolerance) {
-  using P = Product<Element, N, K, A_MAJOR, B_MAJOR, A_IN_REGISTERS, SWIZZLE>;
+  using P = Product<Element, N, K, A_MAJOR, B_MAJOR, A_IN_REGISTERS, SWIZZLE, NUM_CTAS>;
   const bool exact = tolerance == 0;
   return {name,           {{numbers, P::A_WORDS + P::B_WORDS}, {exact ? kFloatIntegers : kFloat, P::C_WORDS}},
           2 * P::C_WORDS, tolerance,
@@ -233,6 +238,10 @@ constexpr ConformanceCase kCases[] = {
     product_case<__half, 40, 64, kK, kK, false, 32>("wgmma n40, 32-byte swizzle, exact", kFp16Integers, 0),
     product_case<__half, 40, 64, kMN, kMN, false, 32>("wgmma n40, 32-byte swizzle, by K, exact",
                                                       kFp16Integers, 0),
+    product_case<__half, 96, 128, kK, kMN, false, 128, 2>("wgmma n96, SS, V, CTA 1 of 2, exact",
+                                                          kFp16Integers, 0),
+    product_case<__nv_bfloat16, 72, 64, kMN, kMN, false, 128, 4>("wgmma n72, by K, CTA 3 of 4, exact",
+                                                                 kBf16Integers, 0),
     multicast_case<128, 128>("tma_load_5d_multicast, 2 panels of 128 bytes"),
     multicast_case<64, 0>("tma_load_5d_multicast, no swizzle"),
     {"warpgroup_reg_alloc, warpgroup_reg_dealloc", {{kBits, 512}}, 128, 0, run, needs_sm},
