@@ -9,8 +9,8 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// Once a thread of every CTA of this kernel has called it, or the CTA has exited, the next kernel's CTAs begin
-// wherever an SM has room for them.
+// Once a thread of every CTA of this kernel has called it, or the CTA has exited, the next kernel's CTAs
+// begin wherever an SM has room for them.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #ifdef __CUDACC__
   asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
@@ -18,7 +18,8 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() {
 }
 
 // Waits until the kernel before has ended and all that it has written can be read. A thread must not touch
-// global memory before; others of its CTA, too, if a barrier or an mbarrier lies in between.
+// global memory before. Other threads of the CTA need not wait: a barrier or an mbarrier behind this one will
+// do.
 __device__ __forceinline__ void griddepcontrol_wait() {
 #ifdef __CUDACC__
   asm volatile("griddepcontrol.wait;" : : : "memory");
