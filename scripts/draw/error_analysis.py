@@ -17,9 +17,11 @@ from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from draw import attention_data, drawings
+from draw import attention_data, drawings, panels
 from draw.attention_data import PATTERNS, np, nrmse
-from draw.figure_style import BAR, CEILING, INK, MUTED
+from draw.figure_style import BAR, CEILING, INK, TEXT
+from draw.figure_style import IDEAL as SECOND
+from draw.panels import finish, label_line, log_scale, place_rows, say, style_axes
 from measure import program
 
 # Keeps P in FP32, so that it differs in one of the two roundings.
@@ -28,7 +30,6 @@ BATCH, SEQLEN, HEAD_DIM, TILE = 3, 256, 64, 64
 DTYPES = ("fp16", "bf16")
 MASKS = {False: "full", True: "causal"}
 HEADS = (*PATTERNS, "N(0, 1)")
-SECOND = "#E69F00"  # Okabe and Ito's orange; beside blue it is also the lighter one
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ def read(options: argparse.Namespace) -> tuple[Errors | None, str]:
         gates = program.ask(options.program)["gates"]
     except (program.Refused, program.Unavailable) as error:
         raise drawings.DrawingError(str(error)) from error
-    parts = attention_data.source(), repr([gates[dtype] for dtype in DTYPES]).encode(), name, *bits
+    looks, of_types = Path(panels.__file__).read_bytes(), repr([gates[dtype] for dtype in DTYPES]).encode()
+    parts = attention_data.source(), looks, of_types, name, *bits
     described = drawings.description("error analysis", __file__, *parts)
     return (None if options.check else analyse(options, gates, given, found)), described
 
@@ -137,33 +139,23 @@ def analyse(
     return Errors(cases, roundings, gates, all_fp32, options.step, options.backend)
 
 
-# The pictures.
+# The pictures: a panel for each type.
 
 
-def finish(figure: Any, data: Errors, title: str, words: str) -> Any:
+def finished(figure: Any, data: Errors, title: str, words: str) -> Any:
     where = "the emulator" if data.backend == "emulator" else "a GPU"
-    figure.suptitle(title, fontsize=12, x=0.01, ha="left", weight="bold")
-    caption = (
-        f"{data.step} on {where}. Problem: B={BATCH} H={len(HEADS)} S={SEQLEN} D={HEAD_DIM}; "
-        f"reference: float64.\n{words}"
-    )
-    figure.text(0.01, 0.012, caption, fontsize=8, color=MUTED, ha="left", va="bottom", linespacing=1.45)
-    return figure
+    problem = f"Problem: B={BATCH} H={len(HEADS)} S={SEQLEN} D={HEAD_DIM}; reference: float64."
+    return finish(figure, title, [f"{data.step} on {where}. {problem}", words])
 
 
-def plain_axes(axes: Any, title: str, grid: str = "y") -> None:
-    axes.set_title(title, fontsize=9.5, loc="left")
-    axes.grid(axis=grid, linewidth=0.5, color="#dddddd")
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+def draw_gate(axes: Any, gate: float, words: str, upright: bool = False) -> None:
+    (axes.axvline if upright else axes.axhline)(gate, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+    label_line(axes, gate, words, INK, upright)
 
 
 def draw_histogram(plt: Any, data: Errors) -> Any:
-    figure, grid = plt.subplots(1, 2, figsize=(8.2, 3.9), sharey=True)
-    figure.subplots_adjust(left=0.09, right=0.985, top=0.84, bottom=0.28, wspace=0.08)
-    for axes, dtype in zip(grid, DTYPES):
+    figure, grid = panels.panels(plt, 1, 2, 4.2, sharey=True)
+    for axes, dtype in zip(grid[0], DTYPES):
         case, gate = data.cases[dtype, False], data.gates[dtype]["nrmse"]
         # A row's norm is that of 64 elements: relative to a typical one of them.
         typical = attention_data.norm(case.reference, -1)[..., None] / np.sqrt(HEAD_DIM)
@@ -178,154 +170,97 @@ def draw_histogram(plt: Any, data: Errors) -> Any:
             label = f"{name}: rms {np.sqrt(np.mean(relative**2)):.1e}"
             axes.hist(np.clip(relative, edges[0], edges[-1]), edges, weights=weights, label=label, **look)
         for sign in (-1, 1):
-            axes.axvline(sign * gate, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-            place = (sign * gate, 1), ("data", "axes fraction")
-            axes.annotate("gate", place[0], xycoords=place[1], fontsize=7.5, ha="center", va="bottom")
-        axes.set_yscale("log")
-        axes.set_ylim(1e-4, 300)
+            draw_gate(axes, sign * gate, "gate", upright=True)
+        log_scale(axes, "y", 1e-4, 3e3, digits=(1,))
         axes.set_xlim(edges[0], edges[-1])
         axes.set_xticks([-gate, 0, gate], [f"−{gate:g}", "0", f"{gate:g}"])
-        axes.legend(fontsize=7.5, loc="upper center", frameon=False, borderaxespad=0.1)
-        plain_axes(axes, dtype)
-        axes.set_xlabel("error / a typical element of its row", fontsize=8.5)
-    grid[0].set_ylabel("% of all elements", fontsize=8.5)
+        axes.legend(fontsize=TEXT, loc="upper center", frameon=False, borderaxespad=0.1)
+        style_axes(axes, dtype, "y", pad=20)
+        axes.set_xlabel("error / a typical element of its row", fontsize=TEXT)
+    grid[0][0].set_ylabel("% of all elements", fontsize=TEXT)
     words = (
-        f"All heads, no mask. {FP32_STEP} keeps P in FP32. The gate is for the root mean square (rms), not for "
-        "an\nelement. Errors beyond the axis are counted at its ends."
+        f"All heads, no mask. {FP32_STEP} keeps P in FP32. The gate is for the root mean square (rms), not for an "
+        "element. Errors beyond the axis are counted at its ends."
     )
-    return finish(figure, data, "How errors are spread", words)
+    return finished(figure, data, "How errors are spread", words)
 
 
 def draw_position(plt: Any, data: Errors) -> Any:
-    figure, grid = plt.subplots(1, 2, figsize=(8.2, 3.9))
-    figure.subplots_adjust(left=0.1, right=0.975, top=0.85, bottom=0.275, wspace=0.22)
+    figure, grid = panels.panels(plt, 1, 2, 4.2)
     query = np.arange(1, SEQLEN + 1)
-    for axes, dtype in zip(grid, DTYPES):
+    for axes, dtype in zip(grid[0], DTYPES):
         for causal, colour in ((True, BAR), (False, SECOND)):
             case = data.cases[dtype, causal]
             rows = nrmse(case.step, case.reference, -1)[:, -1]  # of the N(0, 1) head: [batch, query]
             axes.fill_between(query, rows.min(0), rows.max(0), color=colour, alpha=0.3, linewidth=0)
             axes.plot(query, np.median(rows, 0), color=colour, linewidth=1.2, label=MASKS[causal])
         gate = data.gates[dtype]
-        axes.axhline(gate["nrmse"], color=INK, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate(
-            f"gate {gate['nrmse']:g} (of a row: {gate['row']:g})",
-            (SEQLEN, gate["nrmse"]),
-            xytext=(0, 3),
-            textcoords="offset points",
-            fontsize=7.5,
-            ha="right",
-        )
+        draw_gate(axes, gate["nrmse"], f"gate\n{gate['nrmse']:g}\n(of a row:\n{gate['row']:g})")
         axes.set_xscale("log", base=2)
-        ticks = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+        ticks = [1, 4, 16, 64, 256]
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
-        axes.set_xlim(1, SEQLEN)
-        axes.set_ylim(0, 1.15 * gate["nrmse"])
+        axes.set(xlim=(1, SEQLEN), ylim=(0, 1.15 * gate["nrmse"]))
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0.02, 0.86), frameon=False)
-        plain_axes(axes, dtype)
-        axes.set_xlabel("query, counted from 1", fontsize=8.5)
-    grid[0].set_ylabel("error of a row / its norm", fontsize=8.5)
+        axes.legend(fontsize=TEXT, loc="upper left", bbox_to_anchor=(0.02, 0.86), frameon=False)
+        style_axes(axes, dtype, "y")
+        axes.set_xlabel("query, counted from 1", fontsize=TEXT)
+    grid[0][0].set_ylabel("error of a row / its norm", fontsize=TEXT)
     words = (
         f"Head {HEADS[-1]}; lines: median of {BATCH} batch entries, bands: all of them. The first causal query sees "
-        "one key:\nits weight is exactly 1, and O is that row of V, without an error."
+        "one key: its weight is exactly 1, and O is that row of V, without an error."
     )
-    return finish(figure, data, "Errors by position of the query", words)
+    return finished(figure, data, "Errors by position of the query", words)
 
 
 def draw_heads(plt: Any, data: Errors) -> Any:
-    figure, grid = plt.subplots(1, 2, figsize=(8.2, 3.9))
-    figure.subplots_adjust(left=0.1, right=0.985, top=0.85, bottom=0.21, wspace=0.2)
-    for axes, dtype in zip(grid, DTYPES):
+    figure, grid = panels.panels(plt, 1, 2, 4.2)
+    for axes, dtype in zip(grid[0], DTYPES):
+        gate = data.gates[dtype]
         for (causal, mask), colour, shift in zip(MASKS.items(), (SECOND, BAR), (-0.2, 0.2)):
-            case = data.cases[dtype, causal]
-            for head in range(len(HEADS)):
-                o, reference = case.step[:, head], case.reference[:, head]
-                whole, worst = nrmse(o, reference), nrmse(o, reference, -1).max()
-                label = {"label": mask} if head == 0 else {}
-                axes.bar(head + shift, whole, width=0.36, color=colour, **label)
-                axes.plot(head + shift, worst, marker="D", markersize=3.5, color=INK, linestyle="none")
-                axes.annotate(
-                    f"{whole / data.gates[dtype]['nrmse']:.2f}",
-                    (head + shift, 0),
-                    xytext=(0, 4),
-                    textcoords="offset points",
-                    ha="center",
-                    va="bottom",
-                    fontsize=7,
-                    color="white" if causal else INK,
-                )
+            case, at = data.cases[dtype, causal], np.arange(len(HEADS)) + shift
+            whole, rows = nrmse(case.step, case.reference, (0, 2, 3)), nrmse(case.step, case.reference, -1)
+            bars = axes.bar(at, whole, width=0.36, color=colour, label=mask)
+            axes.plot(at, rows.max((0, 2)), marker="D", markersize=3.5, color=INK, linestyle="none")
+            look = {"label_type": "center", "fontsize": TEXT, "color": "white" if causal else INK, "rotation": 90}
+            axes.bar_label(bars, [f"{share:.2f}" for share in whole / gate["nrmse"]], **look)
         axes.plot([], [], marker="D", markersize=3.5, color=INK, linestyle="none", label="worst row")
-        for kind, words in (("nrmse", "gate"), ("row", "gate of a row")):
-            gate = data.gates[dtype][kind]
-            axes.axhline(gate, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-            axes.annotate(
-                f"{words}: {gate:g}",
-                (1, gate),
-                xytext=(0, 2),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                fontsize=7.5,
-                ha="right",
-            )
+        draw_gate(axes, gate["nrmse"], f"gate\n{gate['nrmse']:g}")
+        draw_gate(axes, gate["row"], f"of a row\n{gate['row']:g}")
         axes.set_xticks(range(len(HEADS)), HEADS)
-        axes.set_ylim(0, 1.14 * data.gates[dtype]["row"])
+        axes.set_ylim(0, 1.14 * gate["row"])
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, 0.88), frameon=False, ncols=1)
-        plain_axes(axes, dtype)
-    grid[0].set_ylabel("NRMSE", fontsize=8.5)
-    words = "Numbers: the NRMSE as a part of its gate."
-    return finish(figure, data, "Errors by head, beside the gates", words)
+        axes.legend(fontsize=TEXT, loc="upper left", bbox_to_anchor=(0, 0.88), frameon=False)
+        style_axes(axes, dtype, "y")
+    grid[0][0].set_ylabel("NRMSE", fontsize=TEXT)
+    return finished(figure, data, "Errors by head, beside the gates", "Numbers: the NRMSE as a part of its gate.")
 
 
 def draw_sources(plt: Any, data: Errors) -> Any:
-    figure, grid = plt.subplots(1, 2, figsize=(8.2, 3.5), sharey=True)
-    figure.subplots_adjust(left=0.225, right=0.985, top=0.81, bottom=0.295, wspace=0.06)
-    for axes, dtype in zip(grid, DTYPES):
-        case = data.cases[dtype, False]
-        reference, roundings = case.reference[:, -1], data.roundings[dtype]
-        rows = [
-            ("float64, O rounded", nrmse(roundings.o_rounded[:, -1], reference), SECOND),
-            (FP32_STEP, nrmse(roundings.fp32_step[:, -1], reference), BAR),
-            ("float64, P and O rounded", nrmse(roundings.both_rounded[:, -1], reference), SECOND),
-            (data.step, nrmse(case.step[:, -1], reference), BAR),
-            (f"{FP32_STEP}, fp32", data.all_fp32, BAR),
-        ]
-        for position, (name, value, colour) in enumerate(rows):
-            axes.barh(position, value, height=0.66, color=colour)
-            axes.annotate(
-                f"{value:.2e}",
-                (value, position),
-                xytext=(-5, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=8,
-                color="white" if colour == BAR else INK,
-            )
-        gate = data.gates[dtype]["nrmse"]
-        axes.axvline(gate, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate(
-            f"gate {gate:g}",
-            (gate, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 2),
-            textcoords="offset points",
-            fontsize=7.5,
-            ha="center",
-        )
-        axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
-        axes.set_xscale("log")
-        axes.set_xlim(3e-8, 3e-2)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        plain_axes(axes, dtype, grid="x")
-        axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("NRMSE, log scale", fontsize=8.5)
+    figure, grid = panels.panels(plt, 1, 2, 3.6, sharey=True)
+    for axes, dtype in zip(grid[0], DTYPES):
+        case, roundings, gate = data.cases[dtype, False], data.roundings[dtype], data.gates[dtype]["nrmse"]
+        rows = {
+            "float64, O rounded": (roundings.o_rounded, SECOND),
+            FP32_STEP: (roundings.fp32_step, BAR),
+            "float64, P and O rounded": (roundings.both_rounded, SECOND),
+            data.step: (case.step, BAR),
+        }
+        found = [(nrmse(o[:, -1], case.reference[:, -1]), colour) for o, colour in rows.values()]
+        place_rows(axes, dict.fromkeys([*rows, f"{FP32_STEP}, fp32"], False))
+        axes.set(xscale="log", xlim=(3e-8, 1))
+        axes.set_xticks(ticks := [1e-7, 1e-5, 1e-3, 1e-1], [f"{tick:.0e}" for tick in ticks])
+        axes.minorticks_off()
+        for row, (value, colour) in enumerate([*found, (data.all_fp32, BAR)]):
+            axes.barh(row, value, height=0.66, color=colour)
+            say(axes, row, f"{value:.2e}", right_of=max(value, gate))
+        draw_gate(axes, gate, f"gate {gate:g}", upright=True)
+        style_axes(axes, dtype, "x", pad=20)
+        axes.set_xlabel("NRMSE, log scale", fontsize=TEXT)
     words = (
-        f"Head {HEADS[-1]}, no mask. Orange: all in float64, but for the roundings. {FP32_STEP} keeps P in FP32;\n"
+        f"Head {HEADS[-1]}, no mask. Orange: all in float64, but for the roundings. {FP32_STEP} keeps P in FP32; "
         "where inputs and outputs are fp32 too, what is left is the error of FP32 sums and of exp2."
     )
-    return finish(figure, data, "Errors beside those of the roundings alone", words)
+    return finished(figure, data, "Errors beside those of the roundings alone", words)
 
 
 PICTURES: dict[str, Callable[[Any, Errors], Any]] = {

@@ -18,10 +18,6 @@ SMALL = {
     "copies_box.svg",
     "copies_mbarrier.svg",
     "copies_parity.svg",
-    "errors_heads.svg",
-    "errors_histogram.svg",
-    "errors_position.svg",
-    "errors_sources.svg",
 }
 
 Texts = dict[int, tuple[str, Any, float]]  # words, extent in points, size of type
