@@ -104,7 +104,7 @@ COUNTERS = (
             "smsp__warp_issue_stalled_long_scoreboard_per_warp_active.pct"),
     Counter("stall_short_scoreboard", "%", "waits for shared memory, shuffle, special function",
             "smsp__warp_issue_stalled_short_scoreboard_per_warp_active.pct"),
-    Counter("stall_barrier", "%", "waits for other warps at a barrier",
+    Counter("stall_barrier", "%", "waits for other warps at a barrier, or for wgmmas to end",
             "smsp__warp_issue_stalled_barrier_per_warp_active.pct"),
     Counter("stall_wait", "%", "waits out a fixed latency",
             "smsp__warp_issue_stalled_wait_per_warp_active.pct"),
@@ -118,7 +118,7 @@ COUNTERS = (
             "smsp__warp_issue_stalled_not_selected_per_warp_active.pct"),
     Counter("stall_no_instruction", "%", "waits for the instruction cache",
             "smsp__warp_issue_stalled_no_instruction_per_warp_active.pct"),
-    Counter("stall_gmma", "%", "waits before a warpgroup's products (Hopper)",
+    Counter("stall_gmma", "%", "waits for the other warps of a warpgroup before its wgmmas",
             "smsp__warp_issue_stalled_gmma_per_warp_active.pct"),
 )
 BY_NAME = {counter.name: counter for counter in COUNTERS}
