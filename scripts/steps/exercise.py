@@ -139,9 +139,13 @@ def start(exercise: Exercise, root: Path, again: bool) -> int:
     kernel.parent.mkdir(exist_ok=True)
     kernel.write_text(exercise.kernel, encoding="utf-8")
     print(f"{exercise.title}\n\n{exercise.task}\n")
+    of_hole = False
     for number, line in enumerate(exercise.kernel.splitlines(), start=1):
         if "// EXERCISE" in line:
-            print(f"{kernel.relative_to(root)}:{number}: {line.strip()}")
+            print(f"{kernel.relative_to(root)}:{number}:")
+        of_hole = line.lstrip().startswith("//") and (of_hole or "// EXERCISE" in line)
+        if of_hole:
+            print("  " + line.strip().removeprefix("// "))
     print(f"\nThen: python3 scripts/steps/exercise.py check {exercise.step.partition('_')[0]}")
     return 0
 
