@@ -120,8 +120,8 @@ def draw(plt: Any, data: dict[bool, Maps], causal: bool) -> Any:
             for spine in axes.spines.values():  # around the outermost elements, not on them
                 spine.set(position=("outward", 0.6), linewidth=0.5, color=MUTED)
             ticks = range(0, SEQLEN + 1, TILE)
-            axes.set_xticks([t - 0.5 for t in ticks], [str(t) for t in ticks], fontsize=7)
-            axes.set_yticks([t - 0.5 for t in ticks], [str(t) for t in ticks], fontsize=7)
+            axes.set_xticks([t - 0.5 for t in ticks], [str(t) for t in ticks], fontsize=8.6)
+            axes.set_yticks([t - 0.5 for t in ticks], [str(t) for t in ticks], fontsize=8.6)
             axes.tick_params(length=2.5, pad=2, color=MUTED)
             if column > 0:
                 axes.set_yticklabels([])
@@ -138,16 +138,16 @@ def draw(plt: Any, data: dict[bool, Maps], causal: bool) -> Any:
         bar_axes = axes_at(left + 3 * size + 2 * gap + 11, y, 12, size)
         bar = figure.colorbar(changes, cax=bar_axes, extend="both", extendfrac=0.03)
         bar.set_ticks([-largest, 0, largest])
-        bar.ax.set_yticklabels([f"−{largest:.0e}", "0", f"+{largest:.0e}"], fontsize=7)
+        bar.ax.set_yticklabels([f"−{largest:.0e}", "0", f"+{largest:.0e}"], fontsize=8.6)
         bar.ax.tick_params(length=2.5, pad=2)
         bar.outline.set_linewidth(0.4)
     y = height - bottom + 57
     bar = figure.colorbar(image, cax=axes_at(left, y, 2 * size + gap, 12), orientation="horizontal")
-    bar.ax.tick_params(length=2.5, pad=2, labelsize=7)
+    bar.ax.tick_params(length=2.5, pad=2, labelsize=8.6)
     bar.ax.minorticks_off()
     bar.outline.set_linewidth(0.4)
     hides = ", grey: hidden by the mask" if causal else ""
-    text(left + 2 * (size + gap), y - 3, f"weight of a key, log scale{hides}", 8, color=INK)
+    text(left + 2 * (size + gap), y - 3, f"weight of a key, log scale{hides}", 8.6, color=INK)
     where = "the emulator" if maps.backend == "emulator" else "a GPU"
     furthest = float(np.abs(maps.kernel.sum(-1) - 1).max())
     words = (
@@ -156,7 +156,7 @@ def draw(plt: Any, data: dict[bool, Maps], causal: bool) -> Any:
         f"Every row of the kernel's matrices sums to 1 within {furthest:.0e}. "
         "The difference has a scale of its own in every row of pictures."
     )
-    text(15, y + 44, words, 8, color=MUTED, linespacing=1.5)
+    text(15, y + 44, words, 8.6, color=MUTED, linespacing=1.5)
     return figure
 
 

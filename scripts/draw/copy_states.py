@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
 from draw.drawings import TINTS, Sheet
-from draw.figure_style import BACKGROUND, CEILING, GAP, INK, MUTED
+from draw.figure_style import BACKGROUND, CEILING, GAP, HEADING, INK, MUTED
 
 BLUE, YELLOW, GREEN, _ = TINTS
 RED = "#f2b79a"  # of its vermillion: what must not happen
@@ -92,16 +92,16 @@ def draw_tensor(sheet: Sheet, box: Box, x: float, y: float) -> None:
     first, end, rows = box.origin[1], box.origin[1] + box.box[1], box.size[1]
     width, height = 0.62, 0.9
     chunks = box.size[2] * CHUNKS_PER_LINE
-    sheet.text(x + chunks * width / 2, y - 1.4, "global memory", 9.5, weight="bold")
+    sheet.text(x + chunks * width / 2, y - 1.4, "global memory", HEADING, weight="bold")
     for panel in range(box.size[2]):
         place = x + (panel + 0.5) * CHUNKS_PER_LINE * width
-        sheet.text(place, y - 0.55, f"panel {panel}: {box.box[0]} columns", 8)
+        sheet.text(place, y - 0.55, f"panel {panel}: {box.box[0]} columns")
     lines = [(0, row) for row in range(first - 2, rows)] + [(1, row) for row in range(end - rows)]
     for index, (head, row) in enumerate(lines):
         top = y + height * index
         taken = head == 0 and row >= first
         name = f"row {row}" if head == 0 else f"next head, row {row}"
-        sheet.text(x - 0.3, top + height / 2, name, 8, ha="right", color=INK if taken else MUTED)
+        sheet.text(x - 0.3, top + height / 2, name, ha="right", color=INK if taken else MUTED)
         for chunk in range(chunks):
             tint = (BLUE, YELLOW)[chunk // CHUNKS_PER_LINE] if taken else GAP
             sheet.box(x + width * chunk, top, width, height, facecolor=tint)
@@ -116,65 +116,62 @@ def draw_tensor(sheet: Sheet, box: Box, x: float, y: float) -> None:
         y + height * len(lines) + 0.4,
         f"The box has {box.box[1]} rows, and the head {rows - first} from row {first} on. The other "
         f"{end - rows} become\nzeros, not the next head's rows, which lie right behind.",
-        8,
     )
 
 
 def draw_tile(sheet: Sheet, box: Box, x: float, y: float) -> None:
     """Shared memory, a line per 128 bytes."""
     width, height = 1.4, 0.9
-    sheet.text(x + CHUNKS_PER_LINE * width / 2, y - 1.4, "shared memory", 9.5, weight="bold")
+    sheet.text(x + CHUNKS_PER_LINE * width / 2, y - 1.4, "shared memory", HEADING, weight="bold")
     for line in range(len(box.chunks) // CHUNKS_PER_LINE):
         panel, row = divmod(line, box.box[1])
         top = y + height * line + 1.2 * panel
         if row == 0:
-            sheet.text(x + CHUNKS_PER_LINE * width / 2, top - 0.5, f"panel {panel}", 8)
-        sheet.text(x - 0.25, top + height / 2, f"+{128 * line}", 7.5, ha="right", color=MUTED)
+            sheet.text(x + CHUNKS_PER_LINE * width / 2, top - 0.5, f"panel {panel}")
+        sheet.text(x - 0.25, top + height / 2, f"+{128 * line}", ha="right", color=MUTED)
         for place in range(CHUNKS_PER_LINE):
             chunk = box.chunks[CHUNKS_PER_LINE * line + place]
             left = x + width * place
             tint = BACKGROUND if chunk is None else (BLUE, YELLOW)[chunk[1] // CHUNKS_PER_LINE]
             sheet.box(left, top, width, height, facecolor=tint)
-            words = "0" if chunk is None else f"r{chunk[0]} c{chunk[1]}"
-            sheet.text(
-                left + width / 2, top + height / 2, words, 6.8, color=MUTED if chunk is None else INK
-            )
+            words = "0" if chunk is None else f"{chunk[0]}:{chunk[1]}"
+            sheet.text(left + width / 2, top + height / 2, words, color=MUTED if chunk is None else INK)
             if chunk == MARKED:
                 sheet.box(left, top, width, height, edgecolor=CEILING, linewidth=2.2, zorder=5)
 
 
 def draw_map(sheet: Sheet, box: Box, x: float, y: float) -> None:
     """What the tensor map says, and the coordinates of this copy."""
-    columns = ((5.9, "size"), (8.5, "stride, bytes"), (11.1, "box"), (13.4, "begins at"))
-    sheet.text(x, y, "dimension", 8, ha="left", weight="bold")
+    columns = ((6.3, "size"), (8.8, "stride, bytes"), (11.3, "box"), (13.6, "begins at"))
+    sheet.text(x, y, "dimension", ha="left", weight="bold")
     for offset, name in columns:
-        sheet.text(x + offset, y, name, 8, weight="bold")
+        sheet.text(x + offset, y, name, weight="bold")
     for index, name in enumerate(DIMENSIONS):
         top = y + 0.9 * (index + 1)
-        sheet.text(x, top, f"{index}  {name}", 8, ha="left")
+        sheet.text(x, top, f"{index}  {name}", ha="left")
         numbers = (box.size[index], box.stride[index], box.box[index], box.origin[index])
         for (offset, _), number in zip(columns, numbers):
-            sheet.text(x + offset, top, str(number), 8)
+            # Where there is one of something, no copy goes on to the next.
+            alone = number == box.stride[index] and box.size[index] == 1
+            sheet.text(x + offset, top, "any" if alone else f"{number:,}")
     sheet.left(
         x,
         y + 0.9 * 5 + 0.65,
         f"The mbarrier counts {box.counted_bytes} bytes: the whole box, its zeros too.",
-        8,
     )
 
 
 def draw_box(plt: Any, copies: Copies) -> Any:
     box = copies.box
     sheet = Sheet(plt, 29, 22.4)
-    sheet.left(0.6, 0.5, "One TMA load: a box of a tensor, row by row into shared memory", 13, weight="bold")
+    sheet.title("One TMA load: a box of a tensor, row by row into shared memory")
     row, chunk = MARKED
     sheet.left(
-        0.6,
-        2.1,
-        f"r{row} c{chunk}, outlined on both sides, is chunk {chunk} of row {row}: 16 bytes, "
-        f"{CHUNKS_PER_LINE} columns. A row of a panel fills one line of 128\nbytes, its chunks in the order "
+        0.55,
+        1.6,
+        f"{row}:{chunk}, outlined on both sides, is chunk {chunk} of row {row}: 16 bytes, "
+        f"{CHUNKS_PER_LINE} columns. A row of a panel fills one line of 128 bytes,\nits chunks in the order "
         f"of the 128-byte swizzle. v10's boxes have 64 rows, this one {box.box[1]}.",
-        8.5,
     )
     draw_tensor(sheet, box, 4.6, 5.7)
     draw_map(sheet, box, 0.6, 16.6)
@@ -195,16 +192,16 @@ def draw_life(sheet: Sheet, states: list[State], title: str, y: float) -> float:
     """A table, a line per state. Returns where the next one may begin."""
     phase_x, arrivals_x, bytes_x, answers_x = 13.1, 16.2, 20.6, (24.9, 27.3)
     unit = 1.5 / max(1, *(abs(state.bytes) for state in states))
-    sheet.left(0.6, y, title, 9.5, weight="bold")
+    sheet.left(0.55, y, title, HEADING, weight="bold")
     for index, state in enumerate(states):
         middle = y + 1.55 + 1.05 * index
         completed = index > 0 and state.phase > states[index - 1].phase
         if completed:
             sheet.box(0.5, middle - 0.5, 28.0, 1.0, facecolor="#fbe9df", edgecolor="none", zorder=0)
-        sheet.text(0.8, middle, state.event, 8, ha="left", family="monospace")
+        sheet.text(0.6, middle, state.event, 8.3, ha="left", family="monospace")
         if completed:
-            sheet.text(11.9, middle, f"phase {state.phase - 1} is over", 7.5, ha="right", color=CEILING)
-        sheet.text(phase_x, middle, str(state.phase), 9)
+            sheet.text(12.2, middle, f"phase {state.phase - 1} ends", ha="right", color=CEILING)
+        sheet.text(phase_x, middle, str(state.phase))
         for arrival in range(state.arrivals):
             left = arrivals_x + 0.75 * (arrival - state.arrivals / 2)
             come = arrival < state.arrivals - state.missing
@@ -222,24 +219,23 @@ def draw_life(sheet: Sheet, states: list[State], title: str, y: float) -> float:
         )
         sheet.box(bytes_x, middle - 0.45, 0, 0.9, edgecolor=MUTED, linewidth=0.8)
         number = str(state.bytes).replace("-", "\u2212")
-        sheet.text(bytes_x + end + 0.2 * side, middle, number, 7.5, ha="left" if side > 0 else "right")
+        sheet.text(bytes_x + end + 0.2 * side, middle, number, ha="left" if side > 0 else "right")
         for x, passes in zip(answers_x, state.passes):
             sheet.box(x - 0.95, middle - 0.38, 1.9, 0.76, facecolor=GREEN if passes else GAP)
-            sheet.text(x, middle, "passes" if passes else "waits", 7.5)
+            sheet.text(x, middle, "passes" if passes else "waits")
     return y + 1.55 + 1.05 * len(states) + 0.3
 
 
 def draw_mbarrier(plt: Any, copies: Copies) -> Any:
     rows = sum(len(states) for states in copies.lives.values())
-    sheet = Sheet(plt, 29, 5.6 + len(LIVES) * 1.85 + 1.05 * rows)
-    sheet.left(0.6, 0.5, "An mbarrier from state to state", 13, weight="bold")
+    sheet = Sheet(plt, 29, 5.2 + len(LIVES) * 1.85 + 1.05 * rows)
+    sheet.title("An mbarrier from state to state")
     sheet.left(
-        0.6,
-        2.1,
+        0.55,
+        1.6,
         "A phase is over when every arrival has come and no byte is outstanding. The next one begins by "
         "itself, with all its\narrivals still to come. A line is a state: what led to it, and what a wait "
         "would do now.",
-        8.5,
     )
     headings = (
         (13.1, "phase\nunder way"),
@@ -249,8 +245,8 @@ def draw_mbarrier(plt: Any, copies: Copies) -> Any:
         (27.3, "wait for\nparity 1"),
     )
     for x, name in headings:
-        sheet.text(x, 4.8, name, 8, color=MUTED)
-    y = 5.5
+        sheet.text(x, 4.4, name, color=MUTED)
+    y = 5.2
     for name in LIVES:
         y = draw_life(sheet, copies.lives[name], TITLES[name], y)
     return sheet.figure
@@ -263,25 +259,24 @@ def draw_parity(plt: Any, copies: Copies) -> Any:
     """A wait knows only the parity: which phases it may be meant for."""
     answers = copies.answers
     phases = range(-1, len(answers) - 2)
-    left, top, width, height = 8.4, 6.5, 3.3, 1.3
-    sheet = Sheet(plt, 29, top + height * len(phases) + 2.7)
-    sheet.left(0.6, 0.5, "A wait names a phase by its parity alone", 13, weight="bold")
+    left, top, width, height = 8.4, 6.1, 3.3, 1.4
+    sheet = Sheet(plt, 29, top + height * len(phases) + 2.6)
+    sheet.title("A wait names a phase by its parity alone")
     sheet.left(
-        0.6,
-        2.1,
-        "A line is a wait, and the phase that it is meant for. A column is a moment: so many phases have "
-        "completed. Framed: the\nphase is under way, or the last one that has completed, and the answer is "
-        "right. Farther off, every second answer\nis wrong: there, the parity stands for another phase.",
-        8.5,
+        0.55,
+        1.6,
+        "A line is a wait for one phase, by its parity. A column is a moment, and a cell what the barrier answers then."
+        "\nFramed: the phase is under way or was the last to complete. There the answer is always right. Farther off,"
+        " every\nsecond answer is wrong (red), because it is about another phase of the same parity.",
     )
-    sheet.text(left + width * len(answers) / 2, top - 1.5, "phases that have completed", 8.5, weight="bold")
+    sheet.text(left + width * len(answers) / 2, top - 1.5, "phases that have completed", weight="bold")
     for completed in range(len(answers)):
-        sheet.text(left + width * (completed + 0.5), top - 0.6, str(completed), 9)
+        sheet.text(left + width * (completed + 0.5), top - 0.6, str(completed))
     for index, phase in enumerate(phases):
         y = top + height * index
         parity = phase % 2
         name = "before phase 0" if phase < 0 else f"phase {phase}"
-        sheet.text(left - 0.4, y + height / 2, f"{name}: parity {parity}", 8.5, ha="right")
+        sheet.text(left - 0.4, y + height / 2, f"{name}: parity {parity}", ha="right")
         for completed, passes in enumerate(row[parity] for row in answers):
             right = passes == (completed > phase)
             tint = (GREEN if passes else GAP) if right else RED
@@ -290,16 +285,15 @@ def draw_parity(plt: Any, copies: Copies) -> Any:
             words = "passes" if passes else "waits"
             if not right:
                 words += "\ntoo early" if passes else "\nfor ever?"
-            sheet.text(x + width / 2, y + height / 2, words, 8)
+            sheet.text(x + width / 2, y + height / 2, words)
             if completed in (phase, phase + 1):
                 sheet.box(x + 0.08, y + 0.08, width - 0.16, height - 0.16, edgecolor=INK, linewidth=1.6)
     sheet.left(
-        0.6,
-        top + height * len(phases) + 0.6,
-        "passes too early: the phase has not begun. The answer is about an earlier one of its parity.\n"
-        "waits for ever?: the phase is long over. The answer is about a later one, which may never "
-        "complete.\nFirst line, first column: nobody has used the barrier yet. So a producer begins.",
-        8.5,
+        0.55,
+        top + height * len(phases) + 0.5,
+        "passes too early: the phase has not begun, but an earlier one of its parity has completed.\n"
+        "waits for ever?: the phase is over; the wait is now for a later one of its parity, which may never complete.\n"
+        "Top left: nobody has used the barrier yet, and a wait for parity 1 passes. So a producer can begin.",
     )
     return sheet.figure
 

@@ -92,8 +92,10 @@ def ask(tool: Path, parse: Callable[[bytes], Any]) -> tuple[Any, bytes]:
         raise DrawingError(f"{tool}: prints nothing to draw ({error})") from error
 
 
-def draw_all(pictures: Pictures, data: Any, described: str, folder: Path) -> None:
+def draw_all(pictures: Pictures, data: Any, described: str, folder: Path) -> list[str]:
+    """Returns what cannot be read of them. A picture of a user's own run is shown all the same."""
     plt = figure_style.pyplot()
+    faults = []
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in pictures.items():
         figure = draw(plt, data)
@@ -105,11 +107,11 @@ def draw_all(pictures: Pictures, data: Any, described: str, folder: Path) -> Non
         with legible.noting_texts() as texts:
             figure.savefig(path, metadata=metadata, dpi=PNG_DPI)
         plt.close(figure)
-        reasons = [too_large(path.stat().st_size)]
-        if path.suffix == ".svg" and name not in legible.SMALL:
-            reasons += legible.faults(figure, texts)
-        if reason := "; ".join(filter(None, reasons)):
+        if reason := too_large(path.stat().st_size):
             raise DrawingError(f"{path}: {reason}")
+        if path.suffix == ".svg":
+            faults += [f"{path}: {fault}" for fault in legible.faults(figure, texts)]
+    return faults
 
 
 def main(
@@ -137,7 +139,9 @@ def main(
                     remedy = f"build/venv/bin/python scripts/draw/{script} PROGRAM --out {options.check}"
                     print(f"{path}: {reason} ({remedy})", file=sys.stderr)
             return 1 if any(reasons.values()) else 0
-        draw_all(pictures, data, described, options.out)
+        for fault in (faults := draw_all(pictures, data, described, options.out)):
+            print(fault, file=sys.stderr)
+        return 1 if faults else 0
     except (DrawingError, OSError) as error:
         print(f"{script}: {error}", file=sys.stderr)
         return 1

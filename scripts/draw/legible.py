@@ -13,12 +13,6 @@ from unittest import mock
 
 PAGE, LETTERS = 838, 11  # pixels: how wide a page is, which scales wider figures down, and the least height of type
 POINT = 96 / 72  # pixels
-# Of docs/figures/: those whose letters are still smaller, until they are redrawn.
-SMALL = {
-    "copies_box.svg",
-    "copies_mbarrier.svg",
-    "copies_parity.svg",
-}
 
 Texts = dict[int, tuple[str, Any, float]]  # words, extent in points, size of type
 

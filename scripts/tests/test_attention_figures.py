@@ -330,7 +330,7 @@ def test_nothing_reaches_beyond_a_picture(script: Any, monkeypatch):
         box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, (name, box)
         words = [text for text in figure.findobj(plt.Text) if text.get_text() and text.get_visible()]
-        assert all(text.get_fontsize() >= 7 for text in words), name
+        assert all(text.get_fontsize() >= 8.3 for text in words), name
         plt.close(figure)
 
 

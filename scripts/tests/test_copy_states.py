@@ -97,12 +97,12 @@ def test_the_pictures_show_what_the_tool_says(drawn: Path):
     in_box = texts(pictures["copies_box.svg"])
     for row in range(8, 13):
         for chunk in range(16):
-            assert in_box.count(f"r{row} c{chunk}") == 1
-    assert in_box.count("0") >= 48 and "r13 c0" not in in_box
+            assert in_box.count(f"{row}:{chunk}") == 1
+    assert in_box.count("0") >= 48 and "13:0" not in in_box
     in_life = texts(pictures["copies_mbarrier.svg"])
     assert in_life.count("passes") == in_life.count("waits") == 16
     assert in_life.count("2048") == 2 and in_life.count("\u22122048") == 1
-    assert in_life.count("phase 0 is over") == 3 and in_life.count("phase 1 is over") == 1
+    assert in_life.count("phase 0 ends") == 3 and in_life.count("phase 1 ends") == 1
 
 
 def test_wrong_answers_are_those_of_another_phase(drawn: Path, tmp_path: Path, monkeypatch):

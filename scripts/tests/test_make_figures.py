@@ -206,11 +206,7 @@ def test_pages_show_every_figure_with_a_text_for_those_who_do_not_see_it():
 
 @pytest.mark.parametrize("path", sorted(path for path in FILES if path.suffix == ".svg"), ids=lambda path: path.name)
 def test_letters_are_large_enough(path: Path):
-    smallest = legible.smallest_letters(path.read_text(encoding="utf-8"))
-    if path.name in legible.SMALL:
-        assert smallest < legible.LETTERS, "it is legible now: take it out of SMALL"
-    else:
-        assert smallest >= legible.LETTERS
+    assert legible.smallest_letters(path.read_text(encoding="utf-8")) >= legible.LETTERS
 
 
 # docs/figures/
