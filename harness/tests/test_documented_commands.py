@@ -102,7 +102,6 @@ RUN: dict[str, tuple[int, list[str]]] = {
     f"build/flashsteps count v20_by_shape {COUNTED}": (PASS, ["(256x64)", " 128 "]),
     "build/flashsteps count v20_by_shape@all --shape 1,4,512,64 --json FILE": (PASS, ["@256x64", "@128x64"]),
     "build/flashsteps count v24_by_turns --shape 1,10,256,64": (PASS, ["(narrow)", " 1232 "]),
-    "build/flashsteps count v25_clean_loop --shape 1,10,256,64 --causal": (PASS, ["(free)", " 1536 "]),
     "build/flashsteps count v26_optimistic --shape 1,4,512,64": (PASS, ["(free)", " 2048 "]),
     "build/flashsteps count v27_tile_shapes --shape 1,4,512,64": (PASS, ["(few_keys)", " 2000 "]),
     "build/flashsteps count v27_tile_shapes@all --shape 1,4,768,128 --json FILE": (PASS, ["@many_keys", "@few_keys"]),
