@@ -12,12 +12,12 @@ from typing import Any
 from draw import drawings
 from draw.drawings import LINE, Sheet
 from draw.figure_style import BACKGROUND, CEILING, MUTED, NOTE
-from draw.pipeline_picture import WAIT
 from steps import sources
 
-# Beside those of pipeline_picture.py, which mean the same in all lessons.
+# Okabe and Ito's, and tints of them where text stands on it. They mean the same in all lessons.
+COPY, READY, SCORES, SOFTMAX, OUTPUT, WAIT = "#d9a3c1", "#f3e3ec", "#7db8dc", "#f0c664", "#72c7a6", "#e9e9e5"
 Q_TINT, NEUTRAL = "#c9c6ec", "#d4d4cf"
-LETTER = 0.223  # the mean width of a letter of size NOTE, in units of a page
+LETTER = 0.218  # the mean width of a letter of size NOTE, in units of a page
 
 
 def source(step: str) -> str:
@@ -114,8 +114,8 @@ class Page(Sheet):
     def legend(self, y: float, entries: dict[str, str], x: float = 0.4) -> None:
         """Words -> colour."""
         for words, colour in entries.items():
-            look = {"edgecolor": LINE, "hatch": "////"} if colour == WAIT else {"edgecolor": LINE}
-            self.box(x, y, 0.8, 0.5, facecolor=colour, linewidth=0.4, **{k: v for k, v in look.items()})
+            hatch = "////" if colour == WAIT else None
+            self.box(x, y, 0.8, 0.5, facecolor=colour, edgecolor=LINE, linewidth=0.4, hatch=hatch)
             self.text(x + 1.0, y + 0.25, words, ha="left")
             x += 1.5 + len(words) * LETTER
 

@@ -22,8 +22,7 @@ from draw import drawings, fragment_layouts, lesson_page
 from draw.drawings import LINE, MARK, TINTS
 from draw.figure_style import BACKGROUND, BAR, CEILING, GRID, INK, MUTED
 from draw.fragment_layouts import LANE, Mapping
-from draw.lesson_page import NEUTRAL, Page, constants
-from draw.pipeline_picture import OUTPUT, SCORES, SOFTMAX
+from draw.lesson_page import NEUTRAL, OUTPUT, SCORES, SOFTMAX, Page, constants
 
 # ---- Fragments of 16 x 16
 

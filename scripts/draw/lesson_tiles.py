@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from draw import drawings, lesson_page
 from draw.drawings import TINTS, DrawingError
 from draw.figure_style import BACKGROUND, BAR, CEILING, INK, MUTED
-from draw.lesson_page import NEUTRAL, Q_TINT, Page, constants, source, stream_configs
-from draw.pipeline_picture import COPY, OUTPUT, SOFTMAX, WAIT
+from draw.lesson_page import COPY, NEUTRAL, OUTPUT, Q_TINT, SOFTMAX, WAIT, Page, constants, source, stream_configs
 from steps import sources
 
 SMS = 132  # of an H200

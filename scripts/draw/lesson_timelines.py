@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from draw import drawings, lesson_page, pipeline_picture
 from draw.drawings import TINTS
 from draw.figure_style import CEILING, INK, MUTED
-from draw.lesson_page import NEUTRAL, Q_TINT, Page, Rows, StreamConfig, constants, stream_configs
-from draw.pipeline_picture import COPY, OUTPUT, READY, SCORES, SOFTMAX, WAIT, Trace
+from draw.lesson_page import COPY, NEUTRAL, OUTPUT, Q_TINT, READY, SCORES, SOFTMAX, WAIT
+from draw.lesson_page import Page, Rows, StreamConfig, constants, stream_configs
+from draw.pipeline_picture import LEGEND, Trace, draw_warp
 
 NOMINAL = (
     "The axis is the emulator's nominal time: it shows what waits for what, not how long anything takes."
 )
-LEGEND = {"S = Q Kᵀ": SCORES, "softmax": SOFTMAX, "O += P V": OUTPUT}
 
 # step -> the problem that is traced, and the CTA. v17: so many tiles that each of its eight CTAs gets a third one.
 TRACED = {
@@ -36,36 +36,6 @@ TRACED = {
     "v16_producer_warpgroup": ("1,1,1,128,192,64", "--causal"),
     "v17_persistent": ("1,24,24,256,192,64", "--cta", "0"),
 }
-
-
-def draw_warp(rows: Rows, trace: Trace, warp: int, y: float, asks: bool = False, tiles: int = 99) -> None:
-    """What a warp computes, loads and waits for. Bursts count: the n-th belongs to tile n, of so many for a tile of
-    queries. If it asks for copies instead of loading, accesses to global memory are part of that."""
-    count: dict[str, int] = {}
-
-    def numbered(name: str) -> str:
-        count[name] = count.get(name, -1) + 1
-        return f"{name} {count[name] % tiles}"
-
-    for event in trace.of(warp, "products", "work", "memory", "wait"):
-        if event.kind == "products":
-            if event.name.startswith("S "):
-                rows.bar(y, event.begin, event.end, SCORES, numbered("S"), "S")
-            elif event.name.startswith("O "):
-                rows.bar(y, event.begin, event.end, OUTPUT, numbered("PV"), "PV")
-        elif event.kind == "work":
-            rows.bar(y, event.begin, event.end, SOFTMAX, "softmax", "exp")
-        elif event.kind == "memory" and asks:
-            rows.bar(y, event.begin, event.end, NEUTRAL, "ask")
-        elif event.kind == "memory":
-            tensor = event.name.split()[-1]
-            rows.bar(
-                y, event.begin, event.end, COPY, *((numbered(tensor), tensor) if tensor in "KV" else tensor)
-            )
-        else:
-            rows.bar(y, event.begin, event.end, WAIT, "waits")
-    for event in trace.of(warp, "issue"):
-        rows.bar(y, event.begin, event.begin + 0.07 / rows.unit, INK, linewidth=0)
 
 
 def draw_v11(plt: Any, traces: dict[str, Trace]) -> Any:
@@ -601,7 +571,7 @@ def read(options: argparse.Namespace) -> tuple[dict[str, Trace], str]:
     traces = {step: pipeline_picture.read_trace(options.program, step, *how) for step, how in TRACED.items()}
     same = {step: trace for step, trace in traces.items() if step != "v17_persistent"}
     numbers = [constants(step) for step in ("v16_producer_warpgroup", "v21_wgmma", "v22_overlap")]
-    doing = pipeline_picture.doing(same)
+    doing = pipeline_picture.doing(same), Path(pipeline_picture.__file__).read_bytes()
     return traces, lesson_page.description(
         __file__, doing, numbers, [*stream_configs("v24_by_turns").items()]
     )

@@ -131,7 +131,7 @@ def test_every_picture_is_an_svg_with_what_it_is_about(drawn: Path):
     for tile in range(TILES):
         assert v10.count(f">S {tile}<") == v10.count(f">PV {tile}<") == 4  # of each consumer
         assert f">copy K {tile}<" in v10 and f">copy V {tile}<" in v10
-    assert v10.count(">producer warp<") == 1 and ">consumer warp 4<" not in v10
+    assert v10.count(">producer<") == 1 and ">consumer 4<" not in v10
     v04 = pictures["pipeline_v04.svg"]
     assert v04.count(">load K 1<") == v04.count(">PV 1<") == 8 and ">load K 0<" not in v04
     for tile in range(2):
