@@ -14,6 +14,7 @@ from importlib.metadata import version as _version
 from typing import Any, NamedTuple
 
 from . import _core
+from ._frameworks import _by_type
 from ._frameworks import framework_of as _framework_of
 
 __all__ = ["Step", "attention", "build_info", "describe", "missing_gpu", "peak_tflops", "steps"]
@@ -48,6 +49,18 @@ def _fields_of(step: Any) -> tuple:
     return _STEPS[step]
 
 
+_DEFAULT_LAYOUT = "bhsd"
+
+
+def _check_options(step: Any, layout: Any, device: Any) -> None:
+    if step is not None:
+        _fields_of(step)
+    if not isinstance(layout, str) or layout not in ("bhsd", "bshd"):
+        raise ValueError(f"layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+    if device is not None and not (isinstance(device, str) and device == "cuda"):
+        raise ValueError(f"device: is {device!r}, expected None or 'cuda'")
+
+
 def _type_name(value: Any) -> str:
     """With the module: NumPy has a bool of its own."""
     kind = type(value)
@@ -63,7 +76,7 @@ def attention(
     scale: float | None = None,
     kv_lengths: Any = None,
     step: str | None = None,
-    layout: str = "bhsd",
+    layout: str = _DEFAULT_LAYOUT,
     return_lse: bool = False,
     device: str | None = None,
 ) -> Any:
@@ -89,6 +102,9 @@ def attention(
         device: for arrays on the CPU. None: the emulator runs the step, which is slow (it is there to learn
             and to test). "cuda": copies them to the current GPU and the result back.
 
+    torch.compile, torch.export and all that record PyTorch's operations see torch.ops.flashsteps.attention.
+    Under torch.autocast, q, k and v are converted to its type.
+
     Any strides will do, slices of a fused QKV tensor too, if each row's head_dim elements are contiguous.
     Steps from v06 on need rows that are 16-byte aligned, those with TMA strides that are not negative.
 
@@ -107,24 +123,25 @@ def attention(
         TypeError, ValueError: an argument is wrong; the text begins with its name. Nothing was launched.
         RuntimeError: there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel.
     """
-    framework = _framework_of("q", q)
+    framework = _by_type.get(type(q)) or _framework_of("q", q)
+    operator = framework.operator
     if type(k) is not type(q) or type(v) is not type(q) or kv_lengths is not None:
         for name, array in (("k", k), ("v", v), ("kv_lengths", kv_lengths)):
             if name == "kv_lengths" and array is None:
                 continue
             other = _framework_of(name, array)
-            if other is not framework:
+            if other.name != framework.name:
                 raise TypeError(f"{name}: is an array of {other.name}, and q is one of {framework.name}")
-    if framework.records_gradients is not None and framework.records_gradients():
-        for name, array in (("q", q), ("k", k), ("v", v)):
-            if array.requires_grad:
-                raise ValueError(
-                    f"{name}: requires a gradient, and there is no backward pass: call this under "
-                    f"torch.no_grad(), or with {name}.detach()"
-                )
-    for name, flag in (("causal", causal), ("return_lse", return_lse)):
-        if type(flag) is not bool:
-            raise TypeError(f"{name}: is a {_type_name(flag)}, expected True or False")
+            if other is not framework:  # a subclass of PyTorch's
+                return operator(q, k, v, kv_lengths, causal, scale, step, layout, return_lse, device)
+    if operator is not None:
+        if framework.is_traced():
+            return operator(q, k, v, kv_lengths, causal, scale, step, layout, return_lse, device)
+        if framework.records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            framework.refuse_gradients(q, k, v)
+    if type(causal) is not bool or type(return_lse) is not bool:
+        name, flag = ("causal", causal) if type(causal) is not bool else ("return_lse", return_lse)
+        raise TypeError(f"{name}: is a {_type_name(flag)}, expected True or False")
     if scale is not None and type(scale) is not float:
         if not isinstance(scale, numbers.Real) or isinstance(scale, bool):
             raise TypeError(f"scale: is a {type(scale).__name__}, expected a number")
@@ -132,15 +149,17 @@ def attention(
             scale = float(scale)
         except OverflowError:
             raise ValueError("scale: is beyond the range of a float") from None
-    if step is not None:
-        _fields_of(step)
-    if not isinstance(layout, str) or layout not in ("bhsd", "bshd"):
-        raise ValueError(f"layout: is {layout!r}, expected 'bhsd' or 'bshd'")
-    if device is not None and not (isinstance(device, str) and device == "cuda"):
-        raise ValueError(f"device: is {device!r}, expected None or 'cuda'")
-    return _core.attention(
-        framework, q, k, v, kv_lengths, causal, scale, step, layout == "bshd", return_lse, device == "cuda"
-    )
+    if step is not None or layout is not _DEFAULT_LAYOUT or device is not None:
+        _check_options(step, layout, device)
+    to_gpu = device == "cuda"
+    try:
+        return _core.attention(
+            framework, q, k, v, kv_lengths, causal, scale, step, layout == "bshd", return_lse, to_gpu
+        )
+    except ValueError:
+        if operator is None or not framework.is_transformed():
+            raise
+    return operator(q, k, v, kv_lengths, causal, scale, step, layout, return_lse, device)
 
 
 def steps() -> list[str]:

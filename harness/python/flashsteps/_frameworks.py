@@ -24,7 +24,12 @@ class Framework:
     name: str
     exchange_api: object = None  # DLPack's, a capsule; then describe() and current_stream() are not called
     waits = False  # on a GPU: return when the result is there
-    records_gradients: Callable[[], bool] | None = None
+    # operator(q, k, v, …): the call as an operation of the framework. None: there is none, nor the four below.
+    operator: Callable[..., Any] | None = None
+    is_traced: Callable[[], bool]  # whoever records or changes operations must see this call, too
+    is_transformed: Callable[[], bool]  # the same for arrays without memory: asked when one cannot be read
+    records_gradients: Callable[[], bool]
+    refuse_gradients: Callable[[Any, Any, Any], None]
     # finish(q, result): what the user gets for an array of empty_like() or empty_fp32() that is filled now.
     finish: Callable[[Any, Any], Any] | None = None
 
@@ -95,8 +100,12 @@ class PyTorch(Framework):
     def __init__(self) -> None:
         import torch
 
+        from . import torch as operators
+
         self.torch = torch
         self.exchange_api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        self.operator, self.refuse_gradients = operators.call, operators.refuse_gradients
+        self.is_traced, self.is_transformed = operators.is_traced, torch._C._are_functorch_transforms_active
         self.records_gradients = torch.is_grad_enabled
         self.contiguous, self.float32 = torch.contiguous_format, torch.float32
         self.empty_like_contiguous = torch.empty_like  # itself and no method around it, which would be felt
@@ -119,6 +128,14 @@ class PyTorch(Framework):
 
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
         return array.new_empty(shape, dtype=self.float32)
+
+
+class PyTorchSubclass(PyTorch):
+    """A tensor that says itself what an operator does to it: FakeTensor, DTensor and others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_traced = lambda: True
 
 
 class CuPy(Framework):
@@ -216,6 +233,10 @@ _made: dict[type[Framework], Framework] = {}
 _by_type: dict[type, Framework] = {}
 
 
+def made(framework: type[Framework]) -> Framework:
+    return _made.get(framework) or _made.setdefault(framework, framework())
+
+
 def framework_of(argument: str, array: Any) -> Framework:
     found = _by_type.get(type(array))
     if found is not None:
@@ -223,7 +244,9 @@ def framework_of(argument: str, array: Any) -> Framework:
     for module, name, framework in _ARRAY_TYPES:
         array_type = getattr(sys.modules.get(module), name, None)
         if array_type is not None and isinstance(array, array_type):
-            found = _by_type[type(array)] = _made.get(framework) or _made.setdefault(framework, framework())
+            if framework is PyTorch and type(array) not in (array_type, sys.modules[module].nn.Parameter):
+                framework = PyTorchSubclass
+            found = _by_type[type(array)] = made(framework)
             return found
     raise TypeError(
         f"{argument}: is a {type(array).__name__}, expected an array of NumPy, PyTorch, JAX or CuPy"

@@ -17,6 +17,8 @@ import pytest
 import reference
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import flashsteps.torch  # noqa: E402
+
 if flashsteps.missing_gpu() is not None:
     pytest.skip(flashsteps.missing_gpu(), allow_module_level=True)
 if not torch.cuda.is_available():
@@ -295,6 +297,109 @@ print("done")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800)
     assert done.stdout == "done\n", done.stderr
+
+
+# As PyTorch's operator
+
+
+def attend(q, k, v):
+    return flashsteps.attention(q + 1, k, v, causal=True, return_lse=True)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compile(mode):
+    """By Inductor. reduce-overhead captures CUDA graphs: from the third call on they are replayed."""
+    torch._dynamo.reset()
+    compiled = torch.compile(attend, fullgraph=True, mode=mode)
+    for seed in range(1, 6):
+        q, k, v = draw_qkv(seed=seed)
+        o, lse = compiled(q, k, v)
+        check(q + 1, k, v, o, lse, causal=True)
+    q, k, v = draw_qkv(seqlen_q=333, seqlen_kv=333)
+    check(q + 1, k, v, *compiled(q, k, v), causal=True)
+
+
+def test_compiled_with_swapped_layouts():
+    """Inductor must hand over rows that are contiguous, whatever it makes of the transposes."""
+    torch._dynamo.reset()
+
+    def swapped(q, k, v):
+        q, k, v = ((x.transpose(1, 2) * 1).transpose(1, 2) for x in (q, k, v))
+        return flashsteps.attention(q.relu(), k, v, return_lse=True)
+
+    q, k, v = draw_qkv()
+    check(q.relu(), k, v, *torch.compile(swapped, fullgraph=True)(q, k, v))
+
+
+def test_export():
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return attend(q, k, v)
+
+    length = torch.export.Dim("length", min=2, max=4096)
+    shapes = {name: {2: length} for name in "qkv"}
+    program = torch.export.export(Model(), draw_qkv(), dynamic_shapes=shapes)
+    for seqlen in (200, 77):
+        q, k, v = draw_qkv(seqlen_q=seqlen, seqlen_kv=seqlen)
+        check(q + 1, k, v, *program.module()(q, k, v), causal=True)
+
+
+def test_opcheck():
+    lengths = torch.tensor([200, 0], dtype=torch.int32, device="cuda")
+    for op in (torch.ops.flashsteps.attention.default, torch.ops.flashsteps.attention_with_lse.default):
+        torch.library.opcheck(op, (*draw_qkv(), lengths), {"causal": True})
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast(dtype):
+    q, k, v = draw_qkv(dtype=torch.float32)
+    expected = flashsteps.attention(*(x.to(dtype) for x in (q, k, v)))
+    torch._dynamo.reset()
+    compiled = torch.compile(flashsteps.attention, fullgraph=True)
+    with torch.autocast("cuda", dtype):
+        for o in (flashsteps.attention(q, k, v), compiled(q, k, v)):
+            assert o.dtype == dtype and torch.equal(o, expected)
+    with torch.autocast("cpu", dtype):  # of other tensors
+        assert flashsteps.attention(q, k, v).dtype == torch.float32
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_operator_on_two_streams(compiled):
+    """As in test_current_stream: q is there only when a copy behind a long kernel has run."""
+    op = torch.ops.flashsteps.attention
+    torch._dynamo.reset()
+    call = torch.compile(flashsteps.attention, fullgraph=True) if compiled else op
+    fresh, k, v = draw_qkv()
+    expected = flashsteps.attention(fresh, k, v)
+    assert torch.equal(call(fresh, k, v), expected)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    qs = [torch.full_like(fresh, float("nan")) for _ in streams]
+    torch.cuda.synchronize()
+    results = []
+    for stream, q in zip(streams, qs):
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(LONG)
+            slept = torch.cuda.Event()
+            slept.record()
+            q.copy_(fresh)
+            results.append(call(q, k, v))
+            assert not slept.query(), "the call waited for the GPU"
+    torch.cuda.synchronize()
+    assert all(torch.equal(o, expected) for o in results)
+
+
+def test_cuda_graph_of_the_operator():
+    q, k, v = draw_qkv()
+    op = torch.ops.flashsteps.attention_with_lse
+    op(q, k, v)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o, lse = op(q, k, v, causal=True)
+    for seed in (2, 3):
+        for array, numbers in zip((q, k, v), draw_qkv(seed=seed)):
+            array.copy_(numbers)
+        graph.replay()
+        check(q, k, v, o, lse, causal=True)
 
 
 # Cost

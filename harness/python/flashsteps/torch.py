@@ -1,0 +1,162 @@
+"""flashsteps.attention as two operators of PyTorch: torch.ops.flashsteps.attention and attention_with_lse.
+
+flashsteps imports this module when it sees its first tensor. A program that calls torch.ops.flashsteps itself
+imports it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from . import _check_options, _core, _frameworks
+
+_SCHEMA = (
+    "(Tensor q, Tensor k, Tensor v, Tensor? kv_lengths=None, *, bool causal=False, float? scale=None, "
+    'str? step=None, str layout="bhsd", str? device=None) -> '
+)
+_library = torch.library.Library("flashsteps", "DEF")
+
+
+def _lse_shape(q: torch.Tensor, layout: str) -> tuple[int, int, int]:
+    batch, heads, rows = q.shape[:3] if layout == "bhsd" else (q.shape[0], q.shape[2], q.shape[1])
+    return batch, heads, rows
+
+
+def _kernel(return_lse: bool) -> Callable[..., Any]:
+    def kernel(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        kv_lengths: torch.Tensor | None = None,
+        *,
+        causal: bool = False,
+        scale: float | None = None,
+        step: str | None = None,
+        layout: str = "bhsd",
+        device: str | None = None,
+    ) -> Any:
+        _check_options(step, layout, device)
+        framework = _frameworks.made(_frameworks.PyTorch)
+        to_gpu = device == "cuda"
+        return _core.attention(
+            framework, q, k, v, kv_lengths, causal, scale, step, layout == "bshd", return_lse, to_gpu
+        )
+
+    return kernel
+
+
+def _fake(return_lse: bool) -> Callable[..., Any]:
+    """What a call returns, without its numbers. The kernel checks the shapes of k and v when it runs."""
+
+    def fake(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        kv_lengths: torch.Tensor | None = None,
+        *,
+        causal: bool = False,
+        scale: float | None = None,
+        step: str | None = None,
+        layout: str = "bhsd",
+        device: str | None = None,
+    ) -> Any:
+        _check_options(step, layout, device)
+        for name, array in (("q", q), ("k", k), ("v", v)):
+            if array.dim() != 4:
+                raise ValueError(f"{name}: has {array.dim()} dimensions, expected 4")
+            if array.dtype != q.dtype:
+                raise TypeError(f"{name}: is {array.dtype}, and q is {q.dtype}")
+        o = q.new_empty(q.shape)
+        return (o, q.new_empty(_lse_shape(q, layout), dtype=torch.float32)) if return_lse else o
+
+    return fake
+
+
+_traced_by_dynamo = torch.compiler.is_dynamo_compiling
+_dispatch_modes, _autocasts = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
+_traced_by_jit = torch._C._is_tracing
+
+
+def is_traced() -> bool:
+    """Every call pays for this: names in this module are looked up faster than torch._C's. Dynamo replaces the
+    first by True and cannot trace the others."""
+    return (
+        _traced_by_dynamo()
+        or _dispatch_modes() > 0
+        or forward_ad._current_level >= 0
+        or _autocasts()
+        or _traced_by_jit()
+    )
+
+
+def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        if array.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{name}: requires a gradient, and there is no backward pass: call this under "
+                f"torch.no_grad(), or with {name}.detach()"
+            )
+        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(array).tangent is not None:
+            raise ValueError(f"{name}: has a forward-mode tangent, and there is no derivative of attention")
+
+
+def _autograd(op: Any) -> Callable[..., Any]:
+    def kernel(
+        keyset: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **options: Any
+    ) -> Any:
+        refuse_gradients(q, k, v)
+        with torch._C._AutoDispatchBelowAutograd():
+            return op.redispatch(keyset & torch._C._after_autograd_keyset, q, k, v, *args, **options)
+
+    return kernel
+
+
+def _autocast(op: Any, device: str, key: Any) -> Callable[..., Any]:
+    """As PyTorch's own attention: computed in the type of autocast, which leaves float64 alone."""
+
+    def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **options: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (q, k, v))
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
+            return op(q, k, v, *args, **options)
+
+    return kernel
+
+
+def _define(name: str, returns: str, return_lse: bool) -> Any:
+    # Inductor must not change the strides of arguments: rows have to be contiguous.
+    tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+    _library.define(name + _SCHEMA + returns, tags=tags)
+    op = getattr(torch.ops.flashsteps, name).default
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, _kernel(return_lse), key)
+        autocast_key = getattr(torch._C.DispatchKey, "Autocast" + key)
+        _library.impl(name, _autocast(op, key.lower(), autocast_key), "Autocast" + key)
+    _library.impl(name, _autograd(op), "Autograd", with_keyset=True)
+    torch.library.register_fake("flashsteps::" + name, _fake(return_lse), lib=_library)
+    return op
+
+
+_attention = _define("attention", "Tensor", False)
+_attention_with_lse = _define("attention_with_lse", "(Tensor, Tensor)", True)
+
+
+def call(
+    q: Any,
+    k: Any,
+    v: Any,
+    kv_lengths: Any,
+    causal: bool,
+    scale: float | None,
+    step: str | None,
+    layout: str,
+    return_lse: bool,
+    device: str | None,
+) -> Any:
+    """flashsteps.attention through the dispatcher."""
+    op = _attention_with_lse if return_lse else _attention
+    return op(q, k, v, kv_lengths, causal=causal, scale=scale, step=step, layout=layout, device=device)
