@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.attention
 from torch.autograd import forward_ad
 
 from . import _check_options, _core, _frameworks
@@ -160,3 +161,46 @@ def call(
     """flashsteps.attention through the dispatcher."""
     op = _attention_with_lse if return_lse else _attention
     return op(q, k, v, kv_lengths, causal=causal, scale=scale, step=step, layout=layout, device=device)
+
+
+# Below scaled_dot_product_attention
+
+
+def _scaled_dot_product_flash_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """ATen's operator of that name: causal is bottom-right there, too."""
+    if dropout_p != 0 or return_debug_mask:
+        raise ValueError("flashsteps: dropout is not supported")
+    refuse_gradients(query, key, value)
+    # The output has the order of q's axes in memory: compilers count on it.
+    swapped = query.stride(1) < query.stride(2)
+    arrays = [x.transpose(1, 2) for x in (query, key, value)] if swapped else (query, key, value)
+    layout = "bshd" if swapped else "bhsd"
+    o, lse = _kernel(True)(*arrays, causal=is_causal, scale=scale, layout=layout)
+    lengths = query.size(2), key.size(2)
+    seed, offset = (torch.zeros(n, dtype=torch.uint64, device=query.device) for n in ((2,), ()))
+    return o.transpose(1, 2) if swapped else o, lse, None, None, *lengths, seed, offset, query.new_empty(0)
+
+
+class _Active:
+    """Until removed, PyTorch's flash attention on GPUs is ours."""
+
+    def __init__(self) -> None:
+        self.library: torch.library.Library | None = torch.library.Library("aten", "IMPL", "CUDA")
+        name = _scaled_dot_product_flash_attention.__name__
+        self.library.impl(name, _scaled_dot_product_flash_attention)
+
+    def remove(self) -> None:
+        self.library = None
+
+
+if hasattr(torch.nn.attention, "register_flash_attention_impl"):
+    torch.nn.attention.register_flash_attention_impl("flashsteps", register_fn=_Active)

@@ -402,6 +402,32 @@ def test_cuda_graph_of_the_operator():
         check(q, k, v, o, lse, causal=True)
 
 
+@pytest.mark.skipif(not hasattr(torch.nn.attention, "register_flash_attention_impl"), reason="older PyTorch")
+def test_below_scaled_dot_product_attention():
+    """Only while it is active; eager and compiled; PyTorch's own gives other bits."""
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    backend = torch.nn.attention.SDPBackend.FLASH_ATTENTION
+    q, k, v = draw_qkv(heads_kv=4, head_dim=128)
+    expected = flashsteps.attention(q, k, v, causal=True)
+    theirs = sdpa(q, k, v, is_causal=True)
+    torch._dynamo.reset()
+    torch.nn.attention.activate_flash_attention_impl("flashsteps")
+    try:
+        with torch.nn.attention.sdpa_kernel(backend):
+            for function in (sdpa, torch.compile(sdpa, fullgraph=True)):
+                assert torch.equal(function(q, k, v, is_causal=True), expected)
+            swapped = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+            o = sdpa(*swapped, is_causal=True)
+            assert o.stride() == swapped[0].stride() and torch.equal(o, expected)
+            with pytest.raises(ValueError, match="dropout is not supported"):
+                sdpa(q, k, v, dropout_p=0.5)
+            with pytest.raises(ValueError, match="requires a gradient"):
+                sdpa(q.clone().requires_grad_(), k, v)
+    finally:
+        torch.nn.attention.restore_flash_attention_impl()
+    assert torch.equal(sdpa(q, k, v, is_causal=True), theirs)
+
+
 # Cost
 
 

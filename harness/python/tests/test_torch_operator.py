@@ -208,3 +208,28 @@ def test_subclasses():
     for arrays in ([x.as_subclass(Mine) for x in (q, k, v)], (q, k.as_subclass(Mine), v)):
         o = call(*arrays)
         assert type(o) is Mine and torch.equal(o.as_subclass(torch.Tensor), call(q, k, v))
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.attention, "register_flash_attention_impl"), reason="older PyTorch")
+def test_flash_attention_of_pytorch():
+    """The function that a GPU test activates. Registered, it must return what PyTorch's compilers expect."""
+    assert "flashsteps" in torch.nn.attention.list_flash_attention_impls()
+    assert torch.nn.attention.current_flash_attention_impl() is None
+    own = flashsteps.torch._scaled_dot_product_flash_attention
+    for q in (draw_qkv()[0], draw_qkv()[0].transpose(1, 2).contiguous().transpose(1, 2)):
+        results = own(q, q, q, is_causal=True, scale=0.2)
+        expected = torch.ops.aten._scaled_dot_product_flash_attention(*[q.to("meta")] * 3, is_causal=True)
+        assert torch.equal(results[0], flashsteps.attention(q, q, q, causal=True, scale=0.2))
+        for ours, theirs in zip(results, expected, strict=True):
+            if isinstance(theirs, torch.Tensor):
+                assert (ours.shape, ours.stride(), ours.dtype) == (
+                    theirs.shape,
+                    theirs.stride(),
+                    theirs.dtype,
+                )
+            else:
+                assert ours == theirs
+    with pytest.raises(ValueError, match="dropout is not supported"):
+        own(q, q, q, dropout_p=0.1)
+    with pytest.raises(ValueError, match="^q: requires a gradient"):
+        own(q.requires_grad_(), q, q)
