@@ -1,5 +1,5 @@
-"""What a learner does, in a copy of this tree: edits a kernel, builds, runs; and adds a step, as
-docs/your_own_step.md tells. What has not changed ccache takes from the test build, where there is ccache."""
+"""What a learner does, in a copy of this tree: edits a kernel, builds, runs; goes through the notebook; and adds a
+step, as docs/your_own_step.md tells. What has not changed ccache takes from the test build, where there is ccache."""
 
 from __future__ import annotations
 
@@ -119,6 +119,18 @@ def test_an_edit_of_a_kernel_compiles_that_step_and_shows(tree: Path) -> None:
     output = shell(tree, f"{run} --shape 1,2,100,64", FAIL)
     assert "wrong rows 0-62, 64-99 of 100" in output and "who sees whom on the diagonal" in output
     replace(kernel, "needs_mask && col > visible;", "needs_mask && col >= visible;")
+
+
+def test_the_notebook_in_its_order(tree: Path) -> None:
+    cells = json.loads((ROOT / "docs" / "first_three_steps.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    output = shell(tree, f"python3 - <<'END'\n{code}\nEND")
+    assert re.findall(r"^  (v\d\d_\w+) +PASS", output, re.MULTILINE) == ["v01_scalar", "v02_smem_tiles", "v03_wmma"]
+    for words in ("6400 element(s) of o are NaN", "race on shared memory", "3.23 times the ideal", "there is no GPU"):
+        assert words in output
+    for step in ("v01_scalar", "v02_smem_tiles"):  # as it was
+        kernel = f"steps/{step}/kernel.cu"
+        assert (tree / kernel).read_bytes() == (ROOT / kernel).read_bytes()
 
 
 def test_the_chapter_in_its_order(tree: Path) -> None:

@@ -34,6 +34,8 @@ softmax_scale seed, as in `D=64 causal=true`.
                                               for a tile of so many keys and rows; an error where the step is
                                               faster
     provenance  file=FILE                     where and when the file was measured, in a line
+    path                                      about how many minutes each lesson takes, and the chapters that the page
+                                              names before it; an estimate
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from records.problems import problem_label, problem_labels
 from records.rates import rate, ratio, speedup_cell
 from records.results import ResultsError
 from records.shape import COUNTERS
-from steps import ablations, sources
+from steps import ablations, sources, step_diff
 from steps.ablations import AblationError
 from steps.sources import StepError
 
@@ -643,7 +645,47 @@ def provenance(request: Request) -> str:
     return f"Measured on: {', '.join(parts)}. Record: [{file}]({request.link(f'figures/results/{file}')}).\n"
 
 
+# How long it takes.
+
+WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_AN_EDIT = 100, 10, 5
+NOT_READ = re.compile(r"^<!-- generated.*?^<!-- /generated -->|^```.*?^```|^<details>.*?^</details>", re.DOTALL | re.M)
+
+
+def minutes(page: Path, lines: int = 0) -> int:
+    """Of a page's words, lines of code and edits to try; to five minutes."""
+    text = NOT_READ.sub("", page.read_text(encoding="utf-8"))
+    edits = re.findall(r"^\d+\. ", text.partition("\n## 6. Try it")[2], re.MULTILINE)
+    spent = len(text.split()) / WORDS_A_MINUTE + lines / LINES_A_MINUTE + len(edits) * MINUTES_AN_EDIT
+    return max(5, 5 * round(spent / 5))
+
+
+def path(request: Request) -> str:
+    request.done()
+    index = (request.folder / "README.md").read_text(encoding="utf-8")
+    rows, before, known, total = [], None, set(), [0, 0]
+    for step in sources.all_steps(request.root):
+        lesson = request.root / "steps" / step / "README.md"
+        if not lesson.is_file():
+            continue
+        if before:
+            _, lines, _ = step_diff.diff(before, step, request.root, brief=True)
+        else:
+            lines = len(sources.kernel_lines(step, request.root))
+        link = request.link(f"steps/{step}/README.md")
+        chapters = re.findall(rf"^\| \[v\d+\]\({link}\) \| \[[^]]*\]\(([^)#]+)", index, re.MULTILINE)
+        new = [chapter for chapter in chapters if chapter not in known]
+        spent = minutes(lesson, lines), sum(minutes(request.folder / chapter) for chapter in new)
+        names = ", ".join(f"[{chapter.removesuffix('.md')}]({chapter})" for chapter in new)
+        rows.append([f"[{step}]({link})", names, str(spent[0]), str(spent[1] or "")])
+        before, known, total = step, known | set(new), [a + b for a, b in zip(total, spent)]
+    rows.append(["**hours in all**", "", *(f"**{sum_ / 60:.0f}**" for sum_ in total)])
+    rule = f"An estimate, not a measurement: {WORDS_A_MINUTE} words a minute, {LINES_A_MINUTE} new lines of code a "
+    rule += f"minute, and {MINUTES_AN_EDIT} minutes\nfor each edit to try."
+    return f"{rule}\n\n{table(['lesson', 'chapters before it', 'its minutes', 'theirs'], rows, 2)}"
+
+
 KINDS = {
+    "path": path,
     "ladder": ladder,
     "step": step,
     "ablation": ablation,

@@ -138,3 +138,10 @@ def test_the_ladder_at_a_glance_has_every_step_with_a_lesson():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").split("## The ladder at a glance")[1]
     rows = re.findall(r"^\| (v\d+) \|", index, re.MULTILINE)
     assert rows == [step.partition("_")[0] for step in LESSONS]
+
+
+def test_the_readme_says_how_long_the_path_takes():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    total = re.search(r"^\| \*\*hours in all\*\* \|  \| \*\*(\d+)\*\* \| \*\*(\d+)\*\* \|$", index, re.MULTILINE)
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert total and f"about {total[1]} hours, and the chapters that go with them another {total[2]} (" in said

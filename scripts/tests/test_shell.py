@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -767,3 +768,11 @@ def test_ci_installs_a_browser_and_runs_the_tests_from_the_root(sandbox: Sandbox
     assert done.returncode == 0 and done.stdout.endswith(f"tests in {sandbox.root}\n"), done.stderr
     assert sandbox.called() == ("apt-get update\napt-get chromium\n" if user == "root" else "")
     assert "missing: chromium (" in done.stderr and "continuing without a browser" in done.stderr
+
+
+def test_the_dev_container_has_all_packages():
+    lib = (SCRIPTS / "lib.sh").read_text(encoding="utf-8")
+    dockerfile = (SCRIPTS.parent / ".devcontainer" / "Dockerfile").read_text(encoding="utf-8")
+    installed = re.search(r"install -y --no-install-recommends([^&]*)&&", dockerfile)
+    named = re.findall(r"missing\+=\(([\w+-]+)\)", lib)
+    assert installed and set(re.findall(r"[\w+-]+", installed[1])) == {*named, "ca-certificates"}

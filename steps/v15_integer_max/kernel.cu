@@ -245,7 +245,7 @@ int choose_configuration(const AttentionCall& call) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "The growth of scores is found by maxima of three integers",
+    .title = "Maxima of three integers find how much scores have grown",
     .removes = "half of the maxima",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

@@ -250,7 +250,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "O leaves the registers by stmatrix, as Q came by ldmatrix",
+    .title = "O leaves the registers through stmatrix, as Q came through ldmatrix",
     .removes = "three of four stores to shared memory",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

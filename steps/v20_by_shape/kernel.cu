@@ -248,7 +248,7 @@ int choose_configuration(const AttentionCall& call) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "A tile of queries as large as the problem leaves every SM one",
+    .title = "The largest tile of queries that still leaves every SM one",
     .removes = "idle SMs, launches, half of the reads of K and V at D = 64",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

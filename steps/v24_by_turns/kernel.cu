@@ -210,7 +210,7 @@ int choose_configuration(const AttentionCall& call) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Warpgroups take turns at the tensor cores, as many as the problem has use for",
+    .title = "Warpgroups take turns at the tensor cores; the problem decides how many",
     .removes = "collisions of exponentials with exponentials",
     .part = Part::kHopper,
     .alignment_bytes = 16,

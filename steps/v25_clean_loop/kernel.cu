@@ -231,7 +231,7 @@ int choose_configuration(const AttentionCall& call) {
 
 REGISTER_STEP(launch_attention,
               {
-                  .title = "The last keys first: masks and first keys come first, and leave a clean loop",
+                  .title = "The last keys come first: masks and first maxima precede a clean loop",
                   .removes = "masks from the loop",
                   .part = Part::kHopper,
                   .alignment_bytes = 16,
