@@ -1,8 +1,9 @@
 // What conformance.cu does, for the headers of sm_90 and newer: TMA, swizzles, mbarriers, clusters,
-// elect.sync. (Named
-// barriers are older, and here because only warps that specialise need them.)
+// elect.sync, griddepcontrol. (Named barriers are older, and here because only warps that specialise need
+// them.)
 #include "common/cluster.h"
 #include "common/elect.h"
+#include "common/griddepcontrol.h"
 #include "common/ldmatrix.h"
 #include "common/mbarrier.h"
 #include "common/named_barrier.h"
@@ -263,6 +264,34 @@ void run_clusters(const AttentionCall& call, void* stream) {
                   static_cast<uint32_t*>(call.o.data));
 }
 
+// ---- griddepcontrol: a kernel lets the next one begin, and only then computes what the next one reads. One
+// thread waits for all of its CTA.
+constexpr int NUM_WRITERS = 2;
+__global__ void written_late(const uint32_t* in, uint32_t* out) {
+  griddepcontrol_launch_dependents();
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  uint32_t word = in[i];
+  for (int round = 0; round < 1 << 12; ++round) {  // tens of microseconds, and nothing the compiler shortens
+    word ^= word << 13;
+    word ^= word >> 17;
+    word ^= word << 5;
+  }
+  out[i] = word;
+}
+__global__ void read_early(uint32_t* out) {
+  const int num_words = NUM_WRITERS * blockDim.x;
+  if (threadIdx.x == 0) griddepcontrol_wait();
+  __syncthreads();
+  for (int i = threadIdx.x; i < num_words; i += blockDim.x) out[num_words + i] = 3 * out[num_words - 1 - i];
+}
+
+void run_overlapping(const AttentionCall& call, void* stream) {
+  const auto out = static_cast<uint32_t*>(call.o.data);
+  launch(written_late, dim3(NUM_WRITERS), dim3(64), 0, static_cast<Stream>(stream),
+         static_cast<const uint32_t*>(call.q.data), out);
+  launch_overlapping(read_early, dim3(1), dim3(64), 0, static_cast<Stream>(stream), out);
+}
+
 // ---- The table
 template <auto KERNEL, int NUM_THREADS, int SMEM_BYTES>
 void run(const AttentionCall& call, void* stream) {
@@ -334,6 +363,7 @@ constexpr ConformanceCase kCases[] = {
      0,
      run_clusters<all_arrive, 1, sizeof(uint64_t)>,
      needs_sm},
+    {"griddepcontrol", {{kBits, 64 * NUM_WRITERS}}, 2 * 64 * NUM_WRITERS, 0, run_overlapping, needs_sm},
 };
 
 }  // namespace STEP_NAMESPACE
