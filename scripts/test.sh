@@ -50,12 +50,14 @@ compile_checks() {
   fi
 }
 
-# As a user installs it, with the tools to build it from build/venv, so that nothing is downloaded.
+# As users install it: from an sdist, with the tools to build it from build/venv, so that nothing is downloaded.
 python_module() {
-  # In a folder as deep as build/ci and with its options, so that ccache has most of it.
-  with_venv -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps . \
-    -C "build-dir=build/{wheel_tag}" -C cmake.define.FLASHSTEPS_WERROR=ON \
-    -C "cmake.define.${launcher[0]#-D}"
+  rm -rf build/dist && mkdir -p build/dist
+  with_venv -c 'from scikit_build_core.build import build_sdist; build_sdist("build/dist")'
+  # pip unpacks it in TMPDIR and builds it in a folder as deep as build/ci, with its options: ccache has most of it.
+  TMPDIR=$ROOT/build/dist CCACHE_BASEDIR=$ROOT/build/dist with_venv -m pip install --quiet --disable-pip-version-check \
+    --no-build-isolation --no-deps --force-reinstall build/dist/flashsteps-*.tar.gz \
+    -C "build-dir=build/{wheel_tag}" -C cmake.define.FLASHSTEPS_WERROR=ON -C "cmake.define.${launcher[0]#-D}"
   with_venv -m pytest -q -rs -p no:cacheprovider harness/python/tests
 }
 

@@ -1,8 +1,9 @@
 # Run at every build: which commit is this, and is the tree clean? COMMIT and DIRTY, when given, speak for a copy that
-# came without its .git.
+# came without its .git. An sdist of the Python module has what this has written when the sdist was made.
 set(commit "${COMMIT}")
 set(dirty "${DIRTY}")
-if(commit STREQUAL "")
+set(of_sdist ${CMAKE_CURRENT_LIST_DIR}/sdist_info.inc)
+if(commit STREQUAL "" AND NOT EXISTS ${of_sdist})
   execute_process(COMMAND git -C ${SOURCE_DIR} rev-parse HEAD
                   OUTPUT_VARIABLE commit RESULT_VARIABLE failed OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   # A copy that was unpacked inside somebody's repository is not of their commit.
@@ -29,6 +30,9 @@ else()
   set(state "false")
 endif()
 set(text "#define FLASHSTEPS_COMMIT \"${commit}\"\n#define FLASHSTEPS_DIRTY ${state}\n")
+if(commit STREQUAL "" AND EXISTS ${of_sdist})
+  file(READ ${of_sdist} text)
+endif()
 set(before "")
 if(EXISTS ${OUTPUT})
   file(READ ${OUTPUT} before)

@@ -79,7 +79,7 @@ class Sandbox:
         venv = self.root / "build" / "venv"
         (venv / "bin").mkdir(parents=True)
         (venv / "bin" / "python").write_text(
-            f'#!/bin/bash\n[ "$1 $2 $3" = "-m pip install" ] && {{ echo "python $*" >>"$CALLS"; exit; }}\n'
+            '#!/bin/bash\n[[ "$*" = "-m pip install "* || "$*" = *build_sdist* ]] && { echo "python $*" >>"$CALLS"; exit; }\n'
             '[[ $1 == */report.py && -z "${WITH_CHARTS:-}" ]] && { touch "$4/index.html"; exit; }\n'
             '[[ "$1 $2" == -[cm]*" "*pytest && -z "${WITH_PYTEST:-}" ]] && { echo "python $*" >>"$CALLS"; exit; }\n'
             f'exec "{sys.executable}" "$@"\n',
@@ -581,7 +581,8 @@ def test_all_sections_and_the_last_line(tested: Sandbox):
         "script tests",
         "generated text",
     ]
-    assert "--no-build-isolation --no-deps . -C build-dir=" in tested.called()
+    assert "python -c from scikit_build_core.build import build_sdist; " in tested.called()
+    assert "--no-build-isolation --no-deps --force-reinstall -C build-dir=" in tested.called()
     assert "ci/flashsteps check --backend emulator v01_scalar\n" in tested.called()
     for name in ("recorded runs", "charts"):
         assert summary[name] == "skipped: figures/results/ is empty"
