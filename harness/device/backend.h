@@ -33,8 +33,9 @@ class Timer {
   // more. `while_running` is called on the host while the device works on the batch: the time to read its
   // clocks.
   virtual double sample(const std::function<void()>& while_running = {}) = 0;
-  // How the batch is launched: {"launches_per_sample": n, "graph": bool}. Of a ceiling also what it is, for
-  // people, and the work of a launch in some unit: FLOP, exp2, wavefronts, bytes.
+  // How the batch is launched: {"launches_per_sample": n, "graph": bool}, and "l2": "cold" where that was
+  // asked for. Of a ceiling also what it is, for people, and the work of a launch in some unit: FLOP, exp2,
+  // wavefronts, bytes.
   virtual json method() const = 0;
 };
 
@@ -42,6 +43,8 @@ class Timer {
 // and one unit of the device at a time (see ceiling_loops.cu): tensor cores through mma.sync and through
 // wgmma, FP32 multiply-adds, exp2, shared memory, and global memory that is read or copied.
 constexpr const char* kCeilings[] = {"matmul", "mma_sync", "wgmma", "fma", "exp2", "shared", "read", "copy"};
+// And with a cold L2, as many bytes of global memory as the problem's K and V have, only read.
+constexpr const char* kReadKv = "read_kv";
 
 class Backend {
  public:
@@ -79,11 +82,13 @@ class Backend {
   }
 
   // Warm-up, batch size, graph capture when a launch is short. CUDA only.
-  virtual std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&) {
+  virtual std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&, bool /*cold_l2*/) {
     throw std::runtime_error("the emulator has no timing model");
   }
   // One of kCeilings; nullptr when the device does not have it, as wgmma, or without the vendor's library.
   virtual std::unique_ptr<Timer> make_ceiling(const std::string& /*name*/) { return nullptr; }
+  // kReadKv, of so many bytes; nullptr when there are none, or no memory for them.
+  virtual std::unique_ptr<Timer> make_cold_read(size_t /*bytes*/) { return nullptr; }
   // What instructions cost beside mma.sync: "instructions" in docs/results.schema.json. CUDA only.
   virtual json instruction_costs() { throw std::runtime_error("the emulator has no timing model"); }
   // SM clock now, MHz; 0 when unknown.

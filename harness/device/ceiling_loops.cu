@@ -2,6 +2,7 @@
 // that needs the unit. Loops are unrolled until what counts the rounds is a per cent of the instructions;
 // what they compute ends in `sink`, or the compiler would see that nobody wants it.
 #include <memory>
+#include <stdexcept>
 
 #include "common/cuda/check.h"
 #include "common/exp2.h"
@@ -18,6 +19,9 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kChains = 8;  // of a thread, that do not depend on each other: they and the warps hide latency
 // About a millisecond each.
 constexpr int kMmaRounds = 8192, kFmaRounds = 65536, kExp2Rounds = 8192, kSharedRounds = 4096;
+
+// Of kernels whose loads hide latency: 1536 threads, for which every GPU since sm_80 has room.
+constexpr int kCtasPerSm = 3;
 
 __device__ float sink[kThreads];
 
@@ -89,25 +93,28 @@ __global__ void __launch_bounds__(kThreads) shared_loop() {
   sink[threadIdx.x] = __uint_as_float(begin);
 }
 
-// A launch of all CTAs of a grid that fit: reads `rounds` * kLoads * 16 bytes in every thread. Neighbours in
-// a warp read neighbours in memory, and a thread has kLoads loads on their way. Evict first: what is read
-// again in the next launch shall not be in L2 any more.
-constexpr int kLoads = 4;
-__global__ void __launch_bounds__(kThreads) read_loop(const uint4* from, int rounds) {
+// A launch of all CTAs of a grid that fit. Neighbours in a warp read neighbours in memory, and a thread has
+// LOADS loads of 16 bytes on their way. Evict first: what is read again in the next launch shall not be in L2
+// any more. Or, with KEEP, it shall stay there in the place of all else.
+template <int LOADS, bool KEEP>
+__global__ void __launch_bounds__(kThreads) read_loop(const uint4* from, size_t vectors) {
   const size_t stride = size_t(gridDim.x) * kThreads;
-  const uint4* next = from + blockIdx.x * kThreads + threadIdx.x;
   uint32_t sum = 0;
-  for (int round = 0; round < rounds; ++round, next += kLoads * stride) {
-    uint4 loaded[kLoads];
+  for (size_t next = blockIdx.x * kThreads + threadIdx.x; next < vectors; next += LOADS * stride) {
+    uint4 loaded[LOADS] = {};
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) loaded[i] = __ldcs(next + i * stride);
+    for (int i = 0; i < LOADS; ++i) {
+      const uint4* const at = from + next + i * stride;
+      if (next + i * stride < vectors) loaded[i] = KEEP ? __ldcg(at) : __ldcs(at);
+    }
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) sum += loaded[i].x + loaded[i].y + loaded[i].z + loaded[i].w;
+    for (int i = 0; i < LOADS; ++i) sum += loaded[i].x + loaded[i].y + loaded[i].z + loaded[i].w;
   }
   if (sum == 0x5eed) sink[threadIdx.x] = 1;  // hardly ever: there is no traffic but the loads
 }
 
-// The same, and writes what it reads: half of the bytes are read and half are written.
+// Reads and writes `rounds` * kLoads * 16 bytes in every thread.
+constexpr int kLoads = 4;
 __global__ void __launch_bounds__(kThreads) copy_loop(const uint4* from, uint4* to, int rounds) {
   const size_t stride = size_t(gridDim.x) * kThreads;
   size_t next = blockIdx.x * kThreads + threadIdx.x;
@@ -146,31 +153,53 @@ CeilingLaunch loop_on_every_sm(const char* what, const char* unit, double work_o
           }};
 }
 
-// Over kBufferOfL2 times L2's size, so that next to nothing of it is still there at the next launch, in whole
-// rounds of a grid. Empty when memory is short.
-CeilingLaunch loop_over_memory(bool copies, cudaStream_t stream) {
-  constexpr size_t kBufferOfL2 = 16;
-  constexpr int kCtasPerSm = 3;  // 1536 threads, which every GPU since sm_80 has room for
-  const int grid = attribute(cudaDevAttrMultiProcessorCount) * kCtasPerSm;
-  const size_t round = size_t(grid) * kThreads * kLoads;
-  const size_t rounds = kBufferOfL2 * attribute(cudaDevAttrL2CacheSize) / (round * sizeof(uint4));
-  uint4* data = nullptr;
-  if (cudaMalloc(&data, rounds * round * sizeof(uint4)) != cudaSuccess) {
+int max_ctas() { return attribute(cudaDevAttrMultiProcessorCount) * kCtasPerSm; }
+
+// Owns so many bytes of random numbers; empty when memory is short.
+std::shared_ptr<void> make_buffer(size_t bytes, cudaStream_t stream) {
+  void* data = nullptr;
+  if (cudaMalloc(&data, bytes) != cudaSuccess) {
     cudaGetLastError();  // as in check_cuda()
     return {};
   }
-  const std::shared_ptr<uint4> buffer(data, cudaFree);
-  fill<<<grid, kThreads, 0, stream>>>(data, rounds * round);
+  const std::shared_ptr<void> buffer(data, cudaFree);
+  fill<<<max_ctas(), kThreads, 0, stream>>>(static_cast<uint4*>(data), bytes / sizeof(uint4));
   CUDA_CHECK(cudaGetLastError());
-  if (!copies) {
-    return {"global memory, read", "bytes", double(rounds * round * sizeof(uint4)), [=] {
-              read_loop<<<grid, kThreads, 0, stream>>>(buffer.get(), int(rounds));
-              CUDA_CHECK(cudaGetLastError());
-            }};
+  return buffer;
+}
+
+template <int LOADS, bool KEEP>
+std::function<void()> make_read_loop(const std::shared_ptr<void>& buffer, size_t bytes, int ctas,
+                                     cudaStream_t stream) {
+  return [=] {
+    read_loop<LOADS, KEEP>
+        <<<ctas, kThreads, 0, stream>>>(static_cast<const uint4*>(buffer.get()), bytes / sizeof(uint4));
+    CUDA_CHECK(cudaGetLastError());
+  };
+}
+
+template <int LOADS>
+void add_read_loops(std::vector<CeilingLaunch>& ways, const std::shared_ptr<void>& buffer, size_t bytes,
+                    cudaStream_t stream) {
+  for (int ctas_per_sm = 2; ctas_per_sm <= kCtasPerSm; ++ctas_per_sm) {
+    const std::string threads = std::to_string(ctas_per_sm * kThreads) + " threads an SM";
+    ways.push_back(
+        {"by " + threads + " with " + std::to_string(LOADS) + " loads of 16 bytes each", "bytes",
+         double(bytes),
+         make_read_loop<LOADS, false>(buffer, bytes, max_ctas() / kCtasPerSm * ctas_per_sm, stream)});
   }
-  const size_t half = rounds / 2;
-  return {"global memory, copied: read and written", "bytes", 2.0 * half * round * sizeof(uint4), [=] {
-            copy_loop<<<grid, kThreads, 0, stream>>>(buffer.get(), buffer.get() + half * round, int(half));
+}
+
+// Half of bytes_beyond_l2() is read and half is written, in whole rounds of a grid.
+CeilingLaunch make_copy_loop(cudaStream_t stream) {
+  const int grid = max_ctas();
+  const size_t round = size_t(grid) * kThreads * kLoads,
+               rounds = bytes_beyond_l2() / 2 / sizeof(uint4) / round;
+  const std::shared_ptr<void> buffer = make_buffer(2 * rounds * round * sizeof(uint4), stream);
+  if (!buffer) return {};
+  return {"global memory, copied: read and written", "bytes", 2.0 * rounds * round * sizeof(uint4), [=] {
+            uint4* const data = static_cast<uint4*>(buffer.get());
+            copy_loop<<<grid, kThreads, 0, stream>>>(data, data + rounds * round, int(rounds));
             CUDA_CHECK(cudaGetLastError());
           }};
 }
@@ -190,7 +219,26 @@ CeilingLaunch make_ceiling_loop(const std::string& name, cudaStream_t stream) {
   if (name == "shared")
     return loop_on_every_sm("shared memory, 128 bytes a wavefront", "wavefronts",
                             4.0 * kSharedRounds * kChains * kWarps, shared_loop, stream);
-  return loop_over_memory(/*copies=*/name == "copy", stream);
+  return make_copy_loop(stream);
+}
+
+size_t bytes_beyond_l2() { return size_t(64) * attribute(cudaDevAttrL2CacheSize); }
+
+std::vector<CeilingLaunch> make_read_loops(size_t bytes, cudaStream_t stream) {
+  const std::shared_ptr<void> buffer = make_buffer(bytes, stream);
+  if (!buffer) return {};
+  std::vector<CeilingLaunch> ways = make_read_rings(buffer, bytes, stream);
+  add_read_loops<2>(ways, buffer, bytes, stream);
+  add_read_loops<4>(ways, buffer, bytes, stream);
+  add_read_loops<8>(ways, buffer, bytes, stream);
+  return ways;
+}
+
+std::function<void()> make_l2_flush(cudaStream_t stream) {
+  const size_t bytes = size_t(kFlushOfL2) * attribute(cudaDevAttrL2CacheSize);
+  const std::shared_ptr<void> buffer = make_buffer(bytes, stream);
+  if (!buffer) throw std::runtime_error("there is no memory to flush L2 with");
+  return make_read_loop<4, true>(buffer, bytes, max_ctas(), stream);
 }
 
 }  // namespace flashsteps

@@ -3,8 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace flashsteps {
 
@@ -20,9 +23,25 @@ struct CeilingLaunch {
 // power and clocks higher than any real product would. Empty when there is no cuBLAS, or not enough memory.
 CeilingLaunch make_cublas_matmul(cudaStream_t stream);
 
-// One unit of the GPU at a time, with nothing beside it: every other name in kCeilings. Each kernel's comment
-// in ceiling_loops.cu says what a launch does. Of global memory: empty when memory is short.
+// One unit of the GPU at a time, with nothing beside it: every other name in kCeilings but "read". Each
+// kernel's comment in ceiling_loops.cu says what a launch does. "copy": empty when memory is short.
 CeilingLaunch make_ceiling_loop(const std::string& name, cudaStream_t stream);
+
+// Global memory that is only read, so many bytes of it (a multiple of 128), in several ways: loads into
+// registers, with more or fewer of them on their way, and TMA into rings of tiles. Which one is the quickest
+// depends on the GPU, and on how much there is to read. The ways share a buffer; none when memory is short.
+std::vector<CeilingLaunch> make_read_loops(size_t bytes, cudaStream_t stream);
+size_t bytes_beyond_l2();  // so many times L2's size that next to nothing of them is still there next time
+
+// Those by TMA, of the buffer's owner; none below compute capability 9.0 (read_ring.cu).
+std::vector<CeilingLaunch> make_read_rings(const std::shared_ptr<void>& buffer, size_t bytes,
+                                           cudaStream_t stream);
+
+// Leaves nothing in L2 but clean lines of a buffer of its own: what was there has been replaced, and nobody
+// who comes next must wait until modified lines have been written back, as after a kernel that writes.
+constexpr int kFlushOfL2 = 4;  // it reads so many times L2's size
+std::function<void()> make_l2_flush(cudaStream_t stream);
+
 CeilingLaunch make_wgmma_loop(cudaStream_t stream);  // wgmma_loop.cu; empty but on compute capability 9.0
 
 }  // namespace flashsteps

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "common/cuda/check.h"
 
@@ -11,6 +13,7 @@ namespace {
 
 constexpr double kSampleMs = 5;    // long against launching, and the half microsecond that events resolve
 constexpr int kMaxLaunches = 200;  // per sample
+constexpr int kMaxColdLaunches = 50;
 constexpr double kGraphBelowMs = 0.2;
 constexpr std::chrono::milliseconds kWarmUp{
     100};  // an idle GPU takes tens of milliseconds to raise its clocks
@@ -41,16 +44,27 @@ Owned<cudaGraphExec_t> make_graph(cudaStream_t stream, int launches, const std::
   return {executable, cudaGraphExecDestroy};
 }
 
+double elapsed_ms(const Owned<cudaEvent_t>& begin, const Owned<cudaEvent_t>& end) {
+  float ms = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&ms, begin.get(), end.get()));
+  return ms;
+}
+
+// How many launches a sample should have that take so long.
+int launches_for(double ms, int most) {
+  return int(std::clamp(std::ceil(kSampleMs / std::max(ms, 1e-3)), 1.0, double(most)));
+}
+
 class CudaTimer : public Timer {
  public:
   CudaTimer(cudaStream_t stream, std::function<void()> launch, bool may_capture, json method)
       : stream_(stream), launch_(std::move(launch)), method_(std::move(method)) {
     const auto start = std::chrono::steady_clock::now();
-    elapsed_ms();  // the very first launch loads the kernel: not a time to go by
+    batch_ms();  // the very first launch loads the kernel: not a time to go by
     double ms = 0;
     do {
-      ms = elapsed_ms() / launches_;
-      launches_ = int(std::clamp(std::ceil(kSampleMs / std::max(ms, 1e-3)), 1.0, double(kMaxLaunches)));
+      ms = batch_ms() / launches_;
+      launches_ = launches_for(ms, kMaxLaunches);
     } while (std::chrono::steady_clock::now() - start < kWarmUp);
     if (may_capture && ms < kGraphBelowMs) graph_ = make_graph(stream_, launches_, launch_);
     method_.update({{"launches_per_sample", launches_}, {"graph", graph_ != nullptr}});
@@ -59,13 +73,13 @@ class CudaTimer : public Timer {
   double sample(const std::function<void()>& while_running) override {
     // One replay goes ahead, so that the device is busy while the host launches the one that counts.
     if (graph_) CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
-    return elapsed_ms(while_running) / launches_;
+    return batch_ms(while_running) / launches_;
   }
 
   json method() const override { return method_; }
 
  private:
-  double elapsed_ms(const std::function<void()>& while_running = {}) {
+  double batch_ms(const std::function<void()>& while_running = {}) {
     CUDA_CHECK(cudaEventRecord(begin_.get(), stream_));
     if (graph_) {
       CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
@@ -75,9 +89,7 @@ class CudaTimer : public Timer {
     CUDA_CHECK(cudaEventRecord(end_.get(), stream_));
     if (while_running) while_running();
     CUDA_CHECK(cudaEventSynchronize(end_.get()));
-    float ms = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&ms, begin_.get(), end_.get()));
-    return ms;
+    return elapsed_ms(begin_, end_);
   }
 
   cudaStream_t stream_;
@@ -88,7 +100,55 @@ class CudaTimer : public Timer {
   Owned<cudaGraphExec_t> graph_;
 };
 
+class ColdCudaTimer : public Timer {
+ public:
+  ColdCudaTimer(cudaStream_t stream, std::function<void()> launch, std::function<void()> flush, json method)
+      : stream_(stream), launch_(std::move(launch)), flush_(std::move(flush)), method_(std::move(method)) {
+    const auto start = std::chrono::steady_clock::now();
+    do {
+      launches_ = launches_for(sample({}), kMaxColdLaunches);
+    } while (std::chrono::steady_clock::now() - start < kWarmUp);
+    method_.update({{"launches_per_sample", launches_}, {"graph", false}, {"l2", "cold"}});
+  }
+
+  double sample(const std::function<void()>& while_running) override {
+    return time_cold(stream_, launch_, flush_, launches_, while_running);
+  }
+
+  json method() const override { return method_; }
+
+ private:
+  cudaStream_t stream_;
+  std::function<void()> launch_, flush_;
+  json method_;
+  int launches_ = 1;
+};
+
 }  // namespace
+
+double time_cold(cudaStream_t stream, const std::function<void()>& launch, const std::function<void()>& flush,
+                 int launches, const std::function<void()>& while_running) {
+  std::vector<std::pair<Owned<cudaEvent_t>, Owned<cudaEvent_t>>> around;
+  for (int i = 0; i < launches; ++i) around.emplace_back(make_event(), make_event());
+  for (const auto& [begin, end] : around) {
+    flush();
+    CUDA_CHECK(cudaEventRecord(begin.get(), stream));
+    launch();
+    CUDA_CHECK(cudaEventRecord(end.get(), stream));
+  }
+  if (while_running) while_running();
+  CUDA_CHECK(cudaEventSynchronize(around.back().second.get()));
+  std::vector<double> ms;
+  for (const auto& [begin, end] : around) ms.push_back(elapsed_ms(begin, end));
+  const auto middle = ms.begin() + launches / 2;
+  std::nth_element(ms.begin(), middle, ms.end());
+  return *middle;
+}
+
+std::unique_ptr<Timer> make_cold_cuda_timer(cudaStream_t stream, std::function<void()> launch,
+                                            std::function<void()> flush, json method) {
+  return std::make_unique<ColdCudaTimer>(stream, std::move(launch), std::move(flush), std::move(method));
+}
 
 std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, std::function<void()> launch, bool may_capture,
                                        json method) {

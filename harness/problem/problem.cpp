@@ -97,6 +97,12 @@ double Problem::flops() const {
   return 4.0 * head_dim * num_heads_q * pairs;
 }
 
+double Problem::kv_bytes() const {
+  double keys = 0;
+  for (const int kv_len : draw_kv_lengths()) keys += kv_len;
+  return 2.0 * keys * num_heads_kv * head_dim * double(element_bytes(dtype));
+}
+
 float Problem::softmax_scale() const {
   return given_scale != 0 ? float(given_scale) : 1.0f / std::sqrt(float(head_dim));
 }
@@ -167,6 +173,7 @@ json to_json(const Problem& p) {
   json record = p;
   record["label"] = p.label();
   record["flops"] = p.flops();
+  record["kv_bytes"] = p.kv_bytes();
   if (p.inputs == Inputs::kFile)
     record["tensors"] = {{"file", p.tensors_file.name}, {"fnv1a64", p.tensors_file.fnv1a64}};
   if (p.kv_lengths == KvLengths::kGiven) record["lengths"] = p.given_lengths;

@@ -87,6 +87,9 @@ struct Problem {
   // 4 * head_dim * unmasked (query, key) pairs over batch and query heads: a multiply and an add in each of
   // two products.
   double flops() const;
+  // Of all keys and values below their lengths, once: what has to come out of memory, next to which q and o
+  // are little where there are few queries. (Every key is seen by some query, the last one.)
+  double kv_bytes() const;
   auto rows() const { return rows_of(batch, num_heads_q, seqlen_q); }  // of q and o
   int64_t num_rows() const { return int64_t(rows().size()); }
   float softmax_scale() const;

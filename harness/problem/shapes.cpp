@@ -50,6 +50,26 @@ std::vector<Problem> paper_grid() {
   return problems;
 }
 
+std::vector<Problem> decode_grid() {
+  std::vector<Problem> problems;
+  for (const auto& [num_heads_q, num_heads_kv] : {std::pair(32, 8), std::pair(64, 8), std::pair(16, 16)}) {
+    for (const int batch : {1, 8, 32, 128}) {
+      for (const int seqlen_kv : {1024, 4096, 32768, 131072}) {
+        if (batch * seqlen_kv > 262144) continue;
+        Problem p;
+        p.batch = batch;
+        p.num_heads_q = num_heads_q;
+        p.num_heads_kv = num_heads_kv;
+        p.seqlen_kv = seqlen_kv;
+        p.head_dim = 128;
+        p.dtype = DType::kBf16;
+        problems.push_back(p);
+      }
+    }
+  }
+  return problems;
+}
+
 std::vector<Problem> default_problems(BackendKind backend) {
   Problem p = parse_shape(backend == BackendKind::kEmulator ? "1,4,256,64" : "4,32,4096,64");
   p.causal = true;

@@ -71,9 +71,11 @@ void add_backend(CLI::App* c, Options& o) {
 void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
   CLI::Option* const of_the_file[] = {
       add_repeatable(c, "--shape", axes.shapes, kShapeForms),
-      c->add_option("--grid", axes.grid,
-                    "the shapes of the FlashAttention paper: batch * seqlen = 16384, heads * head_dim = 2048")
-          ->check(CLI::IsMember({"paper"})),
+      c->add_option(
+           "--grid", axes.grid,
+           "paper: the shapes of the FlashAttention paper, batch * seqlen = 16384, heads * head_dim = "
+           "2048; decode: one query against 1k to 128k keys, in batches of 1 to 128")
+          ->check(CLI::IsMember({"paper", "decode"})),
       add_axis(c, "--dtype", axes.dtypes, kDTypeNames, "element type of q, k, v and o"),
       add_axis(c, "--kv-lengths", axes.lengths, kKvLengthsNames, "how many keys each batch has"),
       add_axis(c, "--inputs", axes.inputs, kInputsNames, "what q, k and v hold"),
@@ -136,7 +138,8 @@ void multiply(std::vector<Problem>& problems, Value Problem::*axis, const std::v
 std::vector<Problem> problems_of_shapes(const Axes& axes) {
   std::vector<Problem> all, problems;
   for (const std::string& shape : axes.shapes) all.push_back(parse_shape(shape));
-  if (!axes.grid.empty()) std::ranges::copy(paper_grid(), std::back_inserter(all));
+  if (!axes.grid.empty())
+    std::ranges::copy(axes.grid == "paper" ? paper_grid() : decode_grid(), std::back_inserter(all));
   multiply(all, &Problem::dtype, axes.dtypes);
   multiply(all, &Problem::causal, masks(axes));
   multiply(all, &Problem::layout, axes.layouts);
@@ -224,9 +227,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
 
   for (CLI::App* c : {run, check})
     c->add_option("--save", o.save_path, "write o and lse to this safetensors file, if the step passes");
-  for (CLI::App* c : {run, bench})
+  for (CLI::App* c : {run, bench}) {
     c->add_option("--rounds", o.rounds, "how many samples of each step to take")
         ->transform(in_range(7, 10000));
+    c->add_flag("--cold-l2", o.cold_l2, "flush L2 before every launch that is timed, outside of its time");
+  }
   add_repeatable(check, "--mode", o.modes, "emulator: when copies complete, and in which order threads run")
       ->check(CLI::IsMember({"early", "late", "random"}));
   check->add_option("--seeds", o.seeds, "emulator: how many random orders to try per problem")

@@ -28,7 +28,8 @@ struct Options {
   double timeout_seconds = 120;  // of a worker's own time, without a sign of life
   double memory_gib = INFINITY;  // of the device, for a problem
   int rounds = 7;
-  int contenders = 0;  // of which `problems` tells the order in each round
+  bool cold_l2 = false;       // flushed before every launch that is timed
+  int contenders = 0;         // of which `problems` tells the order in each round
   bool instructions = false;  // info: what they cost beside mma.sync
   bool in_process = false;
   bool verbose = false;

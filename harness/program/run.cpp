@@ -25,7 +25,7 @@ std::string wanted_backend(const Options& options) {
 }
 
 // Times the steps that passed, and adds that to the problem's run.
-void time_problem(Runner& runner, const Problem& problem, int rounds, json& run) {
+void time_problem(Runner& runner, const Problem& problem, const Options& options, json& run) {
   std::vector<std::string> contenders;
   for (const json& entry : run["steps"]) {
     if (entry.at("status") == "pass") contenders.push_back(entry.at("step"));
@@ -39,7 +39,8 @@ void time_problem(Runner& runner, const Problem& problem, int rounds, json& run)
       std::cout << format_entry(entry, problem.label()) << std::flush;
     }
   };
-  const auto samples = time_in_turns(runner, problem, contenders, rounds, on_failure);
+  const auto samples =
+      time_in_turns(runner, problem, contenders, options.rounds, options.cold_l2, on_failure);
 
   const json ceilings = ceilings_record(samples);
   if (!ceilings.empty()) run["ceilings"] = ceilings;
@@ -47,7 +48,7 @@ void time_problem(Runner& runner, const Problem& problem, int rounds, json& run)
   for (json& entry : run["steps"]) {
     if (entry.at("status") != "pass") continue;
     const std::string step = entry.at("step");
-    const std::string limit = limit_of(*find_steps(step).front().info);
+    const std::string limit = limit_of(*find_steps(step).front().info, problem);
     const json timing = timing_record(samples.at(step), problem, peak, ceilings, limit);
     const double tflops = timing.at("tflops");
     // Nothing is faster than the hardware: such a figure means that the step, the clock or the FLOP count is
@@ -92,7 +93,8 @@ int run_steps(const Options& options) {
     results.root()["provenance"]["method"] = {
         {"timer", "CUDA events, interleaved, in another order every round"},
         {"rounds", options.rounds},
-        {"l2", "warm: no flush between launches"},
+        {"l2", options.cold_l2 ? "cold: flushed before every launch, outside of its time"
+                               : "warm: no flush between launches"},
         {"flops", "4 * head_dim * unmasked (query, key) pairs over batch and query heads"}};
   }
   for (const Problem& problem : problems) results.run_of(problem);
@@ -125,7 +127,7 @@ int run_steps(const Options& options) {
         runner.validate(tasks, modes(options, device), place + " checking " + problems[p].label(), finish);
   }
   for (size_t p = 0; timed && p < problems.size(); ++p) {
-    time_problem(runner, problems[p], options.rounds, results.run_of(problems[p]));
+    time_problem(runner, problems[p], options, results.run_of(problems[p]));
     results.save();
   }
   results.save_complete();

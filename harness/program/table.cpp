@@ -50,7 +50,16 @@ std::string format_run(const json& run) {
   const auto add = [](std::vector<std::string>& row, std::initializer_list<std::string> cells) {
     row.insert(row.end(), cells);
   };
-  if (timed) add(rows[0], {"ms", "TFLOPS", "p10-p90", "% peak", "% matmul", "% limit", "x prev"});
+  const auto any_timing = [&](const char* key) {
+    return std::ranges::any_of(
+        steps, [&](const json& step) { return step.value("timing", json::object()).contains(key); });
+  };
+  const bool reads = any_timing("kv_bytes_per_second");
+  if (timed) {
+    add(rows[0], {any_timing("l2") ? "ms, cold L2" : "ms"});
+    if (reads) add(rows[0], {"TB/s of K, V"});
+    add(rows[0], {"TFLOPS", "p10-p90", "% peak", "% matmul", "% limit", "x prev"});
+  }
   if (counted) {
     // Two lines: with one the table would be wider than most terminals.
     std::vector<std::string> above(rows[0].size());
@@ -81,9 +90,10 @@ std::string format_run(const json& run) {
       const json& t = step.at("timing");
       const double ms = t.at("median_ms");
       const auto percent = [](double x) { return fixed(x, 1); };
+      add(row, {fixed(ms, reads ? 4 : 3)});
+      if (reads) add(row, {fixed(t.at("kv_bytes_per_second").get<double>() * 1e-12, 2)});
       add(row,
-          {fixed(ms, 3), fixed(t.at("tflops"), 1),
-           fixed(t.at("tflops_p10"), 1) + "-" + fixed(t.at("tflops_p90"), 1),
+          {fixed(t.at("tflops"), 1), fixed(t.at("tflops_p10"), 1) + "-" + fixed(t.at("tflops_p90"), 1),
            number(t.at("percent_of_peak"), percent), number(t.at("percent_of_matmul"), percent),
            t.contains("limit") ? percent(t.at("percent_of_limit")) + " " + t.at("limit").get<std::string>()
                                : "-",

@@ -15,9 +15,10 @@
 //            entry in the results file)
 // bench
 //   request: job, backend, problem (if there are steps), steps (name: samples already taken), rounds,
-//            ceilings (as steps)
-//   events:  begin (step, or one of kCeilings), method (step, launches_per_sample, graph; for a ceiling also
-//            what, unit and work), sample (step, ms, sm_clock_mhz); of one that fails, begin is the last
+//            ceilings (as steps), cold_l2
+//   events:  begin (step, or a ceiling: see backend.h), method (step, launches_per_sample, graph, l2; for a
+//            ceiling also what, unit and work), sample (step, ms, sm_clock_mhz); of one that fails, begin is
+//            the last
 // trace
 //   request: job, step, problem, cta
 //   events:  trace (trace: a trace file, but for the problem)

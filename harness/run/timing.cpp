@@ -1,8 +1,10 @@
 #include "harness/run/timing.h"
 
+#include <algorithm>
 #include <iterator>
 #include <set>
 
+#include "harness/device/device_tensors.h"
 #include "harness/run/rounds.h"
 
 namespace flashsteps {
@@ -10,10 +12,11 @@ namespace {
 
 // `problem` is null without steps; `title` is shown meanwhile.
 std::map<std::string, Samples> take_samples(Runner& runner, const std::string& title, const json& problem,
-                                            std::vector<std::string> steps, int rounds,
+                                            std::vector<std::string> steps, int rounds, bool cold_l2,
                                             const OnFailure& failed) {
   std::map<std::string, Samples> samples;
   std::set<std::string> ceilings(std::begin(kCeilings), std::end(kCeilings));
+  if (cold_l2) ceilings.insert(kReadKv);
   const auto samples_of = [&](const auto& names) {
     json taken = json::object();
     for (const std::string& name : names) taken[name] = samples[name].ms.size();
@@ -36,7 +39,8 @@ std::map<std::string, Samples> take_samples(Runner& runner, const std::string& t
                                            {"problem", problem},
                                            {"steps", samples_of(steps)},
                                            {"rounds", rounds},
-                                           {"ceilings", samples_of(ceilings)}},
+                                           {"ceilings", samples_of(ceilings)},
+                                           {"cold_l2", cold_l2}},
                                           on_event);
     if (outcome.done()) break;
     // The step at hand is out; what the others have measured so far stays.
@@ -49,6 +53,8 @@ std::map<std::string, Samples> take_samples(Runner& runner, const std::string& t
   runner.progress().clear();
   return samples;
 }
+
+bool is_decode(const Problem& problem) { return purpose_of(shape_of_call(problem)) == Purpose::kDecode; }
 
 json times_record(const Samples& s) {
   return {{"median_ms", percentile(s.ms, 0.5)},
@@ -73,19 +79,20 @@ json ceiling_record(const Samples& s) {
 }  // namespace
 
 std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& problem,
-                                             std::vector<std::string> steps, int rounds,
+                                             std::vector<std::string> steps, int rounds, bool cold_l2,
                                              const OnFailure& failed) {
   if (steps.empty()) return {};
   return take_samples(runner, "timing " + problem.label(), to_request(problem), std::move(steps), rounds,
-                      failed);
+                      cold_l2, failed);
 }
 
 std::map<std::string, Samples> time_ceilings(Runner& runner, int rounds) {
-  return take_samples(runner, "measuring", json(nullptr), {}, rounds, {});
+  return take_samples(runner, "measuring", json(nullptr), {}, rounds, /*cold_l2=*/false, {});
 }
 
-std::string limit_of(const StepInfo& info) {
-  if (info.part == Part::kDecode) return "";  // memory, whose rate is not in FLOP
+std::string limit_of(const StepInfo& info, const Problem& problem) {
+  if (is_decode(problem)) return kReadKv;
+  if (info.part == Part::kDecode) return "";
   if (info.part == Part::kHopper) return "wgmma";
   if (info.dtypes.has(DType::kFp32)) return "fma";  // tensor cores would round the inputs
   return "mma_sync";                                // WMMA is compiled to it, too
@@ -93,10 +100,12 @@ std::string limit_of(const StepInfo& info) {
 
 json ceilings_record(const std::map<std::string, Samples>& samples) {
   json record = json::object();
-  for (const char* const ceiling : kCeilings) {
+  const auto add = [&](const char* ceiling) {
     const auto found = samples.find(ceiling);
     if (found != samples.end() && !found->second.ms.empty()) record[ceiling] = ceiling_record(found->second);
-  }
+  };
+  std::ranges::for_each(kCeilings, add);
+  add(kReadKv);
   return record;
 }
 
@@ -105,9 +114,12 @@ json timing_record(const Samples& s, const Problem& problem, double peak_tflops,
   json record = times_record(s);
   const auto rate = [&](const char* time) { return problem.flops() / (record[time].get<double>() * 1e9); };
   const double tflops = rate("median_ms");
+  const double kv_bytes_per_second = problem.kv_bytes() / (record["median_ms"].get<double>() * 1e-3);
   const auto percent_of = [&](const std::string& ceiling) {
-    return ceilings.contains(ceiling) ? json(100 * tflops / ceilings[ceiling].at("tflops").get<double>())
-                                      : json(nullptr);
+    if (!ceilings.contains(ceiling)) return json(nullptr);
+    const json& found = ceilings[ceiling];
+    return json(100 * (found.contains("tflops") ? tflops / found["tflops"].get<double>()
+                                                : kv_bytes_per_second / found["per_second"].get<double>()));
   };
   record.update(
       {{"samples", s.ms.size()},
@@ -119,6 +131,8 @@ json timing_record(const Samples& s, const Problem& problem, double peak_tflops,
        {"percent_of_peak", peak_tflops > 0 ? json(100 * tflops / peak_tflops) : json(nullptr)},
        // The matmul's inputs are 16-bit.
        {"percent_of_matmul", problem.dtype == DType::kFp32 ? json(nullptr) : percent_of("matmul")}});
+  if (is_decode(problem)) record["kv_bytes_per_second"] = kv_bytes_per_second;
+  if (s.method.contains("l2")) record["l2"] = s.method["l2"];
   if (const json percent = percent_of(limit); !percent.is_null()) {
     record["limit"] = limit;
     record["percent_of_limit"] = percent;

@@ -16,18 +16,18 @@ struct Samples {
   json method;
 };
 
-// By step: those that were sampled to the end, and the ceilings (see kCeilings) that the device has. Calls
-// failed() at once for each of the others.
+// By step: those that were sampled to the end, and the ceilings that the device has (kCeilings and, with a
+// cold L2, kReadKv). Calls failed() at once for each of the others.
 using OnFailure = std::function<void(const std::string& step, const JobOutcome& outcome)>;
 std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& problem,
-                                             std::vector<std::string> steps, int rounds,
+                                             std::vector<std::string> steps, int rounds, bool cold_l2,
                                              const OnFailure& failed);
 // The same for the ceilings alone.
 std::map<std::string, Samples> time_ceilings(Runner& runner, int rounds);
 
-// The ceiling that bounds a step's rate: of the instructions that compute its products. Empty where products
-// are not the limit.
-std::string limit_of(const StepInfo& info);
+// The ceiling that bounds a step's rate: of memory, where there are few queries, or of the instructions that
+// compute its products. Empty where a step for few queries has many.
+std::string limit_of(const StepInfo& info, const Problem& problem);
 
 // What the results file says of them. `ceilings` is what it says of these; a peak of 0 is none.
 json ceilings_record(const std::map<std::string, Samples>& samples);

@@ -91,6 +91,18 @@ TEST_CASE("a step may follow a repeatable option") {
   CHECK(o.problems.size() == 1);
 }
 
+TEST_CASE("the grid of few queries, with a cold L2") {
+  const Options o = parse({"bench", "--grid", "decode", "--cold-l2"});
+  CHECK(o.cold_l2);
+  CHECK(o.problems.size() == 3 * (4 + 3 + 2 + 1));
+  for (const Problem& p : o.problems) {
+    CHECK((p.seqlen_q == 1 && p.head_dim == 128 && p.dtype == DType::kBf16));
+    CHECK(p.kv_bytes() <= 2.5e9);
+  }
+  CHECK_FALSE(parse({"run"}).cold_l2);
+  CHECK(refusal_of({"check", "--cold-l2"}).find("--cold-l2") != std::string::npos);
+}
+
 TEST_CASE("the paper's grid") {
   const Options o = parse({"bench", "--grid", "paper", "--causal", "--full"});
   CHECK(o.problems.size() == 2 * 6 * 2);

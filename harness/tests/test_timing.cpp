@@ -83,17 +83,48 @@ TEST_CASE("a step has its share of the ceiling that its products meet, where the
 }
 
 TEST_CASE("the limit of a step follows from its part, and from whether tensor cores compute its products") {
+  Problem problem;
+  problem.seqlen_q = 17;
   StepInfo info{"", ""};
-  CHECK(limit_of(info) == "mma_sync");
+  CHECK(limit_of(info, problem) == "mma_sync");
   info.part = Part::kMmaSync;
-  CHECK(limit_of(info) == "mma_sync");
+  CHECK(limit_of(info, problem) == "mma_sync");
   info.part = Part::kHopper;
-  CHECK(limit_of(info) == "wgmma");
+  CHECK(limit_of(info, problem) == "wgmma");
   info.part = Part::kDecode;
-  CHECK(limit_of(info) == "");
+  CHECK(limit_of(info, problem) == "");
   info.part = Part::kMemory;
   info.dtypes = {DType::kFp16, DType::kBf16, DType::kFp32};
-  CHECK(limit_of(info) == "fma");
+  CHECK(limit_of(info, problem) == "fma");
+  problem.seqlen_q = 16;
+  CHECK(limit_of(info, problem) == "read_kv");
+}
+
+TEST_CASE(
+    "with few queries a step has the rate at which it reads K and V, and its share of what reading them "
+    "takes") {
+  Problem problem;
+  problem.batch = 2, problem.num_heads_q = 8, problem.num_heads_kv = 2, problem.seqlen_kv = 1000;
+  CHECK(problem.kv_bytes() == 2.0 * 2 * 2 * 1000 * 64 * 2);
+  problem.kv_lengths = KvLengths::kZeros;
+  CHECK(problem.kv_bytes() < 2.0 * 2 * 1000 * 64 * 2 + 1);
+  problem.kv_lengths = KvLengths::kFull;
+  const json cold = {{"launches_per_sample", 50}, {"graph", false}, {"l2", "cold"}};
+  const json ceilings = ceilings_record(
+      {{"read_kv", samples_of({1}, {{"what", "a read"}, {"unit", "bytes"}, {"work", problem.kv_bytes()}})}});
+  CHECK(ceilings.at("read_kv").at("per_second") == Approx(1e3 * problem.kv_bytes()));
+  const json timing = timing_record(samples_of({4}, cold), problem, 0, ceilings, "read_kv");
+  CHECK(timing.at("l2") == "cold");
+  CHECK(timing.at("kv_bytes_per_second") == Approx(250 * problem.kv_bytes()));
+  CHECK(timing.at("percent_of_limit") == Approx(25));
+  const std::string text = format_run({{"problem", {{"label", "a problem"}}},
+                                       {"steps", {{{"step", "v28"}, {"status", "pass"}, {"timing", timing}}}},
+                                       {"ceilings", ceilings}});
+  INFO(text);
+  CHECK(text.find("ms, cold L2  TB/s of K, V  TFLOPS") != std::string::npos);
+  CHECK(text.find("25.0 read_kv") != std::string::npos);
+  problem.seqlen_q = 17;
+  CHECK_FALSE(timing_record(samples_of({4}, cold), problem, 0, ceilings, "").contains("kv_bytes_per_second"));
 }
 
 TEST_CASE("where nothing can be timed no ceiling is measured") {

@@ -1,4 +1,4 @@
-"""What is said of a problem: its label and its FLOPs, reckoned apart from the program whose records are checked."""
+"""What is said of a problem: its label, its FLOPs and its bytes, reckoned apart from the program whose records are checked."""
 from __future__ import annotations
 
 from typing import Any
@@ -47,6 +47,13 @@ def full_flops(problem: dict[str, Any]) -> int:
     lengths = problem.get("lengths") or [problem["seqlen_kv"]] * problem["batch"]
     seen = sum(pairs(problem["seqlen_q"], keys, problem["causal"]) for keys in lengths)
     return 4 * problem["head_dim"] * problem["num_heads_q"] * seen
+
+
+def full_kv_bytes(problem: dict[str, Any]) -> int:
+    """Of all keys and values; every batch has all its keys, unless their lengths are listed."""
+    lengths = problem.get("lengths") or [problem["seqlen_kv"]] * problem["batch"]
+    element_bytes = 4 if problem["dtype"] == "fp32" else 2
+    return 2 * sum(lengths) * problem["num_heads_kv"] * problem["head_dim"] * element_bytes
 
 
 def rows_without_keys(problem: dict[str, Any]) -> int:

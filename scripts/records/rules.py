@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from records import profiles
-from records.problems import full_flops, problem_label
+from records.problems import full_flops, full_kv_bytes, problem_label
 from records.rates import PEERS
 from records.shape import COUNTERS
 
@@ -54,11 +54,13 @@ def check_problem(problem: dict[str, Any]) -> list[str]:
         errors.append("num_heads_q: is not a multiple of num_heads_kv")
     if problem["label"] != problem_label(problem):
         errors.append(f"label: is '{problem['label']}', the fields say '{problem_label(problem)}'")
-    expected = full_flops(problem)
-    if problem["kv_lengths"] in ("full", "given") and not agrees(problem["flops"], expected, 0.5):
-        errors.append(f"flops: is {problem['flops']}, the shape and mask say {expected}")
-    if problem["kv_lengths"] in ("random", "zeros") and problem["flops"] > expected:
-        errors.append(f"flops: is {problem['flops']}, without lengths there are only {expected}")
+    for key, expected in (("flops", full_flops(problem)), ("kv_bytes", full_kv_bytes(problem))):
+        if problem.get(key) is None:
+            continue
+        if problem["kv_lengths"] in ("full", "given") and not agrees(problem[key], expected, 0.5):
+            errors.append(f"{key}: is {problem[key]}, shape, mask and lengths say {expected}")
+        if problem["kv_lengths"] in ("random", "zeros") and problem[key] > expected:
+            errors.append(f"{key}: is {problem[key]}, without lengths there are only {expected}")
     return errors
 
 
@@ -118,6 +120,11 @@ def check_validation(step: dict[str, Any], problem: dict[str, Any], backend: str
     return errors
 
 
+def is_cold(data: dict[str, Any]) -> bool:
+    """Was L2 flushed before every launch that was timed?"""
+    return ((data["provenance"].get("method") or {}).get("l2") or "").startswith("cold")
+
+
 def check_step(
     step: dict[str, Any], run: dict[str, Any], data: dict[str, Any], is_peer: bool = False
 ) -> list[str]:
@@ -149,6 +156,11 @@ def check_step(
         for key in ("percent_of_peak", "percent_of_limit"):
             if (timing.get(key) or 0) > 100:
                 errors.append(f"timing.{key}: is {timing[key]:g}, above 100")
+        rate = timing.get("kv_bytes_per_second")
+        if rate is not None and not agrees(rate, 1e3 * (problem.get("kv_bytes") or 0) / timing["median_ms"]):
+            errors.append("timing.kv_bytes_per_second: does not follow from kv_bytes and median_ms")
+        if (timing.get("l2") == "cold") != is_cold(data):
+            errors.append("timing.l2: is not what provenance.method says of L2")
         if (timing.get("limit") is None) != (timing.get("percent_of_limit") is None):
             errors.append("timing: limit and percent_of_limit are there together, or not at all")
         for key, name in (("percent_of_matmul", "matmul"), ("percent_of_limit", timing.get("limit"))):
@@ -157,11 +169,11 @@ def check_step(
                 continue
             if ceiling is None:
                 errors.append(f"timing.{key}: the run has no ceilings.{name}")
-            elif not agrees(percent, 100 * timing["tflops"] / ceiling["tflops"], 0.05):
-                errors.append(
-                    f"timing.{key}: is {percent:g}, tflops over the ceiling's give "
-                    f"{100 * timing['tflops'] / ceiling['tflops']:g}"
-                )
+                continue
+            what, own = ("tflops", "tflops") if "tflops" in ceiling else ("kv_bytes_per_second", "per_second")
+            expected = 100 * (timing.get(what) or 0) / ceiling[own]
+            if not agrees(percent, expected, 0.05):
+                errors.append(f"timing.{key}: is {percent:g}, {what} over the ceiling's give {expected:g}")
     elif status == "pass" and backend == "cuda" and command in ("run", "bench", "peers") and data["complete"]:
         errors.append("timing: missing from a step that passed")
 
@@ -340,6 +352,8 @@ def check_rules(data: dict[str, Any]) -> list[str]:
                 errors.append(f"{where}.ceilings: belong to cuda")
             if ceiling and not ceiling["p10_ms"] <= ceiling["median_ms"] <= ceiling["p90_ms"]:
                 errors.append(f"{where}.ceilings.{name}: p10_ms <= median_ms <= p90_ms does not hold")
+            if ceiling and name == "read_kv" and not is_cold(data):
+                errors.append(f"{where}.ceilings.read_kv: belongs to a run with a cold L2")
         names: set[str] = set()
         for s, step in enumerate(run["steps"]):
             at = f"{where}.steps[{s}] ({step['step']})"

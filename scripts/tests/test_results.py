@@ -235,6 +235,40 @@ def test_a_share_of_a_limit_follows_from_the_ceiling(cuda_record):
     assert any("the run has no ceilings.wgmma" in line for line in results.check(data))
 
 
+def make_cold(data):
+    """The record, as if L2 had been flushed, and as if the problems had a few queries."""
+    data["provenance"]["method"]["l2"] = "cold: flushed before every launch, outside of its time"
+    for run in data["runs"]:
+        run["problem"]["kv_bytes"] = problems.full_kv_bytes(run["problem"])
+        read = {"what": "only read", "unit": "bytes", "per_second": 4e15}
+        run["ceilings"]["read_kv"] = read | {key: 1.0 for key in ("median_ms", "p10_ms", "p90_ms")}
+        for step in run["steps"]:
+            rate = 1e3 * run["problem"]["kv_bytes"] / step["timing"]["median_ms"]
+            limit = {"limit": "read_kv", "percent_of_limit": 100 * rate / 4e15}
+            step["timing"] |= {"l2": "cold", "kv_bytes_per_second": rate} | limit
+    return data
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("provenance.method.l2", "warm", "timing.l2: is not what provenance.method says of L2"),
+        ("provenance.method.l2", "warm", "ceilings.read_kv: belongs to a run with a cold L2"),
+        (TIMING + "l2", ABSENT, "timing.l2: is not what provenance.method says of L2"),
+        (TIMING + "l2", "warm", "timing.l2: is"),
+        (TIMING + "kv_bytes_per_second", 1e9, "kv_bytes_per_second: does not follow"),
+        (TIMING + "percent_of_limit", 99.0, "kv_bytes_per_second over the ceiling's give"),
+        ("runs.0.problem.kv_bytes", 1.0, "kv_bytes: is 1.0"),
+        ("runs.0.ceilings.read_kv", ABSENT, "the run has no ceilings.read_kv"),
+    ],
+)
+def test_a_cold_run_says_so_of_each_timing_and_has_rates_of_bytes(cuda_record, path, value, expected):
+    data = make_cold(cuda_record)
+    assert results.check(data) == []
+    change(data, path, value)
+    assert any(expected in line for line in results.check(data)), results.check(data)
+
+
 def test_costs_of_instructions_are_a_record_without_runs(repository: Repository, capsys):
     data = make_costs(repository.commit)
     assert results.check(data) == [] and results.check_recorded(data, repository.root) == []

@@ -9,6 +9,8 @@
 
 #include "common/cuda/launch.h"
 #include "harness/device/backend.h"
+#include "harness/device/ceilings.h"
+#include "harness/device/cuda_timer.h"
 #include "harness/run/timing.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/gpu/launch_kernels.h"
@@ -189,11 +191,11 @@ TEST_CASE("what was uploaded comes back") {
 }
 
 TEST_CASE("a timer's sample follows the kernel's length") {
-  const auto tiny = device().make_timer(kSpin, spin_call(20));
+  const auto tiny = device().make_timer(kSpin, spin_call(20), /*cold_l2=*/false);
   CHECK(tiny->method().at("graph") == true);
   CHECK(tiny->method().at("launches_per_sample") > 50);
-  const auto one = device().make_timer(kSpin, spin_call(2000));
-  const auto two = device().make_timer(kSpin, spin_call(4000));
+  const auto one = device().make_timer(kSpin, spin_call(2000), /*cold_l2=*/false);
+  const auto two = device().make_timer(kSpin, spin_call(4000), /*cold_l2=*/false);
   CHECK(one->method().at("graph") == false);
   CHECK(two->method().at("launches_per_sample") >= 1);
   for (int round = 0; round < 3; ++round) {
@@ -206,8 +208,28 @@ TEST_CASE("a timer's sample follows the kernel's length") {
   }
 }
 
+TEST_CASE("with a cold L2 the flush is outside of the time, and nothing is left in L2") {
+  const auto spin = device().make_timer(kSpin, spin_call(20), /*cold_l2=*/true);
+  CHECK(spin->method().at("l2") == "cold");
+  CHECK(spin->method().at("graph") == false);
+  CHECK(spin->sample() < 0.03);  // the flush alone takes longer than 20,000 clocks
+  // Half of L2 is read from there, or from memory.
+  const size_t bytes = device().device().at("l2_bytes").get<size_t>() / 256 * 128;
+  const auto read = device().make_cold_read(bytes);
+  REQUIRE(read != nullptr);
+  CHECK(read->method().at("work") == double(bytes));
+  const CeilingLaunch way = make_read_loops(bytes, nullptr).back();
+  const auto keep_l2 = make_cold_cuda_timer(nullptr, way.run, [] {});
+  const auto flush_l2 = make_cold_cuda_timer(nullptr, way.run, make_l2_flush(nullptr));
+  const double warm_ms = keep_l2->sample(), cold_ms = flush_l2->sample(), read_ms = read->sample();
+  INFO(warm_ms << " ms, cold " << cold_ms << " ms, by the quickest way " << read_ms << " ms");
+  CHECK(cold_ms > 1.1 * warm_ms);
+  CHECK(read_ms < 1.1 * cold_ms);
+  CHECK(device().make_cold_read(0) == nullptr);
+}
+
 TEST_CASE("a launch that takes longer than a sample is timed alone") {
-  const auto timer = device().make_timer(kSpin, spin_call(50000));
+  const auto timer = device().make_timer(kSpin, spin_call(50000), /*cold_l2=*/false);
   CHECK(timer->method().at("launches_per_sample") == 1);
   CHECK(timer->sample() > 5);
 }
