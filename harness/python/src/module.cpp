@@ -1,6 +1,7 @@
 // flashsteps._core: what the Python package flashsteps asks of the C++ library. Arrays and numbers are
 // checked here or in flashsteps/__init__.py, before anything is allocated; whether the step can run such a
 // call is the library's to say, before anything is launched.
+#include <dlfcn.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -148,12 +149,14 @@ class WithoutGil {
     PyEval_RestoreThread(state_);
   }
 
+  // Looked up, because Python 3.13 has renamed it, and the stable ABI of 3.12 has neither.
   static bool python_ends() {
-#if PY_VERSION_HEX >= 0x030d0000
-    return Py_IsFinalizing();
-#else
-    return _Py_IsFinalizing();
-#endif
+    static const auto ends = [] {
+      void* found = dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
+      if (found == nullptr) found = dlsym(RTLD_DEFAULT, "_Py_IsFinalizing");
+      return reinterpret_cast<int (*)()>(found);
+    }();
+    return ends() != 0;
   }
 
   PyThreadState* state_;

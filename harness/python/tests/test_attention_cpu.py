@@ -375,8 +375,8 @@ def test_ctrl_c_breaks_nothing():
 import os, signal, threading, numpy as np, flashsteps
 q = np.ones((1, 2, 130, 64), np.float16)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
+    threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
     while True:
         flashsteps.attention(q, q, q)
 except KeyboardInterrupt:

@@ -42,6 +42,9 @@ def test_the_wheel_has_the_package_and_nothing_else() -> None:
     sources = {file.name for file in (ROOT / "harness/python/flashsteps").iterdir() if file.is_file()}
     assert {"__init__.py", "_core.pyi", "py.typed"} < sources
     assert files == {f"flashsteps/{name}" for name in sources | {Path(_core.__file__).name}}
+    # A tag that promises the stable ABI, and a module that has it.
+    tags = importlib.metadata.distribution("flashsteps").read_text("WHEEL")
+    assert ("-abi3-" in tags) == _core.__file__.endswith(".abi3.so")
 
 
 def test_the_metadata() -> None:
