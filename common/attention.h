@@ -19,6 +19,7 @@ struct AttentionParams {
   int batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv;
   float softmax_scale_log2;  // softmax_scale * log2(e): scores go straight into exp2
   int configuration;         // of those that the step has registered
+  PartialResult earlier;
 
   // Query head h reads KV head h / (num_heads_q / num_heads_kv): several query heads share one under GQA, all
   // of them under MQA.
@@ -31,6 +32,11 @@ struct AttentionParams {
 
   __device__ void store_lse(int b, int h, int row, float value) const {
     if (lse != nullptr) lse_head(b, h)[row] = value;
+  }
+
+  // Where a query's row is in `earlier`, in rows.
+  __device__ int64_t earlier_row(int b, int h, int row) const {
+    return (int64_t(b) * num_heads_q + h) * earlier.rows + row;
   }
 
   // Keys at or beyond this index are padding: whatever they hold must not matter.
@@ -71,7 +77,8 @@ AttentionParams<Element> make_params(const AttentionCall& c) {
           .seqlen_q = c.seqlen_q,
           .seqlen_kv = c.seqlen_kv,
           .softmax_scale_log2 = c.softmax_scale * kLog2e,
-          .configuration = c.configuration};
+          .configuration = c.configuration,
+          .earlier = c.earlier};
 }
 
 }  // namespace FLASHSTEPS_BACKEND

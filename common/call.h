@@ -30,6 +30,15 @@ struct TensorView {
 
 constexpr size_t kWorkspaceAlignment = 256;  // bytes
 
+// A result over other keys, in FP32, which a call's own is merged with. Contiguous: o is [batch, num_heads_q,
+// rows, head_dim] and lse [batch, num_heads_q, rows] with rows >= seqlen_q; both point at the call's first
+// query. Where lse is -inf there is no result yet, and o is not read.
+struct PartialResult {
+  float* o = nullptr;  // nullptr: there is nothing to merge
+  float* lse = nullptr;
+  int rows = 0;
+};
+
 // One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp. A score is a number
 // in FP32, of 24 bits. Beside that, rows whose |softmax_scale * (q . k)| stays below 2^26 are right; a row
 // with larger finite scores is right, or is Inf or NaN in every element (from v09 on). O is summed up before
@@ -55,6 +64,8 @@ struct AttentionCall {
   // A step may be compiled for several tile sizes: the number of the one to use, or the step's own choice.
   static constexpr int kChosenByStep = -1;
   int configuration = kChosenByStep;
+  // For steps that say `merges`: the call leaves the merged result there, and rounded in o. lse is then null.
+  PartialResult earlier = {};
 };
 
 }  // namespace flashsteps

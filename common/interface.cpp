@@ -90,6 +90,7 @@ std::string refusal(const Step& step, const AttentionCall& call) {
   if (!(call.softmax_scale > 0.0f && std::isfinite(call.softmax_scale * 2.0f)))
     return "needs a positive softmax_scale, not beyond half of FP32's range";
   if (std::string reason = misaligned(info.alignment_bytes, call); !reason.empty()) return reason;
+  if (call.earlier.o != nullptr && !info.merges) return "cannot merge its result with an earlier one";
   const int configuration = configuration_of(info, call);
   if (configuration < 0 || configuration >= std::max(1, info.num_configurations()))
     return "has no configuration " + std::to_string(call.configuration);
@@ -166,6 +167,11 @@ std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {
       part.o = moved(call.o, b, h);
       if (call.lse != nullptr) part.lse = call.lse + (int64_t(b) * call.num_heads_q + h) * call.seqlen_q;
       if (call.kv_lengths != nullptr) part.kv_lengths = call.kv_lengths + b;
+      if (call.earlier.o != nullptr) {
+        const int64_t rows = (int64_t(b) * call.num_heads_q + h) * call.earlier.rows;
+        part.earlier.o += rows * call.head_dim;
+        part.earlier.lse += rows;
+      }
       parts.push_back(part);
       h += part.num_heads_q;
     }

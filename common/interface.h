@@ -73,6 +73,7 @@ struct StepInfo {
   // They are zero before a call, and the step leaves them zero: a counter that wraps around needs no kernel
   // that resets it. false: they hold anything, before and after.
   bool workspace_is_zero = false;
+  bool merges = false;  // can it merge its result with AttentionCall::earlier?
   // Why it cannot compute a call, beyond what is said above, in words that follow the step's name ("needs
   // ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it computes all.
   std::string (*refuses)(const AttentionCall& call) = nullptr;

@@ -34,6 +34,12 @@ struct StreamConfig {
   static constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, 1);
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : CONSUMERS == 3 ? 160 : 112;
+  static constexpr bool MERGES = false;
+};
+// The same for a call whose result is merged with an earlier one.
+template <typename C>
+struct Merging : C {
+  static constexpr bool MERGES = true;
 };
 
 constexpr int kNoneYet = -2;  // in place of a batch: see kNoMore
@@ -114,8 +120,10 @@ __device__ void load_tiles(StreamStorage<Element, C>& shared, const AttentionPar
       at_k.advance();
       at_v.advance();
       if (i == fetch_at) {  // once for each tile: num_tiles times in all, and the counter is 0 again
+        // Merging: other kernels, which move keys between GPUs, may keep some SMs busy for a while.
+        constexpr bool COUNTS = CAUSAL || C::MERGES;
         index = gridDim.x * C::PIPELINES +
-                (CAUSAL ? atomicInc(static_cast<unsigned*>(params.workspace), num_tiles - 1) : index);
+                (COUNTS ? atomicInc(static_cast<unsigned*>(params.workspace), num_tiles - 1) : index);
         shared.next = work_of<C::BLOCK_M>(params, index, order, num_tiles);
       }
     }

@@ -59,6 +59,11 @@ inline std::vector<CallMemory> memory_of(const AttentionCall& c) {
     memory.push_back({"LSE", c.lse, sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q});
   if (c.kv_lengths != nullptr)
     memory.push_back({"lengths", const_cast<int*>(c.kv_lengths), sizeof(int) * c.batch});
+  if (c.earlier.o != nullptr) {  // from the first query's row to the last one's
+    const size_t rows = (size_t(c.batch) * c.num_heads_q - 1) * c.earlier.rows + c.seqlen_q;
+    memory.push_back({"earlier O", c.earlier.o, sizeof(float) * rows * c.head_dim});
+    memory.push_back({"earlier LSE", c.earlier.lse, sizeof(float) * rows});
+  }
   return memory;
 }
 

@@ -81,6 +81,8 @@ void check_call(const AttentionCall& c) {
       refuse(std::string(name) + " is not aligned to its elements of " + std::to_string(alignment) +
              " bytes");
   }
+  if (c.earlier.o != nullptr && (c.earlier.lse == nullptr || c.earlier.rows < c.seqlen_q || c.lse != nullptr))
+    refuse("earlier needs an lse and as many rows as there are queries, and lse is null then");
   // Rows that share memory are fine to read, and a race to write.
   const std::pair<int, int64_t> dimensions[] = {
       {c.batch, c.o.batch_stride}, {c.num_heads_q, c.o.head_stride}, {c.seqlen_q, c.o.row_stride}};
@@ -195,6 +197,7 @@ size_t workspace_bytes(const AttentionCall& call, std::string_view step) {
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step) {
   check_call(call);
   check_kv_lengths(call);
+  if (call.earlier.o != nullptr) refuse("earlier is not copied to the device and back");
   const Gpu& gpu = current_gpu();
   std::vector<Memory> memory;
   const auto allocate = [&](size_t bytes) {

@@ -67,6 +67,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   float row_sum[1][2];    // of this lane's columns only: lanes are added up in the end
   float row_scale[1][2];  // that O needs when its base changes
   float ended_sum[1][2];  // of the whole rows of a tile that has ended
+  float kept[1][2];       // if C::MERGES: their weight of the earlier result
   float acc_o[1][C::HEAD_DIM / MMA_N][4], acc_s[1][BLOCK_N / MMA_N][4];
   uint32_t frag_p[BLOCK_N / MMA_K][1][4];
   SmemDescriptor q, k, v;  // of the next products
@@ -132,13 +133,21 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   // Sums and log-sum-exps of the tile of queries whose last S has become P.
   const auto end_rows = [&] {
     const Work work = shared.work[at_q.stage];
-    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base,
-                row_sum);
+    const int query = first_query_of(work) + acc_row();
+    if constexpr (C::MERGES)
+      merge_rows(params, work.batch, work.head, query, lane_id(), row_base, row_sum, kept);
+    else
+      finish_rows(params, work.batch, work.head, query, lane_id(), row_base, row_sum);
     ended_sum[0][0] = row_sum[0][0];
     ended_sum[0][1] = row_sum[0][1];
   };
   // O, rounded, goes where the tile's Q was.
   const auto write_o = [&](int stage) {
+    if constexpr (C::MERGES) {
+      const Work work = shared.work[stage];
+      const int query = first_query_of(work) + acc_row();
+      merge_o(params, work.batch, work.head, query, acc_col(), acc_o, ended_sum, kept);
+    }
     stmatrix_normalised(shared.q[stage][warpgroup], o_offset(), acc_o, ended_sum);
     fence_proxy_async();  // TMA must see what this lane has written
     shared.o_is_written(stage, lane);
@@ -217,9 +226,13 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
                                      StreamConfig<128, 1, 2, 128, 2, 3, true>>;
   using Free = std::conditional_t<D64, StreamConfig<64, 2, 2, 64, 4, 4, false>,
                                   StreamConfig<128, 1, 2, 128, 2, 3, false>>;
-  params.configuration == 0
-      ? launch_stream<InTurns, CAUSAL>(attention_kernel<Element, CAUSAL, InTurns>, params, stream)
-      : launch_stream<Free, CAUSAL>(attention_kernel<Element, CAUSAL, Free>, params, stream);
+  const auto launch_with = [&]<typename C>(C) {
+    launch_stream<C, CAUSAL>(attention_kernel<Element, CAUSAL, C>, params, stream);
+  };
+  const auto launch_either = [&]<typename C>(C) {
+    params.earlier.o == nullptr ? launch_with(C()) : launch_with(Merging<C>());
+  };
+  params.configuration == 0 ? launch_either(InTurns()) : launch_either(Free());
 }
 
 int choose_configuration(const AttentionCall& call) {
@@ -240,4 +253,5 @@ REGISTER_STEP(launch_attention,
                   .choose = choose_configuration,
                   .workspace_bytes = [](const AttentionCall&) { return sizeof(unsigned); },
                   .workspace_is_zero = true,
+                  .merges = true,
               });

@@ -14,6 +14,20 @@ def attention(
     return_lse: bool,
     to_gpu: bool,
 ) -> Any: ...
+def merge_attention(
+    framework: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    kv_lengths: Any,
+    causal: bool,
+    scale: float | None,
+    step: str | None,
+    o: Any,
+    earlier_o: Any,
+    earlier_lse: Any,
+    first_row: int,
+) -> None: ...
 def steps() -> list[
     tuple[
         str, str, str, str, str, tuple[str, ...], int, int, bool, tuple[str, ...], str | None, bool

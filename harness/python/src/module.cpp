@@ -183,17 +183,25 @@ void run(const AttentionCall& call, int device, void* stream, const Options& opt
   }
 }
 
-nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
-                     nb::handle kv_lengths_array, bool causal, std::optional<double> scale,
-                     std::optional<std::string_view> step, bool bshd, bool return_lse, bool to_gpu) {
-  const Framework framework(python_framework);
-  const Array q = framework.read("q", q_array, 4);
-  const Array k = framework.read("k", k_array, 4);
-  const Array v = framework.read("v", v_array, 4);
-  const Axes axes = bshd ? Axes{2, 1} : Axes{1, 2};
+// The arguments of a call, checked.
+struct Arguments {
+  Array q, k, v, kv_lengths;
+  Axes axes;
+  AttentionCall call;
+};
+
+Arguments read_arguments(const Framework& framework, nb::handle q_array, nb::handle k_array,
+                         nb::handle v_array, nb::handle kv_lengths_array, bool causal,
+                         std::optional<double> scale, bool bshd) {
+  Arguments read{.q = framework.read("q", q_array, 4),
+                 .k = framework.read("k", k_array, 4),
+                 .v = framework.read("v", v_array, 4),
+                 .kv_lengths = {},
+                 .axes = bshd ? Axes{2, 1} : Axes{1, 2},
+                 .call = {}};
+  auto& [q, k, v, kv_lengths, axes, call] = read;
   for (const Array* const array : {&q, &k, &v}) check_tensor(*array, q);
   check_shapes(q, k, v, axes);
-  AttentionCall call{};
   call.dtype = dtype_of(q);
   call.batch = int(q.shape[0]);
   call.num_heads_q = int(q.shape[axes.heads]);
@@ -206,12 +214,41 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
   call.q = view_of(q, axes);
   call.k = view_of(k, axes);
   call.v = view_of(v, axes);
-  Array kv_lengths{};
   if (!kv_lengths_array.is_none()) {
     kv_lengths = framework.read("kv_lengths", kv_lengths_array, 1);
     check_kv_lengths(kv_lengths, q, call.seqlen_kv);
     call.kv_lengths = static_cast<const int*>(kv_lengths.data);
   }
+  return read;
+}
+
+// Runs the call on the framework's current stream, with a workspace from its allocator.
+void run_for(const Framework& framework, nb::handle q_array, const AttentionCall& call, int device,
+             std::optional<std::string_view> step, bool to_gpu) {
+  nb::object workspace_array;  // until the step is queued, which is when the framework may reuse its memory
+  const auto allocate = [&](size_t bytes) {
+    const size_t floats = (bytes + sizeof(float) - 1) / sizeof(float);
+    workspace_array = framework.python().attr("empty_fp32")(q_array, nb::make_tuple(floats));
+    return framework.read("workspace", workspace_array, 1).data;
+  };
+  void* const stream = device == kCpu ? nullptr : framework.current_stream(device);
+  static const nb::handle kWaits = interned("waits");
+  const bool waits = nb::cast<bool>(framework.python().attr(kWaits));
+  try {
+    run(call, device, stream, {step.value_or(""), to_gpu, waits}, allocate);
+  } catch (const std::invalid_argument& error) {
+    raise_value_error("step", error.what());
+  }
+}
+
+nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
+                     nb::handle kv_lengths_array, bool causal, std::optional<double> scale,
+                     std::optional<std::string_view> step, bool bshd, bool return_lse, bool to_gpu) {
+  const Framework framework(python_framework);
+  Arguments arguments =
+      read_arguments(framework, q_array, k_array, v_array, kv_lengths_array, causal, scale, bshd);
+  const Array& q = arguments.q;
+  AttentionCall& call = arguments.call;
   if (to_gpu && q.device == kCpu) {
     if (const std::string why = missing_gpu(); !why.empty()) throw std::runtime_error("device: " + why);
   }
@@ -223,32 +260,53 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
   const nb::object o_array =
       framework.python().attr(q.contiguous ? kEmptyLikeContiguous : kEmptyLike)(q_array);
   const Array o = framework.read("o", o_array, 4);
-  call.o = view_of(o, axes);
+  call.o = view_of(o, arguments.axes);
   nb::object lse_array;
   if (return_lse) {
     const auto lse_shape = nb::make_tuple(call.batch, call.num_heads_q, call.seqlen_q);
     lse_array = framework.python().attr("empty_fp32")(q_array, lse_shape);
     call.lse = static_cast<float*>(framework.read("lse", lse_array, 3).data);
   }
-  nb::object workspace_array;  // until the step is queued, which is when the framework may reuse its memory
-  const auto allocate = [&](size_t bytes) {
-    const size_t floats = (bytes + sizeof(float) - 1) / sizeof(float);
-    workspace_array = framework.python().attr("empty_fp32")(q_array, nb::make_tuple(floats));
-    return framework.read("workspace", workspace_array, 1).data;
-  };
-  void* const stream = q.device == kCpu ? nullptr : framework.current_stream(q.device);
-  static const nb::handle kWaits = interned("waits"), kFinish = interned("finish");
-  const bool waits = nb::cast<bool>(framework.python().attr(kWaits));
-  try {
-    run(call, q.device, stream, {step.value_or(""), to_gpu, waits}, allocate);
-  } catch (const std::invalid_argument& error) {
-    raise_value_error("step", error.what());
-  }
+  run_for(framework, q_array, call, q.device, step, to_gpu);
+  static const nb::handle kFinish = interned("finish");
   const nb::object finish = framework.python().attr(kFinish);
   const auto finished = [&](const nb::object& array) {
     return finish.is_none() ? array : finish(q_array, array);
   };
   return return_lse ? nb::make_tuple(finished(o_array), finished(lse_array)) : finished(o_array);
+}
+
+// For flashsteps.distributed, which makes the arrays: merges the attention of q to these keys with an earlier
+// result (PartialResult in common/call.h), in place. q's rows are first_row and the following ones of that.
+void merge_attention(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
+                     nb::handle kv_lengths_array, bool causal, std::optional<double> scale,
+                     std::optional<std::string_view> step, nb::handle o_array, nb::handle earlier_o_array,
+                     nb::handle earlier_lse_array, int first_row) {
+  const Framework framework(python_framework);
+  Arguments arguments =
+      read_arguments(framework, q_array, k_array, v_array, kv_lengths_array, causal, scale, false);
+  const Array& q = arguments.q;
+  const Array o = framework.read("o", o_array, 4);
+  const Array earlier_o = framework.read("earlier_o", earlier_o_array, 4);
+  const Array earlier_lse = framework.read("earlier_lse", earlier_lse_array, 3);
+  check_tensor(o, q);
+  for (const Array* const array : {&earlier_o, &earlier_lse}) {
+    check_memory(*array, sizeof(float), q.device);
+    if (array->dtype != "float32" || !array->contiguous)
+      raise_type_error(array->argument, "is " + array->dtype + ", expected contiguous float32");
+  }
+  const int64_t rows = earlier_o.shape[2];
+  if (!std::equal(o.shape, o.shape + 4, q.shape) || !std::equal(q.shape, q.shape + 2, earlier_o.shape) ||
+      earlier_o.shape[3] != q.shape[3] ||
+      !std::equal(earlier_lse.shape, earlier_lse.shape + 3, earlier_o.shape) || first_row < 0 ||
+      first_row + q.shape[2] > rows)
+    raise_value_error(
+        "earlier_o", "has shape " + shape_text(earlier_o.shape, 4) + ", and q has " + shape_text(q.shape, 4));
+  AttentionCall& call = arguments.call;
+  call.o = view_of(o, arguments.axes);
+  call.earlier = {static_cast<float*>(earlier_o.data) + int64_t(first_row) * call.head_dim,
+                  static_cast<float*>(earlier_lse.data) + first_row, int(rows)};
+  run_for(framework, q_array, call, q.device, step, false);
 }
 
 nb::list step_descriptions() {
@@ -310,6 +368,9 @@ NB_MODULE(_core, m) {
   m.def("attention", &attention, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "causal"_a,
         "scale"_a.none(), "step"_a.none(), "bshd"_a, "return_lse"_a, "to_gpu"_a,
         "flashsteps.attention for arrays of one framework.");
+  m.def("merge_attention", &merge_attention, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(),
+        "causal"_a, "scale"_a.none(), "step"_a.none(), "o"_a, "earlier_o"_a, "earlier_lse"_a, "first_row"_a,
+        "Attention to some of the keys, merged with the result of others: for flashsteps.distributed.");
   m.def("steps", &step_descriptions,
         "The fields of flashsteps.Step for every step, in the order of the ladder.");
   m.def("build_info", &build_info_record, "flashsteps.build_info.");

@@ -1,0 +1,478 @@
+"""Exact attention over a sequence that the processes of a torch.distributed group share.
+
+Each process has some rows of q, k and v: shard() says which. ring_attention() and all_gather_attention() give
+each the result of its own rows. docs/several_gpus.md explains how, and which of the two is better when.
+Between GPUs the group's backend is NCCL, between processes on the CPU, where the emulator computes, gloo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store as _default_store
+
+from . import _core, attention
+from ._frameworks import framework_of
+from .torch import refuse_gradients
+
+__all__ = ["RankError", "all_gather_attention", "ring_attention", "shard", "synchronize", "unshard"]
+
+_LAYOUTS = ("contiguous", "zigzag")
+_ROWS = 2  # the dimension of rows in [batch, heads, rows, head_dim]
+
+
+class RankError(RuntimeError):
+    """Processes of the group have not done their part in time."""
+
+    def __init__(self, message: str, ranks: tuple[int, ...]):
+        super().__init__(message)
+        self.ranks = ranks  #: in the group; empty when all have answered
+
+
+# Which rows a process has.
+
+
+class Span(NamedTuple):
+    """Rows begin to end - 1 of the whole sequence."""
+
+    begin: int
+    end: int
+
+
+def _spans(length: int, layout: str, rank: int, world: int) -> list[Span]:
+    """Of a process, in the order in which it has them. Chunk i of n is i * length // n to (i + 1) * length // n:
+    lengths differ by at most one row."""
+    if layout not in _LAYOUTS:
+        raise ValueError(f"layout: is {layout!r}, expected 'contiguous' or 'zigzag'")
+    count, chunks = (world, (rank,)) if layout == "contiguous" else (2 * world, (rank, 2 * world - 1 - rank))
+    return [Span(i * length // count, (i + 1) * length // count) for i in chunks]
+
+
+def _num_rows(spans: list[Span]) -> int:
+    return sum(span.end - span.begin for span in spans)
+
+
+def shard(
+    x: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    layout: str = "contiguous",
+    dim: int = _ROWS,
+) -> torch.Tensor:
+    """This process's rows of a tensor that every process has, as a copy.
+
+    Arguments:
+        layout: "contiguous": the rows are cut into as many chunks as there are processes, and process r has
+            chunk r. "zigzag": into twice as many, 2 n, and process r has chunks r and 2 n - 1 - r, one after
+            the other. Under a causal mask all processes then have the same work.
+        dim: which dimension has the rows.
+
+    A length that cannot be divided gives chunks whose lengths differ by a row: chunk i of n chunks begins at
+    row i * length // n.
+    """
+    spans = _spans(x.size(dim), layout, dist.get_rank(group), dist.get_world_size(group))
+    return torch.cat([x.narrow(dim, span.begin, span.end - span.begin) for span in spans], dim)
+
+
+def unshard(
+    x: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    layout: str = "contiguous",
+    dim: int = _ROWS,
+    *,
+    length: int | None = None,
+) -> torch.Tensor:
+    """The whole tensor, in every process: the reverse of shard().
+
+    Arguments:
+        length: of the whole sequence. None: every process has as many rows as this one.
+    """
+    world = dist.get_world_size(group)
+    length = world * x.size(dim) if length is None else length
+    of_rank = [_spans(length, layout, rank, world) for rank in range(world)]
+    _check_rows("x", x.size(dim), of_rank[dist.get_rank(group)], length, "length")
+    most = max(map(_num_rows, of_rank))  # collectives take pieces of one size
+    rows = x.movedim(dim, 0)
+    padded = rows.new_zeros((most, *rows.shape[1:]))
+    padded[: len(rows)] = rows
+    gathered = [torch.empty_like(padded) for _ in range(world)]
+    with _blaming(group, x.device):
+        dist.all_gather(gathered, padded, group=group)
+    pieces = []
+    for spans, piece in zip(of_rank, gathered):
+        for span in spans:
+            pieces.append((span.begin, piece[: span.end - span.begin]))
+            piece = piece[span.end - span.begin :]
+    pieces.sort(key=lambda pair: pair[0])
+    return torch.cat([piece for _, piece in pieces]).movedim(0, dim).contiguous()
+
+
+def _check_rows(name: str, found: int, spans: list[Span], length: int, argument: str) -> None:
+    if found != _num_rows(spans):
+        raise ValueError(
+            f"{name}: has {found} rows, and of {length} rows this process has {_num_rows(spans)}: see shard(); "
+            f"name {argument} where the processes have not all as many"
+        )
+
+
+# What of a block of keys the queries see.
+
+
+class Part(NamedTuple):
+    """Queries first_q to end_q - 1 of a process and keys first_k to end_k - 1 of a block, as they lie there.
+    Every query sees every key; if `causal`, that is so for the last query, and each one before sees a key less.
+    """
+
+    first_q: int
+    end_q: int
+    first_k: int
+    end_k: int
+    causal: bool
+
+
+def _part(queries: Span, keys: Span, offset: int, at_q: int, at_k: int) -> Iterator[Part]:
+    """Query i sees key j when j <= i + offset. Of the result, at_q and at_k are the first rows."""
+    # Below the first of these rows no key is seen, from the second on each is.
+    first = min(max(queries.begin, keys.begin - offset), queries.end)
+    whole = min(max(first, keys.end - offset), queries.end)
+    at_q, at_k = at_q - queries.begin, at_k - keys.begin
+    if keys.end > keys.begin and whole > first:
+        yield Part(at_q + first, at_q + whole, at_k + keys.begin, at_k + whole + offset, True)
+    if keys.end > keys.begin and queries.end > whole:
+        yield Part(at_q + whole, at_q + queries.end, at_k + keys.begin, at_k + keys.end, False)
+
+
+def _join(one: Part, other: Part) -> Part | None:
+    """Both as one, if that is a part again."""
+    if one[:2] == other[:2] and one.end_k == other.first_k and not one.causal:
+        return other._replace(first_k=one.first_k)  # keys beside keys
+    if one.end_q != other.first_q or one.first_k != other.first_k:
+        return None
+    if not one.causal and not other.causal and one.end_k == other.end_k:
+        return one._replace(end_q=other.end_q)  # queries below queries
+    if one.causal and other.causal and other.end_q - other.first_q == other.end_k - one.end_k:
+        return one._replace(end_q=other.end_q, end_k=other.end_k)  # the diagonal goes on
+    return None
+
+
+def _parts(queries: list[Span], keys: list[Span], offset: int | None) -> list[Part]:
+    """What the queries see of the keys, in as few parts as these can be. offset None: everything."""
+    parts: list[Part] = []
+    at_q = 0
+    for span_q in queries:
+        at_k = 0
+        for span_k in keys:
+            if offset is None:
+                parts += _part(span_q, span_k, span_k.end, at_q, at_k)
+            else:
+                parts += _part(span_q, span_k, offset, at_q, at_k)
+            at_k += span_k.end - span_k.begin
+        at_q += span_q.end - span_q.begin
+    at = 0
+    while at < len(parts):
+        for other in range(at + 1, len(parts)):
+            joined = _join(parts[at], parts[other])
+            if joined is not None:
+                parts[at] = joined
+                del parts[other]
+                at = -1
+                break
+        at += 1
+    return parts
+
+
+# The ring.
+
+
+class _Merged:
+    """The result of this process's queries over the keys that have come so far."""
+
+    def __init__(self, q: torch.Tensor, scale: float | None, step: str | None, is_seen: bool):
+        refuse_gradients(q, q, q)
+        self.q, self.scale, self.step, self.framework = q, scale, step, framework_of("q", q)
+        # Queries that see no key are in no part: zeros, unless it is known that there are none.
+        self.o = (torch.empty_like if is_seen else torch.zeros_like)(q, memory_format=torch.contiguous_format)
+        self.partial = torch.empty(q.shape, dtype=torch.float32, device=q.device)  # o before it is rounded
+        self.lse = torch.full(q.shape[:3], -torch.inf, device=q.device)
+
+    def merge(
+        self,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        part: Part,
+        lengths: torch.Tensor | None = None,
+        batch: slice = slice(None),
+    ) -> None:
+        queries, keys = slice(part.first_q, part.end_q), slice(part.first_k, part.end_k)
+        _core.merge_attention(
+            self.framework,
+            self.q[batch, :, queries],
+            k[batch, :, keys],
+            v[batch, :, keys],
+            lengths,
+            part.causal,
+            self.scale,
+            self.step,
+            self.o[batch, :, queries],
+            self.partial[batch],
+            self.lse[batch],
+            part.first_q,
+        )
+
+
+class _Block:
+    """The keys of a process, or of the one that they have come from; on its way to the next process."""
+
+    def __init__(self, k: torch.Tensor, v: torch.Tensor, group: dist.ProcessGroup | None):
+        self.k, self.v, self.group = k, v, group
+        self.works: list[dist.Work] = []
+
+    def send(self, num_rows: int) -> _Block:
+        """To the next process; meanwhile a block of so many rows comes from the process before. NCCL works on a
+        stream of its own."""
+        world, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        shape = (*self.k.shape[:2], num_rows, self.k.size(3))
+        arriving = _Block(self.k.new_empty(shape), self.v.new_empty(shape), self.group)
+        transfers = [(dist.isend, x, (rank + 1) % world) for x in (self.k, self.v) if x.numel() > 0]
+        transfers += [(dist.irecv, x, (rank - 1) % world) for x in (arriving.k, arriving.v) if num_rows > 0]
+        operations = [dist.P2POp(do, x, group=self.group, group_peer=peer) for do, x, peer in transfers]
+        with _ahead(self.k.device), _blaming(self.group, self.k.device):
+            arriving.works = dist.batch_isend_irecv(operations) if operations else []
+        return arriving
+
+    def wait(self) -> None:
+        """Until the block is here, and the one before it has gone: the current stream waits, or this thread."""
+        with _blaming(self.group, self.k.device):
+            for work in self.works:
+                work.wait()
+
+
+_streams: dict[torch.device, Any] = {}  # of each GPU
+
+
+@contextlib.contextmanager
+def _ahead(device: torch.device) -> Iterator[None]:
+    """What is queued inside begins before what is queued afterwards. A step's CTAs stay on all SMs until it
+    ends, so a transfer that begins after it would have to wait for it."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = _streams.get(device) or _streams.setdefault(device, torch.cuda.Stream(device, priority=-1))
+    current = torch.cuda.current_stream(device)
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield
+        torch.zeros((), device=device)  # a kernel that takes some microseconds: the transfer's lead
+    current.wait_stream(stream)
+
+
+def _totals(
+    q: torch.Tensor, k: torch.Tensor, world: int, seqlen_q: int | None, seqlen_kv: int | None
+) -> tuple[int, int]:
+    return (
+        world * q.size(_ROWS) if seqlen_q is None else seqlen_q,
+        world * k.size(_ROWS) if seqlen_kv is None else seqlen_kv,
+    )
+
+
+def ring_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    group: dist.ProcessGroup | None = None,
+    layout: str = "contiguous",
+    scale: float | None = None,
+    kv_lengths: torch.Tensor | None = None,
+    return_lse: bool = False,
+    step: str | None = None,
+    seqlen_q: int | None = None,
+    seqlen_kv: int | None = None,
+) -> Any:
+    """flashsteps.attention of the whole sequence, for this process's rows of it. Keys and values go round the
+    processes, each block while the one before it is computed. Called by all processes of the group.
+
+    Arguments:
+        q, k, v: [batch, heads, rows, head_dim], float16 or bfloat16: this process's rows, as shard() gives them.
+        layout: that of shard().
+        causal, scale: as in flashsteps.attention. Under a causal mask "zigzag" gives all processes the same work.
+        kv_lengths: [batch], int32, the same in all processes: how many keys of the whole sequence each batch
+            has. With `causal` the CPU must know them: a tensor on a GPU is waited for, and the batches are
+            computed one after the other.
+        step: one that can merge its result with an earlier one. None: the last that can. On GPUs all of them
+            need sm_90.
+        seqlen_q, seqlen_kv: rows of the whole sequence. None: every process has as many as this one.
+
+    Returns:
+        o, or with return_lse (o, lse), for the rows of q. Results are merged in FP32 and in the order in which
+        a process sees the blocks: its own, then those of the processes before it. The same call gives the same
+        bits.
+
+    Raises:
+        RankError: a process of the group has ended or does not answer. On the CPU when the group's time limit is
+            over; on GPUs, where the call only queues, synchronize() raises it.
+    """
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    total_q, total_kv = _totals(q, k, world, seqlen_q, seqlen_kv)
+    queries = _spans(total_q, layout, rank, world)
+    blocks = [_spans(total_kv, layout, each, world) for each in range(world)]
+    _check_rows("q", q.size(_ROWS), queries, total_q, "seqlen_q")
+    _check_rows("k", k.size(_ROWS), blocks[rank], total_kv, "seqlen_kv")
+    refuse_gradients(q, k, v)
+    lengths = None if kv_lengths is None else _checked_lengths(kv_lengths, q, total_kv)
+    host_lengths = lengths.tolist() if lengths is not None and causal else None
+    is_seen = total_kv > 0 and (not causal or (host_lengths is None and total_q <= total_kv))
+    merged = _Merged(q, scale, step, is_seen)
+    here = _Block(k.contiguous(), v.contiguous(), group)
+    for hop in range(world):
+        spans = blocks[(rank - hop) % world]
+        if hop + 1 < world:
+            arriving = here.send(_num_rows(blocks[(rank - hop - 1) % world]))
+        if host_lengths is not None:
+            for b, length in enumerate(host_lengths):
+                seen = [Span(min(begin, length), min(end, length)) for begin, end in spans]
+                for part in _parts(queries, seen, length - total_q):
+                    merged.merge(here.k, here.v, part, batch=slice(b, b + 1))
+        else:
+            local = None if lengths is None else _local_lengths(lengths.to(q.device), spans)
+            for part in _parts(queries, spans, total_kv - total_q if causal else None):
+                merged.merge(here.k, here.v, part, local)
+        if hop + 1 < world:
+            arriving.wait()
+            here = arriving
+    return (merged.o, merged.lse) if return_lse else merged.o
+
+
+def _checked_lengths(kv_lengths: torch.Tensor, q: torch.Tensor, total_kv: int) -> torch.Tensor:
+    if kv_lengths.dtype != torch.int32 or kv_lengths.shape != q.shape[:1]:
+        raise ValueError(
+            f"kv_lengths: is {kv_lengths.dtype} {list(kv_lengths.shape)}, expected torch.int32 [{q.size(0)}]"
+        )
+    if kv_lengths.device.type == "cpu" and not all(0 <= length <= total_kv for length in kv_lengths.tolist()):
+        raise ValueError(f"kv_lengths: is {kv_lengths.tolist()}, expected 0 to {total_kv}")
+    return kv_lengths
+
+
+def _local_lengths(lengths: torch.Tensor, spans: list[Span]) -> torch.Tensor:
+    """How many keys of a block each batch has. They are its first: a later chunk has keys only where those
+    before are full."""
+    return sum(((lengths - begin).clamp(0, end - begin) for begin, end in spans), torch.zeros_like(lengths))
+
+
+# All keys at once.
+
+
+def all_gather_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    group: dist.ProcessGroup | None = None,
+    layout: str = "contiguous",
+    scale: float | None = None,
+    kv_lengths: torch.Tensor | None = None,
+    return_lse: bool = False,
+    step: str | None = None,
+    seqlen_q: int | None = None,
+    seqlen_kv: int | None = None,
+) -> Any:
+    """ring_attention() in another way: every process first gets all keys and values, then computes. Needs memory
+    for the keys and values of the whole sequence, and computes nothing while they come; in return it merges
+    nothing, and any step, type and GPU will do. Arguments and results are those of ring_attention(), and
+    kv_lengths on a GPU are never waited for.
+    """
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    total_q, total_kv = _totals(q, k, world, seqlen_q, seqlen_kv)
+    queries = _spans(total_q, layout, rank, world)
+    _check_rows("q", q.size(_ROWS), queries, total_q, "seqlen_q")
+    _check_rows("k", k.size(_ROWS), _spans(total_kv, layout, rank, world), total_kv, "seqlen_kv")
+    if not causal:
+        queries = [Span(0, q.size(_ROWS))]
+    lengths = None if kv_lengths is None else _checked_lengths(kv_lengths, q, total_kv).to(q.device)
+    k, v = (unshard(x, group, layout, length=total_kv) for x in (k, v))
+    results = []
+    for rows, (_, end) in zip(q.split([end - begin for begin, end in queries], _ROWS), queries):
+        # The keys that the last of these rows sees: the mask is bottom-right for them, too.
+        seen, here = total_kv, lengths
+        if causal:
+            seen = min(max(end + total_kv - total_q, 0), total_kv)
+            here = None if lengths is None else (lengths + (end - total_q)).clamp(min=0)
+        if rows.numel() == 0 or seen == 0:
+            results.append((torch.zeros_like(rows), torch.full(rows.shape[:3], -torch.inf, device=q.device)))
+            continue
+        keys = slice(0, seen if lengths is None else total_kv)
+        options = {"causal": causal, "scale": scale, "kv_lengths": here, "step": step}
+        results.append(attention(rows, k[:, :, keys], v[:, :, keys], return_lse=True, **options))
+    o, lse = (torch.cat(pieces, _ROWS) for pieces in zip(*results))
+    return (o, lse) if return_lse else o
+
+
+# Processes that have ended or do not answer.
+
+
+def _missing(group: dist.ProcessGroup | None, seconds: float) -> list[int]:
+    """The ranks that do not say within this time that they have failed, too. They say it in the store that all
+    have met at: the group's transfers may hang."""
+    name, world, rank = _group(group).group_name, dist.get_world_size(group), dist.get_rank(group)
+    store, keys = _default_store(), [f"flashsteps/failed/{name}/{each}" for each in range(world)]
+    missing, deadline = set(range(world)) - {rank}, time.monotonic() + seconds
+    with contextlib.suppress(RuntimeError):  # the store has gone with the process that served it
+        store.set(keys[rank], "")
+        while missing and time.monotonic() < deadline:
+            time.sleep(0.02)
+            missing -= {each for each in missing if store.check([keys[each]])}
+    return sorted(missing)
+
+
+def _group(group: dist.ProcessGroup | None) -> Any:
+    return dist.group.WORLD if group is None else group
+
+
+def _blame(group: dist.ProcessGroup | None, device: torch.device, seconds: float) -> RankError:
+    # Those that have waited for us notice it up to so many seconds later, and finish a block before.
+    missing = _missing(group, 2 * seconds)
+    if device.type == "cuda":  # or this process waits for its transfers when it ends
+        _group(group)._get_backend(device).abort()
+    if not missing:
+        return RankError("a transfer failed, and every process of the group has noticed: none is missing", ())
+    ranks = ", ".join(map(str, missing))
+    return RankError(
+        f"rank {ranks} of the group has ended, or has not answered for {2 * seconds:g} s", tuple(missing)
+    )
+
+
+@contextlib.contextmanager
+def _blaming(group: dist.ProcessGroup | None, device: torch.device) -> Iterator[None]:
+    """Whose fault it is that a transfer fails."""
+    try:
+        yield
+    except RuntimeError as error:
+        limit = _group(group)._get_backend(device).options._timeout
+        raise _blame(group, device, limit.total_seconds()) from error
+
+
+def synchronize(group: dist.ProcessGroup | None = None, timeout: float = 60.0) -> None:
+    """Waits until the current stream is done, transfers of the group in it, but not for ever.
+
+    Raises:
+        RankError: the work is not done after `timeout` seconds, or failed. The error names the processes of the
+            group that have not raised it, too, within twice as long again. The group is of no use then: NCCL's
+            part of it has been aborted, so that this process can end.
+    """
+    device = torch.device("cuda", torch.cuda.current_device())
+    done, deadline = torch.cuda.Event(), time.monotonic() + timeout
+    done.record()
+    try:
+        while not done.query() and time.monotonic() < deadline:
+            time.sleep(0.0002)
+        if done.query():
+            return
+    except RuntimeError as error:
+        raise _blame(group, device, timeout) from error
+    raise _blame(group, device, timeout)

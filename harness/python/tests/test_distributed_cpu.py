@@ -1,0 +1,211 @@
+"""flashsteps.distributed with processes on the CPU: gloo carries the keys, the emulator computes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from datetime import timedelta
+from typing import NamedTuple
+
+import flashsteps
+import numpy as np
+import pytest
+import reference
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+import torch.multiprocessing as mp  # noqa: E402
+from flashsteps import distributed  # noqa: E402
+from flashsteps.distributed import Span, all_gather_attention, ring_attention, shard, unshard  # noqa: E402
+
+MERGES = "v25_clean_loop"  # what the ring takes, and what it is compared with
+
+
+class Case(NamedTuple):
+    causal: bool
+    layout: str
+    lengths: tuple[int, ...] | None = None
+    seqlen_q: int = 48
+    seqlen_kv: int = 48
+    heads_kv: int = 1
+    head_dim: int = 64
+    dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def batch(self):
+        return len(self.lengths or (0,))
+
+    def tensors(self):
+        generator = torch.Generator().manual_seed(1)
+        shapes = [(self.batch, 2, self.seqlen_q, self.head_dim)]
+        shapes += 2 * [(self.batch, self.heads_kv, self.seqlen_kv, self.head_dim)]
+        return [torch.randn(shape, generator=generator).to(self.dtype) for shape in shapes]
+
+    def options(self):
+        lengths = None if self.lengths is None else torch.tensor(self.lengths, dtype=torch.int32)
+        return {"causal": self.causal, "kv_lengths": lengths, "return_lse": True}
+
+
+LAYOUTS = ("contiguous", "zigzag")
+CASES = [
+    case
+    for layout in LAYOUTS
+    for case in (
+        Case(False, layout),
+        Case(True, layout, heads_kv=2, dtype=torch.float16),
+        Case(False, layout, lengths=(37, 0), seqlen_kv=61, dtype=torch.float16),
+        Case(True, layout, lengths=(53, 20), seqlen_q=43, seqlen_kv=61),
+        Case(True, layout, seqlen_q=37, seqlen_kv=73, head_dim=128),  # a prefix, ragged
+        Case(True, layout, seqlen_q=50, seqlen_kv=21, dtype=torch.float16),  # queries that see no key
+        Case(False, layout, seqlen_q=3, seqlen_kv=2),  # processes without rows
+    )
+]
+
+
+# In the processes.
+
+
+def join(rank, world, folder, seconds=600.0):
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=seconds))
+
+
+def compute(attention, case, world):
+    q, k, v = case.tensors()
+    local = [shard(x, layout=case.layout) for x in (q, k, v)]
+    lengths = {"seqlen_q": case.seqlen_q, "seqlen_kv": case.seqlen_kv}
+    o, lse = attention(*local, layout=case.layout, **case.options(), **lengths)
+    assert o.shape == local[0].shape and o.dtype == q.dtype and lse.shape == o.shape[:3]
+    return [unshard(x, layout=case.layout, length=case.seqlen_q) for x in (o, lse)]
+
+
+def refusals(rank, world):
+    q = torch.zeros(1, 1, 8, 64, dtype=torch.float16)
+    with pytest.raises(ValueError, match="^layout: is 'round'"):
+        ring_attention(q, q, q, layout="round")
+    with pytest.raises(ValueError, match="^q: has 8 rows, and of 9 rows this process has .*seqlen_q"):
+        ring_attention(q, q, q, seqlen_q=9)
+    with pytest.raises(ValueError, match="^k: has 8 rows"):
+        ring_attention(q, q, q, seqlen_kv=1)
+    with pytest.raises(ValueError, match=r"^kv_lengths: is \[99\], expected 0 to"):
+        ring_attention(q, q, q, kv_lengths=torch.tensor([99], dtype=torch.int32))
+    with pytest.raises(ValueError, match="^kv_lengths: is torch.int64"):
+        ring_attention(q, q, q, kv_lengths=torch.tensor([9]))
+    with pytest.raises(ValueError, match="^q: requires a gradient"):
+        ring_attention(q.clone().requires_grad_(), q, q)
+
+
+def work(rank, world, folder):
+    join(rank, world, folder)
+    results = []
+    for case in CASES:
+        ring = compute(ring_attention, case, world)
+        again = compute(ring_attention, case, world) if case.lengths is None and case.causal else ring
+        results.append((ring, again, compute(all_gather_attention, case, world)))
+    if rank == 0:
+        torch.save(results, f"{folder}/results.pt")
+    refusals(rank, world)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def work_with_a_failure(rank, world, folder, failure):
+    join(rank, world, folder, seconds=3.0)
+    q = torch.zeros(1, 1, 8, 64, dtype=torch.float16)
+    ring_attention(q, q, q)
+    dist.barrier()
+    if rank == 1:
+        if failure == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(3600)
+    start = time.monotonic()
+    with pytest.raises(distributed.RankError, match="^rank 1 of the group has ended, or") as raised:
+        for _ in range(2):
+            ring_attention(q, q, q)
+    assert raised.value.ranks == (1,)
+    assert time.monotonic() - start < 60
+
+
+# Here.
+
+
+@pytest.fixture(scope="module")
+def single():
+    """Each case on one device, and in float64."""
+    found = []
+    for case in CASES:
+        q, k, v = case.tensors()
+        options = case.options()
+        o, lse = flashsteps.attention(q, k, v, step=MERGES, **options)
+        lengths = None if case.lengths is None else np.array(case.lengths)
+        arrays = [x.double().numpy() for x in (q, k, v)]
+        found.append((o, lse, *reference.attention(*arrays, causal=case.causal, kv_lengths=lengths)))
+    return found
+
+
+def nrmse(o, expected):
+    return np.linalg.norm(o.double().numpy() - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_against_one_device(world, tmp_path, single):
+    mp.spawn(work, args=(world, str(tmp_path)), nprocs=world)
+    results = torch.load(tmp_path / "results.pt")
+    for case, (o, lse, expected, expected_lse), (ring, again, gathered) in zip(CASES, single, results):
+        for found in (ring, gathered):
+            dtype = str(case.dtype).removeprefix("torch.")
+            reference.check(found[0].double().numpy(), found[1].numpy(), dtype, expected, expected_lse)
+            assert nrmse(found[0], expected) <= 1.1 * nrmse(o, expected), (world, case)
+        assert all(map(torch.equal, ring, again)), (world, case)
+
+
+@pytest.mark.parametrize("failure", ["killed", "asleep"])
+def test_a_process_that_fails_is_named(failure, tmp_path):
+    context = mp.spawn(work_with_a_failure, args=(3, str(tmp_path), failure), nprocs=3, join=False)
+    try:
+        for rank in (0, 2):
+            context.processes[rank].join(90)
+            assert context.processes[rank].exitcode == 0
+    finally:
+        for process in context.processes:
+            process.kill()
+            process.join()
+
+
+def visible(total_q, total_kv, offset):
+    return np.arange(total_kv)[None, :] <= np.arange(total_q)[:, None] + offset
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_parts_are_what_the_mask_says(layout):
+    """Every pair of a query and a key that the mask lets through is in one part, no other is in any."""
+    for world, total_q, total_kv in itertools.product((1, 2, 3), (1, 5, 12, 17), (1, 6, 12, 20)):
+        for offset in (None, total_kv - total_q, 0, -3):
+            mask = visible(total_q, total_kv, total_kv if offset is None else offset)
+            for rank, source in itertools.product(range(world), repeat=2):
+                queries = distributed._spans(total_q, layout, rank, world)
+                keys = distributed._spans(total_kv, layout, source, world)
+                rows, cols = (np.concatenate([np.arange(*span) for span in x]) for x in (queries, keys))
+                counts = np.zeros((len(rows), len(cols)), int)
+                for part in distributed._parts(queries, keys, offset):
+                    num_q, num_k = part.end_q - part.first_q, part.end_k - part.first_k
+                    assert num_q > 0 and num_k > 0
+                    block = visible(num_q, num_k, num_k - num_q) if part.causal else np.ones((num_q, num_k), bool)
+                    counts[part.first_q : part.end_q, part.first_k : part.end_k] += block
+                assert (counts == mask[np.ix_(rows, cols)]).all()
+
+
+def test_zigzag_takes_one_part_a_block():
+    spans = [distributed._spans(64, "zigzag", rank, 4) for rank in range(4)]
+    part = distributed.Part
+    assert distributed._parts(spans[1], spans[1], 0) == [part(0, 16, 0, 16, True)]
+    assert distributed._parts(spans[1], spans[0], 0) == [part(0, 16, 0, 8, False)]
+    assert distributed._parts(spans[1], spans[2], 0) == [part(8, 16, 0, 16, False)]
+
+
+def test_chunks():
+    assert distributed._spans(10, "contiguous", 1, 4) == [Span(2, 5)]
+    assert distributed._spans(16, "zigzag", 1, 4) == [Span(2, 4), Span(12, 14)]
