@@ -327,6 +327,38 @@ def check_instructions(data: dict[str, Any]) -> list[str]:
     return errors
 
 
+def check_ring(data: dict[str, Any]) -> list[str]:
+    """What scripts/measure/ring.py alone writes, and what else it has not."""
+    if (data["command"] == "ring") != (data.get("ring") is not None):
+        return ["ring: belongs to the command 'ring', which always has it"]
+    errors = []
+    if data["command"] == "ring" and data["runs"]:
+        errors.append("runs: 'ring' has none")
+    if data["command"] == "ring" and data["complete"] and not data["ring"]["problems"]:
+        errors.append("ring.problems: a complete record has some")
+    for p, problem in enumerate((data.get("ring") or {"problems": []})["problems"]):
+        at = f"ring.problems[{p}]"
+        names = [entry["name"] for entry in problem["contenders"]]
+        if len({*names}) < len(names):
+            errors.append(f"{at}: a contender appears twice")
+        if not problem["nrmse"] <= GATES["bf16"][0]:
+            errors.append(f"{at}.nrmse: is {problem['nrmse']:g}, above {GATES['bf16'][0]:g}")
+        by_name = {entry["name"]: entry for entry in problem["contenders"]}
+        if not {"share", "ring"} <= by_name.keys():
+            errors.append(f"{at}: needs the contenders share and ring")
+            continue
+        for entry in (*problem["contenders"], problem["transfer"]):
+            name = entry.get("name", "transfer")
+            errors += [f"{at}.{name}.{line}" for line in check_times(entry, entry.get("flops", 0))]
+            of_share = by_name["share"]["median_ms"] / entry["median_ms"]
+            if "of_share" in entry and not agrees(entry["of_share"], of_share):
+                errors.append(f"{at}.{name}.of_share: is {entry['of_share']:g}, the times say {of_share:g}")
+        moved = problem["block_bytes"] / problem["transfer"]["median_ms"] / 1e6
+        if not agrees(problem["transfer"]["gbytes_per_second"], moved):
+            errors.append(f"{at}.transfer.gbytes_per_second: does not follow from block_bytes and median_ms")
+    return errors
+
+
 def check_rules(data: dict[str, Any]) -> list[str]:
     """All of them; empty when none is broken."""
     errors: list[str] = []
@@ -361,4 +393,4 @@ def check_rules(data: dict[str, Any]) -> list[str]:
                 errors.append(f"{at}: appears twice in a run")
             names.add(step["step"])
             errors += [f"{at}.{line}" for line in check_entry(step, run, data)]
-    return errors if is_profile(data) else errors + check_peers(data) + check_instructions(data)
+    return errors if is_profile(data) else errors + check_peers(data) + check_instructions(data) + check_ring(data)

@@ -1,0 +1,393 @@
+#!/usr/bin/env python3
+"""Times attention over several GPUs: flashsteps.distributed beside each GPU's work without transfers.
+
+    torchrun --nproc-per-node 2 scripts/measure/ring.py --json FILE
+
+A sample is some calls in a row between two CUDA events of each GPU, after a barrier. Contenders take turns, each round
+in another order. Of a contender's samples on all GPUs the slowest counts, except for `share`: there each GPU's own
+kernels run without transfers, and the rates of all are added up. What the record says is in docs/results-schema.md.
+
+Exit status: 0 when everything was measured; 1 when a contender of ours is wrong or the time is over; 2 for wrong use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Callable
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from measure.timer import percentiles
+from records import files
+from records.terminal import one_line
+
+SCHEMA = "flashsteps-results/1"
+GATE = 5e-3  # NRMSE against one device's result, both of them rounded to bf16
+METHOD = {
+    "timer": "CUDA events on each GPU, interleaved, in another order every round",
+    "l2": "warm: no flush between calls",
+    "flops": "4 * head_dim * unmasked (query, key) pairs over batch and query heads",
+}
+
+Call = Callable[[], Any]
+
+
+class Rank:
+    """This process, its device, and the groups that transfers may use."""
+
+    def __init__(self, torch: Any, options: argparse.Namespace):
+        self.torch, self.dist, self.on_gpu = torch, torch.distributed, options.device == "cuda"
+        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if self.on_gpu else torch.device("cpu")
+        if self.on_gpu:
+            torch.cuda.set_device(self.device)
+            self.dist.init_process_group("nccl", device_id=self.device)
+        else:
+            self.dist.init_process_group("gloo")
+
+    def groups(self) -> dict[str, Any]:
+        """By what is changed: the CTAs that NCCL may use for a transfer, and the priority of its stream."""
+        found = {}
+        for name, ctas in (("priority", None), ("16 CTAs", 16), ("8 CTAs", 8), ("4 CTAs", 4)):
+            if not self.on_gpu:
+                break
+            options = self.dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+            if ctas is not None:
+                options.config.min_ctas = 1
+                options.config.max_ctas = ctas
+            found[name] = self.dist.new_group(backend="nccl", pg_options=options)
+        return found
+
+    def all_of(self, value: float) -> list[float]:
+        """The value of each rank."""
+        x = self.torch.tensor([value], dtype=self.torch.float64, device=self.device)
+        gathered = [self.torch.empty_like(x) for _ in range(self.world)]
+        self.dist.all_gather(gathered, x)
+        return [each.item() for each in gathered]
+
+    def synchronize(self) -> None:
+        if self.on_gpu:
+            self.torch.cuda.synchronize()
+
+    def sample_ms(self, call: Call, calls: int) -> float:
+        """Of one call, here."""
+        self.all_of(0)
+        self.synchronize()
+        if not self.on_gpu:
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            return (time.perf_counter() - start) * 1e3 / calls
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        # While this runs, the host gets ahead: its time is not what is measured.
+        self.torch.cuda._sleep(2_000_000)
+        begin.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / calls
+
+    def say(self, text: str) -> None:
+        if self.rank == 0:
+            print(text, flush=True)
+
+
+class Problem:
+    """A sequence of world * tokens tokens: its tensors here, and the calls that are compared."""
+
+    def __init__(self, here: Rank, ring: Any, tokens: int, heads: tuple[int, int], head_dim: int):
+        torch = here.torch
+        self.here, self.ring, self.tokens, self.heads, self.head_dim = here, ring, tokens, heads, head_dim
+        self.total = here.world * tokens
+        generator = torch.Generator(here.device).manual_seed(1)
+        shapes = [(1, n, self.total, head_dim) for n in (heads[0], heads[1], heads[1])]
+        self.whole = [
+            torch.randn(shape, generator=generator, device=here.device).to(torch.bfloat16) for shape in shapes
+        ]
+        self.q, self.k, self.v = (ring.shard(x, layout="zigzag") for x in self.whole)
+        self.flops = 4 * head_dim * heads[0] * (self.total * (self.total + 1) // 2)
+        self.blocks = [ring._spans(self.total, "zigzag", rank, here.world) for rank in range(here.world)]
+        self.parts = [
+            ring._parts(self.blocks[here.rank], self.blocks[(here.rank - hop) % here.world], 0)
+            for hop in range(here.world)
+        ]
+        pairs = sum(
+            (p.end_q - p.first_q) * (p.end_k - p.first_k)
+            - ((p.end_q - p.first_q) * (p.end_q - p.first_q - 1) // 2 if p.causal else 0)
+            for parts in self.parts
+            for p in parts
+        )
+        self.own_flops = 4 * head_dim * heads[0] * pairs
+        self.block_bytes = 2 * self.k.numel() * self.k.element_size()
+
+    def share(self, step: str | None = None) -> Any:
+        """What ring_attention() computes here, without transfers: all blocks are this process's own."""
+        merged = self.ring._Merged(self.q, None, step, True)
+        for parts in self.parts:
+            for part in parts:
+                merged.merge(self.k, self.v, part)
+        return merged.o
+
+    def transfer(self) -> None:
+        self.ring._Block(self.k, self.v, None).send(self.k.size(2)).wait()
+
+    def around(self, call: Callable[..., Any], **more: Any) -> Any:
+        return call(self.q, self.k, self.v, causal=True, layout="zigzag", **more)
+
+    def error(self, flashsteps: Any) -> float:
+        """NRMSE of the ring against one device, of the rows here."""
+        o = self.around(self.ring.ring_attention).float()
+        expected = flashsteps.attention(*self.whole, causal=True, step="v25_clean_loop")
+        expected = self.ring.shard(expected, layout="zigzag").float()
+        return float((o - expected).norm() / expected.norm())
+
+
+@contextlib.contextmanager
+def torch_context(here: Rank, problem: Problem) -> Any:
+    """torch's own context parallelism: yields what calls it, which raises where this PyTorch cannot do it."""
+    torch = here.torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._attention import set_rotate_method
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    mesh = init_device_mesh(here.device.type, (here.world,), mesh_dim_names=("cp",))
+    set_rotate_method("allgather")
+    # Grouped heads are repeated before: its ring has none.
+    repeat = problem.heads[0] // problem.heads[1]
+    buffers = [x.clone() for x in problem.whole]
+    q, k, v = buffers[0], *(x.repeat_interleave(repeat, 1) for x in buffers[1:])
+    with context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2] * 3, no_restore_buffers={q, k, v}):
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]):
+            yield lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def overlap(here: Rank, call: Call) -> dict[str, Any] | None:
+    """Of a traced call: how long NCCL's kernels run, how much of that while a step runs, and when each runs."""
+    if not here.on_gpu:
+        return None
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(3):
+        call()
+    here.all_of(0)
+    here.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as traced:
+        for _ in range(3):
+            call()
+        here.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        traced.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    lanes: dict[str, list[list[float]]] = {"transfer": [], "step": [], "other": []}
+    for event in events:
+        if event.get("cat") == "kernel":
+            name = event["name"]
+            lane = "transfer" if "nccl" in name.lower() else "step" if "attention_kernel" in name else "other"
+            lanes[lane].append([event["ts"], event["ts"] + event["dur"]])
+    if not lanes["transfer"] or not lanes["step"]:
+        return None
+    covered = sum(
+        max(0.0, min(end, step_end) - max(begin, step_begin))
+        for begin, end in lanes["transfer"]
+        for step_begin, step_end in lanes["step"]
+    )
+    total = sum(end - begin for begin, end in lanes["transfer"])
+    # The middle call of three, from its first kernel on.
+    per_call = {lane: len(spans) // 3 for lane, spans in lanes.items()}
+    middle = {lane: sorted(spans)[n : 2 * n] for (lane, spans), n in zip(lanes.items(), per_call.values())}
+    start = min(begin for spans in middle.values() for begin, _ in spans)
+    return {
+        "transfer_ms": total / 3e3,
+        "overlapped": covered / total,
+        "timeline_us": {
+            lane: [[round(begin - start, 1), round(end - start, 1)] for begin, end in spans]
+            for lane, spans in middle.items()
+        },
+    }
+
+
+def measure(here: Rank, problem: Problem, flashsteps: Any, groups: dict[str, Any], rounds: int) -> dict[str, Any]:
+    ring, tokens = problem.ring, problem.tokens
+    error = max(here.all_of(problem.error(flashsteps)))
+    if not error <= GATE:
+        raise ValueError(f"the ring's NRMSE against one device is {error:.3g}, above {GATE:g}")
+    local = [x[:, :, :tokens] for x in problem.whole]
+    calls: dict[str, Call] = {
+        "share": problem.share,
+        "ring": lambda: problem.around(ring.ring_attention),
+        "all_gather": lambda: problem.around(ring.all_gather_attention),
+        "transfer": problem.transfer,
+        "local": lambda: flashsteps.attention(*local, causal=True),
+    }
+    for name, group in groups.items():
+        calls[f"ring, {name}"] = lambda group=group: problem.around(ring.ring_attention, group=group)
+    if here.on_gpu:
+
+        def without_lead() -> None:
+            ahead, ring._ahead = ring._ahead, lambda device: contextlib.nullcontext()
+            try:
+                problem.around(ring.ring_attention)
+            finally:
+                ring._ahead = ahead
+
+        calls["ring, no lead"] = without_lead
+    failed: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        try:
+            calls["torch"] = stack.enter_context(torch_context(here, problem))
+        except Exception as why:
+            failed["torch"] = one_line(why)
+        for name in list(calls):
+            why = ""
+            try:
+                calls[name]()
+                here.synchronize()
+            except Exception as found:
+                if name in ("share", "ring", "all_gather", "transfer", "local"):
+                    raise
+                why = one_line(found)
+            if max(here.all_of(bool(why))):  # all ranks leave it out, or none
+                failed[name] = why or "failed on another rank"
+                del calls[name]
+        samples: dict[str, list[list[float]]] = {name: [] for name in calls}
+        counts: dict[str, int] = {}
+        for round_ in range(rounds + 1):  # round 0 warms up, and says how many calls make a sample
+            names = list(calls)
+            for name in names[round_ % len(names) :] + names[: round_ % len(names)]:
+                found = here.all_of(here.sample_ms(calls[name], counts.get(name, 1)))
+                if round_ == 0:
+                    counts[name] = max(1, min(20, int(12 / max(found)))) if here.on_gpu else 1
+                else:
+                    samples[name].append(found)
+    own = here.all_of(problem.own_flops)
+    entries: dict[str, dict[str, Any]] = {}
+    for name, found in samples.items():
+        # Of the shares, the time in which the sum of all GPUs' rates computes everything.
+        ms = [max(ranks) for ranks in found]
+        if name == "share":
+            ms = [sum(own) / sum(flops / t for flops, t in zip(own, ranks)) for ranks in found]
+        entries[name] = {"name": name, "calls": counts[name], **percentiles(ms, "ms")}
+    transfer = entries.pop("transfer")
+    del transfer["name"]
+    transfer["gbytes_per_second"] = problem.block_bytes / transfer["median_ms"] / 1e6
+    local_flops = 4 * problem.head_dim * problem.heads[0] * (tokens * (tokens + 1) // 2) * here.world
+    for name, entry in entries.items():
+        entry["flops"] = local_flops if name == "local" else problem.flops
+        entry["tflops"] = entry["flops"] / entry["median_ms"] / 1e9
+        if name != "local":
+            entry["of_share"] = entries["share"]["median_ms"] / entry["median_ms"]
+        here.say(f"  {name:16} {entry['median_ms']:9.4f} ms {entry['tflops']:8.1f} TFLOPS {entry.get('of_share', 0):.4f}")
+    here.say(f"  a block of {problem.block_bytes / 1e6:.1f} MB: {transfer['gbytes_per_second']:.1f} GB/s each way")
+    for name, why in failed.items():
+        here.say(f"  {name:16} failed: {why}")
+    traced = overlap(here, calls["ring"])
+    if traced is not None:
+        here.say(f"  {traced['overlapped']:.3f} of {traced['transfer_ms']:.3f} ms of transfers beside a step")
+    heads_q, heads_kv = problem.heads
+    return {
+        "tokens": tokens,
+        "num_heads_q": heads_q,
+        "num_heads_kv": heads_kv,
+        "head_dim": problem.head_dim,
+        "flops": problem.flops,
+        "block_bytes": problem.block_bytes,
+        "nrmse": error,
+        "transfer": transfer,
+        "contenders": list(entries.values()),
+        "failed": failed,
+        "trace": traced,
+    }
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 32768], help="of each process")
+    parser.add_argument("--heads", nargs="+", default=["16,16", "16,4"], help="query and KV heads, e.g. 16,4")
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=9, help="samples of each contender, at least 7")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--limit", type=float, default=150, help="seconds, then everything ends")
+    parser.add_argument("--json", help="write a record to this file")
+    options = parser.parse_args(arguments)
+    if "WORLD_SIZE" not in os.environ:
+        parser.error("start this with torchrun")
+    if options.rounds < 7:
+        parser.error("--rounds: at least 7")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    path = files.writable(options.json) if options.json else None
+
+    def give_up() -> None:
+        print("ring.py: the time is over", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    timer = threading.Timer(options.limit, give_up)
+    timer.daemon = True
+    timer.start()
+    import torch
+
+    import flashsteps
+    from flashsteps import distributed as ring
+
+    torch.set_grad_enabled(False)
+    here = Rank(torch, options)
+    build = flashsteps.build_info()
+    device: dict[str, Any] = {"name": "emulator", "host_threads": os.cpu_count()}
+    nccl = None
+    if here.on_gpu:
+        from measure.torch_lab import TorchLab
+
+        device = TorchLab(torch, flashsteps).device_record()
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "command": "ring",
+        "complete": False,
+        "provenance": {
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "commit": build["commit"],
+            "dirty": build["dirty"],
+            "backend": "cuda" if here.on_gpu else "emulator",
+            "device": device,
+            "build": build["build"],
+            "method": METHOD | {"rounds": options.rounds},
+        },
+        "runs": [],
+        "ring": {"processes": here.world, "torch": torch.__version__, "nccl": nccl, "problems": []},
+    }
+    groups = here.groups()
+    for heads in options.heads:
+        heads_q, heads_kv = map(int, heads.split(","))
+        for tokens in options.tokens:
+            problem = Problem(here, ring, tokens, (heads_q, heads_kv), options.head_dim)
+            here.say(f"{here.world} x {tokens} tokens, heads {heads_q} and {heads_kv}, D={options.head_dim}")
+            record["ring"]["problems"].append(measure(here, problem, flashsteps, groups, options.rounds))
+            record["complete"] = len(record["ring"]["problems"]) == len(options.heads) * len(options.tokens)
+            if path and here.rank == 0:
+                files.replace(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+    here.all_of(0)
+    here.synchronize()
+    torch.distributed.destroy_process_group()
+    timer.cancel()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
