@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <cstring>
 #include <mutex>
 #include <new>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "common/emulator/async_products.h"
+#include "common/emulator/cancel.h"
 #include "common/emulator/cluster_state.h"
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
@@ -43,6 +46,19 @@ Options& options() {
 // ---- Fibers
 
 namespace {
+
+std::atomic<const std::atomic<bool>*> cancel_flag = nullptr;
+
+bool cancelled() {
+  const std::atomic<bool>* const flag = cancel_flag.load(std::memory_order_relaxed);
+  return flag != nullptr && flag->load(std::memory_order_relaxed);
+}
+
+// By the running thread.
+void abandon_if_cancelled() {
+  if (cancelled()) [[unlikely]]
+    abandon_cta();
+}
 
 void enter(Fiber& fiber) {
   self = &fiber;
@@ -168,6 +184,8 @@ Fiber* next_in_turn() {
 
 }  // namespace
 
+void cancel_by(const std::atomic<bool>* flag) { cancel_flag = flag; }
+
 bool is_coordinate(uintptr_t address) {
   for (const cuda::uint3* variable : {&cuda::threadIdx, &cuda::blockIdx, &cuda::blockDim, &cuda::gridDim}) {
     if (address - uintptr_t(variable) < sizeof(*variable)) return true;
@@ -197,6 +215,7 @@ void abandon_cta() {
 }
 
 void park(State state) {
+  abandon_if_cancelled();
   stop(*self, state);
   Warp& warp = cta->warps[size_t(self->warp)];
   if (warp.ready == 0) answer_active_mask(warp);
@@ -206,6 +225,7 @@ void park(State state) {
 }
 
 void yield() {
+  abandon_if_cancelled();
   Fiber* next = cta->options.shuffle ? pick() : next_in_turn();
   if (next != self) switch_to(*next);
 }
@@ -232,6 +252,7 @@ void fiber_main() {
   windows.stack = Window(uintptr_t(me.context.stack), kStackBytes);
   cta->launch->body(cta->launch->arguments);
   windows.stack = kEverything;
+  abandon_if_cancelled();
   stop(me, State::kExited);
   cta->warps[size_t(me.warp)].exited |= 1u << me.lane;
   --cta->num_live;
@@ -322,6 +343,22 @@ void run_cluster(Cluster& cluster, uint64_t first) {
 
 // ---- Launches
 
+// IEEE 754's, whatever the caller's is, e.g. on XLA's threads, which take subnormal numbers for zero. Threads
+// that are started meanwhile have it, too.
+class DefaultArithmetic {
+ public:
+  DefaultArithmetic() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultArithmetic() { std::fesetenv(&before_); }
+  DefaultArithmetic(const DefaultArithmetic&) = delete;
+  DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
+
+ private:
+  std::fenv_t before_;
+};
+
 // What the host threads of a launch share.
 struct Progress {
   std::atomic<uint64_t> next_cta = 0;
@@ -336,6 +373,7 @@ void run_ctas(const Launch& launch, Cluster& cluster, Progress& progress) {
   for (Cta* c : cluster.ctas) c->counters = {};
   const uint64_t num_ctas = launch.num_ctas();
   for (uint64_t index; (index = progress.next_cta.fetch_add(cluster.ctas.size())) < num_ctas;) {
+    if (cancelled()) break;
     run_cluster(cluster, index);
     if (const auto report_progress = cluster.ctas[0]->options.progress) report_progress();
     if (cluster.report == nullptr) continue;
@@ -453,6 +491,7 @@ void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, int clus
 void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
          size_t argument_bytes, int cluster_size) {
   const std::lock_guard lock(launch_mutex);
+  const DefaultArithmetic arithmetic;
   Launch launch{grid, block, smem_bytes, body, arguments, argument_bytes, cluster_size, global_memory()};
   std::optional<GlobalRaces> global_races;
   if (options().race_detector) launch.global_races = &global_races.emplace(launch);
@@ -470,6 +509,7 @@ void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void
     }
     run_ctas(launch, prepared[0], progress);
   }
+  if (cancelled()) throw std::system_error(std::make_error_code(std::errc::operation_canceled));
   counters_of_last_launch = progress.counters;
   if (options().each_launch != nullptr) options().each_launch->push_back(progress.counters);
   if (progress.report != nullptr) throw *progress.report;

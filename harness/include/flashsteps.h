@@ -10,6 +10,7 @@
 // All functions may be called from several threads.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -38,8 +39,11 @@ size_t workspace_bytes(const AttentionCall& call, std::string_view step = {});
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step = {});
 
 // The same for tensors in host memory, without a GPU: the emulator runs the step's kernel thread by thread on
-// all cores, and this waits. Calls from several threads take turns, and fork() waits for them.
-std::string_view attention_on_emulator(const AttentionCall& call, std::string_view step = {});
+// all cores, and this waits. Calls from several threads take turns, and fork() waits for them. When another
+// thread sets `cancel`, the call soon ends with std::system_error(std::errc::operation_canceled); o and lse
+// hold anything then.
+std::string_view attention_on_emulator(const AttentionCall& call, std::string_view step = {},
+                                       const std::atomic<bool>* cancel = nullptr);
 
 // Why attention() cannot run here ("no NVIDIA driver", …); empty when it can.
 std::string missing_gpu();

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <system_error>
 
 #include "common/device_error.h"
+#include "common/emulator/cancel.h"
 #include "common/emulator/emulator.h"
 #include "common/interface.h"
 #include "harness/base/call_tensors.h"
@@ -238,17 +240,26 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
   return used;
 }
 
-std::string_view attention_on_emulator(const AttentionCall& call, std::string_view step) {
+std::string_view attention_on_emulator(const AttentionCall& call, std::string_view step,
+                                       const std::atomic<bool>* cancel) {
   check_call(call);
   check_kv_lengths(call);
   // Its options and counters are the process's. A process that forks waits for the call that is under way:
   // its child would have no thread to end it, and the lock for ever. Never destroyed, see above.
-  static std::mutex& one_at_a_time = *new std::mutex;
+  static std::timed_mutex& one_at_a_time = *new std::timed_mutex;
   static const int registered = pthread_atfork([] { one_at_a_time.lock(); }, [] { one_at_a_time.unlock(); },
                                                [] { one_at_a_time.unlock(); });
   if (registered != 0) throw std::system_error(registered, std::generic_category(), "pthread_atfork");
-  const std::lock_guard lock(one_at_a_time);
+  std::unique_lock lock(one_at_a_time, std::defer_lock);
+  while (!lock.try_lock_for(std::chrono::milliseconds(50))) {
+    if (cancel != nullptr && *cancel)
+      throw std::system_error(std::make_error_code(std::errc::operation_canceled));
+  }
   emulator::options() = {};
+  struct Cancellable {
+    explicit Cancellable(const std::atomic<bool>* flag) { emulator::cancel_by(flag); }
+    ~Cancellable() { emulator::cancel_by(nullptr); }
+  } const cancellable(cancel);
   const std::vector<Memory> touchable = register_memory(call);
   AttentionCall emulated = call;
   emulated.workspace =

@@ -1,12 +1,17 @@
 // The functions of flashsteps.h, without a GPU: which step is chosen, what is refused, and that the result is
 // right.
 #include <algorithm>
+#include <atomic>
+#include <cfenv>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "common/emulator/emulator.h"
@@ -145,6 +150,38 @@ TEST_CASE("TMA's own limits lead to another step, too") {
   CHECK(attention_on_emulator(example.call) == "v14_longest_first");
   CHECK(example.error() < 4e-3);
   CHECK(refused(example.call, "v16_producer_warpgroup").find("v16_producer_warpgroup ") == 0);
+}
+
+TEST_CASE("a call that is cancelled ends, and the next one is right") {
+  for (const std::string_view step : {"v01_scalar", "v05_padded_smem", "v16_producer_warpgroup"}) {
+    INFO(step);
+    Example example(DType::kFp16);
+    std::atomic<bool> cancel = false;
+    std::jthread impatient([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      cancel = true;
+    });
+    std::error_code error;
+    try {
+      while (true) attention_on_emulator(example.call, step, &cancel);
+    } catch (const std::system_error& ended) {
+      error = ended.code();
+    }
+    CHECK(error == std::errc::operation_canceled);
+    attention_on_emulator(example.call, step);
+    CHECK(example.error() < 4e-3);
+  }
+}
+
+TEST_CASE("the caller's floating-point environment does not matter, and stays") {
+  Example plain(DType::kFp16), odd(DType::kFp16);
+  attention_on_emulator(plain.call, "v05_padded_smem");
+  std::fesetround(FE_UPWARD);
+  attention_on_emulator(odd.call, "v05_padded_smem");
+  const int rounding = std::fegetround();
+  std::fesetround(FE_TONEAREST);
+  CHECK(rounding == FE_UPWARD);
+  CHECK(odd.o == plain.o);
 }
 
 TEST_CASE("lengths per batch, one of them zero") {

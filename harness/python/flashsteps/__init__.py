@@ -116,8 +116,8 @@ def attention(
     On a GPU the call only queues: on PyTorch's or CuPy's current stream of q's device. Like theirs, it
     returns at once, allocates from their allocators (but for a few bytes that a stream keeps, for counters),
     and can be captured into a CUDA graph. JAX has no current stream: there the call waits for its arguments,
-    and for the result before it returns. For arrays on the CPU all calls wait, without the GIL; Ctrl-C is
-    seen at the end of the call, and os.fork() waits for calls on the emulator.
+    and for the result before it returns. For arrays on the CPU all calls wait, without the GIL. Ctrl-C ends a
+    call on the emulator within a moment, and os.fork() waits for such calls.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the text begins with its name. Nothing was launched.

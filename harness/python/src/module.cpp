@@ -10,7 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <iterator>
 #include <optional>
 #include <stdexcept>
@@ -162,6 +165,30 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
+// Python's main thread handles signals, Ctrl-C among them, when it asks for them: there another thread calls
+// the emulator, and this one asks. So that one needs no GIL to come to its end, and whoever holds the GIL may
+// fork(), which waits for that.
+void run_on_emulator(const AttentionCall& call, std::string_view step, WithoutGil& no_gil) {
+  const bool in_main_thread = gettid() == getpid();
+  if (!in_main_thread) {
+    attention_on_emulator(call, step);
+    return;
+  }
+  std::atomic<bool> cancel = false;
+  auto result = std::async(std::launch::async, [&] { attention_on_emulator(call, step, &cancel); });
+  while (result.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
+    try {
+      no_gil.with_gil([] {
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      });
+    } catch (...) {
+      cancel = true;
+      throw;  // when the future has waited for the other thread
+    }
+  }
+  result.get();
+}
+
 // `allocate` makes an array of so many bytes, on the device; it is called with the GIL.
 template <typename Allocate>
 void run(const AttentionCall& call, int device, void* stream, const Options& options, Allocate allocate) {
@@ -179,7 +206,7 @@ void run(const AttentionCall& call, int device, void* stream, const Options& opt
   } else if (options.to_gpu) {
     flashsteps::attention_from_host(call, options.step);
   } else {
-    flashsteps::attention_on_emulator(call, options.step);
+    run_on_emulator(call, options.step, no_gil);
   }
 }
 

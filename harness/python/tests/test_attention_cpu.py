@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -370,22 +371,41 @@ def test_calls_from_several_threads():
     assert len(done) == 4 and all(np.array_equal(o, expected) for o in done)
 
 
-def test_ctrl_c_breaks_nothing():
+def test_ctrl_c_ends_a_call():
     code = """
-import os, signal, threading, numpy as np, flashsteps
+import os, signal, threading, time, numpy as np, flashsteps
 q = np.ones((1, 2, 130, 64), np.float16)
+many = np.ones((1, 64, 32 * 130, 64), np.float16)  # 32,768 times as much work
+flashsteps.attention(q, q, q)
+start = time.monotonic()
+flashsteps.attention(q, q, q)
+at_once = time.monotonic()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 try:
-    threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
-    while True:
-        flashsteps.attention(q, q, q)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    flashsteps.attention(many, many, many)
 except KeyboardInterrupt:
-    print(float(flashsteps.attention(q, q, q).min()))
+    waited = time.monotonic() - at_once
+    print(waited < 1000 * (at_once - start), float(flashsteps.attention(q, q, q).min()))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=1800, check=True
     )
-    assert done.stdout == "1.0\n"
+    assert done.stdout == "True 1.0\n"
+
+
+def test_handlers_of_signals_run_during_a_call():
+    q, k, v = draw_qkv(heads_q=4, heads_kv=4, seqlen_q=512, seqlen_kv=512)
+    expected = flashsteps.attention(q, k, v)
+    frames = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: frames.append(frame.f_code.co_name))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.02)
+    try:
+        found = flashsteps.attention(q, k, v)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert "attention" in frames and np.array_equal(found, expected)
 
 
 def test_fork_during_a_call():
