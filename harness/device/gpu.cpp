@@ -1,5 +1,7 @@
 #include "harness/device/gpu.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -11,6 +13,7 @@
 #include "harness/base/text.h"
 #include "harness/device/device_peaks.h"
 #include "harness/device/nvml.h"
+#include "harness/device/shared_library.h"
 #include "harness/include/flashsteps.h"
 
 namespace flashsteps {
@@ -28,6 +31,36 @@ Gpu describe_gpu(int device) {
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
   return {device, 10 * properties.major + properties.minor, properties.name};
+}
+
+// The driver's functions of contexts. Never linked: this starts on machines without a driver.
+struct Driver {
+  CUresult (*find)(CUdevice*, int);
+  CUresult (*retain)(CUcontext*, CUdevice);
+  CUresult (*release)(CUdevice);
+  CUresult (*push)(CUcontext);
+  CUresult (*pop)(CUcontext*);
+};
+
+const Driver& driver() {
+  static const Driver found = [] {
+    void* const library = open_library("libcuda.so.1");
+    Driver all{};
+    if (library == nullptr || !find_symbol(library, "cuDeviceGet", all.find) ||
+        !find_symbol(library, "cuDevicePrimaryCtxRetain", all.retain) ||
+        !find_symbol(library, "cuDevicePrimaryCtxRelease_v2", all.release) ||
+        !find_symbol(library, "cuCtxPushCurrent_v2", all.push) ||
+        !find_symbol(library, "cuCtxPopCurrent_v2", all.pop))
+      throw std::runtime_error("no NVIDIA driver");
+    return all;
+  }();
+  return found;
+}
+
+void check_driver(CUresult error) {
+  if (error != CUDA_SUCCESS)
+    throw std::runtime_error("the NVIDIA driver reports error " + std::to_string(int(error)) +
+                             " when it is asked for a device's context");
 }
 
 // While it lives, this thread's cudaMalloc() does not end captures of streams that it has nothing to do with.
@@ -88,16 +121,27 @@ void drop_old_gpu_error() {
     throw DeviceError("the GPU cannot be used any more: " + describe_error(lasting));
 }
 
+// The context is the one that CUDA's runtime uses, too. Whoever has memory on the device keeps it.
 CurrentDevice::CurrentDevice(int device) {
   int current = 0;
   CUDA_CHECK(cudaGetDevice(&current));
   if (device == current) return;
-  CUDA_CHECK(cudaSetDevice(device));
-  before_ = current;
+  CUdevice found = 0;
+  CUcontext context = nullptr;
+  check_driver(driver().find(&found, device));
+  check_driver(driver().retain(&context, found));
+  if (const CUresult error = driver().push(context); error != CUDA_SUCCESS) {
+    driver().release(found);
+    check_driver(error);
+  }
+  pushed_ = found;
 }
 
 CurrentDevice::~CurrentDevice() {
-  if (before_ >= 0) cudaSetDevice(before_);
+  if (pushed_ < 0) return;
+  CUcontext context = nullptr;
+  driver().pop(&context);
+  driver().release(pushed_);
 }
 
 void* gpu_allocate(size_t bytes) {

@@ -20,7 +20,8 @@ const Gpu& current_gpu();  // the calling thread's current device
 // record: it would be blamed on the next launch. Throws when the device itself is lost.
 void drop_old_gpu_error();
 
-// Makes `device` the calling thread's current one while it lives.
+// Makes `device` the calling thread's current one while it lives. No other device is touched: cudaSetDevice()
+// would make a context on the one that it goes back to, where there is none yet.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device);
@@ -29,7 +30,7 @@ class CurrentDevice {
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 
  private:
-  [[maybe_unused]] int before_ = -1;  // -1: it was the current one already
+  [[maybe_unused]] int pushed_ = -1;  // -1: it was the current one already
 };
 
 // Memory of the current device. What it throws when there is not enough names the size.
