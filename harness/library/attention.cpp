@@ -196,6 +196,18 @@ size_t workspace_bytes(const AttentionCall& call, std::string_view step) {
   return needed_workspace(chosen.info, call);
 }
 
+size_t plan_attention(const AttentionCall& call, std::string_view step) {
+  check_call(call);
+  first_step(BackendKind::kEmulator, call, step,
+             [&](const Step& each) { return refusal_of(each, nullptr, call); });
+  if (!missing_gpu().empty()) return 0;
+  try {
+    return workspace_bytes(call, step);
+  } catch (const std::invalid_argument&) {
+    return 0;
+  }
+}
+
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step) {
   check_call(call);
   check_kv_lengths(call);

@@ -14,4 +14,9 @@ using FindWorkspace = std::function<void*(size_t bytes, bool zero)>;
 std::string_view queue_attention(const AttentionCall& call, void* stream, std::string_view step,
                                  const FindWorkspace& find);
 
+// For a call that is to come, whose memory is not there yet: its pointers stand for their alignment alone.
+// Throws as the functions of flashsteps.h where no step could run it, whatever the GPU. Returns how many bytes
+// of workspace it needs on the current device; 0 without a GPU, or where that one will refuse the call.
+size_t plan_attention(const AttentionCall& call, std::string_view step);
+
 }  // namespace flashsteps

@@ -67,6 +67,21 @@ def _type_name(value: Any) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
+def _check_numbers(causal: Any, scale: Any, return_lse: Any) -> float | None:
+    """The scale as a float."""
+    for name, flag in (("causal", causal), ("return_lse", return_lse)):
+        if type(flag) is not bool:
+            raise TypeError(f"{name}: is a {_type_name(flag)}, expected True or False")
+    if scale is None:
+        return None
+    if not isinstance(scale, numbers.Real) or isinstance(scale, bool):
+        raise TypeError(f"scale: is a {type(scale).__name__}, expected a number")
+    try:
+        return float(scale)
+    except OverflowError:
+        raise ValueError("scale: is beyond the range of a float") from None
+
+
 def attention(
     q: Any,
     k: Any,
@@ -103,7 +118,8 @@ def attention(
             and to test). "cuda": copies them to the current GPU and the result back.
 
     torch.compile, torch.export and all that record PyTorch's operations see torch.ops.flashsteps.attention.
-    Under torch.autocast, q, k and v are converted to its type.
+    Under torch.autocast, q, k and v are converted to its type. Below jax.jit, jax.vmap and jax.shard_map the
+    call becomes one of XLA's, on XLA's stream, and what is wrong with its arguments is said when it is traced.
 
     Any strides will do, slices of a fused QKV tensor too, if each row's head_dim elements are contiguous.
     Steps from v06 on need rows that are 16-byte aligned, those with TMA strides that are not negative.
@@ -132,23 +148,20 @@ def attention(
             other = _framework_of(name, array)
             if other.name != framework.name:
                 raise TypeError(f"{name}: is an array of {other.name}, and q is one of {framework.name}")
-            if other is not framework:  # a subclass of PyTorch's
+            if other is not framework:  # a subclass of PyTorch's tensor, or an array that JAX traces
+                operator = operator or other.operator
                 return operator(q, k, v, kv_lengths, causal, scale, step, layout, return_lse, device)
     if operator is not None:
         if framework.is_traced():
             return operator(q, k, v, kv_lengths, causal, scale, step, layout, return_lse, device)
         if framework.records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
             framework.refuse_gradients(q, k, v)
-    if type(causal) is not bool or type(return_lse) is not bool:
-        name, flag = ("causal", causal) if type(causal) is not bool else ("return_lse", return_lse)
-        raise TypeError(f"{name}: is a {_type_name(flag)}, expected True or False")
-    if scale is not None and type(scale) is not float:
-        if not isinstance(scale, numbers.Real) or isinstance(scale, bool):
-            raise TypeError(f"scale: is a {type(scale).__name__}, expected a number")
-        try:
-            scale = float(scale)
-        except OverflowError:
-            raise ValueError("scale: is beyond the range of a float") from None
+    if (
+        type(causal) is not bool
+        or type(return_lse) is not bool
+        or (scale is not None and type(scale) is not float)
+    ):
+        scale = _check_numbers(causal, scale, return_lse)
     if step is not None or layout is not _DEFAULT_LAYOUT or device is not None:
         _check_options(step, layout, device)
     to_gpu = device == "cuda"

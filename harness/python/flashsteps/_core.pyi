@@ -28,6 +28,18 @@ def merge_attention(
     earlier_lse: Any,
     first_row: int,
 ) -> None: ...
+def plan(
+    framework: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    kv_lengths: Any,
+    causal: bool,
+    scale: float | None,
+    step: str | None,
+    bshd: bool,
+) -> tuple[float, int]: ...
+def xla_handlers() -> dict[str, Any]: ...
 def steps() -> list[
     tuple[
         str, str, str, str, str, tuple[str, ...], int, int, bool, tuple[str, ...], str | None, bool

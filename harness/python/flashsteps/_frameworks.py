@@ -6,6 +6,7 @@ takes nanoseconds. Everything else is described by a few attributes.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +31,9 @@ class Framework:
     is_transformed: Callable[[], bool]  # the same for arrays without memory: asked when one cannot be read
     records_gradients: Callable[[], bool]
     refuse_gradients: Callable[[Any, Any, Any], None]
-    # finish(q, result): what the user gets for an array of empty_like() or empty_fp32() that is filled now.
-    finish: Callable[[Any, Any], Any] | None = None
+    # finish(result, q, k, v, kv_lengths): what the user gets for an array of empty_like() or empty_fp32() that
+    # is filled now.
+    finish: Callable[..., Any] | None = None
 
     def describe(self, argument: str, array: Any) -> Description:
         raise NotImplementedError
@@ -168,7 +170,8 @@ class Jax(Framework):
     the result after.
 
     By JAX's rules its arrays are never written. On the CPU the result is made with NumPy and then becomes
-    JAX's. On a GPU JAX makes the array, and it is filled in place before anybody else has seen it.
+    JAX's. On a GPU JAX makes the array, and it is filled in place before anybody else has seen it. As with
+    JAX's own functions, a result is committed to its device if an argument is.
     """
 
     name = "JAX"
@@ -183,12 +186,12 @@ class Jax(Framework):
     def describe(self, argument: str, array: Any) -> Description:
         if isinstance(array, self.numpy.ndarray):  # a result on the CPU, before finish()
             return self.on_cpu.describe(argument, array)
-        if isinstance(array, self.jax.core.Tracer):
-            raise TypeError(f"{argument}: is being traced by JAX (jit, grad, vmap): call this outside of it")
         if array.is_deleted():
             raise ValueError(f"{argument}: has been deleted, or donated")
         if len(array.devices()) != 1:
-            raise ValueError(f"{argument}: is spread over {len(array.devices())} devices")
+            raise ValueError(
+                f"{argument}: is spread over {len(array.devices())} devices: call this below jax.shard_map"
+            )
         on_cpu = self.is_on_cpu(array)
         try:
             # Both wait until the contents are there; __dlpack__ because it is not told a stream.
@@ -212,14 +215,37 @@ class Jax(Framework):
     def empty(self, array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         if self.is_on_cpu(array):
             return self.numpy.empty(shape, dtype)
-        (device,) = array.devices()
-        return self.jax.numpy.empty(shape, dtype, device=device)
+        # Now, also while somebody traces a function that this call is in.
+        with self.jax.ensure_compile_time_eval(), self.jax.default_device(*array.devices()):
+            return self.jax.numpy.empty(shape, dtype)
 
-    def finish(self, like: Any, result: Any) -> Any:  # type: ignore[override]
+    def finish(self, result: Any, *arguments: Any) -> Any:  # type: ignore[override]
+        committed = next((array for array in arguments if array is not None and array.committed), None)
+        if committed is not None:
+            return self.jax.device_put(result, *committed.devices())
         if not isinstance(result, self.numpy.ndarray):
             return result
-        (device,) = like.devices()
-        return self.jax.device_put(result, device)
+        with self.jax.default_device(*arguments[0].devices()):
+            return self.jax.device_put(result)
+
+
+class TracedJax(Framework):
+    """An array whose contents are still to come: below jit, vmap, grad and others."""
+
+    name = "JAX"
+
+    def __init__(self) -> None:
+        from . import jax as operators
+
+        self.operator, self.is_traced = operators.call, lambda: True
+
+    def describe(self, argument: str, array: Any) -> Description:
+        """As XLA will lay it out, on a GPU: there nobody looks into it."""
+        shape = tuple(array.shape)
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        return self.ALIGNED_ADDRESS, shape, strides, array.dtype.name, 0, None
+
+    ALIGNED_ADDRESS = 1 << 12
 
 
 # An array is of a framework that has been imported: nothing is imported to find out.
@@ -246,6 +272,8 @@ def framework_of(argument: str, array: Any) -> Framework:
         if array_type is not None and isinstance(array, array_type):
             if framework is PyTorch and type(array) not in (array_type, sys.modules[module].nn.Parameter):
                 framework = PyTorchSubclass
+            if framework is Jax and isinstance(array, sys.modules[module].core.Tracer):
+                framework = TracedJax
             found = _by_type[type(array)] = made(framework)
             return found
     raise TypeError(

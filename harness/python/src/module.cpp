@@ -24,6 +24,7 @@
 #include "harness/include/flashsteps.h"
 #include "harness/library/attention.h"
 #include "harness/python/src/array.h"
+#include "harness/python/src/xla_ffi.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -298,7 +299,7 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
   static const nb::handle kFinish = interned("finish");
   const nb::object finish = framework.python().attr(kFinish);
   const auto finished = [&](const nb::object& array) {
-    return finish.is_none() ? array : finish(q_array, array);
+    return finish.is_none() ? array : finish(array, q_array, k_array, v_array, kv_lengths_array);
   };
   return return_lse ? nb::make_tuple(finished(o_array), finished(lse_array)) : finished(o_array);
 }
@@ -334,6 +335,31 @@ void merge_attention(nb::handle python_framework, nb::handle q_array, nb::handle
   call.earlier = {static_cast<float*>(earlier_o.data) + int64_t(first_row) * call.head_dim,
                   static_cast<float*>(earlier_lse.data) + first_row, int(rows)};
   run_for(framework, q_array, call, q.device, step, false);
+}
+
+// The checks of attention() for arrays that have no memory yet; the scale, and the bytes of workspace that
+// plan_attention() finds.
+nb::tuple plan(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
+               nb::handle kv_lengths_array, bool causal, std::optional<double> scale,
+               std::optional<std::string_view> step, bool bshd) {
+  Arguments arguments = read_arguments(Framework(python_framework), q_array, k_array, v_array,
+                                       kv_lengths_array, causal, scale, bshd);
+  arguments.call.o = arguments.call.q;
+  try {
+    const size_t workspace_bytes = plan_attention(arguments.call, step.value_or(""));
+    return nb::make_tuple(arguments.call.softmax_scale, workspace_bytes);
+  } catch (const std::invalid_argument& error) {
+    raise_value_error("step", error.what());
+  }
+}
+
+// By the platform's name in JAX.
+nb::dict xla_handlers() {
+  const auto capsule = [](xla::Handler* handler) { return nb::capsule(reinterpret_cast<void*>(handler)); };
+  nb::dict handlers;
+  handlers["cpu"] = capsule(xla::attention_on_cpu);
+  handlers["CUDA"] = capsule(xla::attention_on_cuda);
+  return handlers;
 }
 
 nb::list step_descriptions() {
@@ -398,6 +424,11 @@ NB_MODULE(_core, m) {
   m.def("merge_attention", &merge_attention, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(),
         "causal"_a, "scale"_a.none(), "step"_a.none(), "o"_a, "earlier_o"_a, "earlier_lse"_a, "first_row"_a,
         "Attention to some of the keys, merged with the result of others: for flashsteps.distributed.");
+  m.def(
+      "plan", &plan, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "causal"_a, "scale"_a.none(),
+      "step"_a.none(), "bshd"_a,
+      "Checks a call whose arrays have no memory yet: its scale, and the bytes of workspace that it needs.");
+  m.def("xla_handlers", &xla_handlers, "The handlers of XLA's calls, as jax.ffi registers them.");
   m.def("steps", &step_descriptions,
         "The fields of flashsteps.Step for every step, in the order of the ladder.");
   m.def("build_info", &build_info_record, "flashsteps.build_info.");

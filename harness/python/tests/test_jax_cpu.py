@@ -1,16 +1,25 @@
-"""flashsteps on JAX's arrays on the CPU."""
+"""flashsteps on JAX's arrays on the CPU, called directly and below JAX's transformations."""
 
 from __future__ import annotations
 
-import flashsteps
-import numpy as np
-import pytest
-import reference
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+# Several devices, for shard_map. Read when JAX is first used.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+
+import flashsteps  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+import reference  # noqa: E402
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
-CPU = jax.devices("cpu")[0]
+CPUS = jax.devices("cpu")
+CPU = CPUS[0]
 
 
 def draw_qkv(dtype="float16", batch=1, seqlen_kv=70):
@@ -21,10 +30,22 @@ def draw_qkv(dtype="float16", batch=1, seqlen_kv=70):
     )
 
 
+def lengths_of(*numbers):
+    return jax.device_put(np.array(numbers, np.int32), CPU)
+
+
+def same_bits(found, expected):
+    found, expected = jax.tree.leaves(found), jax.tree.leaves(expected)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_against_the_reference(dtype):
     q, k, v = draw_qkv(dtype, batch=2, seqlen_kv=90)
-    lengths = jax.device_put(np.array([0, 81], np.int32), CPU)
+    lengths = lengths_of(0, 81)
     o, lse = flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, return_lse=True)
     assert isinstance(o, jax.Array) and isinstance(lse, jax.Array)
     assert o.dtype == q.dtype and o.shape == q.shape and o.devices() == lse.devices() == {CPU}
@@ -39,18 +60,26 @@ def test_against_jax():
     assert np.allclose(np.asarray(o), np.asarray(expected), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, lambda f: jax.grad(lambda *a: f(*a).sum())])
-def test_transforms_are_refused(transform):
-    arrays = [x[None] for x in draw_qkv("float32")] if transform is jax.vmap else draw_qkv("float32")
-    with pytest.raises(TypeError, match="^q: is being traced by JAX"):
-        transform(lambda q, k, v: flashsteps.attention(q, k, v))(*arrays)
-
-
 def test_results_are_fresh():
     q, k, v = draw_qkv()
     o = flashsteps.attention(q, k, v)
     flashsteps.attention(2 * q, k, v)
     assert bool(jnp.all(o == flashsteps.attention(q, k, v)))
+
+
+def test_results_are_committed_as_arguments_are():
+    q, k, v = draw_qkv()
+    assert q.committed and all(x.committed for x in flashsteps.attention(q, k, v, return_lse=True))
+    free = tuple(jnp.asarray(np.asarray(x)) for x in (q, k, v))
+    o, lse = flashsteps.attention(*free, return_lse=True)
+    assert not free[0].committed and not o.committed and not lse.committed
+    assert flashsteps.attention(free[0], k, free[2]).committed
+    # Where they are, not where JAX would put them.
+    with jax.default_device(CPUS[2]):
+        elsewhere = tuple(jnp.asarray(np.asarray(x)) for x in (q, k, v))
+    o = flashsteps.attention(*elsewhere)
+    assert not o.committed and o.devices() == {CPUS[2]}
+    assert flashsteps.attention(*(jax.device_put(x, CPUS[1]) for x in (q, k, v))).devices() == {CPUS[1]}
 
 
 def test_a_deleted_array():
@@ -60,9 +89,202 @@ def test_a_deleted_array():
         flashsteps.attention(q, k, v)
 
 
-def test_wrong_type():
+def wrong_calls():
     q, k, v = draw_qkv()
-    with pytest.raises(TypeError, match="^k: is float32, and q is float16"):
-        flashsteps.attention(q, k.astype(jnp.float32), v)
+    half = jnp.float16
+    return [
+        ((q, k.astype(jnp.float32), v), {}, TypeError, "k: is float32, and q is float16"),
+        ((q.astype(jnp.int8), k, v), {}, TypeError, "q: is int8, expected float16"),
+        ((q[0], k, v), {}, ValueError, "q: has shape .4, 70, 64., expected 4 dimensions"),
+        ((q[..., :32], k[..., :32], v[..., :32]), {}, ValueError, "q: has head_dim 32"),
+        ((q[:, :3], k, v), {}, ValueError, "k: has 2 heads, and q has 3, which is not a multiple"),
+        ((q, k, v[:, :, :69]), {}, ValueError, "v: has shape .1, 2, 69, 64., and k has"),
+        ((q[:, :, :0], k, v), {}, ValueError, "q: has shape .1, 4, 0, 64., which is empty"),
+        ((q, k, v), {"kv_lengths": jnp.zeros(2, np.int32)}, ValueError, "kv_lengths: has shape .2."),
+        ((q, k, v), {"kv_lengths": jnp.zeros(1, half)}, TypeError, "kv_lengths: is float16, expected int32"),
+        ((q, k, v), {"causal": 1}, TypeError, "causal: is a int, expected True or False"),
+        ((q, k, v), {"return_lse": None}, TypeError, "return_lse: is a NoneType, expected True"),
+        ((q, k, v), {"scale": "1"}, TypeError, "scale: is a str, expected a number"),
+        ((q, k, v), {"scale": -1.0}, ValueError, "scale: is -1, expected a positive number"),
+        ((q, k, v), {"step": "v99"}, ValueError, "step: unknown step 'v99'"),
+        ((q, k, v), {"layout": "sbhd"}, ValueError, "layout: is 'sbhd', expected"),
+        ((q, k, v), {"device": "tpu"}, ValueError, "device: is 'tpu', expected None or 'cuda'"),
+        (draw_qkv("float32"), {"step": "v03_wmma"}, ValueError, "step: v03_wmma supports fp16 and bf16"),
+    ]
+
+
+@pytest.mark.parametrize("arrays, options, error, text", wrong_calls())
+def test_errors_are_said_when_the_call_is_traced(arrays, options, error, text):
+    with pytest.raises(error, match=f"^{text}"):
+        flashsteps.attention(*arrays, **options)
+    with pytest.raises(error, match=f"^{text}"):
+        jax.eval_shape(lambda q, k, v: flashsteps.attention(q, k, v, **options), *arrays)
+
+
+def test_other_frameworks_are_refused():
+    q, k, v = draw_qkv()
     with pytest.raises(TypeError, match="^k: is an array of NumPy, and q is one of JAX"):
         flashsteps.attention(q, np.asarray(k), v)
+    with pytest.raises(TypeError, match="^v: is an array of NumPy, and q is one of JAX"):
+        jax.jit(lambda q, k: flashsteps.attention(q, k, np.asarray(v)))(q, k)
+
+
+def test_what_only_a_call_of_arrays_can_do():
+    q, k, v = draw_qkv()
+    with pytest.raises(ValueError, match="^device: is 'cuda', and q is being traced by JAX"):
+        jax.jit(lambda q: flashsteps.attention(q, k, v, device="cuda"))(q)
+    with pytest.raises(TypeError, match="^scale: is a .*Tracer, expected a number"):
+        jax.jit(lambda scale: flashsteps.attention(q, q, q, scale=scale))(0.5)
+
+
+# Below jit
+
+
+OPTIONS = [
+    {},
+    {"causal": True, "return_lse": True},
+    {"causal": True, "scale": 0.3, "step": "v02_smem_tiles"},
+    {"return_lse": True, "step": "v09_direct_rescale"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_jit(dtype, options):
+    q, k, v = draw_qkv(dtype, batch=2, seqlen_kv=90)
+    call = jax.jit(lambda q, k, v: flashsteps.attention(q, k, v, **options))
+    same_bits(call(q, k, v), flashsteps.attention(q, k, v, **options))
+
+
+def test_jit_of_float32():
+    q, k, v = draw_qkv("float32")
+    same_bits(jax.jit(flashsteps.attention)(q, k, v), flashsteps.attention(q, k, v))
+
+
+def test_jit_with_lengths():
+    q, k, v = draw_qkv(batch=2, seqlen_kv=90)
+    call = jax.jit(lambda q, k, v, n: flashsteps.attention(q, k, v, causal=True, kv_lengths=n, return_lse=True))
+    for lengths in (lengths_of(0, 81), lengths_of(90, 1)):
+        expected = flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, return_lse=True)
+        same_bits(call(q, k, v, lengths), expected)
+    refusal = (ValueError, jax.errors.JaxRuntimeError)  # by JAX's version
+    with pytest.raises(refusal, match=r"kv_lengths\[1\] is 91, it must be 0 to seqlen_kv"):
+        jax.block_until_ready(call(q, k, v, lengths_of(0, 91)))
+    same_bits(call(q, k, v, lengths_of(90, 1)), expected)
+
+
+def test_jit_lays_out_what_is_transposed():
+    q, k, v = draw_qkv()
+    call = jax.jit(
+        lambda *a: flashsteps.attention(*(x.transpose(0, 2, 1, 3) for x in a), layout="bshd", return_lse=True)
+    )
+    o, lse = flashsteps.attention(q, k, v, return_lse=True)
+    same_bits(call(q, k, v), (o.transpose(0, 2, 1, 3), lse))
+
+
+def test_jit_of_a_program_around_it():
+    """Results of JAX go in, and JAX goes on with the result; constants that JAX does not trace, too."""
+    q, k, v = draw_qkv()
+    call = jax.jit(lambda q: (flashsteps.attention(q + q, k, v) * 2, flashsteps.attention(k, k, v)))
+    expected = (flashsteps.attention(q + q, k, v) * 2, flashsteps.attention(k, k, v))
+    same_bits(call(q), expected)
+    same_bits(jax.lax.map(lambda q: flashsteps.attention(q, k, v), q[None])[0], flashsteps.attention(q, k, v))
+
+
+def test_eval_shape_and_compile_ahead_of_time():
+    q, k, v = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in draw_qkv("bfloat16", batch=2))
+    call = lambda q, k, v: flashsteps.attention(q, k, v, return_lse=True)  # noqa: E731
+    o, lse = jax.eval_shape(call, q, k, v)
+    assert (o.shape, o.dtype, lse.shape, lse.dtype) == (q.shape, q.dtype, (2, 4, 70), np.float32)
+    arrays = draw_qkv("bfloat16", batch=2)
+    same_bits(jax.jit(call).lower(q, k, v).compile()(*arrays), flashsteps.attention(*arrays, return_lse=True))
+
+
+# Below vmap: one call, in which the examples are batches
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_vmap(transform):
+    q, k, v = (jnp.stack([x, 2 * x, 3 * x]) for x in draw_qkv(batch=2))
+    lengths = jnp.array([[0, 70], [3, 4], [70, 69]], np.int32)
+
+    def call(q, k, v, lengths):
+        return flashsteps.attention(q, k, v, kv_lengths=lengths, return_lse=True)
+
+    def merge(x):
+        return x.reshape(-1, *x.shape[2:])
+
+    mapped = transform(jax.vmap(call))(q, k, v, lengths)
+    same_bits([merge(x) for x in mapped], call(*map(merge, (q, k, v, lengths))))
+    # Of q alone, along another axis; and twice. All have the same tiles with this step.
+    def call_one(q):
+        return flashsteps.attention(q, k[0], v[0], step="v09_direct_rescale")
+
+    expected = [call_one(each) for each in q]
+    same_bits(list(transform(jax.vmap(call_one, in_axes=1))(q.swapaxes(0, 1))), expected)
+    same_bits(list(transform(jax.vmap(jax.vmap(call_one)))(q[None])[0]), expected)
+
+
+# Gradients
+
+
+@pytest.mark.parametrize(
+    "transform", [jax.grad, jax.jacfwd, jax.linearize, lambda f: lambda *a: jax.jvp(f, a, a)]
+)
+def test_gradients_are_refused(transform):
+    q, k, v = draw_qkv("float32")
+    call = lambda q, k, v: flashsteps.attention(q, k, v).sum()  # noqa: E731
+    for traced in (call, jax.jit(call)):
+        with pytest.raises(ValueError, match="^q: is being differentiated, and there is no derivative"):
+            (lambda f: f(traced, q, k, v) if f is jax.linearize else f(traced)(q, k, v))(transform)
+
+
+def test_gradients_of_other_things():
+    q, k, v = draw_qkv("float32")
+
+    def loss(weight, q, k, v):
+        return (weight * flashsteps.attention(q, k, jax.lax.stop_gradient(weight * v))).sum()
+
+    o = flashsteps.attention(q, k, 2 * v)
+    assert np.allclose(jax.jit(jax.grad(loss))(jnp.float32(2), q, k, v), o.sum(), rtol=1e-4)
+    with pytest.raises(ValueError, match="^v: is being differentiated"):
+        jax.grad(lambda v: flashsteps.attention(q, k, v).sum())(v)
+
+
+# Below shard_map
+
+
+@pytest.mark.parametrize("axis, spec", [("batch", ("x",)), ("heads", (None, "x"))])
+def test_shard_map(axis, spec):
+    """Four devices, each with some batches or some heads; lengths are on all of them, or on each its own."""
+    spec = jax.sharding.PartitionSpec(*spec)
+    mesh = jax.sharding.Mesh(np.array(CPUS), ("x",))
+    dimension = 1 if axis == "heads" else 0
+    q, k, v = (
+        jnp.asarray(np.concatenate([x, 2 * x], axis=dimension))
+        for x in draw_qkv(batch=2)
+    )
+    lengths = jnp.array([70, 33, 1, 0][: q.shape[0]], np.int32)
+    lengths_spec = spec if axis == "batch" else jax.sharding.PartitionSpec()
+
+    def call(q, k, v, lengths):
+        step = "v09_direct_rescale"  # whose tiles do not depend on how many there are
+        return flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, return_lse=True, step=step)
+
+    specs = (spec, spec, spec, lengths_spec)
+    sharded = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=spec))
+    o, lse = sharded(q, k, v, lengths)
+    same_bits((o, lse), call(q, k, v, lengths))
+    assert len(o.devices()) == 4
+    with pytest.raises(ValueError, match="^q: is spread over 4 devices: call this below jax.shard_map"):
+        flashsteps.attention(o, o, o)
+
+
+# How XLA calls
+
+
+def test_declarations_are_as_in_jaxlibs_headers(tmp_path):
+    compiler = shutil.which("c++") or pytest.skip("no c++")
+    source = Path(__file__).with_name("xla_ffi_layout.cpp")
+    include = ["-I", jax.ffi.include_dir(), "-I", str(source.parents[3])]
+    subprocess.run([compiler, "-std=c++20", "-fsyntax-only", *include, source], check=True)

@@ -1,0 +1,230 @@
+"""flashsteps below JAX's transformations on a GPU: on XLA's stream, in command buffers, over several GPUs.
+
+pytest harness/python/tests/test_jax_gpu.py -rs -s     # -s shows the time of a call. The direct call: test_gpu.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import flashsteps
+import numpy as np
+import pytest
+import reference
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+import jax.numpy as jnp  # noqa: E402
+
+if flashsteps.missing_gpu() is not None:
+    pytest.skip(flashsteps.missing_gpu(), allow_module_level=True)
+try:
+    GPUS = jax.devices("gpu")
+except RuntimeError as error:
+    pytest.skip(f"JAX finds no GPU: {error}", allow_module_level=True)
+
+
+def capability(device):
+    return int(float(device.compute_capability) * 10)
+
+
+STEPS = [name for name in flashsteps.steps() if flashsteps.describe(name).needs_sm <= capability(GPUS[0])]
+
+
+def draw_qkv(dtype="float16", batch=2, heads=(4, 2), seqlen_q=200, seqlen_kv=200, head_dim=64, seed=1):
+    rng = np.random.default_rng(seed)
+    shapes = [(batch, heads[0], seqlen_q, head_dim)] + 2 * [(batch, heads[1], seqlen_kv, head_dim)]
+    return tuple(jnp.asarray(rng.standard_normal(shape, np.float32)).astype(dtype) for shape in shapes)
+
+
+def same_bits(found, expected):
+    found, expected = jax.tree.leaves(found), jax.tree.leaves(expected)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_against_the_reference(dtype):
+    q, k, v = draw_qkv(dtype)
+    lengths = jnp.array([33, 200], np.int32)
+    call = jax.jit(lambda *a: flashsteps.attention(*a[:3], causal=True, kv_lengths=a[3], return_lse=True))
+    o, lse = call(q, k, v, lengths)
+    assert o.devices() == lse.devices() == {GPUS[0]} and not o.committed
+    expected = reference.attention(q, k, v, causal=True, kv_lengths=lengths)
+    reference.check(np.asarray(o).astype(np.float64), np.asarray(lse), dtype, *expected)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_bits_of_every_step(step):
+    for dtype in ("float16", "bfloat16", "float32"):
+        if dtype.replace("float", "fp").replace("bfp", "bf") not in flashsteps.describe(step).dtypes:
+            continue
+        q, k, v = draw_qkv(dtype, head_dim=128, seqlen_q=130)
+        options = {"causal": True, "return_lse": True, "step": step}
+        call = jax.jit(lambda q, k, v: flashsteps.attention(q, k, v, **options))
+        expected = flashsteps.attention(q, k, v, **options)
+        for _ in range(3):
+            same_bits(call(q, k, v), expected)
+
+
+def test_decode():
+    q, k, v = draw_qkv("bfloat16", batch=3, heads=(32, 8), seqlen_q=1, seqlen_kv=3000, head_dim=128)
+    lengths = jnp.array([1, 2999, 1500], np.int32)
+    call = jax.jit(lambda q, n: flashsteps.attention(q, k, v, causal=True, kv_lengths=n, return_lse=True))
+    expected = flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, return_lse=True)
+    same_bits(call(q, lengths), expected)
+
+
+def test_it_runs_in_xlas_order():
+    """Its argument is still being computed when it is queued, and its result is used by what comes next."""
+    q, k, v = draw_qkv()
+    expected = flashsteps.attention(q, k, v)
+
+    @jax.jit
+    def program(x):
+        weights = jnp.ones((4096, 4096), jnp.float32) / 4096
+        zero = jax.lax.fori_loop(0, 200, lambda _, y: y @ weights, weights)[0, 0] * 0
+        late = (x + zero.astype(x.dtype)).astype(x.dtype)
+        o = flashsteps.attention(late, k, v)
+        return o, jnp.sum(jnp.abs(o - expected).astype(jnp.float32))
+
+    jax.block_until_ready(program(q))  # compiled
+    start = time.perf_counter()
+    o, difference = program(q)
+    queued = time.perf_counter() - start
+    assert float(difference) == 0
+    waited = time.perf_counter() - start
+    same_bits(o, expected)
+    assert queued < waited / 2, "the call waited for the GPU"
+
+
+def test_scan_and_vmap():
+    q, k, v = draw_qkv("bfloat16")
+    step = STEPS[-1]
+    many = jnp.stack([q, 2 * q, 3 * q])
+    expected = [flashsteps.attention(x, k, v, causal=True, step=step) for x in many]
+    call = lambda x: flashsteps.attention(x, k, v, causal=True, step=step)  # noqa: E731
+    for _ in range(2):
+        same_bits(list(jax.jit(lambda many: jax.lax.map(call, many))(many)), expected)
+    for transform in (jax.jit, lambda f: f):
+        mapped = transform(jax.vmap(call))(many)
+        folded = flashsteps.attention(
+            many.reshape(-1, *q.shape[1:]), *(jnp.concatenate(3 * [x]) for x in (k, v)), causal=True, step=step
+        )
+        same_bits(mapped.reshape(folded.shape), folded)
+
+
+COMMAND_BUFFERS = """
+import jax, jax.numpy as jnp, numpy as np, flashsteps, sys
+step, dtype = sys.argv[1:]
+rng = np.random.default_rng(1)
+q, k, v = (jnp.asarray(rng.standard_normal((2, h, 300, 128), np.float32)).astype(dtype) for h in (8, 4, 4))
+
+@jax.jit
+def program(q, k, v):
+    for _ in range(4):
+        q = flashsteps.attention(q, k, v, causal=True, step=step) + q
+    return q
+
+def direct(q, k, v):
+    add = jax.jit(lambda a, b: a + b)
+    for _ in range(4):
+        q = add(flashsteps.attention(q, k, v, causal=True, step=step), q)
+    return q
+
+# Other buffers in every turn, and other contents: a graph is updated, or replayed.
+kept = []
+for turn in range(6):
+    x = q * (1 + turn)
+    kept.append(x)
+    found, expected = program(x, k, v), direct(x, k, v)
+    assert np.asarray(found).tobytes() == np.asarray(expected).tobytes(), turn
+same = [np.asarray(program(q, k, v)).tobytes() for _ in range(6)]
+assert len(set(same)) == 1
+print("right")
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("step", [STEPS[0], STEPS[-1]])
+def test_command_buffers(step, dtype, monkeypatch, tmp_path):
+    """XLA captures the calls into CUDA graphs, updates them for other addresses, and replays them."""
+    flags = "--xla_gpu_enable_command_buffer=FUSION,CUSTOM_CALL --xla_gpu_graph_min_graph_size=1"
+    monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_dump_to={tmp_path}")
+    command = [sys.executable, "-c", COMMAND_BUFFERS, step, dtype]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and done.stdout == "right\n", done.stdout + done.stderr[-4000:]
+    thunks = [path.read_text() for path in tmp_path.glob("*jit_program*thunk_sequence_after_thunk_passes*")]
+    assert any("kCommandBuffer" in text for text in thunks), sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_errors():
+    q, k, v = draw_qkv()
+    with pytest.raises(TypeError, match="^k: is float32, and q is float16"):
+        jax.jit(lambda q: flashsteps.attention(q, k.astype(jnp.float32), v))(q)
+    with pytest.raises(ValueError, match="^q: is being differentiated"):
+        jax.grad(lambda q: flashsteps.attention(q, k, v).astype(jnp.float32).sum())(q)
+    unfit = [name for name in flashsteps.steps() if flashsteps.describe(name).needs_sm_exactly]
+    if capability(GPUS[0]) != 90 and unfit:
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="needs sm_90a and nothing else"):
+            jax.block_until_ready(jax.jit(lambda q: flashsteps.attention(q, k, v, step=unfit[-1]))(q))
+
+
+def test_on_the_cpu_beside_a_gpu():
+    """The same function for arrays on the CPU: the emulator runs it."""
+    q, k, v = (jax.device_put(x, jax.devices("cpu")[0]) for x in draw_qkv(batch=1))
+    call = jax.jit(lambda q, k, v: flashsteps.attention(q, k, v, step="v09_direct_rescale"))
+    o = call(q, k, v)
+    assert o.devices() == q.devices()
+    same_bits(o, flashsteps.attention(q, k, v, step="v09_direct_rescale"))
+
+
+def test_time_of_a_call():
+    """The direct call waits; below jit XLA queues. Shown, not judged."""
+    q, k, v = draw_qkv("bfloat16", batch=1, heads=(16, 16), seqlen_q=128, seqlen_kv=128, head_dim=128)
+    compiled = jax.jit(flashsteps.attention)
+    for name, call in (("direct", flashsteps.attention), ("below jit", compiled)):
+        jax.block_until_ready([call(q, k, v) for _ in range(20)])
+        start = time.perf_counter()
+        results = [call(q, k, v) for _ in range(500)]
+        host = time.perf_counter() - start
+        jax.block_until_ready(results)
+        print(f"\n{name}: {host / 500 * 1e6:.1f} us of the host per call", end="")
+    print()
+
+
+# Two GPUs
+
+two_gpus = pytest.mark.skipif(len(GPUS) < 2, reason="needs two GPUs")
+
+
+@two_gpus
+def test_shard_map():
+    mesh = jax.sharding.Mesh(np.array(GPUS), ("x",))
+    spec, step = jax.sharding.PartitionSpec("x"), STEPS[-1]
+    q, k, v = draw_qkv("bfloat16", batch=2 * len(GPUS))
+    lengths = jnp.array(len(GPUS) * [33, 200], np.int32)
+
+    def call(q, k, v, lengths):
+        return flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, return_lse=True, step=step)
+
+    sharded = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=spec, out_specs=spec))
+    o, lse = sharded(q, k, v, lengths)
+    assert len(o.devices()) == len(GPUS)
+    for i in range(len(GPUS)):
+        part = slice(2 * i, 2 * i + 2)
+        same_bits((o[part], lse[part]), call(q[part], k[part], v[part], lengths[part]))
+
+
+@two_gpus
+def test_the_other_gpu():
+    arrays = draw_qkv("bfloat16")
+    expected = flashsteps.attention(*arrays, causal=True)
+    other = [jax.device_put(x, GPUS[1]) for x in arrays]
+    for call in (flashsteps.attention, jax.jit(flashsteps.attention, static_argnames="causal")):
+        o = call(*other, causal=True)
+        assert o.devices() == {GPUS[1]} and o.committed
+        same_bits(o, expected)
