@@ -176,6 +176,7 @@ if [ "${#named[@]}" -gt 0 ]; then
 fi
 # Tests that share what one of them builds are a group.
 section "command line tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" --dist loadgroup harness/tests
+make_venv scripts/requirements-jax.txt || complain "without JAX its tests are skipped"
 section "Python module" python_module
 for framework in torch jax; do
   "$python" -c "import $framework" 2>/dev/null || not_here "Python module, $framework" \

@@ -86,7 +86,7 @@ class Sandbox:
             encoding="utf-8",
         )
         (venv / "bin" / "python").chmod(0o755)
-        for name in ("requirements.txt", "requirements-test.txt"):
+        for name in ("requirements.txt", "requirements-test.txt", "requirements-jax.txt"):
             stamp = self.library(f"venv_stamp scripts/{name}").stdout
             (venv / f"{name}.installed").write_text(stamp, encoding="utf-8")
 
