@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -276,11 +277,25 @@ def test_shard_map(axis, spec):
     o, lse = sharded(q, k, v, lengths)
     same_bits((o, lse), call(q, k, v, lengths))
     assert len(o.devices()) == 4
+    if axis == "batch":  # k and v are on all devices
+        one = {"causal": True, "step": "v09_direct_rescale"}
+        mapped = jax.shard_map(
+            lambda q: flashsteps.attention(q, k[:1], v[:1], **one), mesh=mesh, in_specs=spec, out_specs=spec
+        )
+        same_bits(mapped(q)[3], flashsteps.attention(q[3:], k[:1], v[:1], **one)[0])
     with pytest.raises(ValueError, match="^q: is spread over 4 devices: call this below jax.shard_map"):
         flashsteps.attention(o, o, o)
 
 
 # How XLA calls
+
+
+def test_the_page_shows_what_works():
+    page = Path(__file__).parents[3] / "docs" / "frameworks.md"
+    (code,) = re.findall("```python\n(.*?)```", page.read_text().split("## In a program of JAX")[1], re.DOTALL)
+    shown = {}
+    exec(code, shown)
+    assert shown["o"].shape == (2, 4, 100, 64) and shown["lse"].dtype == np.float32
 
 
 def test_declarations_are_as_in_jaxlibs_headers(tmp_path):
