@@ -50,20 +50,19 @@ class Rank:
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if self.on_gpu else torch.device("cpu")
         if self.on_gpu:
             torch.cuda.set_device(self.device)
-            self.dist.init_process_group("nccl", device_id=self.device)
+            self.dist.init_process_group("nccl")
         else:
             self.dist.init_process_group("gloo")
 
     def groups(self) -> dict[str, Any]:
-        """By what is changed: the CTAs that NCCL may use for a transfer, and the priority of its stream."""
+        """By what is changed: the priority of NCCL's stream, and with that how many CTAs it may use."""
+        if not self.on_gpu:
+            return {}
         found = {}
         for name, ctas in (("priority", None), ("16 CTAs", 16), ("8 CTAs", 8), ("4 CTAs", 4)):
-            if not self.on_gpu:
-                break
             options = self.dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
             if ctas is not None:
-                options.config.min_ctas = 1
-                options.config.max_ctas = ctas
+                options.config.min_ctas, options.config.max_ctas = 1, ctas
             found[name] = self.dist.new_group(backend="nccl", pg_options=options)
         return found
 
@@ -80,6 +79,10 @@ class Rank:
 
     def sample_ms(self, call: Call, calls: int) -> float:
         """Of one call, here."""
+        with getattr(call, "around", contextlib.nullcontext)():
+            return self.timed_ms(call, calls)
+
+    def timed_ms(self, call: Call, calls: int) -> float:
         self.all_of(0)
         self.synchronize()
         if not self.on_gpu:
@@ -152,24 +155,37 @@ class Problem:
         return float((o - expected).norm() / expected.norm())
 
 
-@contextlib.contextmanager
-def torch_context(here: Rank, problem: Problem) -> Any:
-    """torch's own context parallelism: yields what calls it, which raises where this PyTorch cannot do it."""
-    torch = here.torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.experimental import context_parallel
-    from torch.distributed.tensor.experimental._attention import set_rotate_method
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+class TorchContext:
+    """torch's own context parallelism, as far as this PyTorch has it. Grouped heads are repeated before."""
 
-    mesh = init_device_mesh(here.device.type, (here.world,), mesh_dim_names=("cp",))
-    set_rotate_method("allgather")
-    # Grouped heads are repeated before: its ring has none.
-    repeat = problem.heads[0] // problem.heads[1]
-    buffers = [x.clone() for x in problem.whole]
-    q, k, v = buffers[0], *(x.repeat_interleave(repeat, 1) for x in buffers[1:])
-    with context_parallel(mesh, buffers=[q, k, v], buffer_seq_dims=[2] * 3, no_restore_buffers={q, k, v}):
-        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]):
-            yield lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    def __init__(self, here: Rank, problem: Problem):
+        torch = here.torch
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.experimental import context_parallel
+        from torch.distributed.tensor.experimental._attention import set_rotate_method
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        self.mesh = init_device_mesh(here.device.type, (here.world,), mesh_dim_names=("cp",))
+        set_rotate_method("allgather")
+        repeat = problem.heads[0] // problem.heads[1]
+        self.local = [problem.whole[0].clone()]
+        self.local += [x.repeat_interleave(repeat, 1) for x in problem.whole[1:]]
+        # On entry the tensors become each process's shards, and stay so.
+        with context_parallel(
+            self.mesh, buffers=self.local, buffer_seq_dims=[2] * 3, no_restore_buffers={*self.local}
+        ):
+            pass
+        self.torch, self.context = torch, context_parallel
+        self.any_rows = torch.zeros(2 * here.world, device=here.device)  # on every entry something is sharded
+        self.kernel = lambda: sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION])
+
+    @contextlib.contextmanager
+    def around(self) -> Any:
+        with self.context(self.mesh, buffers=[self.any_rows], buffer_seq_dims=[0]), self.kernel():
+            yield
+
+    def __call__(self) -> Any:
+        return self.torch.nn.functional.scaled_dot_product_attention(*self.local, is_causal=True)
 
 
 def overlap(here: Rank, call: Call) -> dict[str, Any] | None:
@@ -244,33 +260,31 @@ def measure(here: Rank, problem: Problem, flashsteps: Any, groups: dict[str, Any
 
         calls["ring, no lead"] = without_lead
     failed: dict[str, str] = {}
-    with contextlib.ExitStack() as stack:
+    try:
+        calls["torch"] = TorchContext(here, problem)
+    except Exception as why:
+        failed["torch"] = one_line(why)
+    for name in list(calls):
+        why = ""
         try:
-            calls["torch"] = stack.enter_context(torch_context(here, problem))
-        except Exception as why:
-            failed["torch"] = one_line(why)
-        for name in list(calls):
-            why = ""
-            try:
-                calls[name]()
-                here.synchronize()
-            except Exception as found:
-                if name in ("share", "ring", "all_gather", "transfer", "local"):
-                    raise
-                why = one_line(found)
-            if max(here.all_of(bool(why))):  # all ranks leave it out, or none
-                failed[name] = why or "failed on another rank"
-                del calls[name]
-        samples: dict[str, list[list[float]]] = {name: [] for name in calls}
-        counts: dict[str, int] = {}
-        for round_ in range(rounds + 1):  # round 0 warms up, and says how many calls make a sample
-            names = list(calls)
-            for name in names[round_ % len(names) :] + names[: round_ % len(names)]:
-                found = here.all_of(here.sample_ms(calls[name], counts.get(name, 1)))
-                if round_ == 0:
-                    counts[name] = max(1, min(20, int(12 / max(found)))) if here.on_gpu else 1
-                else:
-                    samples[name].append(found)
+            here.sample_ms(calls[name], 1)
+        except Exception as found:
+            if name in ("share", "ring", "all_gather", "transfer", "local"):
+                raise
+            why = one_line(found)
+        if max(here.all_of(bool(why))):  # all ranks leave it out, or none
+            failed[name] = why or "failed on another rank"
+            del calls[name]
+    samples: dict[str, list[list[float]]] = {name: [] for name in calls}
+    counts: dict[str, int] = {}
+    for round_ in range(rounds + 1):  # round 0 warms up, and says how many calls make a sample
+        names = list(calls)
+        for name in names[round_ % len(names) :] + names[: round_ % len(names)]:
+            found = here.all_of(here.sample_ms(calls[name], counts.get(name, 3 if here.on_gpu else 1)))
+            if round_ > 0:
+                samples[name].append(found)
+            else:
+                counts[name] = max(1, min(20, int(12 / max(found)))) if here.on_gpu else 1
     own = here.all_of(problem.own_flops)
     entries: dict[str, dict[str, Any]] = {}
     for name, found in samples.items():
@@ -292,7 +306,11 @@ def measure(here: Rank, problem: Problem, flashsteps: Any, groups: dict[str, Any
     here.say(f"  a block of {problem.block_bytes / 1e6:.1f} MB: {transfer['gbytes_per_second']:.1f} GB/s each way")
     for name, why in failed.items():
         here.say(f"  {name:16} failed: {why}")
-    traced = overlap(here, calls["ring"])
+    traced = None
+    try:
+        traced = overlap(here, calls["ring"])
+    except Exception as why:
+        failed["trace"] = one_line(why)
     if traced is not None:
         here.say(f"  {traced['overlapped']:.3f} of {traced['transfer_ms']:.3f} ms of transfers beside a step")
     heads_q, heads_kv = problem.heads

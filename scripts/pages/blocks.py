@@ -33,6 +33,8 @@ softmax_scale seed, as in `D=64 causal=true`.
                                               the least time of a step's loop that has so many of each instruction
                                               for a tile of so many keys and rows; an error where the step is
                                               faster
+    ring        file=FILE [show=NAME,...]     several GPUs: rates over those of their work without transfers, a row a
+                                              problem, a column a contender; the link's rate, what was overlapped
     provenance  file=FILE                     where and when the file was measured, in a line
     path                                      about how many minutes each lesson takes, and the chapters that the page
                                               names before it; an estimate
@@ -623,6 +625,31 @@ def bound(request: Request) -> str:
 # Where numbers come from.
 
 
+def ring(request: Request) -> str:
+    name, data = request.record()
+    if data.get("ring") is None:
+        raise TableError(f"{name} is of one GPU (scripts/measure/ring.py records several)")
+    found = data["ring"]
+    known = {entry["name"]: "of_share" in entry for each in found["problems"] for entry in each["contenders"]}
+    known = [name for name, is_compared in known.items() if is_compared and name != "share"]
+    shown = request.show(known) or known
+    request.done()
+    rows = []
+    for each in found["problems"]:
+        by_name = {entry["name"]: entry for entry in each["contenders"]}
+        traced = each.get("trace")
+        row = [f"{each['tokens']:,}", str(each["num_heads_kv"]), rate(by_name["share"]["tflops"])]
+        row += [f"{by_name[name]['of_share']:.3f}" if name in by_name else "–" for name in shown]
+        row += [f"{each['transfer']['gbytes_per_second']:.0f}"]
+        rows.append([*row, f"{100 * traced['overlapped']:.0f} %" if traced else "–"])
+    first = found["problems"][0]
+    nccl = f", NCCL {found['nccl']}" if found.get("nccl") else ""
+    heading = f"{found['processes']} GPUs, PyTorch {found['torch']}{nccl}. H={first['num_heads_q']} D={first['head_dim']} "
+    heading += "bf16 causal, zigzag. Medians; rates over the GPUs' work without transfers."
+    header = ["tokens per GPU", "KV heads", "TFLOPS without transfers", *shown, "GB/s", "overlapped"]
+    return f"{heading}\n\n{table(header, rows, 0)}"
+
+
 def provenance(request: Request) -> str:
     file, data = request.record(schema=None)
     request.done()
@@ -698,6 +725,7 @@ KINDS = {
     "conformance": conformance,
     "instructions": instructions,
     "bound": bound,
+    "ring": ring,
     "provenance": provenance,
 }
 

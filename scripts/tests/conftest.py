@@ -217,6 +217,34 @@ def make_peers_record(peers: tuple[str, ...] = ("sdpa_flash", "sdpa_cudnn"), **m
     return data
 
 
+def make_ring(commit: str = "0" * 40) -> dict[str, Any]:
+    """As ring.py writes it: without transfers 2 ms, in a ring a quarter longer, of which torch is not capable."""
+    data = make_record(commit=commit, problems=[])
+
+    def times(ms: float) -> dict[str, Any]:
+        return {"calls": 6, "median_ms": ms, "p10_ms": 0.9 * ms, "p90_ms": 1.1 * ms}
+
+    def contender(name: str, ms: float, flops: int = 10**12) -> dict[str, Any]:
+        entry = {"name": name, "flops": flops, "tflops": flops / ms / 1e9, **times(ms)}
+        return entry if name == "local" else entry | {"of_share": 2.0 / ms}
+
+    problem = {
+        "tokens": 8192,
+        "num_heads_q": 16,
+        "num_heads_kv": 4,
+        "head_dim": 128,
+        "flops": 10**12,
+        "block_bytes": 10**8,
+        "nrmse": 2e-3,
+        "transfer": {"gbytes_per_second": 200.0, **times(0.5)},
+        "contenders": [contender("share", 2.0), contender("ring", 2.5), contender("local", 1.0, 5 * 10**11)],
+        "failed": {"torch": "is not capable"},
+        "trace": {"transfer_ms": 0.5, "overlapped": 0.9, "timeline_us": {"step": [[0.0, 2000.0]]}},
+    }
+    ring = {"processes": 2, "torch": "2.11.0", "nccl": "2.28.9", "problems": [problem]}
+    return data | {"command": "ring", "ring": ring}
+
+
 def make_costs(commit: str = "0" * 40) -> dict[str, Any]:
     """As `flashsteps info --instructions --json` writes it. A product takes ten clocks. Beside it an FFMA takes one,
     of one bank three; each group of them takes four more, and a branch two. One warp alone takes twice as long."""

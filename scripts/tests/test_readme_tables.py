@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import STEPS, Repository, git, give_limit, make_costs, make_peers_record, make_problem, make_record
+from conftest import STEPS, Repository, git, give_limit, make_costs, make_peers_record, make_problem, make_record, make_ring
 
 from pages import readme_tables
 from records import rates
@@ -139,6 +139,16 @@ def test_a_step_has_its_share_of_its_limit_when_the_run_has_that(repository: Rep
     repository.record("gpu.json", give_limit(make_record(commit=repository.commit)))
     text = written(repository, capsys, "step file=gpu.json step=v02_smem_tiles")
     assert "| × | % of peak | % of mma_sync |" in text and "| 4.00 | 1.4 | 13.7 |" in text
+
+
+def test_a_ring_is_compared_with_its_work_without_transfers(repository: Repository, capsys):
+    repository.record("ring.json", make_ring(repository.commit))
+    text = written(repository, capsys, "ring file=ring.json")
+    assert "2 GPUs, PyTorch 2.11.0, NCCL 2.28.9. H=16 D=128 bf16 causal, zigzag." in text
+    assert "| tokens per GPU | KV heads | TFLOPS without transfers | ring | GB/s | overlapped |" in text
+    assert "| 8,192 | 4 | 500 | 0.800 | 200 | 90 % |" in text
+    assert "show=torch: there are ring" in refused(repository, capsys, "ring file=ring.json show=torch")
+    assert "gpu.json is of one GPU" in refused(repository, capsys, "ring file=gpu.json")
 
 
 BOUND = (

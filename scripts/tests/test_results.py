@@ -6,7 +6,7 @@ import json
 
 import jsonschema
 import pytest
-from conftest import Repository, git, give_limit, make_costs, make_peers_record, make_problem, make_record
+from conftest import Repository, git, give_limit, make_costs, make_peers_record, make_problem, make_record, make_ring
 
 from records import problems, profiles, rates, results, shape
 from steps import sources
@@ -267,6 +267,34 @@ def test_a_cold_run_says_so_of_each_timing_and_has_rates_of_bytes(cuda_record, p
     assert results.check(data) == []
     change(data, path, value)
     assert any(expected in line for line in results.check(data)), results.check(data)
+
+
+def test_several_gpus_are_a_record_without_runs(repository: Repository):
+    data = make_ring(repository.commit)
+    assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
+    for change_, expected in (
+        ({"command": "bench"}, "ring: belongs to the command 'ring'"),
+        ({"ring": None}, "ring: belongs to the command 'ring'"),
+        ({"runs": make_record()["runs"]}, "runs: 'ring' has none"),
+        ({"ring": data["ring"] | {"problems": []}}, "ring.problems: a complete record has some"),
+    ):
+        assert any(expected in line for line in results.check(data | change_)), expected
+    problem = "ring.problems.0."
+    for path, value, expected in (
+        (problem + "contenders.0.name", "ring", "a contender appears twice"),
+        (problem + "contenders.1.name", "rings", "needs the contenders share and ring"),
+        (problem + "contenders.1.of_share", 0.9, "ring.of_share: is 0.9, the times say 0.8"),
+        (problem + "contenders.2.tflops", 100, "local.tflops: is 100"),
+        (problem + "contenders.1.p10_ms", 9, "ring.p10_ms <= median_ms"),
+        (problem + "transfer.p10_ms", 9, "transfer.p10_ms <= median_ms"),
+        (problem + "transfer.gbytes_per_second", 100, "does not follow from block_bytes"),
+        (problem + "nrmse", 0.006, "nrmse: is 0.006, above 0.005"),
+        (problem + "trace.overlapped", ABSENT, "trace.overlapped: missing"),
+        (problem + "tokens", 0, "tokens: is 0"),
+    ):
+        broken = make_ring(repository.commit)
+        change(broken, path, value)
+        assert any(expected in line for line in results.check(broken)), expected
 
 
 def test_costs_of_instructions_are_a_record_without_runs(repository: Repository, capsys):

@@ -67,19 +67,19 @@ CASES = [
 # In the processes.
 
 
-def join(rank, world, folder, seconds=600.0):
+def join(rank, world, folder, backend="gloo", seconds=600.0):
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=seconds))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=seconds))
 
 
-def compute(attention, case, world):
-    q, k, v = case.tensors()
+def compute(attention, case, device="cpu"):
+    q, k, v = (x.to(device) for x in case.tensors())
     local = [shard(x, layout=case.layout) for x in (q, k, v)]
     lengths = {"seqlen_q": case.seqlen_q, "seqlen_kv": case.seqlen_kv}
     o, lse = attention(*local, layout=case.layout, **case.options(), **lengths)
     assert o.shape == local[0].shape and o.dtype == q.dtype and lse.shape == o.shape[:3]
-    return [unshard(x, layout=case.layout, length=case.seqlen_q) for x in (o, lse)]
+    return [unshard(x, layout=case.layout, length=case.seqlen_q).cpu() for x in (o, lse)]
 
 
 def refusals(rank, world):
@@ -102,9 +102,9 @@ def work(rank, world, folder):
     join(rank, world, folder)
     results = []
     for case in CASES:
-        ring = compute(ring_attention, case, world)
-        again = compute(ring_attention, case, world) if case.lengths is None and case.causal else ring
-        results.append((ring, again, compute(all_gather_attention, case, world)))
+        ring = compute(ring_attention, case)
+        again = compute(ring_attention, case) if case.lengths is None and case.causal else ring
+        results.append((ring, again, compute(all_gather_attention, case)))
     if rank == 0:
         torch.save(results, f"{folder}/results.pt")
     refusals(rank, world)
@@ -113,7 +113,7 @@ def work(rank, world, folder):
 
 
 def work_with_a_failure(rank, world, folder, failure):
-    join(rank, world, folder, seconds=3.0)
+    join(rank, world, folder, seconds=3.0)  # the group's time limit
     q = torch.zeros(1, 1, 8, 64, dtype=torch.float16)
     ring_attention(q, q, q)
     dist.barrier()
@@ -132,34 +132,30 @@ def work_with_a_failure(rank, world, folder, failure):
 # Here.
 
 
-@pytest.fixture(scope="module")
-def single():
-    """Each case on one device, and in float64."""
-    found = []
-    for case in CASES:
-        q, k, v = case.tensors()
-        options = case.options()
-        o, lse = flashsteps.attention(q, k, v, step=MERGES, **options)
-        lengths = None if case.lengths is None else np.array(case.lengths)
-        arrays = [x.double().numpy() for x in (q, k, v)]
-        found.append((o, lse, *reference.attention(*arrays, causal=case.causal, kv_lengths=lengths)))
-    return found
-
-
 def nrmse(o, expected):
     return np.linalg.norm(o.double().numpy() - expected) / np.linalg.norm(expected)
 
 
+def check(case, found, device="cpu"):
+    """Against float64, and beside one device."""
+    q, k, v = case.tensors()
+    options = {name: x.to(device) if torch.is_tensor(x) else x for name, x in case.options().items()}
+    one, _ = flashsteps.attention(q.to(device), k.to(device), v.to(device), step=MERGES, **options)
+    lengths = None if case.lengths is None else np.array(case.lengths)
+    arrays = [x.double().numpy() for x in (q, k, v)]
+    expected, expected_lse = reference.attention(*arrays, causal=case.causal, kv_lengths=lengths)
+    for o, lse in found:
+        dtype = str(case.dtype).removeprefix("torch.")
+        reference.check(o.double().numpy(), lse.numpy(), dtype, expected, expected_lse)
+        assert nrmse(o, expected) <= 1.1 * nrmse(one.cpu(), expected), case
+
+
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_against_one_device(world, tmp_path, single):
+def test_against_one_device(world, tmp_path):
     mp.spawn(work, args=(world, str(tmp_path)), nprocs=world)
-    results = torch.load(tmp_path / "results.pt")
-    for case, (o, lse, expected, expected_lse), (ring, again, gathered) in zip(CASES, single, results):
-        for found in (ring, gathered):
-            dtype = str(case.dtype).removeprefix("torch.")
-            reference.check(found[0].double().numpy(), found[1].numpy(), dtype, expected, expected_lse)
-            assert nrmse(found[0], expected) <= 1.1 * nrmse(o, expected), (world, case)
-        assert all(map(torch.equal, ring, again)), (world, case)
+    for case, (ring, again, gathered) in zip(CASES, torch.load(tmp_path / "results.pt")):
+        check(case, (ring, gathered))
+        assert all(map(torch.equal, ring, again)), case
 
 
 @pytest.mark.parametrize("failure", ["killed", "asleep"])
