@@ -105,6 +105,7 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "build/flashsteps count v26_optimistic --shape 1,4,512,64": (PASS, ["(free)", " 2048 "]),
     "build/flashsteps count v27_tile_shapes --shape 1,4,512,64": (PASS, ["(few_keys)", " 2000 "]),
     "build/flashsteps count v27_tile_shapes@all --shape 1,4,768,128 --json FILE": (PASS, ["@many_keys", "@few_keys"]),
+    "build/flashsteps count v13_lazy_rescale v28_split_keys --shape 1,4,2,1,1000,64": (PASS, [" 32768 ", " 4032 "]),
     "python3 scripts/steps/step_diff.py v01 v02": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v02 v03": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v03 v04": (PASS, ["lines added"]),
@@ -133,6 +134,8 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "python3 scripts/steps/step_diff.py v25 v26": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v25 v27": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v26 v27": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py v27 v28": (PASS, ["lines added"]),
+    "python3 scripts/steps/step_diff.py v13 v28": (PASS, ["lines added"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v27.
+"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v28.
 
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --out FOLDER     draws all pictures
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --check FOLDER   are they what the kernels and this script say?
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from draw import drawings, lesson_page
 from draw.drawings import TINTS, DrawingError
 from draw.figure_style import BACKGROUND, BAR, CEILING, INK, MUTED
-from draw.lesson_page import COPY, NEUTRAL, OUTPUT, Q_TINT, SOFTMAX, WAIT, Page, constants, source, stream_configs
+from draw.lesson_page import COPY, NEUTRAL, OUTPUT, Q_TINT, SCORES, SOFTMAX, WAIT, Page, constants, source, stream_configs
 from steps import sources
 
 SMS = 132  # of an H200
@@ -375,17 +375,77 @@ def draw_v27(plt: Any, _: None) -> Any:
     return page.figure
 
 
+# ---- v28: the keys of a head are split
+
+
+def draw_v28(plt: Any, _: None) -> Any:
+    numbers = constants("v28_split_keys")
+    warps, places, keys = numbers["NUM_WARPS"], numbers["CTAS_PER_SM"], 12288
+    heads = 32
+    splits = SMS * places // heads
+    page = Page(plt, 17.3, f"One query, {heads} heads and {keys:,} keys, on the {SMS} SMs of an H200")
+    left, width = 5.2, (page.width - 5.6) / SMS
+    page.text(left - 0.3, 2.4, "v27", ha="right", weight="bold")
+    for sm in range(SMS):
+        if sm < heads:
+            page.cell(left + sm * width, 1.9, width, 1.0, OUTPUT)
+    page.idle(left + heads * width, 1.9, (SMS - heads) * width, 1.0, f"{SMS - heads} SMs without work")
+    box = {"facecolor": BACKGROUND, "pad": 1.2, "edgecolor": "none"}
+    page.text(left + heads * width / 2, 2.4, f"{heads} CTAs: a head each", zorder=8, bbox=box)
+    page.text(left - 0.3, 4.8, "v28", ha="right", weight="bold")
+    for cta in range(heads * splits):
+        place, sm = divmod(cta, SMS)
+        tint = OUTPUT if cta // splits % 2 == 0 else SCORES
+        page.cell(left + sm * width, 3.6 + 0.8 * place, width, 0.75, tint)
+    free = SMS * places - heads * splits
+    page.idle(left + (SMS - free) * width, 3.6 + 0.8 * (places - 1), free * width, 0.75)
+    words = f"{heads} × {splits} CTAs, up to {places} on an SM; neighbours of one colour belong to one head."
+    page.note(6.5, f"{words} {free} places are left.", left)
+
+    page.heading(0.4, 8.0, f"The keys of one head: {splits} CTAs of {warps} warps are {splits * warps} parts")
+    parts = splits * warps
+    part = (page.width - 0.8) / parts
+    for i in range(parts):
+        page.cell(0.4 + i * part, 8.6, part, 1.0, COPY if i // warps % 2 == 0 else Q_TINT)
+    for i in range(0, splits, 3):
+        page.text(0.4 + (i + 0.5) * warps * part, 9.1, f"CTA {i}", zorder=8)
+    tiles = -(-keys // numbers["BLOCK_N"])
+    each = -(-tiles // parts)
+    page.note(10.1, f"A part is {each} tiles of {numbers['BLOCK_N']} keys, which one warp reads and computes alone.")
+    for i in range(parts):
+        page.line((0.4 + (i + 0.5) * part, 10.7), (0.4 + (i + 0.5) * part, 11.2), linewidth=0.5)
+        page.cell(0.4 + i * part, 11.3, part, 0.9, SOFTMAX)
+    words = "The workspace: of every part, for each row, base and sum of P, and O that is not divided yet (FP32)."
+    page.note(12.4, words)
+    middle = page.width / 2
+    page.point((middle, 13.2), (middle, 13.9))
+    page.cell(
+        middle - 11.5,
+        14.0,
+        23.0,
+        1.5,
+        OUTPUT,
+        "a warp of the second kernel: base = the largest base; then, part by part,\n"
+        "weight = 2^(base of the part − base);  sum += weight · sum of the part;  O += weight · O of the part",
+    )
+    page.point((middle, 15.6), (middle, 16.2))
+    page.text(middle, 16.6, "O / sum, rounded, and LSE = ln 2 · base + ln sum")
+    return page.figure
+
+
 PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v14.svg": draw_v14,
     "lesson_v20.svg": draw_v20,
     "lesson_v25.svg": draw_v25,
     "lesson_v26.svg": draw_v26,
     "lesson_v27.svg": draw_v27,
+    "lesson_v28.svg": draw_v28,
 }
 
 
 def read(options: argparse.Namespace) -> tuple[None, str]:
-    numbers = [constants("v20_by_shape"), limits_of_sums(), [*stream_configs("v27_tile_shapes").items()]]
+    shapes = [*stream_configs("v27_tile_shapes").items()]
+    numbers = [constants("v20_by_shape"), limits_of_sums(), shapes, constants("v28_split_keys")]
     return None, lesson_page.description(__file__, b"", [*numbers, [*chosen_by_v27().items()]])
 
 

@@ -48,6 +48,8 @@ PARTS = {
         "h200_peers_hopper.json",
         ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"),
     ),
+    # No run has its steps yet, so there is no figure.
+    "decode": ("h200_extreme_shapes.json", ("seqlen_q=1 seqlen_kv=16384 causal=false",)),
 }
 FIGURES = (
     *(
