@@ -59,7 +59,7 @@ def call(
     return_lse: bool,
     device: str | None,
 ) -> Any:
-    """flashsteps.attention for arrays that JAX traces. What can be wrong with it is said now, not when it runs."""
+    """flashsteps.attention for arrays that JAX traces: what is wrong with the call is said now."""
     scale = _check_numbers(causal, scale, return_lse)
     _check_options(step, layout, device)
     if device is not None:

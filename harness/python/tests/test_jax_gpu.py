@@ -1,6 +1,6 @@
 """flashsteps below JAX's transformations on a GPU: on XLA's stream, in command buffers, over several GPUs.
 
-pytest harness/python/tests/test_jax_gpu.py -rs -s     # -s shows the time of a call. The direct call: test_gpu.py
+pytest harness/python/tests/test_jax_gpu.py -rs -s     # -s shows the host's time of a call
 """
 
 from __future__ import annotations
