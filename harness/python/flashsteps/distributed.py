@@ -316,6 +316,7 @@ def ring_attention(
     Raises:
         RankError: a process of the group has ended or does not answer. On the CPU when the group's time limit is
             over; on GPUs, where the call only queues, synchronize() raises it.
+        ValueError: an argument is wrong, or no step can merge such a call; the text begins with the argument.
     """
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     total_q, total_kv = _totals(q, k, world, seqlen_q, seqlen_kv)
@@ -453,8 +454,9 @@ def _blaming(group: dist.ProcessGroup | None, device: torch.device) -> Iterator[
     try:
         yield
     except RuntimeError as error:
-        limit = _group(group)._get_backend(device).options._timeout
-        raise _blame(group, device, limit.total_seconds()) from error
+        # NCCL's transfers fail at once, or not here: nobody waits for its group's limit.
+        limit = _group(group)._get_backend(device).options._timeout.total_seconds()
+        raise _blame(group, device, 30.0 if device.type == "cuda" else limit) from error
 
 
 def synchronize(group: dist.ProcessGroup | None = None, timeout: float = 60.0) -> None:

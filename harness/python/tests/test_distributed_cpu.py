@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 import flashsteps
@@ -200,6 +201,23 @@ def test_zigzag_takes_one_part_a_block():
     assert distributed._parts(spans[1], spans[1], 0) == [part(0, 16, 0, 16, True)]
     assert distributed._parts(spans[1], spans[0], 0) == [part(0, 16, 0, 8, False)]
     assert distributed._parts(spans[1], spans[2], 0) == [part(8, 16, 0, 16, False)]
+
+
+def test_the_table_of_work_on_the_page():
+    """docs/several_gpus.md: pairs that each of four processes computes in each hop, in chunks by chunks."""
+    page = (Path(__file__).parents[3] / "docs" / "several_gpus.md").read_text(encoding="utf-8")
+    rows, chunk = 8 * 1000, 1000
+    for rank in range(4):
+        cells = [str(rank)]
+        for layout in LAYOUTS:
+            spans = [distributed._spans(rows, layout, each, 4) for each in range(4)]
+            work = []
+            for hop in range(4):
+                parts = distributed._parts(spans[rank], spans[(rank - hop) % 4], 0)
+                areas = [(p.end_q - p.first_q) * (p.end_k - p.first_k) * (0.5 if p.causal else 1) for p in parts]
+                work.append(round(sum(areas) / chunk**2))
+            cells += [", ".join(str(each or "–") for each in work), str(sum(work))]
+        assert f"| {' | '.join(cells)} |" in page
 
 
 def test_chunks():
