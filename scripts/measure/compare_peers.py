@@ -64,10 +64,11 @@ METHOD = {
     "l2": "warm: no flush between launches",
     "flops": "4 * head_dim * unmasked (query, key) pairs over batch and query heads",
 }
+COLD = {"l2": "cold: flushed before every launch, outside of its time"}
 PEERS_METHOD = (
     "one process; the same tensors for all: N(0, 1) from torch.Generator, rounded to the type; whole outputs "
     f"against float64 attention; batches of about {SAMPLE_MS:g} ms, as a CUDA graph where one launch takes "
-    f"less than {GRAPH_BELOW_MS:g} ms; the orders of the rounds are a Williams design, in which nobody keeps a "
+    f"less than {GRAPH_BELOW_MS:g} ms (with a cold L2 each launch alone, and their median); the orders of the rounds are a Williams design, in which nobody keeps a "
     "neighbour; outputs are allocated in every call"
 )
 
@@ -192,6 +193,7 @@ class Session:
     rounds: int
     path: Path | None = None  # of the record
     named: set[str] = field(default_factory=set)  # steps that must run somewhere
+    cold_l2: bool = False  # flushed before every launch
     data: dict[str, Any] = field(default_factory=dict)  # the record
     warnings: list[str] = field(default_factory=list)
 
@@ -223,7 +225,7 @@ class Session:
                 "backend": "cuda",
                 "device": self.lab.device_record(),
                 "build": build["build"],
-                "method": {**METHOD, "rounds": self.rounds},
+                "method": {**METHOD, "rounds": self.rounds, **(COLD if self.cold_l2 else {})},
                 "peers": {**self.lab.versions(), "builds": self.lab.builds, "method": PEERS_METHOD},
             },
             "runs": [],
@@ -357,7 +359,8 @@ class Session:
         for name, call in {**calls, MATMUL: product and product[0]}.items():
             if call is not None:
                 self.progress.show(f"{label}: warming up {name}", units=1)
-                timer = careful(name, lambda: Timer(self.lab, name, call, may_capture=name != MATMUL))
+                own = name != MATMUL
+                timer = careful(name, lambda: Timer(self.lab, name, call, own, own and self.cold_l2))
                 timers |= {name: timer} if timer else {}
         # Round 0 does not count: capturing returned the memory that the others' outputs were in.
         in_use = 0
@@ -378,7 +381,7 @@ class Session:
             run["ceilings"] = {"matmul": {"what": what, **times, "tflops": matmul_tflops}}
         peak = self.lab.peak_tflops(problem["dtype"])
         for name, timer in timers.items():
-            entry, timing = entries[name], timing_record(timer, problem["flops"], peak, matmul_tflops)
+            entry, timing = entries[name], timing_record(timer, problem, peak, matmul_tflops)
             # Nothing is faster than the hardware: such a figure means that the kernel, the clock or the FLOP
             # count is wrong.
             if peak > 0 and timing["tflops"] > peak:
@@ -463,13 +466,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     steps_help = "a step, or the beginning of its name, as v10 (default: all)"
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--shape", action="append", help="as flashsteps takes it, e.g. 4,32,4096,64 (repeatable)")
-    parser.add_argument("--grid", help="as flashsteps takes it: paper")
+    parser.add_argument("--grid", help="as flashsteps takes it: paper or decode")
     parser.add_argument("--dtype", action="append", help="element type: fp16 or bf16 (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask (the default)")
     peers_help = f"some of {', '.join(PEERS)} (default: all that are installed)"
     parser.add_argument("--peers", action="extend", nargs="+", metavar="NAME", help=peers_help)
     parser.add_argument("--rounds", default="7", help="how many samples of each contender to take, at least 7")
+    parser.add_argument("--cold-l2", action="store_true", help="flush L2 before every launch, outside of its time")
     parser.add_argument("--seed", help="seed of the inputs")
     parser.add_argument("--json", metavar="FILE", help="write a record to this file")
     program_help = "the program flashsteps (default: build/flashsteps of this checkout)"
@@ -517,7 +521,7 @@ def compare_all(options: argparse.Namespace, make_lab: Callable[[], Any]) -> int
             raise UsageError(f"--shape: {needs}, which has {free:.1f} GiB free")
     for name, reason in missing.items() if not options.peers else ():
         print(f"left out: {name} cannot be used ({reason})")
-    return Session(lab, options.program, problems, steps, peers, options.rounds, path, named).run()
+    return Session(lab, options.program, problems, steps, peers, options.rounds, path, named, options.cold_l2).run()
 
 
 def complain(line: str) -> None:

@@ -11,8 +11,22 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
+def rate_of(timing: dict[str, Any], which: str = "tflops") -> str:
+    """In TFLOPS; with few queries in TB/s, of K and V."""
+    if (of_memory := timing.get("kv_bytes_per_second")) is not None:
+        return f"{timing[which] / timing['tflops'] * of_memory / 1e12:.2f}"
+    return number(timing.get(which), ".1f")
+
+
+def unit_of(run: dict[str, Any]) -> str:
+    timings = [entry.get("timing") or {} for entry in contenders_of(run).values()]
+    reads = any(timing.get("kv_bytes_per_second") is not None for timing in timings)
+    cold = ", cold L2" if any(timing.get("l2") for timing in timings) else ""
+    return ("TB/s of K, V" if reads else "TFLOPS") + cold
+
+
 def format_run(run: dict[str, Any]) -> str:
-    rows = [["contender", "result", "TFLOPS", "p10-p90", "% peak", "x best peer", "NRMSE", "worst row"]]
+    rows = [["contender", "result", unit_of(run), "p10-p90", "% peak", "x best peer", "NRMSE", "worst row"]]
     notes = []
     for name, entry in contenders_of(run).items():
         timing, validation = entry.get("timing") or {}, entry.get("validation") or {}
@@ -20,8 +34,8 @@ def format_run(run: dict[str, Any]) -> str:
             [
                 name,
                 entry["status"].upper(),
-                number(timing.get("tflops"), ".1f"),
-                f"{timing['tflops_p10']:.1f}-{timing['tflops_p90']:.1f}" if timing else "-",
+                rate_of(timing),
+                f"{rate_of(timing, 'tflops_p10')}-{rate_of(timing, 'tflops_p90')}" if timing else "-",
                 number(timing.get("percent_of_peak"), ".1f"),
                 number(ratio_to_best_peer(run, name), ".2f"),
                 number(validation.get("nrmse"), ".1e"),
@@ -41,14 +55,15 @@ def format_run(run: dict[str, Any]) -> str:
 def format_grid(runs: list[dict[str, Any]]) -> str:
     """One row a problem; at the end the geometric mean of each contender's ratios to the best peer."""
     names = list(dict.fromkeys(name for run in runs for name in contenders_of(run)))
-    rows = [["TFLOPS", *names, "best peer", "best step / best peer"]]
+    units = dict.fromkeys(unit_of(run) for run in runs)
+    rows = [[" or ".join(units), *names, "best peer", "best step / best peer"]]
     for run in runs:
         entries = contenders_of(run)
         cells = []
         for name in names:
             entry = entries.get(name) or {}
             timing = entry.get("timing")
-            cells.append(f"{timing['tflops']:.1f}" if timing else entry.get("status", "-"))
+            cells.append(rate_of(timing) if timing else entry.get("status", "-"))
         best, step = best_peer(run), best_step(run)
         ratio = ratio_to_best_peer(run, step) if step else None
         rows.append([run["problem"]["label"], *cells, best[0] if best else "-", number(ratio, ".2f")])

@@ -11,8 +11,10 @@ from records.terminal import one_line
 # As in harness/device/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
 SAMPLE_MS = 8.0
 MAX_LAUNCHES = 200
+MAX_COLD_LAUNCHES = 50
 GRAPH_BELOW_MS = 0.2
 WARM_UP_SECONDS = 0.1
+MAX_DECODE_QUERIES = 16  # as purpose_of() of common/interface.cpp has it
 
 
 def percentiles(values: list[float], unit: str) -> dict[str, float]:
@@ -22,21 +24,23 @@ def percentiles(values: list[float], unit: str) -> dict[str, float]:
 
 
 class Timer:
-    """Batches of launches of one contender. Mirrors harness/device/cuda_timer.cpp."""
+    """Batches of launches of one contender. Mirrors harness/device/cuda_timer.cpp. With a cold L2 each launch of a batch
+    is timed alone, behind a flush, and none is captured."""
 
-    def __init__(self, lab: Any, name: str, call: Any, may_capture: bool = True):
-        self.lab, self.name, self.call = lab, name, call
+    def __init__(self, lab: Any, name: str, call: Any, may_capture: bool = True, cold_l2: bool = False):
+        self.lab, self.name, self.call, self.cold_l2 = lab, name, call, cold_l2
         self.launches, self.replay, self.note = 1, None, ""
         self.ms: list[float] = []
         self.clocks: list[int] = []
         start = lab.now()
-        self.elapsed_ms()  # the very first launch loads the kernel: not a time to go by
+        self.launch_ms()  # the very first launch loads the kernel: not a time to go by
+        most = MAX_COLD_LAUNCHES if cold_l2 else MAX_LAUNCHES
         while True:
-            ms = self.elapsed_ms() / self.launches
-            self.launches = min(max(math.ceil(SAMPLE_MS / max(ms, 1e-3)), 1), MAX_LAUNCHES)
+            ms = self.launch_ms()
+            self.launches = min(max(math.ceil(SAMPLE_MS / max(ms, 1e-3)), 1), most)
             if lab.now() - start >= WARM_UP_SECONDS:
                 break
-        if may_capture and ms < GRAPH_BELOW_MS:
+        if may_capture and not cold_l2 and ms < GRAPH_BELOW_MS:
             self.capture()
 
     def capture(self) -> None:
@@ -51,28 +55,34 @@ class Timer:
         for _ in range(self.launches):
             run()  # an output is dropped at once: the next call gets its memory
 
-    def elapsed_ms(self, while_running: Callable[[], None] = lambda: None) -> float:
+    def launch_ms(self, while_running: Callable[[], None] = lambda: None) -> float:
         if self.replay:
-            return self.lab.elapsed_ms(self.replay, while_running)
+            return self.lab.elapsed_ms(self.replay, while_running) / self.launches
         with self.call.around():
-            return self.lab.elapsed_ms(self.launch, while_running)
+            if self.cold_l2:
+                return statistics.median(self.lab.cold_ms(self.call.run, self.launches, while_running))
+            return self.lab.elapsed_ms(self.launch, while_running) / self.launches
 
     def sample(self, keep: bool = True) -> None:
         clocks: list[int | None] = []
         # One replay goes ahead, so that the device is busy while the host launches the one that counts.
         if self.replay:
             self.replay()
-        ms = self.elapsed_ms(lambda: clocks.append(self.lab.sm_clock_mhz())) / self.launches
+        ms = self.launch_ms(lambda: clocks.append(self.lab.sm_clock_mhz()))
         if keep:
             self.ms.append(ms)
             self.clocks += [clock for clock in clocks if clock]
 
 
-def timing_record(timer: Timer, flops: float, peak: float, matmul_tflops: float) -> dict[str, Any]:
-    times = percentiles(timer.ms, "ms")
+def timing_record(timer: Timer, problem: dict[str, Any], peak: float, matmul_tflops: float) -> dict[str, Any]:
+    times, flops = percentiles(timer.ms, "ms"), problem["flops"]
     tflops = flops / (times["median_ms"] * 1e9)
+    more: dict[str, Any] = {"l2": "cold"} if timer.cold_l2 else {}
+    if problem["seqlen_q"] <= MAX_DECODE_QUERIES:
+        more["kv_bytes_per_second"] = 1e3 * problem["kv_bytes"] / times["median_ms"]
     return {
         **times,
+        **more,
         "samples": len(timer.ms),
         "launches_per_sample": timer.launches,
         "graph": timer.replay is not None,

@@ -74,6 +74,7 @@ class TorchLab:
         self.packages: dict[str, Any] = {}
         self.builds: dict[str, dict[str, str]] = {}  # of those that people build themselves
         self.events: tuple[Any, Any] | None = None
+        self.flush: Callable[[], Any] | None = None  # of L2
         if self.device.type == "cuda":
             self.index = torch.cuda.current_device()
             self.properties = torch.cuda.get_device_properties(self.index)
@@ -182,6 +183,23 @@ class TorchLab:
         while_running()
         end.synchronize()
         return begin.elapsed_time(end)
+
+    def cold_ms(self, run: Callable[[], Any], launches: int, while_running: Callable[[], None]) -> list[float]:
+        """Of each of so many launches the time on the GPU. Before each L2 is filled with four times as many bytes as
+        it holds, which are read: as time_cold() of harness/device/cuda_timer.cpp does it."""
+        torch = self.torch
+        if self.flush is None:
+            size = self.properties.L2_cache_size  # in FP32, so four times as many bytes
+            self.flush = functools.partial(torch.sum, torch.ones(size, device=self.device))
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(launches)]
+        for begin, end in events:
+            self.flush()
+            begin.record()
+            run()
+            end.record()
+        while_running()
+        events[-1][1].synchronize()
+        return [begin.elapsed_time(end) for begin, end in events]
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """A CUDA graph of the work: what replays it. What the work allocates lies in the graph's own pool."""

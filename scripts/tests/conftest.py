@@ -42,6 +42,7 @@ def make_problem(**changes: Any) -> dict[str, Any]:
     }
     problem.update(changes)
     problem["flops"] = float(problems.full_flops(problem))
+    problem["kv_bytes"] = float(problems.full_kv_bytes(problem))
     problem["label"] = problems.problem_label(problem)
     return problem
 

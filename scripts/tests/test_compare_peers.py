@@ -178,6 +178,12 @@ class FakeLab:
         self.synchronize()
         return took
 
+    def cold_ms(self, run, launches, while_running):
+        times = [self.elapsed_ms(run, lambda: None) for _ in range(launches)]
+        while_running()
+        self.log = [f"{launches} alone"]
+        return times
+
     def capture(self, work):
         self.capturing, self.launched = True, []
         try:
@@ -643,12 +649,28 @@ def test_medians_and_percentiles_of_the_samples():
     lab.noise = iter([1.0, 1.3, 1.1, 0.9, 1.2, 1.0, 1.0])
     for _ in range(7):
         timer.sample()
-    timing = timing_record(timer, 1e12, 1000.0, 200.0)
+    timing = timing_record(timer, {"flops": 1e12, "seqlen_q": 17}, 1000.0, 200.0)
+    assert "l2" not in timing and "kv_bytes_per_second" not in timing
     assert [timing[key] for key in ("p10_ms", "median_ms", "p90_ms")] == pytest.approx([9.6, 10, 12.4])
     assert timing["tflops"] == pytest.approx(100) and timing["tflops_p10"] == pytest.approx(1000 / 12.4)
     assert timing["tflops_p90"] == pytest.approx(1000 / 9.6)
     assert (timing["percent_of_peak"], timing["percent_of_matmul"]) == (pytest.approx(10), pytest.approx(50))
     assert (timing["sm_clock_mhz"], timing["samples"], timing["graph"]) == (1500, 7, False)
+
+
+def test_with_a_cold_l2_launches_are_timed_alone(tmp_path, capsys):
+    lab, timer = make_timer(0.01, cold_l2=True)
+    assert timer.launches == 50 and timer.replay is None
+    lab.noise = iter([3.0, *[1.0] * 49])
+    timer.sample()
+    assert timer.ms == pytest.approx([0.01]) and lab.log == ["50 alone"]
+    data = written(FakeLab(), tmp_path, "--shape", "1,8,2,1,1000,64", "--dtype", "bf16", "--cold-l2")
+    assert results.check(data) == [] and data["provenance"]["method"]["l2"].startswith("cold")
+    timing = entries(data)["sdpa_flash"]["timing"]
+    assert timing["l2"] == "cold" and timing["graph"] is False
+    assert timing["kv_bytes_per_second"] == pytest.approx(2 * 2 * 1000 * 64 * 2 * 1e3)  # in a millisecond
+    out = capsys.readouterr().out
+    assert "TB/s of K, V, cold L2" in out and "measured ceiling: a product" in out
 
 
 def test_the_order_changes(monkeypatch):

@@ -239,7 +239,6 @@ def make_cold(data):
     """The record, as if L2 had been flushed, and as if the problems had a few queries."""
     data["provenance"]["method"]["l2"] = "cold: flushed before every launch, outside of its time"
     for run in data["runs"]:
-        run["problem"]["kv_bytes"] = problems.full_kv_bytes(run["problem"])
         read = {"what": "only read", "unit": "bytes", "per_second": 4e15}
         run["ceilings"]["read_kv"] = read | {key: 1.0 for key in ("median_ms", "p10_ms", "p90_ms")}
         for step in run["steps"]:
