@@ -21,12 +21,12 @@ for _platform, _handler in _core.xla_handlers().items():
 def _placement(arrays: list[Any]) -> dict[str, Any]:
     """Of the results. Below shard_map they vary over the axes of the mesh over which an argument does."""
     types = [jax.typeof(array) for array in arrays]
-    mesh = types[0].sharding.mesh
-    if mesh.empty:
+    meshes = [each.sharding.mesh for each in types if not each.sharding.mesh.empty]
+    if not meshes:
         return {}
     varying = frozenset().union(*(each.manual_axis_type.varying for each in types))
     return {
-        "sharding": jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()),
+        "sharding": jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec()),
         "manual_axis_type": jax.sharding.ManualAxisType(varying=varying),
     }
 

@@ -283,12 +283,13 @@ def test_shard_map(axis, spec):
     o, lse = sharded(q, k, v, lengths)
     same_bits((o, lse), call(q, k, v, lengths))
     assert len(o.devices()) == 4
-    if axis == "batch":  # k and v are on all devices
-        one = {"causal": True, "step": "v09_direct_rescale"}
-        mapped = jax.shard_map(
-            lambda q: flashsteps.attention(q, k[:1], v[:1], **one), mesh=mesh, in_specs=spec, out_specs=spec
-        )
+    if axis == "batch":  # what is not mapped is on all devices
+        one = {"step": "v09_direct_rescale"}
+        placed = {"mesh": mesh, "in_specs": spec, "out_specs": spec}
+        mapped = jax.shard_map(lambda q: flashsteps.attention(q, k[:1], v[:1], **one), **placed)
         same_bits(mapped(q)[3], flashsteps.attention(q[3:], k[:1], v[:1], **one)[0])
+        mapped = jax.shard_map(lambda k: flashsteps.attention(q[:1], k, v[:1], **one), **placed)
+        same_bits(mapped(k)[3], flashsteps.attention(q[:1], k[3:], v[:1], **one)[0])
     with pytest.raises(ValueError, match="^q: is spread over 4 devices: call this below jax.shard_map"):
         flashsteps.attention(o, o, o)
 
