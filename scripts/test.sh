@@ -138,7 +138,7 @@ fi
 launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=)
 if have ccache; then
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-  export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+  export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1 CMAKE_CUDA_COMPILER_LAUNCHER=ccache
 fi
 
 steps=(steps/*/kernel.cu)
