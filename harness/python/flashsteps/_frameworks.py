@@ -215,15 +215,21 @@ class Jax(Framework):
     def empty(self, array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         if self.is_on_cpu(array):
             return self.numpy.empty(shape, dtype)
-        # Now, also while somebody traces a function that this call is in.
-        with self.jax.ensure_compile_time_eval(), self.jax.default_device(*array.devices()):
-            return self.jax.numpy.empty(shape, dtype)
+        (device,) = array.devices()
+        with self.jax.ensure_compile_time_eval():  # now, also while somebody traces a function that this call is in
+            if array.committed:
+                return self.jax.numpy.empty(shape, dtype, device=device)
+            with self.jax.default_device(device):
+                return self.jax.numpy.empty(shape, dtype)
 
     def finish(self, result: Any, *arguments: Any) -> Any:  # type: ignore[override]
-        committed = next((array for array in arguments if array is not None and array.committed), None)
-        if committed is not None:
-            return self.jax.device_put(result, *committed.devices())
-        if not isinstance(result, self.numpy.ndarray):
+        of_jax = isinstance(result, self.jax.Array)
+        if of_jax and result.committed:
+            return result
+        for array in arguments:
+            if array is not None and array.committed:
+                return self.jax.device_put(result, *array.devices())
+        if of_jax:
             return result
         with self.jax.default_device(*arguments[0].devices()):
             return self.jax.device_put(result)
