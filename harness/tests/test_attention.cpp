@@ -326,6 +326,19 @@ TEST_CASE("more batches or heads than a grid has are several launches", "[long]"
   check(3, 65536, 1, 6);
 }
 
+TEST_CASE("parts of a call have their rows of an earlier result") {
+  Example example(DType::kFp16);
+  AttentionCall call = example.call;
+  call.batch = 65537;
+  const int64_t rows = int64_t(65535) * call.num_heads_q * 7;  // of the first part
+  std::vector<float> o(rows * call.head_dim), lse(rows);
+  call.earlier = {o.data(), lse.data(), 7};
+  const std::vector<AttentionCall> parts = split_for_grid(call);
+  REQUIRE(parts.size() == 2);
+  CHECK((parts[0].earlier.o == o.data() && parts[0].earlier.lse == lse.data()));
+  CHECK((parts[1].earlier.o == o.data() + o.size() && parts[1].earlier.lse == lse.data() + rows));
+}
+
 TEST_CASE("views of contiguous tensors") {
   const float data = 0;
   const TensorView bhsd = bhsd_view(&data, 3, 5, 64), bshd = bshd_view(&data, 3, 5, 64);
@@ -341,6 +354,13 @@ TEST_CASE("what is wrong with a call is named, and nothing is written") {
     return refused(call);
   };
   CHECK(with([](AttentionCall& c) { c.batch = 0; }) == "batch is 0, it must be at least 1");
+  static float any[1];
+  CHECK(with([](AttentionCall& c) {
+          c.earlier = {any, any, 1 << 20};
+        }) == "earlier needs an lse and as many rows as there are queries, and lse is null then");
+  AttentionCall merging = good.call;
+  merging.lse = nullptr, merging.earlier = {any, any, 1 << 20};
+  CHECK(refused(merging, "v05_padded_smem") == "v05_padded_smem cannot merge its result with an earlier one");
   CHECK(with([](AttentionCall& c) { c.seqlen_kv = -3; }) == "seqlen_kv is -3, it must be at least 1");
   CHECK(with([](AttentionCall& c) { c.num_heads_kv = 3; }) ==
         "heads_q (4) is not a multiple of heads_kv (3)");
