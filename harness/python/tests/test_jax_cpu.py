@@ -299,6 +299,8 @@ def test_shard_map(axis, spec):
 
 def test_the_page_shows_what_works():
     page = Path(__file__).parents[3] / "docs" / "frameworks.md"
+    if not page.exists():
+        pytest.skip("an sdist has no docs/")
     (code,) = re.findall("```python\n(.*?)```", page.read_text().split("## In a program of JAX")[1], re.DOTALL)
     shown = {}
     exec(code, shown)
