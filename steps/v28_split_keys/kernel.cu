@@ -163,19 +163,27 @@ __global__ void __launch_bounds__(NUM_THREADS)
   const int64_t first = partials.first_of(params, batch, head, row);
   const Softmax* const softmax = partials.softmax + first;
 
-  // The largest base of all parts becomes the base of the whole row.
+  // The largest base of all parts becomes the base of the whole row. Each lane looks at some of the parts.
   float base = -INFINITY;
-  for (int part = 0; part < partials.num_parts; ++part)
+  for (int part = lane_id; part < partials.num_parts; part += 32)
     if (softmax[part].sum > 0.0f) base = fmaxf(base, softmax[part].base);
-  // In the order of the keys, so that every run adds up alike.
-  float sum = 0.0f, o[COLS] = {};
-#pragma unroll 4
-  for (int part = 0; part < partials.num_parts; ++part) {
-    if (softmax[part].sum == 0.0f) continue;  // it has left no O
-    const float weight = exp2_approx(softmax[part].base - base);
-    sum += softmax[part].sum * weight;
 #pragma unroll
-    for (int i = 0; i < COLS; ++i) o[i] += partials.o[first + part][lane_id * COLS + i] * weight;
+  for (int lanes = 16; lanes > 0; lanes /= 2) base = fmaxf(base, __shfl_xor_sync(0xffffffff, base, lanes));
+  if (base == -INFINITY) base = 0.0f;  // a row that sees no key: any finite base gives exp2(-inf) = 0
+  // In the order of the keys, so that every run adds up alike. No branch: eight parts are loaded at a time.
+  struct alignas(COLS * sizeof(float)) Columns {
+    float o[COLS];
+  };
+  float sum = 0.0f, o[COLS] = {};
+#pragma unroll 8
+  for (int part = 0; part < partials.num_parts; ++part) {
+    const Softmax left = softmax[part];
+    const Columns columns = *reinterpret_cast<const Columns*>(&partials.o[first + part][lane_id * COLS]);
+    const float weight = exp2_approx(left.base - base);
+    sum += left.sum * weight;
+#pragma unroll
+    for (int i = 0; i < COLS; ++i)
+      o[i] += left.sum == 0.0f ? 0.0f : columns.o[i] * weight;  // without a key it has left no O
   }
 
   const float inverse = inverse_of(sum);
