@@ -16,8 +16,9 @@ constexpr int BLOCK_M = 16;  // query rows of a CTA and of each of its warps: wh
 constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
-constexpr int NUM_STAGES = 2;   // of K and V each: one is computed on while the other is filled
-constexpr int CTAS_PER_SM = 3;  // for which registers suffice, and at D = 128 the shared memory of sm_90
+constexpr int NUM_STAGES = 2;      // of K and V each: one is computed on while the other is filled
+constexpr int CTAS_PER_SM = 3;     // for which registers suffice, and at D = 128 the shared memory of sm_90
+constexpr int MERGED_AT_ONCE = 8;  // parts of a row
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
 
 // A warp merges the parts of a row. Each lane has HEAD_DIM / 32 of its columns.
 template <typename Element, int HEAD_DIM>
-__global__ void __launch_bounds__(NUM_THREADS)
+__global__ void __launch_bounds__(NUM_THREADS, 4)  // or ptxas saves registers, and loads part after part
     merge_kernel(const AttentionParams<Element> params, const Partials<HEAD_DIM> partials) {
   constexpr int COLS = HEAD_DIM / 32;
   const int row = blockIdx.x * NUM_WARPS + threadIdx.x / 32;
@@ -169,21 +170,29 @@ __global__ void __launch_bounds__(NUM_THREADS)
     if (softmax[part].sum > 0.0f) base = fmaxf(base, softmax[part].base);
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) base = fmaxf(base, __shfl_xor_sync(0xffffffff, base, lanes));
-  if (base == -INFINITY) base = 0.0f;  // a row that sees no key: any finite base gives exp2(-inf) = 0
-  // In the order of the keys, so that every run adds up alike. No branch: eight parts are loaded at a time.
+
+  // In the order of the keys, so that every run adds up alike; a group of parts is on its way at a time. A
+  // part whose sum is 0 has left no O.
   struct alignas(COLS * sizeof(float)) Columns {
     float o[COLS];
   };
   float sum = 0.0f, o[COLS] = {};
-#pragma unroll 8
-  for (int part = 0; part < partials.num_parts; ++part) {
-    const Softmax left = softmax[part];
-    const Columns columns = *reinterpret_cast<const Columns*>(&partials.o[first + part][lane_id * COLS]);
-    const float weight = exp2_approx(left.base - base);
-    sum += left.sum * weight;
+  for (int group = 0; group < partials.num_parts; group += MERGED_AT_ONCE) {
+    Softmax left[MERGED_AT_ONCE] = {};
+    Columns columns[MERGED_AT_ONCE] = {};
 #pragma unroll
-    for (int i = 0; i < COLS; ++i)
-      o[i] += left.sum == 0.0f ? 0.0f : columns.o[i] * weight;  // without a key it has left no O
+    for (int i = 0; i < MERGED_AT_ONCE; ++i) {
+      if (group + i >= partials.num_parts) continue;
+      left[i] = softmax[group + i];
+      columns[i] = *reinterpret_cast<const Columns*>(&partials.o[first + group + i][lane_id * COLS]);
+    }
+#pragma unroll
+    for (int i = 0; i < MERGED_AT_ONCE; ++i) {
+      const float weight = left[i].sum == 0.0f ? 0.0f : exp2_approx(left[i].base - base);
+      sum += left[i].sum * weight;
+#pragma unroll
+      for (int c = 0; c < COLS; ++c) o[c] += left[i].sum == 0.0f ? 0.0f : columns[i].o[c] * weight;
+    }
   }
 
   const float inverse = inverse_of(sum);
