@@ -16,11 +16,11 @@ constexpr int BLOCK_M = 16;  // query rows of a CTA and of each of its warps: wh
 constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
-constexpr int NUM_STAGES = 2;      // of K and V each: one is computed on while the other is filled
-constexpr int CTAS_PER_SM = 3;     // for which registers suffice, and at D = 128 the shared memory of sm_90
-constexpr int MERGED_AT_ONCE = 8;  // parts of a row
+constexpr int NUM_STAGES = 2;   // of K and V each: one is computed on while the other is filled
+constexpr int CTAS_PER_SM = 3;  // for which registers suffice, and at D = 128 the shared memory of sm_90
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
+constexpr int MERGED_AT_ONCE = 8;  // parts of a row
 
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
