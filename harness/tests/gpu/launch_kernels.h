@@ -12,5 +12,7 @@ const void* narrow_kernel();  // its launch bounds allow 64 threads per CTA
 extern const Step kSpin;          // one CTA is busy for 1000 * seqlen_q clocks
 extern const Step kSharedMemory;  // seqlen_kv bytes of dynamic shared memory set to 1, their sum to lse[0]
 extern const Step kGrid;          // grid (1, num_heads_q, batch), does nothing
+extern const Step
+    kFollow;  // a thread reads lse[0], lse[lse[0]] and so on, seqlen_kv times; the last to lse[1]
 
 }  // namespace flashsteps
