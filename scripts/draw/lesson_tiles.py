@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v28.
+"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v29.
 
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --out FOLDER     draws all pictures
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --check FOLDER   are they what the kernels and this script say?
@@ -433,6 +433,39 @@ def draw_v28(plt: Any, _: None) -> Any:
     return page.figure
 
 
+# ---- v29: heads in the rows of a tile
+
+
+def draw_v29(plt: Any, _: None) -> Any:
+    rows, heads = constants("v29_packed_heads")["BLOCK_M"], 4
+    page = Page(plt, 12.6, f"One query, {heads} heads that share a head of K and V")
+    height = 0.42
+    tile = rows * height
+
+    def draw_tile(x: float, y: float, used: list[str], width: float) -> None:
+        for row in range(rows):
+            text = used[row] if row < len(used) else ""
+            tint = Q_TINT if text else NEUTRAL
+            page.cell(x, y + row * height, width, height, tint, *([text] if text else []), linewidth=0.4)
+
+    page.heading(0.4, 1.9, f"v28: a tile for each head, 1 of {rows} rows in use")
+    for head in range(heads):
+        x = 0.4 + 3.4 * head
+        draw_tile(x, 3.0, [f"head {head}"], 2.6)
+        page.point((x + 1.3, 3.0 + tile + 1.0), (x + 1.3, 3.0 + tile + 0.15))
+        page.cell(x, 3.0 + tile + 1.1, 2.6, 0.8, COPY, "K, V")
+    page.heading(15.6, 1.9, f"v29: a row for each head, {heads} of {rows} rows in use")
+    draw_tile(15.6, 3.0, [f"head {head}" for head in range(heads)], 2.6)
+    page.point((16.9, 3.0 + tile + 1.0), (16.9, 3.0 + tile + 0.15))
+    page.cell(15.6, 3.0 + tile + 1.1, 2.6, 0.8, COPY, "K, V")
+    queries = [f"query {row // heads}, head {row % heads}" for row in range(rows)]
+    page.left(19.2, 2.5, f"with {rows // heads} queries:", color=MUTED)
+    draw_tile(19.2, 3.0, queries, 5.2)
+    page.point((21.8, 3.0 + tile + 1.0), (21.8, 3.0 + tile + 0.15))
+    page.cell(19.2, 3.0 + tile + 1.1, 5.2, 0.8, COPY, "K, V")
+    return page.figure
+
+
 PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v14.svg": draw_v14,
     "lesson_v20.svg": draw_v20,
@@ -440,12 +473,14 @@ PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v26.svg": draw_v26,
     "lesson_v27.svg": draw_v27,
     "lesson_v28.svg": draw_v28,
+    "lesson_v29.svg": draw_v29,
 }
 
 
 def read(options: argparse.Namespace) -> tuple[None, str]:
     shapes = [*stream_configs("v27_tile_shapes").items()]
     numbers = [constants("v20_by_shape"), limits_of_sums(), shapes, constants("v28_split_keys")]
+    numbers.append(constants("v29_packed_heads"))
     return None, lesson_page.description(__file__, b"", [*numbers, [*chosen_by_v27().items()]])
 
 
