@@ -105,8 +105,23 @@ def rate_cell(entry: Entry | None, spread: bool = True) -> str:
     timing = entry.get("timing")
     if timing is None:
         return status_cell(entry)
-    ends = f" [{rate(timing['tflops_p10'])}–{rate(timing['tflops_p90'])}]"
-    return rate(timing["tflops"]) + (ends if spread else "")
+    median, low, high = (timing[key] for key in ("tflops", "tflops_p10", "tflops_p90"))
+    if of_memory(entry):
+        terabytes = timing["kv_bytes_per_second"] / 1e12 / median
+        median, low, high = (f"{each * terabytes:.2f}" for each in (median, low, high))
+    else:
+        median, low, high = map(rate, (median, low, high))
+    return median + (f" [{low}–{high}]" if spread else "")
+
+
+def of_memory(entry: Entry | None) -> bool:
+    """Few queries, timed with a cold L2: what counts is the rate of K and V."""
+    timing = (entry or {}).get("timing") or {}
+    return timing.get("l2") == "cold" and timing.get("kv_bytes_per_second") is not None
+
+
+def spread_of(entries: list[Entry]) -> str:
+    return "TB/s of K and V, each counted once, L2 cold: median [p10–p90]" if any(map(of_memory, entries)) else SPREAD
 
 
 # What the blocks refer to.
@@ -266,7 +281,7 @@ def step(request: Request) -> str:
     runs = request.runs(data)
     common, labels = problem_labels(runs)
     timings = [recorded_step(run, names[-1], file).get("timing") or {} for run in runs]
-    wholes = {"peak": "percent_of_peak"}
+    wholes = {} if of_memory(recorded_step(runs[0], names[-1], file)) else {"peak": "percent_of_peak"}
     if limit := next(filter(None, (timing.get("limit") for timing in timings)), None):
         wholes[limit] = "percent_of_limit"
     rows = []
@@ -278,7 +293,8 @@ def step(request: Request) -> str:
         rows.append(row + ["–" if share is None else f"{share:.1f}" for share in shares])
     header = ["problem", *names, *(["×"] if len(names) == 2 else []), *(f"% of {whole}" for whole in wholes)]
     heading = f"{common}. " if len(runs) > 1 and common else ""
-    return f"{heading}{SPREAD}.\n\n{table(header, rows)}"
+    spread = spread_of([recorded_step(runs[0], names[-1], file)])
+    return f"{heading}{spread}.\n\n{table(header, rows)}"
 
 
 def ablation(request: Request) -> str:
@@ -321,7 +337,8 @@ def ablation(request: Request) -> str:
     for label in labels:
         header += [label if len(runs) > 1 else "TFLOPS", "×"]
     header += ["registers", "spilled bytes", "CTAs per SM"]
-    return f"{common}. {SPREAD}; × beside {'the kernel' if other == step else other} as it is.\n\n{table(header, rows)}"
+    spread = spread_of(unchanged)
+    return f"{common}. {spread}; × beside {'the kernel' if other == step else other} as it is.\n\n{table(header, rows)}"
 
 
 def peers(request: Request) -> str:
@@ -342,7 +359,7 @@ def peers(request: Request) -> str:
         found = rates.ratio_to_best_peer(run, step) if step else None
         ratios += [found] if found else []
         row = [label or common, *(rate_cell(entries.get(name)) for name in names)]
-        row.append(f"{rate(best[1])} ({best[0]})" if best else "–")
+        row.append(f"{rate_cell(entries[best[0]], spread=False)} ({best[0]})" if best else "–")
         rows.append(row + ([f"{found:.2f}" if found else "–"] if steps else []))
     header = ["problem", *names, "best peer"]
     if steps:
@@ -354,7 +371,8 @@ def peers(request: Request) -> str:
     # Whoever is not shown still counts.
     left_out = [name for name in known if name in rates.PEERS and name not in names]
     others = f" The best peer is that of all that were measured, {', '.join(left_out)} too."
-    return f"{heading}{SPREAD}.{others if left_out else ''}\n\n{table(header, rows)}"
+    spread = spread_of([*rates.contenders_of(runs[0]).values()])
+    return f"{heading}{spread}.{others if left_out else ''}\n\n{table(header, rows)}"
 
 
 def standing(request: Request) -> str:
