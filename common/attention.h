@@ -15,7 +15,8 @@ struct AttentionParams {
   View<Element> o;
   float* lse;  // nullptr: not wanted
   const int* kv_lengths;
-  void* workspace;  // as many bytes as the step has asked for
+  void* workspace;     // as many bytes as the step has asked for
+  unsigned* counters;  // kNumCounters, if the step uses them: zero before the call, and to be left zero
   int batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv;
   float softmax_scale_log2;  // softmax_scale * log2(e): scores go straight into exp2
   int configuration;         // of those that the step has registered
@@ -71,6 +72,7 @@ AttentionParams<Element> make_params(const AttentionCall& c) {
           .lse = c.lse,
           .kv_lengths = c.kv_lengths,
           .workspace = c.workspace,
+          .counters = c.counters,
           .batch = c.batch,
           .num_heads_q = c.num_heads_q,
           .num_heads_kv = c.num_heads_kv,

@@ -29,6 +29,8 @@ struct TensorView {
 };
 
 constexpr size_t kWorkspaceAlignment = 256;  // bytes
+constexpr int kNumCounters = 1024;           // of AttentionCall::counters
+constexpr size_t kCounterBytes = kNumCounters * sizeof(unsigned);
 
 // A result over other keys, in FP32, which a call's own is merged with. Contiguous: o is [batch, num_heads_q,
 // rows, head_dim] and lse [batch, num_heads_q, rows] with rows >= seqlen_q; both point at the call's first
@@ -56,11 +58,14 @@ struct AttentionCall {
                // nullptr: not wanted
   const int* kv_lengths;  // [batch] on the device, each in 0..seqlen_kv; nullptr: every length is seqlen_kv
   // Memory on the device for a step that needs some of its own, e.g. for partial results: aligned to
-  // kWorkspaceAlignment, and used by no other call at the same time. A step whose description says
-  // workspace_is_zero needs it to be zero, and leaves it zero; to the others it does not matter what it
-  // holds, and they leave anything. The steps that need none ignore it.
+  // kWorkspaceAlignment, and used by no other call at the same time. It may hold anything, before and after.
+  // The steps that need none ignore it.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
+  // kNumCounters of them on the device, for a step whose description says uses_counters: all are zero before
+  // a call, which leaves them zero, and no other call uses them at the same time. The other steps ignore
+  // them.
+  unsigned* counters = nullptr;
   // A step may be compiled for several tile sizes: the number of the one to use, or the step's own choice.
   static constexpr int kChosenByStep = -1;
   int configuration = kChosenByStep;

@@ -127,7 +127,12 @@ size_t needed_workspace(const StepInfo& info, const AttentionCall& call) {
   return bytes;
 }
 
-std::string workspace_refusal(const StepInfo& info, const AttentionCall& call) {
+std::string counters_refusal(const StepInfo& info, const AttentionCall& call) {
+  return info.uses_counters && call.counters == nullptr ? "needs counters, this call has none" : "";
+}
+
+std::string memory_refusal(const StepInfo& info, const AttentionCall& call) {
+  if (std::string reason = counters_refusal(info, call); !reason.empty()) return reason;
   const size_t needed = needed_workspace(info, call);
   if (needed == 0) return "";
   if (call.workspace == nullptr || call.workspace_bytes < needed)

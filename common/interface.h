@@ -70,9 +70,9 @@ struct StepInfo {
   int (*choose)(const AttentionCall& call) = nullptr;
   // Bytes of AttentionCall::workspace that it needs for a call; nullptr: none for any.
   size_t (*workspace_bytes)(const AttentionCall& call) = nullptr;
-  // They are zero before a call, and the step leaves them zero: a counter that wraps around needs no kernel
-  // that resets it. false: they hold anything, before and after.
-  bool workspace_is_zero = false;
+  // It needs AttentionCall::counters. They are zero before a call, and it leaves them zero: a counter that
+  // wraps around needs no kernel that resets it.
+  bool uses_counters = false;
   bool merges = false;  // can it merge its result with AttentionCall::earlier?
   // Why it cannot compute a call, beyond what is said above, in words that follow the step's name ("needs
   // ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it computes all.
@@ -105,8 +105,8 @@ std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seq
                        int head_dim);
 
 // Why `step` cannot run `call`, naming the limit; empty when it can. Needs no launch and no memory; the
-// device's own limits (shared memory, architecture) are the backend's to check, and a workspace is the
-// caller's to give: see workspace_refusal().
+// device's own limits (shared memory, architecture) are the backend's to check, and a workspace and
+// counters are the caller's to give: see memory_refusal().
 std::string refusal(const Step& step, const AttentionCall& call);
 
 // Why the step does not run on a GPU of this compute capability (90 is 9.0); empty when it does.
@@ -117,8 +117,10 @@ int configuration_of(const StepInfo& info, const AttentionCall& call);
 
 // Bytes of workspace that the step needs for this call.
 size_t needed_workspace(const StepInfo& info, const AttentionCall& call);
-// Why the workspace of `call` will not do; empty when it will.
-std::string workspace_refusal(const StepInfo& info, const AttentionCall& call);
+// Why `call` will not do for a step that needs counters; empty when it will.
+std::string counters_refusal(const StepInfo& info, const AttentionCall& call);
+// Why the workspace or the counters of `call` will not do; empty when they will.
+std::string memory_refusal(const StepInfo& info, const AttentionCall& call);
 
 // Steps put heads and batches into y and z of the grid, which hold 65,535 CTAs each. A call with more is
 // split into calls that fit, to be launched one after the other; a call that fits is returned as it is.

@@ -122,8 +122,7 @@ __device__ void load_tiles(StreamStorage<Element, C>& shared, const AttentionPar
       if (i == fetch_at) {  // once for each tile: num_tiles times in all, and the counter is 0 again
         // Merging: other kernels, which move keys between GPUs, may keep some SMs busy for a while.
         constexpr bool COUNTS = CAUSAL || C::MERGES;
-        index = gridDim.x * C::PIPELINES +
-                (COUNTS ? atomicInc(static_cast<unsigned*>(params.workspace), num_tiles - 1) : index);
+        index = gridDim.x * C::PIPELINES + (COUNTS ? atomicInc(params.counters, num_tiles - 1) : index);
         shared.next = work_of<C::BLOCK_M>(params, index, order, num_tiles);
       }
     }
@@ -170,7 +169,7 @@ __device__ void replay_tiles(StreamStorage<Element, C>& shared, const AttentionP
       at_k.advance();
       at_v.advance();
       if (i == fetch_at && lost == 0) {  // once for each tile, however often it is computed
-        const int index = atomicInc(static_cast<unsigned*>(params.workspace), num_tiles - 1);
+        const int index = atomicInc(params.counters, num_tiles - 1);
         shared.next = work_of<C::BLOCK_M>(params, gridDim.x * C::PIPELINES + index, order, num_tiles);
       }
     }

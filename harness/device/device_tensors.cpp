@@ -7,7 +7,7 @@
 
 namespace flashsteps {
 
-constexpr size_t kWorkspaceGuardBytes = 256;  // behind the workspace
+constexpr size_t kGuardBytes = 256;  // behind the workspace, and behind the counters
 
 AttentionCall shape_of_call(const Problem& p) {
   const TensorPlan plan = plan_on_device(p);
@@ -106,31 +106,35 @@ void DeviceTensors::upload_inputs() {
 void DeviceTensors::prepare_for(const Step& step, int configuration) {
   call_.configuration = configuration;
   call_.workspace_bytes = (needed_workspace(step.info, call_) + 15) / 16 * 16;
-  workspace_is_zero_ = step.info.workspace_is_zero;
-  if (workspace_is_zero_) {
-    call_.workspace = allocate(call_.workspace_bytes + kWorkspaceGuardBytes);
-    fill_workspace();  // a benchmark poisons nothing
-    return;
+  if (call_.workspace_bytes > workspace_capacity_) {
+    workspace_ = allocate(call_.workspace_bytes + kGuardBytes);
+    workspace_capacity_ = call_.workspace_bytes;
   }
-  if (call_.workspace_bytes > shared_capacity_) {
-    shared_workspace_ = allocate(call_.workspace_bytes + kWorkspaceGuardBytes);
-    shared_capacity_ = call_.workspace_bytes;
-  }
-  call_.workspace = shared_workspace_;
+  call_.workspace = workspace_;
+  if (step.info.uses_counters && counters_ == nullptr)
+    counters_ = static_cast<unsigned*>(allocate(kCounterBytes + kGuardBytes));
+  call_.counters = step.info.uses_counters ? counters_ : nullptr;
+  clear_counters();  // a benchmark poisons nothing
 }
 
 void DeviceTensors::fill_workspace() {
   if (call_.workspace_bytes == 0) return;
-  constexpr size_t word = sizeof(Poison);
-  std::vector<Poison> words((call_.workspace_bytes + kWorkspaceGuardBytes) / word, poison_);
-  if (workspace_is_zero_) std::fill_n(words.begin(), call_.workspace_bytes / word, Poison{});
-  backend_.upload(call_.workspace, words.data(), words.size() * word);
+  const std::vector<Poison> words((call_.workspace_bytes + kGuardBytes) / sizeof(Poison), poison_);
+  backend_.upload(call_.workspace, words.data(), words.size() * sizeof(Poison));
+}
+
+void DeviceTensors::clear_counters() {
+  if (call_.counters == nullptr) return;
+  std::vector<Poison> words((kCounterBytes + kGuardBytes) / sizeof(Poison), poison_);
+  std::fill_n(words.begin(), kCounterBytes / sizeof(Poison), Poison{});
+  backend_.upload(call_.counters, words.data(), words.size() * sizeof(Poison));
 }
 
 void DeviceTensors::poison(Poison poison) {
   poison_ = poison;
   if (workload_.poison(poison)) upload_inputs();
   fill_workspace();
+  clear_counters();
   const Outputs poisoned(workload_.problem(), poison);
   upload(o_, poisoned.o);
   backend_.upload(lse_, poisoned.lse.data(), poisoned.lse.size());
@@ -143,18 +147,22 @@ Outputs DeviceTensors::download_outputs() const {
   return outputs;
 }
 
+// Is nothing written behind so many bytes?
+bool DeviceTensors::is_guarded(const void* memory, size_t bytes) const {
+  Poison guard[kGuardBytes / sizeof(Poison)];
+  backend_.download(guard, static_cast<const char*>(memory) + bytes, sizeof guard);
+  return std::ranges::all_of(guard, [&](Poison word) { return word == poison_; });
+}
+
 std::string DeviceTensors::changed_input() const {
-  if (call_.workspace_bytes > 0) {
-    Poison guard[kWorkspaceGuardBytes / sizeof(Poison)];
-    backend_.download(guard, static_cast<char*>(call_.workspace) + call_.workspace_bytes, sizeof guard);
-    if (std::ranges::any_of(guard, [&](Poison word) { return word != poison_; }))
-      return "something was written beyond the workspace";
-  }
-  if (workspace_is_zero_) {
-    std::vector<unsigned char> now(call_.workspace_bytes);
-    backend_.download(now.data(), call_.workspace, now.size());
-    if (std::ranges::any_of(now, [](unsigned char byte) { return byte != 0; }))
-      return "the workspace was not left zero";
+  if (call_.workspace_bytes > 0 && !is_guarded(call_.workspace, call_.workspace_bytes))
+    return "something was written beyond the workspace";
+  if (call_.counters != nullptr) {
+    if (!is_guarded(call_.counters, kCounterBytes)) return "something was written beyond the counters";
+    unsigned now[kNumCounters];
+    backend_.download(now, call_.counters, sizeof now);
+    if (std::ranges::any_of(now, [](unsigned counter) { return counter != 0; }))
+      return "the counters were not left zero";
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const auto expected = workload_.input(int(i));

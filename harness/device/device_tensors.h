@@ -19,15 +19,15 @@ class DeviceTensors {
   DeviceTensors& operator=(const DeviceTensors&) = delete;
 
   const AttentionCall& call() const { return call_; }
-  // From now on, call() is one for this step: with its configuration, and with a workspace if it needs one.
-  // Earlier workspaces stay. One that must be zero is, and no other step gets it.
+  // From now on, call() is one for this step: with its configuration, and with a workspace and counters if it
+  // needs them. Earlier calls keep theirs.
   void prepare_for(const Step& step, int configuration);
-  // What the outputs, the workspace, and whatever else a step must not read hold from now on. A workspace
-  // that must be zero is zero again.
+  // What the outputs, the workspace, and whatever else a step must not read hold from now on. Counters are
+  // zero again.
   void poison(Poison poison);
   Outputs download_outputs() const;
-  // The first input that no longer holds what was uploaded, or what is wrong with the workspace after a run,
-  // as a sentence; empty when all is well.
+  // The first input that no longer holds what was uploaded, or what is wrong with the workspace or the
+  // counters after a run, as a sentence; empty when all is well.
   std::string changed_input() const;
 
  private:
@@ -48,6 +48,8 @@ class DeviceTensors {
   void download(std::span<unsigned char> to, const Buffer& from) const;
   void upload_inputs();
   void fill_workspace();
+  void clear_counters();
+  bool is_guarded(const void* memory, size_t bytes) const;
 
   Backend& backend_;
   Workload& workload_;
@@ -56,9 +58,9 @@ class DeviceTensors {
   std::vector<void*> allocations_;
   std::vector<Buffer> inputs_;
   Buffer o_;
-  void* shared_workspace_ = nullptr;  // of the steps that may find anything in it
-  size_t shared_capacity_ = 0;
-  bool workspace_is_zero_ = false;
+  void* workspace_ = nullptr;  // of all steps
+  size_t workspace_capacity_ = 0;
+  unsigned* counters_ = nullptr;  // of all steps that use some
   void* lse_ = nullptr;
 };
 

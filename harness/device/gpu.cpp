@@ -178,10 +178,10 @@ void gpu_fill_zero(void* gpu, size_t bytes, void* stream) {
 
 // A slot of one block of memory for each stream. Streams are known by their ids: a handle may come again, for
 // another stream, while the one that it named before still has work.
-void* gpu_zeros(void* handle, size_t bytes) {
-  constexpr size_t kSlotBytes = kWorkspaceAlignment, kSlots = 256;
+unsigned* gpu_counters(void* handle) {
+  constexpr size_t kSlots = 256;
   const auto stream = cudaStream_t(handle);
-  if (bytes > kSlotBytes || stream == cudaStreamPerThread) return nullptr;  // which is many streams
+  if (stream == cudaStreamPerThread) return nullptr;  // which is many streams
   cudaStreamCaptureStatus capture;
   CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
   if (capture != cudaStreamCaptureStatusNone) return nullptr;
@@ -189,7 +189,7 @@ void* gpu_zeros(void* handle, size_t bytes) {
   CUDA_CHECK(cudaStreamGetId(stream, &id));
 
   struct Block {
-    char* memory = nullptr;
+    unsigned* memory = nullptr;
     std::vector<unsigned long long> streams;  // by slot
   };
   static std::map<int, Block>& blocks = *new std::map<int, Block>;  // never destroyed: threads outlive main()
@@ -198,16 +198,16 @@ void* gpu_zeros(void* handle, size_t bytes) {
   Block& block = blocks[current_gpu().device];
   if (block.memory == nullptr) {
     const BesideCaptures relaxed;
-    block.memory = static_cast<char*>(gpu_allocate(kSlots * kSlotBytes));
+    block.memory = static_cast<unsigned*>(gpu_allocate(kSlots * kCounterBytes));
   }
   const size_t slot = std::ranges::find(block.streams, id) - block.streams.begin();
   if (slot == kSlots) return nullptr;
-  char* const memory = block.memory + slot * kSlotBytes;
+  unsigned* const counters = block.memory + slot * kNumCounters;
   if (slot == block.streams.size()) {
-    gpu_fill_zero(memory, kSlotBytes, stream);
+    gpu_fill_zero(counters, kCounterBytes, stream);
     block.streams.push_back(id);
   }
-  return memory;
+  return counters;
 }
 
 void gpu_synchronize(void* stream) { CUDA_CHECK(cudaStreamSynchronize(cudaStream_t(stream))); }

@@ -45,11 +45,11 @@ void gpu_download(void* to_host, const void* from_gpu, size_t bytes, void* strea
 // Queues on the stream that the memory becomes zero.
 void gpu_fill_zero(void* gpu, size_t bytes, void* stream = nullptr);
 
-// At most 256 bytes on the current device for kernels that find them zero and leave them zero. They are the
-// stream's as long as the process lives; the first call for a stream queues there that they become zero.
-// nullptr: there are none, for more bytes, for more than 256 streams, and while the stream is captured, since
-// graphs that were captured from one stream may run side by side.
-void* gpu_zeros(void* stream, size_t bytes);
+// AttentionCall::counters on the current device. They are the stream's as long as the process lives; the
+// first call for a stream queues there that they become zero. nullptr: there are none, for more than 256
+// streams, and while the stream is captured, since graphs that were captured from one stream may run side by
+// side.
+unsigned* gpu_counters(void* stream);
 
 void gpu_synchronize(void* stream);  // waits for what was launched on it
 

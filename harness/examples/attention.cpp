@@ -33,8 +33,8 @@ int main() {
       .lse = lse.data(),
       .kv_lengths = nullptr,
   };
-  // With tensors on the GPU: flashsteps::attention(call, stream), which returns at once. All throw when they
-  // cannot.
+  // With tensors on the GPU: flashsteps::attention(call, stream), which returns at once. Such a call also has
+  // a workspace, of workspace_bytes(call), and counters: flashsteps.h says more. All throw when they cannot.
   const bool gpu = flashsteps::missing_gpu().empty();
   const auto step = gpu ? flashsteps::attention_from_host(call) : flashsteps::attention_on_emulator(call);
   std::printf("%.*s on the %s\n", int(step.size()), step.data(), gpu ? "GPU" : "emulator");

@@ -30,12 +30,14 @@ namespace flashsteps {
 std::string_view attention(const AttentionCall& call, void* stream = nullptr, std::string_view step = {});
 
 // Bytes of AttentionCall::workspace that attention() needs for this call on the current device: those of the
-// step that it would take. 0 with most steps. Zero them before every call (cudaMemsetAsync, on its stream),
-// or name a step and do what its description says.
+// step that it would take. 0 with most steps. A call without AttentionCall::counters gets a step that does
+// without them, which is slower: allocate kCounterBytes once for each stream, zero them once (cudaMemset),
+// and give them to every call on that stream. Calls in a CUDA graph that may run beside others need their
+// own.
 size_t workspace_bytes(const AttentionCall& call, std::string_view step = {});
 
 // attention() for tensors in host memory: copies them to the current device and the result back, and waits.
-// This one and the next find a workspace themselves.
+// This one and the next find a workspace and counters themselves.
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step = {});
 
 // The same for tensors in host memory, without a GPU: the emulator runs the step's kernel thread by thread on
@@ -60,7 +62,7 @@ struct StepDescription {
   int needs_sm;              // oldest compute capability of a GPU that it runs on, 90 for 9.0
   bool needs_sm_exactly;     // and of no other, as code with wgmma
   std::vector<std::string_view> configurations;  // by AttentionCall::configuration; empty where there is one
-  bool workspace_is_zero;                        // its workspace must be zero before a call, and is left zero
+  bool uses_counters;                            // it needs AttentionCall::counters
   std::string_view spills;                       // why it spills registers, where it does
   bool has_cuda;                                 // this build has it for GPUs; for the emulator it always has
 };

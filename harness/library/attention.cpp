@@ -129,20 +129,35 @@ const Step& first_step(BackendKind backend, const AttentionCall& call, std::stri
   refuse("no step can run this call: " + (last.empty() ? "there is none" : last));
 }
 
+// The stream's counters, or else memory that becomes zero before the step runs.
+unsigned* find_counters(BackendKind backend, void* stream, const FindMemory& find) {
+  const bool on_gpu = backend == BackendKind::kCuda;
+  if (unsigned* const counters = on_gpu ? gpu_counters(stream) : nullptr) return counters;
+  void* const memory = find(MemoryFor::kCounters, kCounterBytes);
+  if (on_gpu) {
+    gpu_fill_zero(memory, kCounterBytes, stream);
+  } else {
+    std::memset(memory, 0, kCounterBytes);
+  }
+  return static_cast<unsigned*>(memory);
+}
+
 // Runs the named step, or the first candidate that can run the call. A launch that is refused has launched
-// nothing. `find` finds a workspace where the call has none; null: that is the caller's to do.
+// nothing. `find` finds the memory that the call does not have; null: that is the caller's to do.
 std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCall& call, void* stream,
-                          std::string_view step_name, const FindWorkspace& find) {
+                          std::string_view step_name, const FindMemory& find) {
   // Empty when it ran, else why it cannot.
   const auto try_step = [&](const Step& step) -> std::string {
     if (std::string reason = refusal_of(step, gpu, call); !reason.empty()) return reason;
     AttentionCall complete = call;
     if (const size_t bytes = needed_workspace(step.info, call);
         bytes > 0 && find && call.workspace == nullptr) {
-      complete.workspace = find(bytes, step.info.workspace_is_zero);
+      complete.workspace = find(MemoryFor::kWorkspace, bytes);
       complete.workspace_bytes = bytes;
     }
-    if (std::string reason = workspace_refusal(step.info, complete); !reason.empty()) return reason;
+    if (step.info.uses_counters && find && call.counters == nullptr)
+      complete.counters = find_counters(backend, stream, find);
+    if (std::string reason = memory_refusal(step.info, complete); !reason.empty()) return reason;
     try {
       step.run(complete, stream);
     } catch (const DeviceError&) {
@@ -178,7 +193,7 @@ std::vector<Memory> register_memory(const AttentionCall& call) {
 }  // namespace
 
 std::string_view queue_attention(const AttentionCall& call, void* stream, std::string_view step,
-                                 const FindWorkspace& find) {
+                                 const FindMemory& find) {
   check_call(call);
   drop_old_gpu_error();
   return run_step(BackendKind::kCuda, &current_gpu(), call, stream, step, find);
@@ -191,8 +206,10 @@ std::string_view attention(const AttentionCall& call, void* stream, std::string_
 size_t workspace_bytes(const AttentionCall& call, std::string_view step) {
   check_call(call);
   const Gpu& gpu = current_gpu();
-  const Step& chosen = first_step(BackendKind::kCuda, call, step,
-                                  [&](const Step& each) { return refusal_of(each, &gpu, call); });
+  const Step& chosen = first_step(BackendKind::kCuda, call, step, [&](const Step& each) {
+    const std::string reason = refusal_of(each, &gpu, call);
+    return reason.empty() ? counters_refusal(each.info, call) : reason;
+  });
   return needed_workspace(chosen.info, call);
 }
 
@@ -202,7 +219,12 @@ size_t plan_attention(const AttentionCall& call, std::string_view step) {
              [&](const Step& each) { return refusal_of(each, nullptr, call); });
   if (!missing_gpu().empty()) return 0;
   try {
-    return workspace_bytes(call, step);
+    const Gpu& gpu = current_gpu();
+    const StepInfo& info = first_step(BackendKind::kCuda, call, step, [&](const Step& each) {
+                             return refusal_of(each, &gpu, call);
+                           }).info;
+    const size_t workspace = needed_workspace(info, call);
+    return info.uses_counters || workspace > 0 ? kCounterBytes + workspace : 0;
   } catch (const std::invalid_argument&) {
     return 0;
   }
@@ -236,14 +258,11 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
     gpu_upload(lengths, call.kv_lengths, call.batch * sizeof(int));
     on_gpu.kv_lengths = static_cast<const int*>(lengths);
   }
-  on_gpu.workspace = nullptr;  // the caller's is in host memory
+  on_gpu.workspace = nullptr;  // the caller's are in host memory
+  on_gpu.counters = nullptr;
 
-  const auto workspace = [&](size_t bytes, bool zero) {
-    void* const found = allocate(bytes);
-    if (zero) gpu_fill_zero(found, bytes);
-    return found;
-  };
-  const std::string_view used = run_step(BackendKind::kCuda, &gpu, on_gpu, nullptr, step, workspace);
+  const auto find = [&](MemoryFor, size_t bytes) { return allocate(bytes); };
+  const std::string_view used = run_step(BackendKind::kCuda, &gpu, on_gpu, nullptr, step, find);
   const CallTensor& o = tensors[3];
   gpu_download(staging.data(), on_gpu.o.data, o.bytes());
   for (int64_t row = 0; row < o.num_rows(); ++row)
@@ -274,13 +293,12 @@ std::string_view attention_on_emulator(const AttentionCall& call, std::string_vi
   } const cancellable(cancel);
   const std::vector<Memory> touchable = register_memory(call);
   AttentionCall emulated = call;
-  emulated.workspace =
-      nullptr;  // one that no kernel has used: the emulator sees what is read before it is written
-  Memory workspace(nullptr, emulator::release);
-  return run_step(BackendKind::kEmulator, nullptr, emulated, nullptr, step, [&](size_t bytes, bool zero) {
-    workspace.reset(emulator::allocate(bytes));
-    if (zero) std::memset(workspace.get(), 0, bytes);
-    return workspace.get();
+  // One that no kernel has used: the emulator sees what is read before it is written.
+  emulated.workspace = nullptr;
+  emulated.counters = nullptr;
+  std::vector<Memory> found;
+  return run_step(BackendKind::kEmulator, nullptr, emulated, nullptr, step, [&](MemoryFor, size_t bytes) {
+    return found.emplace_back(emulator::allocate(bytes), emulator::release).get();
   });
 }
 
@@ -304,7 +322,7 @@ std::vector<StepDescription> steps() {
                      .needs_sm = needed.sm,
                      .needs_sm_exactly = needed.exact,
                      .configurations = {info.configurations, info.configurations + info.num_configurations()},
-                     .workspace_is_zero = info.workspace_is_zero,
+                     .uses_counters = info.uses_counters,
                      .spills = info.spills != nullptr ? info.spills : "",
                      .has_cuda = cuda});
     }

@@ -95,14 +95,15 @@ inline Validation validate_mutant(Backend& backend, mutations::Mutation mutation
   return validate_named(backend, mutations::kNames[mutation], problem, {EmulatorMode{}, EmulatorMode{}});
 }
 
-// A workspace that starts zero: what a step does with it shows nowhere else.
+// What a step does with its workspace and its counters shows nowhere else.
 inline void check_workspaces(Backend& backend) {
   const Problem problem = mutant_problem({}, DType::kFp16, Inputs::kNormal);
   const EmulatorMode hostile{.async = "random", .hostile = true, .race_detector = true};
   for (const auto& [name, message] :
        {std::pair{"counting", ""},
-        {"counting_not_left_zero", "the workspace was not left zero"},
-        {"counting_past_the_end", "something was written beyond the workspace"}}) {
+        {"counting_not_left_zero", "the counters were not left zero"},
+        {"counting_past_the_counters", "something was written beyond the counters"},
+        {"counting_past_the_workspace", "something was written beyond the workspace"}}) {
     for (const std::vector<EmulatorMode>& modes :
          {std::vector{EmulatorMode{}, EmulatorMode{}}, std::vector{hostile, hostile}}) {
       const Validation v = validate_named(backend, name, problem, modes);
@@ -119,15 +120,21 @@ inline void check_workspaces(Backend& backend) {
   DeviceTensors tensors(backend, workload);
   tensors.prepare_for(*find_step("counting", backend.kind()), AttentionCall::kChosenByStep);
   const AttentionCall counting = tensors.call();
-  const auto is_zero = [&] {
-    unsigned counter = 1;
-    backend.download(&counter, counting.workspace, sizeof counter);
-    return counter == 0;
+  const auto counters_are_zero = [&] {
+    std::vector<unsigned> counters(kNumCounters, 1);
+    backend.download(counters.data(), counting.counters, kCounterBytes);
+    return counters == std::vector<unsigned>(kNumCounters);
   };
-  CHECK(is_zero());
-  tensors.prepare_for(*find_step("split", backend.kind()), AttentionCall::kChosenByStep);
+  CHECK(counters_are_zero());
   tensors.poison(Poison::kLarge);
-  CHECK(is_zero());
+  CHECK(counters_are_zero());
+  Poison workspace{};
+  backend.download(&workspace, counting.workspace, sizeof workspace);
+  CHECK(workspace == Poison::kLarge);
+  tensors.prepare_for(*find_step("split", backend.kind()), AttentionCall::kChosenByStep);
+  CHECK(tensors.call().counters == nullptr);
+  tensors.poison(Poison::kSmall);
+  CHECK(counters_are_zero());
 }
 
 // Mistakes that show in few problems only: the covering sample, as `check` takes it, must have one where they

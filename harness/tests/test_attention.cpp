@@ -248,24 +248,33 @@ TEST_CASE("several kernels, a workspace, a limit and configurations of the step'
   CHECK(refusal(step, call) == "");
   const size_t needed = needed_workspace(step.info, call);
   CHECK(needed == (64 + 2) * sizeof(float) * 3 * 2 * 4 * 70);
-  CHECK(workspace_refusal(step.info, call) ==
+  CHECK(memory_refusal(step.info, call) ==
         "needs a workspace of " + std::to_string(needed) + " bytes, this call has none");
   alignas(kWorkspaceAlignment) static unsigned char memory[8];
   call.workspace = memory;
   call.workspace_bytes = needed - 1;
-  CHECK(workspace_refusal(step.info, call) == "needs a workspace of " + std::to_string(needed) +
-                                                  " bytes, this call has " + std::to_string(needed - 1));
+  CHECK(memory_refusal(step.info, call) == "needs a workspace of " + std::to_string(needed) +
+                                               " bytes, this call has " + std::to_string(needed - 1));
   call.workspace_bytes = needed;
-  CHECK(workspace_refusal(step.info, call) == "");
+  CHECK(memory_refusal(step.info, call) == "");
   call.workspace = memory + 4;
-  CHECK(workspace_refusal(step.info, call) == "needs a workspace aligned to 256 bytes");
+  CHECK(memory_refusal(step.info, call) == "needs a workspace aligned to 256 bytes");
   call.workspace = nullptr;
-  CHECK(workspace_refusal(find_step("v05_padded_smem", BackendKind::kEmulator)->info, call) == "");
+  CHECK(memory_refusal(find_step("v05_padded_smem", BackendKind::kEmulator)->info, call) == "");
 }
 
-TEST_CASE("a step whose workspace must be zero finds it so") {
+TEST_CASE("a step that uses counters finds them zero") {
+  const StepInfo& info = find_step("counting", BackendKind::kEmulator)->info;
+  alignas(kWorkspaceAlignment) static unsigned char memory[16];
+  AttentionCall call = Example(DType::kBf16).call;
+  call.workspace = memory;
+  call.workspace_bytes = sizeof memory;
+  CHECK(memory_refusal(info, call) == "needs counters, this call has none");
+  static unsigned counters[kNumCounters];
+  call.counters = counters;
+  CHECK(memory_refusal(info, call) == "");
   Example example(DType::kBf16);
-  for (int call = 0; call < 2; ++call) {
+  for (int repeat = 0; repeat < 2; ++repeat) {
     attention_on_emulator(example.call, "counting");
     CHECK(example.error() < 3e-2);
   }

@@ -14,7 +14,7 @@ TEST_CASE("the covering sample rejects the emulator's mutants that show in few p
   check_mutants_on_the_sample(*backend);
 }
 
-TEST_CASE("what a step does to its workspace on the emulator is seen") {
+TEST_CASE("what a step does to its workspace and its counters on the emulator is seen") {
   const auto backend = make_emulator_backend();
   check_workspaces(*backend);
 }

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
         at_v.advance();
         if (kv_tile == fetch_at) {
           // The counter is 0 again after num_tiles fetches: as many as there are tiles, one while each loads.
-          index = gridDim.x + (CAUSAL ? atomicInc(static_cast<unsigned*>(params.workspace), num_tiles - 1)
+          index = gridDim.x + (CAUSAL ? atomicInc(params.counters, num_tiles - 1)
                                       : index);  // without a mask all tiles are alike
           work = work_of<BLOCK_M>(params, index, order, num_tiles);
         }
@@ -255,6 +255,5 @@ REGISTER_STEP(launch_attention, {
     .part = Part::kHopper,
     .alignment_bytes = 16,
     .needs_sm = "90a",
-    .workspace_bytes = [](const AttentionCall&) { return sizeof(unsigned); },
-    .workspace_is_zero = true,
+    .uses_counters = true,
 });

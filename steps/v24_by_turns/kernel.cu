@@ -217,6 +217,5 @@ REGISTER_STEP(launch_attention, {
     .needs_sm = "90a",
     .configurations = {"wide", "narrow"},
     .choose = choose_configuration,
-    .workspace_bytes = [](const AttentionCall&) { return sizeof(unsigned); },
-    .workspace_is_zero = true,
+    .uses_counters = true,
 });

@@ -254,6 +254,5 @@ REGISTER_STEP(launch_attention,
                   .needs_sm = "90a",
                   .configurations = {"many_keys", "some_keys", "few_keys"},
                   .choose = choose_configuration,
-                  .workspace_bytes = [](const AttentionCall&) { return sizeof(unsigned); },
-                  .workspace_is_zero = true,
+                  .uses_counters = true,
               });

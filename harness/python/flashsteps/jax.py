@@ -66,16 +66,16 @@ def call(
         raise ValueError("device: is 'cuda', and q is being traced by JAX: where it is, JAX says")
     bshd = layout == "bshd"
     framework = _frameworks.made(_frameworks.TracedJax)
-    scale, workspace_bytes = _core.plan(framework, q, k, v, kv_lengths, causal, scale, step, bshd)
+    scale, memory_bytes = _core.plan(framework, q, k, v, kv_lengths, causal, scale, step, bshd)
     arrays = [q, k, v] if kv_lengths is None else [q, k, v, kv_lengths]
     placement = _placement(arrays)
     batch, heads, rows = q.shape[:3] if not bshd else (q.shape[0], q.shape[2], q.shape[1])
     results = [jax.ShapeDtypeStruct(q.shape, q.dtype, **placement)]
     if return_lse:
         results.append(jax.ShapeDtypeStruct((batch, heads, rows), np.float32, **placement))
-    if workspace_bytes > 0:
-        # A result, since command buffers go on using it; and longer, to be aligned.
-        results.append(jax.ShapeDtypeStruct((workspace_bytes + 256,), np.uint8, **placement))
+    if memory_bytes > 0:
+        # Counters and a workspace. A result, since command buffers go on using it; and longer, to be aligned.
+        results.append(jax.ShapeDtypeStruct((memory_bytes + 256,), np.uint8, **placement))
     attributes = {
         "bshd": bshd,
         "causal": causal,

@@ -17,6 +17,7 @@
 #include <iterator>
 #include <optional>
 #include <stdexcept>
+#include <vector>
 
 #include "harness/base/build_info.h"
 #include "harness/base/text.h"
@@ -196,12 +197,8 @@ void run(const AttentionCall& call, int device, void* stream, const Options& opt
   WithoutGil no_gil;
   if (device != kCpu) {
     const CurrentDevice current(device);
-    queue_attention(call, stream, options.step, [&](size_t bytes, bool zero) {
-      void* memory = zero ? gpu_zeros(stream, bytes) : nullptr;
-      if (memory != nullptr) return memory;
-      memory = no_gil.with_gil([&] { return allocate(bytes); });
-      if (zero) gpu_fill_zero(memory, bytes, stream);
-      return memory;
+    queue_attention(call, stream, options.step, [&](MemoryFor, size_t bytes) {
+      return no_gil.with_gil([&] { return allocate(bytes); });
     });
     if (options.waits) gpu_synchronize(stream);
   } else if (options.to_gpu) {
@@ -250,14 +247,15 @@ Arguments read_arguments(const Framework& framework, nb::handle q_array, nb::han
   return read;
 }
 
-// Runs the call on the framework's current stream, with a workspace from its allocator.
+// Runs the call on the framework's current stream, with memory from its allocator.
 void run_for(const Framework& framework, nb::handle q_array, const AttentionCall& call, int device,
              std::optional<std::string_view> step, bool to_gpu) {
-  nb::object workspace_array;  // until the step is queued, which is when the framework may reuse its memory
+  // Until the step is queued, which is when the framework may reuse their memory.
+  std::vector<nb::object> arrays;
   const auto allocate = [&](size_t bytes) {
     const size_t floats = (bytes + sizeof(float) - 1) / sizeof(float);
-    workspace_array = framework.python().attr("empty_fp32")(q_array, nb::make_tuple(floats));
-    return framework.read("workspace", workspace_array, 1).data;
+    arrays.push_back(framework.python().attr("empty_fp32")(q_array, nb::make_tuple(floats)));
+    return framework.read("memory", arrays.back(), 1).data;
   };
   void* const stream = device == kCpu ? nullptr : framework.current_stream(device);
   static const nb::handle kWaits = interned("waits");
@@ -337,7 +335,7 @@ void merge_attention(nb::handle python_framework, nb::handle q_array, nb::handle
   run_for(framework, q_array, call, q.device, step, false);
 }
 
-// The checks of attention() for arrays that have no memory yet; the scale, and the bytes of workspace that
+// The checks of attention() for arrays that have no memory yet; the scale, and the bytes that
 // plan_attention() finds.
 nb::tuple plan(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
                nb::handle kv_lengths_array, bool causal, std::optional<double> scale,
@@ -346,8 +344,8 @@ nb::tuple plan(nb::handle python_framework, nb::handle q_array, nb::handle k_arr
                                        kv_lengths_array, causal, scale, bshd);
   arguments.call.o = arguments.call.q;
   try {
-    const size_t workspace_bytes = plan_attention(arguments.call, step.value_or(""));
-    return nb::make_tuple(arguments.call.softmax_scale, workspace_bytes);
+    const size_t memory_bytes = plan_attention(arguments.call, step.value_or(""));
+    return nb::make_tuple(arguments.call.softmax_scale, memory_bytes);
   } catch (const std::invalid_argument& error) {
     raise_value_error("step", error.what());
   }

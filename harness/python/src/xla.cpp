@@ -54,7 +54,7 @@ Value scalar(const Attributes& attributes, std::string_view name, Type type) {
 struct Call {
   AttentionCall attention;
   std::string_view step;
-  const Buffer* workspace;  // null: there is none
+  const Buffer* memory;  // counters, and the workspace behind them; null: there is none
 };
 
 Call read(const CallFrame& frame) {
@@ -93,38 +93,35 @@ Call read(const CallFrame& frame) {
   if (in.size == 4) a.kv_lengths = static_cast<const int*>(in.buffers[3]->data);
   const auto& step = *static_cast<const Span*>(attribute(frame.attributes, "step", Attributes::kString));
   call.step = {step.data, step.size};
-  if (out.size > 1 + return_lse) call.workspace = out.buffers[1 + return_lse];
+  if (out.size > 1 + return_lse) call.memory = out.buffers[1 + return_lse];
   return call;
 }
 
 // Of the result that is there for it. XLA aligns its memory to 128 bytes.
-void* workspace_of(const Call& call, size_t bytes) {
+void* memory_for(const Call& call, MemoryFor use, size_t bytes) {
   size_t space = 1;
-  for (int64_t i = 0; call.workspace != nullptr && i < call.workspace->rank; ++i)
-    space *= size_t(call.workspace->dims[i]);
-  void* memory = call.workspace != nullptr ? call.workspace->data : nullptr;
-  if (memory == nullptr || std::align(kWorkspaceAlignment, bytes, memory, space) == nullptr)
-    throw std::runtime_error("the call has no workspace of " + std::to_string(bytes) +
-                             " bytes: it was traced for another GPU, or where there is none");
-  return memory;
+  for (int64_t i = 0; call.memory != nullptr && i < call.memory->rank; ++i)
+    space *= size_t(call.memory->dims[i]);
+  void* memory = call.memory != nullptr ? call.memory->data : nullptr;
+  const size_t before = use == MemoryFor::kWorkspace ? kCounterBytes : 0;
+  if (memory == nullptr || std::align(kWorkspaceAlignment, before + bytes, memory, space) == nullptr)
+    throw std::runtime_error(
+        "the call has no " + std::string(use == MemoryFor::kWorkspace ? "workspace" : "counters") + " of " +
+        std::to_string(bytes) + " bytes: it was traced for another GPU, or where there is none");
+  return static_cast<char*>(memory) + before;
 }
 
 void run_on_cpu(const CallFrame&, const Call& call) { attention_on_emulator(call.attention, call.step); }
 
-// On XLA's stream. While XLA captures that into a command buffer, a counter that must be zero lies in the
-// workspace, and the graph sets it to zero.
+// On XLA's stream. While XLA captures that into a command buffer, the counters lie in the call's own memory,
+// and the graph sets them to zero.
 void run_on_cuda(const CallFrame& frame, const Call& call) {
   if (frame.api->header.struct_size < offsetof(Api, find_device) + sizeof(frame.api->find_device))
     throw std::runtime_error("this JAX is too old: its XLA does not tell the device");
   void* const stream = ask<StreamArguments>(frame.api->find_stream, frame.context).stream;
   const CurrentDevice current(ask<DeviceArguments>(frame.api->find_device, frame.context).device);
-  queue_attention(call.attention, stream, call.step, [&](size_t bytes, bool zero) {
-    void* memory = zero ? gpu_zeros(stream, bytes) : nullptr;
-    if (memory != nullptr) return memory;
-    memory = workspace_of(call, bytes);
-    if (zero) gpu_fill_zero(memory, bytes, stream);
-    return memory;
-  });
+  queue_attention(call.attention, stream, call.step,
+                  [&](MemoryFor use, size_t bytes) { return memory_for(call, use, bytes); });
 }
 
 // True: XLA has asked what the handler is, and called nothing.

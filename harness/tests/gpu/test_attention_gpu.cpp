@@ -303,54 +303,80 @@ TEST_CASE("two kernels, with the workspace that the caller gives") {
   }
 }
 
-TEST_CASE("a workspace that starts zero is left zero") {
+TEST_CASE("counters start zero and are left zero, and the workspace may hold anything") {
   const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
   AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
   const std::vector<uint16_t> reference = expected(call, kElements);
-  const size_t bytes = workspace_bytes(call, "counting");
-  const std::vector<uint16_t> zeros(bytes / 2);
-  const DeviceMemory workspace(zeros);
-  const auto give = [&](size_t needed, bool zero) {
-    CHECK((needed == bytes && zero));
+  CHECK_THROWS_AS(workspace_bytes(call, "counting"), std::invalid_argument);  // it has no counters
+  const std::vector<uint16_t> zeros(kCounterBytes / 2), anything(8, 0x7e01);
+  const DeviceMemory counters(zeros), workspace(anything);
+  const auto give = [&](MemoryFor use, size_t bytes) {
+    CHECK((use == MemoryFor::kWorkspace && bytes == 16));  // the counters are the stream's
     return workspace.get();
   };
   for (const bool find : {false, true}) {
+    call.counters = find ? nullptr : static_cast<unsigned*>(counters.get());
     call.workspace = find ? nullptr : workspace.get();
-    call.workspace_bytes = find ? 0 : bytes;
+    call.workspace_bytes = find ? 0 : workspace_bytes(call, "counting");
     CUDA_CHECK(cudaMemset(o.get(), 0xff, kElements * 2));
     queue_attention(call, nullptr, "counting", give);
     CHECK(largest_difference(o.download(), reference) < 4e-3);
-    CHECK(workspace.download() == zeros);
+    CHECK(counters.download() == zeros);
   }
+  std::vector<uint16_t> found(zeros.size(), 1);
+  gpu_download(found.data(), gpu_counters(nullptr), kCounterBytes);
+  CHECK(found == zeros);
 }
 
-TEST_CASE("memory that stays zero is one stream's, and no graph's") {
+TEST_CASE("a captured call gets counters of its own, and its graph sets them to zero") {
+  const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
+  const AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+  const std::vector<uint16_t> reference = expected(call, kElements);
+  const DeviceMemory counters(std::vector<uint16_t>(kCounterBytes / 2, 0x7e01)), workspace(16);
+  const Stream s;
+  CUDA_CHECK(cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeGlobal));
+  queue_attention(call, s.stream, "counting", [&](MemoryFor use, size_t) {
+    return (use == MemoryFor::kCounters ? counters : workspace).get();
+  });
+  cudaGraph_t graph = nullptr;
+  CUDA_CHECK(cudaStreamEndCapture(s.stream, &graph));
+  cudaGraphExec_t executable = nullptr;
+  CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  CUDA_CHECK(cudaMemset(o.get(), 0xff, kElements * 2));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  CUDA_CHECK(cudaGraphLaunch(executable, s.stream));
+  CHECK(largest_difference(o.download(), reference) < 4e-3);
+  CHECK(counters.download() == std::vector<uint16_t>(kCounterBytes / 2));
+  CUDA_CHECK(cudaGraphExecDestroy(executable));
+  CUDA_CHECK(cudaGraphDestroy(graph));
+}
+
+TEST_CASE("counters are one stream's, and no graph's") {
   cudaStream_t a, b, c;
   for (cudaStream_t* const stream : {&a, &b, &c})
     CUDA_CHECK(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
-  void* const of_a = gpu_zeros(a, 4);
-  void* const of_b = gpu_zeros(b, 4);
-  REQUIRE((of_a != nullptr && of_b != nullptr && gpu_zeros(nullptr, 4) != nullptr));
-  CHECK((of_a != of_b && gpu_zeros(nullptr, 4) != of_a && gpu_zeros(nullptr, 4) != of_b));
-  CHECK(gpu_zeros(a, 256) == of_a);
-  CHECK(gpu_zeros(a, 257) == nullptr);
-  CHECK(gpu_zeros(cudaStreamPerThread, 4) == nullptr);
-  std::vector<uint16_t> found(128, 1);
-  gpu_download(found.data(), of_a, 256, a);
-  CHECK(found == std::vector<uint16_t>(128));
+  unsigned* const of_a = gpu_counters(a);
+  unsigned* const of_b = gpu_counters(b);
+  REQUIRE((of_a != nullptr && of_b != nullptr && gpu_counters(nullptr) != nullptr));
+  CHECK((of_a != of_b && gpu_counters(nullptr) != of_a && gpu_counters(nullptr) != of_b));
+  CHECK(gpu_counters(a) == of_a);
+  CHECK(gpu_counters(cudaStreamPerThread) == nullptr);
+  std::vector<unsigned> found(kNumCounters, 1);
+  gpu_download(found.data(), of_a, kCounterBytes, a);
+  CHECK(found == std::vector<unsigned>(kNumCounters));
 
   CUDA_CHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
-  CHECK(gpu_zeros(a, 4) == nullptr);
-  CHECK(gpu_zeros(c, 4) != nullptr);
+  CHECK(gpu_counters(a) == nullptr);
+  CHECK(gpu_counters(c) != nullptr);
   cudaGraph_t graph = nullptr;
   CUDA_CHECK(cudaStreamEndCapture(a, &graph));
   CUDA_CHECK(cudaGraphDestroy(graph));
-  CHECK(gpu_zeros(a, 4) == of_a);
+  CHECK(gpu_counters(a) == of_a);
 
   // Whether or not its handle is that of a stream that is gone.
   CUDA_CHECK(cudaStreamDestroy(b));
   CUDA_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
-  CHECK(gpu_zeros(b, 4) != of_b);
+  CHECK(gpu_counters(b) != of_b);
   for (cudaStream_t const stream : {a, b, c}) CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
