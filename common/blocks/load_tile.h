@@ -16,6 +16,7 @@ __device__ void load_tile_async(Tile& tile, const typename Tile::Element* head, 
   constexpr int CHUNK = 16 / sizeof(typename Tile::Element);  // elements
   constexpr int CHUNKS = Tile::COLS / CHUNK;                  // of a row
   constexpr int ROW_STEP = NUM_THREADS / CHUNKS;              // rows that all threads move at once
+  static_assert(NUM_THREADS % CHUNKS == 0 && ROW_STEP % 8 == 0 && Tile::ROWS % ROW_STEP == 0);  // see at()
   const int row = thread / CHUNKS;
   const int d = thread % CHUNKS * CHUNK;
   const int offset = Tile::offset_of(row, d);
