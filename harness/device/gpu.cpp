@@ -30,7 +30,8 @@ int attribute(cudaDeviceAttr which, int device) {
 Gpu describe_gpu(int device) {
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-  return {device, 10 * properties.major + properties.minor, properties.name};
+  return {device, 10 * properties.major + properties.minor, properties.name,
+          properties.multiProcessorCount};
 }
 
 // The driver's functions of contexts. Never linked: this starts on machines without a driver.
@@ -102,7 +103,7 @@ std::string missing_gpu() {
 
 // Every call asks: what is known of a device is remembered, by each thread for itself.
 const Gpu& current_gpu() {
-  thread_local Gpu gpu{-1, 0, ""};
+  thread_local Gpu gpu{-1, 0, "", 0};
   int device = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
     cudaGetLastError();  // as in check_cuda()

@@ -13,6 +13,7 @@ struct Gpu {
   int device;              // as CUDA numbers them
   int compute_capability;  // 90 is 9.0
   std::string name;
+  int num_sms;
 };
 const Gpu& current_gpu();  // the calling thread's current device
 

@@ -8,6 +8,11 @@
 //   text names what is wrong.
 // - std::runtime_error: there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel.
 // All functions may be called from several threads.
+//
+// A step with several configurations takes the one that AttentionCall::configuration names; else the one that
+// `flashsteps tune` has kept for such calls on this GPU, if there is one; else it chooses itself. The first
+// call reads the file: $FLASHSTEPS_TUNING, or flashsteps/tuning.json in $XDG_CACHE_HOME or ~/.cache. One that
+// is of no use is ignored, with a line on standard error.
 #pragma once
 
 #include <atomic>

@@ -19,6 +19,7 @@
 #include "common/interface.h"
 #include "harness/base/call_tensors.h"
 #include "harness/device/gpu.h"
+#include "harness/device/tuning.h"
 #include "harness/include/flashsteps.h"
 
 namespace flashsteps {
@@ -107,6 +108,20 @@ std::string refusal_of(const Step& step, const Gpu* gpu, const AttentionCall& ca
   return architecture_refusal(step.info, gpu->name, gpu->compute_capability);
 }
 
+// The call with what `flashsteps tune` has found out for this step and device.
+AttentionCall tuned(const Step& step, const Gpu* gpu, const AttentionCall& call) {
+  const Tuning& tuning = tuning_of_process();
+  if (const std::string warning = take_tuning_warning(); !warning.empty())
+    std::fprintf(stderr, "flashsteps: %s\n", warning.c_str());
+  AttentionCall chosen = call;
+  if (!tuning.choose(step, gpu ? std::string_view(gpu->name) : "emulator", gpu ? gpu->num_sms : 0, chosen))
+    return call;
+  // A caller's workspace may be that of the step's own choice.
+  const bool has_room =
+      call.workspace == nullptr || needed_workspace(step.info, chosen) <= call.workspace_bytes;
+  return has_room ? chosen : call;
+}
+
 // Calls use(step) for the named step, or for one candidate after the other, until it answers "". What it
 // answers else is why the step will not do. Steps for what the call is, decode or prefill, come before the
 // others.
@@ -149,8 +164,8 @@ std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCa
   // Empty when it ran, else why it cannot.
   const auto try_step = [&](const Step& step) -> std::string {
     if (std::string reason = refusal_of(step, gpu, call); !reason.empty()) return reason;
-    AttentionCall complete = call;
-    if (const size_t bytes = needed_workspace(step.info, call);
+    AttentionCall complete = tuned(step, gpu, call);
+    if (const size_t bytes = needed_workspace(step.info, complete);
         bytes > 0 && find && call.workspace == nullptr) {
       complete.workspace = find(MemoryFor::kWorkspace, bytes);
       complete.workspace_bytes = bytes;
@@ -210,7 +225,7 @@ size_t workspace_bytes(const AttentionCall& call, std::string_view step) {
     const std::string reason = refusal_of(each, &gpu, call);
     return reason.empty() ? counters_refusal(each.info, call) : reason;
   });
-  return needed_workspace(chosen.info, call);
+  return needed_workspace(chosen.info, tuned(chosen, &gpu, call));
 }
 
 size_t plan_attention(const AttentionCall& call, std::string_view step) {
@@ -220,11 +235,10 @@ size_t plan_attention(const AttentionCall& call, std::string_view step) {
   if (!missing_gpu().empty()) return 0;
   try {
     const Gpu& gpu = current_gpu();
-    const StepInfo& info = first_step(BackendKind::kCuda, call, step, [&](const Step& each) {
-                             return refusal_of(each, &gpu, call);
-                           }).info;
-    const size_t workspace = needed_workspace(info, call);
-    return info.uses_counters || workspace > 0 ? kCounterBytes + workspace : 0;
+    const Step& chosen = first_step(BackendKind::kCuda, call, step,
+                                    [&](const Step& each) { return refusal_of(each, &gpu, call); });
+    const size_t workspace = needed_workspace(chosen.info, tuned(chosen, &gpu, call));
+    return chosen.info.uses_counters || workspace > 0 ? kCounterBytes + workspace : 0;
   } catch (const std::invalid_argument&) {
     return 0;
   }

@@ -11,7 +11,7 @@ namespace flashsteps {
 
 enum ExitStatus { kAllPassed = 0, kSomethingFailed = 1, kWrongUse = 2, kCrashedOrHung = 3 };
 
-int run_steps(const Options& options);     // run, bench, count, and check with problems
+int run_steps(const Options& options);     // run, bench, tune, count, and check with problems
 int check_sample(const Options& options);  // check without
 int trace_step(const Options& options);
 int show_problems(const Options& options);

@@ -24,7 +24,7 @@ int carry_out(const Options& options) {
   if (options.command == "problems") return show_problems(options);
   if (options.command == "trace") return trace_step(options);
   if (options.covering) return check_sample(options);
-  return run_steps(options);  // run, bench, count, check
+  return run_steps(options);  // run, bench, tune, count, check
 }
 
 // What is wrong is said in one line, whatever an argument may hold.

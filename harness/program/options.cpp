@@ -10,6 +10,7 @@
 #include "harness/base/atomic_file.h"
 #include "harness/base/text.h"
 #include "harness/base/usage_error.h"
+#include "harness/device/tuning.h"
 #include "harness/problem/shapes.h"
 #include "harness/problem/tensors_file.h"
 
@@ -176,6 +177,23 @@ void check_what_to_save(const Options& o) {
                      std::to_string(o.problems.size()));
 }
 
+// What tune times: the steps that have several configurations, each as it chooses itself and in each of them.
+std::vector<StepChoice> candidates(const std::vector<StepChoice>& steps, bool named) {
+  std::vector<StepChoice> all;
+  for (const StepChoice& step : steps) {
+    if (step.configuration != AttentionCall::kChosenByStep)
+      throw UsageError("tune: " + step.name + " is one configuration; name the step alone, " + step.step);
+    if (step.info->num_configurations() > 1) {
+      all.push_back(step);
+      std::ranges::copy(find_steps(step.name + "@all"), std::back_inserter(all));
+    } else if (named) {
+      throw UsageError("tune: " + step.name + " has only one configuration, there is nothing to choose");
+    }
+  }
+  if (all.empty()) throw UsageError("tune: no step of this program has several configurations");
+  return all;
+}
+
 void check_different(const char* option, const std::string& path, const char* other,
                      const std::string& other_path) {
   namespace fs = std::filesystem;
@@ -209,6 +227,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   CLI::App* const check =
       add_command("check", "only validate steps; without a shape, on the covering sample of problems");
   CLI::App* const bench = add_command("bench", "time the steps that pass, taking turns (GPU)");
+  CLI::App* const tune = add_command(
+      "tune", "time steps in each of their configurations, and keep the fastest one for such calls (GPU)");
   add_command("count", "count exactly what steps do: instructions, memory transactions, barriers (emulator)");
   CLI::App* const trace = add_command(
       "trace", "write a trace of who waits for whom in one CTA, for chrome://tracing or Perfetto (emulator)");
@@ -227,7 +247,14 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
 
   for (CLI::App* c : {run, check})
     c->add_option("--save", o.save_path, "write o and lse to this safetensors file, if the step passes");
-  for (CLI::App* c : {run, bench}) {
+  for (CLI::App* c : {run, bench})
+    c->add_flag("--tuned", o.tuned, "take the configurations that tune has kept, where it has kept one");
+  for (CLI::App* c : {run, bench, tune})
+    c->add_option("--tuning", o.tuning_path,
+                  c == tune ? "keep them in this file (default: $FLASHSTEPS_TUNING, or "
+                              "flashsteps/tuning.json in $XDG_CACHE_HOME or ~/.cache)"
+                            : "--tuned, from this file (default: that of tune)");
+  for (CLI::App* c : {run, bench, tune}) {
     c->add_option("--rounds", o.rounds, "how many samples of each step to take")
         ->transform(in_range(7, 10000));
     c->add_flag("--cold-l2", o.cold_l2, "flush L2 before every launch that is timed, outside of its time");
@@ -277,6 +304,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   o.steps = o.steps_named ? in_order(o.steps) : all_steps();
   if (o.steps.empty() && command.get_option_no_throw("steps") != nullptr)
     throw UsageError("this program has no steps");
+  if (o.command == "tune") o.steps = candidates(o.steps, o.steps_named);
 
   o.problems = was_given("--tensors") ? problems_of_file(o.tensors_path, axes) : problems_of_shapes(axes);
   for (const char* const option : {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs",
@@ -293,6 +321,18 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
     o.save_path = AtomicFile::check_writable("--save", o.save_path);
   }
   if (was_given("--json")) o.json_path = AtomicFile::check_writable("--json", o.json_path);
+  if (!was_given("--tuning"))
+    o.tuning_path = tuning_path();
+  else if (o.command != "tune")
+    o.tuned = true;
+  else
+    o.tuning_path = AtomicFile::check_writable("--tuning", o.tuning_path);
+  if (o.command == "tune" && o.tuning_path.empty())
+    throw UsageError(std::string("tune: there is no file to write, ") + kTuningVariable +
+                     " is empty or there is no home folder; give one with --tuning");
+  for (const auto& [option, path] :
+       {std::pair("--tensors", o.tensors_path), std::pair("--json", o.json_path)})
+    if (o.command == "tune" || o.tuned) check_different(option, path, "--tuning", o.tuning_path);
   check_different("--tensors", o.tensors_path, "--save", o.save_path);
   check_different("--tensors", o.tensors_path, "--json", o.json_path);
   check_different("--save", o.save_path, "--json", o.json_path);

@@ -12,7 +12,7 @@
 namespace flashsteps {
 
 struct Options {
-  std::string command;            // run | check | bench | count | trace | problems | list | info
+  std::string command;            // run | check | bench | tune | count | trace | problems | list | info
   std::vector<StepChoice> steps;  // those named, or all; each once, in the order in which they run
   bool steps_named = false;
   std::string backend = "auto";   // cuda | emulator | auto
@@ -28,6 +28,8 @@ struct Options {
   double timeout_seconds = 120;  // of a worker's own time, without a sign of life
   double memory_gib = INFINITY;  // of the device, for a problem
   int rounds = 7;
+  bool tuned = false;         // steps get their configurations by the file at tuning_path
+  std::string tuning_path;    // of run and bench, and of tune, which writes it
   bool cold_l2 = false;       // flushed before every launch that is timed
   int contenders = 0;         // of which `problems` tells the order in each round
   bool instructions = false;  // info: what they cost beside mma.sync

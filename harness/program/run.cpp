@@ -1,4 +1,4 @@
-// flashsteps run, bench, count, and check with problems: every step is validated, and on a GPU timed.
+// flashsteps run, bench, tune, count, and check with problems: every step is validated, and on a GPU timed.
 #include <algorithm>
 #include <iostream>
 #include <optional>
@@ -6,21 +6,26 @@
 #include "harness/base/atomic_file.h"
 #include "harness/base/text.h"
 #include "harness/base/usage_error.h"
+#include "harness/device/tuning.h"
 #include "harness/program/commands.h"
 #include "harness/program/prepare.h"
 #include "harness/program/results.h"
 #include "harness/program/table.h"
+#include "harness/program/tune.h"
 #include "harness/run/timing.h"
 
 namespace flashsteps {
 namespace {
 
+// Without a GPU they have nothing to do.
+bool only_times(const Options& options) { return options.command == "bench" || options.command == "tune"; }
+
 std::string wanted_backend(const Options& options) {
   if (options.command == "count" && options.backend == "cuda")
     throw UsageError(
         "count: only the emulator has these counters; for a GPU's, see scripts/measure/profile_ncu.py");
-  if (options.command == "bench" && options.backend == "emulator")
-    throw UsageError("bench: times a GPU; the emulator has no timing model");
+  if (only_times(options) && options.backend == "emulator")
+    throw UsageError(options.command + ": times a GPU; the emulator has no timing model");
   return options.command == "count" ? "emulator" : options.backend;
 }
 
@@ -80,8 +85,15 @@ void finish_saving(AtomicFile& file, const Options& options, const std::string& 
 int run_steps(const Options& options) {
   Runner runner(wanted_backend(options), options.in_process, options.timeout_seconds);
   const Device& device = runner.device();
-  if (options.command == "bench" && !device.is_gpu())
-    throw std::runtime_error("bench: there is no GPU to time: " + device.no_cuda);
+  if (only_times(options) && !device.is_gpu())
+    throw std::runtime_error(options.command + ": there is no GPU to time: " + device.no_cuda);
+  if (options.tuned) {
+    TuningFile tuning = read_tuning_file(options.tuning_path);
+    if (!tuning.ignored.empty()) std::cerr << "flashsteps: " << tuning.ignored << "\n";
+    runner.use_tuning(std::move(tuning.text));
+  }
+  const bool tunes = options.command == "tune";
+  if (tunes) prepare_tuning_file(options.tuning_path);
   const std::vector<Problem> problems = prepare_problems(options, runner);
   const Probed probed = runner.probe(problems, options.steps);
   refuse_named_steps(options, problems, probed);
@@ -126,12 +138,16 @@ int run_steps(const Options& options) {
     save_error =
         runner.validate(tasks, modes(options, device), place + " checking " + problems[p].label(), finish);
   }
+  std::string kept;
   for (size_t p = 0; timed && p < problems.size(); ++p) {
-    time_problem(runner, problems[p], options, results.run_of(problems[p]));
+    json& run = results.run_of(problems[p]);
+    time_problem(runner, problems[p], options, run);
     results.save();
+    if (tunes) kept += keep_fastest(options.tuning_path, run, problems[p], results.root()["provenance"]);
   }
   results.save_complete();
   for (const Problem& problem : problems) std::cout << "\n" << format_run(results.run_of(problem));
+  if (tunes) std::cout << "\nkept in " << options.tuning_path << ":\n" << kept;
   if (saved) finish_saving(*saved, options, results.run_of(problems[0])["steps"][0].at("status"), save_error);
   return results.finish();
 }

@@ -81,7 +81,8 @@ std::string format_run(const json& run) {
     }
     std::string name = step.at("step");
     if (step.contains("configuration") && name.find('@') == std::string::npos)
-      name += " (" + step["configuration"].get<std::string>() + ")";
+      name +=
+          " (" + step["configuration"].get<std::string>() + (step.value("tuned", false) ? ", tuned)" : ")");
     const json validation = step.value("validation", json::object());
     std::vector<std::string> row{(several_parts ? "  " : "") + name, status_label(step.at("status")),
                                  number(validation.value("nrmse", json()), scientific),

@@ -9,6 +9,7 @@
 
 #include "harness/device/backend.h"
 #include "harness/device/device_tensors.h"
+#include "harness/device/tuning.h"
 #include "harness/judge/reference.h"
 #include "harness/judge/validate.h"
 #include "harness/problem/tensors_file.h"
@@ -33,14 +34,34 @@ std::unique_ptr<Backend> make_backend(const std::string& which, std::string* no_
   return make_emulator_backend();
 }
 
+// Which configuration a step gets for a call on the device of a job.
+class Choice {
+ public:
+  Choice(const json& request, const Backend& backend)
+      : tuning_(request.contains("tuning") ? Tuning(request["tuning"]) : Tuning()),
+        device_(backend.device()) {}
+  // Fills in the one that its name says, or a tuned one. Else the step chooses.
+  void choose(const StepChoice& named, const Step& step, AttentionCall& call) const {
+    call.configuration = named.configuration;
+    tuning_.choose(step, device_.at("name").get<std::string>(), device_.value("sm_count", 0), call);
+  }
+
+ private:
+  Tuning tuning_;
+  json device_;
+};
+
 // The step of that name, with the tensors prepared for it.
-const Step& prepare_step(const std::string& step_name, const Backend& backend, DeviceTensors& tensors) {
-  const StepChoice choice = find_steps(step_name).front();
-  const Step* const step = choice.built_for(backend.kind());
+const Step& prepare_step(const std::string& step_name, const Backend& backend, const Choice& choice,
+                         DeviceTensors& tensors) {
+  const StepChoice named = find_steps(step_name).front();
+  const Step* const step = named.built_for(backend.kind());
   if (step == nullptr)
     throw std::runtime_error("step " + step_name + " is not in this program for the " + name(backend.kind()) +
                              " backend");
-  tensors.prepare_for(*step, choice.configuration);
+  AttentionCall call = tensors.call();
+  choice.choose(named, *step, call);
+  tensors.prepare_for(*step, call.configuration);
   return *step;
 }
 
@@ -97,13 +118,14 @@ void probe(const json& request, const EmitEvent& emit) {
   for (const auto& [text, dtype] : kDTypeNames) event["peak_tflops"][text] = backend->peak_tflops(dtype);
   event["refusals"] = json::array();
   event["resources"] = json::array();
+  const Choice choice(request, *backend);
   for (const json& problem : request.at("problems")) {
     json reasons = json::array(), needs = json::array();
     AttentionCall call = shape_of_call(problem_from_json(problem));
     for (const std::string step_name : request.at("steps")) {
-      const StepChoice choice = find_steps(step_name).front();
-      const Step* const step = choice.built_for(backend->kind());
-      call.configuration = choice.configuration;
+      const StepChoice named = find_steps(step_name).front();
+      const Step* const step = named.built_for(backend->kind());
+      if (step != nullptr) choice.choose(named, *step, call);
       const std::string reason =
           step ? backend->refusal(*step, call) : "is not built for the " + name(backend->kind()) + " backend";
       reasons.push_back(reason);
@@ -140,6 +162,7 @@ void save_outputs(const DeviceTensors& tensors, const Problem& problem, const Ba
 
 void validate_tasks(const json& request, const EmitEvent& emit) {
   const auto backend = make_backend(request.at("backend"));
+  const Choice choice(request, *backend);
   const std::vector<EmulatorMode> modes = request.at("modes");
   std::unique_ptr<Prepared> prepared;
   for (const json& task : request.at("tasks")) {
@@ -159,16 +182,18 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
       // On a GPU every element is compared, also those whose rows were not sampled for the reference.
       const bool compare = task.at("compare");
       if (compare && !prepared->trusted) {
-        const Step& v01 = prepare_step(kTrustedStep, *backend, prepared->tensors);
+        const Step& v01 = prepare_step(kTrustedStep, *backend, choice, prepared->tensors);
         prepared->tensors.poison(Poison::kNan);
         backend->run(v01, prepared->tensors.call());
         prepared->trusted = prepared->tensors.download_outputs();
       }
-      const Step& step = prepare_step(step_name, *backend, prepared->tensors);
+      const Step& step = prepare_step(step_name, *backend, choice, prepared->tensors);
       const AttentionCall& call = prepared->tensors.call();
       entry["part"] = kPartNames[int(step.info.part)];
-      if (step.info.num_configurations() > 0)
+      if (step.info.num_configurations() > 0) {
         entry["configuration"] = step.info.configurations[configuration_of(step.info, call)];
+        entry["tuned"] = call.configuration != find_steps(step_name).front().configuration;
+      }
       const std::vector<json> kernels = resources(*backend, step, call);
       entry["resources"] = largest(kernels);
       std::vector<json> counters;
@@ -206,6 +231,7 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
 
 void bench_steps(const json& request, const EmitEvent& emit) {
   const auto backend = make_backend(request.at("backend"));
+  const Choice choice(request, *backend);
   std::optional<Prepared> prepared;
   if (!request.at("steps").empty()) prepared.emplace(*backend, request.at("problem"));
   struct Entry {
@@ -228,7 +254,7 @@ void bench_steps(const json& request, const EmitEvent& emit) {
   }
   for (const auto& [step_name, samples] : request.at("steps").items()) {
     emit({{"event", "begin"}, {"step", step_name}});
-    const Step& step = prepare_step(step_name, *backend, prepared->tensors);
+    const Step& step = prepare_step(step_name, *backend, choice, prepared->tensors);
     enter(step_name, backend->make_timer(step, prepared->tensors.call(), request.at("cold_l2")), samples);
   }
   // Everybody has a turn in every round: whatever the clocks do, they do it to every step alike.
@@ -249,7 +275,7 @@ void bench_steps(const json& request, const EmitEvent& emit) {
 void trace_step(const json& request, const EmitEvent& emit) {
   const auto backend = make_emulator_backend();
   Prepared prepared(*backend, request.at("problem"));
-  const Step& step = prepare_step(request.at("step"), *backend, prepared.tensors);
+  const Step& step = prepare_step(request.at("step"), *backend, Choice(request, *backend), prepared.tensors);
   emit({{"event", "trace"}, {"trace", backend->trace(step, prepared.tensors.call(), request.at("cta"))}});
 }
 

@@ -26,6 +26,9 @@
 //   request: job, backend
 //   events:  instructions (instructions: as the results file has them)
 //
+// Every request may have tuning: the text of a tuning file (harness/device/tuning.h), by which steps then
+// get their configurations.
+//
 // A worker adds {"event":"alive"}, from any thread, a few times a second, and where the job is not done
 // failed (status, message), as its last event.
 #pragma once

@@ -29,6 +29,7 @@ Runner::Runner(const std::string& backend, bool in_process, double timeout_secon
 
 JobOutcome Runner::job(json request, const EmitEvent& on_event) const {
   request.emplace("backend", name(device_.backend));
+  if (!tuning_.empty()) request["tuning"] = tuning_;
   return in_process_ ? run_job(request, on_event) : run_job_isolated(request, timeout_seconds_, on_event);
 }
 

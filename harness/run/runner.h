@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/base/json.h"
@@ -49,6 +50,9 @@ class Runner {
   const Device& device() const { return device_; }
   Progress& progress() { return progress_; }  // what is under way, for people
 
+  // From now on, steps get their configurations by this tuning file.
+  void use_tuning(std::string text) { tuning_ = std::move(text); }
+
   // One of the jobs that jobs.h describes, on this device.
   JobOutcome job(json request, const EmitEvent& on_event) const;
 
@@ -66,6 +70,7 @@ class Runner {
   std::string run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>& modes, const OnDone& done);
 
   bool in_process_;
+  std::string tuning_;  // empty: none
   double timeout_seconds_;
   Progress progress_;
   Device device_;

@@ -5,6 +5,8 @@
 #include <cfenv>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <stdexcept>
@@ -16,9 +18,13 @@
 
 #include "common/emulator/emulator.h"
 #include "common/interface.h"
+#include "harness/base/build_info.h"
 #include "harness/base/element.h"
+#include "harness/base/json.h"
+#include "harness/device/tuning.h"
 #include "harness/include/flashsteps.h"
 #include "harness/tests/catch.h"
+#include "harness/tests/temporary_folder.h"
 
 using namespace flashsteps;
 
@@ -261,6 +267,51 @@ TEST_CASE("several kernels, a workspace, a limit and configurations of the step'
   CHECK(memory_refusal(step.info, call) == "needs a workspace aligned to 256 bytes");
   call.workspace = nullptr;
   CHECK(memory_refusal(find_step("v05_padded_smem", BackendKind::kEmulator)->info, call) == "");
+}
+
+// In a process of its own: the file is read once.
+TEST_CASE("a call gets what flashsteps tune has kept") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("tuning.json");
+  const BuildInfo& build = build_info();
+  write_file(file, json{{"schema", kTuningSchema},
+                        {"commit", build.commit.empty() ? json() : json(build.commit)},
+                        {"dirty", build.dirty ? json(*build.dirty) : json()},
+                        {"entries",
+                         {{{"device", "emulator"},
+                           {"num_sms", 0},
+                           {"step", "split"},
+                           {"dtype", "bf16"},
+                           {"head_dim", 64},
+                           {"causal", true},
+                           {"seqlen_q", 128},
+                           {"seqlen_kv", 128},
+                           {"heads", 8},
+                           {"heads_per_kv_head", 2},
+                           {"configurations", {"2splits", "3splits"}},
+                           {"configuration", "3splits"}}}}}
+                       .dump());
+  // Its exit status, and what it says on standard error.
+  const auto outcome = [&](const std::string& tuning) {
+    const std::string self = std::filesystem::read_symlink("/proc/self/exe"), said = folder.file("said");
+    const int status = std::system(
+        (kTuningVariable + ("='" + tuning + "' '") + self + "' '[tuned]' 2> '" + said + "' > /dev/null")
+            .c_str());
+    std::ifstream in(said);
+    return std::pair(status == 0, std::string(std::istreambuf_iterator<char>(in), {}));
+  };
+  CHECK(outcome(file) == std::pair(true, std::string()));
+  CHECK(outcome("") == std::pair(false, std::string()));
+  CHECK(outcome(folder.path) == std::pair(false, "flashsteps: the tuning file " + folder.path +
+                                                     " is ignored: it is not a regular file\n"));
+}
+
+TEST_CASE("of the test above: this call is tuned", "[.][tuned]") {
+  Example tuned(DType::kBf16), forced(DType::kBf16);
+  attention_on_emulator(tuned.call, "split");
+  forced.call.configuration = 1;  // not its own choice, with 90 keys; other splits round otherwise
+  attention_on_emulator(forced.call, "split");
+  CHECK((tuned.lse == forced.lse));
 }
 
 TEST_CASE("a step that uses counters finds them zero") {

@@ -352,6 +352,11 @@ BAD_USE = [
     (["run", "--shape", "1,1,8,64", "--json", "/proc/nowhere.json"], "not a regular file"),
     (["bench", "--backend", "emulator", "--shape", "1,1,8,64"], "no timing model"),
     (["count", "--backend", "cuda", "--shape", "1,1,8,64"], "only the emulator"),
+    (["tune", "--backend", "emulator", "--shape", "1,1,8,64"], "no timing model"),
+    (["tune", "v09_direct_rescale"], "v09_direct_rescale has only one configuration"),
+    (["tune", "v20_by_shape@128x64"], "name the step alone, v20_by_shape"),
+    (["tune", "--tuning", "/proc/nowhere.json"], "not a regular file"),
+    (["run", "v01", "--tuning", "/tmp/x.json", "--json", "/tmp/x.json"], "is the file of --json"),
     (["problems", "--shape", "1,1,8"], "expected"),
     (["problems", "--causal"], "--causal needs a --shape"),
     (["problems", "--tensors", "/nonexistent/x"], "cannot be read"),
@@ -395,6 +400,85 @@ def test_wrong_use_writes_nothing(tmp_path: Path) -> None:
     assert run(FLASHSTEPS, "run", "v99_magic", "--json", str(out)).returncode == 2
     assert run(FLASHSTEPS, "run", "--backend", "emulator", "--shape", "1000,64,100000,128", "--json", str(out)).returncode == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def tuning_entry(step: str, configurations: list[str], fastest: str, **kind: object) -> dict:
+    """What tune keeps for calls of SMALL, as if the emulator had been timed."""
+    kind = {"dtype": "bf16", "head_dim": 64, "causal": False, "seqlen_q": 128, "seqlen_kv": 128, "heads": 2, **kind}
+    return {"device": "emulator", "num_sms": 0, "step": step, "heads_per_kv_head": 1, **kind,
+            "configurations": configurations, "configuration": fastest}
+
+
+def test_a_run_takes_what_tune_has_kept_only_when_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, tuning = tmp_path / "r.json", tmp_path / "tuning.json"
+    own, other = "3splits", "2splits"  # by its own rule, and by the file
+    command = ["run", "split", "split@3splits", "v01_scalar", *SMALL, "--dtype", "bf16", "--json", str(out)]
+
+    def run_split(*more: str) -> tuple[dict[str, tuple], subprocess.CompletedProcess[str]]:
+        done = run(FIXTURES, *command, *more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        check_file(out)
+        steps = json.loads(out.read_text())["runs"][0]["steps"]
+        return {step["step"]: (step.get("configuration"), step.get("tuned")) for step in steps}, done
+
+    monkeypatch.setenv("FLASHSTEPS_TUNING", str(tuning))
+    not_tuned = {"split": (own, False), "split@3splits": (own, False), "v01_scalar": (None, None)}
+    found, done = run_split("--tuned")
+    assert found == not_tuned and done.stderr == f"flashsteps: there is no tuning file {tuning}\n"
+
+    build = json.loads(out.read_text())["provenance"]
+    entries = [tuning_entry("split", ["2splits", "3splits"], other)]
+    file = {"schema": "flashsteps-tuning/1", "commit": build["commit"], "dirty": build["dirty"], "entries": entries}
+    tuning.write_text(json.dumps(file))
+    found, done = run_split()
+    assert found == not_tuned and "tuned" not in done.stdout + done.stderr
+    tuned = {**not_tuned, "split": (other, True)}
+    for options in (["--tuned"], ["--tuned", "--in-process"]):
+        found, done = run_split(*options)
+        assert found == tuned and f"split ({other}, tuned)  " in done.stdout and done.stderr == ""
+    monkeypatch.delenv("FLASHSTEPS_TUNING")
+    assert run_split("--tuning", str(tuning))[0] == tuned
+
+    tuning.write_text(json.dumps(file)[:-1])
+    found, done = run_split("--tuning", str(tuning))
+    assert found == not_tuned and done.stderr == f"flashsteps: the tuning file {tuning} is ignored: it is not JSON\n"
+
+
+def test_tune_without_a_gpu_says_so_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("FLASHSTEPS_TUNING", raising=False)
+    if not has_gpu():
+        done = run(FLASHSTEPS, "tune", "--shape", "1,1,8,64")
+        assert done.returncode == 1 and "tune: there is no GPU to time" in done.stderr
+    assert run(FLASHSTEPS, "tune", "--backend", "emulator").returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_gpu
+def test_on_a_gpu_tune_keeps_a_configuration_that_a_run_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "r.json"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("FLASHSTEPS_TUNING", raising=False)
+    shape = ["--shape", "1,4,500,64", "--backend", "cuda", "--json", str(out)]
+    # Both run on every GPU.
+    done = run(FIXTURES, "tune", "v14_longest_first", "split", *shape, "--dtype", "bf16")
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_file(out)
+    file = json.loads((tmp_path / "flashsteps" / "tuning.json").read_text())
+    timed = {step["step"]: step["timing"]["median_ms"] for step in json.loads(out.read_text())["runs"][0]["steps"]}
+    kept = {entry["step"]: entry for entry in file["entries"]}
+    assert set(kept) == {"v14_longest_first", "split"}
+    for step, entry in kept.items():
+        medians = {name: timed[f"{step}@{name}"] for name in entry["configurations"]}
+        assert entry["measured"]["median_ms"] == medians
+        assert medians[entry["configuration"]] == min(medians.values())
+    # Whatever it was: the other one, so that the file decides.
+    for entry in file["entries"]:
+        (entry["configuration"],) = {*entry["configurations"]} - {entry["configuration"]}
+    (tmp_path / "flashsteps" / "tuning.json").write_text(json.dumps(file))
+    assert run(FIXTURES, "bench", *kept, *shape, "--dtype", "bf16", "--tuned").returncode == 0
+    for step in json.loads(out.read_text())["runs"][0]["steps"]:
+        assert (step["configuration"], step["tuned"]) == (kept[step["step"]]["configuration"], True)
 
 
 def test_a_step_named_explicitly_that_cannot_run_is_exit_2_and_in_a_sweep_a_skip(tmp_path: Path) -> None:

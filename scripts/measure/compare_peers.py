@@ -493,6 +493,7 @@ def open_lab() -> TorchLab:
     if not torch.cuda.is_available():
         what = "is built without CUDA" if torch.version.cuda is None else "sees none: is the driver loaded?"
         raise Unavailable(f"there is no NVIDIA GPU to compare on: PyTorch {torch.__version__} {what}")
+    os.environ["FLASHSTEPS_TUNING"] = ""  # a record is of what the steps choose themselves
     try:
         import flashsteps
     except (ImportError, OSError) as error:

@@ -359,6 +359,7 @@ def main(arguments: list[str] | None = None) -> int:
     timer = threading.Timer(options.limit, give_up)
     timer.daemon = True
     timer.start()
+    os.environ["FLASHSTEPS_TUNING"] = ""  # a record is of what the steps choose themselves
     import torch
 
     import flashsteps

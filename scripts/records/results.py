@@ -104,6 +104,11 @@ def check_recorded(data: dict[str, Any], root: Path = ROOT) -> list[str]:
     for r, run in enumerate(data["runs"]):
         if run["problem"]["inputs"] == "file":
             errors.append(f"runs[{r}].problem.inputs: nobody else has the file, so nobody can repeat the run")
+        errors += [
+            f"runs[{r}]: '{step['step']}' is tuned: nobody else has the file that chose its configuration"
+            for step in run["steps"]
+            if step.get("tuned")
+        ]
     method = None if is_profile(data) else provenance.get("method")
     if method is not None and provenance["backend"] == "cuda" and method["rounds"] < MIN_RECORDED_ROUNDS:
         errors.append(

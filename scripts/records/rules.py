@@ -14,6 +14,7 @@ TOLERANCE = 0.005  # relative: the program may round what it writes, but not by 
 # the program: a program whose gates somebody has loosened must not leave a record that numbers are quoted from.
 GATES = {"fp32": (1e-5, 1e-4), "fp16": (1e-3, 2e-3), "bf16": (5e-3, 1e-2)}
 NOT_PROFILED = ("tensors", "lengths", "lse", "softmax_scale")  # everybody has the problems of a profile
+TIMES = ("run", "bench", "tune", "peers")  # commands, on a GPU
 DEVICE_KEYS_OF = {
     "cuda": ("compute_capability", "sm_count", "driver", "cuda_runtime"),
     "emulator": ("host_threads",),
@@ -142,6 +143,8 @@ def check_step(
     elif status == "pass" and command in ("run", "check", "peers"):
         errors.append("validation: missing from a step that passed")
 
+    if step.get("tuned") is not None and step.get("configuration") is None:
+        errors.append("tuned: belongs to a configuration")
     if timing is not None:
         errors += [f"timing.{line}" for line in check_times(timing, problem["flops"])]
         if status != "pass":
@@ -174,7 +177,7 @@ def check_step(
             expected = 100 * (timing.get(what) or 0) / ceiling[own]
             if not agrees(percent, expected, 0.05):
                 errors.append(f"timing.{key}: is {percent:g}, {what} over the ceiling's give {expected:g}")
-    elif status == "pass" and backend == "cuda" and command in ("run", "bench", "peers") and data["complete"]:
+    elif status == "pass" and backend == "cuda" and command in TIMES and data["complete"]:
         errors.append("timing: missing from a step that passed")
 
     if counters is not None:

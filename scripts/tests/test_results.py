@@ -74,6 +74,8 @@ CUDA_CASES = [
     (STEP + "timing", ABSENT, "timing: missing from a step that passed"),
     (STEP + "counters", {name: 0 for name in shape.COUNTERS}, "counters: belong to the emulator"),
     (STEP + "seconds", -1, "a number >= 0"),
+    (STEP + "tuned", 1, "true or false"),
+    (STEP + "tuned", False, "tuned: belongs to a configuration"),
     (STEP + "resources.grid", [1, 1], "three integers >= 1"),
     (STEP + "resources.grid", [1, 1, 0], "resources.grid[2]: is 0, must be an integer >= 1"),
     (STEP + "resources.registers", "64", "an integer >= 0"),
@@ -498,6 +500,14 @@ def test_a_recorded_run_passes(repository: Repository, capsys):
 def test_a_dirty_tree_is_not_recorded(repository: Repository):
     assert any("dirty" in line for line in recorded(repository, dirty=True))
     assert any("dirty" in line for line in recorded(repository, dirty=None))
+
+
+def test_a_tuned_step_is_not_recorded(repository: Repository):
+    data = make_record(commit=repository.commit)
+    for tuned in (False, True):
+        data["runs"][0]["steps"][0].update(configuration="64x64", tuned=tuned)
+        assert results.check(data) == []
+        assert any("is tuned" in line for line in results.check_recorded(data, repository.root)) == tuned
 
 
 def test_an_incomplete_or_empty_run_is_not_recorded(repository: Repository):

@@ -10,6 +10,7 @@ o = flashsteps.attention(q, k, v, causal=True)
 from __future__ import annotations
 
 import numbers
+import warnings as _warnings
 from importlib.metadata import version as _version
 from typing import Any, NamedTuple
 
@@ -37,6 +38,9 @@ class Step(NamedTuple):
     spills: str | None  #: why it spills registers, where it does
     has_cuda: bool  #: this build has it for GPUs; for the emulator it always has
 
+
+if _ignored := _core.take_tuning_warning():
+    _warnings.warn(_ignored, RuntimeWarning, stacklevel=2)
 
 _STEPS = {fields[0]: fields for fields in _core.steps()}
 
@@ -116,6 +120,10 @@ def attention(
         return_lse: also return the log-sum-exp of every row.
         device: for arrays on the CPU. None: the emulator runs the step, which is slow (it is there to learn
             and to test). "cuda": copies them to the current GPU and the result back.
+
+    A step that has several configurations takes the one that `flashsteps tune` has kept for such calls on this
+    GPU, if there is one, and else chooses itself. FLASHSTEPS_TUNING in the environment names another file than
+    that of `flashsteps tune`; if it is empty, steps always choose themselves.
 
     torch.compile, torch.export and all that record PyTorch's operations see torch.ops.flashsteps.attention.
     Under torch.autocast, q, k and v are converted to its type. Below jax.jit, jax.vmap and jax.shard_map the

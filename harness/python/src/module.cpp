@@ -22,6 +22,7 @@
 #include "harness/base/build_info.h"
 #include "harness/base/text.h"
 #include "harness/device/gpu.h"
+#include "harness/device/tuning.h"
 #include "harness/include/flashsteps.h"
 #include "harness/library/attention.h"
 #include "harness/python/src/array.h"
@@ -431,6 +432,8 @@ NB_MODULE(_core, m) {
         "The fields of flashsteps.Step for every step, in the order of the ladder.");
   m.def("build_info", &build_info_record, "flashsteps.build_info.");
   m.def("missing_gpu", &flashsteps::missing_gpu, "Why no GPU can be used; empty when one can.");
+  m.def("take_tuning_warning", &flashsteps::take_tuning_warning,
+        "Why the file of `flashsteps tune` is ignored, the first time; empty when it is not.");
   m.def("peak_tflops", &peak_tflops, "dtype"_a, "device"_a, "flashsteps.peak_tflops; 0 for an unknown card.");
   m.def("describe_dlpack", &describe_dlpack, "argument"_a, "capsule"_a,
         "What Framework.describe() returns, for a DLPack capsule.");
