@@ -103,6 +103,20 @@ TEST_CASE("the grid of few queries, with a cold L2") {
   CHECK(refusal_of({"check", "--cold-l2"}).find("--cold-l2") != std::string::npos);
 }
 
+TEST_CASE("tune times the steps that have several configurations, and a run uses its file when it is told") {
+  const Options tune = parse({"tune", "v14", "--tuning", "/tmp/flashsteps_tuning.json"});
+  CHECK(names_of(tune.steps) == std::vector<std::string>{"v14_longest_first", "v14_longest_first@128x64",
+                                                         "v14_longest_first@256x32"});
+  CHECK(tune.tuning_path == "/tmp/flashsteps_tuning.json");
+  CHECK_FALSE(tune.tuned);
+  for (const StepChoice& step : parse({"tune", "--tuning", "/tmp/flashsteps_tuning.json"}).steps)
+    CHECK(step.info->num_configurations() > 1);
+  CHECK_FALSE(parse({"run"}).tuned);
+  CHECK(parse({"bench", "--tuned"}).tuned);
+  CHECK(parse({"run", "--tuning", "some/file"}).tuned);
+  CHECK(parse({"run", "--tuning", "some/file"}).tuning_path == "some/file");
+}
+
 TEST_CASE("the paper's grid") {
   const Options o = parse({"bench", "--grid", "paper", "--causal", "--full"});
   CHECK(o.problems.size() == 2 * 6 * 2);
@@ -241,6 +255,14 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--shape", "1,1,8,64", "--softmax-scale", "1x"}, "--softmax-scale: '1x' is not a number from"},
       {{"run", "--shape", "1,1,8,64", "--dtype", "fp32", "--inputs", "shifted"}, "are for fp16 and bf16"},
       {{"run", "--json", "/dev/null"}, "not a regular file"},
+      {{"tune", "v01_scalar"}, "tune: v01_scalar has only one configuration"},
+      {{"tune", "v14@all"}, "tune: v14_longest_first@128x64 is one configuration; name the step alone"},
+      {{"tune", "v14", "--tuned"}, "--tuned"},
+      {{"tune", "v14", "--tuning", ""}, "--tuning : the name is empty"},
+      {{"tune", "v14", "--tuning", "/nonexistent/t"}, "--tuning /nonexistent/t: cannot be written"},
+      {{"run", "--tuning", "/tmp/flashsteps_t", "--json", "/tmp/../tmp/flashsteps_t"},
+       "--tuning /tmp/flashsteps_t: is the file of --json"},
+      {{"check", "--tuned"}, "--tuned"},
       {{"run", "--tensors", "/nonexistent/x"}, "--tensors /nonexistent/x: cannot be read: No such file"},
       {{"run", "--tensors", "/dev/zero"}, "--tensors /dev/zero: is not a regular file"},
       {{"check", "--tensors", "/"}, "--tensors /: is not a regular file"},
