@@ -1,6 +1,8 @@
 // The problem as a kernel sees it: typed pointers, strides and who sees whom.
 #pragma once
 
+#include <bit>
+
 #include "common/cuda.h"
 #include "common/interface.h"
 #include "common/view.h"
@@ -21,6 +23,8 @@ struct AttentionParams {
   float softmax_scale_log2;  // softmax_scale * log2(e): scores go straight into exp2
   int configuration;         // of those that the step has registered
   PartialResult earlier;
+  PageTable page_table;
+  int log2_page_size;
 
   // Query head h reads KV head h / (num_heads_q / num_heads_kv): several query heads share one under GQA, all
   // of them under MQA.
@@ -42,6 +46,12 @@ struct AttentionParams {
 
   // Keys at or beyond this index are padding: whatever they hold must not matter.
   __device__ int kv_length(int b) const { return kv_lengths != nullptr ? kv_lengths[b] : seqlen_kv; }
+
+  // The page that has a key of batch b: its number, as of a batch in k and v. For calls with a page table.
+  __device__ int page_of(int b, int key) const {
+    return page_table.pages[int64_t(b) * page_table.max_pages + (key >> log2_page_size)];
+  }
+  __device__ int row_in_page(int key) const { return key & (page_table.page_size - 1); }
 
   // Query `row` sees keys 0 .. visible_keys - 1. Causal masks are aligned bottom-right: the last query sees
   // every key, and with more queries than keys the first ones see none.
@@ -66,8 +76,8 @@ View<T> make_view(const TensorView& tensor, int batch, int num_heads, int num_ro
 template <typename Element>
 AttentionParams<Element> make_params(const AttentionCall& c) {
   return {.q = make_view<const Element>(c.q, c.batch, c.num_heads_q, c.seqlen_q),
-          .k = make_view<const Element>(c.k, c.batch, c.num_heads_kv, c.seqlen_kv),
-          .v = make_view<const Element>(c.v, c.batch, c.num_heads_kv, c.seqlen_kv),
+          .k = make_view<const Element>(c.k, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows()),
+          .v = make_view<const Element>(c.v, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows()),
           .o = make_view<Element>(c.o, c.batch, c.num_heads_q, c.seqlen_q),
           .lse = c.lse,
           .kv_lengths = c.kv_lengths,
@@ -80,7 +90,9 @@ AttentionParams<Element> make_params(const AttentionCall& c) {
           .seqlen_kv = c.seqlen_kv,
           .softmax_scale_log2 = c.softmax_scale * kLog2e,
           .configuration = c.configuration,
-          .earlier = c.earlier};
+          .earlier = c.earlier,
+          .page_table = c.page_table,
+          .log2_page_size = std::countr_zero(unsigned(c.page_table.page_size))};
 }
 
 }  // namespace FLASHSTEPS_BACKEND

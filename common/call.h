@@ -41,6 +41,20 @@ struct PartialResult {
   int rows = 0;
 };
 
+// Where the keys and values of each sequence of a batch are, when they lie in pages of a pool that all
+// sequences share. K and V are then [num_pages, num_heads_kv, page_size, head_dim]: batch_stride leads from a
+// page to the next, row_stride from a key to the next one of its page. Key j of sequence b is row j %
+// page_size of page pages[b * max_pages + j / page_size]. Entries behind the page of a sequence's last key
+// may hold anything, and so may all rows of the pool that are no key of a sequence. Sequences may have pages
+// in common.
+struct PageTable {
+  const int* pages = nullptr;  // [batch, max_pages] on the device, contiguous; each in 0..num_pages-1.
+                               // nullptr: K and V are not in pages, and the other members do not matter
+  int max_pages = 0;           // of a sequence
+  int page_size = 0;           // keys in a page, a power of two
+  int num_pages = 0;           // in the pool
+};
+
 // One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp. A score is a number
 // in FP32, of 24 bits. Beside that, rows whose |softmax_scale * (q . k)| stays below 2^26 are right; a row
 // with larger finite scores is right, or is Inf or NaN in every element (from v09 on). O is summed up before
@@ -52,7 +66,8 @@ struct AttentionCall {
   int seqlen_q, seqlen_kv, head_dim;
   bool causal;          // bottom-right aligned: query i sees key j when j <= i + kv_len - seqlen_q
   float softmax_scale;  // positive, finite: the largest score is then the largest product
-  TensorView q, k, v;   // read only; k and v have num_heads_kv heads and seqlen_kv rows
+  TensorView q, k, v;   // read only; k and v have num_heads_kv heads and seqlen_kv rows, or are in pages: see
+                        // page_table
   TensorView o;         // [batch, num_heads_q, seqlen_q, head_dim]
   float* lse;  // [batch, num_heads_q, seqlen_q], contiguous, FP32, natural log; -inf on a row with no key;
                // nullptr: not wanted
@@ -71,6 +86,15 @@ struct AttentionCall {
   int configuration = kChosenByStep;
   // For steps that say `merges`: the call leaves the merged result there, and rounded in o. lse is then null.
   PartialResult earlier = {};
+  // For steps that say `pages`: where K and V are. seqlen_kv is at most max_pages * page_size then.
+  PageTable page_table = {};
+
+  // K and V lie in memory as [kv_blocks(), num_heads_kv, kv_block_rows(), head_dim]: a block is a page, or a
+  // sequence.
+  constexpr int kv_blocks() const { return page_table.pages != nullptr ? page_table.num_pages : batch; }
+  constexpr int kv_block_rows() const {
+    return page_table.pages != nullptr ? page_table.page_size : seqlen_kv;
+  }
 };
 
 }  // namespace flashsteps

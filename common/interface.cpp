@@ -21,15 +21,15 @@ std::string misaligned(int alignment, const AttentionCall& call) {
   const struct {
     const char* what;
     const TensorView& view;
-    int heads, rows;
-  } tensors[] = {{"q", call.q, call.num_heads_q, call.seqlen_q},
-                 {"k", call.k, call.num_heads_kv, call.seqlen_kv},
-                 {"v", call.v, call.num_heads_kv, call.seqlen_kv},
-                 {"o", call.o, call.num_heads_q, call.seqlen_q}};
-  for (const auto& [what, view, heads, rows] : tensors) {
+    int blocks, heads, rows;
+  } tensors[] = {{"q", call.q, call.batch, call.num_heads_q, call.seqlen_q},
+                 {"k", call.k, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows()},
+                 {"v", call.v, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows()},
+                 {"o", call.o, call.batch, call.num_heads_q, call.seqlen_q}};
+  for (const auto& [what, view, blocks, heads, rows] : tensors) {
     // Nobody steps over a dimension of size 1: frameworks leave any stride there.
     const int64_t offsets[] = {
-        int64_t(reinterpret_cast<uintptr_t>(view.data)), call.batch > 1 ? view.batch_stride * bytes : 0,
+        int64_t(reinterpret_cast<uintptr_t>(view.data)), blocks > 1 ? view.batch_stride * bytes : 0,
         heads > 1 ? view.head_stride * bytes : 0, rows > 1 ? view.row_stride * bytes : 0};
     for (const int64_t offset : offsets) {
       if (offset % alignment != 0)
@@ -91,6 +91,7 @@ std::string refusal(const Step& step, const AttentionCall& call) {
     return "needs a positive softmax_scale, not beyond half of FP32's range";
   if (std::string reason = misaligned(info.alignment_bytes, call); !reason.empty()) return reason;
   if (call.earlier.o != nullptr && !info.merges) return "cannot merge its result with an earlier one";
+  if (call.page_table.pages != nullptr && !info.pages) return "cannot read K and V through a page table";
   const int configuration = configuration_of(info, call);
   if (configuration < 0 || configuration >= std::max(1, info.num_configurations()))
     return "has no configuration " + std::to_string(call.configuration);
@@ -167,8 +168,10 @@ std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {
       part.num_heads_q = std::min(heads, end_of_group - h);
       part.num_heads_kv = std::max(1, part.num_heads_q / group);
       part.q = moved(call.q, b, h);
-      part.k = moved(call.k, b, h / group);
-      part.v = moved(call.v, b, h / group);
+      const bool paged = call.page_table.pages != nullptr;  // its pool is the same for every sequence
+      part.k = moved(call.k, paged ? 0 : b, h / group);
+      part.v = moved(call.v, paged ? 0 : b, h / group);
+      if (paged) part.page_table.pages += int64_t(b) * call.page_table.max_pages;
       part.o = moved(call.o, b, h);
       if (call.lse != nullptr) part.lse = call.lse + (int64_t(b) * call.num_heads_q + h) * call.seqlen_q;
       if (call.kv_lengths != nullptr) part.kv_lengths = call.kv_lengths + b;
@@ -182,6 +185,22 @@ std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {
     }
   }
   return parts;
+}
+
+std::string page_table_error(const AttentionCall& call) {
+  const PageTable& table = call.page_table;
+  if (table.pages == nullptr) return "";
+  const auto is = [](const char* what, int value) {
+    return "page_table: " + std::string(what) + " is " + std::to_string(value);
+  };
+  if (table.page_size < 1 || (table.page_size & (table.page_size - 1)) != 0)
+    return is("page_size", table.page_size) + ", it must be a power of two";
+  if (table.num_pages < 1) return is("num_pages", table.num_pages) + ", it must be at least 1";
+  if (int64_t(table.max_pages) * table.page_size < call.seqlen_kv)
+    return is("max_pages", table.max_pages) + ", so a sequence has room for " +
+           std::to_string(int64_t(table.max_pages) * table.page_size) + " keys, and seqlen_kv is " +
+           std::to_string(call.seqlen_kv);
+  return "";
 }
 
 std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seqlen_q, int64_t seqlen_kv,

@@ -74,6 +74,7 @@ struct StepInfo {
   // wraps around needs no kernel that resets it.
   bool uses_counters = false;
   bool merges = false;  // can it merge its result with AttentionCall::earlier?
+  bool pages = false;   // can it find K and V by AttentionCall::page_table?
   // Why it cannot compute a call, beyond what is said above, in words that follow the step's name ("needs
   // ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it computes all.
   std::string (*refuses)(const AttentionCall& call) = nullptr;
@@ -103,6 +104,9 @@ bool keep_only_step(std::string_view name);  // false, and all stay, when there 
 // What is wrong with these sizes, whoever is to compute with them; empty when nothing is.
 std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
                        int head_dim);
+
+// What is wrong with the sizes of a call's page table; empty when nothing is, or there is none.
+std::string page_table_error(const AttentionCall& call);
 
 // Why `step` cannot run `call`, naming the limit; empty when it can. Needs no launch and no memory; the
 // device's own limits (shared memory, architecture) are the backend's to check, and a workspace and

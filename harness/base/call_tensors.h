@@ -40,8 +40,8 @@ struct CallTensor {
 inline std::array<CallTensor, 4> tensors_of(const AttentionCall& c) {
   const size_t bytes = element_bytes(c.dtype), row_bytes = c.head_dim * bytes;
   return {{{"Q", c.q, c.batch, c.num_heads_q, c.seqlen_q, row_bytes, bytes},
-           {"K", c.k, c.batch, c.num_heads_kv, c.seqlen_kv, row_bytes, bytes},
-           {"V", c.v, c.batch, c.num_heads_kv, c.seqlen_kv, row_bytes, bytes},
+           {"K", c.k, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows(), row_bytes, bytes},
+           {"V", c.v, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows(), row_bytes, bytes},
            {"O", c.o, c.batch, c.num_heads_q, c.seqlen_q, row_bytes, bytes}}};
 }
 
@@ -59,6 +59,8 @@ inline std::vector<CallMemory> memory_of(const AttentionCall& c) {
     memory.push_back({"LSE", c.lse, sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q});
   if (c.kv_lengths != nullptr)
     memory.push_back({"lengths", const_cast<int*>(c.kv_lengths), sizeof(int) * c.batch});
+  if (const PageTable& table = c.page_table; table.pages != nullptr)
+    memory.push_back({"page table", const_cast<int*>(table.pages), sizeof(int) * c.batch * table.max_pages});
   if (c.earlier.o != nullptr) {  // from the first query's row to the last one's
     const size_t rows = (size_t(c.batch) * c.num_heads_q - 1) * c.earlier.rows + c.seqlen_q;
     memory.push_back({"earlier O", c.earlier.o, sizeof(float) * rows * c.head_dim});

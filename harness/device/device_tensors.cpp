@@ -9,6 +9,15 @@ namespace flashsteps {
 
 constexpr size_t kGuardBytes = 256;  // behind the workspace, and behind the counters
 
+// Its memory stands for being there.
+static PageTable page_table_of(const Problem& p) {
+  if (p.page_size == 0) return {};
+  return {.pages = reinterpret_cast<const int*>(kWorkspaceAlignment),
+          .max_pages = (p.seqlen_kv + p.page_size - 1) / p.page_size,
+          .page_size = p.page_size,
+          .num_pages = p.num_pages()};
+}
+
 AttentionCall shape_of_call(const Problem& p) {
   const TensorPlan plan = plan_on_device(p);
   const size_t bytes = element_bytes(p.dtype);
@@ -31,7 +40,8 @@ AttentionCall shape_of_call(const Problem& p) {
           .v = view(plan.v),
           .o = view(plan.o),
           .lse = nullptr,
-          .kv_lengths = nullptr};
+          .kv_lengths = nullptr,
+          .page_table = page_table_of(p)};
 }
 
 DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
@@ -52,6 +62,10 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
     void* const lengths = allocate(p.batch * sizeof(int));
     backend_.upload(lengths, workload.kv_lengths().data(), p.batch * sizeof(int));
     call_.kv_lengths = static_cast<const int*>(lengths);
+  }
+  if (p.page_size != 0) {
+    call_.page_table.pages = static_cast<const int*>(allocate(workload.page_table().size() * sizeof(int)));
+    upload_page_table();
   }
   const auto in = [](TensorView& view, const Buffer& buffer) {
     view.data = static_cast<char*>(buffer.memory) + reinterpret_cast<size_t>(view.data);
@@ -103,6 +117,12 @@ void DeviceTensors::upload_inputs() {
   for (size_t i = 0; i < inputs_.size(); ++i) upload(inputs_[i], workload_.input(int(i)));
 }
 
+void DeviceTensors::upload_page_table() {
+  const std::vector<int>& table = workload_.page_table();
+  if (!table.empty())
+    backend_.upload(const_cast<int*>(call_.page_table.pages), table.data(), table.size() * sizeof(int));
+}
+
 void DeviceTensors::prepare_for(const Step& step, int configuration) {
   call_.configuration = configuration;
   call_.workspace_bytes = (needed_workspace(step.info, call_) + 15) / 16 * 16;
@@ -132,7 +152,10 @@ void DeviceTensors::clear_counters() {
 
 void DeviceTensors::poison(Poison poison) {
   poison_ = poison;
-  if (workload_.poison(poison)) upload_inputs();
+  if (workload_.poison(poison)) {
+    upload_inputs();
+    upload_page_table();
+  }
   fill_workspace();
   clear_counters();
   const Outputs poisoned(workload_.problem(), poison);
@@ -175,6 +198,11 @@ std::string DeviceTensors::changed_input() const {
     std::vector<int> now(workload_.kv_lengths().size());
     backend_.download(now.data(), call_.kv_lengths, now.size() * sizeof(int));
     if (now != workload_.kv_lengths()) return "kv_lengths was modified: inputs are read-only";
+  }
+  if (call_.page_table.pages != nullptr) {
+    std::vector<int> now(workload_.page_table().size());
+    backend_.download(now.data(), call_.page_table.pages, now.size() * sizeof(int));
+    if (now != workload_.page_table()) return "the page table was modified: inputs are read-only";
   }
   return "";
 }

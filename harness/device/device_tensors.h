@@ -47,6 +47,7 @@ class DeviceTensors {
   void upload(const Buffer& to, std::span<const unsigned char> from);
   void download(std::span<unsigned char> to, const Buffer& from) const;
   void upload_inputs();
+  void upload_page_table();
   void fill_workspace();
   void clear_counters();
   bool is_guarded(const void* memory, size_t bytes) const;

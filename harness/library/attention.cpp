@@ -67,6 +67,7 @@ void check_call(const AttentionCall& c) {
           size_error(c.batch, c.num_heads_q, c.num_heads_kv, c.seqlen_q, c.seqlen_kv, c.head_dim);
       !error.empty())
     refuse(error);
+  if (const std::string error = page_table_error(c); !error.empty()) refuse(error);
   if (c.dtype != DType::kFp32 && c.dtype != DType::kFp16 && c.dtype != DType::kBf16)
     refuse("dtype is none of DType's");
   const size_t element = element_bytes(c.dtype);
@@ -74,12 +75,16 @@ void check_call(const AttentionCall& c) {
     const char* name;
     const void* pointer;
     size_t alignment;
-  } pointers[] = {{"q", c.q.data, element},      {"k", c.k.data, element},
-                  {"v", c.v.data, element},      {"o", c.o.data, element},
-                  {"lse", c.lse, sizeof(float)}, {"kv_lengths", c.kv_lengths, sizeof(int)}};
+  } pointers[] = {{"q", c.q.data, element},
+                  {"k", c.k.data, element},
+                  {"v", c.v.data, element},
+                  {"o", c.o.data, element},
+                  {"lse", c.lse, sizeof(float)},
+                  {"kv_lengths", c.kv_lengths, sizeof(int)},
+                  {"page_table", c.page_table.pages, sizeof(int)}};
   for (const auto& [name, pointer, alignment] : pointers) {
-    const bool optional = name == std::string_view("lse") || name == std::string_view("kv_lengths");
-    if (pointer == nullptr && !optional) refuse(std::string(name) + " is a null pointer");
+    const bool needed = name[1] == '\0';
+    if (pointer == nullptr && needed) refuse(std::string(name) + " is a null pointer");
     if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0)
       refuse(std::string(name) + " is not aligned to its elements of " + std::to_string(alignment) +
              " bytes");
@@ -100,6 +105,10 @@ void check_kv_lengths(const AttentionCall& c) {
       refuse("kv_lengths[" + std::to_string(b) + "] is " + std::to_string(c.kv_lengths[b]) +
              ", it must be 0 to seqlen_kv, which is " + std::to_string(c.seqlen_kv));
   }
+}
+
+void check_pages(const AttentionCall& c) {
+  if (const std::string error = wrong_page(c); !error.empty()) refuse("page_table" + error);
 }
 
 // Why the step cannot run the call, as far as that is known without launching it.
@@ -228,6 +237,22 @@ size_t workspace_bytes(const AttentionCall& call, std::string_view step) {
   return needed_workspace(chosen.info, tuned(chosen, &gpu, call));
 }
 
+std::string wrong_page(const AttentionCall& c) {
+  const PageTable& table = c.page_table;
+  for (int b = 0; table.pages != nullptr && b < c.batch; ++b) {
+    const int length = c.kv_lengths != nullptr ? c.kv_lengths[b] : c.seqlen_kv;
+    for (int i = 0; int64_t(i) * table.page_size < length; ++i) {
+      const int page = table.pages[int64_t(b) * table.max_pages + i];
+      if (page < 0 || page >= table.num_pages)
+        return "[" + std::to_string(b) + "][" + std::to_string(i) + "] is " + std::to_string(page) +
+               ", it must be 0 to " + std::to_string(table.num_pages - 1) + ": sequence " +
+               std::to_string(b) + " has " + std::to_string(length) + " keys, in pages of " +
+               std::to_string(table.page_size);
+    }
+  }
+  return "";
+}
+
 size_t plan_attention(const AttentionCall& call, std::string_view step) {
   check_call(call);
   first_step(BackendKind::kEmulator, call, step,
@@ -247,6 +272,7 @@ size_t plan_attention(const AttentionCall& call, std::string_view step) {
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step) {
   check_call(call);
   check_kv_lengths(call);
+  check_pages(call);
   if (call.earlier.o != nullptr) refuse("earlier is not copied to the device and back");
   const Gpu& gpu = current_gpu();
   std::vector<Memory> memory;
@@ -272,6 +298,12 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
     gpu_upload(lengths, call.kv_lengths, call.batch * sizeof(int));
     on_gpu.kv_lengths = static_cast<const int*>(lengths);
   }
+  if (call.page_table.pages != nullptr) {
+    const size_t table_bytes = size_t(call.batch) * call.page_table.max_pages * sizeof(int);
+    void* const table = allocate(table_bytes);
+    gpu_upload(table, call.page_table.pages, table_bytes);
+    on_gpu.page_table.pages = static_cast<const int*>(table);
+  }
   on_gpu.workspace = nullptr;  // the caller's are in host memory
   on_gpu.counters = nullptr;
 
@@ -289,6 +321,7 @@ std::string_view attention_on_emulator(const AttentionCall& call, std::string_vi
                                        const std::atomic<bool>* cancel) {
   check_call(call);
   check_kv_lengths(call);
+  check_pages(call);
   // Its options and counters are the process's. A process that forks waits for the call that is under way:
   // its child would have no thread to end it, and the lock for ever. Never destroyed, see above.
   static std::timed_mutex& one_at_a_time = *new std::timed_mutex;

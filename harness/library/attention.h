@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "common/call.h"
@@ -15,6 +16,10 @@ using FindMemory = std::function<void*(MemoryFor use, size_t bytes)>;
 
 std::string_view queue_attention(const AttentionCall& call, void* stream, std::string_view step,
                                  const FindMemory& find);
+
+// The first entry of a page table in host memory that names no page, of those that sequences have, as text that
+// follows the table's name; empty when all do. The lengths are in host memory and have been checked.
+std::string wrong_page(const AttentionCall& call);
 
 // For a call that is to come, whose memory is not there yet: its pointers stand for their alignment alone.
 // Throws as the functions of flashsteps.h where no step could run it, whatever the GPU. Returns how many

@@ -25,7 +25,7 @@ struct Axes {
   std::vector<std::vector<Value>> values;
   size_t batch_axis;
 
-  Axes(bool with_fp32, bool with_unaligned_rows) {
+  Axes(bool with_fp32, bool with_unaligned_rows, bool with_pages) {
     // One tile of 64 rows and less, two, several; six, the last of them ragged.
     add(&Problem::seqlen_q, {1, 2, 63, 64, 65, 128, 200, 257, 330});
     // As many keys, more, fewer. A round number of them fills tiles of 64, 128 and 256 alike. A long one
@@ -36,7 +36,9 @@ struct Axes {
                       [](Problem& p) { p.seqlen_kv = (p.seqlen_q + kRound - 1) / kRound * kRound; },
                       [](Problem& p) { p.seqlen_kv = kLong; }});
     add(&Problem::causal, {false, true});
-    add(&Problem::kv_lengths, {KvLengths::kFull, KvLengths::kRandom, KvLengths::kZeros});
+    std::vector<KvLengths> lengths{KvLengths::kFull, KvLengths::kRandom, KvLengths::kZeros};
+    if (with_pages) lengths.push_back(KvLengths::kSkewed);
+    add(&Problem::kv_lengths, lengths);
     std::vector<DType> dtypes{DType::kFp16, DType::kBf16};
     if (with_fp32) dtypes.push_back(DType::kFp32);
     add(&Problem::dtype, dtypes);
@@ -61,6 +63,7 @@ struct Axes {
     add(&Problem::inputs, inputs);
     add(&Problem::given_scale, {0, 1, 0.05});
     add(&Problem::lse, {true, false});
+    if (with_pages) add(&Problem::page_size, {0, 1, 16, 64, 128, 256});
   }
 
   template <typename T>
@@ -92,8 +95,8 @@ double cost(const Problem& p) {
 
 }  // namespace
 
-std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows) {
-  const Axes axes(with_fp32, with_unaligned_rows);
+std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows, bool with_pages) {
+  const Axes axes(with_fp32, with_unaligned_rows, with_pages);
   uint64_t draws = 0;
   const auto draw = [&](size_t below) { return random_bits(7, 0, draws++) % below; };
 

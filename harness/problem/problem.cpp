@@ -1,7 +1,9 @@
 #include "harness/problem/problem.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "harness/base/random.h"
 #include "harness/base/text.h"
@@ -28,7 +30,8 @@ constexpr const char* kGivenLengths = "given";
 constexpr const char* kNineDigits = "%.9g";
 constexpr float kLn2 = 0.693147181f;
 constexpr int kMostSteepKeys = 64 * 256;
-constexpr uint64_t kLengthStream = 100;  // apart from the tensors' streams in tensors.cpp
+constexpr uint64_t kLengthStream = 100, kPageStream = 101;  // apart from the tensors' streams in tensors.cpp
+constexpr int kSparePages = 3;
 
 }  // namespace
 
@@ -42,8 +45,10 @@ const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},   {"sharp", Inputs
                                  {"offset", Inputs::kOffset},   {"ramps", Inputs::kRamps},
                                  {"huge", Inputs::kHuge},       {"rising", Inputs::kRising},
                                  {"falling", Inputs::kFalling}};
-const Names<KvLengths> kKvLengthsNames{
-    {"full", KvLengths::kFull}, {"random", KvLengths::kRandom}, {"zeros", KvLengths::kZeros}};
+const Names<KvLengths> kKvLengthsNames{{"full", KvLengths::kFull},
+                                       {"random", KvLengths::kRandom},
+                                       {"skewed", KvLengths::kSkewed},
+                                       {"zeros", KvLengths::kZeros}};
 
 std::string name(Layout layout) { return find_name(kLayoutNames, layout); }
 std::string name(Inputs inputs) {
@@ -63,6 +68,7 @@ std::string Problem::label() const {
   if (layout != Layout::kBhsd) text += " layout=" + name(layout);
   if (inputs != Inputs::kNormal) text += " inputs=" + name(inputs);
   if (inputs == Inputs::kFile) text += ":" + tensors_file.name;
+  if (page_size != 0) text += " page_size=" + std::to_string(page_size);
   if (!lse) text += " lse=none";
   if (given_scale != 0) text += " softmax_scale=" + format(kNineDigits, given_scale);
   if (seed != 1) text += " seed=" + std::to_string(seed);
@@ -73,12 +79,41 @@ std::vector<int> Problem::draw_kv_lengths() const {
   if (kv_lengths == KvLengths::kGiven) return given_lengths;
   std::vector<int> lengths(batch, seqlen_kv);
   if (kv_lengths == KvLengths::kFull) return lengths;
-  for (int b = 0; b < batch; ++b) lengths[b] = 1 + int(random_bits(seed, kLengthStream, b) % seqlen_kv);
+  const bool skewed = kv_lengths == KvLengths::kSkewed;
+  const int most = skewed ? std::max(1, seqlen_kv / 8) : seqlen_kv;
+  for (int b = 0; b < batch; ++b) lengths[b] = 1 + int(random_bits(seed, kLengthStream, b) % most);
+  if (skewed) {
+    lengths.front() = 1;
+    lengths.back() = seqlen_kv;
+    return lengths;
+  }
   // At least one batch must have padding, or the axis would test nothing.
   if (seqlen_kv > 1 && *std::min_element(lengths.begin(), lengths.end()) == seqlen_kv)
     lengths[0] = seqlen_kv - 1;
   if (kv_lengths == KvLengths::kZeros) lengths[0] = 0;
   return lengths;
+}
+
+std::vector<std::vector<int>> Problem::draw_pages() const {
+  std::vector<int> free(num_pages());
+  std::iota(free.begin(), free.end(), 0);
+  uint64_t draws = 0;
+  std::vector<std::vector<int>> pages;
+  for (const int kv_len : draw_kv_lengths()) {
+    std::vector<int>& own = pages.emplace_back();
+    while (int64_t(own.size()) * page_size < kv_len) {
+      std::swap(free[random_bits(seed, kPageStream, draws++) % free.size()], free.back());
+      own.push_back(free.back());
+      free.pop_back();
+    }
+  }
+  return pages;
+}
+
+int Problem::num_pages() const {
+  int pages = kSparePages;
+  for (const int kv_len : draw_kv_lengths()) pages += (kv_len + page_size - 1) / page_size;
+  return pages;
 }
 
 int Problem::visible_keys(int row, int kv_len) const {
@@ -138,6 +173,10 @@ std::string shape_error(const Problem& p) {
           size_error(p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim);
       !error.empty())
     return error;
+  if (p.page_size != 0 && !std::has_single_bit(unsigned(p.page_size)))
+    return "page_size is " + std::to_string(p.page_size) + ", it must be a power of two";
+  if (p.page_size != 0 && p.layout == Layout::kQkv)
+    return "layout 'qkv' has q, k and v in one tensor, and K and V in pages are not in one with q";
   // Scores near 100 have no digits left for the gates of fp32 to judge.
   if ((p.inputs == Inputs::kShifted || p.inputs == Inputs::kOffset || is_steep(p.inputs)) &&
       p.dtype == DType::kFp32)
@@ -177,6 +216,7 @@ json to_json(const Problem& p) {
   if (p.inputs == Inputs::kFile)
     record["tensors"] = {{"file", p.tensors_file.name}, {"fnv1a64", p.tensors_file.fnv1a64}};
   if (p.kv_lengths == KvLengths::kGiven) record["lengths"] = p.given_lengths;
+  if (p.page_size != 0) record["page_size"] = p.page_size;
   if (!p.lse) record["lse"] = "none";
   if (p.given_scale != 0) record["softmax_scale"] = p.given_scale;
   return record;
@@ -195,6 +235,7 @@ Problem problem_from_json(const json& record) {
     const json& file = record.at("tensors");
     p.tensors_file = {file.at("file"), file.value("path", ""), file.at("fnv1a64")};
   }
+  p.page_size = record.value("page_size", 0);
   p.lse = !record.contains("lse");
   p.given_scale = record.value("softmax_scale", 0.0);
   return p;

@@ -40,6 +40,7 @@ enum class Inputs {
 enum class KvLengths {
   kFull,    // no lengths are passed: every batch has seqlen_kv keys
   kRandom,  // 1 .. seqlen_kv, at least one of them shorter
+  kSkewed,  // the last batch has seqlen_kv, the others 1 (the first) .. seqlen_kv / 8
   kZeros,   // as random, and batch 0 has no key at all
   kGiven,   // the file's (--tensors)
 };
@@ -72,6 +73,7 @@ struct Problem {
   KvLengths kv_lengths = KvLengths::kFull;
   Layout layout = Layout::kBhsd;
   Inputs inputs = Inputs::kNormal;
+  int page_size = 0;       // K and V lie in pages of so many keys, in random order; 0: they do not
   bool lse = true;         // false: the call has no place for it
   double given_scale = 0;  // softmax_scale, of 9 digits; 0: 1 / sqrt(head_dim)
   uint64_t seed = 1;
@@ -82,6 +84,10 @@ struct Problem {
       const;  // "B=1 Hq=4 Hkv=4 Sq=256 Skv=256 D=64 fp16 causal", other axes when not the default
   // The length of every batch's keys: given, or drawn from the seed.
   std::vector<int> draw_kv_lengths() const;
+  // The pages of each sequence, those of its first keys first: different numbers from 0 on, shuffled by the
+  // seed, up to num_pages(). Some numbers are nobody's.
+  std::vector<std::vector<int>> draw_pages() const;
+  int num_pages() const;
   // Keys that query `row` sees: 0 .. visible_keys - 1. The same rule as AttentionParams::visible_keys.
   int visible_keys(int row, int kv_len) const;
   // 4 * head_dim * unmasked (query, key) pairs over batch and query heads: a multiply and an add in each of

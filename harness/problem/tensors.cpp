@@ -17,10 +17,13 @@ enum Stream : uint64_t { kQ = 1, kK = 2, kV = 3, kAnchor = 4, kBlock = 5, kNoise
 
 // Its strides are still to come.
 Placement tensor(const Problem& p, bool is_query, int buffer) {
+  const bool in_pages = !is_query && p.page_size != 0;
   return {.buffer = buffer,
-          .batch = p.batch,
+          .batch = in_pages ? p.num_pages() : p.batch,
           .heads = is_query ? p.num_heads_q : p.num_heads_kv,
-          .rows = is_query ? p.seqlen_q : p.seqlen_kv,
+          .rows = is_query   ? p.seqlen_q
+                  : in_pages ? p.page_size
+                             : p.seqlen_kv,
           .head_dim = p.head_dim};
 }
 
@@ -195,6 +198,7 @@ double total_bytes(const Problem& problem, const TensorPlan& plan) {
 
 Workload::Workload(const Problem& problem)
     : problem_(problem), plan_(plan_tensors(problem)), kv_lengths_(problem.draw_kv_lengths()) {
+  if (problem_.page_size != 0) make_page_table();
   for (const int64_t n : plan_.input_elements) {
     inputs_.emplace_back(n * element_bytes(problem_.dtype));
     fill_poison(inputs_.back(), poison_);
@@ -205,7 +209,41 @@ Workload::Workload(const Problem& problem)
 bool Workload::poison(Poison poison) {
   if (poison == poison_) return false;
   surround_with(poison);
+  if (problem_.page_size != 0) make_page_table();
   return true;
+}
+
+void Workload::make_page_table() {
+  pages_ = problem_.draw_pages();
+  first_keys_.assign(plan_.k.batch, {-1, 0, 0});
+  const size_t max_pages = (problem_.seqlen_kv + problem_.page_size - 1) / problem_.page_size;
+  const int garbage = int(uint32_t(poison_) * 0x10001);
+  page_table_.assign(problem_.batch * max_pages, garbage);
+  for (int b = 0; b < problem_.batch; ++b) {
+    std::ranges::copy(pages_[b], &page_table_[b * max_pages]);
+    for (size_t i = 0; i < pages_[b].size(); ++i)
+      first_keys_[pages_[b][i]] = {b, 0, int(i) * problem_.page_size};
+  }
+}
+
+RowId Workload::place_of(RowId key) const {
+  if (problem_.page_size == 0) return key;
+  return {pages_[key.b][key.i / problem_.page_size], key.h, key.i % problem_.page_size};
+}
+
+std::optional<RowId> Workload::key_at(RowId place) const {
+  RowId key = place;
+  if (problem_.page_size != 0) {
+    const RowId first = first_keys_[place.b];
+    if (first.b < 0) return std::nullopt;
+    key = {first.b, place.h, first.i + place.i};
+  }
+  if (key.i >= kv_lengths_[key.b]) return std::nullopt;
+  return key;
+}
+
+std::optional<RowId> Workload::readable_row(const Placement& tensor, RowId place) const {
+  return &tensor == &plan_.q ? place : key_at(place);
 }
 
 void Workload::surround_with(Poison poison) {
@@ -215,15 +253,11 @@ void Workload::surround_with(Poison poison) {
   for (auto& buffer : inputs_) fill_poison(buffer, poison_);
   for (const Placement* const t : {&plan_.q, &plan_.k, &plan_.v}) {
     for (const RowId row : t->all_rows()) {
-      if (!may_be_read(*t, row)) continue;
+      if (!readable_row(*t, row)) continue;
       const size_t at = t->at(row) * bytes;
       std::memcpy(&inputs_[t->buffer][at], &before[t->buffer][at], t->head_dim * bytes);
     }
   }
-}
-
-bool Workload::may_be_read(const Placement& tensor, RowId row) const {
-  return &tensor == &plan_.q || row.i < kv_lengths_[row.b];
 }
 
 void Workload::read_file() {
@@ -239,14 +273,17 @@ void Workload::read_file() {
 void Workload::generate() {
   const size_t bytes = element_bytes(problem_.dtype);
   const auto fill = [&](const Placement& tensor, auto&& make_row) {
-    const auto rows = tensor.all_rows();
-    parallel_for(int64_t(rows.size()), [&](int64_t begin, int64_t end) {
+    const auto places = tensor.all_rows();
+    const int64_t rows_of_head = &tensor == &plan_.q ? problem_.seqlen_q : problem_.seqlen_kv;
+    parallel_for(int64_t(places.size()), [&](int64_t begin, int64_t end) {
       std::vector<float> values(problem_.head_dim);
-      for (int64_t index = begin; index < end; ++index) {
-        const RowId row = rows[index];
-        if (!may_be_read(tensor, row)) continue;  // padding stays poison
-        make_row(row, index, values.data());
-        unsigned char* const out = inputs_[tensor.buffer].data() + tensor.at(row) * bytes;
+      for (int64_t place = begin; place < end; ++place) {
+        const std::optional<RowId> row = readable_row(tensor, places[place]);
+        if (!row) continue;  // padding stays poison
+        // Its number as if nothing were in pages, so that these change no values.
+        const int64_t index = (int64_t(row->b) * tensor.heads + row->h) * rows_of_head + row->i;
+        make_row(*row, index, values.data());
+        unsigned char* const out = inputs_[tensor.buffer].data() + tensor.at(places[place]) * bytes;
         for (int d = 0; d < problem_.head_dim; ++d) store_element(problem_.dtype, out + d * bytes, values[d]);
         heartbeat();
       }

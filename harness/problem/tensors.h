@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,7 +20,8 @@ namespace flashsteps {
 
 constexpr int64_t kGuardElements = 128;  // before and after every buffer; keeps 256-byte alignment
 
-// A [batch, heads, rows, head_dim] tensor inside buffer number `buffer`. Everything in elements.
+// A [batch, heads, rows, head_dim] tensor inside buffer number `buffer`. Everything in elements. K and V in
+// pages have a batch for each page of the pool, and a row for each key of a page.
 struct Placement {
   int buffer, batch, heads, rows, head_dim;
   int64_t offset = kGuardElements, batch_stride = 0, head_stride = 0, row_stride = 0;
@@ -59,23 +61,33 @@ class Workload {
   const Problem& problem() const { return problem_; }
   const TensorPlan& plan() const { return plan_; }
   const std::vector<int>& kv_lengths() const { return kv_lengths_; }
+  // [batch, max_pages], or nothing; poison where a sequence has no page any more.
+  const std::vector<int>& page_table() const { return page_table_; }
   std::span<const unsigned char> input(int buffer) const { return inputs_[buffer]; }
 
   // One row of head_dim elements.
   const void* q_row(RowId row) const { return at(plan_.q, row); }
-  const void* k_row(RowId row) const { return at(plan_.k, row); }
-  const void* v_row(RowId row) const { return at(plan_.v, row); }
+  const void* k_row(RowId row) const { return at(plan_.k, place_of(row)); }
+  const void* v_row(RowId row) const { return at(plan_.v, place_of(row)); }
 
  private:
   void generate();
   void read_file();
   void surround_with(Poison poison);
-  bool may_be_read(const Placement& tensor, RowId row) const;
+  void make_page_table();
+  // Where a key is in k and v, and which key is there, if one is; of a key at or beyond the length, nothing.
+  RowId place_of(RowId key) const;
+  std::optional<RowId> key_at(RowId place) const;
+  // Which query or key is there, if a step may read it.
+  std::optional<RowId> readable_row(const Placement& tensor, RowId place) const;
   const void* at(const Placement& tensor, RowId row) const;
 
   Problem problem_;
   TensorPlan plan_;
   std::vector<int> kv_lengths_;
+  std::vector<std::vector<int>> pages_;  // of each sequence
+  std::vector<RowId> first_keys_;        // of each page of the pool: b and i; b is -1 where it is nobody's
+  std::vector<int> page_table_;
   std::vector<std::vector<unsigned char>> inputs_;
   Poison poison_ = Poison::kNan;
 };

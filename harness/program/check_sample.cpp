@@ -28,7 +28,7 @@ void refuse_steps_that_run_nothing(const Options& options, const Runner& runner)
 
 void check_step(const StepChoice& step, const Options& options, Runner& runner, ResultsFile& results) {
   const std::vector<Problem> sample =
-      covering_sample(step.info->dtypes.has(DType::kFp32), step.info->alignment_bytes == 0);
+      covering_sample(step.info->dtypes.has(DType::kFp32), step.info->alignment_bytes == 0, step.info->pages);
   // The step as it chooses, and in each of its configurations.
   std::vector<StepChoice> contenders{step};
   if (step.name == step.step && step.info->num_configurations() > 0)

@@ -25,6 +25,7 @@ struct Axes {
   std::vector<Layout> layouts;
   std::vector<KvLengths> lengths;
   std::vector<Inputs> inputs;
+  std::vector<int> page_sizes;
   bool causal = false, full = false, no_lse = false;
   uint64_t seed = 1;
   double scale = 0;
@@ -70,7 +71,7 @@ void add_backend(CLI::App* c, Options& o) {
 }
 
 void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
-  CLI::Option* const of_the_file[] = {
+  std::vector<CLI::Option*> of_the_file{
       add_repeatable(c, "--shape", axes.shapes, kShapeForms),
       c->add_option(
            "--grid", axes.grid,
@@ -82,6 +83,10 @@ void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
       add_axis(c, "--inputs", axes.inputs, kInputsNames, "what q, k and v hold"),
       c->add_option("--seed", axes.seed, "seed of the inputs")
           ->transform(in_range<uint64_t>(0, std::numeric_limits<uint64_t>::max()))};
+  of_the_file.push_back(
+      add_repeatable(c, "--page-size", axes.page_sizes,
+                     "K and V lie in pages of so many keys, in random order, and are found by a page table")
+          ->transform(in_range(1, 1 << 20)));
   c->add_flag("--causal", axes.causal, "causal mask, aligned bottom-right (with --full: both)");
   c->add_flag("--full", axes.full, "no mask (the default)");
   add_axis(c, "--layout", axes.layouts, kLayoutNames, "memory layout of q, k, v and o");
@@ -146,6 +151,7 @@ std::vector<Problem> problems_of_shapes(const Axes& axes) {
   multiply(all, &Problem::layout, axes.layouts);
   multiply(all, &Problem::kv_lengths, axes.lengths);
   multiply(all, &Problem::inputs, axes.inputs);
+  multiply(all, &Problem::page_size, axes.page_sizes);
   for (Problem& p : all) {
     p.seed = axes.seed;
     set_call(axes, p);
@@ -308,7 +314,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
 
   o.problems = was_given("--tensors") ? problems_of_file(o.tensors_path, axes) : problems_of_shapes(axes);
   for (const char* const option : {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs",
-                                   "--seed", "--no-lse", "--softmax-scale"}) {
+                                   "--page-size", "--seed", "--no-lse", "--softmax-scale"}) {
     if (!o.problems.empty() || !was_given(option)) continue;
     const bool file_says_it = !command.get_option(option)->get_excludes().empty();
     throw UsageError(option + std::string(" needs a --shape") +

@@ -176,10 +176,18 @@ inline const SampleCase kSampleCases[] = {
     {mutations::kPaddingInMaximum, [](const Problem& p) { return p.kv_lengths == KvLengths::kRandom; }},
     {mutations::kGapInMaximum, [](const Problem& p) { return p.layout == Layout::kGapped; }},
     {mutations::kMaxFromShared, [](const Problem&) { return true; }, /*emulator_only=*/true},
+    {mutations::kTableOfBatch0, [](const Problem& p) { return p.page_size != 0 && p.batch > 1; },
+     /*emulator_only=*/true},
+    {mutations::kPagesInOrder, [](const Problem& p) { return p.page_size != 0; }},
+    {mutations::kFirstPageOnly, [](const Problem& p) { return p.page_size != 0; }},
+    {mutations::kTableOneBeyond,
+     [](const Problem& p) { return p.page_size != 0 && p.kv_lengths != KvLengths::kFull; },
+     /*emulator_only=*/true},
+    {mutations::kSlotInMaximum, [](const Problem& p) { return p.page_size > 1; }},
 };
 
 inline void check_mutants_on_the_sample(Backend& backend) {
-  std::vector<Problem> sample = covering_sample(false, false);
+  std::vector<Problem> sample = covering_sample(false, false, /*with_pages=*/true);
   const auto work = [](const Problem& p) { return double(p.num_rows()) * p.seqlen_kv * p.head_dim; };
   std::sort(sample.begin(), sample.end(), [&](const auto& a, const auto& b) { return work(a) < work(b); });
   const auto rejected = [&](mutations::Mutation mutation, const Problem& problem) {

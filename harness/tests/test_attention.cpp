@@ -399,6 +399,19 @@ TEST_CASE("parts of a call have their rows of an earlier result") {
   CHECK((parts[1].earlier.o == o.data() + o.size() && parts[1].earlier.lse == lse.data() + rows));
 }
 
+TEST_CASE("parts of a call have their sequences' pages, and one pool") {
+  Example example(DType::kFp16);
+  AttentionCall call = example.call;
+  call.batch = 65537;
+  const int table[1] = {};
+  call.page_table = {.pages = table, .max_pages = 7, .page_size = 16, .num_pages = 5};
+  const std::vector<AttentionCall> parts = split_for_grid(call);
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[1].page_table.pages == table + int64_t(65535) * 7);
+  CHECK((parts[1].k.data == call.k.data && parts[1].v.data == call.v.data));
+  CHECK(parts[1].q.data != call.q.data);
+}
+
 TEST_CASE("views of contiguous tensors") {
   const float data = 0;
   const TensorView bhsd = bhsd_view(&data, 3, 5, 64), bshd = bshd_view(&data, 3, 5, 64);
@@ -443,6 +456,22 @@ TEST_CASE("what is wrong with a call is named, and nothing is written") {
   const int lengths[] = {5, 91};
   CHECK(with([&](AttentionCall& c) { c.kv_lengths = lengths; }) ==
         "kv_lengths[1] is 91, it must be 0 to seqlen_kv, which is 90");
+  const int table[] = {0, 3, -1, 4, 2, 1};
+  const auto with_table = [&](int num_pages, int length) {
+    return with([&](AttentionCall& c) {
+      static int of_table[2];
+      of_table[0] = length, of_table[1] = 90;
+      c.page_table = {.pages = table, .max_pages = 3, .page_size = 32, .num_pages = num_pages};
+      c.kv_lengths = of_table;
+    });
+  };
+  CHECK(with_table(5, 65) ==
+        "page_table[0][2] is -1, it must be 0 to 4: sequence 0 has 65 keys, in pages of 32");
+  CHECK(with_table(4, 64) ==
+        "page_table[1][0] is 4, it must be 0 to 3: sequence 1 has 90 keys, in pages of 32");
+  CHECK(with([&](AttentionCall& c) {
+          c.page_table = {.pages = table, .max_pages = 3, .page_size = 16, .num_pages = 5};
+        }).find("page_table: max_pages is 3") == 0);
   const std::string unknown = refused(good.call, "v99_none");
   CHECK(unknown.find("unknown step 'v99_none'; there are ") == 0);
   CHECK(unknown.find(", v02_smem_tiles, ") != std::string::npos);

@@ -28,7 +28,8 @@ std::vector<std::string> axes_of(const Problem& p) {
           "layout=" + name(p.layout),
           "inputs=" + name(p.inputs),
           "softmax_scale=" + (p.given_scale == 0 ? "default" : nlohmann::json(p.given_scale).dump()),
-          std::string("lse=") + (p.lse ? "wanted" : "none")};
+          std::string("lse=") + (p.lse ? "wanted" : "none"),
+          "page_size=" + std::to_string(p.page_size)};
 }
 
 }  // namespace
@@ -36,9 +37,10 @@ std::vector<std::string> axes_of(const Problem& p) {
 TEST_CASE("every value of every axis appears, and every feasible pair of values") {
   for (const bool with_fp32 : {false, true}) {
     for (const bool with_unaligned : {false, true}) {
-      const std::vector<Problem> sample = covering_sample(with_fp32, with_unaligned);
+      const bool with_pages = with_fp32 == with_unaligned;
+      const std::vector<Problem> sample = covering_sample(with_fp32, with_unaligned, with_pages);
       CHECK(sample.size() >= 60);
-      CHECK(sample.size() <= 120);
+      CHECK(sample.size() <= 130);
       std::vector<std::vector<std::string>> axes{
           {"seqlen_q=1", "seqlen_q=2", "seqlen_q=63", "seqlen_q=64", "seqlen_q=65", "seqlen_q=128",
            "seqlen_q=200", "seqlen_q=257", "seqlen_q=330"},
@@ -56,6 +58,11 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
           {"lse=wanted", "lse=none"}};
       if (with_fp32) axes[4].push_back("dtype=fp32");
       if (with_unaligned) axes[8].push_back("layout=odd");
+      if (with_pages) {
+        axes[3].push_back("kv_lengths=skewed");
+        axes.push_back(
+            {"page_size=0", "page_size=1", "page_size=16", "page_size=64", "page_size=128", "page_size=256"});
+      }
       std::set<std::pair<std::string, std::string>> seen;
       for (const Problem& p : sample) {
         CHECK(shape_error(p).empty());
@@ -70,6 +77,7 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
               if (x == "seqlen_q=1" && y == "kv=shorter") continue;  // there is no shorter length
               if (x == "dtype=fp32" && (y == "inputs=shifted" || y == "inputs=offset")) continue;  // refused
               if (x == "kv_lengths=zeros" && y == "batch=1") continue;  // nothing would be computed
+              if (x == "layout=qkv" && y.find("page_size=") == 0 && y != "page_size=0") continue;
               const std::set<std::string> many{"seqlen_q=128", "seqlen_q=200", "seqlen_q=257",
                                                "seqlen_q=330"};
               if (many.count(x) > 0 && y == "kv=long") continue;  // too expensive

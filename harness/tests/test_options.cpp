@@ -48,6 +48,25 @@ TEST_CASE("every name of an axis is read as what it names") {
   check("--inputs", kInputsNames, &Problem::inputs);
 }
 
+TEST_CASE("--page-size puts K and V into pages") {
+  const Options o = parse({"check", "--shape", "2,1,8,64", "--page-size", "1", "--page-size", "64"});
+  REQUIRE(o.problems.size() == 2);
+  CHECK(o.problems[1].page_size == 64);
+  CHECK(o.problems[1].label() == "B=2 Hq=1 Hkv=1 Sq=8 Skv=8 D=64 fp16 full page_size=64");
+  const auto why = [](std::vector<const char*> words) -> std::string {
+    words.insert(words.begin(), {"check", "--shape", "2,1,8,64", "--page-size"});
+    try {
+      parse(words);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(why({"24"}).find("page_size is 24, it must be a power of two") != std::string::npos);
+  CHECK(why({"0"}).find("--page-size") != std::string::npos);
+  CHECK(why({"16", "--layout", "qkv"}).find("K and V in pages are not in one with q") != std::string::npos);
+}
+
 TEST_CASE("numbers are decimal, whatever they begin with") {
   CHECK(parse({"run", "--shape", "1,1,8,64", "--seed", "010"}).problems.at(0).seed == 10);
   CHECK(parse({"run", "--shape", "1,1,8,64", "--seed", "18446744073709551615"}).problems.at(0).seed ==

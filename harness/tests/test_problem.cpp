@@ -172,6 +172,89 @@ TEST_CASE("the same problem has the same inputs in every layout; only what a ste
   }
 }
 
+TEST_CASE("pages hold the same keys, in other places; the rest of the pool and of the table is poison") {
+  Problem p;
+  p.batch = 3;
+  p.num_heads_q = 2;
+  p.num_heads_kv = 2;
+  p.seqlen_kv = 50;
+  for (const KvLengths lengths : {KvLengths::kFull, KvLengths::kSkewed, KvLengths::kZeros}) {
+    p.kv_lengths = lengths;
+    p.page_size = 0;
+    const Workload plain(p);
+    for (const int page_size : {1, 16, 64}) {
+      p.page_size = page_size;
+      for (const Layout layout :
+           {Layout::kBhsd, Layout::kBshd, Layout::kGapped, Layout::kOdd, Layout::kFar}) {
+        p.layout = layout;
+        Workload w(p);
+        w.poison(Poison::kLarge);
+        INFO(p.label());
+        const size_t row_bytes = p.head_dim * element_bytes(p.dtype);
+        std::set<int> used;
+        std::set<const void*> rows;
+        const int max_pages = int(w.page_table().size()) / p.batch;
+        REQUIRE(max_pages == (p.seqlen_kv + page_size - 1) / page_size);
+        bool in_order = true;
+        for (int b = 0; b < p.batch; ++b) {
+          const int length = w.kv_lengths()[b], own = (length + page_size - 1) / page_size;
+          for (int i = 0; i < max_pages; ++i) {
+            const int page = w.page_table()[b * max_pages + i];
+            if (i >= own) {
+              CHECK(page == 0x7b7b7b7b);
+              continue;
+            }
+            CHECK((page >= 0 && page < w.plan().k.batch));
+            CHECK(used.insert(page).second);
+            in_order = in_order && (i == 0 || page > w.page_table()[b * max_pages + i - 1]);
+          }
+          for (int h = 0; h < p.num_heads_kv; ++h) {
+            for (int j = 0; j < length; ++j) {
+              rows.insert(w.k_row({b, h, j}));
+              CHECK(std::memcmp(w.k_row({b, h, j}), plain.k_row({b, h, j}), row_bytes) == 0);
+              CHECK(std::memcmp(w.v_row({b, h, j}), plain.v_row({b, h, j}), row_bytes) == 0);
+            }
+          }
+        }
+        CHECK(int(used.size()) < w.plan().k.batch);  // some pages are nobody's
+        if (page_size == 1) CHECK_FALSE(in_order);
+        const Placement& k = w.plan().k;
+        for (const RowId place : k.all_rows()) {
+          const unsigned char* const row = &w.input(k.buffer)[k.at(place) * element_bytes(p.dtype)];
+          if (rows.count(row) == 0)
+            CHECK(std::all_of(row, row + row_bytes, [](unsigned char byte) { return byte == 0x7b; }));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a step that knows no pages refuses them; their sizes must fit") {
+  Problem p;
+  p.batch = 2;
+  p.seqlen_kv = 50;
+  p.page_size = 16;
+  p.layout = Layout::kGapped;
+  Step step{"some", BackendKind::kEmulator, {.title = "", .removes = "", .alignment_bytes = 16}, nullptr};
+  AttentionCall call = shape_of_call(p);
+  CHECK(refusal(step, call) == "cannot read K and V through a page table");
+  step.info.pages = true;
+  CHECK(refusal(step, call) == "");
+  call.v.batch_stride += 1;  // of a page, also where there is one sequence
+  call.batch = 1;
+  CHECK(refusal(step, call) == "needs every row of v to be 16-byte aligned");
+  call = shape_of_call(p);
+  CHECK(page_table_error(call) == "");
+  call.page_table.max_pages = 3;
+  CHECK(page_table_error(call) ==
+        "page_table: max_pages is 3, so a sequence has room for 48 keys, and seqlen_kv is 50");
+  call.page_table.page_size = 24;
+  CHECK(page_table_error(call) == "page_table: page_size is 24, it must be a power of two");
+  call = shape_of_call(p);
+  call.page_table.num_pages = 0;
+  CHECK(page_table_error(call) == "page_table: num_pages is 0, it must be at least 1");
+}
+
 TEST_CASE("another poison takes the place of all that a step must not read, and of nothing else") {
   Problem p;
   p.batch = 2;
@@ -283,6 +366,7 @@ TEST_CASE("a problem survives JSON") {
   p.kv_lengths = KvLengths::kZeros;
   p.layout = Layout::kGapped;
   p.inputs = Inputs::kSharp;
+  p.page_size = 16;
   p.lse = false;
   p.given_scale = 0.05;
   p.seed = 12345678901234567ull;

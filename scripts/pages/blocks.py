@@ -1,7 +1,7 @@
 """What a generated block says, by its kind.
 
 FILE is a name under figures/results/; FILTER is any of B H Hq Hkv S Sq Skv D dtype causal kv_lengths layout inputs lse
-softmax_scale seed, as in `D=64 causal=true`.
+softmax_scale page_size seed, as in `D=64 causal=true`.
     ladder      file=FILE[,FILE...] shapes="FILTER...; FILTER..."
                                               a row a step, from the first file that has it: rate, x previous and
                                               x FlashAttention-2 in that file, of each problem

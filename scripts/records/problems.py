@@ -8,6 +8,7 @@ AXES = (
     ("kv_lengths", "full"),
     ("layout", "bhsd"),
     ("inputs", "normal"),
+    ("page_size", None),
     ("lse", None),
     ("softmax_scale", None),
     ("seed", 1),

@@ -177,6 +177,7 @@ FILTERS = {
     "kv_lengths": ("kv_lengths",),
     "layout": ("layout",),
     "inputs": ("inputs",),
+    "page_size": ("page_size",),
     "lse": ("lse",),
     "softmax_scale": ("softmax_scale",),
     "seed": ("seed",),

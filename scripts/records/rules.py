@@ -13,7 +13,7 @@ TOLERANCE = 0.005  # relative: the program may round what it writes, but not by 
 # The loosest gates that a recorded pass may have been judged by: NRMSE, and NRMSE of the worst row. Not asked from
 # the program: a program whose gates somebody has loosened must not leave a record that numbers are quoted from.
 GATES = {"fp32": (1e-5, 1e-4), "fp16": (1e-3, 2e-3), "bf16": (5e-3, 1e-2)}
-NOT_PROFILED = ("tensors", "lengths", "lse", "softmax_scale")  # everybody has the problems of a profile
+NOT_PROFILED = ("tensors", "lengths", "page_size", "lse", "softmax_scale")  # everybody has the problems of a profile
 TIMES = ("run", "bench", "tune", "peers")  # commands, on a GPU
 DEVICE_KEYS_OF = {
     "cuda": ("compute_capability", "sm_count", "driver", "cuda_runtime"),
@@ -60,7 +60,7 @@ def check_problem(problem: dict[str, Any]) -> list[str]:
             continue
         if problem["kv_lengths"] in ("full", "given") and not agrees(problem[key], expected, 0.5):
             errors.append(f"{key}: is {problem[key]}, shape, mask and lengths say {expected}")
-        if problem["kv_lengths"] in ("random", "zeros") and problem[key] > expected:
+        if problem["kv_lengths"] in ("random", "skewed", "zeros") and problem[key] > expected:
             errors.append(f"{key}: is {problem[key]}, without lengths there are only {expected}")
     return errors
 

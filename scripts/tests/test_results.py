@@ -373,6 +373,13 @@ def test_the_label_tells_a_scale_that_is_not_the_default(scale, words):
     assert results.check(make_record(problems=[problem])) == []
 
 
+def test_the_label_tells_the_size_of_pages():
+    problem = make_problem(page_size=16, kv_lengths="skewed")
+    assert problem["label"].endswith(" causal kv_lengths=skewed page_size=16")
+    problem["flops"] *= 0.5
+    assert results.check(make_record(problems=[problem])) == []
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_flops_follow_from_the_lengths(causal):
     problem = file_problem(batch=2, seqlen_q=5, seqlen_kv=9, lengths=[0, 7], causal=causal)

@@ -45,9 +45,17 @@ __global__ void __launch_bounds__(BLOCK_M)
                             uint32_t(head) * uint32_t(params.q.head_stride) + uint32_t(row) * uint32_t(params.q.row_stride);
     q_row = params.q.data + int(offset);
   }
-  const Element* const k_head = params.k.head(kv_batch, kv_head);
-  const Element* const v_head = params.v.head(kv_batch, kv_head);
   const int kv_len = params.kv_length(batch);
+  const bool paged = params.page_table.pages != nullptr;
+  const auto row_of = [&](const View<const Element>& view, int key, int64_t row_stride) {
+    if (!paged) return view.head(kv_batch, kv_head) + key * row_stride;
+    int page = params.page_of(mutation == kTableOfBatch0 ? 0 : batch, key);
+    if (mutation == kPagesInOrder) page = min(key >> params.log2_page_size, view.batch - 1);
+    if (mutation == kFirstPageOnly) page = params.page_of(batch, 0);
+    if (mutation == kTableOneBeyond) page = params.page_of(batch, min(key + 1, params.seqlen_kv - 1));
+    return view.head(page, kv_head) + params.row_in_page(key) * row_stride;
+  };
+  const auto k_row = [&](int key) { return row_of(params.k, key, params.k.row_stride); };
   int visible = params.template visible_keys<CAUSAL>(row, kv_len);
   if (mutation == kMaskOffByOne) visible = min(visible + 1, kv_len);
   int num_tiles = ceil_div(visible, BLOCK_N);
@@ -61,13 +69,19 @@ __global__ void __launch_bounds__(BLOCK_M)
   float row_max = mutation == kMaxStartsAtZero ? 0.0f : mutation == kMaxStartsAt300 ? -300.0f : -INFINITY;
   float row_sum = 0.0f;
   const int64_t v_row_stride = mutation == kVUsesKStrides ? params.k.row_stride : params.v.row_stride;
+  const auto v_row = [&](int key) { return row_of(params.v, key, v_row_stride); };
+  // The slot behind the last key, if its page has one.
+  if (mutation == kSlotInMaximum && paged && params.row_in_page(kv_len) != 0) {
+    const Element* const last = k_row(kv_len - 1);
+    row_max = fmaxf(row_max, float(q_row[0]) * float(last[params.k.row_stride]));
+  }
   for (int tile = 0; tile < num_tiles; ++tile) {
     const int first_key = tile * BLOCK_N;
     float s[BLOCK_N];
     float new_max = row_max;
     // Memory that nobody has written, or may read: harmless as long as it holds a NaN, which fmaxf drops.
     if (mutation == kMaxFromShared && tile == 0) new_max = fmaxf(new_max, reinterpret_cast<float*>(smem)[threadIdx.x]);
-    if (mutation == kGapInMaximum) new_max = fmaxf(new_max, float(k_head[first_key * params.k.row_stride + HEAD_DIM]));
+    if (mutation == kGapInMaximum) new_max = fmaxf(new_max, float(k_row(first_key)[HEAD_DIM]));
     for (int j = 0; j < BLOCK_N; ++j) {
       const int key = first_key + j;
       s[j] = -INFINITY;
@@ -76,7 +90,7 @@ __global__ void __launch_bounds__(BLOCK_M)
         if (mutation == kTailNotMasked && key >= kv_len) s[j] = 0.0f;
         new_max = fmaxf(new_max, s[j]);
         if (mutation == kPaddingInMaximum && key >= kv_len && key < params.seqlen_kv)
-          new_max = fmaxf(new_max, float(q_row[0]) * float(k_head[key * params.k.row_stride]));
+          new_max = fmaxf(new_max, float(q_row[0]) * float(k_row(key)[0]));
         continue;
       }
       float score = 0.0f;
@@ -86,7 +100,7 @@ __global__ void __launch_bounds__(BLOCK_M)
           k_key = key / 8 * 8 + d % 8;
           k_d = d / 8 * 8 + key % 8;
         }
-        score += float(q_row[d]) * (k_key < kv_len ? float(k_head[k_key * params.k.row_stride + k_d]) : 0.0f);
+        score += float(q_row[d]) * (k_key < kv_len ? float(k_row(k_key)[k_d]) : 0.0f);
       }
       const float scale_log2 = mutation == kScaleIgnored ? rsqrtf(HEAD_DIM) * kLog2e : params.softmax_scale_log2;
       s[j] = mutation == kQkSkipped ? 0.0f : score * scale_log2;
@@ -110,7 +124,7 @@ __global__ void __launch_bounds__(BLOCK_M)
       const int v_key = mutation == kStaleFromTile13 && tile >= 13 ? key - 2 * BLOCK_N : key;
       const bool load = mutation == kPaddingRead ? key < params.seqlen_kv : key < visible;  // 0 * NaN is NaN
       if (!load) continue;
-      for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] += p * float(v_head[v_key * v_row_stride + d]);
+      for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] += p * float(v_row(v_key)[d]);
     }
   }
 
@@ -158,7 +172,7 @@ struct MutantLauncher {
   }
 };
 
-constexpr StepInfo kStepInfo{.title = "a broken kernel for the tests", .removes = "nothing"};
+constexpr StepInfo kStepInfo{.title = "a broken kernel for the tests", .removes = "nothing", .pages = true};
 
 template <int... MUTATIONS>
 bool register_all(std::integer_sequence<int, MUTATIONS...>) {

@@ -53,6 +53,11 @@ enum Mutation {
   kElementOff,
   kPTruncated,
   kOTruncated,
+  kTableOfBatch0,
+  kPagesInOrder,
+  kFirstPageOnly,
+  kTableOneBeyond,
+  kSlotInMaximum,
   kNumMutations
 };
 
@@ -69,6 +74,8 @@ inline constexpr const char* kNames[kNumMutations] = {
     "mutant_rows_from_320",  "mutant_keys_from_1024",   "mutant_round_by_128",   "mutant_round_by_256",
     "mutant_stale_from_tile_13", "mutant_lse_stride",   "mutant_lse_always",     "mutant_32_bit_offsets",
     "mutant_max_starts_at_300", "mutant_scores_clamped", "mutant_scores_clamped_above",
-    "mutant_element_off",    "mutant_p_truncated",      "mutant_o_truncated"};
+    "mutant_element_off",    "mutant_p_truncated",      "mutant_o_truncated",
+    "mutant_table_of_batch_0", "mutant_pages_in_order", "mutant_first_page_only", "mutant_table_one_beyond",
+    "mutant_slot_in_maximum"};
 
 }  // namespace mutations
