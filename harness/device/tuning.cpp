@@ -73,7 +73,8 @@ CallKind kind_of(const AttentionCall& call) {
           .seqlen_q = rounded(call.seqlen_q),
           .seqlen_kv = rounded(call.seqlen_kv),
           .heads = rounded(int64_t(call.batch) * call.num_heads_q),
-          .heads_per_kv_head = rounded(call.num_heads_q / call.num_heads_kv)};
+          .heads_per_kv_head = rounded(call.num_heads_q / call.num_heads_kv),
+          .page_size = call.page_table.pages != nullptr ? call.page_table.page_size : 0};
 }
 
 #ifdef FLASHSTEPS_READS_JSON
@@ -94,7 +95,8 @@ Tuning::Tuning(const std::string& text) {
                                    .seqlen_q = entry.at("seqlen_q"),
                                    .seqlen_kv = entry.at("seqlen_kv"),
                                    .heads = entry.at("heads"),
-                                   .heads_per_kv_head = entry.at("heads_per_kv_head")},
+                                   .heads_per_kv_head = entry.at("heads_per_kv_head"),
+                                   .page_size = entry.at("page_size")},
                           .configuration = configuration_from(entry)});
     }
   } catch (const json::exception& error) {

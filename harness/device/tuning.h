@@ -23,6 +23,7 @@ struct CallKind {
   int64_t seqlen_q, seqlen_kv;
   int64_t heads;              // batch * num_heads_q: with seqlen_q they give the number of tiles
   int64_t heads_per_kv_head;  // num_heads_q / num_heads_kv
+  int page_size;              // of K and V; 0: they are not in pages
   bool operator==(const CallKind&) const = default;
 };
 CallKind kind_of(const AttentionCall& call);

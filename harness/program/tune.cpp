@@ -23,7 +23,8 @@ std::string label(const CallKind& kind) {
   };
   return at_most("B*Hq", kind.heads) + at_most("Hq/Hkv", kind.heads_per_kv_head) +
          at_most("Sq", kind.seqlen_q) + at_most("Skv", kind.seqlen_kv) +
-         "D=" + std::to_string(kind.head_dim) + " " + name(kind.dtype) + (kind.causal ? " causal" : " full");
+         "D=" + std::to_string(kind.head_dim) + " " + name(kind.dtype) + (kind.causal ? " causal" : " full") +
+         (kind.page_size > 0 ? " pages of " + std::to_string(kind.page_size) : "");
 }
 
 double median_of(const json& entry) { return entry.at("timing").at("median_ms"); }
@@ -86,7 +87,8 @@ std::string keep_fastest(const std::string& path, const json& run, const Problem
                            {"seqlen_q", kind.seqlen_q},
                            {"seqlen_kv", kind.seqlen_kv},
                            {"heads", kind.heads},
-                           {"heads_per_kv_head", kind.heads_per_kv_head}};
+                           {"heads_per_kv_head", kind.heads_per_kv_head},
+                           {"page_size", kind.page_size}};
     json kept = json::array();
     for (const json& other : file.at("entries")) {
       const auto is_its = [&](const auto& item) { return other.at(item.key()) == item.value(); };

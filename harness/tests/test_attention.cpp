@@ -288,6 +288,7 @@ TEST_CASE("a call gets what flashsteps tune has kept") {
                            {"seqlen_kv", 128},
                            {"heads", 8},
                            {"heads_per_kv_head", 2},
+                           {"page_size", 0},
                            {"configurations", {"2splits", "3splits"}},
                            {"configuration", "3splits"}}}}}
                        .dump());

@@ -405,7 +405,7 @@ def test_wrong_use_writes_nothing(tmp_path: Path) -> None:
 def tuning_entry(step: str, configurations: list[str], fastest: str, **kind: object) -> dict:
     """What tune keeps for calls of SMALL, as if the emulator had been timed."""
     kind = {"dtype": "bf16", "head_dim": 64, "causal": False, "seqlen_q": 128, "seqlen_kv": 128, "heads": 2, **kind}
-    return {"device": "emulator", "num_sms": 0, "step": step, "heads_per_kv_head": 1, **kind,
+    return {"device": "emulator", "num_sms": 0, "step": step, "heads_per_kv_head": 1, "page_size": 0, **kind,
             "configurations": configurations, "configuration": fastest}
 
 

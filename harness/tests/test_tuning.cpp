@@ -76,6 +76,10 @@ TEST_CASE("sizes of a kind are rounded up to powers of two") {
   CHECK(kind.heads_per_kv_head == 2);
   CHECK(kind_of(changed([](AttentionCall& c) { c.seqlen_q = 64, c.seqlen_kv = 65; })) == kind);
   CHECK(kind_of(changed([](AttentionCall& c) { c.batch = 1 << 30, c.num_heads_q = 64; })).heads == 1LL << 36);
+  CHECK(kind.page_size == 0);
+  Problem paged = few_keys();
+  paged.page_size = 16;
+  CHECK(kind_of(shape_of_call(paged)).page_size == 16);
 }
 
 TEST_CASE("the configuration with the smallest median is kept, and calls of its kind get it") {

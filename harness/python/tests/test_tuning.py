@@ -34,7 +34,7 @@ def device_of(device: str | None) -> dict[str, object]:
 
 def tuning(configuration: str, device: str | None, **changes: object) -> str:
     """A file with one entry, for the call above."""
-    sizes = {"seqlen_q": 256, "seqlen_kv": 256, "heads": 2, "heads_per_kv_head": 1}
+    sizes = {"seqlen_q": 256, "seqlen_kv": 256, "heads": 2, "heads_per_kv_head": 1, "page_size": 0}
     entry = {**device_of(device), "step": STEP, "dtype": "fp16", "head_dim": 64, "causal": False, **sizes,
              "configurations": CONFIGURATIONS, "configuration": configuration}
     build = flashsteps.build_info()
