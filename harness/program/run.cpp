@@ -93,7 +93,7 @@ int run_steps(const Options& options) {
     runner.use_tuning(std::move(tuning.text));
   }
   const bool tunes = options.command == "tune";
-  if (tunes) prepare_tuning_file(options.tuning_path);
+  const std::string tuning_path = tunes ? prepare_tuning_file(options.tuning_path) : "";
   const std::vector<Problem> problems = prepare_problems(options, runner);
   const Probed probed = runner.probe(problems, options.steps);
   refuse_named_steps(options, problems, probed);
@@ -143,11 +143,11 @@ int run_steps(const Options& options) {
     json& run = results.run_of(problems[p]);
     time_problem(runner, problems[p], options, run);
     results.save();
-    if (tunes) kept += keep_fastest(options.tuning_path, run, problems[p], results.root()["provenance"]);
+    if (tunes) kept += keep_fastest(tuning_path, run, problems[p], results.root()["provenance"]);
   }
   results.save_complete();
   for (const Problem& problem : problems) std::cout << "\n" << format_run(results.run_of(problem));
-  if (tunes) std::cout << "\nkept in " << options.tuning_path << ":\n" << kept;
+  if (tunes) std::cout << "\nkept in " << tuning_path << ":\n" << kept;
   if (saved) finish_saving(*saved, options, results.run_of(problems[0])["steps"][0].at("status"), save_error);
   return results.finish();
 }

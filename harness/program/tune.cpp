@@ -31,14 +31,15 @@ double median_of(const json& entry) { return entry.at("timing").at("median_ms");
 
 }  // namespace
 
-void prepare_tuning_file(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+std::string prepare_tuning_file(const std::string& given) {
+  const std::filesystem::path folder = std::filesystem::path(given).parent_path();
   std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  AtomicFile::check_writable("tune:", path);
-  if (!std::filesystem::exists(path)) return;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);  // if not, it cannot be written
+  const std::string path = AtomicFile::check_writable("tune:", given);
+  if (!std::filesystem::exists(path)) return path;
   if (const TuningFile old = read_tuning_file(path); !old.ignored.empty())
     std::cerr << "flashsteps: " << old.ignored << "; it will be replaced\n";
+  return path;
 }
 
 std::string keep_fastest(const std::string& path, const json& run, const Problem& problem,

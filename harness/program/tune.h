@@ -8,9 +8,9 @@
 
 namespace flashsteps {
 
-// Makes its folder, and warns when the file that is there will be replaced as a whole, since it is of no use.
-// Throws UsageError when it cannot be written.
-void prepare_tuning_file(const std::string& path);
+// Makes the folder of this file, and warns when the file that is there will be replaced as a whole, since it
+// is of no use. Returns where it will be written: links are followed. Throws UsageError when it cannot be.
+std::string prepare_tuning_file(const std::string& path);
 
 // Adds the fastest configuration of each step of a run to the file at `path`, in place of what it says of
 // such calls. Returns a line for people per step. `provenance` is that of the results file.

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "harness/base/build_info.h"
+#include "harness/base/usage_error.h"
 #include "harness/device/device_tensors.h"
 #include "harness/device/tuning.h"
 #include "harness/program/tune.h"
@@ -85,7 +86,7 @@ TEST_CASE("sizes of a kind are rounded up to powers of two") {
 TEST_CASE("the configuration with the smallest median is kept, and calls of its kind get it") {
   const TemporaryFolder folder;
   const std::string path = folder.file("new/folder/tuning.json");
-  prepare_tuning_file(path);
+  CHECK(prepare_tuning_file(path) == path);
   const std::string said =
       keep_fastest(path, run_of({{"2splits", 2.1}, {"3splits", 1.6}}), few_keys(), provenance());
   CHECK(said ==
@@ -108,6 +109,18 @@ TEST_CASE("the configuration with the smallest median is kept, and calls of its 
   CHECK(chosen(path, shape_of_call(few_keys()), "B GPU") == std::nullopt);
   const Step& v14 = *find_step("v14_longest_first", BackendKind::kEmulator);
   CHECK(chosen(path, shape_of_call(few_keys()), "A GPU", 7, v14) == std::nullopt);
+}
+
+TEST_CASE("a link to a tuning file stays one, and where no file can be written is said before") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("tuning.json"), link = folder.file("link.json");
+  write_file(path, "");
+  std::filesystem::create_symlink(path, link);
+  keep_fastest(prepare_tuning_file(link), run_of({{"3splits", 1}}), few_keys(), provenance());
+  CHECK(std::filesystem::is_symlink(link));
+  CHECK(chosen(path, shape_of_call(few_keys())) == "3splits");
+  CHECK_THROWS_AS(prepare_tuning_file("/proc/none/tuning.json"), UsageError);
+  CHECK_THROWS_AS(prepare_tuning_file(path + "/tuning.json"), UsageError);
 }
 
 TEST_CASE("what was measured last replaces what was kept for the same calls, and nothing else") {
