@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <ranges>
 
 #include "harness/base/text.h"
 #include "harness/base/usage_error.h"
@@ -79,11 +78,10 @@ void refuse_named_steps(const Options& options, const std::vector<Problem>& prob
     for (size_t p = 0; p < problems.size(); ++p) {
       const std::string& reason = probed.refusals[p][s];
       // Of the configurations that tune compares, some may be unable to run it.
-      const auto is_compared = [&](size_t other) {
-        return options.steps[other].step == options.steps[s].step && probed.refusals[p][other].empty();
+      const auto is_compared = [&](const StepChoice& other) {
+        return other.step == options.steps[s].step && probed.refusals[p][&other - &options.steps[0]].empty();
       };
-      const auto all = std::views::iota(size_t(0), options.steps.size());
-      if (!reason.empty() && !(options.command == "tune" && std::ranges::any_of(all, is_compared)))
+      if (!reason.empty() && !(options.command == "tune" && std::ranges::any_of(options.steps, is_compared)))
         throw UsageError(options.steps[s].name + " cannot run " + problems[p].label() + ": " + reason);
     }
   }
