@@ -60,8 +60,8 @@ __device__ void store_part(const Partials<HEAD_DIM>& partials, int64_t at,
   if (!has_keys) return;
 #pragma unroll
   for (int n = 0; n < HEAD_DIM / 8; ++n)
-    *reinterpret_cast<float2*>(&partials.o[at][n * kAccumulatorCols + accumulator_col(lane_id)]) = {
-        acc_o[n][r * 2], acc_o[n][r * 2 + 1]};
+    *reinterpret_cast<float2*>(&partials.o[at][n * kAccumulatorCols + accumulator_col(lane_id)]) =
+        make_float2(acc_o[n][r * 2], acc_o[n][r * 2 + 1]);
 }
 
 // A warp merges the parts of a row and stores O and LSE. Each lane has HEAD_DIM / 32 columns. The kernel must

@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     if (begin == end) continue;
 #pragma unroll
     for (int n = 0; n < O_TILES; ++n)
-      *reinterpret_cast<float2*>(&partials.o[at][n * MMA_N + acc_col]) = {acc_o[0][n][r * 2],
-                                                                          acc_o[0][n][r * 2 + 1]};
+      *reinterpret_cast<float2*>(&partials.o[at][n * MMA_N + acc_col]) =
+          make_float2(acc_o[0][n][r * 2], acc_o[0][n][r * 2 + 1]);
   }
 }
 
