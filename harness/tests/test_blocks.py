@@ -11,11 +11,13 @@ import pytest
 from test_program import FLASHSTEPS, STEPS, run
 
 # v11 takes accumulator.h, epilogue.h, key_range.h and operands.h; v16 online_softmax.h, too. v16's last tile of keys is
-# another than v15's unless the tiles are full. v29 takes split_keys.h; without groups of heads it is v28.
+# another than v15's unless the tiles are full. v29 takes split_keys.h; without groups of heads it is v28. v30
+# takes packed_heads.h; with one CTA for a tile of rows its merge is v29's.
 PAIRS = [
     ("v10", "v11", "1,100,230", ["--kv-lengths", "random"]),
     ("v15", "v16", "1,200,320", []),
     ("v28", "v29", "2,40,230", ["--kv-lengths", "random"]),
+    ("v29", "v30", "1,40,230", ["--kv-lengths", "random"]),
 ]
 
 

@@ -138,6 +138,8 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "python3 scripts/steps/step_diff.py v13 v28": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v28 v29": (PASS, ["lines added"]),
     "build/flashsteps count v28_split_keys v29_packed_heads --shape 1,8,2,1,1000,64": (PASS, [" 8064 ", " 2016 "]),
+    "python3 scripts/steps/step_diff.py v29 v30": (PASS, ["lines added"]),
+    "build/flashsteps count v29_packed_heads v30_one_launch --shape 1,8,2,1,1000,64": (PASS, [" 19976 ", " 17096 "]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v29.
+"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v30.
 
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --out FOLDER     draws all pictures
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --check FOLDER   are they what the kernels and this script say?
@@ -466,6 +466,60 @@ def draw_v29(plt: Any, _: None) -> Any:
     return page.figure
 
 
+# ---- v30: merged in one launch
+
+
+def draw_v30(plt: Any, _: None) -> Any:
+    warps, splits = constants("v30_one_launch")["NUM_WARPS"], 6
+    page = Page(plt, 15.6, f"The keys of a row, divided among {splits} CTAs of {warps} warps")
+    wide, pitch = 1.96, 2.16
+
+    def draw_parts(x: float, each: int) -> None:
+        """The CTAs of a row, and the parts that each of them leaves."""
+        for cta in range(splits):
+            left = x + pitch * cta
+            page.text(left + wide / 2, 2.75, f"CTA {cta}")
+            for warp in range(warps):
+                page.cell(left + wide / warps * warp, 3.1, wide / warps, 0.8, COPY, str(warp))
+            for part in range(each):
+                middle = left + wide / each * (part + 0.5)
+                page.line((middle, 5.4 if each == 1 else 4.0), (middle, 5.8), color=MUTED, linewidth=0.8)
+                page.cell(left + wide / each * part, 5.8, wide / each, 0.7, SOFTMAX)
+            if each == 1:
+                for warp in range(warps):
+                    middle = left + wide / warps * (warp + 0.5)
+                    page.line((middle, 4.0), (middle, 4.5), color=MUTED, linewidth=0.8)
+                page.cell(left, 4.5, wide, 0.9, OUTPUT, "merge")
+        page.point((x + pitch * splits / 2, 6.7), (x + pitch * splits / 2, 7.4))
+
+    page.heading(0.4, 1.9, f"v29: {splits * warps} parts, one from each warp")
+    draw_parts(0.4, warps)
+    page.cell(0.4, 7.5, pitch * splits - 0.2, 0.9, OUTPUT, f"second kernel: merges {splits * warps} parts")
+    page.heading(14.0, 1.9, f"v30: {splits} parts, one from each CTA")
+    draw_parts(14.0, 1)
+    page.cell(14.0, 7.5, pitch * splits - 0.2, 0.9, OUTPUT, f"the last CTA to end: merges {splits} parts")
+
+    page.heading(0.4, 9.5, "v30 in time: the CTA that is counted last merges")
+    rows = page.rows(2.2, 0, 29)
+    ends = [11.0, 9.2, 12.6, 10.1, 8.4, 11.8]  # made up
+    counted = sorted(range(splits), key=lambda cta: ends[cta])
+    for cta, end in enumerate(ends):
+        y, before = 10.4 + 0.68 * cta, counted.index(cta)
+        rows.name(y, f"CTA {cta}")
+        rows.bar(y, 0, end, COPY, "reads its keys", height=0.6)
+        rows.bar(y, end, end + 0.9, OUTPUT, height=0.6)
+        rows.bar(y, end + 0.9, end + 1.3, SOFTMAX, height=0.6)
+        words = f"{before} counted before: " + ("the last" if before == splits - 1 else "ends")
+        if before == splits - 1:
+            rows.bar(y, end + 1.3, end + 4.3, OUTPUT, f"{splits} parts", height=0.6)
+            end += 3.0
+            words += "; counter 0 again"
+        page.text(rows.at(end + 1.6), y, words, ha="left")
+    page.legend(14.75, {"K and V": COPY, "merges": OUTPUT, "a part in the workspace": SOFTMAX})
+    page.text(rows.right, 15.0, "time (made up)  →", ha="right", color=MUTED)
+    return page.figure
+
+
 PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v14.svg": draw_v14,
     "lesson_v20.svg": draw_v20,
@@ -474,13 +528,14 @@ PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v27.svg": draw_v27,
     "lesson_v28.svg": draw_v28,
     "lesson_v29.svg": draw_v29,
+    "lesson_v30.svg": draw_v30,
 }
 
 
 def read(options: argparse.Namespace) -> tuple[None, str]:
     shapes = [*stream_configs("v27_tile_shapes").items()]
     numbers = [constants("v20_by_shape"), limits_of_sums(), shapes, constants("v28_split_keys")]
-    numbers.append(constants("v29_packed_heads"))
+    numbers += [constants("v29_packed_heads"), constants("v30_one_launch")]
     return None, lesson_page.description(__file__, b"", [*numbers, [*chosen_by_v27().items()]])
 
 

@@ -90,7 +90,7 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
     if before:
         command = rf"`python3 scripts/steps/step_diff\.py (--brief )?{before.partition('_')[0]} {number}`"
         demand(re.search(command, diff), f"section 3 must say how to see the diff: {command}")
-    predicted = measured.lstrip().startswith("*Written before measuring.* ")
+    predicted = re.match(r"\*Written before (measuring|the recorded run; [^*]+)\.\* ", measured.lstrip())
     demand(predicted, "section 4 must begin with a prediction")
     own = markers.find_blocks(measured, page, kinds.KINDS)
     if step in recorded_steps():
