@@ -84,6 +84,9 @@ struct AttentionCall {
   // A step may be compiled for several tile sizes: the number of the one to use, or the step's own choice.
   static constexpr int kChosenByStep = -1;
   int configuration = kChosenByStep;
+  // Where the step chooses, among how many CTAs it shares the keys of a head: of the steps that have
+  // configurations of that kind, "splits4", the one with the most that are no more than these. 0: it decides.
+  int num_splits = 0;
   // For steps that say `merges`: the call leaves the merged result there, and rounded in o. lse is then null.
   PartialResult earlier = {};
   // For steps that say `pages`: where K and V are. seqlen_kv is at most max_pages * page_size then.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 namespace flashsteps {
 namespace {
@@ -110,6 +111,15 @@ std::string architecture_refusal(const StepInfo& info, const std::string& gpu, i
 
 int configuration_of(const StepInfo& info, const AttentionCall& call) {
   if (call.configuration != AttentionCall::kChosenByStep) return call.configuration;
+  int wanted = -1, most = 0;
+  for (int c = 0; call.num_splits > 0 && c < info.num_configurations(); ++c) {
+    int splits = 0;
+    if (std::sscanf(info.configurations[c], "splits%d", &splits) != 1) continue;
+    if (splits > call.num_splits || splits <= most) continue;
+    wanted = c;
+    most = splits;
+  }
+  if (wanted >= 0) return wanted;
   return info.choose != nullptr ? info.choose(call) : 0;
 }
 

@@ -68,10 +68,39 @@ struct StepDescription {
   bool needs_sm_exactly;     // and of no other, as code with wgmma
   std::vector<std::string_view> configurations;  // by AttentionCall::configuration; empty where there is one
   bool uses_counters;                            // it needs AttentionCall::counters
+  bool pages;                                    // K and V may be in pages: AttentionCall::page_table
   std::string_view spills;                       // why it spills registers, where it does
   bool has_cuda;                                 // this build has it for GPUs; for the emulator it always has
 };
 std::vector<StepDescription> steps();  // in the order of the ladder
+
+// A few queries of each sequence, and its cache of keys and values: what attention_with_kvcache() is asked.
+// All tensors are contiguous, in the order that their comments say.
+struct KvCacheCall {
+  DType dtype;
+  int batch, num_heads_q, num_heads_kv, seqlen_q, head_dim;
+  int seqlen_kv = 0;        // most keys of a sequence; with a page table 0 stands for max_pages * page_size
+  const void* q = nullptr;  // [batch, seqlen_q, num_heads_q, head_dim], as o
+  void* o = nullptr;
+  const void *k_cache = nullptr, *v_cache = nullptr;  // [batch, seqlen_kv, num_heads_kv, head_dim], or in
+                                                      // pages: [num_pages, page_size, num_heads_kv, head_dim]
+  const int* cache_seqlens = nullptr;  // [batch]: how many keys a sequence has, those of its queries among
+                                       // them. nullptr: each has seqlen_kv
+  PageTable page_table = {};
+  bool causal = true;
+  float scale = 0;               // of the scores; 0: 1 / sqrt(head_dim)
+  int num_splits = 0;            // as in AttentionCall
+  float* lse = nullptr;          // [batch, num_heads_q, seqlen_q], or not wanted
+  void* workspace = nullptr;     // of workspace_bytes(as_attention(call)) bytes
+  size_t workspace_bytes = 0;    // or more
+  unsigned* counters = nullptr;  // as of attention(); no step does without them where K and V are in pages
+};
+// The same for the other functions: workspace_bytes(), attention_on_emulator(), … Whoever needs other strides
+// sets them there. Throws as those do.
+AttentionCall as_attention(const KvCacheCall& call);
+inline std::string_view attention_with_kvcache(const KvCacheCall& call, void* stream = nullptr) {
+  return attention(as_attention(call), stream);
+}
 
 // Views of contiguous tensors: [batch, heads, rows, head_dim] and [batch, rows, heads, head_dim]. An input's
 // memory is only read.

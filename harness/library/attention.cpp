@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -119,6 +120,7 @@ std::string refusal_of(const Step& step, const Gpu* gpu, const AttentionCall& ca
 
 // The call with what `flashsteps tune` has found out for this step and device.
 AttentionCall tuned(const Step& step, const Gpu* gpu, const AttentionCall& call) {
+  if (call.num_splits > 0) return call;  // that is the caller's choice
   const Tuning& tuning = tuning_of_process();
   if (const std::string warning = take_tuning_warning(); !warning.empty())
     std::fprintf(stderr, "flashsteps: %s\n", warning.c_str());
@@ -349,6 +351,36 @@ std::string_view attention_on_emulator(const AttentionCall& call, std::string_vi
   });
 }
 
+AttentionCall as_attention(const KvCacheCall& c) {
+  if (c.head_dim < 1) refuse("head_dim is " + std::to_string(c.head_dim) + ", the steps support 64 and 128");
+  const bool pages = c.page_table.pages != nullptr;
+  const int64_t room = int64_t(c.page_table.max_pages) * c.page_table.page_size;
+  const int64_t keys = pages && c.seqlen_kv == 0 ? room : c.seqlen_kv;
+  if (keys > (1 << 30)) refuse("sequence lengths are limited to 2^30");
+  AttentionCall call{};
+  call.dtype = c.dtype;
+  call.batch = c.batch;
+  call.num_heads_q = c.num_heads_q;
+  call.num_heads_kv = c.num_heads_kv;
+  call.seqlen_q = c.seqlen_q;
+  call.seqlen_kv = int(keys);
+  call.head_dim = c.head_dim;
+  call.causal = c.causal;
+  call.softmax_scale = c.scale != 0 ? c.scale : 1.0f / std::sqrt(float(c.head_dim));
+  call.page_table = c.page_table;
+  call.q = bshd_view(c.q, c.num_heads_q, c.seqlen_q, c.head_dim);
+  call.k = bshd_view(c.k_cache, c.num_heads_kv, call.kv_block_rows(), c.head_dim);
+  call.v = bshd_view(c.v_cache, c.num_heads_kv, call.kv_block_rows(), c.head_dim);
+  call.o = bshd_view(c.o, c.num_heads_q, c.seqlen_q, c.head_dim);
+  call.num_splits = c.num_splits;
+  call.lse = c.lse;
+  call.kv_lengths = c.cache_seqlens;
+  call.workspace = c.workspace;
+  call.workspace_bytes = c.workspace_bytes;
+  call.counters = c.counters;
+  return call;
+}
+
 std::vector<StepDescription> steps() {
   std::vector<StepDescription> all;
   for (const Step& step : registered_steps()) {
@@ -370,6 +402,7 @@ std::vector<StepDescription> steps() {
                      .needs_sm_exactly = needed.exact,
                      .configurations = {info.configurations, info.configurations + info.num_configurations()},
                      .uses_counters = info.uses_counters,
+                     .pages = info.pages,
                      .spills = info.spills != nullptr ? info.spills : "",
                      .has_cuda = cuda});
     }

@@ -413,6 +413,54 @@ TEST_CASE("parts of a call have their sequences' pages, and one pool") {
   CHECK(parts[1].q.data != call.q.data);
 }
 
+TEST_CASE("attention_with_kvcache() of pages is that of the same keys in one piece, and right") {
+  constexpr int BATCH = 3, HEADS_Q = 8, HEADS_KV = 2, ROWS = 2, HEAD_DIM = 64, PAGES = 11, PAGE_SIZE = 16;
+  constexpr int MAX_PAGES = 4, ROW = HEADS_KV * HEAD_DIM;
+  const auto q = Example::fill(BATCH * ROWS * HEADS_Q * HEAD_DIM, DType::kFp16, 1);
+  auto k = Example::fill(PAGES * PAGE_SIZE * ROW, DType::kFp16, 2);
+  auto v = Example::fill(PAGES * PAGE_SIZE * ROW, DType::kFp16, 3);
+  std::vector<unsigned char> o(q.size(), 0xa5), expected = o;
+  std::vector<float> lse(BATCH * HEADS_Q * ROWS), expected_lse = lse;
+  const int lengths[BATCH] = {33, 0, 64};
+  const int table[BATCH][MAX_PAGES] = {{7, 0, 9, -1}, {99, 99, 99, 99}, {2, 10, 1, 5}};
+  std::vector<unsigned char> k_whole(BATCH * MAX_PAGES * PAGE_SIZE * ROW * 2), v_whole = k_whole;
+  for (int b = 0; b < BATCH; ++b) {
+    for (int i = 0; i * PAGE_SIZE < lengths[b]; ++i) {
+      const size_t bytes = PAGE_SIZE * ROW * 2, from = table[b][i] * bytes, to = (b * MAX_PAGES + i) * bytes;
+      std::copy_n(&k[from], bytes, &k_whole[to]);
+      std::copy_n(&v[from], bytes, &v_whole[to]);
+    }
+  }
+  KvCacheCall cache{.dtype = DType::kFp16,
+                    .batch = BATCH,
+                    .num_heads_q = HEADS_Q,
+                    .num_heads_kv = HEADS_KV,
+                    .seqlen_q = ROWS,
+                    .head_dim = HEAD_DIM,
+                    .q = q.data(),
+                    .o = o.data(),
+                    .k_cache = k.data(),
+                    .v_cache = v.data(),
+                    .cache_seqlens = lengths,
+                    .page_table = {&table[0][0], MAX_PAGES, PAGE_SIZE, PAGES},
+                    .lse = lse.data()};
+  CHECK(as_attention(cache).softmax_scale == 0.125f);
+  attention_on_emulator(as_attention(cache), "mutant_none");
+  cache.page_table = {};
+  cache.seqlen_kv = MAX_PAGES * PAGE_SIZE;
+  cache.k_cache = k_whole.data(), cache.v_cache = v_whole.data();
+  cache.o = expected.data(), cache.lse = expected_lse.data();
+  attention_on_emulator(as_attention(cache), "v01_scalar");
+  for (size_t i = 0; i < o.size(); i += 2) {
+    INFO(i);
+    REQUIRE(std::abs(load_element(DType::kFp16, &o[i]) - load_element(DType::kFp16, &expected[i])) < 4e-3);
+  }
+  for (size_t i = 0; i < lse.size(); ++i)
+    REQUIRE((lse[i] == expected_lse[i] || std::abs(lse[i] - expected_lse[i]) < 1e-4));
+  cache.seqlen_kv = 0;
+  CHECK(refused(as_attention(cache)) == "seqlen_kv is 0, it must be at least 1");
+}
+
 TEST_CASE("views of contiguous tensors") {
   const float data = 0;
   const TensorView bhsd = bhsd_view(&data, 3, 5, 64), bshd = bshd_view(&data, 3, 5, 64);

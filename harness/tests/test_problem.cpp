@@ -255,6 +255,27 @@ TEST_CASE("a step that knows no pages refuses them; their sizes must fit") {
   CHECK(page_table_error(call) == "page_table: num_pages is 0, it must be at least 1");
 }
 
+TEST_CASE("num_splits is the most that a step's configurations allow, where these are splits") {
+  const StepInfo splits{.title = "",
+                        .removes = "",
+                        .configurations = {"splits4", "splits1", "splits8"},
+                        .choose = [](const AttentionCall&) { return 2; }};
+  const StepInfo tiles{.title = "", .removes = "", .configurations = {"64x64", "128x64"}};
+  AttentionCall call = shape_of_call(Problem{});
+  const auto chosen = [&](const StepInfo& info, int num_splits) {
+    call.num_splits = num_splits;
+    return std::string(info.configurations[configuration_of(info, call)]);
+  };
+  CHECK(chosen(splits, 0) == "splits8");  // the step's own choice
+  CHECK(chosen(splits, 1) == "splits1");
+  CHECK(chosen(splits, 3) == "splits1");
+  CHECK(chosen(splits, 4) == "splits4");
+  CHECK(chosen(splits, 1000) == "splits8");
+  CHECK(chosen(tiles, 4) == "64x64");
+  call.configuration = 0;
+  CHECK(chosen(splits, 1000) == "splits4");
+}
+
 TEST_CASE("another poison takes the place of all that a step must not read, and of nothing else") {
   Problem p;
   p.batch = 2;

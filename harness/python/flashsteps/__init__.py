@@ -18,7 +18,16 @@ from . import _core
 from ._frameworks import _by_type
 from ._frameworks import framework_of as _framework_of
 
-__all__ = ["Step", "attention", "build_info", "describe", "missing_gpu", "peak_tflops", "steps"]
+__all__ = [
+    "Step",
+    "attention",
+    "attention_with_kvcache",
+    "build_info",
+    "describe",
+    "missing_gpu",
+    "peak_tflops",
+    "steps",
+]
 __version__ = _version("flashsteps")
 
 
@@ -35,6 +44,7 @@ class Step(NamedTuple):
     needs_sm: int  #: oldest compute capability of a GPU that it runs on, 90 for 9.0
     needs_sm_exactly: bool  #: and of no other, as code with wgmma
     configurations: tuple[str, ...]  #: tile sizes that it chooses from; empty where there is one
+    pages: bool  #: it can find K and V by a page table: attention_with_kvcache()
     spills: str | None  #: why it spills registers, where it does
     has_cuda: bool  #: this build has it for GPUs; for the emulator it always has
 
@@ -181,6 +191,81 @@ def attention(
         if operator is None or not framework.is_transformed():
             raise
     return operator(q, k, v, kv_lengths, causal, scale, step, layout, return_lse, device)
+
+
+def attention_with_kvcache(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    *,
+    cache_seqlens: Any,
+    page_table: Any = None,
+    causal: bool = True,
+    scale: float | None = None,
+    num_splits: int = 0,
+    return_lse: bool = False,
+) -> Any:
+    """attention() of a few queries of each sequence to the keys and values that its cache has: decoding.
+
+    Nothing is appended: the caches have the new keys and values already, and cache_seqlens counts them.
+
+    Arguments:
+        q: [batch, seqlen_q, heads_q, head_dim], as in attention() with layout "bshd". Any seqlen_q will do; the
+            steps for decoding are for up to 16.
+        k_cache, v_cache: [batch, seqlen, heads_kv, head_dim], or with a page_table [pages, page_size, heads_kv,
+            head_dim]: a pool of pages for all sequences. page_size is a power of two. Strides as in attention().
+        cache_seqlens: [batch], int32, contiguous, on the device of q. How many keys each sequence has, those of
+            its queries among them: 0 to seqlen, or to max_pages * page_size. What lies beyond is never used, even
+            NaN. None: all have the most.
+        page_table: [batch, max_pages], int32, contiguous, on the device of q. Key j of sequence b is row
+            j % page_size of page page_table[b, j // page_size]. Entries behind a sequence's last key are never
+            used. Sequences may share pages.
+        causal: the last query of a sequence sees all its keys, each query before it one key less.
+        scale: of the scores, as in attention().
+        num_splits: among how many CTAs the keys of a head are shared. 0: the step decides.
+        return_lse: also return the log-sum-exp of every row.
+
+    On the CPU, cache_seqlens and page_table are checked by value. On a GPU that would mean to wait for it: there
+    the numbers are yours to keep in range, or memory beyond the caches is read.
+
+    Returns, raises, and where and when it runs: as attention(), with lse [batch, heads_q, seqlen_q]. PyTorch's
+    tracers record torch.ops.flashsteps.attention_with_kvcache. JAX's tracers are refused.
+    """
+    framework = _by_type.get(type(q)) or _framework_of("q", q)
+    arrays = (k_cache, v_cache, cache_seqlens, page_table)
+    traced = False
+    if any(type(array) is not type(q) for array in arrays):
+        for name, array in zip(("k_cache", "v_cache", "cache_seqlens", "page_table"), arrays, strict=True):
+            if array is None and name in ("cache_seqlens", "page_table"):
+                continue
+            other = _framework_of(name, array)
+            if other.name != framework.name:
+                raise TypeError(f"{name}: is an array of {other.name}, and q is one of {framework.name}")
+            traced = traced or other is not framework  # a subclass of PyTorch's tensor, or traced by JAX
+    if (
+        type(causal) is not bool
+        or type(return_lse) is not bool
+        or (scale is not None and type(scale) is not float)
+    ):
+        scale = _check_numbers(causal, scale, return_lse)
+    if type(num_splits) is not int:
+        raise TypeError(f"num_splits: is a {_type_name(num_splits)}, expected an int")
+    if not 0 <= num_splits < 2**31:
+        raise ValueError(f"num_splits: is {num_splits}, expected 0 or more")
+    options = (causal, scale, num_splits, return_lse)
+    if framework.operator is not None:
+        if traced or framework.is_traced():
+            return framework.kvcache_operator(q, *arrays, *options)
+        if framework.records_gradients() and (
+            q.requires_grad or k_cache.requires_grad or v_cache.requires_grad
+        ):
+            framework.refuse_gradients(q, k_cache, v_cache, ("q", "k_cache", "v_cache"))
+    try:
+        return _core.attention_with_kvcache(framework, q, *arrays, *options)
+    except ValueError:
+        if framework.operator is None or not framework.is_transformed():
+            raise
+    return framework.kvcache_operator(q, *arrays, *options)
 
 
 def steps() -> list[str]:

@@ -14,6 +14,18 @@ def attention(
     return_lse: bool,
     to_gpu: bool,
 ) -> Any: ...
+def attention_with_kvcache(
+    framework: Any,
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    cache_seqlens: Any,
+    page_table: Any,
+    causal: bool,
+    scale: float | None,
+    num_splits: int,
+    return_lse: bool,
+) -> Any: ...
 def merge_attention(
     framework: Any,
     q: Any,
@@ -42,7 +54,7 @@ def plan(
 def xla_handlers() -> dict[str, Any]: ...
 def steps() -> list[
     tuple[
-        str, str, str, str, str, tuple[str, ...], int, int, bool, tuple[str, ...], str | None, bool
+        str, str, str, str, str, tuple[str, ...], int, int, bool, tuple[str, ...], bool, str | None, bool
     ]
 ]: ...
 def build_info() -> dict[str, Any]: ...

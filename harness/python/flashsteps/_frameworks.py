@@ -25,13 +25,14 @@ class Framework:
     name: str
     exchange_api: object = None  # DLPack's, a capsule; then describe() and current_stream() are not called
     waits = False  # on a GPU: return when the result is there
-    # operator(q, k, v, …): the call as an operation of the framework. None: there is none, nor the four below.
+    # operator(q, k, v, …): the call as an operation of the framework. None: there is none, nor the five below.
     operator: Callable[..., Any] | None = None
+    kvcache_operator: Callable[..., Any]  # the same of attention_with_kvcache()
     is_traced: Callable[[], bool]  # whoever records or changes operations must see this call, too
     is_transformed: Callable[[], bool]  # the same for arrays without memory: asked when one cannot be read
     records_gradients: Callable[[], bool]
-    refuse_gradients: Callable[[Any, Any, Any], None]
-    # finish(result, q, k, v, kv_lengths): what the user gets for an array of empty_like() or empty_fp32() that
+    refuse_gradients: Callable[..., None]
+    # finish(result, *arguments), of the arrays that were given, q first: what the user gets for an array of empty_like() or empty_fp32() that
     # is filled now.
     finish: Callable[..., Any] | None = None
 
@@ -106,7 +107,8 @@ class PyTorch(Framework):
 
         self.torch = torch
         self.exchange_api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        self.operator, self.refuse_gradients = operators.call, operators.refuse_gradients
+        self.operator, self.kvcache_operator = operators.call, operators.call_with_kvcache
+        self.refuse_gradients = operators.refuse_gradients
         self.is_traced, self.is_transformed = operators.is_traced, torch._C._are_functorch_transforms_active
         self.records_gradients = torch.is_grad_enabled
         self.contiguous, self.float32 = torch.contiguous_format, torch.float32
@@ -244,6 +246,12 @@ class TracedJax(Framework):
         from . import jax as operators
 
         self.operator, self.is_traced = operators.call, lambda: True
+
+    def kvcache_operator(self, *arguments: Any) -> Any:  # type: ignore[override]
+        raise TypeError(
+            "q: is traced by JAX, and attention_with_kvcache is no operation of XLA: call it outside of jax.jit, or "
+            "flashsteps.attention with kv_lengths"
+        )
 
     def describe(self, argument: str, array: Any) -> Description:
         """As XLA will lay it out, on a GPU: there nobody looks into it."""

@@ -1,4 +1,5 @@
-"""flashsteps.attention as two operators of PyTorch: torch.ops.flashsteps.attention and attention_with_lse.
+"""flashsteps.attention as two operators of PyTorch, torch.ops.flashsteps.attention and attention_with_lse, and
+attention_with_kvcache as two more.
 
 flashsteps imports this module when it sees its first tensor. A program that calls torch.ops.flashsteps itself
 imports it first.
@@ -18,6 +19,10 @@ from . import _check_options, _core, _frameworks
 _SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor? kv_lengths=None, *, bool causal=False, float? scale=None, "
     'str? step=None, str layout="bhsd", str? device=None) -> '
+)
+_KVCACHE_SCHEMA = (
+    "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? cache_seqlens, Tensor? page_table=None, *, "
+    "bool causal=True, float? scale=None, int num_splits=0) -> "
 )
 _library = torch.library.Library("flashsteps", "DEF")
 
@@ -50,6 +55,15 @@ def _kernel(return_lse: bool) -> Callable[..., Any]:
     return kernel
 
 
+def _check_tensors(**tensors: torch.Tensor) -> None:
+    (_, q), *_ = tensors.items()
+    for name, array in tensors.items():
+        if array.dim() != 4:
+            raise ValueError(f"{name}: has {array.dim()} dimensions, expected 4")
+        if array.dtype != q.dtype:
+            raise TypeError(f"{name}: is {array.dtype}, and q is {q.dtype}")
+
+
 def _fake(return_lse: bool) -> Callable[..., Any]:
     """What a call returns, without its numbers. The kernel checks the shapes of k and v when it runs."""
 
@@ -66,13 +80,48 @@ def _fake(return_lse: bool) -> Callable[..., Any]:
         device: str | None = None,
     ) -> Any:
         _check_options(step, layout, device)
-        for name, array in (("q", q), ("k", k), ("v", v)):
-            if array.dim() != 4:
-                raise ValueError(f"{name}: has {array.dim()} dimensions, expected 4")
-            if array.dtype != q.dtype:
-                raise TypeError(f"{name}: is {array.dtype}, and q is {q.dtype}")
+        _check_tensors(q=q, k=k, v=v)
         o = q.new_empty(q.shape)
         return (o, q.new_empty(_lse_shape(q, layout), dtype=torch.float32)) if return_lse else o
+
+    return fake
+
+
+def _kvcache_kernel(return_lse: bool) -> Callable[..., Any]:
+    def kernel(
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        cache_seqlens: torch.Tensor | None,
+        page_table: torch.Tensor | None = None,
+        *,
+        causal: bool = True,
+        scale: float | None = None,
+        num_splits: int = 0,
+    ) -> Any:
+        framework = _frameworks.made(_frameworks.PyTorch)
+        return _core.attention_with_kvcache(
+            framework, q, k_cache, v_cache, cache_seqlens, page_table, causal, scale, num_splits, return_lse
+        )
+
+    return kernel
+
+
+def _kvcache_fake(return_lse: bool) -> Callable[..., Any]:
+    def fake(
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        cache_seqlens: torch.Tensor | None,
+        page_table: torch.Tensor | None = None,
+        *,
+        causal: bool = True,
+        scale: float | None = None,
+        num_splits: int = 0,
+    ) -> Any:
+        _check_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
+        o = q.new_empty(q.shape)
+        return (o, q.new_empty(_lse_shape(q, "bshd"), dtype=torch.float32)) if return_lse else o
 
     return fake
 
@@ -94,8 +143,10 @@ def is_traced() -> bool:
     )
 
 
-def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    for name, array in (("q", q), ("k", k), ("v", v)):
+def refuse_gradients(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, names: tuple[str, str, str] = ("q", "k", "v")
+) -> None:
+    for name, array in zip(names, (q, k, v), strict=True):
         if array.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"{name}: requires a gradient, and there is no backward pass: call this under "
@@ -128,22 +179,31 @@ def _autocast(op: Any, device: str, key: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _define(name: str, returns: str, return_lse: bool) -> Any:
+def _define(name: str, schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> Any:
     # Inductor must not change the strides of arguments: rows have to be contiguous.
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-    _library.define(name + _SCHEMA + returns, tags=tags)
+    _library.define(name + schema, tags=tags)
     op = getattr(torch.ops.flashsteps, name).default
     for key in ("CPU", "CUDA"):
-        _library.impl(name, _kernel(return_lse), key)
+        _library.impl(name, kernel, key)
         autocast_key = getattr(torch._C.DispatchKey, "Autocast" + key)
         _library.impl(name, _autocast(op, key.lower(), autocast_key), "Autocast" + key)
     _library.impl(name, _autograd(op), "Autograd", with_keyset=True)
-    torch.library.register_fake("flashsteps::" + name, _fake(return_lse), lib=_library)
+    torch.library.register_fake("flashsteps::" + name, fake, lib=_library)
     return op
 
 
-_attention = _define("attention", "Tensor", False)
-_attention_with_lse = _define("attention_with_lse", "(Tensor, Tensor)", True)
+_attention = _define("attention", _SCHEMA + "Tensor", _kernel(False), _fake(False))
+_attention_with_lse = _define("attention_with_lse", _SCHEMA + "(Tensor, Tensor)", _kernel(True), _fake(True))
+_attention_with_kvcache = _define(
+    "attention_with_kvcache", _KVCACHE_SCHEMA + "Tensor", _kvcache_kernel(False), _kvcache_fake(False)
+)
+_attention_with_kvcache_and_lse = _define(
+    "attention_with_kvcache_and_lse",
+    _KVCACHE_SCHEMA + "(Tensor, Tensor)",
+    _kvcache_kernel(True),
+    _kvcache_fake(True),
+)
 
 
 def call(
@@ -161,6 +221,24 @@ def call(
     """flashsteps.attention through the dispatcher."""
     op = _attention_with_lse if return_lse else _attention
     return op(q, k, v, kv_lengths, causal=causal, scale=scale, step=step, layout=layout, device=device)
+
+
+def call_with_kvcache(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    cache_seqlens: Any,
+    page_table: Any,
+    causal: bool,
+    scale: float | None,
+    num_splits: int,
+    return_lse: bool,
+) -> Any:
+    """flashsteps.attention_with_kvcache through the dispatcher."""
+    op = _attention_with_kvcache_and_lse if return_lse else _attention_with_kvcache
+    return op(
+        q, k_cache, v_cache, cache_seqlens, page_table, causal=causal, scale=scale, num_splits=num_splits
+    )
 
 
 # Below scaled_dot_product_attention

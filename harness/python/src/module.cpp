@@ -43,6 +43,8 @@ DType dtype_of(const Array& array) {
   raise_type_error(array.argument, "is " + array.dtype + ", expected float16, bfloat16 or float32");
 }
 
+constexpr int64_t kMaxLength = 1 << 30;  // rows are counted in int, with room for one tile more
+
 // Where the heads and the rows are in a shape.
 struct Axes {
   int heads, rows;
@@ -69,14 +71,14 @@ void check_tensor(const Array& array, const Array& q) {
     raise_value_error(array.argument, "has rows that are not contiguous (the stride of head_dim is " +
                                           std::to_string(array.strides[3]) +
                                           "): call .contiguous() on it, or copy it");
-  constexpr int64_t kMaxLength = 1 << 30;  // rows are counted in int, with room for one tile more
   for (const int64_t length : array.shape) {
     if (length > kMaxLength)
       raise_value_error(array.argument, "has shape " + shape_text(array.shape, 4) + ", the limit is 2^30");
   }
 }
 
-void check_shapes(const Array& q, const Array& k, const Array& v, Axes axes) {
+// `pages` of K and V belong to no sequence in particular.
+void check_shapes(const Array& q, const Array& k, const Array& v, Axes axes, bool pages) {
   const auto expect = [](const Array& array, const char* what, int64_t found, int64_t expected) {
     if (found != expected)
       raise_value_error(array.argument, "has " + std::string(what) + " " + std::to_string(found) +
@@ -84,34 +86,57 @@ void check_shapes(const Array& q, const Array& k, const Array& v, Axes axes) {
   };
   if (q.shape[3] != 64 && q.shape[3] != 128)
     raise_value_error("q", "has head_dim " + std::to_string(q.shape[3]) + ", the steps support 64 and 128");
-  expect(k, "batch", k.shape[0], q.shape[0]);
+  if (!pages) expect(k, "batch", k.shape[0], q.shape[0]);
   expect(k, "head_dim", k.shape[3], q.shape[3]);
   const int64_t heads_q = q.shape[axes.heads], heads_kv = k.shape[axes.heads];
   if (heads_q % heads_kv != 0)
-    raise_value_error("k", "has " + std::to_string(heads_kv) + " heads, and q has " +
-                               std::to_string(heads_q) + ", which is not a multiple");
+    raise_value_error(k.argument, "has " + std::to_string(heads_kv) + " heads, and q has " +
+                                      std::to_string(heads_q) + ", which is not a multiple");
   for (int i = 0; i < 4; ++i) {
     if (v.shape[i] != k.shape[i])
-      raise_value_error("v", "has shape " + shape_text(v.shape, 4) + ", and k has " + shape_text(k.shape, 4));
+      raise_value_error(v.argument, "has shape " + shape_text(v.shape, 4) + ", and " + k.argument + " has " +
+                                        shape_text(k.shape, 4));
+  }
+}
+
+// Of lengths or a page table: a row of `batch` for each of q's.
+void check_integers(const Array& array, const Array& q, int dimensions) {
+  if (array.dtype != "int32") raise_type_error(array.argument, "is " + array.dtype + ", expected int32");
+  check_memory(array, sizeof(int32_t), q.device);
+  const int64_t batch = q.shape[0];
+  if (array.shape[0] != batch)
+    raise_value_error(array.argument, "has shape " + shape_text(array.shape, dimensions) +
+                                          ", and the batch is " + std::to_string(batch));
+  int64_t stride = 1;
+  for (int i = dimensions - 1; i >= 0; --i) {
+    if (array.shape[i] > 1 && array.strides[i] != stride)
+      raise_value_error(array.argument, "is not contiguous: call .contiguous() on it, or copy it");
+    stride *= array.shape[i];
   }
 }
 
 void check_kv_lengths(const Array& lengths, const Array& q, int64_t seqlen_kv) {
-  if (lengths.dtype != "int32") raise_type_error("kv_lengths", "is " + lengths.dtype + ", expected int32");
-  check_memory(lengths, sizeof(int32_t), q.device);
-  const int64_t batch = q.shape[0];
-  if (lengths.shape[0] != batch)
-    raise_value_error("kv_lengths", "has shape " + shape_text(lengths.shape, 1) + ", and the batch is " +
-                                        std::to_string(batch));
-  if (batch > 1 && lengths.strides[0] != 1)
-    raise_value_error("kv_lengths", "is not contiguous: call .contiguous() on it, or copy it");
+  check_integers(lengths, q, 1);
   if (lengths.device != kCpu) return;  // the values on a GPU cannot be read without waiting for it
-  for (int64_t b = 0; b < batch; ++b) {
+  for (int64_t b = 0; b < q.shape[0]; ++b) {
     const int32_t length = static_cast<const int32_t*>(lengths.data)[b];
     if (length < 0 || length > seqlen_kv)
-      raise_value_error("kv_lengths", "[" + std::to_string(b) + "] is " + std::to_string(length) +
-                                          ", expected 0 to " + std::to_string(seqlen_kv));
+      raise_value_error(lengths.argument, "[" + std::to_string(b) + "] is " + std::to_string(length) +
+                                              ", expected 0 to " + std::to_string(seqlen_kv));
   }
+}
+
+// `k` is [pages, page_size, heads_kv, head_dim].
+PageTable page_table_of(const Array& array, const Array& q, const Array& k) {
+  check_integers(array, q, 2);
+  const int64_t page_size = k.shape[1], keys = array.shape[1] * page_size;
+  if ((page_size & (page_size - 1)) != 0)
+    raise_value_error(k.argument,
+                      "has pages of " + std::to_string(page_size) + " keys, expected a power of two");
+  if (keys > kMaxLength)
+    raise_value_error(array.argument, "has shape " + shape_text(array.shape, 2) + ", which is room for " +
+                                          std::to_string(keys) + " keys, the limit is 2^30");
+  return {static_cast<const int*>(array.data), int(array.shape[1]), int(page_size), int(k.shape[0])};
 }
 
 float scale_of(std::optional<double> scale, int64_t head_dim) {
@@ -211,23 +236,32 @@ void run(const AttentionCall& call, int device, void* stream, const Options& opt
 
 // The arguments of a call, checked.
 struct Arguments {
-  Array q, k, v, kv_lengths;
+  Array q, k, v, kv_lengths, page_table;
   Axes axes;
   AttentionCall call;
 };
 
+// What the arguments are called.
+struct Names {
+  const char *k, *v, *kv_lengths;
+};
+constexpr Names kOfAttention{"k", "v", "kv_lengths"}, kOfKvCache{"k_cache", "v_cache", "cache_seqlens"};
+
 Arguments read_arguments(const Framework& framework, nb::handle q_array, nb::handle k_array,
                          nb::handle v_array, nb::handle kv_lengths_array, bool causal,
-                         std::optional<double> scale, bool bshd) {
+                         std::optional<double> scale, bool bshd, const Names& names = kOfAttention,
+                         nb::handle page_table_array = nb::none()) {
   Arguments read{.q = framework.read("q", q_array, 4),
-                 .k = framework.read("k", k_array, 4),
-                 .v = framework.read("v", v_array, 4),
+                 .k = framework.read(names.k, k_array, 4),
+                 .v = framework.read(names.v, v_array, 4),
                  .kv_lengths = {},
+                 .page_table = {},
                  .axes = bshd ? Axes{2, 1} : Axes{1, 2},
                  .call = {}};
-  auto& [q, k, v, kv_lengths, axes, call] = read;
+  auto& [q, k, v, kv_lengths, page_table, axes, call] = read;
+  const bool pages = !page_table_array.is_none();
   for (const Array* const array : {&q, &k, &v}) check_tensor(*array, q);
-  check_shapes(q, k, v, axes);
+  check_shapes(q, k, v, axes, pages);
   call.dtype = dtype_of(q);
   call.batch = int(q.shape[0]);
   call.num_heads_q = int(q.shape[axes.heads]);
@@ -240,10 +274,18 @@ Arguments read_arguments(const Framework& framework, nb::handle q_array, nb::han
   call.q = view_of(q, axes);
   call.k = view_of(k, axes);
   call.v = view_of(v, axes);
+  if (pages) {
+    page_table = framework.read("page_table", page_table_array, 2);
+    call.page_table = page_table_of(page_table, q, k);
+    call.seqlen_kv = call.page_table.max_pages * call.page_table.page_size;
+  }
   if (!kv_lengths_array.is_none()) {
-    kv_lengths = framework.read("kv_lengths", kv_lengths_array, 1);
+    kv_lengths = framework.read(names.kv_lengths, kv_lengths_array, 1);
     check_kv_lengths(kv_lengths, q, call.seqlen_kv);
     call.kv_lengths = static_cast<const int*>(kv_lengths.data);
+  }
+  if (pages && q.device == kCpu) {
+    if (const std::string wrong = wrong_page(call); !wrong.empty()) raise_value_error("page_table", wrong);
   }
   return read;
 }
@@ -268,18 +310,12 @@ void run_for(const Framework& framework, nb::handle q_array, const AttentionCall
   }
 }
 
-nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
-                     nb::handle kv_lengths_array, bool causal, std::optional<double> scale,
-                     std::optional<std::string_view> step, bool bshd, bool return_lse, bool to_gpu) {
-  const Framework framework(python_framework);
-  Arguments arguments =
-      read_arguments(framework, q_array, k_array, v_array, kv_lengths_array, causal, scale, bshd);
+// Makes o and lse, runs the call and returns them. `arrays` are the user's, q first.
+template <typename... Arrays>
+nb::object result_of(const Framework& framework, Arguments& arguments, std::optional<std::string_view> step,
+                     bool return_lse, bool to_gpu, nb::handle q_array, Arrays... arrays) {
   const Array& q = arguments.q;
   AttentionCall& call = arguments.call;
-  if (to_gpu && q.device == kCpu) {
-    if (const std::string why = missing_gpu(); !why.empty()) throw std::runtime_error("device: " + why);
-  }
-
   // By the framework's own allocator, on its current stream: there the memory may be reused in the order of
   // launches.
   static const nb::handle kEmptyLike = interned("empty_like"),
@@ -298,9 +334,34 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
   static const nb::handle kFinish = interned("finish");
   const nb::object finish = framework.python().attr(kFinish);
   const auto finished = [&](const nb::object& array) {
-    return finish.is_none() ? array : finish(array, q_array, k_array, v_array, kv_lengths_array);
+    return finish.is_none() ? array : finish(array, q_array, arrays...);
   };
   return return_lse ? nb::make_tuple(finished(o_array), finished(lse_array)) : finished(o_array);
+}
+
+nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
+                     nb::handle kv_lengths_array, bool causal, std::optional<double> scale,
+                     std::optional<std::string_view> step, bool bshd, bool return_lse, bool to_gpu) {
+  const Framework framework(python_framework);
+  Arguments arguments =
+      read_arguments(framework, q_array, k_array, v_array, kv_lengths_array, causal, scale, bshd);
+  if (to_gpu && arguments.q.device == kCpu) {
+    if (const std::string why = missing_gpu(); !why.empty()) throw std::runtime_error("device: " + why);
+  }
+  return result_of(framework, arguments, step, return_lse, to_gpu, q_array, k_array, v_array,
+                   kv_lengths_array);
+}
+
+nb::object attention_with_kvcache(nb::handle python_framework, nb::handle q_array, nb::handle k_array,
+                                  nb::handle v_array, nb::handle cache_seqlens_array,
+                                  nb::handle page_table_array, bool causal, std::optional<double> scale,
+                                  int num_splits, bool return_lse) {
+  const Framework framework(python_framework);
+  Arguments arguments = read_arguments(framework, q_array, k_array, v_array, cache_seqlens_array, causal,
+                                       scale, true, kOfKvCache, page_table_array);
+  arguments.call.num_splits = num_splits;
+  return result_of(framework, arguments, {}, return_lse, false, q_array, k_array, v_array,
+                   cache_seqlens_array, page_table_array);
 }
 
 // For flashsteps.distributed, which makes the arrays: merges the attention of q to these keys with an earlier
@@ -372,7 +433,7 @@ nb::list step_descriptions() {
     for (const std::string_view configuration : step.configurations) configurations.append(configuration);
     all.append(nb::make_tuple(step.name, step.title, step.removes, step.part, step.purpose, nb::tuple(dtypes),
                               step.alignment_bytes, step.needs_sm, step.needs_sm_exactly,
-                              nb::tuple(configurations),
+                              nb::tuple(configurations), step.pages,
                               step.spills.empty() ? nb::none() : nb::cast(step.spills), step.has_cuda));
   }
   return all;
@@ -420,6 +481,9 @@ NB_MODULE(_core, m) {
   m.def("attention", &attention, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "causal"_a,
         "scale"_a.none(), "step"_a.none(), "bshd"_a, "return_lse"_a, "to_gpu"_a,
         "flashsteps.attention for arrays of one framework.");
+  m.def("attention_with_kvcache", &attention_with_kvcache, "framework"_a, "q"_a, "k_cache"_a, "v_cache"_a,
+        "cache_seqlens"_a.none(), "page_table"_a.none(), "causal"_a, "scale"_a.none(), "num_splits"_a,
+        "return_lse"_a, "flashsteps.attention_with_kvcache for arrays of one framework.");
   m.def("merge_attention", &merge_attention, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(),
         "causal"_a, "scale"_a.none(), "step"_a.none(), "o"_a, "earlier_o"_a, "earlier_lse"_a, "first_row"_a,
         "Attention to some of the keys, merged with the result of others: for flashsteps.distributed.");
