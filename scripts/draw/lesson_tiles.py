@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v30.
+"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v31.
 
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --out FOLDER     draws all pictures
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --check FOLDER   are they what the kernels and this script say?
@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from draw import drawings, lesson_page
 from draw.drawings import TINTS, DrawingError
 from draw.figure_style import BACKGROUND, BAR, CEILING, INK, MUTED
-from draw.lesson_page import COPY, NEUTRAL, OUTPUT, Q_TINT, SCORES, SOFTMAX, WAIT, Page, constants, source, stream_configs
+from draw.lesson_page import COPY, NEUTRAL, OUTPUT, Q_TINT, READY, SCORES, SOFTMAX, WAIT
+from draw.lesson_page import Page, constants, source, stream_configs
 from steps import sources
 
 SMS = 132  # of an H200
@@ -520,6 +521,44 @@ def draw_v30(plt: Any, _: None) -> Any:
     return page.figure
 
 
+# ---- v31: which bytes the warps of a CTA read at a time
+
+
+def draw_v31(plt: Any, _: None) -> Any:
+    numbers = constants("v31_in_turn")
+    warps, per_warp, shown = numbers["NUM_WARPS"], 6, 3
+    tiles = warps * per_warp
+    kilobytes = numbers["BLOCK_N"] * 128 * 2 // 1024
+    ctas = SMS * numbers["CTAS_PER_SM"]
+    title = f"{tiles} tiles of K that a CTA reads, {kilobytes} KB each (D = 128): what its warps read at a time"
+    page = Page(plt, 13.0, title)
+    left = 4.6
+    width = (page.width - left - 0.4) / tiles
+
+    def draw(y: float, tile_of: Callable[[int, int], int]) -> None:
+        for turn in range(shown):
+            top = y + turn * 1.05
+            page.text(left - 0.3, top + 0.4, f"tile {turn + 1} of each warp", ha="right")
+            reads = {tile_of(warp, turn): f"w{warp}" for warp in range(warps)}
+            done = {tile_of(warp, earlier) for warp in range(warps) for earlier in range(turn)}
+            for tile in range(tiles):
+                tint = COPY if tile in reads else READY if tile in done else NEUTRAL
+                page.cell(left + tile * width, top, width, 0.8, tint, reads.get(tile, ""))
+
+    page.heading(0.4, 1.9, "v30: each warp has a range of keys")
+    draw(2.5, lambda warp, turn: warp * per_warp + turn)
+    all_read = f"The {ctas} CTAs of an H200 read {{:,}} pieces at a time.".format
+    words = f"{warps} pieces of {kilobytes} KB, and as many of V. {all_read(warps * ctas * 2)}"
+    page.note(5.9, words, left)
+    page.heading(0.4, 7.2, "v31: the CTA has a range of keys, and its warps take the tiles in turn")
+    draw(7.8, lambda warp, turn: warp + turn * warps)
+    page.note(11.2, f"1 piece of {warps * kilobytes} KB, and one of V. {all_read(ctas * 2)}", left)
+    page.text(page.width - 0.4, 1.9, "addresses  →", ha="right", color=MUTED)
+    words = {"read now, by warp w0 to w3": COPY, "read before": READY, "read later": NEUTRAL}
+    page.legend(12.1, words, left)
+    return page.figure
+
+
 PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v14.svg": draw_v14,
     "lesson_v20.svg": draw_v20,
@@ -529,13 +568,14 @@ PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v28.svg": draw_v28,
     "lesson_v29.svg": draw_v29,
     "lesson_v30.svg": draw_v30,
+    "lesson_v31.svg": draw_v31,
 }
 
 
 def read(options: argparse.Namespace) -> tuple[None, str]:
     shapes = [*stream_configs("v27_tile_shapes").items()]
     numbers = [constants("v20_by_shape"), limits_of_sums(), shapes, constants("v28_split_keys")]
-    numbers += [constants("v29_packed_heads"), constants("v30_one_launch")]
+    numbers += [constants(step) for step in ("v29_packed_heads", "v30_one_launch", "v31_in_turn")]
     return None, lesson_page.description(__file__, b"", [*numbers, [*chosen_by_v27().items()]])
 
 

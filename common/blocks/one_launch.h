@@ -1,0 +1,139 @@
+// Merges the parts of a row in the launch that makes them: first those of a CTA's warps, in shared memory,
+// then those of all CTAs that share the row, in the CTA that ends last. Spelled out in v30_one_launch.
+#pragma once
+
+#include <cfloat>
+
+#include "common/blocks/packed_heads.h"
+#include "common/blocks/split_keys.h"
+
+namespace flashsteps {
+inline namespace FLASHSTEPS_BACKEND {
+
+// A lane's columns of a row of O, not yet divided by the sum of P; and of P the base, in units of log2, and
+// the sum. At first the row has seen no key: a base of -FLT_MAX has the weight 0, where -INFINITY gives NaN.
+template <int COLS>
+struct RowPart {
+  struct alignas(COLS * sizeof(float)) Columns {
+    float o[COLS];
+  };
+  Softmax softmax = {-FLT_MAX, 0.0f};
+  Columns columns = {};
+
+  // Adds parts of the same row over other keys, always in the same order, so that every run rounds alike.
+  template <int N>
+  __device__ void add(const RowPart (&parts)[N]) {
+    float base = softmax.base;
+#pragma unroll
+    for (const RowPart& part : parts) base = fmaxf(base, part.softmax.base);
+    const float kept = exp2_approx(softmax.base - base);
+    softmax = {base, softmax.sum * kept};
+#pragma unroll
+    for (float& o : columns.o) o *= kept;
+#pragma unroll
+    for (const RowPart& part : parts) {
+      const float weight = exp2_approx(part.softmax.base - base);
+      softmax.sum += part.softmax.sum * weight;
+#pragma unroll
+      for (int c = 0; c < COLS; ++c) columns.o[c] += part.columns.o[c] * weight;
+    }
+  }
+};
+
+// What the warps of a CTA leave to each other in shared memory.
+template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM>
+struct WarpParts {
+  static constexpr int PAD = 8;  // floats, so that the rows of a quad of lanes are in different banks
+  float o[NUM_WARPS][BLOCK_M][HEAD_DIM + PAD];
+  Softmax softmax[NUM_WARPS][BLOCK_M];
+  bool is_last;  // is this the last one of the CTAs that share these rows?
+
+  // The warp's accumulators of its rows; row_sum is of this lane's columns only.
+  __device__ void store(int warp_id, int lane_id, const float (&acc_o)[HEAD_DIM / 8][4],
+                        const float (&row_base)[2], const float (&row_sum)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = accumulator_row(lane_id) + r * 8;
+      const float sum = quad_reduce_sum(row_sum[r]);
+      if (lane_id % 4 == 0) softmax[warp_id][row] = {row_base[r], sum};
+#pragma unroll
+      for (int n = 0; n < HEAD_DIM / 8; ++n)
+        *reinterpret_cast<float2*>(&o[warp_id][row][n * kAccumulatorCols + accumulator_col(lane_id)]) =
+            make_float2(acc_o[n][r * 2], acc_o[n][r * 2 + 1]);
+    }
+  }
+};
+
+// Merges the parts of the CTA's warps and, in the CTA that ends last, those of all CTAs that share the tile's
+// rows; stores O and LSE. All threads call it, after a barrier behind which all parts are in shared memory.
+// `counter` belongs to the tile; the CTA is number `split` of partials.num_parts.
+template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element>
+__device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,
+                                    const Partials<HEAD_DIM>& partials, const PackedRows<Element>& rows,
+                                    int batch, int first_row, int num_rows, int split, unsigned* counter) {
+  const AttentionParams<Element>& params = rows.params;
+  const int num_splits = partials.num_parts;
+  const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
+  // A warp merges whole rows, one after the other. A lane has HEAD_DIM / 32 columns of each.
+  constexpr int COLS = HEAD_DIM / 32;
+  using Part = RowPart<COLS>;
+  using Columns = typename Part::Columns;
+  const int col = lane_id * COLS;
+  const auto first_part_of = [&](int row) {  // where the part of the row's first CTA is
+    return partials.first_of(params, batch, rows.head(first_row + row), rows.query(first_row + row));
+  };
+  const auto store = [&](int row, const Part& part) {
+    const int head = rows.head(first_row + row), query = rows.query(first_row + row);
+    const float inverse = inverse_of(part.softmax.sum);
+    Element* const o = params.o_head(batch, head) + query * params.o.row_stride + col;
+#pragma unroll
+    for (int c = 0; c < COLS; c += 2)
+      *reinterpret_cast<uint32_t*>(&o[c]) =
+          pack2<Element>(part.columns.o[c] * inverse, part.columns.o[c + 1] * inverse);
+    if (lane_id == 0) params.store_lse(batch, head, query, lse_of(part.softmax.base, part.softmax.sum));
+  };
+  for (int row = warp_id; row < num_rows; row += NUM_WARPS) {
+    Part of_warps[NUM_WARPS], of_cta;
+#pragma unroll
+    for (int warp = 0; warp < NUM_WARPS; ++warp)
+      of_warps[warp] = {parts.softmax[warp][row],
+                        *reinterpret_cast<const Columns*>(&parts.o[warp][row][col])};
+    of_cta.add(of_warps);
+    if (num_splits == 1) {
+      store(row, of_cta);
+      continue;
+    }
+    const int64_t at = first_part_of(row) + split;
+    if (lane_id == 0) partials.softmax[at] = of_cta.softmax;
+    *reinterpret_cast<Columns*>(&partials.o[at][col]) = of_cta.columns;
+  }
+  if (num_splits == 1) return;
+
+  // Which CTA is the last? The counter wraps: the last CTA leaves it 0 for the next call.
+  __syncthreads();  // all warps have written their rows of this CTA's part, before the CTA is counted
+  if (threadIdx.x == 0) {
+    __threadfence();  // ... and for other CTAs, too, these rows come before the count
+    parts.is_last = atomicInc(counter, num_splits - 1) == unsigned(num_splits - 1);
+    __threadfence();  // what other CTAs left before they were counted is read after the count
+  }
+  __syncthreads();  // is_last is there, before the other threads read it
+  if (!parts.is_last) return;
+  for (int row = warp_id; row < num_rows; row += NUM_WARPS) {
+    const int64_t first = first_part_of(row);
+    Part whole;
+    for (int group = 0; group < num_splits; group += kMergedAtOnce) {
+      Part of_ctas[kMergedAtOnce];
+#pragma unroll
+      for (int i = 0; i < kMergedAtOnce; ++i) {
+        if (group + i < num_splits)
+          of_ctas[i] = {partials.softmax[first + group + i],
+                        *reinterpret_cast<const Columns*>(&partials.o[first + group + i][col])};
+      }
+      whole.add(of_ctas);
+    }
+    store(row, whole);
+  }
+}
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps
