@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <tuple>
 
 #include "harness/base/usage_error.h"
 
@@ -57,10 +58,10 @@ std::vector<StepChoice> all_steps() {
 
 std::vector<StepChoice> in_order(std::vector<StepChoice> steps) {
   const auto key = [](const StepChoice& step) {
-    const std::string& name = step.name;
+    const std::string& name = step.step;
     const bool in_ladder =
         name.size() > 1 && name[0] == 'v' && std::isdigit(static_cast<unsigned char>(name[1]));
-    return std::pair<bool, const std::string&>(!in_ladder, name);
+    return std::tuple<bool, const std::string&, int>(!in_ladder, name, step.configuration);
   };
   std::ranges::sort(steps, {}, key);
   const auto repeated = std::ranges::unique(steps, {}, &StepChoice::name);

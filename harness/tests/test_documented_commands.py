@@ -142,6 +142,8 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "build/flashsteps count v29_packed_heads v30_one_launch --shape 1,8,2,1,1000,64": (PASS, [" 19976 ", " 17096 "]),
     "python3 scripts/steps/step_diff.py v30 v31": (PASS, ["lines added"]),
     "build/flashsteps count v30_one_launch v31_in_turn --shape 1,8,2,1,1000,64": (PASS, [" 17096 ", " 2016 "]),
+    "python3 scripts/steps/step_diff.py v31 v32": (PASS, ["lines added"]),
+    "build/flashsteps count v31_in_turn v32_few_splits --shape 1,8,2,1,1000,64": (PASS, [" 17096 ", " 16392 "]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v31.
+"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v32.
 
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --out FOLDER     draws all pictures
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --check FOLDER   are they what the kernels and this script say?
@@ -559,6 +559,40 @@ def draw_v31(plt: Any, _: None) -> Any:
     return page.figure
 
 
+# ---- v32: one CTA for each SM, a deeper ring
+
+
+def draw_v32(plt: Any, _: None) -> Any:
+    before, now = constants("v31_in_turn"), constants("v32_few_splits")
+    heads, warps = 8, now["NUM_WARPS"]
+    page = Page(plt, 12.9, f"One query of one sequence, {heads} heads of K and V, on the {SMS} SMs of an H200")
+    left, width = 1.9, (page.width - 2.3) / SMS
+    y = 1.9
+    for name, places in (("v31", before["CTAS_PER_SM"]), ("v32", 1)):
+        splits = SMS * places // heads
+        page.text(left - 0.3, y + 0.4 * places, name, ha="right", weight="bold")
+        for cta in range(heads * splits):
+            place, sm = divmod(cta, SMS)
+            page.cell(left + sm * width, y + 0.8 * place, width, 0.75, OUTPUT if cta // splits % 2 == 0 else SCORES)
+        free = SMS * places - heads * splits
+        page.idle(left + (SMS - free) * width, y + 0.8 * (places - 1), free * width, 0.75)
+        y += 0.8 * places + 0.5
+        page.note(y, f"{heads} × {splits} CTAs: the last CTA of a head merges {splits} parts of each row.", left)
+        y += 1.3
+
+    for name, numbers in (("v31", before), ("v32", now)):
+        stages = numbers["NUM_STAGES"]
+        page.text(left - 0.3, y + 0.55, name, ha="right", weight="bold")
+        for warp in range(warps):
+            x = left + warp * 6.3
+            for stage in range(stages):
+                tint = SOFTMAX if stage == 0 else COPY
+                page.cell(x + stage * 2.02, y, 1.96, 1.1, tint, "computed" if stage == 0 else "coming")
+        y += 1.7
+    page.note(y, f"Tiles of the {warps} warps of a CTA in shared memory, of K and V each.", left)
+    return page.figure
+
+
 PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v14.svg": draw_v14,
     "lesson_v20.svg": draw_v20,
@@ -569,13 +603,14 @@ PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v29.svg": draw_v29,
     "lesson_v30.svg": draw_v30,
     "lesson_v31.svg": draw_v31,
+    "lesson_v32.svg": draw_v32,
 }
 
 
 def read(options: argparse.Namespace) -> tuple[None, str]:
     shapes = [*stream_configs("v27_tile_shapes").items()]
     numbers = [constants("v20_by_shape"), limits_of_sums(), shapes, constants("v28_split_keys")]
-    numbers += [constants(step) for step in ("v29_packed_heads", "v30_one_launch", "v31_in_turn")]
+    numbers += [constants(step) for step in ("v29_packed_heads", "v30_one_launch", "v31_in_turn", "v32_few_splits")]
     return None, lesson_page.description(__file__, b"", [*numbers, [*chosen_by_v27().items()]])
 
 
