@@ -2,6 +2,8 @@
 // race.cpp, deadlock.cpp.
 #include <unistd.h>
 
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <set>
@@ -22,6 +24,31 @@ std::string host_cpu() {
     if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
   }
   return "unknown";
+}
+
+// Of an access out of bounds in K or V whose page is an entry of the page table that no sequence has.
+std::string foreign_page(const AttentionCall& call, const std::string& report) {
+  const PageTable& table = call.page_table;
+  const size_t at = report.find(" at 0x");
+  if (table.pages == nullptr || at == std::string::npos) return "";
+  const uintptr_t address = std::strtoull(&report[at + 4], nullptr, 16);
+  for (const auto& [name, view] : {std::pair("K", call.k), {"V", call.v}}) {
+    const double bytes = double(view.batch_stride) * double(element_bytes(call.dtype));
+    const double page = std::floor((double(address) - double(uintptr_t(view.data))) / bytes);
+    for (int b = 0; b < call.batch; ++b) {
+      const int length = call.kv_lengths != nullptr ? call.kv_lengths[b] : call.seqlen_kv;
+      for (int i = (length + table.page_size - 1) / table.page_size; i < table.max_pages; ++i) {
+        const int entry = table.pages[int64_t(b) * table.max_pages + i];
+        if (double(entry) == page)
+          return "\nthat is in page " + std::to_string(entry) + " of " + name + ", entry [" +
+                 std::to_string(b) + "][" + std::to_string(i) +
+                 "] of the page table, which is behind the last page of sequence " + std::to_string(b) +
+                 ": it has " + std::to_string(length) + " keys, in pages of " +
+                 std::to_string(table.page_size);
+      }
+    }
+  }
+  return "";
 }
 
 class EmulatorBackend : public Backend {
@@ -58,7 +85,8 @@ class EmulatorBackend : public Backend {
     try {
       step.run(call, nullptr);
     } catch (const emulator::Report& report) {
-      throw DeviceError(report.what(), kind_of(report.bug), /*device_lost=*/false);
+      throw DeviceError(report.what() + foreign_page(call, report.what()), kind_of(report.bug),
+                        /*device_lost=*/false);
     }
   }
 

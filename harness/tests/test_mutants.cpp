@@ -14,6 +14,25 @@ TEST_CASE("the covering sample rejects the emulator's mutants that show in few p
   check_mutants_on_the_sample(*backend);
 }
 
+TEST_CASE("the emulator names an entry of the page table that is no sequence's") {
+  const auto backend = make_emulator_backend();
+  Problem p;
+  p.batch = 2;
+  p.seqlen_kv = 50;
+  p.page_size = 1;
+  p.kv_lengths = KvLengths::kSkewed;
+  std::string message;
+  try {
+    validate_mutant(*backend, mutations::kTableOneBeyond, p);
+  } catch (const DeviceError& error) {
+    message = error.what();
+  }
+  INFO(message);
+  CHECK(message.find("global memory access out of bounds") != std::string::npos);
+  CHECK(message.find("entry [0][1] of the page table, which is behind the last page of sequence 0: it has 1 "
+                     "keys, in pages of 1") != std::string::npos);
+}
+
 TEST_CASE("what a step does to its workspace and its counters on the emulator is seen") {
   const auto backend = make_emulator_backend();
   check_workspaces(*backend);
