@@ -144,6 +144,16 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "build/flashsteps count v30_one_launch v31_in_turn --shape 1,8,2,1,1000,64": (PASS, [" 17096 ", " 2016 "]),
     "python3 scripts/steps/step_diff.py v31 v32": (PASS, ["lines added"]),
     "build/flashsteps count v31_in_turn v32_few_splits --shape 1,8,2,1,1000,64": (PASS, [" 17096 ", " 16392 "]),
+    "python3 scripts/steps/step_diff.py v32 v33": (PASS, ["lines added"]),
+    "build/flashsteps problems --shape 32,32,8,1,32768,128 --kv-lengths full --kv-lengths skewed": (
+        PASS,
+        ['"kv_bytes": 4294967296.0', '"kv_bytes": 422060032.0'],
+    ),
+    "build/flashsteps count v33_paged --shape 1,8,2,1,1000,64 --page-size 16": (PASS, [" 1258 ", " 136 "]),
+    "build/flashsteps check v33_paged --shape 4,8,2,1,500,64 --kv-lengths skewed --page-size 1 --page-size 64": (
+        PASS,
+        ["PASS"],
+    ),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v32.
+"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v33.
 
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --out FOLDER     draws all pictures
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --check FOLDER   are they what the kernels and this script say?
@@ -593,6 +593,74 @@ def draw_v32(plt: Any, _: None) -> Any:
     return page.figure
 
 
+# ---- v33: pages
+
+
+def draw_v33(plt: Any, _: None) -> Any:
+    keys = constants("v33_paged")["BLOCK_N"]
+    used = {"A": 5, "B": 2}  # pages of each sequence
+    most = 6
+    places = {("A", 0): 9, ("A", 1): 2, ("A", 2): 12, ("A", 3): 5, ("A", 4): 0, ("B", 0): 7, ("B", 1): 3}
+    tints = {"A": Q_TINT, "B": COPY}
+    page = Page(plt, 12.0, "Two sequences, whose lengths nobody knows before they end")
+    page.heading(0.4, 1.9, "In one piece: room for the longest")
+    for row, (name, count) in enumerate(used.items()):
+        y = 3.0 + 1.9 * row
+        page.left(0.4, y + 0.35, name, weight="bold")
+        for i in range(count):
+            page.cell(1.1 + 1.25 * i, y, 1.25, 1.0, tints[name], f"{name} {i}")
+        page.idle(1.1 + 1.25 * count, y, 1.25 * (most - count), 1.0, "empty", "")
+    page.note(7.2, "A cell is the keys of a page, here", 0.4)
+    page.note(7.8, f"those of one tile: {keys}.", 0.4)
+
+    page.heading(10.0, 1.9, "The page table")
+    cell = 0.85
+    for row, (name, count) in enumerate(used.items()):
+        y = 3.0 + 1.9 * row
+        page.left(10.0, y + 0.35, name, weight="bold")
+        for i in range(most):
+            x = 10.6 + cell * i
+            if i < count:
+                page.cell(x, y, cell, 1.0, tints[name], str(places[name, i]))
+            else:
+                page.idle(x, y, cell, 1.0, "?")
+    page.note(7.2, "?: anything; no kernel may", 10.0)
+    page.note(7.8, "look there", 10.0)
+
+    pages = 14
+    left = 16.6
+    page.heading(left, 1.9, f"The pool: {pages} pages, for all sequences")
+    owners = {place: who for who, place in places.items()}
+    for number in range(pages):
+        column, row = number % 7, number // 7
+        x, y = left + 1.5 * column, 3.0 + 1.9 * row
+        if number in owners:
+            name, i = owners[number]
+            page.cell(x, y, 1.5, 1.0, tints[name], f"{name} {i}")
+        else:
+            page.idle(x, y, 1.5, 1.0)
+        page.text(x + 0.75, y + 1.3, str(number), color=MUTED)
+    page.note(7.2, "hatched: free, or of another sequence", left)
+
+    page.heading(0.4, 9.1, "A warp")
+    x = 2.8
+    for words, length, tint in (
+        ("look up 0, 1, 2", 4.2, NEUTRAL),
+        ("copy 0", 1.9, COPY),
+        ("copy 1", 1.9, COPY),
+        ("copy 2", 1.9, COPY),
+        ("look up 3", 2.4, NEUTRAL),
+        ("compute on 0", 3.4, SCORES),
+        ("copy 3", 1.9, COPY),
+        ("look up 4", 2.4, NEUTRAL),
+        ("compute on 1", 3.4, SCORES),
+    ):
+        page.cell(x, 9.6, length, 1.0, tint, words)
+        x += length
+    page.note(11.1, "The numbers are its tiles. It waits for the first look-ups only; the others arrive while it computes.")
+    return page.figure
+
+
 PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v14.svg": draw_v14,
     "lesson_v20.svg": draw_v20,
@@ -604,13 +672,15 @@ PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v30.svg": draw_v30,
     "lesson_v31.svg": draw_v31,
     "lesson_v32.svg": draw_v32,
+    "lesson_v33.svg": draw_v33,
 }
 
 
 def read(options: argparse.Namespace) -> tuple[None, str]:
     shapes = [*stream_configs("v27_tile_shapes").items()]
     numbers = [constants("v20_by_shape"), limits_of_sums(), shapes, constants("v28_split_keys")]
-    numbers += [constants(step) for step in ("v29_packed_heads", "v30_one_launch", "v31_in_turn", "v32_few_splits")]
+    decode = ("v29_packed_heads", "v30_one_launch", "v31_in_turn", "v32_few_splits", "v33_paged")
+    numbers += [constants(step) for step in decode]
     return None, lesson_page.description(__file__, b"", [*numbers, [*chosen_by_v27().items()]])
 
 

@@ -251,6 +251,80 @@ def test_cuda_graph(step):
         check(q, k, v, o, lse, causal=True, kv_lengths=lengths)
 
 
+def draw_cache(lengths, page_size, max_pages=8, heads_kv=2, head_dim=128, dtype=torch.bfloat16, seed=1):
+    """k and v in one piece, [batch, seqlen, heads, head_dim]; the same in a shuffled pool; the table. What no
+    sequence has is NaN, and the table is garbage behind its last page."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, most = len(lengths), max_pages * page_size
+    pool = torch.randperm(batch * max_pages + 3, generator=generator)[: batch * max_pages]
+    table = pool.reshape(batch, max_pages).int()
+    whole, pages = [], []
+    for _ in range(2):
+        cache = torch.randn((batch, most, heads_kv, head_dim), generator=generator).to(dtype)
+        for b, length in enumerate(lengths):
+            cache[b, length:] = float("nan")
+        paged = torch.full((batch * max_pages + 3, page_size, heads_kv, head_dim), float("nan"), dtype=dtype)
+        paged[pool] = cache.reshape(-1, page_size, heads_kv, head_dim)
+        whole.append(cache.cuda())
+        pages.append(paged.cuda())
+    for b, length in enumerate(lengths):
+        table[b, -(-length // page_size) :] = 2**30
+    return whole, pages, table.cuda()
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64, 128, 256])
+def test_kvcache(page_size):
+    lengths = [0, 1, 5 * page_size + page_size // 2, 8 * page_size]
+    whole, pages, table = draw_cache(lengths, page_size)
+    seqlens = torch.tensor(lengths, dtype=torch.int32, device="cuda")
+    q = torch.randn((4, 2, 8, 128), device="cuda").bfloat16()
+    o, lse = flashsteps.attention_with_kvcache(
+        q, *pages, cache_seqlens=seqlens, page_table=table, return_lse=True
+    )
+    bhsd = [x.transpose(1, 2) for x in (q, *whole, o)]
+    check(*bhsd[:3], bhsd[3], lse, causal=True, kv_lengths=seqlens)
+    in_one_piece = flashsteps.attention_with_kvcache(q, *whole, cache_seqlens=seqlens)
+    assert torch.equal(in_one_piece, o)
+
+
+def test_kvcache_in_a_cuda_graph():
+    """The lengths and the table change between replays, as they do from token to token."""
+    seqlens = torch.tensor([40, 3], dtype=torch.int32, device="cuda")
+    _, pages, table = draw_cache([40, 3], 16)
+    q = torch.randn((2, 1, 8, 128), device="cuda").bfloat16()
+    arrays = {"cache_seqlens": seqlens, "page_table": table, "return_lse": True}
+    flashsteps.attention_with_kvcache(q, *pages, **arrays)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o, lse = flashsteps.attention_with_kvcache(q, *pages, **arrays)
+    for seed, lengths in ((2, [100, 0]), (3, [17, 128])):
+        whole, other, other_table = draw_cache(lengths, 16, seed=seed)
+        for array, numbers in zip((*pages, table), (*other, other_table)):
+            array.copy_(numbers)
+        seqlens.copy_(torch.tensor(lengths, dtype=torch.int32))
+        o.fill_(float("nan"))
+        graph.replay()
+        bhsd = [x.transpose(1, 2) for x in (q, *whole, o)]
+        check(*bhsd[:3], bhsd[3], lse, causal=True, kv_lengths=seqlens)
+
+
+def test_kvcache_refuses_what_can_be_known():
+    _, pages, table = draw_cache([40, 3], 16)
+    q = torch.randn((2, 1, 8, 128), device="cuda").bfloat16()
+    seqlens = torch.tensor([40, 3], dtype=torch.int32, device="cuda")
+    for changed, error, text in (
+        ({"page_table": table.cpu()}, ValueError, "^page_table: is on the CPU, and q is on cuda:0"),
+        ({"page_table": table.long()}, TypeError, "^page_table: is int64, expected int32"),
+        ({"page_table": table[:1]}, ValueError, "^page_table: has shape .1, 8., and the batch is 2"),
+        ({"page_table": table.t().contiguous().t()}, ValueError, "^page_table: is not contiguous"),
+        ({"cache_seqlens": seqlens.cpu()}, ValueError, "^cache_seqlens: is on the CPU"),
+    ):
+        with pytest.raises(error, match=text):
+            flashsteps.attention_with_kvcache(
+                q, *pages, **{"cache_seqlens": seqlens, "page_table": table} | changed
+            )
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_graphs_side_by_side(step):
     """Two graphs of one stream and calls on that stream share nothing that a kernel writes."""
