@@ -2,9 +2,10 @@
 
 FILE is a name under figures/results/; FILTER is any of B H Hq Hkv S Sq Skv D dtype causal kv_lengths layout inputs lse
 softmax_scale page_size seed, as in `D=64 causal=true`.
-    ladder      file=FILE[,FILE...] shapes="FILTER...; FILTER..."
+    ladder      file=FILE[,FILE...] shapes="FILTER...; FILTER..." [parts=PART,...]
                                               a row a step, from the first file that has it: rate, x previous and
-                                              x FlashAttention-2 in that file, of each problem
+                                              x FlashAttention-2 in that file, of each problem; of all parts of the
+                                              ladder, or of those that are named
     step        file=FILE step=NAME [against=NAME] [FILTER...]
                                               a row a problem: the step before, or another, and the step
     counters    file=FILE step=NAME [against=NAME] [show=NAME,...] [FILTER...]
@@ -230,15 +231,22 @@ def ladder(request: Request) -> str:
         request.left["file"] = name
         records.append(request.record("cuda"))
     shapes = request.need("shapes").split(";")
+    steps = sources.all_steps(request.root)
+    part_of = {name: sources.part(name, request.root) for name in steps}
+    known = list(dict.fromkeys(part_of.values()))
+    wanted = request.left.pop("parts", ",".join(known)).split(",")
+    for part in wanted:
+        if part not in known:
+            raise TableError(f"parts={part}: the ladder has the parts {', '.join(known)}")
+    names = [name for name in steps if part_of[name] in wanted]
     request.done()
-    names = sources.all_steps(request.root)
     files = []  # of each, its runs of the problems
     for file, data in records:
         runs = []
         for shape in shapes:
             request.left = dict(word.split("=", 1) for word in shape.split())
             runs.append(request.one_run(data, file))
-        demand_in_tree({name for run in runs for name in steps_of(run)}, names, file, "under steps/")
+        demand_in_tree({name for run in runs for name in steps_of(run)}, steps, file, "under steps/")
         files.append(runs)
     common, labels = problem_labels(files[0])
     beside_fa2 = any("sdpa_flash" in rates.contenders_of(run) for runs in files for run in runs)
@@ -258,8 +266,8 @@ def ladder(request: Request) -> str:
 
     rows, parts = [], set()
     for previous, name in zip([None, *names], names):
-        part = sources.part(name, request.root)
-        if part not in parts:
+        part = part_of[name]
+        if part not in parts and (len(wanted) > 1 or wanted == known):
             rows.append([f"**{part}**"] + [""] * (len(header) - 1))
             parts.add(part)
         link = f"[{name}]({request.link(f'steps/{name}')}/)"
@@ -267,7 +275,8 @@ def ladder(request: Request) -> str:
     for name, (words, *_) in figure_style.PEERS.items():
         if any(name in rates.contenders_of(run) for run in runs_with(name)):
             rows.append(row([f"*{words}*", f"`{name}`, for comparison"], name, None))
-    heading = f"{common}. TFLOPS, medians" if len(shapes) > 1 and common else "TFLOPS, medians"
+    unit = spread_of([*steps_of(files[0][0]).values()]).replace(": median [p10–p90]", ", medians")
+    heading = f"{common}. {unit}" if len(shapes) > 1 and common else unit
     fa2 = "; FA2: PyTorch's FlashAttention-2, in the same run" if beside_fa2 else ""
     for (file, _), runs in zip(records[1:], files[1:]):
         first = next(name for name in names if runs_with(name) is runs)

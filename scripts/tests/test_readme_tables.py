@@ -87,6 +87,15 @@ def test_each_part_of_the_ladder_has_a_heading(repository: Repository, capsys):
     assert names == ["*memory", "v01", "v02", "*mma", "v03", "*FlashAttention", "*cuDNN"]
 
 
+def test_a_ladder_of_one_part(repository: Repository, capsys):
+    kernel = repository.read("steps/v03_wmma/kernel.cu").replace("{.title", "{.part = Part::kMmaSync, .title")
+    repository.write("steps/v03_wmma/kernel.cu", kernel)
+    record_ladder(repository)
+    lines = [line for line in written(repository, capsys, LADDER + " parts=memory").splitlines() if line[:2] == "| "]
+    names = [re.search(r"v\d+|\*\w+", line)[0] for line in lines[2:]]
+    assert names == ["v01", "v02", "*FlashAttention", "*cuDNN"]
+
+
 def test_a_ladder_of_two_runs(repository: Repository, capsys):
     record_ladder(repository, steps=STEPS[:2])
     later = make_peers_record(problems=TWO_PROBLEMS, steps=STEPS[1:], commit=repository.commit)
@@ -478,6 +487,7 @@ def test_a_changed_record_is_caught(repository: Repository, capsys):
         ("ladder", "file=... is missing"),
         ("ladder file=../results/gpu.json", "must be the name of a file"),
         ("ladder file=gpu.json", "shapes=... is missing"),
+        ("ladder file=gpu.json shapes=D=128 parts=decode", "parts=decode: the ladder has the parts memory"),
         ("ladder file=gpu.json shapes=D=64", "no problem matches D=64"),
         ("ladder file=gpu.json shapes=D=128 D=64", "does not know D"),
         ("ladder file=gpu.json shapes=colour=red", "'colour' is no filter"),
