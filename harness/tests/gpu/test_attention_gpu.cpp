@@ -236,6 +236,48 @@ TEST_CASE("attention_from_host() copies there and back, whatever the strides") {
   }
 }
 
+TEST_CASE("attention_with_kvcache() in pages: on the GPU, from the host, and on the emulator") {
+  constexpr int BATCH = 3, HEADS_Q = 8, HEADS_KV = 2, ROWS = 2, MAX_PAGES = 4, PAGE_SIZE = 16, PAGES = 11;
+  const std::vector<uint16_t> q = normal_halves(BATCH * ROWS * HEADS_Q * 64, 1);
+  const std::vector<uint16_t> k = normal_halves(PAGES * PAGE_SIZE * HEADS_KV * 64, 2);
+  const std::vector<uint16_t> v = normal_halves(k.size(), 3);
+  const int lengths[BATCH] = {33, 0, 64};
+  const int table[BATCH * MAX_PAGES] = {7, 0, 9, 1 << 30, -1, -1, -1, -1, 2, 10, 1, 5};
+  std::vector<uint16_t> emulated(q.size()), copied(q.size());
+  KvCacheCall call{.dtype = DType::kFp16,
+                   .batch = BATCH,
+                   .num_heads_q = HEADS_Q,
+                   .num_heads_kv = HEADS_KV,
+                   .seqlen_q = ROWS,
+                   .head_dim = 64,
+                   .q = q.data(),
+                   .o = emulated.data(),
+                   .k_cache = k.data(),
+                   .v_cache = v.data(),
+                   .cache_seqlens = lengths,
+                   .page_table = {table, MAX_PAGES, PAGE_SIZE, PAGES}};
+  attention_on_emulator(as_attention(call), "v33_paged");
+  call.o = copied.data();
+  attention_from_host(as_attention(call), "v33_paged");
+  CHECK(largest_difference(copied, emulated) < 4e-3);
+
+  const DeviceMemory q_there(q), k_there(k), v_there(v), o_there(std::vector<uint16_t>(q.size(), 0xffff));
+  const DeviceMemory lengths_there(sizeof lengths), table_there(sizeof table), counters(kCounterBytes);
+  gpu_upload(lengths_there.get(), lengths, sizeof lengths);
+  gpu_upload(table_there.get(), table, sizeof table);
+  CUDA_CHECK(cudaMemset(counters.get(), 0, kCounterBytes));
+  call.q = q_there.get(), call.k_cache = k_there.get(), call.v_cache = v_there.get();
+  call.o = o_there.get();
+  call.cache_seqlens = static_cast<const int*>(lengths_there.get());
+  call.page_table.pages = static_cast<const int*>(table_there.get());
+  call.counters = static_cast<unsigned*>(counters.get());
+  call.workspace_bytes = workspace_bytes(as_attention(call));
+  const DeviceMemory workspace(call.workspace_bytes + 1);
+  call.workspace = workspace.get();
+  CHECK(attention_with_kvcache(call) == "v33_paged");
+  CHECK(o_there.download() == copied);
+}
+
 TEST_CASE("an error that an earlier call left is not blamed on the launch") {
   const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
   const AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
