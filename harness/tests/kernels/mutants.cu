@@ -94,6 +94,7 @@ __global__ void __launch_bounds__(BLOCK_M)
         continue;
       }
       float score = 0.0f;
+#pragma unroll 1  // or the addresses of rows in pages need too many registers
       for (int d = 0; d < HEAD_DIM; ++d) {
         int k_key = key, k_d = d;
         if (mutation == kKTransposed) {  // ldmatrix.trans on K: every 8x8 block is transposed
@@ -124,7 +125,8 @@ __global__ void __launch_bounds__(BLOCK_M)
       const int v_key = mutation == kStaleFromTile13 && tile >= 13 ? key - 2 * BLOCK_N : key;
       const bool load = mutation == kPaddingRead ? key < params.seqlen_kv : key < visible;  // 0 * NaN is NaN
       if (!load) continue;
-      for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] += p * float(v_row(v_key)[d]);
+      const Element* const v = v_row(v_key);
+      for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] += p * float(v[d]);
     }
   }
 
