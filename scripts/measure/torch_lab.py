@@ -230,41 +230,44 @@ class TorchLab:
         return Tensors(problem, q, k, v, None, (q, k, v), tuple(tensor.clone() for tensor in (q, k, v)))
 
     def reference(self, tensors: Tensors) -> Reference:
-        """Exact softmax in float64, of the inputs as they are rounded, some heads and rows at a time.
+        """Exact softmax in float64, of the inputs as they are rounded, some heads of K and V and some rows at a time:
+        all rows of the query heads that share them.
 
         Not float32, which PyTorch may multiply as TF32, and whose own error would have to be argued about. A
         data center's GPU has fast float64; elsewhere the largest problems take some seconds each.
         """
         torch, p = self.torch, tensors.problem
         rows_q, rows_kv, width = p["seqlen_q"], p["seqlen_kv"], p["head_dim"]
-        heads, group = p["batch"] * p["num_heads_q"], p["num_heads_q"] // p["num_heads_kv"]
-        q, k, v = (t.reshape(-1, t.shape[2], width) for t in (tensors.q, tensors.k, tensors.v))
+        heads, rows_all = p["batch"] * p["num_heads_kv"], p["num_heads_q"] // p["num_heads_kv"] * rows_q
+        q = tensors.q.reshape(heads, rows_all, width)
+        k, v = (t.reshape(heads, rows_kv, width) for t in (tensors.k, tensors.v))
         o = torch.empty(q.shape, dtype=torch.float32, device=self.device)
         lse = torch.empty(q.shape[:2], dtype=torch.float64, device=self.device)
-        rows = max(1, min(rows_q, CHUNK // max(rows_kv, width)))
+        rows = max(1, min(rows_all, CHUNK // max(rows_kv, width)))
         at_once = max(1, CHUNK // max(rows * max(rows_kv, width), rows_kv * width))
         key = torch.arange(rows_kv, device=self.device)
         for first in range(0, heads, at_once):
             head = torch.arange(first, min(first + at_once, heads), device=self.device)
+            here = slice(first, first + len(head))
             keys = torch.full_like(head, rows_kv)
+            k_part, v_part = k[here].double(), v[here].double()
             if tensors.lengths is not None:
-                keys = tensors.lengths.long()[head // p["num_heads_q"]]
-            # Head h of batch b is row b * heads_q + h of q, and b * heads_kv + h // group of k and v.
-            k_part, v_part = k[head // group].double(), v[head // group].double()
-            v_part.masked_fill_((key >= keys[:, None])[..., None], 0)  # whatever is there, as NaN
-            for row in range(0, rows_q, rows):
-                part = slice(row, min(row + rows, rows_q))
-                q_part = q[first : first + len(head), part].double()
+                keys = tensors.lengths.long()[head // p["num_heads_kv"]]
+                v_part.masked_fill_((key >= keys[:, None])[..., None], 0)  # whatever is there, as NaN
+            for row in range(0, rows_all, rows):
+                part = slice(row, min(row + rows, rows_all))
+                q_part = q[here, part].double()
                 scores = torch.matmul(q_part, k_part.transpose(1, 2)).mul_(p.get("softmax_scale") or width**-0.5)
                 visible = keys[:, None]
                 if p["causal"]:  # aligned bottom-right
-                    visible = visible + torch.arange(part.start, part.stop, device=self.device) + 1 - rows_q
+                    query = torch.arange(part.start, part.stop, device=self.device) % rows_q
+                    visible = visible + query + 1 - rows_q
                 scores.masked_fill_(key >= visible[..., None], -torch.inf)
                 sums = torch.logsumexp(scores, dim=-1)
                 # A row that sees no key: exp(-inf - 0) is the 0 that it should be.
                 weights = scores.sub_(sums.masked_fill(sums == -torch.inf, 0)[..., None]).exp_()
-                o[first : first + len(head), part] = torch.matmul(weights, v_part).float()
-                lse[first : first + len(head), part] = sums
+                o[here, part] = torch.matmul(weights, v_part).float()
+                lse[here, part] = sums
         return Reference(o.reshape(tensors.q.shape), lse.reshape(tensors.q.shape[:3]))
 
     def judge(
