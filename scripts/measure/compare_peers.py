@@ -8,8 +8,9 @@
 It needs an NVIDIA GPU, PyTorch, and the Python module flashsteps; docs/results-schema.md describes the record.
 What the words for problems mean, the gates and the orders of rounds are asked of the program, --program.
 The peers are those of PyTorch's scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2),
-sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn, flash_attn_3 (flash_attn_interface) and
-flash_attn_4 (flash_attn.cute), where they are installed. How FlashAttention-3 is built: docs/measuring.md.
+sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn, flash_attn_3 (flash_attn_interface),
+flash_attn_4 (flash_attn.cute) and flashinfer, where they are installed. How FlashAttention-3 is built, and how it and
+FlashInfer are called for one query: docs/measuring.md.
 
 Every output is compared, as a whole, with float64 attention. What is wrong is not timed. A peer that cannot
 run a problem is a SKIP with its reason; so is a step.

@@ -3,12 +3,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
+import statistics
 import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, ContextManager
 
 from records.rates import PEERS
 from records.terminal import one_line
+
+MAX_DECODE_QUERIES = 16  # as purpose_of() of common/interface.cpp has it
+PAGE_SIZE = 16  # of FlashInfer's cache: the usual one
 
 
 class Skip(Exception):
@@ -40,6 +45,10 @@ def prepare(lab: Any, name: str, tensors: Tensors) -> Call:
     """A contender on these tensors. Raises Skip, or what it itself raises when it is called."""
     if name.startswith("sdpa_"):
         return sdpa(lab, name, tensors)
+    if name == "flashinfer":
+        return flashinfer(lab, tensors)
+    if name == "flash_attn_3" and tensors.problem["seqlen_q"] <= MAX_DECODE_QUERIES:
+        return flash_attn_3_decode(lab, tensors)
     if name in PEERS:
         return flash_attn(lab, name, tensors)
     q, k, v, causal = tensors.q, tensors.k, tensors.v, tensors.problem["causal"]
@@ -134,6 +143,79 @@ def flash_attn(lab: Any, name: str, tensors: Tensors) -> Call:
         return (found[0] if isinstance(found, tuple) else found).transpose(1, 2), None
 
     return Call(run, output, note="transposed views of the same tensors")
+
+
+def flash_attn_3_decode(lab: Any, tensors: Tensors) -> Call:
+    """As a model calls it that generates text. With all keys in use their lengths need not be given, and a static
+    schedule does; with lengths their schedule is made beforehand, once for all layers."""
+    build = lab.builds["flash_attn_3"]["flags"].partition("off:")[2]
+    if off := re.findall(r"\b(?:SPLIT|PACKGQA|VARLEN)\b", build):
+        raise Skip(f"built without {' and '.join(off)}, which it needs for few queries")
+    package, p = lab.packages["flash_attn_3"], tensors.problem
+    q, k, v = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v))
+    lengths = lab.torch.full((p["batch"],), p["seqlen_kv"], dtype=lab.torch.int32, device=lab.device)
+    sizes = [p[key] for key in ("batch", "seqlen_q", "seqlen_kv", "num_heads_q", "num_heads_kv", "head_dim")]
+    run = functools.partial(package.flash_attn_with_kvcache, q, k, v, causal=p["causal"], num_splits=0)
+
+    def with_lengths() -> Callable[[], Any]:
+        plan = package.get_scheduler_metadata(*sizes, lengths, qkv_dtype=q.dtype, causal=p["causal"])
+        return functools.partial(run, cache_seqlens=lengths, scheduler_metadata=plan)
+
+    ways = {"without lengths": lambda: run, "cache_seqlens and scheduler_metadata": with_lengths}
+    best, note = fastest(lab, ways)
+    return Call(best, lambda with_lse: (best().transpose(1, 2), None), note=f"flash_attn_with_kvcache, {note}")
+
+
+def flashinfer(lab: Any, tensors: Tensors) -> Call:
+    """Its decode from pages: K and V themselves, seen as pages in their order. It is planned outside of the time."""
+    torch, p = lab.torch, tensors.problem
+    if p["seqlen_q"] != 1:
+        raise Skip("only timed with one query a sequence")
+    if p["seqlen_kv"] % PAGE_SIZE:
+        raise Skip(f"only timed with whole pages of {PAGE_SIZE} keys")
+    batch, heads, keys, width = tensors.k.shape
+    per_head = keys // PAGE_SIZE
+    # Page i begins i pages into the tensor, its other heads so many keys later: [page, head, key, d].
+    pages = ((batch - 1) * heads + 1) * per_head
+    shape, strides = (pages, heads, PAGE_SIZE, width), (PAGE_SIZE * width, keys * width, width, 1)
+    cache = tuple(t.as_strided(shape, strides) for t in (tensors.k, tensors.v))
+    first = torch.arange(batch, dtype=torch.int32, device=lab.device) * (heads * per_head)
+    table = first[:, None] + torch.arange(per_head, dtype=torch.int32, device=lab.device)
+    ends = torch.arange(batch + 1, dtype=torch.int32) * per_head
+    last = torch.full((batch,), PAGE_SIZE, dtype=torch.int32)
+    q = tensors.q[:, :, 0]
+    workspace = torch.zeros(1 << 28, dtype=torch.uint8, device=lab.device)
+
+    def planned(tensor_cores: bool) -> Callable[[], Any]:
+        decode = lab.packages["flashinfer"].BatchDecodeWithPagedKVCacheWrapper(
+            workspace, "HND", use_tensor_cores=tensor_cores
+        )
+        sizes = (p["num_heads_q"], heads, width, PAGE_SIZE)
+        decode.plan(ends, table.flatten(), last, *sizes, q_data_type=q.dtype, kv_data_type=q.dtype)
+        return functools.partial(decode.run, q, cache)
+
+    ways = {"tensor cores": lambda: planned(True), "CUDA cores": lambda: planned(False)}
+    best, note = fastest(lab, ways)
+    what = f"BatchDecodeWithPagedKVCacheWrapper, pages of {PAGE_SIZE} keys in order, {note}"
+    return Call(best, lambda with_lse: (best()[:, :, None], None), note=what)
+
+
+def fastest(lab: Any, ways: dict[str, Callable[[], Callable[[], Any]]]) -> tuple[Callable[[], Any], str]:
+    """The call that takes the least time, of several that are made ready: a peer shall be as fast as it can."""
+    times, refused = {}, {}
+    for what, make in ways.items():
+        try:
+            run = make()
+            run()  # loads the kernel
+            times[what] = statistics.median(lab.cold_ms(run, 10, lambda: None)), run
+        except (ValueError, TypeError, RuntimeError, AssertionError) as error:
+            if lab.is_out_of_memory(error) or lab.broken():
+                raise
+            refused[what] = one_line(error)
+    if not times:
+        raise Skip("; ".join(f"{what}: {why}" for what, why in refused.items()))
+    best = min(times, key=lambda what: times[what][0])
+    return times[best][1], f"{best} (fastest of {len(times)})" if len(times) > 1 else best
 
 
 def need_memory(lab: Any, needed: int, what: str) -> None:

@@ -6,6 +6,7 @@ import statistics
 from fractions import Fraction
 from typing import Any, Callable
 
+from measure.peers import MAX_DECODE_QUERIES
 from records.terminal import one_line
 
 # As in harness/device/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
@@ -14,7 +15,6 @@ MAX_LAUNCHES = 200
 MAX_COLD_LAUNCHES = 50
 GRAPH_BELOW_MS = 0.2
 WARM_UP_SECONDS = 0.1
-MAX_DECODE_QUERIES = 16  # as purpose_of() of common/interface.cpp has it
 
 
 def percentiles(values: list[float], unit: str) -> dict[str, float]:

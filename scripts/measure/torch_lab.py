@@ -25,11 +25,14 @@ from records.terminal import one_line
 
 MATMUL_SIZE = 8192
 CHUNK = 1 << 25  # elements that are float64 at a time: 256 MiB a tensor
-# Of the peers that are packages: the module with flash_attn_func, and the names that it is distributed under.
+WAIT_CYCLES = 200_000  # of the GPU's clock: a tenth of a millisecond
+# Of the peers that are packages: the module, what must be in it, and the names that it is distributed under.
+FUNCTION = "flash_attn_func"
 PACKAGES = {
-    "flash_attn": ("flash_attn", ("flash_attn",)),
-    "flash_attn_3": ("flash_attn_interface", ("flash_attn_3", "flash-attn-3", "flashattn-hopper", "hopper")),
-    "flash_attn_4": ("flash_attn.cute", ("flash-attn-4",)),
+    "flash_attn": ("flash_attn", FUNCTION, ("flash_attn",)),
+    "flash_attn_3": ("flash_attn_interface", FUNCTION, ("flash_attn_3", "flashattn-hopper", "hopper")),
+    "flash_attn_4": ("flash_attn.cute", FUNCTION, ("flash-attn-4",)),
+    "flashinfer": ("flashinfer", "BatchDecodeWithPagedKVCacheWrapper", ("flashinfer-python",)),
 }
 
 
@@ -86,10 +89,10 @@ class TorchLab:
     def missing_peers(self) -> dict[str, str]:
         """The peers that cannot be used, and what importing them says."""
         missing = {}
-        for name, (module, _) in PACKAGES.items():
+        for name, (module, needed, _) in PACKAGES.items():
             try:
                 self.packages[name] = importlib.import_module(module)
-                self.packages[name].flash_attn_func
+                getattr(self.packages[name], needed)
                 if name == "flash_attn_3":
                     self.builds[name] = read_build(self.packages[name].__file__)
             except Exception as error:  # one built for another PyTorch fails in many ways
@@ -104,7 +107,7 @@ class TorchLab:
         }
         for name, module in self.packages.items():
             found[name] = getattr(module, "__version__", None)
-            for package in PACKAGES[name][1]:
+            for package in PACKAGES[name][2]:
                 with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                     found[name] = found[name] or importlib.metadata.version(package)
             if name in self.builds:
@@ -186,13 +189,15 @@ class TorchLab:
 
     def cold_ms(self, run: Callable[[], Any], launches: int, while_running: Callable[[], None]) -> list[float]:
         """Of each of so many launches the time on the GPU. Before each L2 is filled with four times as many bytes as
-        it holds, which are read: as time_cold() of harness/device/cuda_timer.cpp does it."""
+        it holds, which are read: as time_cold() of harness/device/cuda_timer.cpp does it. The GPU waits before
+        that, or a call with much to do on the host, in Python, might come too late: its time would be the host's."""
         torch = self.torch
         if self.flush is None:
             size = self.properties.L2_cache_size  # in FP32, so four times as many bytes
             self.flush = functools.partial(torch.sum, torch.ones(size, device=self.device))
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(launches)]
         for begin, end in events:
+            torch.cuda._sleep(WAIT_CYCLES)
             self.flush()
             begin.record()
             run()

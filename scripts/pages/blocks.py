@@ -72,6 +72,7 @@ PACKAGES = {
     "flash_attn": "flash-attn",
     "flash_attn_3": "FlashAttention-3",
     "flash_attn_4": "FlashAttention-4",
+    "flashinfer": "FlashInfer",
 }
 
 

@@ -5,7 +5,10 @@ import math
 from typing import Any
 
 # Other people's kernels, by the names that compare_peers.py gives them; what each is, is said there.
-PEERS = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flash_attn", "flash_attn_3", "flash_attn_4")
+PEERS = (
+    *("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math"),
+    *("flash_attn", "flash_attn_3", "flash_attn_4", "flashinfer"),
+)
 
 
 def best_peer(run: dict[str, Any]) -> tuple[str, float] | None:

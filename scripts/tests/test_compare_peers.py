@@ -94,7 +94,7 @@ class FakeLab:
         self.log: list[str] = []
         self.device_error = ""
         self.missing = {"flash_attn": "No module named 'flash_attn'", "flash_attn_3": "not built"}
-        self.missing |= {name: "too old" for name in ("sdpa_efficient", "sdpa_math", "flash_attn_4")}
+        self.missing |= {name: "too old" for name in ("sdpa_efficient", "sdpa_math", "flash_attn_4", "flashinfer")}
         self.builds: dict[str, dict[str, str]] = {}
         self.peak = 0.0
         self.free = 1 << 40
@@ -795,7 +795,8 @@ def test_an_installed_peer_that_does_not_import(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "flash_attn", Package)
     monkeypatch.setitem(sys.modules, "flash_attn_interface", object())  # without the function
     monkeypatch.setitem(sys.modules, "flash_attn.cute", None)
-    assert list(lab.missing_peers()) == ["flash_attn_3", "flash_attn_4"]
+    monkeypatch.setitem(sys.modules, "flashinfer", Package)  # without its class
+    assert list(lab.missing_peers()) == ["flash_attn_3", "flash_attn_4", "flashinfer"]
     assert list(lab.packages) == ["flash_attn"] and lab.builds == {}
 
     # FlashAttention-3 is taken when it says how it was built.
@@ -811,6 +812,7 @@ def test_an_installed_peer_that_does_not_import(monkeypatch, tmp_path):
     path.unlink()
     assert f"{path} is missing" in lab.missing_peers()["flash_attn_3"]
     path.write_text(json.dumps(good), encoding="utf-8")
+    Package.BatchDecodeWithPagedKVCacheWrapper = None
     assert list(lab.missing_peers()) == ["flash_attn_4"] and lab.builds == {"flash_attn_3": good}
 
 

@@ -206,7 +206,7 @@ def test_a_sound_comparison_passes(repository: Repository, capsys):
     assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
     path = repository.record("peers.json", data)
     assert results.main(["check", "--recorded", "--root", str(repository.root), str(path)]) == 0
-    assert "ok, 1 problem(s), 3 step(s), 7 peer(s)" in capsys.readouterr().out
+    assert "ok, 1 problem(s), 3 step(s), 8 peer(s)" in capsys.readouterr().out
 
 
 def test_an_unfinished_comparison_may_lack_what_comes_last():

@@ -328,6 +328,87 @@ def test_flash_attn_gets_transposed_views(lab, returns_lse):
     assert verdict(found, problem, False) == []
 
 
+DECODE = problem_of(2, 4, 2, 1, 64, 64)
+
+
+def decode_call(lab: TorchLab, monkeypatch, name: str, ms: list[float], problem: dict = DECODE) -> peers.Call:
+    """The call of a package whose ways take these times, one after the other; it is right."""
+    times = iter(ms)
+    monkeypatch.setattr(lab, "cold_ms", lambda run, launches, while_running: [next(times)])
+    tensors = lab.inputs(problem)
+    call = lab.prepare(name, tensors)
+    found = lab.judge(call, tensors, lab.reference(tensors), GATES[problem["dtype"]], False)
+    assert verdict(found, problem, False) == []
+    return call
+
+
+@pytest.mark.parametrize("problem", [DECODE, PROBLEMS[4], problem_of(2, 6, 2, 16, 70, 64, causal=True)], ids=label)
+def test_few_queries_take_flash_attentions_call_for_a_cache(lab, monkeypatch, problem):
+    class Package:
+        @staticmethod
+        def get_scheduler_metadata(batch, rows, keys, heads_q, heads_kv, width, lengths, qkv_dtype, causal):
+            sizes = {"batch": batch, "seqlen_q": rows, "seqlen_kv": keys, "num_heads_kv": heads_kv}
+            assert {**problem, **sizes} == problem
+            assert lengths.tolist() == [keys] * batch and qkv_dtype == torch.bfloat16
+            return "plan"
+
+        @staticmethod
+        def flash_attn_with_kvcache(q, k, v, causal, num_splits, cache_seqlens=None, scheduler_metadata=None):
+            assert num_splits == 0 and (cache_seqlens is None) == (scheduler_metadata is None)
+            return lab.flashsteps.attention(*(t.transpose(1, 2) for t in (q, k, v)), causal=causal).transpose(1, 2)
+
+    lab.packages["flash_attn_3"], lab.builds["flash_attn_3"] = Package, {"flags": "as setup.py has them"}
+    call = decode_call(lab, monkeypatch, "flash_attn_3", [2.0, 3.0], problem)
+    assert call.note == "flash_attn_with_kvcache, without lengths (fastest of 2)"
+    call = decode_call(lab, monkeypatch, "flash_attn_3", [3.0, 2.0], problem)
+    assert "cache_seqlens and scheduler_metadata (fastest of 2)" in call.note and len(call.run.keywords) == 4
+
+    # A build without what the call needs would run, slowly.
+    lab.builds["flash_attn_3"]["flags"] += "; off: APPENDKV BACKWARD SPLIT VARLEN"
+    with pytest.raises(Skip, match="built without SPLIT and VARLEN"):
+        lab.prepare("flash_attn_3", lab.inputs(problem))
+
+
+class FlashInfer:
+    """Its wrapper as its documentation describes it: gathers the pages that the table names."""
+
+    no_tensor_cores = False
+
+    def __init__(self, workspace, layout, use_tensor_cores):
+        assert layout == "HND" and not workspace.any()
+        self.name = use_tensor_cores
+
+    def plan(self, ends, table, last, heads_q, heads_kv, width, page_size, q_data_type, kv_data_type):
+        if self.name and self.no_tensor_cores:
+            raise RuntimeError("no such kernel")
+        assert all(t.dtype == torch.int32 for t in (ends, table, last)) and len(table) == ends[-1]
+        assert set(last.tolist()) == {page_size}
+        self.tables = [table[a:b].long() for a, b in zip(ends[:-1], ends[1:])]
+
+    def run(self, q, cache):
+        k, v = (torch.stack([c[table].transpose(0, 1).flatten(1, 2) for table in self.tables]) for c in cache)
+        return Flashsteps().attention(q[:, :, None], k, v)[:, :, 0]
+
+
+def test_flashinfer_finds_the_same_keys_in_pages(lab, monkeypatch):
+    lab.packages["flashinfer"] = Namespace(BatchDecodeWithPagedKVCacheWrapper=FlashInfer)
+    call = decode_call(lab, monkeypatch, "flashinfer", [3.0, 2.0])
+    assert call.note.endswith("pages of 16 keys in order, CUDA cores (fastest of 2)")
+    monkeypatch.setattr(FlashInfer, "no_tensor_cores", True)
+    assert decode_call(lab, monkeypatch, "flashinfer", [2.0]).note.endswith("in order, CUDA cores")
+    for shape, reason in (((1, 2, 2, 2, 64, 64), "one query"), ((1, 2, 2, 1, 65, 64), "whole pages of 16")):
+        with pytest.raises(Skip, match=reason):
+            lab.prepare("flashinfer", lab.inputs(problem_of(*shape)))
+
+
+def test_of_ways_that_are_all_refused_the_reasons_are_said(lab):
+    def refuse(why):
+        raise ValueError(why)
+
+    with pytest.raises(Skip, match="one: too old; other: too new"):
+        peers.fastest(lab, {"one": lambda: refuse("too old"), "other": lambda: refuse("too new")})
+
+
 def test_nobody_differentiates(lab):
     assert not torch.is_grad_enabled()
 
@@ -418,6 +499,13 @@ def test_time_is_between_two_events(lab, log):
         assert lab.elapsed_ms(lambda: log.append("work"), lambda: log.append("clock")) == 1.5
     expected = ["record event 0", "work", "record event 1", "clock", "wait for event 1"]
     assert log == ["new event 0", "new event 1", *expected, *expected]
+
+
+def test_a_cold_launch_comes_behind_a_wait_and_a_flush(lab, log):
+    lab.flush = lambda: log.append("flush")
+    assert lab.cold_ms(lambda: log.append("work"), 2, lambda: log.append("clock")) == [1.5, 1.5]
+    launches = [["_sleep", "flush", f"record event {2 * i}", "work", f"record event {2 * i + 1}"] for i in range(2)]
+    assert log[4:] == [*launches[0], *launches[1], "clock", "wait for event 3"]
 
 
 def test_a_capture_leaves_the_stream_as_it_was(lab, log):
