@@ -94,6 +94,24 @@ double largest_difference(const std::vector<uint16_t>& a, const std::vector<uint
   return largest;
 }
 
+// Calls use(call, step) for each step of the ladder in this program that the GPU runs. The call has the
+// counters and the workspace that the step needs.
+template <typename Use>
+void for_each_step(AttentionCall call, Use use) {
+  const DeviceMemory counters(std::vector<uint16_t>(kCounterBytes / 2));
+  call.counters = static_cast<unsigned*>(counters.get());
+  const int gpu = current_gpu().compute_capability;
+  for (const StepDescription& step : steps()) {
+    if (step.name.substr(0, 1) != "v") continue;
+    if (step.needs_sm_exactly ? gpu != step.needs_sm : gpu < step.needs_sm) continue;
+    INFO(step.name);
+    call.workspace_bytes = workspace_bytes(call, step.name);
+    const DeviceMemory workspace(call.workspace_bytes + 1);
+    call.workspace = workspace.get();
+    use(call, step.name);
+  }
+}
+
 bool has_tma() { return current_gpu().compute_capability >= 90; }
 
 struct Stream {
@@ -120,23 +138,21 @@ TEST_CASE("attention() takes the fastest step that can run the call") {
 
 TEST_CASE("attention() returns while the stream is still busy with what came before") {
   const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
-  const AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
   const Stream side;
   AttentionCall busy{};
   busy.seqlen_q = 200000;  // x 1000 clocks: about 0.1 s
-  for (const StepDescription& step : steps()) {
-    if (step.name.substr(0, 1) != "v" || step.needs_sm > current_gpu().compute_capability) continue;
-    INFO(step.name);
-    attention(call, side.stream, step.name);  // whatever is done once is done
+  const auto check = [&](const AttentionCall& call, std::string_view step) {
+    attention(call, side.stream, step);  // whatever is done once is done
     CUDA_CHECK(cudaStreamSynchronize(side.stream));
     CUDA_CHECK(cudaMemsetAsync(o.get(), 0xff, kElements * 2, side.stream));
     kSpin.run(busy, side.stream);
-    attention(call, side.stream, step.name);
+    attention(call, side.stream, step);
     CHECK(cudaStreamQuery(side.stream) == cudaErrorNotReady);
     cudaGetLastError();  // not ready is no error
     CUDA_CHECK(cudaStreamSynchronize(side.stream));
     CHECK(largest_difference(o.download(), expected(call, kElements)) < 4e-3);
-  }
+  };
+  for_each_step(self_attention(x.get(), o.get(), lse.get(), kHeads, kRows), check);
 }
 
 TEST_CASE("attention() can be captured, also by a thread that has never called it") {
@@ -302,18 +318,15 @@ TEST_CASE("a step that the device or the call forbids is refused and nothing is 
 
 TEST_CASE("LSE may be null") {
   const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
-  AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
-  for (const StepDescription& step : steps()) {
-    if (step.name.substr(0, 1) != "v" || step.needs_sm > current_gpu().compute_capability) continue;
-    INFO(step.name);
-    call.lse = static_cast<float*>(lse.get());
-    attention(call, nullptr, step.name);
+  const auto check = [&](AttentionCall call, std::string_view step) {
+    attention(call, nullptr, step);
     const std::vector<uint16_t> with_lse = o.download();
     CUDA_CHECK(cudaMemset(o.get(), 0xff, kElements * 2));
     call.lse = nullptr;
-    attention(call, nullptr, step.name);
+    attention(call, nullptr, step);
     CHECK(o.download() == with_lse);
-  }
+  };
+  for_each_step(self_attention(x.get(), o.get(), lse.get(), kHeads, kRows), check);
 }
 
 TEST_CASE("two kernels, with the workspace that the caller gives") {
