@@ -22,14 +22,14 @@ def attention(q, k, v, causal=False, scale=None, kv_lengths=None):
         seen = seen & (key[None, None, :] <= last)
     seen = seen[:, None]
     k, v = (np.where((key[:, None] < lengths[:, None, None])[:, None], x, 0.0) for x in (k, v))
-    scores = np.einsum("bhqd,bhkd->bhqk", q, k) * (head_dim**-0.5 if scale is None else scale)
+    scores = (q @ k.swapaxes(-1, -2)) * (head_dim**-0.5 if scale is None else scale)
     scores = np.where(seen, scores, -np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
         top = scores.max(-1, keepdims=True)
         weights = np.where(seen, np.exp(scores - np.where(np.isfinite(top), top, 0.0)), 0.0)
         total = weights.sum(-1, keepdims=True)
         lse = (np.log(total) + top)[..., 0]
-    return np.einsum("bhqk,bhkd->bhqd", weights / np.where(total > 0, total, 1.0), v), lse
+    return weights / np.where(total > 0, total, 1.0) @ v, lse
 
 
 def check(o, lse, dtype, expected, expected_lse):

@@ -17,11 +17,8 @@ CONFIGURATIONS = flashsteps.describe(STEP).configurations
 CALL = """
 import flashsteps, numpy as np
 qkv = np.random.default_rng(1).standard_normal((3, 1, 2, 150, 64)).astype(np.float16)
-if {on_gpu}:
-    import torch
-    qkv = torch.from_numpy(qkv).cuda()
-o, lse = flashsteps.attention(*qkv, step={step!r}, return_lse=True)
-print(np.asarray(lse.cpu() if {on_gpu} else lse).tobytes().hex(), end="")
+o, lse = flashsteps.attention(*qkv, step={step!r}, return_lse=True, device={device!r})
+print(lse.tobytes().hex(), end="")
 """
 
 
@@ -47,7 +44,7 @@ def tuning(configuration: str, on_gpu: bool, **changes: object) -> str:
 
 def call(path: Path | str | None, on_gpu: bool, **environment: str) -> tuple[bytes, str]:
     """The log-sum-exp of the call, and the warnings of the process that concern the file."""
-    command = [sys.executable, "-c", CALL.format(step=STEP, on_gpu=on_gpu)]
+    command = [sys.executable, "-c", CALL.format(step=STEP, device="cuda" if on_gpu else None)]
     named = {} if path is None else {"FLASHSTEPS_TUNING": str(path)}
     kept = {name: value for name, value in os.environ.items() if name != "FLASHSTEPS_TUNING"}
     done = subprocess.run(command, env={**kept, **named, **environment}, capture_output=True, text=True)
