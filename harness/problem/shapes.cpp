@@ -50,12 +50,12 @@ std::vector<Problem> paper_grid() {
   return problems;
 }
 
-std::vector<Problem> decode_grid() {
+std::vector<Problem> decode_grid(int64_t most_keys) {
   std::vector<Problem> problems;
   for (const auto& [num_heads_q, num_heads_kv] : {std::pair(32, 8), std::pair(64, 8), std::pair(16, 16)}) {
     for (const int batch : {1, 8, 32, 128}) {
       for (const int seqlen_kv : {1024, 4096, 32768, 131072}) {
-        if (batch * seqlen_kv > 262144) continue;
+        if (int64_t{batch} * seqlen_kv > most_keys) continue;
         Problem p;
         p.batch = batch;
         p.num_heads_q = num_heads_q;

@@ -3,6 +3,7 @@
 // every other caller.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,9 @@ Problem parse_shape(const std::string& text);
 // The FlashAttention paper's: batch * seqlen = 16384, heads * head_dim = 2048.
 std::vector<Problem> paper_grid();
 
-// One query a sequence: 1, 8, 32 and 128 sequences of 1k to 128k keys, up to 256k keys in all; 32 query heads
+// One query a sequence: 1, 8, 32 and 128 sequences of 1k to 128k keys, up to so many keys in all; 32 query heads
 // to 8 of K and V, 64 to 8, and 16 to 16.
-std::vector<Problem> decode_grid();
+std::vector<Problem> decode_grid(int64_t most_keys);
 
 std::vector<Problem> default_problems(BackendKind backend);
 

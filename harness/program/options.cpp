@@ -76,8 +76,9 @@ void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
       c->add_option(
            "--grid", axes.grid,
            "paper: the shapes of the FlashAttention paper, batch * seqlen = 16384, heads * head_dim = "
-           "2048; decode: one query against 1k to 128k keys, in batches of 1 to 128")
-          ->check(CLI::IsMember({"paper", "decode"})),
+           "2048; decode: one query against 1k to 128k keys, in batches of 1 to 128, up to 256k keys in all; "
+           "decode-large: up to 4M, which only compare_peers.py validates in reasonable time")
+          ->check(CLI::IsMember({"paper", "decode", "decode-large"})),
       add_axis(c, "--dtype", axes.dtypes, kDTypeNames, "element type of q, k, v and o"),
       add_axis(c, "--kv-lengths", axes.lengths, kKvLengthsNames, "how many keys each batch has"),
       add_axis(c, "--inputs", axes.inputs, kInputsNames, "what q, k and v hold"),
@@ -145,7 +146,9 @@ std::vector<Problem> problems_of_shapes(const Axes& axes) {
   std::vector<Problem> all, problems;
   for (const std::string& shape : axes.shapes) all.push_back(parse_shape(shape));
   if (!axes.grid.empty())
-    std::ranges::copy(axes.grid == "paper" ? paper_grid() : decode_grid(), std::back_inserter(all));
+    std::ranges::copy(
+        axes.grid == "paper" ? paper_grid() : decode_grid(axes.grid == "decode" ? 1 << 18 : 1 << 22),
+        std::back_inserter(all));
   multiply(all, &Problem::dtype, axes.dtypes);
   multiply(all, &Problem::causal, masks(axes));
   multiply(all, &Problem::layout, axes.layouts);

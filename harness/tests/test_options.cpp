@@ -118,6 +118,9 @@ TEST_CASE("the grid of few queries, with a cold L2") {
     CHECK((p.seqlen_q == 1 && p.head_dim == 128 && p.dtype == DType::kBf16));
     CHECK(p.kv_bytes() <= 2.5e9);
   }
+  const std::vector<Problem> large = parse({"bench", "--grid", "decode-large"}).problems;
+  CHECK(large.size() == 3 * (4 + 4 + 4 + 3));
+  for (const Problem& p : large) CHECK(p.kv_bytes() < 35e9);  // twice that fits into an H200
   CHECK_FALSE(parse({"run"}).cold_l2);
   CHECK(refusal_of({"check", "--cold-l2"}).find("--cold-l2") != std::string::npos);
 }

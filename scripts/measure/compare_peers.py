@@ -467,7 +467,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     steps_help = "a step, or the beginning of its name, as v10 (default: all)"
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--shape", action="append", help="as flashsteps takes it, e.g. 4,32,4096,64 (repeatable)")
-    parser.add_argument("--grid", help="as flashsteps takes it: paper or decode")
+    parser.add_argument("--grid", help="as flashsteps takes it: paper, decode or decode-large")
     parser.add_argument("--dtype", action="append", help="element type: fp16 or bf16 (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask (the default)")
