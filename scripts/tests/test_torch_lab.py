@@ -391,11 +391,21 @@ class FlashInfer:
 
 
 def test_flashinfer_finds_the_same_keys_in_pages(lab, monkeypatch):
-    lab.packages["flashinfer"] = Namespace(BatchDecodeWithPagedKVCacheWrapper=FlashInfer)
-    call = decode_call(lab, monkeypatch, "flashinfer", [3.0, 2.0])
-    assert call.note.endswith("pages of 16 keys in order, CUDA cores (fastest of 2)")
+    def xqa(q, cache, workspace, table, lengths, most, bmm1_scale, kv_layout):
+        assert kv_layout == "HND" and bmm1_scale == 1 / 8 and set(lengths.tolist()) == {most} == {64}
+        decode = FlashInfer(workspace, kv_layout, False)
+        decode.tables = table.long()
+        return decode.run(q, cache)
+
+    package = Namespace(BatchDecodeWithPagedKVCacheWrapper=FlashInfer)
+    lab.packages["flashinfer"] = package
+    call = decode_call(lab, monkeypatch, "flashinfer", [3.0, 2.0])  # an older one, without XQA
+    assert call.note == "pages of 16 keys in order, for CUDA cores (fastest of 2)"
+    package.decode = Namespace(xqa_batch_decode_with_kv_cache=xqa)
+    assert "XQA (fastest of 3)" in decode_call(lab, monkeypatch, "flashinfer", [3.0, 2.0, 1.0]).note
     monkeypatch.setattr(FlashInfer, "no_tensor_cores", True)
-    assert decode_call(lab, monkeypatch, "flashinfer", [2.0]).note.endswith("in order, CUDA cores")
+    del package.decode
+    assert decode_call(lab, monkeypatch, "flashinfer", [2.0]).note.endswith("in order, for CUDA cores")
     for shape, reason in (((1, 2, 2, 2, 64, 64), "one query"), ((1, 2, 2, 1, 65, 64), "whole pages of 16")):
         with pytest.raises(Skip, match=reason):
             lab.prepare("flashinfer", lab.inputs(problem_of(*shape)))
