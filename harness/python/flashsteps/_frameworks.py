@@ -131,7 +131,8 @@ class PyTorch(Framework):
         return self.torch.empty_like(array, memory_format=self.contiguous)
 
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
-        return array.new_empty(shape, dtype=self.float32)
+        # By name: PyTorch tries whether a first argument is an integer, with an exception that would be felt.
+        return array.new_empty(size=shape, dtype=self.float32)
 
 
 class PyTorchSubclass(PyTorch):
