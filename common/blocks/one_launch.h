@@ -64,13 +64,26 @@ struct WarpParts {
   }
 };
 
+// Counts the CTA: is it the last one of so many? The counter wraps: the last CTA leaves it 0 for the next call.
+struct CountBetweenFences {
+  __device__ bool operator()(unsigned* counter, int num_ctas) const {
+    __threadfence();  // ... and for other CTAs, too, these rows come before the count
+    const bool is_last = atomicInc(counter, num_ctas - 1) == unsigned(num_ctas - 1);
+    __threadfence();  // what other CTAs left before they were counted is read after the count
+    return is_last;
+  }
+};
+
 // Merges the parts of the CTA's warps and, in the CTA that ends last, those of all CTAs that share the tile's
-// rows; stores O and LSE. All threads call it, after a barrier behind which all parts are in shared memory.
-// `counter` belongs to the tile; the CTA is number `split` of partials.num_parts.
-template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element>
+// rows, of which MERGED_AT_ONCE are on their way at a time; stores O and LSE. All threads call it, after a
+// barrier behind which all parts are in shared memory. `counter` belongs to the tile; the CTA is number `split`
+// of partials.num_parts.
+template <int MERGED_AT_ONCE = kMergedAtOnce, int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element,
+          typename Group, typename Count = CountBetweenFences>
 __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,
-                                    const Partials<HEAD_DIM>& partials, const PackedRows<Element>& rows,
-                                    int batch, int first_row, int num_rows, int split, unsigned* counter) {
+                                    const Partials<HEAD_DIM>& partials, const PackedRows<Element, Group>& rows,
+                                    int batch, int first_row, int num_rows, int split, unsigned* counter,
+                                    Count count = {}) {
   const AttentionParams<Element>& params = rows.params;
   const int num_splits = partials.num_parts;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
@@ -109,22 +122,17 @@ __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& par
   }
   if (num_splits == 1) return;
 
-  // Which CTA is the last? The counter wraps: the last CTA leaves it 0 for the next call.
   __syncthreads();  // all warps have written their rows of this CTA's part, before the CTA is counted
-  if (threadIdx.x == 0) {
-    __threadfence();  // ... and for other CTAs, too, these rows come before the count
-    parts.is_last = atomicInc(counter, num_splits - 1) == unsigned(num_splits - 1);
-    __threadfence();  // what other CTAs left before they were counted is read after the count
-  }
+  if (threadIdx.x == 0) parts.is_last = count(counter, num_splits);
   __syncthreads();  // is_last is there, before the other threads read it
   if (!parts.is_last) return;
   for (int row = warp_id; row < num_rows; row += NUM_WARPS) {
     const int64_t first = first_part_of(row);
     Part whole;
-    for (int group = 0; group < num_splits; group += kMergedAtOnce) {
-      Part of_ctas[kMergedAtOnce];
+    for (int group = 0; group < num_splits; group += MERGED_AT_ONCE) {
+      Part of_ctas[MERGED_AT_ONCE];
 #pragma unroll
-      for (int i = 0; i < kMergedAtOnce; ++i) {
+      for (int i = 0; i < MERGED_AT_ONCE; ++i) {
         if (group + i < num_splits)
           of_ctas[i] = {partials.softmax[first + group + i],
                         *reinterpret_cast<const Columns*>(&partials.o[first + group + i][col])};

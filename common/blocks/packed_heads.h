@@ -9,17 +9,21 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// The rows of a head of K and V: the queries of all heads that share it.
-template <typename Element>
+// The rows of a head of K and V: the queries of all heads that share it. Group is int or, from
+// v34_short_path on, Divisor.
+template <typename Element, typename Group = int>
 struct PackedRows {
   const AttentionParams<Element>& params;
-  int kv_head, group;  // query heads that share it
+  int kv_head;
+  Group group;  // query heads that share it
 
   __device__ PackedRows(const AttentionParams<Element>& params, int kv_head)
-      : params(params), kv_head(kv_head), group(params.num_heads_q / params.num_heads_kv) {}
+      : PackedRows(params, kv_head, params.num_heads_q / params.num_heads_kv) {}
+  __device__ PackedRows(const AttentionParams<Element>& params, int kv_head, const Group& group)
+      : params(params), kv_head(kv_head), group(group) {}
 
-  __device__ int count() const { return params.seqlen_q * group; }
-  __device__ int head(int row) const { return kv_head * group + row % group; }
+  __device__ int count() const { return params.seqlen_q * int(group); }
+  __device__ int head(int row) const { return kv_head * int(group) + row % group; }
   __device__ int query(int row) const { return row / group; }
 };
 
@@ -29,16 +33,16 @@ inline int num_packed_tiles(int num_heads_q, int num_heads_kv, int seqlen_q, int
 }
 
 // The keys that some of these rows see.
-template <bool CAUSAL, typename Element>
-__device__ KeyRange key_range(const PackedRows<Element>& rows, int batch, int first_row, int num_rows) {
+template <bool CAUSAL, typename Element, typename Group>
+__device__ KeyRange key_range(const PackedRows<Element, Group>& rows, int batch, int first_row, int num_rows) {
   const int first_query = rows.query(first_row);
   const int num_queries = rows.query(first_row + num_rows - 1) - first_query + 1;
   return key_range<CAUSAL>(rows.params, batch, first_query, num_queries);
 }
 
 // Scores of keys that a row does not see become -inf. `row` and `key` are those of the lane's first element.
-template <bool CAUSAL, int S_TILES, typename Element>
-__device__ void mask_scores(float (&acc_s)[1][S_TILES][4], const PackedRows<Element>& rows, int kv_len,
+template <bool CAUSAL, int S_TILES, typename Element, typename Group>
+__device__ void mask_scores(float (&acc_s)[1][S_TILES][4], const PackedRows<Element, Group>& rows, int kv_len,
                             int row, int key) {
 #pragma unroll
   for (int i = 0; i < S_TILES * 4; ++i) {

@@ -12,8 +12,9 @@ struct TileRange {
   int begin, end;
 };
 // Of num_tiles tiles those of one part: as many as of any other, and one more in the first parts if the
-// division leaves a remainder.
-__device__ inline TileRange tiles_of_part(int num_tiles, int part, int num_parts) {
+// division leaves a remainder. NumParts is int or, from v34_short_path on, Divisor.
+template <typename NumParts>
+__device__ TileRange tiles_of_part(int num_tiles, int part, const NumParts& num_parts) {
   const int tiles_per_part = num_tiles / num_parts, remainder = num_tiles % num_parts;
   const int begin = part * tiles_per_part + min(part, remainder);
   return {begin, begin + tiles_per_part + (part < remainder ? 1 : 0)};
