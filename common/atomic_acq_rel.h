@@ -1,6 +1,6 @@
 // An atomic operation that orders what stands before and behind it, for all threads of the GPU. CUDA's
-// atomicInc() orders nothing, and needs a __threadfence() on either side. PTX ISA, "atom", "Memory consistency
-// model". sm_70 and newer.
+// atomicInc() orders nothing, and needs a __threadfence() on either side. PTX ISA, "atom", "Memory
+// consistency model". sm_70 and newer.
 #pragma once
 
 #include "common/cuda.h"

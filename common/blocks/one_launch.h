@@ -64,7 +64,8 @@ struct WarpParts {
   }
 };
 
-// Counts the CTA: is it the last one of so many? The counter wraps: the last CTA leaves it 0 for the next call.
+// Counts the CTA: is it the last one of so many? The counter wraps: the last CTA leaves it 0 for the next
+// call.
 struct CountBetweenFences {
   __device__ bool operator()(unsigned* counter, int num_ctas) const {
     __threadfence();  // ... and for other CTAs, too, these rows come before the count
@@ -76,14 +77,14 @@ struct CountBetweenFences {
 
 // Merges the parts of the CTA's warps and, in the CTA that ends last, those of all CTAs that share the tile's
 // rows, of which MERGED_AT_ONCE are on their way at a time; stores O and LSE. All threads call it, after a
-// barrier behind which all parts are in shared memory. `counter` belongs to the tile; the CTA is number `split`
-// of partials.num_parts.
+// barrier behind which all parts are in shared memory. `counter` belongs to the tile; the CTA is number
+// `split` of partials.num_parts.
 template <int MERGED_AT_ONCE = kMergedAtOnce, int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element,
           typename Group, typename Count = CountBetweenFences>
 __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,
-                                    const Partials<HEAD_DIM>& partials, const PackedRows<Element, Group>& rows,
-                                    int batch, int first_row, int num_rows, int split, unsigned* counter,
-                                    Count count = {}) {
+                                    const Partials<HEAD_DIM>& partials,
+                                    const PackedRows<Element, Group>& rows, int batch, int first_row,
+                                    int num_rows, int split, unsigned* counter, Count count = {}) {
   const AttentionParams<Element>& params = rows.params;
   const int num_splits = partials.num_parts;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;

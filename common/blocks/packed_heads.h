@@ -9,8 +9,8 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// The rows of a head of K and V: the queries of all heads that share it. Group is int or, from
-// v34_short_path on, Divisor.
+// The rows of a head of K and V: the queries of all heads that share it. Group is int, or a
+// class that divides like v34_short_path's Divisor.
 template <typename Element, typename Group = int>
 struct PackedRows {
   const AttentionParams<Element>& params;
@@ -34,7 +34,8 @@ inline int num_packed_tiles(int num_heads_q, int num_heads_kv, int seqlen_q, int
 
 // The keys that some of these rows see.
 template <bool CAUSAL, typename Element, typename Group>
-__device__ KeyRange key_range(const PackedRows<Element, Group>& rows, int batch, int first_row, int num_rows) {
+__device__ KeyRange key_range(const PackedRows<Element, Group>& rows, int batch, int first_row,
+                              int num_rows) {
   const int first_query = rows.query(first_row);
   const int num_queries = rows.query(first_row + num_rows - 1) - first_query + 1;
   return key_range<CAUSAL>(rows.params, batch, first_query, num_queries);

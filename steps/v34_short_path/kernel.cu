@@ -1,11 +1,12 @@
 // v34: the way from the launch to the first request, and from the last product to O, is as short as the work
 // allows: no division of integers, one atomic operation without fences, all parts of a row at once.
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 
 #include "common/atomic_acq_rel.h"
-#include "common/blocks/divisor.h"
 #include "common/blocks/one_launch.h"
 #include "common/blocks/packed_heads.h"
 #include "common/blocks/products.h"
@@ -20,11 +21,36 @@ constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: what one
 constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
-constexpr int NUM_STAGES = 3;   // of K and V each: one is computed on while the others are filled
-constexpr int CTAS_PER_SM = 2;  // at most, where there are more tiles of rows than SMs
+constexpr int NUM_STAGES = 3;       // of K and V each: one is computed on while the others are filled
+constexpr int CTAS_PER_SM = 2;      // at most, where there are more tiles of rows than SMs
 constexpr int MERGED_AT_ONCE = 16;  // parts of a row, whose loads are on their way at a time
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
+
+// Division by a number that the host knows. A GPU has no instruction that divides integers: where the
+// compiler does not know the divisor, it takes about 20 instructions, most of which wait for the one before.
+class Divisor {
+ public:
+  // On the host; value >= 1.
+  explicit Divisor(int value)
+      : value_(value),
+        shift_(std::bit_width(unsigned(value) - 1)),
+        factor_(uint32_t(((uint64_t(1) << (31 + shift_)) + value - 1) / value)) {}
+
+  __device__ explicit operator int() const { return value_; }
+
+  // Of n >= 0: n * factor_ / 2^(31 + shift_), rounded down. That factor_ was rounded up adds less than 1 /
+  // value_ to the quotient, so it is never rounded to the next integer.
+  friend __device__ int operator/(int n, const Divisor& by) {
+    return int(__umulhi(2u * unsigned(n), by.factor_) >> by.shift_);
+  }
+  friend __device__ int operator%(int n, const Divisor& by) { return n - n / by * by.value_; }
+
+ private:
+  int value_;
+  int shift_;        // the smallest with 2^shift_ >= value_
+  uint32_t factor_;  // 2^(31 + shift_) / value_, rounded up
+};
 
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {

@@ -1,4 +1,5 @@
 // What orders CTAs of one launch among each other, and what does not: counters, fences, flags. And launches.
+#include "common/atomic_acq_rel.h"
 #include "common/emulator/tests/support.h"
 #include "common/mbarrier.h"
 #include "common/swizzle.h"
@@ -10,7 +11,7 @@ using emulator::Report;
 
 namespace {
 
-enum class Mistake { kNone, kNoFence, kFenceTooEarly };
+enum class Mistake { kNone, kNoFence, kFenceTooEarly, kNoneWithoutFence };
 
 // A kernel's lines are numbered from the line of its LINES_OF, which must stand directly before it.
 // clang-format off
@@ -26,7 +27,7 @@ __global__ void last_one_sums(float* partial, unsigned* counter, float* sum, Mis
   partial[blockIdx.x * 32 + threadIdx.x] = float(blockIdx.x);  // line 4
   if (mistake == Mistake::kNone) __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) is_last = atomicAdd(counter, 1) == gridDim.x - 1;
+  if (threadIdx.x == 0) is_last = (mistake == Mistake::kNoneWithoutFence ? atomic_inc_acq_rel(counter, gridDim.x) : atomicAdd(counter, 1)) == gridDim.x - 1;
   __syncthreads();
   if (!is_last) return;
   float total = 0;
@@ -114,8 +115,10 @@ TEST_CASE("a fence and a counter let one CTA read what the others wrote", "[orde
     };
     counter[0] = 0;
     for (int repeat = 0; repeat < 3; ++repeat) {
-      CHECK_NOTHROW(run(Mistake::kNone));
-      CHECK(sum[0] == float(32 * kCtas * (kCtas - 1) / 2));
+      for (const Mistake none : {Mistake::kNone, Mistake::kNoneWithoutFence}) {
+        CHECK_NOTHROW(run(none));
+        CHECK(sum[0] == float(32 * kCtas * (kCtas - 1) / 2));
+      }
     }
     for (const Mistake mistake : {Mistake::kNoFence, Mistake::kFenceTooEarly}) {
       counter[0] = 0;
