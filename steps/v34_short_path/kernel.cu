@@ -21,11 +21,11 @@ constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: what one
 constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
-constexpr int NUM_STAGES = 3;       // of K and V each: one is computed on while the others are filled
-constexpr int CTAS_PER_SM = 2;      // at most, where there are more tiles of rows than SMs
-constexpr int MERGED_AT_ONCE = 16;  // parts of a row, whose loads are on their way at a time
+constexpr int NUM_STAGES = 3;   // of K and V each: one is computed on while the others are filled
+constexpr int CTAS_PER_SM = 2;  // at most, where there are more tiles of rows than SMs
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
+constexpr int MERGED_AT_ONCE = 16;  // parts of a row that are loaded at a time
 
 // Division by a number that the host knows. A GPU has no instruction that divides integers: where the
 // compiler does not know the divisor, it takes about 20 instructions, most of which wait for the one before.
@@ -39,8 +39,8 @@ class Divisor {
 
   __device__ explicit operator int() const { return value_; }
 
-  // Of n >= 0: n * factor_ / 2^(31 + shift_), rounded down. That factor_ was rounded up adds less than 1 /
-  // value_ to the quotient, so it is never rounded to the next integer.
+  // For n >= 0: n * factor_ / 2^(31 + shift_), rounded down. Because factor_ was rounded up, this is too
+  // large before it is rounded down, but by less than 1 / value_, so it does not reach the next integer.
   friend __device__ int operator/(int n, const Divisor& by) {
     return int(__umulhi(2u * unsigned(n), by.factor_) >> by.shift_);
   }
