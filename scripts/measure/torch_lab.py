@@ -25,6 +25,7 @@ from records.terminal import one_line
 
 MATMUL_SIZE = 8192
 CHUNK = 1 << 25  # elements that are float64 at a time: 256 MiB a tensor
+ADDENDS = 1024  # keys, of a sum in the reference
 WAIT_CYCLES = 200_000  # of the GPU's clock: a tenth of a millisecond
 # Of the peers that are packages: the module, what must be in it, and the names that it is distributed under.
 FUNCTION = "flash_attn_func"
@@ -251,6 +252,7 @@ class TorchLab:
         rows = max(1, min(rows_all, CHUNK // max(rows_kv, width)))
         at_once = max(1, CHUNK // max(rows * max(rows_kv, width), rows_kv * width))
         key = torch.arange(rows_kv, device=self.device)
+        addends = ADDENDS if rows_kv % ADDENDS == 0 else rows_kv
         for first in range(0, heads, at_once):
             head = torch.arange(first, min(first + at_once, heads), device=self.device)
             here = slice(first, first + len(head))
@@ -271,7 +273,9 @@ class TorchLab:
                 sums = torch.logsumexp(scores, dim=-1)
                 # A row that sees no key: exp(-inf - 0) is the 0 that it should be.
                 weights = scores.sub_(sums.masked_fill(sums == -torch.inf, 0)[..., None]).exp_()
-                o[here, part] = torch.matmul(weights, v_part).float()
+                # A sum over all keys of a few rows would be one CTA's work.
+                weights = weights.unflatten(-1, (-1, addends)).transpose(1, 2)
+                o[here, part] = torch.matmul(weights, v_part.unflatten(1, (-1, addends))).sum(1).float()
                 lse[here, part] = sums
         return Reference(o.reshape(tensors.q.shape), lse.reshape(tensors.q.shape[:3]))
 

@@ -67,6 +67,7 @@ PROBLEMS = [
     problem_of(1, 4, 2, 50, 130, 128, causal=True),
     problem_of(2, 4, 1, 90, 33, 64, causal=True),
     problem_of(1, 2, 2, 1, 200, 64, causal=True),
+    problem_of(2, 4, 2, 1, 2048, 64),
     problem_of(2, 6, 2, 33, 90, 64),
 ]
 
@@ -280,7 +281,7 @@ def test_a_backend_without_grouped_heads_gets_repeated_ones(lab, monkeypatch):
         try_sdpa(lab, run, name, q, k, v, mask, **more)
 
     monkeypatch.setattr(peers, "try_sdpa", refuse_gqa)
-    problem = PROBLEMS[5]
+    problem = PROBLEMS[6]
     tensors = lab.inputs(problem)
     call = lab.prepare("sdpa_flash", tensors)
     assert call.note == "heads of K and V repeated beforehand: no grouped heads"
