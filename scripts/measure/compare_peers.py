@@ -69,8 +69,9 @@ COLD = {"l2": "cold: flushed before every launch, outside of its time"}
 PEERS_METHOD = (
     "one process; the same tensors for all: N(0, 1) from torch.Generator, rounded to the type; whole outputs "
     f"against float64 attention; batches of about {SAMPLE_MS:g} ms, as a CUDA graph where one launch takes "
-    f"less than {GRAPH_BELOW_MS:g} ms (with a cold L2 each launch alone, and their median); the orders of the rounds are a Williams design, in which nobody keeps a "
-    "neighbour; outputs are allocated in every call"
+    f"less than {GRAPH_BELOW_MS:g} ms (with a cold L2 each launch alone, and their median); the orders of the "
+    "rounds are a Williams design, in which nobody keeps a neighbour; outputs are allocated in every call; of several "
+    "ways to call a peer for few queries the fastest, which its note names"
 )
 
 
