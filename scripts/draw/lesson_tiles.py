@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v33.
+"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v34.
 
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --out FOLDER     draws all pictures
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --check FOLDER   are they what the kernels and this script say?
@@ -661,6 +661,47 @@ def draw_v33(plt: Any, _: None) -> Any:
     return page.figure
 
 
+# ---- v34: what waits for what
+
+
+def draw_v34(plt: Any, _: None) -> Any:
+    eight, sixteen = (constants(step)["MERGED_AT_ONCE"] for step in ("v30_one_launch", "v34_short_path"))
+    page = Page(plt, 12.6, f"A tile of rows with {sixteen} CTAs: each link waits for the one before")
+    left, gap, height, short, middle, trip = 1.6, 0.4, 1.2, 1.55, 2.4, 3.0
+
+    def chain(y: float, name: str, links: list[tuple[float, str, str]]) -> None:
+        """Each with its length, tint and words. Without words, it is only the place of one."""
+        page.text(left - 0.3, y + height / 2, name, ha="right", weight="bold")
+        x, end = left, left  # where the last link ends that is there
+        for length, tint, words in links:
+            if words:
+                if end > left:
+                    page.point((end, y + height / 2), (x, y + height / 2))
+                page.cell(x, y, length, height, tint, words)
+                end = x + length
+            else:
+                page.box(x, y, length, height, linewidth=0.9, linestyle=(0, (4, 3)))
+            x += length + gap
+
+    page.heading(0.4, 1.9, "From the launch to the products")
+    begin = [(short, NEUTRAL, "launch"), (middle, NEUTRAL, "parameters")]
+    rest = [(middle, NEUTRAL, "request\nQ, K, V"), (trip, COPY, "Q, K, V\nfrom memory"), (middle, SCORES, "S, P V")]
+    chain(2.5, "v33", [*begin, (2 * middle + gap, SOFTMAX, "divisions of integers"), *rest])
+    chain(4.1, "v34", [*begin, (middle, SOFTMAX, "multiply,\nshift"), (middle, "", ""), *rest])
+
+    page.heading(0.4, 6.5, "From the products to O")
+    begin = [(short, OUTPUT, "merge\nwarps"), (short, NEUTRAL, "write\npart")]
+    rest = [(short, OUTPUT, "merge\nparts"), (short, OUTPUT, "write\nO")]
+    fence, count, gone = (trip, SOFTMAX, "fence"), (trip, COPY, "count in L2"), (trip, "", "")
+    parts = [(trip, COPY, f"parts {i + 1} to {i + eight}\nfrom L2") for i in range(0, sixteen, eight)]
+    chain(7.1, "v33", [*begin, fence, count, fence, *parts, *rest])
+    all_parts = (trip, COPY, f"parts 1 to {sixteen}\nfrom L2")
+    chain(8.7, "v34", [*begin, (trip, SOFTMAX, "release"), count, gone, all_parts, gone, *rest])
+    page.legend(10.8, {"a trip to memory or to L2": COPY, "what v34 replaces or leaves out": SOFTMAX})
+    page.note(11.7, "Dashed: not in v34. The lengths of the boxes are made up.")
+    return page.figure
+
+
 PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v14.svg": draw_v14,
     "lesson_v20.svg": draw_v20,
@@ -673,13 +714,14 @@ PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v31.svg": draw_v31,
     "lesson_v32.svg": draw_v32,
     "lesson_v33.svg": draw_v33,
+    "lesson_v34.svg": draw_v34,
 }
 
 
 def read(options: argparse.Namespace) -> tuple[None, str]:
     shapes = [*stream_configs("v27_tile_shapes").items()]
     numbers = [constants("v20_by_shape"), limits_of_sums(), shapes, constants("v28_split_keys")]
-    decode = ("v29_packed_heads", "v30_one_launch", "v31_in_turn", "v32_few_splits", "v33_paged")
+    decode = ("v29_packed_heads", "v30_one_launch", "v31_in_turn", "v32_few_splits", "v33_paged", "v34_short_path")
     numbers += [constants(step) for step in decode]
     return None, lesson_page.description(__file__, b"", [*numbers, [*chosen_by_v27().items()]])
 
