@@ -23,12 +23,15 @@ softmax_scale page_size seed, as in `D=64 causal=true`.
                                               steps beside other people's kernels, a row a problem; shown are
                                               all, or the steps and peers that are named
     host_time   file=FILE [show=NAME,...]     how long a call keeps the host, of the same file
-    standing    file=FILE beside=NAME [show=NAME,...] [FILTER...]
+    standing    file=FILE beside=NAME [show=NAME,...] [by=FILTER] [FILTER...]
                                               of the same file, rates over that peer's, or the best one's ("best"):
-                                              a row a step, a column a head dimension and mask
+                                              a row a step, a column a head dimension and mask, or a value of `by`
     inputs      file=FILE [show=NAME,...] [FILTER...]
                                               rates over those of the same step with normal inputs: a row a step, a
                                               column a problem with other inputs
+    pages       file=FILE without=FILE step=NAME [measured=NAME] [FILTER...]
+                                              a step with K and V in pages, and without, of another file: times, a
+                                              column a page size; `measured` names a later step that was in its place
     instructions file=FILE warps=N            what instructions cost beside mma.sync, with so many warps
     bound       file=FILE loop="NAME=COUNT ..." keys=N rows=N D=N step=NAME ladder=FILE
                                               the least time of a step's loop that has so many of each instruction
@@ -392,11 +395,15 @@ def standing(request: Request) -> str:
     known = list(dict.fromkeys(name for run in data["runs"] for name in rates.contenders_of(run)))
     names = request.show(known) or [name for name in known if name not in rates.PEERS]
     demand_in_tree({*names} - {*rates.PEERS}, sources.all_steps(request.root), file, "under steps/")
+    by = request.left.pop("by", None)
+    if by and by not in results.FILTERS:
+        raise TableError(f"by={by}: there are {', '.join(results.FILTERS)}")
     runs = request.runs(data)
     groups: dict[str, list[Run]] = {}
     for run in runs:
         problem = run["problem"]
-        groups.setdefault(f"D={problem['head_dim']} {'causal' if problem['causal'] else 'full'}", []).append(run)
+        title = f"D={problem['head_dim']} {'causal' if problem['causal'] else 'full'}"
+        groups.setdefault(f"{by}={problem[results.FILTERS[by][0]]}" if by else title, []).append(run)
     rows = []
     for name in names:
         found = {title: [rates.ratio_to(run, name, beside) for run in group] for title, group in groups.items()}
@@ -430,6 +437,37 @@ def inputs(request: Request) -> str:
         rows.append([name, *(speedup_cell(*pair) for pair in pairs)])
     common, labels = problem_labels(others)
     return f"{common}. Rates over those with normal inputs.\n\n{table(['step', *labels], rows)}"
+
+
+def pages(request: Request) -> str:
+    """Times, because looking pages up adds about as much to a short call as to a long one."""
+    file, data = request.program_record()
+    other, without = request.record("cuda", argument="without")
+    name = request.known_step()
+    name = request.known_step("measured") if "measured" in request.left else name
+    runs = request.runs(data)
+    sizes = list(dict.fromkeys(run["problem"]["page_size"] for run in runs))
+    by_label = {run["problem"]["label"]: recorded_step(run, name, file) for run in runs}
+    likes = {problem_label(run["problem"] | {"page_size": None}) for run in runs}
+    contiguous = [run for run in without["runs"] if run["problem"]["label"] in likes]
+    if len(contiguous) < len(likes):
+        raise TableError(f"{other} has not all of {', '.join(sorted(likes))}")
+
+    def cell(entry: Entry) -> str:
+        times = [1e3 * entry["timing"][key] for key in ("median_ms", "p10_ms", "p90_ms")]
+        return "{:.2f} [{:.2f}–{:.2f}]".format(*times)
+
+    common, labels = problem_labels(contiguous)
+    rows = []
+    for run, label in zip(contiguous, labels):
+        bare = recorded_step(run, name, other)
+        paged = [by_label.get(problem_label(run["problem"] | {"page_size": size})) for size in sizes]
+        cells = [f"{cell(entry)}, {speedup_cell(bare, entry)} ×" if entry else "not recorded" for entry in paged]
+        rows.append([label or common, cell(bare), *cells])
+    heading = f"{common}. " if len(rows) > 1 and common else ""
+    cold = ", L2 cold" if of_memory(bare) else ""
+    header = ["problem", "no pages", *(f"pages of {size}" for size in sizes)]
+    return f"{heading}{name}, µs{cold}: median [p10–p90], and the rate over that without pages.\n\n{table(header, rows)}"
 
 
 def host_time(request: Request) -> str:
@@ -747,6 +785,7 @@ KINDS = {
     "peers": peers,
     "standing": standing,
     "inputs": inputs,
+    "pages": pages,
     "host_time": host_time,
     "counters": counters,
     "profile": profile,

@@ -383,6 +383,10 @@ def test_standing(repository: Repository, capsys):
     repository.record("peers.json", data)
     text = written(repository, capsys, "standing file=peers.json beside=best show=v03_wmma")
     assert "| v03_wmma | 1.800 | 7.200 | 3.600 | 1.800 |" in text
+    text = written(repository, capsys, "standing file=peers.json beside=best show=v03_wmma by=Skv")
+    assert "| × best peer | Skv=4096 | Skv=512 | all 2 | smallest |" in text
+    assert "| v03_wmma | 1.800 | 7.200 | 3.600 | 1.800 |" in text
+    assert "by=x: there are B, H" in refused(repository, capsys, "standing file=peers.json beside=best by=x")
     data["runs"][1]["peers"][0] |= {"status": "skip", "message": "no", "timing": None, "validation": None}
     repository.record("peers.json", data)
     assert "has no time" in refused(repository, capsys, "standing file=peers.json beside=sdpa_flash")
@@ -406,6 +410,26 @@ def test_inputs(repository: Repository, capsys):
         assert "has no problem with normal inputs and with others" in refused(
             repository, capsys, f"inputs file=kinds.json {wanted}"
         )
+
+
+def test_pages(repository: Repository, capsys):
+    """Times with pages and without, of two records; a later step may have been measured in a step's place."""
+    data = make_record(problems=[make_problem()], steps=STEPS, commit=repository.commit)
+    repository.record("none.json", data)
+    problems = [make_problem(page_size=size) for size in (1, 16)]
+    data = make_record(problems=problems, steps=STEPS, commit=repository.commit)
+    make_faster(data["runs"][1]["steps"][1]["timing"])
+    repository.record("pages.json", data)
+    block = "pages file=pages.json without=none.json step=v01_scalar measured=v02_smem_tiles"
+    text = written(repository, capsys, block)
+    assert "B=4 H=16 S=4096 D=128 bf16 causal" in text and "v02_smem_tiles, µs: median [p10–p90], and" in text
+    assert [line for line in text.splitlines() if line.startswith("|")] == [
+        "| problem | no pages | pages of 1 | pages of 16 |",
+        "| --- | ---: | ---: | ---: |",
+        "| B=4 H=16 S=4096 D=128 bf16 causal | 20000.00 [19600.00–20600.00] | 20000.00 [19600.00–20600.00], 1.00 × "
+        "| 5000.00 [4900.00–5150.00], 4.00 × |",
+    ]
+    assert "has not all of B=4" in refused(repository, capsys, f"{block.replace('none', 'pages')} page_size=1")
 
 
 def test_peers_in_vain(repository: Repository, capsys):
