@@ -15,7 +15,7 @@ from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, 
 from draw.panels import ROW, finish, label_line, log_scale, panels, place_rows, say, say_gap, style_axes
 from records.problems import problem_labels
 from records.profiles import SCHEMA as PROFILE_SCHEMA
-from records.rates import rate
+from records.rates import rate, terabytes
 from records.results import ResultsError
 from steps import sources
 
@@ -35,6 +35,7 @@ COUNTED = {
 }
 # Of the lines that bars are held against: in words, and at the line itself.
 CEILINGS = {"matmul": ("measured matmul", "matmul"), "mma_sync": ("mma.sync alone", "mma.sync")}
+READS = {"read_kv": ("reads alone", "reads alone")}  # where it is K and V that count
 THREAD = re.compile(r"block \([\d, ]*\)( warp \d+)?( lane \d+)?: ")  # before what the emulator says of it
 
 
@@ -145,7 +146,8 @@ class Line:
 
     words: str
     brief: str  # at its end
-    timing: dict[str, float]
+    rate: float
+    spread: tuple[float, float]
     colour: str
     dashes: Any = "-"
 
@@ -160,15 +162,41 @@ def ceiling_of(run: Run, key: str, records: list[Source]) -> tuple[Entry, str] |
     return None
 
 
+def scale_of(run: Run) -> float | None:
+    """What takes TFLOPS to TB/s of K and V, if these count."""
+    return next((found for step in run["steps"] if (found := terabytes(step))), None)
+
+
+def ceilings_of(run: Run) -> dict[str, tuple[str, str]]:
+    return READS if scale_of(run) else CEILINGS
+
+
+def rates_of(timing: dict[str, float], run: Run) -> tuple[float, float, float]:
+    """p10, median and p90, in the unit of the run."""
+    if "per_second" in timing:
+        return (timing["per_second"] / 1e12,) * 3
+    middle = timing["tflops"]
+    own = timing.get("tflops_p10", middle), middle, timing.get("tflops_p90", middle)
+    low, middle, high = (each * (scale_of(run) or 1) for each in own)
+    return low, middle, high
+
+
+def written(value: float, run: Run) -> str:
+    return f"{value:.2f}" if scale_of(run) else rate(value)
+
+
 def lines_of(run: Run, records: list[Source]) -> list[Line]:
     lines = []
     for name, peer in peers_of(run).items():
         words, colour, dashes = figure_style.PEERS[name]
         if peer.get("timing"):
-            lines.append(Line(words, words.replace("FlashAttention-", "FA"), peer["timing"], colour, dashes))
-    for key, (words, label) in CEILINGS.items():
+            low, middle, high = rates_of(peer["timing"], run)
+            brief = words.replace("FlashAttention-", "FA")
+            lines.append(Line(words, brief, middle, (low, high), colour, dashes))
+    for key, (words, label) in ceilings_of(run).items():
         if found := ceiling_of(run, key, records):
-            lines.append(Line(words, label, found[0], CEILING))
+            low, middle, high = rates_of(found[0], run)
+            lines.append(Line(words, label, middle, (low, high), CEILING))
     return lines
 
 
@@ -181,12 +209,12 @@ def draw_bars(axes: Any, run: Run, part: Part) -> float:
         if timing is None:
             say_gap(axes, row, plain(why_missing(step_of(run, name))))
             continue
-        low, middle, high = timing["tflops_p10"], timing["tflops"], timing["tflops_p90"]
+        low, middle, high = rates_of(timing, run)
         axes.barh(row, middle, height=0.66, color=BEFORE if name == part.before else BAR)
         # Rounding in the file may put a percentile on the wrong side of the median by a hair.
         spread = [[max(middle - low, 0)], [max(high - middle, 0)]]
         axes.errorbar(middle, row, xerr=spread, color=INK, capsize=2.5, linewidth=1)
-        say(axes, row, rate(middle), right_of=max(middle, high))
+        say(axes, row, written(middle, run), right_of=max(middle, high))
         top = max(top, high)
     for label in axes.get_yticklabels()[: 1 if part.before else 0]:
         label.set_color(MUTED)
@@ -200,21 +228,19 @@ def draw_part(row: Any, titles: list[str], part: Part, records: list[Source]) ->
     lines = [lines_of(run, records) for run in runs]
     rates: dict[str, list[float]] = {}
     for line in sum(lines, []):
-        rates.setdefault(line.words, []).append(line.timing["tflops"])
+        rates.setdefault(line.words, []).append(line.rate)
     # The same ones for all problems, or one panel would seem to lack some.
     far = {words: values for words, values in rates.items() if max(values) > FAR_OFF * top}
     near = [value for words, values in rates.items() if words not in far for value in values]
     row[0].set_xlim(0, max([1.15 * top, *(1.06 * value for value in near)]) or 1)
-    for axes, own, title in zip(row, lines, titles):
+    for axes, run, own, title in zip(row, runs, lines, titles):
         for line in own:
             if line.words not in far:
-                tflops = line.timing["tflops"]
-                ends = line.timing.get("tflops_p10", tflops), line.timing.get("tflops_p90", tflops)
-                axes.axvspan(*ends, color=line.colour, alpha=0.18, linewidth=0)
-                axes.axvline(tflops, color=line.colour, linewidth=1.4, linestyle=line.dashes, zorder=1.5)
-                label_line(axes, tflops, f"{line.brief}\n{rate(tflops)}", line.colour, upright=True)
+                axes.axvspan(*line.spread, color=line.colour, alpha=0.18, linewidth=0)
+                axes.axvline(line.rate, color=line.colour, linewidth=1.4, linestyle=line.dashes, zorder=1.5)
+                label_line(axes, line.rate, f"{line.brief}\n{written(line.rate, run)}", line.colour, upright=True)
         style_axes(axes, title, "x", pad=30 if near else 6)
-        axes.set_xlabel("TFLOPS", fontsize=TEXT)
+        axes.set_xlabel("TB/s of K and V, L2 cold" if scale_of(run) else "TFLOPS", fontsize=TEXT)
     return far
 
 
@@ -262,7 +288,7 @@ def notes_on_lines(records: list[Source], off_scale: dict[str, list[float]], any
     if any(run.get("peers") for run in runs):
         notes[0] += " Dashed: other people's kernels (FA2: FlashAttention-2)." if any_near else ""
         notes[0] += " All of one interleaved run."
-    if peak := tensor_peak(runs[0]):  # nobody has seen a kernel come near, so it is only told
+    if not scale_of(runs[0]) and (peak := tensor_peak(runs[0])):  # nobody has seen a kernel come near, so it is only told
         off_scale = off_scale | {"dense tensor peak at the maximum clock": [peak]}
     told = [f"{words} {' and '.join(dict.fromkeys(map(rate, all_of)))}" for words, all_of in off_scale.items()]
     notes += [f"Off the scale, where not drawn: {', '.join(told)}."] if told else []
@@ -270,7 +296,7 @@ def notes_on_lines(records: list[Source], off_scale: dict[str, list[float]], any
     for run in runs:
         missing = {name: peer for name, peer in peers_of(run).items() if not peer.get("timing")}
         whats |= {figure_style.PEERS[name][0]: why_missing(peer) for name, peer in missing.items()}
-        for key, (words, _) in CEILINGS.items():
+        for key, (words, _) in ceilings_of(run).items():
             if found := ceiling_of(run, key, records):
                 other = "" if found[1] == records[0].file else f", of another run ({found[1]})"
                 whats[words] = found[0]["what"] + other

@@ -37,30 +37,27 @@ class Figure:
     part: str = ""  # of the ladder; while the record has no step of it, there is no figure
 
 
-# For each part of the ladder its steps beside the peers, and two problems of that run.
+# For each part of the ladder the records, and two problems of the first one. The second one has the ceilings that the
+# first one lacks.
 PARTS = {
-    "memory": ("h200_peers.json", ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=fp16 causal=true")),
+    "memory": (
+        ("h200_peers.json", "h200_ladder.json"),
+        ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=fp16 causal=true"),
+    ),
     "mma.sync": (
-        "h200_peers_mma_sync.json",
+        ("h200_peers_mma_sync.json", "h200_ladder.json"),
         ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"),
     ),
     "Hopper": (
-        "h200_peers_hopper.json",
+        ("h200_peers_hopper.json", "h200_ladder.json"),
         ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"),
     ),
-    # No run has its steps yet, so there is no figure.
-    "decode": ("h200_extreme_shapes.json", ("seqlen_q=1 seqlen_kv=16384 causal=false",)),
+    "decode": (("h200_decode.json",), ("B=1 Hkv=8 Skv=4096", "B=32 Hkv=8 Skv=4096")),
 }
 FIGURES = (
     *(
-        Figure(
-            f"progression_{part.lower().replace('.', '_')}.svg",
-            "progression",
-            (peers, "h200_ladder.json"),  # the second one for ceilings that the first one lacks
-            problems,
-            part,
-        )
-        for part, (peers, problems) in PARTS.items()
+        Figure(f"progression_{part.lower().replace('.', '_')}.svg", "progression", records, problems, part)
+        for part, (records, problems) in PARTS.items()
     ),
     Figure("lengths.svg", "lengths", ("h200_peers_hopper.json",), ("dtype=bf16",)),
     Figure("counters.svg", "counters", ("emulator_counters.json",), ("S=256 D=64 causal=false",)),

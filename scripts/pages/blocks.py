@@ -56,7 +56,7 @@ from pages import markers
 from pages.markers import Block
 from records import profiles, rates, results, rules
 from records.problems import problem_label, problem_labels
-from records.rates import rate, ratio, speedup_cell
+from records.rates import rate, ratio, speedup_cell, terabytes
 from records.results import ResultsError
 from records.shape import COUNTERS
 from steps import ablations, sources, step_diff
@@ -111,22 +111,15 @@ def rate_cell(entry: Entry | None, spread: bool = True) -> str:
     if timing is None:
         return status_cell(entry)
     median, low, high = (timing[key] for key in ("tflops", "tflops_p10", "tflops_p90"))
-    if of_memory(entry):
-        terabytes = timing["kv_bytes_per_second"] / 1e12 / median
-        median, low, high = (f"{each * terabytes:.2f}" for each in (median, low, high))
+    if of_memory := terabytes(entry):
+        median, low, high = (f"{each * of_memory:.2f}" for each in (median, low, high))
     else:
         median, low, high = map(rate, (median, low, high))
     return median + (f" [{low}–{high}]" if spread else "")
 
 
-def of_memory(entry: Entry | None) -> bool:
-    """Few queries, timed with a cold L2: what counts is the rate of K and V."""
-    timing = (entry or {}).get("timing") or {}
-    return timing.get("l2") == "cold" and timing.get("kv_bytes_per_second") is not None
-
-
 def spread_of(entries: list[Entry]) -> str:
-    return "TB/s of K and V, each counted once, L2 cold: median [p10–p90]" if any(map(of_memory, entries)) else SPREAD
+    return "TB/s of K and V, each counted once, L2 cold: median [p10–p90]" if any(map(terabytes, entries)) else SPREAD
 
 
 # What the blocks refer to.
@@ -294,7 +287,7 @@ def step(request: Request) -> str:
     runs = request.runs(data)
     common, labels = problem_labels(runs)
     timings = [recorded_step(run, names[-1], file).get("timing") or {} for run in runs]
-    wholes = {} if of_memory(recorded_step(runs[0], names[-1], file)) else {"peak": "percent_of_peak"}
+    wholes = {} if terabytes(recorded_step(runs[0], names[-1], file)) else {"peak": "percent_of_peak"}
     if limit := next(filter(None, (timing.get("limit") for timing in timings)), None):
         wholes[limit] = "percent_of_limit"
     rows = []

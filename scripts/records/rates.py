@@ -47,6 +47,14 @@ def geometric_mean(ratios: list[float]) -> float | None:
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
+def terabytes(entry: dict[str, Any] | None) -> float | None:
+    """TB/s of K and V for each TFLOPS, where they are what counts: few queries, timed with a cold L2."""
+    timing = (entry or {}).get("timing") or {}
+    if timing.get("l2") != "cold" or timing.get("kv_bytes_per_second") is None:
+        return None
+    return timing["kv_bytes_per_second"] / 1e12 / timing["tflops"]
+
+
 def rate(tflops: float) -> str:
     if tflops < 0.995:
         return f"{tflops:.2f}"  # one decimal would leave nothing of a small GPU's first step

@@ -9,6 +9,7 @@ from typing import Any, Iterator
 import pytest
 from conftest import STEPS, make_peers_record, make_problem, make_record, make_timing
 from test_profile_ncu import make_profile
+from test_results import make_cold
 
 from draw import charts, figure_style, legible, make_figures
 from records import results, rules, shape
@@ -195,6 +196,17 @@ def test_bars_and_whiskers_are_those_of_the_record(plt):
     ends = [list(each) for each in ends if len(each) == 2]
     for timing, (low, high) in zip(timings, ends, strict=True):
         assert (low, high) == pytest.approx((timing["tflops_p10"], timing["tflops_p90"]))
+
+
+def test_with_a_cold_l2_the_rates_are_those_of_k_and_v(plt):
+    data = make_cold(make_record())
+    figure = draw(plt, "progression", data)
+    timings = [step["timing"] for step in data["runs"][0]["steps"]]
+    rates = [timing["kv_bytes_per_second"] / 1e12 for timing in timings]
+    assert [bar.get_width() for bar in figure.axes[0].patches][:3] == pytest.approx(rates)
+    text = words_of(figure)
+    assert "TB/s of K and V" in text and "TFLOPS" not in text and "peak" not in text
+    assert all(f"{each:.2f}" in text for each in rates) and "reads alone: only read" in text
 
 
 def points(axes: Any) -> set[tuple[float, bool]]:
