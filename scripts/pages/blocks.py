@@ -458,7 +458,7 @@ def pages(request: Request) -> str:
         cells = [f"{cell(entry)}, {speedup_cell(bare, entry)} ×" if entry else "not recorded" for entry in paged]
         rows.append([label or common, cell(bare), *cells])
     heading = f"{common}. " if len(rows) > 1 and common else ""
-    cold = ", L2 cold" if of_memory(bare) else ""
+    cold = ", L2 cold" if terabytes(bare) else ""
     header = ["problem", "no pages", *(f"pages of {size}" for size in sizes)]
     return f"{heading}{name}, µs{cold}: median [p10–p90], and the rate over that without pages.\n\n{table(header, rows)}"
 
