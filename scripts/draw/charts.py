@@ -15,7 +15,7 @@ from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, 
 from draw.panels import ROW, finish, label_line, log_scale, panels, place_rows, say, say_gap, style_axes
 from records.problems import problem_labels
 from records.profiles import SCHEMA as PROFILE_SCHEMA
-from records.rates import rate, terabytes
+from records.rates import contenders_of, rate, terabytes
 from records.results import ResultsError
 from steps import sources
 
@@ -153,7 +153,11 @@ class Line:
 
 
 def ceiling_of(run: Run, key: str, records: list[Source]) -> tuple[Entry, str] | None:
-    """A ceiling, and the file that has it: of the first record with one, best of the same problem."""
+    """A ceiling, and the file that has it: of the first record with one, best of the same problem. How fast K and V
+    can be read depends on the problem, and nothing else will do."""
+    if key in READS:
+        own = (run.get("ceilings") or {}).get(key)
+        return (own, records[0].file) if own else None
     for source in records:
         found = [own for own in source.runs if (own.get("ceilings") or {}).get(key)]
         found.sort(key=lambda own: own["problem"]["label"] != run["problem"]["label"])
@@ -164,7 +168,7 @@ def ceiling_of(run: Run, key: str, records: list[Source]) -> tuple[Entry, str] |
 
 def scale_of(run: Run) -> float | None:
     """What takes TFLOPS to TB/s of K and V, if these count."""
-    return next((found for step in run["steps"] if (found := terabytes(step))), None)
+    return next((found for entry in contenders_of(run).values() if (found := terabytes(entry))), None)
 
 
 def ceilings_of(run: Run) -> dict[str, tuple[str, str]]:
@@ -254,6 +258,9 @@ def progression(plt: Any, records: list[Source], part: str = "") -> Any:
     names = [name for each in parts for name in each.steps]
     if not any((step_of(run, name) or {}).get("timing") for run in runs for name in names):
         raise ResultsError("no step has timing, so there is nothing to draw")
+    timed = [run for run in runs if any(entry.get("timing") for entry in contenders_of(run).values())]
+    if len({scale_of(run) is None for run in timed}) > 1:
+        raise ResultsError("rates of K and V do not share an axis with TFLOPS")
     heights = [ROW * len(each.names()) + 0.9 for each in parts]
     shared = {"sharex": "row", "sharey": "row", "height_ratios": heights}
     figure, grid = panels(plt, len(parts), len(runs), 1.15 + sum(heights), **shared)
@@ -290,17 +297,22 @@ def notes_on_lines(records: list[Source], off_scale: dict[str, list[float]], any
         notes[0] += " All of one interleaved run."
     if not scale_of(runs[0]) and (peak := tensor_peak(runs[0])):  # nobody has seen a kernel come near, so it is only told
         off_scale = off_scale | {"dense tensor peak at the maximum clock": [peak]}
-    told = [f"{words} {' and '.join(dict.fromkeys(map(rate, all_of)))}" for words, all_of in off_scale.items()]
+    told = [
+        f"{words} {' and '.join(dict.fromkeys(written(each, runs[0]) for each in all_of))}"
+        for words, all_of in off_scale.items()
+    ]
     notes += [f"Off the scale, where not drawn: {', '.join(told)}."] if told else []
-    whats: dict[str, str] = {}
+    whats: dict[str, list[str]] = {}  # of a line, what the problems' records say
     for run in runs:
-        missing = {name: peer for name, peer in peers_of(run).items() if not peer.get("timing")}
-        whats |= {figure_style.PEERS[name][0]: why_missing(peer) for name, peer in missing.items()}
+        for name, peer in peers_of(run).items():
+            if not peer.get("timing"):
+                whats.setdefault(figure_style.PEERS[name][0], []).append(why_missing(peer))
         for key, (words, _) in ceilings_of(run).items():
             if found := ceiling_of(run, key, records):
                 other = "" if found[1] == records[0].file else f", of another run ({found[1]})"
-                whats[words] = found[0]["what"] + other
-    return notes + ([plain("; ".join(f"{words}: {what}" for words, what in whats.items())) + "."] if whats else [])
+                whats.setdefault(words, []).append(found[0]["what"] + other)
+    said = [f"{words}: {' and '.join(dict.fromkeys(what))}" for words, what in whats.items()]
+    return notes + ([plain("; ".join(said)) + "."] if said else [])
 
 
 # The emulator's counters.

@@ -50,7 +50,7 @@ def geometric_mean(ratios: list[float]) -> float | None:
 def terabytes(entry: dict[str, Any] | None) -> float | None:
     """TB/s of K and V for each TFLOPS, where they are what counts: few queries, timed with a cold L2."""
     timing = (entry or {}).get("timing") or {}
-    if timing.get("l2") != "cold" or timing.get("kv_bytes_per_second") is None:
+    if timing.get("l2") != "cold" or not timing.get("kv_bytes_per_second") or not timing["tflops"]:
         return None
     return timing["kv_bytes_per_second"] / 1e12 / timing["tflops"]
 

@@ -209,6 +209,26 @@ def test_with_a_cold_l2_the_rates_are_those_of_k_and_v(plt):
     assert all(f"{each:.2f}" in text for each in rates) and "reads alone: only read" in text
 
 
+def test_how_fast_k_and_v_can_be_read_is_that_of_the_problem(plt):
+    data = make_cold(make_record(problems=[make_problem(), make_problem(causal=False)]))
+    data["runs"][1]["ceilings"]["read_kv"]["what"] = "read otherwise"
+    assert "reads alone: only read and read otherwise." in words_of(draw(plt, "progression", data)).replace("\n", " ")
+    for run in data["runs"]:
+        del run["ceilings"]["read_kv"]
+    fastest = max(step["timing"]["kv_bytes_per_second"] for step in data["runs"][0]["steps"])
+    data["runs"][0]["ceilings"]["read_kv"] = {"what": "only read", "per_second": 1.2 * fastest}
+    left, right = draw(plt, "progression", data).axes
+    assert hasattr(left, "line_labels") and not hasattr(right, "line_labels")
+
+
+def test_rates_of_two_units_are_not_drawn_together(plt):
+    data = make_cold(make_record(problems=[make_problem(), make_problem(causal=False)]))
+    for step in data["runs"][1]["steps"]:
+        step["timing"]["l2"] = "warm"
+    with pytest.raises(results.ResultsError, match="do not share an axis"):
+        draw(plt, "progression", data)
+
+
 def points(axes: Any) -> set[tuple[float, bool]]:
     """Place, and whether it is filled: of all points."""
     marked = [line for line in axes.lines if line.get_marker() != "None"]

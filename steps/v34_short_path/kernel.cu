@@ -1,5 +1,5 @@
 // v34: the way from the launch to the first request, and from the last product to O, is as short as the work
-// allows: no division of integers, one atomic operation without fences, all parts of a row at once.
+// allows: no division of integers, one atomic operation without fences, 16 parts of a row at once.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -231,7 +231,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 
 REGISTER_STEP(launch_attention,
               {
-                  .title = "No division of integers, one atomic operation, all parts of a row at once",
+                  .title = "No division of integers, one atomic operation, 16 parts of a row at once",
                   .removes = "time in which a call neither reads K and V nor computes on them",
                   .part = Part::kDecode,
                   .purpose = Purpose::kDecode,

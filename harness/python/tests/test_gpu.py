@@ -528,10 +528,13 @@ def test_a_thousand_calls_keep_no_memory(step):
             flashsteps.attention(q, k, v, step=step)
             flashsteps.attention(q, k, v, step=step, return_lse=True)
 
-    calls(100)
-    before, host_before = state(), resident_bytes()
-    calls(1000)
-    after, host_after = state(), resident_bytes()
+    try:
+        calls(100)
+        before, host_before = state(), resident_bytes()
+        calls(1000)
+        after, host_after = state(), resident_bytes()
+    finally:
+        gc.unfreeze()
     assert after == before
     assert host_after - host_before < 4 << 20
 
