@@ -391,12 +391,14 @@ def standing(request: Request) -> str:
     by = request.left.pop("by", None)
     if by and by not in results.FILTERS:
         raise TableError(f"by={by}: there are {', '.join(results.FILTERS)}")
+    if by and len(results.FILTERS[by]) > 1:
+        raise TableError(f"by={by}: is {' and '.join(results.FILTERS[by])}, of which a column can have one")
     runs = request.runs(data)
     groups: dict[str, list[Run]] = {}
     for run in runs:
         problem = run["problem"]
         title = f"D={problem['head_dim']} {'causal' if problem['causal'] else 'full'}"
-        groups.setdefault(f"{by}={problem[results.FILTERS[by][0]]}" if by else title, []).append(run)
+        groups.setdefault(f"{by}={problem.get(results.FILTERS[by][0])}" if by else title, []).append(run)
     rows = []
     for name in names:
         found = {title: [rates.ratio_to(run, name, beside) for run in group] for title, group in groups.items()}
@@ -439,23 +441,27 @@ def pages(request: Request) -> str:
     name = request.known_step()
     name = request.known_step("measured") if "measured" in request.left else name
     runs = request.runs(data)
-    sizes = list(dict.fromkeys(run["problem"]["page_size"] for run in runs))
+    sizes = list(dict.fromkeys(run["problem"].get("page_size") for run in runs))
+    if None in sizes:
+        raise TableError(f"{file} has problems without pages: add a filter")
     by_label = {run["problem"]["label"]: recorded_step(run, name, file) for run in runs}
     likes = {problem_label(run["problem"] | {"page_size": None}) for run in runs}
     contiguous = [run for run in without["runs"] if run["problem"]["label"] in likes]
     if len(contiguous) < len(likes):
         raise TableError(f"{other} has not all of {', '.join(sorted(likes))}")
 
-    def cell(entry: Entry) -> str:
+    def cell(entry: Entry, bare: Entry | None = None) -> str:
+        if not entry.get("timing"):
+            return status_cell(entry)
         times = [1e3 * entry["timing"][key] for key in ("median_ms", "p10_ms", "p90_ms")]
-        return "{:.2f} [{:.2f}–{:.2f}]".format(*times)
+        return "{:.2f} [{:.2f}–{:.2f}]".format(*times) + (f", {speedup_cell(bare, entry)} ×" if bare else "")
 
     common, labels = problem_labels(contiguous)
     rows = []
     for run, label in zip(contiguous, labels):
         bare = recorded_step(run, name, other)
         paged = [by_label.get(problem_label(run["problem"] | {"page_size": size})) for size in sizes]
-        cells = [f"{cell(entry)}, {speedup_cell(bare, entry)} ×" if entry else "not recorded" for entry in paged]
+        cells = [cell(entry, bare) if entry else "not recorded" for entry in paged]
         rows.append([label or common, cell(bare), *cells])
     heading = f"{common}. " if len(rows) > 1 and common else ""
     cold = ", L2 cold" if terabytes(bare) else ""

@@ -387,6 +387,7 @@ def test_standing(repository: Repository, capsys):
     assert "| × best peer | Skv=4096 | Skv=512 | all 2 | smallest |" in text
     assert "| v03_wmma | 1.800 | 7.200 | 3.600 | 1.800 |" in text
     assert "by=x: there are B, H" in refused(repository, capsys, "standing file=peers.json beside=best by=x")
+    assert "by=S: is seqlen_q and" in refused(repository, capsys, "standing file=peers.json beside=best by=S")
     data["runs"][1]["peers"][0] |= {"status": "skip", "message": "no", "timing": None, "validation": None}
     repository.record("peers.json", data)
     assert "has no time" in refused(repository, capsys, "standing file=peers.json beside=sdpa_flash")
@@ -430,6 +431,10 @@ def test_pages(repository: Repository, capsys):
         "| 5000.00 [4900.00–5150.00], 4.00 × |",
     ]
     assert "has not all of B=4" in refused(repository, capsys, f"{block.replace('none', 'pages')} page_size=1")
+    assert "has problems without pages" in refused(repository, capsys, block.replace("file=pages", "file=none"))
+    data["runs"][0]["steps"][1] = {"step": STEPS[1], "status": "timeout", "message": "after 60 s"}
+    repository.record("pages.json", data)
+    assert "| timeout: after 60 s |" in written(repository, capsys, block)
 
 
 def test_peers_in_vain(repository: Repository, capsys):
