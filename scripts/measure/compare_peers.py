@@ -40,7 +40,7 @@ from measure.peer_tables import format_grid, format_host_overhead, format_run
 from measure.peers import Skip
 from measure.program import Unavailable
 from measure.timer import GRAPH_BELOW_MS, SAMPLE_MS, Timer, percentiles, timing_record
-from measure.torch_lab import TorchLab, WrongOutput
+from measure.torch_lab import WAIT_CYCLES, TorchLab, WrongOutput
 from records import files, results
 from records.problems import rows_without_keys
 from records.rates import PEERS, contenders_of
@@ -65,13 +65,17 @@ METHOD = {
     "l2": "warm: no flush between launches",
     "flops": "4 * head_dim * unmasked (query, key) pairs over batch and query heads",
 }
-COLD = {"l2": "cold: flushed before every launch, outside of its time"}
+COLD = {
+    "timer": f"{METHOD['timer']}; before a launch the GPU waits {WAIT_CYCLES} cycles and flushes L2; a launch that "
+    "it may have reached before the host had made it is thrown away, and made again behind twice the wait",
+    "l2": "cold: flushed before every launch, outside of its time",
+}
 PEERS_METHOD = (
     "one process; the same tensors for all: N(0, 1) from torch.Generator, rounded to the type; whole outputs "
     f"against float64 attention; batches of about {SAMPLE_MS:g} ms, as a CUDA graph where one launch takes "
     f"less than {GRAPH_BELOW_MS:g} ms (with a cold L2 each launch alone, and their median); the orders of the "
     "rounds are a Williams design, in which nobody keeps a neighbour; outputs are allocated in every call; of several "
-    "ways to call a peer for few queries the fastest, which its note names"
+    "ways to call a peer for few queries the fastest by such samples, which its note names"
 )
 
 
@@ -318,7 +322,7 @@ class Session:
             call = found = None
             refusals = STEP_REFUSALS if is_step else PEER_REFUSALS
             try:
-                call = self.attempt(lambda: self.lab.prepare(name, tensors), refusals)
+                call = self.attempt(lambda: self.lab.prepare(name, tensors, self.cold_l2), refusals)
                 found = self.attempt(lambda: self.lab.judge(call, tensors, reference, gate, is_step), refusals)
             except Exception as error:
                 entry |= outcome(error)
@@ -329,7 +333,7 @@ class Session:
                 if lines := verdict(found, gate, is_step):
                     entry |= {"status": "fail", "message": "\n".join(lines)}
                 if not is_step:
-                    add_note(entry, call.note)
+                    add_note(entry, without_folders(call.note))
                     if hidden := rows_without_keys(problem):
                         add_note(entry, f"not compared: {hidden} row(s) a head, which see no key")
             if entry["status"] == "pass":

@@ -9,11 +9,12 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, ContextManager
 
+from measure.timer import MAX_DECODE_QUERIES, Timer
 from records.rates import PEERS
 from records.terminal import one_line
 
-MAX_DECODE_QUERIES = 16  # as purpose_of() of common/interface.cpp has it
-PAGE_SIZE = 16  # of FlashInfer's cache: the usual one
+PAGE_SIZES = (16, 64)  # of FlashInfer's cache: the usual ones
+WAY_SAMPLES = 7  # of each way to call a peer: as many as a record has at least
 
 
 class Skip(Exception):
@@ -41,14 +42,15 @@ class Tensors:
     copies: tuple[Any, ...] = ()  # of that, to see that nobody writes to it
 
 
-def prepare(lab: Any, name: str, tensors: Tensors) -> Call:
-    """A contender on these tensors. Raises Skip, or what it itself raises when it is called."""
+def prepare(lab: Any, name: str, tensors: Tensors, cold_l2: bool) -> Call:
+    """A contender on these tensors. Raises Skip, or what it itself raises when it is called. Of several ways to call
+    it, the fastest with such an L2."""
     if name.startswith("sdpa_"):
         return sdpa(lab, name, tensors)
     if name == "flashinfer":
-        return flashinfer(lab, tensors)
+        return flashinfer(lab, tensors, cold_l2)
     if name == "flash_attn_3" and tensors.problem["seqlen_q"] <= MAX_DECODE_QUERIES:
-        return flash_attn_3_decode(lab, tensors)
+        return flash_attn_3_decode(lab, tensors, cold_l2)
     if name in PEERS:
         return flash_attn(lab, name, tensors)
     q, k, v, causal = tensors.q, tensors.k, tensors.v, tensors.problem["causal"]
@@ -145,7 +147,7 @@ def flash_attn(lab: Any, name: str, tensors: Tensors) -> Call:
     return Call(run, output, note="transposed views of the same tensors")
 
 
-def flash_attn_3_decode(lab: Any, tensors: Tensors) -> Call:
+def flash_attn_3_decode(lab: Any, tensors: Tensors, cold_l2: bool) -> Call:
     """As a model calls it that generates text. With all keys in use their lengths need not be given, and a static
     schedule does; with lengths their schedule is made beforehand, once for all layers."""
     build = lab.builds["flash_attn_3"]["flags"].partition("off:")[2]
@@ -157,70 +159,108 @@ def flash_attn_3_decode(lab: Any, tensors: Tensors) -> Call:
     sizes = [p[key] for key in ("batch", "seqlen_q", "seqlen_kv", "num_heads_q", "num_heads_kv", "head_dim")]
     run = functools.partial(package.flash_attn_with_kvcache, q, k, v, causal=p["causal"], num_splits=0)
 
-    def with_lengths() -> Callable[[], Any]:
+    def call(**more: Any) -> Call:
+        way = functools.partial(run, **more)
+        return Call(way, lambda with_lse: (way().transpose(1, 2), None))
+
+    def with_lengths() -> Call:
         plan = package.get_scheduler_metadata(*sizes, lengths, qkv_dtype=q.dtype, causal=p["causal"])
-        return functools.partial(run, cache_seqlens=lengths, scheduler_metadata=plan)
+        return call(cache_seqlens=lengths, scheduler_metadata=plan)
 
-    ways = {"without lengths": lambda: run, "cache_seqlens and scheduler_metadata": with_lengths}
-    best, note = fastest(lab, ways)
-    return Call(best, lambda with_lse: (best().transpose(1, 2), None), note=f"flash_attn_with_kvcache, {note}")
+    ways = {"without lengths": call, "cache_seqlens and scheduler_metadata": with_lengths}
+    return fastest(lab, {f"flash_attn_with_kvcache, {what}": make for what, make in ways.items()}, cold_l2)
 
 
-def flashinfer(lab: Any, tensors: Tensors) -> Call:
-    """Its decode from pages: K and V themselves, seen as pages in their order. It is planned outside of the time."""
-    torch, p, package = lab.torch, tensors.problem, lab.packages["flashinfer"]
+def flashinfer(lab: Any, tensors: Tensors, cold_l2: bool) -> Call:
+    """Its decode: K and V themselves, seen as pages in their order, and of one sequence as they are. What it plans,
+    it plans outside of the time."""
+    p = tensors.problem
     if p["seqlen_q"] != 1:
         raise Skip("only timed with one query a sequence")
-    if p["seqlen_kv"] % PAGE_SIZE:
-        raise Skip(f"only timed with whole pages of {PAGE_SIZE} keys")
+    ways: dict[str, Callable[[], Call]] = {}
+    for page_size in PAGE_SIZES:
+        if p["seqlen_kv"] % page_size == 0:
+            ways |= flashinfer_paged(lab, tensors, page_size)
+    if p["batch"] == 1:
+        q, k, v = tensors.q[0, :, 0], tensors.k[0], tensors.v[0]
+
+        def single(tensor_cores: bool) -> Call:
+            more = {"kv_layout": "HND", "use_tensor_cores": tensor_cores}
+            run = functools.partial(lab.packages["flashinfer"].single_decode_with_kv_cache, q, k, v, **more)
+            return Call(run, lambda with_lse: (run()[None, :, None], None))
+
+        ways["one sequence without pages, for tensor cores"] = lambda: single(True)
+        ways["one sequence without pages, for CUDA cores"] = lambda: single(False)
+    if not ways:
+        raise Skip(f"several sequences are only timed with whole pages of {PAGE_SIZES[0]} keys")
+    return fastest(lab, ways, cold_l2)
+
+
+def flashinfer_paged(lab: Any, tensors: Tensors, page_size: int) -> dict[str, Callable[[], Call]]:
+    torch, p, package = lab.torch, tensors.problem, lab.packages["flashinfer"]
     batch, heads, keys, width = tensors.k.shape
-    per_head = keys // PAGE_SIZE
+    per_head = keys // page_size
     # Page i begins i pages into the tensor, its other heads so many keys later: [page, head, key, d].
     pages = ((batch - 1) * heads + 1) * per_head
-    shape, strides = (pages, heads, PAGE_SIZE, width), (PAGE_SIZE * width, keys * width, width, 1)
+    shape, strides = (pages, heads, page_size, width), (page_size * width, keys * width, width, 1)
     cache = tuple(t.as_strided(shape, strides) for t in (tensors.k, tensors.v))
     first = torch.arange(batch, dtype=torch.int32, device=lab.device) * (heads * per_head)
     table = first[:, None] + torch.arange(per_head, dtype=torch.int32, device=lab.device)
     ends = torch.arange(batch + 1, dtype=torch.int32) * per_head
-    last = torch.full((batch,), PAGE_SIZE, dtype=torch.int32)
+    last = torch.full((batch,), page_size, dtype=torch.int32)
     q = tensors.q[:, :, 0]
     workspace = functools.partial(torch.zeros, 1 << 28, dtype=torch.uint8, device=lab.device)
 
-    def planned(tensor_cores: bool) -> Callable[[], Any]:
+    def call(run: Callable[[], Any]) -> Call:
+        return Call(run, lambda with_lse: (run()[:, :, None], None))
+
+    def planned(tensor_cores: bool) -> Call:
         wrapper = package.BatchDecodeWithPagedKVCacheWrapper
         decode = wrapper(workspace(), "HND", use_tensor_cores=tensor_cores)
-        sizes = (p["num_heads_q"], heads, width, PAGE_SIZE)
+        sizes = (p["num_heads_q"], heads, width, page_size)
         decode.plan(ends, table.flatten(), last, *sizes, q_data_type=q.dtype, kv_data_type=q.dtype)
-        return functools.partial(decode.run, q, cache)
+        return call(functools.partial(decode.run, q, cache))
 
-    def xqa() -> Callable[[], Any]:
+    def xqa() -> Call:
         lengths = torch.full((batch,), keys, dtype=torch.int32, device=lab.device)
         more = {"bmm1_scale": width**-0.5, "kv_layout": "HND"}
-        call = package.decode.xqa_batch_decode_with_kv_cache
-        return functools.partial(call, q, cache, workspace(), table, lengths, keys, **more)
+        decode = package.decode.xqa_batch_decode_with_kv_cache
+        return call(functools.partial(decode, q, cache, workspace(), table, lengths, keys, **more))
 
     ways = {"for tensor cores": lambda: planned(True), "for CUDA cores": lambda: planned(False), "XQA": xqa}
-    best, note = fastest(lab, ways)
-    what = f"pages of {PAGE_SIZE} keys in order, {note}"
-    return Call(best, lambda with_lse: (best()[:, :, None], None), note=what)
+    return {f"pages of {page_size} keys in order, {what}": make for what, make in ways.items()}
 
 
-def fastest(lab: Any, ways: dict[str, Callable[[], Callable[[], Any]]]) -> tuple[Callable[[], Any], str]:
-    """The call that takes the least time, of several that are made ready: a peer shall be as fast as it can."""
-    times, refused = {}, {}
-    for what, make in ways.items():
+def fastest(lab: Any, ways: dict[str, Callable[[], Call]], cold_l2: bool) -> Call:
+    """Of several ways to call a peer the one that takes the least time: a peer shall be as fast as it can. They are
+    timed as a record's contenders are, each warmed up, and then in turns. Its note says which, and why others are
+    not among them."""
+    timers: dict[str, Timer] = {}
+    refused: dict[str, str] = {}
+
+    def careful(what: str, work: Callable[[], Any]) -> Any:
         try:
-            run = make()
-            run()  # loads the kernel
-            times[what] = statistics.median(lab.cold_ms(run, 10, lambda: None)), run
-        except Exception as error:  # an older version may lack one, or not compile it
+            return work()
+        except Exception as error:  # an older version may lack a way, or not compile it
             if lab.is_out_of_memory(error) or lab.broken():
                 raise
+            timers.pop(what, None)
             refused[what] = one_line(error)
-    if not times:
-        raise Skip("; ".join(f"{what}: {why}" for what, why in refused.items()))
-    best = min(times, key=lambda what: times[what][0])
-    return times[best][1], f"{best} (fastest of {len(times)})" if len(times) > 1 else best
+            return None
+
+    for what, make in ways.items():
+        if timer := careful(what, lambda: Timer(lab, what, make(), cold_l2=cold_l2)):
+            timers[what] = timer
+    for _ in range(WAY_SAMPLES):
+        for what, timer in list(timers.items()):
+            careful(what, timer.sample)
+    said = [f"{what}: {why}" for what, why in refused.items()]
+    if not timers:
+        raise Skip("; ".join(said))
+    best = min(timers, key=lambda what: statistics.median(timers[what].ms))
+    call = timers[best].call
+    call.note = "; ".join([f"{best} (fastest of {len(timers)})" if len(timers) > 1 else best, *said])
+    return call
 
 
 def need_memory(lab: Any, needed: int, what: str) -> None:

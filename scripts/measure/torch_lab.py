@@ -27,6 +27,7 @@ MATMUL_SIZE = 8192
 CHUNK = 1 << 25  # elements that are float64 at a time: 256 MiB a tensor
 ADDENDS = 1024  # keys, of a sum in the reference
 WAIT_CYCLES = 200_000  # of the GPU's clock: a tenth of a millisecond
+MAX_WAIT_CYCLES = WAIT_CYCLES << 7
 # Of the peers that are packages: the module, what must be in it, and the names that it is distributed under.
 FUNCTION = "flash_attn_func"
 PACKAGES = {
@@ -39,6 +40,10 @@ PACKAGES = {
 
 class WrongOutput(Exception):
     """What came back cannot be compared at all: one line that says why."""
+
+
+class LateLaunch(Exception):
+    """A call keeps the host longer than the GPU can be made to wait: its time would be the host's."""
 
 
 @dataclass
@@ -191,18 +196,28 @@ class TorchLab:
     def cold_ms(self, run: Callable[[], Any], launches: int, while_running: Callable[[], None]) -> list[float]:
         """Of each of so many launches the time on the GPU. Before each L2 is filled with four times as many bytes as
         it holds, which are read: as time_cold() of harness/device/cuda_timer.cpp does it. The GPU waits before
-        that, or a call with much to do on the host, in Python, might come too late: its time would be the host's."""
+        that, because a call may have much to do on the host, in Python. Where the first event has passed when the
+        second one is queued, the GPU may have waited for the host between them: such a launch is made again, behind
+        twice the wait. No time that is returned has any of the host's in it."""
         torch = self.torch
         if self.flush is None:
             size = self.properties.L2_cache_size  # in FP32, so four times as many bytes
             self.flush = functools.partial(torch.sum, torch.ones(size, device=self.device))
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(launches)]
-        for begin, end in events:
-            torch.cuda._sleep(WAIT_CYCLES)
+        events: list[tuple[Any, ...]] = []
+        wait = WAIT_CYCLES
+        while len(events) < launches:
+            if wait > MAX_WAIT_CYCLES:
+                raise LateLaunch(f"the GPU waited {MAX_WAIT_CYCLES} cycles, and the host was still not ahead of it")
+            begin, end = around = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(wait)
             self.flush()
             begin.record()
             run()
             end.record()
+            if begin.query():
+                wait *= 2
+            else:
+                events.append(around)
         while_running()
         events[-1][1].synchronize()
         return [begin.elapsed_time(end) for begin, end in events]
@@ -370,8 +385,8 @@ class TorchLab:
 
     # The contenders.
 
-    def prepare(self, name: str, tensors: Tensors) -> Call:
-        return peers.prepare(self, name, tensors)
+    def prepare(self, name: str, tensors: Tensors, cold_l2: bool = False) -> Call:
+        return peers.prepare(self, name, tensors, cold_l2)
 
     def matmul(self) -> tuple[Call, str, float]:
         """The measured ceiling: its call, what it is, its FLOPs."""

@@ -104,6 +104,7 @@ class FakeLab:
         self.noise = iter([])
         self.released = 0
         self.is_around = False
+        self.cold_l2: set[bool] = set()  # as who prepares calls is told
 
     def moment(self, what: str, who: str) -> None:
         if error := self.raises.get((what, who)):
@@ -162,8 +163,8 @@ class FakeLab:
     def launch(self, name):
         self.moment("launch", name)
         assert self.is_around or not name.startswith("sdpa_"), "outside of its context"
+        self.launched.append(name)
         if self.capturing:
-            self.launched.append(name)
             return
         self.clock += self.host_ms[name] / 1e3
         self.queue_ms += self.ms.get(name, 1.0)
@@ -180,6 +181,7 @@ class FakeLab:
 
     def cold_ms(self, run, launches, while_running):
         times = [self.elapsed_ms(run, lambda: None) for _ in range(launches)]
+        self.moment("cold", self.launched[-1])
         while_running()
         self.log = [f"{launches} alone"]
         return times
@@ -212,7 +214,8 @@ class FakeLab:
         yield
         self.is_around = False
 
-    def prepare(self, name, tensors):
+    def prepare(self, name, tensors, cold_l2):
+        self.cold_l2.add(cold_l2)
         self.moment("prepare", name)
         around = self.around if name.startswith("sdpa_") else contextlib.nullcontext
         return Call(
@@ -585,7 +588,7 @@ def test_an_unsound_record_is_said(tmp_path, capsys, monkeypatch):
 def make_timer(ms: float, **more) -> tuple[FakeLab, Timer]:
     lab = FakeLab(v05_x=ms)
     lab.host_ms["v05_x"] = 0.005
-    return lab, Timer(lab, "v05_x", lab.prepare("v05_x", None), **more)
+    return lab, Timer(lab, "v05_x", lab.prepare("v05_x", None, False), **more)
 
 
 @pytest.mark.parametrize(
@@ -658,19 +661,36 @@ def test_medians_and_percentiles_of_the_samples():
     assert (timing["sm_clock_mhz"], timing["samples"], timing["graph"]) == (1500, 7, False)
 
 
+DECODE = ("--shape", "1,8,2,1,1000,64", "--dtype", "bf16", "--cold-l2")
+
+
 def test_with_a_cold_l2_launches_are_timed_alone(tmp_path, capsys):
     lab, timer = make_timer(0.01, cold_l2=True)
     assert timer.launches == 50 and timer.replay is None
     lab.noise = iter([3.0, *[1.0] * 49])
     timer.sample()
     assert timer.ms == pytest.approx([0.01]) and lab.log == ["50 alone"]
-    data = written(FakeLab(), tmp_path, "--shape", "1,8,2,1,1000,64", "--dtype", "bf16", "--cold-l2")
-    assert results.check(data) == [] and data["provenance"]["method"]["l2"].startswith("cold")
+    lab = FakeLab()
+    data = written(lab, tmp_path, *DECODE)
+    method = data["provenance"]["method"]
+    assert results.check(data) == [] and method["l2"].startswith("cold") and lab.cold_l2 == {True}
+    assert f"; before a launch the GPU waits {torch_lab.WAIT_CYCLES} cycles and flushes L2;" in method["timer"]
     timing = entries(data)["sdpa_flash"]["timing"]
     assert timing["l2"] == "cold" and timing["graph"] is False
     assert timing["kv_bytes_per_second"] == pytest.approx(2 * 2 * 1000 * 64 * 2 * 1e3)  # in a millisecond
     out = capsys.readouterr().out
     assert "TB/s of K, V, cold L2" in out and "measured ceiling: a product" in out
+
+
+@pytest.mark.parametrize("who", ["v01_scalar", "sdpa_flash"])
+def test_a_cold_launch_that_is_always_late_is_an_error_and_no_time(tmp_path, capsys, who):
+    lab = FakeLab()
+    lab.raises["cold", who] = torch_lab.LateLaunch("the GPU waited in vain")
+    found = entries(written(lab, tmp_path, *DECODE, status=int(who == "v01_scalar")))
+    assert found[who]["status"] == "error" and "timing" not in found[who]
+    assert found[who]["message"] == "while being timed: LateLaunch: the GPU waited in vain"
+    assert all(entry["timing"] for name, entry in found.items() if name != who)
+    assert f"    {who}: while being timed: LateLaunch" in capsys.readouterr().out
 
 
 def test_the_order_changes(monkeypatch):

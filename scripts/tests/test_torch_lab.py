@@ -3,8 +3,11 @@ Everything about events, graphs and clocks needs a GPU and is not tested here.""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 from conftest import make_problem
@@ -15,7 +18,7 @@ from measure import compare_peers  # noqa: E402
 from measure import peers, torch_lab  # noqa: E402
 from measure.nvml import Nvml  # noqa: E402
 from measure.peers import Skip  # noqa: E402
-from measure.torch_lab import TorchLab, WrongOutput  # noqa: E402
+from measure.torch_lab import MAX_WAIT_CYCLES, WAIT_CYCLES, LateLaunch, TorchLab, WrongOutput  # noqa: E402
 from records import problems, rules  # noqa: E402
 
 
@@ -332,19 +335,44 @@ def test_flash_attn_gets_transposed_views(lab, returns_lse):
 DECODE = problem_of(2, 4, 2, 1, 64, 64)
 
 
-def decode_call(lab: TorchLab, monkeypatch, name: str, ms: list[float], problem: dict = DECODE) -> peers.Call:
-    """The call of a package whose ways take these times, one after the other; it is right."""
-    times = iter(ms)
-    monkeypatch.setattr(lab, "cold_ms", lambda run, launches, while_running: [next(times)])
+@pytest.fixture
+def take(lab, monkeypatch):
+    """Hands out the times of a cold launch, in milliseconds: take(one, other) of the calls that are timed, in the
+    order of their first. A list is handed out sample by sample: what a timer takes to warm up comes before."""
+    seconds = itertools.count()  # every look at the clock is a second later
+    monkeypatch.setattr(lab, "now", lambda: float(next(seconds)))
+    monkeypatch.setattr(lab, "sm_clock_mhz", lambda: None)
+    monkeypatch.setattr(lab, "elapsed_ms", lambda work, while_running: pytest.fail("timed with a warm L2"))
+
+    def given(*ms: float | list[float]) -> list[int]:
+        times = [itertools.repeat(each) if isinstance(each, float) else iter([each[0]] * 2 + each) for each in ms]
+        calls: list = []
+        order: list[int] = []
+
+        def cold_ms(run, launches, while_running):
+            run()
+            if run not in calls:
+                calls.append(run)
+            order.append(calls.index(run))
+            return [next(times[order[-1]])] * launches
+
+        monkeypatch.setattr(lab, "cold_ms", cold_ms)
+        return order
+
+    return given
+
+
+def decode_call(lab: TorchLab, name: str, problem: dict = DECODE) -> peers.Call:
+    """The call of a package; it is right."""
     tensors = lab.inputs(problem)
-    call = lab.prepare(name, tensors)
+    call = lab.prepare(name, tensors, cold_l2=True)
     found = lab.judge(call, tensors, lab.reference(tensors), GATES[problem["dtype"]], False)
     assert verdict(found, problem, False) == []
     return call
 
 
 @pytest.mark.parametrize("problem", [DECODE, PROBLEMS[4], problem_of(2, 6, 2, 16, 70, 64, causal=True)], ids=label)
-def test_few_queries_take_flash_attentions_call_for_a_cache(lab, monkeypatch, problem):
+def test_few_queries_take_flash_attentions_call_for_a_cache(lab, take, problem):
     class Package:
         @staticmethod
         def get_scheduler_metadata(batch, rows, keys, heads_q, heads_kv, width, lengths, qkv_dtype, causal):
@@ -359,9 +387,11 @@ def test_few_queries_take_flash_attentions_call_for_a_cache(lab, monkeypatch, pr
             return lab.flashsteps.attention(*(t.transpose(1, 2) for t in (q, k, v)), causal=causal).transpose(1, 2)
 
     lab.packages["flash_attn_3"], lab.builds["flash_attn_3"] = Package, {"flags": "as setup.py has them"}
-    call = decode_call(lab, monkeypatch, "flash_attn_3", [2.0, 3.0], problem)
+    take(2.0, 3.0)
+    call = decode_call(lab, "flash_attn_3", problem)
     assert call.note == "flash_attn_with_kvcache, without lengths (fastest of 2)"
-    call = decode_call(lab, monkeypatch, "flash_attn_3", [3.0, 2.0], problem)
+    take(3.0, 2.0)
+    call = decode_call(lab, "flash_attn_3", problem)
     assert "cache_seqlens and scheduler_metadata (fastest of 2)" in call.note and len(call.run.keywords) == 4
 
     # A build without what the call needs would run, slowly.
@@ -391,33 +421,90 @@ class FlashInfer:
         return Flashsteps().attention(q[:, :, None], k, v)[:, :, 0]
 
 
-def test_flashinfer_finds_the_same_keys_in_pages(lab, monkeypatch):
+def test_flashinfer_finds_the_same_keys_in_pages(lab, take, monkeypatch):
     def xqa(q, cache, workspace, table, lengths, most, bmm1_scale, kv_layout):
         assert kv_layout == "HND" and bmm1_scale == 1 / 8 and set(lengths.tolist()) == {most} == {64}
         decode = FlashInfer(workspace, kv_layout, False)
         decode.tables = table.long()
         return decode.run(q, cache)
 
-    package = Namespace(BatchDecodeWithPagedKVCacheWrapper=FlashInfer)
+    package = Namespace(BatchDecodeWithPagedKVCacheWrapper=FlashInfer, decode=SimpleNamespace())
     lab.packages["flashinfer"] = package
-    call = decode_call(lab, monkeypatch, "flashinfer", [3.0, 2.0])  # an older one, without XQA
-    assert call.note == "pages of 16 keys in order, for CUDA cores (fastest of 2)"
-    package.decode = Namespace(xqa_batch_decode_with_kv_cache=xqa)
-    assert "XQA (fastest of 3)" in decode_call(lab, monkeypatch, "flashinfer", [3.0, 2.0, 1.0]).note
+    take(3.0, 2.0, 4.0, 5.0)  # an older one, without XQA
+    note = decode_call(lab, "flashinfer").note
+    assert note.startswith("pages of 16 keys in order, for CUDA cores (fastest of 4); pages of 16 keys in order, XQA")
+    assert note.count("has no attribute 'xqa_batch_decode_with_kv_cache'") == 2
+    package.decode.xqa_batch_decode_with_kv_cache = xqa
+    take(3.0, 2.0, 4.0, 2.0, 2.0, 1.0)
+    assert decode_call(lab, "flashinfer").note == "pages of 64 keys in order, XQA (fastest of 6)"
     monkeypatch.setattr(FlashInfer, "no_tensor_cores", True)
-    del package.decode
-    assert decode_call(lab, monkeypatch, "flashinfer", [2.0]).note.endswith("in order, for CUDA cores")
-    for shape, reason in (((1, 2, 2, 2, 64, 64), "one query"), ((1, 2, 2, 1, 65, 64), "whole pages of 16")):
+    del package.decode.xqa_batch_decode_with_kv_cache
+    take(2.0)
+    note = decode_call(lab, "flashinfer", problem_of(2, 4, 2, 1, 48, 64)).note  # no whole page of 64
+    assert note.startswith("pages of 16 keys in order, for CUDA cores; ") and "tensor cores: no such kernel; " in note
+    for shape, reason in (((1, 2, 2, 2, 64, 64), "one query"), ((2, 2, 2, 1, 65, 64), "whole pages of 16")):
         with pytest.raises(Skip, match=reason):
             lab.prepare("flashinfer", lab.inputs(problem_of(*shape)))
 
 
-def test_of_ways_that_are_all_refused_the_reasons_are_said(lab):
-    def refuse(why):
-        raise ValueError(why)
+def test_flashinfer_takes_one_sequence_without_pages(lab, take):
+    def single(q, k, v, kv_layout, use_tensor_cores):
+        assert kv_layout == "HND" and q.shape == (4, 64) and k.shape == v.shape == (2, 65, 64)
+        return lab.flashsteps.attention(q[None, :, None], k[None], v[None])[0, :, 0]
 
+    lab.packages["flashinfer"] = Namespace(single_decode_with_kv_cache=single)
+    take(3.0, 2.0)
+    note = decode_call(lab, "flashinfer", problem_of(1, 4, 2, 1, 65, 64)).note
+    assert note == "one sequence without pages, for CUDA cores (fastest of 2)"
+    take()
+    with pytest.raises(Skip, match="whole pages of 16"):
+        decode_call(lab, "flashinfer", problem_of(2, 4, 2, 1, 65, 64))
+
+
+def way(what: str) -> peers.Call:
+    return peers.Call(lambda: what, lambda with_lse: (what, None))
+
+
+def test_the_fastest_way_is_that_of_the_medians_of_samples_in_turns(lab, take):
+    order = take([3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0], [9.0, 2.0, 2.0, 2.0, 2.0, 9.0, 2.0])
+    call = peers.fastest(lab, {"often fast": lambda: way("one"), "faster": lambda: way("other")}, cold_l2=True)
+    assert call.run() == "other" and call.note == "faster (fastest of 2)"
+    assert order == [0, 0, 1, 1, *[0, 1] * 7], "each is warmed up, and then they take turns"
+
+
+def test_with_a_warm_l2_ways_are_timed_with_one(lab, take, monkeypatch):
+    take()
+    times = {"one": 3.0, "other": 2.0}
+
+    def elapsed_ms(work, while_running):
+        assert work.__self__.name in times
+        return times[work.__self__.name] * work.__self__.launches
+
+    monkeypatch.setattr(lab, "elapsed_ms", elapsed_ms)
+    call = peers.fastest(lab, {what: functools.partial(way, what) for what in times}, cold_l2=False)
+    assert call.run() == call.note.removesuffix(" (fastest of 2)") == "other"
+
+
+def refuse(why: str):
+    raise ValueError(why)
+
+
+def test_a_way_that_cannot_be_timed_is_left_out_and_said(lab, take):
+    asked = itertools.count()
+
+    def late() -> None:
+        if next(asked) == 4:  # in a round, when it was warmed up long since
+            raise LateLaunch("the host was not ahead")
+
+    take(2.0, 1.0)
+    ways = {"one": lambda: way("one"), "late": lambda: peers.Call(late, None), "old": lambda: refuse("too old")}
+    call = peers.fastest(lab, ways, cold_l2=True)
+    assert call.run() == "one" and call.note == "one; old: too old; late: the host was not ahead"
+
+
+def test_of_ways_that_are_all_refused_the_reasons_are_said(lab):
     with pytest.raises(Skip, match="one: too old; other: too new"):
-        peers.fastest(lab, {"one": lambda: refuse("too old"), "other": lambda: refuse("too new")})
+        peers.fastest(lab, {"one": lambda: refuse("too old"), "other": lambda: refuse("too new")}, cold_l2=True)
 
 
 def test_nobody_differentiates(lab):
@@ -444,10 +531,11 @@ class Gpu:
 
     def __init__(self, log: list[str]):
         self.log, self.stream = log, "the user's stream"
+        self.late = iter([])  # of each launch, whether its first event has passed when it is asked
 
     def __getattr__(self, name):
         assert hasattr(torch.cuda, name), f"torch.cuda has no {name}"
-        return lambda *a, **k: self.log.append(name)
+        return lambda *a, **k: self.log.append(" ".join([name, *map(str, a)]))
 
     def Event(self, enable_timing):
         assert enable_timing
@@ -461,6 +549,10 @@ class Gpu:
 
             def synchronize(self):
                 gpu.log.append(f"wait for {name}")
+
+            def query(self):
+                gpu.log.append(f"ask {name}")
+                return next(gpu.late, False)
 
             def elapsed_time(self, other):
                 return 1.5
@@ -515,8 +607,80 @@ def test_time_is_between_two_events(lab, log):
 def test_a_cold_launch_comes_behind_a_wait_and_a_flush(lab, log):
     lab.flush = lambda: log.append("flush")
     assert lab.cold_ms(lambda: log.append("work"), 2, lambda: log.append("clock")) == [1.5, 1.5]
-    launches = [["_sleep", "flush", f"record event {2 * i}", "work", f"record event {2 * i + 1}"] for i in range(2)]
-    assert log[4:] == [*launches[0], *launches[1], "clock", "wait for event 3"]
+    assert log == [*cold_launch(0), *cold_launch(1), "clock", "wait for event 3"]
+
+
+def cold_launch(at: int, wait: int = WAIT_CYCLES) -> list[str]:
+    begin, end = f"event {2 * at}", f"event {2 * at + 1}"
+    made = [f"new {begin}", f"new {end}"]
+    return [*made, f"_sleep {wait}", "flush", f"record {begin}", "work", f"record {end}", f"ask {begin}"]
+
+
+def test_a_cold_launch_that_the_gpu_may_have_waited_for_is_made_again(lab, log):
+    lab.flush = lambda: log.append("flush")
+    lab.torch.cuda.late = iter([False, True, True])
+    assert len(lab.cold_ms(lambda: log.append("work"), 2, lambda: None)) == 2
+    waits = [1, 1, 2, 4]  # and the last of them is early enough
+    expected = [line for at, wait in enumerate(waits) for line in cold_launch(at, wait * WAIT_CYCLES)]
+    assert log == [*expected, "wait for event 7"]
+
+
+class ClockedGpu:
+    """torch.cuda with clocks of the host and of the GPU, in microseconds, that only these calls move."""
+
+    def __init__(self):
+        self.host = self.gpu = 0.0
+        self.launches = 0
+
+    def queue(self, microseconds: float) -> float:
+        """Work that starts when all before it is done and the host has queued it. Returns its end."""
+        self.gpu = max(self.gpu, self.host) + microseconds
+        return self.gpu
+
+    def _sleep(self, cycles: int) -> None:
+        self.queue(cycles / 2000)
+
+    def call(self, host: float, kernel: float) -> None:
+        self.launches += 1
+        self.host += host
+        self.queue(kernel)
+
+    def Event(self, enable_timing):
+        event = SimpleNamespace(at=math.inf)
+        event.record = lambda: setattr(event, "at", self.queue(0))
+        event.query = lambda: event.at <= self.host
+        event.synchronize = lambda: setattr(self, "host", max(self.host, event.at))
+        event.elapsed_time = lambda other: other.at - event.at
+        return event
+
+
+@pytest.mark.parametrize(
+    ("host", "made"),
+    [
+        ([20.0], 50),  # never late
+        ([250.0], 51),  # each later than the first wait and the flush; the next wait is enough
+        ([30.0] * 9 + [4000.0], 52),  # some are much later; behind long waits the queue grows
+    ],
+)
+def test_no_cold_time_has_the_hosts_in_it(lab, host, made):
+    gpu = ClockedGpu()
+    lab.torch, lab.flush = Namespace(cuda=gpu), lambda: gpu.queue(60)
+    times = itertools.cycle(host)
+    found = lab.cold_ms(lambda: gpu.call(next(times), 5.0), 50, lambda: None)
+    assert found == pytest.approx([5.0] * 50) and gpu.launches == made
+
+
+def test_a_call_that_waits_for_the_gpu_has_no_cold_time(lab):
+    gpu = ClockedGpu()
+    lab.torch, lab.flush = Namespace(cuda=gpu), lambda: gpu.queue(60)
+
+    def run():
+        gpu.host = max(gpu.host, gpu.gpu)
+        gpu.call(1.0, 5.0)
+
+    with pytest.raises(LateLaunch, match=f"the GPU waited {MAX_WAIT_CYCLES} cycles"):
+        lab.cold_ms(run, 50, lambda: None)
+    assert gpu.launches == 8
 
 
 def test_a_capture_leaves_the_stream_as_it_was(lab, log):
