@@ -49,6 +49,8 @@ from steps import sources
 
 # Small enough that the GPU is always done before the host has launched again.
 HOST_PROBLEM = ("--shape=1,2,64,64", "--dtype=fp16")
+# Where all problems have one query: the shortest of the grid decode, with all that such a call does on the host.
+HOST_DECODE_PROBLEM = ("--shape=1,32,8,1,1024,128", "--dtype=bf16")
 HOST_CALLS = 200
 HOST_ROUNDS = 50  # each takes milliseconds only, and the host's clocks come and go
 
@@ -407,8 +409,9 @@ class Session:
                 self.warnings.append(f"{name}: {timer.note}")
 
     def host_overhead(self) -> dict[str, Any]:
-        """How long a call keeps the host, where the GPU has next to nothing to do."""
-        (problem,) = program.ask(self.flashsteps, *HOST_PROBLEM)["problems"]
+        """How long a call keeps the host, where the GPU has little to do."""
+        decode = {problem["seqlen_q"] for problem in self.problems} == {1}
+        (problem,) = program.ask(self.flashsteps, *(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM))["problems"]
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
         self.progress.show("host overhead")
         calls = self.check(problem, run)

@@ -705,6 +705,19 @@ def test_the_order_changes(monkeypatch):
     assert order == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        (SMALL, "B=1 Hq=2 Hkv=2 Sq=64 Skv=64 D=64 fp16 full"),
+        (DECODE, "B=1 Hq=32 Hkv=8 Sq=1 Skv=1024 D=128 bf16 full"),
+        ((*DECODE, "--shape", "1,8,2,2,1000,64"), "B=1 Hq=2 Hkv=2 Sq=64 Skv=64 D=64 fp16 full"),
+    ],
+)
+def test_one_query_has_the_host_overhead_of_one(tmp_path, words, label):
+    host = written(FakeLab(), tmp_path, *words)["host_overhead"]
+    assert host["problem"]["label"] == label and len(host["entries"]) == 4
+
+
 def test_host_overhead_does_not_wait_for_the_gpu():
     lab = FakeLab(v05_x=30.0)
     lab.host_ms["v05_x"] = 0.0125
