@@ -1,7 +1,7 @@
 // Clusters: CTAs that launch_clusters() of common/launch.h starts together, on neighbouring SMs. They can
-// signal each other's mbarriers (mbarrier_arrive_cluster in common/mbarrier.h) and copy into each other's
-// shared memory (tma_load_5d_multicast in common/tma.h, for sm_90a). PTX ISA, "Cooperative thread arrays:
-// cluster", "barrier.cluster". sm_90 and newer.
+// signal each other's mbarriers (mbarrier_arrive_cluster in common/mbarrier.h), and store and copy into each
+// other's shared memory (store_cluster here; tma_load_5d_multicast in common/tma.h, for sm_90a). PTX ISA,
+// "Cooperative thread arrays: cluster", "barrier.cluster", "mapa", "st". sm_90 and newer.
 //
 // A CTA must not touch another one's shared memory before that has begun, and has initialised its mbarriers,
 // nor after it has exited: cluster_arrive() and cluster_wait() must stand in front of the first use and
@@ -35,6 +35,33 @@ __device__ __forceinline__ void cluster_arrive() {
 // Waits until all threads of the cluster have arrived. Each cluster_arrive() needs one before the next.
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" : : : "memory");
+}
+
+// A plain store into the dynamic shared memory of the cluster's CTA `cta_rank`, at the place that this CTA
+// has at `to`. Any single thread; T has 4, 8 or 16 bytes, and `to` is a multiple of as many. A thread of that
+// CTA may read it after cluster_wait(), when this thread has called cluster_arrive() behind the store (or
+// after mbarrier_wait_cluster(), behind mbarrier_arrive_cluster()).
+template <typename T>
+__device__ __forceinline__ void store_cluster(T* to, const T& value, int cta_rank) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  uint32_t remote, words[sizeof(T) / 4];
+  memcpy(words, &value, sizeof(T));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(remote)
+      : "r"(uint32_t(__cvta_generic_to_shared(to))), "r"(cta_rank));
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" : : "r"(remote), "r"(words[0]) : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("st.shared::cluster.v2.u32 [%0], {%1, %2};"
+                 :
+                 : "r"(remote), "r"(words[0]), "r"(words[1])
+                 : "memory");
+  } else {
+    asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(remote), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+  }
 }
 
 }  // namespace on_cuda

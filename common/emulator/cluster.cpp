@@ -1,7 +1,10 @@
 #include "common/emulator/cluster.h"
 
+#include <cstring>
+
 #include "common/emulator/cluster_state.h"
 #include "common/emulator/core.h"
+#include "common/emulator/counters.h"
 #include "common/emulator/race.h"
 
 namespace emulator {
@@ -132,6 +135,23 @@ void cluster_arrive(Location at) {
 void cluster_wait(Location at) {
   const InRuntime in_runtime;
   cta->cluster->barrier.wait(at);
+}
+
+void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Location at) {
+  constexpr const char* kOp = "store_cluster";
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  check_shared(kOp, to, bytes, bytes, true, pc);
+  const InRuntime in_runtime;
+  Cta& other = cta_of_cluster(kOp, cta_rank, at);
+  const uintptr_t address = same_place_in(other, uintptr_t(to));
+  std::memcpy(reinterpret_cast<void*>(address), value, bytes);
+  if (cta->options.race_detector) {
+    const bool to_own = &other == cta;
+    const InCta there(other);
+    to_own ? cta->races->shared_access(*self, address, bytes, true, site_of(pc))
+           : cta->races->remote_write(*self, address, bytes, site_of(pc));
+  }
+  log_access({address, site_of(pc), uint8_t(bytes), /*shared=*/true, /*write=*/true});
 }
 
 }  // namespace emulator

@@ -20,6 +20,7 @@ namespace emulator {
 constexpr int kWarpSize = 32;
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxWarps = kMaxThreads / kWarpSize;
+constexpr int kMaxClusterSize = 8;
 constexpr int kNumBarriers = 16;
 constexpr size_t kMaxSmemBytes = 232448;  // 227 KiB, as on sm_90
 constexpr size_t kSmemGuardBytes =

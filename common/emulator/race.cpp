@@ -24,6 +24,12 @@ inline bool RaceDetector::knows(const Clock& clock, Epoch epoch) const {
   if (time <= before_) return true;
   if (is_copy(epoch)) {
     const size_t mbarrier = size_t(mbarrier_of(epoch));
+    if (mbarrier >= kFirstRemoteWarp) {
+      const size_t warp = mbarrier - kFirstRemoteWarp;
+      if (warp >= clock.remote_writes.size()) return false;
+      const RemoteWrites& writes = clock.remote_writes[warp];
+      return time <= writes.all || ((writes.lanes >> remote_lane_of(epoch) & 1) != 0 && time <= writes.some);
+    }
     if (mbarrier >= kMaxMbarriers) return time <= clock.products[mbarrier - kMaxMbarriers];
     return mbarrier < clock.copies.size() && time <= clock.copies[mbarrier];
   }
@@ -61,6 +67,8 @@ void RaceDetector::start_cta() {
   rank_ = cta->rank;
   cluster_collected_ = cluster_completed_ = {};
   remote_arrivals_.clear();
+  remote_writers_.clear();
+  has_forgotten_ = false;
 }
 
 // Only when the times run out, after half a million synchronisations of one CTA. The others of its cluster
@@ -84,6 +92,8 @@ void RaceDetector::forget() {
   latest_ = 1;
   cluster_collected_ = cluster_completed_ = {};
   remote_arrivals_.clear();
+  remote_writers_.clear();
+  has_forgotten_ = true;
   for (size_t i = 0; i < mbarriers_.size(); ++i) mbarrier_initialised(int(i));
 }
 
@@ -101,16 +111,27 @@ void RaceDetector::tick(int warp) {
 }
 
 void RaceDetector::join(Clock& into, const Clock& from) const {
+  const auto join_lanes = [](Time& all, Time& some, unsigned& lanes, Time from_all, Time from_some,
+                             unsigned from_lanes) {
+    all = std::max(all, from_all);
+    lanes = (some > all ? lanes : 0) | (from_some > all ? from_lanes : 0);
+    some = std::max(some, from_some);
+  };
   for (int warp = 0; warp < cta->num_warps; ++warp) {
-    const Time all = std::max(into.all[warp], from.all[warp]);
-    into.lanes[warp] =
-        (into.some[warp] > all ? into.lanes[warp] : 0) | (from.some[warp] > all ? from.lanes[warp] : 0);
-    into.some[warp] = std::max(into.some[warp], from.some[warp]);
-    into.all[warp] = all;
+    join_lanes(into.all[warp], into.some[warp], into.lanes[warp], from.all[warp], from.some[warp],
+               from.lanes[warp]);
     into.products[warp] = std::max(into.products[warp], from.products[warp]);
   }
   if (into.copies.size() < from.copies.size()) into.copies.resize(from.copies.size());
   for (size_t i = 0; i < from.copies.size(); ++i) into.copies[i] = std::max(into.copies[i], from.copies[i]);
+  if (into.remote_writes.size() < from.remote_writes.size()) {
+    into.remote_writes.resize(from.remote_writes.size());
+  }
+  for (size_t i = 0; i < from.remote_writes.size(); ++i) {
+    RemoteWrites& its = into.remote_writes[i];
+    const RemoteWrites& other = from.remote_writes[i];
+    join_lanes(its.all, its.some, its.lanes, other.all, other.some, other.lanes);
+  }
 }
 
 void RaceDetector::join(KnowledgeOfCta& into, const KnowledgeOfCta& from) const {
@@ -245,6 +266,59 @@ void RaceDetector::remote_read(const Fiber& who, uintptr_t address, size_t bytes
   }
 }
 
+void RaceDetector::remote_write(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
+  check_store_sources(who, address, bytes, site);
+  RaceDetector& its = *cta_of(who).races;
+  // A thread that hears anything of a CTA hears of a time of one of its threads.
+  const Clock& heard = known_here(who).happened;
+  const auto is_time = [](Time time) { return time > 0; };
+  if (!has_forgotten_ && std::none_of(heard.some.begin(), heard.some.end(), is_time)) {
+    fail(Bug::kCluster, who, [&] {
+      return "store_cluster at " + describe(pc_of(site)) + ": " + describe_block(*cta) +
+             " of the cluster may not have begun: this thread has heard nothing of it. Is a cluster_arrive() "
+             "and cluster_wait() missing in front of the store?";
+    });
+  }
+  const size_t warp = size_t(its.rank_ * cta->num_warps + who.warp);
+  const auto find_writer = [&]() -> RemoteWriter& {
+    if (remote_writers_.size() <= warp) remote_writers_.resize(warp + 1, {before_ + 1, 0, {}});
+    return remote_writers_[warp];
+  };
+  if (find_writer().time == kMaxTime) forget_everything();
+  RemoteWriter& writer = find_writer();
+  // Others hear together of what lies between two times of the warp.
+  const Time time_there = its.times_[who.warp];
+  if (writer.time_there != time_there) latest_ = std::max(latest_, ++writer.time);
+  writer.time_there = time_there;
+  auto place = std::find(remote_sites_.begin(), remote_sites_.end(), site);
+  if (place == remote_sites_.end()) place = remote_sites_.insert(place, site);
+  const auto place_and_lane = Site(place - remote_sites_.begin()) | Site(who.lane) << kRemoteLaneShift;
+  const Epoch now = copy_epoch(writer.time, kFirstRemoteWarp + int(warp), place_and_lane);
+  writer.last[who.lane] = now;
+
+  // The thread itself knows of it.
+  Knowledge& own = its.own_knowledge_of(who);
+  own.others.resize(cta->cluster->ctas.size());
+  Clock& known = own.others[size_t(rank_)].happened;
+  if (known.remote_writes.size() <= warp) known.remote_writes.resize(warp + 1);
+  RemoteWrites& writes = known.remote_writes[warp];
+  if (writes.lanes == 0xffffffff) writes.all = std::max(writes.all, writes.some);
+  writes.lanes = (writes.some > writes.all ? writes.lanes : 0) | 1u << who.lane;
+  writes.some = writer.time;
+  const auto check = [&](Epoch earlier, bool earlier_write) {
+    if (is_known(known, earlier)) return;
+    report(who, address, earlier, earlier_write, thread_epoch(0, who, site), true);
+  };
+  for_each_block(address, bytes, [&](Block& block, std::span<Cell> cells, bool) {
+    for (Cell& cell : cells) {
+      check(cell.write, true);
+      for (const Epoch read : cell.reads) check(read, false);
+      cell = {now, {}};
+    }
+    block.column = -1;
+  });
+}
+
 void RaceDetector::must_hear_of_arrival(const Fiber& who, Location at) {
   const RaceDetector& its = *cta_of(who).races;
   const Epoch now = thread_epoch(its.times_[who.warp], who, 0);
@@ -262,6 +336,7 @@ void RaceDetector::relaxed_arrival(int mbarrier, const Fiber& who) {
     for (Clock* clock : {&of.happened, &of.fenced}) {
       clock->all = clock->some = {};
       clock->lanes = {};
+      clock->remote_writes.clear();
     }
   };
   keep_asynchronous(known);
@@ -277,7 +352,7 @@ void RaceDetector::remote_arrival(int mbarrier, const Fiber& who) {
 }
 
 void RaceDetector::check_exit(const Fiber& last) const {
-  if (remote_arrivals_.empty()) return;
+  if (remote_arrivals_.empty() && remote_writers_.empty()) return;
   Knowledge known;
   for (int warp = 0; warp < cta->num_warps; ++warp) {
     join(known, warps_[warp]);
@@ -296,6 +371,18 @@ void RaceDetector::check_exit(const Fiber& last) const {
              std::to_string(lane_of(arrival.epoch)) +
              ": that arrival could come when this CTA is gone. Is a cluster_arrive() and cluster_wait() "
              "missing at the kernel's end, or an mbarrier_wait_cluster() for that phase?";
+    });
+  }
+  for (const RemoteWriter& writer : remote_writers_) {
+    const auto is_unknown = [&](Epoch write) { return write != 0 && !is_known(known.happened, write); };
+    const auto found = std::find_if(std::begin(writer.last), std::end(writer.last), is_unknown);
+    if (found == std::end(writer.last)) continue;
+    known = {};
+    fail(Bug::kCluster, last, [&] {
+      return "the CTA exits and has not heard of the write to its shared memory at " +
+             describe(pc_of(site_of_epoch(*found))) + " by " + describe_thread_of(*found) +
+             ": that write could come when this CTA is gone. Is a cluster_arrive() and cluster_wait() "
+             "missing behind it?";
     });
   }
 }
@@ -560,7 +647,7 @@ void RaceDetector::product_reads(int warp, Time issued, uintptr_t address, Site 
         report(who, address, cell.write, true, now, false);
       }
       // The warp reads as one, so one lane's fence does for all.
-      if (!is_copy(cell.write)) {
+      if (!is_asynchronous(cell.write)) {
         const Fiber& any = cta->fiber(warp, 0);
         check_fence(any, knowledge_of(any).fenced, address, cell.write, true, site, false, "wgmma");
       }
@@ -609,7 +696,7 @@ void RaceDetector::check_store_sources(const Fiber& who, uintptr_t address, size
 
 void RaceDetector::check_fence(const Fiber& who, const Clock& fenced, uintptr_t address, Epoch earlier,
                                bool earlier_write, Site site, bool overwrites, const char* who_does) const {
-  if (is_copy(earlier) || knows(fenced, earlier)) return;
+  if (is_asynchronous(earlier) || knows(fenced, earlier)) return;
   const bool by_store =
       std::find(store_sites_.begin(), store_sites_.end(), Site(earlier)) != store_sites_.end();
   if (by_store) return;
@@ -618,13 +705,28 @@ void RaceDetector::check_fence(const Fiber& who, const Clock& fenced, uintptr_t 
     return std::string("the ") + who_does + " at " + describe(pc_of(site)) +
            (overwrites ? " overwrites" : " reads") + " shared memory at " + describe_shared(address) +
            (is_own ? "" : " of " + describe_block(*cta)) + ", which was " +
-           (earlier_write ? "written" : "read") + " at " + describe(pc_of(Site(earlier))) + " by warp " +
-           std::to_string(warp_of(earlier)) + " lane " + std::to_string(lane_of(earlier)) +
+           (earlier_write ? "written" : "read") + " at " + describe(pc_of(site_of_epoch(earlier))) + " by " +
+           describe_thread_of(earlier) +
            ", and no fence_proxy_async() lies between the two. It must come after the " +
            (earlier_write ? "write" : "read") +
            (is_own ? std::string(", or before the ") + who_does + " and after what this thread waits for"
                    : ", in that CTA");
   });
+}
+
+std::string RaceDetector::describe_thread_of(Epoch epoch) const {
+  const auto thread = [](int warp, int lane) {
+    return "warp " + std::to_string(warp) + " lane " + std::to_string(lane);
+  };
+  if (!is_remote_write(epoch)) return thread(warp_of(epoch), lane_of(epoch));
+  const int warp = mbarrier_of(epoch) - kFirstRemoteWarp;
+  return describe_block(*cta->cluster->ctas[size_t(warp / cta->num_warps)]) + " " +
+         thread(warp % cta->num_warps, remote_lane_of(epoch));
+}
+
+Site RaceDetector::site_of_epoch(Epoch epoch) const {
+  constexpr Site kIndices = (Site(1) << kRemoteLaneShift) - 1;
+  return is_remote_write(epoch) ? remote_sites_[epoch & kIndices] : Site(epoch);
 }
 
 void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
@@ -634,9 +736,9 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
     const std::string where = "race on shared memory at " + describe_shared(address) +
                               (is_own ? "" : " of " + describe_block(*cta)) + ": ";
     const std::string place = describe(pc_of(Site(now)));
-    const std::string earlier_place = describe(pc_of(Site(earlier)));
+    const std::string earlier_place = describe(pc_of(site_of_epoch(earlier)));
     const bool by_copy = is_copy(now) && !is_product(now);
-    const bool after_copy = is_copy(earlier);
+    const bool after_copy = is_asynchronous(earlier);
     const std::string what = by_copy           ? "the copy issued at "
                              : is_product(now) ? "the wgmma at "
                                                : std::string("the ") + kind(write) + " at ";
@@ -657,15 +759,15 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
              " brings, and this thread has not waited for that: is an mbarrier_wait missing, or was it for "
              "another phase or another mbarrier?";
     }
-    const std::string other = earlier_place + " by warp " + std::to_string(warp_of(earlier)) + " lane " +
-                              std::to_string(lane_of(earlier));
+    const std::string other = earlier_place + " by " + describe_thread_of(earlier);
     if (by_copy) {
       return where + "the copy issued at " + place + " overwrites what the " + kind(earlier_write) + " at " +
              other +
              " may still need: this thread has not heard that it is done. Was the memory released too early, "
              "or did nobody wait for its release?";
     }
-    const std::string remedy = !is_own ? "a cluster_arrive() and cluster_wait() of all threads"
+    const bool between_ctas = !is_own || is_remote_write(earlier);
+    const std::string remedy = between_ctas ? "a cluster_arrive() and cluster_wait() of all threads"
                                : warp_of(earlier) == who.warp
                                    ? "a __syncwarp() (if other warps come here too, a barrier)"
                                    : "a barrier (__syncthreads(), or bar_sync() of the warps concerned)";

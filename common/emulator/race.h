@@ -38,7 +38,8 @@ constexpr size_t kChunkBytes = 16;  // what a swizzle moves
 //
 // A CTA of a cluster keeps its own times, and its threads know of those of the others as well, once a cluster
 // barrier or an arrival at an mbarrier of theirs has told them. Such an arrival counts only for who waits for
-// it as cluster scope demands. Only copies and arrivals reach into another CTA's memory.
+// it as cluster scope demands. Copies, arrivals and stores reach into another CTA's memory, where the
+// stores of each warp have times of their own.
 //
 // It errs on the side of silence: __syncwarp of some lanes counts for the whole warp; when several lanes of a
 // warp let others know at different times, the latest counts for each; of several concurrent readers two are
@@ -65,18 +66,21 @@ class RaceDetector {
   void barrier_arrival(int barrier, const Fiber& who, bool first_of_round);
   void barrier_departure(int barrier, int warp);
 
+  static constexpr int kMaxRemoteWarps = kMaxClusterSize * kMaxWarps;
+
   // The same for an mbarrier, by its number. Who waits learns what was known when the last phase completed.
-  static constexpr int kMaxMbarriers = 2048 - kMaxWarps;
+  static constexpr int kMaxMbarriers = 2048 - kMaxWarps - kMaxRemoteWarps;
   void mbarrier_initialised(int mbarrier);
   void mbarrier_arrival(int mbarrier, const Fiber& who);
   void mbarrier_completed(int mbarrier);
   void mbarrier_waited(int mbarrier, const Fiber& who, bool cluster_scope);
 
-  // By a thread of another CTA of the cluster: it reads these bytes, it arrives here.
+  // By a thread of another CTA of the cluster: it reads these bytes, it writes them, it arrives here.
   void remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site) const;
+  void remote_write(const Fiber& who, uintptr_t address, size_t bytes, Site site);
   void remote_arrival(int mbarrier, const Fiber& who);
   void must_hear_of_arrival(const Fiber& who, Location at);  // before it exits
-  void check_exit(const Fiber& last) const;  // of the CTA's last thread: has it heard of such arrivals?
+  void check_exit(const Fiber& last) const;  // of the CTA's last thread: has it heard of these and of writes?
   // By a thread of this CTA or another one: it tells only of copies and products that it has waited for.
   void relaxed_arrival(int mbarrier, const Fiber& who);
 
@@ -120,14 +124,19 @@ class RaceDetector {
 
  private:
   // What is known to have happened: of each warp everything up to `all`, and of some of its lanes everything
-  // up to `some`, when that is later; of each warp's products and each mbarrier's copies those up to a time.
-  // (Who is not in the list has done nothing.)
+  // up to `some`, when that is later; of each warp's products and each mbarrier's copies those up to a time;
+  // and in the same way what warps of other CTAs have written. (Who is not in the list has done nothing.)
+  struct RemoteWrites {
+    Time all = 0, some = 0;
+    unsigned lanes = 0;
+  };
   struct Clock {
     std::array<Time, kMaxWarps> all = {};
     std::array<Time, kMaxWarps> some = {};
     std::array<unsigned, kMaxWarps> lanes = {};
     std::array<Time, kMaxWarps> products = {};
     std::vector<Time> copies;
+    std::vector<RemoteWrites> remote_writes;  // by rank and warp
   };
   struct KnowledgeOfCta {
     Clock happened;
@@ -138,9 +147,10 @@ class RaceDetector {
   };
 
   // Who accessed, when and where. From the top: the time; 0, the warp, whether all of it, the lane; the site.
-  // Of a copy: the time; 1, the mbarrier; the site. Of a product: the same, its warp behind all mbarriers.
-  // Zero: nobody. A lane's copy that is under way was written by the whole warp at a time that nobody ever
-  // knows.
+  // Of a copy: the time; 1, the mbarrier; the site. Of a product: the same, its warp behind all mbarriers. Of
+  // a write by another CTA: the same, the number of its warp in the cluster behind all those; the lane, the
+  // number of the site. Zero: nobody. A lane's copy that is under way was written by the whole warp at a time
+  // that nobody ever knows.
   using Epoch = uint64_t;
   static constexpr int kTimeShift = 44;
   static constexpr int kCopyShift = 43;
@@ -149,7 +159,9 @@ class RaceDetector {
   static constexpr int kWhoShift = 32;  // the lane, or the mbarrier
   static constexpr Time kNever = (1u << 20) - 1;
   static constexpr Time kMaxTime = kNever - 1;
-  static_assert(kMaxWarps <= 32 && kMaxMbarriers + kMaxWarps <= 1 << (kCopyShift - kWhoShift));
+  static constexpr int kRemoteLaneShift = 27;
+  static constexpr int kFirstRemoteWarp = kMaxMbarriers + kMaxWarps;
+  static_assert(kMaxWarps <= 32 && kFirstRemoteWarp + kMaxRemoteWarps <= 1 << (kCopyShift - kWhoShift));
   static Epoch thread_epoch(Time time, const Fiber& who, Site site) {
     return Epoch(time) << kTimeShift | Epoch(who.warp) << kWarpShift | Epoch(who.lane) << kWhoShift | site;
   }
@@ -171,12 +183,19 @@ class RaceDetector {
     return same_time(read, other) || (is_whole_warp(read) && (read ^ other) >> kWarpShift == 0);
   }
   static Time time_of(Epoch epoch) { return Time(epoch >> kTimeShift); }
-  static bool is_copy(Epoch epoch) { return ((epoch >> kCopyShift) & 1) != 0; }
-  // For a product, kMaxMbarriers and its warp.
+  static bool is_copy(Epoch epoch) { return ((epoch >> kCopyShift) & 1) != 0; }  // or what looks like one:
+  // For a product, kMaxMbarriers and its warp. For a write by another CTA, kFirstRemoteWarp and its warp.
   static int mbarrier_of(Epoch epoch) {
     return int(epoch >> kWhoShift) & ((1 << (kCopyShift - kWhoShift)) - 1);
   }
-  static bool is_product(Epoch epoch) { return is_copy(epoch) && mbarrier_of(epoch) >= kMaxMbarriers; }
+  static bool is_product(Epoch epoch) {
+    return is_copy(epoch) && mbarrier_of(epoch) >= kMaxMbarriers && mbarrier_of(epoch) < kFirstRemoteWarp;
+  }
+  static bool is_remote_write(Epoch epoch) {
+    return is_copy(epoch) && mbarrier_of(epoch) >= kFirstRemoteWarp;
+  }
+  static int remote_lane_of(Epoch epoch) { return int(Site(epoch) >> kRemoteLaneShift); }
+  static bool is_asynchronous(Epoch epoch) { return is_copy(epoch) && !is_remote_write(epoch); }
   static int warp_of(Epoch epoch) { return int(epoch >> kWarpShift) & 31; }
   static bool is_whole_warp(Epoch epoch) { return ((epoch >> kWholeWarpShift) & 1) != 0; }
   static int lane_of(Epoch epoch) { return int(epoch >> kWhoShift) & 31; }
@@ -223,6 +242,12 @@ class RaceDetector {
     Epoch epoch;
     Location at;
   };
+  // A warp of another CTA that writes here.
+  struct RemoteWriter {
+    Time time;              // of its last write here
+    Time time_there = 0;    // the same, of its own times
+    Epoch last[kWarpSize];  // write of each lane
+  };
   struct StoreSource {
     uintptr_t begin;
     size_t bytes;
@@ -266,6 +291,8 @@ class RaceDetector {
                    bool earlier_write, Site site, bool overwrites, const char* who_does = "copy") const;
   [[noreturn]] void report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
                            bool write) const;
+  std::string describe_thread_of(Epoch epoch) const;  // "warp 1 lane 5", perhaps of another CTA
+  Site site_of_epoch(Epoch epoch) const;
 
   std::array<Time, kMaxWarps> times_ = {};
   std::array<Time, kMaxWarps> products_ = {};  // of a warp's last one
@@ -281,8 +308,11 @@ class RaceDetector {
   int rank_ = 0;
   Knowledge cluster_collected_, cluster_completed_;
   std::vector<RemoteArrival> remote_arrivals_;
-  Time latest_ = 0;  // no time is beyond it
-  Time before_ = 0;  // up to here it was another CTA's
+  std::vector<RemoteWriter> remote_writers_;  // by rank and warp
+  std::vector<Site> remote_sites_;            // where such writes stand
+  bool has_forgotten_ = false;                // since the CTA began
+  Time latest_ = 0;                           // no time is beyond it
+  Time before_ = 0;                           // up to here it was another CTA's
 };
 
 // ---- Global memory: between CTAs.

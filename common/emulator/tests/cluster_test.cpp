@@ -2,6 +2,7 @@
 // and every order.
 #include "common/cluster.h"
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -154,6 +155,82 @@ __global__ void told_by_a_third(const TensorMap map, float* out) {
   if (rank == 0) out[1] = values[3];
 }
 
+// ---- Every thread stores a value in all CTAs; after that each adds up what its neighbour has got from all.
+
+enum StoreMistake {
+  kStoresRight, kStoresAtOnce, kStoresOverOwn, kStoresInOnePlace, kReadsAtOnce, kReadsAfterCtaBarrier, kStoresAndExits,
+  kStoresBeyond, kStoresMisaligned, kStoresOutside,
+};
+
+constexpr int NUM_CTAS = 4, NUM_STORED = 64;  // values from a CTA, one per thread
+using Stored = float[NUM_CTAS][NUM_STORED];
+
+LINES_OF(stores);
+template <StoreMistake MISTAKE>
+__global__ void stores(float* out) {
+  auto& values = *reinterpret_cast<Stored*>(smem);
+  const int rank = cluster_ctarank(), thread = threadIdx.x;
+  for (float* value = &values[0][thread]; value < values[NUM_CTAS]; value += NUM_STORED) *value = -1;  // line 5
+  if (MISTAKE != kStoresAtOnce) cluster_arrive();
+  if (MISTAKE != kStoresAtOnce) cluster_wait();
+  if (MISTAKE == kStoresOverOwn) values[rank][thread ^ 1] = 0;  // line 8
+  float* const to = &values[MISTAKE == kStoresInOnePlace ? 0 : rank][thread];
+  float* const place = MISTAKE == kStoresMisaligned ? reinterpret_cast<float*>(smem + 2) : MISTAKE == kStoresOutside ? values[NUM_CTAS] : to;
+  for (int cta = MISTAKE == kStoresBeyond ? 1 : 0; cta < NUM_CTAS + (MISTAKE == kStoresBeyond ? 1 : 0); ++cta)
+    store_cluster(place, float(100 * rank + thread), cta);  // line 12
+  if (MISTAKE == kStoresAndExits) return;
+  cluster_arrive();
+  if (MISTAKE == kReadsAtOnce) out[NUM_STORED * blockIdx.x + thread] = values[(rank + 1) % NUM_CTAS][thread ^ 1];  // line 15
+  if (MISTAKE == kReadsAfterCtaBarrier) __syncthreads();
+  if (MISTAKE == kReadsAfterCtaBarrier) out[NUM_STORED * blockIdx.x + thread] = values[(rank + 1) % NUM_CTAS][thread ^ 1];  // line 17
+  cluster_wait();
+  float sum = 0;
+  for (int cta = 0; cta < NUM_CTAS; ++cta) sum += values[cta][thread ^ 1];
+  out[NUM_STORED * blockIdx.x + thread] = sum;
+}
+
+// CTA 0 hands a value of each lane to CTA 1, which waits at an mbarrier.
+enum HandOver { kByRelease, kByRelaxed, kNoSyncwarp, kPlainWait };
+LINES_OF(hands_over);
+template <HandOver WAY>
+__global__ void hands_over(float* out) {
+  uint64_t* const barrier = reinterpret_cast<uint64_t*>(smem);
+  float4* const values = reinterpret_cast<float4*>(smem + 16);
+  const int lane = threadIdx.x;
+  if (lane == 0) mbarrier_init(barrier, 1);
+  if (lane == 0) fence_mbarrier_init();
+  cluster_arrive();
+  cluster_wait();
+  if (cluster_ctarank() == 0) {
+    store_cluster(&values[lane], make_float4(lane, 1, 2, 3), 1);  // line 11
+    if (WAY != kNoSyncwarp) __syncwarp();
+    if (lane == 0) WAY == kByRelaxed ? mbarrier_arrive_cluster_relaxed(barrier, 1) : mbarrier_arrive_cluster(barrier, 1);
+  } else {
+    WAY == kPlainWait ? mbarrier_wait(barrier, 0) : mbarrier_wait_cluster(barrier, 0);
+    out[lane] = values[31 - lane].x + values[31 - lane].w;  // line 16
+  }
+  cluster_arrive();
+  cluster_wait();
+}
+
+// TMA stores what the other CTA has stored here.
+LINES_OF(stores_for_copy);
+__global__ void stores_for_copy(const TensorMap map, bool fences) {
+  for (int i = threadIdx.x; i < PART_FLOATS / 2; i += 32) reinterpret_cast<float2*>(smem)[i] = make_float2(0, 0);
+  cluster_arrive();
+  cluster_wait();
+  for (int i = threadIdx.x; i < PART_FLOATS / 2; i += 32)
+    store_cluster(&reinterpret_cast<float2*>(smem)[i], make_float2(2 * i, 2 * i + 1), 1 - cluster_ctarank());  // line 6
+  cluster_arrive();
+  cluster_wait();
+  if (fences) fence_proxy_async();
+  __syncwarp();
+  if (threadIdx.x > 0) return;
+  tma_store_5d(map, smem, 0, PART_ROWS * cluster_ctarank(), 0, 0, 0);  // line 12
+  tma_store_commit();
+  tma_store_wait_read<0>();
+}
+
 LINES_OF(static_shared);
 __global__ void static_shared(float* out) {
   __shared__ float values[32];
@@ -214,6 +291,26 @@ struct Expected {
   std::string text;  // that the report contains
   int line;          // of `pipeline`, that it names
 };
+
+template <StoreMistake MISTAKE>
+void launch_stores(float* out) {
+  launch_clusters(NUM_CTAS, stores<MISTAKE>, dim3(2 * NUM_CTAS), dim3(NUM_STORED), sizeof(Stored), nullptr,
+                  out);
+}
+
+// The report names all of these lines of `stores`.
+template <StoreMistake MISTAKE>
+void check_store_mistake(const std::vector<Bug>& bugs, const std::string& text,
+                         const std::vector<int>& lines) {
+  in_all_modes([&] {
+    Buffer<float> out(2 * NUM_CTAS * NUM_STORED);
+    const Report report = report_of([&] { launch_stores<MISTAKE>(out.get()); });
+    INFO(report.what());
+    CHECK(std::count(bugs.begin(), bugs.end(), report.bug) == 1);
+    CHECK(contains(report.what(), text));
+    for (const int line : lines) CHECK(names_line(report, __FILE__, stores_line + line));
+  });
+}
 
 template <Mistake MISTAKE>
 void check_mistake(const std::vector<Expected>& expected) {
@@ -381,6 +478,78 @@ TEST_CASE("knowledge goes from CTA to CTA") {
     launch_clusters(4, told_by_a_third, dim3(4), dim3(1), PART_BYTES + 16, nullptr, run.map(), run.out.get());
     CHECK(run.out[0] == 1.0f);
     CHECK(run.out[1] == run.in[3]);
+  });
+}
+
+TEST_CASE("a thread stores in the shared memory of other CTAs") {
+  for (const int host_threads : {1, 2}) {
+    in_all_modes([&] {
+      emulator::options().host_threads = host_threads;
+      Buffer<float> out(2 * NUM_CTAS * NUM_STORED);
+      launch_stores<kStoresRight>(out.get());
+      for (int i = 0; i < 2 * NUM_CTAS * NUM_STORED; ++i)
+        CHECK(out[size_t(i)] == 600 + 4 * (i % NUM_STORED ^ 1));
+    });
+  }
+  // Each thread writes -1 four times, stores and adds up as many.
+  fresh_options().count = true;
+  Buffer<float> out(2 * NUM_CTAS * NUM_STORED);
+  launch_stores<kStoresRight>(out.get());
+  CHECK(emulator::last_counters().shared_requests == 2 * NUM_CTAS * 2 * 12);
+}
+
+TEST_CASE("stores to another CTA need an order") {
+  check_store_mistake<kStoresAtOnce>({Bug::kCluster}, "may not have begun", {12});
+  check_store_mistake<kStoresOverOwn>({Bug::kRace}, "race on shared memory", {8, 12});
+  check_store_mistake<kStoresInOnePlace>({Bug::kRace},
+                                         "Is a cluster_arrive() and cluster_wait() of all threads", {12});
+  check_store_mistake<kReadsAtOnce>({Bug::kRace}, "Is a cluster_arrive() and cluster_wait() of all threads",
+                                    {12, 15});
+  check_store_mistake<kReadsAfterCtaBarrier>(
+      {Bug::kRace}, "Is a cluster_arrive() and cluster_wait() of all threads", {12, 17});
+  check_store_mistake<kStoresAndExits>({Bug::kCluster}, "", {12});
+  check_store_mistake<kStoresBeyond>({Bug::kCluster}, "there is no CTA 4, the cluster's size is 4", {12});
+  check_store_mistake<kStoresMisaligned>({Bug::kMisaligned}, "smem + 2 is not a multiple of 4", {12});
+  check_store_mistake<kStoresOutside>({Bug::kSharedOutOfBounds}, "write of 4 bytes at smem + 1024", {12});
+}
+
+TEST_CASE("an mbarrier hands stored values to another CTA") {
+  const auto check = [](auto kernel, bool is_right) {
+    in_all_modes([&] {
+      Buffer<float> out(32);
+      const auto run = [&] { launch_clusters(2, kernel, dim3(2), dim3(32), 16 + 512, nullptr, out.get()); };
+      if (!is_right) {
+        const Report report = report_of(run);
+        INFO(report.what());
+        CHECK(report.bug == Bug::kRace);
+        CHECK(names_line(report, __FILE__, hands_over_line + 11));
+        CHECK(names_line(report, __FILE__, hands_over_line + 16));
+        CHECK(contains(report.what(), "by block (0, 0, 0) warp 0 lane"));
+        return;
+      }
+      run();
+      for (int lane = 0; lane < 32; ++lane) CHECK(out[size_t(lane)] == 34 - lane);
+    });
+  };
+  check(hands_over<kByRelease>, true);
+  check(hands_over<kByRelaxed>, false);
+  check(hands_over<kNoSyncwarp>, false);
+  check(hands_over<kPlainWait>, false);
+}
+
+TEST_CASE("a proxy fence lies between a store from another CTA and TMA") {
+  in_all_modes([&] {
+    Run run;
+    const auto launch = [&](bool fences) {
+      launch_clusters(2, stores_for_copy, dim3(2), dim3(32), PART_BYTES, nullptr, run.map(), fences);
+    };
+    launch(true);
+    for (size_t i = 0; i < 2 * PART_FLOATS; ++i) CHECK(run.in[i] == i % PART_FLOATS);
+    const Report report = report_of([&] { launch(false); });
+    INFO(report.what());
+    CHECK(report.bug == Bug::kProxyFence);
+    CHECK(names_line(report, __FILE__, stores_for_copy_line + 6));
+    CHECK(names_line(report, __FILE__, stores_for_copy_line + 12));
   });
 }
 

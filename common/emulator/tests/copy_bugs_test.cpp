@@ -700,7 +700,7 @@ TEST_CASE("mbarriers that are none are found", "[copy][bugs]") {
   }
 }
 
-TEST_CASE("the race detector knows 2016 mbarriers", "[copy][bugs]") {
+TEST_CASE("the race detector knows 1760 mbarriers", "[copy][bugs]") {
   Problem problem;
   const auto run = [&](int count) {
     launch(many_mbarriers, 1, 1, 2049 * 8, nullptr, problem.out_map, count);
@@ -708,11 +708,11 @@ TEST_CASE("the race detector knows 2016 mbarriers", "[copy][bugs]") {
   fresh_options();
   CHECK_NOTHROW(run(2049));
   emulator::options().race_detector = true;
-  CHECK_NOTHROW(run(2016));
+  CHECK_NOTHROW(run(1760));
   const Report report = report_of([&] { run(2049); });
   CHECK(report.bug == Bug::kBadMbarrier);
   CHECK(contains(report.what(),
-                 "the race detector can track 2016 mbarriers per CTA, and this is one more than that"));
+                 "the race detector can track 1760 mbarriers per CTA, and this is one more than that"));
 }
 
 TEST_CASE("of many mbarriers each knows its own copies", "[copy][bugs]") {

@@ -257,6 +257,30 @@ __global__ void all_arrive(const uint32_t* in, uint32_t* out) {
   cluster_wait();
 }
 
+// ---- Words go to three other CTAs of the cluster, 1, 2 and 4 at a time.
+struct StoredWords {
+  uint4 four[32];
+  uint2 two[32];
+  uint32_t one[32];
+};
+
+__global__ void cluster_stores(const uint32_t* in, uint32_t* out) {
+  constexpr int NUM_WORDS = sizeof(StoredWords) / 4;
+  auto& shared = *reinterpret_cast<StoredWords*>(smem);
+  const int rank = cluster_ctarank(), lane = threadIdx.x, to = (11 * lane + 7) % 32;
+  const uint32_t* const words = in + NUM_WORDS * blockIdx.x + 7 * lane;
+  cluster_arrive();  // all CTAs have begun
+  cluster_wait();
+  store_cluster(&shared.one[to], words[0], (rank + 1) % CLUSTER_SIZE);
+  store_cluster(&shared.two[to], make_uint2(words[1], words[2]), (rank + 2) % CLUSTER_SIZE);
+  store_cluster(&shared.four[to], make_uint4(words[3], words[4], words[5], words[6]),
+                (rank + lane) % CLUSTER_SIZE);
+  cluster_arrive();  // and stored
+  cluster_wait();
+  for (int i = lane; i < NUM_WORDS; i += 32)
+    out[NUM_WORDS * blockIdx.x + i] = reinterpret_cast<const uint32_t*>(&shared)[i];
+}
+
 template <auto KERNEL, int NUM_CLUSTERS, int SMEM_BYTES>
 void run_clusters(const AttentionCall& call, void* stream) {
   launch_clusters(CLUSTER_SIZE, KERNEL, dim3(NUM_CLUSTERS * CLUSTER_SIZE), dim3(32), SMEM_BYTES,
@@ -350,6 +374,12 @@ constexpr ConformanceCase kCases[] = {
      2 * 32 * 2 * CLUSTER_SIZE,
      0,
      run_clusters<cluster_exchange, 2, 0>,
+     needs_sm},
+    {"store_cluster",
+     {{kBits, sizeof(StoredWords) / 4 * 2 * CLUSTER_SIZE}},
+     sizeof(StoredWords) / 4 * 2 * CLUSTER_SIZE,
+     0,
+     run_clusters<cluster_stores, 2, sizeof(StoredWords)>,
      needs_sm},
     {"mbarrier_arrive_cluster",
      {{kBits, 32 * CLUSTER_SIZE* ROUNDS}},
