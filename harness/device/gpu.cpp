@@ -165,12 +165,12 @@ void gpu_release(void* memory) { cudaFree(memory); }
 // Not with cudaMemcpy(): its copies may end after it has returned, on a stream that others do not wait for.
 void gpu_upload(void* to_gpu, const void* from_host, size_t bytes, void* stream) {
   CUDA_CHECK(cudaMemcpyAsync(to_gpu, from_host, bytes, cudaMemcpyHostToDevice, cudaStream_t(stream)));
-  gpu_synchronize(stream);
+  CUDA_CHECK(cudaStreamSynchronize(cudaStream_t(stream)));
 }
 
 void gpu_download(void* to_host, const void* from_gpu, size_t bytes, void* stream) {
   CUDA_CHECK(cudaMemcpyAsync(to_host, from_gpu, bytes, cudaMemcpyDeviceToHost, cudaStream_t(stream)));
-  gpu_synchronize(stream);
+  CUDA_CHECK(cudaStreamSynchronize(cudaStream_t(stream)));
 }
 
 void gpu_fill_zero(void* gpu, size_t bytes, void* stream) {
@@ -210,8 +210,6 @@ unsigned* gpu_counters(void* handle) {
   }
   return counters;
 }
-
-void gpu_synchronize(void* stream) { CUDA_CHECK(cudaStreamSynchronize(cudaStream_t(stream))); }
 
 // CUDA knows the advertised boost clock only, which many cards exceed.
 int max_sm_clock_mhz(int device) {

@@ -52,8 +52,6 @@ void gpu_fill_zero(void* gpu, size_t bytes, void* stream = nullptr);
 // side.
 unsigned* gpu_counters(void* stream);
 
-void gpu_synchronize(void* stream);  // waits for what was launched on it
-
 int max_sm_clock_mhz(int device);
 // Dense peak at that clock in TFLOPS, by device_peaks.h; 0 when the card is not in its table.
 double gpu_peak_tflops(int device, DType dtype);

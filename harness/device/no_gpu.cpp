@@ -22,7 +22,6 @@ void gpu_upload(void*, const void*, size_t, void*) { refuse(); }
 void gpu_download(void*, const void*, size_t, void*) { refuse(); }
 void gpu_fill_zero(void*, size_t, void*) { refuse(); }
 unsigned* gpu_counters(void*) { refuse(); }
-void gpu_synchronize(void*) { refuse(); }
 int max_sm_clock_mhz(int) { refuse(); }
 double gpu_peak_tflops(int, DType) { refuse(); }
 

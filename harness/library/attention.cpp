@@ -255,11 +255,11 @@ std::string wrong_page(const AttentionCall& c) {
   return "";
 }
 
-size_t plan_attention(const AttentionCall& call, std::string_view step) {
+size_t plan_attention(const AttentionCall& call, std::string_view step, bool on_current_device) {
   check_call(call);
   first_step(BackendKind::kEmulator, call, step,
              [&](const Step& each) { return refusal_of(each, nullptr, call); });
-  if (!missing_gpu().empty()) return 0;
+  if (!on_current_device && !missing_gpu().empty()) return 0;
   try {
     const Gpu& gpu = current_gpu();
     const Step& chosen = first_step(BackendKind::kCuda, call, step,
@@ -267,6 +267,7 @@ size_t plan_attention(const AttentionCall& call, std::string_view step) {
     const size_t workspace = needed_workspace(chosen.info, tuned(chosen, &gpu, call));
     return chosen.info.uses_counters || workspace > 0 ? kCounterBytes + workspace : 0;
   } catch (const std::invalid_argument&) {
+    if (on_current_device) throw;
     return 0;
   }
 }

@@ -22,9 +22,10 @@ std::string_view queue_attention(const AttentionCall& call, void* stream, std::s
 std::string wrong_page(const AttentionCall& call);
 
 // For a call that is to come, whose memory is not there yet: its pointers stand for their alignment alone.
-// Throws as the functions of flashsteps.h where no step could run it, whatever the GPU. Returns how many
-// bytes counters and behind them a workspace take on the current device; 0 where the step needs neither,
-// without a GPU, or where that one will refuse the call.
-size_t plan_attention(const AttentionCall& call, std::string_view step);
+// Throws as the functions of flashsteps.h where no step could run it, whatever the GPU; where it is known to
+// run on the current device, also if that one refuses it. Returns how many bytes counters and behind them a
+// workspace take on the current device; 0 where the step needs neither, without a GPU, or where that one will
+// refuse the call.
+size_t plan_attention(const AttentionCall& call, std::string_view step, bool on_current_device);
 
 }  // namespace flashsteps

@@ -147,11 +147,11 @@ def attention(
         [batch, heads_q, seqlen_q] in both layouts, natural logarithm. A query that sees no key has o = 0 and
         lse = -inf.
 
-    On a GPU the call only queues: on PyTorch's or CuPy's current stream of q's device. Like theirs, it
-    returns at once, allocates from their allocators (but for a few bytes that a stream keeps, for counters),
-    and can be captured into a CUDA graph. JAX has no current stream: there the call waits for its arguments,
-    and for the result before it returns. For arrays on the CPU all calls wait, without the GIL. Ctrl-C ends a
-    call on the emulator within a moment, and os.fork() waits for such calls.
+    On a GPU the call only queues: on PyTorch's or CuPy's current stream of q's device, or on XLA's. Like theirs,
+    it returns at once, allocates from their allocators (but for a few bytes that a stream keeps, for counters),
+    and can be captured into a CUDA graph. JAX compiles the first call of each kind, as it does with its own
+    functions. For arrays on the CPU all calls wait, without the GIL. Ctrl-C ends a call on the emulator within a
+    moment, and os.fork() waits for such calls.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the text begins with its name. Nothing was launched.
@@ -166,7 +166,7 @@ def attention(
             other = _framework_of(name, array)
             if other.name != framework.name:
                 raise TypeError(f"{name}: is an array of {other.name}, and q is one of {framework.name}")
-            if other is not framework:  # a subclass of PyTorch's tensor, or an array that JAX traces
+            if other is not framework:  # a subclass of PyTorch's tensor
                 operator = operator or other.operator
                 return operator(q, k, v, kv_lengths, causal, scale, step, layout, return_lse, device)
     if operator is not None:
@@ -229,7 +229,7 @@ def attention_with_kvcache(
     the numbers are yours to keep in range, or memory beyond the caches is read.
 
     Returns, raises, and where and when it runs: as attention(), with lse [batch, heads_q, seqlen_q]. PyTorch's
-    tracers record torch.ops.flashsteps.attention_with_kvcache. JAX's tracers are refused.
+    tracers record torch.ops.flashsteps.attention_with_kvcache.
     """
     framework = _by_type.get(type(q)) or _framework_of("q", q)
     arrays = (k_cache, v_cache, cache_seqlens, page_table)
@@ -241,7 +241,7 @@ def attention_with_kvcache(
             other = _framework_of(name, array)
             if other.name != framework.name:
                 raise TypeError(f"{name}: is an array of {other.name}, and q is one of {framework.name}")
-            traced = traced or other is not framework  # a subclass of PyTorch's tensor, or traced by JAX
+            traced = traced or other is not framework  # a subclass of PyTorch's tensor
     if (
         type(causal) is not bool
         or type(return_lse) is not bool

@@ -24,7 +24,6 @@ class Framework:
 
     name: str
     exchange_api: object = None  # DLPack's, a capsule; then describe() and current_stream() are not called
-    waits = False  # on a GPU: return when the result is there
     # operator(q, k, v, …): the call as an operation of the framework. None: there is none, nor the five below.
     operator: Callable[..., Any] | None = None
     kvcache_operator: Callable[..., Any]  # the same of attention_with_kvcache()
@@ -32,9 +31,6 @@ class Framework:
     is_transformed: Callable[[], bool]  # the same for arrays without memory: asked when one cannot be read
     records_gradients: Callable[[], bool]
     refuse_gradients: Callable[..., None]
-    # finish(result, *arguments), of the arrays that were given, q first: what the user gets for an array of empty_like() or empty_fp32() that
-    # is filled now.
-    finish: Callable[..., Any] | None = None
 
     def describe(self, argument: str, array: Any) -> Description:
         raise NotImplementedError
@@ -169,90 +165,15 @@ class CuPy(Framework):
 
 
 class Jax(Framework):
-    """JAX has no current stream and orders its own work only, so a call waits: for the arguments before, for
-    the result after.
-
-    By JAX's rules its arrays are never written. On the CPU the result is made with NumPy and then becomes
-    JAX's. On a GPU JAX makes the array, and it is filled in place before anybody else has seen it. As with
-    JAX's own functions, a result is committed to its device if an argument is.
-    """
-
-    name = "JAX"
-    waits = True
-
-    def __init__(self) -> None:
-        import jax
-        import numpy
-
-        self.jax, self.numpy, self.on_cpu = jax, numpy, NumPy()
-
-    def describe(self, argument: str, array: Any) -> Description:
-        if isinstance(array, self.numpy.ndarray):  # a result on the CPU, before finish()
-            return self.on_cpu.describe(argument, array)
-        if array.is_deleted():
-            raise ValueError(f"{argument}: has been deleted, or donated")
-        if len(array.devices()) != 1:
-            raise ValueError(
-                f"{argument}: is spread over {len(array.devices())} devices: call this below jax.shard_map"
-            )
-        on_cpu = self.is_on_cpu(array)
-        try:
-            # Both wait until the contents are there; __dlpack__ because it is not told a stream.
-            memory = self.numpy.asarray(array) if on_cpu else array.__dlpack__()
-        except Exception as error:
-            raise ValueError(f"{argument}: its memory is not accessible: {error}") from error
-        return self.on_cpu.describe(argument, memory) if on_cpu else _core.describe_dlpack(argument, memory)
-
-    def is_on_cpu(self, array: Any) -> bool:
-        return next(iter(array.devices())).platform == "cpu"
-
-    def current_stream(self, device: int) -> int:
-        return 0  # CUDA's default stream
-
-    def empty_like(self, array: Any) -> Any:
-        return self.empty(array, array.shape, array.dtype)
-
-    def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
-        return self.empty(array, shape, self.numpy.float32)
-
-    def empty(self, array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        if self.is_on_cpu(array):
-            return self.numpy.empty(shape, dtype)
-        (device,) = array.devices()
-        with self.jax.ensure_compile_time_eval():  # now, also while somebody traces a function that this call is in
-            if array.committed:
-                return self.jax.numpy.empty(shape, dtype, device=device)
-            with self.jax.default_device(device):
-                return self.jax.numpy.empty(shape, dtype)
-
-    def finish(self, result: Any, *arguments: Any) -> Any:  # type: ignore[override]
-        of_jax = isinstance(result, self.jax.Array)
-        if of_jax and result.committed:
-            return result
-        for array in arguments:
-            if array is not None and array.committed:
-                return self.jax.device_put(result, *array.devices())
-        if of_jax:
-            return result
-        with self.jax.default_device(*arguments[0].devices()):
-            return self.jax.device_put(result)
-
-
-class TracedJax(Framework):
-    """An array whose contents are still to come: below jit, vmap, grad and others."""
+    """XLA runs the call, in the order of JAX's other work: see jax.py. _core only checks it."""
 
     name = "JAX"
 
     def __init__(self) -> None:
         from . import jax as operators
 
-        self.operator, self.is_traced = operators.call, lambda: True
-
-    def kvcache_operator(self, *arguments: Any) -> Any:  # type: ignore[override]
-        raise TypeError(
-            "q: is traced by JAX, and attention_with_kvcache is no operation of XLA: call it outside of jax.jit, or "
-            "flashsteps.attention with kv_lengths"
-        )
+        self.operator, self.kvcache_operator = operators.call, operators.call_with_kvcache
+        self.is_traced = lambda: True
 
     def describe(self, argument: str, array: Any) -> Description:
         """As XLA will lay it out, on a GPU: there nobody looks into it."""
@@ -287,8 +208,6 @@ def framework_of(argument: str, array: Any) -> Framework:
         if array_type is not None and isinstance(array, array_type):
             if framework is PyTorch and type(array) not in (array_type, sys.modules[module].nn.Parameter):
                 framework = PyTorchSubclass
-            if framework is Jax and isinstance(array, sys.modules[module].core.Tracer):
-                framework = TracedJax
             found = _by_type[type(array)] = made(framework)
             return found
     raise TypeError(

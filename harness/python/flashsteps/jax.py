@@ -1,11 +1,11 @@
-"""flashsteps.attention as an operation of JAX: what jax.jit and JAX's other transformations see of it.
+"""flashsteps.attention and attention_with_kvcache as operations of JAX: every call of JAX's arrays comes here.
 
 flashsteps imports this module when it sees its first array of JAX.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,6 +16,25 @@ _TARGET = "flashsteps_attention"  # its name in XLA's programs
 
 for _platform, _handler in _core.xla_handlers().items():
     jax.ffi.register_ffi_target(_TARGET, _handler, platform=_platform)
+
+
+# The names of arrays by whether the call has a cache, in the order in which _core.plan() takes them.
+_NAMES = (
+    ("q", "k", "v", "kv_lengths", "page_table"),
+    ("q", "k_cache", "v_cache", "cache_seqlens", "page_table"),
+)
+
+
+class _Options(NamedTuple):
+    """What a program of XLA depends on beside its arrays."""
+
+    causal: bool
+    scale: float | None
+    return_lse: bool
+    step: str | None = None
+    bshd: bool = True
+    num_splits: int = 0
+    kvcache: bool = False
 
 
 def _placement(arrays: list[Any]) -> dict[str, Any]:
@@ -31,11 +50,11 @@ def _placement(arrays: list[Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_gradients(operation: Any) -> Any:
+def _refuse_gradients(operation: Any, names: tuple[str, ...]) -> Any:
     """A rule for custom_jvp, which reverse-mode differentiation uses, too."""
 
     def rule(arrays: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-        for name, tangent in zip(("q", "k", "v"), tangents, strict=False):
+        for name, tangent in zip(names[:3], tangents, strict=False):
             if type(tangent) is not jax.custom_derivatives.SymbolicZero:
                 raise ValueError(
                     f"{name}: is being differentiated, and there is no derivative of attention: call this "
@@ -45,6 +64,79 @@ def _refuse_gradients(operation: Any) -> Any:
         return results, tuple(jax.numpy.zeros_like(result) for result in results)
 
     return rule
+
+
+def _traced(arrays: tuple[Any, ...], options: _Options, gpu: int | None) -> Any:
+    """The call as an operation of XLA: what is wrong with it is said now. `gpu`: that will run it, if it is known."""
+    causal, scale, return_lse, *others = options
+    framework = _frameworks.made(_frameworks.Jax)
+    scale, memory_bytes = _core.plan(framework, *arrays, causal, scale, *others, gpu)
+    given = [array for array in arrays if array is not None]
+    placement = _placement(given)
+    q, pages = arrays[0], arrays[-1] is not None
+    batch, heads, rows = q.shape[:3] if not options.bshd else (q.shape[0], q.shape[2], q.shape[1])
+    results = [jax.ShapeDtypeStruct(q.shape, q.dtype, **placement)]
+    if return_lse:
+        results.append(jax.ShapeDtypeStruct((batch, heads, rows), np.float32, **placement))
+    if memory_bytes > 0:
+        # Counters and a workspace. A result, since command buffers go on using it; and longer, to be aligned.
+        results.append(jax.ShapeDtypeStruct((memory_bytes + 256,), np.uint8, **placement))
+    attributes = {
+        "bshd": options.bshd,
+        "causal": causal,
+        "num_splits": np.int32(options.num_splits),
+        "pages": pages,
+        "return_lse": return_lse,
+        "scale": np.float32(scale),
+        "step": options.step or "",
+    }
+    # vmap adds a dimension to all arguments and results: one call with more batches. Pages are of no batch.
+    foreign = jax.ffi.ffi_call(_TARGET, results, vmap_method="sequential" if pages else "broadcast_all")
+
+    def operation(*arrays: Any) -> tuple[Any, ...]:
+        return tuple(foreign(*arrays, **attributes))[: 1 + return_lse]
+
+    differentiable = jax.custom_jvp(operation)
+    differentiable.defjvp(_refuse_gradients(operation, _NAMES[options.kvcache]), symbolic_zeros=True)
+    found = differentiable(*given)
+    return found if return_lse else found[0]
+
+
+_compiled = jax.jit(_traced, static_argnums=(1, 2))  # for arrays with contents on a GPU
+
+
+def _run(arrays: tuple[Any, ...], options: _Options, *, to_gpu: bool = False) -> Any:
+    if any(isinstance(array, jax.core.Tracer) for array in arrays):
+        if to_gpu:
+            raise ValueError("device: is 'cuda', and q is being traced by JAX: where it is, JAX says")
+        return _traced(arrays, options, None)
+    given = {name: a for name, a in zip(_NAMES[options.kvcache], arrays, strict=True) if a is not None}
+    places = {}
+    for name, array in given.items():
+        if array.is_deleted():
+            raise ValueError(f"{name}: has been deleted, or donated")
+        devices = array.devices()
+        if len(devices) != 1:
+            raise ValueError(f"{name}: is spread over {len(devices)} devices: call this below jax.shard_map")
+        (device,) = devices
+        places[name] = "on the CPU" if device.platform == "cpu" else f"on {device}"
+        if places[name] != places["q"]:
+            raise ValueError(f"{name}: is {places[name]}, and q is {places['q']}")
+    # As with JAX's own functions, a result is committed to its device if an argument is. Where none is, the result
+    # is where q is, and not where JAX would put it.
+    committed = [array for array in given.values() if array.committed]
+    (device,) = (committed or [arrays[0]])[0].devices()
+    with jax.default_device(device):
+        if device.platform != "cpu":
+            return _compiled(arrays, options, device.local_hardware_id)
+        # Not by XLA, below which Ctrl-C and errors in the contents of an argument wait for its program's end.
+        causal, scale, return_lse, step, bshd, num_splits, _ = options
+        numpy = _frameworks.made(_frameworks.NumPy)
+        if options.kvcache:
+            found = _core.attention_with_kvcache(numpy, *arrays, causal, scale, num_splits, return_lse)
+        else:
+            found = _core.attention(numpy, *arrays[:4], causal, scale, step, bshd, return_lse, to_gpu)
+        return jax.device_put(found, device if committed else None)
 
 
 def call(
@@ -59,37 +151,24 @@ def call(
     return_lse: bool,
     device: str | None,
 ) -> Any:
-    """flashsteps.attention for arrays that JAX traces: what is wrong with the call is said now."""
+    """flashsteps.attention."""
     scale = _check_numbers(causal, scale, return_lse)
     _check_options(step, layout, device)
-    if device is not None:
-        raise ValueError("device: is 'cuda', and q is being traced by JAX: where it is, JAX says")
-    bshd = layout == "bshd"
-    framework = _frameworks.made(_frameworks.TracedJax)
-    scale, memory_bytes = _core.plan(framework, q, k, v, kv_lengths, causal, scale, step, bshd)
-    arrays = [q, k, v] if kv_lengths is None else [q, k, v, kv_lengths]
-    placement = _placement(arrays)
-    batch, heads, rows = q.shape[:3] if not bshd else (q.shape[0], q.shape[2], q.shape[1])
-    results = [jax.ShapeDtypeStruct(q.shape, q.dtype, **placement)]
-    if return_lse:
-        results.append(jax.ShapeDtypeStruct((batch, heads, rows), np.float32, **placement))
-    if memory_bytes > 0:
-        # Counters and a workspace. A result, since command buffers go on using it; and longer, to be aligned.
-        results.append(jax.ShapeDtypeStruct((memory_bytes + 256,), np.uint8, **placement))
-    attributes = {
-        "bshd": bshd,
-        "causal": causal,
-        "return_lse": return_lse,
-        "scale": np.float32(scale),
-        "step": step or "",
-    }
-    # vmap adds a dimension to all arguments and results: one call with more batches.
-    foreign = jax.ffi.ffi_call(_TARGET, results, vmap_method="broadcast_all")
+    options = _Options(causal, scale, return_lse, step, layout == "bshd")
+    return _run((q, k, v, kv_lengths, None), options, to_gpu=device == "cuda")
 
-    def operation(*arrays: Any) -> tuple[Any, ...]:
-        return tuple(foreign(*arrays, **attributes))[: 1 + return_lse]
 
-    differentiable = jax.custom_jvp(operation)
-    differentiable.defjvp(_refuse_gradients(operation), symbolic_zeros=True)
-    found = differentiable(*arrays)
-    return found if return_lse else found[0]
+def call_with_kvcache(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    cache_seqlens: Any,
+    page_table: Any,
+    causal: bool,
+    scale: float | None,
+    num_splits: int,
+    return_lse: bool,
+) -> Any:
+    """flashsteps.attention_with_kvcache, which has checked the options."""
+    options = _Options(causal, scale, return_lse, num_splits=num_splits, kvcache=True)
+    return _run((q, k_cache, v_cache, cache_seqlens, page_table), options)

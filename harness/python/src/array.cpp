@@ -18,6 +18,31 @@ namespace {
 // Device types of DLPack.
 enum : int32_t { kDlCpu = 1, kDlCuda = 2, kDlCudaHost = 3, kDlCudaManaged = 13 };
 
+int device_number(std::string_view argument, int dlpack_type, int dlpack_id) {
+  switch (dlpack_type) {
+    case kDlCpu:
+    case kDlCudaHost:
+      return kCpu;
+    case kDlCuda:
+    case kDlCudaManaged:
+      return dlpack_id;
+    default:
+      raise_value_error(argument, "is neither on the CPU nor on an NVIDIA GPU (DLPack's device type " +
+                                      std::to_string(dlpack_type) + ")");
+  }
+}
+
+// NumPy's name of a DLPack type.
+std::string dtype_text(nb::dlpack::dtype dtype) {
+  constexpr const char* kKinds[] = {"int",    "uint",   "float",
+                                    "opaque", "bfloat", "complex"};  // by DLPack's code
+  const std::string bits = std::to_string(dtype.bits);
+  if (dtype.lanes != 1) return "a vector type";
+  if (dtype.code == uint8_t(nb::dlpack::dtype_code::Bool)) return "bool";
+  if (dtype.code < std::size(kKinds)) return kKinds[dtype.code] + bits;
+  return "DLPack's type " + std::to_string(dtype.code) + " of " + bits + " bits";
+}
+
 void check_dimensions(const Array& array, const int64_t* shape, int found, int expected) {
   if (found != expected)
     raise_value_error(array.argument, "has shape " + shape_text(shape, found) + ", expected " +
@@ -76,20 +101,6 @@ void* data_of(const nb::dlpack::dltensor& tensor) {
   return static_cast<char*>(tensor.data) + tensor.byte_offset;
 }
 
-int device_number(std::string_view argument, int dlpack_type, int dlpack_id) {
-  switch (dlpack_type) {
-    case kDlCpu:
-    case kDlCudaHost:
-      return kCpu;
-    case kDlCuda:
-    case kDlCudaManaged:
-      return dlpack_id;
-    default:
-      raise_value_error(argument, "is neither on the CPU nor on an NVIDIA GPU (DLPack's device type " +
-                                      std::to_string(dlpack_type) + ")");
-  }
-}
-
 std::string device_text(int device) {
   return device == kCpu ? "on the CPU" : "on cuda:" + std::to_string(device);
 }
@@ -98,16 +109,6 @@ std::string shape_text(const int64_t* shape, int dimensions) {
   std::string text = "[";
   for (int i = 0; i < dimensions; ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   return text + "]";
-}
-
-std::string dtype_text(nb::dlpack::dtype dtype) {
-  constexpr const char* kKinds[] = {"int",    "uint",   "float",
-                                    "opaque", "bfloat", "complex"};  // by DLPack's code
-  const std::string bits = std::to_string(dtype.bits);
-  if (dtype.lanes != 1) return "a vector type";
-  if (dtype.code == uint8_t(nb::dlpack::dtype_code::Bool)) return "bool";
-  if (dtype.code < std::size(kKinds)) return kKinds[dtype.code] + bits;
-  return "DLPack's type " + std::to_string(dtype.code) + " of " + bits + " bits";
 }
 
 Framework::Framework(nb::handle python) : python_(python) {

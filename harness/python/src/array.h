@@ -46,10 +46,7 @@ class Framework {
 };
 
 void* data_of(const nanobind::dlpack::dltensor& tensor);
-int device_number(std::string_view argument, int dlpack_type, int dlpack_id);
 std::string device_text(int device);
 std::string shape_text(const int64_t* shape, int dimensions);
-// NumPy's name of a DLPack type.
-std::string dtype_text(nanobind::dlpack::dtype dtype);
 
 }  // namespace flashsteps::python

@@ -3,7 +3,6 @@
 // call is the library's to say, before anything is launched.
 #include <dlfcn.h>
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -148,12 +147,6 @@ float scale_of(std::optional<double> scale, int64_t head_dim) {
   return value;
 }
 
-struct Options {
-  std::string_view step;
-  bool to_gpu;  // arrays on the CPU: copy them there, and the result back
-  bool waits;   // arrays on a GPU: until the result is there
-};
-
 // Without the GIL other threads of Python go on. When Python ends meanwhile, this thread must not ask for it
 // any more: before Python 3.14 the thread would be unwound, which a destructor turns into an abort.
 class WithoutGil {
@@ -217,20 +210,21 @@ void run_on_emulator(const AttentionCall& call, std::string_view step, WithoutGi
   result.get();
 }
 
-// `allocate` makes an array of so many bytes, on the device; it is called with the GIL.
+// `to_gpu`: arrays on the CPU are copied there, and the result back. `allocate` makes an array of so many
+// bytes, on the device; it is called with the GIL.
 template <typename Allocate>
-void run(const AttentionCall& call, int device, void* stream, const Options& options, Allocate allocate) {
+void run(const AttentionCall& call, int device, void* stream, std::string_view step, bool to_gpu,
+         Allocate allocate) {
   WithoutGil no_gil;
   if (device != kCpu) {
     const CurrentDevice current(device);
-    queue_attention(call, stream, options.step, [&](MemoryFor, size_t bytes) {
+    queue_attention(call, stream, step, [&](MemoryFor, size_t bytes) {
       return no_gil.with_gil([&] { return allocate(bytes); });
     });
-    if (options.waits) gpu_synchronize(stream);
-  } else if (options.to_gpu) {
-    flashsteps::attention_from_host(call, options.step);
+  } else if (to_gpu) {
+    flashsteps::attention_from_host(call, step);
   } else {
-    run_on_emulator(call, options.step, no_gil);
+    run_on_emulator(call, step, no_gil);
   }
 }
 
@@ -301,19 +295,16 @@ void run_for(const Framework& framework, nb::handle q_array, const AttentionCall
     return framework.read("memory", arrays.back(), 1).data;
   };
   void* const stream = device == kCpu ? nullptr : framework.current_stream(device);
-  static const nb::handle kWaits = interned("waits");
-  const bool waits = nb::cast<bool>(framework.python().attr(kWaits));
   try {
-    run(call, device, stream, {step.value_or(""), to_gpu, waits}, allocate);
+    run(call, device, stream, step.value_or(""), to_gpu, allocate);
   } catch (const std::invalid_argument& error) {
     raise_value_error("step", error.what());
   }
 }
 
-// Makes o and lse, runs the call and returns them. `arrays` are the user's, q first.
-template <typename... Arrays>
+// Makes o and lse, runs the call and returns them.
 nb::object result_of(const Framework& framework, Arguments& arguments, std::optional<std::string_view> step,
-                     bool return_lse, bool to_gpu, nb::handle q_array, Arrays... arrays) {
+                     bool return_lse, bool to_gpu, nb::handle q_array) {
   const Array& q = arguments.q;
   AttentionCall& call = arguments.call;
   // By the framework's own allocator, on its current stream: there the memory may be reused in the order of
@@ -331,12 +322,7 @@ nb::object result_of(const Framework& framework, Arguments& arguments, std::opti
     call.lse = static_cast<float*>(framework.read("lse", lse_array, 3).data);
   }
   run_for(framework, q_array, call, q.device, step, to_gpu);
-  static const nb::handle kFinish = interned("finish");
-  const nb::object finish = framework.python().attr(kFinish);
-  const auto finished = [&](const nb::object& array) {
-    return finish.is_none() ? array : finish(array, q_array, arrays...);
-  };
-  return return_lse ? nb::make_tuple(finished(o_array), finished(lse_array)) : finished(o_array);
+  return return_lse ? nb::make_tuple(o_array, lse_array) : o_array;
 }
 
 nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
@@ -348,8 +334,7 @@ nb::object attention(nb::handle python_framework, nb::handle q_array, nb::handle
   if (to_gpu && arguments.q.device == kCpu) {
     if (const std::string why = missing_gpu(); !why.empty()) throw std::runtime_error("device: " + why);
   }
-  return result_of(framework, arguments, step, return_lse, to_gpu, q_array, k_array, v_array,
-                   kv_lengths_array);
+  return result_of(framework, arguments, step, return_lse, to_gpu, q_array);
 }
 
 nb::object attention_with_kvcache(nb::handle python_framework, nb::handle q_array, nb::handle k_array,
@@ -360,8 +345,7 @@ nb::object attention_with_kvcache(nb::handle python_framework, nb::handle q_arra
   Arguments arguments = read_arguments(framework, q_array, k_array, v_array, cache_seqlens_array, causal,
                                        scale, true, kOfKvCache, page_table_array);
   arguments.call.num_splits = num_splits;
-  return result_of(framework, arguments, {}, return_lse, false, q_array, k_array, v_array,
-                   cache_seqlens_array, page_table_array);
+  return result_of(framework, arguments, {}, return_lse, false, q_array);
 }
 
 // For flashsteps.distributed, which makes the arrays: merges the attention of q to these keys with an earlier
@@ -397,16 +381,21 @@ void merge_attention(nb::handle python_framework, nb::handle q_array, nb::handle
   run_for(framework, q_array, call, q.device, step, false);
 }
 
-// The checks of attention() for arrays that have no memory yet; the scale, and the bytes that
-// plan_attention() finds.
+// The checks of attention() and attention_with_kvcache() for arrays that have no memory yet; the scale, and
+// the bytes that plan_attention() finds.
 nb::tuple plan(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
-               nb::handle kv_lengths_array, bool causal, std::optional<double> scale,
-               std::optional<std::string_view> step, bool bshd) {
-  Arguments arguments = read_arguments(Framework(python_framework), q_array, k_array, v_array,
-                                       kv_lengths_array, causal, scale, bshd);
+               nb::handle kv_lengths_array, nb::handle page_table_array, bool causal,
+               std::optional<double> scale, std::optional<std::string_view> step, bool bshd, int num_splits,
+               bool kvcache, std::optional<int> gpu) {
+  Arguments arguments =
+      read_arguments(Framework(python_framework), q_array, k_array, v_array, kv_lengths_array, causal, scale,
+                     bshd, kvcache ? kOfKvCache : kOfAttention, page_table_array);
+  arguments.call.num_splits = num_splits;
   arguments.call.o = arguments.call.q;
   try {
-    const size_t memory_bytes = plan_attention(arguments.call, step.value_or(""));
+    std::optional<CurrentDevice> current;
+    if (gpu) current.emplace(*gpu);
+    const size_t memory_bytes = plan_attention(arguments.call, step.value_or(""), gpu.has_value());
     return nb::make_tuple(arguments.call.softmax_scale, memory_bytes);
   } catch (const std::invalid_argument& error) {
     raise_value_error("step", error.what());
@@ -460,18 +449,6 @@ double peak_tflops(std::string_view dtype, int device) {
   return gpu_peak_tflops(device, DType(known - std::begin(kDTypeNames)));
 }
 
-// What Framework.describe() of _frameworks.py returns, for the array of a DLPack capsule.
-nb::tuple describe_dlpack(std::string_view argument, const nb::ndarray<nb::ro>& array) {
-  nb::list shape, strides;
-  for (size_t i = 0; i < array.ndim(); ++i) {
-    shape.append(array.shape(i));
-    strides.append(array.stride(i));
-  }
-  return nb::make_tuple(reinterpret_cast<uintptr_t>(array.data()), nb::tuple(shape), nb::tuple(strides),
-                        dtype_text(array.dtype()),
-                        device_number(argument, array.device_type(), array.device_id()), nb::none());
-}
-
 }  // namespace
 }  // namespace flashsteps::python
 
@@ -488,8 +465,8 @@ NB_MODULE(_core, m) {
         "causal"_a, "scale"_a.none(), "step"_a.none(), "o"_a, "earlier_o"_a, "earlier_lse"_a, "first_row"_a,
         "Attention to some of the keys, merged with the result of others: for flashsteps.distributed.");
   m.def(
-      "plan", &plan, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "causal"_a, "scale"_a.none(),
-      "step"_a.none(), "bshd"_a,
+      "plan", &plan, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "page_table"_a.none(),
+      "causal"_a, "scale"_a.none(), "step"_a.none(), "bshd"_a, "num_splits"_a, "kvcache"_a, "gpu"_a.none(),
       "Checks a call whose arrays have no memory yet: its scale, and the bytes of workspace that it needs.");
   m.def("xla_handlers", &xla_handlers, "The handlers of XLA's calls, as jax.ffi registers them.");
   m.def("steps", &step_descriptions,
@@ -499,6 +476,4 @@ NB_MODULE(_core, m) {
   m.def("take_tuning_warning", &flashsteps::take_tuning_warning,
         "Why the file of `flashsteps tune` is ignored, the first time; empty when it is not.");
   m.def("peak_tflops", &peak_tflops, "dtype"_a, "device"_a, "flashsteps.peak_tflops; 0 for an unknown card.");
-  m.def("describe_dlpack", &describe_dlpack, "argument"_a, "capsule"_a,
-        "What Framework.describe() returns, for a DLPack capsule.");
 }

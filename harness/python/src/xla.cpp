@@ -1,4 +1,4 @@
-// flashsteps.attention as XLA calls it: what flashsteps/jax.py puts into a program of JAX. That has checked
+// Attention as XLA calls it: what flashsteps/jax.py puts into a program of JAX. That has checked
 // the arguments; whether the step runs on this GPU is only known here.
 #include <algorithm>
 #include <cstring>
@@ -61,8 +61,9 @@ Call read(const CallFrame& frame) {
   const Buffers &in = frame.arguments, &out = frame.results;
   const bool bshd = scalar<bool>(frame.attributes, "bshd", Type::kBool);
   const bool return_lse = scalar<bool>(frame.attributes, "return_lse", Type::kBool);
-  if (in.size < 3 || in.size > 4 || out.size < 1 + return_lse)
-    throw std::logic_error("the call has not the arguments and results of flashsteps.attention");
+  const bool pages = scalar<bool>(frame.attributes, "pages", Type::kBool);
+  if (in.size < 3 + pages || in.size > 4 + pages || out.size < 1 + return_lse)
+    throw std::logic_error("the call has not the arguments and results of attention");
   Call call{};
   AttentionCall& a = call.attention;
   // jax.vmap puts dimensions in front, the same ones everywhere. They are batches, too.
@@ -82,6 +83,7 @@ Call read(const CallFrame& frame) {
   a.head_dim = int(q_dims[3]);
   a.causal = scalar<bool>(frame.attributes, "causal", Type::kBool);
   a.softmax_scale = scalar<float>(frame.attributes, "scale", Type::kFp32);
+  a.num_splits = scalar<int32_t>(frame.attributes, "num_splits", Type::kInt32);
   const auto view = [&](const Buffer& buffer, int num_heads, int num_rows) {
     return (bshd ? bshd_view : bhsd_view)(buffer.data, num_heads, num_rows, a.head_dim);
   };
@@ -90,7 +92,13 @@ Call read(const CallFrame& frame) {
   a.v = view(*in.buffers[2], a.num_heads_kv, a.seqlen_kv);
   a.o = view(*out.buffers[0], a.num_heads_q, a.seqlen_q);
   if (return_lse) a.lse = static_cast<float*>(out.buffers[1]->data);
-  if (in.size == 4) a.kv_lengths = static_cast<const int*>(in.buffers[3]->data);
+  if (in.size == 4 + pages) a.kv_lengths = static_cast<const int*>(in.buffers[3]->data);
+  if (pages) {
+    const Buffer& table = *in.buffers[in.size - 1];
+    a.page_table = {static_cast<const int*>(table.data), int(table.dims[table.rank - 1]), a.seqlen_kv,
+                    int(k_dims[0])};
+    a.seqlen_kv *= a.page_table.max_pages;
+  }
   const auto& step = *static_cast<const Span*>(attribute(frame.attributes, "step", Attributes::kString));
   call.step = {step.data, step.size};
   if (out.size > 1 + return_lse) call.memory = out.buffers[1 + return_lse];

@@ -16,7 +16,7 @@ struct Error;    // XLA's
 struct Context;  // of one execution, XLA's
 
 // Of arrays and attributes, as far as they are used here.
-enum class Type : int32_t { kBool = 1, kFp16 = 10, kFp32 = 11, kBf16 = 16 };
+enum class Type : int32_t { kBool = 1, kInt32 = 4, kFp16 = 10, kFp32 = 11, kBf16 = 16 };
 
 struct Extension {
   static constexpr int32_t kMetadata = 1;  // XLA asks what the handler is, and calls nothing
@@ -125,7 +125,7 @@ struct CallFrame {
 
 using Handler = Error*(CallFrame*);
 
-// flashsteps.attention in memory of the CPU, and of an NVIDIA GPU. See xla.cpp.
+// Attention in memory of the CPU, and of an NVIDIA GPU. See xla.cpp.
 Error* attention_on_cpu(CallFrame* frame);
 Error* attention_on_cuda(CallFrame* frame);
 

@@ -180,6 +180,19 @@ def test_jit_with_lengths():
     same_bits(call(q, k, v, lengths_of(90, 1)), expected)
 
 
+def test_what_a_direct_call_runs_on_a_gpu():
+    """Compiled once for each kind of call."""
+    from flashsteps import jax as operations
+
+    q, k, v = draw_qkv(batch=2)
+    before = operations._compiled._cache_size()
+    for causal in (False, True, False, True):
+        options = operations._Options(causal, None, True, "v09_direct_rescale", False)
+        found = operations._compiled((q, k, v, None, None), options, None)
+        same_bits(found, flashsteps.attention(q, k, v, causal=causal, return_lse=True, step=options.step))
+    assert operations._compiled._cache_size() == before + 2
+
+
 def test_jit_lays_out_what_is_transposed():
     q, k, v = draw_qkv()
     call = jax.jit(

@@ -1,4 +1,4 @@
-"""flashsteps below JAX's transformations on a GPU: on XLA's stream, in command buffers, over several GPUs.
+"""flashsteps on JAX's arrays on a GPU: on XLA's stream, in command buffers, over several GPUs.
 
 pytest harness/python/tests/test_jax_gpu.py -rs -s     # -s shows the host's time of a call
 """
@@ -46,15 +46,47 @@ def same_bits(found, expected):
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
+def without_xla(*qkv, kv_lengths=None, **options):
+    """The same step on the same GPU, of NumPy's arrays, which the module copies there."""
+    lengths = None if kv_lengths is None else np.asarray(kv_lengths)
+    return flashsteps.attention(*map(np.asarray, qkv), kv_lengths=lengths, device="cuda", **options)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_against_the_reference(dtype):
+def test_against_the_reference(dtype, transform):
     q, k, v = draw_qkv(dtype)
     lengths = jnp.array([33, 200], np.int32)
-    call = jax.jit(lambda *a: flashsteps.attention(*a[:3], causal=True, kv_lengths=a[3], return_lse=True))
+    call = transform(lambda *a: flashsteps.attention(*a[:3], causal=True, kv_lengths=a[3], return_lse=True))
     o, lse = call(q, k, v, lengths)
     assert o.devices() == lse.devices() == {GPUS[0]} and not o.committed
     expected = reference.attention(q, k, v, causal=True, kv_lengths=lengths)
     reference.check(np.asarray(o).astype(np.float64), np.asarray(lse), dtype, *expected)
+
+
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_kvcache(page_size):
+    """Directly and below jit. The pages of all sequences are in reverse order, and behind their keys is NaN."""
+    q, k, v = (x.swapaxes(1, 2) for x in draw_qkv("bfloat16", heads=(8, 2), seqlen_q=3, seqlen_kv=208))
+    lengths = jnp.array([33, 208], np.int32)
+    beyond = (jnp.arange(208) >= lengths[:, None])[..., None, None]
+    caches, table = [jnp.where(beyond, jnp.nan, x) for x in (k, v)], None
+    if page_size:
+        caches = [x.reshape(-1, page_size, *x.shape[2:])[::-1] for x in caches]
+        table = jnp.arange(len(caches[0]), dtype=np.int32)[::-1].reshape(2, -1)
+
+    def call(*arrays):
+        q, k, v, lengths, table = arrays
+        return flashsteps.attention_with_kvcache(
+            q, k, v, cache_seqlens=lengths, page_table=table, return_lse=True
+        )
+
+    o, lse = call(q, *caches, lengths, table)
+    expected = reference.attention(*(x.swapaxes(1, 2) for x in (q, k, v)), causal=True, kv_lengths=lengths)
+    found = np.asarray(o.swapaxes(1, 2)).astype(np.float64)
+    reference.check(found, np.asarray(lse), "bfloat16", *expected)
+    for _ in range(3):
+        same_bits(jax.jit(call)(q, *caches, lengths, table), (o, lse))
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -65,7 +97,8 @@ def test_bits_of_every_step(step):
         q, k, v = draw_qkv(dtype, head_dim=128, seqlen_q=130)
         options = {"causal": True, "return_lse": True, "step": step}
         call = jax.jit(lambda q, k, v: flashsteps.attention(q, k, v, **options))
-        expected = flashsteps.attention(q, k, v, **options)
+        expected = without_xla(q, k, v, **options)
+        same_bits(flashsteps.attention(q, k, v, **options), expected)
         for _ in range(3):
             same_bits(call(q, k, v), expected)
 
@@ -74,21 +107,27 @@ def test_decode():
     q, k, v = draw_qkv("bfloat16", batch=3, heads=(32, 8), seqlen_q=1, seqlen_kv=3000, head_dim=128)
     lengths = jnp.array([1, 2999, 1500], np.int32)
     call = jax.jit(lambda q, n: flashsteps.attention(q, k, v, causal=True, kv_lengths=n, return_lse=True))
-    expected = flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, return_lse=True)
+    options = {"causal": True, "kv_lengths": lengths, "return_lse": True}
+    expected = without_xla(q, k, v, **options)
+    same_bits(flashsteps.attention(q, k, v, **options), expected)
     same_bits(call(q, lengths), expected)
 
 
-def test_it_runs_in_xlas_order():
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_it_runs_in_xlas_order(transform):
     """Its argument is still being computed when it is queued, and its result is used by what comes next."""
     q, k, v = draw_qkv()
-    expected = flashsteps.attention(q, k, v)
+    expected = jnp.asarray(without_xla(q, k, v))
 
     @jax.jit
-    def program(x):
+    def slowly(x):
         weights = jnp.ones((4096, 4096), jnp.float32) / 4096
         zero = jax.lax.fori_loop(0, 200, lambda _, y: y @ weights, weights)[0, 0] * 0
-        late = (x + zero.astype(x.dtype)).astype(x.dtype)
-        o = flashsteps.attention(late, k, v)
+        return (x + zero.astype(x.dtype)).astype(x.dtype)
+
+    @transform
+    def program(x):
+        o = flashsteps.attention(slowly(x), k, v)
         return o, jnp.sum(jnp.abs(o - expected).astype(jnp.float32))
 
     jax.block_until_ready(program(q))  # compiled
@@ -105,13 +144,13 @@ def test_scan_and_vmap():
     q, k, v = draw_qkv("bfloat16")
     step = STEPS[-1]
     many = jnp.stack([q, 2 * q, 3 * q])
-    expected = [flashsteps.attention(x, k, v, causal=True, step=step) for x in many]
+    expected = [without_xla(x, k, v, causal=True, step=step) for x in many]
     call = lambda x: flashsteps.attention(x, k, v, causal=True, step=step)  # noqa: E731
     for _ in range(2):
         same_bits(list(jax.jit(lambda many: jax.lax.map(call, many))(many)), expected)
     for transform in (jax.jit, lambda f: f):
         mapped = transform(jax.vmap(call))(many)
-        folded = flashsteps.attention(
+        folded = without_xla(
             many.reshape(-1, *q.shape[1:]), *(jnp.concatenate(3 * [x]) for x in (k, v)), causal=True, step=step
         )
         same_bits(mapped.reshape(folded.shape), folded)
@@ -129,10 +168,11 @@ def program(q, k, v):
         q = flashsteps.attention(q, k, v, causal=True, step=step) + q
     return q
 
-def direct(q, k, v):
+def without_xla(q, k, v):
     add = jax.jit(lambda a, b: a + b)
     for _ in range(4):
-        q = add(flashsteps.attention(q, k, v, causal=True, step=step), q)
+        arrays = (np.asarray(x) for x in (q, k, v))
+        q = add(flashsteps.attention(*arrays, causal=True, step=step, device="cuda"), q)
     return q
 
 # Other buffers in every turn, and other contents: a graph is updated, or replayed.
@@ -140,7 +180,7 @@ kept = []
 for turn in range(6):
     x = q * (1 + turn)
     kept.append(x)
-    found, expected = program(x, k, v), direct(x, k, v)
+    found, expected = program(x, k, v), without_xla(x, k, v)
     assert np.asarray(found).tobytes() == np.asarray(expected).tobytes(), turn
 same = [np.asarray(program(q, k, v)).tobytes() for _ in range(6)]
 assert len(set(same)) == 1
@@ -169,6 +209,8 @@ def test_errors():
         jax.grad(lambda q: flashsteps.attention(q, k, v).astype(jnp.float32).sum())(q)
     unfit = [name for name in flashsteps.steps() if flashsteps.describe(name).needs_sm_exactly]
     if capability(GPUS[0]) != 90 and unfit:
+        with pytest.raises(ValueError, match=f"^step: {unfit[-1]} needs sm_90a and nothing else"):
+            flashsteps.attention(q, k, v, step=unfit[-1])
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="needs sm_90a and nothing else"):
             jax.block_until_ready(jax.jit(lambda q: flashsteps.attention(q, k, v, step=unfit[-1]))(q))
 
@@ -183,7 +225,7 @@ def test_on_the_cpu_beside_a_gpu():
 
 
 def test_time_of_a_call():
-    """The direct call waits; below jit XLA queues. Shown, not judged."""
+    """Shown, not judged."""
     q, k, v = draw_qkv("bfloat16", batch=1, heads=(16, 16), seqlen_q=128, seqlen_kv=128, head_dim=128)
     compiled = jax.jit(flashsteps.attention)
     for name, call in (("direct", flashsteps.attention), ("below jit", compiled)):
@@ -222,9 +264,16 @@ def test_shard_map():
 @two_gpus
 def test_the_other_gpu():
     arrays = draw_qkv("bfloat16")
-    expected = flashsteps.attention(*arrays, causal=True)
+    expected = without_xla(*arrays, causal=True)
     other = [jax.device_put(x, GPUS[1]) for x in arrays]
     for call in (flashsteps.attention, jax.jit(flashsteps.attention, static_argnames="causal")):
         o = call(*other, causal=True)
         assert o.devices() == {GPUS[1]} and o.committed
         same_bits(o, expected)
+    with jax.default_device(GPUS[1]):
+        free = [jnp.asarray(np.asarray(x)) for x in arrays]
+    o = flashsteps.attention(*free, causal=True)
+    assert o.devices() == {GPUS[1]} and not o.committed
+    same_bits(o, expected)
+    with pytest.raises(ValueError, match="^v: is on cuda:1, and q is on cuda:0"):
+        flashsteps.attention(*arrays[:2], other[2])

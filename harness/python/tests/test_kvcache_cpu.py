@@ -205,15 +205,60 @@ def test_pytorch():
         torch.library.opcheck(getattr(torch.ops.flashsteps, name).default, tensors)
 
 
-def test_jax():
+@pytest.fixture
+def of_jax():
+    """The arrays of a call with pages, and of the same call with NumPy."""
     jax = pytest.importorskip("jax")
-    q, cache = draw((BATCH, 2, HEADS_Q, HEAD_DIM)), Cache([0, 33, 80], 16)
-    arrays = [jax.numpy.asarray(x) for x in (q, cache.k_pages, cache.v_pages)]
-    lengths, table = jax.numpy.asarray(cache.lengths), jax.numpy.asarray(cache.table)
+    cache = Cache([0, 33, MOST], 16)
+    arrays = draw((BATCH, 2, HEADS_Q, HEAD_DIM)), cache.k_pages, cache.v_pages, cache.lengths, cache.table
+    with jax.default_device(jax.devices("cpu")[0]):  # where JAX has a GPU, it would put new arrays there
+        yield jax, cache, [jax.numpy.asarray(x) for x in arrays]
 
-    def call(*arrays):
-        return flashsteps.attention_with_kvcache(*arrays, cache_seqlens=lengths, page_table=table)
 
-    assert np.array_equal(np.asarray(call(*arrays)), cache.call(q))
-    with pytest.raises(TypeError, match="^q: is traced by JAX"):
-        jax.jit(call)(*arrays)
+def call(q, k, v, lengths, table=None, **options):
+    return flashsteps.attention_with_kvcache(q, k, v, cache_seqlens=lengths, page_table=table, **options)
+
+
+def same(found, expected):
+    found, expected = (x if isinstance(x, tuple) else (x,) for x in (found, expected))
+    assert len(found) == len(expected) and all(map(np.array_equal, found, expected))
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": False, "scale": 0.3, "num_splits": 2, "return_lse": True}])
+def test_jax(of_jax, options):
+    jax, cache, arrays = of_jax
+    q, k, v, lengths, table = map(np.asarray, arrays)
+    for function in (call, jax.jit(call, static_argnames=options)):
+        same(function(*arrays, **options), cache.call(q, **options))
+    # In one piece; with all keys that there is room for; and all keys of pages.
+    jitted = jax.jit(call, static_argnames=options)
+    k, v, full = *(np.nan_to_num(x) for x in (k, v)), np.zeros((BATCH, 2), np.int32)
+    for others in ((cache.k, cache.v, lengths), (k[:BATCH], v[:BATCH], None), (k, v, None, full)):
+        found = jitted(*jax.tree.map(jax.numpy.asarray, [q, *others]), **options)
+        same(found, call(q, *others, **options))
+
+
+def test_jax_vmap(of_jax):
+    """Of some queries in one pool of pages; and of everything where there are no pages."""
+    jax, cache, (q, *pool) = of_jax
+    many = jax.numpy.stack([q, 2 * q])
+    found = jax.jit(jax.vmap(call, in_axes=(0, None, None, None, None)))(many, *pool)
+    same(tuple(found), tuple(cache.call(np.asarray(x)) for x in many))
+    k, v, lengths = (jax.numpy.stack([x, x[::-1]]) for x in (cache.k, cache.v, cache.lengths))
+    found = jax.vmap(call)(many, k, v, lengths)
+    same(tuple(found), tuple(call(*map(np.asarray, each)) for each in zip(many, k, v, lengths)))
+
+
+def test_jax_errors(of_jax):
+    jax, _, arrays = of_jax
+    for name, place in (("q", 0), ("k_cache", 1)):
+        with pytest.raises(ValueError, match=f"^{name}: is being differentiated"):
+            jax.grad(lambda *a: call(*a, *arrays[3:]).astype("float32").sum(), place)(*arrays[:3])
+    *others, table = arrays
+    for function in (call, lambda *a: jax.eval_shape(call, *a)):
+        with pytest.raises(TypeError, match="^page_table: is float16, expected int32"):
+            function(*others, table.astype("float16"))
+    wrong = table.at[1, 2].set(100)
+    for function in (call, jax.jit(call)):
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=r"page_table:? ?\[1\]\[2\] is 100"):
+            jax.block_until_ready(function(*others, wrong))

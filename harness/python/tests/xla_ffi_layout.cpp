@@ -51,6 +51,7 @@ SAME_FIELD(DeviceArguments, device, XLA_FFI_DeviceOrdinal_Get_Args, device_ordin
 
 SAME_VALUE(kMajorVersion, XLA_FFI_API_MAJOR);
 SAME_VALUE(Type::kBool, XLA_FFI_DataType_PRED);
+SAME_VALUE(Type::kInt32, XLA_FFI_DataType_S32);
 SAME_VALUE(Type::kFp16, XLA_FFI_DataType_F16);
 SAME_VALUE(Type::kFp32, XLA_FFI_DataType_F32);
 SAME_VALUE(Type::kBf16, XLA_FFI_DataType_BF16);
