@@ -9,8 +9,8 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// The rows of a head of K and V: the queries of all heads that share it. Group is int, or a class
-// that divides: Divisor of v34_short_path.
+// The rows of a head of K and V: the queries of all heads that share it. Group is int or Divisor
+// (divisor.h).
 template <typename Element, typename Group = int>
 struct PackedRows {
   const AttentionParams<Element>& params;

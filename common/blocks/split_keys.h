@@ -12,8 +12,7 @@ struct TileRange {
   int begin, end;
 };
 // Of num_tiles tiles those of one part: as many as of any other, and one more in the first parts if the
-// division leaves a remainder. NumParts is int, or a class that divides, as
-// Divisor of v34_short_path does.
+// division leaves a remainder. NumParts is int or Divisor (divisor.h).
 template <typename NumParts>
 __device__ TileRange tiles_of_part(int num_tiles, int part, const NumParts& num_parts) {
   const int tiles_per_part = num_tiles / num_parts, remainder = num_tiles % num_parts;

@@ -1,0 +1,239 @@
+// v35: the number of splits is the one with which the CTAs should end first. Where there are more CTAs than
+// SMs, that is often a number with which they fill their last wave.
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <type_traits>
+
+#include "common/atomic_acq_rel.h"
+#include "common/blocks/divisor.h"
+#include "common/blocks/one_launch.h"
+#include "common/blocks/packed_heads.h"
+#include "common/blocks/products.h"
+#include "common/blocks/split_keys.h"
+#include "common/cp_async.h"
+#include "common/step.h"
+#include "common/swizzle.h"
+
+namespace STEP_NAMESPACE {
+
+constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: what one product has
+constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
+constexpr int NUM_WARPS = 4;
+constexpr int NUM_THREADS = 32 * NUM_WARPS;
+constexpr int NUM_STAGES = 3;   // of K and V each: one is computed on while the others are filled
+constexpr int CTAS_PER_SM = 2;  // at most, where there are more tiles of rows than SMs
+constexpr int MMA_N = 8;
+constexpr int MMA_K = 16;
+constexpr int MERGED_AT_ONCE = 16;  // parts of a row that are loaded at a time
+
+template <typename Element, int HEAD_DIM>
+struct SharedStorage {
+  struct Tiles {
+    SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128> k[NUM_WARPS][NUM_STAGES], v[NUM_WARPS][NUM_STAGES];
+  };
+  union {
+    Tiles tiles;
+    WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM> parts;
+  };
+};
+
+// The smallest limit among sm_86, sm_89 and sm_120.
+static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
+
+// PAGED: a page table says where K and V are. The kernel without it has none of that in its loop.
+template <typename Element, int HEAD_DIM, bool CAUSAL, bool PAGED>
+__global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
+    attention_kernel(const AttentionParams<Element> params, const Partials<HEAD_DIM> partials,
+                     const Divisor num_splits, const Divisor group) {
+  constexpr int K_STEPS = HEAD_DIM / MMA_K;
+  constexpr int S_TILES = BLOCK_N / MMA_N;
+  constexpr int O_TILES = HEAD_DIM / MMA_N;
+  using Storage = SharedStorage<Element, HEAD_DIM>;
+  auto& shared = *reinterpret_cast<Storage*>(smem);
+  auto& shared_q = shared.tiles.v[0][NUM_STAGES - 1];  // free until the loop fills it
+  using Q = std::remove_reference_t<decltype(shared_q)>;
+  static_assert(Q::ROWS == BLOCK_M);
+
+  // num_splits CTAs share a tile of rows, `group` query heads a head of K and V.
+  const int num_tiles = gridDim.x / num_splits, tile = blockIdx.x / num_splits;
+  const int first_row = tile * BLOCK_M;
+  const int kv_head = blockIdx.y;
+  const int batch = blockIdx.z;
+  const int warp_id = threadIdx.x / 32;
+  const int lane_id = threadIdx.x % 32;
+  const int split = blockIdx.x % num_splits;
+  const int acc_row = accumulator_row(lane_id);
+  const int acc_col = accumulator_col(lane_id);
+  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // as of V
+  const int k_offset = Q::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
+  const float scale = params.softmax_scale_log2;
+
+  const PackedRows rows(params, kv_head, group);
+  const int num_rows = min(BLOCK_M, rows.count() - first_row);
+  const KeyRange keys = key_range<CAUSAL>(rows, batch, first_row, num_rows);
+  // The CTA's tiles are first_tile .. end - 1; this warp takes every NUM_WARPS-th, from `begin` on.
+  const auto [first_tile, end] = tiles_of_part(keys.num_tiles(BLOCK_N), split, num_splits);
+  const int begin = first_tile + warp_id;
+  // Its tiles fill one stage after the other, from stage 0 on.
+  const auto stage_of = [&](int kv_tile) { return (kv_tile - first_tile) / NUM_WARPS % NUM_STAGES; };
+  auto& k = shared.tiles.k[warp_id];
+  auto& v = shared.tiles.v[warp_id];
+  // The page of a tile's key number lane_id % 16. Entries behind the last key's may be garbage: that key's
+  // page stands for them.
+  const auto look_up = [&](int kv_tile) {
+    const int key = kv_tile * BLOCK_N + lane_id % BLOCK_N;
+    return PAGED && begin < end ? params.page_of(batch, min(key, keys.kv_len - 1)) : batch;
+  };
+  const auto load_kv_async = [&](int kv_tile, int page) {
+    const int stage = stage_of(kv_tile), first_key = kv_tile * BLOCK_N;
+    const auto load_async = [&](auto& tile, const View<const Element>& from) {
+      if (!PAGED || params.page_table.page_size >= BLOCK_N) {  // the tile is one piece, in one page
+        const int in_block = PAGED ? params.row_in_page(first_key) : first_key;
+        const Element* const first = from.head(page, kv_head) + in_block * from.row_stride;
+        load_rows_async(tile, keys.kv_len - first_key, lane_id, 32,
+                        [&](int row) { return first + row * from.row_stride; });
+      } else {
+        load_rows_async(tile, keys.kv_len - first_key, lane_id, 32, [&](int row) {
+          const int page_of_row = __shfl_sync(0xffffffff, page, row);
+          return from.head(page_of_row, kv_head) + params.row_in_page(first_key + row) * from.row_stride;
+        });
+      }
+    };
+    load_async(k[stage], params.k);
+    load_async(v[stage], params.v);
+  };
+
+  int pages[NUM_STAGES];  // of the first tiles: their entries are on the way at a time
+#pragma unroll
+  for (int i = 0; i < NUM_STAGES; ++i) pages[i] = look_up(begin + i * NUM_WARPS);
+
+  load_rows_async(shared_q, num_rows, threadIdx.x, NUM_THREADS, [&](int row) {
+    return params.q_head(batch, rows.head(first_row + row)) +
+           rows.query(first_row + row) * params.q.row_stride;
+  });
+  cp_async_commit();
+#pragma unroll
+  for (int stage = 0; stage < NUM_STAGES - 1; ++stage) {
+    const int kv_tile = begin + stage * NUM_WARPS;
+    if (kv_tile < end) load_kv_async(kv_tile, pages[stage]);
+    cp_async_commit();
+  }
+  cp_async_wait<NUM_STAGES - 1>();  // this thread's part of Q is there; K and V may still be on their way
+  __syncthreads();                  // every thread's is
+  uint32_t frag_q[K_STEPS][1][4];
+  load_q(frag_q, shared_q, q_offset);
+  __syncthreads();  // all warps have read Q: warp 0 fills its place. From here on, none waits for another
+
+  float row_base[1][2] = {{-INFINITY, -INFINITY}};  // of the rows acc_row and acc_row + 8
+  float row_sum[1][2] = {};                         // of this lane's columns only
+  float acc_o[1][O_TILES][4] = {};
+  int next_page = pages[NUM_STAGES - 1];
+  for (int kv_tile = begin; kv_tile < end; kv_tile += NUM_WARPS) {
+    const int stage = stage_of(kv_tile), first_key = kv_tile * BLOCK_N;
+    cp_async_wait<NUM_STAGES - 2>();  // this lane's part of K and V is there
+    __syncwarp();  // every lane's is; and all lanes are done with the stage that is filled next
+    const int next = kv_tile + (NUM_STAGES - 1) * NUM_WARPS;
+    if (next < end) load_kv_async(next, next_page);
+    cp_async_commit();
+    next_page = look_up(next + NUM_WARPS);  // it comes while the warp computes
+
+    float acc_s[1][S_TILES][4] = {};
+    mma_qk<Element>(acc_s, frag_q, shared_q, q_offset, k[stage], k_offset, 0);
+    const bool needs_mask = keys.needs_mask(first_key, BLOCK_N);
+    const float growth = growth_bound(acc_s, row_base, scale);
+    if (__any_sync(0xffffffff, needs_mask || growth > kMaxGrowth)) {
+      if (needs_mask) mask_scores<CAUSAL>(acc_s, rows, keys.kv_len, first_row + acc_row, first_key + acc_col);
+      rescale(acc_s, scale, row_base, row_sum, acc_o);
+    }
+    mma_pv<Element>(acc_o, acc_s, scale, row_base, row_sum, v[stage], q_offset, 0);
+  }
+
+  // Each warp writes its part to shared memory, where K and V were.
+  __syncthreads();  // all warps have read their last tiles, which the parts overwrite; no copy is on its way
+  shared.parts.store(warp_id, lane_id, acc_o[0], row_base[0], row_sum[0]);
+  __syncthreads();  // all warps' parts are there, before another warp merges them
+  // One atomic operation counts the CTA and keeps the order: what all threads have written up to the barrier
+  // before it comes first, and what other CTAs left before they were counted is read after it.
+  const auto count = [](unsigned* counter, int num_ctas) {
+    return atomic_inc_acq_rel(counter, num_ctas - 1) == unsigned(num_ctas - 1);
+  };
+  merge_in_one_launch<MERGED_AT_ONCE>(
+      shared.parts, partials, rows, batch, first_row, num_rows, split,
+      &params.counters[(batch * params.num_heads_kv + kv_head) * num_tiles + tile], count);
+}
+
+constexpr int kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128};  // by configuration
+
+int64_t num_tiles_of(const AttentionCall& call) {  // of rows
+  return int64_t(num_packed_tiles(call.num_heads_q, call.num_heads_kv, call.seqlen_q, BLOCK_M)) *
+         call.num_heads_kv * call.batch;
+}
+
+// The time that a call should take with so many splits, in bytes that an SM reads in it.
+int64_t time_of(const AttentionCall& call, int splits) {
+  // What a CTA takes besides reading: until its first tile is there, and from its last tile to the end.
+  constexpr int64_t kStartAndEnd = 256 * 1024;
+  const int64_t keys = ceil_div(call.seqlen_kv, splits);  // of a CTA
+  const int64_t bytes = keys * 2 * call.head_dim * int64_t(element_bytes(call.dtype));
+  const int64_t ctas = num_tiles_of(call) * splits;
+  if (ctas <= num_sms()) return bytes + kStartAndEnd;  // each CTA has an SM of its own
+
+  // They run in waves of CTAS_PER_SM on each SM, and a wave takes as long whether it is full or not.
+  const int64_t waves = ceil_div(ctas, int64_t(CTAS_PER_SM) * num_sms());
+  // The CTAs of later waves begin and end one by one, and the last one of an SM runs alone.
+  const int64_t alone = waves > 1 ? bytes : 0;
+  return waves * CTAS_PER_SM * (bytes + kStartAndEnd) + alone;
+}
+
+// The number of splits with the shortest time, of those that leave each warp of a CTA a tile of keys.
+int choose_configuration(const AttentionCall& call) {
+  int best = 0;
+  for (int c = 1; c < int(std::size(kSplits)); ++c) {
+    const bool has_tiles = kSplits[c] <= ceil_div(call.seqlen_kv, BLOCK_N * NUM_WARPS);
+    const bool has_counters = num_tiles_of(call) <= kNumCounters;
+    if (has_tiles && has_counters && time_of(call, kSplits[c]) < time_of(call, kSplits[best])) best = c;
+  }
+  return best;
+}
+
+std::string refuses(const AttentionCall& call) {
+  const bool counts = kSplits[call.configuration] > 1;
+  return counts && num_tiles_of(call) > kNumCounters
+             ? "splits the keys of " + std::to_string(kNumCounters) + " tiles of rows at most"
+             : "";
+}
+
+size_t workspace_bytes(const AttentionCall& call) {
+  const int splits = kSplits[call.configuration];
+  return splits == 1 ? 0 : bytes_of_partials(call, splits);
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+void launch_attention(const AttentionParams<Element>& params, Stream stream) {
+  const unsigned tiles = num_packed_tiles(params.num_heads_q, params.num_heads_kv, params.seqlen_q, BLOCK_M);
+  const int splits = kSplits[params.configuration];
+  const auto kernel = params.page_table.pages != nullptr ? attention_kernel<Element, HEAD_DIM, CAUSAL, true>
+                                                         : attention_kernel<Element, HEAD_DIM, CAUSAL, false>;
+  launch(kernel, dim3(tiles * splits, params.num_heads_kv, params.batch), dim3(NUM_THREADS),
+         sizeof(SharedStorage<Element, HEAD_DIM>), stream, params, make_partials<HEAD_DIM>(params, splits),
+         Divisor(splits), Divisor(params.num_heads_q / params.num_heads_kv));
+}
+
+}  // namespace STEP_NAMESPACE
+
+REGISTER_STEP(launch_attention,
+              {
+                  .title = "The number of splits that should end first, counted in waves of CTAs",
+                  .removes = "waves of CTAs that most SMs spend without work",
+                  .part = Part::kDecode,
+                  .purpose = Purpose::kDecode,
+                  .alignment_bytes = 16,
+                  .configurations = {"splits1", "splits2", "splits3", "splits4", "splits6", "splits8",
+                                     "splits12", "splits16", "splits32", "splits64", "splits128"},
+                  .choose = choose_configuration,
+                  .workspace_bytes = workspace_bytes,
+                  .uses_counters = true,
+                  .pages = true,
+                  .refuses = refuses,
+              });
