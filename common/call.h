@@ -29,7 +29,7 @@ struct TensorView {
 };
 
 constexpr size_t kWorkspaceAlignment = 256;  // bytes
-constexpr int kNumCounters = 1024;           // of AttentionCall::counters
+constexpr int kNumCounters = 4096;           // of AttentionCall::counters
 constexpr size_t kCounterBytes = kNumCounters * sizeof(unsigned);
 
 // A result over other keys, in FP32, which a call's own is merged with. Contiguous: o is [batch, num_heads_q,
