@@ -1,5 +1,6 @@
 // v35: the number of splits is the one with which the CTAs should end first. Where there are more CTAs than
 // SMs, that is often a number with which they fill their last wave.
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -170,20 +171,25 @@ int64_t num_tiles_of(const AttentionCall& call) {  // of rows
          call.num_heads_kv * call.batch;
 }
 
-// The time that a call should take with so many splits, in bytes that an SM reads in it.
+// The time that a call should take with so many splits, in bytes that a CTA reads in it.
 int64_t time_of(const AttentionCall& call, int splits) {
-  // What a CTA takes besides reading: until its first tile is there, and from its last tile to the end.
-  constexpr int64_t kStartAndEnd = 256 * 1024;
+  // What a CTA costs besides: start, end, the part that is merged. Fitted to calls, not measured by itself.
+  constexpr int64_t kCostOfCta = 256 * 1024;
   const int64_t keys = ceil_div(call.seqlen_kv, splits);  // of a CTA
-  const int64_t bytes = keys * 2 * call.head_dim * int64_t(element_bytes(call.dtype));
+  const int64_t cost = keys * 2 * call.head_dim * int64_t(element_bytes(call.dtype)) + kCostOfCta;
+  // An SM is busy with 64 KB of K and V on their way: those of one CTA, or of two with half as long rows.
+  const bool short_rows = call.head_dim == 64;
+  const int64_t busy = short_rows ? 2 : 1;
   const int64_t ctas = num_tiles_of(call) * splits;
-  if (ctas <= num_sms()) return bytes + kStartAndEnd;  // each CTA has an SM of its own
+  if (ctas <= busy * num_sms()) return cost;
 
-  // They run in waves of CTAS_PER_SM on each SM, and a wave takes as long whether it is full or not.
-  const int64_t waves = ceil_div(ctas, int64_t(CTAS_PER_SM) * num_sms());
-  // The CTAs of later waves begin and end one by one, and the last one of an SM runs alone.
-  const int64_t alone = waves > 1 ? bytes : 0;
-  return waves * CTAS_PER_SM * (bytes + kStartAndEnd) + alone;
+  // More CTAs run in waves. A wave takes as long whether it is full or not.
+  const size_t smem = short_rows ? sizeof(SharedStorage<__half, 64>) : sizeof(SharedStorage<__half, 128>);
+  const int64_t room = std::max<int64_t>(busy, smem_bytes_per_sm() / smem);  // for CTAs, on an SM
+  const int64_t waves = ceil_div(ctas, room * num_sms());
+  // The CTAs of later waves begin and end one by one, and the last ones leave SMs without work.
+  const int64_t uneven = waves > 1 ? cost - kCostOfCta : 0;
+  return waves * cost * room / busy + uneven;
 }
 
 // The number of splits with the shortest time, of those that leave each warp of a CTA a tile of keys.
