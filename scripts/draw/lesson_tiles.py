@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v34.
+"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v35.
 
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --out FOLDER     draws all pictures
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --check FOLDER   are they what the kernels and this script say?
@@ -702,6 +702,74 @@ def draw_v34(plt: Any, _: None) -> Any:
     return page.figure
 
 
+# ---- v35: waves of CTAs
+
+WAVES_TILES, WAVES_KEYS = 34 * 8, 16384  # 34 sequences, 8 heads of K and V, D = 128, 16 bits
+
+
+def rule_of_v35(tiles: int, keys: int) -> dict[int, int]:
+    """What the kernel's time_of says on an H200 for each number of splits that leaves each warp a tile of keys."""
+    text, of = source("v35_whole_waves"), constants("v35_whole_waves")
+    (cost_of_cta,) = (int(a) * int(b) for a, b in re.findall(r"kCostOfCta = (\d+) \* (\d+);", text))
+    (list_of_splits,) = re.findall(r"kSplits\[\] = \{(.*?)\}", text)
+    room, times = of["CTAS_PER_SM"], {}  # at D = 128 an H200 has room for no more
+    for splits in map(int, list_of_splits.split(", ")):
+        if splits > max(1, -(-keys // (of["BLOCK_N"] * of["NUM_WARPS"]))):
+            break
+        read, ctas = -(-keys // splits) * 2 * 128 * 2, tiles * splits
+        waves = -(-ctas // (room * SMS))
+        all_waves = waves * room * (read + cost_of_cta) + (read if waves > 1 else 0)
+        times[splits] = read + cost_of_cta if ctas <= SMS else all_waves
+    return times
+
+
+def draw_v35(plt: Any, _: None) -> Any:
+    per_sm, times = constants("v35_whole_waves")["CTAS_PER_SM"], rule_of_v35(WAVES_TILES, WAVES_KEYS)
+    places, best = SMS * per_sm, min(times, key=lambda splits: times[splits])
+    faster = 2 * per_sm  # a CTA alone on an SM reads at twice the SM's share of memory's rate, as v32's lesson says
+    page = Page(plt, 12.2, f"{WAVES_TILES} tiles of rows on the {SMS} SMs of an H200, {places} CTAs at a time")
+    top, full, across = 2.9, 5.4, 12.4  # full: how high a wave is whose CTAs have all keys of a tile
+    box = {"facecolor": BACKGROUND, "edgecolor": "none", "pad": 1.5}
+
+    def wave_of(first: int, ctas: int, splits: int, x: float, y: float, width: float, height: float) -> None:
+        """CTAs side by side; those of a tile have one colour."""
+        for tile in range(first // splits, -(-(first + ctas) // splits)):
+            begin, end = (min(max(n * splits - first, 0), ctas) for n in (tile, tile + 1))
+            tint = OUTPUT if tile % 2 == 0 else SCORES
+            page.cell(x + begin * width, y, (end - begin) * width, height, tint, linewidth=0)
+
+    ends = []
+    for left, name, splits in ((1.2, "v34", 1), (14.45, "v35", best)):
+        waves, last = divmod(WAVES_TILES * splits, places)
+        if not 0 < faster * last <= places:
+            raise DrawingError(f"{name}: {last} CTAs of the last wave would share memory's rate")
+        height, short = full / splits, full / splits / faster
+        words = f"{splits} CTAs for each tile, each with 1/{splits} of its keys"
+        page.heading(left, 1.9, f"{name}: " + ("1 CTA for each tile" if splits == 1 else words))
+        for wave in range(waves):
+            gap = 0.05 if splits > 1 else 0
+            wave_of(wave * places, places, splits, left, top + wave * height, across / places, height - gap)
+        end = top + waves * height + short
+        wave_of(waves * places, last, splits, left, end - short, across / SMS, short)
+        idle = last * across / SMS
+        words = f"{last} CTAs run, {SMS - last} SMs have no work"
+        page.idle(left + idle, end - short, across - idle, short, words)
+        words = f"{places} CTAs run" if waves == 1 else f"{waves} waves of {places} CTAs"
+        page.text(left + across / 2, top + waves * height / 2, words, zorder=8, bbox=box)
+        if waves > 1:
+            page.text(left, end + 0.45, f"then {last} CTAs on {last} SMs", ha="left")
+        words = f"ends after {(end - top) / full:.2f} × v34's first wave"
+        page.text(left + across, end + 0.45, words, ha="right", weight="bold", color=CEILING)
+        ends.append(end)
+    page.line((1.2, max(ends)), (page.width - 0.4, max(ends)), linewidth=0.8, linestyle=(0, (4, 3)))
+    page.point((0.75, top), (0.75, max(ends)), color=MUTED)
+    page.text(0.4, top + full / 2, "time", rotation=90, color=MUTED)
+    page.note(10.6, f"Across: {SMS} SMs. Neighbours of one colour belong to one tile.", 1.2)
+    words = f"Alone on an SM, a CTA of the last wave reads {faster} times as fast. Starts and ends of CTAs are left out."
+    page.note(11.2, words, 1.2)
+    return page.figure
+
+
 PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v14.svg": draw_v14,
     "lesson_v20.svg": draw_v20,
@@ -715,6 +783,7 @@ PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v32.svg": draw_v32,
     "lesson_v33.svg": draw_v33,
     "lesson_v34.svg": draw_v34,
+    "lesson_v35.svg": draw_v35,
 }
 
 
@@ -723,7 +792,8 @@ def read(options: argparse.Namespace) -> tuple[None, str]:
     numbers = [constants("v20_by_shape"), limits_of_sums(), shapes, constants("v28_split_keys")]
     decode = ("v29_packed_heads", "v30_one_launch", "v31_in_turn", "v32_few_splits", "v33_paged", "v34_short_path")
     numbers += [constants(step) for step in decode]
-    return None, lesson_page.description(__file__, b"", [*numbers, [*chosen_by_v27().items()]])
+    waves = rule_of_v35(WAVES_TILES, WAVES_KEYS)
+    return None, lesson_page.description(__file__, b"", [*numbers, [*chosen_by_v27().items()], waves])
 
 
 def main(arguments: list[str] | None = None) -> int:

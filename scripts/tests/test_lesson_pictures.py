@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("matplotlib", reason="build/venv has it")
@@ -56,3 +58,11 @@ def test_shapes_of_streams_are_found():
         128, 1, 3, 80, False
     )
     assert len(lesson_page.stream_configs("v27_tile_shapes")) == 6
+
+
+def test_the_rule_of_v35_is_its_table():
+    lesson = (lesson_tiles.sources.ROOT / "steps" / "v35_whole_waves" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| [\d,]+ \| \d+ \|.* ([\d.]+) \|$", lesson, re.MULTILINE)
+    times = lesson_tiles.rule_of_v35(lesson_tiles.WAVES_TILES, lesson_tiles.WAVES_KEYS)
+    assert rows and all(f"{times[int(splits)] / 1e6:.1f}" == estimate for splits, estimate in rows)
+    assert min(times, key=lambda splits: times[splits]) == 8
