@@ -23,7 +23,7 @@ constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int NUM_STAGES = 3;   // of K and V each: one is computed on while the others are filled
-constexpr int CTAS_PER_SM = 2;  // at most, where there are more tiles of rows than SMs
+constexpr int CTAS_PER_SM = 2;  // or more, where there are more CTAs than SMs
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int MERGED_AT_ONCE = 16;  // parts of a row that are loaded at a time
@@ -183,7 +183,7 @@ int64_t time_of(const AttentionCall& call, int splits) {
   const int64_t ctas = num_tiles_of(call) * splits;
   if (ctas <= busy * num_sms()) return cost;
 
-  // More CTAs run in waves. A wave takes as long whether it is full or not.
+  // More CTAs run in waves. The last wave counts as a full one.
   const size_t smem = short_rows ? sizeof(SharedStorage<__half, 64>) : sizeof(SharedStorage<__half, 128>);
   const int64_t room = std::max<int64_t>(busy, smem_bytes_per_sm() / smem);  // for CTAs, on an SM
   const int64_t waves = ceil_div(ctas, room * num_sms());
