@@ -171,22 +171,18 @@ int64_t num_tiles_of(const AttentionCall& call) {  // of rows
          call.num_heads_kv * call.batch;
 }
 
-// The time that a call should take with so many splits, in bytes that a CTA reads in it.
-int64_t time_of(const AttentionCall& call, int splits) {
+// The time that a call should take with so many splits, in bytes that a CTA reads in it. `busy` CTAs keep an
+// SM busy, and it has room for `room`.
+int64_t time_of(const AttentionCall& call, int splits, int64_t sms, int64_t busy, int64_t room) {
   // What a CTA costs besides: start, end, the part that is merged. Fitted to calls, not measured by itself.
   constexpr int64_t kCostOfCta = 256 * 1024;
   const int64_t keys = ceil_div(call.seqlen_kv, splits);  // of a CTA
   const int64_t cost = keys * 2 * call.head_dim * int64_t(element_bytes(call.dtype)) + kCostOfCta;
-  // An SM is busy with 64 KB of K and V on their way: those of one CTA, or of two with half as long rows.
-  const bool short_rows = call.head_dim == 64;
-  const int64_t busy = short_rows ? 2 : 1;
   const int64_t ctas = num_tiles_of(call) * splits;
-  if (ctas <= busy * num_sms()) return cost;
+  if (ctas <= busy * sms) return cost;
 
   // More CTAs run in waves. The last wave counts as a full one.
-  const size_t smem = short_rows ? sizeof(SharedStorage<__half, 64>) : sizeof(SharedStorage<__half, 128>);
-  const int64_t room = std::max<int64_t>(busy, smem_bytes_per_sm() / smem);  // for CTAs, on an SM
-  const int64_t waves = ceil_div(ctas, room * num_sms());
+  const int64_t waves = ceil_div(ctas, room * sms);
   // The CTAs of later waves begin and end one by one, and the last ones leave SMs without work.
   const int64_t uneven = waves > 1 ? cost - kCostOfCta : 0;
   return waves * cost * room / busy + uneven;
@@ -194,11 +190,20 @@ int64_t time_of(const AttentionCall& call, int splits) {
 
 // The number of splits with the shortest time, of those that leave each warp of a CTA a tile of keys.
 int choose_configuration(const AttentionCall& call) {
+  // Asked once for all numbers of splits: CUDA takes longer for each answer than the rest of the rule.
+  const int64_t sms = num_sms(), smem_per_sm = smem_bytes_per_sm();
+  // An SM is busy with 64 KB of K and V on their way: those of one CTA, or of two with half as long rows.
+  const bool short_rows = call.head_dim == 64;
+  const int64_t busy = short_rows ? 2 : 1;
+  const int64_t smem = short_rows ? sizeof(SharedStorage<__half, 64>) : sizeof(SharedStorage<__half, 128>);
+  const int64_t room = std::max(busy, smem_per_sm / smem);  // for CTAs, on an SM
+  const bool has_counters = num_tiles_of(call) <= kNumCounters;
   int best = 0;
+  int64_t least = time_of(call, kSplits[0], sms, busy, room);
   for (int c = 1; c < int(std::size(kSplits)); ++c) {
     const bool has_tiles = kSplits[c] <= ceil_div(call.seqlen_kv, BLOCK_N * NUM_WARPS);
-    const bool has_counters = num_tiles_of(call) <= kNumCounters;
-    if (has_tiles && has_counters && time_of(call, kSplits[c]) < time_of(call, kSplits[best])) best = c;
+    const int64_t time = time_of(call, kSplits[c], sms, busy, room);
+    if (has_tiles && has_counters && time < least) best = c, least = time;
   }
   return best;
 }
