@@ -282,7 +282,8 @@ def ladder(request: Request) -> str:
 
 
 def step(request: Request) -> str:
-    file, data = request.program_record()
+    # A ratio of two steps may come from a comparison with peers, too: both were launched in the same way.
+    file, data = request.record("cuda") if "against" in request.left else request.program_record()
     names = request.pair()
     runs = request.runs(data)
     common, labels = problem_labels(runs)
@@ -308,8 +309,6 @@ def ablation(request: Request) -> str:
     step = request.known_step()
     other = request.known_step("against") if "against" in request.left else step
     variants = ablations.of_step(step, request.root)
-    if not variants:
-        raise TableError(f"{step} has no page under docs/ablations/")
     runs = request.runs(data)
     known = sources.all_steps(request.root) + [each.name for each in variants]
     changed = (f"{step}_", f"{step}@")  # its ablations, and its configurations
@@ -341,7 +340,7 @@ def ablation(request: Request) -> str:
             rows.append(row(f"`{name.partition('@')[2]}`", [steps_of(run).get(name) for run in runs]))
     header = ["kernel"]
     for label in labels:
-        header += [label if len(runs) > 1 else "TFLOPS", "×"]
+        header += [label if len(runs) > 1 else "TB/s" if any(map(terabytes, unchanged)) else "TFLOPS", "×"]
     header += ["registers", "spilled bytes", "CTAs per SM"]
     spread = spread_of(unchanged)
     return f"{common}. {spread}; × beside {'the kernel' if other == step else other} as it is.\n\n{table(header, rows)}"

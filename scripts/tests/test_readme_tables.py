@@ -278,7 +278,7 @@ def test_ablations_that_are_not_there(repository: Repository, capsys):
     add_ablations(repository, "less")
     assert "'show' is no filter" in refused(repository, capsys, f"{block} show=less")
     assert "there is no step 'v09'" in refused(repository, capsys, block.replace("v02_smem_tiles", "v09"))
-    assert "v03_wmma has no page" in refused(repository, capsys, "ablation file=gpu.json step=v03_wmma")
+    assert "gpu.json has no ablation of v03_wmma" in refused(repository, capsys, "ablation file=gpu.json step=v03_wmma")
     commit = git(repository.root, "rev-parse", "HEAD")
     repository.record("alone.json", make_record(steps=("v02_smem_tiles_less",), commit=commit))
     alone = block.replace("ablations.json", "alone.json")
