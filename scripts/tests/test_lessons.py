@@ -25,7 +25,7 @@ HEADINGS = [
     "6. Try it",
     "7. Exercise and quiz",
 ]
-LADDER = ("h200_ladder.json", "h200_ladder_hopper.json", "h200_decode.json")
+LADDER = ("h200_ladder.json", "h200_ladder_hopper.json", "h200_decode.json", "h200_waves.json")
 MOST_LINES = 120  # without section 7
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
 QUESTIONS = 3
