@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/cuda.h"
 
@@ -44,6 +45,7 @@ __device__ __forceinline__ void cluster_wait() {
 template <typename T>
 __device__ __forceinline__ void store_cluster(T* to, const T& value, int cta_rank) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  static_assert(std::is_trivially_copyable_v<T>);
   uint32_t remote, words[sizeof(T) / 4];
   memcpy(words, &value, sizeof(T));
   asm("mapa.shared::cluster.u32 %0, %1, %2;"

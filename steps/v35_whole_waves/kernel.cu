@@ -1,5 +1,5 @@
 // v35: the number of splits is the one with which the CTAs should end first. Where there are more CTAs than
-// SMs, that is often a number with which they fill their last wave.
+// SMs, that is often a number with which the last wave is short.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -188,7 +188,7 @@ int64_t time_of(const AttentionCall& call, int splits, int64_t sms, int64_t busy
   return waves * cost * room / busy + uneven;
 }
 
-// The number of splits with the shortest time, of those that leave each warp of a CTA a tile of keys.
+// The number of splits with the shortest time, of those that leave each warp of a CTA about a tile of keys.
 int choose_configuration(const AttentionCall& call) {
   // Asked once for all numbers of splits: CUDA takes longer for each answer than the rest of the rule.
   const int64_t sms = num_sms(), smem_per_sm = smem_bytes_per_sm();

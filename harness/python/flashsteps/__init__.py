@@ -148,7 +148,7 @@ def attention(
         lse = -inf.
 
     On a GPU the call only queues: on PyTorch's or CuPy's current stream of q's device, or on XLA's. Like theirs,
-    it returns at once, allocates from their allocators (but for a few bytes that a stream keeps, for counters),
+    it returns at once, allocates from their allocators (but for 4 MB of counters that a GPU keeps),
     and can be captured into a CUDA graph. JAX compiles the first call of each kind, as it does with its own
     functions. For arrays on the CPU all calls wait, without the GIL. Ctrl-C ends a call on the emulator within a
     moment, and os.fork() waits for such calls.

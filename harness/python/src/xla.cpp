@@ -105,6 +105,11 @@ Call read(const CallFrame& frame) {
   return call;
 }
 
+class NoMemory : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // Of the result that is there for it. XLA aligns its memory to 128 bytes.
 void* memory_for(const Call& call, MemoryFor use, size_t bytes) {
   size_t space = 1;
@@ -113,9 +118,9 @@ void* memory_for(const Call& call, MemoryFor use, size_t bytes) {
   void* memory = call.memory != nullptr ? call.memory->data : nullptr;
   const size_t before = use == MemoryFor::kWorkspace ? kCounterBytes : 0;
   if (memory == nullptr || std::align(kWorkspaceAlignment, before + bytes, memory, space) == nullptr)
-    throw std::runtime_error(
-        "the call has no " + std::string(use == MemoryFor::kWorkspace ? "workspace" : "counters") + " of " +
-        std::to_string(bytes) + " bytes: it was traced for another GPU, or where there is none");
+    throw NoMemory("the call has no " + std::string(use == MemoryFor::kWorkspace ? "workspace" : "counters") +
+                   " of " + std::to_string(bytes) +
+                   " bytes: it was traced for another GPU, or where there is none");
   return static_cast<char*>(memory) + before;
 }
 
@@ -128,8 +133,24 @@ void run_on_cuda(const CallFrame& frame, const Call& call) {
     throw std::runtime_error("this JAX is too old: its XLA does not tell the device");
   void* const stream = ask<StreamArguments>(frame.api->find_stream, frame.context).stream;
   const CurrentDevice current(ask<DeviceArguments>(frame.api->find_device, frame.context).device);
-  queue_attention(call.attention, stream, call.step,
-                  [&](MemoryFor use, size_t bytes) { return memory_for(call, use, bytes); });
+  const auto queue = [&](const AttentionCall& attention) {
+    queue_attention(attention, stream, call.step,
+                    [&](MemoryFor use, size_t bytes) { return memory_for(call, use, bytes); });
+  };
+  try {
+    queue(call.attention);
+  } catch (const NoMemory& missing) {
+    // vmap makes one call of many, for which a step may choose more splits than it did when the memory was
+    // planned. Without splits it needs no workspace.
+    if (call.attention.num_splits != 0) throw;
+    AttentionCall unsplit = call.attention;
+    unsplit.num_splits = 1;
+    try {
+      queue(unsplit);
+    } catch (const std::invalid_argument&) {  // a step that cannot do without splits
+      throw missing;
+    }
+  }
 }
 
 // True: XLA has asked what the handler is, and called nothing.
