@@ -114,8 +114,8 @@ def draw_tensor(sheet: Sheet, box: Box, x: float, y: float) -> None:
     sheet.left(
         0.6,
         y + height * len(lines) + 0.4,
-        f"The box has {box.box[1]} rows, and the head {rows - first} from row {first} on. The other "
-        f"{end - rows} become\nzeros, not the next head's rows, which lie right behind.",
+        f"The box has {box.box[1]} rows. From row {first} on, the head has only {rows - first} rows. TMA fills\n"
+        f"the other {end - rows} rows with zeros, and not with the next head's rows.",
     )
 
 
@@ -157,7 +157,7 @@ def draw_map(sheet: Sheet, box: Box, x: float, y: float) -> None:
     sheet.left(
         x,
         y + 0.9 * 5 + 0.65,
-        f"The mbarrier counts {box.counted_bytes} bytes: the whole box, its zeros too.",
+        f"The mbarrier counts {box.counted_bytes} bytes: the whole box, including its zeros.",
     )
 
 
@@ -233,9 +233,9 @@ def draw_mbarrier(plt: Any, copies: Copies) -> Any:
     sheet.left(
         0.55,
         1.6,
-        "A phase is over when every arrival has come and no byte is outstanding. The next one begins by "
-        "itself, with all its\narrivals still to come. A line is a state: what led to it, and what a wait "
-        "would do now.",
+        "A phase ends when every arrival has come and no byte is outstanding. The next phase then begins "
+        "by itself.\nEach line shows an event, the state of the mbarrier after it, and what a wait would do in "
+        "this state.",
     )
     headings = (
         (13.1, "phase\nunder way"),
@@ -265,9 +265,9 @@ def draw_parity(plt: Any, copies: Copies) -> Any:
     sheet.left(
         0.55,
         1.6,
-        "A line is a wait for one phase, by its parity. A column is a moment, and a cell what the barrier answers then."
-        "\nFramed: the phase is under way or was the last to complete. There the answer is always right. Farther off,"
-        " every\nsecond answer is wrong (red), because it is about another phase of the same parity.",
+        "Each line is a wait for one phase, each column a moment. A cell shows what the mbarrier then answers."
+        "\nIn framed cells the phase is under way or was the last to complete, and the answer is right. In red cells"
+        "\nthe answer is wrong, because it is about another phase of the same parity.",
     )
     sheet.text(left + width * len(answers) / 2, top - 1.5, "phases that have completed", weight="bold")
     for completed in range(len(answers)):
@@ -291,9 +291,9 @@ def draw_parity(plt: Any, copies: Copies) -> Any:
     sheet.left(
         0.55,
         top + height * len(phases) + 0.5,
-        "passes too early: the phase has not begun, but an earlier one of its parity has completed.\n"
-        "waits for ever?: the phase is over; the wait is now for a later one of its parity, which may never complete.\n"
-        "Top left: nobody has used the barrier yet, and a wait for parity 1 passes. So a producer can begin.",
+        "passes too early: the phase has not begun, but an earlier phase of the same parity has completed.\n"
+        "waits for ever?: the phase is over. The thread now waits for a later phase, which may never complete.\n"
+        "Top left: the mbarrier is new, and a wait for parity 1 passes. A producer can therefore begin.",
     )
     return sheet.figure
 
