@@ -636,11 +636,11 @@ def instructions(request: Request) -> str:
             row.append(", ".join(f"{clocks:.1f}" for clocks in other[place]))
             row += [f"{each:.1f}" for each in first_and_last(other, place, of_warps[place])]
         rows.append(row)
-    header = ["instruction", "banks", "of it"]
+    header = ["instruction", "banks", "per round"]
     for place in PLACES:
         header += [f"{place}: clocks", "first", "last"]
     bare = " and ".join(f"{of_warps[place]:.1f} ({place})" for place in PLACES)
-    heading = f"{warps} warp{'s' * (warps > 1)} a scheduler. With nothing beside its products a round takes {bare}"
+    heading = f"{warps} warp{'s' * (warps > 1)} a scheduler. Without other instructions a round takes {bare}"
     return f"{heading} clocks. {source}\n\n{table(header, rows)}"
 
 

@@ -170,7 +170,7 @@ COSTS = "instructions file=costs.json warps=2"
 def test_costs_of_instructions_are_what_the_first_and_the_last_of_them_add(repository: Repository, capsys):
     repository.record("costs.json", make_costs(repository.commit))
     text = written(repository, capsys, COSTS)
-    assert "2 warps a scheduler. With nothing beside its products a round takes 80.0 (spread)" in text
+    assert "2 warps a scheduler. Without other instructions a round takes 80.0 (spread)" in text
     assert "Measured on Synthetic GPU: [costs.json]" in text
     # Of the fewest each has a group of its own, in one place, or all have one.
     clocks = "120.0, 128.0, 144.0 | 5.0 | 1.0 | 94.0, 102.0, 118.0 | 1.5 | 1.0"
