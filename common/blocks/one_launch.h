@@ -75,73 +75,100 @@ struct CountBetweenFences {
   }
 };
 
-// Merges the parts of the CTA's warps and, in the CTA that ends last, those of all CTAs that share the tile's
-// rows, of which MERGED_AT_ONCE are on their way at a time; stores O and LSE. All threads call it, after a
-// barrier behind which all parts are in shared memory. `counter` belongs to the tile; the CTA is number
-// `split` of partials.num_parts.
+// A warp stores a merged row of O, and its LSE. A lane has HEAD_DIM / 32 columns, from `col` on.
+template <int COLS, typename Element, typename Group>
+__device__ void store_row(const PackedRows<Element, Group>& rows, int batch, int row,
+                          const RowPart<COLS>& whole, int lane_id) {
+  const AttentionParams<Element>& params = rows.params;
+  const int head = rows.head(row), query = rows.query(row);
+  const float inverse = inverse_of(whole.softmax.sum);
+  Element* const o = params.o_head(batch, head) + query * params.o.row_stride + lane_id * COLS;
+#pragma unroll
+  for (int c = 0; c < COLS; c += 2)
+    *reinterpret_cast<uint32_t*>(&o[c]) =
+        pack2<Element>(whole.columns.o[c] * inverse, whole.columns.o[c + 1] * inverse);
+  if (lane_id == 0) params.store_lse(batch, head, query, lse_of(whole.softmax.base, whole.softmax.sum));
+}
+
+// Merges the parts of the CTA's warps, and leaves the CTA's part of each row at place_of(row) of `partials`;
+// or stores O and LSE, if the CTA has all keys of the rows. All threads call it, after a barrier behind which
+// all warps' parts are in shared memory.
+template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element, typename Group, typename PlaceOf>
+__device__ void merge_warps(const WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,
+                            const Partials<HEAD_DIM>& partials, const PackedRows<Element, Group>& rows,
+                            int batch, int first_row, int num_rows, bool has_all_keys, PlaceOf place_of) {
+  const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
+  // A warp merges whole rows, one after the other. A lane has HEAD_DIM / 32 columns of each.
+  constexpr int COLS = HEAD_DIM / 32;
+  using Columns = typename RowPart<COLS>::Columns;
+  const int col = lane_id * COLS;
+  for (int row = warp_id; row < num_rows; row += NUM_WARPS) {
+    RowPart<COLS> of_warps[NUM_WARPS], of_cta;
+#pragma unroll
+    for (int warp = 0; warp < NUM_WARPS; ++warp)
+      of_warps[warp] = {parts.softmax[warp][row],
+                        *reinterpret_cast<const Columns*>(&parts.o[warp][row][col])};
+    of_cta.add(of_warps);
+    if (has_all_keys) {
+      store_row(rows, batch, first_row + row, of_cta, lane_id);
+      continue;
+    }
+    const int64_t at = place_of(row);
+    if (lane_id == 0) partials.softmax[at] = of_cta.softmax;
+    *reinterpret_cast<Columns*>(&partials.o[at][col]) = of_cta.columns;
+  }
+}
+
+// Merges what num_ctas CTAs have left of the rows, of which MERGED_AT_ONCE parts are on their way at a time,
+// and stores O and LSE. The parts of a row are `STRIDE` apart, from first_of(row) on. All threads of a CTA of
+// NUM_WARPS call it.
+template <int MERGED_AT_ONCE, int NUM_WARPS, int STRIDE, int HEAD_DIM, typename Element, typename Group,
+          typename FirstOf>
+__device__ void merge_ctas(const Partials<HEAD_DIM>& partials, const PackedRows<Element, Group>& rows,
+                           int batch, int first_row, int num_rows, int num_ctas, FirstOf first_of) {
+  const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
+  constexpr int COLS = HEAD_DIM / 32;
+  using Columns = typename RowPart<COLS>::Columns;
+  const int col = lane_id * COLS;
+  for (int row = warp_id; row < num_rows; row += NUM_WARPS) {
+    const int64_t first = first_of(row);
+    RowPart<COLS> whole;
+    for (int group = 0; group < num_ctas; group += MERGED_AT_ONCE) {
+      RowPart<COLS> of_ctas[MERGED_AT_ONCE];
+#pragma unroll
+      for (int i = 0; i < MERGED_AT_ONCE; ++i) {
+        if (group + i < num_ctas)
+          of_ctas[i] = {partials.softmax[first + (group + i) * STRIDE],
+                        *reinterpret_cast<const Columns*>(&partials.o[first + (group + i) * STRIDE][col])};
+      }
+      whole.add(of_ctas);
+    }
+    store_row(rows, batch, first_row + row, whole, lane_id);
+  }
+}
+
+// Both, where the parts of a row lie one behind another; the last of the CTAs that share the tile's rows
+// merges their parts. `counter` belongs to the tile; the CTA is number `split` of partials.num_parts.
 template <int MERGED_AT_ONCE = kMergedAtOnce, int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element,
           typename Group, typename Count = CountBetweenFences>
 __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,
                                     const Partials<HEAD_DIM>& partials,
                                     const PackedRows<Element, Group>& rows, int batch, int first_row,
                                     int num_rows, int split, unsigned* counter, Count count = {}) {
-  const AttentionParams<Element>& params = rows.params;
   const int num_splits = partials.num_parts;
-  const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
-  // A warp merges whole rows, one after the other. A lane has HEAD_DIM / 32 columns of each.
-  constexpr int COLS = HEAD_DIM / 32;
-  using Part = RowPart<COLS>;
-  using Columns = typename Part::Columns;
-  const int col = lane_id * COLS;
-  const auto first_part_of = [&](int row) {  // where the part of the row's first CTA is
-    return partials.first_of(params, batch, rows.head(first_row + row), rows.query(first_row + row));
+  const auto first_of = [&](int row) {
+    return partials.first_of(rows.params, batch, rows.head(first_row + row), rows.query(first_row + row));
   };
-  const auto store = [&](int row, const Part& part) {
-    const int head = rows.head(first_row + row), query = rows.query(first_row + row);
-    const float inverse = inverse_of(part.softmax.sum);
-    Element* const o = params.o_head(batch, head) + query * params.o.row_stride + col;
-#pragma unroll
-    for (int c = 0; c < COLS; c += 2)
-      *reinterpret_cast<uint32_t*>(&o[c]) =
-          pack2<Element>(part.columns.o[c] * inverse, part.columns.o[c + 1] * inverse);
-    if (lane_id == 0) params.store_lse(batch, head, query, lse_of(part.softmax.base, part.softmax.sum));
-  };
-  for (int row = warp_id; row < num_rows; row += NUM_WARPS) {
-    Part of_warps[NUM_WARPS], of_cta;
-#pragma unroll
-    for (int warp = 0; warp < NUM_WARPS; ++warp)
-      of_warps[warp] = {parts.softmax[warp][row],
-                        *reinterpret_cast<const Columns*>(&parts.o[warp][row][col])};
-    of_cta.add(of_warps);
-    if (num_splits == 1) {
-      store(row, of_cta);
-      continue;
-    }
-    const int64_t at = first_part_of(row) + split;
-    if (lane_id == 0) partials.softmax[at] = of_cta.softmax;
-    *reinterpret_cast<Columns*>(&partials.o[at][col]) = of_cta.columns;
-  }
+  merge_warps(parts, partials, rows, batch, first_row, num_rows, num_splits == 1,
+              [&](int row) { return first_of(row) + split; });
   if (num_splits == 1) return;
 
   __syncthreads();  // all warps have written their rows of this CTA's part, before the CTA is counted
   if (threadIdx.x == 0) parts.is_last = count(counter, num_splits);
   __syncthreads();  // is_last is there, before the other threads read it
-  if (!parts.is_last) return;
-  for (int row = warp_id; row < num_rows; row += NUM_WARPS) {
-    const int64_t first = first_part_of(row);
-    Part whole;
-    for (int group = 0; group < num_splits; group += MERGED_AT_ONCE) {
-      Part of_ctas[MERGED_AT_ONCE];
-#pragma unroll
-      for (int i = 0; i < MERGED_AT_ONCE; ++i) {
-        if (group + i < num_splits)
-          of_ctas[i] = {partials.softmax[first + group + i],
-                        *reinterpret_cast<const Columns*>(&partials.o[first + group + i][col])};
-      }
-      whole.add(of_ctas);
-    }
-    store(row, whole);
-  }
+  if (parts.is_last)
+    merge_ctas<MERGED_AT_ONCE, NUM_WARPS, 1>(partials, rows, batch, first_row, num_rows, num_splits,
+                                             first_of);
 }
 
 }  // namespace FLASHSTEPS_BACKEND
