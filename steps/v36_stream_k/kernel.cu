@@ -205,12 +205,12 @@ int num_ctas(const auto& call) {
   return int(std::min({ctas, tiles * kMaxParts, tiles * units_of_keys(call.seqlen_kv)}));
 }
 
-// At D = 128 one CTA requests as many bytes as keep an SM busy, at D = 64 two; twice as many CTAs are better
-// where there are many tiles, or where some sequences may be short.
+// At D = 128 one CTA requests as many bytes as keep an SM busy, and two are better where there are many tiles.
+// At D = 64 it takes two. Twice as many are better where some sequences may be short.
 int choose_configuration(const AttentionCall& call) {
-  const int busy = call.head_dim == 64 ? 1 : 0;
   const bool uneven = call.kv_lengths != nullptr && call.batch > 1;
-  return uneven || num_tiles(call) > num_sms() * kCtasPerSm[busy] ? busy + 1 : busy;
+  if (call.head_dim == 64) return uneven ? 2 : 1;
+  return uneven || num_tiles(call) > num_sms() ? 1 : 0;
 }
 
 std::string refuses(const AttentionCall& call) {
