@@ -38,8 +38,8 @@ template <bool CAUSAL, bool PAGED, typename Element, int BLOCK_N, int HEAD_DIM, 
           typename Group, typename Meanwhile>
 __device__ WarpResult<HEAD_DIM> attend_few_queries(
     WarpTiles<Element, BLOCK_N, HEAD_DIM, NUM_WARPS, NUM_STAGES>& shared,
-    const PackedRows<Element, Group>& rows, const RowTile& tile, const KeyRange& keys, int first_tile, int end,
-    Meanwhile meanwhile) {
+    const PackedRows<Element, Group>& rows, const RowTile& tile, const KeyRange& keys, int first_tile,
+    int end, Meanwhile meanwhile) {
   constexpr int K_STEPS = HEAD_DIM / 16;
   const auto [batch, kv_head, first_row, num_rows] = tile;
   const AttentionParams<Element>& params = rows.params;

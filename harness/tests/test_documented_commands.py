@@ -154,13 +154,14 @@ RUN: dict[str, tuple[int, list[str]]] = {
         ['"kv_bytes": 4294967296.0', '"kv_bytes": 422060032.0'],
     ),
     "build/flashsteps count v33_paged --shape 1,8,2,1,1000,64 --page-size 16": (PASS, [" 1258 ", " 136 "]),
-    "build/flashsteps check v35_whole_waves --shape 4,8,2,1,500,64 --kv-lengths skewed --page-size 1 --page-size 64": (
+    "build/flashsteps check v36_stream_k --shape 4,8,2,1,500,64 --kv-lengths skewed --page-size 1 --page-size 64": (
         PASS,
         ["PASS"],
     ),
     "python3 scripts/steps/step_diff.py v33 v34": (PASS, ["lines added"]),
     "python3 scripts/steps/step_diff.py v34 v35": (PASS, ["lines added"]),
     "build/flashsteps count v34_short_path v35_whole_waves --shape 1,9,9,1,4096,128": (PASS, ["(splits1)", "(splits4)"]),
+    "python3 scripts/steps/step_diff.py v35 v36": (PASS, ["lines added"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR}": (PASS, ["PASS"]),
     f"build/flashsteps check v10_tma_warpspec {EMULATOR} --mode random --seeds 3": (PASS, ["PASS"]),
 }

@@ -25,7 +25,13 @@ HEADINGS = [
     "6. Try it",
     "7. Exercise and quiz",
 ]
-LADDER = ("h200_ladder.json", "h200_ladder_hopper.json", "h200_decode.json", "h200_waves.json")
+LADDER = (
+    "h200_ladder.json",
+    "h200_ladder_hopper.json",
+    "h200_decode.json",
+    "h200_waves.json",
+    "h200_stream_k_lengths.json",
+)
 MOST_LINES = 120  # without section 7
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
 QUESTIONS = 3

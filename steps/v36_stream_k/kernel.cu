@@ -205,8 +205,8 @@ int num_ctas(const auto& call) {
   return int(std::min({ctas, tiles * kMaxParts, tiles * units_of_keys(call.seqlen_kv)}));
 }
 
-// At D = 128 one CTA requests as many bytes as keep an SM busy, and two are better where there are many tiles.
-// At D = 64 it takes two. Twice as many are better where some sequences may be short.
+// At D = 128 one CTA requests as many bytes as keep an SM busy, and two are better where there are many
+// tiles. At D = 64 it takes two. Twice as many are better where some sequences may be short.
 int choose_configuration(const AttentionCall& call) {
   const bool uneven = call.kv_lengths != nullptr && call.batch > 1;
   if (call.head_dim == 64) return uneven ? 2 : 1;

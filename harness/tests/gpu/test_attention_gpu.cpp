@@ -272,9 +272,9 @@ TEST_CASE("attention_with_kvcache() in pages: on the GPU, from the host, and on 
                    .v_cache = v.data(),
                    .cache_seqlens = lengths,
                    .page_table = {table, MAX_PAGES, PAGE_SIZE, PAGES}};
-  attention_on_emulator(as_attention(call), "v35_whole_waves");
+  attention_on_emulator(as_attention(call), "v36_stream_k");
   call.o = copied.data();
-  attention_from_host(as_attention(call), "v35_whole_waves");
+  attention_from_host(as_attention(call), "v36_stream_k");
   CHECK(largest_difference(copied, emulated) < 4e-3);
 
   const DeviceMemory q_there(q), k_there(k), v_there(v), o_there(std::vector<uint16_t>(q.size(), 0xffff));
@@ -290,7 +290,7 @@ TEST_CASE("attention_with_kvcache() in pages: on the GPU, from the host, and on 
   call.workspace_bytes = workspace_bytes(as_attention(call));
   const DeviceMemory workspace(call.workspace_bytes + 1);
   call.workspace = workspace.get();
-  CHECK(attention_with_kvcache(call) == "v35_whole_waves");
+  CHECK(attention_with_kvcache(call) == "v36_stream_k");
   CHECK(o_there.download() == copied);
 }
 
