@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v35.
+"""Draws the pictures of lessons about tiles, which one runs when, on which SM, with which code: v14, v20, v25 to v36.
 
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --out FOLDER     draws all pictures
 python3 scripts/draw/lesson_tiles.py FLASHSTEPS --check FOLDER   are they what the kernels and this script say?
@@ -14,6 +14,7 @@ import heapq
 import math
 import re
 import sys
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Callable, Iterable
 
@@ -770,6 +771,98 @@ def draw_v35(plt: Any, _: None) -> Any:
     return page.figure
 
 
+# ---- v36: one line of all keys
+
+LINE_KEYS, LINE_CTAS = (16, 3, 7, 2), 4  # units of keys of each tile
+LINE_START = 1  # a unit without keys, at each tile's start
+
+
+def begin_of_v36(cta: int, units: int, ctas: int) -> int:
+    """A CTA's first unit, on a line of at least as many units as there are CTAs."""
+    return cta * units // ctas
+
+
+def pieces_of_v36(tiles: list[int], ctas: int) -> list[list[tuple[int, int, int]]]:
+    """For each CTA: tile, and the first unit and the end of what it has of this tile."""
+    ends = list(accumulate(tiles))
+    borders = [begin_of_v36(cta, ends[-1], ctas) for cta in range(ctas + 1)]
+    spans = [(tile, end - units, end) for tile, (units, end) in enumerate(zip(tiles, ends))]
+    return [
+        [(tile, max(b, begin) - b, min(e, end) - b) for tile, b, e in spans if max(b, begin) < min(e, end)]
+        for begin, end in pairwise(borders)
+    ]
+
+
+def draw_v36(plt: Any, _: None) -> Any:
+    numbers = constants("v36_stream_k")
+    tiles = [LINE_START + keys for keys in LINE_KEYS]
+    total, longest = sum(tiles), max(tiles)
+    pieces, tints = pieces_of_v36(tiles, LINE_CTAS), (SCORES, SOFTMAX, OUTPUT, COPY)
+    page = Page(plt, 16.1, f"{len(tiles)} tiles of rows, with sequences of different lengths, on {LINE_CTAS} SMs")
+    left, unit, height = 2.4, 0.76, 0.75
+
+    def units_of(tile: int, begin: int, end: int, x: float, y: float) -> None:
+        """Units of one tile, side by side; those without keys are pale."""
+        for n in range(begin, end):
+            look = {"alpha": 0.35} if n < LINE_START else {}
+            page.cell(x + (n - begin) * unit, y, unit, height, tints[tile], **look)
+        with_keys = max(begin, LINE_START)
+        if (end - with_keys) * unit >= 1.4:
+            middle = x + (with_keys - begin + (end - with_keys) / 2) * unit
+            box = {"facecolor": tints[tile], "edgecolor": "none", "pad": 0.5}
+            page.text(middle, y + height / 2, f"tile {tile}", zorder=8, bbox=box)
+
+    page.heading(0.4, 1.9, "v35: equally many CTAs for each tile, here one")
+    for tile, units in enumerate(tiles):
+        y = 2.4 + 0.9 * tile
+        page.text(left - 0.3, y + height / 2, f"CTA {tile}", ha="right")
+        units_of(tile, 0, units, left, y)
+        if units < longest:
+            page.idle(left + units * unit, y, (longest - units) * unit, height, "the SM has no work")
+    x = left + longest * unit
+    page.line((x, 2.2), (x, 6.1), linewidth=0.8, linestyle=(0, (4, 3)))
+    page.text(x + 0.3, 4.15, f"ends after {longest} units", ha="left", weight="bold", color=CEILING)
+
+    page.heading(0.4, 7.1, f"v36: all tiles on one line of {total} units, cut into {LINE_CTAS} equal pieces")
+    x, y = left, 8.5
+    for tile, units in enumerate(tiles):
+        units_of(tile, 0, units, x, y)
+        x += units * unit
+    for cta in range(LINE_CTAS + 1):
+        x = left + begin_of_v36(cta, total, LINE_CTAS) * unit
+        page.line((x, y - 0.75), (x, y + height + 0.3))
+        if cta < LINE_CTAS:
+            middle = (x + left + begin_of_v36(cta + 1, total, LINE_CTAS) * unit) / 2
+            page.text(middle, y - 0.45, f"piece of CTA {cta}", color=CEILING)
+
+    top = 10.3
+    for cta, piece in enumerate(pieces):
+        y, x = top + 0.9 * cta, left
+        page.text(left - 0.3, y + height / 2, f"CTA {cta}", ha="right")
+        for tile, begin, end in piece:
+            units_of(tile, begin, end, x, y)
+            x += (end - begin) * unit
+    x = left + max(sum(end - begin for _, begin, end in piece) for piece in pieces) * unit
+    page.line((x, top - 0.2), (x, top + 3.7), linewidth=0.8, linestyle=(0, (4, 3)))
+    ends = -(-total // LINE_CTAS)
+    page.text(x + 0.3, top + 0.4, f"ends after {ends} units", ha="left", weight="bold", color=CEILING)
+    y = top + 1.5
+    for tile in range(len(tiles)):
+        *others, last = (cta for cta, piece in enumerate(pieces) if tile in (of for of, _, _ in piece))
+        words = f"CTA {last} has all of tile {tile} and leaves no part."
+        if others:
+            names = f"{', '.join(map(str, others))} and {last}"
+            words = f"CTAs {names} share tile {tile}. Each leaves a part, and the last one counted merges them."
+        page.cell(x + 0.4, y - 0.25, 0.8, 0.5, tints[tile])
+        page.text(x + 1.4, y, words, ha="left")
+        y += 0.7
+    keys = numbers["NUM_WARPS"] * numbers["BLOCK_N"]
+    words = "A pale box has no keys and stands for what a tile's start costs."
+    page.note(14.6, f"Each box is a unit of {keys} keys. {words}")
+    page.note(15.3, "Across, the bars of CTAs show time. The merges are left out, and each SM runs one CTA.")
+    return page.figure
+
+
 PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v14.svg": draw_v14,
     "lesson_v20.svg": draw_v20,
@@ -784,6 +877,7 @@ PICTURES: dict[str, Callable[[Any, None], Any]] = {
     "lesson_v33.svg": draw_v33,
     "lesson_v34.svg": draw_v34,
     "lesson_v35.svg": draw_v35,
+    "lesson_v36.svg": draw_v36,
 }
 
 
@@ -791,7 +885,7 @@ def read(options: argparse.Namespace) -> tuple[None, str]:
     shapes = [*stream_configs("v27_tile_shapes").items()]
     numbers = [constants("v20_by_shape"), limits_of_sums(), shapes, constants("v28_split_keys")]
     decode = ("v29_packed_heads", "v30_one_launch", "v31_in_turn", "v32_few_splits", "v33_paged", "v34_short_path")
-    numbers += [constants(step) for step in decode]
+    numbers += [constants(step) for step in (*decode, "v36_stream_k")]
     waves = rule_of_v35(WAVES_TILES, WAVES_KEYS)
     return None, lesson_page.description(__file__, b"", [*numbers, [*chosen_by_v27().items()], waves])
 

@@ -66,3 +66,14 @@ def test_the_rule_of_v35_is_its_table():
     times = lesson_tiles.rule_of_v35(lesson_tiles.WAVES_TILES, lesson_tiles.WAVES_KEYS)
     assert rows and all(f"{times[int(splits)] / 1e6:.1f}" == estimate for splits, estimate in rows)
     assert min(times, key=lambda splits: times[splits]) == 8
+
+
+def test_pieces_of_v36_are_those_of_its_kernel():
+    text = lesson_page.source("v36_stream_k")
+    (formula,) = re.findall(r"return (cta \* \(num_units / num_ctas\) .*);", text)
+    for units, ctas in [(32, 4), (31, 4), (1000, 264), (264, 264)]:
+        for cta in range(ctas + 1):
+            values = {"cta": cta, "num_units": units, "num_ctas": ctas}
+            assert lesson_tiles.begin_of_v36(cta, units, ctas) == eval(formula.replace("/", "//"), values)
+    assert f"kv_lengths != nullptr ? {lesson_tiles.LINE_START} : 0" in text
+    assert lesson_tiles.pieces_of_v36([5, 3], 2) == [[(0, 0, 4)], [(0, 4, 5), (1, 0, 3)]]
