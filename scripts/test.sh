@@ -93,12 +93,13 @@ steps_on_emulator() {
   printf '%s\n' "${steps[@]}" | xargs -P "$(nproc)" -I STEP build/ci/flashsteps check --backend emulator STEP
 }
 
-# They are still correct attention. Two problems with several tiles, and with ragged tails; a grid of several CTAs.
+# They are still correct attention. Two problems have several tiles, ragged tails and several CTAs. In the third, the
+# keys of one query are split among CTAs.
 ablations_on_emulator() {
   local names=(build/ci/ablations/*/)
   names=("${names[@]%/}")
   build/ci/flashsteps check --backend emulator "${names[@]##*/}" --causal --full \
-    --shape 1,2,1,150,230,64 --shape 1,1,1,100,230,128
+    --shape 1,2,1,150,230,64 --shape 1,1,1,100,230,128 --shape 1,8,2,1,1000,64
 }
 
 # Nothing is run: it shows that the emulator's fibers and hooks compile and link for the other architecture, and that
