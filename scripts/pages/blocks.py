@@ -275,10 +275,15 @@ def ladder(request: Request) -> str:
     unit = spread_of([*steps_of(files[0][0]).values()]).replace(": median [p10–p90]", ", medians")
     heading = f"{common}. {unit}" if len(shapes) > 1 and common else unit
     fa2 = "; FA2: PyTorch's FlashAttention-2, in the same run" if beside_fa2 else ""
+    heading += f"{fa2}."
     for (file, _), runs in zip(records[1:], files[1:]):
-        first = next(name for name in names if runs_with(name) is runs)
-        heading += f". From {first.partition('_')[0]} on: another run, and ratios within it ({file})"
-    return f"{heading}{fa2}.\n\n{table(header, rows, 2)}"
+        at = next(index for index, name in enumerate(names) if runs_with(name) is runs)
+        first, before = names[at].partition("_")[0], names[at - 1].partition("_")[0]
+        heading += f" The rates from {first} on were measured in another run ({file})."
+        if at and all(names[at - 1] in rates.contenders_of(run) for run in runs):
+            heading += f" That run timed {before} again. {first}'s ratio is relative to this second rate of {before},"
+            heading += " which the table does not show."
+    return f"{heading}\n\n{table(header, rows, 2)}"
 
 
 def step(request: Request) -> str:

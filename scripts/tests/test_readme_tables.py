@@ -102,7 +102,7 @@ def test_a_ladder_of_two_runs(repository: Repository, capsys):
     make_faster(later["runs"][0]["steps"][1]["timing"])
     repository.record("later.json", later)
     text = written(repository, capsys, LADDER.replace("peers.json", "peers.json,later.json"))
-    assert "From v03 on: another run, and ratios within it (later.json)" in text
+    assert "The rates from v03 on were measured in another run (later.json). That run timed v02 again." in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| [v")]
     assert [row[2:4] for row in rows] == [["3.4", "–"], ["13.7", "4.00"], ["55.0", "16.00"]]
 

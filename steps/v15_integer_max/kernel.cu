@@ -245,7 +245,7 @@ int choose_configuration(const AttentionCall& call) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Maxima of three integers find how much scores have grown",
+    .title = "Scores are compared as integers: one instruction finds the largest of three",
     .removes = "half of the maxima",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

@@ -250,7 +250,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "One stream of products over all tiles of queries",
+    .title = "A CTA begins the next tile of queries before the last product of this tile",
     .removes = "pauses of the tensor cores between tiles",
     .part = Part::kHopper,
     .alignment_bytes = 16,
