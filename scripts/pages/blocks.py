@@ -336,7 +336,7 @@ def ablation(request: Request) -> str:
             cells.append(" / ".join(words if len(set(words)) > 1 else words[:1]))  # one each, in order
         return cells
 
-    rows = [row(f"{other} as it is", unchanged)]
+    rows = [row(f"{other}, unchanged", unchanged)]
     for each in variants:
         link = f"[{escape(each.title)}]({request.link(each.page)})"
         rows.append(row(link, [steps_of(run).get(each.name) for run in runs]))
@@ -347,8 +347,9 @@ def ablation(request: Request) -> str:
     for label in labels:
         header += [label if len(runs) > 1 else "TB/s" if any(map(terabytes, unchanged)) else "TFLOPS", "×"]
     header += ["registers", "spilled bytes", "CTAs per SM"]
-    spread = spread_of(unchanged)
-    return f"{common}. {spread}; × beside {'the kernel' if other == step else other} as it is.\n\n{table(header, rows)}"
+    whose = "the unchanged kernel's rate" if other == step else f"the rate of {other}"
+    ratio = f"× is a row's rate divided by {whose}."
+    return f"{common}. {spread_of(unchanged)}. {ratio}\n\n{table(header, rows)}"
 
 
 def peers(request: Request) -> str:

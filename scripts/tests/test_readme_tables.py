@@ -240,11 +240,11 @@ def test_ablation(repository: Repository, capsys):
     block, lesson = "ablation file=ablations.json step=v02_smem_tiles", "steps/v02_smem_tiles/README.md"
     folder = "../../docs/ablations/v02_smem_tiles"
     text = written(repository, capsys, block, name=lesson)
-    assert "D=128 bf16 causal. TFLOPS: median [p10–p90]; × beside the kernel as it is." in text
+    assert "D=128 bf16 causal. TFLOPS: median [p10–p90]. × is a row's rate divided by the unchanged" in text
     assert [line for line in text.splitlines() if line.startswith("|")] == [
         "| kernel | TFLOPS | × | registers | spilled bytes | CTAs per SM |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
-        "| v02_smem_tiles as it is | 3.4 [3.3–3.5] | 1.00 | 64 | 0 | 4 |",
+        "| v02_smem_tiles, unchanged | 3.4 [3.3–3.5] | 1.00 | 64 | 0 | 4 |",
         rf"| [With less \| only]({folder}/less.md) | 13.7 [13.3–14.0] | 4.00 | 65 | 0 | 4 |",
         rf"| [With more \| only]({folder}/more.md) | 55.0 [53.4–56.1] | 16.00 | 66 | 0 | 4 |",
     ]
@@ -255,8 +255,8 @@ def test_ablation_beside_another_step(repository: Repository, capsys):
     names, commit = ("v01_scalar", "v02_smem_tiles_less"), git(repository.root, "rev-parse", "HEAD")
     repository.record("ablations.json", make_record(steps=names, commit=commit))
     text = written(repository, capsys, "ablation file=ablations step=v02_smem_tiles against=v01_scalar")
-    assert "× beside v01_scalar as it is." in text and "| v01_scalar as it is |" in text
-    assert "less.md) | 13.7 [13.3–14.0] | 4.00 |" in text and "v02_smem_tiles as it is" not in text
+    assert "× is a row's rate divided by the rate of v01_scalar." in text and "| v01_scalar, unchanged |" in text
+    assert "less.md) | 13.7 [13.3–14.0] | 4.00 |" in text and "v02_smem_tiles, unchanged" not in text
 
 
 def test_ablation_of_several_problems(repository: Repository, capsys):
@@ -294,7 +294,7 @@ def test_ablations_that_are_not_there(repository: Repository, capsys):
     steps = ("v02_smem_tiles", "v02_smem_tiles@64x64")
     repository.record("ablations.json", make_record(steps=steps, commit=commit))
     text = written(repository, capsys, block)
-    assert "| v02_smem_tiles as it is | " in text and "| `64x64` | " in text and "/less.md)" not in text
+    assert "| v02_smem_tiles, unchanged | " in text and "| `64x64` | " in text and "/less.md)" not in text
     add_ablations(repository, "less")
     page = repository.root / "docs/ablations/v02_smem_tiles/less.md"
     page.rename(page.with_name("renamed.md"))
