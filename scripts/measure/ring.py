@@ -4,8 +4,9 @@
     torchrun --nproc-per-node 2 scripts/measure/ring.py --json FILE
 
 A sample is some calls in a row between two CUDA events of each GPU, after a barrier. Contenders take turns, each round
-in another order. Of a contender's samples on all GPUs the slowest counts, except for `share`: there each GPU's own
-kernels run without transfers, and the rates of all are added up. What the record says is in docs/results-schema.md.
+in another random order. Of a contender's samples on all GPUs the slowest counts, except for `share`: there each GPU's
+own kernels run without transfers, and the rates of all are added up. What the record says is in
+docs/results-schema.md.
 
 Exit status: 0 when everything was measured; 1 when a contender of ours is wrong or the time is over; 2 for wrong use.
 """
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import sys
 import tempfile
 import threading
@@ -23,6 +25,7 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -31,9 +34,10 @@ from records import files
 from records.terminal import one_line
 
 SCHEMA = "flashsteps-results/1"
+SAMPLE_MS = 60  # about how long the calls of a sample take
 GATE = 5e-3  # NRMSE against one device's result, both of them rounded to bf16
 METHOD = {
-    "timer": "CUDA events on each GPU, interleaved, in another order every round",
+    "timer": "CUDA events on each GPU, interleaved, in a random order every round",
     "l2": "warm: no flush between calls",
     "flops": "4 * head_dim * unmasked (query, key) pairs over batch and query heads",
 }
@@ -42,7 +46,7 @@ Call = Callable[[], Any]
 
 
 class Rank:
-    """This process, its device, and the groups that transfers may use."""
+    """This process and its device."""
 
     def __init__(self, torch: Any, options: argparse.Namespace):
         self.torch, self.dist, self.on_gpu = torch, torch.distributed, options.device == "cuda"
@@ -53,18 +57,6 @@ class Rank:
             self.dist.init_process_group("nccl")
         else:
             self.dist.init_process_group("gloo")
-
-    def groups(self) -> dict[str, Any]:
-        """By what is changed: the priority of NCCL's stream, and with that how many CTAs it may use."""
-        if not self.on_gpu:
-            return {}
-        found = {}
-        for name, ctas in (("priority", None), ("16 CTAs", 16), ("8 CTAs", 8), ("4 CTAs", 4)):
-            options = self.dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
-            if ctas is not None:
-                options.config.min_ctas, options.config.max_ctas = 1, ctas
-            found[name] = self.dist.new_group(backend="nccl", pg_options=options)
-        return found
 
     def all_of(self, value: float) -> list[float]:
         """The value of each rank."""
@@ -142,7 +134,20 @@ class Problem:
         return merged.o
 
     def transfer(self) -> None:
-        self.ring._Block(self.k, self.v, None).send(self.k.size(2)).wait()
+        """A block to the next process, and one from the process before; nothing is computed."""
+        rows = 2 * [self.k.size(2)]
+        places = self.ring._places_of(None, self.here.device, self.block_bytes)
+        if places is None:
+            coming = self.ring._sent_blocks(self.k, self.v, rows, None)
+        else:
+            coming = self.ring._copied_blocks(self.k, self.v, rows, None, places)
+        for _ in coming:
+            pass
+
+    def sent(self) -> Any:
+        """The ring as it is between hosts: NCCL sends the blocks."""
+        with mock.patch.object(self.ring, "_places_of", lambda *_: None):
+            return self.around(self.ring.ring_attention)
 
     def around(self, call: Callable[..., Any], **more: Any) -> Any:
         return call(self.q, self.k, self.v, causal=True, layout="zigzag", **more)
@@ -189,9 +194,11 @@ class TorchContext:
 
 
 def overlap(here: Rank, call: Call) -> dict[str, Any] | None:
-    """Of a traced call: how long NCCL's kernels run, how much of that while a step runs, and when each runs."""
+    """Of a traced call: how long transfers last, how much of that time a step runs, and when each runs. Transfers
+    are the copies from GPU to GPU or, where there are none, NCCL's kernels."""
     if not here.on_gpu:
         return None
+    torch = here.torch
     from torch.profiler import ProfilerActivity, profile
 
     for _ in range(3):
@@ -199,6 +206,7 @@ def overlap(here: Rank, call: Call) -> dict[str, Any] | None:
     here.all_of(0)
     here.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as traced:
+        torch.cuda._sleep(8_000_000)  # the host gets ahead
         for _ in range(3):
             call()
         here.synchronize()
@@ -206,11 +214,13 @@ def overlap(here: Rank, call: Call) -> dict[str, Any] | None:
         path = Path(folder) / "trace.json"
         traced.export_chrome_trace(str(path))
         events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    events = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy")]
+    carrier = "PtoP" if any("PtoP" in event["name"] for event in events) else "nccl"
     lanes: dict[str, list[list[float]]] = {"transfer": [], "step": [], "other": []}
     for event in events:
-        if event.get("cat") == "kernel":
-            name = event["name"]
-            lane = "transfer" if "nccl" in name.lower() else "step" if "attention_kernel" in name else "other"
+        name = event["name"]
+        lane = "transfer" if carrier in name else "step" if "attention_kernel" in name else "other"
+        if "spin_kernel" not in name:
             lanes[lane].append([event["ts"], event["ts"] + event["dur"]])
     if not lanes["transfer"] or not lanes["step"]:
         return None
@@ -234,7 +244,7 @@ def overlap(here: Rank, call: Call) -> dict[str, Any] | None:
     }
 
 
-def measure(here: Rank, problem: Problem, flashsteps: Any, groups: dict[str, Any], rounds: int) -> dict[str, Any]:
+def measure(here: Rank, problem: Problem, flashsteps: Any, rounds: int) -> dict[str, Any]:
     ring, tokens = problem.ring, problem.tokens
     error = max(here.all_of(problem.error(flashsteps)))
     if not error <= GATE:
@@ -247,18 +257,8 @@ def measure(here: Rank, problem: Problem, flashsteps: Any, groups: dict[str, Any
         "transfer": problem.transfer,
         "local": lambda: flashsteps.attention(*local, causal=True),
     }
-    for name, group in groups.items():
-        calls[f"ring, {name}"] = lambda group=group: problem.around(ring.ring_attention, group=group)
     if here.on_gpu:
-
-        def without_lead() -> None:
-            ahead, ring._ahead = ring._ahead, lambda device: contextlib.nullcontext()
-            try:
-                problem.around(ring.ring_attention)
-            finally:
-                ring._ahead = ahead
-
-        calls["ring, no lead"] = without_lead
+        calls["ring, sent"] = problem.sent
     failed: dict[str, str] = {}
     try:
         calls["torch"] = TorchContext(here, problem)
@@ -278,13 +278,13 @@ def measure(here: Rank, problem: Problem, flashsteps: Any, groups: dict[str, Any
     samples: dict[str, list[list[float]]] = {name: [] for name in calls}
     counts: dict[str, int] = {}
     for round_ in range(rounds + 1):  # round 0 warms up, and says how many calls make a sample
-        names = list(calls)
-        for name in names[round_ % len(names) :] + names[: round_ % len(names)]:
+        # The same order on all ranks, and by chance: what a GPU has just computed sets its clock.
+        for name in random.Random(round_).sample(list(calls), len(calls)):
             found = here.all_of(here.sample_ms(calls[name], counts.get(name, 3 if here.on_gpu else 1)))
             if round_ > 0:
                 samples[name].append(found)
             else:
-                counts[name] = max(1, min(20, int(12 / max(found)))) if here.on_gpu else 1
+                counts[name] = max(1, min(20, int(SAMPLE_MS / max(found)))) if here.on_gpu else 1
     own = here.all_of(problem.own_flops)
     entries: dict[str, dict[str, Any]] = {}
     for name, found in samples.items():
@@ -391,13 +391,12 @@ def main(arguments: list[str] | None = None) -> int:
         "runs": [],
         "ring": {"processes": here.world, "torch": torch.__version__, "nccl": nccl, "problems": []},
     }
-    groups = here.groups()
     for heads in options.heads:
         heads_q, heads_kv = map(int, heads.split(","))
         for tokens in options.tokens:
             problem = Problem(here, ring, tokens, (heads_q, heads_kv), options.head_dim)
             here.say(f"{here.world} x {tokens} tokens, heads {heads_q} and {heads_kv}, D={options.head_dim}")
-            record["ring"]["problems"].append(measure(here, problem, flashsteps, groups, options.rounds))
+            record["ring"]["problems"].append(measure(here, problem, flashsteps, options.rounds))
             record["complete"] = len(record["ring"]["problems"]) == len(options.heads) * len(options.tokens)
             if path and here.rank == 0:
                 files.replace(path, json.dumps(record, indent=1, sort_keys=True) + "\n")

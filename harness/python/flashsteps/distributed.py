@@ -8,7 +8,10 @@ Between GPUs the group's backend is NCCL, between processes on the CPU, where th
 from __future__ import annotations
 
 import contextlib
+import math
+import socket
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +22,11 @@ from torch.distributed.distributed_c10d import _get_default_store as _default_st
 from . import _core, attention
 from ._frameworks import framework_of
 from .torch import refuse_gradients
+
+try:
+    from torch.distributed import _symmetric_memory
+except ImportError:  # an older PyTorch
+    _symmetric_memory = None
 
 __all__ = ["RankError", "all_gather_attention", "ring_attention", "shard", "synchronize", "unshard"]
 
@@ -224,31 +232,108 @@ class _Merged:
         )
 
 
-class _Block:
-    """The keys of a process, or of the one that they have come from; on its way to the next process."""
+# A block is the keys and values of one process. These two give a process its own block, then those of the processes
+# before it, each as soon as it is there: while the caller computes on a block, the next is on its way.
 
-    def __init__(self, k: torch.Tensor, v: torch.Tensor, group: dist.ProcessGroup | None):
-        self.k, self.v, self.group = k, v, group
-        self.works: list[dist.Work] = []
+_Tensors = tuple[torch.Tensor, torch.Tensor]  # k, v
 
-    def send(self, num_rows: int) -> _Block:
-        """To the next process; meanwhile a block of so many rows comes from the process before. NCCL works on a
-        stream of its own."""
-        world, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
-        shape = (*self.k.shape[:2], num_rows, self.k.size(3))
-        arriving = _Block(self.k.new_empty(shape), self.v.new_empty(shape), self.group)
-        transfers = [(dist.isend, x, (rank + 1) % world) for x in (self.k, self.v) if x.numel() > 0]
-        transfers += [(dist.irecv, x, (rank - 1) % world) for x in (arriving.k, arriving.v) if num_rows > 0]
-        operations = [dist.P2POp(do, x, group=self.group, group_peer=peer) for do, x, peer in transfers]
-        with _ahead(self.k.device), _blaming(self.group, self.k.device):
-            arriving.works = dist.batch_isend_irecv(operations) if operations else []
-        return arriving
 
-    def wait(self) -> None:
-        """Until the block is here, and the one before it has gone: the current stream waits, or this thread."""
-        with _blaming(self.group, self.k.device):
-            for work in self.works:
-                work.wait()
+def _sent_blocks(
+    k: torch.Tensor, v: torch.Tensor, rows: list[int], group: dist.ProcessGroup | None
+) -> Iterator[_Tensors]:
+    """rows[i] keys has the block of hop i. Every process sends each block on to the next one. NCCL does this on a
+    stream of its own, with a kernel, which occupies SMs."""
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    for num_rows in rows[1:]:
+        arriving = [x.new_empty((*x.shape[:_ROWS], num_rows, x.size(3))) for x in (k, v)]
+        transfers = [(dist.isend, x, (rank + 1) % world) for x in (k, v) if x.numel() > 0]
+        transfers += [(dist.irecv, x, (rank - 1) % world) for x in arriving if num_rows > 0]
+        operations = [dist.P2POp(do, x, group=group, group_peer=peer) for do, x, peer in transfers]
+        with _ahead(k.device), _blaming(group, k.device):
+            works = dist.batch_isend_irecv(operations) if operations else []
+        yield k, v
+        with _blaming(group, k.device):
+            for work in works:  # until the block is here, and the one before it has gone
+                work.wait()  # on a GPU the current stream waits, otherwise this thread
+        k, v = arriving
+    yield k, v
+
+
+def _copied_blocks(
+    k: torch.Tensor, v: torch.Tensor, rows: list[int], group: dist.ProcessGroup | None, places: _Places
+) -> Iterator[_Tensors]:
+    """As _sent_blocks(), by the GPUs' copy engines, which occupy no SM. No block is sent on: in each hop a process
+    copies its own block to the process that computes on it in the next hop."""
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    own = here = (k, v)
+    places.barrier(group)  # nobody reads any more what an earlier call has left in the places
+    for hop, num_rows in enumerate(rows[1:], 1):
+        places.begin_copies(own, places.of((rank + hop) % world, hop, k, k.size(_ROWS)))
+        try:
+            yield here
+        finally:  # also if the caller has failed: what is still being copied must not be overwritten
+            places.wait_for_copies()
+        places.barrier(group)  # every process's copies are done, and so is its computation on the block before
+        here = places.of(rank, hop, k, num_rows)
+    yield here
+
+
+class _Places:
+    """Two places for a block in the memory of each GPU of a group, to which all its GPUs can write. The hops use
+    them in turn."""
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device, num_bytes: int):
+        self.num_bytes = num_bytes  # of a place
+        memory = _symmetric_memory.empty(2 * num_bytes, dtype=torch.uint8, device=device)
+        self.memory = _symmetric_memory.rendezvous(memory, _group(group))
+        self.flag = torch.zeros(1, device=device)
+        self.copies, self.last_stream = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+
+    def of(self, rank: int, hop: int, like: torch.Tensor, num_rows: int) -> _Tensors:
+        """Where process `rank` finds so many rows of k and v in a hop."""
+        shape = (*like.shape[:_ROWS], num_rows, like.size(3))
+        first, size = hop % 2 * self.num_bytes // like.element_size(), math.prod(shape)
+        k, v = (self.memory.get_buffer(rank, shape, like.dtype, at) for at in (first, first + size))
+        return k, v
+
+    def begin_copies(self, tensors: _Tensors, places: _Tensors) -> None:
+        self.copies.wait_stream(torch.cuda.current_stream(self.flag.device))
+        with torch.cuda.stream(self.copies):
+            for x, place in zip(tensors, places):
+                place.copy_(x)
+
+    def wait_for_copies(self) -> None:
+        torch.cuda.current_stream(self.flag.device).wait_stream(self.copies)
+
+    def barrier(self, group: dist.ProcessGroup | None) -> None:
+        """The current stream waits until that of every process has come here."""
+        current = torch.cuda.current_stream(self.flag.device)
+        if self.last_stream != current and not torch.cuda.is_current_stream_capturing():
+            current.wait_stream(self.last_stream)  # a call there may still read the places
+        self.last_stream = current
+        with _blaming(group, self.flag.device):
+            dist.all_reduce(self.flag, group=group)
+
+
+_places: weakref.WeakKeyDictionary[dist.ProcessGroup, _Places | None] = weakref.WeakKeyDictionary()
+
+
+def _places_of(group: dist.ProcessGroup | None, device: torch.device, num_bytes: int) -> _Places | None:
+    """For blocks of at most so many bytes. In all processes None where the GPUs cannot write to one another's
+    memory: they belong to several hosts, or this PyTorch has no symmetric memory."""
+    if device.type != "cuda" or num_bytes == 0:
+        return None
+    group = _group(group)
+    if group not in _places:
+        hosts: list[Any] = [None] * dist.get_world_size(group)
+        with _blaming(group, device):
+            dist.all_gather_object(hosts, socket.gethostname(), group)
+        are_together = len(set(hosts)) == 1 and hasattr(_symmetric_memory, "rendezvous")
+        _places[group] = _Places(group, device, num_bytes) if are_together else None
+    places = _places[group]
+    if places is not None and places.num_bytes < num_bytes:
+        places = _places[group] = _Places(group, device, num_bytes)
+    return places
 
 
 _streams: dict[torch.device, Any] = {}  # of each GPU
@@ -297,6 +382,10 @@ def ring_attention(
     """flashsteps.attention of the whole sequence, for this process's rows of it. Keys and values go round the
     processes, each block while the one before it is computed. Called by all processes of the group.
 
+    On the GPUs of one host, their copy engines carry the blocks. For that the group keeps memory for two blocks on
+    each GPU from its first call on, so the first call cannot be part of a CUDA graph. Otherwise NCCL or gloo sends
+    the blocks.
+
     Arguments:
         q, k, v: [batch, heads, rows, head_dim], float16 or bfloat16: this process's rows, as shard() gives them.
         layout: that of shard().
@@ -329,23 +418,23 @@ def ring_attention(
     host_lengths = lengths.tolist() if lengths is not None and causal else None
     is_seen = total_kv > 0 and (not causal or (host_lengths is None and total_q <= total_kv))
     merged = _Merged(q, scale, step, is_seen)
-    here = _Block(k.contiguous(), v.contiguous(), group)
-    for hop in range(world):
-        spans = blocks[(rank - hop) % world]
-        if hop + 1 < world:
-            arriving = here.send(_num_rows(blocks[(rank - hop - 1) % world]))
-        if host_lengths is not None:
-            for b, length in enumerate(host_lengths):
-                seen = [Span(min(begin, length), min(end, length)) for begin, end in spans]
-                for part in _parts(queries, seen, length - total_q):
-                    merged.merge(here.k, here.v, part, batch=slice(b, b + 1))
-        else:
-            local = None if lengths is None else _local_lengths(lengths.to(q.device), spans)
-            for part in _parts(queries, spans, total_kv - total_q if causal else None):
-                merged.merge(here.k, here.v, part, local)
-        if hop + 1 < world:
-            arriving.wait()
-            here = arriving
+    rows = [_num_rows(blocks[(rank - hop) % world]) for hop in range(world)]  # of the block of each hop
+    k, v = k.contiguous(), v.contiguous()
+    row_bytes = 2 * k.size(0) * k.size(1) * k.size(3) * k.element_size()
+    places = _places_of(group, k.device, max(map(_num_rows, blocks)) * row_bytes) if world > 1 else None
+    coming = _sent_blocks(k, v, rows, group) if places is None else _copied_blocks(k, v, rows, group, places)
+    with contextlib.closing(coming):
+        for hop, (k, v) in enumerate(coming):
+            spans = blocks[(rank - hop) % world]
+            if host_lengths is not None:
+                for b, length in enumerate(host_lengths):
+                    seen = [Span(min(begin, length), min(end, length)) for begin, end in spans]
+                    for part in _parts(queries, seen, length - total_q):
+                        merged.merge(k, v, part, batch=slice(b, b + 1))
+            else:
+                local = None if lengths is None else _local_lengths(lengths.to(q.device), spans)
+                for part in _parts(queries, spans, total_kv - total_q if causal else None):
+                    merged.merge(k, v, part, local)
     return (merged.o, merged.lse) if return_lse else merged.o
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from unittest import mock
 
 import pytest
 
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 from flashsteps import distributed  # noqa: E402
-from flashsteps.distributed import all_gather_attention, ring_attention, synchronize  # noqa: E402
+from flashsteps.distributed import all_gather_attention, ring_attention, shard, synchronize  # noqa: E402
 from test_distributed_cpu import LAYOUTS, Case, check, compute, join  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="these tests need two GPUs")
@@ -40,6 +41,9 @@ def work(rank, folder):
     results = []
     for case in CASES:
         rings = [compute(ring_attention, case, "cuda") for _ in range(3)]
+        assert any(places is not None for places in distributed._places.values())
+        with mock.patch.object(distributed, "_places_of", lambda *_: None):  # as between hosts: NCCL sends
+            rings.append(compute(ring_attention, case, "cuda"))
         results.append((rings, compute(all_gather_attention, case, "cuda")))
         synchronize()
     if rank == 0:
@@ -53,6 +57,42 @@ def test_against_one_gpu(tmp_path):
     for case, (rings, gathered) in zip(CASES, torch.load(tmp_path / "results.pt")):
         check(case, (rings[0], gathered), "cuda")
         assert all(torch.equal(x, y) for again in rings[1:] for x, y in zip(rings[0], again)), case
+
+
+def work_on_streams_and_in_graphs(rank, folder):
+    start(rank, folder)
+    case = Case(True, "zigzag", seqlen_q=4096, seqlen_kv=4096, heads_kv=2, head_dim=128)
+    q, k, v = (shard(x.cuda(), layout=case.layout) for x in case.tensors())
+
+    def call(q=q, k=k, v=v):
+        return ring_attention(q, k, v, causal=True, layout=case.layout)
+
+    expected = call()
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    results = []
+    for turn in range(6):  # calls on two streams follow one another, though nothing makes the streams wait
+        with torch.cuda.stream(other if turn % 2 else torch.cuda.current_stream()):
+            results.append(call(k=k if turn % 3 else -k))
+    torch.cuda.synchronize()
+    assert all(torch.equal(result, expected) for turn, result in enumerate(results) if turn % 3)
+    assert torch.equal(results[0], results[3]) and not torch.equal(results[0], expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = call()
+    for scale in (1.0, -1.0, 1.0):
+        k.mul_(scale)
+        graph.replay()
+        assert torch.equal(replayed, call())
+    synchronize()
+    del graph  # NCCL's communicator waits for graphs that use it
+    dist.barrier()
+    dist.destroy_process_group()
+    assert not distributed._places  # the memory has gone with the group
+
+
+def test_on_streams_and_in_graphs(tmp_path):
+    mp.spawn(work_on_streams_and_in_graphs, args=(str(tmp_path),), nprocs=2)
 
 
 def work_with_a_failure(rank, folder, failure):
