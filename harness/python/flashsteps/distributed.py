@@ -266,51 +266,64 @@ def _copied_blocks(
     copies its own block to the process that computes on it in the next hop."""
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     own = here = (k, v)
-    places.barrier(group)  # nobody reads any more what an earlier call has left in the places
+    places.begin(group)
     for hop, num_rows in enumerate(rows[1:], 1):
-        places.begin_copies(own, places.of((rank + hop) % world, hop, k, k.size(_ROWS)))
+        places.begin_copies(own, (rank + hop) % world)
         try:
             yield here
-        finally:  # also if the caller has failed: what is still being copied must not be overwritten
-            places.wait_for_copies()
-        places.barrier(group)  # every process's copies are done, and so is its computation on the block before
-        here = places.of(rank, hop, k, num_rows)
+        finally:  # also if the caller has failed, as it then has in all processes
+            places.end_copies(group)
+        here = places.of(rank, k, num_rows)
     yield here
+    places.end(group)
 
 
 class _Places:
-    """Two places for a block in the memory of each GPU of a group, to which all its GPUs can write. The hops use
-    them in turn."""
+    """Two places for a block in the memory of each GPU of a group, to which all its GPUs can write. Hops use them in
+    turn, from call to call: before a process copies into a place, a barrier has shown that the block that was
+    there two hops ago is no longer read."""
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device, num_bytes: int):
-        self.num_bytes = num_bytes  # of a place
+        self.num_bytes, self.turn = num_bytes, 0  # num_bytes of a place
         memory = _symmetric_memory.empty(2 * num_bytes, dtype=torch.uint8, device=device)
         self.memory = _symmetric_memory.rendezvous(memory, _group(group))
         self.flag = torch.zeros(1, device=device)
         self.copies, self.last_stream = torch.cuda.Stream(device), torch.cuda.current_stream(device)
 
-    def of(self, rank: int, hop: int, like: torch.Tensor, num_rows: int) -> _Tensors:
-        """Where process `rank` finds so many rows of k and v in a hop."""
+    def of(self, rank: int, like: torch.Tensor, num_rows: int) -> _Tensors:
+        """Where process `rank` finds so many rows of k and v."""
         shape = (*like.shape[:_ROWS], num_rows, like.size(3))
-        first, size = hop % 2 * self.num_bytes // like.element_size(), math.prod(shape)
+        first, size = self.turn * self.num_bytes // like.element_size(), math.prod(shape)
         k, v = (self.memory.get_buffer(rank, shape, like.dtype, at) for at in (first, first + size))
         return k, v
 
-    def begin_copies(self, tensors: _Tensors, places: _Tensors) -> None:
+    def begin(self, group: dist.ProcessGroup | None) -> None:
+        current = torch.cuda.current_stream(self.flag.device)
+        if torch.cuda.is_current_stream_capturing():
+            self.barrier(group)  # every replay uses the same places
+        elif self.last_stream != current:
+            current.wait_stream(self.last_stream)  # a call there may still read the places
+            self.last_stream = current
+
+    def end(self, group: dist.ProcessGroup | None) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            self.barrier(group)  # and what comes after a replay may use them, too
+
+    def begin_copies(self, block: _Tensors, rank: int) -> None:
+        """To process `rank`."""
+        self.turn ^= 1
         self.copies.wait_stream(torch.cuda.current_stream(self.flag.device))
         with torch.cuda.stream(self.copies):
-            for x, place in zip(tensors, places):
+            for x, place in zip(block, self.of(rank, block[0], block[0].size(_ROWS))):
                 place.copy_(x)
 
-    def wait_for_copies(self) -> None:
+    def end_copies(self, group: dist.ProcessGroup | None) -> None:
+        """The current stream waits until the copies of all processes are done, and their computations so far."""
         torch.cuda.current_stream(self.flag.device).wait_stream(self.copies)
+        self.barrier(group)
 
     def barrier(self, group: dist.ProcessGroup | None) -> None:
         """The current stream waits until that of every process has come here."""
-        current = torch.cuda.current_stream(self.flag.device)
-        if self.last_stream != current and not torch.cuda.is_current_stream_capturing():
-            current.wait_stream(self.last_stream)  # a call there may still read the places
-        self.last_stream = current
         with _blaming(group, self.flag.device):
             dist.all_reduce(self.flag, group=group)
 

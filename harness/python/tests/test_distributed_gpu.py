@@ -80,10 +80,12 @@ def work_on_streams_and_in_graphs(rank, folder):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         replayed = call()
-    for scale in (1.0, -1.0, 1.0):
-        k.mul_(scale)
+    for turn in range(12):  # replays and other calls, each with other keys
+        k.neg_()
         graph.replay()
-        assert torch.equal(replayed, call())
+        between = [call() for _ in range(turn % 3)]
+        graph.replay()
+        assert all(torch.equal(replayed, result) for result in [*between, call()])
     synchronize()
     del graph  # NCCL's communicator waits for graphs that use it
     dist.barrier()
