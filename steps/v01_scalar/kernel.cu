@@ -70,7 +70,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "One thread per query row, K and V straight from global memory",
+    .title = "One thread computes one query row and reads K and V from global memory",
     .removes = "nothing: the baseline",
     .part = Part::kMemory,
     .dtypes = {DType::kFp16, DType::kBf16, DType::kFp32},

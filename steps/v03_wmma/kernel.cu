@@ -229,7 +229,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Tensor cores through WMMA; S, P and O in shared memory",
+    .title = "WMMA runs the products on tensor cores; S, P and O are in shared memory",
     .removes = "the FP32 FMA ceiling",
     .part = Part::kMemory,
 });

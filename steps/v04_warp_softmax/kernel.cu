@@ -258,7 +258,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Softmax rows spread over lanes, reduced with shuffles",
+    .title = "Eight lanes share a row of the softmax and combine their values by shuffles",
     .removes = "idle threads in the softmax",
     .part = Part::kMemory,
 });

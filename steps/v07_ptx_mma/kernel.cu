@@ -286,7 +286,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "mma.sync and ldmatrix: a known register layout, O in registers",
+    .title = "mma.sync and ldmatrix have a known register layout, so O stays in registers",
     .removes = "the round trip of O through shared memory, twice per tile",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

@@ -304,7 +304,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Softmax in registers; the two warps of a row exchange 1 KB",
+    .title = "Softmax in registers; the two warps of a row exchange its maximum and sum",
     .removes = "the round trip of S through shared memory",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

@@ -297,7 +297,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Warps exchange row maxima before the exponentials: FFMA + exp2 per score",
+    .title = "Warps exchange row maxima before the exponentials, so P needs no correction",
     .removes = "multiplications between S and P",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

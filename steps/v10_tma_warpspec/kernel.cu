@@ -370,7 +370,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "A producer warp, TMA with 128-byte swizzle, mbarriers, two stages",
+    .title = "A producer warp loads tiles by TMA, with a 128-byte swizzle, into two stages",
     .removes = "waiting for loads, address arithmetic, padding",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

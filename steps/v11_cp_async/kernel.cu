@@ -253,7 +253,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "cp.async: all threads request the next tiles and compute meanwhile",
+    .title = "All threads request the next tiles with cp.async and compute meanwhile",
     .removes = "waiting for loads, on every GPU since sm_80",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

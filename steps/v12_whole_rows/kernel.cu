@@ -220,7 +220,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "A warp owns 32 whole rows: P stays in registers, one barrier per tile",
+    .title = "Each warp owns 32 whole rows, so P stays in registers",
     .removes = "the round trip of P, the exchange between warps",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

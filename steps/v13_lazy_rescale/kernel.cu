@@ -234,7 +234,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "O is rescaled, and masks are applied, only when a warp votes for it",
+    .title = "A warp rescales O only when the maximum of a row has grown much",
     .removes = "maxima across lanes, the rescale of O, the mask's test",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

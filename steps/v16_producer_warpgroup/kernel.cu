@@ -236,7 +236,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "TMA and a producer warpgroup that hands over its registers: no CTA barrier",
+    .title = "A producer warpgroup loads by TMA and gives registers to the computing warps",
     .removes = "copy instructions, barriers, the limit of 168 registers",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

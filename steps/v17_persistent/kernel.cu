@@ -247,7 +247,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "CTAs stay and take tiles from a counter; the next tile loads while one ends",
+    .title = "Each CTA takes tiles from a counter and loads the next tile while one ends",
     .removes = "the start and the end of each CTA",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

@@ -248,7 +248,7 @@ int choose_configuration(const AttentionCall& call) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Tiles of 256 queries, or in small calls of 128, so that fewer SMs are idle",
+    .title = "Tiles have 256 queries, but 128 in small calls, so that fewer SMs are idle",
     .removes = "idle SMs, launches, half of the reads of K and V at D = 64",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

@@ -217,7 +217,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "wgmma: 64 rows of a product at once, operands straight from shared memory",
+    .title = "wgmma multiplies 64 rows at once and reads K and V from shared memory",
     .removes = "ldmatrix, nearly half of all instructions, and mma.sync's limit",
     .part = Part::kHopper,
     .alignment_bytes = 16,

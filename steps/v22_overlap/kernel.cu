@@ -241,7 +241,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Exponentials of the next tile while the tensor cores multiply P by V",
+    .title = "Warps compute the next tile's exponentials while tensor cores multiply P by V",
     .removes = "turns of softmax and products",
     .part = Part::kHopper,
     .alignment_bytes = 16,

@@ -210,7 +210,7 @@ int choose_configuration(const AttentionCall& call) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Warpgroups take turns at the tensor cores; the problem's shape sets their number",
+    .title = "Warpgroups take turns: one issues products while another computes exponentials",
     .removes = "collisions of exponentials with exponentials",
     .part = Part::kHopper,
     .alignment_bytes = 16,

@@ -244,7 +244,7 @@ int choose_configuration(const AttentionCall& call) {
 
 REGISTER_STEP(launch_attention,
               {
-                  .title = "The last keys come first: masks and first maxima precede a clean loop",
+                  .title = "The kernel takes the last keys first, so that its main loop needs no masks",
                   .removes = "masks from the loop",
                   .part = Part::kHopper,
                   .alignment_bytes = 16,

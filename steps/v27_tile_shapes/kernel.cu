@@ -247,7 +247,7 @@ int choose_configuration(const AttentionCall& call) {
 
 REGISTER_STEP(launch_attention,
               {
-                  .title = "A tile for each head dimension, mask and length: more queries, or fewer keys",
+                  .title = "The host chooses the tile's size by head dimension, mask and number of keys",
                   .removes = "idle tensor cores between tiles that are too large or too small",
                   .part = Part::kHopper,
                   .alignment_bytes = 16,
