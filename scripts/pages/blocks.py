@@ -39,6 +39,7 @@ softmax_scale page_size seed, as in `D=64 causal=true`.
                                               faster
     ring        file=FILE [show=NAME,...]     several GPUs: rates over those of their work without transfers, a row a
                                               problem, a column a contender; the link's rate, what was overlapped
+    ring_trace  file=FILE problem=N           several GPUs: when the first GPU computed and copied in one call, as bars
     provenance  file=FILE                     where and when the file was measured, in a line
     path                                      about how many minutes each lesson takes, and the chapters that the page
                                               names before it; an estimate
@@ -720,6 +721,28 @@ def ring(request: Request) -> str:
     return f"{heading}\n\n{table(header, rows, 0)}"
 
 
+def ring_trace(request: Request) -> str:
+    name, data = request.record()
+    problems = (data.get("ring") or {}).get("problems", [])
+    number = int(request.need("problem"))
+    request.done()
+    if not 1 <= number <= len(problems) or not problems[number - 1].get("trace"):
+        raise TableError(f"{name} has no trace of a problem {number}")
+    problem = problems[number - 1]
+    lanes = problem["trace"]["timeline_us"]
+    columns, last = 90, max(end for spans in lanes.values() for _, end in spans)
+    lines = []
+    for lane, what in (("step", "step"), ("transfer", "copies"), ("other", "barrier")):
+        bar = [" "] * columns
+        for begin, end in lanes.get(lane, []):
+            if end - begin >= last / columns:  # not the kernels of a microsecond
+                first, after = (round(time / last * columns) for time in (begin, end))
+                bar[first:after] = "█" * (after - first)
+        lines.append(f"    {what:8} |{''.join(bar)}|")
+    about = f"{problem['tokens']:,} tokens per GPU, {problem['num_heads_kv']} KV heads: {last:.0f} µs of one GPU."
+    return f"{about}\n\n" + "\n".join(lines) + "\n"
+
+
 def provenance(request: Request) -> str:
     file, data = request.record(schema=None)
     request.done()
@@ -797,6 +820,7 @@ KINDS = {
     "instructions": instructions,
     "bound": bound,
     "ring": ring,
+    "ring_trace": ring_trace,
     "provenance": provenance,
 }
 

@@ -158,6 +158,9 @@ def test_a_ring_is_compared_with_its_work_without_transfers(repository: Reposito
     assert "| 8,192 | 4 | 500 | 0.800 | 200 | 90 % |" in text
     assert "show=torch: there are ring" in refused(repository, capsys, "ring file=ring.json show=torch")
     assert "gpu.json is of one GPU" in refused(repository, capsys, "ring file=gpu.json")
+    text = written(repository, capsys, "ring_trace file=ring.json problem=1")
+    assert f"8,192 tokens per GPU, 4 KV heads: 2000 µs of one GPU.\n\n    step     |{90 * '█'}|\n" in text
+    assert "no trace of a problem 2" in refused(repository, capsys, "ring_trace file=ring.json problem=2")
 
 
 BOUND = (
