@@ -189,7 +189,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Tiles of K and V in shared memory; each thread computes 32 scores in FP32",
+    .title = "Tiles of K and V in shared memory; register blocking, 32 FP32 scores per thread",
     .removes = "global memory traffic: a tile is read once per 64 rows",
     .part = Part::kMemory,
     .dtypes = {DType::kFp16, DType::kBf16, DType::kFp32},

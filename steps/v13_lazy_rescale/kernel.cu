@@ -234,7 +234,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "A warp rescales O only when the maximum of a row has grown much",
+    .title = "A warp rescales O only if P might overflow or the tile needs a mask",
     .removes = "maxima across lanes, the rescale of O, the mask's test",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
