@@ -247,7 +247,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Each CTA takes tiles from a counter and loads the next tile while one ends",
+    .title = "Each CTA takes tiles from a counter and loads the next before the current ends",
     .removes = "the start and the end of each CTA",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

@@ -240,7 +240,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "At D = 64, exponentials of half a tile run among the products of the next half",
+    .title = "At D = 64, exponentials of one half-tile are woven into products of the next one",
     .removes = "turns of softmax and products within a warp",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
