@@ -250,7 +250,7 @@ int choose_configuration(const AttentionCall& call) {
 }  // namespace STEP_NAMESPACE
 
 REGISTER_STEP(launch_attention, {
-    .title = "Tiles with the most keys start first; only a few heads run at a time, to fit in L2",
+    .title = "The longest tiles of queries start first; K and V of the running heads fit in L2",
     .removes = "long tiles at the end, beside which nothing runs",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,

@@ -248,7 +248,7 @@ int choose_configuration(const AttentionCall& call) {
 
 REGISTER_STEP(launch_attention,
               {
-                  .title = "The loop checks sums instead of maxima; a tile that overflows is computed again",
+                  .title = "The loop assumes that no score overflows, and computes a tile again if one may",
                   .removes = "the search for maxima",
                   .part = Part::kHopper,
                   .alignment_bytes = 16,
