@@ -17,6 +17,7 @@ from test_charts import profile_of
 
 from pages import report
 from records.rates import rate
+from steps import sources
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
@@ -85,7 +86,7 @@ def test_a_run_on_the_emulator(tmp_path):
 def test_steps_of_the_tree_have_their_idea_and_lesson(tmp_path, monkeypatch):
     without_charts(monkeypatch)
     page = make(tmp_path, make_record(steps=("v01_scalar", "v10_tma_warpspec_one_stage", "v99_gone")))
-    assert "One thread per query row" in row_of(page, "v01_scalar")
+    assert str(escape(sources.title("v01_scalar"))) in row_of(page, "v01_scalar")
     assert "steps/v01_scalar/README.md" in row_of(page, "v01_scalar")
     assert "docs/ablations/v10_tma_warpspec/one_stage.md" in row_of(page, "v10_tma_warpspec_one_stage")
     assert "README.md" not in row_of(page, "v99_gone")
