@@ -400,7 +400,8 @@ def main(arguments: list[str] | None = None) -> int:
             record["complete"] = len(record["ring"]["problems"]) == len(options.heads) * len(options.tokens)
             if path and here.rank == 0:
                 files.replace(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
-    here.all_of(0)
+    # Not all_of(): a thread of gloo that frees Python's tensors while the interpreter ends would abort.
+    torch.distributed.barrier()
     here.synchronize()
     torch.distributed.destroy_process_group()
     timer.cancel()
