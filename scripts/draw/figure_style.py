@@ -22,6 +22,7 @@ PEERS = {
     "sdpa_cudnn": ("cuDNN", "#a8447e", (0, (2, 1.5))),
     "flash_attn": ("flash_attn", "#00755a", (0, (5, 1, 1, 1))),
     "flash_attn_3": ("FlashAttention-3", "#7a5200", (0, (7, 2))),
+    "flashinfer": ("FlashInfer", "#4a4fb5", (0, (1, 1))),
 }
 # From the first step of a ladder to the last.
 FIRST_STEP, LAST_STEP = (0.36, 0.56, 0.70), (0.02, 0.14, 0.30)
