@@ -732,13 +732,13 @@ def ring_trace(request: Request) -> str:
     lanes = problem["trace"]["timeline_us"]
     columns, last = 90, max(end for spans in lanes.values() for _, end in spans)
     lines = []
-    for lane, what in (("step", "step"), ("transfer", "copies"), ("other", "barrier")):
+    for lane in ("step", "transfer", "other"):
         bar = [" "] * columns
         for begin, end in lanes.get(lane, []):
             if end - begin >= last / columns:  # not the kernels of a microsecond
                 first, after = (round(time / last * columns) for time in (begin, end))
                 bar[first:after] = "█" * (after - first)
-        lines.append(f"    {what:8} |{''.join(bar)}|")
+        lines.append(f"    {lane:8} |{''.join(bar)}|")
     about = f"{problem['tokens']:,} tokens per GPU, {problem['num_heads_kv']} KV heads: {last:.0f} µs of one GPU."
     return f"{about}\n\n" + "\n".join(lines) + "\n"
 

@@ -298,6 +298,7 @@ class _Places:
         return k, v
 
     def begin(self, group: dist.ProcessGroup | None) -> None:
+        """Before the first hop of a call."""
         current = torch.cuda.current_stream(self.flag.device)
         if torch.cuda.is_current_stream_capturing():
             self.barrier(group)  # every replay uses the same places
@@ -306,6 +307,7 @@ class _Places:
             self.last_stream = current
 
     def end(self, group: dist.ProcessGroup | None) -> None:
+        """After the last."""
         if torch.cuda.is_current_stream_capturing():
             self.barrier(group)  # and what comes after a replay may use them, too
 
@@ -333,20 +335,27 @@ _places: weakref.WeakKeyDictionary[dist.ProcessGroup, _Places | None] = weakref.
 
 def _places_of(group: dist.ProcessGroup | None, device: torch.device, num_bytes: int) -> _Places | None:
     """For blocks of at most so many bytes. In all processes None where the GPUs cannot write to one another's
-    memory: they belong to several hosts, or this PyTorch has no symmetric memory."""
+    memory: they belong to several hosts, have no access, or this PyTorch has no symmetric memory."""
     if device.type != "cuda" or num_bytes == 0:
         return None
     group = _group(group)
-    if group not in _places:
-        hosts: list[Any] = [None] * dist.get_world_size(group)
-        with _blaming(group, device):
-            dist.all_gather_object(hosts, socket.gethostname(), group)
-        are_together = len(set(hosts)) == 1 and hasattr(_symmetric_memory, "rendezvous")
-        _places[group] = _Places(group, device, num_bytes) if are_together else None
-    places = _places[group]
-    if places is not None and places.num_bytes < num_bytes:
-        places = _places[group] = _Places(group, device, num_bytes)
-    return places
+    known = group in _places
+    if known and (_places[group] is None or _places[group].num_bytes >= num_bytes):
+        return _places[group]
+    places = None
+    if known or len(set(_from_all(group, device, socket.gethostname()))) == 1:
+        with contextlib.suppress(AttributeError, RuntimeError):
+            places = _Places(group, device, num_bytes)
+    _places[group] = places if all(_from_all(group, device, places is not None)) else None
+    return _places[group]
+
+
+def _from_all(group: dist.ProcessGroup, device: torch.device, value: Any) -> list[Any]:
+    """The value of each process."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    with _blaming(group, device):
+        dist.all_gather_object(values, value, group)
+    return values
 
 
 _streams: dict[torch.device, Any] = {}  # of each GPU

@@ -8,7 +8,9 @@ import signal
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
+from unittest import mock
 
 import flashsteps
 import numpy as np
@@ -143,15 +145,34 @@ def compute_with_copies(case, folder, late):
     def places_of(group, device, num_bytes):
         return FilePlaces(folder, dist.get_world_size(), num_bytes, late) if num_bytes > 0 else None
 
-    kept, distributed._places_of = distributed._places_of, places_of
-    try:
+    with mock.patch.object(distributed, "_places_of", places_of):
         return compute(ring_attention, case)
-    finally:
-        distributed._places_of = kept
+
+
+def places_or_none(rank):
+    """Where one process cannot open the memory of the others, all of them send."""
+    device = SimpleNamespace(type="cuda")
+
+    def open_places(group, device, num_bytes):
+        if rank == broken:
+            raise RuntimeError("no access")
+        return SimpleNamespace(num_bytes=num_bytes)
+
+    with mock.patch.object(distributed, "_Places", open_places):
+        for broken, hosts in ((None, "one"), (1, "one"), (None, f"host {rank}")):
+            distributed._places.clear()
+            with mock.patch.object(distributed.socket, "gethostname", lambda: hosts):
+                found = [distributed._places_of(None, device, num_bytes) for num_bytes in (64, 32, 128)]
+            if broken is None and hosts == "one":
+                assert [places.num_bytes for places in found] == [64, 64, 128]
+            else:
+                assert found == [None] * 3
+    distributed._places.clear()
 
 
 def work(rank, world, folder):
     join(rank, world, folder)
+    places_or_none(rank)
     results = []
     for number, case in enumerate(CASES):
         ring = compute(ring_attention, case)
