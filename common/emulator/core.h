@@ -103,6 +103,7 @@ struct GlobalCell;
 struct GlobalRange {
   uintptr_t begin;
   size_t bytes;
+  bool is_variable = false;  // of the program, and nobody has registered it
   GlobalBlock* blocks = nullptr;
   GlobalCell* cells = nullptr;
 };

@@ -39,7 +39,11 @@ struct Options {
   // Receives what CTA number trace_cta does, unless it has that of a kernel with as many warps; implies `count`.
   Trace* trace = nullptr;
   uint64_t trace_cta = 0;
-  int smem_bytes_per_sm = 233472;  // that steps are told of, which choose by it: 228 KiB, as on sm_90
+  // Is it a bug to write a variable that is declared __device__? Calls of the same kernel on two streams share it.
+  bool variables_are_constant = false;
+  // What steps are told of the GPU, by which they choose tiles and share out work.
+  int smem_bytes_per_sm = 233472;  // 228 KiB, as on sm_90
+  int num_sms = 4;  // few, so that the CTAs of a kernel that stay take several tiles each, even of a small problem
 };
 
 // Read at every launch.
@@ -101,6 +105,7 @@ enum class Bug {
   kDivergence,         // lanes of a warp meet at different warp-wide operations
   kSharedOutOfBounds,  // beyond what the launch asked for
   kGlobalOutOfBounds,  // memory that no kernel may touch
+  kVariable,           // a variable that no call has for itself is written: Options::variables_are_constant
   kMisaligned,         // an access that is not aligned to its size
   kBadMask,            // a lane takes part in a warp-wide operation whose mask leaves it out
   kBadShuffle,         // an impossible width

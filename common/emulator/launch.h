@@ -23,8 +23,7 @@ inline namespace on_emulator {
 using Stream = void*;
 using emulator::cuda::smem;
 
-// Few, so that the CTAs of a kernel that stay take several tiles each, even of a small problem.
-inline int num_sms() { return 4; }
+inline int num_sms() { return emulator::options().num_sms; }
 inline int smem_bytes_per_sm() { return emulator::options().smem_bytes_per_sm; }
 
 // Returns when the kernel is done. Throws emulator::Report when CUDA would refuse the launch or the kernel

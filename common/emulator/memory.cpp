@@ -293,8 +293,10 @@ std::vector<GlobalRange> global_memory() {
     if (!merged.empty() && begin < merged.back().begin + merged.back().bytes) {
       GlobalRange& last = merged.back();
       last.bytes = std::max(last.bytes, begin + bytes - last.begin);
+      last.is_variable = false;  // somebody has registered a part of it
     } else {
-      merged.push_back({begin, bytes});
+      const auto is_it = [&](const Extent& extent) { return extent.begin == begin && extent.bytes == bytes; };
+      merged.push_back({begin, bytes, std::ranges::any_of(variables, is_it)});
     }
   }
   return merged;
@@ -323,6 +325,15 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
     return Space::kShared;
   }
   if (const GlobalRange* range = find_range_of(address, bytes); range != nullptr) {
+    if (range->is_variable && c.options.variables_are_constant) {
+      if (!write) return Space::kGlobal;  // and not remembered: a write may follow
+      fail(Bug::kVariable, *self, [&] {
+        return describe_access(bytes, write) + " at " + describe(place) +
+               ": a variable of the program. Two calls at a time, on two streams, would share it. What a "
+               "call needs for "
+               "itself is in AttentionCall::workspace and counters";
+      });
+    }
     remember_global(*range);
     return Space::kGlobal;
   }

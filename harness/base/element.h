@@ -64,4 +64,10 @@ inline void store_element(DType dtype, void* at, float value) {
   std::memcpy(at, &h, 2);
 }
 
+inline float rounded(DType dtype, float value) {
+  unsigned char bits[4];
+  store_element(dtype, bits, value);
+  return load_element(dtype, bits);
+}
+
 }  // namespace flashsteps

@@ -71,8 +71,17 @@ class Backend {
   // Runs the step once and waits for it. Throws DeviceError.
   virtual void run(const Step& step, const AttentionCall& call) = 0;
 
+  // Calls of the step at the same time, over and over: each from a thread of its own and on a stream of its
+  // own. After every round, check(i) looks at what call i has left. CUDA only: the emulator runs one kernel
+  // at a time.
+  virtual void run_together(const Step&, const std::vector<AttentionCall>&,
+                            const std::function<void(size_t i)>& /*check*/) {}
+
   // The emulator's way of running, for the following run() calls; CUDA ignores it.
   virtual void set_mode(const EmulatorMode&) {}
+  // On how many SMs steps shall think that they run, from now on: they share out their work by that. 0: on as
+  // few as it has otherwise. Emulator only; a GPU has what it has.
+  virtual void set_num_sms(int) {}
   // What each kernel of the last run() counted, in the keys of docs/results-schema.md; nothing on CUDA.
   virtual std::vector<json> counters() const { return {}; }
   // Runs the step once and returns what one of its CTAs does, as docs/pipeline.md describes it. Emulator

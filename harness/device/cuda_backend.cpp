@@ -1,6 +1,8 @@
 // A CUDA device as a place where steps run: the first one that CUDA_VISIBLE_DEVICES leaves.
 #include <algorithm>
+#include <barrier>
 #include <cmath>
+#include <future>
 
 #include "common/cuda/check.h"
 #include "harness/device/backend.h"
@@ -57,6 +59,29 @@ class CudaBackend : public Backend {
     step.run(call, stream_);
     const cudaError_t error = cudaStreamSynchronize(stream_);
     if (error != cudaSuccess) throw DeviceError(describe_error(error));
+  }
+
+  void run_together(const Step& step, const std::vector<AttentionCall>& calls,
+                    const std::function<void(size_t)>& check) override {
+    constexpr int kRounds = 16, kLaunches = 4;  // of a round: each may meet another call's
+    std::vector<Owned<cudaStream_t>> streams;
+    for (size_t i = 0; i < calls.size(); ++i) streams.push_back(make_stream());
+    for (int round = 0; round < kRounds; ++round) {
+      std::barrier start(std::ptrdiff_t(calls.size()));
+      std::vector<std::future<void>> running;
+      for (size_t i = 0; i < calls.size(); ++i) {
+        running.push_back(std::async(std::launch::async, [&, i] {
+          CUDA_CHECK(cudaSetDevice(kDevice));
+          start.arrive_and_wait();
+          for (int launch = 0; launch < kLaunches; ++launch) step.run(calls[i], streams[i].get());
+          if (const cudaError_t error = cudaStreamSynchronize(streams[i].get()); error != cudaSuccess)
+            throw DeviceError(describe_error(error));
+        }));
+      }
+      for (std::future<void>& each : running) each.wait();
+      for (std::future<void>& each : running) each.get();
+      for (size_t i = 0; i < calls.size(); ++i) check(i);
+    }
   }
 
   std::unique_ptr<Timer> make_timer(const Step& step, const AttentionCall& call, bool cold_l2) override {

@@ -13,7 +13,7 @@ constexpr size_t kGuardBytes = 256;  // behind the workspace, and behind the cou
 static PageTable page_table_of(const Problem& p) {
   if (p.page_size == 0) return {};
   return {.pages = reinterpret_cast<const int*>(kWorkspaceAlignment),
-          .max_pages = (p.seqlen_kv + p.page_size - 1) / p.page_size,
+          .max_pages = p.max_pages(),
           .page_size = p.page_size,
           .num_pages = p.num_pages()};
 }
@@ -47,6 +47,7 @@ AttentionCall shape_of_call(const Problem& p) {
 DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
     : backend_(backend), workload_(workload), call_(shape_of_call(workload.problem())) {
   const Problem& p = workload.problem();
+  backend.set_num_sms(p.num_sms);
   const TensorPlan &host = workload.plan(), device = plan_on_device(p);
   const auto& elements = device.input_elements;
   const bool fused = elements.size() == 1;
@@ -74,7 +75,13 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
   in(call_.k, inputs_[device.k.buffer]);
   in(call_.v, inputs_[device.v.buffer]);
   in(call_.o, o_);
-  if (p.lse) call_.lse = static_cast<float*>(lse_) + kGuardElements;
+  if (p.lse && !p.earlier) call_.lse = static_cast<float*>(lse_) + kGuardElements;
+  if (p.earlier) {
+    const EarlierResult& earlier = workload.earlier();
+    call_.earlier = {static_cast<float*>(allocate(earlier.o.size() * sizeof(float) + kGuardBytes)),
+                     static_cast<float*>(allocate(earlier.lse.size() * sizeof(float) + kGuardBytes)),
+                     p.seqlen_q + EarlierResult::kSpareRows};
+  }
   poison(poison_);
 }
 
@@ -150,6 +157,17 @@ void DeviceTensors::clear_counters() {
   backend_.upload(call_.counters, words.data(), words.size() * sizeof(Poison));
 }
 
+// With a guard behind each of the two.
+void DeviceTensors::upload_earlier() {
+  for (const auto& [to, from] : {std::pair(call_.earlier.o, &workload_.earlier().o),
+                                 std::pair(call_.earlier.lse, &workload_.earlier().lse)}) {
+    const size_t bytes = from->size() * sizeof(float);
+    std::vector<Poison> words((bytes + kGuardBytes) / sizeof(Poison), poison_);
+    std::memcpy(words.data(), from->data(), bytes);
+    backend_.upload(to, words.data(), words.size() * sizeof(Poison));
+  }
+}
+
 void DeviceTensors::poison(Poison poison) {
   poison_ = poison;
   if (workload_.poison(poison)) {
@@ -158,6 +176,7 @@ void DeviceTensors::poison(Poison poison) {
   }
   fill_workspace();
   clear_counters();
+  if (workload_.problem().earlier) upload_earlier();
   const Outputs poisoned(workload_.problem(), poison);
   upload(o_, poisoned.o);
   backend_.upload(lse_, poisoned.lse.data(), poisoned.lse.size());
@@ -167,6 +186,12 @@ Outputs DeviceTensors::download_outputs() const {
   Outputs outputs(workload_.problem(), poison_);
   download(outputs.o, o_);
   backend_.download(outputs.lse.data(), lse_, outputs.lse.size());
+  if (workload_.problem().earlier) {
+    outputs.earlier = workload_.earlier();
+    for (const auto& [to, from] :
+         {std::pair(&outputs.earlier.o, call_.earlier.o), std::pair(&outputs.earlier.lse, call_.earlier.lse)})
+      backend_.download(to->data(), from, to->size() * sizeof(float));
+  }
   return outputs;
 }
 
@@ -186,6 +211,21 @@ std::string DeviceTensors::changed_input() const {
     backend_.download(now, call_.counters, sizeof now);
     if (std::ranges::any_of(now, [](unsigned counter) { return counter != 0; }))
       return "the counters were not left zero";
+  }
+  if (workload_.problem().earlier) {
+    const EarlierResult& before = workload_.earlier();
+    if (!is_guarded(call_.earlier.o, before.o.size() * sizeof(float)) ||
+        !is_guarded(call_.earlier.lse, before.lse.size() * sizeof(float)))
+      return "something was written beyond the earlier result";
+    const Problem& p = workload_.problem();
+    const EarlierResult now = download_outputs().earlier;
+    for (const RowId head : rows_of(p.batch, p.num_heads_q, 1)) {
+      const size_t spare = EarlierResult::at(p, {head.b, head.h, p.seqlen_q}), d = p.head_dim;
+      constexpr size_t kBytes = EarlierResult::kSpareRows * sizeof(float);
+      if (std::memcmp(&now.lse[spare], &before.lse[spare], kBytes) != 0 ||
+          std::memcmp(&now.o[spare * d], &before.o[spare * d], kBytes * d) != 0)
+        return "rows of the earlier result that are not the call's were modified";
+    }
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const auto expected = workload_.input(int(i));

@@ -19,6 +19,7 @@ class DeviceTensors {
   DeviceTensors& operator=(const DeviceTensors&) = delete;
 
   const AttentionCall& call() const { return call_; }
+  const Problem& problem() const { return workload_.problem(); }
   // From now on, call() is one for this step: with its configuration, and with a workspace and counters if it
   // needs them. Earlier calls keep theirs.
   void prepare_for(const Step& step, int configuration);
@@ -48,6 +49,7 @@ class DeviceTensors {
   void download(std::span<unsigned char> to, const Buffer& from) const;
   void upload_inputs();
   void upload_page_table();
+  void upload_earlier();
   void fill_workspace();
   void clear_counters();
   bool is_guarded(const void* memory, size_t bytes) const;

@@ -73,7 +73,14 @@ class EmulatorBackend : public Backend {
                            .race_detector = mode.race_detector,
                            .count = mode.count,
                            .seed = mode.seed,
-                           .progress = heartbeat};
+                           .progress = heartbeat,
+                           .variables_are_constant = true,
+                           .num_sms = num_sms_};
+  }
+
+  void set_num_sms(int num_sms) override {
+    num_sms_ = num_sms != 0 ? num_sms : emulator::Options().num_sms;
+    emulator::options().num_sms = num_sms_;
   }
 
   void run(const Step& step, const AttentionCall& call) override {
@@ -156,6 +163,7 @@ class EmulatorBackend : public Backend {
   }
 
   std::vector<emulator::Counters> counted_;  // of the last run()
+  int num_sms_ = emulator::Options().num_sms;
 };
 
 }  // namespace

@@ -33,12 +33,6 @@ Sum dot(const float* a, const float* b, int n) {
   return std::accumulate(sums, sums + kLanes, Sum(0));
 }
 
-float rounded(DType dtype, float x) {
-  unsigned char bits[4];
-  store_element(dtype, bits, x);
-  return load_element(dtype, bits);
-}
-
 // K or V of a head, its first rows.
 std::vector<float> load_head(const Workload& w, const void* (Workload::*row_of)(RowId) const, int b, int h_kv,
                              int rows) {
@@ -58,6 +52,21 @@ std::pair<Score, Score> exponentiate(std::vector<Score>& scores) {
   for (const Score s : scores) row_max = std::max(row_max, s);
   for (Score& s : scores) sum += s = std::exp(s - row_max);
   return {row_max, sum};
+}
+
+// With the earlier result over other keys that the row has at number `at`.
+void merge(const EarlierResult& earlier, int64_t at, ReferenceRow& row) {
+  const double before = earlier.lse[at], now = row.lse;
+  if (std::isinf(before)) return;
+  const double largest = std::max(before, now);
+  row.lse = largest + std::log(std::exp(before - largest) + std::exp(now - largest));
+  const double kept = std::exp(before - row.lse), weight = std::exp(now - row.lse);
+  for (size_t d = 0; d < row.o.size(); ++d) {
+    const double kept_o = kept * earlier.o[at * row.o.size() + d];
+    row.o[d] = row.o[d] * weight + kept_o;
+    row.naive[d] = float(row.naive[d] * weight + kept_o);
+    row.rounding[d] *= float(weight);
+  }
 }
 
 // Rows that share `keys` and `values`, at most kRowsAtOnce.
@@ -117,9 +126,12 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     }
   }
   for (size_t r = 0; r < rows.size(); ++r) {
-    if (rows[r].visible_keys == 0) continue;
-    for (float& o : rows[r].naive) o = rounded(p.dtype, o / works[r].naive_sum);
     for (float& x : rows[r].rounding) x = std::sqrt(x);
+    if (rows[r].visible_keys > 0) {
+      for (float& o : rows[r].naive) o /= works[r].naive_sum;
+    }
+    if (p.earlier) merge(w.earlier(), EarlierResult::at(p, rows[r].id), rows[r]);
+    for (float& o : rows[r].naive) o = rounded(p.dtype, o);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <ranges>
 #include <set>
 
 #include "harness/base/element.h"
@@ -76,8 +77,19 @@ struct Scan {
   int64_t nonfinite() const { return unwritten_elements.count + nans.count + infs.count + lse.count; }
 };
 
+// Nor has an earlier result seen any.
 bool sees_none(const Workload& w, const RowId& row) {
-  return w.problem().visible_keys(row.i, w.kv_lengths()[row.b]) == 0;
+  const Problem& p = w.problem();
+  if (p.earlier && !std::isinf(w.earlier().lse[EarlierResult::at(p, row)])) return false;
+  return p.visible_keys(row.i, w.kv_lengths()[row.b]) == 0;
+}
+
+// Is a row of o the merged result in FP32, rounded?
+bool is_rounded_merge(const Problem& p, const Outputs& outputs, const RowId& row,
+                      const std::vector<float>& o) {
+  const float* const merged = &outputs.earlier.o[EarlierResult::at(p, row) * p.head_dim];
+  const auto is_it = [&](int d) { return rounded(p.dtype, merged[d]) == o[d]; };
+  return std::ranges::all_of(std::views::iota(0, p.head_dim), is_it);
 }
 
 // Every element of o and lse, whether or not its row has a reference.
@@ -139,8 +151,11 @@ std::optional<RowId> first_difference(const Problem& p, const Outputs& one, cons
   const size_t row_bytes = p.head_dim * element_bytes(p.dtype);
   for (const RowId row : p.rows()) {
     const float lse = one.lse_at(row), other_lse = other.lse_at(row);
+    const size_t merged = p.earlier ? EarlierResult::at(p, row) * p.head_dim : 0;
     if (std::memcmp(one.o_row(row), other.o_row(row), row_bytes) != 0 ||
-        (p.lse && std::memcmp(&lse, &other_lse, sizeof lse) != 0))
+        (p.lse && std::memcmp(&lse, &other_lse, sizeof lse) != 0) ||
+        (p.earlier &&
+         std::memcmp(&one.earlier.o[merged], &other.earlier.o[merged], p.head_dim * sizeof(float)) != 0))
       return row;
   }
   return std::nullopt;
@@ -208,10 +223,10 @@ json to_json(const Validation& v, const Problem& problem) {
   const auto number = [](double x) { return std::isfinite(x) ? json(x) : json(nullptr); };
   const Gates g = gates(problem.dtype);
   json record = {{"nrmse", number(v.nrmse)},     {"worst_row_nrmse", number(v.worst_row_nrmse)},
-               {"max_abs", number(v.max_abs)}, {"lse_max_abs", number(v.lse_max_abs)},
-               {"nonfinite", v.nonfinite},     {"rows_checked", v.rows_checked},
-               {"rows_total", v.rows_total},   {"gate_nrmse", g.nrmse},
-               {"gate_row", g.row_nrmse},      {"runs_identical", v.runs_identical}};
+                 {"max_abs", number(v.max_abs)}, {"lse_max_abs", number(v.lse_max_abs)},
+                 {"nonfinite", v.nonfinite},     {"rows_checked", v.rows_checked},
+                 {"rows_total", v.rows_total},   {"gate_nrmse", g.nrmse},
+                 {"gate_row", g.row_nrmse},      {"runs_identical", v.runs_identical}};
   if (has_roundings(problem))
     record.update({{"worst_element", number(v.worst_element)}, {"gate_element", v.gate_element}});
   if (v.bias) record.update({{"bias", number(*v.bias)}, {"gate_bias", v.gate_bias}});
@@ -244,15 +259,18 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   bool every_wrong_lse_is_base_two = true, one_tile_rows_right = true;
   int one_tile_rows = 0;
   std::vector<float> o(p.head_dim);
+  Finding not_rounded;
   for (const ReferenceRow& row : reference) {
     load_elements(p.dtype, outputs.o_row(row.id), p.head_dim, o.data());
+    const bool is_empty = sees_none(w, row.id);
+    if (p.earlier && !is_empty && !is_rounded_merge(p, outputs, row.id, o)) not_rounded.add(row.id);
     double row_error = 0, row_norm = 0, row_rounding = 0;
     for (int d = 0; d < p.head_dim; ++d) {
       const double difference = std::abs(o[d] - row.o[d]);
       row_error += difference * difference;
       row_norm += row.o[d] * row.o[d];
       keep_worst(v.max_abs, difference);
-      if (row.visible_keys == 0 || !has_roundings(p)) continue;
+      if (is_empty || !has_roundings(p)) continue;
       const double scale = gate.unit * (std::abs(row.o[d]) + row.rounding[d]) + smallest(p.dtype);
       if (keep_worst(v.worst_element, difference / scale)) worst_element = {row.id, d, o[d], row.o[d]};
       keep_worst(naive_element, std::abs(row.naive[d] - row.o[d]) / scale);
@@ -262,10 +280,10 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
     spread += row_norm * row_rounding;
     // Each comparison is written so that a NaN fails it.
     const double error = relative(row_error, row_norm);
-    const bool o_right = error <= (row.visible_keys > 0 ? gate.row_nrmse : 0);
+    const bool o_right = error <= (is_empty ? 0 : gate.row_nrmse);
     const double lse = p.lse ? outputs.lse_at(row.id) : row.lse;
     const bool lse_right = is_right_lse(lse, row.lse, gate);
-    if (row.visible_keys > 0) {
+    if (!is_empty) {
       error_squares += row_error;
       reference_squares += row_norm;
       keep_worst(v.worst_row_nrmse, error);
@@ -302,6 +320,12 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
                               !(total_right && wrong.empty() && element_right);
 
   const auto line = [&](const std::string& text) { add_line(v.message, text); };
+  if (not_rounded.count > 0)
+    line(std::to_string(not_rounded.count) +
+         " row(s) of o are not what the call has left in FP32, merged with the earlier result, and rounded; "
+         "the "
+         "first at " +
+         place(p, not_rounded.first));
   if (!total_right)
     line("NRMSE " + format("%.2e", v.nrmse) + " is above the gate of " + format("%.0e", gate.nrmse) +
          " for " + name(p.dtype));
@@ -343,8 +367,8 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   }
   if (maybe_the_type) line(note_on_gates(p));
   line(damage);
-  v.pass = v.nonfinite == 0 && bad.not_zero.count == 0 && total_right && element_right && bias_right &&
-           wrong.empty() && damage.empty();
+  v.pass = v.nonfinite == 0 && bad.not_zero.count == 0 && not_rounded.count == 0 && total_right &&
+           element_right && bias_right && wrong.empty() && damage.empty();
   return v;
 }
 
@@ -427,6 +451,30 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
   if (v.message.find(damage) == std::string::npos) fail(damage);
   fail(changed_input);
   return v;
+}
+
+std::string disturbance(Backend& backend, const Step& step, DeviceTensors& tensors, DeviceTensors& others) {
+  DeviceTensors* const both[] = {&tensors, &others};
+  std::vector<AttentionCall> calls;
+  std::vector<Outputs> alone;
+  for (DeviceTensors* const each : both) {
+    each->poison(Poison::kNan);
+    calls.push_back(each->call());
+    backend.run(step, calls.back());
+    alone.push_back(each->download_outputs());
+  }
+  std::string found;
+  backend.run_together(step, calls, [&](size_t i) {
+    if (!found.empty()) return;
+    const Problem& problem = both[i]->problem();
+    if (const auto row = first_difference(problem, both[i]->download_outputs(), alone[i]))
+      found =
+          "while another call of the step runs on another stream, the result differs, first at " +
+          place(problem, *row) +
+          "\nhint: does the step keep something for one call at a time, as in a variable that is declared "
+          "__device__ or static?";
+  });
+  return found;
 }
 
 }  // namespace flashsteps

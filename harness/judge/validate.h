@@ -47,4 +47,9 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
                     const std::vector<ReferenceRow>& reference, const Outputs* trusted,
                     const std::vector<EmulatorMode>& modes, std::vector<json>& counters);
 
+// Runs the step on `tensors` and on another problem's `others`, first each alone and then both at the same
+// time, on two streams. Empty when a call leaves the same in both cases; a problem whose result is merged
+// with an earlier one cannot tell. CUDA only.
+std::string disturbance(Backend& backend, const Step& step, DeviceTensors& tensors, DeviceTensors& others);
+
 }  // namespace flashsteps

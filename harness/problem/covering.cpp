@@ -17,30 +17,31 @@ constexpr int kCandidates = 400;
 using Value = std::function<void(Problem&)>;
 using Choice = std::vector<size_t>;  // per axis, which of its values
 
-constexpr int kRound = 256, kLong = 1100;
-constexpr int kMostRowsOfLong = 65;  // what makes it cheap
+constexpr int kRound = 256, kFew = 70, kLong = 1100;
+constexpr int kMostRowsOfLong = 65, kMostHeadsOfLong = 4;  // what makes it cheap
 
 // The values are put into a problem in the order of the axes: how many keys depends on how many rows.
 struct Axes {
   std::vector<std::vector<Value>> values;
   size_t batch_axis;
 
-  Axes(bool with_fp32, bool with_unaligned_rows, bool with_pages) {
-    // One tile of 64 rows and less, two, several; six, the last of them ragged.
+  explicit Axes(const StepInfo& step) {
+    // One tile of 64 rows and less, two, several; six, the last of them ragged. Of longer tiles: see
+    // more_rows().
     add(&Problem::seqlen_q, {1, 2, 63, 64, 65, 128, 200, 257, 330});
-    // As many keys, more, fewer. A round number of them fills tiles of 64, 128 and 256 alike. A long one
-    // keeps a pipeline going for 18 tiles.
+    // As many keys, more, fewer, few. A round number of them fills tiles of 64, 128 and 256 alike. A long one
+    // keeps a pipeline going for 18 tiles, or 9.
     values.push_back({[](Problem& p) { p.seqlen_kv = p.seqlen_q; },
                       [](Problem& p) { p.seqlen_kv = 3 * p.seqlen_q + 5; },
                       [](Problem& p) { p.seqlen_kv = p.seqlen_q / 2; },
                       [](Problem& p) { p.seqlen_kv = (p.seqlen_q + kRound - 1) / kRound * kRound; },
-                      [](Problem& p) { p.seqlen_kv = kLong; }});
+                      [](Problem& p) { p.seqlen_kv = kFew; }, [](Problem& p) { p.seqlen_kv = kLong; }});
     add(&Problem::causal, {false, true});
     std::vector<KvLengths> lengths{KvLengths::kFull, KvLengths::kRandom, KvLengths::kZeros};
-    if (with_pages) lengths.push_back(KvLengths::kSkewed);
+    if (step.pages) lengths.push_back(KvLengths::kSkewed);
     add(&Problem::kv_lengths, lengths);
     std::vector<DType> dtypes{DType::kFp16, DType::kBf16};
-    if (with_fp32) dtypes.push_back(DType::kFp32);
+    if (step.dtypes.has(DType::kFp32)) dtypes.push_back(DType::kFp32);
     add(&Problem::dtype, dtypes);
     add(&Problem::head_dim, {64, 128});
     batch_axis = values.size();
@@ -53,17 +54,18 @@ struct Axes {
     };
     values.push_back({heads(2, 2), heads(4, 2), heads(4, 1), heads(8, 1), heads(10, 2)});
     std::vector<Layout> layouts{Layout::kBhsd, Layout::kBshd, Layout::kQkv, Layout::kGapped, Layout::kFar};
-    if (with_unaligned_rows) layouts.push_back(Layout::kOdd);
+    if (step.alignment_bytes == 0) layouts.push_back(Layout::kOdd);
     add(&Problem::layout, layouts);
     std::vector<Inputs> inputs;
-    // The steep ones are for timing: what they make a step do, the heads of ramps make it do as well.
+    // These need more keys than most problems have: see large_growth().
     for (const auto& [text, value] : kInputsNames) {
-      if (!is_steep(value)) inputs.push_back(value);
+      if (!is_steep(value) && value != Inputs::kLeaps) inputs.push_back(value);
     }
     add(&Problem::inputs, inputs);
     add(&Problem::given_scale, {0, 1, 0.05});
-    add(&Problem::lse, {true, false});
-    if (with_pages) add(&Problem::page_size, {0, 1, 16, 64, 128, 256});
+    values.push_back({[](Problem& p) { p.lse = true; }, [](Problem& p) { p.lse = false; }});
+    if (step.merges) values.back().push_back([](Problem& p) { p.earlier = true; });
+    if (step.pages) add(&Problem::page_size, {0, 1, 16, 64, 128, 256});
   }
 
   template <typename T>
@@ -72,9 +74,8 @@ struct Axes {
     for (const T value : choices) axis.push_back([=](Problem& p) { p.*member = value; });
   }
 
-  Problem build(const Choice& c, uint64_t seed = 1) const {
+  Problem build(const Choice& c) const {
     Problem p;
-    p.seed = seed;
     for (size_t a = 0; a < c.size(); ++a) values[a][c[a]](p);
     return p;
   }
@@ -83,7 +84,7 @@ struct Axes {
     const Problem p = build(c);
     if (!shape_error(p).empty()) return false;  // also where half of one row is no key
     if (p.batch == 1 && p.kv_lengths == KvLengths::kZeros) return false;  // nothing would be computed
-    return !(p.seqlen_kv == kLong && p.seqlen_q > kMostRowsOfLong);
+    return !(p.seqlen_kv == kLong && (p.seqlen_q > kMostRowsOfLong || p.num_heads_q > kMostHeadsOfLong));
   }
 };
 
@@ -93,10 +94,93 @@ double cost(const Problem& p) {
   return 20 + double(p.batch) * p.num_heads_q * tiles(p.seqlen_q) * tiles(p.seqlen_kv) * p.head_dim / 64;
 }
 
+// ---- What no pair of these values brings: each problem is there for what it alone has, and as small as it
+// can be.
+
+constexpr int kManySms = 132;  // as an H100's: among so many, few heads share out their keys
+
+void few_queries(const StepInfo& step, std::vector<Problem>& sample) {
+  const KvLengths kRandom = KvLengths::kRandom;
+  // More sequences than a warp has lanes, of different lengths.
+  sample.push_back({.batch = 40, .seqlen_kv = 90, .kv_lengths = kRandom, .num_sms = kManySms});
+  // One head of K and V for more query heads than a tile has rows; and other ratios that are no power of two.
+  sample.push_back({.num_heads_q = 32, .seqlen_kv = 90, .dtype = DType::kBf16, .num_sms = kManySms});
+  sample.push_back(
+      {.batch = 2, .num_heads_q = 6, .num_heads_kv = 2, .seqlen_q = 3, .seqlen_kv = 70, .causal = true});
+  sample.push_back({.num_heads_q = 5, .seqlen_q = 7, .seqlen_kv = 90, .head_dim = 128, .causal = true});
+  sample.push_back(
+      {.num_heads_q = 14, .num_heads_kv = 2, .seqlen_q = 2, .seqlen_kv = 66, .dtype = DType::kBf16});
+  sample.push_back({.num_heads_q = 12, .seqlen_q = 5, .seqlen_kv = 80, .causal = true, .num_sms = kManySms});
+  // Several tiles of rows of each head, whose keys CTAs share.
+  sample.push_back({.batch = 2,
+                    .num_heads_q = 8,
+                    .num_heads_kv = 2,
+                    .seqlen_q = 9,
+                    .seqlen_kv = 260,
+                    .causal = true,
+                    .kv_lengths = kRandom,
+                    .num_sms = kManySms});
+  if (step.purpose != Purpose::kDecode) return;
+  // 130 parts of a row, or four times as many, where each warp leaves one.
+  sample.push_back({.seqlen_kv = 8300, .num_sms = kManySms});
+  // A tile of rows more than there are counters. Hardly any row sees a key.
+  if (step.uses_counters)
+    sample.push_back({.seqlen_q = 16 * kNumCounters + 1, .seqlen_kv = 20, .causal = true});
+}
+
+void more_pages(std::vector<Problem>& sample) {
+  for (const int page_size : {2, 4, 8, 32, 512})
+    sample.push_back({.batch = 3,
+                      .num_heads_q = 2,
+                      .seqlen_q = page_size < 8 ? 1 : 5,
+                      .seqlen_kv = 600,
+                      .head_dim = page_size == 32 ? 128 : 64,
+                      .causal = true,
+                      .kv_lengths = KvLengths::kSkewed,
+                      .page_size = page_size,
+                      .num_sms = page_size == 4 ? 0 : kManySms});
+}
+
+// One full tile of 192 or 256 rows, six ragged ones of 128, 192 or 256, and many.
+void more_rows(std::vector<Problem>& sample) {
+  for (const int rows : {192, 256, 700, 1000, 1300, 2500})
+    sample.push_back({.seqlen_q = rows, .seqlen_kv = rows < 2000 ? 70 : 5, .causal = rows == 700});
+}
+
+// A pipeline that fills its stages again and again: 133 tiles of 128 keys.
+void many_keys(std::vector<Problem>& sample) { sample.push_back({.seqlen_q = 64, .seqlen_kv = 17000}); }
+
+// Scores that outgrow what came before, from the first key on or from the last. Of each type, `leaps` has two
+// rows patterns at D = 64 and the other two at D = 128: that is the seed's doing, so these four stay
+// together.
+void large_growth(std::vector<Problem>& sample) {
+  for (const int head_dim : {64, 128}) {
+    for (const DType dtype : {DType::kFp16, DType::kBf16})
+      sample.push_back({.batch = 2,
+                        .num_heads_q = 5,
+                        .num_heads_kv = 5,
+                        .seqlen_q = 64,
+                        .seqlen_kv = 260,
+                        .head_dim = head_dim,
+                        .dtype = dtype,
+                        .inputs = Inputs::kLeaps});
+  }
+  for (const Inputs inputs : {Inputs::kRising, Inputs::kFalling}) {
+    for (const DType dtype : {DType::kFp16, DType::kBf16})
+      sample.push_back({.num_heads_q = 2,
+                        .seqlen_q = 65,
+                        .seqlen_kv = 330,
+                        .head_dim = inputs == Inputs::kFalling ? 128 : 64,
+                        .dtype = dtype,
+                        .causal = dtype == DType::kFp16,
+                        .inputs = inputs});
+  }
+}
+
 }  // namespace
 
-std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows, bool with_pages) {
-  const Axes axes(with_fp32, with_unaligned_rows, with_pages);
+std::vector<Problem> covering_sample(const StepInfo& step) {
+  const Axes axes(step);
   uint64_t draws = 0;
   const auto draw = [&](size_t below) { return random_bits(7, 0, draws++) % below; };
 
@@ -140,8 +224,14 @@ std::vector<Problem> covering_sample(bool with_fp32, bool with_unaligned_rows, b
       best_worth = worth;
     }
     std::erase_if(open, [&](const Pair& p) { return p.is_in(best); });
-    sample.push_back(axes.build(best, sample.size() + 1));
+    sample.push_back(axes.build(best));
   }
+  few_queries(step, sample);
+  if (step.pages) more_pages(sample);
+  more_rows(sample);
+  many_keys(sample);
+  large_growth(sample);
+  for (size_t i = 0; i < sample.size(); ++i) sample[i].seed = i + 1;
   return sample;
 }
 

@@ -44,7 +44,7 @@ const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},   {"sharp", Inputs
                                  {"shifted", Inputs::kShifted}, {"structured", Inputs::kStructured},
                                  {"offset", Inputs::kOffset},   {"ramps", Inputs::kRamps},
                                  {"huge", Inputs::kHuge},       {"rising", Inputs::kRising},
-                                 {"falling", Inputs::kFalling}};
+                                 {"falling", Inputs::kFalling}, {"leaps", Inputs::kLeaps}};
 const Names<KvLengths> kKvLengthsNames{{"full", KvLengths::kFull},
                                        {"random", KvLengths::kRandom},
                                        {"skewed", KvLengths::kSkewed},
@@ -70,6 +70,8 @@ std::string Problem::label() const {
   if (inputs == Inputs::kFile) text += ":" + tensors_file.name;
   if (page_size != 0) text += " page_size=" + std::to_string(page_size);
   if (!lse) text += " lse=none";
+  if (earlier) text += " earlier=merged";
+  if (num_sms != 0) text += " num_sms=" + std::to_string(num_sms);
   if (given_scale != 0) text += " softmax_scale=" + format(kNineDigits, given_scale);
   if (seed != 1) text += " seed=" + std::to_string(seed);
   return text;
@@ -115,6 +117,8 @@ int Problem::num_pages() const {
   for (const int kv_len : draw_kv_lengths()) pages += (kv_len + page_size - 1) / page_size;
   return pages;
 }
+
+int Problem::max_pages() const { return (seqlen_kv + page_size - 1) / page_size + int(seed % 3); }
 
 int Problem::visible_keys(int row, int kv_len) const {
   return causal ? std::clamp(row + 1 + (kv_len - seqlen_q), 0, kv_len) : kv_len;
@@ -178,13 +182,16 @@ std::string shape_error(const Problem& p) {
   if (p.page_size != 0 && p.layout == Layout::kQkv)
     return "layout 'qkv' has q, k and v in one tensor, and K and V in pages are not in one with q";
   // Scores near 100 have no digits left for the gates of fp32 to judge.
-  if ((p.inputs == Inputs::kShifted || p.inputs == Inputs::kOffset || is_steep(p.inputs)) &&
+  if ((p.inputs == Inputs::kShifted || p.inputs == Inputs::kOffset || p.inputs == Inputs::kLeaps ||
+       is_steep(p.inputs)) &&
       p.dtype == DType::kFp32)
     return "inputs '" + name(p.inputs) +
            "' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
   if (is_steep(p.inputs) && p.seqlen_kv > kMostSteepKeys)
     return "inputs '" + name(p.inputs) + "' are for up to " + std::to_string(kMostSteepKeys) +
            " keys: bf16 cannot count more tiles of 64";
+  if (p.earlier && !p.lse)
+    return "an earlier result has a log-sum-exp, which the call replaces: it cannot be unwanted";
   const double product = moved_by(p.inputs) / p.softmax_scale();
   const double coordinate = is_steep(p.inputs) ? product : std::sqrt(product);
   if (p.dtype == DType::kFp16 && coordinate * (p.inputs == Inputs::kRamps ? p.seqlen_kv / 32.0 : 1.0) > 6e4)
@@ -218,6 +225,8 @@ json to_json(const Problem& p) {
   if (p.kv_lengths == KvLengths::kGiven) record["lengths"] = p.given_lengths;
   if (p.page_size != 0) record["page_size"] = p.page_size;
   if (!p.lse) record["lse"] = "none";
+  if (p.earlier) record["earlier"] = "merged";
+  if (p.num_sms != 0) record["num_sms"] = p.num_sms;
   if (p.given_scale != 0) record["softmax_scale"] = p.given_scale;
   return record;
 }
@@ -237,6 +246,8 @@ Problem problem_from_json(const json& record) {
   }
   p.page_size = record.value("page_size", 0);
   p.lse = !record.contains("lse");
+  p.earlier = record.contains("earlier");
+  p.num_sms = record.value("num_sms", 0);
   p.given_scale = record.value("softmax_scale", 0.0);
   return p;
 }

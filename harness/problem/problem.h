@@ -34,6 +34,8 @@ enum class Inputs {
   kHuge,        // scores of +-2^20, and nothing between them
   kRising,      // normal, with scores that grow with every 64 keys, in every head; fp16 and bf16 only
   kFalling,     // the same with scores that fall, faster
+  kLeaps,       // in some rows, all scores of every second 128 keys lie higher than the others by as much as
+                // some limit of a softmax that rescales lazily; normal in the other rows; fp16 and bf16 only
   kFile,        // a user's own (--tensors)
 };
 
@@ -75,6 +77,8 @@ struct Problem {
   Inputs inputs = Inputs::kNormal;
   int page_size = 0;       // K and V lie in pages of so many keys, in random order; 0: they do not
   bool lse = true;         // false: the call has no place for it
+  bool earlier = false;    // the result is merged with an earlier one, over other keys
+  int num_sms = 0;         // that the emulator says it has; 0: as few as it has otherwise. No GPU cares
   double given_scale = 0;  // softmax_scale, of 9 digits; 0: 1 / sqrt(head_dim)
   uint64_t seed = 1;
   TensorsFile tensors_file = {};        // Inputs::kFile
@@ -88,6 +92,7 @@ struct Problem {
   // seed, up to num_pages(). Some numbers are nobody's.
   std::vector<std::vector<int>> draw_pages() const;
   int num_pages() const;
+  int max_pages() const;  // columns of the page table: some seeds leave more than the longest sequence needs
   // Keys that query `row` sees: 0 .. visible_keys - 1. The same rule as AttentionParams::visible_keys.
   int visible_keys(int row, int kv_len) const;
   // 4 * head_dim * unmasked (query, key) pairs over batch and query heads: a multiply and an add in each of

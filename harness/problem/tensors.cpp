@@ -13,7 +13,17 @@
 namespace flashsteps {
 namespace {
 
-enum Stream : uint64_t { kQ = 1, kK = 2, kV = 3, kAnchor = 4, kBlock = 5, kNoise = 6 };
+enum Stream : uint64_t {
+  kQ = 1,
+  kK = 2,
+  kV = 3,
+  kAnchor = 4,
+  kBlock = 5,
+  kNoise = 6,
+  kEarlier = 7,
+  kEarlierKind = 8,
+  kEarlierO = 9
+};
 
 // Its strides are still to come.
 Placement tensor(const Problem& p, bool is_query, int buffer) {
@@ -114,6 +124,38 @@ void structured_row(const Problem& p, bool is_query, int b, int h, int position,
   }
 }
 
+// The `leaps` inputs. By how many powers of two P grows, one number for each head of K and V: just below 16,
+// where it exceeds fp16; on to where only O exceeds it; from 2^100 on to the end of bf16. All of it in two
+// coordinates, of which the second has what rounding takes from the first.
+constexpr double kLeaps[] = {15.9998, 60, 101, 110, 126.5};
+constexpr int kLeapKeys = 128;                // no tile is longer, so none hides that scores grow
+constexpr float kLeapCoordinate = 32;         // of q, and 1
+bool leaps(const Problem& p, int b, int i) {  // rows of q
+  switch ((b + p.seed) % 4) {
+    case 0:
+      return true;
+    case 1:  // the upper or the lower rows of an accumulator
+      return i % 16 < 8;
+    case 2:
+      return i % 16 >= 8;
+    default:
+      return i % 64 == 37;
+  }
+}
+void leap_of_query(const Problem& p, int b, int i, float* row) {
+  if (leaps(p, b, i)) std::fill_n(row, p.head_dim, 0.0f);  // so that nothing but the leap counts
+  row[0] = leaps(p, b, i) ? kLeapCoordinate : 0.0f;
+  row[1] = leaps(p, b, i) ? 1.0f : 0.0f;
+}
+void leap_of_key(const Problem& p, int b, int h, int j, float* row) {
+  row[0] = row[1] = 0.0f;
+  if (j / kLeapKeys % 2 == 0) return;
+  const double leap = kLeaps[(b * p.num_heads_kv + h + p.seed) % std::size(kLeaps)];
+  const double product = leap * 0.69314718055994531 / double(p.softmax_scale());
+  row[0] = rounded(p.dtype, float(product / kLeapCoordinate));
+  row[1] = float(product - double(row[0]) * kLeapCoordinate);
+}
+
 void normal_row(const Problem& p, Stream stream, int64_t row_index, float* row) {
   for (int f = 0; f < p.head_dim; f += 2)
     random_normal_pair(p.seed, stream, (row_index * p.head_dim + f) / 2, row[f], row[f + 1]);
@@ -204,6 +246,28 @@ Workload::Workload(const Problem& problem)
     fill_poison(inputs_.back(), poison_);
   }
   problem_.inputs == Inputs::kFile ? read_file() : generate();
+  if (problem_.earlier) make_earlier();
+}
+
+void Workload::make_earlier() {
+  const size_t rows = EarlierResult::at(problem_, {problem_.batch, 0, 0}), d = problem_.head_dim;
+  earlier_.lse.resize(rows);
+  earlier_.o.resize(rows * d);
+  for (size_t row = 0; row < rows; ++row) {
+    float x, y;
+    random_normal_pair(problem_.seed, kEarlier, row, x, y);
+    // Some rows have seen no key yet, and their O holds anything. In some the earlier result alone counts, in
+    // some it does not count at all, and in the others it counts about as much as the call's own.
+    const uint64_t kind = random_bits(problem_.seed, kEarlierKind, row) % 8;
+    earlier_.lse[row] = kind == 0   ? -INFINITY
+                        : kind == 1 ? 200.0f + x
+                        : kind == 2 ? -200.0f + x
+                                    : std::log(float(problem_.seqlen_kv)) + x;
+    float* const o = &earlier_.o[row * d];
+    if (kind == 0) std::fill_n(o, d, NAN);
+    for (size_t f = 0; f < d && kind != 0; f += 2)
+      random_normal_pair(problem_.seed, kEarlierO, (row * d + f) / 2, o[f], o[f + 1]);
+  }
 }
 
 bool Workload::poison(Poison poison) {
@@ -216,7 +280,7 @@ bool Workload::poison(Poison poison) {
 void Workload::make_page_table() {
   pages_ = problem_.draw_pages();
   first_keys_.assign(plan_.k.batch, {-1, 0, 0});
-  const size_t max_pages = (problem_.seqlen_kv + problem_.page_size - 1) / problem_.page_size;
+  const size_t max_pages = problem_.max_pages();
   const int garbage = int(uint32_t(poison_) * 0x10001);
   page_table_.assign(problem_.batch * max_pages, garbage);
   for (int b = 0; b < problem_.batch; ++b) {
@@ -326,12 +390,14 @@ void Workload::generate() {
     for (int d = 0; problem_.inputs == Inputs::kSharp && d < problem_.head_dim; ++d) values[d] *= 3;
     if (problem_.inputs == Inputs::kHuge) std::fill_n(values, problem_.head_dim, 0.0f);
     if (size > 0) values[0] = coordinate;
+    if (problem_.inputs == Inputs::kLeaps) leap_of_query(problem_, row.b, row.i, values);
   });
   fill(plan_.k, [&](RowId row, int64_t index, float* values) {
     const bool constant = problem_.inputs == Inputs::kRamps && ramp(row) == kConstant;
     structured ? structured_row(problem_, false, row.b, row.h, row.i, values)
                : normal_row(problem_, kK, constant ? index - row.i : index, values);
     if (size > 0) values[0] = key_coordinate(row);
+    if (problem_.inputs == Inputs::kLeaps) leap_of_key(problem_, row.b, row.h, row.i, values);
   });
   fill(plan_.v, [&](RowId, int64_t index, float* values) { normal_row(problem_, kV, index, values); });
 }
@@ -353,6 +419,7 @@ const void* Outputs::o_row(RowId row) const {
 }
 
 float Outputs::lse_at(RowId row) const {
+  if (problem_.earlier) return earlier.lse[EarlierResult::at(problem_, row)];
   float value;
   const int64_t index =
       kGuardElements + (int64_t(row.b) * problem_.num_heads_q + row.h) * problem_.seqlen_q + row.i;

@@ -49,6 +49,17 @@ constexpr int64_t kMargin = 8;
 // Bytes of the problem's inputs and outputs.
 double total_bytes(const Problem& problem, const TensorPlan& plan);
 
+// A result over other keys, that a call merges its own with: PartialResult. Some rows have none yet, and the
+// rows that are more than the problem's belong to nobody.
+struct EarlierResult {
+  static constexpr int kSpareRows = 3;
+  std::vector<float> o,
+      lse;  // [batch, num_heads_q, seqlen_q + kSpareRows, head_dim], and the same without the last
+  static size_t at(const Problem& p, RowId row) {  // its number in there
+    return (size_t(row.b) * p.num_heads_q + row.h) * (p.seqlen_q + kSpareRows) + row.i;
+  }
+};
+
 class Workload {
  public:
   // Fills the inputs on all cores, or reads them; throws std::runtime_error when it cannot read what is said
@@ -64,6 +75,7 @@ class Workload {
   // [batch, max_pages], or nothing; poison where a sequence has no page any more.
   const std::vector<int>& page_table() const { return page_table_; }
   std::span<const unsigned char> input(int buffer) const { return inputs_[buffer]; }
+  const EarlierResult& earlier() const { return earlier_; }  // empty without Problem::earlier
 
   // One row of head_dim elements.
   const void* q_row(RowId row) const { return at(plan_.q, row); }
@@ -75,6 +87,7 @@ class Workload {
   void read_file();
   void surround_with(Poison poison);
   void make_page_table();
+  void make_earlier();
   // Where a key is in k and v, and which key is there, if one is; of a key at or beyond the length, nothing.
   RowId place_of(RowId key) const;
   std::optional<RowId> key_at(RowId place) const;
@@ -89,6 +102,7 @@ class Workload {
   std::vector<RowId> first_keys_;        // of each page of the pool: b and i; b is -1 where it is nobody's
   std::vector<int> page_table_;
   std::vector<std::vector<unsigned char>> inputs_;
+  EarlierResult earlier_;
   Poison poison_ = Poison::kNan;
 };
 
@@ -99,6 +113,7 @@ class Outputs {
 
   std::vector<unsigned char> o;  // plan().output_elements of the problem's type
   std::vector<unsigned char> lse;
+  EarlierResult earlier;  // with Problem::earlier: what the call has made of it
 
   const void* o_row(RowId row) const;
   float lse_at(RowId row) const;

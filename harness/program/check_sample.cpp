@@ -1,5 +1,6 @@
 // flashsteps check without a problem: every step on the covering sample of what it takes.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <iostream>
 #include <iterator>
@@ -18,7 +19,8 @@ namespace {
 // A step that was asked for by name and can run none of the sample is wrong use.
 void refuse_steps_that_run_nothing(const Options& options, const Runner& runner) {
   if (!options.steps_named) return;
-  const Probed probed = runner.probe(covering_sample(false, false), options.steps);
+  const Probed probed =
+      runner.probe(covering_sample({.title = "", .removes = "", .alignment_bytes = 16}), options.steps);
   for (size_t s = 0; s < options.steps.size(); ++s) {
     const auto refused = [&](const std::vector<std::string>& reasons) { return !reasons[s].empty(); };
     if (std::ranges::all_of(probed.refusals, refused))
@@ -26,9 +28,16 @@ void refuse_steps_that_run_nothing(const Options& options, const Runner& runner)
   }
 }
 
+// The emulator needs a while for each CTA. No configuration makes more of them for the small problems.
+constexpr int kMostCtas = 300;
+
+int64_t num_ctas(const json& kernel) {
+  const auto grid = kernel.at("grid").get<std::array<int64_t, 3>>();
+  return grid[0] * grid[1] * grid[2];
+}
+
 void check_step(const StepChoice& step, const Options& options, Runner& runner, ResultsFile& results) {
-  const std::vector<Problem> sample =
-      covering_sample(step.info->dtypes.has(DType::kFp32), step.info->alignment_bytes == 0, step.info->pages);
+  const std::vector<Problem> sample = covering_sample(*step.info);
   // The step as it chooses, and in each of its configurations.
   std::vector<StepChoice> contenders{step};
   if (step.name == step.step && step.info->num_configurations() > 0)
@@ -56,9 +65,12 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
   std::vector<Task> tasks;
   std::vector<size_t> problems_of(contenders.size());
   for (size_t p = 0; p < sample.size(); ++p) {
-    // The contenders take turns, where they take the problem.
-    size_t c = p % contenders.size();
-    if (!probed.refusals[p][c].empty()) c = 0;
+    // The contenders take turns, where they take the problem. What the step does with many SMs is its own
+    // choice.
+    size_t c = sample[p].num_sms != 0 ? 0 : p % contenders.size();
+    if (!probed.refusals[p][c].empty() ||
+        (!runner.device().is_gpu() && num_ctas(probed.resources[p][c]) > kMostCtas))
+      c = 0;
     std::string reason = probed.refusals[p][c];
     if (reason.empty()) reason = lacks_memory(sample[p], runner.device(), options.memory_gib);
     if (!reason.empty()) {

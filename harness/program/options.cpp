@@ -26,7 +26,8 @@ struct Axes {
   std::vector<KvLengths> lengths;
   std::vector<Inputs> inputs;
   std::vector<int> page_sizes;
-  bool causal = false, full = false, no_lse = false;
+  bool causal = false, full = false, no_lse = false, earlier = false;
+  int num_sms = 0;
   uint64_t seed = 1;
   double scale = 0;
 };
@@ -92,6 +93,9 @@ void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
   c->add_flag("--full", axes.full, "no mask (the default)");
   add_axis(c, "--layout", axes.layouts, kLayoutNames, "memory layout of q, k, v and o");
   c->add_flag("--no-lse", axes.no_lse, "do not compute the log-sum-exp");
+  c->add_flag("--earlier", axes.earlier, "merge the result with an earlier one, over other keys");
+  c->add_option("--num-sms", axes.num_sms, "emulator: on how many SMs steps think that they run")
+      ->transform(in_range(1, 1024));
   c->add_option("--softmax-scale", axes.scale, "factor of the scores (default: 1 / sqrt(D))")
       ->transform(in_range(1e-30, 1e30));  // those that a step takes: see refusal() in interface.cpp
   CLI::Option* const tensors = c->add_option(
@@ -126,6 +130,8 @@ std::vector<bool> masks(const Axes& axes) {  // causal or not
 
 void set_call(const Axes& axes, Problem& p) {
   p.lse = !axes.no_lse;
+  p.earlier = axes.earlier;
+  p.num_sms = axes.num_sms;
   const double scale = nine_digits(axes.scale);
   if (scale != 0 && float(scale) != p.softmax_scale()) p.given_scale = scale;
 }
@@ -316,8 +322,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   if (o.command == "tune") o.steps = candidates(o.steps, o.steps_named);
 
   o.problems = was_given("--tensors") ? problems_of_file(o.tensors_path, axes) : problems_of_shapes(axes);
-  for (const char* const option : {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs",
-                                   "--page-size", "--seed", "--no-lse", "--softmax-scale"}) {
+  for (const char* const option :
+       {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs", "--page-size", "--seed",
+        "--no-lse", "--earlier", "--num-sms", "--softmax-scale"}) {
     if (!o.problems.empty() || !was_given(option)) continue;
     const bool file_says_it = !command.get_option(option)->get_excludes().empty();
     throw UsageError(option + std::string(" needs a --shape") +

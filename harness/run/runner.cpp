@@ -57,7 +57,8 @@ void Runner::establish_trust(const std::vector<Task>& tasks, const std::vector<E
   std::set<std::string> labels;
   for (const Task& task : tasks) {
     const std::string label = task.problem.label();
-    if (task.step != kTrustedStep && !trusted_.contains(label) && labels.insert(label).second)
+    if (task.step != kTrustedStep && !task.problem.earlier && !trusted_.contains(label) &&
+        labels.insert(label).second)
       not_judged.push_back({task.id, kTrustedStep, task.problem, ""});
   }
   if (not_judged.empty()) return;

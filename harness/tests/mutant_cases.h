@@ -184,10 +184,43 @@ inline const SampleCase kSampleCases[] = {
      [](const Problem& p) { return p.page_size != 0 && p.kv_lengths != KvLengths::kFull; },
      /*emulator_only=*/true},
     {mutations::kSlotInMaximum, [](const Problem& p) { return p.page_size > 1; }},
+    {mutations::kBatchesFrom32, [](const Problem& p) { return p.batch > 32; }},
+    {mutations::kGroupFrom16, [](const Problem& p) { return p.num_heads_q > 16 * p.num_heads_kv; }},
+    {mutations::kGroupNoPowerOf2, [](const Problem& p) { return p.num_heads_q == 3 * p.num_heads_kv; }},
+    {mutations::kKeysFrom16384, [](const Problem& p) { return p.seqlen_kv > 16384; }},
+    {mutations::kRowsFrom2048, [](const Problem& p) { return p.seqlen_q > 2048; }},
+    {mutations::kTableAsWideAsNeeded, [](const Problem& p) { return p.page_size != 0 && p.batch > 1; },
+     /*emulator_only=*/true},
+    {mutations::kPagesOf2, [](const Problem& p) { return p.page_size == 2; }},
+    {mutations::kPagesOf4, [](const Problem& p) { return p.page_size == 4; }},
+    {mutations::kPagesOf8, [](const Problem& p) { return p.page_size == 8; }},
+    {mutations::kPagesOf32, [](const Problem& p) { return p.page_size == 32; }},
+    {mutations::kPagesOf512, [](const Problem& p) { return p.page_size == 512; }},
+    {mutations::kGrowthOf16, [](const Problem& p) { return p.inputs == Inputs::kLeaps; }},
+    {mutations::kGrowthOf99, [](const Problem& p) { return p.inputs == Inputs::kLeaps; }},
+    {mutations::kGrowthOf127,
+     [](const Problem& p) { return p.inputs == Inputs::kLeaps && p.dtype == DType::kBf16; }},
+    {mutations::kGrowthInUpperRows,
+     [](const Problem& p) { return p.inputs == Inputs::kLeaps && p.dtype == DType::kFp16; }},
+    {mutations::kGrowthInUpperRows,
+     [](const Problem& p) { return p.inputs == Inputs::kLeaps && p.dtype == DType::kBf16; }},
+    {mutations::kGrowthInLowerRows,
+     [](const Problem& p) { return p.inputs == Inputs::kLeaps && p.dtype == DType::kFp16; }},
+    {mutations::kGrowthInLowerRows,
+     [](const Problem& p) { return p.inputs == Inputs::kLeaps && p.dtype == DType::kBf16; }},
+    {mutations::kGrowthInOtherRows, [](const Problem& p) { return p.inputs == Inputs::kLeaps; }},
+    {mutations::kEarlierForgotten, [](const Problem& p) { return p.earlier; }},
+    {mutations::kEarlierLseKept, [](const Problem& p) { return p.earlier; }},
+    {mutations::kEarlierOfNoKey, [](const Problem& p) { return p.earlier; }},
+    {mutations::kEarlierRows, [](const Problem& p) { return p.earlier && p.num_heads_q > 1; }},
+    {mutations::kEarlierNotInO, [](const Problem& p) { return p.earlier; }},
+    {mutations::kEarlierSpareRow, [](const Problem& p) { return p.earlier; }},
+    {mutations::kScratchInVariable, [](const Problem&) { return true; }, /*emulator_only=*/true},
 };
 
 inline void check_mutants_on_the_sample(Backend& backend) {
-  std::vector<Problem> sample = covering_sample(false, false, /*with_pages=*/true);
+  std::vector<Problem> sample =
+      covering_sample({.title = "", .removes = "", .alignment_bytes = 16, .merges = true, .pages = true});
   const auto work = [](const Problem& p) { return double(p.num_rows()) * p.seqlen_kv * p.head_dim; };
   std::sort(sample.begin(), sample.end(), [&](const auto& a, const auto& b) { return work(a) < work(b); });
   const auto rejected = [&](mutations::Mutation mutation, const Problem& problem) {

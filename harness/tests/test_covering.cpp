@@ -1,6 +1,8 @@
 // The covering sample covers: counted here from the axes themselves, not by the code that built it.
 #include <algorithm>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "harness/problem/covering.h"
 #include "harness/problem/tensors.h"
@@ -13,6 +15,7 @@ namespace {
 // The values of a problem on the axes, "axis=value".
 std::vector<std::string> axes_of(const Problem& p) {
   const char* relation = p.seqlen_kv == p.seqlen_q  ? "equal"
+                         : p.seqlen_kv == 70        ? "few"
                          : p.seqlen_kv == 1100      ? "long"
                          : p.seqlen_kv % 256 == 0   ? "round"
                          : p.seqlen_kv > p.seqlen_q ? "longer"
@@ -28,8 +31,20 @@ std::vector<std::string> axes_of(const Problem& p) {
           "layout=" + name(p.layout),
           "inputs=" + name(p.inputs),
           "softmax_scale=" + (p.given_scale == 0 ? "default" : nlohmann::json(p.given_scale).dump()),
-          std::string("lse=") + (p.lse ? "wanted" : "none"),
+          std::string("lse=") + (p.earlier ? "merged"
+                                 : p.lse   ? "wanted"
+                                           : "none"),
           "page_size=" + std::to_string(p.page_size)};
+}
+
+StepInfo with(bool fp32, bool unaligned_rows, bool pages = false) {
+  StepInfo step{.title = "",
+                .removes = "",
+                .alignment_bytes = unaligned_rows ? 0 : 16,
+                .merges = pages,
+                .pages = pages};
+  if (fp32) step.dtypes = {DType::kFp32, DType::kFp16, DType::kBf16};
+  return step;
 }
 
 }  // namespace
@@ -38,13 +53,13 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
   for (const bool with_fp32 : {false, true}) {
     for (const bool with_unaligned : {false, true}) {
       const bool with_pages = with_fp32 == with_unaligned;
-      const std::vector<Problem> sample = covering_sample(with_fp32, with_unaligned, with_pages);
+      const std::vector<Problem> sample = covering_sample(with(with_fp32, with_unaligned, with_pages));
       CHECK(sample.size() >= 60);
-      CHECK(sample.size() <= 130);
+      CHECK(sample.size() <= 150);
       std::vector<std::vector<std::string>> axes{
           {"seqlen_q=1", "seqlen_q=2", "seqlen_q=63", "seqlen_q=64", "seqlen_q=65", "seqlen_q=128",
            "seqlen_q=200", "seqlen_q=257", "seqlen_q=330"},
-          {"kv=equal", "kv=longer", "kv=shorter", "kv=round", "kv=long"},
+          {"kv=equal", "kv=longer", "kv=shorter", "kv=round", "kv=few", "kv=long"},
           {"mask=full", "mask=causal"},
           {"kv_lengths=full", "kv_lengths=random", "kv_lengths=zeros"},
           {"dtype=fp16", "dtype=bf16"},
@@ -59,6 +74,7 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
       if (with_fp32) axes[4].push_back("dtype=fp32");
       if (with_unaligned) axes[8].push_back("layout=odd");
       if (with_pages) {
+        axes[11].push_back("lse=merged");
         axes[3].push_back("kv_lengths=skewed");
         axes.push_back(
             {"page_size=0", "page_size=1", "page_size=16", "page_size=64", "page_size=128", "page_size=256"});
@@ -80,7 +96,8 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
               if (x == "layout=qkv" && y.find("page_size=") == 0 && y != "page_size=0") continue;
               const std::set<std::string> many{"seqlen_q=128", "seqlen_q=200", "seqlen_q=257",
                                                "seqlen_q=330"};
-              if (many.count(x) > 0 && y == "kv=long") continue;  // too expensive
+              if (many.count(x) > 0 && y == "kv=long") continue;                        // too expensive
+              if (x == "kv=long" && (y == "heads=8/1" || y == "heads=10/2")) continue;  // too
               INFO(x << " with " << y);
               CHECK(seen.count({x, y}) == 1);
             }
@@ -92,7 +109,7 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
 }
 
 TEST_CASE("the sample is what the problem contract asks for") {
-  const std::vector<Problem> sample = covering_sample(true, true);
+  const std::vector<Problem> sample = covering_sample(with(true, true));
   const auto some = [&](auto&& is_such) { return std::any_of(sample.begin(), sample.end(), is_such); };
   CHECK(some([](const Problem& p) { return p.seqlen_kv == 3 * p.seqlen_q + 5; }));
   CHECK(some([](const Problem& p) { return p.seqlen_q > p.seqlen_kv; }));
@@ -113,9 +130,72 @@ TEST_CASE("the sample is what the problem contract asks for") {
   }
 }
 
+TEST_CASE("the sample has what the newer steps are for") {
+  StepInfo decode = with(false, false, true);
+  decode.purpose = Purpose::kDecode;
+  decode.uses_counters = true;
+  const std::vector<Problem> sample = covering_sample(decode);
+  const auto some = [&](auto&& is_such) { return std::any_of(sample.begin(), sample.end(), is_such); };
+  const auto is_decode = [](const Problem& p) { return p.seqlen_q <= 16; };
+
+  // Dozens of sequences, of many lengths.
+  CHECK(some([&](const Problem& p) {
+    const std::vector<int> lengths = p.draw_kv_lengths();
+    return is_decode(p) && p.batch > 32 && std::set(lengths.begin(), lengths.end()).size() > 24;
+  }));
+  for (const int group : {3, 5, 7, 12, 32})
+    CHECK(some([&](const Problem& p) { return is_decode(p) && p.num_heads_q == group * p.num_heads_kv; }));
+  // Of the 128 parts that v35 makes on an H100, all have a key; and several tiles of 16 packed rows share a
+  // head's.
+  CHECK(
+      some([](const Problem& p) { return p.num_sms >= 128 && p.num_rows() == 1 && p.seqlen_kv > 128 * 64; }));
+  CHECK(some([&](const Problem& p) {
+    const int rows = p.seqlen_q * p.num_heads_q / p.num_heads_kv,
+              tiles = (rows + 15) / 16 * p.batch * p.num_heads_kv;
+    return is_decode(p) && rows > 2 * 16 && p.batch > 1 && p.num_heads_kv > 1 && p.num_sms >= 4 * tiles &&
+           p.seqlen_kv >= 4 * 64;
+  }));
+  CHECK(some([](const Problem& p) { return (p.num_rows() + 15) / 16 > kNumCounters; }));
+  for (const int page_size : {2, 4, 8, 32, 512})
+    CHECK(some([&](const Problem& p) { return p.page_size == page_size && p.batch > 1; }));
+  for (const int spare : {0, 1, 2})
+    CHECK(some([&](const Problem& p) {
+      return p.page_size != 0 && p.max_pages() == (p.seqlen_kv + p.page_size - 1) / p.page_size + spare;
+    }));
+
+  CHECK(some([](const Problem& p) { return p.seqlen_q == 64 && p.seqlen_kv >= 17000; }));
+  CHECK(some([](const Problem& p) { return p.seqlen_q > 2048 && p.seqlen_kv < 16; }));
+  // Of each size of tile that steps have: less than a tile, one that is full, two, several, and six of which
+  // the last one is ragged.
+  for (const int tile : {64, 128, 192, 256}) {
+    INFO(tile);
+    const auto tiles = [&](const Problem& p) { return (p.seqlen_q + tile - 1) / tile; };
+    CHECK(some([&](const Problem& p) { return p.seqlen_q < tile; }));
+    CHECK(some([&](const Problem& p) { return p.seqlen_q == tile; }));
+    CHECK(some([&](const Problem& p) { return tiles(p) == 2; }));
+    CHECK(some([&](const Problem& p) { return tiles(p) > 2 && tiles(p) < 6; }));
+    CHECK(some([&](const Problem& p) { return tiles(p) == 6 && p.seqlen_q % tile != 0; }));
+  }
+}
+
+TEST_CASE(
+    "the sample's leaps meet each type and head dimension, in all rows, in half of them and in single ones") {
+  std::set<std::tuple<DType, int>> met;
+  std::map<DType, std::set<uint64_t>> patterns;
+  for (const Problem& p : covering_sample(with(false, false))) {
+    if (p.inputs != Inputs::kLeaps) continue;
+    met.insert({p.dtype, p.head_dim});
+    CHECK(p.num_heads_kv == 5);  // each leap
+    CHECK(p.seqlen_kv > 2 * 128);
+    for (int b = 0; b < p.batch; ++b) patterns[p.dtype].insert((b + p.seed) % 4);
+  }
+  CHECK(met.size() == 4);
+  CHECK((patterns[DType::kFp16].size() == 4 && patterns[DType::kBf16].size() == 4));
+}
+
 TEST_CASE("in layout far each tensor goes beyond 2^31 elements, by rows, by heads and by batches") {
   std::set<std::string> by;
-  for (const Problem& p : covering_sample(false, false)) {
+  for (const Problem& p : covering_sample(with(false, false))) {
     if (p.layout != Layout::kFar) continue;
     const TensorPlan plan = plan_on_device(p);
     const auto look = [&](const Placement& t, int heads, int rows) {
@@ -136,14 +216,14 @@ TEST_CASE("in layout far each tensor goes beyond 2^31 elements, by rows, by head
 }
 
 TEST_CASE("layout far needs more than 1 GiB, no other one does: so sanitize.py leaves it out") {
-  for (const Problem& p : covering_sample(true, true)) {
+  for (const Problem& p : covering_sample(with(true, true))) {
     INFO(p.label());
     CHECK((total_bytes(p, plan_on_device(p)) > double(1 << 30)) == (p.layout == Layout::kFar));
   }
 }
 
 TEST_CASE("the sample is the same every time") {
-  const auto a = covering_sample(true, false), b = covering_sample(true, false);
+  const auto a = covering_sample(with(true, false)), b = covering_sample(with(true, false));
   REQUIRE(a.size() == b.size());
   for (size_t i = 0; i < a.size(); ++i) CHECK(a[i].label() == b[i].label());
 }

@@ -33,6 +33,23 @@ TEST_CASE("the emulator names an entry of the page table that is no sequence's")
                      "keys, in pages of 1") != std::string::npos);
 }
 
+TEST_CASE("the emulator names a write to a variable that all calls share") {
+  const auto backend = make_emulator_backend();
+  const Problem p = mutant_problem({}, DType::kBf16, Inputs::kNormal);
+  CHECK(validate_named(*backend, "split", p, {EmulatorMode{}, EmulatorMode{}}).message.empty());
+  for (const bool race_detector : {false, true}) {
+    const EmulatorMode mode{.race_detector = race_detector};
+    std::string message;
+    try {
+      validate_named(*backend, "split_shared_by_calls", p, {mode, mode});
+    } catch (const DeviceError& error) {
+      message = error.what();
+    }
+    INFO(message);
+    CHECK(message.find("a variable of the program") != std::string::npos);
+  }
+}
+
 TEST_CASE("what a step does to its workspace and its counters on the emulator is seen") {
   const auto backend = make_emulator_backend();
   check_workspaces(*backend);
@@ -48,7 +65,7 @@ TEST_CASE("a right kernel stays as far below the gates of element and bias as th
   });
   REQUIRE(step != steps.end());
   double element = 0, bias = 0;
-  for (const Problem& problem : covering_sample(false, false)) {
+  for (const Problem& problem : covering_sample({.title = "", .removes = "", .alignment_bytes = 16})) {
     if (problem.num_rows() * problem.seqlen_kv > 200000) continue;  // what is dear shows no other errors
     Workload workload(problem);
     DeviceTensors tensors(*backend, workload);

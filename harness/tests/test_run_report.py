@@ -43,17 +43,21 @@ def test_what_the_program_says_of_a_failure_is_on_the_page(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("step", "words"),
     [
-        "--shape 1,2,40,64",
-        "--shape 1,4,2,40,70,64 --causal --dtype bf16 --layout gapped --kv-lengths random --inputs sharp --seed 3 "
-        "--no-lse --softmax-scale 0.30000001",
+        ("v09_direct_rescale", "--shape 1,2,40,64"),
+        (
+            "v09_direct_rescale",
+            "--shape 1,4,2,40,70,64 --causal --dtype bf16 --layout gapped --kv-lengths random --inputs sharp --seed 3 "
+            "--no-lse --softmax-scale 0.30000001",
+        ),
+        ("v25_clean_loop", "--shape 1,1,40,64 --earlier --num-sms 3"),
     ],
 )
-def test_the_command_on_the_page_runs_the_same_problem(tmp_path: Path, words: str) -> None:
+def test_the_command_on_the_page_runs_the_same_problem(tmp_path: Path, step: str, words: str) -> None:
     def problem_of(*arguments: str) -> dict:
         out = tmp_path / "r.json"
-        done = run(FLASHSTEPS, "run", "v09_direct_rescale", *arguments, "--json", str(out))
+        done = run(FLASHSTEPS, "run", step, *arguments, "--json", str(out))
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(out.read_text())["runs"][0]["problem"]
 

@@ -182,7 +182,8 @@ def problem_options(problem: dict[str, Any]) -> list[str]:
     for key, default in AXES:
         value = problem.get(key, default)
         if value != default and key not in of_file:
-            words += ["--no-lse"] if key == "lse" else [f"--{key.replace('_', '-')}", axis_text(value)]
+            flag = {"lse": "--no-lse", "earlier": "--earlier"}.get(key)
+            words += [flag] if flag else [f"--{key.replace('_', '-')}", axis_text(value)]
     return [*words, "--causal" if problem["causal"] else "--full"]
 
 

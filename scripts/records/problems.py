@@ -10,6 +10,8 @@ AXES = (
     ("inputs", "normal"),
     ("page_size", None),
     ("lse", None),
+    ("earlier", None),
+    ("num_sms", None),
     ("softmax_scale", None),
     ("seed", 1),
 )

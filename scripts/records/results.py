@@ -179,6 +179,8 @@ FILTERS = {
     "inputs": ("inputs",),
     "page_size": ("page_size",),
     "lse": ("lse",),
+    "earlier": ("earlier",),
+    "num_sms": ("num_sms",),
     "softmax_scale": ("softmax_scale",),
     "seed": ("seed",),
 }

@@ -13,7 +13,8 @@ TOLERANCE = 0.005  # relative: the program may round what it writes, but not by 
 # The loosest gates that a recorded pass may have been judged by: NRMSE, and NRMSE of the worst row. Not asked from
 # the program: a program whose gates somebody has loosened must not leave a record that numbers are quoted from.
 GATES = {"fp32": (1e-5, 1e-4), "fp16": (1e-3, 2e-3), "bf16": (5e-3, 1e-2)}
-NOT_PROFILED = ("tensors", "lengths", "page_size", "lse", "softmax_scale")  # everybody has the problems of a profile
+# Everybody has the problems of a profile.
+NOT_PROFILED = ("tensors", "lengths", "page_size", "lse", "earlier", "num_sms", "softmax_scale")
 TIMES = ("run", "bench", "tune", "peers")  # commands, on a GPU
 DEVICE_KEYS_OF = {
     "cuda": ("compute_capability", "sm_count", "driver", "cuda_runtime"),

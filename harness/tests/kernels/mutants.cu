@@ -21,6 +21,52 @@ __device__ float truncated(float x) {
   return float(Element(x * (1.0f - unit)));
 }
 
+// By how many powers of two P may grow before a row's sums are rescaled. Every right step has a bound at which P and its
+// sums, rounded to the type or not, still are finite.
+__device__ float growth_allowed(Mutation mutation, int row) {
+  const bool upper = row % 16 < 8;
+  if (mutation == kGrowthOf16) return 16.0f;
+  if (mutation == kGrowthOf99) return 99.0f;
+  if (mutation == kGrowthOf127) return 127.0f;
+  if (mutation == kGrowthInUpperRows && upper) return 1000.0f;
+  if (mutation == kGrowthInLowerRows && !upper) return 1000.0f;
+  if (mutation == kGrowthInOtherRows && row % 64 == 37) return 1000.0f;
+  return 0.0f;
+}
+
+// The keys' pages have other sizes than some kernel was written for.
+__device__ bool is_page_size(Mutation mutation, int page_size) {
+  return (mutation == kPagesOf2 && page_size == 2) || (mutation == kPagesOf4 && page_size == 4) ||
+         (mutation == kPagesOf8 && page_size == 8) || (mutation == kPagesOf32 && page_size == 32) ||
+         (mutation == kPagesOf512 && page_size == 512);
+}
+
+__device__ float scratch[1];
+
+// The row's result together with the earlier one, which it replaces. O is acc_o * inverse_sum.
+template <typename Element, int HEAD_DIM>
+__device__ void merge(const AttentionParams<Element>& params, Mutation mutation, int batch, int head, int row,
+                      float (&acc_o)[HEAD_DIM], float& inverse_sum, float& lse) {
+  PartialResult earlier = params.earlier;
+  if (mutation == kEarlierRows) earlier.rows = params.seqlen_q;
+  const int64_t at = (int64_t(batch) * params.num_heads_q + head) * earlier.rows + row;
+  const float before = earlier.lse[at];
+  const float both = fmaxf(before, lse) == -INFINITY ? -INFINITY
+                                                     : fmaxf(before, lse) + log1pf(expf(-fabsf(before - lse)));
+  const float kept = before == -INFINITY ? 0.0f : expf(before - both);
+  const float weight = lse == -INFINITY ? 0.0f : expf(lse - both);
+  for (int d = 0; d < HEAD_DIM; ++d) {
+    float& o = earlier.o[at * HEAD_DIM + d];
+    const bool skip = kept == 0.0f && mutation != kEarlierOfNoKey;
+    const float merged = (skip ? 0.0f : kept * o) + weight * (acc_o[d] * inverse_sum);
+    o = mutation == kEarlierForgotten ? acc_o[d] * inverse_sum : merged;
+    if (mutation != kEarlierNotInO) acc_o[d] = o;
+  }
+  if (mutation != kEarlierNotInO) inverse_sum = 1.0f;
+  if (mutation != kEarlierLseKept) earlier.lse[at] = both;
+  if (mutation == kEarlierSpareRow && row == params.seqlen_q - 1) earlier.lse[at + 1] = both;
+}
+
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 __global__ void __launch_bounds__(BLOCK_M)
     attention_kernel(const AttentionParams<Element> params, Mutation mutation, int launch_number) {
@@ -34,11 +80,15 @@ __global__ void __launch_bounds__(BLOCK_M)
   const int group = params.num_heads_q / params.num_heads_kv;
   int q_row_index = mutation == kOneRowWrong && chosen_row ? 0 : row;
   if (mutation == kRowsFrom320) q_row_index = min(row, 319);
-  const int q_head_index = mutation == kHeadsFrom8 ? head % 8 : head;
-  const int kv_batch = mutation == kBatchesFrom2 ? min(batch, 1) : batch;
+  if (mutation == kRowsFrom2048) q_row_index = min(row, 2047);
+  int q_head_index = mutation == kHeadsFrom8 ? head % 8 : head;
+  if (mutation == kGroupFrom16) q_head_index = head / group * group + head % group % 16;
+  int kv_batch = mutation == kBatchesFrom2 ? min(batch, 1) : batch;
+  if (mutation == kBatchesFrom32) kv_batch = min(batch, 31);
   int kv_head = params.kv_head(head);
   if (mutation == kGroupOf2 && group == 2) kv_head = head % params.num_heads_kv;
   if (mutation == kGroupAbove4 && group > 4) kv_head = min(head / 4, params.num_heads_kv - 1);
+  if (mutation == kGroupNoPowerOf2) kv_head = min(head >> (31 - __clz(group)), params.num_heads_kv - 1);
   const Element* q_row = params.q_head(batch, q_head_index) + q_row_index * params.q.row_stride;
   if (mutation == k32BitOffsets) {
     const uint32_t offset = uint32_t(batch) * uint32_t(params.q.batch_stride) +
@@ -53,6 +103,10 @@ __global__ void __launch_bounds__(BLOCK_M)
     if (mutation == kPagesInOrder) page = min(key >> params.log2_page_size, view.batch - 1);
     if (mutation == kFirstPageOnly) page = params.page_of(batch, 0);
     if (mutation == kTableOneBeyond) page = params.page_of(batch, min(key + 1, params.seqlen_kv - 1));
+    if (mutation == kTableAsWideAsNeeded)
+      page = params.page_table.pages[batch * ceil_div(params.seqlen_kv, params.page_table.page_size) +
+                                     (key >> params.log2_page_size)];
+    if (is_page_size(mutation, params.page_table.page_size)) page = params.page_of(batch, 0);
     return view.head(page, kv_head) + params.row_in_page(key) * row_stride;
   };
   const auto k_row = [&](int key) { return row_of(params.k, key, params.k.row_stride); };
@@ -63,6 +117,7 @@ __global__ void __launch_bounds__(BLOCK_M)
   if (mutation == kRoundBy128 && kv_len % 128 == 0 && visible == kv_len) --num_tiles;
   if (mutation == kRoundBy256 && kv_len % 256 == 0 && visible == kv_len) --num_tiles;
   if (mutation == kKeysFrom1024) num_tiles = min(num_tiles, 16);
+  if (mutation == kKeysFrom16384) num_tiles = min(num_tiles, 256);
 
   float acc_o[HEAD_DIM];
   for (int d = 0; d < HEAD_DIM; ++d) acc_o[d] = 0.0f;
@@ -111,6 +166,7 @@ __global__ void __launch_bounds__(BLOCK_M)
     }
     if (mutation == kNoMax) new_max = 0.0f;
     if (mutation == kMaxOfFirstTileOnly && tile > 0) new_max = row_max;
+    if (new_max - row_max <= growth_allowed(mutation, row)) new_max = row_max;
     const float row_scale = exp2f(row_max - new_max);
     row_max = new_max;
     if (mutation != kSumNotRescaled) row_sum *= row_scale;
@@ -121,6 +177,7 @@ __global__ void __launch_bounds__(BLOCK_M)
       float p = exp2f(s[j] - new_max);
       row_sum += p;
       if (mutation == kPTruncated) p = truncated<Element>(p);
+      if (growth_allowed(mutation, row) > 0.0f) p = float(Element(p));  // as an operand of a product
       // A stage that is read one phase too early still holds the tile of two tiles before.
       const int v_key = mutation == kStaleFromTile13 && tile >= 13 ? key - 2 * BLOCK_N : key;
       const bool load = mutation == kPaddingRead ? key < params.seqlen_kv : key < visible;  // 0 * NaN is NaN
@@ -133,6 +190,12 @@ __global__ void __launch_bounds__(BLOCK_M)
   float inverse_sum = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
   // Far too little for the gates; enough to change some bits between two launches on the same inputs.
   if (mutation == kNotDeterministic) inverse_sum *= 1.0f + 1e-4f * float(launch_number % 2);
+  float lse = num_tiles > 0 ? row_max * kLn2 + logf(row_sum) : -INFINITY;
+  if (params.earlier.o != nullptr) merge(params, mutation, batch, head, row, acc_o, inverse_sum, lse);
+  if (mutation == kScratchInVariable && chosen_row) {
+    scratch[0] = inverse_sum;
+    inverse_sum = scratch[0];
+  }
   Element* const o_row = params.o_head(batch, head) + row * params.o.row_stride;
   for (int d = 0; d < HEAD_DIM; ++d) {
     const float before = float(o_row[d]);
@@ -141,7 +204,6 @@ __global__ void __launch_bounds__(BLOCK_M)
     if (mutation == kElementOff && chosen_row && d == 3) o_row[d] = Element(acc_o[d] * inverse_sum * 1.01f);
     if (mutation == kOutputKept && before > float(o_row[d])) o_row[d] = Element(before);
   }
-  float lse = num_tiles > 0 ? row_max * kLn2 + logf(row_sum) : -INFINITY;
   if (mutation == kLseInLog2 && num_tiles > 0) lse *= kLog2e;
   if (mutation == kEmptyRowNotZero && visible == 0) {
     o_row[0] = Element(1e-6f);
@@ -174,7 +236,7 @@ struct MutantLauncher {
   }
 };
 
-constexpr StepInfo kStepInfo{.title = "a broken kernel for the tests", .removes = "nothing", .pages = true};
+constexpr StepInfo kStepInfo{.title = "a broken kernel for the tests", .removes = "nothing", .merges = true, .pages = true};
 
 template <int... MUTATIONS>
 bool register_all(std::integer_sequence<int, MUTATIONS...>) {

@@ -58,6 +58,33 @@ enum Mutation {
   kFirstPageOnly,
   kTableOneBeyond,
   kSlotInMaximum,
+  // What shows only where a decode kernel works, or a pipeline runs long.
+  kBatchesFrom32,
+  kGroupFrom16,
+  kGroupNoPowerOf2,
+  kKeysFrom16384,
+  kRowsFrom2048,
+  kTableAsWideAsNeeded,
+  kPagesOf2,
+  kPagesOf4,
+  kPagesOf8,
+  kPagesOf32,
+  kPagesOf512,
+  // How far a maximum may grow before the sums are rescaled.
+  kGrowthOf16,
+  kGrowthOf99,
+  kGrowthOf127,
+  kGrowthInUpperRows,
+  kGrowthInLowerRows,
+  kGrowthInOtherRows,
+  // An earlier result, merged with this one.
+  kEarlierForgotten,
+  kEarlierLseKept,
+  kEarlierOfNoKey,
+  kEarlierRows,
+  kEarlierNotInO,
+  kEarlierSpareRow,
+  kScratchInVariable,
   kNumMutations
 };
 
@@ -76,6 +103,12 @@ inline constexpr const char* kNames[kNumMutations] = {
     "mutant_max_starts_at_300", "mutant_scores_clamped", "mutant_scores_clamped_above",
     "mutant_element_off",    "mutant_p_truncated",      "mutant_o_truncated",
     "mutant_table_of_batch_0", "mutant_pages_in_order", "mutant_first_page_only", "mutant_table_one_beyond",
-    "mutant_slot_in_maximum"};
+    "mutant_slot_in_maximum",
+    "mutant_batches_from_32", "mutant_group_from_16",   "mutant_group_no_power_of_2", "mutant_keys_from_16384",
+    "mutant_rows_from_2048", "mutant_table_as_wide_as_needed", "mutant_pages_of_2", "mutant_pages_of_4",
+    "mutant_pages_of_8",     "mutant_pages_of_32",      "mutant_pages_of_512",   "mutant_growth_of_16",
+    "mutant_growth_of_99",   "mutant_growth_of_127",    "mutant_growth_in_upper_rows", "mutant_growth_in_lower_rows",
+    "mutant_growth_in_other_rows", "mutant_earlier_forgotten", "mutant_earlier_lse_kept", "mutant_earlier_of_no_key",
+    "mutant_earlier_rows",   "mutant_earlier_not_in_o", "mutant_earlier_spare_row", "mutant_scratch_in_variable"};
 
 }  // namespace mutations
