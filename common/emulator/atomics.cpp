@@ -17,11 +17,12 @@ using Word =
     std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
 template <typename T>
-void check_atomic(T* address, Location at) {
-  check_access(uintptr_t(address), sizeof(T), true, {.at = at});
+void begin_atomic(T* address, Location at) {
+  const Space space = check_access(uintptr_t(address), sizeof(T), true, {.at = at});
   check_alignment(uintptr_t(address), sizeof(T), true, {.at = at});
   ++cta->counters.atomics;
   poll();
+  if (space == Space::kGlobal) take_turn();
 }
 
 // Lives while an atomic operation is carried out, by which CTAs can put themselves in order.
@@ -32,6 +33,7 @@ class Ordering {
   }
   ~Ordering() {
     if (races_ != nullptr) races_->acquire();
+    pass_turn();
   }
 
  private:
@@ -80,7 +82,7 @@ T updated(Atomic operation, T old, T operand) {
 template <typename T>
 T atomic(Atomic operation, T* address, T operand, Location at) {
   const InRuntime in_runtime;
-  check_atomic(address, at);
+  begin_atomic(address, at);
   const Ordering ordering;
   std::atomic_ref<Word<T>> target(*reinterpret_cast<Word<T>*>(address));
   Word<T> old = target.load();
@@ -93,7 +95,7 @@ T atomic(Atomic operation, T* address, T operand, Location at) {
 template <typename T>
 T atomic_compare_and_swap(T* address, T expected, T desired, Location at) {
   const InRuntime in_runtime;
-  check_atomic(address, at);
+  begin_atomic(address, at);
   const Ordering ordering;
   std::atomic_ref<T>(*address).compare_exchange_strong(expected, desired);
   return expected;

@@ -36,6 +36,7 @@ class ClusterBarrier {
 
 struct Cluster {
   std::vector<Cta*> ctas;  // by rank
+  uint64_t place;          // in the order in which the clusters start
   ClusterBarrier barrier;
   Context host;                    // the host thread itself
   std::unique_ptr<Report> report;  // why it was given up

@@ -164,6 +164,10 @@ class LaneCopies;     // lane_copies.h
 class RegisterPool;   // register_pool.h
 class AsyncProducts;  // async_products.h
 class Tracer;         // tracer.h
+class WrittenPlaces;  // headway.h
+class ReadExtents;    // headway.h
+class Turns;          // cta_order.h
+class HostThreads;    // scheduler.cpp
 struct Cluster;       // cluster_state.h
 
 struct Launch {
@@ -173,13 +177,18 @@ struct Launch {
   void (*body)(void*);
   void* arguments;
   size_t argument_bytes;
-  int cluster_size;                                       // CTAs, neighbours in x
-  std::vector<GlobalRange> memory;                        // global; sorted, disjoint
-  GlobalRaces* global_races = nullptr;                    // null unless the race detector is on
-  mutable std::atomic<uint64_t> failed_cta = UINT64_MAX;  // the lowest that was given up
+  int cluster_size;                     // CTAs, neighbours in x
+  std::vector<GlobalRange> memory;      // global; sorted, disjoint
+  GlobalRaces* global_races = nullptr;  // null unless the race detector is on
+  WrittenPlaces* written = nullptr;
+  Turns* turns = nullptr;  // null unless Options::shuffle
+  HostThreads* host_threads = nullptr;
+  // Of the clusters that were given up, the place of the one that started first.
+  mutable std::atomic<uint64_t> failed_place = UINT64_MAX;
 
   int num_threads() const { return int(block.x * block.y * block.z); }
   uint64_t num_ctas() const { return uint64_t(grid.x) * grid.y * grid.z; }
+  uint64_t num_clusters() const { return num_ctas() / uint64_t(cluster_size); }
 };
 
 // A CTA, and what the host thread that runs it keeps from CTA to CTA and from launch to launch. A host thread
@@ -202,6 +211,8 @@ struct Cta {
   int running_warp;
   unsigned ready_warps;
   bool has_neighbours;  // in its cluster
+  bool has_turn;        // see take_turn()
+  uint64_t meetings;    // how often it has taken one
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   Barrier barriers[kNumBarriers];
@@ -219,6 +230,7 @@ struct Cta {
   std::unique_ptr<LaneCopies> lane_copies;
   std::unique_ptr<RegisterPool> registers;
   std::unique_ptr<AsyncProducts> products;
+  std::unique_ptr<ReadExtents> reads;
   std::unique_ptr<Tracer> tracer;  // null unless the CTA that runs now is traced
   Cluster* cluster;                // that it is part of: every CTA is, if only of its own
   int rank;                        // in the cluster
@@ -264,6 +276,12 @@ inline void wake(const Fiber& fiber) { wake_lanes(fiber.warp, 1u << fiber.lane);
 void yield();
 // For where a thread may be spinning on memory that another one will change: yields now and then.
 void poll();
+// For where the running thread is about to meet other CTAs, by an atomic operation or a volatile access in
+// global memory. It keeps the turn, if there are any, until it passes it on or does something else: see
+// pick() and look_closer().
+void take_turn();
+void pass_turn();
+bool is_cancelled();
 
 // ---- rendezvous.cpp
 void reset_rendezvous();

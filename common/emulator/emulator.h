@@ -29,12 +29,16 @@ struct Trace;
 struct Options {
   AsyncMode async = AsyncMode::kEarly;
   Poison poison = Poison::kNan;
-  bool shuffle = false;        // seeded random order of warps and lanes, preemption at plain shared accesses
+  // Seeded random order of CTAs, warps and lanes, preemption at plain shared accesses. Same seed, same
+  // behaviour, whatever host_threads is: also of CTAs that meet in global memory by atomic operations and
+  // volatile accesses. Only CTAs that race there do so as luck has it.
+  bool shuffle = false;
+  bool last_cta_first = false;  // without shuffle: CTAs start in descending order of their numbers
   bool race_detector = false;  // between threads in shared memory, between CTAs in global memory
   bool count = false;          // memory counters: requests, sectors, wavefronts
-  uint64_t seed = 1;           // same seed, same behaviour, whatever host_threads is
-  int host_threads = 0;        // CTAs are spread over them; 0: one per core
-  void (*progress)() = nullptr;                  // called after every CTA, by whichever host thread ran it
+  uint64_t seed = 1;           // of all that is random
+  int host_threads = 0;        // CTAs are spread over so many, or some more; 0: one per core
+  void (*progress)() = nullptr;                  // a sign of life, from any host thread: see headway.h
   std::vector<Counters>* each_launch = nullptr;  // receives the counters of every launch
   // Receives what CTA number trace_cta does, unless it has that of a kernel with as many warps; implies `count`.
   Trace* trace = nullptr;

@@ -114,7 +114,7 @@ constinit thread_local Context* resumed_from = nullptr;
 
 }  // namespace
 
-void prepare_fiber(Context& context, char* stack, int index, void (*entry)()) {
+void prepare_fiber(Context& context, char* stack, int index, int poison, void (*entry)()) {
   context.stack = stack;
   context.stack_bytes = kStackBytes;
   context.finished = false;
@@ -123,7 +123,9 @@ void prepare_fiber(Context& context, char* stack, int index, void (*entry)()) {
   __asan_unpoison_memory_region(stack + kGuardBytes, kStackBytes - kGuardBytes);
 #endif
   const size_t stagger = size_t(index % 61) * 192;
-  context.stack_pointer = initial_frame(stack + kStackBytes - stagger, entry);
+  char* const top = stack + kStackBytes - stagger;
+  std::memset(top - kPoisonedBytes, poison, kPoisonedBytes);
+  context.stack_pointer = initial_frame(top, entry);
 }
 
 static void resumed([[maybe_unused]] void* fake_stack) {

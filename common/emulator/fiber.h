@@ -22,8 +22,10 @@ struct Context {
 
 // Makes `context` start in entry() on the given stack when it is first resumed. entry() must not return, and
 // must begin with fiber_started(). `index` staggers the stacks: equal offsets in all of them would share
-// cache sets.
-void prepare_fiber(Context& context, char* stack, int index, void (*entry)());
+// cache sets. Its first kPoisonedBytes hold the byte `poison`, which a local variable has that nobody has
+// given a value.
+constexpr size_t kPoisonedBytes = 8 << 10;
+void prepare_fiber(Context& context, char* stack, int index, int poison, void (*entry)());
 void fiber_started();
 void switch_context(Context& from, Context& to);
 

@@ -23,6 +23,10 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
 }
 
 [[gnu::noinline]] void look_closer(uintptr_t address, size_t bytes, bool write, uintptr_t pc, Kind kind) {
+  if (cta->has_turn) [[unlikely]] {
+    const InRuntime in_runtime;
+    pass_turn();
+  }
   if (self->registers_watched && address - uintptr_t(self->context.stack) < kStackBytes) {
     const InRuntime in_runtime;
     cta->products->register_access(address, bytes, write, site_of(pc));
@@ -35,10 +39,12 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
   const Space space = check_access(address, bytes, write, {.pc = pc});
   if (kind == Kind::kVolatile) {
     // Somebody may be spinning here. It is neither a race nor counted: how often it runs is a matter of luck.
-    if (GlobalRaces* races = cta->launch->global_races; races != nullptr && space == Space::kGlobal) {
+    if (!write) poll();
+    if (space != Space::kGlobal) return;
+    take_turn();
+    if (GlobalRaces* const races = cta->launch->global_races; races != nullptr) {
       write ? races->publish() : races->poll();
     }
-    if (!write) poll();
     return;
   }
   if (space == Space::kPrivate) return;

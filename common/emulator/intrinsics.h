@@ -135,6 +135,20 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
 }
 inline int __mulhi(int a, int b) { return int(int64_t(a) * b >> 32); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
+inline long long __mul64hi(long long a, long long b) { return (long long)(__int128(a) * b >> 64); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return (unsigned long long)((unsigned __int128)(a)*b >> 64);
+}
+// Of the lower 24 bits of each, the lower 32 bits.
+inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffff) * (b & 0xffffff); }
+inline int __mul24(int a, int b) {
+  return int(unsigned(int(unsigned(a) << 8) >> 8) * unsigned(int(unsigned(b) << 8) >> 8));
+}
+// |a - b| + c
+inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a < b ? b - a : a - b) + c; }
+inline unsigned __sad(int a, int b, unsigned c) {
+  return (a < b ? unsigned(b) - unsigned(a) : unsigned(a) - unsigned(b)) + c;
+}
 
 // ---- Loads and stores with a hint, which the emulator has no cache to give to
 

@@ -13,6 +13,7 @@
 #include <new>
 
 #include "common/emulator/core.h"
+#include "common/emulator/headway.h"
 
 namespace emulator {
 
@@ -330,10 +331,10 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
       fail(Bug::kVariable, *self, [&] {
         return describe_access(bytes, write) + " at " + describe(place) +
                ": a variable of the program. Two calls at a time, on two streams, would share it. What a "
-               "call needs for "
-               "itself is in AttentionCall::workspace and counters";
+               "call needs for itself is in AttentionCall::workspace and counters";
       });
     }
+    note_headway(*range, address, write);
     remember_global(*range);
     return Space::kGlobal;
   }

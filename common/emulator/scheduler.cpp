@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cfenv>
+#include <climits>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -17,6 +19,8 @@
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
+#include "common/emulator/cta_order.h"
+#include "common/emulator/headway.h"
 #include "common/emulator/lane_copies.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/memory.h"
@@ -49,14 +53,9 @@ namespace {
 
 std::atomic<const std::atomic<bool>*> cancel_flag = nullptr;
 
-bool cancelled() {
-  const std::atomic<bool>* const flag = cancel_flag.load(std::memory_order_relaxed);
-  return flag != nullptr && flag->load(std::memory_order_relaxed);
-}
-
 // By the running thread.
 void abandon_if_cancelled() {
-  if (cancelled()) [[unlikely]]
+  if (is_cancelled()) [[unlikely]]
     abandon_cta();
 }
 
@@ -64,7 +63,8 @@ void enter(Fiber& fiber) {
   self = &fiber;
   cuda::threadIdx = fiber.thread_idx;
   cta->running_warp = fiber.warp;
-  ++cta->counters.switches;
+  // In plain mode, too, something of what it reads is looked at: see headway.h.
+  if (++cta->counters.switches % 4096 == 0) windows.global[0] = windows.global[1] = Window();
 }
 
 void switch_to(Fiber& next) {
@@ -150,6 +150,7 @@ void resume_full_logs() {
 // Stays with the running warp as long as it can: that is fast, and easy to follow. Makes its CTA the current
 // one. Null: nobody can run.
 Fiber* pick() {
+  pass_turn();
   cta->copies->pass_moment();
   cta->lane_copies->pass_moment();
   cta->products->pass_moment();
@@ -185,6 +186,11 @@ Fiber* next_in_turn() {
 }  // namespace
 
 void cancel_by(const std::atomic<bool>* flag) { cancel_flag = flag; }
+
+bool is_cancelled() {
+  const std::atomic<bool>* const flag = cancel_flag.load(std::memory_order_relaxed);
+  return flag != nullptr && flag->load(std::memory_order_relaxed);
+}
 
 bool is_coordinate(uintptr_t address) {
   for (const cuda::uint3* variable : {&cuda::threadIdx, &cuda::blockIdx, &cuda::blockDim, &cuda::gridDim}) {
@@ -237,7 +243,7 @@ void poll() {
     cta->copies->finish_a_load();
     answer_active_mask(cta->warps[size_t(self->warp)]);
     // Or from a CTA that was given up, and the launch's report is that one's.
-    if (cta->launch->failed_cta < cta->index) abandon_cta();
+    if (cta->launch->failed_place < cta->cluster->place) abandon_cta();
   }
   if (self->polls % 16 == 0) yield();
 }
@@ -250,7 +256,11 @@ void fiber_main() {
   fiber_started();
   Fiber& me = *self;
   windows.stack = Window(uintptr_t(me.context.stack), kStackBytes);
-  cta->launch->body(cta->launch->arguments);
+  // From its own stack it reads them without a call of the emulator that goes deep: the poison below remains.
+  const size_t bytes = cta->launch->argument_bytes;
+  constexpr size_t kAlignment = 64;
+  void* const arguments = __builtin_alloca_with_align(bytes, kAlignment * CHAR_BIT);
+  cta->launch->body(std::memcpy(arguments, cta->launch->arguments, bytes));
   windows.stack = kEverything;
   abandon_if_cancelled();
   stop(me, State::kExited);
@@ -284,7 +294,7 @@ void prepare_thread(int index) {
   fiber.warp = index / kWarpSize;
   fiber.lane = index % kWarpSize;
   fiber.barrier_id = -1;
-  prepare_fiber(fiber.context, cta->stacks[index], index, fiber_main);
+  prepare_fiber(fiber.context, cta->stacks[index], index, int(cta->options.poison), fiber_main);
   wake(fiber);
 }
 
@@ -297,6 +307,8 @@ void start_cta(Cta& c, uint64_t index) {
   c.num_live = c.num_threads;
   c.running_warp = 0;
   c.ready_warps = 0;
+  c.has_turn = false;
+  c.meetings = 0;
   c.random.state = Random{c.options.seed}.next() ^ Random { ~index }.next();
   c.warps.assign(size_t(c.num_warps), Warp{});
   for (int i = c.num_threads; i < c.num_warps * kWarpSize; ++i) {
@@ -317,6 +329,7 @@ void start_cta(Cta& c, uint64_t index) {
   c.lane_copies->start_cta();
   c.registers->start_cta();
   c.products->start_cta();
+  c.reads->start(c.launch->memory.size());
   Trace* const trace = c.options.trace;
   if (trace != nullptr && index == c.options.trace_cta && trace->num_warps < c.num_warps) {
     *trace = {};
@@ -359,39 +372,6 @@ class DefaultArithmetic {
   std::fenv_t before_;
 };
 
-// What the host threads of a launch share.
-struct Progress {
-  std::atomic<uint64_t> next_cta = 0;
-  std::mutex mutex;
-  std::unique_ptr<Report> report;
-  Counters counters;
-};
-
-void run_ctas(const Launch& launch, Cluster& cluster, Progress& progress) {
-  cuda::blockDim = {launch.block.x, launch.block.y, launch.block.z};
-  cuda::gridDim = {launch.grid.x, launch.grid.y, launch.grid.z};
-  for (Cta* c : cluster.ctas) c->counters = {};
-  const uint64_t num_ctas = launch.num_ctas();
-  for (uint64_t index; (index = progress.next_cta.fetch_add(cluster.ctas.size())) < num_ctas;) {
-    if (cancelled()) break;
-    run_cluster(cluster, index);
-    if (const auto report_progress = cluster.ctas[0]->options.progress) report_progress();
-    if (cluster.report == nullptr) continue;
-    // No new CTAs; those that run already are finished. They include all with lower numbers, so that the
-    // lowest faulty CTA is the one reported, whatever the number of host threads.
-    progress.next_cta = num_ctas;
-    const std::lock_guard lock(progress.mutex);
-    if (index < launch.failed_cta) {
-      launch.failed_cta = index;
-      progress.report = std::move(cluster.report);
-    }
-  }
-  windows = {};
-  cta = nullptr;
-  const std::lock_guard lock(progress.mutex);
-  for (const Cta* c : cluster.ctas) progress.counters += c->counters;
-}
-
 // Never destroyed: a thread that outlives main() may still run a kernel.
 std::mutex& launch_mutex = *new std::mutex;  // one launch at a time
 Counters counters_of_last_launch;
@@ -425,16 +405,151 @@ Cluster prepare_cluster(size_t host_thread, const Launch& launch) {
   return cluster;
 }
 
+// Clusters that may be under way at a time.
+size_t most_at_once(const Launch& launch) {
+  // Every stack is two mappings, of which Linux allows a process 65530 by default.
+  const int mappable = 16384 / (launch.num_threads() * launch.cluster_size);
+  return size_t(std::min<uint64_t>(uint64_t(mappable), launch.num_clusters()));
+}
+
 size_t choose_host_threads(const Launch& launch) {
   const int wanted =
       options().host_threads > 0 ? options().host_threads : int(std::thread::hardware_concurrency());
-  // Every stack is two mappings, of which Linux allows a process 65530 by default.
-  const int mappable = 16384 / (launch.num_threads() * launch.cluster_size);
-  const int64_t num_clusters = int64_t(launch.num_ctas()) / launch.cluster_size;
-  return size_t(std::max<int64_t>(1, std::min<int64_t>({wanted, mappable, num_clusters})));
+  return std::min(size_t(std::max(wanted, 1)), most_at_once(launch));
 }
 
+// Of clusters that take turns: at first, as many as there are SMs, and when these wait for others.
+constexpr size_t kFirstSlots = 4, kMostSlots = 16;
+
 }  // namespace
+
+// Those of a launch, each with a cluster under way.
+class HostThreads {
+ public:
+  HostThreads(const Launch& launch, const StartOrder& order) : launch_(launch), order_(order) {}
+  ~HostThreads() { join(); }
+
+  // Throws Report.
+  void run(size_t count);
+  // By a kernel's thread: one more, unless there are so many. Are there so many now?
+  bool grow(size_t count);
+
+ private:
+  void add();
+  void work(Cluster& cluster);
+  void given_up(Cluster& cluster);
+  void stop();
+  void join();
+
+  const Launch& launch_;
+  const StartOrder& order_;
+  std::atomic<uint64_t> next_place_ = 0;
+  std::atomic<size_t> num_threads_ = 0;
+  std::mutex mutex_;              // protects the rest
+  std::deque<Cluster> clusters_;  // one for each thread, the caller's first
+  std::vector<std::jthread> threads_;
+  std::unique_ptr<Report> report_;
+  Counters counters_;
+};
+
+void HostThreads::run(size_t count) {
+  clusters_.push_back(prepare_cluster(0, launch_));
+  num_threads_ = 1;
+  try {
+    while (num_threads_ < count) add();
+  } catch (...) {
+    stop();
+    throw;
+  }
+  work(clusters_[0]);
+  join();
+  if (is_cancelled()) throw std::system_error(std::make_error_code(std::errc::operation_canceled));
+  counters_of_last_launch = counters_;
+  if (options().each_launch != nullptr) options().each_launch->push_back(counters_);
+  if (report_ != nullptr) throw *report_;
+}
+
+bool HostThreads::grow(size_t count) {
+  try {
+    if (num_threads_ < std::min(count, most_at_once(launch_))) add();
+  } catch (const std::exception&) {
+    // No memory, or no thread. It goes on with those that there are.
+  }
+  return num_threads_ >= count;
+}
+
+void HostThreads::add() {
+  const std::lock_guard lock(mutex_);
+  Cluster& cluster = clusters_.emplace_back(prepare_cluster(num_threads_, launch_));
+  threads_.emplace_back([this, &cluster] { work(cluster); });
+  ++num_threads_;
+}
+
+void HostThreads::work(Cluster& cluster) {
+  cuda::blockDim = {launch_.block.x, launch_.block.y, launch_.block.z};
+  cuda::gridDim = {launch_.grid.x, launch_.grid.y, launch_.grid.z};
+  for (Cta* c : cluster.ctas) {
+    c->cluster = &cluster;
+    c->counters = {};
+  }
+  while (!is_cancelled() && (cluster.place = next_place_++) < launch_.num_clusters()) {
+    run_cluster(cluster, order_.cluster_at(cluster.place) * cluster.ctas.size());
+    if (const auto report_progress = cluster.ctas[0]->options.progress) report_progress();
+    if (cluster.report != nullptr) given_up(cluster);
+    if (launch_.turns != nullptr) launch_.turns->exit(cluster.place);
+  }
+  windows = {};
+  cta = nullptr;
+  const std::lock_guard lock(mutex_);
+  for (const Cta* c : cluster.ctas) counters_ += c->counters;
+}
+
+// No new clusters; those that run already are finished. They include all that come before this one, so that
+// the first faulty one is reported, whatever the number of host threads.
+void HostThreads::given_up(Cluster& cluster) {
+  stop();
+  const std::lock_guard lock(mutex_);
+  if (cluster.place > launch_.failed_place) return;
+  launch_.failed_place = cluster.place;
+  report_ = std::move(cluster.report);
+}
+
+void HostThreads::stop() {
+  const uint64_t num_started = next_place_.exchange(launch_.num_clusters());
+  if (launch_.turns != nullptr) launch_.turns->stop(num_started);
+}
+
+void HostThreads::join() {
+  for (;;) {
+    std::jthread last;  // joined when it goes out of scope
+    const std::lock_guard lock(mutex_);
+    if (threads_.empty()) return;
+    last = std::move(threads_.back());
+    threads_.pop_back();
+  }
+}
+
+void take_turn() {
+  // Many of them may mean that it spins: for a CTA that was given up, or for one that has not started.
+  const Launch& launch = *cta->launch;
+  const bool often = ++cta->meetings % 16384 == 0;
+  if (often && launch.failed_place != UINT64_MAX) abandon_cta();
+  if (launch.turns != nullptr) {
+    launch.turns->take(cta->cluster->place);
+    cta->has_turn = true;
+  } else if (often) {
+    launch.host_threads->grow(kMostSlots);
+  }
+}
+
+void pass_turn() {
+  if (!cta->has_turn) return;
+  cta->has_turn = false;
+  Turns& turns = *cta->launch->turns;
+  const size_t more = turns.num_slots() + 1;
+  if (turns.all_wait() && more <= kMostSlots && cta->launch->host_threads->grow(more)) turns.add_slot();
+  turns.pass();
+}
 
 Cta::Cta()
     : log(std::make_unique<AccessLog>()),
@@ -443,7 +558,8 @@ Cta::Cta()
       copies(std::make_unique<CopyEngine>()),
       lane_copies(std::make_unique<LaneCopies>()),
       registers(std::make_unique<RegisterPool>()),
-      products(std::make_unique<AsyncProducts>()) {
+      products(std::make_unique<AsyncProducts>()),
+      reads(std::make_unique<ReadExtents>()) {
   const size_t mapped = kMaxSmemBytes + 2 * kSmemGuardBytes;
   void* mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();
@@ -495,24 +611,19 @@ void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void
   Launch launch{grid, block, smem_bytes, body, arguments, argument_bytes, cluster_size, global_memory()};
   std::optional<GlobalRaces> global_races;
   if (options().race_detector) launch.global_races = &global_races.emplace(launch);
-  Progress progress;
-  const size_t num_host_threads = choose_host_threads(launch);
-  std::vector<Cluster> prepared;
-  for (size_t i = 0; i < num_host_threads; ++i) prepared.push_back(prepare_cluster(i, launch));
-  for (Cluster& cluster : prepared) {
-    for (Cta* c : cluster.ctas) c->cluster = &cluster;
+  const StartOrder order(options(), launch.num_clusters());
+  size_t num_host_threads = choose_host_threads(launch);
+  std::optional<Turns> turns;
+  if (options().shuffle) {
+    const size_t num_slots = std::min(kFirstSlots, most_at_once(launch));
+    num_host_threads = std::max(num_host_threads, num_slots);
+    launch.turns = &turns.emplace(options().seed, launch.num_clusters(), num_slots);
   }
-  {
-    std::vector<std::jthread> host_threads;
-    for (size_t i = 1; i < num_host_threads; ++i) {
-      host_threads.emplace_back([&, i] { run_ctas(launch, prepared[i], progress); });
-    }
-    run_ctas(launch, prepared[0], progress);
-  }
-  if (cancelled()) throw std::system_error(std::make_error_code(std::errc::operation_canceled));
-  counters_of_last_launch = progress.counters;
-  if (options().each_launch != nullptr) options().each_launch->push_back(progress.counters);
-  if (progress.report != nullptr) throw *progress.report;
+  WrittenPlaces written(launch.memory);
+  launch.written = &written;
+  HostThreads host_threads(launch, order);
+  launch.host_threads = &host_threads;
+  host_threads.run(num_host_threads);
 }
 
 }  // namespace emulator

@@ -7,6 +7,7 @@
 #include "common/emulator/cluster_state.h"
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
+#include "common/emulator/headway.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/race.h"
 #include "common/emulator/tracer.h"
@@ -191,6 +192,7 @@ void check_box(const char* op, const Copy& copy) {
                ". Are the map's sizes or strides wrong?";
       });
     }
+    note_headway(*find_range(row.global), row.global, !copy.is_load());
     GlobalRaces* const races = cta->launch->global_races;
     if (races != nullptr) races->access(row.global, row.inside, !copy.is_load(), copy.site);
   });

@@ -4,7 +4,33 @@
 # that unsupported.h cannot catch because the preprocessor does not see it as a name, becomes an #error in the kernel's
 # line that says what to use. docs/cuda_on_the_emulator.md has the same sentences.
 
+cmake_minimum_required(VERSION 3.25)
+
 set(cuda_headers ${CMAKE_CURRENT_LIST_DIR}/cuda_headers)
+
+set(names_in_headers "")
+file(GLOB_RECURSE headers ${CMAKE_CURRENT_LIST_DIR}/../*.h)
+foreach(header ${headers})
+  file(STRINGS ${header} lines REGEX "__[a-z]")
+  string(REGEX MATCHALL "__[a-z][A-Za-z0-9_]*" names "${lines}")
+  list(APPEND names_in_headers ${names})
+endforeach()
+
+# Is there a function or macro of this name: the emulator's, one that common/ or the kernel itself defines, or the
+# compiler's own? Those for 16-bit types have names that macros put together: the compiler knows.
+function(is_known result name)
+  set(known FALSE)
+  if(name IN_LIST names_in_headers OR name MATCHES "^__(builtin|sync|atomic|alignof|typeof|is|has)(_|$)|half|bfloat16")
+    set(known TRUE)
+  endif()
+  string(REGEX MATCHALL "[A-Za-z0-9_]+[&*]*[ \t\n]+[&*]*${name}[ \t\n]*[(]" uses "${kernel}")
+  foreach(use ${uses})
+    if(NOT use MATCHES "^(return|else|do|case)[ \t\n]")  # it follows a type, or #define
+      set(known TRUE)
+    endif()
+  endforeach()
+  set(${result} ${known} PARENT_SCOPE)
+endfunction()
 
 # The sentence for what stands in the kernel's source, or "".
 function(sentence_for result found)
@@ -15,6 +41,15 @@ function(sentence_for result found)
     set(sentence "use smem of common/launch.h, as in float* tile = reinterpret_cast<float*>(smem)")
   elseif(found MATCHES "^__noinline__")
     set(sentence "use __attribute__((noinline)), which both compilers know")
+  elseif(found MATCHES "constinit")
+    set(sentence "leave constinit out, a __shared__ variable has no initialiser")
+  elseif(found MATCHES "^__shared__")
+    set(sentence "a __shared__ variable has no initialiser, let a thread write it in front of a __syncthreads()")
+  elseif(found MATCHES "^(__[a-z0-9_]*[a-z0-9])[ \t]*[(]")
+    is_known(known ${CMAKE_MATCH_1})
+    if(NOT known)
+      set(sentence "the emulator has no ${CMAKE_MATCH_1}, docs/cuda_on_the_emulator.md lists what there is")
+    endif()
   elseif(found MATCHES "<((cuda|curand|cublas|nv|cub/|thrust/|cute/|cutlass/|cooperative_groups/)[^>]*)>")
     set(header ${CMAKE_MATCH_1})
     if(header MATCHES "pipeline|barrier|memcpy_async")
@@ -26,11 +61,15 @@ function(sentence_for result found)
   set(${result} "${sentence}" PARENT_SCOPE)
 endfunction()
 
-file(READ "${KERNEL}" rest)
+file(READ "${KERNEL}" kernel)
+set(rest "${kernel}")
 set(comment "//[^\n]*|/[*]")
 set(literal "\"([^\"\\\n]|\\\\.)*\"|'([^'\\\n]|\\\\.)+'")
 set(for_nvcc "#[ \t]*if(def)?[ \t]+[^!\n]*__CUDA(CC|_ARCH)__")
-set(suspect "<<<|extern[ \t\n]+[^\"(){};]*__shared__|__noinline__[ \t\n]|#[ \t]*include[ \t]*<[^>\n]*>")
+set(shared "extern[ \t\n]+[^\"(){};]*__shared__|constinit[ \t\n]+(static[ \t\n]+)?__shared__|__shared__[ \t\n]+constinit")
+string(APPEND shared "|__shared__[^\"(){};=!<>]*=[^=]")
+set(function "__[a-z][A-Za-z0-9_]*[ \t]*[(]")
+set(suspect "<<<|${shared}|__noinline__[ \t\n]|${function}|#[ \t]*include[ \t]*<[^>\n]*>")
 set(line 1)
 set(errors "")
 while(rest MATCHES "${comment}|${literal}|${for_nvcc}|${suspect}")

@@ -17,13 +17,14 @@ namespace flashsteps {
 // How the emulator runs a step: when asynchronous copies land, in which order threads run, what is watched.
 struct EmulatorMode {
   std::string async = "early";  // early | late | random
-  bool hostile = false;  // seeded random order of warps and lanes, preemption at shared-memory accesses
+  bool hostile = false;  // seeded random order of CTAs, warps and lanes, preemption at shared-memory accesses
+  bool last_cta_first = false;  // unless hostile
   bool race_detector = false;
   bool count = false;
   uint64_t seed = 1;
   Poison poison = Poison::kNan;  // of shared memory that nobody has written, and of copies on their way
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EmulatorMode, async, hostile, race_detector, count, seed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EmulatorMode, async, hostile, last_cta_first, race_detector, count, seed)
 
 // Times one prepared call. CUDA only.
 class Timer {

@@ -70,6 +70,7 @@ class EmulatorBackend : public Backend {
                                                            : emulator::AsyncMode::kRandom,
                            .poison = emulator::Poison(uint16_t(mode.poison) >> 8),  // the same, by bytes
                            .shuffle = mode.hostile,
+                           .last_cta_first = mode.last_cta_first,
                            .race_detector = mode.race_detector,
                            .count = mode.count,
                            .seed = mode.seed,

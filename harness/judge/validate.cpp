@@ -163,13 +163,13 @@ std::optional<RowId> first_difference(const Problem& p, const Outputs& one, cons
 
 std::string disagreement_at(const std::string& where, Poison poison, bool by_memory) {
   const std::string what = "two runs on the same inputs differ, first at " + where + "\n";
-  if (!by_memory) return what + "hint: a race: the result depends on the order of threads or copies";
+  if (!by_memory) return what + "hint: a race: the result depends on the order of CTAs, threads or copies";
   return what +
          "hint: the result depends on memory that no step may read. It was filled with NaN before the "
          "first run and with " +
          name(poison) +
-         " before the other: outputs, keys at or beyond kv_len, gaps between rows, shared memory that nobody "
-         "wrote. fmaxf and fminf hide a NaN. If every pair of runs differs, it is a race";
+         " before the other: outputs, keys at or beyond kv_len, gaps between rows, shared memory or local variables "
+         "that nobody wrote. fmaxf and fminf hide a NaN. If every pair of runs differs, it is a race";
 }
 
 // NRMSE, absolute where the norm is 0.

@@ -98,6 +98,7 @@ std::vector<EmulatorMode> modes(const Options& options, const Device& device) {
     for (int seed = 1; seed <= (random ? options.seeds : 1); ++seed)
       modes.push_back({.async = async,
                        .hostile = random,
+                       .last_cta_first = async == "late",  // each mode has an order of its own
                        .race_detector = options.race_detector,
                        .seed = uint64_t(seed)});
   }

@@ -234,6 +234,12 @@ def test_the_page_has_everything_that_is_refused() -> None:
         "__attribute__((__noinline__)) void f();",
         "#include <cuda_fp16.h>\n#include <cooperative_groups/reduce.h>\n#include <cstdio>",
         "constexpr int kMillion = 1'000'000;  // one apostrophe: don't\nint a = 1 << 2, b = a<3;",
+        "__shared__ __align__(16) float a[2];\nvoid f() {\n  __shared__ int b;\n  b = 1;\n}",
+        "template <int N> void f() { __shared__ float a[N == 2 ? 1 : 2]; }",
+        "__device__ float* __mine(float* x);\nint g() { return __mine(0) != nullptr; }",
+        "#define __mine(x) (x)\nint g() { return __mine(0) + __builtin_ctz(1); }",
+        '#define __other(x) (x)\n// __exp2f(x)\nconst char* text = "__exp2f(x)";',
+        "float h(float x) {\n  return __expf(x) + __mulhi(1, 2) + __ldg(&x);\n}",
     ],
 )
 def test_what_only_looks_like_it_is_left_alone(tmp_path: Path, text: str) -> None:
@@ -249,6 +255,9 @@ def test_what_only_looks_like_it_is_left_alone(tmp_path: Path, text: str) -> Non
         ("#ifdef __CUDACC__\nint x; kernel<<<1, 32>>>();\n#else\nkernel<<<1, 32>>>();\n#endif", 4),
         ('"//"; kernel<<<1, 32>>>();', 1),
         ("extern\n__shared__ __align__(16)\nfloat a[];", 1),
+        ("float f(float x) {\n  return __exp2f(x);\n}", 2),
+        ("constinit static __shared__ float a[2];", 1),
+        ("int x;\n__shared__ float a[2][3]\n= {};", 2),
     ],
 )
 def test_it_is_found_in_its_line(tmp_path: Path, text: str, line: int) -> None:

@@ -69,7 +69,7 @@ RUN: dict[str, tuple[int, list[str]]] = {
     f"{MUTANTS} mutant_none --shape 1,2,100,64": (PASS, ["PASS"]),
     f"{MUTANTS} mutant_not_deterministic --shape 1,2,100,64": (
         FAIL,
-        ["two runs on the same inputs differ, first at", "a race: the result depends on the order of threads or copies"],
+        ["two runs on the same inputs differ, first at", "the result depends on the order of CTAs, threads or copies"],
     ),
     f"{BUGS}no_barrier_after_p --shape 1,1,1,64,330,64": (FAIL, ["race on shared", "is not ordered after"]),
     f"{BUGS}k_empty_initial_parity --shape 1,1,1,64,150,64": (CRASH, ["HANG", "nobody has ever arrived"]),

@@ -2,10 +2,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <set>
+
 #include "harness/base/text.h"
 #include "harness/base/usage_error.h"
 #include "harness/problem/safetensors.h"
 #include "harness/program/options.h"
+#include "harness/program/prepare.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;
@@ -332,4 +335,15 @@ TEST_CASE("every bad argument gets one clear line") {
     CHECK(line.find(c.says) != std::string::npos);
     CHECK(line.find('\n') == std::string::npos);
   }
+}
+
+TEST_CASE("check runs CTAs in three orders, and run in two") {
+  const auto orders = [](std::vector<const char*> arguments) {
+    std::set<std::string> different;
+    for (const EmulatorMode& mode : modes(parse(std::move(arguments)), {.backend = BackendKind::kEmulator}))
+      different.insert(mode.hostile ? "random" : mode.last_cta_first ? "descending" : "ascending");
+    return different;
+  };
+  CHECK(orders({"check", "v01"}) == std::set<std::string>{"ascending", "descending", "random"});
+  CHECK(orders({"run", "v01"}) == std::set<std::string>{"ascending", "random"});
 }

@@ -442,7 +442,7 @@ TEST_CASE("a deadlock of a cluster names its CTAs") {
   check_mistake<kReleasesOwnOnly>({{Bug::kDeadlock, "lacks 2 of 4 arrivals", 17}});
   in_all_modes([&] {
     const auto run = [&](int variant) {
-      launch_clusters(2, one_does_not_come, dim3(4), dim3(32), 8, nullptr, variant);
+      launch_clusters(2, one_does_not_come, dim3(2), dim3(32), 8, nullptr, variant);
     };
     run(0);
     run(2);

@@ -21,6 +21,29 @@ __global__ void smem_kernel(float* out) {
   shared_array<float>()[threadIdx.x] = 1.0f;  // must not be seen by the next CTA
 }
 
+// As a mistake: `sums` is not set to 0.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+__global__ void uninitialised_kernel(const float* in, float* out, int n) {
+  float sums[8];
+  for (int i = 0; i < n; ++i) sums[(i + int(threadIdx.x)) % 8] += in[i];
+  out[blockIdx.x * blockDim.x + threadIdx.x] = sums[3];
+}
+#pragma GCC diagnostic pop
+
+// Signs of life.
+int num_signs;
+
+// Reads n numbers and writes the sum, and that so many times, to as many places.
+__global__ void sums_kernel(const float* in, float* out, int n, int times, int num_places) {
+  for (int time = 0; time < times; ++time) {
+    float sum = 0;
+    for (int i = 0; i < n; ++i) sum += in[i];
+    __syncthreads();
+    out[time % num_places * 64 + int(threadIdx.x)] = sum;
+  }
+}
+
 __global__ void smem_address_kernel(uint64_t* out) { *out = reinterpret_cast<uint64_t>(smem); }
 
 __global__ void reverse_kernel(int* out) {
@@ -213,6 +236,60 @@ TEST_CASE("shared memory starts as poison in every CTA and is aligned", "[launch
   Buffer<uint64_t> address(1);
   launch(smem_address_kernel, 1, 1, 16, nullptr, address.get());
   CHECK(address[0] % 1024 == 0);
+}
+
+TEST_CASE("local variables start as poison in every CTA", "[launch]") {
+  fresh_options();
+  constexpr int kInputs = 16;
+  Buffer<float> in(kInputs), out(3 * 64);
+  for (size_t i = 0; i < kInputs; ++i) in[i] = 1.0f;
+  const auto run = [&](emulator::Poison poison) {
+    emulator::options().poison = poison;
+    launch(uninitialised_kernel, 3, 64, 0, nullptr, in.get(), out.get(), kInputs);
+  };
+  run(emulator::Poison::kNan);
+  for (size_t i = 0; i < 3 * 64; ++i) CHECK(std::isnan(out[i]));
+  run(emulator::Poison::kLarge);
+  for (size_t i = 0; i < 3 * 64; ++i) CHECK((out[i] > 1e36f && out[i] < INFINITY));
+  run(emulator::Poison::kSmall);
+  for (size_t i = 0; i < 3 * 64; ++i) CHECK(out[i] == 2.0f);
+}
+
+TEST_CASE("a long CTA gives signs of life, and a loop without end does not", "[launch]") {
+  constexpr int kPlaces = 50;
+  Buffer<float> in(1 << 16), out(kPlaces * 64);
+  std::memset(in.get(), 0, sizeof(float) << 16);
+  const auto signs_of = [&](const auto& run) {
+    num_signs = 0;
+    run();
+    return num_signs;
+  };
+  const auto sums = [&](int n, int times, int num_places) {
+    return signs_of(
+        [&] { launch(sums_kernel, 1, 64, 0, nullptr, in.get(), out.get(), n, times, num_places); });
+  };
+  for (const bool race_detector : {false, true}) {
+    CAPTURE(race_detector);
+    fresh_options().progress = [] { ++num_signs; };
+    emulator::options().race_detector = race_detector;
+    emulator::options().count = true;
+    // More to read, or more to write: more signs.
+    const int once = sums(1000, 1, 1);
+    CHECK(once >= 1000);
+    CHECK(sums(1 << 16, 1, 1) >= 1 << 16);
+    CHECK(sums(1000, kPlaces, kPlaces) >= once * kPlaces);
+    // The same again and again: at some time there are no more.
+    const int twice = sums(1000, 2, 1);
+    CHECK(sums(1000, 3, 1) == twice);
+    CHECK(sums(1000, 300, 1) == twice);
+  }
+  // Nor does it help to wait, whatever a thread does meanwhile.
+  Buffer<int> flag(1), seen(64);
+  for (const bool shuffle : {false, true}) {
+    emulator::options().shuffle = shuffle;
+    flag[0] = 0;
+    CHECK(signs_of([&] { launch(flag_kernel, 1, 64, 0, nullptr, flag.get(), seen.get()); }) < 20);
+  }
 }
 
 TEST_CASE("allocations are aligned and start as NaN", "[launch]") {

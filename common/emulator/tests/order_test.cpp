@@ -1,4 +1,7 @@
 // What orders CTAs of one launch among each other, and what does not: counters, fences, flags. And launches.
+#include <algorithm>
+#include <set>
+
 #include "common/atomic_acq_rel.h"
 #include "common/emulator/tests/support.h"
 #include "common/mbarrier.h"
@@ -61,6 +64,20 @@ __global__ void hands_on(int* value, int* flag, Mistake mistake) {
   *static_cast<volatile int*>(flag) = int(blockIdx.x) + 1;
 }
 
+__global__ void takes_tickets(unsigned* ticket, unsigned* owner) {
+  owner[atomicAdd(ticket, 1)] = blockIdx.x;
+}
+
+// A CTA takes one ticket after the other, and a longer time for some than for others.
+__global__ void shares_tickets(unsigned* ticket, unsigned* owner, unsigned num_tickets, bool volatile_too) {
+  float* sum = shared_array<float>();
+  for (unsigned mine; (mine = atomicAdd(ticket, 1)) < num_tickets;) {
+    owner[mine] = blockIdx.x;
+    for (unsigned i = 0; i < (mine * blockIdx.x) % 1000; ++i) sum[0] += 1;
+    if (volatile_too) owner[mine] += 100 * *static_cast<volatile unsigned*>(ticket);
+  }
+}
+
 // A CTA that runs for so long that the race detector's times run out: 20 bits.
 LINES_OF(synchronises_for_ever);
 __global__ void synchronises_for_ever(float* out, int times, bool barrier) {
@@ -100,7 +117,63 @@ __global__ void reads_what_others_wrote(const float* data, float* out) {
   out[blockIdx.x * 32 + threadIdx.x] = data[other * 32 + threadIdx.x];
 }
 
+std::vector<unsigned> owners_of(unsigned num_tickets, const auto& run) {
+  Buffer<unsigned> ticket(1), owner(num_tickets);
+  ticket[0] = 0;
+  run(ticket.get(), owner.get());
+  return std::vector<unsigned>(owner.get(), owner.get() + num_tickets);
+}
+
 }  // namespace
+
+TEST_CASE("CTAs start in the order that the options ask for", "[order]") {
+  const auto order = [] {
+    return owners_of(12, [](unsigned* ticket, unsigned* owner) {
+      launch(takes_tickets, 12, 1, 0, nullptr, ticket, owner);
+    });
+  };
+  const std::vector<unsigned> ascending{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  fresh_options();
+  CHECK(order() == ascending);
+  emulator::options().last_cta_first = true;
+  CHECK(order() == std::vector<unsigned>(ascending.rbegin(), ascending.rend()));
+  std::set<std::vector<unsigned>> different;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    fresh_options().shuffle = true;
+    emulator::options().seed = seed;
+    const std::vector<unsigned> shuffled = order();
+    CHECK(std::is_permutation(shuffled.begin(), shuffled.end(), ascending.begin()));
+    different.insert(shuffled);
+  }
+  CHECK(different.size() == 5);
+}
+
+TEST_CASE("the same seed gives the same tickets to CTAs on different host threads", "[order]") {
+  constexpr unsigned kTickets = 200;
+  for (const bool volatile_too : {false, true}) {
+    std::set<std::vector<unsigned>> different;
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      std::vector<unsigned> first;
+      for (const int host_threads : {1, 2, 7, 7}) {
+        CAPTURE(seed, host_threads, volatile_too);
+        fresh_options().shuffle = true;
+        emulator::options().seed = seed;
+        emulator::options().host_threads = host_threads;
+        const std::vector<unsigned> owners = owners_of(kTickets, [&](unsigned* ticket, unsigned* owner) {
+          launch(shares_tickets, 4, 1, 4, nullptr, ticket, owner, kTickets, volatile_too);
+        });
+        if (first.empty()) first = owners;
+        CHECK(owners == first);
+      }
+      // Every CTA gets some.
+      std::set<unsigned> ctas;
+      for (const unsigned owner : first) ctas.insert(owner % 100);
+      CHECK(ctas.size() == 4);
+      different.insert(first);
+    }
+    CHECK(different.size() == 3);
+  }
+}
 
 TEST_CASE("a fence and a counter let one CTA read what the others wrote", "[order]") {
   constexpr unsigned kCtas = 12;
@@ -158,8 +231,17 @@ TEST_CASE("a counter by itself orders nothing", "[order]") {
 TEST_CASE("a flag hands on what lies before a fence", "[order]") {
   Buffer<int> value(1), flag(1);
   fresh_options().race_detector = true;
-  for (const int host_threads : {1, 3}) {
-    CAPTURE(host_threads);
+  // In the first order each one waits for one that has started, in the others for one that may not have.
+  enum class Order { kAscending, kDescending, kShuffled };
+  for (const auto& [order, host_threads] : {std::pair(Order::kAscending, 1),
+                                            {Order::kAscending, 3},
+                                            {Order::kDescending, 1},
+                                            {Order::kDescending, 3},
+                                            {Order::kShuffled, 1},
+                                            {Order::kShuffled, 3}}) {
+    CAPTURE(order, host_threads);
+    emulator::options().last_cta_first = order == Order::kDescending;
+    emulator::options().shuffle = order == Order::kShuffled;
     emulator::options().host_threads = host_threads;
     const auto run = [&](Mistake mistake) {
       value[0] = flag[0] = 0;

@@ -1,0 +1,54 @@
+// Signs of life from inside of a CTA (Options::progress), which may run for minutes. A loop that never ends
+// must not give any, whatever it does again and again: compute, copy, meet at barriers. So what counts is
+// what can happen only so many times in a launch:
+//
+//  - a write to a place in global memory where no CTA of the launch has written before;
+//  - a read of global memory below or above all that the CTA has read of that allocation since it last made
+//    such a write, or since it began.
+//
+// And the end of a CTA.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/emulator/core.h"
+
+namespace emulator {
+
+// Which places of global memory the CTAs of a launch have written.
+class WrittenPlaces {
+ public:
+  explicit WrittenPlaces(const std::vector<GlobalRange>& memory);
+  ~WrittenPlaces();
+  WrittenPlaces(const WrittenPlaces&) = delete;
+  WrittenPlaces& operator=(const WrittenPlaces&) = delete;
+  // Of one range, by its index, at an offset in bytes. True if it is the first there.
+  bool add(size_t range, size_t offset);
+
+ private:
+  std::vector<size_t> begins_;  // of each range, in bits
+  uint8_t* bits_;               // cost memory only where they are touched
+  size_t num_bytes_;
+};
+
+// What a CTA has read of each range since it last made headway by a write.
+class ReadExtents {
+ public:
+  void start(size_t num_ranges);  // forgets all
+  bool add(size_t range, uintptr_t address);
+
+ private:
+  struct Extent {
+    uintptr_t first, last;
+    uint64_t time;
+  };
+  std::vector<Extent> extents_;
+  uint64_t time_ = 0;
+};
+
+// By the running thread, for every access to global memory that the emulator looks at.
+void note_headway(const GlobalRange& range, uintptr_t address, bool write);
+
+}  // namespace emulator
