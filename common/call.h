@@ -21,8 +21,9 @@ struct DTypes {
 };
 
 // A [batch, heads, rows, head_dim] view of memory on the backend's device. Strides are in elements; the
-// head_dim elements of a row are contiguous. Covers [b, h, s, d], [b, s, h, d] and slices of a fused QKV
-// tensor. (An element type that needs scale factors, as FP8 does, would have them here, beside its data.)
+// head_dim elements of a row are contiguous. The stride of an axis of extent 1 may be anything. Covers [b, h,
+// s, d], [b, s, h, d] and slices of a fused QKV tensor. (An element type that needs scale factors, as FP8
+// does, would have them here, beside its data.)
 struct TensorView {
   void* data;
   int64_t batch_stride, head_stride, row_stride;

@@ -19,20 +19,11 @@ std::vector<Step>& mutable_steps() {
 std::string misaligned(int alignment, const AttentionCall& call) {
   if (alignment == 0) return "";
   const int64_t bytes = int64_t(element_bytes(call.dtype));
-  const struct {
-    const char* what;
-    const TensorView& view;
-    int blocks, heads, rows;
-  } tensors[] = {{"q", call.q, call.batch, call.num_heads_q, call.seqlen_q},
-                 {"k", call.k, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows()},
-                 {"v", call.v, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows()},
-                 {"o", call.o, call.batch, call.num_heads_q, call.seqlen_q}};
-  for (const auto& [what, view, blocks, heads, rows] : tensors) {
-    // Nobody steps over a dimension of size 1: frameworks leave any stride there.
-    const int64_t offsets[] = {
-        int64_t(reinterpret_cast<uintptr_t>(view.data)), blocks > 1 ? view.batch_stride * bytes : 0,
-        heads > 1 ? view.head_stride * bytes : 0, rows > 1 ? view.row_stride * bytes : 0};
-    for (const int64_t offset : offsets) {
+  const AttentionCall seen = with_kernel_strides(call);
+  for (const auto& [what, view] :
+       {std::pair("q", seen.q), std::pair("k", seen.k), std::pair("v", seen.v), std::pair("o", seen.o)}) {
+    for (const int64_t offset : {int64_t(reinterpret_cast<uintptr_t>(view.data)), view.batch_stride * bytes,
+                                 view.head_stride * bytes, view.row_stride * bytes}) {
       if (offset % alignment != 0)
         return "needs every row of " + std::string(what) + " to be " + std::to_string(alignment) +
                "-byte aligned";
@@ -152,6 +143,19 @@ std::string memory_refusal(const StepInfo& info, const AttentionCall& call) {
   if (reinterpret_cast<uintptr_t>(call.workspace) % kWorkspaceAlignment != 0)
     return "needs a workspace aligned to " + std::to_string(kWorkspaceAlignment) + " bytes";
   return "";
+}
+
+AttentionCall with_kernel_strides(AttentionCall call) {
+  const auto replace = [&](TensorView& view, int blocks, int heads, int rows) {
+    if (blocks <= 1) view.batch_stride = call.head_dim;
+    if (heads <= 1) view.head_stride = call.head_dim;
+    if (rows <= 1) view.row_stride = call.head_dim;
+  };
+  replace(call.q, call.batch, call.num_heads_q, call.seqlen_q);
+  replace(call.k, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows());
+  replace(call.v, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows());
+  replace(call.o, call.batch, call.num_heads_q, call.seqlen_q);
+  return call;
 }
 
 std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {

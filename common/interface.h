@@ -126,6 +126,11 @@ std::string counters_refusal(const StepInfo& info, const AttentionCall& call);
 // Why the workspace or the counters of `call` will not do; empty when they will.
 std::string memory_refusal(const StepInfo& info, const AttentionCall& call);
 
+// The call with the strides that a kernel gets. Nobody steps over an axis of extent 1, so frameworks leave
+// any stride there. But kernels compute the addresses of rows beyond the last one with it, and these must be
+// aligned, too: such a stride becomes that of contiguous rows.
+AttentionCall with_kernel_strides(AttentionCall call);
+
 // Steps put heads and batches into y and z of the grid, which hold 65,535 CTAs each. A call with more is
 // split into calls that fit, to be launched one after the other; a call that fits is returned as it is.
 std::vector<AttentionCall> split_for_grid(const AttentionCall& call);

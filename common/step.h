@@ -45,7 +45,8 @@ void dispatch_element(const AttentionCall& call, Stream stream) {
 
 // Kernels are compiled for the types in INFO.dtypes alone.
 template <typename Launcher, const StepInfo& INFO>
-void dispatch_call(AttentionCall call, Stream stream) {
+void dispatch_call(const AttentionCall& given, Stream stream) {
+  AttentionCall call = with_kernel_strides(given);
   call.configuration = configuration_of(INFO, call);
   if constexpr (INFO.dtypes.has(DType::kFp16))
     if (call.dtype == DType::kFp16) return dispatch_element<Launcher, __half>(call, stream);

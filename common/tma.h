@@ -110,18 +110,14 @@ template <typename Tile, int BOX_PANELS = Tile::COLS / Tile::PANEL_COLS, typenam
 TensorMap make_tensor_map(const View<T>& tensor) {
   static_assert(std::is_same_v<std::remove_const_t<T>, typename Tile::Element>);
   constexpr int ELEMENT_BYTES = sizeof(T);
-  // Nobody steps over a dimension of size 1: frameworks leave any stride there, TMA wants one it could use.
-  const auto stride_bytes = [](int size, int64_t stride) {
-    return size > 1 ? uint64_t(stride) * ELEMENT_BYTES : uint64_t(16);
-  };
+  const auto in_bytes = [](int64_t stride) { return uint64_t(stride) * ELEMENT_BYTES; };
   return encode_tensor_map(
       {.base = tensor.data,
        .element_bytes = ELEMENT_BYTES,
        .size = {Tile::PANEL_COLS, uint64_t(tensor.num_rows), Tile::COLS / Tile::PANEL_COLS,
                 uint64_t(tensor.num_heads), uint64_t(tensor.batch)},
-       .stride = {ELEMENT_BYTES, stride_bytes(tensor.num_rows, tensor.row_stride), Tile::ROW_BYTES,
-                  stride_bytes(tensor.num_heads, tensor.head_stride),
-                  stride_bytes(tensor.batch, tensor.batch_stride)},
+       .stride = {ELEMENT_BYTES, in_bytes(tensor.row_stride), Tile::ROW_BYTES, in_bytes(tensor.head_stride),
+                  in_bytes(tensor.batch_stride)},
        .box = {Tile::PANEL_COLS, Tile::ROWS, BOX_PANELS, 1, 1},
        .swizzle_bytes = Tile::SWIZZLE_BYTES});
 }

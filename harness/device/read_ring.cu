@@ -57,8 +57,8 @@ std::vector<CeilingLaunch> make_read_rings(const std::shared_ptr<void>& buffer, 
                                                       .batch = 1,
                                                       .num_heads = 1,
                                                       .num_rows = rows,
-                                                      .batch_stride = 0,
-                                                      .head_stride = 0,
+                                                      .batch_stride = Tile::COLS,
+                                                      .head_stride = Tile::COLS,
                                                       .row_stride = Tile::COLS});
   std::vector<CeilingLaunch> ways;
   constexpr struct { int ctas_per_sm, stages; } kRings[] = {{1, 4}, {1, 8}, {1, 12}, {2, 6}, {4, 3}};

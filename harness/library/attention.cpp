@@ -93,10 +93,9 @@ void check_call(const AttentionCall& c) {
   if (c.earlier.o != nullptr && (c.earlier.lse == nullptr || c.earlier.rows < c.seqlen_q || c.lse != nullptr))
     refuse("earlier needs an lse and as many rows as there are queries, and lse is null then");
   // Rows that share memory are fine to read, and a race to write.
-  const std::pair<int, int64_t> dimensions[] = {
-      {c.batch, c.o.batch_stride}, {c.num_heads_q, c.o.head_stride}, {c.seqlen_q, c.o.row_stride}};
-  for (const auto& [size, stride] : dimensions) {
-    if (size > 1 && std::abs(stride) < c.head_dim) refuse("o has a stride below head_dim: its rows overlap");
+  const TensorView o = with_kernel_strides(c).o;
+  for (const int64_t stride : {o.batch_stride, o.head_stride, o.row_stride}) {
+    if (std::abs(stride) < c.head_dim) refuse("o has a stride below head_dim: its rows overlap");
   }
 }
 

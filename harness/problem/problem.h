@@ -19,7 +19,8 @@ enum class Layout {
   kBhsd,    // [batch, heads, seqlen, head_dim], contiguous
   kBshd,    // [batch, seqlen, heads, head_dim], contiguous
   kQkv,     // q, k and v are slices of one [batch, seqlen, heads_q + 2 heads_kv, head_dim] tensor
-  kGapped,  // bhsd with 16-byte aligned gaps between rows, heads and batches
+  kGapped,  // bhsd with 16-byte aligned gaps between rows, heads and batches; axes of extent 1 have odd
+            // strides
   kOdd,     // bhsd with rows of odd pitch: aligned to nothing but the element
   kFar,     // rows, heads or batches, in each tensor others, end beyond 2^31 elements from the first
 };

@@ -44,6 +44,15 @@ void place_bhsd(Placement& t, int64_t row_gap, int64_t block_gap) {
   t.batch_stride = t.heads * t.head_stride + block_gap;
 }
 
+// Nobody steps over an axis of extent 1, and frameworks leave anything in its stride. This one would not be
+// aligned.
+void spoil_unused_strides(Placement& t) {
+  constexpr int64_t kAnything = -1;
+  if (t.batch == 1) t.batch_stride = kAnything;
+  if (t.heads == 1) t.head_stride = kAnything;
+  if (t.rows == 1) t.row_stride = kAnything;
+}
+
 // Of a [batch, rows, heads, head_dim] tensor.
 void place_bshd(Placement& t, int64_t heads, int64_t rows) {
   t.head_stride = t.head_dim;
@@ -197,6 +206,7 @@ TensorPlan plan_tensors(const Problem& p) {
         break;
       case Layout::kGapped:
         place_bhsd(*t, 8 * number, 16 * number);
+        spoil_unused_strides(*t);
         break;
       case Layout::kOdd:
         place_bhsd(*t, 2 * number - 1, 3 * number);

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -156,6 +158,32 @@ TEST_CASE("TMA's own limits lead to another step, too") {
   CHECK(attention_on_emulator(example.call) == "v14_longest_first");
   CHECK(example.error() < 4e-3);
   CHECK(refused(example.call, "v16_producer_warpgroup").find("v16_producer_warpgroup ") == 0);
+}
+
+TEST_CASE("the stride of an axis of extent 1 may be anything") {
+  for (const std::string_view step :
+       {"v01_scalar", "v05_padded_smem", "v10_tma_warpspec", "v14_longest_first", "v16_producer_warpgroup"}) {
+    for (const int keys : {1, 90}) {
+      INFO(step << " " << keys);
+      const auto run = [&](std::optional<int64_t> anything) {
+        Example example(DType::kFp16);
+        AttentionCall& call = example.call;
+        call.batch = call.num_heads_q = call.num_heads_kv = call.seqlen_q = 1;
+        call.seqlen_kv = keys;
+        for (TensorView* const view : {&call.q, &call.k, &call.v, &call.o}) {
+          if (!anything) continue;
+          view->batch_stride = view->head_stride = *anything;
+          if (keys == 1 || view == &call.q || view == &call.o) view->row_stride = *anything;
+        }
+        attention_on_emulator(call, step);
+        return std::pair(example.o, example.lse);
+      };
+      const auto expected = run(std::nullopt);
+      for (const int64_t anything :
+           {int64_t(1), int64_t(0), int64_t(-1), std::numeric_limits<int64_t>::max()})
+        CHECK(run(anything) == expected);
+    }
+  }
 }
 
 TEST_CASE("a call that is cancelled ends, and the next one is right") {

@@ -255,6 +255,24 @@ TEST_CASE("a step that knows no pages refuses them; their sizes must fit") {
   CHECK(page_table_error(call) == "page_table: num_pages is 0, it must be at least 1");
 }
 
+TEST_CASE("gapped layouts leave strides of axes of extent 1 that are not aligned; kernels get others") {
+  for (const int page_size : {0, 1}) {
+    Problem p;  // one row each
+    p.layout = Layout::kGapped;
+    p.page_size = page_size;
+    const AttentionCall call = shape_of_call(p), of_kernel = with_kernel_strides(call);
+    for (const auto& [given, got] : {std::pair(call.q, of_kernel.q), std::pair(call.k, of_kernel.k),
+                                     std::pair(call.v, of_kernel.v), std::pair(call.o, of_kernel.o)}) {
+      CHECK((given.head_stride % 2 != 0 && given.row_stride % 2 != 0));
+      CHECK((got.head_stride == p.head_dim && got.row_stride == p.head_dim));
+      CHECK(got.data == given.data);
+    }
+    CHECK((call.q.batch_stride % 2 != 0 && of_kernel.q.batch_stride == p.head_dim));
+    CHECK((call.k.batch_stride % 2 != 0) == (page_size == 0));  // there are several pages
+    CHECK((of_kernel.k.batch_stride == call.k.batch_stride) == (page_size != 0));
+  }
+}
+
 TEST_CASE("num_splits is the most that a step's configurations allow, where these are splits") {
   const StepInfo splits{.title = "",
                         .removes = "",

@@ -139,8 +139,9 @@ def attention(
     Under torch.autocast, q, k and v are converted to its type. Below jax.jit, jax.vmap and jax.shard_map the
     call becomes one of XLA's, on XLA's stream, and what is wrong with its arguments is said when it is traced.
 
-    Any strides will do, slices of a fused QKV tensor too, if each row's head_dim elements are contiguous.
-    Steps from v06 on need rows that are 16-byte aligned, those with TMA strides that are not negative.
+    Any strides will do, slices of a fused QKV tensor too, if each row's head_dim elements are contiguous. The
+    stride of an axis of extent 1 does not matter. Steps from v06 on need rows that are 16-byte aligned, those with
+    TMA strides that are not negative.
 
     Returns:
         o, of q's shape, type, framework and device, contiguous. With return_lse (o, lse): lse is float32

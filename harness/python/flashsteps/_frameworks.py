@@ -52,8 +52,8 @@ class Framework:
 
 
 def element_strides(argument: str, array: Any) -> tuple[int, ...]:
-    """Of an array whose strides are in bytes."""
-    if any(stride % array.itemsize for stride in array.strides):
+    """Of an array whose strides are in bytes. Those of axes of extent 1 may be anything."""
+    if any(stride % array.itemsize for size, stride in zip(array.shape, array.strides, strict=True) if size > 1):
         raise ValueError(f"{argument}: has strides that are not whole elements: copy it")
     return tuple(stride // array.itemsize for stride in array.strides)
 

@@ -132,6 +132,23 @@ def test_broadcast_arrays():
     check(q, k, v)
 
 
+@pytest.mark.parametrize("step", [*STEPS, None])
+@pytest.mark.parametrize("seqlen_kv", [1, 70])
+def test_strides_of_axes_of_extent_1_may_be_anything(step, seqlen_kv):
+    """In bytes: not even whole elements."""
+    arrays = draw_qkv(heads_q=1, heads_kv=1, seqlen_q=1, seqlen_kv=seqlen_kv)
+    expected = flashsteps.attention(*arrays, step=step, return_lse=True)
+    for anything in (2, -3, 2**62 + 1):
+        changed = [
+            np.lib.stride_tricks.as_strided(
+                x, strides=[anything if size == 1 else stride for size, stride in zip(x.shape, x.strides)]
+            )
+            for x in arrays
+        ]
+        found = flashsteps.attention(*changed, step=step, return_lse=True)
+        assert all(map(np.array_equal, found, expected)) and found[0].flags.c_contiguous
+
+
 def test_rows_of_odd_length_take_a_step_that_can():
     """From v06 on rows are 16-byte aligned; without a step's name that is looked after."""
     odd = [np.zeros((1, 2, 70, 65), np.float16)[..., :64] for _ in range(3)]

@@ -131,6 +131,25 @@ def test_layouts_and_strides(step):
     assert torch.equal(twice, expected[:1].expand(2, -1, -1, -1))
 
 
+@pytest.mark.parametrize("step", [*STEPS, None])
+def test_strides_of_axes_of_extent_1_may_be_anything(step):
+    """PyTorch calls such tensors contiguous. Called, and captured."""
+    one_query = torch.randn(1, 8, 64, device="cuda").half().unsqueeze(-1).mT
+    assert one_query.stride() == (512, 64, 1, 1) and one_query.is_contiguous()
+    k, v = torch.randn(2, 1, 8, 90, 64, device="cuda").half()
+    for q, k, v in ((one_query, k, v), (one_query, one_query, one_query), (k, one_query, one_query)):
+        options = {"step": step, "return_lse": True}
+        plain = [x.reshape(-1).view(x.shape) for x in (q, k, v)]
+        expected = flashsteps.attention(*plain, **options)
+        check(q, k, v, *expected)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = flashsteps.attention(q, k, v, **options)
+        graph.replay()
+        for found in (captured, flashsteps.attention(q, k, v, **options)):
+            assert all(map(torch.equal, found, expected))
+
+
 def test_rows_of_odd_length_take_a_step_that_can():
     q, k, v = draw_qkv()
     odd = torch.empty(q.numel() + 1, dtype=q.dtype, device="cuda")[1:].view(q.shape)
@@ -286,6 +305,16 @@ def test_kvcache(page_size):
     check(*bhsd[:3], bhsd[3], lse, causal=True, kv_lengths=seqlens)
     in_one_piece = flashsteps.attention_with_kvcache(q, *whole, cache_seqlens=seqlens)
     assert torch.equal(in_one_piece, o)
+
+
+@pytest.mark.parametrize("in_pages", [False, True])
+def test_kvcache_with_room_for_one_key(in_pages):
+    """Axes of extent 1 with strides that are not aligned."""
+    q, k, v = torch.randn(3, 1, 1, 8, 128, device="cuda").bfloat16()
+    table = torch.zeros((1, 1), dtype=torch.int32, device="cuda") if in_pages else None
+    arrays = {"cache_seqlens": torch.ones(1, dtype=torch.int32, device="cuda"), "page_table": table}
+    odd = [x.as_strided(x.shape, (3, 1, 128, 1)) for x in (k, v)]
+    assert torch.equal(flashsteps.attention_with_kvcache(q, *odd, **arrays), v)
 
 
 def test_kvcache_in_a_cuda_graph():

@@ -87,6 +87,18 @@ def test_without_lengths_every_sequence_fills_its_pages():
     assert np.array_equal(o, expected)
 
 
+@pytest.mark.parametrize("heads_kv", [1, HEADS_KV])
+def test_caches_with_room_for_one_key(heads_kv):
+    """An axis of extent 1 may have any stride. In pages of one key, and in one piece."""
+    q, k, v = (draw((1, 1, heads, HEAD_DIM), seed=seed) for seed, heads in enumerate((8, heads_kv, heads_kv)))
+    arrays = {"cache_seqlens": np.array([1], np.int32), "return_lse": True}
+    expected = flashsteps.attention_with_kvcache(q, k, v, **arrays)
+    strides = [2, -6, k.strides[2] if heads_kv > 1 else 10, 2]
+    changed = [np.lib.stride_tricks.as_strided(x, strides=strides) for x in (k, v)]
+    for table in (None, np.zeros((1, 1), np.int32)):
+        same(flashsteps.attention_with_kvcache(q, *changed, page_table=table, **arrays), expected)
+
+
 def test_sequences_may_share_pages():
     """A prompt that two sequences begin with is there once."""
     q, cache = draw((2, 1, HEADS_Q, HEAD_DIM)), Cache([40, 40], 16)

@@ -60,6 +60,17 @@ def test_layouts_and_slices_of_a_fused_tensor(reading):
     assert torch.equal(several, flashsteps.attention(*(x.contiguous() for x in spread)))
 
 
+def test_strides_of_axes_of_extent_1_may_be_anything(reading):
+    """PyTorch calls such tensors contiguous, and neither contiguous() nor clone() changes their strides."""
+    q = torch.randn(1, 8, 64).half().unsqueeze(-1).mT  # one query
+    assert q.stride() == (512, 64, 1, 1) and q.is_contiguous() and q.contiguous().stride() == q.stride()
+    k, v = torch.randn(2, 1, 8, 90, 64).half()
+    for arrays in ((q, k, v), (q, q, q), (q.clone(), k, v)):
+        plain = [x.clone(memory_format=torch.contiguous_format).reshape(-1).view(x.shape) for x in arrays]
+        for step in (*flashsteps.steps(), None):
+            assert torch.equal(flashsteps.attention(*arrays, step=step), flashsteps.attention(*plain, step=step))
+
+
 def test_kv_lengths(reading):
     q, k, v = draw_qkv(batch=2)
     lengths = torch.tensor([0, 33], dtype=torch.int32)

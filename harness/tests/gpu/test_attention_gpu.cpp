@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -120,6 +121,15 @@ struct Stream {
   cudaStream_t stream;
 };
 
+// What is queued on the stream meanwhile, as a graph.
+cudaGraph_t capture(cudaStream_t stream, const std::function<void()>& queue) {
+  CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  queue();
+  cudaGraph_t graph = nullptr;
+  CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  return graph;
+}
+
 constexpr int kHeads = 4, kRows = 300;
 constexpr size_t kElements = size_t(kHeads) * kRows * 64;
 
@@ -162,10 +172,7 @@ TEST_CASE("attention() can be captured, also by a thread that has never called i
   cudaGraphExec_t replay = nullptr;
   std::thread([&] {
     const Stream side;
-    cudaGraph_t graph = nullptr;
-    CUDA_CHECK(cudaStreamBeginCapture(side.stream, cudaStreamCaptureModeGlobal));
-    attention(call, side.stream);
-    CUDA_CHECK(cudaStreamEndCapture(side.stream, &graph));
+    const cudaGraph_t graph = capture(side.stream, [&] { attention(call, side.stream); });
     CUDA_CHECK(cudaGraphInstantiate(&replay, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
   }).join();
@@ -176,6 +183,41 @@ TEST_CASE("attention() can be captured, also by a thread that has never called i
     CHECK(largest_difference(o.download(), expected(call, kElements)) < 4e-3);
   }
   CUDA_CHECK(cudaGraphExecDestroy(replay));
+}
+
+TEST_CASE("the stride of an axis of extent 1 may be anything, also in a graph") {
+  constexpr size_t kRow = 64;
+  const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
+  const Stream side;
+  for (const int keys : {1, kRows}) {
+    AttentionCall plain = self_attention(x.get(), o.get(), lse.get(), 1, 1);
+    plain.seqlen_kv = keys;
+    for_each_step(plain, [&](AttentionCall call, std::string_view step) {
+      const auto result_of = [&](const std::function<void()>& run) {
+        CUDA_CHECK(cudaMemset(o.get(), 0xff, kElements * 2));
+        CUDA_CHECK(cudaMemset(lse.get(), 0xff, kHeads * kRows * 4));
+        CUDA_CHECK(cudaDeviceSynchronize());
+        run();
+        return std::pair(o.download(), lse.download());
+      };
+      const auto wanted = result_of([&] { attention(call, side.stream, step); });
+      REQUIRE(largest_difference({wanted.first.begin(), wanted.first.begin() + kRow}, expected(call, kRow)) <
+              4e-3);
+      for (const int64_t anything : {1, -1}) {
+        for (TensorView* const view : {&call.q, &call.k, &call.v, &call.o}) {
+          view->batch_stride = view->head_stride = anything;
+          if (keys == 1 || view == &call.q || view == &call.o) view->row_stride = anything;
+        }
+        CHECK((result_of([&] { attention(call, side.stream, step); }) == wanted));
+        cudaGraphExec_t replay = nullptr;
+        const cudaGraph_t graph = capture(side.stream, [&] { attention(call, side.stream, step); });
+        CUDA_CHECK(cudaGraphInstantiate(&replay, graph, 0));
+        CHECK((result_of([&] { CUDA_CHECK(cudaGraphLaunch(replay, side.stream)); }) == wanted));
+        CUDA_CHECK(cudaGraphExecDestroy(replay));
+        CUDA_CHECK(cudaGraphDestroy(graph));
+      }
+    });
+  }
 }
 
 TEST_CASE("a remembered tensor map is used for its own tensor only") {
@@ -389,12 +431,11 @@ TEST_CASE("a captured call gets counters of its own, and its graph sets them to 
   const std::vector<uint16_t> reference = expected(call, kElements);
   const DeviceMemory counters(std::vector<uint16_t>(kCounterBytes / 2, 0x7e01)), workspace(16);
   const Stream s;
-  CUDA_CHECK(cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeGlobal));
-  queue_attention(call, s.stream, "counting", [&](MemoryFor use, size_t) {
-    return (use == MemoryFor::kCounters ? counters : workspace).get();
+  const cudaGraph_t graph = capture(s.stream, [&] {
+    queue_attention(call, s.stream, "counting", [&](MemoryFor use, size_t) {
+      return (use == MemoryFor::kCounters ? counters : workspace).get();
+    });
   });
-  cudaGraph_t graph = nullptr;
-  CUDA_CHECK(cudaStreamEndCapture(s.stream, &graph));
   cudaGraphExec_t executable = nullptr;
   CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
   CUDA_CHECK(cudaMemset(o.get(), 0xff, kElements * 2));

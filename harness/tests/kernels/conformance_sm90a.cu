@@ -82,7 +82,8 @@ __global__ void multicast(const __grid_constant__ TensorMap map, uint32_t* out) 
 
 template <typename Tile>
 void run_multicast(const AttentionCall& call, void* stream) {
-  const View tensor{static_cast<const uint16_t*>(call.q.data), 1, 1, NUM_ROWS, 0, 0, Tile::COLS};
+  const View tensor{
+      static_cast<const uint16_t*>(call.q.data), 1, 1, NUM_ROWS, Tile::COLS, Tile::COLS, Tile::COLS};
   launch_clusters(CLUSTER_SIZE, multicast<Tile>, dim3(CLUSTER_SIZE), dim3(32), sizeof(MulticastStorage<Tile>),
                   static_cast<Stream>(stream), make_tensor_map<Tile>(tensor),
                   static_cast<uint32_t*>(call.o.data));
@@ -200,8 +201,9 @@ struct Product {
   template <typename Tile_>
   struct Source {
     using Tile = Tile_;
+    static constexpr int COLS = Tile::COLS;
     explicit Source(const uint32_t* words)
-        : tensor{reinterpret_cast<const Element*>(words), 1, 1, Tile::ROWS, 0, 0, Tile::COLS} {}
+        : tensor{reinterpret_cast<const Element*>(words), 1, 1, Tile::ROWS, COLS, COLS, COLS} {}
     View<const Element> tensor;
   };
 };
