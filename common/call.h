@@ -60,9 +60,11 @@ struct PageTable {
 // in FP32, of 24 bits. Beside that, rows whose |softmax_scale * (q . k)| stays below 2^26 are right; a row
 // with larger finite scores is right, or is Inf or NaN in every element (from v09 on). O is summed up before
 // it is divided by the sum of P: with N keys it is right while N * |v| stays below 2^127, and below 2^112
-// from v13 on, where P may be as large as 2^15. Only bf16 has such values. What lies at or beyond kv_len may be
-// anything, but every key below it must be finite in K and V: from v02 on a row multiplies by 0 what it does
-// not see for causality alone, and 0 * NaN is NaN.
+// from v13 on, where P may be as large as 2^15. Only bf16 has such values. In fp16, a |v| of 65,504, its
+// largest number, may become Inf from v03 on, where P is rounded and its sum is not; one of 65,472 does not. What
+// lies at or beyond kv_len may be anything, but every key below it must be finite in K and V: from v02 on a
+// row multiplies by 0 what it does not see for causality alone, and 0 * NaN is NaN. Without queries, where
+// batch, num_heads_q or seqlen_q is 0, there is nothing to compute: the library launches no step.
 struct AttentionCall {
   DType dtype;
   int batch, num_heads_q, num_heads_kv;  // num_heads_q is a multiple of num_heads_kv

@@ -218,7 +218,7 @@ std::string page_table_error(const AttentionCall& call) {
 }
 
 std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
-                       int head_dim) {
+                       int head_dim, int least) {
   const struct {
     const char* what;
     int64_t value;
@@ -228,12 +228,13 @@ std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seq
                {"seqlen_q", seqlen_q},
                {"seqlen_kv", seqlen_kv}};
   for (const auto& size : sizes) {
-    if (size.value < 1)
-      return std::string(size.what) + " is " + std::to_string(size.value) + ", it must be at least 1";
+    if (size.value < least)
+      return std::string(size.what) + " is " + std::to_string(size.value) + ", it must be at least " +
+             std::to_string(least);
   }
   if (head_dim != 64 && head_dim != 128)
     return "head_dim is " + std::to_string(head_dim) + ", the steps support 64 and 128";
-  if (num_heads_q % num_heads_kv != 0)
+  if (num_heads_kv > 0 && num_heads_q % num_heads_kv != 0)
     return "heads_q (" + std::to_string(num_heads_q) + ") is not a multiple of heads_kv (" +
            std::to_string(num_heads_kv) + ")";
   // Row counts and one-past-the-end indices are kept in int by the kernels; element offsets are 64-bit.

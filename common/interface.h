@@ -101,9 +101,10 @@ const std::vector<Step>& registered_steps();
 const Step* find_step(std::string_view name, BackendKind backend);  // nullptr: there is none
 bool keep_only_step(std::string_view name);  // false, and all stay, when there is none of this name
 
-// What is wrong with these sizes, whoever is to compute with them; empty when nothing is.
+// What is wrong with these sizes, whoever is to compute with them; empty when nothing is. None may be below
+// `least`.
 std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
-                       int head_dim);
+                       int head_dim, int least = 1);
 
 // What is wrong with the sizes of a call's page table; empty when nothing is, or there is none.
 std::string page_table_error(const AttentionCall& call);

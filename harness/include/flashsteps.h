@@ -7,7 +7,9 @@
 // - std::invalid_argument: the call is wrong, the step does not exist, or no step can run such a call. The
 //   text names what is wrong.
 // - std::runtime_error: there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel.
-// All functions may be called from several threads.
+// A call without queries (batch, num_heads_q or seqlen_q is 0) has an empty result: no step runs, and the
+// functions that return a step's name return an empty one. Its pointers may be null. All functions may be
+// called from several threads.
 //
 // A step with several configurations takes the one that AttentionCall::configuration names; else the one that
 // `flashsteps tune` has kept for such calls on this GPU, if there is one; else it chooses itself. The first

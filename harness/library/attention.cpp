@@ -63,14 +63,22 @@ const Step& named_step(std::string_view name, BackendKind backend) {
 
 [[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }
 
-void check_call(const AttentionCall& c) {
+bool has_queries(const AttentionCall& c) { return c.batch != 0 && c.num_heads_q != 0 && c.seqlen_q != 0; }
+
+// False where nothing is wrong with the call, and nothing is to be done for it either: it has no queries.
+bool check_call(const AttentionCall& c, std::string_view step) {
+  const int least = has_queries(c) ? 1 : 0;
   if (const std::string error =
-          size_error(c.batch, c.num_heads_q, c.num_heads_kv, c.seqlen_q, c.seqlen_kv, c.head_dim);
+          size_error(c.batch, c.num_heads_q, c.num_heads_kv, c.seqlen_q, c.seqlen_kv, c.head_dim, least);
       !error.empty())
     refuse(error);
-  if (const std::string error = page_table_error(c); !error.empty()) refuse(error);
   if (c.dtype != DType::kFp32 && c.dtype != DType::kFp16 && c.dtype != DType::kBf16)
     refuse("dtype is none of DType's");
+  if (!has_queries(c)) {
+    if (!step.empty()) named_step(step, BackendKind::kEmulator);  // which has all steps
+    return false;
+  }
+  if (const std::string error = page_table_error(c); !error.empty()) refuse(error);
   const size_t element = element_bytes(c.dtype);
   const struct {
     const char* name;
@@ -97,6 +105,7 @@ void check_call(const AttentionCall& c) {
   for (const int64_t stride : {o.batch_stride, o.head_stride, o.row_stride}) {
     if (std::abs(stride) < c.head_dim) refuse("o has a stride below head_dim: its rows overlap");
   }
+  return true;
 }
 
 void check_kv_lengths(const AttentionCall& c) {
@@ -219,7 +228,7 @@ std::vector<Memory> register_memory(const AttentionCall& call) {
 
 std::string_view queue_attention(const AttentionCall& call, void* stream, std::string_view step,
                                  const FindMemory& find) {
-  check_call(call);
+  if (!check_call(call, step)) return {};
   drop_old_gpu_error();
   return run_step(BackendKind::kCuda, &current_gpu(), call, stream, step, find);
 }
@@ -229,7 +238,7 @@ std::string_view attention(const AttentionCall& call, void* stream, std::string_
 }
 
 size_t workspace_bytes(const AttentionCall& call, std::string_view step) {
-  check_call(call);
+  if (!check_call(call, step)) return 0;
   const Gpu& gpu = current_gpu();
   const Step& chosen = first_step(BackendKind::kCuda, call, step, [&](const Step& each) {
     const std::string reason = refusal_of(each, &gpu, call);
@@ -255,7 +264,7 @@ std::string wrong_page(const AttentionCall& c) {
 }
 
 size_t plan_attention(const AttentionCall& call, std::string_view step, bool on_current_device) {
-  check_call(call);
+  if (!check_call(call, step)) return 0;
   first_step(BackendKind::kEmulator, call, step,
              [&](const Step& each) { return refusal_of(each, nullptr, call); });
   if (!on_current_device && !missing_gpu().empty()) return 0;
@@ -272,7 +281,7 @@ size_t plan_attention(const AttentionCall& call, std::string_view step, bool on_
 }
 
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step) {
-  check_call(call);
+  if (!check_call(call, step)) return {};
   check_kv_lengths(call);
   check_pages(call);
   if (call.earlier.o != nullptr) refuse("earlier is not copied to the device and back");
@@ -321,7 +330,7 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
 
 std::string_view attention_on_emulator(const AttentionCall& call, std::string_view step,
                                        const std::atomic<bool>* cancel) {
-  check_call(call);
+  if (!check_call(call, step)) return {};
   check_kv_lengths(call);
   check_pages(call);
   // Its options and counters are the process's. A process that forks waits for the call that is under way:

@@ -186,6 +186,39 @@ TEST_CASE("the stride of an axis of extent 1 may be anything") {
   }
 }
 
+TEST_CASE("without queries the result is empty, and no step runs") {
+  const auto is_nothing = [](const AttentionCall& call) {
+    CHECK(attention_on_emulator(call) == "");
+    CHECK(attention_on_emulator(call, "v10_tma_warpspec") == "");
+    CHECK(attention_from_host(call) == "");
+    CHECK(attention(call) == "");
+    CHECK(workspace_bytes(call) == 0);
+    CHECK(refused(call, "v99_none").find("unknown step 'v99_none'; there are ") == 0);
+  };
+  for (int AttentionCall::*const size :
+       {&AttentionCall::batch, &AttentionCall::num_heads_q, &AttentionCall::seqlen_q}) {
+    Example example(DType::kFp16);
+    AttentionCall call = example.call;
+    call.*size = 0;
+    is_nothing(call);
+    call.q.data = call.k.data = call.v.data = call.o.data = call.lse = nullptr;  // as of what has no elements
+    is_nothing(call);
+    call.num_heads_kv = call.seqlen_kv = 0;
+    is_nothing(call);
+    call.seqlen_kv = -3;
+    CHECK(refused(call) == "seqlen_kv is -3, it must be at least 0");
+    for (const unsigned char byte : example.o) REQUIRE(byte == 0xa5);
+    for (const float value : example.lse) REQUIRE(value == 7.0f);
+  }
+  is_nothing(as_attention({.dtype = DType::kBf16,
+                           .batch = 0,
+                           .num_heads_q = 8,
+                           .num_heads_kv = 2,
+                           .seqlen_q = 1,
+                           .head_dim = 128,
+                           .seqlen_kv = 64}));
+}
+
 TEST_CASE("a call that is cancelled ends, and the next one is right") {
   for (const std::string_view step : {"v01_scalar", "v05_padded_smem", "v16_producer_warpgroup"}) {
     INFO(step);
@@ -503,7 +536,8 @@ TEST_CASE("what is wrong with a call is named, and nothing is written") {
     change(call);
     return refused(call);
   };
-  CHECK(with([](AttentionCall& c) { c.batch = 0; }) == "batch is 0, it must be at least 1");
+  CHECK(with([](AttentionCall& c) { c.batch = -1; }) == "batch is -1, it must be at least 1");
+  CHECK(with([](AttentionCall& c) { c.num_heads_kv = 0; }) == "heads_kv is 0, it must be at least 1");
   static float any[1];
   CHECK(with([](AttentionCall& c) {
           c.earlier = {any, any, 1 << 20};

@@ -146,7 +146,7 @@ def attention(
     Returns:
         o, of q's shape, type, framework and device, contiguous. With return_lse (o, lse): lse is float32
         [batch, heads_q, seqlen_q] in both layouts, natural logarithm. A query that sees no key has o = 0 and
-        lse = -inf.
+        lse = -inf. Where there are no queries (an empty batch, say) the result is empty, and nothing is launched.
 
     On a GPU the call only queues: on PyTorch's or CuPy's current stream of q's device, or on XLA's. Like theirs,
     it returns at once, allocates from their allocators (but for 4 MB of counters that a GPU keeps),

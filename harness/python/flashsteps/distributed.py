@@ -247,7 +247,7 @@ def _sent_blocks(
     for num_rows in rows[1:]:
         arriving = [x.new_empty((*x.shape[:_ROWS], num_rows, x.size(3))) for x in (k, v)]
         transfers = [(dist.isend, x, (rank + 1) % world) for x in (k, v) if x.numel() > 0]
-        transfers += [(dist.irecv, x, (rank - 1) % world) for x in arriving if num_rows > 0]
+        transfers += [(dist.irecv, x, (rank - 1) % world) for x in arriving if x.numel() > 0]
         operations = [dist.P2POp(do, x, group=group, group_peer=peer) for do, x, peer in transfers]
         with _ahead(k.device), _blaming(group, k.device):
             works = dist.batch_isend_irecv(operations) if operations else []

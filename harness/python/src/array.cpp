@@ -135,11 +135,9 @@ Array Framework::read(const char* argument, nb::handle object, int dimensions) c
     const nb::object description = python_.attr("describe")(argument, object);
     array = read_description(argument, nb::cast<Description>(description), dimensions);
   }
-  for (int i = 0; i < dimensions; ++i) {
-    if (array.shape[i] == 0)
-      raise_value_error(argument, "has shape " + shape_text(array.shape, dimensions) + ", which is empty");
-  }
-  if (array.data == nullptr) raise_value_error(argument, "has no memory: its address is 0");
+  array.dimensions = dimensions;
+  array.empty = std::count(array.shape, array.shape + dimensions, 0) > 0;
+  if (array.data == nullptr && !array.empty) raise_value_error(argument, "has no memory: its address is 0");
   return array;
 }
 

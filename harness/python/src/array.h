@@ -20,10 +20,12 @@ constexpr int kCpu = -1;
 struct Array {
   const char* argument;  // its name in flashsteps.attention
   void* data;
-  int device;                    // of CUDA, or kCpu
-  std::string dtype;             // "float16"
+  int device;         // of CUDA, or kCpu
+  std::string dtype;  // "float16"
+  int dimensions;
   int64_t shape[4], strides[4];  // in elements
   bool contiguous;               // in the order of the axes
+  bool empty;                    // an axis has extent 0; there may be no data
   nanobind::object owner;        // keeps data alive while this lives, where the argument itself does not
 };
 
@@ -35,7 +37,7 @@ class Framework {
  public:
   explicit Framework(nanobind::handle python);
 
-  // Refuses an array that has not `dimensions` (at most 4) of them, or no memory.
+  // Refuses an array that has not `dimensions` (at most 4) of them, or no memory for what it holds.
   Array read(const char* argument, nanobind::handle array, int dimensions) const;
   void* current_stream(int device) const;
   nanobind::handle python() const { return python_; }

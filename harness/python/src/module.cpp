@@ -66,7 +66,7 @@ void check_tensor(const Array& array, const Array& q) {
   const auto bytes = int64_t(element_bytes(dtype_of(array)));
   if (array.dtype != q.dtype) raise_type_error(array.argument, "is " + array.dtype + ", and q is " + q.dtype);
   check_memory(array, bytes, q.device);
-  if (array.strides[3] != 1)
+  if (array.strides[3] != 1 && !array.empty)
     raise_value_error(array.argument, "has rows that are not contiguous (the stride of head_dim is " +
                                           std::to_string(array.strides[3]) +
                                           "): call .contiguous() on it, or copy it");
@@ -74,6 +74,13 @@ void check_tensor(const Array& array, const Array& q) {
     if (length > kMaxLength)
       raise_value_error(array.argument, "has shape " + shape_text(array.shape, 4) + ", the limit is 2^30");
   }
+}
+
+// Without queries nothing is computed: then whatever else there is may be empty, too.
+void check_not_empty(const Array& array, const Array& q) {
+  if (array.empty && !q.empty)
+    raise_value_error(array.argument,
+                      "has shape " + shape_text(array.shape, array.dimensions) + ", which is empty");
 }
 
 // `pages` of K and V belong to no sequence in particular.
@@ -87,8 +94,9 @@ void check_shapes(const Array& q, const Array& k, const Array& v, Axes axes, boo
     raise_value_error("q", "has head_dim " + std::to_string(q.shape[3]) + ", the steps support 64 and 128");
   if (!pages) expect(k, "batch", k.shape[0], q.shape[0]);
   expect(k, "head_dim", k.shape[3], q.shape[3]);
+  check_not_empty(k, q);
   const int64_t heads_q = q.shape[axes.heads], heads_kv = k.shape[axes.heads];
-  if (heads_q % heads_kv != 0)
+  if (heads_kv > 0 && heads_q % heads_kv != 0)
     raise_value_error(k.argument, "has " + std::to_string(heads_kv) + " heads, and q has " +
                                       std::to_string(heads_q) + ", which is not a multiple");
   for (int i = 0; i < 4; ++i) {
@@ -99,23 +107,24 @@ void check_shapes(const Array& q, const Array& k, const Array& v, Axes axes, boo
 }
 
 // Of lengths or a page table: a row of `batch` for each of q's.
-void check_integers(const Array& array, const Array& q, int dimensions) {
+void check_integers(const Array& array, const Array& q) {
   if (array.dtype != "int32") raise_type_error(array.argument, "is " + array.dtype + ", expected int32");
   check_memory(array, sizeof(int32_t), q.device);
   const int64_t batch = q.shape[0];
   if (array.shape[0] != batch)
-    raise_value_error(array.argument, "has shape " + shape_text(array.shape, dimensions) +
+    raise_value_error(array.argument, "has shape " + shape_text(array.shape, array.dimensions) +
                                           ", and the batch is " + std::to_string(batch));
+  check_not_empty(array, q);
   int64_t stride = 1;
-  for (int i = dimensions - 1; i >= 0; --i) {
-    if (array.shape[i] > 1 && array.strides[i] != stride)
+  for (int i = array.dimensions - 1; i >= 0; --i) {
+    if (array.shape[i] > 1 && array.strides[i] != stride && !array.empty)
       raise_value_error(array.argument, "is not contiguous: call .contiguous() on it, or copy it");
     stride *= array.shape[i];
   }
 }
 
 void check_kv_lengths(const Array& lengths, const Array& q, int64_t seqlen_kv) {
-  check_integers(lengths, q, 1);
+  check_integers(lengths, q);
   if (lengths.device != kCpu) return;  // the values on a GPU cannot be read without waiting for it
   for (int64_t b = 0; b < q.shape[0]; ++b) {
     const int32_t length = static_cast<const int32_t*>(lengths.data)[b];
@@ -127,7 +136,7 @@ void check_kv_lengths(const Array& lengths, const Array& q, int64_t seqlen_kv) {
 
 // `k` is [pages, page_size, heads_kv, head_dim].
 PageTable page_table_of(const Array& array, const Array& q, const Array& k) {
-  check_integers(array, q, 2);
+  check_integers(array, q);
   const int64_t page_size = k.shape[1], keys = array.shape[1] * page_size;
   if ((page_size & (page_size - 1)) != 0)
     raise_value_error(k.argument,
@@ -364,7 +373,7 @@ void merge_attention(nb::handle python_framework, nb::handle q_array, nb::handle
   check_tensor(o, q);
   for (const Array* const array : {&earlier_o, &earlier_lse}) {
     check_memory(*array, sizeof(float), q.device);
-    if (array->dtype != "float32" || !array->contiguous)
+    if (array->dtype != "float32" || !(array->contiguous || array->empty))
       raise_type_error(array->argument, "is " + array->dtype + ", expected contiguous float32");
   }
   const int64_t rows = earlier_o.shape[2];

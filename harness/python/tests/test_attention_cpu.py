@@ -149,6 +149,24 @@ def test_strides_of_axes_of_extent_1_may_be_anything(step, seqlen_kv):
         assert all(map(np.array_equal, found, expected)) and found[0].flags.c_contiguous
 
 
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("axis", ["batch", "heads_q", "seqlen_q"])
+def test_without_queries_the_result_is_empty(axis, layout):
+    q, k, v = draw_qkv(**{"batch": 2, "heads_q": 4} | {axis: 0})
+    swap = (0, 1, 2, 3) if layout == "bhsd" else (0, 2, 1, 3)
+    for number_of_keys in (70, 0):
+        for heads_kv in (2, 0):
+            arrays = [x.transpose(swap) for x in (q, k[:, :heads_kv, :number_of_keys], v[:, :heads_kv, :number_of_keys])]
+            options = {"layout": layout, "causal": True, "kv_lengths": np.zeros(len(q), np.int32)}
+            for step in (None, "v01_scalar", STEPS[-1]):
+                o, lse = flashsteps.attention(*arrays, step=step, return_lse=True, **options)
+                assert o.shape == arrays[0].shape and o.dtype == q.dtype
+                assert lse.shape == q.shape[:3] and lse.dtype == np.float32
+    refused(ValueError, "step: unknown step 'v99'", q, k, v, step="v99")
+    refused(ValueError, "v: has shape", q, k, v[:, :, 1:])
+    refused(TypeError, "k: is float32, and q is float16", q, k.astype("float32"), v)
+
+
 def test_rows_of_odd_length_take_a_step_that_can():
     """From v06 on rows are 16-byte aligned; without a step's name that is looked after."""
     odd = [np.zeros((1, 2, 70, 65), np.float16)[..., :64] for _ in range(3)]
@@ -203,7 +221,9 @@ Q, K, V = draw_qkv(batch=2, heads_q=8, heads_kv=4)
         ({"v": V.astype("float32")}, TypeError, "v: is float32, and q is float16"),
         ({"q": Q[0]}, ValueError, "q: has shape [8, 70, 64], expected 4 dimensions"),
         ({"k": K[None]}, ValueError, "k: has shape [1, 2, 4, 70, 64], expected 4 dimensions"),
-        ({"q": Q[:0]}, ValueError, "q: has shape [0, 8, 70, 64], which is empty"),
+        ({"q": Q[:0]}, ValueError, "k: has batch 2, and q has 0"),
+        ({"q": Q[..., :0]}, ValueError, "q: has head_dim 0, the steps support 64 and 128"),
+        ({"k": K[:, :0], "v": V[:, :0]}, ValueError, "k: has shape [2, 0, 70, 64], which is empty"),
         ({"k": K[:, :, :0], "v": V[:, :, :0]}, ValueError, "k: has shape [2, 4, 0, 64], which is empty"),
         ({"q": Q[..., :32]}, ValueError, "q: has head_dim 32, the steps support 64 and 128"),
         ({"k": K[:1]}, ValueError, "k: has batch 1, and q has 2"),

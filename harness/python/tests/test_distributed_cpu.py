@@ -85,6 +85,15 @@ def compute(attention, case, device="cpu"):
     return [unshard(x, layout=case.layout, length=case.seqlen_q).cpu() for x in (o, lse)]
 
 
+def empty_results():
+    for batch, seqlen_q, heads in ((0, 8, 1), (1, 0, 1), (1, 8, 0)):
+        q, k = (torch.zeros(batch, n, rows, 64, dtype=torch.float16) for n, rows in ((heads, seqlen_q), (1, 8)))
+        for attention in (ring_attention, all_gather_attention):
+            for layout in LAYOUTS:
+                o, lse = attention(q, k, k, layout=layout, causal=True, return_lse=True)
+                assert o.shape == q.shape and o.dtype == q.dtype and lse.shape == q.shape[:3]
+
+
 def refusals(rank, world):
     q = torch.zeros(1, 1, 8, 64, dtype=torch.float16)
     with pytest.raises(ValueError, match="^layout: is 'round'"):
@@ -182,6 +191,7 @@ def work(rank, world, folder):
     if rank == 0:
         torch.save(results, f"{folder}/results.pt")
     refusals(rank, world)
+    empty_results()
     dist.barrier()
     dist.destroy_process_group()
 

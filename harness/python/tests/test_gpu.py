@@ -150,6 +150,17 @@ def test_strides_of_axes_of_extent_1_may_be_anything(step):
             assert all(map(torch.equal, found, expected))
 
 
+@pytest.mark.parametrize("axis", ["batch", "heads_q", "seqlen_q"])
+def test_without_queries_the_result_is_empty(axis):
+    q, k, v = draw_qkv(**{axis: 0})
+    for step in (*STEPS, None):
+        o, lse = flashsteps.attention(q, k, v, causal=True, step=step, return_lse=True)
+        assert o.shape == q.shape and o.dtype == q.dtype and o.device == q.device
+        assert lse.shape == q.shape[:3] and lse.dtype == torch.float32 and lse.device == q.device
+    bshd = [x.transpose(1, 2) for x in (q, k, v)]
+    assert flashsteps.attention_with_kvcache(*bshd, cache_seqlens=None).shape == bshd[0].shape
+
+
 def test_rows_of_odd_length_take_a_step_that_can():
     q, k, v = draw_qkv()
     odd = torch.empty(q.numel() + 1, dtype=q.dtype, device="cuda")[1:].view(q.shape)

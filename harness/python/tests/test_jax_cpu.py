@@ -106,7 +106,7 @@ def wrong_calls():
         ((q[..., :32], k[..., :32], v[..., :32]), {}, ValueError, "q: has head_dim 32"),
         ((q[:, :3], k, v), {}, ValueError, "k: has 2 heads, and q has 3, which is not a multiple"),
         ((q, k, v[:, :, :69]), {}, ValueError, "v: has shape .1, 2, 69, 64., and k has"),
-        ((q[:, :, :0], k, v), {}, ValueError, "q: has shape .1, 4, 0, 64., which is empty"),
+        ((q, k[:, :, :0], v[:, :, :0]), {}, ValueError, "k: has shape .1, 2, 0, 64., which is empty"),
         ((q, k, v), {"kv_lengths": lengths_of(0, 0)}, ValueError, "kv_lengths: has shape .2."),
         ((q, k, v), {"kv_lengths": lengths_of(0).astype("float16")}, TypeError, "kv_lengths: is float16"),
         ((q, k, v), {"causal": 1}, TypeError, "causal: is a int, expected True or False"),
@@ -191,6 +191,16 @@ def test_what_a_direct_call_runs_on_a_gpu():
         found = operations._compiled((q, k, v, None, None), options, None)
         same_bits(found, flashsteps.attention(q, k, v, causal=causal, return_lse=True, step=options.step))
     assert operations._compiled._cache_size() == before + 2
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_without_queries_the_result_is_empty(axis, transform):
+    q, k, v = draw_qkv(batch=2)
+    q = q[:0] if axis == 0 else q[:, :0] if axis == 1 else q[:, :, :0]
+    call = transform(lambda q, k, v: flashsteps.attention(q, k, v, causal=True, return_lse=True))
+    o, lse = call(q, k[: len(q)], v[: len(q)])
+    assert o.shape == q.shape and o.dtype == q.dtype and lse.shape == q.shape[:3] and lse.dtype == np.float32
 
 
 def test_jit_lays_out_what_is_transposed():

@@ -114,6 +114,15 @@ def test_decode():
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_without_queries_the_result_is_empty(transform):
+    q, k, v = draw_qkv()
+    call = transform(lambda q, k, v: flashsteps.attention(q, k, v, return_lse=True))
+    for arrays in ((q[:0], k[:0], v[:0]), (q[:, :0], k, v), (q[:, :, :0], k, v)):
+        o, lse = call(*arrays)
+        assert o.shape == arrays[0].shape and o.dtype == q.dtype and lse.shape == o.shape[:3]
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
 def test_it_runs_in_xlas_order(transform):
     """Its argument is still being computed when it is queued, and its result is used by what comes next."""
     q, k, v = draw_qkv()

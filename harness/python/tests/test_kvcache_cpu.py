@@ -99,6 +99,22 @@ def test_caches_with_room_for_one_key(heads_kv):
         same(flashsteps.attention_with_kvcache(q, *changed, page_table=table, **arrays), expected)
 
 
+@pytest.mark.parametrize("in_pages", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_without_queries_the_result_is_empty(axis, in_pages):
+    cache = Cache([5, 70, 16], 16)
+    q = draw((BATCH, 2, HEADS_Q, HEAD_DIM)).take([], axis)
+    batch = len(q)
+    k, v = (cache.k_pages, cache.v_pages) if in_pages else (cache.k[:batch], cache.v[:batch])
+    arrays = {"cache_seqlens": cache.lengths[:batch], "page_table": cache.table[:batch] if in_pages else None}
+    for caches in ((k, v), (k[:, :0], v[:, :0])):
+        if caches[0].shape[1] == 0:
+            arrays["cache_seqlens"] = np.zeros(batch, np.int32)
+        o, lse = flashsteps.attention_with_kvcache(q, *caches, return_lse=True, **arrays)
+        assert o.shape == q.shape and o.dtype == q.dtype
+        assert lse.shape == (batch, q.shape[2], q.shape[1]) and lse.dtype == np.float32
+
+
 def test_sequences_may_share_pages():
     """A prompt that two sequences begin with is there once."""
     q, cache = draw((2, 1, HEADS_Q, HEAD_DIM)), Cache([40, 40], 16)

@@ -71,6 +71,14 @@ def test_strides_of_axes_of_extent_1_may_be_anything(reading):
             assert torch.equal(flashsteps.attention(*arrays, step=step), flashsteps.attention(*plain, step=step))
 
 
+@pytest.mark.parametrize("axis", ["batch", "heads_q", "seqlen_q"])
+def test_without_queries_the_result_is_empty(reading, axis):
+    q, k, v = draw_qkv(**{axis: 0})
+    o, lse = flashsteps.attention(q, k, v, return_lse=True)
+    assert o.shape == q.shape and o.dtype == q.dtype and o.is_contiguous()
+    assert lse.shape == q.shape[:3] and lse.dtype == torch.float32
+
+
 def test_kv_lengths(reading):
     q, k, v = draw_qkv(batch=2)
     lengths = torch.tensor([0, 33], dtype=torch.int32)

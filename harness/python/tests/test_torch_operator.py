@@ -52,6 +52,19 @@ def test_opcheck(op, layout):
     torch.library.opcheck(op, (q, k, v, lengths), options)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_without_queries(axis):
+    """The result is empty: called, recorded, and compiled with a length that is a symbol."""
+    q, k, v = draw_qkv()
+    empty = [x.narrow(axis, 0, 0) if axis == 0 or x is q else x for x in (q, k, v)]
+    for op in (torch.ops.flashsteps.attention.default, torch.ops.flashsteps.attention_with_lse.default):
+        torch.library.opcheck(op, empty, {"causal": True, "step": STEP})
+    compiled = torch.compile(call_with_lse, fullgraph=True, backend="aot_eager", dynamic=True)
+    for arrays in (empty, (q, k, v), empty):
+        for found, expected in zip(compiled(*arrays), call_with_lse(*arrays), strict=True):
+            assert found.shape == expected.shape and torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compile(backend):
     q, k, v = draw_qkv()

@@ -220,6 +220,26 @@ TEST_CASE("the stride of an axis of extent 1 may be anything, also in a graph") 
   }
 }
 
+TEST_CASE("without queries nothing is launched") {
+  const DeviceMemory x(normal_halves(kElements, 1)), o(kElements * 2), lse(kHeads * kRows * 4);
+  const Stream side;
+  for (int AttentionCall::*const size :
+       {&AttentionCall::batch, &AttentionCall::num_heads_q, &AttentionCall::seqlen_q}) {
+    AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
+    call.*size = 0;
+    const cudaGraph_t graph = capture(side.stream, [&] {
+      CHECK(attention(call, side.stream) == "");
+      CHECK(attention(call, side.stream, "v05_padded_smem") == "");
+    });
+    size_t nodes = 1;
+    CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
+    CHECK(nodes == 0);
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CHECK(workspace_bytes(call, "split") == 0);
+    CHECK(attention_from_host(call) == "");
+  }
+}
+
 TEST_CASE("a remembered tensor map is used for its own tensor only") {
   if (!has_tma()) return;
   const DeviceMemory x(normal_halves(kElements, 1)), y(normal_halves(kElements, 2));
