@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <string_view>
@@ -53,10 +54,23 @@ int flashsteps_main(int argc, const char* const* argv) {
   }
 }
 
+// Without workers a step that calls exit() ends the program, with a status of the step's choice.
+bool has_returned = false;
+void complain_of_exit() {
+  if (has_returned) return;
+  std::cout.flush();
+  _exit(complain("a step ended the program, as exit() does; only a worker process survives that",
+                 kCrashedOrHung));
+}
+
 }  // namespace
 }  // namespace flashsteps
 
 int main(int argc, char** argv) {
-  if (argc == 2 && std::string_view(argv[1]) == flashsteps::kWorkerFlag) return flashsteps::worker_main();
-  return flashsteps::flashsteps_main(argc, argv);
+  using namespace flashsteps;
+  if (argc == 2 && std::string_view(argv[1]) == kWorkerFlag) return worker_main();
+  std::atexit(complain_of_exit);
+  const int status = flashsteps_main(argc, argv);
+  has_returned = true;
+  return status;
 }

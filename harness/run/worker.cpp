@@ -157,6 +157,7 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
   } worker{pid};
 
   std::string buffer;
+  bool finished = false;
   Silence silence(pid);
   while (true) {
     pollfd waiting{event_pipe.read_end, POLLIN, 0};
@@ -178,7 +179,10 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
     for (size_t end; (end = buffer.find('\n')) != std::string::npos; buffer.erase(0, end + 1)) {
       const json event = json::parse(buffer.substr(0, end));
       if (event.at("event") == "failed") return {event.at("status"), event.at("message")};
-      if (event.at("event") != "alive") on_event(event);
+      if (event.at("event") == "finished")
+        finished = true;
+      else if (event.at("event") != "alive")
+        on_event(event);
     }
     silence.end();
   }
@@ -188,8 +192,9 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
     return {"crash",
             "its process was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")"};
   }
-  if (const int code = WEXITSTATUS(worker.status); code != 0)
-    return {"crash", "its process ended with exit status " + std::to_string(code)};
+  if (const int code = WEXITSTATUS(worker.status); code != 0 || !finished)
+    return {"crash", "its process ended with exit status " + std::to_string(code) +
+                         (code == 0 ? " before its work was done: does the step call exit()?" : "")};
   return {};
 }
 
@@ -205,7 +210,11 @@ int worker_main() {
   // What is no request at all fails like any other that cannot be done.
   const json request = json::parse(std::cin, nullptr, /*allow_exceptions=*/false);
   const JobOutcome outcome = run_job(request, emit);
-  if (!outcome.done()) emit({{"event", "failed"}, {"status", outcome.status}, {"message", outcome.message}});
+  if (outcome.done()) {
+    emit({{"event", "finished"}});
+  } else {
+    emit({{"event", "failed"}, {"status", outcome.status}, {"message", outcome.message}});
+  }
   return 0;
 }
 

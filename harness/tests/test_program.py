@@ -113,7 +113,7 @@ def test_a_step_that_alters_its_inputs_costs_the_next_one_nothing(tmp_path: Path
 
 def test_hanging_crashing_and_wrong_steps_each_cost_only_themselves(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    fixtures = ["fixture_abort", "fixture_crash", "fixture_hang", "fixture_sleep", "fixture_wrong"]
+    fixtures = ["fixture_abort", "fixture_crash", "fixture_exit", "fixture_hang", "fixture_sleep", "fixture_wrong"]
     steps = [*fixtures, "v01_scalar", "v02_smem_tiles"]
     small = ["--backend", "emulator", "--shape", "1,1,50,64"]  # one CTA: what hangs keeps one core busy
     done = run(FIXTURES, "run", *steps, *small, "--timeout", "1", "--json", str(out))
@@ -121,6 +121,7 @@ def test_hanging_crashing_and_wrong_steps_each_cost_only_themselves(tmp_path: Pa
     assert statuses(out) == {
         "fixture_abort": "crash",
         "fixture_crash": "crash",
+        "fixture_exit": "crash",
         "fixture_hang": "timeout",
         "fixture_sleep": "timeout",
         "fixture_wrong": "fail",
@@ -129,10 +130,19 @@ def test_hanging_crashing_and_wrong_steps_each_cost_only_themselves(tmp_path: Pa
     }
     assert "HANG  fixture_hang" in done.stdout and "HANG  fixture_sleep" in done.stdout
     assert "signal 6" in done.stdout  # what became of fixture_abort
+    assert "exit status 0 before its work was done" in done.stdout  # and of fixture_exit
     assert "fixtures.cu:" in done.stdout  # the emulator names the line of the illegal address
     check_file(out)
     data = json.loads(out.read_text())
     assert data["complete"] is True
+
+
+def test_a_step_that_ends_the_program_is_no_success(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    done = run(FIXTURES, "run", "--in-process", "fixture_exit", "v01_scalar", *SMALL, "--json", str(out))
+    assert done.returncode == 3
+    assert done.stderr.endswith("flashsteps: a step ended the program, as exit() does; only a worker process survives that\n")
+    assert json.loads(out.read_text())["complete"] is False
 
 
 @needs_gpu
@@ -141,6 +151,7 @@ def test_on_a_gpu_each_failure_costs_only_itself(tmp_path: Path) -> None:
     expected = {
         "fixture_abort": "crash",
         "fixture_crash": "crash",
+        "fixture_exit": "crash",
         "fixture_hang": "timeout",
         "fixture_late_crash": "crash",  # right when validated; it fails while being timed
         "fixture_late_hang": "timeout",

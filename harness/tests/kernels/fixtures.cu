@@ -15,14 +15,15 @@ enum Behaviour {
   kWrong,      // the kernel writes zeros
   kAlter,      // the kernel writes to its input Q
   kAbort,      // the host code that launches ends the process
+  kExit,       // the same, as if all were well
   kSleep,      // the host code that launches sleeps for ever, as a driver does whose GPU hangs
   kLateCrash,  // right at first; illegal address once it has been launched often, as in a benchmark
   kLateHang,   // right at first; never ends once it has been launched often
   kNumBehaviours
 };
-constexpr const char* kNames[kNumBehaviours] = {"fixture_hang",       "fixture_crash",    "fixture_wrong",
-                                                "fixture_alter",      "fixture_abort",    "fixture_sleep",
-                                                "fixture_late_crash", "fixture_late_hang"};
+constexpr const char* kNames[kNumBehaviours] = {"fixture_hang",  "fixture_crash",      "fixture_wrong",
+                                                "fixture_alter", "fixture_abort",      "fixture_exit",
+                                                "fixture_sleep", "fixture_late_crash", "fixture_late_hang"};
 constexpr int kLate = 12;  // launches; validation needs fewer, a benchmark's warm-up and first samples more
 
 // One thread per row, straight from global memory; slow and right, unless told otherwise.
@@ -54,6 +55,7 @@ struct FixtureLauncher {
   static void run(const AttentionParams<Element>& params, Stream stream) {
     const bool describing = launch_recorder() != nullptr;
     if (BEHAVIOUR == kAbort && !describing) std::abort();
+    if (BEHAVIOUR == kExit && !describing) std::exit(0);
     while (BEHAVIOUR == kSleep && !describing) pause();
     const bool late = !describing && ++launches[BEHAVIOUR] > kLate;
     const dim3 grid(ceil_div(params.seqlen_q, 64), params.num_heads_q, params.batch);
