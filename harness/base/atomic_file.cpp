@@ -54,7 +54,9 @@ AtomicFile::AtomicFile(const std::string& path, bool unnamed)
   const mode_t mode = mode_of(path) ? 0600 : 0666;
   if (unnamed) fd_ = open(folder_of(path).c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, mode);
   if (fd_ >= 0) return;
-  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+  // What has that name, of a run that was killed and had our number or planted as a link, is not written to.
+  unlink(temporary_.c_str());
+  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
   if (fd_ < 0) fail("write");
   has_name_ = true;
 }

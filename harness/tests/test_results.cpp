@@ -98,6 +98,27 @@ TEST_CASE("a file appears as a whole, when it is committed, or never") {
   CHECK(rmdir(folder.path.c_str()) == 0);
 }
 
+TEST_CASE("a link with the temporary name is not followed") {
+  for (const bool unnamed : {true, false}) {
+    INFO(unnamed);
+    TemporaryFolder folder;
+    const std::string path = folder.path + "/r.json", other = folder.path + "/other";
+    std::ofstream(other) << "somebody's";
+    const std::string planted = path + "." + std::to_string(getpid()) + ".tmp";
+    REQUIRE(symlink(other.c_str(), planted.c_str()) == 0);
+    AtomicFile::check_writable("--json", path);
+    ResultsFile::replace(path, "{}");
+    AtomicFile file(path, unnamed);
+    file.write("{}", 2);
+    file.commit();
+    CHECK(read(path).empty());
+    std::string text;
+    std::getline(std::ifstream(other), text);
+    CHECK(text == "somebody's");
+    unlink(other.c_str());
+  }
+}
+
 TEST_CASE("a file keeps its permissions when it is replaced") {
   const auto mode = [](const std::string& path) {
     struct stat status {};

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 
 import jsonschema
 import pytest
 from conftest import Repository, git, give_limit, make_costs, make_peers_record, make_problem, make_record, make_ring
 
-from records import problems, profiles, rates, results, shape
+from records import files, problems, profiles, rates, results, shape
 from steps import sources
 
 ABSENT = object()
@@ -624,3 +625,13 @@ def test_without_jsonschema_only_the_shape_is_not_checked(cuda_record, monkeypat
     path.write_text(json.dumps(make_record()), encoding="utf-8")
     assert results.main(["check", str(path)]) == 1
     assert "the shape of files cannot be checked" in capsys.readouterr().err
+
+
+def test_a_link_with_the_temporary_name_is_not_followed(tmp_path):
+    record, other = tmp_path / "record.json", tmp_path / "other"
+    other.write_text("somebody's", encoding="utf-8")
+    (tmp_path / f"record.json.{os.getpid()}.tmp").symlink_to(other)
+    files.replace(record, "{}\n")
+    assert record.read_text(encoding="utf-8") == "{}\n" and not record.is_symlink()
+    assert other.read_text(encoding="utf-8") == "somebody's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "record.json"]
