@@ -2,7 +2,8 @@
 """Ablations: a step with one thing changed, to see what that thing is worth.
 
     python3 scripts/steps/ablations.py [STEP...]             list them; exit status 1 when one does not apply
-    python3 scripts/steps/ablations.py --out DIR [STEP...]   also write them, as steps: DIR/STEP_VARIANT/kernel.cu
+    python3 scripts/steps/ablations.py --out DIR [STEP...]   also write them, as steps: DIR/STEP_VARIANT/kernel.cu;
+                                                             removes others that it made there, but overwrites no edit
     python3 scripts/steps/ablations.py --pages DIR ...       other pages: docs/exercises; harness/tests/bugs, /exercises
 
 An ablation is a page, docs/ablations/STEP/VARIANT.md. Its heading says what is changed. Each of its ```diff
@@ -15,6 +16,7 @@ there, and otherwise says so. It needs neither patch nor git, and is read like a
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 import sys
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from steps.sources import ROOT, StepError, all_steps, find_step, find_title, ker
 VARIANT = re.compile(r"[a-z][a-z0-9_]*")
 PAGES = "docs/ablations"
 MADE = "// Made by scripts/steps/ablations.py from "
+CHECKSUM = "kernel.cu.sha256"  # beside each kernel that was written, to tell whether somebody has edited it
 
 
 class AblationError(Exception):
@@ -165,21 +168,38 @@ def is_ours(kernel: Path) -> bool:
     return re.match(r"// Made by \S*ablations\.py from ", kernel.read_text(encoding="utf-8", errors="replace")) is not None
 
 
+def checksum(kernel: Path) -> str:
+    return hashlib.sha256(kernel.read_bytes()).hexdigest()
+
+
+def check_unedited(kernel: Path) -> None:
+    if kernel.is_symlink() or not is_ours(kernel):
+        raise AblationError(f"{kernel} was not made here and is not overwritten")
+    written = kernel.with_name(CHECKSUM)  # not there: an older version of this script made it
+    if written.is_file() and written.read_text(encoding="utf-8") != checksum(kernel):
+        raise AblationError(f"{kernel} was edited since it was made: move it away, or name another folder")
+
+
 def write(sources: dict[str, str], out: Path) -> None:
-    """A folder with these ablations, and none that was made before."""
-    for kernel in out.glob("*/kernel.cu"):
-        if kernel.parent.name not in sources and is_ours(kernel):
-            kernel.unlink()
+    """A folder with these ablations, and none that was made before; or all as it was, if somebody's work is there."""
+    kernels = {name: out / name / "kernel.cu" for name in sources}
+    others = [path for path in out.glob("*/kernel.cu") if path.parent.name not in sources]
+    gone = [path for path in others if path.is_file() and is_ours(path)]
+    for kernel in [*gone, *kernels.values()]:
+        if kernel.is_symlink() or kernel.is_file():
+            check_unedited(kernel)
+    for kernel in gone:
+        kernel.unlink()
+        kernel.with_name(CHECKSUM).unlink(missing_ok=True)
+        if not any(kernel.parent.iterdir()):
             kernel.parent.rmdir()
-    for name, text in sources.items():
-        kernel = out / name / "kernel.cu"
-        if kernel.is_file():
-            if not is_ours(kernel):
-                raise AblationError(f"{kernel} was not made here and is not overwritten")
-            if kernel.read_text(encoding="utf-8") == text:
-                continue  # or it would be compiled again
-        kernel.parent.mkdir(parents=True, exist_ok=True)
-        kernel.write_text(text, encoding="utf-8")
+        print(f"removed {kernel}, made by an earlier call")
+    for name, kernel in kernels.items():
+        # What is as it was would be compiled again.
+        if not kernel.is_file() or kernel.read_text(encoding="utf-8") != sources[name]:
+            kernel.parent.mkdir(parents=True, exist_ok=True)
+            kernel.write_text(sources[name], encoding="utf-8")
+        kernel.with_name(CHECKSUM).write_text(checksum(kernel), encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -200,6 +200,39 @@ def test_the_folder_holds_what_was_asked_for_and_is_left_alone_otherwise(
     assert status == 2 and "was not made here" in message and kernel.read_text() == "// mine\n"
 
 
+def test_what_somebody_edited_is_kept(changed: Repository, capsys, tmp_path: Path):
+    out = tmp_path / "made"
+    changed.write("docs/ablations/v01_scalar/other.md", diff("-// v01_scalar: what it teaches."))
+    assert run(changed, capsys, "--out", str(out))[0] == 0
+    kernel, other = out / "v02_smem_tiles_half_rows" / "kernel.cu", out / "v01_scalar_other" / "kernel.cu"
+    edited = kernel.read_text(encoding="utf-8") + "// mine\n"
+    kernel.write_text(edited, encoding="utf-8")
+    for steps in ([], ["v01"], ["v02"]):  # made anew, or not asked for
+        status, _, message = run(changed, capsys, *steps, "--out", str(out))
+        assert status == 2 and message == (
+            f"ablations.py: {kernel} was edited since it was made: move it away, or name another folder\n"
+        )
+        assert kernel.read_text(encoding="utf-8") == edited and other.is_file()
+
+
+def test_what_is_removed_is_said_and_other_files_stay(changed: Repository, capsys, tmp_path: Path):
+    out = tmp_path / "made"
+    changed.write("docs/ablations/v01_scalar/other.md", diff("-// v01_scalar: what it teaches."))
+    assert run(changed, capsys, "--out", str(out))[0] == 0
+    (out / "v02_smem_tiles_half_rows" / "notes").write_text("mine\n", encoding="utf-8")
+    status, said, _ = run(changed, capsys, "v01", "--out", str(out))
+    assert status == 0 and f"removed {out}/v02_smem_tiles_half_rows/kernel.cu, made by an earlier call\n" in said
+    assert [path.name for path in (out / "v02_smem_tiles_half_rows").iterdir()] == ["notes"]
+
+
+def test_no_link_is_written_through(changed: Repository, capsys, tmp_path: Path):
+    out, target = tmp_path / "made" / "v02_smem_tiles_half_rows", tmp_path / "target"
+    out.mkdir(parents=True)
+    (out / "kernel.cu").symlink_to(target)  # in /tmp, somebody else may have put it there
+    status, _, message = run(changed, capsys, "--out", str(out.parent))
+    assert status == 2 and "was not made here" in message and not target.exists()
+
+
 def test_a_recorded_run_holds_steps_and_ablations_of_its_commit_only(changed: Repository):
     steps = ("v01_scalar", STEP, "v02_smem_tiles_half_rows")
     uncommitted = make_record(steps=steps, commit=changed.commit)
