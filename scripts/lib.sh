@@ -4,6 +4,11 @@
 
 VENV="$ROOT/build/venv"
 
+# What would make the tools below work on something else: another repository, as in a git hook, another Python's modules,
+# or a notebook's way to draw, which is not installed in build/venv.
+unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_COMMON_DIR GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES \
+  GIT_NAMESPACE GIT_PREFIX PYTHONHOME PYTHONPATH MPLBACKEND
+
 have() { command -v "$1" >/dev/null 2>&1; }
 heading() { printf '\n==> %s  (after %d s)\n' "$1" "$SECONDS"; }
 complain() { printf '%s\n' "$*" >&2; }
@@ -133,6 +138,14 @@ lock() {
   flock "$lock_fd"
 }
 
+# ccache fails if it cannot write where it keeps what was compiled, as without a home folder.
+give_ccache_a_folder() {
+  local folder
+  have ccache || return 0
+  folder=$(ccache --get-config cache_dir 2>/dev/null) && mkdir -p "$folder" 2>/dev/null && [ -w "$folder" ] && return
+  export CCACHE_DIR="$ROOT/build/ccache"
+}
+
 # is_stale FOLDER: was it configured for another place, as before the checkout was moved or copied, with another
 # generator than the presets', or with a tool that is gone? CMake would refuse it.
 is_stale() {
@@ -172,6 +185,21 @@ venv_stamp() {
   "$VENV/bin/python" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null && cksum <"$1"
 }
 
+# Of the packages that requirements name, each must be in this environment, in that version, and be importable.
+CHECK_PACKAGES='
+import importlib, sys
+from importlib import metadata
+from pip._vendor.packaging.requirements import Requirement
+for line in (line.partition("#")[0].strip() for path in sys.argv[1:] for line in open(path)):
+    wanted = Requirement(line) if line else None
+    if wanted and (wanted.marker is None or wanted.marker.evaluate()):
+        package = metadata.distribution(wanted.name)
+        assert package.version in wanted.specifier, f"{wanted.name} is {package.version}, not {wanted.specifier}"
+        for file in package.files:
+            if file.name == "__init__.py" and len(file.parts) == 2:
+                importlib.import_module(file.parts[0])
+'
+
 fill_venv() {
   local file stamp python log="$ROOT/build/venv.log" wanted=() options=()
   # A stamp beside each installed set, so that a second run asks nobody.
@@ -193,10 +221,16 @@ fill_venv() {
       return 1
     fi
   fi
+  # Whatever PIP_TARGET and others, or pip's configuration, say: these packages, and here.
+  unset PIP_PYTHON PIP_DRY_RUN PIP_NO_DEPS
   if ! "$VENV/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --retries 2 \
-    --timeout 20 "${options[@]}" >"$log" 2>&1 </dev/null; then
+    --timeout 20 --no-user --target "" --prefix "$VENV" --root / "${options[@]}" >"$log" 2>&1 </dev/null; then
     complain "no Python packages: $(tail -n 1 "$log")" \
       "(with a network: build/venv/bin/python -m pip install ${options[*]#"$ROOT/"})"
+    return 1
+  fi
+  if ! "$VENV/bin/python" -c "$CHECK_PACKAGES" "$@" >"$log" 2>&1; then
+    complain "no Python packages: pip has run, but build/venv cannot import them: $(tail -n 1 "$log")"
     return 1
   fi
   for file in "$@"; do

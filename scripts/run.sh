@@ -4,6 +4,9 @@
 # A GPU with a CUDA toolkit is used when there is one, otherwise the emulator on the CPU. What is missing is
 # installed. Exit status: that of flashsteps. 0 all passed, 1 a step failed or nothing could run, 2 wrong use,
 # 3 a step crashed or hung.
+# For those who start it with sh.
+[ -n "${BASH_VERSION:-}" ] || exec bash -- "$0" "$@"
+set +o posix
 set -euo pipefail
 # By its real path, however it was called: a build through a symbolic link would be one of other files.
 ROOT=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
@@ -44,6 +47,7 @@ if [ "$backend" != emulator ] && have_gpu; then
 fi
 
 heading "building ($preset)"
+give_ccache_a_folder  # a compiler may be ccache by another name
 if ! (cd "$ROOT" && configure build --preset "$preset" "${options[@]}" && cmake --build build -j "$(nproc)"); then
   complain "the build failed: see the errors above"
   [ "$preset" = emulator ] || complain "to run without the GPU: bash scripts/run.sh --backend emulator"

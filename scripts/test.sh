@@ -4,6 +4,9 @@
 # A STEP may be the beginning of a name, as v05. Its kernel is built and checked, its exercises, bugs, ablations and
 # commands are run, its lesson and its compile checks are looked at.
 # The last line is `N passed, M failed`, counted in sections; the exit status is 0 only when M is 0.
+# For those who start it with sh.
+[ -n "${BASH_VERSION:-}" ] || exec bash -- "$0" "$@"
+set +o posix
 set -euo pipefail
 # By its real path, however it was called: a build through a symbolic link would be one of other files.
 ROOT=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
@@ -138,6 +141,7 @@ fi
 # What one build has compiled, another takes over, also one of a copy of this tree.
 launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=)
 if have ccache; then
+  give_ccache_a_folder
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1 CMAKE_CUDA_COMPILER_LAUNCHER=ccache
 fi

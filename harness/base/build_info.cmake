@@ -4,6 +4,10 @@ set(commit "${COMMIT}")
 set(dirty "${DIRTY}")
 set(of_sdist ${CMAKE_CURRENT_LIST_DIR}/sdist_info.inc)
 if(commit STREQUAL "" AND NOT EXISTS ${of_sdist})
+  # Of a hook, or for another repository: git would ask that one.
+  foreach(variable DIR WORK_TREE INDEX_FILE COMMON_DIR OBJECT_DIRECTORY ALTERNATE_OBJECT_DIRECTORIES NAMESPACE PREFIX)
+    unset(ENV{GIT_${variable}})
+  endforeach()
   execute_process(COMMAND git -C ${SOURCE_DIR} rev-parse HEAD
                   OUTPUT_VARIABLE commit RESULT_VARIABLE failed OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   # A copy that was unpacked inside somebody's repository is not of their commit.

@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +40,7 @@ except ImportError as error:
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from records.results import git
 from steps.sources import ROOT
 
 MARKDOWN = MarkdownIt("commonmark", {"store_labels": True}).enable("table")
@@ -178,10 +178,9 @@ class Page:
 
 def files_of(root: Path) -> set[str]:
     """Tracked files, and new ones that git does not ignore."""
-    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, capture_output=True, text=True)
-    if listed.returncode == 0:
-        return {name for name in listed.stdout.split("\0") if name and (root / name).exists()}
+    status, listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if status == 0:
+        return {name for name in listed.split("\0") if name and (root / name).exists()}
     # A copy without git: all but what builds leave.
     paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
     return {path.as_posix() for path in paths if path.parts[0] not in ("build", ".git")}

@@ -17,6 +17,10 @@ import pytest
 # A test has a core to itself, and numpy's threads would wait for each other without rest.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+# Of a hook that runs the tests: the scratch repositories would be its repository.
+for variable in [name for name in os.environ if name.startswith("GIT_")]:
+    del os.environ[variable]
+
 SCRIPTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(SCRIPTS))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 
 import jsonschema
 import pytest
@@ -583,6 +584,22 @@ def test_no_git_is_not_a_pass(repository: Repository, monkeypatch):
 def test_a_surrounding_hook_does_not_matter(repository: Repository, monkeypatch):
     monkeypatch.setenv("GIT_DIR", "/nonexistent")
     assert recorded(repository) == []
+
+
+def test_a_build_is_of_its_own_repository(repository: Repository, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    git(other, "commit", "-q", "--allow-empty", "-m", "first")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
+    script, out = sources.ROOT / "harness" / "base" / "build_info.cmake", tmp_path / "build_info.inc"
+    command = ["cmake", f"-DSOURCE_DIR={repository.root}", f"-DOUTPUT={out}", "-DCOMMIT=", "-DDIRTY=", "-P", str(script)]
+    subprocess.run(command, check=True)
+    # The fixture's records are not committed.
+    expected = f'#define FLASHSTEPS_COMMIT "{repository.commit}"\n#define FLASHSTEPS_DIRTY true\n'
+    assert out.read_text(encoding="utf-8") == expected
 
 
 def test_filters(cuda_record):

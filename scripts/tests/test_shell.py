@@ -8,10 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPTS, make_record
+from conftest import SCRIPTS, git, make_record
 
 SHELL_SCRIPTS = [SCRIPTS / "run.sh", SCRIPTS / "test.sh", SCRIPTS / "lib.sh", SCRIPTS.parent / ".ci" / "run"]
 TOOLS = "bash dirname basename readlink flock sed sort head tail cat cksum grep mkdir rm touch chmod cp nproc env".split()
@@ -284,6 +285,49 @@ def test_a_venv_is_left_alone_until_its_requirements_change(ready: Sandbox):
     assert ready.library(both, FAKE_VERSION="3 99").returncode == 0 and ready.called().count("-m pip install") == 2
 
 
+def make_wheel(folder: Path) -> None:
+    folder.mkdir()
+    files = {
+        "made_up/__init__.py": "",
+        "made_up-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: made-up\nVersion: 1.0\n",
+        "made_up-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files["made_up-1.0.dist-info/RECORD"] = "".join(f"{name},,\n" for name in files)
+    with zipfile.ZipFile(folder / "made_up-1.0-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+
+
+def test_packages_go_into_the_venv_whatever_the_environment_says(sandbox: Sandbox, tmp_path):
+    make_wheel(tmp_path / "wheels")
+    del sandbox.environment["PYTHONDONTWRITEBYTECODE"]  # pip is large, and runs several times
+    (sandbox.root / "scripts/requirements.txt").write_text("made-up==1.0; python_version >= '3.10'\n", encoding="utf-8")
+    elsewhere, configuration = str(tmp_path / "elsewhere"), tmp_path / "pip.conf"
+    with zipfile.ZipFile(next((tmp_path / "wheels").iterdir())) as wheel:
+        wheel.extractall(tmp_path / "modules")
+    configuration.write_text(f"[install]\ntarget = {elsewhere}\n", encoding="utf-8")
+    venv, fill = sandbox.root / "build/venv", "make_venv scripts/requirements.txt"
+    wheels = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "wheels")}
+    for environment in (
+        {"PIP_TARGET": elsewhere, "PYTHONHOME": elsewhere},
+        {"PIP_PREFIX": elsewhere, "PYTHONPATH": str(tmp_path / "modules")},  # which has the package
+        {"PIP_ROOT": elsewhere, "PIP_USER": "1"},
+        {"PIP_CONFIG_FILE": str(configuration), "PIP_DRY_RUN": "1"},
+    ):
+        done = sandbox.library(fill, **wheels, **environment)
+        assert done.returncode == 0 and done.stderr == "", (environment, done.stderr)
+        clean = sandbox.run(str(venv / "bin/python"), "-c", "import made_up; print(made_up.__file__)")
+        assert clean.stdout.startswith(str(venv)), (environment, clean.stderr)
+        for path in [venv / "requirements.txt.installed", *venv.glob("lib/*/site-packages/made_up*")]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    # What nobody has foreseen is no success.
+    configuration.write_text("[install]\ndry-run = true\n", encoding="utf-8")
+    done = sandbox.library(fill, **wheels, PIP_CONFIG_FILE=str(configuration))
+    assert done.returncode == 1 and not (venv / "requirements.txt.installed").exists()
+    expected = "no Python packages: pip has run, but build/venv cannot import them: "
+    assert done.stderr.startswith(expected) and done.stderr.count("\n") == 1
+
+
 def test_no_network_is_one_line(ready: Sandbox):
     (ready.root / "build/venv/requirements.txt.installed").unlink()
     python = ready.root / "build/venv/bin/python"
@@ -298,7 +342,47 @@ def test_no_network_is_one_line(ready: Sandbox):
     )
 
 
+@pytest.mark.parametrize(("home", "own"), [("/dev/null", True), ("home", False)])
+def test_ccache_has_a_folder_that_it_can_write_to(ready: Sandbox, home, own):
+    ready.tool("ccache", '#!/bin/bash\n[ "$*" = "--get-config cache_dir" ] && echo "$HOME/.cache/ccache"\n')
+    ready.tool("cmake", FAKE_CMAKE.replace('echo "$PWD"', 'echo "${CCACHE_DIR:-of the user}"'))
+    for script in ("run.sh", "test.sh"):
+        ready.run(str(ready.bin / "bash"), f"scripts/{script}", HOME=home)
+    where = Path(f"{ready.calls}.where").read_text(encoding="utf-8").splitlines()
+    assert set(where) == {f"{ready.root}/build/ccache" if own else "of the user"}
+
+
+def test_another_repository_of_the_environment_is_ignored(ready: Sandbox):
+    ready.tool("cmake", FAKE_CMAKE.replace('echo "$PWD"', 'env | grep "^GIT_"'))
+    assert ready.main_job(GIT_DIR="/other/.git", GIT_WORK_TREE="/other", GIT_INDEX_FILE="/other/index").returncode == 0
+    assert Path(f"{ready.calls}.where").read_text(encoding="utf-8") == ""
+
+
+def test_a_checkout_has_the_line_ends_of_unix(tmp_path):
+    """Also on Windows, where git may be set up to change them."""
+    source, clone = tmp_path / "source", tmp_path / "clone"
+    git(tmp_path, "init", "-q", str(source))
+    if (attributes := SCRIPTS.parent / ".gitattributes").exists():
+        shutil.copy(attributes, source)
+    for name in ("run.sh", "CMakeLists.txt", "test.py", "page.md", "kernel.cu", "record.json"):
+        (source / name).write_text("one\ntwo\n", encoding="utf-8")
+    git(source, "add", "-A")
+    git(source, "commit", "-q", "-m", "files")
+    git(tmp_path, "-c", "core.autocrlf=true", "clone", "-q", str(source), str(clone))
+    assert [path.name for path in clone.iterdir() if path.is_file() and b"\r" in path.read_bytes()] == []
+
+
 # run.sh
+
+
+@pytest.mark.parametrize("shell", [["sh"], ["bash", "--posix"]], ids=" ".join)
+def test_started_with_another_shell(ready: Sandbox, shell):
+    command = [shutil.which(shell[0]), *shell[1:]]
+    done = ready.run(*command, "scripts/run.sh", "v01 x")
+    assert done.returncode == 0, done.stderr
+    assert "flashsteps [run] [--json] [" in ready.called() and "] [v01 x]\n" in ready.called()
+    done = ready.run(*command, "scripts/test.sh", "--fast")
+    assert done.returncode == 2 and done.stderr == "usage: bash scripts/test.sh [STEP...]\n"
 
 
 def stale_cache(sandbox: Sandbox, **entries: str) -> None:
@@ -392,6 +476,15 @@ def test_without_a_gpu_the_emulator_runs(ready: Sandbox):
     assert "emulator counts" in (report / "progression_1.svg").read_text(encoding="utf-8")
     assert "FlashSteps on the CPU emulator" in (report / "index.html").read_text(encoding="utf-8")
     assert "==> building (emulator)  (after" in done.stdout
+
+
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "inline", "no such"])
+def test_a_notebooks_way_to_draw_does_not_matter(ready: Sandbox, backend):
+    done = ready.main_job(WITH_CHARTS="1", MPLBACKEND=backend)
+    assert done.returncode == 0 and "report:  " in done.stdout, done.stderr
+    command = [sys.executable, "-c", "from draw import figure_style; print(figure_style.pyplot().get_backend())"]
+    done = ready.run(*command, cwd=ready.root / "scripts", MPLBACKEND=backend)
+    assert done.stdout == "svg\n", done.stderr
 
 
 def test_a_gpu_is_used(ready: Sandbox):
