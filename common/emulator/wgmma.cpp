@@ -227,7 +227,7 @@ void AsyncProducts::use_registers(const Product& product, int lane, const void* 
   Lane& its = lane_of(who);
   const uintptr_t begin = uintptr_t(registers);
   const auto describe_use = [&] {
-    return "wgmma at " + describe(product.at) + ": its " + (accumulator ? "accumulator" : "registers of A");
+    return "wgmma at " + describe(product.at) + ": the registers of " + (accumulator ? "its accumulator" : "A");
   };
   for (const Touch& touch : its.touched) {
     if (touch.address >= begin + bytes || begin >= touch.address + touch.bytes) continue;

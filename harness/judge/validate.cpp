@@ -183,31 +183,69 @@ bool is_right_lse(double lse, double exactly, const Gates& gate, double times = 
   return std::abs(lse - exactly) <= times * (gate.lse_abs + kLseRelative * std::abs(exactly));
 }
 
+float rounded(DType dtype, float x) {
+  unsigned char bits[4];
+  store_element(dtype, bits, x);
+  return load_element(dtype, bits);
+}
+
 struct WrongRow {
   RowId id;
   int visible_keys;
-  double error;
+  double error;  // of o; 0 when that is right
   bool lse_wrong;
+  double lse, exactly;
+};
+
+// What else the outputs tell about the cause.
+struct Evidence {
+  bool o_right;  // by all of its gates
+  bool o_small;  // or its errors are a few times the gates
+  bool one_tile_rows_right;
+  bool lse_base_two;  // all that are wrong
 };
 
 std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_t rows_checked,
-                     bool one_tile_rows_right, bool some_lse_wrong, bool base_two) {
-  const bool some_o_wrong = std::ranges::any_of(wrong, [](const WrongRow& w) { return w.error > 0; });
-  if (some_lse_wrong && base_two)
+                     const Evidence& evidence) {
+  const double unit = gates(p.dtype).unit;
+  int too_large = 0, too_small = 0;
+  bool some_o_wrong = false, lse_of_type = has_roundings(p), lse_small = has_roundings(p);
+  for (const WrongRow& row : wrong) {
+    some_o_wrong = some_o_wrong || row.error > 0;
+    if (!row.lse_wrong) continue;
+    (row.lse > row.exactly ? too_large : too_small)++;
+    lse_of_type = lse_of_type && rounded(p.dtype, float(row.lse)) == float(row.lse);
+    lse_small =
+        lse_small && std::abs(row.lse - row.exactly) <= 4 * unit * std::max(2.0, std::abs(row.exactly));
+  }
+  const bool some_lse_wrong = too_large + too_small > 0;
+  // Keys too many or too few change every lse in one direction. Errors of the scores do not.
+  const bool either_way = 16 * std::min(too_large, too_small) > too_large + too_small;
+  if (some_lse_wrong && evidence.lse_base_two)
     return "the lse values are log2 instead of natural logarithms: multiply by ln 2";
+  if (lse_small && lse_of_type && evidence.o_right)
+    return "o is right, and every wrong lse is a number of " + name(p.dtype) + ": lse is FP32";
+  if (lse_small && (evidence.o_right || (evidence.o_small && either_way)))
+    return "lse is off by no more than roundings to " + name(p.dtype) +
+           " can do: is Q scaled and then rounded? Scale the scores, in FP32. The scores, or P before it is "
+           "summed, may be rounded too, or the scale has too few digits";
   if (p.lse && some_o_wrong && !some_lse_wrong)
     return "every lse is right, so scores, mask and row sums are right: look at P V, at the rescaling of "
            "o, or at the store";
-  if (!some_o_wrong)
+  if (evidence.o_right)
     return "o is right and lse is not: look at how row_max and row_sum are combined at the end";
-  if (one_tile_rows_right)
+  if (evidence.one_tile_rows_right)
     return "rows that see a single KV tile are right: look at what is carried from tile to tile (row_max, "
-           "row_sum, the rescaling of o) and at the barriers between tiles";
+           "row_sum, the rescaling of o), at the barriers between tiles and at the number of tiles";
+  const std::string what = p.lse ? "o and lse are wrong together" : "o is wrong";
+  // Lengths that are mixed up are too large for one batch and too small for another.
+  if (either_way && p.kv_lengths == KvLengths::kFull)
+    return what +
+           ": look at Q K^T (operand order, transposition), its roundings and softmax_scale; the mask alone "
+           "would move every lse in one direction";
   if (p.causal && wrong.size() < rows_checked)
-    return "o and lse are wrong together: look at the mask (who sees whom on the diagonal) and at the ragged "
-           "last tile";
-  return "o and lse are wrong together: look at Q K^T (operand order, transposition), softmax_scale and the "
-         "mask";
+    return what + ": look at the mask (who sees whom on the diagonal) and at the ragged last tile";
+  return what + ": look at Q K^T (operand order, transposition), softmax_scale and the mask";
 }
 
 // A right kernel misses the gates as well when the exact result, rounded to the type, is too far off already.
@@ -297,7 +335,8 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
       one_tile_rows_right = one_tile_rows_right && o_right && lse_right;
     }
     if (o_right && lse_right) continue;
-    wrong.push_back({row.id, row.visible_keys, o_right ? 0 : (error > 0 ? error : 1), !lse_right});
+    wrong.push_back(
+        {row.id, row.visible_keys, o_right ? 0 : (error > 0 ? error : 1), !lse_right, lse, row.lse});
     const double tolerance = gate.row_nrmse * std::sqrt(row_norm / p.head_dim) * 3;
     for (int d = 0; d < p.head_dim; ++d) {
       if (!(std::abs(o[d] - row.o[d]) <= tolerance)) ++wrong_columns[d];
@@ -336,18 +375,29 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
          " times what roundings to " + name(p.dtype) + " add up to there (gate " +
          format("%.1f", v.gate_element) + ", from a naive implementation)");
   }
-  if (!bias_right)
+  const bool o_right = total_right && element_right && bias_right &&
+                       std::ranges::all_of(wrong, [](const WrongRow& row) { return row.error == 0; });
+  if (!bias_right && std::isfinite(*v.bias)) {
+    // Truncation misses no other gate.
+    const bool maybe_truncated = total_right && element_right && wrong.empty() && v.nonfinite == 0;
     line("o is too " + std::string(along > 0 ? "long" : "short") + " by " + format("%.1e", *v.bias) +
-         " of its length, over all rows together (gate " + format("%.1e", v.gate_bias) +
-         ")\nhint: is P or o truncated to " + name(p.dtype) + ", not rounded to nearest?");
+         " of its length, over all rows together (gate " + format("%.1e", v.gate_bias) + ")" +
+         (maybe_truncated ? "\nhint: is P or o truncated to " + name(p.dtype) + ", not rounded to nearest?"
+                          : ""));
+  }
   if (!wrong.empty()) {
-    const auto worst = std::max_element(wrong.begin(), wrong.end(), [](const WrongRow& a, const WrongRow& b) {
-      return !std::isnan(a.error) && (std::isnan(b.error) || a.error < b.error);
+    // Of rows whose o is right, the one with the worst lse.
+    const auto worst = std::ranges::max_element(wrong, {}, [](const WrongRow& row) {
+      const double off = std::abs(row.lse - row.exactly);
+      return std::pair(row.error, row.lse_wrong && off >= 0 ? off : 0.0);
     });
     line(std::to_string(wrong.size()) + " of " + std::to_string(reference.size()) +
          " checked rows are wrong; worst: " + place(p, worst->id) + ", which sees " +
          std::to_string(worst->visible_keys) + " keys, error " + format("%.2e", worst->error) + " (gate " +
-         format("%.0e", gate.row_nrmse) + ")" + (worst->lse_wrong ? ", lse wrong too" : ""));
+         format("%.0e", gate.row_nrmse) + ")" +
+         (worst->lse_wrong ? std::string(", lse wrong") + (worst->error > 0 ? " too: " : ": ") +
+                                 format("%.6g", worst->lse) + " in place of " + format("%.6g", worst->exactly)
+                           : ""));
     std::set<int> rows, heads, batches, columns;
     for (const WrongRow& r : wrong) {
       rows.insert(r.id.i);
@@ -362,8 +412,12 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
          std::to_string(p.batch) +
          (columns.empty() ? "" : "; columns " + ranges(columns) + " of " + std::to_string(p.head_dim)));
     if (v.nonfinite == 0 && !maybe_the_type)
-      line("hint: " + hint_for(p, wrong, reference.size(), one_tile_rows > 0 && one_tile_rows_right,
-                               some_lse_wrong, every_wrong_lse_is_base_two));
+      line("hint: " +
+           hint_for(p, wrong, reference.size(),
+                    {.o_right = o_right,
+                     .o_small = v.nrmse <= 4 * gate.nrmse && v.worst_row_nrmse <= 4 * gate.row_nrmse,
+                     .one_tile_rows_right = one_tile_rows > 0 && one_tile_rows_right,
+                     .lse_base_two = every_wrong_lse_is_base_two}));
   }
   if (maybe_the_type) line(note_on_gates(p));
   line(damage);

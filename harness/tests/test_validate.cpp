@@ -59,6 +59,84 @@ Problem problem(DType dtype = DType::kFp16) {
 
 bool has(const Validation& v, const std::string& text) { return v.message.find(text) != std::string::npos; }
 
+// Kernels as people get them wrong.
+enum class Mistake {
+  kNone,
+  kQRounded,       // scaled, then rounded to the type
+  kScoresRounded,  // to the type
+  kLseRounded,     // to the type
+  kNoScale,
+  kKTransposed,  // every 8x8 block
+  kKeyTooMany,   // on the diagonal
+  kKeyTooFew,
+  kLastTileDropped,
+  kONotRescaled,
+  kSumNotRescaled,
+};
+
+float rounded(DType dtype, double x) {
+  unsigned char bits[4];
+  store_element(dtype, bits, float(x));
+  return load_element(dtype, bits);
+}
+
+Validation judge_mistake(const Problem& p, Mistake mistake) {
+  Case c(p);
+  const int head_dim = p.head_dim;
+  const double log2e = 1.4426950408889634, scale = mistake == Mistake::kNoScale ? 1 : p.softmax_scale();
+  const auto load = [&](const void* row) {
+    std::vector<float> values(head_dim);
+    load_elements(p.dtype, row, head_dim, values.data());
+    return values;
+  };
+  for (const ReferenceRow& row : c.reference) {
+    const RowId kv{row.id.b, row.id.h * p.num_heads_kv / p.num_heads_q, 0};
+    const std::vector<float> q = load(c.workload.q_row(row.id));
+    int visible = row.visible_keys;
+    if (p.causal && mistake == Mistake::kKeyTooMany) visible = std::min(visible + 1, p.seqlen_kv);
+    if (p.causal && mistake == Mistake::kKeyTooFew) visible -= 1;
+    const int num_tiles = (visible + 63) / 64 - (mistake == Mistake::kLastTileDropped && visible > 64);
+    double row_max = -INFINITY, row_sum = 0;
+    std::vector<double> o(head_dim);
+    for (int tile = 0; tile < num_tiles; ++tile) {
+      std::vector<double> scores;
+      double new_max = row_max;
+      for (int key = tile * 64; key < std::min(visible, tile * 64 + 64); ++key) {
+        double score = 0;
+        for (int d = 0; d < head_dim; ++d) {
+          RowId from{kv.b, kv.h, key};
+          int column = d;
+          if (mistake == Mistake::kKTransposed) {
+            from.i = std::min(key / 8 * 8 + d % 8, p.seqlen_kv - 1);
+            column = d / 8 * 8 + key % 8;
+          }
+          float k = 0;
+          const auto* const k_row = static_cast<const char*>(c.workload.k_row(from));
+          load_elements(p.dtype, k_row + column * element_bytes(p.dtype), 1, &k);
+          score += mistake == Mistake::kQRounded ? rounded(p.dtype, q[d] * scale * log2e) / log2e * k
+                                                 : q[d] * scale * k;
+        }
+        scores.push_back(mistake == Mistake::kScoresRounded ? rounded(p.dtype, score) : score);
+        new_max = std::max(new_max, scores.back());
+      }
+      const double row_scale = std::exp(row_max - new_max);
+      row_max = new_max;
+      if (mistake != Mistake::kSumNotRescaled) row_sum *= row_scale;
+      for (double& x : o) x *= mistake == Mistake::kONotRescaled ? 1 : row_scale;
+      for (size_t j = 0; j < scores.size(); ++j) {
+        const double weight = std::exp(scores[j] - row_max);
+        row_sum += weight;
+        const std::vector<float> v = load(c.workload.v_row({kv.b, kv.h, tile * 64 + int(j)}));
+        for (int d = 0; d < head_dim; ++d) o[d] += rounded(p.dtype, weight) * v[d];
+      }
+    }
+    for (int d = 0; d < head_dim; ++d) c.store(row.id, d, float(o[d] / row_sum));
+    const float lse = float(row_max + std::log(row_sum));
+    c.set_lse(row.id, mistake == Mistake::kLseRounded ? rounded(p.dtype, lse) : lse);
+  }
+  return c.judged();
+}
+
 }  // namespace
 
 TEST_CASE("the rounded reference itself passes, far below the gates") {
@@ -177,6 +255,59 @@ TEST_CASE("each defect is found and named") {
     c.set_lse({1, 1, 70}, 0.0f);
     CHECK((!c.judged().pass && has(c.judged(), "lse was written 1 element(s) past its end")));
   }
+}
+
+TEST_CASE("a hint names no cause that the outputs rule out") {
+  const std::string rounding = "is Q scaled and then rounded?", mask = "the mask", one_way = "the mask alone";
+  const std::string q_k = "o and lse are wrong together: look at Q K^T (operand order, transposition)";
+  struct {
+    Mistake mistake;
+    std::string says, not_said;
+  } const cases[] = {
+      {Mistake::kQRounded, rounding, mask},
+      {Mistake::kScoresRounded, "The scores, or P before it is summed, may be rounded too", mask},
+      {Mistake::kLseRounded, "o is right, and every wrong lse is a number of ", mask},
+      {Mistake::kNoScale, "softmax_scale", "nothing"},
+      {Mistake::kKTransposed, q_k, "softmax_scale and the mask"},
+      {Mistake::kKeyTooMany, mask, one_way},
+      {Mistake::kKeyTooFew, mask, one_way},
+      {Mistake::kLastTileDropped, "the number of tiles", mask},
+      {Mistake::kONotRescaled, "every lse is right", mask + " ("},
+      {Mistake::kSumNotRescaled, "rows that see a single KV tile are right", mask},
+  };
+  for (const DType dtype : {DType::kFp16, DType::kBf16}) {
+    for (const Inputs inputs : {Inputs::kNormal, Inputs::kSharp}) {
+      Problem p;
+      p.seqlen_q = 150;
+      p.seqlen_kv = 170;
+      p.dtype = dtype;
+      p.inputs = inputs;
+      p.causal = true;
+      CHECK(judge_mistake(p, Mistake::kNone).pass);
+      for (const auto& c : cases) {
+        const Validation v = judge_mistake(p, c.mistake);
+        INFO(p.label() << ", mistake " << int(c.mistake) << ": " << v.message);
+        // Little is wrong with rounded scores where they are small.
+        if (v.pass && c.mistake == Mistake::kQRounded && inputs == Inputs::kNormal) continue;
+        CHECK(!v.pass);
+        CHECK(has(v, c.says));
+        CHECK(!has(v, c.not_said));
+        CHECK(!has(v, "truncated"));
+      }
+    }
+  }
+}
+
+TEST_CASE("truncation is suspected only where nothing else is wrong, and NaN has no length") {
+  Case c(problem());
+  for (const ReferenceRow& row : c.reference)
+    for (int d = 0; d < 64; ++d) c.store(row.id, d, float(row.o[d] / 2));
+  CHECK((has(c.judged(), "o is too short by 5.0e-01 of its length") && !has(c.judged(), "truncated")));
+  Case d(problem());
+  for (const ReferenceRow& row : d.reference) d.store(row.id, 0, std::numeric_limits<float>::quiet_NaN());
+  const Validation v = d.judged();
+  INFO(v.message);
+  CHECK((!v.pass && has(v, "are NaN") && !has(v, "of its length") && !has(v, "truncated")));
 }
 
 TEST_CASE("on a user's own inputs, what is only imprecise gets a word on the gates instead of a hint") {

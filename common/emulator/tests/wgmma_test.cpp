@@ -448,7 +448,7 @@ TEST_CASE("wgmma: a missing warpgroup_arrive is reported", "[wgmma][bugs]") {
   check_mistake<Mistake::kAWrittenAfterArrive>(Bug::kRegisterFence, {mistaken_line + 32, mistaken_line + 42},
                                                "registers of A were written");
   check_mistake<Mistake::kSecondWithoutArrive>(Bug::kRegisterFence, {mistaken_line + 55, mistaken_line + 56},
-                                               "accumulator were read");
+                                               "the registers of its accumulator were read");
 }
 
 TEST_CASE("wgmma: registers that are touched before the wait are reported", "[wgmma][bugs]") {
