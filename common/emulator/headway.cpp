@@ -40,13 +40,14 @@ void ReadExtents::start(size_t num_ranges) {
 }
 
 bool ReadExtents::add(size_t range, uintptr_t address) {
+  const uintptr_t place = address / kPlaceBytes;
   Extent& extent = extents_[range];
   if (extent.time != time_) {
-    extent = {address, address, time_};
+    extent = {place, place, time_};
     return true;
   }
-  if (address >= extent.first && address <= extent.last) return false;
-  (address < extent.first ? extent.first : extent.last) = address;
+  if (place >= extent.first && place <= extent.last) return false;
+  (place < extent.first ? extent.first : extent.last) = place;
   return true;
 }
 

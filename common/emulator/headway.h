@@ -41,7 +41,7 @@ class ReadExtents {
 
  private:
   struct Extent {
-    uintptr_t first, last;
+    uintptr_t first, last;  // places of 64 bytes: a sign for each element would cost more than the read
     uint64_t time;
   };
   std::vector<Extent> extents_;

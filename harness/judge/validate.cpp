@@ -183,12 +183,6 @@ bool is_right_lse(double lse, double exactly, const Gates& gate, double times = 
   return std::abs(lse - exactly) <= times * (gate.lse_abs + kLseRelative * std::abs(exactly));
 }
 
-float rounded(DType dtype, float x) {
-  unsigned char bits[4];
-  store_element(dtype, bits, x);
-  return load_element(dtype, bits);
-}
-
 struct WrongRow {
   RowId id;
   int visible_keys;
