@@ -5,8 +5,9 @@
     python3 scripts/steps/exercise.py check v05      builds it, runs it on the emulator, says what is missing
     python3 scripts/steps/exercise.py solution v05   the diff from steps/my_v05/ to the step itself
 
-docs/exercises/STEP/unsolved.md is the exercise: its task, the holes as a change of the step, and what `check`
-demands; docs/exercises/README.md says how it is read. Needs nothing but Python and a build.
+docs/exercises/STEP/unsolved.md is the exercise: its task, the holes as a change of the step, and what `check` demands
+first. Then come the problems on which known mistakes fail, from the pages of harness/tests/exercises and
+harness/tests/bugs, and the covering sample. docs/exercises/README.md says more. Needs nothing but Python and a build.
 """
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +28,14 @@ from steps import ablations, step_diff
 from steps.sources import ROOT, StepError, find_step
 
 PAGES = "docs/exercises"
+TRIES = "harness/tests/exercises"  # what the lessons tell to try, with its outcome
+BUGS = "harness/tests/bugs"
+# What a bug's page is run on unless it says otherwise: several tiles of keys, so that stages are used again; ragged
+# tails; several CTAs; both sizes of a tile, both masks.
+SHAPES = ["1,2,1,100,330,64", "1,1,1,64,330,128"]
+MASKS = ["", " --causal"]
+# Of a problem, by the program; the lines that follow and say more of it are indented.
+VERDICT = re.compile(r"(FAIL|SKIP|CRASH|HANG|ERROR)  \S+  B=")
 NEED = re.compile(r"(.+) (<=|>=|==) (.+)")
 WORDS = {"<=": "at most", ">=": "at least", "==": "exactly"}
 # Without nvcc an edit compiles in seconds: a build for the emulator alone goes first.
@@ -36,6 +46,7 @@ BUILDS = ("build/emulator", "build")
 class Run:
     command: str  # as a reader types it: build/flashsteps count my_v05 --shape 1,4,256,64
     needs: list[str] = field(default_factory=list)  # of its counters
+    may_refuse: bool = False  # is a step right that cannot run the problem, and says so?
 
 
 @dataclass
@@ -45,6 +56,8 @@ class Exercise:
     task: str
     kernel: str  # with the holes
     runs: list[Run]
+    more: list[Run]  # after these: other problems
+    unseen: list[str]  # what no run can show
 
     @property
     def mine(self) -> str:
@@ -59,16 +72,46 @@ def read(step: str, root: Path = ROOT) -> Exercise:
     change = ablations.read(path, root)
     text = path.read_text(encoding="utf-8")
     runs: list[Run] = []
-    for key, value in re.findall(r"^- (\w+): `([^`]+)`", text, re.MULTILINE):
-        if key == "Run":
-            runs.append(Run(value))
-        elif key == "Needs" and runs and NEED.fullmatch(value):
-            runs[-1].needs.append(value)
+    unseen: list[str] = []
+    for key, value in re.findall(r"^- (\w[\w ]*): (.*)", text, re.MULTILINE):
+        code = value.removeprefix("`").removesuffix("`")
+        if key == "Not seen":
+            unseen.append(value)
+        elif key == "Run":
+            runs.append(Run(code))
+        elif key == "Needs" and runs and NEED.fullmatch(code):
+            runs[-1].needs.append(code)
         else:
-            raise StepError(f"{change.page}: what is '- {key}: `{value}`'?")
+            raise StepError(f"{change.page}: what is '- {key}: {value}'?")
     task = text[text.index("\n") : text.index("```diff")].strip()
     kernel = "\n".join(ablations.changed_lines(change, root)) + "\n"
-    return Exercise(step, change.title, task, kernel, runs)
+    exercise = Exercise(step, change.title, task, kernel, runs, [], unseen)
+    check = f"build/flashsteps check {exercise.mine}"
+    exercise.more = [
+        *(Run(f"{check} {problem}", may_refuse=True) for problem in other_problems(step, root)),
+        Run(check),  # the covering sample
+    ]
+    return exercise
+
+
+def problems_of_bug(page: Path) -> list[str]:
+    """Options: the problems on which the page's bug must be reported."""
+    told = dict(re.findall(r"^- (Shapes|Problem): (.*)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    shapes = re.findall(r"`([^`]+)`", told.get("Shapes", "")) or SHAPES
+    options = re.findall(r"`([^`]+)`", told.get("Problem", ""))
+    return [" ".join([f"--shape {shape}{mask}", *options]) for shape, mask in zip(shapes, MASKS, strict=True)]
+
+
+def other_problems(step: str, root: Path) -> list[str]:
+    """Options: the problems on which the lesson's edits and the step's known bugs fail, each once."""
+    found = []
+    for page in ablations.pages(root, [step], TRIES):
+        text = page.read_text(encoding="utf-8")
+        for command in re.findall(r"^- Run: `([^`]+)`\n- Expect: `(?:FAIL|CRASH|HANG)`", text, re.MULTILINE):
+            found.append(command[command.index("--") :].replace("--backend emulator ", ""))
+    for page in ablations.pages(root, [step], BUGS):
+        found += problems_of_bug(page)
+    return list(dict.fromkeys(found))
 
 
 def shown(value: float) -> str:
@@ -107,29 +150,62 @@ def counters(written: dict) -> dict[str, float]:
     return {**products, "wgmma_beside_work": beside}
 
 
-def grade(exercise: Exercise, program: Path, step: str) -> tuple[bool, list[str]]:
-    """Whether `step` of `program` does what the exercise demands, and the lines that say so."""
-    solved, report = True, []
+def verdicts(process: subprocess.Popen[str]) -> Iterator[str]:
+    """What the program says of each problem that is not right, or all it says if it fails and names none."""
+    said, verdict, named = "", "", False
+    for line in process.stdout:
+        if verdict and not line.startswith("      "):
+            yield verdict.rstrip()
+            verdict = ""
+        if verdict or VERDICT.match(line):
+            verdict, named = verdict + line, True
+        said += line
+    if verdict:
+        yield verdict.rstrip()
+    if process.wait() != 0 and not named:
+        yield said.rstrip()
+
+
+def judge(run: Run, program: Path, step: str) -> Iterator[tuple[bool, str]]:
+    """Whether `step` of `program` does what the run demands, line by line."""
+    _, verb, _, *options = shlex.split(run.command)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
-        for run in exercise.runs:
-            _, verb, _, *options = shlex.split(run.command)
-            command = [str(program), verb, step, *options, "--backend", "emulator", "--json", str(out)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                # Its own words, from the verdict to the table.
-                said = done.stdout + done.stderr
-                verdict = re.search(r"^(?:FAIL|SKIP|CRASH|HANG)  .*?(?=\n\n|\Z)", said, re.MULTILINE | re.DOTALL)
-                report += [f"NOT YET  {run.command}", *(verdict[0] if verdict else said).splitlines()]
-                solved = False
-                continue
-            report.append(f"PASS     {run.command}")
-            names = counters(json.loads(out.read_text(encoding="utf-8")))
-            for need in run.needs:
-                complaint = unmet(need, names)
-                solved = solved and not complaint
-                report.append(f"NOT YET    {complaint}" if complaint else f"PASS       {need}")
-    return solved, report
+        command = [str(program), verb, step, *options, "--backend", "emulator", "--json", str(out)]
+        passed = True
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+        with subprocess.Popen(command, **pipe) as process:
+            try:
+                for verdict in verdicts(process):
+                    if not (run.may_refuse and " cannot run " in verdict):
+                        passed = False
+                        yield False, f"NOT YET  {run.command}\n{verdict}"
+            finally:
+                process.kill()  # if the caller has heard enough
+        if not passed:
+            return
+        yield True, f"PASS     {run.command}"
+        names = counters(json.loads(out.read_text(encoding="utf-8"))) if run.needs else {}
+        for need in run.needs:
+            complaint = unmet(need, names)
+            yield not complaint, f"NOT YET    {complaint}" if complaint else f"PASS       {need}"
+
+
+def grade(exercise: Exercise, program: Path, step: str) -> Iterator[tuple[bool, str]]:
+    """Whether `step` of `program` solves the exercise, line by line: what the page demands, then the other problems,
+    up to the first one that is not right."""
+    solved = True
+    for run in exercise.runs:
+        for right, line in judge(run, program, step):
+            solved = solved and right
+            yield right, line
+    for run in exercise.more:
+        if not solved:
+            return
+        for solved, line in judge(run, program, step):
+            yield solved, line
+            if not solved:
+                break
 
 
 def start(exercise: Exercise, root: Path, again: bool) -> int:
@@ -162,14 +238,18 @@ def check(exercise: Exercise, root: Path) -> int:
         print(made.stdout + made.stderr)
         print("NOT YET  it does not compile")
         return 1
-    solved, report = grade(exercise, build / "flashsteps", exercise.mine)
-    print("\n".join(report))
-    short = exercise.step.partition("_")[0]
+    print("running it; the last command takes longest", flush=True)
+    solved = True
+    for right, line in grade(exercise, build / "flashsteps", exercise.mine):
+        solved = solved and right
+        print(line, flush=True)
     if not solved:
         print("\nNot yet.")
         return 1
-    print(f"\nSolved. The whole covering sample: {build.relative_to(root)}/flashsteps check {exercise.mine}")
-    print(f"The step's own way: python3 scripts/steps/exercise.py solution {short}")
+    print("\nSolved.")
+    for what in exercise.unseen:
+        print(f"Not seen: {what}")
+    print(f"The step's own way: python3 scripts/steps/exercise.py solution {exercise.step.partition('_')[0]}")
     return 0
 
 
