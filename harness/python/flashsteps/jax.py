@@ -66,11 +66,34 @@ def _refuse_gradients(operation: Any, names: tuple[str, ...]) -> Any:
     return rule
 
 
+def _plan(arrays: tuple[Any, ...], options: _Options, gpu: int | None) -> tuple[float, int]:
+    """The scale, and the bytes of memory that the call needs. Below jax.export symbols may stand for sizes, which
+    XLA knows when the program runs. Numbers take their places here: of a call that fills a GPU with few queries and
+    many keys, which is what needs memory."""
+    causal, scale, _, *others = options
+    shapes = [() if array is None else array.shape for array in arrays]
+    symbols = [size for size in dict.fromkeys(sum(shapes, ())) if not isinstance(size, int)]
+    numbers = {symbol: 1024 << place for place, symbol in enumerate(symbols)}
+    if symbols:
+        batch, rows = shapes[0][:1], shapes[0][1 if options.bshd else 2 :][:1]
+        numbers |= {size: number for size, number in zip(batch + rows, (32, 16)) if size in numbers}
+        arrays = tuple(
+            None if array is None else jax.ShapeDtypeStruct([numbers.get(n, n) for n in shape], array.dtype)
+            for array, shape in zip(arrays, shapes, strict=True)
+        )
+    try:
+        return _core.plan(_frameworks.made(_frameworks.Jax), *arrays, causal, scale, *others, gpu)
+    except ValueError as error:
+        if not symbols:
+            raise
+        sizes = ", ".join(f"{symbol} = {number}" for symbol, number in numbers.items())
+        raise ValueError(f"{error}; for example with {sizes}") from None
+
+
 def _traced(arrays: tuple[Any, ...], options: _Options, gpu: int | None) -> Any:
     """The call as an operation of XLA: what is wrong with it is said now. `gpu`: that will run it, if it is known."""
-    causal, scale, return_lse, *others = options
-    framework = _frameworks.made(_frameworks.Jax)
-    scale, memory_bytes = _core.plan(framework, *arrays, causal, scale, *others, gpu)
+    causal, return_lse = options.causal, options.return_lse
+    scale, memory_bytes = _plan(arrays, options, gpu)
     given = [array for array in arrays if array is not None]
     placement = _placement(given)
     q, pages = arrays[0], arrays[-1] is not None

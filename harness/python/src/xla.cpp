@@ -97,7 +97,9 @@ Call read(const CallFrame& frame) {
     const Buffer& table = *in.buffers[in.size - 1];
     a.page_table = {static_cast<const int*>(table.data), int(table.dims[table.rank - 1]), a.seqlen_kv,
                     int(k_dims[0])};
-    a.seqlen_kv *= a.page_table.max_pages;
+    const int64_t keys = int64_t(a.seqlen_kv) * a.page_table.max_pages;
+    if (keys > 1 << 30) throw std::invalid_argument("sequence lengths are limited to 2^30");
+    a.seqlen_kv = int(keys);
   }
   const auto& step = *static_cast<const Span*>(attribute(frame.attributes, "step", Attributes::kString));
   call.step = {step.data, step.size};

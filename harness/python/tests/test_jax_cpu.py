@@ -230,6 +230,63 @@ def test_eval_shape_and_compile_ahead_of_time():
     same_bits(jax.jit(call).lower(q, k, v).compile()(*arrays), flashsteps.attention(*arrays, return_lse=True))
 
 
+# Exported, with symbols for sizes
+
+
+def exported(call, *shapes, dtype="float16"):
+    """Its program, whose arguments are numbers of `dtype` if they have four dimensions."""
+    scope = jax.export.SymbolicScope()
+    arguments = [
+        jax.ShapeDtypeStruct(
+            jax.export.symbolic_shape(shape, scope=scope), dtype if shape.count(",") == 3 else "int32"
+        )
+        for shape in shapes
+    ]
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("flashsteps_attention")]
+    program = jax.export.export(jax.jit(call), disabled_checks=allowed, platforms=["cpu"])(*arguments)
+    return jax.jit(program.call)
+
+
+def test_export():
+    def call(q, k, v, n):
+        return flashsteps.attention(q, k, v, causal=True, kv_lengths=n, return_lse=True)
+
+    program = exported(call, "b, 4, s, 64", "b, 2, t, 64", "b, 2, t, 64", "b")
+    for batch, rows, keys in ((2, 70, 90), (1, 3, 70), (3, 70, 1)):
+        q, k, v = draw_qkv(batch=batch, seqlen_kv=keys)
+        arrays = (q[:, :, :rows], k, v, lengths_of(*range(1, batch + 1))[::-1] % (keys + 1))
+        same_bits(program(*arrays), call(*arrays))
+    # One symbol for the queries and keys, and heads beside the rows.
+    self_attention = lambda q: flashsteps.attention(q, q, q, layout="bshd")  # noqa: E731
+    program = exported(self_attention, "1, 2*s + 1, 4, 64", dtype="bfloat16")
+    for rows in (3, 69):
+        q = draw_qkv("bfloat16")[0].swapaxes(1, 2)[:, :rows]
+        same_bits(program(q), self_attention(q))
+
+
+def test_export_of_a_cache():
+    def call(q, k, v, n, table):
+        return flashsteps.attention_with_kvcache(q, k, v, cache_seqlens=n, page_table=table)
+
+    program = exported(call, "b, 1, 4, 64", "p, 16, 2, 64", "p, 16, 2, 64", "b", "b, m")
+    k, v = (x[:, :, :64].swapaxes(1, 2).reshape(-1, 16, 2, 64) for x in draw_qkv(batch=2)[1:])
+    for batch in (1, 2):
+        q = draw_qkv(batch=batch)[0][:, :, :1].swapaxes(1, 2)
+        table = jnp.arange(8, dtype=np.int32)[::-1].reshape(2, 4)[:batch]
+        arrays = (q, k, v, lengths_of(33, 64)[:batch], table)
+        same_bits(program(*arrays), call(*arrays))
+
+
+def test_what_is_wrong_with_symbols_is_said_when_the_call_is_exported():
+    attend = flashsteps.attention
+    with pytest.raises(ValueError, match="^k: has batch 2048, and q has 32; for example with b = 32, c = 2048"):
+        exported(attend, "b, 4, 70, 64", "c, 2, 70, 64", "c, 2, 70, 64")
+    with pytest.raises(ValueError, match="^q: has head_dim 1024, the steps support 64 and 128; for example with d ="):
+        exported(attend, "1, 4, 70, d", "1, 2, 70, d", "1, 2, 70, d")
+    with pytest.raises(TypeError, match="^q: is int8, expected float16"):
+        exported(attend, "b, 4, s, 64", "b, 4, s, 64", "b, 4, s, 64", dtype="int8")
+
+
 # Below vmap: one call, in which the examples are batches
 
 

@@ -165,6 +165,21 @@ def test_scan_and_vmap():
         same_bits(mapped.reshape(folded.shape), folded)
 
 
+def test_export():
+    """With symbols for sizes: memory was planned for other sizes than a call has."""
+    call = lambda q, k, v: flashsteps.attention(q, k, v, causal=True, return_lse=True)  # noqa: E731
+    scope = jax.export.SymbolicScope()
+    shapes = (jax.export.symbolic_shape(shape, scope=scope) for shape in ("b, 8, s, 128", *2 * ["b, 2, t, 128"]))
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("flashsteps_attention")]
+    program = jax.jit(jax.export.export(jax.jit(call), disabled_checks=allowed)(*arguments).call)
+    for batch, rows, keys in ((1, 1, 5000), (2, 200, 300), (40, 16, 700), (1, 3, 1)):
+        q, k, v = draw_qkv("bfloat16", batch, (8, 2), rows, keys, 128)
+        o, lse = program(q, k, v)
+        expected = reference.attention(q, k, v, causal=True)
+        reference.check(np.asarray(o).astype(np.float64), np.asarray(lse), "bfloat16", *expected)
+
+
 def test_vmap_may_ask_for_more_splits_than_one_call():
     """Two calls of 136 tiles fit the GPU otherwise than one of 272: memory was planned for the former."""
     q, k, v = (jnp.ones((2, 136, 1, rows, 128), jnp.bfloat16) * x for rows, x in ((1, 0.1), (4096, 0.1), (4096, 3)))
