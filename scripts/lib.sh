@@ -143,7 +143,10 @@ give_ccache_a_folder() {
   local folder
   have ccache || return 0
   folder=$(ccache --get-config cache_dir 2>/dev/null) && mkdir -p "$folder" 2>/dev/null && [ -w "$folder" ] && return
-  export CCACHE_DIR="$ROOT/build/ccache"
+  case $ROOT in
+    *\$*) export CCACHE_DISABLE=1 ;;  # it would expand this as a variable
+    *) export CCACHE_DIR="$ROOT/build/ccache" ;;
+  esac
 }
 
 # is_stale FOLDER: was it configured for another place, as before the checkout was moved or copied, with another

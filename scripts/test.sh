@@ -140,7 +140,8 @@ fi
 
 # What one build has compiled, another takes over, also one of a copy of this tree.
 launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=)
-if have ccache; then
+# In a folder with a '$' ccache would look for a variable of that name.
+if have ccache && [[ $ROOT != *\$* ]]; then
   give_ccache_a_folder
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1 CMAKE_CUDA_COMPILER_LAUNCHER=ccache

@@ -48,7 +48,7 @@ COMMANDS, _ = CHAPTER.commands()
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree, built without a GPU; without the chapter's step, in case that somebody has made it."""
-    root = tmp_path_factory.mktemp("copy") / "flashsteps"
+    root = tmp_path_factory.mktemp("copy") / "flash, steps"  # a comma is nothing to stumble over
     for name in check_docs.files_of(ROOT):
         if name.startswith(f"steps/{STEP}/"):
             continue

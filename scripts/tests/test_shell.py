@@ -43,6 +43,7 @@ class Sandbox:
     """A copy of scripts/ in a folder with a space in its name, and a PATH that has only what is named."""
 
     def __init__(self, folder: Path):
+        folder.mkdir(exist_ok=True)
         self.root, self.bin, self.calls = folder / "my checkout", folder / "bin", folder / "calls"
         # With what Python has compiled of them, so that it does not do so in every test.
         shutil.copytree(SCRIPTS, self.root / "scripts", ignore=shutil.ignore_patterns("tests"))
@@ -350,6 +351,30 @@ def test_ccache_has_a_folder_that_it_can_write_to(ready: Sandbox, home, own):
         ready.run(str(ready.bin / "bash"), f"scripts/{script}", HOME=home)
     where = Path(f"{ready.calls}.where").read_text(encoding="utf-8").splitlines()
     assert set(where) == {f"{ready.root}/build/ccache" if own else "of the user"}
+
+
+def test_a_dollar_in_the_path(tmp_path):
+    """ccache would look for a variable of that name."""
+    sandbox = Sandbox(tmp_path / "a,b $c")
+    sandbox.make_venv()
+    (sandbox.root / "steps/v01_scalar").mkdir(parents=True)
+    (sandbox.root / "steps/v01_scalar/kernel.cu").write_text("int x;\n", encoding="utf-8")
+    sandbox.tool("cmake", FAKE_CMAKE.replace('echo "$PWD"', 'echo "${CCACHE_DIR:-}${CCACHE_BASEDIR:-}"'))
+    assert sandbox.main_job(HOME="/dev/null").returncode == 0
+    all_tests(sandbox, "v01", HOME="/dev/null")
+    assert "cmake --preset ci -DCMAKE_CXX_COMPILER_LAUNCHER= " in sandbox.called()
+    assert set(Path(f"{sandbox.calls}.where").read_text(encoding="utf-8").splitlines()) == {""}
+
+
+@pytest.mark.parametrize("character", [";", "#", '"', "[", "]", "*", "?", "<", "|", "${"])
+def test_a_path_that_cmake_cannot_take_is_a_sentence(tmp_path, character):
+    source = tmp_path / f"a{character}b"
+    source.mkdir()
+    shutil.copy(SCRIPTS.parent / "CMakeLists.txt", source)
+    done = subprocess.run(["cmake", "-B", "build"], cwd=source, capture_output=True, text=True)
+    said = " ".join(done.stderr.split())
+    assert f"CMake cannot build in a folder whose path has '{character}' in it: move or rename {source}" in said
+    assert done.returncode == 1 and said.count("CMake Error") == 1
 
 
 def test_another_repository_of_the_environment_is_ignored(ready: Sandbox):
