@@ -4,7 +4,7 @@
 
 #include <compare>
 #include <cstdint>
-#include <ranges>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,13 +60,50 @@ struct RowId {
   int b, h, i;
   auto operator<=>(const RowId&) const = default;
 };
-// All of its rows, numbered batch by batch and head by head.
-inline auto rows_of(int batch, int heads, int rows) {
-  return std::views::iota(int64_t(0), int64_t(batch) * heads * rows) |
-         std::views::transform([=](int64_t number) -> RowId {
-           return {int(number / rows / heads), int(number / rows % heads), int(number % rows)};
-         });
-}
+// All of its rows, numbered batch by batch and head by head. (No view: clang 14 cannot compile libstdc++'s.)
+class Rows {
+ public:
+  Rows(int batch, int heads, int rows) : heads_(heads), rows_(rows), size_(size_t(batch) * heads * rows) {}
+  size_t size() const { return size_; }
+  RowId operator[](int64_t number) const {
+    return {int(number / rows_ / heads_), int(number / rows_ % heads_), int(number % rows_)};
+  }
+
+  RowId back() const { return (*this)[int64_t(size_) - 1]; }
+
+  class Iterator;
+  Iterator begin() const;
+  Iterator end() const;
+
+ private:
+  int heads_, rows_;
+  size_t size_;
+};
+
+class Rows::Iterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = RowId;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const RowId*;
+  using reference = RowId;
+
+  Iterator(const Rows& rows, int64_t number) : rows_(rows), number_(number) {}
+  RowId operator*() const { return rows_[number_]; }
+  Iterator& operator++() {
+    ++number_;
+    return *this;
+  }
+  Iterator operator++(int) { return {rows_, number_++}; }
+  bool operator==(const Iterator& other) const { return number_ == other.number_; }
+
+ private:
+  Rows rows_;
+  int64_t number_;
+};
+
+inline Rows::Iterator Rows::begin() const { return {*this, 0}; }
+inline Rows::Iterator Rows::end() const { return {*this, int64_t(size_)}; }
 
 struct Problem {
   int batch = 1, num_heads_q = 1, num_heads_kv = 1;
@@ -102,7 +139,7 @@ struct Problem {
   // Of all keys and values below their lengths, once: what has to come out of memory, next to which q and o
   // are little where there are few queries. (Every key is seen by some query, the last one.)
   double kv_bytes() const;
-  auto rows() const { return rows_of(batch, num_heads_q, seqlen_q); }  // of q and o
+  Rows rows() const { return {batch, num_heads_q, seqlen_q}; }  // of q and o
   int64_t num_rows() const { return int64_t(rows().size()); }
   float softmax_scale() const;
 };

@@ -26,7 +26,7 @@ struct Placement {
   int buffer, batch, heads, rows, head_dim;
   int64_t offset = kGuardElements, batch_stride = 0, head_stride = 0, row_stride = 0;
 
-  auto all_rows() const { return rows_of(batch, heads, rows); }
+  Rows all_rows() const { return {batch, heads, rows}; }
   int64_t at(RowId row) const {
     return offset + row.b * batch_stride + row.h * head_stride + row.i * row_stride;
   }

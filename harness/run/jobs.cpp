@@ -4,7 +4,6 @@
 #include <array>
 #include <chrono>
 #include <optional>
-#include <ranges>
 #include <set>
 
 #include "harness/device/backend.h"
@@ -224,8 +223,9 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
       entry["message"] = message;
       entry["validation"] = to_json(v, problem);
       if (backend->kind() == BackendKind::kEmulator) {
-        const auto names = modes | std::views::transform(&EmulatorMode::async);
-        entry["validation"]["modes"] = std::set<std::string>(names.begin(), names.end());
+        std::set<std::string> names;
+        for (const EmulatorMode& mode : modes) names.insert(mode.async);
+        entry["validation"]["modes"] = names;
         entry["validation"]["race_detector"] = std::ranges::any_of(modes, &EmulatorMode::race_detector);
       }
       if (!counters.empty()) entry["counters"] = sum(counters);

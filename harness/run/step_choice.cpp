@@ -64,8 +64,9 @@ std::vector<StepChoice> in_order(std::vector<StepChoice> steps) {
     return std::tuple<bool, const std::string&, int>(!in_ladder, name, step.configuration);
   };
   std::ranges::sort(steps, {}, key);
-  const auto repeated = std::ranges::unique(steps, {}, &StepChoice::name);
-  steps.erase(repeated.begin(), repeated.end());
+  // Not std::ranges::unique, of libstdc++'s ranges: clang 14 cannot compile what it returns.
+  const auto same = [](const StepChoice& one, const StepChoice& other) { return one.name == other.name; };
+  steps.erase(std::unique(steps.begin(), steps.end(), same), steps.end());
   return steps;
 }
 

@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -66,6 +67,15 @@ needs_gpu = pytest.mark.skipif(not FLASHSTEPS.exists() or not has_gpu(), reason=
 
 def check_file(path: Path) -> None:
     assert results.check(results.read(path)) == [], "the program wrote a file that its own checker refuses"
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="needs clang (apt-get install -y clang)")
+@pytest.mark.parametrize("source", ["problem/tensors.cpp", "run/jobs.cpp", "run/step_choice.cpp"])
+def test_clang_compiles_the_harness(source: str) -> None:
+    """Version 14 takes many of libstdc++'s ranges, but no views."""
+    command = ["clang++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", f"-I{ROOT}", str(ROOT / "harness" / source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
 def test_all_steps_pass_and_the_file_is_right(tmp_path: Path) -> None:
