@@ -1,7 +1,6 @@
 #include "common/emulator/fiber.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -107,8 +106,6 @@ static void* initial_frame(char* top, void (*entry)()) {
 namespace emulator {
 namespace {
 
-const size_t kGuardBytes = size_t(sysconf(_SC_PAGESIZE));
-
 // The context that the running one was resumed from. Only AddressSanitizer needs to know.
 constinit thread_local Context* resumed_from = nullptr;
 
@@ -120,7 +117,7 @@ void prepare_fiber(Context& context, char* stack, int index, int poison, void (*
   context.finished = false;
 #ifdef EMULATOR_ASAN
   // A fiber that was given up after a report left its frames' poison behind.
-  __asan_unpoison_memory_region(stack + kGuardBytes, kStackBytes - kGuardBytes);
+  __asan_unpoison_memory_region(stack, kStackBytes);
 #endif
   const size_t stagger = size_t(index % 61) * 192;
   char* const top = stack + kStackBytes - stagger;
@@ -152,9 +149,9 @@ void Stacks::unmap() {
   if (base_ == nullptr) return;
 #ifdef EMULATOR_ASAN
   // What is mapped here next must not find the poison that frames have left.
-  __asan_unpoison_memory_region(base_, size_t(count_) * kStackBytes);
+  for (int i = 0; i < count_; ++i) __asan_unpoison_memory_region((*this)[i], kStackBytes);
 #endif
-  munmap(base_, size_t(count_) * kStackBytes);
+  munmap(base_, size_t(count_) * (kStackGuardBytes + kStackBytes));
   base_ = nullptr;
   count_ = 0;
 }
@@ -162,13 +159,13 @@ void Stacks::unmap() {
 void Stacks::reserve(int count) {
   if (count <= count_) return;
   unmap();
-  void* memory = mmap(nullptr, size_t(count) * kStackBytes, PROT_READ | PROT_WRITE,
+  void* memory = mmap(nullptr, size_t(count) * (kStackGuardBytes + kStackBytes), PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   base_ = static_cast<char*>(memory);
   count_ = count;
   for (int i = 0; i < count; ++i) {
-    if (mprotect((*this)[i], kGuardBytes, PROT_NONE) != 0) throw std::bad_alloc();
+    if (mprotect((*this)[i], kStackBytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
   }
 }
 

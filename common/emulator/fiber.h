@@ -11,6 +11,7 @@ namespace emulator {
 
 // 256 KiB hold a kernel's locals many times over, also at -O0. Pages are backed by memory when first touched.
 constexpr size_t kStackBytes = 256 << 10;
+constexpr size_t kStackGuardBytes = 768 << 10;  // below it, so that few local arrays reach beyond
 
 // A context that is not running: where its registers are saved. The bounds are for AddressSanitizer only.
 struct Context {
@@ -29,7 +30,7 @@ void prepare_fiber(Context& context, char* stack, int index, int poison, void (*
 void fiber_started();
 void switch_context(Context& from, Context& to);
 
-// Stacks of kStackBytes, each with a guard page below it.
+// Stacks of kStackBytes, each with kStackGuardBytes below it that nobody can touch.
 class Stacks {
  public:
   Stacks() = default;
@@ -37,7 +38,9 @@ class Stacks {
   Stacks& operator=(const Stacks&) = delete;
   ~Stacks();
   void reserve(int count);  // keeps the existing ones when there are enough
-  char* operator[](int index) { return base_ + size_t(index) * kStackBytes; }
+  char* operator[](int index) {
+    return base_ + size_t(index) * (kStackGuardBytes + kStackBytes) + kStackGuardBytes;
+  }
 
  private:
   void unmap();

@@ -1,13 +1,17 @@
 // Global memory and access checks.
 #include "common/emulator/memory.h"
 
+#include <cxxabi.h>
+#include <elf.h>
 #include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <new>
@@ -181,6 +185,53 @@ std::vector<Extent> find_variables() {
   return variables;
 }
 
+struct ThreadLocal {
+  size_t offset, bytes;  // in its module's thread-local storage
+  std::string name;      // mangled
+  bool operator<(const ThreadLocal& other) const { return offset < other.offset; }
+};
+
+// Of the module, by offset: what its symbol table says. Empty if it has been stripped.
+std::vector<ThreadLocal> find_thread_locals() {
+  std::vector<ThreadLocal> found;
+  std::string path;
+  visit_own_module([&](const dl_phdr_info& module) {
+    path = module.dlpi_name[0] != '\0' ? module.dlpi_name : "/proc/self/exe";
+  });
+  std::ifstream file(path, std::ios::binary);
+  const auto read_array = [&](auto& array, size_t at) {
+    file.seekg(std::streamoff(at));
+    file.read(reinterpret_cast<char*>(array.data()), std::streamsize(array.size() * sizeof(array[0])));
+  };
+  std::vector<ElfW(Ehdr)> header(1);
+  read_array(header, 0);
+  if (!file || header[0].e_shentsize != sizeof(ElfW(Shdr))) return {};
+  std::vector<ElfW(Shdr)> sections(header[0].e_shnum);
+  read_array(sections, header[0].e_shoff);
+  for (const ElfW(Shdr) & section : sections) {
+    if (section.sh_type != SHT_SYMTAB || section.sh_link >= sections.size()) continue;
+    std::vector<ElfW(Sym)> symbols(section.sh_size / sizeof(ElfW(Sym)));
+    std::vector<char> names(sections[section.sh_link].sh_size);  // the last one is 0
+    read_array(symbols, section.sh_offset);
+    read_array(names, sections[section.sh_link].sh_offset);
+    for (const ElfW(Sym) & symbol : symbols) {
+      if ((symbol.st_info & 0xf) != STT_TLS || symbol.st_shndx == SHN_UNDEF) continue;
+      if (file && symbol.st_name < names.size())
+        found.push_back({size_t(symbol.st_value), size_t(symbol.st_size), &names[symbol.st_name]});
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string demangled(const std::string& name) {
+  int status = 0;
+  char* const text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
+  const std::string result = status == 0 ? text : name;
+  std::free(text);
+  return result;
+}
+
 // Static __shared__ variables are thread-local (see cuda.h): they lie in this host thread's block of their
 // module's thread-local storage, between variables of the host's. Which bytes are a kernel's is known once
 // one has touched them.
@@ -203,7 +254,40 @@ class StaticShared {
     }
   }
 
+  // nvcc refuses a kernel that declares more. What counts is what the running CTA has touched something of.
+  void check_size(uintptr_t address) {
+    if (last_counted_.holds(address, 1)) return;
+    static const std::vector<ThreadLocal> variables = find_thread_locals();
+    counted_.resize(variables.size());
+    const size_t offset = address - block_.begin;
+    const auto after = std::upper_bound(variables.begin(), variables.end(), ThreadLocal{offset, 0, ""});
+    if (after == variables.begin() || offset - (after - 1)->offset >= (after - 1)->bytes) return;
+    const ThreadLocal& variable = *(after - 1);
+    last_counted_ = {block_.begin + variable.offset, variable.bytes};
+    uint64_t& counted = counted_[size_t(&variable - variables.data())];
+    if (counted == num_ctas_) return;
+    counted = num_ctas_;
+    bytes_in_use_ += variable.bytes;
+    if (bytes_in_use_ <= kMaxStaticSharedBytes) return;
+    fail(Bug::kLaunch, *self, [&] {
+      std::string text = "nvcc refuses this kernel: its __shared__ variables take " +
+                         std::to_string(bytes_in_use_) + " bytes, and " +
+                         std::to_string(kMaxStaticSharedBytes) + " are the most. They are ";
+      const char* separator = "";
+      for (size_t i = 0; i < variables.size(); ++i) {
+        if (counted_[i] != num_ctas_) continue;
+        text += separator + demangled(variables[i].name) + " of " + std::to_string(variables[i].bytes);
+        separator = ", ";
+      }
+      return text + ". Use smem of common/launch.h, of which a launch can have up to " +
+             std::to_string(kMaxSmemBytes) + " bytes";
+    });
+  }
+
   void poison() {
+    ++num_ctas_;
+    bytes_in_use_ = 0;
+    last_counted_ = {};
     if (any_touched_ == 0) return;
     for (size_t i = 0; i < block_.bytes; ++i) {
       if (touched_[i] != 0) memory()[i] = uint8_t(cta->options.poison);
@@ -213,9 +297,15 @@ class StaticShared {
  private:
   uint8_t* memory() { return reinterpret_cast<uint8_t*>(block_.begin); }
 
+  static constexpr size_t kMaxStaticSharedBytes = 48 << 10;
+
   Extent block_;
   std::vector<uint8_t> touched_;  // per byte
   uint8_t any_touched_ = 0;
+  uint64_t num_ctas_ = 0;          // that this host thread has begun
+  size_t bytes_in_use_ = 0;        // of the variables that the running CTA has touched
+  std::vector<uint64_t> counted_;  // per variable: in the CTA of which number
+  Extent last_counted_;
 };
 
 StaticShared& static_shared() {
@@ -323,6 +413,7 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
       });
     }
     shared.touch(address, bytes);
+    shared.check_size(address);
     return Space::kShared;
   }
   if (const GlobalRange* range = find_range_of(address, bytes); range != nullptr) {

@@ -99,7 +99,7 @@ std::string first_place_outside(const std::string& frames) {
   std::string function, place, innermost;
   while (std::getline(lines, function) && std::getline(lines, place)) {
     const size_t colon = place.find(':');
-    if (colon == std::string::npos || place[0] == '?') continue;
+    if (colon == std::string::npos || colon == 0 || place[0] == '?') continue;
     place = place.substr(0, place.find(" (discriminator"));
     place = short_path(place.substr(0, colon)) + place.substr(colon);
     if (innermost.empty()) innermost = place;

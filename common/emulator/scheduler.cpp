@@ -26,6 +26,7 @@
 #include "common/emulator/memory.h"
 #include "common/emulator/race.h"
 #include "common/emulator/register_pool.h"
+#include "common/emulator/stack_overflow.h"
 #include "common/emulator/tracer.h"
 
 namespace emulator {
@@ -486,6 +487,7 @@ void HostThreads::add() {
 }
 
 void HostThreads::work(Cluster& cluster) {
+  const SignalStack signal_stack;
   cuda::blockDim = {launch_.block.x, launch_.block.y, launch_.block.z};
   cuda::gridDim = {launch_.grid.x, launch_.grid.y, launch_.grid.z};
   for (Cta* c : cluster.ctas) {
@@ -608,6 +610,7 @@ void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void
          size_t argument_bytes, int cluster_size) {
   const std::lock_guard lock(launch_mutex);
   const DefaultArithmetic arithmetic;
+  const OverflowHandler overflow_handler;
   Launch launch{grid, block, smem_bytes, body, arguments, argument_bytes, cluster_size, global_memory()};
   std::optional<GlobalRaces> global_races;
   if (options().race_detector) launch.global_races = &global_races.emplace(launch);

@@ -168,8 +168,8 @@ std::string disagreement_at(const std::string& where, Poison poison, bool by_mem
          "hint: the result depends on memory that no step may read. It was filled with NaN before the "
          "first run and with " +
          name(poison) +
-         " before the other: outputs, keys at or beyond kv_len, gaps between rows, shared memory or local variables "
-         "that nobody wrote. fmaxf and fminf hide a NaN. If every pair of runs differs, it is a race";
+         " before the other: outputs, keys at or beyond kv_len, gaps between rows, shared memory or local "
+         "variables that nobody wrote. fmaxf and fminf hide a NaN. If every pair of runs differs, it is a race";
 }
 
 // NRMSE, absolute where the norm is 0.

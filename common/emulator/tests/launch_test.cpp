@@ -1,4 +1,5 @@
 // Launching: indices, limits, shared memory, early exit, many threads, several host threads.
+#include <functional>
 #include <set>
 
 #include "common/emulator/tests/support.h"
@@ -30,6 +31,28 @@ __global__ void uninitialised_kernel(const float* in, float* out, int n) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = sums[3];
 }
 #pragma GCC diagnostic pop
+
+template <int A, int B>
+__global__ void two_tiles_kernel(float* out) {
+  __shared__ float tile_a[A], tile_b[B];
+  tile_a[threadIdx.x] = float(threadIdx.x);
+  tile_b[threadIdx.x] = 1;
+  __syncthreads();
+  out[threadIdx.x] = tile_a[threadIdx.x ^ 1] + tile_b[threadIdx.x ^ 1];
+}
+
+[[gnu::noinline]] __device__ int sum_below(int n, const int* ones) {
+  return n == 0 ? 0 : sum_below(n - 1, ones) + ones[n % 4];
+}
+__global__ void recursive_kernel(const int* ones, int* out, int depth) {
+  out[threadIdx.x] = sum_below(threadIdx.x == 5 ? depth : 10, ones);
+}
+
+__global__ void large_locals_kernel(int* out, int n) {
+  int values[130'000];
+  for (int i = 0; i < n; ++i) values[i] = i;
+  out[threadIdx.x] = values[n / 2];
+}
 
 // Signs of life.
 int num_signs;
@@ -334,6 +357,24 @@ TEST_CASE("a thread has room for large local arrays", "[launch]") {
   for (size_t i = 0; i < 64; ++i) CHECK(out[i] == int((30000L * 29999 / 2 + 30000L * long(i)) % 1000003));
 }
 
+TEST_CASE("a thread that needs more than its stack is reported", "[launch]") {
+  fresh_options();
+  Buffer<int> ones(4), out(64);
+  for (size_t i = 0; i < 4; ++i) ones[i] = 1;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    for (const auto& run : std::vector<std::function<void()>>{
+             [&] { launch(recursive_kernel, 2, 64, 0, nullptr, ones.get(), out.get(), 1'000'000); },
+             [&] { launch(large_locals_kernel, 2, 64, 0, nullptr, out.get(), 10); }}) {
+      const emulator::Report report = report_of(run);
+      INFO(report.what());
+      CHECK(contains(report.what(),
+                     "the thread needs more than its stack of 256 KiB, at common/emulator/tests/"));
+    }
+    launch(recursive_kernel, 2, 64, 0, nullptr, ones.get(), out.get(), 1000);
+    for (size_t i = 0; i < 64; ++i) CHECK(out[i] == (i == 5 ? 1000 : 10));
+  }
+}
+
 TEST_CASE("arguments are converted to the kernel's parameters", "[launch]") {
   fresh_options();
   LargeArgument large = {};
@@ -521,6 +562,23 @@ TEST_CASE("what CUDA would refuse is refused", "[launch]") {
   emulator::options().race_detector = false;
   CHECK_NOTHROW(launch(empty_kernel, 1, 32, 232448, nullptr));
   CHECK_NOTHROW(launch(empty_kernel, 1, 1024, 0, nullptr));
+}
+
+TEST_CASE("more static __shared__ memory than nvcc allows is refused", "[launch]") {
+  fresh_options();
+  Buffer<float> out(32);
+  constexpr int kHalf = 6144;  // of 48 KiB
+  CHECK_NOTHROW(launch(two_tiles_kernel<kHalf, kHalf>, 2, 32, 0, nullptr, out.get()));
+  for (size_t i = 0; i < 32; ++i) CHECK(out[i] == float((i ^ 1) + 1));
+  // What other kernels have declared does not count.
+  CHECK_NOTHROW(launch(two_tiles_kernel<kHalf, kHalf - 1>, 2, 32, 0, nullptr, out.get()));
+  const emulator::Report report =
+      report_of([&] { launch(two_tiles_kernel<kHalf, kHalf + 1>, 2, 32, 0, nullptr, out.get()); });
+  INFO(report.what());
+  CHECK(report.bug == emulator::Bug::kLaunch);
+  CHECK(contains(report.what(), "take 49156 bytes, and 49152 are the most"));
+  CHECK(contains(report.what(), "::tile_a of 24576"));
+  CHECK(contains(report.what(), "::tile_b of 24580"));
 }
 
 TEST_CASE("a kernel cannot launch a kernel", "[launch]") {
