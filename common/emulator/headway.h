@@ -6,7 +6,7 @@
 //  - a read of global memory below or above all that the CTA has read of that allocation since it last made
 //    such a write, or since it began.
 //
-// And the end of a CTA.
+// Every sixteenth of these is a sign, and so is the end of a CTA.
 #pragma once
 
 #include <cstddef>
@@ -38,6 +38,8 @@ class ReadExtents {
  public:
   void start(size_t num_ranges);  // forgets all
   bool add(size_t range, uintptr_t address);
+
+  uint64_t headway = 0;  // how often the CTA has made some, by reads and by writes
 
  private:
   struct Extent {

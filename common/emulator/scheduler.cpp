@@ -331,6 +331,7 @@ void start_cta(Cta& c, uint64_t index) {
   c.registers->start_cta();
   c.products->start_cta();
   c.reads->start(c.launch->memory.size());
+  c.reads->headway = 0;
   Trace* const trace = c.options.trace;
   if (trace != nullptr && index == c.options.trace_cta && trace->num_warps < c.num_warps) {
     *trace = {};

@@ -279,9 +279,10 @@ TEST_CASE("local variables start as poison in every CTA", "[launch]") {
 }
 
 TEST_CASE("a long CTA gives signs of life, and a loop without end does not", "[launch]") {
-  constexpr int kPlaces = 50;
-  Buffer<float> in(1 << 16), out(kPlaces * 64);
-  std::memset(in.get(), 0, sizeof(float) << 16);
+  constexpr int kTimes = 10, kInputs = 1 << 14;
+  constexpr int kSigns = kInputs * 4 / 64 / 16;  // at least, of a CTA that reads them once
+  Buffer<float> in(4 * kInputs), out(kTimes * 64);
+  std::memset(in.get(), 0, 4 * kInputs * sizeof(float));
   const auto signs_of = [&](const auto& run) {
     num_signs = 0;
     run();
@@ -297,14 +298,13 @@ TEST_CASE("a long CTA gives signs of life, and a loop without end does not", "[l
     emulator::options().race_detector = race_detector;
     emulator::options().count = true;
     // More to read, or more to write: more signs.
-    const int once = sums(1000, 1, 1);
-    CHECK(once >= 1000);
-    CHECK(sums(1 << 16, 1, 1) >= 1 << 16);
-    CHECK(sums(1000, kPlaces, kPlaces) >= once * kPlaces);
+    CHECK(sums(kInputs, 1, 1) >= kSigns);
+    CHECK(sums(4 * kInputs, 1, 1) >= 4 * kSigns);
+    CHECK(sums(kInputs, kTimes, kTimes) >= kTimes * kSigns);
     // The same again and again: at some time there are no more.
-    const int twice = sums(1000, 2, 1);
-    CHECK(sums(1000, 3, 1) == twice);
-    CHECK(sums(1000, 300, 1) == twice);
+    const int twice = sums(kInputs, 2, 1);
+    CHECK(sums(kInputs, 3, 1) == twice);
+    CHECK(sums(kInputs, kTimes, 1) == twice);
   }
   // Nor does it help to wait, whatever a thread does meanwhile.
   Buffer<int> flag(1), seen(64);
