@@ -277,8 +277,8 @@ void yield();
 // For where a thread may be spinning on memory that another one will change: yields now and then.
 void poll();
 // For where the running thread is about to meet other CTAs, by an atomic operation or a volatile access in
-// global memory. It keeps the turn, if there are any, until it passes it on or does something else: see
-// pick() and look_closer().
+// global memory. Its CTA keeps the turn, if there are any, until it passes it on, takes the next one, or
+// changes to another thread.
 void take_turn();
 void pass_turn();
 bool is_cancelled();

@@ -23,10 +23,6 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
 }
 
 [[gnu::noinline]] void look_closer(uintptr_t address, size_t bytes, bool write, uintptr_t pc, Kind kind) {
-  if (cta->has_turn) [[unlikely]] {
-    const InRuntime in_runtime;
-    pass_turn();
-  }
   if (self->registers_watched && address - uintptr_t(self->context.stack) < kStackBytes) {
     const InRuntime in_runtime;
     cta->products->register_access(address, bytes, write, site_of(pc));

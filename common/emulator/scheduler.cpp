@@ -533,6 +533,7 @@ void HostThreads::join() {
 }
 
 void take_turn() {
+  pass_turn();
   // Many of them may mean that it spins: for a CTA that was given up, or for one that has not started.
   const Launch& launch = *cta->launch;
   const bool often = ++cta->meetings % 16384 == 0;
