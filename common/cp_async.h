@@ -30,7 +30,8 @@ __device__ __forceinline__ void cp_async_16(void* shared, const void* global) {
 }
 
 // The same if `valid`. Otherwise 16 zero bytes are written, as asynchronously, and nothing is read: the
-// source may then lie outside of the tensor, but must be a multiple of 16 even so.
+// source may then lie outside of the tensor, but must be a multiple of 16 even so: PTX ISA says it, and the
+// emulator demands it. An H100 does not look at it: without bytes to copy, it takes any address.
 __device__ __forceinline__ void cp_async_16_zfill(void* shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :

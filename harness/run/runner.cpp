@@ -87,7 +87,9 @@ std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<Emulato
   };
   skip_what_hung_twice();
   while (!tasks.empty()) {
-    json request = {{"job", "validate"}, {"tasks", json::array()}, {"modes", modes}};
+    // A debugger, or a sanitizer, had better follow one call at a time.
+    json request = {
+        {"job", "validate"}, {"tasks", json::array()}, {"modes", modes}, {"together", !in_process_}};
     for (const Task& task : tasks) {
       const auto trusted = trusted_.find(task.problem.label());
       const bool compare = task.step != kTrustedStep && trusted != trusted_.end() && trusted->second;
