@@ -219,7 +219,7 @@ std::string DeviceTensors::changed_input() const {
       return "something was written beyond the earlier result";
     const Problem& p = workload_.problem();
     const EarlierResult now = download_outputs().earlier;
-    for (const RowId head : rows_of(p.batch, p.num_heads_q, 1)) {
+    for (const RowId head : Rows(p.batch, p.num_heads_q, 1)) {
       const size_t spare = EarlierResult::at(p, {head.b, head.h, p.seqlen_q}), d = p.head_dim;
       constexpr size_t kBytes = EarlierResult::kSpareRows * sizeof(float);
       if (std::memcmp(&now.lse[spare], &before.lse[spare], kBytes) != 0 ||

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <ranges>
 #include <set>
 
 #include "harness/base/element.h"
@@ -88,8 +87,10 @@ bool sees_none(const Workload& w, const RowId& row) {
 bool is_rounded_merge(const Problem& p, const Outputs& outputs, const RowId& row,
                       const std::vector<float>& o) {
   const float* const merged = &outputs.earlier.o[EarlierResult::at(p, row) * p.head_dim];
-  const auto is_it = [&](int d) { return rounded(p.dtype, merged[d]) == o[d]; };
-  return std::ranges::all_of(std::views::iota(0, p.head_dim), is_it);
+  for (int d = 0; d < p.head_dim; ++d) {
+    if (!(rounded(p.dtype, merged[d]) == o[d])) return false;
+  }
+  return true;
 }
 
 // Every element of o and lse, whether or not its row has a reference.
