@@ -25,7 +25,7 @@ struct Context {
 // must begin with fiber_started(). `index` staggers the stacks: equal offsets in all of them would share
 // cache sets. Its first kPoisonedBytes hold the byte `poison`, which a local variable has that nobody has
 // given a value.
-constexpr size_t kPoisonedBytes = 8 << 10;
+constexpr size_t kPoisonedBytes = 4 << 10;
 void prepare_fiber(Context& context, char* stack, int index, int poison, void (*entry)());
 void fiber_started();
 void switch_context(Context& from, Context& to);

@@ -136,7 +136,7 @@ void structured_row(const Problem& p, bool is_query, int b, int h, int position,
 // The `leaps` inputs. By how many powers of two P grows, one number for each head of K and V: just below 16,
 // where it exceeds fp16; on to where only O exceeds it; from 2^100 on to the end of bf16. All of it in two
 // coordinates, of which the second has what rounding takes from the first.
-constexpr double kLeaps[] = {15.9998, 60, 101, 110, 126.5};
+constexpr double kLeaps[] = {15.9998, 60, 110, 126.5};
 constexpr int kLeapKeys = 128;                // no tile is longer, so none hides that scores grow
 constexpr float kLeapCoordinate = 32;         // of q, and 1
 bool leaps(const Problem& p, int b, int i) {  // rows of q

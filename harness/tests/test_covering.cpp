@@ -15,7 +15,7 @@ namespace {
 // The values of a problem on the axes, "axis=value".
 std::vector<std::string> axes_of(const Problem& p) {
   const char* relation = p.seqlen_kv == p.seqlen_q  ? "equal"
-                         : p.seqlen_kv == 70        ? "few"
+                         : p.seqlen_kv == 40        ? "few"
                          : p.seqlen_kv == 1100      ? "long"
                          : p.seqlen_kv % 256 == 0   ? "round"
                          : p.seqlen_kv > p.seqlen_q ? "longer"
@@ -65,7 +65,7 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
           {"dtype=fp16", "dtype=bf16"},
           {"head_dim=64", "head_dim=128"},
           {"batch=1", "batch=2", "batch=3"},
-          {"heads=2/2", "heads=4/2", "heads=4/1", "heads=8/1", "heads=10/2"},
+          {"heads=2/2", "heads=4/2", "heads=4/1", "heads=8/1", "heads=6/2"},
           {"layout=bhsd", "layout=bshd", "layout=qkv", "layout=gapped", "layout=far"},
           {"inputs=normal", "inputs=sharp", "inputs=shifted", "inputs=structured", "inputs=offset",
            "inputs=ramps", "inputs=huge"},
@@ -96,8 +96,8 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
               if (x == "layout=qkv" && y.find("page_size=") == 0 && y != "page_size=0") continue;
               const std::set<std::string> many{"seqlen_q=128", "seqlen_q=200", "seqlen_q=257",
                                                "seqlen_q=330"};
-              if (many.count(x) > 0 && y == "kv=long") continue;                        // too expensive
-              if (x == "kv=long" && (y == "heads=8/1" || y == "heads=10/2")) continue;  // too
+              if (many.count(x) > 0 && y == "kv=long") continue;                       // too expensive
+              if (x == "kv=long" && (y == "heads=8/1" || y == "heads=6/2")) continue;  // too
               INFO(x << " with " << y);
               CHECK(seen.count({x, y}) == 1);
             }
@@ -132,6 +132,7 @@ TEST_CASE("the sample is what the problem contract asks for") {
 
 TEST_CASE("the sample has what the newer steps are for") {
   StepInfo decode = with(false, false, true);
+  decode.part = Part::kDecode;
   decode.purpose = Purpose::kDecode;
   decode.uses_counters = true;
   const std::vector<Problem> sample = covering_sample(decode);
@@ -155,7 +156,7 @@ TEST_CASE("the sample has what the newer steps are for") {
     return is_decode(p) && rows > 2 * 16 && p.batch > 1 && p.num_heads_kv > 1 && p.num_sms >= 4 * tiles &&
            p.seqlen_kv >= 4 * 64;
   }));
-  CHECK(some([](const Problem& p) { return (p.num_rows() + 15) / 16 > kNumCounters; }));
+  CHECK(some([](const Problem& p) { return p.batch * p.num_heads_kv > kNumCounters; }));
   for (const int page_size : {2, 4, 8, 32, 512})
     CHECK(some([&](const Problem& p) { return p.page_size == page_size && p.batch > 1; }));
   for (const int spare : {0, 1, 2})
@@ -185,7 +186,7 @@ TEST_CASE(
   for (const Problem& p : covering_sample(with(false, false))) {
     if (p.inputs != Inputs::kLeaps) continue;
     met.insert({p.dtype, p.head_dim});
-    CHECK(p.num_heads_kv == 5);  // each leap
+    CHECK(p.num_heads_kv == 4);  // each leap
     CHECK(p.seqlen_kv > 2 * 128);
     for (int b = 0; b < p.batch; ++b) patterns[p.dtype].insert((b + p.seed) % 4);
   }
