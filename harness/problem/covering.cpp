@@ -143,10 +143,14 @@ void more_pages(std::vector<Problem>& sample) {
                       .num_sms = page_size == 4 ? 0 : kManySms});
 }
 
-// One full tile of 192 or 256 rows, six ragged ones of 128, 192 or 256, and many.
+// One full tile of 192 or 256 rows, six ragged ones of 128, 192 or 256, and many. Two have exactly 128 keys.
 void more_rows(std::vector<Problem>& sample) {
   for (const int rows : {192, 256, 700, 1000, 1300, 2500})
-    sample.push_back({.seqlen_q = rows, .seqlen_kv = rows < 2000 ? 70 : 5, .causal = rows == 700});
+    sample.push_back({.seqlen_q = rows,
+                      .seqlen_kv = rows == 192 || rows == 700 ? 128
+                                   : rows == 2500             ? 5
+                                                              : 70,
+                      .causal = rows == 700});
 }
 
 // A pipeline that fills its stages again and again: 133 tiles of 128 keys. The memory part has none, and v01
@@ -201,6 +205,7 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
         for (size_t j = 0; j < axes.values[b].size(); ++j) {
           Choice c(axes.values.size(), 0);
           c[axes.batch_axis] = 1;  // zeros needs two
+          c[0] = 1;                // half of one row is no key
           c[a] = i;
           c[b] = j;
           if (axes.feasible(c)) open.push_back({a, i, b, j});
