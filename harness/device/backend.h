@@ -76,7 +76,9 @@ class Backend {
   // own. After every round, check(i) looks at what call i has left. CUDA only: the emulator runs one kernel
   // at a time.
   virtual void run_together(const Step&, const std::vector<AttentionCall>&,
-                            const std::function<void(size_t i)>& /*check*/) {}
+                            const std::function<void(size_t i)>& /*check*/) {
+    throw std::runtime_error("the emulator runs one kernel at a time");
+  }
 
   // The emulator's way of running, for the following run() calls; CUDA ignores it.
   virtual void set_mode(const EmulatorMode&) {}
