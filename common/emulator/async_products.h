@@ -96,10 +96,14 @@ class AsyncProducts {
     uint32_t bytes : 31;
     uint32_t write : 1;
     Site site;
+    bool is_like(const Touch& other) const {
+      return address == other.address && bytes == other.bytes && write == other.write;
+    }
   };
   struct Lane {
     std::vector<InUse> in_use;
-    std::vector<Touch> touched;  // since the last fence
+    std::vector<Touch> touched;           // since the last fence
+    std::array<uint32_t, 64> found_at{};  // where in `touched` an address was put last, if it is still there
     size_t room = 4096;
   };
 

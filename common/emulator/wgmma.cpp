@@ -227,7 +227,8 @@ void AsyncProducts::use_registers(const Product& product, int lane, const void* 
   Lane& its = lane_of(who);
   const uintptr_t begin = uintptr_t(registers);
   const auto describe_use = [&] {
-    return "wgmma at " + describe(product.at) + ": the registers of " + (accumulator ? "its accumulator" : "A");
+    return "wgmma at " + describe(product.at) + ": the registers of " +
+           (accumulator ? "its accumulator" : "A");
   };
   for (const Touch& touch : its.touched) {
     if (touch.address >= begin + bytes || begin >= touch.address + touch.bytes) continue;
@@ -280,11 +281,12 @@ void AsyncProducts::register_access(uintptr_t address, size_t bytes, bool write,
                         : "warpgroup_commit_batch is missing after it, without which no wait includes it");
     });
   }
-  if (!its.touched.empty() && its.touched.back().address == address && its.touched.back().site == site)
-    return;
+  // It is the same registers again and again, and the first touch of each is enough.
+  const Touch touch{address, uint32_t(bytes), write, site};
+  uint32_t& found_at = its.found_at[address / sizeof(float) % its.found_at.size()];
+  if (found_at < its.touched.size() && its.touched[found_at].is_like(touch)) return;
   if (its.touched.size() == its.room) {
-    // A loop without a fence: it is the same registers again and again.
-    const auto key = [](const Touch& touch) { return std::pair(touch.address, touch.bytes); };
+    const auto key = [](const Touch& t) { return std::pair(t.address, t.bytes); };
     std::sort(its.touched.begin(), its.touched.end(),
               [&](const Touch& a, const Touch& b) { return key(a) < key(b); });
     its.touched.erase(std::unique(its.touched.begin(), its.touched.end(),
@@ -292,7 +294,8 @@ void AsyncProducts::register_access(uintptr_t address, size_t bytes, bool write,
                       its.touched.end());
     its.room = std::max(its.room, 2 * its.touched.size());
   }
-  its.touched.push_back({address, uint32_t(bytes), write, site});
+  found_at = uint32_t(its.touched.size());
+  its.touched.push_back(touch);
 }
 
 void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
@@ -369,8 +372,10 @@ void AsyncProducts::finish(Product& product) {
     const int first = first_row(product.warp);
     for_each_chunk(product.a, first, kRowsOfAWarp, [&](int m, int k, uintptr_t address) {
       const auto* chunk = reinterpret_cast<const uint16_t*>(address);
-      for (int i = 0; i < kChunk; ++i) {
-        product.kind.a_mn ? a_bits[m - first + i][k] = chunk[i] : a_bits[m - first][k + i] = chunk[i];
+      if (!product.kind.a_mn) {
+        std::copy_n(chunk, kChunk, &a_bits[m - first][k]);
+      } else {
+        for (int i = 0; i < kChunk; ++i) a_bits[m - first + i][k] = chunk[i];
       }
     });
   }
@@ -380,8 +385,10 @@ void AsyncProducts::finish(Product& product) {
     float b[kDepth][kChunk], c[kRowsOfAWarp][kChunk] = {};
     for_each_chunk(product.b, col, kChunk, [&](int n, int k, uintptr_t address) {
       const auto* chunk = reinterpret_cast<const uint16_t*>(address);
-      for (int i = 0; i < kChunk; ++i) {
-        product.kind.b_mn ? b_bits[k][i] = chunk[i] : b_bits[k + i][n - col] = chunk[i];
+      if (product.kind.b_mn) {
+        std::copy_n(chunk, kChunk, b_bits[k]);
+      } else {
+        for (int i = 0; i < kChunk; ++i) b_bits[k + i][n - col] = chunk[i];
       }
     });
     elements_to_float(b_bits, bf16, b);

@@ -32,7 +32,7 @@ struct Axes {
     // As many keys, more, fewer, few. A round number of them fills tiles of 64, 128 and 256 alike. A long one
     // keeps a pipeline going for 18 tiles, or 9.
     values.push_back({[](Problem& p) { p.seqlen_kv = p.seqlen_q; },
-                      [](Problem& p) { p.seqlen_kv = 3 * p.seqlen_q + 5; },
+                      [](Problem& p) { p.seqlen_kv = p.seqlen_q + p.seqlen_q / 2 + 5; },
                       [](Problem& p) { p.seqlen_kv = p.seqlen_q / 2; },
                       [](Problem& p) { p.seqlen_kv = (p.seqlen_q + kRound - 1) / kRound * kRound; },
                       [](Problem& p) { p.seqlen_kv = kFew; }, [](Problem& p) { p.seqlen_kv = kLong; }});
@@ -114,6 +114,7 @@ void few_queries(const StepInfo& step, std::vector<Problem>& sample) {
       {.num_heads_q = 14, .num_heads_kv = 2, .seqlen_q = 2, .seqlen_kv = 66, .dtype = DType::kBf16});
   sample.push_back(
       {.num_heads_q = 12, .seqlen_q = 5, .seqlen_kv = few_keys, .causal = true, .num_sms = kManySms});
+  if (step.purpose != Purpose::kDecode) return;
   // Several tiles of rows of each head, whose keys CTAs share.
   sample.push_back({.batch = 2,
                     .num_heads_q = 8,
@@ -123,7 +124,6 @@ void few_queries(const StepInfo& step, std::vector<Problem>& sample) {
                     .causal = true,
                     .kv_lengths = kRandom,
                     .num_sms = kManySms});
-  if (step.purpose != Purpose::kDecode) return;
   // 130 parts of a row, or four times as many, where each warp leaves one.
   sample.push_back({.seqlen_kv = 8300, .num_sms = kManySms});
   // A tile of rows more than there are counters.
@@ -144,28 +144,31 @@ void more_pages(std::vector<Problem>& sample) {
 }
 
 // One full tile of 192 or 256 rows, six ragged ones of 128, 192 or 256, and many. Two have exactly 128 keys.
-void more_rows(std::vector<Problem>& sample) {
-  for (const int rows : {192, 256, 700, 1000, 1300, 2500})
+void more_rows(const StepInfo& step, std::vector<Problem>& sample) {
+  for (const int rows : {192, 256, 700, 1000, 1300, 2500}) {
+    if (step.purpose == Purpose::kDecode && rows < 2500) continue;  // its tiles have 16 rows
     sample.push_back({.seqlen_q = rows,
                       .seqlen_kv = rows == 192 || rows == 700 ? 128
                                    : rows == 2500             ? 5
                                                               : 70,
                       .causal = rows == 700});
+  }
 }
 
-// A pipeline that fills its stages again and again: 133 tiles of 128 keys. The memory part has none, and v01
-// would need half a minute for 64 rows.
+// A pipeline that fills its stages again and again: 133 tiles of 128 keys, for one tile of rows. The memory
+// part has no pipeline, and v01 would need half a minute for 64 rows.
 void many_keys(const StepInfo& step, std::vector<Problem>& sample) {
-  sample.push_back({.seqlen_q = step.part == Part::kMemory ? 1 : 64, .seqlen_kv = 17000});
+  const int rows = step.part == Part::kMemory ? 1 : step.purpose == Purpose::kDecode ? 16 : 64;
+  sample.push_back({.seqlen_q = rows, .seqlen_kv = 17000, .causal = true});
 }
 
-// Scores that outgrow what came before, from the first key on or from the last. Of each type, `leaps` has two
-// rows patterns at D = 64 and the other two at D = 128: that is the seed's doing, so these four stay
+// Scores that outgrow what came before, from the first key on or from the last. Of each type, `leaps` has
+// three patterns of rows at D = 64 and the fourth at D = 128: that is the seed's doing, so these four stay
 // together.
 void large_growth(std::vector<Problem>& sample) {
   for (const int head_dim : {64, 128}) {
     for (const DType dtype : {DType::kFp16, DType::kBf16})
-      sample.push_back({.batch = 2,
+      sample.push_back({.batch = head_dim == 64 ? 3 : 1,
                         .num_heads_q = 4,
                         .num_heads_kv = 4,
                         .seqlen_q = 64,
@@ -238,7 +241,7 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
   }
   few_queries(step, sample);
   if (step.pages) more_pages(sample);
-  more_rows(sample);
+  more_rows(step, sample);
   many_keys(step, sample);
   large_growth(sample);
   for (size_t i = 0; i < sample.size(); ++i) sample[i].seed = i + 1;

@@ -140,7 +140,7 @@ constexpr double kLeaps[] = {15.9998, 60, 110, 126.5};
 constexpr int kLeapKeys = 128;                // no tile is longer, so none hides that scores grow
 constexpr float kLeapCoordinate = 32;         // of q, and 1
 bool leaps(const Problem& p, int b, int i) {  // rows of q
-  switch ((b + p.seed) % 4) {
+  switch ((b + p.head_dim / 128 + p.seed) % 4) {
     case 0:
       return true;
     case 1:  // the upper or the lower rows of an accumulator

@@ -111,7 +111,7 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
 TEST_CASE("the sample is what the problem contract asks for") {
   const std::vector<Problem> sample = covering_sample(with(true, true));
   const auto some = [&](auto&& is_such) { return std::any_of(sample.begin(), sample.end(), is_such); };
-  CHECK(some([](const Problem& p) { return p.seqlen_kv == 3 * p.seqlen_q + 5; }));
+  CHECK(some([](const Problem& p) { return p.seqlen_kv == p.seqlen_q + p.seqlen_q / 2 + 5; }));
   CHECK(some([](const Problem& p) { return p.seqlen_q > p.seqlen_kv; }));
   CHECK(some([](const Problem& p) {
     const std::vector<int> lengths = p.draw_kv_lengths();
@@ -164,6 +164,15 @@ TEST_CASE("the sample has what the newer steps are for") {
       return p.page_size != 0 && p.max_pages() == (p.seqlen_kv + p.page_size - 1) / p.page_size + spare;
     }));
 
+  CHECK(some([](const Problem& p) { return p.seqlen_q == 16 && p.seqlen_kv >= 17000; }));
+  CHECK(some([](const Problem& p) { return p.seqlen_q > 2048 && p.seqlen_kv < 16; }));
+}
+
+TEST_CASE("the sample fills pipelines, and tiles of each size that steps have") {
+  StepInfo step = with(false, false);
+  step.part = Part::kMmaSync;
+  const std::vector<Problem> sample = covering_sample(step);
+  const auto some = [&](auto&& is_such) { return std::any_of(sample.begin(), sample.end(), is_such); };
   CHECK(some([](const Problem& p) { return p.seqlen_q == 64 && p.seqlen_kv >= 17000; }));
   CHECK(some([](const Problem& p) { return p.seqlen_q > 2048 && p.seqlen_kv < 16; }));
   // Of each size of tile that steps have: less than a tile, one that is full, two, several, and six of which
@@ -188,7 +197,7 @@ TEST_CASE(
     met.insert({p.dtype, p.head_dim});
     CHECK(p.num_heads_kv == 4);  // each leap
     CHECK(p.seqlen_kv > 2 * 128);
-    for (int b = 0; b < p.batch; ++b) patterns[p.dtype].insert((b + p.seed) % 4);
+    for (int b = 0; b < p.batch; ++b) patterns[p.dtype].insert((b + p.head_dim / 128 + p.seed) % 4);
   }
   CHECK(met.size() == 4);
   CHECK((patterns[DType::kFp16].size() == 4 && patterns[DType::kBf16].size() == 4));
