@@ -407,7 +407,7 @@ def test_started_with_another_shell(ready: Sandbox, shell):
     assert done.returncode == 0, done.stderr
     assert "flashsteps [run] [--json] [" in ready.called() and "] [v01 x]\n" in ready.called()
     done = ready.run(*command, "scripts/test.sh", "--fast")
-    assert done.returncode == 2 and done.stderr == "usage: bash scripts/test.sh [STEP...]\n"
+    assert done.returncode == 2 and done.stderr == "usage: bash scripts/test.sh [--all] [STEP...]\n"
 
 
 def stale_cache(sandbox: Sandbox, **entries: str) -> None:
