@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # All tests that can run here, or those of some steps. Sections go on after a failure, so that one run shows everything.
-#   bash scripts/test.sh [STEP...]
-# A STEP may be the beginning of a name, as v05. Its kernel is built and checked, its exercises, bugs, ablations and
-# commands are run, its lesson and its compile checks are looked at.
+#   bash scripts/test.sh [--all] [STEP...]
+# A STEP may be the beginning of a name, as v05. Its kernel is built and checked, its variants and commands are run, its
+# lesson and its compile checks are looked at. With --all, nvcc compiles the ablations, too.
 # The last line is `N passed, M failed`, counted in sections; the exit status is 0 only when M is 0.
 # For those who start it with sh.
 [ -n "${BASH_VERSION:-}" ] || exec bash -- "$0" "$@"
@@ -76,7 +76,7 @@ build_ci() {
   local targets=()
   configure build/ci --preset ci "${launcher[@]}" "${gpu_options[@]}" "-DFLASHSTEPS_ABLATIONS=$ablations" \
     "-DFLASHSTEPS_TESTED_STEPS=$(IFS=';' && echo "${named[*]}")"
-  [ "${#named[@]}" = 0 ] || targets=(--target flashsteps flashsteps_bugs flashsteps_exercises)
+  [ "${#named[@]}" = 0 ] || targets=(--target flashsteps flashsteps_variants)
   cmake --build build/ci -j "$(nproc)" "${targets[@]}"
 }
 
@@ -96,15 +96,6 @@ steps_on_emulator() {
   printf '%s\n' "${steps[@]}" | xargs -P "$(nproc)" -I STEP build/ci/flashsteps check --backend emulator STEP
 }
 
-# They are still correct attention. Two problems have several tiles, ragged tails and several CTAs. In the third, the
-# keys of one query are split among CTAs.
-ablations_on_emulator() {
-  local names=(build/ci/ablations/*/)
-  names=("${names[@]%/}")
-  build/ci/flashsteps check --backend emulator "${names[@]##*/}" --causal --full \
-    --shape 1,2,1,150,230,64 --shape 1,1,1,100,230,128 --shape 1,8,2,1,1000,64
-}
-
 # Nothing is run: it shows that the emulator's fibers and hooks compile and link for the other architecture, and that
 # a kernel does. The tool has all that runs a step.
 aarch64_build() {
@@ -114,10 +105,11 @@ aarch64_build() {
 }
 
 shopt -s nullglob
-named=()
+named=() ablations=
 for argument in "$@"; do
   case $argument in
-    -*) echo "usage: bash scripts/test.sh [STEP...]" >&2; exit 2 ;;
+    --all) ablations=ALL; continue ;;
+    -*) echo "usage: bash scripts/test.sh [--all] [STEP...]" >&2; exit 2 ;;
   esac
   found=(steps/"$argument"*/kernel.cu)
   [ ! -f "steps/$argument/kernel.cu" ] || found=("steps/$argument/kernel.cu")
@@ -151,26 +143,13 @@ steps=(steps/*/kernel.cu)
 steps=("${steps[@]%/kernel.cu}")
 steps=("${steps[@]#steps/}")
 [ "${#named[@]}" = 0 ] || steps=("${named[@]}")
-with_pages=()  # those that have ablations
-for step in "${steps[@]}"; do
-  pages=("docs/ablations/$step"/*.md)
-  [ "${#pages[@]}" = 0 ] || with_pages+=("$step")
-done
-ablations=
-if [ "${#with_pages[@]}" -gt 0 ]; then
-  section "ablations apply" "$python" scripts/steps/ablations.py "${with_pages[@]}"
-  # One that does not costs only them, not the build.
-  [ "$failed" -gt 0 ] || ablations=$(IFS=';' && echo "${with_pages[*]}")
-else
-  not_here "ablations apply" "docs/ablations/ has no page of ${steps[*]}"
-fi
+[ -z "$ablations" ] || [ "${#named[@]}" = 0 ] || ablations=$(IFS=';' && echo "${named[*]}")
 
 section "build, warnings fatal" build_ci
 [ "${#named[@]}" -gt 0 ] \
   || section "program tests" ctest --test-dir build/ci -LE gpu -j 2 --no-tests=error --output-on-failure
 # Every step, on the problems of the covering sample, in three modes of the emulator, with the race detector.
 section "steps on the emulator" steps_on_emulator
-[ -z "$ablations" ] || section "ablations, on emulator" ablations_on_emulator
 if [ "${#named[@]}" -gt 0 ]; then
   # All that has the name of a step in its own.
   words=${named[*]}

@@ -3,7 +3,7 @@ stands there, and with the outcome that the page promises. scripts/pages/check_d
 FLASHSTEPS_BUILD as in test_program.py.
 
 A command that is added to a page belongs into RUN, or gets a mark. Those of the exercises and of a step of
-one's own are in test_exercises.py and test_own_step.py."""
+one's own are in test_variants.py and test_own_step.py."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_exercises
 import test_own_step
+import test_variants
 from test_program import BUILD, PATIENCE, ROOT
 
 from pages import check_docs  # in scripts/, which test_program adds to the path
+from steps import variants
 
 MUTANTS = "build/ci/tests/flashsteps_mutants check"
-BUGS = "build/ci/tests/flashsteps_bugs check v10_tma_warpspec_"
+BUGS = "build/ci/tests/flashsteps_variants check v10_tma_warpspec_"
 PASS, FAIL, CRASH = 0, 1, 3
 
 SAVE = "--tensors qkv.safetensors --save out.safetensors"
@@ -47,8 +48,8 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "build/flashsteps trace v17_persistent --shape 1,10,256,64 --cta 0 --json trace.json": (PASS, ["CTA 0 of 8"]),
     "build/flashsteps problems --grid paper --causal": (PASS, ["B=1 Hq=16 Hkv=16 Sq=16384 Skv=16384 D=128 bf16 causal"]),
     "build/steps/v02_smem_tiles run --shape 1,2,100,64": (PASS, ["PASS  v02_smem_tiles"]),
-    "python3 scripts/steps/ablations.py": (PASS, ["one_stage"]),
-    "python3 scripts/steps/ablations.py --out /tmp/kernels": (PASS, []),
+    "python3 scripts/steps/variants.py": (PASS, ["one_stage"]),
+    "python3 scripts/steps/variants.py --kind bug --out /tmp/kernels v10": (PASS, ["k_released_early"]),
     f"{MUTANTS} mutant_tail_not_masked --shape 1,2,64,64": (PASS, ["PASS"]),
     f"{MUTANTS} mutant_tail_not_masked --shape 1,2,65,64": (FAIL, ["FAIL", "130 of 130 checked rows"]),
     f"{MUTANTS} mutant_mask_off_by_one --shape 1,2,100,64 --causal": (FAIL, ["on the diagonal"]),
@@ -72,6 +73,7 @@ RUN: dict[str, tuple[int, list[str]]] = {
         ["two runs on the same inputs differ, first at", "the result depends on the order of CTAs, threads or copies"],
     ),
     f"{BUGS}no_barrier_after_p --shape 1,1,1,64,330,64": (FAIL, ["race on shared", "is not ordered after"]),
+    f"{BUGS}k_released_early --shape 1,1,1,64,330,64": (FAIL, ["Was the memory released too early"]),
     f"{BUGS}k_empty_initial_parity --shape 1,1,1,64,150,64": (CRASH, ["HANG", "nobody has ever arrived"]),
     f"{BUGS}expect_tx_double --shape 1,1,1,64,330,64": (CRASH, ["lacks 0 of 1 arrivals and 8192 bytes"]),
     f"{BUGS}expect_tx_half --shape 1,1,1,64,330,64": (FAIL, ["announced 4096 bytes", "brought 8192"]),
@@ -209,8 +211,8 @@ def unmarked() -> dict[str, str]:
 
 
 def test_every_command_is_run_or_marked() -> None:
-    exercises = {run.command for exercise in test_exercises.ALL for run in exercise.runs}
-    known = {*RUN, *ELSEWHERE, *exercises, *test_own_step.OUTCOMES}
+    tried = {command for each in test_variants.TRIES for case in each.cases for command in case.commands}
+    known = {*RUN, *ELSEWHERE, *tried, *test_own_step.OUTCOMES}
     shown = unmarked()
     unknown = {text: at for text, at in shown.items() if text not in known}
     assert not unknown, "neither run by this test nor marked with <!-- needs: ... -->"
@@ -276,17 +278,17 @@ def test_the_mutant_of_the_table_fails(name: str, options: str) -> None:
 
 
 @pytest.mark.parametrize("page, least", [("debugging", 6), ("copies", 12), ("wgmma", 7)])
-def test_the_reports_of_the_table_are_those_of_the_bug_pages(page: str, least: int) -> None:
+def test_the_reports_of_the_table_are_those_of_the_bugs(page: str, least: int) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\|[^*\n]*\*([^*|\n]+)\*.*\| ((?:\[\w+\](?:, )?)+) \|$", text, re.MULTILINE)
     rows = [(words, re.findall(r"\[(\w+)\]", names)) for words, names in rows]
     assert len(rows) >= least
     for words, names in rows:
-        links = [re.search(rf"^\[{name}\]: \.\./(harness/tests/bugs/.*)$", text, re.MULTILINE) for name in names]
-        pages = [ROOT / link[1] for link in links if link]
-        assert len(pages) == len(names), f"{names}: a link is missing"
-        texts = [page.read_text(encoding="utf-8") for page in pages]
-        assert any(words in text for text in texts), f"'{words}' in none of {names}"
+        pattern = r"^\[{0}\]: \.\./steps/(\w+)/variants\.md#{0}$"
+        links = [re.search(pattern.format(name), text, re.MULTILINE) for name in names]
+        assert all(links), f"{names}: a link is missing"
+        bugs = [variants.find(link[1], name) for link, name in zip(links, names)]
+        assert any(words in text for bug in bugs for text in test_variants.evidence(bug)), f"'{words}' in none of {names}"
 
 
 @pytest.mark.parametrize("page, steps, least", [("copies", "v1?_*", 8), ("wgmma", "v21_wgmma", 7)])

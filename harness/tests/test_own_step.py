@@ -15,7 +15,7 @@ import pytest
 from test_program import PATIENCE, ROOT
 
 from pages import check_docs
-from steps import ablations
+from steps import variants
 
 PAGE = "docs/your_own_step.md"
 STEP = "my_idea"
@@ -157,10 +157,9 @@ def test_the_chapter_in_its_order(tree: Path) -> None:
     for fence in CHAPTER.fences():
         lines = fence.content.splitlines()
         if fence.info == "diff":
-            change = ablations.parse_change(lines, 0, PAGE)
-            mine = ablations.Ablation(STEP, "", PAGE, "", [change])
+            change = variants.parse_change(lines, PAGE, fence.map[0] + 2)
             now = kernel.read_text(encoding="utf-8").splitlines()
-            at = ablations.place(change, now, mine)
+            at = variants.place(change, now, str(kernel))
             now[at : at + len(change.old)] = change.new
             kernel.write_text("\n".join(now) + "\n", encoding="utf-8")
             continue

@@ -17,7 +17,7 @@ softmax_scale page_size seed, as in `D=64 causal=true`.
                                               the emulator's counters beside the GPU's, of all steps; one problem;
                                               those that agree each in a row, or all of a step in one
     ablation    file=FILE step=NAME [against=NAME] [FILTER...]
-                                              a step and its ablations (docs/ablations/); or another step and the
+                                              a step and its ablations (variants.md); or another step and the
                                               configurations and ablations of this one
     peers       file=FILE [show=NAME,...] [FILTER...]
                                               steps beside other people's kernels, a row a problem; shown are
@@ -41,6 +41,7 @@ softmax_scale page_size seed, as in `D=64 causal=true`.
                                               problem, a column a contender; the link's rate, what was overlapped
     ring_trace  file=FILE problem=N           several GPUs: when the first GPU computed and copied in one call, as bars
     provenance  file=FILE                     where and when the file was measured, in a line
+    try_it      step=NAME                     what the lesson tells to try, as it stands in the step's variants.md
     path                                      about how many minutes each lesson takes, and the chapters that the page
                                               names before it; an estimate
 """
@@ -60,9 +61,9 @@ from records.problems import problem_label, problem_labels
 from records.rates import rate, ratio, speedup_cell, terabytes
 from records.results import ResultsError
 from records.shape import COUNTERS
-from steps import ablations, sources, step_diff
-from steps.ablations import AblationError
+from steps import sources, step_diff, variants
 from steps.sources import StepError
+from steps.variants import VariantError
 
 Record = dict[str, Any]
 Run = dict[str, Any]
@@ -314,14 +315,14 @@ def ablation(request: Request) -> str:
     file, data = request.program_record()
     step = request.known_step()
     other = request.known_step("against") if "against" in request.left else step
-    variants = ablations.of_step(step, request.root)
+    ablations = variants.of_step(step, request.root, "ablation")
     runs = request.runs(data)
-    known = sources.all_steps(request.root) + [each.name for each in variants]
+    known = sources.all_steps(request.root) + [each.step_name for each in ablations]
     changed = (f"{step}_", f"{step}@")  # its ablations, and its configurations
     recorded = dict.fromkeys(name for run in runs for name in steps_of(run) if name.startswith(changed))
-    demand_in_tree({*recorded}, known, file, "in docs/ablations/")
-    # Those that came later have a record of their own, or none; docs/ablations/README.md says so.
-    variants = [each for each in variants if each.name in recorded]
+    demand_in_tree({*recorded}, known, file, f"in {variants.page_of(step)}")
+    # Those that came later have a record of their own, or none; docs/ablations.md says so.
+    ablations = [each for each in ablations if each.step_name in recorded]
     if not recorded:
         raise TableError(f"{file} has no ablation of {step}")
     unchanged = [recorded_step(run, other, file) for run in runs]
@@ -338,9 +339,9 @@ def ablation(request: Request) -> str:
         return cells
 
     rows = [row(f"{other}, unchanged", unchanged)]
-    for each in variants:
-        link = f"[{escape(each.title)}]({request.link(each.page)})"
-        rows.append(row(link, [steps_of(run).get(each.name) for run in runs]))
+    for each in ablations:
+        link = f"[{escape(each.title)}]({request.link(each.link)})"
+        rows.append(row(link, [steps_of(run).get(each.step_name) for run in runs]))
     for name in recorded:
         if "@" in name:
             rows.append(row(f"`{name.partition('@')[2]}`", [steps_of(run).get(name) for run in runs]))
@@ -768,7 +769,7 @@ def provenance(request: Request) -> str:
 # How long it takes.
 
 WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_AN_EDIT = 100, 10, 5
-NOT_READ = re.compile(r"^<!-- generated.*?^<!-- /generated -->|^```.*?^```|^<details>.*?^</details>", re.DOTALL | re.M)
+NOT_READ = re.compile(r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|^```.*?^```|^<details>.*?^</details>", re.DOTALL | re.M)
 
 
 def minutes(page: Path, lines: int = 0) -> int:
@@ -777,6 +778,14 @@ def minutes(page: Path, lines: int = 0) -> int:
     edits = re.findall(r"^\d+\. ", text.partition("\n## 6. Try it")[2], re.MULTILINE)
     spent = len(text.split()) / WORDS_A_MINUTE + lines / LINES_A_MINUTE + len(edits) * MINUTES_AN_EDIT
     return max(5, 5 * round(spent / 5))
+
+
+def try_it(request: Request) -> str:
+    step = request.known_step()
+    request.done()
+    link = request.link(variants.page_of(step))
+    text = variants.introduction(step, "Try it", request.root)
+    return f"{text}\n\n[variants.md]({link}#try-it) shows each edit as a diff, and what comes of it.\n"
 
 
 def path(request: Request) -> str:
@@ -806,6 +815,7 @@ def path(request: Request) -> str:
 
 KINDS = {
     "path": path,
+    "try_it": try_it,
     "ladder": ladder,
     "step": step,
     "ablation": ablation,
@@ -828,5 +838,5 @@ KINDS = {
 def generate(block: Block, root: Path) -> str:
     try:
         return markers.fitting(block, KINDS[block.kind](Request(block, root)))
-    except (TableError, ResultsError, StepError, AblationError, OSError, ValueError) as error:
+    except (TableError, ResultsError, StepError, VariantError, OSError, ValueError) as error:
         raise TableError(f"{block.where}: {block.kind}: {error}") from error

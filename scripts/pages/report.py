@@ -35,9 +35,9 @@ from records.profiles import SCHEMA as PROFILE_SCHEMA
 from records.rates import rate, ratio, speedup_cell
 from records.results import ResultsError
 from records.terminal import printable
-from steps import ablations, sources
-from steps.ablations import AblationError
+from steps import sources, variants
 from steps.sources import ROOT, StepError
+from steps.variants import VariantError
 
 COUNTED = {"global sectors": "global_sectors", "MMA": "mma", "barriers": "barriers", "shuffles": "shuffles"}
 # From the worst on.
@@ -65,10 +65,10 @@ def idea_of(step: str) -> tuple[str, str]:
             lesson = (ROOT / folder / "README.md").is_file()  # a step of the user's own may have none
             return sources.title(step), f"{folder}/{'README.md' if lesson else 'kernel.cu'}"
         for base in sources.all_steps():
-            for ablation in ablations.of_step(base, ROOT) if step.startswith(f"{base}_") else []:
-                if ablation.name == step:
-                    return ablation.title, ablation.page
-    except (StepError, AblationError, OSError, UnicodeDecodeError):
+            for variant in variants.of_step(base, ROOT) if step.startswith(f"{base}_") else []:
+                if variant.step_name == step:
+                    return variant.title, variant.link
+    except (StepError, VariantError, OSError, UnicodeDecodeError):
         pass  # the tree is being edited: an idea is not worth a report
     return "", ""
 

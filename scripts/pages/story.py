@@ -32,9 +32,9 @@ from records import results
 from records.problems import problem_labels
 from records.rates import rate
 from records.results import ResultsError
-from steps import ablations, sources
-from steps.ablations import AblationError
+from steps import sources, variants
 from steps.sources import ROOT, StepError
+from steps.variants import VariantError
 
 PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
@@ -69,7 +69,7 @@ def from_programs(build: Path) -> Data:
         "fragments": drawings.ask(build / "tools/fragment_layouts", fragment_layouts.parse)[0],
         "attention": attention(build / "flashsteps"),
         "traces": traces(build / "flashsteps"),
-        "bugs": bugs(build / "tests/flashsteps_bugs"),
+        "bugs": bugs(build / "tests/flashsteps_variants"),
     }
 
 
@@ -148,16 +148,16 @@ def bugs(program: Path) -> list[Data]:
     """Steps with one bug each, and what the emulator says of them."""
     told = []
     for page in BUGS:
-        bug = ablations.read(ROOT / "harness/tests/bugs" / f"{page}.md", ROOT)
+        bug = variants.find(*page.split("/"))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "results.json"
-            command = [str(program), "check", bug.name, "--full", "--shape", "1,1,1,64,330,64", "--json", str(file)]
+            command = [str(program), "check", bug.step_name, "--full", "--shape", "1,1,1,64,330,64", "--json", str(file)]
             subprocess.run([*command, "--backend", "emulator"], capture_output=True, check=False)
             if not file.is_file():
-                raise DrawingError(f"{program}: checks no {bug.name}")
+                raise DrawingError(f"{program}: checks no {bug.step_name}")
             ((entry,),) = [run["steps"] for run in json.loads(file.read_text(encoding="utf-8"))["runs"]]
         report = re.sub(r"\S*/(kernel\.cu:\d+)", r"\1", entry["message"])
-        kernel = ablations.source(bug, ROOT).splitlines()
+        kernel = variants.source(bug).splitlines()
         lit = sorted({int(number) for number in re.findall(r"kernel\.cu:(\d+)", report)})
         shown = sorted({line for number in lit for line in range(number - 2, number + 3)})
         told.append(
@@ -172,7 +172,7 @@ def bugs(program: Path) -> list[Data]:
     return told
 
 
-def signed(change: ablations.Change) -> list[tuple[str, str]]:
+def signed(change: variants.Change) -> list[tuple[str, str]]:
     """A change as the lines of a diff."""
     matcher = difflib.SequenceMatcher(a=change.old, b=change.new, autojunk=False)
     lines = []
@@ -328,7 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(page, encoding="utf-8", newline="\n")
         print(f"{PAGE.relative_to(ROOT)}: {len(page.encode()):,} bytes")
-    except (DrawingError, ResultsError, AblationError, StepError, OSError, ValueError, ImportError) as error:
+    except (DrawingError, ResultsError, VariantError, StepError, OSError, ValueError, ImportError) as error:
         print(f"story.py: {error}", file=sys.stderr)
         return 1
     return 0

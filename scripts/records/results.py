@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from records import profiles, shape
 from records.rules import check_rules, is_profile
 from records.terminal import printable
-from steps import ablations
 from steps.sources import ROOT
 
 SCHEMA = "flashsteps-results/1"
@@ -76,16 +76,17 @@ def check_ancestor(commit: str, root: Path) -> list[str]:
 
 def check_steps(data: dict[str, Any], commit: str, root: Path) -> list[str]:
     """A program may hold steps from elsewhere (FLASHSTEPS_EXTRA_STEPS), whose source no commit has."""
-    folders = ("steps", "docs/ablations", "harness/tests/bugs")
-    _, listing = git(root, "ls-tree", "-r", "--name-only", commit, "--", *folders)
+    pages = ("docs/ablations", "harness/tests/bugs")  # where commits before steps/*/variants.md had variants
+    _, listing = git(root, "ls-tree", "-r", "--name-only", commit, "--", "steps", *pages)
     paths = [Path(line) for line in listing.splitlines()]
     known = {path.parent.name for path in paths if path.match("steps/*/kernel.cu")}
-    pages = ("docs/ablations/*/*.md", "harness/tests/bugs/*/*.md")
-    known |= {ablations.step_name(path) for path in paths if any(path.match(page) for page in pages)}
+    known |= {f"{path.parent.name}_{path.stem}" for path in paths if path.parts[0] != "steps"}
+    _, headings = git(root, "grep", "^### ", commit, "--", "steps/*/variants.md")
+    known |= {"_".join(found) for found in re.findall(r":steps/(\w+)/variants\.md:### (\w+)$", headings, re.MULTILINE)}
     # A configuration is its step's: v20_tiles@128x64.
     steps = dict.fromkeys(step["step"].partition("@")[0] for run in data["runs"] for step in run["steps"])
     return [
-        f"runs: '{step}' is neither a step nor an ablation or bug of commit {commit[:12]}"
+        f"runs: '{step}' is neither a step nor a variant of commit {commit[:12]}"
         for step in steps
         if step not in known
     ]

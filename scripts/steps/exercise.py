@@ -5,9 +5,9 @@
     python3 scripts/steps/exercise.py check v05      builds it, runs it on the emulator, says what is missing
     python3 scripts/steps/exercise.py solution v05   the diff from steps/my_v05/ to the step itself
 
-docs/exercises/STEP/unsolved.md is the exercise: its task, the holes as a change of the step, and what `check` demands
-first. Then come the problems on which known mistakes fail, from the pages of harness/tests/exercises and
-harness/tests/bugs, and the covering sample. docs/exercises/README.md says more. Needs nothing but Python and a build.
+The exercise stands in steps/STEP/variants.md: its task, the holes as a change of the step, and what `check` demands
+first. Then come the problems on which the edits of the lesson's "Try it" and the step's known bugs fail, and the
+covering sample. docs/exercises.md says more. Needs nothing but Python and a build.
 """
 from __future__ import annotations
 
@@ -19,21 +19,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from steps import ablations, step_diff
+from steps import step_diff, variants
 from steps.sources import ROOT, StepError, find_step
+from steps.variants import Variant, VariantError
 
-PAGES = "docs/exercises"
-TRIES = "harness/tests/exercises"  # what the lessons tell to try, with its outcome
-BUGS = "harness/tests/bugs"
-# What a bug's page is run on unless it says otherwise: several tiles of keys, so that stages are used again; ragged
-# tails; several CTAs; both sizes of a tile, both masks.
-SHAPES = ["1,2,1,100,330,64", "1,1,1,64,330,128"]
-MASKS = ["", " --causal"]
 # Of a problem, by the program; the lines that follow and say more of it are indented.
 VERDICT = re.compile(r"(FAIL|SKIP|CRASH|HANG|ERROR)  \S+  B=")
 NEED = re.compile(r"(.+) (<=|>=|==) (.+)")
@@ -45,73 +39,57 @@ BUILDS = ("build/emulator", "build")
 @dataclass
 class Run:
     command: str  # as a reader types it: build/flashsteps count my_v05 --shape 1,4,256,64
-    needs: list[str] = field(default_factory=list)  # of its counters
-    may_refuse: bool = False  # is a step right that cannot run the problem, and says so?
+    needs: list[str]  # of its counters
+    may_refuse: bool  # is a step right that cannot run the problem, and says so?
 
 
 @dataclass
 class Exercise:
-    step: str
-    title: str
-    task: str
+    unsolved: Variant
     kernel: str  # with the holes
     runs: list[Run]
     more: list[Run]  # after these: other problems
-    unseen: list[str]  # what no run can show
+
+    @property
+    def short(self) -> str:
+        """v05"""
+        return self.unsolved.step.partition("_")[0]
 
     @property
     def mine(self) -> str:
         """The reader's step."""
-        return "my_" + self.step.partition("_")[0]
+        return f"my_{self.short}"
 
 
 def read(step: str, root: Path = ROOT) -> Exercise:
-    path = root / PAGES / step / "unsolved.md"
-    if not path.is_file():
-        raise StepError(f"{step} has no exercise: there is no {PAGES}/{step}/unsolved.md")
-    change = ablations.read(path, root)
-    text = path.read_text(encoding="utf-8")
-    runs: list[Run] = []
-    unseen: list[str] = []
-    for key, value in re.findall(r"^- (\w[\w ]*): (.*)", text, re.MULTILINE):
-        code = value.removeprefix("`").removesuffix("`")
-        if key == "Not seen":
-            unseen.append(value)
-        elif key == "Run":
-            runs.append(Run(code))
-        elif key == "Needs" and runs and NEED.fullmatch(code):
-            runs[-1].needs.append(code)
-        else:
-            raise StepError(f"{change.page}: what is '- {key}: {value}'?")
-    task = text[text.index("\n") : text.index("```diff")].strip()
-    kernel = "\n".join(ablations.changed_lines(change, root)) + "\n"
-    exercise = Exercise(step, change.title, task, kernel, runs, [], unseen)
+    found = variants.of_step(step, root, "exercise")
+    if not found:
+        raise StepError(f"{variants.page_of(step)} has no exercise")
+    (unsolved,) = found
+    for claim in (claim for case in unsolved.cases for claim in case.claims if not NEED.fullmatch(claim)):
+        raise StepError(f"{unsolved.where}: '{claim}' is no comparison")
+    kernel = "\n".join(variants.changed_lines(unsolved, root)) + "\n"
+    runs = [Run(command, case.claims, False) for case in unsolved.cases for command in case.commands]
+    exercise = Exercise(unsolved, kernel, runs, [])
     check = f"build/flashsteps check {exercise.mine}"
     exercise.more = [
-        *(Run(f"{check} {problem}", may_refuse=True) for problem in other_problems(step, root)),
-        Run(check),  # the covering sample
+        *(Run(f"{check} {problem}", [], True) for problem in other_problems(step, root)),
+        Run(check, [], False),  # the covering sample
     ]
     return exercise
 
 
-def problems_of_bug(page: Path) -> list[str]:
-    """Options: the problems on which the page's bug must be reported."""
-    told = dict(re.findall(r"^- (Shapes|Problem): (.*)", page.read_text(encoding="utf-8"), re.MULTILINE))
-    shapes = re.findall(r"`([^`]+)`", told.get("Shapes", "")) or SHAPES
-    options = re.findall(r"`([^`]+)`", told.get("Problem", ""))
-    return [" ".join([f"--shape {shape}{mask}", *options]) for shape, mask in zip(shapes, MASKS, strict=True)]
-
-
 def other_problems(step: str, root: Path) -> list[str]:
     """Options: the problems on which the lesson's edits and the step's known bugs fail, each once."""
-    found = []
-    for page in ablations.pages(root, [step], TRIES):
-        text = page.read_text(encoding="utf-8")
-        for command in re.findall(r"^- Run: `([^`]+)`\n- Expect: `(?:FAIL|CRASH|HANG)`", text, re.MULTILINE):
-            found.append(command[command.index("--") :].replace("--backend emulator ", ""))
-    for page in ablations.pages(root, [step], BUGS):
-        found += problems_of_bug(page)
-    return list(dict.fromkeys(found))
+    problems = {}
+    for variant in variants.of_step(step, root):
+        for case in variant.cases:
+            fails = any(each.verdict in ("FAIL", "CRASH", "HANG") for each in case.outcomes)
+            if variant.kind == "bug" or (variant.kind == "try" and fails):
+                for command in case.commands:
+                    options = command[command.index("--") :]
+                    problems[re.sub(r"--(backend|mode) \w+ ", "", options)] = None
+    return list(problems)
 
 
 def shown(value: float) -> str:
@@ -214,7 +192,7 @@ def start(exercise: Exercise, root: Path, again: bool) -> int:
         raise StepError(f"{kernel.relative_to(root)} is there already; --again begins anew and loses what you wrote")
     kernel.parent.mkdir(exist_ok=True)
     kernel.write_text(exercise.kernel, encoding="utf-8")
-    print(f"{exercise.title}\n\n{exercise.task}\n")
+    print(f"{exercise.unsolved.title}\n\n{exercise.unsolved.task}\n")
     of_hole = False
     for number, line in enumerate(exercise.kernel.splitlines(), start=1):
         if "// EXERCISE" in line:
@@ -222,7 +200,7 @@ def start(exercise: Exercise, root: Path, again: bool) -> int:
         of_hole = line.lstrip().startswith("//") and (of_hole or "// EXERCISE" in line)
         if of_hole:
             print("  " + line.strip().removeprefix("// "))
-    print(f"\nThen: python3 scripts/steps/exercise.py check {exercise.step.partition('_')[0]}")
+    print(f"\nThen: python3 scripts/steps/exercise.py check {exercise.short}")
     return 0
 
 
@@ -247,14 +225,14 @@ def check(exercise: Exercise, root: Path) -> int:
         print("\nNot yet.")
         return 1
     print("\nSolved.")
-    for what in exercise.unseen:
+    for what in exercise.unsolved.not_shown:
         print(f"Not seen: {what}")
-    print(f"The step's own way: python3 scripts/steps/exercise.py solution {exercise.step.partition('_')[0]}")
+    print(f"The step's own way: python3 scripts/steps/exercise.py solution {exercise.short}")
     return 0
 
 
 def solution(exercise: Exercise, root: Path) -> int:
-    lines, _, _ = step_diff.diff(exercise.mine, exercise.step, root)
+    lines, _, _ = step_diff.diff(exercise.mine, exercise.unsolved.step, root)
     print("\n".join(lines))
     return 0
 
@@ -274,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not (root / "steps" / exercise.mine / "kernel.cu").is_file():
             raise StepError(f"there is no steps/{exercise.mine}/kernel.cu: start the exercise first")
         return check(exercise, root) if options.verb == "check" else solution(exercise, root)
-    except (ablations.AblationError, StepError, OSError, UnicodeDecodeError) as error:
+    except (VariantError, StepError, OSError, UnicodeDecodeError) as error:
         print(f"exercise.py: {error}", file=sys.stderr)
         return 2
 

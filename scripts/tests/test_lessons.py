@@ -13,7 +13,7 @@ from conftest import SCRIPTS
 from pages import blocks as kinds
 from pages import check_docs, markers
 from records import results
-from steps import sources
+from steps import sources, variants
 
 ROOT = SCRIPTS.parent
 HEADINGS = [
@@ -32,7 +32,6 @@ LADDER = (
     "h200_waves.json",
     "h200_stream_k_lengths.json",
 )
-MOST_LINES = 120  # without section 7
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
 QUESTIONS = 3
 WIDTH = 118  # of prose; a table's row cannot be broken
@@ -72,9 +71,6 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
     title = f"# {number} · "
     whose = "is it another step's lesson? A step of your own needs none: delete the file"
     demand(lines[0].startswith(title), f"its first line must begin with '{title}'; {whose}")
-    quiz = re.search(r"^## 7\. .*?(?=^Sources: )", text, re.MULTILINE | re.DOTALL)
-    counted = len(lines) - (quiz[0].count("\n") if quiz else 0)
-    demand(counted <= MOST_LINES, f"{counted} lines above section 7 and below it, {MOST_LINES} are the most")
     blocks = markers.find_blocks(text, page, kinds.KINDS)
     generated = {line for block in blocks for line in range(block.line, block.end)}
     wide = [i for i, line in enumerate(prose, start=1) if len(line) > WIDTH and line[0] != "|"]
@@ -106,8 +102,7 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
     # `standing` names its steps with `show`: in a lesson that is the lesson's own.
     others = [block.where for block in blocks if block.arguments.get("step", block.arguments.get("show")) != step]
     demand(not others, f"generated blocks of other steps: {', '.join(others)}")
-    exercise = ROOT / "docs/exercises" / step / "unsolved.md"
-    name = exercise.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") if exercise.is_file() else ""
+    name = "".join(each.title for each in variants.of_step(step, ROOT, "exercise"))
     start = f"*{name}*: `python3 scripts/steps/exercise.py start {number}`"
     demand(start in " ".join(ending.split()), f"section 7 must say how to start the exercise: {start}")
     asked = QUESTION.findall(ending)

@@ -227,10 +227,16 @@ def test_a_step_against_another_than_the_one_before(repository: Repository, caps
     assert "there is no step 'v07_none'" in refused(repository, capsys, f"{block} against=v07_none")
 
 
+ABLATIONS = "## Ablations\n\n- Run: `build/flashsteps check v02_smem_tiles`\n- Expect: PASS\n"
+
+
+def write_ablations(repository: Repository, *names: str) -> None:
+    texts = (f"### {name}\n\n**With {name} | only**\n\n```diff\n-int {name};\n```\n" for name in names)
+    repository.write("steps/v02_smem_tiles/variants.md", "\n".join([ABLATIONS, *texts]))
+
+
 def add_ablations(repository: Repository, *variants: str) -> None:
-    for variant in variants:
-        text = f"# With {variant} | only\n```diff\n-int {variant};\n```\n"
-        repository.write(f"docs/ablations/v02_smem_tiles/{variant}.md", text)
+    write_ablations(repository, *variants)
     git(repository.root, "add", "-A")
     git(repository.root, "commit", "-q", "-m", "ablations")
     names = [f"v02_smem_tiles_{variant}" for variant in variants]
@@ -241,15 +247,14 @@ def add_ablations(repository: Repository, *variants: str) -> None:
 def test_ablation(repository: Repository, capsys):
     add_ablations(repository, "less", "more")
     block, lesson = "ablation file=ablations.json step=v02_smem_tiles", "steps/v02_smem_tiles/README.md"
-    folder = "../../docs/ablations/v02_smem_tiles"
     text = written(repository, capsys, block, name=lesson)
     assert "D=128 bf16 causal. TFLOPS: median [p10–p90]. × is a row's rate divided by the unchanged" in text
     assert [line for line in text.splitlines() if line.startswith("|")] == [
         "| kernel | TFLOPS | × | registers | spilled bytes | CTAs per SM |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
         "| v02_smem_tiles, unchanged | 3.4 [3.3–3.5] | 1.00 | 64 | 0 | 4 |",
-        rf"| [With less \| only]({folder}/less.md) | 13.7 [13.3–14.0] | 4.00 | 65 | 0 | 4 |",
-        rf"| [With more \| only]({folder}/more.md) | 55.0 [53.4–56.1] | 16.00 | 66 | 0 | 4 |",
+        r"| [With less \| only](variants.md#less) | 13.7 [13.3–14.0] | 4.00 | 65 | 0 | 4 |",
+        r"| [With more \| only](variants.md#more) | 55.0 [53.4–56.1] | 16.00 | 66 | 0 | 4 |",
     ]
 
 
@@ -259,7 +264,7 @@ def test_ablation_beside_another_step(repository: Repository, capsys):
     repository.record("ablations.json", make_record(steps=names, commit=commit))
     text = written(repository, capsys, "ablation file=ablations step=v02_smem_tiles against=v01_scalar")
     assert "× is a row's rate divided by the rate of v01_scalar." in text and "| v01_scalar, unchanged |" in text
-    assert "less.md) | 13.7 [13.3–14.0] | 4.00 |" in text and "v02_smem_tiles, unchanged" not in text
+    assert "#less) | 13.7 [13.3–14.0] | 4.00 |" in text and "v02_smem_tiles, unchanged" not in text
 
 
 def test_ablation_of_several_problems(repository: Repository, capsys):
@@ -289,20 +294,18 @@ def test_ablations_that_are_not_there(repository: Repository, capsys):
     # Not in this record: left out.
     message = refused(repository, capsys, "ablation file=gpu.json step=v02_smem_tiles")
     assert "gpu.json has no ablation of v02_smem_tiles" in message
-    more = "# With more\n```diff\n-int more;\n```\n"
-    repository.write("docs/ablations/v02_smem_tiles/more.md", more)
+    write_ablations(repository, "less", "more")
     text = written(repository, capsys, block)
-    assert "/less.md)" in text and "/more.md)" not in text
+    assert "#less)" in text and "#more)" not in text
     # The step's other configurations stand in the same table.
     steps = ("v02_smem_tiles", "v02_smem_tiles@64x64")
     repository.record("ablations.json", make_record(steps=steps, commit=commit))
     text = written(repository, capsys, block)
-    assert "| v02_smem_tiles, unchanged | " in text and "| `64x64` | " in text and "/less.md)" not in text
+    assert "| v02_smem_tiles, unchanged | " in text and "| `64x64` | " in text and "#less)" not in text
     add_ablations(repository, "less")
-    page = repository.root / "docs/ablations/v02_smem_tiles/less.md"
-    page.rename(page.with_name("renamed.md"))
+    write_ablations(repository, "renamed")
     message = refused(repository, capsys, block)
-    assert "has 'v02_smem_tiles_less', which is not in docs/ablations/: measure again" in message
+    assert "has 'v02_smem_tiles_less', which is not in steps/v02_smem_tiles/variants.md: measure again" in message
 
 
 def test_the_first_step_has_none_before_it(repository: Repository, capsys):

@@ -88,7 +88,7 @@ def test_steps_of_the_tree_have_their_idea_and_lesson(tmp_path, monkeypatch):
     page = make(tmp_path, make_record(steps=("v01_scalar", "v10_tma_warpspec_one_stage", "v99_gone")))
     assert str(escape(sources.title("v01_scalar"))) in row_of(page, "v01_scalar")
     assert "steps/v01_scalar/README.md" in row_of(page, "v01_scalar")
-    assert "docs/ablations/v10_tma_warpspec/one_stage.md" in row_of(page, "v10_tma_warpspec_one_stage")
+    assert "steps/v10_tma_warpspec/variants.md#one_stage" in row_of(page, "v10_tma_warpspec_one_stage")
     assert "README.md" not in row_of(page, "v99_gone")
 
 

@@ -407,7 +407,7 @@ def test_started_with_another_shell(ready: Sandbox, shell):
     assert done.returncode == 0, done.stderr
     assert "flashsteps [run] [--json] [" in ready.called() and "] [v01 x]\n" in ready.called()
     done = ready.run(*command, "scripts/test.sh", "--fast")
-    assert done.returncode == 2 and done.stderr == "usage: bash scripts/test.sh [STEP...]\n"
+    assert done.returncode == 2 and done.stderr == "usage: bash scripts/test.sh [--all] [STEP...]\n"
 
 
 def stale_cache(sandbox: Sandbox, **entries: str) -> None:
@@ -776,32 +776,10 @@ def test_the_other_architecture_is_built_where_its_compiler_is(tested: Sandbox):
     assert f"cmake --build build/aarch64 -j {os.cpu_count()} --target copy_states v01_scalar_on_emulator\n" in tested.called()
 
 
-def add_ablation(sandbox: Sandbox, change: str) -> None:
-    kernel = sandbox.root / "steps/v01_scalar/kernel.cu"
-    page = sandbox.root / "docs/ablations/v01_scalar/other.md"
-    for path in (kernel, page, sandbox.root / "build/ci/ablations/v01_scalar_other/kernel.cu"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    kernel.write_text('int x;\nREGISTER_STEP(launch, {.title = "one"})\n', encoding="utf-8")
-    page.write_text(f"# Other\n```diff\n{change}\n```\n", encoding="utf-8")
-
-
-def test_ablations_are_built_and_run_beside_the_steps(tested: Sandbox):
-    add_ablation(tested, "-int x;")
-    status, text, summary = all_tests(tested)
-    assert status == 0, text
-    assert summary["ablations apply"].startswith("pass") and "\n10 passed, 0 failed\n" in text
-    assert "-DFLASHSTEPS_ABLATIONS=v01_scalar -DFLASHSTEPS_TESTED_STEPS=\n" in tested.called()
-    checks = [line for line in tested.called().splitlines() if " check " in line]
-    assert checks[0].endswith("check --backend emulator v01_scalar")
-    assert "--backend emulator v01_scalar_other --causal" in checks[1]
-
-
-def test_an_ablation_that_does_not_apply_costs_no_other_section(tested: Sandbox):
-    add_ablation(tested, "-int y;")
-    status, text, summary = all_tests(tested)
-    assert status == 1 and summary["ablations apply"].startswith("FAIL") and "\n8 passed, 1 failed\n" in text
-    assert "other.md:3: no longer applies: steps/v01_scalar/kernel.cu has no line 'int y;'" in text
-    assert "-DFLASHSTEPS_ABLATIONS= -DFLASHSTEPS_TESTED_STEPS=\n" in tested.called()  # also if it had some before
+def test_all_has_nvcc_compile_the_ablations(tested: Sandbox):
+    for arguments, ablations in (([], ""), (["--all"], "ALL")):
+        assert all_tests(tested, *arguments)[0] == 0
+        assert f"-DFLASHSTEPS_ABLATIONS={ablations} -DFLASHSTEPS_TESTED_STEPS=\n" in tested.called()
 
 
 def add_steps(sandbox: Sandbox, *steps: str) -> None:
@@ -817,7 +795,6 @@ def add_steps(sandbox: Sandbox, *steps: str) -> None:
 
 def test_one_step_and_what_it_touches(tested: Sandbox):
     add_steps(tested, "v02_tiles", "v03_wmma", "my_idea")
-    add_ablation(tested, "-int x;")  # of v01
     tested.tool("nvcc", "#!/bin/bash\n")
     status, text, summary = all_tests(tested, "v02", "my_idea", WITH_PYTEST="1")
     assert status == 0, text
@@ -831,21 +808,12 @@ def test_one_step_and_what_it_touches(tested: Sandbox):
     ]
     calls = tested.called()
     assert "-DFLASHSTEPS_ABLATIONS= -DFLASHSTEPS_TESTED_STEPS=v02_tiles;my_idea\n" in calls
-    assert "--target flashsteps flashsteps_bugs flashsteps_exercises\n" in calls
+    assert "--target flashsteps flashsteps_variants\n" in calls
     assert "--target compile_checks_v02_tiles compile_checks_my_idea\n" in calls
     checked = [line.split()[-1] for line in calls.splitlines() if " check " in line]
     assert sorted(checked) == ["my_idea", "v02_tiles"]
     assert text.count("\n2 passed") == 2  # of harness/tests those of the two steps; and the lessons' own
     assert "only what v02_tiles, my_idea touches was tested. Everything: bash scripts/test.sh\n" in text
-
-
-def test_a_step_with_ablations(tested: Sandbox):
-    add_steps(tested, "v02_tiles")
-    add_ablation(tested, "-int x;")
-    status, text, summary = all_tests(tested, "v01", WITH_PYTEST="1")
-    assert status == 1 and summary["command line tests"].startswith("FAIL")  # nothing there has its name
-    assert summary["ablations apply"].startswith("pass") and summary["ablations, on emulator"].startswith("pass")
-    assert "-DFLASHSTEPS_ABLATIONS=v01_scalar -DFLASHSTEPS_TESTED_STEPS=v01_scalar\n" in tested.called()
 
 
 @pytest.mark.parametrize("argument", ["v9", "v0", "--fast"])

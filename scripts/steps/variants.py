@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+"""Variants: a step with one thing changed, and what must come of it.
+
+    python3 scripts/steps/variants.py [STEP...]               list them; exit status 1 when one does not apply
+    python3 scripts/steps/variants.py --kind KIND [STEP...]   only those of a kind: try, bug, ablation or exercise
+    python3 scripts/steps/variants.py --out DIR [STEP...]     also write them, as steps: DIR/STEP_NAME/kernel.cu;
+                                                              removes others that it made there, but overwrites no edit
+
+They stand in steps/STEP/variants.md; docs/variants.md says how that file is read. It is read line by line and without
+a package for Markdown, because CMake and exercise.py run this with any python3. A diff has no line numbers, and is not
+matched approximately: it applies as long as the lines that it names are in the kernel, at exactly one place.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from steps.sources import ROOT, StepError, all_steps, find_step, find_title, kernel_lines
+
+KINDS = {"Try it": "try", "Bugs": "bug", "Ablations": "ablation", "Exercise": "exercise"}
+REFUSED = "does not compile"
+VERDICT = re.compile(rf"PASS|FAIL|SKIP|CRASH|HANG|{REFUSED}")
+MADE = "// Made by scripts/steps/variants.py from "
+
+
+class VariantError(Exception):
+    """One line for the user."""
+
+
+@dataclass(frozen=True)
+class Change:
+    where: str  # file and line
+    old: list[str]
+    new: list[str]
+
+
+@dataclass
+class Outcome:
+    verdict: str
+    words: list[str]  # of the report
+    places: list[str] = field(default_factory=list)  # lines of the changed kernel that the report names
+
+
+@dataclass
+class Case:
+    """Commands, and one outcome that each of them must have."""
+
+    commands: list[str] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    claims: list[str] = field(default_factory=list)  # about counters
+
+
+@dataclass
+class Variant:
+    step: str
+    kind: str
+    name: str
+    where: str  # file and line
+    title: str
+    task: str  # the text between the title and the first diff
+    changes: list[Change]
+    cases: list[Case]
+    not_shown: list[str]
+
+    @property
+    def step_name(self) -> str:
+        """As a step, and so as a C++ namespace: two underscores in a row are kept for the compiler."""
+        return f"{self.step}_{self.name}"
+
+    @property
+    def link(self) -> str:
+        return f"{page_of(self.step)}#{self.name}"
+
+    @property
+    def compiles(self) -> bool:
+        return all(each.verdict != REFUSED for case in self.cases for each in case.outcomes)
+
+
+def page_of(step: str) -> str:
+    return f"steps/{step}/variants.md"
+
+
+def parse_change(lines: list[str], page: str, first_line: int) -> Change:
+    old, new = [], []
+    where = f"{page}:{first_line}"
+    for number, line in enumerate(lines, start=first_line):
+        kind, text = line[:1] or " ", line[1:].rstrip()  # editors take the space of an empty line away
+        if kind not in " -+":
+            raise VariantError(f"{page}:{number}: a line of a diff begins with '-', '+' or a space")
+        if kind in " -":
+            old.append(text)
+        if kind in " +":
+            new.append(text)
+    if old == new:
+        raise VariantError(f"{where}: changes nothing")
+    if not old:
+        raise VariantError(f"{where}: where? Add a line of the kernel before or after")
+    return Change(where, old, new)
+
+
+Part = tuple[int, str, Any]  # of a page: its line, what it is, what it says
+
+
+def parts_of(text: str, page: str) -> Iterator[Part]:
+    """Headings, diffs, items and other lines."""
+    fence, opened, lines = "", 0, text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        if fence:
+            if line == "```":
+                if fence == "```diff":
+                    yield opened, "diff", parse_change(lines[opened : number - 1], page, opened + 1)
+                fence = ""
+        elif line.startswith("```"):
+            fence, opened = line, number
+        elif found := re.match(r"(##|###) (.*)|- ([A-Z][a-z ]*): (.*)", line):
+            yield number, found[1] or found[3], found[2] or found[4]
+        else:
+            yield number, "text", line
+    if fence:
+        raise VariantError(f"{page}:{opened}: the code fence is never closed")
+
+
+def split(parts: Iterable[Part], heading: str) -> list[list[Part]]:
+    """What stands above the first of these headings, then each of them with what stands below it."""
+    groups: list[list[Part]] = [[]]
+    for part in parts:
+        if part[1] == heading:
+            groups.append([])
+        groups[-1].append(part)
+    return groups
+
+
+def cases_of(parts: list[Part], page: str) -> list[Case]:
+    cases: list[Case] = []
+    for line, key, value in parts:
+        if key in ("text", "diff", "Not shown", "##", "###"):
+            continue
+        quoted = re.findall(r"`([^`]+)`", value)
+        if key == "Run" and quoted:
+            if not cases or cases[-1].outcomes:
+                cases.append(Case())
+            cases[-1].commands += quoted
+        elif key == "Expect" and (verdict := VERDICT.match(value)):
+            if not cases:
+                cases.append(Case())  # of the section's commands
+            cases[-1].outcomes.append(Outcome(verdict[0], quoted))
+        elif key in ("At", "Holds") and quoted and cases and cases[-1].outcomes:
+            (cases[-1].claims if key == "Holds" else cases[-1].outcomes[-1].places).extend(quoted)
+        else:
+            raise VariantError(f"{page}:{line}: what is '- {key}: {value}'?")
+    return cases
+
+
+def variant_of(parts: list[Part], step: str, kind: str, of_section: list[Case]) -> Variant:
+    page = page_of(step)
+    (first, _, name), *parts = parts
+    where = f"{page}:{first}"
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise VariantError(f"{where}: the name must be lower-case letters, digits and '_'")
+    cases = cases_of(parts, page) or [case for case in of_section if case.outcomes]
+    if not cases:
+        raise VariantError(f"{where}: expects nothing")
+    for case in cases:
+        if not case.commands and case.outcomes[0].verdict != REFUSED:
+            case.commands = [command for each in of_section for command in each.commands]
+        if not case.outcomes or not case.commands and case.outcomes[0].verdict != REFUSED:
+            raise VariantError(f"{where}: a command without an outcome, or an outcome without a command")
+    diffs = [i for i, (_, what, _) in enumerate(parts) if what == "diff"]
+    text = "\n".join(line for _, what, line in parts[: diffs[0] if diffs else None] if what == "text")
+    title = re.match(r"\n*\*\*(.+)\*\*(?=\n|$)", text)
+    if title is None:
+        raise VariantError(f"{where}: begins with what is changed: '**One stage**'")
+    task = re.sub(r"^<.*\n", "", text[title.end() :], flags=re.MULTILINE).strip()
+    not_shown = [value for _, what, value in parts if what == "Not shown"]
+    return Variant(step, kind, name, where, title[1], task, [parts[i][2] for i in diffs], cases, not_shown)
+
+
+def parse(text: str, step: str) -> list[Variant]:
+    page = page_of(step)
+    found: list[Variant] = []
+    for section in split(parts_of(text, page), "##")[1:]:
+        (line, _, title), *parts = section
+        if title not in KINDS:
+            raise VariantError(f"{page}:{line}: '{title}' is none of {', '.join(KINDS)}")
+        above, *variants = split(parts, "###")
+        of_section = cases_of(above, page)
+        found += [variant_of(each, step, KINDS[title], of_section) for each in variants]
+    names = [each.name for each in found]
+    for each in found:
+        if names.count(each.name) > 1:
+            raise VariantError(f"{each.where}: there are two '{each.name}'")
+    return found
+
+
+def of_step(step: str, root: Path = ROOT, kind: str = "") -> list[Variant]:
+    """All, or those of a kind."""
+    path = root / page_of(step)
+    found = parse(path.read_text(encoding="utf-8"), step) if path.is_file() else []
+    return [each for each in found if kind in ("", each.kind)]
+
+
+def find(step: str, name: str, root: Path = ROOT) -> Variant:
+    for each in of_step(step, root):
+        if each.name == name:
+            return each
+    raise VariantError(f"{page_of(step)} has no '{name}'")
+
+
+def introduction(step: str, section: str, root: Path = ROOT) -> str:
+    """The text of a section, above its variants."""
+    text = (root / page_of(step)).read_text(encoding="utf-8")
+    found = re.search(rf"^## {section}\n+(.*?)\n*^###? ", text, re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise VariantError(f"{page_of(step)} has no section '{section}'")
+    return found[1]
+
+
+def place(change: Change, lines: list[str], kernel: str) -> int:
+    """Where in the kernel the change belongs: an index of its lines."""
+    length = len(change.old)
+    found = [i for i in range(len(lines) - length + 1) if lines[i : i + length] == change.old]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        numbers = ", ".join(str(i + 1) for i in found)
+        raise VariantError(f"{change.where}: stands in {kernel} at lines {numbers}: add a line before or after")
+    missing = [line for line in change.old if line not in lines]
+    why = f"has no line '{missing[0].strip()}'" if missing else "has these lines, but not one after the other"
+    raise VariantError(f"{change.where}: no longer applies: {kernel} {why}")
+
+
+def changed_lines(variant: Variant, root: Path = ROOT) -> list[str]:
+    """Of the changed kernel.cu, with the step's own title."""
+    lines = kernel_lines(variant.step, root)
+    kernel = f"steps/{variant.step}/kernel.cu"
+    places = sorted(((place(change, lines, kernel), change) for change in variant.changes), key=lambda item: item[0])
+    for (before, first), (after, second) in zip(places, places[1:]):
+        if before + len(first.old) > after:
+            raise VariantError(f"{second.where}: these lines are also in the change at {first.where}")
+    for index, change in reversed(places):  # from the end, so that places stay true
+        lines[index : index + len(change.old)] = change.new
+    return lines
+
+
+def instances(variant: Variant) -> str:
+    """Which of a step's instances its commands run, as common/step.h asks."""
+    conditions: dict[str, None] = {}
+    for command in (command for case in variant.cases for command in case.commands):
+        words = command.split()
+        shapes = [shape for option, shape in zip(words, words[1:]) if option == "--shape"]
+        masks = [mask for option, mask in (("--causal", "CAUSAL"), ("--full", "!CAUSAL")) if option in words]
+        masks = masks or ["!CAUSAL" if shapes else "CAUSAL"]  # the program's own problem is causal
+        for head_dim in [shape.split(",")[-1] for shape in shapes] or ["64"]:
+            conditions |= dict.fromkeys(f"({mask}&&HEAD_DIM=={head_dim})" for mask in masks)
+    return f"(std::is_same_v<Element,__half>&&({'||'.join(conditions)}))"
+
+
+def source(variant: Variant, root: Path = ROOT, tested: bool = False) -> str:
+    """The changed kernel.cu; for the tests, which compile only what they run, its first line says what that is."""
+    text = "\n".join(changed_lines(variant, root)) + "\n"
+    # The program shows the title, which tells the variant from the step.
+    old_title = find_title(text, variant.step)
+    title = f"{variant.step}, changed: {variant.title}".replace("\\", "\\\\").replace('"', '\\"')
+    text = f'{text[: old_title.start(1)]}"{title}"{text[old_title.end(1) :]}'
+    only = f"#define FLASHSTEPS_COMPILED(Element, HEAD_DIM, CAUSAL) {instances(variant)}  " if tested else ""
+    return f"{only}{MADE}{variant.link}, {digest(text)}\n{text}"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def is_as_made(kernel: Path) -> bool:
+    """By this script, and edited by nobody since."""
+    if kernel.is_symlink():  # in /tmp, somebody else may have put it there
+        return False
+    made, _, text = kernel.read_text(encoding="utf-8", errors="replace").partition("\n")
+    return MADE in made and made.endswith(digest(text))
+
+
+def write(sources: dict[str, str], out: Path) -> None:
+    """A folder with these variants, and none that was made before; or all as it was, if somebody's work is there."""
+    kernels = {out / name / "kernel.cu": text for name, text in sources.items()}
+    for kernel in kernels:
+        if (kernel.is_symlink() or kernel.exists()) and not is_as_made(kernel):
+            raise VariantError(f"{kernel} is not as it was made here: move it away, or name another folder")
+    for kernel in out.glob("*/kernel.cu"):
+        if kernel not in kernels and is_as_made(kernel):
+            kernel.unlink()
+            with contextlib.suppress(OSError):  # other files stay
+                kernel.parent.rmdir()
+            print(f"removed {kernel}, made by an earlier call")
+    for kernel, text in kernels.items():
+        # What is as it was would be compiled again.
+        if not kernel.exists() or kernel.read_text(encoding="utf-8") != text:
+            kernel.parent.mkdir(parents=True, exist_ok=True)
+            kernel.write_text(text, encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Lists, checks and makes the variants of steps/STEP/variants.md.")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="or a prefix that names one; default: all")
+    parser.add_argument("--kind", choices=KINDS.values(), default="", help="default: all")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write them to DIR/STEP_NAME/kernel.cu")
+    parser.add_argument(
+        "--tested", action="store_true", help="as the tests build them: those that compile, and of these what is run"
+    )
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
+    )
+    options = parser.parse_args(arguments)
+    root = options.root.resolve()
+    sources: dict[str, str] = {}
+    status = 0
+    try:
+        steps = [find_step(step, root) for step in options.steps] or all_steps(root)
+        for variant in (each for step in steps for each in of_step(step, root, options.kind)):
+            try:
+                text = source(variant, root, options.tested)
+            except (VariantError, StepError) as error:
+                print(error, file=sys.stderr)
+                status = 1
+                continue
+            print(f"{variant.step_name}\n  {variant.title}")
+            if variant.changes and (variant.compiles or not options.tested):
+                sources[variant.step_name] = text
+        if options.out:
+            write(sources, options.out)
+    except (VariantError, StepError, OSError, UnicodeDecodeError) as error:
+        print(f"variants.py: {error}", file=sys.stderr)
+        return 2
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
