@@ -24,7 +24,8 @@ from records.terminal import printable
 from steps import ablations
 from steps.sources import ROOT
 
-SCHEMA = "flashsteps-results/1"
+SCHEMA = "flashsteps-results/2"
+OLDER = ("flashsteps-results/1", "flashsteps-profile/1")
 MIN_RECORDED_ROUNDS = 7
 
 
@@ -34,6 +35,8 @@ class ResultsError(Exception):
 
 def check(data: Any) -> list[str]:
     """Everything that is wrong with a results file or a profile; empty when nothing is."""
+    if isinstance(data, dict) and data.get("schema") in OLDER:
+        return [f"schema: {data['schema']} is an older form, which this version does not read: measure again"]
     if errors := shape.check_shape(data):
         return errors  # the rules need the keys to be there
     try:
