@@ -445,7 +445,7 @@ def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:
         assert "PASS  v01_scalar" in done.stdout
         assert done.stderr == f"flashsteps: cannot write {out}: File too large\n"
     log = tmp_path / "r.json"
-    shapes = [text for rows in range(1, 20) for text in ("--shape", f"1,1,{rows},64")]
+    shapes = [text for rows in range(1, 40) for text in ("--shape", f"1,1,{rows},64")]
     done = run_limited(FLASHSTEPS, "run", "v01_scalar", *EMULATOR, *shapes, "--json", str(log))
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr == f"flashsteps: cannot write {log}: File too large\n"

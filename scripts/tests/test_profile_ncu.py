@@ -541,6 +541,13 @@ def test_one_kind_is_not_taken_for_the_other(tmp_path):
         assert results.load(tmp_path / "file.json", None) == data
 
 
+def test_a_file_of_the_older_form_is_refused_as_such(tmp_path):
+    for data, wanted in ((make_profile(), profiles.SCHEMA), (make_record(), results.SCHEMA)):
+        (tmp_path / "file.json").write_text(json.dumps(data | {"schema": wanted.replace("/2", "/1")}))
+        with pytest.raises(results.ResultsError, match="/1 is an older form, which this version does not read"):
+            results.load(tmp_path / "file.json", wanted)
+
+
 # The blocks.
 
 BLOCK = "profile file=profile.json step=v02_smem_tiles"
