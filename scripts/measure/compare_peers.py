@@ -306,7 +306,8 @@ class Session:
         del calls
         self.lab.release()
         self.save()
-        print(format_run(run, self.data["provenance"]["device"]) + "".join(f"  {line}\n" for line in self.warnings), flush=True)
+        said = "".join(f"  {line}\n" for line in self.warnings)
+        print(format_run(run, self.data["provenance"]["device"]) + said, flush=True)
         self.warnings.clear()
 
     def check(self, problem: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:

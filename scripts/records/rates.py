@@ -1,4 +1,4 @@
-"""How fast somebody was, beside whom, and how that is written. Records hold times; rates and shares are computed here."""
+"""How fast somebody was, beside whom, and how that is written. Records hold times; rates are computed here."""
 from __future__ import annotations
 
 import math

@@ -328,8 +328,8 @@ def check_ring(data: dict[str, Any]) -> list[str]:
 
 def check_rules(data: dict[str, Any]) -> list[str]:
     """All of them; empty when none is broken."""
-    errors = [f"runs[{r}].problem.{line}" for r, run in enumerate(data["runs"]) for line in check_problem(run["problem"])]
-    if errors:
+    problems = [run["problem"] for run in data["runs"]]
+    if errors := [f"runs[{r}].problem.{line}" for r, each in enumerate(problems) for line in check_problem(each)]:
         return errors  # what follows from a problem needs its keys
     check_entry = check_profiled_step if is_profile(data) else check_step
     backend = data["provenance"]["backend"]
