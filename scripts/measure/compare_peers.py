@@ -183,7 +183,7 @@ def add_note(entry: dict[str, Any], text: str) -> None:
 def validation_record(found: dict[str, Any], gate: dict[str, float]) -> dict[str, Any]:
     measured = {key: found[key] for key in ("nrmse", "worst_row_nrmse", "max_abs", "lse_max_abs")}
     record = {key: value if math.isfinite(value or 0) else None for key, value in measured.items()}
-    record |= {key: found[key] for key in ("nonfinite", "rows_checked", "rows_total", "runs_identical")}
+    record |= {key: found[key] for key in ("nonfinite", "rows_checked", "runs_identical")}
     return record | {"gate_nrmse": gate["nrmse"], "gate_row": gate["row"]}
 
 

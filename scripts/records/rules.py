@@ -66,10 +66,8 @@ def check_validation(step: dict[str, Any], problem: dict[str, Any], backend: str
     validation = step["validation"]
     errors = []
     rows = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"]
-    if validation["rows_total"] != rows:
-        errors.append(f"rows_total: is {validation['rows_total']}, the problem has {rows}")
-    if validation["rows_checked"] > validation["rows_total"]:
-        errors.append("rows_checked: is more than rows_total")
+    if validation["rows_checked"] > rows:
+        errors.append(f"rows_checked: are {validation['rows_checked']}, the problem has {rows}")
     for key, loosest in zip(("gate_nrmse", "gate_row"), GATES[problem["dtype"]]):
         if validation[key] > loosest:
             errors.append(f"{key}: is {validation[key]:g}, looser than {loosest:g} for {problem['dtype']}")

@@ -91,7 +91,6 @@ def make_step(name: str, index: int, problem: dict[str, Any], backend: str) -> d
             "lse_max_abs": 1e-6,
             "nonfinite": 0,
             "rows_checked": min(rows, 1024),
-            "rows_total": rows,
             "gate_nrmse": gates[0],
             "gate_row": gates[1],
             "runs_identical": True,
