@@ -23,7 +23,7 @@ struct Validation {
   // truncation does not. Not judged where it says nothing: fp32, and inputs in which many scores are equal.
   std::optional<double> bias;
   double gate_bias = 0;
-  int64_t nonfinite = 0, rows_checked = 0, rows_total = 0;
+  int64_t nonfinite = 0, rows_checked = 0;
   bool runs_identical = true;
   bool compared_with_v01 = false;
 };

@@ -217,12 +217,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Problem, batch, num_heads_q, num_heads_kv, se
 
 json to_json(const Problem& p) {
   json record = p;
-  record["label"] = p.label();
-  record["flops"] = p.flops();
-  record["kv_bytes"] = p.kv_bytes();
   if (p.inputs == Inputs::kFile)
     record["tensors"] = {{"file", p.tensors_file.name}, {"fnv1a64", p.tensors_file.fnv1a64}};
-  if (p.kv_lengths == KvLengths::kGiven) record["lengths"] = p.given_lengths;
+  if (p.kv_lengths != KvLengths::kFull) record["lengths"] = p.draw_kv_lengths();
   if (p.page_size != 0) record["page_size"] = p.page_size;
   if (!p.lse) record["lse"] = "none";
   if (p.earlier) record["earlier"] = "merged";

@@ -167,7 +167,7 @@ extern const Names<Layout> kLayoutNames;
 extern const Names<Inputs> kInputsNames;
 extern const Names<KvLengths> kKvLengthsNames;
 
-json to_json(const Problem& problem);     // for results
+json to_json(const Problem& problem);     // for results, without what follows from it
 json to_request(const Problem& problem);  // for a worker: that, and where it finds the tensors
 Problem problem_from_json(const json& json);
 

@@ -18,7 +18,12 @@ int show_problems(const Options& options) {
   if (!options.tensors_path.empty()) examine_tensors(problems, options.tensors_path);
 
   json answer = {{"problems", json::array()}};
-  for (const Problem& problem : problems) answer["problems"].push_back(to_json(problem));
+  for (const Problem& problem : problems) {
+    json told = to_json(problem);
+    // What follows from it, which a results file leaves to its readers.
+    told.update({{"label", problem.label()}, {"flops", problem.flops()}, {"kv_bytes", problem.kv_bytes()}});
+    answer["problems"].push_back(told);
+  }
   for (const auto& [text, dtype] : kDTypeNames) {
     const Gates gate = gates(dtype);
     answer["gates"][text] = {{"nrmse", gate.nrmse},

@@ -1,5 +1,6 @@
 #include "harness/program/results.h"
 
+#include <algorithm>
 #include <ctime>
 #include <iostream>
 
@@ -16,6 +17,35 @@ std::string utc_now() {
   return text;
 }
 
+// The device, and where the table has its card the peak that percentages are of.
+json to_json(const Device& device) {
+  json record = device.description;
+  for (const auto& [dtype, peak] : device.peak_tflops.items()) {
+    if (peak > 0) record["peak_tflops"][dtype] = peak;
+  }
+  return record;
+}
+
+// What is spread out, with a line for each of its values. scripts/records/files.py has the same, and the keys
+// of other writers.
+const std::set<std::string> kFrames{"provenance",   "runs",  "ceilings", "steps",
+                                    "instructions", "warps", "others"};
+
+// An entry has one line, be it a step of a run, a ceiling, a problem or one of the device's facts.
+std::string to_lines(const json& value, const std::string& indent, bool is_frame) {
+  if (!is_frame) return value.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string lines;
+  for (const auto& [key, item] : value.items()) {
+    const auto in_frames = [&](const auto& pair) { return kFrames.contains(pair.key()); };
+    const bool has_frames = item.is_object() && std::ranges::any_of(item.items(), in_frames);
+    const bool spread = item.is_structured() && !item.empty() && (kFrames.contains(key) || has_frames);
+    lines += (lines.empty() ? "\n " : ",\n ") + indent;
+    if (value.is_object()) lines += json(key).dump() + ": ";
+    lines += to_lines(item, indent + " ", spread);
+  }
+  return (value.is_object() ? "{" : "[") + lines + "\n" + indent + (value.is_object() ? "}" : "]");
+}
+
 }  // namespace
 
 json to_json(const BuildInfo& build) {
@@ -30,7 +60,7 @@ json to_json(const BuildInfo& build) {
 ResultsFile::ResultsFile(std::string path, const std::string& command, const Device& device)
     : path_(std::move(path)) {
   const BuildInfo& build = build_info();
-  root_ = {{"schema", "flashsteps-results/1"},
+  root_ = {{"schema", "flashsteps-results/2"},
            {"command", command},
            {"complete", false},
            {"provenance",
@@ -39,23 +69,23 @@ ResultsFile::ResultsFile(std::string path, const std::string& command, const Dev
              {"dirty", build.dirty ? json(*build.dirty) : json(nullptr)},
              {"build", to_json(build)},
              {"backend", name(device.backend)},
-             {"device", device.description}}},
+             {"device", to_json(device)}}},
            {"runs", json::array()}};
 }
 
 json& ResultsFile::run_of(const Problem& problem) {
-  const std::string label = problem.label();
+  const json record = to_json(problem);
   json& runs = root_["runs"];
   for (json& run : runs) {
-    if (run.at("problem").at("label") == label) return run;
+    if (run.at("problem") == record) return run;
   }
-  runs.push_back({{"problem", to_json(problem)}, {"steps", json::array()}});
+  runs.push_back({{"problem", record}, {"steps", json::array()}});
   return runs.back();
 }
 
 void ResultsFile::save() const {
   if (path_.empty()) return;
-  replace(path_, root_.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
+  replace(path_, to_lines(root_, "", true) + "\n");
 }
 
 void ResultsFile::save_complete() {

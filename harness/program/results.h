@@ -1,4 +1,5 @@
-// The results file of docs/results-schema.md: built up as the run goes on, replaced atomically each time.
+// The results file of docs/results-schema.md: built up as the run goes on, replaced atomically each time. It
+// holds what was measured, one entry a line; what follows from that, its readers compute.
 #pragma once
 
 #include <string>

@@ -54,7 +54,7 @@ void time_problem(Runner& runner, const Problem& problem, const Options& options
     if (entry.at("status") != "pass") continue;
     const std::string step = entry.at("step");
     const std::string limit = limit_of(*find_steps(step).front().info, problem);
-    const json timing = timing_record(samples.at(step), problem, peak, ceilings, limit);
+    const json timing = timing_record(samples.at(step), problem, ceilings, limit);
     const double tflops = timing.at("tflops");
     // Nothing is faster than the hardware: such a figure means that the step, the clock or the FLOP count is
     // wrong.
@@ -146,7 +146,10 @@ int run_steps(const Options& options) {
     if (tunes) kept += keep_fastest(tuning_path, run, problems[p], results.root()["provenance"]);
   }
   results.save_complete();
-  for (const Problem& problem : problems) std::cout << "\n" << format_run(results.run_of(problem));
+  for (const Problem& problem : problems) {
+    const double peak = device.peak_tflops.at(name(problem.dtype));
+    std::cout << "\n" << format_run(results.run_of(problem), problem, peak);
+  }
   if (tunes) std::cout << "\nkept in " << tuning_path << ":\n" << kept;
   if (saved) finish_saving(*saved, options, results.run_of(problems[0])["steps"][0].at("status"), save_error);
   return results.finish();

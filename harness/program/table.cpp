@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "harness/base/text.h"
+#include "harness/run/timing.h"
 
 namespace flashsteps {
 namespace {
@@ -37,8 +38,9 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-std::string format_run(const json& run) {
+std::string format_run(const json& run, const Problem& problem, double peak_tflops) {
   const json& steps = run.at("steps");
+  const json ceilings = run.value("ceilings", json::object());
   const auto any = [&](const char* key) {
     return std::ranges::any_of(steps, [&](const json& step) { return step.contains(key); });
   };
@@ -50,13 +52,10 @@ std::string format_run(const json& run) {
   const auto add = [](std::vector<std::string>& row, std::initializer_list<std::string> cells) {
     row.insert(row.end(), cells);
   };
-  const auto any_timing = [&](const char* key) {
-    return std::ranges::any_of(
-        steps, [&](const json& step) { return step.value("timing", json::object()).contains(key); });
-  };
-  const bool reads = any_timing("kv_bytes_per_second");
+  const auto is_cold = [](const json& step) { return step.value("timing", json::object()).contains("l2"); };
+  const bool reads = timed && is_decode(problem);
   if (timed) {
-    add(rows[0], {any_timing("l2") ? "ms, cold L2" : "ms"});
+    add(rows[0], {std::ranges::any_of(steps, is_cold) ? "ms, cold L2" : "ms"});
     if (reads) add(rows[0], {"TB/s of K, V"});
     add(rows[0], {"TFLOPS", "p10-p90", "% peak", "% matmul", "% limit", "x prev"});
   }
@@ -88,16 +87,16 @@ std::string format_run(const json& run) {
                                  number(validation.value("nrmse", json()), scientific),
                                  number(validation.value("worst_row_nrmse", json()), scientific)};
     if (timed && step.contains("timing")) {
-      const json& t = step.at("timing");
-      const double ms = t.at("median_ms");
-      const auto percent = [](double x) { return fixed(x, 1); };
+      const json& timing = step.at("timing");
+      const Rates rates = rates_of(timing, problem, peak_tflops, ceilings);
+      const double ms = timing.at("median_ms");
+      const auto percent = [](const std::optional<double>& share) { return share ? fixed(*share, 1) : "-"; };
       add(row, {fixed(ms, reads ? 4 : 3)});
-      if (reads) add(row, {fixed(t.at("kv_bytes_per_second").get<double>() * 1e-12, 2)});
+      if (reads) add(row, {fixed(*rates.kv_bytes_per_second * 1e-12, 2)});
       add(row,
-          {fixed(t.at("tflops"), 1), fixed(t.at("tflops_p10"), 1) + "-" + fixed(t.at("tflops_p90"), 1),
-           number(t.at("percent_of_peak"), percent), number(t.at("percent_of_matmul"), percent),
-           t.contains("limit") ? percent(t.at("percent_of_limit")) + " " + t.at("limit").get<std::string>()
-                               : "-",
+          {fixed(rates.tflops, 1), fixed(rates.tflops_p10, 1) + "-" + fixed(rates.tflops_p90, 1),
+           percent(rates.percent_of_peak), percent(rates.percent_of_matmul),
+           rates.percent_of_limit ? percent(rates.percent_of_limit) + " " + timing.value("limit", "") : "-",
            previous_ms > 0 ? fixed(previous_ms / ms, 2) : "-"});
       previous_ms = ms;
     }
@@ -112,21 +111,20 @@ std::string format_run(const json& run) {
     }
     rows.push_back(row);
   }
-  std::string text = run.at("problem").at("label").get<std::string>() + "\n" + format_table(rows);
+  std::string text = problem.label() + "\n" + format_table(rows);
   if (counted)
     text += "  (counts are exact; the emulator has no timing model, the seconds are its own running time)\n";
-  if (run.contains("ceilings")) text += "  measured ceilings:\n" + format_ceilings(run.at("ceilings"));
+  if (!ceilings.empty()) text += "  measured ceilings:\n" + format_ceilings(ceilings);
   return text;
 }
 
 std::string format_ceilings(const json& ceilings) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, ceiling] : ceilings.items()) {
-    const bool has_flops = ceiling.contains("tflops");
-    const std::string rate = has_flops ? fixed(ceiling.at("tflops"), 1) + " TFLOPS"
-                                       : fixed(ceiling.at("per_second").get<double>() * 1e-12, 2) + " T " +
-                                             ceiling.at("unit").get<std::string>() + "/s";
-    rows.push_back({"  " + name, ceiling.at("what"), rate});
+    const std::string unit = ceiling.at("unit");
+    const double rate = per_second(ceiling) * 1e-12;
+    rows.push_back({"  " + name, ceiling.at("what"),
+                    unit == "FLOP" ? fixed(rate, 1) + " TFLOPS" : fixed(rate, 2) + " T " + unit + "/s"});
   }
   return format_table(rows);
 }

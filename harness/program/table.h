@@ -5,14 +5,16 @@
 #include <vector>
 
 #include "harness/base/json.h"
+#include "harness/problem/problem.h"
 
 namespace flashsteps {
 
 // Columns as wide as their content; the first one is left-aligned, the others right-aligned.
 std::string format_table(const std::vector<std::vector<std::string>>& rows);
 
-// The table of one problem's finished steps: timing where there is one, counters where there are some.
-std::string format_run(const json& run);
+// The table of one problem's finished steps: timing where there is one, counters where there are some. A peak
+// of 0 is none.
+std::string format_run(const json& run, const Problem& problem, double peak_tflops);
 
 // The measured ceilings of a run, a line each.
 std::string format_ceilings(const json& ceilings);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <set>
 
 #include "harness/device/device_tensors.h"
@@ -54,7 +55,7 @@ std::map<std::string, Samples> take_samples(Runner& runner, const std::string& t
   return samples;
 }
 
-bool is_decode(const Problem& problem) { return purpose_of(shape_of_call(problem)) == Purpose::kDecode; }
+double tflops_at(const Problem& problem, double ms) { return problem.flops() / (ms * 1e9); }
 
 json times_record(const Samples& s) {
   return {{"median_ms", percentile(s.ms, 0.5)},
@@ -65,14 +66,7 @@ json times_record(const Samples& s) {
 
 json ceiling_record(const Samples& s) {
   json record = times_record(s);
-  const double median = record["median_ms"], work = s.method.at("work");
-  record["what"] = s.method.at("what");
-  if (const std::string unit = s.method.at("unit"); unit == "FLOP") {
-    record["tflops"] = work / (median * 1e9);
-  } else {
-    record["unit"] = unit;
-    record["per_second"] = work / (median * 1e-3);
-  }
+  for (const char* key : {"what", "work", "unit"}) record[key] = s.method.at(key);
   return record;
 }
 
@@ -109,35 +103,42 @@ json ceilings_record(const std::map<std::string, Samples>& samples) {
   return record;
 }
 
-json timing_record(const Samples& s, const Problem& problem, double peak_tflops, const json& ceilings,
-                   const std::string& limit) {
+json timing_record(const Samples& s, const Problem& problem, const json& ceilings, const std::string& limit) {
   json record = times_record(s);
-  const auto rate = [&](const char* time) { return problem.flops() / (record[time].get<double>() * 1e9); };
-  const double tflops = rate("median_ms");
-  const double kv_bytes_per_second = problem.kv_bytes() / (record["median_ms"].get<double>() * 1e-3);
-  const auto percent_of = [&](const std::string& ceiling) {
-    if (!ceilings.contains(ceiling)) return json(nullptr);
-    const json& found = ceilings[ceiling];
-    return json(100 * (found.contains("tflops") ? tflops / found["tflops"].get<double>()
-                                                : kv_bytes_per_second / found["per_second"].get<double>()));
-  };
-  record.update(
-      {{"samples", s.ms.size()},
-       {"launches_per_sample", s.method.at("launches_per_sample")},
-       {"graph", s.method.at("graph")},
-       {"tflops", tflops},
-       {"tflops_p10", rate("p90_ms")},
-       {"tflops_p90", rate("p10_ms")},
-       {"percent_of_peak", peak_tflops > 0 ? json(100 * tflops / peak_tflops) : json(nullptr)},
-       // The matmul's inputs are 16-bit.
-       {"percent_of_matmul", problem.dtype == DType::kFp32 ? json(nullptr) : percent_of("matmul")}});
-  if (is_decode(problem)) record["kv_bytes_per_second"] = kv_bytes_per_second;
+  record.update({{"samples", s.ms.size()},
+                 {"launches_per_sample", s.method.at("launches_per_sample")},
+                 {"graph", s.method.at("graph")},
+                 // It follows from the time, as all rates do; this one is there for people who read the file.
+                 {"tflops", tflops_at(problem, record.at("median_ms"))}});
   if (s.method.contains("l2")) record["l2"] = s.method["l2"];
-  if (const json percent = percent_of(limit); !percent.is_null()) {
-    record["limit"] = limit;
-    record["percent_of_limit"] = percent;
-  }
+  if (ceilings.contains(limit)) record["limit"] = limit;
   return record;
+}
+
+bool is_decode(const Problem& problem) { return purpose_of(shape_of_call(problem)) == Purpose::kDecode; }
+
+double per_second(const json& ceiling) {
+  return ceiling.at("work").get<double>() / (ceiling.at("median_ms").get<double>() * 1e-3);
+}
+
+Rates rates_of(const json& timing, const Problem& problem, double peak_tflops, const json& ceilings) {
+  // A fast call has a short time: the 10th percentile of rates is the 90th of times.
+  Rates rates{.tflops = tflops_at(problem, timing.at("median_ms")),
+              .tflops_p10 = tflops_at(problem, timing.at("p90_ms")),
+              .tflops_p90 = tflops_at(problem, timing.at("p10_ms"))};
+  const double kv_bytes_per_second = problem.kv_bytes() / (timing.at("median_ms").get<double>() * 1e-3);
+  if (is_decode(problem)) rates.kv_bytes_per_second = kv_bytes_per_second;
+  if (peak_tflops > 0) rates.percent_of_peak = 100 * rates.tflops / peak_tflops;
+  const auto percent_of = [&](const std::string& name) -> std::optional<double> {
+    if (!ceilings.contains(name)) return std::nullopt;
+    const json& ceiling = ceilings[name];
+    const double own = ceiling.at("unit") == "FLOP" ? rates.tflops * 1e12 : kv_bytes_per_second;
+    return 100 * own / per_second(ceiling);
+  };
+  // The matmul's inputs are 16-bit.
+  if (problem.dtype != DType::kFp32) rates.percent_of_matmul = percent_of("matmul");
+  rates.percent_of_limit = percent_of(timing.value("limit", ""));
+  return rates;
 }
 
 }  // namespace flashsteps

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,23 @@ std::map<std::string, Samples> time_ceilings(Runner& runner, int rounds);
 // compute its products. Empty where a step for few queries has many.
 std::string limit_of(const StepInfo& info, const Problem& problem);
 
-// What the results file says of them. `ceilings` is what it says of these; a peak of 0 is none.
+// What the results file says of them. `ceilings` is what it says of these.
 json ceilings_record(const std::map<std::string, Samples>& samples);
-json timing_record(const Samples& samples, const Problem& problem, double peak_tflops, const json& ceilings,
+json timing_record(const Samples& samples, const Problem& problem, const json& ceilings,
                    const std::string& limit);
+
+// Are there so few queries that memory decides?
+bool is_decode(const Problem& problem);
+
+// What follows from the times in a results file, which leaves it to its readers.
+struct Rates {
+  double tflops, tflops_p10, tflops_p90;           // of the median time, of the slow end, of the fast one
+  std::optional<double> kv_bytes_per_second = {};  // with few queries only
+  std::optional<double> percent_of_peak = {}, percent_of_matmul = {}, percent_of_limit = {};
+};
+// A peak of 0 is none.
+Rates rates_of(const json& timing, const Problem& problem, double peak_tflops, const json& ceilings);
+// How many of its unit the device did.
+double per_second(const json& ceiling);
 
 }  // namespace flashsteps

@@ -29,7 +29,8 @@ MUTANTS = BUILD / "tests" / "flashsteps_mutants"
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from measure import program  # noqa: E402
-from records import results, rules  # noqa: E402  (the checker of results files)
+from records import files, results, rules  # noqa: E402  (the checker of results files)
+from records.problems import flops, kv_bytes, problem_label  # noqa: E402
 from steps import sources  # noqa: E402
 
 STEPS = sources.all_steps()  # of those in the program, which may hold ablations as well
@@ -209,7 +210,7 @@ def test_the_recorded_counters_are_what_the_emulator_counts(tmp_path: Path) -> N
 
     def counts(data: dict) -> dict:
         return {
-            (run["problem"]["label"], step["step"]): {key: step["counters"][key] for key in exact}
+            (problem_label(run["problem"]), step["step"]): {key: step["counters"][key] for key in exact}
             for run in data["runs"]
             for step in run["steps"]
         }
@@ -519,17 +520,22 @@ def tell_problems(*arguments: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_problems_are_told_as_results_have_them(tmp_path: Path) -> None:
+def test_problems_are_told_as_results_have_them_and_with_what_follows(tmp_path: Path) -> None:
     arguments = ["--shape", "2,4,2,40,70,64", "--shape", "1,1,33,64", "--dtype", "fp16", "--dtype", "bf16"]
     arguments += ["--causal", "--full", "--layout", "gapped", "--kv-lengths", "random", "--inputs", "sharp"]
     arguments += ["--seed", "18446744073709551615", "--softmax-scale", "0.3", "--no-lse"]
     out = tmp_path / "r.json"
     done = run(FLASHSTEPS, "check", "v01", "--backend", "emulator", "--mode", "early", *arguments, "--json", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
-    judged = json.loads(out.read_text())["runs"]
+    data = results.read(out)
+    assert out.read_text() == files.record_text(data), "the program and the scripts write records in two forms"
+    judged = data["runs"]
     told = tell_problems(*arguments)
     assert len(told["problems"]) == 8
-    assert told["problems"] == [run["problem"] for run in judged]
+    for problem, run_ in zip(told["problems"], judged, strict=True):
+        # The program reckons it, and so do those who read its files.
+        follows = {"label": problem_label(problem), "flops": flops(problem), "kv_bytes": kv_bytes(problem)}
+        assert problem == run_["problem"] | follows
     assert sorted(told["gates"]) == ["bf16", "fp16", "fp32"] and "orders" not in told
     for run_ in judged:
         gate = told["gates"][run_["problem"]["dtype"]]

@@ -47,7 +47,7 @@ TEST_CASE("each save replaces the file as a whole") {
   results.save();
   const nlohmann::json whole = read(path);
   CHECK(whole["complete"] == true);
-  CHECK(whole["schema"] == "flashsteps-results/1");
+  CHECK(whole["schema"] == "flashsteps-results/2");
   CHECK(whole["runs"][0]["steps"][0]["step"] == "v01_scalar");
 }
 
@@ -58,7 +58,7 @@ TEST_CASE("a link is followed, not replaced") {
   REQUIRE(symlink(target.c_str(), link.c_str()) == 0);
   const std::string resolved = AtomicFile::check_writable("--json", link);
   ResultsFile(resolved, "run", Device{}).save();
-  CHECK(read(target)["schema"] == "flashsteps-results/1");
+  CHECK(read(target)["schema"] == "flashsteps-results/2");
   char buffer[16];
   CHECK(readlink(link.c_str(), buffer, sizeof buffer) > 0);
   unlink(target.c_str());
@@ -149,7 +149,7 @@ TEST_CASE("a file system below /dev is one like others, /dev itself is not") {
     const std::string path = std::string(shared) + "/r.json";
     CHECK(AtomicFile::check_writable("--json", path) == path);
     ResultsFile(path, "run", Device{}).save();
-    CHECK(read(path)["schema"] == "flashsteps-results/1");
+    CHECK(read(path)["schema"] == "flashsteps-results/2");
     unlink(path.c_str());
     rmdir(shared);
   }

@@ -27,6 +27,7 @@ from test_program import (
     FLASHSTEPS,
     PATIENCE,
     check_file,
+    problem_label,
     results,
     run,
     wait_until,
@@ -184,7 +185,7 @@ def test_what_is_saved_is_attention(
     assert problem["inputs"] == "file"
     assert problem["tensors"] == {"file": "in.safetensors", "fnv1a64": digest}
     assert problem.get("lengths") == (tensors["kv_lengths"].tolist() if "kv_lengths" in tensors else None)
-    assert said["tensors_fnv1a64"] == digest and said["problem"] == problem["label"]
+    assert said["tensors_fnv1a64"] == digest and said["problem"] == problem_label(problem)
 
 
 def test_the_results_can_be_checked_but_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,7 +246,7 @@ def test_other_commands_and_both_masks(tmp_path: Path) -> None:
     arguments = [*EMULATOR, "--tensors", str(path), "--json", str(log)]
     assert run(FLASHSTEPS, "count", "v01_scalar", *arguments, "--causal", "--full").returncode == 0
     check_file(log)
-    labels = [entry["problem"]["label"] for entry in json.loads(log.read_text())["runs"]]
+    labels = [problem_label(entry["problem"]) for entry in json.loads(log.read_text())["runs"]]
     sizes, inputs = "B=1 Hq=2 Hkv=2 Sq=40 Skv=70 D=64 fp16", "inputs=file:in.safetensors"
     assert labels == [f"{sizes} full {inputs}", f"{sizes} causal {inputs}"]
     assert run(FLASHSTEPS, "trace", "v01_scalar", *arguments).returncode == 0
@@ -444,7 +445,7 @@ def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:
         assert "PASS  v01_scalar" in done.stdout
         assert done.stderr == f"flashsteps: cannot write {out}: File too large\n"
     log = tmp_path / "r.json"
-    shapes = [text for rows in range(1, 20) for text in ("--shape", f"1,1,{rows},64")]
+    shapes = [text for rows in range(1, 40) for text in ("--shape", f"1,1,{rows},64")]
     done = run_limited(FLASHSTEPS, "run", "v01_scalar", *EMULATOR, *shapes, "--json", str(log))
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr == f"flashsteps: cannot write {log}: File too large\n"

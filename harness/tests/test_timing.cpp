@@ -23,12 +23,11 @@ std::map<std::string, Samples> measured() {
 TEST_CASE("ceilings are recorded by what they count, and those that were not measured are absent") {
   const json ceilings = ceilings_record(measured());
   CHECK(ceilings.size() == 2);
-  CHECK(ceilings.at("mma_sync").at("tflops") == Approx(2000));
+  CHECK(per_second(ceilings.at("mma_sync")) == Approx(2e15));
   CHECK(ceilings.at("mma_sync").at("median_ms") == 2);
   CHECK(ceilings.at("mma_sync").at("sm_clock_mhz") == 1500);
-  CHECK(ceilings.at("exp2").at("per_second") == Approx(5e12));
+  CHECK(per_second(ceilings.at("exp2")) == Approx(5e12));
   CHECK(ceilings.at("exp2").at("unit") == "exp2");
-  CHECK_FALSE(ceilings.at("exp2").contains("tflops"));
   const std::string text = format_ceilings(ceilings);
   INFO(text);
   CHECK(text.find("mma_sync  products  2000.0 "
@@ -60,22 +59,29 @@ TEST_CASE("a step has its share of the ceiling that its products meet, where the
   Problem problem;
   const auto samples = measured();
   const auto record = [&](const json& ceilings, const std::string& limit) {
-    return timing_record(samples.at("a step"), problem, 0, ceilings, limit);
+    return timing_record(samples.at("a step"), problem, ceilings, limit);
   };
   const json ceilings = ceilings_record(samples), timing = record(ceilings, "mma_sync");
   const double tflops = timing.at("tflops");
+  CHECK(tflops == Approx(problem.flops() / 4e9));
   CHECK(timing.at("limit") == "mma_sync");
-  CHECK(timing.at("percent_of_limit") == Approx(tflops / 20));
-  CHECK(timing.at("percent_of_matmul").is_null());
-  for (const char* const limit : {"wgmma", ""}) CHECK_FALSE(record(ceilings, limit).contains("limit"));
-  CHECK_FALSE(record(json::object(), "mma_sync").contains("percent_of_limit"));
+  const Rates rates = rates_of(timing, problem, 1000, ceilings);
+  CHECK(rates.percent_of_limit.value() == Approx(tflops / 20));
+  CHECK(rates.percent_of_peak.value() == Approx(tflops / 10));
+  CHECK_FALSE(rates.percent_of_matmul.has_value());
+  CHECK_FALSE(rates_of(timing, problem, 0, ceilings).percent_of_peak.has_value());
+  for (const char* const limit : {"wgmma", ""}) {
+    const json without = record(ceilings, limit);
+    CHECK_FALSE(without.contains("limit"));
+    CHECK_FALSE(rates_of(without, problem, 0, ceilings).percent_of_limit.has_value());
+  }
+  CHECK_FALSE(record(json::object(), "mma_sync").contains("limit"));
 
-  const json run = {{"problem", {{"label", "a problem"}}},
-                    {"steps",
+  const json run = {{"steps",
                      {{{"step", "v07"}, {"status", "pass"}, {"timing", timing}},
                       {{"step", "v08"}, {"status", "pass"}, {"timing", record(ceilings, "wgmma")}}}},
                     {"ceilings", ceilings}};
-  const std::string text = format_run(run);
+  const std::string text = format_run(run, problem, 0);
   INFO(text);
   CHECK(text.find("% limit") != std::string::npos);
   CHECK(text.find(" mma_sync ") < text.find("v08"));
@@ -112,19 +118,19 @@ TEST_CASE(
   const json cold = {{"launches_per_sample", 50}, {"graph", false}, {"l2", "cold"}};
   const json ceilings = ceilings_record(
       {{"read_kv", samples_of({1}, {{"what", "a read"}, {"unit", "bytes"}, {"work", problem.kv_bytes()}})}});
-  CHECK(ceilings.at("read_kv").at("per_second") == Approx(1e3 * problem.kv_bytes()));
-  const json timing = timing_record(samples_of({4}, cold), problem, 0, ceilings, "read_kv");
+  CHECK(per_second(ceilings.at("read_kv")) == Approx(1e3 * problem.kv_bytes()));
+  const json timing = timing_record(samples_of({4}, cold), problem, ceilings, "read_kv");
   CHECK(timing.at("l2") == "cold");
-  CHECK(timing.at("kv_bytes_per_second") == Approx(250 * problem.kv_bytes()));
-  CHECK(timing.at("percent_of_limit") == Approx(25));
-  const std::string text = format_run({{"problem", {{"label", "a problem"}}},
-                                       {"steps", {{{"step", "v28"}, {"status", "pass"}, {"timing", timing}}}},
-                                       {"ceilings", ceilings}});
+  const Rates rates = rates_of(timing, problem, 0, ceilings);
+  CHECK(rates.kv_bytes_per_second.value() == Approx(250 * problem.kv_bytes()));
+  CHECK(rates.percent_of_limit.value() == Approx(25));
+  const json steps = {{{"step", "v28"}, {"status", "pass"}, {"timing", timing}}};
+  const std::string text = format_run({{"steps", steps}, {"ceilings", ceilings}}, problem, 0);
   INFO(text);
   CHECK(text.find("ms, cold L2  TB/s of K, V  TFLOPS") != std::string::npos);
   CHECK(text.find("25.0 read_kv") != std::string::npos);
   problem.seqlen_q = 17;
-  CHECK_FALSE(timing_record(samples_of({4}, cold), problem, 0, ceilings, "").contains("kv_bytes_per_second"));
+  CHECK_FALSE(rates_of(timing, problem, 0, ceilings).kv_bytes_per_second.has_value());
 }
 
 TEST_CASE("where nothing can be timed no ceiling is measured") {

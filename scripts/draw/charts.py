@@ -13,9 +13,9 @@ from typing import Any, Callable
 from draw import figure_style
 from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, INK, MUTED, NOTE, TEXT
 from draw.panels import ROW, finish, label_line, log_scale, panels, place_rows, say, say_gap, style_axes
-from records.problems import problem_labels
+from records.problems import flops, problem_label, problem_labels
 from records.profiles import SCHEMA as PROFILE_SCHEMA
-from records.rates import contenders_of, rate, terabytes
+from records.rates import ceiling_rate, contenders_of, rate, terabytes, tflops_spread
 from records.results import ResultsError
 from steps import sources
 
@@ -160,7 +160,7 @@ def ceiling_of(run: Run, key: str, records: list[Source]) -> tuple[Entry, str] |
         return (own, records[0].file) if own else None
     for source in records:
         found = [own for own in source.runs if (own.get("ceilings") or {}).get(key)]
-        found.sort(key=lambda own: own["problem"]["label"] != run["problem"]["label"])
+        found.sort(key=lambda own: problem_label(own["problem"]) != problem_label(run["problem"]))
         if found:
             return found[0]["ceilings"][key], source.file
     return None
@@ -168,7 +168,8 @@ def ceiling_of(run: Run, key: str, records: list[Source]) -> tuple[Entry, str] |
 
 def scale_of(run: Run) -> float | None:
     """What takes TFLOPS to TB/s of K and V, if these count."""
-    return next((found for entry in contenders_of(run).values() if (found := terabytes(entry))), None)
+    of_memory = (terabytes(run["problem"], entry) for entry in contenders_of(run).values())
+    return next(filter(None, of_memory), None)
 
 
 def ceilings_of(run: Run) -> dict[str, tuple[str, str]]:
@@ -177,11 +178,7 @@ def ceilings_of(run: Run) -> dict[str, tuple[str, str]]:
 
 def rates_of(timing: dict[str, float], run: Run) -> tuple[float, float, float]:
     """p10, median and p90, in the unit of the run."""
-    if "per_second" in timing:
-        return (timing["per_second"] / 1e12,) * 3
-    middle = timing["tflops"]
-    own = timing.get("tflops_p10", middle), middle, timing.get("tflops_p90", middle)
-    low, middle, high = (each * (scale_of(run) or 1) for each in own)
+    middle, low, high = (each * (scale_of(run) or 1) for each in tflops_spread(run["problem"], timing))
     return low, middle, high
 
 
@@ -199,8 +196,8 @@ def lines_of(run: Run, records: list[Source]) -> list[Line]:
             lines.append(Line(words, brief, middle, (low, high), colour, dashes))
     for key, (words, label) in ceilings_of(run).items():
         if found := ceiling_of(run, key, records):
-            low, middle, high = rates_of(found[0], run)
-            lines.append(Line(words, label, middle, (low, high), CEILING))
+            middle = ceiling_rate(found[0])
+            lines.append(Line(words, label, middle, (middle, middle), CEILING))
     return lines
 
 
@@ -280,22 +277,14 @@ def progression(plt: Any, records: list[Source], part: str = "") -> Any:
     return finish(figure, f"FlashSteps: {part or 'one idea a step'}, on {device}", notes)
 
 
-def tensor_peak(run: Run) -> float | None:
-    """The card's, as far as the run knows it: what its percentages are of."""
-    for entry in (*run["steps"], *(run.get("peers") or [])):
-        timing = entry.get("timing") or {}
-        if timing.get("percent_of_peak"):
-            return 100 * timing["tflops"] / timing["percent_of_peak"]
-    return None
-
-
 def notes_on_lines(records: list[Source], off_scale: dict[str, list[float]], any_near: bool) -> list[str]:
     runs = records[0].runs
     notes = ["Bars: median; whiskers: p10 to p90."]
     if any(run.get("peers") for run in runs):
         notes[0] += " Dashed: other people's kernels (FA2: FlashAttention-2)." if any_near else ""
         notes[0] += " All of one interleaved run."
-    if not scale_of(runs[0]) and (peak := tensor_peak(runs[0])):  # nobody has seen a kernel come near, so it is only told
+    peak = (records[0].data["provenance"]["device"].get("peak_tflops") or {}).get(runs[0]["problem"]["dtype"])
+    if peak and not scale_of(runs[0]):  # nobody has seen a kernel come near, so it is only told
         off_scale = off_scale | {"dense tensor peak at the maximum clock": [peak]}
     told = [
         f"{words} {' and '.join(dict.fromkeys(written(each, runs[0]) for each in all_of))}"
@@ -545,14 +534,14 @@ def profiled_points(records: list[Source]) -> dict[str, dict[str, float]]:
             values = step.get("metrics") or {}
             if not values.get("duration_ns") or step["step"] in points:
                 continue
-            flops = run["problem"]["flops"]
+            work = flops(run["problem"])
             known = {key: value or 0 for key, value in values.items()}  # null: ncu did not say
             moved = {
                 "dram": known["dram_read_bytes"] + known["dram_write_bytes"],
                 "shared": known["shared_wavefronts"] * WAVEFRONT,
             }
-            points[step["step"]] = {key: flops / count for key, count in moved.items() if count} | {
-                "tflops": flops / values["duration_ns"] / 1e3
+            points[step["step"]] = {key: work / count for key, count in moved.items() if count} | {
+                "tflops": work / values["duration_ns"] / 1e3
             }
     return points
 
@@ -573,14 +562,14 @@ def roofline(plt: Any, records: list[Source]) -> Any:
     profiles = [source for source in records if source.data["schema"] == PROFILE_SCHEMA]
     runs = [source.runs[0] for source in profiles]
     points = profiled_points(records)
-    if len({run["problem"]["label"] for run in runs}) > 1 or any(len(source.runs) > 1 for source in records):
+    if len({problem_label(run["problem"]) for run in runs}) > 1 or any(len(source.runs) > 1 for source in records):
         raise ResultsError("a roofline is of one problem: add a filter")
     per_byte = [point["shared"] for point in points.values() if "shared" in point]
     if not per_byte:
         raise ResultsError("no step that uses shared memory was profiled, so there is nothing to draw")
     device = profiles[0].data["provenance"]["device"]
     matmul, _ = ceiling_of(runs[0], "matmul", records) or (None, "")
-    highest = matmul["tflops"] if matmul else max(point["tflops"] for point in points.values())
+    highest = ceiling_rate(matmul) if matmul else max(point["tflops"] for point in points.values())
     roof = None  # TFLOPS by FLOP per byte
     if device.get("sm_count") and device.get("max_sm_clock_mhz"):
         roof = WAVEFRONT * device["sm_count"] * device["max_sm_clock_mhz"] / 1e6
@@ -649,7 +638,7 @@ def per_score(run: Run, name: str, index: int) -> dict[str, float]:
     if not (step or {}).get("opcodes"):
         raise ResultsError(f"{name} was not profiled, so there is nothing to draw")
     problem = run["problem"]
-    scores = problem["flops"] / (4 * problem["head_dim"])  # that are wanted
+    scores = flops(problem) / (4 * problem["head_dim"])  # that are wanted
     counts: dict[str, float] = {}
     for opcode, count in step["opcodes"].items():
         kind = opcode.split(".")[0]

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import math
 import os
 import re
@@ -42,8 +41,8 @@ from measure.program import Unavailable
 from measure.timer import GRAPH_BELOW_MS, SAMPLE_MS, Timer, percentiles, timing_record
 from measure.torch_lab import WAIT_CYCLES, TorchLab, WrongOutput
 from records import files, results
-from records.problems import rows_without_keys
-from records.rates import PEERS, contenders_of
+from records.problems import problem_label, rows_without_keys
+from records.rates import PEERS, contenders_of, percent_of_ceiling
 from records.terminal import Progress, one_line, printable
 from steps import sources
 
@@ -164,9 +163,9 @@ def outcome(error: Exception) -> dict[str, str]:
     return {"status": "error", "message": without_folders(f"{type(error).__name__}: {one_line(error)}")}
 
 
-def below_its_best(entry: dict[str, Any], problem: dict[str, Any], device: dict[str, Any]) -> str:
+def below_its_best(entry: dict[str, Any], run: dict[str, Any], device: dict[str, Any]) -> str:
     """Why the time of a peer says nothing about it; empty as a rule."""
-    p, percent = problem, entry["timing"]["percent_of_matmul"]
+    p, percent = run["problem"], percent_of_ceiling(run, entry["timing"], MATMUL)
     telling = p["head_dim"] == 128 and not p["causal"] and min(p["seqlen_q"], p["seqlen_kv"]) >= 2048
     telling = telling and p["batch"] * p["num_heads_q"] * p["seqlen_q"] >= 1 << 17  # several tiles an SM
     if entry.get("peer") != "flash_attn_3" or device["compute_capability"] != "9.0" or not telling:
@@ -184,7 +183,7 @@ def add_note(entry: dict[str, Any], text: str) -> None:
 def validation_record(found: dict[str, Any], gate: dict[str, float]) -> dict[str, Any]:
     measured = {key: found[key] for key in ("nrmse", "worst_row_nrmse", "max_abs", "lse_max_abs")}
     record = {key: value if math.isfinite(value or 0) else None for key, value in measured.items()}
-    record |= {key: found[key] for key in ("nonfinite", "rows_checked", "rows_total", "runs_identical")}
+    record |= {key: found[key] for key in ("nonfinite", "rows_checked", "runs_identical")}
     return record | {"gate_nrmse": gate["nrmse"], "gate_row": gate["row"]}
 
 
@@ -214,7 +213,7 @@ class Session:
 
     def save(self) -> None:
         if self.path is not None:
-            files.replace(self.path, json.dumps(self.data, indent=1, allow_nan=False) + "\n")
+            files.replace(self.path, files.record_text(self.data))
 
     def in_order(self, names: list[str], round_: int) -> list[str]:
         """Another order in every round: whoever comes behind a matrix product starts on a GPU at lower clocks."""
@@ -222,6 +221,7 @@ class Session:
 
     def run(self) -> int:
         build = self.lab.build_info()
+        peaks = {dtype: peak for dtype in ("fp16", "bf16") if (peak := self.lab.peak_tflops(dtype)) > 0}
         self.data = {
             "schema": results.SCHEMA,
             "command": "peers",
@@ -231,7 +231,7 @@ class Session:
                 "commit": build["commit"],
                 "dirty": build["dirty"],
                 "backend": "cuda",
-                "device": self.lab.device_record(),
+                "device": self.lab.device_record() | ({"peak_tflops": peaks} if peaks else {}),
                 "build": build["build"],
                 "method": {**METHOD, "rounds": self.rounds, **(COLD if self.cold_l2 else {})},
                 "peers": {**self.lab.versions(), "builds": self.lab.builds, "method": PEERS_METHOD},
@@ -251,7 +251,7 @@ class Session:
         except DeviceLost as error:
             self.progress.clear()
             self.save()
-            print("".join(format_run(run) for run in data["runs"][-1:]), flush=True)
+            print("".join(format_run(run, device) for run in data["runs"][-1:]), flush=True)
             complain(f"the GPU cannot be used any more: {error}")
             return 3
         data["complete"] = True
@@ -306,12 +306,13 @@ class Session:
         del calls
         self.lab.release()
         self.save()
-        print(format_run(run) + "".join(f"  {line}\n" for line in self.warnings), flush=True)
+        said = "".join(f"  {line}\n" for line in self.warnings)
+        print(format_run(run, self.data["provenance"]["device"]) + said, flush=True)
         self.warnings.clear()
 
     def check(self, problem: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
         """Fills the run's entries. Returns the calls of those that pass."""
-        label, gate = problem["label"], self.gates[problem["dtype"]]
+        label, gate = problem_label(problem), self.gates[problem["dtype"]]
         self.progress.show(f"{label}: reference")
         tensors = self.lab.inputs(problem)
         reference = self.lab.reference(tensors)
@@ -343,7 +344,7 @@ class Session:
         return calls
 
     def time(self, problem: dict[str, Any], run: dict[str, Any], calls: dict[str, Any]) -> None:
-        label, entries = problem["label"], contenders_of(run)
+        label, entries = problem_label(problem), contenders_of(run)
         timers: dict[str, Timer] = {}
 
         def careful(name: str, work: Callable[[], Any]) -> Any:
@@ -381,15 +382,12 @@ class Session:
         if (grown := self.lab.memory_in_use() - in_use) > 0:
             self.warnings.append(f"{grown} bytes more are in use than before the rounds: who keeps outputs?")
 
-        ceiling, matmul_tflops = timers.pop(MATMUL, None), 0.0
-        if ceiling is not None:
-            times = percentiles(ceiling.ms, "ms")
+        if (ceiling := timers.pop(MATMUL, None)) is not None:
             _, what, flops = product
-            matmul_tflops = flops / (times["median_ms"] * 1e9)
-            run["ceilings"] = {"matmul": {"what": what, **times, "tflops": matmul_tflops}}
+            run["ceilings"] = {MATMUL: {"what": what, **percentiles(ceiling.ms, "ms"), "work": flops, "unit": "FLOP"}}
         peak = self.lab.peak_tflops(problem["dtype"])
         for name, timer in timers.items():
-            entry, timing = entries[name], timing_record(timer, problem, peak, matmul_tflops)
+            entry, timing = entries[name], timing_record(timer, problem)
             # Nothing is faster than the hardware: such a figure means that the kernel, the clock or the FLOP
             # count is wrong.
             if peak > 0 and timing["tflops"] > peak:
@@ -400,7 +398,7 @@ class Session:
                 )
                 continue
             entry["timing"] = timing
-            if doubt := below_its_best(entry, problem, self.data["provenance"]["device"]):
+            if doubt := below_its_best(entry, run, self.data["provenance"]["device"]):
                 entry |= {"status": "skip", "message": doubt}
                 del entry["timing"], entry["validation"]
             elif "peer" in entry:
@@ -527,7 +525,7 @@ def compare_all(options: argparse.Namespace, make_lab: Callable[[], Any]) -> int
     for problem in problems:
         needed, free = (size / (1 << 30) for size in (bytes_needed(problem), lab.free_bytes()))
         if needed > free:
-            needs = f"{problem['label']} needs {needed:.1f} GiB on the device"
+            needs = f"{problem_label(problem)} needs {needed:.1f} GiB on the device"
             raise UsageError(f"--shape: {needs}, which has {free:.1f} GiB free")
     for name, reason in missing.items() if not options.peers else ():
         print(f"left out: {name} cannot be used ({reason})")

@@ -9,8 +9,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, ContextManager
 
-from measure.timer import MAX_DECODE_QUERIES, Timer
-from records.rates import PEERS
+from measure.timer import Timer
+from records.rates import PEERS, is_decode
 from records.terminal import one_line
 
 PAGE_SIZES = (16, 64)  # of FlashInfer's cache: the usual ones
@@ -49,7 +49,7 @@ def prepare(lab: Any, name: str, tensors: Tensors, cold_l2: bool) -> Call:
         return sdpa(lab, name, tensors)
     if name == "flashinfer":
         return flashinfer(lab, tensors, cold_l2)
-    if name == "flash_attn_3" and tensors.problem["seqlen_q"] <= MAX_DECODE_QUERIES:
+    if name == "flash_attn_3" and is_decode(tensors.problem):
         return flash_attn_3_decode(lab, tensors, cold_l2)
     if name in PEERS:
         return flash_attn(lab, name, tensors)

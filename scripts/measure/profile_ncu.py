@@ -32,6 +32,7 @@ from typing import Any, Iterator
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from records import files
+from records.problems import problem_label
 from records.profiles import COUNTERS, METHOD, METRICS, SCHEMA, cell, sum_of, values
 from records.terminal import printable, table
 from steps import sources
@@ -193,7 +194,7 @@ def profile(
         raise ncu_failure(log, step)
     try:
         results = json.loads(written)
-        label = results["runs"][0]["problem"]["label"]
+        label = problem_label(results["runs"][0]["problem"])
         entry = results["runs"][0]["steps"][0]
     except (ValueError, KeyError, IndexError):  # the program did not get that far, or ncu did not start it
         reason = complaint(output)
@@ -245,10 +246,7 @@ class Record:
     def save(self) -> None:
         if self.path is None or not self.data["runs"]:
             return
-        text = json.dumps(self.data, indent=1) + "\n"
-        # The opcodes of a step on one line: there are dozens, and a diff of the file should stay readable.
-        text = re.sub(r'"opcodes": \{[^}]*\}', lambda found: " ".join(found[0].split()), text)
-        files.replace(self.path, text)
+        files.replace(self.path, files.record_text(self.data))
 
 
 # The table in the terminal.
@@ -262,7 +260,7 @@ def format_run(problem_run: dict[str, Any]) -> str:
     columns = [values(each["metrics"], each["opcodes"]) for each in counted.values()]
     rows = [[counter.name, *(cell(counter.name, its.get(counter.name)) for its in columns)] for counter in COUNTERS]
     meanings = ["what it is", *(counter.meaning for counter in COUNTERS)]
-    lines = [problem_run["problem"]["label"]]
+    lines = [problem_label(problem_run["problem"])]
     lines += map("  ".join, zip(table([["counter", *counted], *rows]).splitlines(), meanings))
     for step in passed:
         total = sum(step["opcodes"].values())
@@ -331,7 +329,7 @@ def profile_all(options: argparse.Namespace) -> int:
                 complete = False
                 continue
             if entry["status"] == "skip":
-                line = f"{step} cannot run {results['runs'][0]['problem']['label']}: {entry['message']}"
+                line = f"{step} cannot run {problem_label(results['runs'][0]['problem'])}: {entry['message']}"
                 if named:
                     raise ProfileError(line)
                 print(f"SKIP  {line}", file=sys.stderr)

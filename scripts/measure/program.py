@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from records.problems import recorded
 from steps.sources import ROOT
 
 DEFAULT = ROOT / "build" / "flashsteps"
@@ -30,7 +31,8 @@ def ask(program: Path, *words: str) -> dict[str, Any]:
         raise Unavailable(f"{program} cannot be run: {error.strerror}; build it ({build})") from error
     if done.returncode != 0:
         raise Refused(done.stderr.strip().removeprefix("flashsteps: ") or f"{program} problems failed")
-    return json.loads(done.stdout)
+    answer = json.loads(done.stdout)
+    return answer | {"problems": [recorded(problem) for problem in answer["problems"]]}
 
 
 def order_of_round(program: Path, contenders: int, round_: int) -> list[int]:

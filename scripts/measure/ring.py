@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure.timer import percentiles
 from records import files
+from records.results import SCHEMA
 from records.terminal import one_line
 
-SCHEMA = "flashsteps-results/1"
 SAMPLE_MS = 60  # about how long the calls of a sample take
 GATE = 5e-3  # NRMSE against one device's result, both of them rounded to bf16
 METHOD = {
@@ -295,15 +295,13 @@ def measure(here: Rank, problem: Problem, flashsteps: Any, rounds: int) -> dict[
         entries[name] = {"name": name, "calls": counts[name], **percentiles(ms, "ms")}
     transfer = entries.pop("transfer")
     del transfer["name"]
-    transfer["gbytes_per_second"] = problem.block_bytes / transfer["median_ms"] / 1e6
     local_flops = 4 * problem.head_dim * problem.heads[0] * (tokens * (tokens + 1) // 2) * here.world
     for name, entry in entries.items():
-        entry["flops"] = local_flops if name == "local" else problem.flops
-        entry["tflops"] = entry["flops"] / entry["median_ms"] / 1e9
-        if name != "local":
-            entry["of_share"] = entries["share"]["median_ms"] / entry["median_ms"]
-        here.say(f"  {name:16} {entry['median_ms']:9.4f} ms {entry['tflops']:8.1f} TFLOPS {entry.get('of_share', 0):.4f}")
-    here.say(f"  a block of {problem.block_bytes / 1e6:.1f} MB: {transfer['gbytes_per_second']:.1f} GB/s each way")
+        tflops = (local_flops if name == "local" else problem.flops) / entry["median_ms"] / 1e9
+        of_share = "" if name == "local" else f"{entries['share']['median_ms'] / entry['median_ms']:.4f}"
+        here.say(f"  {name:16} {entry['median_ms']:9.4f} ms {tflops:8.1f} TFLOPS {of_share}")
+    speed = problem.block_bytes / transfer["median_ms"] / 1e6
+    here.say(f"  a block of {problem.block_bytes / 1e6:.1f} MB: {speed:.1f} GB/s each way")
     for name, why in failed.items():
         here.say(f"  {name:16} failed: {why}")
     traced = None
@@ -319,8 +317,6 @@ def measure(here: Rank, problem: Problem, flashsteps: Any, rounds: int) -> dict[
         "num_heads_q": heads_q,
         "num_heads_kv": heads_kv,
         "head_dim": problem.head_dim,
-        "flops": problem.flops,
-        "block_bytes": problem.block_bytes,
         "nrmse": error,
         "transfer": transfer,
         "contenders": list(entries.values()),
@@ -399,7 +395,7 @@ def main(arguments: list[str] | None = None) -> int:
             record["ring"]["problems"].append(measure(here, problem, flashsteps, options.rounds))
             record["complete"] = len(record["ring"]["problems"]) == len(options.heads) * len(options.tokens)
             if path and here.rank == 0:
-                files.replace(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+                files.replace(path, files.record_text(record))
     # Not all_of(): a thread of gloo that frees Python's tensors while the interpreter ends would abort.
     torch.distributed.barrier()
     here.synchronize()

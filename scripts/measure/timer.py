@@ -6,9 +6,9 @@ import statistics
 from fractions import Fraction
 from typing import Any, Callable
 
+from records.rates import tflops_at
 from records.terminal import one_line
 
-MAX_DECODE_QUERIES = 16  # as purpose_of() of common/interface.cpp has it
 # As in harness/device/cuda_timer.cpp, but for longer samples: they are what peers are usually timed with.
 SAMPLE_MS = 8.0
 MAX_LAUNCHES = 200
@@ -74,22 +74,14 @@ class Timer:
             self.clocks += [clock for clock in clocks if clock]
 
 
-def timing_record(timer: Timer, problem: dict[str, Any], peak: float, matmul_tflops: float) -> dict[str, Any]:
-    times, flops = percentiles(timer.ms, "ms"), problem["flops"]
-    tflops = flops / (times["median_ms"] * 1e9)
-    more: dict[str, Any] = {"l2": "cold"} if timer.cold_l2 else {}
-    if problem["seqlen_q"] <= MAX_DECODE_QUERIES:
-        more["kv_bytes_per_second"] = 1e3 * problem["kv_bytes"] / times["median_ms"]
+def timing_record(timer: Timer, problem: dict[str, Any]) -> dict[str, Any]:
+    times = percentiles(timer.ms, "ms")
     return {
         **times,
-        **more,
+        **({"l2": "cold"} if timer.cold_l2 else {}),
         "samples": len(timer.ms),
         "launches_per_sample": timer.launches,
         "graph": timer.replay is not None,
-        "tflops": tflops,
-        "tflops_p10": flops / (times["p90_ms"] * 1e9),
-        "tflops_p90": flops / (times["p10_ms"] * 1e9),
-        "percent_of_peak": 100 * tflops / peak if peak > 0 else None,
-        "percent_of_matmul": 100 * tflops / matmul_tflops if matmul_tflops > 0 else None,
+        "tflops": tflops_at(problem, times["median_ms"]),
         "sm_clock_mhz": int(statistics.median(timer.clocks)) if timer.clocks else None,
     }

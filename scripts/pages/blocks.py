@@ -57,7 +57,7 @@ from draw import figure_style
 from pages import markers
 from pages.markers import Block
 from records import profiles, rates, results, rules
-from records.problems import problem_label, problem_labels
+from records.problems import kv_bytes, problem_label, problem_labels
 from records.rates import rate, ratio, speedup_cell, terabytes
 from records.results import ResultsError
 from records.shape import COUNTERS
@@ -106,22 +106,23 @@ def status_cell(entry: Entry) -> str:
     return escape(f"{entry['status']}: {first_line}" if first_line else entry["status"])
 
 
-def rate_cell(entry: Entry | None, spread: bool = True) -> str:
+def rate_cell(run: Run, entry: Entry | None, spread: bool = True) -> str:
     if entry is None:
         return "not recorded"
     timing = entry.get("timing")
     if timing is None:
         return status_cell(entry)
-    median, low, high = (timing[key] for key in ("tflops", "tflops_p10", "tflops_p90"))
-    if of_memory := terabytes(entry):
+    median, low, high = rates.tflops_spread(run["problem"], timing)
+    if of_memory := terabytes(run["problem"], entry):
         median, low, high = (f"{each * of_memory:.2f}" for each in (median, low, high))
     else:
         median, low, high = map(rate, (median, low, high))
     return median + (f" [{low}–{high}]" if spread else "")
 
 
-def spread_of(entries: list[Entry]) -> str:
-    return "TB/s of K and V, each counted once, L2 cold: median [p10–p90]" if any(map(terabytes, entries)) else SPREAD
+def spread_of(*timed: tuple[Run, Entry]) -> str:
+    reads = any(terabytes(run["problem"], entry) for run, entry in timed)
+    return "TB/s of K and V, each counted once, L2 cold: median [p10–p90]" if reads else SPREAD
 
 
 # What the blocks refer to.
@@ -211,7 +212,7 @@ def steps_of(run: Run) -> dict[str, Entry]:
 
 def recorded_step(run: Run, name: str, file: str) -> Entry:
     if name not in steps_of(run):
-        raise TableError(f"{file} has no step '{name}' for {run['problem']['label']}")
+        raise TableError(f"{file} has no step '{name}' for {problem_label(run['problem'])}")
     return steps_of(run)[name]
 
 
@@ -257,8 +258,9 @@ def ladder(request: Request) -> str:
         return next((runs for runs in files if any(name in rates.contenders_of(run) for run in runs)), files[0])
 
     def row(cells: list[str], name: str, previous: str | None) -> list[str]:
-        for entries in map(rates.contenders_of, runs_with(name)):
-            cells.append(rate_cell(entries.get(name), spread=False))
+        for run in runs_with(name):
+            entries = rates.contenders_of(run)
+            cells.append(rate_cell(run, entries.get(name), spread=False))
             others = (previous, "sdpa_flash") if beside_fa2 else (previous,)
             cells += [speedup_cell(entries.get(other), entries.get(name)) for other in others]
         return cells
@@ -274,7 +276,7 @@ def ladder(request: Request) -> str:
     for name, (words, *_) in figure_style.PEERS.items():
         if any(name in rates.contenders_of(run) for run in runs_with(name)):
             rows.append(row([f"*{words}*", f"`{name}`, for comparison"], name, None))
-    unit = spread_of([*steps_of(files[0][0]).values()]).replace(": median [p10–p90]", ", medians")
+    unit = spread_of(*((files[0][0], step) for step in files[0][0]["steps"])).replace(": median [p10–p90]", ", medians")
     heading = f"{common}. {unit}" if len(shapes) > 1 and common else unit
     fa2 = "; FA2: PyTorch's FlashAttention-2, in the same run" if beside_fa2 else ""
     heading += f"{fa2}."
@@ -294,20 +296,23 @@ def step(request: Request) -> str:
     names = request.pair()
     runs = request.runs(data)
     common, labels = problem_labels(runs)
-    timings = [recorded_step(run, names[-1], file).get("timing") or {} for run in runs]
-    wholes = {} if terabytes(recorded_step(runs[0], names[-1], file)) else {"peak": "percent_of_peak"}
-    if limit := next(filter(None, (timing.get("limit") for timing in timings)), None):
-        wholes[limit] = "percent_of_limit"
+    timings = [recorded_step(run, names[-1], file).get("timing") for run in runs]
+    device = data["provenance"]["device"]
+    wholes = {}
+    if not terabytes(runs[0]["problem"], recorded_step(runs[0], names[-1], file)):
+        wholes["peak"] = lambda run, timing: rates.percent_of_peak(run["problem"], timing, device)
+    if limit := next(filter(None, ((timing or {}).get("limit") for timing in timings)), None):
+        wholes[limit] = rates.percent_of_limit
     rows = []
     for run, label, timing in zip(runs, labels, timings):
         entries = [recorded_step(run, name, file) for name in names]
-        row = [label or common, *map(rate_cell, entries)]
+        row = [label or common, *(rate_cell(run, entry) for entry in entries)]
         row += [speedup_cell(*entries)] if len(names) == 2 else []
-        shares = [timing.get(key) for key in wholes.values()]
+        shares = [timing and percent_of(run, timing) for percent_of in wholes.values()]
         rows.append(row + ["–" if share is None else f"{share:.1f}" for share in shares])
     header = ["problem", *names, *(["×"] if len(names) == 2 else []), *(f"% of {whole}" for whole in wholes)]
     heading = f"{common}. " if len(runs) > 1 and common else ""
-    spread = spread_of([recorded_step(runs[0], names[-1], file)])
+    spread = spread_of((runs[0], recorded_step(runs[0], names[-1], file)))
     return f"{heading}{spread}.\n\n{table(header, rows)}"
 
 
@@ -330,8 +335,8 @@ def ablation(request: Request) -> str:
 
     def row(text: str, entries: list[Entry | None]) -> list[str]:
         cells = [text]
-        for before, entry in zip(unchanged, entries):
-            cells += [rate_cell(entry), speedup_cell(before, entry)]
+        for run, before, entry in zip(runs, unchanged, entries):
+            cells += [rate_cell(run, entry), speedup_cell(before, entry)]
         for key in ("registers", "spill_bytes", "ctas_per_sm"):
             values = [((entry or {}).get("resources") or {}).get(key) for entry in entries]
             words = ["–" if value is None else str(value) for value in values]
@@ -345,13 +350,13 @@ def ablation(request: Request) -> str:
     for name in recorded:
         if "@" in name:
             rows.append(row(f"`{name.partition('@')[2]}`", [steps_of(run).get(name) for run in runs]))
-    header = ["kernel"]
+    header, spread = ["kernel"], spread_of(*zip(runs, unchanged))
     for label in labels:
-        header += [label if len(runs) > 1 else "TB/s" if any(map(terabytes, unchanged)) else "TFLOPS", "×"]
+        header += [label if len(runs) > 1 else "TFLOPS" if spread == SPREAD else "TB/s", "×"]
     header += ["registers", "spilled bytes", "CTAs per SM"]
     whose = "the unchanged kernel's rate" if other == step else f"the rate of {other}"
     ratio = f"× is a row's rate divided by {whose}."
-    return f"{common}. {spread_of(unchanged)}. {ratio}\n\n{table(header, rows)}"
+    return f"{common}. {spread}. {ratio}\n\n{table(header, rows)}"
 
 
 def peers(request: Request) -> str:
@@ -371,8 +376,8 @@ def peers(request: Request) -> str:
         best, step = rates.best_peer(run), rates.best_step(run, steps)
         found = rates.ratio_to_best_peer(run, step) if step else None
         ratios += [found] if found else []
-        row = [label or common, *(rate_cell(entries.get(name)) for name in names)]
-        row.append(f"{rate_cell(entries[best[0]], spread=False)} ({best[0]})" if best else "–")
+        row = [label or common, *(rate_cell(run, entries.get(name)) for name in names)]
+        row.append(f"{rate_cell(run, entries[best[0]], spread=False)} ({best[0]})" if best else "–")
         rows.append(row + ([f"{found:.2f}" if found else "–"] if steps else []))
     header = ["problem", *names, "best peer"]
     if steps:
@@ -384,7 +389,7 @@ def peers(request: Request) -> str:
     # Whoever is not shown still counts.
     left_out = [name for name in known if name in rates.PEERS and name not in names]
     others = f" The best peer is that of all that were measured, {', '.join(left_out)} too."
-    spread = spread_of([*rates.contenders_of(runs[0]).values()])
+    spread = spread_of(*((runs[0], entry) for entry in rates.contenders_of(runs[0]).values()))
     return f"{heading}{spread}.{others if left_out else ''}\n\n{table(header, rows)}"
 
 
@@ -451,9 +456,9 @@ def pages(request: Request) -> str:
     sizes = list(dict.fromkeys(run["problem"].get("page_size") for run in runs))
     if None in sizes:
         raise TableError(f"{file} has problems without pages: add a filter")
-    by_label = {run["problem"]["label"]: recorded_step(run, name, file) for run in runs}
+    by_label = {problem_label(run["problem"]): recorded_step(run, name, file) for run in runs}
     likes = {problem_label(run["problem"] | {"page_size": None}) for run in runs}
-    contiguous = [run for run in without["runs"] if run["problem"]["label"] in likes]
+    contiguous = [run for run in without["runs"] if problem_label(run["problem"]) in likes]
     if len(contiguous) < len(likes):
         raise TableError(f"{other} has not all of {', '.join(sorted(likes))}")
 
@@ -471,7 +476,7 @@ def pages(request: Request) -> str:
         cells = [cell(entry, bare) if entry else "not recorded" for entry in paged]
         rows.append([label or common, cell(bare), *cells])
     heading = f"{common}. " if len(rows) > 1 and common else ""
-    cold = ", L2 cold" if terabytes(bare) else ""
+    cold = ", L2 cold" if terabytes(run["problem"], bare) else ""
     header = ["problem", "no pages", *(f"pages of {size}" for size in sizes)]
     return f"{heading}{name}, µs{cold}: median [p10–p90], and the rate over that without pages.\n\n{table(header, rows)}"
 
@@ -486,7 +491,7 @@ def host_time(request: Request) -> str:
     request.done()
     keys = ("median_us", "p10_us", "p90_us")
     rows = [[name, *(f"{entries[name][key]:.1f}" for key in keys)] for name in show]
-    heading = f"{host['problem']['label']}, on the host, without waiting for the GPU."
+    heading = f"{problem_label(host['problem'])}, on the host, without waiting for the GPU."
     return f"{heading}\n\n{table(['one call', 'median µs', 'p10', 'p90'], rows)}"
 
 
@@ -537,7 +542,7 @@ def profile(request: Request) -> str:
         request.left = filters
         runs.append(request.one_run(data, file))
         columns.append(profiled(runs[-1], name, file))
-    if len({each["problem"]["label"] for each in runs}) > 1:
+    if len({problem_label(each["problem"]) for each in runs}) > 1:
         raise TableError("before=: is of another problem, add a filter")
     rows = []
     for name in show or [name for name in profiles.BY_NAME if any(each.get(name) for each in columns)]:
@@ -563,7 +568,7 @@ def conformance(request: Request) -> str:
     run = request.one_run(data, file)
     request.left = filters  # the same for the other file
     ncu_run = request.one_run(ncu_data, ncu_file)
-    labels = [each["problem"]["label"] for each in (run, ncu_run)]
+    labels = [problem_label(each["problem"]) for each in (run, ncu_run)]
     if labels[0] != labels[1]:
         raise TableError(f"{file} is of {labels[0]}, {ncu_file} of {labels[1]}: add a filter")
     rows = []
@@ -702,17 +707,18 @@ def ring(request: Request) -> str:
     if data.get("ring") is None:
         raise TableError(f"{name} is of one GPU (scripts/measure/ring.py records several)")
     found = data["ring"]
-    known = {entry["name"]: "of_share" in entry for each in found["problems"] for entry in each["contenders"]}
-    known = [name for name, is_compared in known.items() if is_compared and name != "share"]
+    known = dict.fromkeys(entry["name"] for each in found["problems"] for entry in each["contenders"])
+    known = [name for name in known if name not in ("share", "local")]  # local: of the process's own rows alone
     shown = request.show(known) or known
     request.done()
     rows = []
     for each in found["problems"]:
-        by_name = {entry["name"]: entry for entry in each["contenders"]}
+        ms = {entry["name"]: entry["median_ms"] for entry in each["contenders"]}
+        whole, own = (rates.ring_problem(found, each, is_whole) for is_whole in (True, False))
         traced = each.get("trace")
-        row = [f"{each['tokens']:,}", str(each["num_heads_kv"]), rate(by_name["share"]["tflops"])]
-        row += [f"{by_name[name]['of_share']:.3f}" if name in by_name else "–" for name in shown]
-        row += [f"{each['transfer']['gbytes_per_second']:.0f}"]
+        row = [f"{each['tokens']:,}", str(each["num_heads_kv"]), rate(rates.tflops_at(whole, ms["share"]))]
+        row += [f"{ms['share'] / ms[name]:.3f}" if name in ms else "–" for name in shown]
+        row += [f"{kv_bytes(own) / each['transfer']['median_ms'] / 1e6:.0f}"]
         rows.append([*row, f"{100 * traced['overlapped']:.0f} %" if traced else "–"])
     first = found["problems"][0]
     nccl = f", NCCL {found['nccl']}" if found.get("nccl") else ""

@@ -11,7 +11,7 @@ from typing import Any, Callable
 from draw import charts, figure_style
 from draw.charts import Entry, Run, Source
 from draw.drawings import DrawingError
-from records.problems import AXES, problem_labels
+from records.problems import AXES, problem_label, problem_labels
 from records.results import ResultsError
 from steps import sources
 
@@ -106,10 +106,10 @@ class Pictures:
             "How far each step is from the reference, and how far it may be (docs/errors.md).",
             lambda: charts.errors(plt, [source]),
         )
-        labels = dict.fromkeys(run["problem"]["label"] for profile in profiles for run in profile.runs)
+        labels = dict.fromkeys(problem_label(run["problem"]) for profile in profiles for run in profile.runs)
         for number, label in enumerate(labels, start=1):
             of_problem = [
-                Source(each.file, each.data, [run for run in each.runs if run["problem"]["label"] == label])
+                Source(each.file, each.data, [run for run in each.runs if problem_label(run["problem"]) == label])
                 for each in (*profiles, source)
             ]
             self.add(

@@ -32,7 +32,7 @@ from pages.pictures import Pictures, label_of, lessons
 from records import results
 from records.problems import AXES, axis_text
 from records.profiles import SCHEMA as PROFILE_SCHEMA
-from records.rates import rate, ratio, speedup_cell
+from records.rates import percent_of_limit, percent_of_peak, rate, ratio, speedup_cell, tflops_spread
 from records.results import ResultsError
 from records.terminal import printable
 from steps import sources, variants
@@ -79,14 +79,15 @@ def error_cell(entry: Entry) -> Cell:
     return NOTHING if value is None else (f"{value:.1e}", f"of {validation['gate_nrmse']:g}")
 
 
-def rate_cells(entry: Entry, before: Entry | None, is_variant: bool) -> list[Cell]:
+def rate_cells(run: Run, device: Record, entry: Entry, before: Entry | None, is_variant: bool) -> list[Cell]:
     timing = entry.get("timing")
     if timing is None:
         return [NOTHING] * 4
-    percent, speedup = timing.get("percent_of_peak"), speedup_cell(before, entry)
-    of_limit = timing.get("percent_of_limit")
+    percent, speedup = percent_of_peak(run["problem"], timing, device), speedup_cell(before, entry)
+    of_limit = percent_of_limit(run, timing)
+    median, low, high = map(rate, tflops_spread(run["problem"], timing))
     return [
-        (rate(timing["tflops"]), f"[{rate(timing['tflops_p10'])}–{rate(timing['tflops_p90'])}]"),
+        (median, f"[{low}–{high}]"),
         (speedup, "× its step" if is_variant and speedup != "–" else ""),
         NOTHING if percent is None else (f"{percent:.1f}", ""),
         NOTHING if of_limit is None else (f"{of_limit:.1f}", f"of {timing['limit']}"),
@@ -112,7 +113,7 @@ def counter_cells(entry: Entry) -> list[Cell]:
     ]
 
 
-def table_of(run: Run, on_gpu: bool) -> dict[str, Any]:
+def table_of(run: Run, device: Record, on_gpu: bool) -> dict[str, Any]:
     """The header and the rows of a problem's table."""
     with_resources = any(entry.get("resources") for _, entry in entries_of(run))  # a run beside peers has none
     header = ["step", "status", "NRMSE"]
@@ -130,7 +131,7 @@ def table_of(run: Run, on_gpu: bool) -> dict[str, Any]:
         is_variant = before is not None and name.startswith(f"{before['step']}_")
         cells = [error_cell(entry)]
         if on_gpu:
-            cells += rate_cells(entry, None if is_peer else before, is_variant)
+            cells += rate_cells(run, device, entry, None if is_peer else before, is_variant)
             cells += resource_cells(entry) if with_resources else []
         else:
             cells += counter_cells(entry)
@@ -238,7 +239,7 @@ def page(data: Record, runs: list[Run], drawn: Pictures, out: Path) -> str:
     others = dict(drawn.pictures)
     for number, run in enumerate(runs, start=1):
         own = {"run": run, "label": label_of(run), "picture": others.pop(f"progression_{number}.svg", None)}
-        sections.append({**own, "again": repeat_command(run["problem"], backend), **table_of(run, on_gpu)})
+        sections.append({**own, "again": repeat_command(run["problem"], backend), **table_of(run, data["provenance"]["device"], on_gpu)})
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -30,7 +30,7 @@ from draw.drawings import DrawingError
 from draw.pipeline_picture import FIRST_COPY_TRACK, Trace, read_trace
 from records import results
 from records.problems import problem_labels
-from records.rates import rate
+from records.rates import rate, tflops_spread
 from records.results import ResultsError
 from steps import sources, variants
 from steps.sources import ROOT, StepError
@@ -221,7 +221,7 @@ def ladder() -> Data:
     for run, label in zip(runs, labels):
         steps = []
         for step in run["steps"]:
-            own = [step["timing"][key] for key in ("tflops", "tflops_p10", "tflops_p90")]
+            own = tflops_spread(run["problem"], step["timing"])
             steps.append({"step": step["step"], "tflops": own, "text": [rate(value) for value in own]})
         problems.append({"label": label, "steps": steps})
     names = [step["step"] for step in problems[0]["steps"]]

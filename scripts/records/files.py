@@ -1,9 +1,11 @@
 """Writing a record: whole or not at all, and refused before anything is measured where it could not be written."""
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 
 class NotWritable(Exception):
@@ -26,6 +28,31 @@ def writable(name: str) -> Path:
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
         raise NotWritable(f"--json {name}: {getattr(error, 'strerror', None) or error}") from error
     return path
+
+
+# What is spread out, with a line for each of its values. harness/program/results.cpp has the same for its own keys.
+FRAMES = {
+    *("provenance", "runs", "ceilings", "steps", "instructions", "warps", "others"),
+    *("peers", "host_overhead", "entries", "ring", "problems", "contenders"),
+}
+
+
+def record_text(record: dict[str, Any]) -> str:
+    """An entry has one line, be it a step of a run, a peer, a ceiling, a problem or one of the device's facts."""
+
+    def lines(value: Any, indent: str, is_frame: bool) -> str:
+        if not is_frame:
+            return json.dumps(value, separators=(",", ":"), allow_nan=False)
+        found = []
+        for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
+            has_frames = isinstance(item, dict) and not FRAMES.isdisjoint(item)
+            spread = isinstance(item, (dict, list)) and bool(item) and (key in FRAMES or has_frames)
+            name = "" if key is None else f"{json.dumps(key)}: "
+            found.append(f"\n {indent}{name}{lines(item, indent + ' ', spread)}")
+        first, last = "{}" if isinstance(value, dict) else "[]"
+        return f"{first}{','.join(found)}\n{indent}{last}"
+
+    return lines(record, "", True) + "\n"
 
 
 def replace(path: Path, text: str) -> None:

@@ -1,8 +1,10 @@
-"""What is said of a problem: its label, its FLOPs and its bytes, reckoned apart from the program whose records are checked."""
+"""What follows from a problem, and no record holds: its label, its FLOPs, its bytes."""
 from __future__ import annotations
 
 from typing import Any
 
+# What `flashsteps problems` says of a problem, and a record does not.
+DERIVED = ("label", "flops", "kv_bytes")
 # What is not said of a problem while it has its default, in the order of labels.
 AXES = (
     ("kv_lengths", "full"),
@@ -15,6 +17,10 @@ AXES = (
     ("softmax_scale", None),
     ("seed", 1),
 )
+
+
+def recorded(problem: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in problem.items() if key not in DERIVED}
 
 
 def axis_text(value: Any) -> str:
@@ -45,18 +51,21 @@ def pairs(rows: int, keys: int, causal: bool) -> int:
     return (keys * (keys + 1) - hidden * (hidden + 1)) // 2
 
 
-def full_flops(problem: dict[str, Any]) -> int:
-    """4 * head_dim * unmasked pairs; every batch has all its keys, unless their lengths are listed."""
-    lengths = problem.get("lengths") or [problem["seqlen_kv"]] * problem["batch"]
-    seen = sum(pairs(problem["seqlen_q"], keys, problem["causal"]) for keys in lengths)
+def lengths_of(problem: dict[str, Any]) -> list[int]:
+    """Keys of each sequence of the batch: all, unless their lengths are listed."""
+    return problem.get("lengths") or [problem["seqlen_kv"]] * problem["batch"]
+
+
+def flops(problem: dict[str, Any]) -> int:
+    """FLOPs of one call: 4 * head_dim * unmasked (query, key) pairs."""
+    seen = sum(pairs(problem["seqlen_q"], keys, problem["causal"]) for keys in lengths_of(problem))
     return 4 * problem["head_dim"] * problem["num_heads_q"] * seen
 
 
-def full_kv_bytes(problem: dict[str, Any]) -> int:
-    """Of all keys and values; every batch has all its keys, unless their lengths are listed."""
-    lengths = problem.get("lengths") or [problem["seqlen_kv"]] * problem["batch"]
+def kv_bytes(problem: dict[str, Any]) -> int:
+    """Bytes of all keys and values below their lengths, each once."""
     element_bytes = 4 if problem["dtype"] == "fp32" else 2
-    return 2 * sum(lengths) * problem["num_heads_kv"] * problem["head_dim"] * element_bytes
+    return 2 * sum(lengths_of(problem)) * problem["num_heads_kv"] * problem["head_dim"] * element_bytes
 
 
 def rows_without_keys(problem: dict[str, Any]) -> int:

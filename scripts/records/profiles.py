@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-SCHEMA = "flashsteps-profile/1"
+SCHEMA = "flashsteps-profile/2"
 
 # What the record says about how it was made; the options that make it true are in ncu_command().
 METHOD = {

@@ -1,14 +1,61 @@
-"""How fast somebody was, beside whom, and how that is written."""
+"""How fast somebody was, beside whom, and how that is written. Records hold times; rates are computed here."""
 from __future__ import annotations
 
 import math
 from typing import Any
+
+from records.problems import flops, kv_bytes
+
+Problem = dict[str, Any]
+Run = dict[str, Any]
 
 # Other people's kernels, by the names that compare_peers.py gives them; what each is, is said there.
 PEERS = (
     *("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math"),
     *("flash_attn", "flash_attn_3", "flash_attn_4", "flashinfer"),
 )
+
+
+def tflops_at(problem: Problem, ms: float) -> float:
+    """TFLOPS of a call that takes so many milliseconds."""
+    return flops(problem) / (ms * 1e9)
+
+
+def tflops_spread(problem: Problem, timing: dict[str, Any]) -> tuple[float, float, float]:
+    """TFLOPS: of the median time, at the slow end (of p90_ms), at the fast end (of p10_ms)."""
+    median, low, high = (tflops_at(problem, timing[key]) for key in ("median_ms", "p90_ms", "p10_ms"))
+    return median, low, high
+
+
+def ceiling_rate(ceiling: dict[str, Any]) -> float:
+    """How many million millions of its unit a ceiling did in a second: TFLOPS, or exp2, wavefronts, TB."""
+    return ceiling["work"] / (ceiling["median_ms"] * 1e9)
+
+
+def percent_of_peak(problem: Problem, timing: dict[str, Any], device: dict[str, Any]) -> float | None:
+    """% of the card's dense peak for the problem's type, at its maximum clock. None: no table has this card."""
+    peak = (device.get("peak_tflops") or {}).get(problem["dtype"])
+    return 100 * tflops_at(problem, timing["median_ms"]) / peak if peak else None
+
+
+def percent_of_limit(run: Run, timing: dict[str, Any]) -> float | None:
+    """% of the measured ceiling that bounds the step: of its products, or of reading K and V. None: not measured."""
+    return percent_of_ceiling(run, timing, timing.get("limit"))
+
+
+def percent_of_ceiling(run: Run, timing: dict[str, Any], name: str | None) -> float | None:
+    """% of the rate of a ceiling of the run; None where it has none of this name."""
+    ceiling = (run.get("ceilings") or {}).get(name)
+    if ceiling is None:
+        return None
+    work = flops(run["problem"]) if ceiling["unit"] == "FLOP" else kv_bytes(run["problem"])
+    return 100 * (work / (timing["median_ms"] * 1e9)) / ceiling_rate(ceiling)
+
+
+def ring_problem(ring: dict[str, Any], problem: dict[str, Any], whole: bool) -> Problem:
+    """Of a record of several GPUs: the sequence of all processes, or that of one."""
+    tokens = problem["tokens"] * (ring["processes"] if whole else 1)
+    return problem | {"batch": 1, "seqlen_q": tokens, "seqlen_kv": tokens, "dtype": "bf16", "causal": True}
 
 
 def best_peer(run: dict[str, Any]) -> tuple[str, float] | None:
@@ -47,12 +94,17 @@ def geometric_mean(ratios: list[float]) -> float | None:
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
-def terabytes(entry: dict[str, Any] | None) -> float | None:
+def is_decode(problem: Problem) -> bool:
+    """Are there so few queries that memory decides? As purpose_of() of common/interface.cpp has it."""
+    return problem["seqlen_q"] <= 16
+
+
+def terabytes(problem: Problem, entry: dict[str, Any] | None) -> float | None:
     """TB/s of K and V for each TFLOPS, where they are what counts: few queries, timed with a cold L2."""
     timing = (entry or {}).get("timing") or {}
-    if timing.get("l2") != "cold" or not timing.get("kv_bytes_per_second") or not timing["tflops"]:
+    if timing.get("l2") != "cold" or not is_decode(problem) or not flops(problem):
         return None
-    return timing["kv_bytes_per_second"] / 1e12 / timing["tflops"]
+    return kv_bytes(problem) / flops(problem)
 
 
 def rate(tflops: float) -> str:

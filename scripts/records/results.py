@@ -24,7 +24,8 @@ from records.rules import check_rules, is_profile
 from records.terminal import printable
 from steps.sources import ROOT
 
-SCHEMA = "flashsteps-results/1"
+SCHEMA = "flashsteps-results/2"
+OLDER = ("flashsteps-results/1", "flashsteps-profile/1")
 MIN_RECORDED_ROUNDS = 7
 
 
@@ -32,9 +33,15 @@ class ResultsError(Exception):
     """One line for the user."""
 
 
+def check_age(data: Any) -> list[str]:
+    if isinstance(data, dict) and data.get("schema") in OLDER:
+        return [f"schema: {data['schema']} is an older form, which this version does not read: measure again"]
+    return []
+
+
 def check(data: Any) -> list[str]:
     """Everything that is wrong with a results file or a profile; empty when nothing is."""
-    if errors := shape.check_shape(data):
+    if errors := check_age(data) or shape.check_shape(data):
         return errors  # the rules need the keys to be there
     try:
         return check_rules(data)
@@ -153,7 +160,7 @@ def read(path: Path) -> Any:
 def load(path: Path, schema: str | None = SCHEMA) -> dict[str, Any]:
     """A file of this schema (None: of either) that check() has nothing to say against."""
     data = read(path)
-    if schema and is_profile(data) != (schema == profiles.SCHEMA):
+    if schema and not check_age(data) and is_profile(data) != (schema == profiles.SCHEMA):
         kinds = ("a results file", "a profile")
         wanted, found = kinds if is_profile(data) else reversed(kinds)
         raise ResultsError(f"{path}: is {found}, this needs {wanted}")

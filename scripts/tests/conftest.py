@@ -24,8 +24,9 @@ for variable in [name for name in os.environ if name.startswith("GIT_")]:
 SCRIPTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(SCRIPTS))
 
-from records import problems, results, rules  # noqa: E402  (needs the line above)
+from records import rates, results, rules  # noqa: E402  (needs the line above)
 
+MATMUL_TFLOPS = 250.0
 STEPS = ("v01_scalar", "v02_smem_tiles", "v03_wmma")
 
 
@@ -45,41 +46,38 @@ def make_problem(**changes: Any) -> dict[str, Any]:
         "seed": 1,
     }
     problem.update(changes)
-    problem["flops"] = float(problems.full_flops(problem))
-    problem["kv_bytes"] = float(problems.full_kv_bytes(problem))
-    problem["label"] = problems.problem_label(problem)
+    if problem["kv_lengths"] != "full":
+        problem.setdefault("lengths", [problem["seqlen_kv"] // 2] * problem["batch"])
     return problem
 
 
-def make_timing(problem: dict[str, Any], median_ms: float, ceiling: float) -> dict[str, Any]:
-    times = {"median_ms": median_ms, "p10_ms": median_ms * 0.98, "p90_ms": median_ms * 1.03}
-    tflops = problem["flops"] / median_ms / 1e9
+def make_timing(problem: dict[str, Any], median_ms: float) -> dict[str, Any]:
     return {
-        **times,
+        "median_ms": median_ms,
+        "p10_ms": median_ms * 0.98,
+        "p90_ms": median_ms * 1.03,
         "samples": 7,
         "launches_per_sample": 1,
         "graph": False,
-        "tflops": tflops,
-        "tflops_p10": problem["flops"] / times["p90_ms"] / 1e9,
-        "tflops_p90": problem["flops"] / times["p10_ms"] / 1e9,
-        "percent_of_peak": tflops / 10,
-        "percent_of_matmul": 100 * tflops / ceiling,
+        "tflops": rates.tflops_at(problem, median_ms),
         "sm_clock_mhz": 1500,
     }
+
+
+def make_ceiling(tflops: float, what: str = "synthetic matmul") -> dict[str, Any]:
+    return {"what": what, "median_ms": 2.0, "p10_ms": 1.9, "p90_ms": 2.1, "work": tflops * 2e9, "unit": "FLOP"}
 
 
 def give_limit(data: dict[str, Any]) -> dict[str, Any]:
     """The record, as if mma.sync's ceiling had been measured: 40 % of the matmul's."""
     for run in data["runs"]:
-        tflops = 0.4 * run["ceilings"]["matmul"]["tflops"]
-        run["ceilings"]["mma_sync"] = run["ceilings"]["matmul"] | {"what": "products only", "tflops": tflops}
+        run["ceilings"]["mma_sync"] = make_ceiling(0.4 * MATMUL_TFLOPS, "products only")
         for step in run["steps"]:
-            percent = 100 * step["timing"]["tflops"] / tflops
-            step["timing"] |= {"limit": "mma_sync", "percent_of_limit": percent}
+            step["timing"]["limit"] = "mma_sync"
     return data
 
 
-def make_step(name: str, index: int, problem: dict[str, Any], backend: str, ceiling: float) -> dict[str, Any]:
+def make_step(name: str, index: int, problem: dict[str, Any], backend: str) -> dict[str, Any]:
     gates = rules.GATES[problem["dtype"]]
     rows = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"]
     step = {
@@ -93,7 +91,6 @@ def make_step(name: str, index: int, problem: dict[str, Any], backend: str, ceil
             "lse_max_abs": 1e-6,
             "nonfinite": 0,
             "rows_checked": min(rows, 1024),
-            "rows_total": rows,
             "gate_nrmse": gates[0],
             "gate_row": gates[1],
             "runs_identical": True,
@@ -105,7 +102,7 @@ def make_step(name: str, index: int, problem: dict[str, Any], backend: str, ceil
     if problem["dtype"] != "fp32":
         step["validation"] |= {"worst_element": 1.5, "gate_element": 3.0, "bias": 1e-5, "gate_bias": 1e-4}
     if backend == "cuda":
-        step["timing"] = make_timing(problem, 80.0 / 4**index, ceiling)
+        step["timing"] = make_timing(problem, 80.0 / 4**index)
         step["resources"] |= {"registers": 64 + index, "spill_bytes": 0, "ctas_per_sm": 4}
     else:
         step["validation"] |= {"modes": ["early", "late", "random"], "race_detector": True}
@@ -140,7 +137,6 @@ def make_record(
 ) -> dict[str, Any]:
     """A results file that the checker accepts."""
     problems = problems if problems is not None else [make_problem()]
-    ceiling = 250.0
     device = {
         "name": "Synthetic GPU",
         "compute_capability": "9.0",
@@ -148,6 +144,7 @@ def make_record(
         "max_sm_clock_mhz": 1600,
         "driver": "1.2.3",
         "cuda_runtime": "13.0",
+        "peak_tflops": {"fp32": 1000.0, "fp16": 1000.0, "bf16": 1000.0},
     }
     if backend == "emulator":
         device = {"name": "emulator", "host_cpu": "Synthetic CPU", "host_threads": 2}
@@ -155,18 +152,10 @@ def make_record(
     for problem in problems:
         run = {
             "problem": problem,
-            "steps": [make_step(name, i, problem, backend, ceiling) for i, name in enumerate(steps)],
+            "steps": [make_step(name, i, problem, backend) for i, name in enumerate(steps)],
         }
         if backend == "cuda":
-            run["ceilings"] = {
-                "matmul": {
-                    "what": "synthetic matmul",
-                    "median_ms": 2.0,
-                    "p10_ms": 1.9,
-                    "p90_ms": 2.1,
-                    "tflops": ceiling,
-                }
-            }
+            run["ceilings"] = {"matmul": make_ceiling(MATMUL_TFLOPS)}
         runs.append(run)
     provenance = {
         "date": "2000-01-01T00:00:00Z",
@@ -203,12 +192,12 @@ def make_peers_record(peers: tuple[str, ...] = ("sdpa_flash", "sdpa_cudnn"), **m
     for run in data["runs"]:
         run["peers"] = []
         for index, name in enumerate(peers):
-            peer = make_step(name, 0, run["problem"], "cuda", 250.0)
+            peer = make_step(name, 0, run["problem"], "cuda")
             peer = {"peer": name, **{key: peer[key] for key in ("status", "message", "validation")}}
             for key in ("compared_with_v01", "worst_element", "gate_element", "bias", "gate_bias"):
                 del peer["validation"][key]
             peer["validation"]["lse_max_abs"] = None
-            peer["timing"] = make_timing(run["problem"], 10.0 * 0.9**index, 250.0)
+            peer["timing"] = make_timing(run["problem"], 10.0 * 0.9**index)
             run["peers"].append(peer)
         for step in run["steps"]:
             del step["resources"], step["seconds"]
@@ -229,20 +218,14 @@ def make_ring(commit: str = "0" * 40) -> dict[str, Any]:
     def times(ms: float) -> dict[str, Any]:
         return {"calls": 6, "median_ms": ms, "p10_ms": 0.9 * ms, "p90_ms": 1.1 * ms}
 
-    def contender(name: str, ms: float, flops: int = 10**12) -> dict[str, Any]:
-        entry = {"name": name, "flops": flops, "tflops": flops / ms / 1e9, **times(ms)}
-        return entry if name == "local" else entry | {"of_share": 2.0 / ms}
-
     problem = {
         "tokens": 8192,
         "num_heads_q": 16,
         "num_heads_kv": 4,
         "head_dim": 128,
-        "flops": 10**12,
-        "block_bytes": 10**8,
         "nrmse": 2e-3,
-        "transfer": {"gbytes_per_second": 200.0, **times(0.5)},
-        "contenders": [contender("share", 2.0), contender("ring", 2.5), contender("local", 1.0, 5 * 10**11)],
+        "transfer": times(0.5),
+        "contenders": [{"name": name, **times(ms)} for name, ms in (("share", 2.0), ("ring", 2.5), ("local", 1.0))],
         "failed": {"torch": "is not capable"},
         "trace": {"transfer_ms": 0.5, "overlapped": 0.9, "timeline_us": {"step": [[0.0, 2000.0]]}},
     }

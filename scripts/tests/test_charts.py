@@ -7,12 +7,14 @@ import re
 from typing import Any, Iterator
 
 import pytest
-from conftest import STEPS, make_peers_record, make_problem, make_record, make_timing
+from conftest import STEPS, make_ceiling, make_peers_record, make_problem, make_record, make_timing
 from test_profile_ncu import make_profile
 from test_results import make_cold
 
 from draw import charts, figure_style, legible, make_figures
 from records import results, rules, shape
+from records.problems import flops, kv_bytes
+from records.rates import ceiling_rate, tflops_spread
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
@@ -59,7 +61,7 @@ def many_steps(data: dict[str, Any], count: int, ratio: float) -> dict[str, Any]
             if step.get("metrics"):
                 step["metrics"] |= {"duration_ns": int(10**9 / ratio**index), "shared_wavefronts": 10**6 + index}
             if step.get("timing"):
-                step["timing"] = make_timing(run["problem"], 40.0 / ratio**index, 250.0)
+                step["timing"] = make_timing(run["problem"], 40.0 / ratio**index)
             steps.append(step)
         run["steps"] = steps
     return data
@@ -144,9 +146,8 @@ def test_peers_and_ceiling_close_together(plt):
     data = make_peers_record(("sdpa_flash", "sdpa_cudnn", "flash_attn_3"))
     run = data["runs"][0]
     for peer in run["peers"]:
-        peer["timing"] = make_timing(run["problem"], 3.0, 250.0)
-    run["ceilings"]["mma_sync"] = run["ceilings"]["matmul"]
-    run["ceilings"]["matmul"]["tflops"] = run["peers"][0]["timing"]["tflops"]
+        peer["timing"] = make_timing(run["problem"], 3.0)
+    run["ceilings"]["mma_sync"] = run["ceilings"]["matmul"] = make_ceiling(run["peers"][0]["timing"]["tflops"])
     assert faults(draw(plt, "progression", data)) == []
 
 
@@ -195,14 +196,21 @@ def test_bars_and_whiskers_are_those_of_the_record(plt):
     ends = [container[2][0].get_segments()[0][:, 0] for container in axes.containers if len(container) == 3]
     ends = [list(each) for each in ends if len(each) == 2]
     for timing, (low, high) in zip(timings, ends, strict=True):
-        assert (low, high) == pytest.approx((timing["tflops_p10"], timing["tflops_p90"]))
+        assert (low, high) == pytest.approx(tflops_spread(data["runs"][0]["problem"], timing)[1:])
+
+
+FEW_QUERIES = make_problem(seqlen_q=16)
+
+
+def rates_of_kv(run: dict[str, Any]) -> list[float]:
+    """TB/s."""
+    return [kv_bytes(run["problem"]) / step["timing"]["median_ms"] / 1e9 for step in run["steps"]]
 
 
 def test_with_a_cold_l2_the_rates_are_those_of_k_and_v(plt):
-    data = make_cold(make_record())
+    data = make_cold(make_record(problems=[FEW_QUERIES]))
     figure = draw(plt, "progression", data)
-    timings = [step["timing"] for step in data["runs"][0]["steps"]]
-    rates = [timing["kv_bytes_per_second"] / 1e12 for timing in timings]
+    rates = rates_of_kv(data["runs"][0])
     assert [bar.get_width() for bar in figure.axes[0].patches][:3] == pytest.approx(rates)
     text = words_of(figure)
     assert "TB/s of K and V" in text and "TFLOPS" not in text and "peak" not in text
@@ -210,19 +218,20 @@ def test_with_a_cold_l2_the_rates_are_those_of_k_and_v(plt):
 
 
 def test_how_fast_k_and_v_can_be_read_is_that_of_the_problem(plt):
-    data = make_cold(make_record(problems=[make_problem(), make_problem(causal=False)]))
+    data = make_cold(make_record(problems=[FEW_QUERIES, FEW_QUERIES | {"causal": False}]))
     data["runs"][1]["ceilings"]["read_kv"]["what"] = "read otherwise"
     assert "reads alone: only read and read otherwise." in words_of(draw(plt, "progression", data)).replace("\n", " ")
     for run in data["runs"]:
         del run["ceilings"]["read_kv"]
-    fastest = max(step["timing"]["kv_bytes_per_second"] for step in data["runs"][0]["steps"])
-    data["runs"][0]["ceilings"]["read_kv"] = {"what": "only read", "per_second": 1.2 * fastest}
+    fastest = max(rates_of_kv(data["runs"][0]))
+    read = {"what": "only read", "median_ms": 1.0, "work": 1.2e9 * fastest, "unit": "bytes"}
+    data["runs"][0]["ceilings"]["read_kv"] = read
     left, right = draw(plt, "progression", data).axes
     assert hasattr(left, "line_labels") and not hasattr(right, "line_labels")
 
 
 def test_rates_of_two_units_are_not_drawn_together(plt):
-    data = make_cold(make_record(problems=[make_problem(), make_problem(causal=False)]))
+    data = make_cold(make_record(problems=[FEW_QUERIES, FEW_QUERIES | {"causal": False}]))
     for step in data["runs"][1]["steps"]:
         step["timing"]["l2"] = "warm"
     with pytest.raises(results.ResultsError, match="do not share an axis"):
@@ -283,11 +292,11 @@ def test_without_validation_there_are_no_errors_to_draw(plt):
 def test_a_ceiling_is_a_line_only_when_it_does_not_flatten_the_bars(plt):
     data = make_record()
     run = data["runs"][0]
-    highest = max(step["timing"]["tflops_p90"] for step in run["steps"])
+    highest = max(tflops_spread(run["problem"], step["timing"])[2] for step in run["steps"])
     for tflops, is_line in ((highest * 1.1, True), (highest * 4, False)):
-        run["ceilings"]["matmul"]["tflops"] = tflops
+        run["ceilings"]["matmul"] = make_ceiling(tflops)
         figure = draw(plt, "progression", data)
-        assert (tflops in upright_lines(figure.axes[0])) == is_line
+        assert any(at == pytest.approx(tflops) for at in upright_lines(figure.axes[0])) == is_line
         text = words_of(figure)
         assert ("where not drawn: measured matmul" in text) != is_line and "measured matmul: synthetic matmul" in text
 
@@ -295,7 +304,7 @@ def test_a_ceiling_is_a_line_only_when_it_does_not_flatten_the_bars(plt):
 def test_what_is_off_the_scale_is_told_once_for_all_problems(plt):
     data = make_record(problems=[make_problem(), make_problem(causal=False)])
     for run, tflops in zip(data["runs"], (5000, 40)):
-        run["ceilings"]["matmul"]["tflops"] = tflops
+        run["ceilings"]["matmul"] = make_ceiling(tflops)
     figure = draw(plt, "progression", data)
     assert "measured matmul 5000 and 40.0, dense" in words_of(figure)
     assert [upright_lines(axes) for axes in figure.axes] == [{}, {}]  # or one of them would seem to have none
@@ -305,10 +314,10 @@ def test_a_ceiling_that_the_run_lacks_comes_from_another_record_which_is_named(p
     problems = [make_problem(), make_problem(causal=False)]
     data, other = make_record(problems=problems), make_record(problems=problems[::-1])
     for run, tflops in zip(other["runs"], (70.0, 80.0)):
-        run["ceilings"]["mma_sync"] = run["ceilings"]["matmul"] | {"what": "products only", "tflops": tflops}
+        run["ceilings"]["mma_sync"] = make_ceiling(tflops, "products only")
     assert results.check(other) == []
     for run in data["runs"]:
-        run["ceilings"]["matmul"]["tflops"] = 60.0
+        run["ceilings"]["matmul"] = make_ceiling(60.0)
     figure = draw(plt, "progression", data, other)
     assert [set(upright_lines(axes)) for axes in figure.axes] == [{60.0, 80.0}, {60.0, 70.0}]
     text = words_of(figure)
@@ -331,8 +340,7 @@ def test_each_part_of_the_ladder_begins_with_the_last_step_of_the_one_before(plt
 def test_the_peak_is_told_where_it_is_known(plt):
     data = make_record()
     assert "tensor peak at the maximum clock 1000." in words_of(draw(plt, "progression", data)).replace("\n", " ")
-    for step in data["runs"][0]["steps"]:
-        step["timing"]["percent_of_peak"] = None
+    del data["provenance"]["device"]["peak_tflops"]
     assert "peak" not in words_of(draw(plt, "progression", data))
 
 
@@ -454,15 +462,15 @@ def test_a_roofline_has_each_step_at_its_bytes(plt):
     }
     expected = set()
     for step in profile["runs"][0]["steps"]:
-        flops, values = make_problem()["flops"], step["metrics"]
-        tflops = flops / values["duration_ns"] / 1e3
+        work, values = flops(make_problem()), step["metrics"]
+        tflops = work / values["duration_ns"] / 1e3
         if values["shared_wavefronts"]:
-            expected.add(("o", flops / (128 * values["shared_wavefronts"]), tflops))
+            expected.add(("o", work / (128 * values["shared_wavefronts"]), tflops))
     assert marks == expected
     assert "Not there: v01_scalar (uses no shared memory)." in words_of(figure)
     # The corner of the roof: where all SMs' shared memory would feed the measured matmul.
     [slanted, flat] = [line for line in axes.lines if line.get_color() == figure_style.CEILING]
-    device, matmul = profile["provenance"]["device"], ladder["runs"][0]["ceilings"]["matmul"]["tflops"]
+    device, matmul = profile["provenance"]["device"], ceiling_rate(ladder["runs"][0]["ceilings"]["matmul"])
     corner = matmul / (128 * device["sm_count"] * device["max_sm_clock_mhz"] / 1e6)
     assert (slanted.get_xdata()[1], slanted.get_ydata()[1]) == pytest.approx((corner, matmul))
     assert flat.get_xdata()[0] == pytest.approx(corner) and list(flat.get_ydata()) == [matmul] * 2
@@ -476,10 +484,10 @@ def test_a_roofline_takes_a_step_from_the_first_profile_that_has_it(plt):
     for step in second["runs"][0]["steps"]:
         step["metrics"]["duration_ns"] *= 10
     points = charts.profiled_points(sources(first, second))
-    flops = run["problem"]["flops"]
+    work = flops(run["problem"])
     for index, step in enumerate(second["runs"][0]["steps"]):
         share = 1 if index > 1 else 10
-        expected = share * flops / step["metrics"]["duration_ns"] / 1e3
+        expected = share * work / step["metrics"]["duration_ns"] / 1e3
         assert points[step["step"]]["tflops"] == pytest.approx(expected)
 
 
@@ -501,7 +509,7 @@ def test_a_counter_that_ncu_did_not_give_is_no_point(plt):
 
 def test_the_instructions_of_a_score_add_up_and_are_not_less_than_the_source_asks_for():
     run, lanes = {"problem": make_problem(), "steps": []}, 32
-    scores = run["problem"]["flops"] / (4 * run["problem"]["head_dim"])
+    scores = flops(run["problem"]) / (4 * run["problem"]["head_dim"])
     opcodes = {"FMUL": 5, "FADD": 2, "FSETP.GEU.AND": 1, "MUFU.EX2": 1, "FMNMX": 1, "HMMA.16816.F32": 2, "IMAD": 3}
     counts = {opcode: count * scores / lanes for opcode, count in opcodes.items()}
     run["steps"].append({"step": "v08_register_softmax", "opcodes": counts})

@@ -21,6 +21,7 @@ from measure.nvml import Nvml
 from measure.peers import Call, Skip
 from measure.timer import WARM_UP_SECONDS, Timer, percentiles, timing_record
 from records import problems, rates, results, rules
+from records.problems import flops, problem_label
 from records.terminal import Progress
 
 SMALL = ("--shape", "4,16,1024,64")
@@ -267,7 +268,7 @@ def test_a_comparison_is_recorded(tmp_path, capsys):
     assert (
         data["provenance"]["peers"]["cudnn"] == "9.19.0" and "flash_attn" not in data["provenance"]["peers"]
     )
-    assert [each["problem"]["label"][-10:] for each in data["runs"]] == [" fp16 full", "p16 causal"]
+    assert [problem_label(each["problem"])[-10:] for each in data["runs"]] == [" fp16 full", "p16 causal"]
     found = entries(data)
     assert list(found) == ["v01_scalar", "v02_smem_tiles", "sdpa_flash", "sdpa_cudnn"]
     assert [entry["timing"]["median_ms"] for entry in found.values()] == pytest.approx([8, 5, 1, 0.5])
@@ -276,12 +277,11 @@ def test_a_comparison_is_recorded(tmp_path, capsys):
     assert found["sdpa_cudnn"]["note"] == "a note" and "note" not in found["sdpa_flash"]
     assert found["v01_scalar"]["validation"]["lse_max_abs"] == 1e-6
     assert found["sdpa_flash"]["validation"]["lse_max_abs"] is None
-    assert data["runs"][0]["ceilings"]["matmul"]["tflops"] == pytest.approx(4000)
-    assert found["v01_scalar"]["timing"]["percent_of_matmul"] == pytest.approx(100 * FLOPS / 8e9 / 4000)
+    assert rates.ceiling_rate(data["runs"][0]["ceilings"]["matmul"]) == pytest.approx(4000)
     host = data["host_overhead"]
     assert [entry["name"] for entry in host["entries"]] == list(found)
     assert [entry["median_us"] for entry in host["entries"]] == pytest.approx([5] * 4)
-    assert host["calls_per_sample"] == 200 and host["problem"]["label"].startswith("B=1 Hq=2 Hkv=2 Sq=64 ")
+    assert host["calls_per_sample"] == 200 and problem_label(host["problem"]).startswith("B=1 Hq=2 Hkv=2 Sq=64 ")
     out = capsys.readouterr()
     assert out.err == "" and "left out: flash_attn cannot be used (No module named 'flash_attn')" in out.out
     assert "results: " in out.out and lab.released == 3
@@ -346,7 +346,8 @@ def with_fa3(percent: float, shape_flops: float = LONG_FLOPS) -> FakeLab:
 
 def test_a_record_says_how_flash_attention_3_was_built(tmp_path):
     data = written(with_fa3(85), tmp_path, *LONG)
-    assert entries(data)["flash_attn_3"]["timing"]["percent_of_matmul"] == pytest.approx(85)
+    timing = entries(data)["flash_attn_3"]["timing"]
+    assert rates.percent_of_ceiling(data["runs"][0], timing, "matmul") == pytest.approx(85)
     assert data["provenance"]["peers"]["builds"] == {"flash_attn_3": BUILT}
     data["provenance"]["peers"]["builds"] = {}
     assert results.check(data) == [
@@ -480,8 +481,10 @@ def test_rows_that_see_no_key_are_left_out_for_peers(tmp_path):
 def test_more_than_the_peak_is_refused(tmp_path):
     lab = FakeLab()
     lab.peak = 10
-    found = entries(written(lab, tmp_path, *SMALL, "--full"))
-    assert found["v01_scalar"]["timing"]["percent_of_peak"] == pytest.approx(10 * FLOPS / 8e9)
+    data = written(lab, tmp_path, *SMALL, "--full")
+    found, device = entries(data), data["provenance"]["device"]
+    percent = rates.percent_of_peak(data["runs"][0]["problem"], found["v01_scalar"]["timing"], device)
+    assert percent == pytest.approx(10 * FLOPS / 8e9)
     for name in ("sdpa_flash", "sdpa_cudnn"):
         assert (
             found[name]["status"] == "fail"
@@ -493,8 +496,8 @@ def test_more_than_the_peak_is_refused(tmp_path):
     written(lab, tmp_path, *SMALL, status=1)
 
 
-def test_an_unknown_peak_is_null(tmp_path):
-    assert entries(written(FakeLab(), tmp_path, *SMALL))["v01_scalar"]["timing"]["percent_of_peak"] is None
+def test_an_unknown_peak_is_absent(tmp_path):
+    assert "peak_tflops" not in written(FakeLab(), tmp_path, *SMALL)["provenance"]["device"]
 
 
 def test_no_ceiling_costs_nobody(tmp_path, capsys):
@@ -502,7 +505,6 @@ def test_no_ceiling_costs_nobody(tmp_path, capsys):
     lab.raises["prepare", "matmul"] = OutOfMemory("three matrices")
     data = written(lab, tmp_path, *SMALL)
     assert "ceilings" not in data["runs"][0]
-    assert entries(data)["v01_scalar"]["timing"]["percent_of_matmul"] is None
     assert "  no measured ceiling: there is not enough free memory" in capsys.readouterr().out
 
 
@@ -652,12 +654,11 @@ def test_medians_and_percentiles_of_the_samples():
     lab.noise = iter([1.0, 1.3, 1.1, 0.9, 1.2, 1.0, 1.0])
     for _ in range(7):
         timer.sample()
-    timing = timing_record(timer, {"flops": 1e12, "seqlen_q": 17}, 1000.0, 200.0)
-    assert "l2" not in timing and "kv_bytes_per_second" not in timing
+    problem = make_problem()
+    timing = timing_record(timer, problem)
+    assert "l2" not in timing
     assert [timing[key] for key in ("p10_ms", "median_ms", "p90_ms")] == pytest.approx([9.6, 10, 12.4])
-    assert timing["tflops"] == pytest.approx(100) and timing["tflops_p10"] == pytest.approx(1000 / 12.4)
-    assert timing["tflops_p90"] == pytest.approx(1000 / 9.6)
-    assert (timing["percent_of_peak"], timing["percent_of_matmul"]) == (pytest.approx(10), pytest.approx(50))
+    assert timing["tflops"] == pytest.approx(flops(problem) / 1e10)
     assert (timing["sm_clock_mhz"], timing["samples"], timing["graph"]) == (1500, 7, False)
 
 
@@ -677,7 +678,9 @@ def test_with_a_cold_l2_launches_are_timed_alone(tmp_path, capsys):
     assert f"; before a launch the GPU waits {torch_lab.WAIT_CYCLES} cycles and flushes L2;" in method["timer"]
     timing = entries(data)["sdpa_flash"]["timing"]
     assert timing["l2"] == "cold" and timing["graph"] is False
-    assert timing["kv_bytes_per_second"] == pytest.approx(2 * 2 * 1000 * 64 * 2 * 1e3)  # in a millisecond
+    rate = 2 * 2 * 1000 * 64 * 2 * 1e3  # of K and V, in a millisecond
+    problem, entry = data["runs"][0]["problem"], entries(data)["sdpa_flash"]
+    assert timing["tflops"] * 1e12 * rates.terabytes(problem, entry) == pytest.approx(rate)
     out = capsys.readouterr().out
     assert "TB/s of K, V, cold L2" in out and "measured ceiling: a product" in out
 
@@ -715,7 +718,7 @@ def test_the_order_changes(monkeypatch):
 )
 def test_one_query_has_the_host_overhead_of_one(tmp_path, words, label):
     host = written(FakeLab(), tmp_path, *words)["host_overhead"]
-    assert host["problem"]["label"] == label and len(host["entries"]) == 4
+    assert problem_label(host["problem"]) == label and len(host["entries"]) == 4
 
 
 def test_host_overhead_does_not_wait_for_the_gpu():

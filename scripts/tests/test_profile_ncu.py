@@ -14,6 +14,7 @@ from test_results import ABSENT, change
 
 from measure import profile_ncu
 from records import profiles, results
+from records.problems import problem_label
 
 # What ncu 2025.3.1 wrote on an H200 for v02_smem_tiles, cut down: most columns, addresses, opcodes are gone,
 # and the number of instructions is that of the opcodes that are left.
@@ -146,7 +147,6 @@ if (here / (step + ".entry")).exists():
 if (here / (step + ".provenance")).exists():
     data["provenance"] |= json.loads((here / (step + ".provenance")).read_text())
 causal = "--causal" in sys.argv
-data["runs"][0]["problem"]["label"] += " causal" if causal else ""
 data["runs"][0]["problem"]["causal"] = causal
 Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps(data))
 """
@@ -202,7 +202,7 @@ def test_a_profile_is_printed_and_recorded(bench: Bench, capsys, tmp_path):
     record = tmp_path / "record.json"
     assert bench.run("v02", "v01", "--json", str(record)) == 0
     table = capsys.readouterr().out
-    assert table.startswith(bench.problem["label"] + "\n")
+    assert table.startswith(problem_label(bench.problem) + "\n")
     lines = {line.split()[0]: line for line in table.splitlines() if line.strip()}
     assert lines["counter"].split()[1:3] == ["v02_smem_tiles", "v01_scalar"]
     assert re.search(r"1,050,144 +1,050,144 +FP32 multiply-adds", lines["ffma"])
@@ -282,12 +282,12 @@ def test_without_names_all_steps_and_one_that_cannot_is_skipped(bench: Bench, ca
     bench.put("v02_smem_tiles.entry", json.dumps(entry))
     assert bench.run("--json", str(tmp_path / "r.json")) == 0
     said = capsys.readouterr()
-    assert f"SKIP  v02_smem_tiles cannot run {bench.problem['label']}: needs fp16 or bf16" in said.err
+    assert f"SKIP  v02_smem_tiles cannot run {problem_label(bench.problem)}: needs fp16 or bf16" in said.err
     assert "v01_scalar" in said.out and "v02_smem_tiles" not in said.out
     steps = results.load(tmp_path / "r.json", profiles.SCHEMA)["runs"][0]["steps"]
     assert [step["status"] for step in steps] == ["pass", "skip"] and steps[1] == entry
     line = refused_by(bench, capsys, 2, "v02")
-    assert line.endswith(f"v02_smem_tiles cannot run {bench.problem['label']}: needs fp16 or bf16")
+    assert line.endswith(f"v02_smem_tiles cannot run {problem_label(bench.problem)}: needs fp16 or bf16")
 
 
 def test_ncu_is_missing(bench: Bench, capsys):
@@ -367,7 +367,7 @@ def test_a_wrong_result_is_not_profiled_and_the_others_are(bench: Bench, capsys,
     entry = {"step": "v01_scalar", "status": "fail", "message": "NRMSE is 0.7\nrows 3 to 5"}
     bench.put("v01_scalar.entry", json.dumps(entry))
     line = refused_by(bench, capsys, 1, "--json", str(tmp_path / "r.json"))
-    assert line.endswith(f"v01_scalar on {bench.problem['label']} is not profiled: fail: NRMSE is 0.7")
+    assert line.endswith(f"v01_scalar on {problem_label(bench.problem)} is not profiled: fail: NRMSE is 0.7")
     data = results.load(tmp_path / "r.json", profiles.SCHEMA)
     assert data["complete"] is False
     assert [step["step"] for step in data["runs"][0]["steps"]] == ["v02_smem_tiles"]
@@ -425,7 +425,7 @@ def make_profile(problems: list[dict] | None = None, commit: str = "0" * 40) -> 
 
 STEP = "runs.0.steps.1."
 CASES = [
-    ("schema", "flashsteps-profile/2", "schema: is"),
+    ("schema", "flashsteps-profile/9", "schema: is"),
     ("complete", ABSENT, "complete: missing"),
     ("extra", 1, "extra: unknown key"),
     ("command", "run", "command: unknown key"),
@@ -437,8 +437,7 @@ CASES = [
     ("provenance.build.nvcc", ABSENT, "provenance.build.nvcc: missing"),
     ("provenance.method.clocks", "locked", "provenance.method.clocks: is"),
     ("provenance.method.rounds", 7, "provenance.method.rounds: unknown key"),
-    ("runs.0.problem.label", "fast one", "label: is 'fast one'"),
-    ("runs.0.problem.flops", 1, "flops: is"),
+    ("runs.0.problem.label", "fast one", "label: unknown key"),
     ("runs.0.problem.lse", "none", "runs[0].problem.lse: a profile's has none"),
     (STEP + "step", "v01_scalar", "appears twice in a run"),
     (STEP + "status", "fail", "must be one of pass, skip"),
@@ -540,6 +539,13 @@ def test_one_kind_is_not_taken_for_the_other(tmp_path):
         with pytest.raises(results.ResultsError, match=expected):
             results.load(tmp_path / "file.json", wanted)
         assert results.load(tmp_path / "file.json", None) == data
+
+
+def test_a_file_of_the_older_form_is_refused_as_such(tmp_path):
+    for data, wanted in ((make_profile(), profiles.SCHEMA), (make_record(), results.SCHEMA)):
+        (tmp_path / "file.json").write_text(json.dumps(data | {"schema": wanted.replace("/2", "/1")}))
+        with pytest.raises(results.ResultsError, match="/1 is an older form, which this version does not read"):
+            results.load(tmp_path / "file.json", wanted)
 
 
 # The blocks.

@@ -21,15 +21,13 @@ def test_control_characters_are_spelled_out():
     assert printable(f"é↓ {ESCAPE}\n\x9b\x7f\ud800") == "é↓ \\x1b[31m\\n\\x9b\\x7f\\ud800"
 
 
-@pytest.mark.parametrize("where", ["name", "key", "label", "step", "text"])
+@pytest.mark.parametrize("where", ["name", "key", "step", "text"])
 @pytest.mark.parametrize("script", [results, report])
 def test_a_file_of_others(script, where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     record = make_record()
-    problem, step = record["runs"][0]["problem"], record["runs"][0]["steps"][0]
+    step = record["runs"][0]["steps"][0]
     if where == "key":
         record[ESCAPE] = 1
-    elif where == "label":
-        problem["label"] += ESCAPE
     elif where == "step":
         step["step"] += ESCAPE
     elif where == "text":

@@ -76,7 +76,7 @@ PROBLEMS = [
 
 
 def label(problem: dict) -> str:
-    return problem["label"].replace(" ", ",")
+    return problems.problem_label(problem).replace(" ", ",")
 
 
 def judged(lab: TorchLab, name: str, problem: dict) -> dict:

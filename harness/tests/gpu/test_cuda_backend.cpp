@@ -290,7 +290,7 @@ TEST_CASE("a bench without steps measures the ceilings") {
   for (const char* const name : {"mma_sync", "fma", "exp2", "shared", "read", "copy"}) {
     INFO(name);
     REQUIRE(ceilings.contains(name));
-    CHECK(ceilings.at(name).contains("tflops") != ceilings.at(name).contains("per_second"));
+    CHECK(per_second(ceilings.at(name)) > 1e9);
   }
 }
 
