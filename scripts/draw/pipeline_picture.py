@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
 from draw.drawings import DrawingError
-from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, NEUTRAL, O, P, Q, Q_THERE, S
+from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, NEUTRAL, O, P, Q, Q_THERE, S, TINTS
 from draw.sheet import LINE, Page
 
 FIRST_COPY_TRACK = 100  # as docs/pipeline.md says
@@ -371,7 +371,7 @@ def draw_v16(traces: dict[str, Trace]) -> Any:
     for y, (name, numbers) in zip((2.4, 3.65), shares.items()):
         x = left
         page.text(left - 0.25, y + 0.55, name, ha="right")
-        for number, colour, who in zip(numbers * 2, (NEUTRAL, S) * 2, ("producer", "consumers") * 2):
+        for number, colour, who in zip(numbers * 2, (NEUTRAL, TINTS[0]) * 2, ("producer", "consumers") * 2):
             width = wide * number * 128 / 65536
             page.cell(x, y, width, 1.1, colour, f"{who}\n128 × {number}", f"{number}")
             x += width
