@@ -43,6 +43,8 @@ from draw.figure_style import Q_THERE, S, TINTS, WIDTH
 from draw.sheet import LINE, PIXELS, POINT, Sheet
 from steps import sources
 
+# Matrices have their letters, K also stands for V, and q and k for what has arrived; n is neutral, x idle, i ink. With a
+# to d a picture tells apart what is no matrix: heads, warps, tiles.
 COLOURS = {"Q": Q, "q": Q_THERE, "K": KV, "k": KV_THERE, "S": S, "P": P, "O": O, "n": NEUTRAL, "x": IDLE, "i": INK}
 COLOURS |= dict(zip("abcd", TINTS))
 LOOKS = {".": {"color": MUTED, "halo": BACKGROUND}, "x": {"halo": IDLE}}  # of the words in it
