@@ -72,11 +72,13 @@ class Sheet:
 
     def measure(self, words: str, x: float, y: float, down: float, size: float, how: dict[str, Any]) -> None:
         """Where the letters are, for legible.py."""
-        wide = legible.width(words, size * POINT, how.get("weight") == "bold")
+        letters = size * POINT
+        wide = legible.width(words, letters, how.get("weight") == "bold")
         begin = {"left": 0.0, "center": -wide / 2, "right": -wide}[how["ha"]]
-        box = (x + begin, y - 0.73 * size * POINT, x + begin + wide, y + 0.2 * size * POINT)
-        if how["rotation"]:  # by a quarter, about (x, y - down)
-            box = (x + down - 0.73 * size, y - down + begin, x + down + 0.2 * size, y - down + begin + wide)
+        top, bottom = y - 0.73 * letters, y + 0.2 * letters
+        box = x + begin, top, x + begin + wide, bottom
+        if how["rotation"]:  # by a quarter, about (x, y - down), and centred
+            box = x + down + top - y, y - down + begin, x + down + bottom - y, y - down + begin + wide
         self.texts[len(self.texts)] = (words, legible.Box(*box), size)
 
     def left(self, x: float, y: float, text: str, size: float = TEXT, **how: Any) -> None:
