@@ -222,7 +222,7 @@ def draw_storage(layouts: Layouts) -> Any:
     sheet.left(
         0.5,
         1.25,
-        "fp16 or bf16; S and O are FP32. × 2: two stages. Hatched: padding. Dark, at the end: row state,"
+        "fp16 or bf16; S and O are FP32. × 2: two stages. Hatched: padding. Grey, at the end: row state,"
         " mbarriers.",
     )
     left, unit = 3.4, 18.6 / SMALLEST_LIMIT
@@ -467,7 +467,7 @@ def draw_sectors(layouts: Layouts) -> Any:
     sheet.left(
         0.5,
         1.25,
-        "Rows of 64 elements of 16 bits: 128 bytes, four sectors of 32. Light: sectors that must come. Dark: bytes"
+        "Rows of 64 elements of 16 bits: 128 bytes, four sectors of 32. Pale: sectors that must come. Strong: bytes"
         " that a lane\nT0 to T31 asked for.",
     )
     for title, name, x, y, rows, shown in (
@@ -479,7 +479,7 @@ def draw_sectors(layouts: Layouts) -> Any:
     ):
         draw_load(sheet, layouts["global"][name], title, x, y, rows, shown)
     sheet.left(0.5, 11.7, "A thread's loads of a K tile, D = 64", HEADING, weight="bold")
-    sheet.left(0.5, 12.4, "White: a load. Hatched: the thread waits for all of them. Not to scale.")
+    sheet.left(0.5, 12.4, "Empty: a load. Hatched: the thread waits for all of them. Not to scale.")
     for index, (step, (size, together, _)) in enumerate(LOADS.items()):
         loads = layouts["block_n"] * 64 * 2 // (128 * size)
         name = f"{step[:3]}: {loads} loads\nof {size} bytes"

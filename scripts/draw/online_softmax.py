@@ -89,7 +89,7 @@ def draw(after: list[After]) -> Any:
         (4.9, "score", "line: row_max"),
         (7.9, "row_scale", "exp2(old − new max)"),
         (9.2, "p", "exp2(score − row_max)"),
-        (12.7, "row_sum", "darker: this key's p"),
+        (12.7, "row_sum", "strong: this key's p"),
         (15.9, "V, one column", ""),
         (17.1, "O so far", "acc_o / row_sum"),
     ):
