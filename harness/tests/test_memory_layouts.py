@@ -115,7 +115,7 @@ def test_padding_costs_what_the_page_says():
     assert padding == [7168, 7168] and "in v05 a CTA needs 7,168 more bytes" in SENTENCES
     # v10: two arrays of a half-row's maxima and sums, nine mbarriers, and then nothing up to a multiple of 1,024.
     (rest,) = [part["bytes"] for part in storage["v10_tma_warpspec"]["64"] if part["name"] == "rest"]
-    assert 0.4 < 1 - (2 * 2 * 64 * 4 + 9 * 8) / rest < 0.5 and "Nearly half of v10's dark segment" in SENTENCES
+    assert 0.4 < 1 - (2 * 2 * 64 * 4 + 9 * 8) / rest < 0.5 and "Nearly half of v10's grey segment" in SENTENCES
 
 
 def test_fp32_rows_are_padded_as_the_page_says():

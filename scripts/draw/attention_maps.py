@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from draw import attention_data, drawings
+from draw import attention_data, drawings, figure_style
 from draw.attention_data import PATTERNS, np, nrmse
 from draw.figure_style import INK, MUTED
 
@@ -69,7 +69,8 @@ def read(options: argparse.Namespace) -> tuple[dict[bool, Maps], str]:
     return maps, drawings.description("attention maps", __file__, own, name, q.tobytes(), k.tobytes(), *bits)
 
 
-def draw(plt: Any, data: dict[bool, Maps], causal: bool) -> Any:
+def draw(data: dict[bool, Maps], causal: bool) -> Any:
+    plt = figure_style.pyplot()
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap, LogNorm
 
@@ -160,7 +161,7 @@ def draw(plt: Any, data: dict[bool, Maps], causal: bool) -> Any:
     return figure
 
 
-PICTURES: dict[str, Callable[[Any, dict[bool, Maps]], Any]] = {
+PICTURES: dict[str, Callable[[dict[bool, Maps]], Any]] = {
     "attention_full.png": partial(draw, causal=False),
     "attention_causal.png": partial(draw, causal=True),
 }

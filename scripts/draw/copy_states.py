@@ -18,8 +18,8 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
-from draw.drawings import TINTS, Sheet
-from draw.figure_style import BACKGROUND, CEILING, GAP, HEADING, INK, MUTED
+from draw.figure_style import BACKGROUND, CEILING, GAP, HEADING, INK, MUTED, TINTS
+from draw.sheet import Sheet
 
 BLUE, YELLOW, GREEN, _ = TINTS
 RED = "#f2b79a"  # of its vermillion: what must not happen
@@ -161,9 +161,9 @@ def draw_map(sheet: Sheet, box: Box, x: float, y: float) -> None:
     )
 
 
-def draw_box(plt: Any, copies: Copies) -> Any:
+def draw_box(copies: Copies) -> Any:
     box = copies.box
-    sheet = Sheet(plt, 29, 22.4)
+    sheet = Sheet(29, 22.4)
     sheet.title("One TMA load: a box of a tensor, row by row into shared memory")
     row, chunk = MARKED
     sheet.left(
@@ -176,7 +176,7 @@ def draw_box(plt: Any, copies: Copies) -> Any:
     draw_tensor(sheet, box, 4.6, 5.7)
     draw_map(sheet, box, 0.6, 16.6)
     draw_tile(sheet, box, 17.2, 5.7)
-    return sheet.figure
+    return sheet
 
 
 # ---- The states of an mbarrier
@@ -226,9 +226,9 @@ def draw_life(sheet: Sheet, states: list[State], title: str, y: float) -> float:
     return y + 1.55 + 1.05 * len(states) + 0.3
 
 
-def draw_mbarrier(plt: Any, copies: Copies) -> Any:
+def draw_mbarrier(copies: Copies) -> Any:
     rows = sum(len(states) for states in copies.lives.values())
-    sheet = Sheet(plt, 29, 5.2 + len(LIVES) * 1.85 + 1.05 * rows)
+    sheet = Sheet(29, 5.2 + len(LIVES) * 1.85 + 1.05 * rows)
     sheet.title("An mbarrier from state to state")
     sheet.left(
         0.55,
@@ -249,18 +249,18 @@ def draw_mbarrier(plt: Any, copies: Copies) -> Any:
     y = 5.2
     for name in LIVES:
         y = draw_life(sheet, copies.lives[name], TITLES[name], y)
-    return sheet.figure
+    return sheet
 
 
 # ---- Parities
 
 
-def draw_parity(plt: Any, copies: Copies) -> Any:
+def draw_parity(copies: Copies) -> Any:
     """A wait knows only the parity: which phases it may be meant for."""
     answers = copies.answers
     phases = range(-1, len(answers) - 2)
     left, top, width, height = 8.4, 6.1, 3.3, 1.4
-    sheet = Sheet(plt, 29, top + height * len(phases) + 2.6)
+    sheet = Sheet(29, top + height * len(phases) + 2.6)
     sheet.title("A wait names a phase by its parity alone")
     sheet.left(
         0.55,
@@ -295,10 +295,10 @@ def draw_parity(plt: Any, copies: Copies) -> Any:
         "waits for ever?: the phase is over. The thread now waits for a later phase, which may never complete.\n"
         "Top left: the mbarrier is new, and a wait for parity 1 passes. A producer can therefore begin.",
     )
-    return sheet.figure
+    return sheet
 
 
-PICTURES: dict[str, Callable[[Any, Copies], Any]] = {
+PICTURES: dict[str, Callable[[Copies], Any]] = {
     "copies_box.svg": draw_box,
     "copies_mbarrier.svg": draw_mbarrier,
     "copies_parity.svg": draw_parity,

@@ -21,8 +21,9 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
-from draw.drawings import LINE, TINTS, DrawingError, Sheet
-from draw.figure_style import BACKGROUND, BAR, HEADING, INK, MUTED
+from draw.drawings import DrawingError
+from draw.figure_style import BACKGROUND, BAR, HEADING, INK, MUTED, NEUTRAL, O, P, S
+from draw.sheet import LINE, Sheet
 
 PASS_BYTES = 128  # what all banks of shared memory deliver together
 
@@ -66,7 +67,7 @@ MOVES = {
     "v08_register_softmax": ((P_PAIRS, P_LOAD, *EXCHANGE), (96 + 32, 384 + 128)),
 }
 NAMES = {"S": "S, FP32", "P": "P, 16 bits", "O": "O, FP32", "exchange": "half_max,\nhalf_sum"}
-COLOURS = {"S": TINTS[2], "P": TINTS[3], "O": "#d4d4cf", "exchange": TINTS[1]}
+COLOURS = {"S": S, "P": P, "O": O, "exchange": NEUTRAL}
 FRAGMENTS = {"S": "acc_s", "P": "frag_p", "O": "acc_o", "exchange": "half_max,\nhalf_sum"}
 ELEMENTS = {"S": "softmax", "P": "softmax", "O": "rescaling"}
 
@@ -126,7 +127,7 @@ def draw_step(sheet: Sheet, step: str, x: float, y: float, width: float, passes:
             (columns[2], ELEMENTS.get(what, ""), [move for move in its if not move.from_fragments], BACKGROUND),
         ):
             if name:
-                look = {"edgecolor": INK} if lives else {"edgecolor": LINE, "linestyle": ":"}
+                look = {"edgecolor": INK} if lives else {"edgecolor": LINE, "linestyle": "dotted"}
                 sheet.box(left, top, box, height, facecolor=tint, **look)
                 sheet.text(left + box / 2, top + height / 2, name, color=INK if lives else MUTED)
         for side, (left, right) in zip(sides, ((columns[0] + box, columns[1]), (columns[1] + box, columns[2]))):
@@ -134,11 +135,10 @@ def draw_step(sheet: Sheet, step: str, x: float, y: float, width: float, passes:
                 at = top + height / 2 + pitch * (index - (len(side) - 1) / 2)
                 ends = ((left, at), (right, at)) if move.stores == move.from_fragments else ((right, at), (left, at))
                 if move in its:
-                    sheet.arrow(*ends, color=BAR, shrinkA=1, shrinkB=1)
-                    back = {"facecolor": BACKGROUND, "edgecolor": "none", "pad": 0.6}
-                    sheet.text((left + right) / 2, at, kilobytes(move.requests * move.bytes), bbox=back)
+                    sheet.arrow(*ends, color=BAR, gap=1)
+                    sheet.text((left + right) / 2, at, kilobytes(move.requests * move.bytes), halo=BACKGROUND)
                 else:
-                    sheet.arrow(*ends, color=LINE, linestyle=":", linewidth=1.0, shrinkA=1, shrinkB=1)
+                    sheet.arrow(*ends, color=LINE, linestyle="dotted", linewidth=1.0, gap=1)
         top += height + 0.35
     size = sum(move.requests * move.bytes for move in moves)
     drawn = sum(move.passes for move in moves)
@@ -149,25 +149,25 @@ def draw_step(sheet: Sheet, step: str, x: float, y: float, width: float, passes:
     )
 
 
-def draw_v03(plt: Any, passes: dict[str, int]) -> Any:
-    sheet = Sheet(plt, 27.25, 11.0)
+def draw_v03(passes: dict[str, int]) -> Any:
+    sheet = Sheet(27.25, 11.0)
     sheet.title("What of S, P and O passes through shared memory in v03, for a tile of 64 × 64, D = 64")
     draw_step(sheet, "v03_wmma", 0.5, 1.6, 26.2, passes["v03_wmma"])
-    return sheet.figure
+    return sheet
 
 
-def draw_change(plt: Any, passes: dict[str, int], before: str, after: str, height: float) -> Any:
-    sheet = Sheet(plt, 27.25, height)
+def draw_change(passes: dict[str, int], before: str, after: str, height: float) -> Any:
+    sheet = Sheet(27.25, height)
     sheet.title(f"What passes through shared memory for a tile, D = 64: {before[:3]} and {after[:3]}")
     draw_step(sheet, before, 0.5, 1.6, 12.6, passes[before])
     draw_step(sheet, after, 14.2, 1.6, 12.6, passes[after], before)
-    return sheet.figure
+    return sheet
 
 
-PICTURES: dict[str, Callable[[Any, dict[str, int]], Any]] = {
+PICTURES: dict[str, Callable[[dict[str, int]], Any]] = {
     "flow_v03.svg": draw_v03,
-    "flow_v07.svg": lambda plt, passes: draw_change(plt, passes, "v06_vectorized_loads", "v07_ptx_mma", 10.2),
-    "flow_v08.svg": lambda plt, passes: draw_change(plt, passes, "v07_ptx_mma", "v08_register_softmax", 10.2),
+    "flow_v07.svg": lambda passes: draw_change(passes, "v06_vectorized_loads", "v07_ptx_mma", 10.2),
+    "flow_v08.svg": lambda passes: draw_change(passes, "v07_ptx_mma", "v08_register_softmax", 10.2),
 }
 
 

@@ -1,9 +1,10 @@
 """What the scripts that draw the pictures of docs/ share: to write them, to check them, the command line.
 
 A script has `pictures`, name -> a function that draws it from `data`, and `read`, which runs a program and gives
-the data and the description that the pictures are to carry: it names all that they follow from. Pictures are SVG,
-or PNG where a picture is of pixels, as their names say.
+the data and the description that the pictures are to carry, or one for each: it names all that they follow from. A
+picture is drawn on a Sheet or, where it has axes, as a figure of matplotlib's, which may be a PNG if it is of pixels.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -12,56 +13,36 @@ import sys
 from pathlib import Path
 from typing import Any, Callable
 
-from draw import figure_style, legible
-from draw.figure_style import INK, MAX_BYTES, MUTED, TEXT, TITLE, WIDTH
+from draw import figure_style, legible, sheet
+from draw.figure_style import MAX_BYTES
+from steps.sources import ROOT
 
-Pictures = dict[str, Callable[[Any, Any], Any]]
+Pictures = dict[str, Callable[[Any], Any]]
 
 PNG_DPI = 110
-# Tints of Okabe and Ito's blue, yellow, green and pink, light enough for text on them.
-TINTS = ("#a8cfe8", "#f5e08f", "#a3d9c5", "#eac4da")
-LINE, MARK = "#8c8c88", figure_style.CEILING
 
 
 class DrawingError(Exception):
     """One line for the user."""
 
 
-class Sheet:
-    """A picture as wide as a page, in units of its own: it is `width` of them wide. y goes downwards."""
-
-    def __init__(self, plt: Any, width: float, height: float):
-        self.unit = WIDTH / width  # inches
-        self.figure = plt.figure(figsize=(WIDTH, height * self.unit))
-        self.axes = self.figure.add_axes((0, 0, 1, 1))
-        self.axes.set_xlim(0, width)
-        self.axes.set_ylim(height, 0)
-        self.axes.axis("off")
-        self.rectangle = plt.Rectangle
-
-    def title(self, text: str) -> None:
-        self.left(0.14 / self.unit, 0.12 / self.unit, text, TITLE, weight="bold")
-
-    def text(self, x: float, y: float, text: str, size: float = TEXT, **how: Any) -> None:
-        how = {"ha": "center", "va": "center", "color": INK, "linespacing": 1.35, **how}
-        self.axes.text(x, y, text, fontsize=size, **how)
-
-    def left(self, x: float, y: float, text: str, size: float = TEXT, **how: Any) -> None:
-        self.text(x, y, text, size, **{"ha": "left", "va": "top", **how})
-
-    def box(self, x: float, y: float, width: float, height: float, **how: Any) -> None:
-        how = {"facecolor": "none", "edgecolor": LINE, "linewidth": 0.5, **how}
-        self.axes.add_patch(self.rectangle((x, y), width, height, **how))
-
-    def arrow(self, start: tuple[float, float], end: tuple[float, float], **how: Any) -> None:
-        how = {"arrowstyle": "-|>", "color": MUTED, "linewidth": 1.2, **how}
-        self.axes.annotate("", end, start, arrowprops=how)
-
-
 def description(kind: str, script: str, *data: bytes) -> str:
     """What a picture of this kind carries: a hash of all that it follows from, data, scripts, library versions."""
-    digest = figure_style.digest(script, *data, Path(__file__).read_bytes())
+    digest = figure_style.digest(script, *data, *(Path(file).read_bytes() for file in (__file__, sheet.__file__)))
     return f"flashsteps {kind}; sha256: {digest}"
+
+
+def check_quotes(file: str, *lines: str) -> None:
+    """That a picture's numbers, which its author typed, are still those of the source: it must have these lines."""
+    source = " ".join((ROOT / file).read_text(encoding="utf-8").split())
+    for line in lines:
+        if " ".join(line.split()) not in source:
+            raise DrawingError(f"{file} no longer says '{line}', which a picture shows")
+
+
+def of(described: str | dict[str, str], name: str) -> str:
+    """A picture's own description, where not all of a script's have the same."""
+    return described if isinstance(described, str) else described[name]
 
 
 def too_large(size: int) -> str:
@@ -92,25 +73,26 @@ def ask(tool: Path, parse: Callable[[bytes], Any]) -> tuple[Any, bytes]:
         raise DrawingError(f"{tool}: prints nothing to draw ({error})") from error
 
 
-def draw_all(pictures: Pictures, data: Any, described: str, folder: Path) -> list[str]:
+def draw_all(pictures: Pictures, data: Any, described: str | dict[str, str], folder: Path) -> list[str]:
     """Returns what cannot be read of them. A picture of a user's own run is shown all the same."""
-    plt = figure_style.pyplot()
     faults = []
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in pictures.items():
-        figure = draw(plt, data)
-        path = folder / name
-        if path.suffix == ".svg":
-            metadata = figure_style.svg_metadata(Description=described)
+        drawn, path, found = draw(data), folder / name, []
+        carried = of(described, name)
+        if isinstance(drawn, sheet.Sheet):
+            path.write_text(drawn.svg(carried), encoding="utf-8")
+            found = drawn.faults()
+        elif path.suffix == ".svg":
+            size = [inches * 72 for inches in drawn.get_size_inches()]
+            with legible.noting_texts() as texts:
+                path.write_text(figure_style.svg_text(drawn, Description=carried), encoding="utf-8")
+            found = legible.faults(*size, 1, texts)
         else:
-            metadata = {"Software": None, "Description": described}
-        with legible.noting_texts() as texts:
-            figure.savefig(path, metadata=metadata, dpi=PNG_DPI)
-        plt.close(figure)
+            figure_style.write_png(drawn, path, PNG_DPI, carried)
         if reason := too_large(path.stat().st_size):
             raise DrawingError(f"{path}: {reason}")
-        if path.suffix == ".svg":
-            faults += [f"{path}: {fault}" for fault in legible.faults(figure, texts)]
+        faults += [f"{path}: {fault}" for fault in found]
     return faults
 
 
@@ -118,7 +100,7 @@ def main(
     file: str,
     purpose: str,
     pictures: Pictures,
-    read: Callable[[argparse.Namespace], tuple[Any, str]],
+    read: Callable[[argparse.Namespace], tuple[Any, str | dict[str, str]]],
     arguments: list[str] | None,
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
 ) -> int:
@@ -133,7 +115,7 @@ def main(
     try:
         data, described = read(options)
         if options.check:
-            reasons = {path: why_not(path, described) for path in (options.check / name for name in pictures)}
+            reasons = {options.check / name: why_not(options.check / name, of(described, name)) for name in pictures}
             for path, reason in reasons.items():
                 if reason:
                     remedy = f"build/venv/bin/python scripts/draw/{script} PROGRAM --out {options.check}"

@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from draw import attention_data, drawings, panels
+from draw import attention_data, drawings, figure_style, panels
 from draw.attention_data import PATTERNS, np, nrmse
 from draw.figure_style import BAR, CEILING, INK, TEXT
 from draw.figure_style import IDEAL as SECOND
@@ -153,8 +153,8 @@ def draw_gate(axes: Any, gate: float, words: str, upright: bool = False) -> None
     label_line(axes, gate, words, INK, upright)
 
 
-def draw_histogram(plt: Any, data: Errors) -> Any:
-    figure, grid = panels.panels(plt, 1, 2, 4.2, sharey=True)
+def draw_histogram(data: Errors) -> Any:
+    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 4.2, sharey=True)
     for axes, dtype in zip(grid[0], DTYPES):
         case, gate = data.cases[dtype, False], data.gates[dtype]["nrmse"]
         # A row's norm is that of 64 elements: relative to a typical one of them.
@@ -185,8 +185,8 @@ def draw_histogram(plt: Any, data: Errors) -> Any:
     return finished(figure, data, "How errors are spread", words)
 
 
-def draw_position(plt: Any, data: Errors) -> Any:
-    figure, grid = panels.panels(plt, 1, 2, 4.2)
+def draw_position(data: Errors) -> Any:
+    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 4.2)
     query = np.arange(1, SEQLEN + 1)
     for axes, dtype in zip(grid[0], DTYPES):
         for causal, colour in ((True, BAR), (False, SECOND)):
@@ -212,8 +212,8 @@ def draw_position(plt: Any, data: Errors) -> Any:
     return finished(figure, data, "Errors by position of the query", words)
 
 
-def draw_heads(plt: Any, data: Errors) -> Any:
-    figure, grid = panels.panels(plt, 1, 2, 4.2)
+def draw_heads(data: Errors) -> Any:
+    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 4.2)
     for axes, dtype in zip(grid[0], DTYPES):
         gate = data.gates[dtype]
         for (causal, mask), colour, shift in zip(MASKS.items(), (SECOND, BAR), (-0.2, 0.2)):
@@ -235,8 +235,8 @@ def draw_heads(plt: Any, data: Errors) -> Any:
     return finished(figure, data, "Errors by head, beside the gates", "Numbers: the NRMSE as a part of its gate.")
 
 
-def draw_sources(plt: Any, data: Errors) -> Any:
-    figure, grid = panels.panels(plt, 1, 2, 3.6, sharey=True)
+def draw_sources(data: Errors) -> Any:
+    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 3.6, sharey=True)
     for axes, dtype in zip(grid[0], DTYPES):
         case, roundings, gate = data.cases[dtype, False], data.roundings[dtype], data.gates[dtype]["nrmse"]
         rows = {
@@ -263,7 +263,7 @@ def draw_sources(plt: Any, data: Errors) -> Any:
     return finished(figure, data, "Errors beside those of the roundings alone", words)
 
 
-PICTURES: dict[str, Callable[[Any, Errors], Any]] = {
+PICTURES: dict[str, Callable[[Errors], Any]] = {
     "errors_sources.svg": draw_sources,
     "errors_histogram.svg": draw_histogram,
     "errors_position.svg": draw_position,

@@ -4,6 +4,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ MAX_BYTES = 300_000
 # Okabe and Ito: told apart by the colour-blind, and on the figure's own background legible on dark pages too.
 BAR, CEILING, INK, MUTED, BACKGROUND = "#0072B2", "#D55E00", "#222222", "#6b6b6b", "#fcfcfa"
 GRID, GAP, HATCH = "#dddddd", "#eeeeec", "#c8c8c4"
+# A page that is dark turns the whole picture: light becomes dark, and every hue stays what it was.
+DARK = "@media (prefers-color-scheme:dark){svg{filter:invert(.95) hue-rotate(180deg)}}"
+# A matrix has one colour in all pictures, also where it is being computed, copied or kept. All are light enough for
+# text on them. K and V, which are treated alike, share one. Where a copy is on its way, what has arrived is paler.
+Q, KV, S, P, O = "#c9c6ec", "#d9a3c1", "#7db8dc", "#f0c664", "#72c7a6"
+Q_THERE, KV_THERE, P_PALE = "#ebeaf8", "#f3e3ec", "#f8e2b1"
+NEUTRAL, IDLE = "#d4d4cf", "#e9e9e5"
+# What is no matrix: registers, heads, tiles. Tints of Okabe and Ito's blue, yellow, green and pink.
+TINTS = ("#a8cfe8", "#f5e08f", "#a3d9c5", "#eac4da")
 IDEAL = "#e69f00"  # beside BAR: what the best possible would be
 BEFORE = "#73899b"  # beside BAR: what came before
 # Other people's kernels: colours and dashes, darker than Okabe and Ito's, as text has the colours too.
@@ -76,19 +86,24 @@ def step_colours(count: int) -> list[tuple[float, ...]]:
     return [tuple(a + (b - a) * share for a, b in zip(FIRST_STEP, LAST_STEP)) for share in shares]
 
 
-def svg_metadata(**own: str) -> dict[str, str | None]:
-    """The date and the library's version would change the bytes without changing the picture."""
-    return {"Date": None, "Creator": None, **own}
-
-
 def svg_text(figure: Any, **metadata: str) -> str:
-    """The figure, which is closed."""
+    """The figure, which is closed: an element on a line, and with the rule for dark pages."""
     import matplotlib.pyplot as plt
 
     file = io.StringIO()
-    figure.savefig(file, format="svg", metadata=svg_metadata(**metadata))
+    # The date and the library's version would change the bytes without changing the picture.
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, **metadata})
     plt.close(figure)
-    return file.getvalue()
+    text = re.sub(r"<!--.*?-->", "", file.getvalue())
+    return re.sub(r"\s*\n *(?! |<[a-z])", " ", text).replace("</style>", f"{DARK}</style>", 1) + "\n"
+
+
+def write_png(figure: Any, path: Path, dpi: int, description: str) -> None:
+    """The figure, which is closed."""
+    import matplotlib.pyplot as plt
+
+    figure.savefig(path, metadata={"Software": None, "Description": description}, dpi=dpi)
+    plt.close(figure)
 
 
 MISSING = (

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws who holds what of ldmatrix and mma.sync, and of v08's scores, from the emulator's own mapping.
+"""Draws who holds what of ldmatrix and mma.sync, in v08, v12 and v19, too, from the emulator's own mapping.
 
 python3 scripts/draw/fragment_layouts.py TOOL --out FOLDER     draws all pictures
 python3 scripts/draw/fragment_layouts.py TOOL --check FOLDER   are they what the mapping and this script say?
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any, Callable
@@ -18,9 +17,8 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
-from draw.drawings import LINE, MARK, TINTS, Sheet
-from draw.figure_style import BACKGROUND, BAR, HEADING, INK, MUTED
-from steps.sources import kernel_lines
+from draw.figure_style import BACKGROUND, BAR, CEILING, HEADING, INK, MUTED, NEUTRAL, TINTS, O
+from draw.sheet import MARK, Page, Sheet
 
 LANE = 6  # the one that the pictures follow
 # Elements a lane holds, and rows and columns of the matrix.
@@ -49,6 +47,8 @@ def parse(text: bytes) -> Mapping:
 
 def read(options: argparse.Namespace) -> tuple[Mapping, str]:
     mapping, text = drawings.ask(options.program, parse)
+    drawings.check_quotes("steps/v11_cp_async/kernel.cu", "BLOCK_M = 64;", "BLOCK_N = 64;", "WARPS_N = 2;")
+    drawings.check_quotes("steps/v12_whole_rows/kernel.cu", "NUM_WARPS = 4;", "WARP_M = 32;", "BLOCK_N = 64;")
     return mapping, drawings.description("fragment layouts", __file__, text)
 
 
@@ -87,9 +87,9 @@ class MatrixSheet(Sheet):
         self.text(*end, name, style="italic", weight="bold")
 
 
-def draw_mma(plt: Any, mapping: Mapping) -> Any:
+def draw_mma(mapping: Mapping) -> Any:
     """The three matrices of mma.m16n8k16, where a product on paper has them: B above C, A to its left."""
-    sheet = MatrixSheet(plt, 28.4, 31.8)
+    sheet = MatrixSheet(28.4, 31.8)
     tint = TINTS.__getitem__
     sheet.title("mma.m16n8k16: acc += A B")
     sheet.left(
@@ -123,12 +123,12 @@ def draw_mma(plt: Any, mapping: Mapping) -> Any:
     sheet.fragment(a_left, a_top, mapping["mma_a"], 2, "a[{}]".format, tint)
     names = ("acc[0,1]", "acc[2,3]")
     sheet.fragment(b_left, a_top, mapping["mma_c"], 2, names.__getitem__, tint)
-    return sheet.figure
+    return sheet
 
 
-def draw_ldmatrix(plt: Any, mapping: Mapping) -> Any:
+def draw_ldmatrix(mapping: Mapping) -> Any:
     """What ldmatrix.x4 takes, and what it gives with and without .trans."""
-    sheet = MatrixSheet(plt, 28.5, 26.6)
+    sheet = MatrixSheet(28.5, 26.6)
     title = "ldmatrix.x4: four 8 × 8 matrices from shared memory into registers"
     sheet.title(title)
     sheet.left(0.5, 2.0, "1   Every lane hands in the address of one row: 8 elements of 16 bits.", HEADING)
@@ -183,7 +183,7 @@ def draw_ldmatrix(plt: Any, mapping: Mapping) -> Any:
         " lower half.",
         color=MUTED,
     )
-    return sheet.figure
+    return sheet
 
 
 # How attention's four operands lie in shared memory, and which of mma's operands they become. For each 8 x 8
@@ -215,9 +215,9 @@ def stored_position(
     return (8 * n_tile + n, k) if operand == "k" else (k, 8 * n_tile + n)
 
 
-def draw_attention(plt: Any, mapping: Mapping) -> Any:
+def draw_attention(mapping: Mapping) -> Any:
     """Q, K, P, V as stored: which rows a lane hands to ldmatrix, and what it is to get."""
-    sheet = MatrixSheet(plt, 28.5, 36.6)
+    sheet = MatrixSheet(28.5, 36.6)
     sheet.title("Attention: K needs no .trans, V does")
     sheet.left(
         0.5,
@@ -259,8 +259,7 @@ def draw_attention(plt: Any, mapping: Mapping) -> Any:
                 left + block / 2,
                 top + 6.5 * cell,
                 f"registers[{register}]\n= {name}",
-                zorder=3,
-                bbox={"facecolor": TINTS[register], "edgecolor": "none", "pad": 1.5},
+                halo=TINTS[register],
             )
             sheet.text(
                 left + (-0.6 if block_column == 0 else block + 0.6),
@@ -284,12 +283,7 @@ def draw_attention(plt: Any, mapping: Mapping) -> Any:
                 sheet.text(
                     x + (position[1] + 0.5) * cell, y + (position[0] + 0.5) * cell, half, 8.3, zorder=5
                 )
-        lines: tuple[list[float], list[float]] = ([], [])
-        for i in range(17):
-            at = i * cell
-            lines[0].extend((x, x + 2 * block, float("nan"), x + at, x + at, float("nan")))
-            lines[1].extend((y + at, y + at, float("nan"), y, y + 2 * block, float("nan")))
-        sheet.axes.plot(*lines, color=LINE, linewidth=0.35, zorder=2)
+        sheet.grid(x, y, 2 * block, 2 * block, 16, 16)
     sheet.left(
         0.5,
         35.4,
@@ -297,29 +291,20 @@ def draw_attention(plt: Any, mapping: Mapping) -> Any:
         " rows that others hand in.",
         color=MUTED,
     )
-    return sheet.figure
+    return sheet
 
 
 # ---- v08: a row of S in two warps
 
-QUADS = "v08_register_softmax"
-TINT_OF_MEMORY = "#d4d4cf"
+EXCHANGED = ("half_max", "half_sum")  # a float each, of every row; data_flow.py compares their bytes with the counters
 
 
-def exchanged() -> list[str]:
-    """What the two warps of a row tell each other: a float each, for every row of the tile."""
-    names = re.findall(r"float (half_\w+)\[WARPS_N\]\[BLOCK_M\];", "\n".join(kernel_lines(QUADS)))
-    if not names:
-        raise drawings.DrawingError(f"steps/{QUADS}: its warps exchange nothing")
-    return names
-
-
-def draw_quads(plt: Any, mapping: Mapping) -> Any:
+def draw_quads(mapping: Mapping) -> Any:
     """One row of a tile: which lanes of two warps hold it, and what passes between them."""
-    sheet = Sheet(plt, 28.4, 20.6)
+    sheet = Sheet(28.4, 20.6)
     row = mapping["mma_c"][LANE][0][0]
     quad = [lane for lane in range(32) if mapping["mma_c"][lane][0][0] == row]
-    names = exchanged()
+    names = EXCHANGED
     sheet.title(f"Row {row} of S in v08: a quad in each of two warps, and what the quads exchange")
     unit = 4.4 / 64
     x, y = 1.0, 2.6
@@ -357,12 +342,12 @@ def draw_quads(plt: Any, mapping: Mapping) -> Any:
         for step, bend, colour in ((1, 0.3, MUTED), (2, 0.38, BAR)):
             for index in (0, 3 - step):
                 ends = (centres[index], 11.35), (centres[index + step], 11.35)
-                look = {"arrowstyle": "<|-|>", "connectionstyle": f"arc3,rad={bend}", "shrinkA": 0, "shrinkB": 0}
-                sheet.arrow(*ends, color=colour, **look)
-        sheet.text(middle, 13.6, "two shuffles, by xor 1 and by xor 2 (blue):\nall four lanes know " + " and ".join(names))
+                sheet.arrow(*ends, both=True, bend=bend, gap=0, color=colour)
+        words = "two shuffles, by xor 1 and by xor 2 (blue):\nall four lanes know " + " and ".join(names)
+        sheet.text(middle, 13.6, words)
         sheet.arrow((middle, 14.3), (middle, 15.55))
         sheet.text(middle + 0.4, 14.9, f"T{quad[0]} writes", ha="left", color=MUTED)
-        sheet.box(left, 15.6, wide, 1.0, facecolor=TINT_OF_MEMORY)
+        sheet.box(left, 15.6, wide, 1.0, facecolor=NEUTRAL)
         sheet.text(middle, 16.1, "shared memory: " + ", ".join(f"{name}[{half}][{row}]" for name in names))
         other = lefts[1 - half] + wide / 2
         sheet.arrow((middle, 16.65), (other, 18.55), color=MARK)
@@ -374,14 +359,103 @@ def draw_quads(plt: Any, mapping: Mapping) -> Any:
             "P = p · half_scale; both half_sums, scaled alike, join row_sum",
         )
     sheet.text(14.2, 18.3, "all four lanes read", color=MUTED)
-    return sheet.figure
+    return sheet
 
 
-PICTURES: dict[str, Callable[[Any, Mapping], Any]] = {
+# ---- Lessons: whose registers become what
+
+
+def draw_pairs(page: Page, x: float, y: float, tiles: list[Any], mark: int | None = None) -> None:
+    """Of 16 rows: pairs of neighbouring columns, each with its lane, tinted by the register of 16-bit pairs that it
+    becomes. Each of the tiles, side by side, is lane -> (row, column) of its elements."""
+    wide, tall = 1.44, 0.52
+    column, register = 0, 0
+    for tile in tiles:
+        for lane, positions in enumerate(tile):
+            for pair, (row, first) in enumerate(positions[::2]):
+                place = x + (column + first) / 2 * wide, y + row * tall, wide, tall
+                page.cell(*place, TINTS[register + pair], f"T{lane}")
+                if lane == mark:
+                    page.box(*place, edgecolor=MARK, linewidth=2, zorder=4)
+        register += len(tile[0]) // 2
+        column += 1 + max(first for lane in tile for _, first in lane)
+    for row in (0, 8):
+        page.text(x - 0.15, y + (row + 0.5) * tall, str(row), ha="right", color=MUTED)
+
+
+def draw_v12(mapping: Mapping) -> Any:
+    page = Page(20.2, "A warp that owns whole rows keeps P in its registers")
+    for x, name, rows, across in ((2.0, "v11", 64, 2), (16.0, "v12", 128, 1)):
+        page.heading(x, 1.9, f"{name}: S of {rows} × 64")
+        wide, tall = 5.6 / across, 1.45
+        for warp in range(4):
+            at = x + warp % across * wide, 2.6 + warp // across * tall
+            page.cell(*at, wide, tall, TINTS[warp // across], f"warp {warp}")
+            if warp % across == 0:
+                first = warp // across * 32
+                page.text(x - 0.2, at[1] + tall / 2, f"{first}–{first + 31}", ha="right", color=MUTED)
+            else:
+                page.point((at[0] + 0.75, at[1] + 0.3), (at[0] - 0.75, at[1] + 0.3), both=True)
+    page.left(
+        8.0,
+        2.6,
+        "Two warps have a row: they\nexchange maxima, and each\nstores P in shared memory for\nthe other. Two more barriers.",
+        color=CEILING,
+    )
+    page.left(22.0, 2.6, "Nothing is\nexchanged, and a\ncopied tile serves\n128 rows, not 64.")
+
+    page.heading(0.4, 9.4, "v12: two tiles of S, as lanes hold them …")
+    page.heading(14.6, 9.4, "… are an operand A of P V")
+    for x, name in ((3.8, "acc of keys 0–7"), (9.6, "acc of keys 8–15"), (20.9, "P: 16 rows × 16 keys")):
+        page.text(x, 10.35, name)
+    draw_pairs(page, 0.9, 10.9, [mapping["mma_c"], mapping["mma_c"]], LANE)
+    draw_pairs(page, 15.1, 10.9, [mapping["mma_a"]], LANE)
+    page.legend(19.5, {f"register a[{i}]": TINTS[i] for i in range(4)})
+    words = f"outlined: what T{LANE} holds, before and after rounding"
+    page.text(page.width - 0.4, 19.75, words, ha="right", color=CEILING)
+    return page
+
+
+def draw_v19(mapping: Mapping) -> Any:
+    page = Page(18.6, "stmatrix stores 16 × 16 elements of O with one instruction instead of four")
+    wide, tall, y = 1.44, 0.52, 3.6
+    page.heading(0.4, 1.8, "who holds which 4 bytes")
+    page.text(0.4, 2.5, "v18: a store for each tint, 4 bytes of each lane", ha="left")
+    page.heading(14.6, 1.8, "who passes the address of which 16 bytes")
+    page.text(14.6, 2.5, "v19: one stmatrix.x4 stores all four matrices", ha="left")
+    draw_pairs(page, 1.0, y, [mapping["mma_c"], mapping["mma_c"]])
+    draw_pairs(page, 15.2, y, [])
+    for lane in range(32):  # operand_row(lane) and operand_col(lane)
+        row, chunk = lane % 16, lane // 16
+        page.cell(15.2 + 4 * wide * chunk, y + row * tall, 4 * wide, tall, TINTS[lane // 8], f"T{lane}")
+    for x in (1.0, 15.2):
+        for i, name in enumerate(("columns 0–7", "columns 8–15")):
+            page.text(x + (4 * i + 2) * wide, y - 0.35, name, color=MUTED)
+    page.legend(12.3, {f"register {i}, matrix {i}": TINTS[i] for i in range(4)})
+
+    y, cell = 14.6, 0.92
+    page.heading(0.4, 13.5, "matrix 0 in shared memory: 8 rows, 8 places")
+    page.box(1.0, y, 8 * cell, 8 * 0.45)
+    page.grid(1.0, y, 8 * cell, 8 * 0.45, 8, 8)
+    for row in range(8):  # chunk 0 of a row lies at place 0 ^ row
+        page.cell(1.0 + cell * row, y + 0.45 * row, cell, 0.45, TINTS[0], f"T{row}")
+    page.text(1.0 + 4 * cell, y - 0.3, "32 banks, 4 to a place: one wavefront", color=MUTED)
+    page.heading(14.6, 13.5, "a warp's O of 32 × 64, in all")
+    for y, name, count, waves in ((14.4, "v18", 32, "1 wavefront"), (16.1, "v19", 8, "4 wavefronts")):
+        page.text(15.9, y + 0.35, name, ha="right", weight="bold")
+        for i in range(count):
+            page.cell(16.1 + 10.6 / count * i, y, 10.6 / count, 0.7, O)
+        page.text(16.1, y + 1.05, f"{count} instructions × {waves}", ha="left")
+    return page
+
+
+PICTURES: dict[str, Callable[[Mapping], Any]] = {
     "fragments_mma.svg": draw_mma,
     "fragments_ldmatrix.svg": draw_ldmatrix,
     "fragments_attention.svg": draw_attention,
     "fragments_quads.svg": draw_quads,
+    "lesson_v12.svg": draw_v12,
+    "lesson_v19.svg": draw_v19,
 }
 
 

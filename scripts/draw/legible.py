@@ -1,25 +1,52 @@
-"""Whether a figure can be read on a page: letters are large enough, and none is cut off or lies on another.
+"""Whether a picture can be read on a page: letters are large enough, and none is cut off or lies on another.
 
-It measures what matplotlib draws and changes nothing, so no figure is stale because of an edit here.
+It measures what is drawn and changes nothing, so no picture is stale because of an edit here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Iterator
 from unittest import mock
 
 PAGE, LETTERS = 838, 11  # pixels: how wide a page is, which scales wider figures down, and the least height of type
 POINT = 96 / 72  # pixels
 
-Texts = dict[int, tuple[str, Any, float]]  # words, extent in points, size of type
+
+@dataclass(frozen=True)
+class Box:
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+
+Texts = dict[int, tuple[str, Any, float]]  # words, extent, size of type in points
+
+
+@functools.cache
+def advance(letter: str, bold: bool) -> float:
+    """Of DejaVu Sans, which comes with matplotlib, at size 1."""
+    import matplotlib
+    from matplotlib.ft2font import FT2Font
+
+    font = FT2Font(str(Path(matplotlib.get_data_path(), "fonts", "ttf", f"DejaVuSans{'-Bold' * bold}.ttf")))
+    font.set_size(100, 72)
+    return font.load_char(ord(letter)).linearHoriAdvance / 65536 / 100
+
+
+def width(words: str, size: float, bold: bool = False) -> float:
+    return sum(advance(letter, bold) for letter in words) * size
 
 
 @contextlib.contextmanager
 def noting_texts() -> Iterator[Texts]:
-    """All texts that are drawn to an SVG meanwhile (labels of ticks beyond an axis are not)."""
+    """All texts that matplotlib draws to an SVG meanwhile (labels of ticks beyond an axis are not)."""
     from matplotlib.text import Text
 
     found: Texts = {}  # the last time that a text is drawn counts
@@ -34,17 +61,17 @@ def noting_texts() -> Iterator[Texts]:
         yield found
 
 
-def faults(figure: Any, texts: Texts) -> list[str]:
-    width, height = (inches * 72 for inches in figure.get_size_inches())
+def faults(width: float, height: float, point: float, texts: Texts) -> list[str]:
+    """Of a picture of that size, with a point of so many of its units."""
     found = []
     for words, box, size in texts.values():
         if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height:
             found.append(f"'{words}' is clipped")
-        if pixels(size, width) < LETTERS:
+        if pixels(size, width / point) < LETTERS:
             found.append(f"'{words}' is small")
     for (first, a, _), (second, b, _) in itertools.combinations(texts.values(), 2):
         # A point is what the extents have around the letters.
-        if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1:
+        if min(a.x1, b.x1) - max(a.x0, b.x0) > point and min(a.y1, b.y1) - max(a.y0, b.y0) > point:
             found.append(f"'{first}' overlaps '{second}'")
     return found
 
@@ -55,6 +82,7 @@ def pixels(size: float, width: float) -> float:
 
 
 def smallest_letters(svg: str) -> float:
-    """In pixels on a page, of a file that matplotlib wrote."""
-    width = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', svg)[1])
-    return pixels(min(map(float, re.findall(r"font-size: ([\d.]+)px", svg))), width)
+    """In pixels on a page, of an SVG whose lengths are points, as matplotlib's are, or pixels."""
+    [(width, unit)] = re.findall(r'<svg[^>]*? width="([\d.]+)(pt|)"', svg)
+    smallest = min(map(float, re.findall(r"font-size: ?([\d.]+)px", svg)))
+    return pixels(smallest, float(width)) if unit else smallest * min(1, PAGE / float(width))

@@ -78,9 +78,8 @@ DRAWINGS = {
     "data_flow": "flashsteps",
     "online_softmax": "flashsteps",
     "pipeline_picture": "flashsteps",
-    "lesson_registers": "tools/fragment_layouts",
-    "lesson_tiles": "flashsteps",
-    "lesson_timelines": "flashsteps",
+    "ideas": "flashsteps",
+    "grids": "flashsteps",
     "attention_maps": "flashsteps",
     "error_analysis": "flashsteps",
 }

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any, Callable
@@ -20,9 +19,9 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
-from draw.drawings import LINE, MARK, TINTS, DrawingError, Sheet
-from draw.figure_style import BACKGROUND, BAR, GAP, HEADING, INK, MUTED
-from steps.sources import kernel_lines
+from draw.drawings import DrawingError
+from draw.figure_style import BACKGROUND, BAR, GAP, HEADING, INK, KV, MUTED, NEUTRAL, O, P, Q, S, TINTS
+from draw.sheet import LINE, MARK, Sheet
 
 WIDTH = 26.0  # of a picture; in Sheet's units, about 0.3 inches
 BANKS, BANK_BYTES, SECTOR_BYTES = 32, 4, 32
@@ -107,8 +106,9 @@ def parse(text: bytes) -> Layouts:
 
 def read(options: argparse.Namespace) -> tuple[Layouts, str]:
     layouts, text = drawings.ask(options.program, parse)
-    waits = repr([loads_in_flight(step) for step in LOADS]).encode()
-    return layouts, drawings.description("memory layouts", __file__, text, waits)
+    for step, (_, _, unrolled) in LOADS.items():
+        drawings.check_quotes(f"steps/{step}/kernel.cu", unrolled)
+    return layouts, drawings.description("memory layouts", __file__, text)
 
 
 def counted(number: int, word: str) -> str:
@@ -118,8 +118,8 @@ def counted(number: int, word: str) -> str:
 # ---- Which tiles are computed
 
 
-def draw_mask(plt: Any, layouts: Layouts) -> Any:
-    sheet = Sheet(plt, WIDTH, 14.0)
+def draw_mask(layouts: Layouts) -> Any:
+    sheet = Sheet(WIDTH, 14.0)
     sheet.title("Which tiles of keys each CTA visits, in which order, and which with a mask")
     unit = 1.4 / layouts["block_n"]  # of the picture, for a key
     for mask, x in zip(layouts["masks"], (1.8, 10.3, 18.8)):
@@ -131,14 +131,14 @@ def draw_mask(plt: Any, layouts: Layouts) -> Any:
     ):
         sheet.box(x, 12.9, 0.8, 0.6, facecolor=tint)
         sheet.text(x + 1.0, 13.2, words, ha="left")
-    sheet.axes.plot((16.1, 16.9), (13.2, 13.2), color=MARK, linewidth=1.8)
+    sheet.polyline([(16.1, 13.2), (16.9, 13.2)], color=MARK, linewidth=1.8)
     sheet.text(17.1, 13.2, "how far a row sees", ha="left")
     sheet.box(22.3, 12.9, 0.8, 0.6, **TAIL)
     sheet.text(23.3, 13.2, "ragged tail", ha="left")
-    return sheet.figure
+    return sheet
 
 
-TAIL = {"edgecolor": MUTED, "hatch": "//////", "linewidth": 0, "zorder": 2}
+TAIL = {"hatch": True, "linewidth": 0, "zorder": 2}
 
 
 def draw_tiles(sheet: Sheet, layouts: Layouts, mask: Any, x: float, y: float, unit: float) -> None:
@@ -175,11 +175,9 @@ def draw_tiles(sheet: Sheet, layouts: Layouts, mask: Any, x: float, y: float, un
     end_x, end_y = x + mask["seqlen_kv"] * unit, y + mask["seqlen_q"] * unit
     sheet.box(end_x, y, x + width - end_x, height, **TAIL)
     sheet.box(x, end_y, end_x - x, y + height - end_y, **TAIL)
-    line: tuple[list[float], list[float]] = ([], [])
-    for row, keys in enumerate(mask["visible"]):
-        line[0].extend([x + keys * unit] * 2)
-        line[1].extend((y + row * unit, y + (row + 1) * unit))
-    sheet.axes.plot(*line, color=MARK, linewidth=1.8, zorder=4)
+    ends = enumerate(mask["visible"])
+    line = [(x + keys * unit, y + (row + down) * unit) for row, keys in ends for down in (0, 1)]
+    sheet.polyline(line, color=MARK, linewidth=1.8, zorder=4)
     pairs = computed * block_m * block_n
     sheet.left(
         x,
@@ -192,13 +190,13 @@ def draw_tiles(sheet: Sheet, layouts: Layouts, mask: Any, x: float, y: float, un
 # ---- What a CTA keeps in shared memory
 
 PARTS = {
-    "q": ("Q", TINTS[0]),
-    "kv": ("K, V", TINTS[1]),
-    "k": ("K × 2", TINTS[1]),
-    "v": ("V × 2", TINTS[1]),
-    "s": ("S", TINTS[2]),
-    "p": ("P", TINTS[3]),
-    "o": ("O", "#d4d4cf"),
+    "q": ("Q", Q),
+    "kv": ("K, V", KV),
+    "k": ("K × 2", KV),
+    "v": ("V × 2", KV),
+    "s": ("S", S),
+    "p": ("P", P),
+    "o": ("O", O),
     "rest": ("", MUTED),
 }
 
@@ -215,16 +213,16 @@ def storage_groups(layouts: Layouts) -> list[tuple[list[str], Any]]:
     return groups
 
 
-def draw_storage(plt: Any, layouts: Layouts) -> Any:
+def draw_storage(layouts: Layouts) -> Any:
     groups = storage_groups(layouts)
     bar, pitch = 0.9, 1.15
     height = 3.1 + 2 * (len(groups) * pitch + 2.0)
-    sheet = Sheet(plt, WIDTH, height)
+    sheet = Sheet(WIDTH, height)
     sheet.title("What a CTA keeps in shared memory")
     sheet.left(
         0.5,
         1.25,
-        "fp16 or bf16; S and O are FP32. × 2: two stages. Hatched: padding. Dark, at the end: row state,"
+        "fp16 or bf16; S and O are FP32. × 2: two stages. Hatched: padding. Grey, at the end: row state,"
         " mbarriers.",
     )
     left, unit = 3.4, 18.6 / SMALLEST_LIMIT
@@ -242,8 +240,7 @@ def draw_storage(plt: Any, layouts: Layouts) -> Any:
                 width, net = part["bytes"] * unit, part["contents"] * unit
                 sheet.box(x, y, width, bar, facecolor=tint, edgecolor=INK, linewidth=0.6)
                 if net < width:
-                    look = {"facecolor": BACKGROUND, "edgecolor": MUTED, "hatch": "////////"}
-                    sheet.box(x + net, y, width - net, bar, **look)
+                    sheet.box(x + net, y, width - net, bar, facecolor=BACKGROUND, hatch=True)
                 size = f"{part['bytes'] / 1024:.3g} KB"
                 if name:
                     room = f"{name}, {size}" if net > 0.23 * len(name + size) + 0.6 else name
@@ -253,9 +250,7 @@ def draw_storage(plt: Any, layouts: Layouts) -> Any:
             sheet.text(WIDTH - 0.6, y + bar / 2, f"{total:,} bytes", ha="right")
             y += pitch
         limit = left + SMALLEST_LIMIT * unit
-        sheet.axes.plot(
-            (limit, limit), (top - 0.3, y - 0.2), color=MARK, linewidth=1.4, linestyle=(0, (4, 2))
-        )
+        sheet.polyline([(limit, top - 0.3), (limit, y - 0.2)], color=MARK, linewidth=1.4, linestyle="dashed")
         y += 0.7
     sheet.text(
         left + SMALLEST_LIMIT * unit,
@@ -264,7 +259,7 @@ def draw_storage(plt: Any, layouts: Layouts) -> Any:
         color=MARK,
         ha="right",
     )
-    return sheet.figure
+    return sheet
 
 
 # ---- Banks
@@ -289,23 +284,23 @@ BANKS_NOTE = (
 )
 
 
-def draw_banks(plt: Any, layouts: Layouts) -> Any:
-    sheet = Sheet(plt, WIDTH, 16.8)
+def draw_banks(layouts: Layouts) -> Any:
+    sheet = Sheet(WIDTH, 16.8)
     sheet.title("The eight rows that ldmatrix reads together, in the 32 banks")
     sheet.left(0.5, 1.25, BANKS_NOTE)
     for index, (kind, title) in enumerate(LDMATRIX.items()):
         place = 1.9 + 12.5 * (index % 2), 4.6 + 6.7 * (index // 2)
         draw_bank_panel(sheet, *place, title, ldmatrix(layouts, kind, 64), 2, 8)
-    return sheet.figure
+    return sheet
 
 
-def draw_walk(plt: Any, layouts: Layouts) -> Any:
-    sheet = Sheet(plt, WIDTH, 13.2)
+def draw_walk(layouts: Layouts) -> Any:
+    sheet = Sheet(WIDTH, 13.2)
     sheet.title("v02 reads K for S = Q Kᵀ, in the 32 banks")
     sheet.left(0.5, 1.25, BANKS_NOTE)
     for x, title, walk in ((1.9, "all lanes at one d", "plain"), (14.4, "each lane on its own walk", "walk")):
         draw_bank_panel(sheet, x, 4.6, title, layouts["shared"][f"v02 K, {walk}"], 0, 16)
-    return sheet.figure
+    return sheet
 
 
 def draw_bank_panel(
@@ -332,11 +327,7 @@ def draw_bank_panel(
         for word in words:
             place = x + word % BANKS * bank, y + lane % rows * row_height
             sheet.box(*place, bank, row_height, facecolor=TINTS[0], edgecolor=LINE, linewidth=0.4)
-    lines: tuple[list[float], list[float]] = ([], [])
-    for i in range(4, BANKS, 4):
-        lines[0].extend((x + i * bank, x + i * bank, float("nan")))
-        lines[1].extend((y, y + rows * row_height, float("nan")))
-    sheet.axes.plot(*lines, color=LINE, linewidth=0.35, zorder=2)
+    sheet.grid(x, y, BANKS * bank, rows * row_height, BANKS // 4, 1)
     y += rows * row_height + 0.15
     wanted = [len(words) for words in words_by_bank(access, group)]
     for words, run in itertools.groupby(range(BANKS), wanted.__getitem__):
@@ -355,7 +346,7 @@ def draw_bank_panel(
 
 MODES = ("128", "64", "32")
 # One tint per number of a chunk, light enough for text.
-CHUNK_TINTS = (*TINTS, "#d4d4cf", "#f3c6a5", "#c9c6ec", "#d5e8a8")
+CHUNK_TINTS = (*TINTS, NEUTRAL, "#f3c6a5", "#c9c6ec", "#d5e8a8")
 COLUMN = 1  # of chunks, the one that the picture follows
 
 
@@ -379,9 +370,9 @@ def address_bits(places: list[list[int]]) -> dict[int, list[int]]:
     return {bit: others for bit, others in found.items() if others}
 
 
-def draw_swizzle(plt: Any, layouts: Layouts) -> Any:
+def draw_swizzle(layouts: Layouts) -> Any:
     swizzle = layouts["swizzle"]
-    sheet = Sheet(plt, WIDTH, 23.4)
+    sheet = Sheet(WIDTH, 23.4)
     sheet.title("Where a swizzle puts the chunks of 1,024 bytes")
     sheet.left(
         0.5,
@@ -408,7 +399,7 @@ def draw_swizzle(plt: Any, layouts: Layouts) -> Any:
                     sheet.box(*where, cell, height, edgecolor=MARK, linewidth=2.0, zorder=4)
     draw_address_bits(sheet, swizzle, 13.6)
     draw_panels(sheet, swizzle, 13.6)
-    return sheet.figure
+    return sheet
 
 
 def draw_address_bits(sheet: Sheet, swizzle: Any, y: float) -> None:
@@ -435,8 +426,7 @@ def draw_address_bits(sheet: Sheet, swizzle: Any, y: float) -> None:
             sheet.text(centre[bit], top + 0.4, str(bit))
         for bit, others in mixed.items():
             for other in others:
-                look = {"linewidth": 1.0, "connectionstyle": "arc3,rad=-0.35", "shrinkA": 0, "shrinkB": 0}
-                sheet.arrow((centre[other], top), (centre[bit], top), **look)
+                sheet.arrow((centre[other], top), (centre[bit], top), bend=-0.35, gap=0, linewidth=1.0)
 
 
 def draw_panels(sheet: Sheet, swizzle: Any, y: float) -> None:
@@ -464,24 +454,20 @@ def draw_panels(sheet: Sheet, swizzle: Any, y: float) -> None:
 
 # ---- Sectors, and waits for them
 
-LOADS = {"v05_padded_smem": 2, "v06_vectorized_loads": 16}  # bytes
+# step -> bytes of a load, how many loads of a tile of K a thread has under way before it waits, at D = 64, and why
+LOADS = {
+    "v05_padded_smem": (2, 64 // 8, "#pragma unroll HEAD_DIM / 8"),
+    "v06_vectorized_loads": (16, 4, "#pragma unroll 4"),
+}
 
 
-def loads_in_flight(step: str) -> int:
-    """How many loads of a tile a thread has under way before it waits, at D = 64: so load_tile is unrolled."""
-    unrolled = re.search(r"load_tile\([^{]*\{[^#]*#pragma unroll (HEAD_DIM / )?(\d+)", "\n".join(kernel_lines(step)))
-    if not unrolled:
-        raise DrawingError(f"steps/{step}: its load_tile is not unrolled")
-    return 64 // int(unrolled[2]) if unrolled[1] else int(unrolled[2])
-
-
-def draw_sectors(plt: Any, layouts: Layouts) -> Any:
-    sheet = Sheet(plt, WIDTH, 16.4)
+def draw_sectors(layouts: Layouts) -> Any:
+    sheet = Sheet(WIDTH, 16.4)
     sheet.title("What one load of a warp touches in global memory, and how often a thread waits")
     sheet.left(
         0.5,
         1.25,
-        "Rows of 64 elements of 16 bits: 128 bytes, four sectors of 32. Light: sectors that must come. Dark: bytes"
+        "Rows of 64 elements of 16 bits: 128 bytes, four sectors of 32. Pale: sectors that must come. Strong: bytes"
         " that a lane\nT0 to T31 asked for.",
     )
     for title, name, x, y, rows, shown in (
@@ -493,10 +479,12 @@ def draw_sectors(plt: Any, layouts: Layouts) -> Any:
     ):
         draw_load(sheet, layouts["global"][name], title, x, y, rows, shown)
     sheet.left(0.5, 11.7, "A thread's loads of a K tile, D = 64", HEADING, weight="bold")
-    sheet.left(0.5, 12.4, "White: a load. Hatched: the thread waits for all of them. Not to scale.")
-    for index, (step, size) in enumerate(LOADS.items()):
-        draw_waits(sheet, step, layouts["block_n"] * 64 * 2 // (128 * size), 13.4 + 1.4 * index)
-    return sheet.figure
+    sheet.left(0.5, 12.4, "Empty: a load. Hatched: the thread waits for all of them. Not to scale.")
+    for index, (step, (size, together, _)) in enumerate(LOADS.items()):
+        loads = layouts["block_n"] * 64 * 2 // (128 * size)
+        name = f"{step[:3]}: {loads} loads\nof {size} bytes"
+        draw_waits(sheet, name, loads // together, together, 13.4 + 1.4 * index)
+    return sheet
 
 
 def draw_load(sheet: Sheet, access: Any, title: str, x: float, y: float, rows: int, shown: int) -> None:
@@ -524,21 +512,20 @@ def draw_load(sheet: Sheet, access: Any, title: str, x: float, y: float, rows: i
     sheet.left(x + first * byte, y + shown * height + 0.15, words, color=MUTED)
 
 
-def draw_waits(sheet: Sheet, step: str, loads: int, y: float) -> None:
-    together, (load, wait) = loads_in_flight(step), (0.28, 2.3)
-    times = loads // together
-    sheet.text(0.5, y + 0.5, f"{step[:3]}: {loads} loads\nof {LOADS[step]} bytes", ha="left")
+def draw_waits(sheet: Sheet, name: str, times: int, together: int, y: float) -> None:
+    load, wait = 0.28, 2.3
+    sheet.text(0.5, y + 0.5, name, ha="left")
     x = 4.4
     for _ in range(times):
         for _ in range(together):
             sheet.box(x, y, load, 1.0, facecolor=BACKGROUND, edgecolor=BAR, linewidth=1.0)
             x += load
-        sheet.box(x, y, wait, 1.0, facecolor=GAP, edgecolor=LINE, hatch="////")
+        sheet.box(x, y, wait, 1.0, facecolor=GAP, edgecolor=LINE, hatch=True)
         x += wait
     sheet.text(x + 0.3, y + 0.5, counted(times, "wait"), ha="left", weight="bold")
 
 
-PICTURES: dict[str, Callable[[Any, Layouts], Any]] = {
+PICTURES: dict[str, Callable[[Layouts], Any]] = {
     "tiles_mask.svg": draw_mask,
     "tiles_storage.svg": draw_storage,
     "tiles_banks.svg": draw_banks,

@@ -21,8 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import attention_data, drawings
 from draw.attention_data import np
-from draw.drawings import LINE, MARK, TINTS, DrawingError, Sheet
-from draw.figure_style import BACKGROUND, BAR, INK, MUTED
+from draw.drawings import DrawingError
+from draw.figure_style import BACKGROUND, INK, MUTED, P_PALE, P, S
+from draw.sheet import LINE, MARK, Sheet
 
 STEP, HEAD_DIM = "v01_scalar", 64
 SCORES = (1, 0, 3, 2, 2, 5, 1, 4)  # in units of log2, so that every factor is a power of two
@@ -71,8 +72,8 @@ def power(x: float) -> str:
     return f"1/{round(1 / x)}" if x < 0.75 else "1"
 
 
-def draw(plt: Any, after: list[After]) -> Any:
-    sheet = Sheet(plt, 27.25, 18.3)
+def draw(after: list[After]) -> Any:
+    sheet = Sheet(27.25, 18.3)
     sheet.title("One thread, one row, eight keys: what v01 keeps, after each key")
     grows = [key for key, state in enumerate(after) if key and state.row_scale < 1]
     sheet.left(
@@ -88,7 +89,7 @@ def draw(plt: Any, after: list[After]) -> Any:
         (4.9, "score", "line: row_max"),
         (7.9, "row_scale", "exp2(old − new max)"),
         (9.2, "p", "exp2(score − row_max)"),
-        (12.7, "row_sum", "dark: this key's p"),
+        (12.7, "row_sum", "strong: this key's p"),
         (15.9, "V, one column", ""),
         (17.1, "O so far", "acc_o / row_sum"),
     ):
@@ -98,34 +99,34 @@ def draw(plt: Any, after: list[After]) -> Any:
         if key in grows:
             sheet.box(x - pitch / 2, 2.1, pitch, 15.7, facecolor="#fbe9df", edgecolor="none", zorder=0)
         sheet.text(x, 2.5, f"key {key}", weight="bold")
-        sheet.box(x - bar / 2, base - unit * SCORES[key], bar, unit * SCORES[key], facecolor=TINTS[0], edgecolor=INK)
+        sheet.box(x - bar / 2, base - unit * SCORES[key], bar, unit * SCORES[key], facecolor=S, edgecolor=INK)
         sheet.text(x, base + 0.4, str(SCORES[key]))
         level = base - unit * state.row_max
-        sheet.axes.plot([x - pitch / 2, x + pitch / 2], [level] * 2, color=MARK, linewidth=1.8)
+        sheet.polyline([(x - pitch / 2, level), (x + pitch / 2, level)], color=MARK, linewidth=1.8)
         look = {"color": MARK, "weight": "bold"} if key in grows else {}
         scale = "0" if key == 0 else power(state.row_scale)
         sheet.text(x, 7.9, f"× {scale}", **look)
         sheet.text(x, 9.2, power(state.sums[-1]))
         top = sums_base
         for other, share in enumerate(state.sums):
-            tint = BAR if other == key else TINTS[0]
+            tint = P if other == key else P_PALE
             top -= sums_unit * share
             sheet.box(x - bar / 2, top, bar, sums_unit * share, facecolor=tint, edgecolor=BACKGROUND, linewidth=0.8)
         if key in grows:
             before = sums_unit * sum(after[key - 1].sums)
-            sheet.box(x - bar / 2, sums_base - before, bar, before, edgecolor=MARK, linestyle=(0, (3, 2)), linewidth=1.2)
+            sheet.box(x - bar / 2, sums_base - before, bar, before, edgecolor=MARK, linestyle="dashed", linewidth=1.2)
             top = min(top, sums_base - before)
         sheet.text(x, top - 0.35, f"{sum(state.sums):.4g}")
         sheet.text(x, 15.9, str(VALUES[key]))
         sheet.text(x, 17.1, f"{state.o:.3g}", weight="bold")
     for y in (base, sums_base):
-        sheet.axes.plot([left, left + pitch * len(after)], [y] * 2, color=LINE, linewidth=0.8)
+        sheet.polyline([(left, y), (left + pitch * len(after), y)], color=LINE, linewidth=0.8)
     sheet.text(0.45, 13.6, "dashed: before the", ha="left", color=MARK)
     sheet.text(0.45, 14.1, "rescaling", ha="left", color=MARK)
-    return sheet.figure
+    return sheet
 
 
-PICTURES: dict[str, Callable[[Any, list[After]], Any]] = {"online_softmax.svg": draw}
+PICTURES: dict[str, Callable[[list[After]], Any]] = {"online_softmax.svg": draw}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws who waits for whom in v03 and v04, in v09 and in v10, from what the emulator says that their warps do.
+"""Draws who waits for whom, in v03 and v04, v09, v10, v11, v16 and v17, from what the emulator says that warps do.
 
 python3 scripts/draw/pipeline_picture.py FLASHSTEPS --out FOLDER     draws all pictures
 python3 scripts/draw/pipeline_picture.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
@@ -20,10 +20,10 @@ from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from draw import drawings, lesson_page
-from draw.drawings import LINE, DrawingError
-from draw.figure_style import INK
-from draw.lesson_page import COPY, NEUTRAL, OUTPUT, READY, SCORES, SOFTMAX, WAIT, Page, Rows
+from draw import drawings
+from draw.drawings import DrawingError
+from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, NEUTRAL, O, P, Q, Q_THERE, S, TINTS
+from draw.sheet import LINE, Page
 
 FIRST_COPY_TRACK = 100  # as docs/pipeline.md says
 
@@ -50,12 +50,17 @@ class Trace:
         return [event for event in self.events if event.track == track and event.kind in kinds]
 
 
-# Small problems: one CTA, so many K/V tiles that everything has happened twice.
-PROBLEMS = {
-    "v03_wmma": "1,1,1,64,128,64",
-    "v04_warp_softmax": "1,1,1,64,128,64",
-    "v09_direct_rescale": "1,1,1,64,128,64",
-    "v10_tma_warpspec": "1,1,1,64,256,64",
+# What is traced, of which CTA: small problems with so many tiles that everything has happened twice. v17 has so many
+# that each of its eight CTAs gets a third tile of queries.
+TRACED = {
+    "v03": ("v03_wmma", "1,1,1,64,128,64"),
+    "v04": ("v04_warp_softmax", "1,1,1,64,128,64"),
+    "v09": ("v09_direct_rescale", "1,1,1,64,128,64"),
+    "v09, longer": ("v09_direct_rescale", "1,1,1,64,256,64"),
+    "v10": ("v10_tma_warpspec", "1,1,1,64,256,64"),
+    "v11": ("v11_cp_async", "1,1,1,64,256,64"),
+    "v16": ("v16_producer_warpgroup", "1,1,1,128,192,64", "--causal"),
+    "v17": ("v17_persistent", "1,24,24,256,192,64", "--cta", "0"),
 }
 
 
@@ -106,14 +111,37 @@ def doing(traces: dict[str, Trace]) -> bytes:
 
 
 def read(options: argparse.Namespace) -> tuple[dict[str, Trace], str]:
-    """The traces, and the description: of what they do, the scripts, library versions."""
-    traces = {step: read_trace(options.program, step, problem) for step, problem in PROBLEMS.items()}
-    page = Path(lesson_page.__file__).read_bytes()
-    return traces, drawings.description("pipeline", __file__, page, doing(traces))
+    """The traces, and the description: of what they do, the scripts, library versions. Of v17 not what it does: which
+    tiles a CTA gets after its first depends on the others, and the picture shows two."""
+    traces = {name: read_trace(options.program, step, *how) for name, (step, *how) in TRACED.items()}
+    registers = f"PRODUCER_REGISTERS = {PRODUCER_REGISTERS};", f"CONSUMER_REGISTERS = {CONSUMER_REGISTERS};"
+    drawings.check_quotes("steps/v16_producer_warpgroup/kernel.cu", "CTAS_PER_SM = 2;", *registers)
+    same = {name: trace for name, trace in traces.items() if name != "v17"}
+    return traces, drawings.description("pipeline", __file__, doing(same))
 
 
-LEGEND = {"S = Q Kᵀ": SCORES, "softmax": SOFTMAX, "O += P V": OUTPUT}
+class Rows:
+    """Rows of bars over time, between two edges of a page."""
+
+    def __init__(self, page: Page, left: float, begin: float, end: float, right: float | None = None):
+        self.page, self.left, self.begin, self.end = page, left, begin, end
+        self.unit = ((right or page.width - 0.4) - left) / (end - begin)
+
+    def at(self, time: float) -> float:
+        return self.left + (min(max(time, self.begin), self.end) - self.begin) * self.unit
+
+    def name(self, y: float, name: str, **how: Any) -> None:
+        self.page.text(self.left - 0.25, y, name, ha="right", **how)
+
+    def bar(self, y: float, begin: float, end: float, colour: str, *texts: str, **how: Any) -> None:
+        x = self.at(begin)
+        if (width := self.at(end) - x) > 0:
+            self.page.cell(x, y - 0.375, width, 0.75, colour, *texts, **how)
+
+
+LEGEND = {"S = Q Kᵀ": S, "softmax": P, "O += P V": O}
 NOMINAL = "Time runs to the right; widths are nominal costs, not measured times."
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 232  # of each thread of v16
 LEFT = 2.8  # of the rows: room for "consumer 0"
 
 
@@ -129,28 +157,28 @@ def draw_warp(rows: Rows, trace: Trace, warp: int, y: float, asks: bool = False,
 
     for event in trace.of(warp, "products", "work", "memory", "wait"):
         last = phases[-1][0] if phases else ""
-        product = {"S": SCORES, "O": OUTPUT}[event.name[0]] if re.match(r"[SO] \+?= ", event.name) else None
-        if (product or event.kind == "work" and SOFTMAX) == last:  # work around products is of their phase
+        product = {"S": S, "O": O}[event.name[0]] if re.match(r"[SO] \+?= ", event.name) else None
+        if (product or event.kind == "work" and P) == last:  # work around products is of their phase
             phases[-1] = (*phases[-1][:3], event.end)
             continue
         if product:
-            name = "S" if product == SCORES else "PV"
+            name = "S" if product == S else "PV"
             colour, texts = product, (numbered(name), name)
         elif event.kind == "work":
-            colour, texts = SOFTMAX, ("softmax", "exp")
+            colour, texts = P, ("softmax", "exp")
         elif event.kind == "memory" and asks:
             colour, texts = NEUTRAL, ("ask",)
         elif event.kind == "memory":
             tensor = event.name.split()[-1]
             name = numbered(tensor) if tensor in "KV" else tensor
-            colour, texts = COPY, (f"load {name}", name, tensor)
+            colour, texts = Q if tensor == "Q" else KV, (f"load {name}", name, tensor)
         elif event.end == event.begin:
             continue
         else:
             tile = tile_of(trace, event)
             done = "is done" if "empty" in event.mbarrier else "is there"
             words = f"waits until {tile} {done}", f"until {tile} {done}", tile
-            colour, texts = WAIT, words if tile else ("waits",) if event.mbarrier else ("waits at the barrier", "waits")
+            colour, texts = IDLE, words if tile else ("waits",) if event.mbarrier else ("waits at the barrier", "waits")
         phases.append((colour, texts, event.begin, event.end))
     for colour, texts, begin, end in phases:
         rows.bar(y, begin, end, colour, *texts)
@@ -182,18 +210,18 @@ def draw_stage(rows: Rows, trace: Trace, track: int, y: float) -> None:
     for copy in trace.of(track, "copy"):
         tensor, _, number = copy.name.split()
         released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase)
-        rows.bar(y, copy.begin, copy.end, COPY, f"copy {tensor} {number}")
-        rows.bar(y, copy.end, released, READY, f"{tensor} {number} is there", f"{tensor} {number}", edgecolor=LINE)
+        rows.bar(y, copy.begin, copy.end, KV, f"copy {tensor} {number}")
+        rows.bar(y, copy.end, released, KV_THERE, f"{tensor} {number} is there", f"{tensor} {number}", edgecolor=LINE)
 
 
-def draw_v10(plt: Any, traces: dict[str, Trace]) -> Any:
-    trace = traces["v10_tma_warpspec"]
+def draw_v10(traces: dict[str, Trace]) -> Any:
+    trace = traces["v10"]
     [producer] = {e.track for e in trace.events if e.kind == "issue" and " K " in e.name}
     consumers = [t for t in trace.tracks if t < FIRST_COPY_TRACK and t != producer]
     stages = [t for t in trace.tracks if t >= FIRST_COPY_TRACK and trace.of(t, "copy")[0].name[0] in "KV"]
     end = max(e.end for t in consumers for e in trace.of(t, "products"))
-    page = Page(plt, 0.95 * (len(stages) + len(consumers)) + 6.9, "v10: one warp asks for tiles, four warps compute on them")
-    rows = page.rows(LEFT, 0, end)
+    page = Page(0.95 * (len(stages) + len(consumers)) + 6.9, "v10: one warp asks for tiles, four warps compute on them")
+    rows = Rows(page, LEFT, 0, end)
     y = 2.1
     place: dict[tuple[str, int], float] = {}
     for track in stages:
@@ -223,11 +251,11 @@ def draw_v10(plt: Any, traces: dict[str, Trace]) -> Any:
     page.line((landed, stage_y - 0.6), (landed, stage_y + 0.4))
     page.point((used, stage_y + 0.4), (used, consumer_y - 0.4))
     for number, (x, at) in enumerate(
-        ((released, consumer_y), (asked, producer_y), (landed, stage_y), (used, consumer_y)), start=1
+        ((released, consumer_y), (asked, producer_y), (landed, stage_y), (used, consumer_y))
     ):
-        page.mark(x, at - 0.72, str(number))
+        page.text(x, at - 0.72, "①②③④"[number], 13, color=CEILING, weight="bold", halo=BACKGROUND)
 
-    more = {"a copy under way": COPY, "can be read": READY, "asks for a copy": INK, "waits": WAIT}
+    more = {"a copy under way": KV, "can be read": KV_THERE, "asks for a copy": INK, "waits": IDLE}
     page.legend(y - 0.05, LEGEND | more)
     page.note(
         y + 0.85,
@@ -235,51 +263,216 @@ def draw_v10(plt: Any, traces: dict[str, Trace]) -> Any:
         "②  The producer,\nwhich waited for that, asks for K 2.  ③  All bytes of K 2 are there: a phase of bar_k_full[0]"
         " is complete.  ④  S 2 needs K 2,\nand no warp waits.  " + NOMINAL,
     )
-    return page.figure
+    return page
 
 
-def draw_v09(plt: Any, traces: dict[str, Trace]) -> Any:
-    trace = traces["v09_direct_rescale"]
+def draw_v09(traces: dict[str, Trace]) -> Any:
+    trace = traces["v09"]
     end = max(e.end for t in trace.tracks for e in trace.of(t, "products"))
-    page = Page(plt, 0.95 * len(trace.tracks) + 3.9, "v09: the same warps load and compute, in turns")
-    rows, y = page.rows(2.4, 0, end), 2.1
+    page = Page(0.95 * len(trace.tracks) + 3.9, "v09: the same warps load and compute, in turns")
+    rows, y = Rows(page, 2.4, 0, end), 2.1
     for warp in trace.tracks:
         rows.name(y, f"warp {warp}")
         draw_warp(rows, trace, warp, y)
         y += 0.95
-    page.legend(y - 0.05, {"loads a tile": COPY} | LEGEND)
+    page.legend(y - 0.05, {"loads a tile": KV} | LEGEND)
     page.note(y + 0.85, "While the CTA loads it does not compute. " + NOMINAL)
-    return page.figure
+    return page
 
 
-def draw_v04(plt: Any, traces: dict[str, Trace]) -> Any:
+def draw_v04(traces: dict[str, Trace]) -> Any:
     """The second of two tiles, once in each of both steps, on one scale."""
     spans = {}
-    for step in ("v03_wmma", "v04_warp_softmax"):
+    for step in ("v03", "v04"):
         load = [e for e in traces[step].of(0, "memory") if e.name.endswith(" K")][1]
         ends = [e.end for e in traces[step].of(0, "products", "work") if e.name.endswith("P V")]
         spans[step] = load.begin, max(ends)
     longest = max(last - first for first, last in spans.values())
-    page = Page(plt, 12.3, "A tile in v03, where two of four warps compute the softmax, and in v04")
+    page = Page(12.3, "A tile in v03, where two of four warps compute the softmax, and in v04")
     y = 2.1
     for step, (first, last) in spans.items():
-        whole = page.rows(LEFT, first, first + longest)
-        rows = Rows(page, LEFT, whole.at(last), first, last)
+        whole = Rows(page, LEFT, first, first + longest)
+        rows = Rows(page, LEFT, first, last, right=whole.at(last))
         for warp in traces[step].tracks:
-            rows.name(y, f"{step[:3]}, warp {warp}")
+            rows.name(y, f"{step}, warp {warp}")
             draw_warp(rows, traces[step], warp, y)
             y += 0.95
         y += 0.5
-    page.legend(y - 0.45, {"loads a tile": COPY} | LEGEND | {"waits": WAIT})
+    page.legend(y - 0.45, {"loads a tile": KV} | LEGEND | {"waits": IDLE})
     words = "A warp's plain accesses count where it next acts as one, so some of the softmax's are in its load of V.\n"
     page.note(y + 0.4, words + NOMINAL)
-    return page.figure
+    return page
 
 
-PICTURES: dict[str, Callable[[Any, dict[str, Trace]], Any]] = {
+def draw_v11(traces: dict[str, Trace]) -> Any:
+    before, trace = traces["v09, longer"], traces["v11"]
+    products = trace.of(0, "products")
+    end = products[-1].end
+    page = Page(11.8, "v11 copies the next tile while all warps compute on this one")
+    rows = Rows(page, 3.0, 0, end)
+    page.heading(0.4, 1.8, "v09")
+    rows.name(2.7, "every warp")
+    draw_warp(rows, before, 0, 2.7)
+
+    page.heading(0.4, 4.0, "v11")
+    groups = {int(e.name.split()[-1]): e for track in trace.tracks for e in trace.of(track, "copy")}
+    for stage in range(2):
+        y = 4.9 + 1.0 * stage
+        rows.name(y, f"stage {stage}")
+        for group, copy in sorted(groups.items()):
+            if group % 2 == stage:
+                rows.bar(y, copy.begin, copy.end, KV, f"K{group}, V{group}", f"{group}")
+                rows.bar(y, copy.end, products[2 * group + 1].end, KV_THERE, f"K{group}, V{group}")
+    y = 7.3
+    rows.name(y, "every warp")
+    draw_warp(rows, trace, 0, y, asks=True)
+    asks = [e for e in trace.of(0, "memory") if e.end < end]
+    for group in (1, 2, 3):
+        copy = groups[group]
+        page.point((rows.at(copy.begin), y - 0.4), (rows.at(copy.begin), 4.9 + (group % 2) + 0.4))
+    barriers = [ask.begin for ask in asks[1:]] + [products[6].begin]
+    for number, time in enumerate(barriers):
+        page.line((rows.at(time), y - 0.55), (rows.at(time), y + 0.75))
+        page.text(rows.at(time), y + 1.0, "barrier", color=CEILING)
+    page.legend(9.2, LEGEND | {"a copy on its way": KV, "can be read": KV_THERE, "requests copies": NEUTRAL})
+    page.note(
+        10.1,
+        "At the barrier every lane's copies have arrived, and every warp has read the stage that is filled next.\n"
+        + NOMINAL,
+    )
+    return page
+
+
+def ends_of(trace: Trace, warps: range, letter: str) -> list[int]:
+    """When the last of these warps is done with the n-th product whose name begins so; one in parts with the last."""
+    ends: dict[int, int] = {}
+    for warp in warps:
+        number = -1
+        for event in trace.of(warp, "products"):
+            number += event.name.startswith("S ")
+            if event.name.startswith(letter):
+                ends[number] = max(ends.get(number, 0), event.end)
+    return [ends[number] for number in sorted(ends)]
+
+
+def copies_of(trace: Trace, tensor: str) -> list[list[tuple[int, int, int]]]:
+    """For each of a tensor's places: number, begin and end of each copy to it; numbers count all its copies."""
+    places = [[e for e in trace.of(track, "copy") if e.name.split()[0] == tensor] for track in trace.tracks]
+    order = sorted((e.begin, e.end) for place in places for e in place)
+    return [[(order.index((e.begin, e.end)), e.begin, e.end) for e in place] for place in places if place]
+
+
+def draw_v16(traces: dict[str, Trace]) -> Any:
+    trace = traces["v16"]
+    page = Page(18.7, "Registers move to the warps that compute, and these meet at no barrier")
+    page.heading(0.4, 1.8, "One SM's 65,536 registers, for two CTAs")
+    left, wide = 4.2, page.width - 4.6
+    shares = {"at launch": (128, 128), "after setmaxnreg": (PRODUCER_REGISTERS, CONSUMER_REGISTERS)}
+    for y, (name, numbers) in zip((2.4, 3.65), shares.items()):
+        x = left
+        page.text(left - 0.25, y + 0.55, name, ha="right")
+        for number, colour, who in zip(numbers * 2, (NEUTRAL, TINTS[0]) * 2, ("producer", "consumers") * 2):
+            width = wide * number * 128 / 65536
+            page.cell(x, y, width, 1.1, colour, f"{who}\n128 × {number}", f"{number}")
+            x += width
+
+    page.heading(0.4, 5.7, "One CTA: 192 keys in three tiles, a causal mask")
+    end = max(e.end for warp in range(4) for e in trace.of(warp, "products", "work"))
+    rows = Rows(page, 4.2, 0, end)
+    y = 6.5
+    for tensor, letter in (("K", "S "), ("V", "O ")):
+        done = ends_of(trace, range(4), letter)
+        for stage, copies in enumerate(copies_of(trace, tensor)):
+            rows.name(y, f"{tensor}, stage {stage}")
+            for number, begin, arrived in copies:
+                rows.bar(y, begin, arrived, KV, f"{tensor}{number}")
+                rows.bar(y, arrived, done[number], KV_THERE, f"{tensor}{number}")
+            y += 0.95
+    y += 0.35
+    rows.name(y, "producer", weight="bold")
+    draw_warp(rows, trace, 4, y)
+    producer = y
+    y += 1.25
+    places = {}
+    for warp in range(4):
+        places[warp] = y
+        rows.name(y, f"warp {warp}")
+        draw_warp(rows, trace, warp, y)
+        y += 0.95
+    released = ends_of(trace, range(4), "S ")[0]
+    page.point((rows.at(released), places[0] - 0.4), (rows.at(released), producer + 0.4))
+    page.point((rows.at(released), producer - 0.4), (rows.at(released), 6.5 + 0.4))
+    idle = max(e.end for e in trace.of(0, "products", "work", "wait"))
+    page.text(rows.at(idle) + 0.2, places[0], "K2, V2 released unread", ha="left", color=CEILING)
+    page.legend(16.3, LEGEND | {"a copy on its way": KV, "can be read": KV_THERE, "waits": IDLE, "asks": INK})
+    page.note(
+        17.2,
+        "Arrows: when all four warps have released K0, the producer asks for K2. It waits at one mbarrier after the other.\n"
+        + NOMINAL,
+    )
+    return page
+
+
+def draw_v17(traces: dict[str, Trace]) -> Any:
+    trace = traces["v17"]
+    tiles_of_keys = 3
+    page = Page(13.6, "While a tile of queries ends, Q and K of the next one are on their way")
+    done_s = ends_of(trace, range(4), "S ")
+    leaving = sorted(
+        (e.begin, e.end) for track in trace.tracks for e in trace.of(track, "copy") if e.name[0] == "O"
+    )
+    end = leaving[7][1]
+    rows = Rows(page, 4.2, 0, end)
+    y = 3.0
+    for tile, (begin, last) in enumerate(zip((0, leaving[0][0]), (leaving[0][0], end))):
+        page.text(rows.at((begin + last) / 2), 1.9, f"tile of queries {'AB'[tile]}", weight="bold")
+    loads = sorted(
+        (e.begin, e.end) for track in trace.tracks for e in trace.of(track, "copy") if e.name[0] == "Q"
+    )
+    for stage in range(2):
+        rows.name(y, f"Q, stage {stage}")
+        for tile in range(stage, 3, 2):
+            its = loads[4 * tile : 4 * tile + 4]
+            begin, arrived = its[0][0], max(last for _, last in its)
+            name = f"Q of {'ABC'[tile]}"
+            rows.bar(y, begin, arrived, Q, name, "ABC"[tile])
+            if tile < 2:
+                out = leaving[4 * tile : 4 * tile + 4]
+                rows.bar(y, arrived, out[0][0], Q_THERE, f"{name} is used", name)
+                rows.bar(y, out[0][0], max(last for _, last in out), O)
+        y += 0.95
+    for stage, copies in enumerate(copies_of(trace, "K")):
+        rows.name(y, f"K, stage {stage}")
+        for number, begin, arrived in copies:
+            name = f"K{number % tiles_of_keys}"
+            of = f"{name} of {'ABC'[min(number // tiles_of_keys, 2)]}"
+            rows.bar(y, begin, arrived, KV, of, name)
+            rows.bar(y, arrived, (done_s + [end] * 9)[number], KV_THERE, of, name)
+        y += 0.95
+    y += 0.4
+    rows.name(y, "producer", weight="bold")
+    draw_warp(rows, trace, 4, y)
+    y += 1.2
+    for warp in (0, 3):
+        rows.name(y, f"warp {warp}")
+        draw_warp(rows, trace, warp, y, tiles=tiles_of_keys)
+        y += 0.95
+    page.line((rows.at(leaving[0][0]), 2.4), (rows.at(leaving[0][0]), y - 0.4), zorder=0.5)
+    copies = {"Q is copied": Q, "K is copied": KV, "can be read": KV_THERE}
+    page.legend(y + 0.1, LEGEND | copies | {"waits": IDLE, "asks": INK})
+    page.note(
+        y + 1.0, "Green in the rows of Q: O leaves from Q's place. V has three stages, too.\n" + NOMINAL
+    )
+    return page
+
+
+PICTURES: dict[str, Callable[[dict[str, Trace]], Any]] = {
     "pipeline_v04.svg": draw_v04,
     "pipeline_v10.svg": draw_v10,
     "pipeline_v09.svg": draw_v09,
+    "lesson_v11.svg": draw_v11,
+    "lesson_v16.svg": draw_v16,
+    "lesson_v17.svg": draw_v17,
 }
 
 

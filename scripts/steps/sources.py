@@ -41,6 +41,11 @@ def kernel_lines(step: str, root: Path = ROOT) -> list[str]:
     return (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8").splitlines()
 
 
+def has_idea(step: str, root: Path = ROOT) -> bool:
+    """Whether its lesson's picture is a text beside it, which scripts/draw/ideas.py draws."""
+    return (root / "steps" / step / "idea.txt").is_file()
+
+
 def find_title(source: str, step: str) -> re.Match[str]:
     """`.title` of the registration in a kernel's source; group 1 is the string, in C++."""
     found = TITLE.search(source, max(source.rfind("REGISTER_STEP("), 0))

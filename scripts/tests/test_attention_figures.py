@@ -325,7 +325,7 @@ def test_nothing_reaches_beyond_a_picture(script: Any, monkeypatch):
     data, _ = script.read(options)
     plt = figure_style.pyplot()
     for name, draw_one in script.PICTURES.items():
-        figure = draw_one(plt, data)
+        figure = draw_one(data)
         FigureCanvasAgg(figure)
         box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, (name, box)

@@ -45,7 +45,7 @@ def svg_and_faults(figure: Any) -> tuple[str, list[str]]:
     with legible.noting_texts() as texts:
         svg = figure_style.svg_text(figure)
     assert len(texts) > 3
-    return svg, legible.faults(figure, texts)
+    return svg, legible.faults(*(inches * 72 for inches in figure.get_size_inches()), 1, texts)
 
 
 def many_steps(data: dict[str, Any], count: int, ratio: float) -> dict[str, Any]:

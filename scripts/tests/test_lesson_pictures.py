@@ -1,35 +1,187 @@
-"""The models that pictures of lessons are drawn from say what the lessons say."""
+"""The pictures of lessons say what the lessons say: the texts that they are drawn from, and the models."""
 
 from __future__ import annotations
 
+import heapq
+import math
 import re
+import struct
+from itertools import groupby
 
 import pytest
 
 pytest.importorskip("matplotlib", reason="build/venv has it")
 
-from draw import lesson_page, lesson_tiles, lesson_timelines
+from draw import grids, ideas
+from draw.drawings import DrawingError
+from draw.ideas import Row, parse_row
+from steps.sources import ROOT
 
 
-def end(order: list[tuple[int, int]], places: int) -> int:
-    return max(begin + length for _, begin, length, _ in lesson_tiles.schedule(order, places))
+def rows_of(name: str, heading: str = "") -> list[Row]:
+    """Those of a step's picture, or of one of its headings."""
+    [step] = [step for step in ideas.STEPS.values() if step.startswith(f"{name}_")]
+    _, *lines = ideas.source(step).strip().splitlines()
+    at, found = "", []
+    for line in lines:
+        at = line.lstrip("= ") if line[0] == "=" else at
+        if line[0] not in "=:>#" and at.startswith(heading):
+            found.append(parse_row(line))
+    return found
 
 
-@pytest.mark.parametrize(
-    "heads,longest,places,ends",
-    [(3, 6, 5, [16, 14, 13]), (64, 32, 264, [149, 148, 129]), (128, 32, 264, [277, 275, 257])],
-)
+def words(row: Row) -> list[str]:
+    return [box.text for box in row.boxes]
+
+
+# ---- The renderer
+
+
+def test_a_text_becomes_boxes_arrows_and_words():
+    lines = "A title", "= A heading", 'a row | S2"S" -> K*2"1,2" _ -> O"O" | behind', ': x"idle"', "> a note", "# a quote"
+    drawn = ideas.draw("\n".join(lines))
+    svg = drawn.svg()
+    for text in ("A title", "A heading", "a row", "S", "1", "2", "O", "behind", "idle", "a note"):
+        assert svg.count(f">{text}<") == 1
+    assert svg.count("<path ") == 4 and svg.count("url(#a0)") == 1  # two arrows; a head and a hatching have paths, too
+    assert "quote" not in svg and drawn.faults() == []
+
+
+@pytest.mark.parametrize("row", ['a | S"too long a text" S100', "a | ?2", 'a | S*3"1,2"', "a | Z", 'a | S2"open'])
+def test_what_cannot_be_drawn_is_said(row):
+    with pytest.raises(DrawingError):
+        ideas.draw(f"A title\n{row}")
+
+
+def test_a_text_that_hides_another_is_a_fault():
+    assert ideas.draw('A title\na | !"one mark" .0.1 !"another" S9').faults() == ["'one mark' overlaps 'another'"]
+
+
+def test_numbers_of_a_kernel_are_quoted_from_it(monkeypatch):
+    monkeypatch.setattr(ideas, "source", lambda step: "A title\n# BLOCK_N = 17;\n")
+    with pytest.raises(DrawingError, match=r"kernel.cu no longer says 'BLOCK_N = 17;'"):
+        ideas.read(None)
+
+
+# ---- What follows from a rule
+
+
+def schedule(tiles: list[tuple[int, int]], places: int) -> list[list[tuple[int, int]]]:
+    """For each place its tiles (length, head): the place that is free first takes the next tile."""
+    free = [(0, place) for place in range(places)]
+    found: list[list[tuple[int, int]]] = [[] for _ in free]
+    for length, head in tiles:
+        end, place = free[0]
+        found[place].append((length, head))
+        heapq.heapreplace(free, (end + length, place))
+    return found
+
+
+def orders(heads: int, longest: int) -> dict[str, list[tuple[int, int]]]:
+    down = range(longest, 0, -1)
+    return {
+        "v13": [(n, h) for h in range(heads) for n in range(1, longest + 1)],
+        "Longest first, head after head": [(n, h) for h in range(heads) for n in down],
+        "v14": [(n, h) for n in down for h in range(heads)],
+    }
+
+
+@pytest.mark.parametrize("heads,longest,places,ends", [(64, 32, 264, [149, 148, 129]), (128, 32, 264, [277, 275, 257])])
 def test_orders_of_tiles_end_when_v14_says(heads, longest, places, ends):
-    assert [end(order, places) for order in lesson_tiles.orders(heads, longest).values()] == ends
+    plans = [schedule(tiles, places) for tiles in orders(heads, longest).values()]
+    assert [max(sum(length for length, _ in place) for place in plan) for plan in plans] == ends
+
+
+def test_orders_of_tiles_are_drawn_as_they_run():
+    for heading, tiles in orders(3, 6).items():
+        rows, plan = rows_of("v14", heading), schedule(tiles, 5)
+        assert [[(b.length, "abc".index(b.colour)) for b in row.boxes if b.colour != "x"] for row in rows] == plan
+        end = max(row.length for row in rows)
+        assert all(row.words == f"ends at {end:g}" or row.boxes[-1].colour == "x" for row in rows)
+        assert {row.length for row in rows} <= {end, *(sum(n for n, _ in place) for place in plan)}
+
+
+def test_the_table_of_v13_follows_from_its_scores():
+    rows = {row.name: words(row) for row in rows_of("v13", "One row")}
+    base, largest, table = -math.inf, -math.inf, []
+
+    def factor(before: float, after: float) -> str:
+        return "0" if before == -math.inf else "1" if before == after else f"2^−{after - before:.1f}"
+
+    for score in map(float, rows["largest score of the tile"]):
+        growth, grown = score - base, max(largest, score)
+        after = score if growth > 15 else base
+        says = "+∞" if growth == math.inf else f"{growth:.1f}".replace("-", "−")
+        v13 = factor(base, after) if growth > 15 else "–"
+        p = f"{2 ** (score - after):.1f}".removesuffix(".0")
+        table.append((says, "yes" if growth > 15 else "no", v13, factor(largest, grown), p))
+        base, largest = after, grown
+    names = "growth over v13's base", "vote: rescale?", "v13: O, l times", "v12: O, l times", "v13: largest p"
+    assert [*zip(*(rows[name] for name in names))] == table
+
+
+def test_the_integers_of_v15_are_those_of_its_floats():
+    for row in rows_of("v15", "The bits"):
+        for text in words(row):
+            value, integer, hexadecimal = text.replace("−", "-").replace(",", "").split("\n")
+            bits = struct.pack(">f", float(value))
+            assert (int(integer), hexadecimal) == (*struct.unpack(">i", bits), bits.hex())
+    integers = [int(text.split("\n")[1].replace("−", "-").replace(",", "")) for text in words(rows_of("v15")[1])]
+    assert integers == sorted(integers)
+
+
+def test_what_a_tile_of_v27_costs():
+    said = " ".join(row.words for row in rows_of("v27", "D = 128"))
+    for warpgroups, keys in ((2, 128), (3, 64)):
+        kilobytes = 2 * keys * 128 * 2 // 1024
+        flop = 64 * warpgroups * keys * 128 * 4 // (kilobytes * 1024)
+        assert f"{kilobytes} KB of K and V from L2 for a tile: {flop} FLOP for each byte" in said
+        products, exponentials = 64 * keys * 128 * 4 // 4096, 64 * keys // 16
+        assert f"products {warpgroups} × {products:,} clocks, exponentials {warpgroups} × {exponentials}" in said
+
+
+@pytest.mark.parametrize("step", ["v28", "v32"])
+def test_ctas_have_places_on_132_sms(step):
+    assert {row.length for row in rows_of(step)[:4]} == {132}
+
+
+def test_the_cta_of_v30_that_ends_last_is_counted_last():
+    rows = rows_of("v30", "v30 in time")
+    ends = [row.boxes[0].length for row in rows]
+    assert [row.words.split()[0] for row in rows] == [str(sorted(ends).index(end)) for end in ends]
+
+
+def test_the_rule_of_v35_is_its_table():
+    """time_of() of its kernel, for 34 sequences of 16,384 keys, D = 128 and 8 heads of K and V, on an H200."""
+    lesson = next((ROOT / "steps").glob("v35_*/README.md")).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| ([\d,]+) \| (\d+) \|.* ([\d.]+) \|$", lesson, re.MULTILINE)
+    assert rows
+    for splits, ctas, waves, estimate in rows:
+        read = -(-16384 // int(splits)) * 2 * 128 * 2
+        assert int(ctas.replace(",", "")) == 34 * 8 * int(splits)
+        assert int(waves) == -(-34 * 8 * int(splits) // (2 * 132))
+        assert estimate == f"{(int(waves) * 2 * (read + 256 * 1024) + read) / 1e6:.1f}"
+
+
+def test_the_ctas_of_v36_have_equal_pieces_of_the_line():
+    pieces, [line] = rows_of("v36", "v36 in time")[:4], [row for row in rows_of("v36") if row.name == "the line"]
+    cut = [[box for box in row.boxes if box.colour != "."] for row in pieces]
+    assert [sum(box.length for box in piece) for piece in cut] == [line.length / 4] * 4
+    together = groupby((box for piece in cut for box in piece), key=lambda box: box.colour)
+    runs = [(colour, sum(box.length for box in boxes)) for colour, boxes in together]
+    assert runs == [(box.colour, box.length) for box in line.boxes]
+
+
+# ---- Models
 
 
 def test_careful_tiles_are_those_of_v25():
-    careful, clean, unseen = lesson_tiles.CAREFUL, lesson_tiles.CLEAN, lesson_tiles.UNSEEN
-    kinds = lesson_tiles.kinds_of_tiles
+    careful, clean, unseen = grids.CAREFUL, grids.CLEAN, grids.UNSEEN
+    kinds = grids.kinds_of_tiles
     assert kinds(320, 64, 512, 512, from_the_last=False) == [careful, *[clean] * 4, careful, unseen, unseen]
     assert kinds(320, 64, 512, 512, from_the_last=True) == [*[clean] * 5, careful, unseen, unseen]
     assert kinds(0, 64, 100, 330, from_the_last=True) == [*[clean] * 3, careful, careful, unseen]
-    assert [lesson_tiles.seen(query, 100, 330) for query in (0, 63)] == [231, 294]
+    assert [grids.seen(query, 100, 330) for query in (0, 63)] == [231, 294]
 
 
 @pytest.mark.parametrize(
@@ -42,38 +194,4 @@ def test_careful_tiles_are_those_of_v25():
     ],
 )
 def test_sums_of_v26(scores, careful, does):
-    assert "".join(lesson_tiles.follow_sums(scores, careful)[1]) == does
-
-
-def test_clocks_of_a_tile_are_those_of_v27():
-    assert [lesson_timelines.clocks(keys, 128)[:2] for keys in (128, 64)] == [(512, 512), (256, 256)]
-    assert lesson_timelines.clocks(128, 64)[:2] == (
-        256,
-        512,
-    )  # of one product: the two take as long as all exponentials
-
-
-def test_shapes_of_streams_are_found():
-    assert lesson_page.stream_configs("v24_by_turns")[128, "Wide"] == lesson_page.StreamConfig(
-        128, 1, 3, 80, False
-    )
-    assert len(lesson_page.stream_configs("v27_tile_shapes")) == 6
-
-
-def test_the_rule_of_v35_is_its_table():
-    lesson = (lesson_tiles.sources.ROOT / "steps" / "v35_whole_waves" / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| [\d,]+ \| \d+ \|.* ([\d.]+) \|$", lesson, re.MULTILINE)
-    times = lesson_tiles.rule_of_v35(lesson_tiles.WAVES_TILES, lesson_tiles.WAVES_KEYS)
-    assert rows and all(f"{times[int(splits)] / 1e6:.1f}" == estimate for splits, estimate in rows)
-    assert min(times, key=lambda splits: times[splits]) == 8
-
-
-def test_pieces_of_v36_are_those_of_its_kernel():
-    text = lesson_page.source("v36_stream_k")
-    (formula,) = re.findall(r"return (cta \* \(num_units / num_ctas\) .*);", text)
-    for units, ctas in [(32, 4), (31, 4), (1000, 264), (264, 264)]:
-        for cta in range(ctas + 1):
-            values = {"cta": cta, "num_units": units, "num_ctas": ctas}
-            assert lesson_tiles.begin_of_v36(cta, units, ctas) == eval(formula.replace("/", "//"), values)
-    assert f"kv_lengths != nullptr ? {lesson_tiles.LINE_START} : 0" in text
-    assert lesson_tiles.pieces_of_v36([5, 3], 2) == [[(0, 0, 4)], [(0, 4, 5), (1, 0, 3)]]
+    assert "".join(grids.follow_sums(scores, careful)[1]) == does

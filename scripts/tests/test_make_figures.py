@@ -205,8 +205,10 @@ def test_pages_show_every_figure_with_a_text_for_those_who_do_not_see_it():
 
 
 @pytest.mark.parametrize("path", sorted(path for path in FILES if path.suffix == ".svg"), ids=lambda path: path.name)
-def test_letters_are_large_enough(path: Path):
-    assert legible.smallest_letters(path.read_text(encoding="utf-8")) >= legible.LETTERS
+def test_pictures_can_be_read_on_light_and_dark_pages(path: Path):
+    text = path.read_text(encoding="utf-8")
+    assert legible.smallest_letters(text) >= legible.LETTERS
+    assert text.count(figure_style.DARK) == 1
 
 
 # docs/figures/

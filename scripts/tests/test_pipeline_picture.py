@@ -4,7 +4,7 @@ import json
 import shutil
 import xml.etree.ElementTree
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import pytest
 from conftest import edited
@@ -79,7 +79,7 @@ def in_turns() -> Trace:
 
 def make_program(folder: Path, v10: Any = None, costs: Any = None) -> Path:
     """Stands in for build/ci/flashsteps."""
-    for step in pipeline_picture.PROBLEMS:
+    for step, *_ in pipeline_picture.TRACED.values():
         trace = (v10 or producer_and_consumers()) if step == "v10_tma_warpspec" else in_turns()
         whole = {"traceEvents": trace.events, "otherData": {"units": costs or {"mma": 8}}}
         (folder / f"{step}.json").write_text(json.dumps(whole), encoding="utf-8")
@@ -90,6 +90,18 @@ def make_program(folder: Path, v10: Any = None, costs: Any = None) -> Path:
     )
     program.chmod(0o755)
     return program
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_lessons() -> Iterator[None]:
+    """Theirs are traces of the real program, which `make_figures.py --build` draws from."""
+    with pytest.MonkeyPatch.context() as patch:
+        lessons = ("v09, longer", "v11", "v16", "v17")
+        traced = {name: how for name, how in pipeline_picture.TRACED.items() if name not in lessons}
+        pictures = {name: how for name, how in pipeline_picture.PICTURES.items() if name.startswith("pipeline_")}
+        patch.setattr(pipeline_picture, "TRACED", traced)
+        patch.setattr(pipeline_picture, "PICTURES", pictures)
+        yield
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ story("storage", {
     ["s", "p", "o"].forEach((name, row) => {
       const part = own[name], x = part ? whole - side : 0, y = top + row * line;
       const lives = { "data-lives": `${name} ${part ? "shared" : "registers"}` };
-      parts.push(box(x + 6, y, side - 12, line - 8, ["tint2", "tint3", "tint4"][row], lives));
+      parts.push(box(x + 6, y, side - 12, line - 8, ["tint0", "tint1", "tint2"][row], lives));
       const title = name === "p" && part && part === own.s ? "P, where S was" : name.toUpperCase();
       parts.push(words(x + side / 2, y + 26, title, "middle"));
       if (!part) return;
@@ -32,7 +32,7 @@ story("storage", {
     const tiles = ["q", "kv", "k", "v"].filter(name => own[name]);
     tiles.forEach((name, index) => {
       const wide = (side - 12) / tiles.length, x = whole - side + 6 + index * wide, y = top + 3 * line;
-      parts.push(box(x, y, wide, line - 8, "tint0"));
+      parts.push(box(x, y, wide, line - 8, name === "q" ? "tint4" : "tint3"));
       parts.push(words(x + wide / 2, y + 26, name === "kv" ? "K, V" : name.toUpperCase(), "middle"));
     });
     const total = sum(its[state.dim].map(part => part.bytes)), middle = whole - side / 2, end = top + 4 * line;

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Draws the pictures of lessons that show matrices and plots: v21, v25 and v26.
+
+python3 scripts/draw/grids.py FLASHSTEPS --out FOLDER     draws all pictures
+python3 scripts/draw/grids.py FLASHSTEPS --check FOLDER   are they what this script says?
+
+The program is not asked: they follow from small models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import drawings
+from draw.figure_style import BACKGROUND, BAR, CEILING, IDLE, KV, MUTED, NEUTRAL, TINTS, O, P, Q, S
+from draw.sheet import Page
+
+# ---- v21: wgmma
+
+
+def draw_product(page: Page, x: float, y: float, names: tuple[str, ...], colours: tuple[str, ...]) -> None:
+    """A product of a warpgroup as on paper, 64 × 128 × 128: B above the result, A to its left, in steps of 16."""
+    (a, b, acc), step, side = names, 5.0 / 8, 5.0
+    top, left = y + side + 0.3, x + side + 0.3
+    for i in range(8):
+        page.cell(x + step * i, top, step, side / 2, colours[0], str(i))
+        page.cell(left, y + step * i, side, step, colours[1], str(i))
+    for warp in range(4):
+        words = f"{acc}: warp {warp}, rows {16 * warp}–{16 * warp + 15}"
+        page.cell(left, top + step * warp, side, step, colours[2], words)
+    for outlined in ((x, top, step, side / 2), (left, y, side, step)):
+        page.box(*outlined, edgecolor=CEILING, linewidth=2, zorder=4)
+    page.text(x, top + side / 2 + 0.4, a, ha="left")
+    page.text(x + side - 0.1, y + 1.2, b, ha="right", linespacing=1.5)
+
+
+def draw_v21(_: None) -> Any:
+    page = Page(18.0, "wgmma: a warpgroup multiplies 64 rows, and names places in shared memory")
+    page.heading(0.4, 1.8, "S = Q Kᵀ: 8 × m64n128k16")
+    page.heading(14.2, 1.8, "O += P V: 8 × m64n128k16")
+    names = "Q: 64 queries × D, a descriptor each", "Kᵀ: D × 128 keys,\na descriptor each", "S"
+    draw_product(page, 0.4, 2.5, names, (Q, KV, S))
+    names = "P: 64 queries × 128 keys, in registers", "V: 128 keys × D,\na descriptor each", "O"
+    draw_product(page, 14.2, 2.5, names, (P, KV, O))
+    colours = {"Q, in shared memory": Q, "K and V, in shared memory": KV, "registers: S": S, "P": P, "O": O}
+    page.legend(11.6, colours)
+    page.text(page.width - 0.4, 11.85, "outlined: what the first wgmma reads", ha="right", color=CEILING)
+
+    page.heading(0.4, 13.0, "One turn of a warpgroup")
+    wait = "warpgroup_wait<0>"
+    left, lengths = 4.2, (512, 512, 64, 512)  # clocks of S, of the exponentials, of rounding P, of O
+    unit = (page.width - 0.4 - left) / sum(lengths)
+    times = [left + unit * time for time in accumulate((0, *lengths))]
+    for y, name, bars in (
+        (13.9, "tensor cores", ((0, S, "S: 8 wgmma"), (3, O, "O: 8 wgmma"))),
+        (14.85, "its four warps", ((0, IDLE, wait), (1, P, "vote, exponentials"), (2, NEUTRAL, ""), (3, IDLE, wait))),
+    ):
+        page.text(left - 0.25, y, name, ha="right")
+        for at, colour, words in bars:
+            page.cell(times[at], y - 0.375, times[at + 1] - times[at], 0.75, colour, words)
+    page.text(times[3] - 0.1, 13.9, "rounds P", ha="right", color=MUTED)
+    events = ((0, "K is there", "left"), (1, "K is released", "center"), (3, "V is there", "center"))
+    for at, words, side in (*events, (4, "V is released", "right")):
+        page.line((times[at], 15.25), (times[at], 15.6))
+        page.text(times[at], 15.85, words, ha=side, color=CEILING)
+    page.note(
+        16.7,
+        "Tile of 128 keys, D = 128. Widths: 4,096 FLOP and 16 exponentials a clock, two clocks to round two scores a lane.",
+    )
+    return page
+
+
+# ---- v25: keys from the last to the first
+
+CAREFUL, CLEAN, UNSEEN = TINTS[1], TINTS[2], BACKGROUND
+EDGE = {"edgecolor": "#bbbbb6", "linewidth": 0.4}
+
+
+def seen(query: int, seqlen_q: int, seqlen_kv: int) -> int:
+    """How many keys a query sees, causal."""
+    return max(0, min(seqlen_kv, query + 1 + seqlen_kv - seqlen_q))
+
+
+def kinds_of_tiles(first: int, rows: int, seqlen_q: int, seqlen_kv: int, from_the_last: bool) -> list[str]:
+    """For each tile of 64 keys what it is for these queries: what v24 and v25 treat with care."""
+    least, most = (seen(query, seqlen_q, seqlen_kv) for query in (first, first + rows - 1))
+    last_careful = (max(least, 1) - 1) // 64  # the tile with the last key that all rows see, as v25 has it
+    found = []
+    for tile in range(-(-seqlen_kv // 64)):
+        masked = 64 * (tile + 1) > least
+        careful = tile >= last_careful if from_the_last else masked or tile == 0
+        found.append(UNSEEN if 64 * tile >= most else CAREFUL if careful else CLEAN)
+    return found
+
+
+def draw_v25(_: None) -> Any:
+    page = Page(19.2, "The careful tiles come first, and leave a loop without masks")
+    count, side = 8, 0.98
+    for x, name, backwards in (
+        (2.3, "v24: from the first key to the last", False),
+        (16.6, "v25: from the last key to the first", True),
+    ):
+        page.heading(x, 1.8, name)
+        for row in range(count):
+            y = 3.4 + side * row
+            kinds = kinds_of_tiles(64 * row, 64, 64 * count, 64 * count, backwards)
+            order = [tile for tile, kind in enumerate(kinds) if kind != UNSEEN][:: -1 if backwards else 1]
+            for tile, kind in enumerate(kinds):
+                page.cell(x + side * tile, y, side, side, kind, **EDGE)
+                if kind != UNSEEN:
+                    aside = 0.2 if tile == row else 0  # of the diagonal
+                    number = order.index(tile) + 1
+                    page.text(x + side * (tile + 0.5 - aside), y + side * (0.5 + aside), str(number))
+            page.text(x - 0.2, y + side / 2, f"{64 * row}", ha="right", color=MUTED)
+        for tile in range(0, count, 2):
+            page.text(x + side * tile, 3.1, f"{64 * tile}", color=MUTED)
+        page.text(x + side * count / 2, 2.6, "keys", color=MUTED)
+        page.text(x - 1.35, 3.4 + side * count / 2, "queries", rotation=90, color=MUTED)
+        page.line((x, 3.4), (x + side * count, 3.4 + side * count), linewidth=1.1)
+    page.legend(11.75, {"careful: mask, first base": CAREFUL, "in the loop": CLEAN, "not seen": UNSEEN})
+    page.text(page.width - 0.4, 12.0, "a number: when a warpgroup takes the tile", ha="right")
+
+    queries, keys, rows = 100, 330, 64
+    words = f"Two tiles can be careful: queries 0 to {rows - 1} of {queries}, with {keys} keys"
+    page.heading(0.4, 13.4, words)
+    left, wide, tall = 2.3, 22.0 / 384, 2.6
+    least, most = (seen(query, queries, keys) for query in (0, rows - 1))
+    for tile, kind in enumerate(kinds_of_tiles(0, rows, queries, keys, True)):
+        words = f"tile {tile}" + "\nlast_careful" * (tile == (least - 1) // 64)
+        page.cell(left + 64 * tile * wide, 14.4, 64 * wide, tall, kind, words, **EDGE)
+    page.line((left + least * wide, 14.4), (left + most * wide, 14.4 + tall))
+    page.text(left + least * wide, 14.1, f"query 0 sees {least} keys", color=CEILING)
+    page.text(left + most * wide, 14.75 + tall, f"query {rows - 1} sees {most}", color=CEILING)
+    page.note(
+        18.1,
+        "The line is the diagonal: a query sees the keys to the left of it. last_careful is the tile with the last key\n"
+        "that all 64 queries see: after it every row has a base, and no later tile needs a mask.",
+    )
+    return page
+
+
+# ---- v26: no maximum
+
+GROWN, LOST = 30, 100  # kGrownSum and kLostSum, as powers of two
+
+
+def follow_sums(scores: list[float], careful: bool) -> tuple[list[float], list[str]]:
+    """The logarithms of a row's sum, relative to its base, after each tile of keys whose largest scores are these,
+    until it is lost; and what each tile does: M looks for maxima. A model of v26's rule, of one row."""
+    base, log_sum, looks = scores[0], -math.inf, True
+    sums, does = [], []
+    for score in scores:
+        if looks or careful:  # the base rises, to the largest score or by the sum's logarithm at least
+            higher = max(base, score, base + log_sum)
+            base, log_sum = higher, log_sum + base - higher
+        does.append("M" if looks or careful else "·")
+        log_sum = math.log2(2.0**log_sum + 2.0 ** (score - base))
+        sums.append(log_sum)
+        looks = log_sum > GROWN
+        if log_sum >= LOST:  # the tile after makes the sum NaN, which is above nothing
+            rest = len(scores) - len(sums)
+            return sums, [*does[:-1], "×", *("M" if i == 0 else "·" for i in range(rest))]
+    return sums, does
+
+
+def draw_v26(_: None) -> Any:
+    page = Page(17.4, "A sum shows that the base is too low, without any maximum")
+    usual = [0, 1.4, 0.3, 2.1, -0.8, 1.7, 0.9, 2.4, 1.1, 0.4]
+    rising = [0, 5, 12, 19, 28, 36, 42, 47, 50, 52]
+    outlier = [0, 1.4, 0.3, 110, -0.8, 1.7, 0.9, 2.4, 1.1, 0.4]
+    names = "nothing grows", "scores rise", "one score far above", "the same, second try"
+    wide, left, top, tall = 5.2, 2.0, 3.1, 6.6
+    colour_of = {"M": TINTS[1], "·": TINTS[2], "×": CEILING}
+
+    def height_of(value: float) -> float:
+        return top + tall * (1 - max(0, min(value, 115)) / 115)
+
+    for index, (name, scores) in enumerate(zip(names, (usual, rising, outlier, outlier))):
+        x = left + (wide + 1.1) * index
+        page.heading(x, 2.2, name)
+        page.box(x, top, wide, tall, facecolor="white")
+        for value in (GROWN, LOST):
+            page.line((x, height_of(value)), (x + wide, height_of(value)), linestyle="dashed", linewidth=1)
+        sums, does = follow_sums(scores, careful=index == 3)
+        cell = wide / len(scores)
+        points = [(x + cell * (i + 0.5), height_of(value)) for i, value in enumerate(sums)]
+        for line in pairwise(points):
+            page.line(*line, color=BAR)
+        for at, y in points:
+            page.box(at - 0.1, y - 0.1, 0.2, 0.2, facecolor=BAR, edgecolor=BAR, zorder=4)
+        if "×" in does:
+            page.left(points[-1][0] + 0.25, top + 2.6, "from the next\ntile on NaN", color=CEILING)
+        for i, what in enumerate(does):
+            page.cell(x + cell * i, top + tall + 0.2, cell, 0.75, colour_of[what])
+            look = {"color": "white", "weight": "bold"} if what == "×" else {}
+            page.text(x + cell * (i + 0.5), top + tall + 0.57, what, **look)
+    for value, name in ((0, "1"), (GROWN, f"2^{GROWN}"), (LOST, f"2^{LOST}")):
+        page.text(left - 0.2, height_of(value), name, ha="right")
+    page.text(0.45, top + tall / 2, "a row's sum of P", rotation=90, color=MUTED)
+    page.text(left + wide / 2, top + tall + 1.35, "tiles of keys, last to first →", color=MUTED)
+    what = "M: looks for maxima", "·: takes the base as it is", "×: overflow, O will not be stored"
+    page.legend(11.9, dict(zip(what, colour_of.values())))
+
+    page.heading(0.4, 13.6, "What the loader hands out when Q1 is lost")
+    colour_of = {"Q1 again": TINTS[1], "pause": NEUTRAL, "end": NEUTRAL}
+    for index, name in enumerate(("Q0", "Q1", "Q2", "Q1 again", "Q3", "pause", "pause", "end")):
+        page.cell(0.4 + 3.3 * index, 14.3, 3.2, 0.8, colour_of.get(name, Q), name)
+    page.text(8.65, 15.75, "meanwhile O of Q1 should be\nwritten, and is found lost", color=CEILING)
+    page.text(20.2, 15.75, "a tile that is lost late\ncomes in place of a pause", color=MUTED)
+    page.note(16.8, "A model of one row: ten tiles, whose largest scores are made up. The two limits are v26's.")
+    return page
+
+
+PICTURES = {"lesson_v21.svg": draw_v21, "lesson_v25.svg": draw_v25, "lesson_v26.svg": draw_v26}
+
+
+def read(options: argparse.Namespace) -> tuple[None, str]:
+    drawings.check_quotes("steps/v21_wgmma/kernel.cu", "WARPGROUP_M = 64;", "BLOCK_N = 128;")
+    limits = f"kGrownSum = 0x1p{GROWN}f, kLostSum = 0x1p{LOST}f;"
+    drawings.check_quotes("common/blocks/online_softmax.h", limits)
+    return None, drawings.description("grids", __file__)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""Draws the pictures of lessons that are rows of boxes, each from a text beside its step: steps/STEP/idea.txt.
+
+python3 scripts/draw/ideas.py FLASHSTEPS --out FOLDER     draws all pictures
+python3 scripts/draw/ideas.py FLASHSTEPS --check FOLDER   are they what the texts and this script say?
+
+The program is not asked. A text is made of these lines, the first of which is the picture's title:
+
+    = HEADING                   begins a group of rows
+    == HEADING                  the same, and its rows have a scale of their own
+    NAME | BOXES | WORDS        a row: its name, its boxes, and words behind them, if any
+    : BOXES                     a legend
+    > NOTE                      small print
+    # QUOTE                     a line of kernel.cu that the picture's numbers come from: it must still stand there
+    # STEP: QUOTE               the same, of another step
+
+A box is COLOUR, LENGTH, *COUNT and "TEXT", of which all but the colour may be missing: S2 is two units long, and
+K*3"0,1,2" are three boxes with a text each. Several letters take turns: ab*4 is four boxes. Behind -> a box has an
+arrow from the one before, behind ->> each of several has. /2 halves its height. The letters are the keys of COLOURS,
+and three more:
+
+    .    leaves room, in which a text may stand
+    _    leaves room for what other rows have: dashed, and an arrow passes through
+    !    a mark with its text below; it takes no room
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from draw import drawings, legible
+from draw.drawings import DrawingError
+from draw.figure_style import BACKGROUND, CEILING, HEADING, IDLE, INK, KV, KV_THERE, MUTED, NEUTRAL, NOTE, O, P, Q
+from draw.figure_style import Q_THERE, S, TINTS, WIDTH
+from draw.sheet import LINE, PIXELS, POINT, Sheet
+from steps import sources
+
+# Matrices have their letters, K also stands for V, and q and k for what has arrived; n is neutral, x idle, i ink. With a
+# to d a picture tells apart what is no matrix: heads, warps, tiles.
+COLOURS = {"Q": Q, "q": Q_THERE, "K": KV, "k": KV_THERE, "S": S, "P": P, "O": O, "n": NEUTRAL, "x": IDLE, "i": INK}
+COLOURS |= dict(zip("abcd", TINTS))
+LOOKS = {".": {"color": MUTED, "halo": BACKGROUND}, "x": {"halo": IDLE}}  # of the words in it
+BOX = re.compile(r'\s*(->>|->)?\s*([.!_]|[A-Za-z]+)([\d.]*)(/2)?(?:\*(\d+))?(?:"([^"]*)")?(?=\s|$)')
+MARGIN, GAP, ARROW, LINE_HEIGHT, LONGEST = 13, 6, 16, 14, 120  # pixels; the last of a unit
+
+
+@dataclass(frozen=True)
+class Box:
+    colour: str
+    length: float
+    text: str
+    half: bool
+    behind_arrow: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    boxes: tuple[Box, ...]
+    words: str
+
+    @property
+    def length(self) -> float:
+        return sum(box.length for box in self.boxes)
+
+    @property
+    def height(self) -> float:
+        texts = [box.text for box in self.boxes if box.colour != "!"]
+        half = any(box.half for box in self.boxes)
+        return 10 + LINE_HEIGHT * max([text.count("\n") + 1 for text in texts], default=1) + 8 * half
+
+
+def wide(text: str) -> float:
+    return max(legible.width(line, NOTE * POINT) for line in text.split("\n"))
+
+
+def parse_boxes(text: str) -> list[Box]:
+    boxes, at = [], 0
+    while at < len(text.rstrip()):
+        if not (found := BOX.match(text, at)):
+            raise DrawingError(f"no box begins with '{text[at:].strip()}'")
+        at = found.end()
+        arrow, letters, length, half, count, words = found.groups()
+        texts = (words or "").replace("\\n", "\n").split(",") if count else [(words or "").replace("\\n", "\n")]
+        texts = texts * int(count or 1) if len(texts) == 1 else texts
+        if len(texts) != int(count or 1) or not set(letters) <= {*COLOURS, *".!_"}:
+            raise DrawingError(f"'{found[0].strip()}' has no such colour, or another number of texts")
+        size = 0.0 if letters == "!" else float(length or 1)
+        for index, (colour, label) in enumerate(zip(cycle(letters), texts)):
+            boxes.append(Box(colour, size, label, bool(half), arrow == "->>" or arrow == "->" and index == 0))
+    return boxes
+
+
+def parse_row(line: str) -> Row:
+    name, boxes, *words = (part.strip() for part in line.split("|"))
+    return Row(name, tuple(parse_boxes(boxes)), " ".join(words))
+
+
+class Picture(Sheet):
+    """In pixels; `y` is how far down it is drawn."""
+
+    def __init__(self, title: str):
+        super().__init__(PIXELS * WIDTH, 0)
+        self.title(title)
+        self.y = 40.0
+
+    def heading(self, text: str) -> None:
+        self.y += 10
+        self.text(MARGIN, self.y + 8, text, HEADING, ha="left", weight="bold")
+        self.y += 24
+
+    def note(self, text: str) -> None:
+        self.text(MARGIN, self.y + 10, text, NOTE, ha="left", color=MUTED)
+        self.y += 17
+
+    def legend(self, boxes: list[Box]) -> None:
+        x = float(MARGIN)
+        self.y += 4
+        for box in boxes:
+            self.fill(box.colour, x, self.y + 3, 24, 15)
+            self.text(x + 31, self.y + 10.5, box.text, NOTE, ha="left")
+            x += 49 + wide(box.text)
+        self.y += 26
+
+    def fill(self, colour: str, x: float, y: float, width: float, height: float) -> None:
+        look = {"edgecolor": LINE, "hatch": True} if colour == "x" else {"edgecolor": BACKGROUND, "linewidth": 0.8}
+        self.box(x, y, width, height, facecolor=COLOURS[colour], **look)
+
+    def row(self, row: Row, left: float, unit: float) -> None:
+        x, middle, last = left, self.y + row.height / 2, None
+        self.text(left - 8, middle, row.name, NOTE, ha="right")
+        for box in row.boxes:
+            begin = x + ARROW * box.behind_arrow
+            width, height = x + box.length * unit - begin, row.height / (1 + box.half)
+            if box.behind_arrow and box.colour not in "._" and last is not None:
+                self.arrow((last, middle), (begin, middle), color=CEILING, gap=0)
+            if box.colour == "!":
+                self.mark(row, x, box.text)
+            elif box.colour == "_":
+                self.box(begin, self.y, width, row.height, linestyle="dashed", linewidth=0.8)
+            elif box.colour != ".":
+                self.fill(box.colour, begin, middle - height / 2, width, height)
+                last = begin + width
+            if box.text and box.colour != "!":
+                if wide(box.text) > width + 1:
+                    raise DrawingError(f"no room for '{box.text}'")
+                look = LOOKS.get(box.colour, {})
+                self.text(begin + width / 2, middle, box.text, NOTE, linespacing=1.15, **look)
+            x += box.length * unit
+        if row.words:
+            self.text(x + 10, middle, row.words, NOTE, ha="left")
+        self.y += row.height + GAP + 22 * any(box.colour == "!" for box in row.boxes)
+
+    def mark(self, row: Row, x: float, text: str) -> None:
+        bottom = self.y + row.height
+        self.polyline([(x, self.y - 2), (x, bottom + 8)], color=CEILING, linewidth=1.3, zorder=4)
+        room = wide(text) / 2
+        x = min(max(x, MARGIN + room), self.width - MARGIN - room)
+        self.text(x, bottom + 17, text, NOTE, color=CEILING)
+
+
+def draw(text: str) -> Picture:
+    title, *lines = filter(None, map(str.strip, text.splitlines()))
+    lines = [line for line in lines if line[0] != "#"]
+    scales: list[list[Row]] = [[]]
+    rows: dict[int, tuple[Row, int]] = {}  # by line: the row, and its scale
+    for number, line in enumerate(lines):
+        if line.startswith("=="):
+            scales.append([])
+        elif line[0] not in "=:>":
+            rows[number] = parse_row(line), len(scales) - 1
+            scales[-1].append(rows[number][0])
+    left = MARGIN + 8 + max((wide(row.name) for row, _ in rows.values()), default=0)
+    units = []
+    for scale in scales:
+        behind = {row: wide(row.words) + 10 if row.words else 0 for row in scale}
+        most = PIXELS * WIDTH - MARGIN - left
+        units.append(min([LONGEST, *((most - behind[row]) / row.length for row in scale if row.length)]))
+    picture = Picture(title)
+    for number, line in enumerate(lines):
+        if number in rows:
+            row, scale = rows[number]
+            picture.row(row, left, units[scale])
+        elif line[0] == "=":
+            picture.heading(line.lstrip("= "))
+        elif line[0] == ":":
+            picture.legend(parse_boxes(line[1:]))
+        else:
+            picture.note(line[1:].strip())
+    picture.height = picture.y + 8
+    return picture
+
+
+def source(step: str) -> str:
+    return (sources.ROOT / "steps" / step / "idea.txt").read_text(encoding="utf-8")
+
+
+def draw_step(_: None, step: str) -> Picture:
+    try:
+        return draw(source(step))
+    except DrawingError as error:
+        raise DrawingError(f"steps/{step}/idea.txt: {error}") from error
+
+
+STEPS = {f"lesson_{step.split('_')[0]}.svg": step for step in sources.all_steps() if sources.has_idea(step)}
+PICTURES = {name: partial(draw_step, step=step) for name, step in STEPS.items()}
+
+
+def read(options: argparse.Namespace) -> tuple[None, dict[str, str]]:
+    for step in STEPS.values():
+        for other, quote in re.findall(r"^# (?:(v\d+_\w+): )?(.*)$", source(step), re.MULTILINE):
+            drawings.check_quotes(f"steps/{other or step}/kernel.cu", quote)
+    texts = {name: source(step).encode() for name, step in STEPS.items()}
+    return None, {name: drawings.description("idea", __file__, text) for name, text in texts.items()}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
