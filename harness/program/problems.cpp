@@ -4,8 +4,8 @@
 #include <iostream>
 
 #include "harness/judge/gates.h"
+#include "harness/problem/problem_json.h"
 #include "harness/problem/shapes.h"
-#include "harness/problem/tensors_file.h"
 #include "harness/program/commands.h"
 #include "harness/program/results.h"
 #include "harness/run/rounds.h"
@@ -15,7 +15,6 @@ namespace flashsteps {
 int show_problems(const Options& options) {
   std::vector<Problem> problems = options.problems;
   if (problems.empty()) problems = default_problems(BackendKind::kCuda);
-  if (!options.tensors_path.empty()) examine_tensors(problems, options.tensors_path);
 
   json answer = {{"problems", json::array()}};
   for (const Problem& problem : problems) answer["problems"].push_back(to_json(problem));
