@@ -40,9 +40,9 @@ class Timer {
   virtual json method() const = 0;
 };
 
-// What somebody else's call needs to be timed. A call that is short is recorded, so many launches at once, and timed
-// by what replays them: the host could not launch them as fast as they run. `record` returns that, or nothing where
-// it cannot be done.
+// What somebody else's call needs to be timed. A call that is short is recorded, so many launches at once,
+// and timed by what replays them: the host could not launch them as fast as they run. `record` returns that,
+// or nothing where it cannot be done.
 struct TimedCall {
   std::function<void()> launch;
   std::function<std::function<void()>(int launches)> record;

@@ -138,7 +138,8 @@ double time_cold(cudaStream_t stream, const std::function<void()>& launch, const
     CUDA_CHECK(reached);
     // The GPU may have waited for the host.
     around.pop_back();
-    if (flushes == kMaxFlushes) throw std::runtime_error("a launch keeps the host longer than the GPU can be made to wait");
+    if (flushes == kMaxFlushes)
+      throw std::runtime_error("a launch keeps the host longer than the GPU can be made to wait");
     flushes *= 2;
   }
   if (while_running) while_running();

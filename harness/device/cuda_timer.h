@@ -22,8 +22,9 @@ std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, TimedCall call, json
 TimedCall recordable(cudaStream_t stream, std::function<void()> launch);
 
 // The same with a cold L2: `flush` is put on the stream before every launch, and events stand around the
-// launch alone. A sample is the median of several. While the GPU flushes, the host launches, so that no graph is
-// needed; where it is not done in time, the flush is repeated until it is, so that no time has the host's in it.
+// launch alone. A sample is the median of several. While the GPU flushes, the host launches, so that no graph
+// is needed; where it is not done in time, the flush is repeated until it is, so that no time has the host's
+// in it.
 std::unique_ptr<Timer> make_cold_cuda_timer(cudaStream_t stream, std::function<void()> launch,
                                             std::function<void()> flush, json method = json::object());
 
@@ -31,8 +32,8 @@ std::unique_ptr<Timer> make_cold_cuda_timer(cudaStream_t stream, std::function<v
 double time_launches(cudaStream_t stream, const std::function<void()>& launch, int launches,
                      const std::function<void()>& while_running = {});
 
-// Milliseconds of a launch behind a flush: the median of so many. Throws std::runtime_error when the host cannot
-// launch as fast as the GPU flushes many times.
+// Milliseconds of a launch behind a flush: the median of so many. Throws std::runtime_error when the host
+// cannot launch as fast as the GPU flushes many times.
 double time_cold(cudaStream_t stream, const std::function<void()>& launch, const std::function<void()>& flush,
                  int launches, const std::function<void()>& while_running = {});
 

@@ -413,7 +413,8 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
     error_squares += error;
     norm_squares += norm;
     if (keep_worst(worst, relative(error, norm))) worst_row = id;
-    if (outputs.has_lse() && !is_right_lse(outputs.lse_at(id), trusted.lse_at(id), gate, 2)) wrong_lse.add(id);
+    if (outputs.has_lse() && !is_right_lse(outputs.lse_at(id), trusted.lse_at(id), gate, 2))
+      wrong_lse.add(id);
   }
   const double nrmse = relative(error_squares, norm_squares);
   if (wrong_lse.count > 0)

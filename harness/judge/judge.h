@@ -12,7 +12,7 @@ namespace flashsteps {
 struct Validation {
   bool pass = false;
   bool only_nrmse = false;  // is above its gate, and all else is right
-  std::string message;  // empty when it passes
+  std::string message;      // empty when it passes
   double nrmse = 0, worst_row_nrmse = 0, max_abs = 0, lse_max_abs = 0;
   // The worst element's error, in units of what roundings of P and O to the type may add up to there; at most
   // twice that of a naive implementation of the same type, and 1.
@@ -25,6 +25,7 @@ struct Validation {
   bool runs_identical = true;
   bool compared_with_v01 = false;
 };
+
 // Judges outputs by the reference rows; scans every element for NaN, Inf and poison that no one overwrote.
 // `outputs` is consumed: checking the guards destroys it. `runs_sound`: the runs were identical and changed
 // no input. If so, a user's own inputs whose error alone is above its gate get no hint at a bug: there may be

@@ -12,7 +12,8 @@
 namespace flashsteps {
 namespace {
 
-// The largest value of a tensor, all of whose values must be finite. What lies beyond a length may be anything.
+// The largest value of a tensor, all of whose values must be finite. What lies beyond a length may be
+// anything.
 double largest_of(const Problem& p, const char* name, const CallTensor& tensor, bool of_keys) {
   const Rows rows(tensor.batch, tensor.heads, tensor.rows);
   std::vector<float> values(p.head_dim);

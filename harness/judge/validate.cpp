@@ -38,6 +38,18 @@ json to_json(const Validation& v, const Problem& problem) {
   return record;
 }
 
+json gates_by_type() {
+  json all;
+  for (const auto& [text, dtype] : kDTypeNames) {
+    const Gates gate = gates(dtype);
+    all[text] = {{"nrmse", gate.nrmse},
+                 {"row", gate.row_nrmse},
+                 {"lse", gate.lse_abs},
+                 {"lse_relative", kLseRelative}};
+  }
+  return all;
+}
+
 Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, const Workload& w,
                     const std::vector<ReferenceRow>& reference, const Outputs* trusted,
                     const std::vector<EmulatorMode>& modes, std::vector<json>& counters) {

@@ -12,6 +12,7 @@
 namespace flashsteps {
 
 json to_json(const Validation& validation, const Problem& problem);
+json gates_by_type();  // those of gates.h, for scripts
 
 // Runs the step once per mode (at least twice in all) into poisoned outputs and judges it; the outputs must
 // be bitwise equal, whatever the mode. `trusted`, when given, holds v01's whole output. `counters` receives

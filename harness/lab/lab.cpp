@@ -1,7 +1,8 @@
-// What scripts ask of the harness: its problems, its judge and its timer, for kernels that are not steps as well.
-// A library with a C interface, which scripts/measure/lab.py calls, so that it serves every Python. An answer is JSON,
-// valid until the next call of the same thread; {"error": TEXT} where something went wrong, with "lost": true where
-// nothing more can be done with the device. Things that stay are numbers: an address, which lab_close() ends.
+// What scripts ask of the harness: its problems, its judge and its timer, for kernels that are not steps as
+// well. A library with a C interface, which scripts/measure/lab.py calls, so that it serves every Python. An
+// answer is JSON, valid until the next call of the same thread; {"error": TEXT} where something went wrong,
+// with "lost": true where nothing more can be done with the device. Things that stay are numbers: an address,
+// which lab_close() ends.
 #include <cstring>
 #include <map>
 #include <memory>
@@ -91,10 +92,6 @@ const char* answer(Work work) {
 
 uint64_t number_of(Thing* thing) { return reinterpret_cast<uint64_t>(thing); }
 uint64_t address(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
-template <typename Pointer>
-Pointer pointer(const json& number) {
-  return reinterpret_cast<Pointer>(number.get<uint64_t>());
-}
 
 json described(Case& made) {
   const AttentionCall& call = made.tensors.call();
@@ -138,9 +135,7 @@ json timer_of(Backend& backend, std::unique_ptr<Timer> timer) {
   return {{"timer", number_of(new LabTimer(backend, std::move(timer)))}, {"method", method}};
 }
 
-Samples samples_of(const json& record) {
-  return {record.at("ms"), record.at("clocks"), record.at("method")};
-}
+Samples samples_of(const json& record) { return {record.at("ms"), record.at("clocks"), record.at("method")}; }
 
 }  // namespace
 
@@ -159,6 +154,7 @@ const char* lab_open(const char* which, int device) {
                  {"commit", build.commit.empty() ? json(nullptr) : json(build.commit)},
                  {"dirty", build.dirty ? json(*build.dirty) : json(nullptr)},
                  {"build", to_json(build)},
+                 {"gates", gates_by_type()},
                  {"steps", json::array()}};
     for (const auto& [text, dtype] : kDTypeNames) said["peak_tflops"][text] = backend.peak_tflops(dtype);
     for (const StepChoice& step : all_steps()) {
@@ -194,7 +190,8 @@ size_t lab_free_memory(const Lab* lab) { return lab->backend->free_memory(); }
 
 // A problem with the inputs that it names.
 const char* lab_problem(Lab* lab, const char* problem) {
-  return answer([&] { return described(*new Case(*lab, Workload(problem_from_json(json::parse(problem))))); });
+  return answer(
+      [&] { return described(*new Case(*lab, Workload(problem_from_json(json::parse(problem))))); });
 }
 
 // Or with inputs of one's own, which are copied: contiguous on the host, [batch, heads, rows, head_dim].
@@ -252,13 +249,18 @@ const char* lab_outputs(Case* made, const char* step_name, char* o, float* lse) 
   });
 }
 
-// Judges what another kernel has left for this problem: contiguous arrays on the device of the lab. Without lse, it
-// is somebody's who makes his own of rows that see no key: these are not judged. "only_nrmse": that alone is above its
-// gate.
+// Judges what another kernel has left for this problem: contiguous arrays on the device of the lab. Without
+// lse, it is somebody's who makes his own of rows that see no key: these are not judged. "only_nrmse": that
+// alone is above its gate.
 const char* lab_judge(Case* made, const void* o, const void* lse, bool runs_identical) {
   return answer([&] {
-    const Outputs* const trusted = made->whole_output();
     const std::string changed = made->tensors.changed_input();
+    if (!changed.empty()) {  // or all that come after would pay for it: another poison, and everything is
+                             // uploaded
+      made->tensors.poison(Poison::kLarge);
+      made->tensors.poison(Poison::kNan);
+    }
+    const Outputs* const trusted = made->whole_output();
     Problem p = made->workload.problem();
     p.lse = lse != nullptr;
     std::vector<char> host_o(p.num_rows() * p.head_dim * element_bytes(p.dtype));
@@ -274,19 +276,15 @@ const char* lab_judge(Case* made, const void* o, const void* lse, bool runs_iden
     for (const RowId row : p.rows()) {
       if (!p.lse && p.visible_keys(row.i, lengths[row.b]) == 0) outputs.zero_row(row);
     }
-    const std::string difference = trusted != nullptr ? compare_outputs(made->workload, outputs, *trusted) : "";
-    Validation v =
-        judge(made->workload, made->rows(), std::move(outputs), runs_identical && changed.empty());
+    const std::string difference =
+        trusted != nullptr ? compare_outputs(made->workload, outputs, *trusted) : "";
+    Validation v = judge(made->workload, made->rows(), std::move(outputs), runs_identical && changed.empty());
     v.runs_identical = runs_identical;
     v.compared_with_v01 = trusted != nullptr;
     for (const std::string& why : {difference, changed}) {
       if (why.empty()) continue;
       v.pass = v.only_nrmse = false;
       add_line(v.message, why);
-    }
-    if (!changed.empty()) {  // or all that come after would pay for it: another poison, and everything is uploaded
-      made->tensors.poison(Poison::kLarge);
-      made->tensors.poison(Poison::kNan);
     }
     json said = verdict(v, made->workload.problem());
     said["only_nrmse"] = v.only_nrmse;
@@ -295,8 +293,8 @@ const char* lab_judge(Case* made, const void* o, const void* lse, bool runs_iden
   });
 }
 
-// Times what `launch` puts on the lab's stream. `record` has so many launches recorded, where it says 0, and `replay`
-// puts these on the stream; both may be null.
+// Times what `launch` puts on the lab's stream. `record` has so many launches recorded, where it says 0, and
+// `replay` puts these on the stream; both may be null.
 const char* lab_timer(Lab* lab, int (*launch)(), int (*record)(int launches), int (*replay)(), bool cold_l2) {
   return answer([&] {
     TimedCall call{checked(launch), {}};
@@ -333,13 +331,11 @@ const char* lab_sample(LabTimer* of) {
 
 // Of so many launches on any stream of this device, between two events.
 const char* lab_time(Lab* lab, void* stream, int (*launch)(), int launches) {
-  return answer([&] {
-    return json{{"ms", lab->backend->time_launches(stream, checked(launch), launches)}};
-  });
+  return answer([&] { return json{{"ms", lab->backend->time_launches(stream, checked(launch), launches)}}; });
 }
 
-// What results files say of samples: {"problem", "peak", "ceilings": {name: samples}, "contenders": {name: samples}},
-// with samples as {"ms": [], "clocks": [], "method": {}}.
+// What results files say of samples: {"problem", "peak", "ceilings": {name: samples}, "contenders": {name:
+// samples}}, with samples as {"ms": [], "clocks": [], "method": {}}.
 const char* lab_records(const char* text) {
   return answer([&] {
     const json request = json::parse(text);
@@ -349,8 +345,9 @@ const char* lab_records(const char* text) {
     json said = {{"ceilings", ceilings_record(ceilings)}, {"contenders", json::object()}};
     for (const auto& [name, samples] : request.at("contenders").items()) {
       const Step* const step = find_step(name, BackendKind::kCuda);
-      said["contenders"][name] = timing_record(samples_of(samples), problem, request.at("peak"), said["ceilings"],
-                                               step == nullptr ? "" : limit_of(step->info, problem));
+      said["contenders"][name] =
+          timing_record(samples_of(samples), problem, request.at("peak"), said["ceilings"],
+                        step == nullptr ? "" : limit_of(step->info, problem));
     }
     return said;
   });

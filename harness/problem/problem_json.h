@@ -1,5 +1,5 @@
-// A problem as results files have it, and as workers are told of it. (Apart, because the Python module is built
-// without a JSON library.)
+// A problem as results files have it, and as workers are told of it. (Apart, because the Python module is
+// built without a JSON library.)
 #pragma once
 
 #include "harness/base/json.h"

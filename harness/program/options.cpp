@@ -72,10 +72,11 @@ void add_backend(CLI::App* c, Options& o) {
 
 void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
   add_repeatable(c, "--shape", axes.shapes, kShapeForms);
-  c->add_option("--grid", axes.grid,
-                "paper: the shapes of the FlashAttention paper, batch * seqlen = 16384, heads * head_dim = "
-                "2048; decode: one query against 1k to 128k keys, in batches of 1 to 128, up to 256k keys in all; "
-                "decode-large: up to 4M")
+  c->add_option(
+       "--grid", axes.grid,
+       "paper: the shapes of the FlashAttention paper, batch * seqlen = 16384, heads * head_dim = "
+       "2048; decode: one query against 1k to 128k keys, in batches of 1 to 128, up to 256k keys in all; "
+       "decode-large: up to 4M")
       ->check(CLI::IsMember({"paper", "decode", "decode-large"}));
   add_axis(c, "--dtype", axes.dtypes, kDTypeNames, "element type of q, k, v and o");
   add_axis(c, "--kv-lengths", axes.lengths, kKvLengthsNames, "how many keys each batch has");
@@ -253,14 +254,6 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
       ->transform(in_range(1e-6, 1e6));
   trace->add_option("--cta", o.cta, "which CTA, counted along x, then y, then z (default: the last one)")
       ->transform(in_range<int64_t>(0, std::numeric_limits<int64_t>::max()));
-  CLI::Option* const contenders =
-      problems
-          ->add_option("--contenders", o.contenders,
-                       "print also the order in which each round of timing takes so many contenders")
-          ->transform(in_range(1, 1000));
-  problems->add_option("--rounds", o.rounds, "how many rounds of timing")
-      ->transform(in_range(1, 10000))
-      ->needs(contenders);
 
   const auto is_wanted = [&](const CLI::App* c) { return c->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_wanted).empty())

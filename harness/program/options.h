@@ -29,7 +29,6 @@ struct Options {
   bool tuned = false;         // steps get their configurations by the file at tuning_path
   std::string tuning_path;    // of run and bench, and of tune, which writes it
   bool cold_l2 = false;       // flushed before every launch that is timed
-  int contenders = 0;         // of which `problems` tells the order in each round
   bool instructions = false;  // info: what they cost beside mma.sync
   bool in_process = false;
   bool verbose = false;

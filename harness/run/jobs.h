@@ -27,8 +27,8 @@
 // Every request may have tuning: the text of a tuning file (harness/device/tuning.h), by which steps then
 // get their configurations.
 //
-// A worker adds {"event":"alive"}, from any thread, a few times a second. Its last event is finished, or where
-// the job is not done failed (status, message): without either, something else has ended it.
+// A worker adds {"event":"alive"}, from any thread, a few times a second. Its last event is finished, or
+// where the job is not done failed (status, message): without either, something else has ended it.
 #pragma once
 
 #include <functional>

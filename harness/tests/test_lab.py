@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import ctypes
 import json
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
-from test_program import FLASHSTEPS, check_file, needs_gpu, run, tell_problems
+from test_program import FLASHSTEPS, ROOT, check_file, needs_gpu, run, tell_problems
 
 from draw.attention_data import to_bits, to_double  # in scripts/, which test_program adds to the path
 from measure import lab
+from records.rules import GATES
 
 LIBRARY = FLASHSTEPS.parent / lab.LIBRARY
 SHAPE = "--shape=2,4,2,70,130,64"
@@ -141,10 +143,11 @@ def test_a_step_is_judged_as_the_program_judges_it(emulator: lab.Lab, tmp_path: 
     assert refused["status"] == "skip" and "fp32" in refused["message"]
 
 
-def test_the_orders_are_the_programs(emulator: lab.Lab) -> None:
-    for contenders in (1, 4, 5):
-        orders = [emulator.order(contenders, round_) for round_ in range(2 * contenders)]
-        assert orders == tell_problems("--contenders", str(contenders), "--rounds", str(2 * contenders))["orders"]
+def test_rounds_and_gates(emulator: lab.Lab) -> None:
+    assert [emulator.order(4, round_) for round_ in range(2)] == [[0, 1, 3, 2], [1, 2, 0, 3]]
+    assert [emulator.order(3, round_) for round_ in range(3)] == [[0, 1, 2], [2, 1, 0], [1, 2, 0]]
+    assert {dtype: (gate["nrmse"], gate["row"]) for dtype, gate in emulator.gates.items()} == GATES
+    assert emulator.gates == tell_problems()["gates"]
 
 
 def test_records_are_the_programs_own(emulator: lab.Lab) -> None:
@@ -182,7 +185,7 @@ def test_a_call_is_timed_as_a_step_is() -> None:
 
     gpu = lab.Lab(LIBRARY)
     pytorch = TorchLab(torch, None, gpu)
-    case = case_of(gpu, "--shape=1,2048,2048,128", "--dtype=bf16")
+    case = case_of(gpu, "--shape=1,4,512,64", "--dtype=bf16")
     q, k, v = (x.contiguous() for x in vars(pytorch.tensors(case)).values() if torch.is_tensor(x))
     product = torch.empty_like(q)
     for cold in (False, True):
@@ -202,3 +205,19 @@ def test_a_call_is_timed_as_a_step_is() -> None:
 
     with pytest.raises(ZeroDivisionError):
         gpu.timer(wrong)
+
+
+@needs_gpu
+def test_a_comparison_with_peers_is_a_sound_record(tmp_path: Any) -> None:
+    for needed in ("torch", "flashsteps"):
+        pytest.importorskip(needed, reason=f"this test needs {needed}")
+    out = tmp_path / "peers.json"
+    words = ["v09", "v16", "--peers", "sdpa_flash", "sdpa_math", "--shape", "1,4,2048,64", "--shape", "2,4,2,300,300,64"]
+    script = [sys.executable, str(ROOT / "scripts" / "measure" / "compare_peers.py"), *words, "--causal"]
+    for more in ([], ["--cold-l2"]):
+        done = run(*script, "--lab", str(LIBRARY), "--json", str(out), *more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        check_file(out)
+        for found in json.loads(out.read_text())["runs"]:
+            assert [entry["status"] for entry in found["steps"] + found["peers"]] == ["pass"] * 4, found
+            assert all(entry["timing"]["samples"] == 7 for entry in found["steps"] + found["peers"])

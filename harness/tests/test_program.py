@@ -28,8 +28,7 @@ FIXTURES = BUILD / "tests" / "flashsteps_fixtures"
 MUTANTS = BUILD / "tests" / "flashsteps_mutants"
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from measure import program  # noqa: E402
-from records import results, rules  # noqa: E402  (the checker of results files)
+from records import results  # noqa: E402  (the checker of results files)
 from steps import sources  # noqa: E402
 
 STEPS = sources.all_steps()  # of those in the program, which may hold ablations as well
@@ -375,9 +374,6 @@ BAD_USE = [
     (["run", "v01", "--tuning", "/tmp/x.json", "--json", "/tmp/x.json"], "is the file of --json"),
     (["problems", "--shape", "1,1,8"], "expected"),
     (["problems", "--causal"], "--causal needs a --shape"),
-    (["problems", "--contenders", "0"], "--contenders"),
-    (["problems", "--contenders", "3", "--rounds", "0"], "--rounds"),
-    (["problems", "--rounds", "3"], "--contenders"),
     (["problems", "v01"], "v01"),
 ]
 
@@ -524,7 +520,7 @@ def test_problems_are_told_as_results_have_them(tmp_path: Path) -> None:
     told = tell_problems(*arguments)
     assert len(told["problems"]) == 8
     assert told["problems"] == [run["problem"] for run in judged]
-    assert sorted(told["gates"]) == ["bf16", "fp16", "fp32"] and "orders" not in told
+    assert sorted(told["gates"]) == ["bf16", "fp16", "fp32"]
     for run_ in judged:
         gate = told["gates"][run_["problem"]["dtype"]]
         validation = run_["steps"][0]["validation"]
@@ -542,25 +538,6 @@ def test_problems_may_be_the_programs_own(tmp_path: Path) -> None:
     done = run(FLASHSTEPS, "problems", "--grid", "paper", "--json", str(out))
     assert (done.returncode, done.stdout) == (0, "")
     assert json.loads(out.read_text()) == tell_problems("--grid", "paper")
-
-
-def test_problems_tell_the_order_of_a_race() -> None:
-    assert tell_problems("--contenders", "4", "--rounds", "2")["orders"] == [[0, 1, 3, 2], [1, 2, 0, 3]]
-    assert tell_problems("--contenders", "3", "--rounds", "3")["orders"] == [[0, 1, 2], [2, 1, 0], [1, 2, 0]]
-    assert len(tell_problems("--contenders", "1")["orders"]) == 7  # the rounds of a bench
-
-
-def test_scripts_ask_the_program() -> None:
-    gates = program.ask(FLASHSTEPS)["gates"]
-    assert {dtype: (gate["nrmse"], gate["row"]) for dtype, gate in gates.items()} == rules.GATES
-    assert program.ask(FLASHSTEPS, "--shape=1,2,40,64", "--causal")["problems"][0]["causal"]
-    with pytest.raises(program.Refused, match="^--shape '1,1,8': expected B,H,S,D"):
-        program.ask(FLASHSTEPS, "--shape=1,1,8")
-    assert program.order_of_round(FLASHSTEPS, 0, 3) == []
-    for contenders in (1, 4, 5):
-        orders = [program.order_of_round(FLASHSTEPS, contenders, round_) for round_ in range(4 * contenders)]
-        told = tell_problems("--contenders", str(contenders), "--rounds", str(4 * contenders))["orders"]
-        assert orders == told, "they begin again"
 
 
 def test_help_and_list(tmp_path: Path) -> None:

@@ -140,6 +140,11 @@ def lab_of(program: Path, backend: str) -> Lab:
     return Lab(program.parent / LIBRARY, backend)
 
 
+def gates_of(program: Path, backend: str) -> dict[str, dict[str, float]]:
+    """By type."""
+    return lab_of(program, backend).gates
+
+
 def run_step(
     program: Path, step: str, dtype: str, causal: bool, q: Any, k: Any, v: Any, backend: str = "emulator"
 ) -> Any:

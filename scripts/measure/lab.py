@@ -110,6 +110,7 @@ class Lab(Thing):
         self.steps: list[str] = said["steps"]
         self.stream: int = said["stream"]  # CUDA's, where steps run and everything is timed
         self.peak_tflops: dict[str, float] = said["peak_tflops"]
+        self.gates: dict[str, dict[str, float]] = said["gates"]  # by type
         self.provenance = {key: said[key] for key in ("commit", "dirty", "build")}
 
     def order(self, contenders: int, round_: int) -> list[int]:

@@ -17,12 +17,7 @@ np = pytest.importorskip("numpy", reason="build/venv has it")
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
 from draw import attention_data, attention_maps, drawings, error_analysis, figure_style, online_softmax
-from measure import program as flashsteps
 from records.rules import GATES
-
-# What the program says of its gates.
-SAID = {"gates": {dtype: {"nrmse": whole, "row": row} for dtype, (whole, row) in GATES.items()}}
-
 
 def take_small_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not about them."""
@@ -45,7 +40,8 @@ def compute_here(monkeypatch: pytest.MonkeyPatch, change: Any = lambda bits: bit
         return change(attention_data.to_bits(attention_data.probabilities(q, k, causal) @ v, dtype))
 
     monkeypatch.setattr(attention_data, "run_step", run_step)
-    monkeypatch.setattr(flashsteps, "ask", lambda program: SAID)
+    gates = {dtype: {"nrmse": whole, "row": row} for dtype, (whole, row) in GATES.items()}
+    monkeypatch.setattr(attention_data, "gates_of", lambda program, backend: gates)
 
 
 def draw(script: Any, folder: Path) -> None:

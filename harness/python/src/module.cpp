@@ -413,8 +413,8 @@ nb::tuple plan(nb::handle python_framework, nb::handle q_array, nb::handle k_arr
   }
 }
 
-// Whether o and lse are right, what is wrong with them, what the problem is called, and figures. All arrays are
-// on the CPU.
+// Whether o and lse are right, what is wrong with them, what the problem is called, and figures. All arrays
+// are on the CPU.
 nb::tuple judge(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
                 nb::handle kv_lengths_array, bool causal, std::optional<double> scale, bool bshd,
                 nb::handle o_array, nb::handle lse_array) {
@@ -510,8 +510,9 @@ NB_MODULE(_core, m) {
       "plan", &plan, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "page_table"_a.none(),
       "causal"_a, "scale"_a.none(), "step"_a.none(), "bshd"_a, "num_splits"_a, "kvcache"_a, "gpu"_a.none(),
       "Checks a call whose arrays have no memory yet: its scale, and the bytes of workspace that it needs.");
-  m.def("judge", &judge, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "causal"_a, "scale"_a.none(),
-        "bshd"_a, "o"_a, "lse"_a, "Whether a result on the CPU is right, and more: for flashsteps.check.");
+  m.def("judge", &judge, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "causal"_a,
+        "scale"_a.none(), "bshd"_a, "o"_a, "lse"_a,
+        "Whether a result on the CPU is right, and more: for flashsteps.check.");
   m.def("xla_handlers", &xla_handlers, "The handlers of XLA's calls, as jax.ffi registers them.");
   m.def("steps", &step_descriptions,
         "The fields of flashsteps.Step for every step, in the order of the ladder.");
