@@ -42,7 +42,10 @@ def check(
     layout: str = "bhsd",
     device: str | None = None,
 ) -> Check:
-    """Is a step right on these tensors? The arguments are attention()'s.
+    """Is a step right on these tensors?
+
+    Arguments:
+        q, k, v, causal, scale, kv_lengths, step, layout, device: as attention() has them.
 
     Runs the step twice and judges o and the log-sum-exp as the tests of this repository do: by the same gates, against
     attention on the CPU in higher precision, computed from the same rounded inputs: all rows of small problems, and
