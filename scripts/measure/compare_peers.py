@@ -73,8 +73,8 @@ COLD = {
     "away, and made again behind twice the flushes",
 }
 PEERS_METHOD = (
-    "one process; the inputs, gates and timer of the program for all; of peers no log-sum-exp is judged, and no row that "
-    "sees no key; short calls as a CUDA graph (with a cold L2 each launch alone, and their median); the orders of the "
+    "one process; the inputs, gates and timer of the program for all; of peers no log-sum-exp is judged, and no row "
+    "that sees no key; short calls as a CUDA graph (with a cold L2 each launch alone, and their median); the orders of the "
     "rounds are a Williams design, in which nobody keeps a neighbour; peers allocate their outputs in every call; of "
     "several ways to call a peer for few queries the fastest by such samples, which its note names"
 )

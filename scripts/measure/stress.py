@@ -3,8 +3,10 @@
 
     python3 scripts/measure/stress.py [STEP...] [--problems 10000] [--soak MINUTES] [--out FILE.txt]
 
-Needs PyTorch, the Python module flashsteps, and the lab (build/libflashsteps_lab.so, built beside the program). Runs on the GPU, or without one on the emulator, where a few small
-problems are plenty. Exit status: 0 when all is right, 1 when not, 2 for wrong use, 3 when a call hung.
+Needs PyTorch, the Python module flashsteps, and the lab (build/libflashsteps_lab.so, built beside the program). Runs on
+the GPU, or without one on the emulator, where a few small problems are plenty.
+
+Exit status: 0 when all is right, 1 when not, 2 for wrong use, 3 when a call hung.
 """
 
 from __future__ import annotations

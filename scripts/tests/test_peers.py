@@ -1,5 +1,5 @@
-"""peers.py: how other people's kernels are called, with PyTorch on the CPU and packages that are written down here. On a
-GPU they are judged: harness/tests/test_lab.py."""
+"""peers.py: how other people's kernels are called, with PyTorch on the CPU and packages that are written down here. On
+a GPU they are judged: harness/tests/test_lab.py."""
 
 from __future__ import annotations
 
