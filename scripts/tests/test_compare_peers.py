@@ -14,7 +14,7 @@ from conftest import make_peers_record, make_problem
 
 from measure import compare_peers, peers, torch_lab
 from measure import lab as harness
-from records import rates
+from records import problems, rates
 from records.terminal import Progress
 
 SMALL = ("--shape", "4,16,1024,64")
@@ -57,8 +57,11 @@ def test_a_flash_attention_3_below_its_best_is_no_peer():
         heads = {"num_heads_q": 16, "num_heads_kv": 16}
         sizes = {"batch": 8, "seqlen_q": 2048, "seqlen_kv": 2048, "head_dim": 128}
         problem = make_problem(**{**heads, **sizes, "causal": False, **changes})
-        entry = {"peer": name, "timing": {"percent_of_matmul": percent}}
-        return compare_peers.below_its_best(entry, problem, {"compute_capability": capability})
+        ceilings = {"matmul": {"median_ms": 1.0, "work": 1e12, "unit": "FLOP"}} if percent else {}  # 1000 TFLOPS
+        median_ms = problems.flops(problem) / (10 * (percent or 1) * 1e9)
+        entry = {"peer": name, "timing": {"median_ms": median_ms}}
+        run = {"problem": problem, "ceilings": ceilings}
+        return compare_peers.below_its_best(entry, run, {"compute_capability": capability})
 
     assert doubt(64).startswith("64 % of the matrix product's rate: was it built with all flags?")
     assert doubt(70) == doubt(None) == doubt(64, "sdpa_flash") == doubt(64, capability="8.0") == ""
