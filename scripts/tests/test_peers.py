@@ -12,6 +12,7 @@ from conftest import make_problem
 
 from measure import peers
 from measure.peers import Call, Skip, Tensors
+from records.problems import problem_label
 
 
 class Times:
@@ -91,7 +92,6 @@ PROBLEMS = [
     problem_of(1, 4, 1, 90, 50, 64, causal=True),
 ]
 DECODE = problem_of(2, 4, 2, 1, 64, 64)
-label = lambda problem: problem["label"]
 
 
 def tensors_of(torch: Any, p: dict[str, Any]) -> Tensors:
@@ -124,7 +124,7 @@ def prepared(lab: Any, name: str, problem: dict[str, Any]) -> Call:
 
 
 @pytest.mark.parametrize("name", ["sdpa_flash", "sdpa_math"])
-@pytest.mark.parametrize("problem", PROBLEMS, ids=label)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=problem_label)
 def test_sdpa_on_the_cpu_is_right(lab, torch, problem, name):
     """Grouped heads, and masks aligned bottom-right: with is_causal alone the third problem fails."""
     note = prepared(lab, name, problem).note
@@ -165,7 +165,7 @@ def test_flash_attn_gets_transposed_views(lab, torch, returns_lse):
     assert prepared(lab, "flash_attn", PROBLEMS[2]).note == "transposed views of the same tensors"
 
 
-@pytest.mark.parametrize("problem", [DECODE, problem_of(2, 6, 2, 16, 70, 64, causal=True)], ids=label)
+@pytest.mark.parametrize("problem", [DECODE, problem_of(2, 6, 2, 16, 70, 64, causal=True)], ids=problem_label)
 def test_few_queries_take_flash_attentions_call_for_a_cache(lab, torch, problem):
     class Package:
         @staticmethod
