@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "harness/base/build_info.h"
@@ -25,8 +26,10 @@
 namespace flashsteps {
 namespace {
 
-struct Thing {
+// Python ends what it holds in any order, so whatever uses another thing keeps it alive.
+struct Thing : std::enable_shared_from_this<Thing> {
   virtual ~Thing() = default;
+  std::shared_ptr<Thing> used;
 };
 
 struct Lab : Thing {
@@ -36,7 +39,9 @@ struct Lab : Thing {
 // A problem with its tensors on the device, what is right, and what the trusted step makes of it.
 struct Case : Thing {
   Case(Lab& lab, Workload made)
-      : backend(*lab.backend), workload(std::move(made)), tensors(backend, workload) {}
+      : backend(*lab.backend), workload(std::move(made)), tensors(backend, workload) {
+    used = lab.shared_from_this();
+  }
 
   bool is_given() const { return workload.problem().inputs == Inputs::kGiven; }
   const std::vector<ReferenceRow>& rows() {
@@ -70,7 +75,10 @@ struct Case : Thing {
 };
 
 struct LabTimer : Thing {
-  LabTimer(Backend& where, std::unique_ptr<Timer> made) : backend(where), timer(std::move(made)) {}
+  LabTimer(Thing& owner, Backend& where, std::unique_ptr<Timer> made)
+      : backend(where), timer(std::move(made)) {
+    used = owner.shared_from_this();
+  }
   Backend& backend;
   std::unique_ptr<Timer> timer;
 };
@@ -90,18 +98,27 @@ const char* answer(Work work) {
   return text.c_str();
 }
 
-uint64_t number_of(Thing* thing) { return reinterpret_cast<uint64_t>(thing); }
+std::mutex held_mutex;
+// By Python. What it still holds when the process ends is not ended: the device may be gone by then.
+std::map<Thing*, std::shared_ptr<Thing>>& held = *new std::map<Thing*, std::shared_ptr<Thing>>;
+
+uint64_t number_of(std::shared_ptr<Thing> thing) {
+  Thing* const number = thing.get();
+  const std::lock_guard lock(held_mutex);
+  held[number] = std::move(thing);
+  return reinterpret_cast<uint64_t>(number);
+}
 uint64_t address(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
-json described(Case& made) {
-  const AttentionCall& call = made.tensors.call();
+json described(std::shared_ptr<Case> made) {
+  const AttentionCall& call = made->tensors.call();
   const auto tensor = [](const TensorView& view, int batch, int heads, int rows, int head_dim) {
     return json{{"data", address(view.data)},
                 {"shape", {batch, heads, rows, head_dim}},
                 {"strides", {view.batch_stride, view.head_stride, view.row_stride, 1}}};
   };
-  return {{"case", number_of(&made)},
-          {"problem", to_json(made.workload.problem())},
+  return {{"case", number_of(made)},
+          {"problem", to_json(made->workload.problem())},
           {"q", tensor(call.q, call.batch, call.num_heads_q, call.seqlen_q, call.head_dim)},
           {"k", tensor(call.k, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows(), call.head_dim)},
           {"v", tensor(call.v, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows(), call.head_dim)}};
@@ -129,10 +146,11 @@ std::function<void()> checked(int (*call)()) {
   };
 }
 
-json timer_of(Backend& backend, std::unique_ptr<Timer> timer) {
+json timer_of(Thing& owner, Backend& backend, std::unique_ptr<Timer> timer) {
   if (timer == nullptr) return {{"timer", 0}};
   const json method = timer->method();
-  return {{"timer", number_of(new LabTimer(backend, std::move(timer)))}, {"method", method}};
+  return {{"timer", number_of(std::make_shared<LabTimer>(owner, backend, std::move(timer)))},
+          {"method", method}};
 }
 
 Samples samples_of(const json& record) { return {record.at("ms"), record.at("clocks"), record.at("method")}; }
@@ -143,7 +161,7 @@ extern "C" {
 
 const char* lab_open(const char* which, int device) {
   return answer([&] {
-    auto lab = std::make_unique<Lab>();
+    const auto lab = std::make_shared<Lab>();
     std::string why;
     lab->backend = std::string(which) == "cuda" ? make_cuda_backend(why, device) : make_emulator_backend();
     if (lab->backend == nullptr) throw std::runtime_error(why);
@@ -161,12 +179,16 @@ const char* lab_open(const char* which, int device) {
     for (const StepChoice& step : all_steps()) {
       if (step.built_for(backend.kind()) != nullptr) said["steps"].push_back(step.name);
     }
-    said["lab"] = number_of(lab.release());
+    said["lab"] = number_of(lab);
     return said;
   });
 }
 
-void lab_close(Thing* thing) { delete thing; }
+void lab_close(Thing* thing) {
+  std::shared_ptr<Thing> last;  // ends behind the lock
+  const std::lock_guard lock(held_mutex);
+  last = std::move(held.extract(thing).mapped());
+}
 
 // What the words of `flashsteps problems` mean: see its --help.
 const char* lab_problems(const char* words) {
@@ -191,8 +213,9 @@ size_t lab_free_memory(const Lab* lab) { return lab->backend->free_memory(); }
 
 // A problem with the inputs that it names.
 const char* lab_problem(Lab* lab, const char* problem) {
-  return answer(
-      [&] { return described(*new Case(*lab, Workload(problem_from_json(json::parse(problem))))); });
+  return answer([&] {
+    return described(std::make_shared<Case>(*lab, Workload(problem_from_json(json::parse(problem)))));
+  });
 }
 
 // Or with inputs of one's own, which are copied: contiguous on the host, [batch, heads, rows, head_dim].
@@ -211,7 +234,7 @@ const char* lab_given(Lab* lab, const char* problem, void* q, void* k, void* v, 
     float unused;
     call.lse = p.lse ? &unused : nullptr;
     const Problem given = problem_of(call);
-    return described(*new Case(*lab, Workload(given, call)));
+    return described(std::make_shared<Case>(*lab, Workload(given, call)));
   });
 }
 
@@ -303,22 +326,23 @@ const char* lab_timer(Lab* lab, int (*launch)(), int (*record)(int launches), in
       call.record = [record, replay](int launches) {
         return record(launches) == 0 ? checked(replay) : std::function<void()>{};
       };
-    return timer_of(*lab->backend, lab->backend->make_timer(call, cold_l2));
+    return timer_of(*lab, *lab->backend, lab->backend->make_timer(call, cold_l2));
   });
 }
 
 const char* lab_step_timer(Case* made, const char* step_name, bool cold_l2) {
   return answer([&] {
     const Step& step = prepared(*made, step_name);
-    return timer_of(made->backend, made->backend.make_timer(step, made->tensors.call(), cold_l2));
+    return timer_of(*made, made->backend, made->backend.make_timer(step, made->tensors.call(), cold_l2));
   });
 }
 
 // Of one of kCeilings, or kReadKv of so many bytes. {"timer": 0} when the device does not have it.
 const char* lab_ceiling(Lab* lab, const char* name, size_t bytes) {
   return answer([&] {
-    return timer_of(*lab->backend, std::string(name) == kReadKv ? lab->backend->make_cold_read(bytes)
-                                                                : lab->backend->make_ceiling(name));
+    return timer_of(*lab, *lab->backend,
+                    std::string(name) == kReadKv ? lab->backend->make_cold_read(bytes)
+                                                 : lab->backend->make_ceiling(name));
   });
 }
 
@@ -346,9 +370,8 @@ const char* lab_records(const char* text) {
     json said = {{"ceilings", ceilings_record(ceilings)}, {"contenders", json::object()}};
     for (const auto& [name, samples] : request.at("contenders").items()) {
       const Step* const step = find_step(name, BackendKind::kCuda);
-      said["contenders"][name] =
-          timing_record(samples_of(samples), problem, said["ceilings"],
-                        step == nullptr ? "" : limit_of(step->info, problem));
+      said["contenders"][name] = timing_record(samples_of(samples), problem, said["ceilings"],
+                                               step == nullptr ? "" : limit_of(step->info, problem));
     }
     return said;
   });

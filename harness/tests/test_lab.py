@@ -15,7 +15,7 @@ from test_program import FLASHSTEPS, ROOT, check_file, needs_gpu, run, tell_prob
 
 from draw.attention_data import to_bits, to_double  # in scripts/, which test_program adds to the path
 from measure import lab
-from records.problems import flops
+from records.problems import flops, problem_label
 from records.rules import GATES
 
 LIBRARY = FLASHSTEPS.parent / lab.LIBRARY
@@ -65,7 +65,9 @@ def judged(case: lab.Case, o: np.ndarray, lse: np.ndarray | None) -> dict[str, A
 
 def test_problems_are_the_programs() -> None:
     words = ("--shape=1,2,40,64", "--causal", "--full", "--dtype=bf16", "--kv-lengths=random")
-    assert lab.problems(LIBRARY, *words) == tell_problems(*words)["problems"]
+    problems, told = lab.problems(LIBRARY, *words), tell_problems(*words)["problems"]
+    assert [problem | more for problem, more in zip(problems, told, strict=True)] == told
+    assert [problem_label(problem) for problem in problems] == [more["label"] for more in told]
     with pytest.raises(lab.LabError, match="--shape"):
         lab.problems(LIBRARY, "--shape=1,1,8")
 
@@ -142,6 +144,13 @@ def test_a_step_is_judged_as_the_program_judges_it(emulator: lab.Lab, tmp_path: 
     assert case.judge(np.ascontiguousarray(o).ctypes.data, lse.ctypes.data)["validation"] == ours["validation"]
     refused = case_of(emulator, "--shape=1,1,8,64", "--dtype=fp32").check("v09_direct_rescale")
     assert refused["status"] == "skip" and "fp32" in refused["message"]
+
+
+def test_things_may_end_in_any_order() -> None:
+    where = lab.Lab(LIBRARY, "emulator")
+    case = case_of(where, "--shape=1,1,8,64")
+    where.close()
+    assert case.check("v01_scalar")["status"] == "pass"
 
 
 def test_rounds_and_gates(emulator: lab.Lab) -> None:

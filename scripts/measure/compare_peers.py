@@ -484,7 +484,7 @@ def open_torch(library: Path) -> tuple[Lab, TorchLab]:
     lab = Lab(library, device=torch.cuda.current_device())
     if flashsteps.build_info()["commit"] != lab.provenance["commit"]:
         raise Unavailable("the Python module flashsteps and the lab are of different commits: build both anew")
-    return lab, TorchLab(torch, flashsteps, lab.stream)
+    return lab, TorchLab(torch, flashsteps, lab)
 
 
 def compare_all(options: argparse.Namespace) -> int:

@@ -172,7 +172,6 @@ class Case(Thing):
 
     def __init__(self, lab: Lab, said: dict[str, Any]):
         super().__init__(lab.library, said["case"])
-        self.lab = lab  # must live longer
         self.problem: dict[str, Any] = said["problem"]
         self.tensors: dict[str, dict[str, Any]] = {name: said[name] for name in "qkv"}
 
@@ -251,7 +250,7 @@ class Timer(Thing):
 
     def __init__(self, owner: Lab | Case, said: dict[str, Any], calls: Calls | None = None):
         super().__init__(owner.library, said["timer"])
-        self.owner, self.calls = owner, calls  # must live longer
+        self.calls = calls  # which the library calls
         self.method: dict[str, Any] = said["method"]
         self.note = ""  # for whoever reads its times
         self.ms: list[float] = []
