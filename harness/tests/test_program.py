@@ -248,6 +248,12 @@ def test_a_step_that_keeps_hanging_is_given_up(tmp_path: Path) -> None:
     assert "skipped (not run: the step hung twice in a row)" in done.stdout
 
 
+def test_a_step_that_launches_nothing_fails() -> None:
+    done = run(FIXTURES, "check", "fixture_idle", "--backend", "emulator", "--mode", "early")
+    assert done.returncode == 1 and "were never written" in done.stdout
+    assert "FAIL  fixture_idle  0 of " in done.stdout, done.stderr
+
+
 def test_a_step_that_keeps_hanging_costs_the_others_nothing(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     shapes = [word for length in (50, 51, 52) for word in ("--shape", f"1,1,{length},64")]
