@@ -9,10 +9,10 @@ import threading
 import time
 
 import pytest
+from conftest import BUILD
 
 from measure import stress
 from measure.lab import LIBRARY
-from steps.sources import ROOT
 
 PAIRS = 1 << 13
 
@@ -168,7 +168,7 @@ def make():
     before = torch.is_grad_enabled()
 
     def make(wrong: str, *words: str) -> stress.Stress:
-        library = ROOT / "build" / "ci" / LIBRARY
+        library = BUILD / LIBRARY
         options = stress.parse(["--problems", "60", "--streams", "2", "--lab", str(library), *words])
         options.pairs = PAIRS
         return stress.Stress(torch, Attention(torch, wrong), "cpu", options)
