@@ -76,6 +76,7 @@ def test_the_same_bytes_every_time(drawn: Repository, tmp_path):
         f"sys.exit(make_figures.main(['--root', {str(drawn.root)!r}]))"
     )
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}
+    environment["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # a notebook's
     subprocess.run([sys.executable, "-c", program], check=True, env=environment, cwd="/")
     assert {name: drawn.read(f"figures/{name}") for name in first} == first
 

@@ -83,7 +83,7 @@ def test_a_run_in_a_hostile_environment(checkout: Checkout, tmp_path: Path):
     repository, as in a git hook; and a path that is hard to quote."""
     elsewhere = tmp_path / "else where"
     elsewhere.mkdir()
-    hostile = {"HOME": "/dev/null", "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    hostile = {"HOME": "/dev/null", "MPLBACKEND": "no such"}
     hostile |= {"GIT_DIR": "/other/.git", "GIT_WORK_TREE": "/other", "PYTHONHOME": "/other", "PYTHONPATH": "/other"}
     script = str(checkout.root / "scripts" / "run.sh")
     command = ["sh", script, "v01_scalar", *SMALL, "--json", "my results.json"]
@@ -123,7 +123,7 @@ def test_the_exit_status_is_the_programs_and_its_results_are_those_of_this_run(c
 
 def test_without_a_network_another_pythons_packages_draw(checkout: Checkout):
     shutil.rmtree(checkout.root / "build" / "venv")
-    done = checkout.main_job("v01_scalar", *SMALL, PIP_NO_INDEX="1")
+    done = checkout.main_job("v01_scalar", *SMALL, PIP_NO_INDEX="1", MPLBACKEND="no such")
     assert done.returncode == 0 and "report:  " in done.stdout, done.stdout + done.stderr
     assert "no Python packages: ERROR: No matching distribution found for " in done.stderr
     assert f"drawing with the Python packages of {checkout.bin}/python3\n" in done.stderr
@@ -185,21 +185,22 @@ def test_packages_go_into_the_venv_whatever_the_environment_says(checkout: Check
 
 
 def test_the_second_of_two_waits(checkout: Checkout):
-    script = "set -eu; ROOT=$PWD; . scripts/lib.sh; lock run.sh; echo locked; read -r line || :"
-    first, second = (
-        subprocess.Popen(
-            ["bash", "-c", script], cwd=checkout.root, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-        for _ in range(2)
-    )
-    said = {process: process.stdout.readline() for process in (first, second)}
-    holder = first if said[first] == "locked\n" else second
-    waiting = second if holder is first else first
-    assert said[waiting] == f"another run.sh is running in {checkout.root}: waiting until it ends\n"
-    holder.kill()  # it cannot unlock
-    assert waiting.communicate("\n")[0] == "locked\n"
-    holder.communicate()
+    script = "set -eu; ROOT=$PWD; . scripts/lib.sh; lock run.sh; echo locked; read -r line; echo $line >>order"
+
+    def start(says: str) -> subprocess.Popen:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(["bash", "-c", script], cwd=checkout.root, text=True, **pipes)
+        assert process.stdout.readline() == says
+        return process
+
+    first = start("locked\n")
+    second = start(f"another run.sh is running in {checkout.root}: waiting until it ends\n")
+    second.stdin.write("second\n")
+    second.stdin.flush()
+    assert checkout.library("lock test.sh").stderr == ""  # another lock is free; meanwhile the second would go on
+    first.communicate("first\n")
+    second.communicate()
+    assert (checkout.root / "order").read_text() == "first\nsecond\n"
 
 
 def test_a_step_is_tested_and_a_failure_stops_nothing_but_its_section(checkout: Checkout):
