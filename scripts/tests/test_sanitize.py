@@ -29,3 +29,9 @@ def test_without_a_closing_line_nothing_was_checked() -> None:
     assert not sanitize.is_clean(sanitize.summary_line("========= COMPUTE-SANITIZER\nPASS  v01_scalar\n"))
 
 
+
+
+def test_what_memcheck_left_out_is_said() -> None:
+    said = "91 of 108 problems of the covering sample, 17 skipped (needs 16.0 GiB on the device)"
+    assert sanitize.what_passed(f"PASS  v01_scalar  {said}, 1 s\n") == said
+    assert sanitize.what_passed("PASS  v01_scalar  a problem\n" * 2) == "2 problems passed"
