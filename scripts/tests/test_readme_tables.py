@@ -1,10 +1,21 @@
-"""readme_tables.py. What its blocks make of the records that there are stands on the pages, and `--check` (scripts/test.sh)
-says when it changes. Here: what no page has, as steps that failed; what is refused; and that drift is seen."""
+"""readme_tables.py. What its blocks make of the records that there are stands on the pages, and `--check`, which
+scripts/test.sh runs, says when it changes. Here: what no page has, as steps that failed; what is refused; and that
+drift is seen."""
 
 from __future__ import annotations
 
 import pytest
-from conftest import STEPS, Repository, git, give_limit, make_costs, make_peers_record, make_problem, make_record, make_ring
+from conftest import (
+    STEPS,
+    Repository,
+    git,
+    give_limit,
+    make_costs,
+    make_peers_record,
+    make_problem,
+    make_record,
+    make_ring,
+)
 
 from pages import readme_tables
 
@@ -145,7 +156,7 @@ def test_a_step_has_its_share_of_its_limit_when_the_run_has_that(repository: Rep
         ("ladder file=counts.json shapes=D=128", "needs 'cuda'"),
         ("step file=gpu.json step=v07_none", "there is no step 'v07_none'"),
         ("step file=gpu.json step=v03_wmma against=v07_none", "there is no step 'v07_none'"),
-        ("step file=peers.json step=v02_smem_tiles", "peers.json is a comparison with peers: for the blocks 'ladder' and"),
+        ("step file=peers.json step=v02_smem_tiles", "peers.json is a comparison with peers: for the blocks"),
         ("counters file=gpu.json step=v02_smem_tiles", "needs 'emulator'"),
         ("counters file=counts.json step=v03_wmma show=nonsense", "show=nonsense"),
         ("ablation file=gpu.json step=v02_smem_tiles", "gpu.json has no ablation of v02_smem_tiles"),
