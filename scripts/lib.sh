@@ -130,7 +130,6 @@ can_build() {
 # lock NAME: for the rest of this script, in this checkout: two at once would spoil each other's build. The kernel
 # unlocks when the script and all that it has started are gone, however they ended.
 lock() {
-  have flock || return 0
   local lock_fd
   { mkdir -p "$ROOT/build" && exec {lock_fd}>"$ROOT/build/.$1.lock"; } 2>/dev/null || return 0
   flock -n "$lock_fd" && return

@@ -36,10 +36,11 @@ section() {
 
 not_here() { summary+=("$(printf '%-24s skipped: %s' "$1" "$2")"); }
 
-# finish [REMARK]: says how it went, and ends.
+# finish [REMARK]: says how it went, what took longest first, and ends.
 finish() {
   heading "summary"
-  printf '%s\n' "${summary[@]}" "$@"
+  printf '%s\n' "${summary[@]}" | sort -srnk 1.34
+  [ $# = 0 ] || echo "$*"
   echo "$passed passed, $failed failed"
   [ "$failed" = 0 ]
   exit
@@ -61,7 +62,7 @@ python_module() {
   TMPDIR=$ROOT/build/dist CCACHE_BASEDIR=$ROOT/build/dist with_venv -m pip install --quiet --disable-pip-version-check \
     --no-build-isolation --no-deps --force-reinstall build/dist/flashsteps-*.tar.gz \
     -C "build-dir=build/{wheel_tag}" -C cmake.define.FLASHSTEPS_WERROR=ON -C "cmake.define.${launcher[0]#-D}"
-  with_venv -m pytest -q -rs -p no:cacheprovider harness/python/tests
+  run_pytest -rs harness/python/tests
 }
 
 with_venv() {
@@ -71,6 +72,8 @@ with_venv() {
   fi
   "$VENV/bin/python" "$@"
 }
+
+run_pytest() { with_venv -m pytest -q -p no:cacheprovider --durations=10 "$@"; }
 
 build_ci() {
   local targets=()
@@ -153,14 +156,14 @@ section "steps on the emulator" steps_on_emulator
 if [ "${#named[@]}" -gt 0 ]; then
   # All that has the name of a step in its own.
   words=${named[*]}
-  section "command line tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" harness/tests -k "${words// / or }"
-  section "lessons" with_venv -m pytest -q -p no:cacheprovider scripts/tests/test_lessons.py scripts/tests/test_check_docs.py
+  section "command line tests" run_pytest -n "$(nproc)" harness/tests -k "${words// / or }"
+  section "lessons" run_pytest scripts/tests/test_lessons.py scripts/tests/test_check_docs.py
   section "generated text" "$python" scripts/pages/readme_tables.py --check
   compile_checks "${steps[@]/#/compile_checks_}"
   finish "only what ${words// /, } touches was tested. Everything: bash scripts/test.sh"
 fi
 # Tests that share what one of them builds are a group.
-section "command line tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" --dist loadgroup harness/tests
+section "command line tests" run_pytest -n "$(nproc)" --dist loadgroup harness/tests
 make_venv scripts/requirements-jax.txt || complain "without JAX its tests are skipped"
 section "Python module" python_module
 for framework in torch jax; do
@@ -169,7 +172,7 @@ for framework in torch jax; do
 done
 section "address, UB sanitizer" asan_tests
 # Each starts with a half of them, so that few fixtures of a module are made twice, and then helps the other.
-section "script tests" with_venv -m pytest -q -p no:cacheprovider -n "$(nproc)" --dist worksteal scripts/tests
+section "script tests" run_pytest -n "$(nproc)" --dist worksteal scripts/tests
 find_browser >/dev/null || not_here "pages in a browser" "no Chromium (apt-get install -y chromium)"
 section "generated text" "$python" scripts/pages/readme_tables.py --check
 

@@ -1,17 +1,14 @@
-"""docs/tiles.md: its tables, its sentences that claim a count, and the drawings, beside what the program says.
+"""docs/tiles.md: its tables and its sentences that claim a count, beside what the program says.
 
 tools/memory_layouts prints what kernels, common/ and emulator compute with; FLASHSTEPS_BUILD as in test_program.py.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import re
 import subprocess
-import xml.etree.ElementTree
-from pathlib import Path
 
 import pytest
 from test_program import BUILD, FLASHSTEPS, ROOT, run
@@ -166,84 +163,3 @@ def test_the_sectors_are_those_of_the_page():
 def test_the_kernels_still_say_what_the_tool_has_copied(step, expression):
     """Which lane goes where stands within the kernels, so the tool has it once more."""
     assert expression in source(f"steps/{step}/kernel.cu")
-
-
-# ---- The drawings
-
-
-def make_tool(folder: Path, layouts: object) -> Path:
-    text, tool = folder / "layouts.json", folder / "tool"
-    text.write_text(json.dumps(layouts), encoding="utf-8")
-    tool.write_text(f'#!/bin/sh\nexec cat "{text}"\n', encoding="utf-8")
-    tool.chmod(0o755)
-    return tool
-
-
-def test_the_drawings_are_drawn_and_go_stale(tmp_path: Path, capsys):
-    out = tmp_path / "out"
-    assert memory_layouts.main([str(TOOL), "--out", str(out)]) == 0
-    assert {path.name for path in out.iterdir()} == set(memory_layouts.PICTURES)
-    for path in out.iterdir():
-        xml.etree.ElementTree.parse(path)
-    assert memory_layouts.main([str(TOOL), "--check", str(out)]) == 0
-    for name, said in (
-        ("tiles_banks", {"8 passes": 1, "2 passes": 1, "1 pass": 2}),
-        ("tiles_walk", {"16 passes": 1, "1 pass": 1}),
-        ("tiles_sectors", {"v05: 32 loads": 1, "4 waits": 1, "v06: 4 loads": 1, "1 wait": 1}),
-    ):
-        text = (out / f"{name}.svg").read_text(encoding="utf-8")
-        assert {words: text.count(f">{words}<") for words in said} == said
-    # Of other data, here of a step less.
-    other = copy.deepcopy(LAYOUTS)
-    other["storage"].pop()
-    assert memory_layouts.main([str(make_tool(tmp_path, other)), "--check", str(out)]) == 1
-    assert capsys.readouterr().err.count("is stale") == len(memory_layouts.PICTURES)
-
-
-def broken(name: str) -> object:
-    layouts = copy.deepcopy(LAYOUTS)
-    if name == "a pass too few":
-        layouts["shared"]["ldmatrix, D=64, padded by 0"]["passes"] -= 1
-    elif name == "a sector too many":
-        layouts["global"]["v06"]["sectors"] += 1
-    elif name == "a tile that is masked for nothing":
-        layouts["masks"][0]["masked"][2][0] = True
-    elif name == "a tile without its mask":
-        layouts["masks"][0]["masked"][2][2] = False
-    elif name == "a tile too many":
-        layouts["masks"][0]["masked"][0].append(True)
-    elif name == "a swizzle with two chunks exchanged":
-        places = layouts["swizzle"]["64"][9]
-        places[0], places[1] = places[1], places[0]
-    elif name == "a padding that helps with short rows only":
-        layouts["shared"]["ldmatrix, D=128, padded by 8"] = layouts["shared"][
-            "ldmatrix, D=128, padded by 0"
-        ]
-    elif name == "no masks":
-        del layouts["masks"]
-    else:
-        return []
-    return layouts
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a pass too few",
-        "a sector too many",
-        "a tile that is masked for nothing",
-        "a tile without its mask",
-        "a tile too many",
-        "a swizzle with two chunks exchanged",
-        "a padding that helps with short rows only",
-        "no masks",
-        "a list",
-    ],
-)
-def test_what_contradicts_itself_is_not_drawn(tmp_path: Path, capsys, name):
-    assert (
-        memory_layouts.main([str(make_tool(tmp_path, broken(name))), "--out", str(tmp_path / "out")]) == 1
-    )
-    message = capsys.readouterr().err
-    assert message.startswith("memory_layouts.py: ") and message.count("\n") == 1
-    assert not (tmp_path / "out").exists()

@@ -22,6 +22,8 @@ for variable in [name for name in os.environ if name.startswith("GIT_")]:
     del os.environ[variable]
 
 SCRIPTS = Path(__file__).resolve().parent.parent
+ROOT = SCRIPTS.parent
+BUILD = Path(os.environ.get("FLASHSTEPS_BUILD", ROOT / "build" / "ci"))
 sys.path.insert(0, str(SCRIPTS))
 
 from records import rates, results, rules  # noqa: E402  (needs the line above)
@@ -257,15 +259,6 @@ def make_costs(commit: str = "0" * 40) -> dict[str, Any]:
         each | {place: [2 * clocks for clocks in each[place]] for place in ("spread", "together")} for each in others
     ]
     return data | {"command": "info", "instructions": {"products_of_round": 8, "warps": [one, two]}}
-
-
-def make_tool(folder: Path, data: object) -> Path:
-    """Stands in for a program of build/ci/tools, which prints what is to be drawn."""
-    text, tool = folder / "printed.json", folder / "tool"
-    text.write_text(json.dumps(data), encoding="utf-8")
-    tool.write_text(f'#!/bin/sh\nexec cat "{text}"\n', encoding="utf-8")
-    tool.chmod(0o755)
-    return tool
 
 
 def edited(module: Any, folder: Path) -> str:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SCRIPTS, edited
 
 np = pytest.importorskip("numpy", reason="build/venv has it")
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
-from draw import attention_data, attention_maps, drawings, error_analysis, figure_style, online_softmax
+from draw import attention_data, attention_maps, error_analysis, figure_style, online_softmax
 from records.rules import GATES
+
 
 def take_small_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not about them."""
@@ -46,36 +42,6 @@ def compute_here(monkeypatch: pytest.MonkeyPatch, change: Any = lambda bits: bit
 
 def draw(script: Any, folder: Path) -> None:
     assert script.main(["no program", "--out", str(folder)]) == 0
-
-
-def pictures_in(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.fixture(scope="module")
-def drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of both scripts, in a folder for each."""
-    folder = tmp_path_factory.mktemp("drawn")
-    with pytest.MonkeyPatch.context() as patch:
-        take_small_problems(patch)
-        compute_here(patch)
-        for script in (attention_maps, error_analysis):
-            draw(script, folder / script.__name__)
-    return folder
-
-
-@pytest.fixture
-def drawn(script: Any, drawn_once: Path, tmp_path: Path) -> Path:
-    """A folder with all pictures of the script, which are up to date."""
-    return shutil.copytree(drawn_once / script.__name__, tmp_path / "out")
-
-
-def check(script: Any, program: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    capsys.readouterr()
-    status = script.main([str(program), "--check", str(folder)])
-    said = capsys.readouterr()
-    assert status == (1 if said.err else 0)
-    return said.err
 
 
 # Inputs and types.
@@ -175,62 +141,6 @@ def test_without_rounding_tiles_change_nothing():
 
 
 # The pictures.
-
-
-def test_every_picture_is_of_its_kind(script: Any, drawn: Path):
-    pictures = pictures_in(drawn)
-    assert set(pictures) == set(script.PICTURES)
-    for name, content in pictures.items():
-        assert len(content) <= drawings.MAX_BYTES and b"sha256: " in content
-        assert content.startswith(b"\x89PNG" if name.endswith(".png") else b"<?xml")
-        assert not any(word in content for word in (b"<dc:date>", b"tIME", b"Software"))
-
-
-def test_the_same_bytes_every_time(drawn_once: Path, tmp_path: Path):
-    """Also from another process, with another home and configuration of matplotlib's."""
-    home = tmp_path / "home"
-    (home / ".config/matplotlib").mkdir(parents=True)
-    (home / ".config/matplotlib/matplotlibrc").write_text("font.size: 30\n")
-    code = f"""
-import pathlib, pytest, test_attention_figures as own
-from draw import attention_maps, error_analysis
-own.take_small_problems(pytest.MonkeyPatch())
-own.compute_here(pytest.MonkeyPatch())
-for script in (error_analysis, attention_maps):
-    own.draw(script, pathlib.Path({str(tmp_path)!r}) / script.__name__)"""
-    command = [sys.executable, "-c", code]
-    paths = os.pathsep.join((str(SCRIPTS), str(SCRIPTS / "tests")))
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": paths, "TZ": "Asia/Tokyo"}
-    subprocess.run(command, check=True, env=environment, cwd="/")
-    for script in (attention_maps, error_analysis):
-        assert pictures_in(tmp_path / script.__name__) == pictures_in(drawn_once / script.__name__)
-
-
-def test_what_is_stale(script: Any, tmp_path: Path, drawn: Path, capsys, monkeypatch):
-    def flip(bits):
-        bits.flat[7] ^= 1
-        return bits
-
-    program = tmp_path / "none"
-    compute_here(monkeypatch)
-    assert check(script, program, drawn, capsys) == ""
-    compute_here(monkeypatch, flip)
-    assert check(script, program, drawn, capsys).count("is stale") == len(script.PICTURES)
-    compute_here(monkeypatch)
-    assert script.main([str(program), "--check", str(drawn), "--step", "v03_wmma"]) == 1
-    with monkeypatch.context() as patch:
-        patch.setattr(script, "__file__", edited(script, tmp_path))
-        assert "is stale" in check(script, program, drawn, capsys)
-    with monkeypatch.context() as patch:
-        patch.setattr(attention_data, "source", lambda: b"edited")
-        assert "is stale" in check(script, program, drawn, capsys)
-
-
-def test_a_missing_lab_is_one_line(script: Any, tmp_path: Path, capsys):
-    assert script.main([str(tmp_path / "none"), "--out", str(tmp_path / "out")]) == 1
-    message = capsys.readouterr().err
-    assert message.startswith(f"{Path(script.__file__).name}: ") and message.count("\n") == 1
-    assert "build it" in message and not (tmp_path / "out").exists()
 
 
 def test_nothing_reaches_beyond_a_picture(script: Any, monkeypatch):

@@ -142,15 +142,6 @@ def test_long_names_leave_room_to_say_why_there_is_nothing(plt, kind):
     assert "crash: race on shared memory at…" in words_of(figure)
 
 
-def test_peers_and_ceiling_close_together(plt):
-    data = make_peers_record(("sdpa_flash", "sdpa_cudnn", "flash_attn_3"))
-    run = data["runs"][0]
-    for peer in run["peers"]:
-        peer["timing"] = make_timing(run["problem"], 3.0)
-    run["ceilings"]["mma_sync"] = run["ceilings"]["matmul"] = make_ceiling(run["peers"][0]["timing"]["tflops"])
-    assert faults(draw(plt, "progression", data)) == []
-
-
 # What is shown.
 
 
@@ -180,14 +171,6 @@ def test_peers_are_dashed_lines_at_their_rates(plt):
     assert "FA2<" in text and "cuDNN<" in text and "interleaved run" in text
 
 
-def test_a_peer_without_a_time_is_told(plt):
-    data = make_peers_record()
-    del data["runs"][0]["peers"][1]["timing"]
-    data["runs"][0]["peers"][1].update(status="skip", message="no kernel for $5\nmore")
-    text = words_of(draw(plt, "progression", data))
-    assert "cuDNN: skip: no kernel for $5;" in text and "FA2<" in text
-
-
 def test_bars_and_whiskers_are_those_of_the_record(plt):
     data = make_record()
     axes = draw(plt, "progression", data).axes[0]
@@ -215,27 +198,6 @@ def test_with_a_cold_l2_the_rates_are_those_of_k_and_v(plt):
     text = words_of(figure)
     assert "TB/s of K and V" in text and "TFLOPS" not in text and "peak" not in text
     assert all(f"{each:.2f}" in text for each in rates) and "reads alone: only read" in text
-
-
-def test_how_fast_k_and_v_can_be_read_is_that_of_the_problem(plt):
-    data = make_cold(make_record(problems=[FEW_QUERIES, FEW_QUERIES | {"causal": False}]))
-    data["runs"][1]["ceilings"]["read_kv"]["what"] = "read otherwise"
-    assert "reads alone: only read and read otherwise." in words_of(draw(plt, "progression", data)).replace("\n", " ")
-    for run in data["runs"]:
-        del run["ceilings"]["read_kv"]
-    fastest = max(rates_of_kv(data["runs"][0]))
-    read = {"what": "only read", "median_ms": 1.0, "work": 1.2e9 * fastest, "unit": "bytes"}
-    data["runs"][0]["ceilings"]["read_kv"] = read
-    left, right = draw(plt, "progression", data).axes
-    assert hasattr(left, "line_labels") and not hasattr(right, "line_labels")
-
-
-def test_rates_of_two_units_are_not_drawn_together(plt):
-    data = make_cold(make_record(problems=[FEW_QUERIES, FEW_QUERIES | {"causal": False}]))
-    for step in data["runs"][1]["steps"]:
-        step["timing"]["l2"] = "warm"
-    with pytest.raises(results.ResultsError, match="do not share an axis"):
-        draw(plt, "progression", data)
 
 
 def points(axes: Any) -> set[tuple[float, bool]]:
@@ -281,14 +243,6 @@ def test_an_error_of_zero_stands_at_the_foot(plt):
     assert {(foot, True), (foot, False)} <= points(figure.axes[0]) and ">0.0e+00<" in words_of(figure)
 
 
-def test_without_validation_there_are_no_errors_to_draw(plt):
-    data = make_record()
-    for step in data["runs"][0]["steps"]:
-        step["validation"] = None
-    with pytest.raises(results.ResultsError, match="no step was validated"):
-        draw(plt, "errors", data)
-
-
 def test_a_ceiling_is_a_line_only_when_it_does_not_flatten_the_bars(plt):
     data = make_record()
     run = data["runs"][0]
@@ -299,15 +253,6 @@ def test_a_ceiling_is_a_line_only_when_it_does_not_flatten_the_bars(plt):
         assert any(at == pytest.approx(tflops) for at in upright_lines(figure.axes[0])) == is_line
         text = words_of(figure)
         assert ("where not drawn: measured matmul" in text) != is_line and "measured matmul: synthetic matmul" in text
-
-
-def test_what_is_off_the_scale_is_told_once_for_all_problems(plt):
-    data = make_record(problems=[make_problem(), make_problem(causal=False)])
-    for run, tflops in zip(data["runs"], (5000, 40)):
-        run["ceilings"]["matmul"] = make_ceiling(tflops)
-    figure = draw(plt, "progression", data)
-    assert "measured matmul 5000 and 40.0, dense" in words_of(figure)
-    assert [upright_lines(axes) for axes in figure.axes] == [{}, {}]  # or one of them would seem to have none
 
 
 def test_a_ceiling_that_the_run_lacks_comes_from_another_record_which_is_named(plt):
@@ -337,13 +282,6 @@ def test_each_part_of_the_ladder_begins_with_the_last_step_of_the_one_before(plt
     assert [label.get_text()[:3] for label in only.axes[0].get_yticklabels()] == names[2] and len(only.axes) == 1
 
 
-def test_the_peak_is_told_where_it_is_known(plt):
-    data = make_record()
-    assert "tensor peak at the maximum clock 1000." in words_of(draw(plt, "progression", data)).replace("\n", " ")
-    del data["provenance"]["device"]["peak_tflops"]
-    assert "peak" not in words_of(draw(plt, "progression", data))
-
-
 def test_a_step_without_a_value_keeps_its_place_and_says_why(plt):
     data = make_peers_record(problems=[make_problem(), make_problem(causal=False)])
     data["runs"][0]["steps"][1] = {"step": STEPS[1], "status": "timeout", "message": "after $60 s\nmore"}
@@ -354,14 +292,6 @@ def test_a_step_without_a_value_keeps_its_place_and_says_why(plt):
     assert faults(figure) == []
     text = words_of(figure)
     assert "hang: after $60 s" in text and "not run" in text
-
-
-def test_a_counter_that_is_missing_keeps_its_place(plt):
-    data = make_record("emulator")
-    data["runs"][0]["steps"][1] = {"step": STEPS[1], "status": "crash", "message": "signal 11"}
-    figure = draw(plt, "counters", data)
-    assert [len(axes.get_yticks()) for axes in figure.axes] == [3, 3, 3]
-    assert words_of(figure).count("crash: signal 11") == 3
 
 
 def test_counts_of_a_wrong_result_are_marked(plt):
@@ -418,14 +348,6 @@ def test_a_line_for_each_step_and_peer(plt):
         assert [line.get_linestyle() for line in axes.lines] == ["-"] * len(STEPS) + ["--"] * 2
 
 
-def test_of_many_steps_the_last_of_each_part_has_a_line(plt):
-    data = many_steps(by_length(), 25, 1.1)
-    figure = draw(plt, "lengths", data)
-    assert all(len(axes.lines) == 3 + 2 for axes in figure.axes)
-    names = ", ".join(f"{number}_quite_vectorized_name" for number in ("v07", "v19", "v25"))
-    assert f"The last step of each part of the ladder: {names}." in words_of(figure).replace("\n", " ")
-
-
 def test_a_point_that_is_missing_is_a_hole_in_its_line_and_told(plt):
     data = by_length()
     data["runs"][1]["steps"][2].update(status="fail", message="row 7 is wrong", timing=None)
@@ -435,19 +357,34 @@ def test_a_point_that_is_missing_is_a_hole_in_its_line_and_told(plt):
     assert "D = 64, full: v03_wmma at 1024 (fail: row 7 is wrong)" in words_of(figure).replace("\n", " ")
 
 
-def test_two_problems_of_one_length_are_refused(plt):
-    data = by_length()
-    data["runs"].append(copy.deepcopy(data["runs"][0]))
-    with pytest.raises(results.ResultsError, match="D = 64, full have the same length: add a filter"):
-        draw(plt, "lengths", data)
+def unlike(what: str, two: dict[str, Any]) -> dict[str, Any]:
+    """A record that cannot be drawn."""
+    for run in two["runs"]:
+        for step in run["steps"]:
+            if what == "no times":
+                step.update(status="fail", message="x", timing=None)
+            elif what == "no validation":
+                step["validation"] = None
+            elif what == "two units":
+                step["timing"]["l2"] = "warm" if run is two["runs"][1] else "cold"
+    return two
 
 
-@pytest.mark.parametrize(("kind", "what"), [("progression", "timing"), ("lengths", "timing")])
-def test_nothing_to_draw(plt, kind, what):
-    data = make_record()
-    for step in data["runs"][0]["steps"]:
-        step.update(status="fail", message="x", timing=None)
-    with pytest.raises(results.ResultsError, match=f"no step has {what}, so there is nothing to draw"):
+@pytest.mark.parametrize(
+    ("kind", "what", "said"),
+    [
+        ("progression", "no times", "no step has timing, so there is nothing to draw"),
+        ("lengths", "no times", "no step has timing, so there is nothing to draw"),
+        ("errors", "no validation", "no step was validated"),
+        ("progression", "two units", "do not share an axis"),
+        ("lengths", "one length", "D = 128, causal have the same length: add a filter"),
+        ("roofline", "two problems", "of one problem: add a filter"),
+    ],
+)
+def test_what_cannot_be_drawn_is_a_sentence(plt, kind, what, said):
+    problems = [FEW_QUERIES, FEW_QUERIES | {"num_heads_q": 32}]
+    data = profile_of(problems) if kind == "roofline" else unlike(what, make_cold(make_record(problems=problems)))
+    with pytest.raises(results.ResultsError, match=said):
         draw(plt, kind, data)
 
 
@@ -491,14 +428,6 @@ def test_a_roofline_takes_a_step_from_the_first_profile_that_has_it(plt):
         assert points[step["step"]]["tflops"] == pytest.approx(expected)
 
 
-def test_a_step_that_was_not_profiled_is_told(plt):
-    data = profile_of([make_problem()])
-    data["runs"][0]["steps"][1].update(status="skip", message="needs sm_90a", metrics=None, opcodes=None)
-    figure = draw(plt, "roofline", data)
-    said = "Not there: v01_scalar (uses no shared memory); v02_smem_tiles (skip: needs sm_90a)."
-    assert said in words_of(figure).replace("\n", " ")
-
-
 def test_a_counter_that_ncu_did_not_give_is_no_point(plt):
     data = profile_of([make_problem()])
     data["runs"][0]["steps"][1]["metrics"] |= {"dram_read_bytes": None, "dram_write_bytes": None}
@@ -523,13 +452,6 @@ def test_the_instructions_of_a_score_add_up_and_are_not_less_than_the_source_ask
         charts.per_score(run, "v09_direct_rescale", 1)
 
 
-def test_a_roofline_of_two_problems_is_refused(plt):
-    profile = profile_of([make_problem(), make_problem(causal=False)])
-    with pytest.raises(results.ResultsError, match="of one problem: add a filter"):
-        draw(plt, "roofline", profile)
-    draw(plt, "roofline", profile, causal="true")  # also without a ceiling
-
-
 def contrast(first: str, second: str) -> float:
     """As WCAG defines it."""
     from matplotlib.colors import to_rgb
@@ -540,11 +462,6 @@ def contrast(first: str, second: str) -> float:
 
     dark, light = sorted((luminance(first), luminance(second)))
     return (light + 0.05) / (dark + 0.05)
-
-
-def test_numbers_have_three_digits():
-    found = {0: "0", 999: "999", 1000: "1.00k", 41216: "41.2k", 99960: "100k", 999600: "1.00M", 1179776: "1.18M"}
-    assert {count: charts.short(count) for count in found} == found
 
 
 def test_every_colour_is_seen_on_the_background():

@@ -108,36 +108,6 @@ def test_steps_and_peers_by_name():
         compare_peers.chosen_peers(["flash_attn_3"], missing)
 
 
-# What is missing.
-
-
-def test_no_torch_no_gpu_no_module(monkeypatch, capsys):
-    def said() -> str:
-        assert compare_peers.main(list(SMALL)) == 1
-        line = capsys.readouterr().err
-        assert line.count("\n") == 1 and line.startswith("compare_peers.py: ")
-        return line
-
-    class Torch:
-        __version__ = "2.0"
-
-        class version:
-            cuda = None
-
-        class cuda:
-            is_available = staticmethod(lambda: False)
-
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert "PyTorch is missing: " in said()
-    monkeypatch.setitem(sys.modules, "torch", Torch)
-    assert "there is no NVIDIA GPU to compare on: PyTorch 2.0 is built without CUDA" in said()
-    Torch.version.cuda = "13.0"
-    assert "PyTorch 2.0 sees none: is the driver loaded?" in said()
-    Torch.cuda.is_available = staticmethod(lambda: True)
-    monkeypatch.setitem(sys.modules, "flashsteps", None)
-    assert "the Python module flashsteps is missing: " in said()
-
-
 def test_an_installed_peer_that_does_not_import(monkeypatch, tmp_path):
     class Torch:
         device = staticmethod(lambda name: None)
@@ -174,15 +144,6 @@ def test_an_installed_peer_that_does_not_import(monkeypatch, tmp_path):
     assert list(lab.missing_peers()) == ["flash_attn_4"] and lab.builds == {"flash_attn_3": good}
 
 
-def test_cudnns_version():
-    assert [torch_lab.cudnn_version(n) for n in (91900, 90100, 8907, None)] == [
-        "9.19.0",
-        "9.1.0",
-        "8.9.7",
-        None,
-    ]
-
-
 def test_the_reason_of_a_refusal_is_in_the_warnings():
     said = [
         "Memory efficient kernel not used because: (Triggered internally at a.cpp:1.)",
@@ -201,19 +162,6 @@ def test_the_reason_of_a_refusal_is_in_the_warnings():
 class Terminal(io.StringIO):
     def isatty(self):
         return True
-
-
-def test_progress_is_for_terminals():
-    stream, file = Terminal(), io.StringIO()
-    for each in (stream, file):
-        progress = Progress(8, each)
-        progress.show("two", units=2)
-        progress.show("many", units=100)
-        progress.clear()
-    assert file.getvalue() == ""
-    shown = stream.getvalue().split("\r\033[K")
-    assert shown[1] == "[######..................]  25 % two"
-    assert shown[2] == f"[{'#' * 24}] 100 % many" and shown[3] == ""
 
 
 def test_progress_does_not_wrap(monkeypatch):

@@ -171,13 +171,6 @@ def test_of_many_problems_the_first_have_charts_and_all_have_tables(tmp_path, mo
     assert "S=2048" in page and "S=512" not in page and "1 problem:" in page
 
 
-def test_lengths_that_cannot_be_told_apart_are_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report.pictures, "PROBLEMS_DRAWN", 0)
-    problems = [make_problem(batch=b, seqlen_q=s, seqlen_kv=s) for b, s in ((1, 512), (2, 512), (1, 1024))]
-    assert "have the same length" in make(tmp_path, make_record(problems=problems))
-    assert "By sequence length: several problems" in capsys.readouterr().err
-
-
 def test_peers_have_rows_too(tmp_path, monkeypatch):
     without_charts(monkeypatch)
     data = make_peers_record()
@@ -254,8 +247,3 @@ def test_a_file_that_is_none_is_one_line(tmp_path, capsys, content, expected):
     assert expected in message and message.count("\n") == 1 and not out.exists()
 
 
-def test_a_filter_that_nothing_matches_is_one_line(tmp_path, capsys):
-    (tmp_path / "results.json").write_text(json.dumps(make_record()), encoding="utf-8")
-    arguments = [str(tmp_path / "results.json"), "--out", str(tmp_path / "report"), "--where", "D=32"]
-    assert report.main(arguments) == 1
-    assert capsys.readouterr().err == "report.py: no problem matches D=32\n"

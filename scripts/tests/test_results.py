@@ -44,44 +44,19 @@ CUDA_CASES = [
     ("schema", "flashsteps-results/9", "schema: is"),
     ("schema", "flashsteps-results/1", "schema: flashsteps-results/1 is an older form, which this version does not"),
     ("schema", "flashsteps-profile/1", "schema: flashsteps-profile/1 is an older form"),
-    ("command", "runs", "command: is"),
-    ("complete", 1, "complete: is 1, must be true or false"),
     ("complete", ABSENT, "complete: missing"),
-    ("extra", 1, "extra: unknown key"),
-    ("provenance.extra", 1, "provenance.extra: unknown key"),
     ("provenance.date", "2026-02-30T10:00:00Z", "provenance.date"),
-    ("provenance.date", "2026-11-21", "provenance.date"),
     ("provenance.commit", "abc", "40 hex digits"),
-    ("provenance.dirty", "no", "true or false"),
     ("provenance.backend", "metal", "one of cuda, emulator"),
     ("provenance.device.driver", ABSENT, "provenance.device.driver: missing, cuda has one"),
-    ("provenance.device.name", "", "provenance.device.name"),
-    ("provenance.device.sm_count", 1.5, "an integer >= 1"),
-    ("provenance.build.nvcc", ABSENT, "provenance.build.nvcc: missing"),
-    ("provenance.build.type", ABSENT, "provenance.build.type: missing"),
     ("provenance.method", ABSENT, "nobody knows how it was measured"),
-    ("provenance.method.rounds", 0, "an integer >= 1"),
-    ("runs", {}, "runs: must be a list"),
-    ("runs.0.problem", [], "runs[0].problem: must be an object"),
-    ("runs.0.problem.batch", True, "an integer >= 1"),
-    ("runs.0.problem.batch", 0, "an integer >= 1"),
-    ("runs.0.problem.batch", 10**400, "an integer >= 1"),
-    ("runs.0.problem.dtype", "fp8", "one of fp32, fp16, bf16"),
-    ("runs.0.problem.layout", "sbhd", "one of bhsd"),
     ("runs.0.problem.num_heads_kv", 3, "not a multiple of num_heads_kv"),
-    ("runs.0.problem.label", "fast one", "runs[0].problem.label: unknown key"),
     ("runs.0.problem.lengths", [1, 2, 3, 4], "lengths: belongs to other kv_lengths than full"),
     ("runs.0.problem.kv_lengths", "random", "lengths: missing"),
-    ("runs.0.problem.kv_lengths", "some", "one of full"),
     ("runs.0.ceilings.matmul.work", 0, "a number > 0"),
-    ("runs.0.ceilings.matmul.unit", "mul", "one of FLOP, exp2"),
     ("runs.0.ceilings.matmul.p10_ms", 2.05, "p10_ms <= median_ms"),
-    ("runs.0.ceilings.conv", {}, "unknown key"),
-    ("provenance.device.peak_tflops.fp8", 1.0, "peak_tflops.fp8: unknown key"),
     ("provenance.device.peak_tflops.bf16", 50.0, "% of the card's peak, above 100"),
-    (STEP + "step", "V 2", "a step name"),
     (STEP + "step", "v01_scalar", "appears twice in a run"),
-    (STEP + "status", "ok", "one of pass"),
     (STEP + "status", "fail", "must say why"),
     (STEP + "status", "fail", "a step with status fail has none"),
     (STEP + "status", "skip", "a skipped step has none"),
@@ -89,12 +64,7 @@ CUDA_CASES = [
     (STEP + "validation", ABSENT, "validation: missing from a step that passed"),
     (STEP + "timing", ABSENT, "timing: missing from a step that passed"),
     (STEP + "counters", {name: 0 for name in shape.COUNTERS}, "counters: belong to the emulator"),
-    (STEP + "seconds", -1, "a number >= 0"),
-    (STEP + "tuned", 1, "true or false"),
     (STEP + "tuned", False, "tuned: belongs to a configuration"),
-    (STEP + "resources.grid", [1, 1], "three integers >= 1"),
-    (STEP + "resources.grid", [1, 1, 0], "resources.grid[2]: is 0, must be an integer >= 1"),
-    (STEP + "resources.registers", "64", "an integer >= 0"),
     (VALIDATION + "nrmse", 0.5, "a pass needs at most"),
     (VALIDATION + "nrmse", None, "a pass needs at most"),
     (VALIDATION + "worst_row_nrmse", 0.5, "a pass needs at most"),
@@ -117,15 +87,11 @@ CUDA_CASES = [
     (TIMING + "median_ms", float("inf"), "a number > 0"),
     (TIMING + "limit", "exp2", "must be one of mma_sync, wgmma, fma"),
     (TIMING + "limit", "mma_sync", "timing.limit: the run has no ceilings.mma_sync"),
-    (TIMING + "raw_ms", [1.0], "raw_ms: unknown key"),
     ("command", "check", "timing: 'check' has none"),
 ]
 EMULATOR_CASES = [
     ("provenance.device.host_threads", ABSENT, "emulator has one"),
     (STEP + "counters.shared_wavefronts", 1, "below shared_wavefronts_ideal"),
-    (STEP + "counters.cycles", 1, "cycles: unknown key"),
-    (STEP + "counters.barriers", ABSENT, "barriers: missing"),
-    (STEP + "resources.registers", 3, "registers: belongs to cuda"),
     (STEP + "validation.modes", ["fast"], "one of early, late, random"),
     (STEP + "timing", make_record()["runs"][0]["steps"][1]["timing"], "timing: the emulator has none"),
     ("runs.0.ceilings", make_record()["runs"][0]["ceilings"], "ceilings: belong to cuda"),
@@ -138,37 +104,20 @@ PEERS_CASES = [
     ("provenance.backend", "emulator", "provenance.backend: 'peers' needs cuda"),
     ("provenance.method", ABSENT, "provenance.method: missing, 'peers' has one"),
     ("provenance.peers", ABSENT, "provenance.peers: missing, 'peers' has one"),
-    ("provenance.peers.torch", ABSENT, "provenance.peers.torch: missing"),
-    ("provenance.peers.method", "", "provenance.peers.method"),
-    ("provenance.peers.jax", "1.0", "provenance.peers.jax: unknown key"),
-    ("provenance.peers.builds", {"torch": {}}, "provenance.peers.builds.torch: unknown key"),
     ("provenance.peers.builds", {"flash_attn_3": {}}, "provenance.peers.builds.flash_attn_3.commit: missing"),
     ("runs.0.peers", ABSENT, "runs[0].peers: missing, 'peers' has one"),
     (STEP + "validation", ABSENT, "validation: missing from a step that passed"),
     (STEP + "timing", ABSENT, "steps[1] (v02_smem_tiles).timing: missing from a step that passed"),
     (VALIDATION + "runs_identical", False, "runs_identical: a pass needs true"),
-    (PEER + "peer", "flash_attn_9", "one of sdpa_flash, sdpa_cudnn"),
     (PEER + "peer", "sdpa_flash", "runs[0].peers[1] (sdpa_flash): appears twice in a run"),
-    (PEER + "status", "timeout", "one of pass, fail, skip, crash, error"),
     (PEER + "status", "fail", "peers[1] (sdpa_cudnn).message: a step with status fail must say why"),
     (PEER + "status", "fail", "timing: a step with status fail has none"),
     (PEER + "status", "skip", "validation: a skipped step has none"),
-    (PEER + "note", "", "note: is"),
-    (PEER + "resources", {}, "resources: unknown key"),
     (PEER + "validation", ABSENT, "peers[1] (sdpa_cudnn).validation: missing from a step that passed"),
     (PEER + "timing", ABSENT, "peers[1] (sdpa_cudnn).timing: missing from a step that passed"),
-    (PEER + "validation.nrmse", 0.5, "validation.nrmse: is 0.5, a pass needs at most"),
-    (PEER + "validation.nonfinite", 2, "nonfinite: a pass has none"),
-    (PEER + "validation.rows_checked", 10**9, "rows_checked: are 1000000000, the problem has"),
-    (PEER + "validation.gate_row", 0.1, "looser than"),
     (PEER + "validation.runs_identical", ABSENT, "runs_identical: a pass needs true or false"),
-    (PEER + "validation.modes", ["early"], "modes: belongs to the emulator"),
-    (PEER + "timing.tflops", 1e6, "timing.tflops: is"),
-    (PEER + "timing.p90_ms", 0.001, "p10_ms <= median_ms <= p90_ms does not hold"),
     ("host_overhead", ABSENT, "host_overhead: missing, 'peers' has one"),
     (HOST + "problem.num_heads_kv", 3, "host_overhead.problem.num_heads_q: is not a multiple"),
-    (HOST + "calls_per_sample", 0, "an integer >= 1"),
-    (HOST + "entries.3.median_us", 4.4, "entries[3] (sdpa_flash): p10_us <= median_us <= p90_us does not"),
     (HOST + "entries.3.median_us", 6.1, "entries[3] (sdpa_flash): p10_us <= median_us <= p90_us does not"),
     (HOST + "entries.3.name", "v01_scalar", "entries[3] (v01_scalar): appears twice"),
     (
@@ -182,28 +131,26 @@ PEERS_CASES = [
 ]
 
 
-@pytest.mark.parametrize("backend", ["cuda", "emulator"])
-def test_a_sound_file_passes(backend):
-    assert results.check(make_record(backend)) == []
+RECORDS = {"cuda": make_record, "emulator": lambda: make_record("emulator"), "peers": make_peers_record}
+CASES = [(kind, *case) for kind, cases in zip(RECORDS, (CUDA_CASES, EMULATOR_CASES, PEERS_CASES)) for case in cases]
 
 
-@pytest.mark.parametrize(("path", "value", "expected"), CUDA_CASES)
-def test_each_rule_catches_its_example(cuda_record, path, value, expected):
-    change(cuda_record, path, value)
-    assert any(expected in line for line in results.check(cuda_record)), results.check(cuda_record)
-
-
-@pytest.mark.parametrize(("path", "value", "expected"), EMULATOR_CASES)
-def test_each_rule_of_the_emulator_catches_its_example(emulator_record, path, value, expected):
-    change(emulator_record, path, value)
-    assert any(expected in line for line in results.check(emulator_record)), results.check(emulator_record)
-
-
-@pytest.mark.parametrize(("path", "value", "expected"), PEERS_CASES)
-def test_each_rule_of_a_comparison_catches_its_example(path, value, expected):
-    data = make_peers_record()
+@pytest.mark.parametrize(("kind", "path", "value", "expected"), CASES)
+def test_each_rule_catches_its_example(kind, path, value, expected):
+    data = RECORDS[kind]()
+    assert results.check(data) == []
     change(data, path, value)
     assert any(expected in line for line in results.check(data)), results.check(data)
+
+
+def test_no_object_of_the_schema_takes_an_unknown_key():
+    """So that a word that is misspelled is told, and not taken for one that is left out."""
+    objects = [shape.SHAPE]
+    for each in objects:
+        inner = each.values() if isinstance(each, dict) else each
+        objects += [child for child in inner if isinstance(child, (dict, list))]
+    open_ones = [each for each in objects if "properties" in each and each.get("additionalProperties") is not False]
+    assert open_ones == [shape.SHAPE["if"]]  # a question, not a shape
 
 
 def test_a_sound_comparison_passes(repository: Repository, capsys):
@@ -221,14 +168,6 @@ def test_an_unfinished_comparison_may_lack_what_comes_last():
     assert len(results.check(data)) == 2
     data["complete"] = False
     assert results.check(data) == []
-
-
-def test_a_comparison_is_recorded_by_the_same_rules(repository: Repository):
-    data = make_peers_record(commit=repository.commit)
-    data["provenance"]["method"]["rounds"] = 6
-    data["provenance"]["dirty"] = True
-    found = results.check_recorded(data, repository.root)
-    assert any("rounds: is 6" in line for line in found) and any("dirty" in line for line in found)
 
 
 def test_a_share_of_a_limit_follows_from_the_ceiling(cuda_record):
@@ -337,23 +276,6 @@ def test_costs_of_instructions_are_a_record_without_runs(repository: Repository,
     assert any("dirty" in line for line in results.check_recorded(data, repository.root))
 
 
-def test_a_count_needs_counters(emulator_record):
-    emulator_record["command"] = "count"
-    assert results.check(emulator_record) == []
-    del emulator_record["runs"][0]["steps"][0]["counters"]
-    assert any("counters: missing" in line for line in results.check(emulator_record))
-
-
-def test_a_skipped_step_has_no_counters(emulator_record):
-    emulator_record["runs"][0]["steps"][0] |= {"status": "skip", "message": "why", "validation": None}
-    assert any("counters: a skipped step has none" in line for line in results.check(emulator_record))
-
-
-def test_the_same_problem_twice(cuda_record):
-    cuda_record["runs"].append(cuda_record["runs"][0])
-    assert results.check(cuda_record) == ["runs[1].problem: appears twice"]
-
-
 def problem_with_lengths(**changes):
     return make_problem(**({"kv_lengths": "random", "lengths": [0, 4096, 100, 7]} | changes))
 
@@ -362,12 +284,6 @@ def problem_with_lengths(**changes):
 def test_the_label_tells_a_scale_that_is_not_the_default(scale, words):
     problem = make_problem(softmax_scale=scale)
     assert problems.problem_label(problem).endswith(f" causal softmax_scale={words}")
-    assert results.check(make_record(problems=[problem])) == []
-
-
-def test_the_label_tells_the_size_of_pages():
-    problem = make_problem(page_size=16, kv_lengths="skewed")
-    assert problems.problem_label(problem).endswith(" causal kv_lengths=skewed page_size=16")
     assert results.check(make_record(problems=[problem])) == []
 
 
@@ -406,18 +322,6 @@ def test_null_error_only_where_no_row_sees_a_key():
     assert results.check(data) == []
 
 
-def test_older_records_lack_the_gates_of_elements(cuda_record):
-    for key in ("worst_element", "gate_element", "bias", "gate_bias"):
-        del cuda_record["runs"][0]["steps"][1]["validation"][key]
-    assert results.check(cuda_record) == []
-
-
-def test_an_unfinished_run_may_lack_timings(cuda_record):
-    del cuda_record["runs"][0]["steps"][1]["timing"]
-    cuda_record["complete"] = False
-    assert results.check(cuda_record) == []
-
-
 @pytest.mark.parametrize(("rows", "keys"), [(1, 1), (5, 5), (3, 7), (7, 3), (1, 9)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_flops_are_the_unmasked_pairs(rows, keys, causal):
@@ -446,16 +350,6 @@ def test_what_is_no_results_file_is_one_line(tmp_path, capsys, text, expected):
     assert results.main(["check", str(path)]) == 1
     message = capsys.readouterr().err
     assert expected in message and message.count("\n") == 1 and message.startswith(str(path))
-
-
-def test_huge_numbers_are_not_finite(cuda_record):
-    text = json.dumps(cuda_record).replace('"seconds": 0.5', '"seconds": 1e999', 1)
-    assert any("seconds" in line for line in results.check(results.parse(text)))
-
-
-def test_a_file_that_is_not_there(tmp_path, capsys):
-    assert results.main(["check", str(tmp_path / "none.json")]) == 1
-    assert "No such file" in capsys.readouterr().err
 
 
 def test_one_bad_file_does_not_hide_the_others(repository: Repository, capsys):
@@ -542,17 +436,6 @@ def test_no_clone_is_not_a_pass(repository: Repository, tmp_path):
     inside.mkdir()
     errors = results.check_recorded(make_record(commit=repository.commit), inside)
     assert len(errors) == 1 and "use git clone" in errors[0]
-
-
-def test_no_commit_yet_is_not_a_pass(tmp_path):
-    git(tmp_path, "init", "-q")
-    errors = results.check_recorded(make_record(), tmp_path)
-    assert len(errors) == 1 and "no commit yet" in errors[0]
-
-
-def test_no_git_is_not_a_pass(repository: Repository, monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    assert any("git is not installed" in line for line in recorded(repository))
 
 
 def test_a_surrounding_hook_does_not_matter(repository: Repository, monkeypatch):
