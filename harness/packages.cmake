@@ -18,7 +18,7 @@ if(FLASHSTEPS_PROGRAM)
   flashsteps_package(CLI11 libcli11-dev
     https://github.com/CLIUtils/CLI11 6c7b07a878ad834957b98d0f9ce1dbe0cb204fc9)  # 2.4.2
 else()
-  find_package(nlohmann_json QUIET)
+  find_package(nlohmann_json QUIET)  # with it, the library and the Python module read what `flashsteps tune` has kept
 endif()
 if(FLASHSTEPS_TESTS)
   flashsteps_package(Catch2 catch2

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "harness/base/random.h"
 
@@ -145,14 +146,10 @@ void more_pages(std::vector<Problem>& sample) {
 
 // One full tile of 192 or 256 rows, six ragged ones of 128, 192 or 256, and many. Two have exactly 128 keys.
 void more_rows(const StepInfo& step, std::vector<Problem>& sample) {
-  for (const int rows : {192, 256, 700, 1000, 1300, 2500}) {
-    if (step.purpose == Purpose::kDecode && rows < 2500) continue;  // its tiles have 16 rows
-    sample.push_back({.seqlen_q = rows,
-                      .seqlen_kv = rows == 192 || rows == 700 ? 128
-                                   : rows == 2500             ? 5
-                                                              : 70,
-                      .causal = rows == 700});
-  }
+  sample.push_back({.seqlen_q = 2500, .seqlen_kv = 5});
+  if (step.purpose == Purpose::kDecode) return;  // its tiles have 16 rows
+  for (const auto& [rows, keys] : {std::pair{192, 128}, {256, 70}, {700, 128}, {1000, 70}, {1300, 70}})
+    sample.push_back({.seqlen_q = rows, .seqlen_kv = keys, .causal = rows == 700});
 }
 
 // A pipeline that fills its stages again and again: 133 tiles of 128 keys, for one tile of rows. The memory

@@ -171,7 +171,7 @@ class TorchLab:
         del blocks
 
     def timer(self, call: Call, cold_l2: bool) -> Timer:
-        """Its calls' `around` must be entered for every sample too: sample()."""
+        """Of a CUDA graph of its calls where that can be; its note says why where it cannot."""
         note = ""
 
         def record(launches: int) -> Callable[[], Any] | None:
