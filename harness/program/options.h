@@ -12,7 +12,7 @@
 namespace flashsteps {
 
 struct Options {
-  std::string command;            // run | check | bench | tune | count | trace | problems | list | info
+  std::string command;            // run | check | bench | tune | count | trace | problems | list | info | source
   std::vector<StepChoice> steps;  // those named, or all; each once, in the order in which they run
   bool steps_named = false;
   std::string backend = "auto";   // cuda | emulator | auto
@@ -33,6 +33,7 @@ struct Options {
   bool cold_l2 = false;       // flushed before every launch that is timed
   int contenders = 0;         // of which `problems` tells the order in each round
   bool instructions = false;  // info: what they cost beside mma.sync
+  bool with_main = false;     // source: with a main function
   bool in_process = false;
   bool verbose = false;
 };

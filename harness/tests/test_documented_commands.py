@@ -46,6 +46,7 @@ RUN: dict[str, tuple[int, list[str]]] = {
         ["trace.json"],
     ),
     "build/flashsteps trace v17_persistent --shape 1,10,256,64 --cta 0 --json trace.json": (PASS, ["CTA 0 of 8"]),
+    "build/flashsteps source v10_tma_warpspec --main > v10_tma_warpspec.cu": (PASS, []),  # test_source.py reads it
     "build/flashsteps problems --grid paper --causal": (PASS, ["B=1 Hq=16 Hkv=16 Sq=16384 Skv=16384 D=128 bf16 causal"]),
     "build/steps/v02_smem_tiles run --shape 1,2,100,64": (PASS, ["PASS  v02_smem_tiles"]),
     "python3 scripts/steps/variants.py": (PASS, ["one_stage"]),
