@@ -111,9 +111,13 @@ def declared(code: str) -> list[str]:
     return [found[1]] if found else []
 
 
-@cache
 def read(path: str, root: Path = ROOT) -> Source:
     """`path` is relative to the root, or absolute: a step may lie elsewhere."""
+    return parse(path, (root / path).read_text(encoding="utf-8", errors="surrogateescape"), root)
+
+
+@cache  # the steps share headers
+def parse(path: str, text: str, root: Path) -> Source:
     source = Source(path)
     comment: list[Line] = []
     blank = False  # above what comes next
@@ -136,7 +140,7 @@ def read(path: str, root: Path = ROOT) -> Source:
         source.pieces.append(piece)
         comment, blank, statement = [], False, []
 
-    for line in for_cuda((root / path).read_text(encoding="utf-8", errors="surrogateescape")):
+    for line in for_cuda(text):
         code = line.code
         if not statement and (include := INCLUDE.match(line.text)):
             candidates = (str(Path(path).parent / include[1]), include[1]) if include[1] else ()

@@ -97,6 +97,21 @@ def test_a_ladder_of_one_part(repository: Repository, capsys):
     assert names == ["v01", "v02", "*FlashAttention", "*cuDNN"]
 
 
+def test_a_step_is_compared_with_the_one_that_it_comes_from(repository: Repository, capsys):
+    kernel = repository.read("steps/v03_wmma/kernel.cu").replace("{.title", '{.after = "v01_scalar", .title')
+    repository.write("steps/v03_wmma/kernel.cu", kernel)
+    record_ladder(repository)
+    text = written(repository, capsys, LADDER)
+    assert "v03 is compared with v01, not with the row above, because it comes from that step." in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| [v")]
+    assert [row[3] for row in rows] == ["–", "4.00", "16.00"]
+    # A run that has not measured that step.
+    record_ladder(repository, steps=STEPS[1:])
+    text = written(repository, capsys, LADDER)
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| [v")]
+    assert [row[3] for row in rows] == ["–", "–", "4.00"] and "comes from" not in text
+
+
 def test_a_ladder_of_two_runs(repository: Repository, capsys):
     record_ladder(repository, steps=STEPS[:2])
     later = make_peers_record(problems=TWO_PROBLEMS, steps=STEPS[1:], commit=repository.commit)
