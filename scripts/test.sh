@@ -76,7 +76,7 @@ build_ci() {
   local targets=()
   configure build/ci --preset ci "${launcher[@]}" "${gpu_options[@]}" "-DFLASHSTEPS_ABLATIONS=$ablations" \
     "-DFLASHSTEPS_TESTED_STEPS=$(IFS=';' && echo "${named[*]}")"
-  [ "${#named[@]}" = 0 ] || targets=(--target flashsteps flashsteps_variants)
+  [ "${#named[@]}" = 0 ] || targets=(--target flashsteps flashsteps_lab flashsteps_variants)
   cmake --build build/ci -j "$(nproc)" "${targets[@]}"
 }
 

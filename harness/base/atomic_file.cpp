@@ -74,10 +74,6 @@ void AtomicFile::write(const void* data, size_t bytes) {
   if (!write_fully(fd_, data, bytes)) fail("write");
 }
 
-std::string AtomicFile::path_for_workers() const {
-  return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd_);
-}
-
 void AtomicFile::commit() {
   // Those who could read the old file can read the new one, and nobody else. Where a file system refuses
   // this, it stays private.
@@ -85,7 +81,7 @@ void AtomicFile::commit() {
   if (fsync(fd_) != 0) fail("write");
   if (!has_name_) {
     // A link cannot replace a file, a rename can: it gets a temporary name for a moment.
-    const std::string source = path_for_workers();
+    const std::string source = "/proc/self/fd/" + std::to_string(fd_);
     unlink(temporary_.c_str());  // of a run that was killed at just this moment, with our number
     if (linkat(AT_FDCWD, source.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0) fail("write");
     has_name_ = true;

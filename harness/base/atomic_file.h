@@ -16,8 +16,6 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, size_t bytes);
-  // Where a worker process can open it, to write it in this one's place.
-  std::string path_for_workers() const;
   // To the disk, and then under its name: what had that name is replaced.
   void commit();
 

@@ -40,6 +40,14 @@ class Timer {
   virtual json method() const = 0;
 };
 
+// What somebody else's call needs to be timed. A call that is short is recorded, so many launches at once,
+// and timed by what replays them: the host could not launch them as fast as they run. `record` returns that,
+// or nothing where it cannot be done.
+struct TimedCall {
+  std::function<void()> launch;
+  std::function<std::function<void()>(int launches)> record;
+};
+
 // What steps are compared with, measured beside them: a bf16 8192^3 matrix product by the vendor's library,
 // and one unit of the device at a time (see ceiling_loops.cu): tensor cores through mma.sync and through
 // wgmma, FP32 multiply-adds, exp2, shared memory, and global memory that is read or copied.
@@ -97,6 +105,16 @@ class Backend {
   virtual std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&, bool /*cold_l2*/) {
     throw std::runtime_error("the emulator has no timing model");
   }
+  // The same of a call that is put on stream().
+  virtual std::unique_ptr<Timer> make_timer(const TimedCall&, bool /*cold_l2*/) {
+    throw std::runtime_error("the emulator has no timing model");
+  }
+  // Of a GPU, CUDA's own: where steps run.
+  virtual void* stream() { return nullptr; }
+  // Milliseconds of a launch of so many, put on any stream of this device. CUDA only.
+  virtual double time_launches(void* /*stream*/, const std::function<void()>& /*launch*/, int /*launches*/) {
+    throw std::runtime_error("the emulator has no timing model");
+  }
   // One of kCeilings; nullptr when the device does not have it, as wgmma, or without the vendor's library.
   virtual std::unique_ptr<Timer> make_ceiling(const std::string& /*name*/) { return nullptr; }
   // kReadKv, of so many bytes; nullptr when there are none, or no memory for them.
@@ -115,7 +133,7 @@ class Backend {
 
 // nullptr when there is no usable device; `why` then says so in a line ("no NVIDIA driver", "sm_75 is too
 // old: ...").
-std::unique_ptr<Backend> make_cuda_backend(std::string& why);
+std::unique_ptr<Backend> make_cuda_backend(std::string& why, int device = 0);
 std::unique_ptr<Backend> make_emulator_backend();
 
 }  // namespace flashsteps

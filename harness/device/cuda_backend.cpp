@@ -1,4 +1,4 @@
-// A CUDA device as a place where steps run: the first one that CUDA_VISIBLE_DEVICES leaves.
+// A CUDA device as a place where steps run.
 #include <algorithm>
 #include <barrier>
 #include <cmath>
@@ -20,8 +20,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstructionCosts, warps, spread, together, ot
 
 namespace {
 
-constexpr int kDevice = 0;
-
 // Non-blocking: unlike others, it does not wait for work on the legacy default stream, nor that for it.
 Owned<cudaStream_t> make_stream() {
   cudaStream_t stream = nullptr;
@@ -31,7 +29,9 @@ Owned<cudaStream_t> make_stream() {
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend() : nvml_(kDevice) { CUDA_CHECK(cudaGetDeviceProperties(&properties_, kDevice)); }
+  explicit CudaBackend(int device) : device_(device), nvml_(device) {
+    CUDA_CHECK(cudaGetDeviceProperties(&properties_, device_));
+  }
 
   BackendKind kind() const override { return BackendKind::kCuda; }
 
@@ -71,7 +71,7 @@ class CudaBackend : public Backend {
       std::vector<std::future<void>> running;
       for (size_t i = 0; i < calls.size(); ++i) {
         running.push_back(std::async(std::launch::async, [&, i] {
-          CUDA_CHECK(cudaSetDevice(kDevice));
+          CUDA_CHECK(cudaSetDevice(device_));
           start.arrive_and_wait();
           for (int launch = 0; launch < kLaunches; ++launch) step.run(calls[i], streams[i].get());
           if (const cudaError_t error = cudaStreamSynchronize(streams[i].get()); error != cudaSuccess)
@@ -86,8 +86,18 @@ class CudaBackend : public Backend {
 
   std::unique_ptr<Timer> make_timer(const Step& step, const AttentionCall& call, bool cold_l2) override {
     const auto launch = [step, call, stream = stream_] { step.run(call, stream); };
-    if (cold_l2) return make_cold_cuda_timer(stream_, launch, l2_flush());
-    return make_cuda_timer(stream_, launch, /*may_capture=*/true);
+    return make_timer(recordable(stream_, launch), cold_l2);
+  }
+
+  std::unique_ptr<Timer> make_timer(const TimedCall& call, bool cold_l2) override {
+    if (cold_l2) return make_cold_cuda_timer(stream_, call.launch, l2_flush());
+    return make_cuda_timer(stream_, call);
+  }
+
+  void* stream() override { return stream_; }
+
+  double time_launches(void* stream, const std::function<void()>& launch, int launches) override {
+    return flashsteps::time_launches(static_cast<cudaStream_t>(stream), launch, launches);
   }
 
   std::unique_ptr<Timer> make_ceiling(const std::string& name) override {
@@ -97,7 +107,7 @@ class CudaBackend : public Backend {
                                                    : make_ceiling_loop(name, stream_);
     if (!launch.run) return nullptr;
     // cuBLAS would need a workspace of its own under capture, and one launch of each is long enough without.
-    return make_cuda_timer(stream_, launch.run, /*may_capture=*/false, method_of(launch));
+    return make_cuda_timer(stream_, {launch.run, {}}, method_of(launch));
   }
 
   std::unique_ptr<Timer> make_cold_read(size_t bytes) override {
@@ -123,12 +133,12 @@ class CudaBackend : public Backend {
         {"l2_bytes", properties_.l2CacheSize},
         {"memory_bytes", properties_.totalGlobalMem},
         {"smem_optin_bytes", properties_.sharedMemPerBlockOptin},
-        {"max_sm_clock_mhz", max_sm_clock_mhz(kDevice)},
+        {"max_sm_clock_mhz", max_sm_clock_mhz(device_)},
         {"driver", driver_version()},
         {"cuda_runtime", cuda_version_text(runtime)}};
   }
 
-  double peak_tflops(DType dtype) const override { return gpu_peak_tflops(kDevice, dtype); }
+  double peak_tflops(DType dtype) const override { return gpu_peak_tflops(device_, dtype); }
 
  private:
   static json method_of(const CeilingLaunch& launch) {
@@ -164,6 +174,7 @@ class CudaBackend : public Backend {
     return "unknown, for CUDA " + cuda_version_text(version);
   }
 
+  const int device_;
   cudaDeviceProp properties_;
   const Owned<cudaStream_t> owned_stream_ = make_stream();
   const cudaStream_t stream_ = owned_stream_.get();
@@ -173,10 +184,12 @@ class CudaBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(std::string& why) {
+std::unique_ptr<Backend> make_cuda_backend(std::string& why, int device) {
   try {
     why = missing_gpu();
-    if (why.empty()) return std::make_unique<CudaBackend>();
+    if (!why.empty()) return nullptr;
+    CUDA_CHECK(cudaSetDevice(device));
+    return std::make_unique<CudaBackend>(device);
   } catch (const std::exception& error) {
     why = error.what();
   }

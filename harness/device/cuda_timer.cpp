@@ -14,6 +14,7 @@ namespace {
 constexpr double kSampleMs = 5;    // long against launching, and the half microsecond that events resolve
 constexpr int kMaxLaunches = 200;  // per sample
 constexpr int kMaxColdLaunches = 50;
+constexpr int kMaxFlushes = 128;  // before a launch: some 10 ms
 constexpr double kGraphBelowMs = 0.2;
 constexpr std::chrono::milliseconds kWarmUp{
     100};  // an idle GPU takes tens of milliseconds to raise its clocks
@@ -57,47 +58,33 @@ int launches_for(double ms, int most) {
 
 class CudaTimer : public Timer {
  public:
-  CudaTimer(cudaStream_t stream, std::function<void()> launch, bool may_capture, json method)
-      : stream_(stream), launch_(std::move(launch)), method_(std::move(method)) {
+  CudaTimer(cudaStream_t stream, TimedCall call, json method)
+      : stream_(stream), launch_(std::move(call.launch)), method_(std::move(method)) {
     const auto start = std::chrono::steady_clock::now();
-    batch_ms();  // the very first launch loads the kernel: not a time to go by
+    time_launches(stream_, launch_, 1);  // the very first launch loads the kernel: not a time to go by
     double ms = 0;
     do {
-      ms = batch_ms() / launches_;
+      ms = time_launches(stream_, launch_, launches_);
       launches_ = launches_for(ms, kMaxLaunches);
     } while (std::chrono::steady_clock::now() - start < kWarmUp);
-    if (may_capture && ms < kGraphBelowMs) graph_ = make_graph(stream_, launches_, launch_);
-    method_.update({{"launches_per_sample", launches_}, {"graph", graph_ != nullptr}});
+    if (call.record && ms < kGraphBelowMs) replay_ = call.record(launches_);
+    method_.update({{"launches_per_sample", launches_}, {"graph", bool(replay_)}});
   }
 
   double sample(const std::function<void()>& while_running) override {
+    if (!replay_) return time_launches(stream_, launch_, launches_, while_running);
     // One replay goes ahead, so that the device is busy while the host launches the one that counts.
-    if (graph_) CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
-    return batch_ms(while_running) / launches_;
+    replay_();
+    return time_launches(stream_, replay_, 1, while_running) / launches_;
   }
 
   json method() const override { return method_; }
 
  private:
-  double batch_ms(const std::function<void()>& while_running = {}) {
-    CUDA_CHECK(cudaEventRecord(begin_.get(), stream_));
-    if (graph_) {
-      CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
-    } else {
-      for (int i = 0; i < launches_; ++i) launch_();
-    }
-    CUDA_CHECK(cudaEventRecord(end_.get(), stream_));
-    if (while_running) while_running();
-    CUDA_CHECK(cudaEventSynchronize(end_.get()));
-    return elapsed_ms(begin_, end_);
-  }
-
   cudaStream_t stream_;
-  std::function<void()> launch_;
+  std::function<void()> launch_, replay_;
   json method_;
   int launches_ = 1;
-  Owned<cudaEvent_t> begin_ = make_event(), end_ = make_event();
-  Owned<cudaGraphExec_t> graph_;
 };
 
 class ColdCudaTimer : public Timer {
@@ -126,15 +113,34 @@ class ColdCudaTimer : public Timer {
 
 }  // namespace
 
+double time_launches(cudaStream_t stream, const std::function<void()>& launch, int launches,
+                     const std::function<void()>& while_running) {
+  const Owned<cudaEvent_t> begin = make_event(), end = make_event();
+  CUDA_CHECK(cudaEventRecord(begin.get(), stream));
+  for (int i = 0; i < launches; ++i) launch();
+  CUDA_CHECK(cudaEventRecord(end.get(), stream));
+  if (while_running) while_running();
+  CUDA_CHECK(cudaEventSynchronize(end.get()));
+  return elapsed_ms(begin, end) / launches;
+}
+
 double time_cold(cudaStream_t stream, const std::function<void()>& launch, const std::function<void()>& flush,
                  int launches, const std::function<void()>& while_running) {
   std::vector<std::pair<Owned<cudaEvent_t>, Owned<cudaEvent_t>>> around;
-  for (int i = 0; i < launches; ++i) around.emplace_back(make_event(), make_event());
-  for (const auto& [begin, end] : around) {
-    flush();
+  for (int flushes = 1; int(around.size()) < launches;) {
+    const auto& [begin, end] = around.emplace_back(make_event(), make_event());
+    for (int i = 0; i < flushes; ++i) flush();
     CUDA_CHECK(cudaEventRecord(begin.get(), stream));
     launch();
     CUDA_CHECK(cudaEventRecord(end.get(), stream));
+    const cudaError_t reached = cudaEventQuery(begin.get());
+    if (reached == cudaErrorNotReady) continue;
+    CUDA_CHECK(reached);
+    // The GPU may have waited for the host.
+    around.pop_back();
+    if (flushes == kMaxFlushes)
+      throw std::runtime_error("a launch keeps the host longer than the GPU can be made to wait");
+    flushes *= 2;
   }
   if (while_running) while_running();
   CUDA_CHECK(cudaEventSynchronize(around.back().second.get()));
@@ -145,14 +151,22 @@ double time_cold(cudaStream_t stream, const std::function<void()>& launch, const
   return *middle;
 }
 
+TimedCall recordable(cudaStream_t stream, std::function<void()> launch) {
+  const auto record = [stream, launch](int launches) -> std::function<void()> {
+    return [stream, graph = make_graph(stream, launches, launch)] {
+      CUDA_CHECK(cudaGraphLaunch(graph.get(), stream));
+    };
+  };
+  return {std::move(launch), record};
+}
+
 std::unique_ptr<Timer> make_cold_cuda_timer(cudaStream_t stream, std::function<void()> launch,
                                             std::function<void()> flush, json method) {
   return std::make_unique<ColdCudaTimer>(stream, std::move(launch), std::move(flush), std::move(method));
 }
 
-std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, std::function<void()> launch, bool may_capture,
-                                       json method) {
-  return std::make_unique<CudaTimer>(stream, std::move(launch), may_capture, std::move(method));
+std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, TimedCall call, json method) {
+  return std::make_unique<CudaTimer>(stream, std::move(call), std::move(method));
 }
 
 }  // namespace flashsteps

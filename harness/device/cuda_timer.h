@@ -15,19 +15,25 @@ namespace flashsteps {
 template <typename Handle>
 using Owned = std::shared_ptr<std::remove_pointer_t<Handle>>;
 
-// `launch` puts one launch on the stream and returns. `method` is added to what Timer::method() says. With
-// `may_capture`, short launches are timed as a CUDA graph: the host could not launch them as fast as they
-// run.
-std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, std::function<void()> launch, bool may_capture,
-                                       json method = json::object());
+// `call` puts its launches on the stream and returns. `method` is added to what Timer::method() says.
+std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, TimedCall call, json method = json::object());
+
+// A launch of CUDA's, which is recorded as a graph.
+TimedCall recordable(cudaStream_t stream, std::function<void()> launch);
 
 // The same with a cold L2: `flush` is put on the stream before every launch, and events stand around the
-// launch alone. A sample is the median of several. The flush takes the GPU longer than host needs for all of
-// this, so the launches follow without gaps, and no graph is needed.
+// launch alone. A sample is the median of several. While the GPU flushes, the host launches, so that no graph
+// is needed; where it is not done in time, the flush is repeated until it is, so that no time has the host's
+// in it.
 std::unique_ptr<Timer> make_cold_cuda_timer(cudaStream_t stream, std::function<void()> launch,
                                             std::function<void()> flush, json method = json::object());
 
-// Milliseconds of a launch behind a flush: the median of so many.
+// Milliseconds of a launch between two events, after so many of them.
+double time_launches(cudaStream_t stream, const std::function<void()>& launch, int launches,
+                     const std::function<void()>& while_running = {});
+
+// Milliseconds of a launch behind a flush: the median of so many. Throws std::runtime_error when the host
+// cannot launch as fast as the GPU flushes many times.
 double time_cold(cudaStream_t stream, const std::function<void()>& launch, const std::function<void()>& flush,
                  int launches, const std::function<void()>& while_running = {});
 

@@ -1,5 +1,5 @@
 // The tolerances: what an output may differ from the reference by, for each type. Of two more gates that
-// validate.cpp computes from each problem, the worst element's and the bias's, the constants are here as
+// judge.cpp computes from each problem, the worst element's and the bias's, the constants are here as
 // well. docs/measuring.md has what right kernels reach.
 #pragma once
 

@@ -18,15 +18,7 @@ std::string find_name(const Names<Enum>& names, Enum value) {
   return found->first;
 }
 
-template <typename Enum>
-Enum find_value(const Names<Enum>& names, const std::string& text) {
-  const auto found = std::ranges::find(names, text, &std::pair<std::string, Enum>::first);
-  if (found == names.end()) throw std::runtime_error("unknown name '" + text + "'");
-  return found->second;
-}
-
-constexpr const char* kFileInputs = "file";
-constexpr const char* kGivenLengths = "given";
+constexpr const char* kGivenByCaller = "given";
 constexpr const char* kNineDigits = "%.9g";
 constexpr float kLn2 = 0.693147181f;
 constexpr int kMostSteepKeys = 64 * 256;
@@ -52,10 +44,10 @@ const Names<KvLengths> kKvLengthsNames{{"full", KvLengths::kFull},
 
 std::string name(Layout layout) { return find_name(kLayoutNames, layout); }
 std::string name(Inputs inputs) {
-  return inputs == Inputs::kFile ? kFileInputs : find_name(kInputsNames, inputs);
+  return inputs == Inputs::kGiven ? kGivenByCaller : find_name(kInputsNames, inputs);
 }
 std::string name(KvLengths kv_lengths) {
-  return kv_lengths == KvLengths::kGiven ? kGivenLengths : find_name(kKvLengthsNames, kv_lengths);
+  return kv_lengths == KvLengths::kGiven ? kGivenByCaller : find_name(kKvLengthsNames, kv_lengths);
 }
 std::string name(BackendKind backend) { return backend == BackendKind::kCuda ? "cuda" : "emulator"; }
 
@@ -67,7 +59,6 @@ std::string Problem::label() const {
   if (kv_lengths != KvLengths::kFull) text += " kv_lengths=" + name(kv_lengths);
   if (layout != Layout::kBhsd) text += " layout=" + name(layout);
   if (inputs != Inputs::kNormal) text += " inputs=" + name(inputs);
-  if (inputs == Inputs::kFile) text += ":" + tensors_file.name;
   if (page_size != 0) text += " page_size=" + std::to_string(page_size);
   if (!lse) text += " lse=none";
   if (earlier) text += " earlier=merged";
@@ -197,56 +188,6 @@ std::string shape_error(const Problem& p) {
   if (p.dtype == DType::kFp16 && coordinate * (p.inputs == Inputs::kRamps ? p.seqlen_kv / 32.0 : 1.0) > 6e4)
     return "inputs '" + name(p.inputs) + "' exceed the range of fp16 at this softmax_scale";
   return "";
-}
-
-// By name, as results files have them.
-void to_json(json& record, DType value) { record = name(value); }
-void to_json(json& record, Layout value) { record = name(value); }
-void to_json(json& record, Inputs value) { record = name(value); }
-void to_json(json& record, KvLengths value) { record = name(value); }
-void from_json(const json& record, DType& value) { value = find_value(kDTypeNames, record); }
-void from_json(const json& record, Layout& value) { value = find_value(kLayoutNames, record); }
-void from_json(const json& record, Inputs& value) {
-  value = record == kFileInputs ? Inputs::kFile : find_value(kInputsNames, record);
-}
-void from_json(const json& record, KvLengths& value) {
-  value = record == kGivenLengths ? KvLengths::kGiven : find_value(kKvLengthsNames, record);
-}
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Problem, batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv, head_dim,
-                                   dtype, causal, kv_lengths, layout, inputs, seed)
-
-json to_json(const Problem& p) {
-  json record = p;
-  if (p.inputs == Inputs::kFile)
-    record["tensors"] = {{"file", p.tensors_file.name}, {"fnv1a64", p.tensors_file.fnv1a64}};
-  if (p.kv_lengths != KvLengths::kFull) record["lengths"] = p.draw_kv_lengths();
-  if (p.page_size != 0) record["page_size"] = p.page_size;
-  if (!p.lse) record["lse"] = "none";
-  if (p.earlier) record["earlier"] = "merged";
-  if (p.num_sms != 0) record["num_sms"] = p.num_sms;
-  if (p.given_scale != 0) record["softmax_scale"] = p.given_scale;
-  return record;
-}
-
-json to_request(const Problem& p) {
-  json record = to_json(p);
-  if (p.inputs == Inputs::kFile) record["tensors"]["path"] = p.tensors_file.path;
-  return record;
-}
-
-Problem problem_from_json(const json& record) {
-  Problem p = record;
-  if (p.kv_lengths == KvLengths::kGiven) record.at("lengths").get_to(p.given_lengths);
-  if (p.inputs == Inputs::kFile) {
-    const json& file = record.at("tensors");
-    p.tensors_file = {file.at("file"), file.value("path", ""), file.at("fnv1a64")};
-  }
-  p.page_size = record.value("page_size", 0);
-  p.lse = !record.contains("lse");
-  p.earlier = record.contains("earlier");
-  p.num_sms = record.value("num_sms", 0);
-  p.given_scale = record.value("softmax_scale", 0.0);
-  return p;
 }
 
 double nine_digits(double value) { return std::strtod(format(kNineDigits, value).c_str(), nullptr); }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/interface.h"
-#include "harness/base/json.h"
 
 namespace flashsteps {
 
@@ -37,7 +36,7 @@ enum class Inputs {
   kFalling,     // the same with scores that fall, faster
   kLeaps,       // in some rows, all scores of every second 128 keys lie higher than the others by as much as
                 // some limit of a softmax that rescales lazily; normal in the other rows; fp16 and bf16 only
-  kFile,        // a user's own (--tensors)
+  kGiven,       // a caller's own, see judge_call()
 };
 
 enum class KvLengths {
@@ -45,14 +44,7 @@ enum class KvLengths {
   kRandom,  // 1 .. seqlen_kv, at least one of them shorter
   kSkewed,  // the last batch has seqlen_kv, the others 1 (the first) .. seqlen_kv / 8
   kZeros,   // as random, and batch 0 has no key at all
-  kGiven,   // the file's (--tensors)
-};
-
-// Where a user's own q, k and v are.
-struct TensorsFile {
-  std::string name;     // as given, without its folder
-  std::string path;     // absolute, links followed; this machine's, so no results file has it
-  std::string fnv1a64;  // of the data of q, k, v and kv_lengths (if there), in this order
+  kGiven,   // a caller's own
 };
 
 // A row of a [batch, heads, rows, head_dim] tensor.
@@ -119,7 +111,6 @@ struct Problem {
   int num_sms = 0;         // that the emulator says it has; 0: as few as it has otherwise. No GPU cares
   double given_scale = 0;  // softmax_scale, of 9 digits; 0: 1 / sqrt(head_dim)
   uint64_t seed = 1;
-  TensorsFile tensors_file = {};        // Inputs::kFile
   std::vector<int> given_lengths = {};  // KvLengths::kGiven
 
   std::string label()
@@ -154,7 +145,7 @@ bool is_steep(Inputs inputs);
 // What is wrong with the problem's sizes, in a line that names the argument; empty when nothing is.
 std::string shape_error(const Problem& problem);
 
-// The names used on the command line and in the results file. The lists have no name for what only a file
+// The names used on the command line and in the results file. The lists have no name for what only a caller
 // brings.
 std::string name(Layout layout);
 std::string name(Inputs inputs);
@@ -166,10 +157,6 @@ extern const Names<DType> kDTypeNames;
 extern const Names<Layout> kLayoutNames;
 extern const Names<Inputs> kInputsNames;
 extern const Names<KvLengths> kKvLengthsNames;
-
-json to_json(const Problem& problem);     // for results, without what follows from it
-json to_request(const Problem& problem);  // for a worker: that, and where it finds the tensors
-Problem problem_from_json(const json& json);
 
 // As many as tell any two floats apart: for Problem::given_scale.
 double nine_digits(double value);

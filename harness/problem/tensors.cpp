@@ -5,10 +5,10 @@
 #include <cstring>
 #include <thread>
 
+#include "harness/base/call_tensors.h"
 #include "harness/base/element.h"
 #include "harness/base/heartbeat.h"
 #include "harness/base/random.h"
-#include "harness/problem/tensors_file.h"
 
 namespace flashsteps {
 namespace {
@@ -250,13 +250,31 @@ double total_bytes(const Problem& problem, const TensorPlan& plan) {
 
 Workload::Workload(const Problem& problem)
     : problem_(problem), plan_(plan_tensors(problem)), kv_lengths_(problem.draw_kv_lengths()) {
+  allocate();
+  generate();
+  if (problem_.earlier) make_earlier();
+}
+
+Workload::Workload(const Problem& problem, const AttentionCall& given)
+    : problem_(problem), plan_(plan_tensors(problem)), kv_lengths_(problem.draw_kv_lengths()) {
+  allocate();
+  const auto tensors = tensors_of(given);
+  const Placement* const places[] = {&plan_.q, &plan_.k, &plan_.v};
+  for (size_t t = 0; t < std::size(places); ++t) {
+    const auto rows = places[t]->all_rows();
+    for (int64_t row = 0; row < int64_t(rows.size()); ++row) {
+      if (readable_row(*places[t], rows[row]))
+        std::memcpy(const_cast<void*>(at(*places[t], rows[row])), tensors[t].row(row), tensors[t].row_bytes);
+    }
+  }
+}
+
+void Workload::allocate() {
   if (problem_.page_size != 0) make_page_table();
   for (const int64_t n : plan_.input_elements) {
     inputs_.emplace_back(n * element_bytes(problem_.dtype));
     fill_poison(inputs_.back(), poison_);
   }
-  problem_.inputs == Inputs::kFile ? read_file() : generate();
-  if (problem_.earlier) make_earlier();
 }
 
 void Workload::make_earlier() {
@@ -332,16 +350,6 @@ void Workload::surround_with(Poison poison) {
       std::memcpy(&inputs_[t->buffer][at], &before[t->buffer][at], t->head_dim * bytes);
     }
   }
-}
-
-void Workload::read_file() {
-  if (problem_.layout != Layout::kBhsd && problem_.layout != Layout::kBshd)
-    throw std::logic_error("a file's tensors are contiguous");
-  const auto begin = [&](const Placement& t) {
-    return inputs_[t.buffer].data() + t.offset * element_bytes(problem_.dtype);
-  };
-  read_tensors(problem_, {begin(plan_.q), begin(plan_.k), begin(plan_.v)});
-  surround_with(poison_);  // whatever the padding held, a step must not see it
 }
 
 void Workload::generate() {
@@ -424,8 +432,20 @@ Outputs::Outputs(const Problem& problem, Poison poison)
   fill_poison(lse, poison_);
 }
 
+Outputs::Outputs(const Problem& problem, const AttentionCall& call) : Outputs(problem) {
+  const CallTensor from = tensors_of(call)[3];
+  const auto rows = problem.rows();
+  for (int64_t row = 0; row < int64_t(rows.size()); ++row)
+    std::memcpy(const_cast<void*>(o_row(rows[row])), from.row(row), from.row_bytes);
+  if (problem.lse) std::memcpy(&lse[kGuardElements * sizeof(float)], call.lse, rows.size() * sizeof(float));
+}
+
 const void* Outputs::o_row(RowId row) const {
   return o.data() + plan_.o.at(row) * element_bytes(problem_.dtype);
+}
+
+void Outputs::zero_row(RowId row) {
+  std::memset(const_cast<void*>(o_row(row)), 0, problem_.head_dim * element_bytes(problem_.dtype));
 }
 
 float Outputs::lse_at(RowId row) const {

@@ -62,9 +62,10 @@ struct EarlierResult {
 
 class Workload {
  public:
-  // Fills the inputs on all cores, or reads them; throws std::runtime_error when it cannot read what is said
-  // to be there. The poison is NaN.
+  // Fills the inputs on all cores. The poison is NaN.
   explicit Workload(const Problem& problem);
+  // Of Inputs::kGiven: with what this call on the host has.
+  Workload(const Problem& problem, const AttentionCall& given);
 
   // Puts another poison wherever a step must not read. True when there was another one.
   bool poison(Poison poison);
@@ -83,8 +84,8 @@ class Workload {
   const void* v_row(RowId row) const { return at(plan_.v, place_of(row)); }
 
  private:
+  void allocate();
   void generate();
-  void read_file();
   void surround_with(Poison poison);
   void make_page_table();
   void make_earlier();
@@ -110,13 +111,17 @@ class Workload {
 class Outputs {
  public:
   explicit Outputs(const Problem& problem, Poison poison = Poison::kNan);
+  // What a call on the host has left, without its gaps.
+  Outputs(const Problem& problem, const AttentionCall& call);
 
   std::vector<unsigned char> o;  // plan().output_elements of the problem's type
   std::vector<unsigned char> lse;
   EarlierResult earlier;  // with Problem::earlier: what the call has made of it
 
   const void* o_row(RowId row) const;
+  bool has_lse() const { return problem_.lse; }
   float lse_at(RowId row) const;
+  void zero_row(RowId row);
   // The first byte outside the logical elements that changed, as a sentence; empty when none did. Overwrites
   // the logical elements with poison on the way: call it last.
   std::string damage();

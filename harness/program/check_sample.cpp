@@ -81,7 +81,7 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
     ++problems_of[c];
     // With more tiles than there are counters, the race detector would need as long as for half of the sample.
     const bool is_large = !runner.device().is_gpu() && sample[p].batch > kNumCounters;
-    (is_large ? large : tasks).push_back({int(p), contenders[c].name, sample[p], ""});
+    (is_large ? large : tasks).push_back({int(p), contenders[c].name, sample[p]});
   }
   const auto started = std::chrono::steady_clock::now();
   std::vector<EmulatorMode> all_modes = modes(options, runner.device());

@@ -12,7 +12,6 @@
 #include "harness/base/usage_error.h"
 #include "harness/device/tuning.h"
 #include "harness/problem/shapes.h"
-#include "harness/problem/tensors_file.h"
 
 namespace flashsteps {
 namespace {
@@ -72,23 +71,21 @@ void add_backend(CLI::App* c, Options& o) {
 }
 
 void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
-  std::vector<CLI::Option*> of_the_file{
-      add_repeatable(c, "--shape", axes.shapes, kShapeForms),
-      c->add_option(
-           "--grid", axes.grid,
-           "paper: the shapes of the FlashAttention paper, batch * seqlen = 16384, heads * head_dim = "
-           "2048; decode: one query against 1k to 128k keys, in batches of 1 to 128, up to 256k keys in all; "
-           "decode-large: up to 4M, which only compare_peers.py validates in reasonable time")
-          ->check(CLI::IsMember({"paper", "decode", "decode-large"})),
-      add_axis(c, "--dtype", axes.dtypes, kDTypeNames, "element type of q, k, v and o"),
-      add_axis(c, "--kv-lengths", axes.lengths, kKvLengthsNames, "how many keys each batch has"),
-      add_axis(c, "--inputs", axes.inputs, kInputsNames, "what q, k and v hold"),
-      c->add_option("--seed", axes.seed, "seed of the inputs")
-          ->transform(in_range<uint64_t>(0, std::numeric_limits<uint64_t>::max()))};
-  of_the_file.push_back(
-      add_repeatable(c, "--page-size", axes.page_sizes,
-                     "K and V lie in pages of so many keys, in random order, and are found by a page table")
-          ->transform(in_range(1, 1 << 20)));
+  add_repeatable(c, "--shape", axes.shapes, kShapeForms);
+  c->add_option(
+       "--grid", axes.grid,
+       "paper: the shapes of the FlashAttention paper, batch * seqlen = 16384, heads * head_dim = "
+       "2048; decode: one query against 1k to 128k keys, in batches of 1 to 128, up to 256k keys in all; "
+       "decode-large: up to 4M")
+      ->check(CLI::IsMember({"paper", "decode", "decode-large"}));
+  add_axis(c, "--dtype", axes.dtypes, kDTypeNames, "element type of q, k, v and o");
+  add_axis(c, "--kv-lengths", axes.lengths, kKvLengthsNames, "how many keys each batch has");
+  add_axis(c, "--inputs", axes.inputs, kInputsNames, "what q, k and v hold");
+  c->add_option("--seed", axes.seed, "seed of the inputs")
+      ->transform(in_range<uint64_t>(0, std::numeric_limits<uint64_t>::max()));
+  add_repeatable(c, "--page-size", axes.page_sizes,
+                 "K and V lie in pages of so many keys, in random order, and are found by a page table")
+      ->transform(in_range(1, 1 << 20));
   c->add_flag("--causal", axes.causal, "causal mask, aligned bottom-right (with --full: both)");
   c->add_flag("--full", axes.full, "no mask (the default)");
   add_axis(c, "--layout", axes.layouts, kLayoutNames, "memory layout of q, k, v and o");
@@ -98,11 +95,6 @@ void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
       ->transform(in_range(1, 1024));
   c->add_option("--softmax-scale", axes.scale, "factor of the scores (default: 1 / sqrt(D))")
       ->transform(in_range(1e-30, 1e30));  // those that a step takes: see refusal() in interface.cpp
-  CLI::Option* const tensors = c->add_option(
-      "--tensors", o.tensors_path,
-      "take q, k and v, and kv_lengths [batch] if there are any, from this safetensors file; --layout "
-      "(bhsd or bshd) gives the order of its axes");
-  for (CLI::Option* const other : of_the_file) tensors->excludes(other);  // the file says it
   c->add_option("--json", o.json_path, "write the results to this file");
 }
 
@@ -169,27 +161,6 @@ std::vector<Problem> problems_of_shapes(const Axes& axes) {
     if (std::ranges::none_of(problems, same)) problems.push_back(p);
   }
   return problems;
-}
-
-// A problem per mask, with what the file's header says.
-std::vector<Problem> problems_of_file(const std::string& path, const Axes& axes) {
-  const Layout layout = axes.layouts.empty() ? Layout::kBhsd : axes.layouts.front();
-  if (axes.layouts.size() > 1 || (layout != Layout::kBhsd && layout != Layout::kBshd))
-    throw UsageError("--layout: with --tensors it gives the order of the file's axes, bhsd or bshd");
-  std::vector<Problem> problems{problem_of_file(path, layout)};
-  multiply(problems, &Problem::causal, masks(axes));
-  for (Problem& p : problems) set_call(axes, p);
-  return problems;
-}
-
-// One file has room for the outputs of one call.
-void check_what_to_save(const Options& o) {
-  if (!o.problems.empty() && !o.problems[0].lse)
-    throw UsageError("--save: writes o and lse, so --no-lse cannot be given");
-  if (o.steps.size() != 1) throw UsageError("--save: writes the outputs of one step; name it");
-  if (o.problems.size() != 1)
-    throw UsageError("--save: writes the outputs of one problem, from --shape or --tensors, but there are " +
-                     std::to_string(o.problems.size()));
 }
 
 // What tune times: the steps that have several configurations, each as it chooses itself and in each of them.
@@ -264,8 +235,6 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
                      "measure how many clocks other instructions add to mma.sync, instead of ceilings");
   info->add_option("--json", o.json_path, "write these clocks to this file")->needs(instructions);
 
-  for (CLI::App* c : {run, check})
-    c->add_option("--save", o.save_path, "write o and lse to this safetensors file, if the step passes");
   for (CLI::App* c : {run, bench})
     c->add_flag("--tuned", o.tuned, "take the configurations that tune has kept, where it has kept one");
   for (CLI::App* c : {run, bench, tune})
@@ -289,14 +258,6 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
       ->transform(in_range(1e-6, 1e6));
   trace->add_option("--cta", o.cta, "which CTA, counted along x, then y, then z (default: the last one)")
       ->transform(in_range<int64_t>(0, std::numeric_limits<int64_t>::max()));
-  CLI::Option* const contenders =
-      problems
-          ->add_option("--contenders", o.contenders,
-                       "print also the order in which each round of timing takes so many contenders")
-          ->transform(in_range(1, 1000));
-  problems->add_option("--rounds", o.rounds, "how many rounds of timing")
-      ->transform(in_range(1, 10000))
-      ->needs(contenders);
 
   const auto is_wanted = [&](const CLI::App* c) { return c->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_wanted).empty())
@@ -328,21 +289,15 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
     throw UsageError("source: name one step, and no configuration");
   if (o.command == "tune") o.steps = candidates(o.steps, o.steps_named);
 
-  o.problems = was_given("--tensors") ? problems_of_file(o.tensors_path, axes) : problems_of_shapes(axes);
+  o.problems = problems_of_shapes(axes);
   for (const char* const option :
        {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs", "--page-size", "--seed",
         "--no-lse", "--earlier", "--num-sms", "--softmax-scale"}) {
-    if (!o.problems.empty() || !was_given(option)) continue;
-    const bool file_says_it = !command.get_option(option)->get_excludes().empty();
-    throw UsageError(option + std::string(" needs a --shape") +
-                     (file_says_it ? " or --grid" : ", --grid or --tensors"));
+    if (o.problems.empty() && was_given(option))
+      throw UsageError(option + std::string(" needs a --shape or --grid"));
   }
   o.covering = o.problems.empty() && o.command == "check";
 
-  if (was_given("--save")) {
-    check_what_to_save(o);
-    o.save_path = AtomicFile::check_writable("--save", o.save_path);
-  }
   if (was_given("--json")) o.json_path = AtomicFile::check_writable("--json", o.json_path);
   if (!was_given("--tuning"))
     o.tuning_path = tuning_path();
@@ -353,12 +308,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   if (o.command == "tune" && o.tuning_path.empty())
     throw UsageError(std::string("tune: there is no file to write, ") + kTuningVariable +
                      " is empty or there is no home folder; give one with --tuning");
-  for (const auto& [option, path] :
-       {std::pair("--tensors", o.tensors_path), std::pair("--json", o.json_path)})
-    if (o.command == "tune" || o.tuned) check_different(option, path, "--tuning", o.tuning_path);
-  check_different("--tensors", o.tensors_path, "--save", o.save_path);
-  check_different("--tensors", o.tensors_path, "--json", o.json_path);
-  check_different("--save", o.save_path, "--json", o.json_path);
+  if (o.command == "tune" || o.tuned) check_different("--json", o.json_path, "--tuning", o.tuning_path);
   return o;
 }
 

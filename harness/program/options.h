@@ -16,22 +16,19 @@ struct Options {
   std::vector<StepChoice> steps;  // those named, or all; each once, in the order in which they run
   bool steps_named = false;
   std::string backend = "auto";   // cuda | emulator | auto
-  std::vector<Problem> problems;  // from --shape, --grid or --tensors; empty: the command's own choice
+  std::vector<Problem> problems;  // from --shape and --grid; empty: the command's own choice
   bool covering = false;          // check without a shape: the covering sample
   std::vector<std::string> modes{"early", "late", "random"};  // of the emulator
   bool race_detector = true;
   int seeds = 1;                 // random orders per problem
   int64_t cta = -1;              // to trace; -1: the last one
   std::string json_path;         // empty: none
-  std::string tensors_path;      // as given, for messages; empty: none
-  std::string save_path;         // empty: none
   double timeout_seconds = 120;  // of a worker's own time, without a sign of life
   double memory_gib = INFINITY;  // of the device, for a problem
   int rounds = 7;
   bool tuned = false;         // steps get their configurations by the file at tuning_path
   std::string tuning_path;    // of run and bench, and of tune, which writes it
   bool cold_l2 = false;       // flushed before every launch that is timed
-  int contenders = 0;         // of which `problems` tells the order in each round
   bool instructions = false;  // info: what they cost beside mma.sync
   bool with_main = false;     // source: with a main function
   bool in_process = false;

@@ -8,7 +8,6 @@
 #include "harness/base/usage_error.h"
 #include "harness/problem/shapes.h"
 #include "harness/problem/tensors.h"
-#include "harness/problem/tensors_file.h"
 
 namespace flashsteps {
 namespace {
@@ -38,13 +37,12 @@ void require_memory(const std::vector<Problem>& problems, const Device& device, 
   // the tensors.
   const double copies = device.is_gpu() ? 6 : 13;
   const double host_bytes = available_host_memory();
-  const std::string option = options.tensors_path.empty() ? "--shape" : "--tensors " + options.tensors_path;
   for (const Problem& problem : problems) {
     const double on_host = copies * total_bytes(problem, plan_tensors(problem));
     if (const std::string why = lacks_memory(problem, device, options.memory_gib); !why.empty())
-      throw UsageError(option + ": " + problem.label() + " " + why);
+      throw UsageError("--shape: " + problem.label() + " " + why);
     if (on_host > host_bytes)
-      throw UsageError(option + ": checking " + problem.label() + " needs " + gibibytes(on_host) +
+      throw UsageError("--shape: checking " + problem.label() + " needs " + gibibytes(on_host) +
                        " of host memory, of which " + gibibytes(host_bytes) + " are free");
   }
 }
@@ -61,14 +59,10 @@ std::string lacks_memory(const Problem& problem, const Device& device, double me
   return "";
 }
 
-std::vector<Problem> prepare_problems(const Options& options, Runner& runner) {
+std::vector<Problem> prepare_problems(const Options& options, const Runner& runner) {
   std::vector<Problem> problems = options.problems;
   if (problems.empty()) problems = default_problems(runner.device().backend);
   require_memory(problems, runner.device(), options);
-  if (options.tensors_path.empty()) return problems;
-  runner.progress().show("reading " + options.tensors_path);
-  examine_tensors(problems, options.tensors_path);
-  runner.progress().clear();
   return problems;
 }
 

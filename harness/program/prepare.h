@@ -10,8 +10,8 @@
 namespace flashsteps {
 
 // The problems of the command line, or else the program's own. Throws UsageError when there is no room for
-// one of them, or when its file (--tensors) holds what no step can be judged by.
-std::vector<Problem> prepare_problems(const Options& options, Runner& runner);
+// one of them.
+std::vector<Problem> prepare_problems(const Options& options, const Runner& runner);
 
 // Why the device has no room for the problem's tensors, or --memory allows none; empty when it has.
 std::string lacks_memory(const Problem& problem, const Device& device, double memory_gib);

@@ -1,21 +1,18 @@
-// flashsteps problems: what the command line's words for problems mean, by what an output is judged, and in
-// which order rounds of timing take their contenders. For scripts that measure something else on the same
-// problems.
+// flashsteps problems: what the command line's words for problems mean, and by what an output is judged. For
+// scripts that measure something else on the same problems.
 #include <iostream>
 
-#include "harness/judge/gates.h"
+#include "harness/judge/validate.h"
+#include "harness/problem/problem_json.h"
 #include "harness/problem/shapes.h"
-#include "harness/problem/tensors_file.h"
 #include "harness/program/commands.h"
 #include "harness/program/results.h"
-#include "harness/run/rounds.h"
 
 namespace flashsteps {
 
 int show_problems(const Options& options) {
   std::vector<Problem> problems = options.problems;
   if (problems.empty()) problems = default_problems(BackendKind::kCuda);
-  if (!options.tensors_path.empty()) examine_tensors(problems, options.tensors_path);
 
   json answer = {{"problems", json::array()}};
   for (const Problem& problem : problems) {
@@ -24,15 +21,7 @@ int show_problems(const Options& options) {
     told.update({{"label", problem.label()}, {"flops", problem.flops()}, {"kv_bytes", problem.kv_bytes()}});
     answer["problems"].push_back(told);
   }
-  for (const auto& [text, dtype] : kDTypeNames) {
-    const Gates gate = gates(dtype);
-    answer["gates"][text] = {{"nrmse", gate.nrmse},
-                             {"row", gate.row_nrmse},
-                             {"lse", gate.lse_abs},
-                             {"lse_relative", kLseRelative}};
-  }
-  for (int round = 0; options.contenders > 0 && round < options.rounds; ++round)
-    answer["orders"].push_back(order_of_round(size_t(options.contenders), round));
+  answer["gates"] = gates_by_type();
 
   const std::string text = answer.dump(1) + "\n";
   if (options.json_path.empty())

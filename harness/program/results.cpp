@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "harness/base/atomic_file.h"
+#include "harness/problem/problem_json.h"
 #include "harness/program/commands.h"
 
 namespace flashsteps {
@@ -15,15 +16,6 @@ std::string utc_now() {
   char text[32];
   std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
   return text;
-}
-
-// The device, and where the table has its card the peak that percentages are of.
-json to_json(const Device& device) {
-  json record = device.description;
-  for (const auto& [dtype, peak] : device.peak_tflops.items()) {
-    if (peak > 0) record["peak_tflops"][dtype] = peak;
-  }
-  return record;
 }
 
 // What is spread out, with a line for each of its values. scripts/records/files.py has the same, and the keys
@@ -48,6 +40,13 @@ std::string to_lines(const json& value, const std::string& indent, bool is_frame
 
 }  // namespace
 
+json device_record(json description, const json& peak_tflops) {
+  for (const auto& [dtype, peak] : peak_tflops.items()) {
+    if (peak > 0) description["peak_tflops"][dtype] = peak;
+  }
+  return description;
+}
+
 json to_json(const BuildInfo& build) {
   json record = {{"compiler", build.compiler}, {"flags", build.flags}, {"type", build.type}};
   if (!build.nvcc.empty()) {
@@ -69,7 +68,7 @@ ResultsFile::ResultsFile(std::string path, const std::string& command, const Dev
              {"dirty", build.dirty ? json(*build.dirty) : json(nullptr)},
              {"build", to_json(build)},
              {"backend", name(device.backend)},
-             {"device", to_json(device)}}},
+             {"device", device_record(device.description, device.peak_tflops)}}},
            {"runs", json::array()}};
 }
 

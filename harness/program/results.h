@@ -32,6 +32,9 @@ class ResultsFile {
   json root_;
 };
 
-json to_json(const BuildInfo& build);  // "build" of the provenance
+// Of the provenance: "build"; and "device", with the peaks that percentages are of where the table has its
+// card: its rates are above 0.
+json to_json(const BuildInfo& build);
+json device_record(json description, const json& peak_tflops);
 
 }  // namespace flashsteps

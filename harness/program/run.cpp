@@ -1,9 +1,7 @@
 // flashsteps run, bench, tune, count, and check with problems: every step is validated, and on a GPU timed.
 #include <algorithm>
 #include <iostream>
-#include <optional>
 
-#include "harness/base/atomic_file.h"
 #include "harness/base/text.h"
 #include "harness/base/usage_error.h"
 #include "harness/device/tuning.h"
@@ -68,18 +66,6 @@ void time_problem(Runner& runner, const Problem& problem, const Options& options
   }
 }
 
-// The worker has written the outputs of a step that passed into a file that has no name yet.
-void finish_saving(AtomicFile& file, const Options& options, const std::string& status,
-                   const std::string& error) {
-  if (status != "pass") {
-    std::cout << "\nnot saved: " << options.steps.front().name << " did not pass\n";
-    return;
-  }
-  if (!error.empty()) throw std::runtime_error("cannot write " + options.save_path + ": " + error);
-  file.commit();
-  std::cout << "\nsaved: " << options.save_path << "\n";
-}
-
 }  // namespace
 
 int run_steps(const Options& options) {
@@ -111,9 +97,6 @@ int run_steps(const Options& options) {
   }
   for (const Problem& problem : problems) results.run_of(problem);
   results.save();
-  std::optional<AtomicFile> saved;
-  if (!options.save_path.empty()) saved.emplace(options.save_path);
-  std::string save_error;
 
   // Problem by problem: its inputs, its reference and what v01 makes of it are computed once for all steps.
   for (size_t p = 0; p < problems.size(); ++p) {
@@ -132,11 +115,10 @@ int run_steps(const Options& options) {
       if (const std::string& reason = probed.refusals[p][s]; !reason.empty())
         finish(int(s), {{"step", step}, {"status", "skip"}, {"message", reason}});
       else
-        tasks.push_back({int(s), step, problems[p], saved ? saved->path_for_workers() : ""});
+        tasks.push_back({int(s), step, problems[p]});
     }
     const std::string place = "[" + std::to_string(p + 1) + "/" + std::to_string(problems.size()) + "]";
-    save_error =
-        runner.validate(tasks, modes(options, device), place + " checking " + problems[p].label(), finish);
+    runner.validate(tasks, modes(options, device), place + " checking " + problems[p].label(), finish);
   }
   std::string kept;
   for (size_t p = 0; timed && p < problems.size(); ++p) {
@@ -151,7 +133,6 @@ int run_steps(const Options& options) {
     std::cout << "\n" << format_run(results.run_of(problem), problem, peak);
   }
   if (tunes) std::cout << "\nkept in " << tuning_path << ":\n" << kept;
-  if (saved) finish_saving(*saved, options, results.run_of(problems[0])["steps"][0].at("status"), save_error);
   return results.finish();
 }
 

@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "harness/base/usage_error.h"
+#include "harness/problem/problem_json.h"
 #include "harness/program/commands.h"
 #include "harness/program/prepare.h"
 #include "harness/program/results.h"
@@ -31,7 +32,7 @@ int trace_step(const Options& options) {
 
   json trace;
   const JobOutcome outcome =
-      runner.job({{"job", "trace"}, {"step", step.name}, {"problem", to_request(problem)}, {"cta", cta}},
+      runner.job({{"job", "trace"}, {"step", step.name}, {"problem", to_json(problem)}, {"cta", cta}},
                  [&](const json& event) { trace = event.at("trace"); });
   if (!outcome.done()) {
     std::cout << format_entry({{"step", step.name}, {"status", outcome.status}, {"message", outcome.message}},

@@ -11,7 +11,7 @@
 #include "harness/device/tuning.h"
 #include "harness/judge/reference.h"
 #include "harness/judge/validate.h"
-#include "harness/problem/tensors_file.h"
+#include "harness/problem/problem_json.h"
 #include "harness/run/rounds.h"
 #include "harness/run/step_choice.h"
 
@@ -149,25 +149,11 @@ struct Prepared {
   std::optional<Outputs> trusted;
 };
 
-// The device still holds the outputs of the last run, which equal those that were judged. That they cannot be
-// saved says nothing against the step.
-void save_outputs(const DeviceTensors& tensors, const Problem& problem, const Backend& backend,
-                  const json& task, const EmitEvent& emit) {
-  const Outputs outputs = tensors.download_outputs();
-  try {
-    write_outputs(outputs, problem, task.at("step"), backend.kind(), task.at("save"));
-  } catch (const std::exception& error) {
-    emit({{"event", "not_saved"}, {"message", error.what()}});
-  }
-}
-
 // Whether the step bears another call beside it; for problems that are small, so that it costs little.
 std::string disturbance_of(Backend& backend, const Step& step, Prepared& prepared) {
   constexpr double kMostBytes = 4 << 20;
   Problem other = prepared.workload.problem();
-  if (other.earlier || other.inputs == Inputs::kFile ||
-      total_bytes(other, plan_on_device(other)) > kMostBytes)
-    return "";
+  if (other.earlier || total_bytes(other, plan_on_device(other)) > kMostBytes) return "";
   ++other.seed;
   Workload workload(other);
   DeviceTensors tensors(backend, workload);
@@ -233,7 +219,6 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
         entry["kernels"].push_back({{"resources", kernels[i]}});
         if (i < counters.size()) entry["kernels"].back()["counters"] = counters[i];
       }
-      if (passed && task.contains("save")) save_outputs(prepared->tensors, problem, *backend, task, emit);
     } catch (const DeviceError& error) {
       entry["status"] = status_of(error);
       entry["message"] = error.what();

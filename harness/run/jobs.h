@@ -9,10 +9,8 @@
 //   events:  probe, with backend, no_cuda (why not, or ""), device, free_bytes, peak_tflops (by dtype), and
 //            per problem and step: refusals (a reason or ""), resources
 // validate
-//   request: job, backend, tasks (step, problem, compare, and save, if the outputs of a pass are wanted: the
-//            path to write them to), modes (of the emulator)
-//   events:  per task, in their order, begin, not_saved (message) when that failed, done (entry: a step's
-//            entry in the results file)
+//   request: job, backend, tasks (step, problem, compare), modes (of the emulator)
+//   events:  per task, in their order, begin, done (entry: a step's entry in the results file)
 // bench
 //   request: job, backend, problem (if there are steps), steps (name: samples already taken), rounds,
 //            ceilings (as steps), cold_l2
@@ -29,8 +27,8 @@
 // Every request may have tuning: the text of a tuning file (harness/device/tuning.h), by which steps then
 // get their configurations.
 //
-// A worker adds {"event":"alive"}, from any thread, a few times a second. Its last event is finished, or where
-// the job is not done failed (status, message): without either, something else has ended it.
+// A worker adds {"event":"alive"}, from any thread, a few times a second. Its last event is finished, or
+// where the job is not done failed (status, message): without either, something else has ended it.
 #pragma once
 
 #include <functional>

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "harness/base/usage_error.h"
+#include "harness/problem/problem_json.h"
 
 namespace flashsteps {
 
@@ -35,7 +36,7 @@ JobOutcome Runner::job(json request, const EmitEvent& on_event) const {
 
 Probed Runner::probe(const std::vector<Problem>& problems, const std::vector<StepChoice>& steps) const {
   json request = {{"job", "probe"}, {"problems", json::array()}, {"steps", json::array()}};
-  for (const Problem& problem : problems) request["problems"].push_back(to_request(problem));
+  for (const Problem& problem : problems) request["problems"].push_back(to_json(problem));
   for (const StepChoice& step : steps) request["steps"].push_back(step.name);
   json answer;
   const JobOutcome outcome = job(request, [&](const json& event) { answer = event; });
@@ -43,12 +44,12 @@ Probed Runner::probe(const std::vector<Problem>& problems, const std::vector<Ste
   return {answer.at("refusals"), answer.at("resources")};
 }
 
-std::string Runner::validate(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes,
-                             const std::string& progress, const OnDone& done) {
+void Runner::validate(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes,
+                      const std::string& progress, const OnDone& done) {
   if (device_.is_gpu() && find_step(kTrustedStep, BackendKind::kCuda) != nullptr)
     establish_trust(tasks, modes);
   progress_.show(progress);
-  return run_tasks(tasks, modes, done);
+  run_tasks(tasks, modes, done);
 }
 
 // A trusted step that fails costs nobody else.
@@ -59,16 +60,14 @@ void Runner::establish_trust(const std::vector<Task>& tasks, const std::vector<E
     const std::string label = task.problem.label();
     if (task.step != kTrustedStep && !task.problem.earlier && !trusted_.contains(label) &&
         labels.insert(label).second)
-      not_judged.push_back({task.id, kTrustedStep, task.problem, ""});
+      not_judged.push_back({task.id, kTrustedStep, task.problem});
   }
   if (not_judged.empty()) return;
   progress_.show(std::string("checking ") + kTrustedStep + ", which the others are compared with");
   run_tasks(not_judged, modes, [](int, const json&) {});
 }
 
-std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>& modes,
-                              const OnDone& done) {
-  std::string save_error;
+void Runner::run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>& modes, const OnDone& done) {
   const auto finish = [&](const Task& task, const json& entry) {
     if (task.step == kTrustedStep) trusted_[task.problem.label()] = entry.at("status") == "pass";
     done(task.id, entry);
@@ -94,16 +93,13 @@ std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<Emulato
       const auto trusted = trusted_.find(task.problem.label());
       const bool compare = task.step != kTrustedStep && trusted != trusted_.end() && trusted->second;
       request["tasks"].push_back(
-          {{"step", task.step}, {"problem", to_request(task.problem)}, {"compare", compare}});
-      if (!task.save_to.empty()) request["tasks"].back()["save"] = task.save_to;
+          {{"step", task.step}, {"problem", to_json(task.problem)}, {"compare", compare}});
     }
     size_t finished = 0;
     bool in_a_task = false;  // the one after those
     const JobOutcome outcome = job(request, [&](const json& event) {
       if (event.at("event") == "begin") {
         in_a_task = true;
-      } else if (event.at("event") == "not_saved") {
-        save_error = event.at("message");
       } else if (event.at("event") == "done") {
         in_a_task = false;
         hangs_in_a_row_[tasks[finished].step] = 0;
@@ -121,7 +117,6 @@ std::string Runner::run_tasks(std::vector<Task> tasks, const std::vector<Emulato
     give_up(bears_the_blame, outcome.status, outcome.message);
     skip_what_hung_twice();
   }
-  return save_error;
 }
 
 }  // namespace flashsteps

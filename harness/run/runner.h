@@ -38,7 +38,6 @@ struct Task {
   int id;  // the caller's
   std::string step;
   Problem problem;
-  std::string save_to;  // where a worker writes the outputs, if they are right; empty: nowhere
 };
 
 class Runner {
@@ -60,14 +59,14 @@ class Runner {
 
   // Calls done(id, entry) once per task, whatever happens to the workers on the way. On a GPU, whole outputs
   // are compared with kTrustedStep's, where it passes itself; if it has not been judged on a problem yet, it
-  // is now, silently. Returns why outputs could not be saved; empty when they could.
+  // is now, silently.
   using OnDone = std::function<void(int id, const json& entry)>;
-  std::string validate(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes,
-                       const std::string& progress, const OnDone& done);
+  void validate(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes,
+                const std::string& progress, const OnDone& done);
 
  private:
   void establish_trust(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes);
-  std::string run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>& modes, const OnDone& done);
+  void run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>& modes, const OnDone& done);
 
   bool in_process_;
   std::string tuning_;  // empty: none

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "harness/device/device_tensors.h"
+#include "harness/problem/problem_json.h"
 #include "harness/run/rounds.h"
 
 namespace flashsteps {
@@ -76,7 +77,7 @@ std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& prob
                                              std::vector<std::string> steps, int rounds, bool cold_l2,
                                              const OnFailure& failed) {
   if (steps.empty()) return {};
-  return take_samples(runner, "timing " + problem.label(), to_request(problem), std::move(steps), rounds,
+  return take_samples(runner, "timing " + problem.label(), to_json(problem), std::move(steps), rounds,
                       cold_l2, failed);
 }
 

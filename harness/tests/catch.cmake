@@ -3,12 +3,6 @@
 # and [.], the hidden ones, which Catch2 2.13 would take as soon as a test is left out by name.
 # Works with Catch2 3.x (which has a library with main) and 2.13 (header only: main is compiled once, for all).
 
-include_guard(GLOBAL)
-find_package(Catch2 QUIET)
-if(NOT Catch2_FOUND)
-  message(FATAL_ERROR "Catch2 is missing: apt-get install catch2 (or configure with -DFLASHSTEPS_TESTS=OFF)")
-endif()
-
 if(NOT TARGET Catch2::Catch2WithMain)
   add_library(flashsteps_catch_main STATIC ${CMAKE_CURRENT_LIST_DIR}/catch_main.cpp)
   target_compile_features(flashsteps_catch_main PUBLIC cxx_std_20)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -21,14 +20,14 @@ import test_own_step
 import test_variants
 from test_program import BUILD, PATIENCE, ROOT
 
-from pages import check_docs  # in scripts/, which test_program adds to the path
+from measure.lab import LIBRARY, Lab  # in scripts/, which test_program adds to the path
+from pages import check_docs
 from steps import variants
 
 MUTANTS = "build/ci/tests/flashsteps_mutants check"
 BUGS = "build/ci/tests/flashsteps_variants check v10_tma_warpspec_"
 PASS, FAIL, CRASH = 0, 1, 3
 
-SAVE = "--tensors qkv.safetensors --save out.safetensors"
 COUNTED = "--shape 1,4,256,64"
 EMULATOR = "--backend emulator --shape 1,2,200,64"
 
@@ -38,7 +37,6 @@ RUN: dict[str, tuple[int, list[str]]] = {
     "build/flashsteps list": (PASS, ["v01_scalar", "v10_tma_warpspec"]),
     "build/flashsteps run --shape 1,2,2,300,200,64 --causal": (PASS, ["PASS", "v10_tma_warpspec"]),
     "build/flashsteps count v02_smem_tiles --shape 1,4,256,64": (PASS, ["x ideal"]),
-    f"build/flashsteps run v09_direct_rescale {SAVE}": (PASS, ["PASS"]),
     "build/flashsteps trace v10_tma_warpspec --json trace.json": (PASS, ["trace.json"]),
     "build/flashsteps trace v10_tma_warpspec --shape 1,1,384,64 --json trace.json": (PASS, ["trace.json"]),
     "build/flashsteps trace v16_producer_warpgroup --shape 1,1,384,64 --causal --json trace.json": (
@@ -181,29 +179,6 @@ ELSEWHERE = {
 }
 
 
-def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """A safetensors file, of fp16."""
-    header, data = {}, b""
-    for name, tensor in tensors.items():
-        end = len(data) + tensor.nbytes
-        header[name] = {"dtype": "F16", "shape": tensor.shape, "data_offsets": [len(data), end]}
-        data += tensor.tobytes()
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
-def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    data = path.read_bytes()
-    begin = 8 + struct.unpack("<Q", data[:8])[0]
-    types = {"F16": np.float16, "F32": np.float32}
-    tensors = {}
-    for name, its in json.loads(data[8:begin]).items():
-        if name != "__metadata__":
-            values = data[begin:][slice(*its["data_offsets"])]
-            tensors[name] = np.frombuffer(values, types[its["dtype"]]).reshape(its["shape"])
-    return tensors
-
-
 def unmarked() -> dict[str, str]:
     commands, errors = check_docs.all_commands(ROOT)
     assert errors == []
@@ -230,12 +205,9 @@ def repository(tmp_path: Path) -> Path:
     for entry in ROOT.iterdir():
         if entry.name not in ("build", ".git"):
             (root / entry.name).symlink_to(entry)
-    for name in ("flashsteps", "steps", "tests"):
+    for name in ("flashsteps", LIBRARY, "steps", "tests"):
         (root / "build" / name).symlink_to(BUILD / name)
     (root / "build" / "ci").symlink_to(BUILD)
-    rng = np.random.default_rng(1)
-    tensors = {name: rng.standard_normal((1, 2, 100, 64)).astype(np.float16) for name in "qkv"}
-    write_tensors(root / "qkv.safetensors", tensors)
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python3"  # not a link: it would not find its virtual environment
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -314,19 +286,16 @@ def test_the_page_on_copies_names_what_is_there() -> None:
 # ---- The kernel of docs/attention.md, beside one of the ladder.
 
 
-def test_the_numpy_kernel_agrees_with_the_emulator(repository: Path) -> None:
+def test_the_numpy_kernel_agrees_with_the_emulator() -> None:
     page = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     names: dict = {}
     exec(compile(code, "docs/attention.md", "exec"), names)
-    program = repository / "build" / "flashsteps"
-    command = [str(program), "run", "v10_tma_warpspec", *SAVE.split(), "--backend", "emulator", "--causal"]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    inputs = read_tensors(repository / "qkv.safetensors")
-    outputs = read_tensors(repository / "out.safetensors")
+    inputs = np.random.default_rng(1).standard_normal((3, 1, 2, 100, 64)).astype(np.float16)
+    case = Lab(BUILD / LIBRARY, "emulator").given({"dtype": "fp16", "causal": True}, *(x.view(np.uint16) for x in inputs))
+    outputs, lses = case.outputs("v10_tma_warpspec")
     for head in range(2):
-        q, k, v = (inputs[name][0, head].astype(np.float64) for name in "qkv")
+        q, k, v = inputs[:, 0, head].astype(np.float64)
         o, lse = names["attention"](q, k, v, 64**-0.5, causal=True)
-        assert np.linalg.norm(outputs["o"][0, head] - o) <= 1e-3 * np.linalg.norm(o)
-        np.testing.assert_allclose(outputs["lse"][0, head], lse, atol=1e-4, rtol=1e-6)
+        assert np.linalg.norm(outputs[0, head].view(np.float16) - o) <= 1e-3 * np.linalg.norm(o)
+        np.testing.assert_allclose(lses[0, head], lse, atol=1e-4, rtol=1e-6)

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_program import FLASHSTEPS, STEPS, needs_gpu, run
-from test_tensors_option import to_type, write_tensors
+
+from draw import attention_data  # in scripts/, which test_program adds to the path
 
 # |softmax_scale * (q . k)| below which every step is right: common/call.h.
 LARGEST = 2.0**26
@@ -22,7 +23,7 @@ UNLIMITED = [step for step in STEPS if step < "v09"]
 backends = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=needs_gpu)])
 
 
-def make_tensors(dtype: str, head_dim: int, scores: np.ndarray, keys: int, unit: float = 2.0**14) -> dict:
+def make_tensors(dtype: str, head_dim: int, scores: np.ndarray, keys: int, unit: float = 2.0**14) -> tuple:
     """A row for each score, which is that of all keys in head 0. In head 1 every other tile of 64 has minus it. V
     nearly cancels out, so that a wrong weight shows."""
     q, k, v = (np.zeros((1, 2, rows, head_dim)) for rows in (len(scores), keys, keys))
@@ -30,46 +31,46 @@ def make_tensors(dtype: str, head_dim: int, scores: np.ndarray, keys: int, unit:
     k[:] = unit
     k[:, 1, np.arange(keys) // 64 % 2 == 0] *= -1
     v[:] = np.where(np.arange(keys) < keys // 2, 1, -1)[:, None] + 1 / 64
-    return {name: to_type(tensor, dtype) for name, tensor in (("q", q), ("k", k), ("v", v))}
+    return dtype, *(attention_data.to_bits(tensor, dtype) for tensor in (q, k, v))
 
 
-def check(folder: Path, backend: str, tensors: dict) -> dict[str, str]:
-    """{step: what the program prints about it}, for the steps that this machine can run."""
-    path = write_tensors(folder / "in.safetensors", tensors)
-    options = ["--mode", "early", "--no-race-detector"] if backend == "emulator" else []
-    done = run(FLASHSTEPS, "check", *STEPS, "--backend", backend, "--tensors", str(path), *options)
-    found = re.findall(r"^((?:PASS|FAIL) +(v\S+).*\n(?: .*\n)*)", done.stdout, re.MULTILINE)
-    said = {step: text for text, step in found}
-    assert "v09_direct_rescale" in said, done.stdout + done.stderr
+def check(backend: str, tensors: tuple) -> dict[str, dict]:
+    """{step: what the judge says}, for the steps that this machine can run."""
+    dtype, *qkv = tensors
+    case = attention_data.lab_of(FLASHSTEPS, backend).given({"dtype": dtype}, *qkv)
+    found = {step: case.check(step) for step in STEPS}
+    said = {step: verdict for step, verdict in found.items() if verdict["status"] != "skip"}
+    assert "v09_direct_rescale" in said, found
     return said
 
 
 @backends
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_large_scores_are_right(tmp_path: Path, backend: str, dtype: str, head_dim: int) -> None:
+def test_large_scores_are_right(backend: str, dtype: str, head_dim: int) -> None:
     # Rounding to the type leaves them below the bound.
     scores = LARGEST * np.concatenate([np.linspace(0.01, 0.995, 39), 2.0 ** -np.arange(1, 26)])
-    said = check(tmp_path, backend, make_tensors(dtype, head_dim, np.concatenate([scores, -scores]), keys=200))
-    assert all(text.startswith("PASS") for text in said.values()), said
+    said = check(backend, make_tensors(dtype, head_dim, np.concatenate([scores, -scores]), keys=200))
+    assert all(verdict["status"] == "pass" for verdict in said.values()), said
 
 
 @backends
-def test_an_unchanged_maximum_leaves_earlier_tiles_as_they_are(tmp_path: Path, backend: str) -> None:
+def test_an_unchanged_maximum_leaves_earlier_tiles_as_they_are(backend: str) -> None:
     # Scores of a size that models have; but a factor of 1.0001 for each of 64 tiles would show.
-    said = check(tmp_path, backend, make_tensors("fp16", 64, np.linspace(500, 3000, 16), keys=4096, unit=8))
-    assert all(text.startswith("PASS") for text in said.values()), said
+    said = check(backend, make_tensors("fp16", 64, np.linspace(500, 3000, 16), keys=4096, unit=8))
+    assert all(verdict["status"] == "pass" for verdict in said.values()), said
 
 
 @backends
-def test_still_larger_scores_are_right_or_not_finite(tmp_path: Path, backend: str) -> None:
+def test_still_larger_scores_are_right_or_not_finite(backend: str) -> None:
     scores = LARGEST * np.geomspace(1, 2.0**8 * 0.995, 64)
-    said = check(tmp_path, backend, make_tensors("fp16", 64, np.concatenate([scores, -scores]), keys=200, unit=2.0**15))
-    for step, text in said.items():
+    said = check(backend, make_tensors("fp16", 64, np.concatenate([scores, -scores]), keys=200, unit=2.0**15))
+    for step, verdict in said.items():
+        text = verdict["message"]
         wrong = sum(int(n) for n in re.findall(r"(\d+) of 256 checked rows are wrong", text))
         not_finite = sum(int(n) for n in re.findall(r"(\d+) element\(s\) of o are (?:NaN|Inf)", text))
         assert not_finite == 64 * wrong, text
-        assert (wrong == 0) == (step in UNLIMITED) == text.startswith("PASS"), text
+        assert (wrong == 0) == (step in UNLIMITED) == (verdict["status"] == "pass"), text
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

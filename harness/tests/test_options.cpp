@@ -6,7 +6,7 @@
 
 #include "harness/base/text.h"
 #include "harness/base/usage_error.h"
-#include "harness/problem/safetensors.h"
+#include "harness/problem/problem_json.h"
 #include "harness/program/options.h"
 #include "harness/program/prepare.h"
 #include "harness/tests/catch.h"
@@ -163,45 +163,6 @@ TEST_CASE("a CTA to trace") {
   CHECK(parse({"trace", "v01_scalar", "--cta", "12"}).cta == 12);
 }
 
-TEST_CASE("a step named twice is one step to save") {
-  const Options o =
-      parse({"run", "v01_scalar", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/flashsteps_o"});
-  CHECK(o.save_path == "/tmp/flashsteps_o");
-  CHECK(access("/tmp/flashsteps_o", F_OK) != 0);
-}
-
-TEST_CASE("a file of tensors is one problem per mask") {
-  char path[] = "/tmp/flashsteps.XXXXXX";
-  const int fd = mkstemp(path);
-  REQUIRE(fd >= 0);
-  const std::string header = safetensors_header(
-      {{"q", "BF16", {1, 4, 2, 128}}, {"k", "BF16", {1, 3, 2, 128}}, {"v", "BF16", {1, 3, 2, 128}}}, {});
-  const std::string bytes = header + std::string(2 * 128 * (8 + 6 + 6), '\0');
-  REQUIRE(write(fd, bytes.data(), bytes.size()) == ssize_t(bytes.size()));
-  close(fd);
-  CHECK(parse({"run", "--tensors", path, "--layout", "bshd"}).problems.size() == 1);
-  const Options o = parse({"check", "--tensors", path, "--layout", "bshd", "--causal", "--full"});
-  CHECK_FALSE(o.covering);
-  REQUIRE(o.problems.size() == 2);
-  CHECK((!o.problems[0].causal && o.problems[1].causal));
-  CHECK((o.problems[0].seqlen_q == 4 && o.problems[0].seqlen_kv == 3 && o.problems[0].num_heads_q == 2));
-  CHECK(o.tensors_path == path);
-  CHECK(parse({"run", "--tensors", path, "--layout", "bshd", "--causal"}).problems[0].causal);
-  const std::string text = path;
-  CHECK(refusal_of({"run", "--tensors", path}) ==
-        "--tensors " + text + ": k has 3 heads, q has 4: not a multiple");
-  for (const char* const output : {"--json", "--save"}) {
-    CHECK(refusal_of({"run", "v01_scalar", "--tensors", path, "--layout", "bshd", output, path}) ==
-          std::string(output) + " " + text + ": is the file of --tensors");
-  }
-  const std::string other_name = text + ".link";
-  REQUIRE(link(path, other_name.c_str()) == 0);
-  CHECK(refusal_of({"run", "--tensors", path, "--layout", "bshd", "--json", other_name.c_str()}) ==
-        "--json " + other_name + ": is the file of --tensors");
-  unlink(other_name.c_str());
-  unlink(path);
-}
-
 TEST_CASE("a step may be named by how it begins") {
   // Each runs once, in the order of the ladder.
   CHECK(names_of(parse({"run", "v05", "v02_smem", "v05_padded"}).steps) ==
@@ -244,7 +205,7 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--shape", "1,1,8,64", "--seed", "many"}, "--seed"},
       {{"run", "--backend", "metal"}, "--backend: metal not in {"},
       {{"run", "--grid", "big"}, "--grid: big not in {"},
-      {{"run", "--causal"}, "--causal needs a --shape, --grid or --tensors"},
+      {{"run", "--causal"}, "--causal needs a --shape or --grid"},
       {{"trace", "--cta", "-1"}, "--cta: '-1' is not a number from"},
       {{"trace", "--cta", "1x"}, "--cta: '1x' is not a number from"},
       {{"trace", "--cta", "99999999999999999999"}, "--cta: '99999999999999999999' is not"},
@@ -267,8 +228,8 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--seed", "1"}, "--seed needs a --shape or --grid"},
       {{"check", "--memory", "0"}, "--memory: '0' is not a number"},
       {{"check", "--memory", "nan"}, "--memory: 'nan' is not a number"},
-      {{"run", "--softmax-scale", "1"}, "--softmax-scale needs a --shape, --grid or --tensors"},
-      {{"run", "--no-lse"}, "--no-lse needs a --shape, --grid or --tensors"},
+      {{"run", "--softmax-scale", "1"}, "--softmax-scale needs a --shape or --grid"},
+      {{"run", "--no-lse"}, "--no-lse needs a --shape or --grid"},
       {{"run", "--shape", "1,1,8,64", "--inputs", "huge", "--softmax-scale", "1e-9"},
        "exceed the range of fp16"},
       {{"run", "--shape", "1,1,8,64", "--softmax-scale", "0"}, "--softmax-scale: '0' is not a number from"},
@@ -288,43 +249,10 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--tuning", "/tmp/flashsteps_t", "--json", "/tmp/../tmp/flashsteps_t"},
        "--tuning /tmp/flashsteps_t: is the file of --json"},
       {{"check", "--tuned"}, "--tuned"},
-      {{"run", "--tensors", "/nonexistent/x"}, "--tensors /nonexistent/x: cannot be read: No such file"},
-      {{"run", "--tensors", "/dev/zero"}, "--tensors /dev/zero: is not a regular file"},
-      {{"check", "--tensors", "/"}, "--tensors /: is not a regular file"},
-      {{"bench", "--tensors", ""}, "--tensors : the name is empty"},
-      {{"run", "--tensors"}, "--tensors"},
-      {{"run", "--tensors", "x", "--tensors", "y"}, "--tensors"},
-      {{"run", "--tensors", "x", "--shape", "1,1,8,64"}, "--shape excludes --tensors"},
-      {{"count", "--tensors", "x", "--grid", "paper"}, "--grid excludes --tensors"},
-      {{"trace", "--tensors", "x", "--dtype", "fp16"}, "--dtype excludes --tensors"},
-      {{"check", "--tensors", "x", "--inputs", "sharp"}, "--inputs excludes --tensors"},
-      {{"bench", "--tensors", "x", "--seed", "1"}, "--seed excludes --tensors"},
-      {{"run", "--tensors", "x", "--kv-lengths", "full"}, "--kv-lengths excludes --tensors"},
-      {{"run", "--tensors", "x", "--layout", "qkv"}, "it gives the order of the file's axes, bhsd or bshd"},
-      {{"run", "--tensors", "x", "--layout", "bhsd", "--layout", "bshd"}, "bhsd or bshd"},
-      {{"run", "--shape", "1,1,8,64", "--inputs", "file"}, "--inputs: file not in {"},
+      {{"run", "--shape", "1,1,8,64", "--inputs", "given"}, "--inputs: given not in {"},
       {{"run", "--shape", "1,1,8,64", "--kv-lengths", "given"}, "--kv-lengths: given not in {"},
-      {{"run", "--shape", "1,1,8,64", "--save", "/tmp/o"}, "--save: writes the outputs of one step; name it"},
-      {{"run", "v01_scalar", "v02_smem_tiles", "--shape", "1,1,8,64", "--save", "/tmp/o"}, "one step"},
-      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--no-lse", "--save", "/tmp/o"}, "--no-lse"},
-      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--full", "--causal", "--save", "/tmp/o"}, "there are 2"},
-      {{"run", "v01_scalar", "--save", "/tmp/o"}, "one problem, from --shape or --tensors, but there are 0"},
-      {{"check", "v01_scalar", "--save", "/tmp/o"}, "there are 0"},
-      {{"count", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/o"}, "--save"},
-      {{"bench", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/o"}, "--save"},
-      {{"trace", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/o"}, "--save"},
-      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", ""}, "--save : the name is empty"},
-      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", "/dev/full"},
-       "--save /dev/full: is not a regular"},
-      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/flashsteps\to"},
-       "has control characters in its name"},
       {{"run", "--json", "/tmp/flashsteps\x7f"}, "has control characters in its name"},
       {{"run", "--json", "/tmp/flashsteps\u009b31m"}, "has control characters in its name"},
-      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", "/nonexistent/o"},
-       "/nonexistent/o: cannot be written"},
-      {{"run", "v01_scalar", "--shape", "1,1,8,64", "--save", "/tmp/flashsteps_o", "--json",
-        "/tmp/../tmp/flashsteps_o"},
-       "--json /tmp/../tmp/flashsteps_o: is the file of --save"},
   };
   for (const auto& c : cases) {
     std::string shown;

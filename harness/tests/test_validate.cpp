@@ -6,22 +6,22 @@
 
 #include "harness/base/element.h"
 #include "harness/judge/gates.h"
-#include "harness/judge/reference.h"
+#include "harness/judge/judge_call.h"
 #include "harness/judge/validate.h"
-#include "harness/problem/safetensors.h"
-#include "harness/problem/tensors_file.h"
 #include "harness/tests/catch.h"
-#include "harness/tests/temporary_folder.h"
 
 using namespace flashsteps;
 
 namespace {
 
 struct Case {
-  explicit Case(const Problem& problem)
-      : workload(problem), reference(reference_rows(workload, choose_rows(problem))), outputs(problem) {
+  explicit Case(const Problem& problem) : Case(Workload(problem)) {}
+  explicit Case(Workload made)
+      : workload(std::move(made)),
+        reference(reference_rows(workload, choose_rows(workload.problem()))),
+        outputs(workload.problem()) {
     for (const ReferenceRow& row : reference) {
-      for (int d = 0; d < problem.head_dim; ++d) store(row.id, d, float(row.o[d]));
+      for (int d = 0; d < workload.problem().head_dim; ++d) store(row.id, d, float(row.o[d]));
       set_lse(row.id, float(row.lse));
     }
   }
@@ -311,23 +311,31 @@ TEST_CASE("truncation is suspected only where nothing else is wrong, and NaN has
 }
 
 TEST_CASE("on a user's own inputs, what is only imprecise gets a word on the gates instead of a hint") {
-  TemporaryFolder folder;
-  const std::string path = folder.file("in.safetensors");
-  const std::vector<uint64_t> shape{1, 2, 20, 64};
-  const auto value = [](int i) { return float((i * 7919) % 101) / 50 - 1; };
-  std::string data;
-  for (int i = 0; i < 3 * 2 * 20 * 64; ++i) {
-    char element[2];
-    store_element(DType::kFp16, element, value(i));
-    data.append(element, sizeof element);
+  AttentionCall call{};
+  call.dtype = DType::kFp16;
+  call.batch = 1;
+  call.num_heads_q = call.num_heads_kv = 2;
+  call.seqlen_q = call.seqlen_kv = 20;
+  call.head_dim = 64;
+  call.softmax_scale = 0.125f;
+  std::vector<char> data[3];
+  TensorView* const views[] = {&call.q, &call.k, &call.v};
+  for (int t = 0; t < 3; ++t) {
+    data[t].resize(2 * 2 * 20 * 64);
+    for (int i = 0; i < 2 * 20 * 64; ++i)
+      store_element(DType::kFp16, &data[t][2 * i], float(((i + 2 * 20 * 64 * t) * 7919) % 101) / 50 - 1);
+    *views[t] = {data[t].data(), 2 * 20 * 64, 20 * 64, 64};
   }
-  write_file(path,
-             safetensors_header({{"q", "F16", shape}, {"k", "F16", shape}, {"v", "F16", shape}}, {}) + data);
-  Problem p = problem_of_file(path, Layout::kBhsd);
-  examine_tensors({&p, 1}, path);
+  std::vector<char> o(data[0].size());
+  std::vector<float> lse(2 * 20);
+  call.o = call.q;
+  call.o.data = o.data();
+  call.lse = lse.data();
+  CHECK(!judge_call(call, problem_of(call)).pass);  // all zero
+  const Workload given(problem_of(call), call);
   const char* const note = "the gates were set for inputs like N(0, 1)";
   const RowId row{0, 1, 7};
-  Case c(p);
+  Case c(given);
   CHECK((c.judged().pass && !has(c.judged(), note)));
   for (const ReferenceRow& r : c.reference) {
     for (int d = 0; d < 64; ++d) c.store(r.id, d, float(r.o[d] * 1.0015));
@@ -343,7 +351,7 @@ TEST_CASE("on a user's own inputs, what is only imprecise gets a word on the gat
   CHECK((!c.judged().pass && !has(c.judged(), note) && has(c.judged(), "hint: o and lse are wrong")));
   c.set_lse(row, std::numeric_limits<float>::quiet_NaN());
   CHECK((!c.judged().pass && !has(c.judged(), note)));
-  Case damaged(p);
+  Case damaged(given);
   for (int d = 0; d < 64; ++d) damaged.store(row, d, 0.0f);
   damaged.element({0, 1, 19}, 64)[0] = 1;
   CHECK((!damaged.judged().pass && !has(damaged.judged(), note) && has(damaged.judged(), "hint")));

@@ -1,8 +1,8 @@
 """What attention_maps.py and error_analysis.py draw from: inputs, what a step makes of them, what is right.
 
 The inputs are the harness's own (harness/problem/tensors.cpp: `normal` and `structured`), made once more here, because
-the program saves outputs only. harness/tests/test_attention_matrix.py compares the two. A step gets them through
-the program's --tensors and gives its output through --save.
+these come with values of their own. harness/tests/test_attention_matrix.py compares the two. The lab (measure/lab.py),
+which is built beside the program, runs the steps.
 
 Pictures carry a digest of the output's bits. Those are the same with every compiler that does not fuse
 multiplications and additions on its own, as none does on x86-64 unless asked to.
@@ -10,14 +10,12 @@ multiplications and additions on its own, as none does on x86-64 unless asked to
 from __future__ import annotations
 
 import argparse
-import json
-import struct
-import subprocess
-import tempfile
+import functools
 from pathlib import Path
 from typing import Any
 
 from draw.drawings import DrawingError
+from measure.lab import LIBRARY, Lab, LabError, Unavailable
 
 try:
     import numpy as np
@@ -29,7 +27,6 @@ except ImportError as error:
 STEP = "v10_tma_warpspec"  # whose pictures stand in docs/figures
 # The patterns of the structured heads, in the harness's order.
 PATTERNS = ("local", "strided", "anchor", "block")
-TYPES = {"fp16": "F16", "bf16": "BF16", "fp32": "F32"}
 STREAM_Q, STREAM_K, STREAM_V, STREAM_ANCHOR, STREAM_BLOCK, STREAM_NOISE = range(1, 7)
 
 
@@ -135,59 +132,32 @@ def rounded(values: Any, dtype: str) -> Any:
     return to_double(to_bits(values, dtype), dtype)
 
 
-# Files and the program.
+# The steps.
 
 
-def write_safetensors(path: Path, tensors: dict[str, tuple[str, Any]]) -> None:
-    """Tensors with the format's names of their types: 8 bytes of length, a header in JSON, the data."""
-    header, data = {}, b""
-    for name, (kind, tensor) in tensors.items():
-        raw = np.ascontiguousarray(tensor).tobytes()
-        header[name] = {
-            "dtype": kind,
-            "shape": list(tensor.shape),
-            "data_offsets": [len(data), len(data) + len(raw)],
-        }
-        data += raw
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+@functools.lru_cache(maxsize=None)
+def lab_of(program: Path, backend: str) -> Lab:
+    return Lab(program.parent / LIBRARY, backend)
 
 
-def read_safetensors(path: Path) -> dict[str, Any]:
-    """Of 16 and 32 bit types the bits."""
-    whole = path.read_bytes()
-    begin = 8 + struct.unpack("<Q", whole[:8])[0]
-    tensors = {}
-    for name, entry in json.loads(whole[8:begin]).items():
-        if name != "__metadata__":
-            first, last = (begin + offset for offset in entry["data_offsets"])
-            kind = np.uint16 if entry["dtype"] in ("F16", "BF16") else np.uint32
-            tensors[name] = np.frombuffer(whole[first:last], kind).reshape(entry["shape"])
-    return tensors
+def gates_of(program: Path, backend: str) -> dict[str, dict[str, float]]:
+    """By type."""
+    return lab_of(program, backend).gates
 
 
 def run_step(
     program: Path, step: str, dtype: str, causal: bool, q: Any, k: Any, v: Any, backend: str = "emulator"
 ) -> Any:
-    """The bits of a step's output for these bits. It must pass the program's own validation."""
-    with tempfile.TemporaryDirectory() as folder:
-        given, saved = Path(folder) / "in.safetensors", Path(folder) / "out.safetensors"
-        write_safetensors(given, {name: (TYPES[dtype], x) for name, x in zip("qkv", (q, k, v))})
-        command = [str(program), "run", step, "--backend", backend, "--causal" if causal else "--full"]
-        command += ["--tensors", str(given), "--save", str(saved)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                lines = (done.stderr.strip() or done.stdout).splitlines()
-                said = [line for line in lines if line and not line.startswith("device: ")]
-                raise DrawingError(f"{program}: {step} gives no output ({(said or ['says nothing'])[0]})")
-            found = read_safetensors(saved)["o"]
-        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
-            raise DrawingError(f"{program}: {step} gives no output ({error})") from error
-    if found.shape != q.shape or found.dtype != q.dtype:
-        raise DrawingError(f"{program}: {step} saved an output of shape {list(found.shape)}")
-    return found
+    """The bits of a step's output for these bits. It must pass the harness's own judge."""
+    try:
+        case = lab_of(program, backend).given({"dtype": dtype, "causal": causal}, q, k, v)
+        said = case.check(step, ({}, {"async": "random", "hostile": True, "race_detector": True}))
+        if said["status"] == "pass":
+            return case.outputs(step)[0]
+        why = f"{said['status'].upper()}: {said['message']}"
+    except (LabError, Unavailable) as error:
+        why = str(error)
+    raise DrawingError(f"{program}: {step} gives no output ({why.splitlines()[0]})")
 
 
 # What is right.
@@ -219,7 +189,7 @@ def one_hot_values(keys: int, head_dim: int) -> Any:
     """[batches, keys, head_dim]: in every batch entry head_dim - 1 columns that are 1 at one key each, so that
     these columns of O are those of softmax(Q K^T). The last column is 1 at every key: O has the sum of the row.
 
-    It is also what the program's validation needs. Most rows have next to nothing in most batch entries, and a
+    It is also what the judge needs. Most rows have next to nothing in most batch entries, and a
     row's error is judged relative to its norm."""
     columns = head_dim - 1
     values = np.zeros((-(-keys // columns), keys, head_dim), np.float32)

@@ -22,7 +22,6 @@ from draw.attention_data import PATTERNS, np, nrmse
 from draw.figure_style import BAR, CEILING, INK, TEXT
 from draw.figure_style import IDEAL as SECOND
 from draw.panels import finish, label_line, log_scale, place_rows, say, style_axes
-from measure import program
 
 # Keeps P in FP32, so that it differs in one of the two roundings.
 FP32_STEP = "v02_smem_tiles"
@@ -106,10 +105,7 @@ def read(options: argparse.Namespace) -> tuple[Errors | None, str]:
         )
     name = f"{options.step} {options.backend}".encode()
     bits = [x.tobytes() for x in (*sum(given.values(), []), *found.values())]
-    try:
-        gates = program.ask(options.program)["gates"]
-    except (program.Refused, program.Unavailable) as error:
-        raise drawings.DrawingError(str(error)) from error
+    gates = attention_data.gates_of(options.program, options.backend)
     looks, of_types = Path(panels.__file__).read_bytes(), repr([gates[dtype] for dtype in DTYPES]).encode()
     parts = attention_data.source(), looks, of_types, name, *bits
     described = drawings.description("error analysis", __file__, *parts)

@@ -5,15 +5,16 @@
     python3 scripts/measure/compare_peers.py --grid paper --causal --full --json FILE
                                                            every step and peer, recorded
 
-It needs an NVIDIA GPU, PyTorch, and the Python module flashsteps; docs/results-schema.md describes the record.
-What the words for problems mean, the gates and the orders of rounds are asked of the program, --program.
+It needs an NVIDIA GPU, PyTorch, the lab (build/libflashsteps_lab.so, built beside the program) and, for how long a
+call keeps the host, the Python module flashsteps; docs/results-schema.md describes the record.
 The peers are those of PyTorch's scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2),
 sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn, flash_attn_3 (flash_attn_interface),
 flash_attn_4 (flash_attn.cute) and flashinfer, where they are installed. How FlashAttention-3 is built, and how it and
 FlashInfer are called for one query: docs/measuring.md.
 
-Every output is compared, as a whole, with float64 attention. What is wrong is not timed. A peer that cannot
-run a problem is a SKIP with its reason; so is a step.
+Problems, inputs, gates, the timer and the order of rounds are the program's own (harness/lab/): a step is judged and
+timed as `flashsteps bench` does it, and a peer beside it by the same gates, with the same timer. What is wrong is not
+timed. A peer that cannot run a problem is a SKIP with its reason; so is a step.
 
 Exit status: 0 when every step that ran passed; 1 when one failed, nothing could run, or something is missing;
 2 for wrong use, or a step named explicitly cannot run here; 3 when the GPU could not be used any more.
@@ -23,10 +24,11 @@ from __future__ import annotations
 
 import argparse
 import gc
-import math
+import functools
 import os
 import re
 import sys
+import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,14 +36,13 @@ from typing import Any, Callable, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measure import program
+from measure import lab as harness
+from measure.lab import DeviceLost, Lab, LabError, Timer, Unavailable, percentiles
 from measure.peer_tables import format_grid, format_host_overhead, format_run
-from measure.peers import Skip
-from measure.program import Unavailable
-from measure.timer import GRAPH_BELOW_MS, SAMPLE_MS, Timer, percentiles, timing_record
-from measure.torch_lab import WAIT_CYCLES, TorchLab, WrongOutput
+from measure.peers import Call, Skip
+from measure.torch_lab import TorchLab, WrongOutput
 from records import files, results
-from records.problems import problem_label, rows_without_keys
+from records.problems import kv_bytes, problem_label, rows_without_keys
 from records.rates import PEERS, contenders_of, percent_of_ceiling
 from records.terminal import Progress, one_line, printable
 from steps import sources
@@ -53,11 +54,11 @@ HOST_DECODE_PROBLEM = ("--shape=1,32,8,1,1024,128", "--dtype=bf16")
 HOST_CALLS = 200
 HOST_ROUNDS = 50  # each takes milliseconds only, and the host's clocks come and go
 
-# How a call is refused. All else is a bug, or a launch that failed.
-STEP_REFUSALS = (ValueError,)
+# How a peer's call is refused. All else is a bug, or a launch that failed.
 PEER_REFUSALS = (ValueError, TypeError, RuntimeError, AssertionError)
 
-MATMUL = "matmul"  # the ceiling, among the contenders
+CEILINGS = ("matmul",)  # among the contenders
+COLD_CEILINGS = ("matmul", "read_kv")
 # Of the matrix product's rate, where below_its_best() looks: on an H200 FlashAttention-3 is well above, and well
 # below when it was built without all flags of its setup.py, which shows nowhere else (docs/measuring.md).
 FA3_PERCENT_OF_MATMUL = 70
@@ -67,25 +68,19 @@ METHOD = {
     "flops": "4 * head_dim * unmasked (query, key) pairs over batch and query heads",
 }
 COLD = {
-    "timer": f"{METHOD['timer']}; before a launch the GPU waits {WAIT_CYCLES} cycles and flushes L2; a launch that "
-    "it may have reached before the host had made it is thrown away, and made again behind twice the wait",
-    "l2": "cold: flushed before every launch, outside of its time",
+    "l2": "cold: flushed before every launch, outside of its time; a launch that the GPU may have waited for is thrown "
+    "away, and made again behind twice the flushes",
 }
 PEERS_METHOD = (
-    "one process; the same tensors for all: N(0, 1) from torch.Generator, rounded to the type; whole outputs "
-    f"against float64 attention; batches of about {SAMPLE_MS:g} ms, as a CUDA graph where one launch takes "
-    f"less than {GRAPH_BELOW_MS:g} ms (with a cold L2 each launch alone, and their median); the orders of the "
-    "rounds are a Williams design, in which nobody keeps a neighbour; outputs are allocated in every call; of several "
-    "ways to call a peer for few queries the fastest by such samples, which its note names"
+    "one process; the inputs, gates and timer of the program for all; of peers no log-sum-exp is judged, and no row "
+    "that sees no key; short calls as a CUDA graph (with a cold L2 each launch alone, and their median); the orders of the "
+    "rounds are a Williams design, in which nobody keeps a neighbour; peers allocate their outputs in every call; of "
+    "several ways to call a peer for few queries the fastest by such samples, which its note names"
 )
 
 
 class UsageError(Exception):
     """One line for the user: what was asked for cannot be."""
-
-
-class DeviceLost(Exception):
-    """After this nothing more can be launched."""
 
 
 # What was asked for.
@@ -99,18 +94,18 @@ def words_for_problems(options: argparse.Namespace) -> list[str]:
 
 
 def bytes_needed(problem: dict[str, Any]) -> int:
-    """Inputs and copies, the reference, two outputs, and what is float64 at a time (torch_lab.CHUNK)."""
+    """Inputs, and the outputs of a step and of a peer twice."""
     p = problem
     queries = p["batch"] * p["num_heads_q"] * p["seqlen_q"] * p["head_dim"]
     keys = 2 * p["batch"] * p["num_heads_kv"] * p["seqlen_kv"] * p["head_dim"]
-    return 4 * (queries + keys) + 4 * queries + 2 * 2 * queries + (3 << 29)
+    return 2 * (queries + keys) + 3 * 2 * queries
 
 
 def find_step(name: str, known: list[str]) -> str:
-    """As sources.match_step(), of the module's steps."""
+    """As sources.match_step(), of the steps that this GPU has."""
     step = sources.match_step(name, known)
     if step is None:
-        raise UsageError(f"unknown step '{name}'; the module flashsteps has {', '.join(known)}")
+        raise UsageError(f"unknown step '{name}'; there are {', '.join(known)}")
     return step
 
 
@@ -122,32 +117,6 @@ def chosen_peers(wanted: list[str] | None, missing: dict[str, str]) -> list[str]
         if name in missing:
             raise UsageError(f"--peers: {name} cannot be used: {missing[name]}")
     return [name for name in PEERS if name not in missing and (not wanted or name in wanted)]
-
-
-# Judging.
-
-
-def verdict(found: dict[str, Any], gate: dict[str, float], is_step: bool) -> list[str]:
-    """What is wrong with an output; empty when nothing is. Written so that NaN fails."""
-    lines = []
-    if found["nonfinite"]:
-        lines.append(f"{found['nonfinite']} element(s) are NaN or Inf where they must not be")
-    if found["not_zero"]:
-        lines.append(f"{found['not_zero']} row(s) see no key and are not exactly zero")
-    if not found["nrmse"] <= gate["nrmse"]:
-        lines.append(f"NRMSE {found['nrmse']:.2e} is above the gate of {gate['nrmse']:.0e}")
-    if found["wrong_rows"] or not found["worst_row_nrmse"] <= gate["row"]:
-        lines.append(
-            f"{found['wrong_rows']} row(s) are wrong; worst: {found['worst_place']}, error "
-            f"{found['worst_row_nrmse']:.2e} (gate {gate['row']:.0e})"
-        )
-    if found["wrong_lse"]:
-        lines.append(f"{found['wrong_lse']} lse value(s) are wrong, by up to {found['lse_max_abs']:.2e}")
-    if is_step and not found["runs_identical"]:
-        lines.append("two runs on the same inputs differ: a race, or a read of memory that nothing wrote")
-    if found["inputs_changed"]:
-        lines.append("wrote to its inputs")
-    return lines
 
 
 def without_folders(message: str) -> str:
@@ -165,7 +134,7 @@ def outcome(error: Exception) -> dict[str, str]:
 
 def below_its_best(entry: dict[str, Any], run: dict[str, Any], device: dict[str, Any]) -> str:
     """Why the time of a peer says nothing about it; empty as a rule."""
-    p, percent = run["problem"], percent_of_ceiling(run, entry["timing"], MATMUL)
+    p, percent = run["problem"], percent_of_ceiling(run, entry["timing"], "matmul")
     telling = p["head_dim"] == 128 and not p["causal"] and min(p["seqlen_q"], p["seqlen_kv"]) >= 2048
     telling = telling and p["batch"] * p["num_heads_q"] * p["seqlen_q"] >= 1 << 17  # several tiles an SM
     if entry.get("peer") != "flash_attn_3" or device["compute_capability"] != "9.0" or not telling:
@@ -180,20 +149,14 @@ def add_note(entry: dict[str, Any], text: str) -> None:
         entry["note"] = "; ".join(part for part in (entry.get("note"), text) if part)
 
 
-def validation_record(found: dict[str, Any], gate: dict[str, float]) -> dict[str, Any]:
-    measured = {key: found[key] for key in ("nrmse", "worst_row_nrmse", "max_abs", "lse_max_abs")}
-    record = {key: value if math.isfinite(value or 0) else None for key, value in measured.items()}
-    record |= {key: found[key] for key in ("nonfinite", "rows_checked", "runs_identical")}
-    return record | {"gate_nrmse": gate["nrmse"], "gate_row": gate["row"]}
-
-
 # The session.
 
 
 @dataclass
 class Session:
-    lab: Any
-    flashsteps: Path  # the program
+    lab: Lab
+    torch: TorchLab
+    library: Path  # the lab's
     problems: list[dict[str, Any]]
     steps: list[str]
     peers: list[str]
@@ -206,7 +169,6 @@ class Session:
 
     def __post_init__(self) -> None:
         self.names = [*self.steps, *self.peers]
-        self.gates = program.ask(self.flashsteps)["gates"]
         # A unit of progress is a contender that was checked, or made ready, or one round of all of them.
         per_problem = 2 * len(self.names) + self.rounds
         self.progress = Progress(per_problem * len(self.problems) + len(self.names) + HOST_ROUNDS)
@@ -217,29 +179,25 @@ class Session:
 
     def in_order(self, names: list[str], round_: int) -> list[str]:
         """Another order in every round: whoever comes behind a matrix product starts on a GPU at lower clocks."""
-        return [names[at] for at in program.order_of_round(self.flashsteps, len(names), round_)]
+        return [names[at] for at in self.lab.order(len(names), round_)]
 
     def run(self) -> int:
-        build = self.lab.build_info()
-        peaks = {dtype: peak for dtype in ("fp16", "bf16") if (peak := self.lab.peak_tflops(dtype)) > 0}
         self.data = {
             "schema": results.SCHEMA,
             "command": "peers",
             "complete": False,
             "provenance": {
                 "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                "commit": build["commit"],
-                "dirty": build["dirty"],
+                **self.lab.provenance,
                 "backend": "cuda",
-                "device": self.lab.device_record() | ({"peak_tflops": peaks} if peaks else {}),
-                "build": build["build"],
+                "device": self.lab.device,
                 "method": {**METHOD, "rounds": self.rounds, **(COLD if self.cold_l2 else {})},
-                "peers": {**self.lab.versions(), "builds": self.lab.builds, "method": PEERS_METHOD},
+                "peers": {**self.torch.versions(), "builds": self.torch.builds, "method": PEERS_METHOD},
             },
             "runs": [],
         }
         data, device = self.data, self.data["provenance"]["device"]
-        versions = ", ".join(f"{name} {text}" for name, text in self.lab.versions().items() if text)
+        versions = ", ".join(f"{name} {text}" for name, text in self.torch.versions().items() if text)
         print(f"device: {device['name']}, driver {device['driver']}; {versions}\n", flush=True)
         self.save()
         try:
@@ -282,14 +240,14 @@ class Session:
         nothing works any more."""
         try:
             result = work()
-            self.lab.synchronize()
+            self.torch.synchronize()
             return result
         except (Skip, WrongOutput, DeviceLost):
             raise
         except Exception as error:
-            if broken := self.lab.broken():
+            if broken := self.torch.broken():
                 raise DeviceLost(broken) from error
-            if self.lab.is_out_of_memory(error):
+            if self.torch.is_out_of_memory(error):
                 raise Skip("there is not enough free memory on the device") from error
             if isinstance(error, refusals):
                 raise Skip(one_line(error)) from error
@@ -298,53 +256,67 @@ class Session:
     def compare(self, problem: dict[str, Any]) -> None:
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
         self.data["runs"].append(run)
+        self.progress.show(f"{problem_label(problem)}: inputs")
+        case = self.lab.problem(problem)
         try:
-            calls = self.check(problem, run)
-            self.time(problem, run, calls)
+            calls = self.check(case, run)
+            self.time(case, run, calls)
         finally:
             self.progress.clear()
+            case.close()
         del calls
-        self.lab.release()
+        self.torch.release()
         self.save()
         said = "".join(f"  {line}\n" for line in self.warnings)
         print(format_run(run, self.data["provenance"]["device"]) + said, flush=True)
         self.warnings.clear()
 
-    def check(self, problem: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
-        """Fills the run's entries. Returns the calls of those that pass."""
-        label, gate = problem_label(problem), self.gates[problem["dtype"]]
-        self.progress.show(f"{label}: reference")
-        tensors = self.lab.inputs(problem)
-        reference = self.lab.reference(tensors)
-        calls = {}
-        for name in self.names:
-            self.progress.show(f"{label}: checking {name}", units=1)
-            is_step = name in self.steps
-            entry: dict[str, Any] = {"step" if is_step else "peer": name, "status": "pass", "message": ""}
-            run["steps" if is_step else "peers"].append(entry)
-            call = found = None
-            refusals = STEP_REFUSALS if is_step else PEER_REFUSALS
+    def check(self, case: harness.Case, run: dict[str, Any]) -> dict[str, Call]:
+        """Fills the run's entries. Returns the calls of the peers that pass."""
+        label = problem_label(case.problem)
+        for step in self.steps:
+            self.progress.show(f"{label}: checking {step}", units=1)
+            entry: dict[str, Any] = {"step": step}
+            run["steps"].append(entry)
             try:
-                call = self.attempt(lambda: self.lab.prepare(name, tensors, self.cold_l2), refusals)
-                found = self.attempt(lambda: self.lab.judge(call, tensors, reference, gate, is_step), refusals)
+                entry |= self.attempt(lambda: case.check(step))
             except Exception as error:
                 entry |= outcome(error)
                 if isinstance(error, DeviceLost):
                     raise
-            if found is not None:
-                entry["validation"] = validation_record(found, gate)
-                if lines := verdict(found, gate, is_step):
-                    entry |= {"status": "fail", "message": "\n".join(lines)}
-                if not is_step:
-                    add_note(entry, without_folders(call.note))
-                    if hidden := rows_without_keys(problem):
-                        add_note(entry, f"not compared: {hidden} row(s) a head, which see no key")
+        tensors = self.torch.tensors(case)
+        calls = {}
+        for name in self.peers:
+            self.progress.show(f"{label}: checking {name}", units=1)
+            entry = {"peer": name}
+            run["peers"].append(entry)
+            try:
+                call = self.attempt(lambda: self.torch.prepare(name, tensors, self.cold_l2), PEER_REFUSALS)
+                entry |= self.attempt(lambda: self.torch.judge(call, case, tensors), PEER_REFUSALS)
+            except Exception as error:
+                entry |= outcome(error)
+                if isinstance(error, DeviceLost):
+                    raise
+                continue
+            add_note(entry, without_folders(call.note))
+            if hidden := rows_without_keys(case.problem):
+                add_note(entry, f"not compared: {hidden} row(s) a head, which see no key")
             if entry["status"] == "pass":
                 calls[name] = call
         return calls
 
-    def time(self, problem: dict[str, Any], run: dict[str, Any], calls: dict[str, Any]) -> None:
-        label, entries = problem_label(problem), contenders_of(run)
+    def time(self, case: harness.Case, run: dict[str, Any], calls: dict[str, Call]) -> None:
+        problem, entries = case.problem, contenders_of(run)
+        label = problem_label(problem)
+        makers: dict[str, Callable[[], Timer | None]] = {
+            name: functools.partial(case.step_timer, name, self.cold_l2)
+            for name in self.steps
+            if entries[name]["status"] == "pass"
+        }
+        makers |= {name: functools.partial(self.torch.timer, call, self.cold_l2) for name, call in calls.items()}
+        ceilings = (COLD_CEILINGS if self.cold_l2 else CEILINGS) if makers else ()
+        for name in ceilings:
+            makers[name] = functools.partial(self.lab.ceiling, name, kv_bytes(problem))
         timers: dict[str, Timer] = {}
 
         def careful(name: str, work: Callable[[], Any]) -> Any:
@@ -354,8 +326,8 @@ class Session:
             except Exception as error:
                 timers.pop(name, None)
                 said = outcome(error)
-                if name == MATMUL:
-                    self.warnings.append(f"no measured ceiling: {said['message']}")
+                if name in ceilings:
+                    self.warnings.append(f"no measured ceiling {name}: {said['message']}")
                 else:
                     entries[name] |= {**said, "message": f"while being timed: {said['message']}"}
                     if said["status"] == "skip":
@@ -364,30 +336,29 @@ class Session:
                     raise
                 return None
 
-        product = careful(MATMUL, self.lab.matmul) if calls else None
-        for name, call in {**calls, MATMUL: product and product[0]}.items():
-            if call is not None:
-                self.progress.show(f"{label}: warming up {name}", units=1)
-                own = name != MATMUL
-                timer = careful(name, lambda: Timer(self.lab, name, call, own, own and self.cold_l2))
-                timers |= {name: timer} if timer else {}
+        for name, make in makers.items():
+            self.progress.show(f"{label}: warming up {name}", units=1)
+            if timer := careful(name, make):
+                timers[name] = timer
         # Round 0 does not count: capturing returned the memory that the others' outputs were in.
-        in_use = 0
         for round_ in range(self.rounds + 1):
             self.progress.show(f"{label}: round {round_} of {self.rounds}", units=min(round_, 1))
             for name in self.in_order(list(timers), round_):
-                careful(name, lambda: timers[name].sample(keep=round_ > 0))
-            if round_ == 0:
-                in_use = self.lab.memory_in_use()
-        if (grown := self.lab.memory_in_use() - in_use) > 0:
-            self.warnings.append(f"{grown} bytes more are in use than before the rounds: who keeps outputs?")
+                careful(name, functools.partial(timers[name].sample, keep=round_ > 0))
 
-        if (ceiling := timers.pop(MATMUL, None)) is not None:
-            _, what, flops = product
-            run["ceilings"] = {MATMUL: {"what": what, **percentiles(ceiling.ms, "ms"), "work": flops, "unit": "FLOP"}}
-        peak = self.lab.peak_tflops(problem["dtype"])
+        peak = self.lab.device.get("peak_tflops", {}).get(problem["dtype"], 0)
+        of_ceilings = {name: timers.pop(name).samples() for name in ceilings if name in timers}
+        records = self.lab.records(
+            {
+                "problem": problem,
+                "ceilings": of_ceilings,
+                "contenders": {name: timer.samples() for name, timer in timers.items()},
+            }
+        )
+        if records["ceilings"]:
+            run["ceilings"] = records["ceilings"]
         for name, timer in timers.items():
-            entry, timing = entries[name], timing_record(timer, problem)
+            entry, timing = entries[name], records["contenders"][name]
             # Nothing is faster than the hardware: such a figure means that the kernel, the clock or the FLOP
             # count is wrong.
             if peak > 0 and timing["tflops"] > peak:
@@ -403,16 +374,18 @@ class Session:
                 del entry["timing"], entry["validation"]
             elif "peer" in entry:
                 add_note(entry, timer.note)
-            elif timer.note:
-                self.warnings.append(f"{name}: {timer.note}")
 
     def host_overhead(self) -> dict[str, Any]:
         """How long a call keeps the host, where the GPU has little to do."""
         decode = {problem["seqlen_q"] for problem in self.problems} == {1}
-        (problem,) = program.ask(self.flashsteps, *(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM))["problems"]
+        (problem,) = harness.problems(self.library, *(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM))
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
         self.progress.show("host overhead")
-        calls = self.check(problem, run)
+        case = self.lab.problem(problem)
+        calls = self.check(case, run)
+        for entry in run["steps"]:
+            if entry["status"] == "pass":
+                calls[entry["step"]] = self.torch.step(entry["step"], self.torch.tensors(case))
         samples: dict[str, list[float]] = {name: [] for name in calls}
         for round_ in range(HOST_ROUNDS + 1):  # round 0 does not count, it warms up
             self.progress.show(f"host overhead: round {round_} of {HOST_ROUNDS}", units=min(round_, 1))
@@ -433,7 +406,9 @@ class Session:
             if entry["status"] != "pass":
                 reason = entry["message"].split("\n")[0]
                 print(f"  {name} has no host overhead: {entry['status']}: {reason}", flush=True)
-        self.lab.release()
+        calls.clear()
+        case.close()
+        self.torch.release()
         return {
             "problem": problem,
             "calls_per_sample": HOST_CALLS,
@@ -443,17 +418,16 @@ class Session:
             ],
         }
 
-    def host_sample(self, call: Any) -> float:
+    def host_sample(self, call: Call) -> float:
         """Microseconds a call, without waiting for the GPU inside; before and after, attempt() does."""
-        run, now = call.run, self.lab.now
         collects = gc.isenabled()
         gc.disable()  # or one contender pays for the garbage of all
         try:
             with call.around():
-                start = now()
+                start = time.perf_counter()
                 for _ in range(HOST_CALLS):
-                    run()
-                end = now()
+                    call.run()
+                end = time.perf_counter()
         finally:
             if collects:
                 gc.enable()
@@ -483,8 +457,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cold-l2", action="store_true", help="flush L2 before every launch, outside of its time")
     parser.add_argument("--seed", help="seed of the inputs")
     parser.add_argument("--json", metavar="FILE", help="write a record to this file")
-    program_help = "the program flashsteps (default: build/flashsteps of this checkout)"
-    parser.add_argument("--program", type=Path, default=program.DEFAULT, help=program_help)
+    lab_help = "the library of the harness (default: build/libflashsteps_lab.so of this checkout)"
+    parser.add_argument("--lab", type=Path, default=harness.DEFAULT, help=lab_help)
     options = parser.parse_intermixed_args(arguments)
     if not re.fullmatch(r"\d{1,5}", options.rounds) or not 7 <= int(options.rounds) <= 10000:
         raise UsageError(f"--rounds is {options.rounds}, it must be 7 to 10000")
@@ -492,7 +466,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def open_lab() -> TorchLab:
+def open_torch(library: Path) -> tuple[Lab, TorchLab]:
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: one of its libraries is missing
@@ -507,20 +481,22 @@ def open_lab() -> TorchLab:
         raise Unavailable(
             f"the Python module flashsteps is missing: {one_line(error)} (pip install . in the repository)"
         ) from error
-    return TorchLab(torch, flashsteps)
+    lab = Lab(library, device=torch.cuda.current_device())
+    if flashsteps.build_info()["commit"] != lab.provenance["commit"]:
+        raise Unavailable("the Python module flashsteps and the lab are of different commits: build both anew")
+    return lab, TorchLab(torch, flashsteps, lab)
 
 
-def compare_all(options: argparse.Namespace, make_lab: Callable[[], Any]) -> int:
+def compare_all(options: argparse.Namespace) -> int:
     chosen_peers(options.peers, {})  # a name that nobody has is wrong use on any machine
-    problems = program.ask(options.program, *words_for_problems(options))["problems"]
+    problems = harness.problems(options.lab, *words_for_problems(options))
     if any(problem["dtype"] == "fp32" for problem in problems):
         raise UsageError("--dtype fp32: peers know fp16 and bf16 only")
     path = None if options.json is None else files.writable(options.json)
-    lab = make_lab()
-    known = lab.steps()
-    named = {find_step(name, known) for name in options.steps}
-    steps = [step for step in known if step in named or not named]
-    missing = lab.missing_peers()
+    lab, torch = open_torch(options.lab)
+    named = {find_step(name, lab.steps) for name in options.steps}
+    steps = [step for step in lab.steps if step in named or not named]
+    missing = torch.missing_peers()
     peers = chosen_peers(options.peers, missing)
     for problem in problems:
         needed, free = (size / (1 << 30) for size in (bytes_needed(problem), lab.free_bytes()))
@@ -529,22 +505,23 @@ def compare_all(options: argparse.Namespace, make_lab: Callable[[], Any]) -> int
             raise UsageError(f"--shape: {needs}, which has {free:.1f} GiB free")
     for name, reason in missing.items() if not options.peers else ():
         print(f"left out: {name} cannot be used ({reason})")
-    return Session(lab, options.program, problems, steps, peers, options.rounds, path, named, options.cold_l2).run()
+    asked_for = (options.rounds, path, named, options.cold_l2)
+    return Session(lab, torch, options.lab, problems, steps, peers, *asked_for).run()
 
 
 def complain(line: str) -> None:
     print(f"compare_peers.py: {printable(line)}", file=sys.stderr)
 
 
-def main(arguments: list[str] | None = None, make_lab: Callable[[], Any] = open_lab) -> int:
+def main(arguments: list[str] | None = None) -> int:
     try:
-        return compare_all(parse(arguments), make_lab)
-    except (UsageError, sources.StepError, program.Refused, files.NotWritable) as error:
-        complain(str(error))
-        return 2
+        return compare_all(parse(arguments))
     except Unavailable as error:
         complain(str(error))
         return 1
+    except (UsageError, sources.StepError, LabError, files.NotWritable) as error:
+        complain(str(error))
+        return 2
     except OSError as error:  # a full disk, or a pipe whose reader has gone
         complain(f"the output could not be written: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end

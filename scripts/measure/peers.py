@@ -1,4 +1,4 @@
-"""The contenders of compare_peers.py: how steps and other people's kernels are called on the same tensors."""
+"""The contenders of compare_peers.py: how other people's kernels are called on the same tensors as steps."""
 from __future__ import annotations
 
 import contextlib
@@ -9,8 +9,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, ContextManager
 
-from measure.timer import Timer
-from records.rates import PEERS, is_decode
+from measure.lab import Timer
+from records.rates import is_decode
 from records.terminal import one_line
 
 PAGE_SIZES = (16, 64)  # of FlashInfer's cache: the usual ones
@@ -26,7 +26,7 @@ class Call:
     """A contender with its tensors. What the calls return is theirs to keep or to drop."""
 
     run: Callable[[], Any]  # the timed call
-    output: Callable[[bool], tuple[Any, Any]]  # o as [b, h, s, d], and lse or None; True: with lse
+    output: Callable[[], Any]  # the same, and o as [b, h, s, d]
     around: Callable[[], ContextManager] = contextlib.nullcontext  # entered once, outside what is timed
     note: str = ""
 
@@ -37,9 +37,6 @@ class Tensors:
     q: Any  # [b, h, s, d]; so are k and v
     k: Any
     v: Any
-    lengths: Any = None  # of the keys of each batch, int32
-    memory: tuple[Any, ...] = ()  # what they lie in
-    copies: tuple[Any, ...] = ()  # of that, to see that nobody writes to it
 
 
 def prepare(lab: Any, name: str, tensors: Tensors, cold_l2: bool) -> Call:
@@ -51,11 +48,7 @@ def prepare(lab: Any, name: str, tensors: Tensors, cold_l2: bool) -> Call:
         return flashinfer(lab, tensors, cold_l2)
     if name == "flash_attn_3" and is_decode(tensors.problem):
         return flash_attn_3_decode(lab, tensors, cold_l2)
-    if name in PEERS:
-        return flash_attn(lab, name, tensors)
-    q, k, v, causal = tensors.q, tensors.k, tensors.v, tensors.problem["causal"]
-    run = functools.partial(lab.flashsteps.attention, q, k, v, causal=causal, step=name)
-    return Call(run, lambda with_lse: run(return_lse=True) if with_lse else (run(), None))
+    return flash_attn(lab, name, tensors)
 
 
 def sdpa(lab: Any, name: str, tensors: Tensors) -> Call:
@@ -85,7 +78,7 @@ def sdpa(lab: Any, name: str, tensors: Tensors) -> Call:
         )
         with around():
             try_sdpa(lab, run, name, tensors.q, k, v, mask, **more)
-        return Call(run, lambda with_lse: (run(), None), around, "; ".join(notes))
+        return Call(run, run, around, "; ".join(notes))
 
     if not grouped:
         return prepared(tensors.k, tensors.v)
@@ -139,10 +132,10 @@ def flash_attn(lab: Any, name: str, tensors: Tensors) -> Call:
     q, k, v = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v))
     run = functools.partial(function, q, k, v, causal=tensors.problem["causal"])
 
-    def output(with_lse: bool) -> tuple[Any, Any]:
+    def output() -> Any:
         found = run()
         # Some versions return (o, lse).
-        return (found[0] if isinstance(found, tuple) else found).transpose(1, 2), None
+        return (found[0] if isinstance(found, tuple) else found).transpose(1, 2)
 
     return Call(run, output, note="transposed views of the same tensors")
 
@@ -161,7 +154,7 @@ def flash_attn_3_decode(lab: Any, tensors: Tensors, cold_l2: bool) -> Call:
 
     def call(**more: Any) -> Call:
         way = functools.partial(run, **more)
-        return Call(way, lambda with_lse: (way().transpose(1, 2), None))
+        return Call(way, lambda: way().transpose(1, 2))
 
     def with_lengths() -> Call:
         plan = package.get_scheduler_metadata(*sizes, lengths, qkv_dtype=q.dtype, causal=p["causal"])
@@ -187,7 +180,7 @@ def flashinfer(lab: Any, tensors: Tensors, cold_l2: bool) -> Call:
         def single(tensor_cores: bool) -> Call:
             more = {"kv_layout": "HND", "use_tensor_cores": tensor_cores}
             run = functools.partial(lab.packages["flashinfer"].single_decode_with_kv_cache, q, k, v, **more)
-            return Call(run, lambda with_lse: (run()[None, :, None], None))
+            return Call(run, lambda: run()[None, :, None])
 
         ways["one sequence without pages, for tensor cores"] = lambda: single(True)
         ways["one sequence without pages, for CUDA cores"] = lambda: single(False)
@@ -212,7 +205,7 @@ def flashinfer_paged(lab: Any, tensors: Tensors, page_size: int) -> dict[str, Ca
     workspace = functools.partial(torch.zeros, 1 << 28, dtype=torch.uint8, device=lab.device)
 
     def call(run: Callable[[], Any]) -> Call:
-        return Call(run, lambda with_lse: (run()[:, :, None], None))
+        return Call(run, lambda: run()[:, :, None])
 
     def planned(tensor_cores: bool) -> Call:
         wrapper = package.BatchDecodeWithPagedKVCacheWrapper
@@ -235,6 +228,7 @@ def fastest(lab: Any, ways: dict[str, Callable[[], Call]], cold_l2: bool) -> Cal
     """Of several ways to call a peer the one that takes the least time: a peer shall be as fast as it can. They are
     timed as a record's contenders are, each warmed up, and then in turns. Its note says which, and why others are
     not among them."""
+    calls: dict[str, Call] = {}
     timers: dict[str, Timer] = {}
     refused: dict[str, str] = {}
 
@@ -248,8 +242,12 @@ def fastest(lab: Any, ways: dict[str, Callable[[], Call]], cold_l2: bool) -> Cal
             refused[what] = one_line(error)
             return None
 
+    def timer_of(what: str, make: Callable[[], Call]) -> Timer:
+        calls[what] = make()
+        return lab.timer(calls[what], cold_l2)
+
     for what, make in ways.items():
-        if timer := careful(what, lambda: Timer(lab, what, make(), cold_l2=cold_l2)):
+        if timer := careful(what, functools.partial(timer_of, what, make)):
             timers[what] = timer
     for _ in range(WAY_SAMPLES):
         for what, timer in list(timers.items()):
@@ -258,7 +256,7 @@ def fastest(lab: Any, ways: dict[str, Callable[[], Call]], cold_l2: bool) -> Cal
     if not timers:
         raise Skip("; ".join(said))
     best = min(timers, key=lambda what: statistics.median(timers[what].ms))
-    call = timers[best].call
+    call = calls[best]
     call.note = "; ".join([f"{best} (fastest of {len(timers)})" if len(timers) > 1 else best, *said])
     return call
 

@@ -29,7 +29,8 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measure.timer import percentiles
+from measure import lab as harness
+from measure.lab import percentiles
 from records import files
 from records.results import SCHEMA
 from records.terminal import one_line
@@ -54,6 +55,7 @@ class Rank:
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if self.on_gpu else torch.device("cpu")
         if self.on_gpu:
             torch.cuda.set_device(self.device)
+            self.lab = harness.Lab(options.lab, device=self.device.index)
             self.dist.init_process_group("nccl")
         else:
             self.dist.init_process_group("gloo")
@@ -82,15 +84,9 @@ class Rank:
             for _ in range(calls):
                 call()
             return (time.perf_counter() - start) * 1e3 / calls
-        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         # While this runs, the host gets ahead: its time is not what is measured.
         self.torch.cuda._sleep(2_000_000)
-        begin.record()
-        for _ in range(calls):
-            call()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / calls
+        return self.lab.time_ms(self.torch.cuda.current_stream().cuda_stream, call, calls)
 
     def say(self, text: str) -> None:
         if self.rank == 0:
@@ -335,6 +331,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=9, help="samples of each contender, at least 7")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--limit", type=float, default=150, help="seconds, then everything ends")
+    lab_help = "the library of the harness (default: build/libflashsteps_lab.so of this checkout)"
+    parser.add_argument("--lab", type=Path, default=harness.DEFAULT, help=lab_help)
     parser.add_argument("--json", help="write a record to this file")
     options = parser.parse_args(arguments)
     if "WORLD_SIZE" not in os.environ:
@@ -367,9 +365,7 @@ def main(arguments: list[str] | None = None) -> int:
     device: dict[str, Any] = {"name": "emulator", "host_threads": os.cpu_count()}
     nccl = None
     if here.on_gpu:
-        from measure.torch_lab import TorchLab
-
-        device = TorchLab(torch, flashsteps).device_record()
+        device = here.lab.device
         nccl = ".".join(map(str, torch.cuda.nccl.version()))
     record: dict[str, Any] = {
         "schema": SCHEMA,

@@ -188,12 +188,9 @@ def facts_of(data: Record) -> dict[str, Any]:
 def problem_options(problem: dict[str, Any]) -> list[str]:
     """The program's own words for one problem."""
     words = ["--shape", ",".join(str(problem[key]) for key in SHAPE), "--dtype", problem["dtype"]]
-    of_file = ("kv_lengths", "inputs", "seed") if problem["inputs"] == "file" else ()
-    if of_file:
-        words = ["--tensors", problem["tensors"]["file"]]
     for key, default in AXES:
         value = problem.get(key, default)
-        if value != default and key not in of_file:
+        if value != default:
             flag = {"lse": "--no-lse", "earlier": "--earlier"}.get(key)
             words += [flag] if flag else [f"--{key.replace('_', '-')}", axis_text(value)]
     return [*words, "--causal" if problem["causal"] else "--full"]

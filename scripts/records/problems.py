@@ -37,8 +37,6 @@ def problem_label(problem: dict[str, Any]) -> str:
     for key, default in AXES:
         if problem.get(key, default) != default:
             text += f" {key}={axis_text(problem[key])}"
-        if key == "inputs" and problem[key] == "file":
-            text += f":{problem['tensors']['file']}"
     return text
 
 

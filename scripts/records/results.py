@@ -110,8 +110,6 @@ def check_recorded(data: dict[str, Any], root: Path = ROOT) -> list[str]:
     if data.get("command") not in ("info", "ring") and not (data["runs"] and all(run["steps"] for run in data["runs"])):
         errors.append("runs: a recorded run has at least one problem, and steps in each")
     for r, run in enumerate(data["runs"]):
-        if run["problem"]["inputs"] == "file":
-            errors.append(f"runs[{r}].problem.inputs: nobody else has the file, so nobody can repeat the run")
         errors += [
             f"runs[{r}]: '{step['step']}' is tuned: nobody else has the file that chose its configuration"
             for step in run["steps"]

@@ -14,7 +14,7 @@ TOLERANCE = 0.005  # relative: of `tflops`, the one derived number that a record
 # the program: a program whose gates somebody has loosened must not leave a record that numbers are quoted from.
 GATES = {"fp32": (1e-5, 1e-4), "fp16": (1e-3, 2e-3), "bf16": (5e-3, 1e-2)}
 # Everybody has the problems of a profile.
-NOT_PROFILED = ("tensors", "lengths", "page_size", "lse", "earlier", "num_sms", "softmax_scale")
+NOT_PROFILED = ("lengths", "page_size", "lse", "earlier", "num_sms", "softmax_scale")
 TIMES = ("run", "bench", "tune", "peers")  # commands, on a GPU
 DEVICE_KEYS_OF = {
     "cuda": ("compute_capability", "sm_count", "driver", "cuda_runtime"),
@@ -26,31 +26,16 @@ def is_profile(data: Any) -> bool:
     return isinstance(data, dict) and data.get("schema") == profiles.SCHEMA
 
 
-def check_keys_of_problem(problem: dict[str, Any]) -> list[str]:
-    """What belongs to a user's own tensors, and to no other inputs; and to lengths."""
+def check_problem(problem: dict[str, Any]) -> list[str]:
     errors = []
-    from_file, given = problem["inputs"] == "file", problem["kv_lengths"] == "given"
-    lengths, layout = problem.get("lengths"), problem["layout"]
+    lengths = problem.get("lengths")
     with_lengths = problem["kv_lengths"] != "full"
-    for key, wanted, needs in (
-        ("tensors", from_file, "inputs file"),
-        ("lengths", with_lengths, "other kv_lengths than full"),
-    ):
-        if wanted != (problem.get(key) is not None):
-            errors.append(f"{key}: missing" if wanted else f"{key}: belongs to {needs}")
-    if given and not from_file:
-        errors.append("kv_lengths: given needs inputs file")
-    if from_file and (problem["kv_lengths"] not in ("full", "given") or layout not in ("bhsd", "bshd")):
-        errors.append("inputs: a file has kv_lengths full or given, and layout bhsd or bshd")
+    if with_lengths != (lengths is not None):
+        errors.append("lengths: missing" if with_lengths else "lengths: belongs to other kv_lengths than full")
     if lengths is not None and len(lengths) != problem["batch"]:
         errors.append(f"lengths: are {len(lengths)}, the batch is {problem['batch']}")
     if lengths is not None and any(length > problem["seqlen_kv"] for length in lengths):
         errors.append(f"lengths: one is above seqlen_kv, which is {problem['seqlen_kv']}")
-    return errors
-
-
-def check_problem(problem: dict[str, Any]) -> list[str]:
-    errors = check_keys_of_problem(problem)
     if problem["num_heads_q"] % problem["num_heads_kv"] != 0:
         errors.append("num_heads_q: is not a multiple of num_heads_kv")
     return errors

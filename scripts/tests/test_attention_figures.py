@@ -1,4 +1,4 @@
-"""attention_data.py, attention_maps.py and error_analysis.py, with a program that computes in numpy."""
+"""attention_data.py, attention_maps.py and error_analysis.py, with outputs that numpy computes."""
 
 from __future__ import annotations
 
@@ -16,69 +16,8 @@ from conftest import SCRIPTS, edited
 np = pytest.importorskip("numpy", reason="build/venv has it")
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
-import safetensors.numpy
-
 from draw import attention_data, attention_maps, drawings, error_analysis, figure_style, online_softmax
-from measure import program as flashsteps
 from records.rules import GATES
-
-# Reads and writes files on its own, and rounds nothing but its output. `wrong` is a statement about o, which has
-# been computed in float64.
-SAID = {"gates": {dtype: {"nrmse": whole, "row": row} for dtype, (whole, row) in GATES.items()}}
-PROGRAM = f"SAID = {SAID}" """
-import json, sys
-import numpy as np
-if sys.argv[2] == "problems":
-    sys.exit(print(json.dumps(SAID)))
-wrong, (command, step, *rest) = sys.argv[1], sys.argv[2:]
-words = {rest[i]: rest[i + 1] for i in range(len(rest) - 1)}
-raw = open(words["--tensors"], "rb").read()
-size = int.from_bytes(raw[:8], "little")
-header = json.loads(raw[8 : 8 + size])
-def tensor(name):
-    entry = header[name]
-    first, last = (8 + size + o for o in entry["data_offsets"])
-    part, kind = raw[first:last], entry["dtype"]
-    if kind == "BF16":
-        x = (np.frombuffer(part, np.uint16).astype(np.uint32) << 16).view(np.float32)
-    else:
-        x = np.frombuffer(part, np.float16 if kind == "F16" else np.float32)
-    return x.reshape(entry["shape"]).astype(np.float64)
-q, k, v = (tensor(name) for name in "qkv")
-s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-if "--causal" in rest:
-    s[..., np.triu(np.ones(s.shape[-2:], bool), 1)] = -np.inf
-p = np.exp(s - s.max(-1, keepdims=True))
-o = p / p.sum(-1, keepdims=True) @ v
-exec(wrong)
-kind = header["q"]["dtype"]
-single = np.ascontiguousarray(o, np.float32)
-if kind == "BF16":
-    bits = single.view(np.uint32).astype(np.uint64)
-    data = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).tobytes()
-else:
-    data = single.astype(np.float16 if kind == "F16" else np.float32).tobytes()
-entry = {"dtype": kind, "shape": list(o.shape), "data_offsets": [0, len(data)]}
-text = json.dumps({"o": entry, "__metadata__": {"step": step}}).encode()
-open(words["--save"], "wb").write(len(text).to_bytes(8, "little") + text + data)
-"""
-
-
-def make_program(folder: Path, wrong: str = "pass") -> Path:
-    """Stands in for build/ci/flashsteps."""
-    (folder / "attention.py").write_text(PROGRAM, encoding="utf-8")
-    program = folder / "flashsteps"
-    program.write_text(
-        f'#!/bin/sh\nexec "{sys.executable}" "{folder}/attention.py" "{wrong}" "$@"\n', encoding="utf-8"
-    )
-    program.chmod(0o755)
-    return program
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    return make_program(tmp_path)
-
 
 def take_small_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not about them."""
@@ -93,17 +32,16 @@ def script(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
     return request.param
 
 
-def compute_here(monkeypatch: pytest.MonkeyPatch, change: Any = lambda bits: None) -> None:
-    """No program at all: pictures of what `change` makes of the right output's bits."""
+def compute_here(monkeypatch: pytest.MonkeyPatch, change: Any = lambda bits: bits) -> None:
+    """No step at all: pictures of what `change` makes of the right output's bits."""
 
     def run_step(program, step, dtype, causal, q, k, v, backend="emulator"):
         q, k, v = (attention_data.to_double(x, dtype) for x in (q, k, v))
-        bits = attention_data.to_bits(attention_data.probabilities(q, k, causal) @ v, dtype)
-        change(bits)
-        return bits
+        return change(attention_data.to_bits(attention_data.probabilities(q, k, causal) @ v, dtype))
 
     monkeypatch.setattr(attention_data, "run_step", run_step)
-    monkeypatch.setattr(flashsteps, "ask", lambda program: SAID)
+    gates = {dtype: {"nrmse": whole, "row": row} for dtype, (whole, row) in GATES.items()}
+    monkeypatch.setattr(attention_data, "gates_of", lambda program, backend: gates)
 
 
 def draw(script: Any, folder: Path) -> None:
@@ -184,19 +122,6 @@ def test_rounding_to_bf16_and_back():
         assert attention_data.rounded(np.array([0.1]), dtype)[0] == pytest.approx(0.1, 1e-3)
 
 
-def test_files_are_those_of_the_package(tmp_path: Path):
-    given = {name: np.arange(6, dtype=np.float16).reshape(1, 2, 3) + i for i, name in enumerate("qkv")}
-    path = tmp_path / "x.safetensors"
-    bits = {name: ("F16", x.view(np.uint16)) for name, x in given.items()}
-    attention_data.write_safetensors(path, bits)
-    read = safetensors.numpy.load_file(path)
-    assert all(np.array_equal(read[name], x) and read[name].dtype == x.dtype for name, x in given.items())
-    safetensors.numpy.save_file(given | {"lse": np.ones(3, np.float32)}, path, metadata={"a": "b"})
-    back = attention_data.read_safetensors(path)
-    assert sorted(back) == ["k", "lse", "q", "v"] and back["lse"].dtype == np.uint32
-    assert all(np.array_equal(back[name].view(np.float16), x) for name, x in given.items())
-
-
 # The matrix.
 
 
@@ -211,26 +136,30 @@ def test_every_key_has_a_column_of_its_own(keys: int):
     assert np.array_equal(found, p) and np.allclose(sums, p.sum(-1))
 
 
-def matrix(program: Path, causal: bool) -> tuple[Any, Any, Any]:
+def matrix(causal: bool) -> tuple[Any, Any, Any]:
     q, k = (
         attention_data.to_bits(attention_data.structured(which, 130, 64), "fp16") for which in (True, False)
     )
-    found, sums = attention_data.attention_matrix(program, "v10", "fp16", causal, q, k)
+    found, sums = attention_data.attention_matrix(Path(), "v10", "fp16", causal, q, k)
     exact = [attention_data.to_double(x, "fp16") for x in (q, k)]
     return found, sums, attention_data.probabilities(*exact, causal)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_matrix_is_the_softmax(program: Path, causal: bool):
-    found, sums, right = matrix(program, causal)
+def test_the_matrix_is_the_softmax(monkeypatch, causal: bool):
+    compute_here(monkeypatch)
+    found, sums, right = matrix(causal)
     assert attention_data.norm(found - right) < GATES["fp16"][0] * attention_data.norm(right)
     assert (sums == 1).all() and abs(found.sum(-1) - 1).max() < 1e-3
     assert not causal or (found[:, np.triu(np.ones((130, 130), bool), 1)] == 0).all()
 
 
-@pytest.mark.parametrize("wrong", ["o = o[[1, 0, 2]]", "o = o[:, [1, 0, 2, 3]]", "o = np.roll(o, 1, -1)"])
-def test_a_wrong_assembly_is_seen(tmp_path: Path, wrong: str):
-    found, _, right = matrix(make_program(tmp_path, wrong), False)
+@pytest.mark.parametrize(
+    "change", [lambda o: o[[1, 0, 2]], lambda o: o[:, [1, 0, 2, 3]], lambda o: np.roll(o, 1, -1)]
+)
+def test_a_wrong_assembly_is_seen(monkeypatch, change: Any):
+    compute_here(monkeypatch, change)
+    found, _, right = matrix(False)
     assert attention_data.norm(found - right) > 100 * GATES["fp16"][0] * attention_data.norm(right)
 
 
@@ -280,6 +209,7 @@ for script in (error_analysis, attention_maps):
 def test_what_is_stale(script: Any, tmp_path: Path, drawn: Path, capsys, monkeypatch):
     def flip(bits):
         bits.flat[7] ^= 1
+        return bits
 
     program = tmp_path / "none"
     compute_here(monkeypatch)
@@ -296,22 +226,11 @@ def test_what_is_stale(script: Any, tmp_path: Path, drawn: Path, capsys, monkeyp
         assert "is stale" in check(script, program, drawn, capsys)
 
 
-@pytest.mark.parametrize("text", ["exit 1", 'echo "flashsteps: no" >&2; exit 2', "exit 0", 'echo x >"$9"'])
-def test_a_program_that_gives_nothing_is_one_line(script: Any, tmp_path: Path, capsys, text: str):
-    program = tmp_path / "flashsteps"
-    program.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
-    program.chmod(0o755)
-    for path in (program, tmp_path / "none"):
-        assert script.main([str(path), "--out", str(tmp_path / "out")]) == 1
-        message = capsys.readouterr().err
-        assert message.startswith(f"{Path(script.__file__).name}: ") and message.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_another_output_than_asked_for_is_one_line(script: Any, tmp_path: Path, capsys):
-    program = make_program(tmp_path, "o = o[..., :32]")
-    assert script.main([str(program), "--out", str(tmp_path / "out")]) == 1
-    assert "saved an output of shape" in capsys.readouterr().err
+def test_a_missing_lab_is_one_line(script: Any, tmp_path: Path, capsys):
+    assert script.main([str(tmp_path / "none"), "--out", str(tmp_path / "out")]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"{Path(script.__file__).name}: ") and message.count("\n") == 1
+    assert "build it" in message and not (tmp_path / "out").exists()
 
 
 def test_nothing_reaches_beyond_a_picture(script: Any, monkeypatch):
@@ -353,13 +272,21 @@ def test_an_element_is_a_pixel(tmp_path: Path, monkeypatch):
         assert np.array_equal(grey, np.triu(np.ones((size, size), bool), 1))
 
 
-def test_the_online_softmax_is_that_of_the_outputs(program: Path, tmp_path: Path, capsys):
+def test_the_online_softmax_is_that_of_the_outputs(monkeypatch, tmp_path: Path, capsys):
     out = tmp_path / "out"
-    assert online_softmax.main([str(program), "--out", str(out)]) == 0
+    compute_here(monkeypatch)
+    assert online_softmax.main(["program", "--out", str(out)]) == 0
     text = (out / "online_softmax.svg").read_text(encoding="utf-8")
     weights = [2.0 ** (score - 5) for score in online_softmax.SCORES]
     o = sum(w * v for w, v in zip(weights, online_softmax.VALUES)) / sum(weights)
     assert text.count(">× 1/4<") == 2 and f">{sum(weights):.4g}<" in text and f">{o:.3g}<" in text
-    assert online_softmax.main([str(program), "--check", str(out)]) == 0
-    assert online_softmax.main([str(make_program(tmp_path, "o[..., 7, 1] *= 2")), "--check", str(out)]) == 1
+    assert online_softmax.main(["program", "--check", str(out)]) == 0
+
+    def double(bits):
+        o = attention_data.to_double(bits, "fp32")
+        o[..., 7, 1] *= 2
+        return attention_data.to_bits(o, "fp32")
+
+    compute_here(monkeypatch, double)
+    assert online_softmax.main(["program", "--check", str(out)]) == 1
     assert "after key 7 the keys have other weights" in capsys.readouterr().err

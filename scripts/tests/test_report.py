@@ -208,10 +208,10 @@ def test_what_the_last_step_attends_to(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "report/attention_full.png").exists() and capsys.readouterr().err == ""
 
 
-def test_a_program_that_gives_nothing_costs_only_the_maps(tmp_path, monkeypatch, capsys):
+def test_a_missing_lab_costs_only_the_maps(tmp_path, monkeypatch, capsys):
     without_charts(monkeypatch)
     page = make(tmp_path, make_record("emulator", steps=("v01_scalar",)), "--program", "/bin/false")
-    line = "What heads attend to: /bin/false: v01_scalar gives no output (says nothing)"
+    line = "What heads attend to: /bin/false: v01_scalar gives no output (/bin/libflashsteps_lab.so: cannot open"
     assert images(page) == [] and line in page and line in capsys.readouterr().err
 
 

@@ -354,18 +354,8 @@ def test_the_same_problem_twice(cuda_record):
     assert results.check(cuda_record) == ["runs[1].problem: appears twice"]
 
 
-def file_problem(**changes):
-    """A user's own tensors, as `flashsteps run --tensors` describes them."""
-    changes = {"kv_lengths": "given", "lengths": [0, 4096, 100, 7]} | changes
-    return make_problem(inputs="file", tensors={"file": "my own.safetensors", "fnv1a64": "0" * 16}, **changes)
-
-
-def test_a_users_own_tensors_pass():
-    assert results.check(make_record(problems=[file_problem()])) == []
-    assert results.check(make_record(problems=[file_problem(layout="bshd", causal=False)])) == []
-    without = file_problem(kv_lengths="full", lengths=None)
-    assert problems.problem_label(without).endswith(" causal inputs=file:my own.safetensors")
-    assert results.check(make_record(problems=[without])) == []
+def problem_with_lengths(**changes):
+    return make_problem(**({"kv_lengths": "random", "lengths": [0, 4096, 100, 7]} | changes))
 
 
 @pytest.mark.parametrize("scale, words", [(0.05, "0.05"), (1.0, "1"), (0.123456789, "0.123456789"), (1e-20, "1e-20")])
@@ -383,7 +373,7 @@ def test_the_label_tells_the_size_of_pages():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_flops_follow_from_the_lengths(causal):
-    problem = file_problem(batch=2, seqlen_q=5, seqlen_kv=9, lengths=[0, 7], causal=causal)
+    problem = problem_with_lengths(batch=2, seqlen_q=5, seqlen_kv=9, lengths=[0, 7], causal=causal)
     pairs = sum(1 for i in range(5) for j in range(7) if not causal or j <= i + 7 - 5)
     assert problems.flops(problem) == 4 * 128 * 16 * pairs
     assert problems.kv_bytes(problem) == 2 * 2 * 16 * 128 * 7
@@ -392,33 +382,18 @@ def test_flops_follow_from_the_lengths(causal):
 @pytest.mark.parametrize(
     ("path", "value", "expected"),
     [
-        ("tensors", ABSENT, "tensors: missing"),
-        ("tensors.fnv1a64", "abc", "must be 16 hex digits"),
-        ("tensors.file", "", "a text that is not empty"),
-        ("tensors.path", "/home/me/my own.safetensors", "tensors.path: unknown key"),
         ("lengths", ABSENT, "lengths: missing"),
         ("lengths", [1, 2, 3], "lengths: are 3, the batch is 4"),
         ("lengths", [1, 2, 3, 4097], "lengths: one is above seqlen_kv, which is 4096"),
         ("lengths", [1, 2, 3, -1], "lengths[3]: is -1"),
         ("lengths", [0, 4096, 3000, 7], "tflops: is"),
         ("kv_lengths", "full", "lengths: belongs to other kv_lengths than full"),
-        ("kv_lengths", "random", "a file has kv_lengths full or given"),
-        ("inputs", "normal", "tensors: belongs to inputs file"),
-        ("inputs", "normal", "kv_lengths: given needs inputs file"),
-        ("layout", "gapped", "layout bhsd or bshd"),
     ],
 )
-def test_each_rule_of_a_file_catches_its_example(path, value, expected):
-    data = make_record(problems=[file_problem()])
+def test_each_rule_of_lengths_catches_its_example(path, value, expected):
+    data = make_record(problems=[problem_with_lengths()])
     change(data, "runs.0.problem." + path, value)
     assert any(expected in line for line in results.check(data)), results.check(data)
-
-
-def test_nobody_else_has_the_file(repository: Repository):
-    data = make_record(commit=repository.commit, problems=[make_problem(), file_problem()])
-    assert results.check(data) == []
-    errors = results.check_recorded(data, repository.root)
-    assert errors == ["runs[1].problem.inputs: nobody else has the file, so nobody can repeat the run"]
 
 
 def test_null_error_only_where_no_row_sees_a_key():

@@ -15,14 +15,17 @@ from importlib.metadata import version as _version
 from typing import Any, NamedTuple
 
 from . import _core
+from ._check import Check, check
 from ._frameworks import _by_type
 from ._frameworks import framework_of as _framework_of
 
 __all__ = [
+    "Check",
     "Step",
     "attention",
     "attention_with_kvcache",
     "build_info",
+    "check",
     "describe",
     "missing_gpu",
     "peak_tflops",

@@ -55,6 +55,18 @@ def plan(
     kvcache: bool,
     gpu: int | None,
 ) -> tuple[float, int]: ...
+def judge(
+    framework: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    kv_lengths: Any,
+    causal: bool,
+    scale: float | None,
+    bshd: bool,
+    o: Any,
+    lse: Any,
+) -> tuple[bool, str, str, dict[str, float]]: ...
 def xla_handlers() -> dict[str, Any]: ...
 def steps() -> list[
     tuple[

@@ -50,6 +50,16 @@ class Framework:
         """A contiguous array of float32 on the array's device."""
         raise NotImplementedError
 
+    def to_host(self, array: Any) -> Any:
+        """A contiguous copy in the CPU's memory: of NumPy, unless the framework has such arrays itself."""
+        import numpy
+
+        return numpy.array(array, order="C")
+
+    def same_bits(self, one: Any, other: Any) -> bool:
+        """Of two copies that to_host() has made: NaN is equal to itself."""
+        return one.tobytes() == other.tobytes()
+
 
 def element_strides(argument: str, array: Any) -> tuple[int, ...]:
     """Of an array whose strides are in bytes. Those of axes of extent 1 may be anything."""
@@ -126,6 +136,12 @@ class PyTorch(Framework):
     def empty_like(self, array: Any) -> Any:
         return self.torch.empty_like(array, memory_format=self.contiguous)
 
+    def to_host(self, array: Any) -> Any:
+        return array.detach().to("cpu", copy=True, memory_format=self.contiguous)
+
+    def same_bits(self, one: Any, other: Any) -> bool:
+        return self.torch.equal(one.view(self.torch.uint8), other.view(self.torch.uint8))
+
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
         # By name: PyTorch tries whether a first argument is an integer, with an exception that would be felt.
         return array.new_empty(size=shape, dtype=self.float32)
@@ -162,6 +178,9 @@ class CuPy(Framework):
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
         with array.device:
             return self.cupy.empty(shape, self.cupy.float32)
+
+    def to_host(self, array: Any) -> Any:
+        return self.cupy.asnumpy(array, order="C")
 
 
 class Jax(Framework):

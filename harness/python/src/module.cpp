@@ -23,6 +23,8 @@
 #include "harness/device/gpu.h"
 #include "harness/device/tuning.h"
 #include "harness/include/flashsteps.h"
+#include "harness/judge/gates.h"
+#include "harness/judge/judge_call.h"
 #include "harness/library/attention.h"
 #include "harness/python/src/array.h"
 #include "harness/python/src/xla_ffi.h"
@@ -411,6 +413,37 @@ nb::tuple plan(nb::handle python_framework, nb::handle q_array, nb::handle k_arr
   }
 }
 
+// Whether o and lse are right, what is wrong with them, what the problem is called, and figures. All arrays
+// are on the CPU.
+nb::tuple judge(nb::handle python_framework, nb::handle q_array, nb::handle k_array, nb::handle v_array,
+                nb::handle kv_lengths_array, bool causal, std::optional<double> scale, bool bshd,
+                nb::handle o_array, nb::handle lse_array) {
+  const Framework framework(python_framework);
+  Arguments arguments =
+      read_arguments(framework, q_array, k_array, v_array, kv_lengths_array, causal, scale, bshd);
+  const Array o = framework.read("o", o_array, 4), lse = framework.read("lse", lse_array, 3);
+  arguments.call.o = view_of(o, arguments.axes);
+  arguments.call.lse = static_cast<float*>(lse.data);
+  Validation found;
+  std::string label;
+  try {
+    WithoutGil no_gil;
+    const Problem problem = problem_of(arguments.call);
+    label = problem.label();
+    found = judge_call(arguments.call, problem);
+  } catch (const std::invalid_argument& error) {
+    throw nb::value_error(error.what());
+  }
+  nb::dict figures;
+  figures["nrmse"] = found.nrmse;
+  figures["worst_row_nrmse"] = found.worst_row_nrmse;
+  figures["max_abs"] = found.max_abs;
+  figures["lse_max_abs"] = found.lse_max_abs;
+  figures["gate_nrmse"] = gates(arguments.call.dtype).nrmse;
+  figures["gate_row"] = gates(arguments.call.dtype).row_nrmse;
+  return nb::make_tuple(found.pass, found.message, label, figures);
+}
+
 // By the platform's name in JAX.
 nb::dict xla_handlers() {
   const auto capsule = [](xla::Handler* handler) { return nb::capsule(reinterpret_cast<void*>(handler)); };
@@ -477,6 +510,9 @@ NB_MODULE(_core, m) {
       "plan", &plan, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "page_table"_a.none(),
       "causal"_a, "scale"_a.none(), "step"_a.none(), "bshd"_a, "num_splits"_a, "kvcache"_a, "gpu"_a.none(),
       "Checks a call whose arrays have no memory yet: its scale, and the bytes of workspace that it needs.");
+  m.def("judge", &judge, "framework"_a, "q"_a, "k"_a, "v"_a, "kv_lengths"_a.none(), "causal"_a,
+        "scale"_a.none(), "bshd"_a, "o"_a, "lse"_a,
+        "Whether a result on the CPU is right, and more: for flashsteps.check.");
   m.def("xla_handlers", &xla_handlers, "The handlers of XLA's calls, as jax.ffi registers them.");
   m.def("steps", &step_descriptions,
         "The fields of flashsteps.Step for every step, in the order of the ladder.");

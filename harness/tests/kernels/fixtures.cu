@@ -19,11 +19,12 @@ enum Behaviour {
   kSleep,      // the host code that launches sleeps for ever, as a driver does whose GPU hangs
   kLateCrash,  // right at first; illegal address once it has been launched often, as in a benchmark
   kLateHang,   // right at first; never ends once it has been launched often
+  kIdle,       // nothing is launched
   kNumBehaviours
 };
-constexpr const char* kNames[kNumBehaviours] = {"fixture_hang",  "fixture_crash",      "fixture_wrong",
-                                                "fixture_alter", "fixture_abort",      "fixture_exit",
-                                                "fixture_sleep", "fixture_late_crash", "fixture_late_hang"};
+constexpr const char* kNames[kNumBehaviours] = {
+    "fixture_hang", "fixture_crash", "fixture_wrong",      "fixture_alter",     "fixture_abort",
+    "fixture_exit", "fixture_sleep", "fixture_late_crash", "fixture_late_hang", "fixture_idle"};
 constexpr int kLate = 12;  // launches; validation needs fewer, a benchmark's warm-up and first samples more
 
 // One thread per row, straight from global memory; slow and right, unless told otherwise.
@@ -53,6 +54,7 @@ template <int BEHAVIOUR>
 struct FixtureLauncher {
   template <typename Element, int HEAD_DIM, bool CAUSAL>
   static void run(const AttentionParams<Element>& params, Stream stream) {
+    if (BEHAVIOUR == kIdle) return;
     const bool describing = launch_recorder() != nullptr;
     if (BEHAVIOUR == kAbort && !describing) std::abort();
     if (BEHAVIOUR == kExit && !describing) std::exit(0);

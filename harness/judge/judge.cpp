@@ -1,0 +1,427 @@
+#include "harness/judge/judge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "harness/base/element.h"
+#include "harness/base/text.h"
+#include "harness/judge/gates.h"
+
+namespace flashsteps {
+namespace {
+
+constexpr int kTile = 64;  // rows per tile in every step of the ladder's first half; for naming places only
+
+// "0-63, 128, 130-131"
+std::string ranges(const std::set<int>& values) {
+  std::string text;
+  int listed = 0;
+  for (auto it = values.begin(); it != values.end();) {
+    const int first = *it;
+    int last = first;
+    for (++it; it != values.end() && *it == last + 1; ++it) last = *it;
+    if (++listed > 6) return text + ", ...";
+    if (!text.empty()) text += ", ";
+    text += std::to_string(first) + (last > first ? "-" + std::to_string(last) : "");
+  }
+  return text;
+}
+
+// Keeps the larger error; a NaN is the worst there is, and stays. True when `error` was the worse one.
+bool keep_worst(double& worst, double error) {
+  if (std::isnan(worst) || error <= worst) return false;
+  worst = error;
+  return true;
+}
+
+// What no arithmetic produces: the outputs that are judged lay in memory full of NaN.
+bool is_poison(const void* at) {
+  constexpr Poison kNan = Poison::kNan;
+  return std::memcmp(at, &kNan, 2) == 0;
+}
+
+// What is as good as zero: rounding to the type may leave it or not.
+double smallest(DType dtype) { return dtype == DType::kFp16 ? 0x1p-24 : 0x1p-126; }
+
+// Equal scores are rounded alike, so that their errors do not cancel.
+bool has_independent_roundings(const Problem& p) {
+  return has_roundings(p) && p.inputs != Inputs::kRamps && p.inputs != Inputs::kHuge &&
+         p.inputs != Inputs::kGiven;
+}
+
+// How many of something there are, and where the first one is.
+struct Finding {
+  int64_t count = 0;
+  RowId first{};
+  void add(const RowId& row) {
+    if (count++ == 0) first = row;
+  }
+};
+
+struct Scan {
+  Finding unwritten_rows, unwritten_elements, nans, infs, not_zero, lse;
+  int64_t nonfinite() const { return unwritten_elements.count + nans.count + infs.count + lse.count; }
+};
+
+// Nor has an earlier result seen any.
+bool sees_none(const Workload& w, const RowId& row) {
+  const Problem& p = w.problem();
+  if (p.earlier && !std::isinf(w.earlier().lse[EarlierResult::at(p, row)])) return false;
+  return p.visible_keys(row.i, w.kv_lengths()[row.b]) == 0;
+}
+
+// Is a row of o the merged result in FP32, rounded?
+bool is_rounded_merge(const Problem& p, const Outputs& outputs, const RowId& row,
+                      const std::vector<float>& o) {
+  const float* const merged = &outputs.earlier.o[EarlierResult::at(p, row) * p.head_dim];
+  for (int d = 0; d < p.head_dim; ++d) {
+    if (!(rounded(p.dtype, merged[d]) == o[d])) return false;
+  }
+  return true;
+}
+
+// Every element of o and lse, whether or not its row has a reference.
+Scan scan(const Problem& p, const Workload& w, const Outputs& outputs) {
+  const size_t bytes = element_bytes(p.dtype);
+  Scan s;
+  for (const RowId id : p.rows()) {
+    const auto* const row = static_cast<const unsigned char*>(outputs.o_row(id));
+    int unwritten = 0;
+    for (int d = 0; d < p.head_dim; ++d) {
+      const float value = load_element(p.dtype, row + d * bytes);
+      if (std::isfinite(value)) continue;
+      const bool is_unwritten = is_poison(row + d * bytes);
+      (is_unwritten ? s.unwritten_elements : std::isnan(value) ? s.nans : s.infs).add(id);
+      unwritten += is_unwritten;
+    }
+    if (unwritten == p.head_dim) s.unwritten_rows.add(id);
+    // Bitwise: no -0, no tiny remainder.
+    const bool all_zero =
+        std::all_of(row, row + p.head_dim * bytes, [](unsigned char byte) { return byte == 0; });
+    if (sees_none(w, id) && !all_zero && unwritten == 0) s.not_zero.add(id);
+    const float lse = outputs.lse_at(id);
+    if (p.lse && !(sees_none(w, id) ? std::isinf(lse) && lse < 0 : std::isfinite(lse))) s.lse.add(id);
+  }
+  return s;
+}
+
+std::string describe(const Scan& s, const Workload& w, const Outputs& outputs) {
+  const Problem& p = w.problem();
+  std::string text;
+  const auto say = [&](const Finding& found, const std::string& what, const std::string& more) {
+    if (found.count > 0)
+      add_line(text, std::to_string(found.count) + what + ", the first at " + place(p, found.first) + more);
+  };
+  const std::string unwritten =
+      "\nhint: does the grid cover every row, and does the last, ragged tile store all of its rows?";
+  if (s.unwritten_rows.count > 0)
+    say(s.unwritten_rows, " of " + std::to_string(p.num_rows()) + " row(s) of o were never written",
+        unwritten);
+  else
+    say(s.unwritten_elements, " element(s) of o were never written", unwritten);
+  say(s.nans, " element(s) of o are NaN",
+      sees_none(w, s.nans.first) ? "\nhint: that row sees no key: (-inf) - (-inf) is NaN, and so is 0 / 0"
+                                 : "\nhint: 0 * NaN is NaN: are K or V rows at or beyond kv_len loaded? Is "
+                                   "shared memory read before it is written?");
+  say(s.infs, " element(s) of o are Inf",
+      "\nhint: a division by a zero row_sum, or an overflow of the element type");
+  say(s.not_zero, " row(s) of o see no key and are not exactly zero", "");
+  const float lse = outputs.lse_at(s.lse.first);
+  say(s.lse, " lse value(s) are of the wrong kind",
+      (is_poison(&lse) && std::isnan(lse) ? ", which was never written" : ", which is " + format("%g", lse)) +
+          (sees_none(w, s.lse.first) ? ": the row sees no key, so it must be -inf" : ": it must be finite"));
+  return text;
+}
+
+// NRMSE, absolute where the norm is 0.
+double relative(double error_squares, double norm_squares) {
+  return std::sqrt(norm_squares > 0 ? error_squares / norm_squares : error_squares);
+}
+
+// Within so many times its gate; -inf, of a row that sees no key, exactly. A NaN is wrong.
+bool is_right_lse(double lse, double exactly, const Gates& gate, double times = 1) {
+  if (std::isinf(exactly)) return lse == exactly;
+  return std::abs(lse - exactly) <= times * (gate.lse_abs + kLseRelative * std::abs(exactly));
+}
+
+struct WrongRow {
+  RowId id;
+  int visible_keys;
+  double error;  // of o; 0 when that is right
+  bool lse_wrong;
+  double lse, exactly;
+};
+
+// What else the outputs tell about the cause.
+struct Evidence {
+  bool o_right;  // by all of its gates
+  bool o_small;  // or its errors are a few times the gates
+  bool one_tile_rows_right;
+  bool lse_base_two;  // all that are wrong
+};
+
+std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_t rows_checked,
+                     const Evidence& evidence) {
+  const double unit = gates(p.dtype).unit;
+  int too_large = 0, too_small = 0;
+  bool some_o_wrong = false, lse_of_type = has_roundings(p), lse_small = has_roundings(p);
+  for (const WrongRow& row : wrong) {
+    some_o_wrong = some_o_wrong || row.error > 0;
+    if (!row.lse_wrong) continue;
+    (row.lse > row.exactly ? too_large : too_small)++;
+    lse_of_type = lse_of_type && rounded(p.dtype, float(row.lse)) == float(row.lse);
+    lse_small =
+        lse_small && std::abs(row.lse - row.exactly) <= 4 * unit * std::max(2.0, std::abs(row.exactly));
+  }
+  const bool some_lse_wrong = too_large + too_small > 0;
+  // Keys too many or too few change every lse in one direction. Errors of the scores do not.
+  const bool either_way = 16 * std::min(too_large, too_small) > too_large + too_small;
+  if (some_lse_wrong && evidence.lse_base_two)
+    return "the lse values are log2 instead of natural logarithms: multiply by ln 2";
+  if (lse_small && lse_of_type && evidence.o_right)
+    return "o is right, and every wrong lse is a number of " + name(p.dtype) + ": lse is FP32";
+  if (lse_small && (evidence.o_right || (evidence.o_small && either_way)))
+    return "lse is off by no more than roundings to " + name(p.dtype) +
+           " can do: is Q scaled and then rounded? Scale the scores, in FP32. The scores, or P before it is "
+           "summed, may be rounded too, or the scale has too few digits";
+  if (p.lse && some_o_wrong && !some_lse_wrong)
+    return "every lse is right, so scores, mask and row sums are right: look at P V, at the rescaling of "
+           "o, or at the store";
+  if (evidence.o_right)
+    return "o is right and lse is not: look at how row_max and row_sum are combined at the end";
+  if (evidence.one_tile_rows_right)
+    return "rows that see a single KV tile are right: look at what is carried from tile to tile (row_max, "
+           "row_sum, the rescaling of o), at the barriers between tiles and at the number of tiles";
+  const std::string what = p.lse ? "o and lse are wrong together" : "o is wrong";
+  // Lengths that are mixed up are too large for one batch and too small for another.
+  if (either_way && p.kv_lengths == KvLengths::kFull)
+    return what +
+           ": look at Q K^T (operand order, transposition), its roundings and softmax_scale; the mask alone "
+           "would move every lse in one direction";
+  if (p.causal && wrong.size() < rows_checked)
+    return what + ": look at the mask (who sees whom on the diagonal) and at the ragged last tile";
+  return what + ": look at Q K^T (operand order, transposition), softmax_scale and the mask";
+}
+
+// A right kernel misses the gates as well when the exact result, rounded to the type, is too far off already.
+std::string note_on_gates(const Problem& p) {
+  return "the gates were set for inputs like N(0, 1): very small values, or attention sinks whose other "
+         "weights are tiny, lose digits in " +
+         name(p.dtype) + " itself, even in a correct kernel";
+}
+
+}  // namespace
+
+bool has_roundings(const Problem& p) { return p.dtype != DType::kFp32; }
+
+std::string place(const Problem& p, const RowId& id) {
+  return "batch " + std::to_string(id.b) + ", head " + std::to_string(id.h) + ", row " +
+         std::to_string(id.i) + " (row " + std::to_string(id.i % kTile) + " of tile " +
+         std::to_string(id.i / kTile) + " of " + std::to_string((p.seqlen_q + kTile - 1) / kTile) + ")";
+}
+
+std::optional<RowId> first_difference(const Problem& p, const Outputs& one, const Outputs& other) {
+  const size_t row_bytes = p.head_dim * element_bytes(p.dtype);
+  for (const RowId row : p.rows()) {
+    const float lse = one.lse_at(row), other_lse = other.lse_at(row);
+    const size_t merged = p.earlier ? EarlierResult::at(p, row) * p.head_dim : 0;
+    if (std::memcmp(one.o_row(row), other.o_row(row), row_bytes) != 0 ||
+        (p.lse && std::memcmp(&lse, &other_lse, sizeof lse) != 0) ||
+        (p.earlier &&
+         std::memcmp(&one.earlier.o[merged], &other.earlier.o[merged], p.head_dim * sizeof(float)) != 0))
+      return row;
+  }
+  return std::nullopt;
+}
+
+Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, Outputs outputs,
+                 bool runs_sound) {
+  Problem p = w.problem();
+  p.lse = outputs.has_lse();  // other people's kernels may have none
+  const Gates gate = gates(p.dtype);
+  Validation v;
+  v.rows_checked = int64_t(reference.size());
+
+  const Scan bad = scan(p, w, outputs);
+  v.nonfinite = bad.nonfinite();
+  v.message = describe(bad, w, outputs);
+
+  double error_squares = 0, reference_squares = 0;
+  double naive_element = 0;
+  double along = 0, spread = 0;  // the error in the direction of the reference, and its variance
+  struct {
+    RowId row;
+    int column;
+    double is, exactly;
+  } worst_element{};
+  std::vector<WrongRow> wrong;
+  std::map<int, int> wrong_columns;
+  bool every_wrong_lse_is_base_two = true, one_tile_rows_right = true;
+  int one_tile_rows = 0;
+  std::vector<float> o(p.head_dim);
+  Finding not_rounded;
+  for (const ReferenceRow& row : reference) {
+    load_elements(p.dtype, outputs.o_row(row.id), p.head_dim, o.data());
+    const bool is_empty = sees_none(w, row.id);
+    if (p.earlier && !is_empty && !is_rounded_merge(p, outputs, row.id, o)) not_rounded.add(row.id);
+    double row_error = 0, row_norm = 0, row_rounding = 0;
+    for (int d = 0; d < p.head_dim; ++d) {
+      const double difference = std::abs(o[d] - row.o[d]);
+      row_error += difference * difference;
+      row_norm += row.o[d] * row.o[d];
+      keep_worst(v.max_abs, difference);
+      if (is_empty || !has_roundings(p)) continue;
+      const double scale = gate.unit * (std::abs(row.o[d]) + row.rounding[d]) + smallest(p.dtype);
+      if (keep_worst(v.worst_element, difference / scale)) worst_element = {row.id, d, o[d], row.o[d]};
+      keep_worst(naive_element, std::abs(row.naive[d] - row.o[d]) / scale);
+      along += (o[d] - row.o[d]) * row.o[d];
+      row_rounding += double(row.rounding[d]) * row.rounding[d];
+    }
+    spread += row_norm * row_rounding;
+    // Each comparison is written so that a NaN fails it.
+    const double error = relative(row_error, row_norm);
+    const bool o_right = error <= (is_empty ? 0 : gate.row_nrmse);
+    const double lse = p.lse ? outputs.lse_at(row.id) : row.lse;
+    const bool lse_right = is_right_lse(lse, row.lse, gate);
+    if (!is_empty) {
+      error_squares += row_error;
+      reference_squares += row_norm;
+      keep_worst(v.worst_row_nrmse, error);
+      keep_worst(v.lse_max_abs, std::abs(lse - row.lse));
+      const double as_natural = lse * 0.6931471805599453;
+      if (!lse_right && !(std::abs(as_natural - row.lse) <= 1e-3 + 1e-4 * std::abs(row.lse)))
+        every_wrong_lse_is_base_two = false;
+    }
+    if (row.visible_keys > 0 && row.visible_keys <= kTile) {
+      ++one_tile_rows;
+      one_tile_rows_right = one_tile_rows_right && o_right && lse_right;
+    }
+    if (o_right && lse_right) continue;
+    wrong.push_back(
+        {row.id, row.visible_keys, o_right ? 0 : (error > 0 ? error : 1), !lse_right, lse, row.lse});
+    const double tolerance = gate.row_nrmse * std::sqrt(row_norm / p.head_dim) * 3;
+    for (int d = 0; d < p.head_dim; ++d) {
+      if (!(std::abs(o[d] - row.o[d]) <= tolerance)) ++wrong_columns[d];
+    }
+  }
+  v.nrmse = relative(error_squares, reference_squares);
+  v.gate_element = 2 * naive_element + 1;
+  const bool element_right = v.worst_element <= v.gate_element;
+  if (has_independent_roundings(p) && reference_squares > 0) {
+    v.bias = std::abs(along) / reference_squares;
+    v.gate_bias = gate.unit * (kBias + 4 * std::sqrt(spread / 3) / reference_squares);
+  }
+  const bool bias_right = !v.bias || *v.bias <= v.gate_bias;
+  const std::string damage = outputs.damage();
+  const bool total_right = v.nrmse <= gate.nrmse;
+  const bool some_lse_wrong = std::ranges::any_of(wrong, &WrongRow::lse_wrong);
+  // An lse is fp32 whatever the type, so a wrong one has no such excuse.
+  const bool maybe_the_type = p.inputs == Inputs::kGiven && runs_sound && v.nonfinite == 0 &&
+                              bad.not_zero.count == 0 && damage.empty() && !some_lse_wrong &&
+                              !(total_right && wrong.empty() && element_right);
+
+  const auto line = [&](const std::string& text) { add_line(v.message, text); };
+  if (not_rounded.count > 0)
+    line(std::to_string(not_rounded.count) +
+         " row(s) of o are not what the call has left in FP32, merged with the earlier result, and rounded; "
+         "the "
+         "first at " +
+         place(p, not_rounded.first));
+  if (!total_right)
+    line("NRMSE " + format("%.2e", v.nrmse) + " is above the gate of " + format("%.0e", gate.nrmse) +
+         " for " + name(p.dtype));
+  if (!element_right) {
+    line("an element is too far off: " + place(p, worst_element.row) + ", column " +
+         std::to_string(worst_element.column) + " is " + format("%.6g", worst_element.is) + " and must be " +
+         format("%.6g", worst_element.exactly) + "; the error is " + format("%.1f", v.worst_element) +
+         " times what roundings to " + name(p.dtype) + " add up to there (gate " +
+         format("%.1f", v.gate_element) + ", from a naive implementation)");
+  }
+  const bool o_right = total_right && element_right && bias_right &&
+                       std::ranges::all_of(wrong, [](const WrongRow& row) { return row.error == 0; });
+  if (!bias_right && std::isfinite(*v.bias)) {
+    // Truncation misses no other gate.
+    const bool maybe_truncated = total_right && element_right && wrong.empty() && v.nonfinite == 0;
+    line("o is too " + std::string(along > 0 ? "long" : "short") + " by " + format("%.1e", *v.bias) +
+         " of its length, over all rows together (gate " + format("%.1e", v.gate_bias) + ")" +
+         (maybe_truncated ? "\nhint: is P or o truncated to " + name(p.dtype) + ", not rounded to nearest?"
+                          : ""));
+  }
+  if (!wrong.empty()) {
+    // Of rows whose o is right, the one with the worst lse.
+    const auto worst = std::ranges::max_element(wrong, {}, [](const WrongRow& row) {
+      const double off = std::abs(row.lse - row.exactly);
+      return std::pair(row.error, row.lse_wrong && off >= 0 ? off : 0.0);
+    });
+    line(std::to_string(wrong.size()) + " of " + std::to_string(reference.size()) +
+         " checked rows are wrong; worst: " + place(p, worst->id) + ", which sees " +
+         std::to_string(worst->visible_keys) + " keys, error " + format("%.2e", worst->error) + " (gate " +
+         format("%.0e", gate.row_nrmse) + ")" +
+         (worst->lse_wrong ? std::string(", lse wrong") + (worst->error > 0 ? " too: " : ": ") +
+                                 format("%.6g", worst->lse) + " in place of " + format("%.6g", worst->exactly)
+                           : ""));
+    std::set<int> rows, heads, batches, columns;
+    for (const WrongRow& r : wrong) {
+      rows.insert(r.id.i);
+      heads.insert(r.id.h);
+      batches.insert(r.id.b);
+    }
+    for (const auto& [column, count] : wrong_columns) {
+      if (count * 4 >= int(wrong.size())) columns.insert(column);
+    }
+    line("wrong rows " + ranges(rows) + " of " + std::to_string(p.seqlen_q) + "; heads " + ranges(heads) +
+         " of " + std::to_string(p.num_heads_q) + "; batches " + ranges(batches) + " of " +
+         std::to_string(p.batch) +
+         (columns.empty() ? "" : "; columns " + ranges(columns) + " of " + std::to_string(p.head_dim)));
+    if (v.nonfinite == 0 && !maybe_the_type)
+      line("hint: " +
+           hint_for(p, wrong, reference.size(),
+                    {.o_right = o_right,
+                     .o_small = v.nrmse <= 4 * gate.nrmse && v.worst_row_nrmse <= 4 * gate.row_nrmse,
+                     .one_tile_rows_right = one_tile_rows > 0 && one_tile_rows_right,
+                     .lse_base_two = every_wrong_lse_is_base_two}));
+  }
+  if (maybe_the_type) line(note_on_gates(p));
+  line(damage);
+  const bool rest_right = v.nonfinite == 0 && bad.not_zero.count == 0 && not_rounded.count == 0 &&
+                          element_right && bias_right && wrong.empty() && damage.empty();
+  v.pass = total_right && rest_right;
+  v.only_nrmse = !total_right && rest_right;
+  return v;
+}
+
+std::string compare_outputs(const Workload& w, const Outputs& outputs, const Outputs& trusted) {
+  const Problem& p = w.problem();
+  const Gates gate = gates(p.dtype);
+  std::vector<float> o(p.head_dim), expected(p.head_dim);
+  double error_squares = 0, norm_squares = 0, worst = 0;
+  RowId worst_row{};
+  Finding wrong_lse;
+  for (const RowId id : p.rows()) {
+    load_elements(p.dtype, outputs.o_row(id), p.head_dim, o.data());
+    load_elements(p.dtype, trusted.o_row(id), p.head_dim, expected.data());
+    double error = 0, norm = 0;
+    for (int d = 0; d < p.head_dim; ++d) {
+      const double difference = double(o[d]) - expected[d];
+      error += difference * difference;
+      norm += double(expected[d]) * expected[d];
+    }
+    error_squares += error;
+    norm_squares += norm;
+    if (keep_worst(worst, relative(error, norm))) worst_row = id;
+    if (outputs.has_lse() && !is_right_lse(outputs.lse_at(id), trusted.lse_at(id), gate, 2))
+      wrong_lse.add(id);
+  }
+  const double nrmse = relative(error_squares, norm_squares);
+  if (wrong_lse.count > 0)
+    return std::to_string(wrong_lse.count) + " lse value(s) differ from v01_scalar's, the first at " +
+           place(p, wrong_lse.first);
+  if (nrmse <= gate.nrmse && worst <= gate.row_nrmse) return "";
+  return "the whole output differs from v01_scalar's: NRMSE " + format("%.2e", nrmse) + ", worst row " +
+         format("%.2e", worst) + " at " + place(p, worst_row);
+}
+
+}  // namespace flashsteps

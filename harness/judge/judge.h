@@ -1,0 +1,49 @@
+// Is an output right? The bookkeeping around the gates (gates.h), and a diagnosis when it is not.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/judge/reference.h"
+
+namespace flashsteps {
+
+struct Validation {
+  bool pass = false;
+  bool only_nrmse = false;  // is above its gate, and all else is right
+  std::string message;      // empty when it passes
+  double nrmse = 0, worst_row_nrmse = 0, max_abs = 0, lse_max_abs = 0;
+  // The worst element's error, in units of what roundings of P and O to the type may add up to there; at most
+  // twice that of a naive implementation of the same type, and 1.
+  double worst_element = 0, gate_element = 0;
+  // By how much of itself the output is too long or too short. Roundings cancel over rows and keys,
+  // truncation does not. Not judged where it says nothing: fp32, and inputs in which many scores are equal.
+  std::optional<double> bias;
+  double gate_bias = 0;
+  int64_t nonfinite = 0, rows_checked = 0;
+  bool runs_identical = true;
+  bool compared_with_v01 = false;
+};
+
+// Judges outputs by the reference rows; scans every element for NaN, Inf and poison that no one overwrote.
+// `outputs` is consumed: checking the guards destroys it. `runs_sound`: the runs were identical and changed
+// no input. If so, a user's own inputs whose error alone is above its gate get no hint at a bug: there may be
+// none.
+Validation judge(const Workload& workload, const std::vector<ReferenceRow>& reference, Outputs outputs,
+                 bool runs_sound = true);
+
+// The whole output against another step's, every row: NRMSE and worst row as in `gates`, lse within twice its
+// gate (each may be off by one). Empty when close enough.
+std::string compare_outputs(const Workload& workload, const Outputs& outputs, const Outputs& trusted);
+
+// The first row of o or lse that is not the same in both, bit by bit.
+std::optional<RowId> first_difference(const Problem& problem, const Outputs& one, const Outputs& other);
+
+// Of a row of o, for people.
+std::string place(const Problem& problem, const RowId& row);
+
+// fp32 rounds neither P nor O. Its other gates find an element that is off by 1 % anyway.
+bool has_roundings(const Problem& problem);
+
+}  // namespace flashsteps

@@ -1,0 +1,381 @@
+// What scripts ask of the harness: its problems, its judge and its timer, for kernels that are not steps as
+// well. A library with a C interface, which scripts/measure/lab.py calls, so that it serves every Python. An
+// answer is JSON, valid until the next call of the same thread; {"error": TEXT} where something went wrong,
+// with "lost": true where nothing more can be done with the device. Things that stay are numbers: an address,
+// which lab_close() ends.
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "harness/base/build_info.h"
+#include "harness/base/text.h"
+#include "harness/device/backend.h"
+#include "harness/device/device_tensors.h"
+#include "harness/judge/judge_call.h"
+#include "harness/judge/validate.h"
+#include "harness/problem/problem_json.h"
+#include "harness/problem/shapes.h"
+#include "harness/program/options.h"
+#include "harness/program/results.h"
+#include "harness/run/jobs.h"
+#include "harness/run/rounds.h"
+#include "harness/run/timing.h"
+
+namespace flashsteps {
+namespace {
+
+// Python ends what it holds in any order, so whatever uses another thing keeps it alive.
+struct Thing : std::enable_shared_from_this<Thing> {
+  virtual ~Thing() = default;
+  std::shared_ptr<Thing> used;
+};
+
+struct Lab : Thing {
+  std::unique_ptr<Backend> backend;
+};
+
+// A problem with its tensors on the device, what is right, and what the trusted step makes of it.
+struct Case : Thing {
+  Case(Lab& lab, Workload made)
+      : backend(*lab.backend), workload(std::move(made)), tensors(backend, workload) {
+    used = lab.shared_from_this();
+  }
+
+  bool is_given() const { return workload.problem().inputs == Inputs::kGiven; }
+  const std::vector<ReferenceRow>& rows() {
+    const Rows all = workload.problem().rows();
+    if (!reference)
+      reference = reference_rows(workload, is_given() ? std::vector<RowId>{all.begin(), all.end()}
+                                                      : choose_rows(workload.problem()));
+    return *reference;
+  }
+  // On a GPU, where it can run and is right. Not of given inputs, of which all rows have a reference.
+  const Outputs* whole_output() {
+    const Step* const v01 = find_step(kTrustedStep, backend.kind());
+    if (backend.kind() != BackendKind::kCuda || v01 == nullptr || workload.problem().earlier || is_given())
+      return nullptr;
+    if (!is_trusted) {
+      std::vector<json> counters;
+      tensors.prepare_for(*v01, AttentionCall::kChosenByStep);
+      is_trusted = backend.refusal(*v01, tensors.call()).empty() &&
+                   validate(backend, *v01, tensors, workload, rows(), nullptr, {{}, {}}, counters).pass;
+      if (*is_trusted) trusted = tensors.download_outputs();
+    }
+    return trusted ? &*trusted : nullptr;
+  }
+
+  Backend& backend;
+  Workload workload;
+  DeviceTensors tensors;
+  std::optional<std::vector<ReferenceRow>> reference;
+  std::optional<bool> is_trusted;
+  std::optional<Outputs> trusted;
+};
+
+struct LabTimer : Thing {
+  LabTimer(Thing& owner, Backend& where, std::unique_ptr<Timer> made)
+      : backend(where), timer(std::move(made)) {
+    used = owner.shared_from_this();
+  }
+  Backend& backend;
+  std::unique_ptr<Timer> timer;
+};
+
+template <typename Work>
+const char* answer(Work work) {
+  static thread_local std::string text;
+  json said;
+  try {
+    said = work();
+  } catch (const DeviceError& error) {
+    said = {{"error", error.what()}, {"lost", error.device_lost}};
+  } catch (const std::exception& error) {
+    said = {{"error", error.what()}};
+  }
+  text = said.dump();
+  return text.c_str();
+}
+
+std::mutex held_mutex;
+// By Python. What it still holds when the process ends is not ended: the device may be gone by then.
+std::map<Thing*, std::shared_ptr<Thing>>& held = *new std::map<Thing*, std::shared_ptr<Thing>>;
+
+uint64_t number_of(std::shared_ptr<Thing> thing) {
+  Thing* const number = thing.get();
+  const std::lock_guard lock(held_mutex);
+  held[number] = std::move(thing);
+  return reinterpret_cast<uint64_t>(number);
+}
+uint64_t address(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
+
+json described(std::shared_ptr<Case> made) {
+  const AttentionCall& call = made->tensors.call();
+  const auto tensor = [](const TensorView& view, int batch, int heads, int rows, int head_dim) {
+    return json{{"data", address(view.data)},
+                {"shape", {batch, heads, rows, head_dim}},
+                {"strides", {view.batch_stride, view.head_stride, view.row_stride, 1}}};
+  };
+  return {{"case", number_of(made)},
+          {"problem", to_json(made->workload.problem())},
+          {"q", tensor(call.q, call.batch, call.num_heads_q, call.seqlen_q, call.head_dim)},
+          {"k", tensor(call.k, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows(), call.head_dim)},
+          {"v", tensor(call.v, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows(), call.head_dim)}};
+}
+
+// A step by name, and the tensors prepared for it. Throws std::invalid_argument when it cannot run.
+const Step& prepared(Case& made, const char* name) {
+  const StepChoice choice = find_steps(name).front();
+  const Step* const step = choice.built_for(made.backend.kind());
+  if (step == nullptr) throw std::invalid_argument(std::string(name) + " is not built for this backend");
+  made.tensors.prepare_for(*step, choice.configuration);
+  if (const std::string why = made.backend.refusal(*step, made.tensors.call()); !why.empty())
+    throw std::invalid_argument(why);
+  return *step;
+}
+
+json verdict(const Validation& v, const Problem& problem) {
+  return {{"status", v.pass ? "pass" : "fail"}, {"message", v.message}, {"validation", to_json(v, problem)}};
+}
+
+// What calls back says with anything but 0 that it has failed: it knows itself why.
+std::function<void()> checked(int (*call)()) {
+  return [call] {
+    if (call() != 0) throw std::runtime_error("the call failed");
+  };
+}
+
+json timer_of(Thing& owner, Backend& backend, std::unique_ptr<Timer> timer) {
+  if (timer == nullptr) return {{"timer", 0}};
+  const json method = timer->method();
+  return {{"timer", number_of(std::make_shared<LabTimer>(owner, backend, std::move(timer)))},
+          {"method", method}};
+}
+
+Samples samples_of(const json& record) { return {record.at("ms"), record.at("clocks"), record.at("method")}; }
+
+}  // namespace
+
+extern "C" {
+
+const char* lab_open(const char* which, int device) {
+  return answer([&] {
+    const auto lab = std::make_shared<Lab>();
+    std::string why;
+    lab->backend = std::string(which) == "cuda" ? make_cuda_backend(why, device) : make_emulator_backend();
+    if (lab->backend == nullptr) throw std::runtime_error(why);
+    const Backend& backend = *lab->backend;
+    const BuildInfo& build = build_info();
+    json peak_tflops;
+    for (const auto& [text, dtype] : kDTypeNames) peak_tflops[text] = backend.peak_tflops(dtype);
+    json said = {{"device", device_record(backend.device(), peak_tflops)},
+                 {"stream", address(lab->backend->stream())},
+                 {"commit", build.commit.empty() ? json(nullptr) : json(build.commit)},
+                 {"dirty", build.dirty ? json(*build.dirty) : json(nullptr)},
+                 {"build", to_json(build)},
+                 {"gates", gates_by_type()},
+                 {"steps", json::array()}};
+    for (const StepChoice& step : all_steps()) {
+      if (step.built_for(backend.kind()) != nullptr) said["steps"].push_back(step.name);
+    }
+    said["lab"] = number_of(lab);
+    return said;
+  });
+}
+
+void lab_close(Thing* thing) {
+  std::shared_ptr<Thing> last;  // ends behind the lock
+  const std::lock_guard lock(held_mutex);
+  last = std::move(held.extract(thing).mapped());
+}
+
+// What the words of `flashsteps problems` mean: see its --help.
+const char* lab_problems(const char* words) {
+  return answer([&] {
+    const std::vector<std::string> all = json::parse(words);
+    std::vector<const char*> arguments{"flashsteps", "problems"};
+    for (const std::string& word : all) arguments.push_back(word.c_str());
+    const Options options = parse_options(int(arguments.size()), arguments.data(), true).value();
+    std::vector<Problem> problems = options.problems;
+    if (problems.empty()) problems = default_problems(BackendKind::kCuda);
+    json said = json::array();
+    for (const Problem& problem : problems) said.push_back(to_json(problem));
+    return json{{"problems", said}};
+  });
+}
+
+const char* lab_order(int contenders, int round) {
+  return answer([&] { return json{{"order", order_of_round(size_t(contenders), round)}}; });
+}
+
+size_t lab_free_memory(const Lab* lab) { return lab->backend->free_memory(); }
+
+// A problem with the inputs that it names.
+const char* lab_problem(Lab* lab, const char* problem) {
+  return answer([&] {
+    return described(std::make_shared<Case>(*lab, Workload(problem_from_json(json::parse(problem)))));
+  });
+}
+
+// Or with inputs of one's own, which are copied: contiguous on the host, [batch, heads, rows, head_dim].
+const char* lab_given(Lab* lab, const char* problem, void* q, void* k, void* v, const int* kv_lengths) {
+  return answer([&] {
+    const Problem p = problem_from_json(json::parse(problem));
+    AttentionCall call = shape_of_call(p);
+    const auto view = [&](void* data, int heads, int rows) {
+      const int64_t head = int64_t(rows) * p.head_dim;
+      return TensorView{data, heads * head, head, p.head_dim};
+    };
+    call.q = view(q, p.num_heads_q, p.seqlen_q);
+    call.k = view(k, p.num_heads_kv, p.seqlen_kv);
+    call.v = view(v, p.num_heads_kv, p.seqlen_kv);
+    call.kv_lengths = kv_lengths;
+    float unused;
+    call.lse = p.lse ? &unused : nullptr;
+    const Problem given = problem_of(call);
+    return described(std::make_shared<Case>(*lab, Workload(given, call)));
+  });
+}
+
+// Runs a step as `flashsteps check` does, and judges it. `modes` are the emulator's, as in a request: jobs.h.
+const char* lab_check(Case* made, const char* step_name, const char* modes) {
+  return answer([&]() -> json {
+    const Outputs* const trusted = std::string(step_name) == kTrustedStep ? nullptr : made->whole_output();
+    try {
+      const Step& step = prepared(*made, step_name);
+      std::vector<json> counters;
+      return verdict(validate(made->backend, step, made->tensors, made->workload, made->rows(), trusted,
+                              json::parse(modes), counters),
+                     made->workload.problem());
+    } catch (const std::invalid_argument& refused) {
+      return {{"status", "skip"}, {"message", refused.what()}};
+    }
+  });
+}
+
+// Runs a step once; o and lse go to contiguous arrays on the host.
+const char* lab_outputs(Case* made, const char* step_name, char* o, float* lse) {
+  return answer([&] {
+    const Step& step = prepared(*made, step_name);
+    const Problem& p = made->workload.problem();
+    made->backend.set_mode({});
+    made->tensors.poison(Poison::kNan);
+    made->backend.run(step, made->tensors.call());
+    const Outputs outputs = made->tensors.download_outputs();
+    const size_t bytes = p.head_dim * element_bytes(p.dtype);
+    for (const RowId row : p.rows()) {
+      std::memcpy(o, outputs.o_row(row), bytes);
+      o += bytes;
+      *lse++ = outputs.lse_at(row);
+    }
+    return json::object();
+  });
+}
+
+// Judges what another kernel has left for this problem: contiguous arrays on the device of the lab. Without
+// lse, it is somebody's who makes his own of rows that see no key: these are not judged. "only_nrmse": that
+// alone is above its gate.
+const char* lab_judge(Case* made, const void* o, const void* lse, bool runs_identical) {
+  return answer([&] {
+    const std::string changed = made->tensors.changed_input();
+    if (!changed.empty()) {  // or all that come after would pay for it: another poison, and everything is
+                             // uploaded
+      made->tensors.poison(Poison::kLarge);
+      made->tensors.poison(Poison::kNan);
+    }
+    const Outputs* const trusted = made->whole_output();
+    Problem p = made->workload.problem();
+    p.lse = lse != nullptr;
+    std::vector<char> host_o(p.num_rows() * p.head_dim * element_bytes(p.dtype));
+    std::vector<float> host_lse(p.lse ? p.num_rows() : 0);
+    made->backend.download(host_o.data(), o, host_o.size());
+    if (p.lse) made->backend.download(host_lse.data(), lse, host_lse.size() * sizeof(float));
+    AttentionCall call = shape_of_call(p);
+    const int64_t head = int64_t(p.seqlen_q) * p.head_dim;
+    call.o = {host_o.data(), p.num_heads_q * head, head, p.head_dim};
+    call.lse = host_lse.data();
+    Outputs outputs(p, call);
+    const std::vector<int>& lengths = made->workload.kv_lengths();
+    for (const RowId row : p.rows()) {
+      if (!p.lse && p.visible_keys(row.i, lengths[row.b]) == 0) outputs.zero_row(row);
+    }
+    const std::string difference =
+        trusted != nullptr ? compare_outputs(made->workload, outputs, *trusted) : "";
+    Validation v = judge(made->workload, made->rows(), std::move(outputs), runs_identical && changed.empty());
+    v.runs_identical = runs_identical;
+    v.compared_with_v01 = trusted != nullptr;
+    for (const std::string& why : {difference, changed}) {
+      if (why.empty()) continue;
+      v.pass = v.only_nrmse = false;
+      add_line(v.message, why);
+    }
+    json said = verdict(v, made->workload.problem());
+    said["only_nrmse"] = v.only_nrmse;
+    if (!p.lse) said["validation"]["lse_max_abs"] = nullptr;
+    return said;
+  });
+}
+
+// Times what `launch` puts on the lab's stream. `record` has so many launches recorded, where it says 0, and
+// `replay` puts these on the stream; both may be null.
+const char* lab_timer(Lab* lab, int (*launch)(), int (*record)(int launches), int (*replay)(), bool cold_l2) {
+  return answer([&] {
+    TimedCall call{checked(launch), {}};
+    if (record != nullptr)
+      call.record = [record, replay](int launches) {
+        return record(launches) == 0 ? checked(replay) : std::function<void()>{};
+      };
+    return timer_of(*lab, *lab->backend, lab->backend->make_timer(call, cold_l2));
+  });
+}
+
+const char* lab_step_timer(Case* made, const char* step_name, bool cold_l2) {
+  return answer([&] {
+    const Step& step = prepared(*made, step_name);
+    return timer_of(*made, made->backend, made->backend.make_timer(step, made->tensors.call(), cold_l2));
+  });
+}
+
+// Of one of kCeilings, or kReadKv of so many bytes. {"timer": 0} when the device does not have it.
+const char* lab_ceiling(Lab* lab, const char* name, size_t bytes) {
+  return answer([&] {
+    return timer_of(*lab, *lab->backend,
+                    std::string(name) == kReadKv ? lab->backend->make_cold_read(bytes)
+                                                 : lab->backend->make_ceiling(name));
+  });
+}
+
+const char* lab_sample(LabTimer* of) {
+  return answer([&] {
+    int clock = 0;
+    const double ms = of->timer->sample([&] { clock = of->backend.sm_clock_mhz(); });
+    return json{{"ms", ms}, {"sm_clock_mhz", clock}};
+  });
+}
+
+// Of so many launches on any stream of this device, between two events.
+const char* lab_time(Lab* lab, void* stream, int (*launch)(), int launches) {
+  return answer([&] { return json{{"ms", lab->backend->time_launches(stream, checked(launch), launches)}}; });
+}
+
+// What results files say of samples: {"problem", "ceilings": {name: samples}, "contenders": {name:
+// samples}}, with samples as {"ms": [], "clocks": [], "method": {}}.
+const char* lab_records(const char* text) {
+  return answer([&] {
+    const json request = json::parse(text);
+    const Problem problem = problem_from_json(request.at("problem"));
+    std::map<std::string, Samples> ceilings;
+    for (const auto& [name, samples] : request.at("ceilings").items()) ceilings[name] = samples_of(samples);
+    json said = {{"ceilings", ceilings_record(ceilings)}, {"contenders", json::object()}};
+    for (const auto& [name, samples] : request.at("contenders").items()) {
+      const Step* const step = find_step(name, BackendKind::kCuda);
+      said["contenders"][name] = timing_record(samples_of(samples), problem, said["ceilings"],
+                                               step == nullptr ? "" : limit_of(step->info, problem));
+    }
+    return said;
+  });
+}
+
+}  // extern "C"
+}  // namespace flashsteps

@@ -1,0 +1,76 @@
+"""flashsteps.check: whether a step is right on somebody's own tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import _core
+from ._frameworks import framework_of
+
+
+@dataclass(frozen=True)
+class Check:
+    """What check() found. It is true when the step passed, and its text is what the program prints."""
+
+    passed: bool
+    message: str  #: what is wrong and where, with a hint; empty when nothing is
+    problem: str  #: what was computed, as the program's tables call it
+    step: str | None  #: as it was asked for
+    figures: dict[str, float]  #: errors, and the gates that they are judged by
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __str__(self) -> str:
+        step = self.step or "the default step"
+        if not self.passed:
+            return f"FAIL  {step}  {self.problem}\n" + "".join(f"      {line}\n" for line in self.message.splitlines())
+        errors = ", ".join(f"{name} {self.figures[name]:.2e}" for name in ("nrmse", "worst_row_nrmse", "lse_max_abs"))
+        return f"PASS  {step}  {self.problem}  {errors}\n"
+
+
+def check(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    kv_lengths: Any = None,
+    step: str | None = None,
+    layout: str = "bhsd",
+    device: str | None = None,
+) -> Check:
+    """Is a step right on these tensors?
+
+    Arguments:
+        q, k, v, causal, scale, kv_lengths, step, layout, device: as attention() has them.
+
+    Runs the step twice and judges o and the log-sum-exp as the tests of this repository do: by the same gates, against
+    attention on the CPU in higher precision, computed from the same rounded inputs: all rows of small problems, and
+    up to 1,024 of large ones. NaN and Inf are looked for everywhere, both runs must give the same bits, and the
+    inputs must stay as they were. Takes seconds for large tensors, and copies of all of them on the CPU.
+
+    Raises what attention() raises, and ValueError where nothing could be right: NaN or Inf among the inputs that count,
+    or values so large that sums overflow.
+    """
+    from . import attention
+
+    framework = framework_of("q", q)
+    before = [None if array is None else framework.to_host(array) for array in (q, k, v, kv_lengths)]
+    options = {"causal": causal, "scale": scale, "kv_lengths": kv_lengths, "step": step, "layout": layout}
+    runs = []
+    for _ in range(2):
+        result = attention(q, k, v, return_lse=True, device=device, **options)
+        runs.append([framework.to_host(array) for array in result])
+    o, lse = runs[0]
+    passed, message, problem, figures = _core.judge(
+        framework_of("q", o), *before, causal, None if scale is None else float(scale), layout == "bshd", o, lse
+    )
+    lines = [message] if message else []
+    if not all(map(framework.same_bits, *runs)):
+        lines.append("two runs on the same inputs differ: a race, or a read of memory that nothing wrote")
+    if not all(framework.same_bits(framework.to_host(array), copy) for array, copy in zip((q, k, v), before)):
+        lines.append("wrote to its inputs")
+    return Check(passed and len(lines) == 0, "\n".join(lines), problem, step, figures)

@@ -1,0 +1,269 @@
+"""The harness's problems, judge and timer: harness/lab/lab.cpp, which is called through ctypes."""
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from steps.sources import ROOT
+
+LIBRARY = "libflashsteps_lab.so"  # beside the program
+DEFAULT = ROOT / "build" / LIBRARY
+
+Launch = ctypes.CFUNCTYPE(ctypes.c_int)
+Record = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
+# By function, its arguments; those that are not here take none. All but two answer with JSON.
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "open": (ctypes.c_char_p, ctypes.c_int),
+    "close": (ctypes.c_void_p,),
+    "problems": (ctypes.c_char_p,),
+    "order": (ctypes.c_int, ctypes.c_int),
+    "free_memory": (ctypes.c_void_p,),
+    "problem": (ctypes.c_void_p, ctypes.c_char_p),
+    "given": (ctypes.c_void_p, ctypes.c_char_p, *4 * (ctypes.c_void_p,)),
+    "check": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p),
+    "outputs": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p),
+    "judge": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_bool),
+    "timer": (ctypes.c_void_p, Launch, Record, Launch, ctypes.c_bool),
+    "step_timer": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_bool),
+    "ceiling": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t),
+    "sample": (ctypes.c_void_p,),
+    "time": (ctypes.c_void_p, ctypes.c_void_p, Launch, ctypes.c_int),
+    "records": (ctypes.c_char_p,),
+}
+RESULTS = {"close": None, "free_memory": ctypes.c_size_t}
+
+
+class Unavailable(Exception):
+    """One line for the user: what is missing, and what to do about it."""
+
+
+class LabError(Exception):
+    """The harness's own line: what cannot be, or what went wrong."""
+
+
+class DeviceLost(LabError):
+    """After this nothing more can be launched."""
+
+
+@functools.lru_cache(maxsize=None)
+def load(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        build = "cmake --preset release && cmake --build build --target flashsteps_lab"
+        raise Unavailable(f"{error}; build it ({build})") from error
+    for name, types in ARGUMENTS.items():
+        function = library[f"lab_{name}"]
+        function.argtypes, function.restype = types, RESULTS.get(name, ctypes.c_char_p)
+        setattr(library, name, function)
+    return library
+
+
+def asked(answer: bytes) -> Any:
+    said = json.loads(answer)
+    if "error" in said:
+        raise (DeviceLost if said.get("lost") else LabError)(said["error"])
+    return said
+
+
+def problems(library: Path, *words: str) -> list[dict[str, Any]]:
+    """What the words of `flashsteps problems` mean, as results files have problems."""
+    return asked(load(library).problems(json.dumps(words).encode()))["problems"]
+
+
+def percentiles(values: list[float], unit: str) -> dict[str, float]:
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return {f"{name}_{unit}": tenths[at] for name, at in (("median", 4), ("p10", 0), ("p90", 8))}
+
+
+class Thing:
+    """Something of the harness's that stays until it is closed, or nobody has it any more."""
+
+    number = 0  # or nothing, where it could not be made
+
+    def __init__(self, library: ctypes.CDLL, number: int):
+        self.library, self.number = library, number
+
+    def close(self) -> None:
+        number, self.number = self.number, 0
+        if number:
+            self.library.close(number)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Lab(Thing):
+    """A device, and all steps that can run there."""
+
+    def __init__(self, library: Path = DEFAULT, backend: str = "cuda", device: int = 0):
+        super().__init__(load(library), 0)
+        said = asked(self.library.open(backend.encode(), device))
+        self.number = said.pop("lab")
+        self.device: dict[str, Any] = said["device"]
+        self.steps: list[str] = said["steps"]
+        self.stream: int = said["stream"]  # CUDA's, where steps run and everything is timed
+        self.gates: dict[str, dict[str, float]] = said["gates"]  # by type
+        self.provenance = {key: said[key] for key in ("commit", "dirty", "build")}
+
+    def order(self, contenders: int, round_: int) -> list[int]:
+        """In which order a round takes them, as the program's rounds do."""
+        return asked(self.library.order(contenders, round_))["order"]
+
+    def free_bytes(self) -> int:
+        return self.library.free_memory(self.number)
+
+    def problem(self, problem: dict[str, Any]) -> Case:
+        return Case(self, asked(self.library.problem(self.number, json.dumps(problem).encode())))
+
+    def given(self, problem: dict[str, Any], q: Any, k: Any, v: Any, kv_lengths: Any = None) -> Case:
+        """With inputs of one's own: NumPy arrays [batch, heads, rows, head_dim], of the type or of its bits."""
+        import numpy as np
+
+        arrays = [np.ascontiguousarray(x) for x in (q, k, v)]
+        if kv_lengths is not None:
+            arrays.append(np.ascontiguousarray(kv_lengths, np.int32))
+        (batch, heads_q, seqlen_q, head_dim), (_, heads_kv, seqlen_kv, _) = arrays[0].shape, arrays[1].shape
+        sizes = {"batch": batch, "num_heads_q": heads_q, "num_heads_kv": heads_kv, "seqlen_q": seqlen_q}
+        sizes |= {"seqlen_kv": seqlen_kv, "head_dim": head_dim}
+        fields = {"causal": False, "kv_lengths": "full", "layout": "bhsd", "inputs": "normal", "seed": 1}
+        text = json.dumps({**fields, **sizes, **problem}).encode()
+        data = [array.ctypes.data for array in arrays] + [None] * (4 - len(arrays))
+        return Case(self, asked(self.library.given(self.number, text, *data)))
+
+    def timer(
+        self,
+        launch: Callable[[], Any],
+        record: Callable[[int], Callable[[], Any] | None] | None = None,
+        cold_l2: bool = False,
+        around: Callable[[], AbstractContextManager] = nullcontext,
+    ) -> Timer:
+        """Of what `launch` puts on this stream. record(launches) returns what replays so many, or None. `around` is
+        entered outside of what is timed."""
+        calls = Calls(launch, record, around)
+        with calls:
+            said = self.library.timer(self.number, calls.launch, calls.record, calls.replay, cold_l2)
+        return Timer(self, asked(said), calls)
+
+    def ceiling(self, name: str, kv_bytes: int = 0) -> Timer | None:
+        """None where the device does not have it."""
+        said = asked(self.library.ceiling(self.number, name.encode(), kv_bytes))
+        return Timer(self, said) if said["timer"] else None
+
+    def time_ms(self, stream: int, launch: Callable[[], Any], launches: int) -> float:
+        """Milliseconds of a launch on another stream of this device, of so many between two events."""
+        calls = Calls(launch)
+        with calls:
+            said = self.library.time(self.number, stream, calls.launch, launches)
+        return asked(said)["ms"]
+
+    def records(self, request: dict[str, Any]) -> dict[str, Any]:
+        return asked(self.library.records(json.dumps(request).encode()))
+
+
+class Case(Thing):
+    """A problem, its tensors on the device, and what is right."""
+
+    def __init__(self, lab: Lab, said: dict[str, Any]):
+        super().__init__(lab.library, said["case"])
+        self.problem: dict[str, Any] = said["problem"]
+        self.tensors: dict[str, dict[str, Any]] = {name: said[name] for name in "qkv"}
+
+    def check(self, step: str, modes: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        """Of a step: its status, message and validation, as results files have them. By default it runs twice."""
+        mode = {"async": "early", "hostile": False, "last_cta_first": False, "race_detector": False}
+        mode |= {"count": False, "seed": 1}
+        text = json.dumps([mode | more for more in modes or ({}, {})])
+        return asked(self.library.check(self.number, step.encode(), text.encode()))
+
+    def outputs(self, step: str) -> tuple[Any, Any]:
+        """o and lse of one run, as NumPy arrays; o as bits where the type has 16."""
+        import numpy as np
+
+        p = self.problem
+        shape = tuple(p[key] for key in ("batch", "num_heads_q", "seqlen_q", "head_dim"))
+        o = np.empty(shape, np.uint32 if p["dtype"] == "fp32" else np.uint16)
+        lse = np.empty(shape[:3], np.float32)
+        asked(self.library.outputs(self.number, step.encode(), o.ctypes.data, lse.ctypes.data))
+        return o, lse
+
+    def judge(self, o: int, lse: int | None, runs_identical: bool = True) -> dict[str, Any]:
+        """As check() says it, of what somebody else's kernel has left: addresses of contiguous arrays on the device,
+        [batch, heads, rows, head_dim]. Without lse, rows that see no key are not judged. And only_nrmse: all else
+        is right."""
+        return asked(self.library.judge(self.number, o, lse, runs_identical))
+
+    def step_timer(self, step: str, cold_l2: bool = False) -> Timer:
+        return Timer(self, asked(self.library.step_timer(self.number, step.encode(), cold_l2)))
+
+
+class Calls:
+    """Python's calls as the harness makes them. What one raises is raised behind the `with` of whoever uses them."""
+
+    def __init__(
+        self,
+        launch: Callable[[], Any],
+        record: Callable[[int], Any] | None = None,
+        around: Callable[[], AbstractContextManager] = nullcontext,
+    ):
+        self.around = around
+        self.raised: BaseException | None = None
+        self.replay_call: Callable[[], Any] | None = None
+
+        def guarded(call: Callable[[], Any]) -> int:
+            try:
+                call()
+            except BaseException as error:  # through C++ nothing may be thrown
+                self.raised = error
+                return 1
+            return 0
+
+        def recorded(launches: int) -> int:
+            def call() -> None:
+                self.replay_call = record(launches)
+
+            return guarded(call) or int(self.replay_call is None)
+
+        self.launch = Launch(lambda: guarded(launch))
+        self.record = Record(recorded) if record else Record()
+        self.replay = Launch(lambda: guarded(self.replay_call))
+
+    def __enter__(self) -> None:
+        self.entered = self.around()
+        self.entered.__enter__()
+
+    def __exit__(self, *what: Any) -> None:
+        self.entered.__exit__(*what)
+        raised, self.raised = self.raised, None
+        if raised is not None:
+            raise raised
+
+
+class Timer(Thing):
+    """One contender. Its samples stay."""
+
+    def __init__(self, owner: Lab | Case, said: dict[str, Any], calls: Calls | None = None):
+        super().__init__(owner.library, said["timer"])
+        self.calls = calls  # which the library calls
+        self.method: dict[str, Any] = said["method"]
+        self.note = ""  # for whoever reads its times
+        self.ms: list[float] = []
+        self.clocks: list[int] = []
+
+    def sample(self, keep: bool = True) -> float:
+        with self.calls or nullcontext():
+            answer = self.library.sample(self.number)
+        said = asked(answer)
+        if keep:
+            self.ms.append(said["ms"])
+            self.clocks += [said["sm_clock_mhz"]] if said["sm_clock_mhz"] > 0 else []
+        return said["ms"]
+
+    def samples(self) -> dict[str, Any]:
+        return {"ms": self.ms, "clocks": self.clocks, "method": self.method}

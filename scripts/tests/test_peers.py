@@ -1,0 +1,256 @@
+"""peers.py: how other people's kernels are called, with PyTorch on the CPU and packages that are written down here. On
+a GPU they are judged: harness/tests/test_lab.py."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import make_problem
+
+from measure import peers
+from measure.peers import Call, Skip, Tensors
+from records.problems import problem_label
+
+
+class Times:
+    """A contender whose samples are known."""
+
+    def __init__(self, ms: list[float]):
+        self.left, self.ms = iter(ms), []
+
+    def sample(self) -> None:
+        self.ms.append(next(self.left))
+
+
+@pytest.fixture
+def lab() -> Any:
+    """What peers.py wants of a TorchLab. `times` are those of the calls that are timed, in their order."""
+    lab = SimpleNamespace(packages={}, builds={}, times=[], cold=[], synchronize=lambda: None, broken=lambda: "")
+    lab.free_bytes, lab.is_out_of_memory = lambda: 1 << 40, lambda error: isinstance(error, MemoryError)
+
+    def timer(call: Call, cold_l2: bool) -> Times:
+        call.run()
+        lab.cold.append(cold_l2)
+        ms = lab.times.pop(0)
+        return Times(ms if isinstance(ms, list) else [ms] * peers.WAY_SAMPLES)
+
+    lab.timer = timer
+    return lab
+
+
+# Of several ways the fastest.
+
+
+def way(what: str) -> Call:
+    return Call(lambda: what, lambda: what)
+
+
+def refuse(why: str) -> Any:
+    raise ValueError(why)
+
+
+def test_the_fastest_way_is_that_of_the_medians(lab):
+    lab.times = [[3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0], [9.0, 2.0, 2.0, 2.0, 2.0, 9.0, 2.0]]
+    call = peers.fastest(lab, {"often fast": lambda: way("one"), "faster": lambda: way("other")}, cold_l2=True)
+    assert call.run() == "other" and call.note == "faster (fastest of 2)" and lab.cold == [True, True]
+
+
+def test_a_way_that_cannot_be_timed_is_left_out_and_said(lab):
+    lab.times = [2.0, 1.0, [1.0]]  # the last one fails in a round, when it was warmed up long since
+    ways = {"one": lambda: way("one"), "old": lambda: refuse("too old"), "other": lambda: way("other")}
+    call = peers.fastest(lab, ways | {"late": lambda: way("late")}, cold_l2=False)
+    assert call.run() == "other" and call.note == "other (fastest of 2); old: too old; late: StopIteration"
+
+
+def test_of_ways_that_are_all_refused_the_reasons_are_said(lab):
+    with pytest.raises(Skip, match="one: too old; other: too new"):
+        peers.fastest(lab, {"one": lambda: refuse("too old"), "other": lambda: refuse("too new")}, cold_l2=True)
+
+
+# With PyTorch.
+
+
+@pytest.fixture
+def torch(lab) -> Any:
+    torch = pytest.importorskip("torch", reason="these tests need PyTorch (CPU is enough)")
+    lab.torch, lab.device = torch, torch.device("cpu")
+    return torch
+
+
+def problem_of(*shape: int, **more: Any) -> dict[str, Any]:
+    keys = ("batch", "num_heads_q", "num_heads_kv", "seqlen_q", "seqlen_kv", "head_dim")
+    return make_problem(**{"causal": False, "dtype": "bf16", **dict(zip(keys, shape)), **more})
+
+
+PROBLEMS = [
+    problem_of(2, 3, 3, 70, 90, 64),
+    problem_of(1, 4, 4, 50, 50, 128, causal=True),
+    problem_of(1, 4, 2, 50, 90, 128, causal=True),
+    problem_of(1, 4, 1, 90, 50, 64, causal=True),
+]
+DECODE = problem_of(2, 4, 2, 1, 64, 64)
+
+
+def tensors_of(torch: Any, p: dict[str, Any]) -> Tensors:
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(p["num_heads_q"], p["seqlen_q"]), *2 * [(p["num_heads_kv"], p["seqlen_kv"])]]
+    drawn = [torch.randn((p["batch"], *shape, p["head_dim"]), generator=generator) for shape in shapes]
+    return Tensors(p, *(x.to(torch.bfloat16) for x in drawn))
+
+
+def exact(torch: Any, q: Any, k: Any, v: Any, causal: bool) -> Any:
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1).double() for x in (k, v))
+    scores = q.double() @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+    if causal:
+        allowed = torch.ones(scores.shape[2:], dtype=torch.bool).tril(scores.shape[3] - scores.shape[2])
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    return torch.nan_to_num(scores.softmax(-1), nan=0.0) @ v
+
+
+def prepared(lab: Any, name: str, problem: dict[str, Any]) -> Call:
+    """The call of a peer; it is right in all rows that see a key."""
+    tensors = tensors_of(lab.torch, problem)
+    call = peers.prepare(lab, name, tensors, cold_l2=True)
+    with call.around():
+        found = call.output()
+    right = exact(lab.torch, tensors.q, tensors.k, tensors.v, problem["causal"])
+    hidden = max(problem["seqlen_q"] - problem["seqlen_kv"], 0) if problem["causal"] else 0
+    found, right = found[:, :, hidden:].double(), right[:, :, hidden:]
+    assert found.shape == right.shape and float((found - right).norm() / right.norm()) < 5e-3
+    return call
+
+
+@pytest.mark.parametrize("name", ["sdpa_flash", "sdpa_math"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=problem_label)
+def test_sdpa_on_the_cpu_is_right(lab, torch, problem, name):
+    """Grouped heads, and masks aligned bottom-right: with is_causal alone the third problem fails."""
+    note = prepared(lab, name, problem).note
+    square = not problem["causal"] or problem["seqlen_q"] == problem["seqlen_kv"]
+    mask = "" if square else "mask: a tensor" if name == "sdpa_math" else "mask: causal_lower_right"
+    assert note == mask
+
+
+def test_a_backend_without_grouped_heads_gets_repeated_ones(lab, torch, monkeypatch):
+    try_sdpa = peers.try_sdpa
+
+    def refuse_gqa(lab, run, name, q, k, v, mask, **more):
+        if more.get("enable_gqa"):
+            raise Skip("no grouped heads")
+        try_sdpa(lab, run, name, q, k, v, mask, **more)
+
+    monkeypatch.setattr(peers, "try_sdpa", refuse_gqa)
+    note = prepared(lab, "sdpa_math", PROBLEMS[3]).note
+    assert note == "mask: a tensor; heads of K and V repeated beforehand: no grouped heads"
+
+
+def test_refusals_say_why(lab, torch):
+    with pytest.raises(Skip, match="no causal mask aligned bottom-right for cuDNN"):
+        prepared(lab, "sdpa_cudnn", PROBLEMS[2])
+    lab.free_bytes = lambda: 1 << 20
+    with pytest.raises(Skip, match=r"the scores need 97\.2 GiB, of which 0\.0 are free"):
+        peers.prepare(lab, "sdpa_math", Tensors(problem_of(2, 16, 16, 16384, 16384, 64), None, None, None), False)
+
+
+@pytest.mark.parametrize("returns_lse", [False, True])
+def test_flash_attn_gets_transposed_views(lab, torch, returns_lse):
+    def flash_attn_func(q, k, v, causal):
+        assert q.shape == (1, 50, 4, 128) and q.stride(3) == 1
+        o = exact(torch, *(t.transpose(1, 2) for t in (q, k, v)), causal).to(q.dtype).transpose(1, 2).contiguous()
+        return (o, None) if returns_lse else o
+
+    lab.packages["flash_attn"] = SimpleNamespace(flash_attn_func=flash_attn_func)
+    assert prepared(lab, "flash_attn", PROBLEMS[2]).note == "transposed views of the same tensors"
+
+
+@pytest.mark.parametrize("problem", [DECODE, problem_of(2, 6, 2, 16, 70, 64, causal=True)], ids=problem_label)
+def test_few_queries_take_flash_attentions_call_for_a_cache(lab, torch, problem):
+    class Package:
+        @staticmethod
+        def get_scheduler_metadata(batch, rows, keys, heads_q, heads_kv, width, lengths, qkv_dtype, causal):
+            sizes = {"batch": batch, "seqlen_q": rows, "seqlen_kv": keys, "num_heads_kv": heads_kv}
+            assert {**problem, **sizes} == problem
+            assert lengths.tolist() == [keys] * batch and qkv_dtype == torch.bfloat16
+            return "plan"
+
+        @staticmethod
+        def flash_attn_with_kvcache(q, k, v, causal, num_splits, cache_seqlens=None, scheduler_metadata=None):
+            assert num_splits == 0 and (cache_seqlens is None) == (scheduler_metadata is None)
+            return exact(torch, *(t.transpose(1, 2) for t in (q, k, v)), causal).to(q.dtype).transpose(1, 2)
+
+    lab.packages["flash_attn_3"], lab.builds["flash_attn_3"] = Package, {"flags": "as setup.py has them"}
+    lab.times = [2.0, 3.0]
+    call = prepared(lab, "flash_attn_3", problem)
+    assert call.note == "flash_attn_with_kvcache, without lengths (fastest of 2)"
+    lab.times = [3.0, 2.0]
+    call = prepared(lab, "flash_attn_3", problem)
+    assert "cache_seqlens and scheduler_metadata (fastest of 2)" in call.note and len(call.run.keywords) == 4
+
+    # A build without what the call needs would run, slowly.
+    lab.builds["flash_attn_3"]["flags"] += "; off: APPENDKV BACKWARD SPLIT VARLEN"
+    with pytest.raises(Skip, match="built without SPLIT and VARLEN"):
+        prepared(lab, "flash_attn_3", problem)
+
+
+@pytest.fixture
+def wrapper(torch) -> Any:
+    class FlashInfer:
+        """Its wrapper as its documentation describes it: gathers the pages that the table names."""
+
+        no_tensor_cores = False
+
+        def __init__(self, workspace, layout, use_tensor_cores):
+            assert layout == "HND" and not workspace.any()
+            self.for_tensor_cores = use_tensor_cores
+
+        def plan(self, ends, table, last, heads_q, heads_kv, width, page_size, q_data_type, kv_data_type):
+            if self.for_tensor_cores and self.no_tensor_cores:
+                raise RuntimeError("no such kernel")
+            assert all(t.dtype == torch.int32 for t in (ends, table, last)) and len(table) == ends[-1]
+            assert set(last.tolist()) == {page_size}
+            self.tables = [table[a:b].long() for a, b in zip(ends[:-1], ends[1:])]
+
+        def run(self, q, cache):
+            k, v = (torch.stack([c[table].transpose(0, 1).flatten(1, 2) for table in self.tables]) for c in cache)
+            return exact(torch, q[:, :, None], k, v, False).to(q.dtype)[:, :, 0]
+
+    return FlashInfer
+
+
+def test_flashinfer_finds_the_same_keys_in_pages(lab, wrapper):
+    def xqa(q, cache, workspace, table, lengths, most, bmm1_scale, kv_layout):
+        assert kv_layout == "HND" and bmm1_scale == 1 / 8 and set(lengths.tolist()) == {most} == {64}
+        decode = wrapper(workspace, kv_layout, False)
+        decode.tables = table.long()
+        return decode.run(q, cache)
+
+    package = SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=wrapper, decode=SimpleNamespace())
+    lab.packages["flashinfer"] = package
+    lab.times = [3.0, 2.0, 4.0, 5.0]  # an older one, without XQA
+    note = prepared(lab, "flashinfer", DECODE).note
+    assert note.startswith("pages of 16 keys in order, for CUDA cores (fastest of 4); pages of 16 keys in order, XQA")
+    assert note.count("has no attribute 'xqa_batch_decode_with_kv_cache'") == 2
+    package.decode.xqa_batch_decode_with_kv_cache = xqa
+    lab.times = [3.0, 2.0, 4.0, 2.0, 2.0, 1.0]
+    assert prepared(lab, "flashinfer", DECODE).note == "pages of 64 keys in order, XQA (fastest of 6)"
+    wrapper.no_tensor_cores = True
+    del package.decode.xqa_batch_decode_with_kv_cache
+    lab.times = [2.0]
+    note = prepared(lab, "flashinfer", problem_of(2, 4, 2, 1, 48, 64)).note  # no whole page of 64
+    assert note.startswith("pages of 16 keys in order, for CUDA cores; ") and "tensor cores: no such kernel; " in note
+    for shape, reason in (((1, 2, 2, 2, 64, 64), "one query"), ((2, 2, 2, 1, 65, 64), "whole pages of 16")):
+        with pytest.raises(Skip, match=reason):
+            prepared(lab, "flashinfer", problem_of(*shape))
+
+
+def test_flashinfer_takes_one_sequence_without_pages(lab, torch):
+    def single(q, k, v, kv_layout, use_tensor_cores):
+        assert kv_layout == "HND" and q.shape == (4, 64) and k.shape == v.shape == (2, 65, 64)
+        return exact(torch, q[None, :, None], k[None], v[None], False).to(q.dtype)[0, :, 0]
+
+    lab.packages["flashinfer"] = SimpleNamespace(single_decode_with_kv_cache=single)
+    lab.times = [3.0, 2.0]
+    note = prepared(lab, "flashinfer", problem_of(1, 4, 2, 1, 65, 64)).note
+    assert note == "one sequence without pages, for CUDA cores (fastest of 2)"
