@@ -51,8 +51,9 @@ struct Architecture {
 };
 
 struct StepInfo {
-  const char* title;    // the one idea, in a line
-  const char* removes;  // the bottleneck of the step before that this one takes away
+  const char* title;            // the one idea, in a line
+  const char* removes;          // the bottleneck of the step that it comes from, which this one takes away
+  const char* after = nullptr;  // that step, by its full name; nullptr: the one before it on the ladder
   Part part = Part::kMemory;
   Purpose purpose = Purpose::kPrefill;
   DTypes dtypes = {DType::kFp16, DType::kBf16};

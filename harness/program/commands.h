@@ -17,6 +17,7 @@ int trace_step(const Options& options);
 int show_problems(const Options& options);
 int list_steps(const Options& options);
 int show_info(const Options& options);
+int print_source(const Options& options);
 
 // By what became of the steps: "pass", "fail", ... as results files have it.
 int exit_status(const std::set<std::string>& statuses);

@@ -223,6 +223,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
       "print as JSON the problems that these options describe, and the gates that outputs must meet");
   add_problem_options(problems, axes, o);
   add_backend(app.add_subcommand("list", "list the steps of this program and what they need"), o);
+  CLI::App* const source =
+      app.add_subcommand("source", "print a step as one .cu file, which nvcc compiles without this repository");
+  source->add_option("steps", steps, "which step, e.g. v02_smem_tiles or v02")->required();
+  source->add_flag("--main", o.with_main, "with a main function that checks one small problem");
   CLI::App* const info =
       app.add_subcommand("info", "describe the device and the build; on a GPU, measure its ceilings");
   add_backend(info, o);
@@ -280,6 +284,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   o.steps = o.steps_named ? in_order(o.steps) : all_steps();
   if (o.steps.empty() && command.get_option_no_throw("steps") != nullptr)
     throw UsageError("this program has no steps");
+  if (o.command == "source" &&
+      (o.steps.size() != 1 || o.steps[0].configuration != AttentionCall::kChosenByStep))
+    throw UsageError("source: name one step, and no configuration");
   if (o.command == "tune") o.steps = candidates(o.steps, o.steps_named);
 
   o.problems = problems_of_shapes(axes);

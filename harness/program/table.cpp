@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <map>
 
+#include "common/interface.h"
 #include "harness/base/text.h"
 #include "harness/run/timing.h"
 
@@ -16,6 +18,15 @@ std::string status_label(const std::string& status) {
   std::string label = status;
   std::transform(label.begin(), label.end(), label.begin(), [](unsigned char c) { return std::toupper(c); });
   return label;
+}
+
+// The step that one comes from, if its registration names it. `name` may have a configuration behind an @.
+std::string comes_from(const std::string& name) {
+  for (const BackendKind backend : {BackendKind::kCuda, BackendKind::kEmulator}) {
+    const Step* const step = find_step(name.substr(0, name.find('@')), backend);
+    if (step != nullptr && step->info.after != nullptr) return step->info.after;
+  }
+  return "";
 }
 
 }  // namespace
@@ -67,7 +78,8 @@ std::string format_run(const json& run, const Problem& problem, double peak_tflo
                   "seconds"});
     rows.insert(rows.begin(), above);
   }
-  double previous_ms = 0;
+  double previous_ms = 0;               // of the row above
+  std::map<std::string, double> ms_of;  // by step
   // A line for every part of the ladder, where there are several.
   std::string part;
   const auto part_of = [](const json& step) { return step.value("part", std::string()); };
@@ -90,6 +102,8 @@ std::string format_run(const json& run, const Problem& problem, double peak_tflo
       const json& timing = step.at("timing");
       const Rates rates = rates_of(timing, problem, peak_tflops, ceilings);
       const double ms = timing.at("median_ms");
+      const auto base = ms_of.find(comes_from(step.at("step")));
+      const double base_ms = base != ms_of.end() ? base->second : previous_ms;
       const auto percent = [](const std::optional<double>& share) { return share ? fixed(*share, 1) : "-"; };
       add(row, {fixed(ms, reads ? 4 : 3)});
       if (reads) add(row, {fixed(*rates.kv_bytes_per_second * 1e-12, 2)});
@@ -97,8 +111,8 @@ std::string format_run(const json& run, const Problem& problem, double peak_tflo
           {fixed(rates.tflops, 1), fixed(rates.tflops_p10, 1) + "-" + fixed(rates.tflops_p90, 1),
            percent(rates.percent_of_peak), percent(rates.percent_of_matmul),
            rates.percent_of_limit ? percent(rates.percent_of_limit) + " " + timing.value("limit", "") : "-",
-           previous_ms > 0 ? fixed(previous_ms / ms, 2) : "-"});
-      previous_ms = ms;
+           base_ms > 0 ? fixed(base_ms / ms, 2) : "-"});
+      previous_ms = ms_of[step.at("step")] = ms;
     }
     if (counted && step.contains("counters")) {
       const json& c = step.at("counters");

@@ -33,12 +33,15 @@ OUTCOMES: dict[str, tuple[int, list[str]]] = {
         PASS,
         ["mine.json"],
     ),
+    f"build/flashsteps source {STEP} --main > {STEP}.cu": (0, []),
     "python3 scripts/steps/step_diff.py --brief v09 my_idea": (0, ["12 lines added, 8 removed"]),
     f"build/flashsteps check {STEP} --backend emulator --shape 1,2,100,64": (
         FAIL,
         [f"FAIL  {STEP}", "race on shared memory"],
     ),
 }
+# What is compiled after an edit of v05's kernel: the kernel, and the text that `flashsteps source` prints.
+EDITED = {"v05_padded_smem_on_emulator", "flashsteps_harness"}
 # The tests of a module share what one of them builds. Groups are begun before all else, and these take longest.
 pytestmark = pytest.mark.xdist_group("own step")
 CHAPTER = check_docs.Page(PAGE, (ROOT / PAGE).read_text(encoding="utf-8"))
@@ -114,12 +117,12 @@ def test_an_edit_of_a_kernel_compiles_that_step_and_shows(tree: Path) -> None:
     kernel = tree / "steps" / "v05_padded_smem" / "kernel.cu"
     assert x_ideal(tree, "v05_padded_smem") < 1.01
     replace(kernel, "constexpr int PAD = 8;", "constexpr int PAD = 0;")
-    assert build(tree) == {"v05_padded_smem_on_emulator"}
+    assert build(tree) == EDITED
     assert x_ideal(tree, "v05_padded_smem") == x_ideal(tree, "v04_warp_softmax") > 3.8
 
     replace(kernel, "constexpr int PAD = 0;", "constexpr int PAD = 8;")
     replace(kernel, "needs_mask && col >= visible;", "needs_mask && col > visible;")
-    assert build(tree) == {"v05_padded_smem_on_emulator"}
+    assert build(tree) == EDITED
     run = "build/steps/v05_padded_smem run --backend emulator --causal"
     output = shell(tree, f"{run} --shape 1,2,100,64", FAIL)
     assert "wrong rows 0-62, 64-99 of 100" in output and "who sees whom on the diagonal" in output
@@ -174,6 +177,8 @@ def test_the_chapter_in_its_order(tree: Path) -> None:
     named = {int(line) for line in re.findall(rf"{STEP}/kernel\.cu:(\d+)", output)}
     (read,) = (number for number, line in enumerate(now, start=1) if "ldmatrix_x4(frag_q[" in line)
     assert read in named, output
+    one_file = (tree / f"{STEP}.cu").read_text(encoding="utf-8")
+    assert f"#define FLASHSTEPS_STEP {STEP}\n" in one_file and "Q is loaded into registers once" in one_file
     # Others see it, too.
     assert f"{STEP}\n  Q is loaded into registers once" in shell(tree, "build/flashsteps list")
     entries = json.loads((tree / "mine.json").read_text())["runs"][0]["steps"]

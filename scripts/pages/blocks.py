@@ -7,7 +7,7 @@ softmax_scale page_size seed, as in `D=64 causal=true`.
                                               x FlashAttention-2 in that file, of each problem; of all parts of the
                                               ladder, or of those that are named
     step        file=FILE step=NAME [against=NAME] [FILTER...]
-                                              a row a problem: the step before, or another, and the step
+                                              a row a problem: the step that it comes from, or another, and the step
     counters    file=FILE step=NAME [against=NAME] [show=NAME,...] [FILTER...]
                                               the emulator's counters of the same two; one problem
     profile     file=FILE [before=FILE] step=NAME [against=NAME] [show=NAME,...] [FILTER...]
@@ -172,14 +172,13 @@ class Request:
         return step
 
     def pair(self) -> list[str]:
-        """A step, and before it the one that it is held against: `against`, or the one before it on the
-        ladder. The first step of all has none before it."""
+        """A step, and before it the one that it is held against: `against`, or the one that it comes from. The first
+        step of all comes from none."""
         step = self.known_step()
         if "against" in self.left:
             return [self.known_step("against"), step]
-        steps = sources.all_steps(self.root)
-        at = steps.index(step)
-        return steps[max(at - 1, 0) : at + 1]
+        before = sources.after(step, self.root)
+        return [before, step] if before else [step]
 
     def runs(self, data: Record) -> list[Run]:
         """The problems that match the filters: all arguments that are left."""
@@ -266,8 +265,13 @@ def ladder(request: Request) -> str:
         return cells
 
     rows, parts = [], set()
-    for previous, name in zip([None, *names], names):
+    branches = []  # what is not compared with the row above
+    for above, name in zip([None, *names], names):
         part = part_of[name]
+        measured = {contender for run in runs_with(name) for contender in rates.contenders_of(run)}
+        previous = sources.compared_with(name, above, measured, request.root)
+        if previous != above:
+            branches.append(f"{name.partition('_')[0]} is compared with {previous.partition('_')[0]}")
         if part not in parts and (len(wanted) > 1 or wanted == known):
             rows.append([f"**{part}**"] + [""] * (len(header) - 1))
             parts.add(part)
@@ -287,6 +291,8 @@ def ladder(request: Request) -> str:
         if at and all(names[at - 1] in rates.contenders_of(run) for run in runs):
             heading += f" That run timed {before} again. {first}'s ratio is relative to this second rate of {before},"
             heading += " which the table does not show."
+    if branches:
+        heading += f" {' and '.join(branches)}, not with the row above, because it comes from that step."
     return f"{heading}\n\n{table(header, rows, 2)}"
 
 
@@ -797,12 +803,12 @@ def try_it(request: Request) -> str:
 def path(request: Request) -> str:
     request.done()
     index = (request.folder / "README.md").read_text(encoding="utf-8")
-    rows, before, known, total = [], None, set(), [0, 0]
+    rows, known, total = [], set(), [0, 0]
     for step in sources.all_steps(request.root):
         lesson = request.root / "steps" / step / "README.md"
         if not lesson.is_file():
             continue
-        if before:
+        if before := sources.after(step, request.root):
             _, lines, _ = step_diff.diff(before, step, request.root, brief=True)
         else:
             lines = len(sources.kernel_lines(step, request.root))
@@ -812,7 +818,7 @@ def path(request: Request) -> str:
         spent = minutes(lesson, lines), sum(minutes(request.folder / chapter) for chapter in new)
         names = ", ".join(f"[{chapter.removesuffix('.md')}]({chapter})" for chapter in new)
         rows.append([f"[{step}]({link})", names, str(spent[0]), str(spent[1] or "")])
-        before, known, total = step, known | set(new), [a + b for a, b in zip(total, spent)]
+        known, total = known | set(new), [a + b for a, b in zip(total, spent)]
     rows.append(["**hours in all**", "", *(f"**{sum_ / 60:.0f}**" for sum_ in total)])
     rule = f"An estimate, not a measurement: {WORDS_A_MINUTE} words a minute, {LINES_A_MINUTE} new lines of code a "
     rule += f"minute, and {MINUTES_AN_EDIT} minutes\nfor each edit to try."

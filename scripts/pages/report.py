@@ -113,6 +113,15 @@ def counter_cells(entry: Entry) -> list[Cell]:
     ]
 
 
+def compared_with(name: str, above: Entry | None, measured: dict[str, Entry]) -> Entry | None:
+    """What a rate is divided by."""
+    try:
+        found = sources.compared_with(name.split("@")[0], above and above["step"], measured)
+    except (StepError, OSError, UnicodeDecodeError):
+        return above  # the tree is being edited
+    return measured.get(found, above)
+
+
 def table_of(run: Run, device: Record, on_gpu: bool) -> dict[str, Any]:
     """The header and the rows of a problem's table."""
     with_resources = any(entry.get("resources") for _, entry in entries_of(run))  # a run beside peers has none
@@ -125,13 +134,15 @@ def table_of(run: Run, device: Record, on_gpu: bool) -> dict[str, Any]:
     parts = charts.parts_of([run])
     headings = {part.steps[0]: part.name for part in parts} if len(parts) > 1 else {}
     rows, before = [], None
+    measured = {name: entry for name, entry in entries_of(run) if entry.get("timing")}
     for name, entry in entries_of(run):
         is_peer = "peer" in entry
         # An ablation stands beside its step, not beside the ablation above it.
         is_variant = before is not None and name.startswith(f"{before['step']}_")
         cells = [error_cell(entry)]
         if on_gpu:
-            cells += rate_cells(run, device, entry, None if is_peer else before, is_variant)
+            previous = None if is_peer else compared_with(name, before, measured)
+            cells += rate_cells(run, device, entry, previous, is_variant)
             cells += resource_cells(entry) if with_resources else []
         else:
             cells += counter_cells(entry)

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TITLE = re.compile(r'\.title\s*=\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
 PART = re.compile(r"\.part\s*=\s*Part::(\w+)")
+AFTER = re.compile(r'\.after\s*=\s*"([^"]*)"')
 # The ladder's parts, by their names in common/interface.h.
 PARTS = {"kMemory": "memory", "kMmaSync": "mma.sync", "kHopper": "Hopper", "kDecode": "decode"}
 
@@ -59,6 +61,29 @@ def title(step: str, root: Path = ROOT) -> str:
     source = (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
     parts = re.findall(r'"((?:[^"\\]|\\.)*)"', find_title(source, step)[1])
     return re.sub(r"\\(.)", r"\1", "".join(parts))
+
+
+def after(step: str, root: Path = ROOT) -> str | None:
+    """The step that this one comes from: the one that its registration names, or the one before it on the ladder; None
+    for the first, and for a step that is not under steps/."""
+    steps = all_steps(root)
+    if step not in steps:
+        return None
+    source = (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
+    found = AFTER.search(source, max(source.rfind("REGISTER_STEP("), 0))
+    if found is None:
+        at = steps.index(step)
+        return steps[at - 1] if at else None
+    if found[1] not in steps:
+        raise StepError(f"steps/{step}/kernel.cu comes after '{found[1]}', which is not under steps/")
+    return found[1]
+
+
+def compared_with(step: str, above: str | None, measured: Collection[str], root: Path = ROOT) -> str | None:
+    """The step that a rate in a table is divided by: the one that the step comes from if the run has measured it, or
+    the one in the row above."""
+    comes_from = after(step, root)
+    return comes_from if comes_from in measured else above
 
 
 def part(step: str, root: Path = ROOT) -> str | None:

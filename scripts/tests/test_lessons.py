@@ -55,8 +55,8 @@ def text_of(step: str) -> str:
     return (ROOT / "steps" / step / "README.md").read_text(encoding="utf-8")
 
 
-def complaints(step: str, text: str, before: str | None, after: str | None, chapters: list[str]) -> list[str]:
-    """What is not as in the other lessons. Before and after are the steps next to it, if any."""
+def complaints(step: str, text: str, before: str | None, after: list[str], chapters: list[str]) -> list[str]:
+    """What is not as in the other lessons. Before and after are the lessons that it must link to at its end."""
     page, number = f"steps/{step}/README.md", step.partition("_")[0]
     found: list[str] = []
 
@@ -109,17 +109,19 @@ def complaints(step: str, text: str, before: str | None, after: str | None, chap
     complete = len(asked) == QUESTIONS and all(part.strip() for each in asked for part in each)
     demand(complete, f"section 7 must have {QUESTIONS} questions, each with an answer that folds out")
     demand(re.search(r"^Sources: ", ending, re.MULTILINE), "it must end with its sources")
-    for word, other in (("Before", before), ("Next", after)):
-        links = re.findall(rf"\b{word}:\s+\[(\w+)\]\(\.\./(\w+)/README\.md\)\.", ending)
-        wanted = [(other, other)] if other else []
-        line = f"'{word}: [{other}](../{other}/README.md).'" if other else f"no '{word}:'"
-        demand(links == wanted, f"at its end there must be {line}")
+    for word, others in (("Before", [before] if before else []), ("Next", after)):
+        line = f"{word}: {' or '.join(f'[{other}](../{other}/README.md)' for other in others)}."
+        complaint = f"at its end there must be {line!r}" if others else f"at its end there must be no '{word}:'"
+        demand(line in " ".join(ending.split()) if others else f"{word}:" not in ending, complaint)
     return found
 
 
-def neighbours(step: str) -> tuple[str | None, str | None]:
+def neighbours(step: str) -> tuple[str | None, list[str]]:
+    """The step that it comes from; and those that come from it, or else the next one, so that the way goes on behind the
+    end of a branch."""
     at = LESSONS.index(step)
-    return (LESSONS[at - 1] if at else None), (LESSONS[at + 1] if at + 1 < len(LESSONS) else None)
+    come_from_it = [each for each in LESSONS if sources.after(each, ROOT) == step]
+    return sources.after(step, ROOT), come_from_it or LESSONS[at + 1 : at + 2]
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -87,6 +87,21 @@ def test_a_step_that_failed_is_new_or_was_not_recorded_stays_in_the_ladder(repos
     assert "has 'v01_scalar', which is not under steps/" in refused(repository, capsys, LADDER)
 
 
+def test_a_step_is_compared_with_the_one_that_it_comes_from(repository: Repository, capsys):
+    kernel = repository.read("steps/v03_wmma/kernel.cu").replace("{.title", '{.after = "v01_scalar", .title')
+    repository.write("steps/v03_wmma/kernel.cu", kernel)
+    record_peers(repository)
+    text = written(repository, capsys, LADDER)
+    assert "v03 is compared with v01, not with the row above, because it comes from that step." in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| [v")]
+    assert [row[3] for row in rows] == ["–", "4.00", "16.00"]
+    # A run that has not measured that step.
+    record_peers(repository, steps=STEPS[1:])
+    text = written(repository, capsys, LADDER)
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| [v")]
+    assert [row[3] for row in rows] == ["–", "–", "4.00"] and "comes from" not in text
+
+
 def test_a_peer_that_failed_is_in_no_mean(repository: Repository, capsys):
     data = record_peers(repository)
     skipped = {"status": "skip", "message": "no", "timing": None, "validation": None}

@@ -25,7 +25,7 @@ def test_the_diff_as_it_is(pair: Repository):
     assert lines[:3] == [
         "--- steps/v01_scalar/kernel.cu",
         "+++ steps/v02_smem_tiles/kernel.cu",
-        "@@ -1,6 +1,5 @@",
+        "@@ -1 +1 @@",
     ]
     assert "-// one" in lines and "+// two" in lines and "+int c = 33;" in lines
     assert (added, removed) == (3, 4)
@@ -40,6 +40,46 @@ def test_brief_is_about_code_only(pair: Repository):
 def test_equal_steps_have_no_hunk(pair: Repository):
     lines, added, removed = step_diff.diff("v01_scalar", "v01_scalar", pair.root)
     assert len(lines) == 2 and added == removed == 0
+
+
+def test_code_that_moves_into_a_block_is_no_difference(pair: Repository):
+    helper = "int helper(int x) {\n  x += 1;\n  x *= 2;\n  return x;\n}\n"
+    unused = "int unused() { return 0; }\n"
+    header = f"// Of v01.\n#pragma once\n\nnamespace flashsteps {{\n\n{helper}\n{unused}}}\n"
+    pair.write("common/blocks/helper.h", header)
+    kernel = "int main() { return helper(NUMBER); }\n"
+    pair.write("steps/v01_scalar/kernel.cu", f"{helper}\n{kernel}")
+    pair.write("steps/v02_smem_tiles/kernel.cu", f'#include "common/blocks/helper.h"\n\n{kernel}')
+    assert step_diff.diff("v01_scalar", "v02_smem_tiles", pair.root, brief=True)[1:] == (0, 0)
+    # What a block changes is one.
+    pair.write("common/blocks/helper.h", f"#pragma once\n{helper.replace('2', '3')}{unused}")
+    lines, added, removed = step_diff.diff("v01_scalar", "v02_smem_tiles", pair.root, brief=True)
+    assert lines[2:] == ["@@ -2 +common/blocks/helper.h:3 @@", "   x += 1;", "-  x *= 2;", "+  x *= 3;", "   return x;"]
+
+
+def test_lines_that_stand_elsewhere_are_no_difference(pair: Repository):
+    a, b = ("".join(f"  {name} += {i};\n" for i in range(count)) for name, count in (("a", 3), ("b", 4)))
+    pair.write("steps/v01_scalar/kernel.cu", f"int kernel() {{\n{a}{b}  return 1;\n}}\n")
+    indented = "".join(f"  {line}\n" for line in a.splitlines())
+    kernel = f"int kernel() {{\n{b}  if (c) {{\n{indented}  }}\n  return 1;\n}}\n"
+    pair.write("steps/v02_smem_tiles/kernel.cu", kernel)
+    lines, added, removed = step_diff.diff("v01_scalar", "v02_smem_tiles", pair.root, brief=True)
+    assert (added, removed) == (2, 0)
+    stays = [f" {line}" for line in indented.splitlines()]
+    assert lines[2:] == ["@@ -8 +5 @@", "   b += 3;", "+  if (c) {", *stays, "+  }", "   return 1;"]
+
+
+def test_one_step_is_compared_with_the_one_that_it_comes_from(pair: Repository, capsys):
+    registration = 'REGISTER_STEP(launch_attention, {.title = "", .after = "AFTER"});\n'
+    pair.write("steps/v03_wmma/kernel.cu", registration.replace("AFTER", "v01_scalar"))
+    assert step_diff.main(["v03", "--root", str(pair.root)]) == 0
+    assert capsys.readouterr().out.startswith("--- steps/v01_scalar/kernel.cu\n")
+    assert step_diff.main(["v02", "--root", str(pair.root)]) == 0
+    assert capsys.readouterr().out.startswith("--- steps/v01_scalar/kernel.cu\n")
+    assert sources.after("v01_scalar", pair.root) is None
+    pair.write("steps/v03_wmma/kernel.cu", registration.replace("AFTER", "v04"))
+    assert step_diff.main(["v03", "--root", str(pair.root)]) == 2
+    assert "comes after 'v04', which is not under steps/" in capsys.readouterr().err
 
 
 def test_a_prefix_is_enough(pair: Repository, capsys):

@@ -255,6 +255,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 REGISTER_STEP(launch_attention, {
     .title = "All threads request the next tiles with cp.async and compute meanwhile",
     .removes = "waiting for loads, on every GPU since sm_80",
+    .after = "v09_direct_rescale",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
 });

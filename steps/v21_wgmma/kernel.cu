@@ -219,6 +219,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 REGISTER_STEP(launch_attention, {
     .title = "wgmma multiplies 64 rows at once and reads K and V from shared memory",
     .removes = "ldmatrix, nearly half of all instructions, and mma.sync's limit",
+    .after = "v17_persistent",
     .part = Part::kHopper,
     .alignment_bytes = 16,
     .needs_sm = "90a",

@@ -236,6 +236,7 @@ REGISTER_STEP(launch_attention,
               {
                   .title = "The keys of a head are split among warps; a second kernel merges what they leave",
                   .removes = "SMs without work where queries are few",
+                  .after = "v13_lazy_rescale",
                   .part = Part::kDecode,
                   .purpose = Purpose::kDecode,
                   .alignment_bytes = 16,
