@@ -69,31 +69,6 @@ __device__ void change_base(const float (&acc_s)[M_TILES][S_TILES][4], float sca
   }
 }
 
-// For a softmax that looks at no maximum as a rule: it sees what has grown in a lane's sum. Above kGrownSum
-// the base is raised, at kLostSum or above P may have overflowed: the row is lost, and computed again.
-constexpr float kGrownSum = 0x1p30f, kLostSum = 0x1p100f;
-
-// change_base, which also brings the sums down; a lost one becomes NaN, and stays that.
-template <int M_TILES, int S_TILES>
-__device__ void change_base_and_sum(const float (&acc_s)[M_TILES][S_TILES][4], float scale,
-                                    float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2],
-                                    float (&row_scale)[M_TILES][2]) {
-#pragma unroll
-  for (int m = 0; m < M_TILES; ++m) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float tile_max = quad_reduce_max(lane_max(acc_s[m], r));
-      const float largest_sum = quad_reduce_max(row_sum[m][r]);
-      float base = fmaxf(row_base[m][r], __fmul_rd(tile_max, scale));
-      if (largest_sum > kGrownSum) base = fmaxf(base, row_base[m][r] + __log2f(largest_sum));
-      if (base == -INFINITY) base = -FLT_MAX;  // no key seen yet: P is 0, and any score outgrows this
-      row_scale[m][r] = exp2_approx(row_base[m][r] - base);
-      row_base[m][r] = base;
-      row_sum[m][r] = row_sum[m][r] < kLostSum ? row_sum[m][r] * row_scale[m][r] : NAN;
-    }
-  }
-}
-
 template <int M_TILES, int O_TILES>
 __device__ void scale_rows(float (&acc_o)[M_TILES][O_TILES][4], const float (&row_scale)[M_TILES][2]) {
 #pragma unroll
@@ -132,26 +107,20 @@ __device__ void update_base(float (&acc_s)[M_TILES][S_TILES][4], const Attention
   rescale(acc_s, scale, row_base, row_sum, acc_o);
 }
 
-// P in place of S, before it is rounded, in tiles BEGIN to END - 1 of 8 keys. Adds it to row_sum.
-template <int BEGIN, int END, int M_TILES, int S_TILES>
-__device__ void exponentiate_tiles(float (&acc_s)[M_TILES][S_TILES][4], float scale,
-                                   const float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2]) {
+// P in place of S, before it is rounded. Adds it to row_sum.
+template <int M_TILES, int S_TILES>
+__device__ void exponentiate(float (&acc_s)[M_TILES][S_TILES][4], float scale,
+                             const float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2]) {
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
-    for (int i = BEGIN * 4; i < END * 4; ++i) {
+    for (int i = 0; i < S_TILES * 4; ++i) {
       float& s = acc_s[m][i / 4][i % 4];
       s = exp2_approx(fmaf(s, scale, -row_base[m][i / 2 % 2]));
       row_sum[m][i / 2 % 2] += s;
     }
   }
 }
-template <int M_TILES, int S_TILES>
-__device__ void exponentiate(float (&acc_s)[M_TILES][S_TILES][4], float scale,
-                             const float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2]) {
-  exponentiate_tiles<0, S_TILES>(acc_s, scale, row_base, row_sum);
-}
-
 // P of a tile, rounded, as A operands.
 template <typename Element, int P_STEPS, int M_TILES, int S_TILES>
 __device__ void pack_p(uint32_t (&frag_p)[P_STEPS][M_TILES][4], const float (&acc_s)[M_TILES][S_TILES][4]) {

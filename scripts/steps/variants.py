@@ -2,7 +2,7 @@
 """Variants: a step with one thing changed, and what must come of it.
 
     python3 scripts/steps/variants.py [STEP...]               list them; exit status 1 when one does not apply
-    python3 scripts/steps/variants.py --kind KIND [STEP...]   only those of a kind: try, bug, ablation or exercise
+    python3 scripts/steps/variants.py --kind KIND [STEP...]   only those of a kind: try, bug, ablation, library or exercise
     python3 scripts/steps/variants.py --out DIR [STEP...]     also write them, as steps: DIR/STEP_NAME/kernel.cu;
                                                               removes others that it made there, but overwrites no edit
 
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from steps.sources import ROOT, StepError, all_steps, find_step, find_title, kernel_lines
 
-KINDS = {"Try it": "try", "Bugs": "bug", "Ablations": "ablation", "Exercise": "exercise"}
+KINDS = {"Try it": "try", "Bugs": "bug", "Ablations": "ablation", "In the library": "library", "Exercise": "exercise"}
 REFUSED = "does not compile"
 VERDICT = re.compile(rf"PASS|FAIL|SKIP|CRASH|HANG|{REFUSED}")
 MADE = "// Made by scripts/steps/variants.py from "

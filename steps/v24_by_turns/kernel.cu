@@ -3,9 +3,9 @@
 #include "common/blocks/epilogue.h"
 #include "common/blocks/online_softmax.h"
 #include "common/blocks/operands.h"
-#include "common/blocks/query_stream.h"
 #include "common/blocks/tensor_maps.h"
 #include "common/blocks/tile_order.h"
+#include "common/blocks/tile_pipeline.h"
 #include "common/blocks/uniform.h"
 #include "common/blocks/wgmma_products.h"
 #include "common/elect.h"
@@ -23,9 +23,9 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     attention_kernel(const AttentionParams<Element> params, const __grid_constant__ TensorMaps maps,
                      TileOrder order, int num_tiles) {
   constexpr int BLOCK_N = C::BLOCK_N, NUM_WARPGROUPS = C::NUM_WARPGROUPS;
-  using Q = typename StreamStorage<Element, C>::Q;
-  using KV = typename StreamStorage<Element, C>::KV;
-  const auto pipelines = reinterpret_cast<StreamStorage<Element, C>*>(smem);
+  using Q = typename PipelineStorage<Element, C>::Q;
+  using KV = typename PipelineStorage<Element, C>::KV;
+  const auto pipelines = reinterpret_cast<PipelineStorage<Element, C>*>(smem);
   const int lane_id = threadIdx.x % 32;
   if (threadIdx.x < C::PIPELINES) {
     pipelines[threadIdx.x].init();
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     if (uniform(work.batch == kNoMore)) return false;
     const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
     kv_tile = 0;
-    num_own_tiles = num_stream_tiles<BLOCK_N>(keys);
+    num_own_tiles = num_key_tiles<BLOCK_N>(keys);
     first_masked = keys.unmasked_end / BLOCK_N;
     rows = {.base = {{-INFINITY, -INFINITY}}, .sum = {}};
     return true;
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
         const Work work = shared.work[at_q.stage];
         const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, work.first_query, C::BLOCK_M);
 #pragma unroll 1
-        for (int unseen = num_stream_tiles<BLOCK_N>(keys) - num_own_tiles; uniform(unseen > 0); --unseen) {
+        for (int unseen = num_key_tiles<BLOCK_N>(keys) - num_own_tiles; uniform(unseen > 0); --unseen) {
           begin_turn();
           end_turn();
           shared.ring_k.consumer_wait(at_k);
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
 
 template <typename C, bool CAUSAL, typename Element>
 void launch_tiles(const AttentionParams<Element>& params, Stream stream) {
-  using Pipeline = StreamStorage<Element, C>;
+  using Pipeline = PipelineStorage<Element, C>;
   const int num_tiles = ceil_div(params.seqlen_q, C::BLOCK_M) * params.num_heads_q * params.batch;
   launch(attention_kernel<Element, CAUSAL, C>, dim3(min(ceil_div(num_tiles, C::PIPELINES), num_sms())),
          dim3(C::NUM_THREADS), C::PIPELINES * sizeof(Pipeline), stream, params,
@@ -195,10 +195,10 @@ template <typename Element, int HEAD_DIM, bool CAUSAL>
 void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   constexpr bool D64 = HEAD_DIM == 64;
   // D, pipelines, warpgroups of each, keys of a tile, stages of K and V, turns
-  using Wide = std::conditional_t<D64, StreamConfig<64, 1, 3, 128, 4, 4, true>,
-                                  StreamConfig<128, 1, 3, 80, 3, 3, false>>;
-  using Narrow = std::conditional_t<D64, StreamConfig<64, 2, 2, 64, 4, 4, true>,
-                                    StreamConfig<128, 1, 2, 128, 2, 3, true>>;
+  using Wide = std::conditional_t<D64, PipelineConfig<64, 1, 3, 128, 4, 4, true>,
+                                  PipelineConfig<128, 1, 3, 80, 3, 3, false>>;
+  using Narrow = std::conditional_t<D64, PipelineConfig<64, 2, 2, 64, 4, 4, true>,
+                                    PipelineConfig<128, 1, 2, 128, 2, 3, true>>;
   params.configuration == 0 ? launch_tiles<Wide, CAUSAL>(params, stream)
                             : launch_tiles<Narrow, CAUSAL>(params, stream);
 }

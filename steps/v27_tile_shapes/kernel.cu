@@ -5,7 +5,7 @@
 #include "common/blocks/epilogue.h"
 #include "common/blocks/online_softmax.h"
 #include "common/blocks/operands.h"
-#include "common/blocks/query_stream.h"
+#include "common/blocks/tile_pipeline.h"
 #include "common/blocks/uniform.h"
 #include "common/blocks/wgmma_products.h"
 #include "common/elect.h"
@@ -17,14 +17,218 @@ namespace STEP_NAMESPACE {
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 
+// A warpgroup that computes. A tile of keys gives S = Q K^T, then P, the exponentials of S, then O += P V.
+template <typename Element, bool CAUSAL, typename C>
+struct Consumer {
+  static constexpr int BLOCK_N = C::BLOCK_N;
+  using Shared = PipelineStorage<Element, C>;
+  using Q = typename Shared::Q;
+  using KV = typename Shared::KV;
+
+  const AttentionParams<Element>& params;
+  Shared& shared;       // of its pipeline
+  const int warpgroup;  // of the pipeline
+  const Turns<C> turns;
+  const int lane = threadIdx.x % 32;
+  const float scale = params.softmax_scale_log2;
+
+  RingCursor<C::Q_STAGES> at_q;
+  RingCursor<C::K_STAGES> at_k;
+  RingCursor<C::V_STAGES> at_v;
+  SmemDescriptor q, k, v;  // of the next products
+  int kv_tile;             // of S
+  int last_careful;  // from the last tile down to this one, scores are masked and rows see their first keys
+  bool is_first;     // Is P of a tile of queries' first tile of keys?
+
+  // Of the rows acc_row() + r * 8.
+  float row_base[1][2];   // what P is relative to: a maximum so far, scaled
+  float row_sum[1][2];    // of this lane's columns only: lanes are added up in the end
+  float row_scale[1][2];  // that O needs when its base changes
+  float ended_sum[1][2];  // of the whole rows of a tile of queries that has ended
+  float acc_o[1][C::HEAD_DIM / MMA_N][4], acc_s[1][BLOCK_N / MMA_N][4];
+  uint32_t frag_p[BLOCK_N / MMA_K][1][4];
+
+  __device__ Consumer(const AttentionParams<Element>& call, Shared* pipelines, int consumer)
+      : params(call),
+        shared(pipelines[consumer / C::NUM_WARPGROUPS]),
+        warpgroup(consumer % C::NUM_WARPGROUPS),
+        turns{consumer} {}
+
+  // All tiles of queries that the loader gets, as one sequence of iterations.
+  __device__ __forceinline__ void run() {
+    if (warpgroup == C::NUM_WARPGROUPS - 1) turns.end();  // the first turn is warpgroup 0's
+    if (!begin_tile()) return;
+    begin_v();
+    first_iteration();
+    while (true) {
+      const bool ends = uniform(--kv_tile < 0);  // Was P's tile of keys the last?
+      if (ends) {
+        end_rows();
+        at_q.advance();
+        if (!begin_tile()) break;
+      }
+      iteration</*IS_CAREFUL=*/true>(ends);
+      if (uniform(kv_tile <= last_careful)) {
+#pragma unroll 1
+        while (uniform(kv_tile > 0)) {  // the clean loop
+          --kv_tile;
+          iteration</*IS_CAREFUL=*/false>(false);
+        }
+      }
+    }
+    last_iteration();
+  }
+
+  // S of a tile of keys and its P, and under that P V of the tile before. If that one `ends` a tile of
+  // queries, its O is complete, and S is the next one's.
+  template <bool IS_CAREFUL>
+  __device__ __forceinline__ void iteration(bool ends) {
+    // Issue both products, and nothing between them.
+    shared.ring_k.consumer_wait(at_k);  // TMA has brought K
+    turns.begin();                      // the warpgroup before has issued its products
+    start_qk<Q, KV>(acc_s, q, k);
+    shared.ring_v.consumer_wait(at_v);  // TMA has brought V
+    start_pv<KV>(acc_o, frag_p, v, is_first);
+    turns.end();
+
+    // Compute P while P V runs.
+    wait_for<1>(acc_s);  // S is complete, and wgmma has read K
+    release_k();
+    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
+    if constexpr (IS_CAREFUL) mask();
+    const bool changes = IS_CAREFUL || uniform(growth_bound(acc_s, row_base, scale) > kMaxGrowth);
+    if (changes) change_base(acc_s, scale, row_base, row_sum, row_scale);
+    exponentiate(acc_s, scale, row_base, row_sum);
+    warpgroup_fence_operand(wgmma_accumulator(acc_s));  // all of this before the wait
+
+    // Finish P V.
+    wait_for<0>(acc_o);  // O is complete, and wgmma has read V and P's registers
+    release_v();
+    v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
+    pack_p<Element>(frag_p, acc_s);
+    is_first = ends;
+    if (ends) {
+      begin_v();
+      write_o(stage_before());
+    } else if (changes) {
+      scale_rows(acc_o, row_scale);
+    }
+  }
+
+  // The very first tile of keys has no P V to run under its exponentials, and the very last P V no S.
+  __device__ __forceinline__ void first_iteration() {
+    shared.ring_k.consumer_wait(at_k);  // TMA has brought K
+    start_qk<Q, KV>(acc_s, q, k);
+    wait_for<0>(acc_s);  // S is complete, and wgmma has read K
+    release_k();
+    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
+    mask();
+    change_base(acc_s, scale, row_base, row_sum, row_scale);
+    exponentiate(acc_s, scale, row_base, row_sum);
+    pack_p<Element>(frag_p, acc_s);
+    is_first = true;
+  }
+  __device__ __forceinline__ void last_iteration() {
+    shared.ring_v.consumer_wait(at_v);  // TMA has brought V
+    start_pv<KV>(acc_o, frag_p, v, is_first);
+    wait_for<0>(acc_o);  // O is complete
+    write_o(stage_before());
+  }
+
+  // ---- The beginning of a tile of queries. False if there is none.
+  __device__ __forceinline__ bool begin_tile() {
+    shared.ring_q.consumer_wait(at_q);  // the loader has written `work`, and TMA has brought Q
+    const Work work = shared.work[at_q.stage];
+    if (uniform(work.batch == kNoMore)) return false;
+    const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
+    kv_tile = num_key_tiles<BLOCK_N>(keys) - 1;
+    last_careful = (keys.unmasked_end - 1) / BLOCK_N;
+    row_base[0][0] = row_base[0][1] = -INFINITY;
+    row_sum[0][0] = row_sum[0][1] = 0.0f;
+    if constexpr (CAUSAL) {
+#pragma unroll 1
+      for (int unseen = num_unseen(); uniform(unseen > 0); --unseen) {
+        turns.begin();  // as many turns as the other warpgroups take
+        turns.end();
+        shared.ring_k.consumer_wait(at_k);  // or the release would count for the tile before in this stage
+        release_k();
+      }
+    }
+    q = uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup]));
+    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
+    return true;
+  }
+  // The same for V, after the last P V of the tile of queries before.
+  __device__ __forceinline__ void begin_v() {
+    if constexpr (CAUSAL) {
+#pragma unroll 1
+      for (int unseen = num_unseen(); uniform(unseen > 0); --unseen) {
+        shared.ring_v.consumer_wait(at_v);
+        release_v();
+      }
+    }
+    v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
+  }
+  // Tiles of keys that other warpgroups of the pipeline need, and that lie beyond this one's diagonal. It
+  // releases them unread.
+  __device__ int num_unseen() const {
+    const Work work = shared.work[at_q.stage];
+    const KeyRange all = key_range_within<CAUSAL>(params, work.kv_len, work.first_query, C::BLOCK_M);
+    return num_key_tiles<BLOCK_N>(all) - 1 - kv_tile;
+  }
+  __device__ int first_query_of(const Work& work) const { return work.first_query + warpgroup * kWarpgroupM; }
+
+  __device__ __forceinline__ void mask() {
+    const Work work = shared.work[at_q.stage];
+    const int first_query = first_query_of(work);
+    const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query, kWarpgroupM);
+    if (kv_tile >= keys.unmasked_end / BLOCK_N)
+      mask_tile<CAUSAL, BLOCK_N>(acc_s, params, work.kv_len, kv_tile, first_query + acc_row(), acc_col());
+  }
+
+  // ---- The end of a tile of queries: sums and log-sum-exps, when its last S has become P.
+  __device__ __forceinline__ void end_rows() {
+    const Work work = shared.work[at_q.stage];
+    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base,
+                row_sum);
+    ended_sum[0][0] = row_sum[0][0];
+    ended_sum[0][1] = row_sum[0][1];
+  }
+  // O, rounded, goes where the tile's Q was: its last Q K^T is complete.
+  __device__ __forceinline__ void write_o(int stage) {
+    stmatrix_normalised(shared.q[stage][warpgroup], o_offset(), acc_o, ended_sum);
+    fence_proxy_async();               // TMA must see what this lane has written ...
+    shared.o_is_written(stage, lane);  // ... when the storer, who waits for this, stores it
+  }
+  __device__ int stage_before() const { return (at_q.stage == 0 ? C::Q_STAGES : at_q.stage) - 1; }
+  // ---- What lets the loader overwrite a tile: all warps have released it.
+  __device__ void release_k() {
+    shared.ring_k.warp_release(at_k, lane);
+    at_k.advance();
+  }
+  __device__ void release_v() {
+    shared.ring_v.warp_release(at_v, lane);
+    at_v.advance();
+  }
+
+  // ---- Where this lane's elements are. Computed where they are needed: the loop has no registers to keep
+  // them.
+  static __device__ int lane_id() { return opaque(int(threadIdx.x)) % 32; }
+  static __device__ int warp_row() {
+    return opaque(int(threadIdx.x)) / 32 % 4 * 16;
+  }  // of the warpgroup's rows
+  static __device__ int acc_row() { return warp_row() + accumulator_row(lane_id()); }
+  static __device__ int acc_col() { return accumulator_col(lane_id()); }
+  static __device__ int o_offset() {
+    return Q::offset_of(warp_row() + operand_row(lane_id()), operand_col(lane_id()));
+  }
+};
+
 template <typename Element, bool CAUSAL, typename C>
 __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     attention_kernel(const AttentionParams<Element> params, const __grid_constant__ TensorMaps maps,
                      TileOrder order, int num_tiles) {
-  constexpr int BLOCK_N = C::BLOCK_N, NUM_WARPGROUPS = C::NUM_WARPGROUPS;
-  using Q = typename StreamStorage<Element, C>::Q;
-  using KV = typename StreamStorage<Element, C>::KV;
-  const auto pipelines = reinterpret_cast<StreamStorage<Element, C>*>(smem);
+  const auto pipelines = reinterpret_cast<PipelineStorage<Element, C>*>(smem);
   if (threadIdx.x < C::PIPELINES) {
     pipelines[threadIdx.x].init();
     fence_mbarrier_init();
@@ -41,187 +245,22 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     return load_tiles<CAUSAL, Keys::kLastToFirst>(shared, params, maps, order, num_tiles,
                                                   blockIdx.x * C::PIPELINES + role);
   }
-
-  // Consumers.
   warpgroup_reg_alloc<C::CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
-  const int consumer = uniform(int(threadIdx.x / 128));
-  const int warpgroup = consumer % NUM_WARPGROUPS;  // of the pipeline
-  auto& shared = pipelines[consumer / NUM_WARPGROUPS];
-  const float scale = params.softmax_scale_log2;
-
-  RingCursor<C::Q_STAGES> at_q;
-  RingCursor<C::K_STAGES> at_k;
-  RingCursor<C::V_STAGES> at_v;
-  const int lane = threadIdx.x % 32;
-  // Where this lane's elements are. Computed where they are needed: the loop has no registers to keep them.
-  const auto lane_id = [] { return opaque(int(threadIdx.x)) % 32; };
-  const auto warp_row = [] { return opaque(int(threadIdx.x)) / 32 % 4 * 16; };  // of the warpgroup's rows
-  const auto acc_row = [&] { return warp_row() + accumulator_row(lane_id()); };
-  const auto acc_col = [&] { return accumulator_col(lane_id()); };
-  const auto o_offset = [&] {
-    return Q::offset_of(warp_row() + operand_row(lane_id()), operand_col(lane_id()));
-  };
-
-  // Of the rows acc_row + r * 8.
-  float row_base[1][2];   // what P is relative to: a maximum so far, scaled
-  float row_sum[1][2];    // of this lane's columns only: lanes are added up in the end
-  float row_scale[1][2];  // that O needs when its base changes
-  float ended_sum[1][2];  // of the whole rows of a tile that has ended
-  float acc_o[1][C::HEAD_DIM / MMA_N][4], acc_s[1][BLOCK_N / MMA_N][4];
-  uint32_t frag_p[BLOCK_N / MMA_K][1][4];
-  SmemDescriptor q, k, v;  // of the next products
-  bool is_first;           // Is P of the first tile of keys?
-
-  int kv_tile;       // of S
-  int last_careful;  // from the last tile down to this one, scores are masked and rows see their first keys
-  const Turns<C> turns = {consumer};
-  const auto release_k = [&] {
-    shared.ring_k.warp_release(at_k, lane);
-    at_k.advance();
-  };
-  const auto release_v = [&] {
-    shared.ring_v.warp_release(at_v, lane);
-    at_v.advance();
-  };
-  const auto first_query_of = [&](const Work& work) { return work.first_query + warpgroup * kWarpgroupM; };
-  // Tiles of keys beyond this warpgroup's diagonal, which it gives free as they come.
-  const auto num_unseen = [&] {
-    const Work work = shared.work[at_q.stage];
-    const KeyRange all = key_range_within<CAUSAL>(params, work.kv_len, work.first_query, C::BLOCK_M);
-    return num_stream_tiles<BLOCK_N>(all) - 1 - kv_tile;
-  };
-  const auto begin_tile = [&] {  // of queries; false if there is none
-    shared.ring_q.consumer_wait(at_q);
-    const Work work = shared.work[at_q.stage];
-    if (uniform(work.batch == kNoMore)) return false;
-    const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
-    kv_tile = num_stream_tiles<BLOCK_N>(keys) - 1;
-    last_careful = (keys.unmasked_end - 1) / BLOCK_N;
-    row_base[0][0] = row_base[0][1] = -INFINITY;
-    row_sum[0][0] = row_sum[0][1] = 0.0f;
-    if constexpr (CAUSAL) {
-#pragma unroll 1
-      for (int unseen = num_unseen(); uniform(unseen > 0); --unseen) {
-        turns.begin();
-        turns.end();
-        shared.ring_k.consumer_wait(at_k);
-        release_k();
-      }
-    }
-    q = uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup]));
-    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
-    return true;
-  };
-  const auto begin_v = [&] {  // of a tile of queries
-    if constexpr (CAUSAL) {
-#pragma unroll 1
-      for (int unseen = num_unseen(); uniform(unseen > 0); --unseen) {
-        shared.ring_v.consumer_wait(at_v);
-        release_v();
-      }
-    }
-    v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
-  };
-  const auto mask = [&] {
-    const Work work = shared.work[at_q.stage];
-    const int first_query = first_query_of(work);
-    const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query, kWarpgroupM);
-    if (kv_tile >= keys.unmasked_end / BLOCK_N)
-      mask_tile<CAUSAL, BLOCK_N>(acc_s, params, work.kv_len, kv_tile, first_query + acc_row(), acc_col());
-  };
-  // Sums and log-sum-exps of the tile of queries whose last S has become P.
-  const auto end_rows = [&] {
-    const Work work = shared.work[at_q.stage];
-    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base,
-                row_sum);
-    ended_sum[0][0] = row_sum[0][0];
-    ended_sum[0][1] = row_sum[0][1];
-  };
-  const auto stage_before = [&] { return (at_q.stage == 0 ? C::Q_STAGES : at_q.stage) - 1; };
-  // O, rounded, goes where the tile's Q was.
-  const auto write_o = [&](int stage) {
-    stmatrix_normalised(shared.q[stage][warpgroup], o_offset(), acc_o, ended_sum);
-    fence_proxy_async();  // TMA must see what this lane has written
-    shared.o_is_written(stage, lane);
-  };
-  // Computes S of a tile of keys and its P, and under that O with the P before, which may end a tile of
-  // queries.
-  const auto step = [&](auto careful, bool ends) {
-    constexpr bool IS_CAREFUL = decltype(careful)::value;
-    shared.ring_k.consumer_wait(at_k);
-    turns.begin();
-    start_qk<Q, KV>(acc_s, q, k);
-    shared.ring_v.consumer_wait(at_v);
-    start_pv<KV>(acc_o, frag_p, v, is_first);
-    turns.end();
-    wait_for<1>(acc_s);
-    release_k();
-    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
-    if constexpr (IS_CAREFUL) mask();
-    const bool changes = IS_CAREFUL || uniform(growth_bound(acc_s, row_base, scale) > kMaxGrowth);
-    if (changes) change_base(acc_s, scale, row_base, row_sum, row_scale);
-    exponentiate(acc_s, scale, row_base, row_sum);
-    warpgroup_fence_operand(wgmma_accumulator(acc_s));  // all of this before the wait
-    wait_for<0>(acc_o);
-    release_v();
-    v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
-    pack_p<Element>(frag_p, acc_s);
-    is_first = ends;
-    if (ends) {
-      begin_v();
-      write_o(stage_before());
-    } else if (changes) {
-      scale_rows(acc_o, row_scale);
-    }
-  };
-
-  if (warpgroup == NUM_WARPGROUPS - 1) turns.end();  // the first turn is warpgroup 0's
-  if (!begin_tile()) return;
-  begin_v();
-  shared.ring_k.consumer_wait(at_k);
-  start_qk<Q, KV>(acc_s, q, k);
-  wait_for<0>(acc_s);
-  release_k();
-  k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
-  mask();
-  change_base(acc_s, scale, row_base, row_sum, row_scale);
-  exponentiate(acc_s, scale, row_base, row_sum);
-  pack_p<Element>(frag_p, acc_s);
-  is_first = true;
-  while (true) {
-    const bool ends = uniform(--kv_tile < 0);  // Was P's tile of keys the last?
-    if (ends) {
-      end_rows();
-      at_q.advance();
-      if (!begin_tile()) break;
-    }
-    step(std::true_type(), ends);
-    if (uniform(kv_tile <= last_careful)) {
-#pragma unroll 1
-      while (uniform(kv_tile > 0)) {
-        --kv_tile;
-        step(std::false_type(), false);
-      }
-    }
-  }
-  shared.ring_v.consumer_wait(at_v);  // the last product
-  start_pv<KV>(acc_o, frag_p, v, is_first);
-  wait_for<0>(acc_o);
-  write_o(stage_before());
+  Consumer<Element, CAUSAL, C>(params, pipelines, uniform(int(threadIdx.x / 128))).run();
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   constexpr bool D64 = HEAD_DIM == 64;
   // D, pipelines, warpgroups of each, keys of a tile, stages of K and V, turns, stages of Q
-  using ManyKeys = std::conditional_t<D64, StreamConfig<64, 1, 3, 128, 4, 4, true>,
-                                      StreamConfig<128, 1, 3, 64, 5, 3, false>>;
-  using SomeKeys = std::conditional_t<D64, StreamConfig<64, 2, 2, 64, 4, 4, false>,
-                                      StreamConfig<128, 1, 2, 128, 2, 3, false>>;
-  using FewKeys = std::conditional_t<D64, StreamConfig<64, 1, 4, 64, 6, 6, true>,
-                                     StreamConfig<128, 1, 2, 128, 2, 2, true, 3>>;
+  using ManyKeys = std::conditional_t<D64, PipelineConfig<64, 1, 3, 128, 4, 4, true>,
+                                      PipelineConfig<128, 1, 3, 64, 5, 3, false>>;
+  using SomeKeys = std::conditional_t<D64, PipelineConfig<64, 2, 2, 64, 4, 4, false>,
+                                      PipelineConfig<128, 1, 2, 128, 2, 3, false>>;
+  using FewKeys = std::conditional_t<D64, PipelineConfig<64, 1, 4, 64, 6, 6, true>,
+                                     PipelineConfig<128, 1, 2, 128, 2, 2, true, 3>>;
   const auto launch_with = [&]<typename C>(C) {
-    launch_stream<C, CAUSAL>(attention_kernel<Element, CAUSAL, C>, params, stream);
+    launch_pipelines<C, CAUSAL>(attention_kernel<Element, CAUSAL, C>, params, stream);
   };
   params.configuration == 0   ? launch_with(ManyKeys())
   : params.configuration == 1 ? launch_with(SomeKeys())
