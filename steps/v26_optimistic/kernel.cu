@@ -244,16 +244,16 @@ int choose_configuration(const AttentionCall& call) {
   return turns ? 0 : 1;
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "The loop assumes that no score overflows, and computes a tile again if one may",
+    .removes = "the search for maxima",
+    .part = Part::kHopper,
+    .alignment_bytes = 16,
+    .needs_sm = "90a",
+    .configurations = {"turns", "free"},
+    .choose = choose_configuration,
+    .uses_counters = true,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention,
-              {
-                  .title = "The loop assumes that no score overflows, and computes a tile again if one may",
-                  .removes = "the search for maxima",
-                  .part = Part::kHopper,
-                  .alignment_bytes = 16,
-                  .needs_sm = "90a",
-                  .configurations = {"turns", "free"},
-                  .choose = choose_configuration,
-                  .uses_counters = true,
-              });
+}  // namespace STEP_NAMESPACE

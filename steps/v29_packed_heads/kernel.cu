@@ -184,13 +184,14 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          stream, params, partials);
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "Query heads that share K and V fill the rows of one tile",
+    .removes = "reading K and V for every query head",
+    .part = Part::kDecode,
+    .purpose = Purpose::kDecode,
+    .alignment_bytes = 16,
+    .workspace_bytes = workspace_bytes,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention, {
-                                    .title = "Query heads that share K and V fill the rows of one tile",
-                                    .removes = "reading K and V for every query head",
-                                    .part = Part::kDecode,
-                                    .purpose = Purpose::kDecode,
-                                    .alignment_bytes = 16,
-                                    .workspace_bytes = workspace_bytes,
-                                });
+}  // namespace STEP_NAMESPACE
