@@ -1,7 +1,10 @@
 // How a step registers. A step's kernel.cu defines, inside `namespace STEP_NAMESPACE { ... }`,
 //   template <typename Element, int HEAD_DIM, bool CAUSAL>
 //   void launch_attention(const AttentionParams<Element>& params, Stream stream);
-// and ends with REGISTER_STEP(launch_attention, {.title = ..., .removes = ...}). Its name is its folder's.
+//
+//   constexpr StepInfo kStep = {.title = ..., .removes = ...};
+//   REGISTER_STEP(launch_attention, kStep);
+// The step has the name of its folder.
 #pragma once
 
 #include "common/attention.h"
@@ -71,25 +74,23 @@ namespace STEP_NAMESPACE {
 using namespace flashsteps;
 }
 
-// A test that runs only some of a step's instances compiles no others: it defines this as a condition on these three.
+// A test that runs only some of a step's instances defines this as a condition on the three arguments, so
+// that the others are not compiled.
 #ifndef FLASHSTEPS_COMPILED
 #define FLASHSTEPS_COMPILED(Element, HEAD_DIM, CAUSAL) true
 #endif
 
-#define REGISTER_STEP(launcher, ...)                                                                 \
-  namespace STEP_NAMESPACE {                                                                         \
-  struct Launcher {                                                                                  \
-    template <typename Element, int HEAD_DIM, bool CAUSAL>                                           \
-    static void run(const AttentionParams<Element>& params, Stream stream) {                         \
-      if constexpr (FLASHSTEPS_COMPILED(Element, HEAD_DIM, CAUSAL))                                  \
-        launcher<Element, HEAD_DIM, CAUSAL>(params, stream);                                         \
-      else if (launch_recorder() == nullptr)                                                         \
-        throw std::runtime_error("this build of the step has no such instance");                     \
-    }                                                                                                \
-  };                                                                                                 \
-  constexpr StepInfo kStepInfo __VA_ARGS__;                                                          \
-  static_assert(Architecture(kStepInfo.needs_sm) == Architecture(FLASHSTEPS_NEEDS_SM),               \
-                "the build has found another needs_sm in this source");                              \
-  [[maybe_unused]] const bool kRegistered = register_step(                                           \
-      {FLASHSTEPS_STRING(FLASHSTEPS_STEP), kThisBackend, kStepInfo, dispatch<Launcher, kStepInfo>}); \
-  }
+#define REGISTER_STEP(launcher, info)                                             \
+  struct Launcher {                                                               \
+    template <typename Element, int HEAD_DIM, bool CAUSAL>                        \
+    static void run(const AttentionParams<Element>& params, Stream stream) {      \
+      if constexpr (FLASHSTEPS_COMPILED(Element, HEAD_DIM, CAUSAL))               \
+        launcher<Element, HEAD_DIM, CAUSAL>(params, stream);                      \
+      else if (launch_recorder() == nullptr)                                      \
+        throw std::runtime_error("this build of the step has no such instance");  \
+    }                                                                             \
+  };                                                                              \
+  static_assert(Architecture(info.needs_sm) == Architecture(FLASHSTEPS_NEEDS_SM), \
+                "the build has found another needs_sm in this source");           \
+  [[maybe_unused]] const bool kRegistered =                                       \
+      register_step({FLASHSTEPS_STRING(FLASHSTEPS_STEP), kThisBackend, info, dispatch<Launcher, info>})

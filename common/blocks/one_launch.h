@@ -4,8 +4,10 @@
 
 #include <cfloat>
 
+#include "common/blocks/epilogue.h"
 #include "common/blocks/packed_heads.h"
 #include "common/blocks/split_keys.h"
+#include "common/exp2.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
@@ -149,8 +151,8 @@ __device__ void merge_ctas(const Partials<HEAD_DIM>& partials, const PackedRows<
 
 // Both, where the parts of a row lie one behind another; the last of the CTAs that share the tile's rows
 // merges their parts. `counter` belongs to the tile; the CTA is number `split` of partials.num_parts.
-template <int MERGED_AT_ONCE = kMergedAtOnce, int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element,
-          typename Group, typename Count = CountBetweenFences>
+template <int MERGED_AT_ONCE = 8, int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element, typename Group,
+          typename Count = CountBetweenFences>
 __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,
                                     const Partials<HEAD_DIM>& partials,
                                     const PackedRows<Element, Group>& rows, int batch, int first_row,

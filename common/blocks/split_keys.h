@@ -1,9 +1,8 @@
-// The keys of a tile of queries, shared out to warps that know nothing of each other: which keys are whose,
-// and what a warp leaves in the workspace for a second kernel that merges it. Spelled out in v28_split_keys.
+// The keys of a tile of queries, divided among parts that are computed independently of each other: which
+// keys belong to which part, and where its result lies in the workspace. Spelled out in v28_split_keys.
 #pragma once
 
-#include "common/blocks/epilogue.h"
-#include "common/exp2.h"
+#include "common/attention.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
@@ -49,67 +48,6 @@ Partials<HEAD_DIM> make_partials(const AttentionParams<Element>& params, int num
   const int64_t rows = int64_t(params.batch) * params.num_heads_q * params.seqlen_q;
   auto* const o = static_cast<float(*)[HEAD_DIM]>(params.workspace);
   return {num_parts, reinterpret_cast<Softmax*>(o + rows * num_parts), o};
-}
-
-// A lane leaves its elements of a row as they are: the upper (r = 0) or the lower row that it has of a line
-// of accumulators. `at` is the part's place, row_sum the whole row's; a part without keys leaves no O.
-template <int HEAD_DIM>
-__device__ void store_part(const Partials<HEAD_DIM>& partials, int64_t at,
-                           const float (&acc_o)[HEAD_DIM / 8][4], int r, float row_base, float row_sum,
-                           bool has_keys, int lane_id) {
-  if (lane_id % 4 == 0) partials.softmax[at] = {row_base, row_sum};
-  if (!has_keys) return;
-#pragma unroll
-  for (int n = 0; n < HEAD_DIM / 8; ++n)
-    *reinterpret_cast<float2*>(&partials.o[at][n * kAccumulatorCols + accumulator_col(lane_id)]) =
-        make_float2(acc_o[n][r * 2], acc_o[n][r * 2 + 1]);
-}
-
-// A warp merges the parts of a row and stores O and LSE. Each lane has HEAD_DIM / 32 columns. The kernel must
-// leave it registers for the parts that it loads at a time: __launch_bounds__(threads, 4).
-constexpr int kMergedAtOnce = 8;
-template <typename Element, int HEAD_DIM>
-__device__ void merge_row(const AttentionParams<Element>& params, const Partials<HEAD_DIM>& partials,
-                          int batch, int head, int query, int lane_id) {
-  constexpr int COLS = HEAD_DIM / 32;
-  const int64_t first = partials.first_of(params, batch, head, query);
-  const Softmax* const softmax = partials.softmax + first;
-  // The largest base of all parts becomes the base of the whole row. Each lane looks at some of the parts.
-  float base = -INFINITY;
-  for (int part = lane_id; part < partials.num_parts; part += 32)
-    if (softmax[part].sum > 0.0f) base = fmaxf(base, softmax[part].base);
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) base = fmaxf(base, __shfl_xor_sync(0xffffffff, base, lanes));
-
-  // In the order of the keys, so that every run adds up alike; a group of parts is on its way at a time. A
-  // part whose sum is 0 has left no O.
-  struct alignas(COLS * sizeof(float)) Columns {
-    float o[COLS];
-  };
-  float sum = 0.0f, o[COLS] = {};
-  for (int group = 0; group < partials.num_parts; group += kMergedAtOnce) {
-    Softmax left[kMergedAtOnce] = {};
-    Columns columns[kMergedAtOnce] = {};
-#pragma unroll
-    for (int i = 0; i < kMergedAtOnce; ++i) {
-      if (group + i >= partials.num_parts) continue;
-      left[i] = softmax[group + i];
-      columns[i] = *reinterpret_cast<const Columns*>(&partials.o[first + group + i][lane_id * COLS]);
-    }
-#pragma unroll
-    for (int i = 0; i < kMergedAtOnce; ++i) {
-      const float weight = left[i].sum == 0.0f ? 0.0f : exp2_approx(left[i].base - base);
-      sum += left[i].sum * weight;
-#pragma unroll
-      for (int c = 0; c < COLS; ++c) o[c] += left[i].sum == 0.0f ? 0.0f : columns[i].o[c] * weight;
-    }
-  }
-  const float inverse = inverse_of(sum);
-  Element* const to = params.o_head(batch, head) + query * params.o.row_stride + lane_id * COLS;
-#pragma unroll
-  for (int i = 0; i < COLS; i += 2)
-    *reinterpret_cast<uint32_t*>(&to[i]) = pack2<Element>(o[i] * inverse, o[i + 1] * inverse);
-  if (lane_id == 0) params.store_lse(batch, head, query, lse_of(base, sum));
 }
 
 }  // namespace FLASHSTEPS_BACKEND

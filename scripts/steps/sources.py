@@ -50,8 +50,8 @@ def has_idea(step: str, root: Path = ROOT) -> bool:
 
 def find_title(source: str, step: str) -> re.Match[str]:
     """`.title` of the registration in a kernel's source; group 1 is the string, in C++."""
-    found = TITLE.search(source, max(source.rfind("REGISTER_STEP("), 0))
-    if "REGISTER_STEP(" not in source or found is None:
+    found = TITLE.search(source)
+    if found is None:
         raise StepError(f"steps/{step}/kernel.cu registers no .title")
     return found
 
@@ -70,7 +70,7 @@ def after(step: str, root: Path = ROOT) -> str | None:
     if step not in steps:
         return None
     source = (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
-    found = AFTER.search(source, max(source.rfind("REGISTER_STEP("), 0))
+    found = AFTER.search(source)
     if found is None:
         at = steps.index(step)
         return steps[at - 1] if at else None
@@ -92,5 +92,5 @@ def part(step: str, root: Path = ROOT) -> str | None:
     if not kernel.is_file():
         return None
     source = kernel.read_text(encoding="utf-8")
-    found = PART.search(source, max(source.rfind("REGISTER_STEP("), 0))
+    found = PART.search(source)
     return PARTS[found[1] if found else "kMemory"]

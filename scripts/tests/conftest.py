@@ -280,9 +280,12 @@ KERNEL = """// {name}: what it teaches.
 
 constexpr int BLOCK_M = {block};  // rows of Q
 
-REGISTER_STEP(launch_attention, {{.title = "idea of {name}, "
-                                           "x | y",
-                                 .removes = "something"}})
+constexpr StepInfo kStep = {{
+    .title = "idea of {name}, "
+             "x | y",
+    .removes = "something",
+}};
+REGISTER_STEP(launch_attention, kStep);
 """
 
 

@@ -76,9 +76,9 @@ def test_what_is_no_architecture_or_too_old_is_refused(tmp_path: Path, architect
 @pytest.mark.parametrize(
     "source, expected",
     [
-        ('REGISTER_STEP(f, {\n    .alignment_bytes = 16,\n    .needs_sm = "90",\n});\n', "90"),
-        ('REGISTER_STEP(f, {.needs_sm = "90a"});\n', "90a"),
-        ("REGISTER_STEP(f, {.alignment_bytes = 16});\n", "80"),
+        ('constexpr StepInfo kStep = {\n    .alignment_bytes = 16,\n    .needs_sm = "90",\n};\n', "90"),
+        ('constexpr StepInfo kStep = {.needs_sm = "90a"};\n', "90a"),
+        ("constexpr StepInfo kStep = {.alignment_bytes = 16};\n", "80"),
         ('constexpr const char* needs_sm = "90";  // of every case\nrun(case_of<1>, needs_sm);\n', "90"),
         ('{.needs_sm = "90"},\n{.needs_sm="90"},\n', "90"),
         ('if (needs_sm == "90") return;\n', "80"),

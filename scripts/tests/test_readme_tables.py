@@ -78,17 +78,17 @@ def test_a_step_that_failed_is_new_or_was_not_recorded_stays_in_the_ladder(repos
     assert r"| idea of v01_scalar, x \| y | 3.4 | – |" in text
     assert r"| skip: needs a\|b | – | – | skip: needs a\|b | – | – |" in text
     assert "| not recorded | – | – | not recorded | – | – |" in text
-    repository.write("steps/v04_new/kernel.cu", 'REGISTER_STEP(launch_attention, {.title = "new"})')
+    repository.write("steps/v04_new/kernel.cu", 'constexpr StepInfo kStep = {.title = "new"};')
     status, message = run(repository, capsys, "--check")
     assert status == 1 and "+| [v04_new](steps/v04_new/) | new | not recorded" in message
-    repository.write("steps/v04_new/kernel.cu", 'REGISTER_STEP(f, {.removes = "x"})')
+    repository.write("steps/v04_new/kernel.cu", 'constexpr StepInfo kStep = {.removes = "x"};')
     assert "steps/v04_new/kernel.cu registers no .title" in refused(repository, capsys, LADDER)
     (repository.root / "steps/v01_scalar/kernel.cu").unlink()
     assert "has 'v01_scalar', which is not under steps/" in refused(repository, capsys, LADDER)
 
 
 def test_a_step_is_compared_with_the_one_that_it_comes_from(repository: Repository, capsys):
-    kernel = repository.read("steps/v03_wmma/kernel.cu").replace("{.title", '{.after = "v01_scalar", .title')
+    kernel = repository.read("steps/v03_wmma/kernel.cu").replace(".title", '.after = "v01_scalar", .title')
     repository.write("steps/v03_wmma/kernel.cu", kernel)
     record_peers(repository)
     text = written(repository, capsys, LADDER)

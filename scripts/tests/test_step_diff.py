@@ -70,7 +70,7 @@ def test_lines_that_stand_elsewhere_are_no_difference(pair: Repository):
 
 
 def test_one_step_is_compared_with_the_one_that_it_comes_from(pair: Repository, capsys):
-    registration = 'REGISTER_STEP(launch_attention, {.title = "", .after = "AFTER"});\n'
+    registration = 'constexpr StepInfo kStep = {.title = "", .after = "AFTER"};\n'
     pair.write("steps/v03_wmma/kernel.cu", registration.replace("AFTER", "v01_scalar"))
     assert step_diff.main(["v03", "--root", str(pair.root)]) == 0
     assert capsys.readouterr().out.startswith("--- steps/v01_scalar/kernel.cu\n")

@@ -50,8 +50,8 @@ echo not a diff
 **Two changes, in any order**
 
 ```diff
--REGISTER_STEP(launch_attention, {.title = "idea of v02_smem_tiles, "
-+REGISTER_STEP(launch, {.title = "idea of v02_smem_tiles, "
+-REGISTER_STEP(launch_attention, kStep);
++REGISTER_STEP(launch, kStep);
 ```
 
 ```diff
@@ -120,10 +120,10 @@ def test_the_kernels_that_are_made(changed: Repository, capsys, tmp_path: Path):
     assert lines[4:6] == ["constexpr int BLOCK_M = 32;  // half of the rows", "constexpr int MORE = 1;"]
     text = "\n".join(lines)
     # In C++ each of a title's backslashes and quotes is escaped.
-    assert r'{.title = "v02_smem_tiles, changed: Half the rows, \"by\" the \\ way",' in text
+    assert r'.title = "v02_smem_tiles, changed: Half the rows, \"by\" the \\ way",' in text
     assert "idea of v02" not in text and "x | y" not in text and lines[-1] == before[-1]
     both = (out / f"{STEP}_two_changes" / "kernel.cu").read_text(encoding="utf-8")
-    assert "what it teaches" not in both and "REGISTER_STEP(launch, {" in both and "BLOCK_M = 64;" in both
+    assert "what it teaches" not in both and "REGISTER_STEP(launch, kStep);" in both and "BLOCK_M = 64;" in both
     # The tests compile what they run, without another number of lines.
     assert run(changed, capsys, "--tested", "--out", str(out))[0] == 0
     first, *rest = (out / NAME / "kernel.cu").read_text(encoding="utf-8").splitlines()
@@ -177,7 +177,7 @@ def test_a_page_that_cannot_be_read(repository: Repository, capsys, text: str, s
 @pytest.mark.parametrize(
     "text, says",
     [
-        (diff("-int x;", "+int y;"), f"{PAGE}:5: stands in steps/{STEP}/kernel.cu at lines 1, 10: add"),
+        (diff("-int x;", "+int y;"), f"{PAGE}:5: stands in steps/{STEP}/kernel.cu at lines 1, 13: add"),
         (diff("-int x;", " // v02_smem_tiles: what it teaches."), ""),
         (
             diff("-int x;", " // v02_smem_tiles: what it teaches.").replace(

@@ -67,12 +67,13 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(NUM_THREADS), 0, stream, params);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "One thread computes one query row and reads K and V from global memory",
     .removes = "nothing: the baseline",
     .part = Part::kMemory,
     .dtypes = {DType::kFp16, DType::kBf16, DType::kFp32},
     .spills = "at D=128 q and acc_o alone are 256 values, and a thread has 255 registers",
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

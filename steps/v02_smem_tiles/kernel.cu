@@ -186,11 +186,12 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "Tiles of K and V in shared memory; register blocking, 32 FP32 scores per thread",
     .removes = "global memory traffic: a tile is read once per 64 rows",
     .part = Part::kMemory,
     .dtypes = {DType::kFp16, DType::kBf16, DType::kFp32},
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -226,10 +226,11 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "WMMA runs the products on tensor cores; S, P and O are in shared memory",
     .removes = "the FP32 FMA ceiling",
     .part = Part::kMemory,
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -272,11 +272,12 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "16-byte global loads and stores",
     .removes = "load instructions: one for 16 bytes instead of one for 2",
     .part = Part::kMemory,
     .alignment_bytes = 16,
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

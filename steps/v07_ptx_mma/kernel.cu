@@ -283,11 +283,12 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "mma.sync and ldmatrix have a known register layout, so O stays in registers",
     .removes = "the round trip of O through shared memory, twice per tile",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

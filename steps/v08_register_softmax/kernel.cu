@@ -301,11 +301,12 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "Softmax in registers; the two warps of a row exchange its maximum and sum",
     .removes = "the round trip of S through shared memory",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -294,11 +294,12 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "Warps exchange row maxima before the exponentials, so P needs no correction",
     .removes = "multiplications between S and P",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -367,12 +367,13 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params, maps);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "A producer warp loads tiles by TMA, with a 128-byte swizzle, into two stages",
     .removes = "waiting for loads, address arithmetic, padding",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
     .needs_sm = "90",
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -250,12 +250,13 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "All threads request the next tiles with cp.async and compute meanwhile",
     .removes = "waiting for loads, on every GPU since sm_80",
     .after = "v09_direct_rescale",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -217,12 +217,13 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "Each warp owns 32 whole rows, so P stays in registers",
     .removes = "the round trip of P, the exchange between warps",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
     .spills = "at D = 128 O, S and the operands need all of the 255 registers that a thread can have",
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -231,12 +231,13 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "A warp rescales O only if P might overflow or the tile needs a mask",
     .removes = "maxima across lanes, the rescale of O, the mask's test",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
     .spills = "at D = 128 O, S and the operands need all of the 255 registers that a thread can have",
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

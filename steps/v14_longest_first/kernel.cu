@@ -247,9 +247,7 @@ int choose_configuration(const AttentionCall& call) {
   return call.head_dim == 128 && smem_bytes_per_sm() < 2 * CTA_BYTES ? 1 : 0;
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "The longest tiles of queries start first; K and V of the running heads fit in L2",
     .removes = "long tiles at the end, beside which nothing runs",
     .part = Part::kMmaSync,
@@ -257,4 +255,7 @@ REGISTER_STEP(launch_attention, {
     .spills = "at D = 128 O, S and the operands need all of the 255 registers that a thread can have",
     .configurations = {"128x64", "256x32"},
     .choose = choose_configuration,
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

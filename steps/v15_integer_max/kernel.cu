@@ -242,9 +242,7 @@ int choose_configuration(const AttentionCall& call) {
   return call.head_dim == 128 && smem_bytes_per_sm() < 2 * CTA_BYTES ? 1 : 0;
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "Scores are compared as integers: one instruction finds the largest of three",
     .removes = "half of the maxima",
     .part = Part::kMmaSync,
@@ -252,4 +250,7 @@ REGISTER_STEP(launch_attention, {
     .spills = "at D = 128 O, S and the operands need all of the 255 registers that a thread can have",
     .configurations = {"128x64", "256x32"},
     .choose = choose_configuration,
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -233,13 +233,14 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          heads_per_group<HEAD_DIM, CAUSAL>(params));
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "A producer warpgroup loads by TMA and gives registers to the computing warps",
     .removes = "copy instructions, barriers, the limit of 168 registers",
     .part = Part::kMmaSync,
     .alignment_bytes = 16,
     .needs_sm = "90a",
     .spills = "at D = 128 O, S and the operands need all of the registers that a consumer has",
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

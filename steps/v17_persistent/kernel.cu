@@ -244,9 +244,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          heads_per_group<HEAD_DIM, CAUSAL>(params), num_tiles);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "Each CTA takes tiles from a counter and loads the next before the current ends",
     .removes = "the start and the end of each CTA",
     .part = Part::kMmaSync,
@@ -254,4 +252,7 @@ REGISTER_STEP(launch_attention, {
     .needs_sm = "90a",
     .spills = "at D = 128 O, S and the operands need all of the registers that a consumer has",
     .workspace_bytes = [](const AttentionCall&) { return sizeof(int); },
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

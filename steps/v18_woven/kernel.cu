@@ -237,9 +237,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          heads_per_group<HEAD_DIM, CAUSAL>(params), num_tiles);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "At D = 64, exponentials of one half-tile are woven into products of the next one",
     .removes = "turns of softmax and products within a warp",
     .part = Part::kMmaSync,
@@ -247,4 +245,7 @@ REGISTER_STEP(launch_attention, {
     .needs_sm = "90a",
     .spills = "at D = 128 O, S and the operands need all of the registers that a consumer has",
     .workspace_bytes = [](const AttentionCall&) { return sizeof(int); },
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -247,9 +247,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          heads_per_group<HEAD_DIM, CAUSAL>(params), num_tiles);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "stmatrix stores O to shared memory with a quarter of the store instructions",
     .removes = "three of four stores to shared memory",
     .part = Part::kMmaSync,
@@ -257,4 +255,7 @@ REGISTER_STEP(launch_attention, {
     .needs_sm = "90a",
     .spills = "O, S and the operands need nearly all of the registers that a consumer has",
     .workspace_bytes = [](const AttentionCall&) { return sizeof(int); },
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -245,9 +245,7 @@ int choose_configuration(const AttentionCall& call) {
   return num_small_tiles <= num_sms() * (call.causal && call.seqlen_kv <= call.seqlen_q ? 2 : 1) ? 1 : 0;
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "Tiles have 256 queries, but 128 in small calls, so that fewer SMs are idle",
     .removes = "idle SMs, launches, half of the reads of K and V at D = 64",
     .part = Part::kMmaSync,
@@ -257,4 +255,7 @@ REGISTER_STEP(launch_attention, {
     .configurations = {"256x64", "128x64"},
     .choose = choose_configuration,
     .workspace_bytes = [](const AttentionCall&) { return sizeof(int); },
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -214,9 +214,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          heads_per_group<HEAD_DIM, CAUSAL>(params), num_tiles);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "wgmma multiplies 64 rows at once and reads K and V from shared memory",
     .removes = "ldmatrix, nearly half of all instructions, and mma.sync's limit",
     .after = "v17_persistent",
@@ -224,4 +222,7 @@ REGISTER_STEP(launch_attention, {
     .alignment_bytes = 16,
     .needs_sm = "90a",
     .workspace_bytes = [](const AttentionCall&) { return sizeof(int); },
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -238,13 +238,14 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          heads_per_group<HEAD_DIM, CAUSAL>(params), num_tiles);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "Warps compute the next tile's exponentials while tensor cores multiply P by V",
     .removes = "turns of softmax and products",
     .part = Part::kHopper,
     .alignment_bytes = 16,
     .needs_sm = "90a",
     .workspace_bytes = [](const AttentionCall&) { return sizeof(int); },
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

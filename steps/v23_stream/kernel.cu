@@ -247,13 +247,14 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          tile_order<HEAD_DIM, CAUSAL>(params), num_tiles);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "A CTA begins the next tile of queries before the last product of this tile",
     .removes = "pauses of the tensor cores between tiles",
     .part = Part::kHopper,
     .alignment_bytes = 16,
     .needs_sm = "90a",
     .uses_counters = true,
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -207,9 +207,7 @@ int choose_configuration(const AttentionCall& call) {
   return call.seqlen_kv <= (call.head_dim == 64 ? 4096 : 1024) ? 1 : 0;
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "Warpgroups take turns: one issues products while another computes exponentials",
     .removes = "collisions of exponentials with exponentials",
     .part = Part::kHopper,
@@ -218,4 +216,7 @@ REGISTER_STEP(launch_attention, {
     .configurations = {"wide", "narrow"},
     .choose = choose_configuration,
     .uses_counters = true,
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE

@@ -267,16 +267,16 @@ int choose_configuration(const AttentionCall& call) {
   return turns ? 0 : 1;
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "The kernel takes the last keys first, so that its main loop needs no masks",
+    .removes = "masks from the loop",
+    .part = Part::kHopper,
+    .alignment_bytes = 16,
+    .needs_sm = "90a",
+    .configurations = {"turns", "free"},
+    .choose = choose_configuration,
+    .uses_counters = true,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention,
-              {
-                  .title = "The kernel takes the last keys first, so that its main loop needs no masks",
-                  .removes = "masks from the loop",
-                  .part = Part::kHopper,
-                  .alignment_bytes = 16,
-                  .needs_sm = "90a",
-                  .configurations = {"turns", "free"},
-                  .choose = choose_configuration,
-                  .uses_counters = true,
-              });
+}  // namespace STEP_NAMESPACE

@@ -282,17 +282,17 @@ int choose_configuration(const AttentionCall& call) {
   return 7 * rounds(192) <= 5 * rounds(128) ? kManyKeys : kSomeKeys;
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "The host chooses the tile's size by head dimension, mask and number of keys",
+    .removes = "idle tensor cores between tiles that are too large or too small",
+    .after = "v25_clean_loop",
+    .part = Part::kHopper,
+    .alignment_bytes = 16,
+    .needs_sm = "90a",
+    .configurations = {"many_keys", "some_keys", "few_keys"},
+    .choose = choose_configuration,
+    .uses_counters = true,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention,
-              {
-                  .title = "The host chooses the tile's size by head dimension, mask and number of keys",
-                  .removes = "idle tensor cores between tiles that are too large or too small",
-                  .after = "v25_clean_loop",
-                  .part = Part::kHopper,
-                  .alignment_bytes = 16,
-                  .needs_sm = "90a",
-                  .configurations = {"many_keys", "some_keys", "few_keys"},
-                  .choose = choose_configuration,
-                  .uses_counters = true,
-              });
+}  // namespace STEP_NAMESPACE

@@ -230,15 +230,15 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          dim3(NUM_THREADS), 0, stream, params, partials);
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "The keys of a head are split among warps; a second kernel merges what they leave",
+    .removes = "SMs without work where queries are few",
+    .after = "v13_lazy_rescale",
+    .part = Part::kDecode,
+    .purpose = Purpose::kDecode,
+    .alignment_bytes = 16,
+    .workspace_bytes = workspace_bytes,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention,
-              {
-                  .title = "The keys of a head are split among warps; a second kernel merges what they leave",
-                  .removes = "SMs without work where queries are few",
-                  .after = "v13_lazy_rescale",
-                  .part = Part::kDecode,
-                  .purpose = Purpose::kDecode,
-                  .alignment_bytes = 16,
-                  .workspace_bytes = workspace_bytes,
-              });
+}  // namespace STEP_NAMESPACE

@@ -3,6 +3,7 @@
 // empty.
 #include <algorithm>
 
+#include "common/blocks/epilogue.h"
 #include "common/blocks/key_range.h"
 #include "common/blocks/products.h"
 #include "common/blocks/split_keys.h"
@@ -20,6 +21,7 @@ constexpr int NUM_STAGES = 2;   // of K and V each: one is computed on while the
 constexpr int CTAS_PER_SM = 3;  // for which registers suffice, and at D = 128 the shared memory of sm_90
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
+constexpr int MERGED_AT_ONCE = 8;  // parts of a row
 
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
@@ -138,21 +140,72 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     mma_pv<Element>(acc_o, acc_s, scale, row_base, row_sum, v[stage], q_offset, 0);
   }
 
+  // The rows go to the workspace as they are. A part without keys leaves no O: its sums are 0.
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = first_row + acc_row + r * 8;
     const float sum = quad_reduce_sum(row_sum[0][r]);
     if (row >= rows.count()) continue;
     const int64_t at = partials.first_of(params, batch, rows.head(row), rows.query(row)) + part;
-    store_part(partials, at, acc_o[0], r, row_base[0][r], sum, begin < end, lane_id);
+    if (lane_id % 4 == 0) partials.softmax[at] = {row_base[0][r], sum};
+    if (begin >= end) continue;
+#pragma unroll
+    for (int n = 0; n < O_TILES; ++n)
+      *reinterpret_cast<float2*>(&partials.o[at][n * MMA_N + acc_col]) =
+          make_float2(acc_o[0][n][r * 2], acc_o[0][n][r * 2 + 1]);
   }
 }
 
+// A warp merges the parts of a row. Each lane has HEAD_DIM / 32 of its columns.
 template <typename Element, int HEAD_DIM>
-__global__ void __launch_bounds__(NUM_THREADS, 4)
+__global__ void __launch_bounds__(NUM_THREADS, 4)  // or ptxas saves registers, and loads part after part
     merge_kernel(const AttentionParams<Element> params, const Partials<HEAD_DIM> partials) {
-  const int query = blockIdx.x * NUM_WARPS + threadIdx.x / 32;
-  if (query < params.seqlen_q) merge_row(params, partials, blockIdx.z, blockIdx.y, query, threadIdx.x % 32);
+  constexpr int COLS = HEAD_DIM / 32;
+  const int row = blockIdx.x * NUM_WARPS + threadIdx.x / 32;
+  const int head = blockIdx.y;
+  const int batch = blockIdx.z;
+  const int lane_id = threadIdx.x % 32;
+  if (row >= params.seqlen_q) return;
+  const int64_t first = partials.first_of(params, batch, head, row);
+  const Softmax* const softmax = partials.softmax + first;
+
+  // The largest base of all parts becomes the base of the whole row. Each lane looks at some of the parts.
+  float base = -INFINITY;
+  for (int part = lane_id; part < partials.num_parts; part += 32)
+    if (softmax[part].sum > 0.0f) base = fmaxf(base, softmax[part].base);
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) base = fmaxf(base, __shfl_xor_sync(0xffffffff, base, lanes));
+
+  // In the order of the keys, so that every run adds up alike; a group of parts is on its way at a time. A
+  // part whose sum is 0 has left no O.
+  struct alignas(COLS * sizeof(float)) Columns {
+    float o[COLS];
+  };
+  float sum = 0.0f, o[COLS] = {};
+  for (int group = 0; group < partials.num_parts; group += MERGED_AT_ONCE) {
+    Softmax left[MERGED_AT_ONCE] = {};
+    Columns columns[MERGED_AT_ONCE] = {};
+#pragma unroll
+    for (int i = 0; i < MERGED_AT_ONCE; ++i) {
+      if (group + i >= partials.num_parts) continue;
+      left[i] = softmax[group + i];
+      columns[i] = *reinterpret_cast<const Columns*>(&partials.o[first + group + i][lane_id * COLS]);
+    }
+#pragma unroll
+    for (int i = 0; i < MERGED_AT_ONCE; ++i) {
+      const float weight = left[i].sum == 0.0f ? 0.0f : exp2_approx(left[i].base - base);
+      sum += left[i].sum * weight;
+#pragma unroll
+      for (int c = 0; c < COLS; ++c) o[c] += left[i].sum == 0.0f ? 0.0f : columns[i].o[c] * weight;
+    }
+  }
+
+  const float inverse = inverse_of(sum);
+  Element* const to = params.o_head(batch, head) + row * params.o.row_stride + lane_id * COLS;
+#pragma unroll
+  for (int i = 0; i < COLS; i += 2)
+    *reinterpret_cast<uint32_t*>(&to[i]) = pack2<Element>(o[i] * inverse, o[i + 1] * inverse);
+  if (lane_id == 0) params.store_lse(batch, head, row, lse_of(base, sum));
 }
 
 // On the host: tiles of the rows of a head of K and V.
@@ -184,13 +237,14 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          stream, params, partials);
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "Query heads that share K and V fill the rows of one tile",
+    .removes = "reading K and V for every query head",
+    .part = Part::kDecode,
+    .purpose = Purpose::kDecode,
+    .alignment_bytes = 16,
+    .workspace_bytes = workspace_bytes,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention, {
-                                    .title = "Query heads that share K and V fill the rows of one tile",
-                                    .removes = "reading K and V for every query head",
-                                    .part = Part::kDecode,
-                                    .purpose = Purpose::kDecode,
-                                    .alignment_bytes = 16,
-                                    .workspace_bytes = workspace_bytes,
-                                });
+}  // namespace STEP_NAMESPACE

@@ -246,14 +246,15 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          make_partials<HEAD_DIM>(params, splits));
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "One launch: the last CTA of a row merges what all have left",
+    .removes = "the second launch, and most of the parts",
+    .part = Part::kDecode,
+    .purpose = Purpose::kDecode,
+    .alignment_bytes = 16,
+    .workspace_bytes = workspace_bytes,
+    .uses_counters = true,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention, {
-                                    .title = "One launch: the last CTA of a row merges what all have left",
-                                    .removes = "the second launch, and most of the parts",
-                                    .part = Part::kDecode,
-                                    .purpose = Purpose::kDecode,
-                                    .alignment_bytes = 16,
-                                    .workspace_bytes = workspace_bytes,
-                                    .uses_counters = true,
-                                });
+}  // namespace STEP_NAMESPACE

@@ -143,14 +143,15 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          make_partials<HEAD_DIM>(params, splits));
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "The warps of a CTA take its tiles of keys in turn",
+    .removes = "reads that are scattered over memory",
+    .part = Part::kDecode,
+    .purpose = Purpose::kDecode,
+    .alignment_bytes = 16,
+    .workspace_bytes = workspace_bytes,
+    .uses_counters = true,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention, {
-                                    .title = "The warps of a CTA take its tiles of keys in turn",
-                                    .removes = "reads that are scattered over memory",
-                                    .part = Part::kDecode,
-                                    .purpose = Purpose::kDecode,
-                                    .alignment_bytes = 16,
-                                    .workspace_bytes = workspace_bytes,
-                                    .uses_counters = true,
-                                });
+}  // namespace STEP_NAMESPACE

@@ -167,19 +167,19 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          make_partials<HEAD_DIM>(params, splits));
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "One CTA for each SM, with more tiles on their way: fewer parts to merge",
+    .removes = "CTAs that memory does not need, and their parts",
+    .part = Part::kDecode,
+    .purpose = Purpose::kDecode,
+    .alignment_bytes = 16,
+    .configurations = {"splits1", "splits2", "splits3", "splits4", "splits6", "splits8", "splits12",
+                       "splits16", "splits32", "splits64", "splits128"},
+    .choose = choose_configuration,
+    .workspace_bytes = workspace_bytes,
+    .uses_counters = true,
+    .refuses = refuses,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention,
-              {
-                  .title = "One CTA for each SM, with more tiles on their way: fewer parts to merge",
-                  .removes = "CTAs that memory does not need, and their parts",
-                  .part = Part::kDecode,
-                  .purpose = Purpose::kDecode,
-                  .alignment_bytes = 16,
-                  .configurations = {"splits1", "splits2", "splits3", "splits4", "splits6", "splits8",
-                                     "splits12", "splits16", "splits32", "splits64", "splits128"},
-                  .choose = choose_configuration,
-                  .workspace_bytes = workspace_bytes,
-                  .uses_counters = true,
-                  .refuses = refuses,
-              });
+}  // namespace STEP_NAMESPACE

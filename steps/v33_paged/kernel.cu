@@ -190,20 +190,20 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params, make_partials<HEAD_DIM>(params, splits));
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "K and V in pages of a pool, which a table finds one tile ahead",
+    .removes = "memory that is reserved for the longest sequence",
+    .part = Part::kDecode,
+    .purpose = Purpose::kDecode,
+    .alignment_bytes = 16,
+    .configurations = {"splits1", "splits2", "splits3", "splits4", "splits6", "splits8", "splits12",
+                       "splits16", "splits32", "splits64", "splits128"},
+    .choose = choose_configuration,
+    .workspace_bytes = workspace_bytes,
+    .uses_counters = true,
+    .pages = true,
+    .refuses = refuses,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention,
-              {
-                  .title = "K and V in pages of a pool, which a table finds one tile ahead",
-                  .removes = "memory that is reserved for the longest sequence",
-                  .part = Part::kDecode,
-                  .purpose = Purpose::kDecode,
-                  .alignment_bytes = 16,
-                  .configurations = {"splits1", "splits2", "splits3", "splits4", "splits6", "splits8",
-                                     "splits12", "splits16", "splits32", "splits64", "splits128"},
-                  .choose = choose_configuration,
-                  .workspace_bytes = workspace_bytes,
-                  .uses_counters = true,
-                  .pages = true,
-                  .refuses = refuses,
-              });
+}  // namespace STEP_NAMESPACE

@@ -227,20 +227,20 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          Divisor(splits), Divisor(params.num_heads_q / params.num_heads_kv));
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "No division of integers, one atomic operation, 16 parts of a row at once",
+    .removes = "time in which a call neither reads K and V nor computes on them",
+    .part = Part::kDecode,
+    .purpose = Purpose::kDecode,
+    .alignment_bytes = 16,
+    .configurations = {"splits1", "splits2", "splits3", "splits4", "splits6", "splits8", "splits12",
+                       "splits16", "splits32", "splits64", "splits128"},
+    .choose = choose_configuration,
+    .workspace_bytes = workspace_bytes,
+    .uses_counters = true,
+    .pages = true,
+    .refuses = refuses,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention,
-              {
-                  .title = "No division of integers, one atomic operation, 16 parts of a row at once",
-                  .removes = "time in which a call neither reads K and V nor computes on them",
-                  .part = Part::kDecode,
-                  .purpose = Purpose::kDecode,
-                  .alignment_bytes = 16,
-                  .configurations = {"splits1", "splits2", "splits3", "splits4", "splits6", "splits8",
-                                     "splits12", "splits16", "splits32", "splits64", "splits128"},
-                  .choose = choose_configuration,
-                  .workspace_bytes = workspace_bytes,
-                  .uses_counters = true,
-                  .pages = true,
-                  .refuses = refuses,
-              });
+}  // namespace STEP_NAMESPACE

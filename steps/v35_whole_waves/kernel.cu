@@ -231,20 +231,20 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          Divisor(splits), Divisor(params.num_heads_q / params.num_heads_kv));
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "The number of splits that should end first, counted in waves of CTAs",
+    .removes = "waves of CTAs that most SMs spend without work",
+    .part = Part::kDecode,
+    .purpose = Purpose::kDecode,
+    .alignment_bytes = 16,
+    .configurations = {"splits1", "splits2", "splits3", "splits4", "splits6", "splits8", "splits12",
+                       "splits16", "splits32", "splits64", "splits128"},
+    .choose = choose_configuration,
+    .workspace_bytes = workspace_bytes,
+    .uses_counters = true,
+    .pages = true,
+    .refuses = refuses,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention,
-              {
-                  .title = "The number of splits that should end first, counted in waves of CTAs",
-                  .removes = "waves of CTAs that most SMs spend without work",
-                  .part = Part::kDecode,
-                  .purpose = Purpose::kDecode,
-                  .alignment_bytes = 16,
-                  .configurations = {"splits1", "splits2", "splits3", "splits4", "splits6", "splits8",
-                                     "splits12", "splits16", "splits32", "splits64", "splits128"},
-                  .choose = choose_configuration,
-                  .workspace_bytes = workspace_bytes,
-                  .uses_counters = true,
-                  .pages = true,
-                  .refuses = refuses,
-              });
+}  // namespace STEP_NAMESPACE

@@ -236,19 +236,19 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          Divisor(params.num_heads_q / params.num_heads_kv));
 }
 
-}  // namespace STEP_NAMESPACE
+constexpr StepInfo kStep = {
+    .title = "Stream-K: one line of all keys, and an equal piece of it for each CTA",
+    .removes = "SMs that wait for another one, which has more keys",
+    .part = Part::kDecode,
+    .purpose = Purpose::kDecode,
+    .alignment_bytes = 16,
+    .configurations = {"ctas1", "ctas2", "ctas4"},
+    .choose = choose_configuration,
+    .workspace_bytes = workspace_bytes,
+    .uses_counters = true,
+    .pages = true,
+    .refuses = refuses,
+};
+REGISTER_STEP(launch_attention, kStep);
 
-REGISTER_STEP(launch_attention,
-              {
-                  .title = "Stream-K: one line of all keys, and an equal piece of it for each CTA",
-                  .removes = "SMs that wait for another one, which has more keys",
-                  .part = Part::kDecode,
-                  .purpose = Purpose::kDecode,
-                  .alignment_bytes = 16,
-                  .configurations = {"ctas1", "ctas2", "ctas4"},
-                  .choose = choose_configuration,
-                  .workspace_bytes = workspace_bytes,
-                  .uses_counters = true,
-                  .pages = true,
-                  .refuses = refuses,
-              });
+}  // namespace STEP_NAMESPACE

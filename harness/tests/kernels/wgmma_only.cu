@@ -24,11 +24,12 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   launch(attention_kernel<Element, HEAD_DIM, CAUSAL>, grid, dim3(NUM_THREADS), 0, stream, params);
 }
 
-}  // namespace STEP_NAMESPACE
-
-REGISTER_STEP(launch_attention, {
+constexpr StepInfo kStep = {
     .title = "An instruction of sm_90a, for the tests",
     .removes = "nothing",
     .part = Part::kHopper,
     .needs_sm = "90a",
-});
+};
+REGISTER_STEP(launch_attention, kStep);
+
+}  // namespace STEP_NAMESPACE
