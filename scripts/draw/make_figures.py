@@ -110,15 +110,20 @@ def description(figure: Figure, root: Path) -> str:
         data = [path.read_bytes() for path in paths]
     except OSError as error:
         raise ResultsError(f"its record {error.filename}: {error.strerror}") from error
-    chosen = f"{figure.kind} {figure.records} {figure.where} {figure.part}"
+    runs = [run for path in paths[:-1] for run in results.read(path).get("runs", [])]
+    gone = {step["step"] for run in runs for step in run["steps"] if sources.has_left(step["step"], root)}
+    chosen = " ".join(map(str, (figure.kind, figure.records, figure.where, figure.part, *sorted(gone))))
     return drawings.description("figure", charts.__file__, chosen.encode(), *data)
 
 
 def sources_of(figure: Figure, root: Path) -> list[charts.Source]:
+    """Without the steps that have left the ladder since they were recorded."""
     filters = [dict(word.split("=") for word in problem.split()) for problem in figure.where]
     found = []
     for file in figure.records:
         data = results.load(records_folder(root) / file, schema=None)
+        for run in data["runs"]:
+            run["steps"] = [step for step in run["steps"] if not sources.has_left(step["step"], root)]
         found.append(charts.Source(file, data, [run for each in filters for run in results.select_runs(data, each)]))
     return found
 

@@ -1,7 +1,8 @@
 """What a generated block says, by its kind.
 
 FILE is a name under figures/results/; FILTER is any of B H Hq Hkv S Sq Skv D dtype causal kv_lengths layout inputs lse
-softmax_scale page_size seed, as in `D=64 causal=true`.
+softmax_scale page_size seed, as in `D=64 causal=true`. A table of all steps in a record leaves out those that have left
+the ladder since; `against` and `measured` may name one.
     ladder      file=FILE[,FILE...] shapes="FILTER...; FILTER..." [parts=PART,...]
                                               a row a step, from the first file that has it: rate, x previous and
                                               x FlashAttention-2 in that file, of each problem; of all parts of the
@@ -31,7 +32,7 @@ softmax_scale page_size seed, as in `D=64 causal=true`.
                                               column a problem with other inputs
     pages       file=FILE without=FILE step=NAME [measured=NAME] [FILTER...]
                                               a step with K and V in pages, and without, of another file: times, a
-                                              column a page size; `measured` names a later step that was in its place
+                                              column a page size; `measured` names the step that was in its place
     instructions file=FILE warps=N            what instructions cost beside mma.sync, with so many warps
     bound       file=FILE loop="NAME=COUNT ..." keys=N rows=N D=N step=NAME ladder=FILE
                                               the least time of a step's loop that has so many of each instruction
@@ -165,18 +166,18 @@ class Request:
             raise TableError(f"{name} is a comparison with peers: for the blocks 'ladder' and 'peers'")
         return name, data
 
-    def known_step(self, argument: str = "step") -> str:
-        step = self.need(argument)
+    def known_step(self) -> str:
+        step = self.need("step")
         if step not in sources.all_steps(self.root):
             raise TableError(f"there is no step '{step}' under steps/")
         return step
 
     def pair(self) -> list[str]:
-        """A step, and before it the one that it is held against: `against`, or the one that it comes from. The first
-        step of all comes from none."""
+        """A step, and before it the one that it is held against: `against`, which may have left the ladder since the
+        run was recorded, or the one that it comes from. The first step of all comes from none."""
         step = self.known_step()
         if "against" in self.left:
-            return [self.known_step("against"), step]
+            return [self.need("against"), step]
         before = sources.after(step, self.root)
         return [before, step] if before else [step]
 
@@ -215,10 +216,10 @@ def recorded_step(run: Run, name: str, file: str) -> Entry:
     return steps_of(run)[name]
 
 
-def demand_in_tree(names: set[str], known: list[str], file: str, where: str) -> None:
-    """The row of a step that was renamed or removed since would silently be gone."""
-    if gone := sorted({name.partition("@")[0] for name in names} - {*known}):  # of a configuration, its step
-        raise TableError(f"{file} has '{gone[0]}', which is not {where}: measure again")
+def contenders(data: Record, root: Path) -> list[str]:
+    """The steps and peers of a record, in its order, without steps that have left the ladder since."""
+    names = dict.fromkeys(name for run in data["runs"] for name in rates.contenders_of(run))
+    return [name for name in names if name in rates.PEERS or not sources.has_left(name, root)]
 
 
 # Rates.
@@ -245,7 +246,6 @@ def ladder(request: Request) -> str:
         for shape in shapes:
             request.left = dict(word.split("=", 1) for word in shape.split())
             runs.append(request.one_run(data, file))
-        demand_in_tree({name for run in runs for name in steps_of(run)}, steps, file, "under steps/")
         files.append(runs)
     common, labels = problem_labels(files[0])
     beside_fa2 = any("sdpa_flash" in rates.contenders_of(run) for runs in files for run in runs)
@@ -325,13 +325,15 @@ def step(request: Request) -> str:
 def ablation(request: Request) -> str:
     file, data = request.program_record()
     step = request.known_step()
-    other = request.known_step("against") if "against" in request.left else step
+    other = request.left.pop("against", step)
     ablations = variants.of_step(step, request.root, "ablation")
     runs = request.runs(data)
-    known = sources.all_steps(request.root) + [each.step_name for each in ablations]
+    known = [step, *(each.step_name for each in ablations)]
     changed = (f"{step}_", f"{step}@")  # its ablations, and its configurations
     recorded = dict.fromkeys(name for run in runs for name in steps_of(run) if name.startswith(changed))
-    demand_in_tree({*recorded}, known, file, f"in {variants.page_of(step)}")
+    # The row of a variant that was renamed since would silently be gone.
+    if gone := [name for name in recorded if name.partition("@")[0] not in known]:
+        raise TableError(f"{file} has '{gone[0]}', which is not in {variants.page_of(step)}: measure again")
     # Those that came later have a record of their own, or none; docs/ablations.md says so.
     ablations = [each for each in ablations if each.step_name in recorded]
     if not recorded:
@@ -369,10 +371,9 @@ def peers(request: Request) -> str:
     file, data = request.record()
     if not rules.is_peers(data):
         raise TableError(f"{file} is no comparison with peers (scripts/measure/compare_peers.py makes them)")
-    known = list(dict.fromkeys(name for run in data["runs"] for name in rates.contenders_of(run)))
+    known = contenders(data, request.root)
     show = request.show(known) or known
     steps = [name for name in show if name not in rates.PEERS]
-    demand_in_tree({*steps}, sources.all_steps(request.root), file, "under steps/")
     names = steps + [name for name in show if name in rates.PEERS]
     runs = request.runs(data)
     common, labels = problem_labels(runs)
@@ -403,9 +404,8 @@ def standing(request: Request) -> str:
     """Each step's rate over a peer's, or over the best peer's of each problem: geometric means."""
     file, data = request.record()
     beside = request.need("beside")
-    known = list(dict.fromkeys(name for run in data["runs"] for name in rates.contenders_of(run)))
+    known = contenders(data, request.root)
     names = request.show(known) or [name for name in known if name not in rates.PEERS]
-    demand_in_tree({*names} - {*rates.PEERS}, sources.all_steps(request.root), file, "under steps/")
     by = request.left.pop("by", None)
     if by and by not in results.FILTERS:
         raise TableError(f"by={by}: there are {', '.join(results.FILTERS)}")
@@ -432,9 +432,8 @@ def standing(request: Request) -> str:
 def inputs(request: Request) -> str:
     """Each step's rate over its own with normal inputs."""
     file, data = request.program_record()
-    known = list(dict.fromkeys(name for run in data["runs"] for name in steps_of(run)))
+    known = contenders(data, request.root)
     names = request.show(known) or known
-    demand_in_tree({*names}, sources.all_steps(request.root), file, "under steps/")
     runs = request.runs(data)
 
     def like(run: Run) -> str:  # what the problem is but for its inputs
@@ -457,7 +456,7 @@ def pages(request: Request) -> str:
     file, data = request.program_record()
     other, without = request.record("cuda", argument="without")
     name = request.known_step()
-    name = request.known_step("measured") if "measured" in request.left else name
+    name = request.left.pop("measured", name)
     runs = request.runs(data)
     sizes = list(dict.fromkeys(run["problem"].get("page_size") for run in runs))
     if None in sizes:
@@ -578,7 +577,7 @@ def conformance(request: Request) -> str:
     if labels[0] != labels[1]:
         raise TableError(f"{file} is of {labels[0]}, {ncu_file} of {labels[1]}: add a filter")
     rows = []
-    for name in (each["step"] for each in ncu_run["steps"]):
+    for name in (name for name in steps_of(ncu_run) if not sources.has_left(name, request.root)):
         emulated, measured = emulated_counters(run, name, file), profiled(ncu_run, name, ncu_file)
         keys = [key for key in COUNTERS if key in profiles.BY_NAME]
         pairs = {key: (emulated.get(key), measured.get(key)) for key in keys}

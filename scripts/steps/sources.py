@@ -23,6 +23,13 @@ def all_steps(root: Path = ROOT) -> list[str]:
     return sorted(names, key=lambda name: (re.match(r"v\d", name) is None, name))
 
 
+def has_left(name: str, root: Path = ROOT) -> bool:
+    """Whether a step in a record is no longer under steps/, nor the step whose configuration or variant it is. A table
+    or a figure of all steps in a record leaves it out; one that names it still shows what was measured."""
+    steps = all_steps(root)
+    return name.partition("@")[0] not in steps and not name.startswith(tuple(f"{step}_" for step in steps))
+
+
 def match_step(name: str, known: list[str]) -> str | None:
     """The step called `name`, or the only one whose name begins with it; None when there is none."""
     found = [step for step in known if step == name] or [step for step in known if step.startswith(name)]

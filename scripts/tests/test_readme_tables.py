@@ -83,8 +83,18 @@ def test_a_step_that_failed_is_new_or_was_not_recorded_stays_in_the_ladder(repos
     assert status == 1 and "+| [v04_new](steps/v04_new/) | new | not recorded" in message
     repository.write("steps/v04_new/kernel.cu", 'constexpr StepInfo kStep = {.removes = "x"};')
     assert "steps/v04_new/kernel.cu registers no .title" in refused(repository, capsys, LADDER)
+
+
+def test_a_step_that_has_left_the_ladder_is_shown_only_where_it_is_named(repository: Repository, capsys):
+    record_peers(repository)
     (repository.root / "steps/v01_scalar/kernel.cu").unlink()
-    assert "has 'v01_scalar', which is not under steps/" in refused(repository, capsys, LADDER)
+    for block in (LADDER, "peers file=peers.json", "standing file=peers.json beside=best"):
+        text = written(repository, capsys, block)
+        assert "v01_scalar" not in text and "v02_smem_tiles" in text
+    block = "step file=peers.json step=v02_smem_tiles against=v01_scalar"
+    assert "| v01_scalar | v02_smem_tiles | × |" in written(repository, capsys, block)
+    said = "has no step 'v00_none'"
+    assert said in refused(repository, capsys, block.replace("v01_scalar", "v00_none"))
 
 
 def test_a_step_is_compared_with_the_one_that_it_comes_from(repository: Repository, capsys):
@@ -170,7 +180,6 @@ def test_a_step_has_its_share_of_its_limit_when_the_run_has_that(repository: Rep
         ("ladder file=gpu.json shapes=colour=red", "'colour' is no filter"),
         ("ladder file=counts.json shapes=D=128", "needs 'cuda'"),
         ("step file=gpu.json step=v07_none", "there is no step 'v07_none'"),
-        ("step file=gpu.json step=v03_wmma against=v07_none", "there is no step 'v07_none'"),
         ("step file=peers.json step=v02_smem_tiles", "peers.json is a comparison with peers: for the blocks"),
         ("counters file=gpu.json step=v02_smem_tiles", "needs 'emulator'"),
         ("counters file=counts.json step=v03_wmma show=nonsense", "show=nonsense"),
