@@ -80,7 +80,7 @@ def test_steep_scores_are_right_and_the_worst_case(tmp_path: Path, dtype: str) -
     kinds = [word for kind in ("normal", "rising", "falling") for word in ("--inputs", kind)]
     problems = ["--shape", "1,1,384,64", "--shape", "1,1,384,128", "--dtype", dtype, *kinds]
     lazy = ["v13_lazy_rescale", "v14_longest_first", "v15_integer_max"]
-    steps = ["v12_whole_rows", *lazy, "v25_clean_loop", "v26_optimistic"]
+    steps = ["v12_whole_rows", *lazy]
     done = run(FLASHSTEPS, "count", *steps, *problems, "--backend", "emulator", "--json", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     of: dict = {}
@@ -95,6 +95,3 @@ def test_steep_scores_are_right_and_the_worst_case(tmp_path: Path, dtype: str) -
         for step in lazy:
             assert rising[step]["shuffles"] == every_tile, step
             assert falling[step]["shuffles"] == normal[step]["shuffles"], step
-        for step, times in (("v25_clean_loop", 1), ("v26_optimistic", 2)):  # v26 computes all of it again
-            assert falling[step]["wgmma"] == times * normal[step]["wgmma"] > 0, step
-            assert rising[step]["wgmma"] == normal[step]["wgmma"], step

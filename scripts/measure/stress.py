@@ -493,7 +493,7 @@ def gate_of_the_whole(p: Problem, figures: dict[str, Any]) -> float:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    steps_help = "a step, or the beginning of its name, as v26 (default: the last two)"
+    steps_help = "a step, or the beginning of its name, as v27 (default: the last two)"
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--problems", type=int, default=10000, help="how many each of these steps computes")
     parser.add_argument("--others", type=int, default=0, metavar="N", help="the other steps compute the first N")

@@ -182,16 +182,3 @@ def test_careful_tiles_are_those_of_v25():
     assert kinds(320, 64, 512, 512, from_the_last=True) == [*[clean] * 5, careful, unseen, unseen]
     assert kinds(0, 64, 100, 330, from_the_last=True) == [*[clean] * 3, careful, careful, unseen]
     assert [grids.seen(query, 100, 330) for query in (0, 63)] == [231, 294]
-
-
-@pytest.mark.parametrize(
-    "scores,careful,does",
-    [
-        ([0, 2, 1], False, "M··"),
-        ([0, 40, 41], False, "M·M"),
-        ([0, 110, 0, 0], False, "M×M·"),
-        ([0, 110, 0], True, "MMM"),
-    ],
-)
-def test_sums_of_v26(scores, careful, does):
-    assert "".join(grids.follow_sums(scores, careful)[1]) == does

@@ -37,7 +37,7 @@ def test_problems_cover_the_contract():
         assert math.sqrt(p.size / (p.softmax_scale or p.head_dim**-0.5)) < 60000  # fp16 holds it
     rows = {p.seqlen_q for p in problems}
     assert {1, 63, 64, 65, 127, 128, 129} <= rows
-    # Both configurations of v25 and v26 at D = 64, of which a step takes one by the number of keys.
+    # Both configurations of v25 at D = 64, of which a step takes one by the number of keys.
     assert any(p.head_dim == 64 and p.causal and p.seqlen_kv > 8192 for p in problems)
     assert any(p.seqlen_q * 100 < p.seqlen_kv for p in problems)
     assert any(p.seqlen_kv * 100 < p.seqlen_q for p in problems)
