@@ -135,7 +135,7 @@ struct Consumer {
     write_o(at_q.stage ^ 1);
   }
 
-  // ---- The beginning of a tile of queries. False if there is none.
+  // ---- The beginning of a tile of queries; false if there is none.
   __device__ __forceinline__ bool begin_tile() {
     shared.ring_q.consumer_wait(at_q);  // the loader has written `work`, and TMA has brought Q
     const Work work = shared.work[at_q.stage];
@@ -213,9 +213,7 @@ struct Consumer {
   // ---- Where this lane's elements are. Computed where they are needed: the loop has no registers to keep
   // them.
   static __device__ int lane_id() { return opaque(int(threadIdx.x)) % 32; }
-  static __device__ int warp_row() {
-    return opaque(int(threadIdx.x)) / 32 % 4 * 16;
-  }  // of the warpgroup's rows
+  static __device__ int warp_row() { return opaque(int(threadIdx.x)) / 32 % 4 * 16; }  // in the warpgroup's
   static __device__ int acc_row() { return warp_row() + accumulator_row(lane_id()); }
   static __device__ int acc_col() { return accumulator_col(lane_id()); }
   static __device__ int o_offset() {
