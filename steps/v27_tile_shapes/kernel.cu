@@ -284,7 +284,6 @@ int choose_configuration(const AttentionCall& call) {
 constexpr StepInfo kStep = {
     .title = "The host chooses the tile's size by head dimension, mask and number of keys",
     .removes = "idle tensor cores between tiles that are too large or too small",
-    .after = "v25_clean_loop",
     .part = Part::kHopper,
     .alignment_bytes = 16,
     .needs_sm = "90a",
