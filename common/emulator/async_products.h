@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/emulator/core.h"
-#include "common/emulator/race.h"
 #include "common/emulator/register_pool.h"
+#include "common/emulator/shared_races.h"
 
 namespace emulator {
 
@@ -36,7 +36,7 @@ struct Product {
   Location at = {};
   Site site = 0;
   unsigned group = 0;             // how many groups its warp had committed before it
-  RaceDetector::Time issued = 0;  // only with the race detector
+  SharedRaces::Time issued = 0;  // only with the race detector
   bool done = false;
 
   int num_columns() const { return 2 * num_acc; }

@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "common/emulator/core.h"
+#include "common/emulator/global_races.h"
 #include "common/emulator/half.h"
-#include "common/emulator/race.h"
 
 namespace emulator {
 namespace {

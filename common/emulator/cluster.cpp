@@ -5,7 +5,8 @@
 #include "common/emulator/cluster_state.h"
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
-#include "common/emulator/race.h"
+#include "common/emulator/global_races.h"
+#include "common/emulator/shared_races.h"
 
 namespace emulator {
 

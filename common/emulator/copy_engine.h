@@ -5,18 +5,11 @@
 #include <vector>
 
 #include "common/emulator/core.h"
-#include "common/emulator/race.h"
+#include "common/emulator/shared_races.h"
 #include "common/emulator/tma.h"
 #include "common/tensor_map.h"
 
 namespace emulator {
-
-// Where a byte of a box lies, when unswizzled it would lie at `address`: bits 4 and up of the address are
-// exchanged, depending on the bits from 7 on, which count units of 128 bytes.
-inline uintptr_t swizzled(uintptr_t address, int swizzle_bytes) {
-  const uintptr_t chunks_per_row = uintptr_t(swizzle_bytes) / kChunkBytes;
-  return swizzle_bytes == 0 ? address : address ^ (address / 128 % chunks_per_row) * kChunkBytes;
-}
 
 struct Copy {
   flashsteps::TensorMapShape map;
@@ -31,7 +24,7 @@ struct Copy {
   // Of a load.
   int mbarrier = -1;
   uint64_t phase = 0;             // of the mbarrier
-  RaceDetector::Time issued = 0;  // only with the race detector
+  SharedRaces::Time issued = 0;  // only with the race detector
 
   // Of a store.
   unsigned group = 0;  // how many groups its thread had committed before it

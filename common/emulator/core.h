@@ -13,7 +13,6 @@
 #include "common/emulator/device.h"
 #include "common/emulator/emulator.h"
 #include "common/emulator/fiber.h"
-#include "common/emulator/memory.h"
 
 namespace emulator {
 
@@ -84,6 +83,19 @@ struct Barrier {
 };
 constexpr int kEveryone = -1;
 
+// The numbers of the bits that are set, the lowest first: for (const int lane : Bits{lanes}).
+struct Bits {
+  struct Iterator {
+    unsigned rest;
+    int operator*() const { return __builtin_ctz(rest); }
+    void operator++() { rest &= rest - 1; }
+    bool operator!=(Iterator other) const { return rest != other.rest; }
+  };
+  unsigned mask;
+  Iterator begin() const { return {mask}; }
+  Iterator end() const { return {0}; }
+};
+
 // splitmix64, by Sebastiano Vigna (public domain).
 struct Random {
   uint64_t state = 0;
@@ -145,7 +157,7 @@ class RecentReads {
   uint64_t time_ = 1;
 };
 
-// How a CTA stands to the others; see GlobalRaces in race.h. An epoch is a stretch of its time between two
+// How a CTA stands to the others; see global_races.h. An epoch is a stretch of its time between two
 // fences, by its number in the launch.
 struct GlobalOrder {
   uint32_t epoch = 0;
@@ -156,8 +168,9 @@ struct GlobalOrder {
 };
 
 class AccessLog;      // counters.h
-class RaceDetector;   // race.h
-class GlobalRaces;    // race.h
+class SharedRaces;    // shared_races.h
+class GlobalRaces;    // global_races.h
+class TileLayouts;    // tile_layouts.h
 class MbarrierTable;  // mbarrier_table.h
 class CopyEngine;     // copy_engine.h
 class LaneCopies;     // lane_copies.h
@@ -224,7 +237,8 @@ struct Cta {
   Stacks stacks;
   unsigned char* smem;
   std::unique_ptr<AccessLog> log;
-  std::unique_ptr<RaceDetector> races;
+  std::unique_ptr<SharedRaces> races;
+  std::unique_ptr<TileLayouts> layouts;
   std::unique_ptr<MbarrierTable> mbarriers;
   std::unique_ptr<CopyEngine> copies;
   std::unique_ptr<LaneCopies> lane_copies;
@@ -238,6 +252,39 @@ struct Cta {
 
   Fiber& fiber(int warp, int lane) { return fibers[size_t(warp * kWarpSize + lane)]; }
 };
+
+// ---- Which addresses the running thread may touch, as the hooks' fast path sees it
+
+// Addresses at which an access of up to 16 bytes is all right, without looking any further. One comparison,
+// whatever the size of the access: the last 15 bytes of the memory behind it are left out.
+struct Window {
+  static constexpr uintptr_t kLongestAccess = 16;
+  uintptr_t base = 0;
+  uintptr_t span = 0;
+
+  constexpr Window() = default;
+  constexpr Window(uintptr_t begin, uintptr_t bytes)
+      : base(begin), span(bytes < kLongestAccess ? 0 : bytes - (kLongestAccess - 1)) {}
+  bool holds(uintptr_t address) const { return address - base < span; }
+};
+
+inline constexpr Window kEverything{0, UINTPTR_MAX};
+
+struct Windows {
+  // The running thread's own stack. Outside of kernels everything may be touched: the kernels' translation
+  // units contain host code as well, and the linker may take the instrumented copy of an inline function for
+  // all.
+  Window stack = kEverything;
+  // Only when nobody wants to know about each access; see set_windows() in scheduler.cpp.
+  Window shared;
+  Window global[2];  // the last two ranges touched: K and V, in most loops
+  unsigned oldest_global = 0;
+};
+extern constinit thread_local Windows windows EMULATOR_FAST_TLS;
+
+inline bool in_kernel() { return windows.stack.span != kEverything.span; }
+
+// ---- The running thread
 
 // Null outside of kernels.
 extern constinit thread_local Cta* cta EMULATOR_FAST_TLS;
@@ -255,9 +302,6 @@ class InRuntime {
   }
 };
 
-// ---- deadlock.cpp
-[[noreturn]] void report_deadlock();  // no thread can proceed: who waits where, and for whom
-
 // ---- scheduler.cpp
 // In threadIdx and its like, which are thread-local as __shared__ variables are. clang has them hooked.
 bool is_coordinate(uintptr_t address);
@@ -269,7 +313,7 @@ inline void wake_lanes(int warp, unsigned lanes) {
   if (lanes == 0) return;
   cta->warps[size_t(warp)].ready |= lanes;
   cta->ready_warps |= 1u << warp;
-  for (; lanes != 0; lanes &= lanes - 1) cta->fiber(warp, __builtin_ctz(lanes)).state = State::kReady;
+  for (const int lane : Bits{lanes}) cta->fiber(warp, lane).state = State::kReady;
 }
 inline void wake(const Fiber& fiber) { wake_lanes(fiber.warp, 1u << fiber.lane); }
 // Lets another ready fiber run.
@@ -287,11 +331,23 @@ bool is_cancelled();
 void reset_rendezvous();
 void leave_rendezvous(Fiber& exited);  // a thread that exits may complete what others wait for
 bool in_same_collective(const Fiber& a, const Fiber& b);  // of lanes of a warp that are in one each
+// What the .aligned instructions (ldmatrix, mma.sync, WMMA) demand of their callers: that all 32 lanes of the
+// warp execute the same one. To be called first by the instruction's execute(); `lanes` are those that came.
+// The running thread need not be one of them: it may be one that exits and so completes what the others wait
+// for.
+void check_aligned(unsigned lanes);
 
 // ---- warp_operations.cpp
 void answer_active_mask(Warp& warp);  // to the lanes that ask
 
 // ---- memory.cpp
+// A plain access's place in the program, in 32 bits: its return address relative to the runtime's own code,
+// which is linked into the same module. Ordered as the addresses are.
+using Site = uint32_t;
+inline uintptr_t site_anchor() { return uintptr_t(&site_anchor); }
+inline Site site_of(uintptr_t pc) { return Site(pc - site_anchor()) ^ 0x80000000u; }
+inline uintptr_t pc_of(Site site) { return site_anchor() + uintptr_t(int32_t(site ^ 0x80000000u)); }
+
 // Where an access stands in the source: a return address into the kernel, or a location if that is zero.
 struct Place {
   uintptr_t pc = 0;
@@ -333,6 +389,9 @@ std::string describe(uintptr_t pc);  // the same, from a return address and the 
 std::string describe(Place place);
 std::string describe_lanes(unsigned lanes);      // "lanes 0-3, 7"
 std::string describe_shared(uintptr_t address);  // "smem + 8"
+inline const char* kind_of_access(bool write) { return write ? "write" : "read"; }
+
+[[noreturn]] void report_deadlock();  // no thread can proceed: who waits where, and for whom
 
 // Gives up the CTA on behalf of `who`. Never returns, and never runs the destructors of the frames that it
 // leaves: no caller may hold anything that owns memory.

@@ -143,8 +143,7 @@ class AccessLog::Future {
   // what is not in a long piece of it is taken not to come.
   Answer visit(const Lane* lanes, unsigned which, unsigned running, Site site) {
     Answer answer = Answer::kNo;
-    for (; which != 0; which &= which - 1) {
-      const int lane = __builtin_ctz(which);
+    for (const int lane : Bits{which}) {
       if (last_visit(lane, site) >= int(lanes[lane].next)) return Answer::kYes;
       const size_t known = lanes[lane].accesses.size() - lanes[lane].next;
       if (((running >> lane) & 1) != 0 && known < kCapacity / 2) answer = Answer::kUnknown;
@@ -177,8 +176,7 @@ unsigned AccessLog::choose_lanes(const Lane* lanes, unsigned pending, unsigned r
   const auto lanes_above = [&](Site low) {
     unsigned lowest_lanes = 0;
     Site lowest = 0;
-    for (unsigned rest = pending; rest != 0; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
+    for (const int lane : Bits{pending}) {
       const Site site = lanes[lane].head().site;
       if (site <= low || (lowest_lanes != 0 && site > lowest)) continue;
       lowest_lanes = (site == lowest ? lowest_lanes : 0) | 1u << lane;
@@ -229,8 +227,7 @@ void AccessLog::count_warp(int warp) {
     request.shared = first.shared;
     request.write = first.write;
     request.async = first.async;
-    for (unsigned rest = chosen; rest != 0; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
+    for (const int lane : Bits{chosen}) {
       const Access& access = lanes[lane].head();
       // A pointer that is shared in some lanes and global in others takes two requests.
       if (access.shared != request.shared || access.bytes != request.bytes) continue;

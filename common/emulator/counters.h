@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/emulator/core.h"
-#include "common/emulator/race.h"
 
 namespace emulator {
 

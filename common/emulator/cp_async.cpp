@@ -6,7 +6,7 @@
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
 #include "common/emulator/lane_copies.h"
-#include "common/emulator/race.h"
+#include "common/emulator/shared_races.h"
 #include "common/emulator/tracer.h"
 
 namespace emulator {

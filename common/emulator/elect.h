@@ -1,4 +1,4 @@
-// elect.sync without a GPU. Include common/elect.h, which says what it does; elect.cpp is how.
+// elect.sync without a GPU. Include common/elect.h, which says what it does; warp_operations.cpp is how.
 #pragma once
 
 #include "common/emulator/device.h"

@@ -2,7 +2,10 @@
 // call.
 #pragma once
 
+#include <signal.h>
+
 #include <cstddef>
+#include <vector>
 
 // For thread-local variables that hooks and kernels touch: reached without a call, also in a shared library.
 #define EMULATOR_FAST_TLS __attribute__((tls_model("initial-exec")))
@@ -47,6 +50,32 @@ class Stacks {
 
   char* base_ = nullptr;
   int count_ = 0;
+};
+
+// ---- Stacks that overflow. A kernel's thread that needs more than its stack, by a function that calls
+// itself without end or by large local variables, touches the guard below it. That is a report, and no end of
+// the program.
+
+// Lives during a launch. Whoever handled SIGSEGV before still gets what is not the emulator's.
+class OverflowHandler {
+ public:
+  OverflowHandler();
+  ~OverflowHandler();
+  OverflowHandler(const OverflowHandler&) = delete;
+  OverflowHandler& operator=(const OverflowHandler&) = delete;
+};
+
+// Lives on a host thread while it runs kernels: a handler cannot run on a stack that is full.
+class SignalStack {
+ public:
+  SignalStack();
+  ~SignalStack();
+  SignalStack(const SignalStack&) = delete;
+  SignalStack& operator=(const SignalStack&) = delete;
+
+ private:
+  std::vector<char> memory_;
+  stack_t before_;
 };
 
 }  // namespace emulator

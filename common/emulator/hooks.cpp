@@ -9,8 +9,8 @@
 #include "common/emulator/async_products.h"
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
-#include "common/emulator/memory.h"
-#include "common/emulator/race.h"
+#include "common/emulator/global_races.h"
+#include "common/emulator/shared_races.h"
 
 namespace emulator {
 namespace {

@@ -1,10 +1,15 @@
+// ldmatrix and stmatrix.
 #include "common/emulator/ldmatrix.h"
 
-#include "common/emulator/aligned.h"
+#include <algorithm>
+#include <utility>
+
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
 #include "common/emulator/fragments.h"
-#include "common/emulator/race.h"
+#include "common/emulator/shared_races.h"
+#include "common/emulator/stmatrix.h"
+#include "common/emulator/tile_layouts.h"
 
 namespace emulator {
 namespace {
@@ -13,8 +18,8 @@ constexpr int kRowBytes = 16;  // 8 elements of 16 bits
 constexpr int kMatrixRows = 8;
 
 struct Arguments {
+  void* row;
   uint32_t* registers;
-  const void* row;
   bool transposed;
   uintptr_t pc;
 };
@@ -24,13 +29,13 @@ struct Arguments {
 // says.
 void check_swizzle(void* const* opaque, int first_lane) {
   const auto chunk_of = [&](int row) {
-    return cta->races->chunk_at(uintptr_t(static_cast<const Arguments*>(opaque[first_lane + row])->row));
+    return cta->layouts->at(uintptr_t(static_cast<const Arguments*>(opaque[first_lane + row])->row));
   };
   int first_row = 0;
   while (first_row < kMatrixRows && chunk_of(first_row).column < 0) ++first_row;
   for (int row = first_row + 1; row < kMatrixRows; ++row) {
-    const RaceDetector::Chunk first = chunk_of(first_row);
-    const RaceDetector::Chunk chunk = chunk_of(row);
+    const TileChunk first = chunk_of(first_row);
+    const TileChunk chunk = chunk_of(row);
     if (chunk.column < 0 || (chunk.load == first.load && chunk.column == first.column)) continue;
     const Fiber& who = cta->fiber(cta->running_warp, first_lane + row);
     fail(Bug::kSwizzle, who, [&] {
@@ -46,11 +51,29 @@ void check_swizzle(void* const* opaque, int first_lane) {
   }
 }
 
-// Who reads an element is the lane that receives it, not the one that hands in its row's address: between
-// what another lane has written and this read there must be a __syncwarp or more.
-struct Receivers {
+// Rows on multiples of 16 bytes are the same or do not overlap.
+void check_rows_differ(void* const* opaque) {
+  std::pair<const void*, int> rows[kWarpSize];
+  for (int lane = 0; lane < kWarpSize; ++lane)
+    rows[lane] = {static_cast<const Arguments*>(opaque[lane])->row, lane};
+  std::sort(std::begin(rows), std::end(rows));
+  for (int i = 1; i < kWarpSize; ++i) {
+    if (rows[i].first != rows[i - 1].first) continue;
+    const Fiber& who = cta->fiber(cta->running_warp, rows[i].second);
+    fail(Bug::kRace, who, [&] {
+      return "race on shared memory at " + describe_shared(uintptr_t(rows[i].first)) + ": " + who.op +
+             " at " + describe(who.at) + " writes this row twice, for this lane and for lane " +
+             std::to_string(rows[i - 1].second);
+    });
+  }
+}
+
+// The lanes whose registers hold elements of a row. They read and write it, and not the lane that hands in
+// its address: between what another lane has written and this read there must be a __syncwarp or more, and
+// they must all know that the row is free.
+struct LanesOfRow {
   unsigned of_row[kMatrixRows] = {};
-  constexpr explicit Receivers(bool transposed) {
+  constexpr explicit LanesOfRow(bool transposed) {
     for (int lane = 0; lane < kWarpSize; ++lane) {
       for (int element = 0; element < 2; ++element) {
         of_row[ldmatrix_position(lane, element, transposed).row] |= 1u << lane;
@@ -58,45 +81,53 @@ struct Receivers {
     }
   }
 };
-constexpr Receivers kReceivers{false}, kReceiversTransposed{true};
+constexpr LanesOfRow kLanes{false}, kLanesTransposed{true};
 
 // Lane 8 m + r has handed in the address of row r of matrix m.
+template <bool STORE>
 void execute(void* const* opaque, unsigned lanes) {
   check_aligned(lanes);
-  const auto arguments = [&](int lane) { return static_cast<Arguments*>(opaque[lane]); };
+  const auto arguments = [&](int lane) { return static_cast<const Arguments*>(opaque[lane]); };
   const bool transposed = arguments(0)->transposed;
+  if (STORE && cta->options.race_detector) check_rows_differ(opaque);
   for (int matrix = 0; matrix < 4; ++matrix) {
-    const uint16_t* rows[kMatrixRows];
+    uint16_t* rows[kMatrixRows];
+    if (!STORE && cta->options.race_detector) check_swizzle(opaque, matrix * kMatrixRows);
     for (int row = 0; row < kMatrixRows; ++row) {
-      rows[row] = static_cast<const uint16_t*>(arguments(matrix * kMatrixRows + row)->row);
-    }
-    if (cta->options.race_detector) {
-      const Receivers& receivers = transposed ? kReceiversTransposed : kReceivers;
-      check_swizzle(opaque, matrix * kMatrixRows);
-      for (int row = 0; row < kMatrixRows; ++row) {
-        const int lane = matrix * kMatrixRows + row;
-        const Fiber& who = cta->fiber(cta->running_warp, lane);
-        cta->races->warp_reads(who, uintptr_t(rows[row]), receivers.of_row[row],
-                               site_of(arguments(lane)->pc));
-      }
+      const int lane = matrix * kMatrixRows + row;
+      rows[row] = static_cast<uint16_t*>(arguments(lane)->row);
+      if (!cta->options.race_detector) continue;
+      const Fiber& who = cta->fiber(cta->running_warp, lane);
+      const unsigned holders = (transposed ? kLanesTransposed : kLanes).of_row[row];
+      const Site site = site_of(arguments(lane)->pc);
+      STORE ? cta->races->warp_writes(who, uintptr_t(rows[row]), holders, site)
+            : cta->races->warp_reads(who, uintptr_t(rows[row]), holders, site);
     }
     for (int lane = 0; lane < kWarpSize; ++lane) {
-      uint32_t value = 0;
+      uint32_t& its_register = arguments(lane)->registers[matrix];
+      uint32_t loaded = 0;
       for (int element = 0; element < 2; ++element) {
-        const Position from = ldmatrix_position(lane, element, transposed);
-        value |= uint32_t(rows[from.row][from.col]) << (16 * element);
+        const Position at = ldmatrix_position(lane, element, transposed);
+        uint16_t& in_memory = rows[at.row][at.col];
+        if (STORE) {
+          in_memory = uint16_t(its_register >> (16 * element));
+        } else {
+          loaded |= uint32_t(in_memory) << (16 * element);
+        }
       }
-      arguments(lane)->registers[matrix] = value;
+      if (!STORE) its_register = loaded;
     }
   }
 
   Counters& counters = cta->counters;
-  ++counters.ldmatrix;
+  if (!STORE) ++counters.ldmatrix;
   if (!cta->options.count) return;
-  // To the memory it is one read of 16 bytes per lane, one matrix after the other.
-  Request request{.lanes = lanes, .address = {}, .bytes = kRowBytes, .shared = true};
+  // To the memory it is one access of 16 bytes per lane, one matrix after the other.
+  Request request{.lanes = lanes, .address = {}, .bytes = kRowBytes, .shared = true, .write = STORE};
   for (int lane = 0; lane < kWarpSize; ++lane) request.address[lane] = uintptr_t(arguments(lane)->row);
-  counters.ldmatrix_wavefronts += uint64_t(count_shared(request, counters));
+  const int wavefronts = count_shared(request, counters);
+  if (STORE) return;
+  counters.ldmatrix_wavefronts += uint64_t(wavefronts);
   counters.ldmatrix_wavefronts_ideal += 4;
 }
 
@@ -110,8 +141,16 @@ void ldmatrix_x4(uint32_t* registers, const void* row, bool transposed, Location
     const InRuntime in_runtime;
     cta->races->warp_read_begins(*self, uintptr_t(row), site_of(pc));
   }
-  Arguments arguments{registers, row, transposed, pc};
-  collective(op, 0xffffffff, &arguments, execute, at);
+  Arguments arguments{const_cast<void*>(row), registers, transposed, pc};
+  collective(op, 0xffffffff, &arguments, execute<false>, at);
+}
+
+void stmatrix_x4(void* row, const uint32_t* registers, bool transposed, Location at) {
+  const char* op = transposed ? "stmatrix.x4.trans" : "stmatrix.x4";
+  const auto pc = uintptr_t(__builtin_return_address(0));
+  check_shared(op, row, kRowBytes, kRowBytes, true, pc);
+  Arguments arguments{row, const_cast<uint32_t*>(registers), transposed, pc};
+  collective(op, 0xffffffff, &arguments, execute<true>, at);
 }
 
 }  // namespace emulator

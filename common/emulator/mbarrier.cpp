@@ -5,7 +5,7 @@
 #include "common/emulator/cluster_state.h"
 #include "common/emulator/core.h"
 #include "common/emulator/mbarrier_table.h"
-#include "common/emulator/race.h"
+#include "common/emulator/shared_races.h"
 #include "common/emulator/tracer.h"
 
 namespace emulator {
@@ -60,10 +60,10 @@ int MbarrierTable::initialise(uint64_t* address, int arrivals, Location at) {
              " is in use already. Initialise it once per CTA; its phases advance by themselves";
     });
   }
-  if (cta->options.race_detector && table_.size() == RaceDetector::kMaxMbarriers) {
+  if (cta->options.race_detector && table_.size() == SharedRaces::kMaxMbarriers) {
     fail(Bug::kBadMbarrier, *self, [&] {
       return "mbarrier.init at " + describe(at) + ": the race detector can track " +
-             std::to_string(RaceDetector::kMaxMbarriers) +
+             std::to_string(SharedRaces::kMaxMbarriers) +
              " mbarriers per CTA, and this is one more than that";
     });
   }

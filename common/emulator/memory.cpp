@@ -1,6 +1,4 @@
 // Global memory and access checks.
-#include "common/emulator/memory.h"
-
 #include <cxxabi.h>
 #include <elf.h>
 #include <link.h>

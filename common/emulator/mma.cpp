@@ -2,10 +2,8 @@
 
 #include <cstring>
 
-#include "common/emulator/aligned.h"
 #include "common/emulator/core.h"
 #include "common/emulator/fragments.h"
-#include "common/emulator/matrix_product.h"
 
 namespace emulator {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
-#include "common/emulator/race.h"
+#include "common/emulator/shared_races.h"
 #include "common/emulator/tracer.h"
 
 namespace emulator {
@@ -49,10 +49,7 @@ void complete_collective(int warp_index, unsigned lanes) {
   if (cta->tracer != nullptr) cta->tracer->collective_begins();
   if (any.execute != nullptr) {
     void* args[kWarpSize];
-    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
-      args[lane] = cta->fiber(warp_index, lane).args;
-    }
+    for (const int lane : Bits{lanes}) args[lane] = cta->fiber(warp_index, lane).args;
     any.execute(args, lanes);
   }
   if (cta->tracer != nullptr) cta->tracer->collective_ends(warp_index, lanes, any.at);
@@ -64,8 +61,8 @@ bool try_to_complete(const Fiber& fiber) {
   const Warp& warp = cta->warps[size_t(fiber.warp)];
   const unsigned lanes = fiber.mask & warp.live();
   if ((warp.waiting & lanes) != lanes) return false;
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    if (!in_same_collective(fiber, cta->fiber(fiber.warp, __builtin_ctz(rest)))) return false;
+  for (const int lane : Bits{lanes}) {
+    if (!in_same_collective(fiber, cta->fiber(fiber.warp, lane))) return false;
   }
   complete_collective(fiber.warp, lanes);
   return true;
@@ -92,6 +89,28 @@ void collective(const char* op, unsigned mask, void* args, Execute execute, Loca
   if (!try_to_complete(me)) park(State::kCollective);
 }
 
+void check_aligned(unsigned lanes) {
+  const auto fiber_of = [](int lane) -> const Fiber& { return cta->fiber(cta->running_warp, lane); };
+  const Fiber& first = fiber_of(__builtin_ctz(lanes));
+  const auto describe_instruction = [](const Fiber& fiber) {
+    return std::string(fiber.op) + " at " + describe(fiber.at);
+  };
+  if (lanes != 0xffffffff) {
+    fail(Bug::kDivergence, first, [&] {
+      return describe_instruction(first) + " needs all 32 lanes of the warp, but " + describe_lanes(~lanes) +
+             " will not come: they have exited or do not exist";
+    });
+  }
+  for (int lane = 1; lane < kWarpSize; ++lane) {
+    const Fiber& other = fiber_of(lane);
+    if (same_place(other.at, first.at)) continue;
+    fail(Bug::kDivergence, other, [&] {
+      return "warp divergence: this lane is in " + describe_instruction(other) + ", but lane 0 is in " +
+             describe_instruction(first) + ". All 32 lanes must execute the same one";
+    });
+  }
+}
+
 void syncwarp(unsigned mask, Location at) {
   const Execute execute = [](void* const*, unsigned) {
     ++cta->counters.syncwarps;
@@ -107,8 +126,8 @@ namespace {
 // bar.sync is executed by a warp, not by a thread: PTX wants all its lanes at the same one.
 void check_barrier_convergence(const Fiber& me) {
   const Warp& warp = cta->warps[size_t(me.warp)];
-  for (unsigned rest = warp.live() & ~warp.ready; rest != 0; rest &= rest - 1) {
-    const Fiber& other = cta->fiber(me.warp, __builtin_ctz(rest));
+  for (const int lane : Bits{warp.live() & ~warp.ready}) {
+    const Fiber& other = cta->fiber(me.warp, lane);
     if (other.state != State::kBarrier) continue;
     if (other.barrier_id == me.barrier_id && same_place(other.at, me.at)) return;
     fail(Bug::kDivergence, me, [&] {
@@ -131,8 +150,7 @@ void complete_barrier(int id) {
   unsigned waiting_warps = 0;
   for (int warp = 0; warp < cta->num_warps; ++warp) {
     unsigned waiting = 0;
-    for (unsigned rest = cta->warps[size_t(warp)].live(); rest != 0; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
+    for (const int lane : Bits{cta->warps[size_t(warp)].live()}) {
       const Fiber& fiber = cta->fiber(warp, lane);
       if (waits_here(fiber) || (&fiber == self && fiber.barrier_id == id)) waiting |= 1u << lane;
     }
@@ -148,9 +166,7 @@ void complete_barrier(int id) {
     if (everyone) {
       cta->races->cta_synchronised();
     } else {
-      for (unsigned rest = waiting_warps; rest != 0; rest &= rest - 1) {
-        cta->races->barrier_departure(id, __builtin_ctz(rest));
-      }
+      for (const int warp : Bits{waiting_warps}) cta->races->barrier_departure(id, warp);
     }
   }
   for (int i = 0; i < cta->num_threads; ++i) {

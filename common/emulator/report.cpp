@@ -1,4 +1,4 @@
-// Words for what went wrong: who, and where in the source.
+// Words for what went wrong: who, and where in the source; and who waits for whom when no thread can proceed.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
@@ -13,7 +13,10 @@
 #include <mutex>
 #include <sstream>
 
+#include "common/emulator/cluster_state.h"
 #include "common/emulator/core.h"
+#include "common/emulator/mbarrier_table.h"
+#include "common/emulator/register_pool.h"
 
 extern char** environ;
 
@@ -24,7 +27,8 @@ std::string short_path(const std::string& path) {
   static const std::string root = EMULATOR_ROOT "/";  // the repository's, as objects name it
   std::string normal = std::filesystem::path(path).lexically_normal().string();
   if (normal.starts_with(root)) return normal.substr(root.size());
-  while (normal.starts_with("../")) normal.erase(0, 3);  // from the build folder: ccache has such paths compiled
+  while (normal.starts_with("../"))
+    normal.erase(0, 3);  // from the build folder: ccache has such paths compiled
   return normal;
 }
 
@@ -157,6 +161,76 @@ std::string describe_lanes(unsigned lanes) {
 std::string describe_shared(uintptr_t address) {
   const uintptr_t offset = address - uintptr_t(cta->smem);
   return offset < kMaxSmemBytes ? "smem + " + std::to_string(offset) : "a __shared__ variable";
+}
+
+// ---- Deadlocks
+
+namespace {
+
+// "__syncthreads at kernel.cu:30, where 32 of 64 threads have arrived". Waits for an mbarrier: mbarrier.cpp.
+std::string describe_wait(const Fiber& fiber) {
+  std::string text = std::string(fiber.op) + " at " + describe(fiber.at);
+  if (fiber.state == State::kBarrier) {
+    const Barrier& barrier = cta->barriers[fiber.barrier_id];
+    const int needed = barrier.count == kEveryone ? cta->num_live : barrier.count;
+    if (fiber.barrier_id != 0) text += " on barrier " + std::to_string(fiber.barrier_id);
+    text += ", where " + std::to_string(barrier.arrived) + " of " + std::to_string(needed) +
+            " threads have arrived";
+  } else if (fiber.state == State::kMbarrier) {
+    return cta->mbarriers->describe_wait(fiber);
+  } else if (fiber.state == State::kRegisters) {
+    return cta->registers->describe_wait(fiber);
+  } else if (fiber.state == State::kCluster) {
+    return cta->cluster->barrier.describe_wait(fiber);
+  } else {
+    const Warp& warp = cta->warps[size_t(fiber.warp)];
+    unsigned missing = fiber.mask & warp.live();
+    for (const int lane : Bits{missing & warp.waiting}) {
+      if (in_same_collective(fiber, cta->fiber(fiber.warp, lane))) missing &= ~(1u << lane);
+    }
+    text += ", for " + describe_lanes(missing);
+  }
+  return text;
+}
+
+// Who of the CTA waits where and for what, grouped.
+std::string describe_waits() {
+  std::map<std::string, std::map<int, unsigned>> groups;
+  std::map<int, unsigned> exited;
+  for (int i = 0; i < cta->num_threads; ++i) {
+    const Fiber& fiber = cta->fibers[size_t(i)];
+    auto& lanes = fiber.state == State::kExited ? exited : groups[describe_wait(fiber)];
+    lanes[fiber.warp] |= 1u << fiber.lane;
+  }
+  const auto describe_threads = [](const std::map<int, unsigned>& warps) {
+    std::string text;
+    for (const auto& [warp, lanes] : warps) {
+      text += (text.empty() ? "warp " : ", warp ") + std::to_string(warp);
+      if (lanes != 0xffffffff) text += " " + describe_lanes(lanes);
+    }
+    return text;
+  };
+  std::string text;
+  for (const auto& [wait, warps] : groups)
+    text += " Waiting in " + wait + ": " + describe_threads(warps) + ".";
+  if (!exited.empty()) text += " Exited: " + describe_threads(exited) + ".";
+  return text;
+}
+
+}  // namespace
+
+void report_deadlock() {
+  const std::vector<Cta*>& ctas = cta->cluster->ctas;
+  std::string text = describe_block(*ctas[0]);
+  if (ctas.size() > 1) text += " to " + describe_block(*ctas.back()) + ", a cluster";
+  text += ": deadlock, no thread can proceed.";
+  for (Cta* const one : ctas) {
+    const InCta there(*one);
+    if (ctas.size() > 1) text += " In " + describe_block(*one) + ":";
+    text += describe_waits();
+  }
+  record_report(Bug::kDeadlock, std::move(text));
+  abandon_cta();
 }
 
 }  // namespace emulator

@@ -20,13 +20,13 @@
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
 #include "common/emulator/cta_order.h"
+#include "common/emulator/global_races.h"
 #include "common/emulator/headway.h"
 #include "common/emulator/lane_copies.h"
 #include "common/emulator/mbarrier_table.h"
-#include "common/emulator/memory.h"
-#include "common/emulator/race.h"
 #include "common/emulator/register_pool.h"
-#include "common/emulator/stack_overflow.h"
+#include "common/emulator/shared_races.h"
+#include "common/emulator/tile_layouts.h"
 #include "common/emulator/tracer.h"
 
 namespace emulator {
@@ -112,8 +112,8 @@ void resume_full_logs() {
     Warp& warp = cta->warps[size_t(w)];
     if (warp.log_full == 0) continue;
     cta->log->count_warp(w);
-    for (unsigned rest = warp.log_full; rest != 0; rest &= rest - 1) {
-      Fiber& fiber = cta->fiber(w, __builtin_ctz(rest));
+    for (const int lane : Bits{warp.log_full}) {
+      Fiber& fiber = cta->fiber(w, lane);
       if (cta->log->full(fiber)) continue;
       warp.log_full &= ~(1u << fiber.lane);
       wake(fiber);
@@ -392,7 +392,10 @@ Cta& prepare_cta(size_t host_thread, const Launch& launch) {
   c.smem_bytes = launch.smem_bytes;
   c.stacks.reserve(c.num_threads);
   c.fibers.resize(size_t(c.num_warps * kWarpSize));
-  if (c.options.race_detector) c.races->start_launch();
+  if (c.options.race_detector) {
+    c.races->start_launch();
+    c.layouts->start_launch();
+  }
   return c;
 }
 
@@ -557,7 +560,8 @@ void pass_turn() {
 
 Cta::Cta()
     : log(std::make_unique<AccessLog>()),
-      races(std::make_unique<RaceDetector>()),
+      races(std::make_unique<SharedRaces>()),
+      layouts(std::make_unique<TileLayouts>()),
       mbarriers(std::make_unique<MbarrierTable>()),
       copies(std::make_unique<CopyEngine>()),
       lane_copies(std::make_unique<LaneCopies>()),

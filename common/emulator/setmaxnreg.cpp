@@ -1,6 +1,5 @@
 #include "common/emulator/setmaxnreg.h"
 
-#include "common/emulator/aligned.h"
 #include "common/emulator/core.h"
 #include "common/emulator/register_pool.h"
 
@@ -18,8 +17,8 @@ std::string describe_change(const RegisterPool::Change& change) {
 std::string describe_warps(int first, unsigned which) {
   std::string text = (which & (which - 1)) == 0 ? "warp" : "warps";
   const char* separator = " ";
-  for (; which != 0; which &= which - 1) {
-    text += separator + std::to_string(first + __builtin_ctz(which));
+  for (const int warp : Bits{which}) {
+    text += separator + std::to_string(first + warp);
     separator = ", ";
   }
   return text;

@@ -1,4 +1,4 @@
-// stmatrix without a GPU. Include common/stmatrix.h, which says what these do; stmatrix.cpp is how.
+// stmatrix without a GPU. Include common/stmatrix.h, which says what these do; ldmatrix.cpp is how.
 #pragma once
 
 #include <cstdint>

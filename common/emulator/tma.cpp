@@ -7,9 +7,11 @@
 #include "common/emulator/cluster_state.h"
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
+#include "common/emulator/global_races.h"
 #include "common/emulator/headway.h"
 #include "common/emulator/mbarrier_table.h"
-#include "common/emulator/race.h"
+#include "common/emulator/shared_races.h"
+#include "common/emulator/tile_layouts.h"
 #include "common/emulator/tracer.h"
 
 namespace emulator {
@@ -204,7 +206,7 @@ void remember_columns(const Copy& load) {
   for_each_row(load, [&](const BoxRow& row) {
     for_each_chunk(load, row, [&](void* chunk, size_t offset) {
       const int column = row.panel * chunks_per_row + int(offset / kChunkBytes);
-      cta->races->remember_chunk(uintptr_t(chunk), row.index, column, load.map.swizzle_bytes);
+      cta->layouts->remember(uintptr_t(chunk), row.index, column, load.map.swizzle_bytes);
     });
   });
 }
@@ -283,8 +285,8 @@ void tma_load_multicast(void* shared, const TensorMapShape& map, uint64_t* barri
   check_box(kOp, copy);
   ++cta->counters.tma_loads;
   cta->counters.tma_load_bytes += copy.bytes;
-  for (unsigned rest = cta_mask; rest != 0; rest &= rest - 1) {
-    Cta& to = cta_of_cluster(kOp, __builtin_ctz(rest), at);
+  for (const int rank : Bits{cta_mask}) {
+    Cta& to = cta_of_cluster(kOp, rank, at);
     const uintptr_t its_barrier = same_place_in(to, uintptr_t(barrier));
     copy.shared = same_place_in(to, uintptr_t(shared));
     const InCta there(to);

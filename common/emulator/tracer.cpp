@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "common/emulator/mbarrier_table.h"
+#include "common/emulator/tile_layouts.h"
 
 namespace emulator {
 
@@ -104,9 +105,7 @@ void Tracer::add_partial(Warp& warp, const TraceEvent& event, unsigned lanes) {
            other.shared_offset == event.shared_offset && other.bytes == event.bytes;
   };
   int place = 0;
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    place = std::max(place, warp.num_partial[size_t(__builtin_ctz(rest))]++);
-  }
+  for (const int lane : Bits{lanes}) place = std::max(place, warp.num_partial[size_t(lane)]++);
   for (Partial& partial : warp.partial) {
     if ((partial.lanes & lanes) != 0 || !is_same(partial.event)) continue;
     partial.lanes |= lanes;
@@ -124,9 +123,7 @@ void Tracer::add_partial(Warp& warp, const TraceEvent& event, unsigned lanes) {
 // is known now.
 Tracer::Time Tracer::meet(Warp& warp, int index, unsigned lanes, bool whole, Location at) {
   Time time = 0;
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    time = std::max(time, warp.now[size_t(__builtin_ctz(rest))]);
-  }
+  for (const int lane : Bits{lanes}) time = std::max(time, warp.now[size_t(lane)]);
   if (!whole) return time;
 
   const auto by_time = [](const Partial& a, const Partial& b) {
@@ -169,7 +166,7 @@ Tracer::Time Tracer::meet(Warp& warp, int index, unsigned lanes, bool whole, Loc
 }
 
 void Tracer::set_time(Warp& warp, unsigned lanes, Time time) {
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) warp.now[size_t(__builtin_ctz(rest))] = time;
+  for (const int lane : Bits{lanes}) warp.now[size_t(lane)] = time;
 }
 
 void Tracer::access(int warp, const Request& request, int cost) {

@@ -1,8 +1,9 @@
-// What the lanes of a warp tell each other: shuffles, votes, matches, reductions, __activemask. And what a
-// thread asks for on its own.
+// What the lanes of a warp tell each other: shuffles, votes, matches, reductions, __activemask, elect.sync.
+// And what a thread asks for on its own.
 #include <cstring>
 
 #include "common/emulator/core.h"
+#include "common/emulator/elect.h"
 
 namespace emulator {
 namespace {
@@ -39,8 +40,7 @@ int source_lane(int lane, const ShuffleArgs& args) {
 
 void execute_shuffle(void* const* args, unsigned lanes) {
   ++cta->counters.shuffles;
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    const int lane = __builtin_ctz(rest);
+  for (const int lane : Bits{lanes}) {
     ShuffleArgs& mine = *static_cast<ShuffleArgs*>(args[lane]);
     const int source = source_lane(lane, mine);
     if (((lanes >> source) & 1) != 0) {
@@ -73,13 +73,10 @@ struct VoteArgs {
 void execute_vote(void* const* args, unsigned lanes) {
   ++cta->counters.votes;
   Vote result{0, lanes};
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    const int lane = __builtin_ctz(rest);
+  for (const int lane : Bits{lanes}) {
     if (static_cast<VoteArgs*>(args[lane])->predicate) result.yes |= 1u << lane;
   }
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    static_cast<VoteArgs*>(args[__builtin_ctz(rest)])->result = result;
-  }
+  for (const int lane : Bits{lanes}) static_cast<VoteArgs*>(args[lane])->result = result;
 }
 
 struct GatherArgs {
@@ -90,13 +87,8 @@ struct GatherArgs {
 void execute_gather(void* const* args, unsigned lanes) {
   ++cta->counters.votes;
   Gathered result{lanes, {}};
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    const int lane = __builtin_ctz(rest);
-    result.values[lane] = static_cast<GatherArgs*>(args[lane])->value;
-  }
-  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    static_cast<GatherArgs*>(args[__builtin_ctz(rest)])->result = result;
-  }
+  for (const int lane : Bits{lanes}) result.values[lane] = static_cast<GatherArgs*>(args[lane])->value;
+  for (const int lane : Bits{lanes}) static_cast<GatherArgs*>(args[lane])->result = result;
 }
 
 }  // namespace
@@ -139,17 +131,30 @@ unsigned active_mask(Location at) {
 
 void answer_active_mask(Warp& warp) {
   const int index = int(&warp - cta->warps.data());
-  for (unsigned rest = warp.asking; rest != 0; rest &= rest - 1) {
-    Fiber& me = cta->fiber(index, __builtin_ctz(rest));
+  for (const int lane : Bits{warp.asking}) {
+    Fiber& me = cta->fiber(index, lane);
     me.mask = 0;
-    for (unsigned others = warp.asking; others != 0; others &= others - 1) {
-      const int lane = __builtin_ctz(others);
-      if (same_place(cta->fiber(index, lane).at, me.at)) me.mask |= 1u << lane;
+    for (const int other : Bits{warp.asking}) {
+      if (same_place(cta->fiber(index, other).at, me.at)) me.mask |= 1u << other;
     }
   }
-  for (; warp.asking != 0; warp.asking &= warp.asking - 1) {
-    wake(cta->fiber(index, __builtin_ctz(warp.asking)));
-  }
+  wake_lanes(index, warp.asking);
+  warp.asking = 0;
+}
+
+// ---- elect.sync
+
+bool elect_one(Location at) {
+  bool elected = false;
+  // Which lane it is, is the hardware's business: a kernel that counts on lane 0 is found out by a random
+  // one.
+  const Execute execute = [](void* const* args, unsigned lanes) {
+    check_aligned(lanes);
+    const int lane = cta->options.shuffle ? int(cta->random.next() % kWarpSize) : 0;
+    *static_cast<bool*>(args[lane]) = true;
+  };
+  collective("elect.sync", 0xffffffff, &elected, execute, at);
+  return elected;
 }
 
 // ---- What a thread asks for on its own

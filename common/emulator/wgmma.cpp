@@ -4,13 +4,11 @@
 #include <cstring>
 #include <string>
 
-#include "common/emulator/aligned.h"
 #include "common/emulator/async_products.h"
-#include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/fragments.h"
-#include "common/emulator/matrix_product.h"
-#include "common/emulator/race.h"
+#include "common/emulator/shared_races.h"
+#include "common/emulator/tile_layouts.h"
 #include "common/emulator/tracer.h"
 
 namespace emulator {
@@ -100,10 +98,10 @@ SmemOperand decode(uint64_t bits, bool mn_major, Part part, Location at) {
 // Where a swizzled copy has brought the chunks, they must be those of a rectangle of its box. The rows or the
 // panels may be of several boxes.
 void check_layout(const SmemOperand& operand, Part part, Location at) {
-  RaceDetector::Chunk first;
+  TileChunk first;
   int row_0 = 0, column_0 = 0;  // in the box of `first`, of the operand's first chunk
   for_each_chunk(operand, part.first, part.count, [&](int mn, int k, uintptr_t address) {
-    const RaceDetector::Chunk chunk = cta->races->chunk_at(address);
+    const TileChunk chunk = cta->layouts->at(address);
     if (chunk.column < 0) return;
     const int row = operand.rows_along_k ? mn - part.first : k;
     const int column = (operand.rows_along_k ? k : mn - part.first) / kChunk;

@@ -10,11 +10,9 @@
 // columns, with 8 of 4 bytes. A product is two mma.m16n8k16.
 #include "common/emulator/wmma.h"
 
-#include "common/emulator/aligned.h"
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
 #include "common/emulator/fragments.h"
-#include "common/emulator/matrix_product.h"
 
 namespace emulator {
 namespace {

@@ -1,5 +1,4 @@
-// The emulator as a place where steps run. What it says of a kernel is worded in common/emulator: report.cpp,
-// race.cpp, deadlock.cpp.
+// The emulator as a place where steps run. What it says of a kernel is worded in common/emulator.
 #include <unistd.h>
 
 #include <cmath>

@@ -4,7 +4,7 @@
 python3 scripts/draw/copy_states.py TOOL --out FOLDER     draws all pictures
 python3 scripts/draw/copy_states.py TOOL --check FOLDER   are they what the tool and this script say?
 
-TOOL is the program that prints what happened: build/ci/tools/copy_states (common/emulator/tools/).
+TOOL is the program that prints what happened: build/ci/tools/copy_states (scripts/draw/tools/).
 """
 from __future__ import annotations
 

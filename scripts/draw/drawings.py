@@ -65,7 +65,7 @@ def why_not(path: Path, described: str) -> str:
 
 
 def ask(tool: Path, parse: Callable[[bytes], Any]) -> tuple[Any, bytes]:
-    """What a tool of common/emulator/tools/ prints: parsed, and as it is."""
+    """What a tool of scripts/draw/tools/ prints: parsed, and as it is."""
     try:
         text = subprocess.run([str(tool)], capture_output=True, check=True).stdout
         return parse(text), text

@@ -4,7 +4,7 @@
 python3 scripts/draw/fragment_layouts.py TOOL --out FOLDER     draws all pictures
 python3 scripts/draw/fragment_layouts.py TOOL --check FOLDER   are they what the mapping and this script say?
 
-TOOL is the program that prints the mapping: build/ci/tools/fragment_layouts (common/emulator/tools/).
+TOOL is the program that prints the mapping: build/ci/tools/fragment_layouts (scripts/draw/tools/).
 """
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 python3 scripts/draw/memory_layouts.py TOOL --out FOLDER     draws all pictures
 python3 scripts/draw/memory_layouts.py TOOL --check FOLDER   are they what the tool and this script say?
 
-TOOL is the program that prints it all: build/ci/tools/memory_layouts (common/emulator/tools/).
+TOOL is the program that prints it all: build/ci/tools/memory_layouts (scripts/draw/tools/).
 """
 
 from __future__ import annotations

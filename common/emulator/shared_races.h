@@ -1,27 +1,5 @@
-// Data races: two accesses to the same bytes, at least one of them a write, with nothing that orders them.
-#pragma once
-
-#include <array>
-#include <cstdint>
-#include <mutex>
-#include <span>
-#include <unordered_map>
-#include <vector>
-
-#include "common/emulator/core.h"
-
-namespace emulator {
-
-// A plain access's place in the program, in 32 bits: its pc relative to the runtime's own code, which is
-// linked into the same module. Ordered as the pcs are.
-using Site = uint32_t;
-inline uintptr_t site_anchor() { return uintptr_t(&site_anchor); }
-inline Site site_of(uintptr_t pc) { return Site(pc - site_anchor()) ^ 0x80000000u; }
-inline uintptr_t pc_of(Site site) { return site_anchor() + uintptr_t(int32_t(site ^ 0x80000000u)); }
-
-constexpr size_t kChunkBytes = 16;  // what a swizzle moves
-
-// ---- Shared memory: vector clocks.
+// Data races in shared memory: two accesses to the same bytes, at least one of them a write, with nothing
+// that orders them. Found by vector clocks.
 //
 // Every warp has a time of its own, which ticks whenever one of its threads lets others know what it has done
 // (a barrier, an arrival, a fence). An access is remembered as (time, warp, lane). It happened before the
@@ -44,7 +22,18 @@ constexpr size_t kChunkBytes = 16;  // what a swizzle moves
 // It errs on the side of silence: __syncwarp of some lanes counts for the whole warp; when several lanes of a
 // warp let others know at different times, the latest counts for each; of several concurrent readers two are
 // remembered; atomics and volatile accesses are not looked at.
-class RaceDetector {
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/emulator/core.h"
+
+namespace emulator {
+
+class SharedRaces {
  public:
   using Time = uint32_t;
 
@@ -111,16 +100,10 @@ class RaceDetector {
   void product_reads(int warp, Time issued, uintptr_t address, Site site);
   void product_waited(int warp, Time issued);  // and all earlier ones
 
-  // Which chunk of which of a box's rows a swizzled load has put at this address.
-  struct Chunk {
-    int row = 0;
-    int column = -1;  // -1: no such load was the last to write here
-    int swizzle_bytes = 0;
-    uint64_t load = 0;  // of several loads each has its own
-    Site site() const { return Site(load); }
-  };
-  void remember_chunk(uintptr_t address, int row, int column, int swizzle_bytes);
-  Chunk chunk_at(uintptr_t address);
+  // Of what wrote all of these 16 bytes last in this CTA, by one write or several alike: its time, who and
+  // where. Zero: nobody, or several.
+  uint64_t last_write(uintptr_t address);
+  static Site site_of_write(uint64_t write) { return Site(write); }
 
  private:
   // What is known to have happened: of each warp everything up to `all`, and of some of its lanes everything
@@ -210,13 +193,10 @@ class RaceDetector {
   };
   static constexpr int kBlockShift = 4;
   static constexpr size_t kBlockBytes = 1 << kBlockShift;
-  static_assert(kBlockBytes == kChunkBytes);
   static constexpr size_t kMaxCells = kBlockBytes / 2;  // of a block
   struct Block {
     Cell cell;                         // of all its bytes, unless they differ:
     uint8_t cell_shift = kBlockShift;  // then each 1 << cell_shift of them have a cell
-    int16_t swizzle_bytes = 0;
-    int16_t row = 0, column = -1;  // of a box that was loaded; see Chunk
   };
   struct Shadow {
     uintptr_t base = 0;
@@ -313,46 +293,6 @@ class RaceDetector {
   bool has_forgotten_ = false;                // since the CTA began
   Time latest_ = 0;                           // no time is beyond it
   Time before_ = 0;                           // up to here it was another CTA's
-};
-
-// ---- Global memory: between CTAs.
-//
-// For as long as a launch runs it is remembered which CTA wrote and which read, again by blocks of 16 bytes,
-// and by cells of two where somebody has touched a part of a block. Two launches have nothing to do with each
-// other.
-//
-// Within a launch CTAs run in no order, unless they make one: what a CTA has done before a __threadfence() is
-// published by its next atomic operation or volatile write, and known to a CTA that has carried out an atomic
-// operation or a volatile read after that. This errs on the side of silence: all threads of a CTA count as
-// one, whatever the addresses are, what a CTA reads again before its next fence is not looked at again, and
-// no second fence is demanded of the CTA that reads (CUDA's own guide has none).
-class GlobalRaces {
- public:
-  explicit GlobalRaces(Launch& launch);
-  ~GlobalRaces();
-
-  // All of them by the running thread.
-  void start_cta();
-  void access(uintptr_t address, size_t bytes, bool write, Site site);
-  void fence();
-  void publish();
-  void acquire();
-  void poll() { cta->order.polls = true; }
-
- private:
-  void access_cell(GlobalCell& cell, uintptr_t address, bool write, Site site);
-  void check_cell(const GlobalCell& cell, uintptr_t address, bool write, Site site);
-  uint64_t cta_of(uint32_t epoch);
-  bool is_mine(uint64_t access);
-  bool happened_before(uint64_t access);
-  [[noreturn]] void report(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write);
-
-  Launch& launch_;
-  std::mutex mutex_;  // protects the rest
-  uint32_t num_epochs_;
-  std::unordered_map<uint32_t, uint64_t> ctas_;       // of epochs; a CTA's first one is its number + 1
-  std::unordered_map<uint32_t, uint64_t> published_;  // when each epoch was, if it was
-  uint64_t num_publications_ = 0;
 };
 
 }  // namespace emulator

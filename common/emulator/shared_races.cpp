@@ -1,25 +1,17 @@
-#include "common/emulator/race.h"
-
-#include <sys/mman.h>
+#include "common/emulator/shared_races.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <new>
 
 #include "common/emulator/cluster_state.h"
 #include "common/emulator/lane_copies.h"
+#include "common/emulator/tile_layouts.h"
 
 namespace emulator {
-namespace {
 
-const char* kind(bool write) { return write ? "write" : "read"; }
+// ---- Who knows what
 
-}  // namespace
-
-// ---- Shared memory: who knows what
-
-inline bool RaceDetector::knows(const Clock& clock, Epoch epoch) const {
+inline bool SharedRaces::knows(const Clock& clock, Epoch epoch) const {
   const Time time = time_of(epoch);
   if (time <= before_) return true;
   if (is_copy(epoch)) {
@@ -39,21 +31,24 @@ inline bool RaceDetector::knows(const Clock& clock, Epoch epoch) const {
   return (clock.lanes[warp] & lanes) == lanes && time <= clock.some[warp];
 }
 
-bool RaceDetector::is_known(const Clock& clock, Epoch epoch) const { return knows(clock, epoch); }
+bool SharedRaces::is_known(const Clock& clock, Epoch epoch) const { return knows(clock, epoch); }
 
 // Nothing is forgotten here that counts. But another kernel divides its shared memory in another way, and
 // blocks with cells of two bytes are slow where it only has accesses of four.
-void RaceDetector::start_launch() {
+void SharedRaces::start_launch() {
   for (Shadow* shadow : {&dynamic_shared_, &static_shared_}) {
     std::fill(shadow->blocks.begin(), shadow->blocks.end(), Block{});
   }
 }
 
-void RaceDetector::start_cta() {
+void SharedRaces::start_cta() {
   dynamic_shared_.cover(uintptr_t(cta->smem), cta->smem_bytes);
   static_shared_.cover(static_shared_begin(), static_shared_bytes());
   // All that earlier CTAs left in the cells lies before the new CTA's times: nothing needs clearing.
-  if (latest_ >= kMaxTime / 2) forget();
+  if (latest_ >= kMaxTime / 2) {
+    forget();
+    cta->layouts->forget();
+  }
   before_ = latest_;
   latest_ = before_ + 1;
   times_.fill(latest_);
@@ -73,11 +68,14 @@ void RaceDetector::start_cta() {
 
 // Only when the times run out, after half a million synchronisations of one CTA. The others of its cluster
 // must not know times that are gone.
-void RaceDetector::forget_everything() {
-  for (const Cta* one : cta->cluster->ctas) one->races->forget();
+void SharedRaces::forget_everything() {
+  for (const Cta* one : cta->cluster->ctas) {
+    one->races->forget();
+    one->layouts->forget();
+  }
 }
 
-void RaceDetector::forget() {
+void SharedRaces::forget() {
   for (Shadow* shadow : {&dynamic_shared_, &static_shared_}) {
     std::fill(shadow->blocks.begin(), shadow->blocks.end(), Block{});
     std::fill(shadow->cells.begin(), shadow->cells.end(), Cell{});
@@ -97,7 +95,7 @@ void RaceDetector::forget() {
   for (size_t i = 0; i < mbarriers_.size(); ++i) mbarrier_initialised(int(i));
 }
 
-void RaceDetector::Shadow::cover(uintptr_t begin, size_t bytes) {
+void SharedRaces::Shadow::cover(uintptr_t begin, size_t bytes) {
   base = begin / kBlockBytes * kBlockBytes;
   const size_t num_blocks = (begin - base + bytes + kBlockBytes - 1) / kBlockBytes;
   if (num_blocks <= blocks.size()) return;
@@ -105,12 +103,12 @@ void RaceDetector::Shadow::cover(uintptr_t begin, size_t bytes) {
   cells.resize(num_blocks * kMaxCells);
 }
 
-void RaceDetector::tick(int warp) {
+void SharedRaces::tick(int warp) {
   if (times_[warp] == kMaxTime) forget_everything();
   latest_ = std::max(latest_, ++times_[warp]);
 }
 
-void RaceDetector::join(Clock& into, const Clock& from) const {
+void SharedRaces::join(Clock& into, const Clock& from) const {
   const auto join_lanes = [](Time& all, Time& some, unsigned& lanes, Time from_all, Time from_some,
                              unsigned from_lanes) {
     all = std::max(all, from_all);
@@ -134,18 +132,18 @@ void RaceDetector::join(Clock& into, const Clock& from) const {
   }
 }
 
-void RaceDetector::join(KnowledgeOfCta& into, const KnowledgeOfCta& from) const {
+void SharedRaces::join(KnowledgeOfCta& into, const KnowledgeOfCta& from) const {
   join(into.happened, from.happened);
   join(into.fenced, from.fenced);
 }
 
-void RaceDetector::join(Knowledge& into, const Knowledge& from) const {
+void SharedRaces::join(Knowledge& into, const Knowledge& from) const {
   join(static_cast<KnowledgeOfCta&>(into), from);
   if (into.others.size() < from.others.size()) into.others.resize(from.others.size());
   for (size_t rank = 0; rank < from.others.size(); ++rank) join(into.others[rank], from.others[rank]);
 }
 
-void RaceDetector::join_from(int rank, Knowledge& into, const Knowledge& from) const {
+void SharedRaces::join_from(int rank, Knowledge& into, const Knowledge& from) const {
   if (rank == rank_) return join(into, from);
   into.others.resize(cta->cluster->ctas.size());
   join(into.others[size_t(rank)], from);
@@ -154,20 +152,20 @@ void RaceDetector::join_from(int rank, Knowledge& into, const Knowledge& from) c
   }
 }
 
-const RaceDetector::KnowledgeOfCta& RaceDetector::known_here(const Fiber& who) const {
-  const RaceDetector& its = *cta_of(who).races;
+const SharedRaces::KnowledgeOfCta& SharedRaces::known_here(const Fiber& who) const {
+  const SharedRaces& its = *cta_of(who).races;
   const Knowledge& known = its.knowledge_of(who);
   if (&its == this) return known;
   static const KnowledgeOfCta nothing;
   return known.others.empty() ? nothing : known.others[size_t(rank_)];
 }
 
-const RaceDetector::Knowledge& RaceDetector::knowledge_of(const Fiber& who) const {
+const SharedRaces::Knowledge& SharedRaces::knowledge_of(const Fiber& who) const {
   const bool own = ((own_[who.warp] >> who.lane) & 1) != 0;
   return own ? lanes_[size_t(who.warp * kWarpSize + who.lane)] : warps_[who.warp];
 }
 
-RaceDetector::Knowledge& RaceDetector::own_knowledge_of(const Fiber& who) {
+SharedRaces::Knowledge& SharedRaces::own_knowledge_of(const Fiber& who) {
   Knowledge& own = lanes_[size_t(who.warp * kWarpSize + who.lane)];
   if (((own_[who.warp] >> who.lane) & 1) == 0) own = warps_[who.warp];
   own_[who.warp] |= 1u << who.lane;
@@ -175,63 +173,61 @@ RaceDetector::Knowledge& RaceDetector::own_knowledge_of(const Fiber& who) {
 }
 
 // Everything that the thread itself has done.
-void RaceDetector::add_own(Clock& clock, const Fiber& who) const {
+void SharedRaces::add_own(Clock& clock, const Fiber& who) const {
   const int warp = who.warp;
   const unsigned others = clock.some[warp] > clock.all[warp] ? clock.lanes[warp] : 0;
   clock.lanes[warp] = others | 1u << who.lane;
   clock.some[warp] = times_[warp];
 }
 
-void RaceDetector::release(Knowledge& to, const Fiber& who) {
+void SharedRaces::release(Knowledge& to, const Fiber& who) {
   join(to, knowledge_of(who));
   add_own(to.happened, who);
   tick(who.warp);
 }
 
 // All that its lanes know and have done becomes known to the whole warp.
-void RaceDetector::gather(int warp) {
+void SharedRaces::gather(int warp) {
   Knowledge& known = warps_[warp];
-  for (unsigned rest = own_[warp]; rest != 0; rest &= rest - 1) {
-    join(known, lanes_[size_t(warp * kWarpSize + __builtin_ctz(rest))]);
-  }
+  for (const int lane : Bits{own_[warp]}) join(known, lanes_[size_t(warp * kWarpSize + lane)]);
   own_[warp] = 0;
   known.happened.all[warp] = times_[warp];
 }
 
-void RaceDetector::warp_synchronised(int warp) {
+void SharedRaces::warp_synchronised(int warp) {
   gather(warp);
   tick(warp);
 }
 
-void RaceDetector::cta_synchronised() {
+void SharedRaces::cta_synchronised() {
   for (int warp = 0; warp < cta->num_warps; ++warp) gather(warp);
   for (int warp = 1; warp < cta->num_warps; ++warp) join(warps_[0], warps_[warp]);
   for (int warp = 1; warp < cta->num_warps; ++warp) warps_[warp] = warps_[0];
   for (int warp = 0; warp < cta->num_warps; ++warp) tick(warp);
 }
 
-void RaceDetector::barrier_arrival(int barrier, const Fiber& who, bool first_of_round) {
+void SharedRaces::barrier_arrival(int barrier, const Fiber& who, bool first_of_round) {
   if (first_of_round) barriers_[barrier] = {};
   release(barriers_[barrier], who);
 }
 
-void RaceDetector::barrier_departure(int barrier, int warp) {
+void SharedRaces::barrier_departure(int barrier, int warp) {
   gather(warp);
   join(warps_[warp], barriers_[barrier]);
   tick(warp);
 }
 
-void RaceDetector::mbarrier_initialised(int mbarrier) {
+void SharedRaces::mbarrier_initialised(int mbarrier) {
   if (mbarriers_.size() <= size_t(mbarrier)) mbarriers_.resize(size_t(mbarrier) + 1);
   mbarriers_[size_t(mbarrier)] = {};
   mbarriers_[size_t(mbarrier)].time = before_ + 1;
 }
 
-void RaceDetector::mbarrier_arrival(int mbarrier, const Fiber& who) {
+void SharedRaces::mbarrier_arrival(int mbarrier, const Fiber& who) {
   release(mbarriers_[size_t(mbarrier)].collected, who);
 }
 
-void RaceDetector::mbarrier_completed(int mbarrier) {
+void SharedRaces::mbarrier_completed(int mbarrier) {
   Mbarrier& its = mbarriers_[size_t(mbarrier)];
   // A load that is still on its way is not part of this phase, nor are those that were issued after it.
   Time landed = its.time;
@@ -243,15 +239,15 @@ void RaceDetector::mbarrier_completed(int mbarrier) {
   if (!its.remote_collected.others.empty()) its.remote_completed = its.remote_collected;
 }
 
-void RaceDetector::mbarrier_waited(int mbarrier, const Fiber& who, bool cluster_scope) {
+void SharedRaces::mbarrier_waited(int mbarrier, const Fiber& who, bool cluster_scope) {
   const Mbarrier& its = mbarriers_[size_t(mbarrier)];
   join(own_knowledge_of(who), its.completed);
   if (cluster_scope) join(own_knowledge_of(who), its.remote_completed);
 }
 
-// ---- Shared memory: who knows what in a cluster
+// ---- Who knows what in a cluster
 
-void RaceDetector::remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site) const {
+void SharedRaces::remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site) const {
   const Clock& known = known_here(who).happened;
   const Block& block = dynamic_shared_.blocks[(address - dynamic_shared_.base) / kBlockBytes];
   const auto check = [&](const Cell& cell) {
@@ -266,9 +262,9 @@ void RaceDetector::remote_read(const Fiber& who, uintptr_t address, size_t bytes
   }
 }
 
-void RaceDetector::remote_write(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
+void SharedRaces::remote_write(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
   check_store_sources(who, address, bytes, site);
-  RaceDetector& its = *cta_of(who).races;
+  SharedRaces& its = *cta_of(who).races;
   // A thread that hears anything of a CTA hears of a time of one of its threads.
   const Clock& heard = known_here(who).happened;
   const auto is_time = [](Time time) { return time > 0; };
@@ -309,18 +305,17 @@ void RaceDetector::remote_write(const Fiber& who, uintptr_t address, size_t byte
     if (is_known(known, earlier)) return;
     report(who, address, earlier, earlier_write, thread_epoch(0, who, site), true);
   };
-  for_each_block(address, bytes, [&](Block& block, std::span<Cell> cells, bool) {
+  for_each_block(address, bytes, [&](Block&, std::span<Cell> cells, bool) {
     for (Cell& cell : cells) {
       check(cell.write, true);
       for (const Epoch read : cell.reads) check(read, false);
       cell = {now, {}};
     }
-    block.column = -1;
   });
 }
 
-void RaceDetector::must_hear_of_arrival(const Fiber& who, Location at) {
-  const RaceDetector& its = *cta_of(who).races;
+void SharedRaces::must_hear_of_arrival(const Fiber& who, Location at) {
+  const SharedRaces& its = *cta_of(who).races;
   const Epoch now = thread_epoch(its.times_[who.warp], who, 0);
   const auto is_same_thread = [&](const RemoteArrival& other) {
     return other.rank == its.rank_ && warp_of(other.epoch) == who.warp && lane_of(other.epoch) == who.lane;
@@ -329,8 +324,8 @@ void RaceDetector::must_hear_of_arrival(const Fiber& who, Location at) {
   remote_arrivals_.push_back({its.rank_, now, at});
 }
 
-void RaceDetector::relaxed_arrival(int mbarrier, const Fiber& who) {
-  const RaceDetector& its = *cta_of(who).races;
+void SharedRaces::relaxed_arrival(int mbarrier, const Fiber& who) {
+  const SharedRaces& its = *cta_of(who).races;
   Knowledge known = its.knowledge_of(who);
   const auto keep_asynchronous = [](KnowledgeOfCta& of) {
     for (Clock* clock : {&of.happened, &of.fenced}) {
@@ -344,21 +339,19 @@ void RaceDetector::relaxed_arrival(int mbarrier, const Fiber& who) {
   join_from(its.rank_, mbarriers_[size_t(mbarrier)].collected, known);
 }
 
-void RaceDetector::remote_arrival(int mbarrier, const Fiber& who) {
-  RaceDetector& its = *cta_of(who).races;
+void SharedRaces::remote_arrival(int mbarrier, const Fiber& who) {
+  SharedRaces& its = *cta_of(who).races;
   Knowledge known;
   its.release(known, who);
   join_from(its.rank_, mbarriers_[size_t(mbarrier)].remote_collected, known);
 }
 
-void RaceDetector::check_exit(const Fiber& last) const {
+void SharedRaces::check_exit(const Fiber& last) const {
   if (remote_arrivals_.empty() && remote_writers_.empty()) return;
   Knowledge known;
   for (int warp = 0; warp < cta->num_warps; ++warp) {
     join(known, warps_[warp]);
-    for (unsigned rest = own_[warp]; rest != 0; rest &= rest - 1) {
-      join(known, lanes_[size_t(warp * kWarpSize + __builtin_ctz(rest))]);
-    }
+    for (const int lane : Bits{own_[warp]}) join(known, lanes_[size_t(warp * kWarpSize + lane)]);
   }
   known.others.resize(cta->cluster->ctas.size());
   for (const RemoteArrival& arrival : remote_arrivals_) {
@@ -387,31 +380,31 @@ void RaceDetector::check_exit(const Fiber& last) const {
   }
 }
 
-void RaceDetector::cluster_arrival(const Fiber& who) {
-  RaceDetector& first = *cta->cluster->ctas[0]->races;
+void SharedRaces::cluster_arrival(const Fiber& who) {
+  SharedRaces& first = *cta->cluster->ctas[0]->races;
   Knowledge known;
   release(known, who);
   first.join_from(rank_, first.cluster_collected_, known);
 }
 
-void RaceDetector::cluster_waited(const Fiber& who) {
+void SharedRaces::cluster_waited(const Fiber& who) {
   join_from(0, own_knowledge_of(who), cta->cluster->ctas[0]->races->cluster_completed_);
 }
 
-void RaceDetector::proxy_fence(const Fiber& who) {
+void SharedRaces::proxy_fence(const Fiber& who) {
   Knowledge& own = own_knowledge_of(who);
   join(own.fenced, own.happened);
   add_own(own.fenced, who);
   tick(who.warp);
 }
 
-// ---- Shared memory: accesses
+// ---- accesses
 
-inline RaceDetector::Shadow& RaceDetector::shadow_of(uintptr_t address) {
+inline SharedRaces::Shadow& SharedRaces::shadow_of(uintptr_t address) {
   return address - uintptr_t(cta->smem) < kMaxSmemBytes ? dynamic_shared_ : static_shared_;
 }
 
-void RaceDetector::Shadow::split(Block& block, int cell_shift) {
+void SharedRaces::Shadow::split(Block& block, int cell_shift) {
   Cell* const its = cells_of(block);
   if (block.cell_shift == kBlockShift) {
     std::fill_n(its, kBlockBytes >> cell_shift, block.cell);
@@ -424,7 +417,7 @@ void RaceDetector::Shadow::split(Block& block, int cell_shift) {
 // visit(block, cells, whole) for each block of these bytes: all of it, or a part. A block of which no part
 // has been touched has one cell.
 template <typename Visit>
-inline void RaceDetector::for_each_block(uintptr_t address, size_t bytes, Visit visit) {
+inline void SharedRaces::for_each_block(uintptr_t address, size_t bytes, Visit visit) {
   Shadow& shadow = shadow_of(address);
   for (const uintptr_t end = address + bytes; address < end;) {
     Block& block = shadow.block_at(address);
@@ -445,12 +438,12 @@ inline void RaceDetector::for_each_block(uintptr_t address, size_t bytes, Visit 
   }
 }
 
-inline bool RaceDetector::happened_before(Epoch earlier, const Fiber& who, const Clock& known) const {
+inline bool SharedRaces::happened_before(Epoch earlier, const Fiber& who, const Clock& known) const {
   return is_by(who, earlier) || knows(known, earlier);
 }
 
 // To all of its lanes. What all know now they will know later, too.
-inline bool RaceDetector::known_to_warp(Epoch earlier, int warp) {
+inline bool SharedRaces::known_to_warp(Epoch earlier, int warp) {
   if (time_of(earlier) <= before_ || same_time(earlier, known_[warp])) return true;
   bool known = knows(warps_[warp].happened, earlier);
   if (!known && own_[warp] == 0xffffffff) {
@@ -463,8 +456,8 @@ inline bool RaceDetector::known_to_warp(Epoch earlier, int warp) {
   return known;
 }
 
-inline void RaceDetector::access_cell(Cell& cell, uintptr_t address, const Fiber& who, const Clock& known,
-                                      Epoch now, bool write) {
+inline void SharedRaces::access_cell(Cell& cell, uintptr_t address, const Fiber& who, const Clock& known,
+                                     Epoch now, bool write) {
   // Whatever could be unordered with this access was reported when its first twin was checked.
   if (same_time(cell.write, now) || (!write && includes(cell.reads[0], now))) return;
   if (!happened_before(cell.write, who, known)) report(who, address, cell.write, true, now, write);
@@ -482,7 +475,7 @@ inline void RaceDetector::access_cell(Cell& cell, uintptr_t address, const Fiber
   }
 }
 
-inline void RaceDetector::access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Epoch now) {
+inline void SharedRaces::access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Epoch now) {
   const Clock& known = knowledge_of(who).happened;
   Block& block = shadow_of(address).block_at(address);
   const size_t begin = address % kBlockBytes, last = begin + bytes - 1;
@@ -492,17 +485,15 @@ inline void RaceDetector::access(const Fiber& who, uintptr_t address, size_t byt
                      ? block.cell
                      : shadow_of(address).cells_of(block)[begin >> block.cell_shift];
     access_cell(cell, address, who, known, now, write);
-    if (write) block.column = -1;
     return;
   }
   access_blocks(who, address, bytes, write, now);
 }
 
-void RaceDetector::access_blocks(const Fiber& who, uintptr_t address, size_t bytes, bool write, Epoch now) {
+void SharedRaces::access_blocks(const Fiber& who, uintptr_t address, size_t bytes, bool write, Epoch now) {
   const Clock& known = knowledge_of(who).happened;
   for_each_block(address, bytes, [&](Block& block, std::span<Cell> cells, bool whole) {
     for (Cell& cell : cells) access_cell(cell, address, who, known, now, write);
-    if (write) block.column = -1;
     if (write && whole) {
       block.cell_shift = kBlockShift;
       block.cell = {now, {}};
@@ -510,22 +501,22 @@ void RaceDetector::access_blocks(const Fiber& who, uintptr_t address, size_t byt
   });
 }
 
-void RaceDetector::shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site) {
+void SharedRaces::shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site) {
   if (write && !store_sources_.empty()) check_store_sources(who, address, bytes, site);
   access(who, address, bytes, write, thread_epoch(times_[who.warp], who, site));
 }
 
-void RaceDetector::warp_read_begins(const Fiber& who, uintptr_t address, Site site) {
+void SharedRaces::warp_read_begins(const Fiber& who, uintptr_t address, Site site) {
   access(who, address, kBlockBytes, false,
          thread_epoch(times_[who.warp], who, site) | Epoch(1) << kWholeWarpShift);
 }
 
-void RaceDetector::warp_reads(const Fiber& who, uintptr_t address, unsigned receivers, Site site) {
+void SharedRaces::warp_reads(const Fiber& who, uintptr_t address, unsigned receivers, Site site) {
   for_each_block(address, kBlockBytes, [&](Block&, std::span<Cell> cells, bool) {
     for (const Cell& cell : cells) {
       if (known_to_warp(cell.write, who.warp)) continue;
-      for (unsigned rest = receivers; rest != 0; rest &= rest - 1) {
-        const Fiber& receiver = cta->fiber(who.warp, __builtin_ctz(rest));
+      for (const int lane : Bits{receivers}) {
+        const Fiber& receiver = cta->fiber(who.warp, lane);
         if (happened_before(cell.write, receiver, knowledge_of(receiver).happened)) continue;
         report(receiver, address, cell.write, true, thread_epoch(times_[who.warp], receiver, site), false);
       }
@@ -533,12 +524,12 @@ void RaceDetector::warp_reads(const Fiber& who, uintptr_t address, unsigned rece
   });
 }
 
-void RaceDetector::warp_writes(const Fiber& who, uintptr_t address, unsigned writers, Site site) {
+void SharedRaces::warp_writes(const Fiber& who, uintptr_t address, unsigned writers, Site site) {
   if (!store_sources_.empty()) check_store_sources(who, address, kBlockBytes, site);
   const auto check = [&](Epoch earlier, bool earlier_write) {
     if (known_to_warp(earlier, who.warp)) return;
-    for (unsigned rest = writers; rest != 0; rest &= rest - 1) {
-      const Fiber& writer = cta->fiber(who.warp, __builtin_ctz(rest));
+    for (const int lane : Bits{writers}) {
+      const Fiber& writer = cta->fiber(who.warp, lane);
       if (happened_before(earlier, writer, knowledge_of(writer).happened)) continue;
       report(writer, address, earlier, earlier_write, thread_epoch(times_[who.warp], writer, site), true);
     }
@@ -553,8 +544,8 @@ void RaceDetector::warp_writes(const Fiber& who, uintptr_t address, unsigned wri
   });
 }
 
-RaceDetector::Time RaceDetector::load_issued(int mbarrier, const Fiber& who, uintptr_t address, size_t bytes,
-                                             Site site) {
+SharedRaces::Time SharedRaces::load_issued(int mbarrier, const Fiber& who, uintptr_t address, size_t bytes,
+                                           Site site) {
   check_store_sources(who, address, bytes, site);
   if (mbarriers_[size_t(mbarrier)].time == kMaxTime) forget_everything();
   Mbarrier& its = mbarriers_[size_t(mbarrier)];
@@ -586,11 +577,11 @@ RaceDetector::Time RaceDetector::load_issued(int mbarrier, const Fiber& who, uin
   return its.time;
 }
 
-void RaceDetector::load_landed(int mbarrier, Time issued) {
+void SharedRaces::load_landed(int mbarrier, Time issued) {
   std::erase(mbarriers_[size_t(mbarrier)].loads_on_way, issued);
 }
 
-void RaceDetector::store_issued(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
+void SharedRaces::store_issued(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
   shared_access(who, address, bytes, false, site);
   uintptr_t at = address;
   Epoch checked = 0;
@@ -609,7 +600,7 @@ void RaceDetector::store_issued(const Fiber& who, uintptr_t address, size_t byte
   }
 }
 
-void RaceDetector::store_waited(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
+void SharedRaces::store_waited(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
   const auto is_this = [&](const StoreSource& source) {
     return source.begin == address && source.who == &who && source.site == site;
   };
@@ -618,25 +609,25 @@ void RaceDetector::store_waited(const Fiber& who, uintptr_t address, size_t byte
   shared_access(who, address, bytes, false, site);
 }
 
-void RaceDetector::lane_copy_issued(const Fiber& who, uintptr_t address, Site site) {
+void SharedRaces::lane_copy_issued(const Fiber& who, uintptr_t address, Site site) {
   shared_access(who, address, kBlockBytes, true, site);
   shadow_of(address).block_at(address) = {.cell = {on_way_epoch(who, site), {}}};
 }
 
-void RaceDetector::lane_copy_waited(const Fiber& who, uintptr_t address, Site site) {
+void SharedRaces::lane_copy_waited(const Fiber& who, uintptr_t address, Site site) {
   const Epoch now = thread_epoch(times_[who.warp], who, site);
   shadow_of(address).block_at(address) = {.cell = {now, {}}};
 }
 
-void RaceDetector::forget(uintptr_t address) { shadow_of(address).block_at(address) = {}; }
+void SharedRaces::forget(uintptr_t address) { shadow_of(address).block_at(address) = {}; }
 
-RaceDetector::Time RaceDetector::product_issued(int warp) {
+SharedRaces::Time SharedRaces::product_issued(int warp) {
   if (products_[warp] == kMaxTime) forget_everything();
   latest_ = std::max(latest_, ++products_[warp]);
   return products_[warp];
 }
 
-void RaceDetector::product_reads(int warp, Time issued, uintptr_t address, Site site) {
+void SharedRaces::product_reads(int warp, Time issued, uintptr_t address, Site site) {
   const Epoch now = copy_epoch(issued, kMaxMbarriers + warp, site);
   for_each_block(address, kBlockBytes, [&](Block&, std::span<Cell> cells, bool) {
     for (Cell& cell : cells) {
@@ -660,29 +651,26 @@ void RaceDetector::product_reads(int warp, Time issued, uintptr_t address, Site 
   });
 }
 
-void RaceDetector::product_waited(int warp, Time issued) {
+void SharedRaces::product_waited(int warp, Time issued) {
   warps_[warp].happened.products[warp] = issued;
-  for (unsigned rest = own_[warp]; rest != 0; rest &= rest - 1) {
-    lanes_[size_t(warp * kWarpSize + __builtin_ctz(rest))].happened.products[warp] = issued;
+  for (const int lane : Bits{own_[warp]}) {
+    lanes_[size_t(warp * kWarpSize + lane)].happened.products[warp] = issued;
   }
 }
 
-void RaceDetector::remember_chunk(uintptr_t address, int row, int column, int swizzle_bytes) {
-  Block& block = shadow_of(address).block_at(address);
-  block.row = int16_t(row);
-  block.column = int16_t(column);
-  block.swizzle_bytes = int16_t(swizzle_bytes);
+uint64_t SharedRaces::last_write(uintptr_t address) {
+  Shadow& shadow = shadow_of(address);
+  Block& block = shadow.block_at(address);
+  const bool whole = block.cell_shift == kBlockShift;
+  const std::span cells(whole ? &block.cell : shadow.cells_of(block), kBlockBytes >> block.cell_shift);
+  const Epoch write = cells[0].write;
+  const auto is_same = [&](const Cell& cell) { return cell.write == write; };
+  return time_of(write) > before_ && std::all_of(cells.begin(), cells.end(), is_same) ? write : 0;
 }
 
-RaceDetector::Chunk RaceDetector::chunk_at(uintptr_t address) {
-  const Block& block = shadow_of(address).block_at(address);
-  const bool is_there = block.column >= 0 && time_of(block.cell.write) > before_;
-  return is_there ? Chunk{block.row, block.column, block.swizzle_bytes, block.cell.write} : Chunk{};
-}
+// ---- reports
 
-// ---- Shared memory: reports
-
-void RaceDetector::check_store_sources(const Fiber& who, uintptr_t address, size_t bytes, Site site) const {
+void SharedRaces::check_store_sources(const Fiber& who, uintptr_t address, size_t bytes, Site site) const {
   for (const StoreSource& source : store_sources_) {
     if (address >= source.begin + source.bytes || source.begin >= address + bytes) continue;
     fail(Bug::kRace, who, [&] {
@@ -694,8 +682,8 @@ void RaceDetector::check_store_sources(const Fiber& who, uintptr_t address, size
   }
 }
 
-void RaceDetector::check_fence(const Fiber& who, const Clock& fenced, uintptr_t address, Epoch earlier,
-                               bool earlier_write, Site site, bool overwrites, const char* who_does) const {
+void SharedRaces::check_fence(const Fiber& who, const Clock& fenced, uintptr_t address, Epoch earlier,
+                              bool earlier_write, Site site, bool overwrites, const char* who_does) const {
   if (is_asynchronous(earlier) || knows(fenced, earlier)) return;
   const bool by_store =
       std::find(store_sites_.begin(), store_sites_.end(), Site(earlier)) != store_sites_.end();
@@ -714,7 +702,7 @@ void RaceDetector::check_fence(const Fiber& who, const Clock& fenced, uintptr_t 
   });
 }
 
-std::string RaceDetector::describe_thread_of(Epoch epoch) const {
+std::string SharedRaces::describe_thread_of(Epoch epoch) const {
   const auto thread = [](int warp, int lane) {
     return "warp " + std::to_string(warp) + " lane " + std::to_string(lane);
   };
@@ -724,13 +712,13 @@ std::string RaceDetector::describe_thread_of(Epoch epoch) const {
          thread(warp % cta->num_warps, remote_lane_of(epoch));
 }
 
-Site RaceDetector::site_of_epoch(Epoch epoch) const {
+Site SharedRaces::site_of_epoch(Epoch epoch) const {
   constexpr Site kIndices = (Site(1) << kRemoteLaneShift) - 1;
   return is_remote_write(epoch) ? remote_sites_[epoch & kIndices] : Site(epoch);
 }
 
-void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
-                          bool write) const {
+void SharedRaces::report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
+                         bool write) const {
   fail(Bug::kRace, who, [&] {
     const bool is_own = &cta_of(who) == cta;
     const std::string where = "race on shared memory at " + describe_shared(address) +
@@ -741,7 +729,7 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
     const bool after_copy = is_asynchronous(earlier);
     const std::string what = by_copy           ? "the copy issued at "
                              : is_product(now) ? "the wgmma at "
-                                               : std::string("the ") + kind(write) + " at ";
+                                               : std::string("the ") + kind_of_access(write) + " at ";
     if (is_product(earlier)) {
       return where + what + place + " overwrites what the wgmma at " + earlier_place + " by warp " +
              std::to_string(mbarrier_of(earlier) - kMaxMbarriers) +
@@ -761,8 +749,8 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
     }
     const std::string other = earlier_place + " by " + describe_thread_of(earlier);
     if (by_copy) {
-      return where + "the copy issued at " + place + " overwrites what the " + kind(earlier_write) + " at " +
-             other +
+      return where + "the copy issued at " + place + " overwrites what the " + kind_of_access(earlier_write) +
+             " at " + other +
              " may still need: this thread has not heard that it is done. Was the memory released too early, "
              "or did nobody wait for its release?";
     }
@@ -771,194 +759,8 @@ void RaceDetector::report(const Fiber& who, uintptr_t address, Epoch earlier, bo
                                : warp_of(earlier) == who.warp
                                    ? "a __syncwarp() (if other warps come here too, a barrier)"
                                    : "a barrier (__syncthreads(), or bar_sync() of the warps concerned)";
-    return where + what + place + " is not ordered after the " + kind(earlier_write) + " at " + other +
-           ". Is " + remedy + " missing between the two?";
-  });
-}
-
-// ---- Global memory
-
-// An access: its epoch in the upper half, its site in the lower; zero: nobody. Touched by several host
-// threads.
-struct GlobalCell {
-  std::atomic<uint64_t> write;
-  std::atomic<uint64_t> read;
-};
-
-struct GlobalBlock {
-  GlobalCell cell;          // of accesses to all its bytes
-  std::atomic<bool> split;  // others have cells of their own
-};
-
-namespace {
-
-constexpr uint64_t kSeveralCtas = uint64_t(1) << 63;  // have read
-constexpr uint32_t kMaxEpochs = (1u << 31) - 1;
-
-uint32_t epoch_of(uint64_t access) { return uint32_t((access & ~kSeveralCtas) >> 32); }
-
-constexpr size_t kGlobalCellBytes = 2;
-constexpr size_t kGlobalBlockBytes = 16;
-constexpr size_t kGlobalCellsPerBlock = kGlobalBlockBytes / kGlobalCellBytes;
-
-uintptr_t first_block(const GlobalRange& range) { return range.begin / kGlobalBlockBytes; }
-size_t num_blocks(const GlobalRange& range) {
-  return (range.begin + range.bytes - 1) / kGlobalBlockBytes - first_block(range) + 1;
-}
-
-// Zeros, which cost memory only where they are touched.
-template <typename T>
-T* map_zeros(size_t count, bool at_once) {
-  const int pages = at_once ? MAP_POPULATE : MAP_NORESERVE;
-  void* zeros =
-      mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | pages, -1, 0);
-  if (zeros == MAP_FAILED) throw std::bad_alloc();
-  if (!at_once)
-    madvise(zeros, count * sizeof(T), MADV_NOHUGEPAGE);  // or a row that is touched would cost 2 MB
-  return static_cast<T*>(zeros);
-}
-
-}  // namespace
-
-GlobalRaces::GlobalRaces(Launch& launch) : launch_(launch) {
-  if (launch.num_ctas() >= kMaxEpochs) {
-    throw Report(Bug::kLaunch, "cannot launch: the race detector can tell " + std::to_string(kMaxEpochs - 1) +
-                                   " CTAs apart, but the grid has " + std::to_string(launch.num_ctas()));
-  }
-  num_epochs_ = uint32_t(launch.num_ctas());
-  for (GlobalRange& range : launch.memory) {
-    // Most of a small one will be touched, and a page that is read before it is written interrupts all host
-    // threads.
-    constexpr size_t kAtOnce = 1 << 20;
-    range.blocks = map_zeros<GlobalBlock>(num_blocks(range), num_blocks(range) <= kAtOnce);
-    range.cells = map_zeros<GlobalCell>(num_blocks(range) * kGlobalCellsPerBlock, false);
-  }
-}
-
-GlobalRaces::~GlobalRaces() {
-  for (GlobalRange& range : launch_.memory) {
-    munmap(range.blocks, num_blocks(range) * sizeof(GlobalBlock));
-    munmap(range.cells, num_blocks(range) * kGlobalCellsPerBlock * sizeof(GlobalCell));
-  }
-}
-
-void GlobalRaces::start_cta() { cta->order = {.epoch = uint32_t(cta->index + 1)}; }
-
-void GlobalRaces::access(uintptr_t address, size_t bytes, bool write, Site site) {
-  cta->order.touched = true;
-  const GlobalRange& range = *find_range(address);
-  for (const uintptr_t end = address + bytes; address < end;) {
-    const uintptr_t begin = address - address % kGlobalBlockBytes;
-    const uintptr_t part_end = std::min(end, begin + kGlobalBlockBytes);
-    const size_t index = begin / kGlobalBlockBytes - first_block(range);
-    GlobalBlock& block = range.blocks[index];
-    GlobalCell* const cells = &range.cells[index * kGlobalCellsPerBlock];
-    // Sequentially consistent: of two CTAs that collide at this very moment, at least one sees the other.
-    if (part_end - address == kGlobalBlockBytes) {
-      access_cell(block.cell, address, write, site);
-      if (block.split.load()) {
-        for (size_t i = 0; i < kGlobalCellsPerBlock; ++i) check_cell(cells[i], address, write, site);
-      }
-    } else {
-      if (!block.split.load()) block.split.store(true);
-      const size_t last = (part_end - 1 - begin) / kGlobalCellBytes;
-      for (size_t i = (address - begin) / kGlobalCellBytes; i <= last; ++i) {
-        access_cell(cells[i], address, write, site);
-      }
-      check_cell(block.cell, address, write, site);
-    }
-    address = part_end;
-  }
-}
-
-inline void GlobalRaces::access_cell(GlobalCell& cell, uintptr_t address, bool write, Site site) {
-  const uint32_t epoch = cta->order.epoch;
-  const uint64_t now = uint64_t(epoch) << 32 | site;
-  if (write) {
-    if (epoch_of(cell.write.load()) != epoch) {
-      const uint64_t earlier = cell.write.exchange(now);
-      if (!happened_before(earlier)) report(address, earlier, true, site, write);
-    }
-    const uint64_t read = cell.read.load();
-    if (!happened_before(read)) report(address, read, false, site, write);
-  } else {
-    const uint64_t read = cell.read.load();
-    if (read == 0 || (epoch_of(read) != epoch && (read & kSeveralCtas) == 0)) {
-      cell.read.store(is_mine(read) ? now : read | kSeveralCtas);
-    }
-    const uint64_t earlier = cell.write.load();
-    if (!happened_before(earlier)) report(address, earlier, true, site, write);
-  }
-}
-
-inline void GlobalRaces::check_cell(const GlobalCell& cell, uintptr_t address, bool write, Site site) {
-  const uint64_t earlier = cell.write.load();
-  if (!happened_before(earlier)) report(address, earlier, true, site, write);
-  if (!write) return;
-  const uint64_t read = cell.read.load();
-  if (!happened_before(read)) report(address, read, false, site, write);
-}
-
-uint64_t GlobalRaces::cta_of(uint32_t epoch) {
-  if (epoch <= launch_.num_ctas()) return epoch - 1;
-  const std::lock_guard lock(mutex_);
-  return ctas_.at(epoch);
-}
-
-// Or nobody's.
-inline bool GlobalRaces::is_mine(uint64_t access) {
-  const uint32_t epoch = epoch_of(access);
-  return epoch == 0 || epoch == cta->order.epoch || cta_of(epoch) == cta->index;
-}
-
-inline bool GlobalRaces::happened_before(uint64_t access) {
-  const bool several = (access & kSeveralCtas) != 0;
-  if (!several && is_mine(access)) return true;
-  GlobalOrder& order = cta->order;
-  const std::lock_guard lock(mutex_);
-  if (order.polls) order.acquired = num_publications_;
-  if (several) return order.acquired > 0;  // who all of them were is not known
-  const auto published = published_.find(epoch_of(access));
-  return published != published_.end() && published->second <= order.acquired;
-}
-
-void GlobalRaces::fence() {
-  GlobalOrder& order = cta->order;
-  if (!order.touched) return;
-  const std::lock_guard lock(mutex_);
-  if (num_epochs_ == kMaxEpochs) return;
-  order.fenced.push_back(order.epoch);
-  order.epoch = ++num_epochs_;
-  order.touched = false;
-  ctas_[order.epoch] = cta->index;
-  cta->recent_reads.forget();
-}
-
-void GlobalRaces::publish() {
-  GlobalOrder& order = cta->order;
-  if (order.fenced.empty()) return;
-  const std::lock_guard lock(mutex_);
-  ++num_publications_;
-  for (const uint32_t epoch : order.fenced) published_[epoch] = num_publications_;
-  order.fenced.clear();
-}
-
-void GlobalRaces::acquire() {
-  const std::lock_guard lock(mutex_);
-  cta->order.acquired = num_publications_;
-}
-
-void GlobalRaces::report(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write) {
-  fail(Bug::kRace, *self, [&] {
-    char where[32];
-    std::snprintf(where, sizeof(where), "0x%zx", size_t(address));
-    const bool is_other = !is_mine(earlier);
-    const std::string other =
-        is_other ? "CTA number " + std::to_string(cta_of(epoch_of(earlier))) : "another CTA";
-    return std::string("race between CTAs on global memory at ") + where + ": the " + kind(write) + " at " +
-           describe(pc_of(site)) + " touches what the " + kind(earlier_write) + " at " +
-           describe(pc_of(Site(earlier))) + " by " + other +
-           " touched in the same launch, and CTAs run in no particular order";
+    return where + what + place + " is not ordered after the " + kind_of_access(earlier_write) + " at " +
+           other + ". Is " + remedy + " missing between the two?";
   });
 }
 

@@ -1,0 +1,196 @@
+#include "common/emulator/global_races.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <new>
+
+namespace emulator {
+
+// An access: its epoch in the upper half, its site in the lower; zero: nobody. Touched by several host
+// threads.
+struct GlobalCell {
+  std::atomic<uint64_t> write;
+  std::atomic<uint64_t> read;
+};
+
+struct GlobalBlock {
+  GlobalCell cell;          // of accesses to all its bytes
+  std::atomic<bool> split;  // others have cells of their own
+};
+
+namespace {
+
+constexpr uint64_t kSeveralCtas = uint64_t(1) << 63;  // have read
+constexpr uint32_t kMaxEpochs = (1u << 31) - 1;
+
+uint32_t epoch_of(uint64_t access) { return uint32_t((access & ~kSeveralCtas) >> 32); }
+
+constexpr size_t kGlobalCellBytes = 2;
+constexpr size_t kGlobalBlockBytes = 16;
+constexpr size_t kGlobalCellsPerBlock = kGlobalBlockBytes / kGlobalCellBytes;
+
+uintptr_t first_block(const GlobalRange& range) { return range.begin / kGlobalBlockBytes; }
+size_t num_blocks(const GlobalRange& range) {
+  return (range.begin + range.bytes - 1) / kGlobalBlockBytes - first_block(range) + 1;
+}
+
+// Zeros, which cost memory only where they are touched.
+template <typename T>
+T* map_zeros(size_t count, bool at_once) {
+  const int pages = at_once ? MAP_POPULATE : MAP_NORESERVE;
+  void* zeros =
+      mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | pages, -1, 0);
+  if (zeros == MAP_FAILED) throw std::bad_alloc();
+  if (!at_once)
+    madvise(zeros, count * sizeof(T), MADV_NOHUGEPAGE);  // or a row that is touched would cost 2 MB
+  return static_cast<T*>(zeros);
+}
+
+}  // namespace
+
+GlobalRaces::GlobalRaces(Launch& launch) : launch_(launch) {
+  if (launch.num_ctas() >= kMaxEpochs) {
+    throw Report(Bug::kLaunch, "cannot launch: the race detector can tell " + std::to_string(kMaxEpochs - 1) +
+                                   " CTAs apart, but the grid has " + std::to_string(launch.num_ctas()));
+  }
+  num_epochs_ = uint32_t(launch.num_ctas());
+  for (GlobalRange& range : launch.memory) {
+    // Most of a small one will be touched, and a page that is read before it is written interrupts all host
+    // threads.
+    constexpr size_t kAtOnce = 1 << 20;
+    range.blocks = map_zeros<GlobalBlock>(num_blocks(range), num_blocks(range) <= kAtOnce);
+    range.cells = map_zeros<GlobalCell>(num_blocks(range) * kGlobalCellsPerBlock, false);
+  }
+}
+
+GlobalRaces::~GlobalRaces() {
+  for (GlobalRange& range : launch_.memory) {
+    munmap(range.blocks, num_blocks(range) * sizeof(GlobalBlock));
+    munmap(range.cells, num_blocks(range) * kGlobalCellsPerBlock * sizeof(GlobalCell));
+  }
+}
+
+void GlobalRaces::start_cta() { cta->order = {.epoch = uint32_t(cta->index + 1)}; }
+
+void GlobalRaces::access(uintptr_t address, size_t bytes, bool write, Site site) {
+  cta->order.touched = true;
+  const GlobalRange& range = *find_range(address);
+  for (const uintptr_t end = address + bytes; address < end;) {
+    const uintptr_t begin = address - address % kGlobalBlockBytes;
+    const uintptr_t part_end = std::min(end, begin + kGlobalBlockBytes);
+    const size_t index = begin / kGlobalBlockBytes - first_block(range);
+    GlobalBlock& block = range.blocks[index];
+    GlobalCell* const cells = &range.cells[index * kGlobalCellsPerBlock];
+    // Sequentially consistent: of two CTAs that collide at this very moment, at least one sees the other.
+    if (part_end - address == kGlobalBlockBytes) {
+      access_cell(block.cell, address, write, site);
+      if (block.split.load()) {
+        for (size_t i = 0; i < kGlobalCellsPerBlock; ++i) check_cell(cells[i], address, write, site);
+      }
+    } else {
+      if (!block.split.load()) block.split.store(true);
+      const size_t last = (part_end - 1 - begin) / kGlobalCellBytes;
+      for (size_t i = (address - begin) / kGlobalCellBytes; i <= last; ++i) {
+        access_cell(cells[i], address, write, site);
+      }
+      check_cell(block.cell, address, write, site);
+    }
+    address = part_end;
+  }
+}
+
+inline void GlobalRaces::access_cell(GlobalCell& cell, uintptr_t address, bool write, Site site) {
+  const uint32_t epoch = cta->order.epoch;
+  const uint64_t now = uint64_t(epoch) << 32 | site;
+  if (write) {
+    if (epoch_of(cell.write.load()) != epoch) {
+      const uint64_t earlier = cell.write.exchange(now);
+      if (!happened_before(earlier)) report(address, earlier, true, site, write);
+    }
+    const uint64_t read = cell.read.load();
+    if (!happened_before(read)) report(address, read, false, site, write);
+  } else {
+    const uint64_t read = cell.read.load();
+    if (read == 0 || (epoch_of(read) != epoch && (read & kSeveralCtas) == 0)) {
+      cell.read.store(is_mine(read) ? now : read | kSeveralCtas);
+    }
+    const uint64_t earlier = cell.write.load();
+    if (!happened_before(earlier)) report(address, earlier, true, site, write);
+  }
+}
+
+inline void GlobalRaces::check_cell(const GlobalCell& cell, uintptr_t address, bool write, Site site) {
+  const uint64_t earlier = cell.write.load();
+  if (!happened_before(earlier)) report(address, earlier, true, site, write);
+  if (!write) return;
+  const uint64_t read = cell.read.load();
+  if (!happened_before(read)) report(address, read, false, site, write);
+}
+
+uint64_t GlobalRaces::cta_of(uint32_t epoch) {
+  if (epoch <= launch_.num_ctas()) return epoch - 1;
+  const std::lock_guard lock(mutex_);
+  return ctas_.at(epoch);
+}
+
+// Or nobody's.
+inline bool GlobalRaces::is_mine(uint64_t access) {
+  const uint32_t epoch = epoch_of(access);
+  return epoch == 0 || epoch == cta->order.epoch || cta_of(epoch) == cta->index;
+}
+
+inline bool GlobalRaces::happened_before(uint64_t access) {
+  const bool several = (access & kSeveralCtas) != 0;
+  if (!several && is_mine(access)) return true;
+  GlobalOrder& order = cta->order;
+  const std::lock_guard lock(mutex_);
+  if (order.polls) order.acquired = num_publications_;
+  if (several) return order.acquired > 0;  // who all of them were is not known
+  const auto published = published_.find(epoch_of(access));
+  return published != published_.end() && published->second <= order.acquired;
+}
+
+void GlobalRaces::fence() {
+  GlobalOrder& order = cta->order;
+  if (!order.touched) return;
+  const std::lock_guard lock(mutex_);
+  if (num_epochs_ == kMaxEpochs) return;
+  order.fenced.push_back(order.epoch);
+  order.epoch = ++num_epochs_;
+  order.touched = false;
+  ctas_[order.epoch] = cta->index;
+  cta->recent_reads.forget();
+}
+
+void GlobalRaces::publish() {
+  GlobalOrder& order = cta->order;
+  if (order.fenced.empty()) return;
+  const std::lock_guard lock(mutex_);
+  ++num_publications_;
+  for (const uint32_t epoch : order.fenced) published_[epoch] = num_publications_;
+  order.fenced.clear();
+}
+
+void GlobalRaces::acquire() {
+  const std::lock_guard lock(mutex_);
+  cta->order.acquired = num_publications_;
+}
+
+void GlobalRaces::report(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write) {
+  fail(Bug::kRace, *self, [&] {
+    char where[32];
+    std::snprintf(where, sizeof(where), "0x%zx", size_t(address));
+    const bool is_other = !is_mine(earlier);
+    const std::string other =
+        is_other ? "CTA number " + std::to_string(cta_of(epoch_of(earlier))) : "another CTA";
+    return std::string("race between CTAs on global memory at ") + where + ": the " + kind_of_access(write) +
+           " at " + describe(pc_of(site)) + " touches what the " + kind_of_access(earlier_write) + " at " +
+           describe(pc_of(Site(earlier))) + " by " + other +
+           " touched in the same launch, and CTAs run in no particular order";
+  });
+}
+
+}  // namespace emulator

@@ -1,0 +1,51 @@
+// Data races in global memory, between CTAs.
+//
+// For as long as a launch runs it is remembered which CTA wrote and which read, again by blocks of 16 bytes,
+// and by cells of two where somebody has touched a part of a block. Two launches have nothing to do with each
+// other.
+//
+// Within a launch CTAs run in no order, unless they make one: what a CTA has done before a __threadfence() is
+// published by its next atomic operation or volatile write, and known to a CTA that has carried out an atomic
+// operation or a volatile read after that. This errs on the side of silence: all threads of a CTA count as
+// one, whatever the addresses are, what a CTA reads again before its next fence is not looked at again, and
+// no second fence is demanded of the CTA that reads (CUDA's own guide has none).
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+
+#include "common/emulator/core.h"
+
+namespace emulator {
+
+class GlobalRaces {
+ public:
+  explicit GlobalRaces(Launch& launch);
+  ~GlobalRaces();
+
+  // All of them by the running thread.
+  void start_cta();
+  void access(uintptr_t address, size_t bytes, bool write, Site site);
+  void fence();
+  void publish();
+  void acquire();
+  void poll() { cta->order.polls = true; }
+
+ private:
+  void access_cell(GlobalCell& cell, uintptr_t address, bool write, Site site);
+  void check_cell(const GlobalCell& cell, uintptr_t address, bool write, Site site);
+  uint64_t cta_of(uint32_t epoch);
+  bool is_mine(uint64_t access);
+  bool happened_before(uint64_t access);
+  [[noreturn]] void report(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write);
+
+  Launch& launch_;
+  std::mutex mutex_;  // protects the rest
+  uint32_t num_epochs_;
+  std::unordered_map<uint32_t, uint64_t> ctas_;       // of epochs; a CTA's first one is its number + 1
+  std::unordered_map<uint32_t, uint64_t> published_;  // when each epoch was, if it was
+  uint64_t num_publications_ = 0;
+};
+
+}  // namespace emulator
