@@ -16,8 +16,8 @@ Problems, inputs, gates, the timer and the order of rounds are the program's own
 timed as `flashsteps bench` does it, and a peer beside it by the same gates, with the same timer. What is wrong is not
 timed. A peer that cannot run a problem is a SKIP with its reason; so is a step.
 
-Exit status: 0 when every step that ran passed; 1 when one failed, nothing could run, or something is missing;
-2 for wrong use, or a step named explicitly cannot run here; 3 when the GPU could not be used any more.
+Exit status: 0 when every step that ran passed; 1 when one failed, or nothing could run; 2 for wrong use, something that
+is missing, or a step named explicitly that cannot run here; 3 when the GPU could not be used any more.
 """
 
 from __future__ import annotations
@@ -287,28 +287,10 @@ class Session:
             return 2
         return 0
 
-    def attempt(self, work: Callable[[], Any], refusals: tuple[type[Exception], ...] = ()) -> Any:
-        """The result; Skip where it was refused, by one of these exceptions or for want of memory; DeviceLost where
-        nothing works any more."""
-        try:
-            result = work()
-            self.torch.synchronize()
-            return result
-        except (Skip, WrongOutput, DeviceLost):
-            raise
-        except Exception as error:
-            if broken := self.torch.broken():
-                raise DeviceLost(broken) from error
-            if self.torch.is_out_of_memory(error):
-                raise Skip("there is not enough free memory on the device") from error
-            if isinstance(error, refusals):
-                raise Skip(one_line(error)) from error
-            raise
-
     def careful(self, work: Callable[[], Any], failed: Callable[[dict[str, str]], Any]) -> Any:
-        """As attempt(); what has failed is told what is said of it, and the others go on."""
+        """The result of an attempt; where it fails, what is to be said is handed on, and the others go on."""
         try:
-            return self.attempt(work)
+            return self.torch.attempt(work)
         except Exception as error:
             failed(outcome(error))
             if isinstance(error, DeviceLost):
@@ -350,11 +332,10 @@ class Session:
             run["peers"].append(entry)
 
             def judged() -> dict[str, Any]:
-                calls[name] = self.attempt(
-                    lambda: prepare(self.torch, name, tensors, self.options.cold_l2), PEER_REFUSALS
-                )
+                prepared = functools.partial(prepare, self.torch, name, tensors, self.options.cold_l2)
+                calls[name] = self.torch.attempt(prepared, PEER_REFUSALS)
                 add_note(entry, without_folders(calls[name].note))
-                return self.attempt(lambda: self.torch.judge(calls[name], case, tensors), PEER_REFUSALS)
+                return self.torch.attempt(lambda: self.torch.judge(calls[name], case, tensors), PEER_REFUSALS)
 
             entry |= self.careful(judged, entry.update) or {}
             if (hidden := rows_without_keys(case.problem)) and "validation" in entry:
@@ -509,18 +490,13 @@ def complain(line: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     try:
         return compare_all(parse(arguments))
-    except Unavailable as error:
-        complain(str(error))
-        return 1
     except (StepError, LabError, files.NotWritable) as error:
         complain(str(error))
-        return 2
     except OSError as error:  # a full disk, or a pipe whose reader has gone
         complain(f"the output could not be written: {error.strerror}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end
-        return 1
     except KeyboardInterrupt:
         return 130
+    return 2
 
 
 if __name__ == "__main__":

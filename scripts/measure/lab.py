@@ -43,12 +43,12 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-class Unavailable(Exception):
-    """One line for the user: what is missing, and what to do about it."""
-
-
 class LabError(Exception):
-    """The harness's own line: what cannot be, or what went wrong."""
+    """One line for the user: what cannot be, or what went wrong."""
+
+
+class Unavailable(LabError):
+    """What is missing, and what to do about it."""
 
 
 class DeviceLost(LabError):

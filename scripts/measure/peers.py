@@ -16,7 +16,7 @@ from typing import Any, Callable, ContextManager
 
 import numpy
 
-from measure.lab import Case, Lab, Timer
+from measure.lab import Case, DeviceLost, Lab, Timer
 from records.rates import is_decode
 from records.rules import check_shape
 from records.terminal import one_line
@@ -141,16 +141,25 @@ class TorchLab:
         if self.lab.on_gpu:
             self.torch.cuda.synchronize()
 
-    def broken(self) -> str:
-        """What is wrong with the device, so that nothing more can be done with it; empty when it is fine."""
+    def attempt(self, work: Callable[[], Any], refusals: tuple[type[Exception], ...] = ()) -> Any:
+        """The result; Skip where it was refused, by one of these exceptions or for want of memory; DeviceLost where
+        nothing works any more."""
         try:
+            result = work()
             self.synchronize()
+            return result
+        except (Skip, WrongOutput, DeviceLost):
+            raise
         except Exception as error:
-            return one_line(error)
-        return ""
-
-    def is_out_of_memory(self, error: Exception) -> bool:
-        return isinstance(error, self.torch.cuda.OutOfMemoryError)
+            try:
+                self.synchronize()
+            except Exception as broken:
+                raise DeviceLost(one_line(broken)) from error
+            if isinstance(error, self.torch.cuda.OutOfMemoryError):
+                raise Skip("there is not enough free memory on the device") from error
+            if isinstance(error, refusals):
+                raise Skip(one_line(error)) from error
+            raise
 
     def release(self) -> None:
         gc.collect()
@@ -297,12 +306,9 @@ def try_sdpa(lab: TorchLab, run: Callable[[], Any], name: str, q: Any, k: Any, v
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            run()
-            lab.synchronize()
-        except RuntimeError as error:
-            if lab.is_out_of_memory(error) or lab.broken():
-                raise
-            raise Skip(sdpa_refusal(error, [str(each.message) for each in said])) from error
+            lab.attempt(run, (RuntimeError,))
+        except Skip as refused:
+            raise Skip(sdpa_refusal(refused, [str(each.message) for each in said])) from refused
     bias = mask.get("attn_mask")
     if bias is None or name == "sdpa_math" or lab.device.type != "cuda":
         return
@@ -421,12 +427,10 @@ def fastest(lab: TorchLab, ways: dict[str, Callable[[], Call]], cold_l2: bool) -
 
     def careful(what: str, work: Callable[[], Any]) -> Any:
         try:
-            return work()
-        except Exception as error:  # an older version may lack a way, or not compile it
-            if lab.is_out_of_memory(error) or lab.broken():
-                raise
+            return lab.attempt(work, (Exception,))  # an older version may lack a way, or not compile it
+        except Skip as why:
             timers.pop(what, None)
-            refused[what] = one_line(error)
+            refused[what] = str(why)
             return None
 
     def timer_of(what: str, make: Callable[[], Call]) -> Timer:

@@ -29,7 +29,7 @@ from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measure.lab import Case, Lab, LabError, Unavailable, add_option, find_step
+from measure.lab import Case, Lab, LabError, add_option, find_step
 from records.problems import program_words
 from records.rules import SHAPE
 from records.terminal import one_line
@@ -363,7 +363,7 @@ def stress_all(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     try:
         return stress_all(parse(arguments))
-    except (LabError, Unavailable, StepError, ImportError) as error:
+    except (LabError, StepError, ImportError) as error:
         print(f"stress.py: {one_line(error)}", file=sys.stderr)
         return 2
 

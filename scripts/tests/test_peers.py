@@ -4,6 +4,7 @@ harness/tests/test_lab.py."""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import sys
@@ -33,8 +34,9 @@ class Times:
 @pytest.fixture
 def lab() -> Any:
     """What peers.py wants of a TorchLab. `times` are those of the calls that are timed, in their order."""
-    lab = SimpleNamespace(packages={}, builds={}, times=[], cold=[], synchronize=lambda: None, broken=lambda: "")
-    lab.is_out_of_memory = lambda error: isinstance(error, MemoryError)
+    lab = SimpleNamespace(packages={}, builds={}, times=[], cold=[], synchronize=lambda: None)
+    lab.torch = SimpleNamespace(cuda=SimpleNamespace(OutOfMemoryError=MemoryError))
+    lab.attempt = functools.partial(peers.TorchLab.attempt, lab)
 
     def timer(call: Call, cold_l2: bool) -> Times:
         call.run()

@@ -343,21 +343,6 @@ def test_percentages_of_several_kernels_are_those_of_the_longest(profiled: Repos
     assert "with Nsight Compute. Percentages are those of the longest kernel of a call.\n" in text
 
 
-def test_the_blocks_are_of_one_problem(profiled: Repository, capsys):
-    both = [make_problem(), make_problem(causal=False)]
-    profiled.record("profile.json", make_profile(both, commit=profiled.commit))
-    assert "2 problems match in profile.json" in refused(profiled, capsys, BLOCK)
-    assert "| instructions |" in written(profiled, capsys, BLOCK + " causal=true")
-    assert "2 problems match in profile.json" in refused(profiled, capsys, CONFORMANCE)
-    assert "no problem matches causal=false" in refused(profiled, capsys, CONFORMANCE + " causal=false")
-    profiled.record("counts.json", make_record("emulator", problems=both, commit=profiled.commit))
-    assert "bf16 full. Counted" in written(profiled, capsys, CONFORMANCE + " causal=false")
-    profiled.record("counts.json", make_record("emulator", problems=both[:1], commit=profiled.commit))
-    profiled.record("profile.json", make_profile(both[1:], commit=profiled.commit))
-    message = refused(profiled, capsys, CONFORMANCE)
-    assert "counts.json is of B=4 Hq=16" in message and "bf16 causal, profile.json of B=4 Hq=16" in message
-
-
 @pytest.mark.parametrize(
     ("block", "expected"),
     [
@@ -373,18 +358,3 @@ def test_the_blocks_are_of_one_problem(profiled: Repository, capsys):
 )
 def test_what_a_block_asks_for_in_vain(profiled: Repository, capsys, block, expected):
     assert expected in refused(profiled, capsys, block)
-
-
-def test_a_step_or_a_counter_that_the_profile_lacks(profiled: Repository, capsys):
-    data = make_profile(commit=profiled.commit)
-    del data["runs"][0]["steps"][1]["metrics"]["dram_read_bytes"]
-    data["runs"][0]["steps"][2] = {"step": STEPS[2], "status": "skip", "message": "needs sm_90a"}
-    profiled.record("profile.json", data)
-    block = BLOCK + " show=dram_read_bytes"
-    assert "has no dram_read_bytes of v02_smem_tiles" in refused(profiled, capsys, block)
-    assert "no counters of v03_wmma: skip: needs sm_90a" in refused(profiled, capsys, CONFORMANCE)
-    del data["runs"][0]["steps"][2]
-    profiled.record("profile.json", data)
-    message = refused(profiled, capsys, BLOCK.replace("v02_smem_tiles", "v03_wmma"))
-    assert "profile.json has no step 'v03_wmma'" in message
-    assert "v03_wmma" not in written(profiled, capsys, CONFORMANCE)  # which has the record's steps
