@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
-import os
 import re
 import sys
 import time
@@ -82,8 +81,8 @@ COLD = {
 }
 PEERS_METHOD = (
     "one process; the inputs, gates and timer of the program for all; of peers no log-sum-exp is judged, and no row "
-    "that sees no key; short calls as a CUDA graph (with a cold L2 each launch alone, and their median); the orders of the "
-    "rounds are a Williams design, in which nobody keeps a neighbour; peers allocate their outputs in every call; of "
+    "that sees no key; short calls as a CUDA graph (with a cold L2 each launch alone, and their median); the orders of "
+    "the rounds are a Williams design, in which nobody keeps a neighbour; peers allocate their outputs in every call; of "
     "several ways to call a peer for few queries the fastest by such samples, which its note names"
 )
 
@@ -382,8 +381,8 @@ class Session:
             # Nothing is faster than the hardware: such a figure means that the kernel, the clock or the FLOP
             # count is wrong.
             if (percent_of_peak(problem, timing, self.lab.device) or 0) > 100:
-                said = f"{timing['tflops']:.1f} TFLOPS is above the card's peak"
-                entry |= {"status": "fail", "message": f"{said}: a bug in the kernel or in the measurement, not recorded"}
+                said = f"{timing['tflops']:.1f} TFLOPS is above the card's peak: a bug in the kernel or in the measurement"
+                entry |= {"status": "fail", "message": said}
                 continue
             entry["timing"] = timing
             if doubt := below_its_best(entry, run, self.lab.device):

@@ -140,12 +140,14 @@ class Lab(Thing):
         return {"schema": SCHEMA, "command": command, "complete": False, "provenance": provenance, "runs": []}
 
     def python_module(self, name: str = "flashsteps") -> Any:
-        """flashsteps, of the lab's commit. All steps choose their configuration themselves: others lack the tuning file."""
+        """flashsteps, of the lab's commit. Steps choose their configurations themselves: nobody else has the tuning
+        file."""
         os.environ["FLASHSTEPS_TUNING"] = ""
         try:
             importlib.import_module(name)
         except (ImportError, OSError) as error:  # OSError: a library is missing
-            raise Unavailable(f"the Python module is missing: {one_line(error)} (pip install . in the repository)") from error
+            said = f"the Python module flashsteps is missing: {one_line(error)} (pip install . in the repository)"
+            raise Unavailable(said) from error
         flashsteps = importlib.import_module("flashsteps")
         if flashsteps.build_info()["commit"] != self.provenance["commit"]:
             raise Unavailable("the Python module flashsteps and the lab are of different commits: build both anew")

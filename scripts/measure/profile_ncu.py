@@ -163,7 +163,8 @@ def profile(ncu: str, program: Path, words: list[str], launches: int = 1) -> tup
         check = [str(program), "check", "--backend", "cuda", *words, "--json", str(results_file)]
         done = run([*ncu_command(ncu, step, log_file, launches), *check])
         table, written = (
-            path.read_text(encoding="utf-8", errors="replace") if path.exists() else "" for path in (log_file, results_file)
+            path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+            for path in (log_file, results_file)
         )
     output = done.stdout + done.stderr
     log = table + output  # ncu may complain in either
@@ -195,9 +196,8 @@ def add(record: dict[str, Any], results: dict[str, Any], entry: dict[str, Any]) 
     first = {**origin, **record["provenance"]}
     # The date is that of the first launch. All else must be the same for all.
     if different := [key for key in origin if key != "date" and origin[key] != first[key]]:
-        raise ProfileError(
-            f"{entry['step']} is not from the same build as the steps before it ({different[0]} differs): build all of them"
-        )
+        said = f"{entry['step']} is not from the same build as the steps before it ({different[0]} differs)"
+        raise ProfileError(f"{said}: build all of them")
     record["provenance"], problem = first, results["runs"][0]["problem"]
     runs = [each for each in record["runs"] if each["problem"] == problem]
     if not runs:

@@ -63,26 +63,19 @@ def draw(seed: int, index: int, max_pairs: int) -> Problem:
     """The same for the same arguments. `max_pairs` bounds the (query, key) pairs of all heads."""
     rng = random.Random(f"{seed},{index}")
     most = 4096 if max_pairs > 1 << 20 else 300  # on the emulator
-    rows, keys = draw_length(rng, most), draw_length(rng, most)
-    relation = rng.random()
-    if relation < 0.3:
-        rows = keys
-    elif relation < 0.4:
-        rows = rng.randint(1, 16)
-    elif relation < 0.5 and most == 4096:
-        rows, keys = min(rows, 512), rng.randint(8000, 12288)
-    batch, heads_kv, group = (rng.choice(counts) for counts in ((1, 1, 2, 3, 5), (1, 1, 2, 3, 8), (1, 1, 2, 4, 8)))
-    too_much = lambda: batch * heads_kv * (group * rows + keys) > 1 << 18  # memory
-    while too_much() or batch * heads_kv * group * rows * keys > max_pairs:
-        if batch > 1:
-            batch = 1
-        elif heads_kv > 2:
-            heads_kv = 2
-        elif group > 2:
-            group = 2
-        else:
-            rows = max(1, rows // 2)
-            keys = keys if rows > 1 else keys // 2
+    while True:
+        rows, keys = draw_length(rng, most), draw_length(rng, most)
+        relation = rng.random()
+        if relation < 0.3:
+            rows = keys
+        elif relation < 0.4:
+            rows = rng.randint(1, 16)
+        elif relation < 0.6 and most == 4096:
+            rows, keys = min(rows, 512), rng.randint(8000, 12288)
+        batch, heads_kv, group = (rng.choice(counts) for counts in ((1, 1, 2, 3, 5), (1, 1, 2, 3, 8), (1, 1, 2, 4, 8)))
+        fits_memory = batch * heads_kv * (group * rows + keys) <= 1 << 18
+        if fits_memory and batch * heads_kv * group * rows * keys <= max_pairs:
+            break
     problem = {
         "batch": batch,
         "num_heads_q": heads_kv * group,

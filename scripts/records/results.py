@@ -18,7 +18,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from records import profiles
 from records.problems import AXES
 from records.rules import SCHEMA, check, check_shape, is_profile
 from records.terminal import printable

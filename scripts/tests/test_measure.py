@@ -1,5 +1,5 @@
-"""stress.py, ring.py and sanitize.py, on the emulator in the place of GPUs. Streams, graphs and events need a GPU and are
-not tested here."""
+"""stress.py, ring.py and sanitize.py, on the emulator in the place of GPUs. Streams, graphs and events need a GPU and
+are not tested here."""
 
 from __future__ import annotations
 

@@ -111,7 +111,8 @@ def test_options_of_its_own(capsys, words, expected):
 
 
 def test_the_words_for_problems_are_the_programs():
-    options = compare_peers.parse(["v07", *SMALL, "--shape", "2,2,64,128", "--causal", "--seed", "3", "--dtype", "bf16", *LAB])
+    words = ["v07", *SMALL, "--shape", "2,2,64,128", "--causal", "--seed", "3", "--dtype", "bf16"]
+    options = compare_peers.parse([*words, *LAB])
     found = [problem_label(problem) for problem in compare_peers.problems_of(options)]
     assert found == [
         "B=4 Hq=16 Hkv=16 Sq=1024 Skv=1024 D=64 bf16 causal seed=3",
