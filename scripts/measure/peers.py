@@ -12,6 +12,7 @@ import statistics
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable, ContextManager
 
 import numpy
@@ -76,22 +77,6 @@ def cudnn_version(number: int | None) -> str | None:
         return None
     major, rest = divmod(number, 10000 if number >= 90000 else 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
-
-
-class Memory:
-    """The lab's, as PyTorch and NumPy take it: of 16-bit types, as bits, since neither has a word for bf16."""
-
-    def __init__(self, tensor: dict[str, Any], interface: str):
-        strides = zip(tensor["shape"], tensor["strides"])
-        said = {
-            "data": (tensor["data"], False),
-            "shape": tuple(tensor["shape"]),
-            # Of an axis of extent 1 the lab's may be anything.
-            "strides": tuple(2 * stride if extent > 1 else 2 for extent, stride in strides),
-            "typestr": "<i2",
-            "version": 3,
-        }
-        setattr(self, interface, said)
 
 
 class TorchLab:
@@ -169,11 +154,19 @@ class TorchLab:
 
     def tensors(self, case: Case) -> Tensors:
         def view(name: str) -> Any:
+            tensor = case.tensors[name]
+            memory = {
+                "data": (tensor["data"], False),
+                "shape": tuple(tensor["shape"]),
+                # Of an axis of extent 1 the lab's may be anything.
+                "strides": tuple(2 * s if n > 1 else 2 for n, s in zip(tensor["shape"], tensor["strides"])),
+                "typestr": "<i2",  # the bits: it has no word for bf16
+                "version": 3,
+            }
             if self.lab.on_gpu:
-                memory = Memory(case.tensors[name], "__cuda_array_interface__")
-                bits = self.torch.as_tensor(memory, device=self.device)
+                bits = self.torch.as_tensor(SimpleNamespace(__cuda_array_interface__=memory), device=self.device)
             else:
-                bits = self.torch.from_numpy(numpy.asarray(Memory(case.tensors[name], "__array_interface__")))
+                bits = self.torch.from_numpy(numpy.asarray(SimpleNamespace(__array_interface__=memory)))
             return bits.view(self.dtypes[case.problem["dtype"]])
 
         return Tensors(case.problem, *map(view, "qkv"))

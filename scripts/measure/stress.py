@@ -29,7 +29,7 @@ from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measure.lab import Case, Lab, LabError, add_option, find_step
+from measure.lab import Case, Lab, LabError, Unavailable, add_option, find_step
 from records.problems import program_words
 from records.rules import SHAPE
 from records.terminal import one_line
@@ -313,6 +313,8 @@ def open_lab(library: Path) -> tuple[Lab, str]:
     """And its backend."""
     try:
         return Lab(library, "cuda"), "cuda"
+    except Unavailable:
+        raise
     except LabError as no_gpu:
         print(f"{no_gpu}: on the emulator", file=sys.stderr)
         return Lab(library, "emulator"), "emulator"

@@ -81,22 +81,9 @@ def refuse_token(token: str) -> Any:
     raise ValueError(f"{token} is not JSON; a value that is not finite is null")
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in seen:
-            raise ValueError(f"the key '{key}' appears twice in one object")
-        seen[key] = value
-    return seen
-
-
-def parse(text: str) -> Any:
-    return json.loads(text, parse_constant=refuse_token, object_pairs_hook=unique_keys)
-
-
 def read(path: Path) -> Any:
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_token)
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # also what json and utf-8 raise
