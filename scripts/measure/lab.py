@@ -229,8 +229,7 @@ class Case(Thing):
 
     def judge(self, o: int, lse: int | None, runs_identical: bool = True) -> dict[str, Any]:
         """As check() says it, of what somebody else's kernel has left: addresses of contiguous arrays on the device,
-        [batch, heads, rows, head_dim]. Without lse, rows that see no key are not judged. And only_nrmse: all else
-        is right."""
+        [batch, heads, rows, head_dim]. Without lse, rows that see no key are not judged."""
         return asked(self.library.judge(self.number, o, lse, runs_identical))
 
     def step_timer(self, step: str, cold_l2: bool = False) -> Timer:
