@@ -190,8 +190,7 @@ def test_what_a_call_raises_comes_back(emulator: lab.Lab) -> None:
 def test_a_call_is_timed_as_a_step_is() -> None:
     """A step that Python launches takes as long as one that the harness does: of long ones, which need no graph."""
     torch = pytest.importorskip("torch", reason="this test needs PyTorch")
-    from measure.peers import Call
-    from measure.torch_lab import TorchLab
+    from measure.peers import Call, TorchLab
 
     gpu = lab.Lab(LIBRARY)
     pytorch = TorchLab(torch, None, gpu)

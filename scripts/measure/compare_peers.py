@@ -16,36 +16,44 @@ Problems, inputs, gates, the timer and the order of rounds are the program's own
 timed as `flashsteps bench` does it, and a peer beside it by the same gates, with the same timer. What is wrong is not
 timed. A peer that cannot run a problem is a SKIP with its reason; so is a step.
 
-Exit status: 0 when every step that ran passed; 1 when one failed, nothing could run, or something is missing;
-2 for wrong use, or a step named explicitly cannot run here; 3 when the GPU could not be used any more.
+Exit status: 0 when every step that ran passed; 1 when one failed, or nothing could run; 2 for wrong use, something that
+is missing, or a step named explicitly that cannot run here; 3 when the GPU could not be used any more.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import functools
-import os
+import gc
 import re
 import sys
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure import lab as harness
-from measure.lab import DeviceLost, Lab, LabError, Timer, Unavailable, percentiles
-from measure.peer_tables import format_grid, format_host_overhead, format_run
-from measure.peers import Call, Skip
-from measure.torch_lab import TorchLab, WrongOutput
+from measure.lab import DeviceLost, Lab, LabError, Timer, Unavailable, find_step, percentiles
+from measure.peers import Call, Skip, TorchLab, WrongOutput, prepare
 from records import files, results
-from records.problems import kv_bytes, problem_label, rows_without_keys
-from records.rates import PEERS, contenders_of, percent_of_ceiling
-from records.terminal import Progress, one_line, printable
-from steps import sources
+from records.problems import flops, kv_bytes, problem_label, rows_without_keys
+from records.rates import (
+    PEERS,
+    best_peer,
+    best_step,
+    ceiling_rate,
+    contenders_of,
+    geometric_mean,
+    is_decode,
+    percent_of_ceiling,
+    percent_of_peak,
+    ratio_to_best_peer,
+    tflops_spread,
+)
+from records.terminal import one_line, printable, table
+from steps.sources import StepError
 
 # Small enough that the GPU is always done before the host has launched again.
 HOST_PROBLEM = ("--shape=1,2,64,64", "--dtype=fp16")
@@ -73,50 +81,16 @@ COLD = {
 }
 PEERS_METHOD = (
     "one process; the inputs, gates and timer of the program for all; of peers no log-sum-exp is judged, and no row "
-    "that sees no key; short calls as a CUDA graph (with a cold L2 each launch alone, and their median); the orders of the "
-    "rounds are a Williams design, in which nobody keeps a neighbour; peers allocate their outputs in every call; of "
+    "that sees no key; short calls as a CUDA graph (with a cold L2 each launch alone, and their median); the orders of "
+    "the rounds are a Williams design, in which nobody keeps a neighbour; peers allocate their outputs in every call; of "
     "several ways to call a peer for few queries the fastest by such samples, which its note names"
 )
 
 
-class UsageError(Exception):
-    """One line for the user: what was asked for cannot be."""
+Problem = dict[str, Any]  # as records have it
 
 
-# What was asked for.
-
-
-def words_for_problems(options: argparse.Namespace) -> list[str]:
-    """The same options in the program's own words."""
-    words = [f"--{name}" for name in ("causal", "full") if getattr(options, name)]
-    words += [f"--{name}={value}" for name in ("grid", "seed") if (value := getattr(options, name)) is not None]
-    return words + [f"--{name}={value}" for name in ("shape", "dtype") for value in getattr(options, name) or []]
-
-
-def bytes_needed(problem: dict[str, Any]) -> int:
-    """Inputs, and the outputs of a step and of a peer twice."""
-    p = problem
-    queries = p["batch"] * p["num_heads_q"] * p["seqlen_q"] * p["head_dim"]
-    keys = 2 * p["batch"] * p["num_heads_kv"] * p["seqlen_kv"] * p["head_dim"]
-    return 2 * (queries + keys) + 3 * 2 * queries
-
-
-def find_step(name: str, known: list[str]) -> str:
-    """As sources.match_step(), of the steps that this GPU has."""
-    step = sources.match_step(name, known)
-    if step is None:
-        raise UsageError(f"unknown step '{name}'; there are {', '.join(known)}")
-    return step
-
-
-def chosen_peers(wanted: list[str] | None, missing: dict[str, str]) -> list[str]:
-    """Those that were asked for, or all that can be used."""
-    for name in wanted or []:
-        if name not in PEERS:
-            raise UsageError(f"--peers: unknown peer '{name}'; there are {', '.join(PEERS)}")
-        if name in missing:
-            raise UsageError(f"--peers: {name} cannot be used: {missing[name]}")
-    return [name for name in PEERS if name not in missing and (not wanted or name in wanted)]
+# What is said of a contender.
 
 
 def without_folders(message: str) -> str:
@@ -149,321 +123,335 @@ def add_note(entry: dict[str, Any], text: str) -> None:
         entry["note"] = "; ".join(part for part in (entry.get("note"), text) if part)
 
 
+# The tables that are printed.
+
+
+def number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def rates_of(problem: Problem, timing: dict[str, Any]) -> tuple[str, str]:
+    """The median, and p10 to p90: in TFLOPS; with few queries in TB/s, of K and V."""
+    rates = tflops_spread(problem, timing)
+    if is_decode(problem):
+        median, low, high = (f"{rate * kv_bytes(problem) / flops(problem):.2f}" for rate in rates)
+    else:
+        median, low, high = (f"{rate:.1f}" for rate in rates)
+    return median, f"{low}-{high}"
+
+
+def unit_of(run: dict[str, Any]) -> str:
+    timings = [entry.get("timing") or {} for entry in contenders_of(run).values()]
+    cold = ", cold L2" if any(timing.get("l2") for timing in timings) else ""
+    return ("TB/s of K, V" if is_decode(run["problem"]) else "TFLOPS") + cold
+
+
+def format_run(run: dict[str, Any], device: dict[str, Any]) -> str:
+    rows = [["contender", "result", unit_of(run), "p10-p90", "% peak", "x best peer", "NRMSE", "worst row"]]
+    notes = []
+    for name, entry in contenders_of(run).items():
+        timing, validation = entry.get("timing"), entry.get("validation") or {}
+        rows.append(
+            [
+                name,
+                entry["status"].upper(),
+                *(rates_of(run["problem"], timing) if timing else ("-", "-")),
+                number(percent_of_peak(run["problem"], timing, device) if timing else None, ".1f"),
+                number(ratio_to_best_peer(run, name), ".2f"),
+                number(validation.get("nrmse"), ".1e"),
+                number(validation.get("worst_row_nrmse"), ".1e"),
+            ]
+        )
+        said = [entry["message"].replace("\n", "\n      "), entry.get("note") or ""]
+        if validation and not validation["runs_identical"] and "peer" in entry:
+            said.append("two runs differ")
+        notes += [f"    {name}: {text}\n" for text in said if text]
+    text = f"{problem_label(run['problem'])}\n{table(rows)}{''.join(notes)}"
+    if matmul := (run.get("ceilings") or {}).get("matmul"):
+        text += f"  measured ceiling: {matmul['what']} {ceiling_rate(matmul):.1f} TFLOPS\n"
+    return text
+
+
+def format_grid(runs: list[dict[str, Any]]) -> str:
+    """One row a problem; at the end the geometric mean of each contender's ratios to the best peer."""
+    names = list(dict.fromkeys(name for run in runs for name in contenders_of(run)))
+    units = dict.fromkeys(unit_of(run) for run in runs)
+    rows = [[" or ".join(units), *names, "best peer", "best step / best peer"]]
+    for run in runs:
+        entries = contenders_of(run)
+        cells = []
+        for name in names:
+            entry = entries.get(name) or {}
+            timing = entry.get("timing")
+            cells.append(rates_of(run["problem"], timing)[0] if timing else entry.get("status", "-"))
+        best, step = best_peer(run), best_step(run)
+        ratio = ratio_to_best_peer(run, step) if step else None
+        rows.append([problem_label(run["problem"]), *cells, best[0] if best else "-", number(ratio, ".2f")])
+    means = [[ratio_to_best_peer(run, name) for run in runs] for name in names]
+    means.append([ratio_to_best_peer(run, step) for run in runs if (step := best_step(run))])
+    known = [[ratio for ratio in column if ratio is not None] for column in means]
+    rows.append(["x best peer, geometric mean", *(number(geometric_mean(each), ".2f") for each in known)])
+    rows.append(["... over problems", *(str(len(each)) for each in known)])
+    for row in rows[-2:]:
+        row.insert(-1, "")  # nobody's mean: the column of the best peer's name
+    return table(rows)
+
+
+def format_host_overhead(host: dict[str, Any]) -> str:
+    rows = [["host overhead of a call", "us", "p10-p90"]]
+    for entry in host["entries"]:
+        span = f"{entry['p10_us']:.2f}-{entry['p90_us']:.2f}"
+        rows.append([entry["name"], f"{entry['median_us']:.2f}", span])
+    return f"{problem_label(host['problem'])}, {host['calls_per_sample']} calls a sample\n{table(rows)}"
+
+
 # The session.
+
+
+class HostTimer:
+    """How long a call keeps the host, without waiting for the GPU inside; before and after, attempt() does."""
+
+    def __init__(self, call: Call):
+        self.call, self.us = call, []
+
+    def sample(self, keep: bool) -> None:
+        collects = gc.isenabled()
+        gc.disable()  # or one contender pays for the garbage of all
+        try:
+            with self.call.around():
+                start = time.perf_counter()
+                for _ in range(HOST_CALLS):
+                    self.call.run()
+                end = time.perf_counter()
+        finally:
+            if collects:
+                gc.enable()
+        if keep:
+            self.us.append((end - start) * 1e6 / HOST_CALLS)
 
 
 @dataclass
 class Session:
     lab: Lab
     torch: TorchLab
-    library: Path  # the lab's
-    problems: list[dict[str, Any]]
+    options: argparse.Namespace
+    problems: list[Problem]
     steps: list[str]
     peers: list[str]
-    rounds: int
     path: Path | None = None  # of the record
-    named: set[str] = field(default_factory=set)  # steps that must run somewhere
-    cold_l2: bool = False  # flushed before every launch
     data: dict[str, Any] = field(default_factory=dict)  # the record
-    warnings: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.names = [*self.steps, *self.peers]
-        # A unit of progress is a contender that was checked, or made ready, or one round of all of them.
-        per_problem = 2 * len(self.names) + self.rounds
-        self.progress = Progress(per_problem * len(self.problems) + len(self.names) + HOST_ROUNDS)
 
     def save(self) -> None:
         if self.path is not None:
             files.replace(self.path, files.record_text(self.data))
 
-    def in_order(self, names: list[str], round_: int) -> list[str]:
-        """Another order in every round: whoever comes behind a matrix product starts on a GPU at lower clocks."""
-        return [names[at] for at in self.lab.order(len(names), round_)]
-
     def run(self) -> int:
-        self.data = {
-            "schema": results.SCHEMA,
-            "command": "peers",
-            "complete": False,
-            "provenance": {
-                "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                **self.lab.provenance,
-                "backend": "cuda",
-                "device": self.lab.device,
-                "method": {**METHOD, "rounds": self.rounds, **(COLD if self.cold_l2 else {})},
-                "peers": {**self.torch.versions(), "builds": self.torch.builds, "method": PEERS_METHOD},
-            },
-            "runs": [],
-        }
-        data, device = self.data, self.data["provenance"]["device"]
-        versions = ", ".join(f"{name} {text}" for name, text in self.torch.versions().items() if text)
-        print(f"device: {device['name']}, driver {device['driver']}; {versions}\n", flush=True)
+        cold = COLD if self.options.cold_l2 else {}
+        versions = self.torch.versions()
+        self.data = self.lab.record("peers", {**METHOD, "rounds": self.options.rounds, **cold})
+        self.data["provenance"]["peers"] = {**versions, "builds": self.torch.builds, "method": PEERS_METHOD}
+        told = ", ".join(f"{name} {text}" for name, text in versions.items() if text)
+        print(f"device: {self.lab.device['name']}, driver {self.lab.device['driver']}; {told}\n", flush=True)
         self.save()
         try:
             for problem in self.problems:
                 self.compare(problem)
-            print(format_grid(data["runs"]), flush=True)
-            data["host_overhead"] = self.host_overhead()
-            print(format_host_overhead(data["host_overhead"]), flush=True)
+            print(format_grid(self.data["runs"]), flush=True)
+            self.data["host_overhead"] = self.host_overhead()
+            print(format_host_overhead(self.data["host_overhead"]), flush=True)
         except DeviceLost as error:
-            self.progress.clear()
             self.save()
-            print("".join(format_run(run, device) for run in data["runs"][-1:]), flush=True)
+            print("".join(format_run(run, self.lab.device) for run in self.data["runs"][-1:]), flush=True)
             complain(f"the GPU cannot be used any more: {error}")
             return 3
-        data["complete"] = True
+        self.data["complete"] = True
         self.save()
         return self.summary()
 
     def summary(self) -> int:
-        data = self.data
         # The rules of the file are also those of the run: whatever they forbid is a bug in here.
-        if errors := results.check(data):
+        if errors := results.check(self.data):
             for line in errors:
                 complain(f"the record is unsound: {line}")
             return 1
         if self.path is not None:
             print(f"results: {self.path}", flush=True)
-        entries = [step for run in data["runs"] for step in run["steps"]]
+        entries = [step for run in self.data["runs"] for step in run["steps"]]
         statuses = {step["status"] for step in entries}
         if statuses & {"fail", "error"} or "pass" not in statuses:
             return 1
         ran = {step["step"] for step in entries if step["status"] != "skip"}
-        if refused := sorted(self.named - ran):
+        if self.options.steps and (refused := [name for name in self.steps if name not in ran]):
             complain(f"{', '.join(refused)} cannot run any of the problems here")
             return 2
         return 0
 
-    def attempt(self, work: Callable[[], Any], refusals: tuple[type[Exception], ...] = ()) -> Any:
-        """The result; Skip where it was refused, by one of these exceptions or for want of memory; DeviceLost where
-        nothing works any more."""
+    def careful(self, work: Callable[[], Any], failed: Callable[[dict[str, str]], Any]) -> Any:
+        """The result of an attempt; where it fails, what is to be said is handed on, and the others go on."""
         try:
-            result = work()
-            self.torch.synchronize()
-            return result
-        except (Skip, WrongOutput, DeviceLost):
-            raise
+            return self.torch.attempt(work)
         except Exception as error:
-            if broken := self.torch.broken():
-                raise DeviceLost(broken) from error
-            if self.torch.is_out_of_memory(error):
-                raise Skip("there is not enough free memory on the device") from error
-            if isinstance(error, refusals):
-                raise Skip(one_line(error)) from error
-            raise
+            failed(outcome(error))
+            if isinstance(error, DeviceLost):
+                raise
+            return None
 
-    def compare(self, problem: dict[str, Any]) -> None:
+    def in_turns(self, timers: dict[str, Any], rounds: int, failed: Callable[[str, dict[str, str]], Any]) -> None:
+        """Samples of all, in another order in every round: whoever comes behind a matrix product starts on a GPU at
+        lower clocks. Round 0 does not count: capturing returned the memory that the others' outputs were in."""
+        for round_ in range(rounds + 1):
+            names = list(timers)
+            for name in [names[at] for at in self.lab.order(len(names), round_)]:
+                sample = functools.partial(timers[name].sample, keep=round_ > 0)
+                self.careful(sample, functools.partial(failed, name))
+
+    def compare(self, problem: Problem) -> None:
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
         self.data["runs"].append(run)
-        self.progress.show(f"{problem_label(problem)}: inputs")
+        print(f"comparing {problem_label(problem)}", file=sys.stderr, flush=True)
         case = self.lab.problem(problem)
-        try:
-            calls = self.check(case, run)
-            self.time(case, run, calls)
-        finally:
-            self.progress.clear()
-            case.close()
+        calls = self.check(case, run)
+        warnings = self.time(case, run, calls)
+        case.close()
         del calls
         self.torch.release()
         self.save()
-        said = "".join(f"  {line}\n" for line in self.warnings)
-        print(format_run(run, self.data["provenance"]["device"]) + said, flush=True)
-        self.warnings.clear()
+        print(format_run(run, self.lab.device) + "".join(f"  {line}\n" for line in warnings), flush=True)
 
     def check(self, case: harness.Case, run: dict[str, Any]) -> dict[str, Call]:
         """Fills the run's entries. Returns the calls of the peers that pass."""
-        label = problem_label(case.problem)
         for step in self.steps:
-            self.progress.show(f"{label}: checking {step}", units=1)
             entry: dict[str, Any] = {"step": step}
             run["steps"].append(entry)
-            try:
-                entry |= self.attempt(lambda: case.check(step))
-            except Exception as error:
-                entry |= outcome(error)
-                if isinstance(error, DeviceLost):
-                    raise
+            entry |= self.careful(lambda: case.check(step), entry.update) or {}
         tensors = self.torch.tensors(case)
         calls = {}
         for name in self.peers:
-            self.progress.show(f"{label}: checking {name}", units=1)
             entry = {"peer": name}
             run["peers"].append(entry)
-            try:
-                call = self.attempt(lambda: self.torch.prepare(name, tensors, self.cold_l2), PEER_REFUSALS)
-                entry |= self.attempt(lambda: self.torch.judge(call, case, tensors), PEER_REFUSALS)
-            except Exception as error:
-                entry |= outcome(error)
-                if isinstance(error, DeviceLost):
-                    raise
-                continue
-            add_note(entry, without_folders(call.note))
-            if hidden := rows_without_keys(case.problem):
+
+            def judged() -> dict[str, Any]:
+                prepared = functools.partial(prepare, self.torch, name, tensors, self.options.cold_l2)
+                calls[name] = self.torch.attempt(prepared, PEER_REFUSALS)
+                add_note(entry, without_folders(calls[name].note))
+                return self.torch.attempt(lambda: self.torch.judge(calls[name], case, tensors), PEER_REFUSALS)
+
+            entry |= self.careful(judged, entry.update) or {}
+            if (hidden := rows_without_keys(case.problem)) and "validation" in entry:
                 add_note(entry, f"not compared: {hidden} row(s) a head, which see no key")
-            if entry["status"] == "pass":
-                calls[name] = call
+            if entry["status"] != "pass":
+                calls.pop(name, None)
         return calls
 
-    def time(self, case: harness.Case, run: dict[str, Any], calls: dict[str, Call]) -> None:
-        problem, entries = case.problem, contenders_of(run)
-        label = problem_label(problem)
+    def time(self, case: harness.Case, run: dict[str, Any], calls: dict[str, Call]) -> list[str]:
+        """Fills in the timings. Returns what else is to be said."""
+        problem, entries, cold_l2 = case.problem, contenders_of(run), self.options.cold_l2
+        warnings: list[str] = []
         makers: dict[str, Callable[[], Timer | None]] = {
-            name: functools.partial(case.step_timer, name, self.cold_l2)
+            name: functools.partial(case.step_timer, name, cold_l2)
             for name in self.steps
             if entries[name]["status"] == "pass"
         }
-        makers |= {name: functools.partial(self.torch.timer, call, self.cold_l2) for name, call in calls.items()}
-        ceilings = (COLD_CEILINGS if self.cold_l2 else CEILINGS) if makers else ()
-        for name in ceilings:
-            makers[name] = functools.partial(self.lab.ceiling, name, kv_bytes(problem))
+        makers |= {name: functools.partial(self.torch.timer, call, cold_l2) for name, call in calls.items()}
+        ceilings = (COLD_CEILINGS if cold_l2 else CEILINGS) if makers else ()
+        makers |= {name: functools.partial(self.lab.ceiling, name, kv_bytes(problem)) for name in ceilings}
         timers: dict[str, Timer] = {}
 
-        def careful(name: str, work: Callable[[], Any]) -> Any:
-            """The result; None of a contender that drops out of the race, in which the others go on."""
-            try:
-                return self.attempt(work)
-            except Exception as error:
-                timers.pop(name, None)
-                said = outcome(error)
-                if name in ceilings:
-                    self.warnings.append(f"no measured ceiling {name}: {said['message']}")
-                else:
-                    entries[name] |= {**said, "message": f"while being timed: {said['message']}"}
-                    if said["status"] == "skip":
-                        del entries[name]["validation"]
-                if isinstance(error, DeviceLost):
-                    raise
-                return None
+        def failed(name: str, said: dict[str, str]) -> None:
+            timers.pop(name, None)
+            if name in ceilings:
+                warnings.append(f"no measured ceiling {name}: {said['message']}")
+                return
+            entries[name] |= {**said, "message": f"while being timed: {said['message']}"}
+            if said["status"] == "skip":
+                del entries[name]["validation"]
 
         for name, make in makers.items():
-            self.progress.show(f"{label}: warming up {name}", units=1)
-            if timer := careful(name, make):
+            if timer := self.careful(make, functools.partial(failed, name)):
                 timers[name] = timer
-        # Round 0 does not count: capturing returned the memory that the others' outputs were in.
-        for round_ in range(self.rounds + 1):
-            self.progress.show(f"{label}: round {round_} of {self.rounds}", units=min(round_, 1))
-            for name in self.in_order(list(timers), round_):
-                careful(name, functools.partial(timers[name].sample, keep=round_ > 0))
+        self.in_turns(timers, self.options.rounds, failed)
 
-        peak = self.lab.device.get("peak_tflops", {}).get(problem["dtype"], 0)
         of_ceilings = {name: timers.pop(name).samples() for name in ceilings if name in timers}
-        records = self.lab.records(
-            {
-                "problem": problem,
-                "ceilings": of_ceilings,
-                "contenders": {name: timer.samples() for name, timer in timers.items()},
-            }
-        )
+        of_contenders = {name: timer.samples() for name, timer in timers.items()}
+        records = self.lab.records({"problem": problem, "ceilings": of_ceilings, "contenders": of_contenders})
         if records["ceilings"]:
             run["ceilings"] = records["ceilings"]
         for name, timer in timers.items():
             entry, timing = entries[name], records["contenders"][name]
             # Nothing is faster than the hardware: such a figure means that the kernel, the clock or the FLOP
             # count is wrong.
-            if peak > 0 and timing["tflops"] > peak:
-                entry["status"] = "fail"
-                entry["message"] = (
-                    f"{timing['tflops']:.1f} TFLOPS is above the card's peak of {peak:.1f}: a bug in the "
-                    "kernel or in the measurement, not recorded"
-                )
+            if (percent_of_peak(problem, timing, self.lab.device) or 0) > 100:
+                said = f"{timing['tflops']:.1f} TFLOPS is above the card's peak: a bug in the kernel or in the measurement"
+                entry |= {"status": "fail", "message": said}
                 continue
             entry["timing"] = timing
-            if doubt := below_its_best(entry, run, self.data["provenance"]["device"]):
+            if doubt := below_its_best(entry, run, self.lab.device):
                 entry |= {"status": "skip", "message": doubt}
                 del entry["timing"], entry["validation"]
             elif "peer" in entry:
                 add_note(entry, timer.note)
+        return warnings
 
     def host_overhead(self) -> dict[str, Any]:
         """How long a call keeps the host, where the GPU has little to do."""
         decode = {problem["seqlen_q"] for problem in self.problems} == {1}
-        (problem,) = harness.problems(self.library, *(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM))
+        (problem,) = harness.problems(self.options.lab, *(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM))
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
-        self.progress.show("host overhead")
         case = self.lab.problem(problem)
         calls = self.check(case, run)
         for entry in run["steps"]:
             if entry["status"] == "pass":
                 calls[entry["step"]] = self.torch.step(entry["step"], self.torch.tensors(case))
-        samples: dict[str, list[float]] = {name: [] for name in calls}
-        for round_ in range(HOST_ROUNDS + 1):  # round 0 does not count, it warms up
-            self.progress.show(f"host overhead: round {round_} of {HOST_ROUNDS}", units=min(round_, 1))
-            for name in self.in_order(list(samples), round_):
-                try:
-                    microseconds = self.attempt(lambda: self.host_sample(calls[name]))
-                except DeviceLost:
-                    raise
-                except Exception as error:
-                    self.progress.clear()
-                    print(f"  {name} has no host overhead: {one_line(error)}", flush=True)
-                    del samples[name]
-                    continue
-                if round_ > 0:
-                    samples[name].append(microseconds)
-        self.progress.clear()
+        timers = {name: HostTimer(call) for name, call in calls.items()}
+
+        def failed(name: str, said: dict[str, str]) -> None:
+            timers.pop(name, None)
+            print(f"  {name} has no host overhead: {said['status']}: {one_line(said['message'])}", flush=True)
+
         for name, entry in contenders_of(run).items():
             if entry["status"] != "pass":
-                reason = entry["message"].split("\n")[0]
-                print(f"  {name} has no host overhead: {entry['status']}: {reason}", flush=True)
-        calls.clear()
-        case.close()
-        self.torch.release()
-        return {
-            "problem": problem,
-            "calls_per_sample": HOST_CALLS,
-            "entries": [
-                {"name": name, **percentiles(values, "us"), "samples": len(values)}
-                for name, values in samples.items()
-            ],
-        }
-
-    def host_sample(self, call: Call) -> float:
-        """Microseconds a call, without waiting for the GPU inside; before and after, attempt() does."""
-        collects = gc.isenabled()
-        gc.disable()  # or one contender pays for the garbage of all
-        try:
-            with call.around():
-                start = time.perf_counter()
-                for _ in range(HOST_CALLS):
-                    call.run()
-                end = time.perf_counter()
-        finally:
-            if collects:
-                gc.enable()
-        return (end - start) * 1e6 / HOST_CALLS
+                failed(name, entry)
+        self.in_turns(timers, HOST_ROUNDS, failed)
+        entries = [
+            {"name": name, **percentiles(timer.us, "us"), "samples": len(timer.us)} for name, timer in timers.items()
+        ]
+        return {"problem": problem, "calls_per_sample": HOST_CALLS, "entries": entries}
 
 
 # The command line.
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see --help)")
-
-
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     steps_help = "a step, or the beginning of its name, as v10 (default: all)"
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--shape", action="append", help="as flashsteps takes it, e.g. 4,32,4096,64 (repeatable)")
-    parser.add_argument("--grid", help="as flashsteps takes it: paper, decode or decode-large")
+    parser.add_argument("--grid", action="append", help="as flashsteps takes it: paper, decode or decode-large")
     parser.add_argument("--dtype", action="append", help="element type: fp16 or bf16 (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask (the default)")
     peers_help = f"some of {', '.join(PEERS)} (default: all that are installed)"
-    parser.add_argument("--peers", action="extend", nargs="+", metavar="NAME", help=peers_help)
-    parser.add_argument("--rounds", default="7", help="how many samples of each contender to take, at least 7")
+    parser.add_argument("--peers", action="extend", nargs="+", choices=PEERS, metavar="NAME", help=peers_help)
+    parser.add_argument("--rounds", type=int, default=7, help="how many samples of each contender to take, at least 7")
     parser.add_argument("--cold-l2", action="store_true", help="flush L2 before every launch, outside of its time")
-    parser.add_argument("--seed", help="seed of the inputs")
+    parser.add_argument("--seed", action="append", help="seed of the inputs")
     parser.add_argument("--json", metavar="FILE", help="write a record to this file")
-    lab_help = "the library of the harness (default: build/libflashsteps_lab.so of this checkout)"
-    parser.add_argument("--lab", type=Path, default=harness.DEFAULT, help=lab_help)
+    harness.add_option(parser)
     options = parser.parse_intermixed_args(arguments)
-    if not re.fullmatch(r"\d{1,5}", options.rounds) or not 7 <= int(options.rounds) <= 10000:
-        raise UsageError(f"--rounds is {options.rounds}, it must be 7 to 10000")
-    options.rounds = int(options.rounds)
+    if options.rounds < 7:
+        parser.error("--rounds: at least 7")
     return options
+
+
+def problems_of(options: argparse.Namespace) -> list[Problem]:
+    """What the program makes of the same options."""
+    words = [f"--{name}" for name in ("causal", "full") if getattr(options, name)]
+    for name in ("grid", "seed", "shape", "dtype"):
+        words += [f"--{name}={value}" for value in getattr(options, name) or []]
+    problems = harness.problems(options.lab, *words)
+    if any(problem["dtype"] == "fp32" for problem in problems):
+        raise LabError("--dtype fp32: peers know fp16 and bf16 only")
+    return problems
 
 
 def open_torch(library: Path) -> tuple[Lab, TorchLab]:
@@ -474,39 +462,24 @@ def open_torch(library: Path) -> tuple[Lab, TorchLab]:
     if not torch.cuda.is_available():
         what = "is built without CUDA" if torch.version.cuda is None else "sees none: is the driver loaded?"
         raise Unavailable(f"there is no NVIDIA GPU to compare on: PyTorch {torch.__version__} {what}")
-    os.environ["FLASHSTEPS_TUNING"] = ""  # a record is of what the steps choose themselves
-    try:
-        import flashsteps
-    except (ImportError, OSError) as error:
-        raise Unavailable(
-            f"the Python module flashsteps is missing: {one_line(error)} (pip install . in the repository)"
-        ) from error
     lab = Lab(library, device=torch.cuda.current_device())
-    if flashsteps.build_info()["commit"] != lab.provenance["commit"]:
-        raise Unavailable("the Python module flashsteps and the lab are of different commits: build both anew")
-    return lab, TorchLab(torch, flashsteps, lab)
+    return lab, TorchLab(torch, lab.python_module(), lab)
 
 
 def compare_all(options: argparse.Namespace) -> int:
-    chosen_peers(options.peers, {})  # a name that nobody has is wrong use on any machine
-    problems = harness.problems(options.lab, *words_for_problems(options))
-    if any(problem["dtype"] == "fp32" for problem in problems):
-        raise UsageError("--dtype fp32: peers know fp16 and bf16 only")
+    problems = problems_of(options)
     path = None if options.json is None else files.writable(options.json)
     lab, torch = open_torch(options.lab)
     named = {find_step(name, lab.steps) for name in options.steps}
     steps = [step for step in lab.steps if step in named or not named]
     missing = torch.missing_peers()
-    peers = chosen_peers(options.peers, missing)
-    for problem in problems:
-        needed, free = (size / (1 << 30) for size in (bytes_needed(problem), lab.free_bytes()))
-        if needed > free:
-            needs = f"{problem_label(problem)} needs {needed:.1f} GiB on the device"
-            raise UsageError(f"--shape: {needs}, which has {free:.1f} GiB free")
-    for name, reason in missing.items() if not options.peers else ():
-        print(f"left out: {name} cannot be used ({reason})")
-    asked_for = (options.rounds, path, named, options.cold_l2)
-    return Session(lab, torch, options.lab, problems, steps, peers, *asked_for).run()
+    for name, reason in missing.items():
+        if name in (options.peers or ()):
+            raise LabError(f"--peers: {name} cannot be used: {reason}")
+        if not options.peers:
+            print(f"left out: {name} cannot be used ({reason})")
+    peers = [name for name in PEERS if name not in missing and (not options.peers or name in options.peers)]
+    return Session(lab, torch, options, problems, steps, peers, path).run()
 
 
 def complain(line: str) -> None:
@@ -516,18 +489,13 @@ def complain(line: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     try:
         return compare_all(parse(arguments))
-    except Unavailable as error:
+    except (StepError, LabError, files.NotWritable) as error:
         complain(str(error))
-        return 1
-    except (UsageError, sources.StepError, LabError, files.NotWritable) as error:
-        complain(str(error))
-        return 2
     except OSError as error:  # a full disk, or a pipe whose reader has gone
         complain(f"the output could not be written: {error.strerror}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end
-        return 1
     except KeyboardInterrupt:
         return 130
+    return 2
 
 
 if __name__ == "__main__":

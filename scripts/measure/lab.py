@@ -1,29 +1,34 @@
 """The harness's problems, judge and timer: harness/lab/lab.cpp, which is called through ctypes."""
 from __future__ import annotations
 
+import argparse
 import ctypes
 import functools
+import importlib
 import json
+import os
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from steps.sources import ROOT
+from records.rules import SCHEMA
+from records.terminal import one_line
+from steps.sources import ROOT, match_step
 
 LIBRARY = "libflashsteps_lab.so"  # beside the program
 DEFAULT = ROOT / "build" / LIBRARY
 
 Launch = ctypes.CFUNCTYPE(ctypes.c_int)
 Record = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
-# By function, its arguments; those that are not here take none. All but two answer with JSON.
+# By function, its arguments. All but close answer with JSON.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "open": (ctypes.c_char_p, ctypes.c_int),
     "close": (ctypes.c_void_p,),
     "problems": (ctypes.c_char_p,),
     "order": (ctypes.c_int, ctypes.c_int),
-    "free_memory": (ctypes.c_void_p,),
     "problem": (ctypes.c_void_p, ctypes.c_char_p),
     "given": (ctypes.c_void_p, ctypes.c_char_p, *4 * (ctypes.c_void_p,)),
     "check": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p),
@@ -36,15 +41,14 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "time": (ctypes.c_void_p, ctypes.c_void_p, Launch, ctypes.c_int),
     "records": (ctypes.c_char_p,),
 }
-RESULTS = {"close": None, "free_memory": ctypes.c_size_t}
-
-
-class Unavailable(Exception):
-    """One line for the user: what is missing, and what to do about it."""
 
 
 class LabError(Exception):
-    """The harness's own line: what cannot be, or what went wrong."""
+    """One line for the user: what cannot be, or what went wrong."""
+
+
+class Unavailable(LabError):
+    """What is missing, and what to do about it."""
 
 
 class DeviceLost(LabError):
@@ -60,7 +64,7 @@ def load(path: Path) -> ctypes.CDLL:
         raise Unavailable(f"{error}; build it ({build})") from error
     for name, types in ARGUMENTS.items():
         function = library[f"lab_{name}"]
-        function.argtypes, function.restype = types, RESULTS.get(name, ctypes.c_char_p)
+        function.argtypes, function.restype = types, None if name == "close" else ctypes.c_char_p
         setattr(library, name, function)
     return library
 
@@ -75,6 +79,19 @@ def asked(answer: bytes) -> Any:
 def problems(library: Path, *words: str) -> list[dict[str, Any]]:
     """What the words of `flashsteps problems` mean, as results files have problems."""
     return asked(load(library).problems(json.dumps(words).encode()))["problems"]
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    told = "the library of the harness (default: build/libflashsteps_lab.so of this checkout)"
+    parser.add_argument("--lab", type=Path, default=DEFAULT, help=told)
+
+
+def find_step(name: str, steps: list[str]) -> str:
+    """Of these: what a lab has may be more, or fewer, than are under steps/."""
+    step = match_step(name, steps)
+    if step is None:
+        raise LabError(f"unknown step '{name}'; there are {', '.join(steps)}")
+    return step
 
 
 def percentiles(values: list[float], unit: str) -> dict[str, float]:
@@ -105,7 +122,7 @@ class Lab(Thing):
     def __init__(self, library: Path = DEFAULT, backend: str = "cuda", device: int = 0):
         super().__init__(load(library), 0)
         said = asked(self.library.open(backend.encode(), device))
-        self.number = said.pop("lab")
+        self.number, self.on_gpu = said.pop("lab"), backend == "cuda"
         self.device: dict[str, Any] = said["device"]
         self.steps: list[str] = said["steps"]
         self.stream: int = said["stream"]  # CUDA's, where steps run and everything is timed
@@ -116,8 +133,25 @@ class Lab(Thing):
         """In which order a round takes them, as the program's rounds do."""
         return asked(self.library.order(contenders, round_))["order"]
 
-    def free_bytes(self) -> int:
-        return self.library.free_memory(self.number)
+    def record(self, command: str, method: dict[str, Any]) -> dict[str, Any]:
+        """The beginning of a results file, by this command."""
+        provenance = {"date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), **self.provenance}
+        provenance |= {"backend": "cuda" if self.on_gpu else "emulator", "device": self.device, "method": method}
+        return {"schema": SCHEMA, "command": command, "complete": False, "provenance": provenance, "runs": []}
+
+    def python_module(self, name: str = "flashsteps") -> Any:
+        """flashsteps, of the lab's commit. Steps choose their configurations themselves: nobody else has the tuning
+        file."""
+        os.environ["FLASHSTEPS_TUNING"] = ""
+        try:
+            importlib.import_module(name)
+        except (ImportError, OSError) as error:  # OSError: a library is missing
+            said = f"the Python module flashsteps is missing: {one_line(error)} (pip install . in the repository)"
+            raise Unavailable(said) from error
+        flashsteps = importlib.import_module("flashsteps")
+        if flashsteps.build_info()["commit"] != self.provenance["commit"]:
+            raise Unavailable("the Python module flashsteps and the lab are of different commits: build both anew")
+        return flashsteps
 
     def problem(self, problem: dict[str, Any]) -> Case:
         return Case(self, asked(self.library.problem(self.number, json.dumps(problem).encode())))
@@ -195,8 +229,7 @@ class Case(Thing):
 
     def judge(self, o: int, lse: int | None, runs_identical: bool = True) -> dict[str, Any]:
         """As check() says it, of what somebody else's kernel has left: addresses of contiguous arrays on the device,
-        [batch, heads, rows, head_dim]. Without lse, rows that see no key are not judged. And only_nrmse: all else
-        is right."""
+        [batch, heads, rows, head_dim]. Without lse, rows that see no key are not judged."""
         return asked(self.library.judge(self.number, o, lse, runs_identical))
 
     def step_timer(self, step: str, cold_l2: bool = False) -> Timer:

@@ -1,24 +1,45 @@
-"""The contenders of compare_peers.py: how other people's kernels are called on the same tensors as steps."""
+"""PyTorch beside the lab: other people's kernels on the lab's tensors, on its stream, judged and timed by it."""
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
+import importlib
+import importlib.metadata
+import json
 import re
 import statistics
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable, ContextManager
 
-from measure.lab import Timer
+import numpy
+
+from measure.lab import Case, DeviceLost, Lab, Timer
 from records.rates import is_decode
+from records.rules import check_shape
 from records.terminal import one_line
 
+# Of the peers that are packages: the module, what must be in it, and the names that it is distributed under.
+FUNCTION = "flash_attn_func"
+PACKAGES = {
+    "flash_attn": ("flash_attn", FUNCTION, ("flash_attn",)),
+    "flash_attn_3": ("flash_attn_interface", FUNCTION, ("flash_attn_3", "flashattn-hopper", "hopper")),
+    "flash_attn_4": ("flash_attn.cute", FUNCTION, ("flash-attn-4",)),
+    "flashinfer": ("flashinfer", "BatchDecodeWithPagedKVCacheWrapper", ("flashinfer-python",)),
+}
 PAGE_SIZES = (16, 64)  # of FlashInfer's cache: the usual ones
 WAY_SAMPLES = 7  # of each way to call a peer: as many as a record has at least
 
 
 class Skip(Exception):
     """A contender cannot run this problem: one line that says why."""
+
+
+class WrongOutput(Exception):
+    """What came back cannot be compared at all: one line that says why."""
 
 
 @dataclass
@@ -39,7 +60,179 @@ class Tensors:
     v: Any
 
 
-def prepare(lab: Any, name: str, tensors: Tensors, cold_l2: bool) -> Call:
+def read_build(interface: str) -> dict[str, str]:
+    """What the builder of FlashAttention-3 says of it, beside the extension; see docs/measuring.md."""
+    path = Path(interface).parent / "flash_attn_3" / "BUILD.json"
+    if not path.is_file():
+        raise ValueError(f"{path} is missing, which says how it was built: docs/measuring.md")
+    build = json.loads(path.read_text(encoding="utf-8"))
+    if errors := check_shape(build, "peer_build"):
+        raise ValueError(f"{path}: {errors[0]}")
+    return build
+
+
+def cudnn_version(number: int | None) -> str | None:
+    """91900 is 9.19.0; up to version 8 there was a digit less: 8907 is 8.9.7."""
+    if not number:
+        return None
+    major, rest = divmod(number, 10000 if number >= 90000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+class TorchLab:
+    """From here on PyTorch's current stream is the lab's. (Soaks and tests use it on the emulator as well.)"""
+
+    def __init__(self, torch: Any, flashsteps: Any, lab: Lab):
+        self.torch, self.flashsteps, self.lab = torch, flashsteps, lab
+        self.device = torch.device("cuda" if lab.on_gpu else "cpu")
+        if lab.on_gpu:
+            torch.cuda.set_stream(torch.cuda.ExternalStream(lab.stream))
+        # Nobody differentiates: SDPA would keep what a backward pass needs.
+        torch.set_grad_enabled(False)
+        self.dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        self.packages: dict[str, Any] = {}
+        self.builds: dict[str, dict[str, str]] = {}  # of those that people build themselves
+
+    def missing_peers(self) -> dict[str, str]:
+        """The peers that cannot be used, and what importing them says."""
+        missing = {}
+        for name, (module, needed, _) in PACKAGES.items():
+            try:
+                self.packages[name] = importlib.import_module(module)
+                getattr(self.packages[name], needed)
+                if name == "flash_attn_3":
+                    self.builds[name] = read_build(self.packages[name].__file__)
+            except Exception as error:  # one built for another PyTorch fails in many ways
+                self.packages.pop(name, None)
+                missing[name] = one_line(error)
+        return missing
+
+    def versions(self) -> dict[str, str | None]:
+        found: dict[str, str | None] = {
+            "torch": self.torch.__version__,
+            "cudnn": cudnn_version(self.torch.backends.cudnn.version()),
+        }
+        for name, module in self.packages.items():
+            found[name] = getattr(module, "__version__", None)
+            for package in PACKAGES[name][2]:
+                with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                    found[name] = found[name] or importlib.metadata.version(package)
+            if name in self.builds:
+                found[name] = f"{found[name] or ''} commit {self.builds[name]['commit'][:12]}".strip()
+            found[name] = found[name] or "unknown"
+        return found
+
+    def synchronize(self) -> None:
+        if self.lab.on_gpu:
+            self.torch.cuda.synchronize()
+
+    def attempt(self, work: Callable[[], Any], refusals: tuple[type[Exception], ...] = ()) -> Any:
+        """The result; Skip where it was refused, by one of these exceptions or for want of memory; DeviceLost where
+        nothing works any more."""
+        try:
+            result = work()
+            self.synchronize()
+            return result
+        except (Skip, WrongOutput, DeviceLost):
+            raise
+        except Exception as error:
+            try:
+                self.synchronize()
+            except Exception as broken:
+                raise DeviceLost(one_line(broken)) from error
+            if isinstance(error, self.torch.cuda.OutOfMemoryError):
+                raise Skip("there is not enough free memory on the device") from error
+            if isinstance(error, refusals):
+                raise Skip(one_line(error)) from error
+            raise
+
+    def release(self) -> None:
+        gc.collect()
+        self.torch.cuda.empty_cache()
+
+    # The contenders.
+
+    def tensors(self, case: Case) -> Tensors:
+        def view(name: str) -> Any:
+            tensor = case.tensors[name]
+            memory = {
+                "data": (tensor["data"], False),
+                "shape": tuple(tensor["shape"]),
+                # Of an axis of extent 1 the lab's may be anything.
+                "strides": tuple(2 * s if n > 1 else 2 for n, s in zip(tensor["shape"], tensor["strides"])),
+                "typestr": "<i2",  # the bits: it has no word for bf16
+                "version": 3,
+            }
+            if self.lab.on_gpu:
+                bits = self.torch.as_tensor(SimpleNamespace(__cuda_array_interface__=memory), device=self.device)
+            else:
+                bits = self.torch.from_numpy(numpy.asarray(SimpleNamespace(__array_interface__=memory)))
+            return bits.view(self.dtypes[case.problem["dtype"]])
+
+        return Tensors(case.problem, *map(view, "qkv"))
+
+    def step(self, name: str, tensors: Tensors) -> Call:
+        """As users of the Python module call it."""
+        causal = tensors.problem["causal"]
+        call = functools.partial(self.flashsteps.attention, tensors.q, tensors.k, tensors.v, causal=causal, step=name)
+        return Call(call, call)
+
+    def judge(self, call: Call, case: Case, tensors: Tensors) -> dict[str, Any]:
+        """Runs a peer twice, and has the first output judged. Its runs may differ: that is recorded."""
+        with call.around():
+            self.poison(tensors.q, self.torch.nan)
+            output = call.output()
+            self.poison(tensors.q, 60000.0)
+            again = call.output()
+        for name, tensor in (("o", output), ("the second o", again)):
+            if tensor.shape != tensors.q.shape or tensor.dtype != tensors.q.dtype:
+                wanted = f"{tensors.q.dtype} {list(tensors.q.shape)}"
+                raise WrongOutput(f"{name} is {tensor.dtype} {list(tensor.shape)}, not {wanted}")
+        output, again = output.contiguous(), again.contiguous()
+        identical = self.torch.equal(output.view(self.torch.int16), again.view(self.torch.int16))
+        self.synchronize()
+        found = case.judge(output.data_ptr(), None, identical)
+        return {key: found[key] for key in ("status", "message", "validation")}
+
+    def poison(self, like: Any, value: float) -> None:
+        """This where an output is likely to be: PyTorch hands freed blocks out again as they are."""
+        blocks = [self.torch.full_like(like, value, memory_format=self.torch.contiguous_format) for _ in range(2)]
+        del blocks
+
+    def timer(self, call: Call, cold_l2: bool) -> Timer:
+        """Of a CUDA graph of its calls where that can be; its note says why where it cannot."""
+        note = ""
+
+        def record(launches: int) -> Callable[[], Any] | None:
+            nonlocal note
+            try:
+                return self.capture(call, launches)
+            except Exception as error:  # if nothing works any more, whoever waits for the device next is told
+                note = f"not in a CUDA graph ({one_line(error)}): its times include launching"
+                return None
+
+        timer = self.lab.timer(call.run, record, cold_l2, call.around)
+        timer.note = note
+        return timer
+
+    def capture(self, call: Call, launches: int) -> Callable[[], Any]:
+        """By PyTorch itself, whose allocator must know. What the calls allocate lies in the graph's own pool."""
+        graph = self.torch.cuda.CUDAGraph()
+        stream = self.torch.cuda.current_stream()
+        try:
+            with self.torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                for _ in range(launches):
+                    call.run()
+        finally:
+            # A capture that fails leaves torch.cuda.graph's own stream behind as the current one.
+            self.torch.cuda.set_stream(stream)
+        return graph.replay
+
+
+# How each peer is called.
+
+
+def prepare(lab: TorchLab, name: str, tensors: Tensors, cold_l2: bool) -> Call:
     """A contender on these tensors. Raises Skip, or what it itself raises when it is called. Of several ways to call
     it, the fastest with such an L2."""
     if name.startswith("sdpa_"):
@@ -51,7 +244,7 @@ def prepare(lab: Any, name: str, tensors: Tensors, cold_l2: bool) -> Call:
     return flash_attn(lab, name, tensors)
 
 
-def sdpa(lab: Any, name: str, tensors: Tensors) -> Call:
+def sdpa(lab: TorchLab, name: str, tensors: Tensors) -> Call:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     backend = {
@@ -61,10 +254,6 @@ def sdpa(lab: Any, name: str, tensors: Tensors) -> Call:
         "sdpa_math": SDPBackend.MATH,
     }[name]
     p, notes = tensors.problem, []
-    if name == "sdpa_math":
-        # Scores, weights and a copy of one of them, in float32: 16-bit inputs are promoted. And the mask.
-        scores = p["batch"] * p["num_heads_q"] * p["seqlen_q"] * p["seqlen_kv"]
-        need_memory(lab, 3 * 4 * scores + 5 * p["seqlen_q"] * p["seqlen_kv"], "the scores")
     mask = {"is_causal": p["causal"]}
     if p["causal"] and p["seqlen_q"] != p["seqlen_kv"]:  # is_causal is aligned top-left
         mask = lower_right(lab, name, p)
@@ -90,7 +279,7 @@ def sdpa(lab: Any, name: str, tensors: Tensors) -> Call:
         return prepared(*(t.repeat_interleave(group, dim=1) for t in (tensors.k, tensors.v)))
 
 
-def lower_right(lab: Any, name: str, p: dict[str, Any]) -> dict[str, Any]:
+def lower_right(lab: TorchLab, name: str, p: dict[str, Any]) -> dict[str, Any]:
     rows, keys = p["seqlen_q"], p["seqlen_kv"]
     if name == "sdpa_cudnn":
         raise Skip("PyTorch has no causal mask aligned bottom-right for cuDNN")
@@ -105,17 +294,14 @@ def lower_right(lab: Any, name: str, p: dict[str, Any]) -> dict[str, Any]:
         return {"attn_mask": causal_lower_right(rows, keys)}
 
 
-def try_sdpa(lab: Any, run: Callable[[], Any], name: str, q: Any, k: Any, v: Any, mask: Any, **more: Any):
+def try_sdpa(lab: TorchLab, run: Callable[[], Any], name: str, q: Any, k: Any, v: Any, mask: Any, **more: Any):
     """Once, for its refusal. PyTorch says why a backend will not do in warnings only."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            run()
-            lab.synchronize()
-        except RuntimeError as error:
-            if lab.is_out_of_memory(error) or lab.broken():
-                raise
-            raise Skip(sdpa_refusal(error, [str(each.message) for each in said])) from error
+            lab.attempt(run, (RuntimeError,))
+        except Skip as refused:
+            raise Skip(sdpa_refusal(refused, [str(each.message) for each in said])) from refused
     bias = mask.get("attn_mask")
     if bias is None or name == "sdpa_math" or lab.device.type != "cuda":
         return
@@ -127,7 +313,7 @@ def try_sdpa(lab: Any, run: Callable[[], Any], name: str, q: Any, k: Any, v: Any
         raise Skip("causal_lower_right would materialise the mask")
 
 
-def flash_attn(lab: Any, name: str, tensors: Tensors) -> Call:
+def flash_attn(lab: TorchLab, name: str, tensors: Tensors) -> Call:
     function = lab.packages[name].flash_attn_func
     q, k, v = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v))
     run = functools.partial(function, q, k, v, causal=tensors.problem["causal"])
@@ -140,7 +326,7 @@ def flash_attn(lab: Any, name: str, tensors: Tensors) -> Call:
     return Call(run, output, note="transposed views of the same tensors")
 
 
-def flash_attn_3_decode(lab: Any, tensors: Tensors, cold_l2: bool) -> Call:
+def flash_attn_3_decode(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
     """As a model calls it that generates text. With all keys in use their lengths need not be given, and a static
     schedule does; with lengths their schedule is made beforehand, once for all layers."""
     build = lab.builds["flash_attn_3"]["flags"].partition("off:")[2]
@@ -164,7 +350,7 @@ def flash_attn_3_decode(lab: Any, tensors: Tensors, cold_l2: bool) -> Call:
     return fastest(lab, {f"flash_attn_with_kvcache, {what}": make for what, make in ways.items()}, cold_l2)
 
 
-def flashinfer(lab: Any, tensors: Tensors, cold_l2: bool) -> Call:
+def flashinfer(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
     """Its decode: K and V themselves, seen as pages in their order, and of one sequence as they are. What it plans,
     it plans outside of the time."""
     p = tensors.problem
@@ -189,7 +375,7 @@ def flashinfer(lab: Any, tensors: Tensors, cold_l2: bool) -> Call:
     return fastest(lab, ways, cold_l2)
 
 
-def flashinfer_paged(lab: Any, tensors: Tensors, page_size: int) -> dict[str, Callable[[], Call]]:
+def flashinfer_paged(lab: TorchLab, tensors: Tensors, page_size: int) -> dict[str, Callable[[], Call]]:
     torch, p, package = lab.torch, tensors.problem, lab.packages["flashinfer"]
     batch, heads, keys, width = tensors.k.shape
     per_head = keys // page_size
@@ -224,7 +410,7 @@ def flashinfer_paged(lab: Any, tensors: Tensors, page_size: int) -> dict[str, Ca
     return {f"pages of {page_size} keys in order, {what}": make for what, make in ways.items()}
 
 
-def fastest(lab: Any, ways: dict[str, Callable[[], Call]], cold_l2: bool) -> Call:
+def fastest(lab: TorchLab, ways: dict[str, Callable[[], Call]], cold_l2: bool) -> Call:
     """Of several ways to call a peer the one that takes the least time: a peer shall be as fast as it can. They are
     timed as a record's contenders are, each warmed up, and then in turns. Its note says which, and why others are
     not among them."""
@@ -234,12 +420,10 @@ def fastest(lab: Any, ways: dict[str, Callable[[], Call]], cold_l2: bool) -> Cal
 
     def careful(what: str, work: Callable[[], Any]) -> Any:
         try:
-            return work()
-        except Exception as error:  # an older version may lack a way, or not compile it
-            if lab.is_out_of_memory(error) or lab.broken():
-                raise
+            return lab.attempt(work, (Exception,))  # an older version may lack a way, or not compile it
+        except Skip as why:
             timers.pop(what, None)
-            refused[what] = one_line(error)
+            refused[what] = str(why)
             return None
 
     def timer_of(what: str, make: Callable[[], Call]) -> Timer:
@@ -259,12 +443,6 @@ def fastest(lab: Any, ways: dict[str, Callable[[], Call]], cold_l2: bool) -> Cal
     call = calls[best]
     call.note = "; ".join([f"{best} (fastest of {len(timers)})" if len(timers) > 1 else best, *said])
     return call
-
-
-def need_memory(lab: Any, needed: int, what: str) -> None:
-    if needed > lab.free_bytes():
-        gib = 1 << 30
-        raise Skip(f"{what} need {needed / gib:.1f} GiB, of which {lab.free_bytes() / gib:.1f} are free")
 
 
 def sdpa_refusal(error: Exception, said: list[str]) -> str:

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from records import files
 from records.problems import problem_label
 from records.profiles import COUNTERS, METHOD, METRICS, SCHEMA, cell, sum_of, values
-from records.terminal import printable, table
+from records.terminal import one_line, printable, table
 from steps import sources
 from steps.sources import ROOT
 
@@ -46,11 +46,11 @@ TABLE = '"ID",'  # how the table begins in what ncu writes
 
 
 class ProfileError(Exception):
-    """One line for the user, and the exit status."""
+    """One line for the user: nothing can be profiled."""
 
-    def __init__(self, line: str, status: int = 2):
-        super().__init__(line)
-        self.status = status
+
+class NotProfiled(Exception):
+    """One line for the user: this step cannot be."""
 
 
 # What ncu writes.
@@ -70,7 +70,7 @@ def parse_histogram(text: str) -> dict[str, int]:
     pairs = [item.rsplit(": ", 1) for item in found[1].split("; ")] if found else []
     counts = {pair[0]: number(pair[-1]) for pair in pairs}
     if not counts or any(not isinstance(count, int) for count in counts.values()):
-        raise ProfileError(f"ncu's histogram of opcodes cannot be read: '{text[:80]}'", 1)
+        raise NotProfiled(f"ncu's histogram of opcodes cannot be read: '{text[:80]}'")
     return counts  # type: ignore[return-value]
 
 
@@ -79,33 +79,18 @@ def parse_csv(log: str, launches: int = 1) -> list[dict[str, Any]]:
     header, _units, *rows = csv.reader(log[log.index(TABLE) :].splitlines())
     rows = [row for row in rows if len(row) == len(header)]
     if len(rows) != launches:
-        raise ProfileError(f"ncu's table has {len(rows)} launches, it must be {launches}", 1)
+        raise NotProfiled(f"ncu's table has {len(rows)} launches, it must be {launches}")
     return [parse_row(dict(zip(header, row))) for row in rows]
 
 
 def parse_row(row: dict[str, str]) -> dict[str, Any]:
-    metrics: dict[str, float] = {}
-    for name, counter in METRICS.items():
-        # "1,200 (0x10: 1,000; 0x20: 200)": a sum may be followed by what it is made of
-        value = number(row.get(counter.source, "").split(" (")[0])
-        if value is None:
-            continue
-        if counter.unit != "%" and not isinstance(value, int):
-            raise ProfileError(f"ncu says {counter.source} = {value}, it must be a whole number", 1)
-        metrics[name] = value
+    # "1,200 (0x10: 1,000; 0x20: 200)": a sum may be followed by what it is made of
+    read = {name: number(row.get(counter.source, "").split(" (")[0]) for name, counter in METRICS.items()}
+    metrics = {name: value for name, value in read.items() if value is not None}
     return {"metrics": metrics, "opcodes": parse_histogram(row.get(HISTOGRAM, ""))}
 
 
 # Running it.
-
-
-def find_ncu() -> str:
-    found = shutil.which("ncu") or shutil.which(USUAL_NCU)
-    if found is None:
-        raise ProfileError(
-            "ncu (NVIDIA Nsight Compute) is missing: it comes with the CUDA Toolkit; put its folder on PATH"
-        )
-    return found
 
 
 def run(command: list[str | Path]) -> subprocess.CompletedProcess:
@@ -117,35 +102,33 @@ def run(command: list[str | Path]) -> subprocess.CompletedProcess:
         raise ProfileError(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
-def ncu_version(ncu: str) -> str:
-    done = run([ncu, "--version"])
-    found = re.search(r"Version ([\d.]*\d)", done.stdout)
+def find_ncu() -> tuple[str, str]:
+    """Where it is, and its version."""
+    ncu = shutil.which("ncu") or shutil.which(USUAL_NCU)
+    if ncu is None:
+        raise ProfileError(
+            "ncu (NVIDIA Nsight Compute) is missing: it comes with the CUDA Toolkit; put its folder on PATH"
+        )
+    found = re.search(r"Version ([\d.]*\d)", run([ncu, "--version"]).stdout)
     if found is None:
         raise ProfileError(f"{ncu} --version: says no version")
-    return found[1]
+    return ncu, found[1]
 
 
 def complaint(output: str) -> str:
     """The program's own last line of complaint."""
-    lines = [line for line in output.splitlines() if line.startswith("flashsteps: ")]
-    return lines[-1].removeprefix("flashsteps: ") if lines else ""
+    lines = re.findall(r"^flashsteps: (?:--backend cuda: )?(.*)", output, re.MULTILINE)
+    return lines[-1] if lines else ""
 
 
-def need_steps(steps: list[str], build: Path) -> None:
-    for step in steps:
-        if not (build / "steps" / step).is_file():
-            raise ProfileError(
-                f"{build / 'steps' / step} does not exist: build it first (cmake --preset release && "
-                f"cmake --build build --target flashsteps)"
-            )
-
-
-def need_gpu(program: Path) -> None:
-    # Without ncu, whose message about a missing driver is about itself.
+def need_program(program: Path) -> None:
+    """And a GPU. Without ncu, whose message about a missing driver is about itself."""
+    if not program.is_file():
+        build = "cmake --preset release && cmake --build build --target flashsteps"
+        raise ProfileError(f"{program} does not exist: build it first ({build})")
     done = run([program, "info", "--backend", "cuda"])
     if done.returncode != 0:
-        reason = complaint(done.stderr).removeprefix("--backend cuda: ")
-        raise ProfileError(f"there is no GPU to profile on: {reason or f'{program} info fails'}")
+        raise ProfileError(f"there is no GPU to profile on: {complaint(done.stderr) or f'{program} info fails'}")
 
 
 def ncu_command(ncu: str, step: str, log: Path, launches: int) -> list[str]:
@@ -157,11 +140,7 @@ def ncu_command(ncu: str, step: str, log: Path, launches: int) -> list[str]:
     ]  # fmt: skip
 
 
-def read_text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-
-def ncu_failure(log: str, step: str) -> ProfileError:
+def ncu_failure(log: str, step: str) -> Exception:
     """Why there is no profile, as far as ncu says."""
     if "ERR_NVGPUCTRPERM" in log:
         return ProfileError(
@@ -169,41 +148,39 @@ def ncu_failure(log: str, step: str) -> ProfileError:
             "have the driver loaded with NVreg_RestrictProfilingToAdminUsers=0; NVIDIA's page "
             "'ERR_NVGPUCTRPERM: Permission issue with Performance Counters' says how"
         )
-    if "No kernels were profiled" in log:
-        return ProfileError(f"ncu saw no launch of a kernel of {step}", 1)
     if unknown := re.search(r"Failed to find metric \W*(?:regex:\^)?(\w+)", log):
         return ProfileError(f"this ncu does not know the metric {unknown[1]}: a newer one is needed")
-    errors = re.findall(r"==ERROR== (.*)", log)
-    errors = [line for line in errors if "application returned an error" not in line] or errors
-    return ProfileError(f"{step}: ncu: {errors[0].strip() if errors else 'failed without saying why'}", 1)
+    said = re.findall(r"(No kernels were profiled|(?<===ERROR== ).*)", log)
+    said = [line for line in said if "application returned an error" not in line] or said
+    return NotProfiled(f"{step}: ncu: {said[0].strip() if said else 'failed without saying why'}")
 
 
-def profile(
-    ncu: str, program: Path, words: list[str], launches: int = 1
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def profile(ncu: str, program: Path, words: list[str], launches: int = 1) -> tuple[dict[str, Any], dict[str, Any]]:
     """One step, one problem: the program's own results file, and the step's entry of the record."""
     step = program.name
     with tempfile.TemporaryDirectory(prefix="flashsteps-ncu-") as folder:
         log_file, results_file = Path(folder, "log"), Path(folder, "results.json")
         check = [str(program), "check", "--backend", "cuda", *words, "--json", str(results_file)]
         done = run([*ncu_command(ncu, step, log_file, launches), *check])
-        table, written = read_text(log_file), read_text(results_file)
+        table, written = (
+            path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+            for path in (log_file, results_file)
+        )
     output = done.stdout + done.stderr
     log = table + output  # ncu may complain in either
     if "ERR_NVGPUCTRPERM" in log:
         raise ncu_failure(log, step)
     try:
         results = json.loads(written)
-        label = problem_label(results["runs"][0]["problem"])
         entry = results["runs"][0]["steps"][0]
-    except (ValueError, KeyError, IndexError):  # the program did not get that far, or ncu did not start it
+    except (ValueError, LookupError):  # the program did not get that far, or ncu did not start it
         reason = complaint(output)
         raise (ProfileError(reason) if reason else ncu_failure(log, step)) from None
     if entry["status"] == "skip":
         return results, {"step": step, "status": "skip", "message": entry["message"]}
     if entry["status"] != "pass":
-        first_line = entry["message"].strip().split("\n")[0]
-        raise ProfileError(f"{step} on {label} is not profiled: {entry['status']}: {first_line}", 1)
+        label = problem_label(results["runs"][0]["problem"])
+        raise NotProfiled(f"{step} on {label} is not profiled: {entry['status']}: {one_line(entry['message'])}")
     if TABLE not in table:
         raise ncu_failure(log, step)
     needed = len(entry.get("kernels") or [entry])
@@ -214,39 +191,20 @@ def profile(
     return results, {"step": step, "status": "pass", "message": "", **counted}
 
 
-# The record.
-
-
-class Record:
-    """The file that is written with --json, after every launch."""
-
-    def __init__(self, path: Path | None, version: str):
-        self.path, self.version = path, version
-        self.data: dict[str, Any] = {"schema": SCHEMA, "complete": False, "provenance": None, "runs": []}
-
-    def add(self, results: dict[str, Any], entry: dict[str, Any]) -> None:
-        origin = {**results["provenance"], "ncu": self.version, "method": METHOD}
-        first = self.data["provenance"] = self.data["provenance"] or origin
-        # The date is that of the first launch. All else must be the same for all.
-        for key in origin:
-            if key != "date" and origin[key] != first[key]:
-                raise ProfileError(
-                    f"{entry['step']} is not from the same build as the steps before it ({key} differs): "
-                    "build all of them"
-                )
-        run_of = [each for each in self.data["runs"] if each["problem"] == results["runs"][0]["problem"]]
-        if not run_of:
-            run_of = [{"problem": results["runs"][0]["problem"], "steps": []}]
-            self.data["runs"] += run_of
-        if entry["step"] in [step["step"] for step in run_of[0]["steps"]]:
-            return  # the same problem in other words
-        run_of[0]["steps"].append(entry)
-        self.save()
-
-    def save(self) -> None:
-        if self.path is None or not self.data["runs"]:
-            return
-        files.replace(self.path, files.record_text(self.data))
+def add(record: dict[str, Any], results: dict[str, Any], entry: dict[str, Any]) -> None:
+    origin = results["provenance"] | {"ncu": record["provenance"]["ncu"], "method": METHOD}
+    first = {**origin, **record["provenance"]}
+    # The date is that of the first launch. All else must be the same for all.
+    if different := [key for key in origin if key != "date" and origin[key] != first[key]]:
+        said = f"{entry['step']} is not from the same build as the steps before it ({different[0]} differs)"
+        raise ProfileError(f"{said}: build all of them")
+    record["provenance"], problem = first, results["runs"][0]["problem"]
+    runs = [each for each in record["runs"] if each["problem"] == problem]
+    if not runs:
+        runs = [{"problem": problem, "steps": []}]
+        record["runs"] += runs
+    if entry["step"] not in [step["step"] for step in runs[0]["steps"]]:  # or the same problem in other words
+        runs[0]["steps"].append(entry)
 
 
 # The table in the terminal.
@@ -274,8 +232,7 @@ def problems(options: argparse.Namespace) -> Iterator[list[str]]:
     """The words of one problem after the other, in the order of flashsteps itself."""
     masks = ["--full"] if options.full or not options.causal else []
     masks += ["--causal"] if options.causal else []
-    shapes, dtypes = options.shape or ["1,4,256,64"], options.dtype or ["fp16"]
-    for shape, dtype, mask in itertools.product(shapes, dtypes, masks):
+    for shape, dtype, mask in itertools.product(options.shape or ["1,4,256,64"], options.dtype or ["fp16"], masks):
         yield ["--shape", shape, "--dtype", dtype, mask]
 
 
@@ -283,10 +240,8 @@ def complain(error: object) -> None:
     print(f"profile_ncu.py: {printable(error)}", file=sys.stderr)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     steps_help = "a step, or the beginning of its name, as v02 (default: all)"
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="the build folder")
@@ -295,51 +250,53 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask (the default)")
     parser.add_argument("--json", metavar="FILE", help="write a record to this file")
-    options = parser.parse_intermixed_args(arguments)
-    try:
-        return profile_all(options)
-    except (ProfileError, sources.StepError, files.NotWritable) as error:
-        complain(error)
-        return getattr(error, "status", 2)
-    except OSError as error:
-        complain(f"the record could not be written: {error.strerror}")
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return parser.parse_intermixed_args(arguments)
 
 
 def profile_all(options: argparse.Namespace) -> int:
     named = [sources.find_step(name) for name in options.steps]
-    steps = list(dict.fromkeys(named)) or sources.all_steps()
-    need_steps(steps, options.build)
+    programs = [options.build / "steps" / step for step in dict.fromkeys(named) or sources.all_steps()]
+    need_program(programs[0])
     path = None if options.json is None else files.writable(options.json)
-    ncu = find_ncu()
-    need_gpu(options.build / "steps" / steps[0])
-    record = Record(path, ncu_version(ncu))
-    complete, printed = True, 0
+    ncu, version = find_ncu()
+    record: dict[str, Any] = {"schema": SCHEMA, "complete": False, "provenance": {"ncu": version}, "runs": []}
+    failed, printed = False, 0
     for words in problems(options):
-        for step in steps:
-            print(f"profiling {step} {' '.join(words)}", file=sys.stderr, flush=True)
+        for program in programs:
+            print(f"profiling {program.name} {' '.join(words)}", file=sys.stderr, flush=True)
             try:
-                results, entry = profile(ncu, options.build / "steps" / step, words)
-            except ProfileError as error:
-                if error.status == 2:
-                    raise
+                results, entry = profile(ncu, program, words)
+            except NotProfiled as error:
                 complain(error)
-                complete = False
+                failed = True
                 continue
             if entry["status"] == "skip":
-                line = f"{step} cannot run {problem_label(results['runs'][0]['problem'])}: {entry['message']}"
+                line = f"{program.name} cannot run {problem_label(results['runs'][0]['problem'])}: {entry['message']}"
                 if named:
                     raise ProfileError(line)
                 print(f"SKIP  {line}", file=sys.stderr)
-            record.add(results, entry)
-        for problem_run in record.data["runs"][printed:]:
+            add(record, results, entry)
+            if path:
+                files.replace(path, files.record_text(record))
+        for problem_run in record["runs"][printed:]:
             print(format_run(problem_run) + "\n", flush=True)
             printed += 1
-    record.data["complete"] = complete
-    record.save()
-    return 0 if complete else 1
+    record["complete"] = not failed
+    if path and record["runs"]:
+        files.replace(path, files.record_text(record))
+    return int(failed)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    try:
+        return profile_all(parse(arguments))
+    except (ProfileError, sources.StepError, files.NotWritable) as error:
+        complain(error)
+    except OSError as error:
+        complain(f"the record could not be written: {error.strerror}")
+    except KeyboardInterrupt:
+        return 130
+    return 2
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ import sys
 import tempfile
 import threading
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable
 from unittest import mock
@@ -32,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measure import lab as harness
 from measure.lab import percentiles
 from records import files
-from records.results import SCHEMA
+from records.problems import pairs
 from records.terminal import one_line
 
 SAMPLE_MS = 60  # about how long the calls of a sample take
@@ -52,13 +51,12 @@ class Rank:
     def __init__(self, torch: Any, options: argparse.Namespace):
         self.torch, self.dist, self.on_gpu = torch, torch.distributed, options.device == "cuda"
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if self.on_gpu else torch.device("cpu")
+        number = int(os.environ["LOCAL_RANK"]) if self.on_gpu else 0
+        self.device = torch.device(options.device, number)
         if self.on_gpu:
             torch.cuda.set_device(self.device)
-            self.lab = harness.Lab(options.lab, device=self.device.index)
-            self.dist.init_process_group("nccl")
-        else:
-            self.dist.init_process_group("gloo")
+        self.lab = harness.Lab(options.lab, "cuda" if self.on_gpu else "emulator", number)
+        self.dist.init_process_group("nccl" if self.on_gpu else "gloo")
 
     def all_of(self, value: float) -> list[float]:
         """The value of each rank."""
@@ -74,19 +72,16 @@ class Rank:
     def sample_ms(self, call: Call, calls: int) -> float:
         """Of one call, here."""
         with getattr(call, "around", contextlib.nullcontext)():
-            return self.timed_ms(call, calls)
-
-    def timed_ms(self, call: Call, calls: int) -> float:
-        self.all_of(0)
-        self.synchronize()
-        if not self.on_gpu:
+            self.all_of(0)
+            self.synchronize()
+            if self.on_gpu:
+                # While this runs, the host gets ahead: its time is not what is measured.
+                self.torch.cuda._sleep(2_000_000)
+                return self.lab.time_ms(self.torch.cuda.current_stream().cuda_stream, call, calls)
             start = time.perf_counter()
             for _ in range(calls):
                 call()
             return (time.perf_counter() - start) * 1e3 / calls
-        # While this runs, the host gets ahead: its time is not what is measured.
-        self.torch.cuda._sleep(2_000_000)
-        return self.lab.time_ms(self.torch.cuda.current_stream().cuda_stream, call, calls)
 
     def say(self, text: str) -> None:
         if self.rank == 0:
@@ -96,37 +91,42 @@ class Rank:
 class Problem:
     """A sequence of world * tokens tokens: its tensors here, and the calls that are compared."""
 
-    def __init__(self, here: Rank, ring: Any, tokens: int, heads: tuple[int, int], head_dim: int):
-        torch = here.torch
-        self.here, self.ring, self.tokens, self.heads, self.head_dim = here, ring, tokens, heads, head_dim
-        self.total = here.world * tokens
+    def __init__(self, here: Rank, flashsteps: Any, tokens: int, heads: tuple[int, int], head_dim: int):
+        torch, self.here, self.ring = here.torch, here, flashsteps.distributed
+        self.attention, self.tokens, self.heads, self.head_dim = flashsteps.attention, tokens, heads, head_dim
+        total = here.world * tokens
         generator = torch.Generator(here.device).manual_seed(1)
-        shapes = [(1, n, self.total, head_dim) for n in (heads[0], heads[1], heads[1])]
         self.whole = [
-            torch.randn(shape, generator=generator, device=here.device).to(torch.bfloat16) for shape in shapes
+            torch.randn((1, n, total, head_dim), generator=generator, device=here.device).to(torch.bfloat16)
+            for n in (heads[0], heads[1], heads[1])
         ]
-        self.q, self.k, self.v = (ring.shard(x, layout="zigzag") for x in self.whole)
-        self.flops = 4 * head_dim * heads[0] * (self.total * (self.total + 1) // 2)
-        self.blocks = [ring._spans(self.total, "zigzag", rank, here.world) for rank in range(here.world)]
-        self.parts = [
-            ring._parts(self.blocks[here.rank], self.blocks[(here.rank - hop) % here.world], 0)
-            for hop in range(here.world)
-        ]
-        pairs = sum(
-            (p.end_q - p.first_q) * (p.end_k - p.first_k)
-            - ((p.end_q - p.first_q) * (p.end_q - p.first_q - 1) // 2 if p.causal else 0)
-            for parts in self.parts
-            for p in parts
-        )
-        self.own_flops = 4 * head_dim * heads[0] * pairs
+        self.q, self.k, self.v = (self.ring.shard(x, layout="zigzag") for x in self.whole)
+        blocks = [self.ring._spans(total, "zigzag", rank, here.world) for rank in range(here.world)]
+        hops = [self.ring._parts(blocks[here.rank], blocks[here.rank - hop], 0) for hop in range(here.world)]
+        self.parts = [part for parts in hops for part in parts]
+        own = (pairs(p.end_q - p.first_q, p.end_k - p.first_k, p.causal) for p in self.parts)
+        self.own_flops = self.flops(sum(own))
         self.block_bytes = 2 * self.k.numel() * self.k.element_size()
 
-    def share(self, step: str | None = None) -> Any:
+    def flops(self, seen: int) -> int:
+        return 4 * self.head_dim * self.heads[0] * seen
+
+    def calls(self) -> dict[str, Call]:
+        local = [x[:, :, : self.tokens] for x in self.whole]
+        found = {
+            "share": self.share,
+            "ring": lambda: self.around(self.ring.ring_attention),
+            "all_gather": lambda: self.around(self.ring.all_gather_attention),
+            "transfer": self.transfer,
+            "local": lambda: self.attention(*local, causal=True),
+        }
+        return found | ({"ring, sent": self.sent} if self.here.on_gpu else {})
+
+    def share(self) -> Any:
         """What ring_attention() computes here, without transfers: all blocks are this process's own."""
-        merged = self.ring._Merged(self.q, None, step, True)
-        for parts in self.parts:
-            for part in parts:
-                merged.merge(self.k, self.v, part)
+        merged = self.ring._Merged(self.q, None, None, True)
+        for part in self.parts:
+            merged.merge(self.k, self.v, part)
         return merged.o
 
     def transfer(self) -> None:
@@ -145,13 +145,13 @@ class Problem:
         with mock.patch.object(self.ring, "_places_of", lambda *_: None):
             return self.around(self.ring.ring_attention)
 
-    def around(self, call: Callable[..., Any], **more: Any) -> Any:
-        return call(self.q, self.k, self.v, causal=True, layout="zigzag", **more)
+    def around(self, call: Callable[..., Any]) -> Any:
+        return call(self.q, self.k, self.v, causal=True, layout="zigzag")
 
-    def error(self, flashsteps: Any) -> float:
+    def error(self) -> float:
         """NRMSE of the ring against one device, of the rows here."""
         o = self.around(self.ring.ring_attention).float()
-        expected = flashsteps.attention(*self.whole, causal=True, step="v25_clean_loop")
+        expected = self.attention(*self.whole, causal=True, step="v25_clean_loop")
         expected = self.ring.shard(expected, layout="zigzag").float()
         return float((o - expected).norm() / expected.norm())
 
@@ -192,8 +192,6 @@ class TorchContext:
 def overlap(here: Rank, call: Call) -> dict[str, Any] | None:
     """Of a traced call: how long transfers last, how much of that time a step runs, and when each runs. Transfers
     are the copies from GPU to GPU or, where there are none, NCCL's kernels."""
-    if not here.on_gpu:
-        return None
     torch = here.torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -227,35 +225,20 @@ def overlap(here: Rank, call: Call) -> dict[str, Any] | None:
     )
     total = sum(end - begin for begin, end in lanes["transfer"])
     # The middle call of three, from its first kernel on.
-    per_call = {lane: len(spans) // 3 for lane, spans in lanes.items()}
-    middle = {lane: sorted(spans)[n : 2 * n] for (lane, spans), n in zip(lanes.items(), per_call.values())}
+    middle = {lane: sorted(spans)[len(spans) // 3 : len(spans) // 3 * 2] for lane, spans in lanes.items()}
     start = min(begin for spans in middle.values() for begin, _ in spans)
-    return {
-        "transfer_ms": total / 3e3,
-        "overlapped": covered / total,
-        "timeline_us": {
-            lane: [[round(begin - start, 1), round(end - start, 1)] for begin, end in spans]
-            for lane, spans in middle.items()
-        },
+    timeline = {
+        lane: [[round(begin - start, 1), round(end - start, 1)] for begin, end in spans]
+        for lane, spans in middle.items()
     }
+    return {"transfer_ms": total / 3e3, "overlapped": covered / total, "timeline_us": timeline}
 
 
-def measure(here: Rank, problem: Problem, flashsteps: Any, rounds: int) -> dict[str, Any]:
-    ring, tokens = problem.ring, problem.tokens
-    error = max(here.all_of(problem.error(flashsteps)))
+def measure(here: Rank, problem: Problem, rounds: int) -> dict[str, Any]:
+    error = max(here.all_of(problem.error()))
     if not error <= GATE:
         raise ValueError(f"the ring's NRMSE against one device is {error:.3g}, above {GATE:g}")
-    local = [x[:, :, :tokens] for x in problem.whole]
-    calls: dict[str, Call] = {
-        "share": problem.share,
-        "ring": lambda: problem.around(ring.ring_attention),
-        "all_gather": lambda: problem.around(ring.all_gather_attention),
-        "transfer": problem.transfer,
-        "local": lambda: flashsteps.attention(*local, causal=True),
-    }
-    if here.on_gpu:
-        calls["ring, sent"] = problem.sent
-    failed: dict[str, str] = {}
+    calls, failed = problem.calls(), {}
     try:
         calls["torch"] = TorchContext(here, problem)
     except Exception as why:
@@ -291,27 +274,27 @@ def measure(here: Rank, problem: Problem, flashsteps: Any, rounds: int) -> dict[
         entries[name] = {"name": name, "calls": counts[name], **percentiles(ms, "ms")}
     transfer = entries.pop("transfer")
     del transfer["name"]
-    local_flops = 4 * problem.head_dim * problem.heads[0] * (tokens * (tokens + 1) // 2) * here.world
+    tokens, total = problem.tokens, here.world * problem.tokens
     for name, entry in entries.items():
-        tflops = (local_flops if name == "local" else problem.flops) / entry["median_ms"] / 1e9
+        seen = here.world * pairs(tokens, tokens, True) if name == "local" else pairs(total, total, True)
+        tflops = problem.flops(seen) / entry["median_ms"] / 1e9
         of_share = "" if name == "local" else f"{entries['share']['median_ms'] / entry['median_ms']:.4f}"
         here.say(f"  {name:16} {entry['median_ms']:9.4f} ms {tflops:8.1f} TFLOPS {of_share}")
     speed = problem.block_bytes / transfer["median_ms"] / 1e6
     here.say(f"  a block of {problem.block_bytes / 1e6:.1f} MB: {speed:.1f} GB/s each way")
-    for name, why in failed.items():
-        here.say(f"  {name:16} failed: {why}")
     traced = None
     try:
-        traced = overlap(here, calls["ring"])
+        traced = overlap(here, calls["ring"]) if here.on_gpu else None
     except Exception as why:
         failed["trace"] = one_line(why)
     if traced is not None:
         here.say(f"  {traced['overlapped']:.3f} of {traced['transfer_ms']:.3f} ms of transfers beside a step")
-    heads_q, heads_kv = problem.heads
+    for name, why in failed.items():
+        here.say(f"  {name:16} failed: {why}")
     return {
         "tokens": tokens,
-        "num_heads_q": heads_q,
-        "num_heads_kv": heads_kv,
+        "num_heads_q": problem.heads[0],
+        "num_heads_kv": problem.heads[1],
         "head_dim": problem.head_dim,
         "nrmse": error,
         "transfer": transfer,
@@ -322,17 +305,14 @@ def measure(here: Rank, problem: Problem, flashsteps: Any, rounds: int) -> dict[
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 32768], help="of each process")
     parser.add_argument("--heads", nargs="+", default=["16,16", "16,4"], help="query and KV heads, e.g. 16,4")
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=9, help="samples of each contender, at least 7")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--limit", type=float, default=150, help="seconds, then everything ends")
-    lab_help = "the library of the harness (default: build/libflashsteps_lab.so of this checkout)"
-    parser.add_argument("--lab", type=Path, default=harness.DEFAULT, help=lab_help)
+    harness.add_option(parser)
     parser.add_argument("--json", help="write a record to this file")
     options = parser.parse_args(arguments)
     if "WORLD_SIZE" not in os.environ:
@@ -353,45 +333,23 @@ def main(arguments: list[str] | None = None) -> int:
     timer = threading.Timer(options.limit, give_up)
     timer.daemon = True
     timer.start()
-    os.environ["FLASHSTEPS_TUNING"] = ""  # a record is of what the steps choose themselves
     import torch
-
-    import flashsteps
-    from flashsteps import distributed as ring
 
     torch.set_grad_enabled(False)
     here = Rank(torch, options)
-    build = flashsteps.build_info()
-    device: dict[str, Any] = {"name": "emulator", "host_threads": os.cpu_count()}
-    nccl = None
-    if here.on_gpu:
-        device = here.lab.device
-        nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    record: dict[str, Any] = {
-        "schema": SCHEMA,
-        "command": "ring",
-        "complete": False,
-        "provenance": {
-            "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "commit": build["commit"],
-            "dirty": build["dirty"],
-            "backend": "cuda" if here.on_gpu else "emulator",
-            "device": device,
-            "build": build["build"],
-            "method": METHOD | {"rounds": options.rounds},
-        },
-        "runs": [],
-        "ring": {"processes": here.world, "torch": torch.__version__, "nccl": nccl, "problems": []},
-    }
-    for heads in options.heads:
+    flashsteps = here.lab.python_module("flashsteps.distributed")
+    record = here.lab.record("ring", METHOD | {"rounds": options.rounds})
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if here.on_gpu else None
+    record["ring"] = {"processes": here.world, "torch": torch.__version__, "nccl": nccl, "problems": []}
+    problems = [(heads, tokens) for heads in options.heads for tokens in options.tokens]
+    for heads, tokens in problems:
         heads_q, heads_kv = map(int, heads.split(","))
-        for tokens in options.tokens:
-            problem = Problem(here, ring, tokens, (heads_q, heads_kv), options.head_dim)
-            here.say(f"{here.world} x {tokens} tokens, heads {heads_q} and {heads_kv}, D={options.head_dim}")
-            record["ring"]["problems"].append(measure(here, problem, flashsteps, options.rounds))
-            record["complete"] = len(record["ring"]["problems"]) == len(options.heads) * len(options.tokens)
-            if path and here.rank == 0:
-                files.replace(path, files.record_text(record))
+        problem = Problem(here, flashsteps, tokens, (heads_q, heads_kv), options.head_dim)
+        here.say(f"{here.world} x {tokens} tokens, heads {heads_q} and {heads_kv}, D={options.head_dim}")
+        record["ring"]["problems"].append(measure(here, problem, options.rounds))
+        record["complete"] = len(record["ring"]["problems"]) == len(problems)
+        if path and here.rank == 0:
+            files.replace(path, files.record_text(record))
     # Not all_of(): a thread of gloo that frees Python's tensors while the interpreter ends would abort.
     torch.distributed.barrier()
     here.synchronize()

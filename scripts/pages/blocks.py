@@ -61,7 +61,7 @@ from records import profiles, rates, results, rules
 from records.problems import kv_bytes, problem_label, problem_labels
 from records.rates import rate, ratio, speedup_cell, terabytes
 from records.results import ResultsError
-from records.shape import COUNTERS
+from records.rules import COUNTERS
 from steps import sources, step_diff, variants
 from steps.sources import StepError
 from steps.variants import VariantError

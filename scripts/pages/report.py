@@ -30,7 +30,7 @@ from draw.figure_style import MISSING
 from pages import pictures, story
 from pages.pictures import Pictures, label_of, lessons
 from records import results
-from records.problems import AXES, axis_text
+from records.problems import AXES, program_words
 from records.profiles import SCHEMA as PROFILE_SCHEMA
 from records.rates import percent_of_limit, percent_of_peak, rate, ratio, speedup_cell, tflops_spread
 from records.results import ResultsError
@@ -43,7 +43,6 @@ COUNTED = {"global sectors": "global_sectors", "MMA": "mma", "barriers": "barrie
 # From the worst on.
 STATUSES = {"crash": "crashed", "timeout": "hung", "error": "ended in an error", "fail": "failed"}
 STATUSES |= {"skip": "skipped", "pass": "passed"}
-SHAPE = ("batch", "num_heads_q", "num_heads_kv", "seqlen_q", "seqlen_kv", "head_dim")
 
 
 # What the tables say. A cell is what it shows, and what it shows below, smaller.
@@ -185,19 +184,8 @@ def facts_of(data: Record) -> dict[str, Any]:
 # Commands.
 
 
-def problem_options(problem: dict[str, Any]) -> list[str]:
-    """The program's own words for one problem."""
-    words = ["--shape", ",".join(str(problem[key]) for key in SHAPE), "--dtype", problem["dtype"]]
-    for key, default in AXES:
-        value = problem.get(key, default)
-        if value != default:
-            flag = {"lse": "--no-lse", "earlier": "--earlier"}.get(key)
-            words += [flag] if flag else [f"--{key.replace('_', '-')}", axis_text(value)]
-    return [*words, "--causal" if problem["causal"] else "--full"]
-
-
 def repeat_command(problem: dict[str, Any], backend: str) -> str:
-    return shlex.join(["build/flashsteps", "run", "--backend", backend, *problem_options(problem)])
+    return shlex.join(["build/flashsteps", "run", "--backend", backend, *program_words(problem)])
 
 
 def how_to_go_on(data: Record, runs: list[Run]) -> dict[str, str]:
@@ -208,14 +196,14 @@ def how_to_go_on(data: Record, runs: list[Run]) -> dict[str, str]:
     # Where it was wrong, as it may be right on the problem that run.sh takes otherwise.
     own = [(run["problem"], charts.step_of(run, step)) for run in runs]
     where = [problem for problem, entry in own if entry and entry["status"] not in ("pass", "skip")]
-    again = shlex.join(["bash", "scripts/run.sh", step, *(problem_options(where[0]) if where else [])])
+    again = shlex.join(["bash", "scripts/run.sh", step, *(program_words(where[0]) if where else [])])
     commands = {
         f"Change steps/{step}/kernel.cu, and run it again:": again,
         "Does it hold for every kind of problem?": f"build/flashsteps check {step}",
     }
     if data["provenance"]["backend"] == "cuda":
         problem = {**runs[0]["problem"], **dict(AXES)}  # the profiler takes no others
-        profile = ["python3", "scripts/measure/profile_ncu.py", *problem_options(problem)]
+        profile = ["python3", "scripts/measure/profile_ncu.py", *program_words(problem)]
         report = "build/venv/bin/python scripts/pages/report.py build/report/results.json --out build/report"
         commands["The GPU's own counters, and then this page with a roofline:"] = (
             f"{shlex.join(profile)} --json build/profile.json\n"

@@ -15,19 +15,14 @@ class NotWritable(Exception):
 def writable(name: str) -> Path:
     """The file of this name, which can be written; leaves nothing behind. A link stays a link: what it points to is
     replaced."""
-    if not name:
-        raise NotWritable("--json: the name is empty")
+    path = Path(name).resolve()
     try:
-        path = Path(name).resolve()
         if path.exists() and not path.is_file():
             raise NotWritable(f"--json {path}: is not a regular file")
-        if path.exists() and not os.access(path, os.W_OK):
-            raise NotWritable(f"--json {path}: cannot be written")
         with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
-        raise NotWritable(f"--json {name}: {getattr(error, 'strerror', None) or error}") from error
-    return path
+            return path
+    except OSError as error:
+        raise NotWritable(f"--json {path}: {error.strerror}") from error
 
 
 # What is spread out, with a line for each of its values. harness/program/results.cpp has the same for its own keys.
@@ -58,13 +53,10 @@ def record_text(record: dict[str, Any]) -> str:
 def replace(path: Path, text: str) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        # "x": what has that name, of a run that was killed or planted as a link, is not written to.
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "x", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise

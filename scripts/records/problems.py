@@ -5,6 +5,7 @@ from typing import Any
 
 # What `flashsteps problems` says of a problem, and a record does not.
 DERIVED = ("label", "flops", "kv_bytes")
+SHAPE = ("batch", "num_heads_q", "num_heads_kv", "seqlen_q", "seqlen_kv", "head_dim")
 # What is not said of a problem while it has its default, in the order of labels.
 AXES = (
     ("kv_lengths", "full"),
@@ -38,6 +39,17 @@ def problem_label(problem: dict[str, Any]) -> str:
         if problem.get(key, default) != default:
             text += f" {key}={axis_text(problem[key])}"
     return text
+
+
+def program_words(problem: dict[str, Any]) -> list[str]:
+    """The program's own words for one problem."""
+    words = ["--shape", ",".join(str(problem[key]) for key in SHAPE), "--dtype", problem["dtype"]]
+    for key, default in AXES:
+        value = problem.get(key, default)
+        if value != default:
+            flag = {"lse": "--no-lse", "earlier": "--earlier"}.get(key)
+            words += [flag] if flag else [f"--{key.replace('_', '-')}", axis_text(value)]
+    return [*words, "--causal" if problem["causal"] else "--full"]
 
 
 def pairs(rows: int, keys: int, causal: bool) -> int:

@@ -14,9 +14,6 @@ METHOD = {
     "caches": "flushed before every pass",
 }
 
-# What older records say, all of steps with one kernel.
-OLDER_LAUNCH = "the first of the step's attention_kernel in `STEP check`"
-
 
 @dataclass(frozen=True)
 class Counter:

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Loads and checks results files and profiles: their shape, which docs/results.schema.json describes, and the rules of
-docs/results-schema.md.
+"""Loads and checks results files and profiles: docs/results-schema.md. Needs the package jsonschema.
 
 python3 scripts/records/results.py check FILE...              any such file
 python3 scripts/records/results.py check --recorded FILE...   one that numbers may be quoted from
@@ -19,36 +18,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from records import profiles, shape
-from records.rules import check_rules, is_profile
+from records.problems import AXES
+from records.rules import SCHEMA, check, check_shape, is_profile
 from records.terminal import printable
 from steps.sources import ROOT
-
-SCHEMA = "flashsteps-results/2"
-OLDER = ("flashsteps-results/1", "flashsteps-profile/1")
-MIN_RECORDED_ROUNDS = 7
 
 
 class ResultsError(Exception):
     """One line for the user."""
-
-
-def check_age(data: Any) -> list[str]:
-    if isinstance(data, dict) and data.get("schema") in OLDER:
-        return [f"schema: {data['schema']} is an older form, which this version does not read: measure again"]
-    return []
-
-
-def check(data: Any) -> list[str]:
-    """Everything that is wrong with a results file or a profile; empty when nothing is."""
-    if errors := check_age(data) or shape.check_shape(data):
-        return errors  # the rules need the keys to be there
-    try:
-        return check_rules(data)
-    except (AttributeError, KeyError, TypeError):
-        if shape.jsonschema is not None:
-            raise
-        return [f"has another shape than {shape.FILE.name} says; {shape.NEEDS_JSONSCHEMA}"]
 
 
 def git(root: Path, *arguments: str) -> tuple[int, str]:
@@ -65,19 +42,11 @@ def git(root: Path, *arguments: str) -> tuple[int, str]:
 
 def check_ancestor(commit: str, root: Path) -> list[str]:
     status, top = git(root, "rev-parse", "--show-toplevel")
-    if status == 127:
-        return ["commit: cannot be checked, git is not installed (apt-get install git)"]
     # A release tarball unpacked inside some other repository must not be judged by that one's history.
     if status != 0 or Path(top).resolve() != root.resolve():
-        return [f"commit: cannot be checked, {root} is not a git clone (use git clone, not an archive)"]
-    if git(root, "rev-parse", "--verify", "--quiet", "HEAD")[0] != 0:
-        return ["commit: is not an ancestor of HEAD, the repository has no commit yet"]
-    if git(root, "cat-file", "-e", commit + "^{commit}")[0] != 0:
-        if git(root, "rev-parse", "--is-shallow-repository")[1] == "true":
-            return [f"commit: {commit} cannot be checked in a shallow clone (git fetch --unshallow)"]
-        return [f"commit: {commit} is not in this repository"]
+        return [f"commit: cannot be checked, {root} is no git clone, or git is missing"]
     if git(root, "merge-base", "--is-ancestor", commit, "HEAD")[0] != 0:
-        return [f"commit: {commit} is not an ancestor of HEAD"]
+        return [f"commit: {commit} is not an ancestor of HEAD, or this clone is shallow (git fetch --unshallow)"]
     return []
 
 
@@ -101,31 +70,10 @@ def check_steps(data: dict[str, Any], commit: str, root: Path) -> list[str]:
 
 def check_recorded(data: dict[str, Any], root: Path = ROOT) -> list[str]:
     """What a file needs besides check() before a number may be quoted from it."""
-    errors = []
-    provenance = data["provenance"]
-    if data["complete"] is not True:
-        errors.append("complete: a recorded run must be complete")
-    if provenance.get("dirty") is not False:
-        errors.append("provenance.dirty: a recorded run comes from a clean tree, so this must be false")
-    if data.get("command") not in ("info", "ring") and not (data["runs"] and all(run["steps"] for run in data["runs"])):
-        errors.append("runs: a recorded run has at least one problem, and steps in each")
-    for r, run in enumerate(data["runs"]):
-        errors += [
-            f"runs[{r}]: '{step['step']}' is tuned: nobody else has the file that chose its configuration"
-            for step in run["steps"]
-            if step.get("tuned")
-        ]
-    method = None if is_profile(data) else provenance.get("method")
-    if method is not None and provenance["backend"] == "cuda" and method["rounds"] < MIN_RECORDED_ROUNDS:
-        errors.append(
-            f"provenance.method.rounds: is {method['rounds']}, a recorded run has at least "
-            f"{MIN_RECORDED_ROUNDS}"
-        )
-    if provenance.get("commit") is None:
-        errors.append("provenance.commit: a recorded run needs one")
-    else:
-        wrong = [f"provenance.{line}" for line in check_ancestor(provenance["commit"], root)]
-        errors += wrong or check_steps(data, provenance["commit"], root)
+    errors = check_shape(data, "recorded")
+    if (commit := data["provenance"].get("commit")) is not None:
+        wrong = [f"provenance.{line}" for line in check_ancestor(commit, root)]
+        errors += wrong or check_steps(data, commit, root)
     return errors
 
 
@@ -133,22 +81,9 @@ def refuse_token(token: str) -> Any:
     raise ValueError(f"{token} is not JSON; a value that is not finite is null")
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in seen:
-            raise ValueError(f"the key '{key}' appears twice in one object")
-        seen[key] = value
-    return seen
-
-
-def parse(text: str) -> Any:
-    return json.loads(text, parse_constant=refuse_token, object_pairs_hook=unique_keys)
-
-
 def read(path: Path) -> Any:
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_token)
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # also what json and utf-8 raise
@@ -158,13 +93,13 @@ def read(path: Path) -> Any:
 def load(path: Path, schema: str | None = SCHEMA) -> dict[str, Any]:
     """A file of this schema (None: of either) that check() has nothing to say against."""
     data = read(path)
-    if schema and not check_age(data) and is_profile(data) != (schema == profiles.SCHEMA):
-        kinds = ("a results file", "a profile")
-        wanted, found = kinds if is_profile(data) else reversed(kinds)
-        raise ResultsError(f"{path}: is {found}, this needs {wanted}")
     if errors := check(data):
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise ResultsError(f"{path}: {errors[0]}{more}")
+    if schema and data["schema"] != schema:
+        kinds = ("a results file", "a profile")
+        wanted, found = kinds if is_profile(data) else reversed(kinds)
+        raise ResultsError(f"{path}: is {found}, this needs {wanted}")
     return data
 
 
@@ -178,17 +113,7 @@ FILTERS = {
     "Sq": ("seqlen_q",),
     "Skv": ("seqlen_kv",),
     "D": ("head_dim",),
-    "dtype": ("dtype",),
-    "causal": ("causal",),
-    "kv_lengths": ("kv_lengths",),
-    "layout": ("layout",),
-    "inputs": ("inputs",),
-    "page_size": ("page_size",),
-    "lse": ("lse",),
-    "earlier": ("earlier",),
-    "num_sms": ("num_sms",),
-    "softmax_scale": ("softmax_scale",),
-    "seed": ("seed",),
+    **{key: (key,) for key in ("dtype", "causal", *(key for key, _ in AXES))},
 }
 
 
@@ -213,24 +138,15 @@ def select_runs(data: dict[str, Any], filters: dict[str, str]) -> list[dict[str,
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Checks results files and profiles against docs/results-schema.md."
-    )
+    parser = argparse.ArgumentParser(description="Checks results files and profiles against docs/results-schema.md.")
     commands = parser.add_subparsers(dest="command", required=True)
-    checking = commands.add_parser(
-        "check", help="check files; exit status 1 when something is wrong with one"
-    )
+    checking = commands.add_parser("check", help="check files; exit status 1 when something is wrong with one")
     checking.add_argument("files", nargs="+", type=Path, metavar="FILE")
     checking.add_argument("--recorded", action="store_true", help="also what a recorded run needs")
-    checking.add_argument(
-        "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
-    )
+    checking.add_argument("--root", type=Path, default=ROOT, help="the repository (default: the one of this script)")
     options = parser.parse_args(arguments)
 
     failed = False
-    if shape.jsonschema is None:
-        print(f"results.py: the shape of files cannot be checked; {shape.NEEDS_JSONSCHEMA}", file=sys.stderr)
-        failed = True
     for path in options.files:
         try:
             data = read(path)

@@ -1,11 +1,8 @@
-"""Printing: what others have written, tables, progress."""
+"""Printing: what others have written, and tables."""
 
 from __future__ import annotations
 
-import shutil
-import sys
 import unicodedata
-from typing import Any
 
 
 def printable(text: object) -> str:
@@ -16,7 +13,8 @@ def printable(text: object) -> str:
     )
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: object) -> str:
+    """Of an error, or of a text, the first line."""
     lines = str(error).strip().splitlines()
     line = " ".join((lines[0] if lines else type(error).__name__).split())
     return line if len(line) <= 200 else line[:199] + "…"
@@ -30,28 +28,3 @@ def table(rows: list[list[str]]) -> str:
         numbers = "".join(f"  {text:>{width}}" for text, width in zip(cells, widths[1:]))
         lines.append(f"  {first:<{widths[0]}}{numbers}".rstrip())
     return "\n".join(lines) + "\n"
-
-
-class Progress:
-    """A line on stderr, if that is a terminal."""
-
-    WIDTH = 24
-
-    def __init__(self, total: int, stream: Any = None):
-        self.total, self.done, self.stream = total, 0, stream or sys.stderr
-        self.is_shown = self.stream.isatty()
-
-    def show(self, text: str, units: int = 0) -> None:
-        self.done = min(self.done + units, self.total)
-        if self.is_shown:
-            filled = self.WIDTH * self.done // max(self.total, 1)
-            bar = "#" * filled + "." * (self.WIDTH - filled)
-            line = f"[{bar}] {100 * self.done // max(self.total, 1):3d} % {text}"
-            # A line that wraps cannot be taken back.
-            self.stream.write(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}")
-            self.stream.flush()
-
-    def clear(self) -> None:
-        if self.is_shown:
-            self.stream.write("\r\033[K")
-            self.stream.flush()

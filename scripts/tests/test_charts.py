@@ -12,7 +12,7 @@ from test_profile_ncu import make_profile
 from test_results import make_cold
 
 from draw import charts, figure_style, legible, make_figures
-from records import results, rules, shape
+from records import results, rules
 from records.problems import flops, kv_bytes
 from records.rates import ceiling_rate, tflops_spread
 
@@ -326,7 +326,7 @@ def test_bytes_through_tma_are_not_hidden(plt):
     assert (hatched.get_x(), hatched.get_width()) == (counted["global_sectors"], through_tma)
     assert f"+ {charts.short(through_tma)}" in words_of(figure)
     for step in data["runs"][0]["steps"]:
-        for key in shape.LATER_COUNTERS:
+        for key in {*rules.COUNTERS} - {*rules.SHAPE["$defs"]["counters"]["required"]}:
             step["counters"].pop(key, None)
     assert "TMA" not in words_of(draw(plt, "counters", data))
 

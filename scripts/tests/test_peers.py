@@ -1,17 +1,23 @@
-"""peers.py: how other people's kernels are called, with PyTorch on the CPU and packages that are written down here. On
-a GPU they are judged: harness/tests/test_lab.py."""
+"""compare_peers.py and peers.py where they need no GPU: what is asked, and how other people's kernels are called, with
+PyTorch on the CPU and packages that are written down here. On a GPU they are judged and timed:
+harness/tests/test_lab.py."""
 
 from __future__ import annotations
 
+import functools
+import json
 import math
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import make_problem
+from conftest import BUILD, make_peers_record, make_problem
 
-from measure import peers
+from measure import compare_peers, peers
+from measure import lab as harness
 from measure.peers import Call, Skip, Tensors
+from records import problems, rates
 from records.problems import problem_label
 
 
@@ -28,8 +34,9 @@ class Times:
 @pytest.fixture
 def lab() -> Any:
     """What peers.py wants of a TorchLab. `times` are those of the calls that are timed, in their order."""
-    lab = SimpleNamespace(packages={}, builds={}, times=[], cold=[], synchronize=lambda: None, broken=lambda: "")
-    lab.free_bytes, lab.is_out_of_memory = lambda: 1 << 40, lambda error: isinstance(error, MemoryError)
+    lab = SimpleNamespace(packages={}, builds={}, times=[], cold=[], synchronize=lambda: None)
+    lab.torch = SimpleNamespace(cuda=SimpleNamespace(OutOfMemoryError=MemoryError))
+    lab.attempt = functools.partial(peers.TorchLab.attempt, lab)
 
     def timer(call: Call, cold_l2: bool) -> Times:
         call.run()
@@ -68,6 +75,143 @@ def test_a_way_that_cannot_be_timed_is_left_out_and_said(lab):
 def test_of_ways_that_are_all_refused_the_reasons_are_said(lab):
     with pytest.raises(Skip, match="one: too old; other: too new"):
         peers.fastest(lab, {"one": lambda: refuse("too old"), "other": lambda: refuse("too new")}, cold_l2=True)
+
+
+# What is asked, and what is said.
+
+
+LAB = ("--lab", str(BUILD / harness.LIBRARY))
+SMALL = ("--shape", "4,16,1024,64")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([*SMALL, "--dtype", "fp32"], "--dtype fp32: peers know fp16 and bf16 only"),
+        (["--shape", "1"], "--shape"),
+        (["--grid", "big"], "--grid"),
+        ([*SMALL, "--json", "/nonexistent/file.json"], "No such file or directory"),
+        ([*SMALL, "--json", ""], "is not a regular file"),
+    ],
+)
+def test_wrong_use_is_one_line(capsys, words, expected):
+    assert compare_peers.main([*words, *LAB]) == 2
+    said = capsys.readouterr()
+    assert expected in said.err and said.err.count("\n") == 1 and said.err.startswith("compare_peers.py: ")
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [(["--rounds", "6"], "at least 7"), (["--peers", "fa4"], "choose from 'sdpa_flash'")]
+)
+def test_options_of_its_own(capsys, words, expected):
+    with pytest.raises(SystemExit):
+        compare_peers.main([*SMALL, *words, *LAB])
+    assert expected in capsys.readouterr().err
+
+
+def test_the_words_for_problems_are_the_programs():
+    words = ["v07", *SMALL, "--shape", "2,2,64,128", "--causal", "--seed", "3", "--dtype", "bf16"]
+    options = compare_peers.parse([*words, *LAB])
+    found = [problem_label(problem) for problem in compare_peers.problems_of(options)]
+    assert found == [
+        "B=4 Hq=16 Hkv=16 Sq=1024 Skv=1024 D=64 bf16 causal seed=3",
+        "B=2 Hq=2 Hkv=2 Sq=64 Skv=64 D=128 bf16 causal seed=3",
+    ]
+
+
+def test_a_step_by_the_beginning_of_its_name():
+    known = ["v01_scalar", "v02_smem_tiles"]
+    assert harness.find_step("v02", known) == "v02_smem_tiles"
+    with pytest.raises(harness.LabError, match="unknown step 'v99'; there are v01_scalar, v02_smem_tiles"):
+        harness.find_step("v99", known)
+
+
+def test_the_geometric_mean_is_over_problems_where_both_ran():
+    problems = [make_problem(), make_problem(causal=False), make_problem(seqlen_q=512)]
+    runs = make_peers_record(problems=problems)["runs"]
+    for at, (step, peer) in enumerate([(8.0, 2.0), (1.0, 4.0), (3.0, None)]):
+        runs[at]["steps"] = runs[at]["steps"][:1]
+        runs[at]["steps"][0]["timing"]["tflops"] = step
+        for entry in runs[at]["peers"]:
+            entry["timing"] = {**entry["timing"], "tflops": peer} if peer else None
+            entry["status"] = "pass" if peer else "skip"
+    assert rates.geometric_mean([4.0, 0.25]) == pytest.approx(1)
+    assert rates.geometric_mean([2.0, 8.0]) == pytest.approx(4)
+    assert rates.geometric_mean([]) is None
+    rows = [line.split() for line in compare_peers.format_grid(runs).splitlines()]
+    assert rows[-2][-4:] == ["1.00", "1.00", "1.00", "1.00"] and rows[-1][-4:] == ["2", "2", "2", "2"]
+    assert rows[3][-4:] == ["skip", "skip", "-", "-"]
+
+
+def test_a_flash_attention_3_below_its_best_is_no_peer():
+    def doubt(percent: float | None, name: str = "flash_attn_3", capability: str = "9.0", **changes: Any) -> str:
+        heads = {"num_heads_q": 16, "num_heads_kv": 16}
+        sizes = {"batch": 8, "seqlen_q": 2048, "seqlen_kv": 2048, "head_dim": 128}
+        problem = make_problem(**{**heads, **sizes, "causal": False, **changes})
+        ceilings = {"matmul": {"median_ms": 1.0, "work": 1e12, "unit": "FLOP"}} if percent else {}  # 1000 TFLOPS
+        median_ms = problems.flops(problem) / (10 * (percent or 1) * 1e9)
+        entry = {"peer": name, "timing": {"median_ms": median_ms}}
+        run = {"problem": problem, "ceilings": ceilings}
+        return compare_peers.below_its_best(entry, run, {"compute_capability": capability})
+
+    assert doubt(64).startswith("64 % of the matrix product's rate: was it built with all flags?")
+    assert doubt(70) == doubt(None) == doubt(64, "sdpa_flash") == doubt(64, capability="8.0") == ""
+    # Elsewhere its share says nothing: few tiles, a mask, short rows.
+    assert doubt(64, batch=1) == doubt(64, causal=True) == doubt(64, batch=32, seqlen_q=512) == ""
+    assert doubt(64, head_dim=64) == ""
+
+
+def test_an_installed_peer_that_does_not_import(monkeypatch, tmp_path):
+    class Torch:
+        device = staticmethod(lambda name: None)
+        set_grad_enabled = staticmethod(lambda on: None)
+        bfloat16 = float16 = None
+
+    class Package:
+        __version__ = "2.8"
+        flash_attn_func = None
+
+    lab = peers.TorchLab(Torch, None, SimpleNamespace(on_gpu=False))
+    monkeypatch.setitem(sys.modules, "flash_attn", Package)
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", object())  # without the function
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", None)
+    monkeypatch.setitem(sys.modules, "flashinfer", Package)  # without its class
+    assert list(lab.missing_peers()) == ["flash_attn_3", "flash_attn_4", "flashinfer"]
+    assert list(lab.packages) == ["flash_attn"] and lab.builds == {}
+
+    # FlashAttention-3 is taken when it says how it was built.
+    Package.__file__ = str(tmp_path / "flash_attn_interface.py")
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", Package)
+    path = tmp_path / "flash_attn_3" / "BUILD.json"
+    path.parent.mkdir()
+    good = {"commit": "0" * 40, "compiler": "nvcc 13.0.88", "flags": "--use_fast_math"}
+    bad = [{**good, "commit": "main"}, {**good, "flags": " "}, {**good, "more": "x"}, {"commit": "0" * 40}]
+    for text in ("", "{}", "[]", *map(json.dumps, bad)):
+        path.write_text(text, encoding="utf-8")
+        assert "flash_attn_3" in lab.missing_peers() and lab.builds == {} and "flash_attn_3" not in lab.packages
+    path.unlink()
+    assert f"{path} is missing" in lab.missing_peers()["flash_attn_3"]
+    path.write_text(json.dumps(good), encoding="utf-8")
+    Package.BatchDecodeWithPagedKVCacheWrapper = None
+    assert list(lab.missing_peers()) == ["flash_attn_4"] and lab.builds == {"flash_attn_3": good}
+
+
+def test_the_reason_of_a_refusal_is_in_the_warnings():
+    said = [
+        "Memory efficient kernel not used because: (Triggered internally at a.cpp:1.)",
+        "Memory Efficient attention has been runtime disabled. (Triggered internally at a.cpp:2.)",
+        "Flash attention kernel not used because: (Triggered internally at a.cpp:3.)",
+        "Flash attention does not support fp8. (Triggered internally at a.cpp:4.)",
+    ]
+    error = RuntimeError("No available kernel. Aborting execution.\nat x")
+    assert peers.sdpa_refusal(error, said) == "Flash attention does not support fp8."
+    assert peers.sdpa_refusal(error, said[:3]) == "No available kernel. Aborting execution."
+
+
+def test_a_message_names_no_folder_of_the_machine():
+    said = compare_peers.outcome(Skip("at /home/me/fa-3/flash_api.cpp:397, no FP16, 1/2 and a/b stay"))
+    assert said["message"] == "at flash_api.cpp:397, no FP16, 1/2 and a/b stay"
 
 
 # With PyTorch.
@@ -149,9 +293,6 @@ def test_a_backend_without_grouped_heads_gets_repeated_ones(lab, torch, monkeypa
 def test_refusals_say_why(lab, torch):
     with pytest.raises(Skip, match="no causal mask aligned bottom-right for cuDNN"):
         prepared(lab, "sdpa_cudnn", PROBLEMS[2])
-    lab.free_bytes = lambda: 1 << 20
-    with pytest.raises(Skip, match=r"the scores need 97\.2 GiB, of which 0\.0 are free"):
-        peers.prepare(lab, "sdpa_math", Tensors(problem_of(2, 16, 16, 16384, 16384, 64), None, None, None), False)
 
 
 @pytest.mark.parametrize("returns_lse", [False, True])

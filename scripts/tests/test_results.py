@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 
 import jsonschema
@@ -20,7 +18,7 @@ from conftest import (
     make_ring,
 )
 
-from records import files, problems, profiles, rates, results, shape
+from records import problems, profiles, rates, results, rules
 from steps import sources
 
 ABSENT = object()
@@ -41,35 +39,29 @@ STEP = "runs.0.steps.1."
 TIMING = STEP + "timing."
 VALIDATION = STEP + "validation."
 CUDA_CASES = [
-    ("schema", "flashsteps-results/9", "schema: is"),
-    ("schema", "flashsteps-results/1", "schema: flashsteps-results/1 is an older form, which this version does not"),
-    ("schema", "flashsteps-profile/1", "schema: flashsteps-profile/1 is an older form"),
-    ("complete", ABSENT, "complete: missing"),
-    ("provenance.date", "2026-02-30T10:00:00Z", "provenance.date"),
-    ("provenance.commit", "abc", "40 hex digits"),
-    ("provenance.backend", "metal", "one of cuda, emulator"),
-    ("provenance.device.driver", ABSENT, "provenance.device.driver: missing, cuda has one"),
-    ("provenance.method", ABSENT, "nobody knows how it was measured"),
+    ("schema", "flashsteps-results/1", "schema: is flashsteps-results/1, this version reads flashsteps-results/2 and"),
+    ("complete", ABSENT, "the file: 'complete' is a required property"),
+    ("more", 1, "'more' was unexpected"),
+    ("provenance.date", "2026-13-30T10:00:00Z", "provenance.date: is"),
+    ("provenance.backend", "metal", "'metal' is not one of ['cuda', 'emulator']"),
+    ("provenance.device.driver", ABSENT, "provenance.device: 'driver' is a required property"),
+    ("provenance.build.nvcc", None, "provenance.build.nvcc: is null"),
+    ("provenance.method", ABSENT, "provenance: 'method' is a required property"),
     ("runs.0.problem.num_heads_kv", 3, "not a multiple of num_heads_kv"),
-    ("runs.0.problem.lengths", [1, 2, 3, 4], "lengths: belongs to other kv_lengths than full"),
-    ("runs.0.problem.kv_lengths", "random", "lengths: missing"),
-    ("runs.0.ceilings.matmul.work", 0, "a number > 0"),
     ("runs.0.ceilings.matmul.p10_ms", 2.05, "p10_ms <= median_ms"),
     ("provenance.device.peak_tflops.bf16", 50.0, "% of the card's peak, above 100"),
-    (STEP + "step", "v01_scalar", "appears twice in a run"),
-    (STEP + "status", "fail", "must say why"),
-    (STEP + "status", "fail", "a step with status fail has none"),
-    (STEP + "status", "skip", "a skipped step has none"),
-    (STEP + "message", None, "message: is null"),
-    (STEP + "validation", ABSENT, "validation: missing from a step that passed"),
-    (STEP + "timing", ABSENT, "timing: missing from a step that passed"),
-    (STEP + "counters", {name: 0 for name in shape.COUNTERS}, "counters: belong to the emulator"),
-    (STEP + "tuned", False, "tuned: belongs to a configuration"),
+    (STEP + "step", "v01_scalar", "runs[0].steps: v01_scalar appears twice"),
+    (STEP + "status", "fail", 'message: is "", must be a text that is not empty'),
+    (STEP + "status", "fail", "timing: is ..., must be absent: only what passed has one"),
+    (STEP + "status", "skip", "validation: is ..., must be absent: the step was skipped"),
+    (STEP + "validation", ABSENT, "runs[0].steps[1]: 'validation' is a required property"),
+    (STEP + "timing", ABSENT, "runs[0].steps[1]: 'timing' is a required property"),
+    (STEP + "counters", {name: 0 for name in rules.COUNTERS}, "counters: is ..., must be absent: the emulator's"),
+    (STEP + "tuned", False, "runs[0].steps[1]: 'configuration' is a required property"),
     (VALIDATION + "nrmse", 0.5, "a pass needs at most"),
-    (VALIDATION + "nrmse", None, "a pass needs at most"),
     (VALIDATION + "worst_row_nrmse", 0.5, "a pass needs at most"),
-    (VALIDATION + "nonfinite", 1, "nonfinite: a pass has none"),
-    (VALIDATION + "rows_checked", 0, "a pass has checked some"),
+    (VALIDATION + "nonfinite", 1, "nonfinite: 0 was expected"),
+    (VALIDATION + "rows_checked", 0, "rows_checked: is 0"),
     (VALIDATION + "rows_checked", 10**9, "rows_checked: are 1000000000, the problem has 262144"),
     (VALIDATION + "gate_nrmse", 0.1, "looser than"),
     (VALIDATION + "gate_row", 0.1, "looser than"),
@@ -77,67 +69,114 @@ CUDA_CASES = [
     (VALIDATION + "worst_element", ABSENT, "worst_element: is null, a pass needs at most gate_element: 3.0"),
     (VALIDATION + "gate_element", ABSENT, "worst_element: is 1.5, a pass needs at most gate_element: null"),
     (VALIDATION + "bias", 2e-4, "bias: is 0.0002, a pass needs at most gate_bias: 0.0001"),
-    (VALIDATION + "bias", None, "bias: is null, a pass needs at most gate_bias: 0.0001"),
-    (VALIDATION + "gate_bias", None, "bias: is 1e-05, a pass needs at most gate_bias: null"),
-    (VALIDATION + "runs_identical", False, "runs_identical: a pass needs true"),
-    (VALIDATION + "modes", ["early"], "modes: belongs to the emulator"),
-    (VALIDATION + "race_detector", True, "race_detector: belongs to the emulator"),
+    (VALIDATION + "runs_identical", False, "runs_identical: True was expected"),
+    (VALIDATION + "modes", ["early"], "modes: is"),
     (TIMING + "tflops", 1e6, "timing.tflops: is"),
     (TIMING + "p10_ms", 1e6, "p10_ms <= median_ms"),
-    (TIMING + "median_ms", float("inf"), "a number > 0"),
-    (TIMING + "limit", "exp2", "must be one of mma_sync, wgmma, fma"),
     (TIMING + "limit", "mma_sync", "timing.limit: the run has no ceilings.mma_sync"),
-    ("command", "check", "timing: 'check' has none"),
+    ("command", "check", "timing: is ..., must be absent with 'check' and 'count'"),
+    ("command", "count", "runs[0].steps[1]: 'counters' is a required property"),
+]
+LENGTHS_CASES = [
+    ("lengths", ABSENT, "problem: 'lengths' is a required property"),
+    ("lengths", [1, 2, 3], "lengths: are 3, the batch is 4"),
+    ("lengths", [1, 2, 3, 4097], "lengths: one is above seqlen_kv, which is 4096"),
+    ("lengths", [0, 4096, 3000, 7], "tflops: is"),
+    ("kv_lengths", "full", "lengths: is [0, 4096, 100, 7], must be absent with kv_lengths full"),
 ]
 EMULATOR_CASES = [
-    ("provenance.device.host_threads", ABSENT, "emulator has one"),
+    ("provenance.device.host_threads", ABSENT, "'host_threads' is a required property"),
     (STEP + "counters.shared_wavefronts", 1, "below shared_wavefronts_ideal"),
-    (STEP + "validation.modes", ["fast"], "one of early, late, random"),
-    (STEP + "timing", make_record()["runs"][0]["steps"][1]["timing"], "timing: the emulator has none"),
-    ("runs.0.ceilings", make_record()["runs"][0]["ceilings"], "ceilings: belong to cuda"),
+    (STEP + "timing", make_record()["runs"][0]["steps"][1]["timing"], "timing: is ..., must be absent: a GPU's"),
+    ("runs.0.ceilings", make_record()["runs"][0]["ceilings"], "ceilings: is ..., must be absent: a GPU's"),
 ]
-
-
+COLD_CASES = [
+    ("provenance.method.l2", "warm", "timing.l2: is"),
+    ("provenance.method.l2", "warm", "ceilings.read_kv: is ..., must be absent, as provenance.method says"),
+    (TIMING + "l2", ABSENT, "timing: 'l2' is a required property"),
+    ("runs.0.ceilings.read_kv.work", 1.0, "% of ceilings.read_kv, above 100"),
+    ("runs.0.ceilings.read_kv", ABSENT, "the run has no ceilings.read_kv"),
+]
 PEER = "runs.0.peers.1."
 HOST = "host_overhead."
 PEERS_CASES = [
-    ("provenance.backend", "emulator", "provenance.backend: 'peers' needs cuda"),
-    ("provenance.method", ABSENT, "provenance.method: missing, 'peers' has one"),
-    ("provenance.peers", ABSENT, "provenance.peers: missing, 'peers' has one"),
-    ("provenance.peers.builds", {"flash_attn_3": {}}, "provenance.peers.builds.flash_attn_3.commit: missing"),
-    ("runs.0.peers", ABSENT, "runs[0].peers: missing, 'peers' has one"),
-    (STEP + "validation", ABSENT, "validation: missing from a step that passed"),
-    (STEP + "timing", ABSENT, "steps[1] (v02_smem_tiles).timing: missing from a step that passed"),
-    (VALIDATION + "runs_identical", False, "runs_identical: a pass needs true"),
-    (PEER + "peer", "sdpa_flash", "runs[0].peers[1] (sdpa_flash): appears twice in a run"),
-    (PEER + "status", "fail", "peers[1] (sdpa_cudnn).message: a step with status fail must say why"),
-    (PEER + "status", "fail", "timing: a step with status fail has none"),
-    (PEER + "status", "skip", "validation: a skipped step has none"),
-    (PEER + "validation", ABSENT, "peers[1] (sdpa_cudnn).validation: missing from a step that passed"),
-    (PEER + "timing", ABSENT, "peers[1] (sdpa_cudnn).timing: missing from a step that passed"),
-    (PEER + "validation.runs_identical", ABSENT, "runs_identical: a pass needs true or false"),
-    ("host_overhead", ABSENT, "host_overhead: missing, 'peers' has one"),
+    ("provenance.backend", "emulator", "provenance.backend: 'cuda' was expected"),
+    ("provenance.method", ABSENT, "provenance: 'method' is a required property"),
+    ("provenance.peers", ABSENT, "provenance: 'peers' is a required property"),
+    ("runs.0.peers", ABSENT, "runs[0]: 'peers' is a required property"),
+    (STEP + "timing", ABSENT, "runs[0].steps[1]: 'timing' is a required property"),
+    (PEER + "peer", "sdpa_flash", "runs[0].peers: sdpa_flash appears twice"),
+    (PEER + "peer", "flash_attn_3", "provenance.peers: 'builds' is a required property"),
+    (PEER + "status", "fail", "runs[0].peers[1].timing: is ..., must be absent: only what passed has one"),
+    (PEER + "validation", ABSENT, "runs[0].peers[1]: 'validation' is a required property"),
+    (PEER + "timing", ABSENT, "runs[0].peers[1]: 'timing' is a required property"),
+    (PEER + "validation.runs_identical", ABSENT, "'runs_identical' is a required property"),
+    (PEER + "validation.nrmse", 0.5, "runs[0].peers[1] (sdpa_cudnn).validation.nrmse: is 0.5"),
+    ("host_overhead", ABSENT, "the file: 'host_overhead' is a required property"),
     (HOST + "problem.num_heads_kv", 3, "host_overhead.problem.num_heads_q: is not a multiple"),
-    (HOST + "entries.3.median_us", 6.1, "entries[3] (sdpa_flash): p10_us <= median_us <= p90_us does not"),
-    (HOST + "entries.3.name", "v01_scalar", "entries[3] (v01_scalar): appears twice"),
-    (
-        HOST + "entries.3.name",
-        "v09_other",
-        "entries[3] (v09_other): is neither a step of the runs nor a peer",
-    ),
-    ("command", "run", "provenance.peers: belongs to the command 'peers'"),
-    ("command", "run", "runs[0].peers: belongs to the command 'peers'"),
-    ("command", "run", "host_overhead: belongs to the command 'peers'"),
+    (HOST + "entries.3.median_us", 6.1, "entries: sdpa_flash: p10_us <= median_us <= p90_us does not"),
+    (HOST + "entries.3.name", "v01_scalar", "entries: v01_scalar appears twice"),
+    (HOST + "entries.3.name", "v09_other", "entries: v09_other is neither a step of the runs nor a peer"),
+    ("command", "run", "provenance.peers: is ..., must be absent with other commands than 'peers'"),
+    ("command", "run", "runs[0].peers: is ..., must be absent"),
+    ("command", "run", "host_overhead: is ..., must be absent"),
+]
+PROBLEM = "ring.problems.0."
+RING_CASES = [
+    ("command", "bench", "ring: is ..., must be absent with other commands than 'ring'"),
+    ("ring", None, "ring: None is not of type 'object'"),
+    ("runs", make_record()["runs"], "runs: is ..., must be empty with 'ring'"),
+    ("ring.problems", [], "ring.problems: [] should be non-empty"),
+    (PROBLEM + "contenders.2.name", "ring", "contenders: ring appears twice"),
+    (PROBLEM + "contenders.1.name", "rings", "must be with a contender ring"),
+    (PROBLEM + "contenders.1.p10_ms", 9, "ring.p10_ms <= median_ms"),
+    (PROBLEM + "transfer.p10_ms", 9, "transfer.p10_ms <= median_ms"),
+    (PROBLEM + "nrmse", 0.006, "nrmse: 0.006 is greater than the maximum of 0.005"),
+]
+TWO_WARPS = "instructions.warps.1."
+INFO_CASES = [
+    ("command", "bench", "instructions: is ..., must be absent with other commands than 'info'"),
+    ("instructions", None, "instructions: None is not of type 'object'"),
+    ("runs", make_record()["runs"], "runs: is ..., must be empty with 'info'"),
+    (TWO_WARPS + "warps", 1, "warps: 1 appears twice"),
+    (TWO_WARPS + "others.0.beside", [8, 8, 16], "FFMA, 2 banks: beside does not grow"),
+    (TWO_WARPS + "others.1.banks", 2, "FFMA, 2 banks appears twice"),
 ]
 
 
-RECORDS = {"cuda": make_record, "emulator": lambda: make_record("emulator"), "peers": make_peers_record}
-CASES = [(kind, *case) for kind, cases in zip(RECORDS, (CUDA_CASES, EMULATOR_CASES, PEERS_CASES)) for case in cases]
+def make_cold(data):
+    """The record, as if L2 had been flushed, and as if the problems had a few queries."""
+    data["provenance"]["method"]["l2"] = "cold: flushed before every launch, outside of its time"
+    for run in data["runs"]:
+        read = {"what": "only read", "unit": "bytes", "work": 4e12}
+        run["ceilings"]["read_kv"] = read | {key: 1.0 for key in ("median_ms", "p10_ms", "p90_ms")}
+        for step in run["steps"]:
+            step["timing"] |= {"l2": "cold", "limit": "read_kv"}
+    return data
 
 
-@pytest.mark.parametrize(("kind", "path", "value", "expected"), CASES)
-def test_each_rule_catches_its_example(kind, path, value, expected):
-    data = RECORDS[kind]()
+def problem_with_lengths(**changes):
+    return make_problem(**({"kv_lengths": "random", "lengths": [0, 4096, 100, 7]} | changes))
+
+
+RECORDS = [
+    (make_record, CUDA_CASES),
+    (lambda: make_record("emulator"), EMULATOR_CASES),
+    (make_peers_record, PEERS_CASES),
+    (lambda: make_cold(make_record()), COLD_CASES),
+    (make_ring, RING_CASES),
+    (make_costs, INFO_CASES),
+    (
+        lambda: make_record(problems=[problem_with_lengths()]),
+        [(f"runs.0.problem.{path}", *case) for path, *case in LENGTHS_CASES],
+    ),
+]
+CASES = [pytest.param(make, *case, id=f"{case[0]}-{case[2]}") for make, cases in RECORDS for case in cases]
+
+
+@pytest.mark.parametrize(("make", "path", "value", "expected"), CASES)
+def test_each_rule_catches_its_example(make, path, value, expected):
+    data = make()
     assert results.check(data) == []
     change(data, path, value)
     assert any(expected in line for line in results.check(data)), results.check(data)
@@ -145,21 +184,20 @@ def test_each_rule_catches_its_example(kind, path, value, expected):
 
 def test_no_object_of_the_schema_takes_an_unknown_key():
     """So that a word that is misspelled is told, and not taken for one that is left out."""
-    objects = [shape.SHAPE]
+    objects = [rules.SHAPE]
     for each in objects:
-        inner = each.values() if isinstance(each, dict) else each
+        inner = [child for key, child in each.items() if key not in ("if", "is_cold")] if isinstance(each, dict) else each
         objects += [child for child in inner if isinstance(child, (dict, list))]
-    open_ones = [each for each in objects if "properties" in each and each.get("additionalProperties") is not False]
-    assert open_ones == [shape.SHAPE["if"]]  # a question, not a shape
+    described = [each for each in objects if "properties" in each and "object" in each.get("type", ())]
+    assert len(described) > 20 and all(each["additionalProperties"] is False for each in described)
 
 
-def test_a_sound_comparison_passes(repository: Repository, capsys):
-    data = make_peers_record(rates.PEERS, commit=repository.commit)
-    data["runs"][0]["peers"][2]["validation"]["runs_identical"] = False
-    assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
-    path = repository.record("peers.json", data)
-    assert results.main(["check", "--recorded", "--root", str(repository.root), str(path)]) == 0
-    assert "ok, 1 problem(s), 3 step(s), 8 peer(s)" in capsys.readouterr().out
+@pytest.mark.parametrize("make", [make_peers_record, make_ring, make_costs, make_record])
+def test_a_sound_record_may_be_quoted_from(make, repository: Repository, capsys):
+    data = make(commit=repository.commit)
+    path = str(repository.record("sound.json", data))
+    assert results.main(["check", "--recorded", "--root", str(repository.root), path]) == 0
+    assert f"{path}: ok, {len(data['runs'])} problem(s)" in capsys.readouterr().out
 
 
 def test_an_unfinished_comparison_may_lack_what_comes_last():
@@ -194,124 +232,6 @@ def test_rates_follow_from_the_times(cuda_record):
     assert rates.percent_of_limit(run, timing) is None
 
 
-def make_cold(data):
-    """The record, as if L2 had been flushed, and as if the problems had a few queries."""
-    data["provenance"]["method"]["l2"] = "cold: flushed before every launch, outside of its time"
-    for run in data["runs"]:
-        read = {"what": "only read", "unit": "bytes", "work": 4e12}
-        run["ceilings"]["read_kv"] = read | {key: 1.0 for key in ("median_ms", "p10_ms", "p90_ms")}
-        for step in run["steps"]:
-            step["timing"] |= {"l2": "cold", "limit": "read_kv"}
-    return data
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "expected"),
-    [
-        ("provenance.method.l2", "warm", "timing.l2: is not what provenance.method says of L2"),
-        ("provenance.method.l2", "warm", "ceilings.read_kv: belongs to a run with a cold L2"),
-        (TIMING + "l2", ABSENT, "timing.l2: is not what provenance.method says of L2"),
-        (TIMING + "l2", "warm", "timing.l2: is"),
-        ("runs.0.ceilings.read_kv.work", 1.0, "% of ceilings.read_kv, above 100"),
-        ("runs.0.ceilings.read_kv", ABSENT, "the run has no ceilings.read_kv"),
-    ],
-)
-def test_a_cold_run_says_so_of_each_timing_and_may_be_limited_by_reads(cuda_record, path, value, expected):
-    data = make_cold(cuda_record)
-    assert results.check(data) == []
-    change(data, path, value)
-    assert any(expected in line for line in results.check(data)), results.check(data)
-
-
-def test_several_gpus_are_a_record_without_runs(repository: Repository):
-    data = make_ring(repository.commit)
-    assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
-    for change_, expected in (
-        ({"command": "bench"}, "ring: belongs to the command 'ring'"),
-        ({"ring": None}, "ring: belongs to the command 'ring'"),
-        ({"runs": make_record()["runs"]}, "runs: 'ring' has none"),
-        ({"ring": data["ring"] | {"problems": []}}, "ring.problems: a complete record has some"),
-    ):
-        assert any(expected in line for line in results.check(data | change_)), expected
-    problem = "ring.problems.0."
-    for path, value, expected in (
-        (problem + "contenders.0.name", "ring", "a contender appears twice"),
-        (problem + "contenders.1.name", "rings", "needs the contenders share and ring"),
-        (problem + "contenders.1.p10_ms", 9, "ring.p10_ms <= median_ms"),
-        (problem + "transfer.p10_ms", 9, "transfer.p10_ms <= median_ms"),
-        (problem + "nrmse", 0.006, "nrmse: is 0.006, above 0.005"),
-        (problem + "trace.overlapped", ABSENT, "trace.overlapped: missing"),
-        (problem + "tokens", 0, "tokens: is 0"),
-    ):
-        broken = make_ring(repository.commit)
-        change(broken, path, value)
-        assert any(expected in line for line in results.check(broken)), expected
-
-
-def test_costs_of_instructions_are_a_record_without_runs(repository: Repository, capsys):
-    data = make_costs(repository.commit)
-    assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
-    path = repository.record("costs.json", data)
-    assert results.main(["check", "--recorded", "--root", str(repository.root), str(path)]) == 0
-    costs = data["instructions"]
-    two_warps = costs["warps"][1]
-    other = two_warps["others"][0]
-
-    def with_other(others: list[dict]) -> dict:
-        return {"instructions": costs | {"warps": [two_warps | {"others": others}]}}
-
-    for change_, expected in (
-        ({"command": "bench"}, "instructions: belong to the command 'info'"),
-        ({"instructions": None}, "instructions: belong to the command 'info'"),
-        ({"runs": make_record()["runs"]}, "runs: 'info' has none"),
-        ({"instructions": costs | {"products_of_round": 0}}, "products_of_round: is 0"),
-        ({"instructions": costs | {"warps": [two_warps | {"spread": 0}]}}, "spread: is 0, must be a number > 0"),
-        ({"instructions": costs | {"warps": [two_warps, two_warps]}}, "warps: 2 appears twice"),
-        (with_other([other | {"beside": [8]}]), "beside: is [8]"),
-        (with_other([other | {"beside": [8, 8, 16]}]), "FFMA, 2 banks: beside does not grow"),
-        (with_other([other, other]), "FFMA, 2 banks: appears twice"),
-    ):
-        assert any(expected in line for line in results.check(data | change_)), expected
-    data["provenance"]["dirty"] = True
-    assert any("dirty" in line for line in results.check_recorded(data, repository.root))
-
-
-def problem_with_lengths(**changes):
-    return make_problem(**({"kv_lengths": "random", "lengths": [0, 4096, 100, 7]} | changes))
-
-
-@pytest.mark.parametrize("scale, words", [(0.05, "0.05"), (1.0, "1"), (0.123456789, "0.123456789"), (1e-20, "1e-20")])
-def test_the_label_tells_a_scale_that_is_not_the_default(scale, words):
-    problem = make_problem(softmax_scale=scale)
-    assert problems.problem_label(problem).endswith(f" causal softmax_scale={words}")
-    assert results.check(make_record(problems=[problem])) == []
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_flops_follow_from_the_lengths(causal):
-    problem = problem_with_lengths(batch=2, seqlen_q=5, seqlen_kv=9, lengths=[0, 7], causal=causal)
-    pairs = sum(1 for i in range(5) for j in range(7) if not causal or j <= i + 7 - 5)
-    assert problems.flops(problem) == 4 * 128 * 16 * pairs
-    assert problems.kv_bytes(problem) == 2 * 2 * 16 * 128 * 7
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "expected"),
-    [
-        ("lengths", ABSENT, "lengths: missing"),
-        ("lengths", [1, 2, 3], "lengths: are 3, the batch is 4"),
-        ("lengths", [1, 2, 3, 4097], "lengths: one is above seqlen_kv, which is 4096"),
-        ("lengths", [1, 2, 3, -1], "lengths[3]: is -1"),
-        ("lengths", [0, 4096, 3000, 7], "tflops: is"),
-        ("kv_lengths", "full", "lengths: belongs to other kv_lengths than full"),
-    ],
-)
-def test_each_rule_of_lengths_catches_its_example(path, value, expected):
-    data = make_record(problems=[problem_with_lengths()])
-    change(data, "runs.0.problem." + path, value)
-    assert any(expected in line for line in results.check(data)), results.check(data)
-
-
 def test_null_error_only_where_no_row_sees_a_key():
     problem = make_problem(kv_lengths="zeros")
     data = make_record("emulator", problems=[problem])
@@ -322,26 +242,14 @@ def test_null_error_only_where_no_row_sees_a_key():
     assert results.check(data) == []
 
 
-@pytest.mark.parametrize(("rows", "keys"), [(1, 1), (5, 5), (3, 7), (7, 3), (1, 9)])
-@pytest.mark.parametrize("causal", [False, True])
-def test_flops_are_the_unmasked_pairs(rows, keys, causal):
-    pairs = sum(1 for i in range(rows) for j in range(keys) if not causal or j <= i + keys - rows)
-    problem = make_problem(
-        batch=2, num_heads_q=6, num_heads_kv=3, seqlen_q=rows, seqlen_kv=keys, causal=causal
-    )
-    assert problems.flops(problem) == 4 * 128 * 2 * 6 * pairs
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ('{"a": NaN}', "NaN is not JSON"),
-        ('{"a": Infinity}', "Infinity is not JSON"),
         ('{"a": -Infinity}', "-Infinity is not JSON"),
-        ('{"a": 1, "a": 2}', "appears twice"),
         ("{", "Expecting"),
         ("[" * 100000, "recursion"),
-        ("[]", "must be an object"),
+        ("[]", "[] is not of type 'object'"),
     ],
 )
 def test_what_is_no_results_file_is_one_line(tmp_path, capsys, text, expected):
@@ -357,48 +265,35 @@ def test_one_bad_file_does_not_hide_the_others(repository: Repository, capsys):
     good = repository.root / "figures/results/gpu.json"
     assert results.main(["check", str(bad), str(good)]) == 1
     said = capsys.readouterr()
-    assert f"{good}: ok" in said.out and f"{bad}: schema: missing" in said.err
+    assert f"{good}: ok" in said.out and f"{bad}: the file: 'schema' is a required property" in said.err
 
 
-def recorded(repository: Repository, **provenance) -> list[str]:
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("provenance.dirty", True, "a recorded run comes from a clean tree"),
+        ("provenance.dirty", None, "a recorded run comes from a clean tree"),
+        ("provenance.commit", None, "40 hex digits in a recorded run"),
+        ("provenance.commit", "1" * 40, "is not an ancestor of HEAD, or this clone is shallow"),
+        ("provenance.method.rounds", 6, "at least 7 in a recorded run"),
+        ("complete", False, "true in a recorded run"),
+        ("runs", [], "at least one problem in a recorded run"),
+        ("runs.0.steps", [], "at least one step in a recorded run"),
+        ("runs.0.steps.1.step", "v09_other", "'v09_other' is neither a step nor a variant of commit"),
+        ("runs.0.steps.1.tuned", True, "nobody else has the file"),
+    ],
+)
+def test_what_is_not_recorded(path, value, expected, repository: Repository):
     data = make_record(commit=repository.commit)
-    data["provenance"].update(provenance)
+    data["runs"][0]["steps"][1] |= {"configuration": "64x64", "tuned": False}
+    assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
+    change(data, path, value)
     assert results.check(data) == []
-    return results.check_recorded(data, repository.root)
+    assert any(expected in line for line in results.check_recorded(data, repository.root))
 
 
-def test_a_recorded_run_passes(repository: Repository, capsys):
-    assert recorded(repository) == []
-    path = str(repository.root / "figures/results/gpu.json")
-    assert results.main(["check", "--recorded", "--root", str(repository.root), path]) == 0
-    assert "ok, 1 problem(s), 3 step(s)" in capsys.readouterr().out
-
-
-def test_a_dirty_tree_is_not_recorded(repository: Repository):
-    assert any("dirty" in line for line in recorded(repository, dirty=True))
-    assert any("dirty" in line for line in recorded(repository, dirty=None))
-
-
-def test_a_tuned_step_is_not_recorded(repository: Repository):
-    data = make_record(commit=repository.commit)
-    for tuned in (False, True):
-        data["runs"][0]["steps"][0].update(configuration="64x64", tuned=tuned)
-        assert results.check(data) == []
-        assert any("is tuned" in line for line in results.check_recorded(data, repository.root)) == tuned
-
-
-def test_an_incomplete_or_empty_run_is_not_recorded(repository: Repository):
-    data = make_record(commit=repository.commit)
-    data["complete"] = False
-    assert any("complete" in line for line in results.check_recorded(data, repository.root))
-    data["complete"], data["runs"] = True, []
-    assert any("at least one problem" in line for line in results.check_recorded(data, repository.root))
-
-
-def test_too_few_rounds_are_not_recorded(repository: Repository):
-    data = make_record(commit=repository.commit)
-    data["provenance"]["method"]["rounds"] = 6
-    assert any("rounds: is 6" in line for line in results.check_recorded(data, repository.root))
+def recorded(repository: Repository, commit: str = "") -> list[str]:
+    return results.check_recorded(make_record(commit=commit or repository.commit), repository.root)
 
 
 def test_a_commit_that_is_no_ancestor(repository: Repository):
@@ -412,30 +307,15 @@ def test_a_commit_that_is_no_ancestor(repository: Repository):
     assert any("is not an ancestor of HEAD" in line for line in recorded(repository, commit=elsewhere))
 
 
-def test_a_commit_that_is_unknown_or_missing(repository: Repository):
-    assert any("is not in this repository" in line for line in recorded(repository, commit="1" * 40))
-    assert any("needs one" in line for line in recorded(repository, commit=None))
-
-
-def test_a_shallow_clone_is_not_a_pass(repository: Repository, tmp_path):
-    repository.write("file", "x")
-    git(repository.root, "add", "-A")
-    git(repository.root, "commit", "-q", "-m", "second")
-    clone = tmp_path / "shallow"
-    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository.root}", str(clone))
-    errors = results.check_recorded(make_record(commit=repository.commit), clone)
-    assert len(errors) == 1 and "git fetch --unshallow" in errors[0]
-
-
 def test_no_clone_is_not_a_pass(repository: Repository, tmp_path):
     folder = tmp_path / "archive"
     folder.mkdir()
     errors = results.check_recorded(make_record(commit=repository.commit), folder)
-    assert len(errors) == 1 and "use git clone" in errors[0]
+    assert len(errors) == 1 and "is no git clone" in errors[0]
     inside = repository.root / "archive"  # of another repository
     inside.mkdir()
     errors = results.check_recorded(make_record(commit=repository.commit), inside)
-    assert len(errors) == 1 and "use git clone" in errors[0]
+    assert len(errors) == 1 and "is no git clone" in errors[0]
 
 
 def test_a_surrounding_hook_does_not_matter(repository: Repository, monkeypatch):
@@ -473,39 +353,13 @@ def test_filters(cuda_record):
 
 
 def test_the_schema_is_one_and_says_what_others_say():
-    jsonschema.Draft202012Validator.check_schema(shape.SHAPE)
-    known = shape.SHAPE["$defs"]
-    assert known["results"]["properties"]["schema"]["const"] == results.SCHEMA
+    jsonschema.Draft202012Validator.check_schema(rules.SHAPE)
+    known = rules.SHAPE["$defs"]
     assert known["profile"]["properties"]["schema"]["const"] == profiles.SCHEMA
     method = known["profile"]["properties"]["provenance"]["properties"]["method"]["properties"]
-    assert method["launch"]["enum"] == [profiles.METHOD["launch"], profiles.OLDER_LAUNCH]
+    assert method["launch"]["enum"][0] == profiles.METHOD["launch"]
     assert {key: each["const"] for key, each in method.items() if key != "launch"} == {
         key: words for key, words in profiles.METHOD.items() if key != "launch"
     }
     assert tuple(known["peer"]["properties"]["peer"]["enum"]) == rates.PEERS
     assert known["part"]["enum"] == [*sources.PARTS.values(), None]
-
-
-def test_without_jsonschema_only_the_shape_is_not_checked(cuda_record, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(shape, "jsonschema", None)
-    cuda_record["runs"][0]["steps"][1]["seconds"] = "soon"
-    assert results.check(cuda_record) == []
-    cuda_record["runs"][0]["steps"][1]["timing"]["tflops"] = 1e6
-    assert "timing.tflops: is" in results.check(cuda_record)[0]
-    for data in ({}, [], {"schema": "x", "provenance": 1}):
-        (line,) = results.check(data)
-        assert line.startswith("has another shape than results.schema.json says; jsonschema says where")
-    path = tmp_path / "good.json"
-    path.write_text(json.dumps(make_record()), encoding="utf-8")
-    assert results.main(["check", str(path)]) == 1
-    assert "the shape of files cannot be checked" in capsys.readouterr().err
-
-
-def test_a_link_with_the_temporary_name_is_not_followed(tmp_path):
-    record, other = tmp_path / "record.json", tmp_path / "other"
-    other.write_text("somebody's", encoding="utf-8")
-    (tmp_path / f"record.json.{os.getpid()}.tmp").symlink_to(other)
-    files.replace(record, "{}\n")
-    assert record.read_text(encoding="utf-8") == "{}\n" and not record.is_symlink()
-    assert other.read_text(encoding="utf-8") == "somebody's"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "record.json"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import make_record
 
-from measure import compare_peers, profile_ncu
+from measure import profile_ncu
 from pages import report
 from records import results
 from records.terminal import printable
@@ -37,7 +37,6 @@ def test_a_file_of_others(script, tmp_path: Path, capsys: pytest.CaptureFixture[
     ("script", "arguments"),
     [
         (profile_ncu, ["v01", "--build", ESCAPE]),
-        (compare_peers, ["v01", "--peers", ESCAPE]),
         (step_diff, [ESCAPE, "v01"]),
     ],
 )

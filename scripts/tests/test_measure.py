@@ -1,0 +1,146 @@
+"""stress.py, ring.py and sanitize.py, on the emulator in the place of GPUs. Streams, graphs and events need a GPU and
+are not tested here."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import BUILD, SCRIPTS
+
+from measure import sanitize, stress
+from measure.lab import LIBRARY, Lab
+from records import results
+
+PAIRS = 1 << 13
+
+
+# stress.py
+
+
+def test_problems_cover_the_contract():
+    problems = [stress.draw(1, index, 1 << 26) for index in range(3000)]
+    assert problems == [stress.draw(1, index, 1 << 26) for index in range(3000)]
+    for key, values in (
+        ("inputs", stress.INPUTS),
+        ("layout", stress.LAYOUTS),
+        ("dtype", ("fp16", "bf16")),
+        ("head_dim", (64, 128)),
+        ("causal", (False, True)),
+        ("kv_lengths", ("full", "random", "skewed", "zeros")),
+        ("lse", (None, "none")),
+    ):
+        assert {p.get(key) for p in problems} == {*values}
+    for p in problems:
+        assert 1 <= p["batch"] * p["num_heads_q"] * p["seqlen_q"] * p["seqlen_kv"] <= 1 << 26
+        assert p["num_heads_q"] % p["num_heads_kv"] == 0
+    assert {1, 63, 64, 65, 127, 128, 129} <= {p["seqlen_q"] for p in problems}
+    # Both configurations of v25 at D = 64, of which it takes one by the number of keys.
+    assert any(p["head_dim"] == 64 and p["causal"] and p["seqlen_kv"] > 8192 for p in problems)
+    assert any(p["seqlen_q"] * 100 < p["seqlen_kv"] for p in problems)
+    assert any(p["seqlen_kv"] * 100 < p["seqlen_q"] for p in problems)
+    assert any("softmax_scale" in p for p in problems) and any("softmax_scale" not in p for p in problems)
+
+
+def test_a_hang_ends_the_process_and_is_named(capsys):
+    ended, end = [], threading.Event()
+
+    def exit(status: int) -> None:  # in the place of os._exit
+        ended.append(status)
+        end.set()
+
+    watch = stress.Watch(0.2, exit)
+    watch.start()
+    watch.progress(lambda: "what has ended")
+    watch.progress(lambda: "what hangs")
+    assert end.wait(20) and ended == [3] and "no progress for 0.2 s in what hangs\n" in capsys.readouterr().out
+
+
+@pytest.fixture
+def of() -> stress.Stress:
+    return stress.Stress(Lab(BUILD / LIBRARY, "emulator"), "emulator", stress.Watch(60))
+
+
+def test_steps_pass(of: stress.Stress, capsys):
+    of.problems([stress.draw(1, index, PAIRS) for index in range(40)], ["v01_scalar", "v09_direct_rescale"])
+    assert of.failures == 0, capsys.readouterr().out
+    assert sum(of.ran["v09_direct_rescale"].values()) == 40
+    assert 0.1 < of.worst["bf16", "nrmse"] < 1
+
+
+def test_what_fails_is_told_with_its_command(of: stress.Stress, capsys):
+    case = SimpleNamespace(check=lambda step: {"status": "fail", "message": "2 row(s) are wrong"}, close=lambda: None)
+    of.lab = SimpleNamespace(problem=lambda problem: case)
+    of.problems([stress.draw(1, index, PAIRS) for index in range(40)], ["v01_scalar"])
+    lines = capsys.readouterr().out.splitlines()
+    assert of.failures == len(lines) == stress.MAX_FAILURES
+    assert all(line.startswith("FAIL build/flashsteps check v01_scalar --backend emulator --shape ") for line in lines)
+    assert all(line.endswith(": 2 row(s) are wrong") for line in lines)
+
+
+class Attention:
+    """The same every time, until there are so many calls."""
+
+    def __init__(self, torch: Any, good_calls: float):
+        self.torch, self.left = torch, good_calls
+
+    def __call__(self, q, k, v, *, causal, scale, kv_lengths, step, return_lse):
+        self.left -= 1
+        assert not self.torch.isnan(q).any() and q.shape[3] == k.shape[3] == v.shape[3]
+        return 2 * q if self.left >= 0 else 3 * q, q.float().sum(-1)
+
+
+def test_a_soak_passes_and_finds_what_goes_wrong_in_it_only(of: stress.Stress, capsys):
+    torch = pytest.importorskip("torch", reason="this test needs PyTorch (CPU is enough)")
+    drawn = [stress.draw(1, index, PAIRS) for index in range(4)]
+    for good_calls in (math.inf, 20):
+        soak = stress.Soak(of, SimpleNamespace(attention=Attention(torch, good_calls)))
+        assert "soak: " in soak.run(drawn, ["v01_scalar"], minutes=0.01) and bool(of.failures) == (good_calls == 20)
+    assert "the soak, stream 0, build/flashsteps check v01_scalar" in capsys.readouterr().out
+    torch.set_grad_enabled(True)
+
+
+# ring.py
+
+
+def test_a_rehearsal_of_the_ring_writes_a_record(tmp_path):
+    for module in ("torch", "flashsteps"):
+        pytest.importorskip(module, reason=f"this test needs {module}")
+    path = tmp_path / "ring.json"
+    words = f"--device cpu --tokens 16 --heads 1,1 --head-dim 64 --rounds 7 --limit 300 --json {path}".split()
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ring = [SCRIPTS / "measure" / "ring.py", "--lab", BUILD / LIBRARY, *words]
+    subprocess.run([*start, *ring], check=True, timeout=400)
+    data = results.load(path)
+    assert data["complete"] and data["provenance"]["backend"] == "emulator"
+    (problem,) = data["ring"]["problems"]
+    names = {entry["name"] for entry in problem["contenders"]} | problem["failed"].keys()
+    assert names == {"share", "ring", "all_gather", "local", "torch"}
+
+
+# sanitize.py
+
+
+@pytest.mark.parametrize(
+    ("line", "is_clean"),
+    [
+        ("========= ERROR SUMMARY: 0 errors", True),
+        ("========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)", True),
+        ("========= ERROR SUMMARY: 10 errors", False),
+        ("========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 2 warnings)", False),
+        ("========= COMPUTE-SANITIZER", False),  # without a closing line nothing was checked
+    ],
+)
+def test_only_a_closing_line_of_zero_is_clean(line: str, is_clean: bool) -> None:
+    assert (sanitize.summary_line(f"PASS  v01_scalar\n{line}\n") in sanitize.CLEAN) == is_clean
+
+
+def test_what_memcheck_left_out_is_said() -> None:
+    said = "91 of 108 problems of the covering sample, 17 skipped (needs 16.0 GiB on the device)"
+    assert sanitize.what_passed(f"PASS  v01_scalar  {said}, 1 s\n") == said
+    assert sanitize.what_passed("PASS  v01_scalar  a problem\n" * 2) == "2 problems passed"
