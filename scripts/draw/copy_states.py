@@ -1,21 +1,10 @@
-#!/usr/bin/env python3
-"""Draws where a TMA copy puts its bytes, and what mbarriers do, from what the emulator's own functions did.
+"""Where a TMA copy puts its bytes, and what mbarriers do, from what the emulator's own functions did."""
 
-python3 scripts/draw/copy_states.py TOOL --out FOLDER     draws all pictures
-python3 scripts/draw/copy_states.py TOOL --check FOLDER   are they what the tool and this script say?
-
-TOOL is the program that prints what happened: build/ci/tools/copy_states (common/emulator/tools/).
-"""
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
 from draw.figure_style import BACKGROUND, CEILING, GAP, HEADING, INK, MUTED, TINTS
@@ -58,8 +47,7 @@ class Copies:
     answers: list[tuple[bool, bool]]  # of try_wait for parity 0 and 1, by how many phases have completed
 
 
-def parse(text: bytes) -> Copies:
-    data = json.loads(text)
+def parse(data: dict[str, Any]) -> Copies:
     box = Box(**data["box"])
     chunks = [None if chunk is None else (chunk[0], chunk[1]) for chunk in box.chunks]
     per_row = box.size[2] * CHUNKS_PER_LINE
@@ -79,9 +67,8 @@ def parse(text: bytes) -> Copies:
     return Copies(Box(**{**data["box"], "chunks": chunks}), lives, answers)
 
 
-def read(options: argparse.Namespace) -> tuple[Copies, str]:
-    copies, text = drawings.ask(options.program, parse)
-    return copies, drawings.description("copies", __file__, text)
+def read(build: Path) -> Copies:
+    return drawings.ask(build / "tools/copy_states", parse)
 
 
 # ---- The box
@@ -303,11 +290,3 @@ PICTURES: dict[str, Callable[[Copies], Any]] = {
     "copies_mbarrier.svg": draw_mbarrier,
     "copies_parity.svg": draw_parity,
 }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

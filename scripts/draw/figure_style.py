@@ -1,17 +1,13 @@
 """The look that all figures share, and what makes them reproducible: colours, fonts, pinned metadata."""
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 from steps.sources import ROOT
 
-REQUIREMENTS = ROOT / "scripts" / "requirements.txt"
-MAX_BYTES = 300_000
 # Okabe and Ito: told apart by the colour-blind, and on the figure's own background legible on dark pages too.
 BAR, CEILING, INK, MUTED, BACKGROUND = "#0072B2", "#D55E00", "#222222", "#6b6b6b", "#fcfcfa"
 GRID, GAP, HATCH = "#dddddd", "#eeeeec", "#c8c8c4"
@@ -36,17 +32,9 @@ PEERS = {
 }
 # From the first step of a ladder to the last.
 FIRST_STEP, LAST_STEP = (0.36, 0.56, 0.70), (0.02, 0.14, 0.30)
+PNG_DPI = 110
 WIDTH = 8.72  # inches, 837 pixels: what a README is wide, where nothing is scaled down then
 TITLE, HEADING, TEXT, NOTE = 12, 9.5, 8.5, 8.3  # sizes of type, in points: 11 pixels at least
-
-
-def digest(script: str, *data: bytes) -> str:
-    """Of all that a figure follows from: its data, the script that draws it, this style, library versions."""
-    files = (Path(script), Path(__file__), REQUIREMENTS)
-    whole = hashlib.sha256()
-    for part in (*data, *(path.resolve().read_bytes() for path in files)):
-        whole.update(hashlib.sha256(part).digest())
-    return whole.hexdigest()
 
 
 def pyplot() -> Any:
@@ -86,23 +74,26 @@ def step_colours(count: int) -> list[tuple[float, ...]]:
     return [tuple(a + (b - a) * share for a, b in zip(FIRST_STEP, LAST_STEP)) for share in shares]
 
 
-def svg_text(figure: Any, **metadata: str) -> str:
+def svg_text(figure: Any) -> str:
     """The figure, which is closed: an element on a line, and with the rule for dark pages."""
-    import matplotlib.pyplot as plt
-
     file = io.StringIO()
-    # The date and the library's version would change the bytes without changing the picture.
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, **metadata})
-    plt.close(figure)
+    save(figure, file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = re.sub(r"<!--.*?-->", "", file.getvalue())
+    text = re.sub(r" *<metadata>.*?</metadata>\n", "", text, flags=re.DOTALL)
     return re.sub(r"\s*\n *(?! |<[a-z])", " ", text).replace("</style>", f"{DARK}</style>", 1) + "\n"
 
 
-def write_png(figure: Any, path: Path, dpi: int, description: str) -> None:
-    """The figure, which is closed."""
+def png_bytes(figure: Any) -> bytes:
+    """Of the figure, which is closed."""
+    file = io.BytesIO()
+    save(figure, file, format="png", metadata={"Software": None}, dpi=PNG_DPI)
+    return file.getvalue()
+
+
+def save(figure: Any, file: Any, **how: Any) -> None:
     import matplotlib.pyplot as plt
 
-    figure.savefig(path, metadata={"Software": None, "Description": description}, dpi=dpi)
+    figure.savefig(file, **how)
     plt.close(figure)
 
 

@@ -1,20 +1,9 @@
-#!/usr/bin/env python3
-"""Draws who holds what of ldmatrix and mma.sync, in v08, v12 and v19, too, from the emulator's own mapping.
+"""Who holds what of ldmatrix and mma.sync, in v08, v12 and v19, too, from the emulator's own mapping."""
 
-python3 scripts/draw/fragment_layouts.py TOOL --out FOLDER     draws all pictures
-python3 scripts/draw/fragment_layouts.py TOOL --check FOLDER   are they what the mapping and this script say?
-
-TOOL is the program that prints the mapping: build/ci/tools/fragment_layouts (common/emulator/tools/).
-"""
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any, Callable
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
 from draw.figure_style import BACKGROUND, BAR, CEILING, HEADING, INK, MUTED, NEUTRAL, TINTS, O
@@ -33,10 +22,9 @@ SHAPES = {
 Mapping = dict[str, list[list[tuple[int, int]]]]
 
 
-def parse(text: bytes) -> Mapping:
+def parse(said: dict[str, Any]) -> Mapping:
     """name -> lane -> element -> (row, column)"""
-    whole = json.loads(text)
-    mapping = {name: [[tuple(position) for position in lane] for lane in whole[name]] for name in SHAPES}
+    mapping = {name: [[tuple(position) for position in lane] for lane in said[name]] for name in SHAPES}
     for name, (elements, rows, columns) in SHAPES.items():
         held = {position for lane in mapping[name] for position in lane}
         every = {(row, column) for row in range(rows) for column in range(columns)}
@@ -45,11 +33,10 @@ def parse(text: bytes) -> Mapping:
     return mapping
 
 
-def read(options: argparse.Namespace) -> tuple[Mapping, str]:
-    mapping, text = drawings.ask(options.program, parse)
+def read(build: Path) -> Mapping:
     drawings.check_quotes("steps/v11_cp_async/kernel.cu", "BLOCK_M = 64;", "BLOCK_N = 64;", "WARPS_N = 2;")
     drawings.check_quotes("steps/v12_whole_rows/kernel.cu", "NUM_WARPS = 4;", "WARP_M = 32;", "BLOCK_N = 64;")
-    return mapping, drawings.description("fragment layouts", __file__, text)
+    return drawings.ask(build / "tools/fragment_layouts", parse)
 
 
 class MatrixSheet(Sheet):
@@ -457,11 +444,3 @@ PICTURES: dict[str, Callable[[Mapping], Any]] = {
     "lesson_v12.svg": draw_v12,
     "lesson_v19.svg": draw_v19,
 }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,22 +1,11 @@
-#!/usr/bin/env python3
-"""Draws the pictures of lessons that show matrices and plots: v21, v25 and v26.
-
-python3 scripts/draw/grids.py FLASHSTEPS --out FOLDER     draws all pictures
-python3 scripts/draw/grids.py FLASHSTEPS --check FOLDER   are they what this script says?
-
-The program is not asked: they follow from small models.
-"""
+"""The pictures of lessons that show matrices and plots: v21, v25 and v26. They follow from small models."""
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
 from draw.figure_style import BACKGROUND, BAR, CEILING, IDLE, KV, MUTED, NEUTRAL, TINTS, O, P, Q, S
@@ -221,16 +210,7 @@ def draw_v26(_: None) -> Any:
 PICTURES = {"lesson_v21.svg": draw_v21, "lesson_v25.svg": draw_v25, "lesson_v26.svg": draw_v26}
 
 
-def read(options: argparse.Namespace) -> tuple[None, str]:
+def read(_: Path) -> None:
     drawings.check_quotes("steps/v21_wgmma/kernel.cu", "WARPGROUP_M = 64;", "BLOCK_N = 128;")
     limits = f"kGrownSum = 0x1p{GROWN}f, kLostSum = 0x1p{LOST}f;"
     drawings.check_quotes("common/blocks/online_softmax.h", limits)
-    return None, drawings.description("grids", __file__)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,10 +1,6 @@
-#!/usr/bin/env python3
-"""Draws the pictures of lessons that are rows of boxes, each from a text beside its step: steps/STEP/idea.txt.
+"""The pictures of lessons that are rows of boxes, each from a text beside its step: steps/STEP/idea.txt.
 
-python3 scripts/draw/ideas.py FLASHSTEPS --out FOLDER     draws all pictures
-python3 scripts/draw/ideas.py FLASHSTEPS --check FOLDER   are they what the texts and this script say?
-
-The program is not asked. A text is made of these lines, the first of which is the picture's title:
+A text is made of these lines, the first of which is the picture's title:
 
     = HEADING                   begins a group of rows
     == HEADING                  the same, and its rows have a scale of their own
@@ -26,15 +22,11 @@ and three more:
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings, legible
 from draw.drawings import DrawingError
@@ -214,17 +206,7 @@ STEPS = {f"lesson_{step.split('_')[0]}.svg": step for step in sources.all_steps(
 PICTURES = {name: partial(draw_step, step=step) for name, step in STEPS.items()}
 
 
-def read(options: argparse.Namespace) -> tuple[None, dict[str, str]]:
+def read(_: Path) -> None:
     for step in STEPS.values():
         for other, quote in re.findall(r"^# (?:(v\d+_\w+): )?(.*)$", source(step), re.MULTILINE):
             drawings.check_quotes(f"steps/{other or step}/kernel.cu", quote)
-    texts = {name: source(step).encode() for name, step in STEPS.items()}
-    return None, {name: drawings.description("idea", __file__, text) for name, text in texts.items()}
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,4 @@
 """Whether a picture can be read on a page: letters are large enough, and none is cut off or lies on another.
-
-It measures what is drawn and changes nothing, so no picture is stale because of an edit here.
 """
 
 from __future__ import annotations
@@ -8,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator
@@ -46,7 +43,7 @@ def width(words: str, size: float, bold: bool = False) -> float:
 
 @contextlib.contextmanager
 def noting_texts() -> Iterator[Texts]:
-    """All texts that matplotlib draws to an SVG meanwhile (labels of ticks beyond an axis are not)."""
+    """All texts that matplotlib draws to a file meanwhile (labels of ticks beyond an axis are not)."""
     from matplotlib.text import Text
 
     found: Texts = {}  # the last time that a text is drawn counts
@@ -79,10 +76,3 @@ def faults(width: float, height: float, point: float, texts: Texts) -> list[str]
 def pixels(size: float, width: float) -> float:
     """Of type of this size, in a figure of this width, both in points, on a page."""
     return size * min(POINT, PAGE / width)
-
-
-def smallest_letters(svg: str) -> float:
-    """In pixels on a page, of an SVG whose lengths are points, as matplotlib's are, or pixels."""
-    [(width, unit)] = re.findall(r'<svg[^>]*? width="([\d.]+)(pt|)"', svg)
-    smallest = min(map(float, re.findall(r"font-size: ?([\d.]+)px", svg)))
-    return pixels(smallest, float(width)) if unit else smallest * min(1, PAGE / float(width))

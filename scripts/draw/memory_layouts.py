@@ -1,22 +1,10 @@
-#!/usr/bin/env python3
-"""Draws tiles: which are computed, what a CTA keeps of them, how they lie in the banks, what a load touches.
-
-python3 scripts/draw/memory_layouts.py TOOL --out FOLDER     draws all pictures
-python3 scripts/draw/memory_layouts.py TOOL --check FOLDER   are they what the tool and this script say?
-
-TOOL is the program that prints it all: build/ci/tools/memory_layouts (common/emulator/tools/).
-"""
+"""Tiles: which are computed, what a CTA keeps of them, how they lie in the banks, what a load touches."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import sys
 from pathlib import Path
 from typing import Any, Callable
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
 from draw.drawings import DrawingError
@@ -98,17 +86,15 @@ def pairs_of_tile(layouts: Layouts, mask: Any, row: int, column: int) -> tuple[i
     return seen, len(visible) * block_n
 
 
-def parse(text: bytes) -> Layouts:
-    layouts = json.loads(text)
+def parse(layouts: Layouts) -> Layouts:
     check(layouts)
     return layouts
 
 
-def read(options: argparse.Namespace) -> tuple[Layouts, str]:
-    layouts, text = drawings.ask(options.program, parse)
+def read(build: Path) -> Layouts:
     for step, (_, _, unrolled) in LOADS.items():
         drawings.check_quotes(f"steps/{step}/kernel.cu", unrolled)
-    return layouts, drawings.description("memory layouts", __file__, text)
+    return drawings.ask(build / "tools/memory_layouts", parse)
 
 
 def counted(number: int, word: str) -> str:
@@ -533,11 +519,3 @@ PICTURES: dict[str, Callable[[Layouts], Any]] = {
     "tiles_sectors.svg": draw_sectors,
     "tiles_swizzle.svg": draw_swizzle,
 }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

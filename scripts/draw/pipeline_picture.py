@@ -1,27 +1,13 @@
-#!/usr/bin/env python3
-"""Draws who waits for whom, in v03 and v04, v09, v10, v11, v16 and v17, from what the emulator says that warps do.
+"""Who waits for whom, in v03 and v04, v09, v10, v11, v16 and v17, from what `flashsteps trace` says that warps do."""
 
-python3 scripts/draw/pipeline_picture.py FLASHSTEPS --out FOLDER     draws all pictures
-python3 scripts/draw/pipeline_picture.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
-
-FLASHSTEPS is the program whose command `trace` is asked: build/flashsteps or build/ci/flashsteps.
-"""
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from draw import drawings
-from draw.drawings import DrawingError
 from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, NEUTRAL, O, P, Q, Q_THERE, S, TINTS
 from draw.sheet import LINE, Page
 
@@ -44,7 +30,6 @@ class Event:
 class Trace:
     events: list[Event]
     tracks: list[int]
-    costs: dict[str, int]
 
     def of(self, track: int, *kinds: str) -> list[Event]:
         return [event for event in self.events if event.track == track and event.kind in kinds]
@@ -65,59 +50,29 @@ TRACED = {
 
 
 def read_trace(program: Path, step: str, *problem: str) -> Trace:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        command = [str(program), "trace", step, "--shape", *problem, "--json", str(path)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                reason = (done.stderr or done.stdout).strip().replace("\n", " ")
-                raise DrawingError(f"{program}: traces no {step} ({reason})")
-            whole = json.loads(path.read_text(encoding="utf-8"))
-            found = whole["traceEvents"]
-            tracks = sorted(e["tid"] for e in found if e["name"] == "thread_name")
-            events = [
-                Event(
-                    e["tid"],
-                    e["cat"],
-                    e["name"],
-                    e["ts"],
-                    e["ts"] + e.get("dur", 0),
-                    e["args"].get("mbarrier", ""),
-                    e["args"].get("phase", -1),
-                    e["args"].get("at", ""),
-                )
-                for e in found
-                if e["ph"] in "Xi"
-            ]
-            return Trace(events, tracks, whole["otherData"]["units"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DrawingError(f"{program}: traces no {step} ({error})") from error
+    said = drawings.ask_flashsteps(program, "trace", step, *problem)
+    found = said["traceEvents"]
+    events = [
+        Event(
+            e["tid"],
+            e["cat"],
+            e["name"],
+            e["ts"],
+            e["ts"] + e.get("dur", 0),
+            e["args"].get("mbarrier", ""),
+            e["args"].get("phase", -1),
+            e["args"].get("at", ""),
+        )
+        for e in found
+        if e["ph"] in "Xi"
+    ]
+    return Trace(events, sorted(e["tid"] for e in found if e["name"] == "thread_name"))
 
 
-def doing(traces: dict[str, Trace]) -> bytes:
-    """What pictures of traces follow from: who does what in which order.
-
-    Not the times: how many plain accesses a kernel has is the compiler's choice, and a picture that was drawn
-    with another one is no worse. Nor places in the source: a comment more in a kernel changes no picture."""
-    found = {}
-    for step, trace in traces.items():
-        kinds = ("products", "arrival", "wait", "issue", "copy")
-        tracks = {
-            t: [(e.kind, e.name.split(": ")[-1], e.phase) for e in trace.of(t, *kinds)] for t in trace.tracks
-        }
-        found[step] = [trace.costs, tracks]
-    return json.dumps(found, sort_keys=True).encode()
-
-
-def read(options: argparse.Namespace) -> tuple[dict[str, Trace], str]:
-    """The traces, and the description: of what they do, the scripts, library versions. Of v17 not what it does: which
-    tiles a CTA gets after its first depends on the others, and the picture shows two."""
-    traces = {name: read_trace(options.program, step, *how) for name, (step, *how) in TRACED.items()}
+def read(build: Path) -> dict[str, Trace]:
     registers = f"PRODUCER_REGISTERS = {PRODUCER_REGISTERS};", f"CONSUMER_REGISTERS = {CONSUMER_REGISTERS};"
     drawings.check_quotes("steps/v16_producer_warpgroup/kernel.cu", "CTAS_PER_SM = 2;", *registers)
-    same = {name: trace for name, trace in traces.items() if name != "v17"}
-    return traces, drawings.description("pipeline", __file__, doing(same))
+    return {name: read_trace(build / "flashsteps", step, *how) for name, (step, *how) in TRACED.items()}
 
 
 class Rows:
@@ -474,11 +429,3 @@ PICTURES: dict[str, Callable[[dict[str, Trace]], Any]] = {
     "lesson_v16.svg": draw_v16,
     "lesson_v17.svg": draw_v17,
 }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

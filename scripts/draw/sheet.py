@@ -143,10 +143,9 @@ class Sheet:
     def look(self, look: str) -> str:
         return self.looks.setdefault(look, f"c{len(self.looks)}")
 
-    def svg(self, description: str = "") -> str:
+    def svg(self) -> str:
         wide, high = (short(size * self.unit) for size in (self.width, self.height))
         lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}">']
-        lines += [f"<desc>{escape(description)}</desc>"] if description else []
         lines += ["<style>", f"text{{font-family:{FONTS};fill:{INK}}}"]
         lines += [f".{name}{{{look}}}" for look, name in self.looks.items()]
         lines += [DARK, "</style>"]

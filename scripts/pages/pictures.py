@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +119,7 @@ class Pictures:
                 lambda: charts.roofline(plt, [each for each in of_problem if each.runs]),
             )
 
-    def draw_from_program(self, source: Source, program: Path, out: Path) -> None:
+    def draw_from_program(self, source: Source, program: Path) -> None:
         """What the last step that passed attends to, and what its errors are, on the run's backend."""
         from draw import attention_maps, drawings, error_analysis  # they take numpy, which comes with matplotlib
 
@@ -129,14 +128,13 @@ class Pictures:
             self.not_drawn.append(f"{MAPS}, {ERRORS_CLOSER}: no step of the ladder passed")
             return
         step, backend = passed[-1], source.data["provenance"]["backend"]
-        options = argparse.Namespace(program=program, step=step, backend=backend, check=None)
         for heading, script in ((MAPS, attention_maps), (ERRORS_CLOSER, error_analysis)):
             try:
-                found, described = script.read(options)
-                drawings.draw_all(script.PICTURES, found, described, out)
+                found = script.read(program.parent, step, backend)
             except DrawingError as error:
                 self.not_drawn.append(f"{heading}: {error}")
                 continue
-            for file in script.PICTURES:
+            for file, draw in script.PICTURES.items():
                 caption = FROM_PROGRAM[file].format(step=step)
-                self.pictures[file] = Picture(file, heading, f"{caption}.", caption, (out / file).read_bytes())
+                content, _ = drawings.content(file, draw(found))
+                self.pictures[file] = Picture(file, heading, f"{caption}.", caption, content)

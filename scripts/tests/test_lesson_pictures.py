@@ -9,10 +9,11 @@ import struct
 from itertools import groupby
 
 import pytest
+from conftest import BUILD
 
 pytest.importorskip("matplotlib", reason="build/venv has it")
 
-from draw import grids, ideas
+from draw import fragment_layouts, grids, ideas
 from draw.drawings import DrawingError
 from draw.ideas import Row, parse_row
 from steps.sources import ROOT
@@ -195,3 +196,18 @@ def test_careful_tiles_are_those_of_v25():
 )
 def test_sums_of_v26(scores, careful, does):
     assert "".join(grids.follow_sums(scores, careful)[1]) == does
+
+
+@pytest.mark.parametrize("operand", ["q", "k", "p", "v"])
+def test_the_drawn_loads_give_the_operands_that_the_products_want(operand):
+    """ldmatrix of the drawn blocks, plain or .trans as drawn, puts every element where mma.sync wants it."""
+    mapping = fragment_layouts.read(BUILD)
+    loads = mapping["ldmatrix_trans" if operand == "v" else "ldmatrix"]
+    blocks = fragment_layouts.operand_blocks(mapping, operand)
+    assert sorted(blocks.values()) == [0, 1, 2, 3]
+    for (block_row, block_column), register in blocks.items():
+        for lane in range(32):
+            for element in range(2):
+                row, column = loads[lane][element]
+                stored = fragment_layouts.stored_position(mapping, operand, lane, register, element)
+                assert stored == (8 * block_row + row, 8 * block_column + column)
