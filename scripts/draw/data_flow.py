@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Callable
 
 from draw import drawings
 from draw.drawings import DrawingError
-from draw.figure_style import BACKGROUND, BAR, HEADING, INK, MUTED, NEUTRAL, O, P, S
+from draw.figure_style import BACKGROUND, BAR, INK, MUTED, NEUTRAL, O, P, S
 from draw.sheet import LINE, Sheet
 
 PASS_BYTES = 128  # what all banks of shared memory deliver together
@@ -91,7 +91,7 @@ def draw_step(sheet: Sheet, step: str, x: float, y: float, width: float, passes:
     box, pitch = 2.9, 0.75
     gap = (width - 3 * box) / 2
     columns = (x, x + box + gap, x + 2 * (box + gap))
-    sheet.left(x, y, step, HEADING, weight="bold")
+    sheet.heading(x, y + 0.2, step)
     for left, name in zip(columns, ("fragments", "shared memory", "elements")):
         sheet.text(left + box / 2, y + 1.1, name, color=MUTED)
     top = y + 1.6
@@ -130,23 +130,22 @@ def draw_step(sheet: Sheet, step: str, x: float, y: float, width: float, passes:
     )
 
 
-def draw_v03(passes: dict[str, int]) -> Any:
-    sheet = Sheet(27.25, 11.0)
-    sheet.title("What of S, P and O passes through shared memory in v03, for a tile of 64 × 64, D = 64")
+def draw_v03(passes: dict[str, int]) -> Sheet:
+    sheet = Sheet("What of S, P and O passes through shared memory in v03, for a tile of 64 × 64, D = 64", 11.0)
     draw_step(sheet, "v03_wmma", 0.5, 1.6, 26.2, passes["v03_wmma"])
     return sheet
 
 
-def draw_change(passes: dict[str, int], before: str, after: str, height: float) -> Any:
-    sheet = Sheet(27.25, height)
-    sheet.title(f"What passes through shared memory for a tile, D = 64: {before[:3]} and {after[:3]}")
+def draw_change(passes: dict[str, int], before: str, after: str) -> Sheet:
+    title = f"What passes through shared memory for a tile, D = 64: {before[:3]} and {after[:3]}"
+    sheet = Sheet(title, 10.2)
     draw_step(sheet, before, 0.5, 1.6, 12.6, passes[before])
     draw_step(sheet, after, 14.2, 1.6, 12.6, passes[after], before)
     return sheet
 
 
-PICTURES: dict[str, Callable[[dict[str, int]], Any]] = {
+PICTURES: dict[str, Callable[[dict[str, int]], Sheet]] = {
     "flow_v03.svg": draw_v03,
-    "flow_v07.svg": lambda passes: draw_change(passes, "v06_vectorized_loads", "v07_ptx_mma", 10.2),
-    "flow_v08.svg": lambda passes: draw_change(passes, "v07_ptx_mma", "v08_register_softmax", 10.2),
+    "flow_v07.svg": lambda passes: draw_change(passes, "v06_vectorized_loads", "v07_ptx_mma"),
+    "flow_v08.svg": lambda passes: draw_change(passes, "v07_ptx_mma", "v08_register_softmax"),
 }

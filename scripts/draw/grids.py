@@ -3,68 +3,13 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from draw import drawings
-from draw.figure_style import BACKGROUND, BAR, CEILING, IDLE, KV, MUTED, NEUTRAL, TINTS, O, P, Q, S
-from draw.sheet import Page
-
-# ---- v21: wgmma
-
-
-def draw_product(page: Page, x: float, y: float, names: tuple[str, ...], colours: tuple[str, ...]) -> None:
-    """A product of a warpgroup as on paper, 64 × 128 × 128: B above the result, A to its left, in steps of 16."""
-    (a, b, acc), step, side = names, 5.0 / 8, 5.0
-    top, left = y + side + 0.3, x + side + 0.3
-    for i in range(8):
-        page.cell(x + step * i, top, step, side / 2, colours[0], str(i))
-        page.cell(left, y + step * i, side, step, colours[1], str(i))
-    for warp in range(4):
-        words = f"{acc}: warp {warp}, rows {16 * warp}–{16 * warp + 15}"
-        page.cell(left, top + step * warp, side, step, colours[2], words)
-    for outlined in ((x, top, step, side / 2), (left, y, side, step)):
-        page.box(*outlined, edgecolor=CEILING, linewidth=2, zorder=4)
-    page.text(x, top + side / 2 + 0.4, a, ha="left")
-    page.text(x + side - 0.1, y + 1.2, b, ha="right", linespacing=1.5)
-
-
-def draw_v21(_: None) -> Any:
-    page = Page(18.0, "wgmma: a warpgroup multiplies 64 rows, and names places in shared memory")
-    page.heading(0.4, 1.8, "S = Q Kᵀ: 8 × m64n128k16")
-    page.heading(14.2, 1.8, "O += P V: 8 × m64n128k16")
-    names = "Q: 64 queries × D, a descriptor each", "Kᵀ: D × 128 keys,\na descriptor each", "S"
-    draw_product(page, 0.4, 2.5, names, (Q, KV, S))
-    names = "P: 64 queries × 128 keys, in registers", "V: 128 keys × D,\na descriptor each", "O"
-    draw_product(page, 14.2, 2.5, names, (P, KV, O))
-    colours = {"Q, in shared memory": Q, "K and V, in shared memory": KV, "registers: S": S, "P": P, "O": O}
-    page.legend(11.6, colours)
-    page.text(page.width - 0.4, 11.85, "outlined: what the first wgmma reads", ha="right", color=CEILING)
-
-    page.heading(0.4, 13.0, "One turn of a warpgroup")
-    wait = "warpgroup_wait<0>"
-    left, lengths = 4.2, (512, 512, 64, 512)  # clocks of S, of the exponentials, of rounding P, of O
-    unit = (page.width - 0.4 - left) / sum(lengths)
-    times = [left + unit * time for time in accumulate((0, *lengths))]
-    for y, name, bars in (
-        (13.9, "tensor cores", ((0, S, "S: 8 wgmma"), (3, O, "O: 8 wgmma"))),
-        (14.85, "its four warps", ((0, IDLE, wait), (1, P, "vote, exponentials"), (2, NEUTRAL, ""), (3, IDLE, wait))),
-    ):
-        page.text(left - 0.25, y, name, ha="right")
-        for at, colour, words in bars:
-            page.cell(times[at], y - 0.375, times[at + 1] - times[at], 0.75, colour, words)
-    page.text(times[3] - 0.1, 13.9, "rounds P", ha="right", color=MUTED)
-    events = ((0, "K is there", "left"), (1, "K is released", "center"), (3, "V is there", "center"))
-    for at, words, side in (*events, (4, "V is released", "right")):
-        page.line((times[at], 15.25), (times[at], 15.6))
-        page.text(times[at], 15.85, words, ha=side, color=CEILING)
-    page.note(
-        16.7,
-        "Tile of 128 keys, D = 128. Widths: 4,096 FLOP and 16 exponentials a clock, two clocks to round two scores a lane.",
-    )
-    return page
-
+from draw.figure_style import BACKGROUND, BAR, CEILING, MUTED, NEUTRAL, TINTS, Q
+from draw.sheet import Sheet
 
 # ---- v25: keys from the last to the first
 
@@ -90,7 +35,7 @@ def kinds_of_tiles(first: int, rows: int, seqlen_q: int, seqlen_kv: int, from_th
 
 
 def draw_v25(_: None) -> Any:
-    page = Page(19.2, "The careful tiles come first, and leave a loop without masks")
+    page = Sheet("The careful tiles come first, and leave a loop without masks", 19.2)
     count, side = 8, 0.98
     for x, name, backwards in (
         (2.3, "v24: from the first key to the last", False),
@@ -160,7 +105,7 @@ def follow_sums(scores: list[float], careful: bool) -> tuple[list[float], list[s
 
 
 def draw_v26(_: None) -> Any:
-    page = Page(17.4, "A sum shows that the base is too low, without any maximum")
+    page = Sheet("A sum shows that the base is too low, without any maximum", 17.4)
     usual = [0, 1.4, 0.3, 2.1, -0.8, 1.7, 0.9, 2.4, 1.1, 0.4]
     rising = [0, 5, 12, 19, 28, 36, 42, 47, 50, 52]
     outlier = [0, 1.4, 0.3, 110, -0.8, 1.7, 0.9, 2.4, 1.1, 0.4]
@@ -207,10 +152,9 @@ def draw_v26(_: None) -> Any:
     return page
 
 
-PICTURES = {"lesson_v21.svg": draw_v21, "lesson_v25.svg": draw_v25, "lesson_v26.svg": draw_v26}
+PICTURES = {"lesson_v25.svg": draw_v25, "lesson_v26.svg": draw_v26}
 
 
 def read(_: Path) -> None:
-    drawings.check_quotes("steps/v21_wgmma/kernel.cu", "WARPGROUP_M = 64;", "BLOCK_N = 128;")
     limits = f"kGrownSum = 0x1p{GROWN}f, kLostSum = 0x1p{LOST}f;"
     drawings.check_quotes("common/blocks/online_softmax.h", limits)

@@ -100,8 +100,7 @@ class Picture(Sheet):
     """In pixels; `y` is how far down it is drawn."""
 
     def __init__(self, title: str):
-        super().__init__(PIXELS * WIDTH, 0)
-        self.title(title)
+        super().__init__(title, 0, PIXELS * WIDTH)
         self.y = 40.0
 
     def heading(self, text: str) -> None:

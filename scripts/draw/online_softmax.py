@@ -64,8 +64,7 @@ def power(x: float) -> str:
 
 
 def draw(after: list[After]) -> Any:
-    sheet = Sheet(27.25, 18.3)
-    sheet.title("One thread, one row, eight keys: what v01 keeps, after each key")
+    sheet = Sheet("One thread, one row, eight keys: what v01 keeps, after each key", 18.3)
     grows = [key for key, state in enumerate(after) if key and state.row_scale < 1]
     sheet.left(
         0.45,

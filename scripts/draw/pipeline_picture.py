@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 from draw import drawings
 from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, NEUTRAL, O, P, Q, Q_THERE, S, TINTS
-from draw.sheet import LINE, Page
+from draw.sheet import LINE, Sheet
 
 FIRST_COPY_TRACK = 100  # as docs/pipeline.md says
 
@@ -78,7 +78,7 @@ def read(build: Path) -> dict[str, Trace]:
 class Rows:
     """Rows of bars over time, between two edges of a page."""
 
-    def __init__(self, page: Page, left: float, begin: float, end: float, right: float | None = None):
+    def __init__(self, page: Sheet, left: float, begin: float, end: float, right: float | None = None):
         self.page, self.left, self.begin, self.end = page, left, begin, end
         self.unit = ((right or page.width - 0.4) - left) / (end - begin)
 
@@ -175,7 +175,7 @@ def draw_v10(traces: dict[str, Trace]) -> Any:
     consumers = [t for t in trace.tracks if t < FIRST_COPY_TRACK and t != producer]
     stages = [t for t in trace.tracks if t >= FIRST_COPY_TRACK and trace.of(t, "copy")[0].name[0] in "KV"]
     end = max(e.end for t in consumers for e in trace.of(t, "products"))
-    page = Page(0.95 * (len(stages) + len(consumers)) + 6.9, "v10: one warp asks for tiles, four warps compute on them")
+    page = Sheet("v10: one warp asks for tiles, four warps compute on them", 0.95 * (len(stages) + len(consumers)) + 6.9)
     rows = Rows(page, LEFT, 0, end)
     y = 2.1
     place: dict[tuple[str, int], float] = {}
@@ -224,7 +224,7 @@ def draw_v10(traces: dict[str, Trace]) -> Any:
 def draw_v09(traces: dict[str, Trace]) -> Any:
     trace = traces["v09"]
     end = max(e.end for t in trace.tracks for e in trace.of(t, "products"))
-    page = Page(0.95 * len(trace.tracks) + 3.9, "v09: the same warps load and compute, in turns")
+    page = Sheet("v09: the same warps load and compute, in turns", 0.95 * len(trace.tracks) + 3.9)
     rows, y = Rows(page, 2.4, 0, end), 2.1
     for warp in trace.tracks:
         rows.name(y, f"warp {warp}")
@@ -243,7 +243,7 @@ def draw_v04(traces: dict[str, Trace]) -> Any:
         ends = [e.end for e in traces[step].of(0, "products", "work") if e.name.endswith("P V")]
         spans[step] = load.begin, max(ends)
     longest = max(last - first for first, last in spans.values())
-    page = Page(12.3, "A tile in v03, where two of four warps compute the softmax, and in v04")
+    page = Sheet("A tile in v03, where two of four warps compute the softmax, and in v04", 12.3)
     y = 2.1
     for step, (first, last) in spans.items():
         whole = Rows(page, LEFT, first, first + longest)
@@ -263,7 +263,7 @@ def draw_v11(traces: dict[str, Trace]) -> Any:
     before, trace = traces["v09, longer"], traces["v11"]
     products = trace.of(0, "products")
     end = products[-1].end
-    page = Page(11.8, "v11 copies the next tile while all warps compute on this one")
+    page = Sheet("v11 copies the next tile while all warps compute on this one", 11.8)
     rows = Rows(page, 3.0, 0, end)
     page.heading(0.4, 1.8, "v09")
     rows.name(2.7, "every warp")
@@ -319,7 +319,7 @@ def copies_of(trace: Trace, tensor: str) -> list[list[tuple[int, int, int]]]:
 
 def draw_v16(traces: dict[str, Trace]) -> Any:
     trace = traces["v16"]
-    page = Page(18.7, "Registers move to the warps that compute, and these meet at no barrier")
+    page = Sheet("Registers move to the warps that compute, and these meet at no barrier", 18.7)
     page.heading(0.4, 1.8, "One SM's 65,536 registers, for two CTAs")
     left, wide = 4.2, page.width - 4.6
     shares = {"at launch": (128, 128), "after setmaxnreg": (PRODUCER_REGISTERS, CONSUMER_REGISTERS)}
@@ -371,7 +371,7 @@ def draw_v16(traces: dict[str, Trace]) -> Any:
 def draw_v17(traces: dict[str, Trace]) -> Any:
     trace = traces["v17"]
     tiles_of_keys = 3
-    page = Page(13.6, "While a tile of queries ends, Q and K of the next one are on their way")
+    page = Sheet("While a tile of queries ends, Q and K of the next one are on their way", 13.6)
     done_s = ends_of(trace, range(4), "S ")
     leaving = sorted(
         (e.begin, e.end) for track in trace.tracks for e in trace.of(track, "copy") if e.name[0] == "O"

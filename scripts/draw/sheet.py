@@ -7,7 +7,7 @@ from html import escape
 from typing import Any, Iterable
 
 from draw import legible
-from draw.figure_style import BACKGROUND, CEILING, DARK, HATCH, HEADING, IDLE, INK, MUTED, NOTE, TEXT, TITLE, WIDTH
+from draw.figure_style import BACKGROUND, CEILING, DARK, HATCH, HEADING, IDLE, INK, MUTED, NOTE, TITLE, WIDTH
 
 LINE, MARK = "#8c8c88", CEILING
 PIXELS = 96  # of an inch
@@ -32,11 +32,12 @@ def short(number: float) -> str:
 
 
 class Sheet:
-    """A picture as wide as a page, in units of its own: it is `width` of them wide. y goes downwards.
+    """A picture as wide as a page, in units of its own: it is `width` of them wide. y goes downwards. By default a unit
+    is 0.32 inches, enough for two lines of text.
 
     What has a higher zorder lies on top; boxes have 1, lines and arrows 2, and texts 3 unless they say otherwise."""
 
-    def __init__(self, width: float, height: float):
+    def __init__(self, title: str, height: float, width: float = 27.25):
         self.width, self.height = width, height
         self.unit = PIXELS * WIDTH / width
         self.drawn: list[tuple[float, str]] = []
@@ -44,11 +45,9 @@ class Sheet:
         self.patterns: dict[str, str] = {}  # colour under the hatching -> name
         self.heads: dict[str, str] = {}  # colour of an arrow -> name
         self.texts: legible.Texts = {}
+        self.left(0.14 * PIXELS / self.unit, 0.12 * PIXELS / self.unit, title, TITLE, weight="bold")
 
-    def title(self, text: str) -> None:
-        self.left(0.14 * PIXELS / self.unit, 0.12 * PIXELS / self.unit, text, TITLE, weight="bold")
-
-    def text(self, x: float, y: float, text: str, size: float = TEXT, **how: Any) -> None:
+    def text(self, x: float, y: float, text: str, size: float = NOTE, **how: Any) -> None:
         """Of one or more lines. A halo, of the colour that is behind it, keeps lines off the letters."""
         how = {"ha": "center", "va": "center", "color": INK, "linespacing": 1.35, "rotation": 0, "zorder": 3} | how
         letters = size * POINT
@@ -81,7 +80,7 @@ class Sheet:
             box = x + down + top - y, y - down + begin, x + down + bottom - y, y - down + begin + wide
         self.texts[len(self.texts)] = (words, legible.Box(*box), size)
 
-    def left(self, x: float, y: float, text: str, size: float = TEXT, **how: Any) -> None:
+    def left(self, x: float, y: float, text: str, size: float = NOTE, **how: Any) -> None:
         self.text(x, y, text, size, **{"ha": "left", "va": "top", **how})
 
     def box(self, x: float, y: float, width: float, height: float, **how: Any) -> None:
@@ -159,25 +158,22 @@ class Sheet:
         """What cannot be read of it."""
         return legible.faults(self.width * self.unit, self.height * self.unit, POINT, self.texts)
 
-
-class Page(Sheet):
-    """Of boxes with words in them. A unit is 0.32 inches, enough for two lines of text."""
-
-    def __init__(self, height: float, title: str):
-        super().__init__(27.25, height)
-        self.title(title)
-
-    def text(self, x: float, y: float, text: str, size: float = NOTE, **how: Any) -> None:
-        super().text(x, y, text, size, **how)
-
-    def left(self, x: float, y: float, text: str, size: float = NOTE, **how: Any) -> None:
-        super().left(x, y, text, size, **how)
+    # Of boxes with words in them.
 
     def heading(self, x: float, y: float, text: str, **how: Any) -> None:
         self.text(x, y, text, HEADING, **{"ha": "left", "weight": "bold", **how})
 
     def note(self, y: float, text: str, x: float = 0.4) -> None:
         self.left(x, y, text, color=MUTED)
+
+    def names(self, x: float, y: float, names: Iterable[Any], across: float = 0, down: float = 0, **how: Any) -> None:
+        """Along an edge of a matrix: the middle of the first, and from there to each next one."""
+        for index, name in enumerate(names):
+            self.text(x + index * across, y + index * down, str(name), **{"color": MUTED, **how})
+
+    def mark(self, x: float, y: float, width: float, height: float) -> None:
+        """An outline, on top of the neighbours' lines."""
+        self.box(x, y, width, height, edgecolor=MARK, linewidth=2.2, zorder=4)
 
     def length(self, text: str) -> float:
         """Of its longest line."""

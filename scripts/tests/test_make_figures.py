@@ -17,7 +17,7 @@ from steps import sources
 
 
 def picture(*words: str) -> Sheet:
-    sheet = Sheet(10, 10)
+    sheet = Sheet("A title", 10)
     for row, text in enumerate(words):
         sheet.text(5, 2 + row / 10, text)
     return sheet
