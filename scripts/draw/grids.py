@@ -1,4 +1,4 @@
-"""The pictures of lessons that show matrices and plots: v21, v25 and v26. They follow from small models."""
+"""The picture of v26, whose plots follow from a small model."""
 
 from __future__ import annotations
 
@@ -8,77 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from draw import drawings
-from draw.figure_style import BACKGROUND, BAR, CEILING, MUTED, NEUTRAL, TINTS, Q
+from draw.figure_style import BAR, CEILING, MUTED, NEUTRAL, TINTS, Q
 from draw.sheet import Sheet
-
-# ---- v25: keys from the last to the first
-
-CAREFUL, CLEAN, UNSEEN = TINTS[1], TINTS[2], BACKGROUND
-EDGE = {"edgecolor": "#bbbbb6", "linewidth": 0.4}
-
-
-def seen(query: int, seqlen_q: int, seqlen_kv: int) -> int:
-    """How many keys a query sees, causal."""
-    return max(0, min(seqlen_kv, query + 1 + seqlen_kv - seqlen_q))
-
-
-def kinds_of_tiles(first: int, rows: int, seqlen_q: int, seqlen_kv: int, from_the_last: bool) -> list[str]:
-    """For each tile of 64 keys what it is for these queries: what v24 and v25 treat with care."""
-    least, most = (seen(query, seqlen_q, seqlen_kv) for query in (first, first + rows - 1))
-    last_careful = (max(least, 1) - 1) // 64  # the tile with the last key that all rows see, as v25 has it
-    found = []
-    for tile in range(-(-seqlen_kv // 64)):
-        masked = 64 * (tile + 1) > least
-        careful = tile >= last_careful if from_the_last else masked or tile == 0
-        found.append(UNSEEN if 64 * tile >= most else CAREFUL if careful else CLEAN)
-    return found
-
-
-def draw_v25(_: None) -> Any:
-    page = Sheet("The careful tiles come first, and leave a loop without masks", 19.2)
-    count, side = 8, 0.98
-    for x, name, backwards in (
-        (2.3, "v24: from the first key to the last", False),
-        (16.6, "v25: from the last key to the first", True),
-    ):
-        page.heading(x, 1.8, name)
-        for row in range(count):
-            y = 3.4 + side * row
-            kinds = kinds_of_tiles(64 * row, 64, 64 * count, 64 * count, backwards)
-            order = [tile for tile, kind in enumerate(kinds) if kind != UNSEEN][:: -1 if backwards else 1]
-            for tile, kind in enumerate(kinds):
-                page.cell(x + side * tile, y, side, side, kind, **EDGE)
-                if kind != UNSEEN:
-                    aside = 0.2 if tile == row else 0  # of the diagonal
-                    number = order.index(tile) + 1
-                    page.text(x + side * (tile + 0.5 - aside), y + side * (0.5 + aside), str(number))
-            page.text(x - 0.2, y + side / 2, f"{64 * row}", ha="right", color=MUTED)
-        for tile in range(0, count, 2):
-            page.text(x + side * tile, 3.1, f"{64 * tile}", color=MUTED)
-        page.text(x + side * count / 2, 2.6, "keys", color=MUTED)
-        page.text(x - 1.35, 3.4 + side * count / 2, "queries", rotation=90, color=MUTED)
-        page.line((x, 3.4), (x + side * count, 3.4 + side * count), linewidth=1.1)
-    page.legend(11.75, {"careful: mask, first base": CAREFUL, "in the loop": CLEAN, "not seen": UNSEEN})
-    page.text(page.width - 0.4, 12.0, "a number: when a warpgroup takes the tile", ha="right")
-
-    queries, keys, rows = 100, 330, 64
-    words = f"Two tiles can be careful: queries 0 to {rows - 1} of {queries}, with {keys} keys"
-    page.heading(0.4, 13.4, words)
-    left, wide, tall = 2.3, 22.0 / 384, 2.6
-    least, most = (seen(query, queries, keys) for query in (0, rows - 1))
-    for tile, kind in enumerate(kinds_of_tiles(0, rows, queries, keys, True)):
-        words = f"tile {tile}" + "\nlast_careful" * (tile == (least - 1) // 64)
-        page.cell(left + 64 * tile * wide, 14.4, 64 * wide, tall, kind, words, **EDGE)
-    page.line((left + least * wide, 14.4), (left + most * wide, 14.4 + tall))
-    page.text(left + least * wide, 14.1, f"query 0 sees {least} keys", color=CEILING)
-    page.text(left + most * wide, 14.75 + tall, f"query {rows - 1} sees {most}", color=CEILING)
-    page.note(
-        18.1,
-        "The line is the diagonal: a query sees the keys to the left of it. last_careful is the tile with the last key\n"
-        "that all 64 queries see: after it every row has a base, and no later tile needs a mask.",
-    )
-    return page
-
 
 # ---- v26: no maximum
 
@@ -152,7 +83,7 @@ def draw_v26(_: None) -> Any:
     return page
 
 
-PICTURES = {"lesson_v25.svg": draw_v25, "lesson_v26.svg": draw_v26}
+PICTURES = {"lesson_v26.svg": draw_v26}
 
 
 def read(_: Path) -> None:
