@@ -7,13 +7,15 @@ which may be a PNG if it is of pixels.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
+from unittest import mock
 
-from draw import figure_style, legible, sheet
+from draw import figure_style, sheet
 from steps.sources import ROOT
 
 MAX_BYTES = 300_000
@@ -54,6 +56,23 @@ def ask_flashsteps(program: Path, command: str, step: str, *problem: str) -> Any
     raise DrawingError(f"{program}: {command} says nothing of {step} ({reason})")
 
 
+@contextlib.contextmanager
+def noting_texts() -> Iterator[sheet.Texts]:
+    """All texts that matplotlib draws to a file meanwhile (labels of ticks beyond an axis are not)."""
+    from matplotlib.text import Text
+
+    found: sheet.Texts = {}  # the last time that a text is drawn counts
+    original = Text.draw
+
+    def draw_and_note(self: Any, renderer: Any) -> None:
+        if self.get_visible() and self.get_text().strip():
+            found[id(self)] = (self.get_text(), Text.get_window_extent(self, renderer), self.get_size())
+        original(self, renderer)
+
+    with mock.patch.object(Text, "draw", draw_and_note):
+        yield found
+
+
 def content(name: str, drawn: Any) -> tuple[bytes, list[str]]:
     """Of the picture's file; and what cannot be read of the picture."""
     if isinstance(drawn, sheet.Sheet):
@@ -61,9 +80,9 @@ def content(name: str, drawn: Any) -> tuple[bytes, list[str]]:
     else:
         is_svg = name.endswith(".svg")
         size, point = drawn.get_size_inches() * 72, 1 if is_svg else figure_style.PNG_DPI / 72
-        with legible.noting_texts() as texts:
+        with noting_texts() as texts:
             made = figure_style.svg_text(drawn).encode() if is_svg else figure_style.png_bytes(drawn)
-        faults = legible.faults(*(size * point), point, texts)
+        faults = sheet.faults_of(*(size * point), point, texts)
     if len(made) > MAX_BYTES:
         faults.append(f"has {len(made)} bytes, {MAX_BYTES} are allowed")
     return made, [f"{name}: {fault}" for fault in faults]

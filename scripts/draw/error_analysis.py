@@ -11,11 +11,11 @@ from typing import Any, Callable
 
 import numpy as np
 
-from draw import attention_data, figure_style, panels
+from draw import attention_data
 from draw.attention_data import PATTERNS, nrmse
 from draw.figure_style import BAR, CEILING, INK, TEXT
 from draw.figure_style import IDEAL as SECOND
-from draw.panels import finish, label_line, log_scale, place_rows, say, style_axes
+from draw.figure_style import finish, label_line, log_scale, panels, place_rows, say, style_axes
 
 # Keeps P in FP32, so that it differs in one of the two roundings.
 FP32_STEP = "v02_smem_tiles"
@@ -121,7 +121,7 @@ def draw_gate(axes: Any, gate: float, words: str, upright: bool = False) -> None
 
 
 def draw_histogram(data: Errors) -> Any:
-    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 4.2, sharey=True)
+    figure, grid = panels(1, 2, 4.2, sharey=True)
     for axes, dtype in zip(grid[0], DTYPES):
         case, gate = data.cases[dtype, False], data.gates[dtype]["nrmse"]
         # A row's norm is that of 64 elements: relative to a typical one of them.
@@ -153,7 +153,7 @@ def draw_histogram(data: Errors) -> Any:
 
 
 def draw_position(data: Errors) -> Any:
-    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 4.2)
+    figure, grid = panels(1, 2, 4.2)
     query = np.arange(1, SEQLEN + 1)
     for axes, dtype in zip(grid[0], DTYPES):
         for causal, colour in ((True, BAR), (False, SECOND)):
@@ -180,7 +180,7 @@ def draw_position(data: Errors) -> Any:
 
 
 def draw_heads(data: Errors) -> Any:
-    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 4.2)
+    figure, grid = panels(1, 2, 4.2)
     for axes, dtype in zip(grid[0], DTYPES):
         gate = data.gates[dtype]
         for (causal, mask), colour, shift in zip(MASKS.items(), (SECOND, BAR), (-0.2, 0.2)):
@@ -203,7 +203,7 @@ def draw_heads(data: Errors) -> Any:
 
 
 def draw_sources(data: Errors) -> Any:
-    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 3.6, sharey=True)
+    figure, grid = panels(1, 2, 3.6, sharey=True)
     for axes, dtype in zip(grid[0], DTYPES):
         case, roundings, gate = data.cases[dtype, False], data.roundings[dtype], data.gates[dtype]["nrmse"]
         rows = {

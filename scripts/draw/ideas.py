@@ -28,11 +28,11 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-from draw import drawings, legible
+from draw import drawings
 from draw.drawings import DrawingError
 from draw.figure_style import BACKGROUND, CEILING, HEADING, IDLE, INK, KV, KV_THERE, MUTED, NEUTRAL, NOTE, O, P, Q
 from draw.figure_style import Q_THERE, S, TINTS, WIDTH
-from draw.sheet import LINE, PIXELS, POINT, Sheet
+from draw.sheet import LINE, PIXELS, POINT, Sheet, text_width
 from steps import sources
 
 # Matrices have their letters, K also stands for V, and q and k for what has arrived; n is neutral, x idle, i ink. With a
@@ -71,7 +71,7 @@ class Row:
 
 
 def wide(text: str) -> float:
-    return max(legible.width(line, NOTE * POINT) for line in text.split("\n"))
+    return max(text_width(line, NOTE * POINT) for line in text.split("\n"))
 
 
 def parse_boxes(text: str) -> list[Box]:

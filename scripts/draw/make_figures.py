@@ -96,7 +96,7 @@ def sources_of(figure: Figure) -> list[charts.Source]:
 
 def draw_chart(figure: Figure) -> Any:
     of_part = {"part": figure.part} if figure.part else {}
-    return charts.KINDS[figure.kind](figure_style.pyplot(), sources_of(figure), **of_part)
+    return charts.KINDS[figure.kind](sources_of(figure), **of_part)
 
 
 def all_charts() -> Drawings:

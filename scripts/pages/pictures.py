@@ -78,7 +78,6 @@ class Pictures:
         self.pictures[file] = Picture(file, heading, caption, alt, text.encode("utf-8", "replace"))
 
     def draw_charts(self, source: Source, profiles: list[Source]) -> None:
-        plt = figure_style.pyplot()
         file, data, runs = source.file, source.data, source.runs
         on_gpu = data["provenance"]["backend"] == "cuda"
         what = "Bar chart of TFLOPS" if on_gpu else "Bar charts of shared wavefronts, global sectors and products"
@@ -88,7 +87,7 @@ class Pictures:
                 f"The steps, {label_of(run)}",
                 f"{what}: a bar for each step in order, for {label_of(run)}",
                 f"{'Every step' if on_gpu else 'What the emulator counted'}. A step without a value keeps its place.",
-                lambda: charts.progression(plt, [Source(file, data, [run])]),
+                lambda: charts.progression([Source(file, data, [run])]),
             )
         for number, group in enumerate(groups_by_length(runs) if on_gpu else [], start=1):
             self.add(
@@ -96,14 +95,14 @@ class Pictures:
                 "By sequence length",
                 "Line charts of TFLOPS by sequence length, a line for each step, or for the last one of each part",
                 "Batch and heads of the problems may differ too, as the tables have it.",
-                lambda: charts.lengths(plt, [Source(file, data, group)]),
+                lambda: charts.lengths([Source(file, data, group)]),
             )
         self.add(
             "errors.svg",
             "Errors",
             "Chart of each step's NRMSE and that of its worst row, on a log scale, beside the gates",
             "How far each step is from the reference, and how far it may be (docs/errors.md).",
-            lambda: charts.errors(plt, [source]),
+            lambda: charts.errors([source]),
         )
         labels = dict.fromkeys(problem_label(run["problem"]) for profile in profiles for run in profile.runs)
         for number, label in enumerate(labels, start=1):
@@ -116,7 +115,7 @@ class Pictures:
                 f"The roofline, {label}",
                 "Chart of each step's TFLOPS by FLOPs per byte of shared memory, below the roofs",
                 "Where the bytes are, as Nsight Compute counted them (docs/counters.md).",
-                lambda: charts.roofline(plt, [each for each in of_problem if each.runs]),
+                lambda: charts.roofline([each for each in of_problem if each.runs]),
             )
 
     def draw_from_program(self, source: Source, program: Path) -> None:
