@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from draw import figure_style
 from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, INK, MUTED, NOTE, ROW, TEXT
@@ -137,6 +137,18 @@ def device_of(data: Record) -> str:
     return plain(data["provenance"]["device"]["name"]) if on_gpu else "the CPU emulator"
 
 
+def filled_rows(
+    axes: Any, rows: dict[str, bool], values: dict[str, Any], why: Callable[[str], str]
+) -> Iterator[tuple[int, str, Any]]:
+    """The number, step and value of rows that have one. Another step keeps its place and says why it has none."""
+    place_rows(axes, rows)
+    for row, (name, is_heading) in enumerate(rows.items()):
+        if values.get(name) is not None:
+            yield row, name, values[name]
+        elif not is_heading:
+            say_gap(axes, row, plain(why(name)))
+
+
 # The ladder of a run on a GPU: a bar a step, a panel for each part and problem.
 
 
@@ -204,12 +216,8 @@ def lines_of(run: Run, records: list[Source]) -> list[Line]:
 def draw_bars(axes: Any, run: Run, part: Part) -> float:
     """The highest rate of any."""
     top = 0.0
-    place_rows(axes, part.rows())
-    for row, name in enumerate(part.names()):
-        timing = (step_of(run, name) or {}).get("timing")
-        if timing is None:
-            say_gap(axes, row, plain(why_missing(step_of(run, name))))
-            continue
+    timings = {step["step"]: step.get("timing") for step in run["steps"]}
+    for row, name, timing in filled_rows(axes, part.rows(), timings, lambda name: why_missing(step_of(run, name))):
         low, middle, high = rates_of(timing, run)
         axes.barh(row, middle, height=0.66, color=BEFORE if name == part.before else BAR)
         # Rounding in the file may put a percentile on the wrong side of the median by a hair.
@@ -333,16 +341,9 @@ def draw_counter(axes: Any, run: Run, rows: dict[str, bool], key: str, title: st
         axes.set_xlim(min(seen) / 3, max(seen) * (max(seen) / min(seen)) ** 0.8)
     else:
         axes.set_xlim(0, 1.75 * max(seen, default=1))
-    place_rows(axes, rows)
-    for row, (name, is_heading) in enumerate(rows.items()):
-        step = step_of(run, name)
-        if is_heading:
-            continue
-        if name not in values:
-            say_gap(axes, row, plain(why_missing(step)))
-            continue
-        counted, other = values[name][key], beside(values[name])
-        wrong = step["status"] != "pass"
+    for row, name, counts in filled_rows(axes, rows, values, lambda name: why_missing(step_of(run, name))):
+        counted, other, status = counts[key], beside(counts), step_of(run, name)["status"]
+        wrong = status != "pass"
         colour = CEILING if wrong else BAR
         text, end = short(counted), counted
         if key == "shared_wavefronts" and other > 0:
@@ -357,7 +358,7 @@ def draw_counter(axes: Any, run: Run, rows: dict[str, bool], key: str, title: st
             text += f" + {short(other)}"
             end += other
         if wrong:
-            text += f", {status_word(step['status'])}"
+            text += f", {status_word(status)}"
         say(axes, row, text, right_of=end or None)
     style_axes(axes, title, "x")
     axes.set_xlabel("log scale" if use_log else "", fontsize=TEXT)
@@ -471,17 +472,17 @@ def draw_errors(axes: Any, runs: list[Run], rows: dict[str, bool], title: str) -
     low, high = low / (high / low) ** 0.5, high * 2  # with room for the numbers
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    place_rows(axes, rows)
-    for row, (name, is_heading) in enumerate(rows.items()):
-        entries = [step_of(run, name) for run in runs]
-        known = [step for step in entries if step and (step.get("validation") or {}).get("nrmse") is not None]
-        if is_heading:
-            continue
-        if not known:
-            reason = why_missing(next(filter(None, entries), None))
-            say_gap(axes, row, "no row sees a key" if reason == "pass" else plain(reason))
-            continue
-        for step in known:
+    known: dict[str, list[Entry]] = {}
+    for step in (step for run in runs for step in run["steps"]):
+        if (step.get("validation") or {}).get("nrmse") is not None:
+            known.setdefault(step["step"], []).append(step)
+
+    def why(name: str) -> str:
+        reason = why_missing(next((step for run in runs if (step := step_of(run, name))), None))
+        return "no row sees a key" if reason == "pass" else reason
+
+    for row, _, steps in filled_rows(axes, rows, known, why):
+        for step in steps:
             passed = step["status"] == "pass"
             colour = BAR if passed else CEILING
             for key, marker, face in (
@@ -492,7 +493,7 @@ def draw_errors(axes: Any, runs: list[Run], rows: dict[str, bool], title: str) -
                 if (value := step["validation"].get(key)) is not None:
                     at = max(value, low)
                     axes.plot(at, row, marker, markersize=5.5, color=colour, mfc=face, zorder=3, clip_on=False)
-        say(axes, row, f"{max(step['validation']['nrmse'] for step in known):.1e}")
+        say(axes, row, f"{max(step['validation']['nrmse'] for step in steps):.1e}")
     for key, words, dashes in (("gate_nrmse", "gate", "-"), ("gate_row", "of a row", (0, (4, 2)))):
         for gate in dict.fromkeys(validation[key] for validation in judged):
             axes.axvline(gate, color=CEILING, linewidth=1.3, linestyle=dashes, zorder=1.5)
