@@ -165,13 +165,9 @@ RUN: dict[str, tuple[int, list[str]]] = {
 # Run by something else, as too long for here: where, and the line that does it.
 ELSEWHERE = {
     "build/flashsteps check": ("scripts/test.sh", "build/ci/flashsteps check --backend emulator"),
-    f"{MAPS} scripts/draw/attention_maps.py build/flashsteps --step v07_ptx_mma --out build/maps": (
-        "scripts/draw/make_figures.py",
-        '"attention_maps": "flashsteps"',
-    ),
-    f"{MAPS} scripts/draw/error_analysis.py build/flashsteps --step v07_ptx_mma --out build/maps": (
-        "scripts/draw/make_figures.py",
-        '"error_analysis": "flashsteps"',
+    f"{MAPS} scripts/draw/make_figures.py --build build --step v07_ptx_mma --out build/maps": (
+        "scripts/test.sh",
+        "scripts/draw/make_figures.py --check --build build/ci",
     ),
 }
 

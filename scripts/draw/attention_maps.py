@@ -1,25 +1,20 @@
-#!/usr/bin/env python3
-"""Draws the attention matrix itself, as a step computes it, beside float64, for the four structured heads.
-
-python3 scripts/draw/attention_maps.py FLASHSTEPS --out FOLDER     draws both pictures, causal and full
-python3 scripts/draw/attention_maps.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
+"""The attention matrix itself, as a step computes it, beside float64, for the four structured heads.
 
 softmax(Q K^T) never leaves a flash kernel. But O = softmax(Q K^T) V, and with a V whose columns are 1 at one key
-each O is the matrix, a block of columns at a time. --step and --backend take another step, or a GPU.
+each O is the matrix, a block of columns at a time.
 """
+
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import numpy as np
 
-from draw import attention_data, drawings, figure_style
-from draw.attention_data import PATTERNS, np, nrmse
+from draw import attention_data, figure_style
+from draw.attention_data import PATTERNS, nrmse
 from draw.figure_style import INK, MUTED
 
 DTYPE, SEQLEN, HEAD_DIM = "fp16", 256, 64
@@ -47,26 +42,14 @@ class Maps:
     backend: str
 
 
-def read(options: argparse.Namespace) -> tuple[dict[bool, Maps], str]:
-    """The matrices, and the description: of the step, its inputs, the bits that came out, the scripts."""
-    q, k = (
-        attention_data.to_bits(attention_data.structured(is_query, SEQLEN, HEAD_DIM), DTYPE)
-        for is_query in (True, False)
-    )
-    maps: dict[bool, Maps] = {}
-    bits = []
+def read(build: Path, step: str = attention_data.STEP, backend: str = "emulator") -> dict[bool, Maps]:
+    q, k, _ = (x[0] for x in attention_data.inputs(build, "structured", DTYPE, 1, len(PATTERNS), SEQLEN))
     exact = [attention_data.to_double(x, DTYPE) for x in (q, k)]
+    maps = {}
     for causal in (False, True):
-        kernel, sums = attention_data.attention_matrix(
-            options.program, options.step, DTYPE, causal, q, k, options.backend
-        )
-        if not options.check:  # which is about the bits only
-            right = attention_data.probabilities(*exact, causal)
-            maps[causal] = Maps(kernel, right, causal, options.step, options.backend)
-        bits += [attention_data.to_bits(x, DTYPE).tobytes() for x in (kernel, sums)]
-    name = f"{options.step} {options.backend}".encode()
-    own = attention_data.source()
-    return maps, drawings.description("attention maps", __file__, own, name, q.tobytes(), k.tobytes(), *bits)
+        kernel, _ = attention_data.attention_matrix(build, step, DTYPE, causal, q, k, backend)
+        maps[causal] = Maps(kernel, attention_data.probabilities(*exact, causal), causal, step, backend)
+    return maps
 
 
 def draw(data: dict[bool, Maps], causal: bool) -> Any:
@@ -81,7 +64,7 @@ def draw(data: dict[bool, Maps], causal: bool) -> Any:
     left, gap, top = LEFT, GAP, TOP
     width = left + 3 * size + 2 * gap + right
     height = top + heads * size + (heads - 1) * row_gap + bottom
-    figure = plt.figure(figsize=[(n + HAIR) / drawings.PNG_DPI for n in (width, height)])
+    figure = plt.figure(figsize=[(n + HAIR) / figure_style.PNG_DPI for n in (width, height)])
 
     def axes_at(x: float, y: float, wide: float, high: float) -> Any:
         """From the upper left corner."""
@@ -165,11 +148,3 @@ PICTURES: dict[str, Callable[[dict[bool, Maps]], Any]] = {
     "attention_full.png": partial(draw, causal=False),
     "attention_causal.png": partial(draw, causal=True),
 }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments, attention_data.add_options)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from draw import figure_style
-from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, INK, MUTED, NOTE, TEXT
-from draw.panels import ROW, finish, label_line, log_scale, panels, place_rows, say, say_gap, style_axes
+from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, INK, MUTED, NOTE, ROW, TEXT
+from draw.figure_style import finish, label_line, log_scale, panels, place_rows, say, say_gap, style_axes
 from records.problems import flops, problem_label, problem_labels
 from records.profiles import SCHEMA as PROFILE_SCHEMA
 from records.rates import ceiling_rate, contenders_of, rate, terabytes, tflops_spread
@@ -137,6 +137,18 @@ def device_of(data: Record) -> str:
     return plain(data["provenance"]["device"]["name"]) if on_gpu else "the CPU emulator"
 
 
+def filled_rows(
+    axes: Any, rows: dict[str, bool], values: dict[str, Any], why: Callable[[str], str]
+) -> Iterator[tuple[int, str, Any]]:
+    """The number, step and value of rows that have one. Another step keeps its place and says why it has none."""
+    place_rows(axes, rows)
+    for row, (name, is_heading) in enumerate(rows.items()):
+        if values.get(name) is not None:
+            yield row, name, values[name]
+        elif not is_heading:
+            say_gap(axes, row, plain(why(name)))
+
+
 # The ladder of a run on a GPU: a bar a step, a panel for each part and problem.
 
 
@@ -204,12 +216,8 @@ def lines_of(run: Run, records: list[Source]) -> list[Line]:
 def draw_bars(axes: Any, run: Run, part: Part) -> float:
     """The highest rate of any."""
     top = 0.0
-    place_rows(axes, part.rows())
-    for row, name in enumerate(part.names()):
-        timing = (step_of(run, name) or {}).get("timing")
-        if timing is None:
-            say_gap(axes, row, plain(why_missing(step_of(run, name))))
-            continue
+    timings = {step["step"]: step.get("timing") for step in run["steps"]}
+    for row, name, timing in filled_rows(axes, part.rows(), timings, lambda name: why_missing(step_of(run, name))):
         low, middle, high = rates_of(timing, run)
         axes.barh(row, middle, height=0.66, color=BEFORE if name == part.before else BAR)
         # Rounding in the file may put a percentile on the wrong side of the median by a hair.
@@ -245,12 +253,12 @@ def draw_part(row: Any, titles: list[str], part: Part, records: list[Source]) ->
     return far
 
 
-def progression(plt: Any, records: list[Source], part: str = "") -> Any:
+def progression(records: list[Source], part: str = "") -> Any:
     """The ladder: rates of a run on a GPU, or counters of one on the emulator. The problems are columns; the
     ladder's parts, or the one that is named, are rows. Ceilings may come from further records."""
     data, runs = records[0].data, records[0].runs
     if data["provenance"]["backend"] != "cuda":
-        return counters(plt, records)
+        return counters(records)
     parts = [each for each in parts_of(runs) if part in ("", each.name)]
     names = [name for each in parts for name in each.steps]
     if not any((step_of(run, name) or {}).get("timing") for run in runs for name in names):
@@ -260,7 +268,7 @@ def progression(plt: Any, records: list[Source], part: str = "") -> Any:
         raise ResultsError("rates of K and V do not share an axis with TFLOPS")
     heights = [ROW * len(each.names()) + 0.9 for each in parts]
     shared = {"sharex": "row", "sharey": "row", "height_ratios": heights}
-    figure, grid = panels(plt, len(parts), len(runs), 1.15 + sum(heights), **shared)
+    figure, grid = panels(len(parts), len(runs), 1.15 + sum(heights), **shared)
     off_scale: dict[str, list[float]] = {}
     for row, each in zip(grid, parts):
         titles = [label_of(run) for run in runs]
@@ -333,16 +341,9 @@ def draw_counter(axes: Any, run: Run, rows: dict[str, bool], key: str, title: st
         axes.set_xlim(min(seen) / 3, max(seen) * (max(seen) / min(seen)) ** 0.8)
     else:
         axes.set_xlim(0, 1.75 * max(seen, default=1))
-    place_rows(axes, rows)
-    for row, (name, is_heading) in enumerate(rows.items()):
-        step = step_of(run, name)
-        if is_heading:
-            continue
-        if name not in values:
-            say_gap(axes, row, plain(why_missing(step)))
-            continue
-        counted, other = values[name][key], beside(values[name])
-        wrong = step["status"] != "pass"
+    for row, name, counts in filled_rows(axes, rows, values, lambda name: why_missing(step_of(run, name))):
+        counted, other, status = counts[key], beside(counts), step_of(run, name)["status"]
+        wrong = status != "pass"
         colour = CEILING if wrong else BAR
         text, end = short(counted), counted
         if key == "shared_wavefronts" and other > 0:
@@ -357,7 +358,7 @@ def draw_counter(axes: Any, run: Run, rows: dict[str, bool], key: str, title: st
             text += f" + {short(other)}"
             end += other
         if wrong:
-            text += f", {status_word(step['status'])}"
+            text += f", {status_word(status)}"
         say(axes, row, text, right_of=end or None)
     style_axes(axes, title, "x")
     axes.set_xlabel("log scale" if use_log else "", fontsize=TEXT)
@@ -365,7 +366,7 @@ def draw_counter(axes: Any, run: Run, rows: dict[str, bool], key: str, title: st
     axes.minorticks_off()
 
 
-def counters(plt: Any, records: list[Source]) -> Any:
+def counters(records: list[Source]) -> Any:
     """What the emulator counted: a row of panels a problem, a panel a counter."""
     data, runs = records[0].data, records[0].runs
     counted = [step for run in runs for step in run["steps"] if step.get("counters")]
@@ -373,7 +374,7 @@ def counters(plt: Any, records: list[Source]) -> Any:
         raise ResultsError("no step has counters, so there is nothing to draw")
     rows = rows_of(runs)
     height = 0.8 + (0.85 + ROW * len(rows)) * len(runs)
-    figure, grid = panels(plt, len(runs), len(COUNTED), height, sharey="row")
+    figure, grid = panels(len(runs), len(COUNTED), height, sharey="row")
     for row, run in zip(grid, runs):
         for axes, (key, title) in zip(row, COUNTED.items()):
             above = f"{label_of(run) if axes is row[0] else ''}\n" if len(runs) > 1 else ""
@@ -418,7 +419,7 @@ def draw_lengths(axes: Any, runs: list[Run], names: list[str], lengths: list[int
     return missing
 
 
-def lengths(plt: Any, records: list[Source]) -> Any:
+def lengths(records: list[Source]) -> Any:
     """TFLOPS by sequence length: a panel for each head dimension and mask."""
     data, runs = records[0].data, records[0].runs
     names = step_names(runs)
@@ -431,7 +432,7 @@ def lengths(plt: Any, records: list[Source]) -> Any:
     rates = [entry["timing"]["tflops"] for entry in entries if entry and entry.get("timing")]
     if not rates:
         raise ResultsError("no step has timing, so there is nothing to draw")
-    figure, grid = panels(plt, len(heads), len(masks), 1.0 + 2.6 * len(heads), sharex=True, sharey=True)
+    figure, grid = panels(len(heads), len(masks), 1.0 + 2.6 * len(heads), sharex=True, sharey=True)
     missing = []
     for row, head_dim in zip(grid, heads):
         for axes, causal in zip(row, masks):
@@ -471,17 +472,17 @@ def draw_errors(axes: Any, runs: list[Run], rows: dict[str, bool], title: str) -
     low, high = low / (high / low) ** 0.5, high * 2  # with room for the numbers
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    place_rows(axes, rows)
-    for row, (name, is_heading) in enumerate(rows.items()):
-        entries = [step_of(run, name) for run in runs]
-        known = [step for step in entries if step and (step.get("validation") or {}).get("nrmse") is not None]
-        if is_heading:
-            continue
-        if not known:
-            reason = why_missing(next(filter(None, entries), None))
-            say_gap(axes, row, "no row sees a key" if reason == "pass" else plain(reason))
-            continue
-        for step in known:
+    known: dict[str, list[Entry]] = {}
+    for step in (step for run in runs for step in run["steps"]):
+        if (step.get("validation") or {}).get("nrmse") is not None:
+            known.setdefault(step["step"], []).append(step)
+
+    def why(name: str) -> str:
+        reason = why_missing(next((step for run in runs if (step := step_of(run, name))), None))
+        return "no row sees a key" if reason == "pass" else reason
+
+    for row, _, steps in filled_rows(axes, rows, known, why):
+        for step in steps:
             passed = step["status"] == "pass"
             colour = BAR if passed else CEILING
             for key, marker, face in (
@@ -492,7 +493,7 @@ def draw_errors(axes: Any, runs: list[Run], rows: dict[str, bool], title: str) -
                 if (value := step["validation"].get(key)) is not None:
                     at = max(value, low)
                     axes.plot(at, row, marker, markersize=5.5, color=colour, mfc=face, zorder=3, clip_on=False)
-        say(axes, row, f"{max(step['validation']['nrmse'] for step in known):.1e}")
+        say(axes, row, f"{max(step['validation']['nrmse'] for step in steps):.1e}")
     for key, words, dashes in (("gate_nrmse", "gate", "-"), ("gate_row", "of a row", (0, (4, 2)))):
         for gate in dict.fromkeys(validation[key] for validation in judged):
             axes.axvline(gate, color=CEILING, linewidth=1.3, linestyle=dashes, zorder=1.5)
@@ -502,14 +503,14 @@ def draw_errors(axes: Any, runs: list[Run], rows: dict[str, bool], title: str) -
     axes.set_xlabel("relative error, log scale", fontsize=TEXT)
 
 
-def errors(plt: Any, records: list[Source]) -> Any:
+def errors(records: list[Source]) -> Any:
     """NRMSE and that of the worst row, by step, beside what a pass may have: a panel a type."""
     data, runs = records[0].data, records[0].runs
     if not any(step.get("validation") for run in runs for step in run["steps"]):
         raise ResultsError("no step was validated, so there is nothing to draw")
     rows = rows_of(runs)
     types = list(dict.fromkeys(run["problem"]["dtype"] for run in runs))
-    figure, grid = panels(plt, 1, len(types), 1.9 + ROW * len(rows), sharey=True)
+    figure, grid = panels(1, len(types), 1.9 + ROW * len(rows), sharey=True)
     for axes, dtype in zip(grid[0], types):
         own = [run for run in runs if run["problem"]["dtype"] == dtype]
         draw_errors(axes, own, rows, label_of(own[0]) if len(own) == 1 else f"{dtype}, {len(own)} problems")
@@ -556,7 +557,7 @@ def draw_points(axes: Any, points: dict[str, dict[str, float]], part: Part) -> l
     return [points[name]["tflops"] for name in names]
 
 
-def roofline(plt: Any, records: list[Source]) -> Any:
+def roofline(records: list[Source]) -> Any:
     """Rates by FLOPs per byte, of profiles of one problem: a panel for each part of the ladder. The ceiling comes
     from results beside them."""
     profiles = [source for source in records if source.data["schema"] == PROFILE_SCHEMA]
@@ -578,7 +579,7 @@ def roofline(plt: Any, records: list[Source]) -> Any:
 
     across = min(len(parts), 2)
     down = -(-len(parts) // across)
-    figure, grid = panels(plt, down, across, 1.4 + 3.2 * down)
+    figure, grid = panels(down, across, 1.4 + 3.2 * down)
     for axes in grid.flat[len(parts) :]:
         axes.set_axis_off()
     for axes, part in zip(grid.flat, parts):
@@ -655,11 +656,11 @@ def per_score(run: Run, name: str, index: int) -> dict[str, float]:
     return found
 
 
-def instructions(plt: Any, records: list[Source]) -> Any:
+def instructions(records: list[Source]) -> Any:
     """The instructions of v08 and v09 for a score, stacked, of a profile of one problem."""
     data, [run] = records[0].data, records[0].runs
     stacks = [per_score(run, name, index) for index, name in enumerate(SCORE_STEPS)]
-    figure, [[axes]] = panels(plt, 1, 1, 5.8)
+    figure, [[axes]] = panels(1, 1, 5.8)
     half, bottoms = 0.16, [0.0, 0.0]
     for words, colour in zip(reversed(stacks[0]), PARTS_OF_SCORE):
         counts = [stack[words] for stack in stacks]

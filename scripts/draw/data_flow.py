@@ -1,28 +1,16 @@
-#!/usr/bin/env python3
-"""Draws what of S, P and O passes between registers and shared memory for a tile, in v03, v06, v07 and v08.
+"""What of S, P and O passes between registers and shared memory for a tile, in v03, v06, v07 and v08.
 
-python3 scripts/draw/data_flow.py FLASHSTEPS --out FOLDER     draws all pictures
-python3 scripts/draw/data_flow.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
-
-FLASHSTEPS is the program whose command `count` is asked: what this script says of a tile must give its counters.
-"""
+What this module says of a tile must give the counters of `flashsteps count`."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from typing import Callable
 
 from draw import drawings
 from draw.drawings import DrawingError
-from draw.figure_style import BACKGROUND, BAR, HEADING, INK, MUTED, NEUTRAL, O, P, S
+from draw.figure_style import BACKGROUND, BAR, INK, MUTED, NEUTRAL, O, P, S
 from draw.sheet import LINE, Sheet
 
 PASS_BYTES = 128  # what all banks of shared memory deliver together
@@ -74,28 +62,21 @@ ELEMENTS = {"S": "softmax", "P": "softmax", "O": "rescaling"}
 
 def count(program: Path, step: str, keys: int) -> tuple[int, int]:
     """Requests of shared memory, and the passes that they take without bank conflicts."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "counts.json"
-        command = [str(program), "count", step, "--shape", f"1,1,1,64,{keys},64", "--json", str(path)]
-        try:
-            subprocess.run(command, capture_output=True, check=True)
-            [entry] = json.loads(path.read_text(encoding="utf-8"))["runs"][0]["steps"]
-            return entry["counters"]["shared_requests"], entry["counters"]["shared_wavefronts_ideal"]
-        except (OSError, subprocess.CalledProcessError, ValueError, LookupError, TypeError) as error:
-            raise DrawingError(f"{program}: counts nothing of {step} ({error})") from error
+    [entry] = drawings.ask_flashsteps(program, "count", step, f"1,1,1,64,{keys},64")["runs"][0]["steps"]
+    return entry["counters"]["shared_requests"], entry["counters"]["shared_wavefronts_ideal"]
 
 
-def read(options: argparse.Namespace) -> tuple[dict[str, int], str]:
+def read(build: Path) -> dict[str, int]:
     """The passes that a tile takes, by step."""
     passes = {}
     for step, (moves, rest) in MOVES.items():
-        one, two = (count(options.program, step, keys) for keys in (64, 128))
+        one, two = (count(build / "flashsteps", step, keys) for keys in (64, 128))
         counted = tuple(b - a for a, b in zip(one, two))
         said = rest[0] + sum(move.requests for move in moves), rest[1] + sum(move.passes for move in moves)
         if counted != said:
             raise DrawingError(f"{step}: a tile's requests and passes are {counted}, this script says {said}")
         passes[step] = counted[1]
-    return passes, drawings.description("data flow", __file__, repr(passes).encode())
+    return passes
 
 
 def kilobytes(size: int) -> str:
@@ -110,7 +91,7 @@ def draw_step(sheet: Sheet, step: str, x: float, y: float, width: float, passes:
     box, pitch = 2.9, 0.75
     gap = (width - 3 * box) / 2
     columns = (x, x + box + gap, x + 2 * (box + gap))
-    sheet.left(x, y, step, HEADING, weight="bold")
+    sheet.heading(x, y + 0.2, step)
     for left, name in zip(columns, ("fragments", "shared memory", "elements")):
         sheet.text(left + box / 2, y + 1.1, name, color=MUTED)
     top = y + 1.6
@@ -149,31 +130,22 @@ def draw_step(sheet: Sheet, step: str, x: float, y: float, width: float, passes:
     )
 
 
-def draw_v03(passes: dict[str, int]) -> Any:
-    sheet = Sheet(27.25, 11.0)
-    sheet.title("What of S, P and O passes through shared memory in v03, for a tile of 64 × 64, D = 64")
+def draw_v03(passes: dict[str, int]) -> Sheet:
+    sheet = Sheet("What of S, P and O passes through shared memory in v03, for a tile of 64 × 64, D = 64", 11.0)
     draw_step(sheet, "v03_wmma", 0.5, 1.6, 26.2, passes["v03_wmma"])
     return sheet
 
 
-def draw_change(passes: dict[str, int], before: str, after: str, height: float) -> Any:
-    sheet = Sheet(27.25, height)
-    sheet.title(f"What passes through shared memory for a tile, D = 64: {before[:3]} and {after[:3]}")
+def draw_change(passes: dict[str, int], before: str, after: str) -> Sheet:
+    title = f"What passes through shared memory for a tile, D = 64: {before[:3]} and {after[:3]}"
+    sheet = Sheet(title, 10.2)
     draw_step(sheet, before, 0.5, 1.6, 12.6, passes[before])
     draw_step(sheet, after, 14.2, 1.6, 12.6, passes[after], before)
     return sheet
 
 
-PICTURES: dict[str, Callable[[dict[str, int]], Any]] = {
+PICTURES: dict[str, Callable[[dict[str, int]], Sheet]] = {
     "flow_v03.svg": draw_v03,
-    "flow_v07.svg": lambda passes: draw_change(passes, "v06_vectorized_loads", "v07_ptx_mma", 10.2),
-    "flow_v08.svg": lambda passes: draw_change(passes, "v07_ptx_mma", "v08_register_softmax", 10.2),
+    "flow_v07.svg": lambda passes: draw_change(passes, "v06_vectorized_loads", "v07_ptx_mma"),
+    "flow_v08.svg": lambda passes: draw_change(passes, "v07_ptx_mma", "v08_register_softmax"),
 }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

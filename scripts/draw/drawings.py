@@ -1,35 +1,28 @@
-"""What the scripts that draw the pictures of docs/ share: to write them, to check them, the command line.
+"""What the pictures of docs/figures/ share: where their data come from, and what their files hold.
 
-A script has `pictures`, name -> a function that draws it from `data`, and `read`, which runs a program and gives
-the data and the description that the pictures are to carry, or one for each: it names all that they follow from. A
-picture is drawn on a Sheet or, where it has axes, as a figure of matplotlib's, which may be a PNG if it is of pixels.
+A module of pictures has PICTURES, name -> a function that draws it from data, and read(build), which gives these data:
+what programs of a build print or do. A picture is drawn on a Sheet or, where it has axes, as a figure of matplotlib's,
+which may be a PNG if it is of pixels.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import json
 import subprocess
-import sys
+import tempfile
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
+from unittest import mock
 
-from draw import figure_style, legible, sheet
-from draw.figure_style import MAX_BYTES
+from draw import figure_style, sheet
 from steps.sources import ROOT
 
-Pictures = dict[str, Callable[[Any], Any]]
-
-PNG_DPI = 110
+MAX_BYTES = 300_000
 
 
 class DrawingError(Exception):
     """One line for the user."""
-
-
-def description(kind: str, script: str, *data: bytes) -> str:
-    """What a picture of this kind carries: a hash of all that it follows from, data, scripts, library versions."""
-    digest = figure_style.digest(script, *data, *(Path(file).read_bytes() for file in (__file__, sheet.__file__)))
-    return f"flashsteps {kind}; sha256: {digest}"
 
 
 def check_quotes(file: str, *lines: str) -> None:
@@ -40,94 +33,56 @@ def check_quotes(file: str, *lines: str) -> None:
             raise DrawingError(f"{file} no longer says '{line}', which a picture shows")
 
 
-def of(described: str | dict[str, str], name: str) -> str:
-    """A picture's own description, where not all of a script's have the same."""
-    return described if isinstance(described, str) else described[name]
-
-
-def too_large(size: int) -> str:
-    return f"has {size} bytes, {MAX_BYTES} are allowed" if size > MAX_BYTES else ""
-
-
-def why_not(path: Path, described: str) -> str:
-    """Why the picture is not what its data and scripts give; empty when it is."""
+def ask(tool: Path, parse: Callable[[Any], Any] = lambda said: said) -> Any:
+    """What a tool of scripts/draw/tools/ prints."""
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return "is missing"
-    except OSError as error:
-        return str(error)
-    if described[:-64].encode() not in content:
-        return "was not made by the script that draws it"
-    if described.encode() not in content:
-        return "is stale"
-    return too_large(len(content))
-
-
-def ask(tool: Path, parse: Callable[[bytes], Any]) -> tuple[Any, bytes]:
-    """What a tool of scripts/draw/tools/ prints: parsed, and as it is."""
-    try:
-        text = subprocess.run([str(tool)], capture_output=True, check=True).stdout
-        return parse(text), text
+        return parse(json.loads(subprocess.run([str(tool)], capture_output=True, check=True).stdout))
     except (OSError, subprocess.CalledProcessError, ValueError, LookupError, TypeError) as error:
         raise DrawingError(f"{tool}: prints nothing to draw ({error})") from error
 
 
-def draw_all(pictures: Pictures, data: Any, described: str | dict[str, str], folder: Path) -> list[str]:
-    """Returns what cannot be read of them. A picture of a user's own run is shown all the same."""
-    faults = []
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, draw in pictures.items():
-        drawn, path, found = draw(data), folder / name, []
-        carried = of(described, name)
-        if isinstance(drawn, sheet.Sheet):
-            path.write_text(drawn.svg(carried), encoding="utf-8")
-            found = drawn.faults()
-        elif path.suffix == ".svg":
-            size = [inches * 72 for inches in drawn.get_size_inches()]
-            with legible.noting_texts() as texts:
-                path.write_text(figure_style.svg_text(drawn, Description=carried), encoding="utf-8")
-            found = legible.faults(*size, 1, texts)
-        else:
-            figure_style.write_png(drawn, path, PNG_DPI, carried)
-        if reason := too_large(path.stat().st_size):
-            raise DrawingError(f"{path}: {reason}")
-        faults += [f"{path}: {fault}" for fault in found]
-    return faults
+def ask_flashsteps(program: Path, command: str, step: str, *problem: str) -> Any:
+    """What a command of flashsteps writes to its file, of a step and a problem: a shape, and further options."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "said.json"
+        words = [str(program), command, step, "--shape", *problem, "--json", str(path)]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return json.loads(path.read_text(encoding="utf-8"))
+            reason = " ".join((done.stderr or done.stdout).split())
+        except (OSError, ValueError) as error:
+            reason = str(error)
+    raise DrawingError(f"{program}: {command} says nothing of {step} ({reason})")
 
 
-def main(
-    file: str,
-    purpose: str,
-    pictures: Pictures,
-    read: Callable[[argparse.Namespace], tuple[Any, str | dict[str, str]]],
-    arguments: list[str] | None,
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
-) -> int:
-    script = Path(file).name
-    parser = argparse.ArgumentParser(description=purpose, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", type=Path, metavar="PROGRAM")
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--out", type=Path, metavar="FOLDER", help="draw all pictures into it")
-    action.add_argument("--check", type=Path, metavar="FOLDER", help="are its pictures up to date?")
-    add_options(parser)
-    options = parser.parse_args(arguments)
-    try:
-        data, described = read(options)
-        if options.check:
-            reasons = {options.check / name: why_not(options.check / name, of(described, name)) for name in pictures}
-            for path, reason in reasons.items():
-                if reason:
-                    remedy = f"build/venv/bin/python scripts/draw/{script} PROGRAM --out {options.check}"
-                    print(f"{path}: {reason} ({remedy})", file=sys.stderr)
-            return 1 if any(reasons.values()) else 0
-        for fault in (faults := draw_all(pictures, data, described, options.out)):
-            print(fault, file=sys.stderr)
-        return 1 if faults else 0
-    except (DrawingError, OSError) as error:
-        print(f"{script}: {error}", file=sys.stderr)
-        return 1
-    except ImportError as error:
-        print(f"{script}: {error} {figure_style.MISSING}", file=sys.stderr)
-        return 1
-    return 0
+@contextlib.contextmanager
+def noting_texts() -> Iterator[sheet.Texts]:
+    """All texts that matplotlib draws to a file meanwhile (labels of ticks beyond an axis are not)."""
+    from matplotlib.text import Text
+
+    found: sheet.Texts = {}  # the last time that a text is drawn counts
+    original = Text.draw
+
+    def draw_and_note(self: Any, renderer: Any) -> None:
+        if self.get_visible() and self.get_text().strip():
+            found[id(self)] = (self.get_text(), Text.get_window_extent(self, renderer), self.get_size())
+        original(self, renderer)
+
+    with mock.patch.object(Text, "draw", draw_and_note):
+        yield found
+
+
+def content(name: str, drawn: Any) -> tuple[bytes, list[str]]:
+    """Of the picture's file; and what cannot be read of the picture."""
+    if isinstance(drawn, sheet.Sheet):
+        made, faults = drawn.svg().encode(), drawn.faults()
+    else:
+        is_svg = name.endswith(".svg")
+        size, point = drawn.get_size_inches() * 72, 1 if is_svg else figure_style.PNG_DPI / 72
+        with noting_texts() as texts:
+            made = figure_style.svg_text(drawn).encode() if is_svg else figure_style.png_bytes(drawn)
+        faults = sheet.faults_of(*(size * point), point, texts)
+    if len(made) > MAX_BYTES:
+        faults.append(f"has {len(made)} bytes, {MAX_BYTES} are allowed")
+    return made, [f"{name}: {fault}" for fault in faults]

@@ -1,27 +1,21 @@
-#!/usr/bin/env python3
-"""Draws how far a step is from attention in float64: how errors are spread, where they are, what makes them.
-
-python3 scripts/draw/error_analysis.py FLASHSTEPS --out FOLDER     draws all pictures
-python3 scripts/draw/error_analysis.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
+"""How far a step is from attention in float64: how errors are spread, where they are, what makes them.
 
 The four structured heads and one of N(0, 1), fp16 and bf16, with a causal mask and without; V is N(0, 1).
---step and --backend take another step, or a GPU.
 """
+
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import numpy as np
 
-from draw import attention_data, drawings, figure_style, panels
-from draw.attention_data import PATTERNS, np, nrmse
+from draw import attention_data
+from draw.attention_data import PATTERNS, nrmse
 from draw.figure_style import BAR, CEILING, INK, TEXT
 from draw.figure_style import IDEAL as SECOND
-from draw.panels import finish, label_line, log_scale, place_rows, say, style_axes
+from draw.figure_style import finish, label_line, log_scale, panels, place_rows, say, style_axes
 
 # Keeps P in FP32, so that it differs in one of the two roundings.
 FP32_STEP = "v02_smem_tiles"
@@ -59,20 +53,13 @@ class Errors:
     backend: str
 
 
-def make_inputs() -> tuple[Any, Any, Any]:
-    """q, k and v, [batch, head, position, column]. The structured heads have the same q and k in each batch entry."""
-    shape = (BATCH, 1, SEQLEN, HEAD_DIM)
-    q, k = (
-        np.concatenate(
-            [
-                np.repeat(attention_data.structured(is_query, SEQLEN, HEAD_DIM)[None], BATCH, axis=0),
-                attention_data.normal(1, stream, shape),
-            ],
-            axis=1,
-        )
-        for is_query, stream in ((True, attention_data.STREAM_Q), (False, attention_data.STREAM_K))
-    )
-    return q, k, attention_data.normal(1, attention_data.STREAM_V, q.shape)
+def make_inputs(build: Path, dtype: str) -> list[Any]:
+    """The bits of q, k and v, [batch, head, position, column]. The structured heads have the same q and k in each batch
+    entry."""
+    structured = attention_data.inputs(build, "structured", dtype, 1, len(PATTERNS), SEQLEN)
+    normal = attention_data.inputs(build, "normal", dtype, BATCH, 1, SEQLEN)
+    *_, v = attention_data.inputs(build, "normal", dtype, BATCH, len(HEADS), SEQLEN)
+    return [*(np.concatenate([np.repeat(a, BATCH, 0), b], 1) for a, b in zip(structured[:2], normal)), v]
 
 
 def tile_by_tile(q: Any, k: Any, v: Any, dtype: str) -> Any:
@@ -91,48 +78,32 @@ def tile_by_tile(q: Any, k: Any, v: Any, dtype: str) -> Any:
     return o / total[..., None]
 
 
-def read(options: argparse.Namespace) -> tuple[Errors | None, str]:
-    """The errors, and the description: of the steps, their inputs, the bits that came out, the scripts."""
-    inputs = make_inputs()
-    given = {dtype: [attention_data.to_bits(x, dtype) for x in inputs] for dtype in DTYPES}
-    given["fp32"] = [attention_data.to_bits(x[:, -1:], "fp32") for x in inputs]  # the N(0, 1) head
-    runs = [(options.step, dtype, causal) for dtype in DTYPES for causal in MASKS]
-    runs += [(FP32_STEP, dtype, False) for dtype in given]
-    found = {}
-    for step, dtype, causal in runs:
-        found[step, dtype, causal] = attention_data.run_step(
-            options.program, step, dtype, causal, *given[dtype], options.backend
-        )
-    name = f"{options.step} {options.backend}".encode()
-    bits = [x.tobytes() for x in (*sum(given.values(), []), *found.values())]
-    gates = attention_data.gates_of(options.program, options.backend)
-    looks, of_types = Path(panels.__file__).read_bytes(), repr([gates[dtype] for dtype in DTYPES]).encode()
-    parts = attention_data.source(), looks, of_types, name, *bits
-    described = drawings.description("error analysis", __file__, *parts)
-    return (None if options.check else analyse(options, gates, given, found)), described
+def read(build: Path, step: str = attention_data.STEP, backend: str = "emulator") -> Errors:
+    given = {dtype: make_inputs(build, dtype) for dtype in (*DTYPES, "fp32")}
+    given["fp32"] = [x[:, -1:] for x in given["fp32"]]  # the N(0, 1) head
+    exact = {dtype: [attention_data.to_double(x, dtype) for x in bits] for dtype, bits in given.items()}
 
+    def output(step: str, dtype: str, causal: bool = False) -> Any:
+        o = attention_data.run_step(build, step, dtype, causal, *given[dtype], backend)
+        return attention_data.to_double(o, dtype)
 
-def analyse(
-    options: argparse.Namespace, gates: dict[str, Any], given: dict[str, Any], found: dict[Any, Any]
-) -> Errors:
-    cases, roundings = {}, {}
-    outputs = {key: attention_data.to_double(o, key[1]) for key, o in found.items()}
-    exact = {dtype: [attention_data.to_double(x, dtype) for x in given[dtype]] for dtype in given}
-
-    def reference(dtype: str, causal: bool) -> Any:
+    def reference(dtype: str, causal: bool = False) -> Any:
         q, k, v = exact[dtype]
         return attention_data.probabilities(q, k, causal) @ v
 
-    for dtype in DTYPES:
-        for causal in MASKS:
-            cases[dtype, causal] = Case(reference(dtype, causal), outputs[options.step, dtype, causal])
-        roundings[dtype] = Rounding(
-            outputs[FP32_STEP, dtype, False],
-            attention_data.rounded(cases[dtype, False].reference, dtype),
-            attention_data.rounded(tile_by_tile(*exact[dtype], dtype), dtype),
-        )
-    all_fp32 = float(nrmse(outputs[FP32_STEP, "fp32", False], reference("fp32", False)))
-    return Errors(cases, roundings, gates, all_fp32, options.step, options.backend)
+    def rounding(dtype: str) -> Rounding:
+        both = tile_by_tile(*exact[dtype], dtype)
+        rounded = [attention_data.rounded(o, dtype) for o in (cases[dtype, False].reference, both)]
+        return Rounding(output(FP32_STEP, dtype), *rounded)
+
+    cases = {
+        (dtype, causal): Case(reference(dtype, causal), output(step, dtype, causal))
+        for dtype in DTYPES
+        for causal in MASKS
+    }
+    gates = attention_data.lab_of(build, backend).gates
+    all_fp32 = float(nrmse(output(FP32_STEP, "fp32"), reference("fp32")))
+    return Errors(cases, {dtype: rounding(dtype) for dtype in DTYPES}, gates, all_fp32, step, backend)
 
 
 # The pictures: a panel for each type.
@@ -150,7 +121,7 @@ def draw_gate(axes: Any, gate: float, words: str, upright: bool = False) -> None
 
 
 def draw_histogram(data: Errors) -> Any:
-    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 4.2, sharey=True)
+    figure, grid = panels(1, 2, 4.2, sharey=True)
     for axes, dtype in zip(grid[0], DTYPES):
         case, gate = data.cases[dtype, False], data.gates[dtype]["nrmse"]
         # A row's norm is that of 64 elements: relative to a typical one of them.
@@ -182,7 +153,7 @@ def draw_histogram(data: Errors) -> Any:
 
 
 def draw_position(data: Errors) -> Any:
-    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 4.2)
+    figure, grid = panels(1, 2, 4.2)
     query = np.arange(1, SEQLEN + 1)
     for axes, dtype in zip(grid[0], DTYPES):
         for causal, colour in ((True, BAR), (False, SECOND)):
@@ -209,7 +180,7 @@ def draw_position(data: Errors) -> Any:
 
 
 def draw_heads(data: Errors) -> Any:
-    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 4.2)
+    figure, grid = panels(1, 2, 4.2)
     for axes, dtype in zip(grid[0], DTYPES):
         gate = data.gates[dtype]
         for (causal, mask), colour, shift in zip(MASKS.items(), (SECOND, BAR), (-0.2, 0.2)):
@@ -232,7 +203,7 @@ def draw_heads(data: Errors) -> Any:
 
 
 def draw_sources(data: Errors) -> Any:
-    figure, grid = panels.panels(figure_style.pyplot(), 1, 2, 3.6, sharey=True)
+    figure, grid = panels(1, 2, 3.6, sharey=True)
     for axes, dtype in zip(grid[0], DTYPES):
         case, roundings, gate = data.cases[dtype, False], data.roundings[dtype], data.gates[dtype]["nrmse"]
         rows = {
@@ -265,11 +236,3 @@ PICTURES: dict[str, Callable[[Errors], Any]] = {
     "errors_position.svg": draw_position,
     "errors_heads.svg": draw_heads,
 }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments, attention_data.add_options)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

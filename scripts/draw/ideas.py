@@ -1,10 +1,6 @@
-#!/usr/bin/env python3
-"""Draws the pictures of lessons that are rows of boxes, each from a text beside its step: steps/STEP/idea.txt.
+"""The pictures of lessons that are rows of boxes, each from a text beside its step: steps/STEP/idea.txt.
 
-python3 scripts/draw/ideas.py FLASHSTEPS --out FOLDER     draws all pictures
-python3 scripts/draw/ideas.py FLASHSTEPS --check FOLDER   are they what the texts and this script say?
-
-The program is not asked. A text is made of these lines, the first of which is the picture's title:
+A text is made of these lines, the first of which is the picture's title:
 
     = HEADING                   begins a group of rows
     == HEADING                  the same, and its rows have a scale of their own
@@ -26,21 +22,16 @@ and three more:
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from draw import drawings, legible
+from draw import drawings
 from draw.drawings import DrawingError
-from draw.figure_style import BACKGROUND, CEILING, HEADING, IDLE, INK, KV, KV_THERE, MUTED, NEUTRAL, NOTE, O, P, Q
-from draw.figure_style import Q_THERE, S, TINTS, WIDTH
-from draw.sheet import LINE, PIXELS, POINT, Sheet
+from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, MUTED, NEUTRAL, Q_THERE, TINTS, O, P, Q, S
+from draw.sheet import Sheet
 from steps import sources
 
 # Matrices have their letters, K also stands for V, and q and k for what has arrived; n is neutral, x idle, i ink. With a
@@ -49,7 +40,7 @@ COLOURS = {"Q": Q, "q": Q_THERE, "K": KV, "k": KV_THERE, "S": S, "P": P, "O": O,
 COLOURS |= dict(zip("abcd", TINTS))
 LOOKS = {".": {"color": MUTED, "halo": BACKGROUND}, "x": {"halo": IDLE}}  # of the words in it
 BOX = re.compile(r'\s*(->>|->)?\s*([.!_]|[A-Za-z]+)([\d.]*)(/2)?(?:\*(\d+))?(?:"([^"]*)")?(?=\s|$)')
-MARGIN, GAP, ARROW, LINE_HEIGHT, LONGEST = 13, 6, 16, 14, 120  # pixels; the last of a unit
+MARGIN, GAP, ARROW, LINE_HEIGHT, LONGEST = 0.42, 0.2, 0.52, 0.46, 3.9  # in a sheet's units; the last of a box of 1
 
 
 @dataclass(frozen=True)
@@ -75,11 +66,7 @@ class Row:
     def height(self) -> float:
         texts = [box.text for box in self.boxes if box.colour != "!"]
         half = any(box.half for box in self.boxes)
-        return 10 + LINE_HEIGHT * max([text.count("\n") + 1 for text in texts], default=1) + 8 * half
-
-
-def wide(text: str) -> float:
-    return max(legible.width(line, NOTE * POINT) for line in text.split("\n"))
+        return 0.33 + LINE_HEIGHT * max([text.count("\n") + 1 for text in texts], default=1) + 0.26 * half
 
 
 def parse_boxes(text: str) -> list[Box]:
@@ -105,66 +92,43 @@ def parse_row(line: str) -> Row:
 
 
 class Picture(Sheet):
-    """In pixels; `y` is how far down it is drawn."""
+    """`y` is how far down it is drawn."""
 
     def __init__(self, title: str):
-        super().__init__(PIXELS * WIDTH, 0)
-        self.title(title)
-        self.y = 40.0
-
-    def heading(self, text: str) -> None:
-        self.y += 10
-        self.text(MARGIN, self.y + 8, text, HEADING, ha="left", weight="bold")
-        self.y += 24
-
-    def note(self, text: str) -> None:
-        self.text(MARGIN, self.y + 10, text, NOTE, ha="left", color=MUTED)
-        self.y += 17
-
-    def legend(self, boxes: list[Box]) -> None:
-        x = float(MARGIN)
-        self.y += 4
-        for box in boxes:
-            self.fill(box.colour, x, self.y + 3, 24, 15)
-            self.text(x + 31, self.y + 10.5, box.text, NOTE, ha="left")
-            x += 49 + wide(box.text)
-        self.y += 26
-
-    def fill(self, colour: str, x: float, y: float, width: float, height: float) -> None:
-        look = {"edgecolor": LINE, "hatch": True} if colour == "x" else {"edgecolor": BACKGROUND, "linewidth": 0.8}
-        self.box(x, y, width, height, facecolor=COLOURS[colour], **look)
+        super().__init__(title, 0)
+        self.y = 1.3
 
     def row(self, row: Row, left: float, unit: float) -> None:
         x, middle, last = left, self.y + row.height / 2, None
-        self.text(left - 8, middle, row.name, NOTE, ha="right")
+        self.text(left - 0.25, middle, row.name, ha="right")
         for box in row.boxes:
             begin = x + ARROW * box.behind_arrow
             width, height = x + box.length * unit - begin, row.height / (1 + box.half)
             if box.behind_arrow and box.colour not in "._" and last is not None:
                 self.arrow((last, middle), (begin, middle), color=CEILING, gap=0)
             if box.colour == "!":
-                self.mark(row, x, box.text)
+                self.event(row, x, box.text)
             elif box.colour == "_":
                 self.box(begin, self.y, width, row.height, linestyle="dashed", linewidth=0.8)
             elif box.colour != ".":
-                self.fill(box.colour, begin, middle - height / 2, width, height)
+                self.cell(begin, middle - height / 2, width, height, COLOURS[box.colour])
                 last = begin + width
             if box.text and box.colour != "!":
-                if wide(box.text) > width + 1:
+                if self.length(box.text) > width + 0.03:
                     raise DrawingError(f"no room for '{box.text}'")
                 look = LOOKS.get(box.colour, {})
-                self.text(begin + width / 2, middle, box.text, NOTE, linespacing=1.15, **look)
+                self.text(begin + width / 2, middle, box.text, linespacing=1.15, **look)
             x += box.length * unit
         if row.words:
-            self.text(x + 10, middle, row.words, NOTE, ha="left")
-        self.y += row.height + GAP + 22 * any(box.colour == "!" for box in row.boxes)
+            self.text(x + 0.33, middle, row.words, ha="left")
+        self.y += row.height + GAP + 0.72 * any(box.colour == "!" for box in row.boxes)
 
-    def mark(self, row: Row, x: float, text: str) -> None:
+    def event(self, row: Row, x: float, text: str) -> None:
         bottom = self.y + row.height
-        self.polyline([(x, self.y - 2), (x, bottom + 8)], color=CEILING, linewidth=1.3, zorder=4)
-        room = wide(text) / 2
+        self.line((x, self.y - 0.07), (x, bottom + 0.26), zorder=4)
+        room = self.length(text) / 2
         x = min(max(x, MARGIN + room), self.width - MARGIN - room)
-        self.text(x, bottom + 17, text, NOTE, color=CEILING)
+        self.text(x, bottom + 0.55, text, color=CEILING)
 
 
 def draw(text: str) -> Picture:
@@ -178,24 +142,26 @@ def draw(text: str) -> Picture:
         elif line[0] not in "=:>":
             rows[number] = parse_row(line), len(scales) - 1
             scales[-1].append(rows[number][0])
-    left = MARGIN + 8 + max((wide(row.name) for row, _ in rows.values()), default=0)
+    picture = Picture(title)
+    left = MARGIN + 0.25 + max((picture.length(row.name) for row, _ in rows.values()), default=0)
     units = []
     for scale in scales:
-        behind = {row: wide(row.words) + 10 if row.words else 0 for row in scale}
-        most = PIXELS * WIDTH - MARGIN - left
-        units.append(min([LONGEST, *((most - behind[row]) / row.length for row in scale if row.length)]))
-    picture = Picture(title)
+        room = {row: picture.width - MARGIN - left - bool(row.words) * (picture.length(row.words) + 0.33) for row in scale}
+        units.append(min([LONGEST, *(room[row] / row.length for row in scale if row.length)]))
     for number, line in enumerate(lines):
         if number in rows:
             row, scale = rows[number]
             picture.row(row, left, units[scale])
         elif line[0] == "=":
-            picture.heading(line.lstrip("= "))
+            picture.heading(MARGIN, picture.y + 0.59, line.lstrip("= "))
+            picture.y += 1.11
         elif line[0] == ":":
-            picture.legend(parse_boxes(line[1:]))
+            picture.legend(picture.y + 0.23, {box.text: COLOURS[box.colour] for box in parse_boxes(line[1:])}, MARGIN)
+            picture.y += 0.98
         else:
-            picture.note(line[1:].strip())
-    picture.height = picture.y + 8
+            picture.note(picture.y + 0.14, line[1:].strip(), MARGIN)
+            picture.y += 0.55
+    picture.height = picture.y + 0.26
     return picture
 
 
@@ -214,17 +180,7 @@ STEPS = {f"lesson_{step.split('_')[0]}.svg": step for step in sources.all_steps(
 PICTURES = {name: partial(draw_step, step=step) for name, step in STEPS.items()}
 
 
-def read(options: argparse.Namespace) -> tuple[None, dict[str, str]]:
+def read(_: Path) -> None:
     for step in STEPS.values():
         for other, quote in re.findall(r"^# (?:(v\d+_\w+): )?(.*)$", source(step), re.MULTILINE):
             drawings.check_quotes(f"steps/{other or step}/kernel.cu", quote)
-    texts = {name: source(step).encode() for name, step in STEPS.items()}
-    return None, {name: drawings.description("idea", __file__, text) for name, text in texts.items()}
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,26 +2,33 @@
 """Draws every figure in figures/ from the recorded runs in figures/results/, and those of docs/figures/.
 
 python3 scripts/draw/make_figures.py           draws those that are not up to date
-python3 scripts/draw/make_figures.py --check   changes nothing; names what is stale, edited, missing or left over
-                    ... --build build/ci  the same, and for docs/figures/ too: these show what programs of a build
-                                          with tests do (preset ci), which are run for it
+python3 scripts/draw/make_figures.py --check   changes nothing; names what is stale, missing or left over
+        ... --build build/ci          the same, and for docs/figures/ too: these show what programs of a build with
+                                      tests do (preset ci), which are run for it
+        ... --build build/ci copies   only those whose names begin so
+        ... --build build --step v07_ptx_mma --out build/maps attention errors
+                                      what another step attends to, and its errors; --backend cuda runs it on a GPU
 
-A figure carries a hash of all that it follows from (its row below, the record, scripts, versions of libraries).
---check compares it, so it draws nothing and needs no package. That the texts are those of the record, too, is tested
-by drawing again (scripts/tests/test_charts.py).
+Nothing but the picture decides whether it is up to date: all are drawn again, and compared.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
+import math
+import re
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from draw import charts, drawings, figure_style, panels
+from draw import charts, drawings, figure_style, pipeline_picture
+from draw.drawings import DrawingError
 from records import results
 from records.results import ResultsError
 from steps import sources
@@ -34,7 +41,7 @@ class Figure:
     kind: str  # of charts.KINDS
     records: tuple[str, ...]  # in figures/results/
     where: tuple[str, ...] = ("",)  # which of their problems, each as a block of readme_tables.py would say it
-    part: str = ""  # of the ladder; while the record has no step of it, there is no figure
+    part: str = ""  # of the ladder
 
 
 # For each part of the ladder the records, and two problems of the first one. The second one has the ceilings that the
@@ -69,126 +76,105 @@ FIGURES = (
     ),
     Figure("instructions.svg", "instructions", ("h200_profile.json",), ("S=4096 D=64 causal=false",)),
 )
-
-# Of docs/figures/: who draws, from which program of a build.
-DRAWINGS = {
-    "fragment_layouts": "tools/fragment_layouts",
-    "memory_layouts": "tools/memory_layouts",
-    "copy_states": "tools/copy_states",
-    "data_flow": "flashsteps",
-    "online_softmax": "flashsteps",
-    "pipeline_picture": "flashsteps",
-    "ideas": "flashsteps",
-    "grids": "flashsteps",
-    "attention_maps": "flashsteps",
-    "error_analysis": "flashsteps",
-}
-
-DRAWN = {".svg", ".png"}  # what may be left over
+# Of docs/figures/: who draws.
+OF_A_STEP = ("attention_maps", "error_analysis")  # any, on the emulator or on a GPU
+MODULES = ("fragment_layouts", "memory_layouts", "copy_states", "data_flow", "online_softmax", "pipeline_picture")
+MODULES += ("ideas", *OF_A_STEP)
+PLACE = re.compile(rb' (?:d|x|y|width|height|transform)="([^"]*)"')
 REMEDY = "build/venv/bin/python scripts/draw/make_figures.py"
 
-
-def records_folder(root: Path) -> Path:
-    return root / "figures" / "results"
+Drawings = dict[Path, Callable[[], Any]]
 
 
-def figures(root: Path) -> list[Figure]:
-    """Those that there are to be."""
-
-    def is_recorded(figure: Figure) -> bool:
-        path = records_folder(root) / figure.records[0]
-        runs = results.read(path)["runs"] if figure.part and path.is_file() else []
-        return not runs or figure.part in (part.name for part in charts.parts_of(runs))
-
-    return [figure for figure in FIGURES if is_recorded(figure)]
-
-
-def description(figure: Figure, root: Path) -> str:
-    """Of all that the figure follows from. Not of its name."""
-    paths = [*(records_folder(root) / record for record in figure.records), Path(panels.__file__)]
-    try:
-        data = [path.read_bytes() for path in paths]
-    except OSError as error:
-        raise ResultsError(f"its record {error.filename}: {error.strerror}") from error
-    runs = [run for path in paths[:-1] for run in results.read(path).get("runs", [])]
-    gone = {step["step"] for run in runs for step in run["steps"] if sources.has_left(step["step"], root)}
-    chosen = " ".join(map(str, (figure.kind, figure.records, figure.where, figure.part, *sorted(gone))))
-    return drawings.description("figure", charts.__file__, chosen.encode(), *data)
-
-
-def sources_of(figure: Figure, root: Path) -> list[charts.Source]:
+def sources_of(figure: Figure) -> list[charts.Source]:
     """Without the steps that have left the ladder since they were recorded."""
     filters = [dict(word.split("=") for word in problem.split()) for problem in figure.where]
     found = []
     for file in figure.records:
-        data = results.load(records_folder(root) / file, schema=None)
+        data = results.load(ROOT / "figures" / "results" / file, schema=None)
         for run in data["runs"]:
-            run["steps"] = [step for step in run["steps"] if not sources.has_left(step["step"], root)]
+            run["steps"] = [step for step in run["steps"] if not sources.has_left(step["step"], ROOT)]
         found.append(charts.Source(file, data, [run for each in filters for run in results.select_runs(data, each)]))
     return found
 
 
-def draw(figure: Figure, root: Path) -> str:
+def draw_chart(figure: Figure) -> Any:
     of_part = {"part": figure.part} if figure.part else {}
-    drawn = charts.KINDS[figure.kind](figure_style.pyplot(), sources_of(figure, root), **of_part)
-    carried = {"Source": ", ".join(figure.records), "Description": description(figure, root)}
-    text = figure_style.svg_text(drawn, **carried)
-    if reason := drawings.too_large(len(text.encode())):
-        raise ResultsError(reason)
-    return text
+    return charts.KINDS[figure.kind](sources_of(figure), **of_part)
 
 
-def left_over(root: Path) -> list[str]:
-    known = {figure.name for figure in figures(root)}
-    found = (root / "figures").glob("*")
-    return sorted(path.name for path in found if path.suffix in DRAWN and path.name not in known)
+def all_charts() -> Drawings:
+    return {ROOT / "figures" / figure.name: partial(draw_chart, figure) for figure in FIGURES}
 
 
-def draw_from_programs(build: Path, root: Path, check: bool) -> list[str]:
-    """Lets each script of DRAWINGS draw, or check; what went wrong it has said itself."""
-    errors = []
-    action = ["--check" if check else "--out", str(root / "docs" / "figures")]
-    for script, program in DRAWINGS.items():
-        if importlib.import_module(f"draw.{script}").main([str(build / program), *action]) != 0:
-            errors.append(f"docs/figures: {script}.py failed, see above")
-    return errors
+def all_drawings(module: str, build: Path, *of_step: str) -> Drawings:
+    """What they are drawn from is read when the first one is."""
+    drawn_by = importlib.import_module(f"draw.{module}")
+    read = functools.cache(lambda: drawn_by.read(build, *of_step))
+    folder = ROOT / "docs" / "figures"
+    return {folder / name: lambda draw=draw: draw(read()) for name, draw in drawn_by.PICTURES.items()}
+
+
+def is_as_drawn(path: Path, made: bytes) -> bool:
+    """Another processor may round the last digit of a place otherwise. And how many plain accesses a kernel has is the
+    compiler's choice: in pictures of traces all places follow from it, but neither words nor the number of boxes."""
+    both = path.read_bytes(), made
+    words = [PLACE.sub(b" ", each) for each in both]
+    places = [re.findall(rb"-?[\d.]+", b" ".join(PLACE.findall(each))) for each in both]
+    tolerance = math.inf if path.name in pipeline_picture.PICTURES else 0.01
+    return (words[0], len(places[0])) == (words[1], len(places[1])) and all(
+        abs(float(a) - float(b)) < tolerance for a, b in zip(*places)
+    )
+
+
+def update(path: Path, draw: Callable[[], Any], check: bool) -> list[str]:
+    """Draws it if it is not up to date, or only says so. What is wrong; what cannot be read is drawn all the same."""
+    try:
+        made, errors = drawings.content(path.name, draw())
+        if path.is_file() and is_as_drawn(path, made):
+            return errors
+        if check:
+            return [*errors, f"{path}: is {'stale' if path.is_file() else 'missing'} ({REMEDY})"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(made)
+        print(f"{path}: drawn")
+        return errors
+    except (DrawingError, ResultsError, OSError) as error:
+        return [f"{path}: {error}"]
+
+
+def left_over(known: Drawings) -> list[str]:
+    """Deleting is for whoever knows why it is there."""
+    found = sorted(path for folder in {path.parent for path in known} for path in folder.iterdir())
+    found = [path for path in found if path.suffix in (".svg", ".png") and path not in known]
+    return [f"{path}: left over, make_figures.py draws no such figure (delete it)" for path in found]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Draws the figures from the recorded runs.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; say what is not up to date")
     parser.add_argument("--build", type=Path, metavar="DIR", help="docs/figures/ too, from its programs")
-    parser.add_argument(
-        "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
-    )
+    parser.add_argument("--step", metavar="vNN_name", help="only this step's errors, and what it attends to")
+    parser.add_argument("--backend", default="emulator", choices=("emulator", "cuda"), help="where that step runs")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="draw into this folder")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only figures whose names begin so")
     options = parser.parse_args(arguments)
-    errors, drawn = [], 0
-    wanted = figures(options.root)
-    for figure in wanted:
-        path = options.root / "figures" / figure.name
-        try:
-            reason = drawings.why_not(path, description(figure, options.root))
-            if options.check and reason:
-                errors.append(f"figures/{figure.name}: {reason} ({REMEDY})")
-            elif reason:
-                path.write_text(draw(figure, options.root), encoding="utf-8")
-                print(f"figures/{figure.name}: drawn")
-                drawn += 1
-        except (ResultsError, OSError) as error:
-            errors.append(f"figures/{figure.name}: {error}")
-        except ImportError as error:
-            print(f"make_figures.py: {error} {figure_style.MISSING}", file=sys.stderr)
-            return 1
-    errors += [
-        f"figures/{name}: left over, make_figures.py draws no such figure (delete it)"
-        for name in left_over(options.root)
-    ]
-    if options.build:
-        errors += draw_from_programs(options.build.resolve(), options.root.resolve(), options.check)
+    try:
+        wanted = {} if options.step else all_charts()
+        for module in (OF_A_STEP if options.step else MODULES) if options.build else ():
+            of_step = (options.step, options.backend) if options.step else ()
+            wanted |= all_drawings(module, options.build.resolve(), *of_step)
+        errors = [] if options.step or options.names or options.out else left_over(wanted)
+        wanted = {path: draw for path, draw in wanted.items() if path.name.startswith(tuple(options.names or [""]))}
+        for path, draw in wanted.items():
+            errors += update(options.out / path.name if options.out else path, draw, options.check)
+    except ImportError as error:
+        print(f"make_figures.py: {error} {figure_style.MISSING}", file=sys.stderr)
+        return 1
     for error in errors:
         print(error, file=sys.stderr)
     if not errors:
-        print(f"{len(wanted)} figure(s) up to date" + (f", {drawn} drawn" if drawn else ""))
+        print(f"{len(wanted)} figure(s) up to date")
     return 1 if errors else 0
 
 

@@ -1,29 +1,17 @@
-#!/usr/bin/env python3
-"""Draws tiles: which are computed, what a CTA keeps of them, how they lie in the banks, what a load touches.
-
-python3 scripts/draw/memory_layouts.py TOOL --out FOLDER     draws all pictures
-python3 scripts/draw/memory_layouts.py TOOL --check FOLDER   are they what the tool and this script say?
-
-TOOL is the program that prints it all: build/ci/tools/memory_layouts (scripts/draw/tools/).
-"""
+"""Tiles: which are computed, what a CTA keeps of them, how they lie in the banks, what a load touches."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import sys
 from pathlib import Path
 from typing import Any, Callable
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from draw import drawings
 from draw.drawings import DrawingError
-from draw.figure_style import BACKGROUND, BAR, GAP, HEADING, INK, KV, MUTED, NEUTRAL, O, P, Q, S, TINTS
+from draw.figure_style import BACKGROUND, BAR, GAP, INK, KV, MUTED, NEUTRAL, O, P, Q, S, TINTS
 from draw.sheet import LINE, MARK, Sheet
 
-WIDTH = 26.0  # of a picture; in Sheet's units, about 0.3 inches
+WIDTH = 26.0  # of a picture, in its units
 BANKS, BANK_BYTES, SECTOR_BYTES = 32, 4, 32
 # Of sm_86, sm_89 and sm_120, in bytes per CTA: the static_assert of every kernel.
 SMALLEST_LIMIT = 101376
@@ -51,11 +39,8 @@ def passes(access: Any, group: int) -> int:
 
 
 def sectors(access: Any) -> set[int]:
-    return {
-        byte // SECTOR_BYTES
-        for offset in access["offsets"]
-        for byte in (offset, offset + access["bytes"] - 1)
-    }
+    ends = (0, access["bytes"] - 1)
+    return {(offset + byte) // SECTOR_BYTES for offset in access["offsets"] for byte in ends}
 
 
 def check(layouts: Layouts) -> None:
@@ -65,18 +50,14 @@ def check(layouts: Layouts) -> None:
             raise DrawingError(f"shared access '{name}': its offsets do not give {access['passes']} passes")
     for name, access in layouts["global"].items():
         if len(sectors(access)) != access["sectors"]:
-            raise DrawingError(
-                f"global access '{name}': its offsets do not give {access['sectors']} sectors"
-            )
+            raise DrawingError(f"global access '{name}': its offsets do not give {access['sectors']} sectors")
     for mask in layouts["masks"]:
         for row, masked in enumerate(mask["masked"]):
             for column in range(-(-mask["seqlen_kv"] // layouts["block_n"])):
                 seen, present = pairs_of_tile(layouts, mask, row, column)
                 kind = "skipped" if column >= len(masked) else "masked" if masked[column] else "full"
                 if kind != ("skipped" if seen == 0 else "full" if seen == present else "masked"):
-                    raise DrawingError(
-                        f"tile ({row}, {column}) is {kind}, but {seen} of {present} pairs are seen"
-                    )
+                    raise DrawingError(f"tile ({row}, {column}) is {kind}, but {seen} of {present} pairs are seen")
     for mode in MODES:
         places = layouts["swizzle"][mode]
         address_bits(places)
@@ -98,17 +79,15 @@ def pairs_of_tile(layouts: Layouts, mask: Any, row: int, column: int) -> tuple[i
     return seen, len(visible) * block_n
 
 
-def parse(text: bytes) -> Layouts:
-    layouts = json.loads(text)
+def parse(layouts: Layouts) -> Layouts:
     check(layouts)
     return layouts
 
 
-def read(options: argparse.Namespace) -> tuple[Layouts, str]:
-    layouts, text = drawings.ask(options.program, parse)
+def read(build: Path) -> Layouts:
     for step, (_, _, unrolled) in LOADS.items():
         drawings.check_quotes(f"steps/{step}/kernel.cu", unrolled)
-    return layouts, drawings.description("memory layouts", __file__, text)
+    return drawings.ask(build / "tools/memory_layouts", parse)
 
 
 def counted(number: int, word: str) -> str:
@@ -118,59 +97,44 @@ def counted(number: int, word: str) -> str:
 # ---- Which tiles are computed
 
 
-def draw_mask(layouts: Layouts) -> Any:
-    sheet = Sheet(WIDTH, 14.0)
-    sheet.title("Which tiles of keys each CTA visits, in which order, and which with a mask")
+TAIL = {"hatch": True, "linewidth": 0, "zorder": 2}
+COMPUTED, MASKED = TINTS[:2]
+
+
+def draw_mask(layouts: Layouts) -> Sheet:
+    sheet = Sheet("Which tiles of keys each CTA visits, in which order, and which with a mask", 14.0, WIDTH)
     unit = 1.4 / layouts["block_n"]  # of the picture, for a key
     for mask, x in zip(layouts["masks"], (1.8, 10.3, 18.8)):
         draw_tiles(sheet, layouts, mask, x, 3.7, unit)
-    for x, tint, words in (
-        (0.5, TINTS[0], "computed, no mask"),
-        (6.3, TINTS[1], "with a mask"),
-        (10.7, BACKGROUND, "not even loaded"),
-    ):
-        sheet.box(x, 12.9, 0.8, 0.6, facecolor=tint)
-        sheet.text(x + 1.0, 13.2, words, ha="left")
-    sheet.polyline([(16.1, 13.2), (16.9, 13.2)], color=MARK, linewidth=1.8)
+    sheet.legend(12.9, {"computed, no mask": COMPUTED, "with a mask": MASKED, "not even loaded": BACKGROUND})
+    sheet.line((16.1, 13.2), (16.9, 13.2), linewidth=1.8)
     sheet.text(17.1, 13.2, "how far a row sees", ha="left")
     sheet.box(22.3, 12.9, 0.8, 0.6, **TAIL)
     sheet.text(23.3, 13.2, "ragged tail", ha="left")
     return sheet
 
 
-TAIL = {"hatch": True, "linewidth": 0, "zorder": 2}
-
-
 def draw_tiles(sheet: Sheet, layouts: Layouts, mask: Any, x: float, y: float, unit: float) -> None:
     """One problem: its tiles, and the line up to which each row sees keys."""
     block_m, block_n = layouts["block_m"], layouts["block_n"]
-    columns = -(-mask["seqlen_kv"] // block_n)
-    rows = len(mask["masked"])
+    columns, rows = -(-mask["seqlen_kv"] // block_n), len(mask["masked"])
     across, down = block_n * unit, block_m * unit
     width, height = columns * across, rows * down
-    lines = [
-        f"{mask['seqlen_q']} queries, {mask['seqlen_kv']} keys",
-        "causal" if mask["causal"] else "not causal",
-    ]
+    kind = "causal" if mask["causal"] else "not causal"
     if mask["kv_len"] != mask["seqlen_kv"]:
-        lines[1] += f", kv_len {mask['kv_len']}"
-    sheet.left(x, y - 2.0, lines[0], weight="bold")
-    sheet.left(x, y - 1.45, lines[1])
-    computed = masked = seen = 0
+        kind += f", kv_len {mask['kv_len']}"
+    sheet.left(x, y - 2.0, f"{mask['seqlen_q']} queries, {mask['seqlen_kv']} keys", weight="bold")
+    sheet.left(x, y - 1.45, kind)
+    sheet.names(x - 0.15, y + down / 2, (f"CTA {row}" for row in range(rows)), down=down, ha="right", color=INK)
+    sheet.names(x, y - 0.35, range(0, columns * block_n, block_n), across=across)
     for row, tiles in enumerate(mask["masked"]):
-        top = y + row * down
-        sheet.text(x - 0.15, top + down / 2, f"CTA {row}", ha="right")
         for column in range(columns):
-            left = x + column * across
-            tint = BACKGROUND
-            if column < len(tiles):
-                tint = TINTS[1] if tiles[column] else TINTS[0]
-                computed, masked = computed + 1, masked + tiles[column]
-                sheet.text(left + 0.3 * across, top + 0.62 * down, str(column + 1), zorder=5)
-            seen += pairs_of_tile(layouts, mask, row, column)[0]
+            left, top = x + column * across, y + row * down
+            computed = column < len(tiles)
+            tint = (MASKED if tiles[column] else COMPUTED) if computed else BACKGROUND
             sheet.box(left, top, across, down, facecolor=tint)
-    for column in range(columns):
-        sheet.text(x + column * across, y - 0.35, str(column * block_n), color=MUTED)
+            if computed:
+                sheet.text(left + 0.3 * across, top + 0.62 * down, str(column + 1), zorder=5)
     # What the tiles have beyond the tensors: no such queries, no such keys.
     end_x, end_y = x + mask["seqlen_kv"] * unit, y + mask["seqlen_q"] * unit
     sheet.box(end_x, y, x + width - end_x, height, **TAIL)
@@ -178,12 +142,13 @@ def draw_tiles(sheet: Sheet, layouts: Layouts, mask: Any, x: float, y: float, un
     ends = enumerate(mask["visible"])
     line = [(x + keys * unit, y + (row + down) * unit) for row, keys in ends for down in (0, 1)]
     sheet.polyline(line, color=MARK, linewidth=1.8, zorder=4)
-    pairs = computed * block_m * block_n
+    computed, masked = sum(map(len, mask["masked"])), sum(map(sum, mask["masked"]))
+    seen = sum(mask["visible"])
     sheet.left(
         x,
         y + height + 0.3,
         f"{computed} of {rows * columns} tiles computed,\n{masked} of them with a mask;\n"
-        f"{seen / pairs:.0%} of their pairs are wanted",
+        f"{seen / (computed * block_m * block_n):.0%} of their pairs are wanted",
     )
 
 
@@ -213,52 +178,35 @@ def storage_groups(layouts: Layouts) -> list[tuple[list[str], Any]]:
     return groups
 
 
-def draw_storage(layouts: Layouts) -> Any:
+def draw_storage(layouts: Layouts) -> Sheet:
     groups = storage_groups(layouts)
-    bar, pitch = 0.9, 1.15
+    bar, pitch, left, unit = 0.9, 1.15, 3.4, 18.6 / SMALLEST_LIMIT
     height = 3.1 + 2 * (len(groups) * pitch + 2.0)
-    sheet = Sheet(WIDTH, height)
-    sheet.title("What a CTA keeps in shared memory")
-    sheet.left(
-        0.5,
-        1.25,
-        "fp16 or bf16; S and O are FP32. × 2: two stages. Hatched: padding. Grey, at the end: row state,"
-        " mbarriers.",
-    )
-    left, unit = 3.4, 18.6 / SMALLEST_LIMIT
-    y = 2.6
+    sheet = Sheet("What a CTA keeps in shared memory", height, WIDTH)
+    words = "fp16 or bf16; S and O are FP32. × 2: two stages. Hatched: padding. Grey, at the end: row state, mbarriers."
+    sheet.left(0.5, 1.25, words)
+    limit, y = left + SMALLEST_LIMIT * unit, 2.6
     for head_dim in ("64", "128"):
-        sheet.left(0.5, y, f"D = {head_dim}", HEADING, weight="bold")
+        sheet.heading(0.5, y + 0.2, f"D = {head_dim}")
         y += 1.2
         top = y
         for steps, kept in groups:
-            names = [step.split("_")[0] for step in steps]
-            sheet.text(left - 0.3, y + bar / 2, ", ".join(names), ha="right")
+            sheet.text(left - 0.3, y + bar / 2, ", ".join(step.split("_")[0] for step in steps), ha="right")
             x = left
             for part in kept[head_dim]:
                 name, tint = PARTS[part["name"]]
                 width, net = part["bytes"] * unit, part["contents"] * unit
-                sheet.box(x, y, width, bar, facecolor=tint, edgecolor=INK, linewidth=0.6)
-                if net < width:
-                    sheet.box(x + net, y, width - net, bar, facecolor=BACKGROUND, hatch=True)
-                size = f"{part['bytes'] / 1024:.3g} KB"
-                if name:
-                    room = f"{name}, {size}" if net > 0.23 * len(name + size) + 0.6 else name
-                    sheet.text(x + net / 2, y + bar / 2, room)
+                words = (f"{name}, {part['bytes'] / 1024:.3g} KB", name) if name else ()
+                sheet.cell(x, y, net, bar, tint, *words, edgecolor=INK, linewidth=0.6)
+                sheet.box(x + net, y, width - net, bar, facecolor=BACKGROUND, hatch=True)
                 x += width
             total = sum(part["bytes"] for part in kept[head_dim])
             sheet.text(WIDTH - 0.6, y + bar / 2, f"{total:,} bytes", ha="right")
             y += pitch
-        limit = left + SMALLEST_LIMIT * unit
-        sheet.polyline([(limit, top - 0.3), (limit, y - 0.2)], color=MARK, linewidth=1.4, linestyle="dashed")
+        sheet.line((limit, top - 0.3), (limit, y - 0.2), linestyle="dashed")
         y += 0.7
-    sheet.text(
-        left + SMALLEST_LIMIT * unit,
-        height - 0.8,
-        f"{SMALLEST_LIMIT:,} bytes: the most that a CTA may have on sm_86, sm_89 and sm_120",
-        color=MARK,
-        ha="right",
-    )
+    words = f"{SMALLEST_LIMIT:,} bytes: the most that a CTA may have on sm_86, sm_89 and sm_120"
+    sheet.text(limit, height - 0.8, words, color=MARK, ha="right")
     return sheet
 
 
@@ -284,9 +232,8 @@ BANKS_NOTE = (
 )
 
 
-def draw_banks(layouts: Layouts) -> Any:
-    sheet = Sheet(WIDTH, 16.8)
-    sheet.title("The eight rows that ldmatrix reads together, in the 32 banks")
+def draw_banks(layouts: Layouts) -> Sheet:
+    sheet = Sheet("The eight rows that ldmatrix reads together, in the 32 banks", 16.8, WIDTH)
     sheet.left(0.5, 1.25, BANKS_NOTE)
     for index, (kind, title) in enumerate(LDMATRIX.items()):
         place = 1.9 + 12.5 * (index % 2), 4.6 + 6.7 * (index // 2)
@@ -294,59 +241,50 @@ def draw_banks(layouts: Layouts) -> Any:
     return sheet
 
 
-def draw_walk(layouts: Layouts) -> Any:
-    sheet = Sheet(WIDTH, 13.2)
-    sheet.title("v02 reads K for S = Q Kᵀ, in the 32 banks")
+def draw_walk(layouts: Layouts) -> Sheet:
+    sheet = Sheet("v02 reads K for S = Q Kᵀ, in the 32 banks", 13.2, WIDTH)
     sheet.left(0.5, 1.25, BANKS_NOTE)
     for x, title, walk in ((1.9, "all lanes at one d", "plain"), (14.4, "each lane on its own walk", "walk")):
         draw_bank_panel(sheet, x, 4.6, title, layouts["shared"][f"v02 K, {walk}"], 0, 16)
     return sheet
 
 
-def draw_bank_panel(
-    sheet: Sheet, x: float, y: float, title: str, access: Any, group: int, rows: int
-) -> None:
+def draw_bank_panel(sheet: Sheet, x: float, y: float, title: str, access: Any, group: int, rows: int) -> None:
     """The lanes of one group, a row of the panel for each row of the tile that they read."""
-    bank = 0.347
-    row_height = 0.5 if rows == 8 else 0.44
-    count = lanes_per_group(access)
-    offsets = access["offsets"][group * count : (group + 1) * count]
-    needed = passes(access, group)
-    sheet.left(x, y - 1.35, title, HEADING, weight="bold")
-    look = {"ha": "right", "weight": "bold", "color": MARK if needed > 1 else INK}
-    sheet.left(x + BANKS * bank, y - 1.35, counted(needed, "pass"), HEADING, **look)
+    bank, tall = 0.347, 0.5 if rows == 8 else 0.44
+    count, needed = lanes_per_group(access), passes(access, group)
+    sheet.heading(x, y - 1.15, title)
+    look = {"ha": "right", "color": MARK if needed > 1 else INK}
+    sheet.heading(x + BANKS * bank, y - 1.15, counted(needed, "pass"), **look)
     sheet.text(x - 0.15, y - 0.3, "bank", color=MUTED, ha="right")
-    for i in range(0, BANKS, 4):
-        sheet.text(x + (i + 0.5) * bank, y - 0.3, str(i), color=MUTED)
-    sheet.box(x, y, BANKS * bank, rows * row_height, facecolor=BACKGROUND)
-    for row in range(rows):
-        if row % 4 == 0 or row == rows - 1:
-            sheet.text(x - 0.15, y + (row + 0.5) * row_height, f"row {row}", color=MUTED, ha="right")
-    for lane, offset in enumerate(offsets):
-        words = range(offset // BANK_BYTES, (offset + access["bytes"] - 1) // BANK_BYTES + 1)
-        for word in words:
-            place = x + word % BANKS * bank, y + lane % rows * row_height
-            sheet.box(*place, bank, row_height, facecolor=TINTS[0], edgecolor=LINE, linewidth=0.4)
-    sheet.grid(x, y, BANKS * bank, rows * row_height, BANKS // 4, 1)
-    y += rows * row_height + 0.15
+    sheet.names(x + bank / 2, y - 0.3, range(0, BANKS, 4), across=4 * bank)
+    sheet.box(x, y, BANKS * bank, rows * tall, facecolor=BACKGROUND)
+    for row in (*range(0, rows, 4), rows - 1):
+        sheet.text(x - 0.15, y + (row + 0.5) * tall, f"row {row}", color=MUTED, ha="right")
+    for lane, offset in enumerate(access["offsets"][group * count : (group + 1) * count]):
+        for word in range(offset // BANK_BYTES, (offset + access["bytes"] - 1) // BANK_BYTES + 1):
+            place = x + word % BANKS * bank, y + lane % rows * tall
+            sheet.box(*place, bank, tall, facecolor=TINTS[0], edgecolor=LINE, linewidth=0.4)
+    sheet.grid(x, y, BANKS * bank, rows * tall, BANKS // 4, 1)
+    y += rows * tall + 0.15
     wanted = [len(words) for words in words_by_bank(access, group)]
     for words, run in itertools.groupby(range(BANKS), wanted.__getitem__):
         first, *more = run
-        width = (1 + len(more)) * bank
+        left, width = x + first * bank, (1 + len(more)) * bank
         deep = words == needed > 1
-        sheet.box(x + first * bank, y, width, 0.6, facecolor=MARK if deep else GAP, edgecolor=BACKGROUND)
+        look = {"color": "white", "weight": "bold"} if deep else {}
+        sheet.box(left, y, width, 0.6, facecolor=MARK if deep else GAP, edgecolor=BACKGROUND)
         if words and more:
-            look = {"color": "white", "weight": "bold"} if deep else {}
-            sheet.text(x + first * bank + width / 2, y + 0.3, f"{words} each", **look)
+            sheet.text(left + width / 2, y + 0.3, f"{words} each", **look)
         elif words:  # more digits than a bank is wide
-            sheet.text(x + first * bank + width + 0.15, y + 0.3, str(words), ha="left", color=MARK, weight="bold")
+            sheet.text(left + width + 0.15, y + 0.3, str(words), ha="left", color=MARK, weight="bold")
 
 
 # ---- The swizzle
 
 MODES = ("128", "64", "32")
 # One tint per number of a chunk, light enough for text.
-CHUNK_TINTS = (*TINTS, NEUTRAL, "#f3c6a5", "#c9c6ec", "#d5e8a8")
+CHUNK_TINTS = (*TINTS, NEUTRAL, "#f3c6a5", Q, "#d5e8a8")
 COLUMN = 1  # of chunks, the one that the picture follows
 
 
@@ -363,17 +301,14 @@ def address_bits(places: list[list[int]]) -> dict[int, list[int]]:
             whole ^= images[bit] if index >> bit & 1 else 0
         if whole != place:
             raise DrawingError("a swizzle that is no XOR of address bits")
-    found = {
-        bit + 4: [other + 4 for other in range(6) if other != bit and images[other] >> bit & 1]
-        for bit in range(6)
-    }
+    bits = range(6)
+    found = {bit + 4: [other + 4 for other in bits if other != bit and images[other] >> bit & 1] for bit in bits}
     return {bit: others for bit, others in found.items() if others}
 
 
-def draw_swizzle(layouts: Layouts) -> Any:
+def draw_swizzle(layouts: Layouts) -> Sheet:
     swizzle = layouts["swizzle"]
-    sheet = Sheet(WIDTH, 23.4)
-    sheet.title("Where a swizzle puts the chunks of 1,024 bytes")
+    sheet = Sheet("Where a swizzle puts the chunks of 1,024 bytes", 23.4, WIDTH)
     sheet.left(
         0.5,
         1.25,
@@ -381,75 +316,59 @@ def draw_swizzle(layouts: Layouts) -> Any:
         f" 3:{COLUMN} is chunk {COLUMN} of the\ntile's row 3. Outlined: chunk {COLUMN} of rows 0 to 7, as"
         " ldmatrix reads it. In all three modes it is in 8 different columns.",
     )
-    cell, height = 0.98, 0.78
+    cell, tall, y = 0.98, 0.78, 5.4
     for mode, x in zip(MODES, (0.6, 9.1, 17.6)):
         places = swizzle[mode]
         chunks = len(places[0])
-        y = 5.4
-        sheet.left(x, y - 2.1, f"{mode} bytes", HEADING, weight="bold")
+        sheet.heading(x, y - 1.9, f"{mode} bytes")
         sheet.left(x, y - 1.4, f"rows of {chunks} chunks, {8 // chunks} to a line")
-        for i in range(8):
-            sheet.text(x + i * cell, y - 0.3, str(4 * i), color=MUTED)
+        sheet.names(x, y - 0.3, range(0, BANKS, 4), across=cell)
         for row, its in enumerate(places):
             for chunk, place in enumerate(its):
-                where = x + place % 8 * cell, y + place // 8 * height
-                sheet.box(*where, cell, height, facecolor=CHUNK_TINTS[chunk])
-                sheet.text(where[0] + cell / 2, where[1] + height / 2, f"{row}:{chunk}")
+                where = x + place % 8 * cell, y + place // 8 * tall, cell, tall
+                sheet.cell(*where, CHUNK_TINTS[chunk], f"{row}:{chunk}")
                 if chunk == COLUMN and row < 8:
-                    sheet.box(*where, cell, height, edgecolor=MARK, linewidth=2.0, zorder=4)
+                    sheet.mark(*where)
     draw_address_bits(sheet, swizzle, 13.6)
     draw_panels(sheet, swizzle, 13.6)
     return sheet
 
 
 def draw_address_bits(sheet: Sheet, swizzle: Any, y: float) -> None:
-    sheet.left(0.6, y - 0.7, "The formula, in bits of the address", HEADING, weight="bold")
+    sheet.heading(0.6, y - 0.5, "The formula, in bits of the address")
     sheet.left(
         0.6,
         y + 0.1,
         "Bits 4 to 6: which 16 bytes of a line. Bits 7 to 9: which line.\n"
         "The bit at the arrow's tail is XORed into the one at its head;\nnothing else changes.",
     )
-    bits = list(range(10, 1, -1))
-    cell = 0.95
-    x = 2.7
+    cell, x = 0.95, 2.7
+    centre = {bit: x + (i + 0.5) * cell for i, bit in enumerate(range(10, 1, -1))}
     for index, mode in enumerate(MODES):
         top = y + 3.6 + 2.0 * index
         sheet.text(x - 0.3, top + 0.4, f"{mode} bytes", ha="right")
-        centre = {bit: x + (i + 0.5) * cell for i, bit in enumerate(bits)}
         mixed = address_bits(swizzle[mode])
-        for bit in bits:
-            tint = (
-                TINTS[1] if bit in mixed else TINTS[0] if any(bit in its for its in mixed.values()) else GAP
-            )
-            sheet.box(centre[bit] - cell / 2, top, cell, 0.8, facecolor=tint)
-            sheet.text(centre[bit], top + 0.4, str(bit))
-        for bit, others in mixed.items():
-            for other in others:
-                sheet.arrow((centre[other], top), (centre[bit], top), bend=-0.35, gap=0, linewidth=1.0)
+        arrows = [(other, bit) for bit, others in mixed.items() for other in others]
+        tints = dict.fromkeys((tail for tail, _ in arrows), TINTS[0]) | dict.fromkeys(mixed, TINTS[1])
+        for bit, at in centre.items():
+            sheet.cell(at - cell / 2, top, cell, 0.8, tints.get(bit, GAP), str(bit))
+        for tail, head in arrows:
+            sheet.arrow((centre[tail], top), (centre[head], top), bend=-0.35, gap=0, linewidth=1.0)
 
 
 def draw_panels(sheet: Sheet, swizzle: Any, y: float) -> None:
-    x = 14.2
-    panel_bytes, second = swizzle["panel_bytes"], swizzle["second_panel"]
-    sheet.left(x, y - 0.7, "D = 128: two panels", HEADING, weight="bold")
-    sheet.left(
-        x,
-        y + 0.1,
-        "A row of 256 bytes is longer than the swizzle is wide.\nA tile of 64 rows lies as two panels, one"
-        " behind the other.",
-    )
-    names = ("columns 0–63", "columns 64–127")
-    top = y + 3.3
+    x, top, side = 14.2, y + 3.3, 2.6
+    sheet.heading(x, y - 0.5, "D = 128: two panels")
+    words = "A row of 256 bytes is longer than the swizzle is wide.\nA tile of 64 rows lies as two panels, one"
+    sheet.left(x, y + 0.1, f"{words} behind the other.")
     sheet.text(x + 2.4, top - 0.4, "the tile")
-    for i, name in enumerate(names):
-        sheet.box(x + 2.4 * i, top, 2.4, 5.2, facecolor=TINTS[i])
-        sheet.text(x + 2.4 * i + 1.2, top + 2.6, name, rotation=90)
-        sheet.box(x + 8.0, top + 2.6 * i, 2.6, 2.6, facecolor=TINTS[i])
-        sheet.text(x + 9.3, top + 2.6 * (i + 0.5), name.replace(" ", "\n"))
-        sheet.text(x + 7.8, top + 2.6 * i + 0.2, f"{i * second:,}", ha="right", color=MUTED)
-    sheet.text(x + 7.8, top + 5.1, f"{2 * panel_bytes:,}", ha="right", color=MUTED)
     sheet.text(x + 9.3, top - 0.4, "in memory")
+    for i, name in enumerate(("columns 0–63", "columns 64–127")):
+        sheet.box(x + 2.4 * i, top, 2.4, 2 * side, facecolor=TINTS[i])
+        sheet.text(x + 2.4 * i + 1.2, top + side, name, rotation=90)
+        sheet.cell(x + 8.0, top + side * i, side, side, TINTS[i], name.replace(" ", "\n"))
+    for i, offset in enumerate((0, swizzle["second_panel"], 2 * swizzle["panel_bytes"])):
+        sheet.text(x + 7.8, top + side * i, f"{offset:,}", ha="right", color=MUTED)
 
 
 # ---- Sectors, and waits for them
@@ -461,9 +380,8 @@ LOADS = {
 }
 
 
-def draw_sectors(layouts: Layouts) -> Any:
-    sheet = Sheet(WIDTH, 16.4)
-    sheet.title("What one load of a warp touches in global memory, and how often a thread waits")
+def draw_sectors(layouts: Layouts) -> Sheet:
+    sheet = Sheet("What one load of a warp touches in global memory, and how often a thread waits", 16.4, WIDTH)
     sheet.left(
         0.5,
         1.25,
@@ -478,7 +396,7 @@ def draw_sectors(layouts: Layouts) -> Any:
         ("v06, but from row to row", "v06, down", 13.5, 8.9, 32, 2),
     ):
         draw_load(sheet, layouts["global"][name], title, x, y, rows, shown)
-    sheet.left(0.5, 11.7, "A thread's loads of a K tile, D = 64", HEADING, weight="bold")
+    sheet.heading(0.5, 11.9, "A thread's loads of a K tile, D = 64")
     sheet.left(0.5, 12.4, "Empty: a load. Hatched: the thread waits for all of them. Not to scale.")
     for index, (step, (size, together, _)) in enumerate(LOADS.items()):
         loads = layouts["block_n"] * 64 * 2 // (128 * size)
@@ -489,43 +407,41 @@ def draw_sectors(layouts: Layouts) -> Any:
 
 def draw_load(sheet: Sheet, access: Any, title: str, x: float, y: float, rows: int, shown: int) -> None:
     """What a warp asks for in `rows` rows, of which so many are shown."""
-    byte, height = 12.0 / 128, 0.8
-    sheet.left(x, y - 0.75, title, HEADING, weight="bold")
+    byte, tall = 12.0 / 128, 0.8
     touched = sectors(access)
-    sheet.left(x + 128 * byte, y - 0.75, counted(len(touched), "sector"), HEADING, ha="right", weight="bold")
+    sheet.heading(x, y - 0.5, title)
+    sheet.heading(x + 128 * byte, y - 0.5, counted(len(touched), "sector"), ha="right")
     for sector in range(4 * shown):
-        place = x + sector % 4 * 32 * byte, y + sector // 4 * height
-        sheet.box(*place, 32 * byte, height, facecolor=TINTS[0] if sector in touched else BACKGROUND)
-        sheet.box(*place, 32 * byte, height, edgecolor=INK, linewidth=0.8, zorder=3)
+        place = x + sector % 4 * 32 * byte, y + sector // 4 * tall, 32 * byte, tall
+        sheet.box(*place, facecolor=TINTS[0] if sector in touched else BACKGROUND)
+        sheet.box(*place, edgecolor=INK, linewidth=0.8, zorder=3)
     width = access["bytes"] * byte
     for lane, offset in enumerate(access["offsets"]):
-        if offset >= 128 * shown or offset in access["offsets"][:lane]:
-            continue
-        place = x + offset % 128 * byte, y + offset // 128 * height
-        sheet.box(*place, width, height, facecolor=BAR, edgecolor=BACKGROUND, linewidth=0.5)
-        if width > 1:
-            sheet.text(place[0] + width / 2, place[1] + height / 2, f"T{lane}", color="white")
+        if offset < 128 * shown and offset not in access["offsets"][:lane]:
+            left, top = x + offset % 128 * byte, y + offset // 128 * tall
+            sheet.box(left, top, width, tall, facecolor=BAR, edgecolor=BACKGROUND, linewidth=0.5)
+            if width > 1:
+                sheet.text(left + width / 2, top + tall / 2, f"T{lane}", color="white")
     first, last = min(access["offsets"]), max(access["offsets"])
     words = "T0 … T31" if first == last else "T0 … T31, one after the other" if rows == 1 else ""
     if shown < rows:
         words = f"… and so on, to T31 in row {rows - 1}"
-    sheet.left(x + first * byte, y + shown * height + 0.15, words, color=MUTED)
+    sheet.left(x + first * byte, y + shown * tall + 0.15, words, color=MUTED)
 
 
 def draw_waits(sheet: Sheet, name: str, times: int, together: int, y: float) -> None:
-    load, wait = 0.28, 2.3
+    load, wait, x = 0.28, 2.3, 4.4
     sheet.text(0.5, y + 0.5, name, ha="left")
-    x = 4.4
     for _ in range(times):
         for _ in range(together):
             sheet.box(x, y, load, 1.0, facecolor=BACKGROUND, edgecolor=BAR, linewidth=1.0)
             x += load
-        sheet.box(x, y, wait, 1.0, facecolor=GAP, edgecolor=LINE, hatch=True)
+        sheet.box(x, y, wait, 1.0, facecolor=GAP, hatch=True)
         x += wait
     sheet.text(x + 0.3, y + 0.5, counted(times, "wait"), ha="left", weight="bold")
 
 
-PICTURES: dict[str, Callable[[Layouts], Any]] = {
+PICTURES: dict[str, Callable[[Layouts], Sheet]] = {
     "tiles_mask.svg": draw_mask,
     "tiles_storage.svg": draw_storage,
     "tiles_banks.svg": draw_banks,
@@ -533,11 +449,3 @@ PICTURES: dict[str, Callable[[Layouts], Any]] = {
     "tiles_sectors.svg": draw_sectors,
     "tiles_swizzle.svg": draw_swizzle,
 }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

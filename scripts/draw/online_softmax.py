@@ -1,8 +1,4 @@
-#!/usr/bin/env python3
-"""Draws how v01 goes through the keys of a row, from the outputs of a run.
-
-python3 scripts/draw/online_softmax.py FLASHSTEPS --out FOLDER     draws the picture
-python3 scripts/draw/online_softmax.py FLASHSTEPS --check FOLDER   is it what the program and this script say?
+"""How v01 goes through the keys of a row, from the outputs of a run.
 
 All queries of the run are the same. With a causal mask the query in row i sees keys 0 to i, so its output is what v01
 has after that key. V has a column for each key, which gives the key's weight, and one more for the O that is shown.
@@ -10,17 +6,14 @@ has after that key. V has a column for each key, which gives the key's weight, a
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import numpy as np
 
-from draw import attention_data, drawings
-from draw.attention_data import np
+from draw import attention_data
 from draw.drawings import DrawingError
 from draw.figure_style import BACKGROUND, INK, MUTED, P_PALE, P, S
 from draw.sheet import LINE, MARK, Sheet
@@ -54,7 +47,7 @@ def stream(o: Any) -> list[After]:
     return after
 
 
-def read(options: argparse.Namespace) -> tuple[list[After], str]:
+def read(build: Path) -> list[After]:
     keys = len(SCORES)
     q, k, v = np.zeros((3, 1, 1, keys, HEAD_DIM))
     q[..., 0] = 1
@@ -62,10 +55,8 @@ def read(options: argparse.Namespace) -> tuple[list[After], str]:
     v[0, 0, :, :keys] = np.eye(keys)
     v[0, 0, :, keys] = VALUES
     bits = [attention_data.to_bits(x, "fp32") for x in (q, k, v)]
-    o = attention_data.run_step(options.program, STEP, "fp32", True, *bits)
-    exact = attention_data.to_double(o, "fp32")[0, 0]
-    shown = np.round(exact, 4).tobytes()
-    return stream(exact), drawings.description("online softmax", __file__, attention_data.source(), shown)
+    o = attention_data.run_step(build, STEP, "fp32", True, *bits)
+    return stream(attention_data.to_double(o, "fp32")[0, 0])
 
 
 def power(x: float) -> str:
@@ -73,8 +64,7 @@ def power(x: float) -> str:
 
 
 def draw(after: list[After]) -> Any:
-    sheet = Sheet(27.25, 18.3)
-    sheet.title("One thread, one row, eight keys: what v01 keeps, after each key")
+    sheet = Sheet("One thread, one row, eight keys: what v01 keeps, after each key", 18.3)
     grows = [key for key, state in enumerate(after) if key and state.row_scale < 1]
     sheet.left(
         0.45,
@@ -127,11 +117,3 @@ def draw(after: list[After]) -> Any:
 
 
 PICTURES: dict[str, Callable[[list[After]], Any]] = {"online_softmax.svg": draw}
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

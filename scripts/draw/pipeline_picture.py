@@ -1,29 +1,15 @@
-#!/usr/bin/env python3
-"""Draws who waits for whom, in v03 and v04, v09, v10, v11, v16 and v17, from what the emulator says that warps do.
+"""Who waits for whom, in v03 and v04, v09, v10, v11, v16 and v17, from what `flashsteps trace` says that warps do."""
 
-python3 scripts/draw/pipeline_picture.py FLASHSTEPS --out FOLDER     draws all pictures
-python3 scripts/draw/pipeline_picture.py FLASHSTEPS --check FOLDER   are they what the program and this script say?
-
-FLASHSTEPS is the program whose command `trace` is asked: build/flashsteps or build/ci/flashsteps.
-"""
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from typing import Any, Callable, Iterable
 
 from draw import drawings
-from draw.drawings import DrawingError
 from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, NEUTRAL, O, P, Q, Q_THERE, S, TINTS
-from draw.sheet import LINE, Page
+from draw.sheet import Sheet
 
 FIRST_COPY_TRACK = 100  # as docs/pipeline.md says
 
@@ -44,7 +30,6 @@ class Event:
 class Trace:
     events: list[Event]
     tracks: list[int]
-    costs: dict[str, int]
 
     def of(self, track: int, *kinds: str) -> list[Event]:
         return [event for event in self.events if event.track == track and event.kind in kinds]
@@ -65,78 +50,61 @@ TRACED = {
 
 
 def read_trace(program: Path, step: str, *problem: str) -> Trace:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        command = [str(program), "trace", step, "--shape", *problem, "--json", str(path)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                reason = (done.stderr or done.stdout).strip().replace("\n", " ")
-                raise DrawingError(f"{program}: traces no {step} ({reason})")
-            whole = json.loads(path.read_text(encoding="utf-8"))
-            found = whole["traceEvents"]
-            tracks = sorted(e["tid"] for e in found if e["name"] == "thread_name")
-            events = [
-                Event(
-                    e["tid"],
-                    e["cat"],
-                    e["name"],
-                    e["ts"],
-                    e["ts"] + e.get("dur", 0),
-                    e["args"].get("mbarrier", ""),
-                    e["args"].get("phase", -1),
-                    e["args"].get("at", ""),
-                )
-                for e in found
-                if e["ph"] in "Xi"
-            ]
-            return Trace(events, tracks, whole["otherData"]["units"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DrawingError(f"{program}: traces no {step} ({error})") from error
+    said = drawings.ask_flashsteps(program, "trace", step, *problem)
+    found = said["traceEvents"]
+    events = [
+        Event(
+            e["tid"],
+            e["cat"],
+            e["name"],
+            e["ts"],
+            e["ts"] + e.get("dur", 0),
+            e["args"].get("mbarrier", ""),
+            e["args"].get("phase", -1),
+            e["args"].get("at", ""),
+        )
+        for e in found
+        if e["ph"] in "Xi"
+    ]
+    return Trace(events, sorted(e["tid"] for e in found if e["name"] == "thread_name"))
 
 
-def doing(traces: dict[str, Trace]) -> bytes:
-    """What pictures of traces follow from: who does what in which order.
-
-    Not the times: how many plain accesses a kernel has is the compiler's choice, and a picture that was drawn
-    with another one is no worse. Nor places in the source: a comment more in a kernel changes no picture."""
-    found = {}
-    for step, trace in traces.items():
-        kinds = ("products", "arrival", "wait", "issue", "copy")
-        tracks = {
-            t: [(e.kind, e.name.split(": ")[-1], e.phase) for e in trace.of(t, *kinds)] for t in trace.tracks
-        }
-        found[step] = [trace.costs, tracks]
-    return json.dumps(found, sort_keys=True).encode()
-
-
-def read(options: argparse.Namespace) -> tuple[dict[str, Trace], str]:
-    """The traces, and the description: of what they do, the scripts, library versions. Of v17 not what it does: which
-    tiles a CTA gets after its first depends on the others, and the picture shows two."""
-    traces = {name: read_trace(options.program, step, *how) for name, (step, *how) in TRACED.items()}
+def read(build: Path) -> dict[str, Trace]:
     registers = f"PRODUCER_REGISTERS = {PRODUCER_REGISTERS};", f"CONSUMER_REGISTERS = {CONSUMER_REGISTERS};"
     drawings.check_quotes("steps/v16_producer_warpgroup/kernel.cu", "CTAS_PER_SM = 2;", *registers)
-    same = {name: trace for name, trace in traces.items() if name != "v17"}
-    return traces, drawings.description("pipeline", __file__, doing(same))
+    return {name: read_trace(build / "flashsteps", step, *how) for name, (step, *how) in TRACED.items()}
 
 
 class Rows:
-    """Rows of bars over time, between two edges of a page."""
+    """Rows of bars over time, from above to below, between two edges of a page."""
 
-    def __init__(self, page: Page, left: float, begin: float, end: float, right: float | None = None):
-        self.page, self.left, self.begin, self.end = page, left, begin, end
+    def __init__(self, page: Sheet, y: float, left: float, begin: float, end: float, right: float | None = None):
+        self.page, self.y, self.left, self.begin, self.end = page, y, left, begin, end
         self.unit = ((right or page.width - 0.4) - left) / (end - begin)
 
     def at(self, time: float) -> float:
         return self.left + (min(max(time, self.begin), self.end) - self.begin) * self.unit
 
-    def name(self, y: float, name: str, **how: Any) -> None:
+    def next(self, name: str, **how: Any) -> float:
+        """Where the next row is, which has this name."""
+        y, self.y = self.y, self.y + 0.95
         self.page.text(self.left - 0.25, y, name, ha="right", **how)
+        return y
 
     def bar(self, y: float, begin: float, end: float, colour: str, *texts: str, **how: Any) -> None:
         x = self.at(begin)
         if (width := self.at(end) - x) > 0:
             self.page.cell(x, y - 0.375, width, 0.75, colour, *texts, **how)
+
+    def place(self, name: str, stays: Iterable[tuple[int, int, int, str]], there: str = " is there") -> float:
+        """Of tiles of K or V, or both. Of each: when its copy begins, when it is there, when the place is free for the
+        next one, and its name, whose first word may stand alone."""
+        y = self.next(name)
+        for begin, arrived, released, tile in stays:
+            short = tile, tile.split(" of ")[0]
+            self.bar(y, begin, arrived, KV, f"copy {tile}", *short)
+            self.bar(y, arrived, released, KV_THERE, f"{tile}{there}", *short)
+        return y
 
 
 LEGEND = {"S = Q Kᵀ": S, "softmax": P, "O += P V": O}
@@ -145,9 +113,10 @@ PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 232  # of each thread of v16
 LEFT = 2.8  # of the rows: room for "consumer 0"
 
 
-def draw_warp(rows: Rows, trace: Trace, warp: int, y: float, asks: bool = False, tiles: int = 99) -> None:
-    """What a warp computes, loads, asks and waits for. Bursts count: the n-th belongs to tile n, of so many for a tile
-    of queries. If it asks for copies instead of loading, accesses to global memory are part of that."""
+def draw_warp(rows: Rows, trace: Trace, warp: int, name: str, asks: bool = False, tiles: int = 99) -> float:
+    """What a warp computes, loads, asks and waits for, in the next row. Bursts count: the n-th belongs to tile n, of so
+    many for a tile of queries. If it asks for copies instead of loading, accesses to global memory are part of that."""
+    y = rows.next(name, **({"weight": "bold"} if name == "producer" else {}))
     count: dict[str, int] = {}
     phases: list[tuple[str, tuple[str, ...], int, int]] = []  # colour, texts, begin, end
 
@@ -184,6 +153,7 @@ def draw_warp(rows: Rows, trace: Trace, warp: int, y: float, asks: bool = False,
         rows.bar(y, begin, end, colour, *texts)
     for event in trace.of(warp, "issue"):
         rows.bar(y, event.begin, event.begin + 0.07 / rows.unit, INK, linewidth=0)
+    return y
 
 
 def tile_of(trace: Trace, event: Event) -> str:
@@ -200,65 +170,48 @@ def tile_of(trace: Trace, event: Event) -> str:
 
 def phase_end(trace: Trace, mbarrier: str, phase: int) -> int:
     """When a phase of an empty barrier completes: at the last arrival."""
-    return max(
-        e.begin for e in trace.events if e.kind == "arrival" and (e.mbarrier, e.phase) == (mbarrier, phase)
-    )
+    arrivals = [e for e in trace.events if e.kind == "arrival"]
+    return max(e.begin for e in arrivals if (e.mbarrier, e.phase) == (mbarrier, phase))
 
 
-def draw_stage(rows: Rows, trace: Trace, track: int, y: float) -> None:
-    """A stage: each of its tiles on its way, and then there until the consumers have released it."""
-    for copy in trace.of(track, "copy"):
-        tensor, _, number = copy.name.split()
-        released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase)
-        rows.bar(y, copy.begin, copy.end, KV, f"copy {tensor} {number}")
-        rows.bar(y, copy.end, released, KV_THERE, f"{tensor} {number} is there", f"{tensor} {number}", edgecolor=LINE)
-
-
-def draw_v10(traces: dict[str, Trace]) -> Any:
+def draw_v10(traces: dict[str, Trace]) -> Sheet:
     trace = traces["v10"]
     [producer] = {e.track for e in trace.events if e.kind == "issue" and " K " in e.name}
     consumers = [t for t in trace.tracks if t < FIRST_COPY_TRACK and t != producer]
     stages = [t for t in trace.tracks if t >= FIRST_COPY_TRACK and trace.of(t, "copy")[0].name[0] in "KV"]
     end = max(e.end for t in consumers for e in trace.of(t, "products"))
-    page = Page(0.95 * (len(stages) + len(consumers)) + 6.9, "v10: one warp asks for tiles, four warps compute on them")
-    rows = Rows(page, LEFT, 0, end)
-    y = 2.1
-    place: dict[tuple[str, int], float] = {}
-    for track in stages:
-        tensor = trace.of(track, "copy")[0].name[0]
-        stage = sum(key[0] == tensor for key in place)
-        place[tensor, stage] = y
-        rows.name(y, f"{tensor}, stage {stage}")
-        draw_stage(rows, trace, track, y)
-        y += 0.95
-    producer_y = y + 0.5
-    rows.name(producer_y, "producer", weight="bold")
-    draw_warp(rows, trace, producer, producer_y)
-    y = consumer_y = producer_y + 1.5
-    for warp in consumers:
-        rows.name(y, f"consumer {warp}")
-        draw_warp(rows, trace, warp, y)
-        y += 0.95
+    height = 0.95 * (len(stages) + len(consumers)) + 6.9
+    page = Sheet("v10: one warp asks for tiles, four warps compute on them", height)
+    rows = Rows(page, 2.1, LEFT, 0, end)
+    for index, track in enumerate(stages):
+        stays = []
+        for copy in trace.of(track, "copy"):
+            tensor, _, number = copy.name.split()
+            released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase)
+            stays.append((copy.begin, copy.end, released, f"{tensor} {number}"))
+        rows.place(f"{tensor}, stage {index % 2}", stays)
+    rows.y += 0.5
+    producer_y = draw_warp(rows, trace, producer, "producer")
+    rows.y += 0.55
+    consumer_y = [draw_warp(rows, trace, warp, f"consumer {warp}") for warp in consumers][0]
 
     # The life of one tile: the first that has to wait for its place.
     [copy] = [e for e in trace.events if e.kind == "copy" and e.name == "K tile 2"]
     products = [e for e in trace.of(consumers[0], "products") if e.name.startswith("S")][2]
     released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase - 1)
     released, asked, landed, used = map(rows.at, (released, copy.begin, copy.end, products.begin))
-    stage_y = place["K", 0]
+    stage_y = 2.1
     page.point((released, consumer_y - 0.4), (released, producer_y + 0.4))
     page.point((asked, producer_y - 0.4), (asked, stage_y + 0.4))
     page.line((landed, stage_y - 0.6), (landed, stage_y + 0.4))
     page.point((used, stage_y + 0.4), (used, consumer_y - 0.4))
-    for number, (x, at) in enumerate(
-        ((released, consumer_y), (asked, producer_y), (landed, stage_y), (used, consumer_y))
-    ):
-        page.text(x, at - 0.72, "①②③④"[number], 13, color=CEILING, weight="bold", halo=BACKGROUND)
+    for number, x, at in zip("①②③④", (released, asked, landed, used), (consumer_y, producer_y, stage_y, consumer_y)):
+        page.text(x, at - 0.72, number, 13, color=CEILING, weight="bold", halo=BACKGROUND)
 
     more = {"a copy under way": KV, "can be read": KV_THERE, "asks for a copy": INK, "waits": IDLE}
-    page.legend(y - 0.05, LEGEND | more)
+    page.legend(rows.y - 0.05, LEGEND | more)
     page.note(
-        y + 0.85,
+        rows.y + 0.85,
         "One place for K, tile after tile.  ①  The last of four warps arrives at bar_k_empty[0]: K 0 has been read.  "
         "②  The producer,\nwhich waited for that, asks for K 2.  ③  All bytes of K 2 are there: a phase of bar_k_full[0]"
         " is complete.  ④  S 2 needs K 2,\nand no warp waits.  " + NOMINAL,
@@ -266,21 +219,19 @@ def draw_v10(traces: dict[str, Trace]) -> Any:
     return page
 
 
-def draw_v09(traces: dict[str, Trace]) -> Any:
+def draw_v09(traces: dict[str, Trace]) -> Sheet:
     trace = traces["v09"]
     end = max(e.end for t in trace.tracks for e in trace.of(t, "products"))
-    page = Page(0.95 * len(trace.tracks) + 3.9, "v09: the same warps load and compute, in turns")
-    rows, y = Rows(page, 2.4, 0, end), 2.1
+    page = Sheet("v09: the same warps load and compute, in turns", 0.95 * len(trace.tracks) + 3.9)
+    rows = Rows(page, 2.1, 2.4, 0, end)
     for warp in trace.tracks:
-        rows.name(y, f"warp {warp}")
-        draw_warp(rows, trace, warp, y)
-        y += 0.95
-    page.legend(y - 0.05, {"loads a tile": KV} | LEGEND)
-    page.note(y + 0.85, "While the CTA loads it does not compute. " + NOMINAL)
+        draw_warp(rows, trace, warp, f"warp {warp}")
+    page.legend(rows.y - 0.05, {"loads a tile": KV} | LEGEND)
+    page.note(rows.y + 0.85, "While the CTA loads it does not compute. " + NOMINAL)
     return page
 
 
-def draw_v04(traces: dict[str, Trace]) -> Any:
+def draw_v04(traces: dict[str, Trace]) -> Sheet:
     """The second of two tiles, once in each of both steps, on one scale."""
     spans = {}
     for step in ("v03", "v04"):
@@ -288,65 +239,54 @@ def draw_v04(traces: dict[str, Trace]) -> Any:
         ends = [e.end for e in traces[step].of(0, "products", "work") if e.name.endswith("P V")]
         spans[step] = load.begin, max(ends)
     longest = max(last - first for first, last in spans.values())
-    page = Page(12.3, "A tile in v03, where two of four warps compute the softmax, and in v04")
+    page = Sheet("A tile in v03, where two of four warps compute the softmax, and in v04", 12.3)
     y = 2.1
     for step, (first, last) in spans.items():
-        whole = Rows(page, LEFT, first, first + longest)
-        rows = Rows(page, LEFT, first, last, right=whole.at(last))
+        whole = Rows(page, y, LEFT, first, first + longest)
+        rows = Rows(page, y, LEFT, first, last, right=whole.at(last))
         for warp in traces[step].tracks:
-            rows.name(y, f"{step}, warp {warp}")
-            draw_warp(rows, traces[step], warp, y)
-            y += 0.95
-        y += 0.5
+            draw_warp(rows, traces[step], warp, f"{step}, warp {warp}")
+        y = rows.y + 0.5
     page.legend(y - 0.45, {"loads a tile": KV} | LEGEND | {"waits": IDLE})
     words = "A warp's plain accesses count where it next acts as one, so some of the softmax's are in its load of V.\n"
     page.note(y + 0.4, words + NOMINAL)
     return page
 
 
-def draw_v11(traces: dict[str, Trace]) -> Any:
+def draw_v11(traces: dict[str, Trace]) -> Sheet:
     before, trace = traces["v09, longer"], traces["v11"]
     products = trace.of(0, "products")
     end = products[-1].end
-    page = Page(11.8, "v11 copies the next tile while all warps compute on this one")
-    rows = Rows(page, 3.0, 0, end)
+    page = Sheet("v11 copies the next tile while all warps compute on this one", 11.8)
     page.heading(0.4, 1.8, "v09")
-    rows.name(2.7, "every warp")
-    draw_warp(rows, before, 0, 2.7)
-
+    draw_warp(Rows(page, 2.7, 3.0, 0, end), before, 0, "every warp")
     page.heading(0.4, 4.0, "v11")
+    rows = Rows(page, 4.9, 3.0, 0, end)
     groups = {int(e.name.split()[-1]): e for track in trace.tracks for e in trace.of(track, "copy")}
+    stages = []
     for stage in range(2):
-        y = 4.9 + 1.0 * stage
-        rows.name(y, f"stage {stage}")
-        for group, copy in sorted(groups.items()):
-            if group % 2 == stage:
-                rows.bar(y, copy.begin, copy.end, KV, f"K{group}, V{group}", f"{group}")
-                rows.bar(y, copy.end, products[2 * group + 1].end, KV_THERE, f"K{group}, V{group}")
-    y = 7.3
-    rows.name(y, "every warp")
-    draw_warp(rows, trace, 0, y, asks=True)
+        its = [(group, copy) for group, copy in sorted(groups.items()) if group % 2 == stage]
+        stays = [(copy.begin, copy.end, products[2 * group + 1].end, f"K{group}, V{group}") for group, copy in its]
+        stages.append(rows.place(f"stage {stage}", stays, there=""))
+    rows.y += 0.5
+    y = draw_warp(rows, trace, 0, "every warp", asks=True)
     asks = [e for e in trace.of(0, "memory") if e.end < end]
     for group in (1, 2, 3):
-        copy = groups[group]
-        page.point((rows.at(copy.begin), y - 0.4), (rows.at(copy.begin), 4.9 + (group % 2) + 0.4))
-    barriers = [ask.begin for ask in asks[1:]] + [products[6].begin]
-    for number, time in enumerate(barriers):
+        at = rows.at(groups[group].begin)
+        page.point((at, y - 0.4), (at, stages[group % 2] + 0.4))
+    for time in [ask.begin for ask in asks[1:]] + [products[6].begin]:
         page.line((rows.at(time), y - 0.55), (rows.at(time), y + 0.75))
         page.text(rows.at(time), y + 1.0, "barrier", color=CEILING)
     page.legend(9.2, LEGEND | {"a copy on its way": KV, "can be read": KV_THERE, "requests copies": NEUTRAL})
-    page.note(
-        10.1,
-        "At the barrier every lane's copies have arrived, and every warp has read the stage that is filled next.\n"
-        + NOMINAL,
-    )
+    words = "At the barrier every lane's copies have arrived, and every warp has read the stage that is filled next.\n"
+    page.note(10.1, words + NOMINAL)
     return page
 
 
-def ends_of(trace: Trace, warps: range, letter: str) -> list[int]:
-    """When the last of these warps is done with the n-th product whose name begins so; one in parts with the last."""
+def ends_of(trace: Trace, letter: str) -> list[int]:
+    """When the last of four warps is done with the n-th product whose name begins so; one in parts with the last."""
     ends: dict[int, int] = {}
-    for warp in warps:
+    for warp in range(4):
         number = -1
         for event in trace.of(warp, "products"):
             number += event.name.startswith("S ")
@@ -362,9 +302,9 @@ def copies_of(trace: Trace, tensor: str) -> list[list[tuple[int, int, int]]]:
     return [[(order.index((e.begin, e.end)), e.begin, e.end) for e in place] for place in places if place]
 
 
-def draw_v16(traces: dict[str, Trace]) -> Any:
+def draw_v16(traces: dict[str, Trace]) -> Sheet:
     trace = traces["v16"]
-    page = Page(18.7, "Registers move to the warps that compute, and these meet at no barrier")
+    page = Sheet("Registers move to the warps that compute, and these meet at no barrier", 18.7)
     page.heading(0.4, 1.8, "One SM's 65,536 registers, for two CTAs")
     left, wide = 4.2, page.width - 4.6
     shares = {"at launch": (128, 128), "after setmaxnreg": (PRODUCER_REGISTERS, CONSUMER_REGISTERS)}
@@ -378,95 +318,69 @@ def draw_v16(traces: dict[str, Trace]) -> Any:
 
     page.heading(0.4, 5.7, "One CTA: 192 keys in three tiles, a causal mask")
     end = max(e.end for warp in range(4) for e in trace.of(warp, "products", "work"))
-    rows = Rows(page, 4.2, 0, end)
-    y = 6.5
+    rows = Rows(page, 6.5, left, 0, end)
     for tensor, letter in (("K", "S "), ("V", "O ")):
-        done = ends_of(trace, range(4), letter)
+        done = ends_of(trace, letter)
         for stage, copies in enumerate(copies_of(trace, tensor)):
-            rows.name(y, f"{tensor}, stage {stage}")
-            for number, begin, arrived in copies:
-                rows.bar(y, begin, arrived, KV, f"{tensor}{number}")
-                rows.bar(y, arrived, done[number], KV_THERE, f"{tensor}{number}")
-            y += 0.95
-    y += 0.35
-    rows.name(y, "producer", weight="bold")
-    draw_warp(rows, trace, 4, y)
-    producer = y
-    y += 1.25
-    places = {}
-    for warp in range(4):
-        places[warp] = y
-        rows.name(y, f"warp {warp}")
-        draw_warp(rows, trace, warp, y)
-        y += 0.95
-    released = ends_of(trace, range(4), "S ")[0]
-    page.point((rows.at(released), places[0] - 0.4), (rows.at(released), producer + 0.4))
-    page.point((rows.at(released), producer - 0.4), (rows.at(released), 6.5 + 0.4))
+            stays = ((begin, arrived, done[number], f"{tensor}{number}") for number, begin, arrived in copies)
+            rows.place(f"{tensor}, stage {stage}", stays)
+    rows.y += 0.35
+    producer = draw_warp(rows, trace, 4, "producer")
+    rows.y += 0.3
+    first = [draw_warp(rows, trace, warp, f"warp {warp}") for warp in range(4)][0]
+    released = rows.at(ends_of(trace, "S ")[0])
+    page.point((released, first - 0.4), (released, producer + 0.4))
+    page.point((released, producer - 0.4), (released, 6.5 + 0.4))
     idle = max(e.end for e in trace.of(0, "products", "work", "wait"))
-    page.text(rows.at(idle) + 0.2, places[0], "K2, V2 released unread", ha="left", color=CEILING)
+    page.text(rows.at(idle) + 0.2, first, "K2, V2 released unread", ha="left", color=CEILING)
     page.legend(16.3, LEGEND | {"a copy on its way": KV, "can be read": KV_THERE, "waits": IDLE, "asks": INK})
-    page.note(
-        17.2,
-        "Arrows: when all four warps have released K0, the producer asks for K2. It waits at one mbarrier after the other.\n"
-        + NOMINAL,
-    )
+    words = "Arrows: when all four warps have released K0, the producer asks for K2. It waits at one mbarrier after the other."
+    page.note(17.2, f"{words}\n{NOMINAL}")
     return page
 
 
-def draw_v17(traces: dict[str, Trace]) -> Any:
+def draw_v17(traces: dict[str, Trace]) -> Sheet:
     trace = traces["v17"]
     tiles_of_keys = 3
-    page = Page(13.6, "While a tile of queries ends, Q and K of the next one are on their way")
-    done_s = ends_of(trace, range(4), "S ")
-    leaving = sorted(
-        (e.begin, e.end) for track in trace.tracks for e in trace.of(track, "copy") if e.name[0] == "O"
+    page = Sheet("While a tile of queries ends, Q and K of the next one are on their way", 13.6)
+    copies = [(e.name[0], e.begin, e.end) for track in trace.tracks for e in trace.of(track, "copy")]
+    # Of each tile of queries four copies bring Q, and four take O away: when the first begins, and the last ends.
+    loads, leaving = (
+        [(its[n][0], max(end for _, end in its[n : n + 4])) for n in range(0, len(its) - 3, 4)]
+        for its in (sorted((begin, end) for name, begin, end in copies if name == tensor) for tensor in "QO")
     )
-    end = leaving[7][1]
-    rows = Rows(page, 4.2, 0, end)
-    y = 3.0
-    for tile, (begin, last) in enumerate(zip((0, leaving[0][0]), (leaving[0][0], end))):
-        page.text(rows.at((begin + last) / 2), 1.9, f"tile of queries {'AB'[tile]}", weight="bold")
-    loads = sorted(
-        (e.begin, e.end) for track in trace.tracks for e in trace.of(track, "copy") if e.name[0] == "Q"
-    )
+    done = ends_of(trace, "S ")
+    end = leaving[1][1]
+    rows = Rows(page, 3.0, 4.2, 0, end)
+    for name, begin, last in (("A", 0, leaving[0][0]), ("B", leaving[0][0], end)):
+        page.text(rows.at((begin + last) / 2), 1.9, f"tile of queries {name}", weight="bold")
     for stage in range(2):
-        rows.name(y, f"Q, stage {stage}")
+        y = rows.next(f"Q, stage {stage}")
         for tile in range(stage, 3, 2):
-            its = loads[4 * tile : 4 * tile + 4]
-            begin, arrived = its[0][0], max(last for _, last in its)
             name = f"Q of {'ABC'[tile]}"
-            rows.bar(y, begin, arrived, Q, name, "ABC"[tile])
+            rows.bar(y, *loads[tile], Q, name, "ABC"[tile])
             if tile < 2:
-                out = leaving[4 * tile : 4 * tile + 4]
-                rows.bar(y, arrived, out[0][0], Q_THERE, f"{name} is used", name)
-                rows.bar(y, out[0][0], max(last for _, last in out), O)
-        y += 0.95
-    for stage, copies in enumerate(copies_of(trace, "K")):
-        rows.name(y, f"K, stage {stage}")
-        for number, begin, arrived in copies:
-            name = f"K{number % tiles_of_keys}"
-            of = f"{name} of {'ABC'[min(number // tiles_of_keys, 2)]}"
-            rows.bar(y, begin, arrived, KV, of, name)
-            rows.bar(y, arrived, (done_s + [end] * 9)[number], KV_THERE, of, name)
-        y += 0.95
-    y += 0.4
-    rows.name(y, "producer", weight="bold")
-    draw_warp(rows, trace, 4, y)
-    y += 1.2
+                rows.bar(y, loads[tile][1], leaving[tile][0], Q_THERE, f"{name} is used", name)
+                rows.bar(y, *leaving[tile], O)
+    for stage, its in enumerate(copies_of(trace, "K")):
+        stays = []
+        for number, begin, arrived in its:
+            tile = f"K{number % tiles_of_keys} of {'ABC'[min(number // tiles_of_keys, 2)]}"
+            stays.append((begin, arrived, (done + [end] * 9)[number], tile))
+        rows.place(f"K, stage {stage}", stays)
+    rows.y += 0.4
+    draw_warp(rows, trace, 4, "producer")
+    rows.y += 0.25
     for warp in (0, 3):
-        rows.name(y, f"warp {warp}")
-        draw_warp(rows, trace, warp, y, tiles=tiles_of_keys)
-        y += 0.95
-    page.line((rows.at(leaving[0][0]), 2.4), (rows.at(leaving[0][0]), y - 0.4), zorder=0.5)
-    copies = {"Q is copied": Q, "K is copied": KV, "can be read": KV_THERE}
-    page.legend(y + 0.1, LEGEND | copies | {"waits": IDLE, "asks": INK})
-    page.note(
-        y + 1.0, "Green in the rows of Q: O leaves from Q's place. V has three stages, too.\n" + NOMINAL
-    )
+        draw_warp(rows, trace, warp, f"warp {warp}", tiles=tiles_of_keys)
+    page.line((rows.at(leaving[0][0]), 2.4), (rows.at(leaving[0][0]), rows.y - 0.4), zorder=0.5)
+    more = {"Q is copied": Q, "K is copied": KV, "can be read": KV_THERE, "waits": IDLE, "asks": INK}
+    page.legend(rows.y + 0.1, LEGEND | more)
+    page.note(rows.y + 1.0, "Green in the rows of Q: O leaves from Q's place. V has three stages, too.\n" + NOMINAL)
     return page
 
 
-PICTURES: dict[str, Callable[[dict[str, Trace]], Any]] = {
+PICTURES: dict[str, Callable[[dict[str, Trace]], Sheet]] = {
     "pipeline_v04.svg": draw_v04,
     "pipeline_v10.svg": draw_v10,
     "pipeline_v09.svg": draw_v09,
@@ -474,11 +388,3 @@ PICTURES: dict[str, Callable[[dict[str, Trace]], Any]] = {
     "lesson_v16.svg": draw_v16,
     "lesson_v17.svg": draw_v17,
 }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return drawings.main(__file__, __doc__, PICTURES, read, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

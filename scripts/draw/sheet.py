@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any, Iterable
 
-from draw import legible
-from draw.figure_style import BACKGROUND, CEILING, DARK, HATCH, HEADING, IDLE, INK, MUTED, NOTE, TEXT, TITLE, WIDTH
+from draw.figure_style import BACKGROUND, CEILING, DARK, HATCH, HEADING, IDLE, INK, MUTED, NOTE, TITLE, WIDTH
 
 LINE, MARK = "#8c8c88", CEILING
 PIXELS = 96  # of an inch
 POINT = PIXELS / 72  # what sizes of type and widths of lines are in
+PAGE, LETTERS = 838, 11  # pixels: how wide a page is, which scales wider figures down, and the least height of type
 FONTS = "'DejaVu Sans',Arial,Helvetica,sans-serif"
 ANCHORS = {"left": "start", "center": "middle", "right": "end"}
 
@@ -31,24 +35,64 @@ def short(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".").replace("-0.", "-.").removeprefix("0") or "0"
 
 
+@dataclass(frozen=True)
+class Extent:
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+
+Texts = dict[int, tuple[str, Any, float]]  # words, extent, size of type in points
+
+
+@functools.cache
+def advance(letter: str, bold: bool) -> float:
+    """Of DejaVu Sans, which comes with matplotlib, at size 1."""
+    import matplotlib
+    from matplotlib.ft2font import FT2Font
+
+    font = FT2Font(str(Path(matplotlib.get_data_path(), "fonts", "ttf", f"DejaVuSans{'-Bold' * bold}.ttf")))
+    font.set_size(100, 72)
+    return font.load_char(ord(letter)).linearHoriAdvance / 65536 / 100
+
+
+def text_width(words: str, size: float, bold: bool = False) -> float:
+    return sum(advance(letter, bold) for letter in words) * size
+
+
+def faults_of(width: float, height: float, point: float, texts: Texts) -> list[str]:
+    """Of a picture of that size, with a point of so many of its units."""
+    found = []
+    for words, box, size in texts.values():
+        if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height:
+            found.append(f"'{words}' is clipped")
+        if size * min(POINT, PAGE / (width / point)) < LETTERS:
+            found.append(f"'{words}' is small")
+    for (first, a, _), (second, b, _) in itertools.combinations(texts.values(), 2):
+        # A point is what the extents have around the letters.
+        if min(a.x1, b.x1) - max(a.x0, b.x0) > point and min(a.y1, b.y1) - max(a.y0, b.y0) > point:
+            found.append(f"'{first}' overlaps '{second}'")
+    return found
+
+
 class Sheet:
-    """A picture as wide as a page, in units of its own: it is `width` of them wide. y goes downwards.
+    """A picture as wide as a page, in units of its own: it is `width` of them wide. y goes downwards. By default a unit
+    is 0.32 inches, enough for two lines of text.
 
     What has a higher zorder lies on top; boxes have 1, lines and arrows 2, and texts 3 unless they say otherwise."""
 
-    def __init__(self, width: float, height: float):
+    def __init__(self, title: str, height: float, width: float = 27.25):
         self.width, self.height = width, height
         self.unit = PIXELS * WIDTH / width
         self.drawn: list[tuple[float, str]] = []
         self.looks: dict[str, str] = {}  # of a class -> its name
         self.patterns: dict[str, str] = {}  # colour under the hatching -> name
         self.heads: dict[str, str] = {}  # colour of an arrow -> name
-        self.texts: legible.Texts = {}
+        self.texts: Texts = {}
+        self.left(0.14 * PIXELS / self.unit, 0.12 * PIXELS / self.unit, title, TITLE, weight="bold")
 
-    def title(self, text: str) -> None:
-        self.left(0.14 * PIXELS / self.unit, 0.12 * PIXELS / self.unit, text, TITLE, weight="bold")
-
-    def text(self, x: float, y: float, text: str, size: float = TEXT, **how: Any) -> None:
+    def text(self, x: float, y: float, text: str, size: float = NOTE, **how: Any) -> None:
         """Of one or more lines. A halo, of the colour that is behind it, keeps lines off the letters."""
         how = {"ha": "center", "va": "center", "color": INK, "linespacing": 1.35, "rotation": 0, "zorder": 3} | how
         letters = size * POINT
@@ -71,17 +115,17 @@ class Sheet:
                 self.measure(line, x, at, first + pitch * index, size, how)
 
     def measure(self, words: str, x: float, y: float, down: float, size: float, how: dict[str, Any]) -> None:
-        """Where the letters are, for legible.py."""
+        """Where the letters are, for faults()."""
         letters = size * POINT
-        wide = legible.width(words, letters, how.get("weight") == "bold")
+        wide = text_width(words, letters, how.get("weight") == "bold")
         begin = {"left": 0.0, "center": -wide / 2, "right": -wide}[how["ha"]]
         top, bottom = y - 0.73 * letters, y + 0.2 * letters
         box = x + begin, top, x + begin + wide, bottom
         if how["rotation"]:  # by a quarter, about (x, y - down), and centred
             box = x + down + top - y, y - down + begin, x + down + bottom - y, y - down + begin + wide
-        self.texts[len(self.texts)] = (words, legible.Box(*box), size)
+        self.texts[len(self.texts)] = (words, Extent(*box), size)
 
-    def left(self, x: float, y: float, text: str, size: float = TEXT, **how: Any) -> None:
+    def left(self, x: float, y: float, text: str, size: float = NOTE, **how: Any) -> None:
         self.text(x, y, text, size, **{"ha": "left", "va": "top", **how})
 
     def box(self, x: float, y: float, width: float, height: float, **how: Any) -> None:
@@ -143,10 +187,9 @@ class Sheet:
     def look(self, look: str) -> str:
         return self.looks.setdefault(look, f"c{len(self.looks)}")
 
-    def svg(self, description: str = "") -> str:
+    def svg(self) -> str:
         wide, high = (short(size * self.unit) for size in (self.width, self.height))
         lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}">']
-        lines += [f"<desc>{escape(description)}</desc>"] if description else []
         lines += ["<style>", f"text{{font-family:{FONTS};fill:{INK}}}"]
         lines += [f".{name}{{{look}}}" for look, name in self.looks.items()]
         lines += [DARK, "</style>"]
@@ -158,21 +201,9 @@ class Sheet:
 
     def faults(self) -> list[str]:
         """What cannot be read of it."""
-        return legible.faults(self.width * self.unit, self.height * self.unit, POINT, self.texts)
+        return faults_of(self.width * self.unit, self.height * self.unit, POINT, self.texts)
 
-
-class Page(Sheet):
-    """Of boxes with words in them. A unit is 0.32 inches, enough for two lines of text."""
-
-    def __init__(self, height: float, title: str):
-        super().__init__(27.25, height)
-        self.title(title)
-
-    def text(self, x: float, y: float, text: str, size: float = NOTE, **how: Any) -> None:
-        super().text(x, y, text, size, **how)
-
-    def left(self, x: float, y: float, text: str, size: float = NOTE, **how: Any) -> None:
-        super().left(x, y, text, size, **how)
+    # Of boxes with words in them.
 
     def heading(self, x: float, y: float, text: str, **how: Any) -> None:
         self.text(x, y, text, HEADING, **{"ha": "left", "weight": "bold", **how})
@@ -180,9 +211,18 @@ class Page(Sheet):
     def note(self, y: float, text: str, x: float = 0.4) -> None:
         self.left(x, y, text, color=MUTED)
 
+    def names(self, x: float, y: float, names: Iterable[Any], across: float = 0, down: float = 0, **how: Any) -> None:
+        """Along an edge of a matrix: the middle of the first, and from there to each next one."""
+        for index, name in enumerate(names):
+            self.text(x + index * across, y + index * down, str(name), **{"color": MUTED, **how})
+
+    def mark(self, x: float, y: float, width: float, height: float) -> None:
+        """An outline, on top of the neighbours' lines."""
+        self.box(x, y, width, height, edgecolor=MARK, linewidth=2.2, zorder=4)
+
     def length(self, text: str) -> float:
         """Of its longest line."""
-        return max(legible.width(line, NOTE * POINT) for line in text.split("\n")) / self.unit
+        return max(text_width(line, NOTE * POINT) for line in text.split("\n")) / self.unit
 
     def cell(self, x: float, y: float, width: float, height: float, colour: str, *texts: str, **how: Any) -> bool:
         """With the first of the texts that has room: is there one? What is idle is hatched."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +78,6 @@ class Pictures:
         self.pictures[file] = Picture(file, heading, caption, alt, text.encode("utf-8", "replace"))
 
     def draw_charts(self, source: Source, profiles: list[Source]) -> None:
-        plt = figure_style.pyplot()
         file, data, runs = source.file, source.data, source.runs
         on_gpu = data["provenance"]["backend"] == "cuda"
         what = "Bar chart of TFLOPS" if on_gpu else "Bar charts of shared wavefronts, global sectors and products"
@@ -89,7 +87,7 @@ class Pictures:
                 f"The steps, {label_of(run)}",
                 f"{what}: a bar for each step in order, for {label_of(run)}",
                 f"{'Every step' if on_gpu else 'What the emulator counted'}. A step without a value keeps its place.",
-                lambda: charts.progression(plt, [Source(file, data, [run])]),
+                lambda: charts.progression([Source(file, data, [run])]),
             )
         for number, group in enumerate(groups_by_length(runs) if on_gpu else [], start=1):
             self.add(
@@ -97,14 +95,14 @@ class Pictures:
                 "By sequence length",
                 "Line charts of TFLOPS by sequence length, a line for each step, or for the last one of each part",
                 "Batch and heads of the problems may differ too, as the tables have it.",
-                lambda: charts.lengths(plt, [Source(file, data, group)]),
+                lambda: charts.lengths([Source(file, data, group)]),
             )
         self.add(
             "errors.svg",
             "Errors",
             "Chart of each step's NRMSE and that of its worst row, on a log scale, beside the gates",
             "How far each step is from the reference, and how far it may be (docs/errors.md).",
-            lambda: charts.errors(plt, [source]),
+            lambda: charts.errors([source]),
         )
         labels = dict.fromkeys(problem_label(run["problem"]) for profile in profiles for run in profile.runs)
         for number, label in enumerate(labels, start=1):
@@ -117,10 +115,10 @@ class Pictures:
                 f"The roofline, {label}",
                 "Chart of each step's TFLOPS by FLOPs per byte of shared memory, below the roofs",
                 "Where the bytes are, as Nsight Compute counted them (docs/counters.md).",
-                lambda: charts.roofline(plt, [each for each in of_problem if each.runs]),
+                lambda: charts.roofline([each for each in of_problem if each.runs]),
             )
 
-    def draw_from_program(self, source: Source, program: Path, out: Path) -> None:
+    def draw_from_program(self, source: Source, program: Path) -> None:
         """What the last step that passed attends to, and what its errors are, on the run's backend."""
         from draw import attention_maps, drawings, error_analysis  # they take numpy, which comes with matplotlib
 
@@ -129,14 +127,13 @@ class Pictures:
             self.not_drawn.append(f"{MAPS}, {ERRORS_CLOSER}: no step of the ladder passed")
             return
         step, backend = passed[-1], source.data["provenance"]["backend"]
-        options = argparse.Namespace(program=program, step=step, backend=backend, check=None)
         for heading, script in ((MAPS, attention_maps), (ERRORS_CLOSER, error_analysis)):
             try:
-                found, described = script.read(options)
-                drawings.draw_all(script.PICTURES, found, described, out)
+                found = script.read(program.parent, step, backend)
             except DrawingError as error:
                 self.not_drawn.append(f"{heading}: {error}")
                 continue
-            for file in script.PICTURES:
+            for file, draw in script.PICTURES.items():
                 caption = FROM_PROGRAM[file].format(step=step)
-                self.pictures[file] = Picture(file, heading, f"{caption}.", caption, (out / file).read_bytes())
+                content, _ = drawings.content(file, draw(found))
+                self.pictures[file] = Picture(file, heading, f"{caption}.", caption, content)

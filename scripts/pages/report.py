@@ -274,7 +274,7 @@ def make(options: argparse.Namespace, filters: dict[str, str]) -> None:
     drawn = Pictures()
     drawn.draw_charts(source, profiles)
     if options.program:
-        drawn.draw_from_program(source, options.program, options.out)
+        drawn.draw_from_program(source, options.program)
     for line in drawn.not_drawn:
         print(f"report.py: not drawn. {printable(line)}", file=sys.stderr)
     for picture in drawn.pictures.values():

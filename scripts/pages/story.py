@@ -65,23 +65,23 @@ Data = dict[str, Any]
 def from_programs(build: Path) -> Data:
     """What takes a build to find out."""
     return {
-        "layouts": drawings.ask(build / "tools/memory_layouts", memory_layouts.parse)[0],
-        "fragments": drawings.ask(build / "tools/fragment_layouts", fragment_layouts.parse)[0],
-        "attention": attention(build / "flashsteps"),
+        "layouts": drawings.ask(build / "tools/memory_layouts", memory_layouts.parse),
+        "fragments": drawings.ask(build / "tools/fragment_layouts", fragment_layouts.parse),
+        "attention": attention(build),
         "traces": traces(build / "flashsteps"),
         "bugs": bugs(build / "tests/flashsteps_variants"),
     }
 
 
-def attention(program: Path) -> Data:
+def attention(build: Path) -> Data:
     """The attention matrix of the structured heads as a step computes it, in thousandths."""
     from draw import attention_data  # takes numpy
 
-    both = [attention_data.structured(is_query, SEQLEN, 64) for is_query in (True, False)]
-    q, k = (attention_data.to_bits(x, "fp16") for x in both)
+    heads = len(attention_data.PATTERNS)
+    q, k, _ = (x[0] for x in attention_data.inputs(build, "structured", "fp16", 1, heads, SEQLEN))
     weights = {}
     for name, causal in (("full", False), ("causal", True)):
-        matrices, _ = attention_data.attention_matrix(program, attention_data.STEP, "fp16", causal, q, k)
+        matrices, _ = attention_data.attention_matrix(build, attention_data.STEP, "fp16", causal, q, k)
         weights[name] = (1000 * matrices).round().astype(int).tolist()
     return {"seqlen": SEQLEN, "step": attention_data.STEP, "weights": weights}
 

@@ -76,10 +76,6 @@ def test_the_numpy_kernel_survives_scores_that_exp_does_not():
     assert o.tolist() == [[7.0]] and lse[0] == pytest.approx(2000.0)
 
 
-def test_the_numpy_kernel_is_as_short_as_promised():
-    assert len(code_of("attention.md").splitlines()) <= 40
-
-
 # ---- The worked example of the merge rule.
 
 
@@ -141,13 +137,6 @@ def test_the_skipped_tiles_are_counted():
         tiles = sum(-(-(row + 64) // 64) for row in range(0, seqlen, 64))
         ratio = tiles * 64 * 64 / (seqlen * (seqlen + 1) / 2)
         assert f"{tiles:,} of {(seqlen // 64) ** 2:,} tiles, with {ratio:.{digits}f} times" in text
-
-
-def test_the_naive_memory_is_right():
-    text = page("attention.md")
-    entries = 4 * 16 * 4096 * 4096
-    assert f"{entries:,} entries" in text.replace("\n", " ") and entries * 4 == 4 << 30
-    assert 4 * (4 * 16 * 4096 * 128 * 2) == 256 << 20 and "256 MiB" in text
 
 
 # ---- Names that other pages use.

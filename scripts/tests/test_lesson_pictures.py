@@ -9,10 +9,11 @@ import struct
 from itertools import groupby
 
 import pytest
+from conftest import BUILD
 
 pytest.importorskip("matplotlib", reason="build/venv has it")
 
-from draw import grids, ideas
+from draw import fragment_layouts, ideas
 from draw.drawings import DrawingError
 from draw.ideas import Row, parse_row
 from steps.sources import ROOT
@@ -175,10 +176,41 @@ def test_the_ctas_of_v36_have_equal_pieces_of_the_line():
 # ---- Models
 
 
+def kinds_of_tiles(first: int, seqlen_q: int, seqlen_kv: int, from_the_last: bool) -> list[str]:
+    """For each tile of 64 keys what it is for 64 queries, causal, in the picture's letters: v24 and v25 treat b with
+    care."""
+    least, most = (min(seqlen_kv, query + 1 + seqlen_kv - seqlen_q) for query in (first, first + 63))
+    last_careful = (least - 1) // 64  # the tile with the last key that all rows see, as v25 has it
+    found = []
+    for tile in range(-(-most // 64)):
+        careful = tile >= last_careful if from_the_last else 64 * (tile + 1) > least or tile == 0
+        found.append("b" if careful else "c")
+    return found
+
+
 def test_careful_tiles_are_those_of_v25():
-    careful, clean, unseen = grids.CAREFUL, grids.CLEAN, grids.UNSEEN
-    kinds = grids.kinds_of_tiles
-    assert kinds(320, 64, 512, 512, from_the_last=False) == [careful, *[clean] * 4, careful, unseen, unseen]
-    assert kinds(320, 64, 512, 512, from_the_last=True) == [*[clean] * 5, careful, unseen, unseen]
-    assert kinds(0, 64, 100, 330, from_the_last=True) == [*[clean] * 3, careful, careful, unseen]
-    assert [grids.seen(query, 100, 330) for query in (0, 63)] == [231, 294]
+    _, *rows, tiles, least, most = rows_of("v25")
+    assert len(rows) == 8
+    for index, row in enumerate(rows):
+        boxes = [(box.colour, box.text) for box in row.boxes if box.colour != "."]
+        before, after = boxes[: index + 1], boxes[index + 1 :]
+        kinds = [kinds_of_tiles(64 * index, 512, 512, from_the_last) for from_the_last in (False, True)]
+        assert before == [*zip(kinds[0], map(str, range(1, index + 2)))]
+        assert after == [*zip(kinds[1], map(str, range(index + 1, 0, -1)))]
+    assert [box.colour for box in tiles.boxes] == [*kinds_of_tiles(0, 100, 330, True), "_"]
+    assert (words(least), words(most)) == (["231 keys"], ["294 keys"]) and (least.length, most.length) == (231, 294)
+    assert [box.text for box in tiles.boxes][(231 - 1) // 64].endswith("last_careful")
+
+
+@pytest.mark.parametrize("operand", ["q", "k", "p", "v"])
+def test_the_drawn_loads_give_the_operands_that_the_products_want(operand):
+    """ldmatrix of the drawn blocks, plain or .trans as drawn, puts every element where mma.sync wants it."""
+    mapping = fragment_layouts.read(BUILD)
+    loads = mapping["ldmatrix_trans" if operand == "v" else "ldmatrix"]
+    blocks = set()
+    for register in range(4):
+        its = [fragment_layouts.stored_position(mapping, operand, lane, register, e) for lane in range(32) for e in (0, 1)]
+        block_row, block_column = its[0][0] // 8, its[0][1] // 8
+        assert its == [(8 * block_row + row, 8 * block_column + column) for lane in loads for row, column in lane]
+        blocks.add((block_row, block_column))
+    assert len(blocks) == 4

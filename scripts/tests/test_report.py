@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from conftest import STEPS, give_limit, make_peers_record, make_problem, make_record
 from markupsafe import escape
-from test_attention_figures import compute_here, take_small_problems
 from test_charts import profile_of
 
 from pages import report
@@ -190,21 +189,10 @@ def test_a_profile_gives_a_roofline(tmp_path, monkeypatch):
     assert ">matmul<" in svgs[0] and ">matmul<" not in svgs[1]  # of which the run knows nothing
 
 
-def test_what_the_last_step_attends_to(tmp_path, monkeypatch, capsys):
-    without_charts(monkeypatch)
-    take_small_problems(monkeypatch)
-    compute_here(monkeypatch)
-    data = make_record("emulator", steps=("v01_scalar", "v02_smem_tiles", "v02_smem_tiles_with_a_change"))
-    page = make(tmp_path, data, "--program", "flashsteps")
-    assert images(page) == ["png", "png", *["svg+xml"] * 4]
-    assert "with a causal mask: v02_smem_tiles, float64" in page and "errors of v02_smem_tiles by head" in page
-    assert (tmp_path / "report/attention_full.png").exists() and capsys.readouterr().err == ""
-
-
 def test_a_missing_lab_costs_only_the_maps(tmp_path, monkeypatch, capsys):
     without_charts(monkeypatch)
     page = make(tmp_path, make_record("emulator", steps=("v01_scalar",)), "--program", "/bin/false")
-    line = "What heads attend to: /bin/false: v01_scalar gives no output (/bin/libflashsteps_lab.so: cannot open"
+    line = "What heads attend to: /bin/libflashsteps_lab.so: cannot open"
     assert images(page) == [] and line in page and line in capsys.readouterr().err
 
 
