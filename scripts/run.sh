@@ -48,7 +48,7 @@ fi
 
 heading "building ($preset)"
 give_ccache_a_folder  # a compiler may be ccache by another name
-if ! (cd "$ROOT" && configure build --preset "$preset" "${options[@]}" && cmake --build build -j "$(nproc)"); then
+if ! (cd "$ROOT" && configure --preset "$preset" "${options[@]}" && cmake --build build -j "$(nproc)"); then
   complain "the build failed: see the errors above"
   [ "$preset" = emulator ] || complain "to run without the GPU: bash scripts/run.sh --backend emulator"
   exit 1

@@ -781,7 +781,7 @@ def provenance(request: Request) -> str:
 # How long it takes.
 
 WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_AN_EDIT = 100, 10, 5
-NOT_READ = re.compile(r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|^```.*?^```|^<details>.*?^</details>", re.DOTALL | re.M)
+NOT_READ = re.compile(r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|<!-- prints: .*?-->|^```.*?^```|^<details>.*?^</details>", re.DOTALL | re.M)
 
 
 def minutes(page: Path, lines: int = 0) -> int:

@@ -1,17 +1,18 @@
 """The form that all lessons share: whoever has read one finds his way in the next. What they say is checked
-elsewhere: figures and diffs by readme_tables.py, links by check_docs.py.
+elsewhere: figures and diffs by readme_tables.py, links by rumdl.
 
 A step of your own needs no lesson. One with recorded figures does: then it is part of the ladder."""
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
 from conftest import SCRIPTS
 
 from pages import blocks as kinds
-from pages import check_docs, markers
+from pages import commands, markers
 from records import results
 from steps import sources, variants
 
@@ -39,6 +40,7 @@ STEPS = sources.all_steps(ROOT)
 LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_file()]
 
 
+@functools.cache
 def recorded_steps() -> list[str]:
     files = [ROOT / "figures/results" / name for name in LADDER]
     return sorted({step["step"] for file in files for run in results.load(file)["runs"] for step in run["steps"]})
@@ -66,7 +68,7 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
 
     lines = text.splitlines()
     prose = [*lines]
-    for fence in check_docs.Page(page, text).fences():
+    for fence in (block for block in commands.blocks_of(text) if block.type == "fence"):
         prose[slice(*fence.map)] = [""] * (fence.map[1] - fence.map[0])
     title = f"# {number} · "
     whose = "is it another step's lesson? A step of your own needs none: delete the file"
