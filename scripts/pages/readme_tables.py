@@ -46,11 +46,9 @@ def typed_figures(lines: list[tuple[int, str]], path: Path, root: Path) -> list[
     ]
 
 
-def check_page(path: Path, root: Path, write: bool) -> list[str]:
+def check_page(path: Path, root: Path, write: bool, loaded: dict[Path, blocks.Record]) -> list[str]:
     """Brings a page up to date, or says how it is not."""
-    # newline="" keeps whatever line ends the page has
-    with open(path, encoding="utf-8", newline="") as file:
-        text = file.read()
+    text = path.read_text(encoding="utf-8")
     relative = path.relative_to(root)
     try:
         found = markers.find_blocks(text, relative, blocks.KINDS)
@@ -59,7 +57,7 @@ def check_page(path: Path, root: Path, write: bool) -> list[str]:
     errors, bodies = [], []
     for block in found:
         try:
-            body = blocks.generate(block, root)
+            body = blocks.generate(block, root, loaded)
         except (blocks.TableError, markers.MarkerError) as error:
             errors.append(str(error).replace(f"{root}{os.sep}", ""))
             continue
@@ -75,8 +73,7 @@ def check_page(path: Path, root: Path, write: bool) -> list[str]:
     if not write:
         return errors + typed_figures(markers.outside(text, found), path, root)
     if bodies and not errors:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.write(markers.replace(text, bodies))
+        path.write_text(markers.replace(text, bodies), encoding="utf-8")
         print(f"{relative}: {len(bodies)} block(s) rewritten")
     return errors
 
@@ -103,9 +100,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     root = options.root.resolve()
+    loaded: dict[Path, blocks.Record] = {}
     errors = [] if not options.check else check_sources(root)
     for path in [*sorted(root.glob("*.md")), *files_under(root, FOLDERS, {".md"})]:
-        errors += check_page(path, root, write=not options.check)
+        errors += check_page(path, root, not options.check, loaded)
     for line in errors:
         print(line, file=sys.stderr)
     if not errors:
