@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, browser  # noqa: F401  (a fixture)
+from browser import Browser, browser, chromium  # noqa: F401  (fixtures)
 from conftest import make_problem, make_record
 
 from pages import report
