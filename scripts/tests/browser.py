@@ -9,6 +9,41 @@ import pytest
 
 from pages.story import find_browser
 
+# Elements whose text must stand out against what is behind it, and how much: WCAG 2's ratio for text.
+CONTRAST = 4.5
+# Run in a page, it says what is on it.
+MEASURE = """(() => {
+  const rgb = text => text.match(/[0-9.]+/g).map(Number);
+  const behind = element => {
+    for (; element; element = element.parentElement) {
+      const colour = getComputedStyle(element).backgroundColor;
+      if (rgb(colour)[3] !== 0) return rgb(colour);
+    }
+    return [255, 255, 255];
+  };
+  const luminance = colour => colour.slice(0, 3).map(c => c / 255)
+    .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, index) => sum + c * [0.2126, 0.7152, 0.0722][index], 0);
+  const contrast = element => {
+    const two = [rgb(getComputedStyle(element).color), behind(element)].map(luminance);
+    return (Math.max(...two) + 0.05) / (Math.min(...two) + 0.05);
+  };
+  const words = [...document.querySelectorAll("body *")].filter(
+    element => [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim()));
+  return {
+    images: [...document.images].map(image => {
+      const box = image.getBoundingClientRect();
+      return {alt: image.alt, natural: image.complete ? image.naturalWidth : 0, width: box.width,
+              height: box.height, visible: image.checkVisibility()};
+    }),
+    text: document.body.innerText,
+    width: document.documentElement.clientWidth,
+    needed: document.documentElement.scrollWidth,
+    paper: luminance(behind(document.body)),
+    faint: words.filter(element => contrast(element) < CONTRAST).map(element => element.outerHTML),
+  };
+})()""".replace("CONTRAST", str(CONTRAST))
+
 Place = tuple[float, float]
 
 

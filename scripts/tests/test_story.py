@@ -10,8 +10,7 @@ import re
 from typing import Any, Iterator
 
 import pytest
-from browser import Browser, browser, chromium  # noqa: F401  (fixtures)
-from test_report_page import MEASURE
+from browser import MEASURE, Browser, browser, chromium  # noqa: F401  (fixtures)
 
 from pages import story
 
