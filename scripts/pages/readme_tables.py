@@ -28,11 +28,11 @@ TYPED_FIGURE = re.compile(
 )
 
 
-def typed_figures(lines: list[tuple[int, str]], where: Path) -> list[str]:
+def typed_figures(text: str, where: Path) -> list[str]:
     return [
         f"{where}:{number}: '{found[0]}' is typed by hand; figures come from a record in figures/results/ through a "
         "generated block"
-        for number, line in lines
+        for number, line in enumerate(text.splitlines(), start=1)
         if (found := TYPED_FIGURE.search(line))
     ]
 
@@ -62,7 +62,7 @@ def check_page(path: Path, root: Path, write: bool, loaded: dict[Path, blocks.Re
                 + markers.short_diff(block.body, body)
             )
     if not write:
-        return errors + typed_figures(markers.outside(text, found), relative)
+        return errors + typed_figures(markers.outside(text), relative)
     if bodies and not errors:
         path.write_text(markers.replace(text, bodies), encoding="utf-8")
         print(f"{relative}: {len(bodies)} block(s) rewritten")
