@@ -1,7 +1,6 @@
-"""Every command of README.md, docs/ and the lessons that is not marked with what it needs: run here, as it stands there,
-and with the outcome that stands beside it. scripts/pages/commands.py says how; FLASHSTEPS_BUILD as in test_program.py.
-
-And what pages say of the tests' broken kernels and of the sources."""
+"""Every command of README.md, docs/ and the lessons that is not marked with what it needs: run here, as it stands
+there, and with the outcome that stands beside it. scripts/pages/commands.py says how; FLASHSTEPS_BUILD as in
+test_program.py. And what pages say of the tests' broken kernels and of the sources."""
 
 from __future__ import annotations
 

@@ -420,7 +420,8 @@ def standing(request: Request) -> str:
     names = request.contenders(data, file)
     by = request.left.pop("by", None)
     if by and len(results.FILTERS.get(by, ())) != 1:  # S is two lengths
-        raise TableError(f"by={by}: there are {', '.join(key for key, own in results.FILTERS.items() if len(own) == 1)}")
+        known = (key for key, own in results.FILTERS.items() if len(own) == 1)
+        raise TableError(f"by={by}: there are {', '.join(known)}")
     runs = request.runs(data)
     groups: dict[str, list[Run]] = {}
     for run in runs:

@@ -88,7 +88,7 @@ def of_page(page: str, text: str) -> list[Command]:
     for block in blocks_of(text):
         if block.type == "fence" and block.info in ("bash", "sh", "shell", "console"):
             if block.info != "bash":
-                raise ValueError(f"{page}:{block.map[0] + 1}: a block of commands is called bash here, not {block.info}")
+                raise ValueError(f"{page}:{block.map[0] + 1}: a block of commands is called bash, not {block.info}")
             found += of_block(page, block, needs)
         needs = set()
         for token in [block] if block.type == "html_block" else block.children or []:

@@ -70,8 +70,10 @@ def find_blocks(text: str, path: Path, kinds: Iterable[str]) -> list[Block]:
         halves |= {found.start(), found.end(3)}
     for marker in MARKER.finditer(text):
         if marker.start() not in halves:
-            where = f"{path}:{line_of(marker.start())}"
-            raise MarkerError(f"{where}: is no half of a block: '<!-- generated: KIND key=value -->', '<!-- /generated -->'")
+            raise MarkerError(
+                f"{path}:{line_of(marker.start())}: is no half of a block, which begins with a line such as "
+                "'<!-- generated: KIND key=value -->' and ends with '<!-- /generated -->'"
+            )
     return blocks
 
 
