@@ -28,8 +28,8 @@ from steps import step_diff, variants
 from steps.sources import ROOT, StepError, find_step
 from steps.variants import Variant, VariantError
 
-# What the program says of a problem that is not right; the lines that say more of it are indented.
-VERDICT = re.compile(r"^(?:FAIL|SKIP|CRASH|HANG|ERROR)  \S+  B=.*(?:\n {6}.*)*", re.MULTILINE)
+# Of a problem, by the program; the lines that follow and say more of it are indented.
+VERDICT = re.compile(r"(FAIL|SKIP|CRASH|HANG|ERROR)  \S+  B=")
 NEED = re.compile(r"(.+) (<=|>=|==) (.+)")
 WORDS = {"<=": "at most", ">=": "at least", "==": "exactly"}
 # Without nvcc an edit compiles in seconds: a build for the emulator alone goes first.
@@ -128,20 +128,39 @@ def counters(written: dict) -> dict[str, float]:
     return {**products, "wgmma_beside_work": beside}
 
 
+def verdicts(process: subprocess.Popen[str]) -> Iterator[str]:
+    """What the program says of each problem that is not right, or all it says if it fails and names none."""
+    said, verdict, named = "", "", False
+    for line in process.stdout:
+        if verdict and not line.startswith("      "):
+            yield verdict.rstrip()
+            verdict = ""
+        if verdict or VERDICT.match(line):
+            verdict, named = verdict + line, True
+        said += line
+    if verdict:
+        yield verdict.rstrip()
+    if process.wait() != 0 and not named:
+        yield said.rstrip()
+
+
 def judge(run: Run, program: Path, step: str) -> Iterator[tuple[bool, str]]:
     """Whether `step` of `program` does what the run demands, line by line."""
     _, verb, _, *options = shlex.split(run.command)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [str(program), verb, step, *options, "--backend", "emulator", "--json", str(out)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-        complaints = VERDICT.findall(done.stdout)
-        if done.returncode != 0 and not complaints:
-            complaints = [done.stdout]
-        complaints = [each.rstrip() for each in complaints if not (run.may_refuse and " cannot run " in each)]
-        for each in complaints:
-            yield False, f"NOT YET  {run.command}\n{each}"
-        if complaints:
+        passed = True
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+        with subprocess.Popen(command, **pipe) as process:
+            try:
+                for verdict in verdicts(process):
+                    if not (run.may_refuse and " cannot run " in verdict):
+                        passed = False
+                        yield False, f"NOT YET  {run.command}\n{verdict}"
+            finally:
+                process.kill()  # if the caller has heard enough
+        if not passed:
             return
         yield True, f"PASS     {run.command}"
         names = counters(json.loads(out.read_text(encoding="utf-8"))) if run.needs else {}
