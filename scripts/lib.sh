@@ -148,34 +148,12 @@ give_ccache_a_folder() {
   esac
 }
 
-# is_stale FOLDER: was it configured for another place, as before the checkout was moved or copied, with another
-# generator than the presets', or with a tool that is gone? CMake would refuse it.
-is_stale() {
-  local cache="$ROOT/$1/CMakeCache.txt" line value
-  [ -f "$cache" ] || return 1
-  while IFS= read -r line; do
-    value=${line#*=}
-    case $line in
-      CMAKE_HOME_DIRECTORY:*) [ "$value" -ef "$ROOT" ] ;;
-      CMAKE_CACHEFILE_DIR:*) [ "$value" -ef "$ROOT/$1" ] ;;
-      CMAKE_GENERATOR:*) [ "$value" = Ninja ] ;;
-      CMAKE_C??_COMPILER:* | CMAKE_CUDA_COMPILER:* | CMAKE_MAKE_PROGRAM:*)
-        [[ $value = *NOTFOUND ]] || have "$value"
-        ;;
-    esac || return 0
-  done <"$cache"
-  return 1
-}
-
-# configure FOLDER ARGUMENTS...: cmake with these; from the start if FOLDER is stale.
+# configure ARGUMENTS...: cmake with these; from the start if it refuses what an earlier call left, as after the checkout
+# was moved or copied, or when a tool is gone.
 configure() {
-  local folder=$1 fresh=()
-  shift
-  if is_stale "$folder"; then
-    complain "$folder was made elsewhere or by other tools: it is built from scratch"
-    fresh=(--fresh)
-  fi
-  cmake "${fresh[@]}" "$@"
+  cmake "$@" && return
+  complain "configuring once more, from scratch"
+  cmake --fresh "$@"
 }
 
 # make_venv REQUIREMENTS...: build/venv with these packages. Nothing to do when they are there already;
@@ -186,21 +164,6 @@ make_venv() { (lock make_venv && fill_venv "$@"); }
 venv_stamp() {
   "$VENV/bin/python" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null && cksum <"$1"
 }
-
-# Of the packages that requirements name, each must be in this environment, in that version, and be importable.
-CHECK_PACKAGES='
-import importlib, sys
-from importlib import metadata
-from pip._vendor.packaging.requirements import Requirement
-for line in (line.partition("#")[0].strip() for path in sys.argv[1:] for line in open(path)):
-    wanted = Requirement(line) if line else None
-    if wanted and (wanted.marker is None or wanted.marker.evaluate()):
-        package = metadata.distribution(wanted.name)
-        assert package.version in wanted.specifier, f"{wanted.name} is {package.version}, not {wanted.specifier}"
-        for file in package.files:
-            if file.name == "__init__.py" and len(file.parts) == 2:
-                importlib.import_module(file.parts[0])
-'
 
 fill_venv() {
   local file stamp python log="$ROOT/build/venv.log" wanted=() options=()
@@ -223,16 +186,10 @@ fill_venv() {
       return 1
     fi
   fi
-  # Whatever PIP_TARGET and others, or pip's configuration, say: these packages, and here.
-  unset PIP_PYTHON PIP_DRY_RUN PIP_NO_DEPS
-  if ! "$VENV/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --retries 2 \
-    --timeout 20 --no-user --target "" --prefix "$VENV" --root / "${options[@]}" >"$log" 2>&1 </dev/null; then
+  if ! "$VENV/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --retries 2 --timeout 20 \
+    "${options[@]}" >"$log" 2>&1 </dev/null; then
     complain "no Python packages: $(tail -n 1 "$log")" \
       "(with a network: build/venv/bin/python -m pip install ${options[*]#"$ROOT/"})"
-    return 1
-  fi
-  if ! "$VENV/bin/python" -c "$CHECK_PACKAGES" "$@" >"$log" 2>&1; then
-    complain "no Python packages: pip has run, but build/venv cannot import them: $(tail -n 1 "$log")"
     return 1
   fi
   for file in "$@"; do

@@ -77,14 +77,14 @@ run_pytest() { with_venv -m pytest -q -p no:cacheprovider --durations=10 "$@"; }
 
 build_ci() {
   local targets=()
-  configure build/ci --preset ci "${launcher[@]}" "${gpu_options[@]}" "-DFLASHSTEPS_ABLATIONS=$ablations" \
+  configure --preset ci "${launcher[@]}" "${gpu_options[@]}" "-DFLASHSTEPS_ABLATIONS=$ablations" \
     "-DFLASHSTEPS_TESTED_STEPS=$(IFS=';' && echo "${named[*]}")"
   [ "${#named[@]}" = 0 ] || targets=(--target flashsteps flashsteps_lab flashsteps_variants)
   cmake --build build/ci -j "$(nproc)" "${targets[@]}"
 }
 
 build_asan() {
-  configure build/asan --preset asan "${launcher[@]}"
+  configure --preset asan "${launcher[@]}"
   cmake --build build/asan -j "$(nproc)" --target emulator_tests harness_tests
 }
 
@@ -102,7 +102,7 @@ steps_on_emulator() {
 # Nothing is run: it shows that the emulator's fibers and hooks compile and link for the other architecture, and that
 # a kernel does. The tool has all that runs a step.
 aarch64_build() {
-  configure build/aarch64 --preset emulator -B build/aarch64 "${launcher[@]}" -DCMAKE_SYSTEM_NAME=Linux \
+  configure --preset emulator -B build/aarch64 "${launcher[@]}" -DCMAKE_SYSTEM_NAME=Linux \
     -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DFLASHSTEPS_TESTS=ON
   cmake --build build/aarch64 -j "$(nproc)" --target copy_states "${steps[-1]}_on_emulator"
 }
@@ -157,7 +157,8 @@ if [ "${#named[@]}" -gt 0 ]; then
   # All that has the name of a step in its own.
   words=${named[*]}
   section "command line tests" run_pytest -n "$(nproc)" harness/tests -k "${words// / or }"
-  section "lessons" run_pytest scripts/tests/test_lessons.py scripts/tests/test_check_docs.py
+  section "lessons" run_pytest scripts/tests/test_lessons.py
+  section "links" "$VENV/bin/rumdl" check --no-cache .
   section "generated text" "$python" scripts/pages/readme_tables.py --check
   compile_checks "${steps[@]/#/compile_checks_}"
   finish "only what ${words// /, } touches was tested. Everything: bash scripts/test.sh"
@@ -174,6 +175,7 @@ section "address, UB sanitizer" asan_tests
 # Each starts with a half of them, so that few fixtures of a module are made twice, and then helps the other.
 section "script tests" run_pytest -n "$(nproc)" --dist worksteal scripts/tests
 find_browser >/dev/null || not_here "pages in a browser" "no Chromium (apt-get install -y chromium)"
+section "links" "$VENV/bin/rumdl" check --no-cache .
 section "generated text" "$python" scripts/pages/readme_tables.py --check
 
 records=(figures/results/*.json)

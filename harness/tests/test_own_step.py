@@ -14,49 +14,23 @@ from pathlib import Path
 import pytest
 from test_program import PATIENCE, ROOT
 
-from pages import check_docs
+from pages import commands
 from steps import variants
 
 PAGE = "docs/your_own_step.md"
 STEP = "my_idea"
-PASS, FAIL = 0, 1
-COUNT = f"build/flashsteps count v09_direct_rescale {STEP} --shape 1,4,256,64"
-# Exit status, and what must be said, of the page's commands.
-OUTCOMES: dict[str, tuple[int, list[str]]] = {
-    f"mkdir steps/{STEP}": (0, []),
-    f"cp steps/v09_direct_rescale/kernel.cu steps/{STEP}/": (0, []),
-    "cmake --build build": (0, ["Linking CXX executable flashsteps"]),
-    f"build/flashsteps check {STEP} --backend emulator": (PASS, [f"PASS  {STEP}  118 of 118 problems"]),
-    # An eighth of the wavefronts, and a barrier for the 4 warps of 16 CTAs.
-    COUNT: (PASS, [" 50688 ", f" {50688 - 6144} ", " 1152 ", f" {1152 + 4 * 16} "]),
-    f"build/flashsteps run v09_direct_rescale {STEP} --shape 1,2,100,64 --json mine.json": (
-        PASS,
-        ["mine.json"],
-    ),
-    f"build/flashsteps source {STEP} --main > {STEP}.cu": (0, []),
-    "python3 scripts/steps/step_diff.py --brief v09 my_idea": (0, ["12 lines added, 8 removed"]),
-    f"build/flashsteps check {STEP} --backend emulator --shape 1,2,100,64": (
-        FAIL,
-        [f"FAIL  {STEP}", "race on shared memory"],
-    ),
-}
+FAIL = 1
 # What is compiled after an edit of v05's kernel: the kernel, and the text that `flashsteps source` prints.
 EDITED = {"v05_padded_smem_on_emulator", "flashsteps_harness"}
 # The tests of a module share what one of them builds. Groups are begun before all else, and these take longest.
 pytestmark = pytest.mark.xdist_group("own step")
-CHAPTER = check_docs.Page(PAGE, (ROOT / PAGE).read_text(encoding="utf-8"))
-COMMANDS, _ = CHAPTER.commands()
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree, built without a GPU; without the chapter's step, in case that somebody has made it."""
     root = tmp_path_factory.mktemp("copy") / "flash, steps"  # a comma is nothing to stumble over
-    for name in check_docs.files_of(ROOT):
-        if name.startswith(f"steps/{STEP}/"):
-            continue
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, root / name)
+    shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns("build", ".git", "__pycache__", STEP))
     # For ccache, to which paths are relative, build/ is as deep as the test build, and its commands are the same.
     (root / "made" / "ci").mkdir(parents=True)
     (root / "build").symlink_to("made/ci")
@@ -65,11 +39,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def shell(root: Path, command: str, status: int = 0) -> str:
-    # The page speaks of a machine without a GPU; python3 is the one that runs this.
+def run(root: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """As a reader does at a machine without a GPU, of which the pages speak; python3 is the one that runs this."""
     bin = root.parent / "bin"
     if not bin.exists():
         bin.mkdir()
+        # Not a link: it would not find its virtual environment.
         (bin / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
         (bin / "python3").chmod(0o755)
     environment = {
@@ -79,9 +54,13 @@ def shell(root: Path, command: str, status: int = 0) -> str:
         "CCACHE_BASEDIR": str(root),
         "CCACHE_NOHASHDIR": "1",
     }
-    done = subprocess.run(
+    return subprocess.run(
         ["bash", "-c", command], cwd=root, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
+
+
+def shell(root: Path, command: str, status: int = 0) -> str:
+    done = run(root, command)
     assert done.returncode == status, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
@@ -156,24 +135,18 @@ def test_the_notebook_in_its_order(tree: Path) -> None:
 
 def test_the_chapter_in_its_order(tree: Path) -> None:
     kernel = tree / "steps" / STEP / "kernel.cu"
-    outputs = {}
-    for fence in CHAPTER.fences():
-        lines = fence.content.splitlines()
+    for fence in commands.blocks_of((ROOT / PAGE).read_text(encoding="utf-8")):
         if fence.info == "diff":
-            change = variants.parse_change(lines, PAGE, fence.map[0] + 2)
+            change = variants.parse_change(fence.content.splitlines(), PAGE, fence.map[0] + 2)
             now = kernel.read_text(encoding="utf-8").splitlines()
             at = variants.place(change, now, str(kernel))
             now[at : at + len(change.old)] = change.new
             kernel.write_text("\n".join(now) + "\n", encoding="utf-8")
-            continue
-        assert fence.info == "bash"
-        for command in lines:
-            status, words = OUTCOMES[command]
-            outputs[command] = output = shell(tree, command, status)
-            for word in words:
-                assert word in output, f"{command}: '{word}' is not in\n{output}"
-    assert set(outputs) == set(OUTCOMES) == {command.text for command in COMMANDS}
-    # The report names the read, which is the kernel's own.
+        for command in commands.of_block(PAGE, fence, set()) if fence.info == "bash" else []:
+            done = run(tree, command.text)
+            command.check(done)
+    # The report of the last command names the read, which is the kernel's own.
+    output = done.stdout
     named = {int(line) for line in re.findall(rf"{STEP}/kernel\.cu:(\d+)", output)}
     (read,) = (number for number, line in enumerate(now, start=1) if "ldmatrix_x4(frag_q[" in line)
     assert read in named, output

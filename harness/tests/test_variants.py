@@ -21,7 +21,6 @@ from types import SimpleNamespace
 import pytest
 from test_program import BUILD, FLASHSTEPS, ROOT, STEPS, run
 
-from pages import check_docs
 from steps import exercise, variants
 from steps.variants import Case, Variant
 
@@ -263,7 +262,6 @@ def test_the_race_of_the_readme() -> None:
 # ---- The exercises tell right from wrong.
 
 MOST_HOLES = 3
-FILES = check_docs.files_of(ROOT)
 # By a step of which not all types, head_dims and masks are built. It says nothing for or against it.
 NO_INSTANCE = "this build of the step has no such instance"
 
@@ -336,6 +334,7 @@ def test_what_a_hint_names_is_there(step: str) -> None:
     unsolved = variants.find(step, "unsolved")
     comments = [line for part in unsolved.changes for line in part.new if line.lstrip().startswith("//")]
     # harness/problem/ has the names of inputs.
-    texts = [path for path in FILES if re.fullmatch(rf"(steps/{step}|common|harness/problem)/.*\.(cu|h|cpp)", path)]
-    known = set(re.findall(r"\w+", "\n".join((ROOT / path).read_text(encoding="utf-8") for path in texts)))
+    files = [path for folder in (f"steps/{step}", "common", "harness/problem") for path in (ROOT / folder).rglob("*")]
+    texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in (".cu", ".h", ".cpp")]
+    known = set(re.findall(r"\w+", "\n".join(texts)))
     assert named("\n".join([*comments, unsolved.task])) <= known

@@ -9,11 +9,10 @@ the ladder since; `against` and `measured` may name one.
                                               ladder, or of those that are named
     step        file=FILE step=NAME [against=NAME] [FILTER...]
                                               a row a problem: the step that it comes from, or another, and the step
-    counters    file=FILE step=NAME [against=NAME] [show=NAME,...] [FILTER...]
-                                              the emulator's counters of the same two; one problem
-    profile     file=FILE [before=FILE] step=NAME [against=NAME] [show=NAME,...] [FILTER...]
-                                              the GPU's own counters of both, those of the first from another file
-                                              if `before` names one; one problem
+    counters    file=FILE [before=FILE] step=NAME [against=NAME] show=NAME,... [FILTER...]
+                                              counters of the same two, the emulator's or, where the file is a profile,
+                                              the GPU's own; those of the first from another file if `before` names
+                                              one; one problem
     conformance file=FILE ncu=FILE [show=differences] [FILTER...]
                                               the emulator's counters beside the GPU's, of all steps; one problem;
                                               those that agree each in a row, or all of a step in one
@@ -132,8 +131,8 @@ def spread_of(*timed: tuple[Run, Entry]) -> str:
 class Request:
     """A block's arguments, each taken once; what nobody takes is an error."""
 
-    def __init__(self, block: Block, root: Path):
-        self.root, self.folder = root, (root / block.path).parent
+    def __init__(self, block: Block, root: Path, loaded: dict[Path, Record]):
+        self.root, self.folder, self.loaded = root, (root / block.path).parent, loaded
         self.left = dict(block.arguments)
 
     def need(self, name: str) -> str:
@@ -145,19 +144,23 @@ class Request:
         """To a file of the repository, from the page."""
         return os.path.relpath(self.root / target, self.folder)
 
-    def record(
-        self, backend: str | None = None, argument: str = "file", schema: str | None = results.SCHEMA
-    ) -> tuple[str, Record]:
-        name = self.need(argument).removesuffix(".json") + ".json"
-        if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name):
-            raise TableError(f"{argument}={name}: must be the name of a file under figures/results/")
-        if not (self.root / "figures" / "results" / name).is_file():
-            raise TableError(f"figures/results/{name} does not exist")
-        data = results.load(self.root / "figures" / "results" / name, schema)
+    def record(self, backend: str | None = None, argument: str = "file", profile: bool = False) -> tuple[str, Record]:
+        name, data = self.any_record(argument)
+        if results.is_profile(data) != profile:
+            raise TableError(f"{name} is {'no' if profile else 'a'} profile")
         found = data["provenance"]["backend"]
         if backend and found != backend:
             raise TableError(f"{name} comes from backend '{found}', this block needs '{backend}'")
         return name, data
+
+    def any_record(self, argument: str = "file") -> tuple[str, Record]:
+        name = self.need(argument).removesuffix(".json") + ".json"
+        path = self.root / "figures" / "results" / name
+        if Path(name).name != name or not path.is_file():
+            raise TableError(f"{argument}={name}: there is no figures/results/{name}")
+        if path not in self.loaded:
+            self.loaded[path] = results.load(path, None)
+        return name, self.loaded[path]
 
     def program_record(self) -> tuple[str, Record]:
         """Beside peers, steps were launched from Python, on other inputs: not for the lessons' tables."""
@@ -201,9 +204,19 @@ class Request:
                 raise TableError(f"show={name}: there are {', '.join(known)}")
         return names if names != [""] else None
 
+    def contenders(self, data: Record, peers: bool = False) -> list[str]:
+        """The steps that are shown, and then the peers. A step that has left the ladder is shown if it is named."""
+        known = [name for name in contenders_in(data) if peers or name not in rates.PEERS]
+        here = [name for name in known if name in rates.PEERS or not sources.has_left(name, self.root)]
+        return sorted(self.show(known) or here, key=lambda name: name in rates.PEERS)
+
     def done(self) -> None:
         if self.left:
             raise TableError(f"does not know {', '.join(self.left)}")
+
+
+def contenders_in(data: Record) -> list[str]:
+    return list(dict.fromkeys(name for run in data["runs"] for name in rates.contenders_of(run)))
 
 
 def steps_of(run: Run) -> dict[str, Entry]:
@@ -216,13 +229,12 @@ def recorded_step(run: Run, name: str, file: str) -> Entry:
     return steps_of(run)[name]
 
 
-def contenders(data: Record, root: Path) -> list[str]:
-    """The steps and peers of a record, in its order, without steps that have left the ladder since."""
-    names = dict.fromkeys(name for run in data["runs"] for name in rates.contenders_of(run))
-    return [name for name in names if name in rates.PEERS or not sources.has_left(name, root)]
-
-
 # Rates.
+
+
+def heading_of(common: str, runs: list[Run]) -> str:
+    """What the problems of a table have in common, unless it stands in the only row."""
+    return f"{common}. " if len(runs) > 1 and common else ""
 
 
 def ladder(request: Request) -> str:
@@ -317,9 +329,8 @@ def step(request: Request) -> str:
         shares = [timing and percent_of(run, timing) for percent_of in wholes.values()]
         rows.append(row + ["–" if share is None else f"{share:.1f}" for share in shares])
     header = ["problem", *names, *(["×"] if len(names) == 2 else []), *(f"% of {whole}" for whole in wholes)]
-    heading = f"{common}. " if len(runs) > 1 and common else ""
     spread = spread_of((runs[0], recorded_step(runs[0], names[-1], file)))
-    return f"{heading}{spread}.\n\n{table(header, rows)}"
+    return f"{heading_of(common, runs)}{spread}.\n\n{table(header, rows)}"
 
 
 def ablation(request: Request) -> str:
@@ -371,10 +382,8 @@ def peers(request: Request) -> str:
     file, data = request.record()
     if not rules.is_peers(data):
         raise TableError(f"{file} is no comparison with peers (scripts/measure/compare_peers.py makes them)")
-    known = contenders(data, request.root)
-    show = request.show(known) or known
-    steps = [name for name in show if name not in rates.PEERS]
-    names = steps + [name for name in show if name in rates.PEERS]
+    names = request.contenders(data, peers=True)
+    steps = [name for name in names if name not in rates.PEERS]
     runs = request.runs(data)
     common, labels = problem_labels(runs)
     rows, ratios = [], []
@@ -392,25 +401,22 @@ def peers(request: Request) -> str:
         if len(ratios) > 1:
             mean = f"{rates.geometric_mean(ratios):.2f}"
             rows.append([f"geometric mean of {len(ratios)}", *([""] * (len(names) + 1)), mean])
-    heading = f"{common}. " if len(runs) > 1 and common else ""
     # Whoever is not shown still counts.
-    left_out = [name for name in known if name in rates.PEERS and name not in names]
+    left_out = [name for name in contenders_in(data) if name in rates.PEERS and name not in names]
     others = f" The best peer is that of all that were measured, {', '.join(left_out)} too."
     spread = spread_of(*((runs[0], entry) for entry in rates.contenders_of(runs[0]).values()))
-    return f"{heading}{spread}.{others if left_out else ''}\n\n{table(header, rows)}"
+    return f"{heading_of(common, runs)}{spread}.{others if left_out else ''}\n\n{table(header, rows)}"
 
 
 def standing(request: Request) -> str:
     """Each step's rate over a peer's, or over the best peer's of each problem: geometric means."""
     file, data = request.record()
     beside = request.need("beside")
-    known = contenders(data, request.root)
-    names = request.show(known) or [name for name in known if name not in rates.PEERS]
+    names = request.contenders(data)
     by = request.left.pop("by", None)
-    if by and by not in results.FILTERS:
-        raise TableError(f"by={by}: there are {', '.join(results.FILTERS)}")
-    if by and len(results.FILTERS[by]) > 1:
-        raise TableError(f"by={by}: is {' and '.join(results.FILTERS[by])}, of which a column can have one")
+    if by and len(results.FILTERS.get(by, ())) != 1:  # S is two lengths
+        known = (key for key, own in results.FILTERS.items() if len(own) == 1)
+        raise TableError(f"by={by}: there are {', '.join(known)}")
     runs = request.runs(data)
     groups: dict[str, list[Run]] = {}
     for run in runs:
@@ -432,8 +438,7 @@ def standing(request: Request) -> str:
 def inputs(request: Request) -> str:
     """Each step's rate over its own with normal inputs."""
     file, data = request.program_record()
-    known = contenders(data, request.root)
-    names = request.show(known) or known
+    names = request.contenders(data)
     runs = request.runs(data)
 
     def like(run: Run) -> str:  # what the problem is but for its inputs
@@ -480,10 +485,9 @@ def pages(request: Request) -> str:
         paged = [by_label.get(problem_label(run["problem"] | {"page_size": size})) for size in sizes]
         cells = [cell(entry, bare) if entry else "not recorded" for entry in paged]
         rows.append([label or common, cell(bare), *cells])
-    heading = f"{common}. " if len(rows) > 1 and common else ""
     cold = ", L2 cold" if terabytes(run["problem"], bare) else ""
     header = ["problem", "no pages", *(f"pages of {size}" for size in sizes)]
-    return f"{heading}{name}, µs{cold}: median [p10–p90], and the rate over that without pages.\n\n{table(header, rows)}"
+    return f"{heading_of(common, contiguous)}{name}, µs{cold}: median [p10–p90], and the rate over that without pages.\n\n{table(header, rows)}"
 
 
 def host_time(request: Request) -> str:
@@ -503,71 +507,53 @@ def host_time(request: Request) -> str:
 # Counters.
 
 
-def emulated_counters(run: Run, name: str, file: str) -> dict[str, int]:
+def counted(file: str, data: Record, run: Run, name: str) -> dict[str, float]:
+    """What the emulator counted of a step, or what a profile says that the GPU did."""
     entry = recorded_step(run, name, file)
-    if entry["status"] != "pass" or entry.get("counters") is None:
+    is_profile = results.is_profile(data)
+    if entry["status"] != "pass" or (not is_profile and entry.get("counters") is None):
         raise TableError(f"{file} has no counters of {name}: {status_cell(entry)}")
-    return entry["counters"]
+    return profiles.of_step(entry) if is_profile else entry["counters"]
 
 
 def counters(request: Request) -> str:
-    file, data = request.record("emulator")
-    names = request.pair()
-    show = request.show(list(COUNTERS))
-    run = request.one_run(data, file)
-    columns = [emulated_counters(run, name, file) for name in names]
-    # A record may be older than a counter.
-    show = show or [key for key in COUNTERS if all(key in each for each in columns)]
-    rows = []
-    for key in show:
-        row = [key.replace("_", " "), *(f"{each[key]:,}" for each in columns)]
-        rows.append(row + ([ratio(columns[1][key], columns[0][key])] if len(names) == 2 else []))
-    if any(each["shared_wavefronts_ideal"] for each in columns):
-        conflicts = [ratio(each["shared_wavefronts"], each["shared_wavefronts_ideal"]) for each in columns]
-        rows.append(["shared wavefronts / ideal", *conflicts, *([""] if len(names) == 2 else [])])
-    header = ["counter", *names, *(["×"] if len(names) == 2 else [])]
-    return f"{problem_labels([run])[0]}. Counted on the emulator.\n\n{table(header, rows)}"
-
-
-def profiled(run: Run, name: str, file: str) -> dict[str, float]:
-    entry = recorded_step(run, name, file)
-    if entry["status"] != "pass":
-        raise TableError(f"{file} has no counters of {name}: {status_cell(entry)}")
-    return profiles.of_step(entry)
-
-
-def profile(request: Request) -> str:
-    records = [request.record(schema=profiles.SCHEMA)]
+    records = [request.any_record()]
+    on_gpu = results.is_profile(records[0][1])
     if "before" in request.left:
-        records.insert(0, request.record(argument="before", schema=profiles.SCHEMA))
+        records.insert(0, request.record(argument="before", profile=True))
     names = request.pair()
-    show = request.show(list(profiles.BY_NAME))
+    show = request.show(list(profiles.BY_NAME if on_gpu else COUNTERS))
+    if show is None:
+        raise TableError("show=... is missing")
     filters, runs, columns = request.left, [], []
     for (file, data), name in zip(records if len(records) == len(names) else records * 2, names):
         request.left = filters
         runs.append(request.one_run(data, file))
-        columns.append(profiled(runs[-1], name, file))
+        columns.append(counted(file, data, runs[-1], name))
+        if missing := [key for key in show if key not in columns[-1]]:  # a record may be older than a counter
+            raise TableError(f"{file} has no {missing[0]} of {name}")
     if len({problem_label(each["problem"]) for each in runs}) > 1:
         raise TableError("before=: is of another problem, add a filter")
     rows = []
-    for name in show or [name for name in profiles.BY_NAME if any(each.get(name) for each in columns)]:
-        missing = [step for step, each in zip(names, columns) if name not in each]
-        if show and missing:
-            raise TableError(f"{file} has no {name} of {missing[0]}")
-        row = [name.replace("_", " "), *(profiles.cell(name, each.get(name)) for each in columns)]
-        if len(names) == 2:  # a share of another whole before and after: what would their ratio say?
-            is_share = profiles.BY_NAME[name].unit == "%"
-            row.append("" if is_share or missing else ratio(columns[1][name], columns[0][name]))
-        rows.append(row)
-    heading = f"{problem_labels(runs[:1])[0]}. Read on {data['provenance']['device']['name']} with Nsight Compute."
-    if any("kernels" in steps_of(run)[name] for run, name in zip(runs, names)):
+    for key in show:
+        cells = [profiles.cell(key, each[key]) if on_gpu else f"{each[key]:,}" for each in columns]
+        # A share of another whole before and after: what would their ratio say?
+        is_share = on_gpu and profiles.BY_NAME[key].unit == "%"
+        cells += ["" if is_share else ratio(columns[1][key], columns[0][key])] if len(names) == 2 else []
+        rows.append([key.replace("_", " "), *cells])
+    if not on_gpu and any(each["shared_wavefronts_ideal"] for each in columns):
+        conflicts = [ratio(each["shared_wavefronts"], each["shared_wavefronts_ideal"]) for each in columns]
+        rows.append(["shared wavefronts / ideal", *conflicts, *([""] if len(names) == 2 else [])])
+    how = f"Read on {data['provenance']['device']['name']} with Nsight Compute" if on_gpu else "Counted on the emulator"
+    heading = f"{problem_labels(runs[:1])[0]}. {how}."
+    if any("kernels" in steps_of(run)[name] for run, name in zip(runs, names)) and on_gpu:
         heading += " Percentages are those of the longest kernel of a call."
     return f"{heading}\n\n{table(['counter', *names, *(['×'] if len(names) == 2 else [])], rows)}"
 
 
 def conformance(request: Request) -> str:
     file, data = request.record("emulator")
-    ncu_file, ncu_data = request.record(argument="ncu", schema=profiles.SCHEMA)
+    ncu_file, ncu_data = request.record(argument="ncu", profile=True)
     differences = request.show(["differences"])
     filters = request.left
     run = request.one_run(data, file)
@@ -577,8 +563,8 @@ def conformance(request: Request) -> str:
     if labels[0] != labels[1]:
         raise TableError(f"{file} is of {labels[0]}, {ncu_file} of {labels[1]}: add a filter")
     rows = []
-    for name in (name for name in steps_of(ncu_run) if not sources.has_left(name, request.root)):
-        emulated, measured = emulated_counters(run, name, file), profiled(ncu_run, name, ncu_file)
+    for name in (each["step"] for each in ncu_run["steps"] if not sources.has_left(each["step"], request.root)):
+        emulated, measured = counted(file, data, run, name), counted(ncu_file, ncu_data, ncu_run, name)
         keys = [key for key in COUNTERS if key in profiles.BY_NAME]
         pairs = {key: (emulated.get(key), measured.get(key)) for key in keys}
         # A record that is older than a counter does not have it; what both call 0 says nothing.
@@ -756,7 +742,7 @@ def ring_trace(request: Request) -> str:
 
 
 def provenance(request: Request) -> str:
-    file, data = request.record(schema=None)
+    file, data = request.any_record()
     request.done()
     origin, device = data["provenance"], data["provenance"]["device"]
     if origin["backend"] == "emulator":
@@ -780,7 +766,7 @@ def provenance(request: Request) -> str:
 # How long it takes.
 
 WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_AN_EDIT = 100, 10, 5
-NOT_READ = re.compile(r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|^```.*?^```|^<details>.*?^</details>", re.DOTALL | re.M)
+NOT_READ = re.compile(r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|<!-- prints: .*?-->|^```.*?^```|^<details>.*?^</details>", re.DOTALL | re.M)
 
 
 def minutes(page: Path, lines: int = 0) -> int:
@@ -836,7 +822,6 @@ KINDS = {
     "pages": pages,
     "host_time": host_time,
     "counters": counters,
-    "profile": profile,
     "conformance": conformance,
     "instructions": instructions,
     "bound": bound,
@@ -846,8 +831,9 @@ KINDS = {
 }
 
 
-def generate(block: Block, root: Path) -> str:
+def generate(block: Block, root: Path, loaded: dict[Path, Record]) -> str:
+    """`loaded` keeps the records that blocks have named, as many name the same."""
     try:
-        return markers.fitting(block, KINDS[block.kind](Request(block, root)))
+        return markers.fitting(block, KINDS[block.kind](Request(block, root, loaded)))
     except (TableError, ResultsError, StepError, VariantError, OSError, ValueError) as error:
         raise TableError(f"{block.where}: {block.kind}: {error}") from error

@@ -4,7 +4,7 @@
     ... replaced by what KIND's generator returns ...
     <!-- /generated -->
 
-A marker is a line of its own. Inside a code fence it is text, so a page may show the syntax.
+A marker is a line of its own.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable
 
-MARKER = re.compile(r"<!--\s*/?\s*generated\b")
-OPENING = re.compile(r"<!-- generated: ([a-z_]+)((?:\s+\S.*?)?) -->")
-CLOSING = "<!-- /generated -->"
-FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+MARKER = re.compile(r"^[ \t]*<!--\s*/?\s*generated\b", re.MULTILINE)
+BLOCK = re.compile(r"^<!-- generated: (\w+)(.*) -->\n((?s:.*?))^<!-- /generated -->$", re.MULTILINE)
 
 
 class MarkerError(Exception):
@@ -30,10 +28,10 @@ class MarkerError(Exception):
 class Block:
     path: Path
     line: int  # of the opening marker, from 1
-    end: int  # of the closing marker, from 1
     kind: str
     arguments: dict[str, str]
     body: str  # what is between the two lines now
+    place: tuple[int, int]  # of the body in the page's text
 
     @property
     def where(self) -> str:
@@ -41,93 +39,62 @@ class Block:
 
 
 def parse_arguments(text: str, where: str) -> dict[str, str]:
-    arguments: dict[str, str] = {}
     try:
-        words = shlex.split(text)
+        words = [word.partition("=") for word in shlex.split(text)]
     except ValueError as error:
         raise MarkerError(f"{where}: {error}") from error
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key or not value:
-            raise MarkerError(f"{where}: '{word}' is not key=value")
-        if key in arguments:
-            raise MarkerError(f"{where}: '{key}' is given twice")
-        arguments[key] = value
+    arguments = {key: value for key, _, value in words}
+    if len(arguments) < len(words) or not all(map(all, words)):
+        raise MarkerError(f"{where}: must be key=value, each key once: {text.strip()}")
     return arguments
+
+
+def outside(text: str) -> str:
+    """The page with its blocks emptied, and as many lines."""
+    return BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
 
 
 def find_blocks(text: str, path: Path, kinds: Iterable[str]) -> list[Block]:
     """All blocks of a page. MarkerError for one that is malformed, unclosed, nested or of unknown kind."""
-    lines = text.splitlines()
-    known = sorted(kinds)
-    blocks: list[Block] = []
-    opened = 0  # line of the block that is open, 0: none
-    fence, fence_line = "", 0
-    for number, line in enumerate(lines, start=1):
-        where = f"{path}:{number}"
-        # A block's own fences are the generator's business: only markers matter there.
-        if not opened and (found := FENCE.match(line)):
-            if not fence:
-                fence, fence_line = found[1], number
-            elif line.strip().startswith(fence) and not line.strip().strip(fence[0]):
-                fence = ""
-        if fence or not MARKER.match(line.strip()):
-            continue
-        if line == CLOSING:
-            if not opened:
-                raise MarkerError(f"{where}: closes a block that was never opened")
-            body = "".join(each + "\n" for each in lines[opened : number - 1])
-            kind, rest = OPENING.fullmatch(lines[opened - 1]).groups()  # type: ignore[union-attr]
-            arguments = parse_arguments(rest, f"{path}:{opened}")
-            blocks.append(Block(path, opened, number, kind, arguments, body))
-            opened = 0
-            continue
-        marker = OPENING.fullmatch(line)
-        if marker is None:
+
+    def line_of(at: int) -> int:
+        return text.count("\n", 0, at) + 1
+
+    blocks, halves = [], set()
+    for found in BLOCK.finditer(text):
+        line, (kind, arguments, body) = line_of(found.start()), found.groups()
+        if kind not in kinds:
+            raise MarkerError(f"{path}:{line}: unknown kind '{kind}', there are {', '.join(sorted(kinds))}")
+        arguments = parse_arguments(arguments, f"{path}:{line}")
+        blocks.append(Block(path, line, kind, arguments, body, found.span(3)))
+        halves |= {found.start(), found.end(3)}
+    for marker in MARKER.finditer(text):
+        if marker.start() not in halves:
             raise MarkerError(
-                f"{where}: malformed marker, expected a line such as "
-                f"'<!-- generated: KIND key=value -->' or '{CLOSING}'"
+                f"{path}:{line_of(marker.start())}: is no half of a block, which begins with a line such as "
+                "'<!-- generated: KIND key=value -->' and ends with '<!-- /generated -->'"
             )
-        if opened:
-            raise MarkerError(f"{where}: a block inside the block of line {opened}")
-        if marker[1] not in known:
-            raise MarkerError(f"{where}: unknown kind '{marker[1]}', there are {', '.join(known)}")
-        opened = number
-    if fence:  # everything after it was read as text, blocks included
-        raise MarkerError(f"{path}:{fence_line}: the code fence is never closed")
-    if opened:
-        raise MarkerError(f"{path}:{opened}: the block is never closed, expected '{CLOSING}'")
     return blocks
 
 
 def fitting(block: Block, body: str) -> str:
     """What was generated, as it may stand between the markers."""
-    if any(MARKER.match(line.strip()) for line in body.splitlines()):
+    if MARKER.search(body):
         raise MarkerError(f"{block.where}: the generated text holds a marker")
     return body if not body or body.endswith("\n") else body + "\n"
 
 
 def replace(text: str, bodies: Iterable[tuple[Block, str]]) -> str:
     """The page with new bodies for its blocks."""
-    lines = text.splitlines(keepends=True)
-    # From the end, so that numbers stay true.
-    for block, body in sorted(bodies, key=lambda item: -item[0].line):
-        lines[block.line : block.end - 1] = [body]
-    return "".join(lines)
-
-
-def outside(text: str, blocks: Iterable[Block]) -> list[tuple[int, str]]:
-    """The numbered lines that people typed: those in no generated block."""
-    generated = {number for block in blocks for number in range(block.line, block.end + 1)}
-    return [
-        (number, line) for number, line in enumerate(text.splitlines(), start=1) if number not in generated
-    ]
+    for block, body in sorted(bodies, key=lambda item: -item[0].line):  # from the end, so that places stay true
+        begin, end = block.place
+        text = text[:begin] + body + text[end:]
+    return text
 
 
 def short_diff(old: str, new: str, limit: int = 12) -> str:
     """What would change, in at most `limit` lines."""
-    lines = list(
-        difflib.unified_diff(old.splitlines(), new.splitlines(), "written", "generated", n=0, lineterm="")
-    )[2:]
+    compared = difflib.unified_diff(old.splitlines(), new.splitlines(), "written", "generated", n=0, lineterm="")
+    lines = list(compared)[2:]
     more = [f"... {len(lines) - limit} more lines"] if len(lines) > limit else []
     return "\n".join(f"    {line[:160]}" for line in lines[:limit] + more)

@@ -20,9 +20,6 @@ from pages import blocks, markers
 from steps.sources import ROOT
 
 FOLDERS = ("steps", "common", "harness", "scripts", "docs", "figures")
-SOURCE_FOLDERS = ("steps", "common", "harness", "scripts")
-SOURCE_SUFFIXES = {".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".py", ".sh", ".cmake", ".txt"}
-EXEMPT = "scripts/tests/"  # its own examples
 # A number, unless it ends a name such as v02 or H200, and a unit; markup and "+" may stand between them.
 TYPED_FIGURE = re.compile(
     r"(?<![\w.,])\d[\d.,_]*(?:e[+-]?\d+)?[+%)\]]?(?:\*\*|`)?[\s\u00a0\u202f-]*(?:\*\*|`)?"
@@ -31,26 +28,18 @@ TYPED_FIGURE = re.compile(
 )
 
 
-def files_under(root: Path, folders: tuple[str, ...], suffixes: set[str]) -> list[Path]:
-    found = (path for folder in folders for path in (root / folder).rglob("*") if path.suffix in suffixes)
-    names = {path: path.relative_to(root).as_posix() for path in found if path.is_file()}
-    return sorted(path for path, name in names.items() if not name.startswith(EXEMPT) and "__pycache__" not in name)
-
-
-def typed_figures(lines: list[tuple[int, str]], path: Path, root: Path) -> list[str]:
+def typed_figures(text: str, where: Path) -> list[str]:
     return [
-        f"{path.relative_to(root)}:{number}: '{found[0]}' is typed by hand; figures come from a record "
-        "in figures/results/ through a generated block"
-        for number, line in lines
+        f"{where}:{number}: '{found[0]}' is typed by hand; figures come from a record in figures/results/ through a "
+        "generated block"
+        for number, line in enumerate(text.splitlines(), start=1)
         if (found := TYPED_FIGURE.search(line))
     ]
 
 
-def check_page(path: Path, root: Path, write: bool) -> list[str]:
+def check_page(path: Path, root: Path, write: bool, loaded: dict[Path, blocks.Record]) -> list[str]:
     """Brings a page up to date, or says how it is not."""
-    # newline="" keeps whatever line ends the page has
-    with open(path, encoding="utf-8", newline="") as file:
-        text = file.read()
+    text = path.read_text(encoding="utf-8")
     relative = path.relative_to(root)
     try:
         found = markers.find_blocks(text, relative, blocks.KINDS)
@@ -59,7 +48,7 @@ def check_page(path: Path, root: Path, write: bool) -> list[str]:
     errors, bodies = [], []
     for block in found:
         try:
-            body = blocks.generate(block, root)
+            body = blocks.generate(block, root, loaded)
         except (blocks.TableError, markers.MarkerError) as error:
             errors.append(str(error).replace(f"{root}{os.sep}", ""))
             continue
@@ -73,19 +62,10 @@ def check_page(path: Path, root: Path, write: bool) -> list[str]:
                 + markers.short_diff(block.body, body)
             )
     if not write:
-        return errors + typed_figures(markers.outside(text, found), path, root)
+        return errors + typed_figures(markers.outside(text), relative)
     if bodies and not errors:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.write(markers.replace(text, bodies))
+        path.write_text(markers.replace(text, bodies), encoding="utf-8")
         print(f"{relative}: {len(bodies)} block(s) rewritten")
-    return errors
-
-
-def check_sources(root: Path) -> list[str]:
-    errors = []
-    for path in files_under(root, SOURCE_FOLDERS, SOURCE_SUFFIXES):
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        errors += typed_figures(list(enumerate(lines, start=1)), path, root)
     return errors
 
 
@@ -103,9 +83,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     root = options.root.resolve()
-    errors = [] if not options.check else check_sources(root)
-    for path in [*sorted(root.glob("*.md")), *files_under(root, FOLDERS, {".md"})]:
-        errors += check_page(path, root, write=not options.check)
+    loaded: dict[Path, blocks.Record] = {}
+    errors = []
+    pages = (path for folder in FOLDERS for path in (root / folder).rglob("*.md"))
+    for path in [*sorted(root.glob("*.md")), *sorted(pages)]:
+        errors += check_page(path, root, not options.check, loaded)
     for line in errors:
         print(line, file=sys.stderr)
     if not errors:

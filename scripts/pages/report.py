@@ -32,7 +32,7 @@ from pages.pictures import Pictures, label_of, lessons
 from records import results
 from records.problems import AXES, program_words
 from records.profiles import SCHEMA as PROFILE_SCHEMA
-from records.rates import percent_of_limit, percent_of_peak, rate, ratio, speedup_cell, tflops_spread
+from records.rates import contenders_of, percent_of_limit, percent_of_peak, rate, ratio, speedup_cell, tflops_spread
 from records.results import ResultsError
 from records.terminal import printable
 from steps import sources, variants
@@ -51,24 +51,16 @@ Cell = tuple[str, str]
 NOTHING = ("–", "")
 
 
-def entries_of(run: Run) -> list[tuple[str, Entry]]:
-    steps = [(step["step"], step) for step in run["steps"]]
-    return steps + [(peer["peer"], peer) for peer in run.get("peers") or []]
-
-
 def idea_of(step: str) -> tuple[str, str]:
     """The idea and where it is explained, if it is in the tree: the program's own tests are not."""
-    try:
-        if step in sources.all_steps():
-            folder = f"steps/{step}"
-            lesson = (ROOT / folder / "README.md").is_file()  # a step of the user's own may have none
-            return sources.title(step), f"{folder}/{'README.md' if lesson else 'kernel.cu'}"
-        for base in sources.all_steps():
-            for variant in variants.of_step(base, ROOT) if step.startswith(f"{base}_") else []:
-                if variant.step_name == step:
-                    return variant.title, variant.link
-    except (StepError, VariantError, OSError, UnicodeDecodeError):
-        pass  # the tree is being edited: an idea is not worth a report
+    if step in sources.all_steps():
+        folder = f"steps/{step}"
+        lesson = (ROOT / folder / "README.md").is_file()  # a step of the user's own may have none
+        return sources.title(step), f"{folder}/{'README.md' if lesson else 'kernel.cu'}"
+    for base in sources.all_steps():
+        for variant in variants.of_step(base, ROOT) if step.startswith(f"{base}_") else []:
+            if variant.step_name == step:
+                return variant.title, variant.link
     return "", ""
 
 
@@ -114,16 +106,12 @@ def counter_cells(entry: Entry) -> list[Cell]:
 
 def compared_with(name: str, above: Entry | None, measured: dict[str, Entry]) -> Entry | None:
     """What a rate is divided by."""
-    try:
-        found = sources.compared_with(name.split("@")[0], above and above["step"], measured)
-    except (StepError, OSError, UnicodeDecodeError):
-        return above  # the tree is being edited
-    return measured.get(found, above)
+    return measured.get(sources.compared_with(name.split("@")[0], above and above["step"], measured), above)
 
 
 def table_of(run: Run, device: Record, on_gpu: bool) -> dict[str, Any]:
     """The header and the rows of a problem's table."""
-    with_resources = any(entry.get("resources") for _, entry in entries_of(run))  # a run beside peers has none
+    with_resources = any(entry.get("resources") for _, entry in contenders_of(run).items())  # a run beside peers has none
     header = ["step", "status", "NRMSE"]
     if on_gpu:
         header += ["TFLOPS", "× previous", "% of peak", "% of limit"]
@@ -133,8 +121,8 @@ def table_of(run: Run, device: Record, on_gpu: bool) -> dict[str, Any]:
     parts = charts.parts_of([run])
     headings = {part.steps[0]: part.name for part in parts} if len(parts) > 1 else {}
     rows, before = [], None
-    measured = {name: entry for name, entry in entries_of(run) if entry.get("timing")}
-    for name, entry in entries_of(run):
+    measured = {name: entry for name, entry in contenders_of(run).items() if entry.get("timing")}
+    for name, entry in contenders_of(run).items():
         is_peer = "peer" in entry
         # An ablation stands beside its step, not beside the ablation above it.
         is_variant = before is not None and name.startswith(f"{before['step']}_")
@@ -156,7 +144,7 @@ def table_of(run: Run, device: Record, on_gpu: bool) -> dict[str, Any]:
 
 
 def counts(runs: list[Run]) -> str:
-    statuses = [entry["status"] for run in runs for _, entry in entries_of(run)]
+    statuses = [entry["status"] for run in runs for _, entry in contenders_of(run).items()]
     found = [f"{statuses.count(status)} {words}" for status, words in STATUSES.items() if status in statuses]
     return ", ".join(reversed(found)) or "no step was run"
 
@@ -165,7 +153,7 @@ def failures(runs: list[Run]) -> list[dict[str, Any]]:
     """Whatever did not pass, with all that was said about it. The same of several problems is told once."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for run in runs:
-        for name, entry in entries_of(run):
+        for name, entry in contenders_of(run).items():
             if entry["status"] != "pass":
                 found.setdefault((name, entry["status"], entry["message"].strip()), []).append(label_of(run))
     told = [dict(zip(("name", "status", "message"), key), labels=labels) for key, labels in found.items()]
@@ -296,7 +284,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--where takes KEY=VALUE")
     try:
         make(options, dict(word.split("=", 1) for word in options.where))
-    except (ResultsError, OSError) as error:
+    except (ResultsError, StepError, VariantError, OSError, UnicodeDecodeError) as error:
         print(f"report.py: {printable(error)}", file=sys.stderr)
     except ImportError as error:
         print(f"report.py: {error} {MISSING}", file=sys.stderr)

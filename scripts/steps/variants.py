@@ -3,8 +3,8 @@
 
     python3 scripts/steps/variants.py [STEP...]               list them; exit status 1 when one does not apply
     python3 scripts/steps/variants.py --kind KIND [STEP...]   only those of a kind: try, bug, ablation, library or exercise
-    python3 scripts/steps/variants.py --out DIR [STEP...]     also write them, as steps: DIR/STEP_NAME/kernel.cu;
-                                                              removes others that it made there, but overwrites no edit
+    python3 scripts/steps/variants.py --out DIR [STEP...]     also write them, as steps: DIR/STEP_NAME/kernel.cu; the
+                                                              next call overwrites or removes them
 
 They stand in steps/STEP/variants.md; docs/variants.md says how that file is read. It is read line by line and without
 a package for Markdown, because CMake and exercise.py run this with any python3. A diff has no line numbers, and is not
@@ -13,9 +13,8 @@ matched approximately: it applies as long as the lines that it names are in the 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -272,38 +271,22 @@ def source(variant: Variant, root: Path = ROOT, tested: bool = False) -> str:
     title = f"{variant.step}, changed: {variant.title}".replace("\\", "\\\\").replace('"', '\\"')
     text = f'{text[: old_title.start(1)]}"{title}"{text[old_title.end(1) :]}'
     only = f"#define FLASHSTEPS_COMPILED(Element, HEAD_DIM, CAUSAL) {instances(variant)}  " if tested else ""
-    return f"{only}{MADE}{variant.link}, {digest(text)}\n{text}"
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def is_as_made(kernel: Path) -> bool:
-    """By this script, and edited by nobody since."""
-    if kernel.is_symlink():  # in /tmp, somebody else may have put it there
-        return False
-    made, _, text = kernel.read_text(encoding="utf-8", errors="replace").partition("\n")
-    return MADE in made and made.endswith(digest(text))
+    return f"{only}{MADE}{variant.link}\n{text}"
 
 
 def write(sources: dict[str, str], out: Path) -> None:
-    """A folder with these variants, and none that was made before; or all as it was, if somebody's work is there."""
-    kernels = {out / name / "kernel.cu": text for name, text in sources.items()}
-    for kernel in kernels:
-        if (kernel.is_symlink() or kernel.exists()) and not is_as_made(kernel):
-            raise VariantError(f"{kernel} is not as it was made here: move it away, or name another folder")
-    for kernel in out.glob("*/kernel.cu"):
-        if kernel not in kernels and is_as_made(kernel):
-            kernel.unlink()
-            with contextlib.suppress(OSError):  # other files stay
-                kernel.parent.rmdir()
-            print(f"removed {kernel}, made by an earlier call")
-    for kernel, text in kernels.items():
+    """The folder then has these variants and no others; it must have no step that was not made here."""
+    found = {kernel.parent.name: kernel for kernel in out.glob("*/kernel.cu")}
+    for kernel in found.values():
+        if MADE not in kernel.read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
+            raise VariantError(f"{kernel} was not made here: name another folder")
+    for name in found.keys() - sources.keys():
+        shutil.rmtree(found[name].parent)
+    for name, text in sources.items():
         # What is as it was would be compiled again.
-        if not kernel.exists() or kernel.read_text(encoding="utf-8") != text:
-            kernel.parent.mkdir(parents=True, exist_ok=True)
-            kernel.write_text(text, encoding="utf-8")
+        if name not in found or found[name].read_text(encoding="utf-8") != text:
+            (out / name).mkdir(parents=True, exist_ok=True)
+            (out / name / "kernel.cu").write_text(text, encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What the chapters compute, computed again, and the names that they use. Their links: test_check_docs.py."""
+"""What the chapters compute, computed again, and the names that they use."""
 
 from __future__ import annotations
 

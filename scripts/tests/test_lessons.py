@@ -1,17 +1,18 @@
 """The form that all lessons share: whoever has read one finds his way in the next. What they say is checked
-elsewhere: figures and diffs by readme_tables.py, links by check_docs.py.
+elsewhere: figures and diffs by readme_tables.py, links by rumdl.
 
 A step of your own needs no lesson. One with recorded figures does: then it is part of the ladder."""
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
 from conftest import SCRIPTS
 
 from pages import blocks as kinds
-from pages import check_docs, markers
+from pages import markers
 from records import results
 from steps import sources, variants
 
@@ -34,11 +35,11 @@ LADDER = (
 )
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
 QUESTIONS = 3
-WIDTH = 118  # of prose; a table's row cannot be broken
 STEPS = sources.all_steps(ROOT)
 LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_file()]
 
 
+@functools.cache
 def recorded_steps() -> list[str]:
     files = [ROOT / "figures/results" / name for name in LADDER]
     return sorted({step["step"] for file in files for run in results.load(file)["runs"] for step in run["steps"]})
@@ -65,18 +66,11 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
             found.append(f"{page}: {complaint}")
 
     lines = text.splitlines()
-    prose = [*lines]
-    for fence in check_docs.Page(page, text).fences():
-        prose[slice(*fence.map)] = [""] * (fence.map[1] - fence.map[0])
     title = f"# {number} · "
     whose = "is it another step's lesson? A step of your own needs none: delete the file"
     demand(lines[0].startswith(title), f"its first line must begin with '{title}'; {whose}")
     blocks = markers.find_blocks(text, page, kinds.KINDS)
-    generated = {line for block in blocks for line in range(block.line, block.end)}
-    wide = [i for i, line in enumerate(prose, start=1) if len(line) > WIDTH and line[0] != "|"]
-    wide = [i for i in wide if i not in generated]
-    demand(not wide, f"lines {wide} have more than {WIDTH} columns")
-    headings = [line[3:] for line in prose if line.startswith("## ")]
+    headings = [line[3:] for line in lines if line.startswith("## ")]
     demand(headings == HEADINGS, f"its headings must be {HEADINGS}")
     if found:
         return found  # the rest looks into the sections

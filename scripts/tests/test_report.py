@@ -1,5 +1,5 @@
-"""The report of a run: what its page says. What its charts show is tested in test_charts.py, how it looks in a
-browser in test_report_page.py."""
+"""The report of a run: what its page says, and how it looks in a browser, where a Chromium is; scripts/test.sh says so
+where none is. What its charts show is tested in test_charts.py."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import MEASURE, Browser, browser, chromium  # noqa: F401  (fixtures)
 from conftest import STEPS, give_limit, make_peers_record, make_problem, make_record
 from markupsafe import escape
 from test_charts import profile_of
@@ -77,6 +78,8 @@ def test_a_run_on_the_emulator(tmp_path):
     page = make(tmp_path, make_record("emulator"))
     assert "FlashSteps on the CPU emulator" in page and "It has no timing model" in page
     assert "TFLOPS" not in page and "Synthetic CPU" in page
+    # It needs nothing from elsewhere, and even what was overlooked could not be loaded or run.
+    assert "http" not in page.replace("http-equiv", "") and "<script" not in page and "default-src 'none'" in page
     row = row_of(page, STEPS[1])
     assert "<td>8,000</td>" in row and "<td>3,000<br><small>3.00 × ideal</small></td>" in row
     assert images(page) == ["svg+xml", "svg+xml"]
@@ -89,18 +92,6 @@ def test_steps_of_the_tree_have_their_idea_and_lesson(tmp_path, monkeypatch):
     assert "steps/v01_scalar/README.md" in row_of(page, "v01_scalar")
     assert "steps/v10_tma_warpspec/variants.md#one_stage" in row_of(page, "v10_tma_warpspec_one_stage")
     assert "README.md" not in row_of(page, "v99_gone")
-
-
-def test_a_step_without_a_lesson_is_shown_its_kernel(tmp_path, monkeypatch):
-    kernel = tmp_path / "steps" / "v11_mine" / "kernel.cu"
-    kernel.parent.mkdir(parents=True)
-    kernel.touch()
-    monkeypatch.setattr(report, "ROOT", tmp_path)
-    monkeypatch.setattr(report.sources, "all_steps", lambda: ["v11_mine"])
-    monkeypatch.setattr(report.sources, "title", lambda step: "mine")
-    assert report.idea_of("v11_mine") == ("mine", "steps/v11_mine/kernel.cu")
-    (kernel.parent / "README.md").touch()
-    assert report.idea_of("v11_mine") == ("mine", "steps/v11_mine/README.md")
 
 
 def test_an_ablation_stands_beside_its_step(tmp_path, monkeypatch):
@@ -196,13 +187,6 @@ def test_a_missing_lab_costs_only_the_maps(tmp_path, monkeypatch, capsys):
     assert images(page) == [] and line in page and line in capsys.readouterr().err
 
 
-def test_nothing_from_elsewhere_is_needed(tmp_path, monkeypatch):
-    without_charts(monkeypatch)
-    page = make(tmp_path, make_record())
-    assert "http" not in page.replace("http-equiv", "") and "<script" not in page
-    assert "default-src 'none'" in page  # so not even what was overlooked could be loaded or run
-
-
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_without_a_package_it_is_one_line_and_what_can_be_drawn(tmp_path, monkeypatch, capsys, package):
     (tmp_path / "results.json").write_text(json.dumps(make_record()), encoding="utf-8")
@@ -222,7 +206,6 @@ def test_without_a_package_it_is_one_line_and_what_can_be_drawn(tmp_path, monkey
         (b"[1]", "the file: [1] is not of type 'object'"),
         (json.dumps(make_record() | {"runs": []}).encode(), "no problem was run"),
         (json.dumps(make_record() | {"schema": "x"}).encode(), "schema: is"),
-        (json.dumps(profile_of([make_problem()])).encode(), "is a profile, this needs a results file"),
         (None, "No such file"),
     ],
 )
@@ -235,3 +218,68 @@ def test_a_file_that_is_none_is_one_line(tmp_path, capsys, content, expected):
     assert expected in message and message.count("\n") == 1 and not out.exists()
 
 
+# In a browser: nothing missing or broken, readable on wide and narrow screens, in light and dark.
+
+LINES = [
+    "NRMSE 6.77e-01 is above the gate of 1e-03",
+    '<script>throw new Error("from a file")</script><img src="http://127.0.0.1:9/x.png">',
+    "& \"quoted\" 'too' $x^2$ \x1b[31m",
+    "hint: " + "a_long_word_" * 40,
+]
+
+
+def with_failures(data: dict[str, Any]) -> dict[str, Any]:
+    steps = data["runs"][0]["steps"]
+    steps[1].update(status="fail", message="\n".join(LINES), timing=None, counters=None)
+    steps[1]["validation"].update(nrmse=0.677, runs_identical=False)
+    steps[2].update(status="skip", message="needs sm_90, this is sm_80", validation=None, timing=None)
+    steps[2]["counters"] = None
+    return data
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run on the emulator, and one on a GPU with all charts that there are; both with failures."""
+    problems = [make_problem(seqlen_q=length, seqlen_kv=length) for length in (512, 1024)]
+    made = {}
+    for name, data in (
+        ("emulator", make_record("emulator", problems=[make_problem(dtype="fp16")])),
+        ("gpu", make_record(problems=problems)),
+    ):
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "results.json").write_text(json.dumps(with_failures(data)), encoding="utf-8")
+        assert report.main([str(folder / "results.json"), "--out", str(folder)]) == 0
+        made[name] = folder / "index.html"
+    return made
+
+
+def faults(browser: Browser, page: Path, width: int, scheme: str, charts: int) -> list[str]:
+    found = browser.open(page, width, scheme)
+    seen = browser.evaluate(MEASURE)
+    if len(seen["images"]) != charts:
+        found.append(f"{len(seen['images'])} charts instead of {charts}")
+    for image in seen["images"]:
+        if not (image["natural"] and image["width"] > 100 and image["height"] > 50 and image["visible"]):
+            found.append(f"broken or not to be seen: {image}")
+        if not image["alt"]:
+            found.append("an image without words")
+    if seen["needed"] > seen["width"]:
+        found.append(f"{seen['needed']} pixels wide, {seen['width']} are there")
+    if (seen["paper"] < 0.2) != (scheme == "dark"):
+        found.append(f"not {scheme}")
+    found += [f"too faint: {element}" for element in seen["faint"]]
+    wanted = (line.replace("\x1b", "\ufffd") for line in LINES)
+    found += [f"does not say: {line}" for line in wanted if line not in seen["text"]]
+    if "needs sm_90, this is sm_80" not in seen["text"]:
+        found.append("does not say why a step was skipped")
+    return found
+
+
+CHARTS = {"emulator": 2, "gpu": 4}  # a ladder a problem, by length, errors
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 420])
+@pytest.mark.parametrize("name", CHARTS)
+def test_the_report_is_whole_and_readable(browser, pages, name, width, scheme):
+    assert faults(browser, pages[name], width, scheme, CHARTS[name]) == []

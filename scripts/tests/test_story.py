@@ -10,8 +10,7 @@ import re
 from typing import Any, Iterator
 
 import pytest
-from browser import Browser, browser  # noqa: F401  (a fixture)
-from test_report_page import MEASURE
+from browser import MEASURE, Browser, browser, chromium  # noqa: F401  (fixtures)
 
 from pages import story
 
@@ -71,10 +70,6 @@ class Page:
         self.size = width, scheme
         return self.browser.open(story.PAGE, width, scheme)
 
-    def faults(self) -> list[str]:
-        said = [e["params"] for e in self.browser.events if e["method"] == "Runtime.consoleAPICalled"]
-        return self.browser.faults(story.PAGE) + [f"console: {each}" for each in said]
-
     def state(self, section: str) -> dict[str, Any]:
         return self.evaluate(f"SECTIONS.{section}.state")
 
@@ -103,7 +98,7 @@ class Page:
         self.browser.pointer(self.place(selector), touch=touch)
 
     def hover(self, selector: str) -> None:
-        self.browser.hover(*self.place(selector))
+        self.browser.page.mouse.move(*self.place(selector))
 
     def drag(self, selector: str, x: float, y: float, touch: bool = False) -> None:
         begin = self.place(selector)
@@ -114,7 +109,7 @@ class Page:
         """Keys at one of a section's controls."""
         self.evaluate(f"document.querySelector('#{section} .controls [name$={name}]').focus()")
         for key in keys:
-            self.browser.press(key)
+            self.browser.page.keyboard.press(key)
 
     def set(self, section: str, **state: Any) -> None:
         self.evaluate(f"Object.assign(SECTIONS.{section}.state, {json.dumps(state)}), SECTIONS.{section}.show()")
@@ -125,7 +120,7 @@ def page(browser: Browser) -> Iterator[Page]:  # noqa: F811
     opened = Page(browser)
     assert opened.open() == []
     yield opened
-    assert opened.faults() == []
+    assert opened.browser.faults == []
 
 
 # The page as a file.
@@ -178,16 +173,13 @@ def test_the_still_pictures_are_those_that_the_scripts_draw(page):
     assert [stage for stage in live if stage not in TEXT] == []
 
 
-def test_without_scripts_the_pictures_stand_there(page):
-    page.browser.call("Emulation.setScriptExecutionDisabled", value=True)
-    try:
-        assert page.open(360) == []
-        visible = "[...document.querySelectorAll('{}')].filter(element => element.checkVisibility()).length"
-        assert page.evaluate(visible.format(".controls, .do")) == 0
-        assert page.evaluate(visible.format(".stage > :first-child")) == len(story.SECTIONS)
-        assert page.evaluate("document.documentElement.scrollWidth") == 360
-    finally:
-        page.browser.call("Emulation.setScriptExecutionDisabled", value=False)
+def test_without_scripts_the_pictures_stand_there(chromium):  # noqa: F811
+    page = Page(Browser(chromium, scripts=False))
+    assert page.open(360) == []
+    visible = "[...document.querySelectorAll('{}')].filter(element => element.checkVisibility()).length"
+    assert page.evaluate(visible.format(".controls, .do")) == 0
+    assert page.evaluate(visible.format(".stage > :first-child")) == len(story.SECTIONS)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
 # Its functions, beside the program.
@@ -230,7 +222,7 @@ def test_a_row_of_the_matrix_shows_its_weights(page):
         const corner = svg.getBoundingClientRect(); return [corner.x, corner.y + SECTIONS.matrix.own.top]; })()"""
     )
     for row in (0, 17, 63):
-        page.browser.hover(left + 100, top + (row + 0.5) * page.evaluate("SECTIONS.matrix.own.cell"))
+        page.browser.page.mouse.move(left + 100, top + (row + 0.5) * page.evaluate("SECTIONS.matrix.own.cell"))
         assert page.state("matrix")["row"] == row and page.evaluate(shown) == weights["causal"][0][row]
         assert f"sees {row + 1} key" in page.says("matrix")
     page.press("matrix", "causal", " ")
