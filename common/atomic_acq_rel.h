@@ -1,5 +1,5 @@
-// An atomic operation that orders what stands before and behind it, for all threads of the GPU. CUDA's
-// atomicInc() orders nothing, and needs a __threadfence() on either side. PTX ISA, "atom", "Memory
+// An atomic operation that orders the memory accesses before it and after it, for all threads of the GPU.
+// CUDA's atomicInc() orders nothing, so it needs a __threadfence() on either side. PTX ISA, "atom", "Memory
 // consistency model". sm_70 and newer.
 #pragma once
 
@@ -8,10 +8,10 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// *counter becomes 0 if it is at least `limit`, else it grows by 1; returns what it was. What this thread has
-// read and written, and what it knows of others (behind a __syncthreads(), what the whole CTA has), comes
-// before; and all that is so ordered before an earlier call for the same counter comes before what this
-// thread does next.
+// Sets *counter to 0 if it is at least `limit`, and otherwise adds 1; returns the old value. Everything that
+// happens before this call (after a __syncthreads(), also what the CTA's other threads have done) is visible
+// to the threads that call this later for the same counter. After the call, this thread sees what happened
+// before their earlier calls.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned* counter, unsigned limit) {
 #ifdef __CUDACC__
   unsigned before;

@@ -1,4 +1,4 @@
-// The problem as a kernel sees it: typed pointers, strides and who sees whom.
+// The problem as a kernel sees it: typed pointers, strides, and which query sees which keys.
 #pragma once
 
 #include <bit>
@@ -18,10 +18,10 @@ struct AttentionParams {
   float* lse;  // nullptr: not wanted
   const int* kv_lengths;
   void* workspace;     // as many bytes as the step has asked for
-  unsigned* counters;  // kNumCounters, if the step uses them: zero before the call, and to be left zero
+  unsigned* counters;  // kNumCounters, if the step uses them: zero before the call and after it
   int batch, num_heads_q, num_heads_kv, seqlen_q, seqlen_kv;
   float softmax_scale_log2;  // softmax_scale * log2(e): scores go straight into exp2
-  int configuration;         // of those that the step has registered
+  int configuration;         // an index into the step's registered configurations
   PartialResult earlier;
   PageTable page_table;
   int log2_page_size;
@@ -39,7 +39,7 @@ struct AttentionParams {
     if (lse != nullptr) lse_head(b, h)[row] = value;
   }
 
-  // Where a query's row is in `earlier`, in rows.
+  // The index of a query's row in `earlier`.
   __device__ int64_t earlier_row(int b, int h, int row) const {
     return (int64_t(b) * num_heads_q + h) * earlier.rows + row;
   }
@@ -47,7 +47,8 @@ struct AttentionParams {
   // Keys at or beyond this index are padding: whatever they hold must not matter.
   __device__ int kv_length(int b) const { return kv_lengths != nullptr ? kv_lengths[b] : seqlen_kv; }
 
-  // The page that has a key of batch b: its number, as of a batch in k and v. For calls with a page table.
+  // The number of the page that holds a key of sequence b; k and v take it in place of a batch. Only for
+  // calls with a page table.
   __device__ int page_of(int b, int key) const {
     return page_table.pages[int64_t(b) * page_table.max_pages + (key >> log2_page_size)];
   }

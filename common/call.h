@@ -33,7 +33,7 @@ constexpr size_t kWorkspaceAlignment = 256;  // bytes
 constexpr int kNumCounters = 4096;           // of AttentionCall::counters
 constexpr size_t kCounterBytes = kNumCounters * sizeof(unsigned);
 
-// A result over other keys, in FP32, which a call's own is merged with. Contiguous: o is [batch, num_heads_q,
+// A result over other keys, in FP32, with which a call merges its own. Contiguous: o is [batch, num_heads_q,
 // rows, head_dim] and lse [batch, num_heads_q, rows] with rows >= seqlen_q; both point at the call's first
 // query. Where lse is -inf there is no result yet, and o is not read.
 struct PartialResult {
@@ -45,9 +45,8 @@ struct PartialResult {
 // Where the keys and values of each sequence of a batch are, when they lie in pages of a pool that all
 // sequences share. K and V are then [num_pages, num_heads_kv, page_size, head_dim]: batch_stride leads from a
 // page to the next, row_stride from a key to the next one of its page. Key j of sequence b is row j %
-// page_size of page pages[b * max_pages + j / page_size]. Entries behind the page of a sequence's last key
-// may hold anything, and so may all rows of the pool that are no key of a sequence. Sequences may have pages
-// in common.
+// page_size of page pages[b * max_pages + j / page_size]. Entries after the page of a sequence's last key may
+// hold anything, and so may all rows of the pool that hold no key of any sequence. Sequences may share pages.
 struct PageTable {
   const int* pages = nullptr;  // [batch, max_pages] on the device, contiguous; each in 0..num_pages-1.
                                // nullptr: K and V are not in pages, and the other members do not matter
@@ -56,15 +55,18 @@ struct PageTable {
   int num_pages = 0;           // in the pool
 };
 
-// One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp. A score is a number
-// in FP32, of 24 bits. Beside that, rows whose |softmax_scale * (q . k)| stays below 2^26 are right; a row
-// with larger finite scores is right, or is Inf or NaN in every element (from v09 on). O is summed up before
-// it is divided by the sum of P: with N keys it is right while N * |v| stays below 2^127, and below 2^112
-// from v13 on, where P may be as large as 2^15. Only bf16 has such values. In fp16, a |v| of 65,504, its
-// largest number, may become Inf from v03 on, where P is rounded and its sum is not; one of 65,472 does not. What
-// lies at or beyond kv_len may be anything, but every key below it must be finite in K and V: from v02 on a
-// row multiplies by 0 what it does not see for causality alone, and 0 * NaN is NaN. Without queries, where
-// batch, num_heads_q or seqlen_q is 0, there is nothing to compute: the library launches no step.
+// One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp. Without queries,
+// where batch, num_heads_q or seqlen_q is 0, there is nothing to compute: the library launches no step.
+//
+// A score is an FP32 number, with 24 significant bits. Apart from their rounding, a row is right if its
+// |softmax_scale * (q . k)| stays below 2^26; with larger finite scores it is right, or every element of it
+// is Inf or NaN (from v09 on). A step sums O up before it divides O by the sum of P. So with N keys O is
+// right while N * |v| stays below 2^127, and from v13 on, where P may be as large as 2^15, below 2^112; only
+// bf16 has such values. In fp16, from v03 on, a |v| of 65,504, its largest number, may become Inf, because P
+// is rounded and its sum is not; one of 65,472 does not.
+//
+// What lies at or beyond kv_len may be anything, but every key below it must be finite in K and V: from v02
+// on a row multiplies by 0 the keys that only causality hides from it, and 0 * NaN is NaN.
 struct AttentionCall {
   DType dtype;
   int batch, num_heads_q, num_heads_kv;  // num_heads_q is a multiple of num_heads_kv
@@ -78,23 +80,24 @@ struct AttentionCall {
                // nullptr: not wanted
   const int* kv_lengths;  // [batch] on the device, each in 0..seqlen_kv; nullptr: every length is seqlen_kv
   // Memory on the device for a step that needs some of its own, e.g. for partial results: aligned to
-  // kWorkspaceAlignment, and used by no other call at the same time. It may hold anything, before and after.
-  // The steps that need none ignore it.
+  // kWorkspaceAlignment, and used by no other call at the same time. It may hold anything before the call and
+  // after it. Steps that need none ignore it.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
-  // kNumCounters of them on the device, for a step whose description says uses_counters: all are zero before
-  // a call, which leaves them zero, and no other call uses them at the same time. The other steps ignore
-  // them.
+  // kNumCounters numbers on the device, for a step with `uses_counters`: all are zero before a call, which
+  // leaves them zero, and no other call uses them at the same time. Other steps ignore them.
   unsigned* counters = nullptr;
-  // A step may be compiled for several tile sizes: the number of the one to use, or the step's own choice.
+  // A step may be compiled in several configurations, such as tile sizes: the index of the one to use, or
+  // kChosenByStep.
   static constexpr int kChosenByStep = -1;
   int configuration = kChosenByStep;
-  // Where the step chooses, among how many CTAs it shares the keys of a head: of the steps that have
-  // configurations of that kind, "splits4", the one with the most that are no more than these. 0: it decides.
+  // If the step chooses: the largest number of CTAs among which it may divide the keys of a head. A step
+  // whose configurations are named like "splits4" takes the largest that is not above this number; other
+  // steps ignore it. 0: the step decides.
   int num_splits = 0;
-  // For steps that say `merges`: the call leaves the merged result there, and rounded in o. lse is then null.
+  // For steps with `merges`: the call writes the merged result there and, rounded, to o. lse is then null.
   PartialResult earlier = {};
-  // For steps that say `pages`: where K and V are. seqlen_kv is at most max_pages * page_size then.
+  // For steps with `pages`: where K and V are. seqlen_kv is then at most max_pages * page_size.
   PageTable page_table = {};
 
   // K and V lie in memory as [kv_blocks(), num_heads_kv, kv_block_rows(), head_dim]: a block is a page, or a

@@ -3,9 +3,9 @@
 // other's shared memory (store_cluster here; tma_load_5d_multicast in common/tma.h, for sm_90a). PTX ISA,
 // "Cooperative thread arrays: cluster", "barrier.cluster", "mapa", "st". sm_90 and newer.
 //
-// A CTA must not touch another one's shared memory before that has begun, and has initialised its mbarriers,
-// nor after it has exited: cluster_arrive() and cluster_wait() must stand in front of the first use and
-// behind the last one.
+// A CTA must not touch another CTA's shared memory before that CTA has begun and has initialised its
+// mbarriers, nor after it has exited. So cluster_arrive() and cluster_wait() must come before the first use
+// and after the last one.
 #pragma once
 
 #include <cstdint>
@@ -28,20 +28,21 @@ __device__ __forceinline__ int cluster_ctarank() {
 }
 
 // Arrives at the cluster's barrier and does not wait. What this thread has read and written so far happens
-// before the others' cluster_wait() returns. Any single thread; one that exits has arrived, too.
+// before the others' cluster_wait() returns. Any single thread; a thread that exits arrives, too.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release;" : : : "memory");
 }
 
-// Waits until all threads of the cluster have arrived. Each cluster_arrive() needs one before the next.
+// Waits until all threads of the cluster have arrived. After a cluster_arrive(), a thread must call this
+// before its next cluster_arrive().
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" : : : "memory");
 }
 
-// A plain store into the dynamic shared memory of the cluster's CTA `cta_rank`, at the place that this CTA
-// has at `to`. Any single thread; T has 4, 8 or 16 bytes, and `to` is a multiple of as many. A thread of that
-// CTA may read it after cluster_wait(), when this thread has called cluster_arrive() behind the store (or
-// after mbarrier_wait_cluster(), behind mbarrier_arrive_cluster()).
+// A plain store into the dynamic shared memory of CTA `cta_rank` of the cluster, at the offset that `to` has
+// in this CTA's. Any single thread; T has 4, 8 or 16 bytes, and `to` is aligned to as many. A thread of that
+// CTA may read the value after cluster_wait(), if this thread has called cluster_arrive() after the store (or
+// after mbarrier_wait_cluster(), if this thread has called mbarrier_arrive_cluster()).
 template <typename T>
 __device__ __forceinline__ void store_cluster(T* to, const T& value, int cta_rank) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);

@@ -1,16 +1,16 @@
 # flashsteps_set_up(TARGET [UNSANITIZED]): how everything but the emulated kernels is compiled.
 
 if(CMAKE_CXX_COMPILER_LAUNCHER)
-  # What ccache keeps serves other copies of this tree, so no object may name this one. A debugger that is started in
-  # the tree finds its files all the same.
+  # No object may name this tree's folder, so that ccache can use it for other copies of the tree. A debugger that is
+  # started in the tree still finds the sources.
   set(root_in_objects /proc/self/cwd)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}=${root_in_objects}>)
 else()
   set(root_in_objects ${PROJECT_SOURCE_DIR})
 endif()
 
-# Applied per target and never globally: the emulated kernels have hooks of their own. UNSANITIZED: what only calls the
-# code that sanitizers are to look at is compiled as without them, so that ccache has it.
+# Applied per target and never globally: the emulated kernels have hooks of their own. UNSANITIZED: code that only
+# calls what the sanitizers are to check is compiled as in a build without them, so that ccache already has it.
 function(flashsteps_set_up target)
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_features(${target} PUBLIC cxx_std_20)

@@ -1,13 +1,14 @@
-// cp.async: copies of 16 bytes from global to shared memory that need no registers and that nobody waits for
-// until the data are wanted. PTX ISA, "Data movement and conversion instructions: cp.async". sm_80 and newer.
+// cp.async: asynchronous copies of 16 bytes from global to shared memory. They need no registers, and a
+// thread waits for them only when it needs the data. PTX ISA, "Data movement and conversion instructions:
+// cp.async". sm_80 and newer.
 //
-// Every lane asks for its own copies, closes groups of them, and waits for its own groups. From the call
-// until the wait, nobody may touch the destination or change the source. After its wait the lane sees what
-// its own copies have brought; other lanes see it behind a barrier that comes after the wait. Threads and
-// these copies come to shared memory by the same way, the generic proxy: no proxy fence between the two.
+// Every lane starts its own copies, commits them in groups, and waits for its own groups. Between the call
+// and the wait, no thread may touch the destination or change the source. After its wait the lane sees what
+// its own copies have written; other lanes see it after a barrier that follows the wait. Threads and these
+// copies access shared memory through the same path, the generic proxy, so they need no proxy fence.
 //
 // Both addresses must be multiples of 16, the destination in shared and the source in global memory. The copy
-// goes through L2 only (.cg): what it brings does not push anything out of L1.
+// goes through L2 only (.cg), so it evicts nothing from L1.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@
 namespace flashsteps {
 inline namespace on_cuda {
 
-// Starts to copy 16 bytes. Returns at once. One thread.
+// Starts to copy 16 bytes and does not wait. One thread.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                :
@@ -29,9 +30,9 @@ __device__ __forceinline__ void cp_async_16(void* shared, const void* global) {
                : "memory");
 }
 
-// The same if `valid`. Otherwise 16 zero bytes are written, as asynchronously, and nothing is read: the
-// source may then lie outside of the tensor, but must be a multiple of 16 even so: PTX ISA says it, and the
-// emulator demands it. An H100 does not look at it: without bytes to copy, it takes any address.
+// The same if `valid`. Otherwise the copy, still asynchronous, writes 16 zero bytes and reads nothing. The
+// source may then lie outside the tensor, but it must still be a multiple of 16: the PTX ISA requires that,
+// and the emulator checks it. (Without bytes to copy, an H100 accepts any address.)
 __device__ __forceinline__ void cp_async_16_zfill(void* shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
@@ -40,10 +41,11 @@ __device__ __forceinline__ void cp_async_16_zfill(void* shared, const void* glob
                : "memory");
 }
 
-// Ends this thread's group: its copies since the last commit. There may be none: an empty group is complete.
+// Commits this thread's copies since the last commit as a group. An empty group is complete.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
 
-// Waits until all but this thread's latest PENDING groups are complete, and only for committed copies.
+// Waits until all but this thread's latest PENDING groups are complete. It does not wait for copies that are
+// not committed.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory");

@@ -1,7 +1,7 @@
 // Programmatic dependent launch: a kernel that launch_overlapping() of common/launch.h has launched begins
 // while the one before it in the stream still runs. PTX ISA, "griddepcontrol". sm_90 and newer.
 //
-// On the emulator a kernel begins when the one before it is done, so there these do nothing.
+// On the emulator a kernel begins when the previous one is done, so these functions do nothing there.
 #pragma once
 
 #include "common/cuda.h"
@@ -17,9 +17,9 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #endif
 }
 
-// Waits until the kernel before has ended and all that it has written can be read. A thread must not touch
-// global memory before. Other threads of the CTA need not wait: a barrier or an mbarrier behind this one will
-// do.
+// Waits until the previous kernel has ended and all that it has written can be read. Before that, no thread
+// may touch global memory. One thread may wait for the whole CTA: the others then wait for that thread at a
+// barrier or an mbarrier.
 __device__ __forceinline__ void griddepcontrol_wait() {
 #ifdef __CUDACC__
   asm volatile("griddepcontrol.wait;" : : : "memory");

@@ -121,7 +121,7 @@ Purpose purpose_of(const AttentionCall& call) {
 
 size_t needed_workspace(const StepInfo& info, const AttentionCall& call) {
   if (info.workspace_bytes == nullptr) return 0;
-  size_t bytes = 0;  // the parts of a call take turns
+  size_t bytes = 0;  // the parts of a call run one after the other
   for (AttentionCall& part : split_for_grid(call)) {
     part.configuration = configuration_of(info, part);
     bytes = std::max(bytes, info.workspace_bytes(part));
@@ -165,8 +165,8 @@ std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {
     view.data = static_cast<char*>(view.data) + (batch * view.batch_stride + head * view.head_stride) * bytes;
     return view;
   };
-  // Whole groups of query heads, those that share a KV head, as many as fit; or pieces of one such group. LSE
-  // is contiguous, so a part that has not all heads has one batch only.
+  // A part has as many whole groups of query heads (those that share a KV head) as fit, or a piece of one
+  // group. LSE is contiguous, so a part without all of the heads has only one batch.
   const int group = call.num_heads_q / call.num_heads_kv;
   const bool all_heads = call.num_heads_q <= kMaxGridYZ;
   const int heads = all_heads            ? call.num_heads_q
@@ -182,7 +182,7 @@ std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {
       part.num_heads_q = std::min(heads, end_of_group - h);
       part.num_heads_kv = std::max(1, part.num_heads_q / group);
       part.q = moved(call.q, b, h);
-      const bool paged = call.page_table.pages != nullptr;  // its pool is the same for every sequence
+      const bool paged = call.page_table.pages != nullptr;  // all sequences share the pool
       part.k = moved(call.k, paged ? 0 : b, h / group);
       part.v = moved(call.v, paged ? 0 : b, h / group);
       if (paged) part.page_table.pages += int64_t(b) * call.page_table.max_pages;

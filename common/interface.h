@@ -64,20 +64,21 @@ struct StepInfo {
   const char* spills = nullptr;  // why register spills are accepted; nullptr: they are a defect
 
   // The names of its configurations (tile sizes, stages, warps), where it has several, e.g. "128x64x3": one
-  // word each, as the command line has it behind an @. A configuration's number is its place here. `choose`
-  // says which one a call gets; it may look at the GPU, too (smem_bytes_per_sm() of common/launch.h).
+  // word each, which the command line takes after an @. A configuration's number is its index here. `choose`
+  // says which one a call gets; it may also look at the GPU (smem_bytes_per_sm() of common/launch.h).
   static constexpr int kMaxConfigurations = 16;
   const char* configurations[kMaxConfigurations] = {};
   int (*choose)(const AttentionCall& call) = nullptr;
-  // Bytes of AttentionCall::workspace that it needs for a call; nullptr: none for any.
+  // Bytes of AttentionCall::workspace that the step needs for a call; nullptr: it never needs any.
   size_t (*workspace_bytes)(const AttentionCall& call) = nullptr;
-  // It needs AttentionCall::counters. They are zero before a call, and it leaves them zero: a counter that
-  // wraps around needs no kernel that resets it.
+  // The step needs AttentionCall::counters. They are zero before a call, and the step leaves them zero; a
+  // counter that wraps around needs no kernel that resets it.
   bool uses_counters = false;
   bool merges = false;  // can it merge its result with AttentionCall::earlier?
   bool pages = false;   // can it find K and V by AttentionCall::page_table?
-  // Why it cannot compute a call, beyond what is said above, in words that follow the step's name ("needs
-  // ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it computes all.
+  // Why the step cannot compute a call, apart from what the fields above say, in words that follow the step's
+  // name ("needs ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it
+  // computes all.
   std::string (*refuses)(const AttentionCall& call) = nullptr;
 
   constexpr int num_configurations() const {
@@ -102,17 +103,16 @@ const std::vector<Step>& registered_steps();
 const Step* find_step(std::string_view name, BackendKind backend);  // nullptr: there is none
 bool keep_only_step(std::string_view name);  // false, and all stay, when there is none of this name
 
-// What is wrong with these sizes, whoever is to compute with them; empty when nothing is. None may be below
-// `least`.
+// What is wrong with these sizes, for any step; empty when nothing is. No size may be below `least`.
 std::string size_error(int batch, int num_heads_q, int num_heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
                        int head_dim, int least = 1);
 
 // What is wrong with the sizes of a call's page table; empty when nothing is, or there is none.
 std::string page_table_error(const AttentionCall& call);
 
-// Why `step` cannot run `call`, naming the limit; empty when it can. Needs no launch and no memory; the
-// device's own limits (shared memory, architecture) are the backend's to check, and a workspace and
-// counters are the caller's to give: see memory_refusal().
+// Why `step` cannot run `call`, naming the limit; empty when it can. Needs no launch and no memory. The
+// backend checks the device's own limits (shared memory, architecture), and memory_refusal() the workspace
+// and the counters, which the caller provides.
 std::string refusal(const Step& step, const AttentionCall& call);
 
 // Why the step does not run on a GPU of this compute capability (90 is 9.0); empty when it does.
@@ -123,14 +123,14 @@ int configuration_of(const StepInfo& info, const AttentionCall& call);
 
 // Bytes of workspace that the step needs for this call.
 size_t needed_workspace(const StepInfo& info, const AttentionCall& call);
-// Why `call` will not do for a step that needs counters; empty when it will.
+// What is wrong with the counters of `call` for this step; empty when nothing is.
 std::string counters_refusal(const StepInfo& info, const AttentionCall& call);
-// Why the workspace or the counters of `call` will not do; empty when they will.
+// What is wrong with the workspace or the counters of `call` for this step; empty when nothing is.
 std::string memory_refusal(const StepInfo& info, const AttentionCall& call);
 
-// The call with the strides that a kernel gets. Nobody steps over an axis of extent 1, so frameworks leave
-// any stride there. But kernels compute the addresses of rows beyond the last one with it, and these must be
-// aligned, too: such a stride becomes that of contiguous rows.
+// The call with the strides that a kernel gets. The stride of an axis of extent 1 is never used to reach an
+// element, so frameworks leave any number there. But kernels also compute addresses of rows beyond the last
+// one with it, and these must be aligned; so such a stride becomes that of contiguous rows.
 AttentionCall with_kernel_strides(AttentionCall call);
 
 // Steps put heads and batches into y and z of the grid, which hold 65,535 CTAs each. A call with more is

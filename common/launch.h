@@ -1,8 +1,9 @@
 // launch(kernel, grid, block, smem_bytes, stream, args...): kernel<<<...>>>(args...) as a function, because
 // <<<>>> is not C++ on the emulator. launch_clusters(cluster_size, ...): the same in clusters.
-// launch_overlapping(...): the same, perhaps before the kernel before it has ended. Also `smem`, the CTA's
-// dynamic shared memory, declared once for all kernels. And what the current GPU has: num_sms(), for kernels
-// whose CTAs stay, and smem_bytes_per_sm(), for a step that chooses its tiles by it.
+// launch_overlapping(...): the same, but the kernel may begin before the previous one in the stream has
+// ended. Also `smem`, the CTA's dynamic shared memory, declared once for all kernels. And two properties of
+// the current GPU: num_sms(), for persistent kernels, and smem_bytes_per_sm(), by which a step may choose its
+// tiles.
 #pragma once
 
 #include <utility>
@@ -55,8 +56,8 @@ void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Params...), dim3 
   check_launch();
 }
 
-// In clusters (common/cluster.h) of 1, 2, 4 or 8 CTAs that follow each other in x; grid.x is a multiple. CUDA
-// Runtime API, "cudaLaunchAttributeClusterDimension". sm_90 and newer.
+// In clusters (common/cluster.h) of 1, 2, 4 or 8 CTAs that are consecutive in x; grid.x is a multiple of
+// that. CUDA Runtime API, "cudaLaunchAttributeClusterDimension". sm_90 and newer.
 template <typename... Args>
 void launch_clusters(int cluster_size, auto* kernel, dim3 grid, Args&&... args) {
   check_cluster(cluster_size, grid);
@@ -66,8 +67,8 @@ void launch_clusters(int cluster_size, auto* kernel, dim3 grid, Args&&... args) 
   launch_with(cluster, kernel, grid, std::forward<Args>(args)...);
 }
 
-// Perhaps before the kernel before it has ended (common/griddepcontrol.h). CUDA Runtime API,
-// "cudaLaunchAttributeProgrammaticStreamSerialization". sm_90 and newer.
+// The kernel may begin before the previous one in the stream has ended (common/griddepcontrol.h). CUDA
+// Runtime API, "cudaLaunchAttributeProgrammaticStreamSerialization". sm_90 and newer.
 template <typename... Args>
 void launch_overlapping(auto* kernel, Args&&... args) {
   cudaLaunchAttribute overlapping{};

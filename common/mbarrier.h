@@ -1,13 +1,13 @@
-// mbarrier: a barrier in shared memory that threads and asynchronous copies arrive at alike. PTX ISA,
-// "Parallel synchronization and communication instructions: mbarrier". Here: sm_90 and newer.
+// mbarrier: a barrier in shared memory at which both threads and asynchronous copies arrive. PTX ISA,
+// "Parallel synchronization and communication instructions: mbarrier". These functions: sm_90 and newer.
 //
 // An mbarrier goes through phases 0, 1, 2, ... A phase completes when its number of arrivals is reached and
-// every byte that was announced (expect_tx) has been copied; the next phase begins by itself. Who waits names
-// a phase by its parity, phase % 2: mbarrier_wait(b, p) returns once the latest phase of parity p has
-// completed. On a new mbarrier phase 0 is under way: a wait for parity 0 waits, one for parity 1 passes.
+// every byte that was announced (expect_tx) has been copied; the next phase begins by itself. A thread that
+// waits names a phase by its parity, phase % 2: mbarrier_wait(b, p) returns once the latest phase of parity p
+// has completed. On a new mbarrier phase 0 is under way: a wait for parity 0 waits, one for parity 1 returns.
 //
-// The mbarrier is 8 bytes of shared memory, 8-byte aligned, touched by these functions only. Each function is
-// for any single thread; waits and arrivals order memory accesses (acquire, release) within the CTA.
+// The mbarrier is 8 bytes of shared memory, 8-byte aligned, touched only by these functions. Any single
+// thread may call them; waits and arrivals order memory accesses (acquire, release) within the CTA.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 namespace flashsteps {
 inline namespace on_cuda {
 
-// Once, by one thread. `arrivals`: how many complete a phase.
+// One thread calls it, once. `arrivals`: how many arrivals complete a phase.
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                :
@@ -29,10 +29,10 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
                : "memory");
 }
 
-// By the thread that has initialised mbarriers, before anybody uses them; the other threads need a barrier
-// (__syncthreads) besides. It is for the CTAs of a cluster, which use each other's mbarriers; by custom
-// others execute it too, as here, and the emulator asks for it. It is no proxy fence: TMA uses its mbarrier
-// by the generic proxy (PTX ISA, "cp.async.bulk.tensor").
+// The thread that has initialised mbarriers calls it before any thread uses them; the other threads also need
+// a barrier (__syncthreads). It serves the CTAs of a cluster, which use each other's mbarriers. By convention
+// other kernels execute it, too, and the emulator requires it. It is no proxy fence: TMA accesses its
+// mbarrier through the generic proxy (PTX ISA, "cp.async.bulk.tensor").
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
 }
@@ -45,7 +45,7 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
                : "memory");
 }
 
-// One arrival, which also announces `bytes` that copies will bring: the phase waits for them.
+// One arrival, which also announces that copies will bring `bytes`: the phase waits for them.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                :
@@ -53,8 +53,8 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, int
                : "memory");
 }
 
-// Has the latest phase of this parity completed? Sleeps for a while, as long as the hardware likes, before it
-// says no.
+// Has the latest phase of this parity completed? May suspend the thread, for a time that the hardware
+// chooses, before it returns false.
 __device__ __forceinline__ bool mbarrier_try_wait(uint64_t* barrier, int parity) {
   uint32_t completed;
   asm volatile(
@@ -76,9 +76,10 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
 
 // ---- In a cluster (common/cluster.h)
 
-// One arrival at the mbarrier that CTA `cta_rank` of the cluster has at this place of its dynamic shared
-// memory. What this thread has read and written so far happens before the phase completes, for those who wait
-// by mbarrier_wait_cluster. That CTA must have initialised it, and must not exit before.
+// One arrival at the mbarrier that CTA `cta_rank` of the cluster has at the same offset of its dynamic shared
+// memory. What this thread has read and written so far happens before the phase completes, for threads that
+// wait with mbarrier_wait_cluster. That CTA must have initialised the mbarrier, and must not exit before the
+// arrival.
 __device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank) {
   asm volatile(
       "{\n"
@@ -91,9 +92,10 @@ __device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, int c
       : "memory");
 }
 
-// The same, but it orders no memory accesses: it only says, to those who wait by mbarrier_wait as well, that
-// the wgmmas that this warp has waited for have read their operands. That is enough for who overwrites tiles
-// that only wgmma reads. The other one costs a fence of the whole GPU (MEMBAR in SASS).
+// The same, but it orders no memory accesses. A thread that waits, with mbarrier_wait or
+// mbarrier_wait_cluster, learns only that the wgmmas that this warp has waited for have read their operands.
+// That is enough before tiles are overwritten that only wgmma reads. mbarrier_arrive_cluster costs a fence
+// for the whole GPU (MEMBAR in SASS).
 __device__ __forceinline__ void mbarrier_arrive_cluster_relaxed(uint64_t* barrier, int cta_rank) {
   asm volatile(
       "{\n"
@@ -106,8 +108,8 @@ __device__ __forceinline__ void mbarrier_arrive_cluster_relaxed(uint64_t* barrie
       : "memory");
 }
 
-// mbarrier_wait on an mbarrier of the own CTA at which threads of other CTAs arrive. (Bytes that a multicast
-// copy brings need only the plain one.)
+// mbarrier_wait on an mbarrier of this CTA at which threads of other CTAs arrive. (For bytes that a multicast
+// copy brings, mbarrier_wait suffices.)
 __device__ __forceinline__ void mbarrier_wait_cluster(uint64_t* barrier, int parity) {
   uint32_t completed;
   do {

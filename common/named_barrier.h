@@ -10,14 +10,14 @@
 namespace flashsteps {
 inline namespace on_cuda {
 
-// Waits until `num_threads` threads, a multiple of 32, have come to barrier `id`, and orders their memory
+// Waits until `num_threads` threads, a multiple of 32, have arrived at barrier `id`, and orders their memory
 // accesses. All lanes of a warp call it together. There are barriers 0 to 15; __syncthreads uses 0.
 __device__ __forceinline__ void bar_sync(int id, int num_threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(num_threads) : "memory");
 }
 
-// Arrives there and does not wait: others may go on, and see what this warp has done, while it does something
-// else. `num_threads` counts those that wait and those that do not.
+// Arrives at barrier `id` and does not wait. Threads that wait there see what this warp has done, which can
+// meanwhile do something else. `num_threads` counts the threads that wait and those that only arrive.
 __device__ __forceinline__ void bar_arrive(int id, int num_threads) {
   asm volatile("bar.arrive %0, %1;" : : "r"(id), "r"(num_threads) : "memory");
 }

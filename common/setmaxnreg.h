@@ -1,13 +1,13 @@
-// setmaxnreg: a warpgroup gives registers back, or takes some that another one has given back. PTX ISA,
+// setmaxnreg: a warpgroup releases registers, or takes some that another one has released. PTX ISA,
 // "setmaxnreg". sm_90a.
 //
-// Executed by all four warps of a warpgroup (warps 0-3, 4-7, ...), which must come to the same one, and must
-// meet at a barrier before they execute another. REGISTERS is what a thread has from then on: 24 to 256, a
-// multiple of 8. AT_LAUNCH is what every thread of the kernel has at launch, see registers_at_launch(): the
-// hardware knows it, the emulator keeps accounts with it.
+// All four warps of a warpgroup (warps 0-3, 4-7, ...) execute the same setmaxnreg, and must meet at a barrier
+// before they execute another. REGISTERS is how many a thread has from then on: 24 to 256, a multiple of 8.
+// AT_LAUNCH is how many every thread of the kernel has at launch, see registers_at_launch(): the hardware
+// knows it, and the emulator counts with it.
 //
 // The kernel needs __launch_bounds__(threads, ctas per SM), and no call of a function that is not inlined:
-// otherwise ptxas ignores setmaxnreg, and says so.
+// otherwise ptxas ignores setmaxnreg, and prints a note.
 #pragma once
 
 #include "common/cuda.h"
@@ -19,8 +19,8 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// What each thread of a kernel with these launch bounds gets from ptxas, when it uses setmaxnreg: its part of
-// the 512 registers that each of an SM's four schedulers has for a lane. For 256 threads and 2 CTAs: 128.
+// How many registers ptxas gives each thread of a kernel with these launch bounds that uses setmaxnreg: its
+// share of the 512 that each of an SM's four schedulers has for a lane. For 256 threads and 2 CTAs: 128.
 constexpr int registers_at_launch(int threads, int ctas_per_sm) {
   constexpr int SCHEDULERS = 4, OF_A_LANE = 512, MOST = 256, UNIT = 8;
   const int warps = ceil_div(ceil_div(threads, 32) * ctas_per_sm, SCHEDULERS);
@@ -34,15 +34,15 @@ constexpr bool kCanSetRegisters =
 
 #ifdef __CUDACC__
 
-// Takes registers: to more than the warp has. Waits until the CTA's pool, what others have given back, has as
-// many as the warp lacks. The new ones hold anything.
+// Takes registers, until each thread has REGISTERS. Waits until the CTA's pool, which holds what other warps
+// have released, has enough. The new registers hold anything.
 template <int REGISTERS, int AT_LAUNCH>
 __device__ __forceinline__ void warpgroup_reg_alloc() {
   static_assert(kCanSetRegisters<REGISTERS, AT_LAUNCH>);
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(REGISTERS));
 }
 
-// Gives registers back to the pool: all but REGISTERS of a thread's.
+// Releases registers to the pool: each thread keeps REGISTERS.
 template <int REGISTERS, int AT_LAUNCH>
 __device__ __forceinline__ void warpgroup_reg_dealloc() {
   static_assert(kCanSetRegisters<REGISTERS, AT_LAUNCH>);

@@ -1,5 +1,5 @@
 // Where in shared memory wgmma finds an operand, in 64 bits. PTX ISA, "Asynchronous warpgroup level matrix
-// shared memory layout" and "Matrix descriptor". Needed for wgmma.h, whose make_smem_descriptor() makes them.
+// shared memory layout" and "Matrix descriptor". make_smem_descriptor() in wgmma.h makes one.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,15 @@ enum class Major { kK, kMN };
 //   bits  0-13  address / 16
 //   bits 16-29  bytes / 16 from one panel of the tile to the next. kMN only; in kK K ends within a row.
 //   bits 32-45  bytes / 16 from 8 rows of the tile to the next 8
-//   bits 62-63  swizzle: 1 for 128 bytes, 2 for 64, 3 for 32
-// The others are 0. PTX ISA: "Matrix descriptor", where they are called start address, leading and stride
-// byte offset.
+//   bits 62-63  swizzle: 1 for 128 bytes, 2 for 64, 3 for 32 The other bits are 0. The PTX ISA, "Matrix
+// descriptor", calls the first three start address, leading byte offset and stride byte offset.
 struct SmemDescriptor {
   uint64_t bits;
 };
 
-// The descriptor of what begins so many rows and columns further: the next 16 of K are 16 columns on in kK,
-// 16 rows in kMN. Sums of columns must not carry into a panel: begin at column 0. With numbers that the
-// compiler knows it is one addition.
+// The descriptor of the operand that begins `rows` rows and `cols` columns further: the next 16 of K are 16
+// columns further in kK, and 16 rows in kMN. `descriptor` must be one of column 0, because the sum of two
+// columns could lie in another panel. If the compiler knows the two numbers, this is one addition.
 template <typename Tile>
 __device__ __forceinline__ SmemDescriptor advance(SmemDescriptor descriptor, int rows, int cols) {
   const int bytes = cols / Tile::PANEL_COLS * Tile::PANEL_BYTES + rows * Tile::ROW_BYTES +
@@ -34,8 +33,9 @@ __device__ __forceinline__ SmemDescriptor advance(SmemDescriptor descriptor, int
   return {descriptor.bits + uint64_t(bytes / 16)};
 }
 
-// Of a tile at this address of the shared window. In a cluster bits 24 and up of the address are the CTA's
-// rank; unmasked it would get into the leading offset. The mask is that of PTX's matrix-descriptor-encode.
+// The descriptor of a tile at this address of the shared window. In a cluster, bits 24 and up of the address
+// are the CTA's rank, which without the mask would change the leading offset. The mask is that of
+// matrix-descriptor-encode in the PTX ISA.
 template <bool IN_CLUSTER, typename Tile>
 __device__ __forceinline__ SmemDescriptor smem_descriptor_at(uint32_t address) {
   static_assert(sizeof(typename Tile::Element) == 2 && Tile::SWIZZLE_BYTES != 0);

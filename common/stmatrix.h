@@ -1,11 +1,11 @@
-// stmatrix: four 8 x 8 matrices of 16-bit elements from registers into shared memory, the way back of
-// ldmatrix: what an accumulator of mma.sync holds, packed to 16 bits, becomes rows. PTX ISA, "Warp-level
+// stmatrix: four 8 x 8 matrices of 16-bit elements from registers into shared memory, the reverse of
+// ldmatrix. What an accumulator of mma.sync holds, packed to 16 bits, becomes rows. PTX ISA, "Warp-level
 // matrix instructions: stmatrix". sm_90 and newer.
 //
-// Called by all 32 lanes of a warp. Lane 8 m + r hands in the address of row r of matrix m: 8 elements, 16
+// Called by all 32 lanes of a warp. Lane 8 m + r passes the address of row r of matrix m: 8 elements, 16
 // bytes, 16-byte aligned. registers[m] of lane l goes to elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of
-// matrix m, the lower half to the first one; with _trans, of the transposed matrix. Other lanes see it behind
-// a __syncwarp, TMA behind a fence_proxy_async too.
+// matrix m, the lower half to the first one; with _trans, of the transposed matrix. Other lanes see the rows
+// after a __syncwarp; TMA also needs a fence_proxy_async.
 #pragma once
 
 #include <cstdint>

@@ -9,13 +9,13 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// A tile of ROWS x COLS elements. Its rows are SWIZZLE_BYTES long (128, 64 or 32), so a wider tile lies as
-// panels of so many columns, one behind the other. Within a row, chunks of 16 bytes change places: chunk c of
+// A tile of ROWS x COLS elements. Its rows are SWIZZLE_BYTES long (128, 64 or 32), so a wider tile consists
+// of panels of this width, one after the other. Within a row, chunks of 16 bytes change places: chunk c of
 // row r lies where chunk c ^ r would (with 128 bytes; in shorter rows, r counts units of 128 bytes). So a
 // column of chunks, 8 rows high, as ldmatrix reads it, is spread over all 32 banks. SWIZZLE_BYTES = 0: one
 // panel, chunks where they are.
 //
-// The pattern is one of addresses and starts over every 1024 bytes: so a tile must be aligned.
+// The pattern depends on the address and repeats every 1024 bytes, so a tile must be aligned to 1024 bytes.
 template <typename Element_, int ROWS_, int COLS_, int SWIZZLE_BYTES_>
 struct alignas(1024) SwizzledTile {
   using Element = Element_;
@@ -37,11 +37,11 @@ struct alignas(1024) SwizzledTile {
     return col / PANEL_COLS * PANEL_BYTES + row * ROW_BYTES + (in_row ^ swizzle_of(row));
   }
 
-  // The element `rows` below and `cols` to the right of the one at `offset`. Cheaper than to compute another
-  // offset: with `rows` and `cols` known to the compiler it is one XOR, as a rule. The pattern repeats every
-  // 8 rows, so `rows` must be a multiple of 8. And `cols` is a multiple of 8 none of whose bits are set in
-  // the column that `offset` stands for: to add it is to XOR it, and an XOR may as well come after the
-  // swizzle's.
+  // The element `rows` below and `cols` to the right of the one at `offset`. This is cheaper than another
+  // offset_of(): if the compiler knows `rows` and `cols`, it is usually one XOR. The pattern repeats every 8
+  // rows, so `rows` must be a multiple of 8. `cols` must be a multiple of 8 none of whose bits are set in the
+  // column that `offset` stands for: adding it is then the same as XORing it, and this XOR may come after
+  // that of the swizzle.
   __device__ Element* at(int offset, int rows, int cols) {
     const int in_row = cols % PANEL_COLS * int(sizeof(Element));
     const int moved = cols / PANEL_COLS * PANEL_BYTES + rows * ROW_BYTES + (offset ^ in_row);

@@ -21,7 +21,7 @@ struct TensorMapShape {
   bool operator==(const TensorMapShape&) const = default;
 };
 
-// Throws std::runtime_error with a sentence when TMA cannot address such a tensor. Both backends ask. In
+// Throws std::runtime_error with a sentence when TMA cannot address such a tensor. Both backends call it. In
 // common/emulator/tensor_map.cpp, since the emulator is part of every program.
 void check_tensor_map(const TensorMapShape& shape);
 

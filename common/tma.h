@@ -1,5 +1,5 @@
-// TMA, the tensor memory accelerator: one thread asks for a box of a tensor, the copy engine computes the
-// addresses, moves the box between global and shared memory, swizzles it, and tells an mbarrier. PTX ISA,
+// TMA, the tensor memory accelerator: one thread requests a box of a tensor; the copy engine computes the
+// addresses, moves the box between global and shared memory, swizzles it, and signals an mbarrier. PTX ISA,
 // "Data movement and conversion instructions: cp.async.bulk.tensor". sm_90 and newer.
 #pragma once
 
@@ -27,10 +27,10 @@ using TensorMap = CUtensorMap;
 // common/cuda/tensor_map.cpp.
 TensorMap encode_tensor_map(const TensorMapShape& shape);
 
-// Starts to copy the box at coordinates c0 .. c4 (c0 is the contiguous dimension) to `shared`, 128-byte
-// aligned, with swizzle to 8 of its rows. Returns at once; when the box is complete, its bytes are counted
-// off at `barrier`. They are those of the whole box, also where it reaches beyond the tensor, which reads as
-// zero. One thread.
+// Starts to copy the box at coordinates c0 .. c4 (c0 is the contiguous dimension) to `shared`, which is
+// aligned to 128 bytes or, with swizzle, to 8 of its rows. Does not wait. When the box is complete, TMA
+// reports its bytes to `barrier`: those of the whole box, even where it reaches beyond the tensor, which
+// reads as zero. One thread.
 __device__ __forceinline__ void tma_load_5d(void* shared, const TensorMap& map, uint64_t* barrier, int c0,
                                             int c1, int c2, int c3, int c4) {
   asm volatile(
@@ -42,10 +42,10 @@ __device__ __forceinline__ void tma_load_5d(void* shared, const TensorMap& map, 
       : "memory");
 }
 
-// The same to several CTAs of the cluster (common/cluster.h) at once, those whose rank's bit is set in
-// `cta_mask`: to the same place in the dynamic shared memory of each, where the bytes are counted off at the
-// mbarrier that lies where `barrier` lies here. One thread of any CTA; the box is read once. On sm_90a: ptxas
-// advises against it for others.
+// The same to several CTAs of the cluster (common/cluster.h), those whose rank's bit is set in `cta_mask`.
+// Each gets the box at the offset of `shared` in its own dynamic shared memory, and TMA reports the bytes to
+// its own mbarrier at the offset of `barrier`. One thread of any CTA; the box is read once. Only on sm_90a:
+// ptxas advises against it on others.
 __device__ __forceinline__ void tma_load_5d_multicast(void* shared, const TensorMap& map, uint64_t* barrier,
                                                       uint16_t cta_mask, int c0, int c1, int c2, int c3,
                                                       int c4) {
@@ -59,8 +59,9 @@ __device__ __forceinline__ void tma_load_5d_multicast(void* shared, const Tensor
       : "memory");
 }
 
-// Starts to copy a box the other way; what reaches beyond the tensor is not written. Part of the thread's
-// current bulk group: see tma_store_commit. One thread; what it reads must have passed fence_proxy_async.
+// Starts to copy a box from shared to global memory; what reaches beyond the tensor is not written. The store
+// joins the thread's current bulk group: see tma_store_commit. One thread. Before, the threads that have
+// written the box must have called fence_proxy_async, and a barrier must have followed.
 __device__ __forceinline__ void tma_store_5d(const TensorMap& map, const void* shared, int c0, int c1, int c2,
                                              int c3, int c4) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];"
@@ -70,23 +71,23 @@ __device__ __forceinline__ void tma_store_5d(const TensorMap& map, const void* s
                : "memory");
 }
 
-// Ends this thread's bulk group: the stores since the last commit.
+// Commits this thread's stores since the last commit as a bulk group.
 __device__ __forceinline__ void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" : : : "memory");
 }
 
 // Waits until all but this thread's latest PENDING bulk groups have read their shared memory, which may then
-// be written again, or cease to exist: a thread must not exit before.
+// be overwritten. A thread must not exit before, because the CTA may then lose its shared memory.
 template <int PENDING>
 __device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(PENDING) : "memory");
 }
 
-// The copy engine comes to shared memory on a way of its own, the async proxy, which is not ordered with the
-// threads' accesses. Between what threads have written and a TMA copy that reads or overwrites it, and
-// between what they have read and one that overwrites it, this fence must lie on the way: before the barrier
-// or mbarrier that orders the two, in the threads themselves, or behind it, in the thread that starts the
-// copy.
+// TMA accesses shared memory through a separate path, the async proxy, which is not ordered with the threads'
+// accesses. This fence must come between what threads have written and a TMA copy that reads or overwrites
+// it, and between what they have read and a TMA copy that overwrites it. Either those threads call it, before
+// the barrier or mbarrier that orders the two, or the thread that starts the copy calls it after that
+// barrier.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
 }
@@ -100,11 +101,11 @@ namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
 // The map of a tensor whose rows have Tile::COLS elements, to be copied in boxes of Tile::ROWS rows of one
-// head that lie in shared memory as Tile, a SwizzledTile. Coordinates: (0, row, 0, head, batch). With fewer
-// panels in a box the third one is the first panel.
+// head that lie in shared memory as Tile, a SwizzledTile. Coordinates: (0, row, 0, head, batch). If a box has
+// only some of the panels, the third coordinate is its first panel.
 //
-// Rows, heads and batches are dimensions of their own: a box that runs over the last row of a head is filled
-// up with zeros, and never with the next head's rows. And a row is two dimensions, the panel and the column
+// Rows, heads and batches are separate dimensions, so that a box that reaches beyond the last row of a head
+// is filled with zeros and not with the next head's rows. A row is two dimensions, the panel and the column
 // in it, because a row of the box must not be longer than the swizzle is wide.
 template <typename Tile, int BOX_PANELS = Tile::COLS / Tile::PANEL_COLS, typename T>
 TensorMap make_tensor_map(const View<T>& tensor) {

@@ -1,5 +1,5 @@
-// 16 bytes in one instruction (LDG.128, STG.128, LDS.128, STS.128), the most that a lane can move up to sm_90.
-// The address must be a multiple of 16.
+// 16 bytes in one instruction (LDG.128, STG.128, LDS.128, STS.128), the most that a lane can move on GPUs up
+// to sm_90. The address must be a multiple of 16.
 #pragma once
 
 #include "common/cuda.h"

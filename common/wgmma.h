@@ -1,5 +1,5 @@
 // wgmma: acc (+)= A B on the tensor cores, asynchronously, by a warpgroup of four warps. 16-bit operands,
-// FP32 accumulator; B comes from shared memory, A from there too or from registers. PTX ISA, "Asynchronous
+// FP32 accumulator. B comes from shared memory, A from shared memory or registers. PTX ISA, "Asynchronous
 // warpgroup level matrix instructions". sm_90a.
 //
 // All of these are executed by all 128 threads of a warpgroup: warps 0-3, 4-7, ... of the CTA. In this order:
@@ -7,16 +7,16 @@
 //   wgmma_m64k16<...>(acc, a, b, d);  // as often as you like
 //   warpgroup_commit_batch();         // these are a group
 //   ...                               // anything else
-//   warpgroup_wait<0>();              // now the accumulators may be read, and the operands overwritten
-// Until that wait nobody may touch acc, nor A's registers, nor write to what A and B are read from.
+//   warpgroup_wait<0>();              // now the accumulators may be read, and the operands overwritten Until
+// that wait no thread may touch acc or A's registers, or write to the shared memory of A and B.
 //
 // A is 64 x 16, B is 16 x N, acc is 64 x N; N is a multiple of 8 up to 256, and a thread has N / 2 of acc's
 // elements. Warp w of the warpgroup holds rows 16 w to 16 w + 15, as mma.h says: acc[4 i] to acc[4 i + 3] are
-// the four of columns 8 i to 8 i + 7, and A's registers are those of a 16 x 16 A. So a softmax on the one is
-// a softmax on the other, and accumulators packed to 16 bits are the next product's A.
+// the four of columns 8 i to 8 i + 7, and A's registers are those of a 16 x 16 A. So a softmax of mma.sync's
+// accumulators works on these, too, and accumulators packed to 16 bits are the next product's A.
 //
-// wgmma comes to shared memory as TMA does, by the async proxy: what TMA has brought needs its mbarrier's
-// wait and no more, what threads have written needs fence_proxy_async() and a barrier.
+// wgmma accesses shared memory as TMA does, through the async proxy: for what TMA has brought, the wait for
+// its mbarrier suffices; what threads have written needs fence_proxy_async() and a barrier.
 #pragma once
 
 #include <cstdint>
@@ -34,23 +34,23 @@
 namespace flashsteps {
 inline namespace on_cuda {
 
-// The operand that begins at element (row, col) of a SwizzledTile. `row` must be a multiple of 8. `col` must
-// be one of 8, and in kMN one of the panel's columns. IN_CLUSTER must be true in a cluster of several CTAs,
-// for the sake of their ranks; elsewhere it only costs instructions.
+// The operand that begins at element (row, col) of a SwizzledTile. `row` and `col` must be multiples of 8,
+// and in kMN `col` must be a multiple of a panel's columns. IN_CLUSTER must be true in a cluster of several
+// CTAs, because their addresses contain their ranks; elsewhere it only costs instructions.
 template <bool IN_CLUSTER = false, typename Tile>
 __device__ __forceinline__ SmemDescriptor make_smem_descriptor(const Tile& tile, int row = 0, int col = 0) {
   const uint32_t address = uint32_t(__cvta_generic_to_shared(&tile));
   return advance<Tile>(smem_descriptor_at<IN_CLUSTER, Tile>(address), row, col);
 }
 
-// Orders what the threads have done with registers before what the wgmmas that follow do with them. Before
-// the first wgmma, and wherever acc or A's registers have been touched since the last one; not between wgmmas
-// that add to the same acc.
+// Orders the threads' accesses to registers before those of the wgmmas that follow. Needed before the first
+// wgmma, and wherever acc or A's registers have been touched since the last one; not between wgmmas that add
+// to the same acc.
 __device__ __forceinline__ void warpgroup_arrive() {
   asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
 }
 
-// Ends the warpgroup's group: the wgmmas since the last commit.
+// Commits the warpgroup's wgmmas since the last commit as a group.
 __device__ __forceinline__ void warpgroup_commit_batch() {
   asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
 }
@@ -62,9 +62,9 @@ __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(PENDING) : "memory");
 }
 
-// The same, and not before `x`, which is never negative, is there. No arithmetic seems to depend on a wait:
-// ptxas moves it up past as much as it likes of what stands before it. The store never happens; ptxas keeps
-// it in front of the wait, and the arithmetic in front of the store.
+// The same, but after `x`, which is never negative, has been computed. To ptxas no arithmetic depends on a
+// wait, so it may move the wait up, past the arithmetic before it. The store below never happens; but ptxas
+// keeps it before the wait, and the arithmetic of `x` before the store.
 template <int PENDING>
 __device__ __forceinline__ void warpgroup_wait_after(float x) {
   asm volatile(
@@ -79,8 +79,8 @@ __device__ __forceinline__ void warpgroup_wait_after(float x) {
   warpgroup_wait<PENDING>();
 }
 
-// Tells the compiler, and nobody else, that the registers, of acc or A, are used here: it moves arithmetic on
-// them neither up over a wait nor down over an arrive.
+// Makes no instruction. It tells the compiler that the registers of acc or A are used here, so that it moves
+// arithmetic on them neither up past a wait nor down past an arrive.
 template <int COUNT>
 __device__ __forceinline__ void warpgroup_fence_operand(float (&acc)[COUNT]) {
 #pragma unroll

@@ -17,13 +17,13 @@ constexpr int kAccumulatorCols = 8;
 __device__ inline int accumulator_row(int lane_id) { return lane_id / 4; }
 __device__ inline int accumulator_col(int lane_id) { return lane_id % 4 * 2; }
 
-// The same registers as wgmma counts them.
+// The same registers, in the order of wgmma's accumulator.
 template <int N_TILES>
 __device__ float (&wgmma_accumulator(float (&acc)[1][N_TILES][4]))[N_TILES * 4] {
   return *reinterpret_cast<float(*)[N_TILES * 4]>(&acc);
 }
 
-// Over the four lanes that share a row; all of them get the result. By all lanes of a warp.
+// Reductions over the four lanes that share a row; all four get the result. All lanes of a warp call them.
 __device__ inline float quad_reduce_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
@@ -61,8 +61,8 @@ __device__ void mask_scores(float (&acc_s)[M_TILES][N_TILES][4], const Attention
   }
 }
 
-// Scores of the tile's first `num_keys` keys, which the tile before has had, become -inf. `acc_col` is that
-// of the lane's first element. Spelled out in v16_producer_warpgroup.
+// Scores of the tile's first `num_keys` keys, which the previous tile has already processed, become -inf.
+// `acc_col` is the column of the lane's first element. Spelled out in v16_producer_warpgroup.
 template <int M_TILES, int N_TILES>
 __device__ void mask_first_keys(float (&acc_s)[M_TILES][N_TILES][4], int num_keys, int acc_col) {
 #pragma unroll

@@ -7,8 +7,9 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// finish_rows, which also merges the log-sum-exps of the two results and stores them in the earlier one's
-// place. acc_o / row_sum then is the weighted share of this call, and `kept` the weight of what was there.
+// finish_rows, which also merges the log-sum-exps of the two results and stores them in place of the earlier
+// ones. Afterwards acc_o / row_sum is this call's weighted share of the result, and `kept` the weight of the
+// earlier one.
 template <typename Element, int M_TILES>
 __device__ void merge_rows(const AttentionParams<Element>& params, int batch, int head, int query,
                            int lane_id, const float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2],
@@ -33,8 +34,8 @@ __device__ void merge_rows(const AttentionParams<Element>& params, int batch, in
   }
 }
 
-// Adds to acc_o / row_sum the earlier result times `kept`, and stores the sum in its place. acc_o is that sum
-// then, and row_sum 1. `query` and `col` are those of the lane's first element.
+// Adds the earlier result times `kept` to acc_o / row_sum, and stores the sum in place of the earlier result.
+// Afterwards acc_o is that sum, and row_sum is 1. `query` and `col` are those of the lane's first element.
 template <typename Element, int M_TILES, int N_TILES>
 __device__ void merge_o(const AttentionParams<Element>& params, int batch, int head, int query, int col,
                         float (&acc_o)[M_TILES][N_TILES][4], float (&row_sum)[M_TILES][2],

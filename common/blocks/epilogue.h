@@ -1,6 +1,6 @@
 // From accumulators to the result: O divided by the sum of its row, and the row's log-sum-exp. Spelled out in
 // v06_vectorized_loads (rows of 16 bytes), v07_ptx_mma (O), v09_direct_rescale (the sums of lanes are added
-// up in the end) and v12_whole_rows (a warp ends its own rows).
+// after the loop) and v12_whole_rows (a warp finishes its own rows).
 #pragma once
 
 #include "common/blocks/accumulator.h"
@@ -17,8 +17,8 @@ __device__ inline float inverse_of(float row_sum) { return row_sum == 0.0f ? 0.0
 __device__ inline float lse_of(float row_max, float row_sum) {
   return row_sum == 0.0f ? -INFINITY : row_max * kLn2 + logf(row_sum);
 }
-// lse_of with one instruction's logarithm, where logf has a branch and a polynomial. Its error is 2 units in
-// the last place at most, and up to a sum of 2 it is 2^-22.
+// lse_of with the hardware's logarithm, which is one instruction, where logf has a branch and a polynomial.
+// The logarithm's error is at most 2 units in the last place, and for sums up to 2 at most 2^-22.
 __device__ inline float fast_lse_of(float row_base, float row_sum) {
   return row_sum == 0.0f ? -INFINITY : (row_base + __log2f(row_sum)) * kLn2;
 }
@@ -33,9 +33,9 @@ __device__ uint32_t scaled2(const float* o, float scale) {
   return pack2<Element>(o[0] * scale, o[1] * scale);
 }
 
-// Makes each lane's row_sum the whole row's, and stores the log-sum-exp of a warp's rows, those beyond
-// seqlen_q left out. `query` is that of the lane's first element, acc_s[0][0][0]; row_base what the row's P
-// is relative to.
+// Replaces each lane's row_sum by the whole row's, and stores the log-sum-exp of the warp's rows below
+// seqlen_q. `query` is the query of the lane's first element, acc_s[0][0][0]; a row's P is relative to
+// row_base.
 template <typename Element, int M_TILES>
 __device__ void finish_rows(const AttentionParams<Element>& params, int batch, int head, int query,
                             int lane_id, const float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2]) {
@@ -51,8 +51,8 @@ __device__ void finish_rows(const AttentionParams<Element>& params, int batch, i
   }
 }
 
-// Rounds a warp's acc_o / row_sum and puts it into a tile in shared memory, a SwizzledTile. row_sum[m][r] is
-// the whole row's; `offset` is where the tile has the lane's first element, acc_o[0][0][0].
+// Rounds a warp's acc_o / row_sum and stores it in a SwizzledTile in shared memory. row_sum[m][r] is the
+// whole row's; `offset` is the place of the lane's first element, acc_o[0][0][0], in the tile.
 template <typename Tile, int M_TILES, int N_TILES>
 __device__ void store_normalised(Tile& tile, int offset, const float (&acc_o)[M_TILES][N_TILES][4],
                                  const float (&row_sum)[M_TILES][2]) {
@@ -70,8 +70,8 @@ __device__ void store_normalised(Tile& tile, int offset, const float (&acc_o)[M_
   }
 }
 
-// The same by stmatrix, spelled out in v19_stmatrix: `offset` is where the tile has the row whose address
-// this lane gives, offset_of(operand_row(lane_id), operand_col(lane_id)), as for ldmatrix.
+// The same with stmatrix, spelled out in v19_stmatrix. `offset` is the place of the row whose address this
+// lane passes, offset_of(operand_row(lane_id), operand_col(lane_id)), as for ldmatrix.
 template <typename Tile, int M_TILES, int N_TILES>
 __device__ void stmatrix_normalised(Tile& tile, int offset, const float (&acc_o)[M_TILES][N_TILES][4],
                                     const float (&row_sum)[M_TILES][2]) {
@@ -89,8 +89,8 @@ __device__ void stmatrix_normalised(Tile& tile, int offset, const float (&acc_o)
   }
 }
 
-// Copies rows first_row .. first_row + num_rows - 1 of a SwizzledTile to `to`, where the first of them goes.
-// By `num_threads` threads, each with its number; each moves 16 bytes at a time.
+// Copies rows first_row .. first_row + num_rows - 1 of a SwizzledTile to global memory, the first of them to
+// `to`. `num_threads` threads call it, each with its number; each moves 16 bytes at a time.
 template <typename Tile>
 __device__ void store_rows(Tile& tile, int first_row, int num_rows, typename Tile::Element* to,
                            int64_t row_stride, int thread, int num_threads) {

@@ -1,5 +1,5 @@
-// Which keys a tile of queries sees. Spelled out in v02_smem_tiles; a mask needs no more than this to be
-// exact and to cost nothing in the tiles that every row sees whole.
+// Which keys a tile of queries sees. Spelled out in v02_smem_tiles; with this a mask is exact, and costs
+// nothing in the tiles that every row sees completely.
 #pragma once
 
 #include "common/attention.h"
@@ -14,7 +14,7 @@ struct KeyRange {
 
   __device__ int num_tiles(int block_n) const { return ceil_div(end, block_n); }
   // The first key of a tile. The last tile ends with the last key, so that what lies beyond, which may be
-  // NaN, is not loaded; it repeats keys of the tile before. Spelled out in v16_producer_warpgroup.
+  // NaN, is not loaded; it repeats keys of the previous tile. Spelled out in v16_producer_warpgroup.
   __device__ int first_key(int kv_tile, int block_n) const {
     return min(kv_tile * block_n, kv_len - block_n);
   }
@@ -22,7 +22,8 @@ struct KeyRange {
   __device__ bool needs_mask(int first_key, int block_n) const { return first_key + block_n > unmasked_end; }
 };
 
-// Of the query rows first_query .. first_query + block_m - 1, those beyond the last one left out.
+// The keys that the query rows first_query .. first_query + block_m - 1 see, without rows beyond the last
+// one.
 template <bool CAUSAL, typename Element>
 __device__ KeyRange key_range_within(const AttentionParams<Element>& params, int kv_len, int first_query,
                                      int block_m) {

@@ -1,4 +1,4 @@
-// A tile from global to shared memory by all threads of a CTA, asynchronously. Spelled out in v11_cp_async.
+// All threads of a CTA copy a tile from global to shared memory, asynchronously. Spelled out in v11_cp_async.
 #pragma once
 
 #include "common/cp_async.h"
@@ -9,7 +9,7 @@ namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
 // Starts to copy rows first_row .. first_row + Tile::ROWS - 1 of a head to a SwizzledTile. Rows at or beyond
-// num_rows become zero. By NUM_THREADS threads, each with its number; each moves 16 bytes at a time.
+// num_rows become zero. NUM_THREADS threads call it, each with its number; each moves 16 bytes at a time.
 template <int NUM_THREADS, typename Tile>
 __device__ void load_tile_async(Tile& tile, const typename Tile::Element* head, int64_t row_stride,
                                 int first_row, int num_rows, int thread) {
@@ -21,7 +21,7 @@ __device__ void load_tile_async(Tile& tile, const typename Tile::Element* head, 
   const int d = thread % CHUNKS * CHUNK;
   const int offset = Tile::offset_of(row, d);
   const typename Tile::Element* const from = head + (first_row + row) * row_stride + d;
-  if (first_row + Tile::ROWS <= num_rows) {  // as a rule: no comparison per row
+  if (first_row + Tile::ROWS <= num_rows) {  // usually true: no comparison per row
 #pragma unroll
     for (int r = 0; r < Tile::ROWS; r += ROW_STEP) cp_async_16(tile.at(offset, r, 0), from + r * row_stride);
   } else {

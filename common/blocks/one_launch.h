@@ -1,5 +1,5 @@
 // Merges the parts of a row in the launch that makes them: first those of a CTA's warps, in shared memory,
-// then those of all CTAs that share the row, in the CTA that ends last. Spelled out in v30_one_launch.
+// then those of all CTAs that share the row, in the CTA that finishes last. Spelled out in v30_one_launch.
 #pragma once
 
 #include <cfloat>
@@ -12,8 +12,9 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// A lane's columns of a row of O, not yet divided by the sum of P; and of P the base, in units of log2, and
-// the sum. At first the row has seen no key: a base of -FLT_MAX has the weight 0, where -INFINITY gives NaN.
+// A lane's columns of a row of O, not yet divided by the sum of P, and the base of P, in units of log2, and
+// its sum. At first the row has seen no key: a base of -FLT_MAX gives it the weight 0, where -INFINITY would
+// give NaN.
 template <int COLS>
 struct RowPart {
   struct alignas(COLS * sizeof(float)) Columns {
@@ -22,7 +23,8 @@ struct RowPart {
   Softmax softmax = {-FLT_MAX, 0.0f};
   Columns columns = {};
 
-  // Adds parts of the same row over other keys, always in the same order, so that every run rounds alike.
+  // Adds parts of the same row over other keys, always in the same order, so that every run rounds the same
+  // way.
   template <int N>
   __device__ void add(const RowPart (&parts)[N]) {
     float base = softmax.base;
@@ -42,15 +44,15 @@ struct RowPart {
   }
 };
 
-// What the warps of a CTA leave to each other in shared memory.
+// What the warps of a CTA pass to each other in shared memory.
 template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM>
 struct WarpParts {
-  static constexpr int PAD = 8;  // floats, so that the rows of a quad of lanes are in different banks
+  static constexpr int PAD = 8;  // floats: the rows that a warp writes at a time then lie in different banks
   float o[NUM_WARPS][BLOCK_M][HEAD_DIM + PAD];
   Softmax softmax[NUM_WARPS][BLOCK_M];
   bool is_last;  // is this the last one of the CTAs that share these rows?
 
-  // The warp's accumulators of its rows; row_sum is of this lane's columns only.
+  // Stores the warp's accumulators of its rows; row_sum is the sum of this lane's columns only.
   __device__ void store(int warp_id, int lane_id, const float (&acc_o)[HEAD_DIM / 8][4],
                         const float (&row_base)[2], const float (&row_sum)[2]) {
 #pragma unroll
@@ -77,7 +79,7 @@ struct CountBetweenFences {
   }
 };
 
-// A warp stores a merged row of O, and its LSE. A lane has HEAD_DIM / 32 columns, from `col` on.
+// A warp stores a merged row of O, and its LSE. A lane has COLS columns.
 template <int COLS, typename Element, typename Group>
 __device__ void store_row(const PackedRows<Element, Group>& rows, int batch, int row,
                           const RowPart<COLS>& whole, int lane_id) {
@@ -92,9 +94,9 @@ __device__ void store_row(const PackedRows<Element, Group>& rows, int batch, int
   if (lane_id == 0) params.store_lse(batch, head, query, lse_of(whole.softmax.base, whole.softmax.sum));
 }
 
-// Merges the parts of the CTA's warps, and leaves the CTA's part of each row at place_of(row) of `partials`;
-// or stores O and LSE, if the CTA has all keys of the rows. All threads call it, after a barrier behind which
-// all warps' parts are in shared memory.
+// Merges the parts of the CTA's warps. If the CTA has all keys of the rows, it stores O and LSE; otherwise it
+// writes the CTA's part of each row to place_of(row) of `partials`. All threads call it, after a barrier that
+// follows the stores of all warps' parts.
 template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element, typename Group, typename PlaceOf>
 __device__ void merge_warps(const WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,
                             const Partials<HEAD_DIM>& partials, const PackedRows<Element, Group>& rows,
@@ -121,8 +123,8 @@ __device__ void merge_warps(const WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts
   }
 }
 
-// Merges what num_ctas CTAs have left of the rows, of which MERGED_AT_ONCE parts are on their way at a time,
-// and stores O and LSE. The parts of a row are `STRIDE` apart, from first_of(row) on. All threads of a CTA of
+// Merges the parts that num_ctas CTAs have written, loading MERGED_AT_ONCE parts of a row at a time, and
+// stores O and LSE. The parts of a row are STRIDE apart, from first_of(row) on. All threads of a CTA of
 // NUM_WARPS call it.
 template <int MERGED_AT_ONCE, int NUM_WARPS, int STRIDE, int HEAD_DIM, typename Element, typename Group,
           typename FirstOf>
@@ -149,8 +151,8 @@ __device__ void merge_ctas(const Partials<HEAD_DIM>& partials, const PackedRows<
   }
 }
 
-// Both, where the parts of a row lie one behind another; the last of the CTAs that share the tile's rows
-// merges their parts. `counter` belongs to the tile; the CTA is number `split` of partials.num_parts.
+// Both merges, where the parts of a row lie one after another: the last of the CTAs that share the tile's
+// rows merges their parts. `counter` belongs to the tile; this CTA is number `split` of partials.num_parts.
 template <int MERGED_AT_ONCE = 8, int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element, typename Group,
           typename Count = CountBetweenFences>
 __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,

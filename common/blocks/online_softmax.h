@@ -1,7 +1,6 @@
 // The softmax of whole rows that a warp holds in registers. Spelled out in v12_whole_rows (P as operands),
-// v13_lazy_rescale (a base that changes only when it must) and v15_integer_max. What a lane holds is said in
-// accumulator.h; `scale` takes scores to units of log2, and row_base is what a row's P is relative to, in
-// these units.
+// v13_lazy_rescale (a base that changes only when it must) and v15_integer_max. accumulator.h says what a
+// lane holds. `scale` converts scores to units of log2; a row's P is relative to row_base, in these units.
 #pragma once
 
 #include <cfloat>
@@ -18,8 +17,9 @@ inline namespace FLASHSTEPS_BACKEND {
 // 65,504.
 constexpr float kMaxGrowth = 15.0f;
 
-// How far the lane's largest score lies above its row's base or, where all scores of a row are negative,
-// more: so never too small. Its maxima are of three integers, which is one instruction on sm_90 and sm_100.
+// How far the lane's largest score lies above its row's base. Where all scores of a row are negative, the
+// result may be too large, but it is never too small. It compares scores as integers, three at a time, which
+// is one instruction on sm_90 and sm_100.
 template <int M_TILES, int N_TILES>
 __device__ float growth_bound(const float (&acc_s)[M_TILES][N_TILES][4], const float (&row_base)[M_TILES][2],
                               float scale) {
@@ -38,19 +38,19 @@ __device__ float growth_bound(const float (&acc_s)[M_TILES][N_TILES][4], const f
   return growth;
 }
 
-// Scores of a tile that a query does not see, or that the tile before has had, become -inf. `query` and
+// Scores of keys that a query does not see, or that the previous tile has processed, become -inf. `query` and
 // `acc_col` are those of the lane's first element.
 template <bool CAUSAL, int BLOCK_N, typename Element, int M_TILES, int S_TILES>
 __device__ void mask_tile(float (&acc_s)[M_TILES][S_TILES][4], const AttentionParams<Element>& params,
                           int kv_len, int kv_tile, int query, int acc_col) {
-  const int first_key = min(kv_tile * BLOCK_N, kv_len - BLOCK_N);  // as KeyRange has it
+  const int first_key = min(kv_tile * BLOCK_N, kv_len - BLOCK_N);  // as KeyRange::first_key()
   const int repeated = kv_tile * BLOCK_N - first_key;
   mask_scores<CAUSAL>(acc_s, params, kv_len, query, first_key + acc_col);
   if (repeated != 0) mask_first_keys(acc_s, repeated, acc_col);
 }
 
-// Makes the maximum of what each row has seen its base, and brings its sum to it. O must be brought to it by
-// row_scale. By all lanes of a warp.
+// Makes the largest score that each row has seen its base, and scales its sum to the new base. The caller
+// must scale O by row_scale. All lanes of a warp call it.
 template <int M_TILES, int S_TILES>
 __device__ void change_base(const float (&acc_s)[M_TILES][S_TILES][4], float scale,
                             float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2],
@@ -78,7 +78,7 @@ __device__ void scale_rows(float (&acc_o)[M_TILES][O_TILES][4], const float (&ro
   }
 }
 
-// Both.
+// Changes the base, and scales the sums and O to it.
 template <int M_TILES, int S_TILES, int O_TILES>
 __device__ void rescale(const float (&acc_s)[M_TILES][S_TILES][4], float scale, float (&row_base)[M_TILES][2],
                         float (&row_sum)[M_TILES][2], float (&acc_o)[M_TILES][O_TILES][4]) {
@@ -87,9 +87,9 @@ __device__ void rescale(const float (&acc_s)[M_TILES][S_TILES][4], float scale, 
   scale_rows(acc_o, row_scale);
 }
 
-// What stands between S and P: masks scores if need be, and gives the rows another base if one of them has
-// been outgrown. acc_s is the tile's columns from `first_col` on; `query` is that of the lane's first
-// element, `acc_col` its column in acc_s. Spelled out in v17_persistent.
+// The part of the softmax between S and P: masks scores if necessary, and changes the rows' bases if a score
+// has outgrown one of them. acc_s holds the tile's columns from `first_col` on; `query` is the query of the
+// lane's first element, `acc_col` its column in acc_s. Spelled out in v17_persistent.
 template <bool CAUSAL, int BLOCK_N, typename Element, int M_TILES, int S_TILES, int O_TILES>
 __device__ void update_base(float (&acc_s)[M_TILES][S_TILES][4], const AttentionParams<Element>& params,
                             const KeyRange& keys, int kv_tile, int first_col, int query, int acc_col,
@@ -107,7 +107,7 @@ __device__ void update_base(float (&acc_s)[M_TILES][S_TILES][4], const Attention
   rescale(acc_s, scale, row_base, row_sum, acc_o);
 }
 
-// P in place of S, before it is rounded. Adds it to row_sum.
+// Replaces S by P, not yet rounded, and adds P to row_sum.
 template <int M_TILES, int S_TILES>
 __device__ void exponentiate(float (&acc_s)[M_TILES][S_TILES][4], float scale,
                              const float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2]) {
@@ -137,8 +137,8 @@ __device__ void pack_p(uint32_t (&frag_p)[P_STEPS][M_TILES][4], const float (&ac
   }
 }
 
-// P of 16 keys, the `step`th 16 of a tile, rounded: two neighbouring 16 x 8 tiles of S are an A operand. Adds
-// what it was before it was rounded to row_sum.
+// P of the 16 keys of k-step `step` of a tile, rounded: two neighbouring 16 x 8 tiles of S are an A operand.
+// Adds P, before it is rounded, to row_sum.
 template <typename Element, int M_TILES, int S_TILES>
 __device__ void make_p(uint32_t (&frag_p)[M_TILES][4], const float (&acc_s)[M_TILES][S_TILES][4], int step,
                        float scale, const float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2]) {

@@ -1,9 +1,10 @@
-// Which element of a tile in shared memory a lane hands to ldmatrix, to load the operands of mma.sync.
+// Which element of a tile in shared memory a lane passes to ldmatrix, to load the operands of mma.sync.
 // Spelled out in v07_ptx_mma; drawn in docs/fragments.md.
 //
-// ldmatrix_x4 loads four 8 x 8 matrices, a 16 x 16 block. A (Q, P): in the order of its registers, down, then
-// right. V, loaded transposed, the same: the two left matrices are one B operand and the two right ones the
-// next. K: a row of K is a column of B, so an operand's two matrices lie side by side: right, then down.
+// ldmatrix_x4 loads four 8 x 8 matrices, a 16 x 16 block. A (Q, P): in the order of its registers, first
+// down, then right. V, loaded transposed, in the same order: the two left matrices are one B operand and the
+// two right ones the next. K: a row of K is a column of B, so the two matrices of an operand lie side by
+// side: first right, then down.
 #pragma once
 
 #include "common/cuda.h"
@@ -17,8 +18,8 @@ __device__ inline int operand_col(int lane_id) { return lane_id / 16 * 8; }
 __device__ inline int k_operand_row(int lane_id) { return lane_id / 16 * 8 + lane_id % 8; }
 __device__ inline int k_operand_col(int lane_id) { return lane_id / 8 % 2 * 8; }
 
-// All A operands of a warp's rows of Q. `offset` is where the tile has what this lane hands to ldmatrix
-// first: Tile::offset_of(operand_row(lane_id), operand_col(lane_id)).
+// Loads all A operands of a warp's rows of Q. `offset` is the place in the tile of the first row that this
+// lane passes to ldmatrix: Tile::offset_of(operand_row(lane_id), operand_col(lane_id)).
 template <typename Tile, int K_STEPS, int M_TILES>
 __device__ void load_q(uint32_t (&frag_q)[K_STEPS][M_TILES][4], Tile& tile, int offset) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// The query heads that share a head of K and V as rows of one tile: which row is whose, how they are loaded,
-// and which keys they do not see. Spelled out in v29_packed_heads.
+// The query heads that share a head of K and V as rows of one tile: which query of which head a row is, how
+// the rows are loaded, and which keys they do not see. Spelled out in v29_packed_heads.
 #pragma once
 
 #include "common/blocks/accumulator.h"
@@ -27,7 +27,7 @@ struct PackedRows {
   __device__ int query(int row) const { return row / group; }
 };
 
-// On the host: tiles of block_m rows, of a head of K and V.
+// On the host: the number of tiles of block_m rows for a head of K and V.
 inline int num_packed_tiles(int num_heads_q, int num_heads_kv, int seqlen_q, int block_m) {
   return int(ceil_div(int64_t(seqlen_q) * (num_heads_q / num_heads_kv), int64_t(block_m)));
 }
@@ -53,8 +53,8 @@ __device__ void mask_scores(float (&acc_s)[1][S_TILES][4], const PackedRows<Elem
   }
 }
 
-// Starts to copy 16 rows, by `num_threads` threads, from where address_of(row) says. Rows at or beyond
-// num_rows become zero.
+// `num_threads` threads start to copy 16 rows, each row from address_of(row). Rows at or beyond num_rows
+// become zero.
 template <typename Tile, typename AddressOf>
 __device__ void load_rows_async(Tile& tile, int num_rows, int thread, int num_threads, AddressOf address_of) {
   constexpr int CHUNKS = Tile::COLS / 8;  // of a row, 16 bytes each

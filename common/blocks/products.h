@@ -1,6 +1,6 @@
 // The two products of a tile of keys, by a warp that owns whole rows. Spelled out in v12_whole_rows, with the
-// layout of SwizzledTile from v11_cp_async on. What a lane holds is said in accumulator.h; how it finds its
-// operands, in operands.h.
+// layout of SwizzledTile from v11_cp_async on. accumulator.h says what a lane holds, and operands.h how it
+// finds its operands.
 #pragma once
 
 #include "common/blocks/online_softmax.h"
@@ -16,10 +16,11 @@ __device__ void clear(float (&acc)[M_TILES][N_TILES][4]) {
   for (int i = 0; i < M_TILES * N_TILES * 4; ++i) acc[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4] = 0.0f;
 }
 
-// S += Q K^T, of the keys in rows first_row .. first_row + 8 * N_TILES - 1 of a tile of K. frag_q is all of
-// the warp's Q (load_q), or room for 16 columns of it, which are then loaded from q when they are needed. The
-// offsets are where the tiles have what this lane hands to ldmatrix first: Q::offset_of(operand_row(lane_id),
-// operand_col(lane_id)) and KV::offset_of(k_operand_row(lane_id), k_operand_col(lane_id)).
+// S += Q K^T for the keys in rows first_row .. first_row + 8 * N_TILES - 1 of a tile of K. frag_q holds all
+// of the warp's Q (load_q), or has room for 16 columns of it, which are then loaded from q as they are
+// needed. The offsets are the places in the tiles of the first rows that this lane passes to ldmatrix:
+// Q::offset_of(operand_row(lane_id), operand_col(lane_id)) and KV::offset_of(k_operand_row(lane_id),
+// k_operand_col(lane_id)).
 template <typename Element, typename Q, typename KV, int FRAGMENTS, int M_TILES, int N_TILES>
 __device__ void mma_qk(float (&acc_s)[M_TILES][N_TILES][4], uint32_t (&frag_q)[FRAGMENTS][M_TILES][4], Q& q,
                        int q_offset, KV& k, int k_offset, int first_row) {
@@ -44,7 +45,7 @@ __device__ void mma_qk(float (&acc_s)[M_TILES][N_TILES][4], uint32_t (&frag_q)[F
   }
 }
 
-// O += P V, of the same keys of a tile of V; P is made of S, 16 keys at a time. `offset` as above, of
+// O += P V for the same keys of a tile of V; P is made from S, 16 keys at a time. `offset` is as above, with
 // operand_row and operand_col.
 template <typename Element, typename KV, int M_TILES, int S_TILES, int O_TILES>
 __device__ void mma_pv(float (&acc_o)[M_TILES][O_TILES][4], const float (&acc_s)[M_TILES][S_TILES][4],

@@ -11,8 +11,8 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// A thread that goes through all tiles in turn may keep a RingCursor, its place in the ring, in their
-// number's stead: no division, and the compiler can keep it where a warp has its common values.
+// A thread that goes through all tiles in order may keep a RingCursor, its place in the ring, instead of the
+// tile's number. It needs no division, and the compiler can keep it in uniform registers.
 template <int NUM_STAGES>
 struct RingCursor {
   int stage = 0, phase = 0;
@@ -41,34 +41,35 @@ struct Ring {  // in shared memory
     }
   }
 
-  // The producer waits until the tile before in this stage is done with.
+  // The producer waits until the consumers are done with the previous tile in this stage.
   __device__ void producer_wait(int tile) {
-    // The stage's first tile has nothing to wait for: a new mbarrier lets a wait for parity 1 pass.
+    // The stage's first tile has nothing to wait for: on a new mbarrier a wait for parity 1 returns.
     mbarrier_wait(&bar_empty[stage_of(tile)], phase_of(tile) ^ 1);
-    fence_proxy_async();  // TMA must not overtake what is left of the consumers' reads
+    fence_proxy_async();  // orders the consumers' reads before TMA's writes
   }
 
-  // Then it announces so many bytes. TMA counts them off at the mbarrier that is returned.
+  // Then it announces `bytes` at the mbarrier that is returned, to which TMA reports them.
   __device__ uint64_t* producer_announce(int tile, int bytes) {
     uint64_t* const full = &bar_full[stage_of(tile)];
     mbarrier_arrive_expect_tx(full, bytes);
     return full;
   }
 
-  // Both in turn.
+  // Waits, then announces.
   __device__ uint64_t* producer_acquire(int tile, int bytes) {
     producer_wait(tile);
     return producer_announce(tile, bytes);
   }
 
-  // Any thread of a consumer waits until the tile is there.
+  // Any thread of a consumer waits until the tile has arrived.
   __device__ void consumer_wait(int tile) { mbarrier_wait(&bar_full[stage_of(tile)], phase_of(tile)); }
 
-  // One thread of a consumer says that all of it has read the tile; a barrier among its threads came before.
+  // One thread of a consumer reports that the whole consumer has read the tile, after a barrier among its
+  // threads.
   __device__ void consumer_release(int tile) { mbarrier_arrive(&bar_empty[stage_of(tile)]); }
 
-  // The same with a cursor, for tiles that only wgmma and TMA read: these come by the proxy by which the next
-  // tile is written.
+  // The same with a cursor, for tiles that only wgmma and TMA read. They need no proxy fence: wgmma and TMA
+  // read through the same proxy through which TMA writes the next tile.
   __device__ void producer_wait(const Cursor& at) { mbarrier_wait(&bar_empty[at.stage], at.phase ^ 1); }
   __device__ uint64_t* producer_announce(const Cursor& at, int bytes) {
     mbarrier_arrive_expect_tx(&bar_full[at.stage], bytes);
@@ -85,9 +86,9 @@ struct Ring {  // in shared memory
     if (lane_id == 0) consumer_release(at);
   }
 
-  // A warp that is a consumer says so. By all of its lanes.
+  // The same for a consumer that is a warp; all of its lanes call it.
   __device__ void warp_release(int tile, int lane_id) {
-    __syncwarp();  // all lanes have read it, or seen it come
+    __syncwarp();  // all lanes have read the tile, or waited for it
     if (lane_id == 0) consumer_release(tile);
   }
 };

@@ -10,8 +10,8 @@ inline namespace FLASHSTEPS_BACKEND {
 struct TileRange {
   int begin, end;
 };
-// Of num_tiles tiles those of one part: as many as of any other, and one more in the first parts if the
-// division leaves a remainder. NumParts is int or Divisor (divisor.h).
+// The tiles of one part, of num_tiles in all. Every part has the same number, and the first parts have one
+// more if the division leaves a remainder. NumParts is int or Divisor (divisor.h).
 template <typename NumParts>
 __device__ TileRange tiles_of_part(int num_tiles, int part, const NumParts& num_parts) {
   const int tiles_per_part = num_tiles / num_parts, remainder = num_tiles % num_parts;
@@ -19,13 +19,13 @@ __device__ TileRange tiles_of_part(int num_tiles, int part, const NumParts& num_
   return {begin, begin + tiles_per_part + (part < remainder ? 1 : 0)};
 }
 
-// What a part leaves of one query row: of P, the base it is relative to, in units of log2, and its sum.
-// Without any key the sum is 0, and nothing else is there.
+// The result of a part for one query row: the base that P is relative to, in units of log2, and the sum of P.
+// For a part without keys the sum is 0, and nothing else is written.
 struct Softmax {
   float base, sum;
 };
 
-// What all parts leave: for each row of O num_parts results, one behind another.
+// The results of all parts: for each row of O num_parts of them, one after another.
 template <int HEAD_DIM>
 struct Partials {
   int num_parts;

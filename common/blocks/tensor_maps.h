@@ -1,4 +1,4 @@
-// What TMA must know of a call's tensors. Spelled out in v16_producer_warpgroup.
+// What TMA must know about a call's tensors. Spelled out in v16_producer_warpgroup.
 #pragma once
 
 #include "common/attention.h"
@@ -11,7 +11,7 @@ struct TensorMaps {
   TensorMap q, k, v, o;
 };
 
-// On the host. Boxes are as large as the tiles Q, in which O leaves as well, and KV.
+// On the host. A box is a tile: Q for Q and O, KV for K and V.
 template <typename Q, typename KV, typename Element>
 TensorMaps make_tensor_maps(const AttentionParams<Element>& params) {
   return {.q = make_tensor_map<Q>(params.q),

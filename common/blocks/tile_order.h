@@ -10,7 +10,8 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// Of L2, for K and V of the heads that are computed at a time. An A100 has 40 MB, an H200 60 MB.
+// The part of L2 for K and V of the heads that are computed at the same time. An A100 has 40 MB, an H200 60
+// MB.
 constexpr int64_t kL2Bytes = 32 << 20;
 
 // On the host: how many heads make up a group. Without a mask all tiles are alike: head after head.
@@ -25,9 +26,8 @@ struct QueryTile {
   int first_query, head, batch;
 };
 
-// The tile that comes as number `index`, of all heads' and batches' tiles of BLOCK_M rows: in a group first
-// the last rows of its heads, which see the most keys under a causal mask, then the rows before those, and so
-// on.
+// Tile number `index` of the tiles of BLOCK_M rows of all heads and batches. In a group the last rows of its
+// heads come first, which see the most keys under a causal mask; then the rows before those, and so on.
 template <int BLOCK_M, typename Element>
 __device__ QueryTile query_tile(const AttentionParams<Element>& params, int index, int heads_per_group) {
   const int num_m_tiles = ceil_div(params.seqlen_q, BLOCK_M);
@@ -41,8 +41,8 @@ __device__ QueryTile query_tile(const AttentionParams<Element>& params, int inde
           .batch = head / params.num_heads_q};
 }
 
-// The same order for CTAs that take tiles as they become free. The last group is a larger one: how long its
-// first tiles take decides how unevenly the CTAs end, and they are a smaller part of it.
+// The same order for CTAs that take tiles as they become free. The last group is larger, because it decides
+// how evenly the CTAs finish: in a larger group the long first tiles are a smaller part of the work.
 struct TileOrder {
   int group_size, last_group_size;  // heads
 };
@@ -77,8 +77,8 @@ __device__ QueryTile query_tile(const AttentionParams<Element>& params, int inde
           .batch = head / params.num_heads_q};
 }
 
-// The tile that comes as number `index` of num_tiles, with its batch's keys; kNoMore in place of a batch if
-// there is none.
+// Tile number `index` of num_tiles, with the number of its batch's keys. If there is no such tile, `batch` is
+// kNoMore.
 struct Work {
   int first_query, head, batch, kv_len;
 };

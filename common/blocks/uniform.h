@@ -1,4 +1,4 @@
-// What ptxas should know, or should not know, of a value. Spelled out in v23_stream.
+// What ptxas should know, or should not know, about a value. Spelled out in v23_stream.
 #pragma once
 
 #include "common/cuda.h"
@@ -18,8 +18,8 @@ __device__ inline SmemDescriptor uniform(SmemDescriptor descriptor) {  // its up
   return {descriptor.bits >> 32 << 32 | unsigned(uniform(int(descriptor.bits)))};
 }
 
-// The same value, of which the compiler knows nothing: what follows from it is not computed before a loop and
-// kept in registers that the loop lacks.
+// The same value, but the compiler knows nothing about it. So it computes nothing from it before a loop, to
+// be kept in registers that the loop needs.
 __device__ inline int opaque(int value) {
 #ifdef __CUDACC__
   asm volatile("" : "+r"(value));

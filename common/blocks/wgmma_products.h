@@ -1,6 +1,6 @@
 // The two products of a tile of keys, by a warpgroup. Spelled out in v21_wgmma; waiting for them, in
-// v22_overlap. What a lane holds is said in accumulator.h: for wgmma the warps' 16 rows lie one below
-// another.
+// v22_overlap. accumulator.h says what a lane holds; with wgmma each warp's 16 rows lie below those of the
+// warp before.
 #pragma once
 
 #include "common/blocks/accumulator.h"
@@ -9,8 +9,7 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// Starts S = Q K^T, as a group of its own. The descriptors are those of the warpgroup's rows of Q and of the
-// tile of K.
+// Starts S = Q K^T as a group. The descriptors are those of the warpgroup's rows of Q and of the tile of K.
 template <typename Q, typename KV, int S_TILES>
 __device__ __forceinline__ void start_qk(float (&acc_s)[1][S_TILES][4], SmemDescriptor q, SmemDescriptor k) {
   warpgroup_fence_operand(wgmma_accumulator(acc_s));
@@ -22,7 +21,8 @@ __device__ __forceinline__ void start_qk(float (&acc_s)[1][S_TILES][4], SmemDesc
   warpgroup_commit_batch();
 }
 
-// Starts O += P V, or O = P V if it is the first. V has a row per key: it lies as B's N runs, not as its K.
+// Starts O += P V, or O = P V if it is the first. V has a row per key, so its rows run along B's N, not along
+// its K.
 template <typename KV, int P_STEPS, int O_TILES>
 __device__ __forceinline__ void start_pv(float (&acc_o)[1][O_TILES][4],
                                          const uint32_t (&frag_p)[P_STEPS][1][4], SmemDescriptor v,
@@ -36,7 +36,7 @@ __device__ __forceinline__ void start_pv(float (&acc_o)[1][O_TILES][4],
   warpgroup_commit_batch();
 }
 
-// Waits until all groups but the latest PENDING are complete: acc is there.
+// Waits until all groups but the latest PENDING are complete, after which acc may be read.
 template <int PENDING, int N_TILES>
 __device__ __forceinline__ void wait_for(float (&acc)[1][N_TILES][4]) {
   warpgroup_wait<PENDING>();

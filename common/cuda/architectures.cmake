@@ -38,8 +38,9 @@ function(flashsteps_needs_sm result source)
   set(${result} "${found}" PARENT_SCOPE)
 endfunction()
 
-# Those of the architectures ARGN that run code which needs sm_<needs_sm>. Older PTX becomes PTX of that architecture.
-# Code for 90a and nothing else is never PTX, and whoever asks for 90 gets 90a.
+# Those of the architectures ARGN that can run code which needs sm_<needs_sm>. If an older architecture is requested as
+# PTX, the code is compiled to PTX for sm_<needs_sm>. Code that needs exactly 90a never becomes PTX, and a request for 90
+# gives it 90a.
 function(flashsteps_architectures_from result needs_sm)
   set(selected "")
   string(REGEX REPLACE "a$" "" exact_number ${needs_sm})

@@ -22,7 +22,7 @@ inline std::string cuda_version_text(int version) {
 
 inline void check_cuda(cudaError_t error, const char* expression, const char* file, int line) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // takes it off the record: the next check_launch() must not find it
+  cudaGetLastError();  // clears the error, which the next check_launch() must not find
   const char* const slash = std::strrchr(file, '/');
   throw DeviceError(describe_error(error) + " from " + expression + ", " + (slash ? slash + 1 : file) + ":" +
                     std::to_string(line));

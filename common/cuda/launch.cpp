@@ -97,7 +97,7 @@ LaunchRecord look_up(int device, const void* kernel, dim3 block, size_t smem_byt
     refuse("needs " + size_text(needed) + " of shared memory per CTA, " + device_name(device) + " allows " +
            size_text(allowed));
   // The opt-in belongs to the kernel and not to the launch. It is only ever raised (from CUDA's default of 48
-  // KiB), or a small launch would take it away from a larger one that is in the cache already.
+  // KiB), because a smaller value would refuse a larger launch that is already in the cache.
   if (smem_bytes > size_t(attributes.maxDynamicSharedSizeBytes))
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(smem_bytes)));
 

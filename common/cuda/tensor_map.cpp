@@ -62,7 +62,7 @@ CUtensorMapSwizzle swizzle_mode(int bytes) {
 
 CUtensorMap encode(const TensorMapShape& shape) {
   check_tensor_map(shape);
-  // A call that is only described has no memory yet, but all the rest of it.
+  // A call that is only described has everything but memory.
   const bool described = launch_recorder() != nullptr;
   void* const base = described ? reinterpret_cast<void*>(4096) : const_cast<void*>(shape.base);
   if (base == nullptr) throw std::runtime_error("TMA needs a tensor, and not a null pointer");
@@ -88,7 +88,7 @@ CUtensorMap encode(const TensorMapShape& shape) {
       text += " " + std::to_string(shape.size[i]) + " x " + std::to_string(shape.stride[i]);
     throw std::runtime_error(text);
   }
-  // Not the tensor's fault: the driver also reports what kernels before have done.
+  // Not the tensor's fault: the driver also reports errors of earlier kernels.
   check_launch();
   throw DeviceError("cuTensorMapEncodeTiled failed: CUDA driver error " + std::to_string(result));
 }
@@ -106,19 +106,18 @@ size_t hash(const TensorMapShape& shape) {
 }  // namespace
 
 // Declared in common/tma.h. A training loop or a server calls with the same few tensors again and again, so
-// maps are remembered: by all that goes into one, above all the address. A map says nothing of the memory
-// behind the address, so it stays true when that is given back and handed out again. Each thread has a cache
-// of its own and of fixed size: no locks, no growth.
+// maps are cached. The key is all that goes into a map, above all the address. A map says nothing about the
+// memory at the address, so it stays valid when that memory is freed and allocated again. Each thread has its
+// own cache of fixed size: no locks, no growth.
 CUtensorMap encode_tensor_map(const TensorMapShape& shape) {
   struct Entry {
     TensorMapShape shape{};  // no tensor's is all zeros
     CUtensorMap map;
   };
-  if (launch_recorder() != nullptr)
-    return encode(shape);          // has the address, but not the map that belongs to it
-  constexpr size_t kEntries = 64;  // a call has four
-  // On the heap: the room for thread-local variables of a library that is loaded late, as Python does, is
-  // small.
+  if (launch_recorder() != nullptr) return encode(shape);  // a map of a made-up address, not to be cached
+  constexpr size_t kEntries = 64;                          // a call has four
+  // On the heap, because a library that is loaded late, as Python loads one, has little room for thread-local
+  // variables.
   thread_local const auto cache = std::make_unique<std::array<Entry, kEntries>>();
   Entry& entry = (*cache)[hash(shape) % kEntries];
   if (entry.shape == shape) return entry.map;

@@ -5,7 +5,7 @@ include(common/cuda/architectures.cmake)
 if(FLASHSTEPS_CUDA STREQUAL "OFF")
   set(have_cuda FALSE)
 elseif("${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}" MATCHES "[,$`]")
-  # It splits paths at a comma, and has a shell expand the others.
+  # nvcc splits paths at a comma, and passes the other characters to a shell, which expands them.
   set(why "nvcc cannot compile in a folder whose path has '${CMAKE_MATCH_0}' in it")
   if(FLASHSTEPS_CUDA STREQUAL "ON")
     message(FATAL_ERROR "${why}: move or rename ${PROJECT_SOURCE_DIR}")
@@ -39,9 +39,9 @@ if(have_cuda)
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
   flashsteps_requested_architectures(architectures "${FLASHSTEPS_CUDA_ARCHITECTURES}")
-  flashsteps_gencode(checked ${architectures})  # a wrong one is said at once, whatever is compiled for it
+  flashsteps_gencode(checked ${architectures})  # reports a wrong one here, whatever is compiled for it
   list(JOIN architectures " " architectures_text)
-  # For sources of the folder that calls it. The rest does not see CUDA, and is compiled as in a build without it.
+  # For sources of the folder that calls it. Other sources do not see CUDA, and are compiled as in a build without it.
   function(flashsteps_with_cuda_headers)
     list(TRANSFORM CUDAToolkit_INCLUDE_DIRS PREPEND -isystem OUTPUT_VARIABLE options)
     set_property(SOURCE ${ARGN} PROPERTY COMPILE_OPTIONS ${options})
@@ -50,7 +50,7 @@ else()
   set(architectures_text "")
 endif()
 
-set(nvcc_options -std=c++20 --expt-relaxed-constexpr)  # CMake 3.25 knows no CUDA C++20: the option is passed as it is
+set(nvcc_options -std=c++20 --expt-relaxed-constexpr)  # CMake 3.25 does not know CUDA C++20
 # A register spill is a warning, and an error where warnings are, unless the step says why it spills (.spills in its
 # registration).
 function(flashsteps_spill_options result source werror)
@@ -71,7 +71,7 @@ function(flashsteps_cuda_objects target source)
   flashsteps_needs_sm(needs_sm ${source})
   flashsteps_architectures_from(compiled_for ${needs_sm} ${architectures})
   if(compiled_for STREQUAL "")
-    # None can run it, but the step stays in the program: listed, and refused with a sentence.
+    # No requested GPU can run it, but the step stays in the program: listed, and refused with a sentence.
     if(needs_sm MATCHES "a$")
       set(compiled_for ${needs_sm})
     else()

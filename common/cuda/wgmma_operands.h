@@ -68,8 +68,7 @@
 #define FLASHSTEPS_REG_248 FLASHSTEPS_REG_240 ", %120, %121, %122, %123"
 #define FLASHSTEPS_REG_256 FLASHSTEPS_REG_248 ", %124, %125, %126, %127"
 
-// The operands behind acc are a, b, scale_d and the flags, by number: as many as there are registers of acc,
-// and on.
+// The operands after acc are a, b, scale_d and the flags. Their numbers follow those of acc's registers.
 #define FLASHSTEPS_WGMMA_SS_N(TYPE, N, A, B, D, TA, TB)                                                  \
   if constexpr (NUM_ACC == N / 2)                                                                        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #D                                                 \
