@@ -6,13 +6,13 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "harness/base/build_info.h"
 #include "harness/base/text.h"
 #include "harness/device/backend.h"
 #include "harness/device/device_tensors.h"
+#include "harness/include/flashsteps.h"
 #include "harness/judge/judge_call.h"
 #include "harness/judge/validate.h"
 #include "harness/problem/problem_json.h"
@@ -30,6 +30,8 @@ namespace {
 struct Thing : std::enable_shared_from_this<Thing> {
   virtual ~Thing() = default;
   std::shared_ptr<Thing> used;
+  std::shared_ptr<Thing> held;  // this one, while Python holds it. What Python still holds when the process
+                                // ends is not ended: the device may be gone by then
 };
 
 struct Lab : Thing {
@@ -98,17 +100,11 @@ const char* answer(Work work) {
   return text.c_str();
 }
 
-std::mutex held_mutex;
-// By Python. What it still holds when the process ends is not ended: the device may be gone by then.
-std::map<Thing*, std::shared_ptr<Thing>>& held = *new std::map<Thing*, std::shared_ptr<Thing>>;
-
-uint64_t number_of(std::shared_ptr<Thing> thing) {
-  Thing* const number = thing.get();
-  const std::lock_guard lock(held_mutex);
-  held[number] = std::move(thing);
-  return reinterpret_cast<uint64_t>(number);
-}
 uint64_t address(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
+uint64_t number_of(const std::shared_ptr<Thing>& thing) {
+  thing->held = thing;
+  return address(thing.get());
+}
 
 json described(std::shared_ptr<Case> made) {
   const AttentionCall& call = made->tensors.call();
@@ -184,11 +180,7 @@ const char* lab_open(const char* which, int device) {
   });
 }
 
-void lab_close(Thing* thing) {
-  std::shared_ptr<Thing> last;  // ends behind the lock
-  const std::lock_guard lock(held_mutex);
-  last = std::move(held.extract(thing).mapped());
-}
+void lab_close(Thing* thing) { const std::shared_ptr<Thing> last = std::move(thing->held); }
 
 // What the words of `flashsteps problems` mean: see its --help.
 const char* lab_problems(const char* words) {
@@ -211,25 +203,16 @@ const char* lab_order(int contenders, int round) {
 
 size_t lab_free_memory(const Lab* lab) { return lab->backend->free_memory(); }
 
-// A problem with the inputs that it names.
-const char* lab_problem(Lab* lab, const char* problem) {
-  return answer([&] {
-    return described(std::make_shared<Case>(*lab, Workload(problem_from_json(json::parse(problem)))));
-  });
-}
-
-// Or with inputs of one's own, which are copied: contiguous on the host, [batch, heads, rows, head_dim].
-const char* lab_given(Lab* lab, const char* problem, void* q, void* k, void* v, const int* kv_lengths) {
+// A problem with the inputs that it names; or, unless `q` is null, with inputs of one's own, which are
+// copied: contiguous on the host, [batch, heads, rows, head_dim].
+const char* lab_problem(Lab* lab, const char* problem, void* q, void* k, void* v, const int* kv_lengths) {
   return answer([&] {
     const Problem p = problem_from_json(json::parse(problem));
+    if (q == nullptr) return described(std::make_shared<Case>(*lab, Workload(p)));
     AttentionCall call = shape_of_call(p);
-    const auto view = [&](void* data, int heads, int rows) {
-      const int64_t head = int64_t(rows) * p.head_dim;
-      return TensorView{data, heads * head, head, p.head_dim};
-    };
-    call.q = view(q, p.num_heads_q, p.seqlen_q);
-    call.k = view(k, p.num_heads_kv, p.seqlen_kv);
-    call.v = view(v, p.num_heads_kv, p.seqlen_kv);
+    call.q = bhsd_view(q, p.num_heads_q, p.seqlen_q, p.head_dim);
+    call.k = bhsd_view(k, p.num_heads_kv, p.seqlen_kv, p.head_dim);
+    call.v = bhsd_view(v, p.num_heads_kv, p.seqlen_kv, p.head_dim);
     call.kv_lengths = kv_lengths;
     float unused;
     call.lse = p.lse ? &unused : nullptr;
@@ -292,8 +275,7 @@ const char* lab_judge(Case* made, const void* o, const void* lse, bool runs_iden
     made->backend.download(host_o.data(), o, host_o.size());
     if (p.lse) made->backend.download(host_lse.data(), lse, host_lse.size() * sizeof(float));
     AttentionCall call = shape_of_call(p);
-    const int64_t head = int64_t(p.seqlen_q) * p.head_dim;
-    call.o = {host_o.data(), p.num_heads_q * head, head, p.head_dim};
+    call.o = bhsd_view(host_o.data(), p.num_heads_q, p.seqlen_q, p.head_dim);
     call.lse = host_lse.data();
     Outputs outputs(p, call);
     const std::vector<int>& lengths = made->workload.kv_lengths();

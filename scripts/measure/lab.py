@@ -29,8 +29,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "close": (ctypes.c_void_p,),
     "problems": (ctypes.c_char_p,),
     "order": (ctypes.c_int, ctypes.c_int),
-    "problem": (ctypes.c_void_p, ctypes.c_char_p),
-    "given": (ctypes.c_void_p, ctypes.c_char_p, *4 * (ctypes.c_void_p,)),
+    "problem": (ctypes.c_void_p, ctypes.c_char_p, *4 * (ctypes.c_void_p,)),
     "check": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p),
     "outputs": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p),
     "judge": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_bool),
@@ -154,7 +153,7 @@ class Lab(Thing):
         return flashsteps
 
     def problem(self, problem: dict[str, Any]) -> Case:
-        return Case(self, asked(self.library.problem(self.number, json.dumps(problem).encode())))
+        return Case(self, asked(self.library.problem(self.number, json.dumps(problem).encode(), *4 * [None])))
 
     def given(self, problem: dict[str, Any], q: Any, k: Any, v: Any, kv_lengths: Any = None) -> Case:
         """With inputs of one's own: NumPy arrays [batch, heads, rows, head_dim], of the type or of its bits."""
@@ -169,7 +168,7 @@ class Lab(Thing):
         fields = {"causal": False, "kv_lengths": "full", "layout": "bhsd", "inputs": "normal", "seed": 1}
         text = json.dumps({**fields, **sizes, **problem}).encode()
         data = [array.ctypes.data for array in arrays] + [None] * (4 - len(arrays))
-        return Case(self, asked(self.library.given(self.number, text, *data)))
+        return Case(self, asked(self.library.problem(self.number, text, *data)))
 
     def timer(
         self,
