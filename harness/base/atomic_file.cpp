@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "harness/base/text.h"
-#include "harness/base/usage_error.h"
 
 namespace flashsteps {
 namespace {
@@ -102,7 +101,7 @@ std::string AtomicFile::check_writable(const std::string& option, const std::str
     path = std::filesystem::canonical(path, error);
     if (error) refuse("is a link that leads nowhere: " + error.message());
   }
-  if (has_controls(given + path)) refuse(kControlsInName);
+  if (without_controls(given + path) != given + path) refuse("has control characters in its name");
   const bool exists = std::filesystem::exists(path, none_there);
   if (exists && !std::filesystem::is_regular_file(path, none_there)) refuse("is not a regular file");
   if (exists && access(path.c_str(), W_OK) != 0)

@@ -35,8 +35,6 @@ std::string without_controls(const std::string& text) {
   return kept;
 }
 
-bool has_controls(const std::string& text) { return without_controls(text) != text; }
-
 std::string indented(const std::string& text, int spaces) {
   std::istringstream lines(text);
   std::string out;

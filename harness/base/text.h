@@ -1,6 +1,7 @@
 // Text for people, and for terminals.
 #pragma once
 
+#include <stdexcept>
 #include <string>
 
 namespace flashsteps {
@@ -13,12 +14,15 @@ std::string gibibytes(double bytes, int decimals = 1);  // "1.5 GiB"
 // A '?' for each control character of UTF-8, C1 among them: U+009B is another ESC [. They would break the
 // lines that a name or an argument is part of, or do things to the terminal.
 std::string without_controls(const std::string& text);
-bool has_controls(const std::string& text);
-constexpr const char* kControlsInName = "has control characters in its name";
 // Its lines, without controls.
 std::string indented(const std::string& text, int spaces);
 // One line more; none for "".
 void add_line(std::string& text, const std::string& line);
+
+// Wrong use of the program: one line for the user, exit status 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 // One line that is rewritten in place on a terminal, and silent elsewhere.
 class Progress {

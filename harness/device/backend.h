@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -26,7 +27,7 @@ struct EmulatorMode {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EmulatorMode, async, hostile, last_cta_first, race_detector, count, seed)
 
-// Times one prepared call. CUDA only.
+// Times one prepared call.
 class Timer {
  public:
   virtual ~Timer() = default;
@@ -55,10 +56,20 @@ constexpr const char* kCeilings[] = {"matmul", "mma_sync", "wgmma", "fma", "exp2
 // And with a cold L2, as many bytes of global memory as the problem's K and V have, only read.
 constexpr const char* kReadKv = "read_kv";
 
+// What a kernel did so often, in the keys of docs/results-schema.md.
+using Counters = std::map<std::string, uint64_t>;
+
+class GpuBackend;
+class EmulatorBackend;
+
+// What every place can do. The rest is gpu()'s or emulator()'s.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual BackendKind kind() const = 0;
+  // Throws std::runtime_error on the emulator: it has no timing model.
+  virtual GpuBackend& gpu() { throw std::runtime_error("the emulator has no timing model"); }
+  virtual EmulatorBackend* emulator() { return nullptr; }  // nullptr: this is a GPU
 
   // Device memory, 256-byte aligned. Throws std::runtime_error naming the size when there is not enough.
   virtual void* allocate(size_t bytes) = 0;
@@ -80,60 +91,57 @@ class Backend {
   // Runs the step once and waits for it. Throws DeviceError.
   virtual void run(const Step& step, const AttentionCall& call) = 0;
 
-  // Calls of the step at the same time, over and over: each from a thread of its own and on a stream of its
-  // own. After every round, check(i) looks at what call i has left. CUDA only: the emulator runs one kernel
-  // at a time.
-  virtual void run_together(const Step&, const std::vector<AttentionCall>&,
-                            const std::function<void(size_t i)>& /*check*/) {
-    throw std::runtime_error("the emulator runs one kernel at a time");
-  }
-
-  // The emulator's way of running, for the following run() calls; CUDA ignores it.
-  virtual void set_mode(const EmulatorMode&) {}
-  // On how many SMs steps shall think that they run, from now on: they share out their work by that. 0: on as
-  // few as it has otherwise. Emulator only; a GPU has what it has.
-  virtual void set_num_sms(int) {}
-  // What each kernel of the last run() counted, in the keys of docs/results-schema.md; nothing on CUDA.
-  virtual std::vector<json> counters() const { return {}; }
-  // Runs the step once and returns what one of its CTAs does, as docs/pipeline.md describes it. Emulator
-  // only.
-  virtual json trace(const Step&, const AttentionCall&, uint64_t /*cta*/) {
-    throw std::runtime_error("the trace is the emulator's");
-  }
-
-  // Warm-up, batch size, graph capture when a launch is short. CUDA only.
-  virtual std::unique_ptr<Timer> make_timer(const Step&, const AttentionCall&, bool /*cold_l2*/) {
-    throw std::runtime_error("the emulator has no timing model");
-  }
-  // The same of a call that is put on stream().
-  virtual std::unique_ptr<Timer> make_timer(const TimedCall&, bool /*cold_l2*/) {
-    throw std::runtime_error("the emulator has no timing model");
-  }
-  // Of a GPU, CUDA's own: where steps run.
-  virtual void* stream() { return nullptr; }
-  // Milliseconds of a launch of so many, put on any stream of this device. CUDA only.
-  virtual double time_launches(void* /*stream*/, const std::function<void()>& /*launch*/, int /*launches*/) {
-    throw std::runtime_error("the emulator has no timing model");
-  }
-  // One of kCeilings; nullptr when the device does not have it, as wgmma, or without the vendor's library.
-  virtual std::unique_ptr<Timer> make_ceiling(const std::string& /*name*/) { return nullptr; }
-  // kReadKv, of so many bytes; nullptr when there are none, or no memory for them.
-  virtual std::unique_ptr<Timer> make_cold_read(size_t /*bytes*/) { return nullptr; }
-  // What instructions cost beside mma.sync: "instructions" in docs/results.schema.json. CUDA only.
-  virtual json instruction_costs() { throw std::runtime_error("the emulator has no timing model"); }
-  // SM clock now, MHz; 0 when unknown.
-  virtual int sm_clock_mhz() { return 0; }
-
   // Who this is, for the provenance record; see docs/results-schema.md, "device".
   virtual json device() const = 0;
-  // Dense tensor peak in TFLOPS for 16-bit inputs with FP32 accumulation at the maximum SM clock; for fp32,
-  // the FP32 FMA peak. 0 when the card is not in the table.
-  virtual double peak_tflops(DType) const { return 0; }
+};
+
+// A GPU has clocks and caches, and runs several kernels at a time.
+class GpuBackend : public Backend {
+ public:
+  BackendKind kind() const override { return BackendKind::kCuda; }
+  GpuBackend& gpu() override { return *this; }
+
+  // Calls of the step at the same time, over and over: each from a thread of its own and on a stream of its
+  // own. After every round, check(i) looks at what call i has left.
+  virtual void run_together(const Step& step, const std::vector<AttentionCall>& calls,
+                            const std::function<void(size_t i)>& check) = 0;
+
+  // Warm-up, batch size, graph capture when a launch is short.
+  virtual std::unique_ptr<Timer> make_timer(const Step& step, const AttentionCall& call, bool cold_l2) = 0;
+  // The same of a call that is put on stream().
+  virtual std::unique_ptr<Timer> make_timer(const TimedCall& call, bool cold_l2) = 0;
+  virtual void* stream() = 0;  // CUDA's own: where steps run
+  // Milliseconds of a launch of so many, put on any stream of this device.
+  virtual double time_launches(void* stream, const std::function<void()>& launch, int launches) = 0;
+  // One of kCeilings; nullptr when the device does not have it, as wgmma, or without the vendor's library.
+  virtual std::unique_ptr<Timer> make_ceiling(const std::string& name) = 0;
+  // kReadKv, of so many bytes; nullptr when there are none, or no memory for them.
+  virtual std::unique_ptr<Timer> make_cold_read(size_t bytes) = 0;
+  // What instructions cost beside mma.sync: "instructions" in docs/results.schema.json.
+  virtual json instruction_costs() = 0;
+  virtual int sm_clock_mhz() = 0;  // now; 0 when unknown
+};
+
+// The emulator can be told how to run, and tells what it has seen.
+class EmulatorBackend : public Backend {
+ public:
+  BackendKind kind() const override { return BackendKind::kEmulator; }
+  EmulatorBackend* emulator() override { return this; }
+
+  // For the following run() calls.
+  virtual void set_mode(const EmulatorMode& mode) = 0;
+  // On how many SMs steps shall think that they run, from now on: they share out their work by that. 0: on as
+  // few as it has otherwise.
+  virtual void set_num_sms(int num_sms) = 0;
+  // What each kernel of the last run() counted.
+  virtual std::vector<Counters> counters() const = 0;
+  // Runs the step once and returns what one of its CTAs does, as docs/pipeline.md describes it.
+  virtual json trace(const Step& step, const AttentionCall& call, uint64_t cta) = 0;
 };
 
 // nullptr when there is no usable device; `why` then says so in a line ("no NVIDIA driver", "sm_75 is too
 // old: ...").
-std::unique_ptr<Backend> make_cuda_backend(std::string& why, int device = 0);
-std::unique_ptr<Backend> make_emulator_backend();
+std::unique_ptr<GpuBackend> make_cuda_backend(std::string& why, int device = 0);
+std::unique_ptr<EmulatorBackend> make_emulator_backend();
 
 }  // namespace flashsteps

@@ -136,24 +136,17 @@ __global__ void __launch_bounds__(kThreads) fill(uint4* to, size_t vectors) {
   }
 }
 
-int attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
 // One CTA on every SM.
 CeilingLaunch loop_on_every_sm(const char* what, const char* unit, double work_of_sm, void (*kernel)(),
                                cudaStream_t stream) {
-  const int num_sms = attribute(cudaDevAttrMultiProcessorCount);
+  const int num_sms = device_properties().multiProcessorCount;
   return {what, unit, work_of_sm * num_sms, [=] {
             kernel<<<num_sms, kThreads, 0, stream>>>();
             CUDA_CHECK(cudaGetLastError());
           }};
 }
 
-int max_ctas() { return attribute(cudaDevAttrMultiProcessorCount) * kCtasPerSm; }
+int max_ctas() { return device_properties().multiProcessorCount * kCtasPerSm; }
 
 // Owns so many bytes of random numbers; empty when memory is short.
 std::shared_ptr<void> make_buffer(size_t bytes, cudaStream_t stream) {
@@ -206,6 +199,14 @@ CeilingLaunch make_copy_loop(cudaStream_t stream) {
 
 }  // namespace
 
+cudaDeviceProp device_properties() {
+  cudaDeviceProp properties;
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  return properties;
+}
+
 CeilingLaunch make_ceiling_loop(const std::string& name, cudaStream_t stream) {
   if (name == "mma_sync")
     return loop_on_every_sm("mma.sync.m16n8k16 bf16 from registers", "FLOP",
@@ -222,7 +223,7 @@ CeilingLaunch make_ceiling_loop(const std::string& name, cudaStream_t stream) {
   return make_copy_loop(stream);
 }
 
-size_t bytes_beyond_l2() { return size_t(64) * attribute(cudaDevAttrL2CacheSize); }
+size_t bytes_beyond_l2() { return size_t(64) * device_properties().l2CacheSize; }
 
 std::vector<CeilingLaunch> make_read_loops(size_t bytes, cudaStream_t stream) {
   const std::shared_ptr<void> buffer = make_buffer(bytes, stream);
@@ -235,7 +236,7 @@ std::vector<CeilingLaunch> make_read_loops(size_t bytes, cudaStream_t stream) {
 }
 
 std::function<void()> make_l2_flush(cudaStream_t stream) {
-  const size_t bytes = size_t(kFlushOfL2) * attribute(cudaDevAttrL2CacheSize);
+  const size_t bytes = size_t(kFlushOfL2) * device_properties().l2CacheSize;
   const std::shared_ptr<void> buffer = make_buffer(bytes, stream);
   if (!buffer) throw std::runtime_error("there is no memory to flush L2 with");
   return make_read_loop<4, true>(buffer, bytes, max_ctas(), stream);

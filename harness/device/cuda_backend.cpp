@@ -9,9 +9,9 @@
 #include "harness/device/ceilings.h"
 #include "harness/device/cuda_timer.h"
 #include "harness/device/gpu.h"
-#include "harness/device/instruction_costs.h"
 #include "harness/device/nvml.h"
 #include "harness/include/flashsteps.h"
+#include "harness/problem/problem.h"
 
 namespace flashsteps {
 
@@ -27,13 +27,11 @@ Owned<cudaStream_t> make_stream() {
   return {stream, cudaStreamDestroy};
 }
 
-class CudaBackend : public Backend {
+class CudaBackend : public GpuBackend {
  public:
   explicit CudaBackend(int device) : device_(device), nvml_(device) {
     CUDA_CHECK(cudaGetDeviceProperties(&properties_, device_));
   }
-
-  BackendKind kind() const override { return BackendKind::kCuda; }
 
   void* allocate(size_t bytes) override { return gpu_allocate(bytes); }
   void release(void* device) override { gpu_release(device); }
@@ -90,8 +88,7 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<Timer> make_timer(const TimedCall& call, bool cold_l2) override {
-    if (cold_l2) return make_cold_cuda_timer(stream_, call.launch, l2_flush());
-    return make_cuda_timer(stream_, call);
+    return make_cuda_timer(stream_, call, cold_l2 ? l2_flush() : nullptr);
   }
 
   void* stream() override { return stream_; }
@@ -107,14 +104,14 @@ class CudaBackend : public Backend {
                                                    : make_ceiling_loop(name, stream_);
     if (!launch.run) return nullptr;
     // cuBLAS would need a workspace of its own under capture, and one launch of each is long enough without.
-    return make_cuda_timer(stream_, {launch.run, {}}, method_of(launch));
+    return make_cuda_timer(stream_, {launch.run, {}}, nullptr, method_of(launch));
   }
 
   std::unique_ptr<Timer> make_cold_read(size_t bytes) override {
     if (bytes == 0) return nullptr;
     const CeilingLaunch launch = quickest_read(bytes, "as many bytes as K and V, L2 cold, read ");
     if (!launch.run) return nullptr;
-    return make_cold_cuda_timer(stream_, launch.run, l2_flush(), method_of(launch));
+    return make_cuda_timer(stream_, {launch.run, {}}, l2_flush(), method_of(launch));
   }
 
   json instruction_costs() override {
@@ -126,7 +123,7 @@ class CudaBackend : public Backend {
   json device() const override {
     int runtime = 0;
     CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-    return {
+    json facts = {
         {"name", properties_.name},
         {"compute_capability", std::to_string(properties_.major) + "." + std::to_string(properties_.minor)},
         {"sm_count", properties_.multiProcessorCount},
@@ -136,9 +133,11 @@ class CudaBackend : public Backend {
         {"max_sm_clock_mhz", max_sm_clock_mhz(device_)},
         {"driver", driver_version()},
         {"cuda_runtime", cuda_version_text(runtime)}};
+    for (const auto& [text, dtype] : kDTypeNames) {
+      if (const double peak = gpu_peak_tflops(device_, dtype); peak > 0) facts["peak_tflops"][text] = peak;
+    }
+    return facts;
   }
-
-  double peak_tflops(DType dtype) const override { return gpu_peak_tflops(device_, dtype); }
 
  private:
   static json method_of(const CeilingLaunch& launch) {
@@ -184,7 +183,7 @@ class CudaBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(std::string& why, int device) {
+std::unique_ptr<GpuBackend> make_cuda_backend(std::string& why, int device) {
   try {
     why = missing_gpu();
     if (!why.empty()) return nullptr;

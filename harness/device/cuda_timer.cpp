@@ -58,20 +58,25 @@ int launches_for(double ms, int most) {
 
 class CudaTimer : public Timer {
  public:
-  CudaTimer(cudaStream_t stream, TimedCall call, json method)
-      : stream_(stream), launch_(std::move(call.launch)), method_(std::move(method)) {
+  CudaTimer(cudaStream_t stream, TimedCall call, std::function<void()> flush, json method)
+      : stream_(stream),
+        launch_(std::move(call.launch)),
+        flush_(std::move(flush)),
+        method_(std::move(method)) {
     const auto start = std::chrono::steady_clock::now();
-    time_launches(stream_, launch_, 1);  // the very first launch loads the kernel: not a time to go by
+    CudaTimer::sample({});  // the very first launch loads the kernel: not a time to go by
     double ms = 0;
     do {
-      ms = time_launches(stream_, launch_, launches_);
-      launches_ = launches_for(ms, kMaxLaunches);
+      ms = CudaTimer::sample({});
+      launches_ = launches_for(ms, flush_ ? kMaxColdLaunches : kMaxLaunches);
     } while (std::chrono::steady_clock::now() - start < kWarmUp);
-    if (call.record && ms < kGraphBelowMs) replay_ = call.record(launches_);
+    if (!flush_ && call.record && ms < kGraphBelowMs) replay_ = call.record(launches_);
     method_.update({{"launches_per_sample", launches_}, {"graph", bool(replay_)}});
+    if (flush_) method_["l2"] = "cold";
   }
 
   double sample(const std::function<void()>& while_running) override {
+    if (flush_) return time_cold(stream_, launch_, flush_, launches_, while_running);
     if (!replay_) return time_launches(stream_, launch_, launches_, while_running);
     // One replay goes ahead, so that the device is busy while the host launches the one that counts.
     replay_();
@@ -82,31 +87,7 @@ class CudaTimer : public Timer {
 
  private:
   cudaStream_t stream_;
-  std::function<void()> launch_, replay_;
-  json method_;
-  int launches_ = 1;
-};
-
-class ColdCudaTimer : public Timer {
- public:
-  ColdCudaTimer(cudaStream_t stream, std::function<void()> launch, std::function<void()> flush, json method)
-      : stream_(stream), launch_(std::move(launch)), flush_(std::move(flush)), method_(std::move(method)) {
-    const auto start = std::chrono::steady_clock::now();
-    do {
-      launches_ = launches_for(sample({}), kMaxColdLaunches);
-    } while (std::chrono::steady_clock::now() - start < kWarmUp);
-    method_.update({{"launches_per_sample", launches_}, {"graph", false}, {"l2", "cold"}});
-  }
-
-  double sample(const std::function<void()>& while_running) override {
-    return time_cold(stream_, launch_, flush_, launches_, while_running);
-  }
-
-  json method() const override { return method_; }
-
- private:
-  cudaStream_t stream_;
-  std::function<void()> launch_, flush_;
+  std::function<void()> launch_, flush_, replay_;
   json method_;
   int launches_ = 1;
 };
@@ -160,13 +141,9 @@ TimedCall recordable(cudaStream_t stream, std::function<void()> launch) {
   return {std::move(launch), record};
 }
 
-std::unique_ptr<Timer> make_cold_cuda_timer(cudaStream_t stream, std::function<void()> launch,
-                                            std::function<void()> flush, json method) {
-  return std::make_unique<ColdCudaTimer>(stream, std::move(launch), std::move(flush), std::move(method));
-}
-
-std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, TimedCall call, json method) {
-  return std::make_unique<CudaTimer>(stream, std::move(call), std::move(method));
+std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, TimedCall call, std::function<void()> flush,
+                                       json method) {
+  return std::make_unique<CudaTimer>(stream, std::move(call), std::move(flush), std::move(method));
 }
 
 }  // namespace flashsteps

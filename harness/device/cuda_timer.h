@@ -16,17 +16,16 @@ template <typename Handle>
 using Owned = std::shared_ptr<std::remove_pointer_t<Handle>>;
 
 // `call` puts its launches on the stream and returns. `method` is added to what Timer::method() says.
-std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, TimedCall call, json method = json::object());
+//
+// With a cold L2, where there is a `flush`: that is put on the stream before every launch, and events stand
+// around the launch alone. A sample is the median of several. While the GPU flushes, the host launches, so
+// that no graph is needed; where it is not done in time, the flush is repeated until it is, so that no time
+// has the host's in it.
+std::unique_ptr<Timer> make_cuda_timer(cudaStream_t stream, TimedCall call, std::function<void()> flush = {},
+                                       json method = json::object());
 
 // A launch of CUDA's, which is recorded as a graph.
 TimedCall recordable(cudaStream_t stream, std::function<void()> launch);
-
-// The same with a cold L2: `flush` is put on the stream before every launch, and events stand around the
-// launch alone. A sample is the median of several. While the GPU flushes, the host launches, so that no graph
-// is needed; where it is not done in time, the flush is repeated until it is, so that no time has the host's
-// in it.
-std::unique_ptr<Timer> make_cold_cuda_timer(cudaStream_t stream, std::function<void()> launch,
-                                            std::function<void()> flush, json method = json::object());
 
 // Milliseconds of a launch between two events, after so many of them.
 double time_launches(cudaStream_t stream, const std::function<void()>& launch, int launches,

@@ -1,7 +1,8 @@
-#include "harness/device/device_peaks.h"
-
+// The table of peaks.
 #include <algorithm>
 #include <regex>
+
+#include "harness/device/gpu.h"
 
 namespace flashsteps {
 namespace {

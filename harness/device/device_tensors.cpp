@@ -47,7 +47,7 @@ AttentionCall shape_of_call(const Problem& p) {
 DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
     : backend_(backend), workload_(workload), call_(shape_of_call(workload.problem())) {
   const Problem& p = workload.problem();
-  backend.set_num_sms(p.num_sms);
+  if (backend.emulator() != nullptr) backend.emulator()->set_num_sms(p.num_sms);
   const TensorPlan &host = workload.plan(), device = plan_on_device(p);
   const auto& elements = device.input_elements;
   const bool fused = elements.size() == 1;
@@ -56,7 +56,6 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
     inputs_.push_back(make_buffer("k", host.k, device.k, elements[1]));
     inputs_.push_back(make_buffer("v", host.v, device.v, elements[2]));
   }
-  upload_inputs();
   o_ = make_buffer("o", host.o, device.o, device.output_elements);
   lse_ = allocate(device.lse_elements * sizeof(float));
   if (p.kv_lengths != KvLengths::kFull) {
@@ -64,10 +63,9 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
     backend_.upload(lengths, workload.kv_lengths().data(), p.batch * sizeof(int));
     call_.kv_lengths = static_cast<const int*>(lengths);
   }
-  if (p.page_size != 0) {
+  if (p.page_size != 0)
     call_.page_table.pages = static_cast<const int*>(allocate(workload.page_table().size() * sizeof(int)));
-    upload_page_table();
-  }
+  upload_inputs();
   const auto in = [](TensorView& view, const Buffer& buffer) {
     view.data = static_cast<char*>(buffer.memory) + reinterpret_cast<size_t>(view.data);
   };
@@ -122,9 +120,6 @@ void DeviceTensors::download(std::span<unsigned char> to, const Buffer& from) co
 
 void DeviceTensors::upload_inputs() {
   for (size_t i = 0; i < inputs_.size(); ++i) upload(inputs_[i], workload_.input(int(i)));
-}
-
-void DeviceTensors::upload_page_table() {
   const std::vector<int>& table = workload_.page_table();
   if (!table.empty())
     backend_.upload(const_cast<int*>(call_.page_table.pages), table.data(), table.size() * sizeof(int));
@@ -144,39 +139,30 @@ void DeviceTensors::prepare_for(const Step& step, int configuration) {
   clear_counters();  // a benchmark poisons nothing
 }
 
-void DeviceTensors::fill_workspace() {
-  if (call_.workspace_bytes == 0) return;
-  const std::vector<Poison> words((call_.workspace_bytes + kGuardBytes) / sizeof(Poison), poison_);
-  backend_.upload(call_.workspace, words.data(), words.size() * sizeof(Poison));
-}
-
 void DeviceTensors::clear_counters() {
-  if (call_.counters == nullptr) return;
-  std::vector<Poison> words((kCounterBytes + kGuardBytes) / sizeof(Poison), poison_);
-  std::fill_n(words.begin(), kCounterBytes / sizeof(Poison), Poison{});
-  backend_.upload(call_.counters, words.data(), words.size() * sizeof(Poison));
+  static const std::vector<unsigned> zeros(kNumCounters);
+  if (call_.counters != nullptr) upload_guarded(call_.counters, zeros.data(), kCounterBytes);
 }
 
-// With a guard behind each of the two.
-void DeviceTensors::upload_earlier() {
-  for (const auto& [to, from] : {std::pair(call_.earlier.o, &workload_.earlier().o),
-                                 std::pair(call_.earlier.lse, &workload_.earlier().lse)}) {
-    const size_t bytes = from->size() * sizeof(float);
-    std::vector<Poison> words((bytes + kGuardBytes) / sizeof(Poison), poison_);
-    std::memcpy(words.data(), from->data(), bytes);
-    backend_.upload(to, words.data(), words.size() * sizeof(Poison));
-  }
+void DeviceTensors::upload_guarded(void* to, const void* from, size_t bytes) {
+  std::vector<Poison> words((bytes + kGuardBytes) / sizeof(Poison), poison_);
+  std::memcpy(words.data(), from, bytes);
+  backend_.upload(to, words.data(), words.size() * sizeof(Poison));
 }
 
 void DeviceTensors::poison(Poison poison) {
   poison_ = poison;
-  if (workload_.poison(poison)) {
-    upload_inputs();
-    upload_page_table();
+  if (workload_.poison(poison)) upload_inputs();
+  if (call_.workspace_bytes > 0) {
+    const std::vector<Poison> words(call_.workspace_bytes / sizeof(Poison), poison_);
+    upload_guarded(call_.workspace, words.data(), call_.workspace_bytes);
   }
-  fill_workspace();
   clear_counters();
-  if (workload_.problem().earlier) upload_earlier();
+  if (workload_.problem().earlier) {
+    const EarlierResult& earlier = workload_.earlier();
+    upload_guarded(call_.earlier.o, earlier.o.data(), earlier.o.size() * sizeof(float));
+    upload_guarded(call_.earlier.lse, earlier.lse.data(), earlier.lse.size() * sizeof(float));
+  }
   const Outputs poisoned(workload_.problem(), poison);
   upload(o_, poisoned.o);
   backend_.upload(lse_, poisoned.lse.data(), poisoned.lse.size());
@@ -200,6 +186,12 @@ bool DeviceTensors::is_guarded(const void* memory, size_t bytes) const {
   Poison guard[kGuardBytes / sizeof(Poison)];
   backend_.download(guard, static_cast<const char*>(memory) + bytes, sizeof guard);
   return std::ranges::all_of(guard, [&](Poison word) { return word == poison_; });
+}
+
+bool DeviceTensors::holds(const int* memory, const std::vector<int>& numbers) const {
+  std::vector<int> now(numbers.size());
+  backend_.download(now.data(), memory, now.size() * sizeof(int));
+  return now == numbers;
 }
 
 std::string DeviceTensors::changed_input() const {
@@ -234,16 +226,10 @@ std::string DeviceTensors::changed_input() const {
     if (std::memcmp(now.data(), expected.data(), now.size()) != 0)
       return inputs_[i].name + " was modified: inputs are read-only";
   }
-  if (call_.kv_lengths != nullptr) {
-    std::vector<int> now(workload_.kv_lengths().size());
-    backend_.download(now.data(), call_.kv_lengths, now.size() * sizeof(int));
-    if (now != workload_.kv_lengths()) return "kv_lengths was modified: inputs are read-only";
-  }
-  if (call_.page_table.pages != nullptr) {
-    std::vector<int> now(workload_.page_table().size());
-    backend_.download(now.data(), call_.page_table.pages, now.size() * sizeof(int));
-    if (now != workload_.page_table()) return "the page table was modified: inputs are read-only";
-  }
+  if (call_.kv_lengths != nullptr && !holds(call_.kv_lengths, workload_.kv_lengths()))
+    return "kv_lengths was modified: inputs are read-only";
+  if (call_.page_table.pages != nullptr && !holds(call_.page_table.pages, workload_.page_table()))
+    return "the page table was modified: inputs are read-only";
   return "";
 }
 

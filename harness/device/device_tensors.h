@@ -48,11 +48,11 @@ class DeviceTensors {
   void upload(const Buffer& to, std::span<const unsigned char> from);
   void download(std::span<unsigned char> to, const Buffer& from) const;
   void upload_inputs();
-  void upload_page_table();
-  void upload_earlier();
-  void fill_workspace();
   void clear_counters();
+  // With a guard of poison behind it, which is looked for afterwards.
+  void upload_guarded(void* to, const void* from, size_t bytes);
   bool is_guarded(const void* memory, size_t bytes) const;
+  bool holds(const int* memory, const std::vector<int>& numbers) const;
 
   Backend& backend_;
   Workload& workload_;

@@ -50,10 +50,8 @@ std::string foreign_page(const AttentionCall& call, const std::string& report) {
   return "";
 }
 
-class EmulatorBackend : public Backend {
+class Emulator : public EmulatorBackend {
  public:
-  BackendKind kind() const override { return BackendKind::kEmulator; }
-
   void* allocate(size_t bytes) override { return emulator::allocate(bytes); }
   void* allocate_sparse(size_t bytes) override { return emulator::allocate_sparse(bytes); }
   void release(void* device) override { emulator::release(device); }
@@ -97,11 +95,11 @@ class EmulatorBackend : public Backend {
     }
   }
 
-  std::vector<json> counters() const override {
+  std::vector<Counters> counters() const override {
     static const std::set<std::string> not_recorded{"syncwarps", "votes", "atomics", "switches"};
-    std::vector<json> kernels;
+    std::vector<Counters> kernels;
     for (const emulator::Counters& counters : counted_) {
-      json& record = kernels.emplace_back();
+      Counters& record = kernels.emplace_back();
       for (const auto& [name, value] : emulator::counter_fields()) {
         if (!not_recorded.contains(name)) record[name] = counters.*value;
       }
@@ -168,6 +166,6 @@ class EmulatorBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_emulator_backend() { return std::make_unique<EmulatorBackend>(); }
+std::unique_ptr<EmulatorBackend> make_emulator_backend() { return std::make_unique<Emulator>(); }
 
 }  // namespace flashsteps

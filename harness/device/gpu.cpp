@@ -11,7 +11,6 @@
 
 #include "common/cuda/check.h"
 #include "harness/base/text.h"
-#include "harness/device/device_peaks.h"
 #include "harness/device/nvml.h"
 #include "harness/device/shared_library.h"
 #include "harness/include/flashsteps.h"
@@ -30,8 +29,7 @@ int attribute(cudaDeviceAttr which, int device) {
 Gpu describe_gpu(int device) {
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-  return {device, 10 * properties.major + properties.minor, properties.name,
-          properties.multiProcessorCount};
+  return {device, 10 * properties.major + properties.minor, properties.name, properties.multiProcessorCount};
 }
 
 // The driver's functions of contexts. Never linked: this starts on machines without a driver.

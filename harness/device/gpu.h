@@ -53,7 +53,13 @@ void gpu_fill_zero(void* gpu, size_t bytes, void* stream = nullptr);
 unsigned* gpu_counters(void* stream);
 
 int max_sm_clock_mhz(int device);
-// Dense peak at that clock in TFLOPS, by device_peaks.h; 0 when the card is not in its table.
+
+// What a card can do at most, the ceiling that "% of peak" is measured against, in TFLOPS at
+// max_sm_clock_mhz: for fp16 and bf16, of dense tensor cores that accumulate in FP32; for fp32, of FMA
+// outside them. compute_capability is 10 * major + minor. 0 when the table of device_peaks.cpp has no
+// documented value: no guess from a relative's.
+double peak_tflops(const std::string& device_name, int compute_capability, int sm_count, int max_sm_clock_mhz,
+                   DType dtype);
 double gpu_peak_tflops(int device, DType dtype);
 
 }  // namespace flashsteps

@@ -6,7 +6,7 @@
 #include "common/ldmatrix.h"
 #include "common/mma.h"
 #include "common/pack.h"
-#include "harness/device/instruction_costs.h"
+#include "harness/device/ceilings.h"
 #include "harness/device/random_pair.h"
 
 namespace flashsteps {
@@ -151,9 +151,7 @@ void measure_both(const char* instruction, InstructionCosts& costs, cudaStream_t
 }  // namespace
 
 std::vector<InstructionCosts> measure_instruction_costs(cudaStream_t stream) {
-  int device = 0, major = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  const bool is_hopper = device_properties().major == 9;
   std::vector<InstructionCosts> found;
   for (const int warps : {1, 2, kMaxWarps}) {
     InstructionCosts& costs = found.emplace_back(
@@ -167,7 +165,7 @@ std::vector<InstructionCosts> measure_instruction_costs(cudaStream_t stream) {
     measure_both<Other::kPack>("F2FP", costs, stream);
     measure_both<Other::kMax>("FMNMX", costs, stream);
     measure_both<Other::kLogic>("LOP3", costs, stream);
-    if (major == 9) measure_both<Other::kIntMax3>("VIMNMX3", costs, stream);  // elsewhere two
+    if (is_hopper) measure_both<Other::kIntMax3>("VIMNMX3", costs, stream);  // elsewhere two
     // One operand; and their units are slow, so that more of them would only show that.
     costs.others.push_back(measure<Other::kExp2, 1, 2, 4, 6>("MUFU.EX2", warps, stream));
     costs.others.push_back(measure<Other::kLdmatrix, 1, 2, 4, 8>("LDSM.x4", warps, stream));

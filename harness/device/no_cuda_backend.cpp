@@ -4,7 +4,7 @@
 
 namespace flashsteps {
 
-std::unique_ptr<Backend> make_cuda_backend(std::string& why, int) {
+std::unique_ptr<GpuBackend> make_cuda_backend(std::string& why, int) {
   why = missing_gpu();
   return nullptr;
 }

@@ -46,10 +46,7 @@ __global__ void read_ring(const __grid_constant__ TensorMap map, int num_tiles, 
 
 std::vector<CeilingLaunch> make_read_rings(const std::shared_ptr<void>& buffer, size_t bytes,
                                            cudaStream_t stream) {
-  cudaDeviceProp device;
-  int number = 0;
-  CUDA_CHECK(cudaGetDevice(&number));
-  CUDA_CHECK(cudaGetDeviceProperties(&device, number));
+  const cudaDeviceProp device = device_properties();
   if (device.major < 9) return {};
   const int rows = int(bytes / (Tile::COLS * sizeof(Tile::Element)));
   const TensorMap map =

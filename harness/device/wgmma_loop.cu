@@ -55,10 +55,7 @@ __global__ void __launch_bounds__(kThreads) wgmma_loop() {
 }  // namespace
 
 CeilingLaunch make_wgmma_loop(cudaStream_t stream) {
-  cudaDeviceProp device;
-  int number = 0;
-  CUDA_CHECK(cudaGetDevice(&number));
-  CUDA_CHECK(cudaGetDeviceProperties(&device, number));
+  const cudaDeviceProp device = device_properties();
   if (device.major != 9 || device.minor != 0) return {};
   const int num_sms = device.multiProcessorCount;
   return {"wgmma.m64n256k16 bf16 from shared memory", "FLOP",

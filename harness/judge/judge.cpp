@@ -206,6 +206,109 @@ std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_
   return what + ": look at Q K^T (operand order, transposition), softmax_scale and the mask";
 }
 
+struct Element {
+  RowId row;
+  int column;
+  double is, exactly;
+};
+
+// What the rows that have a reference come to.
+struct Errors {
+  double squares = 0, reference_squares = 0;
+  double naive_element = 0;      // the worst one of a naive implementation
+  double along = 0, spread = 0;  // the error in the direction of the reference, and its variance
+  Element worst_element{};
+  std::vector<WrongRow> wrong;
+  std::map<int, int> wrong_columns;  // how often
+  bool every_wrong_lse_is_base_two = true, one_tile_rows_right = true;
+  int one_tile_rows = 0;
+  Finding not_rounded;  // rows of a merged result
+};
+
+// Each comparison is written so that a NaN fails it.
+void measure(const Problem& p, const Workload& w, const Outputs& outputs, const ReferenceRow& row,
+             Errors& errors, Validation& v) {
+  const Gates gate = gates(p.dtype);
+  std::vector<float> o(p.head_dim);
+  load_elements(p.dtype, outputs.o_row(row.id), p.head_dim, o.data());
+  const bool is_empty = sees_none(w, row.id);
+  if (p.earlier && !is_empty && !is_rounded_merge(p, outputs, row.id, o)) errors.not_rounded.add(row.id);
+  double row_error = 0, row_norm = 0, row_rounding = 0;
+  for (int d = 0; d < p.head_dim; ++d) {
+    const double difference = std::abs(o[d] - row.o[d]);
+    row_error += difference * difference;
+    row_norm += row.o[d] * row.o[d];
+    keep_worst(v.max_abs, difference);
+    if (is_empty || !has_roundings(p)) continue;
+    const double scale = gate.unit * (std::abs(row.o[d]) + row.rounding[d]) + smallest(p.dtype);
+    if (keep_worst(v.worst_element, difference / scale)) errors.worst_element = {row.id, d, o[d], row.o[d]};
+    keep_worst(errors.naive_element, std::abs(row.naive[d] - row.o[d]) / scale);
+    errors.along += (o[d] - row.o[d]) * row.o[d];
+    row_rounding += double(row.rounding[d]) * row.rounding[d];
+  }
+  errors.spread += row_norm * row_rounding;
+  const double error = relative(row_error, row_norm);
+  const bool o_right = error <= (is_empty ? 0 : gate.row_nrmse);
+  const double lse = p.lse ? outputs.lse_at(row.id) : row.lse;
+  const bool lse_right = is_right_lse(lse, row.lse, gate);
+  if (!is_empty) {
+    errors.squares += row_error;
+    errors.reference_squares += row_norm;
+    keep_worst(v.worst_row_nrmse, error);
+    keep_worst(v.lse_max_abs, std::abs(lse - row.lse));
+    const double as_natural = lse * 0.6931471805599453;
+    if (!lse_right && !(std::abs(as_natural - row.lse) <= 1e-3 + 1e-4 * std::abs(row.lse)))
+      errors.every_wrong_lse_is_base_two = false;
+  }
+  if (row.visible_keys > 0 && row.visible_keys <= kTile) {
+    ++errors.one_tile_rows;
+    errors.one_tile_rows_right = errors.one_tile_rows_right && o_right && lse_right;
+  }
+  if (o_right && lse_right) return;
+  errors.wrong.push_back(
+      {row.id, row.visible_keys, o_right ? 0 : (error > 0 ? error : 1), !lse_right, lse, row.lse});
+  const double tolerance = gate.row_nrmse * std::sqrt(row_norm / p.head_dim) * 3;
+  for (int d = 0; d < p.head_dim; ++d) {
+    if (!(std::abs(o[d] - row.o[d]) <= tolerance)) ++errors.wrong_columns[d];
+  }
+}
+
+std::string describe(const Element& worst, const Problem& p, const Validation& v) {
+  return "an element is too far off: " + place(p, worst.row) + ", column " + std::to_string(worst.column) +
+         " is " + format("%.6g", worst.is) + " and must be " + format("%.6g", worst.exactly) +
+         "; the error is " + format("%.1f", v.worst_element) + " times what roundings to " + name(p.dtype) +
+         " add up to there (gate " + format("%.1f", v.gate_element) + ", from a naive implementation)";
+}
+
+// The worst one, and the pattern of all.
+std::string describe_wrong_rows(const Errors& errors, const Problem& p, size_t rows_checked) {
+  // Of rows whose o is right, the one with the worst lse.
+  const auto worst = std::ranges::max_element(errors.wrong, {}, [](const WrongRow& row) {
+    const double off = std::abs(row.lse - row.exactly);
+    return std::pair(row.error, row.lse_wrong && off >= 0 ? off : 0.0);
+  });
+  std::set<int> rows, heads, batches, columns;
+  for (const WrongRow& r : errors.wrong) {
+    rows.insert(r.id.i);
+    heads.insert(r.id.h);
+    batches.insert(r.id.b);
+  }
+  for (const auto& [column, count] : errors.wrong_columns) {
+    if (count * 4 >= int(errors.wrong.size())) columns.insert(column);
+  }
+  return std::to_string(errors.wrong.size()) + " of " + std::to_string(rows_checked) +
+         " checked rows are wrong; worst: " + place(p, worst->id) + ", which sees " +
+         std::to_string(worst->visible_keys) + " keys, error " + format("%.2e", worst->error) + " (gate " +
+         format("%.0e", gates(p.dtype).row_nrmse) + ")" +
+         (worst->lse_wrong ? std::string(", lse wrong") + (worst->error > 0 ? " too: " : ": ") +
+                                 format("%.6g", worst->lse) + " in place of " + format("%.6g", worst->exactly)
+                           : "") +
+         "\nwrong rows " + ranges(rows) + " of " + std::to_string(p.seqlen_q) + "; heads " + ranges(heads) +
+         " of " + std::to_string(p.num_heads_q) + "; batches " + ranges(batches) + " of " +
+         std::to_string(p.batch) +
+         (columns.empty() ? "" : "; columns " + ranges(columns) + " of " + std::to_string(p.head_dim));
+}
+
 // A right kernel misses the gates as well when the exact result, rounded to the type, is too far off already.
 std::string note_on_gates(const Problem& p) {
   return "the gates were set for inputs like N(0, 1): very small values, or attention sinks whose other "
@@ -249,148 +352,67 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   v.nonfinite = bad.nonfinite();
   v.message = describe(bad, w, outputs);
 
-  double error_squares = 0, reference_squares = 0;
-  double naive_element = 0;
-  double along = 0, spread = 0;  // the error in the direction of the reference, and its variance
-  struct {
-    RowId row;
-    int column;
-    double is, exactly;
-  } worst_element{};
-  std::vector<WrongRow> wrong;
-  std::map<int, int> wrong_columns;
-  bool every_wrong_lse_is_base_two = true, one_tile_rows_right = true;
-  int one_tile_rows = 0;
-  std::vector<float> o(p.head_dim);
-  Finding not_rounded;
-  for (const ReferenceRow& row : reference) {
-    load_elements(p.dtype, outputs.o_row(row.id), p.head_dim, o.data());
-    const bool is_empty = sees_none(w, row.id);
-    if (p.earlier && !is_empty && !is_rounded_merge(p, outputs, row.id, o)) not_rounded.add(row.id);
-    double row_error = 0, row_norm = 0, row_rounding = 0;
-    for (int d = 0; d < p.head_dim; ++d) {
-      const double difference = std::abs(o[d] - row.o[d]);
-      row_error += difference * difference;
-      row_norm += row.o[d] * row.o[d];
-      keep_worst(v.max_abs, difference);
-      if (is_empty || !has_roundings(p)) continue;
-      const double scale = gate.unit * (std::abs(row.o[d]) + row.rounding[d]) + smallest(p.dtype);
-      if (keep_worst(v.worst_element, difference / scale)) worst_element = {row.id, d, o[d], row.o[d]};
-      keep_worst(naive_element, std::abs(row.naive[d] - row.o[d]) / scale);
-      along += (o[d] - row.o[d]) * row.o[d];
-      row_rounding += double(row.rounding[d]) * row.rounding[d];
-    }
-    spread += row_norm * row_rounding;
-    // Each comparison is written so that a NaN fails it.
-    const double error = relative(row_error, row_norm);
-    const bool o_right = error <= (is_empty ? 0 : gate.row_nrmse);
-    const double lse = p.lse ? outputs.lse_at(row.id) : row.lse;
-    const bool lse_right = is_right_lse(lse, row.lse, gate);
-    if (!is_empty) {
-      error_squares += row_error;
-      reference_squares += row_norm;
-      keep_worst(v.worst_row_nrmse, error);
-      keep_worst(v.lse_max_abs, std::abs(lse - row.lse));
-      const double as_natural = lse * 0.6931471805599453;
-      if (!lse_right && !(std::abs(as_natural - row.lse) <= 1e-3 + 1e-4 * std::abs(row.lse)))
-        every_wrong_lse_is_base_two = false;
-    }
-    if (row.visible_keys > 0 && row.visible_keys <= kTile) {
-      ++one_tile_rows;
-      one_tile_rows_right = one_tile_rows_right && o_right && lse_right;
-    }
-    if (o_right && lse_right) continue;
-    wrong.push_back(
-        {row.id, row.visible_keys, o_right ? 0 : (error > 0 ? error : 1), !lse_right, lse, row.lse});
-    const double tolerance = gate.row_nrmse * std::sqrt(row_norm / p.head_dim) * 3;
-    for (int d = 0; d < p.head_dim; ++d) {
-      if (!(std::abs(o[d] - row.o[d]) <= tolerance)) ++wrong_columns[d];
-    }
+  Errors errors;
+  for (const ReferenceRow& row : reference) measure(p, w, outputs, row, errors, v);
+  v.nrmse = relative(errors.squares, errors.reference_squares);
+  v.gate_element = 2 * errors.naive_element + 1;
+  if (has_independent_roundings(p) && errors.reference_squares > 0) {
+    v.bias = std::abs(errors.along) / errors.reference_squares;
+    v.gate_bias = gate.unit * (kBias + 4 * std::sqrt(errors.spread / 3) / errors.reference_squares);
   }
-  v.nrmse = relative(error_squares, reference_squares);
-  v.gate_element = 2 * naive_element + 1;
+  const bool total_right = v.nrmse <= gate.nrmse;
   const bool element_right = v.worst_element <= v.gate_element;
-  if (has_independent_roundings(p) && reference_squares > 0) {
-    v.bias = std::abs(along) / reference_squares;
-    v.gate_bias = gate.unit * (kBias + 4 * std::sqrt(spread / 3) / reference_squares);
-  }
   const bool bias_right = !v.bias || *v.bias <= v.gate_bias;
   const std::string damage = outputs.damage();
-  const bool total_right = v.nrmse <= gate.nrmse;
-  const bool some_lse_wrong = std::ranges::any_of(wrong, &WrongRow::lse_wrong);
+  const bool sound = v.nonfinite == 0 && bad.not_zero.count == 0 && damage.empty();
   // An lse is fp32 whatever the type, so a wrong one has no such excuse.
-  const bool maybe_the_type = p.inputs == Inputs::kGiven && runs_sound && v.nonfinite == 0 &&
-                              bad.not_zero.count == 0 && damage.empty() && !some_lse_wrong &&
-                              !(total_right && wrong.empty() && element_right);
+  const bool maybe_the_type = p.inputs == Inputs::kGiven && runs_sound && sound &&
+                              !std::ranges::any_of(errors.wrong, &WrongRow::lse_wrong) &&
+                              !(total_right && errors.wrong.empty() && element_right);
 
   const auto line = [&](const std::string& text) { add_line(v.message, text); };
-  if (not_rounded.count > 0)
-    line(std::to_string(not_rounded.count) +
+  if (errors.not_rounded.count > 0)
+    line(std::to_string(errors.not_rounded.count) +
          " row(s) of o are not what the call has left in FP32, merged with the earlier result, and rounded; "
-         "the "
-         "first at " +
-         place(p, not_rounded.first));
+         "the first at " +
+         place(p, errors.not_rounded.first));
   if (!total_right)
     line("NRMSE " + format("%.2e", v.nrmse) + " is above the gate of " + format("%.0e", gate.nrmse) +
          " for " + name(p.dtype));
-  if (!element_right) {
-    line("an element is too far off: " + place(p, worst_element.row) + ", column " +
-         std::to_string(worst_element.column) + " is " + format("%.6g", worst_element.is) + " and must be " +
-         format("%.6g", worst_element.exactly) + "; the error is " + format("%.1f", v.worst_element) +
-         " times what roundings to " + name(p.dtype) + " add up to there (gate " +
-         format("%.1f", v.gate_element) + ", from a naive implementation)");
-  }
-  const bool o_right = total_right && element_right && bias_right &&
-                       std::ranges::all_of(wrong, [](const WrongRow& row) { return row.error == 0; });
+  if (!element_right) line(describe(errors.worst_element, p, v));
   if (!bias_right && std::isfinite(*v.bias)) {
     // Truncation misses no other gate.
-    const bool maybe_truncated = total_right && element_right && wrong.empty() && v.nonfinite == 0;
-    line("o is too " + std::string(along > 0 ? "long" : "short") + " by " + format("%.1e", *v.bias) +
+    const bool maybe_truncated = total_right && element_right && errors.wrong.empty() && v.nonfinite == 0;
+    line("o is too " + std::string(errors.along > 0 ? "long" : "short") + " by " + format("%.1e", *v.bias) +
          " of its length, over all rows together (gate " + format("%.1e", v.gate_bias) + ")" +
          (maybe_truncated ? "\nhint: is P or o truncated to " + name(p.dtype) + ", not rounded to nearest?"
                           : ""));
   }
-  if (!wrong.empty()) {
-    // Of rows whose o is right, the one with the worst lse.
-    const auto worst = std::ranges::max_element(wrong, {}, [](const WrongRow& row) {
-      const double off = std::abs(row.lse - row.exactly);
-      return std::pair(row.error, row.lse_wrong && off >= 0 ? off : 0.0);
-    });
-    line(std::to_string(wrong.size()) + " of " + std::to_string(reference.size()) +
-         " checked rows are wrong; worst: " + place(p, worst->id) + ", which sees " +
-         std::to_string(worst->visible_keys) + " keys, error " + format("%.2e", worst->error) + " (gate " +
-         format("%.0e", gate.row_nrmse) + ")" +
-         (worst->lse_wrong ? std::string(", lse wrong") + (worst->error > 0 ? " too: " : ": ") +
-                                 format("%.6g", worst->lse) + " in place of " + format("%.6g", worst->exactly)
-                           : ""));
-    std::set<int> rows, heads, batches, columns;
-    for (const WrongRow& r : wrong) {
-      rows.insert(r.id.i);
-      heads.insert(r.id.h);
-      batches.insert(r.id.b);
-    }
-    for (const auto& [column, count] : wrong_columns) {
-      if (count * 4 >= int(wrong.size())) columns.insert(column);
-    }
-    line("wrong rows " + ranges(rows) + " of " + std::to_string(p.seqlen_q) + "; heads " + ranges(heads) +
-         " of " + std::to_string(p.num_heads_q) + "; batches " + ranges(batches) + " of " +
-         std::to_string(p.batch) +
-         (columns.empty() ? "" : "; columns " + ranges(columns) + " of " + std::to_string(p.head_dim)));
-    if (v.nonfinite == 0 && !maybe_the_type)
+  if (!errors.wrong.empty()) {
+    line(describe_wrong_rows(errors, p, reference.size()));
+    if (v.nonfinite == 0 && !maybe_the_type) {
+      const auto is_o_right = [](const WrongRow& row) { return row.error == 0; };
       line("hint: " +
-           hint_for(p, wrong, reference.size(),
-                    {.o_right = o_right,
+           hint_for(p, errors.wrong, reference.size(),
+                    {.o_right = total_right && element_right && bias_right &&
+                                std::ranges::all_of(errors.wrong, is_o_right),
                      .o_small = v.nrmse <= 4 * gate.nrmse && v.worst_row_nrmse <= 4 * gate.row_nrmse,
-                     .one_tile_rows_right = one_tile_rows > 0 && one_tile_rows_right,
-                     .lse_base_two = every_wrong_lse_is_base_two}));
+                     .one_tile_rows_right = errors.one_tile_rows > 0 && errors.one_tile_rows_right,
+                     .lse_base_two = errors.every_wrong_lse_is_base_two}));
+    }
   }
   if (maybe_the_type) line(note_on_gates(p));
   line(damage);
-  const bool rest_right = v.nonfinite == 0 && bad.not_zero.count == 0 && not_rounded.count == 0 &&
-                          element_right && bias_right && wrong.empty() && damage.empty();
-  v.pass = total_right && rest_right;
-  v.only_nrmse = !total_right && rest_right;
+  const bool all_but_total =
+      sound && errors.not_rounded.count == 0 && element_right && bias_right && errors.wrong.empty();
+  v.pass = all_but_total && total_right;
+  v.only_nrmse = all_but_total && !total_right;
   return v;
+}
+
+Validation judge_call(const AttentionCall& call, const Problem& problem) {
+  const Workload workload(problem, call);
+  return judge(workload, reference_rows(workload, choose_rows(problem)), Outputs(problem, call));
 }
 
 std::string compare_outputs(const Workload& w, const Outputs& outputs, const Outputs& trusted) {

@@ -1,6 +1,7 @@
 // Is an output right? The bookkeeping around the gates (gates.h), and a diagnosis when it is not.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct Validation {
   int64_t nonfinite = 0, rows_checked = 0;
   bool runs_identical = true;
   bool compared_with_v01 = false;
+  std::vector<std::map<std::string, uint64_t>> counters;  // of a counting run, by kernel
 };
 
 // Judges outputs by the reference rows; scans every element for NaN, Inf and poison that no one overwrote.
@@ -32,6 +34,10 @@ struct Validation {
 // none.
 Validation judge(const Workload& workload, const std::vector<ReferenceRow>& reference, Outputs outputs,
                  bool runs_sound = true);
+
+// Is what somebody's own call has left right? It has run: o, and lse if it has one, hold its result.
+// `problem` is problem_of(call).
+Validation judge_call(const AttentionCall& call, const Problem& problem);
 
 // The whole output against another step's, every row: NRMSE and worst row as in `gates`, lse within twice its
 // gate (each may be off by one). Empty when close enough.

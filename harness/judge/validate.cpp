@@ -18,7 +18,8 @@ std::string disagreement_at(const std::string& where, Poison poison, bool by_mem
          "first run and with " +
          name(poison) +
          " before the other: outputs, keys at or beyond kv_len, gaps between rows, shared memory or local "
-         "variables that nobody wrote. fmaxf and fminf hide a NaN. If every pair of runs differs, it is a race";
+         "variables that nobody wrote. fmaxf and fminf hide a NaN. If every pair of runs differs, it is a "
+         "race";
 }
 
 }  // namespace
@@ -56,10 +57,10 @@ json gates_by_type() {
 
 Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, const Workload& w,
                     const std::vector<ReferenceRow>& reference, const Outputs* trusted,
-                    const std::vector<EmulatorMode>& modes, std::vector<json>& counters) {
+                    const std::vector<EmulatorMode>& modes) {
   const auto outputs_of = [&](EmulatorMode mode, Poison poison) {
     mode.poison = poison;
-    backend.set_mode(mode);
+    if (backend.emulator() != nullptr) backend.emulator()->set_mode(mode);
     tensors.poison(poison);
     backend.run(step, tensors.call());
     heartbeat();
@@ -68,11 +69,12 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
   // The runs take turns at them.
   constexpr Poison kPoisons[] = {Poison::kNan, Poison::kLarge, Poison::kSmall};
   std::optional<Outputs> first;
+  std::vector<Counters> counters;
   std::string disagreement, damage, changed_input;
   for (size_t run = 0; run < modes.size(); ++run) {
     const Poison poison = kPoisons[run % std::size(kPoisons)];
     Outputs outputs = outputs_of(modes[run], poison);
-    if (modes[run].count) counters = backend.counters();
+    if (modes[run].count) counters = backend.emulator()->counters();
     if (changed_input.empty()) changed_input = tensors.changed_input();
     if (!first) {
       first = std::move(outputs);
@@ -95,6 +97,7 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
     v.pass = false;
     add_line(v.message, why);
   };
+  v.counters = std::move(counters);
   v.runs_identical = disagreement.empty();
   v.compared_with_v01 = trusted != nullptr;
   fail(difference);
@@ -105,18 +108,18 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
   return v;
 }
 
-std::string disturbance(Backend& backend, const Step& step, DeviceTensors& tensors, DeviceTensors& others) {
+std::string disturbance(GpuBackend& gpu, const Step& step, DeviceTensors& tensors, DeviceTensors& others) {
   DeviceTensors* const both[] = {&tensors, &others};
   std::vector<AttentionCall> calls;
   std::vector<Outputs> alone;
   for (DeviceTensors* const each : both) {
     each->poison(Poison::kNan);
     calls.push_back(each->call());
-    backend.run(step, calls.back());
+    gpu.run(step, calls.back());
     alone.push_back(each->download_outputs());
   }
   std::string found;
-  backend.run_together(step, calls, [&](size_t i) {
+  gpu.run_together(step, calls, [&](size_t i) {
     if (!found.empty()) return;
     const Problem& problem = both[i]->problem();
     if (const auto row = first_difference(problem, both[i]->download_outputs(), alone[i]))

@@ -12,15 +12,12 @@
 #include "harness/base/text.h"
 #include "harness/device/backend.h"
 #include "harness/device/device_tensors.h"
-#include "harness/include/flashsteps.h"
-#include "harness/judge/judge_call.h"
 #include "harness/judge/validate.h"
 #include "harness/problem/problem_json.h"
 #include "harness/problem/shapes.h"
 #include "harness/program/options.h"
 #include "harness/program/results.h"
 #include "harness/run/jobs.h"
-#include "harness/run/rounds.h"
 #include "harness/run/timing.h"
 
 namespace flashsteps {
@@ -59,10 +56,9 @@ struct Case : Thing {
     if (backend.kind() != BackendKind::kCuda || v01 == nullptr || workload.problem().earlier || is_given())
       return nullptr;
     if (!is_trusted) {
-      std::vector<json> counters;
       tensors.prepare_for(*v01, AttentionCall::kChosenByStep);
       is_trusted = backend.refusal(*v01, tensors.call()).empty() &&
-                   validate(backend, *v01, tensors, workload, rows(), nullptr, {{}, {}}, counters).pass;
+                   validate(backend, *v01, tensors, workload, rows(), nullptr, {{}, {}}).pass;
       if (*is_trusted) trusted = tensors.download_outputs();
     }
     return trusted ? &*trusted : nullptr;
@@ -159,14 +155,16 @@ const char* lab_open(const char* which, int device) {
   return answer([&] {
     const auto lab = std::make_shared<Lab>();
     std::string why;
-    lab->backend = std::string(which) == "cuda" ? make_cuda_backend(why, device) : make_emulator_backend();
+    const bool is_cuda = std::string(which) == "cuda";
+    if (is_cuda)
+      lab->backend = make_cuda_backend(why, device);
+    else
+      lab->backend = make_emulator_backend();
     if (lab->backend == nullptr) throw std::runtime_error(why);
     const Backend& backend = *lab->backend;
     const BuildInfo& build = build_info();
-    json peak_tflops;
-    for (const auto& [text, dtype] : kDTypeNames) peak_tflops[text] = backend.peak_tflops(dtype);
-    json said = {{"device", device_record(backend.device(), peak_tflops)},
-                 {"stream", address(lab->backend->stream())},
+    json said = {{"device", backend.device()},
+                 {"stream", address(is_cuda ? lab->backend->gpu().stream() : nullptr)},
                  {"commit", build.commit.empty() ? json(nullptr) : json(build.commit)},
                  {"dirty", build.dirty ? json(*build.dirty) : json(nullptr)},
                  {"build", to_json(build)},
@@ -201,8 +199,6 @@ const char* lab_order(int contenders, int round) {
   return answer([&] { return json{{"order", order_of_round(size_t(contenders), round)}}; });
 }
 
-size_t lab_free_memory(const Lab* lab) { return lab->backend->free_memory(); }
-
 // A problem with the inputs that it names; or, unless `q` is null, with inputs of one's own, which are
 // copied: contiguous on the host, [batch, heads, rows, head_dim].
 const char* lab_problem(Lab* lab, const char* problem, void* q, void* k, void* v, const int* kv_lengths) {
@@ -227,9 +223,8 @@ const char* lab_check(Case* made, const char* step_name, const char* modes) {
     const Outputs* const trusted = std::string(step_name) == kTrustedStep ? nullptr : made->whole_output();
     try {
       const Step& step = prepared(*made, step_name);
-      std::vector<json> counters;
       return verdict(validate(made->backend, step, made->tensors, made->workload, made->rows(), trusted,
-                              json::parse(modes), counters),
+                              json::parse(modes)),
                      made->workload.problem());
     } catch (const std::invalid_argument& refused) {
       return {{"status", "skip"}, {"message", refused.what()}};
@@ -242,7 +237,7 @@ const char* lab_outputs(Case* made, const char* step_name, char* o, float* lse) 
   return answer([&] {
     const Step& step = prepared(*made, step_name);
     const Problem& p = made->workload.problem();
-    made->backend.set_mode({});
+    if (made->backend.emulator() != nullptr) made->backend.emulator()->set_mode({});
     made->tensors.poison(Poison::kNan);
     made->backend.run(step, made->tensors.call());
     const Outputs outputs = made->tensors.download_outputs();
@@ -308,14 +303,15 @@ const char* lab_timer(Lab* lab, int (*launch)(), int (*record)(int launches), in
       call.record = [record, replay](int launches) {
         return record(launches) == 0 ? checked(replay) : std::function<void()>{};
       };
-    return timer_of(*lab, *lab->backend, lab->backend->make_timer(call, cold_l2));
+    return timer_of(*lab, *lab->backend, lab->backend->gpu().make_timer(call, cold_l2));
   });
 }
 
 const char* lab_step_timer(Case* made, const char* step_name, bool cold_l2) {
   return answer([&] {
     const Step& step = prepared(*made, step_name);
-    return timer_of(*made, made->backend, made->backend.make_timer(step, made->tensors.call(), cold_l2));
+    return timer_of(*made, made->backend,
+                    made->backend.gpu().make_timer(step, made->tensors.call(), cold_l2));
   });
 }
 
@@ -323,22 +319,24 @@ const char* lab_step_timer(Case* made, const char* step_name, bool cold_l2) {
 const char* lab_ceiling(Lab* lab, const char* name, size_t bytes) {
   return answer([&] {
     return timer_of(*lab, *lab->backend,
-                    std::string(name) == kReadKv ? lab->backend->make_cold_read(bytes)
-                                                 : lab->backend->make_ceiling(name));
+                    std::string(name) == kReadKv ? lab->backend->gpu().make_cold_read(bytes)
+                                                 : lab->backend->gpu().make_ceiling(name));
   });
 }
 
 const char* lab_sample(LabTimer* of) {
   return answer([&] {
     int clock = 0;
-    const double ms = of->timer->sample([&] { clock = of->backend.sm_clock_mhz(); });
+    const double ms = of->timer->sample([&] { clock = of->backend.gpu().sm_clock_mhz(); });
     return json{{"ms", ms}, {"sm_clock_mhz", clock}};
   });
 }
 
 // Of so many launches on any stream of this device, between two events.
 const char* lab_time(Lab* lab, void* stream, int (*launch)(), int launches) {
-  return answer([&] { return json{{"ms", lab->backend->time_launches(stream, checked(launch), launches)}}; });
+  return answer([&] {
+    return json{{"ms", lab->backend->gpu().time_launches(stream, checked(launch), launches)}};
+  });
 }
 
 // What results files say of samples: {"problem", "ceilings": {name: samples}, "contenders": {name:
@@ -347,13 +345,15 @@ const char* lab_records(const char* text) {
   return answer([&] {
     const json request = json::parse(text);
     const Problem problem = problem_from_json(request.at("problem"));
-    std::map<std::string, Samples> ceilings;
-    for (const auto& [name, samples] : request.at("ceilings").items()) ceilings[name] = samples_of(samples);
-    json said = {{"ceilings", ceilings_record(ceilings)}, {"contenders", json::object()}};
+    std::map<std::string, Samples> samples_of_ceilings;
+    for (const auto& [name, samples] : request.at("ceilings").items())
+      samples_of_ceilings[name] = samples_of(samples);
+    const Ceilings ceilings = ceilings_of(samples_of_ceilings);
+    json said = {{"ceilings", ceilings}, {"contenders", json::object()}};
     for (const auto& [name, samples] : request.at("contenders").items()) {
       const Step* const step = find_step(name, BackendKind::kCuda);
-      said["contenders"][name] = timing_record(samples_of(samples), problem, said["ceilings"],
-                                               step == nullptr ? "" : limit_of(step->info, problem));
+      said["contenders"][name] = timing_of(samples_of(samples), problem, ceilings,
+                                           step == nullptr ? "" : limit_of(step->info, problem));
     }
     return said;
   });

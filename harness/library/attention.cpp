@@ -108,16 +108,21 @@ bool check_call(const AttentionCall& c, std::string_view step) {
   return true;
 }
 
-void check_kv_lengths(const AttentionCall& c) {
+// Of a call whose lengths and page table are in host memory.
+void check_lengths_and_pages(const AttentionCall& c) {
   for (int b = 0; c.kv_lengths != nullptr && b < c.batch; ++b) {
     if (c.kv_lengths[b] < 0 || c.kv_lengths[b] > c.seqlen_kv)
       refuse("kv_lengths[" + std::to_string(b) + "] is " + std::to_string(c.kv_lengths[b]) +
              ", it must be 0 to seqlen_kv, which is " + std::to_string(c.seqlen_kv));
   }
+  if (const std::string error = wrong_page(c); !error.empty()) refuse("page_table" + error);
 }
 
-void check_pages(const AttentionCall& c) {
-  if (const std::string error = wrong_page(c); !error.empty()) refuse("page_table" + error);
+// ---- Which step, in which configuration, with how much workspace
+
+// On this GPU, or with nullptr on the emulator.
+BackendKind backend_of(const Gpu* gpu) {
+  return gpu != nullptr ? BackendKind::kCuda : BackendKind::kEmulator;
 }
 
 // Why the step cannot run the call, as far as that is known without launching it.
@@ -141,31 +146,44 @@ AttentionCall tuned(const Step& step, const Gpu* gpu, const AttentionCall& call)
   return has_room ? chosen : call;
 }
 
-// Calls use(step) for the named step, or for one candidate after the other, until it answers "". What it
-// answers else is why the step will not do. Steps for what the call is, decode or prefill, come before the
-// others.
+struct Plan {
+  const Step* step;
+  AttentionCall call;  // with what was tuned for it
+  size_t workspace_bytes;
+};
+
+// The plan of the named step, or of the first candidate that can run the call. Steps for what the call is,
+// decode or prefill, come before the others. use(plan) answers why that one will not do after all, or "".
 template <typename Use>
-const Step& first_step(BackendKind backend, const AttentionCall& call, std::string_view step_name, Use use) {
+Plan first_plan(const Gpu* gpu, const AttentionCall& call, std::string_view step_name, Use use) {
+  Plan plan{};
+  std::string why;
+  const auto will_do = [&](const Step& step) {
+    std::string reason = refusal_of(step, gpu, call);
+    if (reason.empty()) {
+      plan = {&step, tuned(step, gpu, call), 0};
+      plan.workspace_bytes = needed_workspace(step.info, plan.call);
+      reason = use(plan);
+    }
+    if (!reason.empty()) why = std::string(step.name) + " " + reason;
+    return reason.empty();
+  };
   if (!step_name.empty()) {
-    const Step& step = named_step(step_name, backend);
-    if (const std::string reason = use(step); !reason.empty()) refuse(std::string(step.name) + " " + reason);
-    return step;
+    if (!will_do(named_step(step_name, backend_of(gpu)))) refuse(why);
+    return plan;
   }
-  std::string last;
   for (const bool for_this : {true, false}) {
-    for (const Step* step : candidates(backend)) {
-      if ((step->info.purpose == purpose_of(call)) != for_this) continue;
-      const std::string reason = use(*step);
-      if (reason.empty()) return *step;
-      last = std::string(step->name) + " " + reason;
+    for (const Step* step : candidates(backend_of(gpu))) {
+      if ((step->info.purpose == purpose_of(call)) == for_this && will_do(*step)) return plan;
     }
   }
-  refuse("no step can run this call: " + (last.empty() ? "there is none" : last));
+  refuse("no step can run this call: " + (why.empty() ? "there is none" : why));
 }
 
+constexpr auto kWillDo = [](const Plan&) { return std::string(); };
+
 // The stream's counters, or else memory that becomes zero before the step runs.
-unsigned* find_counters(BackendKind backend, void* stream, const FindMemory& find) {
-  const bool on_gpu = backend == BackendKind::kCuda;
+unsigned* find_counters(bool on_gpu, void* stream, const FindMemory& find) {
   if (unsigned* const counters = on_gpu ? gpu_counters(stream) : nullptr) return counters;
   void* const memory = find(MemoryFor::kCounters, kCounterBytes);
   if (on_gpu) {
@@ -178,22 +196,20 @@ unsigned* find_counters(BackendKind backend, void* stream, const FindMemory& fin
 
 // Runs the named step, or the first candidate that can run the call. A launch that is refused has launched
 // nothing. `find` finds the memory that the call does not have; null: that is the caller's to do.
-std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCall& call, void* stream,
-                          std::string_view step_name, const FindMemory& find) {
-  // Empty when it ran, else why it cannot.
-  const auto try_step = [&](const Step& step) -> std::string {
-    if (std::string reason = refusal_of(step, gpu, call); !reason.empty()) return reason;
-    AttentionCall complete = tuned(step, gpu, call);
-    if (const size_t bytes = needed_workspace(step.info, complete);
-        bytes > 0 && find && call.workspace == nullptr) {
-      complete.workspace = find(MemoryFor::kWorkspace, bytes);
-      complete.workspace_bytes = bytes;
+std::string_view run_step(const Gpu* gpu, const AttentionCall& call, void* stream, std::string_view step_name,
+                          const FindMemory& find) {
+  const auto run = [&](Plan& plan) -> std::string {
+    const StepInfo& info = plan.step->info;
+    AttentionCall& complete = plan.call;
+    if (plan.workspace_bytes > 0 && find && call.workspace == nullptr) {
+      complete.workspace = find(MemoryFor::kWorkspace, plan.workspace_bytes);
+      complete.workspace_bytes = plan.workspace_bytes;
     }
-    if (step.info.uses_counters && find && call.counters == nullptr)
-      complete.counters = find_counters(backend, stream, find);
-    if (std::string reason = memory_refusal(step.info, complete); !reason.empty()) return reason;
+    if (info.uses_counters && find && call.counters == nullptr)
+      complete.counters = find_counters(gpu != nullptr, stream, find);
+    if (std::string reason = memory_refusal(info, complete); !reason.empty()) return reason;
     try {
-      step.run(complete, stream);
+      plan.step->run(complete, stream);
     } catch (const DeviceError&) {
       throw;
     } catch (const std::system_error&) {  // the emulator's host threads: nothing is wrong with the call
@@ -206,7 +222,7 @@ std::string_view run_step(BackendKind backend, const Gpu* gpu, const AttentionCa
     }
     return "";
   };
-  return first_step(backend, call, step_name, try_step).name;
+  return first_plan(gpu, call, step_name, run).step->name;
 }
 
 // ---- Tensors in host memory
@@ -230,7 +246,7 @@ std::string_view queue_attention(const AttentionCall& call, void* stream, std::s
                                  const FindMemory& find) {
   if (!check_call(call, step)) return {};
   drop_old_gpu_error();
-  return run_step(BackendKind::kCuda, &current_gpu(), call, stream, step, find);
+  return run_step(&current_gpu(), call, stream, step, find);
 }
 
 std::string_view attention(const AttentionCall& call, void* stream, std::string_view step) {
@@ -239,12 +255,8 @@ std::string_view attention(const AttentionCall& call, void* stream, std::string_
 
 size_t workspace_bytes(const AttentionCall& call, std::string_view step) {
   if (!check_call(call, step)) return 0;
-  const Gpu& gpu = current_gpu();
-  const Step& chosen = first_step(BackendKind::kCuda, call, step, [&](const Step& each) {
-    const std::string reason = refusal_of(each, &gpu, call);
-    return reason.empty() ? counters_refusal(each.info, call) : reason;
-  });
-  return needed_workspace(chosen.info, tuned(chosen, &gpu, call));
+  const auto use = [&](const Plan& plan) { return counters_refusal(plan.step->info, call); };
+  return first_plan(&current_gpu(), call, step, use).workspace_bytes;
 }
 
 std::string wrong_page(const AttentionCall& c) {
@@ -265,15 +277,12 @@ std::string wrong_page(const AttentionCall& c) {
 
 size_t plan_attention(const AttentionCall& call, std::string_view step, bool on_current_device) {
   if (!check_call(call, step)) return 0;
-  first_step(BackendKind::kEmulator, call, step,
-             [&](const Step& each) { return refusal_of(each, nullptr, call); });
+  first_plan(nullptr, call, step, kWillDo);
   if (!on_current_device && !missing_gpu().empty()) return 0;
   try {
-    const Gpu& gpu = current_gpu();
-    const Step& chosen = first_step(BackendKind::kCuda, call, step,
-                                    [&](const Step& each) { return refusal_of(each, &gpu, call); });
-    const size_t workspace = needed_workspace(chosen.info, tuned(chosen, &gpu, call));
-    return chosen.info.uses_counters || workspace > 0 ? kCounterBytes + workspace : 0;
+    const Plan plan = first_plan(&current_gpu(), call, step, kWillDo);
+    const bool needs_memory = plan.step->info.uses_counters || plan.workspace_bytes > 0;
+    return needs_memory ? kCounterBytes + plan.workspace_bytes : 0;
   } catch (const std::invalid_argument&) {
     if (on_current_device) throw;
     return 0;
@@ -282,10 +291,9 @@ size_t plan_attention(const AttentionCall& call, std::string_view step, bool on_
 
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step) {
   if (!check_call(call, step)) return {};
-  check_kv_lengths(call);
-  check_pages(call);
+  check_lengths_and_pages(call);
   if (call.earlier.o != nullptr) refuse("earlier is not copied to the device and back");
-  const Gpu& gpu = current_gpu();
+  current_gpu();  // throws where there is none
   std::vector<Memory> memory;
   const auto allocate = [&](size_t bytes) {
     return memory.emplace_back(gpu_allocate(bytes), gpu_release).get();
@@ -319,7 +327,7 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
   on_gpu.counters = nullptr;
 
   const auto find = [&](MemoryFor, size_t bytes) { return allocate(bytes); };
-  const std::string_view used = run_step(BackendKind::kCuda, &gpu, on_gpu, nullptr, step, find);
+  const std::string_view used = run_step(&current_gpu(), on_gpu, nullptr, step, find);
   const CallTensor& o = tensors[3];
   gpu_download(staging.data(), on_gpu.o.data, o.bytes());
   for (int64_t row = 0; row < o.num_rows(); ++row)
@@ -331,8 +339,7 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
 std::string_view attention_on_emulator(const AttentionCall& call, std::string_view step,
                                        const std::atomic<bool>* cancel) {
   if (!check_call(call, step)) return {};
-  check_kv_lengths(call);
-  check_pages(call);
+  check_lengths_and_pages(call);
   // Its options and counters are the process's. A process that forks waits for the call that is under way:
   // its child would have no thread to end it, and the lock for ever. Never destroyed, see above.
   static std::timed_mutex& one_at_a_time = *new std::timed_mutex;
@@ -355,7 +362,7 @@ std::string_view attention_on_emulator(const AttentionCall& call, std::string_vi
   emulated.workspace = nullptr;
   emulated.counters = nullptr;
   std::vector<Memory> found;
-  return run_step(BackendKind::kEmulator, nullptr, emulated, nullptr, step, [&](MemoryFor, size_t bytes) {
+  return run_step(nullptr, emulated, nullptr, step, [&](MemoryFor, size_t bytes) {
     return found.emplace_back(emulator::allocate(bytes), emulator::release).get();
   });
 }

@@ -36,7 +36,7 @@ enum class Inputs {
   kFalling,     // the same with scores that fall, faster
   kLeaps,       // in some rows, all scores of every second 128 keys lie higher than the others by as much as
                 // some limit of a softmax that rescales lazily; normal in the other rows; fp16 and bf16 only
-  kGiven,       // a caller's own, see judge_call()
+  kGiven,       // a caller's own, see problem_of()
 };
 
 enum class KvLengths {
@@ -112,6 +112,8 @@ struct Problem {
   double given_scale = 0;  // softmax_scale, of 9 digits; 0: 1 / sqrt(head_dim)
   uint64_t seed = 1;
   std::vector<int> given_lengths = {};  // KvLengths::kGiven
+
+  bool operator==(const Problem&) const = default;
 
   std::string label()
       const;  // "B=1 Hq=4 Hkv=4 Sq=256 Skv=256 D=64 fp16 causal", other axes when not the default

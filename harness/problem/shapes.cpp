@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include "harness/base/usage_error.h"
+#include "harness/base/text.h"
 
 namespace flashsteps {
 

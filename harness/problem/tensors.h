@@ -60,6 +60,11 @@ struct EarlierResult {
   }
 };
 
+// The problem that a call on the host is. Throws std::invalid_argument, whose text begins with the argument,
+// where nothing can be judged: NaN or Inf among the inputs that count, or values so large that sums overflow
+// in FP32.
+Problem problem_of(const AttentionCall& call);
+
 class Workload {
  public:
   // Fills the inputs on all cores. The poison is NaN.

@@ -1,12 +1,10 @@
 // flashsteps check without a problem: every step on the covering sample of what it takes.
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <iostream>
 #include <iterator>
 
 #include "harness/base/text.h"
-#include "harness/base/usage_error.h"
 #include "harness/problem/covering.h"
 #include "harness/program/commands.h"
 #include "harness/program/prepare.h"
@@ -31,10 +29,8 @@ void refuse_steps_that_run_nothing(const Options& options, const Runner& runner)
 // The emulator needs a while for each CTA. No configuration makes more of them for the small problems.
 constexpr int kMostCtas = 300;
 
-int64_t num_ctas(const json& kernel) {
-  if (kernel.is_null()) return 0;  // the step launches nothing: the judge will say what is missing
-  const auto grid = kernel.at("grid").get<std::array<int64_t, 3>>();
-  return grid[0] * grid[1] * grid[2];
+bool has_many_ctas(const LaunchRecord& kernel) {
+  return uint64_t(kernel.grid[0]) * kernel.grid[1] * kernel.grid[2] > kMostCtas;
 }
 
 void check_step(const StepChoice& step, const Options& options, Runner& runner, ResultsFile& results) {
@@ -50,17 +46,17 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
   const auto count = [&] {
     return std::to_string(done) + " of " + std::to_string(sample.size()) + " problems";
   };
-  const auto record = [&](int p, const json& entry) {
-    const std::string status = entry.at("status");
-    passed += status == "pass";
-    if (status == "skip" && skipped++ == 0) skipped_because = entry.at("message");
+  const auto record = [&](int p, const StepResult& result) {
+    const bool is_skipped = result.status == Status::kSkip;
+    passed += result.passed();
+    if (is_skipped && skipped++ == 0) skipped_because = result.message;
     ++done;
-    if (options.verbose || (status != "pass" && status != "skip")) {
+    if (options.verbose || !(result.passed() || is_skipped)) {
       runner.progress().clear();
-      std::cout << format_entry(entry, sample[p].label()) << std::flush;
+      std::cout << format_result(result, sample[p].label()) << std::flush;
     }
     runner.progress().show(step.name + ": " + count());
-    results.run_of(sample[p])["steps"].push_back(entry);
+    results.run_of(sample[p]).steps.push_back(result);
     results.save();
   };
   std::vector<Task> tasks, large;
@@ -70,16 +66,17 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
     // choice.
     size_t c = sample[p].num_sms != 0 ? 0 : p % contenders.size();
     if (!probed.refusals[p][c].empty() ||
-        (!runner.device().is_gpu() && num_ctas(probed.resources[p][c]) > kMostCtas))
+        (!runner.device().is_gpu() && has_many_ctas(probed.resources[p][c])))
       c = 0;
     std::string reason = probed.refusals[p][c];
     if (reason.empty()) reason = lacks_memory(sample[p], runner.device(), options.memory_gib);
     if (!reason.empty()) {
-      record(int(p), {{"step", step.name}, {"status", "skip"}, {"message", reason}});
+      record(int(p), {.step = step.name, .status = Status::kSkip, .message = reason});
       continue;
     }
     ++problems_of[c];
-    // With more tiles than there are counters, the race detector would need as long as for half of the sample.
+    // With more tiles than there are counters, the race detector would need as long as for half of the
+    // sample.
     const bool is_large = !runner.device().is_gpu() && sample[p].batch > kNumCounters;
     (is_large ? large : tasks).push_back({int(p), contenders[c].name, sample[p]});
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "harness/program/options.h"
+#include "harness/run/step_result.h"
 
 namespace flashsteps {
 
@@ -19,7 +20,6 @@ int list_steps(const Options& options);
 int show_info(const Options& options);
 int print_source(const Options& options);
 
-// By what became of the steps: "pass", "fail", ... as results files have it.
-int exit_status(const std::set<std::string>& statuses);
+int exit_status(const std::set<Status>& statuses);  // by what became of the steps
 
 }  // namespace flashsteps

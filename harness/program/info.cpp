@@ -2,7 +2,6 @@
 #include <iostream>
 
 #include "harness/base/text.h"
-#include "harness/base/usage_error.h"
 #include "harness/program/commands.h"
 #include "harness/program/results.h"
 #include "harness/program/table.h"
@@ -12,7 +11,7 @@ namespace flashsteps {
 namespace {
 
 void show_ceilings(Runner& runner, int rounds) {
-  const json ceilings = ceilings_record(time_ceilings(runner, rounds));
+  const Ceilings ceilings = ceilings_of(time_ceilings(runner, rounds));
   std::cout << "ceilings  measured now, medians of " << rounds << " rounds\n" << format_ceilings(ceilings);
   for (const std::string name : kCeilings) {
     if (!ceilings.contains(name))

@@ -44,8 +44,8 @@ int list_steps(const Options& options) {
       {"step", "16-bit D=64", "16-bit D=128", "fp32 D=64", "fp32 D=128"}};
   for (size_t s = 0; s < steps.size(); ++s) {
     const auto bytes = [&](size_t problem) {
-      const json& needs = probed.resources[problem][s];
-      return needs.is_null() ? std::string("-") : needs.at("smem_bytes").dump();
+      return probed.refusals[problem][s].empty() ? std::to_string(probed.resources[problem][s].smem_bytes)
+                                                 : "-";
     };
     const auto either = [&](size_t fp16, size_t bf16) {
       return bytes(fp16) != "-" ? bytes(fp16) : bytes(bf16);

@@ -12,7 +12,6 @@
 
 #include "common/interface.h"
 #include "harness/base/text.h"
-#include "harness/base/usage_error.h"
 #include "harness/program/commands.h"
 #include "harness/run/jobs.h"
 

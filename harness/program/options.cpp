@@ -9,7 +9,6 @@
 
 #include "harness/base/atomic_file.h"
 #include "harness/base/text.h"
-#include "harness/base/usage_error.h"
 #include "harness/device/tuning.h"
 #include "harness/problem/shapes.h"
 
@@ -115,9 +114,90 @@ void add_run_options(CLI::App* c, Axes& axes, Options& o, std::vector<std::strin
     c->add_flag("--in-process", o.in_process, "start no worker processes (for debuggers and profilers)");
 }
 
-std::vector<bool> masks(const Axes& axes) {  // causal or not
-  if (axes.full && axes.causal) return {false, true};
-  return {axes.causal};
+void add_timing_options(CLI::App* c, Options& o) {
+  const bool is_tune = c->get_name() == "tune";
+  if (!is_tune)
+    c->add_flag("--tuned", o.tuned, "take the configurations that tune has kept, where it has kept one");
+  c->add_option("--tuning", o.tuning_path,
+                is_tune ? "keep them in this file (default: $FLASHSTEPS_TUNING, or "
+                          "flashsteps/tuning.json in $XDG_CACHE_HOME or ~/.cache)"
+                        : "--tuned, from this file (default: that of tune)");
+  c->add_option("--rounds", o.rounds, "how many samples of each step to take")->transform(in_range(7, 10000));
+  c->add_flag("--cold-l2", o.cold_l2, "flush L2 before every launch that is timed, outside of its time");
+}
+
+void add_check_options(CLI::App* c, Options& o) {
+  add_repeatable(c, "--mode", o.modes, "emulator: when copies complete, and in which order threads run")
+      ->check(CLI::IsMember({"early", "late", "random"}));
+  c->add_option("--seeds", o.seeds, "emulator: how many random orders to try per problem")
+      ->transform(in_range(1, 10000));
+  c->add_flag("!--no-race-detector", o.race_detector, "emulator: do not look for races (faster)");
+  c->add_option("--memory", o.memory_gib,
+                "GiB of device memory that a problem may take; the sample skips larger ones")
+      ->transform(in_range(1e-6, 1e6));
+}
+
+void add_commands(CLI::App& app, Options& o, Axes& axes, std::vector<std::string>& steps, bool isolated) {
+  const auto add_command = [&](const char* name, const char* help) {
+    CLI::App* const c = app.add_subcommand(name, help);
+    add_run_options(c, axes, o, steps, isolated);
+    return c;
+  };
+  add_timing_options(add_command("run", "validate steps, then time them on a GPU or count on the emulator"),
+                     o);
+  add_check_options(
+      add_command("check", "only validate steps; without a shape, on the covering sample of problems"), o);
+  add_timing_options(add_command("bench", "time the steps that pass, taking turns (GPU)"), o);
+  add_timing_options(
+      add_command(
+          "tune",
+          "time steps in each of their configurations, and keep the fastest one for such calls (GPU)"),
+      o);
+  add_command("count", "count exactly what steps do: instructions, memory transactions, barriers (emulator)");
+  add_command("trace",
+              "write a trace of who waits for whom in one CTA, for chrome://tracing or Perfetto (emulator)")
+      ->add_option("--cta", o.cta, "which CTA, counted along x, then y, then z (default: the last one)")
+      ->transform(in_range<int64_t>(0, std::numeric_limits<int64_t>::max()));
+  add_problem_options(
+      app.add_subcommand(
+          "problems",
+          "print as JSON the problems that these options describe, and the gates that outputs must meet"),
+      axes, o);
+  add_backend(app.add_subcommand("list", "list the steps of this program and what they need"), o);
+  CLI::App* const source = app.add_subcommand(
+      "source", "print a step as one .cu file, which nvcc compiles without this repository");
+  source->add_option("steps", steps, "which step, e.g. v02_smem_tiles or v02")->required();
+  source->add_flag("--main", o.with_main, "with a main function that checks one small problem");
+  CLI::App* const info =
+      app.add_subcommand("info", "describe the device and the build; on a GPU, measure its ceilings");
+  add_backend(info, o);
+  CLI::Option* const instructions =
+      info->add_flag("--instructions", o.instructions,
+                     "measure how many clocks other instructions add to mma.sync, instead of ceilings");
+  info->add_option("--json", o.json_path, "write these clocks to this file")->needs(instructions);
+}
+
+// The command that was given; nullptr when it was --help, which has been answered.
+const CLI::App* parse(CLI::App& app, int argc, const char* const* argv) {
+  const auto is_wanted = [&](const CLI::App* c) { return c->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_wanted).empty())
+    throw UsageError("unknown command '" + std::string(argv[1]) + "' (see --help)");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked_for_help) {
+    app.exit(asked_for_help);
+    return nullptr;
+  } catch (const CLI::ParseError& error) {
+    std::string line = error.what();
+    std::ranges::replace(line, '\n', ' ');
+    throw UsageError(line + (app.get_subcommands().empty() ? " (see --help)" : ""));
+  }
+  return app.get_subcommands().front();
+}
+
+bool was_given(const CLI::App& command, const char* option) {
+  const CLI::Option* const known = command.get_option_no_throw(option);
+  return known != nullptr && known->count() > 0;
 }
 
 void set_call(const Axes& axes, Problem& p) {
@@ -148,7 +228,8 @@ std::vector<Problem> problems_of_shapes(const Axes& axes) {
         axes.grid == "paper" ? paper_grid() : decode_grid(axes.grid == "decode" ? 1 << 18 : 1 << 22),
         std::back_inserter(all));
   multiply(all, &Problem::dtype, axes.dtypes);
-  multiply(all, &Problem::causal, masks(axes));
+  multiply(all, &Problem::causal,
+           axes.full && axes.causal ? std::vector{false, true} : std::vector{axes.causal});
   multiply(all, &Problem::layout, axes.layouts);
   multiply(all, &Problem::kv_lengths, axes.lengths);
   multiply(all, &Problem::inputs, axes.inputs);
@@ -157,8 +238,7 @@ std::vector<Problem> problems_of_shapes(const Axes& axes) {
     p.seed = axes.seed;
     set_call(axes, p);
     if (const std::string error = shape_error(p); !error.empty()) throw UsageError(p.label() + ": " + error);
-    const auto same = [&](const Problem& other) { return other.label() == p.label(); };
-    if (std::ranges::none_of(problems, same)) problems.push_back(p);
+    if (std::ranges::find(problems, p) == problems.end()) problems.push_back(p);
   }
   return problems;
 }
@@ -180,14 +260,50 @@ std::vector<StepChoice> candidates(const std::vector<StepChoice>& steps, bool na
   return all;
 }
 
-void check_different(const char* option, const std::string& path, const char* other,
-                     const std::string& other_path) {
+bool are_one_file(const std::string& path, const std::string& other) {
   namespace fs = std::filesystem;
   std::error_code no_such_file;
-  if (path.empty() || other_path.empty()) return;
-  if (fs::equivalent(path, other_path, no_such_file) ||
-      fs::weakly_canonical(fs::absolute(path)) == fs::weakly_canonical(fs::absolute(other_path)))
-    throw UsageError(std::string(other) + " " + other_path + ": is the file of " + option);
+  return fs::equivalent(path, other, no_such_file) ||
+         fs::weakly_canonical(fs::absolute(path)) == fs::weakly_canonical(fs::absolute(other));
+}
+
+void choose_steps(const CLI::App& command, const std::vector<std::string>& texts, Options& o) {
+  o.steps_named = !texts.empty();
+  for (const std::string& text : texts) std::ranges::copy(find_steps(text), std::back_inserter(o.steps));
+  o.steps = o.steps_named ? in_order(o.steps) : all_steps();
+  if (o.steps.empty() && command.get_option_no_throw("steps") != nullptr)
+    throw UsageError("this program has no steps");
+  if (o.command == "source" &&
+      (o.steps.size() != 1 || o.steps[0].configuration != AttentionCall::kChosenByStep))
+    throw UsageError("source: name one step, and no configuration");
+  if (o.command == "tune") o.steps = candidates(o.steps, o.steps_named);
+}
+
+void choose_problems(const CLI::App& command, const Axes& axes, Options& o) {
+  o.problems = problems_of_shapes(axes);
+  for (const char* const option :
+       {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs", "--page-size", "--seed",
+        "--no-lse", "--earlier", "--num-sms", "--softmax-scale"}) {
+    if (o.problems.empty() && was_given(command, option))
+      throw UsageError(option + std::string(" needs a --shape or --grid"));
+  }
+  o.covering = o.problems.empty() && o.command == "check";
+}
+
+void choose_files(const CLI::App& command, Options& o) {
+  if (was_given(command, "--json")) o.json_path = AtomicFile::check_writable("--json", o.json_path);
+  if (!was_given(command, "--tuning"))
+    o.tuning_path = tuning_path();
+  else if (o.command != "tune")
+    o.tuned = true;
+  else
+    o.tuning_path = AtomicFile::check_writable("--tuning", o.tuning_path);
+  if (o.command == "tune" && o.tuning_path.empty())
+    throw UsageError(std::string("tune: there is no file to write, ") + kTuningVariable +
+                     " is empty or there is no home folder; give one with --tuning");
+  const bool both = !o.json_path.empty() && !o.tuning_path.empty() && (o.command == "tune" || o.tuned);
+  if (both && are_one_file(o.json_path, o.tuning_path))
+    throw UsageError("--tuning " + o.tuning_path + ": is the file of --json");
 }
 
 }  // namespace
@@ -203,112 +319,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
       "Exit status: 0 all passed; 1 something failed validation or nothing could run; 2 wrong use, or a "
       "step\n"
       "named explicitly cannot run here; 3 a step crashed or hung.");
-  const auto add_command = [&](const char* name, const char* help) {
-    CLI::App* const c = app.add_subcommand(name, help);
-    add_run_options(c, axes, o, steps, isolated);
-    return c;
-  };
-  CLI::App* const run =
-      add_command("run", "validate steps, then time them on a GPU or count on the emulator");
-  CLI::App* const check =
-      add_command("check", "only validate steps; without a shape, on the covering sample of problems");
-  CLI::App* const bench = add_command("bench", "time the steps that pass, taking turns (GPU)");
-  CLI::App* const tune = add_command(
-      "tune", "time steps in each of their configurations, and keep the fastest one for such calls (GPU)");
-  add_command("count", "count exactly what steps do: instructions, memory transactions, barriers (emulator)");
-  CLI::App* const trace = add_command(
-      "trace", "write a trace of who waits for whom in one CTA, for chrome://tracing or Perfetto (emulator)");
-  CLI::App* const problems = app.add_subcommand(
-      "problems",
-      "print as JSON the problems that these options describe, and the gates that outputs must meet");
-  add_problem_options(problems, axes, o);
-  add_backend(app.add_subcommand("list", "list the steps of this program and what they need"), o);
-  CLI::App* const source =
-      app.add_subcommand("source", "print a step as one .cu file, which nvcc compiles without this repository");
-  source->add_option("steps", steps, "which step, e.g. v02_smem_tiles or v02")->required();
-  source->add_flag("--main", o.with_main, "with a main function that checks one small problem");
-  CLI::App* const info =
-      app.add_subcommand("info", "describe the device and the build; on a GPU, measure its ceilings");
-  add_backend(info, o);
-  CLI::Option* const instructions =
-      info->add_flag("--instructions", o.instructions,
-                     "measure how many clocks other instructions add to mma.sync, instead of ceilings");
-  info->add_option("--json", o.json_path, "write these clocks to this file")->needs(instructions);
-
-  for (CLI::App* c : {run, bench})
-    c->add_flag("--tuned", o.tuned, "take the configurations that tune has kept, where it has kept one");
-  for (CLI::App* c : {run, bench, tune})
-    c->add_option("--tuning", o.tuning_path,
-                  c == tune ? "keep them in this file (default: $FLASHSTEPS_TUNING, or "
-                              "flashsteps/tuning.json in $XDG_CACHE_HOME or ~/.cache)"
-                            : "--tuned, from this file (default: that of tune)");
-  for (CLI::App* c : {run, bench, tune}) {
-    c->add_option("--rounds", o.rounds, "how many samples of each step to take")
-        ->transform(in_range(7, 10000));
-    c->add_flag("--cold-l2", o.cold_l2, "flush L2 before every launch that is timed, outside of its time");
-  }
-  add_repeatable(check, "--mode", o.modes, "emulator: when copies complete, and in which order threads run")
-      ->check(CLI::IsMember({"early", "late", "random"}));
-  check->add_option("--seeds", o.seeds, "emulator: how many random orders to try per problem")
-      ->transform(in_range(1, 10000));
-  check->add_flag("!--no-race-detector", o.race_detector, "emulator: do not look for races (faster)");
-  check
-      ->add_option("--memory", o.memory_gib,
-                   "GiB of device memory that a problem may take; the sample skips larger ones")
-      ->transform(in_range(1e-6, 1e6));
-  trace->add_option("--cta", o.cta, "which CTA, counted along x, then y, then z (default: the last one)")
-      ->transform(in_range<int64_t>(0, std::numeric_limits<int64_t>::max()));
-
-  const auto is_wanted = [&](const CLI::App* c) { return c->get_name() == argv[1]; };
-  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_wanted).empty())
-    throw UsageError("unknown command '" + std::string(argv[1]) + "' (see --help)");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asked_for_help) {
-    app.exit(asked_for_help);
-    return {};
-  } catch (const CLI::ParseError& error) {
-    std::string line = error.what();
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    throw UsageError(line + (app.get_subcommands().empty() ? " (see --help)" : ""));
-  }
-  const CLI::App& command = *app.get_subcommands().front();
-  o.command = command.get_name();
-  const auto was_given = [&](const char* option) {
-    const CLI::Option* const known = command.get_option_no_throw(option);
-    return known != nullptr && known->count() > 0;
-  };
-
-  o.steps_named = !steps.empty();
-  for (const std::string& text : steps) std::ranges::copy(find_steps(text), std::back_inserter(o.steps));
-  o.steps = o.steps_named ? in_order(o.steps) : all_steps();
-  if (o.steps.empty() && command.get_option_no_throw("steps") != nullptr)
-    throw UsageError("this program has no steps");
-  if (o.command == "source" &&
-      (o.steps.size() != 1 || o.steps[0].configuration != AttentionCall::kChosenByStep))
-    throw UsageError("source: name one step, and no configuration");
-  if (o.command == "tune") o.steps = candidates(o.steps, o.steps_named);
-
-  o.problems = problems_of_shapes(axes);
-  for (const char* const option :
-       {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs", "--page-size", "--seed",
-        "--no-lse", "--earlier", "--num-sms", "--softmax-scale"}) {
-    if (o.problems.empty() && was_given(option))
-      throw UsageError(option + std::string(" needs a --shape or --grid"));
-  }
-  o.covering = o.problems.empty() && o.command == "check";
-
-  if (was_given("--json")) o.json_path = AtomicFile::check_writable("--json", o.json_path);
-  if (!was_given("--tuning"))
-    o.tuning_path = tuning_path();
-  else if (o.command != "tune")
-    o.tuned = true;
-  else
-    o.tuning_path = AtomicFile::check_writable("--tuning", o.tuning_path);
-  if (o.command == "tune" && o.tuning_path.empty())
-    throw UsageError(std::string("tune: there is no file to write, ") + kTuningVariable +
-                     " is empty or there is no home folder; give one with --tuning");
-  if (o.command == "tune" || o.tuned) check_different("--json", o.json_path, "--tuning", o.tuning_path);
+  add_commands(app, o, axes, steps, isolated);
+  const CLI::App* const command = parse(app, argc, argv);
+  if (command == nullptr) return {};
+  o.command = command->get_name();
+  choose_steps(*command, steps, o);
+  choose_problems(*command, axes, o);
+  choose_files(*command, o);
   return o;
 }
 

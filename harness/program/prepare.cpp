@@ -5,7 +5,6 @@
 #include <fstream>
 
 #include "harness/base/text.h"
-#include "harness/base/usage_error.h"
 #include "harness/problem/shapes.h"
 #include "harness/problem/tensors.h"
 

@@ -40,13 +40,6 @@ std::string to_lines(const json& value, const std::string& indent, bool is_frame
 
 }  // namespace
 
-json device_record(json description, const json& peak_tflops) {
-  for (const auto& [dtype, peak] : peak_tflops.items()) {
-    if (peak > 0) description["peak_tflops"][dtype] = peak;
-  }
-  return description;
-}
-
 json to_json(const BuildInfo& build) {
   json record = {{"compiler", build.compiler}, {"flags", build.flags}, {"type", build.type}};
   if (!build.nvcc.empty()) {
@@ -68,23 +61,19 @@ ResultsFile::ResultsFile(std::string path, const std::string& command, const Dev
              {"dirty", build.dirty ? json(*build.dirty) : json(nullptr)},
              {"build", to_json(build)},
              {"backend", name(device.backend)},
-             {"device", device_record(device.description, device.peak_tflops)}}},
-           {"runs", json::array()}};
+             {"device", device.description}}}};
 }
 
-json& ResultsFile::run_of(const Problem& problem) {
-  const json record = to_json(problem);
-  json& runs = root_["runs"];
-  for (json& run : runs) {
-    if (run.at("problem") == record) return run;
-  }
-  runs.push_back({{"problem", record}, {"steps", json::array()}});
-  return runs.back();
+Run& ResultsFile::run_of(const Problem& problem) {
+  const auto found = std::ranges::find(runs_, problem, &Run::problem);
+  return found != runs_.end() ? *found : runs_.emplace_back(Run{problem, {}, {}});
 }
 
 void ResultsFile::save() const {
   if (path_.empty()) return;
-  replace(path_, to_lines(root_, "", true) + "\n");
+  json whole = root_;
+  whole["runs"] = runs_;
+  replace(path_, to_lines(whole, "", true) + "\n");
 }
 
 void ResultsFile::save_complete() {
@@ -94,9 +83,9 @@ void ResultsFile::save_complete() {
 
 int ResultsFile::finish() const {
   if (!path_.empty()) std::cout << "\nresults: " << path_ << "\n";
-  std::set<std::string> statuses;
-  for (const json& run : root_.at("runs")) {
-    for (const json& entry : run.at("steps")) statuses.insert(entry.at("status"));
+  std::set<Status> statuses;
+  for (const Run& run : runs_) {
+    for (const StepResult& result : run.steps) statuses.insert(result.status);
   }
   return exit_status(statuses);
 }
@@ -107,10 +96,12 @@ void ResultsFile::replace(const std::string& path, const std::string& text) {
   file.commit();
 }
 
-int exit_status(const std::set<std::string>& statuses) {
-  if (statuses.count("crash") + statuses.count("timeout") > 0) return kCrashedOrHung;
-  if (statuses.count("fail") + statuses.count("error") > 0 || statuses.count("pass") == 0)
-    return kSomethingFailed;
+int exit_status(const std::set<Status>& statuses) {
+  const auto some = [&](Status one, Status other) {
+    return statuses.contains(one) || statuses.contains(other);
+  };
+  if (some(Status::kCrash, Status::kTimeout)) return kCrashedOrHung;
+  if (some(Status::kFail, Status::kError) || !statuses.contains(Status::kPass)) return kSomethingFailed;
   return kAllPassed;
 }
 

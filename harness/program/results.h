@@ -7,6 +7,7 @@
 #include "harness/base/build_info.h"
 #include "harness/base/json.h"
 #include "harness/run/runner.h"
+#include "harness/run/step_result.h"
 
 namespace flashsteps {
 
@@ -15,9 +16,9 @@ class ResultsFile {
   // `path` may be empty: then nothing is written.
   ResultsFile(std::string path, const std::string& command, const Device& device);
 
-  json& root() { return root_; }
+  json& root() { return root_; }  // but for the runs
   // The run of this problem, which is added if there is none. The reference holds until the next is added.
-  json& run_of(const Problem& problem);
+  Run& run_of(const Problem& problem);
   void save() const;  // atomically: a killed run leaves a whole file
   void save_complete();
 
@@ -30,11 +31,9 @@ class ResultsFile {
  private:
   std::string path_;
   json root_;
+  std::vector<Run> runs_;
 };
 
-// Of the provenance: "build"; and "device", with the peaks that percentages are of where the table has its
-// card: its rates are above 0.
-json to_json(const BuildInfo& build);
-json device_record(json description, const json& peak_tflops);
+json to_json(const BuildInfo& build);  // of the provenance
 
 }  // namespace flashsteps

@@ -3,7 +3,6 @@
 #include <iostream>
 
 #include "harness/base/text.h"
-#include "harness/base/usage_error.h"
 #include "harness/device/tuning.h"
 #include "harness/program/commands.h"
 #include "harness/program/prepare.h"
@@ -28,40 +27,36 @@ std::string wanted_backend(const Options& options) {
 }
 
 // Times the steps that passed, and adds that to the problem's run.
-void time_problem(Runner& runner, const Problem& problem, const Options& options, json& run) {
+void time_problem(Runner& runner, const Options& options, Run& run) {
+  const Problem& problem = run.problem;
   std::vector<std::string> contenders;
-  for (const json& entry : run["steps"]) {
-    if (entry.at("status") == "pass") contenders.push_back(entry.at("step"));
+  for (const StepResult& result : run.steps) {
+    if (result.passed()) contenders.push_back(result.step);
   }
   const auto on_failure = [&](const std::string& step, const JobOutcome& outcome) {
-    for (json& entry : run["steps"]) {
-      if (entry.at("step") != step) continue;
-      entry["status"] = outcome.status;
-      entry["message"] = "while being timed: " + outcome.message;
-      runner.progress().clear();
-      std::cout << format_entry(entry, problem.label()) << std::flush;
-    }
+    StepResult& result = *std::ranges::find(run.steps, step, &StepResult::step);
+    result.status = outcome.status;
+    result.message = "while being timed: " + outcome.message;
+    runner.progress().clear();
+    std::cout << format_result(result, problem.label()) << std::flush;
   };
   const auto samples =
       time_in_turns(runner, problem, contenders, options.rounds, options.cold_l2, on_failure);
 
-  const json ceilings = ceilings_record(samples);
-  if (!ceilings.empty()) run["ceilings"] = ceilings;
-  const double peak = runner.device().peak_tflops.at(name(problem.dtype));
-  for (json& entry : run["steps"]) {
-    if (entry.at("status") != "pass") continue;
-    const std::string step = entry.at("step");
-    const std::string limit = limit_of(*find_steps(step).front().info, problem);
-    const json timing = timing_record(samples.at(step), problem, ceilings, limit);
-    const double tflops = timing.at("tflops");
+  run.ceilings = ceilings_of(samples);
+  const double peak = runner.device().peak_tflops(problem.dtype);
+  for (StepResult& result : run.steps) {
+    if (!result.passed()) continue;
+    const std::string limit = limit_of(*find_steps(result.step).front().info, problem);
+    const Timing timing = timing_of(samples.at(result.step), problem, run.ceilings, limit);
     // Nothing is faster than the hardware: such a figure means that the step, the clock or the FLOP count is
     // wrong.
-    if (peak > 0 && tflops > peak) {
-      entry["status"] = "fail";
-      entry["message"] = fixed(tflops, 1) + " TFLOPS is above the card's peak of " + fixed(peak, 1) +
-                         ": a bug in the step or in the measurement, not recorded";
+    if (peak > 0 && timing.tflops > peak) {
+      result.status = Status::kFail;
+      result.message = fixed(timing.tflops, 1) + " TFLOPS is above the card's peak of " + fixed(peak, 1) +
+                       ": a bug in the step or in the measurement, not recorded";
     } else {
-      entry["timing"] = timing;
+      result.timing = timing;
     }
   }
 }
@@ -101,19 +96,19 @@ int run_steps(const Options& options) {
   // Problem by problem: its inputs, its reference and what v01 makes of it are computed once for all steps.
   for (size_t p = 0; p < problems.size(); ++p) {
     std::vector<size_t> ended;  // which steps, in their order
-    const auto finish = [&](int s, const json& entry) {
+    const auto finish = [&](int s, const StepResult& result) {
       runner.progress().clear();
-      std::cout << format_entry(entry, problems[p].label()) << std::flush;
+      std::cout << format_result(result, problems[p].label()) << std::flush;
       const auto place = ended.insert(std::ranges::lower_bound(ended, size_t(s)), size_t(s));
-      json& entries = results.run_of(problems[p])["steps"];
-      entries.insert(entries.begin() + (place - ended.begin()), entry);
+      std::vector<StepResult>& all = results.run_of(problems[p]).steps;
+      all.insert(all.begin() + (place - ended.begin()), result);
       results.save();
     };
     std::vector<Task> tasks;
     for (size_t s = 0; s < options.steps.size(); ++s) {
       const std::string& step = options.steps[s].name;
       if (const std::string& reason = probed.refusals[p][s]; !reason.empty())
-        finish(int(s), {{"step", step}, {"status", "skip"}, {"message", reason}});
+        finish(int(s), {.step = step, .status = Status::kSkip, .message = reason});
       else
         tasks.push_back({int(s), step, problems[p]});
     }
@@ -122,16 +117,14 @@ int run_steps(const Options& options) {
   }
   std::string kept;
   for (size_t p = 0; timed && p < problems.size(); ++p) {
-    json& run = results.run_of(problems[p]);
-    time_problem(runner, problems[p], options, run);
+    Run& run = results.run_of(problems[p]);
+    time_problem(runner, options, run);
     results.save();
-    if (tunes) kept += keep_fastest(tuning_path, run, problems[p], results.root()["provenance"]);
+    if (tunes) kept += keep_fastest(tuning_path, run, results.root()["provenance"]);
   }
   results.save_complete();
-  for (const Problem& problem : problems) {
-    const double peak = device.peak_tflops.at(name(problem.dtype));
-    std::cout << "\n" << format_run(results.run_of(problem), problem, peak);
-  }
+  for (const Problem& problem : problems)
+    std::cout << "\n" << format_run(results.run_of(problem), device.peak_tflops(problem.dtype));
   if (tunes) std::cout << "\nkept in " << tuning_path << ":\n" << kept;
   return results.finish();
 }

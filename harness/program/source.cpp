@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <iostream>
 
-#include "harness/base/usage_error.h"
+#include "harness/base/text.h"
 #include "harness/program/commands.h"
 #include "harness/program/step_sources.h"
 

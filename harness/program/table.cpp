@@ -5,28 +5,63 @@
 #include <cmath>
 #include <map>
 
-#include "common/interface.h"
 #include "harness/base/text.h"
 #include "harness/run/timing.h"
 
 namespace flashsteps {
 namespace {
 
-// "pass" -> "PASS", "timeout" -> "HANG", ...
-std::string status_label(const std::string& status) {
-  if (status == "timeout") return "HANG";
-  std::string label = status;
-  std::transform(label.begin(), label.end(), label.begin(), [](unsigned char c) { return std::toupper(c); });
+using Row = std::vector<std::string>;
+
+// "PASS", "HANG", ...
+std::string label_of(Status status) {
+  if (status == Status::kTimeout) return "HANG";
+  std::string label = json(status);
+  std::ranges::transform(label, label.begin(), [](unsigned char c) { return std::toupper(c); });
   return label;
 }
 
-// The step that one comes from, if its registration names it. `name` may have a configuration behind an @.
-std::string comes_from(const std::string& name) {
-  for (const BackendKind backend : {BackendKind::kCuda, BackendKind::kEmulator}) {
-    const Step* const step = find_step(name.substr(0, name.find('@')), backend);
-    if (step != nullptr && step->info.after != nullptr) return step->info.after;
-  }
-  return "";
+std::string name_of(const StepResult& result) {
+  if (result.configuration.empty() || result.step.find('@') != std::string::npos) return result.step;
+  return result.step + " (" + result.configuration + (result.tuned ? ", tuned)" : ")");
+}
+
+// Of the validation, null where it has none.
+json error_of(const StepResult& result, const char* key) {
+  return result.details.value("validation", json::object()).value(key, json());
+}
+
+// Some steps ran on a GPU; few queries read K and V at the rate that counts.
+Row timing_titles(const Run& run, bool reads) {
+  const auto is_cold = [](const StepResult& result) { return result.timing && result.timing->cold_l2; };
+  Row titles{std::ranges::any_of(run.steps, is_cold) ? "ms, cold L2" : "ms"};
+  if (reads) titles.push_back("TB/s of K, V");
+  titles.insert(titles.end(), {"TFLOPS", "p10-p90", "% peak", "% matmul", "% limit", "x prev"});
+  return titles;
+}
+
+// `base_ms` is the time of the step that it is compared with; 0: there is none.
+Row timing_cells(const Timing& timing, const Rates& rates, bool reads, double base_ms) {
+  const auto percent = [](const std::optional<double>& share) { return share ? fixed(*share, 1) : "-"; };
+  Row cells{fixed(timing.median_ms, reads ? 4 : 3)};
+  if (reads) cells.push_back(fixed(*rates.kv_bytes_per_second * 1e-12, 2));
+  cells.insert(cells.end(),
+               {fixed(rates.tflops, 1), fixed(rates.tflops_p10, 1) + "-" + fixed(rates.tflops_p90, 1),
+                percent(rates.percent_of_peak), percent(rates.percent_of_matmul),
+                percent(rates.percent_of_limit) + (rates.percent_of_limit ? " " + timing.limit : ""),
+                base_ms > 0 ? fixed(base_ms / timing.median_ms, 2) : "-"});
+  return cells;
+}
+
+Row counter_cells(const json& counters, double seconds) {
+  const double wavefronts = counters.at("shared_wavefronts"), ideal = counters.at("shared_wavefronts_ideal");
+  Row cells;
+  for (const char* key : {"global_requests", "global_sectors", "shared_requests", "shared_wavefronts"})
+    cells.push_back(counters.at(key).dump());
+  cells.push_back(ideal > 0 ? fixed(wavefronts / ideal, 2) : "-");
+  for (const char* key : {"mma", "barriers", "shuffles"}) cells.push_back(counters.at(key).dump());
+  cells.push_back(fixed(seconds, 2));
+  return cells;
 }
 
 }  // namespace
@@ -49,103 +84,68 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-std::string format_run(const json& run, const Problem& problem, double peak_tflops) {
-  const json& steps = run.at("steps");
-  const json ceilings = run.value("ceilings", json::object());
-  const auto any = [&](const char* key) {
-    return std::ranges::any_of(steps, [&](const json& step) { return step.contains(key); });
-  };
-  const auto number = [](const json& value, auto&& format) {
-    return value.is_number() ? format(value.get<double>()) : std::string("-");
-  };
-  const bool timed = any("timing"), counted = any("counters");
-  std::vector<std::vector<std::string>> rows{{"step", "result", "NRMSE", "worst row"}};
-  const auto add = [](std::vector<std::string>& row, std::initializer_list<std::string> cells) {
-    row.insert(row.end(), cells);
-  };
-  const auto is_cold = [](const json& step) { return step.value("timing", json::object()).contains("l2"); };
-  const bool reads = timed && is_decode(problem);
-  if (timed) {
-    add(rows[0], {std::ranges::any_of(steps, is_cold) ? "ms, cold L2" : "ms"});
-    if (reads) add(rows[0], {"TB/s of K, V"});
-    add(rows[0], {"TFLOPS", "p10-p90", "% peak", "% matmul", "% limit", "x prev"});
-  }
+std::string format_run(const Run& run, double peak_tflops) {
+  const bool timed =
+      std::ranges::any_of(run.steps, [](const auto& result) { return result.timing.has_value(); });
+  const bool counted =
+      std::ranges::any_of(run.steps, [](const auto& result) { return result.details.contains("counters"); });
+  const bool reads = timed && is_decode(run.problem);
+  std::vector<Row> rows{{"step", "result", "NRMSE", "worst row"}};
+  const auto add = [](Row& row, const Row& cells) { row.insert(row.end(), cells.begin(), cells.end()); };
+  if (timed) add(rows[0], timing_titles(run, reads));
   if (counted) {
     // Two lines: with one the table would be wider than most terminals.
-    std::vector<std::string> above(rows[0].size());
+    Row above(rows[0].size());
     add(above, {"global", "", "shared"});
     add(rows[0], {"requests", "sectors", "requests", "wavefronts", "x ideal", "mma", "barriers", "shuffles",
                   "seconds"});
     rows.insert(rows.begin(), above);
   }
+  // A line for every part of the ladder, where there are several.
+  const bool several_parts = std::ranges::any_of(
+      run.steps, [&](const auto& result) { return result.part != run.steps.front().part; });
+  std::string part;
   double previous_ms = 0;               // of the row above
   std::map<std::string, double> ms_of;  // by step
-  // A line for every part of the ladder, where there are several.
-  std::string part;
-  const auto part_of = [](const json& step) { return step.value("part", std::string()); };
-  const bool several_parts =
-      std::ranges::any_of(steps, [&](const json& step) { return part_of(step) != part_of(steps.front()); });
-  for (const json& step : steps) {
-    if (several_parts && part_of(step) != part) {
-      part = part_of(step);
+  const auto number = [](const json& value) { return value.is_number() ? scientific(value) : "-"; };
+  for (const StepResult& result : run.steps) {
+    if (several_parts && result.part != part) {
+      part = result.part;
       rows.push_back({part.empty() ? "others" : part});
     }
-    std::string name = step.at("step");
-    if (step.contains("configuration") && name.find('@') == std::string::npos)
-      name +=
-          " (" + step["configuration"].get<std::string>() + (step.value("tuned", false) ? ", tuned)" : ")");
-    const json validation = step.value("validation", json::object());
-    std::vector<std::string> row{(several_parts ? "  " : "") + name, status_label(step.at("status")),
-                                 number(validation.value("nrmse", json()), scientific),
-                                 number(validation.value("worst_row_nrmse", json()), scientific)};
-    if (timed && step.contains("timing")) {
-      const json& timing = step.at("timing");
-      const Rates rates = rates_of(timing, problem, peak_tflops, ceilings);
-      const double ms = timing.at("median_ms");
-      const auto base = ms_of.find(comes_from(step.at("step")));
-      const double base_ms = base != ms_of.end() ? base->second : previous_ms;
-      const auto percent = [](const std::optional<double>& share) { return share ? fixed(*share, 1) : "-"; };
-      add(row, {fixed(ms, reads ? 4 : 3)});
-      if (reads) add(row, {fixed(*rates.kv_bytes_per_second * 1e-12, 2)});
-      add(row,
-          {fixed(rates.tflops, 1), fixed(rates.tflops_p10, 1) + "-" + fixed(rates.tflops_p90, 1),
-           percent(rates.percent_of_peak), percent(rates.percent_of_matmul),
-           rates.percent_of_limit ? percent(rates.percent_of_limit) + " " + timing.value("limit", "") : "-",
-           base_ms > 0 ? fixed(base_ms / ms, 2) : "-"});
-      previous_ms = ms_of[step.at("step")] = ms;
+    Row& row = rows.emplace_back(Row{(several_parts ? "  " : "") + name_of(result), label_of(result.status),
+                                     number(error_of(result, "nrmse")),
+                                     number(error_of(result, "worst_row_nrmse"))});
+    if (result.timing) {
+      const char* const after = find_steps(result.step).front().info->after;
+      const auto base = ms_of.find(after != nullptr ? after : "");
+      add(row, timing_cells(*result.timing, rates_of(*result.timing, run.problem, peak_tflops, run.ceilings),
+                            reads, base != ms_of.end() ? base->second : previous_ms));
+      previous_ms = ms_of[result.step] = result.timing->median_ms;
     }
-    if (counted && step.contains("counters")) {
-      const json& c = step.at("counters");
-      const double ideal = c.at("shared_wavefronts_ideal");
-      for (const char* key : {"global_requests", "global_sectors", "shared_requests", "shared_wavefronts"})
-        row.push_back(c.at(key).dump());
-      row.push_back(ideal > 0 ? fixed(c.at("shared_wavefronts").get<double>() / ideal, 2) : "-");
-      for (const char* key : {"mma", "barriers", "shuffles"}) row.push_back(c.at(key).dump());
-      row.push_back(fixed(step.at("seconds"), 2));
-    }
-    rows.push_back(row);
+    if (result.details.contains("counters"))
+      add(row, counter_cells(result.details["counters"], result.details.at("seconds")));
   }
-  std::string text = problem.label() + "\n" + format_table(rows);
+  std::string text = run.problem.label() + "\n" + format_table(rows);
   if (counted)
     text += "  (counts are exact; the emulator has no timing model, the seconds are its own running time)\n";
-  if (!ceilings.empty()) text += "  measured ceilings:\n" + format_ceilings(ceilings);
+  if (!run.ceilings.empty()) text += "  measured ceilings:\n" + format_ceilings(run.ceilings);
   return text;
 }
 
-std::string format_ceilings(const json& ceilings) {
-  std::vector<std::vector<std::string>> rows;
-  for (const auto& [name, ceiling] : ceilings.items()) {
-    const std::string unit = ceiling.at("unit");
-    const double rate = per_second(ceiling) * 1e-12;
-    rows.push_back({"  " + name, ceiling.at("what"),
-                    unit == "FLOP" ? fixed(rate, 1) + " TFLOPS" : fixed(rate, 2) + " T " + unit + "/s"});
+std::string format_ceilings(const Ceilings& ceilings) {
+  std::vector<Row> rows;
+  for (const auto& [name, ceiling] : ceilings) {
+    const double rate = ceiling.per_second() * 1e-12;
+    rows.push_back(
+        {"  " + name, ceiling.what,
+         ceiling.unit == "FLOP" ? fixed(rate, 1) + " TFLOPS" : fixed(rate, 2) + " T " + ceiling.unit + "/s"});
   }
   return format_table(rows);
 }
 
 std::string format_instructions(const json& instructions) {
-  std::vector<std::vector<std::string>> rows{
-      {"instruction", "warps", "banks", "beside", "spread", "together"}};
+  std::vector<Row> rows{{"instruction", "warps", "banks", "beside", "spread", "together"}};
   for (const json& costs : instructions.at("warps")) {
     const std::string warps = std::to_string(costs.at("warps").get<int>());
     rows.push_back({"none", warps, "-", "0", fixed(costs.at("spread"), 1), fixed(costs.at("together"), 1)});
@@ -159,17 +159,15 @@ std::string format_instructions(const json& instructions) {
   return format_table(rows);
 }
 
-std::string format_entry(const json& entry, const std::string& label) {
-  std::string text =
-      status_label(entry.at("status")) + "  " + entry.at("step").get<std::string>() + "  " + label;
-  const json validation = entry.value("validation", json::object());
-  if (const json nrmse = validation.value("nrmse", json()); nrmse.is_number()) {
-    const json worst_row = validation.at("worst_row_nrmse");
+std::string format_result(const StepResult& result, const std::string& label) {
+  std::string text = label_of(result.status) + "  " + result.step + "  " + label;
+  if (const json nrmse = error_of(result, "nrmse"); nrmse.is_number()) {
+    const json worst_row = error_of(result, "worst_row_nrmse");
     text += "  NRMSE " + scientific(nrmse) + ", worst row " +
             scientific(worst_row.is_number() ? worst_row.get<double>() : NAN);
   }
   text += "\n";
-  if (const std::string message = entry.at("message"); !message.empty()) text += indented(message, 6) + "\n";
+  if (!result.message.empty()) text += indented(result.message, 6) + "\n";
   return text;
 }
 

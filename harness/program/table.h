@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/base/json.h"
-#include "harness/problem/problem.h"
+#include "harness/run/step_result.h"
 
 namespace flashsteps {
 
@@ -14,15 +13,15 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows);
 
 // The table of one problem's finished steps: timing where there is one, counters where there are some. A peak
 // of 0 is none.
-std::string format_run(const json& run, const Problem& problem, double peak_tflops);
+std::string format_run(const Run& run, double peak_tflops);
 
 // The measured ceilings of a run, a line each.
-std::string format_ceilings(const json& ceilings);
+std::string format_ceilings(const Ceilings& ceilings);
 
 // What instructions cost beside mma.sync: clocks of one of them alone, and of a product with some beside it.
 std::string format_instructions(const json& instructions);
 
 // What is said of a step when it is done with a problem: PASS, or what is wrong.
-std::string format_entry(const json& entry, const std::string& label);
+std::string format_result(const StepResult& result, const std::string& label);
 
 }  // namespace flashsteps

@@ -1,7 +1,7 @@
 // flashsteps trace: who waits for whom in one CTA of a step, on the emulator, as docs/pipeline.md shows it.
 #include <iostream>
 
-#include "harness/base/usage_error.h"
+#include "harness/base/text.h"
 #include "harness/problem/problem_json.h"
 #include "harness/program/commands.h"
 #include "harness/program/prepare.h"
@@ -23,8 +23,8 @@ int trace_step(const Options& options) {
   const Probed probed = runner.probe({problem}, {step});
   refuse_named_steps(options, {problem}, probed);
 
-  uint64_t num_ctas = 1;
-  for (const uint64_t extent : probed.resources[0][0].at("grid")) num_ctas *= extent;
+  const auto& [x, y, z] = probed.resources[0][0].grid;
+  const uint64_t num_ctas = uint64_t(x) * y * z;
   const uint64_t cta = options.cta < 0 ? num_ctas - 1 : uint64_t(options.cta);
   if (cta >= num_ctas)
     throw UsageError("--cta is " + std::to_string(cta) + ", but " + step.name + " has " +
@@ -35,8 +35,8 @@ int trace_step(const Options& options) {
       runner.job({{"job", "trace"}, {"step", step.name}, {"problem", to_json(problem)}, {"cta", cta}},
                  [&](const json& event) { trace = event.at("trace"); });
   if (!outcome.done()) {
-    std::cout << format_entry({{"step", step.name}, {"status", outcome.status}, {"message", outcome.message}},
-                              problem.label());
+    std::cout << format_result({.step = step.name, .status = outcome.status, .message = outcome.message},
+                               problem.label());
     return exit_status({outcome.status});
   }
   trace["otherData"]["problem"] = to_json(problem);

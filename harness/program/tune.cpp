@@ -8,7 +8,6 @@
 
 #include "harness/base/atomic_file.h"
 #include "harness/base/text.h"
-#include "harness/base/usage_error.h"
 #include "harness/device/device_tensors.h"
 #include "harness/device/tuning.h"
 #include "harness/program/results.h"
@@ -27,7 +26,32 @@ std::string label(const CallKind& kind) {
          (kind.page_size > 0 ? " pages of " + std::to_string(kind.page_size) : "");
 }
 
-double median_of(const json& entry) { return entry.at("timing").at("median_ms"); }
+// A step as it chooses itself, and in each configuration that passed and was timed; nullptr: none was.
+struct Contest {
+  const StepResult* own = nullptr;
+  const StepResult* fastest = nullptr;
+  std::map<std::string, double> median_ms;  // by configuration
+};
+
+void enter(Contest& contest, const StepResult& result) {
+  if (!result.timing) return;
+  if (result.step.find('@') == std::string::npos) {
+    contest.own = &result;
+    return;
+  }
+  const double ms = contest.median_ms[result.configuration] = result.timing->median_ms;
+  if (contest.fastest == nullptr || ms < contest.fastest->timing->median_ms) contest.fastest = &result;
+}
+
+// Who won, for people.
+std::string line_of(const Contest& contest) {
+  const auto& [own, fastest, median_ms] = contest;
+  if (fastest == nullptr) return "nothing kept, no configuration was timed";
+  if (own == nullptr) return fastest->configuration;
+  if (own->configuration == fastest->configuration) return own->configuration + ", which it chooses itself";
+  return fastest->configuration + "; with " + own->configuration + ", which it chooses itself, it took " +
+         fixed(own->timing->median_ms / fastest->timing->median_ms, 3) + " x as long";
+}
 
 }  // namespace
 
@@ -42,10 +66,9 @@ std::string prepare_tuning_file(const std::string& given) {
   return path;
 }
 
-std::string keep_fastest(const std::string& path, const json& run, const Problem& problem,
-                         const json& provenance) {
-  const json& device = provenance.at("device");
-  const CallKind kind = kind_of(shape_of_call(problem));
+std::string keep_fastest(const std::string& path, const Run& run, const json& provenance) {
+  const json &device = provenance.at("device"), &method = provenance.at("method");
+  const CallKind kind = kind_of(shape_of_call(run.problem));
   const TuningFile old = read_tuning_file(path);
   json file = {{"schema", kTuningSchema},
                {"commit", provenance.at("commit")},
@@ -53,69 +76,43 @@ std::string keep_fastest(const std::string& path, const json& run, const Problem
                {"entries", json::array()}};
   if (!old.text.empty()) file = json::parse(old.text);
 
-  // By step: as it chooses itself, and in each configuration that passed and was timed.
-  std::map<std::string, std::vector<json>> steps;
-  for (const json& entry : run.at("steps")) {
-    const std::string step = entry.at("step");
-    steps[step.substr(0, step.find('@'))].push_back(entry);
-  }
+  std::map<std::string, Contest> contests;  // by step
+  for (const StepResult& result : run.steps)
+    enter(contests[result.step.substr(0, result.step.find('@'))], result);
   std::string lines;
-  for (auto& [step, entries] : steps) {
-    json own;  // null when that failed
-    json median_ms = json::object();
-    const json* fastest = nullptr;
-    for (const json& entry : entries) {
-      if (!entry.contains("timing")) continue;
-      if (entry.at("step") == step) {
-        own = entry;
-        continue;
-      }
-      median_ms[entry.at("configuration").get<std::string>()] = median_of(entry);
-      if (fastest == nullptr || median_of(entry) < median_of(*fastest)) fastest = &entry;
-    }
-    lines += "  " + step + "  " + label(kind) + ": ";
-    if (fastest == nullptr) {
-      lines += "nothing kept, no configuration was timed\n";
-      continue;
-    }
+  for (const auto& [step, contest] : contests) {
+    lines += "  " + step + "  " + label(kind) + ": " + line_of(contest) + "\n";
+    if (contest.fastest == nullptr) continue;
     const StepInfo& info = *find_steps(step).front().info;
-    const json identity = {{"device", device.at("name")},
-                           {"num_sms", device.value("sm_count", 0)},
-                           {"step", step},
-                           {"dtype", name(kind.dtype)},
-                           {"head_dim", kind.head_dim},
-                           {"causal", kind.causal},
-                           {"seqlen_q", kind.seqlen_q},
-                           {"seqlen_kv", kind.seqlen_kv},
-                           {"heads", kind.heads},
-                           {"heads_per_kv_head", kind.heads_per_kv_head},
-                           {"page_size", kind.page_size}};
+    json entry = {{"device", device.at("name")},
+                  {"num_sms", device.value("sm_count", 0)},
+                  {"step", step},
+                  {"dtype", name(kind.dtype)},
+                  {"head_dim", kind.head_dim},
+                  {"causal", kind.causal},
+                  {"seqlen_q", kind.seqlen_q},
+                  {"seqlen_kv", kind.seqlen_kv},
+                  {"heads", kind.heads},
+                  {"heads_per_kv_head", kind.heads_per_kv_head},
+                  {"page_size", kind.page_size}};
     json kept = json::array();
     for (const json& other : file.at("entries")) {
       const auto is_its = [&](const auto& item) { return other.at(item.key()) == item.value(); };
-      if (!std::ranges::all_of(identity.items(), is_its)) kept.push_back(other);
+      if (!std::ranges::all_of(entry.items(), is_its)) kept.push_back(other);
     }
-    kept.push_back(identity);
-    kept.back().update(
+    entry.update(
         {{"configurations",
           std::vector<std::string>(info.configurations, info.configurations + info.num_configurations())},
-         {"configuration", fastest->at("configuration")},
+         {"configuration", contest.fastest->configuration},
          {"measured",
-          {{"problem", problem.label()},
-           {"median_ms", median_ms},
-           {"rounds", provenance.at("method").at("rounds")},
-           {"l2", provenance.at("method").at("l2")},
+          {{"problem", run.problem.label()},
+           {"median_ms", contest.median_ms},
+           {"rounds", method.at("rounds")},
+           {"l2", method.at("l2")},
            {"driver", device.value("driver", json())},
            {"date", provenance.at("date")}}}});
+    kept.push_back(entry);
     file["entries"] = kept;
-    lines += fastest->at("configuration").get<std::string>();
-    if (!own.is_null() && own.at("configuration") == fastest->at("configuration"))
-      lines += ", which it chooses itself";
-    else if (!own.is_null())
-      lines += "; with " + own.at("configuration").get<std::string>() +
-               ", which it chooses itself, it took " + fixed(median_of(own) / median_of(*fastest), 3) +
-               " x as long";
-    lines += "\n";
   }
   ResultsFile::replace(path, file.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
   return lines;

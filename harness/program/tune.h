@@ -3,8 +3,7 @@
 
 #include <string>
 
-#include "harness/base/json.h"
-#include "harness/problem/problem.h"
+#include "harness/run/step_result.h"
 
 namespace flashsteps {
 
@@ -14,7 +13,6 @@ std::string prepare_tuning_file(const std::string& path);
 
 // Adds the fastest configuration of each step of a run to the file at `path`, in place of what it says of
 // such calls. Returns a line for people per step. `provenance` is that of the results file.
-std::string keep_fastest(const std::string& path, const json& run, const Problem& problem,
-                         const json& provenance);
+std::string keep_fastest(const std::string& path, const Run& run, const json& provenance);
 
 }  // namespace flashsteps

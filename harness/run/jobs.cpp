@@ -1,7 +1,6 @@
 #include "harness/run/jobs.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <optional>
 #include <set>
@@ -12,15 +11,15 @@
 #include "harness/judge/reference.h"
 #include "harness/judge/validate.h"
 #include "harness/problem/problem_json.h"
-#include "harness/run/rounds.h"
 #include "harness/run/step_choice.h"
+#include "harness/run/timing.h"
 
 namespace flashsteps {
 namespace {
 
-// What became of a step at which the device failed, as results files have it; in the order of Kind.
-constexpr const char* kStatuses[] = {"crash", "timeout", "fail"};
-const char* status_of(const DeviceError& error) { return kStatuses[int(error.kind)]; }
+// What became of a step at which the device failed; in the order of Kind.
+constexpr Status kStatuses[] = {Status::kCrash, Status::kTimeout, Status::kFail};
+Status status_of(const DeviceError& error) { return kStatuses[int(error.kind)]; }
 
 // `no_cuda` receives why "auto" did not choose the GPU.
 std::unique_ptr<Backend> make_backend(const std::string& which, std::string* no_cuda = nullptr) {
@@ -64,44 +63,28 @@ const Step& prepare_step(const std::string& step_name, const Backend& backend, c
   return *step;
 }
 
-// Of each kernel that the step launches.
-std::vector<json> resources(Backend& backend, const Step& step, const AttentionCall& call) {
-  std::vector<json> kernels;
-  for (const LaunchRecord& launch : backend.describe(step, call)) {
-    json r = {{"grid", launch.grid}, {"block", launch.block}, {"smem_bytes", launch.smem_bytes}};
-    if (backend.kind() == BackendKind::kCuda) {
-      r["registers"] = launch.registers;
-      r["spill_bytes"] = launch.spill_bytes;
-      r["ctas_per_sm"] = launch.ctas_per_sm;
-    }
-    kernels.push_back(r);
-  }
-  return kernels;
-}
-
-int warps_of_cta(const json& kernel) {
-  const auto block = kernel.at("block").get<std::array<int, 3>>();
-  return (block[0] * block[1] * block[2] + 31) / 32;
+int warps_of_cta(const LaunchRecord& kernel) {
+  return int(kernel.block[0] * kernel.block[1] * kernel.block[2] + 31) / 32;
 }
 
 // What is said of the step as a whole: a kernel for all of them, with the most of each resource. The grid and
 // the block are those of the kernel with the most warps in a CTA: not of one that resets a counter.
-json largest(const std::vector<json>& kernels) {
-  json all = kernels.empty() ? json(nullptr) : *std::ranges::max_element(kernels, {}, warps_of_cta);
-  for (const json& kernel : kernels) {
-    for (const char* key : {"smem_bytes", "registers", "spill_bytes"}) {
-      if (kernel.contains(key)) all[key] = std::max(all[key].get<int64_t>(), kernel[key].get<int64_t>());
-    }
-    if (kernel.contains("ctas_per_sm"))
-      all["ctas_per_sm"] = std::min(all["ctas_per_sm"].get<int64_t>(), kernel["ctas_per_sm"].get<int64_t>());
+json largest(const std::vector<LaunchRecord>& kernels) {
+  if (kernels.empty()) return nullptr;
+  LaunchRecord all = *std::ranges::max_element(kernels, {}, warps_of_cta);
+  for (const LaunchRecord& kernel : kernels) {
+    all.smem_bytes = std::max(all.smem_bytes, kernel.smem_bytes);
+    all.registers = std::max(all.registers, kernel.registers);
+    all.spill_bytes = std::max(all.spill_bytes, kernel.spill_bytes);
+    all.ctas_per_sm = std::min(all.ctas_per_sm, kernel.ctas_per_sm);
   }
   return all;
 }
 
-json sum(const std::vector<json>& kernels) {
-  json all = kernels.empty() ? json(nullptr) : kernels.front();
-  for (size_t i = 1; i < kernels.size(); ++i) {
-    for (auto& [key, value] : all.items()) value = value.get<uint64_t>() + kernels[i].at(key).get<uint64_t>();
+Counters sum(const std::vector<Counters>& kernels) {
+  Counters all;
+  for (const Counters& kernel : kernels) {
+    for (const auto& [name, count] : kernel) all[name] += count;
   }
   return all;
 }
@@ -113,15 +96,14 @@ void probe(const json& request, const EmitEvent& emit) {
                 {"backend", name(backend->kind())},
                 {"no_cuda", no_cuda},
                 {"device", backend->device()},
-                {"free_bytes", backend->free_memory()}};
-  for (const auto& [text, dtype] : kDTypeNames) event["peak_tflops"][text] = backend->peak_tflops(dtype);
-  event["refusals"] = json::array();
-  event["resources"] = json::array();
+                {"free_bytes", backend->free_memory()},
+                {"refusals", json::array()},
+                {"resources", json::array()}};
   const Choice choice(request, *backend);
   for (const json& problem : request.at("problems")) {
     json reasons = json::array(), needs = json::array();
     const Problem asked = problem_from_json(problem);
-    backend->set_num_sms(asked.num_sms);
+    if (EmulatorBackend* const emulator = backend->emulator()) emulator->set_num_sms(asked.num_sms);
     AttentionCall call = shape_of_call(asked);
     for (const std::string step_name : request.at("steps")) {
       const StepChoice named = find_steps(step_name).front();
@@ -130,7 +112,7 @@ void probe(const json& request, const EmitEvent& emit) {
       const std::string reason =
           step ? backend->refusal(*step, call) : "is not built for the " + name(backend->kind()) + " backend";
       reasons.push_back(reason);
-      needs.push_back(reason.empty() ? largest(resources(*backend, *step, call)) : json(nullptr));
+      needs.push_back(reason.empty() ? largest(backend->describe(*step, call)) : json(nullptr));
     }
     event["refusals"].push_back(reasons);
     event["resources"].push_back(needs);
@@ -158,7 +140,7 @@ std::string disturbance_of(Backend& backend, const Step& step, Prepared& prepare
   Workload workload(other);
   DeviceTensors tensors(backend, workload);
   tensors.prepare_for(step, prepared.tensors.call().configuration);
-  return disturbance(backend, step, prepared.tensors, tensors);
+  return disturbance(backend.gpu(), step, prepared.tensors, tensors);
 }
 
 void validate_tasks(const json& request, const EmitEvent& emit) {
@@ -170,8 +152,8 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
     emit({{"event", "begin"}});
     const auto started = std::chrono::steady_clock::now();
     const std::string step_name = task.at("step");
-    json entry = {{"step", step_name}, {"status", "error"}, {"message", ""}};
-    bool device_lost = false, passed = false;
+    StepResult result{.step = step_name};
+    bool device_lost = false;
     try {
       if (!prepared || prepared->key != task.at("problem")) {
         prepared.reset();  // first: two large problems need not fit at once
@@ -190,51 +172,49 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
       }
       const Step& step = prepare_step(step_name, *backend, choice, prepared->tensors);
       const AttentionCall& call = prepared->tensors.call();
-      entry["part"] = kPartNames[int(step.info.part)];
+      result.part = kPartNames[int(step.info.part)];
       if (step.info.num_configurations() > 0) {
-        entry["configuration"] = step.info.configurations[configuration_of(step.info, call)];
-        entry["tuned"] = call.configuration != find_steps(step_name).front().configuration;
+        result.configuration = step.info.configurations[configuration_of(step.info, call)];
+        result.tuned = call.configuration != find_steps(step_name).front().configuration;
       }
-      const std::vector<json> kernels = resources(*backend, step, call);
-      entry["resources"] = largest(kernels);
-      std::vector<json> counters;
-      const Validation v =
-          validate(*backend, step, prepared->tensors, prepared->workload, *prepared->reference,
-                   compare ? &*prepared->trusted : nullptr, modes, counters);
-      std::string message = v.message;
+      const std::vector<LaunchRecord> kernels = backend->describe(step, call);
+      result.details["resources"] = largest(kernels);
+      const Validation v = validate(*backend, step, prepared->tensors, prepared->workload,
+                                    *prepared->reference, compare ? &*prepared->trusted : nullptr, modes);
+      result.message = v.message;
       if (v.pass && backend->kind() == BackendKind::kCuda && request.at("together"))
-        message = disturbance_of(*backend, step, *prepared);
-      passed = v.pass && message.empty();
-      entry["status"] = passed ? "pass" : "fail";
-      entry["message"] = message;
-      entry["validation"] = to_json(v, problem);
-      if (backend->kind() == BackendKind::kEmulator) {
+        result.message = disturbance_of(*backend, step, *prepared);
+      result.status = v.pass && result.message.empty() ? Status::kPass : Status::kFail;
+      json& validation = result.details["validation"] = to_json(v, problem);
+      if (backend->emulator() != nullptr) {
         std::set<std::string> names;
         for (const EmulatorMode& mode : modes) names.insert(mode.async);
-        entry["validation"]["modes"] = names;
-        entry["validation"]["race_detector"] = std::ranges::any_of(modes, &EmulatorMode::race_detector);
+        validation["modes"] = names;
+        validation["race_detector"] = std::ranges::any_of(modes, &EmulatorMode::race_detector);
       }
-      if (!counters.empty()) entry["counters"] = sum(counters);
+      if (!v.counters.empty()) result.details["counters"] = sum(v.counters);
       for (size_t i = 0; kernels.size() > 1 && i < kernels.size(); ++i) {
-        entry["kernels"].push_back({{"resources", kernels[i]}});
-        if (i < counters.size()) entry["kernels"].back()["counters"] = counters[i];
+        json& kernel = result.details["kernels"].emplace_back(json{{"resources", kernels[i]}});
+        if (i < v.counters.size()) kernel["counters"] = v.counters[i];
       }
     } catch (const DeviceError& error) {
-      entry["status"] = status_of(error);
-      entry["message"] = error.what();
+      result.status = status_of(error);
+      result.message = error.what();
       device_lost = error.device_lost;
     } catch (const std::exception& error) {
-      entry["message"] = error.what();
+      result.message = error.what();
     }
-    entry["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-    emit({{"event", "done"}, {"entry", entry}});
+    result.details["seconds"] =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    emit({{"event", "done"}, {"result", result}});
     if (device_lost) return;
-    if (!passed) prepared.reset();  // a step that is wrong may have written to its inputs
+    if (!result.passed()) prepared.reset();  // a step that is wrong may have written to its inputs
   }
 }
 
 void bench_steps(const json& request, const EmitEvent& emit) {
   const auto backend = make_backend(request.at("backend"));
+  GpuBackend& gpu = backend->gpu();
   const Choice choice(request, *backend);
   std::optional<Prepared> prepared;
   if (!request.at("steps").empty()) prepared.emplace(*backend, request.at("problem"));
@@ -252,14 +232,14 @@ void bench_steps(const json& request, const EmitEvent& emit) {
   };
   for (const auto& [name, samples] : request.at("ceilings").items()) {
     emit({{"event", "begin"}, {"step", name}});
-    auto timer = name == kReadKv ? backend->make_cold_read(size_t(prepared->workload.problem().kv_bytes()))
-                                 : backend->make_ceiling(name);
+    auto timer = name == kReadKv ? gpu.make_cold_read(size_t(prepared->workload.problem().kv_bytes()))
+                                 : gpu.make_ceiling(name);
     if (timer) enter(name, std::move(timer), samples);
   }
   for (const auto& [step_name, samples] : request.at("steps").items()) {
     emit({{"event", "begin"}, {"step", step_name}});
     const Step& step = prepare_step(step_name, *backend, choice, prepared->tensors);
-    enter(step_name, backend->make_timer(step, prepared->tensors.call(), request.at("cold_l2")), samples);
+    enter(step_name, gpu.make_timer(step, prepared->tensors.call(), request.at("cold_l2")), samples);
   }
   // Everybody has a turn in every round: whatever the clocks do, they do it to every step alike.
   const int rounds = request.at("rounds");
@@ -269,7 +249,7 @@ void bench_steps(const json& request, const EmitEvent& emit) {
       if (entry.samples >= rounds) continue;
       emit({{"event", "begin"}, {"step", entry.name}});
       int clock = 0;
-      const double ms = entry.timer->sample([&] { clock = backend->sm_clock_mhz(); });
+      const double ms = entry.timer->sample([&] { clock = gpu.sm_clock_mhz(); });
       emit({{"event", "sample"}, {"step", entry.name}, {"ms", ms}, {"sm_clock_mhz", clock}});
       ++entry.samples;
     }
@@ -293,12 +273,12 @@ JobOutcome run_job(const json& request, const EmitEvent& emit) {
     if (job == "bench") bench_steps(request, emit);
     if (job == "trace") trace_step(request, emit);
     if (job == "instructions")
-      emit({{"event", job}, {job, make_backend(request.at("backend"))->instruction_costs()}});
+      emit({{"event", job}, {job, make_backend(request.at("backend"))->gpu().instruction_costs()}});
     return {};
   } catch (const DeviceError& error) {
     return {status_of(error), error.what()};
   } catch (const std::exception& error) {
-    return {"error", error.what()};
+    return {Status::kError, error.what()};
   }
 }
 

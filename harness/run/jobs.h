@@ -6,11 +6,11 @@
 //
 // probe
 //   request: job, backend, steps (names), problems
-//   events:  probe, with backend, no_cuda (why not, or ""), device, free_bytes, peak_tflops (by dtype), and
-//            per problem and step: refusals (a reason or ""), resources
+//   events:  probe, with backend, no_cuda (why not, or ""), device, free_bytes, and per problem and step:
+//            refusals (a reason or ""), resources
 // validate
 //   request: job, backend, tasks (step, problem, compare), modes (of the emulator)
-//   events:  per task, in their order, begin, done (entry: a step's entry in the results file)
+//   events:  per task, in their order, begin, done (result)
 // bench
 //   request: job, backend, problem (if there are steps), steps (name: samples already taken), rounds,
 //            ceilings (as steps), cold_l2
@@ -34,7 +34,7 @@
 #include <functional>
 #include <string>
 
-#include "harness/base/json.h"
+#include "harness/run/step_result.h"
 
 namespace flashsteps {
 
@@ -45,9 +45,9 @@ using EmitEvent = std::function<void(const json&)>;
 constexpr const char* kTrustedStep = "v01_scalar";
 
 struct JobOutcome {
-  std::string status;   // of the step at which it failed, as results files have it; empty: the job is done
-  std::string message;  // "its process was killed by signal 11 (Segmentation fault)", ...
-  bool done() const { return status.empty(); }
+  Status status = Status::kPass;  // or of the step at which it failed
+  std::string message;            // "its process was killed by signal 11 (Segmentation fault)", ...
+  bool done() const { return status == Status::kPass; }
 };
 
 // Runs a job right here, without a time limit. "validate" leaves the remaining tasks to a new process when

@@ -3,7 +3,7 @@
 #include <set>
 #include <utility>
 
-#include "harness/base/usage_error.h"
+#include "harness/base/text.h"
 #include "harness/problem/problem_json.h"
 
 namespace flashsteps {
@@ -15,13 +15,17 @@ std::string Device::line() const {
          " threads" + (no_cuda.empty() ? "" : "; " + no_cuda) + ")";
 }
 
+double Device::peak_tflops(DType dtype) const {
+  return description.value("peak_tflops", json::object()).value(name(dtype), 0.0);
+}
+
 Runner::Runner(const std::string& backend, bool in_process, double timeout_seconds)
     : in_process_(in_process), timeout_seconds_(timeout_seconds) {
   const json request = {
       {"job", "probe"}, {"backend", backend}, {"problems", json::array()}, {"steps", json::array()}};
   const JobOutcome outcome = job(request, [&](const json& event) {
     device_ = {event.at("backend") == name(BackendKind::kCuda) ? BackendKind::kCuda : BackendKind::kEmulator,
-               event.at("no_cuda"), event.at("device"), event.at("peak_tflops"), event.at("free_bytes")};
+               event.at("no_cuda"), event.at("device"), event.at("free_bytes")};
   });
   if (outcome.done()) return;
   if (backend == "cuda") throw UsageError("--backend cuda: " + outcome.message);
@@ -64,25 +68,25 @@ void Runner::establish_trust(const std::vector<Task>& tasks, const std::vector<E
   }
   if (not_judged.empty()) return;
   progress_.show(std::string("checking ") + kTrustedStep + ", which the others are compared with");
-  run_tasks(not_judged, modes, [](int, const json&) {});
+  run_tasks(not_judged, modes, [](int, const StepResult&) {});
 }
 
 void Runner::run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>& modes, const OnDone& done) {
-  const auto finish = [&](const Task& task, const json& entry) {
-    if (task.step == kTrustedStep) trusted_[task.problem.label()] = entry.at("status") == "pass";
-    done(task.id, entry);
+  const auto finish = [&](const Task& task, const StepResult& result) {
+    if (task.step == kTrustedStep) trusted_[task.problem.label()] = result.passed();
+    done(task.id, result);
   };
-  const auto give_up = [&](auto is_given_up, const std::string& status, const std::string& message) {
+  const auto give_up = [&](auto is_given_up, Status status, const std::string& message) {
     std::erase_if(tasks, [&](const Task& task) {
       if (!is_given_up(task)) return false;
-      finish(task, {{"step", task.step}, {"status", status}, {"message", message}});
+      finish(task, {.step = task.step, .status = status, .message = message});
       return true;
     });
   };
   // A covering sample, or a grid of problems, would wait for every one.
   const auto hung_twice = [&](const Task& task) { return hangs_in_a_row_[task.step] == 2; };
   const auto skip_what_hung_twice = [&] {
-    give_up(hung_twice, "skip", "not run: the step hung twice in a row");
+    give_up(hung_twice, Status::kSkip, "not run: the step hung twice in a row");
   };
   skip_what_hung_twice();
   while (!tasks.empty()) {
@@ -103,7 +107,7 @@ void Runner::run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>&
       } else if (event.at("event") == "done") {
         in_a_task = false;
         hangs_in_a_row_[tasks[finished].step] = 0;
-        finish(tasks[finished++], event.at("entry"));
+        finish(tasks[finished++], event.at("result"));
       }
     });
     if (outcome.done() && finished == 0) throw std::logic_error("a worker made no progress");
@@ -111,7 +115,7 @@ void Runner::run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>&
     if (outcome.done()) continue;
     // The task at which the worker ended bears the blame; one that ended before it began anything gives up on
     // all.
-    if (in_a_task && outcome.status == "timeout") ++hangs_in_a_row_[tasks.front().step];
+    if (in_a_task && outcome.status == Status::kTimeout) ++hangs_in_a_row_[tasks.front().step];
     bool is_first = true;
     const auto bears_the_blame = [&](const Task&) { return !in_a_task || std::exchange(is_first, false); };
     give_up(bears_the_blame, outcome.status, outcome.message);

@@ -22,16 +22,16 @@ struct Device {
   BackendKind backend;
   std::string no_cuda;  // why "auto" did not choose the GPU
   json description;     // see docs/results-schema.md, "device"
-  json peak_tflops;     // by dtype
   size_t free_bytes;
   bool is_gpu() const { return backend == BackendKind::kCuda; }
-  std::string line() const;  // for people
+  double peak_tflops(DType dtype) const;  // 0 when the card is not in the table
+  std::string line() const;               // for people
 };
 
 // What a device says to each problem (first index) and step (second index).
 struct Probed {
-  std::vector<std::vector<std::string>> refusals;  // why it cannot; empty: it can
-  json resources;                                  // null where it is refused
+  std::vector<std::vector<std::string>> refusals;    // why it cannot; empty: it can
+  std::vector<std::vector<LaunchRecord>> resources;  // zeros where it is refused, or launches nothing
 };
 
 struct Task {
@@ -57,10 +57,10 @@ class Runner {
 
   Probed probe(const std::vector<Problem>& problems, const std::vector<StepChoice>& steps) const;
 
-  // Calls done(id, entry) once per task, whatever happens to the workers on the way. On a GPU, whole outputs
+  // Calls done(id, result) once per task, whatever happens to the workers on the way. On a GPU, whole outputs
   // are compared with kTrustedStep's, where it passes itself; if it has not been judged on a problem yet, it
   // is now, silently.
-  using OnDone = std::function<void(int id, const json& entry)>;
+  using OnDone = std::function<void(int id, const StepResult& result)>;
   void validate(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes,
                 const std::string& progress, const OnDone& done);
 

@@ -4,7 +4,7 @@
 #include <cctype>
 #include <tuple>
 
-#include "harness/base/usage_error.h"
+#include "harness/base/text.h"
 
 namespace flashsteps {
 namespace {

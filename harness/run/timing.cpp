@@ -7,7 +7,6 @@
 
 #include "harness/device/device_tensors.h"
 #include "harness/problem/problem_json.h"
-#include "harness/run/rounds.h"
 
 namespace flashsteps {
 namespace {
@@ -58,20 +57,33 @@ std::map<std::string, Samples> take_samples(Runner& runner, const std::string& t
 
 double tflops_at(const Problem& problem, double ms) { return problem.flops() / (ms * 1e9); }
 
-json times_record(const Samples& s) {
-  return {{"median_ms", percentile(s.ms, 0.5)},
-          {"p10_ms", percentile(s.ms, 0.1)},
-          {"p90_ms", percentile(s.ms, 0.9)},
-          {"sm_clock_mhz", s.clocks.empty() ? json(nullptr) : json(int(percentile(s.clocks, 0.5)))}};
+// Linear between the two neighbours; the median is 0.5. There must be samples.
+double percentile(std::vector<double> samples, double fraction) {
+  std::ranges::sort(samples);
+  const double at = fraction * double(samples.size() - 1);
+  const size_t below = size_t(at);
+  const size_t above = std::min(below + 1, samples.size() - 1);
+  return samples[below] + (at - double(below)) * (samples[above] - samples[below]);
 }
 
-json ceiling_record(const Samples& s) {
-  json record = times_record(s);
-  for (const char* key : {"what", "work", "unit"}) record[key] = s.method.at(key);
-  return record;
+Times times_of(const Samples& s) {
+  return {percentile(s.ms, 0.5), percentile(s.ms, 0.1), percentile(s.ms, 0.9),
+          s.clocks.empty() ? std::nullopt : std::optional(int(percentile(s.clocks, 0.5)))};
 }
 
 }  // namespace
+
+std::vector<size_t> order_of_round(size_t num_entries, int round) {
+  const bool odd = num_entries % 2 == 1;
+  const size_t shift = size_t(odd ? round / 2 : round);
+  std::vector<size_t> order;
+  for (size_t at = 0; at < num_entries; ++at) {  // 0 1 n-1 2 n-2 ..., shifted
+    const size_t place = at % 2 == 1 ? (at + 1) / 2 : num_entries - at / 2;
+    order.push_back((place + shift) % num_entries);
+  }
+  if (odd && round % 2 == 1) std::ranges::reverse(order);
+  return order;
+}
 
 std::map<std::string, Samples> time_in_turns(Runner& runner, const Problem& problem,
                                              std::vector<std::string> steps, int rounds, bool cold_l2,
@@ -93,52 +105,50 @@ std::string limit_of(const StepInfo& info, const Problem& problem) {
   return "mma_sync";                                // WMMA is compiled to it, too
 }
 
-json ceilings_record(const std::map<std::string, Samples>& samples) {
-  json record = json::object();
-  const auto add = [&](const char* ceiling) {
-    const auto found = samples.find(ceiling);
-    if (found != samples.end() && !found->second.ms.empty()) record[ceiling] = ceiling_record(found->second);
+Ceilings ceilings_of(const std::map<std::string, Samples>& samples) {
+  Ceilings ceilings;
+  const auto add = [&](const char* name) {
+    const auto found = samples.find(name);
+    if (found == samples.end() || found->second.ms.empty()) return;
+    const json& method = found->second.method;
+    ceilings[name] = {times_of(found->second), method.at("what"), method.at("unit"), method.at("work")};
   };
   std::ranges::for_each(kCeilings, add);
   add(kReadKv);
-  return record;
+  return ceilings;
 }
 
-json timing_record(const Samples& s, const Problem& problem, const json& ceilings, const std::string& limit) {
-  json record = times_record(s);
-  record.update({{"samples", s.ms.size()},
-                 {"launches_per_sample", s.method.at("launches_per_sample")},
-                 {"graph", s.method.at("graph")},
-                 // It follows from the time, as all rates do; this one is there for people who read the file.
-                 {"tflops", tflops_at(problem, record.at("median_ms"))}});
-  if (s.method.contains("l2")) record["l2"] = s.method["l2"];
-  if (ceilings.contains(limit)) record["limit"] = limit;
-  return record;
+Timing timing_of(const Samples& s, const Problem& problem, const Ceilings& ceilings,
+                 const std::string& limit) {
+  const Times times = times_of(s);
+  return {times,
+          s.ms.size(),
+          s.method.at("launches_per_sample"),
+          s.method.at("graph"),
+          s.method.contains("l2"),
+          tflops_at(problem, times.median_ms),
+          ceilings.contains(limit) ? limit : ""};
 }
 
 bool is_decode(const Problem& problem) { return purpose_of(shape_of_call(problem)) == Purpose::kDecode; }
 
-double per_second(const json& ceiling) {
-  return ceiling.at("work").get<double>() / (ceiling.at("median_ms").get<double>() * 1e-3);
-}
-
-Rates rates_of(const json& timing, const Problem& problem, double peak_tflops, const json& ceilings) {
+Rates rates_of(const Timing& timing, const Problem& problem, double peak_tflops, const Ceilings& ceilings) {
   // A fast call has a short time: the 10th percentile of rates is the 90th of times.
-  Rates rates{.tflops = tflops_at(problem, timing.at("median_ms")),
-              .tflops_p10 = tflops_at(problem, timing.at("p90_ms")),
-              .tflops_p90 = tflops_at(problem, timing.at("p10_ms"))};
-  const double kv_bytes_per_second = problem.kv_bytes() / (timing.at("median_ms").get<double>() * 1e-3);
+  Rates rates{.tflops = timing.tflops,
+              .tflops_p10 = tflops_at(problem, timing.p90_ms),
+              .tflops_p90 = tflops_at(problem, timing.p10_ms)};
+  const double kv_bytes_per_second = problem.kv_bytes() / (timing.median_ms * 1e-3);
   if (is_decode(problem)) rates.kv_bytes_per_second = kv_bytes_per_second;
   if (peak_tflops > 0) rates.percent_of_peak = 100 * rates.tflops / peak_tflops;
   const auto percent_of = [&](const std::string& name) -> std::optional<double> {
-    if (!ceilings.contains(name)) return std::nullopt;
-    const json& ceiling = ceilings[name];
-    const double own = ceiling.at("unit") == "FLOP" ? rates.tflops * 1e12 : kv_bytes_per_second;
-    return 100 * own / per_second(ceiling);
+    const auto ceiling = ceilings.find(name);
+    if (ceiling == ceilings.end()) return std::nullopt;
+    const double own = ceiling->second.unit == "FLOP" ? rates.tflops * 1e12 : kv_bytes_per_second;
+    return 100 * own / ceiling->second.per_second();
   };
   // The matmul's inputs are 16-bit.
   if (problem.dtype != DType::kFp32) rates.percent_of_matmul = percent_of("matmul");
-  rates.percent_of_limit = percent_of(timing.value("limit", ""));
+  rates.percent_of_limit = percent_of(timing.limit);
   return rates;
 }
 

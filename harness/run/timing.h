@@ -12,9 +12,15 @@
 
 namespace flashsteps {
 
+// The order in which a round takes the contenders 0, 1, ...: Williams' design. Of as many rounds as
+// contenders (of twice as many, if their number is odd) each follows each other equally often. In a fixed
+// order each would always come after the same neighbour, and have its clock: after the matmul, which heats
+// the GPU most, a lower one.
+std::vector<size_t> order_of_round(size_t num_entries, int round);
+
 struct Samples {
   std::vector<double> ms, clocks;
-  json method;
+  json method;  // Timer::method()
 };
 
 // By step: those that were sampled to the end, and the ceilings that the device has (kCeilings and, with a
@@ -30,10 +36,9 @@ std::map<std::string, Samples> time_ceilings(Runner& runner, int rounds);
 // compute its products. Empty where a step for few queries has many.
 std::string limit_of(const StepInfo& info, const Problem& problem);
 
-// What the results file says of them. `ceilings` is what it says of these.
-json ceilings_record(const std::map<std::string, Samples>& samples);
-json timing_record(const Samples& samples, const Problem& problem, const json& ceilings,
-                   const std::string& limit);
+Ceilings ceilings_of(const std::map<std::string, Samples>& samples);
+Timing timing_of(const Samples& samples, const Problem& problem, const Ceilings& ceilings,
+                 const std::string& limit);
 
 // Are there so few queries that memory decides?
 bool is_decode(const Problem& problem);
@@ -45,8 +50,6 @@ struct Rates {
   std::optional<double> percent_of_peak = {}, percent_of_matmul = {}, percent_of_limit = {};
 };
 // A peak of 0 is none.
-Rates rates_of(const json& timing, const Problem& problem, double peak_tflops, const json& ceilings);
-// How many of its unit the device did.
-double per_second(const json& ceiling);
+Rates rates_of(const Timing& timing, const Problem& problem, double peak_tflops, const Ceilings& ceilings);
 
 }  // namespace flashsteps

@@ -167,7 +167,7 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
       // Looked at before the pipe is once more: a sign of life may have come in while this process had no
       // core.
       if (silence.seconds() < timeout_seconds || poll(&waiting, 1, 0) != 0) continue;
-      return {"timeout",
+      return {Status::kTimeout,
               "no sign of life in " + std::to_string(int(timeout_seconds)) +
                   " s of its own running time, so it was killed (if the step is only slow, raise --timeout)"};
     }
@@ -189,12 +189,12 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
   worker.wait();
   if (WIFSIGNALED(worker.status)) {
     const int signal = WTERMSIG(worker.status);
-    return {"crash",
+    return {Status::kCrash,
             "its process was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")"};
   }
   if (const int code = WEXITSTATUS(worker.status); code != 0 || !finished)
-    return {"crash", "its process ended with exit status " + std::to_string(code) +
-                         (code == 0 ? " before its work was done: does the step call exit()?" : "")};
+    return {Status::kCrash, "its process ended with exit status " + std::to_string(code) +
+                                (code == 0 ? " before its work was done: does the step call exit()?" : "")};
   return {};
 }
 

@@ -27,18 +27,17 @@ struct MutantCase {
 
 // At least three tiles of keys, a ragged end, several heads and batches.
 inline Problem mutant_problem(const MutantCase& c, DType dtype, Inputs inputs) {
-  Problem p;
-  p.batch = 2;
-  p.num_heads_q = 2;
-  p.num_heads_kv = 1;
-  p.seqlen_q = 150;
-  p.seqlen_kv = 200;
-  p.dtype = dtype;
-  p.inputs = inputs;
-  p.causal = c.causal;
-  p.kv_lengths = c.kv_lengths;
-  p.layout = c.layout;
-  p.given_scale = c.scale;
+  Problem p{.batch = 2,
+            .num_heads_q = 2,
+            .num_heads_kv = 1,
+            .seqlen_q = 150,
+            .seqlen_kv = 200,
+            .dtype = dtype,
+            .causal = c.causal,
+            .kv_lengths = c.kv_lengths,
+            .layout = c.layout,
+            .inputs = inputs,
+            .given_scale = c.scale};
   return p;
 }
 
@@ -79,20 +78,24 @@ inline const MutantCase kMutantCases[] = {
      0.05},
 };
 
-inline Validation validate_named(Backend& backend, const char* name, const Problem& problem,
-                                 const std::vector<EmulatorMode>& modes) {
+inline Validation validate_on(Backend& backend, const char* name, Workload& workload,
+                              const std::vector<EmulatorMode>& modes = {{}, {}}) {
   const Step* const step = find_step(name, backend.kind());
   REQUIRE(step != nullptr);
-  Workload workload(problem);
   DeviceTensors tensors(backend, workload);
   tensors.prepare_for(*step, AttentionCall::kChosenByStep);
-  std::vector<nlohmann::json> counters;
-  return validate(backend, *step, tensors, workload, reference_rows(workload, choose_rows(problem)), nullptr,
-                  modes, counters);
+  return validate(backend, *step, tensors, workload,
+                  reference_rows(workload, choose_rows(workload.problem())), nullptr, modes);
+}
+
+inline Validation validate_named(Backend& backend, const char* name, const Problem& problem,
+                                 const std::vector<EmulatorMode>& modes = {{}, {}}) {
+  Workload workload(problem);
+  return validate_on(backend, name, workload, modes);
 }
 
 inline Validation validate_mutant(Backend& backend, mutations::Mutation mutation, const Problem& problem) {
-  return validate_named(backend, mutations::kNames[mutation], problem, {EmulatorMode{}, EmulatorMode{}});
+  return validate_named(backend, mutations::kNames[mutation], problem);
 }
 
 // What a step does with its workspace and its counters shows nowhere else.

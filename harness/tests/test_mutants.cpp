@@ -1,5 +1,5 @@
 // Every broken kernel is rejected, on normal and on sharp inputs, for the reason that is wrong with it; the
-// unbroken one passes everywhere. On the emulator; gpu/test_mutants_gpu.cpp does the same on a device.
+// unbroken one passes everywhere. On the emulator; gpu/test_cuda_backend.cpp does the same on a device.
 #include "harness/tests/mutant_cases.h"
 
 using namespace flashsteps;
@@ -16,11 +16,7 @@ TEST_CASE("the covering sample rejects the emulator's mutants that show in few p
 
 TEST_CASE("the emulator names an entry of the page table that is no sequence's") {
   const auto backend = make_emulator_backend();
-  Problem p;
-  p.batch = 2;
-  p.seqlen_kv = 50;
-  p.page_size = 1;
-  p.kv_lengths = KvLengths::kSkewed;
+  Problem p{.batch = 2, .seqlen_kv = 50, .kv_lengths = KvLengths::kSkewed, .page_size = 1};
   std::string message;
   try {
     validate_mutant(*backend, mutations::kTableOneBeyond, p);
@@ -36,7 +32,7 @@ TEST_CASE("the emulator names an entry of the page table that is no sequence's")
 TEST_CASE("the emulator names a write to a variable that all calls share") {
   const auto backend = make_emulator_backend();
   const Problem p = mutant_problem({}, DType::kBf16, Inputs::kNormal);
-  CHECK(validate_named(*backend, "split", p, {EmulatorMode{}, EmulatorMode{}}).message.empty());
+  CHECK(validate_named(*backend, "split", p).message.empty());
   for (const bool race_detector : {false, true}) {
     const EmulatorMode mode{.race_detector = race_detector};
     std::string message;
@@ -59,20 +55,10 @@ TEST_CASE("what a step does to its workspace and its counters on the emulator is
 // fastest.
 TEST_CASE("a right kernel stays as far below the gates of element and bias as the page says", "[long]") {
   const auto backend = make_emulator_backend();
-  const auto& steps = registered_steps();
-  const auto step = std::find_if(steps.begin(), steps.end(), [](const Step& candidate) {
-    return candidate.backend == BackendKind::kEmulator && std::string(candidate.name) == "v10_tma_warpspec";
-  });
-  REQUIRE(step != steps.end());
   double element = 0, bias = 0;
   for (const Problem& problem : covering_sample({.title = "", .removes = "", .alignment_bytes = 16})) {
     if (problem.num_rows() * problem.seqlen_kv > 200000) continue;  // what is dear shows no other errors
-    Workload workload(problem);
-    DeviceTensors tensors(*backend, workload);
-    std::vector<nlohmann::json> counters;
-    const Validation v =
-        validate(*backend, *step, tensors, workload, reference_rows(workload, choose_rows(problem)), nullptr,
-                 {EmulatorMode{}, EmulatorMode{}}, counters);
+    const Validation v = validate_named(*backend, "v10_tma_warpspec", problem);
     INFO(problem.label() << ": " << v.message);
     CHECK(v.pass);
     element = std::max(element, v.worst_element / v.gate_element);

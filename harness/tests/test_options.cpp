@@ -5,7 +5,6 @@
 #include <set>
 
 #include "harness/base/text.h"
-#include "harness/base/usage_error.h"
 #include "harness/problem/problem_json.h"
 #include "harness/program/options.h"
 #include "harness/program/prepare.h"
@@ -56,14 +55,9 @@ TEST_CASE("--page-size puts K and V into pages") {
   REQUIRE(o.problems.size() == 2);
   CHECK(o.problems[1].page_size == 64);
   CHECK(o.problems[1].label() == "B=2 Hq=1 Hkv=1 Sq=8 Skv=8 D=64 fp16 full page_size=64");
-  const auto why = [](std::vector<const char*> words) -> std::string {
+  const auto why = [](std::vector<const char*> words) {
     words.insert(words.begin(), {"check", "--shape", "2,1,8,64", "--page-size"});
-    try {
-      parse(words);
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "";
+    return refusal_of(words);
   };
   CHECK(why({"24"}).find("page_size is 24, it must be a power of two") != std::string::npos);
   CHECK(why({"0"}).find("--page-size") != std::string::npos);
@@ -188,33 +182,20 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--nonsense"}, "--nonsense"},
       {{"run", "v99_magic"}, "unknown step 'v99_magic'; this program has v01_scalar, "},
       {{"run", "v0"}, "'v0' may be v01_scalar or v02_smem_tiles or v05_padded_smem"},
-      {{"run", "--shape", "0,1,1,64"}, "batch is 0"},
-      {{"run", "--shape", "1,1,-5,64"}, "seqlen_q is -5"},
-      {{"run", "--shape", "1,1,64,80"}, "head_dim is 80"},
-      {{"run", "--shape", "1,3,2,64,64"}, "not a multiple"},
-      {{"run", "--shape", "99999,99999,999999,128"}, "overflows"},
       {{"run", "--shape", "1,1,1,64x"}, "expected"},
-      {{"run", "--shape", "1,1,99999999999999999999,64"}, "32 bits"},
       {{"run", "--shape"}, "--shape"},
       {{"run", "--shape", "1,1,8,64", "--dtype", "1"}, "--dtype: 1 not in {"},  // no enumerator's number
       {{"run", "--shape", "1,1,8,64", "--dtype", "fp8"}, "--dtype: fp8 not in {"},
-      {{"run", "--shape", "1,1,8,64", "--layout", "sbhd"}, "--layout: sbhd not in {"},
-      {{"run", "--shape", "1,1,8,64", "--inputs", "zeros"}, "--inputs: zeros not in {"},
-      {{"run", "--shape", "1,1,8,64", "--kv-lengths", "some"}, "--kv-lengths: some not in {"},
       {{"run", "--shape", "1,1,8,64", "--seed", "-1"}, "--seed"},
-      {{"run", "--shape", "1,1,8,64", "--seed", "many"}, "--seed"},
       {{"run", "--backend", "metal"}, "--backend: metal not in {"},
       {{"run", "--grid", "big"}, "--grid: big not in {"},
       {{"run", "--causal"}, "--causal needs a --shape or --grid"},
       {{"trace", "--cta", "-1"}, "--cta: '-1' is not a number from"},
       {{"trace", "--cta", "1x"}, "--cta: '1x' is not a number from"},
-      {{"trace", "--cta", "99999999999999999999"}, "--cta: '99999999999999999999' is not"},
       {{"run", "--cta", "1"}, "--cta"},
       {{"run", "--rounds", "3"}, "--rounds: '3' is not a number from 7 to 10000"},
-      {{"run", "--rounds", "1e9"}, "--rounds"},
       {{"run", "--timeout", "0"}, "--timeout: '0' is not a number from 1 to 86400"},
       {{"run", "--timeout", "nan"}, "--timeout"},
-      {{"run", "--timeout", "soon"}, "--timeout"},
       {{"check", "--mode", "lazy"}, "--mode: lazy not in {"},
       {{"check", "--seeds", "0"}, "--seeds: '0' is not a number from 1 to 10000"},
       {{"run", "--json", "/nonexistent/folder/x.json"},
@@ -227,18 +208,11 @@ TEST_CASE("every bad argument gets one clear line") {
        "--seed: '99999999999999999999' is not a number from"},
       {{"run", "--seed", "1"}, "--seed needs a --shape or --grid"},
       {{"check", "--memory", "0"}, "--memory: '0' is not a number"},
-      {{"check", "--memory", "nan"}, "--memory: 'nan' is not a number"},
-      {{"run", "--softmax-scale", "1"}, "--softmax-scale needs a --shape or --grid"},
-      {{"run", "--no-lse"}, "--no-lse needs a --shape or --grid"},
       {{"run", "--shape", "1,1,8,64", "--inputs", "huge", "--softmax-scale", "1e-9"},
        "exceed the range of fp16"},
-      {{"run", "--shape", "1,1,8,64", "--softmax-scale", "0"}, "--softmax-scale: '0' is not a number from"},
       {{"run", "--shape", "1,1,8,64", "--softmax-scale", "-1"}, "--softmax-scale: '-1' is not a number from"},
-      {{"run", "--shape", "1,1,8,64", "--softmax-scale", "nan"},
-       "--softmax-scale: 'nan' is not a number from"},
       {{"run", "--shape", "1,1,8,64", "--softmax-scale", "1e39"},
        "--softmax-scale: '1e39' is not a number from"},
-      {{"run", "--shape", "1,1,8,64", "--softmax-scale", "1x"}, "--softmax-scale: '1x' is not a number from"},
       {{"run", "--shape", "1,1,8,64", "--dtype", "fp32", "--inputs", "shifted"}, "are for fp16 and bf16"},
       {{"run", "--json", "/dev/null"}, "not a regular file"},
       {{"tune", "v01_scalar"}, "tune: v01_scalar has only one configuration"},

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "harness/base/element.h"
-#include "harness/base/usage_error.h"
+#include "harness/base/text.h"
 #include "harness/device/backend.h"
 #include "harness/device/device_tensors.h"
 #include "harness/problem/problem_json.h"
@@ -65,14 +65,13 @@ TEST_CASE("FLOPs count the unmasked pairs") {
   for (const bool causal : {false, true}) {
     for (const auto& [q, kv] : {std::pair{5, 5}, {5, 12}, {12, 5}, {1, 1}, {64, 200}}) {
       for (const KvLengths lengths : {KvLengths::kFull, KvLengths::kRandom, KvLengths::kZeros}) {
-        Problem p;
-        p.batch = 3;
-        p.num_heads_q = 4;
-        p.num_heads_kv = 2;
-        p.seqlen_q = q;
-        p.seqlen_kv = kv;
-        p.causal = causal;
-        p.kv_lengths = lengths;
+        Problem p{.batch = 3,
+                  .num_heads_q = 4,
+                  .num_heads_kv = 2,
+                  .seqlen_q = q,
+                  .seqlen_kv = kv,
+                  .causal = causal,
+                  .kv_lengths = lengths};
         double pairs = 0;
         for (const int kv_len : p.draw_kv_lengths())
           for (int i = 0; i < q; ++i)
@@ -84,9 +83,7 @@ TEST_CASE("FLOPs count the unmasked pairs") {
 }
 
 TEST_CASE("visible_keys is the bottom-right causal mask") {
-  Problem p;
-  p.causal = true;
-  p.seqlen_q = 3;
+  Problem p{.seqlen_q = 3, .causal = true};
   CHECK(p.visible_keys(2, 7) == 7);  // the last query sees every key
   CHECK(p.visible_keys(0, 7) == 5);
   CHECK(p.visible_keys(0, 1) == 0);  // more queries than keys: the first ones see none
@@ -96,11 +93,7 @@ TEST_CASE("visible_keys is the bottom-right causal mask") {
 
 TEST_CASE("kv_lengths stay in range and leave padding") {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
-    Problem p;
-    p.batch = 3;
-    p.seqlen_kv = 17;
-    p.seed = seed;
-    p.kv_lengths = KvLengths::kRandom;
+    Problem p{.batch = 3, .seqlen_kv = 17, .kv_lengths = KvLengths::kRandom, .seed = seed};
     int shortest = 17;
     for (const int n : p.draw_kv_lengths()) {
       CHECK((n >= 1 && n <= 17));
@@ -115,13 +108,8 @@ TEST_CASE("kv_lengths stay in range and leave padding") {
 TEST_CASE("no two elements share a place, in any layout, and none lies in a guard band") {
   for (const auto& [text, layout] : kLayoutNames) {
     INFO(text);
-    Problem p;
-    p.batch = 2;
-    p.num_heads_q = 4;
-    p.num_heads_kv = 2;
-    p.seqlen_q = 5;
-    p.seqlen_kv = 9;
-    p.layout = layout;
+    Problem p{
+        .batch = 2, .num_heads_q = 4, .num_heads_kv = 2, .seqlen_q = 5, .seqlen_kv = 9, .layout = layout};
     const TensorPlan plan = plan_tensors(p);
     std::set<std::pair<int, int64_t>> places;
     size_t count = 0;
@@ -144,13 +132,12 @@ TEST_CASE("no two elements share a place, in any layout, and none lies in a guar
 }
 
 TEST_CASE("the same problem has the same inputs in every layout; only what a step must not read is NaN") {
-  Problem p;
-  p.batch = 2;
-  p.num_heads_q = 2;
-  p.num_heads_kv = 1;
-  p.seqlen_q = 6;
-  p.seqlen_kv = 10;
-  p.kv_lengths = KvLengths::kRandom;
+  Problem p{.batch = 2,
+            .num_heads_q = 2,
+            .num_heads_kv = 1,
+            .seqlen_q = 6,
+            .seqlen_kv = 10,
+            .kv_lengths = KvLengths::kRandom};
   const Workload plain(p);
   for (const auto& [text, layout] : kLayoutNames) {
     INFO(text);
@@ -173,11 +160,7 @@ TEST_CASE("the same problem has the same inputs in every layout; only what a ste
 }
 
 TEST_CASE("pages hold the same keys, in other places; the rest of the pool and of the table is poison") {
-  Problem p;
-  p.batch = 3;
-  p.num_heads_q = 2;
-  p.num_heads_kv = 2;
-  p.seqlen_kv = 50;
+  Problem p{.batch = 3, .num_heads_q = 2, .num_heads_kv = 2, .seqlen_kv = 50};
   for (const KvLengths lengths : {KvLengths::kFull, KvLengths::kSkewed, KvLengths::kZeros}) {
     p.kv_lengths = lengths;
     p.page_size = 0;
@@ -230,11 +213,7 @@ TEST_CASE("pages hold the same keys, in other places; the rest of the pool and o
 }
 
 TEST_CASE("a step that knows no pages refuses them; their sizes must fit") {
-  Problem p;
-  p.batch = 2;
-  p.seqlen_kv = 50;
-  p.page_size = 16;
-  p.layout = Layout::kGapped;
+  Problem p{.batch = 2, .seqlen_kv = 50, .layout = Layout::kGapped, .page_size = 16};
   Step step{"some", BackendKind::kEmulator, {.title = "", .removes = "", .alignment_bytes = 16}, nullptr};
   AttentionCall call = shape_of_call(p);
   CHECK(refusal(step, call) == "cannot read K and V through a page table");
@@ -295,13 +274,12 @@ TEST_CASE("num_splits is the most that a step's configurations allow, where thes
 }
 
 TEST_CASE("another poison takes the place of all that a step must not read, and of nothing else") {
-  Problem p;
-  p.batch = 2;
-  p.num_heads_q = 2;
-  p.num_heads_kv = 1;
-  p.seqlen_q = 6;
-  p.seqlen_kv = 10;
-  p.kv_lengths = KvLengths::kRandom;
+  Problem p{.batch = 2,
+            .num_heads_q = 2,
+            .num_heads_kv = 1,
+            .seqlen_q = 6,
+            .seqlen_kv = 10,
+            .kv_lengths = KvLengths::kRandom};
   for (const auto& [text, layout] : kLayoutNames) {
     p.layout = layout;
     const Workload as_it_was(p);
@@ -365,12 +343,13 @@ TEST_CASE("steep scores outgrow what the lazy softmax tolerates, in every tile o
   for (const DType dtype : {DType::kFp16, DType::kBf16}) {
     for (const int head_dim : {64, 128}) {
       for (const int keys : {128, 384, 1000, 4096, 16384}) {
-        Problem p;
-        p.batch = p.num_heads_q = p.num_heads_kv = 2;
-        p.seqlen_q = 2;
-        p.seqlen_kv = keys;
-        p.head_dim = head_dim;
-        p.dtype = dtype;
+        Problem p{.batch = 2,
+                  .num_heads_q = 2,
+                  .num_heads_kv = 2,
+                  .seqlen_q = 2,
+                  .seqlen_kv = keys,
+                  .head_dim = head_dim,
+                  .dtype = dtype};
         INFO(p.label());
         for (const int tile : {64, 128}) {
           if (keys < 2 * tile) continue;
@@ -393,22 +372,21 @@ TEST_CASE("steep scores outgrow what the lazy softmax tolerates, in every tile o
 }
 
 TEST_CASE("a problem survives JSON") {
-  Problem p;
-  p.batch = 2;
-  p.num_heads_q = 6;
-  p.num_heads_kv = 3;
-  p.seqlen_q = 7;
-  p.seqlen_kv = 9;
-  p.head_dim = 128;
-  p.dtype = DType::kBf16;
-  p.causal = true;
-  p.kv_lengths = KvLengths::kZeros;
-  p.layout = Layout::kGapped;
-  p.inputs = Inputs::kSharp;
-  p.page_size = 16;
-  p.lse = false;
-  p.given_scale = 0.05;
-  p.seed = 12345678901234567ull;
+  Problem p{.batch = 2,
+            .num_heads_q = 6,
+            .num_heads_kv = 3,
+            .seqlen_q = 7,
+            .seqlen_kv = 9,
+            .head_dim = 128,
+            .dtype = DType::kBf16,
+            .causal = true,
+            .kv_lengths = KvLengths::kZeros,
+            .layout = Layout::kGapped,
+            .inputs = Inputs::kSharp,
+            .page_size = 16,
+            .lse = false,
+            .given_scale = 0.05,
+            .seed = 12345678901234567ull};
   CHECK(problem_from_json(to_json(p)).label() == p.label());
   CHECK(problem_from_json(to_json(p)).softmax_scale() == 0.05f);
   CHECK_FALSE(problem_from_json(to_json(p)).lse);
@@ -436,10 +414,7 @@ TEST_CASE("a step that needs aligned rows refuses the layout that has none") {
             nullptr};
   for (const auto& [text, layout] : kLayoutNames) {
     INFO(text);
-    Problem p;
-    p.num_heads_q = p.num_heads_kv = 2;
-    p.seqlen_q = p.seqlen_kv = 5;
-    p.layout = layout;
+    Problem p{.num_heads_q = 2, .num_heads_kv = 2, .seqlen_q = 5, .seqlen_kv = 5, .layout = layout};
     const std::string reason = refusal(step, shape_of_call(p));
     CHECK((reason.find("16-byte aligned") != std::string::npos) == (layout == Layout::kOdd));
   }

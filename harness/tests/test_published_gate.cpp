@@ -34,20 +34,6 @@ void make_uniform(Workload& workload) {
   }
 }
 
-Validation validate_on(Workload& workload, mutations::Mutation mutation) {
-  const auto backend = make_emulator_backend();
-  const std::vector<Step>& steps = registered_steps();
-  const auto step = std::find_if(steps.begin(), steps.end(), [&](const Step& candidate) {
-    return candidate.backend == backend->kind() && candidate.name == std::string(mutations::kNames[mutation]);
-  });
-  REQUIRE(step != steps.end());
-  DeviceTensors tensors(*backend, workload);
-  std::vector<nlohmann::json> counters;
-  return validate(*backend, *step, tensors, workload,
-                  reference_rows(workload, choose_rows(workload.problem())), nullptr,
-                  {EmulatorMode{}, EmulatorMode{}}, counters);
-}
-
 bool published_test_passes(const Validation& v) {
   return v.nonfinite == 0 && v.nrmse < kPublishedNrmse && v.max_abs <= kPublishedMaxAbs;
 }
@@ -57,19 +43,18 @@ bool published_test_passes(const Validation& v) {
 TEST_CASE("K transposed passes the published test, and not ours") {
   std::printf("NRMSE (worst row) on the published shapes, causal fp16 D=64, gates %.0e (%.0e):\n",
               gates(DType::kFp16).nrmse, gates(DType::kFp16).row_nrmse);
+  const auto backend = make_emulator_backend();
   for (const auto& [heads, seqlen] : {std::pair{1, 64}, {1, 128}, {2, 256}}) {
-    Problem problem;
-    problem.num_heads_q = problem.num_heads_kv = heads;
-    problem.seqlen_q = problem.seqlen_kv = seqlen;
-    problem.causal = true;
+    Problem problem{
+        .num_heads_q = heads, .num_heads_kv = heads, .seqlen_q = seqlen, .seqlen_kv = seqlen, .causal = true};
     Workload normal(problem);
     Workload uniform(problem);
     make_uniform(uniform);
     for (const mutations::Mutation mutation :
          {mutations::kNone, mutations::kKTransposed, mutations::kQkSkipped}) {
       const bool is_right = mutation == mutations::kNone;
-      const Validation weak = validate_on(uniform, mutation);
-      const Validation strong = validate_on(normal, mutation);
+      const Validation weak = validate_on(*backend, mutations::kNames[mutation], uniform);
+      const Validation strong = validate_on(*backend, mutations::kNames[mutation], normal);
       INFO(mutations::kNames[mutation] << ", " << problem.label());
       INFO("uniform: " << weak.message << "\nnormal: " << strong.message);
       std::printf("  H=%d S=%-4d %-20s U(-0.25, 0.25): %.5f (%.5f), N(0, 1): %.5f (%.5f)\n", heads, seqlen,

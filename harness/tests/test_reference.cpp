@@ -1,10 +1,14 @@
-// The reference against attention written down naively, and the choice of rows.
+// The reference against attention written down naively, the choice of rows, and the conversions of elements
+// against arithmetic in double.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "harness/base/element.h"
+#include "harness/base/random.h"
 #include "harness/judge/reference.h"
 #include "harness/tests/catch.h"
 
@@ -16,23 +20,75 @@ double element(const Problem& p, const void* row, int d) {
   return load_element(p.dtype, static_cast<const char*>(row) + d * element_bytes(p.dtype));
 }
 
+// Value of a 16-bit float with the given number of exponent and mantissa bits, from its definition.
+double value_of(uint16_t bits, int exponent_bits, int mantissa_bits) {
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
+  const int mantissa = bits & ((1 << mantissa_bits) - 1);
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (exponent == (1 << exponent_bits) - 1)
+    return mantissa ? NAN : sign * std::numeric_limits<double>::infinity();
+  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
+  return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+}
+
+void check_all(float (*widen)(uint16_t), uint16_t (*narrow)(float), int exponent_bits, int mantissa_bits) {
+  int wrong = 0;
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const double expected = value_of(uint16_t(bits), exponent_bits, mantissa_bits);
+    const float wide = widen(uint16_t(bits));
+    if (std::isnan(expected)) {
+      wrong += !std::isnan(wide) || !std::isnan(widen(narrow(wide)));
+    } else {
+      wrong += double(wide) != expected || narrow(wide) != bits;
+    }
+  }
+  CHECK(wrong == 0);
+  // Rounding: the nearest representable value, ties to even.
+  int misrounded = 0;
+  for (uint64_t i = 0; i < 200000; ++i) {
+    const uint16_t low =
+        uint16_t(random_bits(1, 2, i) % ((1u << (exponent_bits + mantissa_bits)) - (2u << mantissa_bits)));
+    const double a = value_of(low, exponent_bits, mantissa_bits),
+                 b = value_of(low + 1, exponent_bits, mantissa_bits);
+    const double fraction = i % 3 == 0 ? 0.5 : double(random_bits(1, 3, i) >> 11) * 0x1p-53;
+    const float between = float(a + (b - a) * fraction);
+    const double below = between - a, above = b - between;
+    const uint16_t nearest = below < above || (below == above && low % 2 == 0) ? low : low + 1;
+    misrounded += narrow(between) != nearest || narrow(-between) != (nearest | 0x8000);
+  }
+  CHECK(misrounded == 0);
+}
+
 }  // namespace
+
+TEST_CASE("fp16 and bf16 convert exactly one way and round to nearest even the other") {
+  check_all(half_to_float, float_to_half, 5, 10);
+  check_all(bfloat16_to_float, float_to_bfloat16, 8, 7);
+}
+
+TEST_CASE("out of range becomes infinity") {
+  CHECK(float_to_half(65519.0f) == 0x7bff);
+  CHECK(float_to_half(65520.0f) == 0x7c00);
+  CHECK(float_to_half(-1e30f) == 0xfc00);
+  CHECK(float_to_bfloat16(3.4e38f) == 0x7f80);
+  CHECK(float_to_half(1e-9f) == 0);
+}
 
 TEST_CASE("the reference is attention") {
   for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
     for (const bool causal : {false, true}) {
       for (const Inputs inputs : {Inputs::kNormal, Inputs::kSharp, Inputs::kStructured}) {
-        Problem p;
-        p.batch = 2;
-        p.num_heads_q = 8;
-        p.num_heads_kv = 4;
-        p.seqlen_q = 21;
-        p.seqlen_kv = 13;
-        p.dtype = dtype;
-        p.causal = causal;
-        p.kv_lengths = KvLengths::kZeros;
-        p.inputs = inputs;
-        p.layout = Layout::kOdd;
+        const Problem p{.batch = 2,
+                        .num_heads_q = 8,
+                        .num_heads_kv = 4,
+                        .seqlen_q = 21,
+                        .seqlen_kv = 13,
+                        .dtype = dtype,
+                        .causal = causal,
+                        .kv_lengths = KvLengths::kZeros,
+                        .layout = Layout::kOdd,
+                        .inputs = inputs};
         const Workload w(p);
         const auto rows = reference_rows(w, choose_rows(p));
         REQUIRE(rows.size() == size_t(p.num_rows()));
@@ -70,40 +126,33 @@ TEST_CASE("the reference is attention") {
 }
 
 TEST_CASE("large problems are sampled: edges of one head, a spread over all heads") {
-  Problem p;
-  p.batch = 2;
-  p.num_heads_q = p.num_heads_kv = 16;
-  p.seqlen_q = p.seqlen_kv = 16384;
-  p.head_dim = 128;
+  Problem p{.batch = 2,
+            .num_heads_q = 16,
+            .num_heads_kv = 16,
+            .seqlen_q = 16384,
+            .seqlen_kv = 16384,
+            .head_dim = 128};
   const std::vector<RowId> rows = choose_rows(p);
   CHECK(rows.size() == 1024);
-  std::set<std::pair<int, int>> heads;
-  std::set<std::tuple<int, int, int>> distinct;
+  CHECK(std::set(rows.begin(), rows.end()).size() == rows.size());
   std::map<std::pair<int, int>, std::set<int>> by_head;
-  for (const RowId& r : rows) {
-    heads.insert({r.b, r.h});
-    distinct.insert({r.b, r.h, r.i});
-    by_head[{r.b, r.h}].insert(r.i);
-  }
-  CHECK(distinct.size() == rows.size());
-  CHECK(heads.size() == 32);
-  bool some_head_has_all_edges = false;
-  for (const auto& [head, set] : by_head) {
-    bool all = set.count(0) && set.count(p.seqlen_q - 1);
-    for (int edge = 64; edge < p.seqlen_q; edge += 64) all = all && set.count(edge - 1) && set.count(edge);
-    some_head_has_all_edges = some_head_has_all_edges || all;
-  }
-  CHECK(some_head_has_all_edges);
+  for (const RowId& r : rows) by_head[{r.b, r.h}].insert(r.i);
+  CHECK(by_head.size() == 32);
+  CHECK(std::ranges::any_of(by_head, [&](const auto& head_and_rows) {
+    const std::set<int>& of_head = head_and_rows.second;
+    bool all = of_head.contains(0) && of_head.contains(p.seqlen_q - 1);
+    for (int edge = 64; edge < p.seqlen_q; edge += 64)
+      all = all && of_head.contains(edge - 1) && of_head.contains(edge);
+    return all;
+  }));
   // Longer still: never more than the limit.
   p.seqlen_q = p.seqlen_kv = 100000;
   CHECK(choose_rows(p).size() == 1024);
 }
 
 TEST_CASE("the structured heads have their patterns") {
-  Problem p;
-  p.num_heads_q = p.num_heads_kv = 4;
-  p.seqlen_q = p.seqlen_kv = 256;
-  p.inputs = Inputs::kStructured;
+  const Problem p{
+      .num_heads_q = 4, .num_heads_kv = 4, .seqlen_q = 256, .seqlen_kv = 256, .inputs = Inputs::kStructured};
   const Workload w(p);
   const auto score = [&](int h, int i, int j) {
     double s = 0;

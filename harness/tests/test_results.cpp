@@ -8,24 +8,15 @@
 #include <fstream>
 
 #include "harness/base/atomic_file.h"
-#include "harness/base/usage_error.h"
+#include "harness/base/text.h"
 #include "harness/judge/validate.h"
 #include "harness/program/results.h"
 #include "harness/tests/catch.h"
+#include "harness/tests/temporary_folder.h"
 
 using namespace flashsteps;
 
 namespace {
-
-struct TemporaryFolder {
-  TemporaryFolder() { path = mkdtemp(pattern); }
-  ~TemporaryFolder() {
-    unlink((path + "/r.json").c_str());
-    rmdir(path.c_str());
-  }
-  char pattern[32] = "/tmp/flashsteps.XXXXXX";
-  std::string path;
-};
 
 nlohmann::json read(const std::string& path) {
   std::ifstream in(path);
@@ -36,15 +27,14 @@ nlohmann::json read(const std::string& path) {
 
 TEST_CASE("each save replaces the file as a whole") {
   TemporaryFolder folder;
-  const std::string path = folder.path + "/r.json";
+  const std::string path = folder.file("r.json");
   AtomicFile::check_writable("--json", path);
   CHECK(access(path.c_str(), F_OK) != 0);  // checking leaves nothing behind
   ResultsFile results(path, "run", Device{});
   results.save();
   CHECK(read(path)["complete"] == false);
-  results.run_of(Problem{})["steps"].push_back({{"step", "v01_scalar"}, {"status", "pass"}, {"message", ""}});
-  results.root()["complete"] = true;
-  results.save();
+  results.run_of(Problem{}).steps.push_back({.step = "v01_scalar", .status = Status::kPass});
+  results.save_complete();
   const nlohmann::json whole = read(path);
   CHECK(whole["complete"] == true);
   CHECK(whole["schema"] == "flashsteps-results/2");
@@ -53,7 +43,7 @@ TEST_CASE("each save replaces the file as a whole") {
 
 TEST_CASE("a link is followed, not replaced") {
   TemporaryFolder folder;
-  const std::string target = folder.path + "/r.json", link = folder.path + "/link.json";
+  const std::string target = folder.file("r.json"), link = folder.file("link.json");
   std::ofstream(target) << "{}";
   REQUIRE(symlink(target.c_str(), link.c_str()) == 0);
   const std::string resolved = AtomicFile::check_writable("--json", link);
@@ -63,14 +53,13 @@ TEST_CASE("a link is followed, not replaced") {
   CHECK(readlink(link.c_str(), buffer, sizeof buffer) > 0);
   unlink(target.c_str());
   CHECK_THROWS_AS(AtomicFile::check_writable("--json", link), UsageError);  // it leads nowhere now
-  unlink(link.c_str());
 }
 
 TEST_CASE("a file appears as a whole, when it is committed, or never") {
   for (const bool unnamed : {true, false}) {
     INFO(unnamed);
     TemporaryFolder folder;
-    const std::string path = folder.path + "/r.json";
+    const std::string path = folder.file("r.json");
     std::ofstream(path) << "before";
     const auto text = [&] {
       std::ifstream in(path);
@@ -92,7 +81,7 @@ TEST_CASE("a file appears as a whole, when it is committed, or never") {
   const int probe = open(folder.path.c_str(), O_WRONLY | O_TMPFILE, 0600);
   if (probe < 0) return;  // not on this file system
   close(probe);
-  AtomicFile file(folder.path + "/r.json");
+  AtomicFile file(folder.file("r.json"));
   file.write("half", 4);
   CHECK(rmdir(folder.path.c_str()) == 0);
 }
@@ -101,7 +90,7 @@ TEST_CASE("a link with the temporary name is not followed") {
   for (const bool unnamed : {true, false}) {
     INFO(unnamed);
     TemporaryFolder folder;
-    const std::string path = folder.path + "/r.json", other = folder.path + "/other";
+    const std::string path = folder.file("r.json"), other = folder.file("other");
     std::ofstream(other) << "somebody's";
     const std::string planted = path + "." + std::to_string(getpid()) + ".tmp";
     REQUIRE(symlink(other.c_str(), planted.c_str()) == 0);
@@ -114,7 +103,6 @@ TEST_CASE("a link with the temporary name is not followed") {
     std::string text;
     std::getline(std::ifstream(other), text);
     CHECK(text == "somebody's");
-    unlink(other.c_str());
   }
 }
 
@@ -127,7 +115,7 @@ TEST_CASE("a file keeps its permissions when it is replaced") {
   for (const bool unnamed : {true, false}) {
     INFO(unnamed);
     TemporaryFolder folder;
-    const std::string path = folder.path + "/r.json";
+    const std::string path = folder.file("r.json");
     AtomicFile(path, unnamed).commit();
     const mode_t mask = umask(0);
     umask(mask);

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "harness/base/build_info.h"
-#include "harness/base/usage_error.h"
+#include "harness/base/text.h"
 #include "harness/device/device_tensors.h"
 #include "harness/device/tuning.h"
 #include "harness/program/tune.h"
@@ -21,10 +21,12 @@ namespace {
 const Step& split() { return *find_step("split", BackendKind::kEmulator); }  // chooses 2splits below 100 keys
 
 Problem few_keys() {
-  Problem problem;
-  problem.batch = 3, problem.num_heads_q = 4, problem.num_heads_kv = 2;
-  problem.seqlen_q = 33, problem.seqlen_kv = 70, problem.dtype = DType::kBf16;
-  return problem;
+  return {.batch = 3,
+          .num_heads_q = 4,
+          .num_heads_kv = 2,
+          .seqlen_q = 33,
+          .seqlen_kv = 70,
+          .dtype = DType::kBf16};
 }
 
 json provenance() {
@@ -37,15 +39,15 @@ json provenance() {
 }
 
 // As a run of tune has it, with these medians.
-json run_of(const std::map<std::string, double>& median_ms) {
-  json run = {{"steps", json::array()}};
+Run run_of(const std::map<std::string, double>& median_ms, const Problem& problem = few_keys()) {
+  Run run{problem, {}, {}};
   const auto add = [&](const std::string& step, const std::string& configuration, double ms) {
-    run["steps"].push_back({{"step", step}, {"status", "pass"}, {"configuration", configuration}});
-    run["steps"].back()["timing"]["median_ms"] = ms;
+    run.steps.push_back({.step = step, .status = Status::kPass, .configuration = configuration});
+    run.steps.back().timing = Timing{{ms, ms, ms, {}}, 7, 1, false, false, 1, ""};
   };
   add("split", "2splits", 2.0);
   for (const auto& [name, ms] : median_ms) add("split@" + name, name, ms);
-  run["steps"].push_back({{"step", "split@failed"}, {"status", "fail"}});
+  run.steps.push_back({.step = "split@failed", .status = Status::kFail});
   return run;
 }
 
@@ -87,8 +89,7 @@ TEST_CASE("the configuration with the smallest median is kept, and calls of its 
   const TemporaryFolder folder;
   const std::string path = folder.file("new/folder/tuning.json");
   CHECK(prepare_tuning_file(path) == path);
-  const std::string said =
-      keep_fastest(path, run_of({{"2splits", 2.1}, {"3splits", 1.6}}), few_keys(), provenance());
+  const std::string said = keep_fastest(path, run_of({{"2splits", 2.1}, {"3splits", 1.6}}), provenance());
   CHECK(said ==
         "  split  B*Hq<=16 Hq/Hkv<=2 Sq<=64 Skv<=128 D=64 bf16 full: 3splits; with 2splits, which it chooses "
         "itself, it took 1.250 x as long\n");
@@ -116,7 +117,7 @@ TEST_CASE("a link to a tuning file stays one, and where no file can be written i
   const std::string path = folder.file("tuning.json"), link = folder.file("link.json");
   write_file(path, "");
   std::filesystem::create_symlink(path, link);
-  keep_fastest(prepare_tuning_file(link), run_of({{"3splits", 1}}), few_keys(), provenance());
+  keep_fastest(prepare_tuning_file(link), run_of({{"3splits", 1}}), provenance());
   CHECK(std::filesystem::is_symlink(link));
   CHECK(chosen(path, shape_of_call(few_keys())) == "3splits");
   CHECK_THROWS_AS(prepare_tuning_file("/proc/none/tuning.json"), UsageError);
@@ -128,14 +129,14 @@ TEST_CASE("what was measured last replaces what was kept for the same calls, and
   const std::string path = folder.file("tuning.json");
   Problem many = few_keys();
   many.seqlen_kv = 130;
-  keep_fastest(path, run_of({{"2splits", 1}, {"3splits", 2}}), many, provenance());
-  keep_fastest(path, run_of({{"2splits", 1}, {"3splits", 2}}), few_keys(), provenance());
+  keep_fastest(path, run_of({{"2splits", 1}, {"3splits", 2}}, many), provenance());
+  keep_fastest(path, run_of({{"2splits", 1}, {"3splits", 2}}), provenance());
   CHECK(chosen(path, shape_of_call(few_keys())) == "2splits");
-  const std::string said = keep_fastest(path, run_of({{"3splits", 3}}), few_keys(), provenance());
+  const std::string said = keep_fastest(path, run_of({{"3splits", 3}}), provenance());
   CHECK(said.find(": 3splits; ") != std::string::npos);
   CHECK(chosen(path, shape_of_call(few_keys())) == "3splits");
   CHECK(chosen(path, shape_of_call(many)) == "2splits");
-  CHECK(keep_fastest(path, run_of({}), few_keys(), provenance()).find("nothing kept") != std::string::npos);
+  CHECK(keep_fastest(path, run_of({}), provenance()).find("nothing kept") != std::string::npos);
   CHECK(chosen(path, shape_of_call(few_keys())) == "3splits");
   CHECK(json::parse(read_tuning_file(path).text).at("entries").size() == 2);
 }
@@ -145,7 +146,7 @@ TEST_CASE("a configuration that the step refuses for a call is not taken") {
   const std::string path = folder.file("tuning.json");
   Problem problem = few_keys();
   problem.seqlen_kv = 500;
-  keep_fastest(path, run_of({{"2splits", 1}, {"3splits", 2}}), problem, provenance());
+  keep_fastest(path, run_of({{"2splits", 1}, {"3splits", 2}}, problem), provenance());
   CHECK(chosen(path, shape_of_call(problem)) == "2splits");
   problem.seqlen_kv = 501;  // the same kind
   CHECK(chosen(path, shape_of_call(problem)) == std::nullopt);
@@ -154,7 +155,7 @@ TEST_CASE("a configuration that the step refuses for a call is not taken") {
 TEST_CASE("files that are no good are ignored, with the reason") {
   const TemporaryFolder folder;
   const std::string path = folder.file("tuning.json");
-  keep_fastest(path, run_of({{"2splits", 1}}), few_keys(), provenance());
+  keep_fastest(path, run_of({{"2splits", 1}}), provenance());
   const json good = json::parse(read_tuning_file(path).text);
   const auto ignored = [&](const std::string& text) {
     write_file(path, text);
@@ -209,7 +210,7 @@ TEST_CASE("files that are no good are ignored, with the reason") {
 TEST_CASE("a step that this program has not costs the others nothing") {
   const TemporaryFolder folder;
   const std::string path = folder.file("tuning.json");
-  keep_fastest(path, run_of({{"3splits", 1}}), few_keys(), provenance());
+  keep_fastest(path, run_of({{"3splits", 1}}), provenance());
   json file = json::parse(read_tuning_file(path).text);
   file["entries"].insert(file["entries"].begin(), file["entries"][0]);
   file["entries"][0]["step"] = "somebody_elses";
@@ -231,7 +232,7 @@ TEST_CASE("a file that is no good is replaced as a whole") {
   const TemporaryFolder folder;
   const std::string path = folder.file("tuning.json");
   write_file(path, R"({"schema": "flashsteps-tuning/1", "commit": "x", "dirty": false, "entries": [1]})");
-  keep_fastest(path, run_of({{"3splits", 1}}), few_keys(), provenance());
+  keep_fastest(path, run_of({{"3splits", 1}}), provenance());
   CHECK(chosen(path, shape_of_call(few_keys())) == "3splits");
 }
 

@@ -1,12 +1,14 @@
 // The judge, on outputs made by hand: what is right passes, and each thing that can be wrong is named.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "harness/base/element.h"
 #include "harness/judge/gates.h"
-#include "harness/judge/judge_call.h"
+#include "harness/judge/judge.h"
 #include "harness/judge/validate.h"
 #include "harness/tests/catch.h"
 
@@ -20,10 +22,16 @@ struct Case {
       : workload(std::move(made)),
         reference(reference_rows(workload, choose_rows(workload.problem()))),
         outputs(workload.problem()) {
-    for (const ReferenceRow& row : reference) {
-      for (int d = 0; d < workload.problem().head_dim; ++d) store(row.id, d, float(row.o[d]));
-      set_lse(row.id, float(row.lse));
-    }
+    scale_all(1);
+    for (const ReferenceRow& row : reference) set_lse(row.id, float(row.lse));
+  }
+  // What is right, times this.
+  void scale_row(const RowId& id, double factor) {
+    const auto row = std::ranges::find(reference, id, &ReferenceRow::id);
+    for (int d = 0; d < workload.problem().head_dim; ++d) store(id, d, float(row->o[d] * factor));
+  }
+  void scale_all(double factor) {
+    for (const ReferenceRow& row : reference) scale_row(row.id, factor);
   }
   char* element(const RowId& id, int d) {
     const auto* row = static_cast<const char*>(outputs.o_row(id));
@@ -45,15 +53,14 @@ struct Case {
 };
 
 Problem problem(DType dtype = DType::kFp16) {
-  Problem p;
-  p.batch = 2;
-  p.num_heads_q = 2;
-  p.num_heads_kv = 2;
-  p.seqlen_q = 70;
-  p.seqlen_kv = 90;
-  p.dtype = dtype;
-  p.kv_lengths = KvLengths::kZeros;
-  p.layout = Layout::kGapped;
+  Problem p{.batch = 2,
+            .num_heads_q = 2,
+            .num_heads_kv = 2,
+            .seqlen_q = 70,
+            .seqlen_kv = 90,
+            .dtype = dtype,
+            .kv_lengths = KvLengths::kZeros,
+            .layout = Layout::kGapped};
   return p;
 }
 
@@ -73,12 +80,6 @@ enum class Mistake {
   kONotRescaled,
   kSumNotRescaled,
 };
-
-float rounded(DType dtype, double x) {
-  unsigned char bits[4];
-  store_element(dtype, bits, float(x));
-  return load_element(dtype, bits);
-}
 
 Validation judge_mistake(const Problem& p, Mistake mistake) {
   Case c(p);
@@ -152,43 +153,57 @@ TEST_CASE("the rounded reference itself passes, far below the gates") {
 
 TEST_CASE("each defect is found and named") {
   const RowId sees_all{1, 1, 33}, sees_none{0, 1, 5};
-  SECTION("NaN") {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(),
+                  kInf = std::numeric_limits<float>::infinity();
+  constexpr Poison kPoison[2] = {Poison::kNan, Poison::kNan};
+  const struct {
+    std::function<void(Case&)> spoil;
+    std::vector<const char*> says;
+  } defects[] = {
+      {[&](Case& c) { c.store(sees_all, 7, kNaN); },
+       {"1 element(s) of o are NaN", "batch 1, head 1, row 33"}},
+      {[&](Case& c) { c.store(sees_all, 7, -kInf); }, {"are Inf"}},
+      {[&](Case& c) { std::memcpy(c.element(sees_all, 9), kPoison, 2); },
+       {"1 element(s) of o were never written"}},
+      {[&](Case& c) { c.scale_row(sees_all, 0); }, {"1 of 280 checked rows", "every lse is right"}},
+      {[&](Case& c) { c.scale_all(1.0015); }, {"NRMSE"}},
+      {[&](Case& c) { c.store(sees_none, 0, -0.0f); }, {"1 row(s) of o see no key and are not exactly zero"}},
+      {[&](Case& c) { c.set_lse(sees_none, -1e30f); }, {"must be -inf"}},
+      {[&](Case& c) { c.set_lse(sees_all, c.outputs.lse_at(sees_all) + 5e-4f); }, {"lse"}},
+      {[&](Case& c) { c.set_lse(sees_all, kNaN); }, {"lse value(s) are of the wrong kind"}},
+      {[&](Case& c) { c.set_lse(sees_all, std::bit_cast<float>(kPoison)); }, {"was never written"}},
+      {[&](Case& c) { c.element(sees_all, 64)[0] = 1; }, {"in a gap between rows"}},
+      {[&](Case& c) {
+         c.element({1, 1, 69}, 64)[0] = 1;
+       },
+       {"o was written 1 element(s) past its end"}},
+      {[&](Case& c) {
+         c.element({0, 0, 0}, -1)[0] = 1;
+       },
+       {"o was written 1 element(s) before"}},
+      {[&](Case& c) {
+         c.set_lse({1, 1, 70}, 0.0f);
+       },
+       {"lse was written 1 element(s) past its end"}},
+  };
+  for (const auto& [spoil, says] : defects) {
     Case c(problem());
-    c.store(sees_all, 7, std::numeric_limits<float>::quiet_NaN());
-    CHECK((!c.judged().pass && has(c.judged(), "1 element(s) of o are NaN") &&
-           has(c.judged(), "batch 1, head 1, row 33")));
-    CHECK(c.judged().nonfinite == 1);
+    spoil(c);
+    const Validation v = c.judged();
+    INFO(v.message);
+    CHECK_FALSE(v.pass);
+    for (const char* const text : says) CHECK(has(v, text));
   }
-  SECTION("Inf") {
+  SECTION("a row that sees no key must be zero also when it is not among those that have a reference") {
     Case c(problem());
-    c.store(sees_all, 7, -std::numeric_limits<float>::infinity());
-    CHECK((!c.judged().pass && has(c.judged(), "are Inf")));
-  }
-  SECTION("an element that was never written") {
-    Case c(problem());
-    constexpr Poison kNan = Poison::kNan;
-    std::memcpy(c.element(sees_all, 9), &kNan, 2);
-    CHECK((!c.judged().pass && has(c.judged(), "1 element(s) of o were never written")));
-  }
-  SECTION("a whole row off, in one of 280") {
-    Case c(problem());
-    for (int d = 0; d < 64; ++d) c.store(sees_all, d, 0.0f);
-    CHECK((!c.judged().pass && has(c.judged(), "1 of 280 checked rows") &&
-           has(c.judged(), "every lse is right")));
-  }
-  SECTION("a little off everywhere: the total gate") {
-    Case c(problem());
-    for (const ReferenceRow& row : c.reference)
-      for (int d = 0; d < 64; ++d) c.store(row.id, d, float(row.o[d] * 1.0015));
-    CHECK((!c.judged().pass && has(c.judged(), "NRMSE")));
+    c.store(sees_none, 0, -0.0f);
+    c.reference.resize(1);
+    CHECK_FALSE(c.judged().pass);
   }
   SECTION("one element off by 1 %") {
     Case c(problem());
-    const auto row = std::find_if(c.reference.begin(), c.reference.end(), [&](const ReferenceRow& r) {
-      return r.id.b == 1 && r.id.h == 1 && r.id.i == 33;
-    });
-    const auto largest = std::max_element(row->o.begin(), row->o.end(),
-                                          [](double a, double b) { return std::abs(a) < std::abs(b); });
+    const auto row = std::ranges::find(c.reference, sees_all, &ReferenceRow::id);
+    const auto largest = std::ranges::max_element(row->o, {}, [](double x) { return std::abs(x); });
     const int d = int(largest - row->o.begin());
     c.store(sees_all, d, float(*largest * 1.01));
     const Validation v = c.judged();
@@ -200,60 +215,12 @@ TEST_CASE("each defect is found and named") {
   SECTION("everything a little short: what truncation does") {
     for (const DType dtype : {DType::kFp16, DType::kBf16}) {
       Case c(problem(dtype));
-      for (const ReferenceRow& row : c.reference)
-        for (int d = 0; d < 64; ++d) c.store(row.id, d, float(row.o[d] * (1 - 0.5 * gates(dtype).unit)));
+      c.scale_all(1 - 0.5 * gates(dtype).unit);
       const Validation v = c.judged();
       INFO(v.message);
       CHECK((!v.pass && v.bias && *v.bias > v.gate_bias && v.nrmse < gates(dtype).nrmse));
       CHECK((has(v, "o is too short by") && has(v, "truncated to " + name(dtype))));
     }
-  }
-  SECTION("a row that sees no key must be zero, bit by bit") {
-    Case c(problem());
-    c.store(sees_none, 0, -0.0f);
-    CHECK((!c.judged().pass && has(c.judged(), "1 row(s) of o see no key and are not exactly zero")));
-    // Also when that row is not among those that are compared with the reference.
-    c.reference.resize(1);
-    CHECK_FALSE(c.judged().pass);
-  }
-  SECTION("its lse must be -inf") {
-    Case c(problem());
-    c.set_lse(sees_none, -1e30f);
-    CHECK((!c.judged().pass && has(c.judged(), "must be -inf")));
-  }
-  SECTION("an lse that is off by more than rounding") {
-    Case c(problem());
-    c.set_lse(sees_all, c.outputs.lse_at({1, 1, 33}) + 5e-4f);
-    CHECK((!c.judged().pass && has(c.judged(), "lse")));
-  }
-  SECTION("an lse that is NaN, or was never written") {
-    Case c(problem());
-    c.set_lse(sees_all, std::numeric_limits<float>::quiet_NaN());
-    CHECK((!c.judged().pass && has(c.judged(), "lse value(s) are of the wrong kind")));
-    Case d(problem());
-    const uint32_t poison = uint32_t(Poison::kNan) << 16 | uint32_t(Poison::kNan);
-    float f;
-    std::memcpy(&f, &poison, 4);
-    d.set_lse(sees_all, f);
-    CHECK((!d.judged().pass && has(d.judged(), "was never written")));
-  }
-  SECTION("a byte in a gap between rows") {
-    Case c(problem());
-    c.element(sees_all, 64)[0] = 1;
-    CHECK((!c.judged().pass && has(c.judged(), "in a gap between rows")));
-  }
-  SECTION("one element past the end, one before the start") {
-    Case c(problem());
-    c.element({1, 1, 69}, 64)[0] = 1;
-    CHECK((!c.judged().pass && has(c.judged(), "o was written 1 element(s) past its end")));
-    Case d(problem());
-    d.element({0, 0, 0}, -1)[0] = 1;
-    CHECK((!d.judged().pass && has(d.judged(), "o was written 1 element(s) before")));
-  }
-  SECTION("an lse past the end") {
-    Case c(problem());
-    c.set_lse({1, 1, 70}, 0.0f);
-    CHECK((!c.judged().pass && has(c.judged(), "lse was written 1 element(s) past its end")));
   }
 }
 
@@ -277,12 +244,7 @@ TEST_CASE("a hint names no cause that the outputs rule out") {
   };
   for (const DType dtype : {DType::kFp16, DType::kBf16}) {
     for (const Inputs inputs : {Inputs::kNormal, Inputs::kSharp}) {
-      Problem p;
-      p.seqlen_q = 150;
-      p.seqlen_kv = 170;
-      p.dtype = dtype;
-      p.inputs = inputs;
-      p.causal = true;
+      Problem p{.seqlen_q = 150, .seqlen_kv = 170, .dtype = dtype, .causal = true, .inputs = inputs};
       CHECK(judge_mistake(p, Mistake::kNone).pass);
       for (const auto& c : cases) {
         const Validation v = judge_mistake(p, c.mistake);
@@ -300,8 +262,7 @@ TEST_CASE("a hint names no cause that the outputs rule out") {
 
 TEST_CASE("truncation is suspected only where nothing else is wrong, and NaN has no length") {
   Case c(problem());
-  for (const ReferenceRow& row : c.reference)
-    for (int d = 0; d < 64; ++d) c.store(row.id, d, float(row.o[d] / 2));
+  c.scale_all(0.5);
   CHECK((has(c.judged(), "o is too short by 5.0e-01 of its length") && !has(c.judged(), "truncated")));
   Case d(problem());
   for (const ReferenceRow& row : d.reference) d.store(row.id, 0, std::numeric_limits<float>::quiet_NaN());
@@ -337,12 +298,10 @@ TEST_CASE("on a user's own inputs, what is only imprecise gets a word on the gat
   const RowId row{0, 1, 7};
   Case c(given);
   CHECK((c.judged().pass && !has(c.judged(), note)));
-  for (const ReferenceRow& r : c.reference) {
-    for (int d = 0; d < 64; ++d) c.store(r.id, d, float(r.o[d] * 1.0015));
-  }
+  c.scale_all(1.0015);
   // The total alone, and rows as well.
   CHECK((!c.judged().pass && has(c.judged(), note) && !has(c.judged(), "hint")));
-  for (int d = 0; d < 64; ++d) c.store(row, d, 0.0f);
+  c.scale_row(row, 0);
   CHECK((!c.judged().pass && has(c.judged(), note) && !has(c.judged(), "hint")));
   // Anything else that is wrong: a bug.
   const Validation unsound = judge(c.workload, c.reference, c.outputs, /*runs_sound=*/false);
@@ -352,7 +311,7 @@ TEST_CASE("on a user's own inputs, what is only imprecise gets a word on the gat
   c.set_lse(row, std::numeric_limits<float>::quiet_NaN());
   CHECK((!c.judged().pass && !has(c.judged(), note)));
   Case damaged(given);
-  for (int d = 0; d < 64; ++d) damaged.store(row, d, 0.0f);
+  damaged.scale_row(row, 0);
   damaged.element({0, 1, 19}, 64)[0] = 1;
   CHECK((!damaged.judged().pass && !has(damaged.judged(), note) && has(damaged.judged(), "hint")));
 }
@@ -365,7 +324,7 @@ TEST_CASE("two outputs are compared whole") {
   b.set_lse({0, 1, 9}, b.outputs.lse_at({0, 1, 9}) + 0.01f);
   CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("1 lse value(s) differ") == 0);
   b.set_lse({0, 1, 9}, a.outputs.lse_at({0, 1, 9}));
-  for (int d = 0; d < 64; ++d) a.store({1, 0, 3}, d, 0.0f);
+  a.scale_row({1, 0, 3}, 0);
   CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("batch 1, head 0, row 3") !=
         std::string::npos);
   a.store({1, 0, 3}, 0, std::numeric_limits<float>::quiet_NaN());

@@ -24,7 +24,7 @@
 #include "harness/device/tuning.h"
 #include "harness/include/flashsteps.h"
 #include "harness/judge/gates.h"
-#include "harness/judge/judge_call.h"
+#include "harness/judge/judge.h"
 #include "harness/library/attention.h"
 #include "harness/python/src/array.h"
 #include "harness/python/src/xla_ffi.h"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -130,6 +131,23 @@ cudaGraph_t capture(cudaStream_t stream, const std::function<void()>& queue) {
   return graph;
 }
 
+// What is queued on the stream meanwhile, to be replayed.
+class Replay {
+ public:
+  Replay(cudaStream_t stream, const std::function<void()>& queue) {
+    const cudaGraph_t graph = capture(stream, queue);
+    CUDA_CHECK(cudaGraphInstantiate(&executable_, graph, 0));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+  }
+  ~Replay() { cudaGraphExecDestroy(executable_); }
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+  void launch(cudaStream_t stream) const { CUDA_CHECK(cudaGraphLaunch(executable_, stream)); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
 constexpr int kHeads = 4, kRows = 300;
 constexpr size_t kElements = size_t(kHeads) * kRows * 64;
 
@@ -169,20 +187,17 @@ TEST_CASE("attention() can be captured, also by a thread that has never called i
   DeviceMemory x(normal_halves(kElements, 1));
   const DeviceMemory o(kElements * 2), lse(kHeads * kRows * 4);
   const AttentionCall call = self_attention(x.get(), o.get(), lse.get(), kHeads, kRows);
-  cudaGraphExec_t replay = nullptr;
+  std::optional<Replay> replay;
   std::thread([&] {
     const Stream side;
-    const cudaGraph_t graph = capture(side.stream, [&] { attention(call, side.stream); });
-    CUDA_CHECK(cudaGraphInstantiate(&replay, graph, 0));
-    CUDA_CHECK(cudaGraphDestroy(graph));
+    replay.emplace(side.stream, [&] { attention(call, side.stream); });
   }).join();
   for (const uint64_t seed : {2, 3}) {
     const std::vector<uint16_t> fresh = normal_halves(kElements, seed);
     gpu_upload(x.get(), fresh.data(), kElements * 2);
-    CUDA_CHECK(cudaGraphLaunch(replay, nullptr));
+    replay->launch(nullptr);
     CHECK(largest_difference(o.download(), expected(call, kElements)) < 4e-3);
   }
-  CUDA_CHECK(cudaGraphExecDestroy(replay));
 }
 
 TEST_CASE("the stride of an axis of extent 1 may be anything, also in a graph") {
@@ -209,12 +224,8 @@ TEST_CASE("the stride of an axis of extent 1 may be anything, also in a graph") 
           if (keys == 1 || view == &call.q || view == &call.o) view->row_stride = anything;
         }
         CHECK((result_of([&] { attention(call, side.stream, step); }) == wanted));
-        cudaGraphExec_t replay = nullptr;
-        const cudaGraph_t graph = capture(side.stream, [&] { attention(call, side.stream, step); });
-        CUDA_CHECK(cudaGraphInstantiate(&replay, graph, 0));
-        CHECK((result_of([&] { CUDA_CHECK(cudaGraphLaunch(replay, side.stream)); }) == wanted));
-        CUDA_CHECK(cudaGraphExecDestroy(replay));
-        CUDA_CHECK(cudaGraphDestroy(graph));
+        const Replay replay(side.stream, [&] { attention(call, side.stream, step); });
+        CHECK((result_of([&] { replay.launch(side.stream); }) == wanted));
       }
     });
   }
@@ -451,20 +462,16 @@ TEST_CASE("a captured call gets counters of its own, and its graph sets them to 
   const std::vector<uint16_t> reference = expected(call, kElements);
   const DeviceMemory counters(std::vector<uint16_t>(kCounterBytes / 2, 0x7e01)), workspace(16);
   const Stream s;
-  const cudaGraph_t graph = capture(s.stream, [&] {
+  const Replay replay(s.stream, [&] {
     queue_attention(call, s.stream, "counting", [&](MemoryFor use, size_t) {
       return (use == MemoryFor::kCounters ? counters : workspace).get();
     });
   });
-  cudaGraphExec_t executable = nullptr;
-  CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
   CUDA_CHECK(cudaMemset(o.get(), 0xff, kElements * 2));
   CUDA_CHECK(cudaDeviceSynchronize());
-  CUDA_CHECK(cudaGraphLaunch(executable, s.stream));
+  replay.launch(s.stream);
   CHECK(largest_difference(o.download(), reference) < 4e-3);
   CHECK(counters.download() == std::vector<uint16_t>(kCounterBytes / 2));
-  CUDA_CHECK(cudaGraphExecDestroy(executable));
-  CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
 TEST_CASE("counters are one stream's, and no graph's") {

@@ -1,4 +1,4 @@
-// Launching, refusing, memory and timing on a real device.
+// Launching, refusing, memory and timing on a real device, and the mutants.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -12,23 +12,28 @@
 #include "harness/device/ceilings.h"
 #include "harness/device/cuda_timer.h"
 #include "harness/run/timing.h"
-#include "harness/tests/catch.h"
 #include "harness/tests/gpu/launch_kernels.h"
 #include "harness/tests/gpu/thread_time.h"
+#include "harness/tests/mutant_cases.h"
 
 using namespace flashsteps;
 
 namespace {
 
-Backend& device() {
+GpuBackend& device() {
   static std::string why;
-  static const std::unique_ptr<Backend> backend = make_cuda_backend(why);
+  static const std::unique_ptr<GpuBackend> backend = make_cuda_backend(why);
   INFO(why);
   REQUIRE(backend != nullptr);
   return *backend;
 }
 
 int smem_limit() { return device().device().at("smem_optin_bytes"); }
+
+// 0 where the table lacks the card.
+double peak_of(DType dtype) {
+  return device().device().value("peak_tflops", nlohmann::json::object()).value(name(dtype), 0.0);
+}
 
 // Its tensor peak is then not that of mma.sync, whose rate there nobody has measured yet.
 bool has_tcgen05() {
@@ -230,7 +235,7 @@ TEST_CASE("with a cold L2 the flush is outside of the time, and nothing is left 
   REQUIRE(read != nullptr);
   CHECK(read->method().at("work") == double(bytes));
   const CeilingLaunch way = make_read_loops(bytes, nullptr).back();
-  const auto one_way = make_cold_cuda_timer(nullptr, way.run, make_l2_flush(nullptr));
+  const auto one_way = make_cuda_timer(nullptr, {way.run, {}}, make_l2_flush(nullptr));
   CHECK(read->sample() < 1.1 * one_way->sample());  // the quickest way
   CHECK(device().make_cold_read(0) == nullptr);
 }
@@ -252,12 +257,12 @@ TEST_CASE("every ceiling lies between half of what its unit can do at the maximu
   // Two transfers in a clock of the memory. 0 where the card does not say.
   const double bandwidth =
       2e3 * attribute(cudaDevAttrMemoryClockRate) * attribute(cudaDevAttrGlobalMemoryBusWidth) / 8;
-  const double tensor = 1e12 * device().peak_tflops(DType::kBf16);  // 0 where the table lacks the card
+  const double tensor = 1e12 * peak_of(DType::kBf16);
   const std::map<std::string, double> peaks{
       {"matmul", tensor},
       {"mma_sync", tensor},
       {"wgmma", tensor},
-      {"fma", 1e12 * device().peak_tflops(DType::kFp32)},
+      {"fma", 1e12 * peak_of(DType::kFp32)},
       {"exp2", 16 * clocks},  // a clock, of an SM: CUDA Programming Guide, "Throughput of Native
                               // Arithmetic..."
       {"shared", clocks},     // 32 banks of 4 bytes
@@ -286,11 +291,11 @@ TEST_CASE("every ceiling lies between half of what its unit can do at the maximu
 
 TEST_CASE("a bench without steps measures the ceilings") {
   Runner runner("cuda", /*in_process=*/true, 60);
-  const nlohmann::json ceilings = ceilings_record(time_ceilings(runner, 2));
+  const Ceilings ceilings = ceilings_of(time_ceilings(runner, 2));
   for (const char* const name : {"mma_sync", "fma", "exp2", "shared", "read", "copy"}) {
     INFO(name);
     REQUIRE(ceilings.contains(name));
-    CHECK(per_second(ceilings.at(name)) > 1e9);
+    CHECK(ceilings.at(name).per_second() > 1e9);
   }
 }
 
@@ -299,7 +304,7 @@ TEST_CASE("what instructions cost beside mma.sync") {
   const nlohmann::json facts = device().device();
   const double products = costs.at("products_of_round");
   // A product is 2 * 16 * 8 * 16 FLOP, on one of four schedulers.
-  const double rate = device().peak_tflops(DType::kBf16) * 1e6 /
+  const double rate = peak_of(DType::kBf16) * 1e6 /
                       (facts.at("sm_count").get<double>() * facts.at("max_sm_clock_mhz").get<double>());
   const bool hopper = facts.at("compute_capability") == "9.0";
   REQUIRE(costs.at("warps").size() == 3);
@@ -341,8 +346,29 @@ TEST_CASE("the device describes itself") {
     INFO(key);
     CHECK(facts.at(key) > 0);
   }
-  CHECK(facts.size() == 9);
   CHECK(device().free_memory() > 0);
   CHECK(device().sm_clock_mhz() <= facts.at("max_sm_clock_mhz").get<int>());
-  CHECK(device().counters().empty());
+}
+
+// ---- The broken kernels again, on a device
+
+TEST_CASE("the device's mutants are rejected") {
+  check_mutants(device());
+  check_mutants_on_the_sample(device());
+  check_workspaces(device());
+}
+
+TEST_CASE("a step whose calls share memory is rejected when two of them run at a time") {
+  Problem problem = mutant_problem({}, DType::kBf16, Inputs::kNormal), other = problem;
+  ++other.seed;
+  Workload workload(problem), other_workload(other);
+  DeviceTensors tensors(device(), workload), other_tensors(device(), other_workload);
+  for (const char* const name : {"split", "split_shared_by_calls"}) {
+    const Step& step = *find_step(name, BackendKind::kCuda);
+    tensors.prepare_for(step, AttentionCall::kChosenByStep);
+    other_tensors.prepare_for(step, AttentionCall::kChosenByStep);
+    const std::string found = disturbance(device(), step, tensors, other_tensors);
+    INFO(found);
+    CHECK((found.find("while another call of the step runs") == 0) == (std::string(name) != "split"));
+  }
 }
