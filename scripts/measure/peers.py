@@ -15,8 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, ContextManager
 
-import numpy
-
 from measure.lab import Case, DeviceLost, Lab, Timer
 from records.rates import is_decode
 from records.rules import check_shape
@@ -166,6 +164,8 @@ class TorchLab:
             if self.lab.on_gpu:
                 bits = self.torch.as_tensor(SimpleNamespace(__cuda_array_interface__=memory), device=self.device)
             else:
+                import numpy
+
                 bits = self.torch.from_numpy(numpy.asarray(SimpleNamespace(__array_interface__=memory)))
             return bits.view(self.dtypes[case.problem["dtype"]])
 

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 from typing import Any
 
-# What `flashsteps problems` says of a problem, and a record does not.
-DERIVED = ("label", "flops", "kv_bytes")
 SHAPE = ("batch", "num_heads_q", "num_heads_kv", "seqlen_q", "seqlen_kv", "head_dim")
 # What is not said of a problem while it has its default, in the order of labels.
 AXES = (
@@ -20,35 +18,30 @@ AXES = (
 )
 
 
-def recorded(problem: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in problem.items() if key not in DERIVED}
-
-
 def axis_text(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
+def axes_of(problem: dict[str, Any]) -> dict[str, str]:
+    """Those that have not their default."""
+    values = {key: problem.get(key, default) for key, default in AXES if problem.get(key, default) != default}
+    return {key: axis_text(value) for key, value in values.items()}
+
+
 def problem_label(problem: dict[str, Any]) -> str:
     """What Problem::label() of the program says: axes that have their default are left out."""
-    text = (
-        f"B={problem['batch']} Hq={problem['num_heads_q']} Hkv={problem['num_heads_kv']} "
-        f"Sq={problem['seqlen_q']} Skv={problem['seqlen_kv']} D={problem['head_dim']} {problem['dtype']} "
-        + ("causal" if problem["causal"] else "full")
-    )
-    for key, default in AXES:
-        if problem.get(key, default) != default:
-            text += f" {key}={axis_text(problem[key])}"
-    return text
+    sizes = zip(("B", "Hq", "Hkv", "Sq", "Skv", "D"), SHAPE)
+    words = [f"{name}={problem[key]}" for name, key in sizes]
+    words += [problem["dtype"], "causal" if problem["causal"] else "full"]
+    return " ".join([*words, *(f"{key}={value}" for key, value in axes_of(problem).items())])
 
 
 def program_words(problem: dict[str, Any]) -> list[str]:
     """The program's own words for one problem."""
     words = ["--shape", ",".join(str(problem[key]) for key in SHAPE), "--dtype", problem["dtype"]]
-    for key, default in AXES:
-        value = problem.get(key, default)
-        if value != default:
-            flag = {"lse": "--no-lse", "earlier": "--earlier"}.get(key)
-            words += [flag] if flag else [f"--{key.replace('_', '-')}", axis_text(value)]
+    for key, value in axes_of(problem).items():
+        flag = {"lse": "--no-lse", "earlier": "--earlier"}.get(key)
+        words += [flag] if flag else [f"--{key.replace('_', '-')}", value]
     return [*words, "--causal" if problem["causal"] else "--full"]
 
 
@@ -97,10 +90,8 @@ def problem_words(problem: dict[str, Any]) -> dict[str, str]:
         "dtype": problem["dtype"],
         "mask": "causal" if problem["causal"] else "full",
     }
-    for key, default in AXES:
-        is_default = problem.get(key, default) == default
-        words[key] = "" if is_default else f"{key}={axis_text(problem[key])}"
-    return words
+    given = axes_of(problem)
+    return words | {key: f"{key}={given[key]}" if key in given else "" for key, _ in AXES}
 
 
 def problem_labels(runs: list[dict[str, Any]]) -> tuple[str, list[str]]:

@@ -58,17 +58,6 @@ def test_a_real_table_is_read_without_what_this_gpu_does_not_count():
     assert "stall_barrier" not in launch["metrics"] and launch["metrics"]["occupancy"] == 6.23
 
 
-def test_counters_from_opcodes_and_from_each_other():
-    opcodes = {"HMMA.16816.F32": 8, "HMMA.16816.F32.BF16": 2, "HMMA.1688.F32": 1, "LDSM.16.M88.4": 3}
-    opcodes |= {"LDS": 4, "LDSM.16.MT88.2": 5, "FFMA": 6, "FFMA2": 7, "BARRIER": 1, "BAR.SYNC": 9}
-    metrics = {"global_load_requests": 10, "global_store_requests": 1, "ldmatrix_wavefronts": 20}
-    found = profiles.values(metrics, opcodes)
-    assert [found[name] for name in ("mma", "ldmatrix", "ffma", "barriers", "shuffles")] == [10, 8, 6, 9, 0]
-    assert found["global_requests"] == 11
-    assert "ldmatrix_wavefronts_ideal" not in found, "one of the two that it is made of is missing"
-    assert profiles.values(metrics | {"ldmatrix_conflicts": 4}, opcodes)["ldmatrix_wavefronts_ideal"] == 16
-
-
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
