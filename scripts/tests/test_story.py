@@ -138,21 +138,6 @@ def test_its_links_lead_to_files():
     assert {link[1:] for link in links if link[0] == "#"} <= set(story.SECTIONS)
 
 
-def test_a_stale_page_is_told(monkeypatch):
-    fresh = json.loads(json.dumps(DATA))
-    trace, bug = fresh["traces"][1]["events"], fresh["bugs"][0]
-    trace[0]["end"] += 5  # as another compiler may have it
-    bug["report"] = bug["report"].replace("lane 2", "lane 1")
-    assert story.stale(TEXT, fresh) == []
-    next(event for event in trace if event["kind"] == "issue")["line"] = "another line"
-    bug["report"] = bug["report"].replace("kernel.cu:2", "kernel.cu:3")
-    fresh["layouts"]["shared"]["ldmatrix, D=64, padded by 8"]["passes"] = 5
-    names = [name for name in DATA if name in ("layouts", "traces", "bugs")]
-    assert story.stale(TEXT, fresh) == [f"its '{name}' is not what programs, records or lessons say" for name in names]
-    monkeypatch.setattr(story, "SECTIONS", story.SECTIONS[:-1])
-    assert story.stale(TEXT, {}) == ["was made by other scripts than those of scripts/pages/story"]
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 838, 1400])
 def test_the_page_is_whole_and_readable(page, width, scheme):
@@ -283,8 +268,6 @@ def test_a_chosen_chunk_shows_its_address(page):
     assert f"Chunk 1 of row 6 moves from byte 400 to byte {16 * place}." in page.says("swizzle")
     bits = page.all('#swizzle [data-bit^="with "]', "nextElementSibling.textContent")
     assert int("".join(bits), 2) == place
-
-
 
 
 def test_tiles_follow_the_drag_of_a_handle_and_the_keys(page):
