@@ -21,8 +21,8 @@ TITLES = {
     "four_arrivals": "Empty, four arrivals: one of each consumer warp, no bytes",
 }
 
-# As common/emulator/tools/copy_states.cpp prints it: `box`, a copy and where it has put each chunk; `lives` of mbarriers,
-# a state after each event; `answers` of try_wait for parity 0 and 1, by how many phases have completed.
+# As common/emulator/tools/copy_states.cpp prints it: `box`, a copy and where it has put each chunk; `lives` of
+# mbarriers, a state after each event; `answers` of try_wait for parity 0 and 1, by how many phases have completed.
 Copies = dict[str, Any]
 
 
@@ -167,7 +167,8 @@ def draw_mbarrier(copies: Copies) -> Sheet:
         "by itself.\nEach line shows an event, the state of the mbarrier after it, and what a wait would do in "
         "this state.",
     )
-    names = "phase\nunder way", "arrivals: come,\nto come", "bytes\noutstanding", "wait for\nparity 0", "wait for\nparity 1"
+    names = ["phase\nunder way", "arrivals: come,\nto come", "bytes\noutstanding"]
+    names += [f"wait for\nparity {parity}" for parity in range(2)]
     for x, name in zip((PHASE, ARRIVALS, BYTES, *ANSWERS), names):
         sheet.text(x, 4.4, name, color=MUTED)
     y = 5.2

@@ -361,8 +361,8 @@ def draw_v21(_: Mapping) -> Sheet:
     for at, words, side in (*events, (4, "V is released", "right")):
         sheet.line((times[at], 15.25), (times[at], 15.6))
         sheet.text(times[at], 15.85, words, ha=side, color=CEILING)
-    words = "Tile of 128 keys, D = 128. Widths: 4,096 FLOP and 16 exponentials a clock, two clocks to round two scores a"
-    sheet.note(16.7, f"{words} lane.")
+    words = "Tile of 128 keys, D = 128. Widths: 4,096 FLOP and 16 exponentials a clock, two clocks to round two scores"
+    sheet.note(16.7, f"{words} a lane.")
     return sheet
 
 
