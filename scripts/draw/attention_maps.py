@@ -25,7 +25,7 @@ SEES = {
     "anchor": "every 64th key",
     "block": "its own 32 keys",
 }
-LEFT, GAP, TOP = 80, 24, 134  # where the matrices are, in pixels
+SMALL = 8.6  # points
 LOWEST = 1e-4  # of the colour scale
 HAIR = 0.01  # of a pixel: matplotlib rounds pictures down and images up
 HIDDEN = "#d8d8d4"  # what the causal mask hides; greyer than anything in the two scales
@@ -57,19 +57,30 @@ def draw(data: dict[bool, Maps], causal: bool) -> Any:
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap, LogNorm
 
-    maps = data[causal]
-    heads = len(PATTERNS)
+    maps, heads = data[causal], len(PATTERNS)
     # In pixels, and whole ones: an element of a matrix is one of them.
-    size, row_gap, right, bottom = SEQLEN, 37, 96, 156
-    left, gap, top = LEFT, GAP, TOP
-    width = left + 3 * size + 2 * gap + right
-    height = top + heads * size + (heads - 1) * row_gap + bottom
-    figure = plt.figure(figsize=[(n + HAIR) / figure_style.PNG_DPI for n in (width, height)])
+    left, right, top, bottom, gap, row_gap = 80, 96, 134, 156, 24, 37
+    width = left + 3 * SEQLEN + 2 * gap + right
+    height = top + heads * SEQLEN + (heads - 1) * row_gap + bottom
+    edges = {"left": left / width, "right": 1 - (right + HAIR) / width}
+    edges |= {"top": 1 - top / height, "bottom": (bottom + HAIR) / height}
+    figure, grid = plt.subplots(
+        heads,
+        3,
+        figsize=[(n + HAIR) / figure_style.PNG_DPI for n in (width, height)],
+        sharex=True,
+        sharey=True,
+        gridspec_kw={**edges, "wspace": gap / SEQLEN, "hspace": row_gap / SEQLEN},
+    )
 
-    def axes_at(x: float, y: float, wide: float, high: float) -> Any:
+    def bar_at(image: Any, x: float, y: float, wide: float, high: float, **how: Any) -> Any:
         """From the upper left corner."""
-        edges = x / width, 1 - (y + high) / height
-        return figure.add_axes((*edges, (wide - HAIR) / width, (high - HAIR) / height))
+        axes = figure.add_axes((x / width, 1 - (y + high) / height, wide / width, high / height))
+        bar = figure.colorbar(image, cax=axes, **how)
+        bar.ax.tick_params(length=2.5, pad=2, labelsize=SMALL)
+        bar.ax.minorticks_off()
+        bar.outline.set_linewidth(0.4)
+        return bar
 
     def text(x: float, y: float, words: str, size: float, **how: Any) -> None:
         how = {"ha": "left", "va": "top", "color": INK, **how}
@@ -84,54 +95,36 @@ def draw(data: dict[bool, Maps], causal: bool) -> Any:
     text(15, 14, f"What each query attends to, {mask}", 14, weight="bold")
     text(15, 52, "softmax(Q Kᵀ/√d), read out of the kernel by one-hot columns of V", 9.5, color=MUTED)
     for column, title in enumerate((maps.step, "reference, float64", "difference")):
-        text(left + column * (size + gap), top - 36, title, 10, weight="bold", va="center")
-    image = None
-    for head, pattern in enumerate(PATTERNS):
-        y = top + head * (size + row_gap)
+        text(left + column * (SEQLEN + gap), top - 36, title, 10, weight="bold", va="center")
+    ticks = range(0, SEQLEN + 1, TILE)
+    for axes in grid.flat:
+        axes.set_xticks([t - 0.5 for t in ticks], map(str, ticks))
+        axes.set_yticks([t - 0.5 for t in ticks], map(str, ticks))
+        axes.tick_params(length=2.5, pad=2, color=MUTED, labelsize=SMALL)
+        for spine in axes.spines.values():  # around the outermost elements, not on them
+            spine.set(position=("outward", 0.6), linewidth=0.5, color=MUTED)
+    for axes in grid[-1]:
+        axes.set_xlabel("key", fontsize=9, labelpad=2)
+    for head, (row, pattern) in enumerate(zip(grid, PATTERNS)):
         difference = maps.kernel[head] - maps.reference[head]
         # The few that are larger, as the bar's ends say, would leave no colour for the others.
         largest = np.quantile(np.abs(difference[~hidden]), 0.999)
-        for column, values in enumerate((maps.kernel[head], maps.reference[head], difference)):
-            axes = axes_at(left + column * (size + gap), y, size, size)
-            shown = np.ma.masked_array(values, hidden)
-            if column < 2:
-                shown = np.ma.masked_array(np.clip(values, LOWEST, None), hidden)
-                image = axes.imshow(shown, sequential, LogNorm(LOWEST, 1), interpolation="nearest")
-            else:
-                changes = axes.imshow(
-                    shown, diverging, vmin=-largest, vmax=largest, interpolation="nearest"
-                )
-            for spine in axes.spines.values():  # around the outermost elements, not on them
-                spine.set(position=("outward", 0.6), linewidth=0.5, color=MUTED)
-            ticks = range(0, SEQLEN + 1, TILE)
-            axes.set_xticks([t - 0.5 for t in ticks], [str(t) for t in ticks], fontsize=8.6)
-            axes.set_yticks([t - 0.5 for t in ticks], [str(t) for t in ticks], fontsize=8.6)
-            axes.tick_params(length=2.5, pad=2, color=MUTED)
-            if column > 0:
-                axes.set_yticklabels([])
-            if head < heads - 1:
-                axes.set_xticklabels([])
-            else:
-                axes.set_xlabel("key", fontsize=9, labelpad=2)
-            if column == 0:
-                axes.set_ylabel("query", fontsize=9, labelpad=3)
-                axes.set_title(f"{pattern}: {SEES[pattern]}", fontsize=9, loc="left", pad=4)
-            if column == 2:
-                error = nrmse(maps.kernel[head], maps.reference[head])
-                axes.set_title(f"NRMSE {error:.1e}", fontsize=9, loc="left", pad=4)
-        bar_axes = axes_at(left + 3 * size + 2 * gap + 11, y, 12, size)
-        bar = figure.colorbar(changes, cax=bar_axes, extend="both", extendfrac=0.03)
-        bar.set_ticks([-largest, 0, largest])
-        bar.ax.set_yticklabels([f"−{largest:.0e}", "0", f"+{largest:.0e}"], fontsize=8.6)
-        bar.ax.tick_params(length=2.5, pad=2)
-        bar.outline.set_linewidth(0.4)
+        for axes, values in zip(row, (maps.kernel[head], maps.reference[head])):
+            shown = np.ma.masked_array(np.clip(values, LOWEST, None), hidden)
+            weights = axes.imshow(shown, sequential, LogNorm(LOWEST, 1), interpolation="nearest")
+        shown = np.ma.masked_array(difference, hidden)
+        changes = row[2].imshow(shown, diverging, vmin=-largest, vmax=largest, interpolation="nearest")
+        row[0].set_ylabel("query", fontsize=9, labelpad=3)
+        row[0].set_title(f"{pattern}: {SEES[pattern]}", fontsize=9, loc="left", pad=4)
+        error = nrmse(maps.kernel[head], maps.reference[head])
+        row[2].set_title(f"NRMSE {error:.1e}", fontsize=9, loc="left", pad=4)
+        y = top + head * (SEQLEN + row_gap)
+        bar = bar_at(changes, width - right + 11, y, 12, SEQLEN, extend="both", extendfrac=0.03)
+        bar.set_ticks([-largest, 0, largest], labels=[f"−{largest:.0e}", "0", f"+{largest:.0e}"])
     y = height - bottom + 57
-    bar = figure.colorbar(image, cax=axes_at(left, y, 2 * size + gap, 12), orientation="horizontal")
-    bar.ax.tick_params(length=2.5, pad=2, labelsize=8.6)
-    bar.ax.minorticks_off()
-    bar.outline.set_linewidth(0.4)
+    bar_at(weights, left, y, 2 * SEQLEN + gap, 12, orientation="horizontal")
     hides = ", grey: hidden by the mask" if causal else ""
-    text(left + 2 * (size + gap), y - 3, f"weight of a key, log scale{hides}", 8.6, color=INK)
+    text(left + 2 * (SEQLEN + gap), y - 3, f"weight of a key, log scale{hides}", SMALL)
     where = "the emulator" if maps.backend == "emulator" else "a GPU"
     furthest = float(np.abs(maps.kernel.sum(-1) - 1).max())
     words = (
@@ -140,7 +133,7 @@ def draw(data: dict[bool, Maps], causal: bool) -> Any:
         f"Every row of the kernel's matrices sums to 1 within {furthest:.0e}. "
         "The difference has a scale of its own in every row of pictures."
     )
-    text(15, y + 44, words, 8.6, color=MUTED, linespacing=1.5)
+    text(15, y + 44, words, SMALL, color=MUTED, linespacing=1.5)
     return figure
 
 

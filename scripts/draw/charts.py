@@ -367,20 +367,16 @@ def draw_counter(axes: Any, run: Run, rows: dict[str, bool], key: str, title: st
 
 
 def counters(records: list[Source]) -> Any:
-    """What the emulator counted: a row of panels a problem, a panel a counter."""
-    data, runs = records[0].data, records[0].runs
-    counted = [step for run in runs for step in run["steps"] if step.get("counters")]
+    """What the emulator counted of a problem: a panel a counter."""
+    data, [run] = records[0].data, records[0].runs
+    counted = [step for step in run["steps"] if step.get("counters")]
     if not counted:
         raise ResultsError("no step has counters, so there is nothing to draw")
-    rows = rows_of(runs)
-    height = 0.8 + (0.85 + ROW * len(rows)) * len(runs)
-    figure, grid = panels(len(runs), len(COUNTED), height, sharey="row")
-    for row, run in zip(grid, runs):
-        for axes, (key, title) in zip(row, COUNTED.items()):
-            above = f"{label_of(run) if axes is row[0] else ''}\n" if len(runs) > 1 else ""
-            draw_counter(axes, run, rows, key, above + title)
-    problem = f"{label_of(runs[0])}. " if len(runs) == 1 else ""
-    notes = [f"{problem}CPU emulator, {origin_of(data)}. Lower is less work; this is no timing model."]
+    rows = rows_of([run])
+    figure, [row] = panels(1, len(COUNTED), 1.65 + ROW * len(rows), sharey="row")
+    for axes, (key, title) in zip(row, COUNTED.items()):
+        draw_counter(axes, run, rows, key, title)
+    notes = [f"{label_of(run)}. CPU emulator, {origin_of(data)}. Lower is less work; this is no timing model."]
     notes.append("Ideal: without bank conflicts.")
     if any(sectors_through_tma(step["counters"]) for step in counted):
         notes[-1] += " Hatched: as many bytes through TMA, which are no sectors."

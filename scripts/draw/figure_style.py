@@ -103,7 +103,8 @@ MISSING = (
 )
 
 
-# Panels of a page's width, labels at the ends of lines, and steps as rows, so that a ladder of any length has level names.
+# Panels of a page's width, labels at the ends of lines, and steps as rows, so that a ladder of any length has level
+# names.
 
 ROW = 0.27  # inches: a step's height
 LETTERS_OF_NOTES = 124  # fit side by side below a chart

@@ -4,41 +4,23 @@ from __future__ import annotations
 
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Callable
+from typing import Callable
 
 from draw import drawings
 from draw.figure_style import BACKGROUND, BAR, CEILING, HEADING, IDLE, INK, KV, MUTED, NEUTRAL, TINTS, O, P, Q, S
 from draw.sheet import MARK, Sheet
 
 LANE = 6  # the one that the pictures follow
-# Elements a lane holds, and rows and columns of the matrix.
-SHAPES = {
-    "ldmatrix": (2, 8, 8),
-    "ldmatrix_trans": (2, 8, 8),
-    "mma_a": (8, 16, 16),
-    "mma_b": (4, 16, 8),
-    "mma_c": (4, 16, 8),
-}
 
-Lanes = list[list[tuple[int, int]]]  # lane -> element -> (row, column)
+Lanes = list[list[list[int]]]  # lane -> element -> row, column
 Mapping = dict[str, Lanes]
-
-
-def parse(said: dict[str, Any]) -> Mapping:
-    mapping = {name: [[tuple(position) for position in lane] for lane in said[name]] for name in SHAPES}
-    for name, (elements, rows, columns) in SHAPES.items():
-        held = {position for lane in mapping[name] for position in lane}
-        every = {(row, column) for row in range(rows) for column in range(columns)}
-        if [len(lane) for lane in mapping[name]] != [elements] * 32 or held != every:
-            raise ValueError(f"{name} does not hold every element of {rows} x {columns} once")
-    return mapping
 
 
 def read(build: Path) -> Mapping:
     drawings.check_quotes("steps/v11_cp_async/kernel.cu", "BLOCK_M = 64;", "BLOCK_N = 64;", "WARPS_N = 2;")
     drawings.check_quotes("steps/v12_whole_rows/kernel.cu", "NUM_WARPS = 4;", "WARP_M = 32;", "BLOCK_N = 64;")
     drawings.check_quotes("steps/v21_wgmma/kernel.cu", "WARPGROUP_M = 64;", "BLOCK_N = 128;")
-    return drawings.ask(build / "tools/fragment_layouts", parse)
+    return drawings.ask(build / "tools/fragment_layouts")
 
 
 def fragment(
@@ -133,13 +115,13 @@ def draw_ldmatrix(mapping: Mapping) -> Sheet:
 # ldmatrix.x4 takes an 8 x 8 block of what is stored is found from mma's own mapping.
 
 
-def stored_position(mapping: Mapping, operand: str, lane: int, register: int, element: int) -> tuple[int, int]:
+def stored_position(mapping: Mapping, operand: str, lane: int, register: int, element: int) -> list[int]:
     """Where in the stored 16 x 16 block the element lies that the product wants in this register."""
     if operand in "qp":  # stored as A is: row, k
         return mapping["mma_a"][lane][2 * register + element]
     n_tile = register // 2  # of two B operands, each with its registers for the lower and the upper k
     k, n = mapping["mma_b"][lane][2 * (register % 2) + element]
-    return (8 * n_tile + n, k) if operand == "k" else (k, 8 * n_tile + n)
+    return [8 * n_tile + n, k] if operand == "k" else [k, 8 * n_tile + n]
 
 
 def draw_attention(mapping: Mapping) -> Sheet:
@@ -361,8 +343,8 @@ def draw_v21(_: Mapping) -> Sheet:
     for at, words, side in (*events, (4, "V is released", "right")):
         sheet.line((times[at], 15.25), (times[at], 15.6))
         sheet.text(times[at], 15.85, words, ha=side, color=CEILING)
-    words = "Tile of 128 keys, D = 128. Widths: 4,096 FLOP and 16 exponentials a clock, two clocks to round two scores a"
-    sheet.note(16.7, f"{words} lane.")
+    words = "Tile of 128 keys, D = 128. Widths: 4,096 FLOP and 16 exponentials a clock, two clocks to round two scores"
+    sheet.note(16.7, f"{words} a lane.")
     return sheet
 
 

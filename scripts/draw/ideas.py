@@ -34,8 +34,8 @@ from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, MUTE
 from draw.sheet import Sheet
 from steps import sources
 
-# Matrices have their letters, K also stands for V, and q and k for what has arrived; n is neutral, x idle, i ink. With a
-# to d a picture tells apart what is no matrix: heads, warps, tiles.
+# Matrices have their letters, K also stands for V, and q and k for what has arrived; n is neutral, x idle, i ink. With
+# a to d a picture tells apart what is no matrix: heads, warps, tiles.
 COLOURS = {"Q": Q, "q": Q_THERE, "K": KV, "k": KV_THERE, "S": S, "P": P, "O": O, "n": NEUTRAL, "x": IDLE, "i": INK}
 COLOURS |= dict(zip("abcd", TINTS))
 LOOKS = {".": {"color": MUTED, "halo": BACKGROUND}, "x": {"halo": IDLE}}  # of the words in it
@@ -146,8 +146,9 @@ def draw(text: str) -> Picture:
     left = MARGIN + 0.25 + max((picture.length(row.name) for row, _ in rows.values()), default=0)
     units = []
     for scale in scales:
-        room = {row: picture.width - MARGIN - left - bool(row.words) * (picture.length(row.words) + 0.33) for row in scale}
-        units.append(min([LONGEST, *(room[row] / row.length for row in scale if row.length)]))
+        behind = {row: picture.length(row.words) + 0.33 if row.words else 0 for row in scale}
+        room = picture.width - MARGIN - left
+        units.append(min([LONGEST, *((room - behind[row]) / row.length for row in scale if row.length)]))
     for number, line in enumerate(lines):
         if number in rows:
             row, scale = rows[number]

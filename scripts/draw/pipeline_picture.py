@@ -205,7 +205,8 @@ def draw_v10(traces: dict[str, Trace]) -> Sheet:
     page.point((asked, producer_y - 0.4), (asked, stage_y + 0.4))
     page.line((landed, stage_y - 0.6), (landed, stage_y + 0.4))
     page.point((used, stage_y + 0.4), (used, consumer_y - 0.4))
-    for number, x, at in zip("①②③④", (released, asked, landed, used), (consumer_y, producer_y, stage_y, consumer_y)):
+    events = (released, consumer_y), (asked, producer_y), (landed, stage_y), (used, consumer_y)
+    for number, (x, at) in zip("①②③④", events):
         page.text(x, at - 0.72, number, 13, color=CEILING, weight="bold", halo=BACKGROUND)
 
     more = {"a copy under way": KV, "can be read": KV_THERE, "asks for a copy": INK, "waits": IDLE}
@@ -334,8 +335,8 @@ def draw_v16(traces: dict[str, Trace]) -> Sheet:
     idle = max(e.end for e in trace.of(0, "products", "work", "wait"))
     page.text(rows.at(idle) + 0.2, first, "K2, V2 released unread", ha="left", color=CEILING)
     page.legend(16.3, LEGEND | {"a copy on its way": KV, "can be read": KV_THERE, "waits": IDLE, "asks": INK})
-    words = "Arrows: when all four warps have released K0, the producer asks for K2. It waits at one mbarrier after the other."
-    page.note(17.2, f"{words}\n{NOMINAL}")
+    words = "Arrows: when all four warps have released K0, the producer asks for K2. It waits at one mbarrier after the"
+    page.note(17.2, f"{words} other.\n{NOMINAL}")
     return page
 
 

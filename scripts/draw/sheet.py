@@ -224,15 +224,14 @@ class Sheet:
         """Of its longest line."""
         return max(text_width(line, NOTE * POINT) for line in text.split("\n")) / self.unit
 
-    def cell(self, x: float, y: float, width: float, height: float, colour: str, *texts: str, **how: Any) -> bool:
-        """With the first of the texts that has room: is there one? What is idle is hatched."""
+    def cell(self, x: float, y: float, width: float, height: float, colour: str, *texts: str, **how: Any) -> None:
+        """With the first of the texts that has room. What is idle is hatched."""
         idle = {"edgecolor": LINE, "linewidth": 0.5, "hatch": True} if colour == IDLE else {}
         self.box(x, y, width, height, **({"facecolor": colour, "edgecolor": BACKGROUND, "linewidth": 0.8} | idle | how))
         for text in texts:
             if self.length(text) + 0.1 <= width and (text.count("\n") + 1) * 0.46 <= height + 0.05:
                 self.text(x + width / 2, y + height / 2, text, linespacing=1.15, **({"halo": IDLE} if idle else {}))
-                return True
-        return not texts
+                break
 
     def line(self, start: Place, end: Place, **how: Any) -> None:
         self.polyline([start, end], **{"color": CEILING, "linewidth": 1.3, **how})

@@ -209,8 +209,9 @@ def test_the_drawn_loads_give_the_operands_that_the_products_want(operand):
     loads = mapping["ldmatrix_trans" if operand == "v" else "ldmatrix"]
     blocks = set()
     for register in range(4):
-        its = [fragment_layouts.stored_position(mapping, operand, lane, register, e) for lane in range(32) for e in (0, 1)]
+        elements = [(lane, register, element) for lane in range(32) for element in range(2)]
+        its = [fragment_layouts.stored_position(mapping, operand, *element) for element in elements]
         block_row, block_column = its[0][0] // 8, its[0][1] // 8
-        assert its == [(8 * block_row + row, 8 * block_column + column) for lane in loads for row, column in lane]
+        assert its == [[8 * block_row + row, 8 * block_column + column] for lane in loads for row, column in lane]
         blocks.add((block_row, block_column))
     assert len(blocks) == 4
