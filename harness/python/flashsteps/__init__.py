@@ -9,15 +9,15 @@ o = flashsteps.attention(q, k, v, causal=True)
 
 from __future__ import annotations
 
-import numbers
 import warnings as _warnings
 from importlib.metadata import version as _version
 from typing import Any, NamedTuple
 
-from . import _core
+from . import _call, _core
 from ._check import Check, check
-from ._frameworks import _by_type
-from ._frameworks import framework_of as _framework_of
+from ._frameworks import STEPS as _STEPS
+from ._frameworks import Options as _Options
+from ._frameworks import check_step as _check_step
 
 __all__ = [
     "Check",
@@ -55,48 +55,7 @@ class Step(NamedTuple):
 if _ignored := _core.take_tuning_warning():
     _warnings.warn(_ignored, RuntimeWarning, stacklevel=2)
 
-_STEPS = {fields[0]: fields for fields in _core.steps()}
-
-
-def _fields_of(step: Any) -> tuple:
-    if not isinstance(step, str):
-        raise TypeError(f"step: is a {_type_name(step)}, expected a step's name")
-    if step not in _STEPS:
-        raise ValueError(f"step: unknown step {step!r}; there are {', '.join(_STEPS)}")
-    return _STEPS[step]
-
-
 _DEFAULT_LAYOUT = "bhsd"
-
-
-def _check_options(step: Any, layout: Any, device: Any) -> None:
-    if step is not None:
-        _fields_of(step)
-    if not isinstance(layout, str) or layout not in ("bhsd", "bshd"):
-        raise ValueError(f"layout: is {layout!r}, expected 'bhsd' or 'bshd'")
-    if device is not None and not (isinstance(device, str) and device == "cuda"):
-        raise ValueError(f"device: is {device!r}, expected None or 'cuda'")
-
-
-def _type_name(value: Any) -> str:
-    """With the module: NumPy has a bool of its own."""
-    kind = type(value)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-
-
-def _check_numbers(causal: Any, scale: Any, return_lse: Any) -> float | None:
-    """The scale as a float."""
-    for name, flag in (("causal", causal), ("return_lse", return_lse)):
-        if type(flag) is not bool:
-            raise TypeError(f"{name}: is a {_type_name(flag)}, expected True or False")
-    if scale is None:
-        return None
-    if not isinstance(scale, numbers.Real) or isinstance(scale, bool):
-        raise TypeError(f"scale: is a {type(scale).__name__}, expected a number")
-    try:
-        return float(scale)
-    except OverflowError:
-        raise ValueError("scale: is beyond the range of a float") from None
 
 
 def attention(
@@ -161,40 +120,10 @@ def attention(
         TypeError, ValueError: an argument is wrong; the text begins with its name. Nothing was launched.
         RuntimeError: there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel.
     """
-    framework = _by_type.get(type(q)) or _framework_of("q", q)
-    operator = framework.operator
-    if type(k) is not type(q) or type(v) is not type(q) or kv_lengths is not None:
-        for name, array in (("k", k), ("v", v), ("kv_lengths", kv_lengths)):
-            if name == "kv_lengths" and array is None:
-                continue
-            other = _framework_of(name, array)
-            if other.name != framework.name:
-                raise TypeError(f"{name}: is an array of {other.name}, and q is one of {framework.name}")
-            if other is not framework:  # a subclass of PyTorch's tensor
-                operator = operator or other.operator
-                return operator(q, k, v, kv_lengths, causal, scale, step, layout, return_lse, device)
-    if operator is not None:
-        if framework.is_traced():
-            return operator(q, k, v, kv_lengths, causal, scale, step, layout, return_lse, device)
-        if framework.records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
-            framework.refuse_gradients(q, k, v)
-    if (
-        type(causal) is not bool
-        or type(return_lse) is not bool
-        or (scale is not None and type(scale) is not float)
-    ):
-        scale = _check_numbers(causal, scale, return_lse)
+    options = _Options(causal, scale, return_lse, step, layout, device)
     if step is not None or layout is not _DEFAULT_LAYOUT or device is not None:
-        _check_options(step, layout, device)
-    to_gpu = device == "cuda"
-    try:
-        return _core.attention(
-            framework, q, k, v, kv_lengths, causal, scale, step, layout == "bshd", return_lse, to_gpu
-        )
-    except ValueError:
-        if operator is None or not framework.is_transformed():
-            raise
-    return operator(q, k, v, kv_lengths, causal, scale, step, layout, return_lse, device)
+        options = options.checked()
+    return _call.call((q, k, v, kv_lengths, None), options)
 
 
 def attention_with_kvcache(
@@ -235,41 +164,8 @@ def attention_with_kvcache(
     Returns, raises, and where and when it runs: as attention(), with lse [batch, heads_q, seqlen_q]. PyTorch's
     tracers record torch.ops.flashsteps.attention_with_kvcache.
     """
-    framework = _by_type.get(type(q)) or _framework_of("q", q)
-    arrays = (k_cache, v_cache, cache_seqlens, page_table)
-    traced = False
-    if any(type(array) is not type(q) for array in arrays):
-        for name, array in zip(("k_cache", "v_cache", "cache_seqlens", "page_table"), arrays, strict=True):
-            if array is None and name in ("cache_seqlens", "page_table"):
-                continue
-            other = _framework_of(name, array)
-            if other.name != framework.name:
-                raise TypeError(f"{name}: is an array of {other.name}, and q is one of {framework.name}")
-            traced = traced or other is not framework  # a subclass of PyTorch's tensor
-    if (
-        type(causal) is not bool
-        or type(return_lse) is not bool
-        or (scale is not None and type(scale) is not float)
-    ):
-        scale = _check_numbers(causal, scale, return_lse)
-    if type(num_splits) is not int:
-        raise TypeError(f"num_splits: is a {_type_name(num_splits)}, expected an int")
-    if not 0 <= num_splits < 2**31:
-        raise ValueError(f"num_splits: is {num_splits}, expected 0 or more")
-    options = (causal, scale, num_splits, return_lse)
-    if framework.operator is not None:
-        if traced or framework.is_traced():
-            return framework.kvcache_operator(q, *arrays, *options)
-        if framework.records_gradients() and (
-            q.requires_grad or k_cache.requires_grad or v_cache.requires_grad
-        ):
-            framework.refuse_gradients(q, k_cache, v_cache, ("q", "k_cache", "v_cache"))
-    try:
-        return _core.attention_with_kvcache(framework, q, *arrays, *options)
-    except ValueError:
-        if framework.operator is None or not framework.is_transformed():
-            raise
-    return framework.kvcache_operator(q, *arrays, *options)
+    options = _Options(causal, scale, return_lse, None, "bshd", None, num_splits, kvcache=True)
+    return _call.call((q, k_cache, v_cache, cache_seqlens, page_table), options.checked())
 
 
 def steps() -> list[str]:
@@ -279,7 +175,8 @@ def steps() -> list[str]:
 
 def describe(step: str) -> Step:
     """What a step says of itself. ValueError when there is none of that name."""
-    return Step(*_fields_of(step))
+    _check_step(step)
+    return Step(*_STEPS[step])
 
 
 def build_info() -> dict[str, Any]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _core
-from ._frameworks import framework_of
+from ._call import call, framework_of
+from ._frameworks import Options
 
 
 @dataclass(frozen=True)
@@ -55,19 +56,13 @@ def check(
     Raises what attention() raises, and ValueError where nothing could be right: NaN or Inf among the inputs that count,
     or values so large that sums overflow.
     """
-    from . import attention
-
+    arrays = (q, k, v, kv_lengths, None)
+    options = Options(causal, scale, True, step, layout, device).checked()
     framework = framework_of("q", q)
-    before = [None if array is None else framework.to_host(array) for array in (q, k, v, kv_lengths)]
-    options = {"causal": causal, "scale": scale, "kv_lengths": kv_lengths, "step": step, "layout": layout}
-    runs = []
-    for _ in range(2):
-        result = attention(q, k, v, return_lse=True, device=device, **options)
-        runs.append([framework.to_host(array) for array in result])
-    o, lse = runs[0]
-    passed, message, problem, figures = _core.judge(
-        framework_of("q", o), *before, causal, None if scale is None else float(scale), layout == "bshd", o, lse
-    )
+    before = tuple(None if array is None else framework.to_host(array) for array in arrays)
+    runs = [tuple(map(framework.to_host, call(arrays, options))) for _ in range(2)]
+    on_host = framework_of("o", runs[0][0])
+    passed, message, problem, figures = _core.judge(on_host, before, options, *runs[0])
     lines = [message] if message else []
     if not all(map(framework.same_bits, *runs)):
         lines.append("two runs on the same inputs differ: a race, or a read of memory that nothing wrote")

@@ -1,4 +1,5 @@
-"""How arrays of each framework are read and made: one Framework each, chosen by an array's type.
+"""What a call is told beside its arrays, and how arrays of each framework are read and made: one Framework each.
+PyTorch's and JAX's stand beside their operators, in torch.py and jax.py.
 
 _core reads PyTorch's tensors through DLPack's C exchange API, where PyTorch has it (2.10 and newer): that
 takes nanoseconds. Everything else is described by a few attributes.
@@ -6,27 +7,91 @@ takes nanoseconds. Everything else is described by a few attributes.
 
 from __future__ import annotations
 
-import math
-import sys
+import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _core
 
 CPU = -1  # as a device's number
 
+# q, k, v, kv_lengths and page_table. The last two are None where there are none.
+Arrays = tuple[Any, Any, Any, Any, Any]
 # address, shape, strides in elements, type, device, and what keeps the memory alive beside the array.
 Description = tuple[int, tuple[int, ...], tuple[int, ...], str, int, Any]
 
+STEPS = {fields[0]: fields for fields in _core.steps()}
+
+
+def check_step(step: Any) -> None:
+    if not isinstance(step, str):
+        raise TypeError(f"step: is a {type_name(step)}, expected a step's name")
+    if step not in STEPS:
+        raise ValueError(f"step: unknown step {step!r}; there are {', '.join(STEPS)}")
+
+
+def type_name(value: Any) -> str:
+    """With the module: NumPy has a bool of its own."""
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+class Options(NamedTuple):
+    """The parameters of attention() and attention_with_kvcache() that are no arrays. _core reads them by their order:
+    src/arguments.h."""
+
+    causal: bool = False
+    scale: float | None = None
+    return_lse: bool = False
+    step: str | None = None
+    layout: str = "bhsd"
+    device: str | None = None
+    num_splits: int = 0
+    kvcache: bool = False  # which of the two it is
+
+    def checked(self) -> Options:
+        """With the scale as a float."""
+        causal, scale, return_lse, step, layout, device, num_splits, _ = self
+        if type(causal) is not bool or type(return_lse) is not bool:
+            name, flag = ("return_lse", return_lse) if type(causal) is bool else ("causal", causal)
+            raise TypeError(f"{name}: is a {type_name(flag)}, expected True or False")
+        if step is not None:
+            check_step(step)
+        if not isinstance(layout, str) or layout not in ("bhsd", "bshd"):
+            raise ValueError(f"layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+        if device is not None and not (isinstance(device, str) and device == "cuda"):
+            raise ValueError(f"device: is {device!r}, expected None or 'cuda'")
+        if type(num_splits) is not int:
+            raise TypeError(f"num_splits: is a {type_name(num_splits)}, expected an int")
+        if not 0 <= num_splits < 2**31:
+            raise ValueError(f"num_splits: is {num_splits}, expected 0 or more")
+        if scale is None or type(scale) is float:
+            return self
+        if not isinstance(scale, numbers.Real) or isinstance(scale, bool):
+            raise TypeError(f"scale: is a {type(scale).__name__}, expected a number")
+        try:
+            return self._replace(scale=float(scale))
+        except OverflowError:
+            raise ValueError("scale: is beyond the range of a float") from None
+
+    def names(self) -> tuple[str, str, str, str, str]:
+        """What the arrays are called."""
+        if self.kvcache:
+            return "q", "k_cache", "v_cache", "cache_seqlens", "page_table"
+        return "q", "k", "v", "kv_lengths", "page_table"
+
+    def lse_shape(self, q: Any) -> tuple[int, int, int]:
+        batch, heads, rows = q.shape[:3] if self.layout == "bhsd" else (q.shape[0], q.shape[2], q.shape[1])
+        return batch, heads, rows
+
 
 class Framework:
-    """What _core asks of a framework."""
+    """What _core and _call ask of a framework."""
 
     name: str
     exchange_api: object = None  # DLPack's, a capsule; then describe() and current_stream() are not called
-    # operator(q, k, v, …): the call as an operation of the framework. None: there is none, nor the five below.
-    operator: Callable[..., Any] | None = None
-    kvcache_operator: Callable[..., Any]  # the same of attention_with_kvcache()
+    # The call as an operation of the framework. None: there is none, nor the four below.
+    operation: Callable[[Arrays, Options], Any] | None = None
     is_traced: Callable[[], bool]  # whoever records or changes operations must see this call, too
     is_transformed: Callable[[], bool]  # the same for arrays without memory: asked when one cannot be read
     records_gradients: Callable[[], bool]
@@ -80,20 +145,12 @@ class NumPy(Framework):
         if hasattr(array, "mask"):  # numpy.ma would be imported here, in the middle of a call
             raise TypeError(f"{argument}: is a masked array, whose mask would not be seen")
         array = self.numpy.asarray(array)  # a subclass may say of itself what is not so
+        dtype = array.dtype.name
         if not array.dtype.isnative:
-            raise TypeError(
-                f"{argument}: has the other byte order: convert it with .astype({array.dtype.name!r})"
-            )
+            raise TypeError(f"{argument}: has the other byte order: convert it with .astype({dtype!r})")
         # The type by its name: bfloat16 is ml_dtypes', which NumPy itself hands over neither by DLPack nor as
         # a buffer.
-        return (
-            array.ctypes.data,
-            array.shape,
-            element_strides(argument, array),
-            array.dtype.name,
-            CPU,
-            array,
-        )
+        return array.ctypes.data, array.shape, element_strides(argument, array), dtype, CPU, array
 
     def empty_like(self, array: Any) -> Any:
         array = self.numpy.asarray(array)
@@ -101,58 +158,6 @@ class NumPy(Framework):
 
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
         return self.numpy.empty(shape, self.numpy.float32)
-
-
-class PyTorch(Framework):
-    name = "PyTorch"
-
-    def __init__(self) -> None:
-        import torch
-
-        from . import torch as operators
-
-        self.torch = torch
-        self.exchange_api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        self.operator, self.kvcache_operator = operators.call, operators.call_with_kvcache
-        self.refuse_gradients = operators.refuse_gradients
-        self.is_traced, self.is_transformed = operators.is_traced, torch._C._are_functorch_transforms_active
-        self.records_gradients = torch.is_grad_enabled
-        self.contiguous, self.float32 = torch.contiguous_format, torch.float32
-        self.empty_like_contiguous = torch.empty_like  # itself and no method around it, which would be felt
-
-    def describe(self, argument: str, array: Any) -> Description:
-        if array.layout != self.torch.strided or array.device.type not in ("cpu", "cuda"):
-            raise ValueError(
-                f"{argument}: is {array.layout} on {array.device}, expected a strided tensor on the CPU or "
-                "on an NVIDIA GPU"
-            )
-        device = CPU if array.device.type == "cpu" else array.device.index
-        dtype = str(array.dtype).removeprefix("torch.")
-        return array.data_ptr(), tuple(array.shape), array.stride(), dtype, device, None
-
-    def current_stream(self, device: int) -> int:
-        return self.torch.cuda.current_stream(device).cuda_stream
-
-    def empty_like(self, array: Any) -> Any:
-        return self.torch.empty_like(array, memory_format=self.contiguous)
-
-    def to_host(self, array: Any) -> Any:
-        return array.detach().to("cpu", copy=True, memory_format=self.contiguous)
-
-    def same_bits(self, one: Any, other: Any) -> bool:
-        return self.torch.equal(one.view(self.torch.uint8), other.view(self.torch.uint8))
-
-    def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
-        # By name: PyTorch tries whether a first argument is an integer, with an exception that would be felt.
-        return array.new_empty(size=shape, dtype=self.float32)
-
-
-class PyTorchSubclass(PyTorch):
-    """A tensor that says itself what an operator does to it: FakeTensor, DTensor and others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_traced = lambda: True
 
 
 class CuPy(Framework):
@@ -181,54 +186,3 @@ class CuPy(Framework):
 
     def to_host(self, array: Any) -> Any:
         return self.cupy.asnumpy(array, order="C")
-
-
-class Jax(Framework):
-    """XLA runs the call, in the order of JAX's other work: see jax.py. _core only checks it."""
-
-    name = "JAX"
-
-    def __init__(self) -> None:
-        from . import jax as operators
-
-        self.operator, self.kvcache_operator = operators.call, operators.call_with_kvcache
-        self.is_traced = lambda: True
-
-    def describe(self, argument: str, array: Any) -> Description:
-        """As XLA will lay it out, on a GPU: there nobody looks into it."""
-        shape = tuple(array.shape)
-        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        return self.ALIGNED_ADDRESS, shape, strides, array.dtype.name, 0, None
-
-    ALIGNED_ADDRESS = 1 << 12
-
-
-# An array is of a framework that has been imported: nothing is imported to find out.
-_ARRAY_TYPES: tuple[tuple[str, str, type[Framework]], ...] = (
-    ("torch", "Tensor", PyTorch),
-    ("numpy", "ndarray", NumPy),
-    ("cupy", "ndarray", CuPy),
-    ("jax", "Array", Jax),
-)
-_made: dict[type[Framework], Framework] = {}
-_by_type: dict[type, Framework] = {}
-
-
-def made(framework: type[Framework]) -> Framework:
-    return _made.get(framework) or _made.setdefault(framework, framework())
-
-
-def framework_of(argument: str, array: Any) -> Framework:
-    found = _by_type.get(type(array))
-    if found is not None:
-        return found
-    for module, name, framework in _ARRAY_TYPES:
-        array_type = getattr(sys.modules.get(module), name, None)
-        if array_type is not None and isinstance(array, array_type):
-            if framework is PyTorch and type(array) not in (array_type, sys.modules[module].nn.Parameter):
-                framework = PyTorchSubclass
-            found = _by_type[type(array)] = made(framework)
-            return found
-    raise TypeError(
-        f"{argument}: is a {type(array).__name__}, expected an array of NumPy, PyTorch, JAX or CuPy"
-    )

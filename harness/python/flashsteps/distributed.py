@@ -8,6 +8,7 @@ Between GPUs the group's backend is NCCL, between processes on the CPU, where th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import socket
 import time
@@ -20,8 +21,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store as _default_store
 
 from . import _core, attention
-from ._frameworks import framework_of
-from .torch import refuse_gradients
+from ._frameworks import Options
+from .torch import PLAIN, refuse_gradients
 
 try:
     from torch.distributed import _symmetric_memory
@@ -99,6 +100,7 @@ def unshard(
     Arguments:
         length: of the whole sequence. None: every process has as many rows as this one.
     """
+    group = group or dist.group.WORLD
     world = dist.get_world_size(group)
     length = world * x.size(dim) if length is None else length
     of_rank = [_spans(length, layout, rank, world) for rank in range(world)]
@@ -110,13 +112,10 @@ def unshard(
     gathered = [torch.empty_like(padded) for _ in range(world)]
     with _blaming(group, x.device):
         dist.all_gather(gathered, padded, group=group)
-    pieces = []
+    pieces: dict[Span, torch.Tensor] = {}
     for spans, piece in zip(of_rank, gathered):
-        for span in spans:
-            pieces.append((span.begin, piece[: span.end - span.begin]))
-            piece = piece[span.end - span.begin :]
-    pieces.sort(key=lambda pair: pair[0])
-    return torch.cat([piece for _, piece in pieces]).movedim(0, dim).contiguous()
+        pieces |= zip(spans, piece[: _num_rows(spans)].split([end - begin for begin, end in spans]))
+    return torch.cat([pieces[span] for span in sorted(pieces)]).movedim(0, dim).contiguous()
 
 
 def _check_rows(name: str, found: int, spans: list[Span], length: int, argument: str) -> None:
@@ -131,115 +130,99 @@ def _check_rows(name: str, found: int, spans: list[Span], length: int, argument:
 
 
 class Part(NamedTuple):
-    """Queries first_q to end_q - 1 of a process and keys first_k to end_k - 1 of a block, as they lie there.
-    Every query sees every key; if `causal`, that is so for the last query, and each one before sees a key less.
+    """Queries first_q to end_q - 1 of a process and the first end_k keys of a block, as they lie there. Every query
+    sees every key; if `causal`, that is so for the last query, and each one before sees a key less.
     """
 
     first_q: int
     end_q: int
-    first_k: int
     end_k: int
     causal: bool
 
 
-def _part(queries: Span, keys: Span, offset: int, at_q: int, at_k: int) -> Iterator[Part]:
-    """Query i sees key j when j <= i + offset. Of the result, at_q and at_k are the first rows."""
-    # Below the first of these rows no key is seen, from the second on each is.
-    first = min(max(queries.begin, keys.begin - offset), queries.end)
-    whole = min(max(first, keys.end - offset), queries.end)
-    at_q, at_k = at_q - queries.begin, at_k - keys.begin
-    if keys.end > keys.begin and whole > first:
-        yield Part(at_q + first, at_q + whole, at_k + keys.begin, at_k + whole + offset, True)
-    if keys.end > keys.begin and queries.end > whole:
-        yield Part(at_q + whole, at_q + queries.end, at_k + keys.begin, at_k + keys.end, False)
+def _parts(queries: list[Span], keys: list[Span], offset: int) -> list[Part]:
+    """What the queries see of the keys, in few parts. Query i sees key j when j <= i + offset.
 
+    Queries and keys lie in the order of the sequence. What a query sees of a block is therefore its first keys: as many
+    as the query before it sees, or one more.
+    """
 
-def _join(one: Part, other: Part) -> Part | None:
-    """Both as one, if that is a part again."""
-    if one[:2] == other[:2] and one.end_k == other.first_k and not one.causal:
-        return other._replace(first_k=one.first_k)  # keys beside keys
-    if one.end_q != other.first_q or one.first_k != other.first_k:
-        return None
-    if not one.causal and not other.causal and one.end_k == other.end_k:
-        return one._replace(end_q=other.end_q)  # queries below queries
-    if one.causal and other.causal and other.end_q - other.first_q == other.end_k - one.end_k:
-        return one._replace(end_q=other.end_q, end_k=other.end_k)  # the diagonal goes on
-    return None
+    def seen(query: int) -> int:
+        return sum(min(max(query + offset + 1 - begin, 0), end - begin) for begin, end in keys)
 
-
-def _parts(queries: list[Span], keys: list[Span], offset: int | None) -> list[Part]:
-    """What the queries see of the keys, in as few parts as these can be. offset None: everything."""
     parts: list[Part] = []
-    at_q = 0
-    for span_q in queries:
-        at_k = 0
-        for span_k in keys:
-            if offset is None:
-                parts += _part(span_q, span_k, span_k.end, at_q, at_k)
-            else:
-                parts += _part(span_q, span_k, offset, at_q, at_k)
-            at_k += span_k.end - span_k.begin
-        at_q += span_q.end - span_q.begin
+    edges = {edge - offset for span in keys for edge in span}  # where the number of keys begins or ceases to rise
     at = 0
-    while at < len(parts):
-        for other in range(at + 1, len(parts)):
-            joined = _join(parts[at], parts[other])
-            if joined is not None:
-                parts[at] = joined
-                del parts[other]
-                at = -1
-                break
-        at += 1
+    for begin, end in queries:
+        for first, after in itertools.pairwise(sorted({begin, end} | {x for x in edges if begin < x < end})):
+            fewest, most = seen(first), seen(after - 1)
+            part = Part(at, at + after - first, most, fewest < most)
+            at = part.end_q
+            if parts and fewest == parts[-1].end_k + part.causal and part.causal == parts[-1].causal:
+                parts[-1] = parts[-1]._replace(end_q=part.end_q, end_k=most)
+            elif most > 0:
+                parts.append(part)
     return parts
+
+
+def _divide(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    kv_lengths: torch.Tensor | None,
+    group: dist.ProcessGroup,
+    layout: str,
+    seqlen_q: int | None,
+    seqlen_kv: int | None,
+) -> tuple[int, int, list[Span], list[list[Span]]]:
+    """The lengths of the whole sequence, this process's queries, and the keys of each process."""
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    total_q = world * q.size(_ROWS) if seqlen_q is None else seqlen_q
+    total_kv = world * k.size(_ROWS) if seqlen_kv is None else seqlen_kv
+    queries = _spans(total_q, layout, rank, world)
+    blocks = [_spans(total_kv, layout, each, world) for each in range(world)]
+    _check_rows("q", q.size(_ROWS), queries, total_q, "seqlen_q")
+    _check_rows("k", k.size(_ROWS), blocks[rank], total_kv, "seqlen_kv")
+    if kv_lengths is not None:
+        found = f"{kv_lengths.dtype} {list(kv_lengths.shape)}"
+        if found != f"torch.int32 [{q.size(0)}]":
+            raise ValueError(f"kv_lengths: is {found}, expected torch.int32 [{q.size(0)}]")
+        if kv_lengths.device.type == "cpu" and not all(0 <= length <= total_kv for length in kv_lengths.tolist()):
+            raise ValueError(f"kv_lengths: is {kv_lengths.tolist()}, expected 0 to {total_kv}")
+    return total_q, total_kv, queries, blocks
 
 
 # The ring.
 
 
+_Tensors = tuple[torch.Tensor, torch.Tensor]  # k, v
+
+
 class _Merged:
     """The result of this process's queries over the keys that have come so far."""
 
-    def __init__(self, q: torch.Tensor, scale: float | None, step: str | None, is_seen: bool):
-        refuse_gradients(q, q, q)
-        self.q, self.scale, self.step, self.framework = q, scale, step, framework_of("q", q)
+    def __init__(self, q: torch.Tensor, options: Options, is_seen: bool):
+        self.q, self.options = q, options
         # Queries that see no key are in no part: zeros, unless it is known that there are none.
         self.o = (torch.empty_like if is_seen else torch.zeros_like)(q, memory_format=torch.contiguous_format)
         self.partial = torch.empty(q.shape, dtype=torch.float32, device=q.device)  # o before it is rounded
         self.lse = torch.full(q.shape[:3], -torch.inf, device=q.device)
 
-    def merge(
-        self,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        part: Part,
-        lengths: torch.Tensor | None = None,
-        batch: slice = slice(None),
-    ) -> None:
-        queries, keys = slice(part.first_q, part.end_q), slice(part.first_k, part.end_k)
-        _core.merge_attention(
-            self.framework,
-            self.q[batch, :, queries],
-            k[batch, :, keys],
-            v[batch, :, keys],
-            lengths,
-            part.causal,
-            self.scale,
-            self.step,
-            self.o[batch, :, queries],
-            self.partial[batch],
-            self.lse[batch],
-            part.first_q,
-        )
+    def merge(self, block: _Tensors, part: Part, lengths: Any = None, batch: slice = slice(None)) -> None:
+        k, v = block
+        queries = (batch, slice(None), slice(part.first_q, part.end_q))
+        keys = (batch, slice(None), slice(part.end_k))
+        arrays = (self.q[queries], k[keys], v[keys], lengths, None)
+        options = self.options._replace(causal=part.causal)
+        result = (self.o[queries], self.partial[batch], self.lse[batch], part.first_q)
+        _core.merge_attention(PLAIN, arrays, options, *result)
 
 
 # A block is the keys and values of one process. These two give a process its own block, then those of the processes
 # before it, each as soon as it is there: while the caller computes on a block, the next is on its way.
 
-_Tensors = tuple[torch.Tensor, torch.Tensor]  # k, v
-
 
 def _sent_blocks(
-    k: torch.Tensor, v: torch.Tensor, rows: list[int], group: dist.ProcessGroup | None
+    k: torch.Tensor, v: torch.Tensor, rows: list[int], group: dist.ProcessGroup
 ) -> Iterator[_Tensors]:
     """rows[i] keys has the block of hop i. Every process sends each block on to the next one. NCCL does this on a
     stream of its own, with a kernel, which occupies SMs."""
@@ -260,7 +243,7 @@ def _sent_blocks(
 
 
 def _copied_blocks(
-    k: torch.Tensor, v: torch.Tensor, rows: list[int], group: dist.ProcessGroup | None, places: _Places
+    k: torch.Tensor, v: torch.Tensor, rows: list[int], group: dist.ProcessGroup, places: _Places
 ) -> Iterator[_Tensors]:
     """As _sent_blocks(), by the GPUs' copy engines, which occupy no SM. No block is sent on: in each hop a process
     copies its own block to the process that computes on it in the next hop."""
@@ -283,10 +266,10 @@ class _Places:
     turn, from call to call: before a process copies into a place, a barrier has shown that the block that was
     there two hops ago is no longer read."""
 
-    def __init__(self, group: dist.ProcessGroup | None, device: torch.device, num_bytes: int):
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, num_bytes: int):
         self.num_bytes, self.turn = num_bytes, 0  # num_bytes of a place
         memory = _symmetric_memory.empty(2 * num_bytes, dtype=torch.uint8, device=device)
-        self.memory = _symmetric_memory.rendezvous(memory, _group(group))
+        self.memory = _symmetric_memory.rendezvous(memory, group)
         self.flag = torch.zeros(1, device=device)
         self.copies, self.last_stream = torch.cuda.Stream(device), torch.cuda.current_stream(device)
 
@@ -297,7 +280,7 @@ class _Places:
         k, v = (self.memory.get_buffer(rank, shape, like.dtype, at) for at in (first, first + size))
         return k, v
 
-    def begin(self, group: dist.ProcessGroup | None) -> None:
+    def begin(self, group: dist.ProcessGroup) -> None:
         """Before the first hop of a call."""
         current = torch.cuda.current_stream(self.flag.device)
         if torch.cuda.is_current_stream_capturing():
@@ -306,7 +289,7 @@ class _Places:
             current.wait_stream(self.last_stream)  # a call there may still read the places
             self.last_stream = current
 
-    def end(self, group: dist.ProcessGroup | None) -> None:
+    def end(self, group: dist.ProcessGroup) -> None:
         """After the last."""
         if torch.cuda.is_current_stream_capturing():
             self.barrier(group)  # and what comes after a replay may use them, too
@@ -319,12 +302,12 @@ class _Places:
             for x, place in zip(block, self.of(rank, block[0], block[0].size(_ROWS))):
                 place.copy_(x)
 
-    def end_copies(self, group: dist.ProcessGroup | None) -> None:
+    def end_copies(self, group: dist.ProcessGroup) -> None:
         """The current stream waits until the copies of all processes are done, and their computations so far."""
         torch.cuda.current_stream(self.flag.device).wait_stream(self.copies)
         self.barrier(group)
 
-    def barrier(self, group: dist.ProcessGroup | None) -> None:
+    def barrier(self, group: dist.ProcessGroup) -> None:
         """The current stream waits until that of every process has come here."""
         with _blaming(group, self.flag.device):
             dist.all_reduce(self.flag, group=group)
@@ -333,12 +316,11 @@ class _Places:
 _places: weakref.WeakKeyDictionary[dist.ProcessGroup, _Places | None] = weakref.WeakKeyDictionary()
 
 
-def _places_of(group: dist.ProcessGroup | None, device: torch.device, num_bytes: int) -> _Places | None:
+def _places_of(group: dist.ProcessGroup, device: torch.device, num_bytes: int) -> _Places | None:
     """For blocks of at most so many bytes. In all processes None where the GPUs cannot write to one another's
     memory: they belong to several hosts, have no access, or this PyTorch has no symmetric memory."""
     if device.type != "cuda" or num_bytes == 0:
         return None
-    group = _group(group)
     known = group in _places
     if known and (_places[group] is None or _places[group].num_bytes >= num_bytes):
         return _places[group]
@@ -375,15 +357,6 @@ def _ahead(device: torch.device) -> Iterator[None]:
         yield
         torch.zeros((), device=device)  # a kernel that takes some microseconds: the transfer's lead
     current.wait_stream(stream)
-
-
-def _totals(
-    q: torch.Tensor, k: torch.Tensor, world: int, seqlen_q: int | None, seqlen_kv: int | None
-) -> tuple[int, int]:
-    return (
-        world * q.size(_ROWS) if seqlen_q is None else seqlen_q,
-        world * k.size(_ROWS) if seqlen_kv is None else seqlen_kv,
-    )
 
 
 def ring_attention(
@@ -429,45 +402,32 @@ def ring_attention(
             over; on GPUs, where the call only queues, synchronize() raises it.
         ValueError: an argument is wrong, or no step can merge such a call; the text begins with the argument.
     """
+    group = group or dist.group.WORLD
     world, rank = dist.get_world_size(group), dist.get_rank(group)
-    total_q, total_kv = _totals(q, k, world, seqlen_q, seqlen_kv)
-    queries = _spans(total_q, layout, rank, world)
-    blocks = [_spans(total_kv, layout, each, world) for each in range(world)]
-    _check_rows("q", q.size(_ROWS), queries, total_q, "seqlen_q")
-    _check_rows("k", k.size(_ROWS), blocks[rank], total_kv, "seqlen_kv")
+    total_q, total_kv, queries, blocks = _divide(q, k, kv_lengths, group, layout, seqlen_q, seqlen_kv)
+    options = Options(causal, scale, step=step).checked()
     refuse_gradients(q, k, v)
-    lengths = None if kv_lengths is None else _checked_lengths(kv_lengths, q, total_kv)
-    host_lengths = lengths.tolist() if lengths is not None and causal else None
+    host_lengths = kv_lengths.tolist() if kv_lengths is not None and causal else None
     is_seen = total_kv > 0 and (not causal or (host_lengths is None and total_q <= total_kv))
-    merged = _Merged(q, scale, step, is_seen)
+    merged = _Merged(q, options, is_seen)
     rows = [_num_rows(blocks[(rank - hop) % world]) for hop in range(world)]  # of the block of each hop
     k, v = k.contiguous(), v.contiguous()
     row_bytes = 2 * k.size(0) * k.size(1) * k.size(3) * k.element_size()
     places = _places_of(group, k.device, max(map(_num_rows, blocks)) * row_bytes) if world > 1 else None
     coming = _sent_blocks(k, v, rows, group) if places is None else _copied_blocks(k, v, rows, group, places)
     with contextlib.closing(coming):
-        for hop, (k, v) in enumerate(coming):
+        for hop, block in enumerate(coming):
             spans = blocks[(rank - hop) % world]
             if host_lengths is not None:
                 for b, length in enumerate(host_lengths):
                     seen = [Span(min(begin, length), min(end, length)) for begin, end in spans]
                     for part in _parts(queries, seen, length - total_q):
-                        merged.merge(k, v, part, batch=slice(b, b + 1))
+                        merged.merge(block, part, batch=slice(b, b + 1))
             else:
-                local = None if lengths is None else _local_lengths(lengths.to(q.device), spans)
-                for part in _parts(queries, spans, total_kv - total_q if causal else None):
-                    merged.merge(k, v, part, local)
+                local = None if kv_lengths is None else _local_lengths(kv_lengths.to(q.device), spans)
+                for part in _parts(queries, spans, total_kv - total_q if causal else total_kv):
+                    merged.merge(block, part, local)
     return (merged.o, merged.lse) if return_lse else merged.o
-
-
-def _checked_lengths(kv_lengths: torch.Tensor, q: torch.Tensor, total_kv: int) -> torch.Tensor:
-    if kv_lengths.dtype != torch.int32 or kv_lengths.shape != q.shape[:1]:
-        raise ValueError(
-            f"kv_lengths: is {kv_lengths.dtype} {list(kv_lengths.shape)}, expected torch.int32 [{q.size(0)}]"
-        )
-    if kv_lengths.device.type == "cpu" and not all(0 <= length <= total_kv for length in kv_lengths.tolist()):
-        raise ValueError(f"kv_lengths: is {kv_lengths.tolist()}, expected 0 to {total_kv}")
-    return kv_lengths
 
 
 def _local_lengths(lengths: torch.Tensor, spans: list[Span]) -> torch.Tensor:
@@ -499,14 +459,11 @@ def all_gather_attention(
     nothing, and any step, type and GPU will do. Arguments and results are those of ring_attention(), and
     kv_lengths on a GPU are never waited for.
     """
-    world, rank = dist.get_world_size(group), dist.get_rank(group)
-    total_q, total_kv = _totals(q, k, world, seqlen_q, seqlen_kv)
-    queries = _spans(total_q, layout, rank, world)
-    _check_rows("q", q.size(_ROWS), queries, total_q, "seqlen_q")
-    _check_rows("k", k.size(_ROWS), _spans(total_kv, layout, rank, world), total_kv, "seqlen_kv")
+    group = group or dist.group.WORLD
+    total_q, total_kv, queries, _ = _divide(q, k, kv_lengths, group, layout, seqlen_q, seqlen_kv)
     if not causal:
         queries = [Span(0, q.size(_ROWS))]
-    lengths = None if kv_lengths is None else _checked_lengths(kv_lengths, q, total_kv).to(q.device)
+    lengths = None if kv_lengths is None else kv_lengths.to(q.device)
     k, v = (unshard(x, group, layout, length=total_kv) for x in (k, v))
     results = []
     for rows, (_, end) in zip(q.split([end - begin for begin, end in queries], _ROWS), queries):
@@ -528,10 +485,10 @@ def all_gather_attention(
 # Processes that have ended or do not answer.
 
 
-def _missing(group: dist.ProcessGroup | None, seconds: float) -> list[int]:
+def _missing(group: dist.ProcessGroup, seconds: float) -> list[int]:
     """The ranks that do not say within this time that they have failed, too. They say it in the store that all
     have met at: the group's transfers may hang."""
-    name, world, rank = _group(group).group_name, dist.get_world_size(group), dist.get_rank(group)
+    name, world, rank = group.group_name, dist.get_world_size(group), dist.get_rank(group)
     store, keys = _default_store(), [f"flashsteps/failed/{name}/{each}" for each in range(world)]
     missing, deadline = set(range(world)) - {rank}, time.monotonic() + seconds
     with contextlib.suppress(RuntimeError):  # the store has gone with the process that served it
@@ -542,15 +499,11 @@ def _missing(group: dist.ProcessGroup | None, seconds: float) -> list[int]:
     return sorted(missing)
 
 
-def _group(group: dist.ProcessGroup | None) -> Any:
-    return dist.group.WORLD if group is None else group
-
-
-def _blame(group: dist.ProcessGroup | None, device: torch.device, seconds: float) -> RankError:
+def _blame(group: dist.ProcessGroup, device: torch.device, seconds: float) -> RankError:
     # Those that have waited for us notice it up to so many seconds later, and finish a block before.
     missing = _missing(group, 2 * seconds)
     if device.type == "cuda":  # or this process waits for its transfers when it ends
-        _group(group)._get_backend(device).abort()
+        group._get_backend(device).abort()
     if not missing:
         return RankError("a transfer failed, and every process of the group has noticed: none is missing", ())
     ranks = ", ".join(map(str, missing))
@@ -560,13 +513,13 @@ def _blame(group: dist.ProcessGroup | None, device: torch.device, seconds: float
 
 
 @contextlib.contextmanager
-def _blaming(group: dist.ProcessGroup | None, device: torch.device) -> Iterator[None]:
+def _blaming(group: dist.ProcessGroup, device: torch.device) -> Iterator[None]:
     """Whose fault it is that a transfer fails."""
     try:
         yield
     except RuntimeError as error:
         # NCCL's transfers fail at once, or not here: nobody waits for its group's limit.
-        limit = _group(group)._get_backend(device).options._timeout.total_seconds()
+        limit = group._get_backend(device).options._timeout.total_seconds()
         raise _blame(group, device, 30.0 if device.type == "cuda" else limit) from error
 
 
@@ -578,7 +531,7 @@ def synchronize(group: dist.ProcessGroup | None = None, timeout: float = 60.0) -
             group that have not raised it, too, within twice as long again. The group is of no use then: NCCL's
             part of it has been aborted, so that this process can end.
     """
-    device = torch.device("cuda", torch.cuda.current_device())
+    group, device = group or dist.group.WORLD, torch.device("cuda", torch.cuda.current_device())
     done, deadline = torch.cuda.Event(), time.monotonic() + timeout
     done.record()
     try:

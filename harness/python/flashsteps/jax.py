@@ -5,36 +5,20 @@ flashsteps imports this module when it sees its first array of JAX.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import Any
 
 import jax
 import numpy as np
 
-from . import _check_numbers, _check_options, _core, _frameworks
+from . import _core
+from ._frameworks import Arrays, Description, Framework, NumPy, Options
 
 _TARGET = "flashsteps_attention"  # its name in XLA's programs
+_NUMPY = NumPy()
 
 for _platform, _handler in _core.xla_handlers().items():
     jax.ffi.register_ffi_target(_TARGET, _handler, platform=_platform)
-
-
-# The names of arrays by whether the call has a cache, in the order in which _core.plan() takes them.
-_NAMES = (
-    ("q", "k", "v", "kv_lengths", "page_table"),
-    ("q", "k_cache", "v_cache", "cache_seqlens", "page_table"),
-)
-
-
-class _Options(NamedTuple):
-    """What a program of XLA depends on beside its arrays."""
-
-    causal: bool
-    scale: float | None
-    return_lse: bool
-    step: str | None = None
-    bshd: bool = True
-    num_splits: int = 0
-    kvcache: bool = False
 
 
 def _placement(arrays: list[Any]) -> dict[str, Any]:
@@ -54,7 +38,7 @@ def _refuse_gradients(operation: Any, names: tuple[str, ...]) -> Any:
     """A rule for custom_jvp, which reverse-mode differentiation uses, too."""
 
     def rule(arrays: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-        for name, tangent in zip(names[:3], tangents, strict=False):
+        for name, tangent in zip(names[:3], tangents):
             if type(tangent) is not jax.custom_derivatives.SymbolicZero:
                 raise ValueError(
                     f"{name}: is being differentiated, and there is no derivative of attention: call this "
@@ -66,23 +50,22 @@ def _refuse_gradients(operation: Any, names: tuple[str, ...]) -> Any:
     return rule
 
 
-def _plan(arrays: tuple[Any, ...], options: _Options, gpu: int | None) -> tuple[float, int]:
+def _plan(arrays: Arrays, options: Options, gpu: int | None) -> tuple[float, int]:
     """The scale, and the bytes of memory that the call needs. Below jax.export symbols may stand for sizes, which
     XLA knows when the program runs. Numbers take their places here: of a call that fills a GPU with few queries and
     many keys, which is what needs memory."""
-    causal, scale, _, *others = options
     shapes = [() if array is None else array.shape for array in arrays]
     symbols = [size for size in dict.fromkeys(sum(shapes, ())) if not isinstance(size, int)]
     numbers = {symbol: 1024 << place for place, symbol in enumerate(symbols)}
     if symbols:
-        batch, rows = shapes[0][:1], shapes[0][1 if options.bshd else 2 :][:1]
+        batch, rows = shapes[0][:1], shapes[0][1 if options.layout == "bshd" else 2 :][:1]
         numbers |= {size: number for size, number in zip(batch + rows, (32, 16)) if size in numbers}
         arrays = tuple(
             None if array is None else jax.ShapeDtypeStruct([numbers.get(n, n) for n in shape], array.dtype)
             for array, shape in zip(arrays, shapes, strict=True)
         )
     try:
-        return _core.plan(_frameworks.made(_frameworks.Jax), *arrays, causal, scale, *others, gpu)
+        return _core.plan(Jax(), arrays, options, gpu)
     except ValueError as error:
         if not symbols:
             raise
@@ -90,23 +73,22 @@ def _plan(arrays: tuple[Any, ...], options: _Options, gpu: int | None) -> tuple[
         raise ValueError(f"{error}; for example with {sizes}") from None
 
 
-def _traced(arrays: tuple[Any, ...], options: _Options, gpu: int | None) -> Any:
+def _traced(arrays: Arrays, options: Options, gpu: int | None) -> Any:
     """The call as an operation of XLA: what is wrong with it is said now. `gpu`: that will run it, if it is known."""
-    causal, return_lse = options.causal, options.return_lse
+    return_lse = options.return_lse
     scale, memory_bytes = _plan(arrays, options, gpu)
     given = [array for array in arrays if array is not None]
     placement = _placement(given)
     q, pages = arrays[0], arrays[-1] is not None
-    batch, heads, rows = q.shape[:3] if not options.bshd else (q.shape[0], q.shape[2], q.shape[1])
     results = [jax.ShapeDtypeStruct(q.shape, q.dtype, **placement)]
     if return_lse:
-        results.append(jax.ShapeDtypeStruct((batch, heads, rows), np.float32, **placement))
+        results.append(jax.ShapeDtypeStruct(options.lse_shape(q), np.float32, **placement))
     if memory_bytes > 0:
         # Counters and a workspace. A result, since command buffers go on using it; and longer, to be aligned.
         results.append(jax.ShapeDtypeStruct((memory_bytes + 256,), np.uint8, **placement))
     attributes = {
-        "bshd": options.bshd,
-        "causal": causal,
+        "bshd": options.layout == "bshd",
+        "causal": options.causal,
         "num_splits": np.int32(options.num_splits),
         "pages": pages,
         "return_lse": return_lse,
@@ -120,7 +102,7 @@ def _traced(arrays: tuple[Any, ...], options: _Options, gpu: int | None) -> Any:
         return tuple(foreign(*arrays, **attributes))[: 1 + return_lse]
 
     differentiable = jax.custom_jvp(operation)
-    differentiable.defjvp(_refuse_gradients(operation, _NAMES[options.kvcache]), symbolic_zeros=True)
+    differentiable.defjvp(_refuse_gradients(operation, options.names()), symbolic_zeros=True)
     found = differentiable(*given)
     return found if return_lse else found[0]
 
@@ -128,70 +110,41 @@ def _traced(arrays: tuple[Any, ...], options: _Options, gpu: int | None) -> Any:
 _compiled = jax.jit(_traced, static_argnums=(1, 2))  # for arrays with contents on a GPU
 
 
-def _run(arrays: tuple[Any, ...], options: _Options, *, to_gpu: bool = False) -> Any:
-    if any(isinstance(array, jax.core.Tracer) for array in arrays):
-        if to_gpu:
-            raise ValueError("device: is 'cuda', and q is being traced by JAX: where it is, JAX says")
-        return _traced(arrays, options, None)
-    given = {name: a for name, a in zip(_NAMES[options.kvcache], arrays, strict=True) if a is not None}
-    places = {}
-    for name, array in given.items():
-        if array.is_deleted():
-            raise ValueError(f"{name}: has been deleted, or donated")
-        devices = array.devices()
-        if len(devices) != 1:
-            raise ValueError(f"{name}: is spread over {len(devices)} devices: call this below jax.shard_map")
-        (device,) = devices
-        places[name] = "on the CPU" if device.platform == "cpu" else f"on {device}"
-        if places[name] != places["q"]:
-            raise ValueError(f"{name}: is {places[name]}, and q is {places['q']}")
-    # As with JAX's own functions, a result is committed to its device if an argument is. Where none is, the result
-    # is where q is, and not where JAX would put it.
-    committed = [array for array in given.values() if array.committed]
-    (device,) = (committed or [arrays[0]])[0].devices()
-    with jax.default_device(device):
-        if device.platform != "cpu":
-            return _compiled(arrays, options, device.local_hardware_id)
-        # Not by XLA, below which Ctrl-C and errors in the contents of an argument wait for its program's end.
-        causal, scale, return_lse, step, bshd, num_splits, _ = options
-        numpy = _frameworks.made(_frameworks.NumPy)
-        if options.kvcache:
-            found = _core.attention_with_kvcache(numpy, *arrays, causal, scale, num_splits, return_lse)
-        else:
-            found = _core.attention(numpy, *arrays[:4], causal, scale, step, bshd, return_lse, to_gpu)
-        return jax.device_put(found, device if committed else None)
+class Jax(Framework):
+    name = "JAX"
+    is_traced = staticmethod(lambda: True)
 
+    def operation(self, arrays: Arrays, options: Options) -> Any:
+        if any(isinstance(array, jax.core.Tracer) for array in arrays):
+            if options.device is not None:
+                raise ValueError("device: is 'cuda', and q is being traced by JAX: where it is, JAX says")
+            return _traced(arrays, options, None)
+        given = {name: a for name, a in zip(options.names(), arrays, strict=True) if a is not None}
+        places = {}
+        for name, array in given.items():
+            if array.is_deleted():
+                raise ValueError(f"{name}: has been deleted, or donated")
+            devices = array.devices()
+            if len(devices) != 1:
+                raise ValueError(f"{name}: is spread over {len(devices)} devices: call this below jax.shard_map")
+            (device,) = devices
+            places[name] = "on the CPU" if device.platform == "cpu" else f"on {device}"
+            if places[name] != places["q"]:
+                raise ValueError(f"{name}: is {places[name]}, and q is {places['q']}")
+        # As with JAX's own functions, a result is committed to its device if an argument is. Where none is, the result
+        # is where q is, and not where JAX would put it.
+        committed = [array for array in given.values() if array.committed]
+        (device,) = (committed or [arrays[0]])[0].devices()
+        with jax.default_device(device):
+            if device.platform != "cpu":
+                return _compiled(arrays, options, device.local_hardware_id)
+            # Not by XLA, below which Ctrl-C and errors in the contents of an argument wait for its program's end.
+            found = _core.attention(_NUMPY, arrays, options)
+            return jax.device_put(found, device if committed else None)
 
-def call(
-    q: Any,
-    k: Any,
-    v: Any,
-    kv_lengths: Any,
-    causal: bool,
-    scale: float | None,
-    step: str | None,
-    layout: str,
-    return_lse: bool,
-    device: str | None,
-) -> Any:
-    """flashsteps.attention."""
-    scale = _check_numbers(causal, scale, return_lse)
-    _check_options(step, layout, device)
-    options = _Options(causal, scale, return_lse, step, layout == "bshd")
-    return _run((q, k, v, kv_lengths, None), options, to_gpu=device == "cuda")
-
-
-def call_with_kvcache(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    cache_seqlens: Any,
-    page_table: Any,
-    causal: bool,
-    scale: float | None,
-    num_splits: int,
-    return_lse: bool,
-) -> Any:
-    """flashsteps.attention_with_kvcache, which has checked the options."""
-    options = _Options(causal, scale, return_lse, num_splits=num_splits, kvcache=True)
-    return _run((q, k_cache, v_cache, cache_seqlens, page_table), options)
+    def describe(self, argument: str, array: Any) -> Description:
+        """As XLA will lay it out, on a GPU: there nobody looks into it. _core only checks it."""
+        shape = tuple(array.shape)
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        aligned_address = 1 << 12
+        return aligned_address, shape, strides, array.dtype.name, 0, None

@@ -14,124 +14,15 @@ import torch
 import torch.nn.attention
 from torch.autograd import forward_ad
 
-from . import _check_options, _core, _frameworks
-
-_SCHEMA = (
-    "(Tensor q, Tensor k, Tensor v, Tensor? kv_lengths=None, *, bool causal=False, float? scale=None, "
-    'str? step=None, str layout="bhsd", str? device=None) -> '
-)
-_KVCACHE_SCHEMA = (
-    "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? cache_seqlens, Tensor? page_table=None, *, "
-    "bool causal=True, float? scale=None, int num_splits=0) -> "
-)
-_library = torch.library.Library("flashsteps", "DEF")
-
-
-def _lse_shape(q: torch.Tensor, layout: str) -> tuple[int, int, int]:
-    batch, heads, rows = q.shape[:3] if layout == "bhsd" else (q.shape[0], q.shape[2], q.shape[1])
-    return batch, heads, rows
-
-
-def _kernel(return_lse: bool) -> Callable[..., Any]:
-    def kernel(
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        kv_lengths: torch.Tensor | None = None,
-        *,
-        causal: bool = False,
-        scale: float | None = None,
-        step: str | None = None,
-        layout: str = "bhsd",
-        device: str | None = None,
-    ) -> Any:
-        _check_options(step, layout, device)
-        framework = _frameworks.made(_frameworks.PyTorch)
-        to_gpu = device == "cuda"
-        return _core.attention(
-            framework, q, k, v, kv_lengths, causal, scale, step, layout == "bshd", return_lse, to_gpu
-        )
-
-    return kernel
-
-
-def _check_tensors(**tensors: torch.Tensor) -> None:
-    (_, q), *_ = tensors.items()
-    for name, array in tensors.items():
-        if array.dim() != 4:
-            raise ValueError(f"{name}: has {array.dim()} dimensions, expected 4")
-        if array.dtype != q.dtype:
-            raise TypeError(f"{name}: is {array.dtype}, and q is {q.dtype}")
-
-
-def _fake(return_lse: bool) -> Callable[..., Any]:
-    """What a call returns, without its numbers. The kernel checks the shapes of k and v when it runs."""
-
-    def fake(
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        kv_lengths: torch.Tensor | None = None,
-        *,
-        causal: bool = False,
-        scale: float | None = None,
-        step: str | None = None,
-        layout: str = "bhsd",
-        device: str | None = None,
-    ) -> Any:
-        _check_options(step, layout, device)
-        _check_tensors(q=q, k=k, v=v)
-        o = q.new_empty(q.shape)
-        return (o, q.new_empty(_lse_shape(q, layout), dtype=torch.float32)) if return_lse else o
-
-    return fake
-
-
-def _kvcache_kernel(return_lse: bool) -> Callable[..., Any]:
-    def kernel(
-        q: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        cache_seqlens: torch.Tensor | None,
-        page_table: torch.Tensor | None = None,
-        *,
-        causal: bool = True,
-        scale: float | None = None,
-        num_splits: int = 0,
-    ) -> Any:
-        framework = _frameworks.made(_frameworks.PyTorch)
-        return _core.attention_with_kvcache(
-            framework, q, k_cache, v_cache, cache_seqlens, page_table, causal, scale, num_splits, return_lse
-        )
-
-    return kernel
-
-
-def _kvcache_fake(return_lse: bool) -> Callable[..., Any]:
-    def fake(
-        q: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        cache_seqlens: torch.Tensor | None,
-        page_table: torch.Tensor | None = None,
-        *,
-        causal: bool = True,
-        scale: float | None = None,
-        num_splits: int = 0,
-    ) -> Any:
-        _check_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
-        o = q.new_empty(q.shape)
-        return (o, q.new_empty(_lse_shape(q, "bshd"), dtype=torch.float32)) if return_lse else o
-
-    return fake
-
+from . import _core
+from ._frameworks import CPU, Arrays, Description, Framework, Options
 
 _traced_by_dynamo = torch.compiler.is_dynamo_compiling
 _dispatch_modes, _autocasts = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
 _traced_by_jit = torch._C._is_tracing
 
 
-def is_traced() -> bool:
+def _is_traced() -> bool:
     """Every call pays for this: names in this module are looked up faster than torch._C's. Dynamo replaces the
     first by True and cannot trace the others."""
     return (
@@ -144,9 +35,9 @@ def is_traced() -> bool:
 
 
 def refuse_gradients(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, names: tuple[str, str, str] = ("q", "k", "v")
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, names: tuple[str, ...] = ("q", "k", "v")
 ) -> None:
-    for name, array in zip(names, (q, k, v), strict=True):
+    for name, array in zip(names, (q, k, v)):
         if array.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"{name}: requires a gradient, and there is no backward pass: call this under "
@@ -179,10 +70,30 @@ def _autocast(op: Any, device: str, key: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _define(name: str, schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+_library = torch.library.Library("flashsteps", "DEF")
+
+
+def _define(name: str, schema: str, defaults: Options) -> Any:
+    def kernel(*arrays: torch.Tensor | None, **named: Any) -> Any:
+        every: Any = arrays + (None,) * (5 - len(arrays))
+        return _core.attention(PLAIN, every, defaults._replace(**named).checked())
+
+    def fake(*arrays: torch.Tensor, **named: Any) -> Any:
+        """What a call returns, without its numbers. The kernel checks the shapes of k and v when it runs."""
+        options = defaults._replace(**named).checked()
+        q = arrays[0]
+        for argument, array in zip(options.names(), arrays[:3]):
+            if array.dim() != 4:
+                raise ValueError(f"{argument}: has {array.dim()} dimensions, expected 4")
+            if array.dtype != q.dtype:
+                raise TypeError(f"{argument}: is {array.dtype}, and q is {q.dtype}")
+        o = q.new_empty(q.shape)
+        return (o, q.new_empty(options.lse_shape(q), dtype=torch.float32)) if options.return_lse else o
+
+    results = "(Tensor, Tensor)" if defaults.return_lse else "Tensor"
     # Inductor must not change the strides of arguments: rows have to be contiguous.
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-    _library.define(name + schema, tags=tags)
+    _library.define(f"{name}({schema}) -> {results}", tags=tags)
     op = getattr(torch.ops.flashsteps, name).default
     for key in ("CPU", "CUDA"):
         _library.impl(name, kernel, key)
@@ -193,52 +104,76 @@ def _define(name: str, schema: str, kernel: Callable[..., Any], fake: Callable[.
     return op
 
 
-_attention = _define("attention", _SCHEMA + "Tensor", _kernel(False), _fake(False))
-_attention_with_lse = _define("attention_with_lse", _SCHEMA + "(Tensor, Tensor)", _kernel(True), _fake(True))
-_attention_with_kvcache = _define(
-    "attention_with_kvcache", _KVCACHE_SCHEMA + "Tensor", _kvcache_kernel(False), _kvcache_fake(False)
+_SCHEMA = (
+    "Tensor q, Tensor k, Tensor v, Tensor? kv_lengths=None, *, bool causal=False, float? scale=None, "
+    'str? step=None, str layout="bhsd", str? device=None'
 )
+_KVCACHE_SCHEMA = (
+    "Tensor q, Tensor k_cache, Tensor v_cache, Tensor? cache_seqlens, Tensor? page_table=None, *, "
+    "bool causal=True, float? scale=None, int num_splits=0"
+)
+_KVCACHE = Options(causal=True, layout="bshd", kvcache=True)
+_attention = _define("attention", _SCHEMA, Options())
+_attention_with_lse = _define("attention_with_lse", _SCHEMA, Options(return_lse=True))
+_attention_with_kvcache = _define("attention_with_kvcache", _KVCACHE_SCHEMA, _KVCACHE)
 _attention_with_kvcache_and_lse = _define(
-    "attention_with_kvcache_and_lse",
-    _KVCACHE_SCHEMA + "(Tensor, Tensor)",
-    _kvcache_kernel(True),
-    _kvcache_fake(True),
+    "attention_with_kvcache_and_lse", _KVCACHE_SCHEMA, _KVCACHE._replace(return_lse=True)
 )
 
 
-def call(
-    q: Any,
-    k: Any,
-    v: Any,
-    kv_lengths: Any,
-    causal: bool,
-    scale: float | None,
-    step: str | None,
-    layout: str,
-    return_lse: bool,
-    device: str | None,
-) -> Any:
-    """flashsteps.attention through the dispatcher."""
-    op = _attention_with_lse if return_lse else _attention
-    return op(q, k, v, kv_lengths, causal=causal, scale=scale, step=step, layout=layout, device=device)
+class PyTorch(Framework):
+    name = "PyTorch"
+    exchange_api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    is_traced = staticmethod(_is_traced)
+    is_transformed = staticmethod(torch._C._are_functorch_transforms_active)
+    records_gradients = staticmethod(torch.is_grad_enabled)
+    refuse_gradients = staticmethod(refuse_gradients)
+    empty_like_contiguous = staticmethod(torch.empty_like)  # no method around it, which would be felt
+
+    def operation(self, arrays: Arrays, options: Options) -> Any:
+        """The call through the dispatcher."""
+        causal, scale, return_lse, step, layout, device, num_splits, kvcache = options
+        if kvcache:
+            op = _attention_with_kvcache_and_lse if return_lse else _attention_with_kvcache
+            return op(*arrays, causal=causal, scale=scale, num_splits=num_splits)
+        op = _attention_with_lse if return_lse else _attention
+        return op(*arrays[:4], causal=causal, scale=scale, step=step, layout=layout, device=device)
+
+    def describe(self, argument: str, array: Any) -> Description:
+        if array.layout != torch.strided or array.device.type not in ("cpu", "cuda"):
+            raise ValueError(
+                f"{argument}: is {array.layout} on {array.device}, expected a strided tensor on the CPU or "
+                "on an NVIDIA GPU"
+            )
+        device = CPU if array.device.type == "cpu" else array.device.index
+        dtype = str(array.dtype).removeprefix("torch.")
+        return array.data_ptr(), tuple(array.shape), array.stride(), dtype, device, None
+
+    def current_stream(self, device: int) -> int:
+        return torch.cuda.current_stream(device).cuda_stream
+
+    def empty_like(self, array: Any) -> Any:
+        return torch.empty_like(array, memory_format=torch.contiguous_format)
+
+    def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
+        # By name: PyTorch tries whether a first argument is an integer, with an exception that would be felt.
+        return array.new_empty(size=shape, dtype=torch.float32)
+
+    def to_host(self, array: Any) -> Any:
+        return array.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+    def same_bits(self, one: Any, other: Any) -> bool:
+        return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
-def call_with_kvcache(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    cache_seqlens: Any,
-    page_table: Any,
-    causal: bool,
-    scale: float | None,
-    num_splits: int,
-    return_lse: bool,
-) -> Any:
-    """flashsteps.attention_with_kvcache through the dispatcher."""
-    op = _attention_with_kvcache_and_lse if return_lse else _attention_with_kvcache
-    return op(
-        q, k_cache, v_cache, cache_seqlens, page_table, causal=causal, scale=scale, num_splits=num_splits
-    )
+class _Subclass(PyTorch):
+    """Of a tensor that says itself what an operator does to it: FakeTensor, DTensor and others."""
+
+    is_traced = staticmethod(lambda: True)
+
+
+PLAIN, SUBCLASS = PyTorch(), _Subclass()
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 # Below scaled_dot_product_attention
@@ -262,7 +197,8 @@ def _scaled_dot_product_flash_attention(
     swapped = query.stride(1) < query.stride(2)
     arrays = [x.transpose(1, 2) for x in (query, key, value)] if swapped else (query, key, value)
     layout = "bshd" if swapped else "bhsd"
-    o, lse = _kernel(True)(*arrays, causal=is_causal, scale=scale, layout=layout)
+    options = Options(is_causal, scale, return_lse=True, layout=layout)
+    o, lse = _core.attention(PLAIN, (*arrays, None, None), options)
     lengths = query.size(2), key.size(2)
     seed, offset = (torch.zeros(n, dtype=torch.uint64, device=query.device) for n in ((2,), ()))
     return o.transpose(1, 2) if swapped else o, lse, None, None, *lengths, seed, offset, query.new_empty(0)

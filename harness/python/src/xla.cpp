@@ -1,18 +1,19 @@
-// Attention as XLA calls it: what flashsteps/jax.py puts into a program of JAX. That has checked
-// the arguments; whether the step runs on this GPU is only known here.
+// Attention as XLA calls it: what flashsteps/jax.py puts into a program of JAX. That has checked what is
+// known of the arguments before they have contents; whether the step runs on this GPU is only known here.
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
 
-#include "common/interface.h"
 #include "harness/device/gpu.h"
 #include "harness/include/flashsteps.h"
 #include "harness/library/attention.h"
+#include "harness/python/src/arguments.h"
 #include "harness/python/src/xla_ffi.h"
 
 namespace flashsteps::python::xla {
@@ -57,53 +58,43 @@ struct Call {
   const Buffer* memory;  // counters, and the workspace behind them; null: there is none
 };
 
-Call read(const CallFrame& frame) {
+// jax.vmap puts dimensions in front, the same ones everywhere. They are batches, too.
+Array array_of(const Buffer& buffer, const char* argument, int dimensions, int device) {
+  const int64_t more = buffer.rank - dimensions;
+  int64_t shape[4];
+  std::copy_n(buffer.dims + more, dimensions, shape);
+  for (int64_t i = 0; i < more; ++i) shape[0] *= buffer.dims[i];
+  const char* const dtype = buffer.type == Type::kFp16    ? "float16"
+                            : buffer.type == Type::kBf16  ? "bfloat16"
+                            : buffer.type == Type::kInt32 ? "int32"
+                                                          : "float32";
+  return {argument, buffer.data, device, dtype, shape, dimensions, nullptr, dimensions};
+}
+
+// `device` is kCpu or a GPU's: which one does not matter here.
+Call read(const CallFrame& frame, int device) {
   const Buffers &in = frame.arguments, &out = frame.results;
-  const bool bshd = scalar<bool>(frame.attributes, "bshd", Type::kBool);
-  const bool return_lse = scalar<bool>(frame.attributes, "return_lse", Type::kBool);
-  const bool pages = scalar<bool>(frame.attributes, "pages", Type::kBool);
-  if (in.size < 3 + pages || in.size > 4 + pages || out.size < 1 + return_lse)
+  const Attributes& attributes = frame.attributes;
+  const auto& step = *static_cast<const Span*>(attribute(attributes, "step", Attributes::kString));
+  const bool pages = scalar<bool>(attributes, "pages", Type::kBool);
+  const Options options{.causal = scalar<bool>(attributes, "causal", Type::kBool),
+                        .scale = scalar<float>(attributes, "scale", Type::kFp32),
+                        .return_lse = scalar<bool>(attributes, "return_lse", Type::kBool),
+                        .step = std::string_view(step.data, step.size),
+                        .layout = scalar<bool>(attributes, "bshd", Type::kBool) ? "bshd" : "bhsd",
+                        .device = {},
+                        .num_splits = scalar<int32_t>(attributes, "num_splits", Type::kInt32)};
+  const bool return_lse = options.return_lse, lengths = in.size == 4 + pages;
+  if (in.size != 3 + lengths + pages || out.size < 1 + return_lse)
     throw std::logic_error("the call has not the arguments and results of attention");
-  Call call{};
-  AttentionCall& a = call.attention;
-  // jax.vmap puts dimensions in front, the same ones everywhere. They are batches, too.
-  const Buffer &q = *in.buffers[0], &k = *in.buffers[1];
-  const int64_t *const q_dims = q.dims + q.rank - 4, *const k_dims = k.dims + k.rank - 4;
-  int64_t batch = 1;
-  for (const int64_t* dim = q.dims; dim <= q_dims; ++dim) batch *= *dim;
-  const int heads = bshd ? 2 : 1, rows = bshd ? 1 : 2;
-  if (batch > 1 << 30)
-    throw std::invalid_argument("the batch is " + std::to_string(batch) + ", the limit is 2^30");
-  a.dtype = q.type == Type::kFp16 ? DType::kFp16 : q.type == Type::kBf16 ? DType::kBf16 : DType::kFp32;
-  a.batch = int(batch);
-  a.num_heads_q = int(q_dims[heads]);
-  a.num_heads_kv = int(k_dims[heads]);
-  a.seqlen_q = int(q_dims[rows]);
-  a.seqlen_kv = int(k_dims[rows]);
-  a.head_dim = int(q_dims[3]);
-  a.causal = scalar<bool>(frame.attributes, "causal", Type::kBool);
-  a.softmax_scale = scalar<float>(frame.attributes, "scale", Type::kFp32);
-  a.num_splits = scalar<int32_t>(frame.attributes, "num_splits", Type::kInt32);
-  const auto view = [&](const Buffer& buffer, int num_heads, int num_rows) {
-    return (bshd ? bshd_view : bhsd_view)(buffer.data, num_heads, num_rows, a.head_dim);
-  };
-  a.q = view(q, a.num_heads_q, a.seqlen_q);
-  a.k = view(k, a.num_heads_kv, a.seqlen_kv);
-  a.v = view(*in.buffers[2], a.num_heads_kv, a.seqlen_kv);
-  a.o = view(*out.buffers[0], a.num_heads_q, a.seqlen_q);
-  if (return_lse) a.lse = static_cast<float*>(out.buffers[1]->data);
-  if (in.size == 4 + pages) a.kv_lengths = static_cast<const int*>(in.buffers[3]->data);
-  if (pages) {
-    const Buffer& table = *in.buffers[in.size - 1];
-    a.page_table = {static_cast<const int*>(table.data), int(table.dims[table.rank - 1]), a.seqlen_kv,
-                    int(k_dims[0])};
-    const int64_t keys = int64_t(a.seqlen_kv) * a.page_table.max_pages;
-    if (keys > 1 << 30) throw std::invalid_argument("sequence lengths are limited to 2^30");
-    a.seqlen_kv = int(keys);
-  }
-  const auto& step = *static_cast<const Span*>(attribute(frame.attributes, "step", Attributes::kString));
-  call.step = {step.data, step.size};
-  if (out.size > 1 + return_lse) call.memory = out.buffers[1 + return_lse];
+  const Arguments arguments =
+      read_arguments(options, [&](int place, const char* argument, int dimensions) -> std::optional<Array> {
+        if ((place == 3 && !lengths) || (place == 4 && !pages)) return {};
+        return array_of(*in.buffers[place == 4 ? in.size - 1 : place], argument, dimensions, device);
+      });
+  Call call{arguments.call, *options.step, out.size > 1 + return_lse ? out.buffers[1 + return_lse] : nullptr};
+  call.attention.o = view_of(array_of(*out.buffers[0], "o", 4, device), arguments.axes);
+  if (return_lse) call.attention.lse = static_cast<float*>(out.buffers[1]->data);
   return call;
 }
 
@@ -168,14 +159,14 @@ bool describe_handler(const CallFrame& frame, uint32_t traits) {
   return false;
 }
 
-Error* handle(CallFrame* frame, uint32_t traits, void (*run)(const CallFrame&, const Call&)) {
+Error* handle(CallFrame* frame, uint32_t traits, int device, void (*run)(const CallFrame&, const Call&)) {
   const auto error = [&](ErrorCode code, const std::string& message) {
     ErrorArguments arguments{{sizeof(arguments), nullptr}, message.c_str(), code};
     return frame->api->create_error(&arguments);
   };
   if (describe_handler(*frame, traits)) return nullptr;
   try {
-    run(*frame, read(*frame));
+    run(*frame, read(*frame, device));
   } catch (const Failure& failure) {
     return failure.error;
   } catch (const std::invalid_argument& refusal) {
@@ -190,10 +181,10 @@ Error* handle(CallFrame* frame, uint32_t traits, void (*run)(const CallFrame&, c
 
 }  // namespace
 
-Error* attention_on_cpu(CallFrame* frame) { return handle(frame, 0, run_on_cpu); }
+Error* attention_on_cpu(CallFrame* frame) { return handle(frame, 0, kCpu, run_on_cpu); }
 
 Error* attention_on_cuda(CallFrame* frame) {
-  return handle(frame, Metadata::kCommandBufferCompatible, run_on_cuda);
+  return handle(frame, Metadata::kCommandBufferCompatible, 0, run_on_cuda);
 }
 
 }  // namespace flashsteps::python::xla

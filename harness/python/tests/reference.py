@@ -1,4 +1,4 @@
-"""Attention in float64 with NumPy, and how near a step must come to it."""
+"""Attention in float64 with NumPy, and how near a step must come to it; and when results of JAX have the same bits."""
 
 from __future__ import annotations
 
@@ -46,3 +46,13 @@ def check(o, lse, dtype, expected, expected_lse):
     assert (np.isneginf(lse) == nothing).all()
     difference = np.abs(lse[~nothing].astype(np.float64) - expected_lse[~nothing])
     assert (difference <= lse_gate + 1e-6 * np.abs(expected_lse[~nothing])).all()
+
+
+def same_bits(found, expected):
+    import jax
+
+    found, expected = jax.tree.leaves(found), jax.tree.leaves(expected)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()

@@ -10,8 +10,8 @@ from typing import Any
 import flashsteps
 import numpy as np
 import pytest
-from flashsteps import _core
-from flashsteps._frameworks import framework_of
+from flashsteps import _check, _core
+from flashsteps._frameworks import NumPy, Options
 
 
 def draw(dtype: Any = "float16", batch: int = 1, head_dim: int = 64, scale: float = 1.0) -> list[np.ndarray]:
@@ -65,7 +65,7 @@ def test_torch() -> None:
 def test_a_wrong_output_is_refused(change: Any, said: str) -> None:
     q, k, v = draw()
     o, lse = flashsteps.attention(q, k, v, return_lse=True)
-    arguments = (framework_of("q", q), q, k, v, None, False, None, False)
+    arguments = (NumPy(), (q, k, v, None, None), Options())
     assert _core.judge(*arguments, o, lse)[0]
     passed, message, *_ = _core.judge(*arguments, *change(o, lse))
     assert not passed and said in message
@@ -73,16 +73,16 @@ def test_a_wrong_output_is_refused(change: Any, said: str) -> None:
 
 def test_two_runs_that_differ_and_a_changed_input(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = draw()
-    right = flashsteps.attention
+    right = _check.call
     runs = []
 
-    def attention(*arguments: Any, **options: Any) -> Any:
-        runs.append(right(*arguments, **options))
+    def call(*arguments: Any) -> Any:
+        runs.append(right(*arguments))
         runs[-1][0][0, 0, 0, 0] += np.float16(2e-4) * (len(runs) - 1)
         v[0, 0, 0, 0] = 7
         return runs[-1]
 
-    monkeypatch.setattr(flashsteps, "attention", attention)
+    monkeypatch.setattr(_check, "call", call)
     found = flashsteps.check(q, k, v)
     assert not found and "two runs on the same inputs differ" in found.message
     assert found.message.endswith("wrote to its inputs")

@@ -1,4 +1,5 @@
-"""flashsteps on a GPU: on PyTorch's tensors, and on CuPy's and JAX's where they are installed.
+"""flashsteps on a GPU: on PyTorch's tensors, and on CuPy's where it is installed. test_torch.py has what is no different on
+the CPU, and test_jax_gpu.py what is JAX's.
 
 pytest harness/python/tests/test_gpu.py -rs -s     # -s shows the host's time of a call
 """
@@ -23,7 +24,7 @@ if flashsteps.missing_gpu() is not None:
     pytest.skip(flashsteps.missing_gpu(), allow_module_level=True)
 if not torch.cuda.is_available():
     pytest.skip("this PyTorch finds no GPU", allow_module_level=True)
-from torch.nn.attention.bias import causal_lower_right  # noqa: E402
+from test_kvcache_cpu import Cache  # noqa: E402
 
 CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
 STEPS = [name for name in flashsteps.steps() if flashsteps.describe(name).needs_sm <= CAPABILITY]
@@ -91,21 +92,6 @@ def test_fp32(step):
     check(q, k, v, *flashsteps.attention(q, k, v, causal=True, step=step, return_lse=True), causal=True)
 
 
-@pytest.mark.parametrize("lengths", [(200, 200), (100, 300), (1, 130)])
-@pytest.mark.parametrize("causal", [False, True])
-def test_against_sdpa(lengths, causal):
-    """PyTorch's is_causal is aligned top-left, its causal_lower_right as here. A row that sees no key is NaN
-    there, so there are none: seqlen_q <= seqlen_kv."""
-    q, k, v = draw_qkv(seqlen_q=lengths[0], seqlen_kv=lengths[1])
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        q.double(),
-        *(x.double().repeat_interleave(2, dim=1) for x in (k, v)),
-        attn_mask=causal_lower_right(*lengths) if causal else None,
-    )
-    o = flashsteps.attention(q, k, v, causal=causal)
-    assert (o.double() - expected).norm() <= 1e-3 * expected.norm()
-
-
 @pytest.mark.parametrize("step", STEPS)
 def test_layouts_and_strides(step):
     """The same numbers, laid out in other ways, give the same bits."""
@@ -150,26 +136,11 @@ def test_strides_of_axes_of_extent_1_may_be_anything(step):
             assert all(map(torch.equal, found, expected))
 
 
-@pytest.mark.parametrize("axis", ["batch", "heads_q", "seqlen_q"])
-def test_without_queries_the_result_is_empty(axis):
-    q, k, v = draw_qkv(**{axis: 0})
-    for step in (*STEPS, None):
-        o, lse = flashsteps.attention(q, k, v, causal=True, step=step, return_lse=True)
-        assert o.shape == q.shape and o.dtype == q.dtype and o.device == q.device
-        assert lse.shape == q.shape[:3] and lse.dtype == torch.float32 and lse.device == q.device
-    bshd = [x.transpose(1, 2) for x in (q, k, v)]
-    assert flashsteps.attention_with_kvcache(*bshd, cache_seqlens=None).shape == bshd[0].shape
-
-
 def test_rows_of_odd_length_take_a_step_that_can():
     q, k, v = draw_qkv()
     odd = torch.empty(q.numel() + 1, dtype=q.dtype, device="cuda")[1:].view(q.shape)
     odd.copy_(q)
     check(q, k, v, *flashsteps.attention(odd, k, v, return_lse=True))
-    with pytest.raises(
-        ValueError, match="^step: v06_vectorized_loads needs every row of q to be 16-byte aligned"
-    ):
-        flashsteps.attention(odd, k, v, step="v06_vectorized_loads")
 
 
 @pytest.mark.parametrize("step", TMA_STEPS)
@@ -205,15 +176,12 @@ def test_arrays_of_the_cpu_by_copy(step):
         *(x.transpose(1, 2).contiguous() for x in (q, k, v)), layout="bshd", device="cuda"
     )
     assert torch.equal(strided.transpose(1, 2), flashsteps.attention(q, k, v, device="cuda"))
+    on_gpu = flashsteps.attention(*(x.cuda() for x in (q, k, v)), device="cuda")  # where they are already
+    assert on_gpu.device.type == "cuda" and torch.equal(on_gpu.cpu(), flashsteps.attention(q, k, v, device="cuda"))
 
 
 def to_double_attention(q, k, v):
     return torch.from_numpy(reference.attention(*map(to_double, (q, k, v)))[0])
-
-
-def test_arrays_of_the_gpu_may_say_so():
-    q, k, v = draw_qkv()
-    assert torch.equal(flashsteps.attention(q, k, v, device="cuda"), flashsteps.attention(q, k, v))
 
 
 # Streams
@@ -282,25 +250,12 @@ def test_cuda_graph(step):
         check(q, k, v, o, lse, causal=True, kv_lengths=lengths)
 
 
-def draw_cache(lengths, page_size, max_pages=8, heads_kv=2, head_dim=128, dtype=torch.bfloat16, seed=1):
-    """k and v in one piece, [batch, seqlen, heads, head_dim]; the same in a shuffled pool; the table. What no
-    sequence has is NaN, and the table is garbage behind its last page."""
-    generator = torch.Generator().manual_seed(seed)
-    batch, most = len(lengths), max_pages * page_size
-    pool = torch.randperm(batch * max_pages + 3, generator=generator)[: batch * max_pages]
-    table = pool.reshape(batch, max_pages).int()
-    whole, pages = [], []
-    for _ in range(2):
-        cache = torch.randn((batch, most, heads_kv, head_dim), generator=generator).to(dtype)
-        for b, length in enumerate(lengths):
-            cache[b, length:] = float("nan")
-        paged = torch.full((batch * max_pages + 3, page_size, heads_kv, head_dim), float("nan"), dtype=dtype)
-        paged[pool] = cache.reshape(-1, page_size, heads_kv, head_dim)
-        whole.append(cache.cuda())
-        pages.append(paged.cuda())
-    for b, length in enumerate(lengths):
-        table[b, -(-length // page_size) :] = 2**30
-    return whole, pages, table.cuda()
+def draw_cache(lengths, page_size, seed=1):
+    """k and v in one piece, and in pages; and the table."""
+    cache = Cache(lengths, page_size, head_dim=128, most=8 * page_size, seed=seed)
+    arrays = (cache.k, cache.v, cache.k_pages, cache.v_pages, cache.table)
+    k, v, k_pages, v_pages, table = (torch.from_numpy(x).cuda() for x in arrays)
+    return (k, v), (k_pages, v_pages), table
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 64, 128, 256])
@@ -308,7 +263,7 @@ def test_kvcache(page_size):
     lengths = [0, 1, 5 * page_size + page_size // 2, 8 * page_size]
     whole, pages, table = draw_cache(lengths, page_size)
     seqlens = torch.tensor(lengths, dtype=torch.int32, device="cuda")
-    q = torch.randn((4, 2, 8, 128), device="cuda").bfloat16()
+    q = torch.randn((4, 2, 8, 128), device="cuda").half()
     o, lse = flashsteps.attention_with_kvcache(
         q, *pages, cache_seqlens=seqlens, page_table=table, return_lse=True
     )
@@ -318,21 +273,11 @@ def test_kvcache(page_size):
     assert torch.equal(in_one_piece, o)
 
 
-@pytest.mark.parametrize("in_pages", [False, True])
-def test_kvcache_with_room_for_one_key(in_pages):
-    """Axes of extent 1 with strides that are not aligned."""
-    q, k, v = torch.randn(3, 1, 1, 8, 128, device="cuda").bfloat16()
-    table = torch.zeros((1, 1), dtype=torch.int32, device="cuda") if in_pages else None
-    arrays = {"cache_seqlens": torch.ones(1, dtype=torch.int32, device="cuda"), "page_table": table}
-    odd = [x.as_strided(x.shape, (3, 1, 128, 1)) for x in (k, v)]
-    assert torch.equal(flashsteps.attention_with_kvcache(q, *odd, **arrays), v)
-
-
 def test_kvcache_in_a_cuda_graph():
     """The lengths and the table change between replays, as they do from token to token."""
     seqlens = torch.tensor([40, 3], dtype=torch.int32, device="cuda")
     _, pages, table = draw_cache([40, 3], 16)
-    q = torch.randn((2, 1, 8, 128), device="cuda").bfloat16()
+    q = torch.randn((2, 1, 8, 128), device="cuda").half()
     arrays = {"cache_seqlens": seqlens, "page_table": table, "return_lse": True}
     flashsteps.attention_with_kvcache(q, *pages, **arrays)
     graph = torch.cuda.CUDAGraph()
@@ -347,23 +292,6 @@ def test_kvcache_in_a_cuda_graph():
         graph.replay()
         bhsd = [x.transpose(1, 2) for x in (q, *whole, o)]
         check(*bhsd[:3], bhsd[3], lse, causal=True, kv_lengths=seqlens)
-
-
-def test_kvcache_refuses_what_can_be_known():
-    _, pages, table = draw_cache([40, 3], 16)
-    q = torch.randn((2, 1, 8, 128), device="cuda").bfloat16()
-    seqlens = torch.tensor([40, 3], dtype=torch.int32, device="cuda")
-    for changed, error, text in (
-        ({"page_table": table.cpu()}, ValueError, "^page_table: is on the CPU, and q is on cuda:0"),
-        ({"page_table": table.long()}, TypeError, "^page_table: is int64, expected int32"),
-        ({"page_table": table[:1]}, ValueError, "^page_table: has shape .1, 8., and the batch is 2"),
-        ({"page_table": table.t().contiguous().t()}, ValueError, "^page_table: is not contiguous"),
-        ({"cache_seqlens": seqlens.cpu()}, ValueError, "^cache_seqlens: is on the CPU"),
-    ):
-        with pytest.raises(error, match=text):
-            flashsteps.attention_with_kvcache(
-                q, *pages, **{"cache_seqlens": seqlens, "page_table": table} | changed
-            )
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -444,78 +372,6 @@ def test_compiled_with_swapped_layouts():
 
     q, k, v = draw_qkv()
     check(q.relu(), k, v, *torch.compile(swapped, fullgraph=True)(q, k, v))
-
-
-def test_export():
-    class Model(torch.nn.Module):
-        def forward(self, q, k, v):
-            return attend(q, k, v)
-
-    length = torch.export.Dim("length", min=2, max=4096)
-    shapes = {name: {2: length} for name in "qkv"}
-    program = torch.export.export(Model(), draw_qkv(), dynamic_shapes=shapes)
-    for seqlen in (200, 77):
-        q, k, v = draw_qkv(seqlen_q=seqlen, seqlen_kv=seqlen)
-        check(q + 1, k, v, *program.module()(q, k, v), causal=True)
-
-
-def test_opcheck():
-    lengths = torch.tensor([200, 0], dtype=torch.int32, device="cuda")
-    for op in (torch.ops.flashsteps.attention.default, torch.ops.flashsteps.attention_with_lse.default):
-        torch.library.opcheck(op, (*draw_qkv(), lengths), {"causal": True})
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_autocast(dtype):
-    q, k, v = draw_qkv(dtype=torch.float32)
-    expected = flashsteps.attention(*(x.to(dtype) for x in (q, k, v)))
-    torch._dynamo.reset()
-    compiled = torch.compile(flashsteps.attention, fullgraph=True)
-    # PyTorch 2.11 keeps compiled graphs on disk, and forgets autocast's type in their key.
-    with torch._inductor.config.patch(force_disable_caches=True), torch.autocast("cuda", dtype):
-        for o in (flashsteps.attention(q, k, v), compiled(q, k, v)):
-            assert o.dtype == dtype and torch.equal(o, expected)
-    with torch.autocast("cpu", dtype):  # of other tensors
-        assert flashsteps.attention(q, k, v).dtype == torch.float32
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_the_operator_on_two_streams(compiled):
-    """As in test_current_stream: q is there only when a copy behind a long kernel has run."""
-    op = torch.ops.flashsteps.attention
-    torch._dynamo.reset()
-    call = torch.compile(flashsteps.attention, fullgraph=True) if compiled else op
-    fresh, k, v = draw_qkv()
-    expected = flashsteps.attention(fresh, k, v)
-    assert torch.equal(call(fresh, k, v), expected)
-    streams = [torch.cuda.Stream() for _ in range(2)]
-    qs = [torch.full_like(fresh, float("nan")) for _ in streams]
-    torch.cuda.synchronize()
-    results = []
-    for stream, q in zip(streams, qs):
-        with torch.cuda.stream(stream):
-            torch.cuda._sleep(LONG)
-            slept = torch.cuda.Event()
-            slept.record()
-            q.copy_(fresh)
-            results.append(call(q, k, v))
-            assert not slept.query(), "the call waited for the GPU"
-    torch.cuda.synchronize()
-    assert all(torch.equal(o, expected) for o in results)
-
-
-def test_cuda_graph_of_the_operator():
-    q, k, v = draw_qkv()
-    op = torch.ops.flashsteps.attention_with_lse
-    op(q, k, v)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        o, lse = op(q, k, v, causal=True)
-    for seed in (2, 3):
-        for array, numbers in zip((q, k, v), draw_qkv(seed=seed)):
-            array.copy_(numbers)
-        graph.replay()
-        check(q, k, v, o, lse, causal=True)
 
 
 @pytest.mark.skipif(not hasattr(torch.nn.attention, "register_flash_attention_impl"), reason="older PyTorch")
@@ -633,46 +489,10 @@ def test_arguments_on_several_devices():
         flashsteps.attention(q.cpu(), k, v)
     with pytest.raises(ValueError, match="^kv_lengths: is on the CPU, and q is on cuda:0"):
         flashsteps.attention(q, k, v, kv_lengths=torch.ones(2, dtype=torch.int32))
+    with pytest.raises(ValueError, match="^page_table: is on the CPU, and q is on cuda:0"):
+        table = torch.zeros((2, 1), dtype=torch.int32)
+        flashsteps.attention_with_kvcache(q, k, v, cache_seqlens=None, page_table=table)
     assert torch.cuda.memory_allocated() == allocated
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "text"),
-    [
-        ({"q": lambda x: x.double()}, TypeError, "q: is float64, expected float16"),
-        ({"k": lambda x: x.bfloat16()}, TypeError, "k: is bfloat16, and q is float16"),
-        ({"k": lambda x: x.repeat_interleave(2, dim=3)[..., ::2]}, ValueError, "k: has rows that are not"),
-        ({"v": lambda x: x[:, :1]}, ValueError, "v: has shape"),
-        (
-            {"k": lambda x: torch.cat([x, x[:, :1]], 1)},
-            ValueError,
-            "k: has 3 heads, and q has 4, which is not",
-        ),
-        ({"v": lambda x: x.clone().requires_grad_()}, ValueError, "v: requires a gradient"),
-    ],
-)
-def test_what_is_wrong_is_named(change, error, text):
-    arrays = dict(zip("qkv", draw_qkv()))
-    for name, function in change.items():
-        arrays[name] = function(arrays[name])
-    with pytest.raises(error, match=f"^{text}"):
-        flashsteps.attention(**arrays)
-    with pytest.raises(TypeError, match="^kv_lengths: is int64, expected int32"):
-        flashsteps.attention(*draw_qkv(), kv_lengths=torch.ones(2, dtype=torch.int64, device="cuda"))
-
-
-def test_another_framework_on_the_same_device():
-    cupy = pytest.importorskip("cupy")
-    q, k, v = draw_qkv()
-    with pytest.raises(TypeError, match="^k: is an array of CuPy, and q is one of PyTorch"):
-        flashsteps.attention(q, cupy.from_dlpack(k), v)
-
-
-def test_peak_tflops():
-    assert flashsteps.peak_tflops("bf16") == flashsteps.peak_tflops("fp16")
-    assert flashsteps.peak_tflops("fp32") is None or flashsteps.peak_tflops("bf16") > flashsteps.peak_tflops(
-        "fp32"
-    )
 
 
 # Two GPUs
@@ -703,6 +523,8 @@ def test_the_other_gpu(step):
             assert torch.cuda.current_device() == 0
     stream.synchronize()
     assert torch.equal(late, o)
+    with pytest.raises(ValueError, match="^v: is on cuda:1, and q is on cuda:0"):
+        flashsteps.attention(q.to("cuda:0"), k.to("cuda:0"), v)
 
 
 @two_gpus
@@ -728,13 +550,6 @@ print(before, has_context(0), has_context(1), torch.equal(*results))
     if done.stdout.startswith("True"):
         pytest.skip("PyTorch itself has made a context on cuda:0")
     assert done.stdout == "False False True True\n"
-
-
-@two_gpus
-def test_arguments_on_two_gpus():
-    q, k, v = draw_qkv(device="cuda:0")
-    with pytest.raises(ValueError, match="^v: is on cuda:1, and q is on cuda:0"):
-        flashsteps.attention(q, k, v.to("cuda:1"))
 
 
 # Other frameworks
@@ -767,53 +582,3 @@ def test_cupy():
         flashsteps.attention(q, cupy.asarray(k.get().astype(np.float64)), v)
     swapped = flashsteps.attention(*(x.transpose(0, 2, 1, 3) for x in (fresh, k, v)), layout="bshd")
     assert np.array_equal(swapped.get().transpose(0, 2, 1, 3), flashsteps.attention(fresh, k, v).get())
-
-
-@pytest.fixture
-def jax_gpu():
-    jax = pytest.importorskip("jax")
-    try:
-        return jax, jax.devices("gpu")[0]
-    except RuntimeError as error:
-        pytest.skip(f"JAX finds no GPU: {error}")
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_jax(jax_gpu, dtype):
-    jax, device = jax_gpu
-    jnp = jax.numpy
-    rng = np.random.default_rng(1)
-    numbers = [rng.standard_normal((2, heads, 200, 64)).astype(np.float32) for heads in (4, 2, 2)]
-    q, k, v = (jax.device_put(x, device).astype(dtype) for x in numbers)
-    lengths = jax.device_put(np.array([33, 200], np.int32), device)
-    o, lse = flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, return_lse=True)
-    assert isinstance(o, jax.Array) and o.dtype == q.dtype and o.devices() == lse.devices() == {device}
-    expected = reference.attention(q, k, v, causal=True, kv_lengths=lengths)
-    reference.check(np.asarray(o).astype(np.float64), np.asarray(lse), dtype, *expected)
-
-    # An argument that JAX is still computing, and a result that JAX goes on with.
-    @jax.jit
-    def slowly(x):
-        weights = jnp.ones((4096, 4096), jnp.float32) / 4096
-        zero = jax.lax.fori_loop(0, 200, lambda _, y: y @ weights, weights)[0, 0] * 0
-        return (x + zero.astype(x.dtype)).astype(x.dtype)
-
-    slowly(q).block_until_ready()  # compiled
-    first = flashsteps.attention(slowly(q), k, v, causal=True, kv_lengths=lengths)
-    total = jnp.sum(jnp.abs(first - o).astype(jnp.float32))  # on the device: np.asarray() would be remembered
-    # Results are apart: a second one does not change the first.
-    second = flashsteps.attention(2 * q, k, v, causal=True, kv_lengths=lengths)
-    assert float(total) == 0 and bool(jnp.all(first == o)) and not bool(jnp.all(second == first))
-
-
-def test_jax_layout_and_errors(jax_gpu):
-    jax, device = jax_gpu
-    rng = np.random.default_rng(1)
-    q, k, v = (
-        jax.device_put(rng.standard_normal((1, 2, 100, 64)).astype(np.float16), device) for _ in range(3)
-    )
-    o = flashsteps.attention(q, k, v)
-    other = flashsteps.attention(*(x.transpose(0, 2, 1, 3) for x in (q, k, v)), layout="bshd")
-    assert np.array_equal(np.asarray(other).transpose(0, 2, 1, 3), np.asarray(o))
-    with pytest.raises(ValueError, match="^k: is on the CPU, and q is on cuda:0"):
-        flashsteps.attention(q, jax.device_put(k, jax.devices("cpu")[0]), v)

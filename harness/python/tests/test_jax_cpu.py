@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 # Several devices, for shard_map. Read when JAX is first used.
@@ -15,6 +13,7 @@ import flashsteps  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import reference  # noqa: E402
+from reference import same_bits  # noqa: E402
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
@@ -42,14 +41,6 @@ def lengths_of(*numbers):
     return jax.device_put(np.array(numbers, np.int32), CPU)
 
 
-def same_bits(found, expected):
-    found, expected = jax.tree.leaves(found), jax.tree.leaves(expected)
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == other.dtype and one.shape == other.shape
-        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_against_the_reference(dtype):
     q, k, v = draw_qkv(dtype, batch=2, seqlen_kv=90)
@@ -59,20 +50,6 @@ def test_against_the_reference(dtype):
     assert o.dtype == q.dtype and o.shape == q.shape and o.devices() == lse.devices() == {CPU}
     expected = reference.attention(q, k, v, causal=True, kv_lengths=lengths)
     reference.check(np.asarray(o).astype(np.float64), np.asarray(lse), dtype, *expected)
-
-
-def test_against_jax():
-    q, k, v = (x.transpose(0, 2, 1, 3) for x in draw_qkv("float32"))
-    o = flashsteps.attention(q, k, v, causal=True, layout="bshd")
-    expected = jax.nn.dot_product_attention(q, k, v, is_causal=True)
-    assert np.allclose(np.asarray(o), np.asarray(expected), rtol=0, atol=1e-5)
-
-
-def test_results_are_fresh():
-    q, k, v = draw_qkv()
-    o = flashsteps.attention(q, k, v)
-    flashsteps.attention(2 * q, k, v)
-    assert bool(jnp.all(o == flashsteps.attention(q, k, v)))
 
 
 def test_results_are_committed_as_arguments_are():
@@ -175,7 +152,7 @@ def test_jit_with_lengths():
         expected = flashsteps.attention(q, k, v, causal=True, kv_lengths=lengths, return_lse=True)
         same_bits(call(q, k, v, lengths), expected)
     refusal = (ValueError, jax.errors.JaxRuntimeError)  # by JAX's version
-    with pytest.raises(refusal, match=r"kv_lengths\[1\] is 91, it must be 0 to seqlen_kv"):
+    with pytest.raises(refusal, match=r"kv_lengths: \[1\] is 91, expected 0 to 90"):
         jax.block_until_ready(call(q, k, v, lengths_of(0, 91)))
     same_bits(call(q, k, v, lengths_of(90, 1)), expected)
 
@@ -183,11 +160,12 @@ def test_jit_with_lengths():
 def test_what_a_direct_call_runs_on_a_gpu():
     """Compiled once for each kind of call."""
     from flashsteps import jax as operations
+    from flashsteps._frameworks import Options
 
     q, k, v = draw_qkv(batch=2)
     before = operations._compiled._cache_size()
     for causal in (False, True, False, True):
-        options = operations._Options(causal, None, True, "v09_direct_rescale", False)
+        options = Options(causal, None, True, "v09_direct_rescale")
         found = operations._compiled((q, k, v, None, None), options, None)
         same_bits(found, flashsteps.attention(q, k, v, causal=causal, return_lse=True, step=options.step))
     assert operations._compiled._cache_size() == before + 2
@@ -374,9 +352,6 @@ def test_shard_map(axis, spec):
         flashsteps.attention(o, o, o)
 
 
-# How XLA calls
-
-
 def test_the_page_shows_what_works():
     page = Path(__file__).parents[3] / "docs" / "frameworks.md"
     if not page.exists():
@@ -385,10 +360,3 @@ def test_the_page_shows_what_works():
     shown = {}
     exec(code, shown)
     assert shown["o"].shape == (2, 4, 100, 64) and shown["lse"].dtype == np.float32
-
-
-def test_declarations_are_as_in_jaxlibs_headers(tmp_path):
-    compiler = shutil.which("c++") or pytest.skip("no c++")
-    source = Path(__file__).with_name("xla_ffi_layout.cpp")
-    include = ["-I", jax.ffi.include_dir(), "-I", str(source.parents[3])]
-    subprocess.run([compiler, "-std=c++20", "-fsyntax-only", *include, source], check=True)

@@ -23,15 +23,15 @@ class Cache:
     """Keys and values of each sequence in one piece, and the same in shuffled pages. What no sequence has is NaN,
     and the table is garbage behind the last pages."""
 
-    def __init__(self, lengths, page_size, dtype="float16", head_dim=HEAD_DIM, spare=3):
+    def __init__(self, lengths, page_size, dtype="float16", head_dim=HEAD_DIM, most=MOST, seed=7):
         self.lengths = np.array(lengths, np.int32)
         pages = [-(-int(length) // page_size) for length in lengths]
-        shuffled = np.random.default_rng(7).permutation(sum(pages) + spare)
-        shape = (len(lengths), MOST, HEADS_KV, head_dim)
-        self.k, self.v = draw(shape, dtype, 2), draw(shape, dtype, 3)
+        shuffled = np.random.default_rng(seed).permutation(len(lengths) * -(-most // page_size))
+        shape = (len(lengths), most, HEADS_KV, head_dim)
+        self.k, self.v = draw(shape, dtype, seed + 1), draw(shape, dtype, seed + 2)
         pool = (len(shuffled), page_size, HEADS_KV, head_dim)
         self.k_pages, self.v_pages = (np.full(pool, np.nan, dtype) for _ in range(2))
-        self.table = np.full((len(lengths), -(-MOST // page_size)), -7, np.int32)
+        self.table = np.full((len(lengths), -(-most // page_size)), -7, np.int32)
         taken = 0
         for b, length in enumerate(lengths):
             self.k[b, length:] = self.v[b, length:] = np.nan

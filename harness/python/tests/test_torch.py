@@ -1,4 +1,5 @@
-"""flashsteps in what records PyTorch's operations: torch.compile, export, jit.trace, autocast, torch.func; on the CPU."""
+"""flashsteps on PyTorch's tensors: called, and recorded by torch.compile, export, jit.trace, autocast and torch.func; on
+the CPU and, where there is one, on a GPU."""
 
 from __future__ import annotations
 
@@ -6,19 +7,127 @@ import subprocess
 import sys
 
 import flashsteps
+import numpy as np
 import pytest
+import reference
 
 torch = pytest.importorskip("torch")
 import flashsteps.torch  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.nn.attention.bias import causal_lower_right  # noqa: E402
 
 STEP = "v09_direct_rescale"
 
 
-def draw_qkv(dtype=torch.float16):
+@pytest.fixture(params=["cpu"] if flashsteps.missing_gpu() or not torch.cuda.is_available() else ["cpu", "cuda"])
+def device(request):
+    torch._dynamo.reset()  # or what was compiled for another test would be used
+    return request.param
+
+
+@pytest.fixture(params=["exchange API", "attributes"])
+def reading(request, monkeypatch):
+    """Both ways to read a tensor: the fast one, and the one for a PyTorch that lacks it."""
+    framework = flashsteps.torch.PyTorch()
+    if request.param == "attributes":
+        framework.exchange_api = None
+    elif framework.exchange_api is None:
+        pytest.skip(f"PyTorch {torch.__version__} has no __dlpack_c_exchange_api__")
+    monkeypatch.setitem(flashsteps._call._by_type, torch.Tensor, framework)
+
+
+def draw_qkv(batch=1, heads_q=2, heads_kv=2, seqlen_q=70, seqlen_kv=70, head_dim=64, dtype=torch.float16, device="cpu"):
     generator = torch.Generator().manual_seed(1)
-    return tuple(torch.randn(2, n, 20, 64, generator=generator).to(dtype) for n in (2, 1, 1))
+    shapes = [(batch, heads_q, seqlen_q, head_dim)] + 2 * [(batch, heads_kv, seqlen_kv, head_dim)]
+    return tuple(torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("causal", [False, True])
+def test_against_sdpa(reading, device, dtype, causal):
+    """PyTorch's is_causal is aligned top-left, its causal_lower_right as here. A row that sees no key is NaN
+    there, so there are none: seqlen_q <= seqlen_kv."""
+    q, k, v = draw_qkv(batch=2, heads_q=4, heads_kv=2, seqlen_kv=100, dtype=dtype, device=device)
+    mask = causal_lower_right(70, 100) if causal else None
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q.double(), k.double(), v.double(), attn_mask=mask, enable_gqa=True
+    )
+    o, lse = flashsteps.attention(q, k, v, causal=causal, return_lse=True)
+    assert o.dtype == dtype and o.device == q.device and o.is_contiguous()
+    assert lse.dtype == torch.float32 and lse.shape == q.shape[:3] and lse.is_contiguous()
+    ours, our_lse = reference.attention(*(x.double().cpu().numpy() for x in (q, k, v)), causal=causal)
+    expected = expected.cpu().numpy()
+    assert np.allclose(ours, expected, rtol=0, atol=1e-12)
+    reference.check(o.double().cpu().numpy(), lse.cpu().numpy(), str(dtype)[6:], expected, our_lse)
+
+
+def test_layouts_and_slices_of_a_fused_tensor(reading, device):
+    q, k, v = draw_qkv(heads_q=3, heads_kv=3, device=device)
+    expected = flashsteps.attention(q, k, v)
+    fused = torch.stack([x.transpose(1, 2) for x in (q, k, v)], dim=2)  # [b, s, 3, h, d]
+    o = flashsteps.attention(*fused.unbind(2), layout="bshd")
+    assert o.is_contiguous() and torch.equal(o.transpose(1, 2), expected)
+    assert torch.equal(flashsteps.attention(*(x.transpose(1, 2) for x in fused.unbind(2))), expected)
+    spread = [x.expand(4, -1, -1, -1) for x in (q, k, v)]  # strides of 0
+    several = flashsteps.attention(*spread)
+    assert several.is_contiguous()
+    assert torch.equal(several, flashsteps.attention(*(x.contiguous() for x in spread)))
+
+
+def test_kv_lengths(reading, device):
+    q, k, v = draw_qkv(batch=2, device=device)
+    lengths = torch.tensor([0, 33], dtype=torch.int32, device=device)
+    k[1, :, 33:] = v[1, :, 33:] = float("nan")
+    o, lse = flashsteps.attention(q, k, v, kv_lengths=lengths, return_lse=True)
+    expected = reference.attention(*(x.cpu().numpy() for x in (q, k, v)), kv_lengths=lengths.cpu().numpy())
+    reference.check(o.double().cpu().numpy(), lse.cpu().numpy(), "float16", *expected)
+    with pytest.raises(TypeError, match="^kv_lengths: is int64, expected int32"):
+        flashsteps.attention(q, k, v, kv_lengths=lengths.long())
+
+
+def test_parameters_are_tensors():
+    q, k, v = draw_qkv()
+    with torch.no_grad():
+        o = flashsteps.attention(torch.nn.Parameter(q), k, v)
+    assert type(o) is torch.Tensor and torch.equal(o, flashsteps.attention(q, k, v))
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.to_sparse, lambda x: x.to("meta")], ids=["sparse", "meta"])
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_tensors_without_memory(reading, name, change):
+    arrays = dict(zip("qkv", draw_qkv()))
+    arrays[name] = change(arrays[name])
+    with pytest.raises(ValueError, match=f"^{name}: ") as raised:
+        flashsteps.attention(**arrays)
+    assert "\n" not in str(raised.value)
+
+
+def test_mixed_frameworks():
+    q, k, v = draw_qkv()
+    with pytest.raises(TypeError, match="^v: is an array of NumPy, and q is one of PyTorch"):
+        flashsteps.attention(q, k, v.numpy())
+    with pytest.raises(TypeError, match="^kv_lengths: is an array of NumPy, and q is one of PyTorch"):
+        flashsteps.attention(q, k, v, kv_lengths=np.array([3], np.int32))
+    with pytest.raises(TypeError, match="^q: is a generator"):
+        flashsteps.attention((x for x in q), k, v)
+
+
+def test_arguments_are_given_back(reading):
+    q, k, v = draw_qkv(seqlen_q=5, seqlen_kv=5)
+    before = [sys.getrefcount(x) for x in (q, k, v)]
+    for _ in range(10):
+        flashsteps.attention(q, k, v, return_lse=True)
+        with pytest.raises(ValueError):
+            flashsteps.attention(q, k, v, step="none")
+    assert [sys.getrefcount(x) for x in (q, k, v)] == before
+
+
+# As operators
+
+
+def draw_few(dtype=torch.float16, device="cpu"):
+    return draw_qkv(2, 2, 1, 20, 20, dtype=dtype, device=device)
 
 
 def call(q, k, v):
@@ -34,18 +143,13 @@ class Model(torch.nn.Module):
         return call(2 * q, k, v)
 
 
-@pytest.fixture(autouse=True)
-def nothing_compiled_before():
-    torch._dynamo.reset()
-
-
 @pytest.mark.parametrize("op", ["attention", "attention_with_lse"])
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
-def test_opcheck(op, layout):
-    q, k, v = draw_qkv()
+def test_opcheck(device, op, layout):
+    q, k, v = draw_few(device=device)
     if layout == "bshd":
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    lengths = torch.tensor([7, 0], dtype=torch.int32)
+    lengths = torch.tensor([7, 0], dtype=torch.int32, device=device)
     op = getattr(torch.ops.flashsteps, op).default
     options = {"causal": True, "scale": 0.3, "step": STEP, "layout": layout}
     torch.library.opcheck(op, (q, k, v), options)
@@ -53,12 +157,15 @@ def test_opcheck(op, layout):
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_without_queries(axis):
+def test_without_queries(reading, device, axis):
     """The result is empty: called, recorded, and compiled with a length that is a symbol."""
-    q, k, v = draw_qkv()
+    q, k, v = draw_few(device=device)
     empty = [x.narrow(axis, 0, 0) if axis == 0 or x is q else x for x in (q, k, v)]
     for op in (torch.ops.flashsteps.attention.default, torch.ops.flashsteps.attention_with_lse.default):
         torch.library.opcheck(op, empty, {"causal": True, "step": STEP})
+    o, lse = call_with_lse(*empty)
+    assert o.shape == empty[0].shape and o.dtype == q.dtype and o.device == q.device and o.is_contiguous()
+    assert lse.shape == o.shape[:3] and lse.dtype == torch.float32 and lse.device == q.device
     compiled = torch.compile(call_with_lse, fullgraph=True, backend="aot_eager", dynamic=True)
     for arrays in (empty, (q, k, v), empty):
         for found, expected in zip(compiled(*arrays), call_with_lse(*arrays), strict=True):
@@ -66,8 +173,8 @@ def test_without_queries(axis):
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compile(backend):
-    q, k, v = draw_qkv()
+def test_compile(device, backend):
+    q, k, v = draw_few(device=device)
     compiled = torch.compile(call_with_lse, fullgraph=True, backend=backend)
     for results in zip(compiled(q, k, v), call_with_lse(q, k, v)):
         assert torch.equal(*results)
@@ -91,8 +198,8 @@ assert torch.equal(compiled(q, k, v), flashsteps.attention(q, k, v))
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_export(strict):
-    qkv = draw_qkv()
+def test_export(device, strict):
+    qkv = draw_few(device=device)
     length = torch.export.Dim("length", min=2, max=4096)
     shapes = {name: {2: length} for name in "qkv"}
     program = torch.export.export(Model(), qkv, dynamic_shapes=shapes, strict=strict)
@@ -102,19 +209,19 @@ def test_export(strict):
 
 
 @pytest.mark.parametrize("record", [torch.jit.trace, lambda f, qkv: make_fx(f)(*qkv)], ids=["jit", "make_fx"])
-def test_other_recorders(record):
-    q, k, v = draw_qkv()
+def test_other_recorders(device, record):
+    q, k, v = draw_few(device=device)
     recorded = record(call, (q, k, v))
     assert torch.equal(recorded(q + 1, k, v), call(q + 1, k, v))
 
 
-def test_dispatch_modes():
+def test_dispatch_modes(device):
     class Names(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, op, types, args=(), kwargs=None):
             seen.append(op)
             return op(*args, **(kwargs or {}))
 
-    seen, qkv = [], draw_qkv()
+    seen, qkv = [], draw_few(device=device)
     with Names():
         o = call(*qkv)
     assert seen == [torch.ops.flashsteps.attention.default] and torch.equal(o, call(*qkv))
@@ -122,8 +229,8 @@ def test_dispatch_modes():
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("device", ["cpu", "meta", "fake cuda"])
-def test_results_without_numbers(layout, dtype, device):
+@pytest.mark.parametrize("without", ["cpu", "meta", "fake cuda"])
+def test_results_without_numbers(layout, dtype, without):
     """Shape, strides, type and device as a real call's, for arguments that are contiguous, swapped, slices, spread."""
     fake = torch._subclasses.FakeTensorMode()
     for q in (
@@ -133,8 +240,8 @@ def test_results_without_numbers(layout, dtype, device):
         torch.empty(1, 6, 6, 64, dtype=dtype).expand(2, -1, -1, -1),
     ):
         o, lse = flashsteps.attention(q, q, q, layout=layout, return_lse=True)
-        x = fake.from_tensor(q) if device != "meta" else q.to("meta")
-        if device == "fake cuda":
+        x = fake.from_tensor(q) if without != "meta" else q.to("meta")
+        if without == "fake cuda":
             with fake:
                 x = torch.empty_strided(q.shape, q.stride(), dtype=dtype, device="cuda")
         results = torch.ops.flashsteps.attention_with_lse(x, x, x, layout=layout)
@@ -145,25 +252,28 @@ def test_results_without_numbers(layout, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_autocast(dtype):
+def test_autocast(device, dtype):
     """All three are converted, whatever they were, as for PyTorch's attention; eager and compiled."""
-    q, k, v = draw_qkv(torch.float32)
+    q, k, v = draw_few(torch.float32, device)
     assert flashsteps.attention(q, k, v).dtype == torch.float32
     expected = call(*(x.to(dtype) for x in (q, k, v)))
     arrays = (q, k.to(torch.bfloat16).float(), v)
     mixed = (q, arrays[1].to(torch.bfloat16), v)
-    with torch.autocast("cpu", dtype):
+    with torch.autocast(device, dtype):
         sdpa = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
         for o in (call(q, k, v), compiled(q, k, v)):
             assert o.dtype == sdpa.dtype == dtype and torch.equal(o, expected)
         assert torch.equal(call(*mixed), call(*arrays))
+    if device == "cuda":
+        with torch.autocast("cpu", dtype):  # of other tensors
+            assert flashsteps.attention(q, k, v).dtype == torch.float32
     with pytest.raises(TypeError, match="^k: is bfloat16, and q is float32"):
         call(*mixed)
 
 
-def test_no_gradient():
-    q, k, v = draw_qkv()
+def test_no_gradient(reading, device):
+    q, k, v = draw_few(device=device)
     for i, name in enumerate("qkv"):
         arrays = [q, k, v]
         arrays[i] = arrays[i].clone().requires_grad_()
@@ -174,12 +284,15 @@ def test_no_gradient():
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
         with pytest.raises(RuntimeError, match=message):  # Dynamo's, around ours
             compiled(*arrays)
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                assert torch.equal(call(*arrays), call(q, k, v))
         with torch.no_grad():
             assert torch.equal(compiled(*arrays), call(q, k, v))
 
 
-def test_no_derivative():
-    q, k, v = draw_qkv()
+def test_no_derivative(device):
+    q, k, v = draw_few(device=device)
     with pytest.raises(ValueError, match="k: requires a gradient"):
         torch.func.grad(lambda k: call(q, k, v).float().sum())(k)
     with pytest.raises(ValueError, match="k: has a forward-mode tangent"):
@@ -191,16 +304,16 @@ def test_no_derivative():
     assert torch.equal(o, call(q, k, v))
 
 
-def test_vmap():
+def test_vmap(device):
     """One call for each: PyTorch's fallback for an operator without a rule of batching."""
-    q, k, v = (torch.stack([x, 2 * x]) for x in draw_qkv())
+    q, k, v = (torch.stack([x, 2 * x]) for x in draw_few(device=device))
     expected = torch.stack([call(*arrays) for arrays in zip(q, k, v)])
     assert torch.equal(torch.func.vmap(call)(q, k, v), expected)
     assert torch.equal(torch.func.vmap(call, in_dims=(0, None, None))(q, k[1], v[1])[1], expected[1])
 
 
-def test_what_is_wrong_is_named():
-    q, k, v = draw_qkv()
+def test_what_is_wrong_is_named(device):
+    q, k, v = draw_few(device=device)
     op = torch.ops.flashsteps.attention
     for x in (q, q.to("meta")):
         with pytest.raises(ValueError, match="^step: unknown step 'v99'"):
@@ -213,11 +326,11 @@ def test_what_is_wrong_is_named():
         torch.compile(call, fullgraph=True, backend="aot_eager")(q, k.float(), v)
 
 
-def test_subclasses():
+def test_subclasses(device):
     class Mine(torch.Tensor):
         pass
 
-    q, k, v = draw_qkv()
+    q, k, v = draw_few(device=device)
     for arrays in ([x.as_subclass(Mine) for x in (q, k, v)], (q, k.as_subclass(Mine), v)):
         o = call(*arrays)
         assert type(o) is Mine and torch.equal(o.as_subclass(torch.Tensor), call(q, k, v))
@@ -229,7 +342,7 @@ def test_flash_attention_of_pytorch():
     assert "flashsteps" in torch.nn.attention.list_flash_attention_impls()
     assert torch.nn.attention.current_flash_attention_impl() is None
     own = flashsteps.torch._scaled_dot_product_flash_attention
-    for q in (draw_qkv()[0], draw_qkv()[0].transpose(1, 2).contiguous().transpose(1, 2)):
+    for q in (draw_few()[0], draw_few()[0].transpose(1, 2).contiguous().transpose(1, 2)):
         results = own(q, q, q, is_causal=True, scale=0.2)
         expected = torch.ops.aten._scaled_dot_product_flash_attention(*[q.to("meta")] * 3, is_causal=True)
         assert torch.equal(results[0], flashsteps.attention(q, q, q, causal=True, scale=0.2))

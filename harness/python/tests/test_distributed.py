@@ -1,4 +1,5 @@
-"""flashsteps.distributed with processes on the CPU: gloo carries the keys, the emulator computes."""
+"""flashsteps.distributed: between processes on the CPU, where gloo carries the keys and the emulator computes; and between
+two GPUs, where there are."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 from flashsteps import distributed  # noqa: E402
-from flashsteps.distributed import Span, all_gather_attention, ring_attention, shard, unshard  # noqa: E402
+from flashsteps.distributed import all_gather_attention, ring_attention, shard, synchronize, unshard  # noqa: E402
 
 MERGES = "v25_clean_loop"  # what the ring takes, and what it is compared with
 
@@ -72,6 +73,8 @@ CASES = [
 
 def join(rank, world, folder, backend="gloo", seconds=600.0):
     torch.set_num_threads(1)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     store = dist.FileStore(f"{folder}/store", world)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=seconds))
 
@@ -171,7 +174,7 @@ def places_or_none(rank):
         for broken, hosts in ((None, "one"), (1, "one"), (None, f"host {rank}")):
             distributed._places.clear()
             with mock.patch.object(distributed.socket, "gethostname", lambda: hosts):
-                found = [distributed._places_of(None, device, num_bytes) for num_bytes in (64, 32, 128)]
+                found = [distributed._places_of(dist.group.WORLD, device, num_bytes) for num_bytes in (64, 32, 128)]
             if broken is None and hosts == "one":
                 assert [places.num_bytes for places in found] == [64, 64, 128]
             else:
@@ -196,11 +199,14 @@ def work(rank, world, folder):
     dist.destroy_process_group()
 
 
-def work_with_a_failure(rank, world, folder, failure):
-    join(rank, world, folder, seconds=3.0)  # the group's time limit
-    q = torch.zeros(1, 1, 8, 64, dtype=torch.float16)
+def work_with_a_failure(rank, world, folder, failure, backend="gloo"):
+    on_gpu = backend == "nccl"
+    join(rank, world, folder, backend, 600.0 if on_gpu else 3.0)  # the group's time limit
+    q = torch.zeros(1, 1, 64, 64, dtype=torch.float16, device="cuda" if on_gpu else "cpu")
     ring_attention(q, q, q)
     dist.barrier()
+    if on_gpu:
+        torch.cuda.synchronize()
     if rank == 1:
         if failure == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -209,8 +215,11 @@ def work_with_a_failure(rank, world, folder, failure):
     with pytest.raises(distributed.RankError, match="^rank 1 of the group has ended, or") as raised:
         for _ in range(2):
             ring_attention(q, q, q)
+        if on_gpu:
+            synchronize(timeout=4.0)
     assert raised.value.ranks == (1,)
     assert time.monotonic() - start < 60
+    # And nothing that is left of NCCL keeps this process from ending.
 
 
 # Here.
@@ -242,13 +251,18 @@ def test_against_one_device(world, tmp_path):
         assert all(map(torch.equal, ring, again)), case
 
 
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
 @pytest.mark.parametrize("failure", ["killed", "asleep"])
-def test_a_process_that_fails_is_named(failure, tmp_path):
-    context = mp.spawn(work_with_a_failure, args=(3, str(tmp_path), failure), nprocs=3, join=False)
+@pytest.mark.parametrize(("world", "backend"), [(3, "gloo"), pytest.param(2, "nccl", marks=two_gpus)])
+def test_a_process_that_fails_is_named(world, backend, failure, tmp_path):
+    arguments = (world, str(tmp_path), failure, backend)
+    context = mp.spawn(work_with_a_failure, args=arguments, nprocs=world, join=False)
     try:
-        for rank in (0, 2):
-            context.processes[rank].join(90)
-            assert context.processes[rank].exitcode == 0
+        for process in context.processes[:1] + context.processes[2:]:
+            process.join(90)
+            assert process.exitcode == 0
     finally:
         for process in context.processes:
             process.kill()
@@ -263,27 +277,27 @@ def visible(total_q, total_kv, offset):
 def test_parts_are_what_the_mask_says(layout):
     """Every pair of a query and a key that the mask lets through is in one part, no other is in any."""
     for world, total_q, total_kv in itertools.product((1, 2, 3), (1, 5, 12, 17), (1, 6, 12, 20)):
-        for offset in (None, total_kv - total_q, 0, -3):
-            mask = visible(total_q, total_kv, total_kv if offset is None else offset)
+        for offset in (total_kv, total_kv - total_q, 0, -3):
+            mask = visible(total_q, total_kv, offset)
             for rank, source in itertools.product(range(world), repeat=2):
                 queries = distributed._spans(total_q, layout, rank, world)
                 keys = distributed._spans(total_kv, layout, source, world)
                 rows, cols = (np.concatenate([np.arange(*span) for span in x]) for x in (queries, keys))
                 counts = np.zeros((len(rows), len(cols)), int)
                 for part in distributed._parts(queries, keys, offset):
-                    num_q, num_k = part.end_q - part.first_q, part.end_k - part.first_k
+                    num_q, num_k = part.end_q - part.first_q, part.end_k
                     assert num_q > 0 and num_k > 0
                     block = visible(num_q, num_k, num_k - num_q) if part.causal else np.ones((num_q, num_k), bool)
-                    counts[part.first_q : part.end_q, part.first_k : part.end_k] += block
+                    counts[part.first_q : part.end_q, :num_k] += block
                 assert (counts == mask[np.ix_(rows, cols)]).all()
 
 
 def test_zigzag_takes_one_part_a_block():
     spans = [distributed._spans(64, "zigzag", rank, 4) for rank in range(4)]
     part = distributed.Part
-    assert distributed._parts(spans[1], spans[1], 0) == [part(0, 16, 0, 16, True)]
-    assert distributed._parts(spans[1], spans[0], 0) == [part(0, 16, 0, 8, False)]
-    assert distributed._parts(spans[1], spans[2], 0) == [part(8, 16, 0, 16, False)]
+    assert distributed._parts(spans[1], spans[1], 0) == [part(0, 16, 16, True)]
+    assert distributed._parts(spans[1], spans[0], 0) == [part(0, 16, 8, False)]
+    assert distributed._parts(spans[1], spans[2], 0) == [part(8, 16, 16, False)]
 
 
 def test_the_table_of_work_on_the_page():
@@ -297,12 +311,85 @@ def test_the_table_of_work_on_the_page():
             work = []
             for hop in range(4):
                 parts = distributed._parts(spans[rank], spans[(rank - hop) % 4], 0)
-                areas = [(p.end_q - p.first_q) * (p.end_k - p.first_k) * (0.5 if p.causal else 1) for p in parts]
+                areas = [(p.end_q - p.first_q) * p.end_k * (0.5 if p.causal else 1) for p in parts]
                 work.append(round(sum(areas) / chunk**2))
             cells += [", ".join(str(each or "–") for each in work), str(sum(work))]
         assert f"| {' | '.join(cells)} |" in page
 
 
-def test_chunks():
-    assert distributed._spans(10, "contiguous", 1, 4) == [Span(2, 5)]
-    assert distributed._spans(16, "zigzag", 1, 4) == [Span(2, 4), Span(12, 14)]
+# On two GPUs
+
+GPU_CASES = [
+    case
+    for layout in LAYOUTS
+    for case in (
+        Case(False, layout, seqlen_q=1024, seqlen_kv=1024),
+        Case(True, layout, seqlen_q=2000, seqlen_kv=2000, heads_kv=2, head_dim=128),
+        Case(True, layout, seqlen_q=700, seqlen_kv=1501, dtype=torch.float16),
+        Case(False, layout, lengths=(777, 0), seqlen_kv=1000),
+        Case(True, layout, lengths=(777, 300), seqlen_q=600, seqlen_kv=1000, head_dim=128),
+    )
+]
+
+
+def work_on_gpus(rank, folder):
+    join(rank, 2, folder, "nccl")
+    results = []
+    for case in GPU_CASES:
+        rings = [compute(ring_attention, case, "cuda") for _ in range(3)]
+        assert any(places is not None for places in distributed._places.values())
+        with mock.patch.object(distributed, "_places_of", lambda *_: None):  # as between hosts: NCCL sends
+            rings.append(compute(ring_attention, case, "cuda"))
+        results.append((rings, compute(all_gather_attention, case, "cuda")))
+        synchronize()
+    if rank == 0:
+        torch.save(results, f"{folder}/results.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@two_gpus
+def test_against_one_gpu(tmp_path):
+    mp.spawn(work_on_gpus, args=(str(tmp_path),), nprocs=2)
+    for case, (rings, gathered) in zip(GPU_CASES, torch.load(tmp_path / "results.pt")):
+        check(case, (rings[0], gathered), "cuda")
+        assert all(torch.equal(x, y) for again in rings[1:] for x, y in zip(rings[0], again)), case
+
+
+def work_on_streams_and_in_graphs(rank, folder):
+    join(rank, 2, folder, "nccl")
+    case = Case(True, "zigzag", seqlen_q=4096, seqlen_kv=4096, heads_kv=2, head_dim=128)
+    q, k, v = (shard(x.cuda(), layout=case.layout) for x in case.tensors())
+
+    def call(q=q, k=k, v=v):
+        return ring_attention(q, k, v, causal=True, layout=case.layout)
+
+    expected = call()
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    results = []
+    for turn in range(6):  # calls on two streams follow one another, though nothing makes the streams wait
+        with torch.cuda.stream(other if turn % 2 else torch.cuda.current_stream()):
+            results.append(call(k=k if turn % 3 else -k))
+    torch.cuda.synchronize()
+    assert all(torch.equal(result, expected) for turn, result in enumerate(results) if turn % 3)
+    assert torch.equal(results[0], results[3]) and not torch.equal(results[0], expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = call()
+    for turn in range(12):  # replays and other calls, each with other keys
+        k.neg_()
+        graph.replay()
+        between = [call() for _ in range(turn % 3)]
+        graph.replay()
+        assert all(torch.equal(replayed, result) for result in [*between, call()])
+    synchronize()
+    del graph  # NCCL's communicator waits for graphs that use it
+    dist.barrier()
+    dist.destroy_process_group()
+    assert not distributed._places  # the memory has gone with the group
+
+
+@two_gpus
+def test_on_streams_and_in_graphs(tmp_path):
+    mp.spawn(work_on_streams_and_in_graphs, args=(str(tmp_path),), nprocs=2)

@@ -1,0 +1,66 @@
+"""What a call does: it finds the framework of its arrays, and asks _core, or the framework's own operation."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from . import _core
+from ._frameworks import Arrays, CuPy, Framework, NumPy, Options
+
+# An array is of a framework that has been imported: nothing is imported to find out.
+_ARRAY_TYPES = (("torch", "Tensor"), ("numpy", "ndarray"), ("cupy", "ndarray"), ("jax", "Array"))
+_by_type: dict[type, Framework] = {}
+
+
+def _make(module: str, array_type: type) -> Framework:
+    if module == "torch":
+        from . import torch
+
+        return torch.PLAIN if array_type in torch.PLAIN_TYPES else torch.SUBCLASS
+    if module == "jax":
+        from . import jax
+
+        return jax.Jax()
+    return NumPy() if module == "numpy" else CuPy()
+
+
+def framework_of(argument: str, array: Any) -> Framework:
+    found = _by_type.get(type(array))
+    if found is not None:
+        return found
+    for module, name in _ARRAY_TYPES:
+        array_type = getattr(sys.modules.get(module), name, None)
+        if array_type is not None and isinstance(array, array_type):
+            found = _by_type[type(array)] = _make(module, type(array))
+            return found
+    raise TypeError(
+        f"{argument}: is a {type(array).__name__}, expected an array of NumPy, PyTorch, JAX or CuPy"
+    )
+
+
+def call(arrays: Arrays, options: Options) -> Any:
+    """What attention() and attention_with_kvcache() return. Where steps are short, the host's time counts here: of
+    options that are all the default but causal, scale and return_lse, _core sees itself whether they are right."""
+    q, k, v, kv_lengths, page_table = arrays
+    framework = _by_type.get(type(q)) or framework_of("q", q)
+    traced = False
+    if type(k) is not type(q) or type(v) is not type(q) or kv_lengths is not None or page_table is not None:
+        for place, (name, array) in enumerate(zip(options.names(), arrays, strict=True)):
+            if array is None and place > 2:
+                continue
+            other = framework_of(name, array)
+            if other.name != framework.name:
+                raise TypeError(f"{name}: is an array of {other.name}, and q is one of {framework.name}")
+            traced = traced or other is not framework  # a subclass of PyTorch's tensor
+    if framework.operation is not None:
+        if traced or framework.is_traced():
+            return framework.operation(arrays, options.checked())
+        if framework.records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            framework.refuse_gradients(q, k, v, options.names())
+    try:
+        return _core.attention(framework, arrays, options)
+    except ValueError:
+        if framework.operation is None or not framework.is_transformed():
+            raise
+    return framework.operation(arrays, options.checked())

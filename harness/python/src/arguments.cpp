@@ -1,0 +1,289 @@
+#include "harness/python/src/arguments.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <stdexcept>
+#include <tuple>
+#include <vector>
+
+#include "harness/base/text.h"
+#include "harness/library/attention.h"
+
+namespace nb = nanobind;
+
+namespace flashsteps::python {
+namespace {
+
+[[noreturn]] void raise_type_error(std::string_view argument, const std::string& text) {
+  throw nb::type_error((std::string(argument) + ": " + text).c_str());
+}
+
+std::string shape_text(const int64_t* shape, int dimensions) {
+  std::string text = "[";
+  for (int i = 0; i < dimensions; ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+// Device types of DLPack.
+enum : int32_t { kDlCpu = 1, kDlCuda = 2, kDlCudaHost = 3, kDlCudaManaged = 13 };
+
+int device_number(std::string_view argument, int dlpack_type, int dlpack_id) {
+  switch (dlpack_type) {
+    case kDlCpu:
+    case kDlCudaHost:
+      return kCpu;
+    case kDlCuda:
+    case kDlCudaManaged:
+      return dlpack_id;
+    default:
+      raise_value_error(argument, "is neither on the CPU nor on an NVIDIA GPU (DLPack's device type " +
+                                      std::to_string(dlpack_type) + ")");
+  }
+}
+
+// NumPy's name of a DLPack type.
+std::string dtype_text(nb::dlpack::dtype dtype) {
+  constexpr const char* kKinds[] = {"int",    "uint",   "float",
+                                    "opaque", "bfloat", "complex"};  // by DLPack's code
+  const std::string bits = std::to_string(dtype.bits);
+  if (dtype.lanes != 1) return "a vector type";
+  if (dtype.code == uint8_t(nb::dlpack::dtype_code::Bool)) return "bool";
+  if (dtype.code < std::size(kKinds)) return kKinds[dtype.code] + bits;
+  return "DLPack's type " + std::to_string(dtype.code) + " of " + bits + " bits";
+}
+
+// What a framework's describe() in _frameworks.py returns.
+using Description =
+    std::tuple<uintptr_t, std::vector<int64_t>, std::vector<int64_t>, std::string, int, nb::object>;
+
+std::string device_text(int device) {
+  return device == kCpu ? "on the CPU" : "on cuda:" + std::to_string(device);
+}
+
+// ---- What is wrong with an argument
+
+constexpr int64_t kMaxLength = 1 << 30;  // rows are counted in int, with room for one tile more
+
+DType dtype_of(const Array& array) {
+  if (array.dtype == "float16") return DType::kFp16;
+  if (array.dtype == "bfloat16") return DType::kBf16;
+  if (array.dtype == "float32") return DType::kFp32;
+  raise_type_error(array.argument, "is " + array.dtype + ", expected float16, bfloat16 or float32");
+}
+
+// On the device of q, and aligned to so many bytes.
+void check_memory(const Array& array, int64_t alignment, int device) {
+  if (array.device != device)
+    raise_value_error(array.argument,
+                      "is " + device_text(array.device) + ", and q is " + device_text(device));
+  if (reinterpret_cast<uintptr_t>(array.data) % alignment != 0)
+    raise_value_error(array.argument, "is not aligned to the " + std::to_string(alignment) +
+                                          " bytes of its element: copy it, e.g. with .clone() or .copy()");
+}
+
+void check_tensor(const Array& array, const Array& q) {
+  const auto bytes = int64_t(element_bytes(dtype_of(array)));
+  if (array.dtype != q.dtype) raise_type_error(array.argument, "is " + array.dtype + ", and q is " + q.dtype);
+  check_memory(array, bytes, q.device);
+  if (array.strides[3] != 1 && !array.empty)
+    raise_value_error(array.argument, "has rows that are not contiguous (the stride of head_dim is " +
+                                          std::to_string(array.strides[3]) +
+                                          "): call .contiguous() on it, or copy it");
+  if (*std::max_element(array.shape, array.shape + 4) > kMaxLength)
+    raise_value_error(array.argument, "has shape " + shape_text(array.shape, 4) + ", the limit is 2^30");
+}
+
+// Without queries nothing is computed: then whatever else there is may be empty, too.
+void check_not_empty(const Array& array, const Array& q) {
+  if (array.empty && !q.empty)
+    raise_value_error(array.argument,
+                      "has shape " + shape_text(array.shape, array.dimensions) + ", which is empty");
+}
+
+// `pages` of K and V belong to no sequence in particular.
+void check_shapes(const Array& q, const Array& k, const Array& v, Axes axes, bool pages) {
+  const auto expect = [](const Array& array, const char* what, int64_t found, int64_t expected) {
+    if (found != expected)
+      raise_value_error(array.argument, "has " + std::string(what) + " " + std::to_string(found) +
+                                            ", and q has " + std::to_string(expected));
+  };
+  if (q.shape[3] != 64 && q.shape[3] != 128)
+    raise_value_error("q", "has head_dim " + std::to_string(q.shape[3]) + ", the steps support 64 and 128");
+  if (!pages) expect(k, "batch", k.shape[0], q.shape[0]);
+  expect(k, "head_dim", k.shape[3], q.shape[3]);
+  check_not_empty(k, q);
+  const int64_t heads_q = q.shape[axes.heads], heads_kv = k.shape[axes.heads];
+  if (heads_kv > 0 && heads_q % heads_kv != 0)
+    raise_value_error(k.argument, "has " + std::to_string(heads_kv) + " heads, and q has " +
+                                      std::to_string(heads_q) + ", which is not a multiple");
+  if (!std::equal(k.shape, k.shape + 4, v.shape))
+    raise_value_error(v.argument, "has shape " + shape_text(v.shape, 4) + ", and " + k.argument + " has " +
+                                      shape_text(k.shape, 4));
+}
+
+// Of lengths or a page table: a row of `batch` for each of q's.
+const int* integers_of(const Array& array, const Array& q) {
+  if (array.dtype != "int32") raise_type_error(array.argument, "is " + array.dtype + ", expected int32");
+  check_memory(array, sizeof(int32_t), q.device);
+  if (array.shape[0] != q.shape[0])
+    raise_value_error(array.argument, "has shape " + shape_text(array.shape, array.dimensions) +
+                                          ", and the batch is " + std::to_string(q.shape[0]));
+  check_not_empty(array, q);
+  int64_t stride = 1;
+  for (int i = array.dimensions - 1; i >= 0; --i) {
+    if (array.shape[i] > 1 && array.strides[i] != stride && !array.empty)
+      raise_value_error(array.argument, "is not contiguous: call .contiguous() on it, or copy it");
+    stride *= array.shape[i];
+  }
+  return static_cast<const int*>(array.data);
+}
+
+// `k` is [pages, page_size, heads_kv, head_dim].
+PageTable page_table_of(const Array& array, const Array& q, const Array& k) {
+  const int* const pages = integers_of(array, q);
+  const int64_t page_size = k.shape[1], keys = array.shape[1] * page_size;
+  if ((page_size & (page_size - 1)) != 0)
+    raise_value_error(k.argument,
+                      "has pages of " + std::to_string(page_size) + " keys, expected a power of two");
+  if (keys > kMaxLength)
+    raise_value_error(array.argument, "has shape " + shape_text(array.shape, 2) + ", which is room for " +
+                                          std::to_string(keys) + " keys, the limit is 2^30");
+  return {pages, int(array.shape[1]), int(page_size), int(k.shape[0])};
+}
+
+// The values on a GPU cannot be read without waiting for it.
+void check_values(const Arguments& a) {
+  if (a.q.device != kCpu) return;
+  for (int b = 0; a.kv_lengths && b < a.call.batch; ++b) {
+    const int length = a.call.kv_lengths[b];
+    if (length < 0 || length > a.call.seqlen_kv)
+      raise_value_error(a.kv_lengths->argument, "[" + std::to_string(b) + "] is " + std::to_string(length) +
+                                                    ", expected 0 to " + std::to_string(a.call.seqlen_kv));
+  }
+  if (const std::string wrong = wrong_page(a.call); !wrong.empty()) raise_value_error("page_table", wrong);
+}
+
+float scale_of(std::optional<double> scale, int64_t head_dim) {
+  if (!scale) return 1.0f / std::sqrt(float(head_dim));
+  const float value = float(*scale);
+  if (!(value > 0.0f && std::isfinite(2.0f * value)))  // kernels fold log2(e) into it
+    raise_value_error("scale",
+                      "is " + format("%g", *scale) + ", expected a positive number that float32 holds");
+  return value;
+}
+
+}  // namespace
+
+void raise_value_error(std::string_view argument, const std::string& text) {
+  throw std::invalid_argument(std::string(argument) + ": " + text);
+}
+
+Array::Array(const char* name, void* memory, int on, std::string type, const int64_t* extents, int found,
+             const int64_t* steps, int expected)
+    : argument(name), data(memory), device(on), dtype(std::move(type)), dimensions(expected) {
+  if (found != expected)
+    raise_value_error(argument, "has shape " + shape_text(extents, found) + ", expected " +
+                                    std::to_string(expected) + " dimensions");
+  int64_t stride = 1;
+  contiguous = true;
+  for (int i = dimensions - 1; i >= 0; --i) {
+    shape[i] = extents[i];
+    strides[i] = steps != nullptr ? steps[i] : stride;
+    contiguous &= strides[i] == stride;
+    stride *= shape[i];
+  }
+  empty = stride == 0;
+}
+
+nb::handle interned(const char* name) { return PyUnicode_InternFromString(name); }
+
+Framework::Framework(nb::handle python) : python_(python) {
+  static const nb::handle kExchangeApi = interned("exchange_api");
+  const nb::object capsule = python.attr(kExchangeApi);
+  constexpr const char* kName = "dlpack_exchange_api";
+  if (!PyCapsule_IsValid(capsule.ptr(), kName)) return;
+  const auto* const api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), kName));
+  if (api->major_version == ExchangeApi::kMajorVersion && api->view != nullptr) exchange_ = api;
+}
+
+Array Framework::read(const char* argument, nb::handle object, int dimensions) const {
+  const auto with_memory = [&](Array array) {
+    if (array.data == nullptr && !array.empty) raise_value_error(argument, "has no memory: its address is 0");
+    return array;
+  };
+  if (exchange_ != nullptr) {
+    nb::dlpack::dltensor tensor;
+    if (exchange_->view(object.ptr(), &tensor) != 0) {
+      nb::python_error error;
+      const std::string text = nb::str(error.value()).c_str();  // PyTorch adds a trace, in more lines
+      nb::raise_from(error, PyExc_ValueError, "%s: its memory is not accessible: %s", argument,
+                     text.substr(0, text.find('\n')).c_str());
+    }
+    return with_memory({argument, static_cast<char*>(tensor.data) + tensor.byte_offset,
+                        device_number(argument, tensor.device.device_type, tensor.device.device_id),
+                        dtype_text(tensor.dtype), tensor.shape, tensor.ndim, tensor.strides, dimensions});
+  }
+  const nb::object described = python_.attr("describe")(argument, object);
+  const auto [address, shape, strides, dtype, device, owner] = nb::cast<Description>(described);
+  Array array(argument, reinterpret_cast<void*>(address), device, dtype, shape.data(), int(shape.size()),
+              strides.data(), dimensions);
+  array.owner = owner;
+  return with_memory(std::move(array));
+}
+
+void* Framework::current_stream(int device) const {
+  if (exchange_ == nullptr)
+    return reinterpret_cast<void*>(nb::cast<uintptr_t>(python_.attr("current_stream")(device)));
+  void* stream = nullptr;
+  if (exchange_->current_stream(kDlCuda, device, &stream) != 0) throw nb::python_error();
+  return stream;
+}
+
+TensorView view_of(const Array& array, Axes axes) {
+  return {array.data, array.strides[0], array.strides[axes.heads], array.strides[axes.rows]};
+}
+
+Arguments read_arguments(const Options& options, const ReadArray& read) {
+  const auto name = [&](const char* of_attention, const char* of_kvcache) {
+    return options.kvcache ? of_kvcache : of_attention;
+  };
+  Arguments a{.q = *read(0, "q", 4),
+              .k = *read(1, name("k", "k_cache"), 4),
+              .v = *read(2, name("v", "v_cache"), 4),
+              .kv_lengths = {},
+              .page_table = {},
+              .axes = options.layout == "bshd" ? Axes{2, 1} : Axes{1, 2},
+              .call = {}};
+  for (const Array* const array : {&a.q, &a.k, &a.v}) check_tensor(*array, a.q);
+  a.page_table = read(4, "page_table", 2);
+  check_shapes(a.q, a.k, a.v, a.axes, a.page_table.has_value());
+  AttentionCall& call = a.call;
+  call.dtype = dtype_of(a.q);
+  call.batch = int(a.q.shape[0]);
+  call.num_heads_q = int(a.q.shape[a.axes.heads]);
+  call.num_heads_kv = int(a.k.shape[a.axes.heads]);
+  call.seqlen_q = int(a.q.shape[a.axes.rows]);
+  call.seqlen_kv = int(a.k.shape[a.axes.rows]);
+  call.head_dim = int(a.q.shape[3]);
+  call.causal = options.causal;
+  call.softmax_scale = scale_of(options.scale, call.head_dim);
+  call.num_splits = options.num_splits;
+  call.q = view_of(a.q, a.axes);
+  call.k = view_of(a.k, a.axes);
+  call.v = view_of(a.v, a.axes);
+  if (a.page_table) {
+    call.page_table = page_table_of(*a.page_table, a.q, a.k);
+    call.seqlen_kv = call.page_table.max_pages * call.page_table.page_size;
+  }
+  a.kv_lengths = read(3, name("kv_lengths", "cache_seqlens"), 1);
+  if (a.kv_lengths) call.kv_lengths = integers_of(*a.kv_lengths, a.q);
+  check_values(a);
+  return a;
+}
+
+}  // namespace flashsteps::python
