@@ -12,6 +12,7 @@
 #include "harness/base/text.h"
 #include "harness/device/backend.h"
 #include "harness/device/device_tensors.h"
+#include "harness/include/flashsteps.h"
 #include "harness/judge/validate.h"
 #include "harness/problem/problem_json.h"
 #include "harness/problem/shapes.h"
