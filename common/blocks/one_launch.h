@@ -40,7 +40,7 @@ struct RowPart {
   }
 };
 
-// What the warps of a CTA leave to each other in shared memory.
+// What a CTA's warps leave in shared memory for each other.
 template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM>
 struct WarpParts {
   static constexpr int PAD = 8;  // floats, so that the rows of a quad of lanes are in different banks
@@ -64,17 +64,6 @@ struct WarpParts {
   }
 };
 
-// Counts the CTA: is it the last one of so many? The counter wraps: the last CTA leaves it 0 for the next
-// call.
-struct CountBetweenFences {
-  __device__ bool operator()(unsigned* counter, int num_ctas) const {
-    __threadfence();  // ... and for other CTAs, too, these rows come before the count
-    const bool is_last = atomicInc(counter, num_ctas - 1) == unsigned(num_ctas - 1);
-    __threadfence();  // what other CTAs left before they were counted is read after the count
-    return is_last;
-  }
-};
-
 // A warp stores a merged row of O, and its LSE. A lane has HEAD_DIM / 32 columns, from `col` on.
 template <int COLS, typename Element, typename Group>
 __device__ void store_row(const PackedRows<Element, Group>& rows, int batch, int row,
@@ -90,9 +79,9 @@ __device__ void store_row(const PackedRows<Element, Group>& rows, int batch, int
   if (lane_id == 0) params.store_lse(batch, head, query, lse_of(whole.softmax.base, whole.softmax.sum));
 }
 
-// Merges the parts of the CTA's warps, and leaves the CTA's part of each row at place_of(row) of `partials`;
-// or stores O and LSE, if the CTA has all keys of the rows. All threads call it, after a barrier behind which
-// all warps' parts are in shared memory.
+// Merges the parts of the CTA's warps. If the CTA has all keys of the rows, it stores O and LSE. Otherwise it
+// leaves its part of each row at place_of(row) in `partials`. All threads call it, after a barrier for which
+// all warps have stored their parts.
 template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element, typename Group, typename PlaceOf>
 __device__ void merge_warps(const WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,
                             const Partials<HEAD_DIM>& partials, const PackedRows<Element, Group>& rows,
@@ -119,9 +108,9 @@ __device__ void merge_warps(const WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts
   }
 }
 
-// Merges what num_ctas CTAs have left of the rows, of which MERGED_AT_ONCE parts are on their way at a time,
-// and stores O and LSE. The parts of a row are `STRIDE` apart, from first_of(row) on. All threads of a CTA of
-// NUM_WARPS call it.
+// Merges the parts of rows that num_ctas CTAs have left, and stores O and LSE. MERGED_AT_ONCE parts of a row
+// are loaded at a time. They lie STRIDE apart, from first_of(row) on. All threads of a CTA with NUM_WARPS
+// warps call it.
 template <int MERGED_AT_ONCE, int NUM_WARPS, int STRIDE, int HEAD_DIM, typename Element, typename Group,
           typename FirstOf>
 __device__ void merge_ctas(const Partials<HEAD_DIM>& partials, const PackedRows<Element, Group>& rows,
@@ -147,14 +136,12 @@ __device__ void merge_ctas(const Partials<HEAD_DIM>& partials, const PackedRows<
   }
 }
 
-// Both, where the parts of a row lie one behind another; the last of the CTAs that share the tile's rows
+// Calls both. The parts of a row lie one after another. The last of the CTAs that share the tile's rows
 // merges their parts. `counter` belongs to the tile; the CTA is number `split` of partials.num_parts.
-template <int MERGED_AT_ONCE = kMergedAtOnce, int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element,
-          typename Group, typename Count = CountBetweenFences>
+template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element>
 __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,
-                                    const Partials<HEAD_DIM>& partials,
-                                    const PackedRows<Element, Group>& rows, int batch, int first_row,
-                                    int num_rows, int split, unsigned* counter, Count count = {}) {
+                                    const Partials<HEAD_DIM>& partials, const PackedRows<Element>& rows,
+                                    int batch, int first_row, int num_rows, int split, unsigned* counter) {
   const int num_splits = partials.num_parts;
   const auto first_of = [&](int row) {
     return partials.first_of(rows.params, batch, rows.head(first_row + row), rows.query(first_row + row));
@@ -164,11 +151,16 @@ __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& par
   if (num_splits == 1) return;
 
   __syncthreads();  // all warps have written their rows of this CTA's part, before the CTA is counted
-  if (threadIdx.x == 0) parts.is_last = count(counter, num_splits);
+  if (threadIdx.x == 0) {
+    __threadfence();  // ... and for other CTAs, too, these rows come before the count
+    // The counter wraps: the last CTA leaves it 0 for the next call.
+    const bool is_last = atomicInc(counter, num_splits - 1) == unsigned(num_splits - 1);
+    __threadfence();  // what other CTAs left before they were counted is read after the count
+    parts.is_last = is_last;
+  }
   __syncthreads();  // is_last is there, before the other threads read it
   if (parts.is_last)
-    merge_ctas<MERGED_AT_ONCE, NUM_WARPS, 1>(partials, rows, batch, first_row, num_rows, num_splits,
-                                             first_of);
+    merge_ctas<kMergedAtOnce, NUM_WARPS, 1>(partials, rows, batch, first_row, num_rows, num_splits, first_of);
 }
 
 }  // namespace FLASHSTEPS_BACKEND

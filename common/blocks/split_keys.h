@@ -1,5 +1,5 @@
-// The keys of a tile of queries, shared out to warps that know nothing of each other: which keys are whose,
-// and what a warp leaves in the workspace for a second kernel that merges it. Spelled out in v28_split_keys.
+// The keys of a tile of queries, divided among warps that do not wait for each other: which keys each one
+// has, and what it leaves in the workspace for a second kernel that merges it. Spelled out in v28_split_keys.
 #pragma once
 
 #include "common/blocks/epilogue.h"
@@ -11,22 +11,21 @@ inline namespace FLASHSTEPS_BACKEND {
 struct TileRange {
   int begin, end;
 };
-// Of num_tiles tiles those of one part: as many as of any other, and one more in the first parts if the
-// division leaves a remainder. NumParts is int or Divisor (divisor.h).
-template <typename NumParts>
-__device__ TileRange tiles_of_part(int num_tiles, int part, const NumParts& num_parts) {
+// The tiles of one part, if num_parts parts share num_tiles tiles: all have equally many, but if the division
+// leaves a remainder, the first parts have one more.
+__device__ inline TileRange tiles_of_part(int num_tiles, int part, int num_parts) {
   const int tiles_per_part = num_tiles / num_parts, remainder = num_tiles % num_parts;
   const int begin = part * tiles_per_part + min(part, remainder);
   return {begin, begin + tiles_per_part + (part < remainder ? 1 : 0)};
 }
 
-// What a part leaves of one query row: of P, the base it is relative to, in units of log2, and its sum.
-// Without any key the sum is 0, and nothing else is there.
+// What a part leaves of one query row: the sum of P, and the base that P is relative to, in units of log2.
+// A part without keys leaves the sum 0 and no O.
 struct Softmax {
   float base, sum;
 };
 
-// What all parts leave: for each row of O num_parts results, one behind another.
+// What all parts leave: num_parts results for each row of O, one after another.
 template <int HEAD_DIM>
 struct Partials {
   int num_parts;
@@ -39,7 +38,7 @@ struct Partials {
   }
 };
 
-// On the host: the bytes that they need, and where they lie.
+// On the host: how many bytes they need, and where they lie in the workspace.
 inline size_t bytes_of_partials(const AttentionCall& call, int num_parts) {
   const size_t rows = size_t(call.batch) * call.num_heads_q * call.seqlen_q;
   return rows * num_parts * (sizeof(Softmax) + call.head_dim * sizeof(float));
@@ -51,8 +50,8 @@ Partials<HEAD_DIM> make_partials(const AttentionParams<Element>& params, int num
   return {num_parts, reinterpret_cast<Softmax*>(o + rows * num_parts), o};
 }
 
-// A lane leaves its elements of a row as they are: the upper (r = 0) or the lower row that it has of a line
-// of accumulators. `at` is the part's place, row_sum the whole row's; a part without keys leaves no O.
+// A lane leaves its elements of one of its two rows of accumulators, the upper (r = 0) or the lower one, as
+// they are. `at` is the part's place, row_sum the sum of the whole row. A part without keys leaves no O.
 template <int HEAD_DIM>
 __device__ void store_part(const Partials<HEAD_DIM>& partials, int64_t at,
                            const float (&acc_o)[HEAD_DIM / 8][4], int r, float row_base, float row_sum,
@@ -81,8 +80,8 @@ __device__ void merge_row(const AttentionParams<Element>& params, const Partials
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) base = fmaxf(base, __shfl_xor_sync(0xffffffff, base, lanes));
 
-  // In the order of the keys, so that every run adds up alike; a group of parts is on its way at a time. A
-  // part whose sum is 0 has left no O.
+  // In the order of the keys, so that all runs round alike. A group of parts is loaded at a time. A part
+  // whose sum is 0 has left no O.
   struct alignas(COLS * sizeof(float)) Columns {
     float o[COLS];
   };
