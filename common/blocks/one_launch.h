@@ -68,17 +68,6 @@ struct WarpParts {
   }
 };
 
-// Counts the CTA: is it the last one of so many? The counter wraps: the last CTA leaves it 0 for the next
-// call.
-struct CountBetweenFences {
-  __device__ bool operator()(unsigned* counter, int num_ctas) const {
-    __threadfence();  // ... and for other CTAs, too, these rows come before the count
-    const bool is_last = atomicInc(counter, num_ctas - 1) == unsigned(num_ctas - 1);
-    __threadfence();  // what other CTAs left before they were counted is read after the count
-    return is_last;
-  }
-};
-
 // A warp stores a merged row of O, and its LSE. A lane has COLS columns.
 template <int COLS, typename Element, typename Group>
 __device__ void store_row(const PackedRows<Element, Group>& rows, int batch, int row,
@@ -153,12 +142,10 @@ __device__ void merge_ctas(const Partials<HEAD_DIM>& partials, const PackedRows<
 
 // Both merges, where the parts of a row lie one after another: the last of the CTAs that share the tile's
 // rows merges their parts. `counter` belongs to the tile; this CTA is number `split` of partials.num_parts.
-template <int MERGED_AT_ONCE = 8, int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element, typename Group,
-          typename Count = CountBetweenFences>
+template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element>
 __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,
-                                    const Partials<HEAD_DIM>& partials,
-                                    const PackedRows<Element, Group>& rows, int batch, int first_row,
-                                    int num_rows, int split, unsigned* counter, Count count = {}) {
+                                    const Partials<HEAD_DIM>& partials, const PackedRows<Element>& rows,
+                                    int batch, int first_row, int num_rows, int split, unsigned* counter) {
   const int num_splits = partials.num_parts;
   const auto first_of = [&](int row) {
     return partials.first_of(rows.params, batch, rows.head(first_row + row), rows.query(first_row + row));
@@ -168,11 +155,16 @@ __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& par
   if (num_splits == 1) return;
 
   __syncthreads();  // all warps have written their rows of this CTA's part, before the CTA is counted
-  if (threadIdx.x == 0) parts.is_last = count(counter, num_splits);
+  if (threadIdx.x == 0) {
+    __threadfence();  // ... and for other CTAs, too, these rows come before the count
+    // The counter wraps: the last CTA leaves it 0 for the next call.
+    const bool is_last = atomicInc(counter, num_splits - 1) == unsigned(num_splits - 1);
+    __threadfence();  // what other CTAs left before they were counted is read after the count
+    parts.is_last = is_last;
+  }
   __syncthreads();  // is_last is there, before the other threads read it
   if (parts.is_last)
-    merge_ctas<MERGED_AT_ONCE, NUM_WARPS, 1>(partials, rows, batch, first_row, num_rows, num_splits,
-                                             first_of);
+    merge_ctas<kMergedAtOnce, NUM_WARPS, 1>(partials, rows, batch, first_row, num_rows, num_splits, first_of);
 }
 
 }  // namespace FLASHSTEPS_BACKEND

@@ -9,8 +9,7 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// The rows of a head of K and V: the queries of all heads that share it. Group is int or Divisor
-// (divisor.h).
+// The rows of a head of K and V: the queries of all heads that share it. Group is int, or v36's Divisor.
 template <typename Element, typename Group = int>
 struct PackedRows {
   const AttentionParams<Element>& params;

@@ -11,9 +11,8 @@ struct TileRange {
   int begin, end;
 };
 // The tiles of one part, of num_tiles in all. Every part has the same number, and the first parts have one
-// more if the division leaves a remainder. NumParts is int or Divisor (divisor.h).
-template <typename NumParts>
-__device__ TileRange tiles_of_part(int num_tiles, int part, const NumParts& num_parts) {
+// more if the division leaves a remainder.
+__device__ inline TileRange tiles_of_part(int num_tiles, int part, int num_parts) {
   const int tiles_per_part = num_tiles / num_parts, remainder = num_tiles % num_parts;
   const int begin = part * tiles_per_part + min(part, remainder);
   return {begin, begin + tiles_per_part + (part < remainder ? 1 : 0)};
@@ -38,7 +37,7 @@ struct Partials {
   }
 };
 
-// On the host: the bytes that they need, and where they lie.
+// On the host: how many bytes they need, and where they lie in the workspace.
 inline size_t bytes_of_partials(const AttentionCall& call, int num_parts) {
   const size_t rows = size_t(call.batch) * call.num_heads_q * call.seqlen_q;
   return rows * num_parts * (sizeof(Softmax) + call.head_dim * sizeof(float));

@@ -147,8 +147,7 @@ TEST_CASE("the sample has what the newer steps are for") {
   }));
   for (const int group : {3, 5, 7, 12, 32})
     CHECK(some([&](const Problem& p) { return is_decode(p) && p.num_heads_q == group * p.num_heads_kv; }));
-  // Of the 128 parts that v35 makes on an H100, all have a key; and several tiles of 16 packed rows share a
-  // head's.
+  // Of v33's 128 parts, all have a key; and several tiles of 16 packed rows share a head's.
   CHECK(
       some([](const Problem& p) { return p.num_sms >= 128 && p.num_rows() == 1 && p.seqlen_kv > 128 * 64; }));
   CHECK(some([&](const Problem& p) {

@@ -152,18 +152,6 @@ def test_the_cta_of_v30_that_ends_last_is_counted_last():
     assert [row.words.split()[0] for row in rows] == [str(sorted(ends).index(end)) for end in ends]
 
 
-def test_the_rule_of_v35_is_its_table():
-    """time_of() of its kernel, for 34 sequences of 16,384 keys, D = 128 and 8 heads of K and V, on an H200."""
-    lesson = next((ROOT / "steps").glob("v35_*/README.md")).read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| ([\d,]+) \| (\d+) \|.* ([\d.]+) \|$", lesson, re.MULTILINE)
-    assert rows
-    for splits, ctas, waves, estimate in rows:
-        read = -(-16384 // int(splits)) * 2 * 128 * 2
-        assert int(ctas.replace(",", "")) == 34 * 8 * int(splits)
-        assert int(waves) == -(-34 * 8 * int(splits) // (2 * 132))
-        assert estimate == f"{(int(waves) * 2 * (read + 256 * 1024) + read) / 1e6:.1f}"
-
-
 def test_the_ctas_of_v36_have_equal_pieces_of_the_line():
     pieces, [line] = rows_of("v36", "v36 in time")[:4], [row for row in rows_of("v36") if row.name == "the line"]
     cut = [[box for box in row.boxes if box.colour != "."] for row in pieces]

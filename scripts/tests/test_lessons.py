@@ -30,7 +30,6 @@ LADDER = (
     "h200_ladder.json",
     "h200_ladder_hopper.json",
     "h200_decode.json",
-    "h200_waves.json",
     "h200_stream_k_lengths.json",
 )
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
@@ -42,7 +41,8 @@ LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_fi
 @functools.cache
 def recorded_steps() -> list[str]:
     files = [ROOT / "figures/results" / name for name in LADDER]
-    return sorted({step["step"] for file in files for run in results.load(file)["runs"] for step in run["steps"]})
+    names = {step["step"] for file in files for run in results.load(file)["runs"] for step in run["steps"]}
+    return sorted(name for name in names if not sources.has_left(name, ROOT))
 
 
 def chapters_before(step: str) -> list[str]:
