@@ -12,6 +12,8 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
+constexpr int kMergedAtOnce = 8;  // parts of a row that are loaded at a time
+
 // A lane's columns of a row of O, not yet divided by the sum of P, and the base of P, in units of log2, and
 // its sum. At first the row has seen no key: a base of -FLT_MAX gives it the weight 0, where -INFINITY would
 // give NaN.
