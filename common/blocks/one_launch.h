@@ -72,7 +72,7 @@ struct WarpParts {
 // call.
 struct CountBetweenFences {
   __device__ bool operator()(unsigned* counter, int num_ctas) const {
-    __threadfence();  // ... and for other CTAs, too, these rows come before the count
+    __threadfence();  // other CTAs, too, see these rows before the count
     const bool is_last = atomicInc(counter, num_ctas - 1) == unsigned(num_ctas - 1);
     __threadfence();  // what other CTAs left before they were counted is read after the count
     return is_last;
@@ -169,7 +169,7 @@ __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& par
 
   __syncthreads();  // all warps have written their rows of this CTA's part, before the CTA is counted
   if (threadIdx.x == 0) parts.is_last = count(counter, num_splits);
-  __syncthreads();  // is_last is there, before the other threads read it
+  __syncthreads();  // is_last is set before the other threads read it
   if (parts.is_last)
     merge_ctas<MERGED_AT_ONCE, NUM_WARPS, 1>(partials, rows, batch, first_row, num_rows, num_splits,
                                              first_of);
