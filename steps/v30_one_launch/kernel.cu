@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cfloat>
 
+#include "common/blocks/epilogue.h"
 #include "common/blocks/packed_heads.h"
 #include "common/blocks/products.h"
 #include "common/blocks/split_keys.h"
