@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
 
   load_tile<HEAD_DIM>(shared.q, params.q_head(batch, head), params.q.row_stride, first_query,
                       params.seqlen_q);
-  // Of the rows acc_row + r * 8 of each 16 x 8 tile. Both warps of a row have them, and their sums differ in
-  // the last bit at most.
+  // Of the rows acc_row + r * 8 of each 16 x 8 tile. Both warps of a row have them, and their sums differ
+  // only by rounding.
   float row_max[M_TILES][2];
   float row_sum[M_TILES][2];
 #pragma unroll
