@@ -158,13 +158,13 @@ __device__ void merge_in_one_launch(WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& par
 
   __syncthreads();  // all warps have written their rows of this CTA's part, before the CTA is counted
   if (threadIdx.x == 0) {
-    __threadfence();  // ... and for other CTAs, too, these rows come before the count
+    __threadfence();  // other CTAs, too, see these rows before the count
     // The counter wraps: the last CTA leaves it 0 for the next call.
     const bool is_last = atomicInc(counter, num_splits - 1) == unsigned(num_splits - 1);
     __threadfence();  // what other CTAs left before they were counted is read after the count
     parts.is_last = is_last;
   }
-  __syncthreads();  // is_last is there, before the other threads read it
+  __syncthreads();  // is_last is set before the other threads read it
   if (parts.is_last)
     merge_ctas<kMergedAtOnce, NUM_WARPS, 1>(partials, rows, batch, first_row, num_rows, num_splits, first_of);
 }

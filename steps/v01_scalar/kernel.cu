@@ -1,7 +1,7 @@
 // v01: one thread computes one query row. FP32 arithmetic, K and V straight from global memory.
 //
 // The whole algorithm is here, in a loop over keys that looks at each key once (online softmax). Every later
-// step computes exactly this, with the work dealt out differently.
+// step computes exactly this, with the work distributed differently.
 #include "common/step.h"
 
 namespace STEP_NAMESPACE {
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     for (int d = 0; d < HEAD_DIM; ++d) score += float(q[d]) * float(k_row[d]);
     score *= params.softmax_scale_log2;
 
-    // Softmax, online: when a larger score turns up, what has been summed so far shrinks by row_scale.
+    // Softmax, online: when a larger score turns up, row_scale shrinks what has been summed so far.
     const float new_max = fmaxf(row_max, score);
     const float row_scale = exp2f(row_max - new_max);  // 0 at the first key: exp2(-inf)
     const float p = exp2f(score - new_max);

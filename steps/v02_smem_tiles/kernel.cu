@@ -29,13 +29,13 @@ struct SharedStorage {
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376 && sizeof(SharedStorage<float, 128>) <= 101376);
 
-// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1)
-// repeat the last one: such keys are masked, such queries not stored, and a load without a condition need
-// not wait for it.
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1) repeat
+// the last one. Such keys are masked and such queries are not stored; clamping the row avoids a branch before
+// each load.
 template <typename Element, int HEAD_DIM>
 __device__ void load_tile(Element (&tile)[BLOCK_M][HEAD_DIM], const Element* head, int64_t row_stride,
                           int first_row, int num_rows) {
-#pragma unroll HEAD_DIM / 8  // of a thread's HEAD_DIM / 2 loads, so many are under way at once
+#pragma unroll HEAD_DIM / 8  // a quarter of a thread's HEAD_DIM / 2 loads are in flight together
   for (int i = 0; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS) {
     const int row = (i + threadIdx.x) / HEAD_DIM;
     const int d = (i + threadIdx.x) % HEAD_DIM;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     const int first_key = kv_tile * BLOCK_N;
 
     // Load K.
-    __syncthreads();  // all threads are done with the V tile before, which lies where K goes
+    __syncthreads();  // all threads are done with the previous V tile, whose place K takes
     load_tile(shared.kv, params.k_head(batch, head), params.k.row_stride, first_key, kv_len);
     __syncthreads();  // the K tile (and, the first time, Q and the row state) is complete
 
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     float acc_s[ROWS_PER_THREAD][S_COLS_PER_THREAD] = {};
     for (int walk = 0; walk < HEAD_DIM; ++walk) {
       // Lanes that read different rows of K at the same d would all hit one memory bank, since a row is a
-      // whole number of 128-byte lines. A sum does not care about its order: each lane walks d in an order of
-      // its own.
+      // whole number of 128-byte lines. A sum may be taken in any order, so each lane walks d in its own
+      // order.
       const int d = walk ^ (lane_id * 2 % HEAD_DIM);
       float q[ROWS_PER_THREAD], k[S_COLS_PER_THREAD];
 #pragma unroll
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
       }
     }
   }
-  __syncthreads();  // with no tile at all, the row state was set by other threads just now
+  __syncthreads();  // without any tile, other threads have only just set the row state
 
   // A row that sees no key has row_sum 0: its output is zero and its LSE log(0) = -inf.
   Element* const o_head = params.o_head(batch, head);

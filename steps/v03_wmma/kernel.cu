@@ -9,10 +9,10 @@ namespace STEP_NAMESPACE {
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int BLOCK_N = 64;  // keys per tile
 constexpr int NUM_THREADS = 128;
-constexpr int CTAS_PER_SM = 2;  // unasked, ptxas saves registers for CTAs that find no shared memory
+constexpr int CTAS_PER_SM = 2;  // otherwise ptxas limits registers for CTAs that shared memory cannot hold
 
-// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. Of
-// S that is 2 x 2 tiles of 16 x 16: each fragment that the warp loads serves two products.
+// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O.
+// Its part of S is 2 x 2 tiles of 16 x 16, so each fragment that the warp loads serves two products.
 constexpr int WARP_M = 32;
 constexpr int WARPS_N = 2;
 constexpr int S_WARP_N = BLOCK_N / WARPS_N;
@@ -20,7 +20,7 @@ constexpr int MMA = 16;  // a product is 16 x 16 x 16
 constexpr int M_TILES = WARP_M / MMA;
 constexpr int S_TILES = S_WARP_N / MMA;
 
-// From one row in shared memory to the next, in elements: S_STRIDE in S and P, D_STRIDE in Q, K, V and O.
+// Distances between rows in shared memory, in elements: S_STRIDE in S and P, D_STRIDE in Q, K, V and O.
 constexpr int S_STRIDE = BLOCK_N;
 template <int HEAD_DIM>
 constexpr int D_STRIDE = HEAD_DIM;
@@ -33,19 +33,19 @@ struct SharedStorage {
   Element p[BLOCK_M][S_STRIDE];             // probabilities, rounded to what the tensor cores take
   float o[BLOCK_M][D_STRIDE<HEAD_DIM>];     // the output so far
   float row_scale[BLOCK_M];                 // by how much this tile's maximum shrinks what came before
-  float inverse_sum[BLOCK_M];  // 1 / row_sum, in the end; another warp may still be reading row_scale then
+  float inverse_sum[BLOCK_M];  // 1 / row_sum, at the end; another warp may still be reading row_scale then
 };
 
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
-// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1)
-// repeat the last one: such keys are masked, such queries not stored, and a load without a condition need
-// not wait for it.
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1) repeat
+// the last one. Such keys are masked and such queries are not stored; clamping the row avoids a branch before
+// each load.
 template <int HEAD_DIM, typename Element>
 __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const Element* head,
                           int64_t row_stride, int first_row, int num_rows) {
-#pragma unroll HEAD_DIM / 8  // of a thread's HEAD_DIM / 2 loads, so many are under way at once
+#pragma unroll HEAD_DIM / 8  // a quarter of a thread's HEAD_DIM / 2 loads are in flight together
   for (int i = 0; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS) {
     const int row = (i + threadIdx.x) / HEAD_DIM;
     const int d = (i + threadIdx.x) % HEAD_DIM;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     const int first_key = kv_tile * BLOCK_N;
 
     // Load K.
-    __syncthreads();  // all warps are done with the V tile before, which lies where K goes
+    __syncthreads();  // all warps are done with the previous V tile, whose place K takes
     load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k.row_stride, first_key, kv_len);
     __syncthreads();  // the K tile (and, the first time, Q and O) is complete
 
@@ -162,13 +162,13 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v.row_stride, first_key, kv_len);
     __syncthreads();  // P, row_scale and the V tile are complete
 
-    // O = O * row_scale + P V. A row's elements lie anywhere in the fragments: the warp rescales its part of
-    // O in shared memory.
+    // O = O * row_scale + P V. A row's elements may lie anywhere in the fragments, so the warp rescales its
+    // part of O in shared memory.
     for (int i = lane_id; i < WARP_M * O_WARP_N; i += 32) {
       const int row = warp_row + i / O_WARP_N;
       shared.o[row][o_warp_col + i % O_WARP_N] *= shared.row_scale[row];
     }
-    __syncwarp();  // the lanes' products, before other lanes read them as fragments
+    __syncwarp();  // the lanes' products are complete before other lanes read them as fragments
     Accumulator acc_o[M_TILES][O_TILES];
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) {

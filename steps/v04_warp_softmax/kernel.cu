@@ -1,5 +1,5 @@
-// v04: the softmax uses every thread: 8 lanes share a row, each takes 8 of its 64 columns, and shuffles make
-// the row's maximum and sum out of theirs.
+// v04: the softmax uses every thread: 8 lanes share a row, each takes 8 of its 64 columns, and shuffles
+// combine the lanes' maxima and sums into the row's.
 #include "common/step.h"
 #include "common/wmma.h"
 
@@ -8,10 +8,10 @@ namespace STEP_NAMESPACE {
 constexpr int BLOCK_M = 64;  // query rows per CTA
 constexpr int BLOCK_N = 64;  // keys per tile
 constexpr int NUM_THREADS = 128;
-constexpr int CTAS_PER_SM = 2;  // unasked, ptxas saves registers for CTAs that find no shared memory
+constexpr int CTAS_PER_SM = 2;  // otherwise ptxas limits registers for CTAs that shared memory cannot hold
 
-// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O. Of
-// S that is 2 x 2 tiles of 16 x 16: each fragment that the warp loads serves two products.
+// The four warps form a 2 x 2 grid over a tile: a warp owns 32 rows and half of the columns of S and of O.
+// Its part of S is 2 x 2 tiles of 16 x 16, so each fragment that the warp loads serves two products.
 constexpr int WARP_M = 32;
 constexpr int WARPS_N = 2;
 constexpr int S_WARP_N = BLOCK_N / WARPS_N;
@@ -25,7 +25,7 @@ constexpr int ROWS_PER_PASS = NUM_THREADS / LANES_PER_ROW;
 constexpr int ROWS_PER_THREAD = BLOCK_M / ROWS_PER_PASS;
 constexpr int COLS_PER_LANE = BLOCK_N / LANES_PER_ROW;
 
-// From one row in shared memory to the next, in elements: S_STRIDE in S and P, D_STRIDE in Q, K, V and O.
+// Distances between rows in shared memory, in elements: S_STRIDE in S and P, D_STRIDE in Q, K, V and O.
 constexpr int S_STRIDE = BLOCK_N;
 template <int HEAD_DIM>
 constexpr int D_STRIDE = HEAD_DIM;
@@ -38,19 +38,19 @@ struct SharedStorage {
   Element p[BLOCK_M][S_STRIDE];             // probabilities, rounded to what the tensor cores take
   float o[BLOCK_M][D_STRIDE<HEAD_DIM>];     // the output so far
   float row_scale[BLOCK_M];                 // by how much this tile's maximum shrinks what came before
-  float inverse_sum[BLOCK_M];  // 1 / row_sum, in the end; another warp may still be reading row_scale then
+  float inverse_sum[BLOCK_M];  // 1 / row_sum, at the end; another warp may still be reading row_scale then
 };
 
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
-// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1)
-// repeat the last one: such keys are masked, such queries not stored, and a load without a condition need
-// not wait for it.
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1) repeat
+// the last one. Such keys are masked and such queries are not stored; clamping the row avoids a branch before
+// each load.
 template <int HEAD_DIM, typename Element>
 __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const Element* head,
                           int64_t row_stride, int first_row, int num_rows) {
-#pragma unroll HEAD_DIM / 8  // of a thread's HEAD_DIM / 2 loads, so many are under way at once
+#pragma unroll HEAD_DIM / 8  // a quarter of a thread's HEAD_DIM / 2 loads are in flight together
   for (int i = 0; i < BLOCK_M * HEAD_DIM; i += NUM_THREADS) {
     const int row = (i + threadIdx.x) / HEAD_DIM;
     const int d = (i + threadIdx.x) % HEAD_DIM;
@@ -59,7 +59,7 @@ __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const El
   }
 }
 
-// Over the LANES_PER_ROW lanes of a row; all of them get the result.
+// Reductions over the LANES_PER_ROW lanes of a row; all of them get the result.
 __device__ float row_reduce_max(float x) {
 #pragma unroll
   for (int step = LANES_PER_ROW / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, step));
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   const int softmax_row = threadIdx.x / LANES_PER_ROW;
   const int softmax_col = threadIdx.x % LANES_PER_ROW;  // first of its columns, LANES_PER_ROW apart
   float row_max[ROWS_PER_THREAD];
-  float row_sum[ROWS_PER_THREAD];  // of this lane's columns only: the lanes are added up in the end
+  float row_sum[ROWS_PER_THREAD];  // of this lane's columns only: the lanes' sums are added after the loop
 #pragma unroll
   for (int i = 0; i < ROWS_PER_THREAD; ++i) {
     row_max[i] = -INFINITY;
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     const int first_key = kv_tile * BLOCK_N;
 
     // Load K.
-    __syncthreads();  // all warps are done with the V tile before, which lies where K goes
+    __syncthreads();  // all warps are done with the previous V tile, whose place K takes
     load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k.row_stride, first_key, kv_len);
     __syncthreads();  // the K tile (and, the first time, Q and O) is complete
 
@@ -188,13 +188,13 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     load_tile<HEAD_DIM>(shared.kv, params.v_head(batch, head), params.v.row_stride, first_key, kv_len);
     __syncthreads();  // P, row_scale and the V tile are complete
 
-    // O = O * row_scale + P V. A row's elements lie anywhere in the fragments: the warp rescales its part of
-    // O in shared memory.
+    // O = O * row_scale + P V. A row's elements may lie anywhere in the fragments, so the warp rescales its
+    // part of O in shared memory.
     for (int i = lane_id; i < WARP_M * O_WARP_N; i += 32) {
       const int row = warp_row + i / O_WARP_N;
       shared.o[row][o_warp_col + i % O_WARP_N] *= shared.row_scale[row];
     }
-    __syncwarp();  // the lanes' products, before other lanes read them as fragments
+    __syncwarp();  // the lanes' products are complete before other lanes read them as fragments
     Accumulator acc_o[M_TILES][O_TILES];
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) {

@@ -30,8 +30,8 @@ constexpr int ROWS_PER_PASS = NUM_THREADS / LANES_PER_ROW;
 constexpr int ROWS_PER_THREAD = BLOCK_M / ROWS_PER_PASS;
 constexpr int COLS_PER_LANE = BLOCK_N / LANES_PER_ROW;
 
-// From one row in shared memory to the next, in elements: S_STRIDE in S and P, D_STRIDE in Q, K and V. 64 or
-// 128 elements are a whole number of times around the 32 banks of 4 bytes; 8 more move each row on by 16
+// Distances between rows in shared memory, in elements: S_STRIDE in S and P, D_STRIDE in Q, K and V. A row of
+// 64 or 128 elements goes a whole number of times around the 32 banks of 4 bytes; 8 more shift each row by 16
 // bytes (16-bit types) or 32 (FP32). So the 8 rows of 16 bytes that ldmatrix reads at once, and the 4 rows of
 // 32 bytes that half a warp writes of an FP32 accumulator at once, lie in different banks.
 constexpr int PAD = 8;
@@ -46,7 +46,7 @@ struct SharedStorage {
   float s[BLOCK_M][S_STRIDE];               // scores
   Element p[BLOCK_M][S_STRIDE];             // probabilities, rounded to what the tensor cores take
   float row_scale[BLOCK_M];                 // by how much this tile's maximum shrinks what came before
-  float inverse_sum[BLOCK_M];  // 1 / row_sum, in the end; another warp may still be reading row_scale then
+  float inverse_sum[BLOCK_M];  // 1 / row_sum, at the end; another warp may still be reading row_scale then
 };
 
 // The smallest limit among sm_86, sm_89 and sm_120.
@@ -55,9 +55,9 @@ static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 // A lane moves 16 bytes at a time.
 constexpr int CHUNK = 8;  // elements
 
-// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1)
-// repeat the last one: such keys are masked, such queries not stored, and a load without a condition need
-// not wait for it.
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1) repeat
+// the last one. Such keys are masked and such queries are not stored; clamping the row avoids a branch before
+// each load.
 template <int HEAD_DIM, typename Element>
 __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const Element* head,
                           int64_t row_stride, int first_row, int num_rows) {
@@ -71,7 +71,7 @@ __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const El
   }
 }
 
-// Over the LANES_PER_ROW lanes of a row; all of them get the result.
+// Reductions over the LANES_PER_ROW lanes of a row; all of them get the result.
 __device__ float row_reduce_max(float x) {
 #pragma unroll
   for (int step = LANES_PER_ROW / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, step));
@@ -101,10 +101,10 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   // What a lane holds of a 16 x 8 accumulator: two columns each of rows acc_row and acc_row + 8.
   const int acc_row = lane_id / 4;
   const int acc_col = lane_id % 4 * 2;
-  // Which row of a 16 x 16 block it hands to ldmatrix, which loads four 8 x 8 matrices. Q and P: in the order
-  // of A's registers, down, then right. V the same: transposed, the two left ones are one B operand and the
-  // two right ones the next. K: a row of K is a column of B, so an operand's two lie side by side: right,
-  // then down.
+  // Which row of a 16 x 16 block it passes to ldmatrix, which loads four 8 x 8 matrices. Q and P: in the
+  // order of A's registers, first down, then right. V, loaded transposed, in the same order: the two left
+  // matrices are one B operand and the two right ones the next. K: a row of K is a column of B, so the two
+  // matrices of an operand lie side by side: first right, then down.
   const int a_row = lane_id % 16;
   const int a_col = lane_id / 16 * 8;
   const int k_row = lane_id / 16 * 8 + lane_id % 8;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   const int softmax_row = threadIdx.x / LANES_PER_ROW;
   const int softmax_col = threadIdx.x % LANES_PER_ROW;  // first of its columns, LANES_PER_ROW apart
   float row_max[ROWS_PER_THREAD];
-  float row_sum[ROWS_PER_THREAD];  // of this lane's columns only: the lanes are added up in the end
+  float row_sum[ROWS_PER_THREAD];  // of this lane's columns only: the lanes' sums are added after the loop
 #pragma unroll
   for (int i = 0; i < ROWS_PER_THREAD; ++i) {
     row_max[i] = -INFINITY;
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     const int first_key = kv_tile * BLOCK_N;
 
     // Load K.
-    __syncthreads();  // all warps are done with the V tile before, which lies where K goes
+    __syncthreads();  // all warps are done with the previous V tile, whose place K takes
     load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k.row_stride, first_key, kv_len);
     __syncthreads();  // the K tile (and, the first time, Q) is complete
 
@@ -247,9 +247,9 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
                        row_sum[i] == 0.0f ? -INFINITY : row_max[i] * kLn2 + logf(row_sum[i]));
     }
   }
-  __syncthreads();  // inverse_sum is complete; and without any tile, Q, whose place O takes
+  __syncthreads();  // inverse_sum is complete; without any tile, so is Q, whose place O takes
 
-  // O, rounded, goes where Q was, to be stored in rows of 16 bytes per lane.
+  // O, rounded, replaces Q in shared memory. From there each lane stores 16 bytes of a row at a time.
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// v09: the two warps of a row exchange their maxima before they exponentiate. Then P is right at once: no
-// multiplication corrects it later, and scale and maximum are one FFMA in front of the hardware's exp2.
+// v09: the two warps of a row exchange their maxima before they exponentiate. Then no multiplication has to
+// correct P later, and scale and maximum are one FFMA before the hardware's exp2.
 #include "common/exp2.h"
 #include "common/ldmatrix.h"
 #include "common/mma.h"
@@ -24,9 +24,9 @@ constexpr int MMA_K = 16;
 constexpr int M_TILES = WARP_M / MMA_M;
 constexpr int S_TILES = S_WARP_N / MMA_N;
 
-// From one row in shared memory to the next, in elements: P_STRIDE in P, D_STRIDE in Q, K and V. 64 or 128
-// elements are a whole number of times around the 32 banks of 4 bytes; 8 more move each row on by 16 bytes.
-// So the 8 rows of 16 bytes that ldmatrix reads at once lie in different banks.
+// Distances between rows in shared memory, in elements: P_STRIDE in P, D_STRIDE in Q, K and V. A row of 64 or
+// 128 elements goes a whole number of times around the 32 banks of 4 bytes; 8 more shift each row by 16
+// bytes. So the 8 rows of 16 bytes that ldmatrix reads at once lie in different banks.
 constexpr int PAD = 8;
 constexpr int P_STRIDE = BLOCK_N + PAD;
 template <int HEAD_DIM>
@@ -47,9 +47,9 @@ static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 // A lane moves 16 bytes at a time.
 constexpr int CHUNK = 8;  // elements
 
-// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1)
-// repeat the last one: such keys are masked, such queries not stored, and a load without a condition need
-// not wait for it.
+// Copies rows first_row .. first_row + 63 into shared memory. Rows at or beyond num_rows (at least 1) repeat
+// the last one. Such keys are masked and such queries are not stored; clamping the row avoids a branch before
+// each load.
 template <int HEAD_DIM, typename Element>
 __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const Element* head,
                           int64_t row_stride, int first_row, int num_rows) {
@@ -63,7 +63,7 @@ __device__ void load_tile(Element (&tile)[BLOCK_M][D_STRIDE<HEAD_DIM>], const El
   }
 }
 
-// Over the four lanes that share a row of an accumulator; all of them get the result.
+// Reductions over the four lanes that share a row of an accumulator; all four get the result.
 __device__ float quad_reduce_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
@@ -92,10 +92,10 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   // What a lane holds of a 16 x 8 accumulator: two columns each of rows acc_row and acc_row + 8.
   const int acc_row = lane_id / 4;
   const int acc_col = lane_id % 4 * 2;
-  // Which row of a 16 x 16 block it hands to ldmatrix, which loads four 8 x 8 matrices. Q and P: in the order
-  // of A's registers, down, then right. V the same: transposed, the two left ones are one B operand and the
-  // two right ones the next. K: a row of K is a column of B, so an operand's two lie side by side: right,
-  // then down.
+  // Which row of a 16 x 16 block it passes to ldmatrix, which loads four 8 x 8 matrices. Q and P: in the
+  // order of A's registers, first down, then right. V, loaded transposed, in the same order: the two left
+  // matrices are one B operand and the two right ones the next. K: a row of K is a column of B, so the two
+  // matrices of an operand lie side by side: first right, then down.
   const int a_row = lane_id % 16;
   const int a_col = lane_id / 16 * 8;
   const int k_row = lane_id / 16 * 8 + lane_id % 8;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
                       params.seqlen_q);
   // Of the rows acc_row + r * 8 of each 16 x 8 tile.
   float row_max[M_TILES][2];  // of the scores, scaled
-  float row_sum[M_TILES][2];  // of this lane's columns only: lanes and warps are added up in the end
+  float row_sum[M_TILES][2];  // of this lane's columns only: lanes and warps are added up after the loop
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
     row_max[m][0] = row_max[m][1] = -INFINITY;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     const int first_key = kv_tile * BLOCK_N;
 
     // Load K.
-    __syncthreads();  // all warps are done with the V tile before, which lies where K goes
+    __syncthreads();  // all warps are done with the previous V tile, whose place K takes
     load_tile<HEAD_DIM>(shared.kv, params.k_head(batch, head), params.k.row_stride, first_key, kv_len);
     __syncthreads();  // the K tile (and, the first time, Q) is complete
 
@@ -252,10 +252,10 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
         shared.half_sum[warp_half][warp_row + m * MMA_M + acc_row + r * 8] = row_sum[m][r];
     }
   }
-  __syncthreads();  // both halves' sums are known; and without any tile, Q is there, whose place O takes
+  __syncthreads();  // both halves' sums are known; without any tile, Q, whose place O takes, is complete
 
-  // O, rounded, goes where Q was, to be stored in rows of 16 bytes per lane. A row that sees no key has
-  // row_sum 0: its output is zero and its LSE log(0) = -inf.
+  // O, rounded, replaces Q in shared memory. From there each lane stores 16 bytes of a row at a time. A row
+  // that sees no key has row_sum 0: its output is zero and its LSE log(0) = -inf.
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll

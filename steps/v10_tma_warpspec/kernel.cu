@@ -1,6 +1,6 @@
-// v10: a fifth warp, the producer, does nothing but load. It asks TMA for K and V tiles, two ahead, while the
-// four consumer warps compute; mbarriers tell each side how far the other is. TMA swizzles what it loads, so
-// no row is padded.
+// v10: a fifth warp, the producer, does nothing but load. It requests K and V tiles from TMA, two ahead,
+// while the four consumer warps compute; mbarriers tell each side how far the other is. TMA swizzles what it
+// loads, so no row is padded.
 #include "common/elect.h"
 #include "common/exp2.h"
 #include "common/ldmatrix.h"
@@ -33,8 +33,8 @@ constexpr int MMA_K = 16;
 constexpr int M_TILES = WARP_M / MMA_M;
 constexpr int S_TILES = S_WARP_N / MMA_N;
 
-// How TMA lays tiles out: in rows of so many bytes, with their chunks of 16 bytes in an order that depends on
-// the row. The 8 rows of 16 bytes that ldmatrix reads at once then lie in different banks.
+// TMA lays tiles out in rows of SWIZZLE_BYTES, with the chunks of 16 bytes of each row in an order that
+// depends on the row. The 8 rows of 16 bytes that ldmatrix reads at once then lie in different banks.
 constexpr int SWIZZLE_BYTES = 128;
 template <typename Element, int HEAD_DIM>
 using QTile = SwizzledTile<Element, BLOCK_M, HEAD_DIM, SWIZZLE_BYTES>;
@@ -45,7 +45,7 @@ using PTile = SwizzledTile<Element, BLOCK_M, BLOCK_N, 128>;
 
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
-  QTile<Element, HEAD_DIM> q;  // in the end, O
+  QTile<Element, HEAD_DIM> q;  // after the loop, O
   KVTile<Element, HEAD_DIM> k[NUM_STAGES];
   KVTile<Element, HEAD_DIM> v[NUM_STAGES];
   PTile<Element> p;                  // probabilities, rounded to what the tensor cores take
@@ -60,9 +60,9 @@ struct SharedStorage {
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
-// For which the compiler must save registers. Each of an SM's four schedulers has 16,384. The 15 warps of
-// three CTAs are up to 4 for a scheduler, with 128 registers a thread; the 10 of two CTAs are 3, with 168. At
-// D = 128 shared memory allows two.
+// For how many CTAs the compiler must limit registers. Each of an SM's four schedulers has 16,384 registers.
+// Three CTAs have 15 warps, up to 4 for a scheduler, with 128 registers a thread; two have 10 warps, up to 3
+// for a scheduler, with 168. At D = 128 shared memory allows two CTAs.
 template <int HEAD_DIM>
 constexpr int MIN_CTAS_PER_SM = HEAD_DIM == 64 ? 3 : 2;
 
@@ -70,11 +70,11 @@ struct TensorMaps {
   TensorMap q, k, v, o;
 };
 
-// Named barriers: for warps that compute. The producer does not come, so 0, __syncthreads, is out of use.
+// Named barriers for the consumers. The producer does not arrive, so __syncthreads (barrier 0) cannot serve.
 constexpr int BAR_ROWS = 1;  // and 2: for the two warps that share 32 rows
 constexpr int BAR_CONSUMERS = 3;
 
-// Over the four lanes that share a row of an accumulator; all of them get the result.
+// Reductions over the four lanes that share a row of an accumulator; all four get the result.
 __device__ float quad_reduce_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
     }
     fence_mbarrier_init();
   }
-  __syncthreads();  // the mbarriers exist
+  __syncthreads();  // the mbarriers are initialised
 
   // Producer.
   if (warp_id == PRODUCER_WARP) {
@@ -128,9 +128,9 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
         const int stage = kv_tile % NUM_STAGES;
         const int phase = kv_tile / NUM_STAGES % 2;
         // Phase 0 of an empty barrier completes when the consumers are done with the stage's first tile. For
-        // that one there is nothing to wait for: a new barrier lets a wait for parity 1 pass.
+        // that tile there is nothing to wait for: on a new barrier a wait for parity 1 returns.
         mbarrier_wait(&shared.bar_k_empty[stage], phase ^ 1);
-        fence_proxy_async();  // TMA must not overtake what is left of the consumers' ldmatrix
+        fence_proxy_async();  // orders the consumers' ldmatrix before TMA's writes
         mbarrier_arrive_expect_tx(&shared.bar_k_full[stage], sizeof(shared.k[stage]));
         tma_load_5d(&shared.k[stage], maps.k, &shared.bar_k_full[stage], 0, first_key, 0, kv_head, batch);
         mbarrier_wait(&shared.bar_v_empty[stage], phase ^ 1);
@@ -151,15 +151,15 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
   // What a lane holds of a 16 x 8 accumulator: two columns each of rows acc_row and acc_row + 8.
   const int acc_row = lane_id / 4;
   const int acc_col = lane_id % 4 * 2;
-  // Which row of a 16 x 16 block it hands to ldmatrix, which loads four 8 x 8 matrices. Q and P: in the order
-  // of A's registers, down, then right. V the same: transposed, the two left ones are one B operand and the
-  // two right ones the next. K: a row of K is a column of B, so an operand's two lie side by side: right,
-  // then down.
+  // Which row of a 16 x 16 block it passes to ldmatrix, which loads four 8 x 8 matrices. Q and P: in the
+  // order of A's registers, first down, then right. V, loaded transposed, in the same order: the two left
+  // matrices are one B operand and the two right ones the next. K: a row of K is a column of B, so the two
+  // matrices of an operand lie side by side: first right, then down.
   const int a_row = lane_id % 16;
   const int a_col = lane_id / 16 * 8;
   const int k_row = lane_id / 16 * 8 + lane_id % 8;
   const int k_col = lane_id / 8 % 2 * 8;
-  // Where in a tile this lane begins; at() goes on from there, in steps that the compiler knows.
+  // The place in a tile where this lane begins; at() moves on by distances that the compiler knows.
   const int q_offset = QTile<Element, HEAD_DIM>::offset_of(warp_row + a_row, a_col);
   const int k_offset = KVTile<Element, HEAD_DIM>::offset_of(s_warp_col + k_row, k_col);
   const int v_offset = KVTile<Element, HEAD_DIM>::offset_of(a_row, o_warp_col + a_col);
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
 
   // Of the rows acc_row + r * 8 of each 16 x 8 tile.
   float row_max[M_TILES][2];  // of the scores, scaled
-  float row_sum[M_TILES][2];  // of this lane's columns only: lanes and warps are added up in the end
+  float row_sum[M_TILES][2];  // of this lane's columns only: lanes and warps are added up after the loop
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
     row_max[m][0] = row_max[m][1] = -INFINITY;
@@ -178,14 +178,14 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
   }
   float acc_o[M_TILES][O_TILES][4] = {};
 
-  mbarrier_wait(&shared.bar_q_full, 0);  // Q is there
+  mbarrier_wait(&shared.bar_q_full, 0);  // Q has arrived
   for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
     const int first_key = kv_tile * BLOCK_N;
     const int stage = kv_tile % NUM_STAGES;
     const int phase = kv_tile / NUM_STAGES % 2;
 
     // S = Q K^T.
-    mbarrier_wait(&shared.bar_k_full[stage], phase);  // the K tile is there
+    mbarrier_wait(&shared.bar_k_full[stage], phase);  // the K tile has arrived
     float acc_s[M_TILES][S_TILES][4] = {};
 #pragma unroll
     for (int d = 0; d < HEAD_DIM; d += MMA_K) {
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
         if (lane_id % 4 == 0) shared.half_max[warp_half][row] = half_max[m][r];
       }
     }
-    bar_sync(bar_rows, 64);  // both halves of a row are known, and P of the tile before has been read
+    bar_sync(bar_rows, 64);  // both maxima of a row are known, and P of the previous tile has been read
 
     // Softmax, relative to the maximum of the whole row.
     float row_scale[M_TILES][2];  // by how much this tile's maximum shrinks what came before
@@ -280,9 +280,9 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
         for (int e = 0; e < 4; ++e) acc_o[m][n][e] *= row_scale[m][e / 2];
       }
     }
-    mbarrier_wait(&shared.bar_v_full[stage], phase);  // the V tile is there
-    // Rows between this batch's length and the tensor's end are there, and whatever they hold would get
-    // through: 0 * NaN is NaN. TMA does not know of lengths. This is the last tile, nothing comes after it.
+    mbarrier_wait(&shared.bar_v_full[stage], phase);  // the V tile has arrived
+    // TMA does not know this batch's length, so it also loads rows beyond it. They may hold NaN, and 0 * NaN
+    // is NaN. This is the last tile, so the consumers may overwrite them.
     if (first_key + BLOCK_N > kv_len && kv_len < params.seqlen_kv) {
       constexpr int WORDS = HEAD_DIM * sizeof(Element) / 4;  // of a row
       for (int i = threadIdx.x; i < (first_key + BLOCK_N - kv_len) * WORDS; i += NUM_CONSUMERS) {
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
         const int offset = KVTile<Element, HEAD_DIM>::offset_of(row, i % WORDS * 2);
         *reinterpret_cast<uint32_t*>(shared.v[stage].at(offset, 0, 0)) = 0;
       }
-      bar_sync(BAR_CONSUMERS, NUM_CONSUMERS);  // all of V is clean
+      bar_sync(BAR_CONSUMERS, NUM_CONSUMERS);  // all of V's rows beyond the length are zero
     }
 #pragma unroll
     for (int key = 0; key < BLOCK_N; key += MMA_K) {
@@ -345,12 +345,12 @@ __global__ void __launch_bounds__(NUM_THREADS, MIN_CTAS_PER_SM<HEAD_DIM>)
       }
     }
   }
-  fence_proxy_async();                     // TMA must see what this thread has written
+  fence_proxy_async();                     // makes what this thread has written visible to TMA
   bar_sync(BAR_CONSUMERS, NUM_CONSUMERS);  // O is complete
   if (warp_id == 0 && elect_one()) {
     tma_store_5d(maps.o, &shared.q, 0, first_query, 0, head, batch);  // rows beyond the end are left out
     tma_store_commit();
-    tma_store_wait_read<0>();  // shared memory is the CTA's only as long as a thread of it is there
+    tma_store_wait_read<0>();  // the CTA keeps its shared memory only until its last thread exits
   }
 }
 

@@ -1,6 +1,6 @@
-// v11: v10's overlap of loads and products, with instructions that every GPU since sm_80 has. All threads ask
-// for their 16 bytes of the next tiles with cp.async, which copies them while the threads compute. The tiles
-// are swizzled as TMA swizzles them.
+// v11: v10's overlap of loads and products, with instructions that every GPU since sm_80 has. Each thread
+// requests its chunks of 16 bytes of the next tiles with cp.async, which copies them while the threads
+// compute. The tiles are swizzled as TMA swizzles them.
 #include "common/blocks/accumulator.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/key_range.h"
@@ -38,7 +38,7 @@ using PTile = SwizzledTile<Element, BLOCK_M, BLOCK_N, 128>;
 
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
-  Tile<Element, HEAD_DIM> q;  // in the end, O
+  Tile<Element, HEAD_DIM> q;  // after the loop, O
   Tile<Element, HEAD_DIM> k[NUM_STAGES];
   Tile<Element, HEAD_DIM> v[NUM_STAGES];
   PTile<Element> p;                  // probabilities, rounded to what the tensor cores take
@@ -60,7 +60,7 @@ __device__ void load_tile_async(Tile& tile, const Element* head, int64_t row_str
   const int d = threadIdx.x % CHUNKS * 8;
   const int offset = Tile::offset_of(row, d);
   const Element* const from = head + (first_row + row) * row_stride + d;
-  if (first_row + Tile::ROWS <= num_rows) {  // as a rule: no comparison per row
+  if (first_row + Tile::ROWS <= num_rows) {  // usually true: no comparison per row
 #pragma unroll
     for (int r = 0; r < Tile::ROWS; r += ROW_STEP) cp_async_16(tile.at(offset, r, 0), from + r * row_stride);
   } else {
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(NUM_THREADS, HEAD_DIM == 64 ? 3 : 2)
   const int bar_rows = 1 + warp_row / WARP_M;  // a named barrier for the two warps that share 32 rows
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  // Where in a tile this lane begins; at() goes on from there, in steps that the compiler knows.
+  // The place in a tile where this lane begins; at() moves on by distances that the compiler knows.
   const int q_offset = DTile::offset_of(warp_row + operand_row(lane_id), operand_col(lane_id));
   const int k_offset = DTile::offset_of(s_warp_col + k_operand_row(lane_id), k_operand_col(lane_id));
   const int v_offset = DTile::offset_of(operand_row(lane_id), o_warp_col + operand_col(lane_id));
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(NUM_THREADS, HEAD_DIM == 64 ? 3 : 2)
 
   // Of the rows acc_row + r * 8 of each 16 x 8 tile.
   float row_max[M_TILES][2];       // of the scores, scaled
-  float row_sum[M_TILES][2] = {};  // of this lane's columns only: lanes and warps are added up in the end
+  float row_sum[M_TILES][2] = {};  // of this lane's columns only: lanes and warps are added up after the loop
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) row_max[m][0] = row_max[m][1] = -INFINITY;
   float acc_o[M_TILES][O_TILES][4] = {};
@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(NUM_THREADS, HEAD_DIM == 64 ? 3 : 2)
   for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
     const int first_key = kv_tile * BLOCK_N;
     const int stage = kv_tile % NUM_STAGES;
-    cp_async_wait<0>();  // this thread's part of K and V (and of Q) is there
-    __syncthreads();     // every thread's is; and all warps are done with the stage that is filled next
+    cp_async_wait<0>();  // this thread's part of K and V (and of Q) has arrived
+    __syncthreads();     // every thread's part has, and all warps are done with the stage that is filled next
     if (kv_tile + 1 < num_kv_tiles) load_kv_async(kv_tile + 1);
     cp_async_commit();
 
@@ -222,10 +222,10 @@ __global__ void __launch_bounds__(NUM_THREADS, HEAD_DIM == 64 ? 3 : 2)
         shared.half_sum[warp_half][warp_row + m * MMA_M + acc_row + r * 8] = row_sum[m][r];
     }
   }
-  cp_async_wait<0>();  // without any tile, Q may still be on its way
+  cp_async_wait<0>();  // without any tile, Q may still be in flight
   __syncthreads();     // both halves' sums are known, and Q has been read, whose place O takes
 
-  // O, rounded, goes where Q was, to be stored in rows of 16 bytes per lane.
+  // O, rounded, replaces Q in shared memory. From there each lane stores 16 bytes of a row at a time.
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll

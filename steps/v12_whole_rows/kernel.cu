@@ -1,5 +1,5 @@
-// v12: a warp owns 32 whole rows. The scores that a lane has computed are, rounded, just what it must hand to
-// the tensor cores as P: so P never leaves its registers, warps exchange nothing, and one barrier per tile
+// v12: a warp owns 32 whole rows. A lane's scores become, rounded, exactly the elements of P that it must
+// pass to the tensor cores. So P never leaves the registers, warps exchange nothing, and one barrier per tile
 // is left.
 #include "common/blocks/accumulator.h"
 #include "common/blocks/epilogue.h"
@@ -35,7 +35,7 @@ using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
 
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
-  QTile<Element, HEAD_DIM> q;  // in the end, O
+  QTile<Element, HEAD_DIM> q;  // after the loop, O
   KVTile<Element, HEAD_DIM> k[NUM_STAGES];
   KVTile<Element, HEAD_DIM> v[NUM_STAGES];
 };
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
   const int lane_id = threadIdx.x % 32;
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  // Where in a tile this lane begins; at() goes on from there, in steps that the compiler knows.
+  // The place in a tile where this lane begins; at() moves on by distances that the compiler knows.
   const int q_offset = Q::offset_of(warp_row + operand_row(lane_id), operand_col(lane_id));
   const int k_offset = KV::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const int v_offset = KV::offset_of(operand_row(lane_id), operand_col(lane_id));
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
 
   // Of the rows acc_row + r * 8 of each 16 x 8 tile.
   float row_max[M_TILES][2];       // of the scores, scaled
-  float row_sum[M_TILES][2] = {};  // of this lane's columns only: lanes are added up in the end
+  float row_sum[M_TILES][2] = {};  // of this lane's columns only: the lanes' sums are added after the loop
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) row_max[m][0] = row_max[m][1] = -INFINITY;
   float acc_o[M_TILES][O_TILES][4] = {};
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
   cp_async_commit();
   uint32_t frag_q[Q_IN_REGISTERS ? K_STEPS : 1][M_TILES][4];
   if constexpr (Q_IN_REGISTERS) {
-    cp_async_wait<1>();  // this thread's part of Q is there; K and V may still be on their way
-    __syncthreads();     // every thread's is
+    cp_async_wait<1>();  // this thread's part of Q has arrived; K and V may still be in flight
+    __syncthreads();     // every thread's part has
 #pragma unroll
     for (int step = 0; step < K_STEPS; ++step) {
 #pragma unroll
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
     const int first_key = kv_tile * BLOCK_N;
     const int stage = kv_tile % NUM_STAGES;
 
-    cp_async_wait<0>();  // this thread's part of K and V (and of Q) is there
-    __syncthreads();     // every thread's is; and all warps are done with the stage that is filled next
+    cp_async_wait<0>();  // this thread's part of K and V (and of Q) has arrived
+    __syncthreads();     // every thread's part has, and all warps are done with the stage that is filled next
     if (kv_tile + 1 < num_kv_tiles) load_kv_async(kv_tile + 1);
     cp_async_commit();
     if (first_key >= keys.end) continue;  // beyond the diagonal of this warp's rows
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
     if (keys.needs_mask(first_key, BLOCK_N))
       mask_scores<CAUSAL>(acc_s, params, keys.kv_len, first_query + warp_row + acc_row, first_key + acc_col);
 
-    // The maxima, and what came before relative to the new ones.
+    // The maxima. The sums and O so far are scaled to the new ones.
     float base[M_TILES][2];  // of the exponentials
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) {
@@ -201,8 +201,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
         params.store_lse(batch, head, first_query + warp_row + row, lse_of(row_max[m][r], row_sum[m][r]));
     }
   }
-  cp_async_wait<0>();  // without any tile, Q may still be on its way
-  __syncthreads();     // Q is complete, and other warps' threads have nothing left to copy to these rows
+  cp_async_wait<0>();  // without any tile, Q may still be in flight
+  __syncthreads();     // Q is complete: no thread of another warp has a copy to these rows left
   store_normalised(shared.q, Q::offset_of(warp_row + acc_row, acc_col), acc_o, row_sum);
   __syncwarp();  // this warp's O is complete
   const int64_t row_stride = params.o.row_stride;

@@ -1,6 +1,6 @@
-// v13: a row's base, what its probabilities are relative to, need not be its maximum. It stays as it is until
-// a score exceeds it by so much that P might overflow; only then O is rescaled. And tiles that need a mask go
-// the same rare way: what is left in the loop's common way is maximum, vote, FFMA and exp2.
+// v13: the base that a row's probabilities are relative to need not be the row's maximum. It stays as it is
+// until a score exceeds it by so much that P might overflow; only then is O rescaled. Tiles that need a mask
+// take the same rare path. The loop's common path has only the maximum, a vote, FFMA and exp2.
 #include "common/blocks/accumulator.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/key_range.h"
@@ -35,7 +35,7 @@ using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
 
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
-  QTile<Element, HEAD_DIM> q;  // in the end, O
+  QTile<Element, HEAD_DIM> q;  // after the loop, O
   KVTile<Element, HEAD_DIM> k[NUM_STAGES];
   KVTile<Element, HEAD_DIM> v[NUM_STAGES];
 };
@@ -43,8 +43,8 @@ struct SharedStorage {
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
-// How far a score may lie above its row's base, in units of log2. P is then at most 2^15, and fp16 holds up to
-// 65,504. Small probabilities become larger by the same factor: so fewer of them underflow.
+// How far a score may lie above its row's base, in units of log2. P is then at most 2^15, and fp16 holds up
+// to 65,504. Small probabilities become larger by the same factor, so fewer of them underflow.
 constexpr float MAX_GROWTH = 15.0f;
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
   const int lane_id = threadIdx.x % 32;
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  // Where in a tile this lane begins; at() goes on from there, in steps that the compiler knows.
+  // The place in a tile where this lane begins; at() moves on by distances that the compiler knows.
   const int q_offset = Q::offset_of(warp_row + operand_row(lane_id), operand_col(lane_id));
   const int k_offset = KV::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const int v_offset = KV::offset_of(operand_row(lane_id), operand_col(lane_id));
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
   };
 
   // Of the rows acc_row + r * 8 of each 16 x 8 tile.
-  float row_base[M_TILES][2];      // what P is relative to: a maximum of the row's scores so far, scaled
-  float row_sum[M_TILES][2] = {};  // of this lane's columns only: lanes are added up in the end
+  float row_base[M_TILES][2];      // P is relative to it: an earlier maximum of the row's scores, scaled
+  float row_sum[M_TILES][2] = {};  // of this lane's columns only: the lanes' sums are added after the loop
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) row_base[m][0] = row_base[m][1] = -INFINITY;
   float acc_o[M_TILES][O_TILES][4] = {};
@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
   cp_async_commit();
   uint32_t frag_q[Q_IN_REGISTERS ? K_STEPS : 1][M_TILES][4];
   if constexpr (Q_IN_REGISTERS) {
-    cp_async_wait<1>();  // this thread's part of Q is there; K and V may still be on their way
-    __syncthreads();     // every thread's is
+    cp_async_wait<1>();  // this thread's part of Q has arrived; K and V may still be in flight
+    __syncthreads();     // every thread's part has
 #pragma unroll
     for (int step = 0; step < K_STEPS; ++step) {
 #pragma unroll
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
     const int first_key = kv_tile * BLOCK_N;
     const int stage = kv_tile % NUM_STAGES;
 
-    cp_async_wait<0>();  // this thread's part of K and V (and of Q) is there
-    __syncthreads();     // every thread's is; and all warps are done with the stage that is filled next
+    cp_async_wait<0>();  // this thread's part of K and V (and of Q) has arrived
+    __syncthreads();     // every thread's part has, and all warps are done with the stage that is filled next
     if (kv_tile + 1 < num_kv_tiles) load_kv_async(kv_tile + 1);
     cp_async_commit();
     if (first_key >= keys.end) continue;  // beyond the diagonal of this warp's rows
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
         }
       }
     }
-    // As a rule no score of the warp exceeds its row's base by much, and no mask is needed: then P is right
-    // relative to the base that the row has, and O and the sums stay as they are.
+    // Usually no score of the warp exceeds its row's base by much, and no mask is needed. Then P can stay
+    // relative to the row's base, and O and the sums stay as they are.
     const bool needs_mask = keys.needs_mask(first_key, BLOCK_N);
     float growth = -INFINITY;
 #pragma unroll
@@ -215,8 +215,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) attention_kernel(const Attenti
         params.store_lse(batch, head, first_query + warp_row + row, lse_of(row_base[m][r], row_sum[m][r]));
     }
   }
-  cp_async_wait<0>();  // without any tile, Q may still be on its way
-  __syncthreads();     // Q is complete, and other warps' threads have nothing left to copy to these rows
+  cp_async_wait<0>();  // without any tile, Q may still be in flight
+  __syncthreads();     // Q is complete: no thread of another warp has a copy to these rows left
   store_normalised(shared.q, Q::offset_of(warp_row + acc_row, acc_col), acc_o, row_sum);
   __syncwarp();  // this warp's O is complete
   const int64_t row_stride = params.o.row_stride;

@@ -1,5 +1,5 @@
-// v15: whether a score has outgrown its row's base need not be known exactly, as long as no such score is
-// missed. The bits of scores are compared as integers, and of those the GPU compares three at a time.
+// v15: the test for a score that has outgrown its row's base may be inexact, as long as it misses no such
+// score. The kernel compares the bits of scores as integers, of which the GPU compares three at a time.
 #include "common/blocks/accumulator.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/key_range.h"
@@ -27,13 +27,13 @@ template <typename Element, int HEAD_DIM, int NUM_WARPS, int BLOCK_N>
 struct SharedStorage {
   using QTile = SwizzledTile<Element, NUM_WARPS * WARP_M, HEAD_DIM, 128>;
   using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
-  QTile q;  // in the end, O
+  QTile q;  // after the loop, O
   KVTile k[NUM_STAGES];
   KVTile v[NUM_STAGES];
 };
 
 // How far a score may lie above its row's base, in units of log2. P is then at most 2^15, and fp16 holds up
-// to 65,504. Small probabilities become larger by the same factor: so fewer of them underflow.
+// to 65,504. Small probabilities become larger by the same factor, so fewer of them underflow.
 constexpr float MAX_GROWTH = 15.0f;
 
 // The largest of a lane's scores in row `r` (0: row, 1: row + 8), or 0 if all are negative. As integers, the
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(32 * NUM_WARPS, 8 / NUM_WARPS)
   const int lane_id = threadIdx.x % 32;
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  // Where in a tile this lane begins; at() goes on from there, in steps that the compiler knows.
+  // The place in a tile where this lane begins; at() moves on by distances that the compiler knows.
   const int q_offset = Q::offset_of(warp_row + operand_row(lane_id), operand_col(lane_id));
   const int k_offset = KV::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const int v_offset = KV::offset_of(operand_row(lane_id), operand_col(lane_id));
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(32 * NUM_WARPS, 8 / NUM_WARPS)
   };
 
   // Of the rows acc_row + r * 8 of each 16 x 8 tile.
-  float row_base[M_TILES][2];      // what P is relative to: a maximum of the row's scores so far, scaled
-  float row_sum[M_TILES][2] = {};  // of this lane's columns only: lanes are added up in the end
+  float row_base[M_TILES][2];      // P is relative to it: an earlier maximum of the row's scores, scaled
+  float row_sum[M_TILES][2] = {};  // of this lane's columns only: the lanes' sums are added after the loop
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) row_base[m][0] = row_base[m][1] = -INFINITY;
   float acc_o[M_TILES][O_TILES][4] = {};
@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(32 * NUM_WARPS, 8 / NUM_WARPS)
   cp_async_commit();
   uint32_t frag_q[Q_IN_REGISTERS ? K_STEPS : 1][M_TILES][4];
   if constexpr (Q_IN_REGISTERS) {
-    cp_async_wait<1>();  // this thread's part of Q is there; K and V may still be on their way
-    __syncthreads();     // every thread's is
+    cp_async_wait<1>();  // this thread's part of Q has arrived; K and V may still be in flight
+    __syncthreads();     // every thread's part has
 #pragma unroll
     for (int step = 0; step < K_STEPS; ++step) {
 #pragma unroll
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(32 * NUM_WARPS, 8 / NUM_WARPS)
     const int first_key = kv_tile * BLOCK_N;
     const int stage = kv_tile % NUM_STAGES;
 
-    cp_async_wait<0>();  // this thread's part of K and V (and of Q) is there
-    __syncthreads();     // every thread's is; and all warps are done with the stage that is filled next
+    cp_async_wait<0>();  // this thread's part of K and V (and of Q) has arrived
+    __syncthreads();     // every thread's part has, and all warps are done with the stage that is filled next
     if (kv_tile + 1 < num_kv_tiles) load_kv_async(kv_tile + 1);
     cp_async_commit();
     if (first_key >= keys.end) continue;  // beyond the diagonal of this warp's rows
@@ -140,10 +140,10 @@ __global__ void __launch_bounds__(32 * NUM_WARPS, 8 / NUM_WARPS)
         }
       }
     }
-    // As a rule no score of the warp exceeds its row's base by much, and no mask is needed: then P is right
-    // relative to the base that the row has, and O and the sums stay as they are.
+    // Usually no score of the warp exceeds its row's base by much, and no mask is needed. Then P can stay
+    // relative to the row's base, and O and the sums stay as they are.
     const bool needs_mask = keys.needs_mask(first_key, BLOCK_N);
-    float growth = -INFINITY;  // or more than it is, where all scores of a row are negative
+    float growth = -INFINITY;  // or a larger number, where all scores of a row are negative
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
@@ -212,8 +212,8 @@ __global__ void __launch_bounds__(32 * NUM_WARPS, 8 / NUM_WARPS)
   // O, rounded, goes where this warp's rows of Q were, to be stored in rows of 16 bytes per lane.
   const int num_rows = min(WARP_M, params.seqlen_q - first_query - warp_row);
   finish_rows(params, batch, head, first_query + warp_row + acc_row, lane_id, row_base, row_sum);
-  cp_async_wait<0>();  // without any tile, Q may still be on its way
-  __syncthreads();     // Q is complete, and other warps' threads have nothing left to copy to these rows
+  cp_async_wait<0>();  // without any tile, Q may still be in flight
+  __syncthreads();     // Q is complete: no thread of another warp has a copy to these rows left
   store_normalised(shared.q, Q::offset_of(warp_row + acc_row, acc_col), acc_o, row_sum);
   __syncwarp();  // this warp's O is complete
   const int64_t row_stride = params.o.row_stride;
@@ -236,7 +236,8 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
                             : launch_tiles<8, 32, Element, HEAD_DIM, CAUSAL>(params, stream);
 }
 
-// At D = 128 an SM with less than 194 KB has room for one CTA only, of either kind: so the one of eight warps.
+// At D = 128 an SM with less than 194 KB has room for only one CTA of either kind, so it takes the one of
+// eight warps.
 int choose_configuration(const AttentionCall& call) {
   constexpr int CTA_BYTES = sizeof(SharedStorage<__half, 128, 4, 64>) + 1024;  // CUDA takes 1 KB per CTA
   return call.head_dim == 128 && smem_bytes_per_sm() < 2 * CTA_BYTES ? 1 : 0;

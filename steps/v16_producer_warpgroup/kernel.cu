@@ -1,6 +1,6 @@
-// v16: TMA and a producer again, as in v10, but a warpgroup that hands its registers to the warps that
-// compute (setmaxnreg). The loop has no barrier of the whole CTA left: each warp goes its own way through the
-// tiles, and to the store of its rows of O.
+// v16: TMA and a producer again, as in v10, but the producer is a warpgroup, which gives registers to the
+// warps that compute (setmaxnreg). The loop has no barrier of the whole CTA left: each warp goes through the
+// tiles, and stores its rows of O, independently of the others.
 #include "common/blocks/accumulator.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/key_range.h"
@@ -28,8 +28,9 @@ constexpr int MMA_K = 16;
 constexpr int M_TILES = WARP_M / MMA_M;
 constexpr int S_TILES = BLOCK_N / MMA_N;
 
-// Registers go by warpgroups, of four warps: so the producer is one, though one thread of it does all. Two
-// CTAs of 256 threads start with 128 registers a thread; what the producers give back, the consumers take.
+// setmaxnreg changes the registers of a whole warpgroup, four warps. So the producer is a warpgroup, though
+// one of its threads does all the work. Two CTAs of 256 threads start with 128 registers a thread; the
+// consumers take what the producers release.
 constexpr int CTAS_PER_SM = 2;
 constexpr int NUM_THREADS = 32 * NUM_WARPS + 128;
 constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, CTAS_PER_SM);
@@ -43,7 +44,7 @@ using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
 
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
-  QTile<Element, HEAD_DIM> q[NUM_WARPS];  // in the end, O
+  QTile<Element, HEAD_DIM> q[NUM_WARPS];  // after the loop, O
   KVTile<Element, HEAD_DIM> k[NUM_STAGES];
   KVTile<Element, HEAD_DIM> v[NUM_STAGES];
   uint64_t bar_q_full;
@@ -55,7 +56,7 @@ struct TensorMaps {
 };
 
 // The last tile of keys ends with the last key, so that what lies beyond is not loaded at all: it may be NaN,
-// and 0 * NaN is NaN. Keys that the tile before has had are masked.
+// and 0 * NaN is NaN. Keys that the previous tile has already processed are masked.
 __device__ inline int first_key_of(int kv_tile, int kv_len) {
   return min(kv_tile * BLOCK_N, kv_len - BLOCK_N);
 }
@@ -72,8 +73,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
 
   const auto [first_query, head, batch] = query_tile<BLOCK_M>(params, blockIdx.x, group_size);
-  // The same in all lanes of a warp. The shuffle says so to the compiler, which then needs no register per
-  // lane for what follows from it.
+  // The shuffle tells the compiler that the number is the same in all lanes of a warp. So the compiler needs
+  // no register per lane for what it computes from the number.
   const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   const int lane_id = threadIdx.x % 32;
   const int num_kv_tiles = key_range<CAUSAL>(params, batch, first_query, BLOCK_M).num_tiles(BLOCK_N);
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     shared.ring_v.init(NUM_WARPS);
     fence_mbarrier_init();
   }
-  __syncthreads();  // the mbarriers exist
+  __syncthreads();  // the mbarriers are initialised
 
   // Producer.
   if (warp_id >= NUM_WARPS) {
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   Q& q = shared.q[warp_id];
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  // Where in a tile this lane begins; at() goes on from there, in steps that the compiler knows.
+  // The place in a tile where this lane begins; at() moves on by distances that the compiler knows.
   const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));
   const int k_offset = KV::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const int v_offset = KV::offset_of(operand_row(lane_id), operand_col(lane_id));
@@ -120,13 +121,13 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   const float scale = params.softmax_scale_log2;
 
   // Of the rows acc_row + r * 8 of each 16 x 8 tile.
-  float row_base[M_TILES][2];      // what P is relative to: a maximum of the row's scores so far, scaled
-  float row_sum[M_TILES][2] = {};  // of this lane's columns only: lanes are added up in the end
+  float row_base[M_TILES][2];      // P is relative to it: an earlier maximum of the row's scores, scaled
+  float row_sum[M_TILES][2] = {};  // of this lane's columns only: the lanes' sums are added after the loop
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) row_base[m][0] = row_base[m][1] = -INFINITY;
   float acc_o[M_TILES][O_TILES][4] = {};
 
-  mbarrier_wait(&shared.bar_q_full, 0);  // Q is there
+  mbarrier_wait(&shared.bar_q_full, 0);  // Q has arrived
   uint32_t frag_q[Q_IN_REGISTERS ? K_STEPS : 1][M_TILES][4];
   if constexpr (Q_IN_REGISTERS) {
 #pragma unroll
@@ -171,14 +172,14 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
         mask_scores<CAUSAL>(acc_s, params, keys.kv_len, warp_query + acc_row, key);
 #pragma unroll
         for (int i = 0; i < M_TILES * S_TILES * 4; ++i) {
-          if (key + i / 4 % S_TILES * MMA_N + i % 2 < kv_tile * BLOCK_N)  // the tile before has had it
+          if (key + i / 4 % S_TILES * MMA_N + i % 2 < kv_tile * BLOCK_N)  // the previous tile had it
             acc_s[i / 4 / S_TILES][i / 4 % S_TILES][i % 4] = -INFINITY;
         }
       }
       rescale(acc_s, scale, row_base, row_sum, acc_o);
     }
 
-    // O += P V, with 16 keys of P at a time. The first 16 are made while V may still be on its way.
+    // O += P V, with 16 keys of P at a time. The first 16 are made while V may still be in flight.
 #pragma unroll
     for (int step = 0; step < BLOCK_N / MMA_K; ++step) {
       uint32_t frag_p[M_TILES][4];
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     __syncwarp();  // all lanes have read V
     if (lane_id == 0) shared.ring_v.consumer_release(kv_tile);
   }
-  // Tiles beyond the diagonal of this warp's rows, which other warps need, it gives free at once.
+  // The warp releases the tiles beyond the diagonal of its rows without reading them; other warps need them.
   for (int kv_tile = num_own_tiles; kv_tile < num_kv_tiles; ++kv_tile) {
     shared.ring_k.consumer_wait(kv_tile);
     if (lane_id == 0) shared.ring_k.consumer_release(kv_tile);
@@ -210,12 +211,12 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   finish_rows(params, batch, head, warp_query + acc_row, lane_id, row_base, row_sum);
   __syncwarp();  // all lanes have read Q
   store_normalised(q, Q::offset_of(acc_row, acc_col), acc_o, row_sum);
-  fence_proxy_async();  // TMA must see what this lane has written
+  fence_proxy_async();  // makes what this lane has written visible to TMA
   __syncwarp();         // this warp's O is complete
   if (elect_one()) {
     tma_store_5d(maps.o, &q, 0, warp_query, 0, head, batch);  // rows beyond the end are left out
     tma_store_commit();
-    tma_store_wait_read<0>();  // shared memory is the CTA's only as long as a thread of it is there
+    tma_store_wait_read<0>();  // the CTA keeps its shared memory only until its last thread exits
   }
 }
 

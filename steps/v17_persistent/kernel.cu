@@ -1,5 +1,5 @@
-// v17: as many CTAs as fit the GPU stay for the whole launch and take tile after tile of queries from a
-// counter. While the warps end one tile, Q, K and V of the next are on their way.
+// v17: as many CTAs as fit on the GPU run for the whole launch and take tile after tile of queries from a
+// counter. While the warps finish one tile, the loads of Q, K and V of the next are in flight.
 #include <algorithm>
 
 #include "common/blocks/accumulator.h"
@@ -26,7 +26,7 @@ constexpr int MMA_K = 16;
 constexpr int M_TILES = WARP_M / MMA_M;
 constexpr int S_TILES = BLOCK_N / MMA_N;
 
-// At D = 128 two CTAs would have no room for a second Q: one of twice as many warps has.
+// At D = 128 two CTAs would have no room for a second Q; one CTA with twice as many warps has.
 template <int HEAD_DIM>
 struct Config {
   static constexpr int NUM_WARPS = HEAD_DIM == 64 ? 4 : 8;  // that compute
@@ -48,10 +48,10 @@ using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
   using C = Config<HEAD_DIM>;
-  QTile<Element, HEAD_DIM> q[C::Q_STAGES][C::NUM_WARPS];  // in the end, O
+  QTile<Element, HEAD_DIM> q[C::Q_STAGES][C::NUM_WARPS];  // after the loop, O
   KVTile<Element, HEAD_DIM> k[C::NUM_STAGES];
   KVTile<Element, HEAD_DIM> v[C::NUM_STAGES];
-  int tile[C::Q_STAGES];  // which one Q is of
+  int tile[C::Q_STAGES];  // which tile of queries Q is
   Ring<C::Q_STAGES> ring_q;
   Ring<C::NUM_STAGES> ring_k, ring_v;
 };
@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(Config<HEAD_DIM>::NUM_THREADS, Config<HEAD_DIM
   using KV = KVTile<Element, HEAD_DIM>;
   auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
 
-  // The same in all lanes of a warp. The shuffle says so to the compiler, which then needs no register per
-  // lane for what follows from it.
+  // The shuffle tells the compiler that the number is the same in all lanes of a warp. So the compiler needs
+  // no register per lane for what it computes from the number.
   const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   const int lane_id = threadIdx.x % 32;
   if (threadIdx.x == 0) {
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(Config<HEAD_DIM>::NUM_THREADS, Config<HEAD_DIM
     shared.ring_v.init(C::NUM_WARPS);
     fence_mbarrier_init();
   }
-  __syncthreads();  // the mbarriers exist
+  __syncthreads();  // the mbarriers are initialised
 
   // Producer.
   if (warp_id >= C::NUM_WARPS) {
@@ -119,12 +119,13 @@ __global__ void __launch_bounds__(Config<HEAD_DIM>::NUM_THREADS, Config<HEAD_DIM
   warpgroup_reg_alloc<C::CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  // Where in a tile this lane begins; at() goes on from there, in steps that the compiler knows.
+  // The place in a tile where this lane begins; at() moves on by distances that the compiler knows.
   const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));
   const int k_offset = KV::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const int v_offset = KV::offset_of(operand_row(lane_id), operand_col(lane_id));
   const float scale = params.softmax_scale_log2;
-  // With eight warps, those of one scheduler, w and w + 4, have rows at both ends: their work adds up alike.
+  // With eight warps, w and w + 4 share a scheduler. Their rows lie at opposite ends of the tile, so that all
+  // four schedulers have equal work.
   const int slot = warp_id < 4 ? warp_id : C::NUM_WARPS + 3 - warp_id;
   int kv_count = 0;  // tiles of K and V so far
   for (int q_count = 0;; ++q_count) {
@@ -139,8 +140,8 @@ __global__ void __launch_bounds__(Config<HEAD_DIM>::NUM_THREADS, Config<HEAD_DIM
     const KeyRange keys = key_range<CAUSAL>(params, batch, warp_query, WARP_M);
 
     // Of the rows acc_row + r * 8 of each 16 x 8 tile.
-    float row_base[M_TILES][2];      // what P is relative to: a maximum of the row's scores so far, scaled
-    float row_sum[M_TILES][2] = {};  // of this lane's columns only: lanes are added up in the end
+    float row_base[M_TILES][2];      // P is relative to it: an earlier maximum of the row's scores, scaled
+    float row_sum[M_TILES][2] = {};  // of this lane's columns only: the lanes' sums are added after the loop
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) row_base[m][0] = row_base[m][1] = -INFINITY;
     float acc_o[M_TILES][O_TILES][4] = {};
@@ -185,7 +186,7 @@ __global__ void __launch_bounds__(Config<HEAD_DIM>::NUM_THREADS, Config<HEAD_DIM
         rescale(acc_s, scale, row_base, row_sum, acc_o);
       }
 
-      // O += P V, with 16 keys of P at a time. The first 16 are made while V may still be on its way.
+      // O += P V, with 16 keys of P at a time. The first 16 are made while V may still be in flight.
 #pragma unroll
       for (int step = 0; step < BLOCK_N / MMA_K; ++step) {
         uint32_t frag_p[M_TILES][4];
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(Config<HEAD_DIM>::NUM_THREADS, Config<HEAD_DIM
     finish_rows(params, batch, head, warp_query + acc_row, lane_id, row_base, row_sum);
     __syncwarp();  // all lanes have read Q
     store_normalised(q, Q::offset_of(acc_row, acc_col), acc_o, row_sum);
-    fence_proxy_async();  // TMA must see what this lane has written
+    fence_proxy_async();  // makes what this lane has written visible to TMA
     __syncwarp();         // this warp's O is complete
     if (lane_id == 0) {
       tma_store_5d(maps.o, &q, 0, warp_query, 0, head, batch);  // rows beyond the end are left out
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(Config<HEAD_DIM>::NUM_THREADS, Config<HEAD_DIM
       tma_store_wait_read<0>();  // the place of Q is free
       shared.ring_q.consumer_release(q_count);
     }
-    // Tiles beyond its own diagonal the warp gives free as soon as all of its lanes have seen them come.
+    // The warp releases tiles beyond its own diagonal as soon as all of its lanes have waited for them.
     for (int kv_tile = num_own_tiles; kv_tile < num_kv_tiles; ++kv_tile, ++kv_count) {
       shared.ring_k.consumer_wait(kv_count);
       shared.ring_k.warp_release(kv_count, lane_id);

@@ -1,4 +1,5 @@
-// v20: the shape of the problem decides how many rows a CTA has: 256 share K and V, 128 leave no SM idle.
+// v20: the shape of the problem decides how many rows a CTA has: 256 rows share the loads of K and V, and 128
+// leave fewer SMs idle.
 #include "common/blocks/epilogue.h"
 #include "common/blocks/online_softmax.h"
 #include "common/blocks/products.h"
@@ -29,7 +30,7 @@ struct Config {
   static constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, CTAS_PER_SM);
   static constexpr int PRODUCER_REGISTERS = 24;
   static constexpr int CONSUMER_REGISTERS = NUM_WARPS == 4 ? 232 : 240;
-  // Keys of an S. Two S of half a tile are there at a time; at D = 128, where each had to load Q, one S.
+  // Keys of an S. A warp has two S of half a tile; at D = 128, where each would load Q, one of a whole tile.
   static constexpr int S_COLS = HEAD_DIM == 64 ? BLOCK_N / 2 : BLOCK_N;
 };
 
@@ -42,10 +43,10 @@ using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
 
 template <typename Element, int HEAD_DIM, typename C>
 struct SharedStorage {
-  QTile<Element, HEAD_DIM> q[C::Q_STAGES][C::NUM_WARPS];  // in the end, O
+  QTile<Element, HEAD_DIM> q[C::Q_STAGES][C::NUM_WARPS];  // after the loop, O
   KVTile<Element, HEAD_DIM> k[C::NUM_STAGES];
   KVTile<Element, HEAD_DIM> v[C::NUM_STAGES];
-  int tile[C::Q_STAGES];  // which one Q is of
+  int tile[C::Q_STAGES];  // which tile of queries Q is
   Ring<C::Q_STAGES> ring_q;
   Ring<C::NUM_STAGES> ring_k, ring_v;
 };
@@ -66,8 +67,8 @@ __global__ void __launch_bounds__(C::NUM_THREADS, C::CTAS_PER_SM)
   using Scores = ScoresOf<C>;
   auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM, C>*>(smem);
 
-  // The same in all lanes of a warp. The shuffle says so to the compiler, which then needs no register per
-  // lane for what follows from it.
+  // The shuffle tells the compiler that the number is the same in all lanes of a warp. So the compiler needs
+  // no register per lane for what it computes from the number.
   const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   const int lane_id = threadIdx.x % 32;
   if (threadIdx.x == 0) {
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, C::CTAS_PER_SM)
     shared.ring_v.init(C::NUM_WARPS);
     fence_mbarrier_init();
   }
-  __syncthreads();  // the mbarriers exist
+  __syncthreads();  // the mbarriers are initialised
 
   // Producer.
   if (warp_id >= C::NUM_WARPS) {
@@ -113,12 +114,13 @@ __global__ void __launch_bounds__(C::NUM_THREADS, C::CTAS_PER_SM)
   warpgroup_reg_alloc<C::CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  // Where in a tile this lane begins; at() goes on from there, in steps that the compiler knows.
+  // The place in a tile where this lane begins; at() moves on by distances that the compiler knows.
   const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));
   const int k_offset = KV::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const int v_offset = KV::offset_of(operand_row(lane_id), operand_col(lane_id));
   const float scale = params.softmax_scale_log2;
-  // With eight warps, those of one scheduler, w and w + 4, have rows at both ends: their work adds up alike.
+  // With eight warps, w and w + 4 share a scheduler. Their rows lie at opposite ends of the tile, so that all
+  // four schedulers have equal work.
   const int slot = warp_id < 4 ? warp_id : C::NUM_WARPS + 3 - warp_id;
   int kv_count = 0;  // tiles of K and V so far
   for (int q_count = 0;; ++q_count) {
@@ -133,8 +135,8 @@ __global__ void __launch_bounds__(C::NUM_THREADS, C::CTAS_PER_SM)
     const KeyRange keys = key_range<CAUSAL>(params, batch, warp_query, WARP_M);
 
     // Of the rows acc_row + r * 8 of each 16 x 8 tile.
-    float row_base[M_TILES][2];      // what P is relative to: a maximum of the row's scores so far, scaled
-    float row_sum[M_TILES][2] = {};  // of this lane's columns only: lanes are added up in the end
+    float row_base[M_TILES][2];      // P is relative to it: an earlier maximum of the row's scores, scaled
+    float row_sum[M_TILES][2] = {};  // of this lane's columns only: the lanes' sums are added after the loop
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) row_base[m][0] = row_base[m][1] = -INFINITY;
     float acc_o[M_TILES][O_TILES][4] = {};
@@ -147,7 +149,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, C::CTAS_PER_SM)
       clear(acc_s);
       mma_qk<Element>(acc_s, frag_q, q, q_offset, shared.k[kv_index % C::NUM_STAGES], k_offset, first_row);
     };
-    // Masks them if need be, and gives rows another base if they have outgrown theirs.
+    // Masks them if necessary, and changes the base of rows that have outgrown theirs.
     const auto check_base = [&](Scores& acc_s, int kv_tile, int first_row) {
       update_base<CAUSAL, BLOCK_N>(acc_s, params, keys, kv_tile, first_row, warp_query + acc_row, acc_col,
                                    row_base, row_sum, acc_o);
@@ -195,7 +197,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, C::CTAS_PER_SM)
     finish_rows(params, batch, head, warp_query + acc_row, lane_id, row_base, row_sum);
     __syncwarp();  // all lanes have read Q
     stmatrix_normalised(q, q_offset, acc_o, row_sum);
-    fence_proxy_async();  // TMA must see what this lane has written
+    fence_proxy_async();  // makes what this lane has written visible to TMA
     __syncwarp();         // this warp's O is complete
     if (lane_id == 0) {
       tma_store_5d(maps.o, &q, 0, warp_query, 0, head, batch);  // rows beyond the end are left out
@@ -203,7 +205,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, C::CTAS_PER_SM)
       tma_store_wait_read<0>();  // the place of Q is free
       shared.ring_q.consumer_release(q_count);
     }
-    // Tiles beyond its own diagonal the warp gives free as soon as all of its lanes have seen them come.
+    // The warp releases tiles beyond its own diagonal as soon as all of its lanes have waited for them.
     for (int kv_tile = num_own_tiles; kv_tile < num_kv_tiles; ++kv_tile, ++kv_count) {
       shared.ring_k.consumer_wait(kv_count);
       shared.ring_k.warp_release(kv_count, lane_id);
@@ -226,7 +228,7 @@ void launch_tiles(const AttentionParams<Element>& params, Stream stream) {
                            .o = make_tensor_map<Q>(params.o)};
   const int num_tiles = ceil_div(params.seqlen_q, C::BLOCK_M) * params.num_heads_q * params.batch;
   const int num_ctas = min(num_tiles, num_sms() * C::CTAS_PER_SM);
-  const bool one_each = num_tiles == num_ctas;  // then nobody counts
+  const bool one_each = num_tiles == num_ctas;  // then no CTA uses the counter
   if (!one_each) launch(reset_counter, dim3(1), dim3(1), 0, stream, static_cast<int*>(params.workspace));
   launch(attention_kernel<Element, HEAD_DIM, CAUSAL, C>, dim3(num_ctas), dim3(C::NUM_THREADS),
          sizeof(SharedStorage<Element, HEAD_DIM, C>), stream, params, maps,
@@ -239,7 +241,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
                             : launch_tiles<4, Element, HEAD_DIM, CAUSAL>(params, stream);
 }
 
-// Tiles of 128 rows, if there is an SM for each, or for each two of which one has many keys and one few.
+// Tiles of 128 rows, if there is an SM for each, or for each pair of one with many keys and one with few.
 int choose_configuration(const AttentionCall& call) {
   const int64_t num_small_tiles = int64_t(ceil_div(call.seqlen_q, 128)) * call.num_heads_q * call.batch;
   return num_small_tiles <= num_sms() * (call.causal && call.seqlen_kv <= call.seqlen_q ? 2 : 1) ? 1 : 0;

@@ -1,5 +1,5 @@
 // v28: few queries, many keys. The keys of a head are split among as many warps as the GPU has room for. Each
-// computes attention over its own keys alone and leaves its sums, in FP32, in a workspace. A second kernel
+// computes attention over its own keys alone and writes its sums, in FP32, to a workspace. A second kernel
 // merges them, always in the same order.
 #include <algorithm>
 
@@ -12,12 +12,12 @@
 
 namespace STEP_NAMESPACE {
 
-constexpr int BLOCK_M = 16;  // query rows of a CTA and of each of its warps: what one product has
-constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
+constexpr int BLOCK_M = 16;  // query rows of a CTA and of each of its warps: the rows of one product
+constexpr int BLOCK_N = 16;  // keys per tile; each warp has its own tiles
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int NUM_STAGES = 2;   // of K and V each: one is computed on while the other is filled
-constexpr int CTAS_PER_SM = 3;  // for which registers suffice, and at D = 128 the shared memory of sm_90
+constexpr int CTAS_PER_SM = 3;  // for these there are registers and, at D = 128, shared memory on sm_90
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int MERGED_AT_ONCE = 8;  // parts of a row
@@ -31,13 +31,13 @@ struct SharedStorage {
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
-// What a warp leaves of one query row: of P, the base it is relative to, in units of log2, and its sum.
-// Without any key the sum is 0, and nothing else is there.
+// The result of a warp for one query row: the base that P is relative to, in units of log2, and the sum of P.
+// For a warp without keys the sum is 0, and nothing else is written.
 struct Softmax {
   float base, sum;
 };
 
-// What all warps leave: for each row of O num_parts results, one behind another.
+// The results of all warps: for each row of O num_parts of them, one after another.
 template <int HEAD_DIM>
 struct Partials {
   int num_parts;
@@ -50,7 +50,7 @@ struct Partials {
   }
 };
 
-// Starts to copy 16 rows, by `num_threads` threads. Rows at or beyond num_rows become zero.
+// `num_threads` threads start to copy 16 rows. Rows at or beyond num_rows become zero.
 template <typename Tile, typename Element>
 __device__ void load_rows_async(Tile& tile, const Element* head, int64_t row_stride, int first_row,
                                 int num_rows, int thread, int num_threads) {
@@ -82,12 +82,12 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   const int part = blockIdx.x % num_splits * NUM_WARPS + warp_id;
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // as of V
+  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // also that of V
   const int k_offset = Q::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const float scale = params.softmax_scale_log2;
 
-  // This warp's keys are whole tiles: as many as any other warp's, and one more in the first parts if the
-  // division leaves a remainder.
+  // This warp's keys are whole tiles. Every part has the same number of them, and the first parts have one
+  // more if the division leaves a remainder.
   const KeyRange keys = key_range<CAUSAL>(params, batch, first_query, BLOCK_M);
   const int tiles_per_part = keys.num_tiles(BLOCK_N) / partials.num_parts;
   const int remainder = keys.num_tiles(BLOCK_N) % partials.num_parts;
@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   cp_async_commit();
   if (begin < end) load_kv_async(begin);
   cp_async_commit();
-  cp_async_wait<1>();  // this thread's part of Q is there; K and V may still be on their way
-  __syncthreads();     // every thread's is. From here on, warps do not wait for each other
+  cp_async_wait<1>();  // this thread's part of Q has arrived; K and V may still be in flight
+  __syncthreads();     // every thread's part has. From here on, warps do not wait for each other
   uint32_t frag_q[K_STEPS][1][4];
   load_q(frag_q, shared.q, q_offset);
 
@@ -118,8 +118,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   float acc_o[1][O_TILES][4] = {};
   for (int kv_tile = begin; kv_tile < end; ++kv_tile) {
     const int stage = kv_tile % NUM_STAGES, first_key = kv_tile * BLOCK_N;
-    cp_async_wait<0>();  // this lane's part of K and V is there
-    __syncwarp();        // every lane's is; and all lanes are done with the stage that is filled next
+    cp_async_wait<0>();  // this lane's part of K and V has arrived
+    __syncwarp();        // every lane's part has, and all lanes are done with the stage that is filled next
     if (kv_tile + 1 < end) load_kv_async(kv_tile + 1);
     cp_async_commit();
 
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     mma_pv<Element>(acc_o, acc_s, scale, row_base, row_sum, v[stage], q_offset, 0);
   }
 
-  // The rows go to the workspace as they are. A part without keys leaves no O: its sums are 0.
+  // The rows go to the workspace as they are. A part without keys writes no O: its sums are 0.
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = first_query + acc_row + r * 8;
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
 
 // A warp merges the parts of a row. Each lane has HEAD_DIM / 32 of its columns.
 template <typename Element, int HEAD_DIM>
-__global__ void __launch_bounds__(NUM_THREADS, 4)  // or ptxas saves registers, and loads part after part
+__global__ void __launch_bounds__(NUM_THREADS, 4)  // or ptxas limits registers and loads part after part
     merge_kernel(const AttentionParams<Element> params, const Partials<HEAD_DIM> partials) {
   constexpr int COLS = HEAD_DIM / 32;
   const int row = blockIdx.x * NUM_WARPS + threadIdx.x / 32;
@@ -171,8 +171,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 4)  // or ptxas saves registers, 
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) base = fmaxf(base, __shfl_xor_sync(0xffffffff, base, lanes));
 
-  // In the order of the keys, so that every run adds up alike; a group of parts is on its way at a time. A
-  // part whose sum is 0 has left no O.
+  // The parts are added in the order of the keys, so that every run rounds the same way. The loads of a group
+  // of parts are in flight together. A part whose sum is 0 has written no O.
   struct alignas(COLS * sizeof(float)) Columns {
     float o[COLS];
   };
@@ -203,7 +203,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 4)  // or ptxas saves registers, 
   if (lane_id == 0) params.store_lse(batch, head, row, lse_of(base, sum));
 }
 
-// For each tile of queries as many CTAs as the GPU holds at a time, if there are keys for them.
+// Divides the CTAs that the GPU holds at a time among the tiles of queries. No tile gets more CTAs than it
+// has keys for.
 int num_parts(int batch, int num_heads_q, int seqlen_q, int seqlen_kv) {
   const int64_t tiles = int64_t(ceil_div(seqlen_q, BLOCK_M)) * num_heads_q * batch;
   const int most = ceil_div(seqlen_kv, BLOCK_N * NUM_WARPS);

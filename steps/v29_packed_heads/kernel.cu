@@ -1,6 +1,6 @@
-// v29: the query heads that share a head of K and V share a tile, too. Its rows are one query of all these
-// heads, then their next query. So K and V are read once for all of them, and fewer rows of the products are
-// empty.
+// v29: the query heads that share a head of K and V share a tile, too. Its rows are first one query of all
+// these heads, then their next query. So K and V are read once for all of them, and fewer rows of the
+// products are empty.
 #include <algorithm>
 
 #include "common/blocks/epilogue.h"
@@ -13,12 +13,12 @@
 
 namespace STEP_NAMESPACE {
 
-constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: what one product has
-constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
+constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: the rows of one product
+constexpr int BLOCK_N = 16;  // keys per tile; each warp has its own tiles
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int NUM_STAGES = 2;   // of K and V each: one is computed on while the other is filled
-constexpr int CTAS_PER_SM = 3;  // for which registers suffice, and at D = 128 the shared memory of sm_90
+constexpr int CTAS_PER_SM = 3;  // for these there are registers and, at D = 128, shared memory on sm_90
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int MERGED_AT_ONCE = 8;  // parts of a row
@@ -46,8 +46,8 @@ struct PackedRows {
   __device__ int query(int row) const { return row / group; }
 };
 
-// Starts to copy 16 rows, by `num_threads` threads, from where address_of(row) says. Rows at or beyond
-// num_rows become zero.
+// `num_threads` threads start to copy 16 rows, each row from address_of(row). Rows at or beyond num_rows
+// become zero.
 template <typename Tile, typename AddressOf>
 __device__ void load_rows_async(Tile& tile, int num_rows, int thread, int num_threads, AddressOf address_of) {
   constexpr int CHUNKS = Tile::COLS / 8;  // of a row, 16 bytes each
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   const int part = blockIdx.x % num_splits * NUM_WARPS + warp_id;
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // as of V
+  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // also that of V
   const int k_offset = Q::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const float scale = params.softmax_scale_log2;
 
@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   cp_async_commit();
   if (begin < end) load_kv_async(begin);
   cp_async_commit();
-  cp_async_wait<1>();  // this thread's part of Q is there; K and V may still be on their way
-  __syncthreads();     // every thread's is. From here on, warps do not wait for each other
+  cp_async_wait<1>();  // this thread's part of Q has arrived; K and V may still be in flight
+  __syncthreads();     // every thread's part has. From here on, warps do not wait for each other
   uint32_t frag_q[K_STEPS][1][4];
   load_q(frag_q, shared.q, q_offset);
 
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   float acc_o[1][O_TILES][4] = {};
   for (int kv_tile = begin; kv_tile < end; ++kv_tile) {
     const int stage = kv_tile % NUM_STAGES, first_key = kv_tile * BLOCK_N;
-    cp_async_wait<0>();  // this lane's part of K and V is there
-    __syncwarp();        // every lane's is; and all lanes are done with the stage that is filled next
+    cp_async_wait<0>();  // this lane's part of K and V has arrived
+    __syncwarp();        // every lane's part has, and all lanes are done with the stage that is filled next
     if (kv_tile + 1 < end) load_kv_async(kv_tile + 1);
     cp_async_commit();
 
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     mma_pv<Element>(acc_o, acc_s, scale, row_base, row_sum, v[stage], q_offset, 0);
   }
 
-  // The rows go to the workspace as they are. A part without keys leaves no O: its sums are 0.
+  // The rows go to the workspace as they are. A part without keys writes no O: its sums are 0.
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = first_row + acc_row + r * 8;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
 
 // A warp merges the parts of a row. Each lane has HEAD_DIM / 32 of its columns.
 template <typename Element, int HEAD_DIM>
-__global__ void __launch_bounds__(NUM_THREADS, 4)  // or ptxas saves registers, and loads part after part
+__global__ void __launch_bounds__(NUM_THREADS, 4)  // or ptxas limits registers and loads part after part
     merge_kernel(const AttentionParams<Element> params, const Partials<HEAD_DIM> partials) {
   constexpr int COLS = HEAD_DIM / 32;
   const int row = blockIdx.x * NUM_WARPS + threadIdx.x / 32;
@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 4)  // or ptxas saves registers, 
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) base = fmaxf(base, __shfl_xor_sync(0xffffffff, base, lanes));
 
-  // In the order of the keys, so that every run adds up alike; a group of parts is on its way at a time. A
-  // part whose sum is 0 has left no O.
+  // The parts are added in the order of the keys, so that every run rounds the same way. The loads of a group
+  // of parts are in flight together. A part whose sum is 0 has written no O.
   struct alignas(COLS * sizeof(float)) Columns {
     float o[COLS];
   };
@@ -208,12 +208,12 @@ __global__ void __launch_bounds__(NUM_THREADS, 4)  // or ptxas saves registers, 
   if (lane_id == 0) params.store_lse(batch, head, row, lse_of(base, sum));
 }
 
-// On the host: tiles of the rows of a head of K and V.
+// On the host: the number of tiles for the rows of a head of K and V.
 int num_tiles(int num_heads_q, int num_heads_kv, int seqlen_q) {
   return int(ceil_div(int64_t(seqlen_q) * (num_heads_q / num_heads_kv), int64_t(BLOCK_M)));
 }
 
-// For each of so many tiles as many CTAs as the GPU holds at a time, if there are keys for them.
+// Divides the CTAs that the GPU holds at a time among the tiles. No tile gets more CTAs than it has keys for.
 int num_parts(int64_t num_tiles, int seqlen_kv) {
   const int most = ceil_div(seqlen_kv, BLOCK_N * NUM_WARPS);
   return NUM_WARPS * int(std::clamp<int64_t>(num_sms() * CTAS_PER_SM / num_tiles, 1, most));

@@ -1,5 +1,5 @@
-// v30: one launch. The warps of a CTA merge their parts in shared memory, so that a CTA leaves one part of
-// each row. The last of the CTAs that share a tile of rows, whichever it is, merges what all have left.
+// v30: one launch. The warps of a CTA merge their parts in shared memory, so that a CTA writes one part of
+// each row. Of the CTAs that share a tile of rows, whichever finishes last merges the parts of all.
 #include <algorithm>
 #include <cfloat>
 
@@ -13,16 +13,16 @@
 
 namespace STEP_NAMESPACE {
 
-constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: what one product has
-constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
+constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: the rows of one product
+constexpr int BLOCK_N = 16;  // keys per tile; each warp has its own tiles
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int NUM_STAGES = 2;   // of K and V each: one is computed on while the other is filled
-constexpr int CTAS_PER_SM = 3;  // for which registers suffice, and at D = 128 the shared memory of sm_90
+constexpr int CTAS_PER_SM = 3;  // for these there are registers and, at D = 128, shared memory on sm_90
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int MERGED_AT_ONCE = 8;  // parts of a row
-constexpr int O_PAD = 8;           // floats, so that the rows of a quad of lanes are in different banks
+constexpr int O_PAD = 8;  // floats: the rows that a warp writes at a time then lie in different banks
 
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
@@ -44,8 +44,9 @@ struct SharedStorage {
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
-// A lane's columns of a row of O, not yet divided by the sum of P; and of P the base, in units of log2, and
-// the sum. At first the row has seen no key: a base of -FLT_MAX has the weight 0, where -INFINITY gives NaN.
+// A lane's columns of a row of O, not yet divided by the sum of P, and the base of P, in units of log2, and
+// its sum. At first the row has seen no key: a base of -FLT_MAX gives it the weight 0, where -INFINITY would
+// give NaN.
 template <int COLS>
 struct RowPart {
   struct alignas(COLS * sizeof(float)) Columns {
@@ -54,7 +55,8 @@ struct RowPart {
   Softmax softmax = {-FLT_MAX, 0.0f};
   Columns columns = {};
 
-  // Adds the parts of the same row over other keys, in the order of the keys, so that every run rounds alike.
+  // Adds the parts of the same row over other keys, in the order of the keys, so that every run rounds the
+  // same way.
   template <int N>
   __device__ void add(const RowPart (&parts)[N]) {
     float base = softmax.base;
@@ -94,7 +96,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   const int split = blockIdx.x % num_splits;
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // as of V
+  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // also that of V
   const int k_offset = Q::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const float scale = params.softmax_scale_log2;
 
@@ -122,8 +124,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   cp_async_commit();
   if (begin < end) load_kv_async(begin);
   cp_async_commit();
-  cp_async_wait<1>();  // this thread's part of Q is there; K and V may still be on their way
-  __syncthreads();     // every thread's is. From here on, warps do not wait for each other
+  cp_async_wait<1>();  // this thread's part of Q has arrived; K and V may still be in flight
+  __syncthreads();     // every thread's part has. From here on, warps do not wait for each other
   uint32_t frag_q[K_STEPS][1][4];
   load_q(frag_q, shared.q, q_offset);
 
@@ -132,8 +134,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   float acc_o[1][O_TILES][4] = {};
   for (int kv_tile = begin; kv_tile < end; ++kv_tile) {
     const int stage = kv_tile % NUM_STAGES, first_key = kv_tile * BLOCK_N;
-    cp_async_wait<0>();  // this lane's part of K and V is there
-    __syncwarp();        // every lane's is; and all lanes are done with the stage that is filled next
+    cp_async_wait<0>();  // this lane's part of K and V has arrived
+    __syncwarp();        // every lane's part has, and all lanes are done with the stage that is filled next
     if (kv_tile + 1 < end) load_kv_async(kv_tile + 1);
     cp_async_commit();
 
@@ -161,7 +163,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
       *reinterpret_cast<float2*>(&parts.o[warp_id][row][n * MMA_N + acc_col]) =
           make_float2(acc_o[0][n][r * 2], acc_o[0][n][r * 2 + 1]);
   }
-  __syncthreads();  // all warps' parts are there, before another warp merges them
+  __syncthreads();  // all warps' parts are complete before another warp merges them
 
   // From here on a warp merges whole rows, one after the other. A lane has HEAD_DIM / 32 columns of each.
   constexpr int COLS = HEAD_DIM / 32;
@@ -201,12 +203,12 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   // Which CTA is the last? The counter wraps: the last CTA leaves it 0 for the next call.
   __syncthreads();  // all warps have written their rows of this CTA's part, before the CTA is counted
   if (threadIdx.x == 0) {
-    __threadfence();  // ... and for other CTAs, too, these rows come before the count
+    __threadfence();  // other CTAs, too, see these rows before the count
     unsigned* const counter = &params.counters[(batch * params.num_heads_kv + kv_head) * num_tiles + tile];
     parts.is_last = atomicInc(counter, num_splits - 1) == unsigned(num_splits - 1);
     __threadfence();  // what other CTAs left before they were counted is read after the count
   }
-  __syncthreads();  // is_last is there, before the other threads read it
+  __syncthreads();  // is_last is set before the other threads read it
   if (!parts.is_last) return;
   for (int row = warp_id; row < num_rows; row += NUM_WARPS) {
     const int64_t first = first_part_of(row);
@@ -225,8 +227,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   }
 }
 
-// For each of so many tiles as many CTAs as the GPU holds at a time, if there are keys for them. Only a tile
-// with several CTAs needs a counter, and there are at most half as many such tiles as places.
+// Divides the CTAs that the GPU holds at a time among the tiles. No tile gets more CTAs than it has keys for.
+// Only a tile with several CTAs needs a counter, and there are at most half as many such tiles as CTAs.
 int num_splits(int64_t num_tiles, int seqlen_kv) {
   const int most = ceil_div(seqlen_kv, BLOCK_N * NUM_WARPS);
   return int(std::clamp<int64_t>(num_sms() * CTAS_PER_SM / num_tiles, 1, most));

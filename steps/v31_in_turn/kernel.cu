@@ -1,5 +1,5 @@
-// v31: a CTA has one range of keys, and its warps take the tiles of this range in turn. What the four warps
-// read at a time is one piece of memory. In v30 each warp has a range of keys, and they read four pieces.
+// v31: a CTA has one range of keys, and its warps take the tiles of this range in turn. At any time the four
+// warps read one piece of memory. In v30 each warp has its own range of keys, so they read four pieces.
 #include <algorithm>
 
 #include "common/blocks/one_launch.h"
@@ -12,12 +12,12 @@
 
 namespace STEP_NAMESPACE {
 
-constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: what one product has
-constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
+constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: the rows of one product
+constexpr int BLOCK_N = 16;  // keys per tile; each warp has its own tiles
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int NUM_STAGES = 2;   // of K and V each: one is computed on while the other is filled
-constexpr int CTAS_PER_SM = 3;  // for which registers suffice, and at D = 128 the shared memory of sm_90
+constexpr int CTAS_PER_SM = 3;  // for these there are registers and, at D = 128, shared memory on sm_90
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   const int split = blockIdx.x % num_splits;
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // as of V
+  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // also that of V
   const int k_offset = Q::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const float scale = params.softmax_scale_log2;
 
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   cp_async_commit();
   if (begin < end) load_kv_async(begin);
   cp_async_commit();
-  cp_async_wait<1>();  // this thread's part of Q is there; K and V may still be on their way
-  __syncthreads();     // every thread's is. From here on, warps do not wait for each other
+  cp_async_wait<1>();  // this thread's part of Q has arrived; K and V may still be in flight
+  __syncthreads();     // every thread's part has. From here on, warps do not wait for each other
   uint32_t frag_q[K_STEPS][1][4];
   load_q(frag_q, shared.q, q_offset);
 
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   float acc_o[1][O_TILES][4] = {};
   for (int kv_tile = begin; kv_tile < end; kv_tile += NUM_WARPS) {
     const int stage = stage_of(kv_tile), first_key = kv_tile * BLOCK_N;
-    cp_async_wait<0>();  // this lane's part of K and V is there
-    __syncwarp();        // every lane's is; and all lanes are done with the stage that is filled next
+    cp_async_wait<0>();  // this lane's part of K and V has arrived
+    __syncwarp();        // every lane's part has, and all lanes are done with the stage that is filled next
     if (kv_tile + NUM_WARPS < end) load_kv_async(kv_tile + NUM_WARPS);
     cp_async_commit();
 
@@ -114,15 +114,15 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   }
 
   // Each warp writes its part to shared memory, where K and V were.
-  __syncthreads();  // all warps have read their last tiles, which the parts overwrite; no copy is on its way
+  __syncthreads();  // all warps have read their last tiles, which the parts overwrite; no copy is in flight
   shared.parts.store(warp_id, lane_id, acc_o[0], row_base[0], row_sum[0]);
-  __syncthreads();  // all warps' parts are there, before another warp merges them
+  __syncthreads();  // all warps' parts are complete before another warp merges them
   merge_in_one_launch(shared.parts, partials, rows, batch, first_row, num_rows, split,
                       &params.counters[(batch * params.num_heads_kv + kv_head) * num_tiles + tile]);
 }
 
-// For each of so many tiles as many CTAs as the GPU holds at a time, if there are keys for them. Only a tile
-// with several CTAs needs a counter, and there are at most half as many such tiles as places.
+// Divides the CTAs that the GPU holds at a time among the tiles. No tile gets more CTAs than it has keys for.
+// Only a tile with several CTAs needs a counter, and there are at most half as many such tiles as CTAs.
 int num_splits(int64_t num_tiles, int seqlen_kv) {
   const int most = ceil_div(seqlen_kv, BLOCK_N * NUM_WARPS);
   return int(std::clamp<int64_t>(num_sms() * CTAS_PER_SM / num_tiles, 1, most));

@@ -1,4 +1,4 @@
-// v32: few splits. One CTA for each SM keeps memory busy if two tiles of each warp are on their way while it
+// v32: few splits. One CTA for each SM keeps memory busy if two tiles of each warp are in flight while it
 // computes on a third. So there are fewer CTAs, and fewer parts of a row to merge.
 #include <algorithm>
 #include <string>
@@ -14,8 +14,8 @@
 
 namespace STEP_NAMESPACE {
 
-constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: what one product has
-constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
+constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: the rows of one product
+constexpr int BLOCK_N = 16;  // keys per tile; each warp has its own tiles
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int NUM_STAGES = 3;   // of K and V each: one is computed on while the others are filled
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   const int split = blockIdx.x % num_splits;
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // as of V
+  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // also that of V
   const int k_offset = Q::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const float scale = params.softmax_scale_log2;
 
@@ -94,19 +94,19 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     if (kv_tile < end) load_kv_async(kv_tile);
     cp_async_commit();
   }
-  cp_async_wait<NUM_STAGES - 1>();  // this thread's part of Q is there; K and V may still be on their way
-  __syncthreads();                  // every thread's is
+  cp_async_wait<NUM_STAGES - 1>();  // this thread's part of Q has arrived; K and V may still be in flight
+  __syncthreads();                  // every thread's part has
   uint32_t frag_q[K_STEPS][1][4];
   load_q(frag_q, shared_q, q_offset);
-  __syncthreads();  // all warps have read Q: warp 0 fills its place. From here on, none waits for another
+  __syncthreads();  // all warps have read Q, whose place warp 0 fills. From here on, none waits for another
 
   float row_base[1][2] = {{-INFINITY, -INFINITY}};  // of the rows acc_row and acc_row + 8
   float row_sum[1][2] = {};                         // of this lane's columns only
   float acc_o[1][O_TILES][4] = {};
   for (int kv_tile = begin; kv_tile < end; kv_tile += NUM_WARPS) {
     const int stage = stage_of(kv_tile), first_key = kv_tile * BLOCK_N;
-    cp_async_wait<NUM_STAGES - 2>();  // this lane's part of K and V is there
-    __syncwarp();  // every lane's is; and all lanes are done with the stage that is filled next
+    cp_async_wait<NUM_STAGES - 2>();  // this lane's part of K and V has arrived
+    __syncwarp();  // every lane's part has, and all lanes are done with the stage that is filled next
     const int next = kv_tile + (NUM_STAGES - 1) * NUM_WARPS;
     if (next < end) load_kv_async(next);
     cp_async_commit();
@@ -123,9 +123,9 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   }
 
   // Each warp writes its part to shared memory, where K and V were.
-  __syncthreads();  // all warps have read their last tiles, which the parts overwrite; no copy is on its way
+  __syncthreads();  // all warps have read their last tiles, which the parts overwrite; no copy is in flight
   shared.parts.store(warp_id, lane_id, acc_o[0], row_base[0], row_sum[0]);
-  __syncthreads();  // all warps' parts are there, before another warp merges them
+  __syncthreads();  // all warps' parts are complete before another warp merges them
   merge_in_one_launch(shared.parts, partials, rows, batch, first_row, num_rows, split,
                       &params.counters[(batch * params.num_heads_kv + kv_head) * num_tiles + tile]);
 }
@@ -137,7 +137,7 @@ int64_t num_tiles_of(const AttentionCall& call) {  // of rows
          call.num_heads_kv * call.batch;
 }
 
-// The most that leave each CTA an SM of its own and, in it, each warp a tile of keys.
+// The largest number of splits with an SM for each CTA and a tile of keys for each of its warps.
 int choose_configuration(const AttentionCall& call) {
   const int64_t most =
       std::min<int64_t>(num_sms() / num_tiles_of(call), ceil_div(call.seqlen_kv, BLOCK_N * NUM_WARPS));

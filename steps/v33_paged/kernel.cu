@@ -14,8 +14,8 @@
 
 namespace STEP_NAMESPACE {
 
-constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: what one product has
-constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
+constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: the rows of one product
+constexpr int BLOCK_N = 16;  // keys per tile; each warp has its own tiles
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int NUM_STAGES = 3;   // of K and V each: one is computed on while the others are filled
@@ -37,7 +37,7 @@ struct SharedStorage {
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
-// PAGED: a page table says where K and V are. The kernel without it has none of that in its loop.
+// PAGED: a page table says where K and V are. Without PAGED the loop has no code for pages.
 template <typename Element, int HEAD_DIM, bool CAUSAL, bool PAGED>
 __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     attention_kernel(const AttentionParams<Element> params, const Partials<HEAD_DIM> partials) {
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   const int split = blockIdx.x % num_splits;
   const int acc_row = accumulator_row(lane_id);
   const int acc_col = accumulator_col(lane_id);
-  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // as of V
+  const int q_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));  // also that of V
   const int k_offset = Q::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const float scale = params.softmax_scale_log2;
 
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   const auto stage_of = [&](int kv_tile) { return (kv_tile - first_tile) / NUM_WARPS % NUM_STAGES; };
   auto& k = shared.tiles.k[warp_id];
   auto& v = shared.tiles.v[warp_id];
-  // The page of a tile's key number lane_id % 16. Entries behind the last key's may be garbage: that key's
-  // page stands for them.
+  // The page of key number lane_id % 16 of a tile. Entries after the last key's may hold anything, so that
+  // key's page takes their place.
   const auto look_up = [&](int kv_tile) {
     const int key = kv_tile * BLOCK_N + lane_id % BLOCK_N;
     return PAGED && begin < end ? params.page_of(batch, min(key, keys.kv_len - 1)) : batch;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     load_async(v[stage], params.v);
   };
 
-  int pages[NUM_STAGES];  // of the first tiles: their entries are on the way at a time
+  int pages[NUM_STAGES];  // of the first tiles: their entries are loaded together
 #pragma unroll
   for (int i = 0; i < NUM_STAGES; ++i) pages[i] = look_up(begin + i * NUM_WARPS);
 
@@ -114,11 +114,11 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     if (kv_tile < end) load_kv_async(kv_tile, pages[stage]);
     cp_async_commit();
   }
-  cp_async_wait<NUM_STAGES - 1>();  // this thread's part of Q is there; K and V may still be on their way
-  __syncthreads();                  // every thread's is
+  cp_async_wait<NUM_STAGES - 1>();  // this thread's part of Q has arrived; K and V may still be in flight
+  __syncthreads();                  // every thread's part has
   uint32_t frag_q[K_STEPS][1][4];
   load_q(frag_q, shared_q, q_offset);
-  __syncthreads();  // all warps have read Q: warp 0 fills its place. From here on, none waits for another
+  __syncthreads();  // all warps have read Q, whose place warp 0 fills. From here on, none waits for another
 
   float row_base[1][2] = {{-INFINITY, -INFINITY}};  // of the rows acc_row and acc_row + 8
   float row_sum[1][2] = {};                         // of this lane's columns only
@@ -126,12 +126,12 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   int next_page = pages[NUM_STAGES - 1];
   for (int kv_tile = begin; kv_tile < end; kv_tile += NUM_WARPS) {
     const int stage = stage_of(kv_tile), first_key = kv_tile * BLOCK_N;
-    cp_async_wait<NUM_STAGES - 2>();  // this lane's part of K and V is there
-    __syncwarp();  // every lane's is; and all lanes are done with the stage that is filled next
+    cp_async_wait<NUM_STAGES - 2>();  // this lane's part of K and V has arrived
+    __syncwarp();  // every lane's part has, and all lanes are done with the stage that is filled next
     const int next = kv_tile + (NUM_STAGES - 1) * NUM_WARPS;
     if (next < end) load_kv_async(next, next_page);
     cp_async_commit();
-    next_page = look_up(next + NUM_WARPS);  // it comes while the warp computes
+    next_page = look_up(next + NUM_WARPS);  // it arrives while the warp computes
 
     float acc_s[1][S_TILES][4] = {};
     mma_qk<Element>(acc_s, frag_q, shared_q, q_offset, k[stage], k_offset, 0);
@@ -145,9 +145,9 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
   }
 
   // Each warp writes its part to shared memory, where K and V were.
-  __syncthreads();  // all warps have read their last tiles, which the parts overwrite; no copy is on its way
+  __syncthreads();  // all warps have read their last tiles, which the parts overwrite; no copy is in flight
   shared.parts.store(warp_id, lane_id, acc_o[0], row_base[0], row_sum[0]);
-  __syncthreads();  // all warps' parts are there, before another warp merges them
+  __syncthreads();  // all warps' parts are complete before another warp merges them
   merge_in_one_launch(shared.parts, partials, rows, batch, first_row, num_rows, split,
                       &params.counters[(batch * params.num_heads_kv + kv_head) * num_tiles + tile]);
 }
@@ -159,7 +159,7 @@ int64_t num_tiles_of(const AttentionCall& call) {  // of rows
          call.num_heads_kv * call.batch;
 }
 
-// The most that leave each CTA an SM of its own and, in it, each warp a tile of keys.
+// The largest number of splits with an SM for each CTA and a tile of keys for each of its warps.
 int choose_configuration(const AttentionCall& call) {
   const int64_t most =
       std::min<int64_t>(num_sms() / num_tiles_of(call), ceil_div(call.seqlen_kv, BLOCK_N * NUM_WARPS));
