@@ -12,10 +12,6 @@
 
 #include "common/cuda.h"
 
-#ifndef __CUDACC__
-#include "common/emulator/setmaxnreg.h"
-#endif
-
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 

@@ -9,70 +9,46 @@
 
 namespace emulator::cuda {
 
-template <typename T>
-T atomicAdd(T* address, std::type_identity_t<T> value, Location at = Location::current()) {
-  static_assert(OneOf<T, int, unsigned, unsigned long long, float, double, __half, __half2, __nv_bfloat16,
-                      __nv_bfloat162>,
-                "atomicAdd takes int, unsigned, unsigned long long, float, double, 16-bit floats and pairs "
-                "of these: write a loop around atomicCAS");
-  return atomic(Atomic::kAdd, address, value, at);
-}
-template <typename T>
-T atomicSub(T* address, std::type_identity_t<T> value, Location at = Location::current()) {
-  static_assert(OneOf<T, int, unsigned>, "atomicSub takes int and unsigned: add the negative");
-  return atomic(Atomic::kSub, address, value, at);
-}
-template <typename T>
-T atomicExch(T* address, std::type_identity_t<T> value, Location at = Location::current()) {
-  static_assert(
-      OneOf<T, int, unsigned, unsigned long long, float>,
-      "atomicExch takes int, unsigned, unsigned long long and float: write a loop around atomicCAS");
-  return atomic(Atomic::kExchange, address, value, at);
-}
-template <typename T>
-T atomicMin(T* address, std::type_identity_t<T> value, Location at = Location::current()) {
-  static_assert(
-      OneOf<T, int, unsigned, long long, unsigned long long>,
-      "atomicMin takes int, unsigned, long long and unsigned long long: write a loop around atomicCAS");
-  return atomic(Atomic::kMin, address, value, at);
-}
-template <typename T>
-T atomicMax(T* address, std::type_identity_t<T> value, Location at = Location::current()) {
-  static_assert(
-      OneOf<T, int, unsigned, long long, unsigned long long>,
-      "atomicMax takes int, unsigned, long long and unsigned long long: write a loop around atomicCAS");
-  return atomic(Atomic::kMax, address, value, at);
-}
+// NAME(address, value) for the types that are listed; `sentence` is what a kernel with another one is told.
+#define FLASHSTEPS_ATOMIC(NAME, operation, sentence, ...)                                \
+  template <typename T>                                                                  \
+  T NAME(T* address, std::type_identity_t<T> value, Location at = Location::current()) { \
+    static_assert(OneOf<T, __VA_ARGS__>, sentence);                                      \
+    return atomic(Atomic::operation, address, value, at);                                \
+  }
+FLASHSTEPS_ATOMIC(atomicAdd, kAdd,
+                  "atomicAdd takes int, unsigned, unsigned long long, float, double, 16-bit floats and pairs "
+                  "of these: write a loop around atomicCAS",
+                  int, unsigned, unsigned long long, float, double, __half, __half2, __nv_bfloat16,
+                  __nv_bfloat162)
+FLASHSTEPS_ATOMIC(atomicSub, kSub, "atomicSub takes int and unsigned: add the negative", int, unsigned)
+FLASHSTEPS_ATOMIC(
+    atomicExch, kExchange,
+    "atomicExch takes int, unsigned, unsigned long long and float: write a loop around atomicCAS", int,
+    unsigned, unsigned long long, float)
+FLASHSTEPS_ATOMIC(
+    atomicMin, kMin,
+    "atomicMin takes int, unsigned, long long and unsigned long long: write a loop around atomicCAS", int,
+    unsigned, long long, unsigned long long)
+FLASHSTEPS_ATOMIC(
+    atomicMax, kMax,
+    "atomicMax takes int, unsigned, long long and unsigned long long: write a loop around atomicCAS", int,
+    unsigned, long long, unsigned long long)
 // old >= value ? 0 : old + 1
-template <typename T>
-T atomicInc(T* address, std::type_identity_t<T> value, Location at = Location::current()) {
-  static_assert(OneOf<T, unsigned>, "atomicInc takes unsigned");
-  return atomic(Atomic::kIncrement, address, value, at);
-}
+FLASHSTEPS_ATOMIC(atomicInc, kIncrement, "atomicInc takes unsigned", unsigned)
 // old == 0 || old > value ? value : old - 1
-template <typename T>
-T atomicDec(T* address, std::type_identity_t<T> value, Location at = Location::current()) {
-  static_assert(OneOf<T, unsigned>, "atomicDec takes unsigned");
-  return atomic(Atomic::kDecrement, address, value, at);
-}
-template <typename T>
-T atomicAnd(T* address, std::type_identity_t<T> value, Location at = Location::current()) {
-  static_assert(OneOf<T, int, unsigned, unsigned long long>,
-                "atomicAnd takes int, unsigned and unsigned long long: write a loop around atomicCAS");
-  return atomic(Atomic::kAnd, address, value, at);
-}
-template <typename T>
-T atomicOr(T* address, std::type_identity_t<T> value, Location at = Location::current()) {
-  static_assert(OneOf<T, int, unsigned, unsigned long long>,
-                "atomicOr takes int, unsigned and unsigned long long: write a loop around atomicCAS");
-  return atomic(Atomic::kOr, address, value, at);
-}
-template <typename T>
-T atomicXor(T* address, std::type_identity_t<T> value, Location at = Location::current()) {
-  static_assert(OneOf<T, int, unsigned, unsigned long long>,
-                "atomicXor takes int, unsigned and unsigned long long: write a loop around atomicCAS");
-  return atomic(Atomic::kXor, address, value, at);
-}
+FLASHSTEPS_ATOMIC(atomicDec, kDecrement, "atomicDec takes unsigned", unsigned)
+FLASHSTEPS_ATOMIC(atomicAnd, kAnd,
+                  "atomicAnd takes int, unsigned and unsigned long long: write a loop around atomicCAS", int,
+                  unsigned, unsigned long long)
+FLASHSTEPS_ATOMIC(atomicOr, kOr,
+                  "atomicOr takes int, unsigned and unsigned long long: write a loop around atomicCAS", int,
+                  unsigned, unsigned long long)
+FLASHSTEPS_ATOMIC(atomicXor, kXor,
+                  "atomicXor takes int, unsigned and unsigned long long: write a loop around atomicCAS", int,
+                  unsigned, unsigned long long)
+#undef FLASHSTEPS_ATOMIC
+
 template <typename T>
 T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> desired,
             Location at = Location::current()) {

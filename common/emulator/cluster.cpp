@@ -126,18 +126,6 @@ std::string ClusterBarrier::describe_wait(const Fiber& fiber) const {
 
 // ---- The functions
 
-int cluster_ctarank() { return cta->rank; }
-
-void cluster_arrive(Location at) {
-  const InRuntime in_runtime;
-  cta->cluster->barrier.arrive(at);
-}
-
-void cluster_wait(Location at) {
-  const InRuntime in_runtime;
-  cta->cluster->barrier.wait(at);
-}
-
 void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Location at) {
   constexpr const char* kOp = "store_cluster";
   const auto pc = uintptr_t(__builtin_return_address(0));
@@ -156,3 +144,21 @@ void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Loca
 }
 
 }  // namespace emulator
+
+namespace flashsteps::on_emulator {
+
+using namespace emulator;
+
+int cluster_ctarank() { return cta->rank; }
+
+void cluster_arrive(Location at) {
+  const InRuntime in_runtime;
+  cta->cluster->barrier.arrive(at);
+}
+
+void cluster_wait(Location at) {
+  const InRuntime in_runtime;
+  cta->cluster->barrier.wait(at);
+}
+
+}  // namespace flashsteps::on_emulator

@@ -7,9 +7,6 @@
 
 namespace emulator {
 
-int cluster_ctarank();
-void cluster_arrive(Location at);
-void cluster_wait(Location at);
 void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Location at);
 
 }  // namespace emulator
@@ -17,13 +14,9 @@ void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Loca
 namespace flashsteps {
 inline namespace on_emulator {
 
-inline int cluster_ctarank() { return emulator::cluster_ctarank(); }
-inline void cluster_arrive(emulator::Location at = emulator::Location::current()) {
-  emulator::cluster_arrive(at);
-}
-inline void cluster_wait(emulator::Location at = emulator::Location::current()) {
-  emulator::cluster_wait(at);
-}
+int cluster_ctarank();
+void cluster_arrive(emulator::Location at = emulator::Location::current());
+void cluster_wait(emulator::Location at = emulator::Location::current());
 
 template <typename T>
 [[gnu::always_inline]] inline void store_cluster(T* to, const T& value, int cta_rank,

@@ -6,10 +6,14 @@
 
 #include "common/emulator/core.h"
 #include "common/emulator/shared_races.h"
-#include "common/emulator/tma.h"
 #include "common/tensor_map.h"
 
 namespace emulator {
+
+// In elements, as the kernel counts them; [0] is the contiguous dimension.
+struct BoxOrigin {
+  int at[flashsteps::TensorMapShape::RANK];
+};
 
 struct Copy {
   flashsteps::TensorMapShape map;

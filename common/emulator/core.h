@@ -372,6 +372,8 @@ void touch_shared(const char* op, const void* address, size_t bytes, size_t alig
                   uintptr_t pc);
 // The same for what a lane's own copy will read from global memory; logs it, too.
 void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc);
+// Zeros, which cost memory only where they are touched, or all at once.
+void* map_zeros(size_t bytes, bool at_once);
 std::vector<GlobalRange>
 global_memory();  // that kernels may touch: registered memory and __device__ variables
 // Where this host thread has its static __shared__ variables, between others.
@@ -387,8 +389,9 @@ bool same_place(Location a, Location b);
 std::string describe(Location at);   // "steps/v01_scalar/kernel.cu:42"
 std::string describe(uintptr_t pc);  // the same, from a return address and the debug information
 std::string describe(Place place);
-std::string describe_lanes(unsigned lanes);      // "lanes 0-3, 7"
-std::string describe_shared(uintptr_t address);  // "smem + 8"
+std::string describe_address(uintptr_t address);  // "0x7ffe10"
+std::string describe_lanes(unsigned lanes);       // "lanes 0-3, 7"
+std::string describe_shared(uintptr_t address);   // "smem + 8"
 inline const char* kind_of_access(bool write) { return write ? "write" : "read"; }
 
 [[noreturn]] void report_deadlock();  // no thread can proceed: who waits where, and for whom

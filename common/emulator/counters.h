@@ -36,7 +36,7 @@ int count_global(const Request& request, Counters& counters);
 class AccessLog {
  public:
   void start_cta(int num_threads);
-  bool full(const Fiber& fiber) const { return lane_of(fiber).accesses.size() >= kCapacity; }
+  bool full(const Fiber& fiber) { return lane_of(fiber).accesses.size() >= kCapacity; }
   void add(const Fiber& fiber, const Access& access) { lane_of(fiber).accesses.push_back(access); }
 
   // Counts what the warp's lanes have logged, as far as their order is known; see counters.cpp.
@@ -56,9 +56,6 @@ class AccessLog {
   static unsigned choose_lanes(const Lane* lanes, unsigned pending, unsigned running, Future& future);
 
   Lane& lane_of(const Fiber& fiber) { return lanes_[size_t(fiber.warp * kWarpSize + fiber.lane)]; }
-  const Lane& lane_of(const Fiber& fiber) const {
-    return lanes_[size_t(fiber.warp * kWarpSize + fiber.lane)];
-  }
 
   std::vector<Lane> lanes_;
 };

@@ -100,9 +100,10 @@ std::string LaneCopies::describe_missing(const Fiber& issuer, uintptr_t shared, 
 
 // ---- The functions
 
-void cp_async_16(void* shared, const void* global, bool valid, Location at) {
+namespace {
+
+void copy_16(void* shared, const void* global, bool valid, Location at, uintptr_t pc) {
   constexpr const char* kOp = "cp.async";
-  const auto pc = uintptr_t(__builtin_return_address(0));
   const auto target = uintptr_t(shared), source = uintptr_t(global);
   const bool known_good = windows.shared.holds(target) && target % kBytes == 0;
   if (!known_good) check_shared(kOp, shared, kBytes, kBytes, true, pc);
@@ -120,10 +121,7 @@ void cp_async_16(void* shared, const void* global, bool valid, Location at) {
   cta->lane_copies->issue({.shared = shared, .global = valid ? global : nullptr, .site = site}, at);
 }
 
-void cp_async_commit(Location) {
-  const InRuntime in_runtime;
-  cta->lane_copies->commit();
-}
+}  // namespace
 
 void cp_async_wait(int pending, Location at) {
   const InRuntime in_runtime;
@@ -131,3 +129,22 @@ void cp_async_wait(int pending, Location at) {
 }
 
 }  // namespace emulator
+
+namespace flashsteps::on_emulator {
+
+using namespace emulator;
+
+void cp_async_16(void* shared, const void* global, Location at) {
+  copy_16(shared, global, /*valid=*/true, at, uintptr_t(__builtin_return_address(0)));
+}
+
+void cp_async_16_zfill(void* shared, const void* global, bool valid, Location at) {
+  copy_16(shared, global, valid, at, uintptr_t(__builtin_return_address(0)));
+}
+
+void cp_async_commit(Location) {
+  const InRuntime in_runtime;
+  cta->lane_copies->commit();
+}
+
+}  // namespace flashsteps::on_emulator

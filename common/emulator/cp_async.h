@@ -5,8 +5,6 @@
 
 namespace emulator {
 
-void cp_async_16(void* shared, const void* global, bool valid, Location at);
-void cp_async_commit(Location at);
 void cp_async_wait(int pending, Location at);
 
 }  // namespace emulator
@@ -14,19 +12,10 @@ void cp_async_wait(int pending, Location at);
 namespace flashsteps {
 inline namespace on_emulator {
 
-[[gnu::always_inline]] inline void cp_async_16(void* shared, const void* global,
-                                               emulator::Location at = emulator::Location::current()) {
-  emulator::cp_async_16(shared, global, true, at);
-}
-
-[[gnu::always_inline]] inline void cp_async_16_zfill(void* shared, const void* global, bool valid,
-                                                     emulator::Location at = emulator::Location::current()) {
-  emulator::cp_async_16(shared, global, valid, at);
-}
-
-[[gnu::always_inline]] inline void cp_async_commit(emulator::Location at = emulator::Location::current()) {
-  emulator::cp_async_commit(at);
-}
+void cp_async_16(void* shared, const void* global, emulator::Location at = emulator::Location::current());
+void cp_async_16_zfill(void* shared, const void* global, bool valid,
+                       emulator::Location at = emulator::Location::current());
+void cp_async_commit(emulator::Location at = emulator::Location::current());
 
 template <int PENDING>
 [[gnu::always_inline]] inline void cp_async_wait(emulator::Location at = emulator::Location::current()) {

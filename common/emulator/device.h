@@ -35,9 +35,6 @@ void collective(const char* op, unsigned mask, void* args, Execute execute, Loca
 
 void syncwarp(unsigned mask, Location at);  // also orders the memory accesses of the lanes
 void syncthreads(Location at);              // barrier 0, all threads; those that exited count as arrived
-// bar.sync (wait) and bar.arrive (do not wait) on barrier `id` of 16: completes when `count` threads have
-// arrived.
-void named_barrier(int id, int count, bool wait, Location at);
 
 // A __syncthreads that counts. All threads must come with the same op.
 struct Tally {
@@ -74,6 +71,9 @@ Gathered gather(const char* op, unsigned mask, uint64_t value, Location at);
 // Lanes that have come to the same __activemask() when no lane of the warp can run any further without them.
 // CUDA promises less: the lane itself.
 unsigned active_mask(Location at);
+
+// setmaxnreg, by all lanes of a warp. An increase waits until the CTA's pool has enough registers.
+void set_max_registers(bool increase, int registers, int at_launch, Location at);
 
 void thread_fence();  // orders memory between CTAs on different host threads
 void nap();           // lets other threads run

@@ -3,18 +3,10 @@
 
 #include "common/emulator/device.h"
 
-namespace emulator {
-
-bool elect_one(Location at);
-
-}  // namespace emulator
-
 namespace flashsteps {
 inline namespace on_emulator {
 
-inline bool elect_one(emulator::Location at = emulator::Location::current()) {
-  return emulator::elect_one(at);
-}
+bool elect_one(emulator::Location at = emulator::Location::current());
 
 }  // namespace on_emulator
 }  // namespace flashsteps

@@ -2,6 +2,7 @@
 // found. Plain C++ without any CUDA name, so that the harness can include it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,27 +32,34 @@ struct Options {
   Poison poison = Poison::kNan;
   // Seeded random order of CTAs, warps and lanes, preemption at plain shared accesses. Same seed, same
   // behaviour, whatever host_threads is: also of CTAs that meet in global memory by atomic operations and
-  // volatile accesses. Only CTAs that race there do so as luck has it.
+  // volatile accesses. Only CTAs that race there may behave differently from run to run.
   bool shuffle = false;
-  bool last_cta_first = false;  // without shuffle: CTAs start in descending order of their numbers
-  bool race_detector = false;  // between threads in shared memory, between CTAs in global memory
-  bool count = false;          // memory counters: requests, sectors, wavefronts
-  uint64_t seed = 1;           // of all that is random
-  int host_threads = 0;        // CTAs are spread over so many, or some more; 0: one per core
-  void (*progress)() = nullptr;                  // a sign of life, from any host thread: see headway.h
+  bool last_cta_first = false;   // without shuffle: CTAs start in descending order of their numbers
+  bool race_detector = false;    // between threads in shared memory, between CTAs in global memory
+  bool count = false;            // memory counters: requests, sectors, wavefronts
+  uint64_t seed = 1;             // of all that is random
+  int host_threads = 0;          // CTAs are spread over so many, or some more; 0: one per core
+  void (*progress)() = nullptr;  // a sign of life, from any host thread: see headway.h
   std::vector<Counters>* each_launch = nullptr;  // receives the counters of every launch
-  // Receives what CTA number trace_cta does, unless it has that of a kernel with as many warps; implies `count`.
+  // Receives what CTA number trace_cta does, unless it has that of a kernel with as many warps; implies
+  // `count`.
   Trace* trace = nullptr;
   uint64_t trace_cta = 0;
-  // Is it a bug to write a variable that is declared __device__? Calls of the same kernel on two streams share it.
+  // Is it a bug to write a variable that is declared __device__? Calls of the same kernel on two streams
+  // share it.
   bool variables_are_constant = false;
   // What steps are told of the GPU, by which they choose tiles and share out work.
   int smem_bytes_per_sm = 233472;  // 228 KiB, as on sm_90
-  int num_sms = 4;  // few, so that the CTAs of a kernel that stay take several tiles each, even of a small problem
+  // Few, so that the CTAs of a kernel that stay take several tiles each, even of a small problem.
+  int num_sms = 4;
 };
 
 // Read at every launch.
 Options& options();
+
+// While such a flag is set, launches end where their threads next wait for each other, and throw
+// std::system_error(std::errc::operation_canceled). The emulator stays usable. nullptr: there is none.
+void cancel_by(const std::atomic<bool>* flag);
 
 // Summed over all CTAs of a launch. Memory counters are per warp instruction and need Options::count;
 // counters.cpp states the model.
@@ -66,10 +74,10 @@ struct Counters {
   uint64_t ldmatrix = 0;             // x4; a WMMA load of a 16-bit matrix is one
   uint64_t ldmatrix_wavefronts = 0;  // part of shared_wavefronts, as are the requests of ldmatrix
   uint64_t ldmatrix_wavefronts_ideal = 0;
-  uint64_t wgmma = 0;                // once per warp, of any number of columns
-  uint64_t wgmma_flops = 0;          // of all warps
-  uint64_t wgmma_shared_bytes = 0;   // of their operands; B is read once for the four warps
-  uint64_t barriers = 0;  // warp-level: one per warp that arrives
+  uint64_t wgmma = 0;               // once per warp, of any number of columns
+  uint64_t wgmma_flops = 0;         // of all warps
+  uint64_t wgmma_shared_bytes = 0;  // of their operands; B is read once for the four warps
+  uint64_t barriers = 0;            // warp-level: one per warp that arrives
   uint64_t syncwarps = 0;
   uint64_t shuffles = 0;
   uint64_t votes = 0;           // and __match, __reduce
@@ -121,11 +129,11 @@ enum class Bug {
   kUnfinishedCopy,     // a thread or CTA ends while copies still need its shared memory
   kProxyFence,         // the copy engine may not see what a thread has written: a fence is missing
   kBadRegisters,       // setmaxnreg gives back more than there is, or takes less
-  kSwizzle,        // ldmatrix or wgmma takes a swizzled tile for one that is not, or lies in another way
-  kDescriptor,     // wgmma cannot read what its descriptor says
-  kRegisterInUse,  // a wgmma that is under way still needs the register
-  kCluster,        // no such CTA in the cluster, or it has exited; or what no cluster may use here
-  kRegisterFence,  // wgmma may not see what a thread has done with a register: a fence is missing
+  kSwizzle,            // ldmatrix or wgmma takes a swizzled tile for one that is not, or lies in another way
+  kDescriptor,         // wgmma cannot read what its descriptor says
+  kRegisterInUse,      // a wgmma that is under way still needs the register
+  kCluster,            // no such CTA in the cluster, or it has exited; or what no cluster may use here
+  kRegisterFence,      // wgmma may not see what a thread has done with a register: a fence is missing
 };
 
 // What launch() throws when a kernel has a bug: a short paragraph that names block, warp, lane, what and

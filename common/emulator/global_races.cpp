@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
-#include <new>
 
 namespace emulator {
 
@@ -37,18 +35,6 @@ size_t num_blocks(const GlobalRange& range) {
   return (range.begin + range.bytes - 1) / kGlobalBlockBytes - first_block(range) + 1;
 }
 
-// Zeros, which cost memory only where they are touched.
-template <typename T>
-T* map_zeros(size_t count, bool at_once) {
-  const int pages = at_once ? MAP_POPULATE : MAP_NORESERVE;
-  void* zeros =
-      mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | pages, -1, 0);
-  if (zeros == MAP_FAILED) throw std::bad_alloc();
-  if (!at_once)
-    madvise(zeros, count * sizeof(T), MADV_NOHUGEPAGE);  // or a row that is touched would cost 2 MB
-  return static_cast<T*>(zeros);
-}
-
 }  // namespace
 
 GlobalRaces::GlobalRaces(Launch& launch) : launch_(launch) {
@@ -61,8 +47,10 @@ GlobalRaces::GlobalRaces(Launch& launch) : launch_(launch) {
     // Most of a small one will be touched, and a page that is read before it is written interrupts all host
     // threads.
     constexpr size_t kAtOnce = 1 << 20;
-    range.blocks = map_zeros<GlobalBlock>(num_blocks(range), num_blocks(range) <= kAtOnce);
-    range.cells = map_zeros<GlobalCell>(num_blocks(range) * kGlobalCellsPerBlock, false);
+    const size_t count = num_blocks(range);
+    range.blocks = static_cast<GlobalBlock*>(map_zeros(count * sizeof(GlobalBlock), count <= kAtOnce));
+    range.cells =
+        static_cast<GlobalCell*>(map_zeros(count * kGlobalCellsPerBlock * sizeof(GlobalCell), false));
   }
 }
 
@@ -181,14 +169,12 @@ void GlobalRaces::acquire() {
 
 void GlobalRaces::report(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write) {
   fail(Bug::kRace, *self, [&] {
-    char where[32];
-    std::snprintf(where, sizeof(where), "0x%zx", size_t(address));
     const bool is_other = !is_mine(earlier);
     const std::string other =
         is_other ? "CTA number " + std::to_string(cta_of(epoch_of(earlier))) : "another CTA";
-    return std::string("race between CTAs on global memory at ") + where + ": the " + kind_of_access(write) +
-           " at " + describe(pc_of(site)) + " touches what the " + kind_of_access(earlier_write) + " at " +
-           describe(pc_of(Site(earlier))) + " by " + other +
+    return std::string("race between CTAs on global memory at ") + describe_address(address) + ": the " +
+           kind_of_access(write) + " at " + describe(pc_of(site)) + " touches what the " +
+           kind_of_access(earlier_write) + " at " + describe(pc_of(Site(earlier))) + " by " + other +
            " touched in the same launch, and CTAs run in no particular order";
   });
 }

@@ -1,10 +1,9 @@
 // Data races in global memory, between CTAs.
 //
-// For as long as a launch runs it is remembered which CTA wrote and which read, again by blocks of 16 bytes,
-// and by cells of two where somebody has touched a part of a block. Two launches have nothing to do with each
-// other.
+// During a launch the detector remembers which CTA wrote and which read, by blocks of 16 bytes, and by cells
+// of two bytes where somebody has touched a part of a block. Launches are independent of each other.
 //
-// Within a launch CTAs run in no order, unless they make one: what a CTA has done before a __threadfence() is
+// Within a launch, CTAs run in no order unless they make one: what a CTA has done before a __threadfence() is
 // published by its next atomic operation or volatile write, and known to a CTA that has carried out an atomic
 // operation or a volatile read after that. This errs on the side of silence: all threads of a CTA count as
 // one, whatever the addresses are, what a CTA reads again before its next fence is not looked at again, and

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <atomic>
-#include <new>
 
 namespace emulator {
 
@@ -18,10 +17,7 @@ WrittenPlaces::WrittenPlaces(const std::vector<GlobalRange>& memory) {
     num_bits += range.bytes / kPlaceBytes + 1;
   }
   num_bytes_ = num_bits / 8 + 1;
-  void* const zeros =
-      mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (zeros == MAP_FAILED) throw std::bad_alloc();
-  bits_ = static_cast<uint8_t*>(zeros);
+  bits_ = static_cast<uint8_t*>(map_zeros(num_bytes_, /*at_once=*/false));
 }
 
 WrittenPlaces::~WrittenPlaces() { munmap(bits_, num_bytes_); }

@@ -61,20 +61,12 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
          windows.global[1].holds(address) || windows.shared.holds(address);
 }
 
-template <size_t BYTES, bool WRITE>
+template <size_t BYTES, bool WRITE, bool ALIGNED = true>
 [[gnu::always_inline]] inline void plain_access(void* pointer, void* pc) {
   const uintptr_t address = uintptr_t(pointer);
-  if (address % BYTES != 0 && in_kernel()) [[unlikely]] {
+  if (ALIGNED && address % BYTES != 0 && in_kernel()) [[unlikely]] {
     check_alignment(address, BYTES, WRITE, {.pc = uintptr_t(pc)});
   }
-  if (is_known_good(address)) [[likely]]
-    return;
-  look_closer(address, BYTES, WRITE, uintptr_t(pc), Kind::kPlain);
-}
-
-template <size_t BYTES, bool WRITE>
-[[gnu::always_inline]] inline void unaligned_access(void* pointer, void* pc) {
-  const uintptr_t address = uintptr_t(pointer);
   if (is_known_good(address)) [[likely]]
     return;
   look_closer(address, BYTES, WRITE, uintptr_t(pc), Kind::kPlain);
@@ -164,10 +156,10 @@ void thread_fence() {
   void __tsan_read##BYTES(void* p) { emulator::plain_access<BYTES, false>(p, FLASHSTEPS_CALLER); } \
   void __tsan_write##BYTES(void* p) { emulator::plain_access<BYTES, true>(p, FLASHSTEPS_CALLER); } \
   void __tsan_unaligned_read##BYTES(void* p) {                                                     \
-    emulator::unaligned_access<BYTES, false>(p, FLASHSTEPS_CALLER);                                \
+    emulator::plain_access<BYTES, false, false>(p, FLASHSTEPS_CALLER);                             \
   }                                                                                                \
   void __tsan_unaligned_write##BYTES(void* p) {                                                    \
-    emulator::unaligned_access<BYTES, true>(p, FLASHSTEPS_CALLER);                                 \
+    emulator::plain_access<BYTES, true, false>(p, FLASHSTEPS_CALLER);                              \
   }                                                                                                \
   void __tsan_volatile_read##BYTES(void* p) {                                                      \
     emulator::volatile_access<BYTES, false>(p, FLASHSTEPS_CALLER);                                 \

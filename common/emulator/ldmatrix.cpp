@@ -131,11 +131,8 @@ void execute(void* const* opaque, unsigned lanes) {
   counters.ldmatrix_wavefronts_ideal += 4;
 }
 
-}  // namespace
-
-void ldmatrix_x4(uint32_t* registers, const void* row, bool transposed, Location at) {
+void load(uint32_t* registers, const void* row, bool transposed, Location at, uintptr_t pc) {
   const char* op = transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4";
-  const auto pc = uintptr_t(__builtin_return_address(0));
   check_shared(op, row, kRowBytes, kRowBytes, false, pc);
   if (cta->options.race_detector) {
     const InRuntime in_runtime;
@@ -145,12 +142,34 @@ void ldmatrix_x4(uint32_t* registers, const void* row, bool transposed, Location
   collective(op, 0xffffffff, &arguments, execute<false>, at);
 }
 
-void stmatrix_x4(void* row, const uint32_t* registers, bool transposed, Location at) {
+void store(void* row, const uint32_t* registers, bool transposed, Location at, uintptr_t pc) {
   const char* op = transposed ? "stmatrix.x4.trans" : "stmatrix.x4";
-  const auto pc = uintptr_t(__builtin_return_address(0));
   check_shared(op, row, kRowBytes, kRowBytes, true, pc);
   Arguments arguments{row, const_cast<uint32_t*>(registers), transposed, pc};
   collective(op, 0xffffffff, &arguments, execute<true>, at);
 }
 
+}  // namespace
 }  // namespace emulator
+
+namespace flashsteps::on_emulator {
+
+using namespace emulator;
+
+void ldmatrix_x4(uint32_t (&registers)[4], const void* row, Location at) {
+  load(registers, row, /*transposed=*/false, at, uintptr_t(__builtin_return_address(0)));
+}
+
+void ldmatrix_x4_trans(uint32_t (&registers)[4], const void* row, Location at) {
+  load(registers, row, /*transposed=*/true, at, uintptr_t(__builtin_return_address(0)));
+}
+
+void stmatrix_x4(void* row, const uint32_t (&registers)[4], Location at) {
+  store(row, registers, /*transposed=*/false, at, uintptr_t(__builtin_return_address(0)));
+}
+
+void stmatrix_x4_trans(void* row, const uint32_t (&registers)[4], Location at) {
+  store(row, registers, /*transposed=*/true, at, uintptr_t(__builtin_return_address(0)));
+}
+
+}  // namespace flashsteps::on_emulator

@@ -5,24 +5,13 @@
 
 #include "common/emulator/device.h"
 
-namespace emulator {
-
-void ldmatrix_x4(uint32_t* registers, const void* row, bool transposed, Location at);
-
-}  // namespace emulator
-
 namespace flashsteps {
 inline namespace on_emulator {
 
-[[gnu::always_inline]] inline void ldmatrix_x4(uint32_t (&registers)[4], const void* row,
-                                               emulator::Location at = emulator::Location::current()) {
-  emulator::ldmatrix_x4(registers, row, false, at);
-}
-
-[[gnu::always_inline]] inline void ldmatrix_x4_trans(uint32_t (&registers)[4], const void* row,
-                                                     emulator::Location at = emulator::Location::current()) {
-  emulator::ldmatrix_x4(registers, row, true, at);
-}
+void ldmatrix_x4(uint32_t (&registers)[4], const void* row,
+                 emulator::Location at = emulator::Location::current());
+void ldmatrix_x4_trans(uint32_t (&registers)[4], const void* row,
+                       emulator::Location at = emulator::Location::current());
 
 }  // namespace on_emulator
 }  // namespace flashsteps

@@ -224,6 +224,68 @@ void MbarrierTable::check_exit(const Fiber& last) {
 
 // ---- The functions
 
+namespace {
+
+void arrive_in_cluster(uint64_t* barrier, int cta_rank, bool relaxed, Location at, uintptr_t pc) {
+  constexpr const char* kOp = "mbarrier.arrive.shared::cluster";
+  const bool to_own = cta_rank == cta->rank;
+  (to_own ? touch_shared : check_shared)(kOp, barrier, kBytes, kBytes, false, pc);
+  const InRuntime in_runtime;
+  ++cta->counters.mbarrier_arrivals;
+  Cta& to = cta_of_cluster(kOp, cta_rank, at);
+  const uintptr_t address = same_place_in(to, uintptr_t(barrier));
+  const InCta there(to);
+  const int number = cta->mbarriers->find(kOp, reinterpret_cast<const uint64_t*>(address), at);
+  if (!to_own && cta->options.race_detector) {
+    cta->races->remote_read(*self, address, kBytes, site_of(pc));
+    if (!relaxed) release_to_cluster();
+  }
+  cta->mbarriers->arrive(kOp, number, 0, at, relaxed);
+}
+
+bool try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at, uintptr_t pc) {
+  constexpr const char* kOp = "mbarrier.try_wait";
+  touch_shared(kOp, barrier, kBytes, kBytes, false, pc);
+  const InRuntime in_runtime;
+  MbarrierTable& table = *cta->mbarriers;
+  const int number = table.find(kOp, barrier, at);
+  if (parity != 0 && parity != 1) {
+    fail(Bug::kBadMbarrier, *self, [&] {
+      return std::string(kOp) + " at " + describe(at) + ": parity " + std::to_string(parity) +
+             ", it must be 0 or 1: the number of the phase, modulo 2";
+    });
+  }
+  // The hardware may say no at any time.
+  if (cta->options.shuffle && cta->random.one_in(4)) {
+    yield();
+    return false;
+  }
+  if (!table[number].has_completed(parity)) {
+    self->op = kOp;
+    self->at = at;
+    self->mbarrier = number;
+    self->parity = parity;
+    park(State::kMbarrier);
+    // It has timed out, or the mbarrier has gone on to the next phase but one before this thread could run.
+    if (!table[number].has_completed(parity)) return false;
+  }
+  ++cta->counters.mbarrier_waits;
+  table[number].waited_phases = table[number].phase;
+  table[number].has_let_pass = true;
+  if (cta->options.race_detector) cta->races->mbarrier_waited(number, *self, cluster_scope);
+  if (cta->options.race_detector && cluster_scope) acquire_from_cluster();
+  if (cta->tracer != nullptr) cta->tracer->mbarrier_passed(number, at);
+  return true;
+}
+
+}  // namespace
+
+}  // namespace emulator
+
+namespace flashsteps::on_emulator {
+
+using namespace emulator;
+
 void mbarrier_init(uint64_t* barrier, int arrivals, Location at) {
   const auto pc = uintptr_t(__builtin_return_address(0));
   touch_shared("mbarrier.init", barrier, kBytes, kBytes, true, pc);
@@ -268,58 +330,26 @@ void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes, Location at) {
   cta->mbarriers->arrive(kOp, number, bytes, at);
 }
 
-void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank, bool relaxed, Location at) {
-  constexpr const char* kOp = "mbarrier.arrive.shared::cluster";
-  const auto pc = uintptr_t(__builtin_return_address(0));
-  const bool to_own = cta_rank == cta->rank;
-  (to_own ? touch_shared : check_shared)(kOp, barrier, kBytes, kBytes, false, pc);
-  const InRuntime in_runtime;
-  ++cta->counters.mbarrier_arrivals;
-  Cta& to = cta_of_cluster(kOp, cta_rank, at);
-  const uintptr_t address = same_place_in(to, uintptr_t(barrier));
-  const InCta there(to);
-  const int number = cta->mbarriers->find(kOp, reinterpret_cast<const uint64_t*>(address), at);
-  if (!to_own && cta->options.race_detector) {
-    cta->races->remote_read(*self, address, kBytes, site_of(pc));
-    if (!relaxed) release_to_cluster();
-  }
-  cta->mbarriers->arrive(kOp, number, 0, at, relaxed);
+bool mbarrier_try_wait(uint64_t* barrier, int parity, Location at) {
+  return try_wait(barrier, parity, /*cluster_scope=*/false, at, uintptr_t(__builtin_return_address(0)));
 }
 
-bool mbarrier_try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at) {
-  constexpr const char* kOp = "mbarrier.try_wait";
-  const auto pc = uintptr_t(__builtin_return_address(0));
-  touch_shared(kOp, barrier, kBytes, kBytes, false, pc);
-  const InRuntime in_runtime;
-  MbarrierTable& table = *cta->mbarriers;
-  const int number = table.find(kOp, barrier, at);
-  if (parity != 0 && parity != 1) {
-    fail(Bug::kBadMbarrier, *self, [&] {
-      return std::string(kOp) + " at " + describe(at) + ": parity " + std::to_string(parity) +
-             ", it must be 0 or 1: the number of the phase, modulo 2";
-    });
+void mbarrier_wait(uint64_t* barrier, int parity, Location at) {
+  while (!try_wait(barrier, parity, /*cluster_scope=*/false, at, uintptr_t(__builtin_return_address(0)))) {
   }
-  // The hardware may say no at any time.
-  if (cta->options.shuffle && cta->random.one_in(4)) {
-    yield();
-    return false;
-  }
-  if (!table[number].has_completed(parity)) {
-    self->op = kOp;
-    self->at = at;
-    self->mbarrier = number;
-    self->parity = parity;
-    park(State::kMbarrier);
-    // It has timed out, or the mbarrier has gone on to the next phase but one before this thread could run.
-    if (!table[number].has_completed(parity)) return false;
-  }
-  ++cta->counters.mbarrier_waits;
-  table[number].waited_phases = table[number].phase;
-  table[number].has_let_pass = true;
-  if (cta->options.race_detector) cta->races->mbarrier_waited(number, *self, cluster_scope);
-  if (cta->options.race_detector && cluster_scope) acquire_from_cluster();
-  if (cta->tracer != nullptr) cta->tracer->mbarrier_passed(number, at);
-  return true;
 }
 
-}  // namespace emulator
+void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank, Location at) {
+  arrive_in_cluster(barrier, cta_rank, /*relaxed=*/false, at, uintptr_t(__builtin_return_address(0)));
+}
+
+void mbarrier_arrive_cluster_relaxed(uint64_t* barrier, int cta_rank, Location at) {
+  arrive_in_cluster(barrier, cta_rank, /*relaxed=*/true, at, uintptr_t(__builtin_return_address(0)));
+}
+
+void mbarrier_wait_cluster(uint64_t* barrier, int parity, Location at) {
+  while (!try_wait(barrier, parity, /*cluster_scope=*/true, at, uintptr_t(__builtin_return_address(0)))) {
+  }
+}
+
+}  // namespace flashsteps::on_emulator

@@ -97,6 +97,14 @@ void release(void* memory) {
   registry().owned.erase(found);
 }
 
+void* map_zeros(size_t bytes, bool at_once) {
+  const int pages = at_once ? MAP_POPULATE : MAP_NORESERVE;
+  void* zeros = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | pages, -1, 0);
+  if (zeros == MAP_FAILED) throw std::bad_alloc();
+  if (!at_once) madvise(zeros, bytes, MADV_NOHUGEPAGE);  // or a row that is touched would cost 2 MB
+  return zeros;
+}
+
 // ---- Access checks
 
 const GlobalRange* find_range(uintptr_t address) {
@@ -343,9 +351,7 @@ void remember_global(const GlobalRange& range) {
 }  // namespace
 
 std::string describe_foreign_address(uintptr_t address) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "0x%zx", size_t(address));
-  std::string description = text;
+  const std::string description = describe_address(address);
   constexpr uintptr_t kNear = 1 << 20;
   if (address < 0x10000) return description + ", a null pointer";
   const GlobalRange* before = find_range(address);
@@ -448,15 +454,9 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
 void check_alignment(uintptr_t address, size_t bytes, bool write, const Place& place) {
   if (address % bytes == 0) return;
   fail(Bug::kMisaligned, *self, [&] {
-    std::string description = "misaligned access: " + describe_access(bytes, write) + " at ";
-    if (is_near_smem(address)) {
-      description += describe_smem_offset(address);
-    } else {
-      char text[32];
-      std::snprintf(text, sizeof(text), "0x%zx", size_t(address));
-      description += text;
-    }
-    return description + ", which is not a multiple of " + std::to_string(bytes) + ", at " + describe(place);
+    return "misaligned access: " + describe_access(bytes, write) + " at " +
+           (is_near_smem(address) ? describe_smem_offset(address) : describe_address(address)) +
+           ", which is not a multiple of " + std::to_string(bytes) + ", at " + describe(place);
   });
 }
 

@@ -7,13 +7,8 @@
 namespace flashsteps {
 inline namespace on_emulator {
 
-inline void bar_sync(int id, int num_threads, emulator::Location at = emulator::Location::current()) {
-  emulator::named_barrier(id, num_threads, /*wait=*/true, at);
-}
-
-inline void bar_arrive(int id, int num_threads, emulator::Location at = emulator::Location::current()) {
-  emulator::named_barrier(id, num_threads, /*wait=*/false, at);
-}
+void bar_sync(int id, int num_threads, emulator::Location at = emulator::Location::current());
+void bar_arrive(int id, int num_threads, emulator::Location at = emulator::Location::current());
 
 }  // namespace on_emulator
 }  // namespace flashsteps

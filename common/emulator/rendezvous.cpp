@@ -4,6 +4,7 @@
 
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
+#include "common/emulator/named_barrier.h"
 #include "common/emulator/shared_races.h"
 #include "common/emulator/tracer.h"
 
@@ -220,18 +221,7 @@ void arrive(const char* op, int id, int count, bool wait, Location at, bool pred
   me.barrier_id = -1;
 }
 
-}  // namespace
-
-void syncthreads(Location at) { arrive("__syncthreads", 0, kEveryone, true, at); }
-
-Tally syncthreads_tally(const char* op, bool predicate, Location at) {
-  arrive(op, 0, kEveryone, true, at, predicate);
-  // Nobody completes the next round before this thread, too, has come back.
-  return cta->barriers[0].result;
-}
-
-void named_barrier(int id, int count, bool wait, Location at) {
-  const char* op = wait ? "bar.sync" : "bar.arrive";
+void named_barrier(const char* op, int id, int count, bool wait, Location at) {
   if (id < 0 || id >= kNumBarriers || count <= 0 || count % kWarpSize != 0 || count > kMaxThreads) {
     fail(Bug::kBadBarrier, *self, [&] {
       return std::string(op) + " at " + describe(at) + ": barrier " + std::to_string(id) + " with " +
@@ -240,6 +230,16 @@ void named_barrier(int id, int count, bool wait, Location at) {
     });
   }
   arrive(op, id, count, wait, at);
+}
+
+}  // namespace
+
+void syncthreads(Location at) { arrive("__syncthreads", 0, kEveryone, true, at); }
+
+Tally syncthreads_tally(const char* op, bool predicate, Location at) {
+  arrive(op, 0, kEveryone, true, at, predicate);
+  // Nobody completes the next round before this thread, too, has come back.
+  return cta->barriers[0].result;
 }
 
 void reset_rendezvous() {
@@ -263,3 +263,17 @@ void leave_rendezvous(Fiber& exited) {
 }
 
 }  // namespace emulator
+
+namespace flashsteps::on_emulator {
+
+using namespace emulator;
+
+void bar_sync(int id, int num_threads, Location at) {
+  named_barrier("bar.sync", id, num_threads, /*wait=*/true, at);
+}
+
+void bar_arrive(int id, int num_threads, Location at) {
+  named_barrier("bar.arrive", id, num_threads, /*wait=*/false, at);
+}
+
+}  // namespace flashsteps::on_emulator

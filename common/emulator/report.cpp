@@ -32,12 +32,6 @@ std::string short_path(const std::string& path) {
   return normal;
 }
 
-std::string hexadecimal(uintptr_t value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "0x%zx", size_t(value));
-  return text;
-}
-
 struct Module {
   std::string path;
   uintptr_t load_address;  // what was added to the addresses in the file
@@ -45,29 +39,15 @@ struct Module {
 
 bool find_module(uintptr_t pc, Module& module) {
   Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(pc), &info) == 0 || info.dli_fname == nullptr) return false;
-  struct Search {
-    uintptr_t pc, load_address;
-    std::string path;
-  };
-  Search search{pc, 0, info.dli_fname};
-  dl_iterate_phdr(
-      [](dl_phdr_info* loaded, size_t, void* opaque) {
-        Search& s = *static_cast<Search*>(opaque);
-        for (int i = 0; i < loaded->dlpi_phnum; ++i) {
-          const auto& segment = loaded->dlpi_phdr[i];
-          if (segment.p_type != PT_LOAD) continue;
-          if (s.pc - (loaded->dlpi_addr + segment.p_vaddr) >= segment.p_memsz) continue;
-          s.load_address = loaded->dlpi_addr;
-          // The program itself has no name here, and dladdr knows it only as argv[0].
-          std::error_code error;
-          if (loaded->dlpi_name[0] == '\0') s.path = std::filesystem::read_symlink("/proc/self/exe", error);
-          return 1;
-        }
-        return 0;
-      },
-      &search);
-  module = {search.path, search.load_address};
+  void* found = nullptr;
+  if (dladdr1(reinterpret_cast<void*>(pc), &info, &found, RTLD_DL_LINKMAP) == 0 || found == nullptr)
+    return false;
+  const auto& loaded = *static_cast<link_map*>(found);
+  // The program itself has no name here, and dladdr knows it only as argv[0].
+  std::error_code error;
+  const bool is_program = loaded.l_name[0] == '\0';
+  module.path = is_program ? std::filesystem::read_symlink("/proc/self/exe", error).string() : loaded.l_name;
+  module.load_address = loaded.l_addr;
   return true;
 }
 
@@ -116,8 +96,8 @@ std::string first_place_outside(const std::string& frames) {
 
 std::string look_up(uintptr_t pc) {
   Module module;
-  if (!find_module(pc, module)) return "pc " + hexadecimal(pc);
-  const std::string offset = hexadecimal(pc - module.load_address);
+  if (!find_module(pc, module)) return "pc " + describe_address(pc);
+  const std::string offset = describe_address(pc - module.load_address);
   const std::string frames = output_of("addr2line", {"-C", "-f", "-i", "-e", module.path, offset});
   const std::string place = first_place_outside(frames);
   return place.empty() ? module.path + "+" + offset : place;
@@ -141,6 +121,12 @@ std::string describe(uintptr_t return_address) {
 }
 
 std::string describe(Place place) { return place.pc != 0 ? describe(place.pc) : describe(place.at); }
+
+std::string describe_address(uintptr_t address) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "0x%zx", size_t(address));
+  return text;
+}
 
 std::string describe_lanes(unsigned lanes) {
   if (lanes == 0xffffffff) return "all lanes";

@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "common/emulator/async_products.h"
-#include "common/emulator/cancel.h"
 #include "common/emulator/cluster_state.h"
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"

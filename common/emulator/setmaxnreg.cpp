@@ -1,6 +1,4 @@
-#include "common/emulator/setmaxnreg.h"
-
-#include "common/emulator/core.h"
+// setmaxnreg, of which only the accounts are kept: registers are no matter here.
 #include "common/emulator/register_pool.h"
 
 namespace emulator {

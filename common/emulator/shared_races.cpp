@@ -33,8 +33,8 @@ inline bool SharedRaces::knows(const Clock& clock, Epoch epoch) const {
 
 bool SharedRaces::is_known(const Clock& clock, Epoch epoch) const { return knows(clock, epoch); }
 
-// Nothing is forgotten here that counts. But another kernel divides its shared memory in another way, and
-// blocks with cells of two bytes are slow where it only has accesses of four.
+// Accesses of earlier launches no longer matter. But another kernel divides its shared memory in another way,
+// and blocks with cells of two bytes are slow where it only makes accesses of four.
 void SharedRaces::start_launch() {
   for (Shadow* shadow : {&dynamic_shared_, &static_shared_}) {
     std::fill(shadow->blocks.begin(), shadow->blocks.end(), Block{});
@@ -66,8 +66,8 @@ void SharedRaces::start_cta() {
   has_forgotten_ = false;
 }
 
-// Only when the times run out, after half a million synchronisations of one CTA. The others of its cluster
-// must not know times that are gone.
+// Only when the times run out, after half a million synchronisations of one CTA. The cluster's other CTAs
+// must not know times that no longer exist.
 void SharedRaces::forget_everything() {
   for (const Cta* one : cta->cluster->ctas) {
     one->races->forget();

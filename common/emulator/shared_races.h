@@ -3,20 +3,22 @@
 //
 // Every warp has a time of its own, which ticks whenever one of its threads lets others know what it has done
 // (a barrier, an arrival, a fence). An access is remembered as (time, warp, lane). It happened before the
-// current one if it is of the same thread, or if the current thread has since learned, through a barrier, of
-// that warp and that time. The copies that an mbarrier tracks write in its name, at a time that only those
-// learn of who wait until the copies are complete. A warp's products (wgmma) read in the same way.
+// current one if the same thread made it, or if the current thread has since learned, through a barrier, of
+// that warp and that time. The copies that an mbarrier tracks write in the mbarrier's name, at a time that
+// only those threads learn which wait until the copies are complete. A warp's products (wgmma) read in the
+// same way.
 //
 // Most accesses are of 16 bytes on a multiple of 16: copies, vector loads, rows of ldmatrix. So memory is
 // remembered in blocks of 16 bytes, and by cells of four or two only where somebody has touched a part of a
 // block.
 //
-// The copy engine has a way of its own to shared memory, the async proxy. What threads have written must not
-// only have happened before a copy, but lie behind a proxy fence too: that is learned in the same way.
+// TMA accesses shared memory through a separate path, the async proxy. What threads have written must not
+// only have happened before a copy; a proxy fence must also follow the write. That is learned in the same
+// way.
 //
 // A CTA of a cluster keeps its own times, and its threads know of those of the others as well, once a cluster
-// barrier or an arrival at an mbarrier of theirs has told them. Such an arrival counts only for who waits for
-// it as cluster scope demands. Copies, arrivals and stores reach into another CTA's memory, where the
+// barrier or an arrival at one of their mbarriers has told them. Such an arrival counts only for threads that
+// wait for it with cluster scope. Copies, arrivals and stores reach into another CTA's memory, where the
 // stores of each warp have times of their own.
 //
 // It errs on the side of silence: __syncwarp of some lanes counts for the whole warp; when several lanes of a
@@ -40,13 +42,13 @@ class SharedRaces {
   void start_launch();
   void start_cta();
   void shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site);
-  // A block that a whole warp reads together: who overwrites it must have heard from all of its lanes. What
-  // is in it must be known to the lane that hands in its address, when it comes, and to those that receive
-  // it, when all have come.
+  // A block that a whole warp reads together. A thread that overwrites it must have heard from all of the
+  // warp's lanes. The lane that hands in the address must know what is in the block when that lane comes, and
+  // the lanes that receive it must know when all have come.
   void warp_read_begins(const Fiber& who, uintptr_t address, Site site);
   void warp_reads(const Fiber& who, uintptr_t address, unsigned receivers, Site site);
-  // A block that a whole warp writes together: what was there must be known to those lanes that write to it,
-  // and who touches it next must have heard from all of the warp.
+  // A block that a whole warp writes together. The lanes that write must know what was there, and a thread
+  // that touches it next must have heard from all of the warp.
   void warp_writes(const Fiber& who, uintptr_t address, unsigned writers, Site site);
 
   void warp_synchronised(int warp);
@@ -57,7 +59,8 @@ class SharedRaces {
 
   static constexpr int kMaxRemoteWarps = kMaxClusterSize * kMaxWarps;
 
-  // The same for an mbarrier, by its number. Who waits learns what was known when the last phase completed.
+  // The same for an mbarrier, by its number. A thread that waits learns what was known when the last phase
+  // completed.
   static constexpr int kMaxMbarriers = 2048 - kMaxWarps - kMaxRemoteWarps;
   void mbarrier_initialised(int mbarrier);
   void mbarrier_arrival(int mbarrier, const Fiber& who);
@@ -100,15 +103,16 @@ class SharedRaces {
   void product_reads(int warp, Time issued, uintptr_t address, Site site);
   void product_waited(int warp, Time issued);  // and all earlier ones
 
-  // Of what wrote all of these 16 bytes last in this CTA, by one write or several alike: its time, who and
-  // where. Zero: nobody, or several.
+  // The epoch of the write that all of these 16 bytes hold; zero if this CTA has not written them, or not all
+  // of them with the same write.
   uint64_t last_write(uintptr_t address);
   static Site site_of_write(uint64_t write) { return Site(write); }
 
  private:
   // What is known to have happened: of each warp everything up to `all`, and of some of its lanes everything
   // up to `some`, when that is later; of each warp's products and each mbarrier's copies those up to a time;
-  // and in the same way what warps of other CTAs have written. (Who is not in the list has done nothing.)
+  // and in the same way what warps of other CTAs have written. (A warp that is not in the list has done
+  // nothing.)
   struct RemoteWrites {
     Time all = 0, some = 0;
     unsigned lanes = 0;

@@ -1,6 +1,6 @@
-// How the tiles that swizzled loads have brought lie in shared memory. ldmatrix and wgmma must read a tile as
-// it was swizzled: whether they do is checked together with races, as the race detector knows what a load
-// wrote last.
+// The layout of tiles that TMA has swizzled into shared memory. ldmatrix and wgmma must read a tile the way it
+// was swizzled. This is checked only with the race detector, which knows whether the load's bytes are still
+// there.
 #pragma once
 
 #include <cstdint>

@@ -226,17 +226,6 @@ int find_mbarrier(const char* op, const uint64_t* barrier, Location at) {
   return number;
 }
 
-Copy make_load(void* shared, const TensorMapShape& map, BoxOrigin origin, Location at, uintptr_t pc) {
-  return {.map = map,
-          .origin = origin,
-          .shared = uintptr_t(shared),
-          .bytes = box_bytes(map),
-          .issuer = self,
-          .at = at,
-          .site = site_of(pc),
-          .mbarrier = 0};  // a load; its number is start_load's to say
-}
-
 // Into the current CTA, by the running thread, which may be another one's.
 void start_load(Copy copy, int mbarrier) {
   Mbarrier& its = (*cta->mbarriers)[mbarrier];
@@ -254,57 +243,76 @@ void start_load(Copy copy, int mbarrier) {
   cta->copies->issue(copy);
 }
 
-}  // namespace
-
-void tma_load(void* shared, const TensorMapShape& map, uint64_t* barrier, BoxOrigin origin, Location at) {
-  constexpr const char* kOp = "tma_load";
-  const auto pc = uintptr_t(__builtin_return_address(0));
-  touch_shared("tma_load's mbarrier", barrier, sizeof(*barrier), sizeof(*barrier), false, pc);
-  const InRuntime in_runtime;
-  const int number = find_mbarrier(kOp, barrier, at);
-  Copy copy = make_load(shared, map, origin, at, pc);
-  check_box(kOp, copy);
-  ++cta->counters.tma_loads;
-  cta->counters.tma_load_bytes += copy.bytes;
-  start_load(copy, number);
-}
-
-void tma_load_multicast(void* shared, const TensorMapShape& map, uint64_t* barrier, unsigned cta_mask,
-                        BoxOrigin origin, Location at) {
-  constexpr const char* kOp = "tma_load_multicast";
-  const auto pc = uintptr_t(__builtin_return_address(0));
+// Into all CTAs of the mask.
+void load(const char* op, const char* its_barrier, void* shared, const TensorMapShape& map, uint64_t* barrier,
+          unsigned cta_mask, BoxOrigin origin, Location at, uintptr_t pc) {
   const bool to_own = ((cta_mask >> cta->rank) & 1) != 0;
-  (to_own ? touch_shared : check_shared)("tma_load_multicast's mbarrier", barrier, sizeof(*barrier),
-                                         sizeof(*barrier), false, pc);
+  (to_own ? touch_shared : check_shared)(its_barrier, barrier, sizeof(*barrier), sizeof(*barrier), false, pc);
   const InRuntime in_runtime;
   if (cta_mask == 0) {
     fail(Bug::kCluster, *self,
-         [&] { return std::string(kOp) + " at " + describe(at) + ": its mask names no CTA"; });
+         [&] { return std::string(op) + " at " + describe(at) + ": its mask names no CTA"; });
   }
-  Copy copy = make_load(shared, map, origin, at, pc);
-  check_box(kOp, copy);
+  Copy copy{.map = map,
+            .origin = origin,
+            .shared = uintptr_t(shared),
+            .bytes = box_bytes(map),
+            .issuer = self,
+            .at = at,
+            .site = site_of(pc),
+            .mbarrier = 0};  // a load; its number is start_load's to say
+  check_box(op, copy);
   ++cta->counters.tma_loads;
   cta->counters.tma_load_bytes += copy.bytes;
   for (const int rank : Bits{cta_mask}) {
-    Cta& to = cta_of_cluster(kOp, rank, at);
-    const uintptr_t its_barrier = same_place_in(to, uintptr_t(barrier));
+    Cta& to = cta_of_cluster(op, rank, at);
+    const uintptr_t barrier_there = same_place_in(to, uintptr_t(barrier));
     copy.shared = same_place_in(to, uintptr_t(shared));
     const InCta there(to);
-    const int number = find_mbarrier(kOp, reinterpret_cast<const uint64_t*>(its_barrier), at);
+    const int number = find_mbarrier(op, reinterpret_cast<const uint64_t*>(barrier_there), at);
     if (cta->options.race_detector && &cta_of(*self) != cta) {
-      cta->races->remote_read(*self, its_barrier, sizeof(*barrier), copy.site);
+      cta->races->remote_read(*self, barrier_there, sizeof(*barrier), copy.site);
     }
     start_load(copy, number);
   }
 }
 
-void tma_store(const TensorMapShape& map, const void* shared, BoxOrigin origin, Location at) {
+}  // namespace
+
+void tma_store_wait_read(int pending, Location at) {
+  const InRuntime in_runtime;
+  const unsigned committed = self->store_group;
+  const unsigned groups = committed > unsigned(pending) ? committed - unsigned(pending) : 0;
+  cta->copies->wait_for_stores(*self, groups);
+  if (cta->tracer != nullptr) cta->tracer->stores_waited(groups, at);
+}
+
+}  // namespace emulator
+
+namespace flashsteps::on_emulator {
+
+using namespace emulator;
+
+void tma_load_5d(void* shared, const TensorMap& map, uint64_t* barrier, int c0, int c1, int c2, int c3,
+                 int c4, Location at) {
+  load("tma_load", "tma_load's mbarrier", shared, map.shape, barrier, 1u << cta->rank, {{c0, c1, c2, c3, c4}},
+       at, uintptr_t(__builtin_return_address(0)));
+}
+
+void tma_load_5d_multicast(void* shared, const TensorMap& map, uint64_t* barrier, uint16_t cta_mask, int c0,
+                           int c1, int c2, int c3, int c4, Location at) {
+  load("tma_load_multicast", "tma_load_multicast's mbarrier", shared, map.shape, barrier, cta_mask,
+       {{c0, c1, c2, c3, c4}}, at, uintptr_t(__builtin_return_address(0)));
+}
+
+void tma_store_5d(const TensorMap& map, const void* shared, int c0, int c1, int c2, int c3, int c4,
+                  Location at) {
   const auto pc = uintptr_t(__builtin_return_address(0));
   const InRuntime in_runtime;
-  const Copy copy{.map = map,
-                  .origin = origin,
+  const Copy copy{.map = map.shape,
+                  .origin = {{c0, c1, c2, c3, c4}},
                   .shared = uintptr_t(shared),
-                  .bytes = box_bytes(map),
+                  .bytes = box_bytes(map.shape),
                   .issuer = self,
                   .at = at,
                   .site = site_of(pc),
@@ -319,18 +327,10 @@ void tma_store(const TensorMapShape& map, const void* shared, BoxOrigin origin, 
 
 void tma_store_commit(Location) { ++self->store_group; }
 
-void tma_store_wait_read(int pending, Location at) {
-  const InRuntime in_runtime;
-  const unsigned committed = self->store_group;
-  const unsigned groups = committed > unsigned(pending) ? committed - unsigned(pending) : 0;
-  cta->copies->wait_for_stores(*self, groups);
-  if (cta->tracer != nullptr) cta->tracer->stores_waited(groups, at);
-}
-
 void fence_proxy_async(Location) {
   const InRuntime in_runtime;
   cta->mbarriers->fence_initialised();
   if (cta->options.race_detector) cta->races->proxy_fence(*self);
 }
 
-}  // namespace emulator
+}  // namespace flashsteps::on_emulator

@@ -8,19 +8,7 @@
 
 namespace emulator {
 
-// In elements, as the kernel counts them; [0] is the contiguous dimension.
-struct BoxOrigin {
-  int at[flashsteps::TensorMapShape::RANK];
-};
-
-void tma_load(void* shared, const flashsteps::TensorMapShape& map, uint64_t* barrier, BoxOrigin origin,
-              Location at);
-void tma_load_multicast(void* shared, const flashsteps::TensorMapShape& map, uint64_t* barrier,
-                        unsigned cta_mask, BoxOrigin origin, Location at);
-void tma_store(const flashsteps::TensorMapShape& map, const void* shared, BoxOrigin origin, Location at);
-void tma_store_commit(Location at);
 void tma_store_wait_read(int pending, Location at);
-void fence_proxy_async(Location at);
 
 }  // namespace emulator
 
@@ -38,27 +26,14 @@ inline TensorMap encode_tensor_map(const TensorMapShape& shape) {
   return {shape};
 }
 
-[[gnu::always_inline]] inline void tma_load_5d(void* shared, const TensorMap& map, uint64_t* barrier, int c0,
-                                               int c1, int c2, int c3, int c4,
-                                               emulator::Location at = emulator::Location::current()) {
-  emulator::tma_load(shared, map.shape, barrier, {{c0, c1, c2, c3, c4}}, at);
-}
-
-[[gnu::always_inline]] inline void tma_load_5d_multicast(
-    void* shared, const TensorMap& map, uint64_t* barrier, uint16_t cta_mask, int c0, int c1, int c2, int c3,
-    int c4, emulator::Location at = emulator::Location::current()) {
-  emulator::tma_load_multicast(shared, map.shape, barrier, cta_mask, {{c0, c1, c2, c3, c4}}, at);
-}
-
-[[gnu::always_inline]] inline void tma_store_5d(const TensorMap& map, const void* shared, int c0, int c1,
-                                                int c2, int c3, int c4,
-                                                emulator::Location at = emulator::Location::current()) {
-  emulator::tma_store(map.shape, shared, {{c0, c1, c2, c3, c4}}, at);
-}
-
-[[gnu::always_inline]] inline void tma_store_commit(emulator::Location at = emulator::Location::current()) {
-  emulator::tma_store_commit(at);
-}
+void tma_load_5d(void* shared, const TensorMap& map, uint64_t* barrier, int c0, int c1, int c2, int c3,
+                 int c4, emulator::Location at = emulator::Location::current());
+void tma_load_5d_multicast(void* shared, const TensorMap& map, uint64_t* barrier, uint16_t cta_mask, int c0,
+                           int c1, int c2, int c3, int c4,
+                           emulator::Location at = emulator::Location::current());
+void tma_store_5d(const TensorMap& map, const void* shared, int c0, int c1, int c2, int c3, int c4,
+                  emulator::Location at = emulator::Location::current());
+void tma_store_commit(emulator::Location at = emulator::Location::current());
 
 template <int PENDING>
 [[gnu::always_inline]] inline void tma_store_wait_read(
@@ -66,9 +41,7 @@ template <int PENDING>
   emulator::tma_store_wait_read(PENDING, at);
 }
 
-[[gnu::always_inline]] inline void fence_proxy_async(emulator::Location at = emulator::Location::current()) {
-  emulator::fence_proxy_async(at);
-}
+void fence_proxy_async(emulator::Location at = emulator::Location::current());
 
 }  // namespace on_emulator
 }  // namespace flashsteps

@@ -10,15 +10,16 @@
 //   - Loads and stores of the kernel's own become warp instructions only where the warp meets (counters.cpp),
 //     and are charged there: those of global memory all overlap, so a stretch of them has one latency, and
 //     none if nothing is loaded.
-//   - Who waits at a barrier goes on when the last one has arrived; a phase of an mbarrier completes when its
-//     last arrival has happened and its last copy has landed.
+//   - A thread that waits at a barrier goes on when the last one has arrived; a phase of an mbarrier
+//   completes
+//     when its last arrival has happened and its last copy has landed.
 //   - The copies that a warp issues go through the engine one after the other, loads and stores apart; each
 //     lands a latency after its last byte has.
-//   - A wgmma costs its warp nothing. The products of a warp go through a tensor core one after the other, and
-//     who waits for a group goes on when its last one has come through.
+//   - A wgmma costs its warp nothing. The products of a warp go through a tensor core one after the other,
+//   and
+//     a warp that waits for a group goes on when the group's last product is done.
 //   - A lane's own copies (cp.async) are charged to its warp like stores, and land a latency after the lane
-//   has
-//     asked for them.
+//     has asked for them.
 //   - No warp is slowed down by another one, and no CTA by another one: what a GPU shares is free here.
 #pragma once
 

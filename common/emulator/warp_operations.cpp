@@ -51,19 +51,9 @@ void execute_shuffle(void* const* args, unsigned lanes) {
   }
 }
 
-const char* name_of(ShuffleMode mode) {
-  switch (mode) {
-    case ShuffleMode::kIndex:
-      return "__shfl_sync";
-    case ShuffleMode::kXor:
-      return "__shfl_xor_sync";
-    case ShuffleMode::kDown:
-      return "__shfl_down_sync";
-    case ShuffleMode::kUp:
-      return "__shfl_up_sync";
-  }
-  return "";
-}
+// By ShuffleMode.
+constexpr const char* kShuffleNames[] = {"__shfl_sync", "__shfl_xor_sync", "__shfl_down_sync",
+                                         "__shfl_up_sync"};
 
 struct VoteArgs {
   bool predicate;
@@ -94,14 +84,15 @@ void execute_gather(void* const* args, unsigned lanes) {
 }  // namespace
 
 uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at) {
+  const char* const op = kShuffleNames[int(mode)];
   if (width < 1 || width > kWarpSize || (width & (width - 1)) != 0) {
     fail(Bug::kBadShuffle, *self, [&] {
-      return std::string(name_of(mode)) + " at " + describe(at) + ": width " + std::to_string(width) +
+      return std::string(op) + " at " + describe(at) + ": width " + std::to_string(width) +
              " is not a power of two up to 32";
     });
   }
   ShuffleArgs args{value, value, mode, operand, width};
-  collective(name_of(mode), mask, &args, execute_shuffle, at);
+  collective(op, mask, &args, execute_shuffle, at);
   return args.result;
 }
 
@@ -142,21 +133,6 @@ void answer_active_mask(Warp& warp) {
   warp.asking = 0;
 }
 
-// ---- elect.sync
-
-bool elect_one(Location at) {
-  bool elected = false;
-  // Which lane it is, is the hardware's business: a kernel that counts on lane 0 is found out by a random
-  // one.
-  const Execute execute = [](void* const* args, unsigned lanes) {
-    check_aligned(lanes);
-    const int lane = cta->options.shuffle ? int(cta->random.next() % kWarpSize) : 0;
-    *static_cast<bool*>(args[lane]) = true;
-  };
-  collective("elect.sync", 0xffffffff, &elected, execute, at);
-  return elected;
-}
-
 // ---- What a thread asks for on its own
 
 void nap() {
@@ -171,3 +147,22 @@ void trap(Location at) {
 }
 
 }  // namespace emulator
+
+namespace flashsteps::on_emulator {
+
+using namespace emulator;
+
+bool elect_one(Location at) {
+  bool elected = false;
+  // Which lane it is, is the hardware's business: a kernel that counts on lane 0 is found out by a random
+  // one.
+  const Execute execute = [](void* const* args, unsigned lanes) {
+    check_aligned(lanes);
+    const int lane = cta->options.shuffle ? int(cta->random.next() % kWarpSize) : 0;
+    *static_cast<bool*>(args[lane]) = true;
+  };
+  collective("elect.sync", 0xffffffff, &elected, execute, at);
+  return elected;
+}
+
+}  // namespace flashsteps::on_emulator

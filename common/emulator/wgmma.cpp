@@ -491,30 +491,10 @@ void execute_wgmma(void* const* opaque, unsigned lanes) {
 
 }  // namespace
 
-void wgmma_ss(float* acc, int num_acc, uint64_t a, uint64_t b, WgmmaKind kind, Location at) {
-  Arguments arguments{acc, num_acc, nullptr, a, b, kind, uintptr_t(__builtin_return_address(0))};
+void wgmma(float* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
+           Location at) {
+  Arguments arguments{acc, num_acc, a_registers, a, b, kind, uintptr_t(__builtin_return_address(0))};
   collective("wgmma", 0xffffffff, &arguments, execute_wgmma, at);
-}
-
-void wgmma_rs(float* acc, int num_acc, const uint32_t* a, uint64_t b, WgmmaKind kind, Location at) {
-  Arguments arguments{acc, num_acc, a, 0, b, kind, uintptr_t(__builtin_return_address(0))};
-  collective("wgmma", 0xffffffff, &arguments, execute_wgmma, at);
-}
-
-void wgmma_fence(Location at) {
-  const Execute execute = [](void* const*, unsigned lanes) {
-    check_aligned(lanes);
-    cta->products->fence(cta->fiber(cta->running_warp, 0).at);
-  };
-  collective("wgmma.fence", 0xffffffff, nullptr, execute, at);
-}
-
-void wgmma_commit(Location at) {
-  const Execute execute = [](void* const*, unsigned lanes) {
-    check_aligned(lanes);
-    cta->products->commit(cta->fiber(cta->running_warp, 0).at);
-  };
-  collective("wgmma.commit_group", 0xffffffff, nullptr, execute, at);
 }
 
 void wgmma_wait(int pending, Location at) {
@@ -545,3 +525,25 @@ uint32_t shared_window_address(const void* tile, bool in_cluster, Location at) {
 }
 
 }  // namespace emulator
+
+namespace flashsteps::on_emulator {
+
+using namespace emulator;
+
+void warpgroup_arrive(Location at) {
+  const Execute execute = [](void* const*, unsigned lanes) {
+    check_aligned(lanes);
+    cta->products->fence(cta->fiber(cta->running_warp, 0).at);
+  };
+  collective("wgmma.fence", 0xffffffff, nullptr, execute, at);
+}
+
+void warpgroup_commit_batch(Location at) {
+  const Execute execute = [](void* const*, unsigned lanes) {
+    check_aligned(lanes);
+    cta->products->commit(cta->fiber(cta->running_warp, 0).at);
+  };
+  collective("wgmma.commit_group", 0xffffffff, nullptr, execute, at);
+}
+
+}  // namespace flashsteps::on_emulator

@@ -10,10 +10,9 @@
 
 namespace emulator {
 
-void wgmma_ss(float* acc, int num_acc, uint64_t a, uint64_t b, WgmmaKind kind, Location at);
-void wgmma_rs(float* acc, int num_acc, const uint32_t* a, uint64_t b, WgmmaKind kind, Location at);
-void wgmma_fence(Location at);
-void wgmma_commit(Location at);
+// A is in registers, or described by `a` when there are none.
+void wgmma(float* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
+           Location at);
 void wgmma_wait(int pending, Location at);
 // As on the hardware the CTA's rank stands from bit 24 up. Its dynamic shared memory begins at 0 here.
 uint32_t shared_window_address(const void* tile, bool in_cluster, Location at);
@@ -30,14 +29,8 @@ template <bool IN_CLUSTER = false, typename Tile>
   return advance<Tile>(smem_descriptor_at<IN_CLUSTER, Tile>(address), row, col);
 }
 
-[[gnu::always_inline]] inline void warpgroup_arrive(emulator::Location at = emulator::Location::current()) {
-  emulator::wgmma_fence(at);
-}
-
-[[gnu::always_inline]] inline void warpgroup_commit_batch(
-    emulator::Location at = emulator::Location::current()) {
-  emulator::wgmma_commit(at);
-}
+void warpgroup_arrive(emulator::Location at = emulator::Location::current());
+void warpgroup_commit_batch(emulator::Location at = emulator::Location::current());
 
 template <int PENDING>
 [[gnu::always_inline]] inline void warpgroup_wait(emulator::Location at = emulator::Location::current()) {
@@ -62,8 +55,8 @@ template <typename Element, Major B_MAJOR = Major::kK, Major A_MAJOR = Major::kK
   static_assert(kIsWgmmaAccumulator<NUM_ACC>);
   constexpr bool kBf16 = std::is_same_v<Element, emulator::cuda::__nv_bfloat16>;
   static_assert(kBf16 || std::is_same_v<Element, emulator::cuda::__half>);
-  emulator::wgmma_ss(acc, NUM_ACC, a.bits, b.bits,
-                     {kBf16, A_MAJOR == Major::kMN, B_MAJOR == Major::kMN, scale_d}, at);
+  emulator::wgmma(acc, NUM_ACC, nullptr, a.bits, b.bits,
+                  {kBf16, A_MAJOR == Major::kMN, B_MAJOR == Major::kMN, scale_d}, at);
 }
 
 template <typename Element, Major B_MAJOR = Major::kK, int NUM_ACC>
@@ -73,7 +66,7 @@ template <typename Element, Major B_MAJOR = Major::kK, int NUM_ACC>
   static_assert(kIsWgmmaAccumulator<NUM_ACC>);
   constexpr bool kBf16 = std::is_same_v<Element, emulator::cuda::__nv_bfloat16>;
   static_assert(kBf16 || std::is_same_v<Element, emulator::cuda::__half>);
-  emulator::wgmma_rs(acc, NUM_ACC, a, b.bits, {kBf16, false, B_MAJOR == Major::kMN, scale_d}, at);
+  emulator::wgmma(acc, NUM_ACC, a, 0, b.bits, {kBf16, false, B_MAJOR == Major::kMN, scale_d}, at);
 }
 
 }  // namespace on_emulator

@@ -108,7 +108,7 @@ while(rest MATCHES "${comment}|${literal}|${for_nvcc}|${suspect}")
 endwhile()
 
 if(errors STREQUAL "")
-  file(WRITE "${OUTPUT}" "#include \"${KERNEL}\"\n")
-else()
-  file(WRITE "${OUTPUT}" "${errors}")
+  set(errors "#include \"${KERNEL}\"\n")
 endif()
+# Only if it differs: otherwise a change of any header would compile every kernel anew.
+file(CONFIGURE OUTPUT "${OUTPUT}" CONTENT "${errors}" @ONLY)

@@ -15,7 +15,6 @@
 #include <system_error>
 
 #include "common/device_error.h"
-#include "common/emulator/cancel.h"
 #include "common/emulator/emulator.h"
 #include "common/interface.h"
 #include "harness/base/call_tensors.h"

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "common/emulator/tests/support.h"
+#include "common/named_barrier.h"
 
 using namespace flashsteps;
 using emulator::Bug;
@@ -11,12 +12,7 @@ using emulator::Report;
 
 namespace {
 
-// A kernel's faulty lines are numbered from the line of its LINES_OF, which must stand directly before it.
 // clang-format off
-#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
-
-#define CHECK_LINE(report, kernel, offset) CHECK(names_line(report, __FILE__, kernel##_line + (offset)))
-
 LINES_OF(missing_syncthreads);
 __global__ void missing_syncthreads(float* out) {
   float* tile = shared_array<float>();
@@ -70,7 +66,7 @@ __global__ void named_barrier_race(float* out) {
   float* tile = shared_array<float>();
   if (threadIdx.x < 64) {
     tile[threadIdx.x] = 1.0f;
-    emulator::named_barrier(1, 64, true, emulator::Location::current());
+    bar_sync(1, 64);
     out[threadIdx.x] = tile[63 - threadIdx.x];
   } else {
     out[threadIdx.x] = 2.0f * tile[threadIdx.x - 64];  // took no part in the barrier
@@ -125,9 +121,9 @@ __global__ void two_syncthreads_in_a_warp(float* out) {
 LINES_OF(warps_at_different_barriers);
 __global__ void warps_at_different_barriers(float* out) {
   if (threadIdx.x < 64) {
-    emulator::named_barrier(1, 128, true, emulator::Location::current());
+    bar_sync(1, 128);
   } else if (threadIdx.x < 96) {
-    emulator::named_barrier(2, 64, true, emulator::Location::current());
+    bar_sync(2, 64);
   }
   out[threadIdx.x] = 1.0f;
 }
@@ -238,18 +234,18 @@ __global__ void atomic_out_of_bounds(int* memory) {
 
 LINES_OF(barrier_number_16);
 __global__ void barrier_number_16(float*) {
-  emulator::named_barrier(16, 32, true, emulator::Location::current());
+  bar_sync(16, 32);
 }
 
 LINES_OF(barrier_of_33_threads);
 __global__ void barrier_of_33_threads(float*) {
-  emulator::named_barrier(1, 33, true, emulator::Location::current());
+  bar_sync(1, 33);
 }
 
 LINES_OF(barrier_with_two_counts);
 __global__ void barrier_with_two_counts(float*) {
   const int count = threadIdx.x < 32 ? 64 : 96;
-  emulator::named_barrier(1, count, true, emulator::Location::current());
+  bar_sync(1, count);
 }
 
 // clang-format on
@@ -270,162 +266,86 @@ Report report_of_kernel(void (*kernel)(float*), unsigned threads, unsigned ctas 
 
 TEST_CASE("races between warps name both accesses", "[bugs]") {
   fresh_options().race_detector = true;
-  Report report = report_of_kernel(missing_syncthreads, 128);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, missing_syncthreads, 3);
-  CHECK_LINE(report, missing_syncthreads, 4);
-  CHECK(contains(report.what(), "__syncthreads"));
-  CHECK(contains(report.what(), "block (0, 0, 0) warp "));
-
-  report = report_of_kernel(syncwarp_is_not_enough, 64);
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, syncwarp_is_not_enough, 3);
-  CHECK_LINE(report, syncwarp_is_not_enough, 5);
-
-  report = report_of_kernel(refill_without_barrier, 64);
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, refill_without_barrier, 5);
-  CHECK_LINE(report, refill_without_barrier, 7);
-
-  report = report_of_kernel(named_barrier_race, 96);
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, named_barrier_race, 4);
-  CHECK_LINE(report, named_barrier_race, 8);
+  check_report(report_of_kernel(missing_syncthreads, 128), Bug::kRace, missing_syncthreads_line, {3, 4},
+               {"__syncthreads", "block (0, 0, 0) warp "});
+  check_report(report_of_kernel(syncwarp_is_not_enough, 64), Bug::kRace, syncwarp_is_not_enough_line, {3, 5});
+  check_report(report_of_kernel(refill_without_barrier, 64), Bug::kRace, refill_without_barrier_line, {5, 7});
+  check_report(report_of_kernel(named_barrier_race, 96), Bug::kRace, named_barrier_race_line, {4, 8});
 }
 
 TEST_CASE("races between lanes of one warp need no luck either", "[bugs]") {
   fresh_options().race_detector = true;
-  const Report report = report_of_kernel(missing_syncwarp, 32);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, missing_syncwarp, 3);
-  CHECK_LINE(report, missing_syncwarp, 4);
-  CHECK(contains(report.what(), "__syncwarp"));
+  check_report(report_of_kernel(missing_syncwarp, 32), Bug::kRace, missing_syncwarp_line, {3, 4},
+               {"__syncwarp"});
 }
 
 TEST_CASE("neighbouring 2-byte elements are told apart", "[bugs]") {
   fresh_options().race_detector = true;
   const Report report = report_of_kernel(halves_in_one_word, 64);
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, halves_in_one_word, 4);
+  check_report(report, Bug::kRace, halves_in_one_word_line, {4});
   CHECK_FALSE(names_line(report, __FILE__, halves_in_one_word_line + 2));
 }
 
 TEST_CASE("races on static __shared__ arrays", "[bugs]") {
   fresh_options().race_detector = true;
-  const Report report = report_of_kernel(static_shared_race, 64);
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, static_shared_race, 3);
-  CHECK_LINE(report, static_shared_race, 4);
+  check_report(report_of_kernel(static_shared_race, 64), Bug::kRace, static_shared_race_line, {3, 4});
 }
 
 TEST_CASE("races between CTAs through global memory", "[bugs]") {
   fresh_options().race_detector = true;
-  Report report = report_of_kernel(two_ctas_write, 32, 2);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, two_ctas_write, 2);
-  CHECK(contains(report.what(), "block (1, 0, 0)"));
-
-  report = report_of_kernel(cta_reads_what_another_wrote, 1, 4);
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, cta_reads_what_another_wrote, 2);
-  CHECK_LINE(report, cta_reads_what_another_wrote, 3);
-
-  report = report_of_kernel(cta_writes_what_others_read, 1, 4);
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, cta_writes_what_others_read, 2);
-  CHECK_LINE(report, cta_writes_what_others_read, 3);
-
-  report = report_of_kernel(two_ctas_write_a_device_variable, 1, 2);
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, two_ctas_write_a_device_variable, 2);
-  CHECK(contains(report.what(), "block (1, 0, 0)"));
+  check_report(report_of_kernel(two_ctas_write, 32, 2), Bug::kRace, two_ctas_write_line, {2},
+               {"block (1, 0, 0)"});
+  check_report(report_of_kernel(cta_reads_what_another_wrote, 1, 4), Bug::kRace,
+               cta_reads_what_another_wrote_line, {2, 3});
+  check_report(report_of_kernel(cta_writes_what_others_read, 1, 4), Bug::kRace,
+               cta_writes_what_others_read_line, {2, 3});
+  check_report(report_of_kernel(two_ctas_write_a_device_variable, 1, 2), Bug::kRace,
+               two_ctas_write_a_device_variable_line, {2}, {"block (1, 0, 0)"});
 }
 
 TEST_CASE("deadlocks say who waits where", "[bugs]") {
   fresh_options();
-  Report report = report_of_kernel(divergent_syncthreads, 32);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kDeadlock);
-  CHECK_LINE(report, divergent_syncthreads, 3);
-  CHECK_LINE(report, divergent_syncthreads, 5);
-  CHECK(contains(report.what(), "16 of 32 threads have arrived: warp 0 lanes 0-15"));
-  CHECK(contains(report.what(), "for lanes 0-15: warp 0 lanes 16-31"));
-
-  report = report_of_kernel(warps_at_different_barriers, 128);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kDeadlock);
-  CHECK_LINE(report, warps_at_different_barriers, 3);
-  CHECK_LINE(report, warps_at_different_barriers, 5);
-  CHECK(contains(report.what(), "64 of 128 threads have arrived: warp 0, warp 1."));
-  CHECK(contains(report.what(), "32 of 64 threads have arrived: warp 2."));
-  CHECK(contains(report.what(), "Exited: warp 3."));
-
-  report = report_of_kernel(lane_skips_shuffle, 32);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kDeadlock);
-  CHECK_LINE(report, lane_skips_shuffle, 2);
-  CHECK_LINE(report, lane_skips_shuffle, 3);
-  CHECK(contains(report.what(), "lanes 0-4, 6-31"));
+  check_report(report_of_kernel(divergent_syncthreads, 32), Bug::kDeadlock, divergent_syncthreads_line,
+               {3, 5},
+               {"16 of 32 threads have arrived: warp 0 lanes 0-15", "for lanes 0-15: warp 0 lanes 16-31"});
+  check_report(report_of_kernel(warps_at_different_barriers, 128), Bug::kDeadlock,
+               warps_at_different_barriers_line, {3, 5},
+               {"64 of 128 threads have arrived: warp 0, warp 1.", "32 of 64 threads have arrived: warp 2.",
+                "Exited: warp 3."});
+  check_report(report_of_kernel(lane_skips_shuffle, 32), Bug::kDeadlock, lane_skips_shuffle_line, {2, 3},
+               {"lanes 0-4, 6-31"});
 }
 
 TEST_CASE("a warp whose lanes are at different barriers has diverged", "[bugs]") {
   fresh_options();
-  const Report report = report_of_kernel(two_syncthreads_in_a_warp, 64);
-  CHECK(report.bug == Bug::kDivergence);
-  CHECK_LINE(report, two_syncthreads_in_a_warp, 3);
-  CHECK_LINE(report, two_syncthreads_in_a_warp, 5);
+  check_report(report_of_kernel(two_syncthreads_in_a_warp, 64), Bug::kDivergence,
+               two_syncthreads_in_a_warp_line, {3, 5});
 }
 
 TEST_CASE("shuffles whose mask or width is wrong", "[bugs]") {
   fresh_options();
-  Report report = report_of_kernel(caller_outside_mask, 32);
-  CHECK(report.bug == Bug::kBadMask);
-  CHECK_LINE(report, caller_outside_mask, 2);
-  CHECK(contains(report.what(), "lane 28"));
-
-  report = report_of_kernel(odd_width, 32);
-  CHECK(report.bug == Bug::kBadShuffle);
-  CHECK_LINE(report, odd_width, 2);
+  check_report(report_of_kernel(caller_outside_mask, 32), Bug::kBadMask, caller_outside_mask_line, {2},
+               {"lane 28"});
+  check_report(report_of_kernel(odd_width, 32), Bug::kBadShuffle, odd_width_line, {2});
 }
 
 TEST_CASE("lanes that disagree about a warp-wide operation", "[bugs]") {
   fresh_options();
-  Report report = report_of_kernel(mixed_collectives, 32);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kDivergence);
-  CHECK_LINE(report, mixed_collectives, 3);
-  CHECK_LINE(report, mixed_collectives, 5);
-
-  report = report_of_kernel(masks_disagree, 32);
-  CHECK(report.bug == Bug::kDivergence);
-  CHECK_LINE(report, masks_disagree, 3);
+  check_report(report_of_kernel(mixed_collectives, 32), Bug::kDivergence, mixed_collectives_line, {3, 5});
+  check_report(report_of_kernel(masks_disagree, 32), Bug::kDivergence, masks_disagree_line, {3});
 }
 
 TEST_CASE("shared memory beyond what was asked for", "[bugs]") {
   for (const bool race_detector : {false, true}) {
     fresh_options().race_detector = race_detector;
-    Report report = report_of_kernel(shared_after_end, 64);
-    INFO(report.what());
-    CHECK(report.bug == Bug::kSharedOutOfBounds);
-    CHECK_LINE(report, shared_after_end, 2);
-    CHECK(contains(report.what(), "warp 1 lane 0"));
-    CHECK(contains(report.what(), "smem + 1024"));
-
-    report = report_of_kernel(shared_before_start, 32);
-    CHECK(report.bug == Bug::kSharedOutOfBounds);
-    CHECK_LINE(report, shared_before_start, 2);
-    CHECK(contains(report.what(), "smem - 12"));
-
-    report = report_of_kernel(shared_straddles_end, 1);
-    CHECK(report.bug == Bug::kSharedOutOfBounds);
-    CHECK_LINE(report, shared_straddles_end, 4);
-
-    report = report_of_kernel(shared_wild_index, 1);
-    CHECK(report.bug == Bug::kSharedOutOfBounds);
-    CHECK_LINE(report, shared_wild_index, 2);
+    check_report(report_of_kernel(shared_after_end, 64), Bug::kSharedOutOfBounds, shared_after_end_line, {2},
+                 {"warp 1 lane 0", "smem + 1024"});
+    check_report(report_of_kernel(shared_before_start, 32), Bug::kSharedOutOfBounds, shared_before_start_line,
+                 {2}, {"smem - 12"});
+    check_report(report_of_kernel(shared_straddles_end, 1), Bug::kSharedOutOfBounds,
+                 shared_straddles_end_line, {4});
+    check_report(report_of_kernel(shared_wild_index, 1), Bug::kSharedOutOfBounds, shared_wild_index_line,
+                 {2});
   }
 }
 
@@ -434,9 +354,7 @@ TEST_CASE("global memory that no kernel may touch", "[bugs]") {
   Buffer<float> out(100);
   const auto report_write = [](float* pointer, long index) {
     const Report report = report_of([&] { launch(global_access_at, 1, 1, 0, nullptr, pointer, index); });
-    INFO(report.what());
-    CHECK(report.bug == Bug::kGlobalOutOfBounds);
-    CHECK_LINE(report, global_access_at, 2);
+    check_report(report, Bug::kGlobalOutOfBounds, global_access_at_line, {2});
     return std::string(report.what());
   };
   CHECK(contains(report_write(out.get(), 100), "0 bytes after the end of an allocation of 400 bytes"));
@@ -459,16 +377,13 @@ TEST_CASE("global memory that no kernel may touch", "[bugs]") {
   }
   report_write(released, 0);
 
-  const Report read = report_of([&] { launch(global_read_at, 1, 1, 0, nullptr, out.get(), 100, out.get()); });
-  CHECK(read.bug == Bug::kGlobalOutOfBounds);
-  CHECK_LINE(read, global_read_at, 2);
-  CHECK(contains(read.what(), "read of 4 bytes"));
+  check_report(report_of([&] { launch(global_read_at, 1, 1, 0, nullptr, out.get(), 100, out.get()); }),
+               Bug::kGlobalOutOfBounds, global_read_at_line, {2}, {"read of 4 bytes"});
   CHECK_NOTHROW(launch(global_read_at, 1, 1, 0, nullptr, static_cast<const float*>(constants), 1, out.get()));
   const auto of_a_library = static_cast<const float*>(dlsym(RTLD_NEXT, "qsort"));
   REQUIRE(of_a_library != nullptr);
-  const Report foreign =
-      report_of([&] { launch(global_read_at, 1, 1, 0, nullptr, of_a_library, 0, out.get()); });
-  CHECK(foreign.bug == Bug::kGlobalOutOfBounds);
+  check_report(report_of([&] { launch(global_read_at, 1, 1, 0, nullptr, of_a_library, 0, out.get()); }),
+               Bug::kGlobalOutOfBounds, 0, {});
 }
 
 // The race detector does not look twice at what a CTA reads again.
@@ -481,9 +396,7 @@ TEST_CASE("what has been read says nothing about its neighbours, nor about the n
     launch(bytes_read_in_turn, 1, 1, 0, nullptr, bytes.get(), count, out.get());
   };
   CHECK_NOTHROW(read(31));
-  const Report neighbour = report_of([&] { read(32); });
-  CHECK(neighbour.bug == Bug::kGlobalOutOfBounds);
-  CHECK_LINE(neighbour, bytes_read_in_turn, 2);
+  check_report(report_of([&] { read(32); }), Bug::kGlobalOutOfBounds, bytes_read_in_turn_line, {2});
 
   auto floats = std::make_unique<Buffer<float>>(8);
   const float* in = floats->get();
@@ -500,11 +413,8 @@ TEST_CASE("a load inside a conversion is the kernel's", "[bugs]") {
   fresh_options();
   Buffer<__half> in(8);
   Buffer<float> out(1);
-  const Report report =
-      report_of([&] { launch(global_half_read_at, 1, 1, 0, nullptr, in.get(), 8, out.get()); });
-  INFO(report.what());
-  CHECK(report.bug == Bug::kGlobalOutOfBounds);
-  CHECK_LINE(report, global_half_read_at, 2);
+  check_report(report_of([&] { launch(global_half_read_at, 1, 1, 0, nullptr, in.get(), 8, out.get()); }),
+               Bug::kGlobalOutOfBounds, global_half_read_at_line, {2});
 }
 
 TEST_CASE("misaligned accesses", "[bugs]") {
@@ -514,52 +424,38 @@ TEST_CASE("misaligned accesses", "[bugs]") {
 #ifndef __clang__
   Buffer<float4> out(64);
   for (const int offset : {1, 2}) {
-    const Report report =
-        report_of([&] { launch(misaligned_vector, 1, 1, 0, nullptr, in.get() + offset, out.get()); });
-    INFO(report.what());
-    CHECK(report.bug == Bug::kMisaligned);
-    CHECK_LINE(report, misaligned_vector, 2);
+    check_report(
+        report_of([&] { launch(misaligned_vector, 1, 1, 0, nullptr, in.get() + offset, out.get()); }),
+        Bug::kMisaligned, misaligned_vector_line, {2});
   }
-  const Report shared = report_of([&] { launch(misaligned_shared_vector, 1, 2, 1024, nullptr, out.get()); });
-  CHECK(shared.bug == Bug::kMisaligned);
-  CHECK_LINE(shared, misaligned_shared_vector, 3);
-  CHECK(contains(shared.what(), "lane 1: "));
-  CHECK(contains(shared.what(), "smem + 136"));
+  check_report(report_of([&] { launch(misaligned_shared_vector, 1, 2, 1024, nullptr, out.get()); }),
+               Bug::kMisaligned, misaligned_shared_vector_line, {3}, {"lane 1: ", "smem + 136"});
   CHECK_NOTHROW(launch(misaligned_vector, 1, 1, 0, nullptr, in.get() + 4, out.get()));
 #endif
 
   const auto* bytes = reinterpret_cast<const char*>(in.get());
   Buffer<float> result(1);
-  const Report report = report_of([&] { launch(misaligned_float, 1, 1, 0, nullptr, bytes, result.get()); });
-  CHECK(report.bug == Bug::kMisaligned);
-  CHECK_LINE(report, misaligned_float, 2);
+  check_report(report_of([&] { launch(misaligned_float, 1, 1, 0, nullptr, bytes, result.get()); }),
+               Bug::kMisaligned, misaligned_float_line, {2});
 }
 
 TEST_CASE("atomics are checked like other accesses", "[bugs]") {
   fresh_options();
   Buffer<int> memory(4);
-  Report report = report_of([&] { launch(atomic_out_of_bounds, 1, 1, 0, nullptr, memory.get()); });
-  CHECK(report.bug == Bug::kGlobalOutOfBounds);
-  CHECK_LINE(report, atomic_out_of_bounds, 2);
+  check_report(report_of([&] { launch(atomic_out_of_bounds, 1, 1, 0, nullptr, memory.get()); }),
+               Bug::kGlobalOutOfBounds, atomic_out_of_bounds_line, {2});
   auto* bytes = reinterpret_cast<char*>(memory.get());
-  report = report_of([&] { launch(misaligned_atomic, 1, 1, 0, nullptr, bytes); });
-  CHECK(report.bug == Bug::kMisaligned);
-  CHECK_LINE(report, misaligned_atomic, 2);
+  check_report(report_of([&] { launch(misaligned_atomic, 1, 1, 0, nullptr, bytes); }), Bug::kMisaligned,
+               misaligned_atomic_line, {2});
 }
 
 TEST_CASE("barriers that cannot be", "[bugs]") {
   fresh_options();
-  Report report = report_of_kernel(barrier_number_16, 32);
-  CHECK(report.bug == Bug::kBadBarrier);
-  CHECK_LINE(report, barrier_number_16, 2);
-  report = report_of_kernel(barrier_of_33_threads, 32);
-  CHECK(report.bug == Bug::kBadBarrier);
-  CHECK_LINE(report, barrier_of_33_threads, 2);
-  report = report_of_kernel(barrier_with_two_counts, 96);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kBadBarrier);
-  CHECK_LINE(report, barrier_with_two_counts, 3);
-  CHECK(contains(report.what(), "96 threads here, but with 64"));
+  check_report(report_of_kernel(barrier_number_16, 32), Bug::kBadBarrier, barrier_number_16_line, {2});
+  check_report(report_of_kernel(barrier_of_33_threads, 32), Bug::kBadBarrier, barrier_of_33_threads_line,
+               {2});
+  check_report(report_of_kernel(barrier_with_two_counts, 96), Bug::kBadBarrier, barrier_with_two_counts_line,
+               {3}, {"96 threads here, but with 64"});
 }
 
 TEST_CASE("the emulator works on after a report", "[bugs]") {

@@ -12,16 +12,12 @@
 #include "common/tma.h"
 
 using namespace flashsteps;
-using emulator::AsyncMode;
 using emulator::Bug;
 using emulator::Report;
 
 namespace {
 
-// As in copy_bugs_test.cpp: a kernel's faulty lines are numbered from the line of its LINES_OF.
 // clang-format off
-#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
-
 // ---- Warp 0 of each CTA loads its part of every tile for all of them, warps 1 and 2 add the tiles up.
 
 enum Mistake {
@@ -253,22 +249,6 @@ __global__ void spins(volatile int* flags) {
 }
 // clang-format on
 
-// Every async mode, each in two orders, and three more in the random one, all with the race detector.
-void in_all_modes(const std::function<void()>& check) {
-  for (const AsyncMode async : {AsyncMode::kEarly, AsyncMode::kLate, AsyncMode::kRandom}) {
-    for (uint64_t seed = 0; seed < 4; ++seed) {
-      emulator::Options& options = fresh_options();
-      options.async = async;
-      options.shuffle = seed > 0;
-      options.race_detector = true;
-      options.seed = seed;
-      INFO("async mode " << int(async) << ", seed " << seed);
-      check();
-    }
-  }
-  fresh_options();
-}
-
 constexpr int NUM_TILES = 5, ROWS = NUM_TILES * SIZE * PART_ROWS;
 
 struct Run {
@@ -302,7 +282,7 @@ void launch_stores(float* out) {
 template <StoreMistake MISTAKE>
 void check_store_mistake(const std::vector<Bug>& bugs, const std::string& text,
                          const std::vector<int>& lines) {
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     Buffer<float> out(2 * NUM_CTAS * NUM_STORED);
     const Report report = report_of([&] { launch_stores<MISTAKE>(out.get()); });
     INFO(report.what());
@@ -314,7 +294,7 @@ void check_store_mistake(const std::vector<Bug>& bugs, const std::string& text,
 
 template <Mistake MISTAKE>
 void check_mistake(const std::vector<Expected>& expected) {
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     Run run;
     const Report report = report_of([&] { run.launch_pipeline<MISTAKE>(); });
     INFO(report.what());
@@ -344,18 +324,16 @@ TEST_CASE("clusters that CUDA would refuse") {
   for (const int size : {0, 3, 16}) {
     const Report report =
         report_of([&] { launch_clusters(size, ranks, dim3(48), dim3(1), 0, nullptr, out.get()); });
-    CHECK(report.bug == Bug::kLaunch);
-    CHECK(contains(report.what(), "a cluster of " + std::to_string(size) + " CTAs"));
+    check_report(report, Bug::kLaunch, 0, {}, {"a cluster of " + std::to_string(size) + " CTAs"});
   }
   const Report report =
       report_of([&] { launch_clusters(2, ranks, dim3(3), dim3(1), 0, nullptr, out.get()); });
-  CHECK(report.bug == Bug::kLaunch);
-  CHECK(contains(report.what(), "grid.x is 3, not a multiple"));
+  check_report(report, Bug::kLaunch, 0, {}, {"grid.x is 3, not a multiple"});
 }
 
 TEST_CASE("multicast brings every CTA all parts, and each is read from global memory once") {
   for (const int host_threads : {1, 2}) {
-    in_all_modes([&] {
+    in_all_modes(3, [&] {
       emulator::options().host_threads = host_threads;
       Run run;
       run.launch_pipeline<kNone>(2);
@@ -388,18 +366,14 @@ TEST_CASE("a CTA must not exit while others use its shared memory") {
   check_mistake<kNoBarrierAtEnd>({{Bug::kCluster, "has exited, and its shared memory with it", 33},
                                   {Bug::kCluster, "has not heard of the arrival at its mbarrier", 33}});
   for (const int variant : {0, 1, 2}) {
-    in_all_modes([&] {
+    in_all_modes(3, [&] {
       const auto run = [&] { launch_clusters(2, arrives_at_exited, dim3(2), dim3(1), 8, nullptr, variant); };
       if (variant == 1) return run();
-      const Report report = report_of(run);
-      INFO(report.what());
-      CHECK(report.bug == Bug::kCluster);
-      CHECK(names_line(report, __FILE__, arrives_at_exited_line + 7));
-      CHECK(contains(report.what(), "block (1, 0, 0)"));
-      if (variant == 2) CHECK(contains(report.what(), "has not heard of the arrival at its mbarrier"));
+      check_report(report_of(run), Bug::kCluster, arrives_at_exited_line, {7},
+                   {"block (1, 0, 0)", variant == 2 ? "has not heard of the arrival at its mbarrier" : ""});
     });
   }
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     Run run;
     const Report report = report_of(
         [&] { launch_clusters(2, loads_into_exited, dim3(2), dim3(1), PART_BYTES + 8, nullptr, run.map()); });
@@ -440,32 +414,25 @@ TEST_CASE("ranks and masks beyond the cluster") {
 
 TEST_CASE("a deadlock of a cluster names its CTAs") {
   check_mistake<kReleasesOwnOnly>({{Bug::kDeadlock, "lacks 2 of 4 arrivals", 17}});
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     const auto run = [&](int variant) {
       launch_clusters(2, one_does_not_come, dim3(2), dim3(32), 8, nullptr, variant);
     };
     run(0);
     run(2);
-    const Report report = report_of([&] { run(1); });
-    INFO(report.what());
-    CHECK(report.bug == Bug::kDeadlock);
-    CHECK(contains(report.what(), "block (0, 0, 0) to block (1, 0, 0), a cluster: deadlock"));
-    CHECK(contains(report.what(), "In block (1, 0, 0): Waiting in"));
-    CHECK(names_line(report, __FILE__, one_does_not_come_line + 4));
-    CHECK(names_line(report, __FILE__, one_does_not_come_line + 8));
-    CHECK(contains(report.what(), "where 1 threads of the cluster have not arrived"));
+    check_report(report_of([&] { run(1); }), Bug::kDeadlock, one_does_not_come_line, {4, 8},
+                 {"block (0, 0, 0) to block (1, 0, 0), a cluster: deadlock", "In block (1, 0, 0): Waiting in",
+                  "where 1 threads of the cluster have not arrived"});
   });
 }
 
 TEST_CASE("cluster_arrive and cluster_wait come in pairs") {
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     for (const int variant : {0, 1}) {
       const Report report =
           report_of([&] { launch_clusters(2, barrier_misuse, dim3(2), dim3(32), 0, nullptr, variant); });
-      INFO(report.what());
-      CHECK(report.bug == Bug::kBadBarrier);
-      CHECK(names_line(report, __FILE__, barrier_misuse_line + (variant == 0 ? 2 : 4)));
-      CHECK(contains(report.what(), variant == 0 ? "has not arrived" : "has not waited since"));
+      check_report(report, Bug::kBadBarrier, barrier_misuse_line, {variant == 0 ? 2 : 4},
+                   {variant == 0 ? "has not arrived" : "has not waited since"});
     }
     launch_clusters(2, barrier_misuse, dim3(2), dim3(32), 0, nullptr, 2);
     launch(barrier_misuse, dim3(2), dim3(32), 0, nullptr, 2);  // a cluster of one
@@ -473,7 +440,7 @@ TEST_CASE("cluster_arrive and cluster_wait come in pairs") {
 }
 
 TEST_CASE("knowledge goes from CTA to CTA") {
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     Run run;
     launch_clusters(4, told_by_a_third, dim3(4), dim3(1), PART_BYTES + 16, nullptr, run.map(), run.out.get());
     CHECK(run.out[0] == 1.0f);
@@ -483,7 +450,7 @@ TEST_CASE("knowledge goes from CTA to CTA") {
 
 TEST_CASE("a thread stores in the shared memory of other CTAs") {
   for (const int host_threads : {1, 2}) {
-    in_all_modes([&] {
+    in_all_modes(3, [&] {
       emulator::options().host_threads = host_threads;
       Buffer<float> out(2 * NUM_CTAS * NUM_STORED);
       launch_stores<kStoresRight>(out.get());
@@ -515,16 +482,12 @@ TEST_CASE("stores to another CTA need an order") {
 
 TEST_CASE("an mbarrier hands stored values to another CTA") {
   const auto check = [](auto kernel, bool is_right) {
-    in_all_modes([&] {
+    in_all_modes(3, [&] {
       Buffer<float> out(32);
       const auto run = [&] { launch_clusters(2, kernel, dim3(2), dim3(32), 16 + 512, nullptr, out.get()); };
       if (!is_right) {
-        const Report report = report_of(run);
-        INFO(report.what());
-        CHECK(report.bug == Bug::kRace);
-        CHECK(names_line(report, __FILE__, hands_over_line + 11));
-        CHECK(names_line(report, __FILE__, hands_over_line + 16));
-        CHECK(contains(report.what(), "by block (0, 0, 0) warp 0 lane"));
+        check_report(report_of(run), Bug::kRace, hands_over_line, {11, 16},
+                     {"by block (0, 0, 0) warp 0 lane"});
         return;
       }
       run();
@@ -538,7 +501,7 @@ TEST_CASE("an mbarrier hands stored values to another CTA") {
 }
 
 TEST_CASE("a proxy fence lies between a store from another CTA and TMA") {
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     Run run;
     const auto launch = [&](bool fences) {
       launch_clusters(2, stores_for_copy, dim3(2), dim3(32), PART_BYTES, nullptr, run.map(), fences);
@@ -546,15 +509,12 @@ TEST_CASE("a proxy fence lies between a store from another CTA and TMA") {
     launch(true);
     for (size_t i = 0; i < 2 * PART_FLOATS; ++i) CHECK(run.in[i] == i % PART_FLOATS);
     const Report report = report_of([&] { launch(false); });
-    INFO(report.what());
-    CHECK(report.bug == Bug::kProxyFence);
-    CHECK(names_line(report, __FILE__, stores_for_copy_line + 6));
-    CHECK(names_line(report, __FILE__, stores_for_copy_line + 12));
+    check_report(report, Bug::kProxyFence, stores_for_copy_line, {6, 12});
   });
 }
 
 TEST_CASE("a CTA of a cluster may wait for another in global memory") {
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     Buffer<int> flags(4);
     launch_clusters(2, spins, dim3(4), dim3(1), 0, nullptr, flags.get());
     for (size_t i = 0; i < 4; ++i) CHECK(flags[i] == 1);
@@ -566,8 +526,6 @@ TEST_CASE("static __shared__ variables are not for clusters here") {
   Buffer<float> out(1);
   const Report report =
       report_of([&] { launch_clusters(2, static_shared, dim3(2), dim3(32), 0, nullptr, out.get()); });
-  INFO(report.what());
-  CHECK(report.bug == Bug::kCluster);
-  CHECK(names_line(report, __FILE__, static_shared_line + 3));
+  check_report(report, Bug::kCluster, static_shared_line, {3});
   launch(static_shared, dim3(1), dim3(32), 0, nullptr, out.get());
 }

@@ -17,10 +17,7 @@ using emulator::Report;
 
 namespace {
 
-// A kernel's faulty lines are numbered from the line of its LINES_OF, which must stand directly before it.
 // clang-format off
-#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
-
 // ---- A pipeline: warp 0 loads tiles into two stages, warps 1 and 2 add them up and store the sum.
 
 enum Mistake {
@@ -436,27 +433,6 @@ __global__ void learned_too_early(bool sync) {
 
 // ---- How they are run
 
-struct Mode {
-  AsyncMode async;
-  uint64_t seed;  // 0: in order
-};
-
-std::vector<Mode> modes(uint64_t num_seeds) {
-  std::vector<Mode> all;
-  for (const AsyncMode async : {AsyncMode::kEarly, AsyncMode::kLate, AsyncMode::kRandom}) {
-    for (uint64_t seed = 0; seed <= num_seeds; ++seed) all.push_back({async, seed});
-  }
-  return all;
-}
-
-void set(const Mode& mode) {
-  emulator::Options& options = fresh_options();
-  options.async = mode.async;
-  options.shuffle = mode.seed > 0;
-  options.seed = mode.seed;
-  options.race_detector = true;
-}
-
 constexpr int NUM_TILES = 5;
 constexpr int LAST_ROWS = 9;  // of the last tile: it is ragged
 
@@ -508,12 +484,11 @@ void check_finding(const Report& report, int first_line, const std::vector<Findi
 template <Mistake MISTAKE>
 void check_pipeline(const std::vector<Finding>& allowed) {
   Problem problem;
-  for (const Mode& mode : modes(8)) {
-    set(mode);
-    CAPTURE(int(MISTAKE), int(mode.async), mode.seed);
+  in_all_modes(8, [&] {
+    CAPTURE(int(MISTAKE));
     check_finding(report_of([&] { run_pipeline<MISTAKE>(problem); }), pipeline_line, allowed);
     CHECK_NOTHROW(run_pipeline<kNone>(problem));  // nothing is left of the mistake
-  }
+  });
 }
 
 using Kernel = void (*)(TensorMap, int);
@@ -522,9 +497,8 @@ using Kernel = void (*)(TensorMap, int);
 void check_small(Kernel kernel, int first_line, int threads, int wrong_variants,
                  const std::vector<Finding>& allowed) {
   Problem problem;
-  for (const Mode& mode : modes(6)) {
-    set(mode);
-    CAPTURE(int(mode.async), mode.seed, first_line);
+  in_all_modes(6, [&] {
+    CAPTURE(first_line);
     const auto run = [&](int variant) {
       launch(kernel, 1, unsigned(threads), 2 * sizeof(Small), nullptr, problem.out_map, variant);
     };
@@ -532,33 +506,30 @@ void check_small(Kernel kernel, int first_line, int threads, int wrong_variants,
       check_finding(report_of([&] { run(variant); }), first_line, allowed);
     }
     CHECK_NOTHROW(run(wrong_variants));
-  }
+  });
 }
 
 void check_order(void (*kernel)(bool), int first_line, const Finding& finding) {
-  for (const Mode& mode : modes(6)) {
-    set(mode);
-    CAPTURE(mode.seed, first_line);
+  in_all_modes(6, [&] {
+    CAPTURE(first_line);
     check_finding(report_of([&] { launch(kernel, 1, 96, sizeof(Small), nullptr, false); }), first_line,
                   {finding});
     CHECK_NOTHROW(launch(kernel, 1, 96, sizeof(Small), nullptr, true));
-  }
+  });
 }
 
 }  // namespace
 
 TEST_CASE("a correct pipeline is right in every order", "[copy][bugs]") {
   Problem problem;
-  for (const Mode& mode : modes(60)) {
-    set(mode);
-    CAPTURE(int(mode.async), mode.seed);
+  in_all_modes(60, [&] {
     std::memset(problem.out.get(), 0xff, 16 * 64 * sizeof(__half));
     CHECK_NOTHROW(run_pipeline<kNone>(problem));
     CHECK(problem.is_solved());
     CHECK_NOTHROW(run_pipeline<kFenceAfterBarrier>(problem));
     CHECK_NOTHROW(run_pipeline<kInitFencedForBoth>(problem));
     CHECK_NOTHROW(run_pipeline<kRefillFencedByReaders>(problem));
-  }
+  });
 }
 
 TEST_CASE("waits for the wrong phase, or none, are found", "[copy][bugs]") {
@@ -587,10 +558,9 @@ TEST_CASE("a swizzled tile that is read in another way is found", "[copy][bugs]"
   check_pipeline<kNoSwizzle>({{Bug::kSwizzle, 44, 25}});
   Problem problem;
   fresh_options().race_detector = true;
-  const Report report = report_of([&] { run_pipeline<kNoSwizzle>(problem); });
-  INFO(report.what());
-  CHECK(contains(report.what(), "with a swizzle of 128 bytes: row 0 of the matrix is in column 0"));
-  CHECK(contains(report.what(), "of the tile's 16-byte chunks, but row 1 is in column 1. "));
+  check_report(report_of([&] { run_pipeline<kNoSwizzle>(problem); }), Bug::kSwizzle, 0, {},
+               {"with a swizzle of 128 bytes: row 0 of the matrix is in column 0",
+                "of the tile's 16-byte chunks, but row 1 is in column 1. "});
 }
 
 TEST_CASE("a matrix of two copies' rows is found", "[copy][bugs]") {
@@ -599,10 +569,9 @@ TEST_CASE("a matrix of two copies' rows is found", "[copy][bugs]") {
 
 TEST_CASE("what threads have written is not swizzled", "[copy][bugs]") {
   Problem problem;
-  for (const Mode& mode : modes(2)) {
-    set(mode);
+  in_all_modes(2, [&] {
     CHECK_NOTHROW(launch(written_without_swizzle, 1, 32, sizeof(Small), nullptr, problem.out_map, 0));
-  }
+  });
 }
 
 TEST_CASE("missing fences are found", "[copy][bugs]") {
@@ -661,16 +630,15 @@ TEST_CASE("two copies, one announced, are found", "[copy][bugs]") {
 
 TEST_CASE("two copies, one announced, are found without the race detector too", "[copy][bugs]") {
   Problem problem;
-  for (Mode mode : modes(6)) {
-    set(mode);
+  in_all_modes(6, [&] {
     emulator::options().race_detector = false;
-    CAPTURE(int(mode.async), mode.seed);
     const Report report =
         report_of([&] { launch(one_copy_announced, 1, 1, 2 * sizeof(Small), nullptr, problem.out_map, 0); });
     // Early, the second copy is issued when the first one has completed the phase.
     const Finding early{Bug::kUnfinishedCopy, 8}, later{Bug::kBadExpectTx, 6};
-    check_finding(report, one_copy_announced_line, {mode.async == AsyncMode::kEarly ? early : later});
-  }
+    check_finding(report, one_copy_announced_line,
+                  {emulator::options().async == AsyncMode::kEarly ? early : later});
+  });
 }
 
 TEST_CASE("what a thread has written before a load lands there needs a fence", "[copy][bugs]") {
@@ -709,10 +677,8 @@ TEST_CASE("the race detector knows 1760 mbarriers", "[copy][bugs]") {
   CHECK_NOTHROW(run(2049));
   emulator::options().race_detector = true;
   CHECK_NOTHROW(run(1760));
-  const Report report = report_of([&] { run(2049); });
-  CHECK(report.bug == Bug::kBadMbarrier);
-  CHECK(contains(report.what(),
-                 "the race detector can track 1760 mbarriers per CTA, and this is one more than that"));
+  check_report(report_of([&] { run(2049); }), Bug::kBadMbarrier, 0, {},
+               {"the race detector can track 1760 mbarriers per CTA, and this is one more than that"});
 }
 
 TEST_CASE("of many mbarriers each knows its own copies", "[copy][bugs]") {
@@ -724,16 +690,14 @@ TEST_CASE("of many mbarriers each knows its own copies", "[copy][bugs]") {
   };
   float row_sum = 0;  // of the first column
   for (int stage = 0; stage < RING_STAGES; ++stage) row_sum += float(stage % 8 * 32);
-  for (const Mode& mode : modes(1)) {
-    set(mode);
-    CAPTURE(int(mode.async), mode.seed);
+  in_all_modes(1, [&] {
     CHECK_NOTHROW(run(-1));
     for (size_t i = 0; i < 32; ++i) CHECK(out[i] == row_sum + float(RING_STAGES * i));
     for (const int stage : {0, 31, 32, 63, 64, 1023, 1024, RING_STAGES - 1}) {
       CAPTURE(stage);
       check_finding(report_of([&] { run(stage); }), ring_of_mbarriers_line, {{Bug::kRace, 16, 8}});
     }
-  }
+  });
 }
 
 TEST_CASE("boxes lie in shared memory, on a multiple of what their swizzle repeats after", "[copy][bugs]") {
@@ -756,11 +720,9 @@ TEST_CASE("boxes lie in shared memory, on a multiple of what their swizzle repea
   const auto check = [&](const TensorMap& its, int offset, Bug bug) {
     CAPTURE(offset);
     Report report = report_of([&] { load(its, offset); });
-    CHECK(report.bug == bug);
-    CHECK(names_line(report, __FILE__, bad_box_line + 6));
+    check_report(report, bug, bad_box_line, {6});
     report = report_of([&] { store(its, offset); });
-    CHECK(report.bug == bug);
-    CHECK(names_line(report, __FILE__, bad_store_line + 2));
+    check_report(report, bug, bad_store_line, {2});
   };
   check(map(wide), 1024 + 512, Bug::kMisaligned);
   check(map(middle), 1024 + 256, Bug::kMisaligned);
@@ -777,10 +739,7 @@ TEST_CASE("boxes lie in shared memory, on a multiple of what their swizzle repea
   Buffer<float> target(4096);
   const Report report =
       report_of([&] { launch(load_to_global, 1, 1, 4096, nullptr, map(none), target.get()); });
-  INFO(report.what());
-  CHECK(report.bug == Bug::kSharedOutOfBounds);
-  CHECK(names_line(report, __FILE__, load_to_global_line + 5));
-  CHECK(contains(report.what(), "not in shared memory"));
+  check_report(report, Bug::kSharedOutOfBounds, load_to_global_line, {5}, {"not in shared memory"});
 }
 
 TEST_CASE("a tensor map that reaches beyond its memory is found where it is used", "[copy][bugs]") {
@@ -788,38 +747,28 @@ TEST_CASE("a tensor map that reaches beyond its memory is found where it is used
   Buffer<__half> tensor(16 * 64);
   const TensorMap map = make_tensor_map<Tile>(View{tensor.get(), 1, 1, 17, 0, 0, 72});
   Report report = report_of([&] { launch(bad_box, 1, 1, 4096, nullptr, map, 1024); });
-  INFO(report.what());
-  CHECK(report.bug == Bug::kGlobalOutOfBounds);
-  CHECK(names_line(report, __FILE__, bad_box_line + 6));
-  CHECK(
-      contains(report.what(), "the row of 128 bytes at (0, 14, 0, 0, 0) lies inside the tensor map's sizes"));
-  CHECK(contains(report.what(), "runs over the end of an allocation of 2048 bytes"));
+  check_report(report, Bug::kGlobalOutOfBounds, bad_box_line, {6},
+               {"the row of 128 bytes at (0, 14, 0, 0, 0) lies inside the tensor map's sizes",
+                "runs over the end of an allocation of 2048 bytes"});
   report = report_of([&] { launch(bad_store, 1, 1, 4096, nullptr, map, 1024); });
-  CHECK(report.bug == Bug::kGlobalOutOfBounds);
-  CHECK(names_line(report, __FILE__, bad_store_line + 2));
+  check_report(report, Bug::kGlobalOutOfBounds, bad_store_line, {2});
 }
 
 TEST_CASE("stores of several CTAs to the same place are a race", "[copy][bugs]") {
   Buffer<__half> tensor(32 * 64);
   const TensorMap map = make_tensor_map<Tile>(View{tensor.get(), 1, 1, 32, 0, 0, 64});
-  for (const Mode& mode : modes(2)) {
-    set(mode);
+  in_all_modes(2, [&] {
     const Report report = report_of([&] { launch(ctas_store_the_same, 2, 1, 2048, nullptr, map, 0); });
-    INFO(report.what());
-    CHECK(report.bug == Bug::kRace);
-    CHECK(contains(report.what(), "race between CTAs on global memory"));
-    CHECK(names_line(report, __FILE__, ctas_store_the_same_line + 2));
+    check_report(report, Bug::kRace, ctas_store_the_same_line, {2}, {"race between CTAs on global memory"});
     CHECK_NOTHROW(launch(ctas_store_the_same, 2, 1, 2048, nullptr, map, 1));
-  }
+  });
 }
 
 TEST_CASE("all lanes take part in elect.sync", "[copy][bugs]") {
   fresh_options();
   for (const int lane : {0, 7, 31}) {
     const Report report = report_of([&] { launch(lane_skips_elect, 1, 32, 0, nullptr, lane); });
-    INFO(report.what());
-    CHECK(report.bug == Bug::kDivergence);
-    CHECK(names_line(report, __FILE__, lane_skips_elect_line + 2));
+    check_report(report, Bug::kDivergence, lane_skips_elect_line, {2});
   }
 }
 
@@ -828,8 +777,5 @@ TEST_CASE("an mbarrier orders what came before an arrival with what comes after 
   check_order(write_after_arrival, write_after_arrival_line, {Bug::kRace, 11, 8});
   check_order(one_lane_waits, one_lane_waits_line, {Bug::kRace, 12, 6});
   check_order(learned_too_early, learned_too_early_line, {Bug::kRace, 9, 15});
-  for (const Mode& mode : modes(6)) {
-    set(mode);
-    CHECK_NOTHROW(launch(lanes_of_one_warp, 1, 32, sizeof(Small), nullptr, true));
-  }
+  in_all_modes(6, [&] { CHECK_NOTHROW(launch(lanes_of_one_warp, 1, 32, sizeof(Small), nullptr, true)); });
 }

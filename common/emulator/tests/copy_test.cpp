@@ -15,22 +15,6 @@ using emulator::Bug;
 
 namespace {
 
-// Every async mode, in order and in a few random orders.
-template <typename Test>
-void in_all_modes(Test test) {
-  for (const AsyncMode async : {AsyncMode::kEarly, AsyncMode::kLate, AsyncMode::kRandom}) {
-    for (uint64_t seed = 0; seed <= 3; ++seed) {
-      emulator::Options& options = fresh_options();
-      options.async = async;
-      options.shuffle = seed > 0;
-      options.seed = seed;
-      options.race_detector = true;
-      CAPTURE(int(async), seed);
-      test();
-    }
-  }
-}
-
 // ---- Boxes
 
 template <typename Tile>
@@ -363,7 +347,7 @@ __global__ void __launch_bounds__(128, 2)
 }  // namespace
 
 TEST_CASE("a load brings the box, swizzled, and zeros beyond the tensor", "[copy]") {
-  in_all_modes([] {
+  in_all_modes(3, [] {
     check_loads<__half, 64, 128>();
     check_loads<__half, 64, 64>();
     check_loads<__half, 64, 32>();
@@ -380,7 +364,7 @@ TEST_CASE("a load brings the box, swizzled, and zeros beyond the tensor", "[copy
 }
 
 TEST_CASE("a store writes the box, unswizzled, and nothing beyond the tensor", "[copy]") {
-  in_all_modes([] {
+  in_all_modes(3, [] {
     check_stores<__half, 64, 128>();
     check_stores<__half, 64, 64>();
     check_stores<__half, 64, 32>();
@@ -403,7 +387,7 @@ TEST_CASE("warps of CTAs that stay store their own rows of a tile", "[copy]") {
                                            .stride = {2, 256, 128, 16, 16},
                                            .box = {64, 32, 1, 1, 1},
                                            .swizzle_bytes = 128});
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     for (const int host_threads : {1, 3}) {
       CAPTURE(host_threads);
       emulator::options().host_threads = host_threads;
@@ -485,7 +469,7 @@ TEST_CASE("TMA's limits are checked when the map is made", "[copy]") {
 
 TEST_CASE("mbarriers go from phase to phase, and order what is around them", "[copy]") {
   Buffer<int> answers(4);
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     launch(phases_kernel, 1, 64, 64, nullptr, answers.get());
     for (int phase = 0; phase < 4; ++phase) CHECK(answers[size_t(phase)] == 11);
     launch(look_and_go_on_kernel, 1, 1, 64, nullptr, answers.get());
@@ -533,7 +517,7 @@ TEST_CASE("a phase waits for all bytes, announced before or after they come", "[
   for (size_t i = 0; i < 512; ++i) in[i] = float(i);
   const TensorMap map =
       make_tensor_map<SwizzledTile<float, 8, 32, 128>>(View{in.get(), 1, 1, 16, 512, 512, 32});
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     for (const bool announce_last : {false, true}) {
       std::memset(out.get(), 0, 512 * sizeof(float));
       launch(two_copies_kernel, 1, 32, 2056, nullptr, map, out.get(), announce_last);
@@ -612,7 +596,7 @@ TEST_CASE("one lane is elected, not always the same", "[copy]") {
 
 TEST_CASE("bar_sync is a barrier of some warps", "[copy]") {
   Buffer<int> out(64);
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     launch(bar_sync_kernel, 1, 96, 256, nullptr, out.get());
     CHECK(out[0] == 63);
     CHECK(out[63] == 0);
@@ -624,7 +608,7 @@ TEST_CASE("copies, arrivals and waits are counted, whatever the mode", "[copy][c
   using Tile = SwizzledTile<__half, 32, 64, 128>;
   Buffer<Tile> tiles(3);
   Buffer<int> answers(4);
-  in_all_modes([&] {
+  in_all_modes(3, [&] {
     // The box reaches beyond the tensor; it counts as a whole.
     launch(load_kernel<Tile>, 3, 64, sizeof(Tile) + 8, nullptr, tensor.map<Tile>(), tiles.get(), 64, 0, 0);
     emulator::Counters counted = emulator::last_counters();

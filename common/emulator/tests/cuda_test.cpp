@@ -348,11 +348,8 @@ TEST_CASE("barriers that count", "[cuda]") {
     Buffer<int> out(128);
     launch(tally_kernel, 1, 128, 0, nullptr, out.get());
     for (size_t thread = 0; thread < 90; ++thread) CHECK(out[thread] == 30 + 1000 + 4000);
-    const emulator::Report report =
-        report_of([&] { launch(mixed_barriers_kernel, 1, 64, 0, nullptr, out.get()); });
-    INFO(report.what());
-    CHECK(report.bug == Bug::kBadBarrier);
-    CHECK(contains(report.what(), "__syncthreads_or at common/emulator/tests/cuda_test.cpp"));
+    check_report(report_of([&] { launch(mixed_barriers_kernel, 1, 64, 0, nullptr, out.get()); }),
+                 Bug::kBadBarrier, 0, {}, {"__syncthreads_or at common/emulator/tests/cuda_test.cpp"});
   }
 }
 
@@ -362,10 +359,8 @@ TEST_CASE("clock64, __nanosleep, fences, __trap, __constant__", "[cuda]") {
   launch(other_kernel, 1, 32, 0, nullptr, clocks.get());
   for (size_t lane = 0; lane < 32; ++lane) CHECK(clocks[lane] > 0);
   Buffer<int> out(32);
-  const emulator::Report report = report_of([&] { launch(trap_kernel, 1, 32, 0, nullptr, out.get()); });
-  INFO(report.what());
-  CHECK(report.bug == Bug::kTrap);
-  CHECK(contains(report.what(), "warp 0 lane 3: __trap() at common/emulator/tests/cuda_test.cpp:"));
+  check_report(report_of([&] { launch(trap_kernel, 1, 32, 0, nullptr, out.get()); }), Bug::kTrap, 0, {},
+               {"warp 0 lane 3: __trap() at common/emulator/tests/cuda_test.cpp:"});
   Buffer<float> values(32);
   launch(constant_kernel, 1, 32, 0, nullptr, values.get());
   for (size_t lane = 0; lane < 32; ++lane) CHECK(values[lane] == 0.5f + float(lane % 4));
@@ -418,10 +413,8 @@ TEST_CASE("atomic operations return the old value, in any memory that a kernel h
   for (int lane = 0; lane < 32; ++lane) CHECK(out[size_t(lane)] == -lane);
   launch(shared_atomic_kernel, 1, 96, 64, nullptr, out.get());
   CHECK(out[0] == 95);
-  const emulator::Report report =
-      report_of([&] { launch(atomic_out_of_bounds_kernel, 1, 1, 0, nullptr, out.get()); });
-  CHECK(report.bug == Bug::kGlobalOutOfBounds);
-  CHECK(contains(report.what(), "common/emulator/tests/cuda_test.cpp"));
+  check_report(report_of([&] { launch(atomic_out_of_bounds_kernel, 1, 1, 0, nullptr, out.get()); }),
+               Bug::kGlobalOutOfBounds, 0, {}, {"common/emulator/tests/cuda_test.cpp"});
 }
 
 TEST_CASE("cooperative groups: the block and tiles of its warps", "[cuda]") {
@@ -497,10 +490,8 @@ TEST_CASE("loads and stores with hints are looked at like any others", "[cuda]")
   }
   CHECK(emulator::last_counters().global_requests == 6);
   Buffer<float> small(32);
-  const emulator::Report report =
-      report_of([&] { launch(past_the_end_kernel, 1, 1, 0, nullptr, small.get()); });
-  CHECK(report.bug == Bug::kGlobalOutOfBounds);
-  CHECK(contains(report.what(), "common/emulator/tests/cuda_test.cpp"));
+  check_report(report_of([&] { launch(past_the_end_kernel, 1, 1, 0, nullptr, small.get()); }),
+               Bug::kGlobalOutOfBounds, 0, {}, {"common/emulator/tests/cuda_test.cpp"});
 }
 
 TEST_CASE("<mma.h> has nvcuda::wmma", "[cuda]") {

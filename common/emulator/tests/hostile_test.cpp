@@ -1,5 +1,6 @@
 // Seeded hostile scheduling: repeatable, really different, and silent about correct kernels.
 #include "common/emulator/tests/support.h"
+#include "common/named_barrier.h"
 
 using namespace flashsteps;
 using emulator::Bug;
@@ -72,13 +73,13 @@ __global__ void producer_consumer_kernel(float* out) {
   const int lane = threadIdx.x % 32;
   for (int round = 0; round < 6; ++round) {
     if (threadIdx.x < 32) {
-      if (round > 0) emulator::named_barrier(2, 64, true, emulator::Location::current());
+      if (round > 0) bar_sync(2, 64);
       slot[lane] = float(round * 100 + lane);
-      emulator::named_barrier(1, 64, false, emulator::Location::current());
+      bar_arrive(1, 64);
     } else {
-      emulator::named_barrier(1, 64, true, emulator::Location::current());
+      bar_sync(1, 64);
       out[round * 32 + lane] = slot[31 - lane];
-      if (round < 5) emulator::named_barrier(2, 64, false, emulator::Location::current());
+      if (round < 5) bar_arrive(2, 64);
     }
   }
 }

@@ -13,25 +13,7 @@ using emulator::Report;
 
 namespace {
 
-template <typename Test>
-void in_all_modes(Test test) {
-  for (const AsyncMode async : {AsyncMode::kEarly, AsyncMode::kLate, AsyncMode::kRandom}) {
-    for (uint64_t seed = 0; seed <= 5; ++seed) {
-      emulator::Options& options = fresh_options();
-      options.async = async;
-      options.shuffle = seed > 0;
-      options.seed = seed;
-      options.race_detector = true;
-      CAPTURE(int(async), seed);
-      test();
-    }
-  }
-}
-
-// A kernel's lines are numbered from the line of its LINES_OF, which must stand directly before it.
 // clang-format off
-#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
-
 // ---- A pipeline: 64 threads copy tiles of 32 rows of 64 bytes into two stages, and add them up.
 
 enum Mistake {
@@ -219,17 +201,13 @@ struct Problem {
 };
 
 void check_race(const Report& report, int line, int other_line, const char* words) {
-  INFO(report.what());
-  CHECK(report.bug == Bug::kRace);
-  CHECK(names_line(report, __FILE__, line));
-  CHECK(names_line(report, __FILE__, other_line));
-  CHECK(contains(report.what(), words));
+  check_report(report, Bug::kRace, 0, {line, other_line}, {words});
 }
 
 template <Mistake MISTAKE>
 void check_pipeline(int line, int other_line, const char* words) {
   Problem problem;
-  in_all_modes([&] {
+  in_all_modes(5, [&] {
     CAPTURE(int(MISTAKE));
     const Report report = report_of([&] { problem.run<MISTAKE>(); });
     check_race(report, pipeline_line + line, pipeline_line + other_line, words);
@@ -243,7 +221,7 @@ void check_pipeline(int line, int other_line, const char* words) {
 TEST_CASE("cp.async brings tiles, and zeros beyond the tensor", "[copy]") {
   Problem problem;
   for (const bool race_detector : {true, false}) {
-    in_all_modes([&] {
+    in_all_modes(5, [&] {
       emulator::options().race_detector = race_detector;
       CHECK_NOTHROW(problem.run<kNone>());
       CHECK(problem.is_solved());
@@ -291,7 +269,7 @@ TEST_CASE("cp.async's bytes come at once, or as late as they may", "[copy]") {
 TEST_CASE("a thousand groups of cp.async are each waited for", "[copy]") {
   Buffer<float> in(256), out(128);
   for (size_t i = 0; i < 256; ++i) in[i] = float(i);
-  in_all_modes([&] {
+  in_all_modes(5, [&] {
     launch(many_groups, 1, 32, 2048, nullptr, reinterpret_cast<const unsigned char*>(in.get()), out.get());
     int wrong = 0;
     for (int lane = 0; lane < 32; ++lane) {
@@ -312,7 +290,7 @@ TEST_CASE("what cp.async brings others see behind a barrier after the wait", "[c
   check_pipeline<kNoBarrierAfterWait>(22, 7, "a barrier");
   check_pipeline<kWaitBehindBarrier>(22, 7, "a barrier");
   Problem problem;
-  in_all_modes([&] {
+  in_all_modes(5, [&] {
     const auto run = [&](bool sync) {
       launch(one_lane_waits, 1, 32, 16 * 32, nullptr, problem.bytes(), sync);
     };
@@ -330,7 +308,7 @@ TEST_CASE("what cp.async brings others see behind a barrier after the wait", "[c
 TEST_CASE("cp.async into what others may still read is found", "[copy][bugs]") {
   check_pipeline<kRefilledTooEarly>(7, 22, "race on shared memory at smem + ");
   Problem problem;
-  in_all_modes([&] {
+  in_all_modes(5, [&] {
     const auto run = [&](bool sync) {
       launch(copied_over_a_read, 1, 64, 512, nullptr, problem.bytes(), sync);
     };
@@ -346,7 +324,7 @@ TEST_CASE("cp.async into what others may still read is found", "[copy][bugs]") {
 
 TEST_CASE("what cp.async reads of other CTAs is looked at", "[copy][bugs]") {
   Buffer<float> in(128);
-  in_all_modes([&] {
+  in_all_modes(5, [&] {
     const auto run = [&](bool write) { launch(source_of_other_ctas, 3, 32, 512, nullptr, in.get(), write); };
     check_race(report_of([&] { run(true); }), source_of_other_ctas_line + 2, source_of_other_ctas_line + 3,
                "race between CTAs on global memory");
@@ -356,7 +334,7 @@ TEST_CASE("what cp.async reads of other CTAs is looked at", "[copy][bugs]") {
 
 TEST_CASE("a lane's own accesses to what its cp.async brings are found", "[copy][bugs]") {
   Problem problem;
-  in_all_modes([&] {
+  in_all_modes(5, [&] {
     const auto run = [&](int variant) {
       launch(own_chunk, 1, 32, 512, nullptr, problem.bytes(), problem.out.get(), variant);
     };
@@ -374,7 +352,7 @@ TEST_CASE("a lane's own accesses to what its cp.async brings are found", "[copy]
 TEST_CASE("copies that nobody waits for harm nobody", "[copy]") {
   Problem problem;
   Buffer<float> out(3 * 32);
-  in_all_modes([&] {
+  in_all_modes(5, [&] {
     CHECK_NOTHROW(launch(exits_without_wait, 3, 32, 512, nullptr, problem.bytes(), out.get()));
     for (size_t i = 0; i < 3 * 32; ++i) CHECK(out[i] == float(i / 32));
   });
@@ -402,9 +380,7 @@ TEST_CASE("cp.async's addresses are checked", "[copy][bugs]") {
           continue;
         }
         const Report report = report_of([&] { run(variant, valid); });
-        INFO(report.what());
-        CHECK(report.bug == kBugs[variant]);
-        CHECK(names_line(report, __FILE__, bad_address_line + 4 + variant));
+        check_report(report, kBugs[variant], bad_address_line, {4 + variant});
       }
     }
     CHECK_NOTHROW(run(7, true));

@@ -14,12 +14,7 @@ namespace {
 using Accumulator = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
 using FragA = wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::row_major>;
 
-// A kernel's faulty lines are numbered from the line of its LINES_OF, which must stand directly before it.
 // clang-format off
-#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
-
-#define CHECK_LINE(report, kernel, offset) CHECK(names_line(report, __FILE__, kernel##_line + (offset)))
-
 // ---- Addresses
 
 LINES_OF(ldmatrix_at);
@@ -278,25 +273,15 @@ Report report_at(void (*kernel)(long, unsigned), long offset, unsigned stride) {
 TEST_CASE("ldmatrix rows are 16 bytes on 16 bytes, in the launch's shared memory", "[matrix][bugs]") {
   for (const bool race_detector : {false, true}) {
     fresh_options().race_detector = race_detector;
-    Report report = report_at(ldmatrix_at, 24);
-    INFO(report.what());
-    CHECK(report.bug == Bug::kMisaligned);
-    CHECK_LINE(report, ldmatrix_at, 3);
-    CHECK(contains(report.what(), "warp 0 lane 9: ldmatrix.x4 at"));
-    CHECK(contains(report.what(), "smem + 24"));
-
-    report = report_at(ldmatrix_trans_at, 1002);
-    CHECK(report.bug == Bug::kMisaligned);
-    CHECK_LINE(report, ldmatrix_trans_at, 3);
-    CHECK(contains(report.what(), "ldmatrix.x4.trans"));
+    check_report(report_at(ldmatrix_at, 24), Bug::kMisaligned, ldmatrix_at_line, {3},
+                 {"warp 0 lane 9: ldmatrix.x4 at", "smem + 24"});
+    check_report(report_at(ldmatrix_trans_at, 1002), Bug::kMisaligned, ldmatrix_trans_at_line, {3},
+                 {"ldmatrix.x4.trans"});
 
     for (const long offset : {1024l, 1016l, -16l, 300000l}) {
       CAPTURE(offset);
-      report = report_at(ldmatrix_at, offset);
-      CHECK(report.bug == Bug::kSharedOutOfBounds);
-      CHECK_LINE(report, ldmatrix_at, 3);
-      CHECK(contains(report.what(), "lane 9:"));
-      CHECK(contains(report.what(), "the launch asked for 1024 bytes"));
+      check_report(report_at(ldmatrix_at, offset), Bug::kSharedOutOfBounds, ldmatrix_at_line, {3},
+                   {"lane 9:", "the launch asked for 1024 bytes"});
     }
     CHECK_NOTHROW(launch(ldmatrix_at, 1, 32, 1024, nullptr, 1008));
   }
@@ -308,49 +293,27 @@ TEST_CASE("ldmatrix reads shared memory only", "[matrix][bugs]") {
   const auto report_row = [](void (*kernel)(const void*), const void* row) {
     return report_of([&] { launch(kernel, 1, 32, 1024, nullptr, row); });
   };
-  Report report = report_row(ldmatrix_of, global.get());
-  INFO(report.what());
-  CHECK(report.bug == Bug::kSharedOutOfBounds);
-  CHECK_LINE(report, ldmatrix_of, 3);
-  CHECK(contains(report.what(), "not in shared memory"));
-  report = report_row(ldmatrix_of_a_local_array, nullptr);
-  CHECK(report.bug == Bug::kSharedOutOfBounds);
-  CHECK_LINE(report, ldmatrix_of_a_local_array, 4);
-  CHECK(contains(report.what(), "not in shared memory"));
-  report = report_row(ldmatrix_of, nullptr);
-  CHECK(report.bug == Bug::kGlobalOutOfBounds);
-  CHECK_LINE(report, ldmatrix_of, 3);
-  CHECK(contains(report.what(), "null pointer"));
+  check_report(report_row(ldmatrix_of, global.get()), Bug::kSharedOutOfBounds, ldmatrix_of_line, {3},
+               {"not in shared memory"});
+  check_report(report_row(ldmatrix_of_a_local_array, nullptr), Bug::kSharedOutOfBounds,
+               ldmatrix_of_a_local_array_line, {4}, {"not in shared memory"});
+  check_report(report_row(ldmatrix_of, nullptr), Bug::kGlobalOutOfBounds, ldmatrix_of_line, {3},
+               {"null pointer"});
 }
 
 TEST_CASE("WMMA pointers lie on 32 bytes, strides on 16", "[matrix][bugs]") {
   fresh_options();
-  Report report = report_at(wmma_load_at, 16, 16);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kMisaligned);
-  CHECK_LINE(report, wmma_load_at, 3);
-  CHECK(contains(report.what(), "wmma::load_matrix_sync at"));
-  CHECK(contains(report.what(), "smem + 16 is not a multiple of 32 bytes"));
-
-  report = report_at(wmma_load_at, 32, 20);
-  CHECK(report.bug == Bug::kMisaligned);
-  CHECK_LINE(report, wmma_load_at, 3);
-  CHECK(contains(report.what(), "a stride of 20 elements is not a multiple of 16 bytes"));
-
-  report = report_at(wmma_load_accumulator_at, 4, 16);
-  CHECK(report.bug == Bug::kMisaligned);
-  CHECK_LINE(report, wmma_load_accumulator_at, 3);
-  report = report_at(wmma_load_accumulator_at, 0, 18);
-  CHECK(report.bug == Bug::kMisaligned);
-  CHECK(contains(report.what(), "a stride of 18 elements"));
-
-  report = report_at(wmma_store_at, 48, 16);
-  CHECK(report.bug == Bug::kMisaligned);
-  CHECK_LINE(report, wmma_store_at, 4);
-  CHECK(contains(report.what(), "wmma::store_matrix_sync at"));
-  CHECK(contains(report.what(), "smem + 48"));
-  report = report_at(wmma_store_at, 0, 17);
-  CHECK(report.bug == Bug::kMisaligned);
+  check_report(report_at(wmma_load_at, 16, 16), Bug::kMisaligned, wmma_load_at_line, {3},
+               {"wmma::load_matrix_sync at", "smem + 16 is not a multiple of 32 bytes"});
+  check_report(report_at(wmma_load_at, 32, 20), Bug::kMisaligned, wmma_load_at_line, {3},
+               {"a stride of 20 elements is not a multiple of 16 bytes"});
+  check_report(report_at(wmma_load_accumulator_at, 4, 16), Bug::kMisaligned, wmma_load_accumulator_at_line,
+               {3});
+  check_report(report_at(wmma_load_accumulator_at, 0, 18), Bug::kMisaligned, 0, {},
+               {"a stride of 18 elements"});
+  check_report(report_at(wmma_store_at, 48, 16), Bug::kMisaligned, wmma_store_at_line, {4},
+               {"wmma::store_matrix_sync at", "smem + 48"});
+  check_report(report_at(wmma_store_at, 0, 17), Bug::kMisaligned, 0, {});
 
   CHECK_NOTHROW(launch(wmma_load_at, 1, 32, 2048, nullptr, 32, 24));
   CHECK_NOTHROW(launch(wmma_load_accumulator_at, 1, 32, 2048, nullptr, 32, 20));
@@ -361,84 +324,50 @@ TEST_CASE("WMMA stays within the launch's shared memory", "[matrix][bugs]") {
   fresh_options();
   // 16 rows of 64 halves end at 2048 - 96; from 128 bytes on, the last row does not fit.
   CHECK_NOTHROW(launch(wmma_load_at, 1, 32, 2048, nullptr, 96, 64));
-  Report report = report_at(wmma_load_at, 128, 64);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kSharedOutOfBounds);
-  CHECK_LINE(report, wmma_load_at, 3);
-  CHECK(contains(report.what(), "the launch asked for 2048 bytes"));
+  check_report(report_at(wmma_load_at, 128, 64), Bug::kSharedOutOfBounds, wmma_load_at_line, {3},
+               {"the launch asked for 2048 bytes"});
   // 16 rows, 48 bytes apart: only the right half of the last row is outside.
-  report = report_at(wmma_load_at, 2048 + 16 - (15 * 48 + 32), 24);
-  CHECK(report.bug == Bug::kSharedOutOfBounds);
-  CHECK(contains(report.what(), "read of 16 bytes at smem + 2048"));
-  report = report_at(wmma_load_at, 2048, 16);
-  CHECK(report.bug == Bug::kSharedOutOfBounds);
-  report = report_at(wmma_load_at, -32, 16);
-  CHECK(report.bug == Bug::kSharedOutOfBounds);
-  report = report_at(wmma_store_at, 0, 36);
-  CHECK(report.bug == Bug::kSharedOutOfBounds);
-  CHECK_LINE(report, wmma_store_at, 4);
-  CHECK(contains(report.what(), "write of 8 bytes"));
+  check_report(report_at(wmma_load_at, 2048 + 16 - (15 * 48 + 32), 24), Bug::kSharedOutOfBounds, 0, {},
+               {"read of 16 bytes at smem + 2048"});
+  check_report(report_at(wmma_load_at, 2048, 16), Bug::kSharedOutOfBounds, 0, {});
+  check_report(report_at(wmma_load_at, -32, 16), Bug::kSharedOutOfBounds, 0, {});
+  check_report(report_at(wmma_store_at, 0, 36), Bug::kSharedOutOfBounds, wmma_store_at_line, {4},
+               {"write of 8 bytes"});
 
   Buffer<float> global(256);
-  report = report_of([&] { launch(wmma_store_to, 1, 32, 1024, nullptr, global.get()); });
-  INFO(report.what());
-  CHECK(report.bug == Bug::kSharedOutOfBounds);
-  CHECK_LINE(report, wmma_store_to, 4);
-  CHECK(contains(report.what(), "the emulator does not"));
+  check_report(report_of([&] { launch(wmma_store_to, 1, 32, 1024, nullptr, global.get()); }),
+               Bug::kSharedOutOfBounds, wmma_store_to_line, {4}, {"the emulator does not"});
 }
 
 TEST_CASE("a lane that does not come to a matrix instruction", "[matrix][bugs]") {
   // In order of lanes and in others: the one that is missing may be the last to be asked.
-  for (uint64_t seed = 0; seed <= 10; ++seed) {
-    emulator::Options& options = fresh_options();
-    options.shuffle = seed > 0;
-    options.seed = seed;
+  in_all_orders(10, [&] {
     for (const int lane : {0, 5, 31}) {
-      CAPTURE(seed, lane);
+      CAPTURE(lane);
       const auto report_lane = [&](void (*kernel)(int)) {
         return report_of([&] { launch(kernel, 1, 32, 2048, nullptr, lane); });
       };
-      Report report = report_lane(lane_goes_elsewhere);
-      INFO(report.what());
-      CHECK(report.bug == Bug::kDivergence);
-      CHECK_LINE(report, lane_goes_elsewhere, 4);
-      CHECK_LINE(report, lane_goes_elsewhere, 6);
-
-      report = report_lane(lane_waits_at_a_barrier);
-      CHECK(report.bug == Bug::kDeadlock);
-      CHECK_LINE(report, lane_waits_at_a_barrier, 3);
-      CHECK_LINE(report, lane_waits_at_a_barrier, 4);
-      CHECK(contains(report.what(), "mma.m16n8k16 (fp16) at"));
-      CHECK(contains(report.what(), "for lane " + std::to_string(lane)));
+      check_report(report_lane(lane_goes_elsewhere), Bug::kDivergence, lane_goes_elsewhere_line, {4, 6});
+      check_report(report_lane(lane_waits_at_a_barrier), Bug::kDeadlock, lane_waits_at_a_barrier_line, {3, 4},
+                   {"mma.m16n8k16 (fp16) at", "for lane " + std::to_string(lane)});
 
       const std::string will_not_come = "lane " + std::to_string(lane) + " will not come";
-      report = report_lane(lane_exits);
-      CHECK(report.bug == Bug::kDivergence);
-      CHECK_LINE(report, lane_exits, 4);
-      CHECK(contains(report.what(), "ldmatrix.x4 at"));
-      CHECK(contains(report.what(), will_not_come));
+      const Report report = report_lane(lane_exits);
+      check_report(report, Bug::kDivergence, lane_exits_line, {4}, {"ldmatrix.x4 at", will_not_come});
       CHECK_FALSE(contains(report.what(), "warp 0 lane " + std::to_string(lane) + ":"));
 
-      report = report_lane(lane_exits_before_mma);
-      CHECK(report.bug == Bug::kDivergence);
-      CHECK_LINE(report, lane_exits_before_mma, 4);
-      CHECK(contains(report.what(), "mma.m16n8k16 (bf16) at"));
-      CHECK(contains(report.what(), will_not_come));
-
-      report = report_lane(lane_exits_before_wmma);
-      CHECK(report.bug == Bug::kDivergence);
-      CHECK_LINE(report, lane_exits_before_wmma, 4);
-      CHECK(contains(report.what(), will_not_come));
+      check_report(report_lane(lane_exits_before_mma), Bug::kDivergence, lane_exits_before_mma_line, {4},
+                   {"mma.m16n8k16 (bf16) at", will_not_come});
+      check_report(report_lane(lane_exits_before_wmma), Bug::kDivergence, lane_exits_before_wmma_line, {4},
+                   {will_not_come});
     }
-  }
+  });
 }
 
 TEST_CASE("a matrix instruction needs a whole warp", "[matrix][bugs]") {
   fresh_options();
-  const Report report = report_of([&] { launch(lane_exits_before_mma, 1, 40, 0, nullptr, -1); });
-  CHECK(report.bug == Bug::kDivergence);
-  CHECK(contains(report.what(), "warp 1 lane 0: "));
-  CHECK(contains(report.what(), "lanes 8-31 will not come: they have exited or do not exist"));
+  check_report(report_of([&] { launch(lane_exits_before_mma, 1, 40, 0, nullptr, -1); }), Bug::kDivergence, 0,
+               {}, {"warp 1 lane 0: ", "lanes 8-31 will not come: they have exited or do not exist"});
 }
 
 TEST_CASE("the lanes of a warp must be at the same instruction, with the same matrix", "[matrix][bugs]") {
@@ -446,26 +375,13 @@ TEST_CASE("the lanes of a warp must be at the same instruction, with the same ma
   const auto report_lane = [&](void (*kernel)(int)) {
     return report_of([&] { launch(kernel, 1, 32, 2048, nullptr, 16); });
   };
-  Report report = report_lane(both_branches);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kDivergence);
-  CHECK_LINE(report, both_branches, 4);
-  CHECK_LINE(report, both_branches, 6);
+  check_report(report_lane(both_branches), Bug::kDivergence, both_branches_line, {4, 6});
   CHECK_NOTHROW(launch(both_branches, 1, 32, 2048, nullptr, 0));
   CHECK_NOTHROW(launch(both_branches, 1, 32, 2048, nullptr, 32));
 
-  report = report_lane(some_lanes_transpose);
-  CHECK(report.bug == Bug::kDivergence);
-  CHECK_LINE(report, some_lanes_transpose, 3);
-
-  report = report_lane(two_pointers);
-  INFO(report.what());
-  CHECK(report.bug == Bug::kDivergence);
-  CHECK_LINE(report, two_pointers, 4);
-  CHECK(contains(report.what(), "lane 16: "));
-  report = report_lane(two_strides);
-  CHECK(report.bug == Bug::kDivergence);
-  CHECK_LINE(report, two_strides, 3);
+  check_report(report_lane(some_lanes_transpose), Bug::kDivergence, some_lanes_transpose_line, {3});
+  check_report(report_lane(two_pointers), Bug::kDivergence, two_pointers_line, {4}, {"lane 16: "});
+  check_report(report_lane(two_strides), Bug::kDivergence, two_strides_line, {3});
 }
 
 TEST_CASE("races with matrix instructions", "[matrix][bugs]") {
@@ -492,30 +408,17 @@ TEST_CASE("races with matrix instructions", "[matrix][bugs]") {
       RACE(overlapping_rows, 4, 4, false),
   };
 #undef RACE
-  for (uint64_t seed = 0; seed <= 20; ++seed) {
+  in_all_orders(20, [&] {
     for (const Case& c : cases) {
-      CAPTURE(seed, c.first_line);
-      emulator::Options& options = fresh_options();
-      options.race_detector = true;
-      options.shuffle = seed > 0;
-      options.seed = seed;
+      CAPTURE(c.first_line);
       const unsigned threads = c.between_warps ? 64 : 32;
-      const Report report = report_of([&] { launch(c.kernel, 1, threads, 4096, nullptr, false); });
-      INFO(report.what());
-      CHECK(report.bug == Bug::kRace);
-      CHECK(names_line(report, __FILE__, c.first_line + c.earlier));
-      CHECK(names_line(report, __FILE__, c.first_line + c.later));
+      check_report(report_of([&] { launch(c.kernel, 1, threads, 4096, nullptr, false); }), Bug::kRace, 0,
+                   {c.first_line + c.earlier, c.first_line + c.later});
       CHECK_NOTHROW(launch(c.kernel, 1, threads, 4096, nullptr, true));
     }
-  }
+  });
 }
 
 TEST_CASE("matrix reads of several warps are no race", "[matrix][bugs]") {
-  for (uint64_t seed = 0; seed <= 5; ++seed) {
-    emulator::Options& options = fresh_options();
-    options.race_detector = true;
-    options.shuffle = seed > 0;
-    options.seed = seed;
-    CHECK_NOTHROW(launch(all_warps_read_the_same, 1, 128, 1024, nullptr));
-  }
+  in_all_orders(5, [&] { CHECK_NOTHROW(launch(all_warps_read_the_same, 1, 128, 1024, nullptr)); });
 }

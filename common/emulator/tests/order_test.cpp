@@ -16,12 +16,7 @@ namespace {
 
 enum class Mistake { kNone, kNoFence, kFenceTooEarly, kNoneWithoutFence };
 
-// A kernel's lines are numbered from the line of its LINES_OF, which must stand directly before it.
 // clang-format off
-#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
-
-#define CHECK_LINE(report, kernel, offset) CHECK(names_line(report, __FILE__, kernel##_line + (offset)))
-
 // The CTA that comes last to the counter adds up what all have written.
 LINES_OF(last_one_sums);
 __global__ void last_one_sums(float* partial, unsigned* counter, float* sum, Mistake mistake) {
@@ -195,11 +190,7 @@ TEST_CASE("a fence and a counter let one CTA read what the others wrote", "[orde
     }
     for (const Mistake mistake : {Mistake::kNoFence, Mistake::kFenceTooEarly}) {
       counter[0] = 0;
-      const Report report = report_of([&] { run(mistake); });
-      INFO(report.what());
-      CHECK(report.bug == Bug::kRace);
-      CHECK_LINE(report, last_one_sums, 4);
-      CHECK_LINE(report, last_one_sums, 11);
+      check_report(report_of([&] { run(mistake); }), Bug::kRace, last_one_sums_line, {4, 11});
     }
   }
 }
@@ -222,10 +213,9 @@ TEST_CASE("a counter by itself orders nothing", "[order]") {
   // The first CTA takes five tickets, of which two each are for the same tile.
   fresh_options().race_detector = true;
   counter[0] = 0;
-  const Report report =
-      report_of([&] { launch(takes_tiles, 2, 64, 0, nullptr, out.get(), counter.get(), 100, 5, true); });
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, takes_tiles, 8);
+  check_report(
+      report_of([&] { launch(takes_tiles, 2, 64, 0, nullptr, out.get(), counter.get(), 100, 5, true); }),
+      Bug::kRace, takes_tiles_line, {8});
 }
 
 TEST_CASE("a flag hands on what lies before a fence", "[order]") {
@@ -249,9 +239,7 @@ TEST_CASE("a flag hands on what lies before a fence", "[order]") {
     };
     CHECK_NOTHROW(run(Mistake::kNone));
     CHECK(value[0] == 10);
-    const Report report = report_of([&] { run(Mistake::kNoFence); });
-    CHECK(report.bug == Bug::kRace);
-    CHECK_LINE(report, hands_on, 4);
+    check_report(report_of([&] { run(Mistake::kNoFence); }), Bug::kRace, hands_on_line, {4});
   }
 }
 
@@ -276,10 +264,7 @@ TEST_CASE("CTAs of 1024 threads, for longer than times last", "[order]") {
     };
     CHECK_NOTHROW(run(true));
     CHECK(out[0] == 1023);
-    const Report report = report_of([&] { run(false); });
-    CHECK(report.bug == Bug::kRace);
-    CHECK_LINE(report, synchronises_for_ever, 9);
-    CHECK_LINE(report, synchronises_for_ever, 11);
+    check_report(report_of([&] { run(false); }), Bug::kRace, synchronises_for_ever_line, {9, 11});
   }
 }
 
@@ -294,8 +279,5 @@ TEST_CASE("an mbarrier may track more copies than times last", "[order]") {
   };
   CHECK_NOTHROW(run(true));
   CHECK(out[0] == 3.0f);
-  const Report report = report_of([&] { run(false); });
-  CHECK(report.bug == Bug::kRace);
-  CHECK_LINE(report, copies_for_ever, 11);
-  CHECK_LINE(report, copies_for_ever, 14);
+  check_report(report_of([&] { run(false); }), Bug::kRace, copies_for_ever_line, {11, 14});
 }

@@ -10,22 +10,7 @@ using emulator::Report;
 
 namespace {
 
-template <typename Test>
-void in_all_orders(Test test) {
-  for (uint64_t seed = 0; seed <= 6; ++seed) {
-    emulator::Options& options = fresh_options();
-    options.shuffle = seed > 0;
-    options.seed = seed;
-    options.race_detector = true;
-    CAPTURE(seed);
-    test();
-  }
-}
-
-// A kernel's lines are numbered from the line of its LINES_OF, which must stand directly before it.
 // clang-format off
-#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
-
 constexpr int AT_LAUNCH = registers_at_launch(384, 1);
 
 // A producer and two warpgroups of consumers, which take what it gives back.
@@ -79,13 +64,9 @@ Report misused(unsigned threads) {
 
 template <int VARIANT>
 void check_misuse(Bug bug, int line, const char* words, unsigned threads = 256) {
-  in_all_orders([&] {
+  in_all_orders(6, [&] {
     CAPTURE(VARIANT);
-    const Report report = misused<VARIANT>(threads);
-    INFO(report.what());
-    CHECK(report.bug == bug);
-    CHECK(names_line(report, __FILE__, misuse_line + line));
-    CHECK(contains(report.what(), words));
+    check_report(misused<VARIANT>(threads), bug, misuse_line, {line}, {words});
     CHECK_NOTHROW(launch(misuse<9>, 1, 256, 0, nullptr, nullptr));  // nothing is left of the mistake
   });
 }
@@ -108,7 +89,7 @@ TEST_CASE("registers at launch are those of a scheduler by its warps", "[registe
 
 TEST_CASE("a warpgroup takes the registers that another gives back", "[registers]") {
   Buffer<int> out(384);
-  in_all_orders([&] {
+  in_all_orders(6, [&] {
     // 168 - 24 is 2 * (240 - 168).
     CHECK_NOTHROW(launch(producer_and_consumers<24, 240, false>, 1, 384, 0, nullptr, out.get()));
     for (int i = 128; i < 384; ++i) CHECK(out[size_t(i)] == i);
@@ -120,22 +101,16 @@ TEST_CASE("a warpgroup takes the registers that another gives back", "[registers
 
 TEST_CASE("who waits for registers that nobody gives back is found", "[registers][bugs]") {
   Buffer<int> out(384);
-  in_all_orders([&] {
-    Report report =
-        report_of([&] { launch(producer_and_consumers<32, 240, false>, 1, 384, 0, nullptr, out.get()); });
-    INFO(report.what());
-    CHECK(report.bug == Bug::kDeadlock);
-    CHECK(names_line(report, __FILE__, producer_and_consumers_line + 7));
+  in_all_orders(6, [&] {
     // 4 * 32 * (168 - 32) registers are for seven warps of 72 * 32, and 1280 are left.
-    CHECK(contains(report.what(),
-                   "for 240 registers a thread, 72 more than it has: 2304 for the warp, and the "
-                   "CTA's pool has 1280. "));
-    report = report_of([&] { launch(producer_and_consumers<24, 240, true>, 1, 384, 0, nullptr, out.get()); });
-    INFO(report.what());
-    CHECK(report.bug == Bug::kDeadlock);
-    CHECK(names_line(report, __FILE__, producer_and_consumers_line + 7));
-    CHECK(names_line(report, __FILE__, producer_and_consumers_line + 4));
-    CHECK(contains(report.what(), "and the CTA's pool has 0"));
+    check_report(
+        report_of([&] { launch(producer_and_consumers<32, 240, false>, 1, 384, 0, nullptr, out.get()); }),
+        Bug::kDeadlock, producer_and_consumers_line, {7},
+        {"for 240 registers a thread, 72 more than it has: 2304 for the warp, and the CTA's pool has "
+         "1280. "});
+    check_report(
+        report_of([&] { launch(producer_and_consumers<24, 240, true>, 1, 384, 0, nullptr, out.get()); }),
+        Bug::kDeadlock, producer_and_consumers_line, {7, 4}, {"and the CTA's pool has 0"});
   });
 }
 

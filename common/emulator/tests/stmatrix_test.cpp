@@ -11,24 +11,10 @@
 #include "common/tma.h"
 
 using namespace flashsteps;
-using emulator::AsyncMode;
 using emulator::Bug;
 using emulator::Report;
 
 namespace {
-
-template <typename Test>
-void in_all_orders(Test test) {
-  for (uint64_t seed = 0; seed <= 6; ++seed) {
-    emulator::Options& options = fresh_options();
-    options.shuffle = seed > 0;
-    options.seed = seed;
-    options.async = seed % 2 == 0 ? AsyncMode::kEarly : AsyncMode::kLate;
-    options.race_detector = true;
-    CAPTURE(seed);
-    test();
-  }
-}
 
 constexpr int kStoreLine = __LINE__ + 3;
 template <bool TRANSPOSED>
@@ -52,10 +38,7 @@ __global__ void rows_apart(int stride_bytes) {
   stmatrix_x4(smem + stride_bytes * int(threadIdx.x), {1, 2, 3, 4});
 }
 
-// A kernel's lines are numbered from the line of its LINES_OF, which must stand directly before it.
 // clang-format off
-#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
-
 LINES_OF(back_and_forth);
 template <bool TRANSPOSED>
 __global__ void back_and_forth(int variant) {
@@ -133,10 +116,7 @@ __global__ void misuse(void* global) {
 // clang-format on
 
 void check_race(const Report& report, int line, int other_line) {
-  INFO(report.what());
-  CHECK(report.bug == Bug::kRace);
-  CHECK(names_line(report, __FILE__, line));
-  CHECK(names_line(report, __FILE__, other_line));
+  check_report(report, Bug::kRace, 0, {line, other_line});
 }
 
 template <bool TRANSPOSED>
@@ -159,7 +139,7 @@ void check_values() {
 
 template <bool TRANSPOSED>
 void check_back_and_forth() {
-  in_all_orders([] {
+  in_all_orders(6, [] {
     const auto report = [](int variant) {
       return report_of([&] { launch(back_and_forth<TRANSPOSED>, 1, 32, 512, nullptr, variant); });
     };
@@ -180,7 +160,7 @@ void check_back_and_forth() {
 }  // namespace
 
 TEST_CASE("stmatrix writes the documented elements", "[matrix]") {
-  in_all_orders([] {
+  in_all_orders(6, [] {
     check_values<false>();
     check_values<true>();
   });
@@ -210,12 +190,10 @@ TEST_CASE("between stmatrix and what other lanes do there must be a __syncwarp",
 
 TEST_CASE("between stmatrix and other warps there must be a barrier", "[matrix][bugs]") {
   Buffer<float> out(64);
-  in_all_orders([&] {
+  in_all_orders(6, [&] {
     const auto run = [&](bool barrier) { launch(between_warps, 1, 64, 512, nullptr, out.get(), barrier); };
     const Report report = report_of([&] { run(false); });
-    INFO(report.what());
-    CHECK(report.bug == Bug::kRace);
-    CHECK(names_line(report, __FILE__, between_warps_line + 5));
+    check_report(report, Bug::kRace, between_warps_line, {5});
     CHECK((names_line(report, __FILE__, between_warps_line + 3) ||
            names_line(report, __FILE__, between_warps_line + 7)));
     CHECK_NOTHROW(run(true));
@@ -225,15 +203,11 @@ TEST_CASE("between stmatrix and other warps there must be a barrier", "[matrix][
 TEST_CASE("each warp stores its own rows of a tile by TMA, behind a fence", "[matrix][copy][bugs]") {
   Buffer<__half> out(32 * 64);
   const TensorMap map = make_tensor_map<Tile>(View{out.get(), 1, 1, 29, 0, 0, 64});
-  in_all_orders([&] {
+  in_all_modes(2, [&] {
     const auto run = [&](int variant) {
       launch(warps_store_own_rows, 1, 128, 4 * sizeof(Tile), nullptr, map, variant);
     };
-    Report report = report_of([&] { run(0); });
-    INFO(report.what());
-    CHECK(report.bug == Bug::kProxyFence);
-    CHECK(names_line(report, __FILE__, warps_store_own_rows_line + 12));
-    CHECK(names_line(report, __FILE__, warps_store_own_rows_line + 7));
+    check_report(report_of([&] { run(0); }), Bug::kProxyFence, warps_store_own_rows_line, {12, 7});
     check_race(report_of([&] { run(1); }), warps_store_own_rows_line + 12, warps_store_own_rows_line + 7);
     std::memset(out.get(), 0, 32 * 64 * sizeof(__half));
     CHECK_NOTHROW(run(2));
@@ -255,14 +229,13 @@ TEST_CASE("stmatrix's rows and lanes are checked", "[matrix][bugs]") {
   Buffer<uint4> global(8);
   constexpr Bug kBugs[] = {Bug::kMisaligned, Bug::kSharedOutOfBounds, Bug::kSharedOutOfBounds,
                            Bug::kDivergence, Bug::kRace};
-  in_all_orders([&] {
+  in_all_orders(6, [&] {
     for (int variant = 0; variant < 5; ++variant) {
       CAPTURE(variant);
-      const Report report = report_of(
-          [&] { launch(kKernels[variant], 1, 32, 1024 + 256, nullptr, static_cast<void*>(global.get())); });
-      INFO(report.what());
-      CHECK(report.bug == kBugs[variant]);
-      CHECK(names_line(report, __FILE__, misuse_line + 3 + variant));
+      check_report(report_of([&] {
+                     launch(kKernels[variant], 1, 32, 1024 + 256, nullptr, static_cast<void*>(global.get()));
+                   }),
+                   kBugs[variant], misuse_line, {3 + variant});
     }
   });
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -62,4 +63,48 @@ inline bool names_line(const emulator::Report& report, const char* file, int lin
     if (end == text.size() || !std::isdigit(static_cast<unsigned char>(text[end]))) return true;
   }
   return false;
+}
+
+// A kernel's faulty lines are numbered from the line of its LINES_OF, which must stand directly before it.
+// Where clang-format could change them it is off.
+#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
+
+// The report is of this bug, names these lines of the test's file, counted from `first_line`, and has all of
+// these words. A failure is the caller's.
+inline void check_report(const emulator::Report& report, emulator::Bug bug, int first_line,
+                         std::initializer_list<int> lines, std::initializer_list<std::string> words = {},
+                         const char* file = __builtin_FILE(), int caller = __builtin_LINE()) {
+  INFO(file << ":" << caller << ": " << report.what());
+  CHECK(report.bug == bug);
+  for (const int line : lines) {
+    CAPTURE(line);
+    CHECK(names_line(report, file, first_line + line));
+  }
+  for (const std::string& part : words) {
+    CAPTURE(part);
+    CHECK(contains(report.what(), part));
+  }
+}
+
+// In order, and in `num_seeds` random orders.
+template <typename Test>
+void in_all_orders(uint64_t num_seeds, Test test, emulator::AsyncMode async = emulator::AsyncMode::kEarly) {
+  for (uint64_t seed = 0; seed <= num_seeds; ++seed) {
+    emulator::Options& options = fresh_options();
+    options.async = async;
+    options.shuffle = seed > 0;
+    options.seed = seed;
+    options.race_detector = true;
+    CAPTURE(int(async), seed);
+    test();
+  }
+}
+
+// The same in every async mode.
+template <typename Test>
+void in_all_modes(uint64_t num_seeds, Test test) {
+  using emulator::AsyncMode;
+  for (const AsyncMode async : {AsyncMode::kEarly, AsyncMode::kLate, AsyncMode::kRandom}) {
+    in_all_orders(num_seeds, test, async);
+  }
 }

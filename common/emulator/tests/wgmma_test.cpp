@@ -176,11 +176,9 @@ enum class Mistake {
   kOneRefillsTooEarly,
 };
 
-// A's tile from TMA or, as registers, from nowhere in particular; B's from TMA, and again once it is given
-// free. A kernel's lines are numbered from the line of its LINES_OF, which must stand directly before it.
+// A's tile from TMA or, as registers, from nowhere in particular; B's from TMA, and again once it is
+// released.
 // clang-format off
-#define LINES_OF(kernel) constexpr int kernel##_line = __LINE__
-
 LINES_OF(mistaken);
 template <Mistake M>
 __global__ void mistaken(const TensorMap map, float* out) {
@@ -359,10 +357,7 @@ void run(Tensor& tensor) {
 }
 
 void check(const Report& report, Bug bug, std::initializer_list<int> lines, const std::string& part = "") {
-  INFO(report.what());
-  CHECK(report.bug == bug);
-  for (const int line : lines) CHECK(names_line(report, __FILE__, line));
-  CHECK(contains(report.what(), part));
+  check_report(report, bug, 0, lines, {part});
 }
 
 // The report of a mistake names these lines and says this, in every mode.
