@@ -1,5 +1,5 @@
-"""flashsteps.distributed: between processes on the CPU, where gloo carries the keys and the emulator computes; and between
-two GPUs, where there are."""
+"""flashsteps.distributed: between processes on the CPU, where gloo carries the keys and the emulator computes; and
+between two GPUs, where there are."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""flashsteps on a GPU: on PyTorch's tensors, and on CuPy's where it is installed. test_torch.py has what is no different on
-the CPU, and test_jax_gpu.py what is JAX's.
+"""flashsteps on a GPU: on PyTorch's tensors, and on CuPy's where it is installed. test_torch.py has what is no
+different on the CPU, and test_jax_gpu.py what is JAX's.
 
 pytest harness/python/tests/test_gpu.py -rs -s     # -s shows the host's time of a call
 """

@@ -1,5 +1,5 @@
-"""flashsteps on PyTorch's tensors: called, and recorded by torch.compile, export, jit.trace, autocast and torch.func; on
-the CPU and, where there is one, on a GPU."""
+"""flashsteps on PyTorch's tensors: called, and recorded by torch.compile, export, jit.trace, autocast and torch.func;
+on the CPU and, where there is one, on a GPU."""
 
 from __future__ import annotations
 
