@@ -145,7 +145,7 @@ void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Loca
 
 }  // namespace emulator
 
-namespace flashsteps::on_emulator {
+namespace flashsteps::inline on_emulator {
 
 using namespace emulator;
 

@@ -130,7 +130,7 @@ void cp_async_wait(int pending, Location at) {
 
 }  // namespace emulator
 
-namespace flashsteps::on_emulator {
+namespace flashsteps::inline on_emulator {
 
 using namespace emulator;
 

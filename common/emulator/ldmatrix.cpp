@@ -152,7 +152,7 @@ void store(void* row, const uint32_t* registers, bool transposed, Location at, u
 }  // namespace
 }  // namespace emulator
 
-namespace flashsteps::on_emulator {
+namespace flashsteps::inline on_emulator {
 
 using namespace emulator;
 

@@ -282,7 +282,7 @@ bool try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at, ui
 
 }  // namespace emulator
 
-namespace flashsteps::on_emulator {
+namespace flashsteps::inline on_emulator {
 
 using namespace emulator;
 

@@ -264,7 +264,7 @@ void leave_rendezvous(Fiber& exited) {
 
 }  // namespace emulator
 
-namespace flashsteps::on_emulator {
+namespace flashsteps::inline on_emulator {
 
 using namespace emulator;
 

@@ -400,10 +400,6 @@ void SharedRaces::proxy_fence(const Fiber& who) {
 
 // ---- accesses
 
-inline SharedRaces::Shadow& SharedRaces::shadow_of(uintptr_t address) {
-  return address - uintptr_t(cta->smem) < kMaxSmemBytes ? dynamic_shared_ : static_shared_;
-}
-
 void SharedRaces::Shadow::split(Block& block, int cell_shift) {
   Cell* const its = cells_of(block);
   if (block.cell_shift == kBlockShift) {
@@ -656,16 +652,6 @@ void SharedRaces::product_waited(int warp, Time issued) {
   for (const int lane : Bits{own_[warp]}) {
     lanes_[size_t(warp * kWarpSize + lane)].happened.products[warp] = issued;
   }
-}
-
-uint64_t SharedRaces::last_write(uintptr_t address) {
-  Shadow& shadow = shadow_of(address);
-  Block& block = shadow.block_at(address);
-  const bool whole = block.cell_shift == kBlockShift;
-  const std::span cells(whole ? &block.cell : shadow.cells_of(block), kBlockBytes >> block.cell_shift);
-  const Epoch write = cells[0].write;
-  const auto is_same = [&](const Cell& cell) { return cell.write == write; };
-  return time_of(write) > before_ && std::all_of(cells.begin(), cells.end(), is_same) ? write : 0;
 }
 
 // ---- reports

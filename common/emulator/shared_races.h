@@ -26,6 +26,7 @@
 // remembered; atomics and volatile accesses are not looked at.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -298,5 +299,19 @@ class SharedRaces {
   Time latest_ = 0;                           // no time is beyond it
   Time before_ = 0;                           // up to here it was another CTA's
 };
+
+inline SharedRaces::Shadow& SharedRaces::shadow_of(uintptr_t address) {
+  return address - uintptr_t(cta->smem) < kMaxSmemBytes ? dynamic_shared_ : static_shared_;
+}
+
+inline uint64_t SharedRaces::last_write(uintptr_t address) {
+  Shadow& shadow = shadow_of(address);
+  Block& block = shadow.block_at(address);
+  const bool whole = block.cell_shift == kBlockShift;
+  const std::span cells(whole ? &block.cell : shadow.cells_of(block), kBlockBytes >> block.cell_shift);
+  const Epoch write = cells[0].write;
+  const auto is_same = [&](const Cell& cell) { return cell.write == write; };
+  return time_of(write) > before_ && std::all_of(cells.begin(), cells.end(), is_same) ? write : 0;
+}
 
 }  // namespace emulator

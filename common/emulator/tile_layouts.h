@@ -1,6 +1,6 @@
-// The layout of tiles that TMA has swizzled into shared memory. ldmatrix and wgmma must read a tile the way it
-// was swizzled. This is checked only with the race detector, which knows whether the load's bytes are still
-// there.
+// The layout of tiles that TMA has swizzled into shared memory. ldmatrix and wgmma must read a tile the way
+// it was swizzled. This is checked only with the race detector, which knows whether the load's bytes are
+// still there.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ inline uintptr_t swizzled(uintptr_t address, int swizzle_bytes) {
 
 // Which chunk of which of a box's rows a swizzled load has put at an address.
 struct TileChunk {
-  int row = 0;
-  int column = -1;  // -1: no such load was the last to write here
-  int swizzle_bytes = 0;
+  int16_t row = 0;
+  int16_t column = -1;  // -1: no such load was the last to write here
+  int16_t swizzle_bytes = 0;
   uint64_t load = 0;  // of several loads each has its own
   Site site() const { return SharedRaces::site_of_write(load); }
 };
@@ -37,10 +37,8 @@ class TileLayouts {
   }
   void forget() { std::fill(chunks_.begin(), chunks_.end(), TileChunk{}); }
 
-  // The last write here was the load's.
-  void remember(uintptr_t address, int row, int column, int swizzle_bytes) {
-    chunks_[index(address)] = {row, column, swizzle_bytes, cta->races->last_write(address)};
-  }
+  // `chunk.load` was the last write here.
+  void remember(uintptr_t address, const TileChunk& chunk) { chunks_[index(address)] = chunk; }
   TileChunk at(uintptr_t address) const {
     const TileChunk& chunk = chunks_[index(address)];
     return chunk.column >= 0 && chunk.load == cta->races->last_write(address) ? chunk : TileChunk{};

@@ -203,10 +203,12 @@ void check_box(const char* op, const Copy& copy) {
 // For ldmatrix and wgmma, which must read a swizzled tile as it is swizzled.
 void remember_columns(const Copy& load) {
   const int chunks_per_row = int(box_row_bytes(load.map) / kChunkBytes);
+  const auto swizzle_bytes = int16_t(load.map.swizzle_bytes);
+  const uint64_t write = cta->races->last_write(load.shared);  // the same in the whole box
   for_each_row(load, [&](const BoxRow& row) {
     for_each_chunk(load, row, [&](void* chunk, size_t offset) {
       const int column = row.panel * chunks_per_row + int(offset / kChunkBytes);
-      cta->layouts->remember(uintptr_t(chunk), row.index, column, load.map.swizzle_bytes);
+      cta->layouts->remember(uintptr_t(chunk), {int16_t(row.index), int16_t(column), swizzle_bytes, write});
     });
   });
 }
@@ -289,7 +291,7 @@ void tma_store_wait_read(int pending, Location at) {
 
 }  // namespace emulator
 
-namespace flashsteps::on_emulator {
+namespace flashsteps::inline on_emulator {
 
 using namespace emulator;
 
@@ -333,4 +335,4 @@ void fence_proxy_async(Location) {
   if (cta->options.race_detector) cta->races->proxy_fence(*self);
 }
 
-}  // namespace flashsteps::on_emulator
+}  // namespace flashsteps::inline on_emulator

@@ -526,7 +526,7 @@ uint32_t shared_window_address(const void* tile, bool in_cluster, Location at) {
 
 }  // namespace emulator
 
-namespace flashsteps::on_emulator {
+namespace flashsteps::inline on_emulator {
 
 using namespace emulator;
 
