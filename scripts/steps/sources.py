@@ -31,8 +31,10 @@ def has_left(name: str, root: Path = ROOT) -> bool:
 
 
 def match_step(name: str, known: list[str]) -> str | None:
-    """The step called `name`, or the only one whose name begins with it; None when there is none."""
-    found = [step for step in known if step == name] or [step for step in known if step.startswith(name)]
+    """The step called `name`, or the only one whose name begins with it; None when there is none. A variant's name begins
+    with its step's, which is then the one that is meant."""
+    begin = [step for step in known if step.startswith(name)]
+    found = [name] if name in known else [step for step in begin if not step.startswith(tuple(f"{each}_" for each in begin))]
     if len(found) > 1:
         raise StepError(f"{name!r} may be {' or '.join(found)}")
     return found[0] if found else None

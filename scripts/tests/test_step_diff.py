@@ -86,3 +86,8 @@ def test_steps_come_in_order(pair: Repository):
     pair.write("steps/v10_last/kernel.cu", "")
     pair.write("steps/notes/README.md", "")
     assert sources.all_steps(pair.root) == ["v01_scalar", "v02_smem_tiles", "v03_wmma", "v10_last"]
+
+
+def test_the_beginning_of_a_name_means_the_step_and_not_its_variant():
+    known = ["v25_clean_loop", "v25_clean_loop_merging", "v27_tile_shapes"]
+    assert sources.match_step("v25", known) == "v25_clean_loop" and sources.match_step(known[1], known) == known[1]
