@@ -96,7 +96,11 @@ asan_tests() {
 # Several at a time: between its launches a check keeps one core busy.
 steps_on_emulator() {
   [ "${#steps[@]}" -gt 0 ] || { complain "there are no steps under steps/"; return 1; }
-  printf '%s\n' "${steps[@]}" | xargs -P "$(nproc)" -I STEP build/ci/flashsteps check --backend emulator STEP
+  local checked=("${steps[@]}") variant
+  for variant in build/ci/library/*/; do  # steps that the build makes of variants
+    [ "${#named[@]}" -gt 0 ] || checked+=("$(basename "$variant")")
+  done
+  printf '%s\n' "${checked[@]}" | xargs -P "$(nproc)" -I STEP build/ci/flashsteps check --backend emulator STEP
 }
 
 # Nothing is run: it shows that the emulator's fibers and hooks compile and link for the other architecture, and that

@@ -48,7 +48,8 @@ UNSEEN = [each for each in BUGS if verdicts(each) == {"PASS"}]
 def kernel_of(variant: Variant) -> str:
     """What was built."""
     kernel = variants.source(variant, ROOT, tested=True)
-    made = BUILD / "variants" / variant.kind / variant.step_name / "kernel.cu"
+    folder = BUILD / "library" if variant.kind == "library" else BUILD / "variants" / variant.kind
+    made = folder / variant.step_name / "kernel.cu"
     assert made.is_file() and made.read_text(encoding="utf-8") == kernel, "not what was built: build again"
     return kernel
 
@@ -64,7 +65,8 @@ def runs_of(variant: Variant, case: Case) -> Iterator[tuple[Path, list[str]]]:
         is_alone = first.startswith("build/steps/")  # a program with this one step, and without worker processes
         step = Path(first).name if is_alone else options.pop(0)
         if variant.changes and step == variant.step:
-            program, told = VARIANTS, [verb, variant.step_name, *options, *["--in-process"] * is_alone]
+            program = FLASHSTEPS if variant.kind == "library" else VARIANTS
+            told = [verb, variant.step_name, *options, *["--in-process"] * is_alone]
         elif is_alone:
             program, told = BUILD / "steps" / step, [verb, *options]
         else:

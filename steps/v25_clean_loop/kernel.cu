@@ -37,8 +37,8 @@ struct Consumer {
   RingCursor<C::V_STAGES> at_v;
   SmemDescriptor q, k, v;  // of the next products
   int kv_tile;             // of S
-  int last_careful;  // from the last tile down to this one, scores are masked and rows see their first keys
-  bool is_first;     // Is P of a tile of queries' first tile of keys?
+  int last_careful;        // from the highest tile down to this one: masked if needed, and rows get new bases
+  bool is_first;           // Is P the first of its tile of queries? Then P V overwrites O.
 
   // Of the rows acc_row() + r * 8.
   float row_base[1][2];   // what P is relative to: a maximum so far, scaled
@@ -79,11 +79,11 @@ struct Consumer {
     last_iteration();
   }
 
-  // S of a tile of keys and its P, and under that P V of the tile before. If that one `ends` a tile of
-  // queries, its O is complete, and S is the next one's.
+  // Computes S and P of a tile of keys while P V of the tile before runs. `ends`: that P V completes a tile
+  // of queries, and S belongs to the next one.
   template <bool IS_CAREFUL>
   __device__ __forceinline__ void iteration(bool ends) {
-    // Issue both products, and nothing between them.
+    // Issue both products, with no arithmetic between them.
     shared.ring_k.consumer_wait(at_k);  // TMA has brought K
     turns.begin();                      // the warpgroup before has issued its products
     start_qk<Q, KV>(acc_s, q, k);
@@ -99,7 +99,7 @@ struct Consumer {
     const bool changes = IS_CAREFUL || uniform(growth_bound(acc_s, row_base, scale) > kMaxGrowth);
     if (changes) change_base(acc_s, scale, row_base, row_sum, row_scale);
     exponentiate(acc_s, scale, row_base, row_sum);
-    warpgroup_fence_operand(wgmma_accumulator(acc_s));  // all of this before the wait
+    warpgroup_fence_operand(wgmma_accumulator(acc_s));  // the compiler keeps all of this before the wait
 
     // Finish P V.
     wait_for<0>(acc_o);  // O is complete, and wgmma has read V and P's registers
@@ -115,7 +115,7 @@ struct Consumer {
     }
   }
 
-  // The very first tile of keys has no P V to run under its exponentials, and the very last P V no S.
+  // Of the very first tile of keys, beside which no P V runs; and the very last P V, beside which S does not.
   __device__ __forceinline__ void first_iteration() {
     shared.ring_k.consumer_wait(at_k);  // TMA has brought K
     start_qk<Q, KV>(acc_s, q, k);
@@ -150,7 +150,8 @@ struct Consumer {
       for (int unseen = num_unseen(); uniform(unseen > 0); --unseen) {
         turns.begin();  // as many turns as the other warpgroups take
         turns.end();
-        shared.ring_k.consumer_wait(at_k);  // or the release would count for the tile before in this stage
+        // An earlier release would count for the tile before in this stage, which others may still read.
+        shared.ring_k.consumer_wait(at_k);
         release_k();
       }
     }
@@ -158,7 +159,7 @@ struct Consumer {
     k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
     return true;
   }
-  // The same for V, after the last P V of the tile of queries before.
+  // Releases V of unseen tiles, when the last P V of the tile of queries before is complete.
   __device__ __forceinline__ void begin_v() {
     if constexpr (CAUSAL) {
 #pragma unroll 1
@@ -194,13 +195,14 @@ struct Consumer {
     ended_sum[0][0] = row_sum[0][0];
     ended_sum[0][1] = row_sum[0][1];
   }
-  // O, rounded, goes where the tile's Q was: its last Q K^T is complete.
+  // O, rounded, goes where the tile's Q was, whose last Q K^T is complete. A warp's 16 rows of Q are read by
+  // its own products alone.
   __device__ __forceinline__ void write_o(int stage) {
     stmatrix_normalised(shared.q[stage][warpgroup], o_offset(), acc_o, ended_sum);
-    fence_proxy_async();               // TMA must see what this lane has written ...
-    shared.o_is_written(stage, lane);  // ... when the storer, who waits for this, stores it
+    fence_proxy_async();               // TMA sees what this lane has written
+    shared.o_is_written(stage, lane);  // when all lanes have: an arrive at bar_o_full, where the storer waits
   }
-  // ---- What lets the loader overwrite a tile: all warps have released it.
+  // ---- The loader overwrites a tile when all warps have released it.
   __device__ void release_k() {
     shared.ring_k.warp_release(at_k, lane);
     at_k.advance();
@@ -228,7 +230,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   const auto pipelines = reinterpret_cast<PipelineStorage<Element, C>*>(smem);
   if (threadIdx.x < C::PIPELINES) {
     pipelines[threadIdx.x].init();
-    fence_mbarrier_init();
+    fence_mbarrier_init();  // TMA sees the mbarriers
   }
   __syncthreads();  // the mbarriers exist
 
