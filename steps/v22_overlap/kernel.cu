@@ -40,10 +40,10 @@ using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
 
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
-  QTile<Element, HEAD_DIM> q[Q_STAGES][NUM_WARPGROUPS];  // in the end, O
+  QTile<Element, HEAD_DIM> q[Q_STAGES][NUM_WARPGROUPS];  // after the loop, O
   KVTile<Element, HEAD_DIM> k[NUM_STAGES];
   KVTile<Element, HEAD_DIM> v[NUM_STAGES];
-  int tile[Q_STAGES];  // which one Q is of
+  int tile[Q_STAGES];  // which tile of queries Q is
   Ring<Q_STAGES> ring_q;
   Ring<NUM_STAGES> ring_k, ring_v;
 };
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
   using KV = KVTile<Element, HEAD_DIM>;
   auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
 
-  // The same in all lanes of a warp. The shuffle says so to the compiler, which then needs no register per
-  // lane for what follows from it.
+  // The shuffle tells the compiler that the number is the same in all lanes of a warp. So the compiler needs
+  // no register per lane for what it computes from the number.
   const int warp_id = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   const int lane_id = threadIdx.x % 32;
   if (threadIdx.x == 0) {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     shared.ring_v.init(NUM_WARPS);
     fence_mbarrier_init();
   }
-  __syncthreads();  // the mbarriers exist
+  __syncthreads();  // the mbarriers are initialised
 
   // Producer.
   if (warp_id >= NUM_WARPS) {
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                   {scaled2<Element>(left, top), scaled2<Element>(left + 2, bottom),
                    scaled2<Element>(right, top), scaled2<Element>(right + 2, bottom)});
     }
-    fence_proxy_async();           // TMA must see what this lane has written
+    fence_proxy_async();           // makes what this lane has written visible to TMA
     bar_sync(1 + warpgroup, 128);  // this warpgroup's O is complete
     if (threadIdx.x % 128 == 0) {
       tma_store_5d(maps.o, &q, 0, warpgroup_query, 0, head, batch);  // rows beyond the end are left out
@@ -211,7 +211,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
       tma_store_wait_read<0>();  // the place of Q is free
       shared.ring_q.consumer_release(q_count);
     }
-    // Tiles beyond its own diagonal a warp gives free as soon as all of its lanes have seen them come.
+    // A warp releases tiles beyond its own diagonal unread, as soon as all of its lanes know that they have
+    // come.
     for (int kv_tile = num_own_tiles; kv_tile < num_kv_tiles; ++kv_tile, ++kv_count) {
       shared.ring_k.consumer_wait(kv_count);
       shared.ring_k.warp_release(kv_count, lane_id);

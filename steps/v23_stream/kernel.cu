@@ -1,5 +1,6 @@
-// v23: one stream of products over all tiles of queries that a CTA gets. The first Q K^T of a tile is issued
-// with the last P V of the tile before; what ends the one and begins the other needs no pause of its own.
+// v23: one sequence of products over all tiles of queries that a CTA gets. The first Q K^T of a tile is
+// issued with the last P V of the tile before; what ends the one and begins the other needs no pause of its
+// own.
 #include "common/blocks/epilogue.h"
 #include "common/blocks/online_softmax.h"
 #include "common/blocks/operands.h"
@@ -37,7 +38,7 @@ using KVTile = SwizzledTile<Element, BLOCK_N, HEAD_DIM, 128>;
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
   static constexpr int K_STAGES = HEAD_DIM == 64 ? 4 : 2, V_STAGES = K_STAGES + 1;  // V is held longer
-  QTile<Element, HEAD_DIM> q[Q_STAGES][NUM_WARPGROUPS];                             // in the end, O
+  QTile<Element, HEAD_DIM> q[Q_STAGES][NUM_WARPGROUPS];                             // after the loop, O
   KVTile<Element, HEAD_DIM> k[K_STAGES], v[V_STAGES];
   Work work[Q_STAGES];  // what Q is of
   Ring<Q_STAGES> ring_q;
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     shared.ring_v.init(NUM_WARPS);
     fence_mbarrier_init();
   }
-  __syncthreads();  // the mbarriers exist
+  __syncthreads();  // the mbarriers are initialised
 
   // Producers: a warp loads, another stores.
   RingCursor<Q_STAGES> at_q;
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
 
   struct Rows {        // acc_row + r * 8
     float base[1][2];  // what P is relative to: a maximum so far, scaled
-    float sum[1][2];   // of this lane's columns only: lanes are added up in the end
+    float sum[1][2];   // of this lane's columns only: the lanes' sums are added after the loop
   } rows, ended;
   float row_scale[1][2];  // that O needs when its base changes
   float acc_o[1][HEAD_DIM / MMA_N][4], acc_s[1][BLOCK_N / MMA_N][4];
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row, lane_id, ended.base,
                 ended.sum);
     stmatrix_normalised(shared.q[stage][warpgroup], opaque(o_offset), acc_o, ended.sum);
-    fence_proxy_async();  // TMA must see what this lane has written
+    fence_proxy_async();  // makes what this lane has written visible to TMA
     __syncwarp();
     if (lane_id == 0) mbarrier_arrive(&shared.bar_o_full[stage]);
   };
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     at_v.advance();
     if (last) {
       ended = rows;
-      if constexpr (CAUSAL) {  // tiles of keys beyond this warpgroup's diagonal it gives free as they come
+      if constexpr (CAUSAL) {  // it releases tiles of keys beyond its diagonal unread, when they have come
         const Work work = shared.work[at_q.stage];
         const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, work.first_query, BLOCK_M);
 #pragma unroll 1

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     pipelines[threadIdx.x].init();
     fence_mbarrier_init();
   }
-  __syncthreads();  // the mbarriers exist
+  __syncthreads();  // the mbarriers are initialised
 
   // Producers: a warp of each pipeline loads, another stores.
   if (threadIdx.x >= C::CONSUMERS * 128) {
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   RingCursor<C::V_STAGES> at_v;
   struct Rows {        // acc_row + r * 8
     float base[1][2];  // what P is relative to: a maximum so far, scaled
-    float sum[1][2];   // of this lane's columns only: lanes are added up in the end
+    float sum[1][2];   // of this lane's columns only: the lanes' sums are added after the loop
   } rows, ended;
   float row_scale[1][2];  // that O needs when its base changes
   float acc_o[1][C::HEAD_DIM / MMA_N][4], acc_s[1][BLOCK_N / MMA_N][4];
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row, lane_id, ended.base,
                 ended.sum);
     stmatrix_normalised(shared.q[stage][warpgroup], opaque(o_offset), acc_o, ended.sum);
-    fence_proxy_async();  // TMA must see what this lane has written
+    fence_proxy_async();  // makes what this lane has written visible to TMA
     shared.o_is_written(stage, lane_id);
   };
 
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     at_v.advance();
     if (last) {
       ended = rows;
-      if constexpr (CAUSAL) {  // tiles of keys beyond this warpgroup's diagonal it gives free as they come
+      if constexpr (CAUSAL) {  // it releases tiles of keys beyond its diagonal unread, when they have come
         const Work work = shared.work[at_q.stage];
         const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, work.first_query, C::BLOCK_M);
 #pragma unroll 1

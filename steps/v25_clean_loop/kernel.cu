@@ -42,7 +42,7 @@ struct Consumer {
 
   // Of the rows acc_row() + r * 8.
   float row_base[1][2];   // what P is relative to: a maximum so far, scaled
-  float row_sum[1][2];    // of this lane's columns only: lanes are added up in the end
+  float row_sum[1][2];    // of this lane's columns only: the lanes' sums are added after the loop
   float row_scale[1][2];  // that O needs when its base changes
   float ended_sum[1][2];  // of the whole rows of a tile of queries that has ended
   float acc_o[1][C::HEAD_DIM / MMA_N][4], acc_s[1][BLOCK_N / MMA_N][4];
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     pipelines[threadIdx.x].init();
     fence_mbarrier_init();  // TMA sees the mbarriers
   }
-  __syncthreads();  // the mbarriers exist
+  __syncthreads();  // the mbarriers are initialised
 
   // Producers: a warp of each pipeline loads, another stores.
   if (threadIdx.x >= C::CONSUMERS * 128) {

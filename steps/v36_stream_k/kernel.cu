@@ -16,8 +16,8 @@
 
 namespace STEP_NAMESPACE {
 
-constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: what one product has
-constexpr int BLOCK_N = 16;  // keys per tile; each warp has tiles of its own
+constexpr int BLOCK_M = 16;  // rows of a CTA and of each of its warps: the rows of one product
+constexpr int BLOCK_N = 16;  // keys per tile; each warp has its own tiles
 constexpr int NUM_WARPS = 4;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
 constexpr int NUM_STAGES = 3;  // of K and V each: one is computed on while the others are filled
@@ -159,8 +159,8 @@ struct RowTile {
   int batch, kv_head, first_row, num_rows;
 };
 
-// All threads of the CTA call load(), compute() and leave(). PAGED: a page table says where K and V are. The
-// kernel without it has none of that in its loop.
+// All threads of the CTA call load(), compute() and leave(). PAGED: a page table says where K and V are.
+// Without PAGED the loop has no code for pages.
 template <typename Element, int HEAD_DIM, bool CAUSAL, bool PAGED>
 struct Attend {
   static constexpr int K_STEPS = HEAD_DIM / MMA_K;
@@ -240,24 +240,24 @@ struct Attend {
 
   // Each warp computes on its tiles of keys.
   __device__ void compute() {
-    const int q_offset = Q::offset_of(operand_row(lane_id()), operand_col(lane_id()));  // as of V
+    const int q_offset = Q::offset_of(operand_row(lane_id()), operand_col(lane_id()));  // also that of V
     const int k_offset = Q::offset_of(k_operand_row(lane_id()), k_operand_col(lane_id()));
     const int acc_row = accumulator_row(lane_id()), acc_col = accumulator_col(lane_id());
     const float scale = rows.params.softmax_scale_log2;
-    cp_async_wait<NUM_STAGES - 1>();  // this thread's part of Q is there; K and V may still be on their way
-    __syncthreads();                  // every thread's is
+    cp_async_wait<NUM_STAGES - 1>();  // this thread's part of Q has arrived; K and V may still be in flight
+    __syncthreads();                  // every thread's part has
     uint32_t frag_q[K_STEPS][1][4];
     load_q(frag_q, shared_q(), q_offset);
-    __syncthreads();  // all warps have read Q: warp 0 fills its place. From here on, none waits for another
+    __syncthreads();  // all warps have read Q, whose place warp 0 fills. From here on, none waits for another
 
     for (int kv_tile = begin(); kv_tile < end; kv_tile += NUM_WARPS) {
       const int stage = stage_of(kv_tile), first_key = kv_tile * BLOCK_N;
-      cp_async_wait<NUM_STAGES - 2>();  // this lane's part of K and V is there
-      __syncwarp();  // every lane's is; and all lanes are done with the stage that is filled next
+      cp_async_wait<NUM_STAGES - 2>();  // this lane's part of K and V has arrived
+      __syncwarp();  // every lane's part has, and all lanes are done with the stage that is filled next
       const int next = kv_tile + (NUM_STAGES - 1) * NUM_WARPS;
       if (next < end) load_kv_async(next, next_page);
       cp_async_commit();
-      next_page = look_up(next + NUM_WARPS);  // it comes while the warp computes
+      next_page = look_up(next + NUM_WARPS);  // it arrives while the warp computes
 
       float acc_s[1][S_TILES][4] = {};
       mma_qk<Element>(acc_s, frag_q, shared_q(), q_offset, k(stage), k_offset, 0);
@@ -279,7 +279,7 @@ struct Attend {
     // Each warp writes its part to shared memory, where K and V were.
     __syncthreads();  // all warps have read their last tiles, which the parts overwrite; no copy is under way
     shared.parts.store(warp_id(), lane_id(), acc_o[0], row_base[0], row_sum[0]);
-    __syncthreads();  // all warps' parts are there, before another warp merges them
+    __syncthreads();  // all warps' parts are complete before another warp merges them
     merge_warps(shared.parts, partials, rows, tile.batch, tile.first_row, tile.num_rows, has_all_keys,
                 place_of);
     __syncthreads();  // they are merged, before the next tile's keys overwrite them and the CTA is counted
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
     // barrier comes before it, and what other CTAs left before they were counted is read after it.
     const unsigned last = last_cta - first_cta;
     if (threadIdx.x == 0) shared.is_last = atomic_inc_acq_rel(&params.counters[first_cta], last) == last;
-    __syncthreads();  // is_last is there, before the other threads read it
+    __syncthreads();  // is_last is set before the other threads read it
     if (shared.is_last)
       merge_ctas<MERGED_AT_ONCE, NUM_WARPS, BLOCK_M>(
           partials, PackedRows(params, tile.kv_head, group), tile.batch, tile.first_row, tile.num_rows,
