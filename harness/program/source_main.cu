@@ -51,13 +51,13 @@ std::vector<Element> random_values(int heads, int rows, uint32_t seed) {
 }
 
 // Of one query: its output and its log-sum-exp, in three plain loops.
-struct Row {
+struct ReferenceRow {
   float o[kHeadDim] = {};
   float lse = 0.0f;
 };
 template <typename Element>
-Row attend(const Element* q, const Element* k, const Element* v, int num_keys, float scale) {
-  Row row;
+ReferenceRow reference_row(const Element* q, const Element* k, const Element* v, int num_keys, float scale) {
+  ReferenceRow row;
   std::vector<float> scores(num_keys, 0.0f);
   for (int key = 0; key < num_keys; ++key) {
     for (int d = 0; d < kHeadDim; ++d) scores[key] += float(q[d]) * float(k[key * kHeadDim + d]);
@@ -109,9 +109,9 @@ bool run_and_check(const Step& step, DType dtype) {
   for (size_t row = 0; row < rows; ++row) {
     const size_t head = row / kQueries, kv_head = head / (kHeadsQ / kHeadsKv);
     const int query = int(row % kQueries);
-    const Row expected =
-        attend(&q[row * kHeadDim], &k[kv_head * kKeys * kHeadDim], &v[kv_head * kKeys * kHeadDim],
-               query + 1 + kKeys - kQueries, call.softmax_scale);
+    const ReferenceRow expected =
+        reference_row(&q[row * kHeadDim], &k[kv_head * kKeys * kHeadDim], &v[kv_head * kKeys * kHeadDim],
+                      query + 1 + kKeys - kQueries, call.softmax_scale);
     double error = 0.0, norm = 0.0;
     for (int d = 0; d < kHeadDim; ++d) {
       const double difference = double(float(o[row * kHeadDim + d])) - expected.o[d];

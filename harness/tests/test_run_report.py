@@ -51,7 +51,7 @@ def test_what_the_program_says_of_a_failure_is_on_the_page(tmp_path: Path, monke
             "--shape 1,4,2,40,70,64 --causal --dtype bf16 --layout gapped --kv-lengths random --inputs sharp --seed 3 "
             "--no-lse --softmax-scale 0.30000001",
         ),
-        ("v25_clean_loop", "--shape 1,1,40,64 --earlier --num-sms 3"),
+        ("v25_clean_loop_merging", "--shape 1,1,40,64 --earlier --num-sms 3"),
     ],
 )
 def test_the_command_on_the_page_runs_the_same_problem(tmp_path: Path, step: str, words: str) -> None:
