@@ -110,5 +110,5 @@ endwhile()
 if(errors STREQUAL "")
   set(errors "#include \"${KERNEL}\"\n")
 endif()
-# Only if it differs: otherwise a change of any header would compile every kernel anew.
-file(CONFIGURE OUTPUT "${OUTPUT}" CONTENT "${errors}" @ONLY)
+# Also if nothing differs: otherwise ninja would not compile a kernel that has been edited.
+file(WRITE "${OUTPUT}" "${errors}")
