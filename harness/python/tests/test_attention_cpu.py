@@ -280,7 +280,8 @@ def test_without_a_gpu_cuda_is_refused():
 
 def test_steps():
     folders = Path(__file__).parents[3] / "steps"
-    assert STEPS == sorted(path.parent.name for path in folders.glob("*/kernel.cu"))
+    merging = "v25_clean_loop_merging"  # a variant of which every build makes a step
+    assert STEPS == sorted([merging, *(path.parent.name for path in folders.glob("*/kernel.cu"))])
 
 
 def test_describe():

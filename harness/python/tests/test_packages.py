@@ -68,14 +68,14 @@ def test_the_module_needs_no_driver_and_shows_its_entry_point() -> None:
 
 def test_the_sdist_has_what_is_built_and_nothing_else(sdist: dict[str, str]) -> None:
     assert {path.split("/", 1)[0] for path in sdist} == {
-        "CMakeLists.txt", "LICENSE", "PKG-INFO", "common", "harness", "pyproject.toml", "steps"
+        "CMakeLists.txt", "LICENSE", "PKG-INFO", "common", "harness", "pyproject.toml", "scripts", "steps"
     }  # fmt: skip
     assert {path for path in sdist if path.startswith("steps/")} == {"steps/CMakeLists.txt"} | {
-        kernel.relative_to(ROOT).as_posix() for kernel in ROOT.glob("steps/*/kernel.cu")
+        file.relative_to(ROOT).as_posix() for name in ("kernel.cu", "variants.md") for file in ROOT.glob(f"steps/*/{name}")
     }
     unwanted = re.compile(r"(^|/)(\.|__pycache__|tests/|tools/|build/)|\.(md|svg|png|json|pyc|so)$")
     found = {path for path in sdist if unwanted.search(path) and not path.startswith("harness/python/tests/")}
-    assert found == {"harness/python/README.md"}
+    assert {path for path in found if not path.endswith("/variants.md")} == {"harness/python/README.md"}
     for path, text in sdist.items():
         if path not in ("PKG-INFO", "harness/base/sdist_info.inc"):
             assert text == (ROOT / path).read_text(), path
