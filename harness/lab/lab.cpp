@@ -253,8 +253,7 @@ const char* lab_outputs(Case* made, const char* step_name, char* o, float* lse) 
 }
 
 // Judges what another kernel has left for this problem: contiguous arrays on the device of the lab. Without
-// lse, it is somebody's who makes his own of rows that see no key: these are not judged. "only_nrmse": that
-// alone is above its gate.
+// lse, it is somebody's who makes his own of rows that see no key: these are not judged.
 const char* lab_judge(Case* made, const void* o, const void* lse, bool runs_identical) {
   return answer([&] {
     const std::string changed = made->tensors.changed_input();
@@ -285,11 +284,10 @@ const char* lab_judge(Case* made, const void* o, const void* lse, bool runs_iden
     v.compared_with_v01 = trusted != nullptr;
     for (const std::string& why : {difference, changed}) {
       if (why.empty()) continue;
-      v.pass = v.only_nrmse = false;
+      v.pass = false;
       add_line(v.message, why);
     }
     json said = verdict(v, made->workload.problem());
-    said["only_nrmse"] = v.only_nrmse;
     if (!p.lse) said["validation"]["lse_max_abs"] = nullptr;
     return said;
   });
