@@ -1,6 +1,6 @@
-// The pipelines of a CTA whose warpgroups compute one tile of queries after the other without a pause: their
-// shape, their shared memory, the warp that loads, the warp that stores, and the turns at the tensor cores.
-// Spelled out in v23_stream (one pipeline of one shape) and v24_by_turns (several, and turns).
+// The pipelines of a CTA whose warpgroups compute one tile of queries after the other: their shape, their
+// shared memory, the warp that loads, the warp that stores, and the turns at the tensor cores. Spelled out in
+// v23_store_warp (one pipeline of one shape) and v24_by_turns (several, and turns).
 //
 // A CTA has PIPELINES, which share nothing but the SM. Each has NUM_WARPGROUPS that compute on a tile of
 // queries, rings of its own, and two warps of the CTA's last warpgroup: the loader and the storer.

@@ -1,4 +1,4 @@
-// What ptxas should know, or should not know, about a value. Spelled out in v23_stream.
+// What ptxas should know, or should not know, about a value. Spelled out in v23_store_warp.
 #pragma once
 
 #include "common/cuda.h"

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   struct Rows {        // acc_row + r * 8
     float base[1][2];  // what P is relative to: a maximum so far, scaled
     float sum[1][2];   // of this lane's columns only: the lanes' sums are added after the loop
-  } rows, ended;
+  } rows;
   float row_scale[1][2];  // that O needs when its base changes
   float acc_o[1][C::HEAD_DIM / MMA_N][4], acc_s[1][BLOCK_N / MMA_N][4];
   uint32_t frag_p[BLOCK_N / MMA_K][1][4];
@@ -93,13 +93,12 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     return true;
   };
   // O, rounded, goes where the tile's Q was.
-  const auto write_o = [&](int stage) {
-    const Work work = shared.work[stage];
-    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row, lane_id, ended.base,
-                ended.sum);
-    stmatrix_normalised(shared.q[stage][warpgroup], opaque(o_offset), acc_o, ended.sum);
+  const auto write_o = [&] {
+    const Work work = shared.work[at_q.stage];
+    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row, lane_id, rows.base, rows.sum);
+    stmatrix_normalised(shared.q[at_q.stage][warpgroup], opaque(o_offset), acc_o, rows.sum);
     fence_proxy_async();  // makes what this lane has written visible to TMA
-    shared.o_is_written(stage, lane_id);
+    shared.o_is_written(at_q.stage, lane_id);
   };
 
   // A pipeline's warpgroups take turns at the tensor cores, each as many, whatever it does with them. A
@@ -112,72 +111,71 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     if constexpr (C::TAKES_TURNS) bar_arrive(1 + next, 2 * 128);
   };
 
-  if (warpgroup == NUM_WARPGROUPS - 1) end_turn();  // the first turn is warpgroup 0's
-  if (!begin_tile()) return;
-  shared.ring_k.consumer_wait(at_k);
-  start_qk<Q, KV>(acc_s, make_smem_descriptor(shared.q[uniform(at_q.stage)][warpgroup]),
-                  make_smem_descriptor(shared.k[uniform(at_k.stage)]));
-  wait_for<0>(acc_s);
-  shared.ring_k.warp_release(at_k, lane_id);
-  at_k.advance();
-  check_base();
-  exponentiate(acc_s, scale, rows.base, rows.sum);
-  pack_p<Element>(frag_p, acc_s);
-  while (true) {
-    // P, which is ready, is of these tiles of queries and of V.
-    const auto q_of_p = at_q;
-    const auto v_of_p = at_v;
-    const bool first = kv_tile == 0;
-    const bool last = uniform(++kv_tile == num_own_tiles);
-    at_v.advance();
-    if (last) {
-      ended = rows;
-      if constexpr (CAUSAL) {  // it releases tiles of keys beyond its diagonal unread, when they have come
-        const Work work = shared.work[at_q.stage];
-        const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, work.first_query, C::BLOCK_M);
+  // A warpgroup releases tiles of keys beyond its diagonal unread, when they have come.
+  const auto skip_unseen = [&] {
+    const Work work = shared.work[at_q.stage];
+    const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, work.first_query, C::BLOCK_M);
 #pragma unroll 1
-        for (int unseen = num_key_tiles<BLOCK_N>(keys) - num_own_tiles; uniform(unseen > 0); --unseen) {
-          begin_turn();
-          end_turn();
-          shared.ring_k.consumer_wait(at_k);
-          shared.ring_k.warp_release(at_k, lane_id);
-          at_k.advance();
-          shared.ring_v.consumer_wait(at_v);
-          shared.ring_v.warp_release(at_v, lane_id);
-          at_v.advance();
-        }
-      }
-      at_q.advance();
-      if (!begin_tile()) {  // then this is the last product
-        shared.ring_v.consumer_wait(v_of_p);
-        start_pv<KV>(acc_o, frag_p, make_smem_descriptor(shared.v[uniform(v_of_p.stage)]), first);
-        wait_for<0>(acc_o);
-        return write_o(q_of_p.stage);
-      }
+    for (int unseen = num_key_tiles<BLOCK_N>(keys) - num_own_tiles; uniform(unseen > 0); --unseen) {
+      begin_turn();
+      end_turn();
+      shared.ring_k.consumer_wait(at_k);
+      shared.ring_k.warp_release(at_k, lane_id);
+      at_k.advance();
+      shared.ring_v.consumer_wait(at_v);
+      shared.ring_v.warp_release(at_v, lane_id);
+      at_v.advance();
     }
+  };
+
+  if (warpgroup == NUM_WARPGROUPS - 1) end_turn();  // the first turn is warpgroup 0's
+  for (; begin_tile(); at_q.advance()) {
+    // S and P of the first tile of keys.
     shared.ring_k.consumer_wait(at_k);
-    const SmemDescriptor q = uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup]));
-    const SmemDescriptor k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
-    const SmemDescriptor v = uniform(make_smem_descriptor(shared.v[v_of_p.stage]));
-    begin_turn();
-    start_qk<Q, KV>(acc_s, q, k);
-    shared.ring_v.consumer_wait(v_of_p);
-    start_pv<KV>(acc_o, frag_p, v, first);
-    end_turn();
-    wait_for<1>(acc_s);
+    start_qk<Q, KV>(acc_s, uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup])),
+                    uniform(make_smem_descriptor(shared.k[at_k.stage])));
+    wait_for<0>(acc_s);
     shared.ring_k.warp_release(at_k, lane_id);
     at_k.advance();
-    const bool changes = check_base();
+    check_base();
     exponentiate(acc_s, scale, rows.base, rows.sum);
-    warpgroup_fence_operand(wgmma_accumulator(acc_s));  // all of this before the wait
-    wait_for<0>(acc_o);
-    shared.ring_v.warp_release(v_of_p, lane_id);
     pack_p<Element>(frag_p, acc_s);
-    if (last) {
-      write_o(q_of_p.stage);
-    } else if (changes) {
-      scale_rows(acc_o, row_scale);
+
+    // S and P of a tile of keys, while P V of the tile before runs.
+    bool first = true;  // Is P the first? Then P V overwrites O.
+#pragma unroll 1
+    while (uniform(++kv_tile < num_own_tiles)) {
+      shared.ring_k.consumer_wait(at_k);
+      const SmemDescriptor q = uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup]));
+      const SmemDescriptor k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
+      const SmemDescriptor v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
+      begin_turn();
+      start_qk<Q, KV>(acc_s, q, k);
+      shared.ring_v.consumer_wait(at_v);
+      start_pv<KV>(acc_o, frag_p, v, first);
+      end_turn();
+      first = false;
+      wait_for<1>(acc_s);
+      shared.ring_k.warp_release(at_k, lane_id);
+      at_k.advance();
+      const bool changes = check_base();
+      exponentiate(acc_s, scale, rows.base, rows.sum);
+      warpgroup_fence_operand(wgmma_accumulator(acc_s));  // all of this before the wait
+      wait_for<0>(acc_o);
+      shared.ring_v.warp_release(at_v, lane_id);
+      at_v.advance();
+      pack_p<Element>(frag_p, acc_s);
+      if (changes) scale_rows(acc_o, row_scale);
     }
+
+    // P V of the last tile of keys.
+    shared.ring_v.consumer_wait(at_v);
+    start_pv<KV>(acc_o, frag_p, uniform(make_smem_descriptor(shared.v[at_v.stage])), first);
+    wait_for<0>(acc_o);
+    shared.ring_v.warp_release(at_v, lane_id);
+    at_v.advance();
+    if constexpr (CAUSAL) skip_unseen();
+    write_o();
   }
 }
 

@@ -44,7 +44,6 @@ struct Consumer {
   float row_base[1][2];   // what P is relative to: a maximum so far, scaled
   float row_sum[1][2];    // of this lane's columns only: the lanes' sums are added after the loop
   float row_scale[1][2];  // that O needs when its base changes
-  float ended_sum[1][2];  // of the whole rows of a tile of queries that has ended
   float acc_o[1][C::HEAD_DIM / MMA_N][4], acc_s[1][BLOCK_N / MMA_N][4];
   uint32_t frag_p[BLOCK_N / MMA_K][1][4];
 
@@ -54,35 +53,28 @@ struct Consumer {
         warpgroup(consumer % C::NUM_WARPGROUPS),
         turns{consumer} {}
 
-  // All tiles of queries that the loader gets, as one sequence of iterations.
+  // All tiles of queries that the loader gets.
   __device__ __forceinline__ void run() {
     if (warpgroup == C::NUM_WARPGROUPS - 1) turns.end();  // the first turn is warpgroup 0's
-    if (!begin_tile()) return;
-    begin_v();
-    first_iteration();
-    while (true) {
-      const bool ends = uniform(--kv_tile < 0);  // Was P's tile of keys the last?
-      if (ends) {
-        end_rows();
-        at_q.advance();
-        if (!begin_tile()) break;
-      }
-      iteration</*IS_CAREFUL=*/true>(ends);
-      if (uniform(kv_tile <= last_careful)) {
+    for (; begin_tile(); at_q.advance()) {
+      first_iteration();
 #pragma unroll 1
-        while (uniform(kv_tile > 0)) {  // the clean loop
-          --kv_tile;
-          iteration</*IS_CAREFUL=*/false>(false);
-        }
+      while (uniform(kv_tile > last_careful)) {
+        --kv_tile;
+        iteration</*IS_CAREFUL=*/true>();
       }
+#pragma unroll 1
+      while (uniform(kv_tile > 0)) {  // the clean loop
+        --kv_tile;
+        iteration</*IS_CAREFUL=*/false>();
+      }
+      last_iteration();
     }
-    last_iteration();
   }
 
-  // Computes S and P of a tile of keys while P V of the tile before runs. `ends`: that P V completes a tile
-  // of queries, and S belongs to the next one.
+  // Computes S and P of a tile of keys while P V of the tile before runs.
   template <bool IS_CAREFUL>
-  __device__ __forceinline__ void iteration(bool ends) {
+  __device__ __forceinline__ void iteration() {
     // Issue both products, with no arithmetic between them.
     shared.ring_k.consumer_wait(at_k);  // TMA has brought K
     turns.begin();                      // the warpgroup before has issued its products
@@ -106,16 +98,12 @@ struct Consumer {
     release_v();
     v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
     pack_p<Element>(frag_p, acc_s);
-    is_first = ends;
-    if (ends) {
-      begin_v();
-      write_o(stage_before());
-    } else if (changes) {
-      scale_rows(acc_o, row_scale);
-    }
+    is_first = false;
+    if (changes) scale_rows(acc_o, row_scale);
   }
 
-  // Of the very first tile of keys, beside which no P V runs; and the very last P V, beside which S does not.
+  // Of a tile of queries: its first tile of keys, beside which no P V runs; and its last P V, beside which S
+  // does not.
   __device__ __forceinline__ void first_iteration() {
     shared.ring_k.consumer_wait(at_k);  // TMA has brought K
     start_qk<Q, KV>(acc_s, q, k);
@@ -131,8 +119,10 @@ struct Consumer {
   __device__ __forceinline__ void last_iteration() {
     shared.ring_v.consumer_wait(at_v);  // TMA has brought V
     start_pv<KV>(acc_o, frag_p, v, is_first);
-    wait_for<0>(acc_o);  // O is complete
-    write_o(stage_before());
+    wait_for<0>(acc_o);  // O is complete, and wgmma has read V
+    release_v();
+    end_rows();
+    write_o();
   }
 
   // ---- The beginning of a tile of queries; false if there is none.
@@ -153,22 +143,14 @@ struct Consumer {
         // An earlier release would count for the tile before in this stage, which others may still read.
         shared.ring_k.consumer_wait(at_k);
         release_k();
-      }
-    }
-    q = uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup]));
-    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
-    return true;
-  }
-  // Releases V of unseen tiles, when the last P V of the tile of queries before is complete.
-  __device__ __forceinline__ void begin_v() {
-    if constexpr (CAUSAL) {
-#pragma unroll 1
-      for (int unseen = num_unseen(); uniform(unseen > 0); --unseen) {
         shared.ring_v.consumer_wait(at_v);
         release_v();
       }
     }
+    q = uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup]));
+    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
     v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
+    return true;
   }
   // Tiles of keys that other warpgroups of the pipeline need, and that lie beyond this one's diagonal. It
   // releases them unread.
@@ -187,23 +169,19 @@ struct Consumer {
       mask_tile<CAUSAL, BLOCK_N>(acc_s, params, work.kv_len, kv_tile, first_query + acc_row(), acc_col());
   }
 
-  // ---- The end of a tile of queries: sums and log-sum-exps, when its last S has become P.
+  // ---- The end of a tile of queries: its rows' sums and log-sum-exps. Then O, rounded, goes where the
+  // tile's Q was, whose last Q K^T is complete. A warp's 16 rows of Q are read by its own products alone.
   __device__ __forceinline__ void end_rows() {
     const Work work = shared.work[at_q.stage];
     finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base,
                 row_sum);
-    ended_sum[0][0] = row_sum[0][0];
-    ended_sum[0][1] = row_sum[0][1];
   }
-  // O, rounded, goes where the tile's Q was, whose last Q K^T is complete. A warp's 16 rows of Q are read by
-  // its own products alone.
-  __device__ __forceinline__ void write_o(int stage) {
-    stmatrix_normalised(shared.q[stage][warpgroup], o_offset(), acc_o, ended_sum);
-    fence_proxy_async();               // TMA sees what this lane has written
-    shared.o_is_written(stage, lane);  // when all lanes have: an arrive at bar_o_full, where the storer waits
+  __device__ __forceinline__ void write_o() {
+    stmatrix_normalised(shared.q[at_q.stage][warpgroup], o_offset(), acc_o, row_sum);
+    fence_proxy_async();  // TMA sees what this lane has written
+    shared.o_is_written(at_q.stage,
+                        lane);  // when all lanes have: an arrive at bar_o_full, where the storer waits
   }
-  __device__ int stage_before() const { return (at_q.stage == 0 ? C::Q_STAGES : at_q.stage) - 1; }
-
   // ---- The loader overwrites a tile when all warps have released it.
   __device__ void release_k() {
     shared.ring_k.warp_release(at_k, lane);
