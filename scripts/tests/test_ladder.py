@@ -14,7 +14,7 @@ from records.problems import problem_label
 from steps import sources
 
 ROOT = SCRIPTS.parent
-RECORDS = ("h200_ladder.json", "h200_ladder_hopper.json", "h200_paper_grid.json")
+RECORDS = ("h200_ladder.json", "h100_ladder_hopper.json", "h200_paper_grid.json")
 
 
 def registered(step: str, pattern: str) -> bool:

@@ -28,7 +28,7 @@ HEADINGS = [
 ]
 LADDER = (
     "h200_ladder.json",
-    "h200_ladder_hopper.json",
+    "h100_ladder_hopper.json",
     "h200_decode.json",
     "h200_stream_k_lengths.json",
 )
