@@ -1,6 +1,5 @@
 // v23: a warp of its own stores O, so that warpgroups need not wait for the store before they go on to the
-// next tile of queries. The loader fetches that tile's number late, from a counter that no second kernel
-// resets.
+// next tile of queries. The loader takes that tile's number from a counter that no second kernel resets.
 #include "common/blocks/epilogue.h"
 #include "common/blocks/online_softmax.h"
 #include "common/blocks/operands.h"
