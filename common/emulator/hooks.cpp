@@ -97,17 +97,15 @@ void check_shared(const char* op, const void* pointer, size_t bytes, size_t alig
   const uintptr_t address = uintptr_t(pointer);
   const Space space = check_access(address, bytes, write, {.pc = pc});
   if (space != Space::kShared) {
-    fail(Bug::kSharedOutOfBounds, *self,
-         [&] { return std::string(op) + " at " + describe(pc) + ": the address is not in shared memory"; });
+    fail(Bug::kSharedOutOfBounds, *self)
+        << op << " at " << describe(pc) << ": the address is not in shared memory";
   }
   if (address % alignment != 0) {
-    fail(Bug::kMisaligned, *self, [&] {
-      const uintptr_t offset = address - uintptr_t(cta->smem);
-      const bool is_dynamic = offset < kMaxSmemBytes;  // otherwise in a __shared__ variable
-      return std::string(op) + " at " + describe(pc) + ": the address" +
-             (is_dynamic ? " smem + " + std::to_string(offset) : "") + " is not a multiple of " +
-             std::to_string(alignment);
-    });
+    const uintptr_t offset = address - uintptr_t(cta->smem);
+    const bool is_dynamic = offset < kMaxSmemBytes;  // otherwise in a __shared__ variable
+    fail(Bug::kMisaligned, *self) << op << " at " << describe(pc) << ": the address"
+                                  << (is_dynamic ? " smem + " + std::to_string(offset) : "")
+                                  << " is not a multiple of " << alignment;
   }
   if (cta->options.shuffle && cta->random.one_in(64)) yield();
 }
@@ -126,8 +124,8 @@ void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc)
   if (cta->recent_reads.has(address, bytes)) return;
   const InRuntime in_runtime;
   if (check_access(address, bytes, false, {.pc = pc}) != Space::kGlobal) {
-    fail(Bug::kGlobalOutOfBounds, *self,
-         [&] { return std::string(op) + " at " + describe(pc) + ": the source is not in global memory"; });
+    fail(Bug::kGlobalOutOfBounds, *self)
+        << op << " at " << describe(pc) << ": the source is not in global memory";
   }
   log_access({address, site_of(pc), uint8_t(bytes), /*shared=*/false, /*write=*/false, /*async=*/true});
   if (cta->options.race_detector) global_access(address, bytes, false, site_of(pc));

@@ -86,10 +86,8 @@ void execute_gather(void* const* args, unsigned lanes) {
 uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at) {
   const char* const op = kShuffleNames[int(mode)];
   if (width < 1 || width > kWarpSize || (width & (width - 1)) != 0) {
-    fail(Bug::kBadShuffle, *self, [&] {
-      return std::string(op) + " at " + describe(at) + ": width " + std::to_string(width) +
-             " is not a power of two up to 32";
-    });
+    fail(Bug::kBadShuffle, *self) << op << " at " << at << ": width " << width
+                                  << " is not a power of two up to 32";
   }
   ShuffleArgs args{value, value, mode, operand, width};
   collective(op, mask, &args, execute_shuffle, at);
@@ -142,9 +140,7 @@ void nap() {
 
 int64_t ticks() { return ++cta->ticks; }
 
-void trap(Location at) {
-  fail(Bug::kTrap, *self, [&] { return "__trap() at " + describe(at); });
-}
+void trap(Location at) { fail(Bug::kTrap, *self) << "__trap() at " << at; }
 
 }  // namespace emulator
 
