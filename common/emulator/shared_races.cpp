@@ -247,19 +247,14 @@ void SharedRaces::mbarrier_waited(int mbarrier, const Fiber& who, bool cluster_s
 
 // ---- Who knows what in a cluster
 
-void SharedRaces::remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site) const {
+void SharedRaces::remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
   const Clock& known = known_here(who).happened;
-  const Block& block = dynamic_shared_.blocks[(address - dynamic_shared_.base) / kBlockBytes];
-  const auto check = [&](const Cell& cell) {
-    if (is_known(known, cell.write)) return;
-    report(who, address, cell.write, true, thread_epoch(0, who, site), false);
-  };
-  if (block.cell_shift == kBlockShift) return check(block.cell);
-  const Cell* const cells =
-      &dynamic_shared_.cells[size_t(&block - dynamic_shared_.blocks.data()) * kMaxCells];
-  for (size_t i = 0; i < bytes; i += size_t(1) << block.cell_shift) {
-    check(cells[(address % kBlockBytes + i) >> block.cell_shift]);
-  }
+  for_each_block(address, bytes, [&](Block&, std::span<Cell> cells, bool) {
+    for (const Cell& cell : cells) {
+      if (is_known(known, cell.write)) continue;
+      report(who, address, cell.write, true, thread_epoch(0, who, site), false);
+    }
+  });
 }
 
 void SharedRaces::remote_write(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
@@ -498,38 +493,39 @@ void SharedRaces::shared_access(const Fiber& who, uintptr_t address, size_t byte
 }
 
 void SharedRaces::warp_read_begins(const Fiber& who, uintptr_t address, Site site) {
-  access(who, address, kBlockBytes, false,
-         thread_epoch(times_[who.warp], who, site) | Epoch(1) << kWholeWarpShift);
+  access(who, address, kBlockBytes, false, warp_epoch(times_[who.warp], who, site));
+}
+
+inline void SharedRaces::check_lanes(int warp, unsigned lanes, uintptr_t address, Epoch earlier,
+                                     bool earlier_write, Epoch now, bool write) {
+  if (known_to_warp(earlier, warp)) return;
+  for (const int lane : Bits{lanes}) {
+    const Fiber& who = cta->fiber(warp, lane);
+    if (happened_before(earlier, who, knowledge_of(who).happened)) continue;
+    report(who, address, earlier, earlier_write, now, write);
+  }
 }
 
 void SharedRaces::warp_reads(const Fiber& who, uintptr_t address, unsigned receivers, Site site) {
+  const Epoch now = warp_epoch(times_[who.warp], who, site);
   for_each_block(address, kBlockBytes, [&](Block&, std::span<Cell> cells, bool) {
     for (const Cell& cell : cells) {
-      if (known_to_warp(cell.write, who.warp)) continue;
-      for (const int lane : Bits{receivers}) {
-        const Fiber& receiver = cta->fiber(who.warp, lane);
-        if (happened_before(cell.write, receiver, knowledge_of(receiver).happened)) continue;
-        report(receiver, address, cell.write, true, thread_epoch(times_[who.warp], receiver, site), false);
-      }
+      check_lanes(who.warp, receivers, address, cell.write, true, now, false);
     }
   });
 }
 
 void SharedRaces::warp_writes(const Fiber& who, uintptr_t address, unsigned writers, Site site) {
   if (!store_sources_.empty()) check_store_sources(who, address, kBlockBytes, site);
-  const auto check = [&](Epoch earlier, bool earlier_write) {
-    if (known_to_warp(earlier, who.warp)) return;
-    for (const int lane : Bits{writers}) {
-      const Fiber& writer = cta->fiber(who.warp, lane);
-      if (happened_before(earlier, writer, knowledge_of(writer).happened)) continue;
-      report(writer, address, earlier, earlier_write, thread_epoch(times_[who.warp], writer, site), true);
-    }
-  };
-  const Epoch now = thread_epoch(times_[who.warp], who, site) | Epoch(1) << kWholeWarpShift;
+  const Epoch now = warp_epoch(times_[who.warp], who, site);
   for_each_block(address, kBlockBytes, [&](Block& block, std::span<Cell> cells, bool) {
     for (const Cell& cell : cells) {
-      if (!is_write_of_warp(cell.write, who.warp)) check(cell.write, true);
-      for (const Epoch read : cell.reads) check(read, false);
+      if (!is_write_of_warp(cell.write, who.warp)) {
+        check_lanes(who.warp, writers, address, cell.write, true, now, true);
+      }
+      for (const Epoch read : cell.reads) {
+        check_lanes(who.warp, writers, address, read, false, now, true);
+      }
     }
     block = {.cell = {now, {}}};
   });
@@ -623,11 +619,7 @@ void SharedRaces::product_reads(int warp, Time issued, uintptr_t address, Site s
   for_each_block(address, kBlockBytes, [&](Block&, std::span<Cell> cells, bool) {
     for (Cell& cell : cells) {
       if (same_time(cell.reads[0], now) || same_time(cell.reads[1], now)) continue;
-      for (int lane = 0; lane < kWarpSize && !known_to_warp(cell.write, warp); ++lane) {
-        const Fiber& who = cta->fiber(warp, lane);
-        if (happened_before(cell.write, who, knowledge_of(who).happened)) continue;
-        report(who, address, cell.write, true, now, false);
-      }
+      check_lanes(warp, 0xffffffff, address, cell.write, true, now, false);
       // The warp reads as one, so one lane's fence does for all.
       if (!is_asynchronous(cell.write)) {
         const Fiber& any = cta->fiber(warp, 0);
