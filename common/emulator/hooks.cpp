@@ -150,27 +150,17 @@ void thread_fence() {
 
 // One access each, by size. gcc has no names for unaligned ones: it calls the range functions.
 #define FLASHSTEPS_CALLER __builtin_return_address(0)
-#define FLASHSTEPS_HOOKS(BYTES)                                                                    \
-  void __tsan_read##BYTES(void* p) { emulator::plain_access<BYTES, false>(p, FLASHSTEPS_CALLER); } \
-  void __tsan_write##BYTES(void* p) { emulator::plain_access<BYTES, true>(p, FLASHSTEPS_CALLER); } \
-  void __tsan_unaligned_read##BYTES(void* p) {                                                     \
-    emulator::plain_access<BYTES, false, false>(p, FLASHSTEPS_CALLER);                             \
-  }                                                                                                \
-  void __tsan_unaligned_write##BYTES(void* p) {                                                    \
-    emulator::plain_access<BYTES, true, false>(p, FLASHSTEPS_CALLER);                              \
-  }                                                                                                \
-  void __tsan_volatile_read##BYTES(void* p) {                                                      \
-    emulator::volatile_access<BYTES, false>(p, FLASHSTEPS_CALLER);                                 \
-  }                                                                                                \
-  void __tsan_volatile_write##BYTES(void* p) {                                                     \
-    emulator::volatile_access<BYTES, true>(p, FLASHSTEPS_CALLER);                                  \
-  }                                                                                                \
-  void __tsan_unaligned_volatile_read##BYTES(void* p) {                                            \
-    emulator::volatile_access<BYTES, false>(p, FLASHSTEPS_CALLER);                                 \
-  }                                                                                                \
-  void __tsan_unaligned_volatile_write##BYTES(void* p) {                                           \
-    emulator::volatile_access<BYTES, true>(p, FLASHSTEPS_CALLER);                                  \
-  }
+#define FLASHSTEPS_HOOK(NAME, ...) \
+  void __tsan_##NAME(void* p) { emulator::__VA_ARGS__(p, FLASHSTEPS_CALLER); }
+#define FLASHSTEPS_HOOKS(BYTES)                                                  \
+  FLASHSTEPS_HOOK(read##BYTES, plain_access<BYTES, false>)                       \
+  FLASHSTEPS_HOOK(write##BYTES, plain_access<BYTES, true>)                       \
+  FLASHSTEPS_HOOK(unaligned_read##BYTES, plain_access<BYTES, false, false>)      \
+  FLASHSTEPS_HOOK(unaligned_write##BYTES, plain_access<BYTES, true, false>)      \
+  FLASHSTEPS_HOOK(volatile_read##BYTES, volatile_access<BYTES, false>)           \
+  FLASHSTEPS_HOOK(volatile_write##BYTES, volatile_access<BYTES, true>)           \
+  FLASHSTEPS_HOOK(unaligned_volatile_read##BYTES, volatile_access<BYTES, false>) \
+  FLASHSTEPS_HOOK(unaligned_volatile_write##BYTES, volatile_access<BYTES, true>)
 
 extern "C" {
 FLASHSTEPS_HOOKS(1)
