@@ -1,4 +1,4 @@
-#include "common/emulator/cluster.h"
+#include "common/cluster.h"
 
 #include <cstring>
 
@@ -120,9 +120,8 @@ std::string ClusterBarrier::describe_wait(const Fiber& fiber) const {
 
 // ---- The functions
 
-void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Location at) {
+void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Location at, uintptr_t pc) {
   constexpr const char* kOp = "store_cluster";
-  const auto pc = uintptr_t(__builtin_return_address(0));
   check_shared(kOp, to, bytes, bytes, true, pc);
   const InRuntime in_runtime;
   Cta& other = cta_of_cluster(kOp, cta_rank, at);

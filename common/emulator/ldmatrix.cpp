@@ -1,5 +1,5 @@
 // ldmatrix and stmatrix.
-#include "common/emulator/ldmatrix.h"
+#include "common/ldmatrix.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "common/emulator/counters.h"
 #include "common/emulator/fragments.h"
 #include "common/emulator/shared_races.h"
-#include "common/emulator/stmatrix.h"
+#include "common/stmatrix.h"
 #include "common/emulator/tile_layouts.h"
 
 namespace emulator {

@@ -1,4 +1,4 @@
-#include "common/emulator/mbarrier.h"
+#include "common/mbarrier.h"
 
 #include <cstring>
 

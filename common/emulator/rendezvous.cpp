@@ -4,7 +4,7 @@
 
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
-#include "common/emulator/named_barrier.h"
+#include "common/named_barrier.h"
 #include "common/emulator/shared_races.h"
 #include "common/emulator/tracer.h"
 
