@@ -123,6 +123,7 @@ struct Extent {
     const uintptr_t offset = address - begin;
     return offset < bytes && count <= bytes - offset;
   }
+  bool operator==(const Extent&) const = default;
 };
 
 // visit(segment, extent) for each of a module's segments.
@@ -388,8 +389,8 @@ std::vector<GlobalRange> global_memory() {
       last.bytes = std::max(last.bytes, begin + bytes - last.begin);
       last.is_variable = false;  // somebody has registered a part of it
     } else {
-      const auto is_it = [&](const Extent& extent) { return extent.begin == begin && extent.bytes == bytes; };
-      merged.push_back({begin, bytes, std::ranges::any_of(variables, is_it)});
+      const bool is_variable = std::ranges::count(variables, Extent{begin, bytes}) > 0;
+      merged.push_back({begin, bytes, is_variable});
     }
   }
   return merged;
