@@ -13,12 +13,10 @@
 
 #include "common/cuda.h"
 
-#ifndef __CUDACC__
-#include "common/emulator/cluster.h"
-#else
-
 namespace flashsteps {
-inline namespace on_cuda {
+inline namespace FLASHSTEPS_BACKEND {
+
+#ifdef __CUDACC__
 
 // Which CTA of its cluster this is, from 0: blockIdx.x modulo the cluster's size. 0 without a cluster.
 __device__ __forceinline__ int cluster_ctarank() {
@@ -67,7 +65,20 @@ __device__ __forceinline__ void store_cluster(T* to, const T& value, int cta_ran
   }
 }
 
-}  // namespace on_cuda
-}  // namespace flashsteps
+#else  // see common/emulator/cluster.cpp
+
+int cluster_ctarank();
+void cluster_arrive(Location at = Location::current());
+void cluster_wait(Location at = Location::current());
+// Not inlined: its return address is the store's place in the kernel.
+template <typename T>
+[[gnu::noinline]] void store_cluster(T* to, const T& value, int cta_rank, Location at = Location::current()) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  static_assert(std::is_trivially_copyable_v<T>);
+  emulator::store_cluster(to, &value, sizeof(T), cta_rank, at, uintptr_t(__builtin_return_address(0)));
+}
 
 #endif
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

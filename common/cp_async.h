@@ -15,12 +15,10 @@
 
 #include "common/cuda.h"
 
-#ifndef __CUDACC__
-#include "common/emulator/cp_async.h"
-#else
-
 namespace flashsteps {
-inline namespace on_cuda {
+inline namespace FLASHSTEPS_BACKEND {
+
+#ifdef __CUDACC__
 
 // Starts to copy 16 bytes and does not wait. One thread.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global) {
@@ -51,7 +49,17 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory");
 }
 
-}  // namespace on_cuda
-}  // namespace flashsteps
+#else  // see common/emulator/cp_async.cpp
+
+void cp_async_16(void* shared, const void* global, Location at = Location::current());
+void cp_async_16_zfill(void* shared, const void* global, bool valid, Location at = Location::current());
+void cp_async_commit(Location at = Location::current());
+template <int PENDING>
+[[gnu::always_inline]] inline void cp_async_wait(Location at = Location::current()) {
+  emulator::cp_async_wait(PENDING, at);
+}
 
 #endif
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

@@ -5,12 +5,10 @@
 
 #include "common/cuda.h"
 
-#ifndef __CUDACC__
-#include "common/emulator/elect.h"
-#else
-
 namespace flashsteps {
-inline namespace on_cuda {
+inline namespace FLASHSTEPS_BACKEND {
+
+#ifdef __CUDACC__
 
 // Called by all 32 lanes of a warp; true in exactly one of them. The compiler knows that this is one lane,
 // which it does not know of `lane_id == 0`: it can keep that lane's addresses in uniform registers.
@@ -26,7 +24,11 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
-}  // namespace on_cuda
-}  // namespace flashsteps
+#else  // see common/emulator/warp_operations.cpp
+
+bool elect_one(Location at = Location::current());
 
 #endif
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

@@ -15,7 +15,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 #else
-inline float exp2_approx(float x, emulator::Location at = emulator::Location::current()) {
+inline float exp2_approx(float x, Location at = Location::current()) {
   const float y = emulator::exp2_in_kernel(x, at);
   return y < 0x1p-126f ? 0.0f : y;
 }

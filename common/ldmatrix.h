@@ -11,12 +11,10 @@
 
 #include "common/cuda.h"
 
-#ifndef __CUDACC__
-#include "common/emulator/ldmatrix.h"
-#else
-
 namespace flashsteps {
-inline namespace on_cuda {
+inline namespace FLASHSTEPS_BACKEND {
+
+#ifdef __CUDACC__
 
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&registers)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -32,7 +30,12 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&registers)[4], cons
                : "memory");
 }
 
-}  // namespace on_cuda
-}  // namespace flashsteps
+#else  // see common/emulator/ldmatrix.cpp
+
+void ldmatrix_x4(uint32_t (&registers)[4], const void* row, Location at = Location::current());
+void ldmatrix_x4_trans(uint32_t (&registers)[4], const void* row, Location at = Location::current());
 
 #endif
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

@@ -14,12 +14,10 @@
 
 #include "common/cuda.h"
 
-#ifndef __CUDACC__
-#include "common/emulator/mbarrier.h"
-#else
-
 namespace flashsteps {
-inline namespace on_cuda {
+inline namespace FLASHSTEPS_BACKEND {
+
+#ifdef __CUDACC__
 
 // One thread calls it, once. `arrivals`: how many arrivals complete a phase.
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
@@ -125,7 +123,19 @@ __device__ __forceinline__ void mbarrier_wait_cluster(uint64_t* barrier, int par
   } while (completed == 0);
 }
 
-}  // namespace on_cuda
-}  // namespace flashsteps
+#else  // see common/emulator/mbarrier.cpp
+
+void mbarrier_init(uint64_t* barrier, int arrivals, Location at = Location::current());
+void fence_mbarrier_init(Location at = Location::current());
+void mbarrier_arrive(uint64_t* barrier, Location at = Location::current());
+void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes, Location at = Location::current());
+bool mbarrier_try_wait(uint64_t* barrier, int parity, Location at = Location::current());
+void mbarrier_wait(uint64_t* barrier, int parity, Location at = Location::current());
+void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank, Location at = Location::current());
+void mbarrier_arrive_cluster_relaxed(uint64_t* barrier, int cta_rank, Location at = Location::current());
+void mbarrier_wait_cluster(uint64_t* barrier, int parity, Location at = Location::current());
 
 #endif
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

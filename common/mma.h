@@ -14,12 +14,10 @@
 
 #include "common/cuda.h"
 
-#ifndef __CUDACC__
-#include "common/emulator/mma.h"
-#else
-
 namespace flashsteps {
-inline namespace on_cuda {
+inline namespace FLASHSTEPS_BACKEND {
+
+#ifdef __CUDACC__
 
 // Element is __half or __nv_bfloat16.
 template <typename Element>
@@ -41,7 +39,16 @@ __device__ __forceinline__ void mma_m16n8k16(float (&acc)[4], const uint32_t (&a
   }
 }
 
-}  // namespace on_cuda
-}  // namespace flashsteps
+#else  // see common/emulator/mma.cpp
+
+template <typename Element>
+[[gnu::always_inline]] inline void mma_m16n8k16(float (&acc)[4], const uint32_t (&a)[4],
+                                                const uint32_t (&b)[2], Location at = Location::current()) {
+  static_assert(std::is_same_v<Element, __half> || std::is_same_v<Element, __nv_bfloat16>);
+  emulator::mma_m16n8k16(acc, a, b, std::is_same_v<Element, __nv_bfloat16>, at);
+}
 
 #endif
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

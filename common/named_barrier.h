@@ -3,12 +3,10 @@
 
 #include "common/cuda.h"
 
-#ifndef __CUDACC__
-#include "common/emulator/named_barrier.h"
-#else
-
 namespace flashsteps {
-inline namespace on_cuda {
+inline namespace FLASHSTEPS_BACKEND {
+
+#ifdef __CUDACC__
 
 // Waits until `num_threads` threads, a multiple of 32, have arrived at barrier `id`, and orders their memory
 // accesses. All lanes of a warp call it together. There are barriers 0 to 15; __syncthreads uses 0.
@@ -22,7 +20,12 @@ __device__ __forceinline__ void bar_arrive(int id, int num_threads) {
   asm volatile("bar.arrive %0, %1;" : : "r"(id), "r"(num_threads) : "memory");
 }
 
-}  // namespace on_cuda
-}  // namespace flashsteps
+#else  // see common/emulator/rendezvous.cpp
+
+void bar_sync(int id, int num_threads, Location at = Location::current());
+void bar_arrive(int id, int num_threads, Location at = Location::current());
 
 #endif
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

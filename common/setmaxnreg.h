@@ -48,15 +48,13 @@ __device__ __forceinline__ void warpgroup_reg_dealloc() {
 #else
 
 template <int REGISTERS, int AT_LAUNCH>
-[[gnu::always_inline]] inline void warpgroup_reg_alloc(
-    emulator::Location at = emulator::Location::current()) {
+[[gnu::always_inline]] inline void warpgroup_reg_alloc(Location at = Location::current()) {
   static_assert(kCanSetRegisters<REGISTERS, AT_LAUNCH>);
   emulator::set_max_registers(true, REGISTERS, AT_LAUNCH, at);
 }
 
 template <int REGISTERS, int AT_LAUNCH>
-[[gnu::always_inline]] inline void warpgroup_reg_dealloc(
-    emulator::Location at = emulator::Location::current()) {
+[[gnu::always_inline]] inline void warpgroup_reg_dealloc(Location at = Location::current()) {
   static_assert(kCanSetRegisters<REGISTERS, AT_LAUNCH>);
   emulator::set_max_registers(false, REGISTERS, AT_LAUNCH, at);
 }

@@ -12,12 +12,10 @@
 
 #include "common/cuda.h"
 
-#ifndef __CUDACC__
-#include "common/emulator/stmatrix.h"
-#else
-
 namespace flashsteps {
-inline namespace on_cuda {
+inline namespace FLASHSTEPS_BACKEND {
+
+#ifdef __CUDACC__
 
 __device__ __forceinline__ void stmatrix_x4(void* row, const uint32_t (&registers)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
@@ -35,7 +33,12 @@ __device__ __forceinline__ void stmatrix_x4_trans(void* row, const uint32_t (&re
                : "memory");
 }
 
-}  // namespace on_cuda
-}  // namespace flashsteps
+#else  // see common/emulator/ldmatrix.cpp
+
+void stmatrix_x4(void* row, const uint32_t (&registers)[4], Location at = Location::current());
+void stmatrix_x4_trans(void* row, const uint32_t (&registers)[4], Location at = Location::current());
 
 #endif
+
+}  // namespace FLASHSTEPS_BACKEND
+}  // namespace flashsteps

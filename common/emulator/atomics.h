@@ -9,44 +9,28 @@
 
 namespace emulator::cuda {
 
-// NAME(address, value) for the types that are listed; `sentence` is what a kernel with another one is told.
-#define FLASHSTEPS_ATOMIC(NAME, operation, sentence, ...)                                \
+// NAME(address, value) for the types that are listed; `instead` is what a kernel with another one is told.
+#define FLASHSTEPS_ATOMIC(NAME, operation, instead, ...)                                 \
   template <typename T>                                                                  \
   T NAME(T* address, std::type_identity_t<T> value, Location at = Location::current()) { \
-    static_assert(OneOf<T, __VA_ARGS__>, sentence);                                      \
+    static_assert(OneOf<T, __VA_ARGS__>, #NAME " takes " #__VA_ARGS__ ": " instead);     \
     return atomic(Atomic::operation, address, value, at);                                \
   }
-FLASHSTEPS_ATOMIC(atomicAdd, kAdd,
-                  "atomicAdd takes int, unsigned, unsigned long long, float, double, 16-bit floats and pairs "
-                  "of these: write a loop around atomicCAS",
-                  int, unsigned, unsigned long long, float, double, __half, __half2, __nv_bfloat16,
-                  __nv_bfloat162)
-FLASHSTEPS_ATOMIC(atomicSub, kSub, "atomicSub takes int and unsigned: add the negative", int, unsigned)
-FLASHSTEPS_ATOMIC(
-    atomicExch, kExchange,
-    "atomicExch takes int, unsigned, unsigned long long and float: write a loop around atomicCAS", int,
-    unsigned, unsigned long long, float)
-FLASHSTEPS_ATOMIC(
-    atomicMin, kMin,
-    "atomicMin takes int, unsigned, long long and unsigned long long: write a loop around atomicCAS", int,
-    unsigned, long long, unsigned long long)
-FLASHSTEPS_ATOMIC(
-    atomicMax, kMax,
-    "atomicMax takes int, unsigned, long long and unsigned long long: write a loop around atomicCAS", int,
-    unsigned, long long, unsigned long long)
-// old >= value ? 0 : old + 1
-FLASHSTEPS_ATOMIC(atomicInc, kIncrement, "atomicInc takes unsigned", unsigned)
-// old == 0 || old > value ? value : old - 1
-FLASHSTEPS_ATOMIC(atomicDec, kDecrement, "atomicDec takes unsigned", unsigned)
-FLASHSTEPS_ATOMIC(atomicAnd, kAnd,
-                  "atomicAnd takes int, unsigned and unsigned long long: write a loop around atomicCAS", int,
-                  unsigned, unsigned long long)
-FLASHSTEPS_ATOMIC(atomicOr, kOr,
-                  "atomicOr takes int, unsigned and unsigned long long: write a loop around atomicCAS", int,
-                  unsigned, unsigned long long)
-FLASHSTEPS_ATOMIC(atomicXor, kXor,
-                  "atomicXor takes int, unsigned and unsigned long long: write a loop around atomicCAS", int,
-                  unsigned, unsigned long long)
+#define FLASHSTEPS_LOOP "write a loop around atomicCAS"
+// clang-format off
+FLASHSTEPS_ATOMIC(atomicAdd, kAdd, FLASHSTEPS_LOOP, int, unsigned, unsigned long long, float, double, __half,
+                  __half2, __nv_bfloat16, __nv_bfloat162)
+FLASHSTEPS_ATOMIC(atomicSub, kSub, "add the negative", int, unsigned)
+FLASHSTEPS_ATOMIC(atomicExch, kExchange, FLASHSTEPS_LOOP, int, unsigned, unsigned long long, float)
+FLASHSTEPS_ATOMIC(atomicMin, kMin, FLASHSTEPS_LOOP, int, unsigned, long long, unsigned long long)
+FLASHSTEPS_ATOMIC(atomicMax, kMax, FLASHSTEPS_LOOP, int, unsigned, long long, unsigned long long)
+FLASHSTEPS_ATOMIC(atomicInc, kIncrement, FLASHSTEPS_LOOP, unsigned)  // old >= value ? 0 : old + 1
+FLASHSTEPS_ATOMIC(atomicDec, kDecrement, FLASHSTEPS_LOOP, unsigned)  // old == 0 || old > value ? value : old - 1
+FLASHSTEPS_ATOMIC(atomicAnd, kAnd, FLASHSTEPS_LOOP, int, unsigned, unsigned long long)
+FLASHSTEPS_ATOMIC(atomicOr, kOr, FLASHSTEPS_LOOP, int, unsigned, unsigned long long)
+FLASHSTEPS_ATOMIC(atomicXor, kXor, FLASHSTEPS_LOOP, int, unsigned, unsigned long long)
+// clang-format on
+#undef FLASHSTEPS_LOOP
 #undef FLASHSTEPS_ATOMIC
 
 template <typename T>

@@ -1,4 +1,4 @@
-#include "common/emulator/cluster.h"
+#include "common/cluster.h"
 
 #include <cstring>
 
@@ -20,18 +20,15 @@ Cta& cta_of(const Fiber& fiber) {
 Cta& cta_of_cluster(const char* op, int rank, Location at) {
   const std::vector<Cta*>& ctas = cta->cluster->ctas;
   if (rank < 0 || rank >= int(ctas.size())) {
-    fail(Bug::kCluster, *self, [&] {
-      return std::string(op) + " at " + describe(at) + ": there is no CTA " + std::to_string(rank) +
-             ", the cluster's size is " + std::to_string(ctas.size());
-    });
+    fail(Bug::kCluster, *self) << op << " at " << at << ": there is no CTA " << rank
+                               << ", the cluster's size is " << ctas.size();
   }
   Cta& other = *ctas[size_t(rank)];
   if (other.num_live == 0) {
-    fail(Bug::kCluster, *self, [&] {
-      return std::string(op) + " at " + describe(at) + ": " + describe_block(other) +
-             " of the cluster has exited, and its shared memory with it. It must not exit before it knows "
-             "that this has been done: is a cluster_arrive() and cluster_wait() missing at the kernel's end?";
-    });
+    fail(Bug::kCluster, *self)
+        << op << " at " << at << ": " << describe_block(other)
+        << " of the cluster has exited, and its shared memory with it. It must not exit before it knows that "
+           "this has been done: is a cluster_arrive() and cluster_wait() missing at the kernel's end?";
   }
   return other;
 }
@@ -63,10 +60,9 @@ ClusterBarrier::Thread& ClusterBarrier::own() {
 void ClusterBarrier::arrive(Location at) {
   Thread& thread = own();
   if (thread.arrivals != thread.waits) {
-    fail(Bug::kBadBarrier, *self, [&] {
-      return "cluster_arrive at " + describe(at) + ": this thread has not waited since it arrived at " +
-             describe(thread.arrived) + ". A cluster_wait() must lie between the two";
-    });
+    fail(Bug::kBadBarrier, *self) << "cluster_arrive at " << at
+                                  << ": this thread has not waited since it arrived at " << thread.arrived
+                                  << ". A cluster_wait() must lie between the two";
   }
   ++thread.arrivals;
   thread.arrived = at;
@@ -81,11 +77,9 @@ void ClusterBarrier::arrive(Location at) {
 void ClusterBarrier::wait(Location at) {
   Thread& thread = own();
   if (thread.arrivals == thread.waits) {
-    fail(Bug::kBadBarrier, *self, [&] {
-      return "cluster_wait at " + describe(at) +
-             ": this thread has not arrived. A cluster_arrive() belongs "
-             "in front of each";
-    });
+    fail(Bug::kBadBarrier, *self)
+        << "cluster_wait at " << at
+        << ": this thread has not arrived. A cluster_arrive() belongs in front of each";
   }
   if (thread.arrivals > rounds_) {
     self->op = "cluster_wait";
@@ -126,9 +120,8 @@ std::string ClusterBarrier::describe_wait(const Fiber& fiber) const {
 
 // ---- The functions
 
-void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Location at) {
+void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Location at, uintptr_t pc) {
   constexpr const char* kOp = "store_cluster";
-  const auto pc = uintptr_t(__builtin_return_address(0));
   check_shared(kOp, to, bytes, bytes, true, pc);
   const InRuntime in_runtime;
   Cta& other = cta_of_cluster(kOp, cta_rank, at);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -396,15 +397,30 @@ inline const char* kind_of_access(bool write) { return write ? "write" : "read";
 
 [[noreturn]] void report_deadlock();  // no thread can proceed: who waits where, and for whom
 
-// Gives up the CTA on behalf of `who`. Never returns, and never runs the destructors of the frames that it
-// leaves: no caller may hold anything that owns memory.
 void record_report(Bug bug, std::string message);
+// Never returns, and never runs the destructors of the frames that it leaves: no caller may hold anything
+// that owns memory.
 [[noreturn]] void abandon_cta();
-template <typename Describe>
-[[noreturn, gnu::cold, gnu::noinline]] void fail(Bug bug, const Fiber& who, Describe describe_bug) {
-  windows.stack = kEverything;
-  record_report(bug, describe_thread(who) + ": " + describe_bug());
-  abandon_cta();
-}
+// fail(bug, who) << "what happened at " << at; gives up the CTA on behalf of `who`. The message's temporaries
+// are destroyed first, as they were made later.
+class Failure {
+ public:
+  Failure(Bug bug, const Fiber& who, const std::string& begins = "");
+  [[noreturn]] ~Failure();
+  Failure(const Failure&) = delete;
+  Failure& operator=(const Failure&) = delete;
+
+  [[gnu::cold]] Failure& operator<<(const std::string& text);
+  Failure& operator<<(Location at) { return *this << describe(at); }
+  template <std::integral T>
+  Failure& operator<<(T number) {
+    return *this << std::to_string(number);
+  }
+
+ private:
+  const Bug bug_;
+  std::string text_;
+};
+[[gnu::cold]] inline Failure fail(Bug bug, const Fiber& who) { return Failure(bug, who); }
 
 }  // namespace emulator

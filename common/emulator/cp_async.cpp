@@ -1,4 +1,4 @@
-#include "common/emulator/cp_async.h"
+#include "common/cp_async.h"
 
 #include <algorithm>
 #include <cstring>

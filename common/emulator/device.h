@@ -47,12 +47,6 @@ enum class ShuffleMode { kIndex, kXor, kDown, kUp };
 // Poison if the lane that is read takes no part: CUDA leaves the value undefined.
 uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at);
 
-struct Vote {
-  unsigned yes;     // lanes whose predicate holds
-  unsigned voters;  // lanes that took part
-};
-Vote vote(const char* op, unsigned mask, bool predicate, Location at);
-
 // What wgmma does besides A B.
 struct WgmmaKind {
   bool bf16;
@@ -60,11 +54,12 @@ struct WgmmaKind {
   bool scale_d;
 };
 
-// What the lanes that take part have brought, handed to each of them: the rest of __match and __reduce is
-// plain C++. Counted as a vote.
+// What the lanes that take part have brought, handed to each of them: the rest of votes, __match and __reduce
+// is plain C++. Counted as a vote.
 struct Gathered {
   unsigned lanes;
   uint64_t values[32];
+  unsigned lanes_with(uint64_t value) const;
 };
 Gathered gather(const char* op, unsigned mask, uint64_t value, Location at);
 
@@ -72,6 +67,12 @@ Gathered gather(const char* op, unsigned mask, uint64_t value, Location at);
 // CUDA promises less: the lane itself.
 unsigned active_mask(Location at);
 
+// What the functions of the hardware headers with template parameters call: common/mma.h, cp_async.h, tma.h
+// and cluster.h say what they do.
+void mma_m16n8k16(float* acc, const uint32_t* a, const uint32_t* b, bool bf16, Location at);
+void cp_async_wait(int pending, Location at);
+void tma_store_wait_read(int pending, Location at);
+void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Location at, uintptr_t pc);
 // setmaxnreg, by all lanes of a warp. An increase waits until the CTA's pool has enough registers.
 void set_max_registers(bool increase, int registers, int at_launch, Location at);
 
@@ -92,3 +93,7 @@ template <typename T>
 T atomic_compare_and_swap(T* address, T expected, T desired, Location at);
 
 }  // namespace emulator
+
+namespace flashsteps::inline on_emulator {
+using emulator::Location;
+}

@@ -181,11 +181,10 @@ constinit thread_local uintptr_t pc_of_overflow = 0;
 
 // On the fiber's own stack, from its top: nobody will need what is there.
 [[noreturn]] void report_overflow() {
-  fail(Bug::kGlobalOutOfBounds, *self, [] {
-    return "the thread needs more than its stack of " + std::to_string(kStackBytes >> 10) + " KiB, at " +
-           describe(pc_of_overflow) +
-           ". Does a function call itself too often, or are local variables too large?";
-  });
+  fail(Bug::kGlobalOutOfBounds, *self)
+      << "the thread needs more than its stack of " << (kStackBytes >> 10) << " KiB, at "
+      << describe(pc_of_overflow)
+      << ". Does a function call itself too often, or are local variables too large?";
 }
 
 void handle(int number, siginfo_t* info, void* opaque) {

@@ -168,15 +168,14 @@ void GlobalRaces::acquire() {
 }
 
 void GlobalRaces::report(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write) {
-  fail(Bug::kRace, *self, [&] {
-    const bool is_other = !is_mine(earlier);
-    const std::string other =
-        is_other ? "CTA number " + std::to_string(cta_of(epoch_of(earlier))) : "another CTA";
-    return std::string("race between CTAs on global memory at ") + describe_address(address) + ": the " +
-           kind_of_access(write) + " at " + describe(pc_of(site)) + " touches what the " +
-           kind_of_access(earlier_write) + " at " + describe(pc_of(Site(earlier))) + " by " + other +
-           " touched in the same launch, and CTAs run in no particular order";
-  });
+  const bool is_other = !is_mine(earlier);
+  fail(Bug::kRace, *self) << "race between CTAs on global memory at " << describe_address(address) << ": the "
+                          << kind_of_access(write) << " at " << describe(pc_of(site)) << " touches what the "
+                          << kind_of_access(earlier_write) << " at " << describe(pc_of(Site(earlier)))
+                          << " by "
+                          << (is_other ? "CTA number " + std::to_string(cta_of(epoch_of(earlier)))
+                                       : "another CTA")
+                          << " touched in the same launch, and CTAs run in no particular order";
 }
 
 }  // namespace emulator

@@ -97,17 +97,15 @@ void check_shared(const char* op, const void* pointer, size_t bytes, size_t alig
   const uintptr_t address = uintptr_t(pointer);
   const Space space = check_access(address, bytes, write, {.pc = pc});
   if (space != Space::kShared) {
-    fail(Bug::kSharedOutOfBounds, *self,
-         [&] { return std::string(op) + " at " + describe(pc) + ": the address is not in shared memory"; });
+    fail(Bug::kSharedOutOfBounds, *self)
+        << op << " at " << describe(pc) << ": the address is not in shared memory";
   }
   if (address % alignment != 0) {
-    fail(Bug::kMisaligned, *self, [&] {
-      const uintptr_t offset = address - uintptr_t(cta->smem);
-      const bool is_dynamic = offset < kMaxSmemBytes;  // otherwise in a __shared__ variable
-      return std::string(op) + " at " + describe(pc) + ": the address" +
-             (is_dynamic ? " smem + " + std::to_string(offset) : "") + " is not a multiple of " +
-             std::to_string(alignment);
-    });
+    const uintptr_t offset = address - uintptr_t(cta->smem);
+    const bool is_dynamic = offset < kMaxSmemBytes;  // otherwise in a __shared__ variable
+    fail(Bug::kMisaligned, *self) << op << " at " << describe(pc) << ": the address"
+                                  << (is_dynamic ? " smem + " + std::to_string(offset) : "")
+                                  << " is not a multiple of " << alignment;
   }
   if (cta->options.shuffle && cta->random.one_in(64)) yield();
 }
@@ -126,8 +124,8 @@ void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc)
   if (cta->recent_reads.has(address, bytes)) return;
   const InRuntime in_runtime;
   if (check_access(address, bytes, false, {.pc = pc}) != Space::kGlobal) {
-    fail(Bug::kGlobalOutOfBounds, *self,
-         [&] { return std::string(op) + " at " + describe(pc) + ": the source is not in global memory"; });
+    fail(Bug::kGlobalOutOfBounds, *self)
+        << op << " at " << describe(pc) << ": the source is not in global memory";
   }
   log_access({address, site_of(pc), uint8_t(bytes), /*shared=*/false, /*write=*/false, /*async=*/true});
   if (cta->options.race_detector) global_access(address, bytes, false, site_of(pc));
@@ -152,27 +150,17 @@ void thread_fence() {
 
 // One access each, by size. gcc has no names for unaligned ones: it calls the range functions.
 #define FLASHSTEPS_CALLER __builtin_return_address(0)
-#define FLASHSTEPS_HOOKS(BYTES)                                                                    \
-  void __tsan_read##BYTES(void* p) { emulator::plain_access<BYTES, false>(p, FLASHSTEPS_CALLER); } \
-  void __tsan_write##BYTES(void* p) { emulator::plain_access<BYTES, true>(p, FLASHSTEPS_CALLER); } \
-  void __tsan_unaligned_read##BYTES(void* p) {                                                     \
-    emulator::plain_access<BYTES, false, false>(p, FLASHSTEPS_CALLER);                             \
-  }                                                                                                \
-  void __tsan_unaligned_write##BYTES(void* p) {                                                    \
-    emulator::plain_access<BYTES, true, false>(p, FLASHSTEPS_CALLER);                              \
-  }                                                                                                \
-  void __tsan_volatile_read##BYTES(void* p) {                                                      \
-    emulator::volatile_access<BYTES, false>(p, FLASHSTEPS_CALLER);                                 \
-  }                                                                                                \
-  void __tsan_volatile_write##BYTES(void* p) {                                                     \
-    emulator::volatile_access<BYTES, true>(p, FLASHSTEPS_CALLER);                                  \
-  }                                                                                                \
-  void __tsan_unaligned_volatile_read##BYTES(void* p) {                                            \
-    emulator::volatile_access<BYTES, false>(p, FLASHSTEPS_CALLER);                                 \
-  }                                                                                                \
-  void __tsan_unaligned_volatile_write##BYTES(void* p) {                                           \
-    emulator::volatile_access<BYTES, true>(p, FLASHSTEPS_CALLER);                                  \
-  }
+#define FLASHSTEPS_HOOK(NAME, ...) \
+  void __tsan_##NAME(void* p) { emulator::__VA_ARGS__(p, FLASHSTEPS_CALLER); }
+#define FLASHSTEPS_HOOKS(BYTES)                                                  \
+  FLASHSTEPS_HOOK(read##BYTES, plain_access<BYTES, false>)                       \
+  FLASHSTEPS_HOOK(write##BYTES, plain_access<BYTES, true>)                       \
+  FLASHSTEPS_HOOK(unaligned_read##BYTES, plain_access<BYTES, false, false>)      \
+  FLASHSTEPS_HOOK(unaligned_write##BYTES, plain_access<BYTES, true, false>)      \
+  FLASHSTEPS_HOOK(volatile_read##BYTES, volatile_access<BYTES, false>)           \
+  FLASHSTEPS_HOOK(volatile_write##BYTES, volatile_access<BYTES, true>)           \
+  FLASHSTEPS_HOOK(unaligned_volatile_read##BYTES, volatile_access<BYTES, false>) \
+  FLASHSTEPS_HOOK(unaligned_volatile_write##BYTES, volatile_access<BYTES, true>)
 
 extern "C" {
 FLASHSTEPS_HOOKS(1)

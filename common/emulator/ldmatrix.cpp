@@ -1,5 +1,5 @@
 // ldmatrix and stmatrix.
-#include "common/emulator/ldmatrix.h"
+#include "common/ldmatrix.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "common/emulator/counters.h"
 #include "common/emulator/fragments.h"
 #include "common/emulator/shared_races.h"
-#include "common/emulator/stmatrix.h"
+#include "common/stmatrix.h"
 #include "common/emulator/tile_layouts.h"
 
 namespace emulator {
@@ -38,16 +38,14 @@ void check_swizzle(void* const* opaque, int first_lane) {
     const TileChunk chunk = chunk_of(row);
     if (chunk.column < 0 || (chunk.load == first.load && chunk.column == first.column)) continue;
     const Fiber& who = cta->fiber(cta->running_warp, first_lane + row);
-    fail(Bug::kSwizzle, who, [&] {
-      std::string text = std::string(who.op) + " at " + describe(who.at) + " reads what was copied at " +
-                         describe(pc_of(first.site())) + " with a swizzle of " +
-                         std::to_string(first.swizzle_bytes) + " bytes: row " + std::to_string(first_row) +
-                         " of the matrix is in column " + std::to_string(first.column) +
-                         " of the tile's 16-byte chunks, but row " + std::to_string(row) + " is in column " +
-                         std::to_string(chunk.column);
-      if (chunk.load != first.load) text += " of another copy, issued at " + describe(pc_of(chunk.site()));
-      return text + ". Is the swizzle missing from the address, or does it differ from the tensor map's?";
-    });
+    const bool other_copy = chunk.load != first.load;
+    fail(Bug::kSwizzle, who)
+        << who.op << " at " << who.at << " reads what was copied at " << describe(pc_of(first.site()))
+        << " with a swizzle of " << first.swizzle_bytes << " bytes: row " << first_row
+        << " of the matrix is in column " << first.column << " of the tile's 16-byte chunks, but row " << row
+        << " is in column " << chunk.column
+        << (other_copy ? " of another copy, issued at " + describe(pc_of(chunk.site())) : "")
+        << ". Is the swizzle missing from the address, or does it differ from the tensor map's?";
   }
 }
 
@@ -60,11 +58,9 @@ void check_rows_differ(void* const* opaque) {
   for (int i = 1; i < kWarpSize; ++i) {
     if (rows[i].first != rows[i - 1].first) continue;
     const Fiber& who = cta->fiber(cta->running_warp, rows[i].second);
-    fail(Bug::kRace, who, [&] {
-      return "race on shared memory at " + describe_shared(uintptr_t(rows[i].first)) + ": " + who.op +
-             " at " + describe(who.at) + " writes this row twice, for this lane and for lane " +
-             std::to_string(rows[i - 1].second);
-    });
+    fail(Bug::kRace, who) << "race on shared memory at " << describe_shared(uintptr_t(rows[i].first)) << ": "
+                          << who.op << " at " << who.at
+                          << " writes this row twice, for this lane and for lane " << rows[i - 1].second;
   }
 }
 

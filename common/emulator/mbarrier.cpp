@@ -1,4 +1,4 @@
-#include "common/emulator/mbarrier.h"
+#include "common/mbarrier.h"
 
 #include <cstring>
 
@@ -55,17 +55,14 @@ int64_t sum(const std::vector<Mbarrier::Bytes>& list) {
 int MbarrierTable::initialise(uint64_t* address, int arrivals, Location at) {
   for (const Mbarrier& other : table_) {
     if (other.address != address) continue;
-    fail(Bug::kBadMbarrier, *self, [&] {
-      return "mbarrier.init at " + describe(at) + ": " + describe_initialised(other) +
-             " is in use already. Initialise it once per CTA; its phases advance by themselves";
-    });
+    fail(Bug::kBadMbarrier, *self)
+        << "mbarrier.init at " << at << ": " << describe_initialised(other)
+        << " is in use already. Initialise it once per CTA; its phases advance by themselves";
   }
   if (cta->options.race_detector && table_.size() == SharedRaces::kMaxMbarriers) {
-    fail(Bug::kBadMbarrier, *self, [&] {
-      return "mbarrier.init at " + describe(at) + ": the race detector can track " +
-             std::to_string(SharedRaces::kMaxMbarriers) +
-             " mbarriers per CTA, and this is one more than that";
-    });
+    fail(Bug::kBadMbarrier, *self) << "mbarrier.init at " << at << ": the race detector can track "
+                                   << SharedRaces::kMaxMbarriers
+                                   << " mbarriers per CTA, and this is one more than that";
   }
   Mbarrier& barrier = table_.emplace_back();
   barrier.address = address;
@@ -88,31 +85,25 @@ int MbarrierTable::find(const char* op, const uint64_t* address, Location at) {
   if (number < table_.size() && table_[number].address == address) return int(number);
   for (const Mbarrier& barrier : table_) {
     if (barrier.address != address) continue;
-    fail(Bug::kBadMbarrier, *self, [&] {
-      return std::string(op) + " at " + describe(at) + ": " + describe_initialised(barrier) +
-             " has been overwritten since. Only mbarrier functions may touch its 8 bytes";
-    });
+    fail(Bug::kBadMbarrier, *self)
+        << op << " at " << at << ": " << describe_initialised(barrier)
+        << " has been overwritten since. Only mbarrier functions may touch its 8 bytes";
   }
-  fail(Bug::kBadMbarrier, *self, [&] {
-    return std::string(op) + " at " + describe(at) + ": there is no initialised mbarrier at " +
-           describe_shared(uintptr_t(address)) +
-           (&cta_of(*self) == cta
-                ? std::string(". Is the mbarrier_init missing, or the __syncthreads() after it?")
-                : " of " + describe_block(*cta) +
-                      ". Is the mbarrier_init missing, or the cluster_arrive() and cluster_wait() after "
-                      "it?");
-  });
+  fail(Bug::kBadMbarrier, *self)
+      << op << " at " << at << ": there is no initialised mbarrier at " << describe_shared(uintptr_t(address))
+      << (&cta_of(*self) == cta
+              ? std::string(". Is the mbarrier_init missing, or the __syncthreads() after it?")
+              : " of " + describe_block(*cta) +
+                    ". Is the mbarrier_init missing, or the cluster_arrive() and cluster_wait() after it?");
 }
 
 void MbarrierTable::arrive(const char* op, int number, int64_t expected_bytes, Location at, bool relaxed) {
   Mbarrier& barrier = table_[size_t(number)];
   if (barrier.missing == 0) {
-    fail(Bug::kBadMbarrier, *self, [&] {
-      return std::string(op) + " at " + describe(at) + ": one arrival too many in phase " +
-             std::to_string(barrier.phase) + " of " + describe_initialised(barrier) +
-             ", which still waits for " + std::to_string(barrier.tx) +
-             " bytes. Has this thread waited for the phase before, and for the right parity?";
-    });
+    fail(Bug::kBadMbarrier, *self)
+        << op << " at " << at << ": one arrival too many in phase " << barrier.phase << " of "
+        << describe_initialised(barrier) << ", which still waits for " << barrier.tx
+        << " bytes. Has this thread waited for the phase before, and for the right parity?";
   }
   --barrier.missing;
   if (expected_bytes > 0) {
@@ -139,11 +130,11 @@ void MbarrierTable::complete_bytes(int number, uint64_t phase, int64_t bytes, co
                                    Location issued) {
   Mbarrier& barrier = table_[size_t(number)];
   if (barrier.phase != phase) {
-    fail(Bug::kBadExpectTx, issuer, [&] {
-      return "the copy of " + std::to_string(bytes) + " bytes issued at " + describe(issued) +
-             " belongs to phase " + std::to_string(phase) + " of " + describe_initialised(barrier) +
-             ", but that phase has completed without it; " + describe_announced(barrier);
-    });
+    fail(Bug::kBadExpectTx, issuer) << "the copy of " << bytes << " bytes issued at " << issued
+                                    << " belongs to phase " << phase << " of "
+                                    << describe_initialised(barrier)
+                                    << ", but that phase has completed without it; "
+                                    << describe_announced(barrier);
   }
   barrier.tx -= bytes;
   barrier.copied.push_back({bytes, issued});
@@ -154,13 +145,11 @@ void MbarrierTable::complete_if_done(int number, const Fiber& who) {
   Mbarrier& barrier = table_[size_t(number)];
   if (barrier.missing > 0) return;
   if (barrier.tx < 0) {
-    fail(Bug::kBadExpectTx, who, [&] {
-      return "phase " + std::to_string(barrier.phase) + " of " + describe_initialised(barrier) +
-             ": all have arrived and announced " + std::to_string(sum(barrier.announced)) +
-             " bytes, but copies have brought " + std::to_string(sum(barrier.copied)) +
-             ". Announced: " + describe_bytes(barrier.announced) +
-             ". Copied: " + describe_bytes(barrier.copied);
-    });
+    fail(Bug::kBadExpectTx, who) << "phase " << barrier.phase << " of " << describe_initialised(barrier)
+                                 << ": all have arrived and announced " << sum(barrier.announced)
+                                 << " bytes, but copies have brought " << sum(barrier.copied)
+                                 << ". Announced: " << describe_bytes(barrier.announced)
+                                 << ". Copied: " << describe_bytes(barrier.copied);
   }
   if (barrier.tx > 0) return;
   ++barrier.phase;
@@ -213,12 +202,10 @@ void MbarrierTable::check_exit(const Fiber& last) {
   for (const Mbarrier& barrier : table_) {
     const bool has_load = barrier.last_load.line != 0;
     if (!has_load || barrier.load_phase < barrier.waited_phases) continue;
-    fail(Bug::kUnfinishedCopy, last, [&] {
-      return "the CTA ends, and nobody has waited for the copy issued at " + describe(barrier.last_load) +
-             ", which belongs to phase " + std::to_string(barrier.load_phase) + " of " +
-             describe_initialised(barrier) +
-             ". The copy could write to shared memory that already belongs to another CTA by then";
-    });
+    fail(Bug::kUnfinishedCopy, last)
+        << "the CTA ends, and nobody has waited for the copy issued at " << barrier.last_load
+        << ", which belongs to phase " << barrier.load_phase << " of " << describe_initialised(barrier)
+        << ". The copy could write to shared memory that already belongs to another CTA by then";
   }
 }
 
@@ -250,10 +237,8 @@ bool try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at, ui
   MbarrierTable& table = *cta->mbarriers;
   const int number = table.find(kOp, barrier, at);
   if (parity != 0 && parity != 1) {
-    fail(Bug::kBadMbarrier, *self, [&] {
-      return std::string(kOp) + " at " + describe(at) + ": parity " + std::to_string(parity) +
-             ", it must be 0 or 1: the number of the phase, modulo 2";
-    });
+    fail(Bug::kBadMbarrier, *self) << kOp << " at " << at << ": parity " << parity
+                                   << ", it must be 0 or 1: the number of the phase, modulo 2";
   }
   // The hardware may say no at any time.
   if (cta->options.shuffle && cta->random.one_in(4)) {
@@ -291,10 +276,8 @@ void mbarrier_init(uint64_t* barrier, int arrivals, Location at) {
   touch_shared("mbarrier.init", barrier, kBytes, kBytes, true, pc);
   const InRuntime in_runtime;
   if (arrivals < 1 || arrivals > kMaxCount) {
-    fail(Bug::kBadMbarrier, *self, [&] {
-      return "mbarrier.init at " + describe(at) + ": the number of arrivals is " + std::to_string(arrivals) +
-             ", it must be from 1 to " + std::to_string(kMaxCount);
-    });
+    fail(Bug::kBadMbarrier, *self) << "mbarrier.init at " << at << ": the number of arrivals is " << arrivals
+                                   << ", it must be from 1 to " << kMaxCount;
   }
   const int number = cta->mbarriers->initialise(barrier, arrivals, at);
   if (cta->options.race_detector) cta->races->mbarrier_initialised(number);
@@ -321,10 +304,8 @@ void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes, Location at) {
   const InRuntime in_runtime;
   const int number = cta->mbarriers->find(kOp, barrier, at);
   if (bytes < 0 || (*cta->mbarriers)[number].tx + bytes > kMaxCount) {
-    fail(Bug::kBadExpectTx, *self, [&] {
-      return std::string(kOp) + " at " + describe(at) + ": " + std::to_string(bytes) +
-             " bytes; an mbarrier can wait for 0 to " + std::to_string(kMaxCount);
-    });
+    fail(Bug::kBadExpectTx, *self) << kOp << " at " << at << ": " << bytes
+                                   << " bytes; an mbarrier can wait for 0 to " << kMaxCount;
   }
   ++cta->counters.mbarrier_arrivals;
   cta->mbarriers->arrive(kOp, number, bytes, at);

@@ -123,6 +123,7 @@ struct Extent {
     const uintptr_t offset = address - begin;
     return offset < bytes && count <= bytes - offset;
   }
+  bool operator==(const Extent&) const = default;
 };
 
 // visit(segment, extent) for each of a module's segments.
@@ -275,19 +276,17 @@ class StaticShared {
     counted = num_ctas_;
     bytes_in_use_ += variable.bytes;
     if (bytes_in_use_ <= kMaxStaticSharedBytes) return;
-    fail(Bug::kLaunch, *self, [&] {
-      std::string text = "nvcc refuses this kernel: its __shared__ variables take " +
-                         std::to_string(bytes_in_use_) + " bytes, and " +
-                         std::to_string(kMaxStaticSharedBytes) + " are the most. They are ";
-      const char* separator = "";
-      for (size_t i = 0; i < variables.size(); ++i) {
-        if (counted_[i] != num_ctas_) continue;
-        text += separator + demangled(variables[i].name) + " of " + std::to_string(variables[i].bytes);
-        separator = ", ";
-      }
-      return text + ". Use smem of common/launch.h, of which a launch can have up to " +
-             std::to_string(kMaxSmemBytes) + " bytes";
-    });
+    Failure failure = fail(Bug::kLaunch, *self);
+    failure << "nvcc refuses this kernel: its __shared__ variables take " << bytes_in_use_ << " bytes, and "
+            << kMaxStaticSharedBytes << " are the most. They are ";
+    const char* separator = "";
+    for (size_t i = 0; i < variables.size(); ++i) {
+      if (counted_[i] != num_ctas_) continue;
+      failure << separator << demangled(variables[i].name) << " of " << variables[i].bytes;
+      separator = ", ";
+    }
+    failure << ". Use smem of common/launch.h, of which a launch can have up to " << kMaxSmemBytes
+            << " bytes";
   }
 
   void poison() {
@@ -390,8 +389,8 @@ std::vector<GlobalRange> global_memory() {
       last.bytes = std::max(last.bytes, begin + bytes - last.begin);
       last.is_variable = false;  // somebody has registered a part of it
     } else {
-      const auto is_it = [&](const Extent& extent) { return extent.begin == begin && extent.bytes == bytes; };
-      merged.push_back({begin, bytes, std::ranges::any_of(variables, is_it)});
+      const bool is_variable = std::ranges::count(variables, Extent{begin, bytes}) > 0;
+      merged.push_back({begin, bytes, is_variable});
     }
   }
   return merged;
@@ -410,11 +409,9 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
   if (StaticShared& shared = static_shared(); shared.block().holds(address, bytes)) {
     if (!write && is_coordinate(address)) return Space::kPrivate;
     if (c.has_neighbours) {
-      fail(Bug::kCluster, *self, [&] {
-        return describe_access(bytes, write) + " at " + describe(place) +
-               ": the emulator cannot tell the __shared__ variables of a cluster's CTAs apart. Let the "
-               "kernel lay them out in smem";
-      });
+      fail(Bug::kCluster, *self) << describe_access(bytes, write) << " at " << describe(place)
+                                 << ": the emulator cannot tell the __shared__ variables of a cluster's CTAs "
+                                    "apart. Let the kernel lay them out in smem";
     }
     shared.touch(address, bytes);
     shared.check_size(address);
@@ -423,41 +420,37 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
   if (const GlobalRange* range = find_range_of(address, bytes); range != nullptr) {
     if (range->is_variable && c.options.variables_are_constant) {
       if (!write) return Space::kGlobal;  // and not remembered: a write may follow
-      fail(Bug::kVariable, *self, [&] {
-        return describe_access(bytes, write) + " at " + describe(place) +
-               ": a variable of the program. Two calls at a time, on two streams, would share it. What a "
-               "call needs for itself is in AttentionCall::workspace and counters";
-      });
+      fail(Bug::kVariable, *self)
+          << describe_access(bytes, write) << " at " << describe(place)
+          << ": a variable of the program. Two calls at a time, on two streams, would share it. What a call "
+             "needs for itself is in AttentionCall::workspace and counters";
     }
     note_headway(*range, address, write);
     remember_global(*range);
     return Space::kGlobal;
   }
   if (is_near_smem(address)) {
-    fail(Bug::kSharedOutOfBounds, *self, [&] {
-      return "shared memory access out of bounds: " + describe_access(bytes, write) + " at " +
-             describe_smem_offset(address) + ", but the launch asked for " + std::to_string(c.smem_bytes) +
-             " bytes, at " + describe(place);
-    });
+    fail(Bug::kSharedOutOfBounds, *self)
+        << "shared memory access out of bounds: " << describe_access(bytes, write) << " at "
+        << describe_smem_offset(address) << ", but the launch asked for " << c.smem_bytes << " bytes, at "
+        << describe(place);
   }
   if (!write) {
     if (Extent{uintptr_t(c.launch->arguments), c.launch->argument_bytes}.holds(address, bytes))
       return Space::kPrivate;
     if (is_program_data(address, bytes)) return Space::kPrivate;
   }
-  fail(Bug::kGlobalOutOfBounds, *self, [&] {
-    return "global memory access out of bounds: " + describe_access(bytes, write) + " at " +
-           describe_foreign_address(address) + ", at " + describe(place);
-  });
+  fail(Bug::kGlobalOutOfBounds, *self)
+      << "global memory access out of bounds: " << describe_access(bytes, write) << " at "
+      << describe_foreign_address(address) << ", at " << describe(place);
 }
 
 void check_alignment(uintptr_t address, size_t bytes, bool write, const Place& place) {
   if (address % bytes == 0) return;
-  fail(Bug::kMisaligned, *self, [&] {
-    return "misaligned access: " + describe_access(bytes, write) + " at " +
-           (is_near_smem(address) ? describe_smem_offset(address) : describe_address(address)) +
-           ", which is not a multiple of " + std::to_string(bytes) + ", at " + describe(place);
-  });
+  fail(Bug::kMisaligned, *self) << "misaligned access: " << describe_access(bytes, write) << " at "
+                                << (is_near_smem(address) ? describe_smem_offset(address)
+                                                          : describe_address(address))
+                                << ", which is not a multiple of " << bytes << ", at " << describe(place);
 }
 
 }  // namespace emulator

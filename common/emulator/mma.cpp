@@ -1,4 +1,4 @@
-#include "common/emulator/mma.h"
+#include "common/mma.h"
 
 #include <cstring>
 

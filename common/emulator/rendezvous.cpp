@@ -4,7 +4,7 @@
 
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
-#include "common/emulator/named_barrier.h"
+#include "common/named_barrier.h"
 #include "common/emulator/shared_races.h"
 #include "common/emulator/tracer.h"
 
@@ -23,7 +23,7 @@ std::string describe_collective(const Fiber& fiber) {
 void check_convergence(const Fiber& me, const Warp& warp) {
   const unsigned bit = 1u << me.lane;
   if ((me.mask & bit) == 0) {
-    fail(Bug::kBadMask, me, [&] { return describe_collective(me) + ": the lane is not in its own mask"; });
+    fail(Bug::kBadMask, me) << describe_collective(me) << ": the lane is not in its own mask";
   }
   for (unsigned rest = warp.waiting; rest != 0; rest &= rest - 1) {
     const Fiber& other = cta->fiber(me.warp, __builtin_ctz(rest));
@@ -34,10 +34,8 @@ void check_convergence(const Fiber& me, const Warp& warp) {
     // This lane may have to do without the other first, but not in the other's own line.
     const bool mutual = (other.mask & bit) != 0 && (me.mask & (1u << other.lane)) != 0;
     if (!mutual && !((other.mask & bit) != 0 && same_place(me.at, other.at))) continue;
-    fail(Bug::kDivergence, me, [&] {
-      return "warp divergence: this lane is in " + describe_collective(me) + ", but lane " +
-             std::to_string(other.lane) + " is in " + describe_collective(other);
-    });
+    fail(Bug::kDivergence, me) << "warp divergence: this lane is in " << describe_collective(me)
+                               << ", but lane " << other.lane << " is in " << describe_collective(other);
   }
 }
 
@@ -97,18 +95,16 @@ void check_aligned(unsigned lanes) {
     return std::string(fiber.op) + " at " + describe(fiber.at);
   };
   if (lanes != 0xffffffff) {
-    fail(Bug::kDivergence, first, [&] {
-      return describe_instruction(first) + " needs all 32 lanes of the warp, but " + describe_lanes(~lanes) +
-             " will not come: they have exited or do not exist";
-    });
+    fail(Bug::kDivergence, first) << describe_instruction(first) << " needs all 32 lanes of the warp, but "
+                                  << describe_lanes(~lanes)
+                                  << " will not come: they have exited or do not exist";
   }
   for (int lane = 1; lane < kWarpSize; ++lane) {
     const Fiber& other = fiber_of(lane);
     if (same_place(other.at, first.at)) continue;
-    fail(Bug::kDivergence, other, [&] {
-      return "warp divergence: this lane is in " + describe_instruction(other) + ", but lane 0 is in " +
-             describe_instruction(first) + ". All 32 lanes must execute the same one";
-    });
+    fail(Bug::kDivergence, other) << "warp divergence: this lane is in " << describe_instruction(other)
+                                  << ", but lane 0 is in " << describe_instruction(first)
+                                  << ". All 32 lanes must execute the same one";
   }
 }
 
@@ -131,11 +127,9 @@ void check_barrier_convergence(const Fiber& me) {
     const Fiber& other = cta->fiber(me.warp, lane);
     if (other.state != State::kBarrier) continue;
     if (other.barrier_id == me.barrier_id && same_place(other.at, me.at)) return;
-    fail(Bug::kDivergence, me, [&] {
-      return std::string("divergent barrier: this lane is at ") + me.op + " at " + describe(me.at) +
-             ", but lane " + std::to_string(other.lane) + " of its warp is at " + other.op + " at " +
-             describe(other.at);
-    });
+    fail(Bug::kDivergence, me) << "divergent barrier: this lane is at " << me.op << " at " << me.at
+                               << ", but lane " << other.lane << " of its warp is at " << other.op << " at "
+                               << other.at;
   }
 }
 
@@ -193,19 +187,15 @@ void arrive(const char* op, int id, int count, bool wait, Location at, bool pred
     barrier.at = at;
   }
   if (barrier.count != count) {
-    fail(Bug::kBadBarrier, me, [&] {
-      const auto threads = [](int n) { return n == kEveryone ? std::string("all") : std::to_string(n); };
-      return std::string(op) + " at " + describe(at) + ": barrier " + std::to_string(id) + " is used with " +
-             threads(count) + " threads here, but with " + threads(barrier.count) + " at " +
-             describe(barrier.at);
-    });
+    const auto threads = [](int n) { return n == kEveryone ? std::string("all") : std::to_string(n); };
+    fail(Bug::kBadBarrier, me) << op << " at " << at << ": barrier " << id << " is used with "
+                               << threads(count) << " threads here, but with " << threads(barrier.count)
+                               << " at " << barrier.at;
   }
   // PTX lets bar.red meet neither bar.sync nor another bar.red.
   if (count == kEveryone && std::strcmp(barrier.op, op) != 0) {
-    fail(Bug::kBadBarrier, me, [&] {
-      return std::string(op) + " at " + describe(at) + ": other threads are at the same barrier with " +
-             barrier.op + " at " + describe(barrier.at);
-    });
+    fail(Bug::kBadBarrier, me) << op << " at " << at << ": other threads are at the same barrier with "
+                               << barrier.op << " at " << barrier.at;
   }
   ++barrier.arrived;
   barrier.yes += predicate;
@@ -223,11 +213,9 @@ void arrive(const char* op, int id, int count, bool wait, Location at, bool pred
 
 void named_barrier(const char* op, int id, int count, bool wait, Location at) {
   if (id < 0 || id >= kNumBarriers || count <= 0 || count % kWarpSize != 0 || count > kMaxThreads) {
-    fail(Bug::kBadBarrier, *self, [&] {
-      return std::string(op) + " at " + describe(at) + ": barrier " + std::to_string(id) + " with " +
-             std::to_string(count) +
-             " threads; there are barriers 0 to 15, and threads come in multiples of 32";
-    });
+    fail(Bug::kBadBarrier, *self)
+        << op << " at " << at << ": barrier " << id << " with " << count
+        << " threads; there are barriers 0 to 15, and threads come in multiples of 32";
   }
   arrive(op, id, count, wait, at);
 }

@@ -149,6 +149,23 @@ std::string describe_shared(uintptr_t address) {
   return offset < kMaxSmemBytes ? "smem + " + std::to_string(offset) : "a __shared__ variable";
 }
 
+// ---- Failures
+
+Failure::Failure(Bug bug, const Fiber& who, const std::string& begins) : bug_(bug) {
+  windows.stack = kEverything;
+  text_ = describe_thread(who) + ": " + begins;
+}
+
+Failure::~Failure() {
+  record_report(bug_, std::move(text_));
+  abandon_cta();
+}
+
+Failure& Failure::operator<<(const std::string& text) {
+  text_ += text;
+  return *this;
+}
+
 // ---- Deadlocks
 
 namespace {

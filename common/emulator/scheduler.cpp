@@ -583,7 +583,7 @@ Counters last_counters() {
 
 void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, int cluster_size) {
   if (self != nullptr) {
-    fail(Bug::kLaunch, *self, [] { return std::string("a kernel cannot launch a kernel"); });
+    fail(Bug::kLaunch, *self) << "a kernel cannot launch a kernel";
   }
   const auto refuse = [](const std::string& why) { throw Report(Bug::kLaunch, "cannot launch: " + why); };
   const auto size = [](cuda::dim3 d) {

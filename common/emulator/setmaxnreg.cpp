@@ -27,33 +27,25 @@ constexpr unsigned kWholeGroup = (1u << kWarpsPerGroup) - 1;
 }  // namespace
 
 void RegisterPool::check(const Change& change) {
-  // Takes a function and not a string: the caller's would never be destroyed, see record_report().
-  const auto refuse = [&](Bug bug, const auto& describe_reason) {
-    fail(bug, *self, [&] { return describe_change(change) + ": " + describe_reason(); });
-  };
+  const auto refuse = [&](Bug bug) { return Failure(bug, *self, describe_change(change) + ": "); };
   const int warp = cta->running_warp;
   const int first_warp = warp / kWarpsPerGroup * kWarpsPerGroup;
   if (first_warp + kWarpsPerGroup > cta->num_warps) {
-    refuse(Bug::kDivergence, [&] {
-      return "needs a warpgroup, four warps, and the CTA has " + std::to_string(cta->num_warps) +
-             " warps in all";
-    });
+    refuse(Bug::kDivergence) << "needs a warpgroup, four warps, and the CTA has " << cta->num_warps
+                             << " warps in all";
   }
   if (at_launch_ == 0) {
     at_launch_ = change.at_launch;
     has_.fill(at_launch_);
   }
   if (change.at_launch != at_launch_) {
-    refuse(Bug::kBadRegisters, [&] {
-      return "says that a thread has " + std::to_string(change.at_launch) +
-             " registers at launch, but an earlier one said " + std::to_string(at_launch_);
-    });
+    refuse(Bug::kBadRegisters) << "says that a thread has " << change.at_launch
+                               << " registers at launch, but an earlier one said " << at_launch_;
   }
   if (at_launch_ * cta->num_warps * kWarpSize > kRegistersOfAnSm) {
-    refuse(Bug::kBadRegisters, [&] {
-      return std::to_string(cta->num_warps * kWarpSize) + " threads of " + std::to_string(at_launch_) +
-             " registers at launch are more than the " + std::to_string(kRegistersOfAnSm) + " of an SM";
-    });
+    refuse(Bug::kBadRegisters) << cta->num_warps * kWarpSize << " threads of " << at_launch_
+                               << " registers at launch are more than the " << kRegistersOfAnSm
+                               << " of an SM";
   }
 
   Group& group = groups_[size_t(warp / kWarpsPerGroup)];
@@ -64,26 +56,21 @@ void RegisterPool::check(const Change& change) {
   const bool is_same = theirs.increase == change.increase && theirs.registers == change.registers &&
                        same_place(theirs.at, change.at);
   if ((group.came & bit) != 0) {
-    refuse(Bug::kDivergence, [&] {
-      return describe_warps(first_warp, kWholeGroup & ~group.came) +
-             " of the warpgroup have not executed the " + describe_change(theirs) +
-             " yet. All four warps must execute it before any of them goes on to this one";
-    });
+    refuse(Bug::kDivergence) << describe_warps(first_warp, kWholeGroup & ~group.came)
+                             << " of the warpgroup have not executed the " << describe_change(theirs)
+                             << " yet. All four warps must execute it before any of them goes on to this one";
   }
   if (!is_same) {
-    refuse(Bug::kDivergence, [&] {
-      return "the four warps of a warpgroup must execute the same one, but " +
-             describe_warps(first_warp, group.came) + " executed the " + describe_change(theirs);
-    });
+    refuse(Bug::kDivergence) << "the four warps of a warpgroup must execute the same one, but "
+                             << describe_warps(first_warp, group.came) << " executed the "
+                             << describe_change(theirs);
   }
   group.came |= bit;
 
   const int has = has_[size_t(warp)];
   if (change.increase ? change.registers < has : change.registers > has) {
-    refuse(Bug::kBadRegisters, [&] {
-      return "the warp has " + std::to_string(has) + " registers a thread, and " + change.op() +
-             (change.increase ? " can only raise that" : " can only lower that");
-    });
+    refuse(Bug::kBadRegisters) << "the warp has " << has << " registers a thread, and " << change.op()
+                               << (change.increase ? " can only raise that" : " can only lower that");
   }
 }
 
@@ -127,12 +114,10 @@ void RegisterPool::check_exit(const Fiber& last) {
   for (size_t i = 0; i < groups_.size(); ++i) {
     const Group& group = groups_[i];
     if (group.came == 0 || group.came == kWholeGroup) continue;
-    fail(Bug::kDivergence, last, [&] {
-      const int first_warp = int(i) * kWarpsPerGroup;
-      return "the CTA ends, and only " + describe_warps(first_warp, group.came) +
-             " of their warpgroup executed the " + describe_change(group.change) + ", but not " +
-             describe_warps(first_warp, kWholeGroup & ~group.came);
-    });
+    const int first_warp = int(i) * kWarpsPerGroup;
+    fail(Bug::kDivergence, last) << "the CTA ends, and only " << describe_warps(first_warp, group.came)
+                                 << " of their warpgroup executed the " << describe_change(group.change)
+                                 << ", but not " << describe_warps(first_warp, kWholeGroup & ~group.came);
   }
 }
 

@@ -247,19 +247,14 @@ void SharedRaces::mbarrier_waited(int mbarrier, const Fiber& who, bool cluster_s
 
 // ---- Who knows what in a cluster
 
-void SharedRaces::remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site) const {
+void SharedRaces::remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
   const Clock& known = known_here(who).happened;
-  const Block& block = dynamic_shared_.blocks[(address - dynamic_shared_.base) / kBlockBytes];
-  const auto check = [&](const Cell& cell) {
-    if (is_known(known, cell.write)) return;
-    report(who, address, cell.write, true, thread_epoch(0, who, site), false);
-  };
-  if (block.cell_shift == kBlockShift) return check(block.cell);
-  const Cell* const cells =
-      &dynamic_shared_.cells[size_t(&block - dynamic_shared_.blocks.data()) * kMaxCells];
-  for (size_t i = 0; i < bytes; i += size_t(1) << block.cell_shift) {
-    check(cells[(address % kBlockBytes + i) >> block.cell_shift]);
-  }
+  for_each_block(address, bytes, [&](Block&, std::span<Cell> cells, bool) {
+    for (const Cell& cell : cells) {
+      if (is_known(known, cell.write)) continue;
+      report(who, address, cell.write, true, thread_epoch(0, who, site), false);
+    }
+  });
 }
 
 void SharedRaces::remote_write(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
@@ -269,11 +264,9 @@ void SharedRaces::remote_write(const Fiber& who, uintptr_t address, size_t bytes
   const Clock& heard = known_here(who).happened;
   const auto is_time = [](Time time) { return time > 0; };
   if (!has_forgotten_ && std::none_of(heard.some.begin(), heard.some.end(), is_time)) {
-    fail(Bug::kCluster, who, [&] {
-      return "store_cluster at " + describe(pc_of(site)) + ": " + describe_block(*cta) +
-             " of the cluster may not have begun: this thread has heard nothing of it. Is a cluster_arrive() "
-             "and cluster_wait() missing in front of the store?";
-    });
+    fail(Bug::kCluster, who) << "store_cluster at " << describe(pc_of(site)) << ": " << describe_block(*cta)
+                             << " of the cluster may not have begun: this thread has heard nothing of it. Is "
+                                "a cluster_arrive() and cluster_wait() missing in front of the store?";
   }
   const size_t warp = size_t(its.rank_ * cta->num_warps + who.warp);
   const auto find_writer = [&]() -> RemoteWriter& {
@@ -358,25 +351,22 @@ void SharedRaces::check_exit(const Fiber& last) const {
     const Cta& other = *cta->cluster->ctas[size_t(arrival.rank)];
     if (other.races->is_known(known.others[size_t(arrival.rank)].happened, arrival.epoch)) continue;
     known = {};
-    fail(Bug::kCluster, last, [&] {
-      return "the CTA exits and has not heard of the arrival at its mbarrier at " + describe(arrival.at) +
-             " by " + describe_block(other) + " warp " + std::to_string(warp_of(arrival.epoch)) + " lane " +
-             std::to_string(lane_of(arrival.epoch)) +
-             ": that arrival could come when this CTA is gone. Is a cluster_arrive() and cluster_wait() "
-             "missing at the kernel's end, or an mbarrier_wait_cluster() for that phase?";
-    });
+    fail(Bug::kCluster, last)
+        << "the CTA exits and has not heard of the arrival at its mbarrier at " << arrival.at << " by "
+        << describe_block(other) << " warp " << warp_of(arrival.epoch) << " lane " << lane_of(arrival.epoch)
+        << ": that arrival could come when this CTA is gone. Is a cluster_arrive() and cluster_wait() "
+           "missing at the kernel's end, or an mbarrier_wait_cluster() for that phase?";
   }
   for (const RemoteWriter& writer : remote_writers_) {
     const auto is_unknown = [&](Epoch write) { return write != 0 && !is_known(known.happened, write); };
     const auto found = std::find_if(std::begin(writer.last), std::end(writer.last), is_unknown);
     if (found == std::end(writer.last)) continue;
     known = {};
-    fail(Bug::kCluster, last, [&] {
-      return "the CTA exits and has not heard of the write to its shared memory at " +
-             describe(pc_of(site_of_epoch(*found))) + " by " + describe_thread_of(*found) +
-             ": that write could come when this CTA is gone. Is a cluster_arrive() and cluster_wait() "
-             "missing behind it?";
-    });
+    fail(Bug::kCluster, last) << "the CTA exits and has not heard of the write to its shared memory at "
+                              << describe(pc_of(site_of_epoch(*found))) << " by "
+                              << describe_thread_of(*found)
+                              << ": that write could come when this CTA is gone. Is a cluster_arrive() and "
+                                 "cluster_wait() missing behind it?";
   }
 }
 
@@ -503,38 +493,39 @@ void SharedRaces::shared_access(const Fiber& who, uintptr_t address, size_t byte
 }
 
 void SharedRaces::warp_read_begins(const Fiber& who, uintptr_t address, Site site) {
-  access(who, address, kBlockBytes, false,
-         thread_epoch(times_[who.warp], who, site) | Epoch(1) << kWholeWarpShift);
+  access(who, address, kBlockBytes, false, warp_epoch(times_[who.warp], who, site));
+}
+
+inline void SharedRaces::check_lanes(int warp, unsigned lanes, uintptr_t address, Epoch earlier,
+                                     bool earlier_write, Epoch now, bool write) {
+  if (known_to_warp(earlier, warp)) return;
+  for (const int lane : Bits{lanes}) {
+    const Fiber& who = cta->fiber(warp, lane);
+    if (happened_before(earlier, who, knowledge_of(who).happened)) continue;
+    report(who, address, earlier, earlier_write, now, write);
+  }
 }
 
 void SharedRaces::warp_reads(const Fiber& who, uintptr_t address, unsigned receivers, Site site) {
+  const Epoch now = warp_epoch(times_[who.warp], who, site);
   for_each_block(address, kBlockBytes, [&](Block&, std::span<Cell> cells, bool) {
     for (const Cell& cell : cells) {
-      if (known_to_warp(cell.write, who.warp)) continue;
-      for (const int lane : Bits{receivers}) {
-        const Fiber& receiver = cta->fiber(who.warp, lane);
-        if (happened_before(cell.write, receiver, knowledge_of(receiver).happened)) continue;
-        report(receiver, address, cell.write, true, thread_epoch(times_[who.warp], receiver, site), false);
-      }
+      check_lanes(who.warp, receivers, address, cell.write, true, now, false);
     }
   });
 }
 
 void SharedRaces::warp_writes(const Fiber& who, uintptr_t address, unsigned writers, Site site) {
   if (!store_sources_.empty()) check_store_sources(who, address, kBlockBytes, site);
-  const auto check = [&](Epoch earlier, bool earlier_write) {
-    if (known_to_warp(earlier, who.warp)) return;
-    for (const int lane : Bits{writers}) {
-      const Fiber& writer = cta->fiber(who.warp, lane);
-      if (happened_before(earlier, writer, knowledge_of(writer).happened)) continue;
-      report(writer, address, earlier, earlier_write, thread_epoch(times_[who.warp], writer, site), true);
-    }
-  };
-  const Epoch now = thread_epoch(times_[who.warp], who, site) | Epoch(1) << kWholeWarpShift;
+  const Epoch now = warp_epoch(times_[who.warp], who, site);
   for_each_block(address, kBlockBytes, [&](Block& block, std::span<Cell> cells, bool) {
     for (const Cell& cell : cells) {
-      if (!is_write_of_warp(cell.write, who.warp)) check(cell.write, true);
-      for (const Epoch read : cell.reads) check(read, false);
+      if (!is_write_of_warp(cell.write, who.warp)) {
+        check_lanes(who.warp, writers, address, cell.write, true, now, true);
+      }
+      for (const Epoch read : cell.reads) {
+        check_lanes(who.warp, writers, address, read, false, now, true);
+      }
     }
     block = {.cell = {now, {}}};
   });
@@ -628,11 +619,7 @@ void SharedRaces::product_reads(int warp, Time issued, uintptr_t address, Site s
   for_each_block(address, kBlockBytes, [&](Block&, std::span<Cell> cells, bool) {
     for (Cell& cell : cells) {
       if (same_time(cell.reads[0], now) || same_time(cell.reads[1], now)) continue;
-      for (int lane = 0; lane < kWarpSize && !known_to_warp(cell.write, warp); ++lane) {
-        const Fiber& who = cta->fiber(warp, lane);
-        if (happened_before(cell.write, who, knowledge_of(who).happened)) continue;
-        report(who, address, cell.write, true, now, false);
-      }
+      check_lanes(warp, 0xffffffff, address, cell.write, true, now, false);
       // The warp reads as one, so one lane's fence does for all.
       if (!is_asynchronous(cell.write)) {
         const Fiber& any = cta->fiber(warp, 0);
@@ -659,12 +646,11 @@ void SharedRaces::product_waited(int warp, Time issued) {
 void SharedRaces::check_store_sources(const Fiber& who, uintptr_t address, size_t bytes, Site site) const {
   for (const StoreSource& source : store_sources_) {
     if (address >= source.begin + source.bytes || source.begin >= address + bytes) continue;
-    fail(Bug::kRace, who, [&] {
-      return "race on shared memory at " + describe_shared(address) + ": the write at " +
-             describe(pc_of(site)) + " overwrites what the bulk store at " + describe(pc_of(source.site)) +
-             " by warp " + std::to_string(source.who->warp) + " lane " + std::to_string(source.who->lane) +
-             " may still be reading. Is a tma_store_wait_read missing before this write?";
-    });
+    fail(Bug::kRace, who) << "race on shared memory at " << describe_shared(address) << ": the write at "
+                          << describe(pc_of(site)) << " overwrites what the bulk store at "
+                          << describe(pc_of(source.site)) << " by warp " << source.who->warp << " lane "
+                          << source.who->lane
+                          << " may still be reading. Is a tma_store_wait_read missing before this write?";
   }
 }
 
@@ -674,18 +660,18 @@ void SharedRaces::check_fence(const Fiber& who, const Clock& fenced, uintptr_t a
   const bool by_store =
       std::find(store_sites_.begin(), store_sites_.end(), Site(earlier)) != store_sites_.end();
   if (by_store) return;
-  fail(Bug::kProxyFence, who, [&] {
-    const bool is_own = &cta_of(who) == cta;
-    return std::string("the ") + who_does + " at " + describe(pc_of(site)) +
-           (overwrites ? " overwrites" : " reads") + " shared memory at " + describe_shared(address) +
-           (is_own ? "" : " of " + describe_block(*cta)) + ", which was " +
-           (earlier_write ? "written" : "read") + " at " + describe(pc_of(site_of_epoch(earlier))) + " by " +
-           describe_thread_of(earlier) +
-           ", and no fence_proxy_async() lies between the two. It must come after the " +
-           (earlier_write ? "write" : "read") +
-           (is_own ? std::string(", or before the ") + who_does + " and after what this thread waits for"
-                   : ", in that CTA");
-  });
+  const bool is_own = &cta_of(who) == cta;
+  fail(Bug::kProxyFence, who) << "the " << who_does << " at " << describe(pc_of(site))
+                              << (overwrites ? " overwrites" : " reads") << " shared memory at "
+                              << describe_shared(address) << (is_own ? "" : " of " + describe_block(*cta))
+                              << ", which was " << (earlier_write ? "written" : "read") << " at "
+                              << describe(pc_of(site_of_epoch(earlier))) << " by "
+                              << describe_thread_of(earlier)
+                              << ", and no fence_proxy_async() lies between the two. It must come after the "
+                              << kind_of_access(earlier_write)
+                              << (is_own ? std::string(", or before the ") + who_does +
+                                               " and after what this thread waits for"
+                                         : ", in that CTA");
 }
 
 std::string SharedRaces::describe_thread_of(Epoch epoch) const {
@@ -705,49 +691,45 @@ Site SharedRaces::site_of_epoch(Epoch epoch) const {
 
 void SharedRaces::report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
                          bool write) const {
-  fail(Bug::kRace, who, [&] {
-    const bool is_own = &cta_of(who) == cta;
-    const std::string where = "race on shared memory at " + describe_shared(address) +
-                              (is_own ? "" : " of " + describe_block(*cta)) + ": ";
-    const std::string place = describe(pc_of(Site(now)));
-    const std::string earlier_place = describe(pc_of(site_of_epoch(earlier)));
-    const bool by_copy = is_copy(now) && !is_product(now);
-    const bool after_copy = is_asynchronous(earlier);
-    const std::string what = by_copy           ? "the copy issued at "
-                             : is_product(now) ? "the wgmma at "
-                                               : std::string("the ") + kind_of_access(write) + " at ";
-    if (is_product(earlier)) {
-      return where + what + place + " overwrites what the wgmma at " + earlier_place + " by warp " +
-             std::to_string(mbarrier_of(earlier) - kMaxMbarriers) +
-             " may still be reading: this thread has not heard that it is complete. Is a warpgroup_wait "
-             "missing before the memory is released, or does it leave the group pending?";
-    }
-    if (is_on_way(earlier)) {
-      const Fiber& issuer = cta->fiber(warp_of(earlier), lane_of(earlier));
-      return where + what + place + " touches what the cp.async at " + earlier_place + " by warp " +
-             std::to_string(issuer.warp) + " lane " + std::to_string(issuer.lane) + " brings, and " +
-             cta->lane_copies->describe_missing(issuer, address, who);
-    }
-    if (after_copy) {
-      return where + what + place + " touches what the copy issued at " + earlier_place +
-             " brings, and this thread has not waited for that: is an mbarrier_wait missing, or was it for "
-             "another phase or another mbarrier?";
-    }
-    const std::string other = earlier_place + " by " + describe_thread_of(earlier);
-    if (by_copy) {
-      return where + "the copy issued at " + place + " overwrites what the " + kind_of_access(earlier_write) +
-             " at " + other +
-             " may still need: this thread has not heard that it is done. Was the memory released too early, "
-             "or did nobody wait for its release?";
-    }
+  const bool is_own = &cta_of(who) == cta;
+  const bool by_copy = is_copy(now) && !is_product(now);
+  const char* const earlier_kind = kind_of_access(earlier_write);
+  const auto earlier_place = [&] { return describe(pc_of(site_of_epoch(earlier))); };
+  Failure failure = fail(Bug::kRace, who);
+  failure << "race on shared memory at " << describe_shared(address)
+          << (is_own ? "" : " of " + describe_block(*cta)) << ": "
+          << (by_copy           ? "the copy issued"
+              : is_product(now) ? "the wgmma"
+                                : std::string("the ") + kind_of_access(write))
+          << " at " << describe(pc_of(Site(now)));
+  if (is_product(earlier)) {
+    failure << " overwrites what the wgmma at " << earlier_place() << " by warp "
+            << mbarrier_of(earlier) - kMaxMbarriers
+            << " may still be reading: this thread has not heard that it is complete. Is a warpgroup_wait "
+               "missing before the memory is released, or does it leave the group pending?";
+  } else if (is_on_way(earlier)) {
+    const Fiber& issuer = cta->fiber(warp_of(earlier), lane_of(earlier));
+    failure << " touches what the cp.async at " << earlier_place() << " by warp " << issuer.warp << " lane "
+            << issuer.lane << " brings, and " << cta->lane_copies->describe_missing(issuer, address, who);
+  } else if (is_asynchronous(earlier)) {
+    failure << " touches what the copy issued at " << earlier_place()
+            << " brings, and this thread has not waited for that: is an mbarrier_wait missing, or was it for "
+               "another phase or another mbarrier?";
+  } else if (by_copy) {
+    failure << " overwrites what the " << earlier_kind << " at " << earlier_place() << " by "
+            << describe_thread_of(earlier)
+            << " may still need: this thread has not heard that it is done. Was the memory released too "
+               "early, or did nobody wait for its release?";
+  } else {
     const bool between_ctas = !is_own || is_remote_write(earlier);
-    const std::string remedy = between_ctas ? "a cluster_arrive() and cluster_wait() of all threads"
-                               : warp_of(earlier) == who.warp
-                                   ? "a __syncwarp() (if other warps come here too, a barrier)"
-                                   : "a barrier (__syncthreads(), or bar_sync() of the warps concerned)";
-    return where + what + place + " is not ordered after the " + kind_of_access(earlier_write) + " at " +
-           other + ". Is " + remedy + " missing between the two?";
-  });
+    failure << " is not ordered after the " << earlier_kind << " at " << earlier_place() << " by "
+            << describe_thread_of(earlier) << ". Is "
+            << (between_ctas ? "a cluster_arrive() and cluster_wait() of all threads"
+                : warp_of(earlier) == who.warp
+                    ? "a __syncwarp() (if other warps come here too, a barrier)"
+                    : "a barrier (__syncthreads(), or bar_sync() of the warps concerned)")
+            << " missing between the two?";
+  }
 }
 
 }  // namespace emulator

@@ -69,7 +69,7 @@ class SharedRaces {
   void mbarrier_waited(int mbarrier, const Fiber& who, bool cluster_scope);
 
   // By a thread of another CTA of the cluster: it reads these bytes, it writes them, it arrives here.
-  void remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site) const;
+  void remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site);
   void remote_write(const Fiber& who, uintptr_t address, size_t bytes, Site site);
   void remote_arrival(int mbarrier, const Fiber& who);
   void must_hear_of_arrival(const Fiber& who, Location at);  // before it exits
@@ -153,12 +153,13 @@ class SharedRaces {
   static Epoch thread_epoch(Time time, const Fiber& who, Site site) {
     return Epoch(time) << kTimeShift | Epoch(who.warp) << kWarpShift | Epoch(who.lane) << kWhoShift | site;
   }
+  static Epoch warp_epoch(Time time, const Fiber& who, Site site) {
+    return thread_epoch(time, who, site) | Epoch(1) << kWholeWarpShift;
+  }
   static Epoch copy_epoch(Time time, int mbarrier, Site site) {
     return Epoch(time) << kTimeShift | Epoch(1) << kCopyShift | Epoch(mbarrier) << kWhoShift | site;
   }
-  static Epoch on_way_epoch(const Fiber& who, Site site) {
-    return thread_epoch(kNever, who, site) | Epoch(1) << kWholeWarpShift;
-  }
+  static Epoch on_way_epoch(const Fiber& who, Site site) { return warp_epoch(kNever, who, site); }
   static bool is_on_way(Epoch epoch) { return time_of(epoch) == kNever; }
   // By the warp as a whole. If it writes there again, that is silently taken to be by the same lanes.
   static bool is_write_of_warp(Epoch write, int warp) {
@@ -253,6 +254,9 @@ class SharedRaces {
   [[gnu::noinline]] bool is_known(const Clock& clock, Epoch epoch) const;
   bool happened_before(Epoch earlier, const Fiber& who, const Clock& known) const;
   bool known_to_warp(Epoch earlier, int warp);
+  // Of what happened at the address before, all of these lanes of the warp must know.
+  void check_lanes(int warp, unsigned lanes, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
+                   bool write);
   void join(Clock& into, const Clock& from) const;
   void join(KnowledgeOfCta& into, const KnowledgeOfCta& from) const;
   void join(Knowledge& into, const Knowledge& from) const;

@@ -151,13 +151,12 @@ void CopyEngine::wait_for_stores(const Fiber& who, unsigned groups) {
 void CopyEngine::check_exit(const Fiber& who) {
   for (const Copy& copy : copies_) {
     if (copy.is_load() || copy.issuer != &who) continue;
-    fail(Bug::kUnfinishedCopy, who, [&] {
-      const bool committed = copy.group < who.store_group;
-      return "the thread exits, and the bulk store that it issued at " + describe(copy.at) +
-             " may not have read its shared memory yet: " +
-             (committed ? "its tma_store_wait_read is missing, or leaves it pending"
-                        : "tma_store_commit is missing after it, without which no wait includes it");
-    });
+    const bool committed = copy.group < who.store_group;
+    fail(Bug::kUnfinishedCopy, who)
+        << "the thread exits, and the bulk store that it issued at " << copy.at
+        << " may not have read its shared memory yet: "
+        << (committed ? "its tma_store_wait_read is missing, or leaves it pending"
+                      : "tma_store_commit is missing after it, without which no wait includes it");
   }
 }
 
@@ -168,31 +167,28 @@ namespace {
 // What TMA itself checks, or takes for granted, before it begins.
 void check_box(const char* op, const Copy& copy) {
   const uintptr_t address = copy.shared;
-  const auto place = [&] { return std::string(op) + " at " + describe(copy.at) + ": "; };
+  const auto refuse = [&](Bug bug) {
+    return Failure(bug, *self, std::string(op) + " at " + describe(copy.at) + ": ");
+  };
   if (check_access(address, copy.bytes, copy.is_load(), {.at = copy.at}) != Space::kShared) {
-    fail(Bug::kSharedOutOfBounds, *self,
-         [&] { return place() + "the box's address is not in shared memory"; });
+    refuse(Bug::kSharedOutOfBounds) << "the box's address is not in shared memory";
   }
   // A swizzle pattern is 8 rows high. TMA would take any multiple of 128, but then the tile's rows and the
   // pattern's would be different ones.
   const uintptr_t alignment = copy.map.swizzle_bytes == 0 ? 128 : uintptr_t(copy.map.swizzle_bytes) * 8;
   if (address % alignment != 0) {
-    fail(Bug::kMisaligned, *self, [&] {
-      return place() + "the box's address " + describe_shared(address) + " is not a multiple of " +
-             std::to_string(alignment) + " bytes" +
-             (alignment > 128 ? ", where the swizzle's pattern starts over" : "");
-    });
+    refuse(Bug::kMisaligned) << "the box's address " << describe_shared(address) << " is not a multiple of "
+                             << alignment << " bytes"
+                             << (alignment > 128 ? ", where the swizzle's pattern starts over" : "");
   }
   for_each_row(copy, [&](const BoxRow& row) {
     if (row.inside == 0) return;
     if (!is_global(row.global, row.inside)) {
-      fail(Bug::kGlobalOutOfBounds, *self, [&] {
-        std::string at;
-        for (const int64_t coordinate : row.at) at += (at.empty() ? "" : ", ") + std::to_string(coordinate);
-        return place() + "the row of " + std::to_string(row.inside) + " bytes at (" + at +
-               ") lies inside the tensor map's sizes, but at " + describe_foreign_address(row.global) +
-               ". Are the map's sizes or strides wrong?";
-      });
+      Failure failure = refuse(Bug::kGlobalOutOfBounds);
+      failure << "the row of " << row.inside << " bytes at (";
+      for (const int64_t& coordinate : row.at) failure << (&coordinate == row.at ? "" : ", ") << coordinate;
+      failure << ") lies inside the tensor map's sizes, but at " << describe_foreign_address(row.global)
+              << ". Are the map's sizes or strides wrong?";
     }
     note_headway(*find_range(row.global), row.global, !copy.is_load());
     GlobalRaces* const races = cta->launch->global_races;
@@ -218,12 +214,9 @@ int find_mbarrier(const char* op, const uint64_t* barrier, Location at) {
   const int number = cta->mbarriers->find(op, barrier, at);
   const Mbarrier& its = (*cta->mbarriers)[number];
   if (!its.known_to_copies) {
-    fail(Bug::kProxyFence, *self, [&] {
-      return std::string(op) + " at " + describe(at) + ": the mbarrier initialised at " +
-             describe(its.initialised) +
-             " is not known to the copy engine. The thread that initialised it must execute "
-             "fence_mbarrier_init() after that";
-    });
+    fail(Bug::kProxyFence, *self) << op << " at " << at << ": the mbarrier initialised at " << its.initialised
+                                  << " is not known to the copy engine. The thread that initialised it must "
+                                     "execute fence_mbarrier_init() after that";
   }
   return number;
 }
@@ -252,8 +245,7 @@ void load(const char* op, const char* its_barrier, void* shared, const TensorMap
   (to_own ? touch_shared : check_shared)(its_barrier, barrier, sizeof(*barrier), sizeof(*barrier), false, pc);
   const InRuntime in_runtime;
   if (cta_mask == 0) {
-    fail(Bug::kCluster, *self,
-         [&] { return std::string(op) + " at " + describe(at) + ": its mask names no CTA"; });
+    fail(Bug::kCluster, *self) << op << " at " << at << ": its mask names no CTA";
   }
   Copy copy{.map = map,
             .origin = origin,
@@ -335,4 +327,4 @@ void fence_proxy_async(Location) {
   if (cta->options.race_detector) cta->races->proxy_fence(*self);
 }
 
-}  // namespace flashsteps::inline on_emulator
+}  // namespace flashsteps::on_emulator

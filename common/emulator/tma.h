@@ -6,12 +6,6 @@
 #include "common/emulator/device.h"
 #include "common/tensor_map.h"
 
-namespace emulator {
-
-void tma_store_wait_read(int pending, Location at);
-
-}  // namespace emulator
-
 namespace flashsteps {
 inline namespace on_emulator {
 
@@ -27,21 +21,19 @@ inline TensorMap encode_tensor_map(const TensorMapShape& shape) {
 }
 
 void tma_load_5d(void* shared, const TensorMap& map, uint64_t* barrier, int c0, int c1, int c2, int c3,
-                 int c4, emulator::Location at = emulator::Location::current());
+                 int c4, Location at = Location::current());
 void tma_load_5d_multicast(void* shared, const TensorMap& map, uint64_t* barrier, uint16_t cta_mask, int c0,
-                           int c1, int c2, int c3, int c4,
-                           emulator::Location at = emulator::Location::current());
+                           int c1, int c2, int c3, int c4, Location at = Location::current());
 void tma_store_5d(const TensorMap& map, const void* shared, int c0, int c1, int c2, int c3, int c4,
-                  emulator::Location at = emulator::Location::current());
-void tma_store_commit(emulator::Location at = emulator::Location::current());
+                  Location at = Location::current());
+void tma_store_commit(Location at = Location::current());
 
 template <int PENDING>
-[[gnu::always_inline]] inline void tma_store_wait_read(
-    emulator::Location at = emulator::Location::current()) {
+[[gnu::always_inline]] inline void tma_store_wait_read(Location at = Location::current()) {
   emulator::tma_store_wait_read(PENDING, at);
 }
 
-void fence_proxy_async(emulator::Location at = emulator::Location::current());
+void fence_proxy_async(Location at = Location::current());
 
 }  // namespace on_emulator
 }  // namespace flashsteps

@@ -59,14 +59,13 @@ Shuffled<T> __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 3
 
 inline unsigned __activemask(Location at = Location::current()) { return active_mask(at); }
 inline unsigned __ballot_sync(unsigned mask, int predicate, Location at = Location::current()) {
-  return vote("__ballot_sync", mask, predicate != 0, at).yes;
+  return gather("__ballot_sync", mask, predicate != 0, at).lanes_with(true);
 }
 inline int __any_sync(unsigned mask, int predicate, Location at = Location::current()) {
-  return vote("__any_sync", mask, predicate != 0, at).yes != 0;
+  return gather("__any_sync", mask, predicate != 0, at).lanes_with(true) != 0;
 }
 inline int __all_sync(unsigned mask, int predicate, Location at = Location::current()) {
-  const Vote result = vote("__all_sync", mask, predicate != 0, at);
-  return result.yes == result.voters;
+  return gather("__all_sync", mask, predicate != 0, at).lanes_with(false) == 0;
 }
 
 // ---- Matches: values are equal if their bits are
@@ -78,11 +77,7 @@ unsigned matching_lanes(const char* op, unsigned mask, T value, unsigned& lanes,
   std::memcpy(&bits, &value, sizeof(T));
   const Gathered all = gather(op, mask, bits, at);
   lanes = all.lanes;
-  unsigned same = 0;
-  for (int lane = 0; lane < 32; ++lane) {
-    if ((lanes >> lane & 1) != 0 && all.values[lane] == bits) same |= 1u << lane;
-  }
-  return same;
+  return all.lanes_with(bits);
 }
 
 // The lanes that have the same value as this one.

@@ -2,8 +2,8 @@
 // And what a thread asks for on its own.
 #include <cstring>
 
+#include "common/elect.h"
 #include "common/emulator/core.h"
-#include "common/emulator/elect.h"
 
 namespace emulator {
 namespace {
@@ -55,20 +55,6 @@ void execute_shuffle(void* const* args, unsigned lanes) {
 constexpr const char* kShuffleNames[] = {"__shfl_sync", "__shfl_xor_sync", "__shfl_down_sync",
                                          "__shfl_up_sync"};
 
-struct VoteArgs {
-  bool predicate;
-  Vote result;
-};
-
-void execute_vote(void* const* args, unsigned lanes) {
-  ++cta->counters.votes;
-  Vote result{0, lanes};
-  for (const int lane : Bits{lanes}) {
-    if (static_cast<VoteArgs*>(args[lane])->predicate) result.yes |= 1u << lane;
-  }
-  for (const int lane : Bits{lanes}) static_cast<VoteArgs*>(args[lane])->result = result;
-}
-
 struct GatherArgs {
   uint64_t value;
   Gathered result;
@@ -86,19 +72,11 @@ void execute_gather(void* const* args, unsigned lanes) {
 uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at) {
   const char* const op = kShuffleNames[int(mode)];
   if (width < 1 || width > kWarpSize || (width & (width - 1)) != 0) {
-    fail(Bug::kBadShuffle, *self, [&] {
-      return std::string(op) + " at " + describe(at) + ": width " + std::to_string(width) +
-             " is not a power of two up to 32";
-    });
+    fail(Bug::kBadShuffle, *self) << op << " at " << at << ": width " << width
+                                  << " is not a power of two up to 32";
   }
   ShuffleArgs args{value, value, mode, operand, width};
   collective(op, mask, &args, execute_shuffle, at);
-  return args.result;
-}
-
-Vote vote(const char* op, unsigned mask, bool predicate, Location at) {
-  VoteArgs args{predicate, {}};
-  collective(op, mask, &args, execute_vote, at);
   return args.result;
 }
 
@@ -106,6 +84,12 @@ Gathered gather(const char* op, unsigned mask, uint64_t value, Location at) {
   GatherArgs args{value, {}};
   collective(op, mask, &args, execute_gather, at);
   return args.result;
+}
+
+unsigned Gathered::lanes_with(uint64_t value) const {
+  unsigned same = 0;
+  for (const int lane : Bits{lanes}) same |= unsigned(values[lane] == value) << lane;
+  return same;
 }
 
 // ---- __activemask
@@ -142,9 +126,7 @@ void nap() {
 
 int64_t ticks() { return ++cta->ticks; }
 
-void trap(Location at) {
-  fail(Bug::kTrap, *self, [&] { return "__trap() at " + describe(at); });
-}
+void trap(Location at) { fail(Bug::kTrap, *self) << "__trap() at " << at; }
 
 }  // namespace emulator
 

@@ -38,59 +38,48 @@ struct Part {
   int first, count;
 };
 
-template <typename Describe>
-[[noreturn]] void refuse(Bug bug, Part part, Location at, Describe describe_reason) {
-  fail(bug, cta->fiber(cta->running_warp, 0), [&] {
-    return "wgmma at " + describe(at) + ", the descriptor of " + part.name + ": " + describe_reason();
-  });
+Failure refuse(Bug bug, Part part, Location at) {
+  return Failure(bug, cta->fiber(cta->running_warp, 0),
+                 "wgmma at " + describe(at) + ", the descriptor of " + part.name + ": ");
 }
 
 SmemOperand decode(uint64_t bits, bool mn_major, Part part, Location at) {
   const auto field = [&](int first) { return size_t(bits >> first & 0x3fff) * 16; };
   const int mode = int(bits >> 62);
   if (mode == 0 || (bits >> 46 & 0xffff) != 0) {
-    refuse(Bug::kDescriptor, part, at, [] {
-      return std::string(
-          "it has no swizzle, or bits that make_smem_descriptor leaves 0. The emulator knows swizzles "
-          "of 128, 64 and 32 bytes, and tiles that begin where their pattern does");
-    });
+    refuse(Bug::kDescriptor, part, at)
+        << "it has no swizzle, or bits that make_smem_descriptor leaves 0. The emulator knows swizzles of "
+           "128, 64 and 32 bytes, and tiles that begin where their pattern does";
   }
   const int row_bytes = 256 >> mode;
   const size_t pattern = 8 * size_t(row_bytes), start = field(0);
   const SmemOperand operand{uintptr_t(cta->smem) + start, field(16), field(32), row_bytes, !mn_major};
   if (start % pattern >= size_t(row_bytes)) {
-    refuse(Bug::kDescriptor, part, at, [&] {
-      return "it begins at smem + " + std::to_string(start) + ", in row " +
-             std::to_string(start % pattern / row_bytes) +
-             " of the swizzle's pattern, which starts over every " + std::to_string(pattern) +
-             " bytes. It must begin in row 0";
-    });
+    refuse(Bug::kDescriptor, part, at)
+        << "it begins at smem + " << start << ", in row " << start % pattern / row_bytes
+        << " of the swizzle's pattern, which starts over every " << pattern
+        << " bytes. It must begin in row 0";
   }
   const bool has_panels = mn_major && part.first + part.count > row_bytes / 2;
   for (const bool leading : {false, true}) {
     const size_t offset = leading ? operand.leading : operand.stride;
     if ((leading && !has_panels) || offset % pattern == 0) continue;
-    refuse(Bug::kDescriptor, part, at, [&] {
-      return std::string(leading ? "the leading" : "the stride") + " byte offset " + std::to_string(offset) +
-             " is not a multiple of the swizzle's pattern, " + std::to_string(pattern) + " bytes";
-    });
+    refuse(Bug::kDescriptor, part, at)
+        << (leading ? "the leading" : "the stride") << " byte offset " << offset
+        << " is not a multiple of the swizzle's pattern, " << pattern << " bytes";
   }
   // In elements of a row.
   const int begins = int(start % row_bytes / 2), reads = mn_major ? part.first + part.count : kDepth;
   if (begins != 0 && begins + reads > row_bytes / 2) {
-    refuse(Bug::kDescriptor, part, at, [&] {
-      return "it begins at column " + std::to_string(begins) + " of a row of " +
-             std::to_string(row_bytes / 2) + ", and reads " + std::to_string(reads);
-    });
+    refuse(Bug::kDescriptor, part, at)
+        << "it begins at column " << begins << " of a row of " << row_bytes / 2 << ", and reads " << reads;
   }
   for_each_chunk(operand, part.first, part.count, [&](int mn, int k, uintptr_t address) {
     const uintptr_t offset = address - uintptr_t(cta->smem);
     if (offset + kChunkBytes <= cta->smem_bytes) return;
-    refuse(Bug::kSharedOutOfBounds, part, at, [&] {
-      return "element (" + std::to_string(mn) + ", k = " + std::to_string(k) + ") is at smem + " +
-             std::to_string(offset) + ", but the launch asked for " + std::to_string(cta->smem_bytes) +
-             " bytes";
-    });
+    refuse(Bug::kSharedOutOfBounds, part, at)
+        << "element (" << mn << ", k = " << k << ") is at smem + " << offset << ", but the launch asked for "
+        << cta->smem_bytes << " bytes";
   });
   return operand;
 }
@@ -117,20 +106,21 @@ void check_layout(const SmemOperand& operand, Part part, Location at) {
       }
       return;
     }
-    refuse(Bug::kSwizzle, part, at, [&] {
-      const std::string copied = "what was copied at " + describe(pc_of(chunk.site())) +
-                                 " with a swizzle of " + std::to_string(chunk.swizzle_bytes) + " bytes";
-      if (!swizzle_fits)
-        return "its swizzle is " + std::to_string(operand.row_bytes) + " bytes, but it reads " + copied;
-      const auto place = [](int r, int c) {
-        return "row " + std::to_string(r) + ", column " + std::to_string(c * kChunk);
-      };
-      return "element (" + std::to_string(mn) + ", k = " + std::to_string(k) + ") should be in " +
-             place(row_0 + row, column_0 + column) + " of the tile, but it reads " + copied + " there from " +
-             place(chunk.row, chunk.column) +
-             ". Are its leading or stride byte offset wrong, is its major the wrong one, or was it advanced "
-             "too far?";
-    });
+    const auto copied = [&] {
+      return "what was copied at " + describe(pc_of(chunk.site())) + " with a swizzle of " +
+             std::to_string(chunk.swizzle_bytes) + " bytes";
+    };
+    if (!swizzle_fits) {
+      refuse(Bug::kSwizzle, part, at)
+          << "its swizzle is " << operand.row_bytes << " bytes, but it reads " << copied();
+    }
+    refuse(Bug::kSwizzle, part, at) << "element (" << mn << ", k = " << k << ") should be in row "
+                                    << row_0 + row << ", column " << (column_0 + column) * kChunk
+                                    << " of the tile, but it reads " << copied() << " there from row "
+                                    << chunk.row << ", column " << chunk.column * kChunk
+                                    << ". Are its leading or stride byte offset wrong, is its major the "
+                                       "wrong one, or was it advanced too "
+                                       "far?";
   });
 }
 
@@ -163,29 +153,25 @@ bool AsyncProducts::Instruction::is_same(const Instruction& other) const {
 // The running warp executes its next one.
 void AsyncProducts::meet(const Instruction& instruction) {
   const int warp = cta->running_warp, index = warp % kWarpsPerGroup;
-  const auto refuse_warp = [&](const auto& describe_reason) {
-    fail(Bug::kDivergence, cta->fiber(warp, 0), [&] {
-      return std::string(instruction.op) + " at " + describe(instruction.at) + ": " + describe_reason();
-    });
+  const auto refuse_warp = [&] {
+    return Failure(Bug::kDivergence, cta->fiber(warp, 0),
+                   std::string(instruction.op) + " at " + describe(instruction.at) + ": ");
   };
   if (warp - index + kWarpsPerGroup > cta->num_warps) {
-    refuse_warp([&] {
-      return "needs a warpgroup, four warps of which the first is a multiple of 4, and the CTA has " +
-             std::to_string(cta->num_warps) + " warps in all";
-    });
+    refuse_warp() << "needs a warpgroup, four warps of which the first is a multiple of 4, and the CTA has "
+                  << cta->num_warps << " warps in all";
   }
   Group& group = groups_[size_t(warp / kWarpsPerGroup)];
   const size_t place = group.next[size_t(index)]++ - group.passed;
   if (place == group.executed.size()) {
     group.executed.push_back(instruction);
   } else if (!instruction.is_same(group.executed[place])) {
-    refuse_warp([&] {
-      const Instruction& theirs = group.executed[place];
-      const bool same = same_place(theirs.at, instruction.at);
-      return "the four warps of a warpgroup must execute the same instructions, but another warp executed " +
-             (same ? std::string("this one with other operands")
-                   : std::string(theirs.op) + " at " + describe(theirs.at) + " in its place");
-    });
+    const Instruction& theirs = group.executed[place];
+    refuse_warp()
+        << "the four warps of a warpgroup must execute the same instructions, but another warp executed "
+        << (same_place(theirs.at, instruction.at)
+                ? "this one with other operands"
+                : std::string(theirs.op) + " at " + describe(theirs.at) + " in its place");
   }
   const size_t slowest = *std::min_element(group.next.begin(), group.next.end());
   for (; group.passed < slowest; ++group.passed) group.executed.pop_front();
@@ -198,12 +184,11 @@ void AsyncProducts::check_nobody_missing(int group_index) const {
     const int warp = group_index * kWarpsPerGroup + i;
     const size_t place = group.next[size_t(i)] - group.passed;
     if (place == group.executed.size() || cta->warps[size_t(warp)].live() != 0) continue;
-    fail(Bug::kDivergence, cta->fiber(warp, 0), [&] {
-      const Instruction& missed = group.executed[place];
-      return "the warp exits and never executes the " + std::string(missed.op) + " at " +
-             describe(missed.at) + ", which another warp of its warpgroup, warps " +
-             std::to_string(warp - i) + " to " + std::to_string(warp - i + 3) + ", has executed";
-    });
+    const Instruction& missed = group.executed[place];
+    fail(Bug::kDivergence, cta->fiber(warp, 0))
+        << "the warp exits and never executes the " << missed.op << " at " << missed.at
+        << ", which another warp of its warpgroup, warps " << warp - i << " to " << warp - i + 3
+        << ", has executed";
   }
 }
 
@@ -230,11 +215,9 @@ void AsyncProducts::use_registers(const Product& product, int lane, const void* 
   };
   for (const Touch& touch : its.touched) {
     if (touch.address >= begin + bytes || begin >= touch.address + touch.bytes) continue;
-    fail(Bug::kRegisterFence, who, [&] {
-      return describe_use() + (touch.write ? " were written at " : " were read at ") +
-             describe(pc_of(touch.site)) +
-             ", and between that and this wgmma a warpgroup_arrive() is missing";
-    });
+    fail(Bug::kRegisterFence, who) << describe_use() << (touch.write ? " were written at " : " were read at ")
+                                   << describe(pc_of(touch.site))
+                                   << ", and between that and this wgmma a warpgroup_arrive() is missing";
   }
   bool known = false;
   for (InUse& use : its.in_use) {
@@ -242,12 +225,11 @@ void AsyncProducts::use_registers(const Product& product, int lane, const void* 
     const bool same =
         use.accumulator == accumulator && (!accumulator || (use.begin == begin && use.end == begin + bytes));
     if (!same) {
-      fail(Bug::kRegisterInUse, who, [&] {
-        return describe_use() + " are also the " + (use.accumulator ? "accumulator" : "registers of A") +
-               " of the wgmma at " + describe(use.at) +
-               ", which is under way with another shape or another use: a warpgroup_wait is missing "
-               "between the two";
-      });
+      fail(Bug::kRegisterInUse, who) << describe_use() << " are also the "
+                                     << (use.accumulator ? "accumulator" : "registers of A")
+                                     << " of the wgmma at " << use.at
+                                     << ", which is under way with another shape or another use: a "
+                                        "warpgroup_wait is missing between the two";
     }
     // Of A's registers only what one group uses is put together: they are free when that group is complete.
     if (!accumulator && (begin < use.begin || begin + bytes > use.end || use.group != product.group))
@@ -270,14 +252,13 @@ void AsyncProducts::register_access(uintptr_t address, size_t bytes, bool write,
   Lane& its = lane_of(*self);
   for (const InUse& use : its.in_use) {
     if (!use.overlaps(address, bytes)) continue;
-    fail(Bug::kRegisterInUse, *self, [&] {
-      const bool committed = use.group < warps_[size_t(self->warp)].committed;
-      return std::string("the ") + (write ? "write" : "read") + " at " + describe(pc_of(site)) +
-             " touches the " + (use.accumulator ? "accumulator" : "registers of A") + " of the wgmma at " +
-             describe(use.at) + ", which is under way: " +
-             (committed ? "warpgroup_wait is missing before this access, or leaves its group pending"
-                        : "warpgroup_commit_batch is missing after it, without which no wait includes it");
-    });
+    const bool committed = use.group < warps_[size_t(self->warp)].committed;
+    fail(Bug::kRegisterInUse, *self)
+        << "the " << kind_of_access(write) << " at " << describe(pc_of(site)) << " touches the "
+        << (use.accumulator ? "accumulator" : "registers of A") << " of the wgmma at " << use.at
+        << ", which is under way: "
+        << (committed ? "warpgroup_wait is missing before this access, or leaves its group pending"
+                      : "warpgroup_commit_batch is missing after it, without which no wait includes it");
   }
   // It is the same registers again and again, and the first touch of each is enough.
   const Touch touch{address, uint32_t(bytes), write, site};
@@ -309,10 +290,8 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
   product.warp = warp;
   product.group = its.committed;
   if (!its.fenced) {
-    fail(Bug::kRegisterFence, cta->fiber(warp, 0), [&] {
-      return "wgmma at " + describe(product.at) +
-             ": no warpgroup_arrive() lies before this first wgmma of the warp";
-    });
+    fail(Bug::kRegisterFence, cta->fiber(warp, 0))
+        << "wgmma at " << product.at << ": no warpgroup_arrive() lies before this first wgmma of the warp";
   }
   const Part part_a{"A", first_row(warp), kRowsOfAWarp}, part_b{"B", 0, product.num_columns()};
   if (a_in_smem) product.a = decode(a, kind.a_mn, part_a, product.at);
@@ -441,10 +420,8 @@ void AsyncProducts::check_exit(const Fiber& who) {
     if (!groups_[size_t(group)].executed.empty()) check_nobody_missing(group);
     return;
   }
-  fail(Bug::kUnfinishedCopy, who, [&] {
-    return "the thread exits while the wgmma at " + describe(its.products.front().at) +
-           " is under way: no warpgroup_wait has included it";
-  });
+  fail(Bug::kUnfinishedCopy, who) << "the thread exits while the wgmma at " << its.products.front().at
+                                  << " is under way: no warpgroup_wait has included it";
 }
 
 // ---- The functions
@@ -475,13 +452,12 @@ void execute_wgmma(void* const* opaque, unsigned lanes) {
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const Arguments& its = arguments(lane);
     if (its.a != first.a || its.b != first.b || its.kind.scale_d != first.kind.scale_d) {
-      fail(Bug::kDescriptor, cta->fiber(cta->running_warp, lane), [&] {
-        return "wgmma at " + describe(product.at) + ": this lane has another " +
-               (its.a != first.a   ? "descriptor of A"
-                : its.b != first.b ? "descriptor of B"
-                                   : "scale_d") +
-               " than lane 0. They must be the same in the whole warpgroup";
-      });
+      fail(Bug::kDescriptor, cta->fiber(cta->running_warp, lane))
+          << "wgmma at " << product.at << ": this lane has another "
+          << (its.a != first.a   ? "descriptor of A"
+              : its.b != first.b ? "descriptor of B"
+                                 : "scale_d")
+          << " than lane 0. They must be the same in the whole warpgroup";
     }
     product.acc[size_t(lane)] = its.acc;
     product.a_registers[size_t(lane)] = its.a_registers;
@@ -509,17 +485,14 @@ uint32_t shared_window_address(const void* tile, bool in_cluster, Location at) {
   const InRuntime in_runtime;
   const uintptr_t offset = uintptr_t(tile) - uintptr_t(cta->smem);
   if (offset >= cta->smem_bytes) {
-    fail(Bug::kSharedOutOfBounds, *self, [&] {
-      return "make_smem_descriptor at " + describe(at) +
-             ": the tile is not in the launch's dynamic shared memory";
-    });
+    fail(Bug::kSharedOutOfBounds, *self)
+        << "make_smem_descriptor at " << at << ": the tile is not in the launch's dynamic shared memory";
   }
   if (cta->has_neighbours && !in_cluster) {
-    fail(Bug::kDescriptor, *self, [&] {
-      return "make_smem_descriptor at " + describe(at) +
-             ": in a cluster the address of a shared tile holds the CTA's rank from bit 24 up, and without a "
-             "mask the rank gets into the descriptor's leading byte offset. Use make_smem_descriptor<true>";
-    });
+    fail(Bug::kDescriptor, *self)
+        << "make_smem_descriptor at " << at
+        << ": in a cluster the address of a shared tile holds the CTA's rank from bit 24 up, and without a "
+           "mask the rank gets into the descriptor's leading byte offset. Use make_smem_descriptor<true>";
   }
   return uint32_t(offset) | uint32_t(cta->rank) << 24;
 }

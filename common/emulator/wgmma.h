@@ -23,24 +23,23 @@ namespace flashsteps {
 inline namespace on_emulator {
 
 template <bool IN_CLUSTER = false, typename Tile>
-[[gnu::always_inline]] inline SmemDescriptor make_smem_descriptor(
-    const Tile& tile, int row = 0, int col = 0, emulator::Location at = emulator::Location::current()) {
+[[gnu::always_inline]] inline SmemDescriptor make_smem_descriptor(const Tile& tile, int row = 0, int col = 0,
+                                                                  Location at = Location::current()) {
   const uint32_t address = emulator::shared_window_address(&tile, IN_CLUSTER, at);
   return advance<Tile>(smem_descriptor_at<IN_CLUSTER, Tile>(address), row, col);
 }
 
-void warpgroup_arrive(emulator::Location at = emulator::Location::current());
-void warpgroup_commit_batch(emulator::Location at = emulator::Location::current());
+void warpgroup_arrive(Location at = Location::current());
+void warpgroup_commit_batch(Location at = Location::current());
 
 template <int PENDING>
-[[gnu::always_inline]] inline void warpgroup_wait(emulator::Location at = emulator::Location::current()) {
+[[gnu::always_inline]] inline void warpgroup_wait(Location at = Location::current()) {
   static_assert(PENDING >= 0 && PENDING <= 7);
   emulator::wgmma_wait(PENDING, at);
 }
 
 template <int PENDING>
-[[gnu::always_inline]] inline void warpgroup_wait_after(
-    float, emulator::Location at = emulator::Location::current()) {
+[[gnu::always_inline]] inline void warpgroup_wait_after(float, Location at = Location::current()) {
   warpgroup_wait<PENDING>(at);
 }
 
@@ -50,8 +49,7 @@ template <int COUNT>
 
 template <typename Element, Major B_MAJOR = Major::kK, Major A_MAJOR = Major::kK, int NUM_ACC>
 [[gnu::always_inline]] inline void wgmma_m64k16(float (&acc)[NUM_ACC], SmemDescriptor a, SmemDescriptor b,
-                                                bool scale_d,
-                                                emulator::Location at = emulator::Location::current()) {
+                                                bool scale_d, Location at = Location::current()) {
   static_assert(kIsWgmmaAccumulator<NUM_ACC>);
   constexpr bool kBf16 = std::is_same_v<Element, emulator::cuda::__nv_bfloat16>;
   static_assert(kBf16 || std::is_same_v<Element, emulator::cuda::__half>);
@@ -62,7 +60,7 @@ template <typename Element, Major B_MAJOR = Major::kK, Major A_MAJOR = Major::kK
 template <typename Element, Major B_MAJOR = Major::kK, int NUM_ACC>
 [[gnu::always_inline]] inline void wgmma_m64k16(float (&acc)[NUM_ACC], const uint32_t (&a)[4],
                                                 SmemDescriptor b, bool scale_d,
-                                                emulator::Location at = emulator::Location::current()) {
+                                                Location at = Location::current()) {
   static_assert(kIsWgmmaAccumulator<NUM_ACC>);
   constexpr bool kBf16 = std::is_same_v<Element, emulator::cuda::__nv_bfloat16>;
   static_assert(kBf16 || std::is_same_v<Element, emulator::cuda::__half>);

@@ -107,10 +107,9 @@ void check_agreement(void* const* opaque) {
     const WmmaMatrix other = matrix_of(lane);
     if (other.data == first.data && other.stride == first.stride && other.by_rows == first.by_rows) continue;
     const Fiber& fiber = cta->fiber(cta->running_warp, lane);
-    fail(Bug::kDivergence, fiber, [&] {
-      return std::string(fiber.op) + " at " + describe(fiber.at) +
-             ": all lanes must pass the pointer, stride and layout of lane 0, and this lane does not";
-    });
+    fail(Bug::kDivergence, fiber)
+        << fiber.op << " at " << fiber.at
+        << ": all lanes must pass the pointer, stride and layout of lane 0, and this lane does not";
   }
 }
 
@@ -145,22 +144,17 @@ void check_matrix(const MemoryArguments& m, size_t element_bytes) {
   const auto where = [&] { return std::string(m.op) + " at " + describe(m.pc) + ": "; };
   // The first element stands for all: where they end is checked with each lane's piece.
   if (check_access(uintptr_t(m.matrix.data), element_bytes, false, {.pc = m.pc}) != Space::kShared) {
-    fail(Bug::kSharedOutOfBounds, *self, [&] {
-      return where() + "the matrix is not in shared memory. (A GPU takes global memory as well; the " +
-             "emulator does not)";
-    });
+    fail(Bug::kSharedOutOfBounds, *self)
+        << where() << "the matrix is not in shared memory. (A GPU takes global memory as well; the "
+        << "emulator does not)";
   }
   if (uintptr_t(m.matrix.data) % kMatrixAlignment != 0) {
-    fail(Bug::kMisaligned, *self, [&] {
-      return where() + describe_smem(m.matrix.data) + " is not a multiple of " +
-             std::to_string(kMatrixAlignment) + " bytes";
-    });
+    fail(Bug::kMisaligned, *self) << where() << describe_smem(m.matrix.data) << " is not a multiple of "
+                                  << kMatrixAlignment << " bytes";
   }
   if (m.matrix.stride * element_bytes % kStrideAlignment != 0) {
-    fail(Bug::kMisaligned, *self, [&] {
-      return where() + "a stride of " + std::to_string(m.matrix.stride) + " elements is not a multiple of " +
-             std::to_string(kStrideAlignment) + " bytes";
-    });
+    fail(Bug::kMisaligned, *self) << where() << "a stride of " << m.matrix.stride
+                                  << " elements is not a multiple of " << kStrideAlignment << " bytes";
   }
 }
 
