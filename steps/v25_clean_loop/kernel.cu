@@ -178,10 +178,10 @@ struct Consumer {
   }
   __device__ __forceinline__ void write_o() {
     stmatrix_normalised(shared.q[at_q.stage][warpgroup], o_offset(), acc_o, row_sum);
-    fence_proxy_async();  // TMA sees what this lane has written
-    shared.o_is_written(at_q.stage,
-                        lane);  // when all lanes have: an arrive at bar_o_full, where the storer waits
+    fence_proxy_async();                    // TMA sees what this lane has written
+    shared.o_is_written(at_q.stage, lane);  // when all lanes have; the storer waits at bar_o_full
   }
+
   // ---- The loader overwrites a tile when all warps have released it.
   __device__ void release_k() {
     shared.ring_k.warp_release(at_k, lane);
