@@ -21,13 +21,12 @@ TITLES = {
     "four_arrivals": "Empty, four arrivals: one of each consumer warp, no bytes",
 }
 
-# As scripts/draw/tools/copy_states.cpp prints it: `box`, a copy and where it has put each chunk; `lives` of mbarriers,
-# a state after each event; `answers` of try_wait for parity 0 and 1, by how many phases have completed.
+# As layouts.cpp prints it: `box`, a copy and where it has put each chunk; `lives` of mbarriers, a state after each event.
 Copies = dict[str, Any]
 
 
 def read(build: Path) -> Copies:
-    return drawings.ask(build / "tools/copy_states")
+    return drawings.ask_layouts(build, "copies")
 
 
 # ---- The box
@@ -174,7 +173,7 @@ def draw_mbarrier(copies: Copies) -> Sheet:
 
 def draw_parity(copies: Copies) -> Sheet:
     """A wait knows only the parity: which phases it may be meant for."""
-    answers = copies["answers"]
+    answers = [state["passes"] for state in copies["lives"]["many_phases"]]  # by how many have completed
     phases = range(-1, len(answers) - 2)
     left, top, wide, tall = 8.4, 6.1, 3.3, 1.4
     sheet = Sheet("A wait names a phase by its parity alone", top + tall * len(phases) + 2.6, WIDTH)

@@ -20,7 +20,7 @@ def read(build: Path) -> Mapping:
     drawings.check_quotes("steps/v11_cp_async/kernel.cu", "BLOCK_M = 64;", "BLOCK_N = 64;", "WARPS_N = 2;")
     drawings.check_quotes("steps/v12_whole_rows/kernel.cu", "NUM_WARPS = 4;", "WARP_M = 32;", "BLOCK_N = 64;")
     drawings.check_quotes("steps/v21_wgmma/kernel.cu", "WARPGROUP_M = 64;", "BLOCK_N = 128;")
-    return drawings.ask(build / "tools/fragment_layouts")
+    return drawings.ask_layouts(build, "fragments")
 
 
 def fragment(

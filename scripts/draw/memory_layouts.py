@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Callable
 
 from draw import drawings
-from draw.drawings import DrawingError
 from draw.figure_style import BACKGROUND, BAR, GAP, INK, KV, MUTED, NEUTRAL, O, P, Q, S, TINTS
 from draw.sheet import LINE, MARK, Sheet
 
@@ -43,36 +42,10 @@ def sectors(access: Any) -> set[int]:
     return {(offset + byte) // SECTOR_BYTES for offset in access["offsets"] for byte in ends}
 
 
-def parse(layouts: Layouts) -> Layouts:
-    """What is drawn from offsets must be what the emulator has counted, and the tiles what the rows see."""
-    for name, access in layouts["shared"].items():
-        if sum(passes(access, group) for group in range(32 // lanes_per_group(access))) != access["passes"]:
-            raise DrawingError(f"shared access '{name}': its offsets do not give {access['passes']} passes")
-    for name, access in layouts["global"].items():
-        if len(sectors(access)) != access["sectors"]:
-            raise DrawingError(f"global access '{name}': its offsets do not give {access['sectors']} sectors")
-    for mask in layouts["masks"]:
-        for row, masked in enumerate(mask["masked"]):
-            for column in range(-(-mask["seqlen_kv"] // layouts["block_n"])):
-                seen, present = pairs_of_tile(layouts, mask, row, column)
-                kind = "skipped" if column >= len(masked) else "masked" if masked[column] else "full"
-                if kind != ("skipped" if seen == 0 else "full" if seen == present else "masked"):
-                    raise DrawingError(f"tile ({row}, {column}) is {kind}, but {seen} of {present} pairs are seen")
-    return layouts
-
-
-def pairs_of_tile(layouts: Layouts, mask: Any, row: int, column: int) -> tuple[int, int]:
-    """Of one tile: pairs of query and key that are seen, and pairs that a whole tile of these queries has."""
-    block_m, block_n = layouts["block_m"], layouts["block_n"]
-    visible = mask["visible"][row * block_m : (row + 1) * block_m]
-    seen = sum(min(max(keys - column * block_n, 0), block_n) for keys in visible)
-    return seen, len(visible) * block_n
-
-
 def read(build: Path) -> Layouts:
     for step, (_, _, unrolled) in LOADS.items():
         drawings.check_quotes(f"steps/{step}/kernel.cu", unrolled)
-    return drawings.ask(build / "tools/memory_layouts", parse)
+    return drawings.ask_layouts(build, "tiles")
 
 
 def counted(number: int, word: str) -> str:
