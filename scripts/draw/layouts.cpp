@@ -262,9 +262,8 @@ json all_shared() {
           ldmatrix_rows(head_dim, head_dim + pad);
   }
   const auto swizzled = [&]<int... BYTES>(std::integer_sequence<int, BYTES...>) {
-    ((its["ldmatrix, D=64, swizzle " + std::to_string(BYTES)] = ldmatrix_swizzled<64, BYTES>(),
-      its["ldmatrix, D=128, swizzle " + std::to_string(BYTES)] = ldmatrix_swizzled<128, BYTES>()),
-     ...);
+    ((its["ldmatrix, D=64, swizzle " + std::to_string(BYTES)] = ldmatrix_swizzled<64, BYTES>()), ...);
+    ((its["ldmatrix, D=128, swizzle " + std::to_string(BYTES)] = ldmatrix_swizzled<128, BYTES>()), ...);
   };
   swizzled(std::integer_sequence<int, 128, 64, 32, 0>());
 
