@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any, Callable
 
-from draw import drawings
+from draw import drawings, ideas
 from draw.figure_style import BACKGROUND, BAR, GAP, INK, KV, MUTED, NEUTRAL, O, P, Q, S, TINTS
 from draw.sheet import LINE, MARK, Sheet
 
@@ -43,8 +43,8 @@ def sectors(access: Any) -> set[int]:
 
 
 def read(build: Path) -> Layouts:
-    for step, (_, _, unrolled) in LOADS.items():
-        drawings.check_quotes(f"steps/{step}/kernel.cu", unrolled)
+    drawings.check_quotes("steps/v05_padded_smem/kernel.cu", "#pragma unroll HEAD_DIM / 8")
+    drawings.check_quotes("steps/v06_vectorized_loads/kernel.cu", "#pragma unroll 4")
     return drawings.ask_layouts(build, "tiles")
 
 
@@ -139,9 +139,8 @@ def draw_storage(layouts: Layouts) -> Sheet:
     groups = storage_groups(layouts)
     bar, pitch, left, unit = 0.9, 1.15, 3.4, 18.6 / SMALLEST_LIMIT
     height = 3.1 + 2 * (len(groups) * pitch + 2.0)
-    sheet = Sheet("What a CTA keeps in shared memory", height, WIDTH)
     words = "fp16 or bf16; S and O are FP32. × 2: two stages. Hatched: padding. Grey, at the end: row state, mbarriers."
-    sheet.left(0.5, 1.25, words)
+    sheet = Sheet("What a CTA keeps in shared memory", height, WIDTH, words)
     limit, y = left + SMALLEST_LIMIT * unit, 2.6
     for head_dim in ("64", "128"):
         sheet.heading(0.5, y + 0.2, f"D = {head_dim}")
@@ -190,8 +189,7 @@ BANKS_NOTE = (
 
 
 def draw_banks(layouts: Layouts) -> Sheet:
-    sheet = Sheet("The eight rows that ldmatrix reads together, in the 32 banks", 16.8, WIDTH)
-    sheet.left(0.5, 1.25, BANKS_NOTE)
+    sheet = Sheet("The eight rows that ldmatrix reads together, in the 32 banks", 16.8, WIDTH, BANKS_NOTE)
     for index, (kind, title) in enumerate(LDMATRIX.items()):
         place = 1.9 + 12.5 * (index % 2), 4.6 + 6.7 * (index // 2)
         draw_bank_panel(sheet, *place, title, ldmatrix(layouts, kind, 64), 2, 8)
@@ -199,8 +197,7 @@ def draw_banks(layouts: Layouts) -> Sheet:
 
 
 def draw_walk(layouts: Layouts) -> Sheet:
-    sheet = Sheet("v02 reads K for S = Q Kᵀ, in the 32 banks", 13.2, WIDTH)
-    sheet.left(0.5, 1.25, BANKS_NOTE)
+    sheet = Sheet("v02 reads K for S = Q Kᵀ, in the 32 banks", 13.2, WIDTH, BANKS_NOTE)
     for x, title, walk in ((1.9, "all lanes at one d", "plain"), (14.4, "each lane on its own walk", "walk")):
         draw_bank_panel(sheet, x, 4.6, title, layouts["shared"][f"v02 K, {walk}"], 0, 16)
     return sheet
@@ -258,14 +255,12 @@ def address_bits(places: list[list[int]]) -> dict[int, list[int]]:
 
 def draw_swizzle(layouts: Layouts) -> Sheet:
     swizzle = layouts["swizzle"]
-    sheet = Sheet("Where a swizzle puts the chunks of 1,024 bytes", 23.4, WIDTH)
-    sheet.left(
-        0.5,
-        1.25,
+    words = (
         "A line of a panel is 128 bytes of shared memory, once around the banks; a cell is 16 bytes, 4 banks."
         f" 3:{COLUMN} is chunk {COLUMN} of the\ntile's row 3. Outlined: chunk {COLUMN} of rows 0 to 7, as"
-        " ldmatrix reads it. In all three modes it is in 8 different columns.",
+        " ldmatrix reads it. In all three modes it is in 8 different columns."
     )
+    sheet = Sheet("Where a swizzle puts the chunks of 1,024 bytes", 23.4, WIDTH, words)
     cell, tall, y = 0.98, 0.78, 5.4
     for mode, x in zip(MODES, (0.6, 9.1, 17.6)):
         places = swizzle[mode]
@@ -321,23 +316,23 @@ def draw_panels(sheet: Sheet, swizzle: Any, y: float) -> None:
         sheet.text(x + 7.8, top + side * i, f"{offset:,}", ha="right", color=MUTED)
 
 
-# ---- Sectors, and waits for them
+# ---- Sectors
 
-# step -> bytes of a load, how many loads of a tile of K a thread has under way before it waits, at D = 64, and why
-LOADS = {
-    "v05_padded_smem": (2, 64 // 8, "#pragma unroll HEAD_DIM / 8"),
-    "v06_vectorized_loads": (16, 4, "#pragma unroll 4"),
-}
+WAITS = """
+= A thread's loads of a K tile, D = 64
+v05: 32 loads of 2 bytes | K0.3*8 x2"waits" K0.3*8 x2"waits" K0.3*8 x2"waits" K0.3*8 x2"waits" | 4 waits
+v06: 4 loads of 16 bytes | K0.3*4 x2"waits" | 1 wait
+> A box is a load. The thread waits for all that are in flight. Not to scale.
+"""
 
 
 def draw_sectors(layouts: Layouts) -> Sheet:
-    sheet = Sheet("What one load of a warp touches in global memory, and how often a thread waits", 16.4, WIDTH)
-    sheet.left(
-        0.5,
-        1.25,
+    words = (
         "Rows of 64 elements of 16 bits: 128 bytes, four sectors of 32. Pale: sectors that must come. Strong: bytes"
-        " that a lane\nT0 to T31 asked for.",
+        " that a lane\nT0 to T31 asked for."
     )
+    sheet = Sheet("What one load of a warp touches in global memory, and how often a thread waits", 15.6, WIDTH, words)
+    ideas.add(sheet, 11.2, WAITS)
     for title, name, x, y, rows, shown in (
         ("v01, K: 2 bytes, all lanes the same", "v01 K", 0.5, 3.9, 1, 1),
         ("v02 to v05: 2 bytes a lane, neighbours", "v02", 0.5, 6.4, 1, 1),
@@ -346,12 +341,6 @@ def draw_sectors(layouts: Layouts) -> Sheet:
         ("v06, but from row to row", "v06, down", 13.5, 8.9, 32, 2),
     ):
         draw_load(sheet, layouts["global"][name], title, x, y, rows, shown)
-    sheet.heading(0.5, 11.9, "A thread's loads of a K tile, D = 64")
-    sheet.left(0.5, 12.4, "Empty: a load. Hatched: the thread waits for all of them. Not to scale.")
-    for index, (step, (size, together, _)) in enumerate(LOADS.items()):
-        loads = layouts["block_n"] * 64 * 2 // (128 * size)
-        name = f"{step[:3]}: {loads} loads\nof {size} bytes"
-        draw_waits(sheet, name, loads // together, together, 13.4 + 1.4 * index)
     return sheet
 
 
@@ -377,18 +366,6 @@ def draw_load(sheet: Sheet, access: Any, title: str, x: float, y: float, rows: i
     if shown < rows:
         words = f"… and so on, to T31 in row {rows - 1}"
     sheet.left(x + first * byte, y + shown * tall + 0.15, words, color=MUTED)
-
-
-def draw_waits(sheet: Sheet, name: str, times: int, together: int, y: float) -> None:
-    load, wait, x = 0.28, 2.3, 4.4
-    sheet.text(0.5, y + 0.5, name, ha="left")
-    for _ in range(times):
-        for _ in range(together):
-            sheet.box(x, y, load, 1.0, facecolor=BACKGROUND, edgecolor=BAR, linewidth=1.0)
-            x += load
-        sheet.box(x, y, wait, 1.0, facecolor=GAP, hatch=True)
-        x += wait
-    sheet.text(x + 0.3, y + 0.5, counted(times, "wait"), ha="left", weight="bold")
 
 
 PICTURES: dict[str, Callable[[Layouts], Sheet]] = {

@@ -64,14 +64,12 @@ def power(x: float) -> str:
 
 
 def draw(after: list[After]) -> Any:
-    sheet = Sheet("One thread, one row, eight keys: what v01 keeps, after each key", 18.3)
     grows = [key for key, state in enumerate(after) if key and state.row_scale < 1]
-    sheet.left(
-        0.45,
-        1.2,
+    words = (
         f"Scores are in units of log2. Keys {' and '.join(map(str, grows))} have larger scores than all keys before"
-        " them: row_scale shrinks both sums.",
+        " them: row_scale shrinks both sums."
     )
+    sheet = Sheet("One thread, one row, eight keys: what v01 keeps, after each key", 18.3, words=words)
     left, pitch, bar = 5.0, 2.75, 1.1
     centres = [left + pitch * (key + 0.5) for key in range(len(after))]
     base, unit, sums_base, sums_unit = 6.6, 0.66, 14.6, 1.75

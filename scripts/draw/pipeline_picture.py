@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterable
 
-from draw import drawings
-from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, NEUTRAL, O, P, Q, Q_THERE, S, TINTS
+from draw import drawings, ideas
+from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, NEUTRAL, O, P, Q, Q_THERE, S
 from draw.sheet import Sheet
 
 FIRST_COPY_TRACK = 100  # as docs/pipeline.md says
@@ -70,8 +70,8 @@ def read_trace(program: Path, step: str, *problem: str) -> Trace:
 
 
 def read(build: Path) -> dict[str, Trace]:
-    registers = f"PRODUCER_REGISTERS = {PRODUCER_REGISTERS};", f"CONSUMER_REGISTERS = {CONSUMER_REGISTERS};"
-    drawings.check_quotes("steps/v16_producer_warpgroup/kernel.cu", "CTAS_PER_SM = 2;", *registers)
+    quotes = "CTAS_PER_SM = 2;", "PRODUCER_REGISTERS = 24;", "CONSUMER_REGISTERS = 232;"
+    drawings.check_quotes("steps/v16_producer_warpgroup/kernel.cu", *quotes)
     return {name: read_trace(build / "flashsteps", step, *how) for name, (step, *how) in TRACED.items()}
 
 
@@ -109,7 +109,6 @@ class Rows:
 
 LEGEND = {"S = Q Kᵀ": S, "softmax": P, "O += P V": O}
 NOMINAL = "Time runs to the right; widths are nominal costs, not measured times."
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 232  # of each thread of v16
 LEFT = 2.8  # of the rows: room for "consumer 0"
 
 
@@ -303,23 +302,21 @@ def copies_of(trace: Trace, tensor: str) -> list[list[tuple[int, int, int]]]:
     return [[(order.index((e.begin, e.end)), e.begin, e.end) for e in place] for place in places if place]
 
 
+REGISTERS = r"""
+= One SM's 65,536 registers, for two CTAs
+at launch | n128"producer\n128 × 128" a128"consumers\n128 × 128" n128"producer\n128 × 128" a128"consumers\n128 × 128"
+after setmaxnreg | n24"24" a232"consumers\n128 × 232" n24"24" a232"consumers\n128 × 232"
+"""
+
+
 def draw_v16(traces: dict[str, Trace]) -> Sheet:
     trace = traces["v16"]
-    page = Sheet("Registers move to the warps that compute, and these meet at no barrier", 18.7)
-    page.heading(0.4, 1.8, "One SM's 65,536 registers, for two CTAs")
-    left, wide = 4.2, page.width - 4.6
-    shares = {"at launch": (128, 128), "after setmaxnreg": (PRODUCER_REGISTERS, CONSUMER_REGISTERS)}
-    for y, (name, numbers) in zip((2.4, 3.65), shares.items()):
-        x = left
-        page.text(left - 0.25, y + 0.55, name, ha="right")
-        for number, colour, who in zip(numbers * 2, (NEUTRAL, TINTS[0]) * 2, ("producer", "consumers") * 2):
-            width = wide * number * 128 / 65536
-            page.cell(x, y, width, 1.1, colour, f"{who}\n128 × {number}", f"{number}")
-            x += width
-
-    page.heading(0.4, 5.7, "One CTA: 192 keys in three tiles, a causal mask")
+    page = Sheet("Registers move to the warps that compute, and these meet at no barrier", 18.1)
+    y = ideas.add(page, 1.3, REGISTERS)
+    page.heading(0.4, y + 0.4, "One CTA: 192 keys in three tiles, a causal mask")
+    y += 1.3
     end = max(e.end for warp in range(4) for e in trace.of(warp, "products", "work"))
-    rows = Rows(page, 6.5, left, 0, end)
+    rows = Rows(page, y, 4.2, 0, end)
     for tensor, letter in (("K", "S "), ("V", "O ")):
         done = ends_of(trace, letter)
         for stage, copies in enumerate(copies_of(trace, tensor)):
@@ -331,12 +328,12 @@ def draw_v16(traces: dict[str, Trace]) -> Sheet:
     first = [draw_warp(rows, trace, warp, f"warp {warp}") for warp in range(4)][0]
     released = rows.at(ends_of(trace, "S ")[0])
     page.point((released, first - 0.4), (released, producer + 0.4))
-    page.point((released, producer - 0.4), (released, 6.5 + 0.4))
+    page.point((released, producer - 0.4), (released, y + 0.4))
     idle = max(e.end for e in trace.of(0, "products", "work", "wait"))
     page.text(rows.at(idle) + 0.2, first, "K2, V2 released unread", ha="left", color=CEILING)
-    page.legend(16.3, LEGEND | {"a copy on its way": KV, "can be read": KV_THERE, "waits": IDLE, "asks": INK})
+    page.legend(rows.y - 0.05, LEGEND | {"a copy on its way": KV, "can be read": KV_THERE, "waits": IDLE, "asks": INK})
     words = "Arrows: when all four warps have released K0, the producer asks for K2. It waits at one mbarrier after the"
-    page.note(17.2, f"{words} other.\n{NOMINAL}")
+    page.note(rows.y + 0.85, f"{words} other.\n{NOMINAL}")
     return page
 
 

@@ -13,7 +13,7 @@ from conftest import BUILD
 
 pytest.importorskip("matplotlib", reason="build/venv has it")
 
-from draw import fragment_layouts, ideas
+from draw import fragment_layouts, ideas, memory_layouts
 from draw.drawings import DrawingError
 from draw.ideas import Row, parse_row
 from steps.sources import ROOT
@@ -65,6 +65,13 @@ def test_numbers_of_a_kernel_are_quoted_from_it(monkeypatch):
 
 
 # ---- What follows from a rule
+
+
+def test_the_loads_of_v05_and_v06_are_a_tile():
+    for line, size in zip(re.findall(r"^v.*", memory_layouts.WAITS, re.MULTILINE), (2, 16), strict=True):
+        row = parse_row(line)
+        loads = [box.colour for box in row.boxes].count("K")
+        assert loads * size * 128 == 64 * 64 * 2 and f"{loads} loads of {size} bytes" in row.name
 
 
 def schedule(tiles: list[tuple[int, int]], places: int) -> list[list[tuple[int, int]]]:
