@@ -167,38 +167,50 @@ def tile_of(trace: Trace, event: Event) -> str:
     return f"{tensor.upper()} {event.phase * len(stages) + int(stage)}"
 
 
-def phase_end(trace: Trace, mbarrier: str, phase: int) -> int:
-    """When a phase of an empty barrier completes: at the last arrival."""
-    arrivals = [e for e in trace.events if e.kind == "arrival"]
-    return max(e.begin for e in arrivals if (e.mbarrier, e.phase) == (mbarrier, phase))
+def ends_of(trace: Trace, letter: str) -> list[int]:
+    """When the last of four warps is done with the n-th product whose name begins so; one in parts with the last."""
+    ends: dict[int, int] = {}
+    for warp in range(4):
+        number = -1
+        for event in trace.of(warp, "products"):
+            number += event.name.startswith("S ")
+            if event.name.startswith(letter):
+                ends[number] = max(ends.get(number, 0), event.end)
+    return [ends[number] for number in sorted(ends)]
+
+
+def copies_of(trace: Trace, tensor: str) -> list[list[tuple[int, int, int]]]:
+    """For each of a tensor's places: number, begin and end of each copy to it; numbers count all its copies."""
+    places = [[e for e in trace.of(track, "copy") if e.name.split()[0] == tensor] for track in trace.tracks]
+    order = sorted((e.begin, e.end) for place in places for e in place)
+    return [[(order.index((e.begin, e.end)), e.begin, e.end) for e in place] for place in places if place]
+
+
+def draw_stages(rows: Rows, trace: Trace, name: str) -> list[int]:
+    """A row for each place of K or V: tiles, named by their numbers, until the last product that reads them ends. When
+    these end."""
+    ends = ends_of(trace, {"K": "S ", "V": "O "}[name[0]])
+    for stage, copies in enumerate(copies_of(trace, name[0])):
+        stays = ((begin, arrived, ends[number], name.format(number)) for number, begin, arrived in copies)
+        rows.place(f"{name[0]}, stage {stage}", stays)
+    return ends
 
 
 def draw_v10(traces: dict[str, Trace]) -> Sheet:
     trace = traces["v10"]
-    [producer] = {e.track for e in trace.events if e.kind == "issue" and " K " in e.name}
-    consumers = [t for t in trace.tracks if t < FIRST_COPY_TRACK and t != producer]
-    stages = [t for t in trace.tracks if t >= FIRST_COPY_TRACK and trace.of(t, "copy")[0].name[0] in "KV"]
-    end = max(e.end for t in consumers for e in trace.of(t, "products"))
-    height = 0.95 * (len(stages) + len(consumers)) + 6.9
-    page = Sheet("v10: one warp asks for tiles, four warps compute on them", height)
+    end = max(e.end for warp in range(4) for e in trace.of(warp, "products"))
+    page = Sheet("v10: one warp asks for tiles, four warps compute on them", 14.5)
     rows = Rows(page, 2.1, LEFT, 0, end)
-    for index, track in enumerate(stages):
-        stays = []
-        for copy in trace.of(track, "copy"):
-            tensor, _, number = copy.name.split()
-            released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase)
-            stays.append((copy.begin, copy.end, released, f"{tensor} {number}"))
-        rows.place(f"{tensor}, stage {index % 2}", stays)
+    read, _ = draw_stages(rows, trace, "K {}"), draw_stages(rows, trace, "V {}")
     rows.y += 0.5
-    producer_y = draw_warp(rows, trace, producer, "producer")
+    producer_y = draw_warp(rows, trace, 4, "producer")
     rows.y += 0.55
-    consumer_y = [draw_warp(rows, trace, warp, f"consumer {warp}") for warp in consumers][0]
+    consumer_y = [draw_warp(rows, trace, warp, f"consumer {warp}") for warp in range(4)][0]
 
     # The life of one tile: the first that has to wait for its place.
     [copy] = [e for e in trace.events if e.kind == "copy" and e.name == "K tile 2"]
-    products = [e for e in trace.of(consumers[0], "products") if e.name.startswith("S")][2]
-    released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase - 1)
-    released, asked, landed, used = map(rows.at, (released, copy.begin, copy.end, products.begin))
+    products = [e for e in trace.of(0, "products") if e.name.startswith("S")][2]
+    released, asked, landed, used = map(rows.at, (read[0], copy.begin, copy.end, products.begin))
     stage_y = 2.1
     page.point((released, consumer_y - 0.4), (released, producer_y + 0.4))
     page.point((asked, producer_y - 0.4), (asked, stage_y + 0.4))
@@ -283,25 +295,6 @@ def draw_v11(traces: dict[str, Trace]) -> Sheet:
     return page
 
 
-def ends_of(trace: Trace, letter: str) -> list[int]:
-    """When the last of four warps is done with the n-th product whose name begins so; one in parts with the last."""
-    ends: dict[int, int] = {}
-    for warp in range(4):
-        number = -1
-        for event in trace.of(warp, "products"):
-            number += event.name.startswith("S ")
-            if event.name.startswith(letter):
-                ends[number] = max(ends.get(number, 0), event.end)
-    return [ends[number] for number in sorted(ends)]
-
-
-def copies_of(trace: Trace, tensor: str) -> list[list[tuple[int, int, int]]]:
-    """For each of a tensor's places: number, begin and end of each copy to it; numbers count all its copies."""
-    places = [[e for e in trace.of(track, "copy") if e.name.split()[0] == tensor] for track in trace.tracks]
-    order = sorted((e.begin, e.end) for place in places for e in place)
-    return [[(order.index((e.begin, e.end)), e.begin, e.end) for e in place] for place in places if place]
-
-
 REGISTERS = r"""
 = One SM's 65,536 registers, for two CTAs
 at launch | n128"producer\n128 × 128" a128"consumers\n128 × 128" n128"producer\n128 × 128" a128"consumers\n128 × 128"
@@ -317,16 +310,12 @@ def draw_v16(traces: dict[str, Trace]) -> Sheet:
     y += 1.3
     end = max(e.end for warp in range(4) for e in trace.of(warp, "products", "work"))
     rows = Rows(page, y, 4.2, 0, end)
-    for tensor, letter in (("K", "S "), ("V", "O ")):
-        done = ends_of(trace, letter)
-        for stage, copies in enumerate(copies_of(trace, tensor)):
-            stays = ((begin, arrived, done[number], f"{tensor}{number}") for number, begin, arrived in copies)
-            rows.place(f"{tensor}, stage {stage}", stays)
+    read, _ = draw_stages(rows, trace, "K{}"), draw_stages(rows, trace, "V{}")
     rows.y += 0.35
     producer = draw_warp(rows, trace, 4, "producer")
     rows.y += 0.3
     first = [draw_warp(rows, trace, warp, f"warp {warp}") for warp in range(4)][0]
-    released = rows.at(ends_of(trace, "S ")[0])
+    released = rows.at(read[0])
     page.point((released, first - 0.4), (released, producer + 0.4))
     page.point((released, producer - 0.4), (released, y + 0.4))
     idle = max(e.end for e in trace.of(0, "products", "work", "wait"))
