@@ -98,9 +98,7 @@ def save(figure: Any, file: Any, **how: Any) -> None:
     plt.close(figure)
 
 
-MISSING = (
-    "(build/venv/bin/python has it after scripts/run.sh; or pip install -r scripts/requirements.txt)"
-)
+MISSING = "(build/venv/bin/python has it after scripts/run.sh; or pip install -r scripts/requirements.txt)"
 
 
 # Panels of a page's width, labels at the ends of lines, and steps as rows, so that a ladder of any length has level
