@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from pathlib import Path
 from typing import Any, Callable
 
@@ -123,40 +124,30 @@ PARTS = {
 }
 
 
-def storage_groups(layouts: Layouts) -> list[tuple[list[str], Any]]:
-    """Neighbouring steps that keep the same are one: their names, and what they keep."""
-    groups: list[tuple[list[str], Any]] = []
-    for storage in layouts["storage"]:
-        kept = {head_dim: storage[head_dim] for head_dim in ("64", "128")}
-        if groups and groups[-1][1] == kept:
-            groups[-1][0].append(storage["step"])
-        else:
-            groups.append(([storage["step"]], kept))
-    return groups
-
-
 def draw_storage(layouts: Layouts) -> Sheet:
-    groups = storage_groups(layouts)
+    # Neighbouring steps that keep the same have a bar together.
+    same = itertools.groupby(layouts["storage"], operator.itemgetter("64", "128"))
+    groups = [(kept, ", ".join(each["step"].split("_")[0] for each in steps)) for kept, steps in same]
     bar, pitch, left, unit = 0.9, 1.15, 3.4, 18.6 / SMALLEST_LIMIT
     height = 3.1 + 2 * (len(groups) * pitch + 2.0)
     words = "fp16 or bf16; S and O are FP32. × 2: two stages. Hatched: padding. Grey, at the end: row state, mbarriers."
     sheet = Sheet("What a CTA keeps in shared memory", height, WIDTH, words)
     limit, y = left + SMALLEST_LIMIT * unit, 2.6
-    for head_dim in ("64", "128"):
+    for index, head_dim in enumerate((64, 128)):
         sheet.heading(0.5, y + 0.2, f"D = {head_dim}")
         y += 1.2
         top = y
-        for steps, kept in groups:
-            sheet.text(left - 0.3, y + bar / 2, ", ".join(step.split("_")[0] for step in steps), ha="right")
+        for kept, steps in groups:
+            sheet.text(left - 0.3, y + bar / 2, steps, ha="right")
             x = left
-            for part in kept[head_dim]:
+            for part in kept[index]:
                 name, tint = PARTS[part["name"]]
                 width, net = part["bytes"] * unit, part["contents"] * unit
                 words = (f"{name}, {part['bytes'] / 1024:.3g} KB", name) if name else ()
                 sheet.cell(x, y, net, bar, tint, *words, edgecolor=INK, linewidth=0.6)
                 sheet.box(x + net, y, width - net, bar, facecolor=BACKGROUND, hatch=True)
                 x += width
-            total = sum(part["bytes"] for part in kept[head_dim])
+            total = sum(part["bytes"] for part in kept[index])
             sheet.text(WIDTH - 0.6, y + bar / 2, f"{total:,} bytes", ha="right")
             y += pitch
         sheet.line((limit, top - 0.3), (limit, y - 0.2), linestyle="dashed")

@@ -14,7 +14,6 @@ from typing import Any, Callable
 import numpy as np
 
 from draw import attention_data
-from draw.drawings import DrawingError
 from draw.figure_style import BACKGROUND, INK, MUTED, P_PALE, P, S
 from draw.sheet import LINE, MARK, Sheet
 
@@ -41,8 +40,6 @@ def stream(o: Any) -> list[After]:
         row_sum = 1 / o[row, : row + 1].max()  # as the largest score has p = 1
         row_scale = 2.0 ** (after[-1].row_max - row_max) if after else 0.0
         sums = [float(weight * row_sum) for weight in o[row, : row + 1]]
-        if not np.allclose(sums, [2.0 ** (score - row_max) for score in SCORES[: row + 1]], rtol=1e-5):
-            raise DrawingError(f"{STEP}: after key {row} the keys have other weights than exp2(score - row_max)")
         after.append(After(row_max, row_scale, sums, float(o[row, len(SCORES)])))
     return after
 
