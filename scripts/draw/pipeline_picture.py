@@ -21,9 +21,9 @@ class Event:
     name: str
     begin: int
     end: int
-    mbarrier: str = ""
-    phase: int = -1
-    at: str = ""  # file:line
+    mbarrier: str
+    phase: int
+    at: str  # file:line
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,12 @@ TRACED = {
 def read_trace(program: Path, step: str, *problem: str) -> Trace:
     said = drawings.ask_flashsteps(program, "trace", step, *problem)
     found = said["traceEvents"]
-    events = [
-        Event(
-            e["tid"],
-            e["cat"],
-            e["name"],
-            e["ts"],
-            e["ts"] + e.get("dur", 0),
-            e["args"].get("mbarrier", ""),
-            e["args"].get("phase", -1),
-            e["args"].get("at", ""),
-        )
-        for e in found
-        if e["ph"] in "Xi"
-    ]
+    events = []
+    for e in found:
+        if e["ph"] in "Xi":
+            args = {"mbarrier": "", "phase": -1, "at": ""} | e["args"]
+            times = e["ts"], e["ts"] + e.get("dur", 0)
+            events.append(Event(e["tid"], e["cat"], e["name"], *times, args["mbarrier"], args["phase"], args["at"]))
     return Trace(events, sorted(e["tid"] for e in found if e["name"] == "thread_name"))
 
 
@@ -186,13 +178,13 @@ def copies_of(trace: Trace, tensor: str) -> list[list[tuple[int, int, int]]]:
     return [[(order.index((e.begin, e.end)), e.begin, e.end) for e in place] for place in places if place]
 
 
-def draw_stages(rows: Rows, trace: Trace, name: str) -> list[int]:
+def draw_stages(rows: Rows, trace: Trace, tensor: str, name: Callable[[int], str]) -> list[int]:
     """A row for each place of K or V: tiles, named by their numbers, until the last product that reads them ends. When
-    these end."""
-    ends = ends_of(trace, {"K": "S ", "V": "O "}[name[0]])
-    for stage, copies in enumerate(copies_of(trace, name[0])):
-        stays = ((begin, arrived, ends[number], name.format(number)) for number, begin, arrived in copies)
-        rows.place(f"{name[0]}, stage {stage}", stays)
+    these end, of those that are traced."""
+    ends = ends_of(trace, {"K": "S ", "V": "O "}[tensor])
+    for stage, copies in enumerate(copies_of(trace, tensor)):
+        stays = ((begin, arrived, ends[i] if i < len(ends) else rows.end, name(i)) for i, begin, arrived in copies)
+        rows.place(f"{tensor}, stage {stage}", stays)
     return ends
 
 
@@ -201,7 +193,7 @@ def draw_v10(traces: dict[str, Trace]) -> Sheet:
     end = max(e.end for warp in range(4) for e in trace.of(warp, "products"))
     page = Sheet("v10: one warp asks for tiles, four warps compute on them", 14.5)
     rows = Rows(page, 2.1, LEFT, 0, end)
-    read, _ = draw_stages(rows, trace, "K {}"), draw_stages(rows, trace, "V {}")
+    read, _ = draw_stages(rows, trace, "K", "K {}".format), draw_stages(rows, trace, "V", "V {}".format)
     rows.y += 0.5
     producer_y = draw_warp(rows, trace, 4, "producer")
     rows.y += 0.55
@@ -310,7 +302,7 @@ def draw_v16(traces: dict[str, Trace]) -> Sheet:
     y += 1.3
     end = max(e.end for warp in range(4) for e in trace.of(warp, "products", "work"))
     rows = Rows(page, y, 4.2, 0, end)
-    read, _ = draw_stages(rows, trace, "K{}"), draw_stages(rows, trace, "V{}")
+    read, _ = draw_stages(rows, trace, "K", "K{}".format), draw_stages(rows, trace, "V", "V{}".format)
     rows.y += 0.35
     producer = draw_warp(rows, trace, 4, "producer")
     rows.y += 0.3
@@ -336,7 +328,6 @@ def draw_v17(traces: dict[str, Trace]) -> Sheet:
         [(its[n][0], max(end for _, end in its[n : n + 4])) for n in range(0, len(its) - 3, 4)]
         for its in (sorted((begin, end) for name, begin, end in copies if name == tensor) for tensor in "QO")
     )
-    done = ends_of(trace, "S ")
     end = leaving[1][1]
     rows = Rows(page, 3.0, 4.2, 0, end)
     for name, begin, last in (("A", 0, leaving[0][0]), ("B", leaving[0][0], end)):
@@ -349,12 +340,7 @@ def draw_v17(traces: dict[str, Trace]) -> Sheet:
             if tile < 2:
                 rows.bar(y, loads[tile][1], leaving[tile][0], Q_THERE, f"{name} is used", name)
                 rows.bar(y, *leaving[tile], O)
-    for stage, its in enumerate(copies_of(trace, "K")):
-        stays = []
-        for number, begin, arrived in its:
-            tile = f"K{number % tiles_of_keys} of {'ABC'[min(number // tiles_of_keys, 2)]}"
-            stays.append((begin, arrived, (done + [end] * 9)[number], tile))
-        rows.place(f"K, stage {stage}", stays)
+    draw_stages(rows, trace, "K", lambda i: f"K{i % tiles_of_keys} of {'ABC'[min(i // tiles_of_keys, 2)]}")
     rows.y += 0.4
     draw_warp(rows, trace, 4, "producer")
     rows.y += 0.25
