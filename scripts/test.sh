@@ -108,7 +108,7 @@ steps_on_emulator() {
 aarch64_build() {
   configure --preset emulator -B build/aarch64 "${launcher[@]}" -DCMAKE_SYSTEM_NAME=Linux \
     -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DFLASHSTEPS_TESTS=ON
-  cmake --build build/aarch64 -j "$(nproc)" --target copy_states "${steps[-1]}_on_emulator"
+  cmake --build build/aarch64 -j "$(nproc)" --target layouts "${steps[-1]}_on_emulator"
 }
 
 shopt -s nullglob

@@ -1,24 +1,21 @@
 """docs/tiles.md: its tables and its sentences that claim a count, beside what the program says.
 
-tools/memory_layouts prints what kernels, common/ and emulator compute with; FLASHSTEPS_BUILD as in test_program.py.
+scripts/draw/layouts.cpp prints what kernels, common/ and emulator compute with; FLASHSTEPS_BUILD as in test_program.py.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import subprocess
 
 import pytest
 from test_program import BUILD, FLASHSTEPS, ROOT, run
 
-from draw import memory_layouts  # in scripts/, which test_program adds to the path
+from draw import drawings, memory_layouts  # in scripts/, which test_program adds to the path
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
 
-TOOL = BUILD / "tools" / "memory_layouts"
-LAYOUTS = json.loads(subprocess.run([str(TOOL)], capture_output=True, check=True).stdout)
+LAYOUTS = drawings.ask_layouts(BUILD, "tiles")
 SHARED, GLOBAL, SWIZZLE = LAYOUTS["shared"], LAYOUTS["global"], LAYOUTS["swizzle"]
 PAGE = (ROOT / "docs" / "tiles.md").read_text(encoding="utf-8")
 SENTENCES = PAGE.replace("\n", " ")
@@ -33,6 +30,14 @@ def table(name: str) -> list[list[str]]:
     mark = rf"<!-- computed by harness/tests/test_memory_layouts.py: {name} -->\n(.*?)\n<!-- /computed -->"
     (text,) = re.findall(mark, PAGE, re.DOTALL)
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+
+
+def test_what_is_drawn_from_offsets_is_what_the_emulator_counts():
+    for access in SHARED.values():
+        groups = range(32 // memory_layouts.lanes_per_group(access))
+        assert sum(memory_layouts.passes(access, group) for group in groups) == access["passes"]
+    for access in GLOBAL.values():
+        assert len(memory_layouts.sectors(access)) == access["sectors"]
 
 
 # ---- The tables

@@ -687,11 +687,4 @@ def instructions(records: list[Source]) -> Any:
     return finish(figure, "Instructions of a lane for each score, and what took them away", notes)
 
 
-KINDS: dict[str, Callable[..., Any]] = {
-    "progression": progression,
-    "counters": counters,
-    "lengths": lengths,
-    "errors": errors,
-    "roofline": roofline,
-    "instructions": instructions,
-}
+KINDS = {kind.__name__: kind for kind in (progression, counters, lengths, errors, roofline, instructions)}

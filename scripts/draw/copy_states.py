@@ -21,13 +21,12 @@ TITLES = {
     "four_arrivals": "Empty, four arrivals: one of each consumer warp, no bytes",
 }
 
-# As scripts/draw/tools/copy_states.cpp prints it: `box`, a copy and where it has put each chunk; `lives` of mbarriers,
-# a state after each event; `answers` of try_wait for parity 0 and 1, by how many phases have completed.
+# As layouts.cpp prints it: `box`, a copy and where it has put each chunk; `lives` of mbarriers, with each state.
 Copies = dict[str, Any]
 
 
 def read(build: Path) -> Copies:
-    return drawings.ask(build / "tools/copy_states")
+    return drawings.ask_layouts(build, "copies")
 
 
 # ---- The box
@@ -102,15 +101,13 @@ def draw_map(sheet: Sheet, box: Any, x: float, y: float) -> None:
 
 
 def draw_box(copies: Copies) -> Sheet:
-    sheet = Sheet("One TMA load: a box of a tensor, row by row into shared memory", 22.4, WIDTH)
     box, (row, chunk) = copies["box"], MARKED
-    sheet.left(
-        0.55,
-        1.6,
+    words = (
         f"{row}:{chunk}, outlined on both sides, is chunk {chunk} of row {row}: 16 bytes, "
         f"{CHUNKS_PER_LINE} columns. A row of a panel fills one line of 128 bytes,\nits chunks in the order "
-        f"of the 128-byte swizzle. v10's boxes have 64 rows, this one {box['box'][1]}.",
+        f"of the 128-byte swizzle. v10's boxes have 64 rows, this one {box['box'][1]}."
     )
+    sheet = Sheet("One TMA load: a box of a tensor, row by row into shared memory", 22.4, WIDTH, words)
     draw_tensor(sheet, box, 4.6, 5.7)
     draw_map(sheet, box, 0.6, 16.6)
     draw_tile(sheet, box, 17.2, 5.7)
@@ -145,14 +142,12 @@ def draw_state(sheet: Sheet, state: Any, y: float, ends_phase: bool, unit: float
 def draw_mbarrier(copies: Copies) -> Sheet:
     lives = copies["lives"]
     height = 5.2 + len(TITLES) * 1.85 + 1.05 * sum(len(lives[name]) for name in TITLES)
-    sheet = Sheet("An mbarrier from state to state", height, WIDTH)
-    sheet.left(
-        0.55,
-        1.6,
+    words = (
         "A phase ends when every arrival has come and no byte is outstanding. The next phase then begins "
         "by itself.\nEach line shows an event, the state of the mbarrier after it, and what a wait would do in "
-        "this state.",
+        "this state."
     )
+    sheet = Sheet("An mbarrier from state to state", height, WIDTH, words)
     names = ["phase\nunder way", "arrivals: come,\nto come", "bytes\noutstanding"]
     names += [f"wait for\nparity {parity}" for parity in range(2)]
     for x, name in zip((PHASE, ARRIVALS, BYTES, *ANSWERS), names):
@@ -174,17 +169,15 @@ def draw_mbarrier(copies: Copies) -> Sheet:
 
 def draw_parity(copies: Copies) -> Sheet:
     """A wait knows only the parity: which phases it may be meant for."""
-    answers = copies["answers"]
+    answers = [state["passes"] for state in copies["lives"]["many_phases"]]  # by how many have completed
     phases = range(-1, len(answers) - 2)
     left, top, wide, tall = 8.4, 6.1, 3.3, 1.4
-    sheet = Sheet("A wait names a phase by its parity alone", top + tall * len(phases) + 2.6, WIDTH)
-    sheet.left(
-        0.55,
-        1.6,
+    words = (
         "Each line is a wait for one phase, each column a moment. A cell shows what the mbarrier then answers."
         "\nIn framed cells the phase is under way or was the last to complete, and the answer is right. In red cells"
-        "\nthe answer is wrong, because it is about another phase of the same parity.",
+        "\nthe answer is wrong, because it is about another phase of the same parity."
     )
+    sheet = Sheet("A wait names a phase by its parity alone", top + tall * len(phases) + 2.6, WIDTH, words)
     sheet.text(left + wide * len(answers) / 2, top - 1.5, "phases that have completed", weight="bold")
     sheet.names(left + wide / 2, top - 0.6, range(len(answers)), across=wide, color=INK)
     for index, phase in enumerate(phases):

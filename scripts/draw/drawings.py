@@ -12,7 +12,7 @@ import json
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 from unittest import mock
 
 from draw import figure_style, sheet
@@ -33,12 +33,12 @@ def check_quotes(file: str, *lines: str) -> None:
             raise DrawingError(f"{file} no longer says '{line}', which a picture shows")
 
 
-def ask(tool: Path, parse: Callable[[Any], Any] = lambda said: said) -> Any:
-    """What a tool of scripts/draw/tools/ prints."""
+def ask_layouts(build: Path, what: str) -> Any:
+    """What layouts.cpp prints of tiles, fragments or copies."""
     try:
-        return parse(json.loads(subprocess.run([str(tool)], capture_output=True, check=True).stdout))
-    except (OSError, subprocess.CalledProcessError, ValueError, LookupError, TypeError) as error:
-        raise DrawingError(f"{tool}: prints nothing to draw ({error})") from error
+        return json.loads(subprocess.run([build / "layouts"], capture_output=True, check=True).stdout)[what]
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise DrawingError(f"{build}/layouts: prints nothing to draw ({error})") from error
 
 
 def ask_flashsteps(program: Path, command: str, step: str, *problem: str) -> Any:

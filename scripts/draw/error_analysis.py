@@ -23,30 +23,13 @@ BATCH, SEQLEN, HEAD_DIM, TILE = 3, 256, 64, 64
 DTYPES = ("fp16", "bf16")
 MASKS = {False: "full", True: "causal"}
 HEADS = (*PATTERNS, "N(0, 1)")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One type and one mask; all [batch, head, query, column]."""
-
-    reference: Any
-    step: Any
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """What there is to compare with, for one type, without a mask."""
-
-    fp32_step: Any
-    # The roundings alone, everything else in float64.
-    o_rounded: Any
-    both_rounded: Any
+# Beside the steps: in float64, and with the roundings alone, everything else in float64.
+EXACT, O_ROUNDED, BOTH_ROUNDED = "float64", "float64, O rounded", "float64, P and O rounded"
 
 
 @dataclass(frozen=True)
 class Errors:
-    cases: dict[tuple[str, bool], Case]
-    roundings: dict[str, Rounding]
+    outputs: dict[tuple[str, bool], dict[str, Any]]  # of a type and a mask, whose, [batch, head, query, column]
     gates: dict[str, dict[str, float]]  # the program's, by type
     all_fp32: float  # NRMSE of the N(0, 1) head where nothing has 16 bits
     step: str
@@ -91,19 +74,18 @@ def read(build: Path, step: str = attention_data.STEP, backend: str = "emulator"
         q, k, v = exact[dtype]
         return attention_data.probabilities(q, k, causal) @ v
 
-    def rounding(dtype: str) -> Rounding:
+    outputs = {}
+    for dtype in DTYPES:
+        for causal in MASKS:
+            outputs[dtype, causal] = {EXACT: reference(dtype, causal), step: output(step, dtype, causal)}
         both = tile_by_tile(*exact[dtype], dtype)
-        rounded = [attention_data.rounded(o, dtype) for o in (cases[dtype, False].reference, both)]
-        return Rounding(output(FP32_STEP, dtype), *rounded)
-
-    cases = {
-        (dtype, causal): Case(reference(dtype, causal), output(step, dtype, causal))
-        for dtype in DTYPES
-        for causal in MASKS
-    }
-    gates = attention_data.lab_of(build, backend).gates
+        outputs[dtype, False] |= {
+            FP32_STEP: output(FP32_STEP, dtype),
+            O_ROUNDED: attention_data.rounded(outputs[dtype, False][EXACT], dtype),
+            BOTH_ROUNDED: attention_data.rounded(both, dtype),
+        }
     all_fp32 = float(nrmse(output(FP32_STEP, "fp32"), reference("fp32")))
-    return Errors(cases, {dtype: rounding(dtype) for dtype in DTYPES}, gates, all_fp32, step, backend)
+    return Errors(outputs, attention_data.lab_of(build, backend).gates, all_fp32, step, backend)
 
 
 # The pictures: a panel for each type.
@@ -123,16 +105,16 @@ def draw_gate(axes: Any, gate: float, words: str, upright: bool = False) -> None
 def draw_histogram(data: Errors) -> Any:
     figure, grid = panels(1, 2, 4.2, sharey=True)
     for axes, dtype in zip(grid[0], DTYPES):
-        case, gate = data.cases[dtype, False], data.gates[dtype]["nrmse"]
+        outputs, gate = data.outputs[dtype, False], data.gates[dtype]["nrmse"]
         # A row's norm is that of 64 elements: relative to a typical one of them.
-        typical = attention_data.norm(case.reference, -1)[..., None] / np.sqrt(HEAD_DIM)
+        typical = attention_data.norm(outputs[EXACT], -1)[..., None] / np.sqrt(HEAD_DIM)
         edges = np.linspace(-1.5 * gate, 1.5 * gate, 121)
         looks = (
-            (data.step, case.step, {"color": BAR, "alpha": 0.85}),
-            (FP32_STEP, data.roundings[dtype].fp32_step, {"color": CEILING, "histtype": "step", "linewidth": 1.4}),
+            (data.step, {"color": BAR, "alpha": 0.85}),
+            (FP32_STEP, {"color": CEILING, "histtype": "step", "linewidth": 1.4}),
         )
-        for name, o, look in looks:
-            relative = ((o - case.reference) / typical).ravel()
+        for name, look in looks:
+            relative = ((outputs[name] - outputs[EXACT]) / typical).ravel()
             weights = np.full(relative.size, 100 / relative.size)
             label = f"{name}: rms {np.sqrt(np.mean(relative**2)):.1e}"
             axes.hist(np.clip(relative, edges[0], edges[-1]), edges, weights=weights, label=label, **look)
@@ -157,8 +139,8 @@ def draw_position(data: Errors) -> Any:
     query = np.arange(1, SEQLEN + 1)
     for axes, dtype in zip(grid[0], DTYPES):
         for causal, colour in ((True, BAR), (False, SECOND)):
-            case = data.cases[dtype, causal]
-            rows = nrmse(case.step, case.reference, -1)[:, -1]  # of the N(0, 1) head: [batch, query]
+            outputs = data.outputs[dtype, causal]
+            rows = nrmse(outputs[data.step], outputs[EXACT], -1)[:, -1]  # of the N(0, 1) head: [batch, query]
             axes.fill_between(query, rows.min(0), rows.max(0), color=colour, alpha=0.3, linewidth=0)
             axes.plot(query, np.median(rows, 0), color=colour, linewidth=1.2, label=MASKS[causal])
         gate = data.gates[dtype]
@@ -184,8 +166,8 @@ def draw_heads(data: Errors) -> Any:
     for axes, dtype in zip(grid[0], DTYPES):
         gate = data.gates[dtype]
         for (causal, mask), colour, shift in zip(MASKS.items(), (SECOND, BAR), (-0.2, 0.2)):
-            case, at = data.cases[dtype, causal], np.arange(len(HEADS)) + shift
-            whole, rows = nrmse(case.step, case.reference, (0, 2, 3)), nrmse(case.step, case.reference, -1)
+            outputs, at = data.outputs[dtype, causal], np.arange(len(HEADS)) + shift
+            whole, rows = (nrmse(outputs[data.step], outputs[EXACT], over) for over in ((0, 2, 3), -1))
             bars = axes.bar(at, whole, width=0.36, color=colour, label=mask)
             axes.plot(at, rows.max((0, 2)), marker="D", markersize=3.5, color=INK, linestyle="none")
             look = {"label_type": "center", "fontsize": TEXT, "color": "white" if causal else INK, "rotation": 90}
@@ -205,14 +187,9 @@ def draw_heads(data: Errors) -> Any:
 def draw_sources(data: Errors) -> Any:
     figure, grid = panels(1, 2, 3.6, sharey=True)
     for axes, dtype in zip(grid[0], DTYPES):
-        case, roundings, gate = data.cases[dtype, False], data.roundings[dtype], data.gates[dtype]["nrmse"]
-        rows = {
-            "float64, O rounded": (roundings.o_rounded, SECOND),
-            FP32_STEP: (roundings.fp32_step, BAR),
-            "float64, P and O rounded": (roundings.both_rounded, SECOND),
-            data.step: (case.step, BAR),
-        }
-        found = [(nrmse(o[:, -1], case.reference[:, -1]), colour) for o, colour in rows.values()]
+        outputs, gate = data.outputs[dtype, False], data.gates[dtype]["nrmse"]
+        rows = {O_ROUNDED: SECOND, FP32_STEP: BAR, BOTH_ROUNDED: SECOND, data.step: BAR}
+        found = [(nrmse(outputs[name][:, -1], outputs[EXACT][:, -1]), colour) for name, colour in rows.items()]
         place_rows(axes, dict.fromkeys([*rows, f"{FP32_STEP}, fp32"], False))
         axes.set(xscale="log", xlim=(3e-8, 1))
         axes.set_xticks(ticks := [1e-7, 1e-5, 1e-3, 1e-1], [f"{tick:.0e}" for tick in ticks])

@@ -98,9 +98,7 @@ def save(figure: Any, file: Any, **how: Any) -> None:
     plt.close(figure)
 
 
-MISSING = (
-    "(build/venv/bin/python has it after scripts/run.sh; or pip install -r scripts/requirements.txt)"
-)
+MISSING = "(build/venv/bin/python has it after scripts/run.sh; or pip install -r scripts/requirements.txt)"
 
 
 # Panels of a page's width, labels at the ends of lines, and steps as rows, so that a ladder of any length has level
@@ -166,37 +164,26 @@ def label_offset(upright: bool, sideways: float) -> tuple[float, float]:
 
 
 def spread_labels(axes: Any) -> None:
-    """Moves the labels of lines sideways until none overlaps another: those that would touch stand around the
-    middle of where each should be."""
+    """Moves the labels of lines sideways until none overlaps another: of two that touch, each gives way."""
     scale = 72 / axes.figure.dpi
     labels = sorted(axes.line_labels, key=lambda item: item[0])
     upright = labels[0][1]
-    along = 0 if upright else 1
-    at = [axes.transData.transform((value, value))[along] * scale for value, _, _ in labels]
+    at = [axes.transData.transform((value, value))[0 if upright else 1] * scale for value, _, _ in labels]
     extents = [label.get_window_extent() for _, _, label in labels]
     # Still level with their values, so their own lines add nothing to the size.
     sizes = [extent.width * scale + 10 if upright else extent.height * scale for extent in extents]
-    groups: list[list[int]] = []
+    places = [*at]
+    while any(over > 0.01 for over in overlaps(places, sizes)):
+        for index in range(len(places) - 1):
+            over = max(overlaps(places[index : index + 2], sizes[index : index + 2])[0], 0)
+            places[index : index + 2] = places[index] - over / 2, places[index + 1] + over / 2
+    for (_, _, label), place, value in zip(labels, places, at):
+        label.set_position(label_offset(upright, place - value))
 
-    def begin_of(group: list[int]) -> float:
-        before, middle = 0.0, 0.0
-        for index in group:
-            middle += at[index] - before - sizes[index] / 2
-            before += sizes[index]
-        return middle / len(group)
 
-    def end_of(group: list[int]) -> float:
-        return begin_of(group) + sum(sizes[index] for index in group)
-
-    for index in range(len(labels)):
-        groups.append([index])
-        while len(groups) > 1 and begin_of(groups[-1]) < end_of(groups[-2]):
-            groups[-2:] = [groups[-2] + groups[-1]]
-    for group in groups:
-        place = begin_of(group)
-        for index in group:
-            labels[index][2].set_position(label_offset(upright, place + sizes[index] / 2 - at[index]))
-            place += sizes[index]
+def overlaps(places: list[float], sizes: list[float]) -> list[float]:
+    """Of each with the next one."""
+    return [(a + b) / 2 - (y - x) for x, y, a, b in zip(places, places[1:], sizes, sizes[1:])]
 
 
 # Steps as rows.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from pathlib import Path
 from typing import Callable
 
-from draw import drawings
-from draw.figure_style import BACKGROUND, BAR, CEILING, HEADING, IDLE, INK, KV, MUTED, NEUTRAL, TINTS, O, P, Q, S
+from draw import drawings, ideas
+from draw.figure_style import BACKGROUND, BAR, CEILING, HEADING, INK, KV, MUTED, NEUTRAL, TINTS, O, P, Q, S
 from draw.sheet import MARK, Sheet
 
 LANE = 6  # the one that the pictures follow
@@ -20,7 +19,7 @@ def read(build: Path) -> Mapping:
     drawings.check_quotes("steps/v11_cp_async/kernel.cu", "BLOCK_M = 64;", "BLOCK_N = 64;", "WARPS_N = 2;")
     drawings.check_quotes("steps/v12_whole_rows/kernel.cu", "NUM_WARPS = 4;", "WARP_M = 32;", "BLOCK_N = 64;")
     drawings.check_quotes("steps/v21_wgmma/kernel.cu", "WARPGROUP_M = 64;", "BLOCK_N = 128;")
-    return drawings.ask(build / "tools/fragment_layouts")
+    return drawings.ask_layouts(build, "fragments")
 
 
 def fragment(
@@ -48,18 +47,16 @@ def fragment(
 
 def draw_mma(mapping: Mapping) -> Sheet:
     """The three matrices of mma.m16n8k16, where a product on paper has them: B above C, A to its left."""
-    sheet = Sheet("mma.m16n8k16: acc += A B", 31.8, 28.4)
-    sheet.left(
-        0.5,
-        1.6,
+    words = (
         "A warp multiplies as one. Each of its 32 lanes, T0 to T31, holds a part of\n"
         "every matrix in its own registers.\n\n"
         "A cell is what one lane holds of one place: two neighbours. In A and B\n"
         "they share a 32-bit register, the first one in its lower half. In acc each\n"
         "is an FP32 register of its own.\n\n"
         "Four neighbouring lanes, a quad, hold a row of A and of acc (and the row\n"
-        "8 below), and a column of B.",
+        "8 below), and a column of B."
     )
+    sheet = Sheet("mma.m16n8k16: acc += A B", 31.8, 28.4, words)
     legend = ["a[0],  b[0],  acc[0] and acc[1]", "a[1],  b[1],  acc[2] and acc[3]", "a[2]", "a[3]"]
     for index, (words, colour) in enumerate(zip(legend, TINTS)):
         sheet.legend(7.5 + 1.1 * index, {words: colour})
@@ -126,16 +123,14 @@ def stored_position(mapping: Mapping, operand: str, lane: int, register: int, el
 
 def draw_attention(mapping: Mapping) -> Sheet:
     """Q, K, P, V as stored: which rows a lane hands to ldmatrix, and what it is to get."""
-    sheet = Sheet("Attention: K needs no .trans, V does", 36.6, 28.5)
-    sheet.left(
-        0.5,
-        1.6,
+    words = (
         "Each square is 16 × 16 elements as they lie in shared memory: four 8 × 8 matrices for the four registers\n"
         "of one ldmatrix.x4, with the lanes that hand in their rows beside them. Outlined: what "
         f"T{LANE} is to get. A product\n"
         "sums over k, and a register of A or B holds two neighbours along k. In Q, K and P they lie side by side.\n"
-        "In V they lie in two rows.",
+        "In V they lie in two rows."
     )
+    sheet = Sheet("Attention: K needs no .trans, V does", 36.6, 28.5, words)
     cell, block = 0.62, 8 * 0.62
     for x, y, operand, title, function, down, across in (
         (3.2, 8.6, "q", "Q is A of S = Q Kᵀ", "ldmatrix_x4", "query = m", "d = k"),
@@ -314,8 +309,16 @@ def draw_product(sheet: Sheet, x: float, y: float, names: tuple[str, ...], colou
     sheet.text(x + side - 0.1, y + 1.2, b, ha="right", linespacing=1.5)
 
 
+TURN = """
+= One turn of a warpgroup
+tensor cores | S8"S: 8 wgmma" .9"rounds P" O8"O: 8 wgmma"
+its four warps | !"K is there" x8"wait<0>" !"K is released" P8"vote, exp" n1 !"V is there" x8"wait<0>" !"V is released"
+> Tile of 128 keys, D = 128. Widths: 4,096 FLOP and 16 exponentials a clock, two clocks to round two scores a lane.
+"""
+
+
 def draw_v21(_: Mapping) -> Sheet:
-    sheet = Sheet("wgmma: a warpgroup multiplies 64 rows, and names places in shared memory", 18.0)
+    sheet = Sheet("wgmma: a warpgroup multiplies 64 rows, and names places in shared memory", 17.6)
     sheet.heading(0.4, 1.8, "S = Q Kᵀ: 8 × m64n128k16")
     sheet.heading(14.2, 1.8, "O += P V: 8 × m64n128k16")
     names = "Q: 64 queries × D, a descriptor each", "Kᵀ: D × 128 keys,\na descriptor each", "S"
@@ -325,26 +328,8 @@ def draw_v21(_: Mapping) -> Sheet:
     colours = {"Q, in shared memory": Q, "K and V, in shared memory": KV, "registers: S": S, "P": P, "O": O}
     sheet.legend(11.6, colours)
     sheet.text(sheet.width - 0.4, 11.85, "outlined: what the first wgmma reads", ha="right", color=CEILING)
+    ideas.add(sheet, 12.4, TURN)
 
-    sheet.heading(0.4, 13.0, "One turn of a warpgroup")
-    wait = "warpgroup_wait<0>"
-    left, lengths = 4.2, (512, 512, 64, 512)  # clocks of S, of the exponentials, of rounding P, of O
-    unit = (sheet.width - 0.4 - left) / sum(lengths)
-    times = [left + unit * time for time in accumulate((0, *lengths))]
-    for y, name, bars in (
-        (13.9, "tensor cores", ((0, S, "S: 8 wgmma"), (3, O, "O: 8 wgmma"))),
-        (14.85, "its four warps", ((0, IDLE, wait), (1, P, "vote, exponentials"), (2, NEUTRAL, ""), (3, IDLE, wait))),
-    ):
-        sheet.text(left - 0.25, y, name, ha="right")
-        for at, colour, words in bars:
-            sheet.cell(times[at], y - 0.375, times[at + 1] - times[at], 0.75, colour, words)
-    sheet.text(times[3] - 0.1, 13.9, "rounds P", ha="right", color=MUTED)
-    events = ((0, "K is there", "left"), (1, "K is released", "center"), (3, "V is there", "center"))
-    for at, words, side in (*events, (4, "V is released", "right")):
-        sheet.line((times[at], 15.25), (times[at], 15.6))
-        sheet.text(times[at], 15.85, words, ha=side, color=CEILING)
-    words = "Tile of 128 keys, D = 128. Widths: 4,096 FLOP and 16 exponentials a clock, two clocks to round two scores"
-    sheet.note(16.7, f"{words} a lane.")
     return sheet
 
 

@@ -1,4 +1,5 @@
-"""The pictures of lessons that are rows of boxes, each from a text beside its step: steps/STEP/idea.txt.
+"""The pictures of lessons that are rows of boxes, each from a text beside its step: steps/STEP/idea.txt. Rows that are
+part of another picture are such a text, too, which add() draws.
 
 A text is made of these lines, the first of which is the picture's title:
 
@@ -91,49 +92,38 @@ def parse_row(line: str) -> Row:
     return Row(name, tuple(parse_boxes(boxes)), " ".join(words))
 
 
-class Picture(Sheet):
-    """`y` is how far down it is drawn."""
-
-    def __init__(self, title: str):
-        super().__init__(title, 0)
-        self.y = 1.3
-
-    def row(self, row: Row, left: float, unit: float) -> None:
-        x, middle, last = left, self.y + row.height / 2, None
-        self.text(left - 0.25, middle, row.name, ha="right")
-        for box in row.boxes:
-            begin = x + ARROW * box.behind_arrow
-            width, height = x + box.length * unit - begin, row.height / (1 + box.half)
-            if box.behind_arrow and box.colour not in "._" and last is not None:
-                self.arrow((last, middle), (begin, middle), color=CEILING, gap=0)
-            if box.colour == "!":
-                self.event(row, x, box.text)
-            elif box.colour == "_":
-                self.box(begin, self.y, width, row.height, linestyle="dashed", linewidth=0.8)
-            elif box.colour != ".":
-                self.cell(begin, middle - height / 2, width, height, COLOURS[box.colour])
-                last = begin + width
-            if box.text and box.colour != "!":
-                if self.length(box.text) > width + 0.03:
-                    raise DrawingError(f"no room for '{box.text}'")
-                look = LOOKS.get(box.colour, {})
-                self.text(begin + width / 2, middle, box.text, linespacing=1.15, **look)
-            x += box.length * unit
-        if row.words:
-            self.text(x + 0.33, middle, row.words, ha="left")
-        self.y += row.height + GAP + 0.72 * any(box.colour == "!" for box in row.boxes)
-
-    def event(self, row: Row, x: float, text: str) -> None:
-        bottom = self.y + row.height
-        self.line((x, self.y - 0.07), (x, bottom + 0.26), zorder=4)
-        room = self.length(text) / 2
-        x = min(max(x, MARGIN + room), self.width - MARGIN - room)
-        self.text(x, bottom + 0.55, text, color=CEILING)
+def draw_row(sheet: Sheet, y: float, row: Row, left: float, unit: float) -> float:
+    """Where the next one is."""
+    x, middle, last = left, y + row.height / 2, None
+    sheet.text(left - 0.25, middle, row.name, ha="right")
+    for box in row.boxes:
+        begin = x + ARROW * box.behind_arrow
+        width, height = x + box.length * unit - begin, row.height / (1 + box.half)
+        if box.behind_arrow and box.colour not in "._" and last is not None:
+            sheet.arrow((last, middle), (begin, middle), color=CEILING, gap=0)
+        if box.colour == "!":
+            sheet.line((x, y - 0.07), (x, y + row.height + 0.26), zorder=4)
+            room = sheet.length(box.text) / 2
+            at = min(max(x, MARGIN + room), sheet.width - MARGIN - room)
+            sheet.text(at, y + row.height + 0.55, box.text, color=CEILING)
+        elif box.colour == "_":
+            sheet.box(begin, y, width, row.height, linestyle="dashed", linewidth=0.8)
+        elif box.colour != ".":
+            sheet.cell(begin, middle - height / 2, width, height, COLOURS[box.colour])
+            last = begin + width
+        if box.text and box.colour != "!":
+            if sheet.length(box.text) > width + 0.03:
+                raise DrawingError(f"no room for '{box.text}'")
+            sheet.text(begin + width / 2, middle, box.text, linespacing=1.15, **LOOKS.get(box.colour, {}))
+        x += box.length * unit
+    if row.words:
+        sheet.text(x + 0.33, middle, row.words, ha="left")
+    return y + row.height + GAP + 0.72 * any(box.colour == "!" for box in row.boxes)
 
 
-def draw(text: str) -> Picture:
-    title, *lines = filter(None, map(str.strip, text.splitlines()))
-    lines = [line for line in lines if line[0] != "#"]
+def add(sheet: Sheet, y: float, text: str) -> float:
+    """Draws the lines of a text from there downwards, and says where they end."""
+    lines = [line for line in map(str.strip, text.splitlines()) if line and line[0] != "#"]
     scales: list[list[Row]] = [[]]
     rows: dict[int, tuple[Row, int]] = {}  # by line: the row, and its scale
     for number, line in enumerate(lines):
@@ -142,35 +132,40 @@ def draw(text: str) -> Picture:
         elif line[0] not in "=:>":
             rows[number] = parse_row(line), len(scales) - 1
             scales[-1].append(rows[number][0])
-    picture = Picture(title)
-    left = MARGIN + 0.25 + max((picture.length(row.name) for row, _ in rows.values()), default=0)
+    left = MARGIN + 0.25 + max((sheet.length(row.name) for row, _ in rows.values()), default=0)
     units = []
     for scale in scales:
-        behind = {row: picture.length(row.words) + 0.33 if row.words else 0 for row in scale}
-        room = picture.width - MARGIN - left
+        behind = {row: sheet.length(row.words) + 0.33 if row.words else 0 for row in scale}
+        room = sheet.width - MARGIN - left
         units.append(min([LONGEST, *((room - behind[row]) / row.length for row in scale if row.length)]))
     for number, line in enumerate(lines):
         if number in rows:
             row, scale = rows[number]
-            picture.row(row, left, units[scale])
+            y = draw_row(sheet, y, row, left, units[scale])
         elif line[0] == "=":
-            picture.heading(MARGIN, picture.y + 0.59, line.lstrip("= "))
-            picture.y += 1.11
+            sheet.heading(MARGIN, y + 0.59, line.lstrip("= "))
+            y += 1.11
         elif line[0] == ":":
-            picture.legend(picture.y + 0.23, {box.text: COLOURS[box.colour] for box in parse_boxes(line[1:])}, MARGIN)
-            picture.y += 0.98
+            sheet.legend(y + 0.23, {box.text: COLOURS[box.colour] for box in parse_boxes(line[1:])}, MARGIN)
+            y += 0.98
         else:
-            picture.note(picture.y + 0.14, line[1:].strip(), MARGIN)
-            picture.y += 0.55
-    picture.height = picture.y + 0.26
-    return picture
+            sheet.note(y + 0.14, line[1:].strip(), MARGIN)
+            y += 0.55
+    return y
+
+
+def draw(text: str) -> Sheet:
+    title, _, lines = text.strip().partition("\n")
+    sheet = Sheet(title, 0)
+    sheet.height = add(sheet, 1.3, lines) + 0.26
+    return sheet
 
 
 def source(step: str) -> str:
     return (sources.ROOT / "steps" / step / "idea.txt").read_text(encoding="utf-8")
 
 
-def draw_step(_: None, step: str) -> Picture:
+def draw_step(_: None, step: str) -> Sheet:
     try:
         return draw(source(step))
     except DrawingError as error:

@@ -6,8 +6,6 @@ python3 scripts/draw/make_figures.py --check   changes nothing; names what is st
         ... --build build/ci          the same, and for docs/figures/ too: these show what programs of a build with
                                       tests do (preset ci), which are run for it
         ... --build build/ci copies   only those whose names begin so
-        ... --build build --step v07_ptx_mma --out build/maps attention errors
-                                      what another step attends to, and its errors; --backend cuda runs it on a GPU
 
 Nothing but the picture decides whether it is up to date: all are drawn again, and compared.
 """
@@ -20,7 +18,6 @@ import importlib
 import math
 import re
 import sys
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable
@@ -34,83 +31,51 @@ from records.results import ResultsError
 from steps import sources
 from steps.sources import ROOT
 
-
-@dataclass(frozen=True)
-class Figure:
-    name: str  # of the file in figures/
-    kind: str  # of charts.KINDS
-    records: tuple[str, ...]  # in figures/results/
-    where: tuple[str, ...] = ("",)  # which of their problems, each as a block of readme_tables.py would say it
-    part: str = ""  # of the ladder
-
-
-# For each part of the ladder the records, and two problems of the first one. The second one has the ceilings that the
-# first one lacks.
-PARTS = {
-    "memory": (
-        ("h200_peers.json", "h200_ladder.json"),
-        ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=fp16 causal=true"),
-    ),
-    "mma.sync": (
-        ("h200_peers_mma_sync.json", "h200_ladder.json"),
-        ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"),
-    ),
-    "Hopper": (
-        ("h200_peers_hopper.json", "h200_ladder.json"),
-        ("S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"),
-    ),
-    "decode": (("h200_decode.json",), ("B=1 Hkv=8 Skv=4096", "B=32 Hkv=8 Skv=4096")),
+FULL, CAUSAL = "S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"
+# Of figures/: by kind of charts.KINDS and part of the ladder, the records in figures/results/, and which of their
+# problems, each as a block of readme_tables.py would say it. The ladder's own record has the ceilings that a first one
+# lacks.
+CHARTS = {
+    ("progression", "memory"): (("h200_peers.json", "h200_ladder.json"), (FULL, "S=4096 D=64 dtype=fp16 causal=true")),
+    ("progression", "mma.sync"): (("h200_peers_mma_sync.json", "h200_ladder.json"), (FULL, CAUSAL)),
+    ("progression", "Hopper"): (("h200_peers_hopper.json", "h200_ladder.json"), (FULL, CAUSAL)),
+    ("progression", "decode"): (("h200_decode.json",), ("B=1 Hkv=8 Skv=4096", "B=32 Hkv=8 Skv=4096")),
+    ("lengths", ""): (("h200_peers_hopper.json",), ("dtype=bf16",)),
+    ("counters", ""): (("emulator_counters.json",), ("S=256 D=64 causal=false",)),
+    ("roofline", ""): (("h200_profile.json", "h200_peers.json"), ("S=4096 D=64 dtype=fp16 causal=false",)),
+    ("instructions", ""): (("h200_profile.json",), ("S=4096 D=64 causal=false",)),
 }
-FIGURES = (
-    *(
-        Figure(f"progression_{part.lower().replace('.', '_')}.svg", "progression", records, problems, part)
-        for part, (records, problems) in PARTS.items()
-    ),
-    Figure("lengths.svg", "lengths", ("h200_peers_hopper.json",), ("dtype=bf16",)),
-    Figure("counters.svg", "counters", ("emulator_counters.json",), ("S=256 D=64 causal=false",)),
-    Figure(
-        "roofline.svg",
-        "roofline",
-        ("h200_profile.json", "h200_peers.json"),
-        ("S=4096 D=64 dtype=fp16 causal=false",),
-    ),
-    Figure("instructions.svg", "instructions", ("h200_profile.json",), ("S=4096 D=64 causal=false",)),
-)
 # Of docs/figures/: who draws.
-OF_A_STEP = ("attention_maps", "error_analysis")  # any, on the emulator or on a GPU
 MODULES = ("fragment_layouts", "memory_layouts", "copy_states", "data_flow", "online_softmax", "pipeline_picture")
-MODULES += ("ideas", *OF_A_STEP)
+MODULES += ("ideas", "attention_maps", "error_analysis")
 PLACE = re.compile(rb' (?:d|x|y|width|height|transform)="([^"]*)"')
 REMEDY = "build/venv/bin/python scripts/draw/make_figures.py"
 
 Drawings = dict[Path, Callable[[], Any]]
 
 
-def sources_of(figure: Figure) -> list[charts.Source]:
+def draw_chart(kind: str, part: str) -> Any:
     """Without the steps that have left the ladder since they were recorded."""
-    filters = [dict(word.split("=") for word in problem.split()) for problem in figure.where]
+    records, where = CHARTS[kind, part]
+    filters = [dict(word.split("=") for word in problem.split()) for problem in where]
     found = []
-    for file in figure.records:
+    for file in records:
         data = results.load(ROOT / "figures" / "results" / file, schema=None)
         for run in data["runs"]:
             run["steps"] = [step for step in run["steps"] if not sources.has_left(step["step"], ROOT)]
         found.append(charts.Source(file, data, [run for each in filters for run in results.select_runs(data, each)]))
-    return found
-
-
-def draw_chart(figure: Figure) -> Any:
-    of_part = {"part": figure.part} if figure.part else {}
-    return charts.KINDS[figure.kind](sources_of(figure), **of_part)
+    return charts.KINDS[kind](found, **({"part": part} if part else {}))
 
 
 def all_charts() -> Drawings:
-    return {ROOT / "figures" / figure.name: partial(draw_chart, figure) for figure in FIGURES}
+    names = {key: "_".join(filter(None, key)).lower().replace(".", "_") for key in CHARTS}
+    return {ROOT / "figures" / f"{name}.svg": partial(draw_chart, *key) for key, name in names.items()}
 
 
-def all_drawings(module: str, build: Path, *of_step: str) -> Drawings:
+def all_drawings(module: str, build: Path) -> Drawings:
     """What they are drawn from is read when the first one is."""
     drawn_by = importlib.import_module(f"draw.{module}")
-    read = functools.cache(lambda: drawn_by.read(build, *of_step))
+    read = functools.cache(lambda: drawn_by.read(build))
     folder = ROOT / "docs" / "figures"
     return {folder / name: lambda draw=draw: draw(read()) for name, draw in drawn_by.PICTURES.items()}
 
@@ -135,7 +100,6 @@ def update(path: Path, draw: Callable[[], Any], check: bool) -> list[str]:
             return errors
         if check:
             return [*errors, f"{path}: is {'stale' if path.is_file() else 'missing'} ({REMEDY})"]
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(made)
         print(f"{path}: drawn")
         return errors
@@ -154,20 +118,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; say what is not up to date")
     parser.add_argument("--build", type=Path, metavar="DIR", help="docs/figures/ too, from its programs")
-    parser.add_argument("--step", metavar="vNN_name", help="only this step's errors, and what it attends to")
-    parser.add_argument("--backend", default="emulator", choices=("emulator", "cuda"), help="where that step runs")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="draw into this folder")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only figures whose names begin so")
     options = parser.parse_args(arguments)
     try:
-        wanted = {} if options.step else all_charts()
-        for module in (OF_A_STEP if options.step else MODULES) if options.build else ():
-            of_step = (options.step, options.backend) if options.step else ()
-            wanted |= all_drawings(module, options.build.resolve(), *of_step)
-        errors = [] if options.step or options.names or options.out else left_over(wanted)
+        wanted = all_charts()
+        for module in MODULES if options.build else ():
+            wanted |= all_drawings(module, options.build.resolve())
+        errors = [] if options.names else left_over(wanted)
         wanted = {path: draw for path, draw in wanted.items() if path.name.startswith(tuple(options.names or [""]))}
         for path, draw in wanted.items():
-            errors += update(options.out / path.name if options.out else path, draw, options.check)
+            errors += update(path, draw, options.check)
     except ImportError as error:
         print(f"make_figures.py: {error} {figure_style.MISSING}", file=sys.stderr)
         return 1

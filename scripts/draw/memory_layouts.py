@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from pathlib import Path
 from typing import Any, Callable
 
-from draw import drawings
-from draw.drawings import DrawingError
+from draw import drawings, ideas
 from draw.figure_style import BACKGROUND, BAR, GAP, INK, KV, MUTED, NEUTRAL, O, P, Q, S, TINTS
 from draw.sheet import LINE, MARK, Sheet
 
@@ -43,36 +43,10 @@ def sectors(access: Any) -> set[int]:
     return {(offset + byte) // SECTOR_BYTES for offset in access["offsets"] for byte in ends}
 
 
-def parse(layouts: Layouts) -> Layouts:
-    """What is drawn from offsets must be what the emulator has counted, and the tiles what the rows see."""
-    for name, access in layouts["shared"].items():
-        if sum(passes(access, group) for group in range(32 // lanes_per_group(access))) != access["passes"]:
-            raise DrawingError(f"shared access '{name}': its offsets do not give {access['passes']} passes")
-    for name, access in layouts["global"].items():
-        if len(sectors(access)) != access["sectors"]:
-            raise DrawingError(f"global access '{name}': its offsets do not give {access['sectors']} sectors")
-    for mask in layouts["masks"]:
-        for row, masked in enumerate(mask["masked"]):
-            for column in range(-(-mask["seqlen_kv"] // layouts["block_n"])):
-                seen, present = pairs_of_tile(layouts, mask, row, column)
-                kind = "skipped" if column >= len(masked) else "masked" if masked[column] else "full"
-                if kind != ("skipped" if seen == 0 else "full" if seen == present else "masked"):
-                    raise DrawingError(f"tile ({row}, {column}) is {kind}, but {seen} of {present} pairs are seen")
-    return layouts
-
-
-def pairs_of_tile(layouts: Layouts, mask: Any, row: int, column: int) -> tuple[int, int]:
-    """Of one tile: pairs of query and key that are seen, and pairs that a whole tile of these queries has."""
-    block_m, block_n = layouts["block_m"], layouts["block_n"]
-    visible = mask["visible"][row * block_m : (row + 1) * block_m]
-    seen = sum(min(max(keys - column * block_n, 0), block_n) for keys in visible)
-    return seen, len(visible) * block_n
-
-
 def read(build: Path) -> Layouts:
-    for step, (_, _, unrolled) in LOADS.items():
-        drawings.check_quotes(f"steps/{step}/kernel.cu", unrolled)
-    return drawings.ask(build / "tools/memory_layouts", parse)
+    drawings.check_quotes("steps/v05_padded_smem/kernel.cu", "#pragma unroll HEAD_DIM / 8")
+    drawings.check_quotes("steps/v06_vectorized_loads/kernel.cu", "#pragma unroll 4")
+    return drawings.ask_layouts(build, "tiles")
 
 
 def counted(number: int, word: str) -> str:
@@ -150,41 +124,30 @@ PARTS = {
 }
 
 
-def storage_groups(layouts: Layouts) -> list[tuple[list[str], Any]]:
-    """Neighbouring steps that keep the same are one: their names, and what they keep."""
-    groups: list[tuple[list[str], Any]] = []
-    for storage in layouts["storage"]:
-        kept = {head_dim: storage[head_dim] for head_dim in ("64", "128")}
-        if groups and groups[-1][1] == kept:
-            groups[-1][0].append(storage["step"])
-        else:
-            groups.append(([storage["step"]], kept))
-    return groups
-
-
 def draw_storage(layouts: Layouts) -> Sheet:
-    groups = storage_groups(layouts)
+    # Neighbouring steps that keep the same have a bar together.
+    same = itertools.groupby(layouts["storage"], operator.itemgetter("64", "128"))
+    groups = [(kept, ", ".join(each["step"].split("_")[0] for each in steps)) for kept, steps in same]
     bar, pitch, left, unit = 0.9, 1.15, 3.4, 18.6 / SMALLEST_LIMIT
     height = 3.1 + 2 * (len(groups) * pitch + 2.0)
-    sheet = Sheet("What a CTA keeps in shared memory", height, WIDTH)
     words = "fp16 or bf16; S and O are FP32. × 2: two stages. Hatched: padding. Grey, at the end: row state, mbarriers."
-    sheet.left(0.5, 1.25, words)
+    sheet = Sheet("What a CTA keeps in shared memory", height, WIDTH, words)
     limit, y = left + SMALLEST_LIMIT * unit, 2.6
-    for head_dim in ("64", "128"):
+    for index, head_dim in enumerate((64, 128)):
         sheet.heading(0.5, y + 0.2, f"D = {head_dim}")
         y += 1.2
         top = y
-        for steps, kept in groups:
-            sheet.text(left - 0.3, y + bar / 2, ", ".join(step.split("_")[0] for step in steps), ha="right")
+        for kept, steps in groups:
+            sheet.text(left - 0.3, y + bar / 2, steps, ha="right")
             x = left
-            for part in kept[head_dim]:
+            for part in kept[index]:
                 name, tint = PARTS[part["name"]]
                 width, net = part["bytes"] * unit, part["contents"] * unit
                 words = (f"{name}, {part['bytes'] / 1024:.3g} KB", name) if name else ()
                 sheet.cell(x, y, net, bar, tint, *words, edgecolor=INK, linewidth=0.6)
                 sheet.box(x + net, y, width - net, bar, facecolor=BACKGROUND, hatch=True)
                 x += width
-            total = sum(part["bytes"] for part in kept[head_dim])
+            total = sum(part["bytes"] for part in kept[index])
             sheet.text(WIDTH - 0.6, y + bar / 2, f"{total:,} bytes", ha="right")
             y += pitch
         sheet.line((limit, top - 0.3), (limit, y - 0.2), linestyle="dashed")
@@ -217,8 +180,7 @@ BANKS_NOTE = (
 
 
 def draw_banks(layouts: Layouts) -> Sheet:
-    sheet = Sheet("The eight rows that ldmatrix reads together, in the 32 banks", 16.8, WIDTH)
-    sheet.left(0.5, 1.25, BANKS_NOTE)
+    sheet = Sheet("The eight rows that ldmatrix reads together, in the 32 banks", 16.8, WIDTH, BANKS_NOTE)
     for index, (kind, title) in enumerate(LDMATRIX.items()):
         place = 1.9 + 12.5 * (index % 2), 4.6 + 6.7 * (index // 2)
         draw_bank_panel(sheet, *place, title, ldmatrix(layouts, kind, 64), 2, 8)
@@ -226,8 +188,7 @@ def draw_banks(layouts: Layouts) -> Sheet:
 
 
 def draw_walk(layouts: Layouts) -> Sheet:
-    sheet = Sheet("v02 reads K for S = Q Kᵀ, in the 32 banks", 13.2, WIDTH)
-    sheet.left(0.5, 1.25, BANKS_NOTE)
+    sheet = Sheet("v02 reads K for S = Q Kᵀ, in the 32 banks", 13.2, WIDTH, BANKS_NOTE)
     for x, title, walk in ((1.9, "all lanes at one d", "plain"), (14.4, "each lane on its own walk", "walk")):
         draw_bank_panel(sheet, x, 4.6, title, layouts["shared"][f"v02 K, {walk}"], 0, 16)
     return sheet
@@ -285,14 +246,12 @@ def address_bits(places: list[list[int]]) -> dict[int, list[int]]:
 
 def draw_swizzle(layouts: Layouts) -> Sheet:
     swizzle = layouts["swizzle"]
-    sheet = Sheet("Where a swizzle puts the chunks of 1,024 bytes", 23.4, WIDTH)
-    sheet.left(
-        0.5,
-        1.25,
+    words = (
         "A line of a panel is 128 bytes of shared memory, once around the banks; a cell is 16 bytes, 4 banks."
         f" 3:{COLUMN} is chunk {COLUMN} of the\ntile's row 3. Outlined: chunk {COLUMN} of rows 0 to 7, as"
-        " ldmatrix reads it. In all three modes it is in 8 different columns.",
+        " ldmatrix reads it. In all three modes it is in 8 different columns."
     )
+    sheet = Sheet("Where a swizzle puts the chunks of 1,024 bytes", 23.4, WIDTH, words)
     cell, tall, y = 0.98, 0.78, 5.4
     for mode, x in zip(MODES, (0.6, 9.1, 17.6)):
         places = swizzle[mode]
@@ -348,23 +307,23 @@ def draw_panels(sheet: Sheet, swizzle: Any, y: float) -> None:
         sheet.text(x + 7.8, top + side * i, f"{offset:,}", ha="right", color=MUTED)
 
 
-# ---- Sectors, and waits for them
+# ---- Sectors
 
-# step -> bytes of a load, how many loads of a tile of K a thread has under way before it waits, at D = 64, and why
-LOADS = {
-    "v05_padded_smem": (2, 64 // 8, "#pragma unroll HEAD_DIM / 8"),
-    "v06_vectorized_loads": (16, 4, "#pragma unroll 4"),
-}
+WAITS = """
+= A thread's loads of a K tile, D = 64
+v05: 32 loads of 2 bytes | K0.3*8 x2"waits" K0.3*8 x2"waits" K0.3*8 x2"waits" K0.3*8 x2"waits" | 4 waits
+v06: 4 loads of 16 bytes | K0.3*4 x2"waits" | 1 wait
+> A box is a load. The thread waits for all that are in flight. Not to scale.
+"""
 
 
 def draw_sectors(layouts: Layouts) -> Sheet:
-    sheet = Sheet("What one load of a warp touches in global memory, and how often a thread waits", 16.4, WIDTH)
-    sheet.left(
-        0.5,
-        1.25,
+    words = (
         "Rows of 64 elements of 16 bits: 128 bytes, four sectors of 32. Pale: sectors that must come. Strong: bytes"
-        " that a lane\nT0 to T31 asked for.",
+        " that a lane\nT0 to T31 asked for."
     )
+    sheet = Sheet("What one load of a warp touches in global memory, and how often a thread waits", 15.6, WIDTH, words)
+    ideas.add(sheet, 11.2, WAITS)
     for title, name, x, y, rows, shown in (
         ("v01, K: 2 bytes, all lanes the same", "v01 K", 0.5, 3.9, 1, 1),
         ("v02 to v05: 2 bytes a lane, neighbours", "v02", 0.5, 6.4, 1, 1),
@@ -373,12 +332,6 @@ def draw_sectors(layouts: Layouts) -> Sheet:
         ("v06, but from row to row", "v06, down", 13.5, 8.9, 32, 2),
     ):
         draw_load(sheet, layouts["global"][name], title, x, y, rows, shown)
-    sheet.heading(0.5, 11.9, "A thread's loads of a K tile, D = 64")
-    sheet.left(0.5, 12.4, "Empty: a load. Hatched: the thread waits for all of them. Not to scale.")
-    for index, (step, (size, together, _)) in enumerate(LOADS.items()):
-        loads = layouts["block_n"] * 64 * 2 // (128 * size)
-        name = f"{step[:3]}: {loads} loads\nof {size} bytes"
-        draw_waits(sheet, name, loads // together, together, 13.4 + 1.4 * index)
     return sheet
 
 
@@ -404,18 +357,6 @@ def draw_load(sheet: Sheet, access: Any, title: str, x: float, y: float, rows: i
     if shown < rows:
         words = f"… and so on, to T31 in row {rows - 1}"
     sheet.left(x + first * byte, y + shown * tall + 0.15, words, color=MUTED)
-
-
-def draw_waits(sheet: Sheet, name: str, times: int, together: int, y: float) -> None:
-    load, wait, x = 0.28, 2.3, 4.4
-    sheet.text(0.5, y + 0.5, name, ha="left")
-    for _ in range(times):
-        for _ in range(together):
-            sheet.box(x, y, load, 1.0, facecolor=BACKGROUND, edgecolor=BAR, linewidth=1.0)
-            x += load
-        sheet.box(x, y, wait, 1.0, facecolor=GAP, hatch=True)
-        x += wait
-    sheet.text(x + 0.3, y + 0.5, counted(times, "wait"), ha="left", weight="bold")
 
 
 PICTURES: dict[str, Callable[[Layouts], Sheet]] = {

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterable
 
-from draw import drawings
-from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, NEUTRAL, O, P, Q, Q_THERE, S, TINTS
+from draw import drawings, ideas
+from draw.figure_style import BACKGROUND, CEILING, IDLE, INK, KV, KV_THERE, NEUTRAL, O, P, Q, Q_THERE, S
 from draw.sheet import Sheet
 
 FIRST_COPY_TRACK = 100  # as docs/pipeline.md says
@@ -21,9 +21,9 @@ class Event:
     name: str
     begin: int
     end: int
-    mbarrier: str = ""
-    phase: int = -1
-    at: str = ""  # file:line
+    mbarrier: str
+    phase: int
+    at: str  # file:line
 
 
 @dataclass(frozen=True)
@@ -52,26 +52,18 @@ TRACED = {
 def read_trace(program: Path, step: str, *problem: str) -> Trace:
     said = drawings.ask_flashsteps(program, "trace", step, *problem)
     found = said["traceEvents"]
-    events = [
-        Event(
-            e["tid"],
-            e["cat"],
-            e["name"],
-            e["ts"],
-            e["ts"] + e.get("dur", 0),
-            e["args"].get("mbarrier", ""),
-            e["args"].get("phase", -1),
-            e["args"].get("at", ""),
-        )
-        for e in found
-        if e["ph"] in "Xi"
-    ]
+    events = []
+    for e in found:
+        if e["ph"] in "Xi":
+            args = {"mbarrier": "", "phase": -1, "at": ""} | e["args"]
+            times = e["ts"], e["ts"] + e.get("dur", 0)
+            events.append(Event(e["tid"], e["cat"], e["name"], *times, args["mbarrier"], args["phase"], args["at"]))
     return Trace(events, sorted(e["tid"] for e in found if e["name"] == "thread_name"))
 
 
 def read(build: Path) -> dict[str, Trace]:
-    registers = f"PRODUCER_REGISTERS = {PRODUCER_REGISTERS};", f"CONSUMER_REGISTERS = {CONSUMER_REGISTERS};"
-    drawings.check_quotes("steps/v16_producer_warpgroup/kernel.cu", "CTAS_PER_SM = 2;", *registers)
+    quotes = "CTAS_PER_SM = 2;", "PRODUCER_REGISTERS = 24;", "CONSUMER_REGISTERS = 232;"
+    drawings.check_quotes("steps/v16_producer_warpgroup/kernel.cu", *quotes)
     return {name: read_trace(build / "flashsteps", step, *how) for name, (step, *how) in TRACED.items()}
 
 
@@ -109,7 +101,6 @@ class Rows:
 
 LEGEND = {"S = Q Kᵀ": S, "softmax": P, "O += P V": O}
 NOMINAL = "Time runs to the right; widths are nominal costs, not measured times."
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 232  # of each thread of v16
 LEFT = 2.8  # of the rows: room for "consumer 0"
 
 
@@ -168,38 +159,50 @@ def tile_of(trace: Trace, event: Event) -> str:
     return f"{tensor.upper()} {event.phase * len(stages) + int(stage)}"
 
 
-def phase_end(trace: Trace, mbarrier: str, phase: int) -> int:
-    """When a phase of an empty barrier completes: at the last arrival."""
-    arrivals = [e for e in trace.events if e.kind == "arrival"]
-    return max(e.begin for e in arrivals if (e.mbarrier, e.phase) == (mbarrier, phase))
+def ends_of(trace: Trace, letter: str) -> list[int]:
+    """When the last of four warps is done with the n-th product whose name begins so; one in parts with the last."""
+    ends: dict[int, int] = {}
+    for warp in range(4):
+        number = -1
+        for event in trace.of(warp, "products"):
+            number += event.name.startswith("S ")
+            if event.name.startswith(letter):
+                ends[number] = max(ends.get(number, 0), event.end)
+    return [ends[number] for number in sorted(ends)]
+
+
+def copies_of(trace: Trace, tensor: str) -> list[list[tuple[int, int, int]]]:
+    """For each of a tensor's places: number, begin and end of each copy to it; numbers count all its copies."""
+    places = [[e for e in trace.of(track, "copy") if e.name.split()[0] == tensor] for track in trace.tracks]
+    order = sorted((e.begin, e.end) for place in places for e in place)
+    return [[(order.index((e.begin, e.end)), e.begin, e.end) for e in place] for place in places if place]
+
+
+def draw_stages(rows: Rows, trace: Trace, tensor: str, name: Callable[[int], str]) -> list[int]:
+    """A row for each place of K or V: tiles, named by their numbers, until the last product that reads them ends. When
+    these end, of those that are traced."""
+    ends = ends_of(trace, {"K": "S ", "V": "O "}[tensor])
+    for stage, copies in enumerate(copies_of(trace, tensor)):
+        stays = ((begin, arrived, ends[i] if i < len(ends) else rows.end, name(i)) for i, begin, arrived in copies)
+        rows.place(f"{tensor}, stage {stage}", stays)
+    return ends
 
 
 def draw_v10(traces: dict[str, Trace]) -> Sheet:
     trace = traces["v10"]
-    [producer] = {e.track for e in trace.events if e.kind == "issue" and " K " in e.name}
-    consumers = [t for t in trace.tracks if t < FIRST_COPY_TRACK and t != producer]
-    stages = [t for t in trace.tracks if t >= FIRST_COPY_TRACK and trace.of(t, "copy")[0].name[0] in "KV"]
-    end = max(e.end for t in consumers for e in trace.of(t, "products"))
-    height = 0.95 * (len(stages) + len(consumers)) + 6.9
-    page = Sheet("v10: one warp asks for tiles, four warps compute on them", height)
+    end = max(e.end for warp in range(4) for e in trace.of(warp, "products"))
+    page = Sheet("v10: one warp asks for tiles, four warps compute on them", 14.5)
     rows = Rows(page, 2.1, LEFT, 0, end)
-    for index, track in enumerate(stages):
-        stays = []
-        for copy in trace.of(track, "copy"):
-            tensor, _, number = copy.name.split()
-            released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase)
-            stays.append((copy.begin, copy.end, released, f"{tensor} {number}"))
-        rows.place(f"{tensor}, stage {index % 2}", stays)
+    read, _ = draw_stages(rows, trace, "K", "K {}".format), draw_stages(rows, trace, "V", "V {}".format)
     rows.y += 0.5
-    producer_y = draw_warp(rows, trace, producer, "producer")
+    producer_y = draw_warp(rows, trace, 4, "producer")
     rows.y += 0.55
-    consumer_y = [draw_warp(rows, trace, warp, f"consumer {warp}") for warp in consumers][0]
+    consumer_y = [draw_warp(rows, trace, warp, f"consumer {warp}") for warp in range(4)][0]
 
     # The life of one tile: the first that has to wait for its place.
     [copy] = [e for e in trace.events if e.kind == "copy" and e.name == "K tile 2"]
-    products = [e for e in trace.of(consumers[0], "products") if e.name.startswith("S")][2]
-    released = phase_end(trace, copy.mbarrier.replace("full", "empty"), copy.phase - 1)
-    released, asked, landed, used = map(rows.at, (released, copy.begin, copy.end, products.begin))
+    products = [e for e in trace.of(0, "products") if e.name.startswith("S")][2]
+    released, asked, landed, used = map(rows.at, (read[0], copy.begin, copy.end, products.begin))
     stage_y = 2.1
     page.point((released, consumer_y - 0.4), (released, producer_y + 0.4))
     page.point((asked, producer_y - 0.4), (asked, stage_y + 0.4))
@@ -284,59 +287,34 @@ def draw_v11(traces: dict[str, Trace]) -> Sheet:
     return page
 
 
-def ends_of(trace: Trace, letter: str) -> list[int]:
-    """When the last of four warps is done with the n-th product whose name begins so; one in parts with the last."""
-    ends: dict[int, int] = {}
-    for warp in range(4):
-        number = -1
-        for event in trace.of(warp, "products"):
-            number += event.name.startswith("S ")
-            if event.name.startswith(letter):
-                ends[number] = max(ends.get(number, 0), event.end)
-    return [ends[number] for number in sorted(ends)]
-
-
-def copies_of(trace: Trace, tensor: str) -> list[list[tuple[int, int, int]]]:
-    """For each of a tensor's places: number, begin and end of each copy to it; numbers count all its copies."""
-    places = [[e for e in trace.of(track, "copy") if e.name.split()[0] == tensor] for track in trace.tracks]
-    order = sorted((e.begin, e.end) for place in places for e in place)
-    return [[(order.index((e.begin, e.end)), e.begin, e.end) for e in place] for place in places if place]
+REGISTERS = r"""
+= One SM's 65,536 registers, for two CTAs
+at launch | n128"producer\n128 × 128" a128"consumers\n128 × 128" n128"producer\n128 × 128" a128"consumers\n128 × 128"
+after setmaxnreg | n24"24" a232"consumers\n128 × 232" n24"24" a232"consumers\n128 × 232"
+"""
 
 
 def draw_v16(traces: dict[str, Trace]) -> Sheet:
     trace = traces["v16"]
-    page = Sheet("Registers move to the warps that compute, and these meet at no barrier", 18.7)
-    page.heading(0.4, 1.8, "One SM's 65,536 registers, for two CTAs")
-    left, wide = 4.2, page.width - 4.6
-    shares = {"at launch": (128, 128), "after setmaxnreg": (PRODUCER_REGISTERS, CONSUMER_REGISTERS)}
-    for y, (name, numbers) in zip((2.4, 3.65), shares.items()):
-        x = left
-        page.text(left - 0.25, y + 0.55, name, ha="right")
-        for number, colour, who in zip(numbers * 2, (NEUTRAL, TINTS[0]) * 2, ("producer", "consumers") * 2):
-            width = wide * number * 128 / 65536
-            page.cell(x, y, width, 1.1, colour, f"{who}\n128 × {number}", f"{number}")
-            x += width
-
-    page.heading(0.4, 5.7, "One CTA: 192 keys in three tiles, a causal mask")
+    page = Sheet("Registers move to the warps that compute, and these meet at no barrier", 18.1)
+    y = ideas.add(page, 1.3, REGISTERS)
+    page.heading(0.4, y + 0.4, "One CTA: 192 keys in three tiles, a causal mask")
+    y += 1.3
     end = max(e.end for warp in range(4) for e in trace.of(warp, "products", "work"))
-    rows = Rows(page, 6.5, left, 0, end)
-    for tensor, letter in (("K", "S "), ("V", "O ")):
-        done = ends_of(trace, letter)
-        for stage, copies in enumerate(copies_of(trace, tensor)):
-            stays = ((begin, arrived, done[number], f"{tensor}{number}") for number, begin, arrived in copies)
-            rows.place(f"{tensor}, stage {stage}", stays)
+    rows = Rows(page, y, 4.2, 0, end)
+    read, _ = draw_stages(rows, trace, "K", "K{}".format), draw_stages(rows, trace, "V", "V{}".format)
     rows.y += 0.35
     producer = draw_warp(rows, trace, 4, "producer")
     rows.y += 0.3
     first = [draw_warp(rows, trace, warp, f"warp {warp}") for warp in range(4)][0]
-    released = rows.at(ends_of(trace, "S ")[0])
+    released = rows.at(read[0])
     page.point((released, first - 0.4), (released, producer + 0.4))
-    page.point((released, producer - 0.4), (released, 6.5 + 0.4))
+    page.point((released, producer - 0.4), (released, y + 0.4))
     idle = max(e.end for e in trace.of(0, "products", "work", "wait"))
     page.text(rows.at(idle) + 0.2, first, "K2, V2 released unread", ha="left", color=CEILING)
-    page.legend(16.3, LEGEND | {"a copy on its way": KV, "can be read": KV_THERE, "waits": IDLE, "asks": INK})
+    page.legend(rows.y - 0.05, LEGEND | {"a copy on its way": KV, "can be read": KV_THERE, "waits": IDLE, "asks": INK})
     words = "Arrows: when all four warps have released K0, the producer asks for K2. It waits at one mbarrier after the"
-    page.note(17.2, f"{words} other.\n{NOMINAL}")
+    page.note(rows.y + 0.85, f"{words} other.\n{NOMINAL}")
     return page
 
 
@@ -350,7 +328,6 @@ def draw_v17(traces: dict[str, Trace]) -> Sheet:
         [(its[n][0], max(end for _, end in its[n : n + 4])) for n in range(0, len(its) - 3, 4)]
         for its in (sorted((begin, end) for name, begin, end in copies if name == tensor) for tensor in "QO")
     )
-    done = ends_of(trace, "S ")
     end = leaving[1][1]
     rows = Rows(page, 3.0, 4.2, 0, end)
     for name, begin, last in (("A", 0, leaving[0][0]), ("B", leaving[0][0], end)):
@@ -363,12 +340,7 @@ def draw_v17(traces: dict[str, Trace]) -> Sheet:
             if tile < 2:
                 rows.bar(y, loads[tile][1], leaving[tile][0], Q_THERE, f"{name} is used", name)
                 rows.bar(y, *leaving[tile], O)
-    for stage, its in enumerate(copies_of(trace, "K")):
-        stays = []
-        for number, begin, arrived in its:
-            tile = f"K{number % tiles_of_keys} of {'ABC'[min(number // tiles_of_keys, 2)]}"
-            stays.append((begin, arrived, (done + [end] * 9)[number], tile))
-        rows.place(f"K, stage {stage}", stays)
+    draw_stages(rows, trace, "K", lambda i: f"K{i % tiles_of_keys} of {'ABC'[min(i // tiles_of_keys, 2)]}")
     rows.y += 0.4
     draw_warp(rows, trace, 4, "producer")
     rows.y += 0.25

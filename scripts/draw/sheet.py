@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import dataclass
+from collections import namedtuple
 from html import escape
 from pathlib import Path
 from typing import Any, Iterable
@@ -35,14 +35,7 @@ def short(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".").replace("-0.", "-.").removeprefix("0") or "0"
 
 
-@dataclass(frozen=True)
-class Extent:
-    x0: float
-    y0: float
-    x1: float
-    y1: float
-
-
+Extent = namedtuple("Extent", "x0 y0 x1 y1")
 Texts = dict[int, tuple[str, Any, float]]  # words, extent, size of type in points
 
 
@@ -78,11 +71,11 @@ def faults_of(width: float, height: float, point: float, texts: Texts) -> list[s
 
 class Sheet:
     """A picture as wide as a page, in units of its own: it is `width` of them wide. y goes downwards. By default a unit
-    is 0.32 inches, enough for two lines of text.
+    is 0.32 inches, enough for two lines of text. There may be words below the title.
 
     What has a higher zorder lies on top; boxes have 1, lines and arrows 2, and texts 3 unless they say otherwise."""
 
-    def __init__(self, title: str, height: float, width: float = 27.25):
+    def __init__(self, title: str, height: float, width: float = 27.25, words: str = ""):
         self.width, self.height = width, height
         self.unit = PIXELS * WIDTH / width
         self.drawn: list[tuple[float, str]] = []
@@ -90,7 +83,9 @@ class Sheet:
         self.patterns: dict[str, str] = {}  # colour under the hatching -> name
         self.heads: dict[str, str] = {}  # colour of an arrow -> name
         self.texts: Texts = {}
-        self.left(0.14 * PIXELS / self.unit, 0.12 * PIXELS / self.unit, title, TITLE, weight="bold")
+        inch = PIXELS / self.unit
+        self.left(0.14 * inch, 0.12 * inch, title, TITLE, weight="bold")
+        self.left(0.14 * inch, 0.42 * inch, words)
 
     def text(self, x: float, y: float, text: str, size: float = NOTE, **how: Any) -> None:
         """Of one or more lines. A halo, of the colour that is behind it, keeps lines off the letters."""

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from draw import drawings, memory_layouts
+from draw import drawings
 from draw.drawings import DrawingError
 from draw.pipeline_picture import FIRST_COPY_TRACK, Trace, read_trace
 from records import results
@@ -65,8 +65,8 @@ Data = dict[str, Any]
 def from_programs(build: Path) -> Data:
     """What takes a build to find out."""
     return {
-        "layouts": drawings.ask(build / "tools/memory_layouts", memory_layouts.parse),
-        "fragments": drawings.ask(build / "tools/fragment_layouts"),
+        "layouts": drawings.ask_layouts(build, "tiles"),
+        "fragments": drawings.ask_layouts(build, "fragments"),
         "attention": attention(build),
         "traces": traces(build / "flashsteps"),
         "bugs": bugs(build / "tests/flashsteps_variants"),

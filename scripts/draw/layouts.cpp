@@ -1,17 +1,28 @@
-// Prints as JSON how tiles lie in memory and what it costs to reach them, for scripts/draw/memory_layouts.py. All
-// of it comes from what kernels and emulator work with: each step's own SharedStorage, common/swizzle.h,
-// visible_keys(), and the functions that count wavefronts and sectors. So the drawings in docs/tiles.md
-// cannot show anything else.
+// Prints as JSON what kernels, common/ and the emulator compute with, so that the drawings in docs/ cannot
+// show anything else:
+//
+// tiles: how they lie in memory and what it costs to reach them, for memory_layouts.py. From each step's own
+// SharedStorage, common/swizzle.h, visible_keys(), and the functions that count wavefronts and sectors.
+// fragments: per layout, per lane, per element (two to a register, or one if it is FP32) its [row, col], for
+// fragment_layouts.py. The mapping of common/emulator/fragments.h.
+// copies: what the emulator's TMA and mbarriers do, for copy_states.py.
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <type_traits>
 
+#include "common/emulator/core.h"
 #include "common/emulator/counters.h"
+#include "common/emulator/emulator.h"
 #include "common/emulator/fragments.h"
+#include "common/emulator/mbarrier_table.h"
+#include "common/launch.h"
+#include "common/mbarrier.h"
 #include "common/step.h"
 #include "common/swizzle.h"
+#include "common/tma.h"
 
 // The kernels, for their constants and for what they keep in shared memory. Nothing is registered, so nothing
 // of them is instantiated.
@@ -75,7 +86,7 @@ constexpr int D = 64;
 constexpr int CHUNK = 8;  // elements of 16 bits, 16 bytes
 
 [[noreturn]] void fail(const char* sentence) {
-  std::fprintf(stderr, "memory_layouts: %s\n", sentence);
+  std::fprintf(stderr, "layouts: %s\n", sentence);
   std::exit(1);
 }
 
@@ -192,19 +203,24 @@ json global_access(int bytes, const OffsetOfLane& offset_of) {
   return access(emulator::count_global, false, bytes, offset_of);
 }
 
-// ldmatrix.x4 of a 16 x 16 block: the lanes hand in its rows in the order of A's registers. All blocks of a
-// tile of 64 rows must cost the same; the first one is printed.
-json ldmatrix(int head_dim, const std::function<int(int row, int col)>& offset_of) {
-  json first;
-  for (int row = 0; row < BLOCK_N; row += 16) {
-    for (int d = 0; d < head_dim; d += 16) {
-      const json here =
-          shared_access(16, [&](int lane) { return offset_of(row + lane % 16, d + lane / 16 * CHUNK); });
-      if (first.is_null()) first = here;
-      if (here["passes"] != first["passes"]) fail("the blocks of a tile differ in their passes");
-    }
+// The worst of all turns of a loop.
+json worst_of(int turns, const std::function<json(int turn)>& access_of) {
+  json worst;
+  for (int turn = 0; turn < turns; ++turn) {
+    const json here = access_of(turn);
+    if (worst.is_null() || here["passes"] > worst["passes"]) worst = here;
   }
-  return first;
+  return worst;
+}
+
+// ldmatrix.x4 of a 16 x 16 block of a tile of 64 rows: the lanes hand in its rows in the order of A's
+// registers.
+json ldmatrix(int head_dim, const std::function<int(int row, int col)>& offset_of) {
+  const int across = head_dim / 16;
+  return worst_of(BLOCK_N / 16 * across, [&](int block) {
+    const int row = block / across * 16, d = block % across * 16;
+    return shared_access(16, [&](int lane) { return offset_of(row + lane % 16, d + lane / 16 * CHUNK); });
+  });
 }
 
 json ldmatrix_rows(int head_dim, int stride) {
@@ -214,16 +230,6 @@ json ldmatrix_rows(int head_dim, int stride) {
 template <int HEAD_DIM, int SWIZZLE_BYTES>
 json ldmatrix_swizzled() {
   return ldmatrix(HEAD_DIM, SwizzledTile<__half, BLOCK_N, HEAD_DIM, SWIZZLE_BYTES>::offset_of);
-}
-
-// The worst of all turns of a loop.
-json worst_of(int turns, const std::function<json(int turn)>& access_of) {
-  json worst;
-  for (int turn = 0; turn < turns; ++turn) {
-    const json here = access_of(turn);
-    if (worst.is_null() || here["passes"] > worst["passes"]) worst = here;
-  }
-  return worst;
 }
 
 json all_shared() {
@@ -250,14 +256,11 @@ json all_shared() {
       its["ldmatrix, D=" + std::to_string(head_dim) + ", padded by " + std::to_string(pad)] =
           ldmatrix_rows(head_dim, head_dim + pad);
   }
-  its["ldmatrix, D=64, swizzle 128"] = ldmatrix_swizzled<64, 128>();
-  its["ldmatrix, D=64, swizzle 64"] = ldmatrix_swizzled<64, 64>();
-  its["ldmatrix, D=64, swizzle 32"] = ldmatrix_swizzled<64, 32>();
-  its["ldmatrix, D=64, swizzle 0"] = ldmatrix_swizzled<64, 0>();
-  its["ldmatrix, D=128, swizzle 128"] = ldmatrix_swizzled<128, 128>();
-  its["ldmatrix, D=128, swizzle 64"] = ldmatrix_swizzled<128, 64>();
-  its["ldmatrix, D=128, swizzle 32"] = ldmatrix_swizzled<128, 32>();
-  its["ldmatrix, D=128, swizzle 0"] = ldmatrix_swizzled<128, 0>();
+  const auto swizzled = [&]<int... BYTES>(std::integer_sequence<int, BYTES...>) {
+    ((its["ldmatrix, D=64, swizzle " + std::to_string(BYTES)] = ldmatrix_swizzled<64, BYTES>()), ...);
+    ((its["ldmatrix, D=128, swizzle " + std::to_string(BYTES)] = ldmatrix_swizzled<128, BYTES>()), ...);
+  };
+  swizzled(std::integer_sequence<int, 128, 64, 32, 0>());
 
   // FP32 arrays: two elements of an accumulator, and v04's and v05's softmax, 8 columns of 4 rows.
   for (const int pad : {0, v05::PAD, 2 * v05::PAD}) {
@@ -315,25 +318,8 @@ int column_reached(WideTile& tile, int from, int cols) {
   fail("at() has left the row");
 }
 
-// at() is right exactly when no bit of the step is set in the column where it begins (both within a panel).
-void check_at(WideTile& tile) {
-  for (int row = 0; row < 8; ++row) {
-    for (int from = 0; from < WideTile::COLS; from += CHUNK) {
-      for (int cols = 0; from + cols < WideTile::COLS; cols += CHUNK) {
-        for (const int rows : {0, 8, 48}) {
-          const bool may = (from % WideTile::PANEL_COLS & cols % WideTile::PANEL_COLS) == 0;
-          const auto* const wanted = &tile.data[0][0][0] + WideTile::offset_of(row + rows, from + cols) / 2;
-          if ((tile.at(WideTile::offset_of(row, from), rows, cols) == wanted) != may)
-            fail("at() does not follow its rule");
-        }
-      }
-    }
-  }
-}
-
 json all_swizzles() {
   static WideTile tile;
-  check_at(tile);
   json steps = json::array();  // v10's "Try it" 4: at(offset, …, d + 8), for d = 0 and 16
   for (const int d : {0, 16}) {
     for (const int from : {0, CHUNK}) {
@@ -349,10 +335,138 @@ json all_swizzles() {
           {"at", steps}};
 }
 
+// ---- Fragments
+
+json lanes(int elements, emulator::Position (*position_of)(int lane, int element)) {
+  json lanes = json::array();
+  for (int lane = 0; lane < WARP; ++lane) {
+    json its = json::array();
+    for (int i = 0; i < elements; ++i) {
+      const emulator::Position at = position_of(lane, i);
+      its.push_back({at.row, at.col});
+    }
+    lanes.push_back(its);
+  }
+  return lanes;
+}
+
+template <bool TRANS>
+emulator::Position ldmatrix_position(int lane, int element) {
+  return emulator::ldmatrix_position(lane, element, TRANS);
+}
+
+json all_fragments() {
+  return {{"ldmatrix", lanes(2, ldmatrix_position<false>)},
+          {"ldmatrix_trans", lanes(2, ldmatrix_position<true>)},
+          {"mma_a", lanes(8, emulator::mma_a_position)},
+          {"mma_b", lanes(4, emulator::mma_b_position)},
+          {"mma_c", lanes(4, emulator::mma_c_position)}};
+}
+
+// ---- Copies
+
+// Kernels here have one thread, and no hooks: they are compiled as what they are, the emulator's callers.
+// Copies are carried out at once (mode early), so that states between two copies can be looked at.
+
+constexpr int NUM_HEADS = 2, NUM_ROWS = 13, COLS = 128, FIRST_ROW = 8;
+using BoxTile = SwizzledTile<uint16_t, 8, COLS, 128>;
+
+void load_box(const TensorMap* map, uint16_t* out) {
+  auto* barrier = reinterpret_cast<uint64_t*>(smem + sizeof(BoxTile));
+  mbarrier_init(barrier, 1);
+  fence_mbarrier_init();
+  mbarrier_arrive_expect_tx(barrier, sizeof(BoxTile));
+  tma_load_5d(smem, *map, barrier, 0, FIRST_ROW, 0, 0, 0);
+  mbarrier_wait(barrier, 0);
+  for (size_t i = 0; i < sizeof(BoxTile) / sizeof(uint16_t); ++i)
+    out[i] = reinterpret_cast<uint16_t*>(smem)[i];
+}
+
+// One load that reaches beyond its tensor: the map that was made for it, and of every 16 bytes of the tile,
+// in the order of their addresses, the row and the chunk that lie there; null: zeros.
+json box() {
+  // Elements count up from 1, so that each tells where it comes from.
+  constexpr size_t ELEMENTS = size_t(NUM_HEADS) * NUM_ROWS * COLS;
+  auto* tensor = static_cast<uint16_t*>(emulator::allocate(ELEMENTS * sizeof(uint16_t)));
+  auto* tile = static_cast<uint16_t*>(emulator::allocate(sizeof(BoxTile)));
+  for (size_t i = 0; i < ELEMENTS; ++i) tensor[i] = uint16_t(i + 1);
+  const TensorMap map =
+      make_tensor_map<BoxTile>(View{tensor, 1, NUM_HEADS, NUM_ROWS, ELEMENTS, NUM_ROWS * COLS, COLS});
+  launch(load_box, 1, 1, sizeof(BoxTile) + 8, nullptr, &map, tile);
+
+  json chunks = json::array();
+  for (const uint16_t* chunk = tile; chunk < tile + sizeof(BoxTile) / sizeof(uint16_t); chunk += CHUNK) {
+    const bool zeros = chunk[0] == 0;
+    const int from = chunk[0] / CHUNK;
+    for (int i = 0; i < CHUNK; ++i)
+      if (chunk[i] != (zeros ? 0 : from * CHUNK + i + 1)) fail("the copy has torn a chunk of 16 bytes");
+    chunks.push_back(zeros ? json() : json{from / (COLS / CHUNK), from % (COLS / CHUNK)});
+  }
+  const uint64_t bytes = emulator::last_counters().tma_load_bytes;
+  emulator::release(tensor);
+  emulator::release(tile);
+  return {{"size", map.shape.size}, {"stride", map.shape.stride},        {"box", map.shape.box},
+          {"counted_bytes", bytes}, {"origin", {0, FIRST_ROW, 0, 0, 0}}, {"chunks", chunks}};
+}
+
+constexpr int COPY_BYTES = 1024;
+using CopiedTile = SwizzledTile<uint16_t, 8, 64, 128>;
+static_assert(sizeof(CopiedTile) == COPY_BYTES);
+
+// The life of an mbarrier behind two tiles. Of each state, what led to it, the phase under way, how many
+// arrivals and bytes it lacks, and what try_wait answers for parity 0 and 1: the one thread may ask, and go
+// on when it is no. Events are c: a copy to a tile in turn; e: an arrival that announces two of them; a: a
+// plain arrival.
+void live(const TensorMap* map, int arrivals, const char* events, json* states) {
+  auto* barrier = reinterpret_cast<uint64_t*>(smem + 2 * COPY_BYTES);
+  const auto note = [&](const std::string& event) {
+    const bool passes[] = {mbarrier_try_wait(barrier, 0), mbarrier_try_wait(barrier, 1)};
+    const emulator::Mbarrier& state = (*emulator::cta->mbarriers)[0];
+    states->push_back({{"event", event},
+                       {"phase", state.phase},
+                       {"arrivals", state.arrivals},
+                       {"missing", state.missing},
+                       {"bytes", state.tx},
+                       {"passes", passes}});
+  };
+  mbarrier_init(barrier, arrivals);
+  fence_mbarrier_init();
+  note("mbarrier_init(bar, " + std::to_string(arrivals) + ")");
+  for (int copies = 0; *events != 0; ++events) {
+    if (*events == 'c') {
+      tma_load_5d(smem + copies++ % 2 * COPY_BYTES, *map, barrier, 0, 0, 0, 0, 0);
+      note("a copy of " + std::to_string(COPY_BYTES) + " bytes is done");
+    } else if (*events == 'e') {
+      mbarrier_arrive_expect_tx(barrier, 2 * COPY_BYTES);
+      note("mbarrier_arrive_expect_tx(bar, " + std::to_string(2 * COPY_BYTES) + ")");
+    } else {
+      mbarrier_arrive(barrier);
+      note("mbarrier_arrive(bar)");
+    }
+  }
+}
+
+json lives() {
+  auto* tensor = static_cast<uint16_t*>(emulator::allocate(COPY_BYTES));
+  const TensorMap map = make_tensor_map<CopiedTile>(View{tensor, 1, 1, 8, 0, 0, 64});
+  const auto life = [&](int arrivals, const char* events) {
+    json states = json::array();
+    launch(live, 1, 1, 2 * COPY_BYTES + 8, nullptr, &map, arrivals, events, &states);
+    return states;
+  };
+  const json lives = {{"announced_first", life(1, "eccecc")},
+                      {"announced_last", life(1, "cce")},
+                      {"four_arrivals", life(4, "aaaa")},
+                      {"many_phases", life(1, "aaaaa")}};
+  emulator::release(tensor);
+  return lives;
+}
+
 }  // namespace
 
 int main() {
-  const json all = {
+  emulator::options().host_threads = 1;
+  const json tiles = {
       {"block_m", BLOCK_M},
       {"block_n", BLOCK_N},
       {"storage", all_storage()},
@@ -360,5 +474,7 @@ int main() {
       {"shared", all_shared()},
       {"global", all_global()},
       {"swizzle", all_swizzles()}};
+  const json copies = {{"box", box()}, {"lives", lives()}};
+  const json all = {{"tiles", tiles}, {"fragments", all_fragments()}, {"copies", copies}};
   std::printf("%s\n", all.dump().c_str());
 }
