@@ -54,9 +54,7 @@ from pathlib import Path
 from typing import Any
 
 from draw import figure_style
-from pages import markers
-from pages.markers import Block
-from records import profiles, rates, results, rules
+from records import profiles, rates, results
 from records.problems import kv_bytes, problem_label, problem_labels
 from records.rates import rate, ratio, speedup_cell, terabytes
 from records.results import ResultsError
@@ -131,9 +129,8 @@ def spread_of(*timed: tuple[Run, Entry]) -> str:
 class Request:
     """A block's arguments, each taken once; what nobody takes is an error."""
 
-    def __init__(self, block: Block, root: Path, loaded: dict[Path, Record]):
-        self.root, self.folder, self.loaded = root, (root / block.path).parent, loaded
-        self.left = dict(block.arguments)
+    def __init__(self, page: Path, arguments: dict[str, str], root: Path, loaded: dict[Path, Record]):
+        self.root, self.folder, self.loaded, self.left = root, page.parent, loaded, dict(arguments)
 
     def need(self, name: str) -> str:
         if name not in self.left:
@@ -162,13 +159,6 @@ class Request:
             self.loaded[path] = results.load(path, None)
         return name, self.loaded[path]
 
-    def program_record(self) -> tuple[str, Record]:
-        """Beside peers, steps were launched from Python, on other inputs: not for the lessons' tables."""
-        name, data = self.record("cuda")
-        if rules.is_peers(data):
-            raise TableError(f"{name} is a comparison with peers: for the blocks 'ladder' and 'peers'")
-        return name, data
-
     def known_step(self) -> str:
         step = self.need("step")
         if step not in sources.all_steps(self.root):
@@ -184,14 +174,16 @@ class Request:
         before = sources.after(step, self.root)
         return [before, step] if before else [step]
 
-    def runs(self, data: Record) -> list[Run]:
-        """The problems that match the filters: all arguments that are left."""
-        found = results.select_runs(data, self.left)
-        self.left = {}
+    def filters(self) -> dict[str, str]:
+        """All arguments that are left."""
+        found, self.left = self.left, {}
         return found
 
-    def one_run(self, data: Record, file: str) -> Run:
-        runs = self.runs(data)
+    def runs(self, data: Record) -> list[Run]:
+        return results.select_runs(data, self.filters())
+
+    def one_run(self, data: Record, file: str, filters: dict[str, str]) -> Run:
+        runs = results.select_runs(data, filters)
         if len(runs) > 1:
             raise TableError(f"{len(runs)} problems match in {file}, this block is of one: add a filter")
         return runs[0]
@@ -210,10 +202,6 @@ class Request:
         here = [name for name in known if name in rates.PEERS or not sources.has_left(name, self.root)]
         return sorted(self.show(known) or here, key=lambda name: name in rates.PEERS)
 
-    def done(self) -> None:
-        if self.left:
-            raise TableError(f"does not know {', '.join(self.left)}")
-
 
 def contenders_in(data: Record) -> list[str]:
     return list(dict.fromkeys(name for run in data["runs"] for name in rates.contenders_of(run)))
@@ -221,12 +209,6 @@ def contenders_in(data: Record) -> list[str]:
 
 def steps_of(run: Run) -> dict[str, Entry]:
     return {step["step"]: step for step in run["steps"]}
-
-
-def recorded_step(run: Run, name: str, file: str) -> Entry:
-    if name not in steps_of(run):
-        raise TableError(f"{file} has no step '{name}' for {problem_label(run['problem'])}")
-    return steps_of(run)[name]
 
 
 # Rates.
@@ -247,18 +229,9 @@ def ladder(request: Request) -> str:
     part_of = {name: sources.part(name, request.root) for name in steps}
     known = list(dict.fromkeys(part_of.values()))
     wanted = request.left.pop("parts", ",".join(known)).split(",")
-    for part in wanted:
-        if part not in known:
-            raise TableError(f"parts={part}: the ladder has the parts {', '.join(known)}")
     names = [name for name in steps if part_of[name] in wanted]
-    request.done()
-    files = []  # of each, its runs of the problems
-    for file, data in records:
-        runs = []
-        for shape in shapes:
-            request.left = dict(word.split("=", 1) for word in shape.split())
-            runs.append(request.one_run(data, file))
-        files.append(runs)
+    filters = [dict(word.split("=", 1) for word in shape.split()) for shape in shapes]
+    files = [[request.one_run(data, file, each) for each in filters] for file, data in records]  # the runs of each
     common, labels = problem_labels(files[0])
     beside_fa2 = any("sdpa_flash" in rates.contenders_of(run) for runs in files for run in runs)
     header = ["step", "idea"]
@@ -309,32 +282,31 @@ def ladder(request: Request) -> str:
 
 
 def step(request: Request) -> str:
-    # A ratio of two steps may come from a comparison with peers, too: both were launched in the same way.
-    file, data = request.record("cuda") if "against" in request.left else request.program_record()
+    _, data = request.record("cuda")
     names = request.pair()
     runs = request.runs(data)
     common, labels = problem_labels(runs)
-    timings = [recorded_step(run, names[-1], file).get("timing") for run in runs]
+    timings = [steps_of(run)[names[-1]].get("timing") for run in runs]
     device = data["provenance"]["device"]
     wholes = {}
-    if not terabytes(runs[0]["problem"], recorded_step(runs[0], names[-1], file)):
+    if not terabytes(runs[0]["problem"], steps_of(runs[0])[names[-1]]):
         wholes["peak"] = lambda run, timing: rates.percent_of_peak(run["problem"], timing, device)
     if limit := next(filter(None, ((timing or {}).get("limit") for timing in timings)), None):
         wholes[limit] = rates.percent_of_limit
     rows = []
     for run, label, timing in zip(runs, labels, timings):
-        entries = [recorded_step(run, name, file) for name in names]
+        entries = [steps_of(run)[name] for name in names]
         row = [label or common, *(rate_cell(run, entry) for entry in entries)]
         row += [speedup_cell(*entries)] if len(names) == 2 else []
         shares = [timing and percent_of(run, timing) for percent_of in wholes.values()]
         rows.append(row + ["–" if share is None else f"{share:.1f}" for share in shares])
     header = ["problem", *names, *(["×"] if len(names) == 2 else []), *(f"% of {whole}" for whole in wholes)]
-    spread = spread_of((runs[0], recorded_step(runs[0], names[-1], file)))
+    spread = spread_of((runs[0], steps_of(runs[0])[names[-1]]))
     return f"{heading_of(common, runs)}{spread}.\n\n{table(header, rows)}"
 
 
 def ablation(request: Request) -> str:
-    file, data = request.program_record()
+    file, data = request.record("cuda")
     step = request.known_step()
     other = request.left.pop("against", step)
     ablations = variants.of_step(step, request.root, "ablation")
@@ -347,9 +319,7 @@ def ablation(request: Request) -> str:
         raise TableError(f"{file} has '{gone[0]}', which is not in {variants.page_of(step)}: measure again")
     # Those that came later have a record of their own, or none; docs/ablations.md says so.
     ablations = [each for each in ablations if each.step_name in recorded]
-    if not recorded:
-        raise TableError(f"{file} has no ablation of {step}")
-    unchanged = [recorded_step(run, other, file) for run in runs]
+    unchanged = [steps_of(run)[other] for run in runs]
     common, labels = problem_labels(runs)
 
     def row(text: str, entries: list[Entry | None]) -> list[str]:
@@ -379,9 +349,7 @@ def ablation(request: Request) -> str:
 
 
 def peers(request: Request) -> str:
-    file, data = request.record()
-    if not rules.is_peers(data):
-        raise TableError(f"{file} is no comparison with peers (scripts/measure/compare_peers.py makes them)")
+    _, data = request.record()
     names = request.contenders(data, peers=True)
     steps = [name for name in names if name not in rates.PEERS]
     runs = request.runs(data)
@@ -414,9 +382,6 @@ def standing(request: Request) -> str:
     beside = request.need("beside")
     names = request.contenders(data)
     by = request.left.pop("by", None)
-    if by and len(results.FILTERS.get(by, ())) != 1:  # S is two lengths
-        known = (key for key, own in results.FILTERS.items() if len(own) == 1)
-        raise TableError(f"by={by}: there are {', '.join(known)}")
     runs = request.runs(data)
     groups: dict[str, list[Run]] = {}
     for run in runs:
@@ -437,7 +402,7 @@ def standing(request: Request) -> str:
 
 def inputs(request: Request) -> str:
     """Each step's rate over its own with normal inputs."""
-    file, data = request.program_record()
+    _, data = request.record("cuda")
     names = request.contenders(data)
     runs = request.runs(data)
 
@@ -446,11 +411,9 @@ def inputs(request: Request) -> str:
 
     normal = {like(run): run for run in runs if run["problem"]["inputs"] == "normal"}
     others = [run for run in runs if run["problem"]["inputs"] != "normal"]
-    if not others or not {*map(like, others)} <= {*normal}:
-        raise TableError(f"{file} has no problem with normal inputs and with others")
     rows = []
     for name in names:
-        pairs = [[recorded_step(each, name, file) for each in (normal[like(run)], run)] for run in others]
+        pairs = [[steps_of(each)[name] for each in (normal[like(run)], run)] for run in others]
         rows.append([name, *(speedup_cell(*pair) for pair in pairs)])
     common, labels = problem_labels(others)
     return f"{common}. Rates over those with normal inputs.\n\n{table(['step', *labels], rows)}"
@@ -458,19 +421,15 @@ def inputs(request: Request) -> str:
 
 def pages(request: Request) -> str:
     """Times, because looking pages up adds about as much to a short call as to a long one."""
-    file, data = request.program_record()
-    other, without = request.record("cuda", argument="without")
+    _, data = request.record("cuda")
+    _, without = request.record("cuda", argument="without")
     name = request.known_step()
     name = request.left.pop("measured", name)
     runs = request.runs(data)
     sizes = list(dict.fromkeys(run["problem"].get("page_size") for run in runs))
-    if None in sizes:
-        raise TableError(f"{file} has problems without pages: add a filter")
-    by_label = {problem_label(run["problem"]): recorded_step(run, name, file) for run in runs}
+    by_label = {problem_label(run["problem"]): steps_of(run)[name] for run in runs}
     likes = {problem_label(run["problem"] | {"page_size": None}) for run in runs}
     contiguous = [run for run in without["runs"] if problem_label(run["problem"]) in likes]
-    if len(contiguous) < len(likes):
-        raise TableError(f"{other} has not all of {', '.join(sorted(likes))}")
 
     def cell(entry: Entry, bare: Entry | None = None) -> str:
         if not entry.get("timing"):
@@ -481,7 +440,7 @@ def pages(request: Request) -> str:
     common, labels = problem_labels(contiguous)
     rows = []
     for run, label in zip(contiguous, labels):
-        bare = recorded_step(run, name, other)
+        bare = steps_of(run)[name]
         paged = [by_label.get(problem_label(run["problem"] | {"page_size": size})) for size in sizes]
         cells = [cell(entry, bare) if entry else "not recorded" for entry in paged]
         rows.append([label or common, cell(bare), *cells])
@@ -491,13 +450,9 @@ def pages(request: Request) -> str:
 
 
 def host_time(request: Request) -> str:
-    file, data = request.record()
-    host = data.get("host_overhead")
-    if host is None:
-        raise TableError(f"{file} has no times of the host (scripts/measure/compare_peers.py takes them)")
+    host = request.record()[1]["host_overhead"]
     entries = {entry["name"]: entry for entry in host["entries"]}
     show = request.show(list(entries)) or list(entries)
-    request.done()
     keys = ("median_us", "p10_us", "p90_us")
     rows = [[name, *(f"{entries[name][key]:.1f}" for key in keys)] for name in show]
     heading = f"{problem_label(host['problem'])}, on the host, without waiting for the GPU."
@@ -509,7 +464,7 @@ def host_time(request: Request) -> str:
 
 def counted(file: str, data: Record, run: Run, name: str) -> dict[str, float]:
     """What the emulator counted of a step, or what a profile says that the GPU did."""
-    entry = recorded_step(run, name, file)
+    entry = steps_of(run)[name]
     is_profile = results.is_profile(data)
     if entry["status"] != "pass" or (not is_profile and entry.get("counters") is None):
         raise TableError(f"{file} has no counters of {name}: {status_cell(entry)}")
@@ -522,16 +477,11 @@ def counters(request: Request) -> str:
     if "before" in request.left:
         records.insert(0, request.record(argument="before", profile=True))
     names = request.pair()
-    show = request.show(list(profiles.BY_NAME if on_gpu else COUNTERS))
-    if show is None:
-        raise TableError("show=... is missing")
-    filters, runs, columns = request.left, [], []
+    show, filters = request.need("show").split(","), request.filters()
+    runs, columns = [], []
     for (file, data), name in zip(records if len(records) == len(names) else records * 2, names):
-        request.left = filters
-        runs.append(request.one_run(data, file))
+        runs.append(request.one_run(data, file, filters))
         columns.append(counted(file, data, runs[-1], name))
-        if missing := [key for key in show if key not in columns[-1]]:  # a record may be older than a counter
-            raise TableError(f"{file} has no {missing[0]} of {name}")
     if len({problem_label(each["problem"]) for each in runs}) > 1:
         raise TableError("before=: is of another problem, add a filter")
     rows = []
@@ -555,10 +505,8 @@ def conformance(request: Request) -> str:
     file, data = request.record("emulator")
     ncu_file, ncu_data = request.record(argument="ncu", profile=True)
     differences = request.show(["differences"])
-    filters = request.left
-    run = request.one_run(data, file)
-    request.left = filters  # the same for the other file
-    ncu_run = request.one_run(ncu_data, ncu_file)
+    filters = request.filters()
+    run, ncu_run = request.one_run(data, file, filters), request.one_run(ncu_data, ncu_file, filters)
     labels = [problem_label(each["problem"]) for each in (run, ncu_run)]
     if labels[0] != labels[1]:
         raise TableError(f"{file} is of {labels[0]}, {ncu_file} of {labels[1]}: add a filter")
@@ -596,8 +544,6 @@ PRODUCT = "HMMA"
 def instruction_costs(request: Request) -> tuple[Record, Record, str]:
     """The device, the costs, and a line that says where they were measured."""
     name, data = request.record("cuda")
-    if data.get("instructions") is None:
-        raise TableError(f"{name} has no costs of instructions (flashsteps info --instructions --json)")
     device, link = data["provenance"]["device"], request.link(f"figures/results/{name}")
     return device, data["instructions"], f"Measured on {device['name']}: [{name}]({link})."
 
@@ -628,11 +574,7 @@ def least_added(costs: Record) -> dict[str, float]:
 def instructions(request: Request) -> str:
     warps = int(request.need("warps"))
     _, costs, source = instruction_costs(request)
-    request.done()
-    by_warps = {each["warps"]: each for each in costs["warps"]}
-    if warps not in by_warps:
-        raise TableError(f"warps={warps}: there are {', '.join(map(str, by_warps))}")
-    of_warps = by_warps[warps]
+    of_warps = {each["warps"]: each for each in costs["warps"]}[warps]
     rows = []
     for other in of_warps["others"]:
         row = [other["instruction"], str(other["banks"]), ", ".join(map(str, other["beside"]))]
@@ -656,9 +598,6 @@ def bound(request: Request) -> str:
     step = request.known_step()
     file, ladder = request.record("cuda", argument="ladder")
     device, costs, source = instruction_costs(request)
-    request.done()
-    if PRODUCT not in counts:
-        raise TableError(f"loop=: has no {PRODUCT}")
     if ladder["provenance"]["device"]["name"] != device["name"]:
         raise TableError(f"{file} is of another GPU than the costs")
     added = least_added(costs)
@@ -694,14 +633,10 @@ def bound(request: Request) -> str:
 
 
 def ring(request: Request) -> str:
-    name, data = request.record()
-    if data.get("ring") is None:
-        raise TableError(f"{name} is of one GPU (scripts/measure/ring.py records several)")
-    found = data["ring"]
+    found = request.record()[1]["ring"]
     known = dict.fromkeys(entry["name"] for each in found["problems"] for entry in each["contenders"])
     known = [name for name in known if name not in ("share", "local")]  # local: of the process's own rows alone
     shown = request.show(known) or known
-    request.done()
     rows = []
     for each in found["problems"]:
         ms = {entry["name"]: entry["median_ms"] for entry in each["contenders"]}
@@ -720,13 +655,7 @@ def ring(request: Request) -> str:
 
 
 def ring_trace(request: Request) -> str:
-    name, data = request.record()
-    problems = (data.get("ring") or {}).get("problems", [])
-    number = int(request.need("problem"))
-    request.done()
-    if not 1 <= number <= len(problems) or not problems[number - 1].get("trace"):
-        raise TableError(f"{name} has no trace of a problem {number}")
-    problem = problems[number - 1]
+    problem = request.record()[1]["ring"]["problems"][int(request.need("problem")) - 1]
     lanes = problem["trace"]["timeline_us"]
     columns, last = 90, max(end for spans in lanes.values() for _, end in spans)
     lines = []
@@ -743,7 +672,6 @@ def ring_trace(request: Request) -> str:
 
 def provenance(request: Request) -> str:
     file, data = request.any_record()
-    request.done()
     origin, device = data["provenance"], data["provenance"]["device"]
     if origin["backend"] == "emulator":
         where = f" on {device['host_cpu']}" if device.get("host_cpu") else ""
@@ -779,14 +707,12 @@ def minutes(page: Path, lines: int = 0) -> int:
 
 def try_it(request: Request) -> str:
     step = request.known_step()
-    request.done()
     link = request.link(variants.page_of(step))
     text = variants.introduction(step, "Try it", request.root)
     return f"{text}\n\n[variants.md]({link}#try-it) shows each edit as a diff, and what comes of it.\n"
 
 
 def path(request: Request) -> str:
-    request.done()
     index = (request.folder / "README.md").read_text(encoding="utf-8")
     rows, known, total = [], set(), [0, 0]
     for step in sources.all_steps(request.root):
@@ -831,9 +757,13 @@ KINDS = {
 }
 
 
-def generate(block: Block, root: Path, loaded: dict[Path, Record]) -> str:
-    """`loaded` keeps the records that blocks have named, as many name the same."""
+def generate(kind: str, request: Request) -> str:
     try:
-        return markers.fitting(block, KINDS[block.kind](Request(block, root, loaded)))
-    except (TableError, ResultsError, StepError, VariantError, OSError, ValueError) as error:
-        raise TableError(f"{block.where}: {block.kind}: {error}") from error
+        text = KINDS[kind](request)
+    except LookupError as error:
+        raise TableError(f"its records have no {error}") from error
+    except (ResultsError, StepError, VariantError, OSError, ValueError) as error:
+        raise TableError(str(error)) from error
+    if request.left:
+        raise TableError(f"does not know {', '.join(request.left)}")
+    return text

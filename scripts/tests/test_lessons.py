@@ -11,8 +11,7 @@ import re
 import pytest
 from conftest import SCRIPTS
 
-from pages import blocks as kinds
-from pages import markers
+from pages.readme_tables import find_blocks
 from records import results
 from steps import sources, variants
 
@@ -69,7 +68,7 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
     title = f"# {number} · "
     whose = "is it another step's lesson? A step of your own needs none: delete the file"
     demand(lines[0].startswith(title), f"its first line must begin with '{title}'; {whose}")
-    blocks = markers.find_blocks(text, page, kinds.KINDS)
+    blocks = find_blocks(text, page)
     headings = [line[3:] for line in lines if line.startswith("## ")]
     demand(headings == HEADINGS, f"its headings must be {HEADINGS}")
     if found:
@@ -88,7 +87,7 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
         demand(re.search(command, diff), f"section 3 must say how to see the diff: {command}")
     predicted = re.match(r"\*Written before (measuring|the recorded run; [^*]+)\.\* ", measured.lstrip())
     demand(predicted, "section 4 must begin with a prediction")
-    own = markers.find_blocks(measured, page, kinds.KINDS)
+    own = find_blocks(measured, page)
     if step in recorded_steps():
         demand(any(block.kind == "step" for block in own), "section 4 must have a generated block 'step'")
     else:

@@ -336,7 +336,7 @@ def test_percentages_of_several_kernels_are_those_of_the_longest(profiled: Repos
     ("block", "expected"),
     [
         ("ladder file=profile.json", "profile.json is a profile"),
-        (BLOCK.replace("show=", "show=speed,"), "show=speed: there are duration_ns, sm_cycles"),
+        (BLOCK.replace("show=", "show=speed,"), "its records have no 'speed'"),
         ("conformance file=gpu.json ncu=profile.json", "needs 'emulator'"),
         ("conformance file=counts.json ncu=gpu.json", "gpu.json is no profile"),
     ],

@@ -148,7 +148,7 @@ def test_a_run_in_which_everything_failed(tmp_path, capsys, backend):
 
 
 def test_of_many_problems_the_first_have_charts_and_all_have_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr(report.pictures, "PROBLEMS_DRAWN", 1)
+    monkeypatch.setattr(report, "PROBLEMS_DRAWN", 1)
     lengths = (512, 1024, 2048)
     data = make_record(problems=[make_problem(seqlen_q=length, seqlen_kv=length) for length in lengths])
     page = make(tmp_path, data)
@@ -171,7 +171,7 @@ def test_peers_have_rows_too(tmp_path, monkeypatch):
 
 
 def test_a_profile_gives_a_roofline(tmp_path, monkeypatch):
-    monkeypatch.setattr(report.pictures, "PROBLEMS_DRAWN", 0)
+    monkeypatch.setattr(report, "PROBLEMS_DRAWN", 0)
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps(profile_of([make_problem(), make_problem(causal=False)])), encoding="utf-8")
     page = make(tmp_path, make_record(), "--profile", str(profile))
