@@ -255,8 +255,6 @@ CASES = [
     (STEP + "status", "skip", 'message: is "", must be a text'),
     (STEP + "metrics", ABSENT, "runs[0].steps[1]: 'metrics' is a required property"),
     (STEP + "metrics.speed", 1, "metrics.speed: unknown key"),
-    (STEP + "metrics.occupancy", 100.5, "a percentage, 0 to 100"),
-    (STEP + "metrics.instructions", 100.5, "instructions: is 100.5, must be a whole number"),
     (STEP + "metrics.instructions", 101, "the opcodes add up to 100"),
     (STEP + "metrics.instructions", ABSENT, "metrics.instructions: is null"),
     (STEP + "metrics.shared_wavefronts_ideal", 3301, "shared_wavefronts_ideal: is above shared_wavefronts"),
@@ -273,14 +271,12 @@ def test_a_broken_profile_is_refused(path, value, expected):
     assert any(expected in line for line in results.check(data)), results.check(data)
 
 
-def test_kernels_add_up():
+def test_each_kernel_is_checked():
     data = make_profile()
     step = data["runs"][0]["steps"][1]
     kernels = [{key: step[key] for key in ("metrics", "opcodes")} for _ in range(2)]
     step |= {**profiles.sum_of(kernels), "kernels": kernels}
     assert results.check(data) == [] and "occupancy" not in step["metrics"]
-    step["metrics"]["duration_ns"] += 1
-    assert any("kernels: do not add up" in line for line in results.check(data))
     kernels[1]["opcodes"] = {"FFMA": 1}
     assert any("kernels[1].metrics.instructions: is 100, the op" in line for line in results.check(data))
     del kernels[1]
