@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measure import lab as harness
 from measure.lab import DeviceLost, Lab, LabError, Timer, Unavailable, find_step, percentiles
 from measure.peers import Call, Skip, TorchLab, WrongOutput, prepare
-from records import files, results
+from records import results, writing
 from records.problems import flops, kv_bytes, problem_label, rows_without_keys
 from records.rates import (
     PEERS,
@@ -52,7 +52,7 @@ from records.rates import (
     ratio_to_best_peer,
     tflops_spread,
 )
-from records.terminal import one_line, printable, table
+from records.writing import one_line, printable, table
 from steps.sources import StepError
 
 # Small enough that the GPU is always done before the host has launched again.
@@ -242,8 +242,7 @@ class Session:
     data: dict[str, Any] = field(default_factory=dict)  # the record
 
     def save(self) -> None:
-        if self.path is not None:
-            files.replace(self.path, files.record_text(self.data))
+        writing.save(self.path, self.data)
 
     def run(self) -> int:
         cold = COLD if self.options.cold_l2 else {}
@@ -468,7 +467,7 @@ def open_torch(library: Path) -> tuple[Lab, TorchLab]:
 
 def compare_all(options: argparse.Namespace) -> int:
     problems = problems_of(options)
-    path = None if options.json is None else files.writable(options.json)
+    path = None if options.json is None else writing.writable(options.json)
     lab, torch = open_torch(options.lab)
     named = {find_step(name, lab.steps) for name in options.steps}
     steps = [step for step in lab.steps if step in named or not named]
@@ -489,7 +488,7 @@ def complain(line: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     try:
         return compare_all(parse(arguments))
-    except (StepError, LabError, files.NotWritable) as error:
+    except (StepError, LabError, writing.NotWritable) as error:
         complain(str(error))
     except OSError as error:  # a full disk, or a pipe whose reader has gone
         complain(f"the output could not be written: {error.strerror}")

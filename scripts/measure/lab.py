@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from records.rules import SCHEMA
-from records.terminal import one_line
+from records.writing import one_line
 from steps.sources import ROOT, match_step
 
 LIBRARY = "libflashsteps_lab.so"  # beside the program

@@ -18,7 +18,7 @@ from typing import Any, Callable, ContextManager
 from measure.lab import Case, DeviceLost, Lab, Timer
 from records.rates import is_decode
 from records.rules import check_shape
-from records.terminal import one_line
+from records.writing import one_line
 
 # Of the peers that are packages: the module, what must be in it, and the names that it is distributed under.
 FUNCTION = "flash_attn_func"

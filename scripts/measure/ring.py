@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure import lab as harness
 from measure.lab import percentiles
-from records import files
+from records import writing
 from records.problems import pairs
-from records.terminal import one_line
+from records.writing import one_line
 
 SAMPLE_MS = 60  # about how long the calls of a sample take
 GATE = 5e-3  # NRMSE against one device's result, both of them rounded to bf16
@@ -324,7 +324,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    path = files.writable(options.json) if options.json else None
+    path = writing.writable(options.json) if options.json else None
 
     def give_up() -> None:
         print("ring.py: the time is over", file=sys.stderr, flush=True)
@@ -349,7 +349,7 @@ def main(arguments: list[str] | None = None) -> int:
         record["ring"]["problems"].append(measure(here, problem, options.rounds))
         record["complete"] = len(record["ring"]["problems"]) == len(problems)
         if path and here.rank == 0:
-            files.replace(path, files.record_text(record))
+            writing.save(path, record)
     # Not all_of(): a thread of gloo that frees Python's tensors while the interpreter ends would abort.
     torch.distributed.barrier()
     here.synchronize()

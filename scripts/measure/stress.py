@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measure.lab import Case, Lab, LabError, Unavailable, add_option, find_step
 from records.problems import program_words
 from records.rules import SHAPE
-from records.terminal import one_line
+from records.writing import one_line
 from steps.sources import StepError
 
 # Without odd, which few steps take, and far, which reserves 16 GiB.

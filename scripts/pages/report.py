@@ -35,7 +35,7 @@ from records.problems import AXES, problem_label, problem_labels, program_words
 from records.profiles import SCHEMA as PROFILE_SCHEMA
 from records.rates import contenders_of, percent_of_limit, percent_of_peak, rate, ratio, speedup_cell, tflops_spread
 from records.results import ResultsError
-from records.terminal import printable
+from records.writing import printable
 from steps import sources, variants
 from steps.sources import ROOT, StepError
 from steps.variants import VariantError

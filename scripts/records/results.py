@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from records.problems import AXES
 from records.rules import SCHEMA, check, check_shape, is_profile
-from records.terminal import printable
+from records.writing import printable
 from steps.sources import ROOT
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import MEASURE, Browser, browser, chromium  # noqa: F401  (fixtures)
-from conftest import STEPS, give_limit, make_peers_record, make_problem, make_record
+from conftest import MEASURE, STEPS, Browser, give_limit, make_peers_record, make_problem, make_record
 from markupsafe import escape
 from test_charts import profile_of
 
@@ -20,6 +19,7 @@ from records.rates import rate, tflops_spread
 from steps import sources
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
+
 
 def make(folder: Path, data: dict[str, Any], *options: str) -> str:
     """The page, whose text is then still escaped."""
@@ -210,12 +210,12 @@ def test_without_a_package_it_is_one_line_and_what_can_be_drawn(tmp_path, monkey
     ],
 )
 def test_a_file_that_is_none_is_one_line(tmp_path, capsys, content, expected):
-    record, out = tmp_path / "results.json", tmp_path / "report"
+    record, out = tmp_path / "\x1b[31m.json", tmp_path / "report"
     if content is not None:
         record.write_bytes(content)
     assert report.main([str(record), "--out", str(out)]) == 1
     message = capsys.readouterr().err
-    assert expected in message and message.count("\n") == 1 and not out.exists()
+    assert expected in message and message.count("\n") == 1 and "\x1b" not in message and not out.exists()
 
 
 # In a browser: nothing missing or broken, readable on wide and narrow screens, in light and dark.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import jsonschema
@@ -19,6 +20,7 @@ from conftest import (
 )
 
 from records import problems, profiles, rates, results, rules
+from records.writing import printable
 from steps import sources
 
 ABSENT = object()
@@ -240,6 +242,17 @@ def test_what_is_no_results_file_is_one_line(tmp_path, capsys, text, expected):
     assert results.main(["check", str(path)]) == 1
     message = capsys.readouterr().err
     assert expected in message and message.count("\n") == 1 and message.startswith(str(path))
+
+
+def test_a_file_of_others_does_not_command_the_terminal(tmp_path, capsys):
+    assert printable("é↓ \x1b[31m\n\x9b\x7f\ud800") == "é↓ \\x1b[31m\\n\\x9b\\x7f\\ud800"
+    record, path = make_record(), tmp_path / "\x1b[31m.json"
+    record["runs"][0]["steps"][0] |= {"step": "v01\x1b[31m", "status": "\x1b[31m"}
+    for data in (record, make_record() | {"\x1b[31m": 1}):
+        path.write_text(json.dumps(data), encoding="utf-8")
+        assert results.main(["check", str(path)]) == 1
+        printed = "".join(capsys.readouterr())
+        assert "\x1b" not in printed and "\\x1b[31m" in printed
 
 
 def test_one_bad_file_does_not_hide_the_others(repository: Repository, capsys):
