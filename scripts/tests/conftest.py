@@ -428,7 +428,7 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    from pages.story import find_browser  # scripts/lib.sh does; its module takes matplotlib, which few tests need
+    from pages.story import find_browser  # takes matplotlib, which few tests need
 
     program = find_browser()
     if program is None:
