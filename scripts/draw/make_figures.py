@@ -93,7 +93,7 @@ def sources_of(figure: Figure) -> list[charts.Source]:
     for file in figure.records:
         data = results.load(ROOT / "figures" / "results" / file, schema=None)
         for run in data["runs"]:
-            run["steps"] = [step for step in run["steps"] if not sources.has_left(step["step"], ROOT)]
+            run["steps"] = [step for step in run["steps"] if not sources.has_left(step["step"])]
         found.append(charts.Source(file, data, [run for each in filters for run in results.select_runs(data, each)]))
     return found
 

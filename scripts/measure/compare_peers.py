@@ -35,7 +35,7 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure import lab as harness
-from measure.lab import DeviceLost, Lab, LabError, Timer, Unavailable, find_step, percentiles
+from measure.lab import DeviceLost, Lab, LabError, Timer, Unavailable, percentiles
 from measure.peers import Call, Skip, TorchLab, WrongOutput, prepare
 from records import results, writing
 from records.problems import flops, kv_bytes, problem_label, rows_without_keys
@@ -53,7 +53,7 @@ from records.rates import (
     tflops_spread,
 )
 from records.writing import one_line, printable, table
-from steps.sources import StepError
+from steps.sources import StepError, match_step
 
 # Small enough that the GPU is always done before the host has launched again.
 HOST_PROBLEM = ("--shape=1,2,64,64", "--dtype=fp16")
@@ -469,7 +469,7 @@ def compare_all(options: argparse.Namespace) -> int:
     problems = problems_of(options)
     path = None if options.json is None else writing.writable(options.json)
     lab, torch = open_torch(options.lab)
-    named = {find_step(name, lab.steps) for name in options.steps}
+    named = {match_step(name, lab.steps) for name in options.steps}
     steps = [step for step in lab.steps if step in named or not named]
     missing = torch.missing_peers()
     for name, reason in missing.items():

@@ -29,11 +29,11 @@ from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measure.lab import Case, Lab, LabError, Unavailable, add_option, find_step
+from measure.lab import Case, Lab, LabError, Unavailable, add_option
 from records.problems import program_words
 from records.rules import SHAPE
 from records.writing import one_line
-from steps.sources import StepError
+from steps.sources import StepError, match_step
 
 # Without odd, which few steps take, and far, which reserves 16 GiB.
 LAYOUTS = ("bhsd", "bshd", "qkv", "gapped")
@@ -327,7 +327,7 @@ def stress_all(options: argparse.Namespace) -> int:
         raise LabError("--out: the lab is not known to be built from a clean tree")
     smallest = lab.problem(draw(options.seed, 0, 1 << 12))
     steps = [step for step in lab.steps if smallest.check(step)["status"] != "skip"]  # that this GPU can run
-    named = [find_step(name, steps) for name in options.steps] or steps
+    named = [match_step(name, steps) for name in options.steps] or steps
     watch = Watch(options.hang)
     stress = Stress(lab, backend, watch)
     soak = Soak(stress, lab.python_module()) if options.soak > 0 else None

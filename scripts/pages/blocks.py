@@ -60,7 +60,7 @@ from records.rates import rate, ratio, speedup_cell, terabytes
 from records.results import ResultsError
 from records.rules import COUNTERS
 from steps import sources, step_diff, variants
-from steps.sources import StepError
+from steps.sources import ROOT, StepError
 from steps.variants import VariantError
 
 Record = dict[str, Any]
@@ -129,8 +129,8 @@ def spread_of(*timed: tuple[Run, Entry]) -> str:
 class Request:
     """A block's arguments, each taken once; what nobody takes is an error."""
 
-    def __init__(self, page: Path, arguments: dict[str, str], root: Path, loaded: dict[Path, Record]):
-        self.root, self.folder, self.loaded, self.left = root, page.parent, loaded, dict(arguments)
+    def __init__(self, page: Path, arguments: dict[str, str], loaded: dict[Path, Record]):
+        self.folder, self.loaded, self.left = page.parent, loaded, dict(arguments)
 
     def need(self, name: str) -> str:
         if name not in self.left:
@@ -139,7 +139,7 @@ class Request:
 
     def link(self, target: str) -> str:
         """To a file of the repository, from the page."""
-        return os.path.relpath(self.root / target, self.folder)
+        return os.path.relpath(ROOT / target, self.folder)
 
     def record(self, backend: str | None = None, argument: str = "file", profile: bool = False) -> tuple[str, Record]:
         name, data = self.any_record(argument)
@@ -152,7 +152,7 @@ class Request:
 
     def any_record(self, argument: str = "file") -> tuple[str, Record]:
         name = self.need(argument).removesuffix(".json") + ".json"
-        path = self.root / "figures" / "results" / name
+        path = ROOT / "figures" / "results" / name
         if Path(name).name != name or not path.is_file():
             raise TableError(f"{argument}={name}: there is no figures/results/{name}")
         if path not in self.loaded:
@@ -161,7 +161,7 @@ class Request:
 
     def known_step(self) -> str:
         step = self.need("step")
-        if step not in sources.all_steps(self.root):
+        if step not in sources.all_steps():
             raise TableError(f"there is no step '{step}' under steps/")
         return step
 
@@ -171,7 +171,7 @@ class Request:
         step = self.known_step()
         if "against" in self.left:
             return [self.need("against"), step]
-        before = sources.after(step, self.root)
+        before = sources.after(step)
         return [before, step] if before else [step]
 
     def filters(self) -> dict[str, str]:
@@ -199,7 +199,7 @@ class Request:
     def contenders(self, data: Record, peers: bool = False) -> list[str]:
         """The steps that are shown, and then the peers. A step that has left the ladder is shown if it is named."""
         known = [name for name in contenders_in(data) if peers or name not in rates.PEERS]
-        here = [name for name in known if name in rates.PEERS or not sources.has_left(name, self.root)]
+        here = [name for name in known if name in rates.PEERS or not sources.has_left(name)]
         return sorted(self.show(known) or here, key=lambda name: name in rates.PEERS)
 
 
@@ -225,8 +225,8 @@ def ladder(request: Request) -> str:
         request.left["file"] = name
         records.append(request.record("cuda"))
     shapes = request.need("shapes").split(";")
-    steps = sources.all_steps(request.root)
-    part_of = {name: sources.part(name, request.root) for name in steps}
+    steps = sources.all_steps()
+    part_of = {name: sources.part(name) for name in steps}
     known = list(dict.fromkeys(part_of.values()))
     wanted = request.left.pop("parts", ",".join(known)).split(",")
     names = [name for name in steps if part_of[name] in wanted]
@@ -254,14 +254,14 @@ def ladder(request: Request) -> str:
     for above, name in zip([None, *names], names):
         part = part_of[name]
         measured = {contender for run in runs_with(name) for contender in rates.contenders_of(run)}
-        previous = sources.compared_with(name, above, measured, request.root)
+        previous = sources.compared_with(name, above, measured)
         if previous != above:
             branches.append(f"{name.partition('_')[0]} is compared with {previous.partition('_')[0]}")
         if part not in parts and (len(wanted) > 1 or wanted == known):
             rows.append([f"**{part}**"] + [""] * (len(header) - 1))
             parts.add(part)
         link = f"[{name}]({request.link(f'steps/{name}')}/)"
-        rows.append(row([link, escape(sources.title(name, request.root))], name, previous))
+        rows.append(row([link, escape(sources.title(name))], name, previous))
     for name, (words, *_) in figure_style.PEERS.items():
         if any(name in rates.contenders_of(run) for run in runs_with(name)):
             rows.append(row([f"*{words}*", f"`{name}`, for comparison"], name, None))
@@ -309,7 +309,7 @@ def ablation(request: Request) -> str:
     file, data = request.record("cuda")
     step = request.known_step()
     other = request.left.pop("against", step)
-    ablations = variants.of_step(step, request.root, "ablation")
+    ablations = variants.of_step(step, "ablation")
     runs = request.runs(data)
     known = [step, *(each.step_name for each in ablations)]
     changed = (f"{step}_", f"{step}@")  # its ablations, and its configurations
@@ -511,7 +511,7 @@ def conformance(request: Request) -> str:
     if labels[0] != labels[1]:
         raise TableError(f"{file} is of {labels[0]}, {ncu_file} of {labels[1]}: add a filter")
     rows = []
-    for name in (each["step"] for each in ncu_run["steps"] if not sources.has_left(each["step"], request.root)):
+    for name in (each["step"] for each in ncu_run["steps"] if not sources.has_left(each["step"])):
         emulated, measured = counted(file, data, run, name), counted(ncu_file, ncu_data, ncu_run, name)
         keys = [key for key in COUNTERS if key in profiles.BY_NAME]
         pairs = {key: (emulated.get(key), measured.get(key)) for key in keys}
@@ -708,21 +708,21 @@ def minutes(page: Path, lines: int = 0) -> int:
 def try_it(request: Request) -> str:
     step = request.known_step()
     link = request.link(variants.page_of(step))
-    text = variants.introduction(step, "Try it", request.root)
+    text = variants.introduction(step, "Try it")
     return f"{text}\n\n[variants.md]({link}#try-it) shows each edit as a diff, and what comes of it.\n"
 
 
 def path(request: Request) -> str:
     index = (request.folder / "README.md").read_text(encoding="utf-8")
     rows, known, total = [], set(), [0, 0]
-    for step in sources.all_steps(request.root):
-        lesson = request.root / "steps" / step / "README.md"
+    for step in sources.all_steps():
+        lesson = ROOT / "steps" / step / "README.md"
         if not lesson.is_file():
             continue
-        if before := sources.after(step, request.root):
-            _, lines, _ = step_diff.diff(before, step, request.root, brief=True)
+        if before := sources.after(step):
+            _, lines, _ = step_diff.diff(before, step, brief=True)
         else:
-            lines = len(sources.kernel_lines(step, request.root))
+            lines = len(sources.kernel_lines(step))
         link = request.link(f"steps/{step}/README.md")
         chapters = re.findall(rf"^\| \[v\d+\]\({link}\) \| \[[^]]*\]\(([^)#]+)", index, re.MULTILINE)
         new = [chapter for chapter in chapters if chapter not in known]

@@ -98,10 +98,10 @@ def typed_figures(text: str, where: Path) -> list[str]:
     ]
 
 
-def check_page(path: Path, root: Path, write: bool, loaded: dict[Path, blocks.Record]) -> list[str]:
+def check_page(path: Path, write: bool, loaded: dict[Path, blocks.Record]) -> list[str]:
     """Brings a page up to date, or says how it is not."""
     text = path.read_text(encoding="utf-8")
-    relative = path.relative_to(root)
+    relative = path.relative_to(ROOT)
     try:
         found = find_blocks(text, relative)
     except blocks.TableError as error:
@@ -109,9 +109,9 @@ def check_page(path: Path, root: Path, write: bool, loaded: dict[Path, blocks.Re
     errors, stale = [], []
     for block in found:
         try:
-            body = blocks.generate(block.kind, blocks.Request(path, block.arguments, root, loaded))
+            body = blocks.generate(block.kind, blocks.Request(path, block.arguments, loaded))
         except blocks.TableError as error:
-            errors.append(f"{block.where}: {block.kind}: {error}".replace(f"{root}{os.sep}", ""))
+            errors.append(f"{block.where}: {block.kind}: {error}".replace(f"{ROOT}{os.sep}", ""))
             continue
         if body != block.body:
             stale.append((block, body))
@@ -139,16 +139,12 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="change nothing; exit status 1 on drift or a typed figure",
     )
-    parser.add_argument(
-        "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
-    )
     options = parser.parse_args(arguments)
-    root = options.root.resolve()
     loaded: dict[Path, blocks.Record] = {}
     errors = []
-    pages = (path for folder in FOLDERS for path in (root / folder).rglob("*.md"))
-    for path in [*sorted(root.glob("*.md")), *sorted(pages)]:
-        errors += check_page(path, root, not options.check, loaded)
+    pages = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))
+    for path in [*sorted(ROOT.glob("*.md")), *sorted(pages)]:
+        errors += check_page(path, not options.check, loaded)
     for line in errors:
         print(line, file=sys.stderr)
     if not errors:

@@ -185,7 +185,7 @@ def idea_of(step: str) -> tuple[str, str]:
         lesson = (ROOT / folder / "README.md").is_file()  # a step of the user's own may have none
         return sources.title(step), f"{folder}/{'README.md' if lesson else 'kernel.cu'}"
     for base in sources.all_steps():
-        for variant in variants.of_step(base, ROOT) if step.startswith(f"{base}_") else []:
+        for variant in variants.of_step(base) if step.startswith(f"{base}_") else []:
             if variant.step_name == step:
                 return variant.title, variant.link
     return "", ""

@@ -200,23 +200,23 @@ def parse(text: str, step: str) -> list[Variant]:
     return found
 
 
-def of_step(step: str, root: Path = ROOT, kind: str = "") -> list[Variant]:
+def of_step(step: str, kind: str = "") -> list[Variant]:
     """All, or those of a kind."""
-    path = root / page_of(step)
+    path = ROOT / page_of(step)
     found = parse(path.read_text(encoding="utf-8"), step) if path.is_file() else []
     return [each for each in found if kind in ("", each.kind)]
 
 
-def find(step: str, name: str, root: Path = ROOT) -> Variant:
-    for each in of_step(step, root):
+def find(step: str, name: str) -> Variant:
+    for each in of_step(step):
         if each.name == name:
             return each
     raise VariantError(f"{page_of(step)} has no '{name}'")
 
 
-def introduction(step: str, section: str, root: Path = ROOT) -> str:
+def introduction(step: str, section: str) -> str:
     """The text of a section, above its variants."""
-    text = (root / page_of(step)).read_text(encoding="utf-8")
+    text = (ROOT / page_of(step)).read_text(encoding="utf-8")
     found = re.search(rf"^## {section}\n+(.*?)\n*^###? ", text, re.MULTILINE | re.DOTALL)
     if found is None:
         raise VariantError(f"{page_of(step)} has no section '{section}'")
@@ -237,9 +237,9 @@ def place(change: Change, lines: list[str], kernel: str) -> int:
     raise VariantError(f"{change.where}: no longer applies: {kernel} {why}")
 
 
-def changed_lines(variant: Variant, root: Path = ROOT) -> list[str]:
+def changed_lines(variant: Variant) -> list[str]:
     """Of the changed kernel.cu, with the step's own title."""
-    lines = kernel_lines(variant.step, root)
+    lines = kernel_lines(variant.step)
     kernel = f"steps/{variant.step}/kernel.cu"
     places = sorted(((place(change, lines, kernel), change) for change in variant.changes), key=lambda item: item[0])
     for (before, first), (after, second) in zip(places, places[1:]):
@@ -263,9 +263,9 @@ def instances(variant: Variant) -> str:
     return f"(std::is_same_v<Element,__half>&&({'||'.join(conditions)}))"
 
 
-def source(variant: Variant, root: Path = ROOT, tested: bool = False) -> str:
+def source(variant: Variant, tested: bool = False) -> str:
     """The changed kernel.cu; for the tests, which compile only what they run, its first line says what that is."""
-    text = "\n".join(changed_lines(variant, root)) + "\n"
+    text = "\n".join(changed_lines(variant)) + "\n"
     # The program shows the title, which tells the variant from the step.
     old_title = find_title(text, variant.step)
     title = f"{variant.step}, changed: {variant.title}".replace("\\", "\\\\").replace('"', '\\"')
@@ -297,18 +297,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--tested", action="store_true", help="as the tests build them: those that compile, and of these what is run"
     )
-    parser.add_argument(
-        "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
-    )
     options = parser.parse_args(arguments)
-    root = options.root.resolve()
     sources: dict[str, str] = {}
     status = 0
     try:
-        steps = [find_step(step, root) for step in options.steps] or all_steps(root)
-        for variant in (each for step in steps for each in of_step(step, root, options.kind)):
+        steps = [find_step(step) for step in options.steps] or all_steps()
+        for variant in (each for step in steps for each in of_step(step, options.kind)):
             try:
-                text = source(variant, root, options.tested)
+                text = source(variant, options.tested)
             except (VariantError, StepError) as error:
                 print(error, file=sys.stderr)
                 status = 1

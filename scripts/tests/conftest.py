@@ -26,7 +26,9 @@ ROOT = SCRIPTS.parent
 BUILD = Path(os.environ.get("FLASHSTEPS_BUILD", ROOT / "build" / "ci"))
 sys.path.insert(0, str(SCRIPTS))
 
-from records import rates, results, rules  # noqa: E402  (needs the line above)
+from pages import blocks, readme_tables  # noqa: E402  (needs the line above)
+from records import rates, results, rules  # noqa: E402
+from steps import one_file, sources, variants  # noqa: E402
 
 MATMUL_TFLOPS = 250.0
 STEPS = ("v01_scalar", "v02_smem_tiles", "v03_wmma")
@@ -329,8 +331,12 @@ def untouched_repository(tmp_path_factory: pytest.TempPathFactory) -> Repository
 
 
 @pytest.fixture
-def repository(untouched_repository: Repository, tmp_path: Path) -> Repository:
-    return untouched_repository.copy(tmp_path / "a repository")
+def repository(untouched_repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """Scripts take it for the one that they are in."""
+    copied = untouched_repository.copy(tmp_path / "a repository")
+    for module in (results, sources, variants, one_file, blocks, readme_tables):
+        monkeypatch.setattr(module, "ROOT", copied.root)
+    return copied
 
 
 @pytest.fixture

@@ -120,13 +120,6 @@ def test_the_words_for_problems_are_the_programs():
     ]
 
 
-def test_a_step_by_the_beginning_of_its_name():
-    known = ["v01_scalar", "v02_smem_tiles"]
-    assert harness.find_step("v02", known) == "v02_smem_tiles"
-    with pytest.raises(harness.LabError, match="unknown step 'v99'; there are v01_scalar, v02_smem_tiles"):
-        harness.find_step("v99", known)
-
-
 def test_the_geometric_mean_is_over_problems_where_both_ran():
     problems = [make_problem(), make_problem(causal=False), make_problem(seqlen_q=512)]
     runs = make_peers_record(problems=problems)["runs"]

@@ -99,7 +99,7 @@ class Machine:
             (folder / "steps" / step).touch()
         monkeypatch.setattr(profile_ncu, "run", self.run)
         monkeypatch.setattr(profile_ncu, "find_ncu", lambda: ("ncu", "2025.3.1.0"))
-        monkeypatch.setattr(profile_ncu.sources, "all_steps", lambda root=None: list(STEPS[:2]))
+        monkeypatch.setattr(profile_ncu.sources, "all_steps", lambda: list(STEPS[:2]))
         self.folder, self.commands = folder, []
         self.problem = make_problem(batch=1, seqlen_q=256, seqlen_kv=256, causal=False, dtype="fp16")
         self.logs, self.entries, self.provenance = {"1": LOG}, {}, {}

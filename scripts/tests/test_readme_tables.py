@@ -24,7 +24,7 @@ TWO_PROBLEMS = [make_problem(), make_problem(causal=False, seqlen_q=512, seqlen_
 
 
 def run(repository: Repository, capsys, *options: str) -> tuple[int, str]:
-    status = readme_tables.main(["--root", str(repository.root), *options])
+    status = readme_tables.main([*options])
     return status, capsys.readouterr().err
 
 

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from conftest import (
     MATMUL_TFLOPS,
+    ROOT,
     Repository,
     git,
     give_limit,
@@ -180,7 +181,7 @@ def test_no_object_of_the_schema_takes_an_unknown_key():
 def test_a_sound_record_may_be_quoted_from(make, repository: Repository, capsys):
     data = make(commit=repository.commit)
     path = str(repository.record("sound.json", data))
-    assert results.main(["check", "--recorded", "--root", str(repository.root), path]) == 0
+    assert results.main(["check", "--recorded", path]) == 0
     assert f"{path}: ok, {len(data['runs'])} problem(s)" in capsys.readouterr().out
 
 
@@ -281,14 +282,14 @@ def test_one_bad_file_does_not_hide_the_others(repository: Repository, capsys):
 def test_what_is_not_recorded(path, value, expected, repository: Repository):
     data = make_record(commit=repository.commit)
     data["runs"][0]["steps"][1] |= {"configuration": "64x64", "tuned": False}
-    assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
+    assert results.check(data) == [] and results.check_recorded(data) == []
     change(data, path, value)
     assert results.check(data) == []
-    assert any(expected in line for line in results.check_recorded(data, repository.root))
+    assert any(expected in line for line in results.check_recorded(data))
 
 
 def recorded(repository: Repository, commit: str = "") -> list[str]:
-    return results.check_recorded(make_record(commit=commit or repository.commit), repository.root)
+    return results.check_recorded(make_record(commit=commit or repository.commit))
 
 
 def test_a_commit_that_is_no_ancestor(repository: Repository):
@@ -302,15 +303,12 @@ def test_a_commit_that_is_no_ancestor(repository: Repository):
     assert any("is not an ancestor of HEAD" in line for line in recorded(repository, commit=elsewhere))
 
 
-def test_no_clone_is_not_a_pass(repository: Repository, tmp_path):
-    folder = tmp_path / "archive"
-    folder.mkdir()
-    errors = results.check_recorded(make_record(commit=repository.commit), folder)
-    assert len(errors) == 1 and "is no git clone" in errors[0]
-    inside = repository.root / "archive"  # of another repository
-    inside.mkdir()
-    errors = results.check_recorded(make_record(commit=repository.commit), inside)
-    assert len(errors) == 1 and "is no git clone" in errors[0]
+def test_no_clone_is_not_a_pass(repository: Repository, tmp_path, monkeypatch):
+    for folder in (tmp_path / "archive", repository.root / "archive"):  # the second is inside of another repository
+        folder.mkdir()
+        monkeypatch.setattr(results, "ROOT", folder)
+        errors = recorded(repository)
+        assert len(errors) == 1 and "is no git clone" in errors[0]
 
 
 def test_a_surrounding_hook_does_not_matter(repository: Repository, monkeypatch):
@@ -326,7 +324,7 @@ def test_a_build_is_of_its_own_repository(repository: Repository, tmp_path, monk
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(other))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
-    script, out = sources.ROOT / "harness" / "base" / "build_info.cmake", tmp_path / "build_info.inc"
+    script, out = ROOT / "harness" / "base" / "build_info.cmake", tmp_path / "build_info.inc"
     command = ["cmake", f"-DSOURCE_DIR={repository.root}", f"-DOUTPUT={out}", "-DCOMMIT=", "-DDIRTY=", "-P", str(script)]
     subprocess.run(command, check=True)
     # The fixture's records are not committed.
