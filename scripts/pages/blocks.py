@@ -61,7 +61,6 @@ from records.results import ResultsError
 from records.rules import COUNTERS
 from steps import sources, step_diff, variants
 from steps.sources import ROOT, StepError
-from steps.variants import VariantError
 
 Record = dict[str, Any]
 Run = dict[str, Any]
@@ -358,7 +357,7 @@ def peers(request: Request) -> str:
     for run, label in zip(runs, labels):
         entries = rates.contenders_of(run)
         best, step = rates.best_peer(run), rates.best_step(run, steps)
-        found = rates.ratio_to_best_peer(run, step) if step else None
+        found = rates.ratio_to(run, step) if step else None
         ratios += [found] if found else []
         row = [label or common, *(rate_cell(run, entries.get(name)) for name in names)]
         row.append(f"{rate_cell(run, entries[best[0]], spread=False)} ({best[0]})" if best else "–")
@@ -762,7 +761,7 @@ def generate(kind: str, request: Request) -> str:
         text = KINDS[kind](request)
     except LookupError as error:
         raise TableError(f"its records have no {error}") from error
-    except (ResultsError, StepError, VariantError, OSError, ValueError) as error:
+    except (ResultsError, StepError, OSError, ValueError) as error:
         raise TableError(str(error)) from error
     if request.left:
         raise TableError(f"does not know {', '.join(request.left)}")

@@ -38,7 +38,6 @@ from records.results import ResultsError
 from records.writing import printable
 from steps import sources, variants
 from steps.sources import ROOT, StepError
-from steps.variants import VariantError
 
 COUNTED = {"global sectors": "global_sectors", "MMA": "mma", "barriers": "barriers", "shuffles": "shuffles"}
 # From the worst on.
@@ -411,7 +410,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--where takes KEY=VALUE")
     try:
         make(options, dict(word.split("=", 1) for word in options.where))
-    except (ResultsError, StepError, VariantError, OSError, UnicodeDecodeError) as error:
+    except (ResultsError, StepError, OSError, UnicodeDecodeError) as error:
         print(f"report.py: {printable(error)}", file=sys.stderr)
     except ImportError as error:
         print(f"report.py: {error} {figure_style.MISSING}", file=sys.stderr)

@@ -35,7 +35,6 @@ from records.rates import rate, tflops_spread
 from records.results import ResultsError
 from steps import sources, variants
 from steps.sources import ROOT, StepError
-from steps.variants import VariantError
 
 PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
@@ -328,7 +327,7 @@ def main(arguments: list[str] | None = None) -> int:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(page, encoding="utf-8", newline="\n")
         print(f"{PAGE.relative_to(ROOT)}: {len(page.encode()):,} bytes")
-    except (DrawingError, ResultsError, VariantError, StepError, OSError, ValueError, ImportError) as error:
+    except (DrawingError, ResultsError, StepError, OSError, ValueError, ImportError) as error:
         print(f"story.py: {error}", file=sys.stderr)
         return 1
     return 0

@@ -71,18 +71,14 @@ def contenders_of(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found | {peer["peer"]: peer for peer in run.get("peers") or []}
 
 
-def ratio_to(run: dict[str, Any], name: str, beside: str) -> float | None:
-    """Of two contenders' rates; `beside` may be "best": the best peer. None where either has no time."""
+def ratio_to(run: dict[str, Any], name: str, beside: str = "best") -> float | None:
+    """Of two contenders' rates; "best" is the best peer. None where either has no time."""
     mine, other = (
         ((contenders_of(run).get(each) or {}).get("timing") or {}).get("tflops") for each in (name, beside)
     )
     if beside == "best":
         other = (best_peer(run) or ("", None))[1]
     return mine / other if mine and other else None
-
-
-def ratio_to_best_peer(run: dict[str, Any], name: str) -> float | None:
-    return ratio_to(run, name, "best")
 
 
 def best_step(run: dict[str, Any], names: list[str] | None = None) -> str | None:

@@ -1,6 +1,7 @@
 """What scripts write: a record, whole or not at all, and lines and tables on a terminal."""
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import tempfile
@@ -9,21 +10,17 @@ from pathlib import Path
 from typing import Any
 
 
-class NotWritable(Exception):
-    """One line for the user."""
-
-
 def writable(name: str) -> Path:
-    """The file of this name, which can be written: else a long measurement would be lost at its end. Leaves nothing
+    """The file of an option, which can be written: else a long measurement would be lost at its end. Leaves nothing
     behind. A link stays a link: what it points to is replaced."""
     path = Path(name).resolve()
     try:
         if path.exists() and not path.is_file():
-            raise NotWritable(f"--json {path}: is not a regular file")
+            raise argparse.ArgumentTypeError(f"{printable(path)}: is not a regular file")
         with tempfile.TemporaryFile(dir=path.parent):
             return path
     except OSError as error:
-        raise NotWritable(f"--json {path}: {error.strerror}") from error
+        raise argparse.ArgumentTypeError(f"{printable(path)}: {error.strerror}") from error
 
 
 # What is spread out, with a line for each of its values. harness/program/results.cpp has the same for its own keys.

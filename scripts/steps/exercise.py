@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from steps import step_diff, variants
 from steps.sources import ROOT, StepError, find_step
-from steps.variants import Variant, VariantError
+from steps.variants import Variant
 
 # Of a problem, by the program; the lines that follow and say more of it are indented.
 VERDICT = re.compile(r"(FAIL|SKIP|CRASH|HANG|ERROR)  \S+  B=")
@@ -250,7 +250,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not (ROOT / "steps" / exercise.mine / "kernel.cu").is_file():
             raise StepError(f"there is no steps/{exercise.mine}/kernel.cu: start the exercise first")
         return check(exercise) if options.verb == "check" else solution(exercise)
-    except (VariantError, StepError, OSError, UnicodeDecodeError) as error:
+    except (StepError, OSError, UnicodeDecodeError) as error:
         print(f"exercise.py: {error}", file=sys.stderr)
         return 2
 
