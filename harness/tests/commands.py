@@ -21,7 +21,6 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token

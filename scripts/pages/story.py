@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import difflib
 import hashlib
 import json
 import re
@@ -164,23 +163,12 @@ def bugs(program: Path) -> list[Data]:
             {
                 "step": bug.step,
                 "title": bug.title,
-                "diff": [sign + line for change in bug.changes for sign, line in signed(change)],
+                "diff": [line for change in bug.changes for line in change.diff],
                 "report": report,
                 "lines": [{"number": number, "text": kernel[number - 1], "lit": number in lit} for number in shown],
             }
         )
     return told
-
-
-def signed(change: variants.Change) -> list[tuple[str, str]]:
-    """A change as the lines of a diff."""
-    matcher = difflib.SequenceMatcher(a=change.old, b=change.new, autojunk=False)
-    lines = []
-    for _, a, b, c, d in matcher.get_opcodes():
-        same = change.old[a:b] == change.new[c:d]
-        lines += [(" " if same else "-", line) for line in change.old[a:b]]
-        lines += [] if same else [("+", line) for line in change.new[c:d]]
-    return lines
 
 
 def essence(data: Data) -> Data:

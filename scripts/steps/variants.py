@@ -34,6 +34,7 @@ MADE = "// Made by scripts/steps/variants.py from "
 @dataclass(frozen=True)
 class Change:
     where: str  # file and line
+    diff: list[str]
     old: list[str]
     new: list[str]
 
@@ -85,21 +86,17 @@ def page_of(step: str) -> str:
 
 
 def parse_change(lines: list[str], page: str, first_line: int) -> Change:
-    old, new = [], []
     where = f"{page}:{first_line}"
+    lines = [line.rstrip() or " " for line in lines]  # editors take the space of an empty line away
     for number, line in enumerate(lines, start=first_line):
-        kind, text = line[:1] or " ", line[1:].rstrip()  # editors take the space of an empty line away
-        if kind not in " -+":
+        if line[0] not in " -+":
             raise StepError(f"{page}:{number}: a line of a diff begins with '-', '+' or a space")
-        if kind in " -":
-            old.append(text)
-        if kind in " +":
-            new.append(text)
+    old, new = ([line[1:] for line in lines if line[0] in signs] for signs in (" -", " +"))
     if old == new:
         raise StepError(f"{where}: changes nothing")
     if not old:
         raise StepError(f"{where}: where? Add a line of the kernel before or after")
-    return Change(where, old, new)
+    return Change(where, lines, old, new)
 
 
 Part = tuple[int, str, Any]  # of a page: its line, what it is, what it says
