@@ -140,34 +140,26 @@ class Request:
         """To a file of the repository, from the page."""
         return os.path.relpath(ROOT / target, self.folder)
 
-    def record(self, backend: str | None = None, argument: str = "file", profile: bool = False) -> tuple[str, Record]:
-        name, data = self.any_record(argument)
-        if results.is_profile(data) != profile:
+    def record(self, argument: str = "file", backend: str = "", profile: bool | None = False) -> tuple[str, Record]:
+        """Its name and what it holds; a profile, none, or either."""
+        name = self.need(argument).removesuffix(".json") + ".json"
+        path = ROOT / "figures" / "results" / name
+        if not path.is_file():
+            raise TableError(f"{argument}={name}: there is no figures/results/{name}")
+        if path not in self.loaded:
+            self.loaded[path] = results.load(path, None)
+        data = self.loaded[path]
+        if profile not in (None, results.is_profile(data)):
             raise TableError(f"{name} is {'no' if profile else 'a'} profile")
         found = data["provenance"]["backend"]
         if backend and found != backend:
             raise TableError(f"{name} comes from backend '{found}', this block needs '{backend}'")
         return name, data
 
-    def any_record(self, argument: str = "file") -> tuple[str, Record]:
-        name = self.need(argument).removesuffix(".json") + ".json"
-        path = ROOT / "figures" / "results" / name
-        if Path(name).name != name or not path.is_file():
-            raise TableError(f"{argument}={name}: there is no figures/results/{name}")
-        if path not in self.loaded:
-            self.loaded[path] = results.load(path, None)
-        return name, self.loaded[path]
-
-    def known_step(self) -> str:
-        step = self.need("step")
-        if step not in sources.all_steps():
-            raise TableError(f"there is no step '{step}' under steps/")
-        return step
-
     def pair(self) -> list[str]:
         """A step, and before it the one that it is held against: `against`, which may have left the ladder since the
         run was recorded, or the one that it comes from. The first step of all comes from none."""
-        step = self.known_step()
+        step = sources.find_step(self.need("step"))
         if "against" in self.left:
             return [self.need("against"), step]
         before = sources.after(step)
@@ -222,7 +214,7 @@ def ladder(request: Request) -> str:
     records = []
     for name in request.need("file").split(","):
         request.left["file"] = name
-        records.append(request.record("cuda"))
+        records.append(request.record(backend="cuda"))
     shapes = request.need("shapes").split(";")
     steps = sources.all_steps()
     part_of = {name: sources.part(name) for name in steps}
@@ -281,7 +273,7 @@ def ladder(request: Request) -> str:
 
 
 def step(request: Request) -> str:
-    _, data = request.record("cuda")
+    _, data = request.record(backend="cuda")
     names = request.pair()
     runs = request.runs(data)
     common, labels = problem_labels(runs)
@@ -305,8 +297,8 @@ def step(request: Request) -> str:
 
 
 def ablation(request: Request) -> str:
-    file, data = request.record("cuda")
-    step = request.known_step()
+    file, data = request.record(backend="cuda")
+    step = sources.find_step(request.need("step"))
     other = request.left.pop("against", step)
     ablations = variants.of_step(step, "ablation")
     runs = request.runs(data)
@@ -401,7 +393,7 @@ def standing(request: Request) -> str:
 
 def inputs(request: Request) -> str:
     """Each step's rate over its own with normal inputs."""
-    _, data = request.record("cuda")
+    _, data = request.record(backend="cuda")
     names = request.contenders(data)
     runs = request.runs(data)
 
@@ -420,9 +412,9 @@ def inputs(request: Request) -> str:
 
 def pages(request: Request) -> str:
     """Times, because looking pages up adds about as much to a short call as to a long one."""
-    _, data = request.record("cuda")
-    _, without = request.record("cuda", argument="without")
-    name = request.known_step()
+    _, data = request.record(backend="cuda")
+    _, without = request.record("without", "cuda")
+    name = sources.find_step(request.need("step"))
     name = request.left.pop("measured", name)
     runs = request.runs(data)
     sizes = list(dict.fromkeys(run["problem"].get("page_size") for run in runs))
@@ -471,7 +463,7 @@ def counted(file: str, data: Record, run: Run, name: str) -> dict[str, float]:
 
 
 def counters(request: Request) -> str:
-    records = [request.any_record()]
+    records = [request.record(profile=None)]
     on_gpu = results.is_profile(records[0][1])
     if "before" in request.left:
         records.insert(0, request.record(argument="before", profile=True))
@@ -501,7 +493,7 @@ def counters(request: Request) -> str:
 
 
 def conformance(request: Request) -> str:
-    file, data = request.record("emulator")
+    file, data = request.record(backend="emulator")
     ncu_file, ncu_data = request.record(argument="ncu", profile=True)
     differences = request.show(["differences"])
     filters = request.filters()
@@ -542,7 +534,7 @@ PRODUCT = "HMMA"
 
 def instruction_costs(request: Request) -> tuple[Record, Record, str]:
     """The device, the costs, and a line that says where they were measured."""
-    name, data = request.record("cuda")
+    name, data = request.record(backend="cuda")
     device, link = data["provenance"]["device"], request.link(f"figures/results/{name}")
     return device, data["instructions"], f"Measured on {device['name']}: [{name}]({link})."
 
@@ -594,8 +586,8 @@ def bound(request: Request) -> str:
     words = (word.split("=", 1) for word in request.need("loop").split())
     counts = {name: int(count) for name, count in words}
     keys, rows_of_tile, width = (int(request.need(name)) for name in ("keys", "rows", "D"))
-    step = request.known_step()
-    file, ladder = request.record("cuda", argument="ladder")
+    step = sources.find_step(request.need("step"))
+    file, ladder = request.record("ladder", "cuda")
     device, costs, source = instruction_costs(request)
     if ladder["provenance"]["device"]["name"] != device["name"]:
         raise TableError(f"{file} is of another GPU than the costs")
@@ -670,7 +662,7 @@ def ring_trace(request: Request) -> str:
 
 
 def provenance(request: Request) -> str:
-    file, data = request.any_record()
+    file, data = request.record(profile=None)
     origin, device = data["provenance"], data["provenance"]["device"]
     if origin["backend"] == "emulator":
         where = f" on {device['host_cpu']}" if device.get("host_cpu") else ""
@@ -705,7 +697,7 @@ def minutes(page: Path, lines: int = 0) -> int:
 
 
 def try_it(request: Request) -> str:
-    step = request.known_step()
+    step = sources.find_step(request.need("step"))
     link = request.link(variants.page_of(step))
     text = variants.introduction(step, "Try it")
     return f"{text}\n\n[variants.md]({link}#try-it) shows each edit as a diff, and what comes of it.\n"

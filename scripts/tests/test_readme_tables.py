@@ -167,7 +167,6 @@ def test_what_a_step_exceeds_is_no_bound(repository: Repository, capsys):
     [
         ("ladder file=none.json", "there is no figures/results/none.json"),
         ("ladder", "file=... is missing"),
-        ("ladder file=../results/gpu.json", "there is no figures/results/../results/gpu.json"),
         ("ladder file=gpu.json shapes=D=64", "no problem matches D=64"),
         ("ladder file=gpu.json shapes=D=128 D=64", "does not know D"),
         ("step file=gpu.json step=v07_none", "there is no step 'v07_none'"),
