@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gc
 import re
+import statistics
 import sys
-import time
+import timeit
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
@@ -45,7 +45,6 @@ from records.rates import (
     best_step,
     ceiling_rate,
     contenders_of,
-    geometric_mean,
     is_decode,
     percent_of_ceiling,
     percent_of_peak,
@@ -190,7 +189,8 @@ def format_grid(runs: list[dict[str, Any]]) -> str:
     means = [[ratio_to(run, name) for run in runs] for name in names]
     means.append([ratio_to(run, step) for run in runs if (step := best_step(run))])
     known = [[ratio for ratio in column if ratio is not None] for column in means]
-    rows.append(["x best peer, geometric mean", *(number(geometric_mean(each), ".2f") for each in known)])
+    mean = [statistics.geometric_mean(each) if each else None for each in known]
+    rows.append(["x best peer, geometric mean", *(number(each, ".2f") for each in mean)])
     rows.append(["... over problems", *(str(len(each)) for each in known)])
     for row in rows[-2:]:
         row.insert(-1, "")  # nobody's mean: the column of the best peer's name
@@ -215,19 +215,10 @@ class HostTimer:
         self.call, self.us = call, []
 
     def sample(self, keep: bool) -> None:
-        collects = gc.isenabled()
-        gc.disable()  # or one contender pays for the garbage of all
-        try:
-            with self.call.around():
-                start = time.perf_counter()
-                for _ in range(HOST_CALLS):
-                    self.call.run()
-                end = time.perf_counter()
-        finally:
-            if collects:
-                gc.enable()
+        with self.call.around():
+            seconds = timeit.timeit(self.call.run, number=HOST_CALLS)  # nobody pays for the garbage of others meanwhile
         if keep:
-            self.us.append((end - start) * 1e6 / HOST_CALLS)
+            self.us.append(seconds * 1e6 / HOST_CALLS)
 
 
 @dataclass

@@ -20,7 +20,7 @@ import os
 import random
 import sys
 import tempfile
-import time
+import timeit
 from pathlib import Path
 from typing import Any, Callable
 from unittest import mock
@@ -77,10 +77,7 @@ class Rank:
                 # While this runs, the host gets ahead: its time is not what is measured.
                 self.torch.cuda._sleep(2_000_000)
                 return self.lab.time_ms(self.torch.cuda.current_stream().cuda_stream, call, calls)
-            start = time.perf_counter()
-            for _ in range(calls):
-                call()
-            return (time.perf_counter() - start) * 1e3 / calls
+            return timeit.timeit(call, number=calls) * 1e3 / calls
 
     def say(self, text: str) -> None:
         if self.rank == 0:

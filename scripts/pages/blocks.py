@@ -50,6 +50,7 @@ from __future__ import annotations
 
 import os
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -358,7 +359,7 @@ def peers(request: Request) -> str:
     if steps:
         header.append(f"{steps[0] if len(steps) == 1 else 'best step'} / best peer")
         if len(ratios) > 1:
-            mean = f"{rates.geometric_mean(ratios):.2f}"
+            mean = f"{statistics.geometric_mean(ratios):.2f}"
             rows.append([f"geometric mean of {len(ratios)}", *([""] * (len(names) + 1)), mean])
     # Whoever is not shown still counts.
     left_out = [name for name in contenders_in(data) if name in rates.PEERS and name not in names]
@@ -385,8 +386,8 @@ def standing(request: Request) -> str:
         ratios = [each for group in found.values() for each in group]
         if None in ratios:
             raise TableError(f"{file}: {name} or {beside} has no time for some problem")
-        means = [f"{rates.geometric_mean(group):.3f}" for group in found.values()]
-        rows.append([name, *means, f"{rates.geometric_mean(ratios):.3f}", f"{min(ratios):.3f}"])
+        means = [f"{statistics.geometric_mean(group):.3f}" for group in found.values()]
+        rows.append([name, *means, f"{statistics.geometric_mean(ratios):.3f}", f"{min(ratios):.3f}"])
     header = ["× best peer" if beside == "best" else f"× {beside}", *groups, f"all {len(runs)}", "smallest"]
     return f"Geometric means of ratios of medians.\n\n{table(header, rows)}"
 

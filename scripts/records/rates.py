@@ -1,7 +1,6 @@
 """How fast somebody was, beside whom, and how that is written. Records hold times; rates are computed here."""
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from records.problems import flops, kv_bytes
@@ -84,10 +83,6 @@ def ratio_to(run: dict[str, Any], name: str, beside: str = "best") -> float | No
 def best_step(run: dict[str, Any], names: list[str] | None = None) -> str | None:
     timed = [step for step in run["steps"] if step.get("timing") and (names is None or step["step"] in names)]
     return max(timed, key=lambda step: step["timing"]["tflops"])["step"] if timed else None
-
-
-def geometric_mean(ratios: list[float]) -> float | None:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
 def is_decode(problem: Problem) -> bool:
