@@ -369,7 +369,6 @@ def peers(request: Request) -> str:
 
 
 def standing(request: Request) -> str:
-    """Each step's rate over a peer's, or over the best peer's of each problem: geometric means."""
     file, data = request.record()
     beside = request.need("beside")
     names = request.contenders(data)
@@ -393,7 +392,6 @@ def standing(request: Request) -> str:
 
 
 def inputs(request: Request) -> str:
-    """Each step's rate over its own with normal inputs."""
     _, data = request.record(backend="cuda")
     names = request.contenders(data)
     runs = request.runs(data)
@@ -729,23 +727,11 @@ def path(request: Request) -> str:
 
 
 KINDS = {
-    "path": path,
-    "try_it": try_it,
-    "ladder": ladder,
-    "step": step,
-    "ablation": ablation,
-    "peers": peers,
-    "standing": standing,
-    "inputs": inputs,
-    "pages": pages,
-    "host_time": host_time,
-    "counters": counters,
-    "conformance": conformance,
-    "instructions": instructions,
-    "bound": bound,
-    "ring": ring,
-    "ring_trace": ring_trace,
-    "provenance": provenance,
+    kind.__name__: kind
+    for kind in (
+        *(ladder, step, counters, conformance, ablation, peers, host_time, standing, inputs, pages),
+        *(instructions, bound, ring, ring_trace, provenance, try_it, path),
+    )
 }
 
 

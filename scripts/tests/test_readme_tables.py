@@ -246,7 +246,7 @@ def test_blocks_are_found():
         ("\n<!-- /generated -->\n", "page.md:2: is no half of a block"),
         (GOOD.replace("<!-- gen", "<!--gen"), "page.md:3: is no half of a block"),
         (GOOD.replace("<!-- gen", "  <!-- gen"), "page.md:3: is no half of a block"),
-        (GOOD.replace("step", "whisper"), "page.md:3: unknown kind 'whisper', there are path, "),
+        (GOOD.replace("step", "whisper"), "page.md:3: unknown kind 'whisper', there are ladder, "),
         (GOOD.replace("n=2", "loud"), "page.md:3: must be key=value"),
         (GOOD.replace("n=2", "n=1 n=2"), "page.md:3: must have each key once"),
         (GOOD.replace("n=2", 'n="1'), "page.md:3: must be key=value"),
