@@ -41,29 +41,12 @@ find_python() {
   return 1
 }
 
-# A browser for the test of run.sh's report, from PATH. Ubuntu's package is a stub that asks for a snap, and a
-# snap does not see the files of a test.
-find_browser() {
-  local name path
-  for name in chromium chromium-browser google-chrome google-chrome-stable; do
-    path=$(command -v "$name") || continue
-    case $("$path" --version 2>/dev/null) in
-      *snap*) ;;
-      "Chromium "* | "Google Chrome "*)
-        echo "$path"
-        return 0
-        ;;
-    esac
-  done
-  return 1
-}
-
 # missing_packages run|tests|browser: what to install, one apt package a word. A browser is large, so it is a
 # group of its own, which only CI asks for.
 missing_packages() {
   local missing=()
   if [ "$1" = browser ]; then
-    find_browser >/dev/null || echo chromium
+    have chromium || have google-chrome || echo chromium
     return
   fi
   have g++ || missing+=(g++)
@@ -156,31 +139,20 @@ configure() {
   cmake --fresh "$@"
 }
 
-# make_venv REQUIREMENTS...: build/venv with these packages. Nothing to do when they are there already;
-# says in one line what failed and returns 1.
-make_venv() { (lock make_venv && fill_venv "$@"); }
-
-# What a set of requirements is installed for: another Python, as of a newer container, does not find it.
-venv_stamp() {
-  "$VENV/bin/python" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null && cksum <"$1"
-}
-
-fill_venv() {
-  local file stamp python log="$ROOT/build/venv.log" wanted=() options=()
-  # A stamp beside each installed set, so that a second run asks nobody.
-  for file in "$@"; do
-    options+=(-r "$file")
-    stamp=$(venv_stamp "$file") && [ "$(cat "$VENV/$(basename "$file").installed" 2>/dev/null)" = "$stamp" ] \
-      || wanted+=("$file")
-  done
-  [ "${#wanted[@]}" -gt 0 ] || return 0
-  if ! python=$(find_python); then
-    complain "no Python packages: no Python >= 3.10 with venv. Install with: apt-get install -y python3-venv"
-    return 1
-  fi
+# make_venv REQUIREMENTS...: build/venv with these packages; says in one line what failed and returns 1. pip asks nobody
+# for what is there already.
+make_venv() (
+  file="" python="" log="$ROOT/build/venv.log" options=()
+  for file in "$@"; do options+=(-r "$file"); done
+  lock make_venv
   heading "Python packages into build/venv"
   mkdir -p "$ROOT/build"
+  # It has no pip either if it is another Python's, as of a newer container.
   if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+    if ! python=$(find_python); then
+      complain "no Python packages: no Python >= 3.10 with venv. Install with: apt-get install -y python3-venv"
+      return 1
+    fi
     if ! "$python" -m venv --clear "$VENV" >"$log" 2>&1; then
       complain "no Python packages: $python -m venv build/venv failed: $(tail -n 1 "$log")"
       return 1
@@ -192,28 +164,11 @@ fill_venv() {
       "(with a network: build/venv/bin/python -m pip install ${options[*]#"$ROOT/"})"
     return 1
   fi
-  for file in "$@"; do
-    # shellcheck disable=SC2094  # two files of similar name
-    venv_stamp "$file" >"$VENV/$(basename "$file").installed"
-  done
-}
+)
 
 # The newest Python that is at hand for scripts that need no package.
 any_python() {
   if [ -x "$VENV/bin/python" ]; then echo "$VENV/bin/python"; else find_python || echo python3; fi
-}
-
-# One that draws charts: of build/venv, or else from PATH, if it has some matplotlib. (The pinned version matters for the
-# figures of this repository only.)
-drawing_python() {
-  local python
-  for python in "$VENV/bin/python" python3; do
-    if "$python" -c 'import sys, matplotlib, numpy; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; then
-      command -v "$python"
-      return 0
-    fi
-  done
-  return 1
 }
 
 # The CUDA compiler, from PATH or where the toolkit installs it.

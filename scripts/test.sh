@@ -178,7 +178,7 @@ done
 section "address, UB sanitizer" asan_tests
 # Each starts with a half of them, so that few fixtures of a module are made twice, and then helps the other.
 section "script tests" run_pytest -n "$(nproc)" --dist worksteal scripts/tests
-find_browser >/dev/null || not_here "pages in a browser" "no Chromium (apt-get install -y chromium)"
+have chromium || have google-chrome || not_here "pages in a browser" "no Chromium (apt-get install -y chromium)"
 section "links" "$VENV/bin/rumdl" check --no-cache .
 section "generated text" "$python" scripts/pages/readme_tables.py --check
 

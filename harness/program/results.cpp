@@ -18,7 +18,7 @@ std::string utc_now() {
   return text;
 }
 
-// What is spread out, with a line for each of its values. scripts/records/files.py has the same, and the keys
+// What is spread out, with a line for each of its values. scripts/records/writing.py has the same, and the keys
 // of other writers.
 const std::set<std::string> kFrames{"provenance",   "runs",  "ceilings", "steps",
                                     "instructions", "warps", "others"};

@@ -1,5 +1,5 @@
 """Every command of README.md, docs/ and the lessons that is not marked with what it needs: run here, as it stands
-there, and with the outcome that stands beside it. scripts/pages/commands.py says how; FLASHSTEPS_BUILD as in
+there, and with the outcome that stands beside it. commands.py says how; FLASHSTEPS_BUILD as in
 test_program.py. And what pages say of the tests' broken kernels and of the sources."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 import test_own_step
@@ -15,7 +16,6 @@ import test_variants
 from test_program import BUILD, PATIENCE, ROOT
 
 from measure.lab import LIBRARY, Lab  # in scripts/, which test_program adds to the path
-from pages import commands
 from steps import variants
 
 FAIL = 1

@@ -11,10 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 from test_program import PATIENCE, ROOT
 
-from pages import commands
 from steps import variants
 
 PAGE = "docs/your_own_step.md"

@@ -28,7 +28,7 @@ FIXTURES = BUILD / "tests" / "flashsteps_fixtures"
 MUTANTS = BUILD / "tests" / "flashsteps_mutants"
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from records import files, results  # noqa: E402  (the checker of results files)
+from records import results, writing  # noqa: E402  (the checker of results files)
 from records.problems import flops, kv_bytes, problem_label  # noqa: E402
 from steps import sources  # noqa: E402
 
@@ -512,7 +512,7 @@ def test_problems_are_told_as_results_have_them_and_with_what_follows(tmp_path: 
     done = run(FLASHSTEPS, "check", "v01", "--backend", "emulator", "--mode", "early", *arguments, "--json", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     data = results.read(out)
-    assert out.read_text() == files.record_text(data), "the program and the scripts write records in two forms"
+    assert out.read_text() == writing.record_text(data), "the program and the scripts write records in two forms"
     judged = data["runs"]
     told = tell_problems(*arguments)
     assert len(told["problems"]) == 8

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 import pytest
 from test_program import BUILD, FLASHSTEPS, ROOT, STEPS, run
 
-from steps import exercise, variants
+from steps import exercise, one_file, sources, variants
 from steps.variants import Case, Variant
 
 VARIANTS = BUILD / "tests" / "flashsteps_variants"
@@ -47,7 +47,7 @@ UNSEEN = [each for each in BUGS if verdicts(each) == {"PASS"}]
 
 def kernel_of(variant: Variant) -> str:
     """What was built."""
-    kernel = variants.source(variant, ROOT, tested=variant.kind != "library")
+    kernel = variants.source(variant, tested=variant.kind != "library")
     folder = BUILD / "library" if variant.kind == "library" else BUILD / "variants" / variant.kind
     made = folder / variant.step_name / "kernel.cu"
     assert made.is_file() and made.read_text(encoding="utf-8") == kernel, "not what was built: build again"
@@ -127,7 +127,7 @@ def test_the_variant_has_the_outcome(variant: Variant, tmp_path: Path) -> None:
 @pytest.mark.parametrize("variant", [each for each in ALL if not each.compiles], ids=lambda each: each.step_name)
 def test_the_compiler_refuses_the_variant(variant: Variant, tmp_path: Path) -> None:
     changed = tmp_path / "kernel.cu"
-    changed.write_text(variants.source(variant, ROOT), encoding="utf-8")
+    changed.write_text(variants.source(variant), encoding="utf-8")
     commands = json.loads((BUILD / "compile_commands.json").read_text())
     (command,) = (c for c in commands if c["file"].endswith(f"/{variant.step}_on_emulator.cpp"))
     words = shlex.split(command["command"])
@@ -302,13 +302,17 @@ def test_where_a_mistake_is_not_seen_the_exercise_says_so(step: str) -> None:
 
 
 @pytest.mark.parametrize("step", LESSONS)
-def test_start_and_solution(step: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_start_and_solution(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    for module in (exercise, one_file, sources, variants):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
     shutil.copytree(ROOT / "steps" / step, tmp_path / "steps" / step)
     short = step.partition("_")[0]
     mine = tmp_path / "steps" / f"my_{short}" / "kernel.cu"
 
     def run(*arguments: str) -> tuple[int, str]:
-        status = exercise.main(["--root", str(tmp_path), *arguments])
+        status = exercise.main([*arguments])
         captured = capsys.readouterr()
         return status, captured.out + captured.err
 

@@ -62,7 +62,7 @@ def draw_chart(kind: str, part: str) -> Any:
     for file in records:
         data = results.load(ROOT / "figures" / "results" / file, schema=None)
         for run in data["runs"]:
-            run["steps"] = [step for step in run["steps"] if not sources.has_left(step["step"], ROOT)]
+            run["steps"] = [step for step in run["steps"] if not sources.has_left(step["step"])]
         found.append(charts.Source(file, data, [run for each in filters for run in results.select_runs(data, each)]))
     return charts.KINDS[kind](found, **({"part": part} if part else {}))
 

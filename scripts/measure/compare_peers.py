@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gc
 import re
+import statistics
 import sys
-import time
+import timeit
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
@@ -35,9 +35,9 @@ from typing import Any, Callable
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure import lab as harness
-from measure.lab import DeviceLost, Lab, LabError, Timer, Unavailable, find_step, percentiles
+from measure.lab import DeviceLost, Lab, LabError, Timer, Unavailable, percentiles
 from measure.peers import Call, Skip, TorchLab, WrongOutput, prepare
-from records import files, results
+from records import results, writing
 from records.problems import flops, kv_bytes, problem_label, rows_without_keys
 from records.rates import (
     PEERS,
@@ -45,15 +45,14 @@ from records.rates import (
     best_step,
     ceiling_rate,
     contenders_of,
-    geometric_mean,
     is_decode,
     percent_of_ceiling,
     percent_of_peak,
-    ratio_to_best_peer,
+    ratio_to,
     tflops_spread,
 )
-from records.terminal import one_line, printable, table
-from steps.sources import StepError
+from records.writing import one_line, printable, table
+from steps.sources import StepError, match_step
 
 # Small enough that the GPU is always done before the host has launched again.
 HOST_PROBLEM = ("--shape=1,2,64,64", "--dtype=fp16")
@@ -157,7 +156,7 @@ def format_run(run: dict[str, Any], device: dict[str, Any]) -> str:
                 entry["status"].upper(),
                 *(rates_of(run["problem"], timing) if timing else ("-", "-")),
                 number(percent_of_peak(run["problem"], timing, device) if timing else None, ".1f"),
-                number(ratio_to_best_peer(run, name), ".2f"),
+                number(ratio_to(run, name), ".2f"),
                 number(validation.get("nrmse"), ".1e"),
                 number(validation.get("worst_row_nrmse"), ".1e"),
             ]
@@ -185,12 +184,13 @@ def format_grid(runs: list[dict[str, Any]]) -> str:
             timing = entry.get("timing")
             cells.append(rates_of(run["problem"], timing)[0] if timing else entry.get("status", "-"))
         best, step = best_peer(run), best_step(run)
-        ratio = ratio_to_best_peer(run, step) if step else None
+        ratio = ratio_to(run, step) if step else None
         rows.append([problem_label(run["problem"]), *cells, best[0] if best else "-", number(ratio, ".2f")])
-    means = [[ratio_to_best_peer(run, name) for run in runs] for name in names]
-    means.append([ratio_to_best_peer(run, step) for run in runs if (step := best_step(run))])
+    means = [[ratio_to(run, name) for run in runs] for name in names]
+    means.append([ratio_to(run, step) for run in runs if (step := best_step(run))])
     known = [[ratio for ratio in column if ratio is not None] for column in means]
-    rows.append(["x best peer, geometric mean", *(number(geometric_mean(each), ".2f") for each in known)])
+    mean = [statistics.geometric_mean(each) if each else None for each in known]
+    rows.append(["x best peer, geometric mean", *(number(each, ".2f") for each in mean)])
     rows.append(["... over problems", *(str(len(each)) for each in known)])
     for row in rows[-2:]:
         row.insert(-1, "")  # nobody's mean: the column of the best peer's name
@@ -215,19 +215,10 @@ class HostTimer:
         self.call, self.us = call, []
 
     def sample(self, keep: bool) -> None:
-        collects = gc.isenabled()
-        gc.disable()  # or one contender pays for the garbage of all
-        try:
-            with self.call.around():
-                start = time.perf_counter()
-                for _ in range(HOST_CALLS):
-                    self.call.run()
-                end = time.perf_counter()
-        finally:
-            if collects:
-                gc.enable()
+        with self.call.around():
+            seconds = timeit.timeit(self.call.run, number=HOST_CALLS)  # nobody pays for the garbage of others meanwhile
         if keep:
-            self.us.append((end - start) * 1e6 / HOST_CALLS)
+            self.us.append(seconds * 1e6 / HOST_CALLS)
 
 
 @dataclass
@@ -238,12 +229,10 @@ class Session:
     problems: list[Problem]
     steps: list[str]
     peers: list[str]
-    path: Path | None = None  # of the record
     data: dict[str, Any] = field(default_factory=dict)  # the record
 
     def save(self) -> None:
-        if self.path is not None:
-            files.replace(self.path, files.record_text(self.data))
+        writing.save(self.options.json, self.data)
 
     def run(self) -> int:
         cold = COLD if self.options.cold_l2 else {}
@@ -274,8 +263,8 @@ class Session:
             for line in errors:
                 complain(f"the record is unsound: {line}")
             return 1
-        if self.path is not None:
-            print(f"results: {self.path}", flush=True)
+        if self.options.json:
+            print(f"results: {self.options.json}", flush=True)
         entries = [step for run in self.data["runs"] for step in run["steps"]]
         statuses = {step["status"] for step in entries}
         if statuses & {"fail", "error"} or "pass" not in statuses:
@@ -435,7 +424,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="how many samples of each contender to take, at least 7")
     parser.add_argument("--cold-l2", action="store_true", help="flush L2 before every launch, outside of its time")
     parser.add_argument("--seed", action="append", help="seed of the inputs")
-    parser.add_argument("--json", metavar="FILE", help="write a record to this file")
+    parser.add_argument("--json", type=writing.writable, metavar="FILE", help="write a record to this file")
     harness.add_option(parser)
     options = parser.parse_intermixed_args(arguments)
     if options.rounds < 7:
@@ -468,9 +457,8 @@ def open_torch(library: Path) -> tuple[Lab, TorchLab]:
 
 def compare_all(options: argparse.Namespace) -> int:
     problems = problems_of(options)
-    path = None if options.json is None else files.writable(options.json)
     lab, torch = open_torch(options.lab)
-    named = {find_step(name, lab.steps) for name in options.steps}
+    named = {match_step(name, lab.steps) for name in options.steps}
     steps = [step for step in lab.steps if step in named or not named]
     missing = torch.missing_peers()
     for name, reason in missing.items():
@@ -479,7 +467,7 @@ def compare_all(options: argparse.Namespace) -> int:
         if not options.peers:
             print(f"left out: {name} cannot be used ({reason})")
     peers = [name for name in PEERS if name not in missing and (not options.peers or name in options.peers)]
-    return Session(lab, torch, options, problems, steps, peers, path).run()
+    return Session(lab, torch, options, problems, steps, peers).run()
 
 
 def complain(line: str) -> None:
@@ -489,7 +477,7 @@ def complain(line: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     try:
         return compare_all(parse(arguments))
-    except (StepError, LabError, files.NotWritable) as error:
+    except (StepError, LabError) as error:
         complain(str(error))
     except OSError as error:  # a full disk, or a pipe whose reader has gone
         complain(f"the output could not be written: {error.strerror}")

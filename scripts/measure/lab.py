@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from records.rules import SCHEMA
-from records.terminal import one_line
-from steps.sources import ROOT, match_step
+from records.writing import one_line
+from steps.sources import ROOT
 
 LIBRARY = "libflashsteps_lab.so"  # beside the program
 DEFAULT = ROOT / "build" / LIBRARY
@@ -83,14 +83,6 @@ def problems(library: Path, *words: str) -> list[dict[str, Any]]:
 def add_option(parser: argparse.ArgumentParser) -> None:
     told = "the library of the harness (default: build/libflashsteps_lab.so of this checkout)"
     parser.add_argument("--lab", type=Path, default=DEFAULT, help=told)
-
-
-def find_step(name: str, steps: list[str]) -> str:
-    """Of these: what a lab has may be more, or fewer, than are under steps/."""
-    step = match_step(name, steps)
-    if step is None:
-        raise LabError(f"unknown step '{name}'; there are {', '.join(steps)}")
-    return step
 
 
 def percentiles(values: list[float], unit: str) -> dict[str, float]:

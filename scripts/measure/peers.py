@@ -18,7 +18,7 @@ from typing import Any, Callable, ContextManager
 from measure.lab import Case, DeviceLost, Lab, Timer
 from records.rates import is_decode
 from records.rules import check_shape
-from records.terminal import one_line
+from records.writing import one_line
 
 # Of the peers that are packages: the module, what must be in it, and the names that it is distributed under.
 FUNCTION = "flash_attn_func"
@@ -69,14 +69,6 @@ def read_build(interface: str) -> dict[str, str]:
     return build
 
 
-def cudnn_version(number: int | None) -> str | None:
-    """91900 is 9.19.0; up to version 8 there was a digit less: 8907 is 8.9.7."""
-    if not number:
-        return None
-    major, rest = divmod(number, 10000 if number >= 90000 else 1000)
-    return f"{major}.{rest // 100}.{rest % 100}"
-
-
 class TorchLab:
     """From here on PyTorch's current stream is the lab's. (Soaks and tests use it on the emulator as well.)"""
 
@@ -106,10 +98,10 @@ class TorchLab:
         return missing
 
     def versions(self) -> dict[str, str | None]:
-        found: dict[str, str | None] = {
-            "torch": self.torch.__version__,
-            "cudnn": cudnn_version(self.torch.backends.cudnn.version()),
-        }
+        cudnn = self.torch.backends.cudnn.version()  # 91900 is 9.19.0
+        found: dict[str, str | None] = {"torch": self.torch.__version__, "cudnn": None}
+        if cudnn:
+            found["cudnn"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
         for name, module in self.packages.items():
             found[name] = getattr(module, "__version__", None)
             for package in PACKAGES[name][2]:

@@ -31,10 +31,10 @@ from typing import Any, Iterator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from records import files
+from records import writing
 from records.problems import problem_label
 from records.profiles import COUNTERS, METHOD, METRICS, SCHEMA, cell, sum_of, values
-from records.terminal import one_line, printable, table
+from records.writing import one_line, printable, table
 from steps import sources
 from steps.sources import ROOT
 
@@ -249,7 +249,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", action="append", help="element type: fp32, fp16 or bf16 (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask (the default)")
-    parser.add_argument("--json", metavar="FILE", help="write a record to this file")
+    parser.add_argument("--json", type=writing.writable, metavar="FILE", help="write a record to this file")
     return parser.parse_intermixed_args(arguments)
 
 
@@ -257,7 +257,6 @@ def profile_all(options: argparse.Namespace) -> int:
     named = [sources.find_step(name) for name in options.steps]
     programs = [options.build / "steps" / step for step in dict.fromkeys(named) or sources.all_steps()]
     need_program(programs[0])
-    path = None if options.json is None else files.writable(options.json)
     ncu, version = find_ncu()
     record: dict[str, Any] = {"schema": SCHEMA, "complete": False, "provenance": {"ncu": version}, "runs": []}
     failed, printed = False, 0
@@ -276,21 +275,20 @@ def profile_all(options: argparse.Namespace) -> int:
                     raise ProfileError(line)
                 print(f"SKIP  {line}", file=sys.stderr)
             add(record, results, entry)
-            if path:
-                files.replace(path, files.record_text(record))
+            writing.save(options.json, record)
         for problem_run in record["runs"][printed:]:
             print(format_run(problem_run) + "\n", flush=True)
             printed += 1
     record["complete"] = not failed
-    if path and record["runs"]:
-        files.replace(path, files.record_text(record))
+    if record["runs"]:
+        writing.save(options.json, record)
     return int(failed)
 
 
 def main(arguments: list[str] | None = None) -> int:
     try:
         return profile_all(parse(arguments))
-    except (ProfileError, sources.StepError, files.NotWritable) as error:
+    except (ProfileError, sources.StepError) as error:
         complain(error)
     except OSError as error:
         complain(f"the record could not be written: {error.strerror}")

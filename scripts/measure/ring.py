@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Times attention over several GPUs: flashsteps.distributed beside each GPU's work without transfers.
 
-    torchrun --nproc-per-node 2 scripts/measure/ring.py --json FILE
+    timeout 150 torchrun --nproc-per-node 2 scripts/measure/ring.py --json FILE     (transfers may hang)
 
 A sample is some calls in a row between two CUDA events of each GPU, after a barrier. Contenders take turns, each round
 in another random order. Of a contender's samples on all GPUs the slowest counts, except for `share`: there each GPU's
 own kernels run without transfers, and the rates of all are added up. What the record says is in
 docs/results-schema.md.
 
-Exit status: 0 when everything was measured; 1 when a contender of ours is wrong or the time is over; 2 for wrong use.
+Exit status: 0 when everything was measured; 1 when a contender of ours is wrong; 2 for wrong use.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import os
 import random
 import sys
 import tempfile
-import threading
-import time
+import timeit
 from pathlib import Path
 from typing import Any, Callable
 from unittest import mock
@@ -30,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure import lab as harness
 from measure.lab import percentiles
-from records import files
+from records import writing
 from records.problems import pairs
-from records.terminal import one_line
+from records.writing import one_line
 
 SAMPLE_MS = 60  # about how long the calls of a sample take
 GATE = 5e-3  # NRMSE against one device's result, both of them rounded to bf16
@@ -78,10 +77,7 @@ class Rank:
                 # While this runs, the host gets ahead: its time is not what is measured.
                 self.torch.cuda._sleep(2_000_000)
                 return self.lab.time_ms(self.torch.cuda.current_stream().cuda_stream, call, calls)
-            start = time.perf_counter()
-            for _ in range(calls):
-                call()
-            return (time.perf_counter() - start) * 1e3 / calls
+            return timeit.timeit(call, number=calls) * 1e3 / calls
 
     def say(self, text: str) -> None:
         if self.rank == 0:
@@ -311,9 +307,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=9, help="samples of each contender, at least 7")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--limit", type=float, default=150, help="seconds, then everything ends")
     harness.add_option(parser)
-    parser.add_argument("--json", help="write a record to this file")
+    parser.add_argument("--json", type=writing.writable, help="write a record to this file")
     options = parser.parse_args(arguments)
     if "WORLD_SIZE" not in os.environ:
         parser.error("start this with torchrun")
@@ -324,15 +319,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    path = files.writable(options.json) if options.json else None
-
-    def give_up() -> None:
-        print("ring.py: the time is over", file=sys.stderr, flush=True)
-        os._exit(1)
-
-    timer = threading.Timer(options.limit, give_up)
-    timer.daemon = True
-    timer.start()
     import torch
 
     torch.set_grad_enabled(False)
@@ -348,13 +334,12 @@ def main(arguments: list[str] | None = None) -> int:
         here.say(f"{here.world} x {tokens} tokens, heads {heads_q} and {heads_kv}, D={options.head_dim}")
         record["ring"]["problems"].append(measure(here, problem, options.rounds))
         record["complete"] = len(record["ring"]["problems"]) == len(problems)
-        if path and here.rank == 0:
-            files.replace(path, files.record_text(record))
+        if here.rank == 0:
+            writing.save(options.json, record)
     # Not all_of(): a thread of gloo that frees Python's tensors while the interpreter ends would abort.
     torch.distributed.barrier()
     here.synchronize()
     torch.distributed.destroy_process_group()
-    timer.cancel()
     return 0
 
 

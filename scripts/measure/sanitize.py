@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs compute-sanitizer over steps and writes a summary: memcheck on the covering sample, but for layout far,
+"""Runs compute-sanitizer over steps and prints a summary: memcheck on the covering sample, but for layout far,
 whose tensors reserve 16 GiB, and racecheck, initcheck and synccheck on a dozen named problems.
 
-    python3 scripts/measure/sanitize.py [STEP...] [--build build] [--out FILE.txt]
+    python3 scripts/measure/sanitize.py [STEP...] [--build build]
 
 Needs a GPU, and compute-sanitizer from the CUDA Toolkit. Exit status: 0 when every run is clean, 1 when one is not,
 2 for something that is missing.
@@ -56,17 +56,11 @@ def sanitize(options: argparse.Namespace, steps: list[str]) -> bool:
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     version = run(sanitizer, "--version").stdout.strip().splitlines()[-1]
     info = run(options.build / "flashsteps", "info").stdout.splitlines()
-    lines: list[str] = []
-
-    def say(line: str) -> None:
-        lines.append(line)
-        print(line, flush=True)
-
-    say(f"compute-sanitizer {version}, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}")
+    print(f"compute-sanitizer {version}, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}")
     for line in info:
         if line.startswith("commit") or '"name"' in line or '"driver"' in line:
-            say(line)
-    say(f"named problems: {' '.join(PROBLEMS)}\n")
+            print(line)
+    print(f"named problems: {' '.join(PROBLEMS)}\n", flush=True)
     all_clean = True
     for step in steps:
         for tool, problems in TOOLS.items():
@@ -76,14 +70,13 @@ def sanitize(options: argparse.Namespace, steps: list[str]) -> bool:
             line = summary_line(done.stdout + done.stderr)
             clean = done.returncode == 0 and line in CLEAN
             all_clean = all_clean and clean
-            say(
+            print(
                 f"{step:24} {tool:10} {'clean' if clean else 'NOT CLEAN'}: {line}; {what_passed(done.stdout)}; "
-                f"exit {done.returncode}; {time.monotonic() - started:.0f} s"
+                f"exit {done.returncode}; {time.monotonic() - started:.0f} s",
+                flush=True,
             )
             if not clean:
-                print("\n".join((done.stdout + done.stderr).splitlines()[-40:]), flush=True)
-    if options.out:
-        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+                print("\n".join((done.stdout + done.stderr).splitlines()[-40:]), file=sys.stderr)
     return all_clean
 
 
@@ -91,7 +84,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="*", help="which steps, or the beginnings of their names (default: all)")
     parser.add_argument("--build", type=Path, default=ROOT / "build")
-    parser.add_argument("--out", type=Path, help="write the summary here as well")
     options = parser.parse_args()
     try:
         return 0 if sanitize(options, [find_step(name) for name in options.steps] or all_steps()) else 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random problems, each checked as `flashsteps check` does it; then a soak on concurrent streams.
 
-    python3 scripts/measure/stress.py [STEP...] [--problems N] [--soak MINUTES] [--out FILE.txt]
+    python3 scripts/measure/stress.py [STEP...] [--problems N] [--soak MINUTES]
 
 Needs the lab (build/libflashsteps_lab.so, built beside the program); the soak needs PyTorch and the Python module
 flashsteps as well. Runs on the GPU, or without one on the emulator, where a few small problems are plenty.
@@ -29,11 +29,11 @@ from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measure.lab import Case, Lab, LabError, Unavailable, add_option, find_step
+from measure.lab import Case, Lab, LabError, Unavailable, add_option
 from records.problems import program_words
 from records.rules import SHAPE
-from records.terminal import one_line
-from steps.sources import StepError
+from records.writing import one_line
+from steps.sources import StepError, match_step
 
 # Without odd, which few steps take, and far, which reserves 16 GiB.
 LAYOUTS = ("bhsd", "bshd", "qkv", "gapped")
@@ -156,16 +156,16 @@ class Stress:
         for index, problem in enumerate(drawn):
             self.check(problem, steps).close()
             if (index + 1) % 1000 == 0:
-                print(f"{index + 1} problems, {self.failures} failures", flush=True)
+                print(f"{index + 1} problems, {self.failures} failures", file=sys.stderr)
             if self.failures >= MAX_FAILURES:
                 break
 
-    def summary(self) -> list[str]:
+    def summary(self) -> str:
         lines = ["step                     fp16   bf16  problems, each run twice"]
         lines += [f"{step:22} {ran['fp16']:6} {ran['bf16']:6}" for step, ran in sorted(self.ran.items())]
         lines += ["", "the largest error, of its gate:"]
         lines += [f"  {dtype} {name:15} {share:4.0%}" for (dtype, name), share in sorted(self.worst.items())]
-        return [*lines, ""]
+        return "\n".join([*lines, ""])
 
 
 class Done:
@@ -290,7 +290,7 @@ class Soak:
             self.pytorch.synchronize()
             if now - told > 30:
                 told = now
-                print(f"soak: {now - started:.0f} s, {calls} calls, {stress.failures} failures", flush=True)
+                print(f"soak: {now - started:.0f} s, {calls} calls, {stress.failures} failures", file=sys.stderr)
         seconds = time.monotonic() - started
         return f"soak: {seconds:.0f} s, {len(streams)} streams, {calls} calls, {replays} of them replays of graphs"
 
@@ -305,7 +305,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--soak", type=float, default=0, metavar="MINUTES", help="then call steps on several streams")
     parser.add_argument("--hang", type=float, default=60, metavar="SECONDS", help="no progress for so long is a hang")
     add_option(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the summary here as well")
     return parser.parse_args(arguments)
 
 
@@ -323,35 +322,26 @@ def open_lab(library: Path) -> tuple[Lab, str]:
 def stress_all(options: argparse.Namespace) -> int:
     lab, backend = open_lab(options.lab)
     max_pairs = options.pairs or (1 << 26 if backend == "cuda" else 1 << 15)
-    if options.out and lab.provenance["dirty"] is not False:
-        raise LabError("--out: the lab is not known to be built from a clean tree")
     smallest = lab.problem(draw(options.seed, 0, 1 << 12))
     steps = [step for step in lab.steps if smallest.check(step)["status"] != "skip"]  # that this GPU can run
-    named = [find_step(name, steps) for name in options.steps] or steps
+    named = [match_step(name, steps) for name in options.steps] or steps
     watch = Watch(options.hang)
     stress = Stress(lab, backend, watch)
     soak = Soak(stress, lab.python_module()) if options.soak > 0 else None
     watch.start()
-    lines = [
-        f"stress.py on {lab.device['name']}, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}",
-        f"commit    {lab.provenance['commit']}{'' if lab.provenance['dirty'] is False else ', changed'}",
-        f"problems  seed {options.seed}, at most {max_pairs} (query, key) pairs each",
-        "",
-    ]
-    print("\n".join(lines), flush=True)
+    print(f"stress.py on {lab.device['name']}, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}")
+    print(f"commit    {lab.provenance['commit']}{'' if lab.provenance['dirty'] is False else ', changed'}")
+    print(f"problems  seed {options.seed}, at most {max_pairs} (query, key) pairs each\n", flush=True)
     started = time.monotonic()
     drawn = [draw(options.seed, index, max_pairs) for index in range(options.problems)]
     try:
         stress.problems(drawn, named)
-        lines += [*stress.summary(), f"problems: {time.monotonic() - started:.0f} s"]
+        print(f"{stress.summary()}\nproblems: {time.monotonic() - started:.0f} s", flush=True)
         if soak and stress.failures < MAX_FAILURES:
-            lines.append(soak.run(drawn[:SOAK_PROBLEMS], named, options.soak))
+            print(soak.run(drawn[:SOAK_PROBLEMS], named, options.soak))
     except (LabError, RuntimeError) as error:  # the device is lost
         stress.fail(watch.what(), f"{one_line(error)} (CUDA_LAUNCH_BLOCKING=1 says which call)")
-    lines.append(f"{stress.failures} failures")
-    print("\n".join(lines[4:]), flush=True)
-    if options.out:
-        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{stress.failures} failures")
     return 1 if stress.failures else 0
 
 

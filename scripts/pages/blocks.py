@@ -50,20 +50,18 @@ from __future__ import annotations
 
 import os
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
 from draw import figure_style
-from pages import markers
-from pages.markers import Block
-from records import profiles, rates, results, rules
+from records import profiles, rates, results
 from records.problems import kv_bytes, problem_label, problem_labels
 from records.rates import rate, ratio, speedup_cell, terabytes
 from records.results import ResultsError
 from records.rules import COUNTERS
 from steps import sources, step_diff, variants
-from steps.sources import StepError
-from steps.variants import VariantError
+from steps.sources import ROOT, StepError
 
 Record = dict[str, Any]
 Run = dict[str, Any]
@@ -131,9 +129,8 @@ def spread_of(*timed: tuple[Run, Entry]) -> str:
 class Request:
     """A block's arguments, each taken once; what nobody takes is an error."""
 
-    def __init__(self, block: Block, root: Path, loaded: dict[Path, Record]):
-        self.root, self.folder, self.loaded = root, (root / block.path).parent, loaded
-        self.left = dict(block.arguments)
+    def __init__(self, page: Path, arguments: dict[str, str], loaded: dict[Path, Record]):
+        self.folder, self.loaded, self.left = page.parent, loaded, dict(arguments)
 
     def need(self, name: str) -> str:
         if name not in self.left:
@@ -142,56 +139,43 @@ class Request:
 
     def link(self, target: str) -> str:
         """To a file of the repository, from the page."""
-        return os.path.relpath(self.root / target, self.folder)
+        return os.path.relpath(ROOT / target, self.folder)
 
-    def record(self, backend: str | None = None, argument: str = "file", profile: bool = False) -> tuple[str, Record]:
-        name, data = self.any_record(argument)
-        if results.is_profile(data) != profile:
+    def record(self, argument: str = "file", backend: str = "", profile: bool | None = False) -> tuple[str, Record]:
+        """Its name and what it holds; a profile, none, or either."""
+        name = self.need(argument).removesuffix(".json") + ".json"
+        path = ROOT / "figures" / "results" / name
+        if not path.is_file():
+            raise TableError(f"{argument}={name}: there is no figures/results/{name}")
+        if path not in self.loaded:
+            self.loaded[path] = results.load(path, None)
+        data = self.loaded[path]
+        if profile not in (None, results.is_profile(data)):
             raise TableError(f"{name} is {'no' if profile else 'a'} profile")
         found = data["provenance"]["backend"]
         if backend and found != backend:
             raise TableError(f"{name} comes from backend '{found}', this block needs '{backend}'")
         return name, data
 
-    def any_record(self, argument: str = "file") -> tuple[str, Record]:
-        name = self.need(argument).removesuffix(".json") + ".json"
-        path = self.root / "figures" / "results" / name
-        if Path(name).name != name or not path.is_file():
-            raise TableError(f"{argument}={name}: there is no figures/results/{name}")
-        if path not in self.loaded:
-            self.loaded[path] = results.load(path, None)
-        return name, self.loaded[path]
-
-    def program_record(self) -> tuple[str, Record]:
-        """Beside peers, steps were launched from Python, on other inputs: not for the lessons' tables."""
-        name, data = self.record("cuda")
-        if rules.is_peers(data):
-            raise TableError(f"{name} is a comparison with peers: for the blocks 'ladder' and 'peers'")
-        return name, data
-
-    def known_step(self) -> str:
-        step = self.need("step")
-        if step not in sources.all_steps(self.root):
-            raise TableError(f"there is no step '{step}' under steps/")
-        return step
-
     def pair(self) -> list[str]:
         """A step, and before it the one that it is held against: `against`, which may have left the ladder since the
         run was recorded, or the one that it comes from. The first step of all comes from none."""
-        step = self.known_step()
+        step = sources.find_step(self.need("step"))
         if "against" in self.left:
             return [self.need("against"), step]
-        before = sources.after(step, self.root)
+        before = sources.after(step)
         return [before, step] if before else [step]
 
-    def runs(self, data: Record) -> list[Run]:
-        """The problems that match the filters: all arguments that are left."""
-        found = results.select_runs(data, self.left)
-        self.left = {}
+    def filters(self) -> dict[str, str]:
+        """All arguments that are left."""
+        found, self.left = self.left, {}
         return found
 
-    def one_run(self, data: Record, file: str) -> Run:
-        runs = self.runs(data)
+    def runs(self, data: Record) -> list[Run]:
+        return results.select_runs(data, self.filters())
+
+    def one_run(self, data: Record, file: str, filters: dict[str, str]) -> Run:
+        runs = results.select_runs(data, filters)
         if len(runs) > 1:
             raise TableError(f"{len(runs)} problems match in {file}, this block is of one: add a filter")
         return runs[0]
@@ -207,12 +191,8 @@ class Request:
     def contenders(self, data: Record, peers: bool = False) -> list[str]:
         """The steps that are shown, and then the peers. A step that has left the ladder is shown if it is named."""
         known = [name for name in contenders_in(data) if peers or name not in rates.PEERS]
-        here = [name for name in known if name in rates.PEERS or not sources.has_left(name, self.root)]
+        here = [name for name in known if name in rates.PEERS or not sources.has_left(name)]
         return sorted(self.show(known) or here, key=lambda name: name in rates.PEERS)
-
-    def done(self) -> None:
-        if self.left:
-            raise TableError(f"does not know {', '.join(self.left)}")
 
 
 def contenders_in(data: Record) -> list[str]:
@@ -221,12 +201,6 @@ def contenders_in(data: Record) -> list[str]:
 
 def steps_of(run: Run) -> dict[str, Entry]:
     return {step["step"]: step for step in run["steps"]}
-
-
-def recorded_step(run: Run, name: str, file: str) -> Entry:
-    if name not in steps_of(run):
-        raise TableError(f"{file} has no step '{name}' for {problem_label(run['problem'])}")
-    return steps_of(run)[name]
 
 
 # Rates.
@@ -241,24 +215,15 @@ def ladder(request: Request) -> str:
     records = []
     for name in request.need("file").split(","):
         request.left["file"] = name
-        records.append(request.record("cuda"))
+        records.append(request.record(backend="cuda"))
     shapes = request.need("shapes").split(";")
-    steps = sources.all_steps(request.root)
-    part_of = {name: sources.part(name, request.root) for name in steps}
+    steps = sources.all_steps()
+    part_of = {name: sources.part(name) for name in steps}
     known = list(dict.fromkeys(part_of.values()))
     wanted = request.left.pop("parts", ",".join(known)).split(",")
-    for part in wanted:
-        if part not in known:
-            raise TableError(f"parts={part}: the ladder has the parts {', '.join(known)}")
     names = [name for name in steps if part_of[name] in wanted]
-    request.done()
-    files = []  # of each, its runs of the problems
-    for file, data in records:
-        runs = []
-        for shape in shapes:
-            request.left = dict(word.split("=", 1) for word in shape.split())
-            runs.append(request.one_run(data, file))
-        files.append(runs)
+    filters = [dict(word.split("=", 1) for word in shape.split()) for shape in shapes]
+    files = [[request.one_run(data, file, each) for each in filters] for file, data in records]  # the runs of each
     common, labels = problem_labels(files[0])
     beside_fa2 = any("sdpa_flash" in rates.contenders_of(run) for runs in files for run in runs)
     header = ["step", "idea"]
@@ -281,14 +246,14 @@ def ladder(request: Request) -> str:
     for above, name in zip([None, *names], names):
         part = part_of[name]
         measured = {contender for run in runs_with(name) for contender in rates.contenders_of(run)}
-        previous = sources.compared_with(name, above, measured, request.root)
+        previous = sources.compared_with(name, above, measured)
         if previous != above:
             branches.append(f"{name.partition('_')[0]} is compared with {previous.partition('_')[0]}")
         if part not in parts and (len(wanted) > 1 or wanted == known):
             rows.append([f"**{part}**"] + [""] * (len(header) - 1))
             parts.add(part)
         link = f"[{name}]({request.link(f'steps/{name}')}/)"
-        rows.append(row([link, escape(sources.title(name, request.root))], name, previous))
+        rows.append(row([link, escape(sources.title(name))], name, previous))
     for name, (words, *_) in figure_style.PEERS.items():
         if any(name in rates.contenders_of(run) for run in runs_with(name)):
             rows.append(row([f"*{words}*", f"`{name}`, for comparison"], name, None))
@@ -309,35 +274,34 @@ def ladder(request: Request) -> str:
 
 
 def step(request: Request) -> str:
-    # A ratio of two steps may come from a comparison with peers, too: both were launched in the same way.
-    file, data = request.record("cuda") if "against" in request.left else request.program_record()
+    _, data = request.record(backend="cuda")
     names = request.pair()
     runs = request.runs(data)
     common, labels = problem_labels(runs)
-    timings = [recorded_step(run, names[-1], file).get("timing") for run in runs]
+    timings = [steps_of(run)[names[-1]].get("timing") for run in runs]
     device = data["provenance"]["device"]
     wholes = {}
-    if not terabytes(runs[0]["problem"], recorded_step(runs[0], names[-1], file)):
+    if not terabytes(runs[0]["problem"], steps_of(runs[0])[names[-1]]):
         wholes["peak"] = lambda run, timing: rates.percent_of_peak(run["problem"], timing, device)
     if limit := next(filter(None, ((timing or {}).get("limit") for timing in timings)), None):
         wholes[limit] = rates.percent_of_limit
     rows = []
     for run, label, timing in zip(runs, labels, timings):
-        entries = [recorded_step(run, name, file) for name in names]
+        entries = [steps_of(run)[name] for name in names]
         row = [label or common, *(rate_cell(run, entry) for entry in entries)]
         row += [speedup_cell(*entries)] if len(names) == 2 else []
         shares = [timing and percent_of(run, timing) for percent_of in wholes.values()]
         rows.append(row + ["–" if share is None else f"{share:.1f}" for share in shares])
     header = ["problem", *names, *(["×"] if len(names) == 2 else []), *(f"% of {whole}" for whole in wholes)]
-    spread = spread_of((runs[0], recorded_step(runs[0], names[-1], file)))
+    spread = spread_of((runs[0], steps_of(runs[0])[names[-1]]))
     return f"{heading_of(common, runs)}{spread}.\n\n{table(header, rows)}"
 
 
 def ablation(request: Request) -> str:
-    file, data = request.program_record()
-    step = request.known_step()
+    file, data = request.record(backend="cuda")
+    step = sources.find_step(request.need("step"))
     other = request.left.pop("against", step)
-    ablations = variants.of_step(step, request.root, "ablation")
+    ablations = variants.of_step(step, "ablation")
     runs = request.runs(data)
     known = [step, *(each.step_name for each in ablations)]
     changed = (f"{step}_", f"{step}@")  # its ablations, and its configurations
@@ -347,9 +311,7 @@ def ablation(request: Request) -> str:
         raise TableError(f"{file} has '{gone[0]}', which is not in {variants.page_of(step)}: measure again")
     # Those that came later have a record of their own, or none; docs/ablations.md says so.
     ablations = [each for each in ablations if each.step_name in recorded]
-    if not recorded:
-        raise TableError(f"{file} has no ablation of {step}")
-    unchanged = [recorded_step(run, other, file) for run in runs]
+    unchanged = [steps_of(run)[other] for run in runs]
     common, labels = problem_labels(runs)
 
     def row(text: str, entries: list[Entry | None]) -> list[str]:
@@ -379,9 +341,7 @@ def ablation(request: Request) -> str:
 
 
 def peers(request: Request) -> str:
-    file, data = request.record()
-    if not rules.is_peers(data):
-        raise TableError(f"{file} is no comparison with peers (scripts/measure/compare_peers.py makes them)")
+    _, data = request.record()
     names = request.contenders(data, peers=True)
     steps = [name for name in names if name not in rates.PEERS]
     runs = request.runs(data)
@@ -390,7 +350,7 @@ def peers(request: Request) -> str:
     for run, label in zip(runs, labels):
         entries = rates.contenders_of(run)
         best, step = rates.best_peer(run), rates.best_step(run, steps)
-        found = rates.ratio_to_best_peer(run, step) if step else None
+        found = rates.ratio_to(run, step) if step else None
         ratios += [found] if found else []
         row = [label or common, *(rate_cell(run, entries.get(name)) for name in names)]
         row.append(f"{rate_cell(run, entries[best[0]], spread=False)} ({best[0]})" if best else "–")
@@ -399,7 +359,7 @@ def peers(request: Request) -> str:
     if steps:
         header.append(f"{steps[0] if len(steps) == 1 else 'best step'} / best peer")
         if len(ratios) > 1:
-            mean = f"{rates.geometric_mean(ratios):.2f}"
+            mean = f"{statistics.geometric_mean(ratios):.2f}"
             rows.append([f"geometric mean of {len(ratios)}", *([""] * (len(names) + 1)), mean])
     # Whoever is not shown still counts.
     left_out = [name for name in contenders_in(data) if name in rates.PEERS and name not in names]
@@ -409,14 +369,10 @@ def peers(request: Request) -> str:
 
 
 def standing(request: Request) -> str:
-    """Each step's rate over a peer's, or over the best peer's of each problem: geometric means."""
     file, data = request.record()
     beside = request.need("beside")
     names = request.contenders(data)
     by = request.left.pop("by", None)
-    if by and len(results.FILTERS.get(by, ())) != 1:  # S is two lengths
-        known = (key for key, own in results.FILTERS.items() if len(own) == 1)
-        raise TableError(f"by={by}: there are {', '.join(known)}")
     runs = request.runs(data)
     groups: dict[str, list[Run]] = {}
     for run in runs:
@@ -429,15 +385,14 @@ def standing(request: Request) -> str:
         ratios = [each for group in found.values() for each in group]
         if None in ratios:
             raise TableError(f"{file}: {name} or {beside} has no time for some problem")
-        means = [f"{rates.geometric_mean(group):.3f}" for group in found.values()]
-        rows.append([name, *means, f"{rates.geometric_mean(ratios):.3f}", f"{min(ratios):.3f}"])
+        means = [f"{statistics.geometric_mean(group):.3f}" for group in found.values()]
+        rows.append([name, *means, f"{statistics.geometric_mean(ratios):.3f}", f"{min(ratios):.3f}"])
     header = ["× best peer" if beside == "best" else f"× {beside}", *groups, f"all {len(runs)}", "smallest"]
     return f"Geometric means of ratios of medians.\n\n{table(header, rows)}"
 
 
 def inputs(request: Request) -> str:
-    """Each step's rate over its own with normal inputs."""
-    file, data = request.program_record()
+    _, data = request.record(backend="cuda")
     names = request.contenders(data)
     runs = request.runs(data)
 
@@ -446,11 +401,9 @@ def inputs(request: Request) -> str:
 
     normal = {like(run): run for run in runs if run["problem"]["inputs"] == "normal"}
     others = [run for run in runs if run["problem"]["inputs"] != "normal"]
-    if not others or not {*map(like, others)} <= {*normal}:
-        raise TableError(f"{file} has no problem with normal inputs and with others")
     rows = []
     for name in names:
-        pairs = [[recorded_step(each, name, file) for each in (normal[like(run)], run)] for run in others]
+        pairs = [[steps_of(each)[name] for each in (normal[like(run)], run)] for run in others]
         rows.append([name, *(speedup_cell(*pair) for pair in pairs)])
     common, labels = problem_labels(others)
     return f"{common}. Rates over those with normal inputs.\n\n{table(['step', *labels], rows)}"
@@ -458,19 +411,15 @@ def inputs(request: Request) -> str:
 
 def pages(request: Request) -> str:
     """Times, because looking pages up adds about as much to a short call as to a long one."""
-    file, data = request.program_record()
-    other, without = request.record("cuda", argument="without")
-    name = request.known_step()
+    _, data = request.record(backend="cuda")
+    _, without = request.record("without", "cuda")
+    name = sources.find_step(request.need("step"))
     name = request.left.pop("measured", name)
     runs = request.runs(data)
     sizes = list(dict.fromkeys(run["problem"].get("page_size") for run in runs))
-    if None in sizes:
-        raise TableError(f"{file} has problems without pages: add a filter")
-    by_label = {problem_label(run["problem"]): recorded_step(run, name, file) for run in runs}
+    by_label = {problem_label(run["problem"]): steps_of(run)[name] for run in runs}
     likes = {problem_label(run["problem"] | {"page_size": None}) for run in runs}
     contiguous = [run for run in without["runs"] if problem_label(run["problem"]) in likes]
-    if len(contiguous) < len(likes):
-        raise TableError(f"{other} has not all of {', '.join(sorted(likes))}")
 
     def cell(entry: Entry, bare: Entry | None = None) -> str:
         if not entry.get("timing"):
@@ -481,7 +430,7 @@ def pages(request: Request) -> str:
     common, labels = problem_labels(contiguous)
     rows = []
     for run, label in zip(contiguous, labels):
-        bare = recorded_step(run, name, other)
+        bare = steps_of(run)[name]
         paged = [by_label.get(problem_label(run["problem"] | {"page_size": size})) for size in sizes]
         cells = [cell(entry, bare) if entry else "not recorded" for entry in paged]
         rows.append([label or common, cell(bare), *cells])
@@ -491,13 +440,9 @@ def pages(request: Request) -> str:
 
 
 def host_time(request: Request) -> str:
-    file, data = request.record()
-    host = data.get("host_overhead")
-    if host is None:
-        raise TableError(f"{file} has no times of the host (scripts/measure/compare_peers.py takes them)")
+    host = request.record()[1]["host_overhead"]
     entries = {entry["name"]: entry for entry in host["entries"]}
     show = request.show(list(entries)) or list(entries)
-    request.done()
     keys = ("median_us", "p10_us", "p90_us")
     rows = [[name, *(f"{entries[name][key]:.1f}" for key in keys)] for name in show]
     heading = f"{problem_label(host['problem'])}, on the host, without waiting for the GPU."
@@ -509,7 +454,7 @@ def host_time(request: Request) -> str:
 
 def counted(file: str, data: Record, run: Run, name: str) -> dict[str, float]:
     """What the emulator counted of a step, or what a profile says that the GPU did."""
-    entry = recorded_step(run, name, file)
+    entry = steps_of(run)[name]
     is_profile = results.is_profile(data)
     if entry["status"] != "pass" or (not is_profile and entry.get("counters") is None):
         raise TableError(f"{file} has no counters of {name}: {status_cell(entry)}")
@@ -517,21 +462,16 @@ def counted(file: str, data: Record, run: Run, name: str) -> dict[str, float]:
 
 
 def counters(request: Request) -> str:
-    records = [request.any_record()]
+    records = [request.record(profile=None)]
     on_gpu = results.is_profile(records[0][1])
     if "before" in request.left:
         records.insert(0, request.record(argument="before", profile=True))
     names = request.pair()
-    show = request.show(list(profiles.BY_NAME if on_gpu else COUNTERS))
-    if show is None:
-        raise TableError("show=... is missing")
-    filters, runs, columns = request.left, [], []
+    show, filters = request.need("show").split(","), request.filters()
+    runs, columns = [], []
     for (file, data), name in zip(records if len(records) == len(names) else records * 2, names):
-        request.left = filters
-        runs.append(request.one_run(data, file))
+        runs.append(request.one_run(data, file, filters))
         columns.append(counted(file, data, runs[-1], name))
-        if missing := [key for key in show if key not in columns[-1]]:  # a record may be older than a counter
-            raise TableError(f"{file} has no {missing[0]} of {name}")
     if len({problem_label(each["problem"]) for each in runs}) > 1:
         raise TableError("before=: is of another problem, add a filter")
     rows = []
@@ -552,18 +492,16 @@ def counters(request: Request) -> str:
 
 
 def conformance(request: Request) -> str:
-    file, data = request.record("emulator")
+    file, data = request.record(backend="emulator")
     ncu_file, ncu_data = request.record(argument="ncu", profile=True)
     differences = request.show(["differences"])
-    filters = request.left
-    run = request.one_run(data, file)
-    request.left = filters  # the same for the other file
-    ncu_run = request.one_run(ncu_data, ncu_file)
+    filters = request.filters()
+    run, ncu_run = request.one_run(data, file, filters), request.one_run(ncu_data, ncu_file, filters)
     labels = [problem_label(each["problem"]) for each in (run, ncu_run)]
     if labels[0] != labels[1]:
         raise TableError(f"{file} is of {labels[0]}, {ncu_file} of {labels[1]}: add a filter")
     rows = []
-    for name in (each["step"] for each in ncu_run["steps"] if not sources.has_left(each["step"], request.root)):
+    for name in (each["step"] for each in ncu_run["steps"] if not sources.has_left(each["step"])):
         emulated, measured = counted(file, data, run, name), counted(ncu_file, ncu_data, ncu_run, name)
         keys = [key for key in COUNTERS if key in profiles.BY_NAME]
         pairs = {key: (emulated.get(key), measured.get(key)) for key in keys}
@@ -595,9 +533,7 @@ PRODUCT = "HMMA"
 
 def instruction_costs(request: Request) -> tuple[Record, Record, str]:
     """The device, the costs, and a line that says where they were measured."""
-    name, data = request.record("cuda")
-    if data.get("instructions") is None:
-        raise TableError(f"{name} has no costs of instructions (flashsteps info --instructions --json)")
+    name, data = request.record(backend="cuda")
     device, link = data["provenance"]["device"], request.link(f"figures/results/{name}")
     return device, data["instructions"], f"Measured on {device['name']}: [{name}]({link})."
 
@@ -628,11 +564,7 @@ def least_added(costs: Record) -> dict[str, float]:
 def instructions(request: Request) -> str:
     warps = int(request.need("warps"))
     _, costs, source = instruction_costs(request)
-    request.done()
-    by_warps = {each["warps"]: each for each in costs["warps"]}
-    if warps not in by_warps:
-        raise TableError(f"warps={warps}: there are {', '.join(map(str, by_warps))}")
-    of_warps = by_warps[warps]
+    of_warps = {each["warps"]: each for each in costs["warps"]}[warps]
     rows = []
     for other in of_warps["others"]:
         row = [other["instruction"], str(other["banks"]), ", ".join(map(str, other["beside"]))]
@@ -653,12 +585,9 @@ def bound(request: Request) -> str:
     words = (word.split("=", 1) for word in request.need("loop").split())
     counts = {name: int(count) for name, count in words}
     keys, rows_of_tile, width = (int(request.need(name)) for name in ("keys", "rows", "D"))
-    step = request.known_step()
-    file, ladder = request.record("cuda", argument="ladder")
+    step = sources.find_step(request.need("step"))
+    file, ladder = request.record("ladder", "cuda")
     device, costs, source = instruction_costs(request)
-    request.done()
-    if PRODUCT not in counts:
-        raise TableError(f"loop=: has no {PRODUCT}")
     if ladder["provenance"]["device"]["name"] != device["name"]:
         raise TableError(f"{file} is of another GPU than the costs")
     added = least_added(costs)
@@ -694,14 +623,10 @@ def bound(request: Request) -> str:
 
 
 def ring(request: Request) -> str:
-    name, data = request.record()
-    if data.get("ring") is None:
-        raise TableError(f"{name} is of one GPU (scripts/measure/ring.py records several)")
-    found = data["ring"]
+    found = request.record()[1]["ring"]
     known = dict.fromkeys(entry["name"] for each in found["problems"] for entry in each["contenders"])
     known = [name for name in known if name not in ("share", "local")]  # local: of the process's own rows alone
     shown = request.show(known) or known
-    request.done()
     rows = []
     for each in found["problems"]:
         ms = {entry["name"]: entry["median_ms"] for entry in each["contenders"]}
@@ -720,13 +645,7 @@ def ring(request: Request) -> str:
 
 
 def ring_trace(request: Request) -> str:
-    name, data = request.record()
-    problems = (data.get("ring") or {}).get("problems", [])
-    number = int(request.need("problem"))
-    request.done()
-    if not 1 <= number <= len(problems) or not problems[number - 1].get("trace"):
-        raise TableError(f"{name} has no trace of a problem {number}")
-    problem = problems[number - 1]
+    problem = request.record()[1]["ring"]["problems"][int(request.need("problem")) - 1]
     lanes = problem["trace"]["timeline_us"]
     columns, last = 90, max(end for spans in lanes.values() for _, end in spans)
     lines = []
@@ -742,8 +661,7 @@ def ring_trace(request: Request) -> str:
 
 
 def provenance(request: Request) -> str:
-    file, data = request.any_record()
-    request.done()
+    file, data = request.record(profile=None)
     origin, device = data["provenance"], data["provenance"]["device"]
     if origin["backend"] == "emulator":
         where = f" on {device['host_cpu']}" if device.get("host_cpu") else ""
@@ -778,25 +696,23 @@ def minutes(page: Path, lines: int = 0) -> int:
 
 
 def try_it(request: Request) -> str:
-    step = request.known_step()
-    request.done()
+    step = sources.find_step(request.need("step"))
     link = request.link(variants.page_of(step))
-    text = variants.introduction(step, "Try it", request.root)
+    text = variants.introduction(step, "Try it")
     return f"{text}\n\n[variants.md]({link}#try-it) shows each edit as a diff, and what comes of it.\n"
 
 
 def path(request: Request) -> str:
-    request.done()
     index = (request.folder / "README.md").read_text(encoding="utf-8")
     rows, known, total = [], set(), [0, 0]
-    for step in sources.all_steps(request.root):
-        lesson = request.root / "steps" / step / "README.md"
+    for step in sources.all_steps():
+        lesson = ROOT / "steps" / step / "README.md"
         if not lesson.is_file():
             continue
-        if before := sources.after(step, request.root):
-            _, lines, _ = step_diff.diff(before, step, request.root, brief=True)
+        if before := sources.after(step):
+            _, lines, _ = step_diff.diff(before, step, brief=True)
         else:
-            lines = len(sources.kernel_lines(step, request.root))
+            lines = len(sources.kernel_lines(step))
         link = request.link(f"steps/{step}/README.md")
         chapters = re.findall(rf"^\| \[v\d+\]\({link}\) \| \[[^]]*\]\(([^)#]+)", index, re.MULTILINE)
         new = [chapter for chapter in chapters if chapter not in known]
@@ -811,29 +727,21 @@ def path(request: Request) -> str:
 
 
 KINDS = {
-    "path": path,
-    "try_it": try_it,
-    "ladder": ladder,
-    "step": step,
-    "ablation": ablation,
-    "peers": peers,
-    "standing": standing,
-    "inputs": inputs,
-    "pages": pages,
-    "host_time": host_time,
-    "counters": counters,
-    "conformance": conformance,
-    "instructions": instructions,
-    "bound": bound,
-    "ring": ring,
-    "ring_trace": ring_trace,
-    "provenance": provenance,
+    kind.__name__: kind
+    for kind in (
+        *(ladder, step, counters, conformance, ablation, peers, host_time, standing, inputs, pages),
+        *(instructions, bound, ring, ring_trace, provenance, try_it, path),
+    )
 }
 
 
-def generate(block: Block, root: Path, loaded: dict[Path, Record]) -> str:
-    """`loaded` keeps the records that blocks have named, as many name the same."""
+def generate(kind: str, request: Request) -> str:
     try:
-        return markers.fitting(block, KINDS[block.kind](Request(block, root, loaded)))
-    except (TableError, ResultsError, StepError, VariantError, OSError, ValueError) as error:
-        raise TableError(f"{block.where}: {block.kind}: {error}") from error
+        text = KINDS[kind](request)
+    except LookupError as error:
+        raise TableError(f"its records have no {error}") from error
+    except (ResultsError, StepError, OSError, ValueError) as error:
+        raise TableError(str(error)) from error
+    if request.left:
+        raise TableError(f"does not know {', '.join(request.left)}")
+    return text

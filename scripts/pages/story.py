@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import copy
-import difflib
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,7 +34,6 @@ from records.rates import rate, tflops_spread
 from records.results import ResultsError
 from steps import sources, variants
 from steps.sources import ROOT, StepError
-from steps.variants import VariantError
 
 PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
@@ -164,23 +163,12 @@ def bugs(program: Path) -> list[Data]:
             {
                 "step": bug.step,
                 "title": bug.title,
-                "diff": [sign + line for change in bug.changes for sign, line in signed(change)],
+                "diff": [line for change in bug.changes for line in change.diff],
                 "report": report,
                 "lines": [{"number": number, "text": kernel[number - 1], "lit": number in lit} for number in shown],
             }
         )
     return told
-
-
-def signed(change: variants.Change) -> list[tuple[str, str]]:
-    """A change as the lines of a diff."""
-    matcher = difflib.SequenceMatcher(a=change.old, b=change.new, autojunk=False)
-    lines = []
-    for _, a, b, c, d in matcher.get_opcodes():
-        same = change.old[a:b] == change.new[c:d]
-        lines += [(" " if same else "-", line) for line in change.old[a:b]]
-        lines += [] if same else [("+", line) for line in change.new[c:d]]
-    return lines
 
 
 def essence(data: Data) -> Data:
@@ -251,14 +239,14 @@ def kept(page: str) -> Data:
 
 
 def find_browser() -> str | None:
-    script = 'ROOT=$1; . "$1/scripts/lib.sh"; find_browser'
-    command = ["bash", "-c", script, "bash", str(ROOT)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+    """Not a snap, as Ubuntu has it, which does not see the files of a test."""
+    found = (shutil.which(name) for name in ("chromium", "google-chrome"))
+    return next((path for path in found if path and not path.startswith("/snap/")), None)
 
 
 def description() -> str:
     """What the page carries of the files that it is made of."""
-    made_of = (Path(__file__), *(PARTS / name for name in ("page.html.j2", "page.css", *files())))
+    made_of = (Path(__file__), *(PARTS / name for name in ("page.html.j2", *files())))
     return f"flashsteps story; sha256: {hashlib.sha256(b''.join(path.read_bytes() for path in made_of)).hexdigest()}"
 
 
@@ -276,7 +264,6 @@ def render(data: Data) -> str:
     return environment.get_template("page.html.j2").render(
         description=description(),
         numbers={name: number for number, name in enumerate(SECTIONS, start=1)},
-        css=(PARTS / "page.css").read_text(encoding="utf-8"),
         script="\n".join((PARTS / name).read_text(encoding="utf-8") for name in files()),
         data=data,
         json=json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", r"<\/"),
@@ -328,7 +315,7 @@ def main(arguments: list[str] | None = None) -> int:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(page, encoding="utf-8", newline="\n")
         print(f"{PAGE.relative_to(ROOT)}: {len(page.encode()):,} bytes")
-    except (DrawingError, ResultsError, VariantError, StepError, OSError, ValueError, ImportError) as error:
+    except (DrawingError, ResultsError, StepError, OSError, ValueError, ImportError) as error:
         print(f"story.py: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,7 +1,6 @@
 """How fast somebody was, beside whom, and how that is written. Records hold times; rates are computed here."""
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from records.problems import flops, kv_bytes
@@ -71,8 +70,8 @@ def contenders_of(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found | {peer["peer"]: peer for peer in run.get("peers") or []}
 
 
-def ratio_to(run: dict[str, Any], name: str, beside: str) -> float | None:
-    """Of two contenders' rates; `beside` may be "best": the best peer. None where either has no time."""
+def ratio_to(run: dict[str, Any], name: str, beside: str = "best") -> float | None:
+    """Of two contenders' rates; "best" is the best peer. None where either has no time."""
     mine, other = (
         ((contenders_of(run).get(each) or {}).get("timing") or {}).get("tflops") for each in (name, beside)
     )
@@ -81,17 +80,9 @@ def ratio_to(run: dict[str, Any], name: str, beside: str) -> float | None:
     return mine / other if mine and other else None
 
 
-def ratio_to_best_peer(run: dict[str, Any], name: str) -> float | None:
-    return ratio_to(run, name, "best")
-
-
 def best_step(run: dict[str, Any], names: list[str] | None = None) -> str | None:
     timed = [step for step in run["steps"] if step.get("timing") and (names is None or step["step"] in names)]
     return max(timed, key=lambda step: step["timing"]["tflops"])["step"] if timed else None
-
-
-def geometric_mean(ratios: list[float]) -> float | None:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
 def is_decode(problem: Problem) -> bool:

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from records.problems import AXES
 from records.rules import SCHEMA, check, check_shape, is_profile
-from records.terminal import printable
+from records.writing import printable
 from steps.sources import ROOT
 
 
@@ -28,11 +28,11 @@ class ResultsError(Exception):
     """One line for the user."""
 
 
-def git(root: Path, *arguments: str) -> tuple[int, str]:
+def git(*arguments: str) -> tuple[int, str]:
     # GIT_* of a surrounding hook would point at another repository; a checkout owned by somebody else (CI
     # containers) is only read here.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    command = ["git", "-c", f"safe.directory={root}", "-C", str(root), *arguments]
+    command = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     except OSError as error:
@@ -40,24 +40,24 @@ def git(root: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout.strip()
 
 
-def check_ancestor(commit: str, root: Path) -> list[str]:
-    status, top = git(root, "rev-parse", "--show-toplevel")
+def check_ancestor(commit: str) -> list[str]:
+    status, top = git("rev-parse", "--show-toplevel")
     # A release tarball unpacked inside some other repository must not be judged by that one's history.
-    if status != 0 or Path(top).resolve() != root.resolve():
-        return [f"commit: cannot be checked, {root} is no git clone, or git is missing"]
-    if git(root, "merge-base", "--is-ancestor", commit, "HEAD")[0] != 0:
+    if status != 0 or Path(top).resolve() != ROOT.resolve():
+        return [f"commit: cannot be checked, {ROOT} is no git clone, or git is missing"]
+    if git("merge-base", "--is-ancestor", commit, "HEAD")[0] != 0:
         return [f"commit: {commit} is not an ancestor of HEAD, or this clone is shallow (git fetch --unshallow)"]
     return []
 
 
-def check_steps(data: dict[str, Any], commit: str, root: Path) -> list[str]:
+def check_steps(data: dict[str, Any], commit: str) -> list[str]:
     """A program may hold steps from elsewhere (FLASHSTEPS_EXTRA_STEPS), whose source no commit has."""
     pages = ("docs/ablations", "harness/tests/bugs")  # where commits before steps/*/variants.md had variants
-    _, listing = git(root, "ls-tree", "-r", "--name-only", commit, "--", "steps", *pages)
+    _, listing = git("ls-tree", "-r", "--name-only", commit, "--", "steps", *pages)
     paths = [Path(line) for line in listing.splitlines()]
     known = {path.parent.name for path in paths if path.match("steps/*/kernel.cu")}
     known |= {f"{path.parent.name}_{path.stem}" for path in paths if path.parts[0] != "steps"}
-    _, headings = git(root, "grep", "^### ", commit, "--", "steps/*/variants.md")
+    _, headings = git("grep", "^### ", commit, "--", "steps/*/variants.md")
     known |= {"_".join(found) for found in re.findall(r":steps/(\w+)/variants\.md:### (\w+)$", headings, re.MULTILINE)}
     # A configuration is its step's: v20_tiles@128x64.
     steps = dict.fromkeys(step["step"].partition("@")[0] for run in data["runs"] for step in run["steps"])
@@ -68,12 +68,12 @@ def check_steps(data: dict[str, Any], commit: str, root: Path) -> list[str]:
     ]
 
 
-def check_recorded(data: dict[str, Any], root: Path = ROOT) -> list[str]:
+def check_recorded(data: dict[str, Any]) -> list[str]:
     """What a file needs besides check() before a number may be quoted from it."""
     errors = check_shape(data, "recorded")
     if (commit := data["provenance"].get("commit")) is not None:
-        wrong = [f"provenance.{line}" for line in check_ancestor(commit, root)]
-        errors += wrong or check_steps(data, commit, root)
+        wrong = [f"provenance.{line}" for line in check_ancestor(commit)]
+        errors += wrong or check_steps(data, commit)
     return errors
 
 
@@ -143,7 +143,6 @@ def main(arguments: list[str] | None = None) -> int:
     checking = commands.add_parser("check", help="check files; exit status 1 when something is wrong with one")
     checking.add_argument("files", nargs="+", type=Path, metavar="FILE")
     checking.add_argument("--recorded", action="store_true", help="also what a recorded run needs")
-    checking.add_argument("--root", type=Path, default=ROOT, help="the repository (default: the one of this script)")
     options = parser.parse_args(arguments)
 
     failed = False
@@ -156,15 +155,12 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         errors = check(data)
         if not errors and options.recorded:
-            errors = check_recorded(data, options.root)
+            errors = check_recorded(data)
         for line in errors:
             print(printable(f"{path}: {line}"), file=sys.stderr)
         failed |= bool(errors)
         if not errors:
-            steps = {step["step"] for run in data["runs"] for step in run["steps"]}
-            peers = {peer["peer"] for run in data["runs"] for peer in run.get("peers") or []}
-            more = f", {len(peers)} peer(s)" if peers else ""
-            print(printable(f"{path}: ok, {len(data['runs'])} problem(s), {len(steps)} step(s){more}"))
+            print(printable(f"{path}: ok, {len(data['runs'])} problem(s)"))
     return 1 if failed else 0
 
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from steps import step_diff, variants
 from steps.sources import ROOT, StepError, find_step
-from steps.variants import Variant, VariantError
+from steps.variants import Variant
 
 # Of a problem, by the program; the lines that follow and say more of it are indented.
 VERDICT = re.compile(r"(FAIL|SKIP|CRASH|HANG|ERROR)  \S+  B=")
@@ -61,28 +61,28 @@ class Exercise:
         return f"my_{self.short}"
 
 
-def read(step: str, root: Path = ROOT) -> Exercise:
-    found = variants.of_step(step, root, "exercise")
+def read(step: str) -> Exercise:
+    found = variants.of_step(step, "exercise")
     if not found:
         raise StepError(f"{variants.page_of(step)} has no exercise")
     (unsolved,) = found
     for claim in (claim for case in unsolved.cases for claim in case.claims if not NEED.fullmatch(claim)):
         raise StepError(f"{unsolved.where}: '{claim}' is no comparison")
-    kernel = "\n".join(variants.changed_lines(unsolved, root)) + "\n"
+    kernel = "\n".join(variants.changed_lines(unsolved)) + "\n"
     runs = [Run(command, case.claims, False) for case in unsolved.cases for command in case.commands]
     exercise = Exercise(unsolved, kernel, runs, [])
     check = f"build/flashsteps check {exercise.mine}"
     exercise.more = [
-        *(Run(f"{check} {problem}", [], True) for problem in other_problems(step, root)),
+        *(Run(f"{check} {problem}", [], True) for problem in other_problems(step)),
         Run(check, [], False),  # the covering sample
     ]
     return exercise
 
 
-def other_problems(step: str, root: Path) -> list[str]:
+def other_problems(step: str) -> list[str]:
     """Options: the problems on which the lesson's edits and the step's known bugs fail, each once."""
     problems = {}
-    for variant in variants.of_step(step, root):
+    for variant in variants.of_step(step):
         for case in variant.cases:
             fails = any(each.verdict in ("FAIL", "CRASH", "HANG") for each in case.outcomes)
             if variant.kind == "bug" or (variant.kind == "try" and fails):
@@ -186,17 +186,17 @@ def grade(exercise: Exercise, program: Path, step: str) -> Iterator[tuple[bool, 
                 break
 
 
-def start(exercise: Exercise, root: Path, again: bool) -> int:
-    kernel = root / "steps" / exercise.mine / "kernel.cu"
+def start(exercise: Exercise, again: bool) -> int:
+    kernel = ROOT / "steps" / exercise.mine / "kernel.cu"
     if kernel.exists() and not again:
-        raise StepError(f"{kernel.relative_to(root)} is there already; --again begins anew and loses what you wrote")
+        raise StepError(f"{kernel.relative_to(ROOT)} is there already; --again begins anew and loses what you wrote")
     kernel.parent.mkdir(exist_ok=True)
     kernel.write_text(exercise.kernel, encoding="utf-8")
     print(f"{exercise.unsolved.title}\n\n{exercise.unsolved.task}\n")
     of_hole = False
     for number, line in enumerate(exercise.kernel.splitlines(), start=1):
         if "// EXERCISE" in line:
-            print(f"{kernel.relative_to(root)}:{number}:")
+            print(f"{kernel.relative_to(ROOT)}:{number}:")
         of_hole = line.lstrip().startswith("//") and (of_hole or "// EXERCISE" in line)
         if of_hole:
             print("  " + line.strip().removeprefix("// "))
@@ -204,12 +204,12 @@ def start(exercise: Exercise, root: Path, again: bool) -> int:
     return 0
 
 
-def check(exercise: Exercise, root: Path) -> int:
-    folders = (root / folder for folder in BUILDS)
+def check(exercise: Exercise) -> int:
+    folders = (ROOT / folder for folder in BUILDS)
     build = next((folder for folder in folders if (folder / "CMakeCache.txt").is_file()), None)
     if build is None:
         raise StepError("there is no build: run `bash scripts/run.sh`, or `cmake --preset emulator`")
-    print(f"building in {build.relative_to(root)}", flush=True)
+    print(f"building in {build.relative_to(ROOT)}", flush=True)
     command = ["cmake", "--build", str(build), "--target", "flashsteps"]
     made = subprocess.run(command, capture_output=True, text=True)
     if made.returncode != 0:
@@ -231,8 +231,8 @@ def check(exercise: Exercise, root: Path) -> int:
     return 0
 
 
-def solution(exercise: Exercise, root: Path) -> int:
-    lines, _, _ = step_diff.diff(exercise.mine, exercise.unsolved.step, root)
+def solution(exercise: Exercise) -> int:
+    lines, _, _ = step_diff.diff(exercise.mine, exercise.unsolved.step)
     print("\n".join(lines))
     return 0
 
@@ -242,17 +242,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("verb", choices=("start", "check", "solution"))
     parser.add_argument("step", help="a step, or a prefix that names one: v05")
     parser.add_argument("--again", action="store_true", help="start: overwrite what is there")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the repository (default: the one of this script)")
     options = parser.parse_args(arguments)
-    root = options.root.resolve()
     try:
-        exercise = read(find_step(options.step, root), root)
+        exercise = read(find_step(options.step))
         if options.verb == "start":
-            return start(exercise, root, options.again)
-        if not (root / "steps" / exercise.mine / "kernel.cu").is_file():
+            return start(exercise, options.again)
+        if not (ROOT / "steps" / exercise.mine / "kernel.cu").is_file():
             raise StepError(f"there is no steps/{exercise.mine}/kernel.cu: start the exercise first")
-        return check(exercise, root) if options.verb == "check" else solution(exercise, root)
-    except (VariantError, StepError, OSError, UnicodeDecodeError) as error:
+        return check(exercise) if options.verb == "check" else solution(exercise)
+    except (StepError, OSError, UnicodeDecodeError) as error:
         print(f"exercise.py: {error}", file=sys.stderr)
         return 2
 

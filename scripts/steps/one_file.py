@@ -111,9 +111,9 @@ def declared(code: str) -> list[str]:
     return [found[1]] if found else []
 
 
-def read(path: str, root: Path = ROOT) -> Source:
-    """`path` is relative to the root, or absolute: a step may lie elsewhere."""
-    return parse(path, (root / path).read_text(encoding="utf-8", errors="surrogateescape"), root)
+def read(path: str) -> Source:
+    """`path` is relative to the repository, or absolute: a step may lie elsewhere."""
+    return parse(path, (ROOT / path).read_text(encoding="utf-8", errors="surrogateescape"), ROOT)
 
 
 @cache  # the steps share headers
@@ -179,14 +179,14 @@ def parse(path: str, text: str, root: Path) -> Source:
     return source
 
 
-def with_headers(path: str, root: Path = ROOT) -> list[Source]:
+def with_headers(path: str) -> list[Source]:
     """The source and what it includes, in the order in which the compiler sees them."""
     seen: dict[str, Source] = {}
 
     def visit(name: str) -> None:
         if name in seen:
             return
-        source = read(name, root)
+        source = read(name)
         seen[name] = source  # in a circle it is there already
         for header in source.includes:
             visit(header)
@@ -248,11 +248,11 @@ def text_of(source: Source, kept: set[int]) -> list[str]:
     return lines
 
 
-def one_file(kernel: str, root: Path = ROOT) -> tuple[str, str]:
+def one_file(kernel: str) -> tuple[str, str]:
     """The step's file, below the lines that the program writes; and a main function for it."""
-    sources = {source.path: source for source in with_headers(kernel, root)}
+    sources = {source.path: source for source in with_headers(kernel)}
     for path in (*DEFINITIONS, MAIN):
-        for source in with_headers(path, root):
+        for source in with_headers(path):
             sources.setdefault(source.path, source)
     for_step = used(sources.values(), kernel)
     for_main = used(sources.values(), MAIN) - for_step

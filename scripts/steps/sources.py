@@ -17,44 +17,47 @@ class StepError(Exception):
     """One line for the user."""
 
 
-def all_steps(root: Path = ROOT) -> list[str]:
+def all_steps() -> list[str]:
     """The names of all steps: those of the ladder in its order, then others."""
-    names = (path.parent.name for path in (root / "steps").glob("*/kernel.cu"))
+    names = (path.parent.name for path in (ROOT / "steps").glob("*/kernel.cu"))
     return sorted(names, key=lambda name: (re.match(r"v\d", name) is None, name))
 
 
-def has_left(name: str, root: Path = ROOT) -> bool:
+def has_left(name: str) -> bool:
     """Whether a step in a record is no longer under steps/, nor the step whose configuration or variant it is. A table
     or a figure of all steps in a record leaves it out; one that names it still shows what was measured."""
-    steps = all_steps(root)
+    steps = all_steps()
     return name.partition("@")[0] not in steps and not name.startswith(tuple(f"{step}_" for step in steps))
 
 
-def match_step(name: str, known: list[str]) -> str | None:
-    """The step called `name`, or the only one whose name begins with it; None when there is none. A variant's name begins
-    with its step's, which is then the one that is meant."""
+def match_step(name: str, known: list[str]) -> str:
+    """The step called `name`, or the only one whose name begins with it. A variant's name begins with its step's, which is
+    then the one that is meant."""
     begin = [step for step in known if step.startswith(name)]
     found = [name] if name in known else [step for step in begin if not step.startswith(tuple(f"{each}_" for each in begin))]
     if len(found) > 1:
         raise StepError(f"{name!r} may be {' or '.join(found)}")
-    return found[0] if found else None
+    if not found:
+        raise StepError(f"there is no step {name!r}; there are {', '.join(known)}")
+    return found[0]
 
 
-def find_step(name: str, root: Path = ROOT) -> str:
+def find_step(name: str) -> str:
     """As match_step(), of the steps in the tree."""
-    step = match_step(name, all_steps(root))
-    if step is None:
-        raise StepError(f"there is no step {name!r} under steps/")
-    return step
+    return match_step(name, all_steps())
 
 
-def kernel_lines(step: str, root: Path = ROOT) -> list[str]:
-    return (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8").splitlines()
+def kernel(step: str) -> str:
+    return (ROOT / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
 
 
-def has_idea(step: str, root: Path = ROOT) -> bool:
+def kernel_lines(step: str) -> list[str]:
+    return kernel(step).splitlines()
+
+
+def has_idea(step: str) -> bool:
     """Whether its lesson's picture is a text beside it, which scripts/draw/ideas.py draws."""
-    return (root / "steps" / step / "idea.txt").is_file()
+    return (ROOT / "steps" / step / "idea.txt").is_file()
 
 
 def find_title(source: str, step: str) -> re.Match[str]:
@@ -65,21 +68,19 @@ def find_title(source: str, step: str) -> re.Match[str]:
     return found
 
 
-def title(step: str, root: Path = ROOT) -> str:
+def title(step: str) -> str:
     """The one idea of a step, in its own words."""
-    source = (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
-    parts = re.findall(r'"((?:[^"\\]|\\.)*)"', find_title(source, step)[1])
+    parts = re.findall(r'"((?:[^"\\]|\\.)*)"', find_title(kernel(step), step)[1])
     return re.sub(r"\\(.)", r"\1", "".join(parts))
 
 
-def after(step: str, root: Path = ROOT) -> str | None:
+def after(step: str) -> str | None:
     """The step that this one comes from: the one that its registration names, or the one before it on the ladder; None
     for the first, and for a step that is not under steps/."""
-    steps = all_steps(root)
+    steps = all_steps()
     if step not in steps:
         return None
-    source = (root / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
-    found = AFTER.search(source)
+    found = AFTER.search(kernel(step))
     if found is None:
         at = steps.index(step)
         return steps[at - 1] if at else None
@@ -88,18 +89,16 @@ def after(step: str, root: Path = ROOT) -> str | None:
     return found[1]
 
 
-def compared_with(step: str, above: str | None, measured: Collection[str], root: Path = ROOT) -> str | None:
+def compared_with(step: str, above: str | None, measured: Collection[str]) -> str | None:
     """The step that a rate in a table is divided by: the one that the step comes from if the run has measured it, or
     the one in the row above."""
-    comes_from = after(step, root)
+    comes_from = after(step)
     return comes_from if comes_from in measured else above
 
 
-def part(step: str, root: Path = ROOT) -> str | None:
+def part(step: str) -> str | None:
     """The part of the ladder that a step belongs to; None for a step that is not under steps/."""
-    kernel = root / "steps" / step / "kernel.cu"
-    if not kernel.is_file():
+    if step not in all_steps():
         return None
-    source = kernel.read_text(encoding="utf-8")
-    found = PART.search(source)
+    found = PART.search(kernel(step))
     return PARTS[found[1] if found else "kMemory"]

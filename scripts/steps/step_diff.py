@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from steps import one_file
 from steps.one_file import Line
-from steps.sources import ROOT, StepError, after, find_step, kernel_lines
+from steps.sources import StepError, after, find_step, kernel_lines
 
 COMMENT = re.compile(r"\s*//.*$")
 BLOCKS = "common/blocks/"
@@ -48,10 +48,10 @@ class Compared:
     key: str  # what is compared
 
 
-def what_runs(step: str, root: Path = ROOT) -> list[Part]:
+def what_runs(step: str) -> list[Part]:
     """The step's kernel, below what it uses of common/blocks/."""
     kernel = f"steps/{step}/kernel.cu"
-    sources = one_file.with_headers(kernel, root)
+    sources = one_file.with_headers(kernel)
     kept = one_file.used(sources, kernel)
     parts = []
     for source in sources:
@@ -59,7 +59,7 @@ def what_runs(step: str, root: Path = ROOT) -> list[Part]:
             declarations = (piece for piece in source.pieces if id(piece) in kept and piece.kind == "declaration")
             parts += [Part(" ".join(each.names), source.path, [Line(0, ""), *each.lines]) for each in declarations]
     # All lines of the kernel, but for those that name a block.
-    lines = [Line(number, text) for number, text in enumerate(kernel_lines(step, root), start=1)]
+    lines = [Line(number, text) for number, text in enumerate(kernel_lines(step), start=1)]
     lines = [line for line in lines if not line.text.startswith(f'#include "{BLOCKS}')]
     begin = 0
     for piece in sources[-1].pieces:
@@ -115,11 +115,11 @@ def moved(old: list[Compared], new: list[Compared], removed: set[int], added: se
     return from_, to
 
 
-def diff(first: str, second: str, root: Path = ROOT, brief: bool = False) -> tuple[list[str], int, int]:
+def diff(first: str, second: str, brief: bool = False) -> tuple[list[str], int, int]:
     """The lines of a unified diff, and how many were added and removed. What has only moved, as from a kernel into a
     block, is neither."""
-    new_parts = what_runs(second, root)
-    old = lines_of(in_the_order_of(new_parts, what_runs(first, root)), brief)
+    new_parts = what_runs(second)
+    old = lines_of(in_the_order_of(new_parts, what_runs(first)), brief)
     new = lines_of(new_parts, brief)
     matcher = difflib.SequenceMatcher(None, [line.key for line in old], [line.key for line in new], autojunk=False)
     removed, added = set(range(len(old))), set(range(len(new)))
@@ -152,17 +152,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--brief", action="store_true", help="leave out comments and blank lines, 1 line of context"
     )
-    parser.add_argument(
-        "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
-    )
     options = parser.parse_args(arguments)
     try:
-        steps = [find_step(name, options.root) for name in options.steps]
+        steps = [find_step(name) for name in options.steps]
         if len(steps) == 1:
-            steps.insert(0, after(steps[0], options.root) or steps[0])
+            steps.insert(0, after(steps[0]) or steps[0])
         if len(steps) > 2:
             raise StepError("a diff is of two steps")
-        lines, added, removed = diff(*steps, options.root, options.brief)
+        lines, added, removed = diff(*steps, options.brief)
     except (StepError, OSError, UnicodeDecodeError) as error:
         print(f"step_diff.py: {error}", file=sys.stderr)
         return 2

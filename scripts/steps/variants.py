@@ -31,13 +31,10 @@ VERDICT = re.compile(rf"PASS|FAIL|SKIP|CRASH|HANG|{REFUSED}")
 MADE = "// Made by scripts/steps/variants.py from "
 
 
-class VariantError(Exception):
-    """One line for the user."""
-
-
 @dataclass(frozen=True)
 class Change:
     where: str  # file and line
+    diff: list[str]
     old: list[str]
     new: list[str]
 
@@ -89,21 +86,17 @@ def page_of(step: str) -> str:
 
 
 def parse_change(lines: list[str], page: str, first_line: int) -> Change:
-    old, new = [], []
     where = f"{page}:{first_line}"
+    lines = [line.rstrip() or " " for line in lines]  # editors take the space of an empty line away
     for number, line in enumerate(lines, start=first_line):
-        kind, text = line[:1] or " ", line[1:].rstrip()  # editors take the space of an empty line away
-        if kind not in " -+":
-            raise VariantError(f"{page}:{number}: a line of a diff begins with '-', '+' or a space")
-        if kind in " -":
-            old.append(text)
-        if kind in " +":
-            new.append(text)
+        if line[0] not in " -+":
+            raise StepError(f"{page}:{number}: a line of a diff begins with '-', '+' or a space")
+    old, new = ([line[1:] for line in lines if line[0] in signs] for signs in (" -", " +"))
     if old == new:
-        raise VariantError(f"{where}: changes nothing")
+        raise StepError(f"{where}: changes nothing")
     if not old:
-        raise VariantError(f"{where}: where? Add a line of the kernel before or after")
-    return Change(where, old, new)
+        raise StepError(f"{where}: where? Add a line of the kernel before or after")
+    return Change(where, lines, old, new)
 
 
 Part = tuple[int, str, Any]  # of a page: its line, what it is, what it says
@@ -125,7 +118,7 @@ def parts_of(text: str, page: str) -> Iterator[Part]:
         else:
             yield number, "text", line
     if fence:
-        raise VariantError(f"{page}:{opened}: the code fence is never closed")
+        raise StepError(f"{page}:{opened}: the code fence is never closed")
 
 
 def split(parts: Iterable[Part], heading: str) -> list[list[Part]]:
@@ -155,7 +148,7 @@ def cases_of(parts: list[Part], page: str) -> list[Case]:
         elif key in ("At", "Holds") and quoted and cases and cases[-1].outcomes:
             (cases[-1].claims if key == "Holds" else cases[-1].outcomes[-1].places).extend(quoted)
         else:
-            raise VariantError(f"{page}:{line}: what is '- {key}: {value}'?")
+            raise StepError(f"{page}:{line}: what is '- {key}: {value}'?")
     return cases
 
 
@@ -164,20 +157,20 @@ def variant_of(parts: list[Part], step: str, kind: str, of_section: list[Case]) 
     (first, _, name), *parts = parts
     where = f"{page}:{first}"
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise VariantError(f"{where}: the name must be lower-case letters, digits and '_'")
+        raise StepError(f"{where}: the name must be lower-case letters, digits and '_'")
     cases = cases_of(parts, page) or [case for case in of_section if case.outcomes]
     if not cases:
-        raise VariantError(f"{where}: expects nothing")
+        raise StepError(f"{where}: expects nothing")
     for case in cases:
         if not case.commands and case.outcomes[0].verdict != REFUSED:
             case.commands = [command for each in of_section for command in each.commands]
         if not case.outcomes or not case.commands and case.outcomes[0].verdict != REFUSED:
-            raise VariantError(f"{where}: a command without an outcome, or an outcome without a command")
+            raise StepError(f"{where}: a command without an outcome, or an outcome without a command")
     diffs = [i for i, (_, what, _) in enumerate(parts) if what == "diff"]
     text = "\n".join(line for _, what, line in parts[: diffs[0] if diffs else None] if what == "text")
     title = re.match(r"\n*\*\*(.+)\*\*(?=\n|$)", text)
     if title is None:
-        raise VariantError(f"{where}: begins with what is changed: '**One stage**'")
+        raise StepError(f"{where}: begins with what is changed: '**One stage**'")
     task = re.sub(r"^<.*\n", "", text[title.end() :], flags=re.MULTILINE).strip()
     not_shown = [value for _, what, value in parts if what == "Not shown"]
     return Variant(step, kind, name, where, title[1], task, [parts[i][2] for i in diffs], cases, not_shown)
@@ -189,37 +182,37 @@ def parse(text: str, step: str) -> list[Variant]:
     for section in split(parts_of(text, page), "##")[1:]:
         (line, _, title), *parts = section
         if title not in KINDS:
-            raise VariantError(f"{page}:{line}: '{title}' is none of {', '.join(KINDS)}")
+            raise StepError(f"{page}:{line}: '{title}' is none of {', '.join(KINDS)}")
         above, *variants = split(parts, "###")
         of_section = cases_of(above, page)
         found += [variant_of(each, step, KINDS[title], of_section) for each in variants]
     names = [each.name for each in found]
     for each in found:
         if names.count(each.name) > 1:
-            raise VariantError(f"{each.where}: there are two '{each.name}'")
+            raise StepError(f"{each.where}: there are two '{each.name}'")
     return found
 
 
-def of_step(step: str, root: Path = ROOT, kind: str = "") -> list[Variant]:
+def of_step(step: str, kind: str = "") -> list[Variant]:
     """All, or those of a kind."""
-    path = root / page_of(step)
+    path = ROOT / page_of(step)
     found = parse(path.read_text(encoding="utf-8"), step) if path.is_file() else []
     return [each for each in found if kind in ("", each.kind)]
 
 
-def find(step: str, name: str, root: Path = ROOT) -> Variant:
-    for each in of_step(step, root):
+def find(step: str, name: str) -> Variant:
+    for each in of_step(step):
         if each.name == name:
             return each
-    raise VariantError(f"{page_of(step)} has no '{name}'")
+    raise StepError(f"{page_of(step)} has no '{name}'")
 
 
-def introduction(step: str, section: str, root: Path = ROOT) -> str:
+def introduction(step: str, section: str) -> str:
     """The text of a section, above its variants."""
-    text = (root / page_of(step)).read_text(encoding="utf-8")
+    text = (ROOT / page_of(step)).read_text(encoding="utf-8")
     found = re.search(rf"^## {section}\n+(.*?)\n*^###? ", text, re.MULTILINE | re.DOTALL)
     if found is None:
-        raise VariantError(f"{page_of(step)} has no section '{section}'")
+        raise StepError(f"{page_of(step)} has no section '{section}'")
     return found[1]
 
 
@@ -231,20 +224,20 @@ def place(change: Change, lines: list[str], kernel: str) -> int:
         return found[0]
     if found:
         numbers = ", ".join(str(i + 1) for i in found)
-        raise VariantError(f"{change.where}: stands in {kernel} at lines {numbers}: add a line before or after")
+        raise StepError(f"{change.where}: stands in {kernel} at lines {numbers}: add a line before or after")
     missing = [line for line in change.old if line not in lines]
     why = f"has no line '{missing[0].strip()}'" if missing else "has these lines, but not one after the other"
-    raise VariantError(f"{change.where}: no longer applies: {kernel} {why}")
+    raise StepError(f"{change.where}: no longer applies: {kernel} {why}")
 
 
-def changed_lines(variant: Variant, root: Path = ROOT) -> list[str]:
+def changed_lines(variant: Variant) -> list[str]:
     """Of the changed kernel.cu, with the step's own title."""
-    lines = kernel_lines(variant.step, root)
+    lines = kernel_lines(variant.step)
     kernel = f"steps/{variant.step}/kernel.cu"
     places = sorted(((place(change, lines, kernel), change) for change in variant.changes), key=lambda item: item[0])
     for (before, first), (after, second) in zip(places, places[1:]):
         if before + len(first.old) > after:
-            raise VariantError(f"{second.where}: these lines are also in the change at {first.where}")
+            raise StepError(f"{second.where}: these lines are also in the change at {first.where}")
     for index, change in reversed(places):  # from the end, so that places stay true
         lines[index : index + len(change.old)] = change.new
     return lines
@@ -263,9 +256,9 @@ def instances(variant: Variant) -> str:
     return f"(std::is_same_v<Element,__half>&&({'||'.join(conditions)}))"
 
 
-def source(variant: Variant, root: Path = ROOT, tested: bool = False) -> str:
+def source(variant: Variant, tested: bool = False) -> str:
     """The changed kernel.cu; for the tests, which compile only what they run, its first line says what that is."""
-    text = "\n".join(changed_lines(variant, root)) + "\n"
+    text = "\n".join(changed_lines(variant)) + "\n"
     # The program shows the title, which tells the variant from the step.
     old_title = find_title(text, variant.step)
     title = f"{variant.step}, changed: {variant.title}".replace("\\", "\\\\").replace('"', '\\"')
@@ -279,7 +272,7 @@ def write(sources: dict[str, str], out: Path) -> None:
     found = {kernel.parent.name: kernel for kernel in out.glob("*/kernel.cu")}
     for kernel in found.values():
         if MADE not in kernel.read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
-            raise VariantError(f"{kernel} was not made here: name another folder")
+            raise StepError(f"{kernel} was not made here: name another folder")
     for name in found.keys() - sources.keys():
         shutil.rmtree(found[name].parent)
     for name, text in sources.items():
@@ -297,19 +290,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--tested", action="store_true", help="as the tests build them: those that compile, and of these what is run"
     )
-    parser.add_argument(
-        "--root", type=Path, default=ROOT, help="the repository (default: the one of this script)"
-    )
     options = parser.parse_args(arguments)
-    root = options.root.resolve()
     sources: dict[str, str] = {}
     status = 0
     try:
-        steps = [find_step(step, root) for step in options.steps] or all_steps(root)
-        for variant in (each for step in steps for each in of_step(step, root, options.kind)):
+        steps = [find_step(step) for step in options.steps] or all_steps()
+        for variant in (each for step in steps for each in of_step(step, options.kind)):
             try:
-                text = source(variant, root, options.tested)
-            except (VariantError, StepError) as error:
+                text = source(variant, options.tested)
+            except StepError as error:
                 print(error, file=sys.stderr)
                 status = 1
                 continue
@@ -318,7 +307,7 @@ def main(arguments: list[str] | None = None) -> int:
                 sources[variant.step_name] = text
         if options.out:
             write(sources, options.out)
-    except (VariantError, StepError, OSError, UnicodeDecodeError) as error:
+    except (StepError, OSError, UnicodeDecodeError) as error:
         print(f"variants.py: {error}", file=sys.stderr)
         return 2
     return status

@@ -19,7 +19,7 @@ RECORDS = ("h200_ladder.json", "h100_ladder_hopper.json", "h200_paper_grid.json"
 
 def registered(step: str, pattern: str) -> bool:
     """Does the step's registration have a line like this?"""
-    return re.search(pattern, "\n".join(sources.kernel_lines(step, ROOT))) is not None
+    return re.search(pattern, "\n".join(sources.kernel_lines(step))) is not None
 
 
 # Of calls, by what can run them.
@@ -39,7 +39,7 @@ def timings() -> dict[tuple[int, bool], dict[str, dict[str, dict]]]:
             problem = run["problem"]
             of_kind = found[problem["head_dim"], problem["causal"]]
             for step in run["steps"]:
-                if not sources.has_left(step["step"], ROOT):
+                if not sources.has_left(step["step"]):
                     of_kind[step["step"]][problem_label(problem)] = step["timing"]
     return found
 

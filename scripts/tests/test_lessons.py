@@ -11,8 +11,7 @@ import re
 import pytest
 from conftest import SCRIPTS
 
-from pages import blocks as kinds
-from pages import markers
+from pages.readme_tables import find_blocks
 from records import results
 from steps import sources, variants
 
@@ -34,7 +33,7 @@ LADDER = (
 )
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
 QUESTIONS = 3
-STEPS = sources.all_steps(ROOT)
+STEPS = sources.all_steps()
 LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_file()]
 
 
@@ -42,7 +41,7 @@ LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_fi
 def recorded_steps() -> list[str]:
     files = [ROOT / "figures/results" / name for name in LADDER]
     names = {step["step"] for file in files for run in results.load(file)["runs"] for step in run["steps"]}
-    return sorted(name for name in names if not sources.has_left(name, ROOT))
+    return sorted(name for name in names if not sources.has_left(name))
 
 
 def chapters_before(step: str) -> list[str]:
@@ -69,7 +68,7 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
     title = f"# {number} · "
     whose = "is it another step's lesson? A step of your own needs none: delete the file"
     demand(lines[0].startswith(title), f"its first line must begin with '{title}'; {whose}")
-    blocks = markers.find_blocks(text, page, kinds.KINDS)
+    blocks = find_blocks(text, page)
     headings = [line[3:] for line in lines if line.startswith("## ")]
     demand(headings == HEADINGS, f"its headings must be {HEADINGS}")
     if found:
@@ -88,7 +87,7 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
         demand(re.search(command, diff), f"section 3 must say how to see the diff: {command}")
     predicted = re.match(r"\*Written before (measuring|the recorded run; [^*]+)\.\* ", measured.lstrip())
     demand(predicted, "section 4 must begin with a prediction")
-    own = markers.find_blocks(measured, page, kinds.KINDS)
+    own = find_blocks(measured, page)
     if step in recorded_steps():
         demand(any(block.kind == "step" for block in own), "section 4 must have a generated block 'step'")
     else:
@@ -96,7 +95,7 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
     # `standing` names its steps with `show`: in a lesson that is the lesson's own.
     others = [block.where for block in blocks if block.arguments.get("step", block.arguments.get("show")) != step]
     demand(not others, f"generated blocks of other steps: {', '.join(others)}")
-    name = "".join(each.title for each in variants.of_step(step, ROOT, "exercise"))
+    name = "".join(each.title for each in variants.of_step(step, "exercise"))
     start = f"*{name}*: `python3 scripts/steps/exercise.py start {number}`"
     demand(start in " ".join(ending.split()), f"section 7 must say how to start the exercise: {start}")
     asked = QUESTION.findall(ending)
@@ -114,8 +113,8 @@ def neighbours(step: str) -> tuple[str | None, list[str]]:
     """The step that it comes from; and those that come from it, or else the next one, so that the way goes on behind the
     end of a branch."""
     at = LESSONS.index(step)
-    come_from_it = [each for each in LESSONS if sources.after(each, ROOT) == step]
-    return sources.after(step, ROOT), come_from_it or LESSONS[at + 1 : at + 2]
+    come_from_it = [each for each in LESSONS if sources.after(each) == step]
+    return sources.after(step), come_from_it or LESSONS[at + 1 : at + 2]
 
 
 @pytest.mark.parametrize("step", STEPS)

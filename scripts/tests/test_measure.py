@@ -112,7 +112,7 @@ def test_a_rehearsal_of_the_ring_writes_a_record(tmp_path):
     for module in ("torch", "flashsteps"):
         pytest.importorskip(module, reason=f"this test needs {module}")
     path = tmp_path / "ring.json"
-    words = f"--device cpu --tokens 16 --heads 1,1 --head-dim 64 --rounds 7 --limit 300 --json {path}".split()
+    words = f"--device cpu --tokens 16 --heads 1,1 --head-dim 64 --rounds 7 --json {path}".split()
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     ring = [SCRIPTS / "measure" / "ring.py", "--lab", BUILD / LIBRARY, *words]
     subprocess.run([*start, *ring], check=True, timeout=400)

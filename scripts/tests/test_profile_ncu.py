@@ -99,7 +99,7 @@ class Machine:
             (folder / "steps" / step).touch()
         monkeypatch.setattr(profile_ncu, "run", self.run)
         monkeypatch.setattr(profile_ncu, "find_ncu", lambda: ("ncu", "2025.3.1.0"))
-        monkeypatch.setattr(profile_ncu.sources, "all_steps", lambda root=None: list(STEPS[:2]))
+        monkeypatch.setattr(profile_ncu.sources, "all_steps", lambda: list(STEPS[:2]))
         self.folder, self.commands = folder, []
         self.problem = make_problem(batch=1, seqlen_q=256, seqlen_kv=256, causal=False, dtype="fp16")
         self.logs, self.entries, self.provenance = {"1": LOG}, {}, {}
@@ -199,17 +199,11 @@ def test_steps_of_different_builds_are_no_record(machine: Machine, capsys):
     assert status == 2 and len(complaints) == 1 and said in complaints[0]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["v02", "--build", "/none"], "/none/steps/v02_smem_tiles does not exist: build it first"),
-        (["v02", "--json", "/none/r.json"], "/none/r.json: No such file or directory"),
-    ],
-)
-def test_what_is_missing_is_told_before_ncu_is_called(machine: Machine, capsys, words, expected):
-    assert profile_ncu.main(["--build", str(machine.folder), *words]) == 2
+def test_what_is_missing_is_told_before_ncu_is_called(machine: Machine, capsys):
+    assert profile_ncu.main(["--build", "/none", "v02"]) == 2
     said = capsys.readouterr().err
-    assert expected in said and said.count("\n") == 1 and machine.commands == []
+    assert "/none/steps/v02_smem_tiles does not exist: build it first" in said
+    assert said.count("\n") == 1 and machine.commands == []
 
 
 # The record.
@@ -255,8 +249,6 @@ CASES = [
     (STEP + "status", "skip", 'message: is "", must be a text'),
     (STEP + "metrics", ABSENT, "runs[0].steps[1]: 'metrics' is a required property"),
     (STEP + "metrics.speed", 1, "metrics.speed: unknown key"),
-    (STEP + "metrics.occupancy", 100.5, "a percentage, 0 to 100"),
-    (STEP + "metrics.instructions", 100.5, "instructions: is 100.5, must be a whole number"),
     (STEP + "metrics.instructions", 101, "the opcodes add up to 100"),
     (STEP + "metrics.instructions", ABSENT, "metrics.instructions: is null"),
     (STEP + "metrics.shared_wavefronts_ideal", 3301, "shared_wavefronts_ideal: is above shared_wavefronts"),
@@ -273,14 +265,12 @@ def test_a_broken_profile_is_refused(path, value, expected):
     assert any(expected in line for line in results.check(data)), results.check(data)
 
 
-def test_kernels_add_up():
+def test_each_kernel_is_checked():
     data = make_profile()
     step = data["runs"][0]["steps"][1]
     kernels = [{key: step[key] for key in ("metrics", "opcodes")} for _ in range(2)]
     step |= {**profiles.sum_of(kernels), "kernels": kernels}
     assert results.check(data) == [] and "occupancy" not in step["metrics"]
-    step["metrics"]["duration_ns"] += 1
-    assert any("kernels: do not add up" in line for line in results.check(data))
     kernels[1]["opcodes"] = {"FFMA": 1}
     assert any("kernels[1].metrics.instructions: is 100, the op" in line for line in results.check(data))
     del kernels[1]
@@ -336,7 +326,7 @@ def test_percentages_of_several_kernels_are_those_of_the_longest(profiled: Repos
     ("block", "expected"),
     [
         ("ladder file=profile.json", "profile.json is a profile"),
-        (BLOCK.replace("show=", "show=speed,"), "show=speed: there are duration_ns, sm_cycles"),
+        (BLOCK.replace("show=", "show=speed,"), "its records have no 'speed'"),
         ("conformance file=gpu.json ncu=profile.json", "needs 'emulator'"),
         ("conformance file=counts.json ncu=gpu.json", "gpu.json is no profile"),
     ],

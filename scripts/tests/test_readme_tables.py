@@ -15,16 +15,16 @@ from conftest import (
     make_peers_record,
     make_problem,
     make_record,
-    make_ring,
 )
 
-from pages import markers, readme_tables
+from pages import readme_tables
+from pages.blocks import TableError
 
 TWO_PROBLEMS = [make_problem(), make_problem(causal=False, seqlen_q=512, seqlen_kv=512)]
 
 
 def run(repository: Repository, capsys, *options: str) -> tuple[int, str]:
-    status = readme_tables.main(["--root", str(repository.root), *options])
+    status = readme_tables.main([*options])
     return status, capsys.readouterr().err
 
 
@@ -94,7 +94,7 @@ def test_a_step_that_has_left_the_ladder_is_shown_only_where_it_is_named(reposit
         assert "v01_scalar" not in text and "v02_smem_tiles" in text
     block = "step file=peers.json step=v02_smem_tiles against=v01_scalar"
     assert "| v01_scalar | v02_smem_tiles | × |" in written(repository, capsys, block)
-    said = "has no step 'v00_none'"
+    said = "its records have no 'v00_none'"
     assert said in refused(repository, capsys, block.replace("v01_scalar", "v00_none"))
 
 
@@ -142,7 +142,7 @@ def test_ablations_are_those_of_the_record_and_of_the_page(repository: Repositor
     assert r"[With less \| only](steps/v02_smem_tiles/variants.md#less) | skip: too big | – |" in text
     assert "#more" not in text
     repository.record("ablations.json", make_record(steps=("v02_smem_tiles_less",), commit=commit))
-    assert "ablations.json has no step 'v02_smem_tiles'" in refused(repository, capsys, ABLATION)
+    assert "its records have no 'v02_smem_tiles'" in refused(repository, capsys, ABLATION)
     write_ablations(repository, "renamed")
     said = "has 'v02_smem_tiles_less', which is not in steps/v02_smem_tiles/variants.md: measure again"
     assert said in refused(repository, capsys, ABLATION)
@@ -167,28 +167,17 @@ def test_what_a_step_exceeds_is_no_bound(repository: Repository, capsys):
     [
         ("ladder file=none.json", "there is no figures/results/none.json"),
         ("ladder", "file=... is missing"),
-        ("ladder file=../results/gpu.json", "there is no figures/results/../results/gpu.json"),
-        ("ladder file=gpu.json shapes=D=128 parts=decode", "parts=decode: the ladder has the parts memory"),
         ("ladder file=gpu.json shapes=D=64", "no problem matches D=64"),
         ("ladder file=gpu.json shapes=D=128 D=64", "does not know D"),
         ("step file=gpu.json step=v07_none", "there is no step 'v07_none'"),
-        ("step file=peers.json step=v02_smem_tiles", "peers.json is a comparison with peers: for the blocks"),
         ("counters file=counts.json step=v03_wmma", "show=... is missing"),
-        ("counters file=counts.json step=v03_wmma show=nonsense", "show=nonsense"),
-        ("ablation file=gpu.json step=v02_smem_tiles", "gpu.json has no ablation of v02_smem_tiles"),
-        ("peers file=gpu.json", "gpu.json is no comparison with peers"),
-        ("standing file=peers.json beside=best by=S", "by=S: there are B, H"),
-        ("inputs file=gpu.json", "has no problem with normal inputs and with others"),
-        ("pages file=gpu.json without=gpu.json step=v01_scalar", "has problems without pages"),
-        ("host_time file=gpu.json", "gpu.json has no times of the host"),
-        ("ring file=gpu.json", "gpu.json is of one GPU"),
-        ("ring_trace file=ring.json problem=2", "no trace of a problem 2"),
-        ("instructions file=gpu.json warps=2", "has no costs of instructions"),
+        ("counters file=counts.json step=v03_wmma show=nonsense", "its records have no 'nonsense'"),
+        ("peers file=peers.json show=v99", "show=v99: there are v01_scalar, "),
+        ("host_time file=gpu.json", "its records have no 'host_overhead'"),
     ],
 )
 def test_what_a_block_asks_for_in_vain(repository: Repository, capsys, block, expected):
     record_peers(repository)
-    repository.record("ring.json", make_ring(repository.commit))
     assert expected in refused(repository, capsys, block)
 
 
@@ -239,41 +228,31 @@ def test_a_typed_figure_is_caught(repository: Repository, capsys):
 
 # Where blocks are.
 
-PAGE = Path("page.md")
-GOOD = '# Title\n\n<!-- generated: shout text="a b" n=2 -->\nold\n<!-- /generated -->\nend\n'
+GOOD = '# Title\n\n<!-- generated: step file="a b" n=2 -->\nold\n<!-- /generated -->\nend\n'
 
 
-def find(text: str):
-    return markers.find_blocks(text, PAGE, ["shout", "other"])
-
-
-def test_blocks_are_found_and_only_their_bodies_replaced():
-    text = GOOD + "<!-- generated: other -->\n```diff\n<!-- /generated -->\nlast"
-    first, second = find(text)
-    assert (first.kind, first.arguments, first.body) == ("shout", {"text": "a b", "n": "2"}, "old\n")
-    assert (first.where, second.line) == ("page.md:3", 7)
-    assert markers.outside(text).splitlines() == ["# Title", "", "", "", "", "end", "", "", "", "last"]
-    new = markers.replace(text, [(first, markers.fitting(first, "one\ntwo")), (second, "three\n")])
-    assert new == text.replace("old", "one\ntwo").replace("```diff", "three")
-    with pytest.raises(markers.MarkerError, match="page.md:3: the generated text holds a marker"):
-        markers.fitting(first, "<!-- /generated -->")
+def test_blocks_are_found():
+    text = GOOD + "<!-- generated: ladder -->\n```diff\n<!-- /generated -->\nlast"
+    first, second = readme_tables.find_blocks(text, Path("page.md"))
+    assert (first.kind, first.arguments, first.body) == ("step", {"file": "a b", "n": "2"}, "old\n")
+    assert (first.where, text[first.place], second.where) == ("page.md:3", "old\n", "page.md:7")
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a\n<!-- generated: shout -->\n", "page.md:2: is no half of a block"),
-        (GOOD.replace("old", "<!-- generated: other -->"), "page.md:4: is no half of a block"),
+        ("a\n<!-- generated: step -->\n", "page.md:2: is no half of a block"),
+        (GOOD.replace("old", "<!-- generated: ladder -->"), "page.md:4: is no half of a block"),
         ("\n<!-- /generated -->\n", "page.md:2: is no half of a block"),
         (GOOD.replace("<!-- gen", "<!--gen"), "page.md:3: is no half of a block"),
         (GOOD.replace("<!-- gen", "  <!-- gen"), "page.md:3: is no half of a block"),
-        (GOOD.replace("shout", "whisper"), "page.md:3: unknown kind 'whisper', there are other, shout"),
+        (GOOD.replace("step", "whisper"), "page.md:3: unknown kind 'whisper', there are ladder, "),
         (GOOD.replace("n=2", "loud"), "page.md:3: must be key=value"),
-        (GOOD.replace("n=2", "n=1 n=2"), "page.md:3: must be key=value, each key once"),
-        (GOOD.replace("n=2", 'n="1'), "page.md:3: No closing quotation"),
+        (GOOD.replace("n=2", "n=1 n=2"), "page.md:3: must have each key once"),
+        (GOOD.replace("n=2", 'n="1'), "page.md:3: must be key=value"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text, expected):
-    with pytest.raises(markers.MarkerError) as error:
-        find(text)
+    with pytest.raises(TableError) as error:
+        readme_tables.find_blocks(text, Path("page.md"))
     assert str(error.value).startswith(expected)

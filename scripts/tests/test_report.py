@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import MEASURE, Browser, browser, chromium  # noqa: F401  (fixtures)
-from conftest import STEPS, give_limit, make_peers_record, make_problem, make_record
+from conftest import MEASURE, STEPS, Browser, give_limit, make_peers_record, make_problem, make_record
 from markupsafe import escape
 from test_charts import profile_of
 
@@ -20,6 +19,7 @@ from records.rates import rate, tflops_spread
 from steps import sources
 
 pytest.importorskip("matplotlib", reason="build/venv has it").use("svg")
+
 
 def make(folder: Path, data: dict[str, Any], *options: str) -> str:
     """The page, whose text is then still escaped."""
@@ -148,7 +148,7 @@ def test_a_run_in_which_everything_failed(tmp_path, capsys, backend):
 
 
 def test_of_many_problems_the_first_have_charts_and_all_have_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr(report.pictures, "PROBLEMS_DRAWN", 1)
+    monkeypatch.setattr(report, "PROBLEMS_DRAWN", 1)
     lengths = (512, 1024, 2048)
     data = make_record(problems=[make_problem(seqlen_q=length, seqlen_kv=length) for length in lengths])
     page = make(tmp_path, data)
@@ -171,7 +171,7 @@ def test_peers_have_rows_too(tmp_path, monkeypatch):
 
 
 def test_a_profile_gives_a_roofline(tmp_path, monkeypatch):
-    monkeypatch.setattr(report.pictures, "PROBLEMS_DRAWN", 0)
+    monkeypatch.setattr(report, "PROBLEMS_DRAWN", 0)
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps(profile_of([make_problem(), make_problem(causal=False)])), encoding="utf-8")
     page = make(tmp_path, make_record(), "--profile", str(profile))
@@ -210,12 +210,12 @@ def test_without_a_package_it_is_one_line_and_what_can_be_drawn(tmp_path, monkey
     ],
 )
 def test_a_file_that_is_none_is_one_line(tmp_path, capsys, content, expected):
-    record, out = tmp_path / "results.json", tmp_path / "report"
+    record, out = tmp_path / "\x1b[31m.json", tmp_path / "report"
     if content is not None:
         record.write_bytes(content)
     assert report.main([str(record), "--out", str(out)]) == 1
     message = capsys.readouterr().err
-    assert expected in message and message.count("\n") == 1 and not out.exists()
+    assert expected in message and message.count("\n") == 1 and "\x1b" not in message and not out.exists()
 
 
 # In a browser: nothing missing or broken, readable on wide and narrow screens, in light and dark.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import jsonschema
 import pytest
 from conftest import (
     MATMUL_TFLOPS,
+    ROOT,
     Repository,
     git,
     give_limit,
@@ -19,6 +21,7 @@ from conftest import (
 )
 
 from records import problems, profiles, rates, results, rules
+from records.writing import printable
 from steps import sources
 
 ABSENT = object()
@@ -47,8 +50,6 @@ CUDA_CASES = [
     ("provenance.device.driver", ABSENT, "provenance.device: 'driver' is a required property"),
     ("provenance.build.nvcc", None, "provenance.build.nvcc: is null"),
     ("provenance.method", ABSENT, "provenance: 'method' is a required property"),
-    ("runs.0.problem.num_heads_kv", 3, "not a multiple of num_heads_kv"),
-    ("runs.0.ceilings.matmul.p10_ms", 2.05, "p10_ms <= median_ms"),
     ("provenance.device.peak_tflops.bf16", 50.0, "% of the card's peak, above 100"),
     (STEP + "step", "v01_scalar", "runs[0].steps: v01_scalar appears twice"),
     (STEP + "status", "fail", 'message: is "", must be a text that is not empty'),
@@ -62,7 +63,6 @@ CUDA_CASES = [
     (VALIDATION + "worst_row_nrmse", 0.5, "a pass needs at most"),
     (VALIDATION + "nonfinite", 1, "nonfinite: 0 was expected"),
     (VALIDATION + "rows_checked", 0, "rows_checked: is 0"),
-    (VALIDATION + "rows_checked", 10**9, "rows_checked: are 1000000000, the problem has 262144"),
     (VALIDATION + "gate_nrmse", 0.1, "looser than"),
     (VALIDATION + "gate_row", 0.1, "looser than"),
     (VALIDATION + "worst_element", 3.5, "worst_element: is 3.5, a pass needs at most gate_element: 3.0"),
@@ -72,15 +72,12 @@ CUDA_CASES = [
     (VALIDATION + "runs_identical", False, "runs_identical: True was expected"),
     (VALIDATION + "modes", ["early"], "modes: is"),
     (TIMING + "tflops", 1e6, "timing.tflops: is"),
-    (TIMING + "p10_ms", 1e6, "p10_ms <= median_ms"),
     (TIMING + "limit", "mma_sync", "timing.limit: the run has no ceilings.mma_sync"),
     ("command", "check", "timing: is ..., must be absent with 'check' and 'count'"),
     ("command", "count", "runs[0].steps[1]: 'counters' is a required property"),
 ]
 LENGTHS_CASES = [
     ("lengths", ABSENT, "problem: 'lengths' is a required property"),
-    ("lengths", [1, 2, 3], "lengths: are 3, the batch is 4"),
-    ("lengths", [1, 2, 3, 4097], "lengths: one is above seqlen_kv, which is 4096"),
     ("lengths", [0, 4096, 3000, 7], "tflops: is"),
     ("kv_lengths", "full", "lengths: is [0, 4096, 100, 7], must be absent with kv_lengths full"),
 ]
@@ -98,7 +95,6 @@ COLD_CASES = [
     ("runs.0.ceilings.read_kv", ABSENT, "the run has no ceilings.read_kv"),
 ]
 PEER = "runs.0.peers.1."
-HOST = "host_overhead."
 PEERS_CASES = [
     ("provenance.backend", "emulator", "provenance.backend: 'cuda' was expected"),
     ("provenance.method", ABSENT, "provenance: 'method' is a required property"),
@@ -113,10 +109,6 @@ PEERS_CASES = [
     (PEER + "validation.runs_identical", ABSENT, "'runs_identical' is a required property"),
     (PEER + "validation.nrmse", 0.5, "runs[0].peers[1] (sdpa_cudnn).validation.nrmse: is 0.5"),
     ("host_overhead", ABSENT, "the file: 'host_overhead' is a required property"),
-    (HOST + "problem.num_heads_kv", 3, "host_overhead.problem.num_heads_q: is not a multiple"),
-    (HOST + "entries.3.median_us", 6.1, "entries: sdpa_flash: p10_us <= median_us <= p90_us does not"),
-    (HOST + "entries.3.name", "v01_scalar", "entries: v01_scalar appears twice"),
-    (HOST + "entries.3.name", "v09_other", "entries: v09_other is neither a step of the runs nor a peer"),
     ("command", "run", "provenance.peers: is ..., must be absent with other commands than 'peers'"),
     ("command", "run", "runs[0].peers: is ..., must be absent"),
     ("command", "run", "host_overhead: is ..., must be absent"),
@@ -127,20 +119,13 @@ RING_CASES = [
     ("ring", None, "ring: None is not of type 'object'"),
     ("runs", make_record()["runs"], "runs: is ..., must be empty with 'ring'"),
     ("ring.problems", [], "ring.problems: [] should be non-empty"),
-    (PROBLEM + "contenders.2.name", "ring", "contenders: ring appears twice"),
     (PROBLEM + "contenders.1.name", "rings", "must be with a contender ring"),
-    (PROBLEM + "contenders.1.p10_ms", 9, "ring.p10_ms <= median_ms"),
-    (PROBLEM + "transfer.p10_ms", 9, "transfer.p10_ms <= median_ms"),
     (PROBLEM + "nrmse", 0.006, "nrmse: 0.006 is greater than the maximum of 0.005"),
 ]
-TWO_WARPS = "instructions.warps.1."
 INFO_CASES = [
     ("command", "bench", "instructions: is ..., must be absent with other commands than 'info'"),
     ("instructions", None, "instructions: None is not of type 'object'"),
     ("runs", make_record()["runs"], "runs: is ..., must be empty with 'info'"),
-    (TWO_WARPS + "warps", 1, "warps: 1 appears twice"),
-    (TWO_WARPS + "others.0.beside", [8, 8, 16], "FFMA, 2 banks: beside does not grow"),
-    (TWO_WARPS + "others.1.banks", 2, "FFMA, 2 banks appears twice"),
 ]
 
 
@@ -196,7 +181,7 @@ def test_no_object_of_the_schema_takes_an_unknown_key():
 def test_a_sound_record_may_be_quoted_from(make, repository: Repository, capsys):
     data = make(commit=repository.commit)
     path = str(repository.record("sound.json", data))
-    assert results.main(["check", "--recorded", "--root", str(repository.root), path]) == 0
+    assert results.main(["check", "--recorded", path]) == 0
     assert f"{path}: ok, {len(data['runs'])} problem(s)" in capsys.readouterr().out
 
 
@@ -260,6 +245,17 @@ def test_what_is_no_results_file_is_one_line(tmp_path, capsys, text, expected):
     assert expected in message and message.count("\n") == 1 and message.startswith(str(path))
 
 
+def test_a_file_of_others_does_not_command_the_terminal(tmp_path, capsys):
+    assert printable("é↓ \x1b[31m\n\x9b\x7f\ud800") == "é↓ \\x1b[31m\\n\\x9b\\x7f\\ud800"
+    record, path = make_record(), tmp_path / "\x1b[31m.json"
+    record["runs"][0]["steps"][0] |= {"step": "v01\x1b[31m", "status": "\x1b[31m"}
+    for data in (record, make_record() | {"\x1b[31m": 1}):
+        path.write_text(json.dumps(data), encoding="utf-8")
+        assert results.main(["check", str(path)]) == 1
+        printed = "".join(capsys.readouterr())
+        assert "\x1b" not in printed and "\\x1b[31m" in printed
+
+
 def test_one_bad_file_does_not_hide_the_others(repository: Repository, capsys):
     bad = repository.write("bad.json", "{}")
     good = repository.root / "figures/results/gpu.json"
@@ -286,14 +282,14 @@ def test_one_bad_file_does_not_hide_the_others(repository: Repository, capsys):
 def test_what_is_not_recorded(path, value, expected, repository: Repository):
     data = make_record(commit=repository.commit)
     data["runs"][0]["steps"][1] |= {"configuration": "64x64", "tuned": False}
-    assert results.check(data) == [] and results.check_recorded(data, repository.root) == []
+    assert results.check(data) == [] and results.check_recorded(data) == []
     change(data, path, value)
     assert results.check(data) == []
-    assert any(expected in line for line in results.check_recorded(data, repository.root))
+    assert any(expected in line for line in results.check_recorded(data))
 
 
 def recorded(repository: Repository, commit: str = "") -> list[str]:
-    return results.check_recorded(make_record(commit=commit or repository.commit), repository.root)
+    return results.check_recorded(make_record(commit=commit or repository.commit))
 
 
 def test_a_commit_that_is_no_ancestor(repository: Repository):
@@ -307,15 +303,12 @@ def test_a_commit_that_is_no_ancestor(repository: Repository):
     assert any("is not an ancestor of HEAD" in line for line in recorded(repository, commit=elsewhere))
 
 
-def test_no_clone_is_not_a_pass(repository: Repository, tmp_path):
-    folder = tmp_path / "archive"
-    folder.mkdir()
-    errors = results.check_recorded(make_record(commit=repository.commit), folder)
-    assert len(errors) == 1 and "is no git clone" in errors[0]
-    inside = repository.root / "archive"  # of another repository
-    inside.mkdir()
-    errors = results.check_recorded(make_record(commit=repository.commit), inside)
-    assert len(errors) == 1 and "is no git clone" in errors[0]
+def test_no_clone_is_not_a_pass(repository: Repository, tmp_path, monkeypatch):
+    for folder in (tmp_path / "archive", repository.root / "archive"):  # the second is inside of another repository
+        folder.mkdir()
+        monkeypatch.setattr(results, "ROOT", folder)
+        errors = recorded(repository)
+        assert len(errors) == 1 and "is no git clone" in errors[0]
 
 
 def test_a_surrounding_hook_does_not_matter(repository: Repository, monkeypatch):
@@ -331,7 +324,7 @@ def test_a_build_is_of_its_own_repository(repository: Repository, tmp_path, monk
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(other))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
-    script, out = sources.ROOT / "harness" / "base" / "build_info.cmake", tmp_path / "build_info.inc"
+    script, out = ROOT / "harness" / "base" / "build_info.cmake", tmp_path / "build_info.inc"
     command = ["cmake", f"-DSOURCE_DIR={repository.root}", f"-DOUTPUT={out}", "-DCOMMIT=", "-DDIRTY=", "-P", str(script)]
     subprocess.run(command, check=True)
     # The fixture's records are not committed.

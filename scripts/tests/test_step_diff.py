@@ -17,7 +17,7 @@ def pair(repository: Repository) -> Repository:
 
 
 def test_the_diff_as_it_is(pair: Repository):
-    lines, added, removed = step_diff.diff("v01_scalar", "v02_smem_tiles", pair.root)
+    lines, added, removed = step_diff.diff("v01_scalar", "v02_smem_tiles")
     assert lines[:3] == [
         "--- steps/v01_scalar/kernel.cu",
         "+++ steps/v02_smem_tiles/kernel.cu",
@@ -28,7 +28,7 @@ def test_the_diff_as_it_is(pair: Repository):
 
 
 def test_brief_is_about_code_only(pair: Repository):
-    lines, added, removed = step_diff.diff("v01_scalar", "v02_smem_tiles", pair.root, brief=True)
+    lines, added, removed = step_diff.diff("v01_scalar", "v02_smem_tiles", brief=True)
     assert lines[2:] == ["@@ -4 +3 @@", " int b = 2;", "-int c = 3;", "+int c = 33;", " int d = 4;"]
     assert (added, removed) == (1, 1)
 
@@ -41,10 +41,10 @@ def test_code_that_moves_into_a_block_is_no_difference(pair: Repository):
     kernel = "int main() { return helper(NUMBER); }\n"
     pair.write("steps/v01_scalar/kernel.cu", f"{helper}\n{kernel}")
     pair.write("steps/v02_smem_tiles/kernel.cu", f'#include "common/blocks/helper.h"\n\n{kernel}')
-    assert step_diff.diff("v01_scalar", "v02_smem_tiles", pair.root, brief=True)[1:] == (0, 0)
+    assert step_diff.diff("v01_scalar", "v02_smem_tiles", brief=True)[1:] == (0, 0)
     # What a block changes is one.
     pair.write("common/blocks/helper.h", f"#pragma once\n{helper.replace('2', '3')}{unused}")
-    lines, added, removed = step_diff.diff("v01_scalar", "v02_smem_tiles", pair.root, brief=True)
+    lines, added, removed = step_diff.diff("v01_scalar", "v02_smem_tiles", brief=True)
     assert lines[2:] == ["@@ -2 +common/blocks/helper.h:3 @@", "   x += 1;", "-  x *= 2;", "+  x *= 3;", "   return x;"]
 
 
@@ -54,7 +54,7 @@ def test_lines_that_stand_elsewhere_are_no_difference(pair: Repository):
     indented = "".join(f"  {line}\n" for line in a.splitlines())
     kernel = f"int kernel() {{\n{b}  if (c) {{\n{indented}  }}\n  return 1;\n}}\n"
     pair.write("steps/v02_smem_tiles/kernel.cu", kernel)
-    lines, added, removed = step_diff.diff("v01_scalar", "v02_smem_tiles", pair.root, brief=True)
+    lines, added, removed = step_diff.diff("v01_scalar", "v02_smem_tiles", brief=True)
     assert (added, removed) == (2, 0)
     stays = [f" {line}" for line in indented.splitlines()]
     assert lines[2:] == ["@@ -8 +5 @@", "   b += 3;", "+  if (c) {", *stays, "+  }", "   return 1;"]
@@ -63,13 +63,13 @@ def test_lines_that_stand_elsewhere_are_no_difference(pair: Repository):
 def test_one_step_is_compared_with_the_one_that_it_comes_from(pair: Repository, capsys):
     registration = 'constexpr StepInfo kStep = {.title = "", .after = "AFTER"};\n'
     pair.write("steps/v03_wmma/kernel.cu", registration.replace("AFTER", "v01_scalar"))
-    assert step_diff.main(["v03", "--root", str(pair.root)]) == 0
+    assert step_diff.main(["v03"]) == 0
     assert capsys.readouterr().out.startswith("--- steps/v01_scalar/kernel.cu\n")
-    assert step_diff.main(["v02", "--root", str(pair.root)]) == 0
+    assert step_diff.main(["v02"]) == 0
     assert capsys.readouterr().out.startswith("--- steps/v01_scalar/kernel.cu\n")
-    assert sources.after("v01_scalar", pair.root) is None
+    assert sources.after("v01_scalar") is None
     pair.write("steps/v03_wmma/kernel.cu", registration.replace("AFTER", "v04"))
-    assert step_diff.main(["v03", "--root", str(pair.root)]) == 2
+    assert step_diff.main(["v03"]) == 2
     assert "comes after 'v04', which is not under steps/" in capsys.readouterr().err
 
 
@@ -77,7 +77,7 @@ def test_one_step_is_compared_with_the_one_that_it_comes_from(pair: Repository, 
     ("name", "expected"), [("v09", "there is no step 'v09'"), ("v0", "'v0' may be v01_scalar or")]
 )
 def test_a_step_that_is_not_there(pair: Repository, capsys, name, expected):
-    assert step_diff.main([name, "v02", "--root", str(pair.root)]) == 2
+    assert step_diff.main([name, "v02"]) == 2
     message = capsys.readouterr().err
     assert expected in message and message.count("\n") == 1
 
@@ -85,7 +85,7 @@ def test_a_step_that_is_not_there(pair: Repository, capsys, name, expected):
 def test_steps_come_in_order(pair: Repository):
     pair.write("steps/v10_last/kernel.cu", "")
     pair.write("steps/notes/README.md", "")
-    assert sources.all_steps(pair.root) == ["v01_scalar", "v02_smem_tiles", "v03_wmma", "v10_last"]
+    assert sources.all_steps() == ["v01_scalar", "v02_smem_tiles", "v03_wmma", "v10_last"]
 
 
 def test_the_beginning_of_a_name_means_the_step_and_not_its_variant():

@@ -10,7 +10,7 @@ import re
 from typing import Any, Iterator
 
 import pytest
-from browser import MEASURE, Browser, browser, chromium  # noqa: F401  (fixtures)
+from conftest import MEASURE, Browser
 
 from pages import story
 
@@ -116,7 +116,7 @@ class Page:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:  # noqa: F811
+def page(browser: Browser) -> Iterator[Page]:
     opened = Page(browser)
     assert opened.open() == []
     yield opened
@@ -158,7 +158,7 @@ def test_the_still_pictures_are_those_that_the_scripts_draw(page):
     assert [stage for stage in live if stage not in TEXT] == []
 
 
-def test_without_scripts_the_pictures_stand_there(chromium):  # noqa: F811
+def test_without_scripts_the_pictures_stand_there(chromium):
     page = Page(Browser(chromium, scripts=False))
     assert page.open(360) == []
     visible = "[...document.querySelectorAll('{}')].filter(element => element.checkVisibility()).length"

@@ -76,7 +76,7 @@ echo not a diff
 
 
 def run(repository: Repository, capsys, *options: str) -> tuple[int, str, str]:
-    status = variants.main(["--root", str(repository.root), *options])
+    status = variants.main([*options])
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 
@@ -88,7 +88,7 @@ def changed(repository: Repository) -> Repository:
 
 
 def test_what_a_page_says(changed: Repository):
-    half, changes, runs = variants.of_step(STEP, changed.root)
+    half, changes, runs = variants.of_step(STEP)
     assert (half.kind, half.title) == ("ablation", r'Half the rows, "by" the \ way')
     assert half.task == "Why one would expect what."
     assert [each.verdict for case in half.cases for each in case.outcomes] == ["PASS"]
@@ -99,7 +99,7 @@ def test_what_a_page_says(changed: Repository):
         ("HANG", [], []),
     ]
     assert [(len(each.commands), each.claims) for each in runs.cases] == [(1, ["mma == v01.mma"]), (1, [])]
-    assert not runs.changes and variants.of_step(STEP, changed.root, "ablation") == [half]
+    assert not runs.changes and variants.of_step(STEP, "ablation") == [half]
 
 
 def test_list(changed: Repository, capsys):
@@ -212,12 +212,12 @@ def test_a_recorded_run_holds_steps_and_variants_of_its_commit_only(repository: 
     steps = ("v01_scalar", STEP, f"{STEP}@64x64", NAME)
     uncommitted = make_record(steps=steps, commit=repository.commit)
     assert results.check(uncommitted) == []
-    assert results.check_recorded(uncommitted, repository.root) == [
+    assert results.check_recorded(uncommitted) == [
         f"runs: '{NAME}' is neither a step nor a variant of commit {repository.commit[:12]}"
     ]
     git(repository.root, "add", "-A")
     git(repository.root, "commit", "-q", "-m", "an ablation")
     committed = make_record(steps=steps, commit=git(repository.root, "rev-parse", "HEAD"))
-    assert results.check_recorded(committed, repository.root) == []
+    assert results.check_recorded(committed) == []
     foreign = make_record(steps=(*steps, "my_step"), commit=committed["provenance"]["commit"])
-    assert "'my_step' is neither" in results.check_recorded(foreign, repository.root)[0]
+    assert "'my_step' is neither" in results.check_recorded(foreign)[0]

@@ -1,28 +1,26 @@
-"""Writing a record: whole or not at all, and refused before anything is measured where it could not be written."""
+"""What scripts write: a record, whole or not at all, and lines and tables on a terminal."""
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import tempfile
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 
-class NotWritable(Exception):
-    """One line for the user."""
-
-
 def writable(name: str) -> Path:
-    """The file of this name, which can be written; leaves nothing behind. A link stays a link: what it points to is
-    replaced."""
+    """The file of an option, which can be written: else a long measurement would be lost at its end. Leaves nothing
+    behind. A link stays a link: what it points to is replaced."""
     path = Path(name).resolve()
     try:
         if path.exists() and not path.is_file():
-            raise NotWritable(f"--json {path}: is not a regular file")
+            raise argparse.ArgumentTypeError(f"{printable(path)}: is not a regular file")
         with tempfile.TemporaryFile(dir=path.parent):
             return path
     except OSError as error:
-        raise NotWritable(f"--json {path}: {error.strerror}") from error
+        raise argparse.ArgumentTypeError(f"{printable(path)}: {error.strerror}") from error
 
 
 # What is spread out, with a line for each of its values. harness/program/results.cpp has the same for its own keys.
@@ -50,13 +48,40 @@ def record_text(record: dict[str, Any]) -> str:
     return lines(record, "", True) + "\n"
 
 
-def replace(path: Path, text: str) -> None:
+def save(path: Path | None, record: dict[str, Any]) -> None:
+    if path is None:
+        return
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(record_text(record))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def printable(text: object) -> str:
+    """One line. Control characters in a file or in its name would be commands to the terminal, so they are spelled
+    out, as are surrogates, which no encoding has."""
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cs") else c for c in str(text)
+    )
+
+
+def one_line(error: object) -> str:
+    """Of an error, or of a text, the first line."""
+    lines = str(error).strip().splitlines()
+    line = " ".join((lines[0] if lines else type(error).__name__).split())
+    return line if len(line) <= 200 else line[:199] + "…"
+
+
+def table(rows: list[list[str]]) -> str:
+    """Columns below each other: the first one's words on the left, all others on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = []
+    for first, *cells in rows:
+        numbers = "".join(f"  {text:>{width}}" for text, width in zip(cells, widths[1:]))
+        lines.append(f"  {first:<{widths[0]}}{numbers}".rstrip())
+    return "\n".join(lines) + "\n"

@@ -13,7 +13,7 @@ A block that cannot simply be run says why, in a comment right above it:
 
 What may be needed: gpu; network; root (to install packages); build (configures, compiles or installs: minutes; the
 tests run on its result); time (minutes; another section of scripts/test.sh does the same). What a command within a line
-needs is known by its name. All others are run by harness/tests/test_documented_commands.py.
+needs is known by its name. All others are run by test_documented_commands.py.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-
-from steps.sources import ROOT
+from test_program import ROOT
 
 NEEDS = {"gpu", "network", "root", "build", "time"}
 # Of a command within a line: how it begins, and what some of them need.
