@@ -1,10 +1,8 @@
-// What the GPU can do: launches of what steps are compared with, see kCeilings in backend.h, and what
-// instructions cost beside mma.sync.
+// What the GPU can do: launches of what steps are compared with, see kCeilings in backend.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -47,27 +45,5 @@ constexpr int kFlushOfL2 = 4;  // it reads so many times L2's size
 std::function<void()> make_l2_flush(cudaStream_t stream);
 
 CeilingLaunch make_wgmma_loop(cudaStream_t stream);  // wgmma_loop.cu; empty but on compute capability 9.0
-
-// ---- instruction_costs.cu; docs/additive_law.md says what for.
-
-constexpr int kProductsOfRound = 8;  // mma.sync.m16n8k16
-
-// Of one instruction, in the loops with `beside` of it in a round.
-struct InstructionCost {
-  std::string instruction;  // in SASS
-  int banks;                // of the register file, from which its operands come
-  std::array<int, 3> beside;
-  std::array<double, 3> spread, together;  // clocks of a round: behind each product, or behind the last one
-};
-
-struct InstructionCosts {
-  int warps;                // that compute for the scheduler
-  double spread, together;  // clocks of a round with nothing beside its products, in the same two loops
-  std::vector<InstructionCost> others;
-};
-
-// Clocks that one of an SM's schedulers takes for a round of one warp; the other schedulers have nothing to
-// do. Entry by entry with 1, 2 and 4 warps.
-std::vector<InstructionCosts> measure_instruction_costs(cudaStream_t stream);
 
 }  // namespace flashsteps

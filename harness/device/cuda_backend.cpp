@@ -15,9 +15,6 @@
 
 namespace flashsteps {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstructionCost, instruction, banks, beside, spread, together)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstructionCosts, warps, spread, together, others)
-
 namespace {
 
 // Non-blocking: unlike others, it does not wait for work on the legacy default stream, nor that for it.
@@ -112,10 +109,6 @@ class CudaBackend : public GpuBackend {
     const CeilingLaunch launch = quickest_read(bytes, "as many bytes as K and V, L2 cold, read ");
     if (!launch.run) return nullptr;
     return make_cuda_timer(stream_, {launch.run, {}}, l2_flush(), method_of(launch));
-  }
-
-  json instruction_costs() override {
-    return {{"products_of_round", kProductsOfRound}, {"warps", measure_instruction_costs(stream_)}};
   }
 
   int sm_clock_mhz() override { return nvml_.sm_clock_mhz(); }

@@ -168,13 +168,8 @@ void add_commands(CLI::App& app, Options& o, Axes& axes, std::vector<std::string
       "source", "print a step as one .cu file, which nvcc compiles without this repository");
   source->add_option("steps", steps, "which step, e.g. v02_smem_tiles or v02")->required();
   source->add_flag("--main", o.with_main, "with a main function that checks one small problem");
-  CLI::App* const info =
-      app.add_subcommand("info", "describe the device and the build; on a GPU, measure its ceilings");
-  add_backend(info, o);
-  CLI::Option* const instructions =
-      info->add_flag("--instructions", o.instructions,
-                     "measure how many clocks other instructions add to mma.sync, instead of ceilings");
-  info->add_option("--json", o.json_path, "write these clocks to this file")->needs(instructions);
+  add_backend(app.add_subcommand("info", "describe the device and the build; on a GPU, measure its ceilings"),
+              o);
 }
 
 // The command that was given; nullptr when it was --help, which has been answered.

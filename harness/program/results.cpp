@@ -20,8 +20,7 @@ std::string utc_now() {
 
 // What is spread out, with a line for each of its values. scripts/records/files.py has the same, and the keys
 // of other writers.
-const std::set<std::string> kFrames{"provenance",   "runs",  "ceilings", "steps",
-                                    "instructions", "warps", "others"};
+const std::set<std::string> kFrames{"provenance", "runs", "ceilings", "steps"};
 
 // An entry has one line, be it a step of a run, a ceiling, a problem or one of the device's facts.
 std::string to_lines(const json& value, const std::string& indent, bool is_frame) {

@@ -272,8 +272,6 @@ JobOutcome run_job(const json& request, const EmitEvent& emit) {
     if (job == "validate") validate_tasks(request, emit);
     if (job == "bench") bench_steps(request, emit);
     if (job == "trace") trace_step(request, emit);
-    if (job == "instructions")
-      emit({{"event", job}, {job, make_backend(request.at("backend"))->gpu().instruction_costs()}});
     return {};
   } catch (const DeviceError& error) {
     return {status_of(error), error.what()};

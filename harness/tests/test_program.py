@@ -308,16 +308,6 @@ def test_closed_and_full_standard_streams() -> None:
     assert full.returncode == 1 and "could not be written" in full.stderr
 
 
-def test_info_times_instructions_on_a_gpu_alone(tmp_path):
-    done = run(FLASHSTEPS, "info", "--instructions", "--backend", "emulator")
-    assert done.returncode == 2 and "the emulator has no timing model" in done.stderr
-    record = tmp_path / "costs.json"
-    assert run(FLASHSTEPS, "info", "--json", record).returncode == 2  # of what?
-    done, gpu = run(FLASHSTEPS, "info", "--instructions", "--json", record), has_gpu()
-    assert done.returncode == (0 if gpu else 1) and record.exists() == gpu
-    assert gpu or "there is no GPU to time" in done.stderr
-
-
 @pytest.mark.parametrize("command", ["list", "info", "run", "check", "count", "trace"])
 def test_a_stack_of_64_kib_is_enough(command: str, tmp_path: Path) -> None:
     arguments = ["--backend", "emulator"] if command in ("list", "info") else ["v10", *SMALL]

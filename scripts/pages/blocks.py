@@ -597,7 +597,7 @@ def instruction_costs(request: Request) -> tuple[Record, Record, str]:
     """The device, the costs, and a line that says where they were measured."""
     name, data = request.record("cuda")
     if data.get("instructions") is None:
-        raise TableError(f"{name} has no costs of instructions (flashsteps info --instructions --json)")
+        raise TableError(f"{name} has no costs of instructions")
     device, link = data["provenance"]["device"], request.link(f"figures/results/{name}")
     return device, data["instructions"], f"Measured on {device['name']}: [{name}]({link})."
 
