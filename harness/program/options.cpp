@@ -286,13 +286,13 @@ void choose_problems(const CLI::App& command, const Axes& axes, Options& o) {
 }
 
 void choose_files(const CLI::App& command, Options& o) {
-  if (was_given(command, "--json")) o.json_path = AtomicFile::check_writable("--json", o.json_path);
+  if (was_given(command, "--json")) o.json_path = check_writable("--json", o.json_path);
   if (!was_given(command, "--tuning"))
     o.tuning_path = tuning_path();
   else if (o.command != "tune")
     o.tuned = true;
   else
-    o.tuning_path = AtomicFile::check_writable("--tuning", o.tuning_path);
+    o.tuning_path = check_writable("--tuning", o.tuning_path);
   if (o.command == "tune" && o.tuning_path.empty())
     throw UsageError(std::string("tune: there is no file to write, ") + kTuningVariable +
                      " is empty or there is no home folder; give one with --tuning");

@@ -2,11 +2,11 @@
 // scripts that measure something else on the same problems.
 #include <iostream>
 
+#include "harness/base/atomic_file.h"
 #include "harness/judge/validate.h"
 #include "harness/problem/problem_json.h"
 #include "harness/problem/shapes.h"
 #include "harness/program/commands.h"
-#include "harness/program/results.h"
 
 namespace flashsteps {
 
@@ -27,7 +27,7 @@ int show_problems(const Options& options) {
   if (options.json_path.empty())
     std::cout << text;
   else
-    ResultsFile::replace(options.json_path, text);
+    replace_file(options.json_path, text);
   return kAllPassed;
 }
 

@@ -72,7 +72,7 @@ void ResultsFile::save() const {
   if (path_.empty()) return;
   json whole = root_;
   whole["runs"] = runs_;
-  replace(path_, to_lines(whole, "", true) + "\n");
+  replace_file(path_, to_lines(whole, "", true) + "\n");
 }
 
 void ResultsFile::save_complete() {
@@ -87,12 +87,6 @@ int ResultsFile::finish() const {
     for (const StepResult& result : run.steps) statuses.insert(result.status);
   }
   return exit_status(statuses);
-}
-
-void ResultsFile::replace(const std::string& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(text.data(), text.size());
-  file.commit();
 }
 
 int exit_status(const std::set<Status>& statuses) {

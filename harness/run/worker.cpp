@@ -19,7 +19,6 @@
 #include <system_error>
 #include <utility>
 
-#include "harness/base/atomic_file.h"
 #include "harness/base/heartbeat.h"
 #include "harness/run/jobs.h"
 
@@ -31,6 +30,17 @@ constexpr int kTickMs = 250;  // between two looks at a worker that is silent
 
 [[noreturn]] void throw_errno(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
+}
+
+// All of it, or false and errno.
+bool write_fully(int fd, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = write(fd, &text[done], text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    done += size_t(n);
+  }
+  return true;
 }
 
 struct Pipe {
@@ -136,8 +146,7 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
   Pipe::close_end(event_pipe.write_end);
   // A worker that dies at once must not kill us with SIGPIPE.
   const auto before = std::signal(SIGPIPE, SIG_IGN);
-  const std::string text = request.dump();
-  write_fully(request_pipe.write_end, text.data(), text.size());
+  write_fully(request_pipe.write_end, request.dump());
   std::signal(SIGPIPE, before);
   Pipe::close_end(request_pipe.write_end);
 
@@ -204,7 +213,7 @@ int worker_main() {
     const std::lock_guard lock(mutex);
     // A message of the device's may hold any bytes; they must not end the worker.
     const std::string line = event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
-    if (!write_fully(kEventFd, line.data(), line.size())) _exit(127);
+    if (!write_fully(kEventFd, line)) _exit(127);
   };
   on_heartbeat = [&] { emit({{"event", "alive"}}); };
   // What is no request at all fails like any other that cannot be done.
