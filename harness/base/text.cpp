@@ -24,22 +24,11 @@ std::string scientific(double value) { return format("%.1e", value); }
 
 std::string gibibytes(double bytes, int decimals) { return fixed(bytes / (1 << 30), decimals) + " GiB"; }
 
-std::string without_controls(const std::string& text) {
-  std::string kept;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const unsigned char c = text[i], next = text[i + 1];
-    const bool c1 = c == 0xc2 && next >= 0x80 && next < 0xa0;
-    kept += c < 0x20 || c == 0x7f || c1 ? '?' : text[i];
-    i += c1;
-  }
-  return kept;
-}
-
 std::string indented(const std::string& text, int spaces) {
   std::istringstream lines(text);
   std::string out;
   for (std::string line; std::getline(lines, line);)
-    out += (out.empty() ? "" : "\n") + std::string(spaces, ' ') + without_controls(line);
+    out += (out.empty() ? "" : "\n") + std::string(spaces, ' ') + line;
   return out;
 }
 

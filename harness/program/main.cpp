@@ -28,9 +28,8 @@ int carry_out(const Options& options) {
   return run_steps(options);  // run, bench, tune, count, check
 }
 
-// What is wrong is said in one line, whatever an argument may hold.
 int complain(const std::string& line, int status) {
-  std::cerr << "flashsteps: " << without_controls(line) << "\n";
+  std::cerr << "flashsteps: " << line << "\n";
   return status;
 }
 

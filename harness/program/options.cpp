@@ -308,7 +308,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   o.in_process = !isolated;
   Axes axes;
   std::vector<std::string> steps;
-  CLI::App app{"FlashSteps: flash attention, one idea at a time.", without_controls(argc > 0 ? argv[0] : "")};
+  CLI::App app{"FlashSteps: flash attention, one idea at a time.", argc > 0 ? argv[0] : ""};
   app.require_subcommand(1);
   app.footer(
       "Exit status: 0 all passed; 1 something failed validation or nothing could run; 2 wrong use, or a "

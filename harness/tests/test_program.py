@@ -373,15 +373,6 @@ def test_wrong_use_is_one_line_and_exit_2(arguments: list[str], says: str) -> No
     assert done.stderr.startswith("flashsteps: ")
 
 
-@pytest.mark.parametrize("control", ["\x1b[", "\x7f", "\u009b"])
-def test_no_name_commands_the_terminal(control: str) -> None:
-    done = run(FLASHSTEPS, "run", f"v01{control}31m")
-    assert control not in done.stderr and "unknown step 'v01?" in done.stderr
-    named = [f"flashsteps{control}31m", "run", "--help"]
-    done = subprocess.run(named, executable=FLASHSTEPS, capture_output=True, text=True, timeout=PATIENCE)
-    assert control not in done.stdout and "Usage: flashsteps?" in done.stdout
-
-
 def test_what_needs_too_much_memory_is_skipped_or_refused() -> None:
     done = run(FLASHSTEPS, "check", "v01", "--backend", "emulator", "--mode", "early", "--memory", "0.0001")
     assert done.returncode == 0, done.stdout + done.stderr
