@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,15 +28,11 @@ CeilingLaunch make_cublas_matmul(cudaStream_t stream);
 // kernel's comment in ceiling_loops.cu says what a launch does. "copy": empty when memory is short.
 CeilingLaunch make_ceiling_loop(const std::string& name, cudaStream_t stream);
 
-// Global memory that is only read, so many bytes of it (a multiple of 128), in several ways: loads into
-// registers, with more or fewer of them on their way, and TMA into rings of tiles. Which one is the quickest
-// depends on the GPU, and on how much there is to read. The ways share a buffer; none when memory is short.
+// Global memory that is only read, so many bytes of it (a multiple of 16), in several ways: with more or
+// fewer threads, and loads of each on their way. Which one is the quickest depends on the GPU, and on how much
+// there is to read. The ways share a buffer; none when memory is short.
 std::vector<CeilingLaunch> make_read_loops(size_t bytes, cudaStream_t stream);
 size_t bytes_beyond_l2();  // so many times L2's size that next to nothing of them is still there next time
-
-// Those by TMA, of the buffer's owner; none below compute capability 9.0 (read_ring.cu).
-std::vector<CeilingLaunch> make_read_rings(const std::shared_ptr<void>& buffer, size_t bytes,
-                                           cudaStream_t stream);
 
 // Leaves nothing in L2 but clean lines of a buffer of its own: what was there has been replaced, and nobody
 // who comes next must wait until modified lines have been written back, as after a kernel that writes.
