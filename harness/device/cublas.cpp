@@ -13,7 +13,6 @@
 #include "harness/base/element.h"
 #include "harness/base/random.h"
 #include "harness/device/gpu.h"
-#include "harness/device/shared_library.h"
 #endif
 
 namespace flashsteps {

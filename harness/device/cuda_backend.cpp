@@ -9,7 +9,6 @@
 #include "harness/device/ceilings.h"
 #include "harness/device/cuda_timer.h"
 #include "harness/device/gpu.h"
-#include "harness/device/nvml.h"
 #include "harness/include/flashsteps.h"
 #include "harness/problem/problem.h"
 
