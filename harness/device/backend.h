@@ -11,7 +11,7 @@
 #include "common/device_error.h"
 #include "common/interface.h"
 #include "harness/base/json.h"
-#include "harness/problem/poison.h"
+#include "harness/problem/problem.h"
 
 namespace flashsteps {
 

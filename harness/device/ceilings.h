@@ -29,8 +29,8 @@ CeilingLaunch make_cublas_matmul(cudaStream_t stream);
 CeilingLaunch make_ceiling_loop(const std::string& name, cudaStream_t stream);
 
 // Global memory that is only read, so many bytes of it (a multiple of 16), in several ways: with more or
-// fewer threads, and loads of each on their way. Which one is the quickest depends on the GPU, and on how much
-// there is to read. The ways share a buffer; none when memory is short.
+// fewer threads, and loads of each on their way. Which one is the quickest depends on the GPU, and on how
+// much there is to read. The ways share a buffer; none when memory is short.
 std::vector<CeilingLaunch> make_read_loops(size_t bytes, cudaStream_t stream);
 size_t bytes_beyond_l2();  // so many times L2's size that next to nothing of them is still there next time
 

@@ -14,7 +14,6 @@
 #include "harness/device/device_tensors.h"
 #include "harness/include/flashsteps.h"
 #include "harness/judge/validate.h"
-#include "harness/problem/problem_json.h"
 #include "harness/problem/shapes.h"
 #include "harness/program/options.h"
 #include "harness/program/results.h"

@@ -4,7 +4,6 @@
 
 #include "harness/base/atomic_file.h"
 #include "harness/judge/validate.h"
-#include "harness/problem/problem_json.h"
 #include "harness/problem/shapes.h"
 #include "harness/program/commands.h"
 

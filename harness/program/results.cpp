@@ -5,7 +5,6 @@
 #include <iostream>
 
 #include "harness/base/atomic_file.h"
-#include "harness/problem/problem_json.h"
 #include "harness/program/commands.h"
 
 namespace flashsteps {

@@ -3,7 +3,6 @@
 
 #include "harness/base/atomic_file.h"
 #include "harness/base/text.h"
-#include "harness/problem/problem_json.h"
 #include "harness/program/commands.h"
 #include "harness/program/prepare.h"
 #include "harness/program/table.h"

@@ -1,5 +1,4 @@
-#include "harness/program/tune.h"
-
+// flashsteps tune: what it keeps of a run, which is run_steps()'s.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -10,6 +9,7 @@
 #include "harness/base/text.h"
 #include "harness/device/device_tensors.h"
 #include "harness/device/tuning.h"
+#include "harness/program/commands.h"
 #include "harness/run/step_choice.h"
 
 namespace flashsteps {

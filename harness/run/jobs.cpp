@@ -10,7 +10,6 @@
 #include "harness/device/tuning.h"
 #include "harness/judge/reference.h"
 #include "harness/judge/validate.h"
-#include "harness/problem/problem_json.h"
 #include "harness/run/step_choice.h"
 #include "harness/run/timing.h"
 

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "harness/base/text.h"
-#include "harness/problem/problem_json.h"
 #include "harness/program/options.h"
 #include "harness/program/prepare.h"
 #include "harness/tests/catch.h"

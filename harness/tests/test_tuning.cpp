@@ -10,7 +10,7 @@
 #include "harness/base/text.h"
 #include "harness/device/device_tensors.h"
 #include "harness/device/tuning.h"
-#include "harness/program/tune.h"
+#include "harness/program/commands.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/temporary_folder.h"
 
