@@ -16,7 +16,6 @@ enum ExitStatus { kAllPassed = 0, kSomethingFailed = 1, kWrongUse = 2, kCrashedO
 int run_steps(const Options& options);     // run, bench, tune, count, and check with problems
 int check_sample(const Options& options);  // check without
 int trace_step(const Options& options);
-int show_problems(const Options& options);
 int list_steps(const Options& options);
 int show_info(const Options& options);
 int print_source(const Options& options);

@@ -21,7 +21,6 @@ namespace {
 int carry_out(const Options& options) {
   if (options.command == "list") return list_steps(options);
   if (options.command == "info") return show_info(options);
-  if (options.command == "problems") return show_problems(options);
   if (options.command == "source") return print_source(options);
   if (options.command == "trace") return trace_step(options);
   if (options.covering) return check_sample(options);

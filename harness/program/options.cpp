@@ -158,11 +158,6 @@ void add_commands(CLI::App& app, Options& o, Axes& axes, std::vector<std::string
               "write a trace of who waits for whom in one CTA, for chrome://tracing or Perfetto (emulator)")
       ->add_option("--cta", o.cta, "which CTA, counted along x, then y, then z (default: the last one)")
       ->transform(in_range<int64_t>(0, std::numeric_limits<int64_t>::max()));
-  add_problem_options(
-      app.add_subcommand(
-          "problems",
-          "print as JSON the problems that these options describe, and the gates that outputs must meet"),
-      axes, o);
   add_backend(app.add_subcommand("list", "list the steps of this program and what they need"), o);
   CLI::App* const source = app.add_subcommand(
       "source", "print a step as one .cu file, which nvcc compiles without this repository");

@@ -12,7 +12,7 @@
 namespace flashsteps {
 
 struct Options {
-  std::string command;            // run | check | bench | tune | count | trace | problems | list | info | source
+  std::string command;            // run | check | bench | tune | count | trace | list | info | source
   std::vector<StepChoice> steps;  // those named, or all; each once, in the order in which they run
   bool steps_named = false;
   std::string backend = "auto";   // cuda | emulator | auto
