@@ -13,7 +13,6 @@
 #include "harness/device/cuda_timer.h"
 #include "harness/run/timing.h"
 #include "harness/tests/gpu/launch_kernels.h"
-#include "harness/tests/gpu/thread_time.h"
 #include "harness/tests/mutant_cases.h"
 
 using namespace flashsteps;
