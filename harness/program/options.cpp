@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <iterator>
 #include <limits>
 
@@ -250,13 +249,6 @@ std::vector<StepChoice> candidates(const std::vector<StepChoice>& steps, bool na
   return all;
 }
 
-bool are_one_file(const std::string& path, const std::string& other) {
-  namespace fs = std::filesystem;
-  std::error_code no_such_file;
-  return fs::equivalent(path, other, no_such_file) ||
-         fs::weakly_canonical(fs::absolute(path)) == fs::weakly_canonical(fs::absolute(other));
-}
-
 void choose_steps(const CLI::App& command, const std::vector<std::string>& texts, Options& o) {
   o.steps_named = !texts.empty();
   for (const std::string& text : texts) std::ranges::copy(find_steps(text), std::back_inserter(o.steps));
@@ -291,9 +283,6 @@ void choose_files(const CLI::App& command, Options& o) {
   if (o.command == "tune" && o.tuning_path.empty())
     throw UsageError(std::string("tune: there is no file to write, ") + kTuningVariable +
                      " is empty or there is no home folder; give one with --tuning");
-  const bool both = !o.json_path.empty() && !o.tuning_path.empty() && (o.command == "tune" || o.tuned);
-  if (both && are_one_file(o.json_path, o.tuning_path))
-    throw UsageError("--tuning " + o.tuning_path + ": is the file of --json");
 }
 
 }  // namespace
