@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -35,9 +34,6 @@ int complain(const std::string& line, int status) {
 int flashsteps_main(int argc, const char* const* argv) {
   // Were one of the standard descriptors closed, the next file or pipe to be opened would take its number.
   for (int fd = open("/dev/null", O_RDWR); fd >= 0 && fd <= STDERR_FILENO;) fd = open("/dev/null", O_RDWR);
-  // A file that grows beyond the limit (ulimit -f) is then an error of write(), as on a full disk. Workers
-  // inherit this: whoever writes a step's outputs must not look like a step that crashed.
-  std::signal(SIGXFSZ, SIG_IGN);
   const bool single_step = argc > 0 && keep_only_step(std::filesystem::path(argv[0]).filename().string());
   try {
     const std::optional<Options> options = parse_options(argc, argv, /*isolated=*/!single_step);

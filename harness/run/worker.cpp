@@ -69,13 +69,10 @@ pid_t start_worker(const Pipe& request, const Pipe& events) {
   // Between fork and exec: system calls only.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // the parent died before the line above
-  // Neither pipe has a number below 3: the program keeps the standard ones open (see flashsteps_main).
+  // No pipe has a number below 3: the program keeps the standard ones open (see flashsteps_main). That of
+  // events was made second, so that its end is not kEventFd.
   dup2(request.read_end, STDIN_FILENO);
-  if (events.write_end == kEventFd) {
-    fcntl(kEventFd, F_SETFD, 0);  // dup2 onto itself would leave it to be closed at exec
-  } else {
-    dup2(events.write_end, kEventFd);
-  }
+  dup2(events.write_end, kEventFd);
   execl("/proc/self/exe", "flashsteps", kWorkerFlag, static_cast<char*>(nullptr));
   _exit(127);
 }
