@@ -1,6 +1,6 @@
 #include "harness/device/ceilings.h"
 
-#ifdef FLASHSTEPS_HAVE_CUBLAS_H
+#if __has_include(<cublas_v2.h>)
 #include <cublas_v2.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace flashsteps {
 
-#ifdef FLASHSTEPS_HAVE_CUBLAS_H
+#if __has_include(<cublas_v2.h>)
 namespace {
 
 constexpr int kMatmulSize = 8192;
