@@ -1,9 +1,7 @@
 #include "harness/base/text.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <sstream>
@@ -24,36 +22,18 @@ std::string scientific(double value) { return format("%.1e", value); }
 
 std::string gibibytes(double bytes, int decimals) { return fixed(bytes / (1 << 30), decimals) + " GiB"; }
 
-std::string without_controls(const std::string& text) {
-  std::string kept;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const unsigned char c = text[i], next = text[i + 1];
-    const bool c1 = c == 0xc2 && next >= 0x80 && next < 0xa0;
-    kept += c < 0x20 || c == 0x7f || c1 ? '?' : text[i];
-    i += c1;
-  }
-  return kept;
-}
-
 std::string indented(const std::string& text, int spaces) {
   std::istringstream lines(text);
   std::string out;
   for (std::string line; std::getline(lines, line);)
-    out += (out.empty() ? "" : "\n") + std::string(spaces, ' ') + without_controls(line);
+    out += (out.empty() ? "" : "\n") + std::string(spaces, ' ') + line;
   return out;
 }
 
 void Progress::show(const std::string& text) {
   if (!isatty(STDERR_FILENO)) return;
-  // Of a line that wraps, only the last part would be rewritten. The last column stays free: some terminals
-  // wrap as soon as it is filled.
-  winsize window{};
-  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
-  size_t length = std::min<size_t>(text.size(), (known ? window.ws_col : 80) - 1);
-  if (length < text.size()) {
-    while (length > 0 && (text[length] & 0xc0) == 0x80) --length;  // not within a character of UTF-8
-  }
-  std::cerr << "\r\033[K" << text.substr(0, length) << std::flush;
+  // Of a line that wraps, only the last part would be rewritten: the terminal cuts it off.
+  std::cerr << "\r\033[K\033[?7l" << text << "\033[?7h" << std::flush;
   shown_ = true;
 }
 

@@ -11,10 +11,6 @@ std::string fixed(double value, int decimals);
 std::string scientific(double value);
 std::string gibibytes(double bytes, int decimals = 1);  // "1.5 GiB"
 
-// A '?' for each control character of UTF-8, C1 among them: U+009B is another ESC [. They would break the
-// lines that a name or an argument is part of, or do things to the terminal.
-std::string without_controls(const std::string& text);
-// Its lines, without controls.
 std::string indented(const std::string& text, int spaces);
 // One line more; none for "".
 void add_line(std::string& text, const std::string& line);

@@ -11,7 +11,7 @@
 #include "common/device_error.h"
 #include "common/interface.h"
 #include "harness/base/json.h"
-#include "harness/problem/poison.h"
+#include "harness/problem/problem.h"
 
 namespace flashsteps {
 
@@ -117,8 +117,6 @@ class GpuBackend : public Backend {
   virtual std::unique_ptr<Timer> make_ceiling(const std::string& name) = 0;
   // kReadKv, of so many bytes; nullptr when there are none, or no memory for them.
   virtual std::unique_ptr<Timer> make_cold_read(size_t bytes) = 0;
-  // What instructions cost beside mma.sync: "instructions" in docs/results.schema.json.
-  virtual json instruction_costs() = 0;
   virtual int sm_clock_mhz() = 0;  // now; 0 when unknown
 };
 

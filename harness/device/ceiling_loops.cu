@@ -228,7 +228,7 @@ size_t bytes_beyond_l2() { return size_t(64) * device_properties().l2CacheSize; 
 std::vector<CeilingLaunch> make_read_loops(size_t bytes, cudaStream_t stream) {
   const std::shared_ptr<void> buffer = make_buffer(bytes, stream);
   if (!buffer) return {};
-  std::vector<CeilingLaunch> ways = make_read_rings(buffer, bytes, stream);
+  std::vector<CeilingLaunch> ways;
   add_read_loops<2>(ways, buffer, bytes, stream);
   add_read_loops<4>(ways, buffer, bytes, stream);
   add_read_loops<8>(ways, buffer, bytes, stream);

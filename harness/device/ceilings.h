@@ -1,13 +1,10 @@
-// What the GPU can do: launches of what steps are compared with, see kCeilings in backend.h, and what
-// instructions cost beside mma.sync.
+// What the GPU can do: launches of what steps are compared with, see kCeilings in backend.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,15 +28,11 @@ CeilingLaunch make_cublas_matmul(cudaStream_t stream);
 // kernel's comment in ceiling_loops.cu says what a launch does. "copy": empty when memory is short.
 CeilingLaunch make_ceiling_loop(const std::string& name, cudaStream_t stream);
 
-// Global memory that is only read, so many bytes of it (a multiple of 128), in several ways: loads into
-// registers, with more or fewer of them on their way, and TMA into rings of tiles. Which one is the quickest
-// depends on the GPU, and on how much there is to read. The ways share a buffer; none when memory is short.
+// Global memory that is only read, so many bytes of it (a multiple of 16), in several ways: with more or
+// fewer threads, and loads of each on their way. Which one is the quickest depends on the GPU, and on how
+// much there is to read. The ways share a buffer; none when memory is short.
 std::vector<CeilingLaunch> make_read_loops(size_t bytes, cudaStream_t stream);
 size_t bytes_beyond_l2();  // so many times L2's size that next to nothing of them is still there next time
-
-// Those by TMA, of the buffer's owner; none below compute capability 9.0 (read_ring.cu).
-std::vector<CeilingLaunch> make_read_rings(const std::shared_ptr<void>& buffer, size_t bytes,
-                                           cudaStream_t stream);
 
 // Leaves nothing in L2 but clean lines of a buffer of its own: what was there has been replaced, and nobody
 // who comes next must wait until modified lines have been written back, as after a kernel that writes.
@@ -47,27 +40,5 @@ constexpr int kFlushOfL2 = 4;  // it reads so many times L2's size
 std::function<void()> make_l2_flush(cudaStream_t stream);
 
 CeilingLaunch make_wgmma_loop(cudaStream_t stream);  // wgmma_loop.cu; empty but on compute capability 9.0
-
-// ---- instruction_costs.cu; docs/additive_law.md says what for.
-
-constexpr int kProductsOfRound = 8;  // mma.sync.m16n8k16
-
-// Of one instruction, in the loops with `beside` of it in a round.
-struct InstructionCost {
-  std::string instruction;  // in SASS
-  int banks;                // of the register file, from which its operands come
-  std::array<int, 3> beside;
-  std::array<double, 3> spread, together;  // clocks of a round: behind each product, or behind the last one
-};
-
-struct InstructionCosts {
-  int warps;                // that compute for the scheduler
-  double spread, together;  // clocks of a round with nothing beside its products, in the same two loops
-  std::vector<InstructionCost> others;
-};
-
-// Clocks that one of an SM's schedulers takes for a round of one warp; the other schedulers have nothing to
-// do. Entry by entry with 1, 2 and 4 warps.
-std::vector<InstructionCosts> measure_instruction_costs(cudaStream_t stream);
 
 }  // namespace flashsteps

@@ -1,6 +1,6 @@
 #include "harness/device/ceilings.h"
 
-#ifdef FLASHSTEPS_HAVE_CUBLAS_H
+#if __has_include(<cublas_v2.h>)
 #include <cublas_v2.h>
 
 #include <algorithm>
@@ -13,12 +13,11 @@
 #include "harness/base/element.h"
 #include "harness/base/random.h"
 #include "harness/device/gpu.h"
-#include "harness/device/shared_library.h"
 #endif
 
 namespace flashsteps {
 
-#ifdef FLASHSTEPS_HAVE_CUBLAS_H
+#if __has_include(<cublas_v2.h>)
 namespace {
 
 constexpr int kMatmulSize = 8192;

@@ -9,14 +9,10 @@
 #include "harness/device/ceilings.h"
 #include "harness/device/cuda_timer.h"
 #include "harness/device/gpu.h"
-#include "harness/device/nvml.h"
 #include "harness/include/flashsteps.h"
 #include "harness/problem/problem.h"
 
 namespace flashsteps {
-
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstructionCost, instruction, banks, beside, spread, together)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InstructionCosts, warps, spread, together, others)
 
 namespace {
 
@@ -112,10 +108,6 @@ class CudaBackend : public GpuBackend {
     const CeilingLaunch launch = quickest_read(bytes, "as many bytes as K and V, L2 cold, read ");
     if (!launch.run) return nullptr;
     return make_cuda_timer(stream_, {launch.run, {}}, l2_flush(), method_of(launch));
-  }
-
-  json instruction_costs() override {
-    return {{"products_of_round", kProductsOfRound}, {"warps", measure_instruction_costs(stream_)}};
   }
 
   int sm_clock_mhz() override { return nvml_.sm_clock_mhz(); }

@@ -2,6 +2,8 @@
 // CUDA. Everything throws std::runtime_error with a sentence.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <cstddef>
 #include <string>
 
@@ -51,6 +53,37 @@ void gpu_fill_zero(void* gpu, size_t bytes, void* stream = nullptr);
 // streams, and while the stream is captured, since graphs that were captured from one stream may run side by
 // side.
 unsigned* gpu_counters(void* stream);
+
+// Libraries that are used when they are there, opened at run time and never linked.
+// nullptr when there is none. Libraries stay open until the process ends: NVIDIA's register exit handlers,
+// which must not be unmapped.
+inline void* open_library(const std::string& file) { return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL); }
+
+template <typename Function>
+bool find_symbol(void* library, const char* symbol, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, symbol));
+  return function != nullptr;
+}
+
+// NVIDIA's management library, which comes with the driver: clocks and the driver's version.
+class Nvml {
+ public:
+  // The device as CUDA numbers it, found by its PCI address: NVML does not know CUDA_VISIBLE_DEVICES.
+  explicit Nvml(int cuda_device);
+
+  int sm_clock_mhz() const { return clock_mhz(clock_info_); }          // now; 0 when unknown
+  int max_sm_clock_mhz() const { return clock_mhz(max_clock_info_); }  // 0 when unknown
+  std::string driver_version() const;                                  // "" when unknown
+
+ private:
+  // nvml.h is in few toolkits, so its part that is used here is declared by hand. A return value of 0 is
+  // success.
+  using ClockInfo = int(void* device, int clock_type, unsigned* mhz);
+  int clock_mhz(ClockInfo* info) const;
+  ClockInfo *clock_info_ = nullptr, *max_clock_info_ = nullptr;
+  int (*driver_version_)(char* version, unsigned length) = nullptr;
+  void* device_ = nullptr;
+};
 
 int max_sm_clock_mhz(int device);
 

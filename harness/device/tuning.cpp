@@ -10,7 +10,6 @@
 #include <stdexcept>
 
 #include "harness/base/build_info.h"
-#include "harness/base/text.h"
 // The Python module and the C++ library can be built without this header; the program cannot.
 #if __has_include(<nlohmann/json.hpp>)
 #include "harness/base/json.h"
@@ -136,7 +135,7 @@ TuningFile read_tuning_file(const std::string& path) {
   TuningFile file;
   std::error_code not_there;
   if (!std::filesystem::exists(path, not_there))
-    return {.text = "", .ignored = without_controls("there is no tuning file " + path), .tuning = {}};
+    return {.text = "", .ignored = "there is no tuning file " + path, .tuning = {}};
   try {
     // A device or a pipe may have no end.
     if (!std::filesystem::is_regular_file(path)) throw std::runtime_error("it is not a regular file");
@@ -145,8 +144,7 @@ TuningFile read_tuning_file(const std::string& path) {
     if (!in) throw std::runtime_error("it cannot be read");
     file.tuning = Tuning(file.text);
   } catch (const std::exception& error) {
-    const std::string why = "the tuning file " + path + " is ignored: " + error.what();
-    return {.text = "", .ignored = without_controls(why), .tuning = {}};
+    return {.text = "", .ignored = "the tuning file " + path + " is ignored: " + error.what(), .tuning = {}};
   }
   return file;
 }

@@ -14,7 +14,6 @@
 #include "harness/device/device_tensors.h"
 #include "harness/include/flashsteps.h"
 #include "harness/judge/validate.h"
-#include "harness/problem/problem_json.h"
 #include "harness/problem/shapes.h"
 #include "harness/program/options.h"
 #include "harness/program/results.h"
@@ -181,11 +180,11 @@ const char* lab_open(const char* which, int device) {
 
 void lab_close(Thing* thing) { const std::shared_ptr<Thing> last = std::move(thing->held); }
 
-// What the words of `flashsteps problems` mean: see its --help.
+// The problems that the words of `flashsteps run` describe: see its --help.
 const char* lab_problems(const char* words) {
   return answer([&] {
     const std::vector<std::string> all = json::parse(words);
-    std::vector<const char*> arguments{"flashsteps", "problems"};
+    std::vector<const char*> arguments{"flashsteps", "run"};
     for (const std::string& word : all) arguments.push_back(word.c_str());
     const Options options = parse_options(int(arguments.size()), arguments.data(), true).value();
     std::vector<Problem> problems = options.problems;

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "common/interface.h"
-#include "harness/problem/poison.h"
 #include "harness/problem/problem.h"
 
 namespace flashsteps {

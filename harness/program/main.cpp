@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -21,25 +20,20 @@ namespace {
 int carry_out(const Options& options) {
   if (options.command == "list") return list_steps(options);
   if (options.command == "info") return show_info(options);
-  if (options.command == "problems") return show_problems(options);
   if (options.command == "source") return print_source(options);
   if (options.command == "trace") return trace_step(options);
   if (options.covering) return check_sample(options);
   return run_steps(options);  // run, bench, tune, count, check
 }
 
-// What is wrong is said in one line, whatever an argument may hold.
 int complain(const std::string& line, int status) {
-  std::cerr << "flashsteps: " << without_controls(line) << "\n";
+  std::cerr << "flashsteps: " << line << "\n";
   return status;
 }
 
 int flashsteps_main(int argc, const char* const* argv) {
   // Were one of the standard descriptors closed, the next file or pipe to be opened would take its number.
   for (int fd = open("/dev/null", O_RDWR); fd >= 0 && fd <= STDERR_FILENO;) fd = open("/dev/null", O_RDWR);
-  // A file that grows beyond the limit (ulimit -f) is then an error of write(), as on a full disk. Workers
-  // inherit this: whoever writes a step's outputs must not look like a step that crashed.
-  std::signal(SIGXFSZ, SIG_IGN);
   const bool single_step = argc > 0 && keep_only_step(std::filesystem::path(argv[0]).filename().string());
   try {
     const std::optional<Options> options = parse_options(argc, argv, /*isolated=*/!single_step);

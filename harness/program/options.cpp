@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <iterator>
 #include <limits>
 
@@ -158,23 +157,13 @@ void add_commands(CLI::App& app, Options& o, Axes& axes, std::vector<std::string
               "write a trace of who waits for whom in one CTA, for chrome://tracing or Perfetto (emulator)")
       ->add_option("--cta", o.cta, "which CTA, counted along x, then y, then z (default: the last one)")
       ->transform(in_range<int64_t>(0, std::numeric_limits<int64_t>::max()));
-  add_problem_options(
-      app.add_subcommand(
-          "problems",
-          "print as JSON the problems that these options describe, and the gates that outputs must meet"),
-      axes, o);
   add_backend(app.add_subcommand("list", "list the steps of this program and what they need"), o);
   CLI::App* const source = app.add_subcommand(
       "source", "print a step as one .cu file, which nvcc compiles without this repository");
   source->add_option("steps", steps, "which step, e.g. v02_smem_tiles or v02")->required();
   source->add_flag("--main", o.with_main, "with a main function that checks one small problem");
-  CLI::App* const info =
-      app.add_subcommand("info", "describe the device and the build; on a GPU, measure its ceilings");
-  add_backend(info, o);
-  CLI::Option* const instructions =
-      info->add_flag("--instructions", o.instructions,
-                     "measure how many clocks other instructions add to mma.sync, instead of ceilings");
-  info->add_option("--json", o.json_path, "write these clocks to this file")->needs(instructions);
+  add_backend(app.add_subcommand("info", "describe the device and the build; on a GPU, measure its ceilings"),
+              o);
 }
 
 // The command that was given; nullptr when it was --help, which has been answered.
@@ -260,13 +249,6 @@ std::vector<StepChoice> candidates(const std::vector<StepChoice>& steps, bool na
   return all;
 }
 
-bool are_one_file(const std::string& path, const std::string& other) {
-  namespace fs = std::filesystem;
-  std::error_code no_such_file;
-  return fs::equivalent(path, other, no_such_file) ||
-         fs::weakly_canonical(fs::absolute(path)) == fs::weakly_canonical(fs::absolute(other));
-}
-
 void choose_steps(const CLI::App& command, const std::vector<std::string>& texts, Options& o) {
   o.steps_named = !texts.empty();
   for (const std::string& text : texts) std::ranges::copy(find_steps(text), std::back_inserter(o.steps));
@@ -291,19 +273,16 @@ void choose_problems(const CLI::App& command, const Axes& axes, Options& o) {
 }
 
 void choose_files(const CLI::App& command, Options& o) {
-  if (was_given(command, "--json")) o.json_path = AtomicFile::check_writable("--json", o.json_path);
+  if (was_given(command, "--json")) o.json_path = check_writable("--json", o.json_path);
   if (!was_given(command, "--tuning"))
     o.tuning_path = tuning_path();
   else if (o.command != "tune")
     o.tuned = true;
   else
-    o.tuning_path = AtomicFile::check_writable("--tuning", o.tuning_path);
+    o.tuning_path = check_writable("--tuning", o.tuning_path);
   if (o.command == "tune" && o.tuning_path.empty())
     throw UsageError(std::string("tune: there is no file to write, ") + kTuningVariable +
                      " is empty or there is no home folder; give one with --tuning");
-  const bool both = !o.json_path.empty() && !o.tuning_path.empty() && (o.command == "tune" || o.tuned);
-  if (both && are_one_file(o.json_path, o.tuning_path))
-    throw UsageError("--tuning " + o.tuning_path + ": is the file of --json");
 }
 
 }  // namespace
@@ -313,7 +292,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   o.in_process = !isolated;
   Axes axes;
   std::vector<std::string> steps;
-  CLI::App app{"FlashSteps: flash attention, one idea at a time.", without_controls(argc > 0 ? argv[0] : "")};
+  CLI::App app{"FlashSteps: flash attention, one idea at a time.", argc > 0 ? argv[0] : ""};
   app.require_subcommand(1);
   app.footer(
       "Exit status: 0 all passed; 1 something failed validation or nothing could run; 2 wrong use, or a "

@@ -12,7 +12,7 @@
 namespace flashsteps {
 
 struct Options {
-  std::string command;            // run | check | bench | tune | count | trace | problems | list | info | source
+  std::string command;            // run | check | bench | tune | count | trace | list | info | source
   std::vector<StepChoice> steps;  // those named, or all; each once, in the order in which they run
   bool steps_named = false;
   std::string backend = "auto";   // cuda | emulator | auto
@@ -26,11 +26,10 @@ struct Options {
   double timeout_seconds = 120;  // of a worker's own time, without a sign of life
   double memory_gib = INFINITY;  // of the device, for a problem
   int rounds = 7;
-  bool tuned = false;         // steps get their configurations by the file at tuning_path
-  std::string tuning_path;    // of run and bench, and of tune, which writes it
-  bool cold_l2 = false;       // flushed before every launch that is timed
-  bool instructions = false;  // info: what they cost beside mma.sync
-  bool with_main = false;     // source: with a main function
+  bool tuned = false;       // steps get their configurations by the file at tuning_path
+  std::string tuning_path;  // of run and bench, and of tune, which writes it
+  bool cold_l2 = false;     // flushed before every launch that is timed
+  bool with_main = false;   // source: with a main function
   bool in_process = false;
   bool verbose = false;
 };

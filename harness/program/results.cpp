@@ -5,7 +5,6 @@
 #include <iostream>
 
 #include "harness/base/atomic_file.h"
-#include "harness/problem/problem_json.h"
 #include "harness/program/commands.h"
 
 namespace flashsteps {
@@ -20,8 +19,7 @@ std::string utc_now() {
 
 // What is spread out, with a line for each of its values. scripts/records/writing.py has the same, and the keys
 // of other writers.
-const std::set<std::string> kFrames{"provenance",   "runs",  "ceilings", "steps",
-                                    "instructions", "warps", "others"};
+const std::set<std::string> kFrames{"provenance", "runs", "ceilings", "steps"};
 
 // An entry has one line, be it a step of a run, a ceiling, a problem or one of the device's facts.
 std::string to_lines(const json& value, const std::string& indent, bool is_frame) {
@@ -73,7 +71,7 @@ void ResultsFile::save() const {
   if (path_.empty()) return;
   json whole = root_;
   whole["runs"] = runs_;
-  replace(path_, to_lines(whole, "", true) + "\n");
+  replace_file(path_, to_lines(whole, "", true) + "\n");
 }
 
 void ResultsFile::save_complete() {
@@ -88,12 +86,6 @@ int ResultsFile::finish() const {
     for (const StepResult& result : run.steps) statuses.insert(result.status);
   }
   return exit_status(statuses);
-}
-
-void ResultsFile::replace(const std::string& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(text.data(), text.size());
-  file.commit();
 }
 
 int exit_status(const std::set<Status>& statuses) {

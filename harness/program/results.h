@@ -25,9 +25,6 @@ class ResultsFile {
   // Says where the results are, and returns the program's exit status: what became of the steps.
   int finish() const;
 
-  // What save() does, with any text. Throws std::runtime_error when it cannot.
-  static void replace(const std::string& path, const std::string& text);
-
  private:
   std::string path_;
   json root_;

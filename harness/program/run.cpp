@@ -8,7 +8,6 @@
 #include "harness/program/prepare.h"
 #include "harness/program/results.h"
 #include "harness/program/table.h"
-#include "harness/program/tune.h"
 #include "harness/run/timing.h"
 
 namespace flashsteps {

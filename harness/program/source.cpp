@@ -4,7 +4,6 @@
 
 #include "harness/base/text.h"
 #include "harness/program/commands.h"
-#include "harness/program/step_sources.h"
 
 namespace flashsteps {
 

@@ -144,21 +144,6 @@ std::string format_ceilings(const Ceilings& ceilings) {
   return format_table(rows);
 }
 
-std::string format_instructions(const json& instructions) {
-  std::vector<Row> rows{{"instruction", "warps", "banks", "beside", "spread", "together"}};
-  for (const json& costs : instructions.at("warps")) {
-    const std::string warps = std::to_string(costs.at("warps").get<int>());
-    rows.push_back({"none", warps, "-", "0", fixed(costs.at("spread"), 1), fixed(costs.at("together"), 1)});
-    for (const json& each : costs.at("others")) {
-      for (size_t i = 0; i < each.at("beside").size(); ++i)
-        rows.push_back({each.at("instruction"), warps, std::to_string(each.at("banks").get<int>()),
-                        std::to_string(each.at("beside")[i].get<int>()), fixed(each.at("spread")[i], 1),
-                        fixed(each.at("together")[i], 1)});
-    }
-  }
-  return format_table(rows);
-}
-
 std::string format_result(const StepResult& result, const std::string& label) {
   std::string text = label_of(result.status) + "  " + result.step + "  " + label;
   if (const json nrmse = error_of(result, "nrmse"); nrmse.is_number()) {

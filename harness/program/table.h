@@ -18,9 +18,6 @@ std::string format_run(const Run& run, double peak_tflops);
 // The measured ceilings of a run, a line each.
 std::string format_ceilings(const Ceilings& ceilings);
 
-// What instructions cost beside mma.sync: clocks of one of them alone, and of a product with some beside it.
-std::string format_instructions(const json& instructions);
-
 // What is said of a step when it is done with a problem: PASS, or what is wrong.
 std::string format_result(const StepResult& result, const std::string& label);
 

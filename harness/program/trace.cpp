@@ -1,11 +1,10 @@
 // flashsteps trace: who waits for whom in one CTA of a step, on the emulator, as docs/pipeline.md shows it.
 #include <iostream>
 
+#include "harness/base/atomic_file.h"
 #include "harness/base/text.h"
-#include "harness/problem/problem_json.h"
 #include "harness/program/commands.h"
 #include "harness/program/prepare.h"
-#include "harness/program/results.h"
 #include "harness/program/table.h"
 
 namespace flashsteps {
@@ -40,7 +39,7 @@ int trace_step(const Options& options) {
     return exit_status({outcome.status});
   }
   trace["otherData"]["problem"] = to_json(problem);
-  ResultsFile::replace(options.json_path, trace.dump(0) + "\n");
+  replace_file(options.json_path, trace.dump(0) + "\n");
   std::cout
       << step.name << ", " << problem.label() << ", CTA " << cta << " of " << num_ctas
       << "\ntrace: " << options.json_path

@@ -1,5 +1,4 @@
-#include "harness/program/tune.h"
-
+// flashsteps tune: what it keeps of a run, which is run_steps()'s.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -10,7 +9,7 @@
 #include "harness/base/text.h"
 #include "harness/device/device_tensors.h"
 #include "harness/device/tuning.h"
-#include "harness/program/results.h"
+#include "harness/program/commands.h"
 #include "harness/run/step_choice.h"
 
 namespace flashsteps {
@@ -59,7 +58,7 @@ std::string prepare_tuning_file(const std::string& given) {
   const std::filesystem::path folder = std::filesystem::path(given).parent_path();
   std::error_code error;
   if (!folder.empty()) std::filesystem::create_directories(folder, error);  // if not, it cannot be written
-  const std::string path = AtomicFile::check_writable("tune:", given);
+  const std::string path = check_writable("tune:", given);
   if (!std::filesystem::exists(path)) return path;
   if (const TuningFile old = read_tuning_file(path); !old.ignored.empty())
     std::cerr << "flashsteps: " << old.ignored << "; it will be replaced\n";
@@ -114,7 +113,7 @@ std::string keep_fastest(const std::string& path, const Run& run, const json& pr
     kept.push_back(entry);
     file["entries"] = kept;
   }
-  ResultsFile::replace(path, file.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
+  replace_file(path, file.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
   return lines;
 }
 

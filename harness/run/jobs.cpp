@@ -10,7 +10,6 @@
 #include "harness/device/tuning.h"
 #include "harness/judge/reference.h"
 #include "harness/judge/validate.h"
-#include "harness/problem/problem_json.h"
 #include "harness/run/step_choice.h"
 #include "harness/run/timing.h"
 
@@ -272,8 +271,6 @@ JobOutcome run_job(const json& request, const EmitEvent& emit) {
     if (job == "validate") validate_tasks(request, emit);
     if (job == "bench") bench_steps(request, emit);
     if (job == "trace") trace_step(request, emit);
-    if (job == "instructions")
-      emit({{"event", job}, {job, make_backend(request.at("backend"))->gpu().instruction_costs()}});
     return {};
   } catch (const DeviceError& error) {
     return {status_of(error), error.what()};

@@ -20,9 +20,6 @@
 // trace
 //   request: job, step, problem, cta
 //   events:  trace (trace: a trace file, but for the problem)
-// instructions
-//   request: job, backend
-//   events:  instructions (instructions: as the results file has them)
 //
 // Every request may have tuning: the text of a tuning file (harness/device/tuning.h), by which steps then
 // get their configurations.

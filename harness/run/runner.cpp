@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "harness/base/text.h"
-#include "harness/problem/problem_json.h"
 
 namespace flashsteps {
 

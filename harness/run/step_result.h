@@ -61,7 +61,9 @@ struct Run {
   Ceilings ceilings;
 };
 
-// As in docs/results-schema.md.
+// As in docs/results-schema.md, and as workers are told of a problem.
+json to_json(const Problem& problem);
+Problem problem_from_json(const json& record);
 void to_json(json& record, const Timing& timing);
 void to_json(json& record, const Ceiling& ceiling);
 void to_json(json& record, const StepResult& result);

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "harness/device/device_tensors.h"
-#include "harness/problem/problem_json.h"
 
 namespace flashsteps {
 namespace {

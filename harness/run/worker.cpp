@@ -19,7 +19,6 @@
 #include <system_error>
 #include <utility>
 
-#include "harness/base/atomic_file.h"
 #include "harness/base/heartbeat.h"
 #include "harness/run/jobs.h"
 
@@ -31,6 +30,17 @@ constexpr int kTickMs = 250;  // between two looks at a worker that is silent
 
 [[noreturn]] void throw_errno(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
+}
+
+// All of it, or false and errno.
+bool write_fully(int fd, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = write(fd, &text[done], text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    done += size_t(n);
+  }
+  return true;
 }
 
 struct Pipe {
@@ -59,13 +69,10 @@ pid_t start_worker(const Pipe& request, const Pipe& events) {
   // Between fork and exec: system calls only.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // the parent died before the line above
-  // Neither pipe has a number below 3: the program keeps the standard ones open (see flashsteps_main).
+  // No pipe has a number below 3: the program keeps the standard ones open (see flashsteps_main). That of
+  // events was made second, so that its end is not kEventFd.
   dup2(request.read_end, STDIN_FILENO);
-  if (events.write_end == kEventFd) {
-    fcntl(kEventFd, F_SETFD, 0);  // dup2 onto itself would leave it to be closed at exec
-  } else {
-    dup2(events.write_end, kEventFd);
-  }
+  dup2(events.write_end, kEventFd);
   execl("/proc/self/exe", "flashsteps", kWorkerFlag, static_cast<char*>(nullptr));
   _exit(127);
 }
@@ -136,8 +143,7 @@ JobOutcome run_job_isolated(const json& request, double timeout_seconds, const E
   Pipe::close_end(event_pipe.write_end);
   // A worker that dies at once must not kill us with SIGPIPE.
   const auto before = std::signal(SIGPIPE, SIG_IGN);
-  const std::string text = request.dump();
-  write_fully(request_pipe.write_end, text.data(), text.size());
+  write_fully(request_pipe.write_end, request.dump());
   std::signal(SIGPIPE, before);
   Pipe::close_end(request_pipe.write_end);
 
@@ -204,7 +210,7 @@ int worker_main() {
     const std::lock_guard lock(mutex);
     // A message of the device's may hold any bytes; they must not end the worker.
     const std::string line = event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
-    if (!write_fully(kEventFd, line.data(), line.size())) _exit(127);
+    if (!write_fully(kEventFd, line)) _exit(127);
   };
   on_heartbeat = [&] { emit({{"event", "alive"}}); };
   // What is no request at all fails like any other that cannot be done.

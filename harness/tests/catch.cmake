@@ -4,7 +4,9 @@
 # Works with Catch2 3.x (which has a library with main) and 2.13 (header only: main is compiled once, for all).
 
 if(NOT TARGET Catch2::Catch2WithMain)
-  add_library(flashsteps_catch_main STATIC ${CMAKE_CURRENT_LIST_DIR}/catch_main.cpp)
+  set(main ${PROJECT_BINARY_DIR}/generated/catch_main.cpp)
+  file(CONFIGURE OUTPUT ${main} CONTENT "#define CATCH_CONFIG_MAIN\n#include <catch2/catch.hpp>\n")
+  add_library(flashsteps_catch_main STATIC ${main})
   target_compile_features(flashsteps_catch_main PUBLIC cxx_std_20)
   target_link_libraries(flashsteps_catch_main PUBLIC Catch2::Catch2)
 endif()

@@ -5,8 +5,8 @@
 #include <tuple>
 
 #include "harness/problem/covering.h"
-#include "harness/problem/problem_json.h"
 #include "harness/problem/tensors.h"
+#include "harness/run/step_result.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

@@ -9,9 +9,9 @@
 #include "harness/base/text.h"
 #include "harness/device/backend.h"
 #include "harness/device/device_tensors.h"
-#include "harness/problem/problem_json.h"
 #include "harness/problem/shapes.h"
 #include "harness/problem/tensors.h"
+#include "harness/run/step_result.h"
 #include "harness/tests/catch.h"
 
 using namespace flashsteps;

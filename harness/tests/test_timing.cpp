@@ -72,21 +72,6 @@ TEST_CASE("ceilings are recorded by what they count, and those that were not mea
   CHECK(text.find("exp2           ex2  5.00 T exp2/s\n") != std::string::npos);
 }
 
-TEST_CASE("costs of instructions are a table") {
-  const json ffma = {{"instruction", "FFMA"},
-                     {"banks", 1},
-                     {"beside", {8, 16, 32}},
-                     {"spread", {56.0, 64.0, 80.0}},
-                     {"together", {54.0, 58.0, 66.25}}};
-  const json two_warps = {{"warps", 2}, {"spread", 48.0}, {"together", 50.0}, {"others", {ffma}}};
-  CHECK(format_instructions({{"products_of_round", 8}, {"warps", {two_warps}}}) ==
-        "  instruction  warps  banks  beside  spread  together\n"
-        "  none             2      -       0    48.0      50.0\n"
-        "  FFMA             2      1       8    56.0      54.0\n"
-        "  FFMA             2      1      16    64.0      58.0\n"
-        "  FFMA             2      1      32    80.0      66.2\n");
-}
-
 TEST_CASE("a step has its share of the ceiling that its products meet, where the run has that one") {
   const Problem problem;
   const auto samples = measured();

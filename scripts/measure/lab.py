@@ -76,7 +76,7 @@ def asked(answer: bytes) -> Any:
 
 
 def problems(library: Path, *words: str) -> list[dict[str, Any]]:
-    """What the words of `flashsteps problems` mean, as results files have problems."""
+    """What the words of `flashsteps run` mean, as results files have problems."""
     return asked(load(library).problems(json.dumps(words).encode()))["problems"]
 
 

@@ -293,7 +293,7 @@ def main(arguments: list[str]) -> int:
         entries.append(f'{{"{kernel.parent.name}",\n{literal(step)},\n{literal(of_main)}}},\n')
     out.write_text(
         "// Made by scripts/steps/one_file.py.\n"
-        '#include "harness/program/step_sources.h"\n\n'
+        '#include "harness/program/commands.h"\n\n'
         "namespace flashsteps {\n\n"
         "std::vector<StepSource> step_sources() {\n"
         f"  return {{\n{''.join(entries)}  }};\n"

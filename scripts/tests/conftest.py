@@ -238,7 +238,7 @@ def make_ring(commit: str = "0" * 40) -> dict[str, Any]:
 
 
 def make_costs(commit: str = "0" * 40) -> dict[str, Any]:
-    """As `flashsteps info --instructions --json` writes it. A product takes ten clocks. Beside it an FFMA takes one,
+    """As `flashsteps info --instructions --json` wrote it. A product takes ten clocks. Beside it an FFMA takes one,
     of one bank three; each group of them takes four more, and a branch two. One warp alone takes twice as long."""
     data = make_record(commit=commit, problems=[])
     del data["provenance"]["method"]

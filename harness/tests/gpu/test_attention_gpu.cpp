@@ -18,7 +18,6 @@
 #include "harness/library/attention.h"
 #include "harness/tests/catch.h"
 #include "harness/tests/gpu/launch_kernels.h"
-#include "harness/tests/gpu/thread_time.h"
 
 using namespace flashsteps;
 

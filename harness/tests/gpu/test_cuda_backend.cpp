@@ -13,7 +13,6 @@
 #include "harness/device/cuda_timer.h"
 #include "harness/run/timing.h"
 #include "harness/tests/gpu/launch_kernels.h"
-#include "harness/tests/gpu/thread_time.h"
 #include "harness/tests/mutant_cases.h"
 
 using namespace flashsteps;
@@ -296,45 +295,6 @@ TEST_CASE("a bench without steps measures the ceilings") {
     INFO(name);
     REQUIRE(ceilings.contains(name));
     CHECK(ceilings.at(name).per_second() > 1e9);
-  }
-}
-
-TEST_CASE("what instructions cost beside mma.sync") {
-  const nlohmann::json costs = device().instruction_costs();
-  const nlohmann::json facts = device().device();
-  const double products = costs.at("products_of_round");
-  // A product is 2 * 16 * 8 * 16 FLOP, on one of four schedulers.
-  const double rate = peak_of(DType::kBf16) * 1e6 /
-                      (facts.at("sm_count").get<double>() * facts.at("max_sm_clock_mhz").get<double>());
-  const bool hopper = facts.at("compute_capability") == "9.0";
-  REQUIRE(costs.at("warps").size() == 3);
-  for (const nlohmann::json& of_warps : costs.at("warps")) {
-    INFO(of_warps.dump(1));
-    const double product = of_warps.at("spread").get<double>() / products;
-    CHECK(product > 1);
-    if (rate > 0) {
-      CHECK(product > 0.98 * 4096 / (rate / 4));
-      if (!has_tcgen05()) CHECK(product < 2 * 4096 / (rate / 4));
-    }
-    CHECK(of_warps.at("together") > 0.98 * of_warps.at("spread").get<double>());
-    CHECK(of_warps.at("others").size() == (hopper ? 16u : 14u));
-    for (const nlohmann::json& each : of_warps.at("others")) {
-      INFO(each.dump());
-      for (const char* const place : {"spread", "together"}) {
-        const std::vector<double> clocks = each.at(place);
-        REQUIRE(clocks.size() == 3);
-        const double alone = of_warps.at(place);
-        for (std::size_t k = 0; k < clocks.size(); ++k) {
-          // The tensor cores get no faster by what stands beside their products.
-          CHECK(clocks[k] > 0.98 * alone);
-          // A scheduler issues one instruction a clock.
-          CHECK(clocks[k] > 0.98 * (products + each.at("beside")[k].get<double>()));
-        }
-        // Not necessary, but found on this architecture (docs/additive_law.md): no instruction hides
-        // altogether. One that costs nothing has been removed by the compiler.
-        if (hopper) CHECK(clocks.back() > 1.05 * alone);
-      }
-    }
   }
 }
 
