@@ -261,10 +261,12 @@ def ladder(request: Request) -> str:
     heading = f"{common}. {unit}" if len(shapes) > 1 and common else unit
     fa2 = "; FA2: PyTorch's FlashAttention-2, in the same run" if beside_fa2 else ""
     heading += f"{fa2}."
-    for (file, _), runs in zip(records[1:], files[1:]):
+    for (file, data), runs in zip(records[1:], files[1:]):
         at = next(index for index, name in enumerate(names) if runs_with(name) is runs)
         first, before = names[at].partition("_")[0], names[at - 1].partition("_")[0]
-        heading += f" The rates from {first} on were measured in another run ({file})."
+        gpu = data["provenance"]["device"]["name"]
+        elsewhere = f", on another GPU, an {gpu}" if gpu != records[0][1]["provenance"]["device"]["name"] else ""
+        heading += f" The rates from {first} on were measured in another run ({file}){elsewhere}."
         if at and all(names[at - 1] in rates.contenders_of(run) for run in runs):
             heading += f" That run timed {before} again. {first}'s ratio is relative to this second rate of {before},"
             heading += " which the table does not show."
