@@ -1,10 +1,9 @@
-#include "harness/problem/covering.h"
-
 #include <algorithm>
 #include <functional>
 #include <utility>
 
 #include "harness/base/random.h"
+#include "harness/problem/problem.h"
 
 namespace flashsteps {
 namespace {

@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "harness/base/text.h"
-#include "harness/problem/covering.h"
+#include "harness/problem/problem.h"
 #include "harness/program/commands.h"
 #include "harness/program/prepare.h"
 #include "harness/program/results.h"

@@ -8,9 +8,9 @@
 #include "harness/device/device_tensors.h"
 #include "harness/judge/reference.h"
 #include "harness/judge/validate.h"
-#include "harness/problem/covering.h"
-#include "harness/tests/catch.h"
+#include "harness/problem/problem.h"
 #include "harness/tests/kernels/mutations.h"
+#include "harness/tests/support.h"
 
 namespace flashsteps {
 

@@ -26,8 +26,7 @@
 #include "harness/device/tuning.h"
 #include "harness/include/flashsteps.h"
 #include "harness/judge/judge.h"
-#include "harness/tests/catch.h"
-#include "harness/tests/temporary_folder.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 

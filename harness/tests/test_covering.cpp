@@ -4,10 +4,10 @@
 #include <set>
 #include <tuple>
 
-#include "harness/problem/covering.h"
+#include "harness/problem/problem.h"
 #include "harness/problem/tensors.h"
 #include "harness/run/step_result.h"
-#include "harness/tests/catch.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 

@@ -7,7 +7,7 @@
 #include "harness/base/text.h"
 #include "harness/program/options.h"
 #include "harness/program/prepare.h"
-#include "harness/tests/catch.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 

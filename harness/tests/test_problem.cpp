@@ -12,7 +12,7 @@
 #include "harness/problem/shapes.h"
 #include "harness/problem/tensors.h"
 #include "harness/run/step_result.h"
-#include "harness/tests/catch.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 

@@ -10,7 +10,7 @@
 #include "harness/base/element.h"
 #include "harness/base/random.h"
 #include "harness/judge/reference.h"
-#include "harness/tests/catch.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 

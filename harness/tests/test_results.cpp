@@ -9,8 +9,7 @@
 #include "harness/base/text.h"
 #include "harness/judge/validate.h"
 #include "harness/program/results.h"
-#include "harness/tests/catch.h"
-#include "harness/tests/temporary_folder.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 

@@ -7,7 +7,7 @@
 #include "harness/device/gpu.h"
 #include "harness/program/table.h"
 #include "harness/run/timing.h"
-#include "harness/tests/catch.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 using nlohmann::json;

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "harness/device/trace_json.h"
-#include "harness/tests/catch.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 using emulator::Trace;

@@ -11,8 +11,7 @@
 #include "harness/device/device_tensors.h"
 #include "harness/device/tuning.h"
 #include "harness/program/commands.h"
-#include "harness/tests/catch.h"
-#include "harness/tests/temporary_folder.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 

@@ -10,7 +10,7 @@
 #include "harness/judge/gates.h"
 #include "harness/judge/judge.h"
 #include "harness/judge/validate.h"
-#include "harness/tests/catch.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 

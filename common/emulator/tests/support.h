@@ -8,7 +8,7 @@
 
 #include "common/emulator/emulator.h"
 #include "common/launch.h"
-#include "harness/tests/catch.h"
+#include "harness/tests/support.h"
 
 // Every test starts from the defaults, on one host thread.
 inline emulator::Options& fresh_options() {

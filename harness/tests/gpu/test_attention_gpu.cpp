@@ -16,8 +16,8 @@
 #include "harness/device/gpu.h"
 #include "harness/include/flashsteps.h"
 #include "harness/library/attention.h"
-#include "harness/tests/catch.h"
 #include "harness/tests/gpu/launch_kernels.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "harness/tests/catch.h"
 #include "harness/tests/conformance.h"
+#include "harness/tests/support.h"
 
 using namespace flashsteps;
 
