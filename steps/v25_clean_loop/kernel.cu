@@ -75,7 +75,7 @@ struct Consumer {
   // Computes S and P of a tile of keys while P V of the tile before runs.
   template <bool IS_CAREFUL>
   __device__ __forceinline__ void iteration() {
-    // Issue both products, with no arithmetic between them.
+    // Issue both products. Between them stands no arithmetic, only the wait for V.
     shared.ring_k.consumer_wait(at_k);  // TMA has brought K
     turns.begin();                      // the warpgroup before has issued its products
     start_qk<Q, KV>(acc_s, q, k);
