@@ -102,8 +102,8 @@ struct Consumer {
     if (changes) scale_rows(acc_o, row_scale);
   }
 
-  // Of a tile of queries: its first tile of keys, beside which no P V runs; and its last P V, beside which S
-  // does not.
+  // Of a tile of queries: its first tile of keys, beside which no P V runs; and its last P V, beside which
+  // no Q K^T runs.
   __device__ __forceinline__ void first_iteration() {
     shared.ring_k.consumer_wait(at_k);  // TMA has brought K
     start_qk<Q, KV>(acc_s, q, k);
