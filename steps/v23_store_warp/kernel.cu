@@ -130,10 +130,9 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
   const int o_offset = Q::offset_of(warp_row + operand_row(lane_id), operand_col(lane_id));
   const float scale = params.softmax_scale_log2;
 
-  struct Rows {        // acc_row + r * 8
-    float base[1][2];  // what P is relative to: a maximum so far, scaled
-    float sum[1][2];   // of this lane's columns only: the lanes' sums are added after the loop
-  } rows;
+  // Of the rows acc_row + r * 8.
+  float row_base[1][2];   // what P is relative to: a maximum so far, scaled
+  float row_sum[1][2];    // of this lane's columns only: the lanes' sums are added after the loop
   float row_scale[1][2];  // that O needs when its base changes
   float acc_o[1][HEAD_DIM / MMA_N][4], acc_s[1][BLOCK_N / MMA_N][4];
   uint32_t frag_p[BLOCK_N / MMA_K][1][4];
@@ -150,19 +149,20 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     kv_tile = 0;
     num_own_tiles = num_tiles_of(keys);
     first_masked = keys.unmasked_end / BLOCK_N;
-    rows = {.base = {{-INFINITY, -INFINITY}}, .sum = {}};
+    row_base[0][0] = row_base[0][1] = -INFINITY;
+    row_sum[0][0] = row_sum[0][1] = 0.0f;
     return true;
   };
   const auto check_base = [&] {  // Does it change?
     const bool needs_mask = kv_tile >= first_masked;
-    const float growth = growth_bound(acc_s, rows.base, scale);
+    const float growth = growth_bound(acc_s, row_base, scale);
     if (!uniform(needs_mask || growth > kMaxGrowth)) return false;
     if (needs_mask) {
       const Work work = shared.work[at_q.stage];
       mask_tile<CAUSAL, BLOCK_N>(acc_s, params, work.kv_len, kv_tile, first_query_of(work) + acc_row,
                                  acc_col);
     }
-    change_base(acc_s, scale, rows.base, rows.sum, row_scale);
+    change_base(acc_s, scale, row_base, row_sum, row_scale);
     return true;
   };
   // A warpgroup releases tiles of keys beyond its diagonal unread, when they have come.
@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
   // O, rounded, goes where the tile's Q was.
   const auto write_o = [&] {
     const Work work = shared.work[at_q.stage];
-    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row, lane_id, rows.base, rows.sum);
-    stmatrix_normalised(shared.q[at_q.stage][warpgroup], opaque(o_offset), acc_o, rows.sum);
+    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row, lane_id, row_base, row_sum);
+    stmatrix_normalised(shared.q[at_q.stage][warpgroup], opaque(o_offset), acc_o, row_sum);
     fence_proxy_async();  // makes what this lane has written visible to TMA
     __syncwarp();
     if (lane_id == 0) mbarrier_arrive(&shared.bar_o_full[at_q.stage]);
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
     shared.ring_k.warp_release(at_k, lane_id);
     at_k.advance();
     check_base();
-    exponentiate(acc_s, scale, rows.base, rows.sum);
+    exponentiate(acc_s, scale, row_base, row_sum);
     pack_p<Element>(frag_p, acc_s);
 
     // S and P of a tile of keys, while P V of the tile before runs.
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
       shared.ring_k.warp_release(at_k, lane_id);
       at_k.advance();
       const bool changes = check_base();
-      exponentiate(acc_s, scale, rows.base, rows.sum);
+      exponentiate(acc_s, scale, row_base, row_sum);
       warpgroup_fence_operand(wgmma_accumulator(acc_s));  // all of this before the wait
       wait_for<0>(acc_o);
       shared.ring_v.warp_release(at_v, lane_id);
