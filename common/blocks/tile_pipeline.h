@@ -20,14 +20,14 @@ namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
 constexpr int kWarpgroupM = 64;  // query rows per warpgroup: 16 for each of its warps
-constexpr int kQStages = 2;      // of Q, where nothing else is said
+constexpr int kQStages = 2;
 
 template <int HEAD_DIM_, int PIPELINES_, int NUM_WARPGROUPS_, int BLOCK_N_, int K_STAGES_, int V_STAGES_,
-          bool TAKES_TURNS_, int Q_STAGES_ = kQStages>
+          bool TAKES_TURNS_>
 struct PipelineConfig {
   static constexpr int HEAD_DIM = HEAD_DIM_, PIPELINES = PIPELINES_, NUM_WARPGROUPS = NUM_WARPGROUPS_;
   static constexpr int BLOCK_M = NUM_WARPGROUPS * kWarpgroupM, BLOCK_N = BLOCK_N_;  // of a tile
-  static constexpr int Q_STAGES = Q_STAGES_, K_STAGES = K_STAGES_, V_STAGES = V_STAGES_;
+  static constexpr int K_STAGES = K_STAGES_, V_STAGES = V_STAGES_;
   static constexpr bool TAKES_TURNS = TAKES_TURNS_;  // at the tensor cores
   static constexpr int CONSUMERS = PIPELINES * NUM_WARPGROUPS;
   static constexpr int NUM_THREADS = 128 * (CONSUMERS + 1);
@@ -40,12 +40,12 @@ template <typename Element, typename C>
 struct PipelineStorage {                                           // of a pipeline, in shared memory
   using Q = SwizzledTile<Element, kWarpgroupM, C::HEAD_DIM, 128>;  // a warpgroup's rows
   using KV = SwizzledTile<Element, C::BLOCK_N, C::HEAD_DIM, 128>;
-  Q q[C::Q_STAGES][C::NUM_WARPGROUPS];  // in the end, O
+  Q q[kQStages][C::NUM_WARPGROUPS];  // in the end, O
   KV k[C::K_STAGES], v[C::V_STAGES];
-  Work work[C::Q_STAGES];  // what Q is of
-  Work next;               // the loader's note of the tile of queries that follows
-  Ring<C::Q_STAGES> ring_q;
-  uint64_t bar_o_full[C::Q_STAGES];  // all warps have written their rows of O to Q's place
+  Work work[kQStages];  // what Q is of
+  Work next;            // the loader's note of the tile of queries that follows
+  Ring<kQStages> ring_q;
+  uint64_t bar_o_full[kQStages];  // all warps have written their rows of O to Q's place
   Ring<C::K_STAGES> ring_k;
   Ring<C::V_STAGES> ring_v;
 
@@ -84,7 +84,7 @@ __device__ void load_tiles(PipelineStorage<Element, C>& shared, const AttentionP
   RingCursor<C::V_STAGES> at_v;
   int index = loader;
   shared.next = work_of<C::BLOCK_M>(params, index, order, num_tiles);
-  for (RingCursor<C::Q_STAGES> at_q;; at_q.advance()) {
+  for (RingCursor<kQStages> at_q;; at_q.advance()) {
     shared.ring_q.producer_wait(at_q);  // the storer has stored O from this place
     const Work work = shared.next;
     const auto [first_query, head, batch, kv_len] = work;
@@ -119,7 +119,7 @@ __device__ void load_tiles(PipelineStorage<Element, C>& shared, const AttentionP
 // The storer: one thread.
 template <typename Element, typename C>
 __device__ void store_tiles(PipelineStorage<Element, C>& shared, const TensorMap& map_o) {
-  for (RingCursor<C::Q_STAGES> at_q;; at_q.advance()) {
+  for (RingCursor<kQStages> at_q;; at_q.advance()) {
     shared.ring_q.consumer_wait(at_q);  // the loader has written which tile this is
     const auto [first_query, head, batch, kv_len] = shared.work[at_q.stage];
     if (batch == kNoMore) return;

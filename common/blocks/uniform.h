@@ -2,21 +2,15 @@
 #pragma once
 
 #include "common/cuda.h"
-#include "common/smem_descriptor.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
 // The same value. The vote or the reduction tells ptxas that it is the same in all lanes of a warp, so ptxas
 // computes what follows from it once for the warp, in uniform registers. wgmma takes its descriptors from
-// these; any other value must be moved there (R2UR) between the products. v21 and v22 take only the
-// warp's number from __shfl_sync, and their loops have no R2UR.
+// these; any other value must be moved there (R2UR) between the products.
 __device__ inline bool uniform(bool condition) { return __any_sync(0xffffffff, condition) != 0; }
 __device__ inline int uniform(int value) { return int(__reduce_or_sync(0xffffffff, unsigned(value))); }
-
-__device__ inline SmemDescriptor uniform(SmemDescriptor descriptor) {  // its upper half is a constant
-  return {descriptor.bits >> 32 << 32 | unsigned(uniform(int(descriptor.bits)))};
-}
 
 // The same value, but the compiler knows nothing about it. So it computes nothing from it before a loop, to
 // be kept in registers that the loop needs.

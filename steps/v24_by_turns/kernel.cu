@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   for (; begin_tile(); at_q.advance()) {
     // S and P of the first tile of keys.
     shared.ring_k.consumer_wait(at_k);
-    start_qk<Q, KV>(acc_s, uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup])),
-                    uniform(make_smem_descriptor(shared.k[at_k.stage])));
+    start_qk<Q, KV>(acc_s, make_smem_descriptor(shared.q[at_q.stage][warpgroup]),
+                    make_smem_descriptor(shared.k[at_k.stage]));
     wait_for<0>(acc_s);
     shared.ring_k.warp_release(at_k, lane_id);
     at_k.advance();
@@ -146,9 +146,9 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
 #pragma unroll 1
     while (uniform(++kv_tile < num_own_tiles)) {
       shared.ring_k.consumer_wait(at_k);
-      const SmemDescriptor q = uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup]));
-      const SmemDescriptor k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
-      const SmemDescriptor v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
+      const SmemDescriptor q = make_smem_descriptor(shared.q[at_q.stage][warpgroup]);
+      const SmemDescriptor k = make_smem_descriptor(shared.k[at_k.stage]);
+      const SmemDescriptor v = make_smem_descriptor(shared.v[at_v.stage]);
       begin_turn();
       start_qk<Q, KV>(acc_s, q, k);
       shared.ring_v.consumer_wait(at_v);
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
 
     // P V of the last tile of keys.
     shared.ring_v.consumer_wait(at_v);
-    start_pv<KV>(acc_o, frag_p, uniform(make_smem_descriptor(shared.v[at_v.stage])), first);
+    start_pv<KV>(acc_o, frag_p, make_smem_descriptor(shared.v[at_v.stage]), first);
     wait_for<0>(acc_o);
     shared.ring_v.warp_release(at_v, lane_id);
     at_v.advance();

@@ -86,7 +86,7 @@ struct Consumer {
     // Compute P while P V runs.
     wait_for<1>(acc_s);  // S is complete, and wgmma has read K
     release_k();
-    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
+    k = make_smem_descriptor(shared.k[at_k.stage]);
     if constexpr (IS_CAREFUL) mask();
     const bool changes = IS_CAREFUL || uniform(growth_bound(acc_s, row_base, scale) > kMaxGrowth);
     if (changes) change_base(acc_s, scale, row_base, row_sum, row_scale);
@@ -96,7 +96,7 @@ struct Consumer {
     // Finish P V.
     wait_for<0>(acc_o);  // O is complete, and wgmma has read V and P's registers
     release_v();
-    v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
+    v = make_smem_descriptor(shared.v[at_v.stage]);
     pack_p<Element>(frag_p, acc_s);
     is_first = false;
     if (changes) scale_rows(acc_o, row_scale);
@@ -109,7 +109,7 @@ struct Consumer {
     start_qk<Q, KV>(acc_s, q, k);
     wait_for<0>(acc_s);  // S is complete, and wgmma has read K
     release_k();
-    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
+    k = make_smem_descriptor(shared.k[at_k.stage]);
     mask();
     change_base(acc_s, scale, row_base, row_sum, row_scale);
     exponentiate(acc_s, scale, row_base, row_sum);
@@ -147,9 +147,9 @@ struct Consumer {
         release_v();
       }
     }
-    q = uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup]));
-    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
-    v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
+    q = make_smem_descriptor(shared.q[at_q.stage][warpgroup]);
+    k = make_smem_descriptor(shared.k[at_k.stage]);
+    v = make_smem_descriptor(shared.v[at_v.stage]);
     return true;
   }
   // Tiles of keys that other warpgroups of the pipeline need, and that lie beyond this one's diagonal. It

@@ -32,7 +32,7 @@ struct Consumer {
   const int lane = threadIdx.x % 32;
   const float scale = params.softmax_scale_log2;
 
-  RingCursor<C::Q_STAGES> at_q;
+  RingCursor<kQStages> at_q;
   RingCursor<C::K_STAGES> at_k;
   RingCursor<C::V_STAGES> at_v;
   SmemDescriptor q, k, v;  // of the next products
@@ -86,7 +86,7 @@ struct Consumer {
     // Compute P while P V runs.
     wait_for<1>(acc_s);  // S is complete, and wgmma has read K
     release_k();
-    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
+    k = make_smem_descriptor(shared.k[at_k.stage]);
     if constexpr (IS_CAREFUL) mask();
     const bool changes = IS_CAREFUL || uniform(growth_bound(acc_s, row_base, scale) > kMaxGrowth);
     if (changes) change_base(acc_s, scale, row_base, row_sum, row_scale);
@@ -96,7 +96,7 @@ struct Consumer {
     // Finish P V.
     wait_for<0>(acc_o);  // O is complete, and wgmma has read V and P's registers
     release_v();
-    v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
+    v = make_smem_descriptor(shared.v[at_v.stage]);
     pack_p<Element>(frag_p, acc_s);
     is_first = false;
     if (changes) scale_rows(acc_o, row_scale);
@@ -109,7 +109,7 @@ struct Consumer {
     start_qk<Q, KV>(acc_s, q, k);
     wait_for<0>(acc_s);  // S is complete, and wgmma has read K
     release_k();
-    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
+    k = make_smem_descriptor(shared.k[at_k.stage]);
     mask();
     change_base(acc_s, scale, row_base, row_sum, row_scale);
     exponentiate(acc_s, scale, row_base, row_sum);
@@ -147,9 +147,9 @@ struct Consumer {
         release_v();
       }
     }
-    q = uniform(make_smem_descriptor(shared.q[at_q.stage][warpgroup]));
-    k = uniform(make_smem_descriptor(shared.k[at_k.stage]));
-    v = uniform(make_smem_descriptor(shared.v[at_v.stage]));
+    q = make_smem_descriptor(shared.q[at_q.stage][warpgroup]);
+    k = make_smem_descriptor(shared.k[at_k.stage]);
+    v = make_smem_descriptor(shared.v[at_v.stage]);
     return true;
   }
   // Tiles of keys that other warpgroups of the pipeline need, and that lie beyond this one's diagonal. It
@@ -231,13 +231,13 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   constexpr bool D64 = HEAD_DIM == 64;
-  // D, pipelines, warpgroups of each, keys of a tile, stages of K and V, turns, stages of Q
+  // D, pipelines, warpgroups of each, keys of a tile, stages of K and V, turns
   using ManyKeys = std::conditional_t<D64, PipelineConfig<64, 1, 3, 128, 4, 4, true>,
                                       PipelineConfig<128, 1, 3, 64, 5, 3, false>>;
   using SomeKeys = std::conditional_t<D64, PipelineConfig<64, 2, 2, 64, 4, 4, false>,
                                       PipelineConfig<128, 1, 2, 128, 2, 3, false>>;
   using FewKeys = std::conditional_t<D64, PipelineConfig<64, 1, 4, 64, 6, 6, true>,
-                                     PipelineConfig<128, 1, 2, 128, 2, 2, true, 3>>;
+                                     PipelineConfig<128, 1, 2, 128, 2, 3, true>>;
   const auto launch_with = [&]<typename C>(C) {
     launch_pipelines<C, CAUSAL>(attention_kernel<Element, CAUSAL, C>, params, stream);
   };
