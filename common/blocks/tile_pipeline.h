@@ -20,7 +20,7 @@ namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
 constexpr int kWarpgroupM = 64;  // query rows per warpgroup: 16 for each of its warps
-constexpr int kQStages = 2;
+constexpr int kQStages = 2;      // places for Q, which then take O
 
 template <int HEAD_DIM_, int PIPELINES_, int NUM_WARPGROUPS_, int BLOCK_N_, int K_STAGES_, int V_STAGES_,
           bool TAKES_TURNS_>
