@@ -1,5 +1,5 @@
-// v27: the loop of v25, with a tile for each shape: 192 queries x 64 keys at D = 128, 256 x 64 at D = 64
-// where keys are few, and a third place for Q where most tiles of queries end soon.
+// v27: the loop of v25, with a tile for each shape: 192 queries x 64 keys at D = 128 where keys are many, and
+// 256 x 64 at D = 64 where they are few.
 #include <type_traits>
 
 #include "common/blocks/epilogue.h"
