@@ -17,7 +17,10 @@ struct Access {
   bool async = false;  // nobody waits for it here
 };
 // Of the running thread, if accesses are counted.
-void log_access(const Access& access);
+void add_to_log(const Access& access);
+inline void log_access(const Access& access) {
+  if (cta->options.count) add_to_log(access);
+}
 
 // A warp instruction that accesses memory.
 struct Request {

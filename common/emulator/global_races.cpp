@@ -79,7 +79,10 @@ void GlobalRaces::access(uintptr_t address, size_t bytes, bool write, Site site)
         for (size_t i = 0; i < kGlobalCellsPerBlock; ++i) check_cell(cells[i], address, write, site);
       }
     } else {
-      if (!block.split.load()) block.split.store(true);
+      if (!block.split.load()) {
+        cells[0].write.fetch_add(0);  // as above: so that a new page of cells is not read first
+        block.split.store(true);
+      }
       const size_t last = (part_end - 1 - begin) / kGlobalCellBytes;
       for (size_t i = (address - begin) / kGlobalCellBytes; i <= last; ++i) {
         access_cell(cells[i], address, write, site);

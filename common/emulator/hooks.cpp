@@ -131,8 +131,7 @@ void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc)
   if (cta->options.race_detector) global_access(address, bytes, false, site_of(pc));
 }
 
-void log_access(const Access& access) {
-  if (!cta->options.count) return;
+void add_to_log(const Access& access) {
   if (cta->log->full(*self)) {
     cta->warps[size_t(self->warp)].log_full |= 1u << self->lane;
     park(State::kLogFull);

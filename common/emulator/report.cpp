@@ -105,7 +105,9 @@ std::string look_up(uintptr_t pc) {
 
 }  // namespace
 
-bool same_place(Location a, Location b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
+bool same_place(Location a, Location b) {
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+}
 
 std::string describe(Location at) { return short_path(at.file) + ":" + std::to_string(at.line); }
 

@@ -108,6 +108,12 @@ while(rest MATCHES "${comment}|${literal}|${for_nvcc}|${suspect}")
 endwhile()
 
 if(errors STREQUAL "")
+  # By a path that is the same in every copy of this tree, so that ccache compiles it once.
+  cmake_path(SET root NORMALIZE ${CMAKE_CURRENT_LIST_DIR}/../..)
+  cmake_path(IS_PREFIX root ${KERNEL} NORMALIZE is_of_this_tree)
+  if(is_of_this_tree)
+    cmake_path(RELATIVE_PATH KERNEL BASE_DIRECTORY ${root})
+  endif()
   set(errors "#include \"${KERNEL}\"\n")
 endif()
 # Also if nothing differs: otherwise ninja would not compile a kernel that has been edited.
