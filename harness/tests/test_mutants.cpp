@@ -9,7 +9,7 @@ TEST_CASE("the emulator's mutants are rejected", "[long]") {
   check_mutants(*backend);
 }
 
-TEST_CASE("the covering sample rejects the emulator's mutants that show in few problems") {
+TEST_CASE("the covering sample rejects the emulator's mutants that show in few problems", "[long]") {
   const auto backend = make_emulator_backend();
   check_mutants_on_the_sample(*backend);
 }

@@ -337,7 +337,7 @@ double least_growth(const Problem& p, int tile, bool backwards) {
 
 }  // namespace
 
-TEST_CASE("steep scores outgrow what the lazy softmax tolerates, in every tile of every row") {
+TEST_CASE("steep scores outgrow what the lazy softmax tolerates, in every tile of every row", "[long]") {
   // kMaxGrowth and the exponent of kLostSum in common/blocks/online_softmax.h.
   constexpr double kRescales = 15, kIsLost = 100;
   for (const DType dtype : {DType::kFp16, DType::kBf16}) {

@@ -287,7 +287,7 @@ TEST_CASE("local variables start as poison in every CTA", "[launch]") {
   for (size_t i = 0; i < 3 * 64; ++i) CHECK(out[i] == 2.0f);
 }
 
-TEST_CASE("a long CTA gives signs of life, and a loop without end does not", "[launch]") {
+TEST_CASE("a long CTA gives signs of life, and a loop without end does not", "[launch][long]") {
   constexpr int kTimes = 10, kInputs = 1 << 14;
   constexpr int kSigns = kInputs * 4 / 64 / 16;  // at least, of a CTA that reads them once
   Buffer<float> in(4 * kInputs), out(kTimes * 64);
