@@ -97,11 +97,9 @@ class Problem:
             for n in (heads[0], heads[1], heads[1])
         ]
         self.q, self.k, self.v = (self.ring.shard(x, layout="zigzag") for x in self.whole)
-        blocks = [self.ring._spans(total, "zigzag", rank, here.world) for rank in range(here.world)]
-        hops = [self.ring._parts(blocks[here.rank], blocks[here.rank - hop], 0) for hop in range(here.world)]
-        self.parts = [part for parts in hops for part in parts]
-        own = (pairs(p.end_q - p.first_q, p.end_k - p.first_k, p.causal) for p in self.parts)
-        self.own_flops = self.flops(sum(own))
+        # Row i of the sequence sees i + 1 keys.
+        rows = self.ring.shard(torch.arange(total).view(1, 1, -1, 1), layout="zigzag")
+        self.own_flops = self.flops(int((rows + 1).sum()))
         self.block_bytes = 2 * self.k.numel() * self.k.element_size()
 
     def flops(self, seen: int) -> int:
@@ -120,19 +118,17 @@ class Problem:
 
     def share(self) -> Any:
         """What ring_attention() computes here, without transfers: all blocks are this process's own."""
-        merged = self.ring._Merged(self.q, None, None, True)
-        for part in self.parts:
-            merged.merge(self.k, self.v, part)
-        return merged.o
+        with mock.patch.object(self.ring, "_sent_blocks", lambda k, v, rows, group: ((k, v) for _ in rows)):
+            return self.sent()
 
     def transfer(self) -> None:
         """A block to the next process, and one from the process before; nothing is computed."""
-        rows = 2 * [self.k.size(2)]
-        places = self.ring._places_of(None, self.here.device, self.block_bytes)
+        group, rows = self.here.dist.group.WORLD, 2 * [self.k.size(2)]
+        places = self.ring._places_of(group, self.here.device, self.block_bytes)
         if places is None:
-            coming = self.ring._sent_blocks(self.k, self.v, rows, None)
+            coming = self.ring._sent_blocks(self.k, self.v, rows, group)
         else:
-            coming = self.ring._copied_blocks(self.k, self.v, rows, None, places)
+            coming = self.ring._copied_blocks(self.k, self.v, rows, group, places)
         for _ in coming:
             pass
 
