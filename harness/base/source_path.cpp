@@ -7,8 +7,11 @@ namespace flashsteps {
 
 std::string source_path(const std::string& in_objects) {
   constexpr std::string_view kInObjects = FLASHSTEPS_ROOT_IN_OBJECTS "/";
-  return in_objects.starts_with(kInObjects) ? FLASHSTEPS_ROOT "/" + in_objects.substr(kInObjects.size())
-                                            : in_objects;
+  if (in_objects.starts_with(kInObjects)) return FLASHSTEPS_ROOT "/" + in_objects.substr(kInObjects.size());
+  if (in_objects.starts_with('/')) return in_objects;
+  size_t below = 0;
+  while (in_objects.compare(below, 3, "../") == 0) below += 3;  // ccache's, from the build folder
+  return FLASHSTEPS_ROOT "/" + in_objects.substr(below);
 }
 
 }  // namespace flashsteps
