@@ -80,7 +80,7 @@ void GlobalRaces::access(uintptr_t address, size_t bytes, bool write, Site site)
       }
     } else {
       if (!block.split.load()) {
-        cells[0].write.fetch_add(0);  // as above: so that a new page of cells is not read first
+        cells[0].write.fetch_add(0);  // the first touch of a page of cells is a write: see the constructor
         block.split.store(true);
       }
       const size_t last = (part_end - 1 - begin) / kGlobalCellBytes;
