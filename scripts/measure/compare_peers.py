@@ -8,7 +8,7 @@
 It needs an NVIDIA GPU, PyTorch, the lab (build/libflashsteps_lab.so, built beside the program) and, for how long a
 call keeps the host, the Python module flashsteps; docs/results-schema.md describes the record.
 The peers are those of PyTorch's scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2),
-sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn, flash_attn_3 (flash_attn_interface),
+sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn, flash_attn_3 (fa3_fwd_interface),
 flash_attn_4 (flash_attn.cute) and flashinfer, where they are installed. How FlashAttention-3 is built, and how it and
 FlashInfer are called for one query: docs/measuring.md.
 
@@ -46,7 +46,6 @@ from records.rates import (
     ceiling_rate,
     contenders_of,
     is_decode,
-    percent_of_ceiling,
     percent_of_peak,
     ratio_to,
     tflops_spread,
@@ -66,9 +65,6 @@ PEER_REFUSALS = (ValueError, TypeError, RuntimeError, AssertionError)
 
 CEILINGS = ("matmul",)  # among the contenders
 COLD_CEILINGS = ("matmul", "read_kv")
-# Of the matrix product's rate, where below_its_best() looks: on an H200 FlashAttention-3 is well above, and well
-# below when it was built without all flags of its setup.py, which shows nowhere else (docs/measuring.md).
-FA3_PERCENT_OF_MATMUL = 70
 METHOD = {
     "timer": "CUDA events, interleaved, in an order that changes from round to round",
     "l2": "warm: no flush between launches",
@@ -103,18 +99,6 @@ def outcome(error: Exception) -> dict[str, str]:
         if isinstance(error, kind):
             return {"status": status, "message": without_folders(str(error))}
     return {"status": "error", "message": without_folders(f"{type(error).__name__}: {one_line(error)}")}
-
-
-def below_its_best(entry: dict[str, Any], run: dict[str, Any], device: dict[str, Any]) -> str:
-    """Why the time of a peer says nothing about it; empty as a rule."""
-    p, percent = run["problem"], percent_of_ceiling(run, entry["timing"], "matmul")
-    telling = p["head_dim"] == 128 and not p["causal"] and min(p["seqlen_q"], p["seqlen_kv"]) >= 2048
-    telling = telling and p["batch"] * p["num_heads_q"] * p["seqlen_q"] >= 1 << 17  # several tiles an SM
-    if entry.get("peer") != "flash_attn_3" or device["compute_capability"] != "9.0" or not telling:
-        return ""
-    if percent is None or percent >= FA3_PERCENT_OF_MATMUL:
-        return ""
-    return f"{percent:.0f} % of the matrix product's rate: was it built with all flags? See docs/measuring.md"
 
 
 def add_note(entry: dict[str, Any], text: str) -> None:
@@ -238,7 +222,7 @@ class Session:
         cold = COLD if self.options.cold_l2 else {}
         versions = self.torch.versions()
         self.data = self.lab.record("peers", {**METHOD, "rounds": self.options.rounds, **cold})
-        self.data["provenance"]["peers"] = {**versions, "builds": self.torch.builds, "method": PEERS_METHOD}
+        self.data["provenance"]["peers"] = {**versions, "method": PEERS_METHOD}
         told = ", ".join(f"{name} {text}" for name, text in versions.items() if text)
         print(f"device: {self.lab.device['name']}, driver {self.lab.device['driver']}; {told}\n", flush=True)
         self.save()
@@ -374,10 +358,7 @@ class Session:
                 entry |= {"status": "fail", "message": said}
                 continue
             entry["timing"] = timing
-            if doubt := below_its_best(entry, run, self.lab.device):
-                entry |= {"status": "skip", "message": doubt}
-                del entry["timing"], entry["validation"]
-            elif "peer" in entry:
+            if "peer" in entry:
                 add_note(entry, timer.note)
         return warnings
 

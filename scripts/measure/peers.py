@@ -6,25 +6,21 @@ import functools
 import gc
 import importlib
 import importlib.metadata
-import json
-import re
 import statistics
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, ContextManager
 
 from measure.lab import Case, DeviceLost, Lab, Timer
 from records.rates import is_decode
-from records.rules import check_shape
 from records.writing import one_line
 
 # Of the peers that are packages: the module, what must be in it, and the names that it is distributed under.
 FUNCTION = "flash_attn_func"
 PACKAGES = {
     "flash_attn": ("flash_attn", FUNCTION, ("flash_attn",)),
-    "flash_attn_3": ("flash_attn_interface", FUNCTION, ("flash_attn_3", "flashattn-hopper", "hopper")),
+    "flash_attn_3": ("fa3_fwd_interface", FUNCTION, ("fa3-fwd",)),
     "flash_attn_4": ("flash_attn.cute", FUNCTION, ("flash-attn-4",)),
     "flashinfer": ("flashinfer", "BatchDecodeWithPagedKVCacheWrapper", ("flashinfer-python",)),
 }
@@ -58,17 +54,6 @@ class Tensors:
     v: Any
 
 
-def read_build(interface: str) -> dict[str, str]:
-    """What the builder of FlashAttention-3 says of it, beside the extension; see docs/measuring.md."""
-    path = Path(interface).parent / "flash_attn_3" / "BUILD.json"
-    if not path.is_file():
-        raise ValueError(f"{path} is missing, which says how it was built: docs/measuring.md")
-    build = json.loads(path.read_text(encoding="utf-8"))
-    if errors := check_shape(build, "peer_build"):
-        raise ValueError(f"{path}: {errors[0]}")
-    return build
-
-
 class TorchLab:
     """From here on PyTorch's current stream is the lab's. (Soaks and tests use it on the emulator as well.)"""
 
@@ -81,7 +66,6 @@ class TorchLab:
         torch.set_grad_enabled(False)
         self.dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
         self.packages: dict[str, Any] = {}
-        self.builds: dict[str, dict[str, str]] = {}  # of those that people build themselves
 
     def missing_peers(self) -> dict[str, str]:
         """The peers that cannot be used, and what importing them says."""
@@ -90,8 +74,6 @@ class TorchLab:
             try:
                 self.packages[name] = importlib.import_module(module)
                 getattr(self.packages[name], needed)
-                if name == "flash_attn_3":
-                    self.builds[name] = read_build(self.packages[name].__file__)
             except Exception as error:  # one built for another PyTorch fails in many ways
                 self.packages.pop(name, None)
                 missing[name] = one_line(error)
@@ -107,8 +89,6 @@ class TorchLab:
             for package in PACKAGES[name][2]:
                 with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                     found[name] = found[name] or importlib.metadata.version(package)
-            if name in self.builds:
-                found[name] = f"{found[name] or ''} commit {self.builds[name]['commit'][:12]}".strip()
             found[name] = found[name] or "unknown"
         return found
 
@@ -321,9 +301,6 @@ def flash_attn(lab: TorchLab, name: str, tensors: Tensors) -> Call:
 def flash_attn_3_decode(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
     """As a model calls it that generates text. With all keys in use their lengths need not be given, and a static
     schedule does; with lengths their schedule is made beforehand, once for all layers."""
-    build = lab.builds["flash_attn_3"]["flags"].partition("off:")[2]
-    if off := re.findall(r"\b(?:SPLIT|PACKGQA|VARLEN)\b", build):
-        raise Skip(f"built without {' and '.join(off)}, which it needs for few queries")
     package, p = lab.packages["flash_attn_3"], tensors.problem
     q, k, v = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v))
     lengths = lab.torch.full((p["batch"],), p["seqlen_kv"], dtype=lab.torch.int32, device=lab.device)

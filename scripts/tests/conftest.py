@@ -190,9 +190,6 @@ def make_peers_record(peers: tuple[str, ...] = ("sdpa_flash", "sdpa_cudnn"), **m
     data = make_record("cuda", **more)
     data["command"] = "peers"
     data["provenance"]["peers"] = {"torch": "2.11.0+cu130", "cudnn": "9.19.0", "method": "synthetic"}
-    if "flash_attn_3" in peers:
-        built = {"commit": "2" * 40, "compiler": "nvcc 13.0.88", "flags": "--use_fast_math"}
-        data["provenance"]["peers"]["builds"] = {"flash_attn_3": built}
     for run in data["runs"]:
         run["peers"] = []
         for index, name in enumerate(peers):

@@ -5,7 +5,6 @@ harness/tests/test_lab.py."""
 from __future__ import annotations
 
 import functools
-import json
 import math
 import sys
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from conftest import BUILD, make_peers_record, make_problem
 from measure import compare_peers, peers
 from measure import lab as harness
 from measure.peers import Call, Skip, Tensors
-from records import problems
 from records.problems import problem_label
 
 
@@ -34,7 +32,7 @@ class Times:
 @pytest.fixture
 def lab() -> Any:
     """What peers.py wants of a TorchLab. `times` are those of the calls that are timed, in their order."""
-    lab = SimpleNamespace(packages={}, builds={}, times=[], cold=[], synchronize=lambda: None)
+    lab = SimpleNamespace(packages={}, times=[], cold=[], synchronize=lambda: None)
     lab.torch = SimpleNamespace(cuda=SimpleNamespace(OutOfMemoryError=MemoryError))
     lab.attempt = functools.partial(peers.TorchLab.attempt, lab)
 
@@ -138,25 +136,7 @@ def test_the_geometric_mean_is_over_problems_where_both_ran():
     assert rows[3][-4:] == ["skip", "skip", "-", "-"]
 
 
-def test_a_flash_attention_3_below_its_best_is_no_peer():
-    def doubt(percent: float | None, name: str = "flash_attn_3", capability: str = "9.0", **changes: Any) -> str:
-        heads = {"num_heads_q": 16, "num_heads_kv": 16}
-        sizes = {"batch": 8, "seqlen_q": 2048, "seqlen_kv": 2048, "head_dim": 128}
-        problem = make_problem(**{**heads, **sizes, "causal": False, **changes})
-        ceilings = {"matmul": {"median_ms": 1.0, "work": 1e12, "unit": "FLOP"}} if percent else {}  # 1000 TFLOPS
-        median_ms = problems.flops(problem) / (10 * (percent or 1) * 1e9)
-        entry = {"peer": name, "timing": {"median_ms": median_ms}}
-        run = {"problem": problem, "ceilings": ceilings}
-        return compare_peers.below_its_best(entry, run, {"compute_capability": capability})
-
-    assert doubt(64).startswith("64 % of the matrix product's rate: was it built with all flags?")
-    assert doubt(70) == doubt(None) == doubt(64, "sdpa_flash") == doubt(64, capability="8.0") == ""
-    # Elsewhere its share says nothing: few tiles, a mask, short rows.
-    assert doubt(64, batch=1) == doubt(64, causal=True) == doubt(64, batch=32, seqlen_q=512) == ""
-    assert doubt(64, head_dim=64) == ""
-
-
-def test_an_installed_peer_that_does_not_import(monkeypatch, tmp_path):
+def test_an_installed_peer_that_does_not_import(monkeypatch):
     class Torch:
         device = staticmethod(lambda name: None)
         set_grad_enabled = staticmethod(lambda on: None)
@@ -168,26 +148,11 @@ def test_an_installed_peer_that_does_not_import(monkeypatch, tmp_path):
 
     lab = peers.TorchLab(Torch, None, SimpleNamespace(on_gpu=False))
     monkeypatch.setitem(sys.modules, "flash_attn", Package)
-    monkeypatch.setitem(sys.modules, "flash_attn_interface", object())  # without the function
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", object())  # without the function
     monkeypatch.setitem(sys.modules, "flash_attn.cute", None)
     monkeypatch.setitem(sys.modules, "flashinfer", Package)  # without its class
     assert list(lab.missing_peers()) == ["flash_attn_3", "flash_attn_4", "flashinfer"]
-    assert list(lab.packages) == ["flash_attn"] and lab.builds == {}
-
-    # FlashAttention-3 is taken when it says how it was built.
-    Package.__file__ = str(tmp_path / "flash_attn_interface.py")
-    monkeypatch.setitem(sys.modules, "flash_attn_interface", Package)
-    path = tmp_path / "flash_attn_3" / "BUILD.json"
-    path.parent.mkdir()
-    good = {"commit": "0" * 40, "compiler": "nvcc 13.0.88", "flags": "--use_fast_math"}
-    for text in ("", "[]", json.dumps({**good, "commit": "main"})):
-        path.write_text(text, encoding="utf-8")
-        assert "flash_attn_3" in lab.missing_peers() and lab.builds == {} and "flash_attn_3" not in lab.packages
-    path.unlink()
-    assert f"{path} is missing" in lab.missing_peers()["flash_attn_3"]
-    path.write_text(json.dumps(good), encoding="utf-8")
-    Package.BatchDecodeWithPagedKVCacheWrapper = None
-    assert list(lab.missing_peers()) == ["flash_attn_4"] and lab.builds == {"flash_attn_3": good}
+    assert list(lab.packages) == ["flash_attn"]
 
 
 def test_the_reason_of_a_refusal_is_in_the_warnings():
@@ -314,18 +279,13 @@ def test_few_queries_take_flash_attentions_call_for_a_cache(lab, torch, problem)
             assert num_splits == 0 and (cache_seqlens is None) == (scheduler_metadata is None)
             return exact(torch, *(t.transpose(1, 2) for t in (q, k, v)), causal).to(q.dtype).transpose(1, 2)
 
-    lab.packages["flash_attn_3"], lab.builds["flash_attn_3"] = Package, {"flags": "as setup.py has them"}
+    lab.packages["flash_attn_3"] = Package
     lab.times = [2.0, 3.0]
     call = prepared(lab, "flash_attn_3", problem)
     assert call.note == "flash_attn_with_kvcache, without lengths (fastest of 2)"
     lab.times = [3.0, 2.0]
     call = prepared(lab, "flash_attn_3", problem)
     assert "cache_seqlens and scheduler_metadata (fastest of 2)" in call.note and len(call.run.keywords) == 4
-
-    # A build without what the call needs would run, slowly.
-    lab.builds["flash_attn_3"]["flags"] += "; off: APPENDKV BACKWARD SPLIT VARLEN"
-    with pytest.raises(Skip, match="built without SPLIT and VARLEN"):
-        prepared(lab, "flash_attn_3", problem)
 
 
 @pytest.fixture
