@@ -153,6 +153,29 @@ def test_what_is_supported_runs_and_gives_what_the_page_says(tmp_path: Path, cla
     assert [line for line in done.stdout.splitlines() if line.startswith("line ")] == []
 
 
+LESSON = ROOT / "steps" / "v10_tma_warpspec"
+EDITS = re.findall(r"^\| `(.*)` \| (?:`(.*)`|nothing) \| (.*) \|$", (LESSON / "README.md").read_text(encoding="utf-8"), re.M)
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [("PASS", "PASS", "*PASS*"), *EDITS])
+def test_v10s_toy_says_what_its_lesson_quotes(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert len(EDITS) == 5
+    text = (LESSON / "one_mbarrier.cu").read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    (tmp_path / "toy.cpp").write_text(text.replace(old, new), encoding="utf-8")
+    core = BUILD / "harness" / "libflashsteps_core.a"
+    emulator = BUILD / "common" / "emulator" / "libflashsteps_emulator.a"
+    words = compiler()
+    built = run([*words, "-w", "-o", "toy.o", "-c", "toy.cpp"], tmp_path)
+    assert built.returncode == 0, built.stderr
+    linked = run([words[0], "-o", "toy", "toy.o", str(core), str(emulator), "-lpthread", "-ldl"], tmp_path)
+    assert linked.returncode == 0, linked.stderr
+    done = run([str(tmp_path / "toy")], tmp_path)
+    assert done.returncode == (old != "PASS")
+    for quoted in re.findall(r"\*(.*?)\*", said) or ["race on shared memory"]:
+        assert quoted in done.stdout, done.stdout
+
+
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_nvcc_takes_what_is_supported(tmp_path: Path) -> None:
     (tmp_path / "page.cu").write_text(supported(), encoding="utf-8")

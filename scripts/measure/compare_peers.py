@@ -54,7 +54,7 @@ from records.writing import one_line, printable, table
 from steps.sources import StepError, match_step
 
 # Small enough that the GPU is always done before the host has launched again.
-HOST_PROBLEM = ("--shape=1,2,64,64", "--dtype=fp16")
+HOST_PROBLEM = ("--shape=1,2,64,64", "--dtype=bf16")
 # Where all problems have one query: the shortest of the grid decode, with all that such a call does on the host.
 HOST_DECODE_PROBLEM = ("--shape=1,32,8,1,1024,128", "--dtype=bf16")
 HOST_CALLS = 200

@@ -3,10 +3,10 @@
 FILE is a name under figures/results/; FILTER is any of B H Hq Hkv S Sq Skv D dtype causal kv_lengths layout inputs lse
 softmax_scale page_size seed, as in `D=64 causal=true`. A table of all steps in a record leaves out those that have left
 the ladder since; `against` and `measured` may name one.
-    ladder      file=FILE[,FILE...] shapes="FILTER...; FILTER..." [parts=PART,...]
-                                              a row a step, from the first file that has it: rate, x previous and
-                                              x FlashAttention-2 in that file, of each problem; of all parts of the
-                                              ladder, or of those that are named
+    ladder      file=FILE shapes="FILTER...; FILTER..." [parts=PART,...]
+                                              a row a step: rate, x previous and, where the file has peers, % of the
+                                              fastest one, of each problem; of all parts of the ladder, or of those
+                                              that are named; steps of the two evenings are bold
     step        file=FILE step=NAME [against=NAME] [FILTER...]
                                               a row a problem: the step that it comes from, or another, and the step
     counters    file=FILE [before=FILE] step=NAME [against=NAME] show=NAME,... [FILTER...]
@@ -41,9 +41,14 @@ the ladder since; `against` and `measured` may name one.
                                               problem, a column a contender; the link's rate, what was overlapped
     ring_trace  file=FILE problem=N           several GPUs: when the first GPU computed and copied in one call, as bars
     provenance  file=FILE                     where and when the file was measured, in a line
+    code        file=FILE function=NAME       a function as it stands in a file of the repository
     try_it      step=NAME                     what the lesson tells to try, as it stands in the step's variants.md
-    path                                      about how many minutes each lesson takes, and the chapters that the page
-                                              names before it; an estimate
+    place       step=NAME                     the steps of the evening that docs/README.md has the step in; or, of a side
+                                              step, where to go on
+    side_steps  file=FILE[,FILE...]           a row a step that is in no evening: for whom, by its lesson, and its rate
+                                              over that of the step that it comes from, in the first file that has both
+    path                                      about how many hours the lessons of each table of docs/README.md take, and
+                                              the chapters that it names before them; an estimate
 """
 
 from __future__ import annotations
@@ -212,40 +217,36 @@ def heading_of(common: str, runs: list[Run]) -> str:
 
 
 def ladder(request: Request) -> str:
-    records = []
-    for name in request.need("file").split(","):
-        request.left["file"] = name
-        records.append(request.record(backend="cuda"))
+    _, data = request.record(backend="cuda")
     shapes = request.need("shapes").split(";")
     steps = sources.all_steps()
     part_of = {name: sources.part(name) for name in steps}
     known = list(dict.fromkeys(part_of.values()))
     wanted = request.left.pop("parts", ",".join(known)).split(",")
     names = [name for name in steps if part_of[name] in wanted]
-    filters = [dict(word.split("=", 1) for word in shape.split()) for shape in shapes]
-    files = [[request.one_run(data, file, each) for each in filters] for file, data in records]  # the runs of each
-    common, labels = problem_labels(files[0])
-    beside_fa2 = any("sdpa_flash" in rates.contenders_of(run) for runs in files for run in runs)
+    runs = [request.one_run(data, "file", dict(word.split("=", 1) for word in shape.split())) for shape in shapes]
+    common, labels = problem_labels(runs)
+    measured = {name for run in runs for name in rates.contenders_of(run)}
+    peers = [name for name in figure_style.PEERS if name in measured]
     header = ["step", "idea"]
     for label in labels:
-        header += [label or common, "× previous"] + ["× FA2"] * beside_fa2
-
-    def runs_with(name: str) -> list[Run]:
-        return next((runs for runs in files if any(name in rates.contenders_of(run) for run in runs)), files[0])
+        header += [label or common, "× previous"] + ["% of best peer"] * bool(peers)
 
     def row(cells: list[str], name: str, previous: str | None) -> list[str]:
-        for run in runs_with(name):
+        for run in runs:
             entries = rates.contenders_of(run)
             cells.append(rate_cell(run, entries.get(name), spread=False))
-            others = (previous, "sdpa_flash") if beside_fa2 else (previous,)
-            cells += [speedup_cell(entries.get(other), entries.get(name)) for other in others]
+            cells.append(speedup_cell(entries.get(previous), entries.get(name)))
+            if peers:
+                share = rates.ratio_to(run, name)
+                cells.append("–" if share is None else f"{100 * share:.0f}")
         return cells
 
     rows, parts = [], set()
     branches = []  # what is not compared with the row above
+    main = main_path()
     for above, name in zip([None, *names], names):
         part = part_of[name]
-        measured = {contender for run in runs_with(name) for contender in rates.contenders_of(run)}
         previous = sources.compared_with(name, above, measured)
         if previous != above:
             branches.append(f"{name.partition('_')[0]} is compared with {previous.partition('_')[0]}")
@@ -253,23 +254,11 @@ def ladder(request: Request) -> str:
             rows.append([f"**{part}**"] + [""] * (len(header) - 1))
             parts.add(part)
         link = f"[{name}]({request.link(f'steps/{name}')}/)"
-        rows.append(row([link, escape(sources.title(name))], name, previous))
-    for name, (words, *_) in figure_style.PEERS.items():
-        if any(name in rates.contenders_of(run) for run in runs_with(name)):
-            rows.append(row([f"*{words}*", f"`{name}`, for comparison"], name, None))
-    unit = spread_of(*((files[0][0], step) for step in files[0][0]["steps"])).replace(": median [p10–p90]", ", medians")
-    heading = f"{common}. {unit}" if len(shapes) > 1 and common else unit
-    fa2 = "; FA2: PyTorch's FlashAttention-2, in the same run" if beside_fa2 else ""
-    heading += f"{fa2}."
-    for (file, data), runs in zip(records[1:], files[1:]):
-        at = next(index for index, name in enumerate(names) if runs_with(name) is runs)
-        first, before = names[at].partition("_")[0], names[at - 1].partition("_")[0]
-        gpu = data["provenance"]["device"]["name"]
-        elsewhere = f", on another GPU, an {gpu}" if gpu != records[0][1]["provenance"]["device"]["name"] else ""
-        heading += f" The rates from {first} on were measured in another run ({file}){elsewhere}."
-        if at and all(names[at - 1] in rates.contenders_of(run) for run in runs):
-            heading += f" That run timed {before} again. {first}'s ratio is relative to this second rate of {before},"
-            heading += " which the table does not show."
+        rows.append(row([f"**{link}**" if name in main else link, escape(sources.title(name))], name, previous))
+    for name in peers:
+        rows.append(row([f"*{figure_style.PEERS[name][0]}*", f"`{name}`, for comparison"], name, None))
+    unit = spread_of(*((runs[0], step) for step in runs[0]["steps"])).replace(": median [p10–p90]", ", medians")
+    heading = f"{common}. {unit}." if len(shapes) > 1 and common else f"{unit}."
     if branches:
         heading += f" {' and '.join(branches)}, not with the row above, because it comes from that step."
     return f"{heading}\n\n{table(header, rows, 2)}"
@@ -685,16 +674,63 @@ def provenance(request: Request) -> str:
 
 # How long it takes.
 
+READERS = re.compile(r"^This step is for readers who ([^.]+(?:\.\w[^.]*)*)\.$", re.MULTILINE)  # in side steps' lessons
+REFERENCE = "\n## Reference\n"  # the rest of a chapter is to look up
 WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_AN_EDIT = 100, 10, 5
+GENERATED = re.compile(r"^<!-- generated: .*?^<!-- /generated -->", re.DOTALL | re.M)
 NOT_READ = re.compile(r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|<!-- prints: .*?-->|^```.*?^```|^<details>.*?^</details>", re.DOTALL | re.M)
 
 
-def minutes(page: Path, lines: int = 0) -> int:
-    """Of a page's words, lines of code and edits to try; to five minutes."""
-    text = NOT_READ.sub("", page.read_text(encoding="utf-8"))
+def evenings() -> dict[str, dict[str, list[str]]]:
+    """The main path, as docs/README.md has it in its tables: by heading, the steps, and the chapters that each needs."""
+    found: dict[str, dict[str, list[str]]] = {}
+    page = ROOT / "docs" / "README.md"
+    text = GENERATED.sub("", page.read_text(encoding="utf-8")) if page.is_file() else ""
+    for section in text.split("\n## "):
+        rows = re.findall(r"^\| \[v\d+\]\(\.\./steps/(\w+)/README\.md\) \|([^|]*)", section, re.MULTILINE)
+        if rows:
+            needs = {step: re.findall(r"\]\(([^)]+)\)", cell) for step, cell in rows}
+            found[section.partition("\n")[0]] = needs
+    return found
+
+
+def main_path() -> list[str]:
+    return [step for steps in evenings().values() for step in steps]
+
+
+def side_step_names() -> list[str]:
+    """The lessons that are not on the main path."""
+    on_it = main_path()
+    return [step for step in sources.all_steps() if step not in on_it and lesson(step).is_file()]
+
+
+def lesson(step: str) -> Path:
+    return ROOT / "steps" / step / "README.md"
+
+
+def minutes(text: str, lines: int = 0) -> float:
+    """Of a page's words, lines of code and edits to try."""
+    text = NOT_READ.sub("", text)
     edits = re.findall(r"^\d+\. ", text.partition("\n## 6. Try it")[2], re.MULTILINE)
-    spent = len(text.split()) / WORDS_A_MINUTE + lines / LINES_A_MINUTE + len(edits) * MINUTES_AN_EDIT
-    return max(5, 5 * round(spent / 5))
+    return len(text.split()) / WORDS_A_MINUTE + lines / LINES_A_MINUTE + len(edits) * MINUTES_AN_EDIT
+
+
+def minutes_of_lesson(step: str) -> float:
+    if before := sources.after(step):
+        _, lines, _ = step_diff.diff(before, step, brief=True)
+    else:
+        lines = len(sources.kernel_lines(step))
+    return minutes(lesson(step).read_text(encoding="utf-8"), lines)
+
+
+def minutes_of_chapter(link: str) -> float:
+    """Of the section that the link names, or of the chapter up to what is only to look up."""
+    page, _, anchor = link.partition("#")
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for section in text.split("\n## ") if anchor else []:
+        if re.sub(r"[^\w -]", "", section.partition("\n")[0].lower()).replace(" ", "-") == anchor:
+            return minutes(section)
+    return minutes(text.partition(REFERENCE)[0])
 
 
 def try_it(request: Request) -> str:
@@ -704,35 +740,79 @@ def try_it(request: Request) -> str:
     return f"{text}\n\n[variants.md]({link}#try-it) shows each edit as a diff, and what comes of it.\n"
 
 
-def path(request: Request) -> str:
-    index = (request.folder / "README.md").read_text(encoding="utf-8")
-    rows, known, total = [], set(), [0, 0]
-    for step in sources.all_steps():
-        lesson = ROOT / "steps" / step / "README.md"
-        if not lesson.is_file():
-            continue
-        if before := sources.after(step):
-            _, lines, _ = step_diff.diff(before, step, brief=True)
+def code(request: Request) -> str:
+    text = (ROOT / request.need("file")).read_text(encoding="utf-8")
+    name = request.need("function")
+    found = re.search(rf"^[^\n]*\b{name}\(.*?^}}\n", text, re.DOTALL | re.MULTILINE)
+    if not found:
+        raise TableError(f"there is no function {name}")
+    return f"```cpp\n{found[0]}```\n"
+
+
+def place(request: Request) -> str:
+    name = sources.find_step(request.need("step"))
+
+    def link(step: str) -> str:
+        number = step.partition("_")[0]
+        return f"**{number}**" if step == name else f"[{number}]({request.link(f'steps/{step}/README.md')})"
+
+    for heading, steps in evenings().items():
+        if name in steps:
+            return f"*{heading.partition(':')[0]}:* {' → '.join(map(link, steps))}\n"
+    text = f"*A side step.* A table has [what it gains]({request.link('docs/README.md')}#side-steps)."
+    steps = sources.all_steps()
+    next_ = [step for step in main_path() if steps.index(step) > steps.index(name)]
+    return text + (f" The main path goes on with {link(next_[0])}.\n" if next_ else "\n")
+
+
+def side_steps(request: Request) -> str:
+    records = []
+    for name in request.need("file").split(","):
+        request.left["file"] = name
+        records.append(request.record(backend="cuda"))
+    rows = []
+    for step in side_step_names():
+        whom = READERS.search(lesson(step).read_text(encoding="utf-8"))
+        if not whom:
+            raise TableError(f"{step}'s lesson does not say 'This step is for readers who ...'")
+        before = sources.after(step)
+        for file, data in records:
+            times = [[(steps_of(run).get(each) or {}).get("timing") for each in (before, step)] for run in data["runs"]]
+            gains = sorted(old["median_ms"] / new["median_ms"] for old, new in times if old and new)
+            if gains:
+                break
         else:
-            lines = len(sources.kernel_lines(step))
-        link = request.link(f"steps/{step}/README.md")
-        chapters = re.findall(rf"^\| \[v\d+\]\({link}\) \| \[[^]]*\]\(([^)#]+)", index, re.MULTILINE)
-        new = [chapter for chapter in chapters if chapter not in known]
-        spent = minutes(lesson, lines), sum(minutes(request.folder / chapter) for chapter in new)
-        names = ", ".join(f"[{chapter.removesuffix('.md')}]({chapter})" for chapter in new)
-        rows.append([f"[{step}]({link})", names, str(spent[0]), str(spent[1] or "")])
-        known, total = known | set(new), [a + b for a, b in zip(total, spent)]
-    rows.append(["**hours in all**", "", *(f"**{sum_ / 60:.0f}**" for sum_ in total)])
+            raise TableError(f"no file has both {before} and {step}")
+        link, record = (request.link(each) for each in (f"steps/{step}/README.md", f"figures/results/{file}"))
+        gain = " to ".join(dict.fromkeys(f"{each:.2f}" for each in (gains[0], gains[-1])))
+        number = step.partition("_")[0]
+        gain += f" × {before.partition('_')[0]}"
+        rows.append([f"[{number}]({link})", " ".join(whom[1].split()), f"[{gain}]({record})"])
+    return table(["step", "for readers who", "its rate, over all problems of a run"], rows, 2)
+
+
+def path(request: Request) -> str:
+    rows, known, total = [], set(), [0.0, 0.0]
+    for heading, steps in [*evenings().items(), ("Side steps", {step: [] for step in side_step_names()})]:
+        needed = dict.fromkeys(link for links in steps.values() for link in links)
+        spent = [
+            sum(map(minutes_of_lesson, steps)),
+            sum(minutes_of_chapter(link) for link in needed if link not in known),
+        ]
+        rows.append([heading, *(f"{each / 60:.1f}" for each in (*spent, sum(spent)))])
+        known |= set(needed)
+        total = [a + b for a, b in zip(total, spent)]
+    rows.append(["**all**", *(f"**{each / 60:.0f}**" for each in (*total, sum(total)))])
     rule = f"An estimate, not a measurement: {WORDS_A_MINUTE} words a minute, {LINES_A_MINUTE} new lines of code a "
     rule += f"minute, and {MINUTES_AN_EDIT} minutes\nfor each edit to try."
-    return f"{rule}\n\n{table(['lesson', 'chapters before it', 'its minutes', 'theirs'], rows, 2)}"
+    return f"{rule}\n\n{table(['hours', 'lessons', 'chapters before them', 'together'], rows, 1)}"
 
 
 KINDS = {
     kind.__name__: kind
     for kind in (
         *(ladder, step, counters, conformance, ablation, peers, host_time, standing, inputs, pages),
-        *(instructions, bound, ring, ring_trace, provenance, try_it, path),
+        *(instructions, bound, ring, ring_trace, provenance, code, try_it, place, side_steps, path),
     )
 }
 

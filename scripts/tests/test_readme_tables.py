@@ -174,11 +174,24 @@ def test_what_a_step_exceeds_is_no_bound(repository: Repository, capsys):
         ("counters file=counts.json step=v03_wmma show=nonsense", "its records have no 'nonsense'"),
         ("peers file=peers.json show=v99", "show=v99: there are v01_scalar, "),
         ("host_time file=gpu.json", "its records have no 'host_overhead'"),
+        ("code file=steps/v01_scalar/kernel.cu function=none", "there is no function none"),
     ],
 )
 def test_what_a_block_asks_for_in_vain(repository: Repository, capsys, block, expected):
     record_peers(repository)
     assert expected in refused(repository, capsys, block)
+
+
+def test_a_side_step_says_for_whom_it_is_and_is_timed_beside_the_one_before(repository: Repository, capsys):
+    for step in STEPS:
+        repository.write(f"steps/{step}/README.md", "# Lesson\n\nThis step is for readers who wait.\n")
+    row = "| [v01](../steps/v01_scalar/README.md) | |\n"
+    repository.write("docs/README.md", f"# Way\n\n## First evening: v01\n\n| step | read |\n| --- | --- |\n{row}")
+    text = written(repository, capsys, "side_steps file=gpu.json", "place step=v01_scalar", "place step=v03_wmma")
+    assert "| wait | [4.00 × v01](figures/results/gpu.json) |" in text and "*First evening:* **v01**" in text
+    assert "*A side step.*" in text
+    repository.write("steps/v03_wmma/README.md", "# Lesson\n")
+    assert "does not say 'This step is for readers who ...'" in refused(repository, capsys, "side_steps file=gpu.json")
 
 
 def test_counters_are_of_one_problem_and_of_steps_that_passed(repository: Repository, capsys):
