@@ -690,8 +690,8 @@ NOT_READ = re.compile(r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|<!--
 
 
 def minutes(page: Path, lines: int = 0) -> int:
-    """Of a page's words, lines of code and edits to try; to five minutes."""
-    text = NOT_READ.sub("", page.read_text(encoding="utf-8"))
+    """Of a page's words, lines of code and edits to try; to five minutes. What is to look up is not read."""
+    text = NOT_READ.sub("", page.read_text(encoding="utf-8").partition("\n## Reference\n")[0])
     edits = re.findall(r"^\d+\. ", text.partition("\n## 6. Try it")[2], re.MULTILINE)
     spent = len(text.split()) / WORDS_A_MINUTE + lines / LINES_A_MINUTE + len(edits) * MINUTES_AN_EDIT
     return max(5, 5 * round(spent / 5))
