@@ -242,7 +242,7 @@ def test_the_variants_are_what_the_item_says(step: str, number: int) -> None:
 
 
 def test_the_race_of_the_readme() -> None:
-    """It deletes a barrier, and quotes what the emulator then says of the learner's own kernel."""
+    """It deletes a barrier, and quotes what the emulator then says of the learner's own kernel; so does docs/emulator.md."""
     variant = variants.find("v02_smem_tiles", "try2_no_barrier")
     step, name = variant.step, variant.step_name
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -258,7 +258,8 @@ def test_the_race_of_the_readme() -> None:
     said = " ".join(re.search(r"FAIL .*?\n\n", done.stdout, re.DOTALL)[0].split())
     # The variant's kernel.cu begins with a line more.
     said = re.sub(rf"[\w/]*{name}/kernel\.cu:(\d+)", lambda at: f"steps/{step}/kernel.cu:{int(at[1]) - 1}", said)
-    assert said.replace(name, step) in " ".join(section.split())
+    for page in (section, (ROOT / "docs" / "emulator.md").read_text(encoding="utf-8")):
+        assert said.replace(name, step) in " ".join(page.split())
 
 
 # ---- The exercises tell right from wrong.

@@ -10,7 +10,7 @@ from draw.figure_style import BACKGROUND, CEILING, GAP, INK, MUTED, TINTS
 from draw.sheet import Sheet
 
 BLUE, YELLOW, GREEN, _ = TINTS
-RED, PALE_RED = "#f2b79a", "#fbe9df"  # of its vermillion: what must not happen; where a phase ends
+PALE_RED = "#fbe9df"  # of its vermillion: where a phase ends
 WIDTH = 29.0  # of a picture, in its units
 CHUNKS_PER_LINE = 8  # of 16 bytes, in the 128 bytes of a swizzled row
 MARKED = [9, 11]  # the chunk that the picture follows: row of the tensor, chunk of that row
@@ -164,46 +164,7 @@ def draw_mbarrier(copies: Copies) -> Sheet:
     return sheet
 
 
-# ---- Parities
-
-
-def draw_parity(copies: Copies) -> Sheet:
-    """A wait knows only the parity: which phases it may be meant for."""
-    answers = [state["passes"] for state in copies["lives"]["many_phases"]]  # by how many have completed
-    phases = range(-1, len(answers) - 2)
-    left, top, wide, tall = 8.4, 6.1, 3.3, 1.4
-    words = (
-        "Each line is a wait for one phase, each column a moment. A cell shows what the mbarrier then answers."
-        "\nIn framed cells the phase is under way or was the last to complete, and the answer is right. In red cells"
-        "\nthe answer is wrong, because it is about another phase of the same parity."
-    )
-    sheet = Sheet("A wait names a phase by its parity alone", top + tall * len(phases) + 2.6, WIDTH, words)
-    sheet.text(left + wide * len(answers) / 2, top - 1.5, "phases that have completed", weight="bold")
-    sheet.names(left + wide / 2, top - 0.6, range(len(answers)), across=wide, color=INK)
-    for index, phase in enumerate(phases):
-        y = top + tall * index
-        name = "before phase 0" if phase < 0 else f"phase {phase}"
-        sheet.text(left - 0.4, y + tall / 2, f"{name}: parity {phase % 2}", ha="right")
-        for completed, passes in enumerate(row[phase % 2] for row in answers):
-            x, words = left + wide * completed, "passes" if passes else "waits"
-            tint = GREEN if passes else GAP
-            if passes != (completed > phase):
-                tint, words = RED, f"{words}\n{'too early' if passes else 'for ever?'}"
-            sheet.cell(x, y, wide, tall, tint, words)
-            if completed in (phase, phase + 1):
-                sheet.box(x + 0.08, y + 0.08, wide - 0.16, tall - 0.16, edgecolor=INK, linewidth=1.6)
-    sheet.left(
-        0.55,
-        top + tall * len(phases) + 0.5,
-        "passes too early: the phase has not begun, but an earlier phase of the same parity has completed.\n"
-        "waits for ever?: the phase is over. The thread now waits for a later phase, which may never complete.\n"
-        "Top left: the mbarrier is new, and a wait for parity 1 passes. A producer can therefore begin.",
-    )
-    return sheet
-
-
 PICTURES: dict[str, Callable[[Copies], Sheet]] = {
     "copies_box.svg": draw_box,
     "copies_mbarrier.svg": draw_mbarrier,
-    "copies_parity.svg": draw_parity,
 }

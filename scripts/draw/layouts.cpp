@@ -456,8 +456,7 @@ json lives() {
   };
   const json lives = {{"announced_first", life(1, "eccecc")},
                       {"announced_last", life(1, "cce")},
-                      {"four_arrivals", life(4, "aaaa")},
-                      {"many_phases", life(1, "aaaaa")}};
+                      {"four_arrivals", life(4, "aaaa")}};
   emulator::release(tensor);
   return lives;
 }

@@ -140,4 +140,5 @@ def test_the_readme_says_how_long_the_path_takes():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     total = re.search(r"^\| \*\*hours in all\*\* \|  \| \*\*(\d+)\*\* \| \*\*(\d+)\*\* \|$", index, re.MULTILINE)
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert total and f"about {total[1]} hours, and the chapters beside them another {total[2]} hours (" in said
+    hours = f"{total[2]} hour" + "s" * (total[2] != "1")
+    assert f"about {total[1]} hours, and the chapters beside them another {hours} (" in said
