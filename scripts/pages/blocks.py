@@ -686,7 +686,12 @@ def provenance(request: Request) -> str:
 # How long it takes.
 
 WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_AN_EDIT = 100, 10, 5
-NOT_READ = re.compile(r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|<!-- prints: .*?-->|^```.*?^```|^<details>\n<summary>(?!Our prediction|The result).*?^</details>", re.DOTALL | re.M)
+# A reader opens prediction and result, but the answers of the quiz only if stuck.
+NOT_READ = re.compile(
+    r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|<!-- prints: .*?-->|^```.*?^```"
+    r"|^<details>\n<summary>(?!Our prediction|The result).*?^</details>",
+    re.DOTALL | re.M,
+)
 
 
 def minutes(page: Path, lines: int = 0) -> int:
