@@ -678,7 +678,12 @@ READERS = re.compile(r"^This step is for readers who ([^.]+(?:\.\w[^.]*)*)\.$", 
 REFERENCE = "\n## Reference\n"  # the rest of a chapter is to look up
 WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_AN_EDIT = 100, 10, 5
 GENERATED = re.compile(r"^<!-- generated: .*?^<!-- /generated -->", re.DOTALL | re.M)
-NOT_READ = re.compile(r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|<!-- prints: .*?-->|^```.*?^```", re.DOTALL | re.M)
+# A reader opens prediction and result, but the answers of the quiz only if stuck.
+NOT_READ = re.compile(
+    r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|<!-- prints: .*?-->|^```.*?^```"
+    r"|^<details>\n<summary>(?!Our prediction|The result).*?^</details>",
+    re.DOTALL | re.M,
+)
 
 
 def evenings() -> dict[str, dict[str, list[str]]]:

@@ -219,11 +219,11 @@ def ladder() -> Data:
 
 
 def prediction(step: str) -> str:
-    """What the lesson says that was written before measuring, without its tables."""
+    """What the lesson predicts, and when that was written, without its tables."""
     lesson = (ROOT / "steps" / step / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"\*Written before measuring\.\* (.*?)\n<!-- generated", lesson, re.DOTALL)
+    found = re.search(r"^<summary>Our prediction</summary>\n(.*?)\n</details>$", lesson, re.DOTALL | re.MULTILINE)
     if not found:
-        raise DrawingError(f"steps/{step}/README.md: no '*Written before measuring.*' before its results")
+        raise DrawingError(f"steps/{step}/README.md: no details 'Our prediction'")
     return re.sub(r"[*`]", "", " ".join(re.sub(r"(?m)(^\|.*\n?)+", "(a table) ", found[1]).split()))
 
 

@@ -33,6 +33,15 @@ LADDER = (
 )
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
 QUESTIONS = 3
+# Section 4: the reader chooses, before the prediction and the result fold out. The prediction begins with when it was
+# written: before measuring, after drafts had been timed, or in one commit with the result.
+PREDICT_FIRST = re.compile(
+    r"\n[^\n<|-][^<]*?\?[^<]*?\n\n"
+    r"- \*\*A\.\*\* [^<]+?\n- \*\*B\.\*\* [^<]+?\n- \*\*C\.\*\* [^<]+?\n\n"
+    r"<details>\n<summary>Our prediction</summary>\n\n\*(Written|Committed) [^*]+\.\*\s.+?\n\n</details>\n\n"
+    r"<details>\n<summary>The result: [ABC]</summary>\n\n.+?\n\n</details>\n\n",
+    re.DOTALL,
+)
 STEPS = sources.all_steps()
 LESSONS = [step for step in STEPS if (ROOT / "steps" / step / "README.md").is_file()]
 
@@ -76,7 +85,7 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
 
     opening, *sections = re.split(r"^## .*\n", text, flags=re.MULTILINE)
     idea, diff, measured, ending = sections[1], sections[2], sections[3], sections[6]
-    demand("".join(opening.splitlines()[1:]).strip(), "it must say first what changed, and what that brought")
+    demand("".join(opening.splitlines()[1:]).strip(), "it must say first what it teaches")
     for chapter in chapters:
         link = f"](../../docs/{chapter})"
         demand(link in opening, f"docs/README.md has {chapter} before it: link it above section 1")
@@ -85,8 +94,8 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
     if before:
         command = rf"`python3 scripts/steps/step_diff\.py (--brief )?{before.partition('_')[0]} {number}`"
         demand(re.search(command, diff), f"section 3 must say how to see the diff: {command}")
-    predicted = re.match(r"\*Written before (measuring|the recorded run; [^*]+)\.\* ", measured.lstrip())
-    demand(predicted, "section 4 must begin with a prediction")
+    form = "a question, three choices, and two details: 'Our prediction' and 'The result: B', or A, or C"
+    demand(PREDICT_FIRST.match(measured), f"section 4 must begin with {form}")
     own = find_blocks(measured, page)
     if step in recorded_steps():
         demand(any(block.kind == "step" for block in own), "section 4 must have a generated block 'step'")

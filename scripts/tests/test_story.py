@@ -370,7 +370,7 @@ def test_a_guess_stands_beside_prediction_and_record(page):
     told = page.says("ladder")
     assert f"measured at {tflops} TFLOPS [{low}–{high}]" in told and f"Your guess was {guess:.2f} ×" in told
     written = page.evaluate("document.querySelector('#ladder blockquote').textContent")
-    assert written == f"Written before measuring: {DATA['ladder']['about'][steps[4]['step']]['prediction']}"
+    assert written == DATA["ladder"]["about"][steps[4]["step"]]["prediction"]
     page.press("ladder", "step", "ArrowRight")
     assert page.state("ladder")["shown"] is False and steps[5]["step"] in page.says("ladder")
     for name, about in DATA["ladder"]["about"].items():

@@ -46,7 +46,7 @@ story("ladder", {
       ${tflops.toFixed(2)} ×. Your guess was ${guess.toFixed(2)} ×.`;
     return [
       picture(width, y(3), `How fast ${name} is beside ${old}`, parts) +
-      (shown ? `<blockquote><b>Written before measuring:</b> ${safe(prediction)}</blockquote>` : ""),
+      (shown ? `<blockquote>${safe(prediction)}</blockquote>` : ""),
       `${bold(its.step)}: ${safe(idea)}. ${old} reached ${before.text[0]} TFLOPS on this problem.
        ${shown ? measured : "How much faster is the new step?"}
        <a href="../../steps/${its.step}/README.md">The lesson</a> compares the two.`,
