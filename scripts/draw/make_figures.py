@@ -47,7 +47,7 @@ CHARTS = {
 }
 # Of docs/figures/: who draws.
 MODULES = ("fragment_layouts", "memory_layouts", "copy_states", "data_flow", "online_softmax", "pipeline_picture")
-MODULES += ("ideas", "attention_maps", "error_analysis")
+MODULES += ("ideas", "attention_maps", "error_analysis", "race")
 PLACE = re.compile(rb' (?:d|x|y|width|height|transform)="([^"]*)"')
 REMEDY = "build/venv/bin/python scripts/draw/make_figures.py"
 
