@@ -253,13 +253,13 @@ def draw_part(row: Any, titles: list[str], part: Part, records: list[Source]) ->
     return far
 
 
-def progression(records: list[Source], part: str = "") -> Any:
-    """The ladder: rates of a run on a GPU, or counters of one on the emulator. The problems are columns; the
-    ladder's parts, or the one that is named, are rows. Ceilings may come from further records."""
+def progression(records: list[Source]) -> Any:
+    """The ladder: rates of a run on a GPU, or counters of one on the emulator. The problems are columns, the ladder's
+    parts are rows. Ceilings may come from further records."""
     data, runs = records[0].data, records[0].runs
     if data["provenance"]["backend"] != "cuda":
         return counters(records)
-    parts = [each for each in parts_of(runs) if part in ("", each.name)]
+    parts = parts_of(runs)
     names = [name for each in parts for name in each.steps]
     if not any((step_of(run, name) or {}).get("timing") for run in runs for name in names):
         raise ResultsError("no step has timing, so there is nothing to draw")
@@ -282,7 +282,7 @@ def progression(records: list[Source], part: str = "") -> Any:
         notes[0] += " Grey: the last step of the part before."
     if len(parts) > 1 and len(runs) == 1:
         notes[-1] += f" {label_of(runs[0])}."
-    return finish(figure, f"FlashSteps: {part or 'one idea a step'}, on {device}", notes)
+    return finish(figure, f"FlashSteps: one idea a step, on {device}", notes)
 
 
 def notes_on_lines(records: list[Source], off_scale: dict[str, list[float]], any_near: bool) -> list[str]:

@@ -11,6 +11,8 @@ PART = re.compile(r"\.part\s*=\s*Part::(\w+)")
 AFTER = re.compile(r'\.after\s*=\s*"([^"]*)"')
 # The ladder's parts, by their names in common/interface.h.
 PARTS = {"kMemory": "memory", "kMmaSync": "mma.sync", "kHopper": "Hopper", "kDecode": "decode"}
+# The steps that a reader takes who has two evenings, and a third for decode; the others are side steps.
+SPINE = ("v01", "v02", "v03", "v05", "v07", "v09", "v10", "v12", "v13", "v21", "v22", "v25", "v28", "v30", "v36")
 
 
 class StepError(Exception):
@@ -72,6 +74,16 @@ def title(step: str) -> str:
     """The one idea of a step, in its own words."""
     parts = re.findall(r'"((?:[^"\\]|\\.)*)"', find_title(kernel(step), step)[1])
     return re.sub(r"\\(.)", r"\1", "".join(parts))
+
+
+def on_spine(step: str) -> bool:
+    return step.split("_")[0] in SPINE
+
+
+def heading(step: str) -> str:
+    """Of its lesson: the idea in a few words."""
+    first = (ROOT / "steps" / step / "README.md").read_text(encoding="utf-8").partition("\n")[0]
+    return first.partition(" · ")[2]
 
 
 def after(step: str) -> str | None:

@@ -213,8 +213,6 @@ def test_each_part_of_the_ladder_begins_with_the_last_step_of_the_one_before():
     quiet = to_rgba(figure_style.BEFORE)
     bars = [[bar.get_facecolor() == quiet for bar in axes.patches[: len(own)]] for axes, own in zip(figure.axes, names)]
     assert bars == [[False] * 2, [True, *[False] * 4], [True, False, False]]
-    only = charts.progression(sources(data), part="Hopper")
-    assert [label.get_text()[:3] for label in only.axes[0].get_yticklabels()] == names[2] and len(only.axes) == 1
 
 
 def test_a_step_without_a_value_keeps_its_place_and_says_why():
