@@ -37,7 +37,6 @@ CHARTS = {
     "staircase": (("h200_staircase.json",), ("D=128 causal=false",)),
     "decode": (("h200_decode.json",), ("B=1 Hkv=8 Skv=1024", "B=1 Hkv=8 Skv=4096", "B=32 Hkv=8 Skv=4096")),
     "lengths": (("h200_peers_hopper.json",), ("dtype=bf16",)),
-    "counters": (("emulator_counters.json",), ("S=256 D=64 causal=false",)),
     "roofline": (("h200_profile.json", "h200_peers.json"), ("S=4096 D=64 dtype=fp16 causal=false",)),
     "instructions": (("h200_profile.json",), ("S=4096 D=64 causal=false",)),
 }
