@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator
 
 from draw import figure_style
-from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, INK, MUTED, NOTE, ROW, TEXT
+from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, INK, MUTED, NOTE, ROW, TEXT, TITLE
 from draw.figure_style import finish, label_line, log_scale, panels, place_rows, say, say_gap, style_axes
+from draw.sheet import Sheet
 from records.problems import flops, problem_label, problem_labels
 from records.profiles import SCHEMA as PROFILE_SCHEMA
 from records.rates import ceiling_rate, contenders_of, rate, terabytes, tflops_spread
@@ -609,28 +610,39 @@ def roofline(records: list[Source]) -> Any:
     return finish(figure, "FlashSteps: FLOPs per byte, below the roofs", notes)
 
 
-# The instructions of a score: v08's and v09's, by what took them away.
+# The instructions of a score: v08's, struck out until v09's are left.
 
-# What the source asks of each score, by opcode; and the cause of the difference.
-CAUSES = {
-    "correct P": ({"FMUL": 1}, {}, "maxima first"),
-    "scale, subtract the maximum": ({"FMUL": 1, "FADD": 1}, {"FFMA": 1}, "one FFMA"),
-    "exp2": ({"FSETP": 1, "FMUL": 2, "MUFU": 1}, {"MUFU": 1}, "ex2.approx"),
-    "maximum and sum of a row": ({"FMNMX": 1, "FADD": 1}, {"FMNMX": 1, "FADD": 1}, ""),
+# In the order of v08's source: the opcode, what it is for, and what takes it away.
+OF_A_SCORE = (
+    ("FMUL", "scale", "one FFMA"),
+    ("FMNMX", "maximum", ""),
+    ("FADD", "subtract", "one FFMA"),
+    ("FSETP", "tiny?", "ex2.approx"),
+    ("FMUL", "if tiny", "ex2.approx"),
+    ("MUFU", "exp2", ""),
+    ("FMUL", "if tiny", "ex2.approx"),
+    ("FADD", "sum", ""),
+    ("FMUL", "correct P", "maxima first"),
+)
+CHANGES = {
+    "maxima first": "P needs no correction",
+    "one FFMA": "in place of two",
+    "ex2.approx": "tiny P become 0",
 }
-# And the rest, by the first part of the opcode.
-OTHERS = {
-    "products: HMMA, LDSM": ("HMMA", "LDSM"),
-    "O and a row's own FP32": ("FMUL", "FADD", "FFMA", "FSETP", "MUFU", "FMNMX", "FSEL"),
-    "shuffles, shared memory, barriers": ("SHFL", "STS", "LDS", "BAR", "BSSY", "BSYNC"),
-    "integers, addresses, the rest": (),
-}
+JOINED, JOINS = 2, ("FFMA", "both")  # where it stands, and what "one FFMA" leaves there
 SCORE_STEPS = ("v08_register_softmax", "v09_direct_rescale")
-PARTS_OF_SCORE = ("#dddddd", "#c3ccd4", "#a8b8c6", BEFORE, BAR, "#CC79A7", IDEAL, CEILING)  # from the bottom
 
 
-def per_score(run: Run, name: str, index: int) -> dict[str, float]:
-    """Instructions of a lane, by what they are for."""
+def left_of(taken: list[str]) -> list[tuple[str, str] | None]:
+    """Each place's instruction, after these changes."""
+    left = [None if cause in taken else (opcode, what) for opcode, what, cause in OF_A_SCORE]
+    if "one FFMA" in taken:
+        left[JOINED] = JOINS
+    return left
+
+
+def per_score(run: Run, name: str, wanted: list[tuple[str, str] | None]) -> float:
+    """Instructions of a lane, of which at least the wanted ones must be there."""
     step = step_of(run, name)
     if not (step or {}).get("opcodes"):
         raise ResultsError(f"{name} was not profiled, so there is nothing to draw")
@@ -640,51 +652,40 @@ def per_score(run: Run, name: str, index: int) -> dict[str, float]:
     for opcode, count in step["opcodes"].items():
         kind = opcode.split(".")[0]
         counts[kind] = counts.get(kind, 0) + 32 * count / scores
-    found = {}
-    for words, cause in CAUSES.items():
-        found[words] = sum(cause[index].values())
-        for kind, count in cause[index].items():
-            counts[kind] = counts.get(kind, 0) - count
-    if lacking := [kind for kind, count in counts.items() if count < 0]:
+    asked = [instruction[0] for instruction in wanted if instruction]
+    if lacking := [kind for kind in dict.fromkeys(asked) if counts.get(kind, 0) < asked.count(kind)]:
         raise ResultsError(f"{name} has fewer {', '.join(lacking)} than its softmax takes")
-    for words, kinds in OTHERS.items():
-        found[words] = sum(counts.pop(kind, 0) for kind in (kinds or [*counts]))
-    return found
+    return sum(counts.values())
 
 
-def instructions(records: list[Source]) -> Any:
-    """The instructions of v08 and v09 for a score, stacked, of a profile of one problem."""
+def instructions(records: list[Source]) -> Sheet:
+    """The instructions of v08 for a score, struck out one by one, and how many instructions a profile has in all."""
     data, [run] = records[0].data, records[0].runs
-    stacks = [per_score(run, name, index) for index, name in enumerate(SCORE_STEPS)]
-    figure, [[axes]] = panels(1, 1, 5.8)
-    half, bottoms = 0.16, [0.0, 0.0]
-    for words, colour in zip(reversed(stacks[0]), PARTS_OF_SCORE):
-        counts = [stack[words] for stack in stacks]
-        tops = [bottom + count for bottom, count in zip(bottoms, counts)]
-        for x, bottom, count in zip((0, 1), bottoms, counts):
-            axes.bar(x, count, 2 * half, bottom, color=colour, edgecolor=BACKGROUND, linewidth=0.8)
-        axes.fill_between((half, 1 - half), bottoms, tops, color=colour, alpha=0.25, linewidth=0)
-        middles = [(bottom + top) / 2 for bottom, top in zip(bottoms, tops)]
-        how = {"fontsize": NOTE, "va": "center"}
-        axes.text(-half - 0.04, middles[0], f"{words}: {counts[0]:.3g}", ha="right", **how)
-        change = f" (−{counts[0] - counts[1]:.2g})" if counts[0] - counts[1] >= 0.05 else ""
-        # What has no height has its label above the stack: it is the last one.
-        y = middles[1] + (0 if counts[1] else 0.55)
-        axes.text(1 + half + 0.04, y, f"{counts[1]:.3g}{change}", ha="left", **how)
-        if words in CAUSES:
-            axes.text(1 + half + 0.5, y, CAUSES[words][2], ha="left", weight="bold", **how)
-        bottoms = tops
-    for x, name, stack in zip((0, 1), SCORE_STEPS, stacks):
-        axes.text(x, -0.9, name, ha="center", fontsize=HEADING, weight="bold")
-        axes.text(x, bottoms[x] + 1.2, f"{sum(stack.values()):.3g}", ha="center", fontsize=HEADING, weight="bold")
-    axes.set_xlim(-1.02, 2.2)
-    axes.set_ylim(-1.4, max(bottoms) + 2.2)
-    axes.set_axis_off()
-    notes = [
-        "The four parts on top: what the source asks of each score. The others: the opcodes counted, less those. "
-        f"{label_of(run)}. {device_of(data)}, {origin_of(data)}."
-    ]
-    return finish(figure, "Instructions of a lane for each score, and what took them away", notes)
+    sheet = Sheet("The nine instructions of v08 for a score, and the four that v09 has left", 9.3)
+    left, wide, high, pitch = 4.75, 2.24, 1.05, 1.3
+    taken: list[str] = []
+    for row, change in enumerate(("", *CHANGES, "")):
+        y = 1.5 + pitch * row
+        before, after = left_of(taken), left_of(taken := [*taken, *filter(None, [change])])
+        sheet.heading(0.45, y + (0.32 if change else high / 2), change or SCORE_STEPS[row > 0][:3])
+        sheet.text(0.45, y + 0.8, CHANGES.get(change, ""), ha="left", color=MUTED)
+        for place, (old, new) in enumerate(zip(before, after)):
+            if not old:
+                continue
+            x, fill = left + wide * place, figure_style.S if new == old else figure_style.P
+            look = {"facecolor": fill, "edgecolor": "none"} if new else {"edgecolor": MUTED, "linestyle": "dotted"}
+            sheet.box(x, y, wide - 0.12, high, **look)
+            for down, text, weight in zip((0.32, 0.76), new or old, ("bold", "normal")):
+                sheet.text(x + wide / 2 - 0.06, y + down, text, weight=weight, color=INK if new else MUTED)
+            if not new:
+                sheet.line((x + 0.15, y + 0.32), (x + wide - 0.27, y + 0.32), linewidth=1.6, zorder=4)
+        number = str(sum(map(bool, after)))
+        sheet.text(left + wide * len(OF_A_SCORE) + 0.2, y + high / 2, number, TITLE, ha="left", weight="bold")
+    counts = [per_score(run, name, left_of([*CHANGES][:n])) for name, n in zip(SCORE_STEPS, (0, len(CHANGES)))]
+    both = " and ".join(f"{count:.3g} in {name[:3]}" for name, count in zip(SCORE_STEPS, counts))
+    what = f"Instructions of a lane for each score, with those of products, loads and rows: {both}."
+    sheet.note(8.1, f"{what}\n{label_of(run)}, {device_of(data)}, {origin_of(data)}.")
+    return sheet
 
 
 KINDS = {kind.__name__: kind for kind in (progression, counters, lengths, errors, roofline, instructions)}

@@ -200,7 +200,7 @@ def causes(step: str, counted: Counted) -> dict[str, tuple[float, str]]:
 
 
 def draw_passes(counted: dict[str, Counted]) -> Sheet:
-    """Two groups, as the bars of the first one would leave nothing of the others to be seen."""
+    """In two groups, or nothing would be seen of the later steps."""
     sheet = Sheet("Passes through shared memory for a tile of 64 queries and 64 keys, by cause", 0)
     sheet.legend(1.35, {words: colour for words, (_, colour) in causes("v03_wmma", counted["v03_wmma"]).items()})
     left, height, y = 1.65, 0.66, 2.6
@@ -223,8 +223,8 @@ def draw_passes(counted: dict[str, Counted]) -> Sheet:
             if x + sheet.length(idea := sources.heading(step)) + 0.2 < sheet.width:
                 sheet.text(x, y + height / 2, idea, ha="left", color=MUTED)
             y += height
-    words = "D = 64, fp16, as the emulator counts. It does not count TMA's copies (v10); nvcc merges some of v02's loads."
-    sheet.note(y + 0.2, words)
+    limits = "It does not count TMA's copies (v10); nvcc merges some of v02's loads."
+    sheet.note(y + 0.2, f"D = 64, fp16, as the emulator counts. {limits}")
     sheet.height = y + 0.95
     return sheet
 
