@@ -166,6 +166,8 @@ class Pictures:
                 self.not_drawn.append(f"{heading}: {error}")
                 continue
             for file, draw in script.PICTURES.items():
+                if file not in FROM_PROGRAM:
+                    continue
                 caption = FROM_PROGRAM[file].format(step=step)
                 content, _ = drawings.content(file, draw(found))
                 self.pictures[file] = Picture(file, heading, f"{caption}.", caption, content)
