@@ -165,17 +165,16 @@ class Line:
     dashes: Any = "-"
 
 
-def ceiling_of(run: Run, key: str, records: list[Source]) -> tuple[Entry, str] | None:
-    """A ceiling, and the file that has it: of the first record with one, best of the same problem. How fast K and V
-    can be read depends on the problem, and nothing else will do."""
+def ceiling_of(run: Run, key: str, records: list[Source]) -> Entry | None:
+    """A ceiling of the first record with one, best of the same problem. How fast K and V can be read depends on the
+    problem, and nothing else will do."""
     if key in READS:
-        own = (run.get("ceilings") or {}).get(key)
-        return (own, records[0].file) if own else None
+        return (run.get("ceilings") or {}).get(key)
     for source in records:
         found = [own for own in source.runs if (own.get("ceilings") or {}).get(key)]
         found.sort(key=lambda own: problem_label(own["problem"]) != problem_label(run["problem"]))
         if found:
-            return found[0]["ceilings"][key], source.file
+            return found[0]["ceilings"][key]
     return None
 
 
@@ -209,7 +208,7 @@ def lines_of(run: Run, records: list[Source]) -> list[Line]:
             lines.append(Line(words, brief, middle, (low, high), colour, dashes))
     for key, (words, label) in ceilings_of(run).items():
         if found := ceiling_of(run, key, records):
-            middle = ceiling_rate(found[0])
+            middle = ceiling_rate(found)
             lines.append(Line(words, label, middle, (middle, middle), CEILING))
     return lines
 
@@ -256,7 +255,7 @@ def draw_part(row: Any, titles: list[str], part: Part, records: list[Source]) ->
 
 def progression(records: list[Source]) -> Any:
     """The ladder: rates of a run on a GPU, or counters of one on the emulator. The problems are columns, the ladder's
-    parts are rows. Ceilings may come from further records."""
+    parts are rows."""
     data, runs = records[0].data, records[0].runs
     if data["provenance"]["backend"] != "cuda":
         return counters(records)
@@ -307,8 +306,7 @@ def notes_on_lines(records: list[Source], off_scale: dict[str, list[float]], any
                 whats.setdefault(figure_style.PEERS[name][0], []).append(why_missing(peer))
         for key, (words, _) in ceilings_of(run).items():
             if found := ceiling_of(run, key, records):
-                other = "" if found[1] == records[0].file else f", of another run ({found[1]})"
-                whats.setdefault(words, []).append(found[0]["what"] + other)
+                whats.setdefault(words, []).append(found["what"])
     said = [f"{words}: {' and '.join(dict.fromkeys(what))}" for words, what in whats.items()]
     return notes + ([plain("; ".join(said)) + "."] if said else [])
 
@@ -566,7 +564,7 @@ def roofline(records: list[Source]) -> Any:
     if not per_byte:
         raise ResultsError("no step that uses shared memory was profiled, so there is nothing to draw")
     device = profiles[0].data["provenance"]["device"]
-    matmul, _ = ceiling_of(runs[0], "matmul", records) or (None, "")
+    matmul = ceiling_of(runs[0], "matmul", records)
     highest = ceiling_rate(matmul) if matmul else max(point["tflops"] for point in points.values())
     roof = None  # TFLOPS by FLOP per byte
     if device.get("sm_count") and device.get("max_sm_clock_mhz"):
