@@ -220,7 +220,7 @@ def draw_passes(counted: dict[str, Counted]) -> Sheet:
                     x += passes * unit
             sheet.text(x + 0.2, y + height / 2, total := f"{counted[step].passes:,g}", ha="left", **look)
             x += 0.7 + 1.15 * sheet.length(total)  # which may be bold
-            if x + sheet.length(idea := sources.heading(step)) + 0.2 < sheet.width:
+            if number and x + sheet.length(idea := sources.heading(step)) + 0.2 < sheet.width:
                 sheet.text(x, y + height / 2, idea, ha="left", color=MUTED)
             y += height
     limits = "It does not count TMA's copies (v10); nvcc merges some of v02's loads."
