@@ -25,6 +25,7 @@ SEES = {
     "anchor": "every 64th key",
     "block": "its own 32 keys",
 }
+FEW = ("local", "anchor", "block")  # for those who have not met such a matrix yet: as many as a page is wide
 SMALL = 8.6  # points
 LOWEST = 1e-4  # of the colour scale
 HAIR = 0.01  # of a pixel: matplotlib rounds pictures down and images up
@@ -52,10 +53,49 @@ def read(build: Path, step: str = attention_data.STEP, backend: str = "emulator"
     return maps
 
 
+def colours_of_weights() -> dict[str, Any]:
+    """What imshow() takes."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap, LogNorm
+
+    colours = ListedColormap(colormaps["viridis"](np.linspace(0, 1, LEVELS)))
+    colours.set_bad(HIDDEN)
+    return {"cmap": colours, "norm": LogNorm(LOWEST, 1), "interpolation": "nearest"}
+
+
+def draw_few(data: dict[bool, Maps]) -> Any:
+    """The weights alone, side by side, without a mask."""
+    plt, maps = figure_style.pyplot(), data[False]
+    left, right, top, bottom, gap = 46, 8, 66, 64, 8
+    width, height = left + len(FEW) * SEQLEN + (len(FEW) - 1) * gap + right, top + SEQLEN + bottom
+    size = [(n + HAIR) / figure_style.PNG_DPI for n in (width, height)]
+    edges = {"left": left / width, "right": 1 - (right + HAIR) / width}
+    edges |= {"top": 1 - top / height, "bottom": (bottom + HAIR) / height, "wspace": gap / SEQLEN}
+    figure, [grid] = plt.subplots(1, len(FEW), figsize=size, sharey=True, squeeze=False, gridspec_kw=edges)
+    for axes, pattern in zip(grid, FEW):
+        weights = np.clip(maps.kernel[PATTERNS.index(pattern)], LOWEST, None)
+        shown = axes.imshow(weights, **colours_of_weights())
+        axes.set_title(f"{pattern}: {SEES[pattern]}", fontsize=9, loc="left", pad=4)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_xlabel("keys →", fontsize=9, labelpad=4, loc="left")
+        axes.spines[:].set(linewidth=0.5, color=MUTED)
+    grid[0].set_ylabel("← queries", fontsize=9, labelpad=4, loc="top")
+    title = "Which keys each query looks at: P of three heads"
+    figure.text(12 / width, 1 - 12 / height, title, fontsize=11, weight="bold", va="top")
+    figure.text(left / width, 29 / height, f"weight in {maps.step[:3]}, log scale", fontsize=SMALL, va="center")
+    at = (left + SEQLEN + gap) / width, 24 / height, (2 * SEQLEN - gap) / width, 10 / height
+    bar = figure.colorbar(shown, cax=figure.add_axes(at), orientation="horizontal")
+    bar.ax.tick_params(length=2.5, pad=2, labelsize=SMALL)
+    bar.ax.minorticks_off()
+    bar.outline.set_linewidth(0.4)
+    return figure
+
+
 def draw(data: dict[bool, Maps], causal: bool) -> Any:
     plt = figure_style.pyplot()
     from matplotlib import colormaps
-    from matplotlib.colors import ListedColormap, LogNorm
+    from matplotlib.colors import ListedColormap
 
     maps, heads = data[causal], len(PATTERNS)
     # In pixels, and whole ones: an element of a matrix is one of them.
@@ -86,10 +126,8 @@ def draw(data: dict[bool, Maps], causal: bool) -> Any:
         how = {"ha": "left", "va": "top", "color": INK, **how}
         figure.text(x / width, 1 - y / height, words, fontsize=size, **how)
 
-    sequential = ListedColormap(colormaps["viridis"](np.linspace(0, 1, LEVELS)))
     diverging = ListedColormap(colormaps["PuOr_r"](np.linspace(0.04, 0.96, DIFFERENCE_LEVELS)))
-    for colours in (sequential, diverging):
-        colours.set_bad(HIDDEN)
+    diverging.set_bad(HIDDEN)
     hidden = np.triu(np.ones((SEQLEN, SEQLEN), bool), 1) if causal else np.zeros((SEQLEN, SEQLEN), bool)
     mask, short = ("causal mask", "causal") if causal else ("no mask", "full")
     text(15, 14, f"What each query attends to, {mask}", 14, weight="bold")
@@ -111,7 +149,7 @@ def draw(data: dict[bool, Maps], causal: bool) -> Any:
         largest = np.quantile(np.abs(difference[~hidden]), 0.999)
         for axes, values in zip(row, (maps.kernel[head], maps.reference[head])):
             shown = np.ma.masked_array(np.clip(values, LOWEST, None), hidden)
-            weights = axes.imshow(shown, sequential, LogNorm(LOWEST, 1), interpolation="nearest")
+            weights = axes.imshow(shown, **colours_of_weights())
         shown = np.ma.masked_array(difference, hidden)
         changes = row[2].imshow(shown, diverging, vmin=-largest, vmax=largest, interpolation="nearest")
         row[0].set_ylabel("query", fontsize=9, labelpad=3)
@@ -138,6 +176,7 @@ def draw(data: dict[bool, Maps], causal: bool) -> Any:
 
 
 PICTURES: dict[str, Callable[[dict[bool, Maps]], Any]] = {
+    "attention_heads.png": draw_few,
     "attention_full.png": partial(draw, causal=False),
     "attention_causal.png": partial(draw, causal=True),
 }

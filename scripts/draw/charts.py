@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator
 
 from draw import figure_style
-from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, INK, MUTED, NOTE, ROW, TEXT
+from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, INK, MUTED, NOTE, ROW, TEXT, TITLE
 from draw.figure_style import finish, label_line, log_scale, panels, place_rows, say, say_gap, style_axes
+from draw.sheet import Sheet
 from records.problems import flops, problem_label, problem_labels
 from records.profiles import SCHEMA as PROFILE_SCHEMA
 from records.rates import ceiling_rate, contenders_of, rate, terabytes, tflops_spread
@@ -164,17 +165,16 @@ class Line:
     dashes: Any = "-"
 
 
-def ceiling_of(run: Run, key: str, records: list[Source]) -> tuple[Entry, str] | None:
-    """A ceiling, and the file that has it: of the first record with one, best of the same problem. How fast K and V
-    can be read depends on the problem, and nothing else will do."""
+def ceiling_of(run: Run, key: str, records: list[Source]) -> Entry | None:
+    """A ceiling of the first record with one, best of the same problem. How fast K and V can be read depends on the
+    problem, and nothing else will do."""
     if key in READS:
-        own = (run.get("ceilings") or {}).get(key)
-        return (own, records[0].file) if own else None
+        return (run.get("ceilings") or {}).get(key)
     for source in records:
         found = [own for own in source.runs if (own.get("ceilings") or {}).get(key)]
         found.sort(key=lambda own: problem_label(own["problem"]) != problem_label(run["problem"]))
         if found:
-            return found[0]["ceilings"][key], source.file
+            return found[0]["ceilings"][key]
     return None
 
 
@@ -208,7 +208,7 @@ def lines_of(run: Run, records: list[Source]) -> list[Line]:
             lines.append(Line(words, brief, middle, (low, high), colour, dashes))
     for key, (words, label) in ceilings_of(run).items():
         if found := ceiling_of(run, key, records):
-            middle = ceiling_rate(found[0])
+            middle = ceiling_rate(found)
             lines.append(Line(words, label, middle, (middle, middle), CEILING))
     return lines
 
@@ -253,13 +253,13 @@ def draw_part(row: Any, titles: list[str], part: Part, records: list[Source]) ->
     return far
 
 
-def progression(records: list[Source], part: str = "") -> Any:
-    """The ladder: rates of a run on a GPU, or counters of one on the emulator. The problems are columns; the
-    ladder's parts, or the one that is named, are rows. Ceilings may come from further records."""
+def progression(records: list[Source]) -> Any:
+    """The ladder: rates of a run on a GPU, or counters of one on the emulator. The problems are columns, the ladder's
+    parts are rows."""
     data, runs = records[0].data, records[0].runs
     if data["provenance"]["backend"] != "cuda":
         return counters(records)
-    parts = [each for each in parts_of(runs) if part in ("", each.name)]
+    parts = parts_of(runs)
     names = [name for each in parts for name in each.steps]
     if not any((step_of(run, name) or {}).get("timing") for run in runs for name in names):
         raise ResultsError("no step has timing, so there is nothing to draw")
@@ -282,7 +282,7 @@ def progression(records: list[Source], part: str = "") -> Any:
         notes[0] += " Grey: the last step of the part before."
     if len(parts) > 1 and len(runs) == 1:
         notes[-1] += f" {label_of(runs[0])}."
-    return finish(figure, f"FlashSteps: {part or 'one idea a step'}, on {device}", notes)
+    return finish(figure, f"FlashSteps: one idea a step, on {device}", notes)
 
 
 def notes_on_lines(records: list[Source], off_scale: dict[str, list[float]], any_near: bool) -> list[str]:
@@ -306,8 +306,7 @@ def notes_on_lines(records: list[Source], off_scale: dict[str, list[float]], any
                 whats.setdefault(figure_style.PEERS[name][0], []).append(why_missing(peer))
         for key, (words, _) in ceilings_of(run).items():
             if found := ceiling_of(run, key, records):
-                other = "" if found[1] == records[0].file else f", of another run ({found[1]})"
-                whats.setdefault(words, []).append(found[0]["what"] + other)
+                whats.setdefault(words, []).append(found["what"])
     said = [f"{words}: {' and '.join(dict.fromkeys(what))}" for words, what in whats.items()]
     return notes + ([plain("; ".join(said)) + "."] if said else [])
 
@@ -565,7 +564,7 @@ def roofline(records: list[Source]) -> Any:
     if not per_byte:
         raise ResultsError("no step that uses shared memory was profiled, so there is nothing to draw")
     device = profiles[0].data["provenance"]["device"]
-    matmul, _ = ceiling_of(runs[0], "matmul", records) or (None, "")
+    matmul = ceiling_of(runs[0], "matmul", records)
     highest = ceiling_rate(matmul) if matmul else max(point["tflops"] for point in points.values())
     roof = None  # TFLOPS by FLOP per byte
     if device.get("sm_count") and device.get("max_sm_clock_mhz"):
@@ -609,28 +608,39 @@ def roofline(records: list[Source]) -> Any:
     return finish(figure, "FlashSteps: FLOPs per byte, below the roofs", notes)
 
 
-# The instructions of a score: v08's and v09's, by what took them away.
+# The instructions of a score: v08's, struck out until v09's are left.
 
-# What the source asks of each score, by opcode; and the cause of the difference.
-CAUSES = {
-    "correct P": ({"FMUL": 1}, {}, "maxima first"),
-    "scale, subtract the maximum": ({"FMUL": 1, "FADD": 1}, {"FFMA": 1}, "one FFMA"),
-    "exp2": ({"FSETP": 1, "FMUL": 2, "MUFU": 1}, {"MUFU": 1}, "ex2.approx"),
-    "maximum and sum of a row": ({"FMNMX": 1, "FADD": 1}, {"FMNMX": 1, "FADD": 1}, ""),
+# In the order of v08's source: the opcode, what it is for, and what takes it away.
+OF_A_SCORE = (
+    ("FMUL", "scale", "one FFMA"),
+    ("FMNMX", "maximum", ""),
+    ("FADD", "subtract", "one FFMA"),
+    ("FSETP", "tiny?", "ex2.approx"),
+    ("FMUL", "if tiny", "ex2.approx"),
+    ("MUFU", "exp2", ""),
+    ("FMUL", "if tiny", "ex2.approx"),
+    ("FADD", "sum", ""),
+    ("FMUL", "correct P", "maxima first"),
+)
+CHANGES = {
+    "maxima first": "P needs no correction",
+    "one FFMA": "in place of two",
+    "ex2.approx": "tiny P become 0",
 }
-# And the rest, by the first part of the opcode.
-OTHERS = {
-    "products: HMMA, LDSM": ("HMMA", "LDSM"),
-    "O and a row's own FP32": ("FMUL", "FADD", "FFMA", "FSETP", "MUFU", "FMNMX", "FSEL"),
-    "shuffles, shared memory, barriers": ("SHFL", "STS", "LDS", "BAR", "BSSY", "BSYNC"),
-    "integers, addresses, the rest": (),
-}
+JOINED, JOINS = 2, ("FFMA", "both")  # where it stands, and what "one FFMA" leaves there
 SCORE_STEPS = ("v08_register_softmax", "v09_direct_rescale")
-PARTS_OF_SCORE = ("#dddddd", "#c3ccd4", "#a8b8c6", BEFORE, BAR, "#CC79A7", IDEAL, CEILING)  # from the bottom
 
 
-def per_score(run: Run, name: str, index: int) -> dict[str, float]:
-    """Instructions of a lane, by what they are for."""
+def left_of(taken: list[str]) -> list[tuple[str, str] | None]:
+    """Each place's instruction, after these changes."""
+    left = [None if cause in taken else (opcode, what) for opcode, what, cause in OF_A_SCORE]
+    if "one FFMA" in taken:
+        left[JOINED] = JOINS
+    return left
+
+
+def per_score(run: Run, name: str, wanted: list[tuple[str, str] | None]) -> float:
+    """Instructions of a lane, of which at least the wanted ones must be there."""
     step = step_of(run, name)
     if not (step or {}).get("opcodes"):
         raise ResultsError(f"{name} was not profiled, so there is nothing to draw")
@@ -640,51 +650,40 @@ def per_score(run: Run, name: str, index: int) -> dict[str, float]:
     for opcode, count in step["opcodes"].items():
         kind = opcode.split(".")[0]
         counts[kind] = counts.get(kind, 0) + 32 * count / scores
-    found = {}
-    for words, cause in CAUSES.items():
-        found[words] = sum(cause[index].values())
-        for kind, count in cause[index].items():
-            counts[kind] = counts.get(kind, 0) - count
-    if lacking := [kind for kind, count in counts.items() if count < 0]:
+    asked = [instruction[0] for instruction in wanted if instruction]
+    if lacking := [kind for kind in dict.fromkeys(asked) if counts.get(kind, 0) < asked.count(kind)]:
         raise ResultsError(f"{name} has fewer {', '.join(lacking)} than its softmax takes")
-    for words, kinds in OTHERS.items():
-        found[words] = sum(counts.pop(kind, 0) for kind in (kinds or [*counts]))
-    return found
+    return sum(counts.values())
 
 
-def instructions(records: list[Source]) -> Any:
-    """The instructions of v08 and v09 for a score, stacked, of a profile of one problem."""
+def instructions(records: list[Source]) -> Sheet:
+    """The instructions of v08 for a score, struck out one by one, and how many instructions a profile has in all."""
     data, [run] = records[0].data, records[0].runs
-    stacks = [per_score(run, name, index) for index, name in enumerate(SCORE_STEPS)]
-    figure, [[axes]] = panels(1, 1, 5.8)
-    half, bottoms = 0.16, [0.0, 0.0]
-    for words, colour in zip(reversed(stacks[0]), PARTS_OF_SCORE):
-        counts = [stack[words] for stack in stacks]
-        tops = [bottom + count for bottom, count in zip(bottoms, counts)]
-        for x, bottom, count in zip((0, 1), bottoms, counts):
-            axes.bar(x, count, 2 * half, bottom, color=colour, edgecolor=BACKGROUND, linewidth=0.8)
-        axes.fill_between((half, 1 - half), bottoms, tops, color=colour, alpha=0.25, linewidth=0)
-        middles = [(bottom + top) / 2 for bottom, top in zip(bottoms, tops)]
-        how = {"fontsize": NOTE, "va": "center"}
-        axes.text(-half - 0.04, middles[0], f"{words}: {counts[0]:.3g}", ha="right", **how)
-        change = f" (−{counts[0] - counts[1]:.2g})" if counts[0] - counts[1] >= 0.05 else ""
-        # What has no height has its label above the stack: it is the last one.
-        y = middles[1] + (0 if counts[1] else 0.55)
-        axes.text(1 + half + 0.04, y, f"{counts[1]:.3g}{change}", ha="left", **how)
-        if words in CAUSES:
-            axes.text(1 + half + 0.5, y, CAUSES[words][2], ha="left", weight="bold", **how)
-        bottoms = tops
-    for x, name, stack in zip((0, 1), SCORE_STEPS, stacks):
-        axes.text(x, -0.9, name, ha="center", fontsize=HEADING, weight="bold")
-        axes.text(x, bottoms[x] + 1.2, f"{sum(stack.values()):.3g}", ha="center", fontsize=HEADING, weight="bold")
-    axes.set_xlim(-1.02, 2.2)
-    axes.set_ylim(-1.4, max(bottoms) + 2.2)
-    axes.set_axis_off()
-    notes = [
-        "The four parts on top: what the source asks of each score. The others: the opcodes counted, less those. "
-        f"{label_of(run)}. {device_of(data)}, {origin_of(data)}."
-    ]
-    return finish(figure, "Instructions of a lane for each score, and what took them away", notes)
+    sheet = Sheet("The nine instructions of v08 for a score, and the four that v09 has left", 9.3)
+    left, wide, high, pitch = 4.75, 2.24, 1.05, 1.3
+    taken: list[str] = []
+    for row, change in enumerate(("", *CHANGES, "")):
+        y = 1.5 + pitch * row
+        before, after = left_of(taken), left_of(taken := [*taken, *filter(None, [change])])
+        sheet.heading(0.45, y + (0.32 if change else high / 2), change or SCORE_STEPS[row > 0][:3])
+        sheet.text(0.45, y + 0.8, CHANGES.get(change, ""), ha="left", color=MUTED)
+        for place, (old, new) in enumerate(zip(before, after)):
+            if not old:
+                continue
+            x, fill = left + wide * place, figure_style.S if new == old else figure_style.P
+            look = {"facecolor": fill, "edgecolor": "none"} if new else {"edgecolor": MUTED, "linestyle": "dotted"}
+            sheet.box(x, y, wide - 0.12, high, **look)
+            for down, text, weight in zip((0.32, 0.76), new or old, ("bold", "normal")):
+                sheet.text(x + wide / 2 - 0.06, y + down, text, weight=weight, color=INK if new else MUTED)
+            if not new:
+                sheet.line((x + 0.15, y + 0.32), (x + wide - 0.27, y + 0.32), linewidth=1.6, zorder=4)
+        number = str(sum(map(bool, after)))
+        sheet.text(left + wide * len(OF_A_SCORE) + 0.2, y + high / 2, number, TITLE, ha="left", weight="bold")
+    counts = [per_score(run, name, left_of([*CHANGES][:n])) for name, n in zip(SCORE_STEPS, (0, len(CHANGES)))]
+    both = " and ".join(f"{count:.3g} in {name[:3]}" for name, count in zip(SCORE_STEPS, counts))
+    what = f"Instructions of a lane for each score, with those of products, loads and rows: {both}."
+    sheet.note(8.1, f"{what}\n{label_of(run)}, {device_of(data)}, {origin_of(data)}.")
+    return sheet
 
 
 KINDS = {kind.__name__: kind for kind in (progression, counters, lengths, errors, roofline, instructions)}

@@ -24,39 +24,35 @@ from typing import Any, Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from draw import charts, drawings, figure_style, pipeline_picture
+from draw import charts, drawings, figure_style, ladder, pipeline_picture
 from draw.drawings import DrawingError
 from records import results
 from records.results import ResultsError
 from steps import sources
 from steps.sources import ROOT
 
-FULL, CAUSAL = "S=4096 D=128 dtype=bf16 causal=false", "S=4096 D=64 dtype=bf16 causal=true"
-# Of figures/: by kind of charts.KINDS and part of the ladder, the records in figures/results/, and which of their
-# problems, each as a block of readme_tables.py would say it. The ladder's own record has the ceilings that a first one
-# lacks.
+# Of figures/: by kind, the records in figures/results/, and which of their problems, each as a block of
+# readme_tables.py would say it.
 CHARTS = {
-    ("progression", "memory"): (("h200_peers.json", "h200_ladder.json"), (FULL, "S=4096 D=64 dtype=fp16 causal=true")),
-    ("progression", "mma.sync"): (("h200_peers_mma_sync.json", "h200_ladder.json"), (FULL, CAUSAL)),
-    ("progression", "Hopper"): (("h200_peers_hopper.json", "h200_ladder.json"), (FULL, CAUSAL)),
-    ("progression", "decode"): (("h200_decode.json",), ("B=1 Hkv=8 Skv=4096", "B=32 Hkv=8 Skv=4096")),
-    ("lengths", ""): (("h200_peers_hopper.json",), ("dtype=bf16",)),
-    ("counters", ""): (("emulator_counters.json",), ("S=256 D=64 causal=false",)),
-    ("roofline", ""): (("h200_profile.json", "h200_peers.json"), ("S=4096 D=64 dtype=fp16 causal=false",)),
-    ("instructions", ""): (("h200_profile.json",), ("S=4096 D=64 causal=false",)),
+    "staircase": (("h200_staircase.json",), ("D=128 causal=false",)),
+    "decode": (("h200_decode.json",), ("B=1 Hkv=8 Skv=1024", "B=1 Hkv=8 Skv=4096", "B=32 Hkv=8 Skv=4096")),
+    "lengths": (("h200_peers_hopper.json",), ("dtype=bf16",)),
+    "roofline": (("h200_profile.json", "h200_peers.json"), ("S=4096 D=64 dtype=fp16 causal=false",)),
+    "instructions": (("h200_profile.json",), ("S=4096 D=64 causal=false",)),
 }
+KINDS = charts.KINDS | ladder.KINDS
 # Of docs/figures/: who draws.
 MODULES = ("fragment_layouts", "memory_layouts", "copy_states", "data_flow", "online_softmax", "pipeline_picture")
-MODULES += ("ideas", "attention_maps", "error_analysis")
+MODULES += ("ideas", "attention_maps", "error_analysis", "race")
 PLACE = re.compile(rb' (?:d|x|y|width|height|transform)="([^"]*)"')
 REMEDY = "build/venv/bin/python scripts/draw/make_figures.py"
 
 Drawings = dict[Path, Callable[[], Any]]
 
 
-def draw_chart(kind: str, part: str) -> Any:
+def draw_chart(kind: str) -> Any:
     """Without the steps that have left the ladder since they were recorded."""
-    records, where = CHARTS[kind, part]
+    records, where = CHARTS[kind]
     filters = [dict(word.split("=") for word in problem.split()) for problem in where]
     found = []
     for file in records:
@@ -64,12 +60,11 @@ def draw_chart(kind: str, part: str) -> Any:
         for run in data["runs"]:
             run["steps"] = [step for step in run["steps"] if not sources.has_left(step["step"])]
         found.append(charts.Source(file, data, [run for each in filters for run in results.select_runs(data, each)]))
-    return charts.KINDS[kind](found, **({"part": part} if part else {}))
+    return KINDS[kind](found)
 
 
 def all_charts() -> Drawings:
-    names = {key: "_".join(filter(None, key)).lower().replace(".", "_") for key in CHARTS}
-    return {ROOT / "figures" / f"{name}.svg": partial(draw_chart, *key) for key, name in names.items()}
+    return {ROOT / "figures" / f"{kind}.svg": partial(draw_chart, kind) for kind in CHARTS}
 
 
 def all_drawings(module: str, build: Path) -> Drawings:

@@ -83,12 +83,14 @@ class Sheet:
         self.patterns: dict[str, str] = {}  # colour under the hatching -> name
         self.heads: dict[str, str] = {}  # colour of an arrow -> name
         self.texts: Texts = {}
+        self.rules: list[str] = []  # CSS of a picture that moves
         inch = PIXELS / self.unit
         self.left(0.14 * inch, 0.12 * inch, title, TITLE, weight="bold")
         self.left(0.14 * inch, 0.42 * inch, words)
 
     def text(self, x: float, y: float, text: str, size: float = NOTE, **how: Any) -> None:
-        """Of one or more lines. A halo, of the colour that is behind it, keeps lines off the letters."""
+        """Of one or more lines. A halo, of the colour that is behind it, keeps lines off the letters. With a `length`
+        every font fills just that."""
         how = {"ha": "center", "va": "center", "color": INK, "linespacing": 1.35, "rotation": 0, "zorder": 3} | how
         letters = size * POINT
         look = f"font-size:{short(letters)}px"
@@ -101,11 +103,13 @@ class Sheet:
         lines, pitch = text.split("\n"), letters * how["linespacing"]
         x, y = x * self.unit, y * self.unit
         first = 0.36 * letters - pitch * (len(lines) - 1) / 2 if how["va"] == "center" else 0.95 * letters
-        turn = f' transform="rotate({-how["rotation"]} {short(x)} {short(y)})"' if how["rotation"] else ""
+        more = f' transform="rotate({-how["rotation"]} {short(x)} {short(y)})"' if how["rotation"] else ""
+        more += f' textLength="{short(how["length"] * self.unit)}"' if "length" in how else ""
         for index, line in enumerate(lines):
             if line:
                 at = y + first + pitch * index
-                words = f'<text class="{self.look(look)}" x="{short(x)}" y="{short(at)}"{turn}>{escape(line)}</text>'
+                classes = self.classes(look, how)
+                words = f'<text class="{classes}" x="{short(x)}" y="{short(at)}"{more}>{escape(line)}</text>'
                 self.drawn.append((how["zorder"], words))
                 self.measure(line, x, at, first + pitch * index, size, how)
 
@@ -113,6 +117,7 @@ class Sheet:
         """Where the letters are, for faults()."""
         letters = size * POINT
         wide = text_width(words, letters, how.get("weight") == "bold")
+        wide = how["length"] * self.unit if "length" in how else wide
         begin = {"left": 0.0, "center": -wide / 2, "right": -wide}[how["ha"]]
         top, bottom = y - 0.73 * letters, y + 0.2 * letters
         box = x + begin, top, x + begin + wide, bottom
@@ -131,7 +136,7 @@ class Sheet:
             f'{name}="{short(value * self.unit)}"'
             for name, value in (("x", x), ("y", y), ("width", width), ("height", height))
         )
-        self.drawn.append((how["zorder"], f'<rect class="{self.look(look)}" {sides}/>'))
+        self.drawn.append((how["zorder"], f'<rect class="{self.classes(look, how)}" {sides}/>'))
 
     def polyline(self, points: Iterable[Place], **how: Any) -> None:
         self.path("M" + "L".join(f"{short(x * self.unit)} {short(y * self.unit)}" for x, y in points), **how)
@@ -182,12 +187,16 @@ class Sheet:
     def look(self, look: str) -> str:
         return self.looks.setdefault(look, f"c{len(self.looks)}")
 
+    def classes(self, look: str, how: dict[str, Any]) -> str:
+        """With the class that one of the rules moves, if it is to move."""
+        return " ".join([self.look(look), *([how["moves"]] if "moves" in how else [])])
+
     def svg(self) -> str:
         wide, high = (short(size * self.unit) for size in (self.width, self.height))
         lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}">']
         lines += ["<style>", f"text{{font-family:{FONTS};fill:{INK}}}"]
         lines += [f".{name}{{{look}}}" for look, name in self.looks.items()]
-        lines += [DARK, "</style>"]
+        lines += [*self.rules, DARK, "</style>"]
         lines += [PATTERN.format(name=name, colour=colour) for colour, name in self.patterns.items()]
         lines += [HEAD.format(name=name, colour=colour) for colour, name in self.heads.items()]
         lines += [f'<rect width="100%" height="100%" fill="{BACKGROUND}"/>']

@@ -244,7 +244,7 @@ def ladder(request: Request) -> str:
 
     rows, parts = [], set()
     branches = []  # what is not compared with the row above
-    main = main_path()
+    main = sources.main_path()
     for above, name in zip([None, *names], names):
         part = part_of[name]
         previous = sources.compared_with(name, above, measured)
@@ -677,7 +677,6 @@ def provenance(request: Request) -> str:
 READERS = re.compile(r"^This step is for readers who ([^.]+(?:\.\w[^.]*)*)\.$", re.MULTILINE)  # in side steps' lessons
 REFERENCE = "\n## Reference\n"  # the rest of a chapter is to look up
 WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_AN_EDIT = 100, 10, 5
-GENERATED = re.compile(r"^<!-- generated: .*?^<!-- /generated -->", re.DOTALL | re.M)
 # A reader opens prediction and result, but the answers of the quiz only if stuck.
 NOT_READ = re.compile(
     r"^<!-- generated: (?!try_it ).*?^<!-- /generated -->|<!-- prints: .*?-->|^```.*?^```"
@@ -686,31 +685,10 @@ NOT_READ = re.compile(
 )
 
 
-def evenings() -> dict[str, dict[str, list[str]]]:
-    """The main path, as docs/README.md has it in its tables: by heading, the steps, and the chapters that each needs."""
-    found: dict[str, dict[str, list[str]]] = {}
-    page = ROOT / "docs" / "README.md"
-    text = GENERATED.sub("", page.read_text(encoding="utf-8")) if page.is_file() else ""
-    for section in text.split("\n## "):
-        rows = re.findall(r"^\| \[v\d+\]\(\.\./steps/(\w+)/README\.md\) \|([^|]*)", section, re.MULTILINE)
-        if rows:
-            needs = {step: re.findall(r"\]\(([^)]+)\)", cell) for step, cell in rows}
-            found[section.partition("\n")[0]] = needs
-    return found
-
-
-def main_path() -> list[str]:
-    return [step for steps in evenings().values() for step in steps]
-
-
 def side_step_names() -> list[str]:
     """The lessons that are not on the main path."""
-    on_it = main_path()
-    return [step for step in sources.all_steps() if step not in on_it and lesson(step).is_file()]
-
-
-def lesson(step: str) -> Path:
-    return ROOT / "steps" / step / "README.md"
+    on_it = sources.main_path()
+    return [step for step in sources.all_steps() if step not in on_it and sources.lesson(step).is_file()]
 
 
 def minutes(text: str, lines: int = 0) -> float:
@@ -725,7 +703,7 @@ def minutes_of_lesson(step: str) -> float:
         _, lines, _ = step_diff.diff(before, step, brief=True)
     else:
         lines = len(sources.kernel_lines(step))
-    return minutes(lesson(step).read_text(encoding="utf-8"), lines)
+    return minutes(sources.lesson(step).read_text(encoding="utf-8"), lines)
 
 
 def minutes_of_chapter(link: str) -> float:
@@ -761,12 +739,12 @@ def place(request: Request) -> str:
         number = step.partition("_")[0]
         return f"**{number}**" if step == name else f"[{number}]({request.link(f'steps/{step}/README.md')})"
 
-    for heading, steps in evenings().items():
+    for heading, steps in sources.evenings().items():
         if name in steps:
             return f"*{heading.partition(':')[0]}:* {' → '.join(map(link, steps))}\n"
     text = f"*A side step.* A table has [what it gains]({request.link('docs/README.md')}#side-steps)."
     steps = sources.all_steps()
-    next_ = [step for step in main_path() if steps.index(step) > steps.index(name)]
+    next_ = [step for step in sources.main_path() if steps.index(step) > steps.index(name)]
     return text + (f" The main path goes on with {link(next_[0])}.\n" if next_ else "\n")
 
 
@@ -777,7 +755,7 @@ def side_steps(request: Request) -> str:
         records.append(request.record(backend="cuda"))
     rows = []
     for step in side_step_names():
-        whom = READERS.search(lesson(step).read_text(encoding="utf-8"))
+        whom = READERS.search(sources.lesson(step).read_text(encoding="utf-8"))
         if not whom:
             raise TableError(f"{step}'s lesson does not say 'This step is for readers who ...'")
         before = sources.after(step)
@@ -798,7 +776,7 @@ def side_steps(request: Request) -> str:
 
 def path(request: Request) -> str:
     rows, known, total = [], set(), [0.0, 0.0]
-    for heading, steps in [*evenings().items(), ("Side steps", {step: [] for step in side_step_names()})]:
+    for heading, steps in [*sources.evenings().items(), ("Side steps", {step: [] for step in side_step_names()})]:
         needed = dict.fromkeys(link for links in steps.values() for link in links)
         spent = [
             sum(map(minutes_of_lesson, steps)),

@@ -8,7 +8,7 @@ writes DIR/index.html and the charts that are on it, DIR/*.svg. scripts/run.sh d
                                   it is run again for that
     --profile FILE                also a roofline, of what profile_ncu.py --json wrote (repeatable)
 
-The charts are those of the README, drawn by charts.py; how the page looks is in report.html.j2.
+charts.py draws the charts; how the page looks is in report.html.j2.
 Whatever a file says is text: nothing of it is markup, and the page forbids scripts and the network.
 """
 
@@ -166,6 +166,8 @@ class Pictures:
                 self.not_drawn.append(f"{heading}: {error}")
                 continue
             for file, draw in script.PICTURES.items():
+                if file not in FROM_PROGRAM:
+                    continue
                 caption = FROM_PROGRAM[file].format(step=step)
                 content, _ = drawings.content(file, draw(found))
                 self.pictures[file] = Picture(file, heading, f"{caption}.", caption, content)

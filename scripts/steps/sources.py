@@ -11,6 +11,7 @@ PART = re.compile(r"\.part\s*=\s*Part::(\w+)")
 AFTER = re.compile(r'\.after\s*=\s*"([^"]*)"')
 # The ladder's parts, by their names in common/interface.h.
 PARTS = {"kMemory": "memory", "kMmaSync": "mma.sync", "kHopper": "Hopper", "kDecode": "decode"}
+GENERATED = re.compile(r"^<!-- generated: .*?^<!-- /generated -->", re.DOTALL | re.M)
 
 
 class StepError(Exception):
@@ -72,6 +73,33 @@ def title(step: str) -> str:
     """The one idea of a step, in its own words."""
     parts = re.findall(r'"((?:[^"\\]|\\.)*)"', find_title(kernel(step), step)[1])
     return re.sub(r"\\(.)", r"\1", "".join(parts))
+
+
+def evenings() -> dict[str, dict[str, list[str]]]:
+    """The main path, as docs/README.md has it in its tables: by heading, the steps, and the chapters that each needs."""
+    found: dict[str, dict[str, list[str]]] = {}
+    page = ROOT / "docs" / "README.md"
+    text = GENERATED.sub("", page.read_text(encoding="utf-8")) if page.is_file() else ""
+    for section in text.split("\n## "):
+        rows = re.findall(r"^\| \[v\d+\]\(\.\./steps/(\w+)/README\.md\) \|([^|]*)", section, re.MULTILINE)
+        if rows:
+            needs = {step: re.findall(r"\]\(([^)]+)\)", cell) for step, cell in rows}
+            found[section.partition("\n")[0]] = needs
+    return found
+
+
+def main_path() -> list[str]:
+    return [step for steps in evenings().values() for step in steps]
+
+
+def lesson(step: str) -> Path:
+    return ROOT / "steps" / step / "README.md"
+
+
+def heading(step: str) -> str:
+    """Of its lesson: the idea in a few words."""
+    first = lesson(step).read_text(encoding="utf-8").partition("\n")[0]
+    return first.partition(" · ")[2]
 
 
 def after(step: str) -> str | None:

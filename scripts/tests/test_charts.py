@@ -213,8 +213,6 @@ def test_each_part_of_the_ladder_begins_with_the_last_step_of_the_one_before():
     quiet = to_rgba(figure_style.BEFORE)
     bars = [[bar.get_facecolor() == quiet for bar in axes.patches[: len(own)]] for axes, own in zip(figure.axes, names)]
     assert bars == [[False] * 2, [True, *[False] * 4], [True, False, False]]
-    only = charts.progression(sources(data), part="Hopper")
-    assert [label.get_text()[:3] for label in only.axes[0].get_yticklabels()] == names[2] and len(only.axes) == 1
 
 
 def test_a_step_without_a_value_keeps_its_place_and_says_why():
@@ -329,20 +327,20 @@ def test_a_counter_that_ncu_did_not_give_is_no_point():
     assert list(points) == ["v01_scalar", "v02_smem_tiles"] and "dram" not in points["v02_smem_tiles"]
 
 
-def test_the_instructions_of_a_score_add_up_and_are_not_less_than_the_source_asks_for():
+def test_the_instructions_of_a_score_are_not_less_than_the_source_asks_for():
     run, lanes = {"problem": make_problem(), "steps": []}, 32
     scores = flops(run["problem"]) / (4 * run["problem"]["head_dim"])
     opcodes = {"FMUL": 5, "FADD": 2, "FSETP.GEU.AND": 1, "MUFU.EX2": 1, "FMNMX": 1, "HMMA.16816.F32": 2, "IMAD": 3}
     counts = {opcode: count * scores / lanes for opcode, count in opcodes.items()}
     run["steps"].append({"step": "v08_register_softmax", "opcodes": counts})
-    stack = charts.per_score(run, "v08_register_softmax", 0)
-    assert sum(stack.values()) == pytest.approx(sum(opcodes.values())) and stack["exp2"] == 4
-    assert [stack[words] for words in charts.OTHERS] == pytest.approx([2, 1, 0, 3])  # an FMUL of O's is left
+    nine, four = charts.left_of([]), charts.left_of([*charts.CHANGES])
+    assert (len(list(filter(None, nine))), len(list(filter(None, four)))) == (9, 4)
+    assert charts.per_score(run, "v08_register_softmax", nine) == pytest.approx(sum(opcodes.values()))
     counts["FADD"] /= 4
     with pytest.raises(results.ResultsError, match="has fewer FADD than its softmax takes"):
-        charts.per_score(run, "v08_register_softmax", 0)
+        charts.per_score(run, "v08_register_softmax", nine)
     with pytest.raises(results.ResultsError, match="v09_direct_rescale was not profiled"):
-        charts.per_score(run, "v09_direct_rescale", 1)
+        charts.per_score(run, "v09_direct_rescale", four)
 
 
 def contrast(first: str, second: str) -> float:
