@@ -710,7 +710,7 @@ def minutes_of_chapter(link: str) -> float:
     """Of the section that the link names, or of the chapter up to what is only to look up."""
     page, _, anchor = link.partition("#")
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    for section in text.split("\n## ") if anchor else []:
+    for section in re.split(r"\n#+ ", text) if anchor else []:
         if re.sub(r"[^\w -]", "", section.partition("\n")[0].lower()).replace(" ", "-") == anchor:
             return minutes(section)
     return minutes(text.partition(REFERENCE)[0])
