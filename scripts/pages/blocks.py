@@ -4,7 +4,7 @@ FILE is a name under figures/results/; FILTER is any of B H Hq Hkv S Sq Skv D dt
 softmax_scale page_size seed, as in `D=64 causal=true`. A table of all steps in a record leaves out those that have left
 the ladder since; `against` and `measured` may name one.
     ladder      file=FILE shapes="FILTER...; FILTER..." [parts=PART,...]
-                                              a row a step: rate, x previous and, where the file has peers, % of the
+                                              a row a step: rate, x the step before and, where the file has peers, % of the
                                               fastest one, of each problem; of all parts of the ladder, or of those
                                               that are named; steps of the two evenings are bold
     step        file=FILE step=NAME [against=NAME] [FILTER...]
@@ -219,18 +219,15 @@ def heading_of(common: str, runs: list[Run]) -> str:
 def ladder(request: Request) -> str:
     _, data = request.record(backend="cuda")
     shapes = request.need("shapes").split(";")
-    steps = sources.all_steps()
-    part_of = {name: sources.part(name) for name in steps}
-    known = list(dict.fromkeys(part_of.values()))
-    wanted = request.left.pop("parts", ",".join(known)).split(",")
-    names = [name for name in steps if part_of[name] in wanted]
+    parts = request.left.pop("parts", "").split(",")
+    names = [name for name in sources.all_steps() if parts == [""] or sources.part(name) in parts]
     runs = [request.one_run(data, "file", dict(word.split("=", 1) for word in shape.split())) for shape in shapes]
     common, labels = problem_labels(runs)
     measured = {name for run in runs for name in rates.contenders_of(run)}
     peers = [name for name in figure_style.PEERS if name in measured]
     header = ["step", "idea"]
     for label in labels:
-        header += [label or common, "× previous"] + ["% of best peer"] * bool(peers)
+        header += [label or common, "×"] + ["%"] * bool(peers)
 
     def row(cells: list[str], name: str, previous: str | None) -> list[str]:
         for run in runs:
@@ -242,25 +239,22 @@ def ladder(request: Request) -> str:
                 cells.append("–" if share is None else f"{100 * share:.0f}")
         return cells
 
-    rows, parts = [], set()
+    rows = []
     branches = []  # what is not compared with the row above
     main = sources.main_path()
     for above, name in zip([None, *names], names):
-        part = part_of[name]
         previous = sources.compared_with(name, above, measured)
         if previous != above:
             branches.append(f"{name.partition('_')[0]} is compared with {previous.partition('_')[0]}")
-        if part not in parts and (len(wanted) > 1 or wanted == known):
-            rows.append([f"**{part}**"] + [""] * (len(header) - 1))
-            parts.add(part)
-        link = f"[{name}]({request.link(f'steps/{name}')}/)"
-        rows.append(row([f"**{link}**" if name in main else link, escape(sources.title(name))], name, previous))
+        link = f"[{name.partition('_')[0]}]({request.link(f'steps/{name}')}/)"
+        rows.append(row([f"**{link}**" if name in main else link, escape(sources.heading(name))], name, previous))
     for name in peers:
-        rows.append(row([f"*{figure_style.PEERS[name][0]}*", f"`{name}`, for comparison"], name, None))
+        rows.append(row(["", f"*{figure_style.PEERS[name][0]}*"], name, None))
     unit = spread_of(*((runs[0], step) for step in runs[0]["steps"])).replace(": median [p10–p90]", ", medians")
     heading = f"{common}. {unit}." if len(shapes) > 1 and common else f"{unit}."
+    heading += " ×: over the row above" + "; %: of the fastest peer's rate" * bool(peers) + "."
     if branches:
-        heading += f" {' and '.join(branches)}, not with the row above, because it comes from that step."
+        heading += f" {' and '.join(branches)}, from which {'they come' if len(branches) > 1 else 'it comes'}."
     return f"{heading}\n\n{table(header, rows, 2)}"
 
 

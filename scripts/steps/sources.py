@@ -97,7 +97,9 @@ def lesson(step: str) -> Path:
 
 
 def heading(step: str) -> str:
-    """Of its lesson: the idea in a few words."""
+    """Of its lesson: the idea in a few words. A step without one has only its title."""
+    if not lesson(step).is_file():
+        return title(step)
     first = lesson(step).read_text(encoding="utf-8").partition("\n")[0]
     return first.partition(" · ")[2]
 

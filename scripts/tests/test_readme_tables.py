@@ -81,7 +81,7 @@ def test_a_step_that_failed_is_new_or_was_not_recorded_stays_in_the_ladder(repos
     assert "| not recorded | – | – | not recorded | – | – |" in text
     repository.write("steps/v04_new/kernel.cu", 'constexpr StepInfo kStep = {.title = "new"};')
     status, message = run(repository, capsys, "--check")
-    assert status == 1 and "+| [v04_new](steps/v04_new/) | new | not recorded" in message
+    assert status == 1 and "+| [v04](steps/v04_new/) | new | not recorded" in message
     repository.write("steps/v04_new/kernel.cu", 'constexpr StepInfo kStep = {.removes = "x"};')
     assert "steps/v04_new/kernel.cu registers no .title" in refused(repository, capsys, LADDER)
 
@@ -103,14 +103,14 @@ def test_a_step_is_compared_with_the_one_that_it_comes_from(repository: Reposito
     repository.write("steps/v03_wmma/kernel.cu", kernel)
     record_peers(repository)
     text = written(repository, capsys, LADDER)
-    assert "v03 is compared with v01, not with the row above, because it comes from that step." in text
+    assert "v03 is compared with v01, from which it comes." in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| [v")]
     assert [row[3] for row in rows] == ["–", "4.00", "16.00"]
     # A run that has not measured that step.
     record_peers(repository, steps=STEPS[1:])
     text = written(repository, capsys, LADDER)
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| [v")]
-    assert [row[3] for row in rows] == ["–", "–", "4.00"] and "comes from" not in text
+    assert [row[3] for row in rows] == ["–", "–", "4.00"] and "is compared with" not in text
 
 
 def test_a_peer_that_failed_is_in_no_mean(repository: Repository, capsys):
