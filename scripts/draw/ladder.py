@@ -27,8 +27,8 @@ PITCH, SIZE = {True: 22.0, False: 15.5}, {True: HEADING, False: NOTE}  # pixels;
 # Of the time of decode: what it is, and its colour.
 TIMES = {
     "K and V at the rate of long reads": IDEAL,
-    "the rest of a kernel that only reads them": P_PALE,
-    "what the step adds: a second launch, merging, …": BAR,
+    "the same call with one key: launches": P_PALE,
+    "the rest: slower reads, merging": BAR,
 }
 
 
@@ -104,17 +104,18 @@ def staircase(records: list[Source]) -> Sheet:
     return sheet
 
 
-def times_of(run: Run, entry: Entry) -> list[float]:
+def times_of(run: Run, entry: Entry, with_one_key: Entry) -> list[float]:
     """Microseconds, as TIMES names them."""
     long, own = (run["ceilings"][key] for key in ("read", "read_kv"))
     floor = own["work"] / (long["work"] / long["median_ms"])
-    return [1000 * each for each in (floor, own["median_ms"] - floor, entry["timing"]["median_ms"] - own["median_ms"])]
+    launches = with_one_key["timing"]["median_ms"]
+    return [1000 * each for each in (floor, launches, entry["timing"]["median_ms"] - floor - launches)]
 
 
-def draw_times(sheet: Sheet, y: float, run: Run) -> float:
-    """A bar a step; the problems have scales of their own. What all steps share has its numbers once. Returns where the
+def draw_times(sheet: Sheet, y: float, run: Run, with_one_key: Run) -> float:
+    """A bar a step; the problems have scales of their own. What all steps share has its number once. Returns where the
     next problem may begin."""
-    steps = {step["step"]: times_of(run, step) for step in run["steps"] if sources.part(step["step"]) == "decode"}
+    steps = {step["step"]: times_of(run, step, one) for step, one in zip(run["steps"], with_one_key["steps"])}
     unit = (sheet.width - LEFT - ROOM) / max(map(sum, steps.values()))
     sheet.heading(NOTES, y, label_of(run))
     y += 14
@@ -124,7 +125,7 @@ def draw_times(sheet: Sheet, y: float, run: Run) -> float:
         sheet.text(LEFT - GAP, y + ROW / 2, name.split("_")[0], SIZE[strong], ha="right", **look)
         for time, colour in zip(times, TIMES.values()):
             sheet.box(x, y + 1, time * unit, ROW - 2, facecolor=colour, edgecolor="none")
-            number = f"{time:.1f}" if colour == BAR or name == [*steps][0] else ""
+            number = f"{time:.1f}" if colour != IDEAL or name == [*steps][0] else ""
             if text_width(number, NOTE * POINT) + GAP < time * unit:
                 sheet.text(x + time * unit / 2, y + ROW / 2, number, color=BACKGROUND if colour == BAR else INK)
             x += time * unit
@@ -143,8 +144,9 @@ def decode(records: list[Source]) -> Sheet:
         sheet.text(x + 22, 45.5, words, ha="left")
         x += 38 + text_width(words, NOTE * POINT)
     y = 80.0
-    for run in runs:
-        y = draw_times(sheet, y, run)
+    with_one_key, *others = runs
+    for run in others:
+        y = draw_times(sheet, y, run, with_one_key)
     sheet.note(y - 14, f"Medians of one interleaved run, L2 cold. {device_of(data)}, {origin_of(data)}.", NOTES)
     sheet.height = y + 10
     return sheet

@@ -35,7 +35,7 @@ from steps.sources import ROOT
 # readme_tables.py would say it.
 CHARTS = {
     "staircase": (("h200_staircase.json",), ("D=128 causal=false",)),
-    "decode": (("h200_decode.json",), ("B=1 Hkv=8 Skv=1024", "B=1 Hkv=8 Skv=4096", "B=32 Hkv=8 Skv=4096")),
+    "decode": (("h200_decode_parts.json",), ("B=1 Skv=1", "B=1 Skv=1024", "B=1 Skv=4096", "B=1 Skv=32768")),
     "lengths": (("h200_peers_hopper.json",), ("dtype=bf16",)),
     "roofline": (("h200_profile.json", "h200_peers.json"), ("S=4096 D=64 dtype=fp16 causal=false",)),
     "instructions": (("h200_profile.json",), ("S=4096 D=64 causal=false",)),
