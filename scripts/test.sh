@@ -186,6 +186,7 @@ else
 fi
 have chromium || have google-chrome || not_here "pages in a browser" "no Chromium (apt-get install -y chromium)"
 section "links" "$VENV/bin/rumdl" check --no-cache .
+section "workflows" "$VENV/bin/actionlint" .github/workflows/*.yml
 section "generated text" "$python" scripts/pages/readme_tables.py --check
 
 records=(figures/results/*.json)
