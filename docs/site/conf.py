@@ -50,20 +50,31 @@ include_patterns = ["README.md", "docs/**.md", f"{STORY}.html", "steps/**.md", "
 exclude_patterns = ["build"]
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
-# What Furo's pages lack. Pictures follow the button for light and dark, and have their own size: they are as wide as
-# the text, or scroll in a box. No word is smaller than 11 pixels, and no page asks for an icon that is not there.
-STYLE = """<link rel="icon" href="data:,">
+# What Furo's pages lack. Pictures follow the button for light and dark. They keep their size, at which their words have
+# 11 pixels: text is as wide as they are, and where a screen is narrower they scroll in a box. No other words are smaller.
+# Diffs are red and green. The sidebar shows where in it the page is. No page asks for an icon that is not there.
+HEAD = """<link rel="icon" href="data:,">
 <style>
 html body { color-scheme: light dark; --toc-title-font-size: var(--font-size--small--3) }
 html body[data-theme=light] { color-scheme: light }
 html body[data-theme=dark] { color-scheme: dark }
+html .main { min-width: 0 }
 html .content { box-sizing: border-box; width: 54.5em; min-width: 0; max-width: 100%; padding: 0 1em }
 html .sidebar-tree .caption { text-transform: none }
+html .toc-tree code { font-size: inherit }
+html body .highlight .gd { color: var(--color-api-removed) }
+html body .highlight .gi { color: var(--color-api-added) }
 html article p:has(> img) { overflow-x: auto }
-html article img[src$=".svg"] { max-width: none }
+html article img { max-width: max(100%, 837.12px) }
 @media (min-width: 82em) { html .sidebar-drawer { width: calc(50% - 27.25em) } html .toc-drawer { padding: 0 } }
 @media (max-width: 63em) { html article p:has(> img) { margin-inline: -1em } }
-</style>"""
+</style>
+<script>
+addEventListener("DOMContentLoaded", () => {
+  const [box, item] = [".sidebar-scroll", ".current-page"].map(each => document.querySelector(each));
+  if (item) box.scrollTop += item.getBoundingClientRect().top - box.clientHeight / 2;
+});
+</script>"""
 
 
 def address(app, page: str, path: str) -> str:
@@ -143,8 +154,8 @@ class Story(Parser):
         env.metadata[env.docname]["myst_slugs"] = slugs
 
 
-def style(app, page, template, context, tree) -> None:
-    context["metatags"] = context.get("metatags", "") + STYLE
+def head(app, page, template, context, tree) -> None:
+    context["metatags"] = context.get("metatags", "") + HEAD
 
 
 def finish(app, error) -> None:
@@ -165,5 +176,5 @@ def setup(app) -> None:
     app.add_source_parser(Story)
     app.connect("source-read", edit)
     app.connect("doctree-read", link, priority=400)  # before Sphinx collects the files to copy
-    app.connect("html-page-context", style)
+    app.connect("html-page-context", head)
     app.connect("build-finished", finish)

@@ -190,6 +190,15 @@ def test_the_search_finds_a_word(reader: Browser, server: str):
     assert reader.faults == []
 
 
+def test_the_sidebar_shows_where_the_reader_is(reader: Browser, server: str):
+    for page in PAGES[1:4]:
+        assert reader.open(server + page, 1400, "light") == []
+        top, bottom = reader.evaluate(
+            """(({top, bottom}) => [top, bottom])(document.querySelector(".current-page").getBoundingClientRect())"""
+        )
+        assert 100 < top < bottom < 900
+
+
 def test_an_answer_opens_by_a_click(reader: Browser, server: str):
     assert reader.open(server + LESSON, 838, "light") == []
     visible = "[...document.querySelectorAll('details')].map(each => each.lastElementChild.checkVisibility())"
