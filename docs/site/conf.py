@@ -51,7 +51,7 @@ exclude_patterns = ["build"]
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
 # What Furo's pages lack. Pictures follow the button for light and dark. They keep their size, at which their words have
-# 11 pixels: text is as wide as they are, and where a screen is narrower they scroll in a box. No other words are smaller.
+# 11 pixels: text is as wide as they are, and on a narrower screen they scroll in a box. No other words are smaller.
 # Diffs are red and green. The sidebar shows where in it the page is. No page asks for an icon that is not there.
 HEAD = """<link rel="icon" href="data:,">
 <style>
@@ -72,7 +72,9 @@ html article img { max-width: max(100%, 837.12px) }
 <script>
 addEventListener("DOMContentLoaded", () => {
   const [box, item] = [".sidebar-scroll", ".current-page"].map(each => document.querySelector(each));
-  if (item) box.scrollTop += item.getBoundingClientRect().top - box.clientHeight / 2;
+  if (!item) return;
+  const top = box.scrollTop + item.getBoundingClientRect().top - box.clientHeight / 2;
+  box.scrollTo({top, behavior: "instant"});
 });
 </script>"""
 
@@ -85,7 +87,7 @@ def address(app, page: str, path: str) -> str:
 
 
 def listed(caption: str) -> list[str]:
-    """The pages that docs/README.md links to behind `<!-- sidebar: CAPTION -->`, up to the next such mark or heading."""
+    """The pages that docs/README.md links to behind `<!-- sidebar: CAPTION -->`, up to the next mark or heading."""
     text = (ROOT / f"{CHAPTERS}.md").read_text(encoding="utf-8")
     after = text.partition(f"<!-- sidebar: {caption} -->\n")[2]
     links = re.findall(r"\]\(([^)#:]+)\.(?:md|html)[)#]", re.split(r"(?m)^#|^<!-- sidebar:", after)[0])
