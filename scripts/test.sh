@@ -177,9 +177,16 @@ for framework in torch jax; do
 done
 section "address, UB sanitizer" asan_tests
 # Each starts with a half of them, so that few fixtures of a module are made twice, and then helps the other.
-section "script tests" run_pytest -n "$(nproc)" --dist worksteal scripts/tests
+section "script tests" run_pytest -n "$(nproc)" --dist worksteal scripts/tests --ignore scripts/tests/test_site.py
+make_venv scripts/requirements-site.txt || complain "without Sphinx the site is not tested"
+if "$python" -c 'import sphinx, myst_parser, furo' 2>/dev/null; then
+  section "site" run_pytest scripts/tests/test_site.py  # all of it shares one build of the site
+else
+  not_here "site" "build/venv has no Sphinx (build/venv/bin/python -m pip install -r scripts/requirements-site.txt)"
+fi
 have chromium || have google-chrome || not_here "pages in a browser" "no Chromium (apt-get install -y chromium)"
 section "links" "$VENV/bin/rumdl" check --no-cache .
+section "workflows" "$VENV/bin/actionlint" .github/workflows/*.yml
 section "generated text" "$python" scripts/pages/readme_tables.py --check
 
 records=(figures/results/*.json)

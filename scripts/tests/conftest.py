@@ -387,9 +387,11 @@ Place = tuple[float, float]
 
 
 class Browser:
-    """With one page, and the hands on it. With scripts off, Playwright's own still run."""
+    """With one page, and the hands on it. With scripts off, Playwright's own still run. A page is a file that asks for
+    nothing, or the address of one on a server, from where it may take more."""
 
-    def __init__(self, chromium: Any, scripts: bool = True):
+    def __init__(self, chromium: Any, scripts: bool = True, server: str = "data:"):
+        self.may_ask = ("data:", server)
         self.page = chromium.new_page(java_script_enabled=scripts)
         self.wire = self.page.context.new_cdp_session(self.page)  # for what Playwright has no word for
         self.faults: list[str] = []
@@ -400,12 +402,12 @@ class Browser:
         self.evaluate = self.page.evaluate
 
     def note_request(self, request: Any) -> None:
-        if request.url != self.opened and not request.url.startswith("data:"):
+        if request.url != self.opened and not request.url.startswith(self.may_ask):
             self.faults.append(f"request: {request.url}")
 
-    def open(self, page: Path, width: int, scheme: str) -> list[str]:
+    def open(self, page: Path | str, width: int, scheme: str) -> list[str]:
         """What went wrong by the time that the page had loaded, in the browser's words."""
-        self.opened = page.as_uri()
+        self.opened = page.as_uri() if isinstance(page, Path) else page
         self.faults.clear()
         self.page.set_viewport_size({"width": width, "height": 900})
         self.page.emulate_media(color_scheme=scheme)
