@@ -88,7 +88,7 @@ def address(app, page: str, path: str) -> str:
 
 def links(text: str) -> list[str]:
     """The pages that text of docs/README.md links to."""
-    found = re.findall(r"([^()#:\s]+)\.(?:md|html)(?:#[^)]*)?(?=\)|$)", text, re.MULTILINE)
+    found = re.findall(r"([^()#:\s]+)\.(?:md|html)(?:#[^)\s]*)?(?=\)|$)", text, re.MULTILINE)
     return list(dict.fromkeys(posixpath.normpath(posixpath.join("docs", link)) for link in found))
 
 

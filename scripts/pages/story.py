@@ -27,28 +27,43 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
 from draw.drawings import DrawingError
-from draw.pipeline_picture import FIRST_COPY_TRACK, Trace, read_trace
+from draw.pipeline_picture import FIRST_COPY_TRACK, Event, Trace, read_trace
 from records import results
-from records.problems import problem_labels
-from records.rates import rate, tflops_spread
+from records.problems import SHAPE, problem_label
+from records.rates import is_decode, rate, terabytes, tflops_spread
 from records.results import ResultsError
 from steps import sources, variants
 from steps.sources import ROOT, StepError
 
 PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
-SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "swizzle", "pipeline", "ladder", "bugs")
+SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "overlap", "split", "shares")
+SECTIONS += ("ladder", "bugs")
+# What is drawn alike is in one file.
+SCRIPTS = ("core", "matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "split", "ladder", "bugs")
 RECORDS = ROOT / "figures" / "results"
-LADDER = "h200_ladder.json"
-MEASURED = (
-    {"S": "4096", "D": "128", "dtype": "bf16", "causal": "false"},
-    {"S": "4096", "D": "64", "dtype": "fp16", "causal": "true"},
-)
-# Traced, one CTA with four tiles of keys.
+LADDER, DECODE = "h200_staircase.json", "h200_decode.json"
+# What the page calls a problem, the record that has it, and what is asked of the record.
+MEASURED = {
+    "many queries, D = 128": (LADDER, {"S": "4096", "D": "128", "dtype": "bf16", "causal": "false"}),
+    "many queries, D = 64, causal": (LADDER, {"S": "4096", "D": "64", "dtype": "bf16", "causal": "true"}),
+    "decode, one sequence of 32,768 keys": (DECODE, {"B": "1", "Hkv": "8", "Sq": "1", "Skv": "32768"}),
+    "decode, 32 sequences of 4,096 keys": (DECODE, {"B": "32", "Sq": "1", "Skv": "4096"}),
+}
+# Traced: one CTA, with four tiles of keys; and one of a call with one query, with four tiles for each warp.
 TRACED = {"v09_direct_rescale": "1,1,1,64,256,64", "v10_tma_warpspec": "1,1,1,64,256,64"}
-TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64"}
-BUGS = ("v10_tma_warpspec/no_barrier_after_p", "v10_tma_warpspec/arrivals_too_few", "v10_tma_warpspec/expect_tx_half")
-BUGS += ("v10_tma_warpspec/no_fence_before_refill", "v10_tma_warpspec/k_no_swizzle", "v11_cp_async/no_wait")
+TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64", "v27_tile_shapes": "1,1,1,256,256,64"}
+TRACED |= {"v36_stream_k": "1,4,1,1,2048,64"}
+COUNTED = {"S": "256", "D": "64", "causal": "false"}
+IN_TURNS = "v21_wgmma", "1,1,1,128,512,64"  # products and exponentials one after another
+# From all parts of the ladder, and so that each says something new.
+BUGS = (
+    *("v02_smem_tiles/try2_no_barrier", "v10_tma_warpspec/arrivals_too_few", "v10_tma_warpspec/no_fence_before_refill"),
+    *("v11_cp_async/no_wait", "v21_wgmma/no_wait", "v22_overlap/p_overwritten", "v27_tile_shapes/k_not_awaited"),
+    *("v28_split_keys/try3_lanes_not_waited_for", "v30_one_launch/try1_no_fence"),
+    "v36_stream_k/try3_next_tile_too_early",
+)
+AROUND = 16  # lines that are shown around a line that a report names
 SEQLEN = 64  # of the attention matrix
 MAX_BYTES = 1_000_000
 PICTURES_WIDTH = 838  # of the page for which the still pictures are drawn
@@ -67,7 +82,9 @@ def from_programs(build: Path) -> Data:
         "layouts": drawings.ask_layouts(build, "tiles"),
         "fragments": drawings.ask_layouts(build, "fragments"),
         "attention": attention(build),
-        "traces": traces(build / "flashsteps"),
+        "counted": counted(build / "flashsteps"),
+        "traces": [traced(build / "flashsteps", *each) for each in TRACED.items()],
+        "overlap": nominal_costs(read_trace(build / "flashsteps", *IN_TURNS)),
         "bugs": bugs(build / "tests/flashsteps_variants"),
     }
 
@@ -85,29 +102,55 @@ def attention(build: Path) -> Data:
     return {"seqlen": SEQLEN, "step": attention_data.STEP, "weights": weights}
 
 
-def traces(program: Path) -> list[Data]:
-    """Who does what when, and in which line of the source."""
-    return [trace_of(read_trace(program, step, shape), step) for step, shape in TRACED.items()]
+FIRST_WGMMA_TRACK = 50  # likewise
 
 
-def trace_of(trace: Trace, step: str) -> Data:
+def counted(program: Path) -> list[Data]:
+    """Of every step: wavefronts per 64 x 64 scores, products that read shared memory themselves, bytes of shared
+    memory. The program is asked what the record does not have."""
+    [run] = results.select_runs(results.load(RECORDS / "emulator_counters.json"), COUNTED)
+    shape = ",".join(str(run["problem"][key]) for key in SHAPE)
+    known = {step["step"]: step for step in run["steps"]}
+    tiles = run["problem"]["batch"] * run["problem"]["num_heads_q"] * (run["problem"]["seqlen_q"] / 64) ** 2
+    told = []
+    for name in sources.all_steps():
+        if not (step := known.get(name)):
+            [[step]] = [its["steps"] for its in drawings.ask_flashsteps(program, "count", name, shape)["runs"]]
+        wavefronts = step["counters"]["shared_wavefronts"] / tiles
+        bytes_kept = step["resources"]["smem_bytes"]
+        told.append(
+            {"step": name, "wavefronts": wavefronts, "wgmma": step["counters"].get("wgmma", 0), "bytes": bytes_kept}
+        )
+    return told
+
+
+def traced(program: Path, step: str, shape: str) -> Data:
+    """Who does what when, and in which line of the source. The four warps of a warpgroup do the same at the same time,
+    and the first of them stands for all."""
+    trace = read_trace(program, step, shape)
     [producer] = {e.track for e in trace.events if e.kind == "issue" and " K " in e.name} or [None]
     names = names_of_mbarriers(trace, producer)
     tracks = {}
     for track in trace.tracks:
         own = trace.of(track, "products", "copy", "memory")
-        if track == producer:
+        if trace.of(FIRST_WGMMA_TRACK + track, "wgmma") and track < FIRST_WGMMA_TRACK:
+            if track % 4 == 0:
+                tracks[track] = f"warps {track}–{track + 3}"
+                tracks[FIRST_WGMMA_TRACK + track] = f"their wgmma {track}–{track + 3}"
+        elif track == producer:
             tracks[track] = "producer"
-        elif track < FIRST_COPY_TRACK and own:
+        elif track < FIRST_WGMMA_TRACK and own:
             tracks[track] = f"warp {track}"
         elif own and own[0].name[0] in "KV":
-            tensor = own[0].name[0]
-            tracks[track] = f"{tensor}, place {sum(name[0] == tensor for name in tracks.values())}"
+            # A group of cp.async has a tile of K and one of V, from the same source line.
+            tensor = "KV" if "group" in own[0].name else own[0].name[0]
+            places = sum(name.startswith(f"{tensor}, ") for name in tracks.values())
+            tracks[track] = f"{tensor}, place {places}"
     events = [
         {
-            "track": tracks[e.track],
+            "track": tracks.get(e.track, ""),
             "kind": e.kind,
-            "name": e.name.replace(e.mbarrier, names.get(e.mbarrier, e.mbarrier)),
+            "name": product_of(e) or name_of(e, names),
             "begin": e.begin,
             "end": e.end,
             "mbarrier": names.get(e.mbarrier, e.mbarrier),
@@ -115,10 +158,37 @@ def trace_of(trace: Trace, step: str) -> Data:
             "line": line_at(e.at),
         }
         for e in trace.events
-        if e.track in tracks and (e.end > e.begin or e.kind == "arrival")
+        if e.track in tracks and e.end > e.begin or e.kind == "arrival"
     ]
-    places = sorted(tracks, key=lambda track: (track < FIRST_COPY_TRACK, track != producer, track))
-    return {"step": step, "tracks": [tracks[track] for track in places], "events": events}
+
+    def place(track: int) -> tuple[bool, bool, int, int]:
+        return track < FIRST_COPY_TRACK, track != producer, track % FIRST_WGMMA_TRACK, track
+
+    places = sorted(tracks, key=place)
+    queries = int(shape.split(",")[3])
+    return {"step": step, "queries": queries, "tracks": [tracks[track] for track in places], "events": events}
+
+
+def name_of(event: Event, mbarriers: dict[str, str]) -> str:
+    name = event.name.replace(event.mbarrier, mbarriers.get(event.mbarrier, event.mbarrier))
+    return re.sub(r"^V group (\d+)$", r"KV tile \1", name) if event.kind == "copy" else name
+
+
+def nominal_costs(trace: Trace) -> Data:
+    """Of a product and of the exponentials between two products, in the middle of a trace; and when S begins."""
+    scores, product = (e for e in trace.of(FIRST_WGMMA_TRACK, "wgmma")[4:6])
+    begins = [e.begin for e in trace.of(FIRST_WGMMA_TRACK, "wgmma") if product_of(e)[0] == "S"]
+    return {"product": scores.end - scores.begin, "work": product.begin - scores.end, "s_begins": begins}
+
+
+def product_of(event: Event) -> str:
+    """Which product it is, where the comment above it does not say so: its accumulator or its operand does."""
+    if event.kind != "wgmma" and event.name != "products":
+        return ""
+    line = line_at(event.at)
+    if re.search(r"\b(acc_s|frag_k)\b", line):
+        return "S = Q K^T"
+    return "O += P V" if re.search(r"\b(acc_o|frag_v)\b", line) else ""
 
 
 def names_of_mbarriers(trace: Trace, producer: int | None) -> dict[str, str]:
@@ -150,81 +220,132 @@ def bugs(program: Path) -> list[Data]:
         bug = variants.find(*page.split("/"))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "results.json"
-            command = [str(program), "check", bug.step_name, "--full", "--shape", "1,1,1,64,330,64", "--json", str(file)]
+            command = [str(program), "check", bug.step_name, *problem_of(bug), "--json", str(file)]
             subprocess.run([*command, "--backend", "emulator"], capture_output=True, check=False)
             if not file.is_file():
                 raise DrawingError(f"{program}: checks no {bug.step_name}")
             ((entry,),) = [run["steps"] for run in json.loads(file.read_text(encoding="utf-8"))["runs"]]
         report = re.sub(r"\S*/(kernel\.cu:\d+)", r"\1", entry["message"])
-        kernel = variants.source(bug).splitlines()
-        lit = sorted({int(number) for number in re.findall(r"kernel\.cu:(\d+)", report)})
-        shown = sorted({line for number in lit for line in range(number - 2, number + 3)})
+        report = re.sub(r" at 0x[0-9a-f]+", "", report)  # which is another one in each run
         told.append(
             {
                 "step": bug.step,
                 "title": bug.title,
                 "diff": [line for change in bug.changes for line in change.diff],
                 "report": report,
-                "lines": [{"number": number, "text": kernel[number - 1], "lit": number in lit} for number in shown],
+                "files": [around(file, report, bug) for file in sorted({each[0] for each in named_in(report)})],
             }
         )
     return told
+
+
+def problem_of(bug: variants.Variant) -> list[str]:
+    """The first problem that the bug's page runs."""
+    words = bug.cases[0].commands[0].split()
+    shape = words.index("--shape")
+    return words[shape : shape + 2]
+
+
+def named_in(report: str) -> set[tuple[str, int]]:
+    return {(file, int(number)) for file, number in re.findall(r"([\w/]+\.(?:cu|h)):(\d+)", report)}
+
+
+def around(file: str, report: str, bug: variants.Variant) -> Data:
+    """The lines that the report names of a file, among their neighbours; between two that are close, all lines."""
+    text = variants.source(bug) if file == "kernel.cu" else (ROOT / file).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    named = sorted(number for its, number in named_in(report) if its == file)
+    shown: set[int] = set()
+    for number, following in zip(named, [*named[1:], len(lines) + 10**6]):
+        before = AROUND // 4 + number % (AROUND // 2)  # so that the place among them gives nothing away
+        end = following if following - number <= 2 * AROUND else number + AROUND - before
+        shown |= set(range(max(1, number - before), min(end, len(lines)) + 1))
+    return {
+        "file": file,
+        "lines": [{"number": n, "text": lines[n - 1].rstrip(), "named": n in named} for n in sorted(shown)],
+    }
 
 
 def essence(data: Data) -> Data:
     """Without what another compiler may change: times of traces, with them who waits, and who of many comes first into
     a report."""
     own = copy.deepcopy(data)
+    own.get("overlap", {}).clear()
     for trace in own.get("traces", []):
-        doing = [event for event in trace["events"] if event["kind"] in ("products", "arrival", "issue", "copy")]
+        doing = [e for e in trace["events"] if e["kind"] in ("products", "wgmma", "arrival", "issue", "copy")]
         trace["events"] = sorted([e["track"], e["kind"], e["name"], e["phase"], e["line"]] for e in doing)
     for bug in own.get("bugs", []):
-        bug["report"] = re.sub(r"(?<!kernel\.cu:)\b\d+", "#", bug["report"])
+        bug["report"] = re.sub(r"(?<!\.cu:)(?<!\.h:)\b\d+", "#", bug["report"])
     return own
 
 
 def from_files() -> Data:
     """What the repository says."""
-    return {"counted": counted(), "ladder": ladder()}
-
-
-def counted() -> list[Data]:
-    """Wavefronts per 64 x 64 scores, of each step."""
-    [run] = results.select_runs(
-        results.load(RECORDS / "emulator_counters.json"), {"S": "256", "D": "64", "causal": "false"}
-    )
-    problem = run["problem"]
-    tiles = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"] * problem["seqlen_kv"] / 64**2
-    return [
-        {"step": step["step"], "wavefronts": step["counters"]["shared_wavefronts"] / tiles} for step in run["steps"]
-    ]
+    return {"ladder": ladder(), "split": split(), "shares": shares()}
 
 
 def ladder() -> Data:
-    """What was predicted of each step, and what was measured."""
-    record = results.load(RECORDS / LADDER)
-    runs = [run for filters in MEASURED for run in results.select_runs(record, filters)]
-    common, labels = problem_labels(runs)
+    """How many times as fast as the step before each step was, in one run: rates of two are not to be compared."""
+    records = {name: results.load(RECORDS / name) for name in (LADDER, DECODE)}
     problems = []
-    for run, label in zip(runs, labels):
-        steps = []
-        for step in run["steps"]:
-            own = tflops_spread(run["problem"], step["timing"])
-            steps.append({"step": step["step"], "tflops": own, "text": [rate(value) for value in own]})
-        problems.append({"label": label, "steps": steps})
-    names = [step["step"] for step in problems[0]["steps"]]
-    about = {name: {"idea": sources.title(name), "prediction": prediction(name)} for name in names}
-    measured = {"device": record["provenance"]["device"]["name"], "record": LADDER, "common": common}
-    return {**measured, "problems": problems, "about": about}
+    for name, (file, filters) in MEASURED.items():
+        [run] = results.select_runs(records[file], filters)
+        rates = rates_in(run)
+        origin = {"device": records[file]["provenance"]["device"]["name"], "record": file}
+        steps: list[Data] = []
+        for step in sources.all_steps():
+            if step in rates:
+                before = steps[-1]["step"] if steps else step
+                its = {"step": step, "part": sources.part(step), **origin, "factor": rates[step][0] / rates[before][0]}
+                steps.append(its | {"text": [rate(value) for value in rates[step]]})
+        unit = "TB/s" if is_decode(run["problem"]) else "TFLOPS"
+        problems.append({"name": name, "unit": unit, "label": problem_label(run["problem"]), "steps": steps})
+    about = {step: [sources.title(step), sources.after(step)] for step in sources.all_steps()}
+    return {"problems": problems, "about": about}
 
 
-def prediction(step: str) -> str:
-    """What the lesson predicts, and when that was written, without its tables."""
-    lesson = (ROOT / "steps" / step / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"^<summary>Our prediction</summary>\n(.*?)\n</details>$", lesson, re.DOTALL | re.MULTILINE)
-    if not found:
-        raise DrawingError(f"steps/{step}/README.md: no details 'Our prediction'")
-    return re.sub(r"[*`]", "", " ".join(re.sub(r"(?m)(^\|.*\n?)+", "(a table) ", found[1]).split()))
+def microseconds(entry: Data) -> float:
+    return 1000 * entry["timing"]["median_ms"]
+
+
+def split() -> Data:
+    """What each number of CTAs for a head of K and V takes, for one sequence."""
+    record = results.load(RECORDS / "h200_splits_v32.json")
+    problems = []
+    for run in results.select_runs(record, {"B": "1"}):
+        heads = run["problem"]["num_heads_kv"]
+        # v32's own choice is there a second time.
+        taken = {step["resources"]["grid"][0]: microseconds(step) for step in reversed(run["steps"])}
+        times = [{"splits": splits, "us": taken[splits]} for splits in sorted(taken)]
+        read = 1000 * run["ceilings"]["read_kv"]["median_ms"]
+        problems.append({"keys": run["problem"]["seqlen_kv"], "read": read, "times": times})
+    return {"heads": heads, "sms": record["provenance"]["device"]["sm_count"], "problems": problems}
+
+
+def shares() -> Data:
+    """Sequences of which one is much longer than the others. The page itself computes as v36's kernel does."""
+    drawings.check_quotes(
+        "steps/v36_stream_k/kernel.cu",
+        "return cta * (num_units / num_ctas) + cta * (num_units % num_ctas) / num_ctas;",
+        "return params.kv_lengths != nullptr ? 1 : 0;",
+        "return kv_len > UNIT ? ceil_div(kv_len, UNIT) : 1;",
+    )
+    record = results.load(RECORDS / "h200_stream_k_lengths.json")
+    [run] = results.select_runs(record, {"B": "32", "kv_lengths": "skewed"})
+    *others, most = sorted(run["problem"]["lengths"])
+    before, after = ({"step": step["step"], "us": microseconds(step)} for step in run["steps"])
+    lengths = {"count": len(others) + 1, "most": most, "others": others[-1]}
+    return {"lengths": lengths, "before": before, "after": after, "factor": before["us"] / after["us"]}
+
+
+def rates_in(run: Data) -> dict[str, tuple[float, ...]]:
+    """Of each step: median, p10 and p90, in TFLOPS, or in TB/s of K and V where these are what counts."""
+    timed = [step for step in run["steps"] if step.get("timing")]
+    unit = {step["step"]: terabytes(run["problem"], step) or 1 for step in timed}
+    return {
+        step["step"]: tuple(value * unit[step["step"]] for value in tflops_spread(run["problem"], step["timing"]))
+        for step in timed
+    }
 
 
 def kept(page: str) -> Data:
@@ -246,12 +367,8 @@ def find_browser() -> str | None:
 
 def description() -> str:
     """What the page carries of the files that it is made of."""
-    made_of = (Path(__file__), *(PARTS / name for name in ("page.html.j2", *files())))
+    made_of = (Path(__file__), *(PARTS / name for name in ("page.html.j2", *(f"{name}.js" for name in SCRIPTS))))
     return f"flashsteps story; sha256: {hashlib.sha256(b''.join(path.read_bytes() for path in made_of)).hexdigest()}"
-
-
-def files() -> list[str]:
-    return ["core.js", *(f"{name}.js" for name in SECTIONS)]
 
 
 def render(data: Data) -> str:
@@ -264,7 +381,7 @@ def render(data: Data) -> str:
     return environment.get_template("page.html.j2").render(
         description=description(),
         numbers={name: number for number, name in enumerate(SECTIONS, start=1)},
-        script="\n".join((PARTS / name).read_text(encoding="utf-8") for name in files()),
+        script="\n".join((PARTS / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS),
         data=data,
         json=json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", r"<\/"),
     )
