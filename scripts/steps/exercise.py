@@ -49,6 +49,7 @@ BUILDS = ("build/emulator", "build")
 HOLE = re.compile(r"// EXERCISE (\d+): ")
 # As GCC, clang and nvcc write it.
 COMPILER_ERROR = re.compile(r"(\S+?)[:(](\d+)(?::\d+:|\):) (?:fatal )?error: (.*)")
+PLACE = re.compile(r"(steps/\w+/kernel\.cu)[:(](\d+)")
 POLL_SECONDS = 0.3
 WIDTH = 100  # of a line
 COLOURS = {"PASS": 32, "Solved.": 32, "NOT YET": 31, "FAIL": 31, "CRASH": 31, "HANG": 31}
@@ -241,20 +242,19 @@ def grade(exercise: Exercise, program: Path, step: str) -> Iterator[tuple[bool, 
                 return
 
 
-def first_error(said: str, file: str) -> str:
-    """Of all that compilers say, the first error: where it is in the reader's kernel, and the lines that it shows."""
+def first_error(said: str) -> str:
+    """Of all that compilers say, the first error: where it is in a kernel, and the lines that they show."""
     used_at, lines = "", said.splitlines()
     for at, line in enumerate(lines):
-        place = re.search(rf"{re.escape(file)}[:(](\d+)", line)
-        found = COMPILER_ERROR.match(line)
+        found, place = COMPILER_ERROR.match(line), PLACE.search(line)
         if found is None:
             # An error in a header is told below the lines of the kernel that lead there, the innermost first.
             if "In instantiation of" in line:
                 used_at = ""
             elif place and not used_at and "required from" in line:
-                used_at = f"{file}:{place[1]}"
+                used_at = f"{place[1]}:{place[2]}, in "
             continue
-        where = f"{file}:{place[1]}" if place else f"{used_at or file}, in {found[1].lstrip('./')}:{found[2]}"
+        where = f"{place[1]}:{place[2]}" if place else f"{used_at}{found[1].lstrip('./')}:{found[2]}"
         shown = [f"{where}: {found[3]}"]
         for below in lines[at + 1 :]:
             if not below.startswith("  "):
@@ -265,20 +265,19 @@ def first_error(said: str, file: str) -> str:
 
 
 def say(text: str) -> None:
-    """In colour, where a terminal has it. Long lines go on below, further in."""
+    """In colour, where a terminal has it. What a report says on a long line goes on below; commands stay whole."""
     for line in text.splitlines():
-        indent = " " * (len(line) - len(line.lstrip()) + 2)
-        line = "\n".join(fold(line, subsequent_indent=indent))
+        if line.startswith("  "):
+            line = fold(line, " " * (len(line) - len(line.lstrip()) + 2))
         for word, colour in COLOURS.items():
             if sys.stdout.isatty() and "NO_COLOR" not in os.environ and line.startswith(word):
                 line = f"\033[{colour}m{word}\033[0m{line.removeprefix(word)}"
         print(line, flush=True)
 
 
-def fold(text: str, **indents: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, break_long_words=False, break_on_hyphens=False, drop_whitespace=True, **indents
-    )
+def fold(text: str, indent: str) -> str:
+    """The first line has its own indent."""
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def exercises() -> list[str]:
@@ -339,7 +338,7 @@ def hint(exercise: Exercise, hole: int | None) -> int:
     progress.save()
     for number, text in enumerate(hints[hole][: shown[str(hole)]], start=1):
         print(f"EXERCISE {hole}, hint {number} of {len(hints[hole])}:")
-        print("\n".join(fold(text, initial_indent="  ", subsequent_indent="  ")))
+        print(fold(f"  {text}", "  "))
     if shown[str(hole)] == len(hints[hole]):
         print(f"There are no more. The step's own way: {CALL} solution {exercise.short}")
     return 0
@@ -369,8 +368,11 @@ def check(exercise: Exercise) -> int:
     command = ["cmake", "--build", str(relative), "--target", "flashsteps"]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace")
     if made.returncode != 0:
-        print(first_error(made.stdout + made.stderr, exercise.file))
+        error = first_error(made.stdout + made.stderr)
+        print(error)
         say("NOT YET  it does not compile")
+        if error.startswith("steps/my_") and not error.startswith(exercise.file):
+            print("This is another kernel of yours, which is in the same build: mend it, or delete its folder.")
         print(f"This is the first error. To see all: {shlex.join(command)}")
         return 1
     solved = True
