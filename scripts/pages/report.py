@@ -291,11 +291,12 @@ def table_of(run: Run, device: Record, on_gpu: bool, out: Path) -> dict[str, Any
     return {"header": header, "rows": rows}
 
 
+def few_queries(run: Run) -> bool:
+    return FEW_QUERIES * run["problem"]["seqlen_q"] <= run["problem"]["seqlen_kv"]
+
+
 def where_they_belong(runs: list[Run]) -> list[Run]:
     """A decode step that passed is left out of a problem with many queries, if there is one with few for it."""
-
-    def few_queries(run: Run) -> bool:
-        return FEW_QUERIES * run["problem"]["seqlen_q"] <= run["problem"]["seqlen_kv"]
 
     def is_decode(entry: Entry) -> bool:
         return entry["status"] == "pass" and charts.part_of(entry["step"], runs) == "decode"
@@ -387,8 +388,10 @@ def page(data: Record, runs: list[Run], drawn: Pictures, out: Path) -> str:
     sections = []
     others = dict(drawn.pictures)
     for number, run in enumerate(runs, start=1):
-        own = {"run": run, "label": label_of(run), "picture": others.pop(f"progression_{number}.svg", None)}
-        sections.append({**own, "again": repeat_command(run["problem"], backend), **table_of(run, data["provenance"]["device"], on_gpu, out)})
+        picture = others.pop(f"progression_{number}.svg", None)
+        own = {"run": run, "label": label_of(run), "picture": picture, "decode": few_queries(run)}
+        table = table_of(run, data["provenance"]["device"], on_gpu, out)
+        sections.append({**own, "again": repeat_command(run["problem"], backend), **table})
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -375,11 +375,14 @@ def check(exercise: Exercise) -> int:
             print("This is another kernel of yours, which is in the same build: mend it, or delete its folder.")
         print(f"This is the first error. To see all: {shlex.join(command)}")
         return 1
+    print("running it; the last command takes longest", flush=True)
     solved = True
     for right, line in grade(exercise, build / "flashsteps", exercise.mine):
         solved = solved and right
         say(line)
     if not solved:
+        left = [f"EXERCISE {hole} at line {line}" for hole, line in exercise.holes.items()]
+        print(f"Left to fill: {', '.join(left)}" if left else "Not yet.")
         return 1
     progress = Progress.load()
     progress.solved = sorted({*progress.solved, exercise.unsolved.step})
