@@ -89,11 +89,16 @@ def lessons(entries: list[Entry]) -> list[str]:
     return [step for step in sources.all_steps() if step in there]
 
 
+def few_queries(run: Run) -> bool:
+    return FEW_QUERIES * run["problem"]["seqlen_q"] <= run["problem"]["seqlen_kv"]
+
+
 def groups_by_length(runs: list[Run]) -> list[list[Run]]:
     """Problems that can stand in one chart by sequence length."""
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
-        groups.setdefault(tuple(run["problem"].get(key) for key in SAME_BY_LENGTH), []).append(run)
+        same = tuple(run["problem"].get(key) for key in SAME_BY_LENGTH)
+        groups.setdefault((few_queries(run), *same), []).append(run)
     return [group for group in groups.values() if len({run["problem"]["seqlen_q"] for run in group}) > 1]
 
 
@@ -289,10 +294,6 @@ def table_of(run: Run, device: Record, on_gpu: bool, out: Path) -> dict[str, Any
         if not is_peer and not is_variant:
             before = entry
     return {"header": header, "rows": rows}
-
-
-def few_queries(run: Run) -> bool:
-    return FEW_QUERIES * run["problem"]["seqlen_q"] <= run["problem"]["seqlen_kv"]
 
 
 def where_they_belong(runs: list[Run]) -> list[Run]:
