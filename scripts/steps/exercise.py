@@ -432,7 +432,7 @@ def act(options: argparse.Namespace) -> int:
         raise StepError(f"one step at a time, not {' '.join(words)}")
     if not words and not progress.now:
         raise StepError(f"which step? Name one, as v05, or begin with: {CALL} next")
-    exercise = read(find_step(words[0] if words else progress.now))
+    exercise = read(find_step(words[0].removeprefix("my_") if words else progress.now))
     if options.verb == "start":
         return start(exercise, options.again)
     if not (ROOT / exercise.file).is_file():
