@@ -14,8 +14,12 @@ ROOT=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
 . "$ROOT/scripts/lib.sh"
 REPORT="$ROOT/build/report"
 
-json="$REPORT/results.json" user_json=no backend=auto previous=
+json="$REPORT/results.json" user_json=no backend=auto own_problem=no previous=
 for argument in "$@"; do
+  case $argument in
+    --backend | --backend=* | auto | cuda | emulator) ;;
+    *) own_problem=yes ;;
+  esac
   case $argument in
     -h | --help)
       echo "usage: bash scripts/run.sh [ARGUMENT...]"
@@ -58,11 +62,25 @@ heading "running"
 arguments=()
 # Or a run that fails early would show the results of the one before it.
 mkdir -p "$REPORT"
-rm -f "$REPORT"/results.json "$REPORT"/index.html "$REPORT"/*.svg "$REPORT"/*.png
+rm -f "$REPORT"/{results,decode}.json "$REPORT"/index.html "$REPORT"/*.svg "$REPORT"/*.png
 touch "$REPORT/.started"
 [ "$user_json" = yes ] || arguments=(--json "$json")
 status=0
 "$ROOT/build/flashsteps" run "${arguments[@]}" "$@" || status=$?
+
+# The steps for few queries and many keys show what they are for on such a problem only.
+decode=() results=("$json")
+if [ "$own_problem" = no ] && [ "$status" != 2 ]; then
+  for kernel in $(cd "$ROOT/steps" && grep -l 'Part::kDecode' -- */kernel.cu); do decode+=("${kernel%/kernel.cu}"); done
+fi
+if [ "${#decode[@]}" -gt 0 ]; then
+  heading "running decode steps on a decode problem"
+  shape=1,8,2,1,1024,64 decode_status=0
+  [ "$preset" = emulator ] || shape=8,32,8,1,8192,128
+  "$ROOT/build/flashsteps" run "${decode[@]}" --shape "$shape" --json "$REPORT/decode.json" "$@" || decode_status=$?
+  [ "$decode_status" -le "$status" ] || status=$decode_status
+  [ ! -f "$REPORT/decode.json" ] || results+=("$REPORT/decode.json")
+fi
 
 page="" written=no
 if [ -f "$json" ] && [ ! "$REPORT/.started" -nt "$json" ]; then
@@ -71,7 +89,7 @@ if [ -f "$json" ] && [ ! "$REPORT/.started" -nt "$json" ]; then
   python=$VENV/bin/python
   # (The pinned versions of packages matter for the figures of this repository only.)
   make_venv "$ROOT/scripts/requirements.txt" || python=python3
-  if "$python" "$ROOT/scripts/pages/report.py" "$json" --out "$REPORT" --program "$ROOT/build/flashsteps"; then
+  if "$python" "$ROOT/scripts/pages/report.py" "${results[@]}" --out "$REPORT" --program "$ROOT/build/flashsteps"; then
     page="$REPORT/index.html"
   else
     complain "there is no report; the results are complete"
@@ -81,7 +99,7 @@ fi
 heading "done, flashsteps exit status $status"
 if [ "$written" = yes ]; then
   echo "table:   above"
-  echo "results: $json"
+  printf 'results: %s\n' "${results[@]}"
   [ -z "$page" ] || echo "report:  $page"
 fi
 exit "$status"

@@ -331,17 +331,45 @@ def test_start_and_solution(
     assert "@@" not in run("solution", short)[1]
 
 
+@pytest.mark.parametrize(
+    "said, first",
+    [
+        # nvcc
+        (
+            'steps/my_v05/kernel.cu(4): error: identifier "z" is undefined\n    *p = z;\n         ^\n\n1 error',
+            'steps/my_v05/kernel.cu:4: identifier "z" is undefined\n    *p = z;\n         ^',
+        ),
+        # GCC, of a header: the kernel's line is the one that the reader can change.
+        (
+            "../../common/mma.h: In instantiation of 'void g(int*) [with int N = 2]':\n"
+            "../../steps/my_v05/kernel.cu:3:7:   required from 'void k(int*) [with int N = 2]'\n"
+            "../../steps/my_v05/kernel.cu:5:22:   required from here\n"
+            "../../common/mma.h:1:50: error: static assertion failed\n    1 | static_assert(N > 3);\n",
+            "steps/my_v05/kernel.cu:3, in common/mma.h:1: static assertion failed\n    1 | static_assert(N > 3);",
+        ),
+        ("line 1\nninja: error: loading 'build.ninja'", "line 1\nninja: error: loading 'build.ninja'"),
+    ],
+    ids=["nvcc", "header", "none"],
+)
+def test_of_a_compiler_s_errors_the_first_is_told(said: str, first: str) -> None:
+    assert exercise.first_error(said) == first
+
+
 def named(text: str) -> set[str]:
     """What looks like a name of the program's: with an underscore, a call, or in backquotes."""
     return set(re.findall(r"\b\w*_\w+|\b\w+(?=[(<]\w)|(?<=`)\w+(?=`)", text))
 
 
 @pytest.mark.parametrize("step", LESSONS)
-def test_what_a_hint_names_is_there(step: str) -> None:
+def test_each_hole_has_hints_and_what_they_name_is_there(step: str) -> None:
     unsolved = variants.find(step, "unsolved")
+    kernel = variants.changed_lines(unsolved)
+    holes = [int(found[1]) for line in kernel if (found := exercise.HOLE.search(line))]
+    assert list(unsolved.hints) == holes and all(len(hints) >= 2 for hints in unsolved.hints.values())
     comments = [line for part in unsolved.changes for line in part.new if line.lstrip().startswith("//")]
     # harness/problem/ has the names of inputs.
     files = [path for folder in (f"steps/{step}", "common", "harness/problem") for path in (ROOT / folder).rglob("*")]
     texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in (".cu", ".h", ".cpp")]
     known = set(re.findall(r"\w+", "\n".join(texts)))
-    assert named("\n".join([*comments, unsolved.task])) <= known
+    hints = [text for each in unsolved.hints.values() for text in each]
+    assert named("\n".join([*comments, *hints, unsolved.task])) <= known

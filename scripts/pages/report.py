@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The report of a run: its tables, its charts and every failure, on one page that needs nothing but itself.
 
-    python3 scripts/pages/report.py RESULTS.json --out DIR [--where D=64 --where causal=true]
+    python3 scripts/pages/report.py RESULTS.json [MORE.json...] --out DIR [--where D=64 --where causal=true]
 
-writes DIR/index.html and the charts that are on it, DIR/*.svg. scripts/run.sh does so after every run.
+writes DIR/index.html and the charts that are on it, DIR/*.svg. scripts/run.sh does so after every run. Several files
+are of one build and device. The charts come first; tables, errors and what ran are folded away below them.
     --program build/flashsteps    also what the last step that passed attends to, and where its errors are:
                                   it is run again for that
     --profile FILE                also a roofline, of what profile_ncu.py --json wrote (repeatable)
@@ -39,12 +40,14 @@ from records.writing import printable
 from steps import sources, variants
 from steps.sources import ROOT, StepError
 
-COUNTED = {"global sectors": "global_sectors", "MMA": "mma", "barriers": "barriers", "shuffles": "shuffles"}
+COUNTED = {"mma": "mma", "wgmma": "wgmma", "shuffles": "shuffles", "barriers": "barriers"}
 # From the worst on.
 STATUSES = {"crash": "crashed", "timeout": "hung", "error": "ended in an error", "fail": "failed"}
 STATUSES |= {"skip": "skipped", "pass": "passed"}
+FEW_QUERIES = 16  # times as many keys, at least
 PROBLEMS_DRAWN = 6  # with a chart each; all have their tables
 MEDIA_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+ERRORS = "Errors"
 MAPS, ERRORS_CLOSER = "What heads attend to", "Errors, looked at more closely"
 FROM_PROGRAM = {
     "attention_full.png": "Attention matrices of four heads without a mask: {step}, float64, and the difference",
@@ -54,6 +57,7 @@ FROM_PROGRAM = {
     "errors_position.svg": "The errors of {step} by position of the query",
     "errors_heads.svg": "The errors of {step} by head",
 }
+FOLDED = (ERRORS, MAPS, ERRORS_CLOSER)
 # What all problems of a chart by length have in common. The chart itself sets heads and masks apart.
 SAME_BY_LENGTH = ("dtype", *(key for key, _ in AXES))
 
@@ -85,11 +89,16 @@ def lessons(entries: list[Entry]) -> list[str]:
     return [step for step in sources.all_steps() if step in there]
 
 
+def few_queries(run: Run) -> bool:
+    return FEW_QUERIES * run["problem"]["seqlen_q"] <= run["problem"]["seqlen_kv"]
+
+
 def groups_by_length(runs: list[Run]) -> list[list[Run]]:
     """Problems that can stand in one chart by sequence length."""
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
-        groups.setdefault(tuple(run["problem"].get(key) for key in SAME_BY_LENGTH), []).append(run)
+        same = tuple(run["problem"].get(key) for key in SAME_BY_LENGTH)
+        groups.setdefault((few_queries(run), *same), []).append(run)
     return [group for group in groups.values() if len({run["problem"]["seqlen_q"] for run in group}) > 1]
 
 
@@ -131,7 +140,7 @@ class Pictures:
             )
         self.add(
             "errors.svg",
-            "Errors",
+            ERRORS,
             "Chart of each step's NRMSE and that of its worst row, on a log scale, beside the gates",
             "How far each step is from the reference, and how far it may be (docs/errors.md).",
             lambda: charts.errors([source]),
@@ -179,23 +188,36 @@ Cell = tuple[str, str]
 NOTHING = ("–", "")
 
 
-def idea_of(step: str) -> tuple[str, str]:
+def idea_of(step: str, out: Path) -> tuple[str, str]:
     """The idea and where it is explained, if it is in the tree: the program's own tests are not."""
     if step in sources.all_steps():
         folder = f"steps/{step}"
         lesson = (ROOT / folder / "README.md").is_file()  # a step of the user's own may have none
-        return sources.title(step), f"{folder}/{'README.md' if lesson else 'kernel.cu'}"
+        return sources.title(step), link(f"{folder}/{'README.md' if lesson else 'kernel.cu'}", out)
     for base in sources.all_steps():
         for variant in variants.of_step(base) if step.startswith(f"{base}_") else []:
             if variant.step_name == step:
-                return variant.title, variant.link
+                return variant.title, link(variant.link, out)
     return "", ""
 
 
-def error_cell(entry: Entry) -> Cell:
-    validation = entry.get("validation") or {}
-    value = validation.get("nrmse")
-    return NOTHING if value is None else (f"{value:.1e}", f"of {validation['gate_nrmse']:g}")
+def link(file: str, out: Path) -> str:
+    """From the page to a file of the tree."""
+    return os.path.relpath(ROOT / file, out.resolve())
+
+
+def largest_error(runs: list[Run]) -> str:
+    """That of all that passed, as a share of its gate."""
+    found = [
+        (validation["nrmse"] / validation["gate_nrmse"], validation, name)
+        for run in runs
+        for name, entry in contenders_of(run).items()
+        if entry["status"] == "pass" and (validation := entry.get("validation"))
+    ]
+    if not found:
+        return ""
+    _, validation, name = max(found, key=lambda each: each[0])
+    return f"NRMSE {validation['nrmse']:.1e}, of {name}; the gate is {validation['gate_nrmse']:g}"
 
 
 def rate_cells(run: Run, device: Record, entry: Entry, before: Entry | None, is_variant: bool) -> list[Cell]:
@@ -226,9 +248,9 @@ def counter_cells(entry: Entry) -> list[Cell]:
     wavefronts, ideal = counted["shared_wavefronts"], counted["shared_wavefronts_ideal"]
     through_tma = (counted.get("tma_load_bytes") or 0) + (counted.get("tma_store_bytes") or 0)
     return [
-        *((f"{counted[key]:,}", "") for key in COUNTED.values()),
-        (f"{through_tma:,}", ""),
         (f"{wavefronts:,}", f"{ratio(wavefronts, ideal)} × ideal" if ideal else ""),
+        (f"{counted['global_sectors']:,}", f"and {through_tma:,} bytes by TMA" if through_tma else ""),
+        *((f"{counted.get(key, 0):,}", "") for key in COUNTED.values()),
     ]
 
 
@@ -237,38 +259,56 @@ def compared_with(name: str, above: Entry | None, measured: dict[str, Entry]) ->
     return measured.get(sources.compared_with(name.split("@")[0], above and above["step"], measured), above)
 
 
-def table_of(run: Run, device: Record, on_gpu: bool) -> dict[str, Any]:
-    """The header and the rows of a problem's table."""
-    with_resources = any(entry.get("resources") for _, entry in contenders_of(run).items())  # a run beside peers has none
-    header = ["step", "status", "NRMSE"]
+def table_of(run: Run, device: Record, on_gpu: bool, out: Path) -> dict[str, Any]:
+    """The header and the rows of a problem's table. Steps that follow each other and count the same share a row."""
+    # A run beside peers has none.
+    with_resources = any(entry.get("resources") for _, entry in contenders_of(run).items())
+    header = ["step"]
     if on_gpu:
         header += ["TFLOPS", "× previous", "% of peak", "% of limit"]
         header += ["registers", "spilled bytes"] * with_resources
     else:
-        header += [*COUNTED, "bytes by TMA", "shared wavefronts"]
+        header += ["shared wavefronts", "global sectors", *COUNTED]
     parts = charts.parts_of([run])
     headings = {part.steps[0]: part.name for part in parts} if len(parts) > 1 else {}
-    rows, before = [], None
+    rows: list[dict[str, Any]] = []
+    before = None
     measured = {name: entry for name, entry in contenders_of(run).items() if entry.get("timing")}
     for name, entry in contenders_of(run).items():
         is_peer = "peer" in entry
         # An ablation stands beside its step, not beside the ablation above it.
         is_variant = before is not None and name.startswith(f"{before['step']}_")
-        cells = [error_cell(entry)]
         if on_gpu:
             previous = None if is_peer else compared_with(name, before, measured)
-            cells += rate_cells(run, device, entry, previous, is_variant)
+            cells = rate_cells(run, device, entry, previous, is_variant)
             cells += resource_cells(entry) if with_resources else []
         else:
-            cells += counter_cells(entry)
-        idea, page = (entry.get("note") or "", "") if is_peer else idea_of(name.split("@")[0])
+            cells = counter_cells(entry)
+        idea, page = (entry.get("note") or "", "") if is_peer else idea_of(name.split("@")[0], out)
         reason = entry["message"].strip().split("\n")[0] if entry["status"] != "pass" else ""
-        notes = [line for line in (entry.get("configuration"), page, reason) if line]
-        row = {"part": headings.get(name), "name": name, "idea": idea, "notes": notes}
-        rows.append({**row, "status": entry["status"], "cells": cells})
+        notes = [line for line in (entry.get("configuration"), reason) if line]
+        step = {"name": name, "idea": idea, "page": page, "notes": notes, "status": entry["status"]}
+        row = {"part": headings.get(name), "steps": [step], "cells": cells}
+        if rows and not on_gpu and not row["part"] and cells == rows[-1]["cells"]:
+            rows[-1]["steps"].append(step)
+        else:
+            rows.append(row)
         if not is_peer and not is_variant:
             before = entry
     return {"header": header, "rows": rows}
+
+
+def where_they_belong(runs: list[Run]) -> list[Run]:
+    """A decode step that passed is left out of a problem with many queries, if there is one with few for it."""
+
+    def is_decode(entry: Entry) -> bool:
+        return entry["status"] == "pass" and charts.part_of(entry["step"], runs) == "decode"
+
+    shown = {entry["step"] for run in runs if few_queries(run) for entry in run["steps"] if is_decode(entry)}
+    return [
+        {**run, "steps": [e for e in run["steps"] if few_queries(run) or e["step"] not in shown or not is_decode(e)]}
+        for run in runs
+    ]
 
 
 def counts(runs: list[Run]) -> str:
@@ -314,6 +354,7 @@ def how_to_go_on(data: Record, runs: list[Run]) -> dict[str, str]:
     where = [problem for problem, entry in own if entry and entry["status"] not in ("pass", "skip")]
     again = shlex.join(["bash", "scripts/run.sh", step, *(program_words(where[0]) if where else [])])
     commands = {
+        "Write a step's idea yourself (docs/exercises.md):": "python3 scripts/steps/exercise.py next",
         f"Change steps/{step}/kernel.cu, and run it again:": again,
         "Does it hold for every kind of problem?": f"build/flashsteps check {step}",
     }
@@ -350,8 +391,10 @@ def page(data: Record, runs: list[Run], drawn: Pictures, out: Path) -> str:
     sections = []
     others = dict(drawn.pictures)
     for number, run in enumerate(runs, start=1):
-        own = {"run": run, "label": label_of(run), "picture": others.pop(f"progression_{number}.svg", None)}
-        sections.append({**own, "again": repeat_command(run["problem"], backend), **table_of(run, data["provenance"]["device"], on_gpu)})
+        picture = others.pop(f"progression_{number}.svg", None)
+        own = {"run": run, "label": label_of(run), "picture": picture, "decode": few_queries(run)}
+        table = table_of(run, data["provenance"]["device"], on_gpu, out)
+        sections.append({**own, "again": repeat_command(run["problem"], backend), **table})
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -370,9 +413,11 @@ def page(data: Record, runs: list[Run], drawn: Pictures, out: Path) -> str:
         on_gpu=on_gpu,
         not_drawn=drawn.not_drawn,
         failures=failures(runs),
+        largest_error=largest_error(runs),
         sections=sections,
         problems_drawn=PROBLEMS_DRAWN,
         groups=[(heading, list(own)) for heading, own in itertools.groupby(others.values(), lambda each: each.heading)],
+        folded=FOLDED,
         facts=facts_of(data),
         commands=how_to_go_on(data, runs),
         story=os.path.relpath(story.PAGE, out.resolve()),
@@ -382,8 +427,11 @@ def page(data: Record, runs: list[Run], drawn: Pictures, out: Path) -> str:
 
 
 def make(options: argparse.Namespace, filters: dict[str, str]) -> None:
-    data = results.load(options.results)
-    source = Source(options.results.name, data, results.select_runs(data, filters))
+    data, *more = [results.load(path) for path in options.results]
+    data["runs"] += [run for each in more for run in each["runs"]]
+    data["complete"] = all(each["complete"] for each in (data, *more))
+    data["command"] = ", flashsteps ".join(each["command"] for each in (data, *more))
+    source = Source(options.results[0].name, data, where_they_belong(results.select_runs(data, filters)))
     loaded = [(path.name, results.load(path, PROFILE_SCHEMA)) for path in options.profile]
     profiles = [Source(name, profile, profile["runs"]) for name, profile in loaded]
     options.out.mkdir(parents=True, exist_ok=True)
@@ -402,7 +450,7 @@ def make(options: argparse.Namespace, filters: dict[str, str]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("results", type=Path, metavar="RESULTS.json")
+    parser.add_argument("results", type=Path, nargs="+", metavar="RESULTS.json")
     parser.add_argument("--out", type=Path, metavar="DIR", required=True)
     parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="only matching problems")
     parser.add_argument("--program", type=Path, metavar="FLASHSTEPS")

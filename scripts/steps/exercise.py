@@ -1,44 +1,63 @@
 #!/usr/bin/env python3
 """Exercises: a step with its idea left out, for the reader to write.
 
-    python3 scripts/steps/exercise.py start v05      makes steps/my_v05/kernel.cu, with holes to fill
-    python3 scripts/steps/exercise.py check v05      builds it, runs it on the emulator, says what is missing
-    python3 scripts/steps/exercise.py solution v05   the diff from steps/my_v05/ to the step itself
+    python3 scripts/steps/exercise.py next           the exercise to do now: makes steps/my_v01/kernel.cu, with holes
+    python3 scripts/steps/exercise.py watch          whenever you save: builds it, runs it on the emulator, says what
+                                                     is missing; ends when it is solved
+    python3 scripts/steps/exercise.py hint           one more hint for the first hole that is left; `hint 2` for the
+                                                     second hole
+    python3 scripts/steps/exercise.py list           all exercises, and which of them are solved
 
-The exercise stands in steps/STEP/variants.md: its task, the holes as a change of the step, and what `check` demands
-first. Then come the problems on which the edits of the lesson's "Try it" and the step's known bugs fail, and the
-covering sample. docs/exercises.md says more. Needs nothing but Python and a build.
+    start v05      as next, for a step of your choice; --again begins anew
+    check          as watch, once
+    solution       the diff from your kernel to the step itself
+
+Where no step is named, it is the one that `next` or `start` gave last. The exercise stands in steps/STEP/variants.md:
+its task, the holes as a change of the step, hints, and what `check` demands first. Then come the problems on which the
+edits of the lesson's "Try it" and the step's known bugs fail, and the covering sample. docs/exercises.md says more.
+Needs nothing but Python and a build.
 """
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
+import textwrap
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from steps import step_diff, variants
-from steps.sources import ROOT, StepError, find_step
+from steps.sources import ROOT, StepError, all_steps, find_step
 from steps.variants import Variant
 
+CALL = "python3 scripts/steps/exercise.py"
 # Of a problem, by the program; the lines that follow and say more of it are indented.
 VERDICT = re.compile(r"(FAIL|SKIP|CRASH|HANG|ERROR)  \S+  B=")
 NEED = re.compile(r"(.+) (<=|>=|==) (.+)")
 WORDS = {"<=": "at most", ">=": "at least", "==": "exactly"}
 # Without nvcc an edit compiles in seconds: a build for the emulator alone goes first.
 BUILDS = ("build/emulator", "build")
+HOLE = re.compile(r"// EXERCISE (\d+): ")
+# As GCC, clang and nvcc write it.
+COMPILER_ERROR = re.compile(r"(\S+?)[:(](\d+)(?::\d+:|\):) (?:fatal )?error: (.*)")
+PLACE = re.compile(r"(steps/\w+/kernel\.cu)[:(](\d+)")
+POLL_SECONDS = 0.3
+WIDTH = 100  # of a line
+COLOURS = {"PASS": 32, "Solved.": 32, "NOT YET": 31, "FAIL": 31, "CRASH": 31, "HANG": 31}
 
 
 @dataclass
 class Run:
-    command: str  # as a reader types it: build/flashsteps count my_v05 --shape 1,4,256,64
+    command: str  # as in a page: build/flashsteps count my_v05 --shape 1,4,256,64
     needs: list[str]  # of its counters
     may_refuse: bool  # is a step right that cannot run the problem, and says so?
 
@@ -59,6 +78,41 @@ class Exercise:
     def mine(self) -> str:
         """The reader's step."""
         return f"my_{self.short}"
+
+    @property
+    def file(self) -> str:
+        return f"steps/{self.mine}/kernel.cu"
+
+    @property
+    def holes(self) -> dict[int, int]:
+        """The holes whose comment still stands in the reader's kernel, and at which line."""
+        lines = enumerate((ROOT / self.file).read_text(encoding="utf-8").splitlines(), start=1)
+        return {int(found[1]): number for number, line in lines if (found := HOLE.search(line))}
+
+
+@dataclass
+class Progress:
+    """What the reader has done, kept beside the reader's kernels."""
+
+    now: str = ""  # the step whose exercise was started last
+    solved: list[str] = field(default_factory=list)
+    hints: dict[str, dict[str, int]] = field(default_factory=dict)  # how many were shown, by step and hole
+
+    @staticmethod
+    def file() -> Path:
+        return ROOT / "steps" / "my_progress.json"
+
+    @classmethod
+    def load(cls) -> Progress:
+        if not cls.file().is_file():
+            return cls()
+        try:
+            return cls(**json.loads(cls.file().read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise StepError(f"{cls.file()} cannot be read ({error}): mend it, or delete it to begin anew") from error
+
+    def save(self) -> None:
+        self.file().write_text(json.dumps(vars(self), indent=1) + "\n", encoding="utf-8")
 
 
 def read(step: str) -> Exercise:
@@ -149,20 +203,22 @@ def judge(run: Run, program: Path, step: str) -> Iterator[tuple[bool, str]]:
     _, verb, _, *options = shlex.split(run.command)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
-        command = [str(program), verb, step, *options, "--backend", "emulator", "--json", str(out)]
+        command = [os.path.relpath(program, ROOT), verb, step, *options]
+        typed = shlex.join(command)
+        command += ["--backend", "emulator", "--json", str(out)]
         passed = True
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-        with subprocess.Popen(command, **pipe) as process:
+        with subprocess.Popen(command, cwd=ROOT, **pipe) as process:
             try:
                 for verdict in verdicts(process):
                     if not (run.may_refuse and " cannot run " in verdict):
                         passed = False
-                        yield False, f"NOT YET  {run.command}\n{verdict}"
+                        yield False, f"NOT YET  {typed}\n{verdict}"
             finally:
                 process.kill()  # if the caller has heard enough
         if not passed:
             return
-        yield True, f"PASS     {run.command}"
+        yield True, f"PASS     {typed}"
         names = counters(json.loads(out.read_text(encoding="utf-8"))) if run.needs else {}
         for need in run.needs:
             complaint = unmet(need, names)
@@ -172,35 +228,133 @@ def judge(run: Run, program: Path, step: str) -> Iterator[tuple[bool, str]]:
 def grade(exercise: Exercise, program: Path, step: str) -> Iterator[tuple[bool, str]]:
     """Whether `step` of `program` solves the exercise, line by line: what the page demands, then the other problems,
     up to the first one that is not right."""
-    solved = True
     for run in exercise.runs:
+        solved = True
         for right, line in judge(run, program, step):
             solved = solved and right
             yield right, line
-    for run in exercise.more:
         if not solved:
             return
-        for solved, line in judge(run, program, step):
-            yield solved, line
-            if not solved:
+    for run in exercise.more:
+        for right, line in judge(run, program, step):
+            yield right, line
+            if not right:
+                return
+
+
+def first_error(said: str) -> str:
+    """Of all that compilers say, the first error: where it is in a kernel, and the lines that they show."""
+    used_at, lines = "", said.splitlines()
+    for at, line in enumerate(lines):
+        found, place = COMPILER_ERROR.match(line), PLACE.search(line)
+        if found is None:
+            # An error in a header is told below the lines of the kernel that lead there, the innermost first.
+            if "In instantiation of" in line:
+                used_at = ""
+            elif place and not used_at and "required from" in line:
+                used_at = f"{place[1]}:{place[2]}, in "
+            continue
+        where = f"{place[1]}:{place[2]}" if place else f"{used_at}{found[1].lstrip('./')}:{found[2]}"
+        shown = [f"{where}: {found[3]}"]
+        for below in lines[at + 1 :]:
+            if not below.startswith("  "):
                 break
+            shown.append(below)
+        return "\n".join(shown)
+    return "\n".join(lines[-20:])
+
+
+def say(text: str) -> None:
+    """In colour, where a terminal has it. What a report says on a long line goes on below; commands stay whole."""
+    for line in text.splitlines():
+        if line.startswith("  "):
+            line = fold(line, " " * (len(line) - len(line.lstrip()) + 2))
+        for word, colour in COLOURS.items():
+            if sys.stdout.isatty() and "NO_COLOR" not in os.environ and line.startswith(word):
+                line = f"\033[{colour}m{word}\033[0m{line.removeprefix(word)}"
+        print(line, flush=True)
+
+
+def fold(text: str, indent: str) -> str:
+    """The first line has its own indent."""
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def exercises() -> list[str]:
+    """The steps that have one, in the ladder's order."""
+    return [step for step in all_steps() if variants.of_step(step, "exercise")]
 
 
 def start(exercise: Exercise, again: bool) -> int:
-    kernel = ROOT / "steps" / exercise.mine / "kernel.cu"
+    kernel = ROOT / exercise.file
     if kernel.exists() and not again:
-        raise StepError(f"{kernel.relative_to(ROOT)} is there already; --again begins anew and loses what you wrote")
+        raise StepError(f"{exercise.file} is there already; --again begins anew and loses what you wrote")
     kernel.parent.mkdir(exist_ok=True)
     kernel.write_text(exercise.kernel, encoding="utf-8")
-    print(f"{exercise.unsolved.title}\n\n{exercise.unsolved.task}\n")
+    return show(exercise)
+
+
+def show(exercise: Exercise) -> int:
+    """The task; from now on it is the reader's."""
+    progress = Progress.load()
+    progress.now = exercise.unsolved.step
+    progress.save()
+    print(f"{exercise.short}  {exercise.unsolved.title}\n\n{exercise.unsolved.task}")
     of_hole = False
-    for number, line in enumerate(exercise.kernel.splitlines(), start=1):
-        if "// EXERCISE" in line:
-            print(f"{kernel.relative_to(ROOT)}:{number}:")
-        of_hole = line.lstrip().startswith("//") and (of_hole or "// EXERCISE" in line)
+    for number, line in enumerate((ROOT / exercise.file).read_text(encoding="utf-8").splitlines(), start=1):
+        begins = HOLE.search(line)
+        if begins:
+            print(f"\n{exercise.file}:{number}")
+        of_hole = line.lstrip().startswith("//") and (of_hole or begins is not None)
         if of_hole:
             print("  " + line.strip().removeprefix("// "))
-    print(f"\nThen: python3 scripts/steps/exercise.py check {exercise.short}")
+    print("\nDelete a hole's comment when you have filled the hole.")
+    print(f"  {CALL} watch    checks your kernel whenever you save it")
+    print(f"  {CALL} hint     if you are stuck")
+    return 0
+
+
+def go_on(progress: Progress) -> int:
+    """The exercise that is not solved yet, or the next one above it on the ladder."""
+    steps = exercises()
+    at = steps.index(progress.now) if progress.now in steps else 0
+    for step in (*steps[at:], *steps[:at]):
+        if step not in progress.solved:
+            exercise = read(step)
+            return show(exercise) if (ROOT / exercise.file).is_file() else start(exercise, again=False)
+    print(f"All {len(steps)} exercises are solved.")
+    return 0
+
+
+def hint(exercise: Exercise, hole: int | None) -> int:
+    """One more for this hole, below those that were shown before."""
+    hints = exercise.unsolved.hints
+    hole = hole or next(iter(exercise.holes), max(hints))
+    if hole not in hints:
+        raise StepError(f"the exercise of {exercise.short} has the holes {', '.join(map(str, sorted(hints)))}")
+    progress = Progress.load()
+    shown = progress.hints.setdefault(exercise.unsolved.step, {})
+    shown[str(hole)] = min(shown.get(str(hole), 0) + 1, len(hints[hole]))
+    progress.save()
+    for number, text in enumerate(hints[hole][: shown[str(hole)]], start=1):
+        print(f"EXERCISE {hole}, hint {number} of {len(hints[hole])}:")
+        print(fold(f"  {text}", "  "))
+    if shown[str(hole)] == len(hints[hole]):
+        print(f"There are no more. The step's own way: {CALL} solution {exercise.short}")
+    return 0
+
+
+def show_list(progress: Progress) -> int:
+    steps = exercises()
+    for step in steps:
+        exercise = read(step)
+        used = sum(progress.hints.get(step, {}).values())
+        begun = (ROOT / exercise.file).is_file()
+        state = "solved" if step in progress.solved else "begun" if begun else ""
+        state += f", {used} hint{'s' * (used > 1)}" if used else ""
+        here = ">" if step == progress.now else " "
+        print(f"{here} {exercise.short}  {exercise.unsolved.title:<44}{state}".rstrip())
+    print(f"\n{len(progress.solved)} of {len(steps)} solved. The next one: {CALL} next")
     return 0
 
 
@@ -209,26 +363,55 @@ def check(exercise: Exercise) -> int:
     build = next((folder for folder in folders if (folder / "CMakeCache.txt").is_file()), None)
     if build is None:
         raise StepError("there is no build: run `bash scripts/run.sh`, or `cmake --preset emulator`")
-    print(f"building in {build.relative_to(ROOT)}", flush=True)
-    command = ["cmake", "--build", str(build), "--target", "flashsteps"]
-    made = subprocess.run(command, capture_output=True, text=True)
+    relative = build.relative_to(ROOT)
+    print(f"building {exercise.file} in {relative}", flush=True)
+    command = ["cmake", "--build", str(relative), "--target", "flashsteps"]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace")
     if made.returncode != 0:
-        print(made.stdout + made.stderr)
-        print("NOT YET  it does not compile")
+        error = first_error(made.stdout + made.stderr)
+        print(error)
+        say("NOT YET  it does not compile")
+        if error.startswith("steps/my_") and not error.startswith(exercise.file):
+            print("This is another kernel of yours, which is in the same build: mend it, or delete its folder.")
+        print(f"This is the first error. To see all: {shlex.join(command)}")
         return 1
     print("running it; the last command takes longest", flush=True)
     solved = True
     for right, line in grade(exercise, build / "flashsteps", exercise.mine):
         solved = solved and right
-        print(line, flush=True)
+        say(line)
     if not solved:
-        print("\nNot yet.")
+        left = [f"EXERCISE {hole} at line {line}" for hole, line in exercise.holes.items()]
+        print(f"Left to fill: {', '.join(left)}" if left else "Not yet.")
         return 1
-    print("\nSolved.")
+    progress = Progress.load()
+    progress.solved = sorted({*progress.solved, exercise.unsolved.step})
+    progress.save()
+    print()
+    say("Solved.")
     for what in exercise.unsolved.not_shown:
         print(f"Not seen: {what}")
-    print(f"The step's own way: python3 scripts/steps/exercise.py solution {exercise.short}")
+    print(f"  {CALL} solution {exercise.short}    shows the step's own way")
+    print(f"  {CALL} next            goes on")
     return 0
+
+
+def watch(exercise: Exercise) -> int:
+    """Checks the kernel now and whenever it was saved, until it is solved."""
+    saved = 0
+    while True:
+        try:
+            latest = (ROOT / exercise.file).stat().st_mtime_ns
+        except FileNotFoundError:  # an editor is just replacing it
+            latest = saved
+        if latest != saved:
+            saved = latest
+            if sys.stdout.isatty():
+                print("\033[2J\033[H", end="")
+            if check(exercise) == 0:
+                return 0
+            print(f"\nWaiting until you save {exercise.file}. Stuck? {CALL} hint. Ctrl-C ends this.", flush=True)
+        time.sleep(POLL_SECONDS)
 
 
 def solution(exercise: Exercise) -> int:
@@ -237,22 +420,43 @@ def solution(exercise: Exercise) -> int:
     return 0
 
 
+def act(options: argparse.Namespace) -> int:
+    progress = Progress.load()
+    if options.verb == "next":
+        return go_on(progress)
+    if options.verb == "list":
+        return show_list(progress)
+    words = list(options.words)
+    hole = int(words.pop()) if options.verb == "hint" and words and words[-1].isdecimal() else None
+    if len(words) > 1:
+        raise StepError(f"one step at a time, not {' '.join(words)}")
+    if not words and not progress.now:
+        raise StepError(f"which step? Name one, as v05, or begin with: {CALL} next")
+    exercise = read(find_step(words[0].removeprefix("my_") if words else progress.now))
+    if options.verb == "start":
+        return start(exercise, options.again)
+    if not (ROOT / exercise.file).is_file():
+        raise StepError(f"there is no {exercise.file}: begin with: {CALL} start {exercise.short}")
+    if options.verb == "hint":
+        return hint(exercise, hole)
+    return {"check": check, "watch": watch, "solution": solution}[options.verb](exercise)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Exercises in which you write a step's idea yourself.")
-    parser.add_argument("verb", choices=("start", "check", "solution"))
-    parser.add_argument("step", help="a step, or a prefix that names one: v05")
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n")[2], formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = ("next", "start", "watch", "check", "hint", "solution", "list")
+    parser.add_argument("verb", choices=verbs, metavar="VERB", help=", ".join(verbs))
+    parser.add_argument("words", nargs="*", metavar="STEP", help="a step, or the beginning of its name: v05")
     parser.add_argument("--again", action="store_true", help="start: overwrite what is there")
-    options = parser.parse_args(arguments)
     try:
-        exercise = read(find_step(options.step))
-        if options.verb == "start":
-            return start(exercise, options.again)
-        if not (ROOT / "steps" / exercise.mine / "kernel.cu").is_file():
-            raise StepError(f"there is no steps/{exercise.mine}/kernel.cu: start the exercise first")
-        return check(exercise) if options.verb == "check" else solution(exercise)
+        return act(parser.parse_args(arguments))
     except (StepError, OSError, UnicodeDecodeError) as error:
         print(f"exercise.py: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import argparse
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from steps.sources import ROOT, StepError, all_steps, find_step, find_title, ker
 KINDS = {"Try it": "try", "Bugs": "bug", "Ablations": "ablation", "In the library": "library", "Exercise": "exercise"}
 REFUSED = "does not compile"
 VERDICT = re.compile(rf"PASS|FAIL|SKIP|CRASH|HANG|{REFUSED}")
+HINT = re.compile(r"Hint (\d)")
 MADE = "// Made by scripts/steps/variants.py from "
 
 
@@ -66,6 +67,7 @@ class Variant:
     changes: list[Change]
     cases: list[Case]
     not_shown: list[str]
+    hints: dict[int, list[str]]  # by the number of the exercise's hole, each saying more than the one before
 
     @property
     def step_name(self) -> str:
@@ -102,23 +104,27 @@ def parse_change(lines: list[str], page: str, first_line: int) -> Change:
 Part = tuple[int, str, Any]  # of a page: its line, what it is, what it says
 
 
-def parts_of(text: str, page: str) -> Iterator[Part]:
-    """Headings, diffs, items and other lines."""
+def parts_of(text: str, page: str) -> list[Part]:
+    """Headings, diffs, items with the indented lines below them, and other lines."""
+    parts: list[Part] = []
     fence, opened, lines = "", 0, text.splitlines()
     for number, line in enumerate(lines, start=1):
         if fence:
             if line == "```":
                 if fence == "```diff":
-                    yield opened, "diff", parse_change(lines[opened : number - 1], page, opened + 1)
+                    parts.append((opened, "diff", parse_change(lines[opened : number - 1], page, opened + 1)))
                 fence = ""
         elif line.startswith("```"):
             fence, opened = line, number
-        elif found := re.match(r"(##|###) (.*)|- ([A-Z][a-z ]*): (.*)", line):
-            yield number, found[1] or found[3], found[2] or found[4]
+        elif found := re.match(r"(##|###) (.*)|- ([A-Z][a-z ]*(?: \d)?): (.*)", line):
+            parts.append((number, found[1] or found[3], found[2] or found[4]))
+        elif line.startswith("  ") and parts and parts[-1][1] not in ("text", "diff", "##", "###"):
+            parts[-1] = (*parts[-1][:2], f"{parts[-1][2]} {line.strip()}")
         else:
-            yield number, "text", line
+            parts.append((number, "text", line))
     if fence:
         raise StepError(f"{page}:{opened}: the code fence is never closed")
+    return parts
 
 
 def split(parts: Iterable[Part], heading: str) -> list[list[Part]]:
@@ -134,7 +140,7 @@ def split(parts: Iterable[Part], heading: str) -> list[list[Part]]:
 def cases_of(parts: list[Part], page: str) -> list[Case]:
     cases: list[Case] = []
     for line, key, value in parts:
-        if key in ("text", "diff", "Not shown", "##", "###"):
+        if key in ("text", "diff", "Not shown", "##", "###") or HINT.fullmatch(key):
             continue
         quoted = re.findall(r"`([^`]+)`", value)
         if key == "Run" and quoted:
@@ -173,7 +179,11 @@ def variant_of(parts: list[Part], step: str, kind: str, of_section: list[Case]) 
         raise StepError(f"{where}: begins with what is changed: '**One stage**'")
     task = re.sub(r"^<.*\n", "", text[title.end() :], flags=re.MULTILINE).strip()
     not_shown = [value for _, what, value in parts if what == "Not shown"]
-    return Variant(step, kind, name, where, title[1], task, [parts[i][2] for i in diffs], cases, not_shown)
+    hints: dict[int, list[str]] = {}
+    for _, what, value in parts:
+        if found := HINT.fullmatch(what):
+            hints.setdefault(int(found[1]), []).append(value)
+    return Variant(step, kind, name, where, title[1], task, [parts[i][2] for i in diffs], cases, not_shown, hints)
 
 
 def parse(text: str, step: str) -> list[Variant]:

@@ -99,6 +99,24 @@ def test_the_exit_status_is_the_programs_and_its_results_are_those_of_this_run(c
     assert [path.name for path in report.iterdir() if path.name[0] != "."] == ["mine.json"]
 
 
+def test_decode_steps_also_run_on_a_problem_of_their_own(tmp_path: Path):
+    program, calls = tmp_path / "program", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$*" >>"{calls}"\nexit $(grep -c v28 "{calls}")\n', encoding="utf-8")
+    program.chmod(0o755)
+    checkout = Checkout(tmp_path / "checkout", program)
+    (checkout.root / "steps/v28_split_keys").mkdir()
+    shutil.copy(ROOT / "steps/v28_split_keys/kernel.cu", checkout.root / "steps/v28_split_keys")
+    report = checkout.root / "build" / "report"
+    assert checkout.main_job("--backend", "emulator").returncode == 1  # of the second run
+    assert calls.read_text(encoding="utf-8").splitlines() == [
+        f"run --json {report}/results.json --backend emulator",
+        f"run v28_split_keys --shape 1,8,2,1,1024,64 --json {report}/decode.json --backend emulator",
+    ]
+    calls.unlink()
+    assert checkout.main_job("v01_scalar", *SMALL).returncode == 0
+    assert len(calls.read_text(encoding="utf-8").splitlines()) == 1  # the reader has named steps and a problem
+
+
 def test_without_a_network_another_pythons_packages_draw(checkout: Checkout):
     shutil.rmtree(checkout.root / "build" / "venv")
     done = checkout.main_job("v01_scalar", *SMALL, MPLBACKEND="no such")
