@@ -167,6 +167,38 @@ def test_without_scripts_the_pictures_stand_there(chromium):
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
+@pytest.mark.parametrize("width", [0, 1, 120, 300])
+def test_a_narrow_frame_says_nothing_to_the_console(page, width, tmp_path):
+    """The fixture looks at what it said. A browser's own window cannot be so narrow, but a frame can."""
+    frame = tmp_path / "frame.html"
+    frame.write_text(f'<iframe src="{story.PAGE.as_uri()}" width="{width}" height="300"></iframe>', encoding="utf-8")
+    page.browser.opened = frame.as_uri()
+    page.browser.page.goto(page.browser.opened)
+    inner = page.browser.page.frames[1]
+    assert inner.evaluate("window.innerWidth") == width
+    assert inner.evaluate("document.querySelectorAll('.stage > :first-child').length") == len(story.SECTIONS)
+    assert [f for f in page.browser.faults if f != f"request: {story.PAGE.as_uri()}"] == []
+    page.browser.faults.clear()
+
+
+def test_the_address_follows_the_reader_and_leads_back(page):
+    address = "window.location.hash"
+    assert page.evaluate(address) == ""
+    for section in story.SECTIONS:
+        page.place(f"#{section} .controls")  # scrolls there
+        assert page.evaluate(address) == f"#{section}"
+        assert page.all("nav [aria-current=true]", "hash") == [f"#{section}"]
+    top = "document.querySelector('#{}').getBoundingClientRect().top"
+    for section in story.SECTIONS[::3]:
+        for width in (360, 1400):  # where pictures are not as tall as the still ones
+            page.open(width)
+            page.browser.page.goto("about:blank")  # else nothing would be loaded
+            page.browser.page.goto(f"{story.PAGE.as_uri()}#{section}")
+            assert -1 < page.evaluate(top.format(section)) < 300, (section, width)
+    page.click("#tiles h2 a")
+    assert page.evaluate(address) == "#tiles"
+
+
 # Its functions, beside the program.
 
 

@@ -44,14 +44,18 @@ const CONTROLS = {
     const buttons = of.map(([value, text]) => `<label>${button(value)} ${safe(text)}</label>`);
     return `<fieldset><legend>${safe(label)}</legend>${buttons.join(" ")}</fieldset>`;
   },
+  play: (name, { label }) => `<button type="button" data-play="${safe(label)}">▶ ${safe(label)}</button>`,
   "next line": () => `<i class="next"></i>`,
 };
+const NARROWEST = 300; // pixels for a picture: where there are fewer, or none as in a hidden frame, its place scrolls
 
 // own: state; controls, by the names of what they set in it; draw(state, width), which gives the picture and a
 // sentence. And if there are any: settle(state) puts right what no longer fits; point(state, place, x, y) is told of
 // a pointer over the picture, or of one that drags a handle, and says whether the state has changed. `place` has the
 // data of the element below the pointer, or of the handle. Whatever a pointer can do a control can do, too, for those
-// who have only a keyboard.
+// who have only a keyboard. press(state, place) is told of a button in the picture; such a button has an id, by which
+// it keeps the focus. advance(state, seconds) moves what plays, and says whether it goes on; begin(state) winds back
+// what has played to its end.
 function story(id, own) {
   const section = document.getElementById(id), stage = section.querySelector(".stage");
   const panel = section.querySelector(".controls"), says = section.querySelector(".says");
@@ -79,10 +83,33 @@ function story(id, own) {
         if (shown) shown.textContent = text;
       }
     }
-    const [drawn, sentence] = own.draw(state, Math.floor(stage.clientWidth));
+    const [drawn, sentence] = own.draw(state, Math.max(Math.floor(stage.clientWidth), NARROWEST));
+    const focused = stage.contains(document.activeElement) && document.activeElement.id;
     stage.innerHTML = drawn;
+    if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
     says.innerHTML = sentence;
   }
+
+  const player = panel.querySelector("[data-play]");
+  let played = null; // when it was drawn last, while it plays
+  function play(on) {
+    played = on ? performance.now() : null;
+    player.textContent = on ? "❚❚ pause" : `▶ ${player.dataset.play}`;
+    says.setAttribute("aria-live", on ? "off" : "polite"); // nobody can listen to sixty sentences a second
+    if (on) requestAnimationFrame(frame);
+  }
+  function frame(now) {
+    if (played === null) return;
+    const more = own.advance(state, Math.max(now - played, 0) / 1000);
+    show();
+    if (!more) return play(false);
+    played = now;
+    requestAnimationFrame(frame);
+  }
+  player?.addEventListener("click", () => {
+    if (played === null) own.begin(state);
+    play(played === null);
+  });
 
   panel.addEventListener("input", ({ target }) => {
     const { kind, of } = controls[named(target)];
@@ -100,6 +127,10 @@ function story(id, own) {
   stage.addEventListener("touchstart", event => {
     if (event.target.closest("[data-handle]")) event.preventDefault();
   }, { passive: false });
+  stage.addEventListener("click", ({ target }) => {
+    const button = target.closest("button");
+    if (button && own.press(state, button.dataset)) show();
+  });
   let held = null;
   const point = (event, place) => {
     const corner = stage.querySelector("svg")?.getBoundingClientRect() ?? stage.getBoundingClientRect();
@@ -123,3 +154,25 @@ window.addEventListener("resize", () => {
   if (drawnAt !== window.innerWidth) for (const { show } of Object.values(SECTIONS)) show();
   drawnAt = window.innerWidth;
 });
+
+// The address names the section that is being read. (A browser may refuse if it changes too often.)
+function followReader() {
+  const read = [...document.querySelectorAll("section")]
+    .findLast(section => section.getBoundingClientRect().top < window.innerHeight / 3);
+  const address = read ? `#${read.id}` : "";
+  for (const link of document.querySelectorAll("nav a"))
+    link.setAttribute("aria-current", String(link.hash === address));
+  if (address === window.location.hash) return;
+  try {
+    window.history.replaceState(null, "", address || window.location.pathname);
+  } catch { /* then it stays as it is */ }
+}
+let following = false;
+window.addEventListener("scroll", () => {
+  if (!following) requestAnimationFrame(() => { following = false; followReader(); });
+  following = true;
+}, { passive: true });
+// Called when all sections have drawn themselves: only now are they where they stay.
+function openAtAddress() {
+  document.getElementById(window.location.hash.slice(1))?.scrollIntoView();
+}
