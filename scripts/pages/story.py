@@ -37,7 +37,7 @@ from steps.sources import ROOT, StepError
 
 PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
-SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "swizzle", "pipeline", "ladder", "bugs")
+SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "ladder", "bugs")
 RECORDS = ROOT / "figures" / "results"
 LADDER = "h200_ladder.json"
 MEASURED = (

@@ -42,8 +42,7 @@ STATES = [
         "softmax": {"rescale": False, "keys": 8, "score7": 3},
         "storage": {"step": 5, "dim": 128},
         "fragments": {"operand": "v", "lane": 31},
-        "banks": {"padding": 16, "pass": 2, "dim": 128},
-        "swizzle": {"mode": 32, "row": 31},
+        "banks": {"layout": 9, "pass": 2, "chunk": 0},
         "pipeline": {"step": 2, "time": 5000, "event": "2:100"},
         "ladder": {"step": 1, "guess": 7, "problem": 1},
         "bugs": {"bug": 1},
@@ -51,7 +50,7 @@ STATES = [
     {
         "tiles": {"seqlen_q": 320, "seqlen_kv": 100, "kv_len": 64, "causal": True, "cta": 4},
         "storage": {"step": 0},
-        "swizzle": {"mode": 64},
+        "banks": {"layout": 8},
         "pipeline": {"step": 0, "time": 0},
         "ladder": {"shown": True},
         "bugs": {"bug": 4, "told": False},
@@ -290,18 +289,6 @@ def test_k_needs_no_trans_and_v_does(page):
         assert (sorted(got) == sorted(needed)) == right and len(got) == len(needed) == 2
 
 
-def test_a_chosen_chunk_shows_its_address(page):
-    page.click('#swizzle [data-place="5:6"]')
-    assert page.state("swizzle") == {"mode": 128, "row": 5, "chunk": 6}
-    page.click('#swizzle [value="64"]', touch=True)
-    page.press("swizzle", "row", "ArrowRight")
-    page.press("swizzle", "chunk", "Home", "ArrowRight")
-    place = DATA["layouts"]["swizzle"]["64"][6][1]
-    assert f"Chunk 1 of row 6 moves from byte 400 to byte {16 * place}." in page.says("swizzle")
-    bits = page.all('#swizzle [data-bit^="with "]', "nextElementSibling.textContent")
-    assert int("".join(bits), 2) == place
-
-
 def test_tiles_follow_the_drag_of_a_handle_and_the_keys(page):
     for touch in (False, True):
         page.set("tiles", seqlen_q=300, seqlen_kv=300, kv_len=300, causal=True, cta=2)
@@ -340,17 +327,38 @@ def test_softmax_is_right_with_the_rescale_and_wrong_without(page):
         assert page.state("softmax")["score1"] == 1
 
 
-def test_padding_of_0_8_and_16_gives_8_1_and_2_passes(page):
-    for padding, passes in ((0, 8), (8, 1), (16, 2)):
-        page.press("banks", "padding", "Home", *["ArrowRight"] * (padding // 8))
-        assert page.state("banks")["padding"] == padding
+def test_padding_of_8_and_any_swizzle_need_one_pass(page):
+    layouts = page.evaluate("LAYOUTS.map(layout => layout.name)")
+    assert len(layouts) == 12
+    page.press("banks", "layout", "Home")
+    passes = {}
+    for index, name in enumerate(layouts):
+        assert page.state("banks")["layout"] == index
         turns = page.all("#banks [data-turn]", "dataset.turn")
-        assert len(turns) == 32 and max(turns) == str(passes) and f"needs {passes} pass" in page.says("banks")
-        counted = DATA["layouts"]["shared"][f"ldmatrix, D=64, padded by {padding}"]["passes"]
-        assert page.says("banks").endswith(f"The emulator counts {counted}.")
-    page.click('#banks [data-name="pass"][data-step="1"]')
-    page.click('#banks [data-name="padding"][data-step="-1"]', touch=True)
-    assert page.state("banks") == {"padding": 8, "dim": 64, "pass": 1}
+        assert len(turns) == 8
+        passes[name] = int(max(turns))
+        told, counted = page.says("banks"), DATA["layouts"]["shared"][f"ldmatrix, D=64, {name}"]["passes"]
+        assert f" in {passes[name]} pass" in told and f"take {counted} passes, as the emulator" in told
+        assert counted == 4 * passes[name]
+        page.press("banks", "layout", "ArrowRight")
+    good = [name for name in layouts if passes[name] == 1]
+    assert good == [*(f"padded by {n}" for n in (8, 24, 40, 56)), *(f"swizzle {n}" for n in (32, 64, 128))]
+    assert passes["padded by 0"] == 8 and passes["padded by 16"] == 2
+
+
+def test_a_chosen_chunk_shows_its_passes_and_its_address(page):
+    page.press("banks", "layout", "End")
+    page.click('#banks [data-place="5:6"]')
+    assert page.state("banks")["chunk"] == 6
+    page.click('#banks [data-place="3:2"]', touch=True)
+    bits = page.all('#banks [data-bit^="swizzled "]', "nextElementSibling.textContent")
+    assert int("".join(bits), 2) == DATA["layouts"]["swizzle"]["128"][3][2]
+    page.click('#banks [data-name="layout"][data-step="-1"]', touch=True)
+    page.press("banks", "layout", "Home")
+    page.press("banks", "pass", "End")
+    page.click('#banks [data-name="pass"][data-step="-1"]')
+    assert page.state("banks") == {"layout": 0, "pass": 7, "chunk": 2}
+    assert page.all("#banks .mark[data-turn]", "dataset.place") == ["6:2"]
 
 
 def test_k_2_is_copied_only_after_the_fourth_arrival(page):

@@ -33,9 +33,9 @@ const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const bold = text => `<b>${safe(text)}</b>`;
 
 const CONTROLS = {
-  range: (name, { label, small }) => small
+  range: (name, { label, small, wide }) => small
     ? `<label class="small">${safe(label)}<input type="range" name="${name}"></label>`
-    : `<div class="range"><label><span>${safe(label)} <b></b></span><input type="range" name="${name}"></label>
+    : `<div class="range${wide ? " wide" : ""}"><label><span>${safe(label)} <b></b></span><input type="range" name="${name}"></label>
        <button type="button" data-step="-1" data-name="${name}" aria-label="${safe(label)}: back">◀</button>
        <button type="button" data-step="1" data-name="${name}" aria-label="${safe(label)}: on">▶</button></div>`,
   flag: (name, { label }) => `<label class="flag"><input type="checkbox" name="${name}"> ${safe(label)}</label>`,
