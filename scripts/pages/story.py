@@ -47,8 +47,12 @@ MEASURED = (
 # Traced, one CTA with four tiles of keys.
 TRACED = {"v09_direct_rescale": "1,1,1,64,256,64", "v10_tma_warpspec": "1,1,1,64,256,64"}
 TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64"}
-BUGS = ("v10_tma_warpspec/no_barrier_after_p", "v10_tma_warpspec/arrivals_too_few", "v10_tma_warpspec/expect_tx_half")
-BUGS += ("v10_tma_warpspec/no_fence_before_refill", "v10_tma_warpspec/k_no_swizzle", "v11_cp_async/no_wait")
+# From all parts of the ladder, and so that each says something new.
+BUGS = ("v02_smem_tiles/try2_no_barrier", "v10_tma_warpspec/arrivals_too_few", "v10_tma_warpspec/no_fence_before_refill")
+BUGS += ("v11_cp_async/no_wait", "v21_wgmma/no_wait", "v22_overlap/p_overwritten", "v27_tile_shapes/k_not_awaited")
+BUGS += ("v28_split_keys/try3_lanes_not_waited_for", "v30_one_launch/try1_no_fence")
+BUGS += ("v36_stream_k/try3_next_tile_too_early",)
+AROUND = 16  # lines that are shown around a line that a report names
 SEQLEN = 64  # of the attention matrix
 MAX_BYTES = 1_000_000
 PICTURES_WIDTH = 838  # of the page for which the still pictures are drawn
@@ -150,25 +154,50 @@ def bugs(program: Path) -> list[Data]:
         bug = variants.find(*page.split("/"))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "results.json"
-            command = [str(program), "check", bug.step_name, "--full", "--shape", "1,1,1,64,330,64", "--json", str(file)]
+            command = [str(program), "check", bug.step_name, *problem_of(bug), "--json", str(file)]
             subprocess.run([*command, "--backend", "emulator"], capture_output=True, check=False)
             if not file.is_file():
                 raise DrawingError(f"{program}: checks no {bug.step_name}")
             ((entry,),) = [run["steps"] for run in json.loads(file.read_text(encoding="utf-8"))["runs"]]
         report = re.sub(r"\S*/(kernel\.cu:\d+)", r"\1", entry["message"])
-        kernel = variants.source(bug).splitlines()
-        lit = sorted({int(number) for number in re.findall(r"kernel\.cu:(\d+)", report)})
-        shown = sorted({line for number in lit for line in range(number - 2, number + 3)})
+        report = re.sub(r" at 0x[0-9a-f]+", "", report)  # which is another one in each run
         told.append(
             {
                 "step": bug.step,
                 "title": bug.title,
                 "diff": [line for change in bug.changes for line in change.diff],
                 "report": report,
-                "lines": [{"number": number, "text": kernel[number - 1], "lit": number in lit} for number in shown],
+                "files": [around(file, report, bug) for file in sorted({each[0] for each in named_in(report)})],
             }
         )
     return told
+
+
+def problem_of(bug: variants.Variant) -> list[str]:
+    """The first problem that the bug's page runs."""
+    words = bug.cases[0].commands[0].split()
+    shape = words.index("--shape")
+    return words[shape : shape + 2]
+
+
+def named_in(report: str) -> set[tuple[str, int]]:
+    return {(file, int(number)) for file, number in re.findall(r"([\w/]+\.(?:cu|h)):(\d+)", report)}
+
+
+def around(file: str, report: str, bug: variants.Variant) -> Data:
+    """The lines that the report names of a file, among their neighbours; between two that are close, all lines."""
+    text = variants.source(bug) if file == "kernel.cu" else (ROOT / file).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    named = sorted(number for its, number in named_in(report) if its == file)
+    shown: set[int] = set()
+    for number, following in zip(named, [*named[1:], len(lines) + 10**6]):
+        before = AROUND // 4 + number % (AROUND // 2)  # so that the place among them gives nothing away
+        end = following if following - number <= 2 * AROUND else number + AROUND - before
+        shown |= set(range(max(1, number - before), min(end, len(lines)) + 1))
+    return {
+        "file": file,
+        "lines": [{"number": n, "text": lines[n - 1].rstrip(), "named": n in named} for n in sorted(shown)],
+    }
 
 
 def essence(data: Data) -> Data:
@@ -179,7 +208,7 @@ def essence(data: Data) -> Data:
         doing = [event for event in trace["events"] if event["kind"] in ("products", "arrival", "issue", "copy")]
         trace["events"] = sorted([e["track"], e["kind"], e["name"], e["phase"], e["line"]] for e in doing)
     for bug in own.get("bugs", []):
-        bug["report"] = re.sub(r"(?<!kernel\.cu:)\b\d+", "#", bug["report"])
+        bug["report"] = re.sub(r"(?<!\.cu:)(?<!\.h:)\b\d+", "#", bug["report"])
     return own
 
 

@@ -53,7 +53,7 @@ STATES = [
         "banks": {"layout": 8},
         "pipeline": {"step": 0, "time": 0},
         "ladder": {"shown": True},
-        "bugs": {"bug": 4, "told": False},
+        "bugs": {"bug": 9, "told": True},
     },
 ]
 
@@ -417,14 +417,41 @@ def test_a_guess_stands_beside_prediction_and_record(page):
         assert len(about["prediction"]) > 80, name
 
 
-def test_a_bugs_report_lights_its_lines(page):
+def test_a_bugs_report_shows_when_as_many_lines_are_marked(page):
+    report = "document.querySelector('#bugs .stage .report')"
+    page.press("bugs", "bug", "Home")
+    found = total = 0
     for index, bug in enumerate(DATA["bugs"]):
-        page.click(f'#bugs [name="bugs-bug"][value="{index}"]', touch=index % 2 == 1)
-        lit = page.all("#bugs .lit", "textContent")
-        named = sorted({int(number) for number in re.findall(r"kernel\.cu:(\d+)", bug["report"])})
-        assert [int(line.split()[0]) for line in lit] == named and len(named) >= 2
-        expected = [line["text"] for line in bug["lines"] if line["lit"]]
-        assert [line[6:] for line in lit] == expected
-        assert page.evaluate("document.querySelector('#bugs .report').textContent") == bug["report"]
+        assert page.state("bugs") == {"bug": index, "told": False, "marked": []} and page.evaluate(f"!{report}")
+        named = [f"{each['file']}:{line['number']}" for each in bug["files"] for line in each["lines"] if line["named"]]
+        assert sorted(named) == sorted(set(re.findall(r"[\w/]+\.(?:cu|h):\d+", bug["report"]))) and named
+        every = page.all("#bugs .line", "dataset.line")
+        other = next(line for line in every if line not in named)
+        for number, line in enumerate([other, *named[1:]] if index == 0 else named):
+            if number:
+                assert page.evaluate(f"!{report}"), "told before all lines were marked"
+            page.click(f'#bugs [data-line="{line}"]', touch=index % 2 == 1)
+        found += len(named) - (index == 0)
+        total += len(named)
+        assert page.evaluate(f"{report}.textContent") == bug["report"]
+        looks = {look: page.all(f"#bugs .{look}", "dataset.line") for look in ("hit", "missed", "wrong")}
+        wanted = (named[1:], named[:1], [other]) if index == 0 else (named, [], [])
+        assert [sorted(lines) for lines in looks.values()] == [sorted(lines) for lines in wanted]
+        assert f"so far: {found} of {total}." in page.says("bugs")
+        page.press("bugs", "bug", "ArrowRight")
+    page.press("bugs", "bug", "Home")
+    assert page.state("bugs")["told"], "a bug is as the reader left it"
+
+
+def test_lines_are_marked_by_keys_and_a_reader_may_give_up(page):
+    lines = page.all("#bugs .line", "id")
+    page.evaluate(f"document.getElementById({json.dumps(lines[2])}).focus()")
+    page.browser.page.keyboard.press("Enter")
+    assert page.all("#bugs .marked", "id") == [lines[2]] == [page.evaluate("document.activeElement.id")]
+    page.browser.page.keyboard.press(" ")
+    assert page.all("#bugs .marked", "id") == []
+    page.browser.page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == lines[3]
     page.press("bugs", "told", " ")
-    assert page.all("#bugs .lit", "textContent") == []
+    assert page.evaluate("document.querySelector('#bugs .stage .report').textContent") == DATA["bugs"][0]["report"]
+    assert "You found 0 of" in page.says("bugs") and len(page.all("#bugs .missed", "id")) >= 2
