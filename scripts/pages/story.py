@@ -29,8 +29,8 @@ from draw import drawings
 from draw.drawings import DrawingError
 from draw.pipeline_picture import FIRST_COPY_TRACK, Trace, read_trace
 from records import results
-from records.problems import problem_labels
-from records.rates import rate, tflops_spread
+from records.problems import problem_label
+from records.rates import is_decode, rate, terabytes, tflops_spread
 from records.results import ResultsError
 from steps import sources, variants
 from steps.sources import ROOT, StepError
@@ -39,11 +39,14 @@ PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
 SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "ladder", "bugs")
 RECORDS = ROOT / "figures" / "results"
-LADDER = "h200_ladder.json"
-MEASURED = (
-    {"S": "4096", "D": "128", "dtype": "bf16", "causal": "false"},
-    {"S": "4096", "D": "64", "dtype": "fp16", "causal": "true"},
-)
+LADDER, DECODE = ("h200_ladder.json", "h100_ladder_hopper.json"), ("h200_decode.json",)
+# What the page calls a problem, the records that have it, and what is asked of them.
+MEASURED = {
+    "many queries, D = 128": (LADDER, {"S": "4096", "D": "128", "dtype": "bf16", "causal": "false"}),
+    "many queries, D = 64, causal": (LADDER, {"S": "4096", "D": "64", "dtype": "fp16", "causal": "true"}),
+    "decode, one sequence of 32,768 keys": (DECODE, {"B": "1", "Hkv": "8", "Sq": "1", "Skv": "32768"}),
+    "decode, 32 sequences of 4,096 keys": (DECODE, {"B": "32", "Sq": "1", "Skv": "4096"}),
+}
 # Traced, one CTA with four tiles of keys.
 TRACED = {"v09_direct_rescale": "1,1,1,64,256,64", "v10_tma_warpspec": "1,1,1,64,256,64"}
 TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64"}
@@ -230,30 +233,38 @@ def counted() -> list[Data]:
 
 
 def ladder() -> Data:
-    """What was predicted of each step, and what was measured."""
-    record = results.load(RECORDS / LADDER)
-    runs = [run for filters in MEASURED for run in results.select_runs(record, filters)]
-    common, labels = problem_labels(runs)
+    """How many times as fast as the step before each step was. A factor is of one run, because rates of two are not to
+    be compared; the first record that has measured both steps has it."""
+    records = {name: results.load(RECORDS / name) for name in (*LADDER, *DECODE)}
     problems = []
-    for run, label in zip(runs, labels):
-        steps = []
-        for step in run["steps"]:
-            own = tflops_spread(run["problem"], step["timing"])
-            steps.append({"step": step["step"], "tflops": own, "text": [rate(value) for value in own]})
-        problems.append({"label": label, "steps": steps})
-    names = [step["step"] for step in problems[0]["steps"]]
-    about = {name: {"idea": sources.title(name), "prediction": prediction(name)} for name in names}
-    measured = {"device": record["provenance"]["device"]["name"], "record": LADDER, "common": common}
-    return {**measured, "problems": problems, "about": about}
+    for name, (files, filters) in MEASURED.items():
+        found = [(file, run) for file in files for run in results.select_runs(records[file], filters)]
+        steps: list[Data] = []
+        for step in sources.all_steps():
+            for file, run in found:
+                rates = rates_in(run)
+                before = steps[-1]["step"] if steps else step
+                if not (rates.keys() >= {step, before}):
+                    continue
+                device = records[file]["provenance"]["device"]["name"]
+                its = {"step": step, "part": sources.part(step), "device": device, "record": file}
+                factor = rates[step][0] / rates[before][0]
+                steps.append(its | {"text": [rate(value) for value in rates[step]], "factor": factor})
+                break
+        unit = "TB/s" if is_decode(found[0][1]["problem"]) else "TFLOPS"
+        problems.append({"name": name, "unit": unit, "label": problem_label(found[0][1]["problem"]), "steps": steps})
+    about = {step: [sources.title(step), sources.after(step)] for step in sources.all_steps()}
+    return {"problems": problems, "about": about}
 
 
-def prediction(step: str) -> str:
-    """What the lesson says that was written before measuring, without its tables."""
-    lesson = (ROOT / "steps" / step / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"\*Written before measuring\.\* (.*?)\n<!-- generated", lesson, re.DOTALL)
-    if not found:
-        raise DrawingError(f"steps/{step}/README.md: no '*Written before measuring.*' before its results")
-    return re.sub(r"[*`]", "", " ".join(re.sub(r"(?m)(^\|.*\n?)+", "(a table) ", found[1]).split()))
+def rates_in(run: Data) -> dict[str, tuple[float, ...]]:
+    """Of each step: median, p10 and p90, in TFLOPS, or in TB/s of K and V where these are what counts."""
+    timed = [step for step in run["steps"] if step.get("timing")]
+    unit = {step["step"]: terabytes(run["problem"], step) or 1 for step in timed}
+    return {
+        step["step"]: tuple(value * unit[step["step"]] for value in tflops_spread(run["problem"], step["timing"]))
+        for step in timed
+    }
 
 
 def kept(page: str) -> Data:

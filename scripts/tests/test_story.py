@@ -6,6 +6,7 @@ they say the same today is for `story.py --check --build` (scripts/test.sh)."""
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, Iterator
 
@@ -44,7 +45,7 @@ STATES = [
         "fragments": {"operand": "v", "lane": 31},
         "banks": {"layout": 9, "pass": 2, "chunk": 0},
         "pipeline": {"step": 2, "time": 5000, "event": "2:100"},
-        "ladder": {"step": 1, "guess": 7, "problem": 1},
+        "ladder": {"step": 1, "guess": 60, "problem": 1},
         "bugs": {"bug": 1},
     },
     {
@@ -52,7 +53,7 @@ STATES = [
         "storage": {"step": 0},
         "banks": {"layout": 8},
         "pipeline": {"step": 0, "time": 0},
-        "ladder": {"shown": True},
+        "ladder": {"shown": True, "problem": 2},
         "bugs": {"bug": 9, "told": True},
     },
 ]
@@ -400,21 +401,59 @@ def test_the_playhead_tells_what_is_under_way_and_which_phase(page):
         assert last.items() <= ends.items() and bool(ends) == (trace["step"] != "v09_direct_rescale")
 
 
-def test_a_guess_stands_beside_prediction_and_record(page):
-    steps = DATA["ladder"]["problems"][0]["steps"]
-    page.drag("#ladder [data-handle] .mark", 40, 0)
-    guess = page.state("ladder")["guess"]
-    assert 1.5 < guess < 2 and "TFLOPS [" not in page.says("ladder")
-    page.press("ladder", "shown", " ")
-    tflops, low, high = steps[4]["text"]
-    told = page.says("ladder")
-    assert f"measured at {tflops} TFLOPS [{low}–{high}]" in told and f"Your guess was {guess:.2f} ×" in told
-    written = page.evaluate("document.querySelector('#ladder blockquote').textContent")
-    assert written == f"Written before measuring: {DATA['ladder']['about'][steps[4]['step']]['prediction']}"
+def test_a_drawn_path_gets_a_score_beside_the_measured_one(page):
+    """A flat one 0, the measured one nearly 100: a guess has notches."""
+    problems = DATA["ladder"]["problems"]
+    assert [each["steps"][-1]["step"][:3] for each in problems] == ["v27", "v27", "v36", "v36"]
+    surface = "#ladder [data-handle=path] .grab"
+    for index, problem in enumerate(problems):
+        page.click(f'#ladder [name="ladder-problem"][value="{index}"]', touch=index % 2 == 1)
+        factors = [step["factor"] for step in problem["steps"]]
+        assert page.evaluate("document.querySelectorAll('#ladder [data-measured]').length") == 1
+        page.press("ladder", "shown", " ")
+        assert "Score: 0 of 100." in page.says("ladder")
+        page.evaluate(f"SECTIONS.ladder.own.played[{index}].shown = false")
+        page.set("ladder", shown=False)
+        notches = [round(20 * math.log2(factor)) for factor in factors[1:]]
+        page.place(surface)
+        left, top = page.evaluate(f"(box => [box.x, box.y])(document.querySelector('{surface}').getBoundingClientRect())")
+        wide, tall, unit = page.evaluate("(own => [own.wide, own.tall, own.unit])(SECTIONS.ladder.own)")
+        levels = [sum(notches[: at + 1]) / 20 for at in range(len(notches))]
+        places = [(left + (at + 1.5) * wide, top + 4 + tall - level * unit) for at, level in enumerate(levels)]
+        page.browser.pointer(*places, touch=index % 2 == 1)
+        assert page.evaluate(f"SECTIONS.ladder.own.played[{index}].notches") == notches
+        page.press("ladder", "shown", " ")
+        last, told = problem["steps"][-1], page.says("ladder")
+        assert int(re.search(r"Score: (\d+) of 100", told)[1]) >= 90
+        assert f"the measured one at {math.prod(factors):.1f} ×" in told
+        assert f"measured at {last['text'][0]} {problem['unit']} [{last['text'][1]}–{last['text'][2]}]" in told
+        assert len(page.all("#ladder [data-measured]", "dataset.measured")) == len(factors)
+
+
+def test_a_path_can_be_drawn_by_keys(page):
+    page.press("ladder", "step", "Home", *["ArrowRight"] * 3)
+    page.press("ladder", "guess", *["ArrowRight"] * 20)
+    notches = "SECTIONS.ladder.own.played[0].notches.slice(0, 5)"
+    assert page.evaluate(notches) == [0, 0, 0, 20, 0] and page.state("ladder")["step"] == 4
+    page.press("ladder", "step", "ArrowLeft")
+    page.press("ladder", "guess", "ArrowLeft")
+    assert page.evaluate(notches) == [0, 0, -1, 20, 0]
     page.press("ladder", "step", "ArrowRight")
-    assert page.state("ladder")["shown"] is False and steps[5]["step"] in page.says("ladder")
-    for name, about in DATA["ladder"]["about"].items():
-        assert len(about["prediction"]) > 80, name
+    assert page.state("ladder")["guess"] == 20
+    page.press("ladder", "shown", " ")
+    page.press("ladder", "guess", "End")
+    assert page.evaluate(notches) == [0, 0, -1, 20, 0], "whoever has seen the answer guesses no more"
+
+
+def test_factors_on_the_page_are_of_one_run_each():
+    [full, *_] = DATA["ladder"]["problems"]
+    files = {step["step"][:3]: step["record"] for step in full["steps"]}
+    assert files["v20"] == "h200_ladder.json" and {files["v21"], files["v27"]} == {"h100_ladder_hopper.json"}
+    record = story.results.load(story.RECORDS / files["v21"])
+    [run] = story.results.select_runs(record, story.MEASURED[full["name"]][1])
+    times = {step["step"][:3]: step["timing"]["median_ms"] for step in run["steps"]}
+    [v21] = [step for step in full["steps"] if step["step"] == "v21_wgmma"]
+    assert v21["factor"] == pytest.approx(times["v20"] / times["v21"])
 
 
 def test_a_bugs_report_shows_when_as_many_lines_are_marked(page):

@@ -52,7 +52,7 @@ const NARROWEST = 300; // pixels for a picture: where there are fewer, or none a
 // own: state; controls, by the names of what they set in it; draw(state, width), which gives the picture and a
 // sentence. And if there are any: settle(state) puts right what no longer fits; point(state, place, x, y) is told of
 // a pointer over the picture, or of one that drags a handle, and says whether the state has changed. `place` has the
-// data of the element below the pointer, or of the handle. Whatever a pointer can do a control can do, too, for those
+// data of the element below the pointer, or of the handle, and is the same object while one is dragged. Whatever a pointer can do a control can do, too, for those
 // who have only a keyboard. press(state, place) is told of a button in the picture; such a button has an id, by which
 // it keeps the focus. advance(state, seconds) moves what plays, and says whether it goes on; begin(state) winds back
 // what has played to its end.
@@ -131,7 +131,7 @@ function story(id, own) {
     const button = target.closest("button");
     if (button && own.press(state, button.dataset)) show();
   });
-  let held = null;
+  let held = null, pressed = null;
   const point = (event, place) => {
     const corner = stage.querySelector("svg")?.getBoundingClientRect() ?? stage.getBoundingClientRect();
     if (own.point?.(state, place, event.clientX - corner.left, event.clientY - corner.top)) show();
@@ -139,12 +139,23 @@ function story(id, own) {
   stage.addEventListener("pointerdown", event => {
     const place = { ...event.target.closest("[data-handle]")?.dataset, ...event.target.dataset };
     held = place.handle ? place : null;
+    pressed = event;
     if (held) stage.setPointerCapture(event.pointerId); // draw nothing yet: "touchstart" is to find the handle
     else point(event, { ...place, pressed: true });
   });
-  stage.addEventListener("pointermove", event =>
-    point(event, held ?? { ...event.target.dataset, handle: undefined }));
-  for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, () => { held = null; });
+  const drag = event => {
+    if (pressed) point(pressed, held);
+    pressed = null;
+    point(event, held);
+  };
+  stage.addEventListener("pointermove", event => {
+    if (held) drag(event);
+    else point(event, { ...event.target.dataset, handle: undefined });
+  });
+  for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, event => {
+    if (held && end === "pointerup") drag(event); // which may not have moved
+    held = null;
+  });
   SECTIONS[id] = { own, state, show };
   show();
 }

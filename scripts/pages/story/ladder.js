@@ -1,55 +1,100 @@
-// What each step was worth: a guess first, then the prediction and the measurement.
+// What each step was worth: first the path that the reader guesses, then the measured one.
 const LADDER = DATA.ladder;
-// A step's median, p10 and p90, beside the median of the step before.
-const timesFaster = ({ steps }, step) => steps[step].tflops.map(rate => rate / steps[step - 1].tflops[0]);
-// The end of the scale, the same for nearly all steps, so that it gives nothing away.
-const mostOf = ({ step }) => LADDER.problems.some(problem => timesFaster(problem, step)[0] > 2.4) ? 7 : 2.5;
+const MOST = 60, NOTCHES = 20; // a guess of 2^(n / 20) times
+const logOf = factor => Math.log2(factor);
+const pathOf = factors => factors.reduce((path, factor) => [...path, path.at(-1) + logOf(factor)], [0]);
+const measuredFactors = ({ steps }) => steps.slice(1).map(({ factor }) => factor);
+// How far two paths are apart, step by step.
+const distance = (factors, others) => sum(factors.map((factor, at) => Math.abs(logOf(factor / others[at]))));
+// 100 for the measured path, and 0 for a flat one, or for one that is worse.
+function scoreOf(guessed, measured) {
+  return Math.round(100 * Math.max(0, 1 - distance(guessed, measured) / distance(measured.map(() => 1), measured)));
+}
+const farthestOff = (guessed, measured) => guessed.map((factor, at) => Math.abs(logOf(factor / measured[at])))
+  .reduce((farthest, off, at, all) => off > all[farthest] ? at : farthest, 0);
 
 story("ladder", {
-  state: { step: 4, problem: 0, guess: 1.5, shown: false },
+  state: { problem: 0, step: 1, guess: 0, shown: false },
   controls: {
-    step: { kind: "range", label: "step", min: 1, max: LADDER.problems[0].steps.length - 1,
-      text: index => version(LADDER.problems[0].steps[index].step) },
-    guess: { kind: "range", label: "my guess:", min: 0.5, max: mostOf, step: 0.05,
-      text: guess => `${guess.toFixed(2)} ×` },
-    shown: { kind: "flag", label: "show what was predicted and measured" },
-    problem: { kind: "choice", label: "problem", of: LADDER.problems.map(({ label }, index) => [index, label]) },
+    problem: { kind: "choice", label: "problem", of: LADDER.problems.map(({ name }, index) => [index, name]) },
+    step: { kind: "range", label: "step", min: 1, max: ({ problem }) => LADDER.problems[problem].steps.length - 1,
+      text: (step, { problem }) => version(LADDER.problems[problem].steps[step].step) },
+    guess: { kind: "range", label: "my guess:", min: -NOTCHES, max: MOST,
+      text: guess => `${(2 ** (guess / NOTCHES)).toFixed(2)} ×` },
+    shown: { kind: "flag", label: "show what was measured, and my score" },
   },
+  // Of each problem: what was guessed of each step, in notches, and whether the measured path has been shown.
+  played: LADDER.problems.map(({ steps }) => ({ notches: steps.slice(1).map(() => 0), shown: false })),
+  at: { problem: 0, step: 1 },
   settle(state) {
-    if (this.before !== undefined && this.before !== state.step) state.shown = false;
-    this.before = state.step;
+    const { at } = this;
+    if (at.problem !== state.problem) state.shown = this.played[state.problem].shown;
+    const its = this.played[state.problem], last = its.notches.length;
+    state.step = clamp(state.step, 1, last);
+    if (at.problem === state.problem && at.step === state.step && !its.shown) its.notches[state.step - 1] = state.guess;
+    state.guess = its.notches[state.step - 1];
+    its.shown = state.shown;
+    this.at = { problem: state.problem, step: state.step };
   },
-  left: 70,
-  point(state, { handle }, x) {
-    if (handle !== "guess") return false;
-    state.guess = clamp(Math.round((x - this.left) / this.unit * 20) / 20, 0.5, mostOf(state));
+  left: 44, top: 40, tall: 300,
+  point(state, place, x, y) {
+    if (place.handle !== "path") return false;
+    const { notches, shown } = this.played[state.problem];
+    const step = clamp(Math.floor((x - this.left) / this.wide), 1, notches.length);
+    if (!shown) { // all steps between the last place and this one come to lie on this height
+      const level = Math.round((this.top + this.tall - y) / this.unit * NOTCHES), { last = step } = place;
+      const [first, end] = last < step ? [last + 1, step] : [step, Math.max(step, last - 1)];
+      for (const each of range(end - first + 1).map(more => first + more))
+        notches[each - 1] = clamp(level - sum(notches.slice(0, each - 1)), -NOTCHES, MOST);
+    }
+    place.last = step;
+    state.step = step;
+    this.at = { problem: state.problem, step };
+    state.guess = notches[step - 1];
     return true;
   },
-  draw(state, width) {
-    const { step, problem, guess, shown } = state, { steps } = LADDER.problems[problem], most = mostOf(state);
-    const { left } = this, unit = this.unit = (width - left - 14) / most, x = ratio => left + ratio * unit;
-    const [before, its] = [steps[step - 1], steps[step]], [old, name] = [before, its].map(each => version(each.step));
-    const [tflops, low, high] = timesFaster(LADDER.problems[problem], step), parts = [], y = row => 28 + row * 40;
-    for (const ratio of range(Math.floor(most) + 1)) {
-      parts.push(path([[x(ratio), 20], [x(ratio), y(3) - 8]], "thin"));
-      parts.push(words(x(ratio), 14, `${ratio} ×`, "small muted middle"));
+  draw({ problem, step, shown }, width) {
+    const its = LADDER.problems[problem], { steps } = its, { left, top, tall } = this;
+    const guessed = this.played[problem].notches.map(notch => 2 ** (notch / NOTCHES)), measured = measuredFactors(its);
+    const [mine, right] = [guessed, measured].map(pathOf), shownTo = its.unit === "TFLOPS" ? 8.2 : 4.2;
+    const most = Math.max(shownTo, ...mine.map(level => level + 0.2));
+    const unit = this.unit = tall / most, wide = this.wide = Math.min((width - left - 4) / steps.length, 60);
+    const x = column => left + column * wide, y = level => top + tall - level * unit, parts = [];
+    for (const times of [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].filter(times => logOf(times) < most)) {
+      parts.push(path([[left, y(logOf(times))], [x(steps.length), y(logOf(times))]], "thin"));
+      parts.push(words(left - 5, y(logOf(times)) + 4, `${times} ×`, "small muted end"));
     }
-    const bars = [[old, 1, "tint4"], ["my guess", guess, "tint1"], [name, shown ? tflops : 0, "tint0"]];
-    bars.forEach(([who, ratio, look], row) =>
-      parts.push(words(0, y(row) + 20, who, "small"), box(left, y(row), ratio * unit, 30, look)));
-    parts.push(handle("guess", {}, box(x(guess) - 14, y(1) - 4, 28, 38, "grab"),
-      box(x(guess) - 4, y(1) - 3, 8, 36, "mark")));
-    if (shown) parts.push(box(x(low), y(2) - 3, Math.max((high - low) * unit, 1.5), 36, "ink"));
-    else parts.push(words(left + 6, y(2) + 20, "not shown yet", "small muted"));
-    const { idea, prediction } = LADDER.about[its.step];
-    const measured = `${name} was measured at ${bold(its.text[0])} TFLOPS [${its.text[1]}–${its.text[2]}],
-      ${tflops.toFixed(2)} ×. Your guess was ${guess.toFixed(2)} ×.`;
+    parts.push(box(x(step), top - 4, wide, tall + 4, "chosen-column"));
+    steps.forEach(({ step: name, part }, column) => {
+      if (!column || part !== steps[column - 1].part) {
+        parts.push(path([[x(column), 14], [x(column), top + tall]], "thin"));
+        parts.push(words(x(column) + 3, 24, part, "small muted"));
+      }
+      const known = !column || shown;
+      if (known) parts.push(box(x(column) + 1, y(Math.max(right[column], 0)), wide - 2, Math.max(right[column], 0) * unit + 1,
+        "tint0", { "data-measured": name }));
+      if (wide > 27 || column % (wide > 14 ? 2 : 3) === 0 && column < steps.length - 1)
+        parts.push(words(x(column + 0.5), top + tall + 18, version(name), "small middle"));
+    });
+    const stairs = levels => levels.flatMap((level, column) => [[x(column), y(level)], [x(column + 1), y(level)]]);
+    parts.push(path(stairs(mine), "markline"));
+    parts.push(handle("path", {}, box(left, top - 4, wide * steps.length, tall + 8, "grab")));
+    const [before, here] = [steps[step - 1], steps[step]], [old, name] = [before, here].map(each => version(each.step));
+    const [idea, after] = LADDER.about[here.step], off = 1 + farthestOff(guessed, measured);
+    const isBranch = after !== before.step ? ` It does not build on ${old}, but on ${version(after)}.` : "";
+    const text = (factors, at) => `${factors[at - 1].toFixed(2)} ×`;
+    const told = shown
+      ? `Score: ${bold(scoreOf(guessed, measured))} of 100. Your path ends at ${(2 ** mine.at(-1)).toFixed(1)} ×, the
+         measured one at ${(2 ** right.at(-1)).toFixed(1)} ×. You were farthest off at ${version(steps[off].step)}: your
+         guess ${text(guessed, off)}, measured ${text(measured, off)}.`
+      : `How many times as fast as ${old} is it?`;
+    const rates = shown ? ` ${bold(text(measured, step))}, measured at ${here.text[0]} ${its.unit}
+      [${here.text[1]}–${here.text[2]}] on an ${safe(here.device)}.` : "";
     return [
-      picture(width, y(3), `How fast ${name} is beside ${old}`, parts) +
-      (shown ? `<blockquote><b>Written before measuring:</b> ${safe(prediction)}</blockquote>` : ""),
-      `${bold(its.step)}: ${safe(idea)}. ${old} reached ${before.text[0]} TFLOPS on this problem.
-       ${shown ? measured : "How much faster is the new step?"}
-       <a href="../../steps/${its.step}/README.md">The lesson</a> compares the two.`,
+      picture(x(steps.length) + 4, top + tall + 26, `How many times as fast as ${version(steps[0].step)} each step is`, parts) +
+      legend([["swatchline", "your path: draw it"], ["tint0", "measured"]]),
+      `${bold(here.step)}: ${safe(idea)}.${isBranch}${rates} ${told}
+       <a href="../../steps/${here.step}/README.md">The lesson</a> says why.`,
     ];
   },
 });
