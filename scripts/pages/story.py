@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from draw import drawings
 from draw.drawings import DrawingError
-from draw.pipeline_picture import FIRST_COPY_TRACK, Trace, read_trace
+from draw.pipeline_picture import FIRST_COPY_TRACK, Event, Trace, read_trace
 from records import results
 from records.problems import problem_label
 from records.rates import is_decode, rate, terabytes, tflops_spread
@@ -37,7 +37,7 @@ from steps.sources import ROOT, StepError
 
 PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
-SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "ladder", "bugs")
+SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "overlap", "ladder", "bugs")
 RECORDS = ROOT / "figures" / "results"
 LADDER, DECODE = ("h200_ladder.json", "h100_ladder_hopper.json"), ("h200_decode.json",)
 # What the page calls a problem, the records that have it, and what is asked of them.
@@ -47,9 +47,10 @@ MEASURED = {
     "decode, one sequence of 32,768 keys": (DECODE, {"B": "1", "Hkv": "8", "Sq": "1", "Skv": "32768"}),
     "decode, 32 sequences of 4,096 keys": (DECODE, {"B": "32", "Sq": "1", "Skv": "4096"}),
 }
-# Traced, one CTA with four tiles of keys.
+# Traced: one CTA, with four tiles of keys, or with two of 128 keys.
 TRACED = {"v09_direct_rescale": "1,1,1,64,256,64", "v10_tma_warpspec": "1,1,1,64,256,64"}
-TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64"}
+TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64", "v27_tile_shapes": "1,1,1,256,256,64"}
+IN_TURNS = "v21_wgmma", "1,1,1,128,512,64"  # products and exponentials one after another
 # From all parts of the ladder, and so that each says something new.
 BUGS = ("v02_smem_tiles/try2_no_barrier", "v10_tma_warpspec/arrivals_too_few", "v10_tma_warpspec/no_fence_before_refill")
 BUGS += ("v11_cp_async/no_wait", "v21_wgmma/no_wait", "v22_overlap/p_overwritten", "v27_tile_shapes/k_not_awaited")
@@ -74,7 +75,8 @@ def from_programs(build: Path) -> Data:
         "layouts": drawings.ask_layouts(build, "tiles"),
         "fragments": drawings.ask_layouts(build, "fragments"),
         "attention": attention(build),
-        "traces": traces(build / "flashsteps"),
+        "traces": [traced(build / "flashsteps", *each) for each in TRACED.items()],
+        "overlap": nominal_costs(read_trace(build / "flashsteps", *IN_TURNS)),
         "bugs": bugs(build / "tests/flashsteps_variants"),
     }
 
@@ -92,29 +94,34 @@ def attention(build: Path) -> Data:
     return {"seqlen": SEQLEN, "step": attention_data.STEP, "weights": weights}
 
 
-def traces(program: Path) -> list[Data]:
-    """Who does what when, and in which line of the source."""
-    return [trace_of(read_trace(program, step, shape), step) for step, shape in TRACED.items()]
+FIRST_WGMMA_TRACK = 50  # likewise
 
 
-def trace_of(trace: Trace, step: str) -> Data:
+def traced(program: Path, step: str, shape: str) -> Data:
+    """Who does what when, and in which line of the source. The four warps of a warpgroup, which wgmma takes together, do
+    the same at the same time: the first of them stands for them."""
+    trace = read_trace(program, step, shape)
     [producer] = {e.track for e in trace.events if e.kind == "issue" and " K " in e.name} or [None]
     names = names_of_mbarriers(trace, producer)
     tracks = {}
     for track in trace.tracks:
         own = trace.of(track, "products", "copy", "memory")
-        if track == producer:
+        if trace.of(FIRST_WGMMA_TRACK + track, "wgmma") and track < FIRST_WGMMA_TRACK:
+            if track % 4 == 0:
+                tracks[track] = f"warps {track}–{track + 3}"
+                tracks[FIRST_WGMMA_TRACK + track] = f"their wgmma {track}–{track + 3}"
+        elif track == producer:
             tracks[track] = "producer"
-        elif track < FIRST_COPY_TRACK and own:
+        elif track < FIRST_WGMMA_TRACK and own:
             tracks[track] = f"warp {track}"
         elif own and own[0].name[0] in "KV":
             tensor = own[0].name[0]
             tracks[track] = f"{tensor}, place {sum(name[0] == tensor for name in tracks.values())}"
     events = [
         {
-            "track": tracks[e.track],
+            "track": tracks.get(e.track, ""),
             "kind": e.kind,
-            "name": e.name.replace(e.mbarrier, names.get(e.mbarrier, e.mbarrier)),
+            "name": product_of(e) or e.name.replace(e.mbarrier, names.get(e.mbarrier, e.mbarrier)),
             "begin": e.begin,
             "end": e.end,
             "mbarrier": names.get(e.mbarrier, e.mbarrier),
@@ -122,10 +129,25 @@ def trace_of(trace: Trace, step: str) -> Data:
             "line": line_at(e.at),
         }
         for e in trace.events
-        if e.track in tracks and (e.end > e.begin or e.kind == "arrival")
+        if e.track in tracks and e.end > e.begin or e.kind == "arrival"
     ]
-    places = sorted(tracks, key=lambda track: (track < FIRST_COPY_TRACK, track != producer, track))
-    return {"step": step, "tracks": [tracks[track] for track in places], "events": events}
+    places = sorted(tracks, key=lambda track: (track < FIRST_COPY_TRACK, track != producer, track % FIRST_WGMMA_TRACK, track))
+    queries = int(shape.split(",")[3])
+    return {"step": step, "queries": queries, "tracks": [tracks[track] for track in places], "events": events}
+
+
+def nominal_costs(trace: Trace) -> Data:
+    """Of a product and of the exponentials between two products, in the middle of a trace; and when S begins."""
+    scores, product = (e for e in trace.of(FIRST_WGMMA_TRACK, "wgmma")[4:6])
+    begins = [e.begin for e in trace.of(FIRST_WGMMA_TRACK, "wgmma") if product_of(e)[0] == "S"]
+    return {"product": scores.end - scores.begin, "work": product.begin - scores.end, "s_begins": begins}
+
+
+def product_of(event: Event) -> str:
+    """Which product a wgmma is of, whose comment may stand elsewhere: its accumulator says it."""
+    if event.kind != "wgmma":
+        return ""
+    return "S = Q K^T" if "acc_s" in line_at(event.at) else "O += P V"
 
 
 def names_of_mbarriers(trace: Trace, producer: int | None) -> dict[str, str]:
@@ -208,7 +230,7 @@ def essence(data: Data) -> Data:
     a report."""
     own = copy.deepcopy(data)
     for trace in own.get("traces", []):
-        doing = [event for event in trace["events"] if event["kind"] in ("products", "arrival", "issue", "copy")]
+        doing = [e for e in trace["events"] if e["kind"] in ("products", "wgmma", "arrival", "issue", "copy")]
         trace["events"] = sorted([e["track"], e["kind"], e["name"], e["phase"], e["line"]] for e in doing)
     for bug in own.get("bugs", []):
         bug["report"] = re.sub(r"(?<!\.cu:)(?<!\.h:)\b\d+", "#", bug["report"])
