@@ -37,7 +37,8 @@ from steps.sources import ROOT, StepError
 
 PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
-SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "overlap", "ladder", "bugs")
+SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "overlap", "split")
+SECTIONS += ("shares", "ladder", "bugs")
 RECORDS = ROOT / "figures" / "results"
 LADDER, DECODE = ("h200_ladder.json", "h100_ladder_hopper.json"), ("h200_decode.json",)
 # What the page calls a problem, the records that have it, and what is asked of them.
@@ -229,6 +230,7 @@ def essence(data: Data) -> Data:
     """Without what another compiler may change: times of traces, with them who waits, and who of many comes first into
     a report."""
     own = copy.deepcopy(data)
+    own.get("overlap", {}).clear()
     for trace in own.get("traces", []):
         doing = [e for e in trace["events"] if e["kind"] in ("products", "wgmma", "arrival", "issue", "copy")]
         trace["events"] = sorted([e["track"], e["kind"], e["name"], e["phase"], e["line"]] for e in doing)
@@ -239,7 +241,7 @@ def essence(data: Data) -> Data:
 
 def from_files() -> Data:
     """What the repository says."""
-    return {"counted": counted(), "ladder": ladder()}
+    return {"counted": counted(), "ladder": ladder(), "split": split(), "shares": shares()}
 
 
 def counted() -> list[Data]:
@@ -277,6 +279,40 @@ def ladder() -> Data:
         problems.append({"name": name, "unit": unit, "label": problem_label(found[0][1]["problem"]), "steps": steps})
     about = {step: [sources.title(step), sources.after(step)] for step in sources.all_steps()}
     return {"problems": problems, "about": about}
+
+
+def microseconds(entry: Data) -> float:
+    return 1000 * entry["timing"]["median_ms"]
+
+
+def split() -> Data:
+    """What each number of CTAs for a head of K and V takes, for one sequence."""
+    record = results.load(RECORDS / "h200_splits_v32.json")
+    problems = []
+    for run in results.select_runs(record, {"B": "1"}):
+        heads = run["problem"]["num_heads_kv"]
+        # v32's own choice is there a second time.
+        taken = {step["resources"]["grid"][0]: microseconds(step) for step in reversed(run["steps"])}
+        times = [{"splits": splits, "us": taken[splits]} for splits in sorted(taken)]
+        read = 1000 * run["ceilings"]["read_kv"]["median_ms"]
+        problems.append({"keys": run["problem"]["seqlen_kv"], "read": read, "times": times})
+    return {"heads": heads, "sms": record["provenance"]["device"]["sm_count"], "problems": problems}
+
+
+def shares() -> Data:
+    """Sequences of which one is much longer than the others. The page itself computes as v36's kernel does."""
+    drawings.check_quotes(
+        "steps/v36_stream_k/kernel.cu",
+        "return cta * (num_units / num_ctas) + cta * (num_units % num_ctas) / num_ctas;",
+        "return params.kv_lengths != nullptr ? 1 : 0;",
+        "return kv_len > UNIT ? ceil_div(kv_len, UNIT) : 1;",
+    )
+    record = results.load(RECORDS / "h200_stream_k_lengths.json")
+    run = next(run for run in record["runs"] if (run["problem"]["batch"], run["problem"]["kv_lengths"]) == (32, "skewed"))
+    *others, most = sorted(run["problem"]["lengths"])
+    before, after = ({"step": step["step"], "us": microseconds(step)} for step in run["steps"])
+    lengths = {"count": len(others) + 1, "most": most, "others": others[-1]}
+    return {"lengths": lengths, "before": before, "after": after, "factor": before["us"] / after["us"]}
 
 
 def rates_in(run: Data) -> dict[str, tuple[float, ...]]:

@@ -43,6 +43,8 @@ STATES = [
         "softmax": {"rescale": False, "keys": 8, "score7": 3},
         "storage": {"step": 5, "dim": 128},
         "fragments": {"operand": "v", "lane": 31},
+        "split": {"splits": 10, "problem": 1, "shown": True, "weighted": False},
+        "shares": {"units0": 16, "units1": 0},
         "banks": {"layout": 9, "pass": 2, "chunk": 0},
         "pipeline": {"step": 2, "time": 5000, "event": "2:100"},
         "overlap": {"time": 5000, "work": 1400, "warpgroups": 2},
@@ -482,6 +484,53 @@ def test_a_reader_finds_when_the_overlap_pays(page):
     page.drag("#overlap [data-handle] .grab", 80, 0, touch=True)
     told = page.evaluate("document.querySelector('#overlap .now').innerText")
     assert page.state("overlap")["time"] > 100 and "v21: " in told and "v22: " in told
+
+
+def test_more_ctas_give_more_sms_work_and_parts_need_their_weights(page):
+    expected = re.compile(r"O = (\S+); with one CTA it is (\S+)\.")
+    for index, problem in enumerate(DATA["split"]["problems"]):
+        page.click(f'#split [name="split-problem"][value="{index}"]')
+        page.press("split", "splits", "Home")
+        for at, entry in enumerate(problem["times"]):
+            assert page.state("split")["splits"] == at
+            busy = page.all("#split [data-sm=busy]", "dataset.sm")
+            assert len(busy) == min(132, 8 * entry["splits"])
+            assert len(page.all("#split [data-part]", "dataset.part")) == min(8, entry["splits"])
+            mine, right = expected.search(page.says("split")).groups()
+            assert mine == right
+            page.press("split", "splits", "ArrowRight")
+    assert page.all("#split [data-us]", "dataset.us") == []
+    page.press("split", "weighted", " ")
+    mine, right = expected.search(page.says("split")).groups()
+    assert mine != right
+    page.press("split", "splits", "Home")
+    assert len(set(expected.search(page.says("split")).groups())) == 1, "one part needs no weight"
+    page.press("split", "shown", " ")
+    page.click('#split [data-choose="7"]', touch=True)
+    took = problem["times"][7]
+    assert took["splits"] == 16 and f"Measured: {took['us']:.1f} µs" in page.says("split")
+    assert took["us"] == min(entry["us"] for entry in problem["times"]) > problem["read"]
+
+
+def test_v36_cuts_all_keys_into_equal_pieces(page):
+    for lengths in ([2, 5, 1, 4, 3, 16], [3, 3, 3, 3, 0, 0], [0] * 6, [16] * 6):
+        page.set("shares", **{f"units{index}": length for index, length in enumerate(lengths)})
+        pieces, units = (page.all("#shares [data-piece]", f"dataset.{it}") for it in ("piece", "units"))
+        found = [(*map(int, piece.split()), int(its)) for piece, its in zip(pieces, units)]
+        for way in (0, 1):
+            for sequence, length in enumerate(lengths):
+                own = [its for w, _, s, its in found if (w, s) == (way, sequence)]
+                assert sum(own) == 1 + max(length, 1) and (way or len(own) == 1)
+        shares = [sum(its for w, sm, _, its in found if (w, sm) == (1, number)) for number in range(4)]
+        assert max(shares) - min(shares) <= 1
+        slow, fast = map(int, re.search(r"v33 takes (\d+) units of time, v36 (\d+)", page.says("shares")).groups())
+        assert fast == max(shares) <= slow
+    for touch in (False, True):
+        page.set("shares", units2=10)
+        page.drag('#shares [data-handle][data-sequence="2"] .mark', -100, 0, touch)
+        assert page.state("shares")["units2"] < 9
+    page.press("shares", "units4", "Home", "ArrowRight", "ArrowRight")
+    assert page.state("shares")["units4"] == 2
 
 
 def test_a_drawn_path_gets_a_score_beside_the_measured_one(page):
