@@ -51,6 +51,7 @@ MEASURED = {
 # Traced: one CTA, with four tiles of keys, or with two of 128 keys.
 TRACED = {"v09_direct_rescale": "1,1,1,64,256,64", "v10_tma_warpspec": "1,1,1,64,256,64"}
 TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64", "v27_tile_shapes": "1,1,1,256,256,64"}
+COUNTED = "1,4,256,64"
 IN_TURNS = "v21_wgmma", "1,1,1,128,512,64"  # products and exponentials one after another
 # From all parts of the ladder, and so that each says something new.
 BUGS = ("v02_smem_tiles/try2_no_barrier", "v10_tma_warpspec/arrivals_too_few", "v10_tma_warpspec/no_fence_before_refill")
@@ -76,6 +77,7 @@ def from_programs(build: Path) -> Data:
         "layouts": drawings.ask_layouts(build, "tiles"),
         "fragments": drawings.ask_layouts(build, "fragments"),
         "attention": attention(build),
+        "counted": counted(build / "flashsteps"),
         "traces": [traced(build / "flashsteps", *each) for each in TRACED.items()],
         "overlap": nominal_costs(read_trace(build / "flashsteps", *IN_TURNS)),
         "bugs": bugs(build / "tests/flashsteps_variants"),
@@ -96,6 +98,23 @@ def attention(build: Path) -> Data:
 
 
 FIRST_WGMMA_TRACK = 50  # likewise
+
+
+def counted(program: Path) -> list[Data]:
+    """Of every step: wavefronts per 64 x 64 scores, products that read shared memory themselves, bytes of shared memory."""
+    said = drawings.ask_flashsteps(program, "count", "--full", COUNTED)  # of all steps
+    ((problem, steps),) = [(run["problem"], run["steps"]) for run in said["runs"]]
+    tiles = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"] * problem["seqlen_kv"] / 64**2
+    return [
+        {
+            "step": step["step"],
+            "wavefronts": step["counters"]["shared_wavefronts"] / tiles,
+            "wgmma": step["counters"]["wgmma"],
+            "bytes": step["resources"]["smem_bytes"],
+        }
+        for step in steps
+        if step["step"] in sources.all_steps()  # a build with tests also has the library's variants
+    ]
 
 
 def traced(program: Path, step: str, shape: str) -> Data:
@@ -241,19 +260,7 @@ def essence(data: Data) -> Data:
 
 def from_files() -> Data:
     """What the repository says."""
-    return {"counted": counted(), "ladder": ladder(), "split": split(), "shares": shares()}
-
-
-def counted() -> list[Data]:
-    """Wavefronts per 64 x 64 scores, of each step."""
-    [run] = results.select_runs(
-        results.load(RECORDS / "emulator_counters.json"), {"S": "256", "D": "64", "causal": "false"}
-    )
-    problem = run["problem"]
-    tiles = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"] * problem["seqlen_kv"] / 64**2
-    return [
-        {"step": step["step"], "wavefronts": step["counters"]["shared_wavefronts"] / tiles} for step in run["steps"]
-    ]
+    return {"ladder": ladder(), "split": split(), "shares": shares()}
 
 
 def ladder() -> Data:

@@ -41,7 +41,7 @@ STATES = [
         "matrix": {"head": 3, "causal": False, "row": 63},
         "tiles": {"seqlen_q": 1, "seqlen_kv": 1, "kv_len": 0, "causal": False},
         "softmax": {"rescale": False, "keys": 8, "score7": 3},
-        "storage": {"step": 5, "dim": 128},
+        "storage": {"step": 5},
         "fragments": {"operand": "v", "lane": 31},
         "split": {"splits": 10, "problem": 1, "shown": True, "weighted": False},
         "shares": {"units0": 16, "units1": 0},
@@ -53,7 +53,7 @@ STATES = [
     },
     {
         "tiles": {"seqlen_q": 320, "seqlen_kv": 100, "kv_len": 64, "causal": True, "cta": 4},
-        "storage": {"step": 0},
+        "storage": {"step": 32},
         "banks": {"layout": 8},
         "pipeline": {"step": 3, "time": 3000},
         "ladder": {"shown": True, "problem": 2},
@@ -254,17 +254,29 @@ def test_a_row_of_the_matrix_shows_its_weights(page):
 
 
 def test_s_p_and_o_leave_shared_memory_one_by_one(page):
-    expected = {"v01": "", "v02": "sp", "v03": "spo", "v06": "spo", "v07": "sp", "v08": "p", "v11": "p", "v12": ""}
+    """And do not come back on the rest of the ladder."""
+    expected = {"v01": "", "v02": "sp", "v03": "spo", "v06": "spo", "v07": "sp", "v08": "p", "v11": "p"}
+    steps = page.evaluate("STORAGE.map(each => each.step)")
+    assert steps == story.sources.all_steps()
+    layouts = {each["step"]: {part["name"]: part for part in each["64"]} for each in DATA["layouts"]["storage"]}
     page.press("storage", "step", "Home")
-    for step in page.evaluate("STORAGE.map(each => each.step)"):
-        if (where := expected.get(step[:3])) is not None:
+    for step, counted in zip(steps, DATA["counted"]):
+        where = "" if step[:3] >= "v12" else expected.get(step[:3])
+        if where is not None:
             lives = page.all("#storage [data-lives]", "dataset.lives")
             assert lives == [f"{x} {'shared' if x in where else 'registers'}" for x in "spo"], step
-            [its] = [each["64"] for each in DATA["layouts"]["storage"] if each["step"] == step] or [[]]
-            kept = {part["name"]: part for part in its}
+            kept = layouts.get(step, {})
             arrows = page.all("#storage [data-bytes]", "textContent")
             assert arrows == [f"{kept.get(x, kept.get('s', {}))['contents']:,}" for x in where]
+        assert page.all("#storage [data-total]", "dataset.total") == [str(counted["bytes"])]
+        if step in layouts:
+            assert 0 <= counted["bytes"] - sum(part["bytes"] for part in layouts[step].values()) <= 1024, step
+        told = page.says("storage")
+        assert f"counts {round(counted['wavefronts']):,} pass" in told
+        assert ("for wgmma" in told) == ("v21" <= step[:3] <= "v27")
         page.press("storage", "step", "ArrowRight")
+    page.click('#storage [data-choose="0"]', touch=True)
+    assert page.state("storage") == {"step": 0}
 
 
 def test_pointing_at_t6_lights_its_cells(page):
