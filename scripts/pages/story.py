@@ -29,7 +29,7 @@ from draw import drawings
 from draw.drawings import DrawingError
 from draw.pipeline_picture import FIRST_COPY_TRACK, Event, Trace, read_trace
 from records import results
-from records.problems import problem_label
+from records.problems import SHAPE, problem_label
 from records.rates import is_decode, rate, terabytes, tflops_spread
 from records.results import ResultsError
 from steps import sources, variants
@@ -37,8 +37,10 @@ from steps.sources import ROOT, StepError
 
 PAGE = ROOT / "docs" / "story" / "index.html"
 PARTS = Path(__file__).parent / "story"
-SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "overlap", "split")
-SECTIONS += ("shares", "ladder", "bugs")
+SECTIONS = ("matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "overlap", "split", "shares")
+SECTIONS += ("ladder", "bugs")
+# What is drawn alike is in one file.
+SCRIPTS = ("core", "matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "split", "ladder", "bugs")
 RECORDS = ROOT / "figures" / "results"
 LADDER, DECODE = ("h200_ladder.json", "h100_ladder_hopper.json"), ("h200_decode.json",)
 # What the page calls a problem, the records that have it, and what is asked of them.
@@ -51,7 +53,7 @@ MEASURED = {
 # Traced: one CTA, with four tiles of keys, or with two of 128 keys.
 TRACED = {"v09_direct_rescale": "1,1,1,64,256,64", "v10_tma_warpspec": "1,1,1,64,256,64"}
 TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64", "v27_tile_shapes": "1,1,1,256,256,64"}
-COUNTED = "1,4,256,64"
+COUNTED = {"S": "256", "D": "64", "causal": "false"}
 IN_TURNS = "v21_wgmma", "1,1,1,128,512,64"  # products and exponentials one after another
 # From all parts of the ladder, and so that each says something new.
 BUGS = ("v02_smem_tiles/try2_no_barrier", "v10_tma_warpspec/arrivals_too_few", "v10_tma_warpspec/no_fence_before_refill")
@@ -101,20 +103,22 @@ FIRST_WGMMA_TRACK = 50  # likewise
 
 
 def counted(program: Path) -> list[Data]:
-    """Of every step: wavefronts per 64 x 64 scores, products that read shared memory themselves, bytes of shared memory."""
-    said = drawings.ask_flashsteps(program, "count", "--full", COUNTED)  # of all steps
-    ((problem, steps),) = [(run["problem"], run["steps"]) for run in said["runs"]]
-    tiles = problem["batch"] * problem["num_heads_q"] * problem["seqlen_q"] * problem["seqlen_kv"] / 64**2
-    return [
-        {
-            "step": step["step"],
-            "wavefronts": step["counters"]["shared_wavefronts"] / tiles,
-            "wgmma": step["counters"]["wgmma"],
-            "bytes": step["resources"]["smem_bytes"],
-        }
-        for step in steps
-        if step["step"] in sources.all_steps()  # a build with tests also has the library's variants
-    ]
+    """Of every step: wavefronts per 64 x 64 scores, products that read shared memory themselves, bytes of shared memory.
+    What the record has not, the program is asked."""
+    [run] = results.select_runs(results.load(RECORDS / "emulator_counters.json"), COUNTED)
+    shape = ",".join(str(run["problem"][key]) for key in SHAPE)
+    known = {step["step"]: step for step in run["steps"]}
+    tiles = run["problem"]["batch"] * run["problem"]["num_heads_q"] * (run["problem"]["seqlen_q"] / 64) ** 2
+    told = []
+    for name in sources.all_steps():
+        if not (step := known.get(name)):
+            [[step]] = [its["steps"] for its in drawings.ask_flashsteps(program, "count", name, shape)["runs"]]
+        wavefronts = step["counters"]["shared_wavefronts"] / tiles
+        bytes_kept = step["resources"]["smem_bytes"]
+        told.append(
+            {"step": name, "wavefronts": wavefronts, "wgmma": step["counters"].get("wgmma", 0), "bytes": bytes_kept}
+        )
+    return told
 
 
 def traced(program: Path, step: str, shape: str) -> Data:
@@ -351,12 +355,8 @@ def find_browser() -> str | None:
 
 def description() -> str:
     """What the page carries of the files that it is made of."""
-    made_of = (Path(__file__), *(PARTS / name for name in ("page.html.j2", *files())))
+    made_of = (Path(__file__), *(PARTS / name for name in ("page.html.j2", *(f"{name}.js" for name in SCRIPTS))))
     return f"flashsteps story; sha256: {hashlib.sha256(b''.join(path.read_bytes() for path in made_of)).hexdigest()}"
-
-
-def files() -> list[str]:
-    return ["core.js", *(f"{name}.js" for name in SECTIONS)]
 
 
 def render(data: Data) -> str:
@@ -369,7 +369,7 @@ def render(data: Data) -> str:
     return environment.get_template("page.html.j2").render(
         description=description(),
         numbers={name: number for number, name in enumerate(SECTIONS, start=1)},
-        script="\n".join((PARTS / name).read_text(encoding="utf-8") for name in files()),
+        script="\n".join((PARTS / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS),
         data=data,
         json=json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", r"<\/"),
     )
