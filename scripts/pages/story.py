@@ -103,8 +103,8 @@ FIRST_WGMMA_TRACK = 50  # likewise
 
 
 def counted(program: Path) -> list[Data]:
-    """Of every step: wavefronts per 64 x 64 scores, products that read shared memory themselves, bytes of shared memory.
-    What the record has not, the program is asked."""
+    """Of every step: wavefronts per 64 x 64 scores, products that read shared memory themselves, bytes of shared
+    memory. The program is asked what the record does not have."""
     [run] = results.select_runs(results.load(RECORDS / "emulator_counters.json"), COUNTED)
     shape = ",".join(str(run["problem"][key]) for key in SHAPE)
     known = {step["step"]: step for step in run["steps"]}
@@ -122,8 +122,8 @@ def counted(program: Path) -> list[Data]:
 
 
 def traced(program: Path, step: str, shape: str) -> Data:
-    """Who does what when, and in which line of the source. The four warps of a warpgroup, which wgmma takes together, do
-    the same at the same time: the first of them stands for them."""
+    """Who does what when, and in which line of the source. The four warps of a warpgroup do the same at the same time,
+    and the first of them stands for all."""
     trace = read_trace(program, step, shape)
     [producer] = {e.track for e in trace.events if e.kind == "issue" and " K " in e.name} or [None]
     names = names_of_mbarriers(trace, producer)
@@ -155,7 +155,11 @@ def traced(program: Path, step: str, shape: str) -> Data:
         for e in trace.events
         if e.track in tracks and e.end > e.begin or e.kind == "arrival"
     ]
-    places = sorted(tracks, key=lambda track: (track < FIRST_COPY_TRACK, track != producer, track % FIRST_WGMMA_TRACK, track))
+
+    def place(track: int) -> tuple[bool, bool, int, int]:
+        return track < FIRST_COPY_TRACK, track != producer, track % FIRST_WGMMA_TRACK, track
+
+    places = sorted(tracks, key=place)
     queries = int(shape.split(",")[3])
     return {"step": step, "queries": queries, "tracks": [tracks[track] for track in places], "events": events}
 
@@ -319,7 +323,7 @@ def shares() -> Data:
         "return kv_len > UNIT ? ceil_div(kv_len, UNIT) : 1;",
     )
     record = results.load(RECORDS / "h200_stream_k_lengths.json")
-    run = next(run for run in record["runs"] if (run["problem"]["batch"], run["problem"]["kv_lengths"]) == (32, "skewed"))
+    [run] = results.select_runs(record, {"B": "32", "kv_lengths": "skewed"})
     *others, most = sorted(run["problem"]["lengths"])
     before, after = ({"step": step["step"], "us": microseconds(step)} for step in run["steps"])
     lengths = {"count": len(others) + 1, "most": most, "others": others[-1]}

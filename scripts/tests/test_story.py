@@ -323,7 +323,7 @@ def test_tiles_follow_the_drag_of_a_handle_and_the_keys(page):
             page.set("tiles", **sizes, cta=cta)
             looks = page.all(f'#tiles [data-cta="{cta}"]', 'getAttribute("class")')
             wanted = ["tint1" if its else "tint0" for its in masked]
-            assert looks == wanted + ["empty"] * (-(-mask["seqlen_kv"] // 64) - len(masked))
+            assert looks == wanted + ["idle"] * (-(-mask["seqlen_kv"] // 64) - len(masked))
 
 
 def test_softmax_is_right_with_the_rescale_and_wrong_without(page):
@@ -412,7 +412,7 @@ def test_the_playhead_tells_what_is_under_way_and_which_phase(page):
         assert len(now) >= 4 and all(each["track"] in told and each["line"] in told for each in now)
         names, times = (page.all("#pipeline [data-phase]", f"dataset.{it}") for it in ("phase", "end"))
         ends = dict(zip(names, times))
-        arrivals = [e for e in trace["events"] if e["kind"] == "arrival" and re.search("[kv].*empty", e["mbarrier"], re.I)]
+        arrivals = [e for e in trace["events"] if e["kind"] == "arrival" and re.search("[kvKV].*empty", e["mbarrier"])]
         last = {f"{e['mbarrier']} {e['phase']}": str(e["begin"]) for e in sorted(arrivals, key=lambda e: e["begin"])}
         few = trace["step"][:3] in ("v10", "v16")
         assert bool(ends) == few and (last.items() <= ends.items() or not few)
@@ -560,7 +560,8 @@ def test_a_drawn_path_gets_a_score_beside_the_measured_one(page):
         page.set("ladder", shown=False)
         notches = [round(20 * math.log2(factor)) for factor in factors[1:]]
         page.place(surface)
-        left, top = page.evaluate(f"(box => [box.x, box.y])(document.querySelector('{surface}').getBoundingClientRect())")
+        corner = f"document.querySelector('{surface}').getBoundingClientRect()"
+        left, top = page.evaluate(f"(box => [box.x, box.y])({corner})")
         wide, tall, unit = page.evaluate("(own => [own.wide, own.tall, own.unit])(SECTIONS.ladder.own)")
         levels = [sum(notches[: at + 1]) / 20 for at in range(len(notches))]
         places = [(left + (at + 1.5) * wide, top + 4 + tall - level * unit) for at, level in enumerate(levels)]

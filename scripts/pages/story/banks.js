@@ -81,7 +81,8 @@ story("banks", {
     let tall = below + high + 24;
     if (mode) { // the address in bits, 9 to 4: what is below stays as it is
       const row = 3, plain = row * chunks + chunk, swizzled = swizzlePlace(mode, row, chunk);
-      const bits = [[`bits of ${row}:${chunk}`, null], ["as it is", plain], ["XOR", plain ^ swizzled], ["swizzled", swizzled]];
+      const bits = [[`bits of ${row}:${chunk}`, null], ["as it is", plain], ["XOR", plain ^ swizzled],
+        ["swizzled", swizzled]];
       bits.forEach(([title, value], line) => {
         const y = tall + line * 28;
         parts.push(words(0, y + 18, title, "small"));

@@ -71,8 +71,9 @@ story("ladder", {
         parts.push(words(x(column) + 3, 24, part, "small muted"));
       }
       const known = !column || shown;
-      if (known) parts.push(box(x(column) + 1, y(Math.max(right[column], 0)), wide - 2, Math.max(right[column], 0) * unit + 1,
-        "tint0", { "data-measured": name }));
+      const high = Math.max(right[column], 0) * unit + 1;
+      if (known)
+        parts.push(box(x(column) + 1, top + tall + 1 - high, wide - 2, high, "tint0", { "data-measured": name }));
       if (wide > 27 || column % (wide > 14 ? 2 : 3) === 0 && column < steps.length - 1)
         parts.push(words(x(column + 0.5), top + tall + 18, version(name), "small middle"));
     });
@@ -91,7 +92,8 @@ story("ladder", {
     const rates = shown ? ` ${bold(text(measured, step))}, measured at ${here.text[0]} ${its.unit}
       [${here.text[1]}–${here.text[2]}] on an ${safe(here.device)}.` : "";
     return [
-      picture(x(steps.length) + 4, top + tall + 26, `How many times as fast as ${version(steps[0].step)} each step is`, parts) +
+      picture(x(steps.length) + 4, top + tall + 26, `How many times as fast as ${version(steps[0].step)} a step is`,
+        parts) +
       legend([["swatchline", "your path: draw it"], ["tint0", "measured"]]),
       `${bold(here.step)}: ${safe(idea)}.${isBranch}${rates} ${told}
        <a href="../../steps/${here.step}/README.md">The lesson</a> says why.`,

@@ -27,7 +27,7 @@ story("matrix", {
     parts.push(box(left, top, side, side, "empty"), words(left, 12, "keys →", "small muted"));
     if (causal) {
       const hidden = range(seqlen).map(query => cells(query, query + 1, seqlen - query - 1));
-      parts.push(element("path", { d: hidden.join(""), class: "beyond" }));
+      parts.push(element("path", { d: hidden.join(""), class: "idle" }));
     }
     LEVELS.forEach((least, level) => {
       const most = LEVELS[level + 1] ?? Infinity;

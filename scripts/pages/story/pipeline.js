@@ -1,6 +1,7 @@
 // What the warps and copies of one CTA do, in nominal time: the emulator's own traces.
 const TRACES = DATA.traces;
-const LOOKS = { products: "tint0", wgmma: "tint0", work: "tint1", memory: "tint3", copy: "tint3", issue: "ink", wait: "idle" };
+const LOOKS = { products: "tint0", wgmma: "tint0", work: "tint1", memory: "tint3", copy: "tint3", issue: "ink",
+  wait: "idle" };
 const isProduct = ({ kind }) => kind === "products" || kind === "wgmma";
 const ofOutput = event => isProduct(event) && /^O [^a-z]*= /.test(event.name);
 const lookOf = event => ofOutput(event) ? "tint2" : LOOKS[event.kind];
@@ -57,7 +58,8 @@ const LEGEND = [["tint0", "S = Q Kᵀ"], ["tint1", "softmax and other work"], ["
 const PARTS = ["tint0", "tint1", "tint2", "tint3", "idle"];
 function timesOf(trace) {
   const own = name => trace.events.filter(event => event.track === name && event.kind !== "arrival");
-  const first = trace.tracks.find(track => /^warps? 0/.test(track)), products = own(first.replace("warps", "their wgmma"));
+  const first = trace.tracks.find(track => /^warps? 0/.test(track));
+  const products = own(first.replace("warps", "their wgmma"));
   const times = Object.fromEntries(PARTS.map(look => [look, 0]));
   for (const event of own(first)) {
     let rest = event.end - event.begin;
@@ -76,7 +78,8 @@ story("pipeline", {
   controls: {
     step: { kind: "choice", label: "step", of: TRACES.map(({ step }, index) => [index, version(step)]) },
     play: { kind: "play", label: "play" },
-    time: { kind: "range", label: "playhead:", min: 0, max: state => endOf(TRACES[state.step]), step: 20, text: thousands },
+    time: { kind: "range", label: "playhead:", min: 0, max: ({ step }) => endOf(TRACES[step]), step: 20,
+      text: thousands },
   },
   left: 96,
   point(state, { handle, event, choose, pressed }, x) {

@@ -21,7 +21,8 @@ function merged(parts, weights) {
 story("split", {
   state: { splits: 3, problem: 1, weighted: true, shown: false },
   controls: {
-    splits: { kind: "range", label: "CTAs for each head:", wide: true, min: 0, max: () => SPLIT.problems[0].times.length - 1,
+    splits: { kind: "range", label: "CTAs for each head:", wide: true, min: 0,
+      max: () => SPLIT.problems[0].times.length - 1,
       text: (index, { problem }) => String(SPLIT.problems[problem].times[index].splits) },
     problem: { kind: "choice", label: "keys", of: SPLIT.problems.map(({ keys }, index) => [index, thousands(keys)]) },
     weighted: { kind: "flag", label: "weight the parts before they are added" },
@@ -39,7 +40,8 @@ story("split", {
     parts.push(words(0, 12, `the GPU's ${SPLIT.sms} SMs`, "small muted"));
     for (const sm of range(SPLIT.sms)) {
       const place = [sm % across * cell, 20 + Math.floor(sm / across) * cell];
-      parts.push(box(...place, cell - 2, cell - 2, sm < busy ? "tint0" : "idle", { "data-sm": sm < busy ? "busy" : "idle" }));
+      const own = { "data-sm": sm < busy ? "busy" : "idle" };
+      parts.push(box(...place, cell - 2, cell - 2, sm < busy ? "tint0" : "idle", own));
     }
     let y = 20 + Math.ceil(SPLIT.sms / across) * cell + 26;
     // The merge.
@@ -50,8 +52,9 @@ story("split", {
     its.forEach(({ begin, end, total }, index) => {
       const [x, long] = [begin * wide, (end - begin) * wide - 4], high = total / most * tall, low = high * weights[index];
       parts.push(box(x, y + 10 + tall - high, long, high, "empty"));
-      parts.push(box(x, y + 10 + tall - low, long, low, weighted || its.length === 1 ? "tint2" : "tint3", { "data-part": index }));
-      parts.push(words(x + long / 2, y + tall + 26, end - begin > 1 ? `${begin}–${end - 1}` : begin, "small middle muted"));
+      const look = weighted || its.length === 1 ? "tint2" : "tint3", name = end - begin > 1 ? `${begin}–${end - 1}` : begin;
+      parts.push(box(x, y + 10 + tall - low, long, low, look, { "data-part": index }));
+      parts.push(words(x + long / 2, y + tall + 26, name, "small middle muted"));
     });
     y += tall + 56;
     // The times.
@@ -59,13 +62,15 @@ story("split", {
     parts.push(words(0, y, "the call's time, by CTAs for each head", "small muted"));
     times.forEach(({ splits: its, us }, index) => {
       const up = us / longest * high, x = index * bar;
-      if (shown) parts.push(box(x + 2, y + 10 + high - up, bar - 4, up, index === at ? "mark" : "tint0", { "data-us": us }));
+      const look = index === at ? "mark" : "tint0";
+      if (shown) parts.push(box(x + 2, y + 10 + high - up, bar - 4, up, look, { "data-us": us }));
       parts.push(box(x, y + 8, bar, high + 20, index === at ? "chosen" : "grab", { "data-choose": index }));
       parts.push(words(x + bar / 2, y + high + 25, its, "small middle through"));
     });
     const floor = y + 10 + high - read / longest * high;
     if (shown) parts.push(path([[0, floor], [times.length * bar, floor]], "markline"));
-    else parts.push(words(times.length * bar / 2, y + high / 2 + 10, "which is fastest?", "small muted middle through"));
+    else
+      parts.push(words(times.length * bar / 2, y + high / 2 + 10, "which is fastest?", "small muted middle through"));
     const mine = merged(its, weights), right = merged(partsOf(SCORES, 1), [1]), off = Math.abs(mine - right) > 1e-9;
     const best = times.reduce((a, b) => b.us < a.us ? b : a);
     return [
@@ -130,10 +135,12 @@ story("shares", {
     lengths.forEach((length, index) => {
       const y = 20 + index * (high + 2), end = left + length * unit;
       parts.push(words(0, y + 15, index, "small"), box(left, y, length * unit, high, look(index)));
-      parts.push(handle("length", { "data-sequence": index }, box(end - 12, y, 24, high, "grab"), box(end - 3, y, 6, high, "mark")));
+      parts.push(handle("length", { "data-sequence": index }, box(end - 12, y, 24, high, "grab"),
+        box(end - 3, y, 6, high, "mark")));
     });
     let y = 20 + SEQUENCES * (high + 2) + 14;
-    const ways = [["v33: a CTA for each sequence", wholeSequences(lengths)], ["v36: equal pieces of one line", equalPieces(lengths)]];
+    const ways = [["v33: a CTA for each sequence", wholeSequences(lengths)],
+      ["v36: equal pieces of one line", equalPieces(lengths)]];
     const ends = ways.map(([, pieces]) => endOfAll(pieces)), scale = (width - left - 8) / Math.max(...ends, 18);
     ways.forEach(([title, pieces], way) => {
       parts.push(words(0, y + 14, title, "strong"));
@@ -157,8 +164,8 @@ story("shares", {
       `v33 takes ${bold(ends[0])} units of time, v36 ${bold(ends[1])}: ${(ends[0] / ends[1]).toFixed(2)} × as fast.
        ${count(shared, "sequence")} of v36 ${shared === 1 ? "is" : "are"} shared and must be merged. Measured with
        ${record.count} sequences, of which the longest has ${thousands(record.most)} keys and the others at most
-       ${thousands(record.others)}: ${version(after.step)} took ${after.us.toFixed(1)} µs, and ${version(before.step)}, whose place
-       it took, ${before.us.toFixed(1)} µs, ${bold(`${factor.toFixed(2)} ×`)} as long.`,
+       ${thousands(record.others)}: ${version(after.step)} took ${after.us.toFixed(1)} µs, and ${version(before.step)},
+       whose place it took, ${before.us.toFixed(1)} µs, ${bold(`${factor.toFixed(2)} ×`)} as long.`,
     ];
   },
 });

@@ -6,7 +6,8 @@ const placesOf = ({ parts }) => Object.fromEntries(parts.map(part => [part.name,
 story("storage", {
   state: { step: 2 },
   controls: {
-    step: { kind: "range", label: "step", wide: true, min: 0, max: STORAGE.length - 1, text: index => STORAGE[index].step },
+    step: { kind: "range", label: "step", wide: true, min: 0, max: STORAGE.length - 1,
+      text: index => STORAGE[index].step },
   },
   point(state, { choose, pressed }) {
     if (!pressed || choose === undefined) return false;
@@ -50,7 +51,8 @@ story("storage", {
       parts.push(box(index * wide + 1, low + 6 + tall - high, wide - 2, high, here ? "mark" : "tint0"));
       parts.push(box(index * wide, low, wide, tall + 26, "grab", { "data-choose": index }));
       if (index % (whole > 600 ? 2 : 4) === 0 && index * wide < whole - 14)
-        parts.push(words((index + 0.5) * wide, low + tall + 22, version(each.step), `small through ${index ? "middle" : ""}`));
+        parts.push(words(index * wide + (index ? wide / 2 : 0), low + tall + 22, version(each.step),
+          `small through ${index ? "middle" : ""}`));
     });
     const where = ["s", "p", "o"].filter(name => own[name]).join(", ").toUpperCase().replace(/, (.)$/, " and $1");
     const what = where ? `${where} ${where.length > 1 ? "pass" : "passes"} through shared memory. An arrow carries the

@@ -46,7 +46,7 @@ story("tiles", {
       computed += tiles.length;
       masked += tiles.filter(Boolean).length;
       for (const column of range(columns)) {
-        const look = column >= tiles.length ? "empty" : tiles[column] ? "tint1" : "tint0";
+        const look = column >= tiles.length ? "idle" : tiles[column] ? "tint1" : "tint0";
         parts.push(box(x(column * block_n), y(row * block_m), block_n * unit, block_m * unit, look,
           { "data-cta": row, "data-tile": column }));
         if (row === cta && column < tiles.length)
@@ -57,8 +57,8 @@ story("tiles", {
     for (const column of range(columns))
       parts.push(words(x(column * block_n), top - 6, column * block_n, "small muted"));
     // What the tiles have beyond the tensors.
-    parts.push(box(x(seqlen_kv), y(0), (columns * block_n - seqlen_kv) * unit, rows * block_m * unit, "beyond"));
-    parts.push(box(x(0), y(seqlen_q), seqlen_kv * unit, (rows * block_m - seqlen_q) * unit, "beyond"));
+    parts.push(box(x(seqlen_kv), y(0), (columns * block_n - seqlen_kv) * unit, rows * block_m * unit, "outside"));
+    parts.push(box(x(0), y(seqlen_q), seqlen_kv * unit, (rows * block_m - seqlen_q) * unit, "outside"));
     const stairs = range(seqlen_q).flatMap(row => [row, row + 1].map(edge => [x(visibleKeys(row, state)), y(edge)]));
     parts.push(path(stairs, "markline"));
     parts.push(box(x(0), y(cta * block_m), columns * block_n * unit, block_m * unit, "chosen"));
@@ -73,8 +73,8 @@ story("tiles", {
     const wanted = pairs ? `; ${Math.round(100 * seen / pairs)} % of the pairs in them are wanted` : "";
     return [
       picture(x(LONGEST) + 24, y(LONGEST) + 8, "The tiles of the attention matrix", parts) +
-      legend([["tint0", "computed without a mask"], ["tint1", "computed with a mask"], ["empty", "not even loaded"],
-        ["swatchline", "how far a row sees"]]),
+      legend([["tint0", "computed without a mask"], ["tint1", "computed with a mask"], ["idle", "not even loaded"],
+        ["outside", "pale: no such query or key"],         ["swatchline", "how far a row sees"]]),
       `CTA ${cta} computes ${bold(count(tiles.length, "tile"))}, in the order of the numbers,
        ${tiles.filter(Boolean).length} of them with a mask. All CTAs together compute ${computed} of
        ${count(rows * columns, "tile")}, ${masked} with a mask${wanted}.`,
