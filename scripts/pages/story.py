@@ -56,10 +56,12 @@ TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64", "v27_tile_shapes": "1,1
 COUNTED = {"S": "256", "D": "64", "causal": "false"}
 IN_TURNS = "v21_wgmma", "1,1,1,128,512,64"  # products and exponentials one after another
 # From all parts of the ladder, and so that each says something new.
-BUGS = ("v02_smem_tiles/try2_no_barrier", "v10_tma_warpspec/arrivals_too_few", "v10_tma_warpspec/no_fence_before_refill")
-BUGS += ("v11_cp_async/no_wait", "v21_wgmma/no_wait", "v22_overlap/p_overwritten", "v27_tile_shapes/k_not_awaited")
-BUGS += ("v28_split_keys/try3_lanes_not_waited_for", "v30_one_launch/try1_no_fence")
-BUGS += ("v36_stream_k/try3_next_tile_too_early",)
+BUGS = (
+    *("v02_smem_tiles/try2_no_barrier", "v10_tma_warpspec/arrivals_too_few", "v10_tma_warpspec/no_fence_before_refill"),
+    *("v11_cp_async/no_wait", "v21_wgmma/no_wait", "v22_overlap/p_overwritten", "v27_tile_shapes/k_not_awaited"),
+    *("v28_split_keys/try3_lanes_not_waited_for", "v30_one_launch/try1_no_fence"),
+    "v36_stream_k/try3_next_tile_too_early",
+)
 AROUND = 16  # lines that are shown around a line that a report names
 SEQLEN = 64  # of the attention matrix
 MAX_BYTES = 1_000_000

@@ -44,8 +44,8 @@ story("bugs", {
       `<pre aria-label="the change">${changed.join("")}</pre>` +
       (told ? `<p class="report">${said}</p>` : "") + shown.join(""),
       told ? `You found ${bold(found)} of the ${count(named.length, "line")}; ${count(over.length, "bug")} so far:
-       ${score} of ${sum(over.map(([, its]) => its.length))}. Green lines are yours, yellow ones you missed, and pink ones
-       are not in the report.`
+       ${score} of ${sum(over.map(([, its]) => its.length))}. You found the green lines and missed the yellow ones; pink
+       ones are not in the report.`
         : `The emulator's report will name ${bold(count(named.length, "line"))}. Which? Click
        ${named.length > 1 ? "them" : "it"}.${marked.length ? ` You have marked ${marked.length}.` : ""}`,
     ];

@@ -35,7 +35,8 @@ const bold = text => `<b>${safe(text)}</b>`;
 const CONTROLS = {
   range: (name, { label, small, wide }) => small
     ? `<label class="small">${safe(label)}<input type="range" name="${name}"></label>`
-    : `<div class="range${wide ? " wide" : ""}"><label><span>${safe(label)} <b></b></span><input type="range" name="${name}"></label>
+    : `<div class="range${wide ? " wide" : ""}">
+       <label><span>${safe(label)} <b></b></span><input type="range" name="${name}"></label>
        <button type="button" data-step="-1" data-name="${name}" aria-label="${safe(label)}: back">◀</button>
        <button type="button" data-step="1" data-name="${name}" aria-label="${safe(label)}: on">▶</button></div>`,
   flag: (name, { label }) => `<label class="flag"><input type="checkbox" name="${name}"> ${safe(label)}</label>`,
@@ -50,12 +51,13 @@ const CONTROLS = {
 const NARROWEST = 300; // pixels for a picture: where there are fewer, or none as in a hidden frame, its place scrolls
 
 // own: state; controls, by the names of what they set in it; draw(state, width), which gives the picture and a
-// sentence. And if there are any: settle(state) puts right what no longer fits; point(state, place, x, y) is told of
-// a pointer over the picture, or of one that drags a handle, and says whether the state has changed. `place` has the
-// data of the element below the pointer, or of the handle, and is the same object while one is dragged. Whatever a pointer can do a control can do, too, for those
-// who have only a keyboard. press(state, place) is told of a button in the picture; such a button has an id, by which
-// it keeps the focus. advance(state, seconds) moves what plays, and says whether it goes on; begin(state) winds back
-// what has played to its end.
+// sentence. And if there are any:
+// settle(state) puts right what no longer fits.
+// point(state, place, x, y) is told of a pointer over the picture, or of one that drags a handle, and says whether the
+// state has changed. `place` has the data of the element below the pointer, or of the handle, and is the same object
+// while one is dragged. What a pointer can do a control can do, too, for readers who have only a keyboard.
+// press(state, place) is told of a button in the picture. Such a button has an id, by which it keeps the focus.
+// advance(state, seconds) moves what plays, and says whether it goes on; begin(state) winds back what has ended.
 function story(id, own) {
   const section = document.getElementById(id), stage = section.querySelector(".stage");
   const panel = section.querySelector(".controls"), says = section.querySelector(".says");

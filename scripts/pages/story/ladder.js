@@ -86,8 +86,8 @@ story("ladder", {
     const text = (factors, at) => `${factors[at - 1].toFixed(2)} ×`;
     const told = shown
       ? `Score: ${bold(scoreOf(guessed, measured))} of 100. Your path ends at ${(2 ** mine.at(-1)).toFixed(1)} ×, the
-         measured one at ${(2 ** right.at(-1)).toFixed(1)} ×. You were farthest off at ${version(steps[off].step)}: your
-         guess ${text(guessed, off)}, measured ${text(measured, off)}.`
+         measured one at ${(2 ** right.at(-1)).toFixed(1)} ×. You were farthest off at ${version(steps[off].step)}:
+         your guess ${text(guessed, off)}, measured ${text(measured, off)}.`
       : `How many times as fast as ${old} is it?`;
     const rates = shown ? ` ${bold(text(measured, step))}, measured at ${here.text[0]} ${its.unit}
       [${here.text[1]}–${here.text[2]}] on an ${safe(here.device)}.` : "";

@@ -160,7 +160,7 @@ story("pipeline", {
   },
 });
 
-// What the warps do, and what the tensor cores do meanwhile, as v21 and v22 order it, if K and V always are there in time.
+// What the warps do, and what the tensor cores do meanwhile, as v21 and v22 order it, if K and V always come in time.
 // The costs that it begins with are the emulator's nominal ones.
 const TILES_OF_KEYS = 4, COSTS = DATA.overlap;
 
@@ -265,8 +265,8 @@ story("overlap", {
       legend([...LEGEND, ["idle", "nothing"]]) + `<p class="now">${now.join("<br>")}</p>`,
       `A product takes ${COSTS.product}, four tiles take ${thousands(slow)} in v21 and ${thousands(fast)} in v22:
        ${bold(`${(slow / fast).toFixed(2)} ×`)} as fast. The tensor cores work for ${before} % of the time, and for
-       ${after} %. Measured on an ${safe(v22.device)} with two warpgroups and D = 128, v22 was ${v22.factor.toFixed(2)} ×
-       as fast as v21.`,
+       ${after} %. Measured on an ${safe(v22.device)} with two warpgroups and D = 128, v22 was
+       ${v22.factor.toFixed(2)} × as fast as v21.`,
     ];
   },
 });

@@ -50,9 +50,10 @@ story("split", {
     const most = Math.max(...its.map(({ total }) => total));
     parts.push(words(0, y, `eight keys for ${count(its.length, "CTA")}: the sum of each`, "small muted"));
     its.forEach(({ begin, end, total }, index) => {
-      const [x, long] = [begin * wide, (end - begin) * wide - 4], high = total / most * tall, low = high * weights[index];
+      const x = begin * wide, long = (end - begin) * wide - 4, high = total / most * tall, low = high * weights[index];
       parts.push(box(x, y + 10 + tall - high, long, high, "empty"));
-      const look = weighted || its.length === 1 ? "tint2" : "tint3", name = end - begin > 1 ? `${begin}–${end - 1}` : begin;
+      const look = weighted || its.length === 1 ? "tint2" : "tint3";
+      const name = end - begin > 1 ? `${begin}–${end - 1}` : begin;
       parts.push(box(x, y + 10 + tall - low, long, low, look, { "data-part": index }));
       parts.push(words(x + long / 2, y + tall + 26, name, "small middle muted"));
     });
