@@ -50,9 +50,10 @@ MEASURED = {
     "decode, one sequence of 32,768 keys": (DECODE, {"B": "1", "Hkv": "8", "Sq": "1", "Skv": "32768"}),
     "decode, 32 sequences of 4,096 keys": (DECODE, {"B": "32", "Sq": "1", "Skv": "4096"}),
 }
-# Traced: one CTA, with four tiles of keys, or with two of 128 keys.
+# Traced: one CTA, with four tiles of keys; and one of a call with one query, with four tiles for each warp.
 TRACED = {"v09_direct_rescale": "1,1,1,64,256,64", "v10_tma_warpspec": "1,1,1,64,256,64"}
 TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64", "v27_tile_shapes": "1,1,1,256,256,64"}
+TRACED |= {"v36_stream_k": "1,4,1,1,2048,64"}
 COUNTED = {"S": "256", "D": "64", "causal": "false"}
 IN_TURNS = "v21_wgmma", "1,1,1,128,512,64"  # products and exponentials one after another
 # From all parts of the ladder, and so that each says something new.
@@ -141,13 +142,15 @@ def traced(program: Path, step: str, shape: str) -> Data:
         elif track < FIRST_WGMMA_TRACK and own:
             tracks[track] = f"warp {track}"
         elif own and own[0].name[0] in "KV":
-            tensor = own[0].name[0]
-            tracks[track] = f"{tensor}, place {sum(name[0] == tensor for name in tracks.values())}"
+            # A group of cp.async has a tile of K and one of V, from the same source line.
+            tensor = "KV" if "group" in own[0].name else own[0].name[0]
+            places = sum(name.startswith(f"{tensor}, ") for name in tracks.values())
+            tracks[track] = f"{tensor}, place {places}"
     events = [
         {
             "track": tracks.get(e.track, ""),
             "kind": e.kind,
-            "name": product_of(e) or e.name.replace(e.mbarrier, names.get(e.mbarrier, e.mbarrier)),
+            "name": product_of(e) or name_of(e, names),
             "begin": e.begin,
             "end": e.end,
             "mbarrier": names.get(e.mbarrier, e.mbarrier),
@@ -166,6 +169,11 @@ def traced(program: Path, step: str, shape: str) -> Data:
     return {"step": step, "queries": queries, "tracks": [tracks[track] for track in places], "events": events}
 
 
+def name_of(event: Event, mbarriers: dict[str, str]) -> str:
+    name = event.name.replace(event.mbarrier, mbarriers.get(event.mbarrier, event.mbarrier))
+    return re.sub(r"^V group (\d+)$", r"KV tile \1", name) if event.kind == "copy" else name
+
+
 def nominal_costs(trace: Trace) -> Data:
     """Of a product and of the exponentials between two products, in the middle of a trace; and when S begins."""
     scores, product = (e for e in trace.of(FIRST_WGMMA_TRACK, "wgmma")[4:6])
@@ -174,10 +182,13 @@ def nominal_costs(trace: Trace) -> Data:
 
 
 def product_of(event: Event) -> str:
-    """Which product a wgmma is of, whose comment may stand elsewhere: its accumulator says it."""
-    if event.kind != "wgmma":
+    """Which product it is, where the comment above it does not say so: its accumulator or its operand does."""
+    if event.kind != "wgmma" and event.name != "products":
         return ""
-    return "S = Q K^T" if "acc_s" in line_at(event.at) else "O += P V"
+    line = line_at(event.at)
+    if re.search(r"\b(acc_s|frag_k)\b", line):
+        return "S = Q K^T"
+    return "O += P V" if re.search(r"\b(acc_o|frag_v)\b", line) else ""
 
 
 def names_of_mbarriers(trace: Trace, producer: int | None) -> dict[str, str]:

@@ -79,6 +79,9 @@ story("ladder", {
     });
     const stairs = levels => levels.flatMap((level, column) => [[x(column), y(level)], [x(column + 1), y(level)]]);
     parts.push(path(stairs(mine), "markline"));
+    if (!shown) parts.push(box(x(step + 0.5) - 6, y(mine[step]) - 6, 12, 12, "mark through"));
+    if (!shown && guessed.every(factor => factor === 1))
+      parts.push(words(x(2.5), y(1.4), "draw your path here", "muted through"));
     parts.push(handle("path", {}, box(left, top - 4, wide * steps.length, tall + 8, "grab")));
     const [before, here] = [steps[step - 1], steps[step]], [old, name] = [before, here].map(each => version(each.step));
     const [idea, after] = LADDER.about[here.step], off = 1 + farthestOff(guessed, measured);

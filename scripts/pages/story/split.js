@@ -60,7 +60,8 @@ story("split", {
     y += tall + 56;
     // The times.
     const longest = Math.max(...times.map(({ us }) => us)), bar = Math.min((width - 1) / times.length, 60), high = 120;
-    parts.push(words(0, y, "the call's time, by CTAs for each head", "small muted"));
+    const title = shown ? "the call's time, by CTAs for each head" : "CTAs for each head: which is the fastest?";
+    parts.push(words(0, y, title, "small muted"));
     times.forEach(({ splits: its, us }, index) => {
       const up = us / longest * high, x = index * bar;
       const look = index === at ? "mark" : "tint0";
@@ -70,8 +71,6 @@ story("split", {
     });
     const floor = y + 10 + high - read / longest * high;
     if (shown) parts.push(path([[0, floor], [times.length * bar, floor]], "markline"));
-    else
-      parts.push(words(times.length * bar / 2, y + high / 2 + 10, "which is fastest?", "small muted middle through"));
     const mine = merged(its, weights), right = merged(partsOf(SCORES, 1), [1]), off = Math.abs(mine - right) > 1e-9;
     const best = times.reduce((a, b) => b.us < a.us ? b : a);
     return [
