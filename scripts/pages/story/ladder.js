@@ -68,7 +68,8 @@ story("ladder", {
     steps.forEach(({ step: name, part }, column) => {
       if (!column || part !== steps[column - 1].part) {
         parts.push(path([[x(column), 14], [x(column), top + tall]], "thin"));
-        parts.push(words(x(column) + 3, 24, part, "small muted"));
+        const room = steps.filter(each => each.part === part).length * wide;
+        if (room > 8 * part.length) parts.push(words(x(column) + 3, 24, part, "small muted"));
       }
       const known = !column || shown;
       const high = Math.max(right[column], 0) * unit + 1;
