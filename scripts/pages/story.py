@@ -30,7 +30,7 @@ from draw.drawings import DrawingError
 from draw.pipeline_picture import FIRST_COPY_TRACK, Event, Trace, read_trace
 from records import results
 from records.problems import SHAPE, problem_label
-from records.rates import is_decode, rate, terabytes, tflops_spread
+from records.rates import contenders_of, is_decode, rate, terabytes, tflops_spread
 from records.results import ResultsError
 from steps import sources, variants
 from steps.sources import ROOT, StepError
@@ -42,14 +42,14 @@ SECTIONS += ("ladder", "bugs")
 # What is drawn alike is in one file.
 SCRIPTS = ("core", "matrix", "tiles", "softmax", "storage", "fragments", "banks", "pipeline", "split", "ladder", "bugs")
 RECORDS = ROOT / "figures" / "results"
-LADDER, DECODE = "h200_staircase.json", "h200_decode.json"
-# What the page calls a problem, the record that has it, and what is asked of the record.
+# What the page calls a problem, the record that has it, and what is asked of that.
 MEASURED = {
-    "many queries, D = 128": (LADDER, {"S": "4096", "D": "128", "dtype": "bf16", "causal": "false"}),
-    "many queries, D = 64, causal": (LADDER, {"S": "4096", "D": "64", "dtype": "bf16", "causal": "true"}),
-    "decode, one sequence of 32,768 keys": (DECODE, {"B": "1", "Hkv": "8", "Sq": "1", "Skv": "32768"}),
-    "decode, 32 sequences of 4,096 keys": (DECODE, {"B": "32", "Sq": "1", "Skv": "4096"}),
+    "many queries, D = 128": ("h200_staircase.json", {"S": "4096", "D": "128", "causal": "false"}),
+    "many queries, D = 64, causal": ("h200_staircase.json", {"S": "4096", "D": "64", "causal": "true"}),
+    "decode, one sequence of 32,768 keys": ("h200_decode.json", {"B": "1", "Hkv": "8", "Sq": "1", "Skv": "32768"}),
+    "decode, 32 sequences of 4,096 keys": ("h200_decode.json", {"B": "32", "Sq": "1", "Skv": "4096"}),
 }
+PEERS = {"sdpa_flash": "FlashAttention-2", "sdpa_cudnn": "cuDNN", "flash_attn_3": "FlashAttention-3"}
 # Traced: one CTA, with four tiles of keys; and one of a call with one query, with four tiles for each warp.
 TRACED = {"v09_direct_rescale": "1,1,1,64,256,64", "v10_tma_warpspec": "1,1,1,64,256,64"}
 TRACED |= {"v16_producer_warpgroup": "1,1,1,128,256,64", "v27_tile_shapes": "1,1,1,256,256,64"}
@@ -285,21 +285,34 @@ def from_files() -> Data:
 
 
 def ladder() -> Data:
-    """How many times as fast as the step before each step was, in one run: rates of two are not to be compared."""
-    records = {name: results.load(RECORDS / name) for name in (LADDER, DECODE)}
+    """How fast every step was that is on the ladder today, and peers in the same run."""
     problems = []
     for name, (file, filters) in MEASURED.items():
-        [run] = results.select_runs(records[file], filters)
-        rates = rates_in(run)
-        origin = {"device": records[file]["provenance"]["device"]["name"], "record": file}
-        steps: list[Data] = []
-        for step in sources.all_steps():
-            if step in rates:
-                before = steps[-1]["step"] if steps else step
-                its = {"step": step, "part": sources.part(step), **origin, "factor": rates[step][0] / rates[before][0]}
-                steps.append(its | {"text": [rate(value) for value in rates[step]]})
-        unit = "TB/s" if is_decode(run["problem"]) else "TFLOPS"
-        problems.append({"name": name, "unit": unit, "label": problem_label(run["problem"]), "steps": steps})
+        record = results.load(RECORDS / file)
+        [run] = results.select_runs(record, filters)
+        contenders = contenders_of(run)
+        # TFLOPS, or where memory is what counts, TB/s of K and V.
+        unit = {each: terabytes(run["problem"], entry) or 1 for each, entry in contenders.items()}
+        found = {
+            each: [value * unit[each] for value in tflops_spread(run["problem"], entry["timing"])]
+            for each, entry in contenders.items()
+        }
+        steps = [
+            {"step": step, "part": sources.part(step), "rate": found[step][0], "text": [rate(v) for v in found[step]]}
+            for step in sources.all_steps()
+            if step in found
+        ]
+        problems.append(
+            {
+                "name": name,
+                "unit": "TB/s" if is_decode(run["problem"]) else "TFLOPS",
+                "record": file,
+                "device": record["provenance"]["device"]["name"],
+                "label": problem_label(run["problem"]),
+                "steps": steps,
+                "peers": [{"peer": PEERS[each], "rate": found[each][0]} for each in found if each in PEERS],
+            }
+        )
     about = {step: [sources.title(step), sources.after(step)] for step in sources.all_steps()}
     return {"problems": problems, "about": about}
 

@@ -551,13 +551,13 @@ def test_a_drawn_path_gets_a_score_beside_the_measured_one(page):
     surface = "#ladder [data-handle=path] .grab"
     for index, problem in enumerate(problems):
         page.click(f'#ladder [name="ladder-problem"][value="{index}"]', touch=index % 2 == 1)
-        factors = [step["factor"] for step in problem["steps"]]
+        rates = [step["rate"] for step in problem["steps"]]
         assert page.evaluate("document.querySelectorAll('#ladder [data-measured]').length") == 1
         page.press("ladder", "shown", " ")
         assert "Score: 0 of 100." in page.says("ladder")
         page.evaluate(f"SECTIONS.ladder.own.played[{index}].shown = false")
         page.set("ladder", shown=False)
-        notches = [round(20 * math.log2(factor)) for factor in factors[1:]]
+        notches = [round(20 * math.log2(rate / before)) for before, rate in zip(rates, rates[1:])]
         page.place(surface)
         corner = f"document.querySelector('{surface}').getBoundingClientRect()"
         left, top = page.evaluate(f"(box => [box.x, box.y])({corner})")
@@ -569,9 +569,12 @@ def test_a_drawn_path_gets_a_score_beside_the_measured_one(page):
         page.press("ladder", "shown", " ")
         last, told = problem["steps"][-1], page.says("ladder")
         assert int(re.search(r"Score: (\d+) of 100", told)[1]) >= 90
-        assert f"the measured one at {math.prod(factors):.1f} ×" in told
+        assert f"The last step is {rates[-1] / rates[0]:.1f} × as fast" in told
+        peers = [float(rate) for rate in page.all("#ladder [data-peer]", "dataset.peer")]
+        assert len(peers) == len(problem["peers"]) == (0 if problem["unit"] == "TB/s" else 3)
+        assert all(rate < rates[-1] for rate in peers)
         assert f"measured at {last['text'][0]} {problem['unit']} [{last['text'][1]}–{last['text'][2]}]" in told
-        assert len(page.all("#ladder [data-measured]", "dataset.measured")) == len(factors)
+        assert len(page.all("#ladder [data-measured]", "dataset.measured")) == len(rates)
 
 
 def test_a_path_can_be_drawn_by_keys(page):
@@ -587,15 +590,6 @@ def test_a_path_can_be_drawn_by_keys(page):
     page.press("ladder", "shown", " ")
     page.press("ladder", "guess", "End")
     assert page.evaluate(notches) == [0, 0, -1, 20, 0], "whoever has seen the answer guesses no more"
-
-
-def test_factors_on_the_page_are_of_one_run_each():
-    for problem in DATA["ladder"]["problems"]:
-        [record] = {step["record"] for step in problem["steps"]}
-        [run] = story.results.select_runs(story.results.load(story.RECORDS / record), story.MEASURED[problem["name"]][1])
-        times = {step["step"]: step["timing"]["median_ms"] for step in run["steps"]}
-        for before, step in zip(problem["steps"], problem["steps"][1:]):
-            assert step["factor"] == pytest.approx(times[before["step"]] / times[step["step"]])
 
 
 def test_a_bugs_report_shows_when_as_many_lines_are_marked(page):

@@ -3,7 +3,7 @@ const LADDER = DATA.ladder;
 const MOST = 60, NOTCHES = 20; // a guess of 2^(n / 20) times
 const logOf = factor => Math.log2(factor);
 const pathOf = factors => factors.reduce((path, factor) => [...path, path.at(-1) + logOf(factor)], [0]);
-const measuredFactors = ({ steps }) => steps.slice(1).map(({ factor }) => factor);
+const measuredFactors = ({ steps }) => steps.slice(1).map(({ rate }, at) => rate / steps[at].rate);
 // How far two paths are apart, step by step.
 const distance = (factors, others) => sum(factors.map((factor, at) => Math.abs(logOf(factor / others[at]))));
 // 100 for the measured path, and 0 for a flat one, or for one that is worse.
@@ -36,7 +36,7 @@ story("ladder", {
     its.shown = state.shown;
     this.at = { problem: state.problem, step: state.step };
   },
-  left: 44, top: 40, tall: 300,
+  left: 36, top: 40, tall: 300,
   point(state, place, x, y) {
     if (place.handle !== "path") return false;
     const { notches, shown } = this.played[state.problem];
@@ -60,10 +60,14 @@ story("ladder", {
     const most = Math.max(shownTo, ...mine.map(level => level + 0.2));
     const unit = this.unit = tall / most, wide = this.wide = Math.min((width - left - 4) / steps.length, 60);
     const x = column => left + column * wide, y = level => top + tall - level * unit, parts = [];
-    for (const times of [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].filter(times => logOf(times) < most)) {
-      parts.push(path([[left, y(logOf(times))], [x(steps.length), y(logOf(times))]], "thin"));
-      parts.push(words(left - 5, y(logOf(times)) + 4, `${times} ×`, "small muted end"));
+    const levelOf = rate => logOf(rate / steps[0].rate);
+    for (const tick of [0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]) {
+      const level = levelOf(tick);
+      if (level < 0 || level > most) continue;
+      parts.push(path([[left, y(level)], [x(steps.length), y(level)]], "thin"));
+      parts.push(words(left - 5, y(level) + 4, tick, "small muted end"));
     }
+    parts.push(words(0, 12, its.unit, "small muted"));
     parts.push(box(x(step), top - 4, wide, tall + 4, "chosen-column"));
     steps.forEach(({ step: name, part }, column) => {
       if (!column || part !== steps[column - 1].part) {
@@ -78,6 +82,12 @@ story("ladder", {
       if (wide > 27 || column % (wide > 14 ? 2 : 3) === 0 && column < steps.length - 1)
         parts.push(words(x(column + 0.5), top + tall + 18, version(name), "small middle"));
     });
+    let free = Infinity; // the names of peers that are nearly as fast stand below each other
+    for (const { peer, rate } of shown ? [...its.peers].sort((a, b) => b.rate - a.rate) : []) {
+      parts.push(path([[left, y(levelOf(rate))], [x(steps.length), y(levelOf(rate))]], "peer"));
+      free = free === Infinity ? y(levelOf(rate)) - 6 : Math.max(free + 15, y(levelOf(rate)) - 6);
+      parts.push(words(left + 4, free, peer, "small halo", { "data-peer": rate }));
+    }
     const stairs = levels => levels.flatMap((level, column) => [[x(column), y(level)], [x(column + 1), y(level)]]);
     parts.push(path(stairs(mine), "markline"));
     if (!shown) parts.push(box(x(step + 0.5) - 6, y(mine[step]) - 6, 12, 12, "mark through"));
@@ -89,16 +99,16 @@ story("ladder", {
     const isBranch = after !== before.step ? ` It does not build on ${old}, but on ${version(after)}.` : "";
     const text = (factors, at) => `${factors[at - 1].toFixed(2)} ×`;
     const told = shown
-      ? `Score: ${bold(scoreOf(guessed, measured))} of 100. Your path ends at ${(2 ** mine.at(-1)).toFixed(1)} ×, the
-         measured one at ${(2 ** right.at(-1)).toFixed(1)} ×. You were farthest off at ${version(steps[off].step)}:
-         your guess ${text(guessed, off)}, measured ${text(measured, off)}.`
+      ? `Score: ${bold(scoreOf(guessed, measured))} of 100. The last step is ${(2 ** right.at(-1)).toFixed(1)} × as fast
+         as the first, and on your path ${(2 ** mine.at(-1)).toFixed(1)} ×. You were farthest off at
+         ${version(steps[off].step)}: your guess ${text(guessed, off)}, measured ${text(measured, off)}.`
       : `How many times as fast as ${old} is it?`;
     const rates = shown ? ` ${bold(text(measured, step))}, measured at ${here.text[0]} ${its.unit}
-      [${here.text[1]}–${here.text[2]}] on an ${safe(here.device)}.` : "";
+      [${here.text[1]}–${here.text[2]}] on an ${safe(its.device)}.` : "";
     return [
-      picture(x(steps.length) + 4, top + tall + 26, `How many times as fast as ${version(steps[0].step)} a step is`,
+      picture(x(steps.length) + 4, top + tall + 26, `How fast the steps are, in ${its.unit}`,
         parts) +
-      legend([["swatchline", "your path: draw it"], ["tint0", "measured"]]),
+      legend([["swatchline", "your path: draw it"], ["tint0", "measured"]]) + `<p class="file">${safe(its.label)}</p>`,
       `${bold(here.step)}: ${safe(idea)}.${isBranch}${rates} ${told}
        <a href="../../steps/${here.step}/README.md">The lesson</a> says why.`,
     ];
