@@ -592,6 +592,20 @@ def test_a_path_can_be_drawn_by_keys(page):
     assert page.evaluate(notches) == [0, 0, -1, 20, 0], "whoever has seen the answer guesses no more"
 
 
+def test_rates_and_peers_of_a_path_are_of_one_run():
+    for problem in DATA["ladder"]["problems"]:
+        record = story.results.load(story.RECORDS / problem["record"])
+        [run] = story.results.select_runs(record, story.MEASURED[problem["name"]][1])
+        entries = [*run["steps"], *run.get("peers", [])]
+        times = {entry.get("step", entry.get("peer")): entry["timing"]["median_ms"] for entry in entries}
+        first, *others = problem["steps"]
+        for step in others:
+            assert step["rate"] / first["rate"] == pytest.approx(times[first["step"]] / times[step["step"]])
+        for name, peer in zip(story.PEERS, problem["peers"]):
+            assert peer["peer"] == story.PEERS[name]
+            assert peer["rate"] / first["rate"] == pytest.approx(times[first["step"]] / times[name])
+
+
 def test_a_bugs_report_shows_when_as_many_lines_are_marked(page):
     report = "document.querySelector('#bugs .stage .report')"
     page.press("bugs", "bug", "Home")

@@ -99,8 +99,8 @@ story("ladder", {
     const isBranch = after !== before.step ? ` It does not build on ${old}, but on ${version(after)}.` : "";
     const text = (factors, at) => `${factors[at - 1].toFixed(2)} ×`;
     const told = shown
-      ? `Score: ${bold(scoreOf(guessed, measured))} of 100. The last step is ${(2 ** right.at(-1)).toFixed(1)} × as fast
-         as the first, and on your path ${(2 ** mine.at(-1)).toFixed(1)} ×. You were farthest off at
+      ? `Score: ${bold(scoreOf(guessed, measured))} of 100. The last step is ${(2 ** right.at(-1)).toFixed(1)} × as
+         fast as the first, and on your path ${(2 ** mine.at(-1)).toFixed(1)} ×. You were farthest off at
          ${version(steps[off].step)}: your guess ${text(guessed, off)}, measured ${text(measured, off)}.`
       : `How many times as fast as ${old} is it?`;
     const rates = shown ? ` ${bold(text(measured, step))}, measured at ${here.text[0]} ${its.unit}
