@@ -341,7 +341,7 @@ def is_zombie(pid: str) -> bool:
 
 # What the command line alone shows to be wrong is test_options.cpp's.
 BAD_USE = [
-    ([], "subcommand"),
+    ([], "a command is missing"),
     (["run", "v99_magic"], "unknown step"),
     (["run", "--backend", "emulator", "--shape", "1000,64,100000,128"], "free"),
     (["bench", "--backend", "emulator", "--shape", "1,1,8,64"], "no timing model"),
@@ -363,7 +363,7 @@ def test_wrong_use_is_one_line_and_exit_2(arguments: list[str], says: str) -> No
 def test_what_needs_too_much_memory_is_skipped_or_refused() -> None:
     done = run(FLASHSTEPS, "check", "v01", "--backend", "emulator", "--mode", "early", "--memory", "0.0001")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"PASS  v01_scalar  \d+ of \d+ problems .*, \d+ skipped \(needs .* of which --memory allows", done.stdout)
+    assert re.search(r"PASS  v01_scalar  \d+ of \d+ problems, .* s\n +\d+ skipped \(needs .* of which --memory allows", done.stdout)
     far = ["--shape", "1,2,64,64", "--layout", "far", "--memory", "1"]
     done = run(FLASHSTEPS, "check", "v01", "--backend", "emulator", *far)
     assert done.returncode == 2 and "needs 16.0 GiB on the device, of which --memory allows 1.0 GiB" in done.stderr
@@ -477,15 +477,59 @@ def test_records_have_one_form_and_problems_one_label(tmp_path: Path) -> None:
     assert out.read_text() == writing.record_text(data), "the program and the scripts write records in two forms"
     assert len(data["runs"]) == 8
     for each in data["runs"]:
-        assert f"PASS  v01_scalar  {problem_label(each['problem'])}  NRMSE" in done.stdout
+        assert f"\n{problem_label(each['problem'])}\nPASS  v01_scalar  NRMSE" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["", "run", "check", "bench", "tune", "count", "trace", "list", "source", "info"])
+def test_nothing_is_wider_than_100_columns(command: str) -> None:
+    """Neither the help nor what is printed, be it of a single step or of all; a time line has 80."""
+    small = ["--backend", "emulator", "--shape", "1,2,100,64"]
+    shown = {
+        "run": [small],
+        "check": [["v36", "--mode", "early", *small]],
+        "count": [[*small, "--causal"], ["v20@all", "v01", *small]],
+        "trace": [["v27", *small]],
+        "list": [[], ["--short"]],
+        "info": [["--backend", "emulator"]],
+    }
+    columns = 80 if command == "trace" else 100
+    for arguments in (["--help"], *shown.get(command, [])):
+        done = run(FLASHSTEPS, *filter(None, [command]), *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        most = 100 if arguments == ["--help"] else columns
+        assert [line for line in done.stdout.splitlines() if len(line) > most] == []
+
+
+def test_colours_are_for_terminals_and_for_who_asks() -> None:
+    command = [str(FIXTURES), "run", "v01_scalar", "fixture_wrong", "--backend", "emulator", "--shape", "1,1,8,64"]
+    colours = ["\x1b[32mPASS\x1b[0m  v01_scalar", "\x1b[31mFAIL\x1b[0m  fixture_wrong"]
+
+    def shows_colours(piped: bool, **environment: str) -> bool:
+        ours, theirs = pty.openpty()
+        others = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "CLICOLOR_FORCE")}
+        out = subprocess.PIPE if piped else theirs
+        done = subprocess.run(command, stdout=out, stderr=subprocess.DEVNULL, env={**others, **environment}, timeout=PATIENCE)
+        os.close(theirs)
+        said = (done.stdout if piped else os.read(ours, 1 << 16)).decode()
+        os.close(ours)
+        assert "NRMSE" in said
+        assert all(each in said for each in colours) or "\x1b[" not in said, said
+        return "\x1b[" in said
+
+    assert shows_colours(piped=False)
+    assert not shows_colours(piped=False, NO_COLOR="1")
+    assert not shows_colours(piped=True)
+    assert shows_colours(piped=True, CLICOLOR_FORCE="1")
+    assert not shows_colours(piped=True, CLICOLOR_FORCE="1", NO_COLOR="1")
 
 
 def test_help_and_list(tmp_path: Path) -> None:
-    assert run(FLASHSTEPS, "--help").returncode == 0
     listed = run(FLASHSTEPS, "list", "--backend", "emulator")
     assert listed.returncode == 0
+    titles = run(FLASHSTEPS, "list", "--short").stdout
     for step in STEPS:
-        assert step in listed.stdout
+        assert f"\n{step}\n" in "\n" + listed.stdout and f"\n  {step}  " in titles
+    assert run(FLASHSTEPS, "list", STEPS[0]).stdout.count("removes") == 1
     assert "rows must be aligned to their element; GPU: sm_80 or newer" in listed.stdout
     assert run(FLASHSTEPS, "info", "--backend", "emulator").returncode == 0
 
