@@ -45,13 +45,13 @@ std::string indented(const std::string& text, int spaces) {
   return out;
 }
 
-std::string wrapped(const std::string& text, size_t spaces, size_t column, size_t columns) {
+std::string wrapped(const std::string& text, size_t spaces, size_t column) {
   std::istringstream words(text);
   std::string out;
   for (std::string word; words >> word;) {
     if (out.empty()) {
       column += word.size();
-    } else if (column + 1 + word.size() > columns) {
+    } else if (column + 1 + word.size() > kColumns) {
       out += "\n" + std::string(spaces, ' ');
       column = spaces + word.size();
     } else {

@@ -18,9 +18,9 @@ constexpr size_t kColumns = 100;  // no table is wider, nor a text that is wrapp
 
 std::string join(const std::vector<std::string>& words, const std::string& between);
 std::string indented(const std::string& text, int spaces);
-// Lines of words, each of at most `columns`, with these spaces before each but the first, which has `column`
+// Lines of words, of at most kColumns, with these spaces before each but the first, which has `column`
 // characters before it already.
-std::string wrapped(const std::string& text, size_t spaces, size_t column, size_t columns = kColumns);
+std::string wrapped(const std::string& text, size_t spaces, size_t column);
 // One line more; none for "".
 void add_line(std::string& text, const std::string& line);
 

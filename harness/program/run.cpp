@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
-#include <set>
 
 #include "harness/base/text.h"
 #include "harness/device/tuning.h"
@@ -56,29 +55,31 @@ void time_problem(Runner& runner, const Options& options, Run& run) {
       result.status = Status::kFail;
       result.message = fixed(timing.tflops, 1) + " TFLOPS is above the card's peak of " + fixed(peak, 1) +
                        ": a bug in the step or in the measurement, not recorded";
+      std::cout << format_result(result, problem.label()) << std::flush;
     } else {
       result.timing = timing;
     }
   }
 }
 
-// The names once more, below the tables, where there are several results: "" if all steps passed.
+// How many passed, and which are wrong: below the tables, where there are several results. "": all passed.
 std::string what_did_not_pass(ResultsFile& results, const std::vector<Problem>& problems) {
-  size_t num_results = 0, num_passed = 0;
-  std::map<Status, std::set<std::string>> others;
+  size_t num_results = 0;
+  std::map<Status, std::vector<std::string>> steps;
   for (const Problem& problem : problems) {
     for (const StepResult& result : results.run_of(problem).steps) {
       ++num_results;
-      if (result.passed())
-        ++num_passed;
-      else
-        others[result.status].insert(result.step);
+      steps[result.status].push_back(result.step);
     }
   }
-  if (num_results < 2 || others.empty()) return "";
-  std::string text = "\n" + std::to_string(num_passed) + " of " + std::to_string(num_results) + " passed.\n";
-  for (const auto& [status, steps] : others)
-    text += verdict(status) + "  " + wrapped(join({steps.begin(), steps.end()}, " "), 6, 6) + "\n";
+  const size_t num_passed = steps[Status::kPass].size(), num_skipped = steps[Status::kSkip].size();
+  if (num_results < 2 || num_passed == num_results) return "";
+  std::string text = "\n" + std::to_string(num_passed) + " of " + std::to_string(num_results) + " passed" +
+                     (num_skipped > 0 ? ", " + std::to_string(num_skipped) + " skipped" : "") + "\n";
+  for (const auto& [status, its] : steps) {
+    if (status != Status::kPass && status != Status::kSkip)
+      text += verdict(status) + "  " + wrapped(join(its, " "), 6, 6) + "\n";
+  }
   return text;
 }
 
@@ -123,8 +124,9 @@ int run_steps(const Options& options) {
     const auto finish = [&](int s, const StepResult& result) {
       runner.progress().clear();
       // What is wrong may be copied out of here, with its problem.
-      std::cout << (result.passed() ? format_result(result, "", name_width)
-                                    : format_result(result, problems[p].label()))
+      const bool is_wrong = !result.passed() && result.status != Status::kSkip;
+      std::cout << (is_wrong ? format_result(result, problems[p].label())
+                             : format_result(result, "", name_width))
                 << std::flush;
       const auto place = ended.insert(std::ranges::lower_bound(ended, size_t(s)), size_t(s));
       std::vector<StepResult>& all = results.run_of(problems[p]).steps;

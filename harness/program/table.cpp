@@ -15,9 +15,19 @@ namespace {
 
 using Row = std::vector<std::string>;
 
+// "PASS", "HANG", ...
+std::string word_of(Status status) {
+  if (status == Status::kTimeout) return "HANG";
+  std::string word = json(status);
+  std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::toupper(c); });
+  return word;
+}
+
+// In a table, where only what is wrong says so.
 std::string name_of(const StepResult& result) {
-  if (result.configuration.empty() || result.step.find('@') != std::string::npos) return result.step;
-  return result.step + " (" + result.configuration + (result.tuned ? ", tuned)" : ")");
+  const std::string name = result.step + (result.passed() ? "" : " " + word_of(result.status));
+  if (result.configuration.empty() || result.step.find('@') != std::string::npos) return name;
+  return name + " (" + result.configuration + (result.tuned ? ", tuned)" : ")");
 }
 
 // Of the validation, null where it has none.
@@ -210,12 +220,9 @@ std::string format_ceilings(const Ceilings& ceilings) {
 }
 
 std::string verdict(Status status) {
-  if (status == Status::kTimeout) return colored("HANG", Color::kRed);
-  std::string word = json(status);
-  std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::toupper(c); });
-  return colored(word, status == Status::kPass   ? Color::kGreen
-                       : status == Status::kSkip ? Color::kYellow
-                                                 : Color::kRed);
+  return colored(word_of(status), status == Status::kPass   ? Color::kGreen
+                                  : status == Status::kSkip ? Color::kYellow
+                                                            : Color::kRed);
 }
 
 std::string format_result(const StepResult& result, const std::string& label, size_t name_width) {
@@ -227,6 +234,7 @@ std::string format_result(const StepResult& result, const std::string& label, si
     text += "  NRMSE " + scientific(nrmse) + ", worst row " +
             scientific(worst_row.is_number() ? worst_row.get<double>() : NAN);
   }
+  if (result.status == Status::kSkip && label.empty()) return text + "  " + result.message + "\n";
   text += "\n";
   if (!result.message.empty()) text += indented(result.message, 6) + "\n";
   return text;

@@ -107,7 +107,7 @@ std::string time_line(const json& trace) {
     if (categories.contains(mark.category) && marks.find(meaning) == std::string::npos)
       marks += (marks.empty() ? "" : ", ") + meaning;
   }
-  text += "  " + wrapped(marks, 2, 2, kLabel + kTimes) + "\n";
+  text += "  " + marks + "\n";
   if (categories.contains("wgmma"))
     text += "  wgmma N: the tensor cores work for warp N, which may go on meanwhile\n";
   if (categories.contains("copy"))

@@ -480,47 +480,40 @@ def test_records_have_one_form_and_problems_one_label(tmp_path: Path) -> None:
         assert f"\n{problem_label(each['problem'])}\nPASS  v01_scalar  NRMSE" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["", "run", "check", "bench", "tune", "count", "trace", "list", "source", "info"])
+WIDE = {
+    "run": [["--backend", "emulator", "--shape", "1,2,100,64"]],
+    "check": [["v36", "--mode", "early", *SMALL]],
+    "count": [[*SMALL, "--causal"], ["v20@all", "v01", *SMALL]],
+    "trace": [["v27", *SMALL]],
+    "list": [[], ["--short"]],
+    "info": [["--backend", "emulator"]],
+}
+
+
+@pytest.mark.parametrize("command", ["", "bench", "tune", "source", *WIDE])
 def test_nothing_is_wider_than_100_columns(command: str) -> None:
-    """Neither the help nor what is printed, be it of a single step or of all; a time line has 80."""
-    small = ["--backend", "emulator", "--shape", "1,2,100,64"]
-    shown = {
-        "run": [small],
-        "check": [["v36", "--mode", "early", *small]],
-        "count": [[*small, "--causal"], ["v20@all", "v01", *small]],
-        "trace": [["v27", *small]],
-        "list": [[], ["--short"]],
-        "info": [["--backend", "emulator"]],
-    }
-    columns = 80 if command == "trace" else 100
-    for arguments in (["--help"], *shown.get(command, [])):
+    """Neither the help nor what is printed of one step or of all; a time line has 80."""
+    for arguments in (["--help"], *WIDE.get(command, [])):
         done = run(FLASHSTEPS, *filter(None, [command]), *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
-        most = 100 if arguments == ["--help"] else columns
-        assert [line for line in done.stdout.splitlines() if len(line) > most] == []
+        columns = 80 if arguments[0:1] == ["v27"] else 100
+        assert [line for line in done.stdout.splitlines() if len(line) > columns] == []
 
 
-def test_colours_are_for_terminals_and_for_who_asks() -> None:
-    command = [str(FIXTURES), "run", "v01_scalar", "fixture_wrong", "--backend", "emulator", "--shape", "1,1,8,64"]
-    colours = ["\x1b[32mPASS\x1b[0m  v01_scalar", "\x1b[31mFAIL\x1b[0m  fixture_wrong"]
-
-    def shows_colours(piped: bool, **environment: str) -> bool:
-        ours, theirs = pty.openpty()
-        others = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "CLICOLOR_FORCE")}
-        out = subprocess.PIPE if piped else theirs
-        done = subprocess.run(command, stdout=out, stderr=subprocess.DEVNULL, env={**others, **environment}, timeout=PATIENCE)
-        os.close(theirs)
-        said = (done.stdout if piped else os.read(ours, 1 << 16)).decode()
-        os.close(ours)
-        assert "NRMSE" in said
-        assert all(each in said for each in colours) or "\x1b[" not in said, said
-        return "\x1b[" in said
-
-    assert shows_colours(piped=False)
-    assert not shows_colours(piped=False, NO_COLOR="1")
-    assert not shows_colours(piped=True)
-    assert shows_colours(piped=True, CLICOLOR_FORCE="1")
-    assert not shows_colours(piped=True, CLICOLOR_FORCE="1", NO_COLOR="1")
+@pytest.mark.parametrize("on_terminal", [True, False])
+@pytest.mark.parametrize("wish, wanted", [({}, None), ({"CLICOLOR_FORCE": "1"}, True), ({"NO_COLOR": "1"}, False)])
+def test_colours_are_for_terminals_and_for_who_asks(on_terminal: bool, wish: dict[str, str], wanted: bool | None) -> None:
+    command = [str(FIXTURES), "run", "v01", "fixture_wrong", "--backend", "emulator", "--shape", "1,1,8,64"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "CLICOLOR_FORCE")}
+    ours, theirs = pty.openpty()
+    out = theirs if on_terminal else subprocess.PIPE
+    done = subprocess.run(command, stdout=out, stderr=subprocess.DEVNULL, env={**environment, **wish}, timeout=PATIENCE)
+    said = (os.read(ours, 1 << 16) if on_terminal else done.stdout).decode()
+    os.close(theirs)
+    os.close(ours)
+    shows = on_terminal if wanted is None else wanted
+    for word, color in ("PASS  v01_scalar", 32), ("FAIL  fixture_wrong", 31):
+        assert (word.replace("  ", "\x1b[0m  ") if shows else f"\n{word}") in said and (f"\x1b[{color}m" in said) == shows
 
 
 def test_help_and_list(tmp_path: Path) -> None:

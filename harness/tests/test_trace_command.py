@@ -85,26 +85,18 @@ def test_v10_names_its_phases_tiles_and_mbarriers(tmp_path: Path) -> None:
         assert len(passed) == 4 and min(passed) >= event["ts"] + event["dur"]
 
 
-def test_the_time_line_is_the_trace_in_text(tmp_path: Path) -> None:
-    """As docs/pipeline.md shows it, but for the bars, which may depend on the compiler. These are where the file has
-    them."""
+def test_the_time_line_is_the_trace_in_text() -> None:
+    """As docs/pipeline.md shows it, but for the bars, which may depend on the compiler."""
     page = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
     command, shown = re.search(r"^build/flashsteps (trace [^\n]*)\n```\n\n```text\n(.*?)```$", page, re.M | re.S).groups()
-    bar = re.compile(r"^  (?:warps? |[KVQO] (?:to|from) \d+ |nominal ).*\n", re.MULTILINE)
-    assert bar.sub("", run(FLASHSTEPS, *command.split()).stdout) == bar.sub("", shown) != shown
-
-    done = run(FLASHSTEPS, "trace", "v21_wgmma", "--shape", "1,1,256,64", "--json", str(tmp_path / "t.json"))
-    data = json.loads((tmp_path / "t.json").read_text())
-    bars = {line[2:16].strip(): line[16:] for line in done.stdout.splitlines() if line.startswith("  ")}
-    lasting = [event for event in data["traceEvents"] if event["ph"] == "X"]
-    unit = max(event["ts"] + event["dur"] for event in lasting) / 64
-    for event in lasting:
-        if event["cat"] == "copy" and event["args"]["tensor"] in "KV":
-            line = bars[f"{event['args']['tensor']} to {event['args']['smem']}"]
-            middle = int((event["ts"] + event["dur"] / 2) / unit)
-            assert line[middle] == event["name"][-1]
-        if event["cat"] == "wgmma" and event["dur"] > 4 * unit:
-            assert bars["wgmma 0-7"][int((event["ts"] + event["dur"] / 2) / unit)] == "#"
+    said = run(FLASHSTEPS, *command.split()).stdout
+    bar = re.compile(r"^  (warps?|[KVQO] (?:to|from) [0-9]+|nominal) (.*)\n", re.MULTILINE)
+    assert bar.sub("", said) == bar.sub("", shown)
+    # Every second tile of K or V comes to the same place, and the producer asks for each.
+    rows = [row.replace(" ", "") for row in re.findall(r"^  [KV] to [0-9]+ +(.*)", said, re.MULTILINE)]
+    assert [re.sub(r"(.)\1+", r"\1", row) for row in rows] == ["024", "135", "024", "135"]
+    (producer,) = re.findall(r"^  warp 4 +(.*)", said, re.M)
+    assert producer.count("c") >= 6 and "#" not in producer
 
 
 def test_the_last_cta_unless_another_one_is_asked_for(tmp_path: Path) -> None:
