@@ -1,5 +1,7 @@
 #include "harness/program/table.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -165,6 +167,18 @@ std::string with_steps_below_each_other(const std::vector<const StepResult*>& st
   return format_table(rows);
 }
 
+// A terminal would break long lines between any two letters. Files and pipes get them whole.
+std::string indented_message(const std::string& message) {
+  if (!isatty(STDOUT_FILENO)) return indented(message, 6);
+  std::istringstream lines(message);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t spaces = 6 + std::min(line.find_first_not_of(' '), line.size());
+    add_line(text, std::string(spaces, ' ') + wrapped(line, spaces + 2, spaces));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string format_table(const std::vector<std::vector<std::string>>& rows) {
@@ -236,7 +250,7 @@ std::string format_result(const StepResult& result, const std::string& label, si
   }
   if (result.status == Status::kSkip && label.empty()) return text + "  " + result.message + "\n";
   text += "\n";
-  if (!result.message.empty()) text += indented(result.message, 6) + "\n";
+  if (!result.message.empty()) text += indented_message(result.message) + "\n";
   return text;
 }
 

@@ -58,7 +58,7 @@ def sanitize(options: argparse.Namespace, steps: list[str]) -> bool:
     info = run(options.build / "flashsteps", "info").stdout.splitlines()
     print(f"compute-sanitizer {version}, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}")
     for line in info:
-        if line.split()[0] in ("commit", "name", "driver"):
+        if line.split()[:1] in (["commit"], ["name"], ["driver"]):
             print(line)
     print(f"named problems: {' '.join(PROBLEMS)}\n", flush=True)
     all_clean = True
