@@ -88,19 +88,13 @@ void check_step(const StepChoice& step, const Options& options, Runner& runner, 
   runner.progress().clear();
 
   const bool all_right = passed + skipped == sample.size();
-  std::cout << (!all_right   ? "FAIL"
-                : passed > 0 ? "PASS"
-                             : "SKIP")
-            << "  " << step.name << "  " << passed << " of " << sample.size()
-            << " problems of the covering sample";
-  if (skipped > 0) std::cout << ", " << skipped << " skipped (" << skipped_because << ")";
-  if (!runner.device().is_gpu()) {
-    std::cout << ", modes";
-    for (const std::string& mode : options.modes) std::cout << " " << mode;
-    std::cout << (options.race_detector ? ", race detector on" : ", race detector off");
-  }
+  std::cout << verdict(!all_right   ? Status::kFail
+                       : passed > 0 ? Status::kPass
+                                    : Status::kSkip)
+            << "  " << step.name << "  " << passed << " of " << sample.size() << " problems";
   const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   std::cout << ", " << fixed(seconds, 1) << " s\n";
+  if (skipped > 0) std::cout << "      " << skipped << " skipped (" << skipped_because << ")\n";
   for (size_t c = 1; c < contenders.size(); ++c)
     std::cout << "      " << contenders[c].name << ": " << problems_of[c] << " of them\n";
   std::cout << std::flush;
@@ -112,7 +106,11 @@ int check_sample(const Options& options) {
   Runner runner(options.backend, options.in_process, options.timeout_seconds);
   ResultsFile results(options.json_path, options.command, runner.device());
   refuse_steps_that_run_nothing(options, runner);
-  std::cout << "device: " << runner.device().line() << "\n\n" << std::flush;
+  std::cout << "device: " << runner.device().line() << "\nproblems: the covering sample of each step";
+  if (!runner.device().is_gpu())
+    std::cout << ", modes " << join(options.modes, " ") << ", race detector "
+              << (options.race_detector ? "on" : "off");
+  std::cout << "\n\n" << std::flush;
   for (const StepChoice& step : options.steps) check_step(step, options, runner, results);
   results.save_complete();
   return results.finish();

@@ -1,6 +1,8 @@
 // flashsteps list: the steps of this program, and what they need.
+#include <algorithm>
 #include <iostream>
 
+#include "harness/base/text.h"
 #include "harness/program/commands.h"
 #include "harness/program/table.h"
 #include "harness/run/runner.h"
@@ -8,31 +10,50 @@
 namespace flashsteps {
 namespace {
 
+// Below a line for each part of the ladder.
+void list_titles(const std::vector<StepChoice>& steps) {
+  size_t width = 0;
+  for (const StepChoice& step : steps) width = std::max(width, step.name.size() + 4);
+  std::string part;
+  for (const StepChoice& step : steps) {
+    if (part != kPartNames[int(step.info->part)])
+      std::cout << (part.empty() ? "" : "\n") << (part = kPartNames[int(step.info->part)]) << "\n";
+    std::cout << "  " << step.name << std::string(width - 2 - step.name.size(), ' ')
+              << wrapped(step.info->title, width, width) << "\n";
+  }
+}
+
 // Who the step is and what it takes, in a few lines.
 std::string describe(const StepChoice& step) {
   const StepInfo& info = *step.info;
-  std::string text = step.name + "\n  " + info.title + "\n  removes " + info.removes +
-                     "\n  part: " + kPartNames[int(info.part)] + "; for " + kPurposeNames[int(info.purpose)] +
-                     "; types:";
+  const auto line = [](const std::string& text) { return "  " + wrapped(text, 4, 2) + "\n"; };
+  std::string kind = "part: " + std::string(kPartNames[int(info.part)]) + "; for " +
+                     kPurposeNames[int(info.purpose)] + "; types:";
   for (const auto& [type, dtype] : kDTypeNames) {
-    if (info.dtypes.has(dtype)) text += " " + type;
+    if (info.dtypes.has(dtype)) kind += " " + type;
   }
-  text += "; rows must be aligned to " +
-          (info.alignment_bytes ? std::to_string(info.alignment_bytes) + " bytes" : "their element") +
-          "; GPU: sm_" + info.needs_sm +
-          (Architecture(info.needs_sm).exact ? " and nothing else\n" : " or newer\n");
-  for (int c = 0; c < info.num_configurations(); ++c)
-    text += (c > 0 ? "; " : "  configurations: ") + std::string(info.configurations[c]);
-  if (info.num_configurations() > 0) text += "\n";
-  if (info.spills) text += "  spills registers: " + std::string(info.spills) + "\n";
+  const std::string needs =
+      "rows must be aligned to " +
+      (info.alignment_bytes ? std::to_string(info.alignment_bytes) + " bytes" : "their element") +
+      "; GPU: sm_" + info.needs_sm + (Architecture(info.needs_sm).exact ? " and nothing else" : " or newer");
+  std::string text = step.name + "\n" + line(info.title) + line("removes " + std::string(info.removes)) +
+                     line(kind) + line(needs);
+  if (info.num_configurations() > 0)
+    text += line("configurations: " +
+                 join({info.configurations, info.configurations + info.num_configurations()}, "; "));
+  if (info.spills) text += line("spills registers: " + std::string(info.spills));
   return text;
 }
 
 }  // namespace
 
 int list_steps(const Options& options) {
+  if (options.is_short) {
+    list_titles(options.steps);
+    return kAllPassed;
+  }
   const Runner runner(options.backend, options.in_process, options.timeout_seconds);
-  const std::vector<StepChoice> steps = all_steps();
+  const std::vector<StepChoice>& steps = options.steps;
   // Every step is asked about one problem of each kind.
   std::vector<Problem> problems;
   for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
@@ -44,7 +65,7 @@ int list_steps(const Options& options) {
       {"step", "16-bit D=64", "16-bit D=128", "fp32 D=64", "fp32 D=128"}};
   for (size_t s = 0; s < steps.size(); ++s) {
     const auto bytes = [&](size_t problem) {
-      return probed.refusals[problem][s].empty() ? std::to_string(probed.resources[problem][s].smem_bytes)
+      return probed.refusals[problem][s].empty() ? grouped(uint64_t(probed.resources[problem][s].smem_bytes))
                                                  : "-";
     };
     const auto either = [&](size_t fp16, size_t bf16) {
@@ -59,7 +80,7 @@ int list_steps(const Options& options) {
     if (const std::string& reason = probed.refusals[closest][s]; !reason.empty())
       std::cout << "  cannot run on this device: " << reason << "\n";
   }
-  std::cout << "\nbytes of shared memory per CTA (device: " << runner.device().line() << ")\n"
+  std::cout << "\ndevice: " << runner.device().line() << "\nbytes of shared memory per CTA:\n"
             << format_table(rows);
   return kAllPassed;
 }

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <iterator>
 #include <limits>
 
@@ -13,6 +14,46 @@
 
 namespace flashsteps {
 namespace {
+
+// The texts of --help, in two columns; those of CLI11 know no width, and put the values that an option takes
+// into the first one.
+class Help : public CLI::Formatter {
+ public:
+  std::string make_option(const CLI::Option* option, bool is_positional) const override {
+    const std::string type = option->get_type_name();  // "NAME:{fp16,bf16}"
+    const size_t colon = std::min(type.find(':'), type.size());
+    const std::string values = colon < type.size() ? type.substr(colon + 1) : "";
+    std::vector<std::string> names;
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    const std::string name = is_positional ? option->get_name(true) : join(names, ", ");
+    const std::string kind = type.substr(0, colon);  // CLI11 calls numbers INT, UINT and FLOAT
+    const bool is_number = kind == "INT" || kind == "UINT" || kind == "FLOAT";
+    return row(name + (is_positional || kind.empty() ? ""
+                       : is_number                   ? " N"
+                                                     : " " + kind),
+               option->get_description() + (values.empty()     ? ""
+                                            : values[0] == '{' ? " " + values
+                                                               : " (" + values + ")"));
+  }
+  std::string make_help(const CLI::App* command, std::string name, CLI::AppFormatMode mode) const override {
+    std::string text = Formatter::make_help(command, std::move(name), mode);
+    for (size_t at; (at = text.find("\n\n\n")) != std::string::npos;) text.erase(at, 1);  // one empty line
+    while (text.ends_with("\n\n")) text.pop_back();
+    return text;
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    return row(command->get_name(), command->get_description());
+  }
+
+ private:
+  static std::string row(const std::string& name, const std::string& text) {
+    constexpr size_t kText = 26;  // where the second column begins
+    std::string line = "  " + name;
+    line += line.size() + 2 > kText ? "\n" + std::string(kText, ' ') : std::string(kText - line.size(), ' ');
+    return line + wrapped(text, kText, kText) + "\n";
+  }
+};
 
 // What the command line says of problems, before it is multiplied out.
 struct Axes {
@@ -65,16 +106,19 @@ CLI::Option* add_axis(CLI::App* c, const char* option, std::vector<Enum>& values
 
 void add_backend(CLI::App* c, Options& o) {
   c->add_option("--backend", o.backend, "where to run; auto takes the GPU if there is one")
+      ->type_name("NAME")
       ->check(CLI::IsMember({"auto", "cuda", "emulator"}));
 }
 
 void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
-  add_repeatable(c, "--shape", axes.shapes, kShapeForms);
+  c->option_defaults()->group("Problems");
+  add_repeatable(c, "--shape", axes.shapes, kShapeForms)->type_name("NUMBERS");
   c->add_option(
        "--grid", axes.grid,
-       "paper: the shapes of the FlashAttention paper, batch * seqlen = 16384, heads * head_dim = "
-       "2048; decode: one query against 1k to 128k keys, in batches of 1 to 128, up to 256k keys in all; "
+       "paper: the shapes of the FlashAttention paper, batch * seqlen = 16,384, heads * head_dim = "
+       "2,048; decode: one query against 1k to 128k keys, in batches of 1 to 128, up to 256k keys in all; "
        "decode-large: up to 4M")
+      ->type_name("NAME")
       ->check(CLI::IsMember({"paper", "decode", "decode-large"}));
   add_axis(c, "--dtype", axes.dtypes, kDTypeNames, "element type of q, k, v and o");
   add_axis(c, "--kv-lengths", axes.lengths, kKvLengthsNames, "how many keys each batch has");
@@ -93,12 +137,13 @@ void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
       ->transform(in_range(1, 1024));
   c->add_option("--softmax-scale", axes.scale, "factor of the scores (default: 1 / sqrt(D))")
       ->transform(in_range(1e-30, 1e30));  // those that a step takes: see refusal() in interface.cpp
-  c->add_option("--json", o.json_path, "write the results to this file");
+  c->option_defaults()->group("Options");
+  c->add_option("--json", o.json_path, "write the results to this file")->type_name("FILE");
 }
 
 void add_run_options(CLI::App* c, Axes& axes, Options& o, std::vector<std::string>& steps, bool isolated) {
   c->add_option(
-      "steps", steps,
+      "STEP", steps,
       "which steps, e.g. v02_smem_tiles or v02 (default: all); v20@128x64 is v20 in its configuration "
       "128x64, v20@all is v20 in each of its configurations");
   add_backend(c, o);
@@ -106,7 +151,7 @@ void add_run_options(CLI::App* c, Axes& axes, Options& o, std::vector<std::strin
   c->add_option(
        "--timeout", o.timeout_seconds,
        "a step that gives no sign of life for so many seconds counts as hung; time in which it had no "
-       "core does not count (worker processes only)")
+       "core does not count (worker processes only; default: 120)")
       ->transform(in_range(1.0, 86400.0));
   c->add_flag("--verbose", o.verbose, "print every problem");
   if (isolated)
@@ -115,20 +160,26 @@ void add_run_options(CLI::App* c, Axes& axes, Options& o, std::vector<std::strin
 
 void add_timing_options(CLI::App* c, Options& o) {
   const bool is_tune = c->get_name() == "tune";
+  c->option_defaults()->group("Timing");
   if (!is_tune)
     c->add_flag("--tuned", o.tuned, "take the configurations that tune has kept, where it has kept one");
   c->add_option("--tuning", o.tuning_path,
                 is_tune ? "keep them in this file (default: $FLASHSTEPS_TUNING, or "
                           "flashsteps/tuning.json in $XDG_CACHE_HOME or ~/.cache)"
-                        : "--tuned, from this file (default: that of tune)");
-  c->add_option("--rounds", o.rounds, "how many samples of each step to take")->transform(in_range(7, 10000));
+                        : "--tuned, from this file (default: that of tune)")
+      ->type_name("FILE");
+  c->add_option("--rounds", o.rounds, "how many samples of each step to take (default: 7)")
+      ->transform(in_range(7, 10000));
   c->add_flag("--cold-l2", o.cold_l2, "flush L2 before every launch that is timed, outside of its time");
 }
 
 void add_check_options(CLI::App* c, Options& o) {
-  add_repeatable(c, "--mode", o.modes, "emulator: when copies complete, and in which order threads run")
+  c->option_defaults()->group("Checks");
+  add_repeatable(c, "--mode", o.modes,
+                 "emulator: when copies complete, and in which order threads run (default: all)")
+      ->type_name("NAME")
       ->check(CLI::IsMember({"early", "late", "random"}));
-  c->add_option("--seeds", o.seeds, "emulator: how many random orders to try per problem")
+  c->add_option("--seeds", o.seeds, "emulator: how many random orders to try per problem (default: 1)")
       ->transform(in_range(1, 10000));
   c->add_flag("!--no-race-detector", o.race_detector, "emulator: do not look for races (faster)");
   c->add_option("--memory", o.memory_gib,
@@ -153,29 +204,55 @@ void add_commands(CLI::App& app, Options& o, Axes& axes, std::vector<std::string
           "time steps in each of their configurations, and keep the fastest one for such calls (GPU)"),
       o);
   add_command("count", "count exactly what steps do: instructions, memory transactions, barriers (emulator)");
-  add_command("trace",
-              "write a trace of who waits for whom in one CTA, for chrome://tracing or Perfetto (emulator)")
+  add_command("trace", "draw who waits for whom in one CTA, or write it to a file for Perfetto (emulator)")
       ->add_option("--cta", o.cta, "which CTA, counted along x, then y, then z (default: the last one)")
       ->transform(in_range<int64_t>(0, std::numeric_limits<int64_t>::max()));
-  add_backend(app.add_subcommand("list", "list the steps of this program and what they need"), o);
+  CLI::App* const list = app.add_subcommand("list", "list the steps of this program and what they need");
+  list->add_option("STEP", steps, "which steps (default: all)");
+  list->add_flag("--short", o.is_short, "only their names and titles");
+  add_backend(list, o);
   CLI::App* const source = app.add_subcommand(
       "source", "print a step as one .cu file, which nvcc compiles without this repository");
-  source->add_option("steps", steps, "which step, e.g. v02_smem_tiles or v02")->required();
+  source->add_option("STEP", steps, "which step, e.g. v02_smem_tiles or v02");
   source->add_flag("--main", o.with_main, "with a main function that checks one small problem");
   add_backend(app.add_subcommand("info", "describe the device and the build; on a GPU, measure its ceilings"),
               o);
 }
 
+// What is said of an option that the command has not.
+std::string unexpected(const CLI::App& app) {
+  const CLI::App& command = app.get_subcommands().empty() ? app : *app.get_subcommands().front();
+  std::vector<std::string> options;
+  for (const CLI::Option* const option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+  }
+  const std::string word = app.remaining(/*recurse=*/true).front();
+  return "unexpected argument '" + word + "'" + did_you_mean(word, options) + " (see " +
+         (&command == &app ? "" : command.get_name() + " ") + "--help)";
+}
+
 // The command that was given; nullptr when it was --help, which has been answered.
 const CLI::App* parse(CLI::App& app, int argc, const char* const* argv) {
-  const auto is_wanted = [&](const CLI::App* c) { return c->get_name() == argv[1]; };
-  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(is_wanted).empty())
-    throw UsageError("unknown command '" + std::string(argv[1]) + "' (see --help)");
+  std::vector<std::string> commands;
+  for (const CLI::App* const c : app.get_subcommands({})) commands.push_back(c->get_name());
+  if (argc < 2) throw UsageError("a command is missing: " + join(commands, ", ") + " (see --help)");
+  if (argv[1][0] != '-' && std::ranges::find(commands, argv[1]) == commands.end()) {
+    const std::string typed = argv[1];
+    const auto is_meant = [&](const StepChoice& step) {
+      return !typed.empty() && step.name.starts_with(typed);
+    };
+    throw UsageError("unknown command '" + typed + "'" +
+                     (std::ranges::any_of(all_steps(), is_meant) ? "; did you mean run " + typed + "?"
+                                                                 : did_you_mean(typed, commands)) +
+                     " (see --help)");
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked_for_help) {
     app.exit(asked_for_help);
     return nullptr;
+  } catch (const CLI::ExtrasError&) {
+    throw UsageError(unexpected(app));
   } catch (const CLI::ParseError& error) {
     std::string line = error.what();
     std::ranges::replace(line, '\n', ' ');
@@ -253,7 +330,7 @@ void choose_steps(const CLI::App& command, const std::vector<std::string>& texts
   o.steps_named = !texts.empty();
   for (const std::string& text : texts) std::ranges::copy(find_steps(text), std::back_inserter(o.steps));
   o.steps = o.steps_named ? in_order(o.steps) : all_steps();
-  if (o.steps.empty() && command.get_option_no_throw("steps") != nullptr)
+  if (o.steps.empty() && command.get_option_no_throw("STEP") != nullptr)
     throw UsageError("this program has no steps");
   if (o.command == "source" &&
       (o.steps.size() != 1 || o.steps[0].configuration != AttentionCall::kChosenByStep))
@@ -292,13 +369,14 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   o.in_process = !isolated;
   Axes axes;
   std::vector<std::string> steps;
-  CLI::App app{"FlashSteps: flash attention, one idea at a time.", argc > 0 ? argv[0] : ""};
+  CLI::App app{"FlashSteps: flash attention, one idea at a time.",
+               argc > 0 ? std::filesystem::path(argv[0]).filename().string() : ""};
   app.require_subcommand(1);
-  app.footer(
-      "Exit status: 0 all passed; 1 something failed validation or nothing could run; 2 wrong use, or a "
-      "step\n"
-      "named explicitly cannot run here; 3 a step crashed or hung.");
+  app.formatter(std::make_shared<Help>());
   add_commands(app, o, axes, steps, isolated);
+  app.footer(
+      "Exit status: 0 all passed; 1 something failed validation or nothing could run; 2 wrong use, or a\n"
+      "step named explicitly cannot run here; 3 a step crashed or hung.");
   const CLI::App* const command = parse(app, argc, argv);
   if (command == nullptr) return {};
   o.command = command->get_name();

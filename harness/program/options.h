@@ -30,6 +30,7 @@ struct Options {
   std::string tuning_path;  // of run and bench, and of tune, which writes it
   bool cold_l2 = false;     // flushed before every launch that is timed
   bool with_main = false;   // source: with a main function
+  bool is_short = false;    // list: names and titles alone
   bool in_process = false;
   bool verbose = false;
 };

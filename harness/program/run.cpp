@@ -1,6 +1,7 @@
 // flashsteps run, bench, tune, count, and check with problems: every step is validated, and on a GPU timed.
 #include <algorithm>
 #include <iostream>
+#include <map>
 
 #include "harness/base/text.h"
 #include "harness/device/tuning.h"
@@ -54,10 +55,32 @@ void time_problem(Runner& runner, const Options& options, Run& run) {
       result.status = Status::kFail;
       result.message = fixed(timing.tflops, 1) + " TFLOPS is above the card's peak of " + fixed(peak, 1) +
                        ": a bug in the step or in the measurement, not recorded";
+      std::cout << format_result(result, problem.label()) << std::flush;
     } else {
       result.timing = timing;
     }
   }
+}
+
+// How many passed, and which are wrong: below the tables, where there are several results. "": all passed.
+std::string what_did_not_pass(ResultsFile& results, const std::vector<Problem>& problems) {
+  size_t num_results = 0;
+  std::map<Status, std::vector<std::string>> steps;
+  for (const Problem& problem : problems) {
+    for (const StepResult& result : results.run_of(problem).steps) {
+      ++num_results;
+      steps[result.status].push_back(result.step);
+    }
+  }
+  const size_t num_passed = steps[Status::kPass].size(), num_skipped = steps[Status::kSkip].size();
+  if (num_results < 2 || num_passed == num_results) return "";
+  std::string text = "\n" + std::to_string(num_passed) + " of " + std::to_string(num_results) + " passed" +
+                     (num_skipped > 0 ? ", " + std::to_string(num_skipped) + " skipped" : "") + "\n";
+  for (const auto& [status, its] : steps) {
+    if (status != Status::kPass && status != Status::kSkip)
+      text += verdict(status) + "  " + wrapped(join(its, " "), 6, 6) + "\n";
+  }
+  return text;
 }
 
 }  // namespace
@@ -79,7 +102,7 @@ int run_steps(const Options& options) {
   refuse_named_steps(options, problems, probed);
   const bool timed = device.is_gpu() && options.command != "check";
 
-  std::cout << "device: " << device.line() << "\n\n" << std::flush;
+  std::cout << "device: " << device.line() << "\n" << std::flush;
   ResultsFile results(options.json_path, options.command, device);
   if (timed) {
     results.root()["provenance"]["method"] = {
@@ -93,11 +116,18 @@ int run_steps(const Options& options) {
   results.save();
 
   // Problem by problem: its inputs, its reference and what v01 makes of it are computed once for all steps.
+  size_t name_width = 0;
+  for (const StepChoice& step : options.steps) name_width = std::max(name_width, step.name.size());
   for (size_t p = 0; p < problems.size(); ++p) {
     std::vector<size_t> ended;  // which steps, in their order
+    std::cout << "\n" << problems[p].label() << "\n" << std::flush;
     const auto finish = [&](int s, const StepResult& result) {
       runner.progress().clear();
-      std::cout << format_result(result, problems[p].label()) << std::flush;
+      // What is wrong may be copied out of here, with its problem.
+      const bool is_wrong = !result.passed() && result.status != Status::kSkip;
+      std::cout << (is_wrong ? format_result(result, problems[p].label())
+                             : format_result(result, "", name_width))
+                << std::flush;
       const auto place = ended.insert(std::ranges::lower_bound(ended, size_t(s)), size_t(s));
       std::vector<StepResult>& all = results.run_of(problems[p]).steps;
       all.insert(all.begin() + (place - ended.begin()), result);
@@ -113,17 +143,24 @@ int run_steps(const Options& options) {
     }
     const std::string place = "[" + std::to_string(p + 1) + "/" + std::to_string(problems.size()) + "]";
     runner.validate(tasks, modes(options, device), place + " checking " + problems[p].label(), finish);
+    const std::string counted = format_run(results.run_of(problems[p]), 0);
+    if (!counted.empty()) std::cout << "\n" << counted << std::flush;
   }
   std::string kept;
   for (size_t p = 0; timed && p < problems.size(); ++p) {
     Run& run = results.run_of(problems[p]);
     time_problem(runner, options, run);
     results.save();
+    std::cout << "\n"
+              << problems[p].label() << "\n"
+              << format_run(run, device.peak_tflops(problems[p].dtype)) << std::flush;
     if (tunes) kept += keep_fastest(tuning_path, run, results.root()["provenance"]);
   }
   results.save_complete();
-  for (const Problem& problem : problems)
-    std::cout << "\n" << format_run(results.run_of(problem), device.peak_tflops(problem.dtype));
+  if (!device.is_gpu() && options.command != "check")
+    std::cout
+        << "\nCounts are exact. The emulator has no timing model: it cannot say which step is faster.\n";
+  std::cout << what_did_not_pass(results, problems);
   if (tunes) std::cout << "\nkept in " << tuning_path << ":\n" << kept;
   return results.finish();
 }

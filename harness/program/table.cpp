@@ -1,9 +1,13 @@
 #include "harness/program/table.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <functional>
 #include <map>
+#include <sstream>
 
 #include "harness/base/text.h"
 #include "harness/run/timing.h"
@@ -14,16 +18,18 @@ namespace {
 using Row = std::vector<std::string>;
 
 // "PASS", "HANG", ...
-std::string label_of(Status status) {
+std::string word_of(Status status) {
   if (status == Status::kTimeout) return "HANG";
-  std::string label = json(status);
-  std::ranges::transform(label, label.begin(), [](unsigned char c) { return std::toupper(c); });
-  return label;
+  std::string word = json(status);
+  std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::toupper(c); });
+  return word;
 }
 
+// In a table, where only what is wrong says so.
 std::string name_of(const StepResult& result) {
-  if (result.configuration.empty() || result.step.find('@') != std::string::npos) return result.step;
-  return result.step + " (" + result.configuration + (result.tuned ? ", tuned)" : ")");
+  const std::string name = result.step + (result.passed() ? "" : " " + word_of(result.status));
+  if (result.configuration.empty() || result.step.find('@') != std::string::npos) return name;
+  return name + " (" + result.configuration + (result.tuned ? ", tuned)" : ")");
 }
 
 // Of the validation, null where it has none.
@@ -31,37 +37,146 @@ json error_of(const StepResult& result, const char* key) {
   return result.details.value("validation", json::object()).value(key, json());
 }
 
-// Some steps ran on a GPU; few queries read K and V at the rate that counts.
-Row timing_titles(const Run& run, bool reads) {
+// What a column says of a step. Two lines of title stand above a column, and in one line beside a row.
+struct Column {
+  std::string title;
+  bool always;  // also where there are many steps
+  std::function<std::string(const StepResult&)> cell;
+};
+
+// `base_ms` is by step the time of the one that it is compared with; 0: there is none.
+std::vector<Column> timing_columns(const Run& run, double peak_tflops,
+                                   const std::map<std::string, double>& base_ms) {
+  // Few queries read K and V at the rate that counts.
+  const bool reads = is_decode(run.problem);
   const auto is_cold = [](const StepResult& result) { return result.timing && result.timing->cold_l2; };
-  Row titles{std::ranges::any_of(run.steps, is_cold) ? "ms, cold L2" : "ms"};
-  if (reads) titles.push_back("TB/s of K, V");
-  titles.insert(titles.end(), {"TFLOPS", "p10-p90", "% peak", "% matmul", "% limit", "x prev"});
-  return titles;
-}
-
-// `base_ms` is the time of the step that it is compared with; 0: there is none.
-Row timing_cells(const Timing& timing, const Rates& rates, bool reads, double base_ms) {
+  const auto rates = [=, &run](const StepResult& result) {
+    return rates_of(*result.timing, run.problem, peak_tflops, run.ceilings);
+  };
   const auto percent = [](const std::optional<double>& share) { return share ? fixed(*share, 1) : "-"; };
-  Row cells{fixed(timing.median_ms, reads ? 4 : 3)};
-  if (reads) cells.push_back(fixed(*rates.kv_bytes_per_second * 1e-12, 2));
-  cells.insert(cells.end(),
-               {fixed(rates.tflops, 1), fixed(rates.tflops_p10, 1) + "-" + fixed(rates.tflops_p90, 1),
-                percent(rates.percent_of_peak), percent(rates.percent_of_matmul),
-                percent(rates.percent_of_limit) + (rates.percent_of_limit ? " " + timing.limit : ""),
-                base_ms > 0 ? fixed(base_ms / timing.median_ms, 2) : "-"});
-  return cells;
+  std::vector<Column> columns{
+      {std::ranges::any_of(run.steps, is_cold) ? "ms,\ncold L2" : "ms", true,
+       [=](const StepResult& r) { return fixed(r.timing->median_ms, reads ? 4 : 3); }}};
+  if (reads)
+    columns.push_back({"TB/s of\nK, V", true,
+                       [=](const StepResult& r) { return fixed(*rates(r).kv_bytes_per_second * 1e-12, 2); }});
+  const std::vector<Column> others{
+      {"TFLOPS", true, [=](const StepResult& r) { return fixed(rates(r).tflops, 1); }},
+      {"p10-p90", true,
+       [=](const StepResult& r) {
+         return fixed(rates(r).tflops_p10, 1) + "-" + fixed(rates(r).tflops_p90, 1);
+       }},
+      {"% peak", !reads, [=](const StepResult& r) { return percent(rates(r).percent_of_peak); }},
+      {"% matmul", false, [=](const StepResult& r) { return percent(rates(r).percent_of_matmul); }},
+      {"% limit", true,
+       [=](const StepResult& r) {
+         const auto share = rates(r).percent_of_limit;
+         return percent(share) + (share ? " " + r.timing->limit : "");
+       }},
+      {"x prev", true, [=, &base_ms](const StepResult& r) {
+         const double base = base_ms.at(r.step);
+         return base > 0 ? fixed(base / r.timing->median_ms, 2) : "-";
+       }}};
+  columns.insert(columns.end(), others.begin(), others.end());
+  return columns;
 }
 
-Row counter_cells(const json& counters, double seconds) {
-  const double wavefronts = counters.at("shared_wavefronts"), ideal = counters.at("shared_wavefronts_ideal");
-  Row cells;
-  for (const char* key : {"global_requests", "global_sectors", "shared_requests", "shared_wavefronts"})
-    cells.push_back(counters.at(key).dump());
-  cells.push_back(ideal > 0 ? fixed(wavefronts / ideal, 2) : "-");
-  for (const char* key : {"mma", "barriers", "shuffles"}) cells.push_back(counters.at(key).dump());
-  cells.push_back(fixed(seconds, 2));
-  return cells;
+// Instructions that no step has, and that most kernels have not, have no column.
+std::vector<Column> counter_columns(const std::vector<const StepResult*>& steps) {
+  struct Counter {
+    const char *title, *key;
+    bool always, also_zero;
+  };
+  const Counter counters[] = {{"global\nrequests", "global_requests", false, true},
+                              {"global\nsectors", "global_sectors", true, true},
+                              {"shared\nrequests", "shared_requests", false, true},
+                              {"shared\nwavefronts", "shared_wavefronts", true, true},
+                              {"x ideal", "shared_wavefronts_ideal", true, true},  // the quotient
+                              {"ldmatrix", "ldmatrix", false, false},
+                              {"mma", "mma", true, true},
+                              {"wgmma", "wgmma", true, false},
+                              {"TMA loads", "tma_loads", false, false},
+                              {"TMA load bytes", "tma_load_bytes", false, false},
+                              {"TMA stores", "tma_stores", false, false},
+                              {"barriers", "barriers", true, true},
+                              {"shuffles", "shuffles", true, true}};
+  const auto count = [](const StepResult& r, const std::string& key) {
+    return r.details.at("counters").at(key).get<uint64_t>();
+  };
+  std::vector<Column> columns;
+  for (const auto& [title, key, always, also_zero] : counters) {
+    const std::string name = key;
+    const auto is_zero = [&](const StepResult* step) { return count(*step, name) == 0; };
+    if (!also_zero && std::ranges::all_of(steps, is_zero)) continue;
+    columns.push_back({title, always, [=](const StepResult& r) {
+                         const uint64_t number = count(r, name);
+                         if (name != "shared_wavefronts_ideal") return grouped(number);
+                         return number > 0 ? fixed(double(count(r, "shared_wavefronts")) / double(number), 2)
+                                           : "-";
+                       }});
+  }
+  return columns;
+}
+
+size_t width_of(const std::string& table) {
+  size_t width = 0;
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) width = std::max(width, line.size());
+  return width;
+}
+
+// A column for each step, in whose order they stand, and a row for each of `columns`.
+std::string with_steps_beside_each_other(const std::vector<const StepResult*>& steps,
+                                         const std::vector<Column>& columns) {
+  std::vector<Row> rows{{""}};
+  for (const StepResult* const step : steps) rows[0].push_back(name_of(*step));
+  for (const Column& column : columns) {
+    Row& row = rows.emplace_back(Row{column.title});
+    std::ranges::replace(row[0], '\n', ' ');
+    for (const StepResult* const step : steps) row.push_back(column.cell(*step));
+  }
+  return format_table(rows);
+}
+
+// A row for each step, below one for each part of the ladder where there are several.
+std::string with_steps_below_each_other(const std::vector<const StepResult*>& steps,
+                                        const std::vector<Column>& columns) {
+  Row above{""}, titles{"step"};
+  for (const Column& column : columns) {
+    if (!column.always) continue;
+    const size_t end = column.title.find('\n');
+    above.push_back(end == std::string::npos ? "" : column.title.substr(0, end));
+    titles.push_back(end == std::string::npos ? column.title : column.title.substr(end + 1));
+  }
+  std::vector<Row> rows{titles};
+  if (std::ranges::any_of(above, [](const std::string& title) { return !title.empty(); }))
+    rows.insert(rows.begin(), above);
+  const bool several_parts =
+      std::ranges::any_of(steps, [&](const StepResult* step) { return step->part != steps.front()->part; });
+  std::string part;
+  for (const StepResult* const step : steps) {
+    if (several_parts && step->part != part) {
+      part = step->part;
+      rows.push_back({part.empty() ? "others" : part});
+    }
+    Row& row = rows.emplace_back(Row{(several_parts ? "  " : "") + name_of(*step)});
+    for (const Column& column : columns) {
+      if (column.always) row.push_back(column.cell(*step));
+    }
+  }
+  return format_table(rows);
+}
+
+// A terminal would break long lines between any two letters. Files and pipes get them whole.
+std::string indented_message(const std::string& message) {
+  if (!isatty(STDOUT_FILENO)) return indented(message, 6);
+  std::istringstream lines(message);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t spaces = 6 + std::min(line.find_first_not_of(' '), line.size());
+    add_line(text, std::string(spaces, ' ') + wrapped(line, spaces + 2, spaces));
+  }
+  return text;
 }
 
 }  // namespace
@@ -85,50 +200,24 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows) {
 }
 
 std::string format_run(const Run& run, double peak_tflops) {
-  const bool timed =
-      std::ranges::any_of(run.steps, [](const auto& result) { return result.timing.has_value(); });
-  const bool counted =
-      std::ranges::any_of(run.steps, [](const auto& result) { return result.details.contains("counters"); });
-  const bool reads = timed && is_decode(run.problem);
-  std::vector<Row> rows{{"step", "result", "NRMSE", "worst row"}};
-  const auto add = [](Row& row, const Row& cells) { row.insert(row.end(), cells.begin(), cells.end()); };
-  if (timed) add(rows[0], timing_titles(run, reads));
-  if (counted) {
-    // Two lines: with one the table would be wider than most terminals.
-    Row above(rows[0].size());
-    add(above, {"global", "", "shared"});
-    add(rows[0], {"requests", "sectors", "requests", "wavefronts", "x ideal", "mma", "barriers", "shuffles",
-                  "seconds"});
-    rows.insert(rows.begin(), above);
-  }
-  // A line for every part of the ladder, where there are several.
-  const bool several_parts = std::ranges::any_of(
-      run.steps, [&](const auto& result) { return result.part != run.steps.front().part; });
-  std::string part;
-  double previous_ms = 0;               // of the row above
-  std::map<std::string, double> ms_of;  // by step
-  const auto number = [](const json& value) { return value.is_number() ? scientific(value) : "-"; };
+  std::vector<const StepResult*> timed, counted;
+  double previous_ms = 0;                        // of the step before
+  std::map<std::string, double> ms_of, base_ms;  // by step
   for (const StepResult& result : run.steps) {
-    if (several_parts && result.part != part) {
-      part = result.part;
-      rows.push_back({part.empty() ? "others" : part});
-    }
-    Row& row = rows.emplace_back(Row{(several_parts ? "  " : "") + name_of(result), label_of(result.status),
-                                     number(error_of(result, "nrmse")),
-                                     number(error_of(result, "worst_row_nrmse"))});
-    if (result.timing) {
-      const char* const after = find_steps(result.step).front().info->after;
-      const auto base = ms_of.find(after != nullptr ? after : "");
-      add(row, timing_cells(*result.timing, rates_of(*result.timing, run.problem, peak_tflops, run.ceilings),
-                            reads, base != ms_of.end() ? base->second : previous_ms));
-      previous_ms = ms_of[result.step] = result.timing->median_ms;
-    }
-    if (result.details.contains("counters"))
-      add(row, counter_cells(result.details["counters"], result.details.at("seconds")));
+    if (result.details.contains("counters")) counted.push_back(&result);
+    if (!result.timing) continue;
+    timed.push_back(&result);
+    const char* const after = find_steps(result.step).front().info->after;
+    const auto base = ms_of.find(after != nullptr ? after : "");
+    base_ms[result.step] = base != ms_of.end() ? base->second : previous_ms;
+    previous_ms = ms_of[result.step] = result.timing->median_ms;
   }
-  std::string text = run.problem.label() + "\n" + format_table(rows);
-  if (counted)
-    text += "  (counts are exact; the emulator has no timing model, the seconds are its own running time)\n";
+  const std::vector<const StepResult*>& steps = timed.empty() ? counted : timed;
+  if (steps.empty()) return "";
+  const std::vector<Column> columns =
+      timed.empty() ? counter_columns(steps) : timing_columns(run, peak_tflops, base_ms);
+  std::string text = with_steps_beside_each_other(steps, columns);
+  if (width_of(text) > kColumns) text = with_steps_below_each_other(steps, columns);
   if (!run.ceilings.empty()) text += "  measured ceilings:\n" + format_ceilings(run.ceilings);
   return text;
 }
@@ -144,15 +233,24 @@ std::string format_ceilings(const Ceilings& ceilings) {
   return format_table(rows);
 }
 
-std::string format_result(const StepResult& result, const std::string& label) {
-  std::string text = label_of(result.status) + "  " + result.step + "  " + label;
+std::string verdict(Status status) {
+  return colored(word_of(status), status == Status::kPass   ? Color::kGreen
+                                  : status == Status::kSkip ? Color::kYellow
+                                                            : Color::kRed);
+}
+
+std::string format_result(const StepResult& result, const std::string& label, size_t name_width) {
+  std::string text = verdict(result.status) + "  " + result.step;
+  if (result.step.size() < name_width) text += std::string(name_width - result.step.size(), ' ');
+  if (!label.empty()) text += "  " + label;
   if (const json nrmse = error_of(result, "nrmse"); nrmse.is_number()) {
     const json worst_row = error_of(result, "worst_row_nrmse");
     text += "  NRMSE " + scientific(nrmse) + ", worst row " +
             scientific(worst_row.is_number() ? worst_row.get<double>() : NAN);
   }
+  if (result.status == Status::kSkip && label.empty()) return text + "  " + result.message + "\n";
   text += "\n";
-  if (!result.message.empty()) text += indented(result.message, 6) + "\n";
+  if (!result.message.empty()) text += indented_message(result.message) + "\n";
   return text;
 }
 

@@ -10,8 +10,8 @@ namespace flashsteps {
 std::string Device::line() const {
   const std::string name = description.at("name");
   if (is_gpu()) return name + ", driver " + description.at("driver").get<std::string>();
-  return name + " (no GPU in use: kernels run on the CPU, " + description.at("host_threads").dump() +
-         " threads" + (no_cuda.empty() ? "" : "; " + no_cuda) + ")";
+  return name + " on the CPU, " + description.at("host_threads").dump() + " threads" +
+         (no_cuda.empty() ? "" : " (" + no_cuda + ")");
 }
 
 double Device::peak_tflops(DType dtype) const {

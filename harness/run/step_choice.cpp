@@ -9,10 +9,18 @@
 namespace flashsteps {
 namespace {
 
-std::string join(const std::vector<std::string>& names, const char* between) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : between) + name;
-  return text;
+// "; did you mean v05_padded_smem?" for v5, v05_paded or padded. "": none is like it.
+std::string likely_steps(std::string typed, const std::vector<std::string>& known) {
+  std::ranges::transform(typed, typed.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto is_digit = [&](size_t at) {
+    return at < typed.size() && std::isdigit(static_cast<unsigned char>(typed[at]));
+  };
+  if (is_digit(0)) typed = "v" + typed;
+  if (typed[0] == 'v' && is_digit(1) && !is_digit(2)) typed.insert(1, "0");
+  for (const std::string& name : known) {
+    if (typed.size() > 3 && name.find(typed) != std::string::npos) return did_you_mean(name, known);
+  }
+  return did_you_mean(typed, known);
 }
 
 // An ablation's name begins with its step's, which is then the one that is meant.
@@ -25,7 +33,9 @@ StepChoice find_step_by_beginning(const std::string& wanted) {
         (found.empty() || !candidate.name.starts_with(found.front() + "_")))
       found.push_back(candidate.name);
   }
-  if (found.empty()) throw UsageError("unknown step '" + wanted + "'; this program has " + join(known, ", "));
+  if (found.empty())
+    throw UsageError("unknown step '" + wanted + "'" + likely_steps(wanted, known) +
+                     " (flashsteps list --short names all)");
   if (found.size() > 1) throw UsageError("'" + wanted + "' may be " + join(found, " or "));
   return find_step_by_beginning(found.front());
 }

@@ -102,7 +102,7 @@ def test_the_sizes_are_those_that_the_steps_ask_for():
     """What the tool says of SharedStorage is what the kernels are launched with, as `list` prints it."""
     listed = run(FLASHSTEPS, "list").stdout
     for storage in LAYOUTS["storage"]:
-        sums = [str(sum(part["bytes"] for part in storage[head_dim])) for head_dim in ("64", "128")]
+        sums = [f"{sum(part['bytes'] for part in storage[head_dim]):,}" for head_dim in ("64", "128")]
         assert re.search(rf"^ *{storage['step']} +{sums[0]} +{sums[1]}\b", listed, re.MULTILINE)
         kernel = source(f"steps/{storage['step']}/kernel.cu")
         assert f"<= {memory_layouts.SMALLEST_LIMIT}" in kernel or '.needs_sm = "90a"' in kernel

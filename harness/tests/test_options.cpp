@@ -171,10 +171,19 @@ TEST_CASE("every bad argument gets one clear line") {
     std::vector<const char*> arguments;
     const char* says;
   } cases[] = {
-      {{}, "subcommand"},
-      {{"fly"}, "unknown command 'fly'"},
-      {{"run", "--nonsense"}, "--nonsense"},
-      {{"run", "v99_magic"}, "unknown step 'v99_magic'; this program has v01_scalar, "},
+      {{}, "a command is missing: run, check, "},
+      {{"fly"}, "unknown command 'fly' (see --help)"},
+      {{"v05"}, "unknown command 'v05'; did you mean run v05? (see --help)"},
+      {{"lits"}, "unknown command 'lits'; did you mean list? (see --help)"},
+      {{"run", "--nonsense"}, "unexpected argument '--nonsense' (see run --help)"},
+      {{"run", "--shpae", "1,1,8,64"},
+       "unexpected argument '--shpae'; did you mean --shape? (see run --help)"},
+      {{"run", "v99_magic"}, "unknown step 'v99_magic' (flashsteps list --short names all)"},
+      {{"run", "v5"}, "unknown step 'v5'; did you mean v05_padded_smem? (flashsteps list"},
+      {{"run", "v05_paded"}, "unknown step 'v05_paded'; did you mean v05_padded_smem? ("},
+      {{"run", "V05-padded"}, "; did you mean v05_padded_smem? ("},
+      {{"run", "padded"}, "; did you mean v05_padded_smem? ("},
+      {{"run", "v26"}, "unknown step 'v26' (flashsteps list"},  // not v25 mistyped
       {{"run", "v0"}, "'v0' may be v01_scalar or v02_smem_tiles or v05_padded_smem"},
       {{"run", "--shape", "1,1,1,64x"}, "expected"},
       {{"run", "--shape"}, "--shape"},

@@ -117,7 +117,7 @@ def test_the_notebook_in_its_order(tree: Path) -> None:
     cells = json.loads((ROOT / "docs" / "first_three_steps.ipynb").read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     output = shell(tree, f"python3 - <<'END'\n{code}\nEND")
-    assert re.findall(r"^  (v\d\d_\w+) +PASS", output, re.MULTILINE) == first_steps
+    assert re.findall(r"^PASS  (v\d\d_\w+) +NRMSE", output, re.MULTILINE) == first_steps
     for words in ("6400 element(s) of o are NaN", "race on shared memory", "there is no GPU"):
         assert words in output
     # It has broken kernels in between, and counts the right ones.

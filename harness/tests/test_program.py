@@ -341,7 +341,7 @@ def is_zombie(pid: str) -> bool:
 
 # What the command line alone shows to be wrong is test_options.cpp's.
 BAD_USE = [
-    ([], "subcommand"),
+    ([], "a command is missing"),
     (["run", "v99_magic"], "unknown step"),
     (["run", "--backend", "emulator", "--shape", "1000,64,100000,128"], "free"),
     (["bench", "--backend", "emulator", "--shape", "1,1,8,64"], "no timing model"),
@@ -363,7 +363,7 @@ def test_wrong_use_is_one_line_and_exit_2(arguments: list[str], says: str) -> No
 def test_what_needs_too_much_memory_is_skipped_or_refused() -> None:
     done = run(FLASHSTEPS, "check", "v01", "--backend", "emulator", "--mode", "early", "--memory", "0.0001")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"PASS  v01_scalar  \d+ of \d+ problems .*, \d+ skipped \(needs .* of which --memory allows", done.stdout)
+    assert re.search(r"PASS  v01_scalar  \d+ of \d+ problems, .* s\n +\d+ skipped \(needs .* of which --memory allows", done.stdout)
     far = ["--shape", "1,2,64,64", "--layout", "far", "--memory", "1"]
     done = run(FLASHSTEPS, "check", "v01", "--backend", "emulator", *far)
     assert done.returncode == 2 and "needs 16.0 GiB on the device, of which --memory allows 1.0 GiB" in done.stderr
@@ -477,15 +477,52 @@ def test_records_have_one_form_and_problems_one_label(tmp_path: Path) -> None:
     assert out.read_text() == writing.record_text(data), "the program and the scripts write records in two forms"
     assert len(data["runs"]) == 8
     for each in data["runs"]:
-        assert f"PASS  v01_scalar  {problem_label(each['problem'])}  NRMSE" in done.stdout
+        assert f"\n{problem_label(each['problem'])}\nPASS  v01_scalar  NRMSE" in done.stdout
+
+
+WIDE = {
+    "run": [["--backend", "emulator", "--shape", "1,2,100,64"]],
+    "check": [["v36", "--mode", "early", *SMALL]],
+    "count": [[*SMALL, "--causal"], ["v20@all", "v01", *SMALL]],
+    "trace": [["v27", *SMALL]],
+    "list": [[], ["--short"]],
+    "info": [["--backend", "emulator"]],
+}
+
+
+@pytest.mark.parametrize("command", ["", "bench", "tune", "source", *WIDE])
+def test_nothing_is_wider_than_100_columns(command: str) -> None:
+    """Neither the help nor what is printed of one step or of all; a time line has 80."""
+    for arguments in (["--help"], *WIDE.get(command, [])):
+        done = run(FLASHSTEPS, *filter(None, [command]), *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        columns = 80 if arguments[0:1] == ["v27"] else 100
+        assert [line for line in done.stdout.splitlines() if len(line) > columns] == []
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+@pytest.mark.parametrize("wish, wanted", [({}, None), ({"CLICOLOR_FORCE": "1"}, True), ({"NO_COLOR": "1"}, False)])
+def test_colours_are_for_terminals_and_for_who_asks(on_terminal: bool, wish: dict[str, str], wanted: bool | None) -> None:
+    command = [str(FIXTURES), "run", "v01", "fixture_wrong", "--backend", "emulator", "--shape", "1,1,8,64"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "CLICOLOR_FORCE")}
+    ours, theirs = pty.openpty()
+    out = theirs if on_terminal else subprocess.PIPE
+    done = subprocess.run(command, stdout=out, stderr=subprocess.DEVNULL, env={**environment, **wish}, timeout=PATIENCE)
+    said = (os.read(ours, 1 << 16) if on_terminal else done.stdout).decode()
+    os.close(theirs)
+    os.close(ours)
+    shows = on_terminal if wanted is None else wanted
+    for word, color in ("PASS  v01_scalar", 32), ("FAIL  fixture_wrong", 31):
+        assert (word.replace("  ", "\x1b[0m  ") if shows else f"\n{word}") in said and (f"\x1b[{color}m" in said) == shows
 
 
 def test_help_and_list(tmp_path: Path) -> None:
-    assert run(FLASHSTEPS, "--help").returncode == 0
     listed = run(FLASHSTEPS, "list", "--backend", "emulator")
     assert listed.returncode == 0
+    titles = run(FLASHSTEPS, "list", "--short").stdout
     for step in STEPS:
-        assert step in listed.stdout
+        assert f"\n{step}\n" in "\n" + listed.stdout and f"\n  {step}  " in titles
+    assert run(FLASHSTEPS, "list", STEPS[0]).stdout.count("removes") == 1
     assert "rows must be aligned to their element; GPU: sm_80 or newer" in listed.stdout
     assert run(FLASHSTEPS, "info", "--backend", "emulator").returncode == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,20 @@ def test_v10_names_its_phases_tiles_and_mbarriers(tmp_path: Path) -> None:
         assert len(passed) == 4 and min(passed) >= event["ts"] + event["dur"]
 
 
+def test_the_time_line_is_the_trace_in_text() -> None:
+    """As docs/pipeline.md shows it, but for the bars, which may depend on the compiler."""
+    page = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    command, shown = re.search(r"^build/flashsteps (trace [^\n]*)\n```\n\n```text\n(.*?)```$", page, re.M | re.S).groups()
+    said = run(FLASHSTEPS, *command.split()).stdout
+    bar = re.compile(r"^  (warps?|[KVQO] (?:to|from) [0-9]+|nominal) (.*)\n", re.MULTILINE)
+    assert bar.sub("", said) == bar.sub("", shown)
+    # Every second tile of K or V comes to the same place, and the producer asks for each.
+    rows = [row.replace(" ", "") for row in re.findall(r"^  [KV] to [0-9]+ +(.*)", said, re.MULTILINE)]
+    assert [re.sub(r"(.)\1+", r"\1", row) for row in rows] == ["024", "135", "024", "135"]
+    (producer,) = re.findall(r"^  warp 4 +(.*)", said, re.M)
+    assert producer.count("c") >= 6 and "#" not in producer
+
+
 def test_the_last_cta_unless_another_one_is_asked_for(tmp_path: Path) -> None:
     problem = ["v10_tma_warpspec", "--shape", "1,2,150,64", "--causal"]
     last, first = trace(tmp_path / "a.json", *problem), trace(tmp_path / "b.json", *problem, "--cta", "0")
@@ -116,7 +131,6 @@ def test_a_step_that_fails_leaves_the_file_alone(tmp_path: Path, step: str, says
 
 
 BAD_USE = [
-    (["v10_tma_warpspec"], "--json"),
     (["--json", "FILE"], "shows one step"),
     (["v01_scalar", "v10_tma_warpspec", "--json", "FILE"], "shows one step"),
     (["v10_tma_warpspec", "--shape", "1,1,8,64", "--causal", "--full", "--json", "FILE"], "shows one problem"),

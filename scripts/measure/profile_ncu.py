@@ -26,6 +26,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -34,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from records import writing
 from records.problems import problem_label
 from records.profiles import COUNTERS, METHOD, METRICS, SCHEMA, cell, sum_of, values
-from records.writing import one_line, printable, table
+from records.writing import COLUMNS, one_line, printable, table
 from steps import sources
 from steps.sources import ROOT
 
@@ -217,14 +218,14 @@ def format_run(problem_run: dict[str, Any]) -> str:
         counted |= {f"{step['step']}[{k}]": kernel for k, kernel in enumerate(step.get("kernels", []), start=1)}
     columns = [values(each["metrics"], each["opcodes"]) for each in counted.values()]
     rows = [[counter.name, *(cell(counter.name, its.get(counter.name)) for its in columns)] for counter in COUNTERS]
-    meanings = ["what it is", *(counter.meaning for counter in COUNTERS)]
-    lines = [problem_label(problem_run["problem"])]
-    lines += map("  ".join, zip(table([["counter", *counted], *rows]).splitlines(), meanings))
+    lines = [problem_label(problem_run["problem"]), table([["counter", *counted], *rows])]
+    lines += [f"  {counter.name}: {counter.meaning}" for counter in COUNTERS]
+    lines.append("")
     for step in passed:
         total = sum(step["opcodes"].values())
         top = sorted(step["opcodes"].items(), key=lambda item: -item[1])[:10]
         shares = ", ".join(f"{opcode} {count / total:.0%}" for opcode, count in top)
-        lines.append(f"  {step['step']} executes mostly {shares}")
+        lines += textwrap.wrap(f"  {step['step']} executes mostly {shares}", COLUMNS, subsequent_indent="    ")
     return "\n".join(lines)
 
 

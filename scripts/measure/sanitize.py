@@ -43,8 +43,8 @@ def summary_line(output: str) -> str:
 
 def what_passed(output: str) -> str:
     """How many problems; of the covering sample also how many were skipped, and why."""
-    covered = re.search(r"\d+ of \d+ problems of the covering sample(, \d+ skipped \([^)]*\))?", output)
-    return covered[0] if covered else f"{len(re.findall(r'^PASS  ', output, re.MULTILINE))} problems passed"
+    covered = re.search(r"(\d+ of \d+ problems), .*s(?:\n +(\d+ skipped \([^)]*\)))?", output)
+    return ", ".join(filter(None, covered.groups())) if covered else f"{len(re.findall(r'^PASS  ', output, re.MULTILINE))} problems passed"
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
@@ -58,7 +58,7 @@ def sanitize(options: argparse.Namespace, steps: list[str]) -> bool:
     info = run(options.build / "flashsteps", "info").stdout.splitlines()
     print(f"compute-sanitizer {version}, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}")
     for line in info:
-        if line.startswith("commit") or '"name"' in line or '"driver"' in line:
+        if line.split()[:1] in (["commit"], ["name"], ["driver"]):
             print(line)
     print(f"named problems: {' '.join(PROBLEMS)}\n", flush=True)
     all_clean = True

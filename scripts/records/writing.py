@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 import unicodedata
 from pathlib import Path
@@ -77,11 +78,25 @@ def one_line(error: object) -> str:
     return line if len(line) <= 200 else line[:199] + "…"
 
 
+def colored(text: str, code: int) -> str:
+    """In this colour where stdout shows colours, as the program decides it (harness/base/text.cpp)."""
+    forced = os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0")
+    wanted = not os.environ.get("NO_COLOR") and (forced or sys.stdout.isatty())
+    return f"\033[{code}m{text}\033[0m" if wanted else text
+
+
+COLUMNS = 100  # of text: no table for a terminal is wider
+
+
 def table(rows: list[list[str]]) -> str:
-    """Columns below each other: the first one's words on the left, all others on the right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = []
-    for first, *cells in rows:
-        numbers = "".join(f"  {text:>{width}}" for text, width in zip(cells, widths[1:]))
-        lines.append(f"  {first:<{widths[0]}}{numbers}".rstrip())
-    return "\n".join(lines) + "\n"
+    """The first column's words on the left, all others on the right. What would be too wide goes on below, behind the
+    same first column."""
+    first, *others = (list(column) for column in zip(*rows))
+    names = [f"  {word:<{max(map(len, first))}}" for word in first]
+    blocks = [list(names)]
+    for column in others:
+        cells = [f"  {word:>{max(map(len, column))}}" for word in column]
+        if len(blocks[-1][0]) + len(cells[0]) > COLUMNS and blocks[-1] != names:
+            blocks.append(list(names))
+        blocks[-1] = [line + cell for line, cell in zip(blocks[-1], cells)]
+    return "\n".join("".join(f"{line.rstrip()}\n" for line in block) for block in blocks)

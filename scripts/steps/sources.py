@@ -1,6 +1,7 @@
 """The kernels' sources: which steps there are, and what each says of itself in its registration."""
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -39,8 +40,16 @@ def match_step(name: str, known: list[str]) -> str:
     if len(found) > 1:
         raise StepError(f"{name!r} may be {' or '.join(found)}")
     if not found:
-        raise StepError(f"there is no step {name!r}; there are {', '.join(known)}")
+        raise StepError(f"there is no step {name!r}{did_you_mean(name, known)}")
     return found[0]
+
+
+def did_you_mean(name: str, known: list[str]) -> str:
+    """As the program guesses: v05_padded_smem for v5 or v05_paded, but v25 is not v26 mistyped."""
+    typed = re.sub(r"^v?(\d)(?!\d)", r"v0\1", name.lower())
+    likely = (step for step in known if difflib.SequenceMatcher(None, typed, step[: len(typed) + 1]).ratio() > 0.8)
+    guess = next(likely, "")
+    return f"; did you mean {guess}?" if guess else f"; there are {', '.join(known)}"
 
 
 def find_step(name: str) -> str:

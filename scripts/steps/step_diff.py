@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from records.writing import colored
 from steps import one_file
 from steps.one_file import Line
 from steps.sources import StepError, after, find_step, kernel_lines
@@ -29,6 +30,7 @@ COMMENT = re.compile(r"\s*//.*$")
 BLOCKS = "common/blocks/"
 
 
+COLORS = {"-": 31, "+": 32, "@": 36}  # of a diff's lines, on a terminal
 MOVED = 3  # at least so many lines that follow each other count as moved, not as new
 
 
@@ -163,7 +165,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (StepError, OSError, UnicodeDecodeError) as error:
         print(f"step_diff.py: {error}", file=sys.stderr)
         return 2
-    print("\n".join(lines))
+    for line in lines:
+        color = COLORS.get(line[:1])
+        print(colored(line, color) if color else line)
     print(f"{added} lines added, {removed} removed")
     return 0
 

@@ -136,8 +136,8 @@ def test_a_profile_is_printed_and_recorded(machine: Machine, capsys):
     assert (status, complaints) == (0, []) and table.startswith(problem_label(machine.problem) + "\n")
     lines = {line.split()[0]: line for line in table.splitlines() if line.strip()}
     assert lines["counter"].split()[1:3] == ["v02_smem_tiles", "v01_scalar"]
-    assert re.search(r"1,050,144 +1,050,144 +FP32 multiply-adds", lines["ffma"])
-    assert re.search(r"6\.2 % +6\.2 % ", lines["occupancy"]) and re.search(r" – +– ", lines["stall_gmma"])
+    assert re.search(r"1,050,144 +1,050,144$", lines["ffma"])
+    assert re.search(r"6\.2 % +6\.2 %$", lines["occupancy"]) and re.search(r" – +–$", lines["stall_gmma"])
     assert "executes mostly FFMA 78%, LDS.U16 19%" in table
     assert data["complete"] and data["provenance"]["ncu"] == "2025.3.1.0"
     assert [[step["step"] for step in run["steps"]] for run in data["runs"]] == [["v02_smem_tiles", "v01_scalar"]] * 2
@@ -174,8 +174,8 @@ def test_several_kernels_are_added_up_and_told_apart(machine: Machine, capsys):
     assert profiled["opcodes"] == HISTOGRAM | {"FFMA": 1050164, "STG.E": 10}
     lines = {line.split()[0]: line for line in table.splitlines() if line.strip()}
     assert lines["counter"].split()[1:4] == ["v01_scalar", "v01_scalar[1]", "v01_scalar[2]"]
-    assert re.search(r"1,346,750 +1,346,720 +30 +warp", lines["instructions"])
-    assert re.search(r" – +6\.2 % +50\.0 % ", lines["occupancy"])
+    assert re.search(r"1,346,750 +1,346,720 +30$", lines["instructions"])
+    assert re.search(r" – +6\.2 % +50\.0 %$", lines["occupancy"])
 
 
 def test_a_step_that_fails_or_cannot_costs_only_itself(machine: Machine, capsys):

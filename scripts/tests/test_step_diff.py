@@ -60,6 +60,11 @@ def test_lines_that_stand_elsewhere_are_no_difference(pair: Repository):
     assert lines[2:] == ["@@ -8 +5 @@", "   b += 3;", "+  if (c) {", *stays, "+  }", "   return 1;"]
 
 
+def test_a_terminal_shows_colours(pair: Repository, capsys, monkeypatch):
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    assert step_diff.main(["v01", "v02"]) == 0 and "\x1b[32m+// two\x1b[0m\n" in capsys.readouterr().out
+
+
 def test_one_step_is_compared_with_the_one_that_it_comes_from(pair: Repository, capsys):
     registration = 'constexpr StepInfo kStep = {.title = "", .after = "AFTER"};\n'
     pair.write("steps/v03_wmma/kernel.cu", registration.replace("AFTER", "v01_scalar"))
@@ -74,7 +79,13 @@ def test_one_step_is_compared_with_the_one_that_it_comes_from(pair: Repository, 
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("v09", "there is no step 'v09'"), ("v0", "'v0' may be v01_scalar or")]
+    ("name", "expected"),
+    [
+        ("v09", "there is no step 'v09'; there are v01_scalar, v02"),
+        ("v2", "there is no step 'v2'; did you mean v02_smem_tiles?"),
+        ("v02_smen", "did you mean v02_smem_tiles?"),
+        ("v0", "'v0' may be v01_scalar or"),
+    ],
 )
 def test_a_step_that_is_not_there(pair: Repository, capsys, name, expected):
     assert step_diff.main([name, "v02"]) == 2
