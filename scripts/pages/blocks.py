@@ -279,7 +279,7 @@ def step(request: Request) -> str:
         rows.append(row + ["–" if share is None else f"{share:.1f}" for share in shares])
     header = ["problem", *names, *(["×"] if len(names) == 2 else []), *(f"% of {whole}" for whole in wholes)]
     spread = spread_of((runs[0], steps_of(runs[0])[names[-1]]))
-    return f"{heading_of(common, runs)}{spread}.\n\n{table(header, rows)}"
+    return f"{heading_of(common, runs)}{spread}. Measured on {device['name']}.\n\n{table(header, rows)}"
 
 
 def ablation(request: Request) -> str:

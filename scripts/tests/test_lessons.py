@@ -39,7 +39,7 @@ PREDICT_FIRST = re.compile(
     r"\n[^\n<|-][^<]*?\?[^<]*?\n\n"
     r"- \*\*A\.\*\* [^<]+?\n- \*\*B\.\*\* [^<]+?\n- \*\*C\.\*\* [^<]+?\n\n"
     r"<details>\n<summary>Our prediction</summary>\n\n\*(Written|Committed) [^*]+\.\*\s.+?\n\n</details>\n\n"
-    r"<details>\n<summary>The result: [ABC]</summary>\n\n.+?\n\n</details>\n\n",
+    r"<details>\n<summary>The result</summary>\n\n\*\*[ABC]\*\* is right\.\n\n.+?\n\n</details>\n\n",
     re.DOTALL,
 )
 STEPS = sources.all_steps()
@@ -95,7 +95,7 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
     if before:
         command = rf"`python3 scripts/steps/step_diff\.py (--brief )?{before.partition('_')[0]} {number}`"
         demand(re.search(command, diff), f"section 3 must say how to see the diff: {command}")
-    form = "a question, three choices, and two details: 'Our prediction' and 'The result: B', or A, or C"
+    form = "a question, three choices, and two details: 'Our prediction', and 'The result', which begins with '**B** is right.', or A, or C"
     demand(PREDICT_FIRST.match(measured), f"section 4 must begin with {form}")
     own = find_blocks(measured, page)
     if step in recorded_steps():
@@ -124,11 +124,12 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
 
 
 def neighbours(step: str) -> tuple[str | None, list[str]]:
-    """The step that it comes from; and those that come from it, or else the next one, so that the way goes on behind the
-    end of a branch."""
+    """The step that it comes from. And the next one of the main path; or, of a side step, those that come from it, or
+    else the next one, so that the way goes on behind the end of a branch."""
     at = LESSONS.index(step)
-    come_from_it = [each for each in LESSONS if sources.after(each) == step]
-    return sources.after(step), come_from_it or LESSONS[at + 1 : at + 2]
+    path = sources.main_path()
+    following = path[path.index(step) + 1 :][:1] if step in path else [each for each in LESSONS if sources.after(each) == step]
+    return sources.after(step), following or LESSONS[at + 1 : at + 2]
 
 
 @pytest.mark.parametrize("step", STEPS)
