@@ -17,7 +17,7 @@ from conftest import BUILD, make_peers_record, make_problem
 from measure import compare_peers, peers
 from measure import lab as harness
 from measure.peers import Call, Skip, Tensors
-from records import problems, writing
+from records import problems
 from records.problems import problem_label
 
 
@@ -125,7 +125,7 @@ def test_the_words_for_problems_are_the_programs():
 
 
 def test_the_geometric_mean_is_over_problems_where_both_ran(monkeypatch):
-    monkeypatch.setattr(writing, "COLUMNS", 300)  # a problem has one line
+    monkeypatch.setattr("records.writing.COLUMNS", 300)  # a problem has one line
     problems = [make_problem(), make_problem(causal=False), make_problem(seqlen_q=512)]
     runs = make_peers_record(problems=problems)["runs"]
     for at, (step, peer) in enumerate([(8.0, 2.0), (1.0, 4.0), (3.0, None)]):
