@@ -4,7 +4,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import unicodedata
 from pathlib import Path
@@ -76,13 +75,6 @@ def one_line(error: object) -> str:
     lines = str(error).strip().splitlines()
     line = " ".join((lines[0] if lines else type(error).__name__).split())
     return line if len(line) <= 200 else line[:199] + "…"
-
-
-def colored(text: str, code: int) -> str:
-    """In this colour where stdout shows colours, as the program decides it (harness/base/text.cpp)."""
-    forced = os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0")
-    wanted = not os.environ.get("NO_COLOR") and (forced or sys.stdout.isatty())
-    return f"\033[{code}m{text}\033[0m" if wanted else text
 
 
 COLUMNS = 100  # of text: no table for a terminal is wider

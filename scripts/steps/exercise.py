@@ -270,8 +270,8 @@ def say(text: str) -> None:
         if line.startswith("  "):
             line = fold(line, " " * (len(line) - len(line.lstrip()) + 2))
         for word, colour in COLOURS.items():
-            if sys.stdout.isatty() and "NO_COLOR" not in os.environ and line.startswith(word):
-                line = f"\033[{colour}m{word}\033[0m{line.removeprefix(word)}"
+            if line.startswith(word):
+                line = step_diff.colored(word, colour) + line.removeprefix(word)
         print(line, flush=True)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import itertools
+import os
 import re
 import signal
 import sys
@@ -21,7 +22,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from records.writing import colored
 from steps import one_file
 from steps.one_file import Line
 from steps.sources import StepError, after, find_step, kernel_lines
@@ -144,6 +144,13 @@ def diff(first: str, second: str, brief: bool = False) -> tuple[list[str], int, 
         new_at = new[new_from].at if new_from < new_to else "0"
         lines += [f"@@ -{old_at} +{new_at} @@", *hunk]
     return lines, len(added), len(removed)
+
+
+def colored(text: str, code: int) -> str:
+    """In this colour where stdout shows colours, as the program decides it (harness/base/text.cpp)."""
+    forced = os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0")
+    wanted = not os.environ.get("NO_COLOR") and (forced or sys.stdout.isatty())
+    return f"\033[{code}m{text}\033[0m" if wanted else text
 
 
 def main(arguments: list[str] | None = None) -> int:
