@@ -32,7 +32,7 @@ LADDER = (
     "h200_stream_k_lengths.json",
 )
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
-QUESTIONS = 3
+QUESTIONS = (2, 3)
 # Section 4: the reader chooses, before the prediction and the result fold out. The prediction begins with when it was
 # written: before measuring, after drafts had been timed, or in one commit with the result.
 PREDICT_FIRST = re.compile(
@@ -113,8 +113,8 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
     start = f"*{name}*: `python3 scripts/steps/exercise.py start {number}`"
     demand(start in " ".join(ending.split()), f"section 7 must say how to start the exercise: {start}")
     asked = QUESTION.findall(ending)
-    complete = len(asked) == QUESTIONS and all(part.strip() for each in asked for part in each)
-    demand(complete, f"section 7 must have {QUESTIONS} questions, each with an answer that folds out")
+    complete = len(asked) in QUESTIONS and all(part.strip() for each in asked for part in each)
+    demand(complete, f"section 7 must have two or three questions, each with an answer that folds out")
     demand(re.search(r"^Sources: ", ending, re.MULTILINE), "it must end with its sources")
     for word, others in (("Before", [before] if before else []), ("Next", after)):
         line = f"{word}: {' or '.join(f'[{other}](../{other}/README.md)' for other in others)}."
