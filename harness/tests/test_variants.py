@@ -251,6 +251,10 @@ def test_the_race_of_the_chapter() -> None:
     variant = variants.find("v02_smem_tiles", "try2_no_barrier")
     step, name = variant.step, variant.step_name
     page = (ROOT / "docs" / "emulator.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"steps/{step}/kernel\.cu#L(\d+)", page)
+    (change,) = variant.changes
+    deleted = (ROOT / "steps" / step / "kernel.cu").read_text(encoding="utf-8").splitlines()[int(line) - 1]
+    assert deleted in change.old and deleted not in change.new
     (options,) = re.findall(rf"^build/flashsteps run {step} (.*?)  #", page, re.MULTILINE)
     done = run(VARIANTS, "run", name, *options.split(), "--in-process")
     said = " ".join(re.search(r"FAIL .*?\n\n", done.stdout, re.DOTALL)[0].split())
