@@ -2,7 +2,8 @@
 # The main job: builds the program, runs every step, and writes a report with charts of the run.
 #   bash scripts/run.sh [ARGUMENTS OF flashsteps run...]
 # A GPU with a CUDA toolkit is used when there is one, otherwise the emulator on the CPU. What is missing is
-# installed. Exit status: that of flashsteps. 0 all passed, 1 a step failed or nothing could run, 2 wrong use,
+# installed. Without named steps or a problem, the steps for few queries run once more, on such a problem. Exit
+# status: that of flashsteps, of two runs the larger one. 0 all passed, 1 a step failed or nothing could run, 2 wrong use,
 # 3 a step crashed or hung.
 # For those who start it with sh.
 [ -n "${BASH_VERSION:-}" ] || exec bash -- "$0" "$@"

@@ -149,13 +149,13 @@ int trace_step(const Options& options) {
   }
   trace["otherData"]["problem"] = to_json(problem);
   std::cout << step.name << ", " << problem.label() << ", CTA " << cta << " of " << num_ctas << "\n\n"
-            << time_line(trace);
+            << time_line(trace)
+            << "  The time is nominal, not measured: who waits for whom, not how long it takes.\n";
   if (!options.json_path.empty()) {
     replace_file(options.json_path, trace.dump(0) + "\n");
     std::cout << "\ntrace: " << options.json_path
               << "\nopen it in https://ui.perfetto.dev or chrome://tracing\n";
   }
-  std::cout << "  The time is nominal, not measured: who waits for whom, not how long it takes.\n";
   return kAllPassed;
 }
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import without_separators
 from test_program import BUILD, FLASHSTEPS, ROOT, STEPS, run
 
 from steps import exercise, one_file, sources, variants
@@ -197,10 +198,6 @@ def holds(text: str, part: str) -> bool:
     before = "(?<![^\\W_])" if part.strip()[0].isalnum() else ""
     after = "(?![^\\W_])" if part.strip()[-1].isalnum() else ""
     return re.search(before + pattern + after, text) is not None
-
-
-def without_separators(text: str) -> str:
-    return re.sub(r"(?<=\d),(?=\d{3})", "", text)
 
 
 def evidence(variant: Variant) -> Iterator[str]:

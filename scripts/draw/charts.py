@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator
 
 from draw import figure_style
-from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, HEADING, IDEAL, INK, MUTED, NOTE, ROW, TEXT, TITLE
+from draw.figure_style import BACKGROUND, BAR, BEFORE, CEILING, IDEAL, INK, MUTED, ROW, TEXT, TITLE
 from draw.figure_style import finish, label_line, log_scale, panels, place_rows, say, say_gap, style_axes
 from draw.sheet import Sheet
 from records.problems import flops, problem_label, problem_labels

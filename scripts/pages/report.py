@@ -431,7 +431,8 @@ def make(options: argparse.Namespace, filters: dict[str, str]) -> None:
     data["runs"] += [run for each in more for run in each["runs"]]
     data["complete"] = all(each["complete"] for each in (data, *more))
     data["command"] = ", flashsteps ".join(each["command"] for each in (data, *more))
-    source = Source(options.results[0].name, data, where_they_belong(results.select_runs(data, filters)))
+    runs = results.select_runs(data, filters)
+    source = Source(options.results[0].name, data, where_they_belong(runs) if more else runs)
     loaded = [(path.name, results.load(path, PROFILE_SCHEMA)) for path in options.profile]
     profiles = [Source(name, profile, profile["runs"]) for name, profile in loaded]
     options.out.mkdir(parents=True, exist_ok=True)

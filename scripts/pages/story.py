@@ -351,16 +351,6 @@ def shares() -> Data:
     return {"lengths": lengths, "before": before, "after": after, "factor": before["us"] / after["us"]}
 
 
-def rates_in(run: Data) -> dict[str, tuple[float, ...]]:
-    """Of each step: median, p10 and p90, in TFLOPS, or in TB/s of K and V where these are what counts."""
-    timed = [step for step in run["steps"] if step.get("timing")]
-    unit = {step["step"]: terabytes(run["problem"], step) or 1 for step in timed}
-    return {
-        step["step"]: tuple(value * unit[step["step"]] for value in tflops_spread(run["problem"], step["timing"]))
-        for step in timed
-    }
-
-
 def kept(page: str) -> Data:
     """What a page carries."""
     found = DATA.search(page)

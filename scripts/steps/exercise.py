@@ -24,6 +24,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,7 @@ from steps.variants import Variant
 
 CALL = "python3 scripts/steps/exercise.py"
 # Of a problem, by the program; the lines that follow and say more of it are indented.
-VERDICT = re.compile(r"(FAIL|SKIP|CRASH|HANG|ERROR)  \S+  B=")
+VERDICT = re.compile(r"(FAIL|CRASH|HANG|ERROR)  \S+  B=")
 NEED = re.compile(r"(.+) (<=|>=|==) (.+)")
 WORDS = {"<=": "at most", ">=": "at least", "==": "exactly"}
 # Without nvcc an edit compiles in seconds: a build for the emulator alone goes first.
@@ -107,7 +108,10 @@ class Progress:
         if not cls.file().is_file():
             return cls()
         try:
-            return cls(**json.loads(cls.file().read_text(encoding="utf-8")))
+            found = cls(**json.loads(cls.file().read_text(encoding="utf-8")))
+            if [type(each) for each in vars(found).values()] != [str, list, dict]:
+                raise ValueError("it is not what this script writes")
+            return found
         except (ValueError, TypeError) as error:
             raise StepError(f"{cls.file()} cannot be read ({error}): mend it, or delete it to begin anew") from error
 
@@ -208,7 +212,8 @@ def judge(run: Run, program: Path, step: str) -> Iterator[tuple[bool, str]]:
         command += ["--backend", "emulator", "--json", str(out)]
         passed = True
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-        with subprocess.Popen(command, cwd=ROOT, **pipe) as process:
+        without_colours = os.environ | {"NO_COLOR": "1"}
+        with subprocess.Popen(command, cwd=ROOT, env=without_colours, **pipe) as process:
             try:
                 for verdict in verdicts(process):
                     if not (run.may_refuse and " cannot run " in verdict):
@@ -329,7 +334,8 @@ def go_on(progress: Progress) -> int:
 def hint(exercise: Exercise, hole: int | None) -> int:
     """One more for this hole, below those that were shown before."""
     hints = exercise.unsolved.hints
-    hole = hole or next(iter(exercise.holes), max(hints))
+    if hole is None:
+        hole = next(iter(exercise.holes), max(hints))
     if hole not in hints:
         raise StepError(f"the exercise of {exercise.short} has the holes {', '.join(map(str, sorted(hints)))}")
     progress = Progress.load()
@@ -422,11 +428,13 @@ def solution(exercise: Exercise) -> int:
 
 def act(options: argparse.Namespace) -> int:
     progress = Progress.load()
-    if options.verb == "next":
-        return go_on(progress)
-    if options.verb == "list":
-        return show_list(progress)
     words = list(options.words)
+    if options.again and options.verb != "start":
+        raise StepError("--again is for start")
+    if options.verb in ("next", "list"):
+        if words:
+            raise StepError(f"{options.verb} takes no step; one exercise begins with: {CALL} start {words[0]}")
+        return go_on(progress) if options.verb == "next" else show_list(progress)
     hole = int(words.pop()) if options.verb == "hint" and words and words[-1].isdecimal() else None
     if len(words) > 1:
         raise StepError(f"one step at a time, not {' '.join(words)}")
@@ -460,4 +468,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # what reads the output may end before all of it is written
     sys.exit(main())

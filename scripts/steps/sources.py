@@ -45,7 +45,7 @@ def match_step(name: str, known: list[str]) -> str:
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
-    """As the program guesses: v05_padded_smem for v5 or v05_paded, but v25 is not v26 mistyped."""
+    """v05_padded_smem for v5 or v05_paded; and all names if none is like it."""
     typed = re.sub(r"^v?(\d)(?!\d)", r"v0\1", name.lower())
     likely = (step for step in known if difflib.SequenceMatcher(None, typed, step[: len(typed) + 1]).ratio() > 0.8)
     guess = next(likely, "")

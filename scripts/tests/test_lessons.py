@@ -114,7 +114,7 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
     demand(start in " ".join(ending.split()), f"section 7 must say how to start the exercise: {start}")
     asked = QUESTION.findall(ending)
     complete = len(asked) in QUESTIONS and all(part.strip() for each in asked for part in each)
-    demand(complete, f"section 7 must have two or three questions, each with an answer that folds out")
+    demand(complete, "section 7 must have two or three questions, each with an answer that folds out")
     demand(re.search(r"^Sources: ", ending, re.MULTILINE), "it must end with its sources")
     for word, others in (("Before", [before] if before else []), ("Next", after)):
         line = f"{word}: {' or '.join(f'[{other}](../{other}/README.md)' for other in others)}."
