@@ -96,12 +96,11 @@ def sidebar() -> dict[str, list[str]]:
     """Its groups of pages, in the order of docs/README.md."""
     evenings = sources.evenings()
     groups = {heading: [f"steps/{step}/README" for step in steps] for heading, steps in evenings.items()}
-    lessons = [step for step in sources.all_steps() if step not in sources.main_path()]
     chapters = [link for steps in evenings.values() for needed in steps.values() for link in needed]
     text = (ROOT / f"{CHAPTERS}.md").read_text(encoding="utf-8")
     look_up = re.split(r"(?m)^## ", text.partition("\n## Look something up\n")[2])[0]
     placed = {STORY}
-    groups = {"Story": [STORY], **groups, "Side steps": [f"steps/{step}/README" for step in lessons]}
+    groups = {"Story": [STORY], **groups, "Side steps": [f"steps/{step}/README" for step in sources.side_steps()]}
     for caption, pages in (("Chapters", [CHAPTERS, *links("\n".join(chapters))]), ("Look up", links(look_up))):
         groups[caption] = [page for page in pages if page not in placed]
         placed |= set(pages)

@@ -679,12 +679,6 @@ NOT_READ = re.compile(
 )
 
 
-def side_step_names() -> list[str]:
-    """The lessons that are not on the main path."""
-    on_it = sources.main_path()
-    return [step for step in sources.all_steps() if step not in on_it and sources.lesson(step).is_file()]
-
-
 def minutes(text: str, lines: int = 0) -> float:
     """Of a page's words, lines of code and edits to try."""
     text = NOT_READ.sub("", text)
@@ -748,7 +742,7 @@ def side_steps(request: Request) -> str:
         request.left["file"] = name
         records.append(request.record(backend="cuda"))
     rows = []
-    for step in side_step_names():
+    for step in sources.side_steps():
         whom = READERS.search(sources.lesson(step).read_text(encoding="utf-8"))
         if not whom:
             raise TableError(f"{step}'s lesson does not say 'This step is for readers who ...'")
@@ -770,7 +764,7 @@ def side_steps(request: Request) -> str:
 
 def path(request: Request) -> str:
     rows, known, total = [], set(), [0.0, 0.0]
-    for heading, steps in [*sources.evenings().items(), ("Side steps", {step: [] for step in side_step_names()})]:
+    for heading, steps in [*sources.evenings().items(), ("Side steps", {step: [] for step in sources.side_steps()})]:
         needed = dict.fromkeys(link for links in steps.values() for link in links)
         spent = [
             sum(map(minutes_of_lesson, steps)),

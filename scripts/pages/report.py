@@ -34,7 +34,16 @@ from pages import story
 from records import results
 from records.problems import AXES, problem_label, problem_labels, program_words
 from records.profiles import SCHEMA as PROFILE_SCHEMA
-from records.rates import contenders_of, percent_of_limit, percent_of_peak, rate, ratio, speedup_cell, tflops_spread
+from records.rates import (
+    contenders_of,
+    is_decode,
+    percent_of_limit,
+    percent_of_peak,
+    rate,
+    ratio,
+    speedup_cell,
+    tflops_spread,
+)
 from records.results import ResultsError
 from records.writing import printable
 from steps import sources, variants
@@ -44,7 +53,6 @@ COUNTED = {"mma": "mma", "wgmma": "wgmma", "shuffles": "shuffles", "barriers": "
 # From the worst on.
 STATUSES = {"crash": "crashed", "timeout": "hung", "error": "ended in an error", "fail": "failed"}
 STATUSES |= {"skip": "skipped", "pass": "passed"}
-FEW_QUERIES = 16  # times as many keys, at least
 PROBLEMS_DRAWN = 6  # with a chart each; all have their tables
 MEDIA_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 ERRORS = "Errors"
@@ -89,16 +97,12 @@ def lessons(entries: list[Entry]) -> list[str]:
     return [step for step in sources.all_steps() if step in there]
 
 
-def few_queries(run: Run) -> bool:
-    return FEW_QUERIES * run["problem"]["seqlen_q"] <= run["problem"]["seqlen_kv"]
-
-
 def groups_by_length(runs: list[Run]) -> list[list[Run]]:
     """Problems that can stand in one chart by sequence length."""
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
         same = tuple(run["problem"].get(key) for key in SAME_BY_LENGTH)
-        groups.setdefault((few_queries(run), *same), []).append(run)
+        groups.setdefault((is_decode(run["problem"]), *same), []).append(run)
     return [group for group in groups.values() if len({run["problem"]["seqlen_q"] for run in group}) > 1]
 
 
@@ -301,14 +305,13 @@ def table_of(run: Run, device: Record, on_gpu: bool, out: Path) -> dict[str, Any
 def where_they_belong(runs: list[Run]) -> list[Run]:
     """A decode step that passed is left out of a problem with many queries, if there is one with few for it."""
 
-    def is_decode(entry: Entry) -> bool:
+    def passed_decode(entry: Entry) -> bool:
         return entry["status"] == "pass" and charts.part_of(entry["step"], runs) == "decode"
 
-    shown = {entry["step"] for run in runs if few_queries(run) for entry in run["steps"] if is_decode(entry)}
-    return [
-        {**run, "steps": [e for e in run["steps"] if few_queries(run) or e["step"] not in shown or not is_decode(e)]}
-        for run in runs
-    ]
+    few, many = ([run for run in runs if is_decode(run["problem"]) == wanted] for wanted in (True, False))
+    shown = {entry["step"] for run in few for entry in run["steps"] if passed_decode(entry)}
+    left = {id(run): [e for e in run["steps"] if e["step"] not in shown or not passed_decode(e)] for run in many}
+    return [{**run, "steps": left.get(id(run), run["steps"])} for run in runs]
 
 
 def counts(runs: list[Run]) -> str:
@@ -392,7 +395,7 @@ def page(data: Record, runs: list[Run], drawn: Pictures, out: Path) -> str:
     others = dict(drawn.pictures)
     for number, run in enumerate(runs, start=1):
         picture = others.pop(f"progression_{number}.svg", None)
-        own = {"run": run, "label": label_of(run), "picture": picture, "decode": few_queries(run)}
+        own = {"run": run, "label": label_of(run), "picture": picture, "decode": is_decode(run["problem"])}
         table = table_of(run, data["provenance"]["device"], on_gpu, out)
         sections.append({**own, "again": repeat_command(run["problem"], backend), **table})
     environment = jinja2.Environment(
@@ -428,6 +431,9 @@ def page(data: Record, runs: list[Run], drawn: Pictures, out: Path) -> str:
 
 def make(options: argparse.Namespace, filters: dict[str, str]) -> None:
     data, *more = [results.load(path) for path in options.results]
+    for path, each in zip(options.results[1:], more):
+        if any(each["provenance"].get(key) != data["provenance"].get(key) for key in ("commit", "backend", "device")):
+            raise ResultsError(f"{path} is not of the same build and device as {options.results[0]}")
     data["runs"] += [run for each in more for run in each["runs"]]
     data["complete"] = all(each["complete"] for each in (data, *more))
     data["command"] = ", flashsteps ".join(each["command"] for each in (data, *more))

@@ -101,6 +101,12 @@ def main_path() -> list[str]:
     return [step for steps in evenings().values() for step in steps]
 
 
+def side_steps() -> list[str]:
+    """The steps with a lesson that are not on the main path."""
+    on_it = main_path()
+    return [step for step in all_steps() if step not in on_it and lesson(step).is_file()]
+
+
 def lesson(step: str) -> Path:
     return ROOT / "steps" / step / "README.md"
 
