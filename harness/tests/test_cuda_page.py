@@ -157,7 +157,7 @@ LESSON = ROOT / "steps" / "v10_tma_warpspec"
 EDITS = re.findall(r"^\| `(.*)` \| (?:`(.*)`|nothing) \| (.*) \|$", (LESSON / "README.md").read_text(encoding="utf-8"), re.M)
 
 
-@pytest.mark.parametrize(("old", "new", "said"), [("PASS", "PASS", "*PASS*"), *EDITS])
+@pytest.mark.parametrize(("old", "new", "said"), [("PASS", "PASS", "*PASS*"), *EDITS])  # the first: as it is
 def test_v10s_toy_says_what_its_lesson_quotes(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert len(EDITS) == 5
     text = (LESSON / "one_mbarrier.cu").read_text(encoding="utf-8")

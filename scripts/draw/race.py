@@ -6,6 +6,7 @@ reader has changed: with v02's name and file, and without the line that variants
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -50,7 +51,8 @@ def read(build: Path) -> Race:
     words = ["run", variant.step_name, "--backend", "emulator", "--shape", SHAPE]
     program = build / "tests" / "flashsteps_variants"
     try:
-        said = subprocess.run([program, *words], capture_output=True, text=True, check=False).stdout
+        plain = os.environ | {"NO_COLOR": "1"}
+        said = subprocess.run([program, *words], capture_output=True, text=True, check=False, env=plain).stdout
     except OSError as error:
         raise DrawingError(f"{program}: {error}") from error
     # From the verdict to the next empty line: its own line, and the message.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import re
 import shutil
 import subprocess
@@ -48,7 +49,8 @@ def what_passed(output: str) -> str:
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, errors="replace")
+    plain = os.environ | {"NO_COLOR": "1"}  # its words are read
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", env=plain)
 
 
 def sanitize(options: argparse.Namespace, steps: list[str]) -> bool:

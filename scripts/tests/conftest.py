@@ -341,11 +341,6 @@ def cuda_record() -> dict[str, Any]:
     return copy.deepcopy(make_record())
 
 
-@pytest.fixture
-def emulator_record() -> dict[str, Any]:
-    return copy.deepcopy(make_record("emulator"))
-
-
 # A page in a browser, and what went wrong with it.
 
 # Elements whose text must stand out against what is behind it, and how much: WCAG 2's ratio for text.

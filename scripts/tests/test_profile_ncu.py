@@ -299,7 +299,6 @@ def test_one_kind_is_not_taken_for_the_other(tmp_path):
 # The blocks, where no page has an example: readme_tables.py --check compares what pages have.
 
 BLOCK = "counters file=profile.json step=v02_smem_tiles show=instructions,mma,occupancy"
-CONFORMANCE = "conformance file=counts.json ncu=profile.json"
 
 
 @pytest.fixture
