@@ -9,8 +9,8 @@ It needs an NVIDIA GPU, PyTorch, the lab (build/libflashsteps_lab.so, built besi
 call keeps the host, the Python module flashsteps; docs/results-schema.md describes the record.
 The peers are those of PyTorch's scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2),
 sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn, flash_attn_3 (fa3_fwd_interface),
-flash_attn_4 (flash_attn.cute) and flashinfer, where they are installed. Where FlashAttention-3 comes from,
-and how it and FlashInfer are called for one query: docs/measuring.md.
+flash_attn_4 (flash_attn.cute) and flashinfer, where they are installed. Where they come from,
+and how each is called: docs/measuring.md.
 
 Problems, inputs, gates, the timer and the order of rounds are the program's own (harness/lab/): a step is judged and
 timed as `flashsteps bench` does it, and a peer beside it by the same gates, with the same timer. What is wrong is not
@@ -78,7 +78,7 @@ PEERS_METHOD = (
     "one process; the inputs, gates and timer of the program for all; of peers no log-sum-exp is judged, and no row "
     "that sees no key; short calls as a CUDA graph (with a cold L2 each launch alone, and their median); the orders of "
     "the rounds are a Williams design, in which nobody keeps a neighbour; peers allocate their outputs in every call; of "
-    "several ways to call a peer for few queries the fastest by such samples, which its note names"
+    "several ways to call a peer the fastest by such samples, which its note names"
 )
 
 

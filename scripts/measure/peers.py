@@ -6,6 +6,7 @@ import functools
 import gc
 import importlib
 import importlib.metadata
+import itertools
 import statistics
 import warnings
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any, Callable, ContextManager
 
 from measure.lab import Case, DeviceLost, Lab, Timer
-from records.rates import is_decode
 from records.writing import one_line
 
 # Of the peers that are packages: the module, what must be in it, and the names that it is distributed under.
@@ -25,6 +25,7 @@ PACKAGES = {
     "flashinfer": ("flashinfer", "BatchDecodeWithPagedKVCacheWrapper", ("flashinfer-python",)),
 }
 PAGE_SIZES = (16, 64)  # of FlashInfer's cache: the usual ones
+FEW_ROWS = 1 << 15  # of queries, over all heads: with more, tiles of them fill any GPU, and nobody splits the keys
 WAY_SAMPLES = 7  # of each way to call a peer: as many as a record has at least
 
 
@@ -85,11 +86,11 @@ class TorchLab:
         if cudnn:
             found["cudnn"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
         for name, module in self.packages.items():
-            found[name] = getattr(module, "__version__", None)
+            version = getattr(module, "__version__", "unknown")  # FlashAttention-4's is always 0.0.0
             for package in PACKAGES[name][2]:
                 with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                    found[name] = found[name] or importlib.metadata.version(package)
-            found[name] = found[name] or "unknown"
+                    version = importlib.metadata.version(package)
+            found[name] = version
         return found
 
     def synchronize(self) -> None:
@@ -209,11 +210,13 @@ def prepare(lab: TorchLab, name: str, tensors: Tensors, cold_l2: bool) -> Call:
     it, the fastest with such an L2."""
     if name.startswith("sdpa_"):
         return sdpa(lab, name, tensors)
-    if name == "flashinfer":
-        return flashinfer(lab, tensors, cold_l2)
-    if name == "flash_attn_3" and is_decode(tensors.problem):
-        return flash_attn_3_decode(lab, tensors, cold_l2)
-    return flash_attn(lab, name, tensors)
+    if name == "flash_attn":
+        return flash_attn(lab, name, tensors)
+    return {
+        "flash_attn_3": flash_attn_3,
+        "flash_attn_4": flash_attn_4,
+        "flashinfer": flashinfer,
+    }[name](lab, tensors, cold_l2)
 
 
 def sdpa(lab: TorchLab, name: str, tensors: Tensors) -> Call:
@@ -285,10 +288,14 @@ def try_sdpa(lab: TorchLab, run: Callable[[], Any], name: str, q: Any, k: Any, v
         raise Skip("causal_lower_right would materialise the mask")
 
 
-def flash_attn(lab: TorchLab, name: str, tensors: Tensors) -> Call:
-    function = lab.packages[name].flash_attn_func
+def flash_attn(lab: TorchLab, name: str, tensors: Tensors, **more: Any) -> Call:
+    return transposed(lab.packages[name].flash_attn_func, tensors, **more)
+
+
+def transposed(function: Callable[..., Any], tensors: Tensors, **more: Any) -> Call:
+    """Of a function that wants [b, s, h, d]."""
     q, k, v = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v))
-    run = functools.partial(function, q, k, v, causal=tensors.problem["causal"])
+    run = functools.partial(function, q, k, v, causal=tensors.problem["causal"], **more)
 
     def output() -> Any:
         found = run()
@@ -298,25 +305,47 @@ def flash_attn(lab: TorchLab, name: str, tensors: Tensors) -> Call:
     return Call(run, output, note="transposed views of the same tensors")
 
 
-def flash_attn_3_decode(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
-    """As a model calls it that generates text. With all keys in use their lengths need not be given, and a static
-    schedule does; with lengths their schedule is made beforehand, once for all layers."""
+def packings(p: dict[str, Any]) -> tuple[bool | None, ...]:
+    """Whether the query heads of a group share the rows of a tile: both, where there are such groups."""
+    return (None,) if p["num_heads_q"] == p["num_heads_kv"] else (True, False)
+
+
+def few_rows(p: dict[str, Any]) -> bool:
+    """Can it pay to split the keys, because tiles of queries leave SMs without work?"""
+    return p["batch"] * p["num_heads_q"] * p["seqlen_q"] <= FEW_ROWS
+
+
+def flash_attn_3(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
+    """With num_splits=0 its heuristics choose the splits."""
+    p, ways = tensors.problem, {}
+    for pack_gqa, num_splits in itertools.product(packings(p), (0, 1) if few_rows(p) else (1,)):
+        what = f"flash_attn_func, num_splits={num_splits}, pack_gqa={pack_gqa}"
+        more = {"num_splits": num_splits, "pack_gqa": pack_gqa}
+        ways[what] = functools.partial(flash_attn, lab, "flash_attn_3", tensors, **more)
+    if few_rows(p):
+        what = "flash_attn_with_kvcache, cache_seqlens and scheduler_metadata"
+        ways[what] = functools.partial(flash_attn_3_cache, lab, tensors)
+    return fastest(lab, ways, cold_l2)
+
+
+def flash_attn_3_cache(lab: TorchLab, tensors: Tensors) -> Call:
+    """As a model calls it that generates text, with the lengths of the keys: their schedule is made beforehand, once
+    for all layers."""
     package, p = lab.packages["flash_attn_3"], tensors.problem
-    q, k, v = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v))
     lengths = lab.torch.full((p["batch"],), p["seqlen_kv"], dtype=lab.torch.int32, device=lab.device)
     sizes = [p[key] for key in ("batch", "seqlen_q", "seqlen_kv", "num_heads_q", "num_heads_kv", "head_dim")]
-    run = functools.partial(package.flash_attn_with_kvcache, q, k, v, causal=p["causal"], num_splits=0)
+    plan = package.get_scheduler_metadata(*sizes, lengths, qkv_dtype=tensors.q.dtype, causal=p["causal"])
+    more = {"cache_seqlens": lengths, "scheduler_metadata": plan, "num_splits": 0}
+    return transposed(package.flash_attn_with_kvcache, tensors, **more)
 
-    def call(**more: Any) -> Call:
-        way = functools.partial(run, **more)
-        return Call(way, lambda: way().transpose(1, 2))
 
-    def with_lengths() -> Call:
-        plan = package.get_scheduler_metadata(*sizes, lengths, qkv_dtype=q.dtype, causal=p["causal"])
-        return call(cache_seqlens=lengths, scheduler_metadata=plan)
-
-    ways = {"without lengths": call, "cache_seqlens and scheduler_metadata": with_lengths}
-    return fastest(lab, {f"flash_attn_with_kvcache, {what}": make for what, make in ways.items()}, cold_l2)
+def flash_attn_4(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
+    """Its kernel for Hopper cannot split the keys."""
+    ways = {
+        f"pack_gqa={pack_gqa}": functools.partial(flash_attn, lab, "flash_attn_4", tensors, pack_gqa=pack_gqa)
+        for pack_gqa in packings(tensors.problem)
+    }
+    return fastest(lab, ways, cold_l2)
 
 
 def flashinfer(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
@@ -407,7 +436,8 @@ def fastest(lab: TorchLab, ways: dict[str, Callable[[], Call]], cold_l2: bool) -
             careful(what, timer.sample)
     said = [f"{what}: {why}" for what, why in refused.items()]
     if not timers:
-        raise Skip("; ".join(said))
+        alike = len(set(refused.values())) == 1
+        raise Skip(next(iter(refused.values())) if alike else "; ".join(said))
     best = min(timers, key=lambda what: statistics.median(timers[what].ms))
     call = calls[best]
     call.note = "; ".join([f"{best} (fastest of {len(timers)})" if len(timers) > 1 else best, *said])

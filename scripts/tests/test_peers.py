@@ -76,6 +76,11 @@ def test_of_ways_that_are_all_refused_the_reasons_are_said(lab):
         peers.fastest(lab, {"one": lambda: refuse("too old"), "other": lambda: refuse("too new")}, cold_l2=True)
 
 
+def test_ways_that_are_refused_alike_have_one_reason(lab):
+    with pytest.raises(Skip, match="^no fp16$"):
+        peers.fastest(lab, dict.fromkeys(("one", "other"), lambda: refuse("no fp16")), cold_l2=True)
+
+
 # What is asked, and what is said.
 
 
@@ -205,12 +210,15 @@ def tensors_of(torch: Any, p: dict[str, Any]) -> Tensors:
     return Tensors(p, *(x.to(torch.bfloat16) for x in drawn))
 
 
+def exact_mask(torch: Any, rows: int, keys: int, causal: bool) -> Any:
+    allowed = torch.ones((rows, keys), dtype=torch.bool)
+    return allowed.tril(keys - rows) if causal else allowed
+
+
 def exact(torch: Any, q: Any, k: Any, v: Any, causal: bool) -> Any:
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1).double() for x in (k, v))
     scores = q.double() @ k.transpose(2, 3) / math.sqrt(q.shape[3])
-    if causal:
-        allowed = torch.ones(scores.shape[2:], dtype=torch.bool).tril(scores.shape[3] - scores.shape[2])
-        scores = scores.masked_fill(~allowed, -torch.inf)
+    scores = scores.masked_fill(~exact_mask(torch, *scores.shape[2:], causal), -torch.inf)
     return torch.nan_to_num(scores.softmax(-1), nan=0.0) @ v
 
 
@@ -266,8 +274,15 @@ def test_flash_attn_gets_transposed_views(lab, torch, returns_lse):
     assert prepared(lab, "flash_attn", PROBLEMS[2]).note == "transposed views of the same tensors"
 
 
-@pytest.mark.parametrize("problem", [DECODE, problem_of(2, 6, 2, 16, 70, 64, causal=True)], ids=problem_label)
-def test_few_queries_take_flash_attentions_call_for_a_cache(lab, torch, problem):
+GROUPED = problem_of(2, 6, 2, 16, 70, 64, causal=True)
+
+
+def heads_last(torch: Any, q: Any, k: Any, v: Any, causal: bool) -> Any:
+    return exact(torch, *(t.transpose(1, 2) for t in (q, k, v)), causal).to(q.dtype).transpose(1, 2)
+
+
+@pytest.mark.parametrize("problem", [DECODE, GROUPED, PROBLEMS[1]], ids=problem_label)
+def test_few_queries_take_flash_attentions_splits(lab, torch, problem):
     class Package:
         @staticmethod
         def get_scheduler_metadata(batch, rows, keys, heads_q, heads_kv, width, lengths, qkv_dtype, causal):
@@ -277,17 +292,35 @@ def test_few_queries_take_flash_attentions_call_for_a_cache(lab, torch, problem)
             return "plan"
 
         @staticmethod
-        def flash_attn_with_kvcache(q, k, v, causal, num_splits, cache_seqlens=None, scheduler_metadata=None):
-            assert num_splits == 0 and (cache_seqlens is None) == (scheduler_metadata is None)
-            return exact(torch, *(t.transpose(1, 2) for t in (q, k, v)), causal).to(q.dtype).transpose(1, 2)
+        def flash_attn_with_kvcache(q, k, v, causal, num_splits, cache_seqlens, scheduler_metadata):
+            assert num_splits == 0 and scheduler_metadata == "plan"
+            return heads_last(torch, q, k, v, causal)
+
+        @staticmethod
+        def flash_attn_func(q, k, v, causal, num_splits, pack_gqa):
+            assert (pack_gqa is None) == (problem["num_heads_q"] == problem["num_heads_kv"])
+            return heads_last(torch, q, k, v, causal), None
 
     lab.packages["flash_attn_3"] = Package
-    lab.times = [2.0, 3.0]
+    ways = 3 if problem is PROBLEMS[1] else 5
+    lab.times = [2.0, *[3.0] * (ways - 1)]
+    note = prepared(lab, "flash_attn_3", problem).note
+    assert note.startswith("flash_attn_func, num_splits=0, pack_gqa=") and note.endswith(f"(fastest of {ways})")
+    lab.times = [*[3.0] * (ways - 1), 2.0]
     call = prepared(lab, "flash_attn_3", problem)
-    assert call.note == "flash_attn_with_kvcache, without lengths (fastest of 2)"
-    lab.times = [3.0, 2.0]
-    call = prepared(lab, "flash_attn_3", problem)
-    assert "cache_seqlens and scheduler_metadata (fastest of 2)" in call.note and len(call.run.keywords) == 4
+    assert f"cache_seqlens and scheduler_metadata (fastest of {ways})" in call.note and len(call.run.keywords) == 4
+
+
+def test_many_queries_are_not_split(lab, torch, monkeypatch):
+    monkeypatch.setattr(peers, "FEW_ROWS", 199)
+    package = SimpleNamespace(flash_attn_func=lambda q, k, v, causal, **more: heads_last(torch, q, k, v, causal))
+    lab.packages |= {"flash_attn_3": package, "flash_attn_4": package}
+    for name, note in (
+        ("flash_attn_3", "flash_attn_func, num_splits=1, pack_gqa=False (fastest of 2)"),
+        ("flash_attn_4", "pack_gqa=False (fastest of 2)"),
+    ):
+        lab.times = [3.0, 2.0]
+        assert prepared(lab, name, PROBLEMS[2]).note == note
 
 
 @pytest.fixture
