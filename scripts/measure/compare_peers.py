@@ -9,7 +9,7 @@ It needs an NVIDIA GPU, PyTorch, the lab (build/libflashsteps_lab.so, built besi
 call keeps the host, the Python module flashsteps; docs/results-schema.md describes the record.
 The peers are those of PyTorch's scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2),
 sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn, flash_attn_3 (fa3_fwd_interface),
-flash_attn_4 (flash_attn.cute) and flashinfer, where they are installed. Where they come from,
+flash_attn_4 (flash_attn.cute), cudnn (cudnn-frontend) and flashinfer, where they are installed. Where they come from,
 and how each is called: docs/measuring.md.
 
 Problems, inputs, gates, the timer and the order of rounds are the program's own (harness/lab/): a step is judged and

@@ -22,6 +22,7 @@ PACKAGES = {
     "flash_attn": ("flash_attn", FUNCTION, ("flash_attn",)),
     "flash_attn_3": ("fa3_fwd_interface", FUNCTION, ("fa3-fwd",)),
     "flash_attn_4": ("flash_attn.cute", FUNCTION, ("flash-attn-4",)),
+    "cudnn": ("cudnn.sdpa.fwd.torch_op", "sdpa", ("nvidia-cudnn-frontend",)),
     "flashinfer": ("flashinfer", "BatchDecodeWithPagedKVCacheWrapper", ("flashinfer-python",)),
 }
 PAGE_SIZES = (16, 64)  # of FlashInfer's cache: the usual ones
@@ -90,7 +91,9 @@ class TorchLab:
             for package in PACKAGES[name][2]:
                 with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                     version = importlib.metadata.version(package)
-            found[name] = version
+            found["cudnn_frontend" if name == "cudnn" else name] = version
+        if "cudnn" in self.packages:  # which may have found another library than PyTorch has
+            found["cudnn_frontend"] += f" with cuDNN {importlib.import_module('cudnn').backend_version_string()}"
         return found
 
     def synchronize(self) -> None:
@@ -215,6 +218,7 @@ def prepare(lab: TorchLab, name: str, tensors: Tensors, cold_l2: bool) -> Call:
     return {
         "flash_attn_3": flash_attn_3,
         "flash_attn_4": flash_attn_4,
+        "cudnn": cudnn,
         "flashinfer": flashinfer,
     }[name](lab, tensors, cold_l2)
 
@@ -346,6 +350,32 @@ def flash_attn_4(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
         for pack_gqa in packings(tensors.problem)
     }
     return fastest(lab, ways, cold_l2)
+
+
+def cudnn(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
+    """Through cudnn-frontend: a graph of cuDNN's library, or kernels that are part of the package."""
+    ways = {"graph": lambda: cudnn_graph(lab, tensors), "flex_attn_func": lambda: cudnn_flex(lab, tensors)}
+    return fastest(lab, ways, cold_l2)
+
+
+def cudnn_graph(lab: TorchLab, tensors: Tensors) -> Call:
+    """The first call builds the graph, and the package keeps it."""
+    p = tensors.problem
+    mask = {"is_causal": p["causal"], "causal_bottom_right": p["causal"] and p["seqlen_q"] != p["seqlen_kv"]}
+    run = functools.partial(lab.packages["cudnn"].sdpa, tensors.q, tensors.k, tensors.v, **mask)
+    return Call(run, run)
+
+
+def cudnn_flex(lab: TorchLab, tensors: Tensors) -> Call:
+    """Its open kernels for Hopper. The mask, which is planned beforehand, is how many keys each query sees."""
+    flex, p = importlib.import_module("cudnn.flex_attention"), tensors.problem
+    rows, keys = p["seqlen_q"], p["seqlen_kv"]
+    first = keys - rows + 1 if p["causal"] else keys
+    seen = lab.torch.arange(first, first + rows, dtype=lab.torch.int32, device=lab.device).clamp(0, keys)
+    q, k, v = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v))
+    plan = flex.create_mask_plan(seen.repeat(p["batch"])[None, None], q, k, v)
+    run = functools.partial(flex.flex_attn_func, q, k, v, mask_plan=plan)
+    return Call(run, lambda: run().transpose(1, 2))
 
 
 def flashinfer(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:

@@ -77,6 +77,7 @@ SPREAD = "TFLOPS: median [p10–p90]"
 PACKAGES = {
     "torch": "PyTorch",
     "cudnn": "cuDNN",
+    "cudnn_frontend": "cudnn-frontend",
     "flash_attn": "flash-attn",
     "flash_attn_3": "FlashAttention-3",
     "flash_attn_4": "FlashAttention-4",

@@ -11,7 +11,7 @@ Run = dict[str, Any]
 # Other people's kernels, by the names that compare_peers.py gives them; what each is, is said there.
 PEERS = (
     *("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math"),
-    *("flash_attn", "flash_attn_3", "flash_attn_4", "flashinfer"),
+    *("flash_attn", "flash_attn_3", "flash_attn_4", "cudnn", "flashinfer"),
 )
 
 

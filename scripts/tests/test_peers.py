@@ -158,8 +158,16 @@ def test_an_installed_peer_that_does_not_import(monkeypatch):
     monkeypatch.setitem(sys.modules, "fa3_fwd_interface", object())  # without the function
     monkeypatch.setitem(sys.modules, "flash_attn.cute", None)
     monkeypatch.setitem(sys.modules, "flashinfer", Package)  # without its class
+    frontend = SimpleNamespace(backend_version_string=lambda: "9.28.1", __path__=[])
+    monkeypatch.setitem(sys.modules, "cudnn", frontend)
+    monkeypatch.setitem(sys.modules, "cudnn.sdpa", SimpleNamespace(__path__=[]))
+    monkeypatch.setitem(sys.modules, "cudnn.sdpa.fwd", SimpleNamespace(__path__=[]))
+    monkeypatch.setitem(sys.modules, "cudnn.sdpa.fwd.torch_op", SimpleNamespace(sdpa=None, __version__="1.32.0"))
     assert list(lab.missing_peers()) == ["flash_attn_3", "flash_attn_4", "flashinfer"]
-    assert list(lab.packages) == ["flash_attn"]
+    assert list(lab.packages) == ["flash_attn", "cudnn"]
+    Torch.__version__, Torch.backends = "2.11.0", SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91900))
+    named = {"cudnn": "9.19.0", "flash_attn": "2.8", "cudnn_frontend": "1.32.0 with cuDNN 9.28.1"}
+    assert lab.versions() == {"torch": "2.11.0", **named}
 
 
 def test_the_reason_of_a_refusal_is_in_the_warnings():
@@ -321,6 +329,34 @@ def test_many_queries_are_not_split(lab, torch, monkeypatch):
     ):
         lab.times = [3.0, 2.0]
         assert prepared(lab, name, PROBLEMS[2]).note == note
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=problem_label)
+def test_cudnn_through_its_frontend(lab, torch, monkeypatch, problem):
+    def sdpa(q, k, v, is_causal, causal_bottom_right):
+        assert is_causal == problem["causal"]
+        assert causal_bottom_right == (is_causal and q.shape[2] != k.shape[2])
+        return exact(torch, q, k, v, is_causal).to(q.dtype)
+
+    def create_mask_plan(seen, q, k, v):
+        assert seen.dtype == torch.int32 and seen.shape == (1, 1, q.shape[0] * q.shape[1])
+        allowed = exact_mask(torch, q.shape[1], k.shape[1], problem["causal"])
+        assert seen[0, 0].tolist() == allowed.sum(1).tolist() * q.shape[0]
+        return "plan"
+
+    def flex_attn_func(q, k, v, mask_plan):
+        assert mask_plan == "plan"
+        return heads_last(torch, q, k, v, problem["causal"])
+
+    lab.packages["cudnn"] = SimpleNamespace(sdpa=sdpa)
+    lab.times = [1.0]
+    note = prepared(lab, "cudnn", problem).note  # an older one, or without what compiles its kernels
+    assert note.startswith("graph; flex_attn_func: ")
+    flex = SimpleNamespace(create_mask_plan=create_mask_plan, flex_attn_func=flex_attn_func)
+    monkeypatch.setitem(sys.modules, "cudnn", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cudnn.flex_attention", flex)
+    lab.times = [2.0, 1.0]
+    assert prepared(lab, "cudnn", problem).note == "flex_attn_func (fastest of 2)"
 
 
 @pytest.fixture
