@@ -379,28 +379,37 @@ def cudnn_flex(lab: TorchLab, tensors: Tensors) -> Call:
 
 
 def flashinfer(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
-    """Its decode: K and V themselves, seen as pages in their order, and of one sequence as they are. What it plans,
-    it plans outside of the time."""
+    """K and V themselves, seen as pages in their order, and of one sequence as they are. What it plans, it plans
+    outside of the time."""
     p = tensors.problem
-    if p["seqlen_q"] != 1:
-        raise Skip("only timed with one query a sequence")
     ways: dict[str, Callable[[], Call]] = {}
     for page_size in PAGE_SIZES:
         if p["seqlen_kv"] % page_size == 0:
             ways |= flashinfer_paged(lab, tensors, page_size)
-    if p["batch"] == 1:
-        q, k, v = tensors.q[0, :, 0], tensors.k[0], tensors.v[0]
-
-        def single(tensor_cores: bool) -> Call:
-            more = {"kv_layout": "HND", "use_tensor_cores": tensor_cores}
-            run = functools.partial(lab.packages["flashinfer"].single_decode_with_kv_cache, q, k, v, **more)
-            return Call(run, lambda: run()[None, :, None])
-
-        ways["one sequence without pages, for tensor cores"] = lambda: single(True)
-        ways["one sequence without pages, for CUDA cores"] = lambda: single(False)
+    if p["batch"] == 1 and few_rows(p):
+        ways |= flashinfer_single(lab, tensors)
     if not ways:
-        raise Skip(f"several sequences are only timed with whole pages of {PAGE_SIZES[0]} keys")
+        raise Skip(f"several sequences, or many queries, are only timed with whole pages of {PAGE_SIZES[0]} keys")
     return fastest(lab, ways, cold_l2)
+
+
+def flashinfer_single(lab: TorchLab, tensors: Tensors) -> dict[str, Callable[[], Call]]:
+    package, k, v = lab.packages["flashinfer"], tensors.k[0], tensors.v[0]
+
+    def decode(tensor_cores: bool) -> Call:
+        more = {"kv_layout": "HND", "use_tensor_cores": tensor_cores}
+        run = functools.partial(package.single_decode_with_kv_cache, tensors.q[0, :, 0], k, v, **more)
+        return Call(run, lambda: run()[None, :, None])
+
+    def prefill() -> Call:
+        more = {"kv_layout": "HND", "causal": tensors.problem["causal"], "backend": "fa2"}
+        run = functools.partial(package.single_prefill_with_kv_cache, tensors.q[0].transpose(0, 1), k, v, **more)
+        return Call(run, lambda: run().transpose(0, 1)[None])
+
+    ways = {"for tensor cores": lambda: decode(True), "for CUDA cores": lambda: decode(False)}
+    if tensors.problem["seqlen_q"] > 1:
+        ways = {"fa2": prefill}
+    return {f"one sequence without pages, {what}": make for what, make in ways.items()}
 
 
 def flashinfer_paged(lab: TorchLab, tensors: Tensors, page_size: int) -> dict[str, Callable[[], Call]]:
@@ -415,26 +424,36 @@ def flashinfer_paged(lab: TorchLab, tensors: Tensors, page_size: int) -> dict[st
     table = first[:, None] + torch.arange(per_head, dtype=torch.int32, device=lab.device)
     ends = torch.arange(batch + 1, dtype=torch.int32) * per_head
     last = torch.full((batch,), page_size, dtype=torch.int32)
-    q = tensors.q[:, :, 0]
+    rows = tensors.q.transpose(1, 2).flatten(0, 1)  # copied with several queries of several sequences
     workspace = functools.partial(torch.zeros, 1 << 28, dtype=torch.uint8, device=lab.device)
+    sizes = (p["num_heads_q"], heads, width, page_size)
+    types = {"q_data_type": rows.dtype, "kv_data_type": rows.dtype}
+    backend = "fa2" if few_rows(p) else "fa3"  # only fa2 splits the keys; to compile both would take minutes
 
     def call(run: Callable[[], Any]) -> Call:
-        return Call(run, lambda: run()[:, :, None])
+        return Call(run, lambda: run().unflatten(0, (batch, p["seqlen_q"])).transpose(1, 2))
 
     def planned(tensor_cores: bool) -> Call:
         wrapper = package.BatchDecodeWithPagedKVCacheWrapper
         decode = wrapper(workspace(), "HND", use_tensor_cores=tensor_cores)
-        sizes = (p["num_heads_q"], heads, width, page_size)
-        decode.plan(ends, table.flatten(), last, *sizes, q_data_type=q.dtype, kv_data_type=q.dtype)
-        return call(functools.partial(decode.run, q, cache))
+        decode.plan(ends, table.flatten(), last, *sizes, **types)
+        return call(functools.partial(decode.run, rows, cache))
+
+    def prefill() -> Call:
+        wrapper = package.BatchPrefillWithPagedKVCacheWrapper(workspace(), "HND", backend=backend)
+        starts = torch.arange(batch + 1, dtype=torch.int32) * p["seqlen_q"]
+        wrapper.plan(starts, ends, table.flatten(), last, *sizes, causal=p["causal"], **types)
+        return call(functools.partial(wrapper.run, rows, cache))
 
     def xqa() -> Call:
         lengths = torch.full((batch,), keys, dtype=torch.int32, device=lab.device)
         more = {"bmm1_scale": width**-0.5, "kv_layout": "HND"}
         decode = package.decode.xqa_batch_decode_with_kv_cache
-        return call(functools.partial(decode, q, cache, workspace(), table, lengths, keys, **more))
+        return call(functools.partial(decode, rows, cache, workspace(), table, lengths, keys, **more))
 
     ways = {"for tensor cores": lambda: planned(True), "for CUDA cores": lambda: planned(False), "XQA": xqa}
+    if p["seqlen_q"] > 1:
+        ways = {backend: prefill}
     return {f"pages of {page_size} keys in order, {what}": make for what, make in ways.items()}
 
 

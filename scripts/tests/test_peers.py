@@ -405,9 +405,45 @@ def test_flashinfer_finds_the_same_keys_in_pages(lab, wrapper):
     lab.times = [2.0]
     note = prepared(lab, "flashinfer", problem_of(2, 4, 2, 1, 48, 64)).note  # no whole page of 64
     assert note.startswith("pages of 16 keys in order, for CUDA cores; ") and "tensor cores: no such kernel; " in note
-    for shape, reason in (((1, 2, 2, 2, 64, 64), "one query"), ((2, 2, 2, 1, 65, 64), "whole pages of 16")):
-        with pytest.raises(Skip, match=reason):
-            prepared(lab, "flashinfer", problem_of(*shape))
+    with pytest.raises(Skip, match="whole pages of 16"):
+        prepared(lab, "flashinfer", problem_of(2, 2, 2, 1, 65, 64))
+
+
+@pytest.mark.parametrize(("few", "backend"), [(1 << 15, "fa2"), (0, "fa3")])
+def test_flashinfer_takes_several_queries(lab, torch, monkeypatch, few, backend):
+    class Prefill:
+        def __init__(self, workspace, layout, backend):
+            assert layout == "HND" and not workspace.any()
+            self.backend = backend
+
+        def plan(self, starts, ends, table, last, heads_q, heads_kv, width, page_size, causal, **types):
+            assert starts.tolist() == [0, 20, 40] and set(last.tolist()) == {page_size}
+            self.tables = [table[a:b].long() for a, b in zip(ends[:-1], ends[1:])]
+            self.causal = causal
+
+        def run(self, q, cache):
+            assert self.backend == backend and q.shape == (40, 4, 64)
+            k, v = (torch.stack([c[table].transpose(0, 1).flatten(1, 2) for table in self.tables]) for c in cache)
+            q = q.unflatten(0, (2, 20)).transpose(1, 2)
+            return exact(torch, q, k, v, self.causal).to(q.dtype).transpose(1, 2).flatten(0, 1)
+
+    monkeypatch.setattr(peers, "FEW_ROWS", few)
+    lab.packages["flashinfer"] = SimpleNamespace(BatchPrefillWithPagedKVCacheWrapper=Prefill)
+    lab.times = [3.0, 2.0]
+    note = prepared(lab, "flashinfer", problem_of(2, 4, 2, 20, 64, 64, causal=True)).note
+    assert note == f"pages of 64 keys in order, {backend} (fastest of 2)"
+
+
+def test_flashinfer_takes_several_queries_of_one_sequence_without_pages(lab, torch):
+    def single(q, k, v, kv_layout, causal, backend):
+        assert kv_layout == "HND" and backend == "fa2" and q.shape == (20, 4, 64) and k.shape == (2, 65, 64)
+        o = exact(torch, q.transpose(0, 1)[None], k[None], v[None], causal)
+        return o.to(q.dtype)[0].transpose(0, 1)
+
+    lab.packages["flashinfer"] = SimpleNamespace(single_prefill_with_kv_cache=single)
+    lab.times = [1.0]
+    problem = problem_of(1, 4, 2, 20, 65, 64, causal=True)
+    assert prepared(lab, "flashinfer", problem).note == "one sequence without pages, fa2"
 
 
 def test_flashinfer_takes_one_sequence_without_pages(lab, torch):
