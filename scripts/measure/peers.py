@@ -129,11 +129,13 @@ class TorchLab:
     def tensors(self, case: Case) -> Tensors:
         def view(name: str) -> Any:
             tensor = case.tensors[name]
+            axes = list(zip(tensor["shape"], tensor["strides"]))
+            # Of an axis of extent 1 the lab's may be anything. FlashAttention-3's tensor maps need one of 16 bytes.
+            whole = max(2 * n * s for n, s in axes if n > 1)
             memory = {
                 "data": (tensor["data"], False),
                 "shape": tuple(tensor["shape"]),
-                # Of an axis of extent 1 the lab's may be anything.
-                "strides": tuple(2 * s if n > 1 else 2 for n, s in zip(tensor["shape"], tensor["strides"])),
+                "strides": tuple(2 * s if n > 1 else whole for n, s in axes),
                 "typestr": "<i2",  # the bits: it has no word for bf16
                 "version": 3,
             }
