@@ -1,6 +1,6 @@
-// An atomic operation that orders the memory accesses before it and after it, for all threads of the GPU.
-// CUDA's atomicInc() orders nothing, so it needs a __threadfence() on either side. PTX ISA, "atom", "Memory
-// consistency model". sm_70 and newer.
+// Atomic operations and a load that order the memory accesses before and after them, for all threads of the
+// GPU. CUDA's atomicInc() orders nothing, so it needs a __threadfence() on either side. PTX ISA, "atom",
+// "ld", "Memory consistency model". sm_70 and newer.
 #pragma once
 
 #include "common/cuda.h"
@@ -25,6 +25,40 @@ __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned* counter, unsign
   const unsigned before = atomicInc(counter, limit);
   __threadfence();
   return before;
+#endif
+}
+
+// The same with an addition.
+__device__ __forceinline__ unsigned atomic_add_acq_rel(unsigned* counter, unsigned value) {
+#ifdef __CUDACC__
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(__cvta_generic_to_global(counter)), "r"(value)
+               : "memory");
+  return before;
+#else
+  __threadfence();
+  const unsigned before = atomicAdd(counter, value);
+  __threadfence();
+  return before;
+#endif
+}
+
+// The counter's value. After the call, this thread sees what happened before the calls above that it
+// includes.
+__device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
+#ifdef __CUDACC__
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(counter))
+               : "memory");
+  return value;
+#else
+  const unsigned value = *static_cast<const volatile unsigned*>(counter);
+  __threadfence();
+  return value;
 #endif
 }
 

@@ -35,8 +35,8 @@ size_t box_bytes(const TensorMapShape& map) {
 // One row of a box: dimension 0 at fixed coordinates of the others.
 struct BoxRow {
   uintptr_t shared = 0;  // unswizzled
-  int panel = 0;         // box rows of the same panel are neighbours in dimension 1
-  int index = 0;         // in its panel
+  int panel = 0;         // dimension 2 counts the panels
+  int index = 0;         // in its panel, of the rows that the other dimensions count
   int64_t at[TensorMapShape::RANK] = {};
   uintptr_t global = 0;  // of its first byte inside the tensor
   size_t skipped = 0;    // bytes in front of the tensor
@@ -52,10 +52,9 @@ void for_each_row(const Copy& copy, Visit visit) {
   const int64_t from = std::max<int64_t>(first, 0);
   const int64_t to = std::min<int64_t>(first + map.box[0], int64_t(map.size[0]));
   for (size_t i = 0; i < num_rows; ++i) {
-    BoxRow row{.shared = copy.shared + i * row_bytes,
-               .panel = int(i / map.box[1]),
-               .index = int(i % map.box[1]),
-               .at = {first}};
+    const size_t panel = i / map.box[1] % map.box[2];
+    const size_t index = i % map.box[1] + i / (map.box[1] * map.box[2]) * map.box[1];
+    BoxRow row{.shared = copy.shared + i * row_bytes, .panel = int(panel), .index = int(index), .at = {first}};
     bool inside = to > from;
     int64_t offset = from * map.element_bytes;
     size_t rest = i;
