@@ -21,14 +21,16 @@
 #include "harness/device/gpu.h"
 #include "harness/device/tuning.h"
 #include "harness/include/flashsteps.h"
+#include "harness/library/default_step.h"
 
 namespace flashsteps {
 namespace {
 
 // ---- Which step
 
-// The steps of a backend in the order in which they are tried: those of the ladder, vNN, from the last to the
-// first. Of the recorded steps that can run a call the last one is the fastest: scripts/tests/test_ladder.py.
+// The steps of a backend in the order in which they are tried where the default step (default_step.h) cannot
+// run a call: those of the ladder, vNN, from the last to the first. Of the recorded steps that can run a call
+// the last one is the fastest: scripts/tests/test_ladder.py.
 // An ablation, which has the number of its step, comes behind that, and what has no number comes last.
 std::vector<const Step*> ordered_steps(BackendKind backend) {
   std::vector<const Step*> steps;
@@ -145,22 +147,32 @@ AttentionCall tuned(const Step& step, const Gpu* gpu, const AttentionCall& call)
   return has_room ? chosen : call;
 }
 
+// kChosenByStep, if it has none of this name.
+int configuration_number(const StepInfo& info, std::string_view name) {
+  for (int i = 0; i < info.num_configurations(); ++i)
+    if (info.configurations[i] == name) return i;
+  return AttentionCall::kChosenByStep;
+}
+
 struct Plan {
   const Step* step;
-  AttentionCall call;  // with what was tuned for it
+  AttentionCall call;  // with what was tuned for it, or what is the default
   size_t workspace_bytes;
 };
 
-// The plan of the named step, or of the first candidate that can run the call. Steps for what the call is,
-// decode or prefill, come before the others. use(plan) answers why that one will not do after all, or "".
+// The plan of the named step. If none is named: of the default step, or of the first candidate that can run
+// the call; steps for what the call is, decode or prefill, come before the others. use(plan) answers why that
+// one will not do after all, or "".
 template <typename Use>
 Plan first_plan(const Gpu* gpu, const AttentionCall& call, std::string_view step_name, Use use) {
   Plan plan{};
   std::string why;
-  const auto will_do = [&](const Step& step) {
+  const auto will_do = [&](const Step& step, std::string_view configuration = {}) {
     std::string reason = refusal_of(step, gpu, call);
     if (reason.empty()) {
       plan = {&step, tuned(step, gpu, call), 0};
+      if (plan.call.configuration == AttentionCall::kChosenByStep)
+        plan.call.configuration = configuration_number(step.info, configuration);
       plan.workspace_bytes = needed_workspace(step.info, plan.call);
       reason = use(plan);
     }
@@ -171,6 +183,11 @@ Plan first_plan(const Gpu* gpu, const AttentionCall& call, std::string_view step
     if (!will_do(named_step(step_name, backend_of(gpu)))) refuse(why);
     return plan;
   }
+  const int num_sms = gpu != nullptr ? gpu->num_sms : emulator::options().num_sms;
+  const DefaultStep first = default_step(call, num_sms);
+  if (const Step* const step = find_step(first.step, backend_of(gpu));
+      step != nullptr && will_do(*step, first.configuration))
+    return plan;
   for (const bool for_this : {true, false}) {
     for (const Step* step : candidates(backend_of(gpu))) {
       if ((step->info.purpose == purpose_of(call)) == for_this && will_do(*step)) return plan;

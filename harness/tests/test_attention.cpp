@@ -26,6 +26,7 @@
 #include "harness/device/tuning.h"
 #include "harness/include/flashsteps.h"
 #include "harness/judge/judge.h"
+#include "harness/library/default_step.h"
 #include "harness/tests/support.h"
 
 using namespace flashsteps;
@@ -566,6 +567,40 @@ TEST_CASE("without a GPU, what needs one says so") {
     CHECK(error.what() == missing_gpu());
   }
   CHECK_THROWS_AS(attention(example.call), std::runtime_error);
+}
+
+// Each of these was the fastest where these calls were timed on an H200.
+TEST_CASE("the default step has CTAs for all SMs") {
+  struct Case {
+    int batch, heads_q, heads_kv, queries, keys, head_dim;
+    bool causal;
+    const char *step, *configuration;
+  };
+  const Case cases[] = {
+      {1, 32, 8, 1, 16384, 128, true, "v36_stream_k", ""},
+      {1, 32, 8, 17, 16384, 128, true, "v38_packed_rows", ""},
+      {16, 32, 8, 16, 4096, 128, true, "v38_packed_rows", ""},
+      {1, 32, 8, 256, 16384, 128, true, "v38_packed_rows", ""},
+      {1, 32, 8, 512, 512, 128, true, "v27_tile_shapes", ""},
+      {1, 32, 8, 2048, 2048, 128, true, "v27_tile_shapes", ""},
+      {1, 1, 1, 4096, 4096, 128, true, "v38_packed_rows", ""},
+      {1, 1, 1, 4096, 4096, 64, false, "v38_packed_rows", ""},
+      {4, 16, 16, 4096, 4096, 128, false, "v27_tile_shapes", ""},
+      {32, 16, 16, 130, 130, 128, false, "v27_tile_shapes", "many_keys"},
+  };
+  for (const Case& c : cases) {
+    AttentionCall call{};
+    call.batch = c.batch;
+    call.num_heads_q = c.heads_q;
+    call.num_heads_kv = c.heads_kv;
+    call.seqlen_q = c.queries;
+    call.seqlen_kv = c.keys;
+    call.head_dim = c.head_dim;
+    call.causal = c.causal;
+    INFO(c.queries << " queries, " << c.keys << " keys");
+    CHECK(default_step(call, 132).step == c.step);
+    CHECK(default_step(call, 132).configuration == c.configuration);
+  }
 }
 
 TEST_CASE("steps() tells what is there, in the ladder's order") {

@@ -274,6 +274,9 @@ __global__ void cta_functions(const uint32_t* in, uint32_t* out) {  // 64 thread
   if (thread == 0) out[1552] = in[10] % 64;
   __syncthreads();
   atomic_inc_acq_rel(&out[1552], 40);
+  atomic_add_acq_rel(&out[1552], 3);
+  __syncthreads();
+  if (thread == 0) out[1553] = load_acquire(&out[1552]);
 }
 
 // Bits and conversions of any word.
@@ -419,7 +422,7 @@ constexpr ConformanceCase kCases[] = {
     {"exp2_approx", {{kExponents, 512}}, 1024, 0x1p-21, run<exp2_of>},
     {"__fmul_rd", {{kBits, 768}, {kFloat, 256}}, 512, 0, run<multiply_rounded_down>},
     {"shuffles, votes, matches, reductions", {{kBits, 256}}, 5120, 0, run<warp_functions>},
-    {"counting barriers, atomics", {{kBits, 512}}, 1553, 0, run<cta_functions, 64>},
+    {"counting barriers, atomics", {{kBits, 512}}, 1554, 0, run<cta_functions, 64>},
     {"integer functions, conversions", {{kBits, 256}, {kFloat, 256}}, 5120, 0, run<integer_functions>},
     {"float functions", {{kFloat, 512}}, 1792, 0, run<float_functions>},
     {"arithmetic fp16", {{kBits, 1536}}, 6144, 0, run<half_arithmetic<Fp16, __half2>>},
