@@ -39,7 +39,7 @@ struct Line {
     return int((unsigned(unit + 1) * unsigned(slots) - 1) / unsigned(num_units));
   }
 };
-constexpr int64_t kMaxLine = 1 << 23;  // units: begin_of() and slot_of() multiply them by at most 512 slots
+constexpr int64_t kMaxLine = 1 << 22;  // units: begin_of() and slot_of() multiply them by at most 512 slots
 
 // Tiles of keys that a tile of rows sees; at least one, because a CTA must store O and LSE.
 template <bool CAUSAL, typename Element>

@@ -544,8 +544,8 @@ Line make_line(const auto& call, int head_dim) {
   line.abreast = kv_bytes > SMALL && line.tiles <= 16 ? line.tiles : 1;
   line.bundles = ceil_div(line.tiles, line.abreast);
   line.start = line.bundles > 1 || call.kv_lengths != nullptr ? 1 : 0;
-  line.slots =
-      choose_slots(int64_t(call.batch) * line.heads * line.bundles, max(1, num_sms() / line.abreast));
+  const int ctas = min(num_sms(), kNumCounters / (warpgroups * 4 * Meeting::COUNTERS));
+  line.slots = choose_slots(int64_t(call.batch) * line.heads * line.bundles, max(1, ctas / line.abreast));
   return line;
 }
 int64_t num_parts(const Line& line, int configuration) {
@@ -558,7 +558,7 @@ std::string refuses(const AttentionCall& call) {
   const Line line = make_line(call, call.head_dim);
   const int64_t units = int64_t(call.batch) * line.heads * line.bundles *
                         (line.start + ceil_div(std::max(call.seqlen_kv, 1), line.block_n));
-  return units <= kMaxLine ? "" : "has more than 2^23 tiles of keys";
+  return units <= kMaxLine ? "" : "has more than 2^22 tiles of keys";
 }
 
 size_t workspace_bytes(const AttentionCall& call) {
