@@ -192,11 +192,10 @@ __device__ void load(SharedStorage<Element, C>& shared, const AttentionParams<El
     for (int w = 0; w < C::NUM_WARPGROUPS; ++w)
       tma_load_5d(&shared.q[at_q.stage][w], maps.q, bar_q_full, 0,
                   work.tile * line.tile_queries + w * kWarpgroupM, 0, work.head, work.batch);
-    const KeyRange keys{.kv_len = work.kv_len};
     const int kv_head = params.kv_head(work.head);
 #pragma unroll 1
     for (int kv_tile = work.end - 1; kv_tile >= work.begin; --kv_tile) {
-      const int first_key = keys.first_key(kv_tile, BLOCK_N);
+      const int first_key = min(kv_tile * BLOCK_N, work.kv_len - BLOCK_N);  // as KeyRange::first_key()
       // producer_acquire waits until all warps have released the tile that was in this stage before.
       uint64_t* const bar_k_full = shared.ring_k.producer_acquire(at_k, sizeof(KV));
       tma_load_5d(&shared.k[at_k.stage], maps.k, bar_k_full, 0, first_key, 0, kv_head, work.batch);
@@ -536,7 +535,10 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
 // Of an AttentionCall or its AttentionParams.
 Line make_line(const auto& call, int head_dim) {
   const int warpgroups = call.configuration + 1;
-  Line line{.heads = call.num_heads_q, .tile_queries = warpgroups * kWarpgroupM, .block_n = BLOCK_N};
+  Line line{};
+  line.heads = call.num_heads_q;
+  line.tile_queries = warpgroups * kWarpgroupM;
+  line.block_n = BLOCK_N;
   line.tiles = ceil_div(call.seqlen_q, line.tile_queries);
   // If K and V are too large for the L2 cache, tiles that need the same keys meet them at the same time.
   constexpr int64_t SMALL = 16 << 20;  // bytes

@@ -97,10 +97,9 @@ __device__ void load(SharedStorage<Element, C>& shared, const AttentionParams<El
       for (int panel = 0; panel < Storage::PANELS; ++panel)
         tma_load_5d(shared.q[at_q.stage][w].data[panel], maps.q, bar_q_full, panel * Q::PANEL_COLS, 0,
                     work.head, work.tile * line.tile_queries + w * packing.queries, work.batch);
-    const KeyRange keys{.kv_len = work.kv_len};
 #pragma unroll 1
     for (int kv_tile = work.end - 1; kv_tile >= work.begin; --kv_tile) {
-      const int first_key = keys.first_key(kv_tile, BLOCK_N);
+      const int first_key = min(kv_tile * BLOCK_N, work.kv_len - BLOCK_N);  // as KeyRange::first_key()
       // producer_acquire waits until all warps have released the tile that was in this stage before.
       uint64_t* const bar_k_full = shared.ring_k.producer_acquire(at_k, sizeof(KV));
       tma_load_5d(&shared.k[at_k.stage], maps.k, bar_k_full, 0, first_key, 0, work.head, work.batch);
@@ -457,9 +456,10 @@ Packing make_packing(const auto& call) {
 }
 Line make_line(const auto& call, int head_dim) {
   const int warpgroups = call.configuration + 1;
-  Line line{.heads = call.num_heads_kv,
-            .tile_queries = warpgroups * make_packing(call).queries,
-            .block_n = BLOCK_N};
+  Line line{};
+  line.heads = call.num_heads_kv;
+  line.tile_queries = warpgroups * make_packing(call).queries;
+  line.block_n = BLOCK_N;
   line.tiles = ceil_div(call.seqlen_q, line.tile_queries);
   // If K and V are too large for the L2 cache, tiles that need the same keys meet them at the same time.
   constexpr int64_t SMALL = 16 << 20;  // bytes
