@@ -63,8 +63,8 @@ struct SharedStorage {
     ring_v.init(NUM_WARPS);
     for (uint64_t& bar : bar_o_full) mbarrier_init(&bar, NUM_WARPS);
   }
-  // The rows that TMA does not bring become zero, by all threads: the products read them, and no other row
-  // depends on what they hold.
+  // The rows that TMA does not bring become zero, by all threads: the products read them, and a warp's vote on
+  // new bases includes them.
   __device__ void clear_empty_rows(int num_rows) {
     for (int row = threadIdx.x; row < kQStages * C::NUM_WARPGROUPS * PANELS * kWarpgroupM;
          row += C::NUM_THREADS)
