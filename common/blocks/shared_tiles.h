@@ -99,30 +99,39 @@ __device__ void add_part(float (&acc_o)[1][O_TILES][4], float (&row_base)[1][2],
 
 // Merges num_parts parts of COLUMNS tiles of 8 columns, PARTS of them at a time: a warp has so many loads
 // under way. `o` and `softmax` are those of the first part, of this lane's columns and rows; the next parts
-// follow at a distance of `stride` parts.
+// follow at a distance of `stride` parts. `whole` has the columns of the lane's first row, then those of its
+// second one.
+//
+// No array here has several dimensions and a type with a constructor: nvcc 13.0 constructs the elements of
+// the first row alone, and the others become zero.
 template <int COLUMNS, int PARTS, int HEAD_DIM>
-__device__ void merge_parts(RowPart<2> (&whole)[2][COLUMNS], const float4* o, const Softmax* softmax,
+__device__ void merge_parts(RowPart<2> (&whole)[2 * COLUMNS], const float4* o, const Softmax* softmax,
                             int stride, int num_parts) {
 #pragma unroll 1
   for (int part = 0; part < num_parts; part += PARTS) {
-    RowPart<2> parts[2][COLUMNS][PARTS];
+    float4 columns[COLUMNS][PARTS];
+    Softmax of_rows[2][PARTS];
 #pragma unroll
     for (int i = 0; i < PARTS; ++i) {
-      if (part + i < num_parts) {
+      const bool exists = part + i < num_parts;  // one that does not has the weight 0
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {
-          const float4 columns = o[c * 128];
-          parts[0][c][i] = RowPart<2>{softmax[0], {columns.x, columns.y}};
-          parts[1][c][i] = RowPart<2>{softmax[8], {columns.z, columns.w}};
-        }
-      }
+      for (int c = 0; c < COLUMNS; ++c) columns[c][i] = exists ? o[c * 128] : float4{};
+#pragma unroll
+      for (int r = 0; r < 2; ++r) of_rows[r][i] = exists ? softmax[r * 8] : Softmax{-FLT_MAX, 0.0f};
       o += stride * (HEAD_DIM / kAccumulatorCols) * 128;
       softmax += stride * 64;
     }
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+    for (int c = 0; c < COLUMNS; ++c) {
+      RowPart<2> first[PARTS], second[PARTS];
 #pragma unroll
-      for (int c = 0; c < COLUMNS; ++c) whole[r][c].add(parts[r][c]);
+      for (int i = 0; i < PARTS; ++i) {
+        first[i] = {of_rows[0][i], {columns[c][i].x, columns[c][i].y}};
+        second[i] = {of_rows[1][i], {columns[c][i].z, columns[c][i].w}};
+      }
+      whole[c].add(first);
+      whole[COLUMNS + c].add(second);
+    }
   }
 }
 

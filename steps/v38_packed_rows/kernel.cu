@@ -63,8 +63,8 @@ struct SharedStorage {
     ring_v.init(NUM_WARPS);
     for (uint64_t& bar : bar_o_full) mbarrier_init(&bar, NUM_WARPS);
   }
-  // The rows that TMA does not bring become zero, by all threads: the products read them, and a warp's vote on
-  // new bases includes them.
+  // The rows that TMA does not bring become zero, by all threads: the products read them, and a warp's vote
+  // on new bases includes them.
   __device__ void clear_empty_rows(int num_rows) {
     for (int row = threadIdx.x; row < kQStages * C::NUM_WARPGROUPS * PANELS * kWarpgroupM;
          row += C::NUM_THREADS)
@@ -358,19 +358,19 @@ struct Consumer {
     const int end = (slice + 1) * (O_TILES / COLUMNS) / num_parts * COLUMNS;
 #pragma unroll 1
     for (int n = slice * (O_TILES / COLUMNS) / num_parts * COLUMNS; n < end; n += COLUMNS) {
-      RowPart<2> whole[2][COLUMNS];
+      RowPart<2> whole[2 * COLUMNS];
       merge_parts<COLUMNS, LOADS_AT_ONCE / COLUMNS, C::HEAD_DIM>(
           whole, &parts.o[first][n][threadIdx.x % 128], &parts.softmax[first][acc_row()], stride, num_parts);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const Softmax& softmax = whole[r][0].softmax;
+        const Softmax& softmax = whole[r * COLUMNS].softmax;
         if (n == 0) store_lse(work, r, softmax.base, softmax.sum);
         Element* const o = o_of_row(work, r);
 #pragma unroll
         for (int c = 0; c < COLUMNS; ++c)
           if (o != nullptr)
             *reinterpret_cast<uint32_t*>(o + (n + c) * MMA_N) =
-                scaled2<Element>(whole[r][c].columns.o, inverse_of(softmax.sum));
+                scaled2<Element>(whole[r * COLUMNS + c].columns.o, inverse_of(softmax.sum));
       }
     }
   }
