@@ -274,7 +274,7 @@ def test_s_p_and_o_leave_shared_memory_one_by_one(page):
         told = page.says("storage")
         assert f"counts {math.floor(counted['wavefronts'] + 0.5):,} pass" in told
         uses_wgmma = any(re.match('#include "common/.*wgmma', line) for line in story.sources.kernel_lines(step))
-            assert ("for wgmma" in told) == uses_wgmma
+        assert ("for wgmma" in told) == uses_wgmma
         page.press("storage", "step", "ArrowRight")
     page.click('#storage [data-choose="0"]', touch=True)
     assert page.state("storage") == {"step": 0}
