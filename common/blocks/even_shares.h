@@ -1,5 +1,5 @@
 // Stream-K for tiles of rows of any kind: the keys of all tiles lie on one line, and each CTA gets an equal
-// piece of it. Spelled out in v37_even_shares.
+// piece of it. Spelled out in v36_stream_k; the bundles are new in v37_even_shares.
 //
 // The line holds one batch after another. A batch has its heads in order, a head its bundles of tiles of
 // rows, and a bundle `start` units without keys, then one unit for each tile of keys. The tiles of a bundle
