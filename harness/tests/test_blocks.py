@@ -16,7 +16,8 @@ LIBRARY = FLASHSTEPS.parent / lab.LIBRARY
 # v11 takes accumulator.h, epilogue.h, key_range.h and operands.h; v16 online_softmax.h, too. v16's last tile of keys is
 # another than v15's unless the tiles are full. v29 takes split_keys.h; without groups of heads it is v28. v30
 # takes packed_heads.h; with one CTA for a tile of rows its merge is v29's. v31 takes one_launch.h; if each warp has
-# one tile, it is v30: on the emulator, 3 CTAs have 12 tiles. v38 takes shared_tiles.h; without groups of heads it is v37.
+# one tile, it is v30: on the emulator, 3 CTAs have 12 tiles. v38 takes shared_tiles.h; without groups of heads it is
+# v37.
 PAIRS = [
     ("v10", "v11", "1,100,230", ["--kv-lengths", "random"]),
     ("v15", "v16", "1,200,320", []),

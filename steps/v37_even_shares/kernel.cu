@@ -566,6 +566,7 @@ int64_t num_parts(const Line& line, int configuration) {
 int choose_configuration(const AttentionCall& call) { return call.seqlen_q <= kWarpgroupM ? 0 : 1; }
 
 std::string refuses(const AttentionCall& call) {
+  if (call.num_splits > 0) return "does not split all keys into as many parts";
   const Line line = make_line(call, call.head_dim);
   const int64_t units = int64_t(call.batch) * line.heads * line.bundles *
                         (line.start + ceil_div(std::max(call.seqlen_kv, 1), line.block_n));

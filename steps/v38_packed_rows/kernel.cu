@@ -481,6 +481,7 @@ int choose_configuration(const AttentionCall& call) {
 }
 
 std::string refuses(const AttentionCall& call) {
+  if (call.num_splits > 0) return "does not split all keys into as many parts";
   if (call.num_heads_q / call.num_heads_kv > kWarpgroupM)
     return "packs at most 64 query heads of a head of K and V";
   const Line line = make_line(call, call.head_dim);
