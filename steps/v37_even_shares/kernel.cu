@@ -581,7 +581,10 @@ size_t workspace_bytes(const AttentionCall& call) {
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   Line line = make_line(params, HEAD_DIM);
-  if (params.kv_lengths == nullptr) line.head_units = units_of_head<CAUSAL>(params, line, params.seqlen_kv);
+  if (params.kv_lengths == nullptr) {  // then there need be no more slots than units
+    line.head_units = units_of_head<CAUSAL>(params, line, params.seqlen_kv);
+    line.slots = min(line.slots, params.batch * line.heads * line.head_units);
+  }
   const auto launch_with = [&]<typename C>(C) {
     using Storage = SharedStorage<Element, C>;
     launch(attention_kernel<Element, CAUSAL, C>, dim3(line.slots * line.abreast), dim3(C::NUM_THREADS),

@@ -515,7 +515,10 @@ template <typename Element, int HEAD_DIM, bool CAUSAL>
 void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   const Packing packing = make_packing(params);
   Line line = make_line(params, HEAD_DIM);
-  if (params.kv_lengths == nullptr) line.head_units = units_of_head<CAUSAL>(params, line, params.seqlen_kv);
+  if (params.kv_lengths == nullptr) {  // then there need be no more slots than units
+    line.head_units = units_of_head<CAUSAL>(params, line, params.seqlen_kv);
+    line.slots = min(line.slots, params.batch * line.heads * line.head_units);
+  }
   const auto launch_with = [&]<typename C>(C) {
     using Storage = SharedStorage<Element, C>;
     using Q = typename Storage::Q;
