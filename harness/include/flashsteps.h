@@ -32,8 +32,9 @@ namespace flashsteps {
 // device memory and never synchronises (a step's first call loads its kernel), and so may be captured into a
 // CUDA graph.
 //
-// `step` is a step's name, e.g. "v09_direct_rescale". Empty: by the recorded runs the fastest for such a call
-// (docs/frameworks.md, "Which step computes"), or else the last of the ladder that can run it on this device.
+// `step` is a step's name, e.g. "v09_direct_rescale". Empty: the one that a rule takes for the fastest
+// (docs/frameworks.md, "Which step computes"), or else the last of the ladder that can run the call on this
+// device.
 std::string_view attention(const AttentionCall& call, void* stream = nullptr, std::string_view step = {});
 
 // Bytes of AttentionCall::workspace that attention() needs for this call on the current device: those of the

@@ -12,9 +12,9 @@ struct DefaultStep {
   std::string_view configuration;  // of the step; empty: the step chooses
 };
 
-// The fastest step for a call on a Hopper GPU with so many SMs, as far as we know. It may refuse the call, or
-// need another GPU, or not be part of this build: then the last step of the ladder that can run the call is
-// taken.
+// The step that we take for the fastest for a call on a Hopper GPU with so many SMs. It may refuse the call,
+// or need another GPU, or not be part of this build: then the last step of the ladder that can run the call
+// is taken.
 DefaultStep default_step(const AttentionCall& call, int num_sms);
 
 }  // namespace flashsteps

@@ -569,7 +569,7 @@ TEST_CASE("without a GPU, what needs one says so") {
   CHECK_THROWS_AS(attention(example.call), std::runtime_error);
 }
 
-// Each of these was the fastest where these calls were timed on an H200.
+// One call of each kind that the rule tells apart.
 TEST_CASE("the default step has CTAs for all SMs") {
   struct Case {
     int batch, heads_q, heads_kv, queries, keys, head_dim;

@@ -86,8 +86,8 @@ def attention(
         kv_lengths: [batch], int32, contiguous, on the device of q. How many of its keys each batch has, from
             0 to seqlen_kv; what lies beyond is never used, even NaN. On the CPU the range is checked. On a
             GPU that would mean to wait for it: it is yours to keep, or memory beyond k and v is read.
-        step: name of a step, see steps(). None: the fastest that can run the call on this device, by the
-            recorded runs.
+        step: name of a step, see steps(). None: the one that a rule takes for the fastest on this device
+            (docs/frameworks.md).
         layout: "bhsd" as above, or "bshd": q, k, v and the result are [batch, seqlen, heads, head_dim].
         return_lse: also return the log-sum-exp of every row.
         device: for arrays on the CPU. None: the emulator runs the step, which is slow (it is there to learn
