@@ -274,6 +274,7 @@ __global__ void cta_functions(const uint32_t* in, uint32_t* out) {  // 64 thread
   if (thread == 0) out[1552] = in[10] % 64;
   __syncthreads();
   atomic_inc_acq_rel(&out[1552], 40);
+  __syncthreads();  // when the counter wraps depends on what has been added
   atomic_add_acq_rel(&out[1552], 3);
   __syncthreads();
   if (thread == 0) out[1553] = load_acquire(&out[1552]);
