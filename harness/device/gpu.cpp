@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -71,6 +72,33 @@ class BesideCaptures {
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
+
+// What is being captured from a stream, if anything.
+struct Capture {
+  cudaStreamCaptureStatus status;
+  unsigned long long id = 0;
+  cudaGraph_t graph = nullptr;
+
+  explicit Capture(cudaStream_t stream) {
+#if CUDART_VERSION >= 13000
+    CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &id, &graph, nullptr, nullptr, nullptr));
+#else
+    CUDA_CHECK(cudaStreamGetCaptureInfo_v2(stream, &status, &id, &graph, nullptr, nullptr));
+#endif
+  }
+};
+
+// Also while streams are captured.
+void* allocate_zeros(size_t bytes) {
+  const BesideCaptures relaxed;
+  void* const memory = gpu_allocate(bytes);
+  cudaStream_t stream;  // not the default one, which may not wait for captures
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  gpu_fill_zero(memory, bytes, stream);
+  CUDA_CHECK(cudaStreamSynchronize(stream));
+  CUDA_CHECK(cudaStreamDestroy(stream));
+  return memory;
+}
 
 constexpr int kNvmlClockSm = 1;  // NVML_CLOCK_SM
 
@@ -201,38 +229,54 @@ void gpu_fill_zero(void* gpu, size_t bytes, void* stream) {
   CUDA_CHECK(cudaMemsetAsync(gpu, 0, bytes, cudaStream_t(stream)));
 }
 
-// A slot of one block of memory for each stream. Streams are known by their ids: a handle may come again, for
-// another stream, while the one that it named before still has work.
+// A slot of one block of memory for each stream, and for each stream of each graph: graphs may run beside
+// others. Streams are known by their ids: a handle may come again, for another stream, while the one that it
+// named before still has work. A graph gives its slots back when nobody can launch it any more. Nobody sets a
+// slot to zero again, since every call leaves it so.
 unsigned* gpu_counters(void* handle) {
   constexpr size_t kSlots = 256;
-  const auto stream = cudaStream_t(handle);
-  if (stream == cudaStreamPerThread) return nullptr;  // which is many streams
-  cudaStreamCaptureStatus capture;
-  CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
-  if (capture != cudaStreamCaptureStatusNone) return nullptr;
-  unsigned long long id = 0;
-  CUDA_CHECK(cudaStreamGetId(stream, &id));
-
+  struct Owner {
+    unsigned long long stream, capture;  // capture 0: the stream itself
+    bool operator==(const Owner&) const = default;
+  };
   struct Block {
     unsigned* memory = nullptr;
-    std::vector<unsigned long long> streams;  // by slot
+    std::vector<std::optional<Owner>> owners;  // by slot
   };
   static std::map<int, Block>& blocks = *new std::map<int, Block>;  // never destroyed: threads outlive main()
   static std::mutex& mutex = *new std::mutex;
+
+  const auto stream = cudaStream_t(handle);
+  if (stream == cudaStreamPerThread) return nullptr;  // which is many streams
+  const Capture capture(stream);
+  if (capture.status == cudaStreamCaptureStatusInvalidated) return nullptr;
+  Owner owner{0, capture.status == cudaStreamCaptureStatusActive ? capture.id : 0};
+  CUDA_CHECK(cudaStreamGetId(stream, &owner.stream));
+
   const std::lock_guard lock(mutex);
   Block& block = blocks[current_gpu().device];
-  if (block.memory == nullptr) {
-    const BesideCaptures relaxed;
-    block.memory = static_cast<unsigned*>(gpu_allocate(kSlots * kCounterBytes));
+  if (block.memory == nullptr) block.memory = static_cast<unsigned*>(allocate_zeros(kSlots * kCounterBytes));
+  std::vector<std::optional<Owner>>& owners = block.owners;
+  auto slot = std::ranges::find(owners, std::optional(owner));
+  if (slot == owners.end()) {
+    slot = std::ranges::find(owners, std::optional<Owner>());
+    if (slot == owners.end()) {
+      if (owners.size() == kSlots) return nullptr;
+      owners.reserve(kSlots);  // what graphs point to does not move
+      slot = owners.insert(owners.end(), std::nullopt);
+    }
+    if (owner.capture != 0) {
+      const auto release = [](void* of_graph) {
+        const std::lock_guard until_done(mutex);
+        static_cast<std::optional<Owner>*>(of_graph)->reset();
+      };
+      cudaUserObject_t object;
+      CUDA_CHECK(cudaUserObjectCreate(&object, &*slot, release, 1, cudaUserObjectNoDestructorSync));
+      CUDA_CHECK(cudaGraphRetainUserObject(capture.graph, object, 1, cudaGraphUserObjectMove));
+    }
+    *slot = owner;
   }
-  const size_t slot = std::ranges::find(block.streams, id) - block.streams.begin();
-  if (slot == kSlots) return nullptr;
-  unsigned* const counters = block.memory + slot * kNumCounters;
-  if (slot == block.streams.size()) {
-    gpu_fill_zero(counters, kCounterBytes, stream);
-    block.streams.push_back(id);
-  }
-  return counters;
+  return block.memory + (slot - owners.begin()) * kNumCounters;
 }
 
 // CUDA knows the advertised boost clock only, which many cards exceed.

@@ -48,10 +48,9 @@ void gpu_download(void* to_host, const void* from_gpu, size_t bytes, void* strea
 // Queues on the stream that the memory becomes zero.
 void gpu_fill_zero(void* gpu, size_t bytes, void* stream = nullptr);
 
-// AttentionCall::counters on the current device. They are the stream's as long as the process lives; the
-// first call for a stream queues there that they become zero. nullptr: there are none, for more than 256
-// streams, and while the stream is captured, since graphs that were captured from one stream may run side by
-// side.
+// AttentionCall::counters on the current device, which are zero. They are the stream's as long as the process
+// lives, or, while it is captured, those of the graph and of this stream in it as long as the graph or what
+// was made from it lives. nullptr: there are none, for more than 256 streams and graphs.
 unsigned* gpu_counters(void* stream);
 
 // Libraries that are used when they are there, opened at run time and never linked.
