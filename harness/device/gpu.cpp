@@ -231,8 +231,9 @@ void gpu_fill_zero(void* gpu, size_t bytes, void* stream) {
 
 // A slot of one block of memory for each stream, and for each stream of each graph: graphs may run beside
 // others. Streams are known by their ids: a handle may come again, for another stream, while the one that it
-// named before still has work. A graph gives its slots back when nobody can launch it any more. Nobody sets a
-// slot to zero again, since every call leaves it so.
+// named before still has work. (During a capture it does not, and CUDA does not tell ids.) A graph gives its
+// slots back when nobody can launch it any more. Nobody sets a slot to zero again, since every call leaves it
+// so.
 unsigned* gpu_counters(void* handle) {
   constexpr size_t kSlots = 256;
   struct Owner {
@@ -250,8 +251,11 @@ unsigned* gpu_counters(void* handle) {
   if (stream == cudaStreamPerThread) return nullptr;  // which is many streams
   const Capture capture(stream);
   if (capture.status == cudaStreamCaptureStatusInvalidated) return nullptr;
-  Owner owner{0, capture.status == cudaStreamCaptureStatusActive ? capture.id : 0};
-  CUDA_CHECK(cudaStreamGetId(stream, &owner.stream));
+  Owner owner{reinterpret_cast<uintptr_t>(stream), capture.id};
+  if (capture.status == cudaStreamCaptureStatusNone) {
+    CUDA_CHECK(cudaStreamGetId(stream, &owner.stream));
+    owner.capture = 0;
+  }
 
   const std::lock_guard lock(mutex);
   Block& block = blocks[current_gpu().device];
