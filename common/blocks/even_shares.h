@@ -1,10 +1,13 @@
 // Stream-K for tiles of rows of any kind: the keys of all tiles lie on one line, and each CTA gets an equal
-// piece of it. Spelled out in v36_stream_k; the bundles are new in v37_even_shares.
+// piece of it. Spelled out in v36_stream_k; the bundles, and that no share is tiny, are new in
+// v37_even_shares.
 //
 // The line holds one batch after another. A batch has its heads in order, a head its bundles of tiles of
 // rows, and a bundle `start` units without keys, then one unit for each tile of keys. The tiles of a bundle
 // are computed abreast: by as many CTAs, a slot of the GPU, which meet the same keys at the same time. So
 // memory is read once for all of them.
+//
+// Where two pieces meet within a bundle, but next to its edge, they meet at its edge: a tile less is shared.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +16,8 @@
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
+
+constexpr int kLargestMargin = 2;  // units, of Line::margin()
 
 struct Line {
   int heads;         // of a batch
@@ -32,6 +37,11 @@ struct Line {
   __device__ int begin_of(int slot, int num_units) const {
     if (num_units <= slots) return min(slot, num_units);
     return int(unsigned(slot) * unsigned(num_units) / unsigned(slots));
+  }
+  // How near to a bundle's edge two pieces do not meet. Half a piece at most, but they never meet between the
+  // unit without keys and the first one with keys.
+  __device__ int margin(int num_units) const {
+    return max(start, min(kLargestMargin, num_units / slots / 2));
   }
   // The slot whose piece has a unit.
   __device__ int slot_of(int unit, int num_units) const {
@@ -98,7 +108,7 @@ struct UnitCounter {
 
 struct Piece {
   int begin, end;                 // on the line
-  int num_units;                  // of the whole line
+  int num_units, margin;          // of the whole line
   int batch, head, bundle, unit;  // where it begins
 };
 
@@ -124,6 +134,7 @@ __device__ Piece find_piece(const AttentionParams<Element>& params, const Line& 
     head_units = units_of_head<CAUSAL>(params, line, params.kv_length(piece.batch));
   }
   piece.end = line.begin_of(line.slot() + 1, piece.num_units);
+  piece.margin = line.margin(piece.num_units);
   piece.head = piece.unit / head_units;
   piece.unit %= head_units;
   if (line.bundles > 1 && piece.begin < piece.end) {
@@ -158,20 +169,27 @@ class Shares {
     while (unit_ < piece_.end) {
       const int kv_len = params_.kv_length(piece_.batch), tile = piece_.bundle * line_.abreast + line_.rank();
       const int bundle_begin = unit_ - piece_.unit, keys_begin = bundle_begin + line_.start;
-      const int bundle_end = bundle_begin + units_of_bundle<CAUSAL>(params_, line_, kv_len, piece_.bundle);
-      const int end = min(piece_.end, bundle_end);
+      const int units = units_of_bundle<CAUSAL>(params_, line_, kv_len, piece_.bundle);
+      const int bundle_end = bundle_begin + units, end = min(piece_.end, bundle_end);
       const int num_keys = tile < line_.tiles ? key_tiles<CAUSAL>(params_, line_, kv_len, tile) : 0;
+
+      // The slots that keep a share of the bundle, and which of them have keys of this tile.
+      const int before = min(piece_.margin, units / 2), after = min(piece_.margin, (units - 1) / 2);
+      const int first = line_.slot_of(bundle_begin + before, piece_.num_units);
+      const int last = line_.slot_of(bundle_end - 1 - after, piece_.num_units);
+      const int of_last_key = line_.slot_of(keys_begin + max(num_keys, 1) - 1, piece_.num_units);
+      const int slot = line_.slot();
       share = {piece_.batch,
                piece_.head,
                tile,
                kv_len,
-               max(0, unit_ - keys_begin),
-               min(num_keys, end - keys_begin),
-               line_.slot_of(keys_begin, piece_.num_units),
-               line_.slot_of(keys_begin + max(num_keys, 1) - 1, piece_.num_units),
-               end == piece_.end};
+               slot == first ? 0 : unit_ - keys_begin,
+               slot == last ? num_keys : min(num_keys, end - keys_begin),
+               first,
+               max(first, min(last, of_last_key)),
+               piece_.end - end <= piece_.margin};
       advance(end);
-      if (share.begin < share.end) return true;
+      if (first <= slot && slot <= last && share.begin < share.end) return true;
     }
     return false;
   }
