@@ -8,6 +8,7 @@
 #include "common/blocks/epilogue.h"
 #include "common/blocks/one_launch.h"
 #include "common/blocks/split_keys.h"
+#include "common/blocks/uniform.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
@@ -108,7 +109,7 @@ template <int COLUMNS, int PARTS, int HEAD_DIM>
 __device__ void merge_parts(RowPart<2> (&whole)[2 * COLUMNS], const float4* o, const Softmax* softmax,
                             int stride, int num_parts) {
 #pragma unroll 1
-  for (int part = 0; part < num_parts; part += PARTS) {
+  for (int part = 0; uniform(part < num_parts); part += PARTS) {
     float4 columns[COLUMNS][PARTS];
     Softmax of_rows[2][PARTS];
 #pragma unroll

@@ -291,7 +291,7 @@ struct Consumer {
       stmatrix_normalised(shared.q[at_q.stage][warpgroup], o_offset(), acc_o, row_sum);
       fence_proxy_async();  // TMA sees what this lane has written
     } else if (uniform(warp_row() < num_rows_of(work))) {
-      work.num_parts() == 2 ? share_with_one(work) : share_with_many(work);
+      uniform(work.num_parts() == 2) ? share_with_one(work) : share_with_many(work);
     }
     __syncwarp();  // all lanes have written: the storer waits at bar_o_full
     if (lane == 0) mbarrier_arrive(&shared.bar_o_full[at_q.stage]);
@@ -319,9 +319,9 @@ struct Consumer {
   }
   __device__ void share_with_one(const Share& work) {
     const Meeting with_other = meeting(work);
-    if (!with_other.other_is_there(lane)) {
+    if (uniform(!with_other.other_is_there(lane))) {
       leave_part(work);
-      if (!with_other.is_second(lane)) return;
+      if (uniform(!with_other.is_second(lane))) return;
     }
     const int64_t other = place_of_part(work, work.first_slot + work.last_slot - line.slot());
     add_part(acc_o, row_base, row_sum, &parts.o[other][0][threadIdx.x % 128],
@@ -342,9 +342,9 @@ struct Consumer {
     const int num_parts = work.num_parts();
     leave_part(work);
     int num_tickets = with_others.arrive(num_parts, work.is_last, lane);
-    for (num_tickets = __shfl_sync(0xffffffff, num_tickets, 0); num_tickets > 0; --num_tickets) {
+    for (num_tickets = uniform(num_tickets); uniform(num_tickets > 0); --num_tickets) {
       const int slice = with_others.draw(num_parts, lane);
-      if (O_TILES >= 2 * num_parts)
+      if (uniform(O_TILES >= 2 * num_parts))
         merge_slice<2>(work, slice);
       else
         merge_slice<1>(work, slice);
@@ -357,7 +357,7 @@ struct Consumer {
     const int stride = line.abreast * C::NUM_WARPGROUPS, num_parts = work.num_parts();
     const int end = (slice + 1) * (O_TILES / COLUMNS) / num_parts * COLUMNS;
 #pragma unroll 1
-    for (int n = slice * (O_TILES / COLUMNS) / num_parts * COLUMNS; n < end; n += COLUMNS) {
+    for (int n = slice * (O_TILES / COLUMNS) / num_parts * COLUMNS; uniform(n < end); n += COLUMNS) {
       RowPart<2> whole[2 * COLUMNS];
       merge_parts<COLUMNS, LOADS_AT_ONCE / COLUMNS, C::HEAD_DIM>(
           whole, &parts.o[first][n][threadIdx.x % 128], &parts.softmax[first][acc_row()], stride, num_parts);
@@ -436,7 +436,8 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   __syncthreads();  // the mbarriers are initialised, and the empty rows are zero
 
   // Producers: one warp loads, another stores.
-  if (threadIdx.x >= C::NUM_WARPGROUPS * 128) {
+  const int warpgroup = uniform(int(threadIdx.x / 128));
+  if (warpgroup >= C::NUM_WARPGROUPS) {
     if constexpr (C::MOVES_REGISTERS) warpgroup_reg_dealloc<PRODUCER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
     const int role = uniform(int(threadIdx.x / 32)) - C::NUM_WARPGROUPS * 4;
     if (role == 0) load<CAUSAL>(shared, params, maps, line, packing);
@@ -444,7 +445,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     return;
   }
   if constexpr (C::MOVES_REGISTERS) warpgroup_reg_alloc<CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
-  Consumer<Element, CAUSAL, C>(params, parts, line, packing, shared, uniform(int(threadIdx.x / 128))).run();
+  Consumer<Element, CAUSAL, C>(params, parts, line, packing, shared, warpgroup).run();
 }
 
 // ---- The host.
