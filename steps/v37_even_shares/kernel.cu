@@ -354,15 +354,13 @@ struct Consumer {
     last_careful = max(last_tile, (keys.unmasked_end - 1) / BLOCK_N);
     row_base[0][0] = row_base[0][1] = -INFINITY;
     row_sum[0][0] = row_sum[0][1] = 0.0f;
-    if constexpr (CAUSAL) {
 #pragma unroll 1
-      for (int unseen = work.end - end; uniform(unseen > 0); --unseen) {
-        // An earlier release would count for the tile before in this stage, which others may still read.
-        shared.ring_k.consumer_wait(at_k);
-        release_k();
-        shared.ring_v.consumer_wait(at_v);
-        release_v();
-      }
+    for (int unseen = work.end - end; uniform(unseen > 0); --unseen) {  // causal: beyond the diagonal
+      // An earlier release would count for the tile before in this stage, which others may still read.
+      shared.ring_k.consumer_wait(at_k);
+      release_k();
+      shared.ring_v.consumer_wait(at_v);
+      release_v();
     }
     q = make_smem_descriptor(shared.q[at_q.stage][warpgroup]);
     k = make_smem_descriptor(shared.k[at_k.stage]);

@@ -19,17 +19,18 @@
 
 namespace STEP_NAMESPACE {
 
-constexpr int BLOCK_N = 128;  // keys of a tile
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
-constexpr int LOADS_AT_ONCE = 16;                                 // of parts of O, by a warp that merges them
-constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // of a thread
 
 template <int HEAD_DIM_, int NUM_WARPGROUPS_>
 struct Config {
   static constexpr int HEAD_DIM = HEAD_DIM_, NUM_WARPGROUPS = NUM_WARPGROUPS_;
-  static constexpr int K_STAGES = HEAD_DIM == 64 ? 4 : NUM_WARPGROUPS == 1 ? 3 : 2;
+  static constexpr int BLOCK_N = HEAD_DIM == 128 && NUM_WARPGROUPS == 3 ? 64 : 128;  // keys of a tile
+  static constexpr int K_STAGES = HEAD_DIM == 64 ? 4 : NUM_WARPGROUPS == 2 ? 2 : 3;
   static constexpr int V_STAGES = HEAD_DIM == 64 ? 4 : 3;
+  static constexpr int PRODUCER_REGISTERS = NUM_WARPGROUPS == 3 ? 32 : 40;  // of a thread
+  static constexpr int CONSUMER_REGISTERS = NUM_WARPGROUPS == 3 ? 160 : 232;
+  static constexpr int LOADS_AT_ONCE = NUM_WARPGROUPS == 3 ? 8 : 16;  // of parts of O, by a warp that merges
   static constexpr int NUM_THREADS = 128 * (NUM_WARPGROUPS + 1);
   static constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, 1);
   static constexpr bool MOVES_REGISTERS = NUM_WARPGROUPS > 1;  // a single warpgroup has enough from the start
@@ -46,7 +47,7 @@ struct Packing {
 template <typename Element, typename C>
 struct SharedStorage {
   using Q = SwizzledTile<Element, kWarpgroupM, C::HEAD_DIM, 128>;  // a warpgroup's rows
-  using KV = SwizzledTile<Element, BLOCK_N, C::HEAD_DIM, 128>;
+  using KV = SwizzledTile<Element, C::BLOCK_N, C::HEAD_DIM, 128>;
   static constexpr int PANELS = C::HEAD_DIM / Q::PANEL_COLS;
   Q q[kQStages][C::NUM_WARPGROUPS];  // in the end, O
   KV k[C::K_STAGES], v[C::V_STAGES];
@@ -99,7 +100,8 @@ __device__ void load(SharedStorage<Element, C>& shared, const AttentionParams<El
                     work.head, work.tile * line.tile_queries + w * packing.queries, work.batch);
 #pragma unroll 1
     for (int kv_tile = work.end - 1; kv_tile >= work.begin; --kv_tile) {
-      const int first_key = min(kv_tile * BLOCK_N, work.kv_len - BLOCK_N);  // as KeyRange::first_key()
+      // As KeyRange::first_key().
+      const int first_key = min(kv_tile * C::BLOCK_N, work.kv_len - C::BLOCK_N);
       // producer_acquire waits until all warps have released the tile that was in this stage before.
       uint64_t* const bar_k_full = shared.ring_k.producer_acquire(at_k, sizeof(KV));
       tma_load_5d(&shared.k[at_k.stage], maps.k, bar_k_full, 0, first_key, 0, work.head, work.batch);
@@ -140,7 +142,7 @@ __device__ void store(SharedStorage<Element, C>& shared, const TensorMap& map_o,
 // A warpgroup that computes. A tile of keys gives S = Q K^T, then P, the exponentials of S, then O += P V.
 template <typename Element, bool CAUSAL, typename C>
 struct Consumer {
-  static constexpr int O_TILES = C::HEAD_DIM / MMA_N;
+  static constexpr int BLOCK_N = C::BLOCK_N, O_TILES = C::HEAD_DIM / MMA_N;
   using Shared = SharedStorage<Element, C>;
   using Q = typename Shared::Q;
   using KV = typename Shared::KV;
@@ -254,15 +256,13 @@ struct Consumer {
     last_careful = max(last_tile, (keys.unmasked_end - 1) / BLOCK_N);
     row_base[0][0] = row_base[0][1] = -INFINITY;
     row_sum[0][0] = row_sum[0][1] = 0.0f;
-    if constexpr (CAUSAL) {
 #pragma unroll 1
-      for (int unseen = work.end - end; uniform(unseen > 0); --unseen) {
-        // An earlier release would count for the tile before in this stage, which others may still read.
-        shared.ring_k.consumer_wait(at_k);
-        release_k();
-        shared.ring_v.consumer_wait(at_v);
-        release_v();
-      }
+    for (int unseen = work.end - end; uniform(unseen > 0); --unseen) {  // causal: beyond the diagonal
+      // An earlier release would count for the tile before in this stage, which others may still read.
+      shared.ring_k.consumer_wait(at_k);
+      release_k();
+      shared.ring_v.consumer_wait(at_v);
+      release_v();
     }
     q = make_smem_descriptor(shared.q[at_q.stage][warpgroup]);
     k = make_smem_descriptor(shared.k[at_k.stage]);
@@ -359,7 +359,7 @@ struct Consumer {
 #pragma unroll 1
     for (int n = slice * (O_TILES / COLUMNS) / num_parts * COLUMNS; uniform(n < end); n += COLUMNS) {
       RowPart<2> whole[2 * COLUMNS];
-      merge_parts<COLUMNS, LOADS_AT_ONCE / COLUMNS, C::HEAD_DIM>(
+      merge_parts<COLUMNS, C::LOADS_AT_ONCE / COLUMNS, C::HEAD_DIM>(
           whole, &parts.o[first][n][threadIdx.x % 128], &parts.softmax[first][acc_row()], stride, num_parts);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -438,13 +438,13 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   // Producers: one warp loads, another stores.
   const int warpgroup = uniform(int(threadIdx.x / 128));
   if (warpgroup >= C::NUM_WARPGROUPS) {
-    if constexpr (C::MOVES_REGISTERS) warpgroup_reg_dealloc<PRODUCER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
+    if constexpr (C::MOVES_REGISTERS) warpgroup_reg_dealloc<C::PRODUCER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
     const int role = uniform(int(threadIdx.x / 32)) - C::NUM_WARPGROUPS * 4;
     if (role == 0) load<CAUSAL>(shared, params, maps, line, packing);
     if (role == 1 && elect_one()) store(shared, maps.o, line, packing);
     return;
   }
-  if constexpr (C::MOVES_REGISTERS) warpgroup_reg_alloc<CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
+  if constexpr (C::MOVES_REGISTERS) warpgroup_reg_alloc<C::CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
   Consumer<Element, CAUSAL, C>(params, parts, line, packing, shared, warpgroup).run();
 }
 
@@ -460,7 +460,7 @@ Line make_line(const auto& call, int head_dim) {
   Line line{};
   line.heads = call.num_heads_kv;
   line.tile_queries = warpgroups * make_packing(call).queries;
-  line.block_n = BLOCK_N;
+  line.block_n = head_dim == 128 && warpgroups == 3 ? 64 : 128;
   line.tiles = ceil_div(call.seqlen_q, line.tile_queries);
   // If K and V are too large for the L2 cache, tiles that need the same keys meet them at the same time.
   constexpr int64_t SMALL = 16 << 20;  // bytes
@@ -530,7 +530,9 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
                       make_tensor_map<KV>(params.v), make_packed_map<Q>(params.o, packing)},
            line, packing, Parts<HEAD_DIM>::in(params.workspace, num_parts(line, params.configuration)));
   };
-  params.configuration == 0 ? launch_with(Config<HEAD_DIM, 1>()) : launch_with(Config<HEAD_DIM, 2>());
+  params.configuration == 0   ? launch_with(Config<HEAD_DIM, 1>())
+  : params.configuration == 1 ? launch_with(Config<HEAD_DIM, 2>())
+                              : launch_with(Config<HEAD_DIM, 3>());
 }
 
 constexpr StepInfo kStep = {
@@ -539,7 +541,7 @@ constexpr StepInfo kStep = {
     .part = Part::kHopper,
     .alignment_bytes = 16,
     .needs_sm = "90a",
-    .configurations = {"rows64", "rows128"},
+    .configurations = {"rows64", "rows128", "rows192"},
     .choose = choose_configuration,
     .workspace_bytes = workspace_bytes,
     .uses_counters = true,
