@@ -34,6 +34,7 @@ struct Config {
   static constexpr int NUM_THREADS = 128 * (NUM_WARPGROUPS + 1);
   static constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, 1);
   static constexpr bool MOVES_REGISTERS = NUM_WARPGROUPS > 1;  // a single warpgroup has enough from the start
+  static constexpr bool TAKES_TURNS = NUM_WARPGROUPS > 1;
 };
 
 // How rows are packed: the host says it. A warpgroup's tile has `queries` queries of all `group` heads that
@@ -153,6 +154,7 @@ struct Consumer {
   const Packing& packing;
   Shared& shared;
   const int warpgroup;
+  const Turns<C> turns{warpgroup};
   const int lane = threadIdx.x % 32;
   const float scale = params.softmax_scale_log2;
 
@@ -178,6 +180,7 @@ struct Consumer {
 
   // All tiles of rows that the loader gets.
   __device__ __forceinline__ void run() {
+    if (warpgroup == C::NUM_WARPGROUPS - 1) turns.end();  // the first turn is warpgroup 0's
     for (; begin_tile(); at_q.advance()) {
       first_iteration();
 #pragma unroll 1
@@ -199,9 +202,11 @@ struct Consumer {
   __device__ __forceinline__ void iteration() {
     // Issue both products. Between them stands no arithmetic, only the wait for V.
     shared.ring_k.consumer_wait(at_k);  // TMA has brought K
+    turns.begin();                      // the warpgroup before has issued its products
     start_qk<Q, KV>(acc_s, q, k);
     shared.ring_v.consumer_wait(at_v);  // TMA has brought V
     start_pv<KV>(acc_o, frag_p, v, is_first);
+    turns.end();
 
     // Compute P while P V runs.
     wait_for<1>(acc_s);  // S is complete, and wgmma has read K
@@ -258,6 +263,8 @@ struct Consumer {
     row_sum[0][0] = row_sum[0][1] = 0.0f;
 #pragma unroll 1
     for (int unseen = work.end - end; uniform(unseen > 0); --unseen) {  // causal: beyond the diagonal
+      turns.begin();  // as many turns as the other warpgroups take
+      turns.end();
       // An earlier release would count for the tile before in this stage, which others may still read.
       shared.ring_k.consumer_wait(at_k);
       release_k();
