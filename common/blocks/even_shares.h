@@ -8,6 +8,7 @@
 // memory is read once for all of them.
 //
 // Where two pieces meet within a bundle, but next to its edge, they meet at its edge: a tile less is shared.
+// A short bundle is not shared at all. To share a tile costs as much as some units.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +19,7 @@ namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
 constexpr int kLargestMargin = 2;  // units, of Line::margin()
+constexpr int kNeverShared = 4;    // units of a bundle that is not shared
 
 struct Line {
   int heads;         // of a batch
@@ -38,10 +40,10 @@ struct Line {
     if (num_units <= slots) return min(slot, num_units);
     return int(unsigned(slot) * unsigned(num_units) / unsigned(slots));
   }
-  // How near to a bundle's edge two pieces do not meet. Half a piece at most, but they never meet between the
-  // unit without keys and the first one with keys.
+  // How near to a bundle's edge two pieces do not meet: about half a piece. Between the unit without keys and
+  // the first one with keys they never meet.
   __device__ int margin(int num_units) const {
-    return max(start, min(kLargestMargin, num_units / slots / 2));
+    return max(start, min(kLargestMargin, (num_units + slots / 2) / (2 * slots)));
   }
   // The slot whose piece has a unit.
   __device__ int slot_of(int unit, int num_units) const {
@@ -174,7 +176,8 @@ class Shares {
       const int num_keys = tile < line_.tiles ? key_tiles<CAUSAL>(params_, line_, kv_len, tile) : 0;
 
       // The slots that keep a share of the bundle, and which of them have keys of this tile.
-      const int before = min(piece_.margin, units / 2), after = min(piece_.margin, (units - 1) / 2);
+      const int margin = units <= kNeverShared ? kNeverShared : piece_.margin;
+      const int before = min(margin, units / 2), after = min(margin, (units - 1) / 2);
       const int first = line_.slot_of(bundle_begin + before, piece_.num_units);
       const int last = line_.slot_of(bundle_end - 1 - after, piece_.num_units);
       const int of_last_key = line_.slot_of(keys_begin + max(num_keys, 1) - 1, piece_.num_units);

@@ -548,7 +548,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
 // ---- The host.
 
 // Of an AttentionCall or its AttentionParams.
-Line make_line(const auto& call, int head_dim) {
+Line make_line(const auto& call, int head_dim, bool causal) {
   const int warpgroups = call.configuration + 1;
   Line line{};
   line.heads = call.num_heads_q;
@@ -560,7 +560,9 @@ Line make_line(const auto& call, int head_dim) {
   const int64_t kv_bytes = int64_t(4) * call.batch * call.num_heads_kv * call.seqlen_kv * head_dim;
   line.abreast = kv_bytes > SMALL && line.tiles <= 16 ? line.tiles : 1;
   line.bundles = ceil_div(line.tiles, line.abreast);
-  line.start = line.bundles > 1 || call.kv_lengths != nullptr ? 1 : 0;
+  // What a bundle's start and end cost counts where some bundles have much fewer keys than others.
+  const bool lengths_differ = causal && 2 * call.seqlen_q > call.seqlen_kv;
+  line.start = lengths_differ || call.kv_lengths != nullptr ? 1 : 0;
   const int ctas = min(num_sms(), kNumCounters / (warpgroups * 4 * Meeting::COUNTERS));
   line.slots = choose_slots(int64_t(call.batch) * line.heads * line.bundles, max(1, ctas / line.abreast));
   return line;
@@ -573,20 +575,20 @@ int choose_configuration(const AttentionCall& call) { return call.seqlen_q <= kW
 
 std::string refuses(const AttentionCall& call) {
   if (call.num_splits > 0) return "does not split all keys into as many parts";
-  const Line line = make_line(call, call.head_dim);
+  const Line line = make_line(call, call.head_dim, call.causal);
   const int64_t units = int64_t(call.batch) * line.heads * line.bundles *
                         (line.start + ceil_div(std::max(call.seqlen_kv, 1), line.block_n));
   return units <= kMaxLine ? "" : "has more than 2^22 tiles of keys";
 }
 
 size_t workspace_bytes(const AttentionCall& call) {
-  const int64_t parts = num_parts(make_line(call, call.head_dim), call.configuration);
+  const int64_t parts = num_parts(make_line(call, call.head_dim, call.causal), call.configuration);
   return call.head_dim == 64 ? Parts<64>::bytes(parts) : Parts<128>::bytes(parts);
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 void launch_attention(const AttentionParams<Element>& params, Stream stream) {
-  Line line = make_line(params, HEAD_DIM);
+  Line line = make_line(params, HEAD_DIM, CAUSAL);
   if (params.kv_lengths == nullptr) {  // then there need be no more slots than units
     line.head_units = units_of_head<CAUSAL>(params, line, params.seqlen_kv);
     line.slots = min(line.slots, params.batch * line.heads * line.head_units);
