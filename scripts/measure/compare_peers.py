@@ -393,7 +393,7 @@ class Session:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    steps_help = "a step, or the beginning of its name, as v10 (default: all)"
+    steps_help = "a step, or the beginning of its name, as v10; v20@128x64 is v20 in that configuration (default: all)"
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--shape", action="append", help="as flashsteps takes it, e.g. 4,32,4096,64 (repeatable)")
     parser.add_argument("--grid", action="append", help="as flashsteps takes it: paper, decode or decode-large")
@@ -439,8 +439,8 @@ def open_torch(library: Path) -> tuple[Lab, TorchLab]:
 def compare_all(options: argparse.Namespace) -> int:
     problems = problems_of(options)
     lab, torch = open_torch(options.lab)
-    named = {match_step(name, lab.steps) for name in options.steps}
-    steps = [step for step in lab.steps if step in named or not named]
+    named = [name.partition("@") for name in options.steps]
+    steps = [f"{match_step(name, lab.steps)}{at}{configuration}" for name, at, configuration in named] or lab.steps
     missing = torch.missing_peers()
     for name, reason in missing.items():
         if name in (options.peers or ()):
