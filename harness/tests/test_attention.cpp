@@ -581,6 +581,7 @@ TEST_CASE("the default step is the fastest where it is so by far") {
       {1, 32, 8, 16, 16, 128, true, "v36", ""},
       {1, 32, 8, 4, 4096, 64, false, "v38", "rows64"},
       {16, 32, 8, 16, 4096, 128, true, "v38", "rows64"},
+      {4, 32, 8, 64, 1024, 128, true, "v37", "rows64"},
       {1, 32, 8, 256, 16384, 128, true, "v38", "rows128"},
       {1, 32, 8, 512, 16384, 64, true, "v38", "rows192"},
       {1, 1, 1, 8192, 8192, 64, false, "v38", "rows192"},
