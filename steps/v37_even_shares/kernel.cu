@@ -400,6 +400,8 @@ struct Consumer {
   }
 
   // ---- Sharing a tile. The counters of a warp's rows belong to the first of the CTAs that share them.
+  // uniform() around a condition: where the compiler does not know that a warp stays together, it keeps no
+  // descriptor in uniform registers, not even in the loop over the keys.
   __device__ Meeting meeting(const Share& work) const {
     const int cta = work.first_slot * line.abreast + line.rank();
     return Meeting(&params.counters[(cta * C::NUM_WARPGROUPS * 4 + threadIdx.x / 32) * Meeting::COUNTERS]);
