@@ -198,7 +198,7 @@ Plan first_plan(const Gpu* gpu, const AttentionCall& call, std::string_view step
 
 constexpr auto kWillDo = [](const Plan&) { return std::string(); };
 
-// The stream's counters, or else memory that becomes zero before the step runs.
+// The stream's or its graph's counters, or else memory that becomes zero before the step runs.
 unsigned* find_counters(bool on_gpu, void* stream, const FindMemory& find) {
   if (unsigned* const counters = on_gpu ? gpu_counters(stream) : nullptr) return counters;
   void* const memory = find(MemoryFor::kCounters, kCounterBytes);

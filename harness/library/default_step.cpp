@@ -30,7 +30,8 @@ bool prefers_mma_sync(const AttentionCall& c, int num_sms) {
 enum class Kind { kWholeTiles, kShares, kSharesPacked };  // v27, v37, v38
 
 // A kernel's tiles, and times in microseconds on Hopper. They were chosen such that the kernel with the least
-// estimate is as fast as can be on 700 problems, timed on an H200 and an H100.
+// estimate is as fast as can be on some 700 problems: by trials on an H200 and an H100, which are not
+// recorded.
 struct Kernel {
   DefaultStep step;
   Kind kind;

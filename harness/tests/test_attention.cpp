@@ -569,8 +569,9 @@ TEST_CASE("without a GPU, what needs one says so") {
   CHECK_THROWS_AS(attention(example.call), std::runtime_error);
 }
 
-// Calls of each kind that the rule tells apart, with what was the fastest on an H200.
-TEST_CASE("the default step is the fastest where it is so by far") {
+// Calls of each kind that the rule tells apart, with what was the fastest, or within 1 % of it, in trials on
+// an H200.
+TEST_CASE("the default step is what was the fastest in trials") {
   struct Case {
     int batch, heads_q, heads_kv, queries, keys, head_dim;
     bool causal;
@@ -586,7 +587,7 @@ TEST_CASE("the default step is the fastest where it is so by far") {
       {1, 32, 8, 512, 16384, 64, true, "v38", "rows192"},
       {1, 1, 1, 8192, 8192, 64, false, "v38", "rows192"},
       {1, 32, 8, 512, 512, 128, true, "v27", "few_keys"},
-      {1, 4, 4, 8192, 8192, 64, false, "v27", "few_keys"},
+      {4, 16, 16, 400, 400, 64, true, "v27", "few_keys"},
       {4, 16, 16, 4096, 4096, 128, false, "v27", "many_keys"},
       {32, 16, 16, 130, 130, 128, false, "v27", "many_keys"},
   };

@@ -440,7 +440,8 @@ def compare_all(options: argparse.Namespace) -> int:
     problems = problems_of(options)
     lab, torch = open_torch(options.lab)
     named = [name.partition("@") for name in options.steps]
-    steps = [f"{match_step(name, lab.steps)}{at}{configuration}" for name, at, configuration in named] or lab.steps
+    chosen = [f"{match_step(name, lab.steps)}{at}{configuration}" for name, at, configuration in named]
+    steps = list(dict.fromkeys(chosen)) or lab.steps
     missing = torch.missing_peers()
     for name, reason in missing.items():
         if name in (options.peers or ()):
