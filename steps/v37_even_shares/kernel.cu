@@ -20,17 +20,22 @@
 
 namespace STEP_NAMESPACE {
 
-constexpr int BLOCK_N = 128;  // keys of a tile
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
-constexpr int LOADS_AT_ONCE = 16;                                 // of parts of O, by a warp that merges them
-constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // of a thread
+
+constexpr int block_n(int head_dim, int num_warpgroups) {  // keys of a tile
+  return head_dim == 128 && num_warpgroups == 3 ? 64 : 128;
+}
 
 template <int HEAD_DIM_, int NUM_WARPGROUPS_>
 struct Config {
   static constexpr int HEAD_DIM = HEAD_DIM_, NUM_WARPGROUPS = NUM_WARPGROUPS_;
-  static constexpr int K_STAGES = HEAD_DIM == 64 ? 4 : NUM_WARPGROUPS == 1 ? 3 : 2;
+  static constexpr int BLOCK_N = block_n(HEAD_DIM, NUM_WARPGROUPS);
+  static constexpr int K_STAGES = HEAD_DIM == 64 ? 4 : NUM_WARPGROUPS == 2 ? 2 : 3;
   static constexpr int V_STAGES = HEAD_DIM == 64 ? 4 : 3;
+  static constexpr int PRODUCER_REGISTERS = NUM_WARPGROUPS == 3 ? 32 : 40;  // of a thread
+  static constexpr int CONSUMER_REGISTERS = NUM_WARPGROUPS == 3 ? 160 : 232;
+  static constexpr int LOADS_AT_ONCE = NUM_WARPGROUPS == 3 ? 8 : 16;  // of parts of O, by a warp that merges
   static constexpr int NUM_THREADS = 128 * (NUM_WARPGROUPS + 1);
   static constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, 1);
   static constexpr bool MOVES_REGISTERS = NUM_WARPGROUPS > 1;  // a single warpgroup has enough from the start
@@ -166,7 +171,7 @@ __device__ void merge_parts(RowPart<2> (&whole)[2 * COLUMNS], const float4* o, c
 template <typename Element, typename C>
 struct SharedStorage {
   using Q = SwizzledTile<Element, kWarpgroupM, C::HEAD_DIM, 128>;  // a warpgroup's rows
-  using KV = SwizzledTile<Element, BLOCK_N, C::HEAD_DIM, 128>;
+  using KV = SwizzledTile<Element, C::BLOCK_N, C::HEAD_DIM, 128>;
   Q q[kQStages][C::NUM_WARPGROUPS];  // in the end, O
   KV k[C::K_STAGES], v[C::V_STAGES];
   Share work[kQStages];  // what Q is of
@@ -205,7 +210,8 @@ __device__ void load(SharedStorage<Element, C>& shared, const AttentionParams<El
     const int kv_head = params.kv_head(work.head);
 #pragma unroll 1
     for (int kv_tile = work.end - 1; kv_tile >= work.begin; --kv_tile) {
-      const int first_key = min(kv_tile * BLOCK_N, work.kv_len - BLOCK_N);  // as KeyRange::first_key()
+      // As KeyRange::first_key().
+      const int first_key = min(kv_tile * C::BLOCK_N, work.kv_len - C::BLOCK_N);
       // producer_acquire waits until all warps have released the tile that was in this stage before.
       uint64_t* const bar_k_full = shared.ring_k.producer_acquire(at_k, sizeof(KV));
       tma_load_5d(&shared.k[at_k.stage], maps.k, bar_k_full, 0, first_key, 0, kv_head, work.batch);
@@ -242,7 +248,7 @@ __device__ void store(SharedStorage<Element, C>& shared, const TensorMap& map_o,
 // A warpgroup that computes. A tile of keys gives S = Q K^T, then P, the exponentials of S, then O += P V.
 template <typename Element, bool CAUSAL, typename C>
 struct Consumer {
-  static constexpr int O_TILES = C::HEAD_DIM / MMA_N;
+  static constexpr int BLOCK_N = C::BLOCK_N, O_TILES = C::HEAD_DIM / MMA_N;
   using Shared = SharedStorage<Element, C>;
   using Q = typename Shared::Q;
   using KV = typename Shared::KV;
@@ -463,7 +469,7 @@ struct Consumer {
 #pragma unroll 1
     for (int n = slice * (O_TILES / COLUMNS) / num_parts * COLUMNS; uniform(n < end); n += COLUMNS) {
       RowPart<2> whole[2 * COLUMNS];
-      merge_parts<COLUMNS, LOADS_AT_ONCE / COLUMNS, C::HEAD_DIM>(
+      merge_parts<COLUMNS, C::LOADS_AT_ONCE / COLUMNS, C::HEAD_DIM>(
           whole, &parts.o[first][n][threadIdx.x % 128], &parts.softmax[first][acc_row()], stride, num_parts);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -537,13 +543,13 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
   // Producers: one warp loads, another stores.
   const int warpgroup = uniform(int(threadIdx.x / 128));
   if (warpgroup >= C::NUM_WARPGROUPS) {
-    if constexpr (C::MOVES_REGISTERS) warpgroup_reg_dealloc<PRODUCER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
+    if constexpr (C::MOVES_REGISTERS) warpgroup_reg_dealloc<C::PRODUCER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
     const int role = uniform(int(threadIdx.x / 32)) - C::NUM_WARPGROUPS * 4;
     if (role == 0) load<CAUSAL>(shared, params, maps, line);
     if (role == 1 && elect_one()) store(shared, maps.o, line);
     return;
   }
-  if constexpr (C::MOVES_REGISTERS) warpgroup_reg_alloc<CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
+  if constexpr (C::MOVES_REGISTERS) warpgroup_reg_alloc<C::CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
   Consumer<Element, CAUSAL, C>(params, parts, line, shared, warpgroup).run();
 }
 
@@ -555,7 +561,7 @@ Line make_line(const auto& call, int head_dim, bool causal) {
   Line line{};
   line.heads = call.num_heads_q;
   line.tile_queries = warpgroups * kWarpgroupM;
-  line.block_n = BLOCK_N;
+  line.block_n = block_n(head_dim, warpgroups);
   line.tiles = ceil_div(call.seqlen_q, line.tile_queries);
   // If K and V are too large for the L2 cache, tiles that need the same keys meet them at the same time.
   constexpr int64_t SMALL = 16 << 20;  // bytes
@@ -602,7 +608,9 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
            make_tensor_maps<typename Storage::Q, typename Storage::KV>(params), line,
            Parts<HEAD_DIM>::in(params.workspace, num_parts(line, params.configuration)));
   };
-  params.configuration == 0 ? launch_with(Config<HEAD_DIM, 1>()) : launch_with(Config<HEAD_DIM, 2>());
+  params.configuration == 0   ? launch_with(Config<HEAD_DIM, 1>())
+  : params.configuration == 1 ? launch_with(Config<HEAD_DIM, 2>())
+                              : launch_with(Config<HEAD_DIM, 3>());
 }
 
 constexpr StepInfo kStep = {
@@ -612,7 +620,7 @@ constexpr StepInfo kStep = {
     .part = Part::kHopper,
     .alignment_bytes = 16,
     .needs_sm = "90a",
-    .configurations = {"rows64", "rows128"},
+    .configurations = {"rows64", "rows128", "rows192"},
     .choose = choose_configuration,
     .workspace_bytes = workspace_bytes,
     .uses_counters = true,

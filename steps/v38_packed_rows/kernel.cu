@@ -22,10 +22,14 @@ namespace STEP_NAMESPACE {
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 
+constexpr int block_n(int head_dim, int num_warpgroups) {  // keys of a tile
+  return head_dim == 128 && num_warpgroups == 3 ? 64 : 128;
+}
+
 template <int HEAD_DIM_, int NUM_WARPGROUPS_>
 struct Config {
   static constexpr int HEAD_DIM = HEAD_DIM_, NUM_WARPGROUPS = NUM_WARPGROUPS_;
-  static constexpr int BLOCK_N = HEAD_DIM == 128 && NUM_WARPGROUPS == 3 ? 64 : 128;  // keys of a tile
+  static constexpr int BLOCK_N = block_n(HEAD_DIM, NUM_WARPGROUPS);
   static constexpr int K_STAGES = HEAD_DIM == 64 ? 4 : NUM_WARPGROUPS == 2 ? 2 : 3;
   static constexpr int V_STAGES = HEAD_DIM == 64 ? 4 : 3;
   static constexpr int PRODUCER_REGISTERS = NUM_WARPGROUPS == 3 ? 32 : 40;  // of a thread
@@ -469,7 +473,7 @@ Line make_line(const auto& call, int head_dim, bool causal) {
   Line line{};
   line.heads = call.num_heads_kv;
   line.tile_queries = warpgroups * make_packing(call).queries;
-  line.block_n = head_dim == 128 && warpgroups == 3 ? 64 : 128;
+  line.block_n = block_n(head_dim, warpgroups);
   line.tiles = ceil_div(call.seqlen_q, line.tile_queries);
   // If K and V are too large for the L2 cache, tiles that need the same keys meet them at the same time.
   constexpr int64_t SMALL = 16 << 20;  // bytes
