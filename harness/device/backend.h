@@ -1,6 +1,7 @@
 // A place where steps run: a CUDA device or the emulator. The harness sees both only through this.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -78,6 +79,8 @@ class Backend {
   virtual void release(void* device) = 0;
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;
+  // Of device memory, an even number of bytes: another one when something there has changed.
+  virtual uint64_t checksum(const void* device, size_t bytes) = 0;
   virtual size_t free_memory() const = 0;
 
   // Why this device cannot run the step on this call (architecture, shared memory, grid size), with the

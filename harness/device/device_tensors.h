@@ -28,8 +28,8 @@ class DeviceTensors {
   void poison(Poison poison);
   Outputs download_outputs() const;
   // The first input that no longer holds what was uploaded, or what is wrong with the workspace or the
-  // counters after a run, as a sentence; empty when all is well.
-  std::string changed_input() const;
+  // counters after a run, as a sentence; empty when all is well. Inputs that have changed are uploaded again.
+  std::string changed_input();
 
  private:
   // A stretch of a tensor that is one on the host and on the device. Offsets are in bytes.
@@ -42,12 +42,16 @@ class DeviceTensors {
     std::string name;
     void* memory;
     std::vector<Piece> pieces;
+    uint64_t checksum = 0;  // of an input: what it must hold
   };
   void* allocate(size_t bytes);
   Buffer make_buffer(const char* name, const Placement& host, const Placement& device, int64_t elements);
   void upload(const Buffer& to, std::span<const unsigned char> from);
   void download(std::span<unsigned char> to, const Buffer& from) const;
   void upload_inputs();
+  void upload_page_table();
+  void upload_unreadable();  // only what poison() has changed in the inputs
+  uint64_t checksum_of(const Buffer& buffer) const;
   void clear_counters();
   // With a guard of poison behind it, which is looked for afterwards.
   void upload_guarded(void* to, const void* from, size_t bytes);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <string_view>
 #include <thread>
 
 #include "common/emulator/emulator.h"
@@ -57,6 +58,9 @@ class Emulator : public EmulatorBackend {
   void release(void* device) override { emulator::release(device); }
   void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
+  uint64_t checksum(const void* device, size_t bytes) override {
+    return std::hash<std::string_view>()({static_cast<const char*>(device), bytes});
+  }
   size_t free_memory() const override {
     return size_t(sysconf(_SC_AVPHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
   }

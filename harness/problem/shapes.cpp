@@ -70,6 +70,42 @@ std::vector<Problem> decode_grid(int64_t most_keys) {
   return problems;
 }
 
+std::vector<Problem> shapes_grid() {
+  // Of a head, in all sequences: a call takes milliseconds.
+  constexpr int64_t kMostKeys = 1 << 18, kMostPairs = int64_t{1} << 27;
+  std::vector<Problem> problems;
+  for (const int head_dim : {64, 128}) {
+    const auto add = [&](int batch, int num_heads_q, int num_heads_kv, int seqlen_q, int seqlen_kv) {
+      Problem p;
+      p.batch = batch;
+      p.num_heads_q = num_heads_q;
+      p.num_heads_kv = num_heads_kv;
+      p.seqlen_q = seqlen_q;
+      p.seqlen_kv = seqlen_kv;
+      p.head_dim = head_dim;
+      p.dtype = DType::kBf16;
+      problems.push_back(p);
+    };
+    for (const int batch : {1, 4, 16}) {
+      for (const int seqlen_kv : {1024, 4096, 16384, 65536}) {
+        for (const int seqlen_q : {1, 4, 16, 64, 256, 1024}) {
+          const int64_t keys = int64_t{batch} * seqlen_kv;
+          if (keys <= kMostKeys && keys * seqlen_q <= kMostPairs) add(batch, 32, 8, seqlen_q, seqlen_kv);
+        }
+      }
+    }
+    for (const int seqlen : {16, 64, 130, 256, 512}) {
+      add(1, 32, 8, seqlen, seqlen);
+      add(8, 32, 8, seqlen, seqlen);
+      add(32, 16, 16, seqlen, seqlen);
+    }
+    for (const int num_heads : {1, 2, 4, 8}) {
+      for (const int seqlen : {1024, 4096, 8192}) add(1, num_heads, num_heads, seqlen, seqlen);
+    }
+  }
+  return problems;
+}
+
 std::vector<Problem> default_problems(BackendKind backend) {
   Problem p = parse_shape(backend == BackendKind::kEmulator ? "1,4,256,64" : "4,32,4096,64");
   p.causal = true;

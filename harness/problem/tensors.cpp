@@ -330,6 +330,7 @@ void Workload::allocate() {
     inputs_.emplace_back(n * element_bytes(problem_.dtype));
     fill_poison(inputs_.back(), poison_);
   }
+  find_unreadable();
 }
 
 void Workload::make_earlier() {
@@ -355,7 +356,11 @@ void Workload::make_earlier() {
 
 bool Workload::poison(Poison poison) {
   if (poison == poison_) return false;
-  surround_with(poison);
+  poison_ = poison;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    for (const auto [begin, end] : unreadable_[i])
+      fill_poison(std::span(inputs_[i]).subspan(begin, end - begin), poison_);
+  }
   if (problem_.page_size != 0) make_page_table();
   return true;
 }
@@ -393,17 +398,29 @@ std::optional<RowId> Workload::readable_row(const Placement& tensor, RowId place
   return &tensor == &plan_.q ? place : key_at(place);
 }
 
-void Workload::surround_with(Poison poison) {
-  poison_ = poison;
+void Workload::find_unreadable() {
   const size_t bytes = element_bytes(problem_.dtype);
-  const std::vector<std::vector<unsigned char>> before = inputs_;
-  for (auto& buffer : inputs_) fill_poison(buffer, poison_);
+  std::vector<std::vector<Stretch>> readable(inputs_.size());
   for (const Placement* const t : {&plan_.q, &plan_.k, &plan_.v}) {
+    std::vector<Stretch>& stretches = readable[t->buffer];
     for (const RowId row : t->all_rows()) {
       if (!readable_row(*t, row)) continue;
-      const size_t at = t->at(row) * bytes;
-      std::memcpy(&inputs_[t->buffer][at], &before[t->buffer][at], t->head_dim * bytes);
+      const size_t begin = t->at(row) * bytes, end = begin + t->head_dim * bytes;
+      if (!stretches.empty() && stretches.back().end == begin)
+        stretches.back().end = end;
+      else
+        stretches.push_back({begin, end});
     }
+  }
+  unreadable_.resize(inputs_.size());
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    std::ranges::sort(readable[i], {}, &Stretch::begin);
+    size_t at = 0;
+    for (const auto [begin, end] : readable[i]) {
+      if (at < begin) unreadable_[i].push_back({at, begin});
+      at = end;
+    }
+    unreadable_[i].push_back({at, inputs_[i].size()});
   }
 }
 

@@ -73,6 +73,11 @@ class Workload {
 
   // Puts another poison wherever a step must not read. True when there was another one.
   bool poison(Poison poison);
+  // That is where, in an input buffer: stretches of it, in bytes, in their order.
+  struct Stretch {
+    size_t begin, end;
+  };
+  const std::vector<Stretch>& unreadable(int buffer) const { return unreadable_[buffer]; }
 
   const Problem& problem() const { return problem_; }
   const TensorPlan& plan() const { return plan_; }
@@ -90,7 +95,7 @@ class Workload {
  private:
   void allocate();
   void generate();
-  void surround_with(Poison poison);
+  void find_unreadable();
   void make_page_table();
   void make_earlier();
   // Where a key is in k and v, and which key is there, if one is; of a key at or beyond the length, nothing.
@@ -107,6 +112,7 @@ class Workload {
   std::vector<RowId> first_keys_;        // of each page of the pool: b and i; b is -1 where it is nobody's
   std::vector<int> page_table_;
   std::vector<std::vector<unsigned char>> inputs_;
+  std::vector<std::vector<Stretch>> unreadable_;  // of each input
   EarlierResult earlier_;
   Poison poison_ = Poison::kNan;
 };

@@ -117,9 +117,10 @@ void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
        "--grid", axes.grid,
        "paper: the shapes of the FlashAttention paper, batch * seqlen = 16,384, heads * head_dim = "
        "2,048; decode: one query against 1k to 128k keys, in batches of 1 to 128, up to 256k keys in all; "
-       "decode-large: up to 4M")
+       "decode-large: up to 4M; shapes: 1 to 1,024 queries against 1k to 64k keys, short sequences, and few "
+       "heads")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"paper", "decode", "decode-large"}));
+      ->check(CLI::IsMember({"paper", "decode", "decode-large", "shapes"}));
   add_axis(c, "--dtype", axes.dtypes, kDTypeNames, "element type of q, k, v and o");
   add_axis(c, "--kv-lengths", axes.lengths, kKvLengthsNames, "how many keys each batch has");
   add_axis(c, "--inputs", axes.inputs, kInputsNames, "what q, k and v hold");
@@ -290,9 +291,10 @@ std::vector<Problem> problems_of_shapes(const Axes& axes) {
   std::vector<Problem> all, problems;
   for (const std::string& shape : axes.shapes) all.push_back(parse_shape(shape));
   if (!axes.grid.empty())
-    std::ranges::copy(
-        axes.grid == "paper" ? paper_grid() : decode_grid(axes.grid == "decode" ? 1 << 18 : 1 << 22),
-        std::back_inserter(all));
+    std::ranges::copy(axes.grid == "paper"    ? paper_grid()
+                      : axes.grid == "shapes" ? shapes_grid()
+                                              : decode_grid(axes.grid == "decode" ? 1 << 18 : 1 << 22),
+                      std::back_inserter(all));
   multiply(all, &Problem::dtype, axes.dtypes);
   multiply(all, &Problem::causal,
            axes.full && axes.causal ? std::vector{false, true} : std::vector{axes.causal});

@@ -145,6 +145,16 @@ TEST_CASE("the paper's grid") {
   }
 }
 
+TEST_CASE("the grid of the shapes that models call") {
+  const std::vector<Problem> problems = parse({"bench", "--grid", "shapes", "--causal", "--full"}).problems;
+  CHECK(problems.size() == 2 * 2 * (64 + 15 + 12));
+  for (const Problem& p : problems) {
+    CHECK(p.dtype == DType::kBf16);
+    CHECK(p.kv_bytes() <= 1.1e9);
+    CHECK(p.flops() <= 2.3e12);
+  }
+}
+
 TEST_CASE("check without a shape is the covering sample") {
   CHECK(parse({"check"}).covering);
   CHECK(parse({"check", "v01_scalar", "--mode", "late"}).covering);

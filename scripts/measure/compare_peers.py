@@ -283,6 +283,7 @@ class Session:
         self.data["runs"].append(run)
         print(f"comparing {problem_label(problem)}", file=sys.stderr, flush=True)
         case = self.lab.problem(problem)
+        run["default"] = case.default
         calls = self.check(case, run)
         warnings = self.time(case, run, calls)
         case.close()
@@ -396,7 +397,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     steps_help = "a step, or the beginning of its name, as v10; v20@128x64 is v20 in that configuration (default: all)"
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--shape", action="append", help="as flashsteps takes it, e.g. 4,32,4096,64 (repeatable)")
-    parser.add_argument("--grid", action="append", help="as flashsteps takes it: paper, decode or decode-large")
+    parser.add_argument("--grid", action="append", help="as flashsteps takes it: paper, decode, decode-large or shapes")
     parser.add_argument("--dtype", action="append", help="element type: fp16 or bf16 (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask (the default)")

@@ -198,6 +198,7 @@ class Case(Thing):
     def __init__(self, lab: Lab, said: dict[str, Any]):
         super().__init__(lab.library, said["case"])
         self.problem: dict[str, Any] = said["problem"]
+        self.default: str | None = said["default"]  # the step, or step@configuration, that attention() takes on a GPU
         self.tensors: dict[str, dict[str, Any]] = {name: said[name] for name in "qkv"}
 
     def check(self, step: str, modes: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:

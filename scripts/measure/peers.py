@@ -66,6 +66,8 @@ class TorchLab:
             torch.cuda.set_stream(torch.cuda.ExternalStream(lab.stream))
         # Nobody differentiates: SDPA would keep what a backward pass needs.
         torch.set_grad_enabled(False)
+        gc.collect()
+        gc.freeze()  # of all that is imported, release() need not look for garbage again
         self.dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
         self.packages: dict[str, Any] = {}
 

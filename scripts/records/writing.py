@@ -30,16 +30,31 @@ FRAMES = {
 }
 
 
+OF_RUNS = {"steps", "peers", "ceilings"}
+MANY_RUNS = 100
+
+
+def rounded(value: Any) -> Any:
+    """To six digits, which are more than any measurement has."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
 def record_text(record: dict[str, Any]) -> str:
-    """An entry has one line, be it a step of a run, a peer, a ceiling, a problem or one of the device's facts."""
+    """An entry has one line, be it a step of a run, a peer, a ceiling, a problem or one of the device's facts; if there
+    are many runs, each of them has one."""
+    frames = FRAMES - OF_RUNS if len(record.get("runs", ())) > MANY_RUNS else FRAMES
 
     def lines(value: Any, indent: str, is_frame: bool) -> str:
         if not is_frame:
-            return json.dumps(value, separators=(",", ":"), allow_nan=False)
+            return json.dumps(rounded(value), separators=(",", ":"), allow_nan=False)
         found = []
         for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
-            has_frames = isinstance(item, dict) and not FRAMES.isdisjoint(item)
-            spread = isinstance(item, (dict, list)) and bool(item) and (key in FRAMES or has_frames)
+            has_frames = isinstance(item, dict) and not frames.isdisjoint(item)
+            spread = isinstance(item, (dict, list)) and bool(item) and (key in frames or has_frames)
             name = "" if key is None else f"{json.dumps(key)}: "
             found.append(f"\n {indent}{name}{lines(item, indent + ' ', spread)}")
         first, last = "{}" if isinstance(value, dict) else "[]"
