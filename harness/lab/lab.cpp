@@ -12,6 +12,7 @@
 #include "harness/base/text.h"
 #include "harness/device/backend.h"
 #include "harness/device/device_tensors.h"
+#include "harness/device/gpu.h"
 #include "harness/include/flashsteps.h"
 #include "harness/library/default_step.h"
 #include "harness/judge/validate.h"
@@ -106,7 +107,8 @@ uint64_t number_of(const std::shared_ptr<Thing>& thing) {
 // What attention() takes for a call on this device, where it has not to look for another one.
 json default_of(Backend& backend, const AttentionCall& call) {
   if (backend.kind() != BackendKind::kCuda) return nullptr;
-  const DefaultStep first = default_step(call, backend.device().at("sm_count"));
+  const Gpu& gpu = current_gpu();
+  const DefaultStep first = default_step(call, {gpu.num_sms, gpu.memory_bytes_per_us});
   const Step* const step = find_step(first.step, backend.kind());
   if (step == nullptr || !backend.refusal(*step, call).empty()) return nullptr;
   const std::string name(first.step), configuration(first.configuration);

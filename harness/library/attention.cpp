@@ -183,8 +183,10 @@ Plan first_plan(const Gpu* gpu, const AttentionCall& call, std::string_view step
     if (!will_do(named_step(step_name, backend_of(gpu)))) refuse(why);
     return plan;
   }
-  const int num_sms = gpu != nullptr ? gpu->num_sms : emulator::options().num_sms;
-  const DefaultStep first = default_step(call, num_sms);
+  constexpr double kOfAnH200 = 4.9e6;  // what the emulator pretends to be
+  const Card card = gpu != nullptr ? Card{gpu->num_sms, gpu->memory_bytes_per_us}
+                                   : Card{emulator::options().num_sms, kOfAnH200};
+  const DefaultStep first = default_step(call, card);
   if (const Step* const step = find_step(first.step, backend_of(gpu));
       step != nullptr && will_do(*step, first.configuration))
     return plan;
