@@ -284,7 +284,7 @@ class Session:
         print(f"comparing {problem_label(problem)}", file=sys.stderr, flush=True)
         case = self.lab.problem(problem)
         run["default"] = case.default
-        calls = self.check(case, run)
+        calls = self.check(case, run, self.steps)
         warnings = self.time(case, run, calls)
         case.close()
         del calls
@@ -292,9 +292,9 @@ class Session:
         self.save()
         print(format_run(run, self.lab.device) + "".join(f"  {line}\n" for line in warnings), flush=True)
 
-    def check(self, case: harness.Case, run: dict[str, Any]) -> dict[str, Call]:
+    def check(self, case: harness.Case, run: dict[str, Any], steps: list[str]) -> dict[str, Call]:
         """Fills the run's entries. Returns the calls of the peers that pass."""
-        for step in self.steps:
+        for step in steps:
             entry: dict[str, Any] = {"step": step}
             run["steps"].append(entry)
             entry |= self.careful(lambda: case.check(step), entry.update) or {}
@@ -369,7 +369,9 @@ class Session:
         (problem,) = harness.problems(self.options.lab, *(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM))
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
         case = self.lab.problem(problem)
-        calls = self.check(case, run)
+        # The module's steps choose their configurations themselves.
+        steps = list(dict.fromkeys(name.partition("@")[0] for name in self.steps))
+        calls = self.check(case, run, steps)
         for entry in run["steps"]:
             if entry["status"] == "pass":
                 calls[entry["step"]] = self.torch.step(entry["step"], self.torch.tensors(case))
