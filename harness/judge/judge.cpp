@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <set>
 
 #include "harness/base/element.h"
@@ -59,7 +60,31 @@ struct Finding {
   void add(const RowId& row) {
     if (count++ == 0) first = row;
   }
+  void add(const Finding& later) {
+    if (count == 0) first = later.first;
+    count += later.count;
+  }
 };
+
+// look(row, part) at every row, in a part for each thread, or in a single one if there is little to look at.
+// The parts come in the order of their rows.
+template <typename Part, typename Look>
+std::vector<Part> look_at_rows(const Problem& p, const Look& look) {
+  std::map<int64_t, Part> parts;  // by their first rows
+  std::mutex mutex;
+  const Rows rows = p.rows();
+  const auto look_at = [&](int64_t begin, int64_t end) {
+    Part part;
+    for (int64_t row = begin; row < end; ++row) look(rows[row], part);
+    const std::lock_guard lock(mutex);
+    parts.emplace(begin, std::move(part));
+  };
+  constexpr int64_t kFewElements = 1 << 20;
+  p.num_rows() * p.head_dim < kFewElements ? look_at(0, p.num_rows()) : parallel_for(p.num_rows(), look_at);
+  std::vector<Part> all;
+  for (auto& [begin, part] : parts) all.push_back(std::move(part));
+  return all;
+}
 
 struct Scan {
   Finding unwritten_rows, unwritten_elements, nans, infs, not_zero, lse;
@@ -86,8 +111,7 @@ bool is_rounded_merge(const Problem& p, const Outputs& outputs, const RowId& row
 // Every element of o and lse, whether or not its row has a reference.
 Scan scan(const Problem& p, const Workload& w, const Outputs& outputs) {
   const size_t bytes = element_bytes(p.dtype);
-  Scan s;
-  for (const RowId id : p.rows()) {
+  const auto look = [&](const RowId& id, Scan& s) {
     const auto* const row = static_cast<const unsigned char*>(outputs.o_row(id));
     int unwritten = 0;
     for (int d = 0; d < p.head_dim; ++d) {
@@ -104,8 +128,14 @@ Scan scan(const Problem& p, const Workload& w, const Outputs& outputs) {
     if (sees_none(w, id) && !all_zero && unwritten == 0) s.not_zero.add(id);
     const float lse = outputs.lse_at(id);
     if (p.lse && !(sees_none(w, id) ? std::isinf(lse) && lse < 0 : std::isfinite(lse))) s.lse.add(id);
+  };
+  Scan all;
+  for (const Scan& s : look_at_rows<Scan>(p, look)) {
+    for (const auto finding : {&Scan::unwritten_rows, &Scan::unwritten_elements, &Scan::nans, &Scan::infs,
+                               &Scan::not_zero, &Scan::lse})
+      (all.*finding).add(s.*finding);
   }
-  return s;
+  return all;
 }
 
 std::string describe(const Scan& s, const Workload& w, const Outputs& outputs) {
@@ -416,11 +446,16 @@ Validation judge_call(const AttentionCall& call, const Problem& problem) {
 std::string compare_outputs(const Workload& w, const Outputs& outputs, const Outputs& trusted) {
   const Problem& p = w.problem();
   const Gates gate = gates(p.dtype);
-  std::vector<float> o(p.head_dim), expected(p.head_dim);
-  double error_squares = 0, norm_squares = 0, worst = 0;
-  RowId worst_row{};
-  Finding wrong_lse;
-  for (const RowId id : p.rows()) {
+  struct Compared {
+    double error_squares = 0, norm_squares = 0, worst = 0;
+    RowId worst_row{};
+    Finding wrong_lse;
+    std::vector<float> o, expected;
+  };
+  const auto look = [&](const RowId& id, Compared& part) {
+    std::vector<float>&o = part.o, &expected = part.expected;
+    o.resize(p.head_dim);
+    expected.resize(p.head_dim);
     load_elements(p.dtype, outputs.o_row(id), p.head_dim, o.data());
     load_elements(p.dtype, trusted.o_row(id), p.head_dim, expected.data());
     double error = 0, norm = 0;
@@ -429,11 +464,20 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
       error += difference * difference;
       norm += double(expected[d]) * expected[d];
     }
-    error_squares += error;
-    norm_squares += norm;
-    if (keep_worst(worst, relative(error, norm))) worst_row = id;
+    part.error_squares += error;
+    part.norm_squares += norm;
+    if (keep_worst(part.worst, relative(error, norm))) part.worst_row = id;
     if (outputs.has_lse() && !is_right_lse(outputs.lse_at(id), trusted.lse_at(id), gate, 2))
-      wrong_lse.add(id);
+      part.wrong_lse.add(id);
+  };
+  double error_squares = 0, norm_squares = 0, worst = 0;
+  RowId worst_row{};
+  Finding wrong_lse;
+  for (const Compared& part : look_at_rows<Compared>(p, look)) {
+    error_squares += part.error_squares;
+    norm_squares += part.norm_squares;
+    if (keep_worst(worst, part.worst)) worst_row = part.worst_row;
+    wrong_lse.add(part.wrong_lse);
   }
   const double nrmse = relative(error_squares, norm_squares);
   if (wrong_lse.count > 0)

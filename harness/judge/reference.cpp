@@ -21,7 +21,7 @@ constexpr double kCheapProducts = 5e8;  // about a third of a second on one core
 constexpr uint64_t kRowStream = 200;
 
 // Rows that share K and V are worked on together, so that a key is fetched from memory once for all of them.
-constexpr int kRowsAtOnce = 8;
+constexpr size_t kMostRowsAtOnce = 8;
 constexpr int kLanes = 8;  // independent partial sums, so that the loop vectorises without reordering a sum
 
 template <typename Sum>
@@ -182,9 +182,11 @@ std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<Ro
     const std::vector<float> values = load_head(w, &Workload::v_row, b, h_kv, most_keys);
     // Blocks are handed out one by one: under a causal mask the later ones are longer.
     std::atomic<size_t> next{begin};
-    parallel_for(std::thread::hardware_concurrency(), [&](int64_t, int64_t) {
-      for (size_t r; (r = next.fetch_add(kRowsAtOnce)) < end;) {
-        const size_t count = std::min<size_t>(kRowsAtOnce, end - r);
+    const size_t threads = std::max(1u, std::thread::hardware_concurrency());
+    const size_t rows_at_once = std::clamp<size_t>((end - begin) / threads, 1, kMostRowsAtOnce);
+    parallel_for(int64_t(threads), [&](int64_t, int64_t) {
+      for (size_t r; (r = next.fetch_add(rows_at_once)) < end;) {
+        const size_t count = std::min(rows_at_once, end - r);
         compute_rows(w, keys.data(), values.data(), std::span(rows).subspan(r, count));
         heartbeat();
       }

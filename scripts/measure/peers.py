@@ -197,7 +197,6 @@ class TorchLab:
 
     def capture(self, call: Call, launches: int) -> Callable[[], Any]:
         """By PyTorch itself, whose allocator must know. What the calls allocate lies in the graph's own pool."""
-        gc.collect()
         gc.disable()  # garbage may be an earlier graph, and one that ends during a capture breaks it
         graph = self.torch.cuda.CUDAGraph()
         stream = self.torch.cuda.current_stream()
