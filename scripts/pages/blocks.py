@@ -57,7 +57,7 @@ import os
 import re
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, Sequence
 
 from draw import figure_style
 from records import profiles, rates, results
@@ -194,11 +194,12 @@ class Request:
                 raise TableError(f"show={name}: there are {', '.join(known)}")
         return names if names != [""] else None
 
-    def contenders(self, data: Record, peers: bool = False) -> list[str]:
-        """The steps that are shown, and then the peers. A step that has left the ladder is shown if it is named."""
+    def contenders(self, data: Record, peers: bool = False, more: Sequence[str] = ()) -> list[str]:
+        """The steps that are shown, and then the peers. A step that has left the ladder is shown if it is named, and so
+        is one of `more`."""
         known = [name for name in contenders_in(data) if peers or name not in rates.PEERS]
         here = [name for name in known if name in rates.PEERS or not sources.has_left(name)]
-        return sorted(self.show(known) or here, key=lambda name: name in rates.PEERS)
+        return sorted(self.show([*known, *more]) or here, key=lambda name: name in rates.PEERS)
 
 
 def contenders_in(data: Record) -> list[str]:
@@ -354,20 +355,37 @@ def peers(request: Request) -> str:
     return f"{heading_of(common, runs)}{spread}.{others if left_out else ''}\n\n{table(header, rows)}"
 
 
+def group_of(problem: dict[str, Any], by: str | None) -> str:
+    """A column of `standing`. by=kind: of the grid `shapes`."""
+    if by is None:
+        return f"D={problem['head_dim']} {'causal' if problem['causal'] else 'full'}"
+    if by != "kind":
+        return f"{by}={problem.get(results.FILTERS[by][0])}"
+    if problem["batch"] == 1 and problem["num_heads_q"] == problem["num_heads_kv"]:
+        return "few heads"
+    if problem["seqlen_q"] == problem["seqlen_kv"] <= 512:
+        return "short"
+    return f"Sq={problem['seqlen_q']}"
+
+
 def standing(request: Request) -> str:
+    """Beside the steps there are two more contenders: what attention() takes, and the fastest step of the run."""
     file, data = request.record()
     beside = request.need("beside")
-    names = request.contenders(data)
+    names = request.contenders(data, more=["default", "fastest"])
     by = request.left.pop("by", None)
     runs = request.runs(data)
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        problem = run["problem"]
-        title = f"D={problem['head_dim']} {'causal' if problem['causal'] else 'full'}"
-        groups.setdefault(f"{by}={problem.get(results.FILTERS[by][0])}" if by else title, []).append(run)
+        groups.setdefault(group_of(run["problem"], by), []).append(run)
+
+    def ratio(run: Run, name: str) -> float | None:
+        meant = {"default": run.get("default") or "", "fastest": rates.best_step(run) or ""}
+        return rates.ratio_to(run, meant.get(name, name), meant.get(beside, beside))
+
     rows = []
     for name in names:
-        found = {title: [rates.ratio_to(run, name, beside) for run in group] for title, group in groups.items()}
+        found = {title: [ratio(run, name) for run in group] for title, group in groups.items()}
         ratios = [each for group in found.values() for each in group]
         if None in ratios:
             raise TableError(f"{file}: {name} or {beside} has no time for some problem")
