@@ -33,16 +33,16 @@ Sum dot(const float* a, const float* b, int n) {
   return std::accumulate(sums, sums + kLanes, Sum(0));
 }
 
-// K or V of a head, its first rows.
-std::vector<float> load_head(const Workload& w, const void* (Workload::*row_of)(RowId) const, int b, int h_kv,
-                             int rows) {
+// K or V of a head, its first rows. `values` may be larger, as an earlier head has left it: fresh memory takes
+// time.
+void load_head(const Workload& w, const void* (Workload::*row_of)(RowId) const, int b, int h_kv, int rows,
+               std::vector<float>& values) {
   const int d = w.problem().head_dim;
-  std::vector<float> values(size_t(rows) * d);
+  if (values.size() < size_t(rows) * d) values.resize(size_t(rows) * d);
   parallel_for(rows, [&](int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; ++j)
       load_elements(w.problem().dtype, (w.*row_of)({b, h_kv, int(j)}), d, &values[size_t(j) * d]);
   });
-  return values;
 }
 
 // Scores become exp(score - their maximum). Returns that maximum and the new values' sum.
@@ -173,13 +173,14 @@ std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<Ro
   // Rows of one (batch, KV head) next to each other, those that see similar numbers of keys together.
   const auto head = [&](const ReferenceRow& row) { return std::pair(row.id.b, row.id.h / group); };
   std::ranges::stable_sort(rows, {}, [&](const auto& row) { return std::pair(head(row), row.id.i); });
+  std::vector<float> keys, values;
   for (size_t begin = 0, end; begin < rows.size(); begin = end) {
     int most_keys = 0;
     for (end = begin; end < rows.size() && head(rows[end]) == head(rows[begin]); ++end)
       most_keys = std::max(most_keys, rows[end].visible_keys);
     const auto [b, h_kv] = head(rows[begin]);
-    const std::vector<float> keys = load_head(w, &Workload::k_row, b, h_kv, most_keys);
-    const std::vector<float> values = load_head(w, &Workload::v_row, b, h_kv, most_keys);
+    load_head(w, &Workload::k_row, b, h_kv, most_keys, keys);
+    load_head(w, &Workload::v_row, b, h_kv, most_keys, values);
     // Blocks are handed out one by one: under a causal mask the later ones are longer.
     std::atomic<size_t> next{begin};
     const size_t threads = std::max(1u, std::thread::hardware_concurrency());
