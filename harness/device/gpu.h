@@ -16,7 +16,7 @@ struct Gpu {
   int compute_capability;  // 90 is 9.0
   std::string name;
   int num_sms;
-  double memory_bytes_per_us;  // peak
+  double memory_bytes_per_us;  // peak; 0: the driver does not tell
 };
 const Gpu& current_gpu();  // the calling thread's current device
 

@@ -48,9 +48,9 @@ constexpr Kernel kHeadDim128[] = {
     {{"v37_even_shares", "rows192"}, kShares, 192, 64, 1, 4.91, 1.06, 1.71, 5.20},
 };
 
-constexpr int kNeverShared = 4;           // tiles of keys, as in even_shares.h
-constexpr double kFullBandwidth = 0.95;   // of the memory's peak, which a kernel that only reads reaches
-constexpr int64_t kSmall = 16 << 20;      // bytes of K and V that stay in the L2 cache
+constexpr int kNeverShared = 4;          // tiles of keys, as in even_shares.h
+constexpr double kFullBandwidth = 0.95;  // of the memory's peak, which a kernel that only reads reaches
+constexpr int64_t kSmall = 16 << 20;     // bytes of K and V that stay in the L2 cache
 
 int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 int group_of(const AttentionCall& c) { return c.num_heads_q / c.num_heads_kv; }
@@ -90,7 +90,8 @@ double estimated_time(const Kernel& kernel, const AttentionCall& c, const Card& 
   const double least = std::max(1.0, most - fewer), mean = (most + least) / 2;
   // Of the SM, or the half of one, that has the most to do.
   const auto time = [&](double tiles_and_keys, double tiles_of_rows, double sharing) {
-    const double reading = double(kv_bytes(c)) / (kFullBandwidth * card.memory_bytes_per_us);
+    const double rate = kFullBandwidth * card.memory_bytes_per_us;
+    const double reading = rate > 0 ? double(kv_bytes(c)) / rate : 0;
     return kernel.launch + std::max(tiles_and_keys * kernel.tile_and_keys, reading) +
            tiles_of_rows * kernel.tile + sharing * kernel.sharing;
   };

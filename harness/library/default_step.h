@@ -15,7 +15,7 @@ struct DefaultStep {
 // What the rule knows of a GPU.
 struct Card {
   int num_sms;
-  double memory_bytes_per_us;  // peak
+  double memory_bytes_per_us;  // peak; 0: not known
 };
 
 // The step that we take for the fastest for a call on a Hopper GPU. It may refuse the call, or need another

@@ -606,6 +606,7 @@ TEST_CASE("the default step is what was the fastest in trials") {
       CHECK(chosen.step.substr(0, 3) == c.step);  // in full, the build would link it
       CHECK(chosen.configuration == c.configuration);
     }
+    CHECK(!default_step(call, {132, 0}).step.empty());
   }
 }
 
