@@ -127,6 +127,7 @@ class CudaBackend : public GpuBackend {
         {"sm_count", properties_.multiProcessorCount},
         {"l2_bytes", properties_.l2CacheSize},
         {"memory_bytes", properties_.totalGlobalMem},
+        {"memory_bytes_per_us", current_gpu().memory_bytes_per_us},
         {"smem_optin_bytes", properties_.sharedMemPerBlockOptin},
         {"max_sm_clock_mhz", max_sm_clock_mhz(device_)},
         {"driver", driver_version()},

@@ -104,6 +104,11 @@ uint64_t number_of(const std::shared_ptr<Thing>& thing) {
   return address(thing.get());
 }
 
+std::string name_of(const DefaultStep& of) {
+  const std::string name(of.step), configuration(of.configuration);
+  return configuration.empty() ? name : name + "@" + configuration;
+}
+
 // What attention() takes for a call on this device, where it has not to look for another one.
 json default_of(Backend& backend, const AttentionCall& call) {
   if (backend.kind() != BackendKind::kCuda) return nullptr;
@@ -111,8 +116,7 @@ json default_of(Backend& backend, const AttentionCall& call) {
   const DefaultStep first = default_step(call, {gpu.num_sms, gpu.memory_bytes_per_us});
   const Step* const step = find_step(first.step, backend.kind());
   if (step == nullptr || !backend.refusal(*step, call).empty()) return nullptr;
-  const std::string name(first.step), configuration(first.configuration);
-  return configuration.empty() ? name : name + "@" + configuration;
+  return name_of(first);
 }
 
 json described(std::shared_ptr<Case> made) {
@@ -228,6 +232,22 @@ const char* lab_problem(Lab* lab, const char* problem, void* q, void* k, void* v
     call.lse = p.lse ? &unused : nullptr;
     const Problem given = problem_of(call);
     return described(std::make_shared<Case>(*lab, Workload(given, call)));
+  });
+}
+
+// What the rule for the default (default_step.h) knows of a problem on a card.
+const char* lab_estimates(const char* problem, int num_sms, double memory_bytes_per_us) {
+  return answer([&] {
+    json said = json::array();
+    const AttentionCall call = shape_of_call(problem_from_json(json::parse(problem)));
+    for (const Estimate& e : estimates(call, {num_sms, memory_bytes_per_us})) {
+      const auto& [launch, tile_and_keys, tile, sharing] = e.costs;
+      said.push_back({{"step", name_of(e.step)},
+                      {"costs", {launch, tile_and_keys, tile, sharing}},
+                      {"work", {1, e.work.tiles_and_keys, e.work.tiles, e.work.sharing}},
+                      {"reading", e.reading}});
+    }
+    return json{{"estimates", said}};
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "common/call.h"
 
@@ -17,6 +18,28 @@ struct Card {
   int num_sms;
   double memory_bytes_per_us;  // peak; 0: not known
 };
+
+// What a kernel does in a call: of the SM, or the half of one, that has the most to do.
+struct Work {
+  double tiles_and_keys;  // tiles of keys, of all its tiles of rows
+  double tiles;           // tiles of rows
+  double sharing;         // 0: no tile is shared among CTAs
+};
+struct Costs {  // in microseconds
+  double launch;         // and what else every call costs
+  double tile_and_keys;  // a tile of rows with a tile of keys
+  double tile;           // a tile of rows: its start and its end
+  double sharing;        // if CTAs share tiles
+};
+struct Estimate {
+  DefaultStep step;
+  Costs costs;
+  Work work;
+  double reading;  // microseconds in which memory can deliver K and V
+  double time() const;
+};
+// Of all kernels that may be the fastest for a call. scripts/measure/fit_default.py fits their costs to records.
+std::vector<Estimate> estimates(const AttentionCall& call, const Card& card);
 
 // The step that we take for the fastest for a call on a Hopper GPU. It may refuse the call, or need another
 // GPU, or not be part of this build: then the last step of the ladder that can run the call is taken.

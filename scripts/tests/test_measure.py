@@ -1,4 +1,4 @@
-"""stress.py, ring.py and sanitize.py, on the emulator in the place of GPUs. Streams, graphs and events need a GPU and
+"""stress.py, ring.py, sanitize.py and fit_default.py, on the emulator in the place of GPUs. Streams, graphs and events need a GPU and
 are not tested here."""
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from conftest import BUILD, SCRIPTS
+from conftest import BUILD, ROOT, SCRIPTS
 
-from measure import sanitize, stress
+from measure import fit_default, lab, sanitize, stress
 from measure.lab import LIBRARY, Lab
 from records import results
 
@@ -145,3 +146,34 @@ def test_what_memcheck_left_out_is_said() -> None:
     said = f"PASS  v01_scalar  91 of 108 problems, 1.0 s\n      {skipped}\n"
     assert sanitize.what_passed(said) == f"91 of 108 problems, {skipped}"
     assert sanitize.what_passed("PASS  v01_scalar  a problem\n" * 2) == "2 problems passed"
+
+
+# fit_default.py
+
+
+def test_costs_are_fitted_to_what_kernels_do():
+    """Kernels that take exactly what other costs than those of the rule say."""
+    sizes = {"batch": 4, "num_heads_q": 32, "num_heads_kv": 8, "dtype": "bf16", "head_dim": 128, "causal": True}
+    sizes |= {"kv_lengths": "full", "layout": "bhsd", "inputs": "normal", "seed": 1}
+    problems = []
+    for queries in (1, 4, 16, 64, 256, 512):
+        for keys in (512, 1024, 4096, 16384):
+            problem = sizes | {"seqlen_q": queries, "seqlen_kv": keys}
+            known = lab.estimates(BUILD / LIBRARY, problem, 132, 4.9e6)
+            assert {"v27_tile_shapes@few_keys", "v36_stream_k", "v38_packed_rows@rows64"} <= {e["step"] for e in known}
+            us = {}
+            for estimate in known:
+                scale = 0.5 if estimate["step"].startswith("v27") else 1.5
+                launch, keys_and_rows, rows, sharing = np.multiply(estimate["work"], estimate["costs"]) * scale
+                us[estimate["step"]] = launch + max(keys_and_rows, estimate["reading"]) + rows + sharing
+            problems.append((known, us))
+    rule = fit_default.Rule(problems)
+    costs = rule.fitted(3000)
+    assert rule.loss(costs) < 0.5 * rule.loss(rule.costs)
+    now, fitted = (float(rule.score(each).split()[0]) for each in (rule.costs, costs))
+    assert now < 0.95 < 0.99 < fitted
+
+
+def test_a_record_must_say_how_fast_the_memory_is(capsys):
+    assert fit_default.main([str(ROOT / "figures" / "results" / "h200_even_shares.json"), "--lab", str(BUILD / LIBRARY)]) == 2
+    assert "how fast the card's memory is" in capsys.readouterr().err
