@@ -151,6 +151,37 @@ void more_rows(const StepInfo& step, std::vector<Problem>& sample) {
     sample.push_back({.seqlen_q = rows, .seqlen_kv = keys, .causal = rows == 700});
 }
 
+// Tiles of 64 to 192 rows that several CTAs share, which takes more keys than most problems have: heads of K
+// and V that 3, 5 or 7 query heads share, sequences of different lengths in the piece of a CTA, some without
+// any key, and queries that see none.
+void shared_tiles(std::vector<Problem>& sample) {
+  sample.push_back({.batch = 3,
+                    .num_heads_q = 6,
+                    .num_heads_kv = 2,
+                    .seqlen_q = 70,
+                    .seqlen_kv = 1100,
+                    .dtype = DType::kBf16,
+                    .causal = true,
+                    .kv_lengths = KvLengths::kRandom,
+                    .num_sms = 20});
+  sample.push_back({.batch = 5,
+                    .num_heads_q = 5,
+                    .seqlen_q = 14,
+                    .seqlen_kv = 1500,
+                    .head_dim = 128,
+                    .kv_lengths = KvLengths::kZeros,
+                    .num_sms = 12});
+  sample.push_back({.num_heads_q = 7, .seqlen_q = 40, .seqlen_kv = 900, .causal = true, .num_sms = kManySms});
+  sample.push_back({.batch = 2,
+                    .num_heads_q = 3,
+                    .seqlen_q = 800,
+                    .seqlen_kv = 650,
+                    .head_dim = 128,
+                    .dtype = DType::kBf16,
+                    .causal = true,
+                    .num_sms = 20});
+}
+
 // A pipeline that fills its stages again and again: 133 tiles of 128 keys, for one tile of rows. The memory
 // part has no pipeline, and v01 would need half a minute for 64 rows.
 void many_keys(const StepInfo& step, std::vector<Problem>& sample) {
@@ -240,6 +271,7 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
   more_rows(step, sample);
   many_keys(step, sample);
   large_growth(sample);
+  if (step.workspace_bytes != nullptr && step.purpose != Purpose::kDecode) shared_tiles(sample);
   for (size_t i = 0; i < sample.size(); ++i) sample[i].seed = i + 1;
   return sample;
 }

@@ -188,6 +188,22 @@ TEST_CASE("the sample fills pipelines, and tiles of each size that steps have") 
   }
 }
 
+TEST_CASE("the sample of a step whose CTAs share tiles has what they meet there, with enough keys") {
+  StepInfo step = with(false, false);
+  step.workspace_bytes = [](const AttentionCall&) { return size_t{1}; };
+  const std::vector<Problem> sample = covering_sample(step);
+  const auto some = [&](auto&& is_such) {
+    return std::ranges::any_of(sample, [&](const Problem& p) { return p.seqlen_kv > 5 * 128 && is_such(p); });
+  };
+  for (const int group : {3, 5, 7}) {
+    INFO(group);
+    CHECK(some([&](const Problem& p) { return p.num_heads_q == group * p.num_heads_kv; }));
+  }
+  CHECK(some([](const Problem& p) { return p.batch > 1 && p.kv_lengths == KvLengths::kRandom; }));
+  CHECK(some([](const Problem& p) { return p.batch > 1 && p.kv_lengths == KvLengths::kZeros; }));
+  CHECK(some([](const Problem& p) { return p.causal && p.seqlen_q > p.seqlen_kv; }));
+}
+
 TEST_CASE(
     "the sample's leaps meet each type and head dimension, in all rows, in half of them and in single ones") {
   std::set<std::tuple<DType, int>> met;
