@@ -29,6 +29,8 @@ PEERS = {
     "sdpa_cudnn": ("cuDNN", "#a8447e", (0, (2, 1.5))),
     "flash_attn": ("flash_attn", "#00755a", (0, (5, 1, 1, 1))),
     "flash_attn_3": ("FlashAttention-3", "#7a5200", (0, (7, 2))),
+    "flash_attn_4": ("FlashAttention-4", "#9c3b1b", (0, (4, 1.5, 1, 1.5))),
+    "cudnn": ("cuDNN by cudnn-frontend", "#7d3f98", (0, (3, 1, 1, 1))),
     "flashinfer": ("FlashInfer", "#4a4fb5", (0, (1, 1))),
 }
 # From the first step of a ladder to the last.
