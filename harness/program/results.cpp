@@ -20,18 +20,22 @@ std::string utc_now() {
 // What is spread out, with a line for each of its values. scripts/records/writing.py has the same, and the keys
 // of other writers.
 const std::set<std::string> kFrames{"provenance", "runs", "ceilings", "steps"};
+const std::set<std::string> kFramesOfManyRuns{"provenance", "runs"};
+constexpr size_t kManyRuns = 100;
 
-// An entry has one line, be it a step of a run, a ceiling, a problem or one of the device's facts.
-std::string to_lines(const json& value, const std::string& indent, bool is_frame) {
+// An entry has one line, be it a step of a run, a ceiling, a problem or one of the device's facts; if there
+// are many runs, each of them has one.
+std::string to_lines(const json& value, const std::set<std::string>& frames, const std::string& indent = "",
+                     bool is_frame = true) {
   if (!is_frame) return value.dump(-1, ' ', false, json::error_handler_t::replace);
   std::string lines;
   for (const auto& [key, item] : value.items()) {
-    const auto in_frames = [&](const auto& pair) { return kFrames.contains(pair.key()); };
+    const auto in_frames = [&](const auto& pair) { return frames.contains(pair.key()); };
     const bool has_frames = item.is_object() && std::ranges::any_of(item.items(), in_frames);
-    const bool spread = item.is_structured() && !item.empty() && (kFrames.contains(key) || has_frames);
+    const bool spread = item.is_structured() && !item.empty() && (frames.contains(key) || has_frames);
     lines += (lines.empty() ? "\n " : ",\n ") + indent;
     if (value.is_object()) lines += json(key).dump() + ": ";
-    lines += to_lines(item, indent + " ", spread);
+    lines += to_lines(item, frames, indent + " ", spread);
   }
   return (value.is_object() ? "{" : "[") + lines + "\n" + indent + (value.is_object() ? "}" : "]");
 }
@@ -71,7 +75,7 @@ void ResultsFile::save() const {
   if (path_.empty()) return;
   json whole = root_;
   whole["runs"] = runs_;
-  replace_file(path_, to_lines(whole, "", true) + "\n");
+  replace_file(path_, to_lines(whole, whole.at("runs").size() > kManyRuns ? kFramesOfManyRuns : kFrames) + "\n");
 }
 
 void ResultsFile::save_complete() {

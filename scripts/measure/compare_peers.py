@@ -216,7 +216,7 @@ class Session:
     data: dict[str, Any] = field(default_factory=dict)  # the record
 
     def save(self) -> None:
-        writing.save(self.options.json, self.data)
+        writing.save(self.options.json, writing.rounded(self.data))
 
     def run(self) -> int:
         cold = COLD if self.options.cold_l2 else {}

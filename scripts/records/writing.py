@@ -34,15 +34,6 @@ OF_RUNS = {"steps", "peers", "ceilings"}
 MANY_RUNS = 100
 
 
-def rounded(value: Any) -> Any:
-    """To six digits, which are more than any measurement has."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
 def record_text(record: dict[str, Any]) -> str:
     """An entry has one line, be it a step of a run, a peer, a ceiling, a problem or one of the device's facts; if there
     are many runs, each of them has one."""
@@ -50,7 +41,7 @@ def record_text(record: dict[str, Any]) -> str:
 
     def lines(value: Any, indent: str, is_frame: bool) -> str:
         if not is_frame:
-            return json.dumps(rounded(value), separators=(",", ":"), allow_nan=False)
+            return json.dumps(value, separators=(",", ":"), allow_nan=False)
         found = []
         for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
             has_frames = isinstance(item, dict) and not frames.isdisjoint(item)
@@ -61,6 +52,15 @@ def record_text(record: dict[str, Any]) -> str:
         return f"{first}{','.join(found)}\n{indent}{last}"
 
     return lines(record, "", True) + "\n"
+
+
+def rounded(value: Any) -> Any:
+    """To six digits, which are more than any measurement has."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def save(path: Path | None, record: dict[str, Any]) -> None:
