@@ -18,7 +18,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    print("fit_default.py: NumPy is missing: build/venv/bin/python has it", file=sys.stderr)
+    sys.exit(2)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
