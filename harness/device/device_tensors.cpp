@@ -65,7 +65,7 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
   }
   if (p.page_size != 0)
     call_.page_table.pages = static_cast<const int*>(allocate(workload.page_table().size() * sizeof(int)));
-  upload_inputs();
+  upload_inputs(/*only_unreadable=*/false);
   const auto in = [](TensorView& view, const Buffer& buffer) {
     view.data = static_cast<char*>(buffer.memory) + reinterpret_cast<size_t>(view.data);
   };
@@ -125,31 +125,19 @@ uint64_t DeviceTensors::checksum_of(const Buffer& buffer) const {
   return sum;
 }
 
-void DeviceTensors::upload_unreadable() {
+void DeviceTensors::upload_inputs(bool only_unreadable) {
   constexpr size_t kFew = 64;  // stretches: each is an upload of its own
   for (int i = 0; i < int(inputs_.size()); ++i) {
     Buffer& buffer = inputs_[i];
     const auto& stretches = workload_.unreadable(i);
-    if (buffer.pieces.size() > 1 || stretches.size() > kFew) {
-      upload(buffer, workload_.input(i));
-    } else {
+    if (only_unreadable && buffer.pieces.size() == 1 && stretches.size() <= kFew) {
       for (const auto [begin, end] : stretches)
         backend_.upload(static_cast<char*>(buffer.memory) + begin, &workload_.input(i)[begin], end - begin);
+    } else {
+      upload(buffer, workload_.input(i));
     }
     buffer.checksum = checksum_of(buffer);
   }
-  upload_page_table();
-}
-
-void DeviceTensors::upload_inputs() {
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    upload(inputs_[i], workload_.input(int(i)));
-    inputs_[i].checksum = checksum_of(inputs_[i]);
-  }
-  upload_page_table();
-}
-
-void DeviceTensors::upload_page_table() {
   const std::vector<int>& table = workload_.page_table();
   if (!table.empty())
     backend_.upload(const_cast<int*>(call_.page_table.pages), table.data(), table.size() * sizeof(int));
@@ -182,7 +170,7 @@ void DeviceTensors::upload_guarded(void* to, const void* from, size_t bytes) {
 
 void DeviceTensors::poison(Poison poison) {
   poison_ = poison;
-  if (workload_.poison(poison)) upload_unreadable();
+  if (workload_.poison(poison)) upload_inputs(/*only_unreadable=*/true);
   if (call_.workspace_bytes > 0) {
     const std::vector<Poison> words(call_.workspace_bytes / sizeof(Poison), poison_);
     upload_guarded(call_.workspace, words.data(), call_.workspace_bytes);
@@ -251,7 +239,7 @@ std::string DeviceTensors::changed_input() {
   }
   for (const Buffer& input : inputs_) {
     if (checksum_of(input) == input.checksum) continue;
-    upload_inputs();  // or all that come after would pay for it
+    upload_inputs(/*only_unreadable=*/false);  // or all that come after would pay for it
     return input.name + " was modified: inputs are read-only";
   }
   if (call_.kv_lengths != nullptr && !holds(call_.kv_lengths, workload_.kv_lengths()))

@@ -48,9 +48,7 @@ class DeviceTensors {
   Buffer make_buffer(const char* name, const Placement& host, const Placement& device, int64_t elements);
   void upload(const Buffer& to, std::span<const unsigned char> from);
   void download(std::span<unsigned char> to, const Buffer& from) const;
-  void upload_inputs();
-  void upload_page_table();
-  void upload_unreadable();  // only what poison() has changed in the inputs
+  void upload_inputs(bool only_unreadable);  // only what Workload::poison() changes
   uint64_t checksum_of(const Buffer& buffer) const;
   void clear_counters();
   // With a guard of poison behind it, which is looked for afterwards.

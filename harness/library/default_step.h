@@ -38,7 +38,8 @@ struct Estimate {
   double reading;  // microseconds in which memory can deliver K and V
   double time() const;
 };
-// Of all kernels that may be the fastest for a call. scripts/measure/fit_default.py fits their costs to records.
+// Of all kernels that may be the fastest for a call. scripts/measure/fit_default.py fits their costs to
+// records.
 std::vector<Estimate> estimates(const AttentionCall& call, const Card& card);
 
 // The step that we take for the fastest for a call on a Hopper GPU. It may refuse the call, or need another

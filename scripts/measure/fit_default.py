@@ -50,7 +50,8 @@ class Rule:
                 kernel = self.names.index(estimate["step"])
                 self.work[at, kernel], self.reading[at, kernel] = estimate["work"], estimate["reading"]
                 self.us[at, kernel] = us[estimate["step"]]
-        self.lost = np.log(self.us / np.nanmin(self.us, axis=1, keepdims=True))
+        # Of all that were timed, also of those that are no candidates.
+        self.lost = np.log(self.us / np.array([[min(us.values())] for _, us in problems]))
 
     def estimated(self, costs: np.ndarray) -> np.ndarray:
         """Logarithms of microseconds, NaN where a kernel is no candidate."""
