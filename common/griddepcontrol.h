@@ -1,7 +1,8 @@
 // Programmatic dependent launch: a kernel that launch_overlapping() of common/launch.h has launched begins
 // while the one before it in the stream still runs. PTX ISA, "griddepcontrol". sm_90 and newer.
 //
-// On the emulator a kernel begins when the previous one is done, so these functions do nothing there.
+// On the emulator a kernel begins when the previous one is done, but a CTA that touches global memory before
+// it has waited is reported.
 #pragma once
 
 #include "common/cuda.h"
@@ -23,6 +24,8 @@ __device__ __forceinline__ void griddepcontrol_launch_dependents() {
 __device__ __forceinline__ void griddepcontrol_wait() {
 #ifdef __CUDACC__
   asm volatile("griddepcontrol.wait;" : : : "memory");
+#else
+  emulator::wait_for_previous_kernel();
 #endif
 }
 

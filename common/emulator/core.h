@@ -166,6 +166,7 @@ struct GlobalOrder {
   std::vector<uint32_t> fenced = {};  // epochs that lie before a fence, and are not published yet
   uint64_t acquired = 0;              // so many publications are known
   bool polls = false;                 // by volatile reads, whose success is not seen: it may know all
+  bool previous_runs = false;         // the kernel before this one may: nobody has waited for its end
 };
 
 class AccessLog;      // counters.h
@@ -192,6 +193,7 @@ struct Launch {
   void* arguments;
   size_t argument_bytes;
   int cluster_size;                     // CTAs, neighbours in x
+  bool overlaps;                        // begins before the previous kernel has ended
   std::vector<GlobalRange> memory;      // global; sorted, disjoint
   GlobalRaces* global_races = nullptr;  // null unless the race detector is on
   WrittenPlaces* written = nullptr;
@@ -357,6 +359,8 @@ struct Place {
 enum class Space { kPrivate, kShared, kGlobal };
 // What the running fiber is about to touch; reports what it must not. kPrivate stands for all that needs no
 // further attention: its stack, the kernel's arguments, constants.
+// Has it ended, if this one may begin before that? Before the CTA touches this global memory.
+void check_previous_kernel(uintptr_t address, size_t bytes, bool write, const Place& place);
 Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const Place& place);
 inline Space check_access(uintptr_t address, size_t bytes, bool write, const Place& place) {
   const uintptr_t offset = address - uintptr_t(cta->smem);

@@ -23,9 +23,11 @@ struct Location {
 void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, int cluster_size);
 
 // Runs body(arguments) once per thread of the grid and returns when all are done. Threads may read the
-// arguments. cluster_size: CTAs in a cluster, in x.
+// arguments. cluster_size: CTAs in a cluster, in x. overlaps: CTAs may touch no global memory until one of
+// their threads has called wait_for_previous_kernel().
 void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
-         size_t argument_bytes, int cluster_size);
+         size_t argument_bytes, int cluster_size, bool overlaps);
+void wait_for_previous_kernel();
 
 // A warp-wide operation. Every lane hands in its own arguments and waits; once all lanes of the mask that
 // have not exited are there, the last one runs execute() for all of them. args[i] is meaningful for the lanes

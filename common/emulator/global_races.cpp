@@ -61,7 +61,9 @@ GlobalRaces::~GlobalRaces() {
   }
 }
 
-void GlobalRaces::start_cta() { cta->order = {.epoch = uint32_t(cta->index + 1)}; }
+void GlobalRaces::start_cta() { 
+  cta->order = {.epoch = uint32_t(cta->index + 1), .previous_runs = launch_.overlaps};
+}
 
 void GlobalRaces::access(uintptr_t address, size_t bytes, bool write, Site site) {
   cta->order.touched = true;

@@ -8,6 +8,9 @@
 // operation or a volatile read after that. This errs on the side of silence: all threads of a CTA count as
 // one, whatever the addresses are, what a CTA reads again before its next fence is not looked at again, and
 // no second fence is demanded of the CTA that reads (CUDA's own guide has none).
+//
+// A kernel that launch_overlapping() has launched may begin before the previous one has ended. Whatever a CTA
+// touches before one of its threads has waited for that end is a race (check_previous_kernel of core.h).
 #pragma once
 
 #include <cstdint>

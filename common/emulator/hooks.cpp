@@ -139,6 +139,8 @@ void add_to_log(const Access& access) {
   cta->log->add(*self, access);
 }
 
+void wait_for_previous_kernel() { cta->order.previous_runs = false; }
+
 void thread_fence() {
   const InRuntime in_runtime;
   if (cta->launch->global_races != nullptr) cta->launch->global_races->fence();

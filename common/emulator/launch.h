@@ -29,8 +29,8 @@ inline int smem_bytes_per_sm() { return emulator::options().smem_bytes_per_sm; }
 // Returns when the kernel is done. Throws emulator::Report when CUDA would refuse the launch or the kernel
 // has a bug.
 template <typename... Params, typename... Args>
-void launch_clusters(int cluster_size, void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
-                     Stream, Args&&... args) {
+void launch_with(int cluster_size, bool overlaps, void (*kernel)(Params...), dim3 grid, dim3 block,
+                 size_t smem_bytes, Stream, Args&&... args) {
   emulator::check_launch(grid, block, smem_bytes, cluster_size);
   if (launch_recorder() != nullptr) {
     launch_recorder()->push_back({{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, smem_bytes});
@@ -45,19 +45,20 @@ void launch_clusters(int cluster_size, void (*kernel)(Params...), dim3 grid, dim
     Call& its_call = *static_cast<Call*>(opaque);
     std::apply(its_call.kernel, its_call.arguments);
   };
-  emulator::run(grid, block, smem_bytes, body, &call, sizeof(call), cluster_size);
+  emulator::run(grid, block, smem_bytes, body, &call, sizeof(call), cluster_size, overlaps);
 }
 
-template <typename... Params, typename... Args>
-void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes, Stream stream,
-            Args&&... args) {
-  launch_clusters(1, kernel, grid, block, smem_bytes, stream, std::forward<Args>(args)...);
+template <typename... Args>
+void launch(auto* kernel, Args&&... args) {
+  launch_with(1, false, kernel, std::forward<Args>(args)...);
 }
-
-template <typename... Params, typename... Args>
-void launch_overlapping(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes, Stream stream,
-                        Args&&... args) {
-  launch(kernel, grid, block, smem_bytes, stream, std::forward<Args>(args)...);
+template <typename... Args>
+void launch_clusters(int cluster_size, auto* kernel, Args&&... args) {
+  launch_with(cluster_size, false, kernel, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void launch_overlapping(auto* kernel, Args&&... args) {
+  launch_with(1, true, kernel, std::forward<Args>(args)...);
 }
 
 }  // namespace on_emulator

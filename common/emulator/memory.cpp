@@ -403,6 +403,14 @@ void poison_static_shared() { static_shared().poison(); }
 bool is_global(uintptr_t address, size_t bytes) { return find_range_of(address, bytes) != nullptr; }
 
 // Than in dynamic shared memory.
+void check_previous_kernel(uintptr_t address, size_t bytes, bool write, const Place& place) {
+  if (!cta->order.previous_runs) return;
+  fail(Bug::kRace, *self) << "race with the previous kernel on global memory at " << describe_address(address)
+                          << ": " << describe_access(bytes, write) << " at " << describe(place)
+                          << ", and no thread of this CTA has called griddepcontrol_wait() before, so that "
+                             "kernel may still run";
+}
+
 Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const Place& place) {
   Cta& c = *cta;
   if (Extent{uintptr_t(self->context.stack), kStackBytes}.holds(address, bytes)) return Space::kPrivate;
@@ -425,6 +433,7 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
           << ": a variable of the program. Two calls at a time, on two streams, would share it. What a call "
              "needs for itself is in AttentionCall::workspace and counters";
     }
+    check_previous_kernel(address, bytes, write, place);
     note_headway(*range, address, write);
     remember_global(*range);
     return Space::kGlobal;

@@ -612,11 +612,12 @@ void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, int clus
 }
 
 void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
-         size_t argument_bytes, int cluster_size) {
+         size_t argument_bytes, int cluster_size, bool overlaps) {
   const std::lock_guard lock(launch_mutex);
   const DefaultArithmetic arithmetic;
   const OverflowHandler overflow_handler;
-  Launch launch{grid, block, smem_bytes, body, arguments, argument_bytes, cluster_size, global_memory()};
+  Launch launch{grid,           block,        smem_bytes, body,           arguments,
+                argument_bytes, cluster_size, overlaps,   global_memory()};
   std::optional<GlobalRaces> global_races;
   if (options().race_detector) launch.global_races = &global_races.emplace(launch);
   const StartOrder order(options(), launch.num_clusters());

@@ -189,6 +189,7 @@ void check_box(const char* op, const Copy& copy) {
       failure << ") lies inside the tensor map's sizes, but at " << describe_foreign_address(row.global)
               << ". Are the map's sizes or strides wrong?";
     }
+    check_previous_kernel(row.global, row.inside, !copy.is_load(), {.at = copy.at});
     note_headway(*find_range(row.global), row.global, !copy.is_load());
     GlobalRaces* const races = cta->launch->global_races;
     if (races != nullptr) races->access(row.global, row.inside, !copy.is_load(), copy.site);

@@ -4,6 +4,7 @@
 
 #include "common/atomic_acq_rel.h"
 #include "common/emulator/tests/support.h"
+#include "common/griddepcontrol.h"
 #include "common/mbarrier.h"
 #include "common/swizzle.h"
 #include "common/tma.h"
@@ -47,6 +48,25 @@ __global__ void takes_tiles(float* out, unsigned* counter, unsigned num_tiles, i
     out[mine * 64 + threadIdx.x] = float(mine);  // line 8
     __syncthreads();
   }
+}
+
+// Each touches memory in another way.
+enum class Touch { kRead, kWrite, kVolatileRead, kAtomic, kCopy };
+using Row = SwizzledTile<uint16_t, 16, 64, 128>;
+LINES_OF(touches);
+__global__ void touches(int* value, Touch touch, bool waits, const __grid_constant__ TensorMap map) {
+  uint64_t* const barrier = reinterpret_cast<uint64_t*>(smem + sizeof(Row));
+  mbarrier_init(barrier, 1);
+  fence_mbarrier_init();
+  if (waits) griddepcontrol_wait();
+  if (touch == Touch::kRead && value[0] == 7) __trap();  // line 6
+  if (touch == Touch::kWrite) value[blockIdx.x] = 1;
+  if (touch == Touch::kVolatileRead && *static_cast<volatile int*>(value) == 7) __trap();
+  if (touch == Touch::kAtomic) atomicAdd(value, 1);
+  if (touch != Touch::kCopy) return;
+  mbarrier_arrive_expect_tx(barrier, sizeof(Row));
+  tma_load_5d(smem, map, barrier, 0, 0, 0, 0, 0);  // line 12
+  mbarrier_wait(barrier, 0);
 }
 
 // The CTAs hand a value on, each to the next one.
@@ -250,6 +270,27 @@ TEST_CASE("one launch may read what the launch before it wrote", "[order]") {
     CHECK_NOTHROW(launch(writes, 8, 32, 0, nullptr, data.get()));
     CHECK_NOTHROW(launch(reads_what_others_wrote, 8, 32, 0, nullptr, data.get(), out.get()));
     for (size_t i = 0; i < 8 * 32; ++i) CHECK(out[i] == float(7 - i / 32));
+  }
+}
+
+TEST_CASE("a kernel that overlaps the previous one waits before it touches global memory", "[order]") {
+  Buffer<int> value(2);
+  Buffer<uint16_t> rows(16 * 64);
+  const View<const uint16_t> view{.data = rows.get(), .batch = 1, .num_heads = 1, .num_rows = 16,
+                                  .batch_stride = 1024, .head_stride = 1024, .row_stride = 64};
+  fresh_options().race_detector = true;
+  for (const Touch touch :
+       {Touch::kRead, Touch::kWrite, Touch::kVolatileRead, Touch::kAtomic, Touch::kCopy}) {
+    CAPTURE(touch);
+    const auto run = [&](bool waits) {
+      launch_overlapping(touches, 2, 1, sizeof(Row) + 8, nullptr, value.get(), touch, waits,
+                         make_tensor_map<Row>(view));
+    };
+    CHECK_NOTHROW(run(true));
+    const int line = touch == Touch::kCopy ? 12 : 6 + int(touch);
+    check_report(report_of([&] { run(false); }), Bug::kRace, touches_line, {line}, {"the previous kernel"});
+    CHECK_NOTHROW(launch(touches, 2, 1, sizeof(Row) + 8, nullptr, value.get(), touch, false,
+                         make_tensor_map<Row>(view)));
   }
 }
 
