@@ -11,6 +11,7 @@
 #include "common/blocks/ring.h"
 #include "common/blocks/tensor_maps.h"
 #include "common/blocks/tile_order.h"
+#include "common/griddepcontrol.h"
 #include "common/launch.h"
 #include "common/named_barrier.h"
 #include "common/setmaxnreg.h"
@@ -76,14 +77,18 @@ enum class Keys { kFirstToLast, kLastToFirst };
 
 // The loader: one thread, number `loader` of all CTAs' loaders. That also is the number of its first tile of
 // queries. COUNTS: a counter deals out the tiles after that one, because some take longer than others.
-template <bool CAUSAL, Keys KEYS = Keys::kFirstToLast, bool COUNTS = CAUSAL, typename Element, typename C>
+// OVERLAPS: the kernel may begin before the previous one has ended, as in v39_dependent_launch.
+template <bool CAUSAL, Keys KEYS = Keys::kFirstToLast, bool COUNTS = CAUSAL, bool OVERLAPS = false,
+          typename Element, typename C>
 __device__ void load_tiles(PipelineStorage<Element, C>& shared, const AttentionParams<Element>& params,
                            const TensorMaps& maps, const TileOrder& order, int num_tiles, int loader) {
   using KV = typename PipelineStorage<Element, C>::KV;
   RingCursor<C::K_STAGES> at_k;
   RingCursor<C::V_STAGES> at_v;
   int index = loader;
+  if (OVERLAPS && params.kv_lengths != nullptr) griddepcontrol_wait();  // the previous kernel may write them
   shared.next = work_of<C::BLOCK_M>(params, index, order, num_tiles);
+  if (OVERLAPS) griddepcontrol_wait();  // it may write Q, K, V and the counter, and may read O
   for (RingCursor<kQStages> at_q;; at_q.advance()) {
     shared.ring_q.producer_wait(at_q);  // the storer has stored O from this place
     const Work work = shared.next;
@@ -150,14 +155,20 @@ struct Turns {
 };
 
 // On the host: one CTA for each SM, as long as there are tiles.
-template <typename C, bool CAUSAL, typename Kernel, typename Element>
+template <typename C, bool CAUSAL, bool OVERLAPS = false, typename Kernel, typename Element>
 void launch_pipelines(Kernel* kernel, const AttentionParams<Element>& params, Stream stream) {
   using Pipeline = PipelineStorage<Element, C>;
   const int num_tiles = ceil_div(params.seqlen_q, C::BLOCK_M) * params.num_heads_q * params.batch;
-  launch(kernel, dim3(min(ceil_div(num_tiles, C::PIPELINES), num_sms())), dim3(C::NUM_THREADS),
-         C::PIPELINES * sizeof(Pipeline), stream, params,
-         make_tensor_maps<typename Pipeline::Q, typename Pipeline::KV>(params),
-         tile_order<C::HEAD_DIM, CAUSAL>(params), num_tiles);
+  const auto launch_it = [&](const auto&... args) {
+    if constexpr (OVERLAPS)
+      launch_overlapping(kernel, args...);
+    else
+      launch(kernel, args...);
+  };
+  launch_it(dim3(min(ceil_div(num_tiles, C::PIPELINES), num_sms())), dim3(C::NUM_THREADS),
+            C::PIPELINES * sizeof(Pipeline), stream, params,
+            make_tensor_maps<typename Pipeline::Q, typename Pipeline::KV>(params),
+            tile_order<C::HEAD_DIM, CAUSAL>(params), num_tiles);
 }
 
 }  // namespace FLASHSTEPS_BACKEND
