@@ -118,13 +118,17 @@ struct Piece {
 template <bool CAUSAL, typename Element>
 __device__ Piece find_piece(const AttentionParams<Element>& params, const Line& line) {
   Piece piece{};
-  int head_units = line.head_units;
+  const auto find_head = [&](int head_units) {
+    piece.head = piece.unit / head_units;
+    piece.unit %= head_units;
+  };
   if (params.kv_lengths == nullptr) {
-    const int batch_units = line.heads * head_units;
+    const int batch_units = line.heads * line.head_units;
     piece.num_units = params.batch * batch_units;
     piece.begin = line.begin_of(line.slot(), piece.num_units);
     piece.batch = piece.begin / batch_units;
     piece.unit = piece.begin % batch_units;
+    find_head(line.head_units);
   } else {
     const UnitCounter batches(params.batch, [&](int batch) {
       return line.heads * units_of_head<CAUSAL>(params, line, params.kv_length(batch));
@@ -133,12 +137,10 @@ __device__ Piece find_piece(const AttentionParams<Element>& params, const Line& 
     piece.unit = piece.begin = line.begin_of(line.slot(), piece.num_units);
     if (piece.begin == piece.num_units) return piece;  // with piece.end = 0
     piece.batch = batches.find(piece.unit);
-    head_units = units_of_head<CAUSAL>(params, line, params.kv_length(piece.batch));
+    find_head(units_of_head<CAUSAL>(params, line, params.kv_length(piece.batch)));
   }
   piece.end = line.begin_of(line.slot() + 1, piece.num_units);
   piece.margin = line.margin(piece.num_units);
-  piece.head = piece.unit / head_units;
-  piece.unit %= head_units;
   if (line.bundles > 1 && piece.begin < piece.end) {
     const UnitCounter bundles(line.bundles, [&](int bundle) {
       return units_of_bundle<CAUSAL>(params, line, params.kv_length(piece.batch), bundle);

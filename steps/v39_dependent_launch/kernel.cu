@@ -4,6 +4,7 @@
 #include <string>
 #include <type_traits>
 
+#include "common/blocks/divisor.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/even_shares.h"
 #include "common/blocks/online_softmax.h"
@@ -43,11 +44,10 @@ struct Config {
 };
 
 // How rows are packed: the host says it. A warpgroup's tile has `queries` queries of all `group` heads that
-// share a head of K and V, which are at most kWarpgroupM rows. The rest of its rows is empty.
+// share a head of K and V: `rows` of them, at most kWarpgroupM. The rest of its rows is empty.
 struct Packing {
-  int group, queries;
-
-  __host__ __device__ int rows() const { return group * queries; }
+  Divisor group;
+  int queries, rows;
 };
 
 template <typename Element, typename C>
@@ -104,7 +104,7 @@ __device__ void load(SharedStorage<Element, C>& shared, const AttentionParams<El
     shared.ring_q.producer_wait(at_q);  // the storer is done with this place
     shared.work[at_q.stage] = work;
     uint64_t* const bar_q_full = shared.ring_q.producer_announce(
-        at_q, C::NUM_WARPGROUPS * Storage::PANELS * packing.rows() * Q::ROW_BYTES);
+        at_q, C::NUM_WARPGROUPS * Storage::PANELS * packing.rows * Q::ROW_BYTES);
     for (int w = 0; w < C::NUM_WARPGROUPS; ++w)
       for (int panel = 0; panel < Storage::PANELS; ++panel)
         tma_load_5d(shared.q[at_q.stage][w].data[panel], maps.q, bar_q_full, panel * Q::PANEL_COLS, 0,
@@ -395,15 +395,15 @@ struct Consumer {
   }
 
   // ---- The rows of a tile, and this lane's.
-  __device__ PackedRows<Element> rows_of(const Share& work) const {
+  __device__ PackedRows<Element, Divisor> rows_of(const Share& work) const {
     return PackedRows(params, work.head, packing.group);
   }
   __device__ int first_query_of(const Share& work) const {
     return work.tile * line.tile_queries + warpgroup * packing.queries;
   }
-  __device__ int first_row_of(const Share& work) const { return first_query_of(work) * packing.group; }
+  __device__ int first_row_of(const Share& work) const { return first_query_of(work) * int(packing.group); }
   __device__ int num_rows_of(const Share& work) const {
-    return min(packing.queries, params.seqlen_q - first_query_of(work)) * packing.group;
+    return min(packing.queries, params.seqlen_q - first_query_of(work)) * int(packing.group);
   }
   __device__ KeyRange keys_of(const Share& work) const {
     return key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), packing.queries);
@@ -452,7 +452,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     shared.init();
     fence_mbarrier_init();  // TMA sees the mbarriers
   }
-  if (packing.rows() < kWarpgroupM) shared.clear_empty_rows(packing.rows());
+  if (packing.rows < kWarpgroupM) shared.clear_empty_rows(packing.rows);
   __syncthreads();  // the mbarriers are initialised, and the empty rows are zero
 
   // Producers: one warp loads, another stores.
@@ -473,7 +473,8 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
 // Of an AttentionCall or its AttentionParams.
 Packing make_packing(const auto& call) {
   const int group = call.num_heads_q / call.num_heads_kv;
-  return {group, kWarpgroupM / group};
+  const int queries = kWarpgroupM / group;
+  return {Divisor(group), queries, group * queries};
 }
 Line make_line(const auto& call, int head_dim, bool causal) {
   const int warpgroups = call.configuration + 1;
@@ -523,14 +524,15 @@ size_t workspace_bytes(const AttentionCall& call) {
 template <typename Q, typename T>
 TensorMap make_packed_map(const View<T>& tensor, const Packing& packing) {
   const auto in_bytes = [](int64_t stride) { return uint64_t(stride) * sizeof(T); };
+  const int group = int(packing.group);
   return encode_tensor_map(
       {.base = tensor.data,
        .element_bytes = sizeof(T),
-       .size = {Q::COLS, uint64_t(packing.group), uint64_t(tensor.num_heads / packing.group),
-                uint64_t(tensor.num_rows), uint64_t(tensor.batch)},
-       .stride = {sizeof(T), in_bytes(tensor.head_stride), in_bytes(tensor.head_stride * packing.group),
+       .size = {Q::COLS, uint64_t(group), uint64_t(tensor.num_heads / group), uint64_t(tensor.num_rows),
+                uint64_t(tensor.batch)},
+       .stride = {sizeof(T), in_bytes(tensor.head_stride), in_bytes(tensor.head_stride * group),
                   in_bytes(tensor.row_stride), in_bytes(tensor.batch_stride)},
-       .box = {Q::PANEL_COLS, uint32_t(packing.group), 1, uint32_t(packing.queries), 1},
+       .box = {Q::PANEL_COLS, uint32_t(group), 1, uint32_t(packing.queries), 1},
        .swizzle_bytes = Q::SWIZZLE_BYTES});
 }
 
