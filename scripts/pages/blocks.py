@@ -288,7 +288,7 @@ def ablation(request: Request) -> str:
     file, data = request.record(backend="cuda")
     step = sources.find_step(request.need("step"))
     other = request.left.pop("against", step)
-    ablations = variants.of_step(step, "ablation")
+    ablations = [*variants.of_step(step, "ablation"), *variants.of_step(step, "library")]
     runs = request.runs(data)
     known = [step, *(each.step_name for each in ablations)]
     changed = (f"{step}_", f"{step}@")  # its ablations, and its configurations

@@ -30,7 +30,7 @@ LADDER = (
     "h100_ladder_hopper.json",
     "h200_decode.json",
     "h200_stream_k_lengths.json",
-    "h200_even_shares.json",
+    "h100_even_shares.json",
 )
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
 QUESTIONS = (2, 3)

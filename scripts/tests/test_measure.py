@@ -175,5 +175,5 @@ def test_costs_are_fitted_to_what_kernels_do():
 
 
 def test_a_record_must_say_how_fast_the_memory_is(capsys):
-    assert fit_default.main([str(ROOT / "figures" / "results" / "h200_even_shares.json"), "--lab", str(BUILD / LIBRARY)]) == 2
+    assert fit_default.main([str(ROOT / "figures" / "results" / "h200_peers.json"), "--lab", str(BUILD / LIBRARY)]) == 2
     assert "how fast the card's memory is" in capsys.readouterr().err
