@@ -9,8 +9,8 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// A GPU has no instruction that divides integers: where the compiler does not know the divisor, it takes about
-// 20 instructions, most of which wait for the one before.
+// A GPU has no instruction that divides integers: where the compiler does not know the divisor, it takes
+// about 20 instructions, most of which wait for the one before.
 class Divisor {
  public:
   // On the host; value >= 1.

@@ -9,9 +9,9 @@ namespace flashsteps {
 namespace {
 
 // A kernel's tiles, and its costs on Hopper. They were fitted such that the kernel with the least estimate is
-// about as fast as any on some 900 problems, by trials on an H200 and an H100. Most of these are not recorded, and
-// of an earlier form of the kernels. Of many_keys at D = 64, the costs were then set by hand to what
-// h200_ablation_v27.json says of many tiles.
+// about as fast as any on some 900 problems, by trials on an H200 and an H100. Most of these are not
+// recorded, and of an earlier form of the kernels. Of many_keys at D = 64, the costs were then set by hand to
+// what h200_ablation_v27.json says of many tiles.
 enum class Kind { kWholeTiles, kShares, kSharesPacked, kSharesOfFewRows };  // v27, v37, v39, v36
 struct Kernel {
   DefaultStep step;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <sstream>
+#include <utility>
 
 #include "harness/base/text.h"
 #include "harness/run/timing.h"
@@ -159,7 +160,10 @@ std::string with_steps_below_each_other(const std::vector<const StepResult*>& st
       part = step->part;
       rows.push_back({part.empty() ? "others" : part});
     }
-    Row& row = rows.emplace_back(Row{(several_parts ? "  " : "") + name_of(*step)});
+    std::string name = (several_parts ? "  " : "") + name_of(*step);
+    constexpr size_t kLongestName = 36;  // a longer one leaves the columns no room, and stands above them
+    if (name.size() > kLongestName) rows.push_back({std::exchange(name, "")});
+    Row& row = rows.emplace_back(Row{name});
     for (const Column& column : columns) {
       if (column.always) row.push_back(column.cell(*step));
     }
@@ -185,12 +189,13 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
+    if (row.size() == 1) continue;  // a heading reaches over the columns
     for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
   }
   std::string text;
   for (const auto& row : rows) {
     for (size_t c = 0; c < row.size(); ++c) {
-      const std::string padding(widths[c] - row[c].size(), ' ');
+      const std::string padding(widths[c] - std::min(widths[c], row[c].size()), ' ');
       text += "  " + (c == 0 ? row[c] + padding : padding + row[c]);
     }
     while (text.back() == ' ') text.pop_back();

@@ -276,8 +276,13 @@ TEST_CASE("one launch may read what the launch before it wrote", "[order]") {
 TEST_CASE("a kernel that overlaps the previous one waits before it touches global memory", "[order]") {
   Buffer<int> value(2);
   Buffer<uint16_t> rows(16 * 64);
-  const View<const uint16_t> view{.data = rows.get(), .batch = 1, .num_heads = 1, .num_rows = 16,
-                                  .batch_stride = 1024, .head_stride = 1024, .row_stride = 64};
+  const View<const uint16_t> view{.data = rows.get(),
+                                  .batch = 1,
+                                  .num_heads = 1,
+                                  .num_rows = 16,
+                                  .batch_stride = 1024,
+                                  .head_stride = 1024,
+                                  .row_stride = 64};
   fresh_options().race_detector = true;
   for (const Touch touch :
        {Touch::kRead, Touch::kWrite, Touch::kVolatileRead, Touch::kAtomic, Touch::kCopy}) {
