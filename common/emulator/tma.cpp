@@ -54,8 +54,7 @@ void for_each_row(const Copy& copy, Visit visit) {
   for (size_t i = 0; i < num_rows; ++i) {
     const size_t panel = i / map.box[1] % map.box[2];
     const size_t index = i % map.box[1] + i / (map.box[1] * map.box[2]) * map.box[1];
-    BoxRow row{
-        .shared = copy.shared + i * row_bytes, .panel = int(panel), .index = int(index), .at = {first}};
+    BoxRow row{.shared = copy.shared + i * row_bytes, .panel = int(panel), .index = int(index), .at = {first}};
     bool inside = to > from;
     int64_t offset = from * map.element_bytes;
     size_t rest = i;
@@ -328,4 +327,4 @@ void fence_proxy_async(Location) {
   if (cta->options.race_detector) cta->races->proxy_fence(*self);
 }
 
-}  // namespace flashsteps::inline on_emulator
+}  // namespace flashsteps::on_emulator
