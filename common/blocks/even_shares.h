@@ -216,6 +216,11 @@ class Shares {
   int unit_;
 };
 
+// On the host: do all calls with at most so many keys leave no part?
+inline bool shares_nothing(const Line& line, int seqlen_kv) {
+  return line.start + ceil_div(std::max(seqlen_kv, 1), line.block_n) <= kNeverShared;
+}
+
 // On the host: how many slots share num_bundles bundles, if there is room for that many. Equally many slots
 // for each bundle, or equally many bundles for each slot, where that leaves at most 1 / 16 of the room empty:
 // fewer tiles are shared then.

@@ -575,8 +575,9 @@ Line make_line(const auto& call, int head_dim, bool causal) {
   line.slots = choose_slots(int64_t(call.batch) * line.heads * line.bundles, max(1, ctas / line.abreast));
   return line;
 }
-int64_t num_parts(const Line& line, int configuration) {
-  return int64_t(2) * line.slots * line.abreast * (configuration + 1);
+int64_t num_parts(const auto& call, const Line& line) {
+  if (shares_nothing(line, call.seqlen_kv)) return 0;
+  return int64_t(2) * line.slots * line.abreast * (call.configuration + 1);
 }
 
 int choose_configuration(const AttentionCall& call) { return call.seqlen_q <= kWarpgroupM ? 0 : 1; }
@@ -590,7 +591,7 @@ std::string refuses(const AttentionCall& call) {
 }
 
 size_t workspace_bytes(const AttentionCall& call) {
-  const int64_t parts = num_parts(make_line(call, call.head_dim, call.causal), call.configuration);
+  const int64_t parts = num_parts(call, make_line(call, call.head_dim, call.causal));
   return call.head_dim == 64 ? Parts<64>::bytes(parts) : Parts<128>::bytes(parts);
 }
 
@@ -606,7 +607,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
     launch(attention_kernel<Element, CAUSAL, C>, dim3(line.slots * line.abreast), dim3(C::NUM_THREADS),
            sizeof(Storage), stream, params,
            make_tensor_maps<typename Storage::Q, typename Storage::KV>(params), line,
-           Parts<HEAD_DIM>::in(params.workspace, num_parts(line, params.configuration)));
+           Parts<HEAD_DIM>::in(params.workspace, num_parts(params, line)));
   };
   params.configuration == 0   ? launch_with(Config<HEAD_DIM, 1>())
   : params.configuration == 1 ? launch_with(Config<HEAD_DIM, 2>())

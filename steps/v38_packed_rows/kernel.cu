@@ -488,8 +488,9 @@ Line make_line(const auto& call, int head_dim, bool causal) {
   line.slots = choose_slots(int64_t(call.batch) * line.heads * line.bundles, max(1, ctas / line.abreast));
   return line;
 }
-int64_t num_parts(const Line& line, int configuration) {
-  return int64_t(2) * line.slots * line.abreast * (configuration + 1);
+int64_t num_parts(const auto& call, const Line& line) {
+  if (shares_nothing(line, call.seqlen_kv)) return 0;
+  return int64_t(2) * line.slots * line.abreast * (call.configuration + 1);
 }
 
 int choose_configuration(const AttentionCall& call) {
@@ -508,7 +509,7 @@ std::string refuses(const AttentionCall& call) {
 }
 
 size_t workspace_bytes(const AttentionCall& call) {
-  const int64_t parts = num_parts(make_line(call, call.head_dim, call.causal), call.configuration);
+  const int64_t parts = num_parts(call, make_line(call, call.head_dim, call.causal));
   return call.head_dim == 64 ? Parts<64>::bytes(parts) : Parts<128>::bytes(parts);
 }
 
@@ -545,7 +546,7 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
            sizeof(Storage), stream, params,
            TensorMaps{make_packed_map<Q>(params.q, packing), make_tensor_map<KV>(params.k),
                       make_tensor_map<KV>(params.v), make_packed_map<Q>(params.o, packing)},
-           line, packing, Parts<HEAD_DIM>::in(params.workspace, num_parts(line, params.configuration)));
+           line, packing, Parts<HEAD_DIM>::in(params.workspace, num_parts(params, line)));
   };
   params.configuration == 0   ? launch_with(Config<HEAD_DIM, 1>())
   : params.configuration == 1 ? launch_with(Config<HEAD_DIM, 2>())
