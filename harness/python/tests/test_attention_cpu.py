@@ -280,8 +280,8 @@ def test_without_a_gpu_cuda_is_refused():
 
 def test_steps():
     folders = Path(__file__).parents[3] / "steps"
-    merging = "v25_clean_loop_merging"  # a variant of which every build makes a step
-    assert STEPS == sorted([merging, *(path.parent.name for path in folders.glob("*/kernel.cu"))])
+    variants = ["v25_clean_loop_merging", "v27_tile_shapes_overlapping_launches"]  # every build makes steps of them
+    assert STEPS == sorted([*variants, *(path.parent.name for path in folders.glob("*/kernel.cu"))])
 
 
 def test_describe():
