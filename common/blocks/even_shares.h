@@ -216,7 +216,7 @@ class Shares {
   int unit_;
 };
 
-// On the host: do all calls with at most so many keys leave no part?
+// On the host: are there so few keys that no tile is shared? Then no CTA leaves a part.
 inline bool shares_nothing(const Line& line, int seqlen_kv) {
   return line.start + ceil_div(std::max(seqlen_kv, 1), line.block_n) <= kNeverShared;
 }

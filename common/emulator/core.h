@@ -357,10 +357,10 @@ struct Place {
   Location at = {};
 };
 enum class Space { kPrivate, kShared, kGlobal };
+// Before the running fiber touches global memory: reports it if the previous kernel may still run.
+void check_previous_kernel(uintptr_t address, size_t bytes, bool write, const Place& place);
 // What the running fiber is about to touch; reports what it must not. kPrivate stands for all that needs no
 // further attention: its stack, the kernel's arguments, constants.
-// Has it ended, if this one may begin before that? Before the CTA touches this global memory.
-void check_previous_kernel(uintptr_t address, size_t bytes, bool write, const Place& place);
 Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const Place& place);
 inline Space check_access(uintptr_t address, size_t bytes, bool write, const Place& place) {
   const uintptr_t offset = address - uintptr_t(cta->smem);

@@ -61,7 +61,7 @@ GlobalRaces::~GlobalRaces() {
   }
 }
 
-void GlobalRaces::start_cta() { 
+void GlobalRaces::start_cta() {
   cta->order = {.epoch = uint32_t(cta->index + 1), .previous_runs = launch_.overlaps};
 }
 

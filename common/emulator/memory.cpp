@@ -402,7 +402,6 @@ void poison_static_shared() { static_shared().poison(); }
 
 bool is_global(uintptr_t address, size_t bytes) { return find_range_of(address, bytes) != nullptr; }
 
-// Than in dynamic shared memory.
 void check_previous_kernel(uintptr_t address, size_t bytes, bool write, const Place& place) {
   if (!cta->order.previous_runs) return;
   fail(Bug::kRace, *self) << "race with the previous kernel on global memory at " << describe_address(address)
@@ -411,6 +410,7 @@ void check_previous_kernel(uintptr_t address, size_t bytes, bool write, const Pl
                              "kernel may still run";
 }
 
+// Than in dynamic shared memory.
 Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const Place& place) {
   Cta& c = *cta;
   if (Extent{uintptr_t(self->context.stack), kStackBytes}.holds(address, bytes)) return Space::kPrivate;
