@@ -244,6 +244,19 @@ void* Framework::current_stream(int device) const {
   return stream;
 }
 
+ManagedMemory Framework::allocate(size_t bytes, int device) const {
+  if (exchange_ == nullptr || exchange_->allocate == nullptr) return nullptr;
+  auto length = int64_t(bytes);
+  nb::dlpack::dltensor prototype{.device = {kDlCuda, device},
+                                 .ndim = 1,
+                                 .dtype = {uint8_t(nb::dlpack::dtype_code::UInt), 8, 1},
+                                 .shape = &length};
+  ExchangeApi::ManagedTensor* tensor = nullptr;
+  const auto not_said = [](void*, const char*, const char*) {};
+  if (exchange_->allocate(&prototype, &tensor, nullptr, not_said) != 0) return nullptr;
+  return ManagedMemory(tensor);
+}
+
 TensorView view_of(const Array& array, Axes axes) {
   return {array.data, array.strides[0], array.strides[axes.heads], array.strides[axes.rows]};
 }

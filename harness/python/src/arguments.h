@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,20 +38,43 @@ struct Array {
 };
 
 // DLPack's C exchange API: a table of functions that a framework's array type carries, with which its arrays
-// are read without calling into Python. Declared here as far as it is used; the layout is DLPack's (1.3,
-// include/dlpack/dlpack.h in https://github.com/dmlc/dlpack, struct DLPackExchangeAPI).
+// are read and made without calling into Python. Declared here as far as it is used; the layout is DLPack's
+// (1.3, include/dlpack/dlpack.h in https://github.com/dmlc/dlpack, struct DLPackExchangeAPI).
 struct ExchangeApi {
   static constexpr uint32_t kMajorVersion = 1;  // a change of it is a change of the layout
 
+  // A tensor that whoever has it releases.
+  struct ManagedTensor {
+    uint32_t major_version, minor_version;
+    void* owner;
+    void (*release)(ManagedTensor* self);
+    uint64_t flags;
+    nanobind::dlpack::dltensor tensor;
+
+    void* data() const { return static_cast<char*>(tensor.data) + tensor.byte_offset; }
+  };
+  using OnError = void (*)(void* context, const char* kind, const char* message);
+
   uint32_t major_version, minor_version;
   void* older_api;
-  void* unused[3];  // allocate a tensor, make a managed tensor of an array, and an array of a managed tensor
+  // A tensor of the prototype's type, shape and device, by the framework's allocator. 0, or -1 after a call
+  // of on_error. Needs no GIL. May be null.
+  int (*allocate)(nanobind::dlpack::dltensor* prototype, ManagedTensor** tensor, void* context,
+                  OnError on_error);
+  void* unused[2];  // make a managed tensor of an array, and an array of a managed tensor
   // What an array is. The tensor's shape and strides belong to the array. Does not wait for the array's
   // contents. 0, or -1 and a Python exception is set. May be null.
   int (*view)(PyObject* array, nanobind::dlpack::dltensor* tensor);
   // The stream that the framework queues on now. As above.
   int (*current_stream)(int32_t device_type, int32_t device, void** stream);
 };
+
+struct ReleaseTensor {
+  void operator()(ExchangeApi::ManagedTensor* tensor) const {
+    if (tensor->release != nullptr) tensor->release(tensor);
+  }
+};
+using ManagedMemory = std::unique_ptr<ExchangeApi::ManagedTensor, ReleaseTensor>;
 
 // A name for attr(), which would make a string of it in every call.
 nanobind::handle interned(const char* name);
@@ -63,6 +87,9 @@ class Framework {
   // Refuses what the Array does, and one that has no memory for what it holds.
   Array read(const char* argument, nanobind::handle array, int dimensions) const;
   void* current_stream(int device) const;
+  // On a GPU, by the framework's allocator, for use on its current stream. Needs no GIL. Null where the
+  // framework cannot do that without Python, or refuses: its function in Python then says why.
+  ManagedMemory allocate(size_t bytes, int device) const;
   nanobind::handle python() const { return python_; }
 
  private:

@@ -15,6 +15,7 @@
 #include <optional>
 #include <stdexcept>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "harness/base/build_info.h"
@@ -127,8 +128,9 @@ Arguments read_arguments(const Framework& framework, const nb::tuple& arrays, co
 void run(const Framework& framework, nb::handle q_array, const AttentionCall& call, int device,
          std::string_view step, bool to_gpu) {
   // Until the step is queued, which is when the framework may reuse their memory.
+  std::vector<ManagedMemory> memory;
   std::vector<nb::object> arrays;
-  const auto allocate = [&](size_t bytes) {
+  const auto array_of_python = [&](size_t bytes) {
     const size_t floats = (bytes + sizeof(float) - 1) / sizeof(float);
     arrays.push_back(framework.python().attr("empty_fp32")(q_array, nb::make_tuple(floats)));
     return framework.read("memory", arrays.back(), 1).data;
@@ -139,7 +141,9 @@ void run(const Framework& framework, nb::handle q_array, const AttentionCall& ca
     if (device != kCpu) {
       const CurrentDevice current(device);
       queue_attention(call, stream, step, [&](MemoryFor, size_t bytes) {
-        return no_gil.with_gil([&] { return allocate(bytes); });
+        if (ManagedMemory found = framework.allocate(bytes, device))
+          return memory.emplace_back(std::move(found))->data();
+        return no_gil.with_gil([&] { return array_of_python(bytes); });
       });
     } else if (to_gpu) {
       attention_from_host(call, step);
