@@ -99,17 +99,25 @@ void run_on_emulator(const AttentionCall& call, std::string_view step, WithoutGi
   result.get();
 }
 
-// Options of flashsteps/_frameworks.py: a tuple. Only where its types are others is checked() asked, which
-// takes time.
+// Field by field: of a named tuple, which is no plain one, nanobind would make another sequence first.
+template <typename... Fields>
+bool read_fields(nb::handle named_tuple, std::tuple<Fields...>& fields) {
+  Py_ssize_t place = 0;
+  const auto read = [&](auto& field) {
+    const nb::handle found = PyTuple_GetItem(named_tuple.ptr(), place++);
+    return found && nb::try_cast(found, field, false);
+  };
+  return std::apply([&](auto&... field) { return (read(field) && ...); }, fields);
+}
+
+// Options of flashsteps/_frameworks.py: a named tuple. Only where its types are others is checked() asked,
+// which takes time.
 Options options_of(nb::handle python) {
   std::tuple<bool, std::optional<double>, bool, std::optional<std::string_view>, std::string_view,
              std::optional<std::string_view>, int, bool>
       fields;
-  nb::object checked;
-  if (!nb::try_cast(python, fields, false)) {
-    checked = python.attr("checked")();
-    fields = nb::cast<decltype(fields)>(checked);
-  }
+  if (!read_fields(python, fields) && !read_fields(python.attr("checked")(), fields))
+    throw nb::cast_error();
   return std::apply([](auto... field) { return Options{field...}; }, fields);
 }
 
