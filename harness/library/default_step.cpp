@@ -21,11 +21,10 @@ struct Kernel {
   Costs costs;
 };
 using enum Kind;
-constexpr const char* kFewRows = "v36_stream_k_overlapping_launches";
 constexpr const char* kWhole = "v27_tile_shapes_overlapping_launches";
 constexpr const char* kPacked = "v39_dependent_launch";
 constexpr Kernel kHeadDim64[] = {
-    {{kFewRows, ""}, kSharesOfFewRows, 16, 64, 2, {2.54, 0.68, 0.63, 1.22}},
+    {{"v36_stream_k", ""}, kSharesOfFewRows, 16, 64, 2, {2.54, 0.68, 0.63, 1.22}},
     {{kWhole, "many_keys"}, kWholeTiles, 192, 128, 1, {4.50, 1.28, 1.20, 0}},
     {{kWhole, "some_keys"}, kWholeTiles, 128, 64, 2, {3.80, 0.92, 1.71, 0}},
     {{kWhole, "few_keys"}, kWholeTiles, 256, 64, 1, {0.62, 0.87, 2.53, 0}},
@@ -35,7 +34,7 @@ constexpr Kernel kHeadDim64[] = {
     {{"v37_even_shares", "rows64"}, kShares, 64, 128, 1, {3.88, 0.77, 0.97, 2.60}},
 };
 constexpr Kernel kHeadDim128[] = {
-    {{kFewRows, ""}, kSharesOfFewRows, 16, 64, 2, {1.97, 1.74, 0.88, 0.97}},
+    {{"v36_stream_k", ""}, kSharesOfFewRows, 16, 64, 2, {1.97, 1.74, 0.88, 0.97}},
     {{kWhole, "many_keys"}, kWholeTiles, 192, 64, 1, {1.63, 0.99, 2.60, 0}},
     {{kWhole, "some_keys"}, kWholeTiles, 128, 128, 1, {2.98, 1.39, 1.80, 0}},
     {{kWhole, "few_keys"}, kWholeTiles, 128, 128, 1, {1.83, 1.45, 1.35, 0}},
@@ -141,7 +140,7 @@ std::vector<Estimate> estimates(const AttentionCall& c, const Card& card) {
 }
 
 DefaultStep default_step(const AttentionCall& c, const Card& card) {
-  if (c.page_table.pages != nullptr) return {kFewRows, ""};
+  if (c.page_table.pages != nullptr) return {"v36_stream_k", ""};
   return std::ranges::min(estimates(c, card), {}, &Estimate::time).step;
 }
 
