@@ -1,8 +1,8 @@
 """What a call is told beside its arrays, and how arrays of each framework are read and made: one Framework each.
 PyTorch's and JAX's stand beside their operators, in torch.py and jax.py.
 
-_core reads PyTorch's tensors through DLPack's C exchange API, where PyTorch has it (2.10 and newer): that
-takes nanoseconds. Everything else is described by a few attributes.
+_core reads PyTorch's tensors, and asks for a step's workspace, through DLPack's C exchange API, where PyTorch has it
+(2.10 and newer): that takes nanoseconds, or a microsecond for memory. Everything else is described by a few attributes.
 """
 
 from __future__ import annotations
