@@ -99,7 +99,7 @@ void run_on_emulator(const AttentionCall& call, std::string_view step, WithoutGi
   result.get();
 }
 
-// Field by field: of a named tuple, which is no plain one, nanobind would make another sequence first.
+// Field by field: with the stable ABI, nanobind would copy the whole tuple first.
 template <typename... Fields>
 bool read_fields(nb::handle named_tuple, std::tuple<Fields...>& fields) {
   Py_ssize_t place = 0;
