@@ -3,6 +3,7 @@
 // well. docs/measuring.md has what right kernels reach.
 #pragma once
 
+#include <cmath>
 #include <stdexcept>
 
 #include "common/call.h"
@@ -14,7 +15,7 @@ namespace flashsteps {
 struct Gates {
   double nrmse;      // ||o - ref|| / ||ref|| over the rows that see a key
   double row_nrmse;  // the same for the worst row
-  double lse_abs;    // |lse - ref| <= lse_abs + kLseRelative * |ref|
+  double lse_abs;    // of lse_gate(), for few keys and small scores
   double unit;       // the unit roundoff of the type
 };
 
@@ -30,9 +31,25 @@ constexpr Gates gates(DType dtype) {
   throw std::logic_error("unknown dtype");
 }
 
-constexpr double kLseRelative = 1e-6;
+// A tensor core adds 16 products at a time to an FP32 sum, which it truncates: an error of less than kTruncated
+// times the sum, and of 0.36 times that on average.
+constexpr double kTruncated = 0x1p-23;
+constexpr double truncations(int products) { return products / 16.0 * kTruncated; }
+
+// |lse - ref| <= this. Of the scores, the truncations are all in one direction; they are as large as lse, and
+// are rounded twice more. The row sum is rounded after each key, by a quarter of 2^-23 on average: in the
+// worst inputs that are known, a quarter of these roundings does not cancel out.
+inline double lse_gate(const Gates& gate, int head_dim, int num_keys, double lse) {
+  return gate.lse_abs + (truncations(head_dim) + 2 * kTruncated) * std::abs(lse) + num_keys * 0x1p-27;
+}
 
 // Of the type's unit roundoff. Truncating P or O shortens O by 0.7 of it.
 constexpr double kBias = 0.15;
+
+// What else shortens O: the sums of P V are truncated, and scores are, the more the larger they are, which lets
+// the weights of a row come nearer to each other. Of that, at most a tenth reaches O's length.
+inline double bias_of_truncation(int head_dim, int num_keys, double largest_score) {
+  return 0.36 * truncations(num_keys) + 0.1 * truncations(head_dim) * largest_score;
+}
 
 }  // namespace flashsteps

@@ -172,9 +172,9 @@ double relative(double error_squares, double norm_squares) {
 }
 
 // Within so many times its gate; -inf, of a row that sees no key, exactly. A NaN is wrong.
-bool is_right_lse(double lse, double exactly, const Gates& gate, double times = 1) {
+bool is_right_lse(double lse, double exactly, const Problem& p, double times = 1) {
   if (std::isinf(exactly)) return lse == exactly;
-  return std::abs(lse - exactly) <= times * (gate.lse_abs + kLseRelative * std::abs(exactly));
+  return std::abs(lse - exactly) <= times * lse_gate(gates(p.dtype), p.head_dim, p.seqlen_kv, exactly);
 }
 
 struct WrongRow {
@@ -247,6 +247,7 @@ struct Errors {
   double squares = 0, reference_squares = 0;
   double naive_element = 0;      // the worst one of a naive implementation
   double along = 0, spread = 0;  // the error in the direction of the reference, and its variance
+  double largest_lse = 0;        // which is about as large as the scores
   Element worst_element{};
   std::vector<WrongRow> wrong;
   std::map<int, int> wrong_columns;  // how often
@@ -280,12 +281,13 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
   const double error = relative(row_error, row_norm);
   const bool o_right = error <= (is_empty ? 0 : gate.row_nrmse);
   const double lse = p.lse ? outputs.lse_at(row.id) : row.lse;
-  const bool lse_right = is_right_lse(lse, row.lse, gate);
+  const bool lse_right = is_right_lse(lse, row.lse, p);
   if (!is_empty) {
     errors.squares += row_error;
     errors.reference_squares += row_norm;
     keep_worst(v.worst_row_nrmse, error);
     keep_worst(v.lse_max_abs, std::abs(lse - row.lse));
+    errors.largest_lse = std::max(errors.largest_lse, std::abs(row.lse));
     const double as_natural = lse * 0.6931471805599453;
     if (!lse_right && !(std::abs(as_natural - row.lse) <= 1e-3 + 1e-4 * std::abs(row.lse)))
       errors.every_wrong_lse_is_base_two = false;
@@ -388,7 +390,8 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   v.gate_element = 2 * errors.naive_element + 1;
   if (has_independent_roundings(p) && errors.reference_squares > 0) {
     v.bias = std::abs(errors.along) / errors.reference_squares;
-    v.gate_bias = gate.unit * (kBias + 4 * std::sqrt(errors.spread / 3) / errors.reference_squares);
+    v.gate_bias = gate.unit * (kBias + 4 * std::sqrt(errors.spread / 3) / errors.reference_squares) +
+                  bias_of_truncation(p.head_dim, p.seqlen_kv, errors.largest_lse);
   }
   const bool total_right = v.nrmse <= gate.nrmse;
   const bool element_right = v.worst_element <= v.gate_element;
@@ -467,7 +470,7 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
     part.error_squares += error;
     part.norm_squares += norm;
     if (keep_worst(part.worst, relative(error, norm))) part.worst_row = id;
-    if (outputs.has_lse() && !is_right_lse(outputs.lse_at(id), trusted.lse_at(id), gate, 2))
+    if (outputs.has_lse() && !is_right_lse(outputs.lse_at(id), trusted.lse_at(id), p, 2))
       part.wrong_lse.add(id);
   };
   double error_squares = 0, norm_squares = 0, worst = 0;

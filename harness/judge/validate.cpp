@@ -49,8 +49,7 @@ json gates_by_type() {
     const Gates gate = gates(dtype);
     all[text] = {{"nrmse", gate.nrmse},
                  {"row", gate.row_nrmse},
-                 {"lse", gate.lse_abs},
-                 {"lse_relative", kLseRelative}};
+                 {"lse", gate.lse_abs}};
   }
   return all;
 }

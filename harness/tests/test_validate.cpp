@@ -260,6 +260,26 @@ TEST_CASE("a hint names no cause that the outputs rule out") {
   }
 }
 
+TEST_CASE("what tensor cores lose of large scores is allowed") {
+  const auto judged = [](Inputs inputs, double o_times, double lse_times) {
+    Case c({.batch = 4,
+            .num_heads_q = 4,
+            .num_heads_kv = 4,
+            .seqlen_q = 200,
+            .seqlen_kv = 90,
+            .head_dim = 128,
+            .dtype = DType::kFp16,
+            .inputs = inputs});
+    c.scale_all(o_times);
+    for (const ReferenceRow& row : c.reference) c.set_lse(row.id, float(row.lse * lse_times));
+    return c.judged();
+  };
+  const Inputs large = Inputs::kOffset;  // scores of 1000
+  CHECK((judged(large, 1, 1 - 1e-6).pass && !judged(large, 1, 1 - 1.5e-6).pass));
+  CHECK(judged(large, 1 - 1.2e-4, 1).pass);
+  CHECK(has(judged(Inputs::kNormal, 1 - 1.2e-4, 1), "too short"));
+}
+
 TEST_CASE("truncation is suspected only where nothing else is wrong, and NaN has no length") {
   Case c(problem());
   c.scale_all(0.5);
