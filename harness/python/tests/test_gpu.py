@@ -269,7 +269,8 @@ def test_kvcache(page_size):
     )
     bhsd = [x.transpose(1, 2) for x in (q, *whole, o)]
     check(*bhsd[:3], bhsd[3], lse, causal=True, kv_lengths=seqlens)
-    in_one_piece = flashsteps.attention_with_kvcache(q, *whole, cache_seqlens=seqlens)
+    whole_cache = {"kv_lengths": seqlens, "layout": "bshd", "causal": True, "step": "v36_stream_k"}
+    in_one_piece = flashsteps.attention(q, *whole, **whole_cache)
     assert torch.equal(in_one_piece, o)
 
 
