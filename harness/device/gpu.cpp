@@ -32,7 +32,7 @@ Gpu describe_gpu(int device) {
   CUDA_CHECK(cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, device));
   const double transfers_per_us = 2.0 * memory_khz / 1000;  // two in each clock cycle
   return {device, 10 * properties.major + properties.minor, properties.name, properties.multiProcessorCount,
-          transfers_per_us * properties.memoryBusWidth / 8};
+          transfers_per_us * properties.memoryBusWidth / 8, double(properties.l2CacheSize)};
 }
 
 // The driver's functions of contexts. Never linked: this starts on machines without a driver.
@@ -159,7 +159,7 @@ std::string missing_gpu() {
 
 // Every call asks: what is known of a device is remembered, by each thread for itself.
 const Gpu& current_gpu() {
-  thread_local Gpu gpu{-1, 0, "", 0, 0};
+  thread_local Gpu gpu{-1, 0, "", 0, 0, 0};
   int device = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
     cudaGetLastError();  // as in check_cuda()

@@ -17,6 +17,7 @@ struct Gpu {
   std::string name;
   int num_sms;
   double memory_bytes_per_us;  // peak; 0: the driver does not tell
+  double l2_bytes;
 };
 const Gpu& current_gpu();  // the calling thread's current device
 

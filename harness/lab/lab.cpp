@@ -113,7 +113,7 @@ std::string name_of(const DefaultStep& of) {
 json default_of(Backend& backend, const AttentionCall& call) {
   if (backend.kind() != BackendKind::kCuda) return nullptr;
   const Gpu& gpu = current_gpu();
-  const DefaultStep first = default_step(call, {gpu.num_sms, gpu.memory_bytes_per_us});
+  const DefaultStep first = default_step(call, {gpu.num_sms, gpu.memory_bytes_per_us, gpu.l2_bytes});
   const Step* const step = find_step(first.step, backend.kind());
   if (step == nullptr || !backend.refusal(*step, call).empty()) return nullptr;
   return name_of(first);
@@ -236,16 +236,16 @@ const char* lab_problem(Lab* lab, const char* problem, void* q, void* k, void* v
 }
 
 // What the rule for the default (default_step.h) knows of a problem on a card.
-const char* lab_estimates(const char* problem, int num_sms, double memory_bytes_per_us) {
+const char* lab_estimates(const char* problem, int num_sms, double memory_bytes_per_us, double l2_bytes) {
   return answer([&] {
     json said = json::array();
     const AttentionCall call = shape_of_call(problem_from_json(json::parse(problem)));
-    for (const Estimate& e : estimates(call, {num_sms, memory_bytes_per_us})) {
-      const auto& [launch, tile_and_keys, tile, sharing] = e.costs;
+    for (const Estimate& e : estimates(call, {num_sms, memory_bytes_per_us, l2_bytes})) {
+      const Costs& c = e.costs;
+      const Work& w = e.work;
       said.push_back({{"step", name_of(e.step)},
-                      {"costs", {launch, tile_and_keys, tile, sharing}},
-                      {"work", {1, e.work.tiles_and_keys, e.work.tiles, e.work.sharing}},
-                      {"reading", e.reading}});
+                      {"costs", {c.launch, c.tile_and_keys, c.tile, c.sharing, c.reading}},
+                      {"work", {1, w.tiles_and_keys, w.tiles, w.sharing, w.reading}}});
     }
     return json{{"estimates", said}};
   });

@@ -183,9 +183,9 @@ Plan first_plan(const Gpu* gpu, const AttentionCall& call, std::string_view step
     if (!will_do(named_step(step_name, backend_of(gpu)))) refuse(why);
     return plan;
   }
-  constexpr double kOfAnH200 = 4.9e6;  // what the emulator pretends to be
-  const Card card = gpu != nullptr ? Card{gpu->num_sms, gpu->memory_bytes_per_us}
-                                   : Card{emulator::options().num_sms, kOfAnH200};
+  constexpr double kBytesPerUs = 4.9e6, kL2Bytes = 60 << 20;  // the emulator pretends to be an H200
+  const Card card = gpu != nullptr ? Card{gpu->num_sms, gpu->memory_bytes_per_us, gpu->l2_bytes}
+                                   : Card{emulator::options().num_sms, kBytesPerUs, kL2Bytes};
   const DefaultStep first = default_step(call, card);
   if (const Step* const step = find_step(first.step, backend_of(gpu));
       step != nullptr && will_do(*step, first.configuration))

@@ -9,9 +9,8 @@ namespace flashsteps {
 namespace {
 
 // A kernel's tiles, and its costs on Hopper. They were fitted such that the kernel with the least estimate is
-// about as fast as any on some 900 problems, by trials on an H200 and an H100. Most of these are not
-// recorded, and of an earlier form of the kernels. Of many_keys at D = 64, the costs were then set by hand to
-// what h200_ablation_v27.json says of many tiles.
+// about as fast as any on some 2,000 problems, by trials on an H200 and an H100. Most of these are not
+// recorded, and of an earlier form of the kernels.
 enum class Kind { kWholeTiles, kShares, kSharesPacked, kSharesOfFewRows };  // v27, v37, v39, v36
 struct Kernel {
   DefaultStep step;
@@ -21,39 +20,43 @@ struct Kernel {
   Costs costs;
 };
 using enum Kind;
+constexpr const char* kFewRows = "v36_stream_k_overlapping_full_sms";
 constexpr const char* kWhole = "v27_tile_shapes_overlapping_launches";
 constexpr const char* kPacked = "v39_dependent_launch";
 constexpr Kernel kHeadDim64[] = {
-    {{"v36_stream_k", ""}, kSharesOfFewRows, 16, 64, 2, {2.54, 0.68, 0.63, 1.22}},
-    {{kWhole, "many_keys"}, kWholeTiles, 192, 128, 1, {4.50, 1.28, 1.20, 0}},
-    {{kWhole, "some_keys"}, kWholeTiles, 128, 64, 2, {3.80, 0.92, 1.71, 0}},
-    {{kWhole, "few_keys"}, kWholeTiles, 256, 64, 1, {0.62, 0.87, 2.53, 0}},
-    {{kPacked, "rows64"}, kSharesPacked, 64, 128, 1, {1.40, 0.93, 1.36, 2.59}},
-    {{kPacked, "rows128"}, kSharesPacked, 128, 128, 1, {2.66, 1.11, 1.46, 3.22}},
-    {{kPacked, "rows192"}, kSharesPacked, 192, 128, 1, {3.13, 1.27, 2.33, 3.10}},
-    {{"v37_even_shares", "rows64"}, kShares, 64, 128, 1, {3.88, 0.77, 0.97, 2.60}},
+    {{kFewRows, "ctas1"}, kSharesOfFewRows, 16, 64, 1, {2.14, 0.35, 0.81, 0.89, 1.16}},
+    {{kFewRows, "ctas2"}, kSharesOfFewRows, 16, 64, 2, {1.65, 0.61, 1.12, 1.28, 1.06}},
+    {{kWhole, "many_keys"}, kWholeTiles, 192, 128, 1, {2.89, 1.34, 1.50, 0, 1.05}},
+    {{kWhole, "some_keys"}, kWholeTiles, 128, 64, 2, {3.59, 0.93, 1.75, 0, 1.05}},
+    {{kWhole, "few_keys"}, kWholeTiles, 256, 64, 1, {0.48, 0.87, 2.55, 0, 1.05}},
+    {{kPacked, "rows64"}, kSharesPacked, 64, 128, 1, {1.60, 0.97, 1.23, 2.05, 1.08}},
+    {{kPacked, "rows128"}, kSharesPacked, 128, 128, 1, {2.68, 1.11, 1.37, 3.13, 1.13}},
+    {{kPacked, "rows192"}, kSharesPacked, 192, 128, 1, {2.97, 1.28, 2.27, 3.20, 1.15}},
+    {{"v37_even_shares", "rows64"}, kShares, 64, 128, 1, {4.23, 0.74, 0.96, 2.30, 1.25}},
 };
 constexpr Kernel kHeadDim128[] = {
-    {{"v36_stream_k", ""}, kSharesOfFewRows, 16, 64, 2, {1.97, 1.74, 0.88, 0.97}},
-    {{kWhole, "many_keys"}, kWholeTiles, 192, 64, 1, {1.63, 0.99, 2.60, 0}},
-    {{kWhole, "some_keys"}, kWholeTiles, 128, 128, 1, {2.98, 1.39, 1.80, 0}},
-    {{kWhole, "few_keys"}, kWholeTiles, 128, 128, 1, {1.83, 1.45, 1.35, 0}},
-    {{kPacked, "rows64"}, kSharesPacked, 64, 128, 1, {1.59, 1.26, 1.32, 3.21}},
-    {{kPacked, "rows128"}, kSharesPacked, 128, 128, 1, {3.33, 1.46, 1.97, 3.41}},
-    {{kPacked, "rows192"}, kSharesPacked, 192, 64, 1, {3.35, 1.00, 1.94, 6.07}},
-    {{"v37_even_shares", "rows64"}, kShares, 64, 128, 1, {4.33, 1.01, 1.30, 3.57}},
+    {{kFewRows, "ctas1"}, kSharesOfFewRows, 16, 64, 1, {1.45, 0.71, 1.14, 1.22, 1.05}},
+    {{kFewRows, "ctas2"}, kSharesOfFewRows, 16, 64, 2, {1.79, 0.84, 1.26, 2.06, 1.10}},
+    {{kWhole, "many_keys"}, kWholeTiles, 192, 64, 1, {1.50, 0.99, 2.66, 0, 1.05}},
+    {{kWhole, "some_keys"}, kWholeTiles, 128, 128, 1, {3.09, 1.39, 1.83, 0, 1.05}},
+    {{kWhole, "few_keys"}, kWholeTiles, 128, 128, 1, {1.99, 1.46, 1.33, 0, 1.05}},
+    {{kPacked, "rows64"}, kSharesPacked, 64, 128, 1, {2.00, 1.28, 1.22, 2.65, 1.10}},
+    {{kPacked, "rows128"}, kSharesPacked, 128, 128, 1, {3.19, 1.46, 2.15, 3.35, 1.10}},
+    {{kPacked, "rows192"}, kSharesPacked, 192, 64, 1, {3.50, 1.01, 1.89, 5.89, 1.11}},
+    {{"v37_even_shares", "rows64"}, kShares, 64, 128, 1, {4.74, 1.01, 1.17, 3.21, 1.26}},
 };
 
-constexpr int kNeverShared = 4;          // tiles of keys, as in even_shares.h
-constexpr int kLargestMargin = 2;        // the same
-constexpr double kFullBandwidth = 0.95;  // of the memory's peak, which a kernel that only reads reaches
-constexpr int64_t kSmall = 16 << 20;     // bytes of K and V that stay in the L2 cache
+constexpr int kNeverShared = 4;    // tiles of keys, as in even_shares.h
+constexpr int kLargestMargin = 2;  // the same
 
 int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 int group_of(const AttentionCall& c) { return c.num_heads_q / c.num_heads_kv; }
 int64_t kv_bytes(const AttentionCall& c) {
   return int64_t(4) * c.batch * c.num_heads_kv * c.seqlen_kv * c.head_dim;
 }
+
+// Of K and V, from one call to the next: what else lies in the L2 cache takes some of it.
+bool stay_in_l2(const AttentionCall& c, const Card& card) { return double(kv_bytes(c)) <= 0.7 * card.l2_bytes; }
 
 // Tiles of rows, of all heads and sequences.
 int64_t num_tiles(const Kernel& kernel, const AttentionCall& c) {
@@ -75,8 +78,8 @@ int64_t num_tiles(const Kernel& kernel, const AttentionCall& c) {
 // and V: then these should stay in the L2 cache.
 bool is_candidate(const Kernel& kernel, const AttentionCall& c, const Card& card) {
   if (kernel.kind == kWholeTiles || kernel.kind == kSharesOfFewRows) return true;
-  if (num_tiles(kernel, c) > 8 * card.num_sms) return false;
-  return kernel.kind == kSharesPacked || group_of(c) == 1 || kv_bytes(c) <= kSmall;
+  if (num_tiles(kernel, c) > 5 * card.num_sms) return false;
+  return kernel.kind == kSharesPacked || group_of(c) == 1 || stay_in_l2(c, card);
 }
 
 Work work_of(const Kernel& kernel, const AttentionCall& c, const Card& card) {
@@ -93,12 +96,12 @@ Work work_of(const Kernel& kernel, const AttentionCall& c, const Card& card) {
     // An SM that has a tile in each round has none that is shorter than the first one of the last round.
     const double last = most - (most - least) * (rounds - 1) * at_once / tiles;
     return {std::max({most, tiles * mean / at_once, rounds * last}),
-            c.causal ? std::max(1.0, tiles / at_once) : rounds, 0};
+            c.causal ? std::max(1.0, tiles / at_once) : rounds, 0, 0};
   }
 
   const double slots = double(card.num_sms) * kernel.tiles_at_once, of_slot = tiles / slots;
   const bool is_wgmma = kernel.kind != kSharesOfFewRows, packed = kernel.kind == kSharesPacked;
-  if (is_wgmma && most <= kNeverShared) return {std::ceil(of_slot) * most, std::ceil(of_slot), 0};
+  if (is_wgmma && most <= kNeverShared) return {std::ceil(of_slot) * most, std::ceil(of_slot), 0, 0};
   // Does each tile have as many slots, or each slot as many tiles?
   const double slots_of_tile = std::floor(slots / tiles);
   bool whole = of_slot == std::floor(of_slot);
@@ -118,30 +121,34 @@ Work work_of(const Kernel& kernel, const AttentionCall& c, const Card& card) {
                std::log2(std::max(1.0, std::min(slots / tiles, most)));
   constexpr double kFewTiles = 8;  // then it matters that a share is of whole tiles of keys
   return {share < kFewTiles ? std::ceil(std::max(1.0, share)) : share + (even ? 0 : 0.5),
-          std::max(1.0, of_slot) + (even ? 0 : 1), sharing};
+          std::max(1.0, of_slot) + (even ? 0 : 1), sharing, 0};
 }
 
 }  // namespace
 
 double Estimate::time() const {
-  return costs.launch + std::max(work.tiles_and_keys * costs.tile_and_keys, reading) +
+  return costs.launch + std::max(work.tiles_and_keys * costs.tile_and_keys, work.reading * costs.reading) +
          work.tiles * costs.tile + work.sharing * costs.sharing;
 }
 
 std::vector<Estimate> estimates(const AttentionCall& c, const Card& card) {
-  const double rate = kFullBandwidth * card.memory_bytes_per_us;
-  const double reading = rate > 0 ? double(kv_bytes(c)) / rate : 0;
+  const double rate = card.memory_bytes_per_us;
+  const double reading = rate > 0 && !stay_in_l2(c, card) ? double(kv_bytes(c)) / rate : 0;
   std::vector<Estimate> all;
   for (const Kernel& kernel : c.head_dim == 64 ? std::span<const Kernel>(kHeadDim64) : kHeadDim128) {
-    if (is_candidate(kernel, c, card))
-      all.push_back({kernel.step, kernel.costs, work_of(kernel, c, card), reading});
+    if (!is_candidate(kernel, c, card)) continue;
+    all.push_back({kernel.step, kernel.costs, work_of(kernel, c, card)});
+    all.back().work.reading = reading;
   }
   return all;
 }
 
 DefaultStep default_step(const AttentionCall& c, const Card& card) {
-  if (c.page_table.pages != nullptr) return {"v36_stream_k", ""};
-  return std::ranges::min(estimates(c, card), {}, &Estimate::time).step;
+  if (c.page_table.pages != nullptr) return {kFewRows, ""};
+  DefaultStep least = std::ranges::min(estimates(c, card), {}, &Estimate::time).step;
+  // The host does not know how long the sequences are. The step takes more CTAs then.
+  if (least.step == kFewRows && c.kv_lengths != nullptr && c.batch > 1) least.configuration = "";
+  return least;
 }
 
 }  // namespace flashsteps

@@ -17,6 +17,7 @@ struct DefaultStep {
 struct Card {
   int num_sms;
   double memory_bytes_per_us;  // peak; 0: not known
+  double l2_bytes;             // of its cache; 0: not known
 };
 
 // What a kernel does in a call: of the SM, or the half of one, that has the most to do.
@@ -24,18 +25,19 @@ struct Work {
   double tiles_and_keys;  // tiles of keys, of all its tiles of rows
   double tiles;           // tiles of rows
   double sharing;         // 0: no tile is shared among CTAs
+  double reading;         // microseconds in which memory at its peak delivers K and V; 0: they are in L2
 };
 struct Costs {  // in microseconds
   double launch;         // and what else every call costs
   double tile_and_keys;  // a tile of rows with a tile of keys
   double tile;           // a tile of rows: its start and its end
   double sharing;        // if CTAs share tiles
+  double reading;        // not in microseconds: how much longer than memory at its peak
 };
 struct Estimate {
   DefaultStep step;
   Costs costs;
   Work work;
-  double reading;  // microseconds in which memory can deliver K and V
   double time() const;
 };
 // Of all kernels that may be the fastest for a call. scripts/measure/fit_default.py fits their costs to

@@ -578,7 +578,8 @@ TEST_CASE("the default step is what was the fastest in trials") {
     const char *step, *configuration;
   };
   const Case cases[] = {
-      {1, 32, 8, 1, 16384, 128, true, "v36", ""},
+      {1, 32, 8, 1, 16384, 128, true, "v36", "ctas1"},
+      {4, 32, 8, 1, 65536, 64, true, "v36", "ctas2"},
       {1, 32, 8, 4, 4096, 64, false, "v39", "rows64"},
       {16, 32, 8, 16, 4096, 128, true, "v39", "rows64"},
       {1, 32, 8, 256, 1024, 64, true, "v37", "rows64"},
@@ -599,12 +600,12 @@ TEST_CASE("the default step is what was the fastest in trials") {
     call.head_dim = c.head_dim;
     call.causal = c.causal;
     INFO(c.queries << " queries, " << c.keys << " keys");
-    for (const double memory_bytes_per_us : {3.35e6, 4.9e6}) {  // of an H100, of an H200
-      const DefaultStep chosen = default_step(call, {132, memory_bytes_per_us});
+    for (const Card card : {Card{132, 3.35e6, 50e6}, Card{132, 4.9e6, 60e6}}) {  // an H100, an H200
+      const DefaultStep chosen = default_step(call, card);
       CHECK(chosen.step.substr(0, 3) == c.step);  // in full, the build would link it
       CHECK(chosen.configuration == c.configuration);
     }
-    CHECK(!default_step(call, {132, 0}).step.empty());
+    CHECK(!default_step(call, {132, 0, 0}).step.empty());
   }
 }
 

@@ -44,19 +44,19 @@ class Rule:
         self.names = list(names)
         self.costs = np.array([names[name] for name in self.names])
         shape = (len(problems), len(self.names))
-        self.work, self.reading, self.us = np.zeros((*shape, 4)), np.zeros(shape), np.full(shape, np.nan)
+        self.work, self.us = np.zeros((*shape, self.costs.shape[1])), np.full(shape, np.nan)
         for at, (known, us) in enumerate(problems):
             for estimate in known:
                 kernel = self.names.index(estimate["step"])
-                self.work[at, kernel], self.reading[at, kernel] = estimate["work"], estimate["reading"]
+                self.work[at, kernel] = estimate["work"]
                 self.us[at, kernel] = us[estimate["step"]]
         # Of all that were timed, also of those that are no candidates.
         self.lost = np.log(self.us / np.array([[min(us.values())] for _, us in problems]))
 
     def estimated(self, costs: np.ndarray) -> np.ndarray:
         """Logarithms of microseconds, NaN where a kernel is no candidate."""
-        work = self.work * costs
-        times = work[..., 0] + np.maximum(work[..., 1], self.reading) + work[..., 2] + work[..., 3]
+        launch, keys, tiles, sharing, reading = np.moveaxis(self.work * costs, -1, 0)
+        times = launch + np.maximum(keys, reading) + tiles + sharing
         return np.log(np.where(np.isnan(self.us), np.nan, times))
 
     def loss(self, costs: np.ndarray) -> float:
@@ -92,7 +92,7 @@ def problems_of(path: Path, lab: Path) -> dict[int, list[tuple[list[dict[str, An
     found: dict[int, list[Any]] = {}
     for run in record["runs"]:
         us = {e["step"]: e["timing"]["median_ms"] * 1e3 for e in run["steps"] if e.get("timing")}
-        known = estimates(lab, run["problem"], device["sm_count"], device["memory_bytes_per_us"])
+        known = estimates(lab, run["problem"], device)
         if known := [estimate for estimate in known if estimate["step"] in us]:
             found.setdefault(run["problem"]["head_dim"], []).append((known, us))
     return found

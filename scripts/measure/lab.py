@@ -29,7 +29,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "close": (ctypes.c_void_p,),
     "problems": (ctypes.c_char_p,),
     "order": (ctypes.c_int, ctypes.c_int),
-    "estimates": (ctypes.c_char_p, ctypes.c_int, ctypes.c_double),
+    "estimates": (ctypes.c_char_p, ctypes.c_int, ctypes.c_double, ctypes.c_double),
     "problem": (ctypes.c_void_p, ctypes.c_char_p, *4 * (ctypes.c_void_p,)),
     "check": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p),
     "outputs": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p),
@@ -81,10 +81,10 @@ def problems(library: Path, *words: str) -> list[dict[str, Any]]:
     return asked(load(library).problems(json.dumps(words).encode()))["problems"]
 
 
-def estimates(library: Path, problem: dict[str, Any], num_sms: int, memory_bytes_per_us: float) -> list[dict[str, Any]]:
-    """What the rule for the default knows of each kernel: harness/library/default_step.h."""
-    text = json.dumps(problem).encode()
-    return asked(load(library).estimates(text, num_sms, memory_bytes_per_us))["estimates"]
+def estimates(library: Path, problem: dict[str, Any], device: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the rule for the default knows of each kernel: harness/library/default_step.h. The device as in a record."""
+    card = (device[name] for name in ("sm_count", "memory_bytes_per_us", "l2_bytes"))
+    return asked(load(library).estimates(json.dumps(problem).encode(), *card))["estimates"]
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
