@@ -31,8 +31,12 @@ Gpu describe_gpu(int device) {
   int memory_khz = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, device));
   const double transfers_per_us = 2.0 * memory_khz / 1000;  // two in each clock cycle
-  return {device, 10 * properties.major + properties.minor, properties.name, properties.multiProcessorCount,
-          transfers_per_us * properties.memoryBusWidth / 8, double(properties.l2CacheSize)};
+  return {device,
+          10 * properties.major + properties.minor,
+          properties.name,
+          properties.multiProcessorCount,
+          transfers_per_us * properties.memoryBusWidth / 8,
+          double(properties.l2CacheSize)};
 }
 
 // The driver's functions of contexts. Never linked: this starts on machines without a driver.

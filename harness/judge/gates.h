@@ -31,8 +31,8 @@ constexpr Gates gates(DType dtype) {
   throw std::logic_error("unknown dtype");
 }
 
-// A tensor core adds 16 products at a time to an FP32 sum, which it truncates: an error of less than kTruncated
-// times the sum, and of 0.36 times that on average.
+// A tensor core adds 16 products at a time to an FP32 sum, which it truncates: an error of less than
+// kTruncated times the sum, and of 0.36 times that on average.
 constexpr double kTruncated = 0x1p-23;
 constexpr double truncations(int products) { return products / 16.0 * kTruncated; }
 
@@ -46,8 +46,8 @@ inline double lse_gate(const Gates& gate, int head_dim, int num_keys, double lse
 // Of the type's unit roundoff. Truncating P or O shortens O by 0.7 of it.
 constexpr double kBias = 0.15;
 
-// What else shortens O: the sums of P V are truncated, and scores are, the more the larger they are, which lets
-// the weights of a row come nearer to each other. Of that, at most a tenth reaches O's length.
+// What else shortens O: the sums of P V are truncated, and scores are, the more the larger they are, which
+// lets the weights of a row come nearer to each other. Of that, at most a tenth reaches O's length.
 inline double bias_of_truncation(int head_dim, int num_keys, double largest_score) {
   return 0.36 * truncations(num_keys) + 0.1 * truncations(head_dim) * largest_score;
 }

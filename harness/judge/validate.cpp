@@ -47,9 +47,7 @@ json gates_by_type() {
   json all;
   for (const auto& [text, dtype] : kDTypeNames) {
     const Gates gate = gates(dtype);
-    all[text] = {{"nrmse", gate.nrmse},
-                 {"row", gate.row_nrmse},
-                 {"lse", gate.lse_abs}};
+    all[text] = {{"nrmse", gate.nrmse}, {"row", gate.row_nrmse}, {"lse", gate.lse_abs}};
   }
   return all;
 }

@@ -56,7 +56,9 @@ int64_t kv_bytes(const AttentionCall& c) {
 }
 
 // Of K and V, from one call to the next: what else lies in the L2 cache takes some of it.
-bool stay_in_l2(const AttentionCall& c, const Card& card) { return double(kv_bytes(c)) <= 0.7 * card.l2_bytes; }
+bool stay_in_l2(const AttentionCall& c, const Card& card) {
+  return double(kv_bytes(c)) <= 0.7 * card.l2_bytes;
+}
 
 // Tiles of rows, of all heads and sequences.
 int64_t num_tiles(const Kernel& kernel, const AttentionCall& c) {

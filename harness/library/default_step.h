@@ -27,7 +27,7 @@ struct Work {
   double sharing;         // 0: no tile is shared among CTAs
   double reading;         // microseconds in which memory at its peak delivers K and V; 0: they are in L2
 };
-struct Costs {  // in microseconds
+struct Costs {           // in microseconds
   double launch;         // and what else every call costs
   double tile_and_keys;  // a tile of rows with a tile of keys
   double tile;           // a tile of rows: its start and its end
