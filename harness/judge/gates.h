@@ -40,7 +40,7 @@ constexpr double truncations(int products) { return products / 16.0 * kTruncated
 // are rounded twice more. The row sum is rounded after each key, by a quarter of 2^-23 on average: in the
 // worst inputs that are known, a quarter of these roundings does not cancel out.
 inline double lse_gate(const Gates& gate, int head_dim, int num_keys, double lse) {
-  return gate.lse_abs + (truncations(head_dim) + 2 * kTruncated) * std::abs(lse) + num_keys * 0x1p-27;
+  return gate.lse_abs + (truncations(head_dim) + 3 * kTruncated) * std::abs(lse) + num_keys * 0x1p-27;
 }
 
 // Of the type's unit roundoff. Truncating P or O shortens O by 0.7 of it.
