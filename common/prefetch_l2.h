@@ -10,7 +10,7 @@ inline namespace FLASHSTEPS_BACKEND {
 // The cache lines, of 128 bytes, in which BYTES bytes from a multiple of 16 on begin. It reads nothing, so it
 // needs no order with other threads' or kernels' writes: these go to L2 as well.
 template <int BYTES>
-__device__ __forceinline__ void prefetch_l2(const void* from) {
+__device__ __forceinline__ void prefetch_l2([[maybe_unused]] const void* from) {
 #ifdef __CUDACC__
 #pragma unroll
   for (int i = 0; i < BYTES; i += 128)

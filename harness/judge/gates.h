@@ -37,8 +37,8 @@ constexpr double kTruncated = 0x1p-23;
 constexpr double truncations(int products) { return products / 16.0 * kTruncated; }
 
 // |lse - ref| <= this. Of the scores, the truncations are all in one direction; they are as large as lse, and
-// are rounded twice more. The row sum is rounded after each key, by a quarter of 2^-23 on average: in the
-// worst inputs that are known, a quarter of these roundings does not cancel out.
+// are rounded up to six times more. The row sum is rounded after each key, by a quarter of 2^-23 on average:
+// in the worst inputs that are known, a quarter of these roundings does not cancel out.
 inline double lse_gate(const Gates& gate, int head_dim, int num_keys, double lse) {
   return gate.lse_abs + (truncations(head_dim) + 3 * kTruncated) * std::abs(lse) + num_keys * 0x1p-27;
 }
