@@ -63,6 +63,20 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
+// Every call asks, some several times: what is known of a device is remembered, by each thread for itself.
+struct Sms {
+  int device = -1, count = 0, smem_bytes = 0;
+};
+const Sms& current_sms() {
+  thread_local Sms known;
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  if (device != known.device)
+    known = {device, attribute(cudaDevAttrMultiProcessorCount, device),
+             attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device)};
+  return known;
+}
+
 std::string device_name(int device) {
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
@@ -140,17 +154,8 @@ LaunchRecord prepare_launch(const void* kernel, dim3 grid, dim3 block, size_t sm
   return record;
 }
 
-int num_sms() {
-  int device = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  return attribute(cudaDevAttrMultiProcessorCount, device);
-}
-
-int smem_bytes_per_sm() {
-  int device = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  return attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-}
+int num_sms() { return current_sms().count; }
+int smem_bytes_per_sm() { return current_sms().smem_bytes; }
 
 void check_cluster(int cluster_size, dim3 grid) {
   if (cluster_size != 1 && cluster_size != 2 && cluster_size != 4 && cluster_size != 8)
