@@ -122,7 +122,7 @@ bool run_and_check(const Step& step, DType dtype) {
     error = std::sqrt(error / norm);
     const double lse_error = std::abs(double(lse[row]) - expected.lse);
     right = right && error <= gates(dtype).row_nrmse &&
-            lse_error <= gates(dtype).lse_abs + kLseRelative * std::abs(double(expected.lse));
+            lse_error <= lse_gate(gates(dtype), kHeadDim, kKeys, expected.lse);
     worst_row = std::max(worst_row, error);
     worst_lse = std::max(worst_lse, lse_error);
   }

@@ -280,7 +280,11 @@ def test_without_a_gpu_cuda_is_refused():
 
 def test_steps():
     folders = Path(__file__).parents[3] / "steps"
-    variants = ["v25_clean_loop_merging", "v27_tile_shapes_overlapping_launches"]  # every build makes steps of them
+    variants = [  # every build makes steps of them
+        "v25_clean_loop_merging",
+        "v27_tile_shapes_overlapping_launches",
+        "v36_stream_k_overlapping_full_sms",
+    ]
     assert STEPS == sorted([*variants, *(path.parent.name for path in folders.glob("*/kernel.cu"))])
 
 
