@@ -98,12 +98,12 @@ Work work_of(const Kernel& kernel, const AttentionCall& c, const Card& card) {
     // An SM that has a tile in each round has none that is shorter than the first one of the last round.
     const double last = most - (most - least) * (rounds - 1) * at_once / tiles;
     return {std::max({most, tiles * mean / at_once, rounds * last}),
-            c.causal ? std::max(1.0, tiles / at_once) : rounds, 0, 0};
+            c.causal ? std::max(1.0, tiles / at_once) : rounds, 0};
   }
 
   const double slots = double(card.num_sms) * kernel.tiles_at_once, of_slot = tiles / slots;
   const bool is_wgmma = kernel.kind != kSharesOfFewRows, packed = kernel.kind == kSharesPacked;
-  if (is_wgmma && most <= kNeverShared) return {std::ceil(of_slot) * most, std::ceil(of_slot), 0, 0};
+  if (is_wgmma && most <= kNeverShared) return {std::ceil(of_slot) * most, std::ceil(of_slot), 0};
   // Does each tile have as many slots, or each slot as many tiles?
   const double slots_of_tile = std::floor(slots / tiles);
   bool whole = of_slot == std::floor(of_slot);
@@ -123,7 +123,7 @@ Work work_of(const Kernel& kernel, const AttentionCall& c, const Card& card) {
                std::log2(std::max(1.0, std::min(slots / tiles, most)));
   constexpr double kFewTiles = 8;  // then it matters that a share is of whole tiles of keys
   return {share < kFewTiles ? std::ceil(std::max(1.0, share)) : share + (even ? 0 : 0.5),
-          std::max(1.0, of_slot) + (even ? 0 : 1), sharing, 0};
+          std::max(1.0, of_slot) + (even ? 0 : 1), sharing};
 }
 
 }  // namespace
@@ -134,13 +134,12 @@ double Estimate::time() const {
 }
 
 std::vector<Estimate> estimates(const AttentionCall& c, const Card& card) {
-  const double rate = card.memory_bytes_per_us;
-  const double reading = rate > 0 && !stay_in_l2(c, card) ? double(kv_bytes(c)) / rate : 0;
+  const bool reads_memory = card.memory_bytes_per_us > 0 && !stay_in_l2(c, card);
   std::vector<Estimate> all;
   for (const Kernel& kernel : c.head_dim == 64 ? std::span<const Kernel>(kHeadDim64) : kHeadDim128) {
     if (!is_candidate(kernel, c, card)) continue;
     all.push_back({kernel.step, kernel.costs, work_of(kernel, c, card)});
-    all.back().work.reading = reading;
+    if (reads_memory) all.back().work.reading = double(kv_bytes(c)) / card.memory_bytes_per_us;
   }
   return all;
 }

@@ -25,7 +25,7 @@ struct Work {
   double tiles_and_keys;  // tiles of keys, of all its tiles of rows
   double tiles;           // tiles of rows
   double sharing;         // 0: no tile is shared among CTAs
-  double reading;         // microseconds in which memory at its peak delivers K and V; 0: they are in L2
+  double reading = 0;     // microseconds in which memory at its peak delivers K and V; 0: they are in L2
 };
 struct Costs {           // in microseconds
   double launch;         // and what else every call costs

@@ -68,6 +68,7 @@ class Variant:
     cases: list[Case]
     not_shown: list[str]
     hints: dict[int, list[str]]  # by the number of the exercise's hole, each saying more than the one before
+    on: str  # the variant whose kernel is changed; empty: the step's own
 
     @property
     def step_name(self) -> str:
@@ -140,7 +141,7 @@ def split(parts: Iterable[Part], heading: str) -> list[list[Part]]:
 def cases_of(parts: list[Part], page: str) -> list[Case]:
     cases: list[Case] = []
     for line, key, value in parts:
-        if key in ("text", "diff", "Not shown", "##", "###") or HINT.fullmatch(key):
+        if key in ("text", "diff", "Not shown", "On", "##", "###") or HINT.fullmatch(key):
             continue
         quoted = re.findall(r"`([^`]+)`", value)
         if key == "Run" and quoted:
@@ -183,7 +184,8 @@ def variant_of(parts: list[Part], step: str, kind: str, of_section: list[Case]) 
     for _, what, value in parts:
         if found := HINT.fullmatch(what):
             hints.setdefault(int(found[1]), []).append(value)
-    return Variant(step, kind, name, where, title[1], task, [parts[i][2] for i in diffs], cases, not_shown, hints)
+    on = "".join(value.strip("`") for _, what, value in parts if what == "On")
+    return Variant(step, kind, name, where, title[1], task, [parts[i][2] for i in diffs], cases, not_shown, hints, on)
 
 
 def parse(text: str, step: str) -> list[Variant]:
@@ -242,8 +244,12 @@ def place(change: Change, lines: list[str], kernel: str) -> int:
 
 def changed_lines(variant: Variant) -> list[str]:
     """Of the changed kernel.cu, with the step's own title."""
-    lines = kernel_lines(variant.step)
-    kernel = f"steps/{variant.step}/kernel.cu"
+    lines, kernel = kernel_lines(variant.step), f"steps/{variant.step}/kernel.cu"
+    if variant.on:
+        other = find(variant.step, variant.on)
+        if other.on:
+            raise StepError(f"{variant.where}: '{variant.on}' is itself on another variant")
+        lines, kernel = changed_lines(other), other.link
     places = sorted(((place(change, lines, kernel), change) for change in variant.changes), key=lambda item: item[0])
     for (before, first), (after, second) in zip(places, places[1:]):
         if before + len(first.old) > after:

@@ -130,6 +130,22 @@ def test_the_kernels_that_are_made(changed: Repository, capsys, tmp_path: Path):
     assert rest == lines[1:] and first.count("CAUSAL&&HEAD_DIM==") == 4
 
 
+def test_a_variant_on_another_one(changed: Repository, capsys, tmp_path: Path):
+    text = TEXT.replace(
+        "### two_changes",
+        "### on_half\n\n**More**\n\n```diff\n-constexpr int MORE = 1;\n+constexpr int MORE = 2;\n```\n\n"
+        "- On: `half_rows`\n- Expect: PASS\n\n### two_changes",
+    )
+    changed.write(PAGE, text)
+    assert run(changed, capsys, "--out", str(tmp_path))[0] == 0
+    kernel = (tmp_path / f"{STEP}_on_half" / "kernel.cu").read_text(encoding="utf-8")
+    assert "MORE = 2;" in kernel and "BLOCK_M = 32;" in kernel
+    changed.write(PAGE, text.replace("MORE = 1;\n```\n\n##", "MORE = 0;\n```\n\n##"))
+    assert f"{PAGE}#half_rows has no line 'constexpr int MORE = 1;'" in run(changed, capsys)[2]
+    changed.write(PAGE, text.replace("- Expect: FAIL", "- On: `on_half`\n- Expect: FAIL"))
+    assert "'on_half' is itself on another variant" in run(changed, capsys)[2]
+
+
 def test_a_kernel_that_changed_is_said_and_costs_no_other(changed: Repository, capsys, tmp_path: Path):
     out = tmp_path / "made"
     assert run(changed, capsys, "--out", str(out))[0] == 0
