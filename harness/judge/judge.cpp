@@ -47,10 +47,11 @@ bool is_poison(const void* at) {
 // What is as good as zero: rounding to the type may leave it or not.
 double smallest(DType dtype) { return dtype == DType::kFp16 ? 0x1p-24 : 0x1p-126; }
 
-// Equal scores are rounded alike, so that their errors do not cancel.
+// Equal scores are rounded alike, so that their errors do not cancel. Structured inputs have them where keys
+// come again: the mean of two keys' V often lies halfway between two numbers of the type, for many rows.
 bool has_independent_roundings(const Problem& p) {
   return has_roundings(p) && p.inputs != Inputs::kRamps && p.inputs != Inputs::kHuge &&
-         p.inputs != Inputs::kGiven;
+         p.inputs != Inputs::kStructured && p.inputs != Inputs::kGiven;
 }
 
 // How many of something there are, and where the first one is.
@@ -447,6 +448,7 @@ Validation judge_call(const AttentionCall& call, const Problem& problem) {
 }
 
 std::string compare_outputs(const Workload& w, const Outputs& outputs, const Outputs& trusted) {
+  constexpr double kBoth = 2;  // each may be off by a gate, so that they may differ by two
   const Problem& p = w.problem();
   const Gates gate = gates(p.dtype);
   struct Compared {
@@ -470,7 +472,7 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
     part.error_squares += error;
     part.norm_squares += norm;
     if (keep_worst(part.worst, relative(error, norm))) part.worst_row = id;
-    if (outputs.has_lse() && !is_right_lse(outputs.lse_at(id), trusted.lse_at(id), p, 2))
+    if (outputs.has_lse() && !is_right_lse(outputs.lse_at(id), trusted.lse_at(id), p, kBoth))
       part.wrong_lse.add(id);
   };
   double error_squares = 0, norm_squares = 0, worst = 0;
@@ -486,7 +488,7 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
   if (wrong_lse.count > 0)
     return std::to_string(wrong_lse.count) + " lse value(s) differ from v01_scalar's, the first at " +
            place(p, wrong_lse.first);
-  if (nrmse <= gate.nrmse && worst <= gate.row_nrmse) return "";
+  if (nrmse <= kBoth * gate.nrmse && worst <= kBoth * gate.row_nrmse) return "";
   return "the whole output differs from v01_scalar's: NRMSE " + format("%.2e", nrmse) + ", worst row " +
          format("%.2e", worst) + " at " + place(p, worst_row);
 }

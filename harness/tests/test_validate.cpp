@@ -221,6 +221,11 @@ TEST_CASE("each defect is found and named") {
       CHECK((!v.pass && v.bias && *v.bias > v.gate_bias && v.nrmse < gates(dtype).nrmse));
       CHECK((has(v, "o is too short by") && has(v, "truncated to " + name(dtype))));
     }
+    for (const Inputs inputs : {Inputs::kRamps, Inputs::kHuge, Inputs::kStructured}) {  // of equal scores
+      Problem p = problem();
+      p.inputs = inputs;
+      CHECK(!Case(p).judged().bias);
+    }
   }
 }
 
@@ -341,6 +346,13 @@ TEST_CASE("two outputs are compared whole") {
   p.kv_lengths = KvLengths::kFull;
   Case a(p), b(p);
   CHECK(compare_outputs(a.workload, a.outputs, b.outputs).empty());
+  Case longer(p), shorter(p);  // each within its gate
+  longer.scale_all(1 + 0.9 * gates(p.dtype).nrmse);
+  shorter.scale_all(1 - 0.9 * gates(p.dtype).nrmse);
+  CHECK(compare_outputs(a.workload, longer.outputs, shorter.outputs).empty());
+  longer.scale_all(1 + 1.2 * gates(p.dtype).nrmse);
+  shorter.scale_all(1 - 1.2 * gates(p.dtype).nrmse);
+  CHECK_FALSE(compare_outputs(a.workload, longer.outputs, shorter.outputs).empty());
   b.set_lse({0, 1, 9}, b.outputs.lse_at({0, 1, 9}) + 0.01f);
   CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("1 lse value(s) differ") == 0);
   b.set_lse({0, 1, 9}, a.outputs.lse_at({0, 1, 9}));
