@@ -21,18 +21,19 @@ struct Kernel {
 };
 using enum Kind;
 constexpr const char* kFewRows = "v36_stream_k_overlapping_full_sms";
+constexpr const char* kFewRowsDeep = "v36_stream_k_overlapping_six_stages";
 constexpr const char* kWhole = "v27_tile_shapes_overlapping_launches";
 constexpr const char* kPacked = "v39_dependent_launch";
 constexpr Kernel kHeadDim64[] = {
-    {{kFewRows, "ctas1"}, kSharesOfFewRows, 16, 64, 1, {2.14, 0.35, 0.81, 0.89, 1.16}},
-    {{kFewRows, "ctas2"}, kSharesOfFewRows, 16, 64, 2, {1.65, 0.61, 1.12, 1.28, 1.06}},
-    {{kWhole, "many_keys"}, kWholeTiles, 192, 128, 1, {2.89, 1.34, 1.50, 0, 1.05}},
-    {{kWhole, "some_keys"}, kWholeTiles, 128, 64, 2, {3.59, 0.93, 1.75, 0, 1.05}},
-    {{kWhole, "few_keys"}, kWholeTiles, 256, 64, 1, {0.48, 0.87, 2.55, 0, 1.05}},
-    {{kPacked, "rows64"}, kSharesPacked, 64, 128, 1, {1.60, 0.97, 1.23, 2.05, 1.08}},
-    {{kPacked, "rows128"}, kSharesPacked, 128, 128, 1, {2.68, 1.11, 1.37, 3.13, 1.13}},
-    {{kPacked, "rows192"}, kSharesPacked, 192, 128, 1, {2.97, 1.28, 2.27, 3.20, 1.15}},
-    {{"v37_even_shares", "rows64"}, kShares, 64, 128, 1, {4.23, 0.74, 0.96, 2.30, 1.25}},
+    {{kFewRowsDeep, "ctas1"}, kSharesOfFewRows, 16, 64, 1, {2.12, 0.35, 0.74, 0.85, 1.05}},
+    {{kFewRows, "ctas2"}, kSharesOfFewRows, 16, 64, 2, {1.74, 0.59, 1.05, 1.44, 1.10}},
+    {{kWhole, "many_keys"}, kWholeTiles, 192, 128, 1, {2.53, 1.34, 1.54, 0, 1.13}},
+    {{kWhole, "some_keys"}, kWholeTiles, 128, 64, 2, {3.76, 0.94, 1.66, 0, 1.26}},
+    {{kWhole, "few_keys"}, kWholeTiles, 256, 64, 1, {0.33, 0.88, 2.51, 0, 1.06}},
+    {{kPacked, "rows64"}, kSharesPacked, 64, 128, 1, {1.58, 0.95, 1.33, 1.90, 1.08}},
+    {{kPacked, "rows128"}, kSharesPacked, 128, 128, 1, {2.55, 1.12, 1.34, 2.99, 1.12}},
+    {{kPacked, "rows192"}, kSharesPacked, 192, 128, 1, {2.78, 1.29, 2.06, 3.48, 1.14}},
+    {{"v37_even_shares", "rows64"}, kShares, 64, 128, 1, {4.32, 0.72, 0.86, 2.37, 1.17}},
 };
 constexpr Kernel kHeadDim128[] = {
     {{kFewRows, "ctas1"}, kSharesOfFewRows, 16, 64, 1, {1.45, 0.71, 1.14, 1.22, 1.05}},
@@ -148,7 +149,8 @@ DefaultStep default_step(const AttentionCall& c, const Card& card) {
   if (c.page_table.pages != nullptr) return {kFewRows, ""};
   DefaultStep least = std::ranges::min(estimates(c, card), {}, &Estimate::time).step;
   // The host does not know how long the sequences are. The step takes more CTAs then.
-  if (least.step == kFewRows && c.kv_lengths != nullptr && c.batch > 1) least.configuration = "";
+  const bool few_rows = least.step == kFewRows || least.step == kFewRowsDeep;
+  if (few_rows && c.kv_lengths != nullptr && c.batch > 1) least = {kFewRows, ""};
   return least;
 }
 

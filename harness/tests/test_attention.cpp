@@ -579,7 +579,8 @@ TEST_CASE("the default step is what was the fastest in trials") {
   };
   const Case cases[] = {
       {1, 32, 8, 1, 16384, 128, true, "v36", "ctas1"},
-      {4, 32, 8, 1, 65536, 64, true, "v36", "ctas2"},
+      {4, 32, 8, 1, 4096, 64, true, "v36", "ctas2"},
+      {16, 32, 8, 1, 4096, 64, true, "v36", "ctas1"},
       {1, 32, 8, 4, 4096, 64, false, "v39", "rows64"},
       {16, 32, 8, 16, 4096, 128, true, "v39", "rows64"},
       {1, 32, 8, 256, 1024, 64, true, "v37", "rows64"},

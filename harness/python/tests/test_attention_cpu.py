@@ -284,6 +284,7 @@ def test_steps():
         "v25_clean_loop_merging",
         "v27_tile_shapes_overlapping_launches",
         "v36_stream_k_overlapping_full_sms",
+        "v36_stream_k_overlapping_six_stages",
     ]
     assert STEPS == sorted([*variants, *(path.parent.name for path in folders.glob("*/kernel.cu"))])
 
