@@ -88,7 +88,7 @@ std::vector<Problem> shapes_grid() {
     };
     for (const int batch : {1, 4, 16}) {
       for (const int seqlen_kv : {1024, 4096, 16384, 65536}) {
-        for (const int seqlen_q : {1, 4, 16, 64, 256, 1024}) {
+        for (const int seqlen_q : {1, 4, 16, 64, 256, 1024, 2048}) {
           const int64_t keys = int64_t{batch} * seqlen_kv;
           if (keys <= kMostKeys && keys * seqlen_q <= kMostPairs) add(batch, 32, 8, seqlen_q, seqlen_kv);
         }

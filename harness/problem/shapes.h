@@ -24,7 +24,7 @@ std::vector<Problem> paper_grid();
 // to 8 of K and V, 64 to 8, and 16 to 16.
 std::vector<Problem> decode_grid(int64_t most_keys);
 
-// Of all that models call: 1 to 1024 queries of 32 heads, 8 of K and V, against 1k to 64k keys; short
+// Of all that models call: 1 to 2048 queries of 32 heads, 8 of K and V, against 1k to 64k keys; short
 // sequences; few heads. At D = 64 and 128.
 std::vector<Problem> shapes_grid();
 

@@ -117,7 +117,7 @@ void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
        "--grid", axes.grid,
        "paper: the shapes of the FlashAttention paper, batch * seqlen = 16,384, heads * head_dim = "
        "2,048; decode: one query against 1k to 128k keys, in batches of 1 to 128, up to 256k keys in all; "
-       "decode-large: up to 4M; shapes: 1 to 1,024 queries against 1k to 64k keys, short sequences, and few "
+       "decode-large: up to 4M; shapes: 1 to 2,048 queries against 1k to 64k keys, short sequences, and few "
        "heads")
       ->type_name("NAME")
       ->check(CLI::IsMember({"paper", "decode", "decode-large", "shapes"}));

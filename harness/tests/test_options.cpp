@@ -147,7 +147,7 @@ TEST_CASE("the paper's grid") {
 
 TEST_CASE("the grid of the shapes that models call") {
   const std::vector<Problem> problems = parse({"bench", "--grid", "shapes", "--causal", "--full"}).problems;
-  CHECK(problems.size() == 2 * 2 * (64 + 15 + 12));
+  CHECK(problems.size() == 2 * 2 * (73 + 15 + 12));
   for (const Problem& p : problems) {
     CHECK(p.dtype == DType::kBf16);
     CHECK(p.kv_bytes() <= 1.1e9);
