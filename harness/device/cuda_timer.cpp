@@ -66,9 +66,9 @@ class CudaTimer : public Timer {
         method_(std::move(method)) {
     const auto start = std::chrono::steady_clock::now();
     const auto warm_up = start - last_used < kStaysWarm ? std::chrono::milliseconds(0) : kWarmUp;
-    CudaTimer::sample({});  // the very first launch loads the kernel: not a time to go by
+    CudaTimer::sample({});  // the very first launch loads the kernel, behind which the device may be idle
     const int most = flush_ ? kMaxColdLaunches : kMaxLaunches;
-    double ms = CudaTimer::sample({});  // of a single launch, with what its start costs
+    double ms = CudaTimer::sample({});  // of a single launch
     do {
       launches_ = launches_for(ms, most);
       ms = CudaTimer::sample({});
@@ -94,9 +94,9 @@ class CudaTimer : public Timer {
  private:
   double time_sample(const std::function<void()>& while_running) const {
     if (flush_) return time_cold(stream_, launch_, flush_, launches_, while_running);
+    // One goes ahead, so that the device is busy while the host launches what counts.
+    (replay_ ? replay_ : launch_)();
     if (!replay_) return time_launches(stream_, launch_, launches_, while_running);
-    // One replay goes ahead, so that the device is busy while the host launches the one that counts.
-    replay_();
     return time_launches(stream_, replay_, 1, while_running) / launches_;
   }
 

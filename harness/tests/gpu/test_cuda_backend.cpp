@@ -1,6 +1,8 @@
 // Launching, refusing, memory and timing on a real device, and the mutants.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -243,6 +245,25 @@ TEST_CASE("a launch that takes longer than a sample is timed alone") {
   const auto timer = device().make_timer(kSpin, spin_call(50000), /*cold_l2=*/false);
   CHECK(timer->method().at("launches_per_sample") == 1);
   CHECK(timer->sample() > 5);
+}
+
+TEST_CASE("what a launch without a graph keeps the host is outside of the time") {
+  const AttentionCall call = spin_call(3000);  // more than 1.5 ms
+  const auto best_of = [&](std::chrono::microseconds host) {
+    const auto timer = make_cuda_timer(nullptr, {[&call, host] {
+                                                   std::this_thread::sleep_for(host);
+                                                   kSpin.run(call, nullptr);
+                                                 },
+                                                 {}});
+    CHECK(timer->method().at("graph") == false);
+    double least = timer->sample();
+    for (int i = 0; i < 10; ++i) least = std::min(least, timer->sample());
+    return least;
+  };
+  const double quick_ms = best_of(std::chrono::microseconds(0)),
+               slow_ms = best_of(std::chrono::microseconds(500));
+  INFO(quick_ms << " ms, with a slow host " << slow_ms << " ms");
+  CHECK(slow_ms < 1.05 * quick_ms);
 }
 
 TEST_CASE("every ceiling lies between half of what its unit can do at the maximum clock, and that") {
