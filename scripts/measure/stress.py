@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random problems, each checked as `flashsteps check` does it; then a soak on concurrent streams.
 
-    python3 scripts/measure/stress.py [STEP...] [--problems N] [--soak MINUTES]
+    python3 scripts/measure/stress.py [STEP...] [--problems N] [--minutes M] [--soak MINUTES]
 
 Needs the lab (build/libflashsteps_lab.so, built beside the program); the soak needs PyTorch and the Python module
 flashsteps as well. Runs on the GPU, or without one on the emulator, where a few small problems are plenty.
@@ -153,12 +153,13 @@ class Stress:
                     self.worst[of] = max(self.worst.get(of, 0.0), share)
         return case
 
-    def problems(self, drawn: list[Problem], steps: list[str]) -> None:
+    def problems(self, drawn: list[Problem], steps: list[str], minutes: float) -> None:
+        end = time.monotonic() + 60 * minutes
         for index, problem in enumerate(drawn):
             self.check(problem, steps).close()
-            if (index + 1) % 1000 == 0:
+            if (index + 1) % 100 == 0:
                 print(f"{index + 1} problems, {self.failures} failures", file=sys.stderr)
-            if self.failures >= MAX_FAILURES:
+            if self.failures >= MAX_FAILURES or time.monotonic() > end:
                 break
 
     def summary(self) -> str:
@@ -301,6 +302,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     steps_help = "a step, or the beginning of its name, as v27 (default: all)"
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--problems", type=int, default=1000, help="how many each of these steps computes")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no other of these problems afterwards")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pairs", type=int, help="the most (query, key) pairs that a problem may have")
     parser.add_argument("--soak", type=float, default=0, metavar="MINUTES", help="then call steps on several streams")
@@ -336,7 +338,7 @@ def stress_all(options: argparse.Namespace) -> int:
     started = time.monotonic()
     drawn = [draw(options.seed, index, max_pairs) for index in range(options.problems)]
     try:
-        stress.problems(drawn, named)
+        stress.problems(drawn, named, options.minutes)
         print(f"{stress.summary()}\nproblems: {time.monotonic() - started:.0f} s", flush=True)
         if soak and stress.failures < MAX_FAILURES:
             print(soak.run(drawn[:SOAK_PROBLEMS], named, options.soak))
