@@ -25,26 +25,26 @@ constexpr const char* kFewRowsDeep = "v36_stream_k_overlapping_six_stages";
 constexpr const char* kWhole = "v27_tile_shapes_overlapping_launches";
 constexpr const char* kPacked = "v39_dependent_launch";
 constexpr Kernel kHeadDim64[] = {
-    {{kFewRowsDeep, "ctas1"}, kSharesOfFewRows, 16, 64, 1, {2.12, 0.35, 0.74, 0.85, 1.05}},
-    {{kFewRows, "ctas2"}, kSharesOfFewRows, 16, 64, 2, {1.74, 0.59, 1.05, 1.44, 1.10}},
-    {{kWhole, "many_keys"}, kWholeTiles, 192, 128, 1, {2.53, 1.34, 1.54, 0, 1.13}},
-    {{kWhole, "some_keys"}, kWholeTiles, 128, 64, 2, {3.76, 0.94, 1.66, 0, 1.26}},
-    {{kWhole, "few_keys"}, kWholeTiles, 256, 64, 1, {0.33, 0.88, 2.51, 0, 1.06}},
-    {{kPacked, "rows64"}, kSharesPacked, 64, 128, 1, {1.58, 0.95, 1.33, 1.90, 1.08}},
-    {{kPacked, "rows128"}, kSharesPacked, 128, 128, 1, {2.55, 1.12, 1.34, 2.99, 1.12}},
-    {{kPacked, "rows192"}, kSharesPacked, 192, 128, 1, {2.78, 1.29, 2.06, 3.48, 1.14}},
-    {{"v37_even_shares", "rows64"}, kShares, 64, 128, 1, {4.32, 0.72, 0.86, 2.37, 1.17}},
+    {{kFewRowsDeep, "ctas1"}, kSharesOfFewRows, 16, 64, 1, {2.10, 0.34, 0.75, 0.81, 1.07}},
+    {{kFewRows, "ctas2"}, kSharesOfFewRows, 16, 64, 2, {1.66, 0.58, 1.14, 1.45, 1.11}},
+    {{kWhole, "many_keys"}, kWholeTiles, 192, 128, 1, {1.88, 1.34, 1.53, 0, 1.05}},
+    {{kWhole, "some_keys"}, kWholeTiles, 128, 64, 2, {2.95, 0.91, 2.13, 0, 1.05}},
+    {{kWhole, "few_keys"}, kWholeTiles, 256, 64, 1, {0.41, 0.89, 2.39, 0, 1.05}},
+    {{kPacked, "rows64"}, kSharesPacked, 64, 128, 1, {1.70, 0.92, 1.35, 1.72, 1.10}},
+    {{kPacked, "rows128"}, kSharesPacked, 128, 128, 1, {2.45, 1.12, 1.24, 3.05, 1.13}},
+    {{kPacked, "rows192"}, kSharesPacked, 192, 128, 1, {2.80, 1.29, 1.82, 3.46, 1.14}},
+    {{"v37_even_shares", "rows64"}, kShares, 64, 128, 1, {4.41, 0.72, 0.68, 2.38, 1.05}},
 };
 constexpr Kernel kHeadDim128[] = {
-    {{kFewRows, "ctas1"}, kSharesOfFewRows, 16, 64, 1, {1.45, 0.71, 1.14, 1.22, 1.05}},
-    {{kFewRows, "ctas2"}, kSharesOfFewRows, 16, 64, 2, {1.79, 0.84, 1.26, 2.06, 1.10}},
-    {{kWhole, "many_keys"}, kWholeTiles, 192, 64, 1, {1.50, 0.99, 2.66, 0, 1.05}},
-    {{kWhole, "some_keys"}, kWholeTiles, 128, 128, 1, {3.09, 1.39, 1.83, 0, 1.05}},
-    {{kWhole, "few_keys"}, kWholeTiles, 128, 128, 1, {1.99, 1.46, 1.33, 0, 1.05}},
-    {{kPacked, "rows64"}, kSharesPacked, 64, 128, 1, {2.00, 1.28, 1.22, 2.65, 1.10}},
-    {{kPacked, "rows128"}, kSharesPacked, 128, 128, 1, {3.19, 1.46, 2.15, 3.35, 1.10}},
-    {{kPacked, "rows192"}, kSharesPacked, 192, 64, 1, {3.50, 1.01, 1.89, 5.89, 1.11}},
-    {{"v37_even_shares", "rows64"}, kShares, 64, 128, 1, {4.74, 1.01, 1.17, 3.21, 1.26}},
+    {{kFewRows, "ctas1"}, kSharesOfFewRows, 16, 64, 1, {1.51, 0.70, 1.08, 1.24, 1.07}},
+    {{kFewRows, "ctas2"}, kSharesOfFewRows, 16, 64, 2, {1.79, 0.85, 1.25, 1.92, 1.10}},
+    {{kWhole, "many_keys"}, kWholeTiles, 192, 64, 1, {1.35, 0.97, 2.44, 0, 1.05}},
+    {{kWhole, "some_keys"}, kWholeTiles, 128, 128, 1, {3.04, 1.40, 1.74, 0, 1.05}},
+    {{kWhole, "few_keys"}, kWholeTiles, 128, 128, 1, {1.77, 1.46, 1.50, 0, 1.05}},
+    {{kPacked, "rows64"}, kSharesPacked, 64, 128, 1, {2.03, 1.25, 1.28, 2.60, 1.10}},
+    {{kPacked, "rows128"}, kSharesPacked, 128, 128, 1, {3.18, 1.46, 1.89, 3.33, 1.10}},
+    {{kPacked, "rows192"}, kSharesPacked, 192, 64, 1, {3.81, 1.01, 1.40, 5.54, 1.11}},
+    {{"v37_even_shares", "rows64"}, kShares, 64, 128, 1, {4.46, 1.01, 1.21, 3.22, 1.05}},
 };
 
 constexpr int kNeverShared = 4;    // tiles of keys, as in even_shares.h
@@ -61,17 +61,27 @@ bool stay_in_l2(const AttentionCall& c, const Card& card) {
   return double(kv_bytes(c)) <= 0.7 * card.l2_bytes;
 }
 
+// Of a tile of rows.
+int num_queries(const Kernel& kernel, const AttentionCall& c) {
+  constexpr int kWarpgroupRows = 64;
+  switch (kernel.kind) {
+    case kSharesOfFewRows:
+      return std::max(kernel.rows / group_of(c), 1);
+    case kSharesPacked:  // a warpgroup has the same queries of all heads that share a head of K and V
+      return std::max(kernel.rows / kWarpgroupRows * (kWarpgroupRows / group_of(c)), 1);
+    default:
+      return kernel.rows;
+  }
+}
+
 // Tiles of rows, of all heads and sequences.
 int64_t num_tiles(const Kernel& kernel, const AttentionCall& c) {
-  constexpr int kWarpgroupRows = 64;
   const int64_t heads = int64_t(c.batch) * c.num_heads_kv;
   switch (kernel.kind) {
     case kSharesOfFewRows:
       return heads * ceil_div(int64_t(c.seqlen_q) * group_of(c), kernel.rows);
-    case kSharesPacked: {  // a warpgroup has the same queries of all heads that share a head of K and V
-      const int queries = kernel.rows / kWarpgroupRows * (kWarpgroupRows / group_of(c));
-      return heads * ceil_div(c.seqlen_q, std::max(queries, 1));
-    }
+    case kSharesPacked:
+      return heads * ceil_div(c.seqlen_q, num_queries(kernel, c));
     default:
       return heads * group_of(c) * ceil_div(c.seqlen_q, kernel.rows);
   }
@@ -89,7 +99,8 @@ Work work_of(const Kernel& kernel, const AttentionCall& c, const Card& card) {
   const double tiles = double(num_tiles(kernel, c));
   // Tiles of keys that a tile of rows needs: with a causal mask, the first rows need fewer.
   const double most = double(std::max<int64_t>(1, ceil_div(c.seqlen_kv, kernel.keys)));
-  const double fewer = c.causal ? double(std::min(c.seqlen_q, c.seqlen_kv)) / kernel.keys : 0;
+  const int first_rows = c.causal ? std::min(c.seqlen_q, c.seqlen_kv) - num_queries(kernel, c) : 0;
+  const double fewer = double(std::max(first_rows, 0)) / kernel.keys;
   const double least = std::max(1.0, most - fewer), mean = (most + least) / 2;
 
   if (kernel.kind == kWholeTiles) {  // the longest first
