@@ -153,7 +153,7 @@ class Stress:
                     self.worst[of] = max(self.worst.get(of, 0.0), share)
         return case
 
-    def problems(self, drawn: list[Problem], steps: list[str], minutes: float) -> None:
+    def problems(self, drawn: list[Problem], steps: list[str], minutes: float = math.inf) -> None:
         end = time.monotonic() + 60 * minutes
         for index, problem in enumerate(drawn):
             self.check(problem, steps).close()

@@ -74,6 +74,11 @@ def test_steps_pass(of: stress.Stress, capsys):
     assert 0.1 < of.worst["bf16", "nrmse"] < 1
 
 
+def test_time_ends_with_the_problem_that_has_begun(of: stress.Stress):
+    of.problems([stress.draw(1, index, PAIRS) for index in range(40)], ["v09_direct_rescale"], minutes=0)
+    assert sum(of.ran["v09_direct_rescale"].values()) == 1
+
+
 def test_what_fails_is_told_with_its_command(of: stress.Stress, capsys):
     case = SimpleNamespace(check=lambda step: {"status": "fail", "message": "2 row(s) are wrong"}, close=lambda: None)
     of.lab = SimpleNamespace(problem=lambda problem: case)
