@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <type_traits>
 
 #include "common/cuda.h"
 #include "common/interface.h"
@@ -10,11 +11,23 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// Kernel argument. Element is float, __half or __nv_bfloat16. Shapes and strides as in AttentionCall.
+// O has the type of Q, K and V, and bf16 where that is FP8.
+template <typename Element>
+struct OutputOf {
+  using type = Element;
+};
+template <>
+struct OutputOf<__nv_fp8_e4m3> {
+  using type = __nv_bfloat16;
+};
+
+// Kernel argument. Element is float, __half, __nv_bfloat16 or __nv_fp8_e4m3. Shapes and strides as in
+// AttentionCall.
 template <typename Element>
 struct AttentionParams {
+  using Output = typename OutputOf<Element>::type;
   View<const Element> q, k, v;
-  View<Element> o;
+  View<Output> o;
   float* lse;  // nullptr: not wanted
   const int* kv_lengths;
   void* workspace;     // as many bytes as the step has asked for
@@ -25,15 +38,27 @@ struct AttentionParams {
   PartialResult earlier;
   PageTable page_table;
   int log2_page_size;
+  Descale q_descale, k_descale, v_descale;
 
   // Query head h reads KV head h / (num_heads_q / num_heads_kv): several query heads share one under GQA, all
   // of them under MQA.
   __device__ const Element* q_head(int b, int h) const { return q.head(b, h); }
   __device__ const Element* k_head(int b, int h) const { return k.head(b, kv_head(h)); }
   __device__ const Element* v_head(int b, int h) const { return v.head(b, kv_head(h)); }
-  __device__ Element* o_head(int b, int h) const { return o.head(b, h); }
+  __device__ Output* o_head(int b, int h) const { return o.head(b, h); }
   __device__ float* lse_head(int b, int h) const { return lse + (int64_t(b) * num_heads_q + h) * seqlen_q; }
   __device__ int kv_head(int h) const { return h / (num_heads_q / num_heads_kv); }
+
+  // What a product of q and k is multiplied by to be a score in units of log2, and what a sum over V is
+  // multiplied by. In FP8 the heads have scales of their own.
+  __device__ float score_scale_log2(int b, int h) const {
+    return softmax_scale_log2 * descale(q_descale, b, h) * descale(k_descale, b, h);
+  }
+  __device__ float output_scale(int b, int h) const { return descale(v_descale, b, h); }
+  __device__ float descale(const Descale& of, int b, int h) const {
+    if constexpr (!std::is_same_v<Element, __nv_fp8_e4m3>) return 1.0f;
+    return of.data == nullptr ? 1.0f : of.data[b * of.batch_stride + kv_head(h) * of.head_stride];
+  }
 
   __device__ void store_lse(int b, int h, int row, float value) const {
     if (lse != nullptr) lse_head(b, h)[row] = value;
@@ -79,7 +104,7 @@ AttentionParams<Element> make_params(const AttentionCall& c) {
   return {.q = make_view<const Element>(c.q, c.batch, c.num_heads_q, c.seqlen_q),
           .k = make_view<const Element>(c.k, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows()),
           .v = make_view<const Element>(c.v, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows()),
-          .o = make_view<Element>(c.o, c.batch, c.num_heads_q, c.seqlen_q),
+          .o = make_view<typename OutputOf<Element>::type>(c.o, c.batch, c.num_heads_q, c.seqlen_q),
           .lse = c.lse,
           .kv_lengths = c.kv_lengths,
           .workspace = c.workspace,
@@ -93,7 +118,10 @@ AttentionParams<Element> make_params(const AttentionCall& c) {
           .configuration = c.configuration,
           .earlier = c.earlier,
           .page_table = c.page_table,
-          .log2_page_size = std::countr_zero(unsigned(c.page_table.page_size))};
+          .log2_page_size = std::countr_zero(unsigned(c.page_table.page_size)),
+          .q_descale = c.q_descale,
+          .k_descale = c.k_descale,
+          .v_descale = c.v_descale};
 }
 
 }  // namespace FLASHSTEPS_BACKEND

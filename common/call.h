@@ -8,8 +8,13 @@
 
 namespace flashsteps {
 
-enum class DType { kFp32, kFp16, kBf16 };
-constexpr size_t element_bytes(DType dtype) { return dtype == DType::kFp32 ? 4 : 2; }
+// Of q, k and v. kE4m3: FP8 with 4 bits of exponent and 3 of mantissa, up to 448, without Inf.
+enum class DType { kFp32, kFp16, kBf16, kE4m3 };
+constexpr size_t element_bytes(DType dtype) {
+  return dtype == DType::kFp32 ? 4 : dtype == DType::kE4m3 ? 1 : 2;
+}
+// Of o, whose elements nobody scales.
+constexpr DType output_type(DType dtype) { return dtype == DType::kE4m3 ? DType::kBf16 : dtype; }
 
 // A set of element types.
 struct DTypes {
@@ -22,11 +27,17 @@ struct DTypes {
 
 // A [batch, heads, rows, head_dim] view of memory on the backend's device. Strides are in elements; the
 // head_dim elements of a row are contiguous. The stride of an axis of extent 1 may be anything. Covers [b, h,
-// s, d], [b, s, h, d] and slices of a fused QKV tensor. (An element type that needs scale factors, as FP8
-// does, would have them here, beside its data.)
+// s, d], [b, s, h, d] and slices of a fused QKV tensor.
 struct TensorView {
   void* data;
   int64_t batch_stride, head_stride, row_stride;
+};
+
+// What the elements of an FP8 tensor are multiplied by, on the device: [batch, num_heads_kv], also for q,
+// whose heads that share a head of K and V share this, too. With strides of 0 there is one for all.
+struct Descale {
+  const float* data = nullptr;  // nullptr: 1
+  int64_t batch_stride = 0, head_stride = 0;
 };
 
 constexpr size_t kWorkspaceAlignment = 256;  // bytes
@@ -68,7 +79,7 @@ struct PageTable {
 // What lies at or beyond kv_len may be anything, but every key below it must be finite in K and V: from v02
 // on a row multiplies by 0 the keys that only causality hides from it, and 0 * NaN is NaN.
 struct AttentionCall {
-  DType dtype;
+  DType dtype;                           // of q, k and v; o has output_type()
   int batch, num_heads_q, num_heads_kv;  // num_heads_q is a multiple of num_heads_kv
   int seqlen_q, seqlen_kv, head_dim;
   bool causal;          // bottom-right aligned: query i sees key j when j <= i + kv_len - seqlen_q
@@ -99,6 +110,8 @@ struct AttentionCall {
   PartialResult earlier = {};
   // For steps with `pages`: where K and V are. seqlen_kv is then at most max_pages * page_size.
   PageTable page_table = {};
+  // Of DType::kE4m3. Other types have none.
+  Descale q_descale = {}, k_descale = {}, v_descale = {};
 
   // K and V lie in memory as [kv_blocks(), num_heads_kv, kv_block_rows(), head_dim]: a block is a page, or a
   // sequence.

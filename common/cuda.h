@@ -4,6 +4,7 @@
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #define FLASHSTEPS_BACKEND on_cuda
 #else

@@ -18,10 +18,10 @@ std::vector<Step>& mutable_steps() {
 // Why the rows of a tensor are not aligned to so many bytes; empty when all are.
 std::string misaligned(int alignment, const AttentionCall& call) {
   if (alignment == 0) return "";
-  const int64_t bytes = int64_t(element_bytes(call.dtype));
   const AttentionCall seen = with_kernel_strides(call);
   for (const auto& [what, view] :
        {std::pair("q", seen.q), std::pair("k", seen.k), std::pair("v", seen.v), std::pair("o", seen.o)}) {
+    const auto bytes = int64_t(element_bytes(*what == 'o' ? output_type(call.dtype) : call.dtype));
     for (const int64_t offset : {int64_t(reinterpret_cast<uintptr_t>(view.data)), view.batch_stride * bytes,
                                  view.head_stride * bytes, view.row_stride * bytes}) {
       if (offset % alignment != 0)
@@ -34,7 +34,7 @@ std::string misaligned(int alignment, const AttentionCall& call) {
 
 std::string names_of(DTypes dtypes) {  // "fp16 and bf16"
   std::vector<std::string> names;
-  for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
+  for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32, DType::kE4m3}) {
     if (dtypes.has(dtype)) names.push_back(name(dtype));
   }
   std::string text;
@@ -46,7 +46,17 @@ std::string names_of(DTypes dtypes) {  // "fp16 and bf16"
 }  // namespace
 
 std::string name(DType dtype) {
-  return dtype == DType::kFp32 ? "fp32" : dtype == DType::kFp16 ? "fp16" : "bf16";
+  switch (dtype) {
+    case DType::kFp32:
+      return "fp32";
+    case DType::kFp16:
+      return "fp16";
+    case DType::kBf16:
+      return "bf16";
+    case DType::kE4m3:
+      return "e4m3";
+  }
+  return "?";
 }
 
 bool register_step(const Step& step) {
@@ -160,9 +170,9 @@ AttentionCall with_kernel_strides(AttentionCall call) {
 
 std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {
   if (call.batch <= kMaxGridYZ && call.num_heads_q <= kMaxGridYZ) return {call};
-  const int64_t bytes = int64_t(element_bytes(call.dtype));
-  const auto moved = [&](TensorView view, int batch, int head) {
-    view.data = static_cast<char*>(view.data) + (batch * view.batch_stride + head * view.head_stride) * bytes;
+  const auto moved = [](TensorView view, DType dtype, int batch, int head) {
+    view.data = static_cast<char*>(view.data) +
+                (batch * view.batch_stride + head * view.head_stride) * int64_t(element_bytes(dtype));
     return view;
   };
   // A part has as many whole groups of query heads (those that share a KV head) as fit, or a piece of one
@@ -181,12 +191,14 @@ std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {
       part.batch = std::min(batches, call.batch - b);
       part.num_heads_q = std::min(heads, end_of_group - h);
       part.num_heads_kv = std::max(1, part.num_heads_q / group);
-      part.q = moved(call.q, b, h);
+      part.q = moved(call.q, call.dtype, b, h);
       const bool paged = call.page_table.pages != nullptr;  // all sequences share the pool
-      part.k = moved(call.k, paged ? 0 : b, h / group);
-      part.v = moved(call.v, paged ? 0 : b, h / group);
+      part.k = moved(call.k, call.dtype, paged ? 0 : b, h / group);
+      part.v = moved(call.v, call.dtype, paged ? 0 : b, h / group);
+      for (Descale* const each : {&part.q_descale, &part.k_descale, &part.v_descale})
+        if (each->data != nullptr) each->data += b * each->batch_stride + h / group * each->head_stride;
       if (paged) part.page_table.pages += int64_t(b) * call.page_table.max_pages;
-      part.o = moved(call.o, b, h);
+      part.o = moved(call.o, output_type(call.dtype), b, h);
       if (call.lse != nullptr) part.lse = call.lse + (int64_t(b) * call.num_heads_q + h) * call.seqlen_q;
       if (call.kv_lengths != nullptr) part.kv_lengths = call.kv_lengths + b;
       if (call.earlier.o != nullptr) {

@@ -15,7 +15,7 @@ namespace flashsteps {
 
 enum class BackendKind { kCuda, kEmulator };
 
-std::string name(DType dtype);  // "fp32", "fp16" or "bf16"
+std::string name(DType dtype);  // "fp32", "fp16", "bf16" or "e4m3"
 
 // What launch() was asked for, and what the compiled kernel needs. The emulator has no registers to report.
 struct LaunchRecord {

@@ -55,6 +55,8 @@ void dispatch_call(const AttentionCall& given, Stream stream) {
     if (call.dtype == DType::kFp16) return dispatch_element<Launcher, __half>(call, stream);
   if constexpr (INFO.dtypes.has(DType::kBf16))
     if (call.dtype == DType::kBf16) return dispatch_element<Launcher, __nv_bfloat16>(call, stream);
+  if constexpr (INFO.dtypes.has(DType::kE4m3))
+    if (call.dtype == DType::kE4m3) return dispatch_element<Launcher, __nv_fp8_e4m3>(call, stream);
   if constexpr (INFO.dtypes.has(DType::kFp32))
     if (call.dtype == DType::kFp32) return dispatch_element<Launcher, float>(call, stream);
 }

@@ -1,5 +1,5 @@
 // __half and __nv_bfloat16, their pairs, arithmetic and conversions, as cuda_fp16.h and cuda_bf16.h name
-// them. Every operation rounds to 16 bits, as on the GPU.
+// them; of cuda_fp8.h, the conversions of __nv_fp8_e4m3. Every operation rounds to 16 bits, as on the GPU.
 //
 // Sums, products, quotients and roots are computed in double and rounded once more. A double has more than
 // twice as many bits as a 16-bit float, plus two; then rounding twice gives what rounding once does. __hfma
@@ -54,6 +54,27 @@ inline uint16_t float_to_bfloat16_bits(float value) {
   if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;
   const uint32_t tie_to_even = (bits >> 16) & 1;
   return uint16_t((bits + 0x7fff + tie_to_even) >> 16);
+}
+
+// Exponent and mantissa shifted into place, as for fp16. There is no Inf: the largest code is NaN.
+inline float e4m3_bits_to_float(uint8_t code) {
+  const float magnitude = std::bit_cast<float>(uint32_t(code & 0x7f) << 20) * 0x1p120f;
+  const uint32_t nan = (code & 0x7f) == 0x7f ? 0x7fffffffu : 0u;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | nan | uint32_t(code & 0x80) << 24);
+}
+
+// Round to nearest even; what is too large becomes the largest number, 448, as cvt.rn.satfinite does it.
+inline uint8_t float_to_e4m3_bits(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 24) & 0x80, magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return 0x7f;
+  if (magnitude >= 0x43e00000) return uint8_t(sign | 0x7e);  // from 448 on
+  if (magnitude < 0x3c800000) {  // subnormal: the last bit of 2^14 + x is 2^-9, their step
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return uint8_t(sign | (std::bit_cast<uint32_t>(shifted) - 0x46800000));
+  }
+  const uint32_t tie_to_even = (magnitude >> 20) & 1;
+  return uint8_t(sign | ((magnitude - 0x3c000000 + 0x7ffff + tie_to_even) >> 20));
 }
 
 // Rounded to odd, see fma_to_odd.
@@ -235,6 +256,14 @@ struct __nv_bfloat16 : HalfArithmetic<__nv_bfloat16> {
   template <Number T>
   [[gnu::always_inline]] __nv_bfloat16(T value) : bits(float_to_bfloat16_bits(float_to_odd(double(value)))) {}
   [[gnu::always_inline]] operator float() const { return bfloat16_bits_to_float(bits); }
+};
+
+// Has no arithmetic, and converts from numbers only when it is told to.
+struct __nv_fp8_e4m3 {
+  uint8_t __x;  // as in CUDA
+  __nv_fp8_e4m3() = default;
+  [[gnu::always_inline]] explicit __nv_fp8_e4m3(float value) : __x(float_to_e4m3_bits(value)) {}
+  [[gnu::always_inline]] explicit operator float() const { return e4m3_bits_to_float(__x); }
 };
 
 struct alignas(4) __half2 : PairArithmetic<__half2> {

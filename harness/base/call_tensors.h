@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "common/call.h"
@@ -39,10 +40,11 @@ struct CallTensor {
 
 inline std::array<CallTensor, 4> tensors_of(const AttentionCall& c) {
   const size_t bytes = element_bytes(c.dtype), row_bytes = c.head_dim * bytes;
+  const size_t o_bytes = element_bytes(output_type(c.dtype));
   return {{{"Q", c.q, c.batch, c.num_heads_q, c.seqlen_q, row_bytes, bytes},
            {"K", c.k, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows(), row_bytes, bytes},
            {"V", c.v, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows(), row_bytes, bytes},
-           {"O", c.o, c.batch, c.num_heads_q, c.seqlen_q, row_bytes, bytes}}};
+           {"O", c.o, c.batch, c.num_heads_q, c.seqlen_q, c.head_dim * o_bytes, o_bytes}}};
 }
 
 // What of a call's memory a kernel may touch, the workspace aside.
@@ -59,6 +61,13 @@ inline std::vector<CallMemory> memory_of(const AttentionCall& c) {
     memory.push_back({"LSE", c.lse, sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q});
   if (c.kv_lengths != nullptr)
     memory.push_back({"lengths", const_cast<int*>(c.kv_lengths), sizeof(int) * c.batch});
+  for (const auto& [name, descale] :
+       {std::pair("scales of Q", c.q_descale), std::pair("scales of K", c.k_descale),
+        std::pair("scales of V", c.v_descale)}) {
+    const int64_t last = (c.batch - 1) * descale.batch_stride + (c.num_heads_kv - 1) * descale.head_stride;
+    if (descale.data != nullptr)
+      memory.push_back({name, const_cast<float*>(descale.data), sizeof(float) * (last + 1)});
+  }
   if (const PageTable& table = c.page_table; table.pages != nullptr)
     memory.push_back({"page table", const_cast<int*>(table.pages), sizeof(int) * c.batch * table.max_pages});
   if (c.earlier.o != nullptr) {  // from the first query's row to the last one's

@@ -1,7 +1,9 @@
-// 16-bit element types on the host, as bit patterns. Round to nearest even, as the hardware converts.
+// Element types on the host, as bit patterns. Round to nearest even, as the hardware converts.
 #pragma once
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -39,12 +41,34 @@ inline uint16_t float_to_bfloat16(float f) {
   return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+constexpr float kLargestE4m3 = 448;
+
+// There is no Inf, and both codes whose other bits are all set are NaN.
+inline float e4m3_to_float(uint8_t code) {
+  const bool is_nan = (code & 0x7f) == 0x7f;
+  const float magnitude = is_nan ? NAN : std::bit_cast<float>(uint32_t(code & 0x7f) << 20) * 0x1p120f;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | uint32_t(code & 0x80) << 24);
+}
+
+// What is too large becomes the largest number.
+inline uint8_t float_to_e4m3(float f) {
+  const uint8_t sign = std::signbit(f) ? 0x80 : 0;
+  const float magnitude = std::abs(f);
+  if (std::isnan(f)) return 0x7f;
+  if (magnitude >= kLargestE4m3) return sign | 0x7e;
+  // The last bit that e4m3 keeps is 2^-9 up to 2^-5, and 2^-3 of the power of two below the magnitude.
+  const int step = magnitude < 0x1p-5f ? -9 : std::ilogb(magnitude) - 3;
+  const int units = int(std::nearbyint(std::ldexp(magnitude, -step)));  // at most 16, which carries
+  return uint8_t(sign | ((step + 9) * 8 + units));
+}
+
 inline float load_element(DType dtype, const void* at) {
   if (dtype == DType::kFp32) {
     float f;
     std::memcpy(&f, at, 4);
     return f;
   }
+  if (dtype == DType::kE4m3) return e4m3_to_float(*static_cast<const uint8_t*>(at));
   uint16_t h;
   std::memcpy(&h, at, 2);
   return dtype == DType::kFp16 ? half_to_float(h) : bfloat16_to_float(h);
@@ -58,6 +82,10 @@ inline void load_elements(DType dtype, const void* from, int count, float* to) {
 inline void store_element(DType dtype, void* at, float value) {
   if (dtype == DType::kFp32) {
     std::memcpy(at, &value, 4);
+    return;
+  }
+  if (dtype == DType::kE4m3) {
+    *static_cast<uint8_t*>(at) = float_to_e4m3(value);
     return;
   }
   const uint16_t h = dtype == DType::kFp16 ? float_to_half(value) : float_to_bfloat16(value);

@@ -51,9 +51,11 @@ bool has_words(const std::string& name, const std::string& words) {
 
 double flop_per_clock_per_sm(const std::string& device_name, int compute_capability, DType dtype) {
   if (dtype == DType::kFp32) return 2.0 * fp32_lanes(compute_capability);
+  // FP8 has twice the rate, where there is any.
+  const double times = dtype != DType::kE4m3 ? 1 : compute_capability >= 89 ? 2 : 0;
   for (const TensorRate& rate : kTensorRates) {
     if (rate.compute_capability == compute_capability && has_words(device_name, rate.words))
-      return rate.flop_per_clock_per_sm;
+      return times * rate.flop_per_clock_per_sm;
   }
   return 0;
 }

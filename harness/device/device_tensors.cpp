@@ -20,11 +20,10 @@ static PageTable page_table_of(const Problem& p) {
 
 AttentionCall shape_of_call(const Problem& p) {
   const TensorPlan plan = plan_on_device(p);
-  const size_t bytes = element_bytes(p.dtype);
   // As if every buffer began at address 0: alignment comes out as it will be, since allocations are aligned.
-  const auto view = [&](const Placement& at) {
-    return TensorView{reinterpret_cast<void*>(at.offset * bytes), at.batch_stride, at.head_stride,
-                      at.row_stride};
+  const auto view = [](const Placement& at, DType dtype) {
+    return TensorView{reinterpret_cast<void*>(at.offset * element_bytes(dtype)), at.batch_stride,
+                      at.head_stride, at.row_stride};
   };
   return {.dtype = p.dtype,
           .batch = p.batch,
@@ -35,10 +34,10 @@ AttentionCall shape_of_call(const Problem& p) {
           .head_dim = p.head_dim,
           .causal = p.causal,
           .softmax_scale = p.softmax_scale(),
-          .q = view(plan.q),
-          .k = view(plan.k),
-          .v = view(plan.v),
-          .o = view(plan.o),
+          .q = view(plan.q, p.dtype),
+          .k = view(plan.k, p.dtype),
+          .v = view(plan.v, p.dtype),
+          .o = view(plan.o, output_type(p.dtype)),
           .lse = nullptr,
           .kv_lengths = nullptr,
           .page_table = page_table_of(p)};
@@ -51,17 +50,19 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
   const TensorPlan &host = workload.plan(), device = plan_on_device(p);
   const auto& elements = device.input_elements;
   const bool fused = elements.size() == 1;
-  inputs_.push_back(make_buffer(fused ? "the fused qkv tensor" : "q", host.q, device.q, elements[0]));
+  inputs_.push_back(
+      make_buffer(fused ? "the fused qkv tensor" : "q", host.q, device.q, elements[0], p.dtype));
   if (!fused) {
-    inputs_.push_back(make_buffer("k", host.k, device.k, elements[1]));
-    inputs_.push_back(make_buffer("v", host.v, device.v, elements[2]));
+    inputs_.push_back(make_buffer("k", host.k, device.k, elements[1], p.dtype));
+    inputs_.push_back(make_buffer("v", host.v, device.v, elements[2], p.dtype));
   }
-  o_ = make_buffer("o", host.o, device.o, device.output_elements);
+  o_ = make_buffer("o", host.o, device.o, device.output_elements, output_type(p.dtype));
   lse_ = allocate(device.lse_elements * sizeof(float));
-  if (p.kv_lengths != KvLengths::kFull) {
-    void* const lengths = allocate(p.batch * sizeof(int));
-    backend_.upload(lengths, workload.kv_lengths().data(), p.batch * sizeof(int));
-    call_.kv_lengths = static_cast<const int*>(lengths);
+  if (p.kv_lengths != KvLengths::kFull) call_.kv_lengths = uploaded(workload.kv_lengths());
+  if (p.dtype == DType::kE4m3) {
+    call_.q_descale = {uploaded(workload.q_descales()), p.num_heads_kv, 1};
+    call_.k_descale = {uploaded(workload.k_descales()), p.num_heads_kv, 1};
+    call_.v_descale = {uploaded(workload.v_descales()), p.num_heads_kv, 1};
   }
   if (p.page_size != 0)
     call_.page_table.pages = static_cast<const int*>(allocate(workload.page_table().size() * sizeof(int)));
@@ -94,8 +95,8 @@ void* DeviceTensors::allocate(size_t bytes) {
 }
 
 DeviceTensors::Buffer DeviceTensors::make_buffer(const char* name, const Placement& host,
-                                                 const Placement& device, int64_t elements) {
-  const size_t bytes = element_bytes(workload_.problem().dtype);
+                                                 const Placement& device, int64_t elements, DType dtype) {
+  const size_t bytes = element_bytes(dtype);
   Buffer buffer{name, allocate(elements * bytes), {}};
   if (workload_.problem().layout != Layout::kFar) {
     buffer.pieces.push_back({0, 0, elements * bytes});
@@ -206,9 +207,17 @@ bool DeviceTensors::is_guarded(const void* memory, size_t bytes) const {
   return std::ranges::all_of(guard, [&](Poison word) { return word == poison_; });
 }
 
-bool DeviceTensors::holds(const int* memory, const std::vector<int>& numbers) const {
-  std::vector<int> now(numbers.size());
-  backend_.download(now.data(), memory, now.size() * sizeof(int));
+template <typename Number>
+const Number* DeviceTensors::uploaded(const std::vector<Number>& numbers) {
+  void* const memory = allocate(numbers.size() * sizeof(Number));
+  backend_.upload(memory, numbers.data(), numbers.size() * sizeof(Number));
+  return static_cast<const Number*>(memory);
+}
+
+template <typename Number>
+bool DeviceTensors::holds(const Number* memory, const std::vector<Number>& numbers) const {
+  std::vector<Number> now(numbers.size());
+  backend_.download(now.data(), memory, now.size() * sizeof(Number));
   return now == numbers;
 }
 
@@ -244,6 +253,12 @@ std::string DeviceTensors::changed_input() {
   }
   if (call_.kv_lengths != nullptr && !holds(call_.kv_lengths, workload_.kv_lengths()))
     return "kv_lengths was modified: inputs are read-only";
+  for (const auto& [descale, numbers] : {std::pair(&call_.q_descale, &workload_.q_descales()),
+                                         std::pair(&call_.k_descale, &workload_.k_descales()),
+                                         std::pair(&call_.v_descale, &workload_.v_descales())}) {
+    if (descale->data != nullptr && !holds(descale->data, *numbers))
+      return "the scales of q, k or v were modified: inputs are read-only";
+  }
   if (call_.page_table.pages != nullptr && !holds(call_.page_table.pages, workload_.page_table()))
     return "the page table was modified: inputs are read-only";
   return "";

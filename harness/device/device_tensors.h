@@ -45,7 +45,8 @@ class DeviceTensors {
     uint64_t checksum = 0;  // of an input: what it must hold
   };
   void* allocate(size_t bytes);
-  Buffer make_buffer(const char* name, const Placement& host, const Placement& device, int64_t elements);
+  Buffer make_buffer(const char* name, const Placement& host, const Placement& device, int64_t elements,
+                     DType dtype);
   void upload(const Buffer& to, std::span<const unsigned char> from);
   void download(std::span<unsigned char> to, const Buffer& from) const;
   void upload_inputs(bool only_unreadable);  // only what Workload::poison() changes
@@ -54,7 +55,10 @@ class DeviceTensors {
   // With a guard of poison behind it, which is looked for afterwards.
   void upload_guarded(void* to, const void* from, size_t bytes);
   bool is_guarded(const void* memory, size_t bytes) const;
-  bool holds(const int* memory, const std::vector<int>& numbers) const;
+  template <typename Number>
+  bool holds(const Number* memory, const std::vector<Number>& numbers) const;
+  template <typename Number>
+  const Number* uploaded(const std::vector<Number>& numbers);
 
   Backend& backend_;
   Workload& workload_;

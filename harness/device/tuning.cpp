@@ -22,7 +22,7 @@ namespace {
 #ifdef FLASHSTEPS_READS_JSON
 
 DType dtype_from(const std::string& text) {
-  for (const DType dtype : {DType::kFp32, DType::kFp16, DType::kBf16}) {
+  for (const DType dtype : {DType::kFp32, DType::kFp16, DType::kBf16, DType::kE4m3}) {
     if (name(dtype) == text) return dtype;
   }
   throw std::runtime_error("unknown dtype");

@@ -45,7 +45,7 @@ bool is_poison(const void* at) {
 }
 
 // What is as good as zero: rounding to the type may leave it or not.
-double smallest(DType dtype) { return dtype == DType::kFp16 ? 0x1p-24 : 0x1p-126; }
+double smallest(const Problem& p) { return output_type(p.dtype) == DType::kFp16 ? 0x1p-24 : 0x1p-126; }
 
 // Equal scores are rounded alike, so that their errors do not cancel. Structured inputs have them where keys
 // come again: the mean of two keys' V often lies halfway between two numbers of the type, for many rows.
@@ -104,19 +104,20 @@ bool is_rounded_merge(const Problem& p, const Outputs& outputs, const RowId& row
                       const std::vector<float>& o) {
   const float* const merged = &outputs.earlier.o[EarlierResult::at(p, row) * p.head_dim];
   for (int d = 0; d < p.head_dim; ++d) {
-    if (!(rounded(p.dtype, merged[d]) == o[d])) return false;
+    if (!(rounded(output_type(p.dtype), merged[d]) == o[d])) return false;
   }
   return true;
 }
 
 // Every element of o and lse, whether or not its row has a reference.
 Scan scan(const Problem& p, const Workload& w, const Outputs& outputs) {
-  const size_t bytes = element_bytes(p.dtype);
+  const DType type = output_type(p.dtype);
+  const size_t bytes = element_bytes(type);
   const auto look = [&](const RowId& id, Scan& s) {
     const auto* const row = static_cast<const unsigned char*>(outputs.o_row(id));
     int unwritten = 0;
     for (int d = 0; d < p.head_dim; ++d) {
-      const float value = load_element(p.dtype, row + d * bytes);
+      const float value = load_element(type, row + d * bytes);
       if (std::isfinite(value)) continue;
       const bool is_unwritten = is_poison(row + d * bytes);
       (is_unwritten ? s.unwritten_elements : std::isnan(value) ? s.nans : s.infs).add(id);
@@ -203,7 +204,7 @@ std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_
     some_o_wrong = some_o_wrong || row.error > 0;
     if (!row.lse_wrong) continue;
     (row.lse > row.exactly ? too_large : too_small)++;
-    lse_of_type = lse_of_type && rounded(p.dtype, float(row.lse)) == float(row.lse);
+    lse_of_type = lse_of_type && rounded(output_type(p.dtype), float(row.lse)) == float(row.lse);
     lse_small =
         lse_small && std::abs(row.lse - row.exactly) <= 4 * unit * std::max(2.0, std::abs(row.exactly));
   }
@@ -262,7 +263,7 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
              Errors& errors, Validation& v) {
   const Gates gate = gates(p.dtype);
   std::vector<float> o(p.head_dim);
-  load_elements(p.dtype, outputs.o_row(row.id), p.head_dim, o.data());
+  load_elements(output_type(p.dtype), outputs.o_row(row.id), p.head_dim, o.data());
   const bool is_empty = sees_none(w, row.id);
   if (p.earlier && !is_empty && !is_rounded_merge(p, outputs, row.id, o)) errors.not_rounded.add(row.id);
   double row_error = 0, row_norm = 0, row_rounding = 0;
@@ -272,7 +273,7 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
     row_norm += row.o[d] * row.o[d];
     keep_worst(v.max_abs, difference);
     if (is_empty || !has_roundings(p)) continue;
-    const double scale = gate.unit * (std::abs(row.o[d]) + row.rounding[d]) + smallest(p.dtype);
+    const double scale = gate.unit * (std::abs(row.o[d]) + row.rounding[d]) + smallest(p);
     if (keep_worst(v.worst_element, difference / scale)) errors.worst_element = {row.id, d, o[d], row.o[d]};
     keep_worst(errors.naive_element, std::abs(row.naive[d] - row.o[d]) / scale);
     errors.along += (o[d] - row.o[d]) * row.o[d];
@@ -360,7 +361,7 @@ std::string place(const Problem& p, const RowId& id) {
 }
 
 std::optional<RowId> first_difference(const Problem& p, const Outputs& one, const Outputs& other) {
-  const size_t row_bytes = p.head_dim * element_bytes(p.dtype);
+  const size_t row_bytes = p.head_dim * element_bytes(output_type(p.dtype));
   for (const RowId row : p.rows()) {
     const float lse = one.lse_at(row), other_lse = other.lse_at(row);
     const size_t merged = p.earlier ? EarlierResult::at(p, row) * p.head_dim : 0;
@@ -461,8 +462,8 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
     std::vector<float>&o = part.o, &expected = part.expected;
     o.resize(p.head_dim);
     expected.resize(p.head_dim);
-    load_elements(p.dtype, outputs.o_row(id), p.head_dim, o.data());
-    load_elements(p.dtype, trusted.o_row(id), p.head_dim, expected.data());
+    load_elements(output_type(p.dtype), outputs.o_row(id), p.head_dim, o.data());
+    load_elements(output_type(p.dtype), trusted.o_row(id), p.head_dim, expected.data());
     double error = 0, norm = 0;
     for (int d = 0; d < p.head_dim; ++d) {
       const double difference = double(o[d]) - expected[d];

@@ -35,13 +35,12 @@ Sum dot(const float* a, const float* b, int n) {
 
 // K or V of a head, its first rows. `values` may be larger, as an earlier head has left it: fresh memory takes
 // time.
-void load_head(const Workload& w, const void* (Workload::*row_of)(RowId) const, int b, int h_kv, int rows,
+void load_head(const Workload& w, void (Workload::*load)(RowId, float*) const, int b, int h_kv, int rows,
                std::vector<float>& values) {
   const int d = w.problem().head_dim;
   if (values.size() < size_t(rows) * d) values.resize(size_t(rows) * d);
   parallel_for(rows, [&](int64_t begin, int64_t end) {
-    for (int64_t j = begin; j < end; ++j)
-      load_elements(w.problem().dtype, (w.*row_of)({b, h_kv, int(j)}), d, &values[size_t(j) * d]);
+    for (int64_t j = begin; j < end; ++j) (w.*load)({b, h_kv, int(j)}, &values[size_t(j) * d]);
   });
 }
 
@@ -52,6 +51,11 @@ std::pair<Score, Score> exponentiate(std::vector<Score>& scores) {
   for (const Score s : scores) row_max = std::max(row_max, s);
   for (Score& s : scores) sum += s = std::exp(s - row_max);
   return {row_max, sum};
+}
+
+// P, whose largest value is 1. In e4m3 that becomes 2^8, or most of what is small would be lost.
+float rounded_weight(DType dtype, float weight) {
+  return dtype == DType::kE4m3 ? rounded(dtype, 256 * weight) / 256 : rounded(dtype, weight);
 }
 
 // With the earlier result over other keys that the row has at number `at`.
@@ -85,7 +89,7 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
   int most_keys = 0;
   for (size_t r = 0; r < rows.size(); ++r) {
     works[r].q.resize(d);
-    load_elements(p.dtype, w.q_row(rows[r].id), d, works[r].q.data());
+    w.load_q(rows[r].id, works[r].q.data());
     works[r].scores.resize(rows[r].visible_keys);
     works[r].naive_scores.resize(rows[r].visible_keys);
     most_keys = std::max(most_keys, rows[r].visible_keys);
@@ -106,7 +110,7 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     rows[r].lse = row_max + std::log(sum);  // of no key: -inf
     works[r].sum = sum;
     works[r].naive_sum = exponentiate(works[r].naive_scores).second;
-    for (float& weight : works[r].naive_scores) weight = rounded(p.dtype, weight);
+    for (float& weight : works[r].naive_scores) weight = rounded_weight(p.dtype, weight);
   }
   for (int j = 0; j < most_keys; ++j) {
     const float* const v = values + size_t(j) * d;
@@ -131,7 +135,7 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
       for (float& o : rows[r].naive) o /= works[r].naive_sum;
     }
     if (p.earlier) merge(w.earlier(), EarlierResult::at(p, rows[r].id), rows[r]);
-    for (float& o : rows[r].naive) o = rounded(p.dtype, o);
+    for (float& o : rows[r].naive) o = rounded(output_type(p.dtype), o);
   }
 }
 
@@ -179,8 +183,8 @@ std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<Ro
     for (end = begin; end < rows.size() && head(rows[end]) == head(rows[begin]); ++end)
       most_keys = std::max(most_keys, rows[end].visible_keys);
     const auto [b, h_kv] = head(rows[begin]);
-    load_head(w, &Workload::k_row, b, h_kv, most_keys, keys);
-    load_head(w, &Workload::v_row, b, h_kv, most_keys, values);
+    load_head(w, &Workload::load_k, b, h_kv, most_keys, keys);
+    load_head(w, &Workload::load_v, b, h_kv, most_keys, values);
     // Blocks are handed out one by one: under a causal mask the later ones are longer.
     std::atomic<size_t> next{begin};
     const size_t threads = std::max(1u, std::thread::hardware_concurrency());

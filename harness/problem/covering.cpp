@@ -41,7 +41,8 @@ struct Axes {
     if (step.pages) lengths.push_back(KvLengths::kSkewed);
     add(&Problem::kv_lengths, lengths);
     std::vector<DType> dtypes{DType::kFp16, DType::kBf16};
-    if (step.dtypes.has(DType::kFp32)) dtypes.push_back(DType::kFp32);
+    for (const DType more : {DType::kFp32, DType::kE4m3})
+      if (step.dtypes.has(more)) dtypes.push_back(more);
     add(&Problem::dtype, dtypes);
     add(&Problem::head_dim, {64, 128});
     batch_axis = values.size();
@@ -59,6 +60,8 @@ struct Axes {
     std::vector<Inputs> inputs;
     // These need more keys than most problems have: see large_growth().
     for (const auto& [text, value] : kInputsNames) {
+      const bool of_fp8 = value == Inputs::kMean || value == Inputs::kOutliers || value == Inputs::kChannels;
+      if (of_fp8 && !step.dtypes.has(DType::kE4m3)) continue;
       if (!is_steep(value) && value != Inputs::kLeaps) inputs.push_back(value);
     }
     add(&Problem::inputs, inputs);

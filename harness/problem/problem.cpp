@@ -29,14 +29,17 @@ constexpr int kSparePages = 3;
 
 const Names<DType> kDTypeNames{{name(DType::kFp32), DType::kFp32},
                                {name(DType::kFp16), DType::kFp16},
-                               {name(DType::kBf16), DType::kBf16}};
+                               {name(DType::kBf16), DType::kBf16},
+                               {name(DType::kE4m3), DType::kE4m3}};
 const Names<Layout> kLayoutNames{{"bhsd", Layout::kBhsd},     {"bshd", Layout::kBshd}, {"qkv", Layout::kQkv},
                                  {"gapped", Layout::kGapped}, {"odd", Layout::kOdd},   {"far", Layout::kFar}};
-const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},   {"sharp", Inputs::kSharp},
-                                 {"shifted", Inputs::kShifted}, {"structured", Inputs::kStructured},
-                                 {"offset", Inputs::kOffset},   {"ramps", Inputs::kRamps},
-                                 {"huge", Inputs::kHuge},       {"rising", Inputs::kRising},
-                                 {"falling", Inputs::kFalling}, {"leaps", Inputs::kLeaps}};
+const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},    {"sharp", Inputs::kSharp},
+                                 {"shifted", Inputs::kShifted},  {"structured", Inputs::kStructured},
+                                 {"offset", Inputs::kOffset},    {"ramps", Inputs::kRamps},
+                                 {"huge", Inputs::kHuge},        {"rising", Inputs::kRising},
+                                 {"falling", Inputs::kFalling},  {"leaps", Inputs::kLeaps},
+                                 {"mean", Inputs::kMean},        {"outliers", Inputs::kOutliers},
+                                 {"channels", Inputs::kChannels}};
 const Names<KvLengths> kKvLengthsNames{{"full", KvLengths::kFull},
                                        {"random", KvLengths::kRandom},
                                        {"skewed", KvLengths::kSkewed},
@@ -178,6 +181,8 @@ std::string shape_error(const Problem& p) {
       p.dtype == DType::kFp32)
     return "inputs '" + name(p.inputs) +
            "' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
+  if ((is_steep(p.inputs) || p.inputs == Inputs::kLeaps) && p.dtype == DType::kE4m3)
+    return "inputs '" + name(p.inputs) + "' are for fp16 and bf16: e4m3 cannot tell their keys apart";
   if (is_steep(p.inputs) && p.seqlen_kv > kMostSteepKeys)
     return "inputs '" + name(p.inputs) + "' are for up to " + std::to_string(kMostSteepKeys) +
            " keys: bf16 cannot count more tiles of 64";

@@ -36,6 +36,9 @@ enum class Inputs {
   kFalling,     // the same with scores that fall, faster
   kLeaps,       // in some rows, all scores of every second 128 keys lie higher than the others by as much as
                 // some limit of a softmax that rescales lazily; normal in the other rows; fp16 and bf16 only
+  kMean,        // normal, and 2 is added to V: its sums are of one sign
+  kOutliers,    // normal, and one element of a thousand is ten times as large
+  kChannels,    // normal, and k and v times 1/32 to 4: by channel
   kGiven,       // a caller's own, see problem_of()
 };
 

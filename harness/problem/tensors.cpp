@@ -1,6 +1,7 @@
 #include "harness/problem/tensors.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -25,7 +26,8 @@ enum Stream : uint64_t {
   kNoise = 6,
   kEarlier = 7,
   kEarlierKind = 8,
-  kEarlierO = 9
+  kEarlierO = 9,
+  kOutlier = 10
 };
 
 // Its strides are still to come.
@@ -168,9 +170,16 @@ void leap_of_key(const Problem& p, int b, int h, int j, float* row) {
   row[1] = float(product - double(row[0]) * kLeapCoordinate);
 }
 
+// N(0, 1), and what some inputs make of all tensors alike.
 void normal_row(const Problem& p, Stream stream, int64_t row_index, float* row) {
   for (int f = 0; f < p.head_dim; f += 2)
     random_normal_pair(p.seed, stream, (row_index * p.head_dim + f) / 2, row[f], row[f + 1]);
+  for (int f = 0; p.inputs == Inputs::kOutliers && f < p.head_dim; ++f) {
+    const uint64_t bits = random_bits(p.seed, kOutlier + stream, row_index * p.head_dim + f);
+    if (bits % 1000 == 0) row[f] *= 10;
+  }
+  for (int f = 0; p.inputs == Inputs::kChannels && stream != kQ && f < p.head_dim; ++f)
+    row[f] *= std::ldexp(1.0f, f % 8 - 5);
 }
 
 // The largest value of a tensor, all of whose values must be finite. What lies beyond a length may be
@@ -196,6 +205,14 @@ double largest_of(const Problem& p, const char* name, const CallTensor& tensor, 
 
 void fill_poison(std::span<unsigned char> bytes, Poison poison) {
   for (size_t i = 0; i + 1 < bytes.size(); i += 2) std::memcpy(&bytes[i], &poison, 2);
+}
+
+// What a step reads. Of FP8 each byte is an element, and the poison's first one is no NaN.
+void fill_input_poison(std::span<unsigned char> bytes, Poison poison, DType dtype) {
+  if (dtype == DType::kE4m3 && poison == Poison::kNan)
+    std::ranges::fill(bytes, 0xff);
+  else
+    fill_poison(bytes, poison);
 }
 
 }  // namespace
@@ -267,7 +284,8 @@ TensorPlan plan_on_device(const Problem& p) {
 }
 
 double total_bytes(const Problem& problem, const TensorPlan& plan) {
-  double total = double(plan.output_elements) * element_bytes(problem.dtype) + 4.0 * plan.lse_elements;
+  double total =
+      double(plan.output_elements) * element_bytes(output_type(problem.dtype)) + 4.0 * plan.lse_elements;
   for (const int64_t n : plan.input_elements) total += double(n) * element_bytes(problem.dtype);
   return total;
 }
@@ -328,7 +346,7 @@ void Workload::allocate() {
   if (problem_.page_size != 0) make_page_table();
   for (const int64_t n : plan_.input_elements) {
     inputs_.emplace_back(n * element_bytes(problem_.dtype));
-    fill_poison(inputs_.back(), poison_);
+    fill_input_poison(inputs_.back(), poison_, problem_.dtype);
   }
   find_unreadable();
 }
@@ -359,7 +377,7 @@ bool Workload::poison(Poison poison) {
   poison_ = poison;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     for (const auto [begin, end] : unreadable_[i])
-      fill_poison(std::span(inputs_[i]).subspan(begin, end - begin), poison_);
+      fill_input_poison(std::span(inputs_[i]).subspan(begin, end - begin), poison_, problem_.dtype);
   }
   if (problem_.page_size != 0) make_page_table();
   return true;
@@ -426,7 +444,7 @@ void Workload::find_unreadable() {
 
 void Workload::generate() {
   const size_t bytes = element_bytes(problem_.dtype);
-  const auto fill = [&](const Placement& tensor, auto&& make_row) {
+  const auto for_rows = [&](const Placement& tensor, auto&& make_row, auto&& use) {
     const auto places = tensor.all_rows();
     const int64_t rows_of_head = &tensor == &plan_.q ? problem_.seqlen_q : problem_.seqlen_kv;
     parallel_for(int64_t(places.size()), [&](int64_t begin, int64_t end) {
@@ -437,10 +455,31 @@ void Workload::generate() {
         // Its number as if nothing were in pages, so that these change no values.
         const int64_t index = (int64_t(row->b) * tensor.heads + row->h) * rows_of_head + row->i;
         make_row(*row, index, values.data());
-        unsigned char* const out = inputs_[tensor.buffer].data() + tensor.at(places[place]) * bytes;
-        for (int d = 0; d < problem_.head_dim; ++d) store_element(problem_.dtype, out + d * bytes, values[d]);
+        use(places[place], *row, values);
         heartbeat();
       }
+    });
+  };
+  // FP8: the largest value of the heads that share a scale becomes the type's largest number.
+  const auto find_descales = [&](const Placement& tensor, auto&& make_row) {
+    std::vector<std::atomic<float>> largest(problem_.batch * problem_.num_heads_kv);
+    for_rows(tensor, make_row, [&](RowId, RowId row, const std::vector<float>& values) {
+      float most = 0;
+      for (const float value : values) most = std::max(most, std::abs(value));
+      std::atomic<float>& all = largest[descale_at(tensor, row)];
+      for (float now = all; now < most && !all.compare_exchange_weak(now, most);) {
+      }
+    });
+    std::vector<float>& descales = const_cast<std::vector<float>&>(this->descales(tensor));
+    for (const float most : largest) descales.push_back(most == 0 ? 1 : most / kLargestE4m3);
+  };
+  const auto fill = [&](const Placement& tensor, auto&& make_row) {
+    if (problem_.dtype == DType::kE4m3) find_descales(tensor, make_row);
+    for_rows(tensor, make_row, [&](RowId place, RowId row, const std::vector<float>& values) {
+      unsigned char* const out = inputs_[tensor.buffer].data() + tensor.at(place) * bytes;
+      const float scale = descales(tensor).empty() ? 1 : descales(tensor)[descale_at(tensor, row)];
+      for (int d = 0; d < problem_.head_dim; ++d)
+        store_element(problem_.dtype, out + d * bytes, values[d] / scale);
     });
   };
   const bool structured = problem_.inputs == Inputs::kStructured;
@@ -489,16 +528,35 @@ void Workload::generate() {
     if (size > 0) values[0] = key_coordinate(row);
     if (problem_.inputs == Inputs::kLeaps) leap_of_key(problem_, row.b, row.h, row.i, values);
   });
-  fill(plan_.v, [&](RowId, int64_t index, float* values) { normal_row(problem_, kV, index, values); });
+  fill(plan_.v, [&](RowId, int64_t index, float* values) {
+    normal_row(problem_, kV, index, values);
+    for (int d = 0; problem_.inputs == Inputs::kMean && d < problem_.head_dim; ++d) values[d] += 2;
+  });
 }
 
 const void* Workload::at(const Placement& tensor, RowId row) const {
   return inputs_[tensor.buffer].data() + tensor.at(row) * element_bytes(problem_.dtype);
 }
 
+void Workload::load(const Placement& tensor, RowId place, RowId row, float* values) const {
+  load_elements(problem_.dtype, at(tensor, place), problem_.head_dim, values);
+  if (descales(tensor).empty()) return;
+  const float scale = descales(tensor)[descale_at(tensor, row)];
+  for (int d = 0; d < problem_.head_dim; ++d) values[d] *= scale;
+}
+
+const std::vector<float>& Workload::descales(const Placement& tensor) const {
+  return &tensor == &plan_.q ? q_descales_ : &tensor == &plan_.k ? k_descales_ : v_descales_;
+}
+
+size_t Workload::descale_at(const Placement& tensor, RowId row) const {
+  const int group = &tensor == &plan_.q ? problem_.num_heads_q / problem_.num_heads_kv : 1;
+  return size_t(row.b) * problem_.num_heads_kv + row.h / group;
+}
+
 Outputs::Outputs(const Problem& problem, Poison poison)
     : problem_(problem), plan_(plan_tensors(problem)), poison_(poison) {
-  o.resize(plan_.output_elements * element_bytes(problem.dtype));
+  o.resize(plan_.output_elements * element_bytes(output_type(problem.dtype)));
   lse.resize(plan_.lse_elements * sizeof(float));
   fill_poison(o, poison_);
   fill_poison(lse, poison_);
@@ -513,11 +571,12 @@ Outputs::Outputs(const Problem& problem, const AttentionCall& call) : Outputs(pr
 }
 
 const void* Outputs::o_row(RowId row) const {
-  return o.data() + plan_.o.at(row) * element_bytes(problem_.dtype);
+  return o.data() + plan_.o.at(row) * element_bytes(output_type(problem_.dtype));
 }
 
 void Outputs::zero_row(RowId row) {
-  std::memset(const_cast<void*>(o_row(row)), 0, problem_.head_dim * element_bytes(problem_.dtype));
+  std::memset(const_cast<void*>(o_row(row)), 0,
+              problem_.head_dim * element_bytes(output_type(problem_.dtype)));
 }
 
 float Outputs::lse_at(RowId row) const {
@@ -530,7 +589,7 @@ float Outputs::lse_at(RowId row) const {
 }
 
 std::string Outputs::damage() {
-  const size_t bytes = element_bytes(problem_.dtype);
+  const size_t bytes = element_bytes(output_type(problem_.dtype));
   const auto rows = problem_.rows();
   for (const RowId row : rows)
     fill_poison(std::span(o).subspan(plan_.o.at(row) * bytes, problem_.head_dim * bytes), poison_);

@@ -91,6 +91,14 @@ class Workload {
   const void* q_row(RowId row) const { return at(plan_.q, row); }
   const void* k_row(RowId row) const { return at(plan_.k, place_of(row)); }
   const void* v_row(RowId row) const { return at(plan_.v, place_of(row)); }
+  // The values of a row: its elements times its scale.
+  void load_q(RowId row, float* values) const { load(plan_.q, row, row, values); }
+  void load_k(RowId row, float* values) const { load(plan_.k, place_of(row), row, values); }
+  void load_v(RowId row, float* values) const { load(plan_.v, place_of(row), row, values); }
+  // Of q, k and v: [batch, num_heads_kv]; nothing where the type has no scales.
+  const std::vector<float>& q_descales() const { return q_descales_; }
+  const std::vector<float>& k_descales() const { return k_descales_; }
+  const std::vector<float>& v_descales() const { return v_descales_; }
 
  private:
   void allocate();
@@ -104,6 +112,10 @@ class Workload {
   // Which query or key is there, if a step may read it.
   std::optional<RowId> readable_row(const Placement& tensor, RowId place) const;
   const void* at(const Placement& tensor, RowId row) const;
+  void load(const Placement& tensor, RowId place, RowId row, float* values) const;
+  const std::vector<float>& descales(const Placement& tensor) const;
+  // Where a row's scale is among those of its tensor.
+  size_t descale_at(const Placement& tensor, RowId row) const;
 
   Problem problem_;
   TensorPlan plan_;
@@ -113,6 +125,7 @@ class Workload {
   std::vector<int> page_table_;
   std::vector<std::vector<unsigned char>> inputs_;
   std::vector<std::vector<Stretch>> unreadable_;  // of each input
+  std::vector<float> q_descales_, k_descales_, v_descales_;
   EarlierResult earlier_;
   Poison poison_ = Poison::kNan;
 };
@@ -124,7 +137,7 @@ class Outputs {
   // What a call on the host has left, without its gaps.
   Outputs(const Problem& problem, const AttentionCall& call);
 
-  std::vector<unsigned char> o;  // plan().output_elements of the problem's type
+  std::vector<unsigned char> o;  // plan().output_elements of output_type()
   std::vector<unsigned char> lse;
   EarlierResult earlier;  // with Problem::earlier: what the call has made of it
 

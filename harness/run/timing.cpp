@@ -146,7 +146,7 @@ Rates rates_of(const Timing& timing, const Problem& problem, double peak_tflops,
     return 100 * own / ceiling->second.per_second();
   };
   // The matmul's inputs are 16-bit.
-  if (problem.dtype != DType::kFp32) rates.percent_of_matmul = percent_of("matmul");
+  if (element_bytes(problem.dtype) == 2) rates.percent_of_matmul = percent_of("matmul");
   rates.percent_of_limit = percent_of(timing.limit);
   return rates;
 }

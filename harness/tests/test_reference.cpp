@@ -67,6 +67,33 @@ TEST_CASE("fp16 and bf16 convert exactly one way and round to nearest even the o
   check_all(bfloat16_to_float, float_to_bfloat16, 8, 7);
 }
 
+TEST_CASE("e4m3 converts exactly one way and to the nearest, or the even one of two, the other") {
+  const auto value = [](int code) {  // from its definition
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const double magnitude =
+        exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+    return code & 0x80 ? -magnitude : magnitude;
+  };
+  for (int code = 0; code < 256; ++code) {
+    if ((code & 0x7f) == 0x7f) {
+      CHECK(std::isnan(e4m3_to_float(uint8_t(code))));
+      continue;
+    }
+    CHECK(e4m3_to_float(uint8_t(code)) == value(code));
+    CHECK(float_to_e4m3(float(value(code))) == code);
+    if ((code & 0x7f) == 0x7e) continue;
+    const double next = value(code + 1), middle = (value(code) + next) / 2;
+    CHECK(float_to_e4m3(float(middle)) == (code % 2 == 0 ? code : code + 1));
+    CHECK(float_to_e4m3(float(middle + (next - middle) * 1e-3)) == code + 1);
+    CHECK(float_to_e4m3(float(middle - (next - middle) * 1e-3)) == code);
+  }
+  for (const float large : {449.0f, 1e30f, INFINITY}) {
+    CHECK(float_to_e4m3(large) == 0x7e);
+    CHECK(float_to_e4m3(-large) == 0xfe);
+  }
+  CHECK(float_to_e4m3(NAN) == 0x7f);
+}
+
 TEST_CASE("out of range becomes infinity") {
   CHECK(float_to_half(65519.0f) == 0x7bff);
   CHECK(float_to_half(65520.0f) == 0x7c00);

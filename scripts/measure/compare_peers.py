@@ -422,8 +422,9 @@ def problems_of(options: argparse.Namespace) -> list[Problem]:
     for name in ("grid", "seed", "shape", "dtype"):
         words += [f"--{name}={value}" for value in getattr(options, name) or []]
     problems = harness.problems(options.lab, *words)
-    if any(problem["dtype"] == "fp32" for problem in problems):
-        raise LabError("--dtype fp32: peers know fp16 and bf16 only")
+    for problem in problems:
+        if problem["dtype"] not in ("fp16", "bf16"):
+            raise LabError(f"--dtype {problem['dtype']}: peers know fp16 and bf16 only")
     return problems
 
 

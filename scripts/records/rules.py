@@ -18,7 +18,7 @@ SCHEMA = SHAPE["$defs"]["results"]["properties"]["schema"]["const"]
 TOLERANCE = 0.005  # relative: of `tflops`, the one derived number that a record has
 # The loosest gates that a recorded pass may have been judged by: NRMSE, and NRMSE of the worst row. Not asked from
 # the program: a program whose gates somebody has loosened must not leave a record that numbers are quoted from.
-GATES = {"fp32": (1e-5, 1e-4), "fp16": (1e-3, 2e-3), "bf16": (5e-3, 1e-2)}
+GATES = {"fp32": (1e-5, 1e-4), "fp16": (1e-3, 2e-3), "bf16": (5e-3, 1e-2), "e4m3": (4e-2, 8e-2)}
 
 
 @functools.cache

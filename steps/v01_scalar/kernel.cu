@@ -31,6 +31,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   float row_max = -INFINITY;  // largest score so far, in units of log2
   float row_sum = 0.0f;       // sum of exp2(score - row_max) so far
 
+  const float scale = params.score_scale_log2(batch, head);
   const int num_keys = params.template visible_keys<CAUSAL>(row, params.kv_length(batch));
   for (int key = 0; key < num_keys; ++key) {
     // S = Q K^T: one score.
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
     float score = 0.0f;
 #pragma unroll
     for (int d = 0; d < HEAD_DIM; ++d) score += float(q[d]) * float(k_row[d]);
-    score *= params.softmax_scale_log2;
+    score *= scale;
 
     // Softmax, online: when a larger score turns up, row_scale shrinks what has been summed so far.
     const float new_max = fmaxf(row_max, score);
@@ -54,10 +55,11 @@ __global__ void __launch_bounds__(NUM_THREADS) attention_kernel(const AttentionP
   }
 
   // A row that sees no key has row_sum 0: its output is zero and its LSE log(0) = -inf.
-  const float inverse_sum = row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
-  Element* const o_row = params.o_head(batch, head) + row * params.o.row_stride;
+  const float inverse_sum = row_sum == 0.0f ? 0.0f : params.output_scale(batch, head) / row_sum;
+  using Output = typename AttentionParams<Element>::Output;
+  Output* const o_row = params.o_head(batch, head) + row * params.o.row_stride;
 #pragma unroll
-  for (int d = 0; d < HEAD_DIM; ++d) o_row[d] = Element(acc_o[d] * inverse_sum);
+  for (int d = 0; d < HEAD_DIM; ++d) o_row[d] = Output(acc_o[d] * inverse_sum);
   params.store_lse(batch, head, row, num_keys > 0 ? row_max * kLn2 + logf(row_sum) : -INFINITY);
 }
 
@@ -71,7 +73,7 @@ constexpr StepInfo kStep = {
     .title = "One thread computes one query row and reads K and V from global memory",
     .removes = "nothing: the baseline",
     .part = Part::kMemory,
-    .dtypes = {DType::kFp16, DType::kBf16, DType::kFp32},
+    .dtypes = {DType::kFp16, DType::kBf16, DType::kFp32, DType::kE4m3},
     .spills = "at D=128 q and acc_o alone are 256 values, and a thread has 255 registers",
 };
 REGISTER_STEP(launch_attention, kStep);

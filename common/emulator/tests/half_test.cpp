@@ -237,3 +237,31 @@ TEST_CASE("pairs keep their order", "[half]") {
   std::memcpy(&packed, &h, 4);
   CHECK(packed == 0xc0003c00u);
 }
+
+TEST_CASE("FP8 is rounded to the nearest, and what is too large to the largest") {
+  const auto code_of = [](float x) { return int(__nv_fp8_e4m3(x).__x); };
+  const auto value_of = [](int code) {  // by definition
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const double magnitude =
+        exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+    return code & 0x80 ? -magnitude : magnitude;
+  };
+  for (int code = 0; code < 256; ++code) {
+    __nv_fp8_e4m3 x;
+    x.__x = uint8_t(code);
+    if ((code & 0x7f) == 0x7f) {
+      CHECK(std::isnan(float(x)));
+      continue;
+    }
+    CHECK(same(float(x), value_of(code)));
+    CHECK(code_of(float(x)) == code);
+    if ((code & 0x7f) == 0x7e) continue;
+    const double next = value_of(code + 1), middle = (value_of(code) + next) / 2;
+    CHECK(code_of(float(middle)) == (code % 2 == 0 ? code : code + 1));
+    CHECK(code_of(float(middle + (next - middle) * 1e-3)) == code + 1);
+    CHECK(code_of(float(middle - (next - middle) * 1e-3)) == code);
+  }
+  CHECK(code_of(449) == 0x7e);
+  CHECK(code_of(-INFINITY) == 0xfe);
+  CHECK(code_of(NAN) == 0x7f);
+}
