@@ -245,6 +245,51 @@ inline void check_mutants_on_the_sample(Backend& backend) {
   }
 }
 
+// FP8: each on inputs that show it.
+inline void check_e4m3_mutants(Backend& backend) {
+  const Problem few{.batch = 2,
+                    .num_heads_q = 4,
+                    .num_heads_kv = 2,
+                    .seqlen_q = 70,
+                    .seqlen_kv = 300,
+                    .dtype = DType::kE4m3,
+                    .kv_lengths = KvLengths::kRandom};
+  Problem long_mean{.seqlen_q = 20, .seqlen_kv = 4096, .dtype = DType::kE4m3, .inputs = Inputs::kMean};
+  const auto with = [](Problem p, Inputs inputs) {
+    p.inputs = inputs;
+    return p;
+  };
+  const struct {
+    const char* name;
+    Problem problem;
+    const char* message;
+  } cases[] = {
+      {"k_scale_of_head_0", few, "lse wrong"},
+      {"q_scale_of_query", few, "lse wrong"},
+      {"v_scale_forgotten", few, "every lse is right"},
+      {"scale_of_p_in_lse", few, "o is right and lse is not"},
+      {"keys_swapped", few, "every lse is right"},
+      {"saturates", with(few, Inputs::kRamps), "every lse is right"},
+      {"one_level_of_sums", long_mean, "o is too short by"},
+      {"p_truncated", long_mean, "o is too short by"},
+      {"padding_times_zero", few, "are NaN"},
+  };
+  for (const Inputs inputs : {Inputs::kNormal, Inputs::kSharp, Inputs::kRamps, Inputs::kMean,
+                              Inputs::kOutliers, Inputs::kChannels}) {
+    for (const Problem& problem : {with(few, inputs), with(long_mean, inputs)}) {
+      const Validation v = validate_named(backend, "mutant_e4m3_none", problem);
+      INFO(problem.label() << ": " << v.message);
+      CHECK(v.pass);
+    }
+  }
+  for (const auto& [name, problem, message] : cases) {
+    const Validation v = validate_named(backend, ("mutant_e4m3_" + std::string(name)).c_str(), problem);
+    INFO(name << ": " << v.message);
+    CHECK(!v.pass);
+    CHECK(v.message.find(message) != std::string::npos);
+  }
+}
+
 inline void check_mutants(Backend& backend) {
   // Each mutation but the control has a case: a new one cannot be forgotten here.
   for (int m = mutations::kNone + 1; m < mutations::kNumMutations; ++m) {

@@ -14,6 +14,11 @@ TEST_CASE("the covering sample rejects the emulator's mutants that show in few p
   check_mutants_on_the_sample(*backend);
 }
 
+TEST_CASE("the emulator's mutants with FP8 are rejected") {
+  const auto backend = make_emulator_backend();
+  check_e4m3_mutants(*backend);
+}
+
 TEST_CASE("the emulator names an entry of the page table that is no sequence's") {
   const auto backend = make_emulator_backend();
   Problem p{.batch = 2, .seqlen_kv = 50, .kv_lengths = KvLengths::kSkewed, .page_size = 1};
