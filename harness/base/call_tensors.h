@@ -47,6 +47,11 @@ inline std::array<CallTensor, 4> tensors_of(const AttentionCall& c) {
            {"O", c.o, c.batch, c.num_heads_q, c.seqlen_q, c.head_dim * o_bytes, o_bytes}}};
 }
 
+// How many numbers lie between the first scale and the last one, both included.
+inline int64_t descale_extent(const AttentionCall& c, const Descale& descale) {
+  return (c.batch - 1) * descale.batch_stride + (c.num_heads_kv - 1) * descale.head_stride + 1;
+}
+
 // What of a call's memory a kernel may touch, the workspace aside.
 struct CallMemory {
   const char* name;
@@ -64,9 +69,8 @@ inline std::vector<CallMemory> memory_of(const AttentionCall& c) {
   for (const auto& [name, descale] :
        {std::pair("scales of Q", c.q_descale), std::pair("scales of K", c.k_descale),
         std::pair("scales of V", c.v_descale)}) {
-    const int64_t last = (c.batch - 1) * descale.batch_stride + (c.num_heads_kv - 1) * descale.head_stride;
     if (descale.data != nullptr)
-      memory.push_back({name, const_cast<float*>(descale.data), sizeof(float) * (last + 1)});
+      memory.push_back({name, const_cast<float*>(descale.data), sizeof(float) * descale_extent(c, descale)});
   }
   if (const PageTable& table = c.page_table; table.pages != nullptr)
     memory.push_back({"page table", const_cast<int*>(table.pages), sizeof(int) * c.batch * table.max_pages});

@@ -73,7 +73,8 @@ bool check_call(const AttentionCall& c, std::string_view step) {
           size_error(c.batch, c.num_heads_q, c.num_heads_kv, c.seqlen_q, c.seqlen_kv, c.head_dim, least);
       !error.empty())
     refuse(error);
-  if (c.dtype != DType::kFp32 && c.dtype != DType::kFp16 && c.dtype != DType::kBf16)
+  if (c.dtype != DType::kFp32 && c.dtype != DType::kFp16 && c.dtype != DType::kBf16 &&
+      c.dtype != DType::kE4m3)
     refuse("dtype is none of DType's");
   if (!has_queries(c)) {
     if (!step.empty()) named_step(step, BackendKind::kEmulator);  // which has all steps
@@ -88,16 +89,22 @@ bool check_call(const AttentionCall& c, std::string_view step) {
   } pointers[] = {{"q", c.q.data, element},
                   {"k", c.k.data, element},
                   {"v", c.v.data, element},
-                  {"o", c.o.data, element},
+                  {"o", c.o.data, element_bytes(output_type(c.dtype))},
                   {"lse", c.lse, sizeof(float)},
                   {"kv_lengths", c.kv_lengths, sizeof(int)},
-                  {"page_table", c.page_table.pages, sizeof(int)}};
+                  {"page_table", c.page_table.pages, sizeof(int)},
+                  {"q_descale", c.q_descale.data, sizeof(float)},
+                  {"k_descale", c.k_descale.data, sizeof(float)},
+                  {"v_descale", c.v_descale.data, sizeof(float)}};
   for (const auto& [name, pointer, alignment] : pointers) {
     const bool needed = name[1] == '\0';
     if (pointer == nullptr && needed) refuse(std::string(name) + " is a null pointer");
     if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0)
       refuse(std::string(name) + " is not aligned to its elements of " + std::to_string(alignment) +
              " bytes");
+  }
+  for (const Descale& each : {c.q_descale, c.k_descale, c.v_descale}) {
+    if (each.batch_stride < 0 || each.head_stride < 0) refuse("a scale has a negative stride");
   }
   if (c.earlier.o != nullptr && (c.earlier.lse == nullptr || c.earlier.rows < c.seqlen_q || c.lse != nullptr))
     refuse("earlier needs an lse and as many rows as there are queries, and lse is null then");
@@ -319,7 +326,7 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
   AttentionCall on_gpu = call;
   TensorView* const views[] = {&on_gpu.q, &on_gpu.k, &on_gpu.v, &on_gpu.o};
   const auto tensors = tensors_of(call);
-  std::vector<char> staging(std::max(tensors[0].bytes(), tensors[1].bytes()));
+  std::vector<char> staging(std::max({tensors[0].bytes(), tensors[1].bytes(), tensors[3].bytes()}));
   for (int t = 0; t < 4; ++t) {
     const CallTensor& from = tensors[t];
     *views[t] = bhsd_view(allocate(from.bytes()), from.heads, from.rows, call.head_dim);
@@ -340,6 +347,13 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
     void* const table = allocate(table_bytes);
     gpu_upload(table, call.page_table.pages, table_bytes);
     on_gpu.page_table.pages = static_cast<const int*>(table);
+  }
+  for (Descale* const each : {&on_gpu.q_descale, &on_gpu.k_descale, &on_gpu.v_descale}) {
+    if (each->data == nullptr) continue;
+    const size_t count = descale_extent(call, *each);
+    void* const scales = allocate(count * sizeof(float));
+    gpu_upload(scales, each->data, count * sizeof(float));
+    each->data = static_cast<const float*>(scales);
   }
   on_gpu.workspace = nullptr;  // the caller's are in host memory
   on_gpu.counters = nullptr;

@@ -340,6 +340,14 @@ Workload::Workload(const Problem& problem, const AttentionCall& given)
         std::memcpy(const_cast<void*>(at(*places[t], rows[row])), tensors[t].row(row), tensors[t].row_bytes);
     }
   }
+  if (problem_.dtype != DType::kE4m3) return;
+  for (const auto& [to, from] :
+       {std::pair(&q_descales_, given.q_descale), std::pair(&k_descales_, given.k_descale),
+        std::pair(&v_descales_, given.v_descale)}) {
+    for (const RowId head : Rows(given.batch, given.num_heads_kv, 1))
+      to->push_back(from.data == nullptr ? 1
+                                         : from.data[head.b * from.batch_stride + head.h * from.head_stride]);
+  }
 }
 
 void Workload::allocate() {

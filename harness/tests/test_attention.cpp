@@ -41,7 +41,7 @@ struct Example {
       : q(fill(2 * 4 * 70 * row_stride, dtype, 1)),
         k(fill(2 * 2 * 90 * row_stride, dtype, 2)),
         v(fill(2 * 2 * 90 * row_stride, dtype, 3)),
-        o(q.size(), 0xa5),
+        o(q.size() / element_bytes(dtype) * element_bytes(output_type(dtype)), 0xa5),
         lse(2 * 4 * 70, 7.0f) {
     const auto view = [&](std::vector<unsigned char>& data, int heads, int rows) {
       return TensorView{data.data(), int64_t(heads) * rows * row_stride, int64_t(rows) * row_stride,
@@ -104,6 +104,24 @@ TEST_CASE("without a name the fastest step that can run the call is taken") {
   Example odd(DType::kFp16, 64, true, 65);  // v16 and v14 want 16-byte rows
   CHECK(attention_on_emulator(odd.call) == "v05_padded_smem");
   CHECK(odd.wrong() == "");
+}
+
+TEST_CASE("FP8 has scales, of each head or one for all") {
+  const float scales[] = {0.5f, 3, 1.25f, 0.01f};
+  const Descale of_heads{scales, 2, 1}, of_sequences{scales, 1, 0}, one_for_all{scales + 1};
+  for (const Descale& each : {Descale{}, of_heads, of_sequences, one_for_all}) {
+    Example example(DType::kE4m3);
+    example.call.q_descale = example.call.v_descale = each;
+    CHECK(attention_on_emulator(example.call) == "v01_scalar");
+    CHECK(example.wrong() == "");
+    example.call.v_descale = {scales + 2};  // for what another one was taken
+    CHECK(example.wrong() != "");
+  }
+  Example example(DType::kE4m3);
+  example.call.k_descale = {scales, -1, 0};
+  CHECK(refused(example.call) == "a scale has a negative stride");
+  example.call.k_descale = {reinterpret_cast<const float*>(reinterpret_cast<const char*>(scales) + 2)};
+  CHECK(refused(example.call) == "k_descale is not aligned to its elements of 4 bytes");
 }
 
 TEST_CASE("a named step is the one that runs") {
