@@ -22,7 +22,9 @@ class Help : public CLI::Formatter {
   std::string make_option(const CLI::Option* option, bool is_positional) const override {
     const std::string type = option->get_type_name();  // "NAME:{fp16,bf16}"
     const size_t colon = std::min(type.find(':'), type.size());
-    const std::string values = colon < type.size() ? type.substr(colon + 1) : "";
+    std::string values = colon < type.size() ? type.substr(colon + 1) : "";
+    for (size_t at = 0; (at = values.find(',', at)) != std::string::npos; at += 2)
+      values.insert(at + 1, " ");  // where the line may end
     std::vector<std::string> names;
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
