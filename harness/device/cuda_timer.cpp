@@ -66,7 +66,7 @@ class CudaTimer : public Timer {
         method_(std::move(method)) {
     const auto start = std::chrono::steady_clock::now();
     const auto warm_up = start - last_used < kStaysWarm ? std::chrono::milliseconds(0) : kWarmUp;
-    CudaTimer::sample({});  // the very first launch loads the kernel, behind which the device may be idle
+    CudaTimer::sample({});  // the very first launch loads the kernel: not a time to go by
     const int most = flush_ ? kMaxColdLaunches : kMaxLaunches;
     double ms = CudaTimer::sample({});  // of a single launch
     do {

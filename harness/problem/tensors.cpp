@@ -470,6 +470,7 @@ void Workload::generate() {
   };
   // FP8: the largest value of the heads that share a scale becomes the type's largest number.
   const auto find_descales = [&](const Placement& tensor, auto&& make_row) {
+    std::vector<float> descales;
     std::vector<std::atomic<float>> largest(problem_.batch * problem_.num_heads_kv);
     for_rows(tensor, make_row, [&](RowId, RowId row, const std::vector<float>& values) {
       float most = 0;
@@ -478,14 +479,14 @@ void Workload::generate() {
       for (float now = all; now < most && !all.compare_exchange_weak(now, most);) {
       }
     });
-    std::vector<float>& descales = const_cast<std::vector<float>&>(this->descales(tensor));
     for (const float most : largest) descales.push_back(most == 0 ? 1 : most / kLargestE4m3);
+    return descales;
   };
-  const auto fill = [&](const Placement& tensor, auto&& make_row) {
-    if (problem_.dtype == DType::kE4m3) find_descales(tensor, make_row);
+  const auto fill = [&](const Placement& tensor, std::vector<float>& descales, auto&& make_row) {
+    if (problem_.dtype == DType::kE4m3) descales = find_descales(tensor, make_row);
     for_rows(tensor, make_row, [&](RowId place, RowId row, const std::vector<float>& values) {
       unsigned char* const out = inputs_[tensor.buffer].data() + tensor.at(place) * bytes;
-      const float scale = descales(tensor).empty() ? 1 : descales(tensor)[descale_at(tensor, row)];
+      const float scale = descales.empty() ? 1 : descales[descale_at(tensor, row)];
       for (int d = 0; d < problem_.head_dim; ++d)
         store_element(problem_.dtype, out + d * bytes, values[d] / scale);
     });
@@ -520,7 +521,7 @@ void Workload::generate() {
     }
   };
   const int heads_per_kv = problem_.num_heads_q / problem_.num_heads_kv;
-  fill(plan_.q, [&](RowId row, int64_t index, float* values) {
+  fill(plan_.q, q_descales_, [&](RowId row, int64_t index, float* values) {
     const int position = row.i + problem_.seqlen_kv - problem_.seqlen_q;
     structured ? structured_row(problem_, true, row.b, row.h / heads_per_kv, position, values)
                : normal_row(problem_, kQ, index, values);
@@ -529,14 +530,14 @@ void Workload::generate() {
     if (size > 0) values[0] = coordinate;
     if (problem_.inputs == Inputs::kLeaps) leap_of_query(problem_, row.b, row.i, values);
   });
-  fill(plan_.k, [&](RowId row, int64_t index, float* values) {
+  fill(plan_.k, k_descales_, [&](RowId row, int64_t index, float* values) {
     const bool constant = problem_.inputs == Inputs::kRamps && ramp(row) == kConstant;
     structured ? structured_row(problem_, false, row.b, row.h, row.i, values)
                : normal_row(problem_, kK, constant ? index - row.i : index, values);
     if (size > 0) values[0] = key_coordinate(row);
     if (problem_.inputs == Inputs::kLeaps) leap_of_key(problem_, row.b, row.h, row.i, values);
   });
-  fill(plan_.v, [&](RowId, int64_t index, float* values) {
+  fill(plan_.v, v_descales_, [&](RowId, int64_t index, float* values) {
     normal_row(problem_, kV, index, values);
     for (int d = 0; problem_.inputs == Inputs::kMean && d < problem_.head_dim; ++d) values[d] += 2;
   });

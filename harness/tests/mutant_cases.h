@@ -254,7 +254,7 @@ inline void check_e4m3_mutants(Backend& backend) {
                     .seqlen_kv = 300,
                     .dtype = DType::kE4m3,
                     .kv_lengths = KvLengths::kRandom};
-  Problem long_mean{.seqlen_q = 20, .seqlen_kv = 4096, .dtype = DType::kE4m3, .inputs = Inputs::kMean};
+  const Problem long_mean{.seqlen_q = 20, .seqlen_kv = 4096, .dtype = DType::kE4m3, .inputs = Inputs::kMean};
   const auto with = [](Problem p, Inputs inputs) {
     p.inputs = inputs;
     return p;

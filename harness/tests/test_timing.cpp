@@ -193,6 +193,9 @@ TEST_CASE("SMs, clock and table give the published TFLOPS, at the clock that was
       CHECK(about(peak_tflops(name, compute_capability, sm_count, clock_mhz, dtype), tflops));
   }
   // FP32 follows the compute capability, also on a card whose tensor rate is unknown.
+  CHECK(peak_tflops("NVIDIA H100 80GB HBM3", 90, 132, 1980, DType::kE4m3) ==
+        2 * peak_tflops("NVIDIA H100 80GB HBM3", 90, 132, 1980, DType::kBf16));
+  CHECK(peak_tflops("NVIDIA A100-SXM4-40GB", 80, 108, 1410, DType::kE4m3) == 0);  // it has no FP8
   CHECK(about(peak_tflops("NVIDIA A100-SXM4-40GB", 80, 108, 1410, DType::kFp32), 19.5));
   CHECK(about(peak_tflops("NVIDIA L40", 89, 142, 2490, DType::kFp32), 90.5));
   CHECK(about(peak_tflops("NVIDIA H100 80GB HBM3", 90, 132, 1980, DType::kFp32), 66.9));
