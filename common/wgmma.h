@@ -1,14 +1,14 @@
-// wgmma: acc (+)= A B on the tensor cores, asynchronously, by a warpgroup of four warps. 16-bit operands,
-// FP32 accumulator. B comes from shared memory, A from shared memory or registers. PTX ISA, "Asynchronous
-// warpgroup level matrix instructions". sm_90a.
+// wgmma: acc (+)= A B on the tensor cores, asynchronously, by a warpgroup of four warps. 16-bit or FP8
+// operands, FP32 accumulator. B comes from shared memory, A from shared memory or registers. PTX ISA,
+// "Asynchronous warpgroup level matrix instructions". sm_90a.
 //
 // All of these are executed by all 128 threads of a warpgroup: warps 0-3, 4-7, ... of the CTA. In this order:
 //   warpgroup_arrive();               // the registers that follow are ready
 //   wgmma_m64k16<...>(acc, a, b, d);  // as often as you like
 //   warpgroup_commit_batch();         // these are a group
 //   ...                               // anything else
-//   warpgroup_wait<0>();              // now the accumulators may be read, and the operands overwritten Until
-// that wait no thread may touch acc or A's registers, or write to the shared memory of A and B.
+//   warpgroup_wait<0>();              // now the accumulators may be read, and the operands overwritten
+// Until that wait no thread may touch acc or A's registers, or write to the shared memory of A and B.
 //
 // A is 64 x 16, B is 16 x N, acc is 64 x N; N is a multiple of 8 up to 256, and a thread has N / 2 of acc's
 // elements. Warp w of the warpgroup holds rows 16 w to 16 w + 15, as mma.h says: acc[4 i] to acc[4 i + 3] are
@@ -99,10 +99,10 @@ __device__ __forceinline__ void wgmma_m64k16(float (&acc)[NUM_ACC], SmemDescript
   static_assert(kIsWgmmaAccumulator<NUM_ACC>);
   constexpr int TRANS_A = A_MAJOR == Major::kMN, TRANS_B = B_MAJOR == Major::kMN;
   if constexpr (std::is_same_v<Element, __half>) {
-    FLASHSTEPS_WGMMA_SS("f16")
+    FLASHSTEPS_WGMMA_SS(FLASHSTEPS_WGMMA_SS_K16, "f16")
   } else {
     static_assert(std::is_same_v<Element, __nv_bfloat16>);
-    FLASHSTEPS_WGMMA_SS("bf16")
+    FLASHSTEPS_WGMMA_SS(FLASHSTEPS_WGMMA_SS_K16, "bf16")
   }
 }
 
@@ -113,11 +113,28 @@ __device__ __forceinline__ void wgmma_m64k16(float (&acc)[NUM_ACC], const uint32
   static_assert(kIsWgmmaAccumulator<NUM_ACC>);
   constexpr int TRANS_B = B_MAJOR == Major::kMN;
   if constexpr (std::is_same_v<Element, __half>) {
-    FLASHSTEPS_WGMMA_RS("f16")
+    FLASHSTEPS_WGMMA_RS(FLASHSTEPS_WGMMA_RS_K16, "f16")
   } else {
     static_assert(std::is_same_v<Element, __nv_bfloat16>);
-    FLASHSTEPS_WGMMA_RS("bf16")
+    FLASHSTEPS_WGMMA_RS(FLASHSTEPS_WGMMA_RS_K16, "bf16")
   }
+}
+
+// acc = A B + (scale_d ? acc : 0) in FP8 (e4m3): A is 64 x 32, B is 32 x N, both kK. A's registers have four
+// elements each: a lane has those of the columns where it has two of 16 bits. On Hopper acc keeps 14 bits.
+template <int NUM_ACC>
+__device__ __forceinline__ void wgmma_m64k32_e4m3(float (&acc)[NUM_ACC], SmemDescriptor a, SmemDescriptor b,
+                                                  bool scale_d) {
+  static_assert(kIsWgmmaAccumulator<NUM_ACC>);
+  FLASHSTEPS_WGMMA_SS(FLASHSTEPS_WGMMA_SS_K32, "e4m3")
+}
+
+// The same, A from registers.
+template <int NUM_ACC>
+__device__ __forceinline__ void wgmma_m64k32_e4m3(float (&acc)[NUM_ACC], const uint32_t (&a)[4],
+                                                  SmemDescriptor b, bool scale_d) {
+  static_assert(kIsWgmmaAccumulator<NUM_ACC>);
+  FLASHSTEPS_WGMMA_RS(FLASHSTEPS_WGMMA_RS_K32, "e4m3")
 }
 
 }  // namespace on_cuda

@@ -68,8 +68,9 @@
 #define FLASHSTEPS_REG_248 FLASHSTEPS_REG_240 ", %120, %121, %122, %123"
 #define FLASHSTEPS_REG_256 FLASHSTEPS_REG_248 ", %124, %125, %126, %127"
 
-// The operands after acc are a, b, scale_d and the flags. Their numbers follow those of acc's registers.
-#define FLASHSTEPS_WGMMA_SS_N(TYPE, N, A, B, D, TA, TB)                                                  \
+// The operands after acc are a, b, scale_d and the flags. Their numbers follow those of acc's registers. With
+// K = 32 an instruction has no flags.
+#define FLASHSTEPS_WGMMA_SS_K16(TYPE, N, A, B, D, TA, TB)                                                \
   if constexpr (NUM_ACC == N / 2)                                                                        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #D                                                 \
                  ", 0;\n"                                                                                \
@@ -77,7 +78,7 @@
                  "}, %" #A ", %" #B ", p, 1, 1, %" #TA ", %" #TB ";\n}"                                  \
                  : FLASHSTEPS_ACC_##N                                                                    \
                  : "l"(a.bits), "l"(b.bits), "r"(int(scale_d)), "n"(TRANS_A), "n"(TRANS_B));
-#define FLASHSTEPS_WGMMA_RS_N(TYPE, N, A0, A1, A2, A3, B, D, TB)                                         \
+#define FLASHSTEPS_WGMMA_RS_K16(TYPE, N, A0, A1, A2, A3, B, D, TB)                                       \
   if constexpr (NUM_ACC == N / 2)                                                                        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #D                                                 \
                  ", 0;\n"                                                                                \
@@ -87,70 +88,87 @@
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(int(scale_d)),           \
                    "n"(TRANS_B));
 
-#define FLASHSTEPS_WGMMA_SS(TYPE)                           \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 8, 4, 5, 6, 7, 8)             \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 16, 8, 9, 10, 11, 12)         \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 24, 12, 13, 14, 15, 16)       \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 32, 16, 17, 18, 19, 20)       \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 40, 20, 21, 22, 23, 24)       \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 48, 24, 25, 26, 27, 28)       \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 56, 28, 29, 30, 31, 32)       \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 64, 32, 33, 34, 35, 36)       \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 72, 36, 37, 38, 39, 40)       \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 80, 40, 41, 42, 43, 44)       \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 88, 44, 45, 46, 47, 48)       \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 96, 48, 49, 50, 51, 52)       \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 104, 52, 53, 54, 55, 56)      \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 112, 56, 57, 58, 59, 60)      \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 120, 60, 61, 62, 63, 64)      \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 128, 64, 65, 66, 67, 68)      \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 136, 68, 69, 70, 71, 72)      \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 144, 72, 73, 74, 75, 76)      \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 152, 76, 77, 78, 79, 80)      \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 160, 80, 81, 82, 83, 84)      \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 168, 84, 85, 86, 87, 88)      \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 176, 88, 89, 90, 91, 92)      \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 184, 92, 93, 94, 95, 96)      \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 192, 96, 97, 98, 99, 100)     \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 200, 100, 101, 102, 103, 104) \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 208, 104, 105, 106, 107, 108) \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 216, 108, 109, 110, 111, 112) \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 224, 112, 113, 114, 115, 116) \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 232, 116, 117, 118, 119, 120) \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 240, 120, 121, 122, 123, 124) \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 248, 124, 125, 126, 127, 128) \
-  FLASHSTEPS_WGMMA_SS_N(TYPE, 256, 128, 129, 130, 131, 132)
+#define FLASHSTEPS_WGMMA_SS_K32(TYPE, N, A, B, D, TA, TB)                                                \
+  if constexpr (NUM_ACC == N / 2)                                                                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #D                                                 \
+                 ", 0;\n"                                                                                \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPE "." TYPE " {" FLASHSTEPS_REG_##N \
+                 "}, %" #A ", %" #B ", p, 1, 1;\n}"                                                      \
+                 : FLASHSTEPS_ACC_##N                                                                    \
+                 : "l"(a.bits), "l"(b.bits), "r"(int(scale_d)));
+#define FLASHSTEPS_WGMMA_RS_K32(TYPE, N, A0, A1, A2, A3, B, D, TB)                                       \
+  if constexpr (NUM_ACC == N / 2)                                                                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #D                                                 \
+                 ", 0;\n"                                                                                \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPE "." TYPE " {" FLASHSTEPS_REG_##N \
+                 "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1;\n}"                     \
+                 : FLASHSTEPS_ACC_##N                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(int(scale_d)));
 
-#define FLASHSTEPS_WGMMA_RS(TYPE)                                     \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 8, 4, 5, 6, 7, 8, 9, 10)                \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 16, 8, 9, 10, 11, 12, 13, 14)           \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 24, 12, 13, 14, 15, 16, 17, 18)         \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 32, 16, 17, 18, 19, 20, 21, 22)         \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 40, 20, 21, 22, 23, 24, 25, 26)         \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 48, 24, 25, 26, 27, 28, 29, 30)         \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 56, 28, 29, 30, 31, 32, 33, 34)         \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 64, 32, 33, 34, 35, 36, 37, 38)         \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 72, 36, 37, 38, 39, 40, 41, 42)         \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 80, 40, 41, 42, 43, 44, 45, 46)         \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 88, 44, 45, 46, 47, 48, 49, 50)         \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 96, 48, 49, 50, 51, 52, 53, 54)         \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 104, 52, 53, 54, 55, 56, 57, 58)        \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 112, 56, 57, 58, 59, 60, 61, 62)        \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 120, 60, 61, 62, 63, 64, 65, 66)        \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 128, 64, 65, 66, 67, 68, 69, 70)        \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 136, 68, 69, 70, 71, 72, 73, 74)        \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 144, 72, 73, 74, 75, 76, 77, 78)        \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 152, 76, 77, 78, 79, 80, 81, 82)        \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 160, 80, 81, 82, 83, 84, 85, 86)        \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 168, 84, 85, 86, 87, 88, 89, 90)        \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 176, 88, 89, 90, 91, 92, 93, 94)        \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 184, 92, 93, 94, 95, 96, 97, 98)        \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 192, 96, 97, 98, 99, 100, 101, 102)     \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 200, 100, 101, 102, 103, 104, 105, 106) \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 208, 104, 105, 106, 107, 108, 109, 110) \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 216, 108, 109, 110, 111, 112, 113, 114) \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 224, 112, 113, 114, 115, 116, 117, 118) \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 232, 116, 117, 118, 119, 120, 121, 122) \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 240, 120, 121, 122, 123, 124, 125, 126) \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 248, 124, 125, 126, 127, 128, 129, 130) \
-  FLASHSTEPS_WGMMA_RS_N(TYPE, 256, 128, 129, 130, 131, 132, 133, 134)
+#define FLASHSTEPS_WGMMA_SS(INSTRUCTION, TYPE)    \
+  INSTRUCTION(TYPE, 8, 4, 5, 6, 7, 8)             \
+  INSTRUCTION(TYPE, 16, 8, 9, 10, 11, 12)         \
+  INSTRUCTION(TYPE, 24, 12, 13, 14, 15, 16)       \
+  INSTRUCTION(TYPE, 32, 16, 17, 18, 19, 20)       \
+  INSTRUCTION(TYPE, 40, 20, 21, 22, 23, 24)       \
+  INSTRUCTION(TYPE, 48, 24, 25, 26, 27, 28)       \
+  INSTRUCTION(TYPE, 56, 28, 29, 30, 31, 32)       \
+  INSTRUCTION(TYPE, 64, 32, 33, 34, 35, 36)       \
+  INSTRUCTION(TYPE, 72, 36, 37, 38, 39, 40)       \
+  INSTRUCTION(TYPE, 80, 40, 41, 42, 43, 44)       \
+  INSTRUCTION(TYPE, 88, 44, 45, 46, 47, 48)       \
+  INSTRUCTION(TYPE, 96, 48, 49, 50, 51, 52)       \
+  INSTRUCTION(TYPE, 104, 52, 53, 54, 55, 56)      \
+  INSTRUCTION(TYPE, 112, 56, 57, 58, 59, 60)      \
+  INSTRUCTION(TYPE, 120, 60, 61, 62, 63, 64)      \
+  INSTRUCTION(TYPE, 128, 64, 65, 66, 67, 68)      \
+  INSTRUCTION(TYPE, 136, 68, 69, 70, 71, 72)      \
+  INSTRUCTION(TYPE, 144, 72, 73, 74, 75, 76)      \
+  INSTRUCTION(TYPE, 152, 76, 77, 78, 79, 80)      \
+  INSTRUCTION(TYPE, 160, 80, 81, 82, 83, 84)      \
+  INSTRUCTION(TYPE, 168, 84, 85, 86, 87, 88)      \
+  INSTRUCTION(TYPE, 176, 88, 89, 90, 91, 92)      \
+  INSTRUCTION(TYPE, 184, 92, 93, 94, 95, 96)      \
+  INSTRUCTION(TYPE, 192, 96, 97, 98, 99, 100)     \
+  INSTRUCTION(TYPE, 200, 100, 101, 102, 103, 104) \
+  INSTRUCTION(TYPE, 208, 104, 105, 106, 107, 108) \
+  INSTRUCTION(TYPE, 216, 108, 109, 110, 111, 112) \
+  INSTRUCTION(TYPE, 224, 112, 113, 114, 115, 116) \
+  INSTRUCTION(TYPE, 232, 116, 117, 118, 119, 120) \
+  INSTRUCTION(TYPE, 240, 120, 121, 122, 123, 124) \
+  INSTRUCTION(TYPE, 248, 124, 125, 126, 127, 128) \
+  INSTRUCTION(TYPE, 256, 128, 129, 130, 131, 132)
+
+#define FLASHSTEPS_WGMMA_RS(INSTRUCTION, TYPE)              \
+  INSTRUCTION(TYPE, 8, 4, 5, 6, 7, 8, 9, 10)                \
+  INSTRUCTION(TYPE, 16, 8, 9, 10, 11, 12, 13, 14)           \
+  INSTRUCTION(TYPE, 24, 12, 13, 14, 15, 16, 17, 18)         \
+  INSTRUCTION(TYPE, 32, 16, 17, 18, 19, 20, 21, 22)         \
+  INSTRUCTION(TYPE, 40, 20, 21, 22, 23, 24, 25, 26)         \
+  INSTRUCTION(TYPE, 48, 24, 25, 26, 27, 28, 29, 30)         \
+  INSTRUCTION(TYPE, 56, 28, 29, 30, 31, 32, 33, 34)         \
+  INSTRUCTION(TYPE, 64, 32, 33, 34, 35, 36, 37, 38)         \
+  INSTRUCTION(TYPE, 72, 36, 37, 38, 39, 40, 41, 42)         \
+  INSTRUCTION(TYPE, 80, 40, 41, 42, 43, 44, 45, 46)         \
+  INSTRUCTION(TYPE, 88, 44, 45, 46, 47, 48, 49, 50)         \
+  INSTRUCTION(TYPE, 96, 48, 49, 50, 51, 52, 53, 54)         \
+  INSTRUCTION(TYPE, 104, 52, 53, 54, 55, 56, 57, 58)        \
+  INSTRUCTION(TYPE, 112, 56, 57, 58, 59, 60, 61, 62)        \
+  INSTRUCTION(TYPE, 120, 60, 61, 62, 63, 64, 65, 66)        \
+  INSTRUCTION(TYPE, 128, 64, 65, 66, 67, 68, 69, 70)        \
+  INSTRUCTION(TYPE, 136, 68, 69, 70, 71, 72, 73, 74)        \
+  INSTRUCTION(TYPE, 144, 72, 73, 74, 75, 76, 77, 78)        \
+  INSTRUCTION(TYPE, 152, 76, 77, 78, 79, 80, 81, 82)        \
+  INSTRUCTION(TYPE, 160, 80, 81, 82, 83, 84, 85, 86)        \
+  INSTRUCTION(TYPE, 168, 84, 85, 86, 87, 88, 89, 90)        \
+  INSTRUCTION(TYPE, 176, 88, 89, 90, 91, 92, 93, 94)        \
+  INSTRUCTION(TYPE, 184, 92, 93, 94, 95, 96, 97, 98)        \
+  INSTRUCTION(TYPE, 192, 96, 97, 98, 99, 100, 101, 102)     \
+  INSTRUCTION(TYPE, 200, 100, 101, 102, 103, 104, 105, 106) \
+  INSTRUCTION(TYPE, 208, 104, 105, 106, 107, 108, 109, 110) \
+  INSTRUCTION(TYPE, 216, 108, 109, 110, 111, 112, 113, 114) \
+  INSTRUCTION(TYPE, 224, 112, 113, 114, 115, 116, 117, 118) \
+  INSTRUCTION(TYPE, 232, 116, 117, 118, 119, 120, 121, 122) \
+  INSTRUCTION(TYPE, 240, 120, 121, 122, 123, 124, 125, 126) \
+  INSTRUCTION(TYPE, 248, 124, 125, 126, 127, 128, 129, 130) \
+  INSTRUCTION(TYPE, 256, 128, 129, 130, 131, 132, 133, 134)

@@ -18,9 +18,11 @@ struct SmemOperand {
   size_t leading = 0, stride = 0;  // bytes from panel to panel, and from 8 rows to the next 8
   int row_bytes = 0;               // of its tile: as many as its swizzle is wide
   bool rows_along_k = false;       // otherwise along M or N: a row of the tile has one k
+  int element_bytes = 0;
 
-  // The 8 elements that begin at (mn, k).
+  // The elements of 16 bytes that begin at (mn, k).
   uintptr_t chunk(int mn, int k) const;
+  int chunk_elements() const { return 16 / element_bytes; }
 };
 
 // What one warp does of a wgmma: 16 rows of its 64.

@@ -49,11 +49,17 @@ enum class ShuffleMode { kIndex, kXor, kDown, kUp };
 // Poison if the lane that is read takes no part: CUDA leaves the value undefined.
 uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at);
 
+// Of A and B. A product's K is 32 bytes: 16 or 32 of them.
+enum class OperandType { kFp16, kBf16, kE4m3 };
+
 // What wgmma does besides A B.
 struct WgmmaKind {
-  bool bf16;
+  OperandType type;
   bool a_mn, b_mn;  // along M or N, and not along K, the rows of its tile run
   bool scale_d;
+
+  int element_bytes() const { return type == OperandType::kE4m3 ? 1 : 2; }
+  int depth() const { return 32 / element_bytes(); }
 };
 
 // What the lanes that take part have brought, handed to each of them: the rest of votes, __match and __reduce

@@ -12,6 +12,7 @@
 #include <climits>
 #include <cmath>
 #include <cstdint>
+#include <stdexcept>
 #include <type_traits>
 
 #include "common/emulator/vector_types.h"
@@ -57,7 +58,7 @@ inline uint16_t float_to_bfloat16_bits(float value) {
 }
 
 // Exponent and mantissa shifted into place, as for fp16. There is no Inf: the largest code is NaN.
-inline float e4m3_bits_to_float(uint8_t code) {
+constexpr float e4m3_bits_to_float(uint8_t code) {
   const float magnitude = std::bit_cast<float>(uint32_t(code & 0x7f) << 20) * 0x1p120f;
   const uint32_t nan = (code & 0x7f) == 0x7f ? 0x7fffffffu : 0u;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | nan | uint32_t(code & 0x80) << 24);
@@ -266,6 +267,10 @@ struct __nv_fp8_e4m3 {
   [[gnu::always_inline]] explicit operator float() const { return e4m3_bits_to_float(__x); }
 };
 
+using __nv_fp8x2_storage_t = unsigned short;
+enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE };
+enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
+
 struct alignas(4) __half2 : PairArithmetic<__half2> {
   __half x, y;
   __half2() = default;
@@ -317,6 +322,14 @@ using nv_bfloat162 = __nv_bfloat162;
 FLASHSTEPS_CONVERSIONS(half, __half, __half2)
 FLASHSTEPS_CONVERSIONS(bfloat16, __nv_bfloat16, __nv_bfloat162)
 #undef FLASHSTEPS_CONVERSIONS
+
+// Only to e4m3, and only so that what is too large becomes the largest number.
+inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 x, __nv_saturation_t saturation,
+                                                     __nv_fp8_interpretation_t type) {
+  if (saturation != __NV_SATFINITE || type != __NV_E4M3)
+    throw std::invalid_argument("the emulator only converts to e4m3, with __NV_SATFINITE");
+  return __nv_fp8x2_storage_t(float_to_e4m3_bits(x.x) | float_to_e4m3_bits(x.y) << 8);
+}
 
 }  // namespace cuda
 }  // namespace emulator

@@ -17,18 +17,19 @@ namespace emulator {
 
 namespace {
 
-constexpr int kDepth = 16;        // of a product: k
+constexpr int kDepthBytes = 32;   // of a product: k
 constexpr int kRowsOfAWarp = 16;  // of A and acc
-constexpr int kChunk = 8;         // elements of 16 bits
+constexpr int kColumns = 8;       // of acc that are computed together
 
 int first_row(int warp) { return warp % kWarpsPerGroup * kRowsOfAWarp; }
 
 // visit(mn, k, address) for each chunk of these rows of A, or columns of B.
 template <typename Visit>
 void for_each_chunk(const SmemOperand& operand, int first, int count, Visit visit) {
-  const int mn_step = operand.rows_along_k ? 1 : kChunk, k_step = operand.rows_along_k ? kChunk : 1;
+  const int chunk = operand.chunk_elements(), depth = kDepthBytes / operand.element_bytes;
+  const int mn_step = operand.rows_along_k ? 1 : chunk, k_step = operand.rows_along_k ? chunk : 1;
   for (int mn = first; mn < first + count; mn += mn_step) {
-    for (int k = 0; k < kDepth; k += k_step) visit(mn, k, operand.chunk(mn, k));
+    for (int k = 0; k < depth; k += k_step) visit(mn, k, operand.chunk(mn, k));
   }
 }
 
@@ -43,7 +44,7 @@ Failure refuse(Bug bug, Part part, Location at) {
                  "wgmma at " + describe(at) + ", the descriptor of " + part.name + ": ");
 }
 
-SmemOperand decode(uint64_t bits, bool mn_major, Part part, Location at) {
+SmemOperand decode(uint64_t bits, bool mn_major, int element_bytes, Part part, Location at) {
   const auto field = [&](int first) { return size_t(bits >> first & 0x3fff) * 16; };
   const int mode = int(bits >> 62);
   if (mode == 0 || (bits >> 46 & 0xffff) != 0) {
@@ -53,14 +54,16 @@ SmemOperand decode(uint64_t bits, bool mn_major, Part part, Location at) {
   }
   const int row_bytes = 256 >> mode;
   const size_t pattern = 8 * size_t(row_bytes), start = field(0);
-  const SmemOperand operand{uintptr_t(cta->smem) + start, field(16), field(32), row_bytes, !mn_major};
+  const SmemOperand operand{
+      uintptr_t(cta->smem) + start, field(16), field(32), row_bytes, !mn_major, element_bytes};
   if (start % pattern >= size_t(row_bytes)) {
     refuse(Bug::kDescriptor, part, at)
         << "it begins at smem + " << start << ", in row " << start % pattern / row_bytes
         << " of the swizzle's pattern, which starts over every " << pattern
         << " bytes. It must begin in row 0";
   }
-  const bool has_panels = mn_major && part.first + part.count > row_bytes / 2;
+  const int row_elements = row_bytes / element_bytes;
+  const bool has_panels = mn_major && part.first + part.count > row_elements;
   for (const bool leading : {false, true}) {
     const size_t offset = leading ? operand.leading : operand.stride;
     if ((leading && !has_panels) || offset % pattern == 0) continue;
@@ -69,10 +72,11 @@ SmemOperand decode(uint64_t bits, bool mn_major, Part part, Location at) {
         << " is not a multiple of the swizzle's pattern, " << pattern << " bytes";
   }
   // In elements of a row.
-  const int begins = int(start % row_bytes / 2), reads = mn_major ? part.first + part.count : kDepth;
-  if (begins != 0 && begins + reads > row_bytes / 2) {
+  const int begins = int(start % row_bytes) / element_bytes;
+  const int reads = mn_major ? part.first + part.count : kDepthBytes / element_bytes;
+  if (begins != 0 && begins + reads > row_elements) {
     refuse(Bug::kDescriptor, part, at)
-        << "it begins at column " << begins << " of a row of " << row_bytes / 2 << ", and reads " << reads;
+        << "it begins at column " << begins << " of a row of " << row_elements << ", and reads " << reads;
   }
   for_each_chunk(operand, part.first, part.count, [&](int mn, int k, uintptr_t address) {
     const uintptr_t offset = address - uintptr_t(cta->smem);
@@ -87,13 +91,14 @@ SmemOperand decode(uint64_t bits, bool mn_major, Part part, Location at) {
 // Where a swizzled copy has brought the chunks, they must be those of a rectangle of its box. The rows or the
 // panels may be of several boxes.
 void check_layout(const SmemOperand& operand, Part part, Location at) {
+  const int chunk_elements = operand.chunk_elements();
   TileChunk first;
   int row_0 = 0, column_0 = 0;  // in the box of `first`, of the operand's first chunk
   for_each_chunk(operand, part.first, part.count, [&](int mn, int k, uintptr_t address) {
     const TileChunk chunk = cta->layouts->at(address);
     if (chunk.column < 0) return;
     const int row = operand.rows_along_k ? mn - part.first : k;
-    const int column = (operand.rows_along_k ? k : mn - part.first) / kChunk;
+    const int column = (operand.rows_along_k ? k : mn - part.first) / chunk_elements;
     const bool row_fits = chunk.row == row_0 + row, column_fits = chunk.column == column_0 + column;
     const bool other_box = chunk.load != first.load;
     const bool swizzle_fits = chunk.swizzle_bytes == operand.row_bytes;
@@ -115,9 +120,9 @@ void check_layout(const SmemOperand& operand, Part part, Location at) {
           << "its swizzle is " << operand.row_bytes << " bytes, but it reads " << copied();
     }
     refuse(Bug::kSwizzle, part, at) << "element (" << mn << ", k = " << k << ") should be in row "
-                                    << row_0 + row << ", column " << (column_0 + column) * kChunk
+                                    << row_0 + row << ", column " << (column_0 + column) * chunk_elements
                                     << " of the tile, but it reads " << copied() << " there from row "
-                                    << chunk.row << ", column " << chunk.column * kChunk
+                                    << chunk.row << ", column " << chunk.column * chunk_elements
                                     << ". Are its leading or stride byte offset wrong, is its major the "
                                        "wrong one, or was it advanced too "
                                        "far?";
@@ -128,11 +133,11 @@ void check_layout(const SmemOperand& operand, Part part, Location at) {
 
 uintptr_t SmemOperand::chunk(int mn, int k) const {
   const int chunks_per_row = row_bytes / int(kChunkBytes);
-  const size_t mn_chunk = size_t(mn / kChunk), k_chunk = size_t(k / kChunk);
-  const size_t offset = rows_along_k
-                            ? mn_chunk * stride + size_t(mn % kChunk * row_bytes) + k_chunk * kChunkBytes
-                            : mn_chunk / chunks_per_row * leading + mn_chunk % chunks_per_row * kChunkBytes +
-                                  k_chunk * stride + size_t(k % kChunk * row_bytes);
+  const size_t along_row = size_t((rows_along_k ? k : mn) / chunk_elements());
+  const int row = rows_along_k ? mn : k;
+  const size_t panel = rows_along_k ? 0 : along_row / chunks_per_row;
+  const size_t offset = panel * leading + (along_row - panel * chunks_per_row) * kChunkBytes +
+                        size_t(row / 8) * stride + size_t(row % 8 * row_bytes);
   return swizzled(start + offset, row_bytes);
 }
 
@@ -285,8 +290,8 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
   meet({a_in_smem ? "wgmma (SS)" : "wgmma (RS)",
         product.at,
         {a, b,
-         uint64_t(product.num_acc) << 4 |
-             unsigned(kind.bf16 << 3 | kind.a_mn << 2 | kind.b_mn << 1 | kind.scale_d)}});
+         uint64_t(product.num_acc) << 5 |
+             unsigned(int(kind.type) << 3 | kind.a_mn << 2 | kind.b_mn << 1 | kind.scale_d)}});
   product.warp = warp;
   product.group = its.committed;
   if (!its.fenced) {
@@ -294,8 +299,8 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
         << "wgmma at " << product.at << ": no warpgroup_arrive() lies before this first wgmma of the warp";
   }
   const Part part_a{"A", first_row(warp), kRowsOfAWarp}, part_b{"B", 0, product.num_columns()};
-  if (a_in_smem) product.a = decode(a, kind.a_mn, part_a, product.at);
-  product.b = decode(b, kind.b_mn, part_b, product.at);
+  if (a_in_smem) product.a = decode(a, kind.a_mn, kind.element_bytes(), part_a, product.at);
+  product.b = decode(b, kind.b_mn, kind.element_bytes(), part_b, product.at);
   for (int lane = 0; lane < kWarpSize; ++lane) {
     use_registers(product, lane, product.acc[size_t(lane)], size_t(product.num_acc) * sizeof(float), true);
     if (!a_in_smem) {
@@ -317,11 +322,11 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
   }
   Counters& counters = cta->counters;
   ++counters.wgmma;
-  counters.wgmma_flops += uint64_t(2 * kRowsOfAWarp * kDepth) * unsigned(product.num_columns());
-  if (a_in_smem) counters.wgmma_shared_bytes += kRowsOfAWarp * kDepth * 2;
+  counters.wgmma_flops += uint64_t(2 * kRowsOfAWarp * kind.depth()) * unsigned(product.num_columns());
+  if (a_in_smem) counters.wgmma_shared_bytes += kRowsOfAWarp * kDepthBytes;
   // The tensor cores of the four warps share what is read of B.
   if (warp % kWarpsPerGroup == 0)
-    counters.wgmma_shared_bytes += uint64_t(kDepth * 2) * unsigned(product.num_columns());
+    counters.wgmma_shared_bytes += uint64_t(kDepthBytes) * unsigned(product.num_columns());
   if (cta->tracer != nullptr) {
     cta->tracer->product_issued(warp, product.num_columns(), product.group, product.at);
   }
@@ -330,45 +335,54 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
   if (cta->options.async == AsyncMode::kEarly) finish(its.products.back());
 }
 
-void AsyncProducts::finish(Product& product) {
-  if (product.done) return;
-  product.done = true;
-  --num_on_way_;
-  const bool bf16 = product.kind.bf16;
-  uint16_t a_bits[kRowsOfAWarp][kDepth];
-  float a[kRowsOfAWarp][kDepth];
+namespace {
+
+template <int ROWS, int COLS>
+struct HalfOperand {
+  float value[ROWS][COLS];
+  HalfOperand(const uint16_t (&bits)[ROWS][COLS], bool bf16) { elements_to_float(bits, bf16, value); }
+};
+template <int COLS>
+void multiply_accumulate(const HalfOperand<16, 16>& a, const HalfOperand<16, COLS>& b, float (&c)[16][COLS]) {
+  emulator::multiply_accumulate(a.value, b.value, c);
+}
+
+// acc (+)= A B. Code has an element's size; to_operand takes operands as they lie in memory.
+template <typename Code, typename ToOperand>
+void finish_product(const Product& product, ToOperand to_operand) {
+  constexpr int K = kDepthBytes / sizeof(Code), CHUNK = int(kChunkBytes / sizeof(Code));
+  Code a_bits[kRowsOfAWarp][K];
   if (product.a_in_registers) {
     for (int lane = 0; lane < kWarpSize; ++lane) {
       for (int i = 0; i < 8; i += 2) {
-        const Position at = mma_a_position(lane, i);  // i + 1 is its neighbour
-        std::memcpy(&a_bits[at.row][at.col], &product.a_values[size_t(lane)][size_t(i / 2)],
-                    sizeof(uint32_t));
+        const Position at = mma_a_position(lane, i);  // of 2 bytes; the register has 2 more
+        std::memcpy(reinterpret_cast<char*>(a_bits[at.row]) + 2 * at.col,
+                    &product.a_values[size_t(lane)][size_t(i / 2)], sizeof(uint32_t));
       }
     }
   } else {
     const int first = first_row(product.warp);
     for_each_chunk(product.a, first, kRowsOfAWarp, [&](int m, int k, uintptr_t address) {
-      const auto* chunk = reinterpret_cast<const uint16_t*>(address);
+      const auto* chunk = reinterpret_cast<const Code*>(address);
       if (!product.kind.a_mn) {
-        std::copy_n(chunk, kChunk, &a_bits[m - first][k]);
+        std::copy_n(chunk, CHUNK, &a_bits[m - first][k]);
       } else {
-        for (int i = 0; i < kChunk; ++i) a_bits[m - first + i][k] = chunk[i];
+        for (int i = 0; i < CHUNK; ++i) a_bits[m - first + i][k] = chunk[i];
       }
     });
   }
-  elements_to_float(a_bits, bf16, a);
-  for (int col = 0; col < product.num_columns(); col += kChunk) {
-    uint16_t b_bits[kDepth][kChunk];
-    float b[kDepth][kChunk], c[kRowsOfAWarp][kChunk] = {};
-    for_each_chunk(product.b, col, kChunk, [&](int n, int k, uintptr_t address) {
-      const auto* chunk = reinterpret_cast<const uint16_t*>(address);
+  const auto a = to_operand(a_bits);
+  for (int col = 0; col < product.num_columns(); col += kColumns) {
+    Code b_bits[K][kColumns];
+    float c[kRowsOfAWarp][kColumns] = {};
+    for_each_chunk(product.b, col, kColumns, [&](int n, int k, uintptr_t address) {
+      const auto* chunk = reinterpret_cast<const Code*>(address);
       if (product.kind.b_mn) {
-        std::copy_n(chunk, kChunk, b_bits[k]);
+        std::copy_n(chunk, kColumns, b_bits[k]);
       } else {
-        for (int i = 0; i < kChunk; ++i) b_bits[k + i][n - col] = chunk[i];
+        for (int i = 0; i < CHUNK; ++i) b_bits[k + i][n - col] = chunk[i];
       }
     });
-    elements_to_float(b_bits, bf16, b);
     const auto for_each_element = [&](auto visit) {
       for (int lane = 0; lane < kWarpSize; ++lane) {
         for (int i = 0; i < 4; ++i) {
@@ -378,9 +392,21 @@ void AsyncProducts::finish(Product& product) {
       }
     };
     if (product.kind.scale_d) for_each_element([](float& element, float& acc) { element = acc; });
-    multiply_accumulate(a, b, c);
+    multiply_accumulate(a, to_operand(b_bits), c);
     for_each_element([](float& element, float& acc) { acc = element; });
   }
+}
+
+}  // namespace
+
+void AsyncProducts::finish(Product& product) {
+  if (product.done) return;
+  product.done = true;
+  --num_on_way_;
+  if (product.kind.type == OperandType::kE4m3)
+    return finish_product<uint8_t>(product, [](const auto& codes) { return E4m3Operand(codes); });
+  const bool bf16 = product.kind.type == OperandType::kBf16;
+  finish_product<uint16_t>(product, [&](const auto& bits) { return HalfOperand(bits, bf16); });
 }
 
 void AsyncProducts::finish_some() {

@@ -47,24 +47,43 @@ template <int COUNT>
 [[gnu::always_inline]] inline void warpgroup_fence_operand(float (&)[COUNT]) {}
 [[gnu::always_inline]] inline void warpgroup_fence_operand(uint32_t (&)[4]) {}
 
+template <typename Element>
+constexpr emulator::OperandType kWgmmaType =
+    std::is_same_v<Element, emulator::cuda::__nv_bfloat16> ? emulator::OperandType::kBf16
+                                                           : emulator::OperandType::kFp16;
+
 template <typename Element, Major B_MAJOR = Major::kK, Major A_MAJOR = Major::kK, int NUM_ACC>
 [[gnu::always_inline]] inline void wgmma_m64k16(float (&acc)[NUM_ACC], SmemDescriptor a, SmemDescriptor b,
                                                 bool scale_d, Location at = Location::current()) {
-  static_assert(kIsWgmmaAccumulator<NUM_ACC>);
-  constexpr bool kBf16 = std::is_same_v<Element, emulator::cuda::__nv_bfloat16>;
-  static_assert(kBf16 || std::is_same_v<Element, emulator::cuda::__half>);
+  static_assert(kIsWgmmaAccumulator<NUM_ACC> && sizeof(Element) == 2);
   emulator::wgmma(acc, NUM_ACC, nullptr, a.bits, b.bits,
-                  {kBf16, A_MAJOR == Major::kMN, B_MAJOR == Major::kMN, scale_d}, at);
+                  {kWgmmaType<Element>, A_MAJOR == Major::kMN, B_MAJOR == Major::kMN, scale_d}, at);
 }
 
 template <typename Element, Major B_MAJOR = Major::kK, int NUM_ACC>
 [[gnu::always_inline]] inline void wgmma_m64k16(float (&acc)[NUM_ACC], const uint32_t (&a)[4],
                                                 SmemDescriptor b, bool scale_d,
                                                 Location at = Location::current()) {
+  static_assert(kIsWgmmaAccumulator<NUM_ACC> && sizeof(Element) == 2);
+  emulator::wgmma(acc, NUM_ACC, a, 0, b.bits, {kWgmmaType<Element>, false, B_MAJOR == Major::kMN, scale_d},
+                  at);
+}
+
+template <int NUM_ACC>
+[[gnu::always_inline]] inline void wgmma_m64k32_e4m3(float (&acc)[NUM_ACC], SmemDescriptor a,
+                                                     SmemDescriptor b, bool scale_d,
+                                                     Location at = Location::current()) {
   static_assert(kIsWgmmaAccumulator<NUM_ACC>);
-  constexpr bool kBf16 = std::is_same_v<Element, emulator::cuda::__nv_bfloat16>;
-  static_assert(kBf16 || std::is_same_v<Element, emulator::cuda::__half>);
-  emulator::wgmma(acc, NUM_ACC, a, 0, b.bits, {kBf16, false, B_MAJOR == Major::kMN, scale_d}, at);
+  emulator::wgmma(acc, NUM_ACC, nullptr, a.bits, b.bits,
+                  {emulator::OperandType::kE4m3, false, false, scale_d}, at);
+}
+
+template <int NUM_ACC>
+[[gnu::always_inline]] inline void wgmma_m64k32_e4m3(float (&acc)[NUM_ACC], const uint32_t (&a)[4],
+                                                     SmemDescriptor b, bool scale_d,
+                                                     Location at = Location::current()) {
+  static_assert(kIsWgmmaAccumulator<NUM_ACC>);
+  emulator::wgmma(acc, NUM_ACC, a, 0, b.bits, {emulator::OperandType::kE4m3, false, false, scale_d}, at);
 }
 
 }  // namespace on_emulator

@@ -35,7 +35,23 @@ inline uint32_t conformance_word(Words kind, uint64_t seed, uint64_t stream, uin
     store_element(dtype, &elements[1], high);
     return uint32_t(elements[0]) | uint32_t(elements[1]) << 16;
   };
+  const auto four = [&](auto number) {
+    uint8_t codes[4];
+    for (uint64_t i = 0; i < 4; ++i) store_element(DType::kE4m3, &codes[i], number(i));
+    return std::bit_cast<uint32_t>(codes);
+  };
+  const auto normal = [&](uint64_t i) {
+    float two[2];
+    random_normal_pair(seed, stream, 2 * index + i / 2, two[0], two[1]);
+    return two[i % 2];
+  };
   switch (kind) {
+    case Words::kE4m3:
+      return four(normal);
+    case Words::kE4m3WithZeros:
+      return four([&](uint64_t i) { return (bits >> i & 1) != 0 ? normal(i) : 0.0f; });
+    case Words::kE4m3Integers:
+      return four([&](uint64_t i) { return float(int((bits >> 8 * i) % 9) - 4); });
     case Words::kBits:
       return uint32_t(bits);
     case Words::kFp16:

@@ -497,6 +497,15 @@ TEST_CASE("pack2 rounds to nearest even and puts the first value into the lower 
   CHECK(out[7] == 0x00808001);  // bf16 keeps FP32's subnormals
 }
 
+__global__ void pack4_kernel(uint32_t* out) { *out = pack4_e4m3(1.0f, -2.0f, 1.0625f, 1e9f); }
+
+TEST_CASE("pack4_e4m3 rounds to nearest even and puts the first value into the lowest byte", "[matrix]") {
+  fresh_options();
+  Buffer<uint32_t> out(1);
+  launch(pack4_kernel, 1, 1, 0, nullptr, out.get());
+  CHECK(out[0] == 0x7e38c038);
+}
+
 __global__ void copy_kernel(const uint16_t* in, uint16_t* out, int groups) {
   for (int i = threadIdx.x; i < groups; i += 32) store_16_bytes(smem + 16 * i, load_16_bytes(in + 8 * i));
   __syncwarp();

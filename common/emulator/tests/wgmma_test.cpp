@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "common/emulator/fragments.h"
 #include "common/emulator/tests/support.h"
 #include "common/mbarrier.h"
 #include "common/named_barrier.h"
@@ -32,11 +33,24 @@ void in_all_modes(Test test) {
 
 // ---- Products
 
+// One product of any type.
+template <typename E, Major B_MAJOR, Major A_MAJOR, int NUM_ACC, typename A>
+[[gnu::always_inline]] inline void multiply_once(float (&acc)[NUM_ACC], const A& a, SmemDescriptor b,
+                                                 bool scale_d) {
+  constexpr bool A_IN_REGISTERS = !std::is_same_v<A, SmemDescriptor>;
+  if constexpr (sizeof(E) == 1)
+    wgmma_m64k32_e4m3(acc, a, b, scale_d);
+  else if constexpr (A_IN_REGISTERS)
+    wgmma_m64k16<E, B_MAJOR>(acc, a, b, scale_d);
+  else
+    wgmma_m64k16<E, B_MAJOR, A_MAJOR>(acc, a, b, scale_d);
+}
+
 // A is M x K or, in kMN, K x M; B is N x K or K x N. The tile of an operand has whole panels.
 template <typename Element, int K_, int N_, Major A_MAJOR_, Major B_MAJOR_, bool A_IN_REGISTERS_, int SWIZZLE>
 struct Config {
   using E = Element;
-  static constexpr int K = K_, N = N_;
+  static constexpr int K = K_, N = N_, MMA_K = 32 / sizeof(E);
   static constexpr Major A_MAJOR = A_MAJOR_, B_MAJOR = B_MAJOR_;
   static constexpr bool A_IN_REGISTERS = A_IN_REGISTERS_;
   template <Major MAJOR, int MN>
@@ -77,23 +91,24 @@ __global__ void multiply(const TensorMap a_map, const TensorMap b_map, const typ
   const SmemDescriptor a = make_smem_descriptor(shared.a, A_K ? 64 * group : 0, A_K ? 0 : 64 * group);
   const SmemDescriptor b = make_smem_descriptor(shared.b);
   float acc[C::N / 2];
-  uint32_t registers[C::K / 16][4];
-  for (int k = 0; k < C::K; k += 16) {
+  uint32_t registers[C::K / C::MMA_K][4];
+  constexpr int PER_REGISTER = C::MMA_K / 8;
+  for (int k = 0; k < C::K; k += C::MMA_K) {
     for (int i = 0; i < 4; ++i) {
-      const auto* from = &a_rows[(64 * group + row + i % 2 * 8) * C::K + k + lane % 4 * 2 + i / 2 * 8];
-      registers[k / 16][i] = pack2<typename C::E>(float(from[0]), float(from[1]));
+      const int col = k + lane % 4 * PER_REGISTER + i / 2 * (C::MMA_K / 2);
+      memcpy(&registers[k / C::MMA_K][i], &a_rows[(64 * group + row + i % 2 * 8) * C::K + col], 4);
     }
   }
   for (int round = 0; round < 2; ++round) {
     warpgroup_arrive();
-    for (int k = 0; k < C::K; k += 16) {
+    for (int k = 0; k < C::K; k += C::MMA_K) {
       const SmemDescriptor b_k = step_along_k<B, C::B_MAJOR>(b, k);
       const bool scale_d = round > 0 || k > 0;
       if constexpr (C::A_IN_REGISTERS) {
-        wgmma_m64k16<typename C::E, C::B_MAJOR>(acc, registers[k / 16], b_k, scale_d);
+        multiply_once<typename C::E, C::B_MAJOR, Major::kK>(acc, registers[k / C::MMA_K], b_k, scale_d);
       } else {
-        wgmma_m64k16<typename C::E, C::B_MAJOR, C::A_MAJOR>(acc, step_along_k<A, C::A_MAJOR>(a, k), b_k,
-                                                            scale_d);
+        multiply_once<typename C::E, C::B_MAJOR, C::A_MAJOR>(acc, step_along_k<A, C::A_MAJOR>(a, k), b_k,
+                                                             scale_d);
       }
     }
     warpgroup_commit_batch();
@@ -394,7 +409,53 @@ TEST_CASE("wgmma multiplies", "[wgmma]") {
     check_product<Config<__half, 64, 96, K, MN, false, 64>>();
     check_product<Config<__half, 64, 80, K, K, true, 32>>();
     check_product<Config<__half, 64, 80, MN, MN, false, 32>>();
+    check_product<Config<__nv_fp8_e4m3, 128, 64, K, K, false, 128>>();
+    check_product<Config<__nv_fp8_e4m3, 256, 136, K, K, true, 128>>();
+    check_product<Config<__nv_fp8_e4m3, 64, 32, K, K, false, 64>>();
+    check_product<Config<__nv_fp8_e4m3, 32, 32, K, K, true, 32>>();
   });
+}
+
+// Of one row and column; the other products are 0.
+float sum_e4m3(float c, std::initializer_list<std::pair<float, float>> factors) {
+  uint8_t a[16][32] = {}, b[32][8] = {};
+  float acc[16][8] = {};
+  acc[3][5] = c;
+  int k = 0;
+  for (const auto& [x, y] : factors) {
+    a[3][k] = emulator::float_to_e4m3_bits(x);
+    b[k++][5] = emulator::float_to_e4m3_bits(y);
+  }
+  emulator::multiply_accumulate(emulator::E4m3Operand(a), emulator::E4m3Operand(b), acc);
+  return acc[3][5];
+}
+
+TEST_CASE("wgmma sums FP8 products in 14 bits, and cuts off the rest", "[wgmma]") {
+  CHECK(sum_e4m3(0x1p13f, {{1, 1}}) == 0x1p13f + 1);
+  CHECK(sum_e4m3(0x1p13f, {{0.5f, 1}, {0.5f, 1}}) == 0x1p13f);
+  CHECK(sum_e4m3(0x1p13f, {{-0.9375f, 1}}) == 0x1p13f);
+  CHECK(sum_e4m3(0x1p13f, {{1.875f, 1}}) == 0x1p13f + 1);
+  CHECK(sum_e4m3(0x1p14f - 1, {{1, 1}, {1, 1}}) == 0x1p14f);  // the sum has 14 bits, too
+  CHECK(sum_e4m3(0x1p14f - 1, {{1, 1}, {1, 1}, {1, 1}}) == 0x1p14f + 2);
+  CHECK(sum_e4m3(-0x1p14f + 1, {{-1, 1}, {-1, 1}}) == -0x1p14f);
+  CHECK(sum_e4m3(0, {{448, 448}, {7.5f, 1}, {7.5f, 1}}) == 448 * 448);  // products cut off each other, too
+  CHECK(sum_e4m3(0, {{448, 448}, {8, 1}, {8, 1}}) == 448 * 448 + 16);
+  CHECK(sum_e4m3(0, {{256, 256}, {8, 1}}) == 256 * 256 + 8);
+  CHECK(sum_e4m3(0, {{0x1p-9f, 1}, {0x1p-9f, 0x1p-6f}}) == 0x1p-9f + 0x1p-15f);
+  CHECK(sum_e4m3(1.0f + 0x1p-13f + 0x1p-14f, {}) == 1.0f + 0x1p-13f);
+}
+
+TEST_CASE("wgmma: a NaN of an FP8 operand reaches its row or column", "[wgmma]") {
+  uint8_t a[16][32] = {}, b[32][8] = {};
+  a[2][7] = 0x7f;
+  b[31][6] = 0xff;
+  float acc[16][8] = {};
+  acc[0][0] = INFINITY;
+  emulator::multiply_accumulate(emulator::E4m3Operand(a), emulator::E4m3Operand(b), acc);
+  for (int row = 0; row < 16; ++row) {
+    for (int col = 0; col < 8; ++col) CHECK(std::isnan(acc[row][col]) == (row == 2 || col == 6));
+  }
+  CHECK(acc[0][0] == INFINITY);
 }
 
 TEST_CASE("wgmma without a mistake has none", "[wgmma][bugs]") {

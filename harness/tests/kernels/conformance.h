@@ -15,6 +15,9 @@ enum class Words {
   kBf16,          // two numbers, N(0, 1)
   kFp16Integers,  // two of -4 .. 4: sums of products are exact
   kBf16Integers,
+  kE4m3,           // four numbers, N(0, 1)
+  kE4m3WithZeros,  // the same, but every other one is 0
+  kE4m3Integers,   // four of -4 .. 4
   kFloat,          // N(0, 1)
   kFloatIntegers,  // -4 .. 4
   kExponents,      // floats that exp2 takes everywhere: overflow, ordinary numbers, subnormals, zero, NaN
