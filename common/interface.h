@@ -27,8 +27,8 @@ struct LaunchRecord {
 };
 
 // The ladder's parts: tables and charts are grouped by them.
-enum class Part { kMemory, kMmaSync, kHopper, kDecode };
-constexpr const char* kPartNames[] = {"memory", "mma.sync", "Hopper", "decode"};  // by Part
+enum class Part { kMemory, kMmaSync, kHopper, kDecode, kFp8 };
+constexpr const char* kPartNames[] = {"memory", "mma.sync", "Hopper", "decode", "FP8"};  // by Part
 
 // Prefill: many queries. Decode: a few queries against a long memory of keys and values.
 enum class Purpose { kPrefill, kDecode };

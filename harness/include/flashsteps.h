@@ -63,7 +63,7 @@ struct StepDescription {
   std::string_view name;     // its folder's: "v02_smem_tiles"
   std::string_view title;    // the one idea, in a line
   std::string_view removes;  // the bottleneck of the step before that this one takes away
-  std::string_view part;     // of the ladder: "memory", "mma.sync", "Hopper" or "decode"
+  std::string_view part;     // of the ladder: "memory", "mma.sync", "Hopper", "decode" or "FP8"
   std::string_view purpose;  // "prefill", or "decode": a few queries against many keys
   DTypes dtypes;             // element types that it computes with
   int alignment_bytes;       // of every row of q, k, v and o; 0: the element's own

@@ -98,7 +98,7 @@ std::map<std::string, Samples> time_ceilings(Runner& runner, int rounds) {
 
 std::string limit_of(const StepInfo& info, const Problem& problem) {
   if (is_decode(problem)) return kReadKv;
-  if (info.part == Part::kDecode) return "";
+  if (info.part == Part::kDecode || info.part == Part::kFp8) return "";
   if (info.part == Part::kHopper) return "wgmma";
   if (info.dtypes.has(DType::kFp32)) return "fma";  // tensor cores would round the inputs
   return "mma_sync";                                // WMMA is compiled to it, too

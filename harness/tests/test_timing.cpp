@@ -113,6 +113,7 @@ TEST_CASE("the limit of a step follows from its part, and from whether tensor co
   CHECK(limit(Part::kMmaSync) == "mma_sync");
   CHECK(limit(Part::kHopper) == "wgmma");
   CHECK(limit(Part::kDecode) == "");
+  CHECK(limit(Part::kFp8) == "");
   info.dtypes = {DType::kFp16, DType::kBf16, DType::kFp32};
   CHECK(limit(Part::kMemory) == "fma");
   problem.seqlen_q = 16;

@@ -267,9 +267,12 @@ def instances(variant: Variant) -> str:
         shapes = [shape for option, shape in zip(words, words[1:]) if option == "--shape"]
         masks = [mask for option, mask in (("--causal", "CAUSAL"), ("--full", "!CAUSAL")) if option in words]
         masks = masks or ["!CAUSAL" if shapes else "CAUSAL"]  # the program's own problem is causal
+        element = "__nv_fp8_e4m3" if "e4m3" in words else "__half"
         for head_dim in [shape.split(",")[-1] for shape in shapes] or ["64"]:
-            conditions |= dict.fromkeys(f"({mask}&&HEAD_DIM=={head_dim})" for mask in masks)
-    return f"(std::is_same_v<Element,__half>&&({'||'.join(conditions)}))"
+            conditions |= dict.fromkeys(
+                f"(std::is_same_v<Element,{element}>&&{mask}&&HEAD_DIM=={head_dim})" for mask in masks
+            )
+    return f"({'||'.join(conditions)})"
 
 
 def source(variant: Variant, tested: bool = False) -> str:

@@ -40,7 +40,7 @@ PREDICT_FIRST = re.compile(
     r"\n[^\n<|-][^<]*?\?[^<]*?\n\n"
     r"- \*\*A\.\*\* [^<]+?\n- \*\*B\.\*\* [^<]+?\n- \*\*C\.\*\* [^<]+?\n\n"
     r"<details>\n<summary>Our prediction</summary>\n\n\*(Written|Committed) [^*]+\.\*\s.+?\n\n</details>\n\n"
-    r"<details>\n<summary>The result</summary>\n\n\*\*[ABC]\*\* is right\.\n\n.+?\n\n</details>\n\n",
+    r"<details>\n<summary>The result</summary>\n\n(\*\*[ABC]\*\* is right\.\n\n.+?|[^<]* is not recorded yet\.)\n\n</details>\n\n",
     re.DOTALL,
 )
 STEPS = sources.all_steps()

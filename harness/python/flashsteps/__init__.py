@@ -40,7 +40,7 @@ class Step(NamedTuple):
     name: str  #: its folder's, as in attention(step=...)
     title: str  #: the one idea, in a line
     removes: str  #: the bottleneck of the step before that this one takes away
-    part: str  #: of the ladder: "memory", "mma.sync", "Hopper" or "decode"
+    part: str  #: of the ladder: "memory", "mma.sync", "Hopper", "decode" or "FP8"
     purpose: str  #: "prefill", or "decode": a few queries against many keys
     dtypes: tuple[str, ...]  #: of "fp16", "bf16", "fp32"
     alignment_bytes: int  #: that every row of q, k and v must have; 0: the element's own
