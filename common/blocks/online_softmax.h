@@ -50,17 +50,18 @@ __device__ void mask_tile(float (&acc_s)[M_TILES][S_TILES][4], const AttentionPa
 }
 
 // Makes the largest score that each row has seen its base, and scales its sum to the new base. The caller
-// must scale O by row_scale. All lanes of a warp call it.
+// must scale O by row_scale. All lanes of a warp call it. With `largest_p` the base is so much lower: the
+// largest P is 2^largest_p.
 template <int M_TILES, int S_TILES>
 __device__ void change_base(const float (&acc_s)[M_TILES][S_TILES][4], float scale,
                             float (&row_base)[M_TILES][2], float (&row_sum)[M_TILES][2],
-                            float (&row_scale)[M_TILES][2]) {
+                            float (&row_scale)[M_TILES][2], float largest_p = 0.0f) {
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float tile_max = quad_reduce_max(lane_max(acc_s[m], r));
-      float base = fmaxf(row_base[m][r], __fmul_rd(tile_max, scale));
+      float base = fmaxf(row_base[m][r], __fmul_rd(tile_max, scale) - largest_p);
       if (base == -INFINITY) base = -FLT_MAX;  // no key seen yet: P is 0, and any score outgrows this
       row_scale[m][r] = exp2_approx(row_base[m][r] - base);
       row_base[m][r] = base;

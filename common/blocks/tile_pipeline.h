@@ -37,12 +37,10 @@ struct PipelineConfig {
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : CONSUMERS == 3 ? 160 : 112;
 };
 
-template <typename Element, typename C>
-struct PipelineStorage {                                           // of a pipeline, in shared memory
-  using Q = SwizzledTile<Element, kWarpgroupM, C::HEAD_DIM, 128>;  // a warpgroup's rows
-  using KV = SwizzledTile<Element, C::BLOCK_N, C::HEAD_DIM, 128>;
-  Q q[kQStages][C::NUM_WARPGROUPS];  // in the end, O
-  KV k[C::K_STAGES], v[C::V_STAGES];
+// What a pipeline has in shared memory besides its tiles.
+template <typename C>
+struct PipelineBarriers {
+  using Config = C;
   Work work[kQStages];  // what Q is of
   Work next;            // the loader's note of the tile of queries that follows
   Ring<kQStages> ring_q;
@@ -65,6 +63,29 @@ struct PipelineStorage {                                           // of a pipel
   }
 };
 
+template <typename Element, typename C>
+struct PipelineTiles {
+  using Q = SwizzledTile<Element, kWarpgroupM, C::HEAD_DIM, 128>;  // a warpgroup's rows
+  using KV = SwizzledTile<Element, C::BLOCK_N, C::HEAD_DIM, 128>;
+  Q q[kQStages][C::NUM_WARPGROUPS];  // in the end, O
+  KV k[C::K_STAGES], v[C::V_STAGES];
+
+  // What the loader requests for a tile of keys, and where a warpgroup's O is for the storer.
+  __device__ void load_k(int stage, const TensorMaps& maps, uint64_t* bar_full, const KeyRange& keys,
+                         int kv_tile, int kv_head, int batch) {
+    tma_load_5d(&k[stage], maps.k, bar_full, 0, keys.first_key(kv_tile, C::BLOCK_N), 0, kv_head, batch);
+  }
+  __device__ void load_v(int stage, const TensorMaps& maps, uint64_t* bar_full, const KeyRange& keys,
+                         int kv_tile, int kv_head, int batch) {
+    tma_load_5d(&v[stage], maps.v, bar_full, 0, keys.first_key(kv_tile, C::BLOCK_N), 0, kv_head, batch);
+  }
+  __device__ const Q& o(int stage, int warpgroup) const { return q[stage][warpgroup]; }
+};
+
+// Of a pipeline, in shared memory.
+template <typename Element, typename C>
+struct PipelineStorage : PipelineTiles<Element, C>, PipelineBarriers<C> {};
+
 // Tiles of keys: at least one, so that all tiles of queries are alike. Without keys it is a masked tile of
 // zeros.
 template <int BLOCK_N>
@@ -79,10 +100,10 @@ enum class Keys { kFirstToLast, kLastToFirst };
 // queries. COUNTS: a counter deals out the tiles after that one, because some take longer than others.
 // OVERLAPS: the kernel may begin before the previous one has ended, as in v39_dependent_launch.
 template <bool CAUSAL, Keys KEYS = Keys::kFirstToLast, bool COUNTS = CAUSAL, bool OVERLAPS = false,
-          typename Element, typename C>
-__device__ void load_tiles(PipelineStorage<Element, C>& shared, const AttentionParams<Element>& params,
-                           const TensorMaps& maps, const TileOrder& order, int num_tiles, int loader) {
-  using KV = typename PipelineStorage<Element, C>::KV;
+          typename Storage, typename Element>
+__device__ void load_tiles(Storage& shared, const AttentionParams<Element>& params, const TensorMaps& maps,
+                           const TileOrder& order, int num_tiles, int loader) {
+  using C = typename Storage::Config;
   RingCursor<C::K_STAGES> at_k;
   RingCursor<C::V_STAGES> at_v;
   int index = loader;
@@ -105,12 +126,11 @@ __device__ void load_tiles(PipelineStorage<Element, C>& shared, const AttentionP
 #pragma unroll 1
     for (int i = 0; i < num_kv_tiles; ++i) {
       const int kv_tile = KEYS == Keys::kFirstToLast ? i : num_kv_tiles - 1 - i;
-      const int first_key = keys.first_key(kv_tile, C::BLOCK_N);
       // producer_acquire waits until all warps have released the tile that was in this stage before.
-      uint64_t* const bar_k_full = shared.ring_k.producer_acquire(at_k, sizeof(KV));
-      tma_load_5d(&shared.k[at_k.stage], maps.k, bar_k_full, 0, first_key, 0, kv_head, batch);
-      uint64_t* const bar_v_full = shared.ring_v.producer_acquire(at_v, sizeof(KV));
-      tma_load_5d(&shared.v[at_v.stage], maps.v, bar_v_full, 0, first_key, 0, kv_head, batch);
+      uint64_t* const bar_k_full = shared.ring_k.producer_acquire(at_k, sizeof(shared.k[0]));
+      shared.load_k(at_k.stage, maps, bar_k_full, keys, kv_tile, kv_head, batch);
+      uint64_t* const bar_v_full = shared.ring_v.producer_acquire(at_v, sizeof(shared.v[0]));
+      shared.load_v(at_v.stage, maps, bar_v_full, keys, kv_tile, kv_head, batch);
       at_k.advance();
       at_v.advance();
       if (i == fetch_at) {  // once for each tile: num_tiles times in all, and the counter is 0 again
@@ -122,15 +142,16 @@ __device__ void load_tiles(PipelineStorage<Element, C>& shared, const AttentionP
 }
 
 // The storer: one thread.
-template <typename Element, typename C>
-__device__ void store_tiles(PipelineStorage<Element, C>& shared, const TensorMap& map_o) {
+template <typename Storage>
+__device__ void store_tiles(Storage& shared, const TensorMap& map_o) {
+  using C = typename Storage::Config;
   for (RingCursor<kQStages> at_q;; at_q.advance()) {
     shared.ring_q.consumer_wait(at_q);  // the loader has written which tile this is
     const auto [first_query, head, batch, kv_len] = shared.work[at_q.stage];
     if (batch == kNoMore) return;
     mbarrier_wait(&shared.bar_o_full[at_q.stage], at_q.phase);  // all warps have written their rows
     for (int w = 0; w < C::NUM_WARPGROUPS; ++w)                 // rows beyond the end are left out
-      tma_store_5d(map_o, &shared.q[at_q.stage][w], 0, first_query + w * kWarpgroupM, 0, head, batch);
+      tma_store_5d(map_o, &shared.o(at_q.stage, w), 0, first_query + w * kWarpgroupM, 0, head, batch);
     tma_store_commit();
     tma_store_wait_read<0>();  // TMA has read O: the loader may overwrite it with another Q
     shared.ring_q.consumer_release(at_q);
