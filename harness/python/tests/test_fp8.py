@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import flashsteps
 import numpy as np
@@ -200,6 +201,17 @@ def test_scales_have_no_gradient_in_pytorch():
     for function in (call_with_scales, torch.compile(call_with_scales, backend="aot_eager")):
         with pytest.raises((ValueError, RuntimeError), match="q_descale: requires a gradient"):
             function(q, k, v, scales.clone().requires_grad_())
+
+
+def test_the_page_shows_what_works():
+    pytest.importorskip("torch")
+    page = Path(__file__).parents[3] / "docs" / "frameworks.md"
+    if not page.exists():
+        pytest.skip("an sdist has no docs/")
+    (code,) = re.findall("```python\n(.*?)```", page.read_text().split("\n## FP8\n")[1].split("\n## ")[0], re.DOTALL)
+    shown = {}
+    exec(code, shown)
+    assert str(shown["o"].dtype) == "torch.bfloat16"
 
 
 # In JAX
