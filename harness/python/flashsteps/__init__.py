@@ -42,7 +42,7 @@ class Step(NamedTuple):
     removes: str  #: the bottleneck of the step before that this one takes away
     part: str  #: of the ladder: "memory", "mma.sync", "Hopper", "decode" or "FP8"
     purpose: str  #: "prefill", or "decode": a few queries against many keys
-    dtypes: tuple[str, ...]  #: of "fp16", "bf16", "fp32"
+    dtypes: tuple[str, ...]  #: of "fp16", "bf16", "fp32", "e4m3" (float8_e4m3fn)
     alignment_bytes: int  #: that every row of q, k and v must have; 0: the element's own
     needs_sm: int  #: oldest compute capability of a GPU that it runs on, 90 for 9.0
     needs_sm_exactly: bool  #: and of no other, as code with wgmma
@@ -66,6 +66,9 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
     kv_lengths: Any = None,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
     step: str | None = None,
     layout: str = _DEFAULT_LAYOUT,
     return_lse: bool = False,
@@ -74,8 +77,9 @@ def attention(
     """softmax(scale · q kᵀ + mask) v, exactly, accumulated in FP32. Forward only: no backward pass.
 
     Arguments:
-        q: [batch, heads_q, seqlen_q, head_dim], of float16 or bfloat16; float32 exists in v01 and v02 only.
-            head_dim is 64 or 128. An array of PyTorch, NumPy, JAX or CuPy. bfloat16 in NumPy is ml_dtypes'.
+        q: [batch, heads_q, seqlen_q, head_dim], of float16 or bfloat16; float32 exists in v01 and v02 only, and
+            float8_e4m3fn in v01. head_dim is 64 or 128. An array of PyTorch, NumPy, JAX or CuPy. bfloat16 and
+            float8_e4m3fn in NumPy are ml_dtypes'; float8_e4m3fn may not come from CuPy.
         k, v: [batch, heads_kv, seqlen_kv, head_dim]; type, device and framework are those of q. heads_q is a
             multiple of heads_kv (GQA, MQA). seqlen_kv need not be seqlen_q.
         causal: query i sees key j only when j <= i + kv_length - seqlen_q. The last query is aligned with the
@@ -86,6 +90,10 @@ def attention(
         kv_lengths: [batch], int32, contiguous, on the device of q. How many of its keys each batch has, from
             0 to seqlen_kv; what lies beyond is never used, even NaN. On the CPU the range is checked. On a
             GPU that would mean to wait for it: it is yours to keep, or memory beyond k and v is read.
+        q_descale, k_descale, v_descale: for float8_e4m3fn: what the elements of q, k and v are multiplied by, a
+            positive number. None: 1. A number or an array of one element is for all of them. An array [batch,
+            heads_kv] has one for each head of k and v; query heads that share a head of k share its q_descale. The
+            array is float32, on the device of q, of any strides that are not negative.
         step: name of a step, see steps(). None: the one that a rule takes for the fastest on this device
             (docs/frameworks.md).
         layout: "bhsd" as above, or "bshd": q, k, v and the result are [batch, seqlen, heads, head_dim].
@@ -106,9 +114,10 @@ def attention(
     TMA strides that are not negative.
 
     Returns:
-        o, of q's shape, type, framework and device, contiguous. With return_lse (o, lse): lse is float32
-        [batch, heads_q, seqlen_q] in both layouts, natural logarithm. A query that sees no key has o = 0 and
-        lse = -inf. Where there are no queries (an empty batch, say) the result is empty, and nothing is launched.
+        o, of q's shape, type, framework and device, contiguous; if q is float8_e4m3fn, o is bfloat16. With
+        return_lse (o, lse): lse is float32 [batch, heads_q, seqlen_q] in both layouts, natural logarithm. A query
+        that sees no key has o = 0 and lse = -inf. Where there are no queries (an empty batch, say) the result is
+        empty, and nothing is launched.
 
     On a GPU the call only queues: on PyTorch's or CuPy's current stream of q's device, or on XLA's. Like theirs,
     it returns at once, allocates from their allocators (but for 4 MB of counters that a GPU keeps),
@@ -123,7 +132,7 @@ def attention(
     options = _Options(causal, scale, return_lse, step, layout, device)
     if step is not None or layout is not _DEFAULT_LAYOUT or device is not None:
         options = options.checked()
-    return _call.call((q, k, v, kv_lengths, None), options)
+    return _call.call((q, k, v, kv_lengths, None, q_descale, k_descale, v_descale), options)
 
 
 def attention_with_kvcache(
@@ -143,8 +152,8 @@ def attention_with_kvcache(
     Nothing is appended: the caches have the new keys and values already, and cache_seqlens counts them.
 
     Arguments:
-        q: [batch, seqlen_q, heads_q, head_dim], as in attention() with layout "bshd". Any seqlen_q will do; the
-            steps for decoding are for up to 16.
+        q: [batch, seqlen_q, heads_q, head_dim], as in attention() with layout "bshd", but not float8_e4m3fn. Any
+            seqlen_q will do; the steps for decoding are for up to 16.
         k_cache, v_cache: [batch, seqlen, heads_kv, head_dim], or with a page_table [pages, page_size, heads_kv,
             head_dim]: a pool of pages for all sequences. page_size is a power of two. Strides as in attention().
         cache_seqlens: [batch], int32, contiguous, on the device of q. How many keys each sequence has, those of
@@ -165,7 +174,7 @@ def attention_with_kvcache(
     tracers record torch.ops.flashsteps.attention_with_kvcache.
     """
     options = _Options(causal, scale, return_lse, None, "bshd", None, num_splits, kvcache=True)
-    return _call.call((q, k_cache, v_cache, cache_seqlens, page_table), options.checked())
+    return _call.call((q, k_cache, v_cache, cache_seqlens, page_table, None, None, None), options.checked())
 
 
 def steps() -> list[str]:

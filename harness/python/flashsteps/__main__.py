@@ -16,7 +16,7 @@ def load(path: str) -> dict[str, Any]:
     try:
         with safe_open(path, framework="np") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys() if name in ("q", "k", "v", "kv_lengths")}
-    except (SafetensorError, TypeError) as error:  # a type that NumPy does not have without ml_dtypes
+    except (SafetensorError, TypeError, AttributeError) as error:  # a type that safetensors does not find in NumPy
         raise ValueError(f"{path}: {error}") from error
     if missing := [name for name in ("q", "k", "v") if name not in tensors]:
         raise ValueError(f"{path}: has no tensor {missing[0]}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 from typing import Any
 
 from . import _core
-from ._frameworks import Arrays, CuPy, Framework, NumPy, Options
+from ._frameworks import Arrays, CuPy, Framework, NumPy, Options, positive_number
 
 # An array is of a framework that has been imported: nothing is imported to find out.
 _ARRAY_TYPES = (("torch", "Tensor"), ("numpy", "ndarray"), ("cupy", "ndarray"), ("jax", "Array"))
@@ -39,13 +40,29 @@ def framework_of(argument: str, array: Any) -> Framework:
     )
 
 
+def with_scales(framework: Framework, arrays: Arrays, names: tuple[str, ...]) -> Arrays:
+    """Descales that are numbers become arrays of one element."""
+    made = [
+        framework.full_fp32(arrays[0], positive_number(name, x)) if isinstance(x, numbers.Real) else x
+        for name, x in zip(names[5:], arrays[5:], strict=True)
+    ]
+    return (*arrays[:5], *made)
+
+
 def call(arrays: Arrays, options: Options) -> Any:
     """What attention() and attention_with_kvcache() return. Where steps are short, the host's time counts here: of
     options that are all the default but causal, scale and return_lse, _core sees itself whether they are right."""
-    q, k, v, kv_lengths, page_table = arrays
+    q, k, v, kv_lengths, page_table, q_descale, k_descale, v_descale = arrays
     framework = _by_type.get(type(q)) or framework_of("q", q)
-    traced = False
-    if type(k) is not type(q) or type(v) is not type(q) or kv_lengths is not None or page_table is not None:
+    traced = requires_grad = False
+    if not (q_descale is k_descale is v_descale is None):
+        arrays = with_scales(framework, arrays, options.names())
+        requires_grad = any(getattr(x, "requires_grad", False) for x in arrays[5:])
+    if (
+        type(k) is not type(q)
+        or type(v) is not type(q)
+        or not (kv_lengths is page_table is q_descale is k_descale is v_descale is None)
+    ):
         for place, (name, array) in enumerate(zip(options.names(), arrays, strict=True)):
             if array is None and place > 2:
                 continue
@@ -56,8 +73,10 @@ def call(arrays: Arrays, options: Options) -> Any:
     if framework.operation is not None:
         if traced or framework.is_traced():
             return framework.operation(arrays, options.checked())
-        if framework.records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
-            framework.refuse_gradients(q, k, v, options.names())
+        if framework.records_gradients() and (
+            q.requires_grad or k.requires_grad or v.requires_grad or requires_grad
+        ):
+            framework.refuse_gradients(arrays, options.names())
     try:
         return _core.attention(framework, arrays, options)
     except ValueError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _core
-from ._call import call, framework_of
+from ._call import call, framework_of, with_scales
 from ._frameworks import Options
 
 
@@ -39,6 +39,9 @@ def check(
     causal: bool = False,
     scale: float | None = None,
     kv_lengths: Any = None,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
     step: str | None = None,
     layout: str = "bhsd",
     device: str | None = None,
@@ -46,7 +49,8 @@ def check(
     """Is a step right on these tensors?
 
     Arguments:
-        q, k, v, causal, scale, kv_lengths, step, layout, device: as attention() has them.
+        q, k, v, causal, scale, kv_lengths, q_descale, k_descale, v_descale, step, layout, device: as attention()
+            has them.
 
     Runs the step twice and judges o and the log-sum-exp as the tests of this repository do: by the same gates, against
     attention on the CPU in higher precision, computed from the same rounded inputs: all rows of small problems, and
@@ -56,9 +60,9 @@ def check(
     Raises what attention() raises, and ValueError where nothing could be right: NaN or Inf among the inputs that count,
     or values so large that sums overflow.
     """
-    arrays = (q, k, v, kv_lengths, None)
     options = Options(causal, scale, True, step, layout, device).checked()
     framework = framework_of("q", q)
+    arrays = with_scales(framework, (q, k, v, kv_lengths, None, q_descale, k_descale, v_descale), options.names())
     before = tuple(None if array is None else framework.to_host(array) for array in arrays)
     runs = [tuple(map(framework.to_host, call(arrays, options))) for _ in range(2)]
     on_host = framework_of("o", runs[0][0])

@@ -15,8 +15,9 @@ from . import _core
 
 CPU = -1  # as a device's number
 
-# q, k, v, kv_lengths and page_table. The last two are None where there are none.
-Arrays = tuple[Any, Any, Any, Any, Any]
+# q, k, v, kv_lengths, page_table, q_descale, k_descale and v_descale. All but the first three are None where there are
+# none.
+Arrays = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 # address, shape, strides in elements, type, device, and what keeps the memory alive beside the array.
 Description = tuple[int, tuple[int, ...], tuple[int, ...], str, int, Any]
 
@@ -28,6 +29,13 @@ def check_step(step: Any) -> None:
         raise TypeError(f"step: is a {type_name(step)}, expected a step's name")
     if step not in STEPS:
         raise ValueError(f"step: unknown step {step!r}; there are {', '.join(STEPS)}")
+
+
+def positive_number(argument: str, value: Any) -> float:
+    """That float32 holds."""
+    if isinstance(value, bool) or not 2.0**-149 <= value <= 2.0**127:
+        raise ValueError(f"{argument}: is {value!r}, expected a positive number that float32 holds")
+    return float(value)
 
 
 def type_name(value: Any) -> str:
@@ -74,11 +82,10 @@ class Options(NamedTuple):
         except OverflowError:
             raise ValueError("scale: is beyond the range of a float") from None
 
-    def names(self) -> tuple[str, str, str, str, str]:
+    def names(self) -> tuple[str, ...]:
         """What the arrays are called."""
-        if self.kvcache:
-            return "q", "k_cache", "v_cache", "cache_seqlens", "page_table"
-        return "q", "k", "v", "kv_lengths", "page_table"
+        first = ("q", "k_cache", "v_cache", "cache_seqlens") if self.kvcache else ("q", "k", "v", "kv_lengths")
+        return (*first, "page_table", "q_descale", "k_descale", "v_descale")
 
     def lse_shape(self, q: Any) -> tuple[int, int, int]:
         batch, heads, rows = q.shape[:3] if self.layout == "bhsd" else (q.shape[0], q.shape[2], q.shape[1])
@@ -111,8 +118,16 @@ class Framework:
         """The same, for an array that is contiguous itself."""
         return self.empty_like(array)
 
+    def bf16_like(self, array: Any) -> Any:
+        """The same, but of bfloat16, for one of float8_e4m3fn."""
+        raise TypeError(f"q: is float8_e4m3fn, which flashsteps does not take from {self.name}")
+
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
         """A contiguous array of float32 on the array's device."""
+        raise NotImplementedError
+
+    def full_fp32(self, array: Any, number: float) -> Any:
+        """The number in float32 without dimensions, on the array's device."""
         raise NotImplementedError
 
     def to_host(self, array: Any) -> Any:
@@ -156,8 +171,16 @@ class NumPy(Framework):
         array = self.numpy.asarray(array)
         return self.numpy.empty(array.shape, array.dtype)
 
+    def bf16_like(self, array: Any) -> Any:
+        import ml_dtypes  # of which float8_e4m3fn is
+
+        return self.numpy.empty(self.numpy.asarray(array).shape, ml_dtypes.bfloat16)
+
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
         return self.numpy.empty(shape, self.numpy.float32)
+
+    def full_fp32(self, array: Any, number: float) -> Any:
+        return self.numpy.full((), number, self.numpy.float32)
 
 
 class CuPy(Framework):
@@ -183,6 +206,10 @@ class CuPy(Framework):
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
         with array.device:
             return self.cupy.empty(shape, self.cupy.float32)
+
+    def full_fp32(self, array: Any, number: float) -> Any:
+        with array.device:
+            return self.cupy.full((), number, self.cupy.float32)
 
     def to_host(self, array: Any) -> Any:
         return self.cupy.asnumpy(array, order="C")

@@ -175,6 +175,8 @@ def _divide(
     seqlen_kv: int | None,
 ) -> tuple[int, int, list[Span], list[list[Span]]]:
     """The lengths of the whole sequence, this process's queries, and the keys of each process."""
+    if q.dtype == torch.float8_e4m3fn:
+        raise TypeError("q: is float8_e4m3fn, which only flashsteps.attention takes")
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     total_q = world * q.size(_ROWS) if seqlen_q is None else seqlen_q
     total_kv = world * k.size(_ROWS) if seqlen_kv is None else seqlen_kv
@@ -211,7 +213,7 @@ class _Merged:
         k, v = block
         queries = (batch, slice(None), slice(part.first_q, part.end_q))
         keys = (batch, slice(None), slice(part.end_k))
-        arrays = (self.q[queries], k[keys], v[keys], lengths, None)
+        arrays = (self.q[queries], k[keys], v[keys], lengths, *[None] * 4)
         options = self.options._replace(causal=part.causal)
         result = (self.o[queries], self.partial[batch], self.lse[batch], part.first_q)
         _core.merge_attention(PLAIN, arrays, options, *result)
@@ -406,7 +408,7 @@ def ring_attention(
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     total_q, total_kv, queries, blocks = _divide(q, k, kv_lengths, group, layout, seqlen_q, seqlen_kv)
     options = Options(causal, scale, step=step).checked()
-    refuse_gradients(q, k, v)
+    refuse_gradients((q, k, v))
     host_lengths = kv_lengths.tolist() if kv_lengths is not None and causal else None
     is_seen = total_kv > 0 and (not causal or (host_lengths is None and total_q <= total_kv))
     merged = _Merged(q, options, is_seen)

@@ -38,7 +38,7 @@ def _refuse_gradients(operation: Any, names: tuple[str, ...]) -> Any:
     """A rule for custom_jvp, which reverse-mode differentiation uses, too."""
 
     def rule(arrays: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-        for name, tangent in zip(names[:3], tangents):
+        for name, tangent in zip(names, tangents):
             if type(tangent) is not jax.custom_derivatives.SymbolicZero:
                 raise ValueError(
                     f"{name}: is being differentiated, and there is no derivative of attention: call this "
@@ -73,14 +73,27 @@ def _plan(arrays: Arrays, options: Options, gpu: int | None) -> tuple[float, int
         raise ValueError(f"{error}; for example with {sizes}") from None
 
 
+def _in_full(arrays: Arrays, options: Options) -> Arrays:
+    """Of FP8 XLA gets all scales, each [batch, heads]: jax.vmap puts its dimension in front."""
+    q, k = arrays[:2]
+    if q.dtype != jax.numpy.float8_e4m3fn:
+        return arrays
+    shape = (k.shape[0], k.shape[1 if options.layout == "bhsd" else 2])
+    scales = (1 if each is None else each for each in arrays[5:])
+    return (*arrays[:5], *(jax.numpy.broadcast_to(jax.numpy.float32(each), shape) for each in scales))
+
+
 def _traced(arrays: Arrays, options: Options, gpu: int | None) -> Any:
     """The call as an operation of XLA: what is wrong with it is said now. `gpu`: that will run it, if it is known."""
     return_lse = options.return_lse
     scale, memory_bytes = _plan(arrays, options, gpu)
-    given = [array for array in arrays if array is not None]
+    arrays = _in_full(arrays, options)
+    named = {name: array for name, array in zip(options.names(), arrays, strict=True) if array is not None}
+    given = list(named.values())
     placement = _placement(given)
-    q, pages = arrays[0], arrays[-1] is not None
-    results = [jax.ShapeDtypeStruct(q.shape, q.dtype, **placement)]
+    q, pages = arrays[0], arrays[4] is not None
+    o_dtype = jax.numpy.bfloat16 if q.dtype == jax.numpy.float8_e4m3fn else q.dtype
+    results = [jax.ShapeDtypeStruct(q.shape, o_dtype, **placement)]
     if return_lse:
         results.append(jax.ShapeDtypeStruct(options.lse_shape(q), np.float32, **placement))
     if memory_bytes > 0:
@@ -102,7 +115,7 @@ def _traced(arrays: Arrays, options: Options, gpu: int | None) -> Any:
         return tuple(foreign(*arrays, **attributes))[: 1 + return_lse]
 
     differentiable = jax.custom_jvp(operation)
-    differentiable.defjvp(_refuse_gradients(operation, options.names()), symbolic_zeros=True)
+    differentiable.defjvp(_refuse_gradients(operation, tuple(named)), symbolic_zeros=True)
     found = differentiable(*given)
     return found if return_lse else found[0]
 
@@ -141,6 +154,11 @@ class Jax(Framework):
             # Not by XLA, below which Ctrl-C and errors in the contents of an argument wait for its program's end.
             found = _core.attention(_NUMPY, arrays, options)
             return jax.device_put(found, device if committed else None)
+
+    def full_fp32(self, array: Any, number: float) -> Any:
+        place = None if isinstance(array, jax.core.Tracer) else next(iter(array.devices()))
+        with jax.default_device(place):
+            return jax.numpy.full((), number, np.float32)
 
     def describe(self, argument: str, array: Any) -> Description:
         """As XLA will lay it out, on a GPU: there nobody looks into it. _core only checks it."""

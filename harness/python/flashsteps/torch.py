@@ -7,7 +7,7 @@ imports it first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,10 +34,10 @@ def _is_traced() -> bool:
     )
 
 
-def refuse_gradients(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, names: tuple[str, ...] = ("q", "k", "v")
-) -> None:
-    for name, array in zip(names, (q, k, v)):
+def refuse_gradients(arrays: Sequence[torch.Tensor | None], names: tuple[str, ...] = ("q", "k", "v")) -> None:
+    for name, array in zip(names, arrays):
+        if array is None:
+            continue
         if array.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"{name}: requires a gradient, and there is no backward pass: call this under "
@@ -47,23 +47,23 @@ def refuse_gradients(
             raise ValueError(f"{name}: has a forward-mode tangent, and there is no derivative of attention")
 
 
-def _autograd(op: Any) -> Callable[..., Any]:
-    def kernel(
-        keyset: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **options: Any
-    ) -> Any:
-        refuse_gradients(q, k, v)
+def _autograd(op: Any, names: tuple[str, ...]) -> Callable[..., Any]:
+    def kernel(keyset: Any, *arrays: torch.Tensor | None, **options: Any) -> Any:
+        refuse_gradients(arrays, names)
         with torch._C._AutoDispatchBelowAutograd():
-            return op.redispatch(keyset & torch._C._after_autograd_keyset, q, k, v, *args, **options)
+            return op.redispatch(keyset & torch._C._after_autograd_keyset, *arrays, **options)
 
     return kernel
 
 
 def _autocast(op: Any, device: str, key: Any) -> Callable[..., Any]:
-    """As PyTorch's own attention: computed in the type of autocast, which leaves float64 alone."""
+    """As PyTorch's own attention: computed in the type of autocast, which leaves float64 alone; and here FP8, whose
+    numbers mean nothing without their scales."""
+    untouched = (torch.float64, torch.float8_e4m3fn)
 
     def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **options: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
-        q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (q, k, v))
+        q, k, v = (x if x.dtype in untouched else x.to(dtype) for x in (q, k, v))
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
             return op(q, k, v, *args, **options)
 
@@ -75,7 +75,8 @@ _library = torch.library.Library("flashsteps", "DEF")
 
 def _define(name: str, schema: str, defaults: Options) -> Any:
     def kernel(*arrays: torch.Tensor | None, **named: Any) -> Any:
-        every: Any = arrays + (None,) * (5 - len(arrays))
+        given = dict(zip(names, arrays))
+        every: Any = tuple(map(given.get, defaults.names()))
         return _core.attention(PLAIN, every, defaults._replace(**named).checked())
 
     def fake(*arrays: torch.Tensor, **named: Any) -> Any:
@@ -87,7 +88,7 @@ def _define(name: str, schema: str, defaults: Options) -> Any:
                 raise ValueError(f"{argument}: has {array.dim()} dimensions, expected 4")
             if array.dtype != q.dtype:
                 raise TypeError(f"{argument}: is {array.dtype}, and q is {q.dtype}")
-        o = q.new_empty(q.shape)
+        o = q.new_empty(q.shape, dtype=torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype)
         return (o, q.new_empty(options.lse_shape(q), dtype=torch.float32)) if options.return_lse else o
 
     results = "(Tensor, Tensor)" if defaults.return_lse else "Tensor"
@@ -95,18 +96,20 @@ def _define(name: str, schema: str, defaults: Options) -> Any:
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
     _library.define(f"{name}({schema}) -> {results}", tags=tags)
     op = getattr(torch.ops.flashsteps, name).default
+    names = tuple(argument.name for argument in op._schema.arguments if not argument.kwarg_only)
     for key in ("CPU", "CUDA"):
         _library.impl(name, kernel, key)
         autocast_key = getattr(torch._C.DispatchKey, "Autocast" + key)
         _library.impl(name, _autocast(op, key.lower(), autocast_key), "Autocast" + key)
-    _library.impl(name, _autograd(op), "Autograd", with_keyset=True)
+    _library.impl(name, _autograd(op, names), "Autograd", with_keyset=True)
     torch.library.register_fake("flashsteps::" + name, fake, lib=_library)
     return op
 
 
 _SCHEMA = (
-    "Tensor q, Tensor k, Tensor v, Tensor? kv_lengths=None, *, bool causal=False, float? scale=None, "
-    'str? step=None, str layout="bhsd", str? device=None'
+    "Tensor q, Tensor k, Tensor v, Tensor? kv_lengths=None, Tensor? q_descale=None, Tensor? k_descale=None, "
+    'Tensor? v_descale=None, *, bool causal=False, float? scale=None, str? step=None, str layout="bhsd", '
+    "str? device=None"
 )
 _KVCACHE_SCHEMA = (
     "Tensor q, Tensor k_cache, Tensor v_cache, Tensor? cache_seqlens, Tensor? page_table=None, *, "
@@ -135,9 +138,10 @@ class PyTorch(Framework):
         causal, scale, return_lse, step, layout, device, num_splits, kvcache = options
         if kvcache:
             op = _attention_with_kvcache_and_lse if return_lse else _attention_with_kvcache
-            return op(*arrays, causal=causal, scale=scale, num_splits=num_splits)
+            return op(*arrays[:5], causal=causal, scale=scale, num_splits=num_splits)
         op = _attention_with_lse if return_lse else _attention
-        return op(*arrays[:4], causal=causal, scale=scale, step=step, layout=layout, device=device)
+        tensors = (*arrays[:4], *arrays[5:])
+        return op(*tensors, causal=causal, scale=scale, step=step, layout=layout, device=device)
 
     def describe(self, argument: str, array: Any) -> Description:
         if array.layout != torch.strided or array.device.type not in ("cpu", "cuda"):
@@ -155,9 +159,15 @@ class PyTorch(Framework):
     def empty_like(self, array: Any) -> Any:
         return torch.empty_like(array, memory_format=torch.contiguous_format)
 
+    def bf16_like(self, array: Any) -> Any:
+        return array.new_empty(size=array.shape, dtype=torch.bfloat16)
+
     def empty_fp32(self, array: Any, shape: tuple[int, ...]) -> Any:
         # By name: PyTorch tries whether a first argument is an integer, with an exception that would be felt.
         return array.new_empty(size=shape, dtype=torch.float32)
+
+    def full_fp32(self, array: Any, number: float) -> Any:
+        return array.new_full((), number, dtype=torch.float32)
 
     def to_host(self, array: Any) -> Any:
         return array.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -192,13 +202,13 @@ def _scaled_dot_product_flash_attention(
     """ATen's operator of that name: causal is bottom-right there, too."""
     if dropout_p != 0 or return_debug_mask:
         raise ValueError("flashsteps: dropout is not supported")
-    refuse_gradients(query, key, value)
+    refuse_gradients((query, key, value))
     # The output has the order of q's axes in memory: compilers count on it.
     swapped = query.stride(1) < query.stride(2)
     arrays = [x.transpose(1, 2) for x in (query, key, value)] if swapped else (query, key, value)
     layout = "bshd" if swapped else "bhsd"
     options = Options(is_causal, scale, return_lse=True, layout=layout)
-    o, lse = _core.attention(PLAIN, (*arrays, None, None), options)
+    o, lse = _core.attention(PLAIN, (*arrays, *[None] * 5), options)
     lengths = query.size(2), key.size(2)
     seed, offset = (torch.zeros(n, dtype=torch.uint64, device=query.device) for n in ((2,), ()))
     return o.transpose(1, 2) if swapped else o, lse, None, None, *lengths, seed, offset, query.new_empty(0)

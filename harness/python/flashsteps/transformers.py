@@ -79,6 +79,8 @@ def _attention(
             raise ValueError(f"flashsteps: {what}: not supported")
     if dropout != 0:
         raise ValueError("flashsteps: dropout is not supported: call model.eval()")
+    if query.dtype == torch.float8_e4m3fn:
+        raise ValueError("flashsteps: FP8 is not supported: a model has no scales for it")
     from_mask = attention_mask is None or attention_mask.dtype == torch.int32
     if not from_mask or getattr(attention_mask, "shape", (1, 1))[-2:] != (1, 1):
         raise ValueError("flashsteps: arbitrary masks are not supported, only causal ones and padding")

@@ -51,8 +51,10 @@ std::string dtype_text(nb::dlpack::dtype dtype) {
   constexpr const char* kKinds[] = {"int",    "uint",   "float",
                                     "opaque", "bfloat", "complex"};  // by DLPack's code
   const std::string bits = std::to_string(dtype.bits);
+  constexpr uint8_t kDlFloat8E4m3fn = 10;  // which nanobind does not know
   if (dtype.lanes != 1) return "a vector type";
   if (dtype.code == uint8_t(nb::dlpack::dtype_code::Bool)) return "bool";
+  if (dtype.code == kDlFloat8E4m3fn) return "float8_e4m3fn";
   if (dtype.code < std::size(kKinds)) return kKinds[dtype.code] + bits;
   return "DLPack's type " + std::to_string(dtype.code) + " of " + bits + " bits";
 }
@@ -69,11 +71,14 @@ std::string device_text(int device) {
 
 constexpr int64_t kMaxLength = 1 << 30;  // rows are counted in int, with room for one tile more
 
-DType dtype_of(const Array& array) {
+DType dtype_of(const Array& array, bool kvcache) {
   if (array.dtype == "float16") return DType::kFp16;
   if (array.dtype == "bfloat16") return DType::kBf16;
   if (array.dtype == "float32") return DType::kFp32;
-  raise_type_error(array.argument, "is " + array.dtype + ", expected float16, bfloat16 or float32");
+  if (array.dtype == "float8_e4m3fn" && !kvcache) return DType::kE4m3;
+  raise_type_error(array.argument, "is " + array.dtype + ", expected " +
+                                       (kvcache ? "float16, bfloat16 or float32"
+                                                : "float16, bfloat16, float32 or float8_e4m3fn"));
 }
 
 // On the device of q, and aligned to so many bytes.
@@ -86,8 +91,8 @@ void check_memory(const Array& array, int64_t alignment, int device) {
                                           " bytes of its element: copy it, e.g. with .clone() or .copy()");
 }
 
-void check_tensor(const Array& array, const Array& q) {
-  const auto bytes = int64_t(element_bytes(dtype_of(array)));
+void check_tensor(const Array& array, const Array& q, bool kvcache) {
+  const auto bytes = int64_t(element_bytes(dtype_of(array, kvcache)));
   if (array.dtype != q.dtype) raise_type_error(array.argument, "is " + array.dtype + ", and q is " + q.dtype);
   check_memory(array, bytes, q.device);
   if (array.strides[3] != 1 && !array.empty)
@@ -156,6 +161,28 @@ PageTable page_table_of(const Array& array, const Array& q, const Array& k) {
   return {pages, int(array.shape[1]), int(page_size), int(k.shape[0])};
 }
 
+// Of [batch, num_heads_kv], or of one element, in whatever shape, which is for all.
+Descale descale_of(const Array& array, const Array& q, const AttentionCall& call) {
+  if (array.dtype != "float32") raise_type_error(array.argument, "is " + array.dtype + ", expected float32");
+  if (call.dtype != DType::kE4m3)
+    raise_value_error(array.argument, "is given, and q is " + q.dtype + ": only float8_e4m3fn has scales");
+  check_memory(array, sizeof(float), q.device);
+  const int64_t expected[] = {call.batch, call.num_heads_kv};
+  const auto* const end = array.shape + array.dimensions;
+  Descale descale{static_cast<const float*>(array.data)};
+  if (std::all_of(array.shape, end, [](int64_t extent) { return extent == 1; })) return descale;
+  if (!std::equal(array.shape, end, expected, expected + 2))
+    raise_value_error(array.argument, "has shape " + shape_text(array.shape, array.dimensions) +
+                                          ", expected " + shape_text(expected, 2) +
+                                          " (batch and heads of k) or one element");
+  // The stride of an axis of extent 1 may be anything.
+  descale.batch_stride = call.batch > 1 ? array.strides[0] : 0;
+  descale.head_stride = call.num_heads_kv > 1 ? array.strides[1] : 0;
+  if (descale.batch_stride < 0 || descale.head_stride < 0)
+    raise_value_error(array.argument, "has a negative stride: copy it");
+  return descale;
+}
+
 // The values on a GPU cannot be read without waiting for it.
 void check_values(const Arguments& a) {
   if (a.q.device != kCpu) return;
@@ -185,10 +212,11 @@ void raise_value_error(std::string_view argument, const std::string& text) {
 
 Array::Array(const char* name, void* memory, int on, std::string type, const int64_t* extents, int found,
              const int64_t* steps, int expected)
-    : argument(name), data(memory), device(on), dtype(std::move(type)), dimensions(expected) {
-  if (found != expected)
+    : argument(name), data(memory), device(on), dtype(std::move(type)), dimensions(found) {
+  const bool any = expected == kAnyDimensions;
+  if (any ? found > 4 : found != expected)
     raise_value_error(argument, "has shape " + shape_text(extents, found) + ", expected " +
-                                    std::to_string(expected) + " dimensions");
+                                    (any ? "at most 4" : std::to_string(expected)) + " dimensions");
   int64_t stride = 1;
   contiguous = true;
   for (int i = dimensions - 1; i >= 0; --i) {
@@ -270,13 +298,16 @@ Arguments read_arguments(const Options& options, const ReadArray& read) {
               .v = *read(2, name("v", "v_cache"), 4),
               .kv_lengths = {},
               .page_table = {},
+              .q_descale = {},
+              .k_descale = {},
+              .v_descale = {},
               .axes = options.layout == "bshd" ? Axes{2, 1} : Axes{1, 2},
               .call = {}};
-  for (const Array* const array : {&a.q, &a.k, &a.v}) check_tensor(*array, a.q);
+  for (const Array* const array : {&a.q, &a.k, &a.v}) check_tensor(*array, a.q, options.kvcache);
   a.page_table = read(4, "page_table", 2);
   check_shapes(a.q, a.k, a.v, a.axes, a.page_table.has_value());
   AttentionCall& call = a.call;
-  call.dtype = dtype_of(a.q);
+  call.dtype = dtype_of(a.q, options.kvcache);
   call.batch = int(a.q.shape[0]);
   call.num_heads_q = int(a.q.shape[a.axes.heads]);
   call.num_heads_kv = int(a.k.shape[a.axes.heads]);
@@ -295,6 +326,17 @@ Arguments read_arguments(const Options& options, const ReadArray& read) {
   }
   a.kv_lengths = read(3, name("kv_lengths", "cache_seqlens"), 1);
   if (a.kv_lengths) call.kv_lengths = integers_of(*a.kv_lengths, a.q);
+  const struct {
+    const char* argument;
+    std::optional<Array>& array;
+    Descale& descale;
+  } descales[] = {{"q_descale", a.q_descale, call.q_descale},
+                  {"k_descale", a.k_descale, call.k_descale},
+                  {"v_descale", a.v_descale, call.v_descale}};
+  for (int place = 5; const auto& [argument, array, descale] : descales) {
+    array = read(place++, argument, kAnyDimensions);
+    if (array) descale = descale_of(*array, a.q, call);
+  }
   check_values(a);
   return a;
 }

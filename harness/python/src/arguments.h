@@ -17,6 +17,7 @@
 namespace flashsteps::python {
 
 constexpr int kCpu = -1;
+constexpr int kAnyDimensions = -1;
 
 // An error whose text begins with the argument's name, which nanobind makes a ValueError.
 [[noreturn]] void raise_value_error(std::string_view argument, const std::string& text);
@@ -32,7 +33,8 @@ struct Array {
   bool empty;                    // an axis has extent 0; there may be no data
   nanobind::object owner;        // keeps data alive while this lives, where the argument itself does not
 
-  // Refuses an array that has not `dimensions` (at most 4) of them. strides null: it is contiguous.
+  // Refuses an array that has not `dimensions` (at most 4, or kAnyDimensions: up to 4) of them. strides null:
+  // it is contiguous.
   Array(const char* argument, void* data, int device, std::string dtype, const int64_t* shape, int found,
         const int64_t* strides, int dimensions);
 };
@@ -121,11 +123,12 @@ TensorView view_of(const Array& array, Axes axes);
 // launched.
 struct Arguments {
   Array q, k, v;
-  std::optional<Array> kv_lengths, page_table;
+  std::optional<Array> kv_lengths, page_table, q_descale, k_descale, v_descale;
   Axes axes;
   AttentionCall call;
 };
-// `read` finds the array at a place of (q, k, v, kv_lengths, page_table), where there is one.
+// `read` finds the array at a place of (q, k, v, kv_lengths, page_table, q_descale, k_descale, v_descale),
+// where there is one.
 using ReadArray = std::function<std::optional<Array>(int place, const char* argument, int dimensions)>;
 Arguments read_arguments(const Options& options, const ReadArray& read);
 

@@ -34,7 +34,7 @@ using namespace nb::literals;
 namespace flashsteps::python {
 namespace {
 
-constexpr const char* kDTypeNames[] = {"fp32", "fp16", "bf16"};  // by DType
+constexpr const char* kDTypeNames[] = {"fp32", "fp16", "bf16", "e4m3"};  // by DType
 
 // Without the GIL other threads of Python go on. When Python ends meanwhile, this thread must not ask for it
 // any more: before Python 3.14 the thread would be unwound, which a destructor turns into an abort.
@@ -121,7 +121,7 @@ Options options_of(nb::handle python) {
   return std::apply([](auto... field) { return Options{field...}; }, fields);
 }
 
-// What every function gets: q, k, v, kv_lengths and page_table, with None where there is none.
+// What every function gets: q, k, v, kv_lengths, page_table and the descales, with None where there is none.
 Arguments read_arguments(const Framework& framework, const nb::tuple& arrays, const Options& options) {
   return read_arguments(options,
                         [&](int place, const char* argument, int dimensions) -> std::optional<Array> {
@@ -176,8 +176,12 @@ nb::object attention(nb::handle python_framework, const nb::tuple& arrays, nb::h
   // By the framework's own allocator, on its current stream: there the memory may be reused in the order of
   // launches.
   static const nb::handle kEmptyLike = interned("empty_like"),
-                          kEmptyLikeContiguous = interned("empty_like_contiguous");
-  const nb::object o = framework.python().attr(q.contiguous ? kEmptyLikeContiguous : kEmptyLike)(arrays[0]);
+                          kEmptyLikeContiguous = interned("empty_like_contiguous"),
+                          kBf16Like = interned("bf16_like");
+  const nb::handle like = call.dtype == DType::kE4m3 ? kBf16Like
+                          : q.contiguous             ? kEmptyLikeContiguous
+                                                     : kEmptyLike;
+  const nb::object o = framework.python().attr(like)(arrays[0]);
   call.o = view_of(framework.read("o", o, 4), arguments.axes);
   nb::object lse;
   if (options.return_lse) {
@@ -263,7 +267,7 @@ nb::list step_descriptions() {
   nb::list all;
   for (const StepDescription& step : steps()) {
     nb::list dtypes;
-    for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
+    for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32, DType::kE4m3}) {
       if (step.dtypes.has(dtype)) dtypes.append(kDTypeNames[int(dtype)]);
     }
     nb::list configurations;

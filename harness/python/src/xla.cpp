@@ -66,6 +66,7 @@ Array array_of(const Buffer& buffer, const char* argument, int dimensions, int d
   for (int64_t i = 0; i < more; ++i) shape[0] *= buffer.dims[i];
   const char* const dtype = buffer.type == Type::kFp16    ? "float16"
                             : buffer.type == Type::kBf16  ? "bfloat16"
+                            : buffer.type == Type::kE4m3  ? "float8_e4m3fn"
                             : buffer.type == Type::kInt32 ? "int32"
                                                           : "float32";
   return {argument, buffer.data, device, dtype, shape, dimensions, nullptr, dimensions};
@@ -84,13 +85,17 @@ Call read(const CallFrame& frame, int device) {
                         .layout = scalar<bool>(attributes, "bshd", Type::kBool) ? "bshd" : "bhsd",
                         .device = {},
                         .num_splits = scalar<int32_t>(attributes, "num_splits", Type::kInt32)};
-  const bool return_lse = options.return_lse, lengths = in.size == 4 + pages;
-  if (in.size != 3 + lengths + pages || out.size < 1 + return_lse)
+  // In FP8 flashsteps/jax.py gives all three, [batch, heads].
+  const int descales = in.size > 0 && in.buffers[0]->type == Type::kE4m3 ? 3 : 0;
+  const bool return_lse = options.return_lse, lengths = in.size == 4 + pages + descales;
+  if (in.size != 3 + lengths + pages + descales || out.size < 1 + return_lse)
     throw std::logic_error("the call has not the arguments and results of attention");
   const Arguments arguments =
       read_arguments(options, [&](int place, const char* argument, int dimensions) -> std::optional<Array> {
-        if ((place == 3 && !lengths) || (place == 4 && !pages)) return {};
-        return array_of(*in.buffers[place == 4 ? in.size - 1 : place], argument, dimensions, device);
+        const bool there[] = {true, true, true, lengths, pages, descales > 0, descales > 0, descales > 0};
+        if (!there[place]) return {};
+        const auto before = std::count(there, there + place, true);
+        return array_of(*in.buffers[before], argument, place < 5 ? dimensions : 2, device);
       });
   Call call{arguments.call, *options.step, out.size > 1 + return_lse ? out.buffers[1 + return_lse] : nullptr};
   call.attention.o = view_of(array_of(*out.buffers[0], "o", 4, device), arguments.axes);

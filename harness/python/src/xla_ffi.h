@@ -16,7 +16,7 @@ struct Error;    // XLA's
 struct Context;  // of one execution, XLA's
 
 // Of arrays and attributes, as far as they are used here.
-enum class Type : int32_t { kBool = 1, kInt32 = 4, kFp16 = 10, kFp32 = 11, kBf16 = 16 };
+enum class Type : int32_t { kBool = 1, kInt32 = 4, kFp16 = 10, kFp32 = 11, kBf16 = 16, kE4m3 = 20 };
 
 struct Extension {
   static constexpr int32_t kMetadata = 1;  // XLA asks what the handler is, and calls nothing

@@ -193,7 +193,7 @@ Q, K, V = draw_qkv(batch=2, heads_q=8, heads_kv=4)
     [
         ({"q": Q.tolist()}, TypeError, "q: is a list, expected an array of NumPy, PyTorch, JAX or CuPy"),
         ({"v": None}, TypeError, "v: is a NoneType, expected an array"),
-        ({"q": Q.astype("float64")}, TypeError, "q: is float64, expected float16, bfloat16 or float32"),
+        ({"q": Q.astype("float64")}, TypeError, "q: is float64, expected float16, bfloat16, float32 or float8_e4m3fn"),
         ({"q": Q.astype("int16")}, TypeError, "q: is int16, expected"),
         ({"v": np.ma.masked_less(V, 0)}, TypeError, "v: is a masked array, whose mask would not be seen"),
         ({"q": Q.astype(">f2")}, TypeError, "q: has the other byte order"),
@@ -293,7 +293,9 @@ def test_describe():
     for name in STEPS:
         step = flashsteps.describe(name)
         assert step.name == name and step.title and step.alignment_bytes in (0, 16) and step.needs_sm >= 80
-        assert step.dtypes == ("fp16", "bf16") + (("fp32",) if name[:3] in ("v01", "v02") else ())
+        assert step.dtypes == ("fp16", "bf16") + (("fp32",) if name[:3] in ("v01", "v02") else ()) + (
+            ("e4m3",) if name[:3] == "v01" else ()
+        )
         assert step.spills is None or step.spills
         assert step.has_cuda == (flashsteps.build_info()["build"]["nvcc"] is not None)
     assert "TMA" in flashsteps.describe("v10_tma_warpspec").title

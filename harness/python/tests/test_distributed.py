@@ -99,6 +99,8 @@ def empty_results():
 
 def refusals(rank, world):
     q = torch.zeros(1, 1, 8, 64, dtype=torch.float16)
+    with pytest.raises(TypeError, match="^q: is float8_e4m3fn, which only flashsteps.attention takes"):
+        ring_attention(*[q.to(torch.float8_e4m3fn)] * 3)
     with pytest.raises(ValueError, match="^layout: is 'round'"):
         ring_attention(q, q, q, layout="round")
     with pytest.raises(ValueError, match="^q: has 8 rows, and of 9 rows this process has .*seqlen_q"):

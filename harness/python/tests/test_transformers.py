@@ -144,3 +144,6 @@ def test_what_is_refused():
             windows(inputs)
     with pytest.raises(ValueError, match="q: requires a gradient"):
         model(inputs)
+    q = torch.zeros(1, 2, 6, 64).to(torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match="FP8 is not supported"):
+        flashsteps.transformers._attention(model, q, q, q, None)
