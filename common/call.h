@@ -34,8 +34,8 @@ struct TensorView {
 };
 
 // What the elements of an FP8 tensor are multiplied by, on the device: [batch, num_heads_kv], also for q,
-// whose heads that share a head of K and V share this, too. Strides are not negative; with strides of 0 there
-// is one for all.
+// whose heads that share a head of K and V share this, too. Positive numbers. No stride is negative; with
+// strides of 0 there is one number for all.
 struct Descale {
   const float* data = nullptr;  // nullptr: 1
   int64_t batch_stride = 0, head_stride = 0;

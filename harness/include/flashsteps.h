@@ -80,7 +80,7 @@ std::vector<StepDescription> steps();  // in the order of the ladder
 // A few queries of each sequence, and its cache of keys and values: what attention_with_kvcache() is asked.
 // All tensors are contiguous, in the order that their comments say.
 struct KvCacheCall {
-  DType dtype;
+  DType dtype;  // not kE4m3
   int batch, num_heads_q, num_heads_kv, seqlen_q, head_dim;
   int seqlen_kv = 0;        // most keys of a sequence; with a page table 0 stands for max_pages * page_size
   const void* q = nullptr;  // [batch, seqlen_q, num_heads_q, head_dim], as o

@@ -405,6 +405,7 @@ AttentionCall as_attention(const KvCacheCall& c) {
   const int64_t room = int64_t(c.page_table.max_pages) * c.page_table.page_size;
   const int64_t keys = pages && c.seqlen_kv == 0 ? room : c.seqlen_kv;
   if (keys > (1 << 30)) refuse("sequence lengths are limited to 2^30");
+  if (c.dtype == DType::kE4m3) refuse("a K/V cache in e4m3 is not supported: this call has no scales for it");
   AttentionCall call{};
   call.dtype = c.dtype;
   call.batch = c.batch;

@@ -502,6 +502,8 @@ TEST_CASE("attention_with_kvcache() of pages is that of the same keys in one pie
     REQUIRE((lse[i] == expected_lse[i] || std::abs(lse[i] - expected_lse[i]) < 1e-4));
   cache.seqlen_kv = 0;
   CHECK(refused(as_attention(cache)) == "seqlen_kv is 0, it must be at least 1");
+  cache.dtype = DType::kE4m3;
+  CHECK_THROWS_AS(as_attention(cache), std::invalid_argument);
 }
 
 TEST_CASE("views of contiguous tensors") {
