@@ -49,6 +49,9 @@ void place_bhsd(Placement& t, int64_t row_gap, int64_t block_gap) {
   t.batch_stride = t.heads * t.head_stride + block_gap;
 }
 
+// So many elements are 16 bytes, to which the gaps of a row are aligned.
+int64_t aligned_elements(const Problem& p) { return 16 / int64_t(element_bytes(p.dtype)); }
+
 // Nobody steps over an axis of extent 1, and frameworks leave anything in its stride. This one would not be
 // aligned.
 void spoil_unused_strides(Placement& t) {
@@ -67,7 +70,7 @@ void place_bshd(Placement& t, int64_t heads, int64_t rows) {
 
 // One stride is so large that the last row begins beyond 2^31 elements: of the first among batches, heads and
 // rows, taken in turn from number `first` on, that there are two of.
-void place_far(Placement& t, int first) {
+void place_far(Placement& t, int first, int64_t aligned) {
   const int64_t count[] = {t.batch, t.heads, t.rows};
   int64_t* const strides[] = {&t.batch_stride, &t.head_stride, &t.row_stride};
   int far = first;
@@ -78,7 +81,7 @@ void place_far(Placement& t, int first) {
     *strides[axis] = next;
     next *= count[axis];
   }
-  *strides[far] = next + ((int64_t(1) << 31) / std::max<int64_t>(count[far] - 1, 1) / 8 + 1) * 8;
+  *strides[far] = next + ((int64_t(1) << 31) / std::max<int64_t>(count[far] - 1, 1) / aligned + 1) * aligned;
 }
 
 void set_sizes(TensorPlan& plan) {
@@ -246,7 +249,7 @@ TensorPlan plan_tensors(const Problem& p) {
         place_bshd(*t, t->heads, t->rows);
         break;
       case Layout::kGapped:
-        place_bhsd(*t, 8 * number, 16 * number);
+        place_bhsd(*t, aligned_elements(p) * number, 2 * aligned_elements(p) * number);
         spoil_unused_strides(*t);
         break;
       case Layout::kOdd:
@@ -275,10 +278,10 @@ TensorPlan plan_tensors(const Problem& p) {
 TensorPlan plan_on_device(const Problem& p) {
   TensorPlan plan = plan_tensors(p);
   if (p.layout != Layout::kFar) return plan;
-  place_far(plan.q, 2);
-  place_far(plan.k, 1);
-  place_far(plan.v, 0);
-  place_far(plan.o, 0);
+  place_far(plan.q, 2, aligned_elements(p));
+  place_far(plan.k, 1, aligned_elements(p));
+  place_far(plan.v, 0, aligned_elements(p));
+  place_far(plan.o, 0, aligned_elements(p));
   set_sizes(plan);
   return plan;
 }
