@@ -15,9 +15,10 @@ namespace flashsteps {
 
 // Where the rows lie in memory.
 enum class Layout {
-  kBhsd,    // [batch, heads, seqlen, head_dim], contiguous
-  kBshd,    // [batch, seqlen, heads, head_dim], contiguous
-  kQkv,     // q, k and v are slices of one [batch, seqlen, heads_q + 2 heads_kv, head_dim] tensor
+  kBhsd,  // [batch, heads, seqlen, head_dim], contiguous
+  kBshd,  // [batch, seqlen, heads, head_dim], contiguous
+  kQkv,   // q, k and v are slices of one [batch, seqlen, heads_q + 2 heads_kv, head_dim] tensor; in FP8 each
+          // has one scale for all of its heads
   kGapped,  // bhsd with 16-byte aligned gaps between rows, heads and batches; axes of extent 1 have odd
             // strides
   kOdd,     // bhsd with rows of odd pitch: aligned to nothing but the element

@@ -474,7 +474,8 @@ void Workload::generate() {
   // FP8: the largest value of the heads that share a scale becomes the type's largest number.
   const auto find_descales = [&](const Placement& tensor, auto&& make_row) {
     std::vector<float> descales;
-    std::vector<std::atomic<float>> largest(problem_.batch * problem_.num_heads_kv);
+    const bool one_for_all = problem_.layout == Layout::kQkv;
+    std::vector<std::atomic<float>> largest(one_for_all ? 1 : problem_.batch * problem_.num_heads_kv);
     for_rows(tensor, make_row, [&](RowId, RowId row, const std::vector<float>& values) {
       float most = 0;
       for (const float value : values) most = std::max(most, std::abs(value));
@@ -562,6 +563,7 @@ const std::vector<float>& Workload::descales(const Placement& tensor) const {
 }
 
 size_t Workload::descale_at(const Placement& tensor, RowId row) const {
+  if (problem_.layout == Layout::kQkv) return 0;
   const int group = &tensor == &plan_.q ? problem_.num_heads_q / problem_.num_heads_kv : 1;
   return size_t(row.b) * problem_.num_heads_kv + row.h / group;
 }
