@@ -186,14 +186,17 @@ void shared_tiles(std::vector<Problem>& sample) {
 }
 
 // A pipeline that fills its stages again and again: 133 tiles of 128 keys, for one tile of rows. The memory
-// part has no pipeline, and v01 would need half a minute for 64 rows. In FP8 alone V has a mean: only long
-// sums of one sign show that FP8 products were summed with too few bits.
+// part has no pipeline, and v01 would need half a minute for 64 rows. In FP8 alone V has a mean, for both
+// head_dims: only long sums of one sign show that FP8 products were summed with too few bits.
 void many_keys(const StepInfo& step, std::vector<Problem>& sample) {
   const int rows = step.part == Part::kMemory ? 1 : step.purpose == Purpose::kDecode ? 16 : 64;
+  const bool of_fp8 = step.dtypes.has(DType::kE4m3) && !step.dtypes.has(DType::kFp16);
   sample.push_back({.seqlen_q = rows,
                     .seqlen_kv = 17000,
                     .causal = true,
-                    .inputs = step.dtypes.has(DType::kFp16) ? Inputs::kNormal : Inputs::kMean});
+                    .inputs = of_fp8 ? Inputs::kMean : Inputs::kNormal});
+  if (of_fp8)
+    sample.push_back({.seqlen_q = rows, .seqlen_kv = 4096, .head_dim = 128, .inputs = Inputs::kMean});
 }
 
 // Scores that outgrow what came before, from the first key on or from the last. Of each type, `leaps` has
