@@ -60,7 +60,8 @@ struct Axes {
     std::vector<Inputs> inputs;
     // These need more keys than most problems have: see large_growth().
     for (const auto& [text, value] : kInputsNames) {
-      const bool of_fp8 = value == Inputs::kMean || value == Inputs::kOutliers || value == Inputs::kChannels;
+      const bool of_fp8 = value == Inputs::kMean || value == Inputs::kOutliers ||
+                          value == Inputs::kChannels || value == Inputs::kNeedle;
       if (of_fp8 && !step.dtypes.has(DType::kE4m3)) continue;
       if (!is_steep(value) && value != Inputs::kLeaps) inputs.push_back(value);
     }

@@ -33,13 +33,13 @@ const Names<DType> kDTypeNames{{name(DType::kFp32), DType::kFp32},
                                {name(DType::kE4m3), DType::kE4m3}};
 const Names<Layout> kLayoutNames{{"bhsd", Layout::kBhsd},     {"bshd", Layout::kBshd}, {"qkv", Layout::kQkv},
                                  {"gapped", Layout::kGapped}, {"odd", Layout::kOdd},   {"far", Layout::kFar}};
-const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},    {"sharp", Inputs::kSharp},
-                                 {"shifted", Inputs::kShifted},  {"structured", Inputs::kStructured},
-                                 {"offset", Inputs::kOffset},    {"ramps", Inputs::kRamps},
-                                 {"huge", Inputs::kHuge},        {"rising", Inputs::kRising},
-                                 {"falling", Inputs::kFalling},  {"leaps", Inputs::kLeaps},
-                                 {"mean", Inputs::kMean},        {"outliers", Inputs::kOutliers},
-                                 {"channels", Inputs::kChannels}};
+const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},     {"sharp", Inputs::kSharp},
+                                 {"shifted", Inputs::kShifted},   {"structured", Inputs::kStructured},
+                                 {"offset", Inputs::kOffset},     {"ramps", Inputs::kRamps},
+                                 {"huge", Inputs::kHuge},         {"rising", Inputs::kRising},
+                                 {"falling", Inputs::kFalling},   {"leaps", Inputs::kLeaps},
+                                 {"mean", Inputs::kMean},         {"outliers", Inputs::kOutliers},
+                                 {"channels", Inputs::kChannels}, {"needle", Inputs::kNeedle}};
 const Names<KvLengths> kKvLengthsNames{{"full", KvLengths::kFull},
                                        {"random", KvLengths::kRandom},
                                        {"skewed", KvLengths::kSkewed},

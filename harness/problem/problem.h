@@ -40,6 +40,7 @@ enum class Inputs {
   kMean,        // normal, and 2 is added to V: its sums are of one sign
   kOutliers,    // normal, and one element of a thousand is ten times as large
   kChannels,    // normal, and k and v times 1/32 to 4: by channel
+  kNeedle,      // normal, but each query is one of the keys that it sees, times 4: that key's V is the answer
   kGiven,       // a caller's own, see problem_of()
 };
 

@@ -27,7 +27,8 @@ enum Stream : uint64_t {
   kEarlier = 7,
   kEarlierKind = 8,
   kEarlierO = 9,
-  kOutlier = 10
+  kOutlier = 10,  // and the three after it
+  kNeedle = 14
 };
 
 // Its strides are still to come.
@@ -183,6 +184,15 @@ void normal_row(const Problem& p, Stream stream, int64_t row_index, float* row) 
   }
   for (int f = 0; p.inputs == Inputs::kChannels && stream != kQ && f < p.head_dim; ++f)
     row[f] *= std::ldexp(1.0f, f % 8 - 5);
+}
+
+// The query number `index` of the `needle` inputs. With the default scale, its score with that key is about 4
+// * sqrt(head_dim), and those with all others are N(0, 16): the largest of 64k is around 17.
+void needle_query(const Problem& p, RowId row, int64_t index, int num_keys, float* values) {
+  const int64_t head = int64_t(row.b) * p.num_heads_kv + row.h / (p.num_heads_q / p.num_heads_kv);
+  const int key = int(random_bits(p.seed, kNeedle, index) % num_keys);
+  normal_row(p, kK, head * p.seqlen_kv + key, values);
+  for (int d = 0; d < p.head_dim; ++d) values[d] *= 4;
 }
 
 // The largest value of a tensor, all of whose values must be finite. What lies beyond a length may be
@@ -533,6 +543,9 @@ void Workload::generate() {
     if (problem_.inputs == Inputs::kHuge) std::fill_n(values, problem_.head_dim, 0.0f);
     if (size > 0) values[0] = coordinate;
     if (problem_.inputs == Inputs::kLeaps) leap_of_query(problem_, row.b, row.i, values);
+    const int num_keys = problem_.visible_keys(row.i, kv_lengths_[row.b]);
+    if (problem_.inputs == Inputs::kNeedle && num_keys > 0)
+      needle_query(problem_, row, index, num_keys, values);
   });
   fill(plan_.k, k_descales_, [&](RowId row, int64_t index, float* values) {
     const bool constant = problem_.inputs == Inputs::kRamps && ramp(row) == kConstant;

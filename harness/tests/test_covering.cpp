@@ -82,7 +82,7 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
       if (step.dtypes.has(dtype)) axes[4].push_back("dtype=" + text);
     if (step.alignment_bytes == 0) axes[8].push_back("layout=odd");
     if (step.dtypes.has(DType::kE4m3)) {
-      for (const char* const more : {"inputs=mean", "inputs=outliers", "inputs=channels"})
+      for (const char* const more : {"inputs=mean", "inputs=outliers", "inputs=channels", "inputs=needle"})
         axes[9].push_back(more);
     }
     if (step.pages) {
