@@ -32,7 +32,7 @@ enum class Inputs {
   kStructured,  // heads take turns at four attention patterns: local, strided, anchor, block
   kOffset,      // normal, with all scores of a head moved by +1000 or by -1000; fp16 and bf16 only
   kRamps,       // normal, with scores that grow from key to key, fall, or are all the same: by head
-  kHuge,        // scores of +-2^20, and nothing between them
+  kHuge,        // scores of +-2^20, and nothing between them; not for e4m3
   kRising,      // normal, with scores that grow with every 64 keys, in every head; fp16 and bf16 only
   kFalling,     // the same with scores that fall, faster
   kLeaps,       // in some rows, all scores of every second 128 keys lie higher than the others by as much as
