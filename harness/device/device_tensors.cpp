@@ -60,9 +60,12 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
   lse_ = allocate(device.lse_elements * sizeof(float));
   if (p.kv_lengths != KvLengths::kFull) call_.kv_lengths = uploaded(workload.kv_lengths());
   if (p.dtype == DType::kE4m3) {
-    call_.q_descale = {uploaded(workload.q_descales()), p.num_heads_kv, 1};
-    call_.k_descale = {uploaded(workload.k_descales()), p.num_heads_kv, 1};
-    call_.v_descale = {uploaded(workload.v_descales()), p.num_heads_kv, 1};
+    const auto scales = [&](const std::vector<float>& numbers) {
+      return numbers.size() == 1 ? Descale{uploaded(numbers)} : Descale{uploaded(numbers), p.num_heads_kv, 1};
+    };
+    call_.q_descale = scales(workload.q_descales());
+    call_.k_descale = scales(workload.k_descales());
+    call_.v_descale = scales(workload.v_descales());
   }
   if (p.page_size != 0)
     call_.page_table.pages = static_cast<const int*>(allocate(workload.page_table().size() * sizeof(int)));
@@ -209,8 +212,11 @@ bool DeviceTensors::is_guarded(const void* memory, size_t bytes) const {
 
 template <typename Number>
 const Number* DeviceTensors::uploaded(const std::vector<Number>& numbers) {
-  void* const memory = allocate(numbers.size() * sizeof(Number));
-  backend_.upload(memory, numbers.data(), numbers.size() * sizeof(Number));
+  const size_t bytes = numbers.size() * sizeof(Number);
+  // The emulator stops a kernel that reads beyond them. On a GPU it finds numbers that are wrong for sure.
+  const bool is_gpu = backend_.emulator() == nullptr;
+  void* const memory = allocate(bytes + (is_gpu ? kGuardBytes : 0));
+  is_gpu ? upload_guarded(memory, numbers.data(), bytes) : backend_.upload(memory, numbers.data(), bytes);
   return static_cast<const Number*>(memory);
 }
 

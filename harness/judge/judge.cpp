@@ -246,7 +246,7 @@ struct Element {
 
 // What the rows that have a reference come to.
 struct Errors {
-  double squares = 0, reference_squares = 0;
+  double squares = 0, reference_squares = 0, quantization_squares = 0;
   double naive_element = 0;      // the worst one of a naive implementation
   double along = 0, spread = 0;  // the error in the direction of the reference, and its variance
   double largest_lse = 0;        // which is about as large as the scores
@@ -287,6 +287,7 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
   if (!is_empty) {
     errors.squares += row_error;
     errors.reference_squares += row_norm;
+    errors.quantization_squares += row.quantization;
     keep_worst(v.worst_row_nrmse, error);
     keep_worst(v.lse_max_abs, std::abs(lse - row.lse));
     errors.largest_lse = std::max(errors.largest_lse, std::abs(row.lse));
@@ -389,6 +390,8 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   Errors errors;
   for (const ReferenceRow& row : reference) measure(p, w, outputs, row, errors, v);
   v.nrmse = relative(errors.squares, errors.reference_squares);
+  if (p.dtype == DType::kE4m3 && p.inputs != Inputs::kGiven)
+    v.quantization_nrmse = relative(errors.quantization_squares, errors.reference_squares);
   v.gate_element = 2 * errors.naive_element + 1;
   if (has_independent_roundings(p) && errors.reference_squares > 0) {
     v.bias = std::abs(errors.along) / errors.reference_squares;

@@ -21,6 +21,8 @@ struct Validation {
   // truncation does not. Not judged where it says nothing: fp32, and inputs in which many scores are equal.
   std::optional<double> bias;
   double gate_bias = 0;
+  // The NRMSE that rounding the inputs has caused, of which the kernel's is free: for people, not judged.
+  std::optional<double> quantization_nrmse;
   int64_t nonfinite = 0, rows_checked = 0;
   bool runs_identical = true;
   bool compared_with_v01 = false;

@@ -39,6 +39,7 @@ json to_json(const Validation& v, const Problem& problem) {
   if (has_roundings(problem))
     record.update({{"worst_element", number(v.worst_element)}, {"gate_element", v.gate_element}});
   if (v.bias) record.update({{"bias", number(*v.bias)}, {"gate_bias", v.gate_bias}});
+  if (v.quantization_nrmse) record["quantization_nrmse"] = *v.quantization_nrmse;
   if (v.compared_with_v01) record["compared_with_v01"] = true;
   return record;
 }

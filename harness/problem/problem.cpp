@@ -33,13 +33,13 @@ const Names<DType> kDTypeNames{{name(DType::kFp32), DType::kFp32},
                                {name(DType::kE4m3), DType::kE4m3}};
 const Names<Layout> kLayoutNames{{"bhsd", Layout::kBhsd},     {"bshd", Layout::kBshd}, {"qkv", Layout::kQkv},
                                  {"gapped", Layout::kGapped}, {"odd", Layout::kOdd},   {"far", Layout::kFar}};
-const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},    {"sharp", Inputs::kSharp},
-                                 {"shifted", Inputs::kShifted},  {"structured", Inputs::kStructured},
-                                 {"offset", Inputs::kOffset},    {"ramps", Inputs::kRamps},
-                                 {"huge", Inputs::kHuge},        {"rising", Inputs::kRising},
-                                 {"falling", Inputs::kFalling},  {"leaps", Inputs::kLeaps},
-                                 {"mean", Inputs::kMean},        {"outliers", Inputs::kOutliers},
-                                 {"channels", Inputs::kChannels}};
+const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},     {"sharp", Inputs::kSharp},
+                                 {"shifted", Inputs::kShifted},   {"structured", Inputs::kStructured},
+                                 {"offset", Inputs::kOffset},     {"ramps", Inputs::kRamps},
+                                 {"huge", Inputs::kHuge},         {"rising", Inputs::kRising},
+                                 {"falling", Inputs::kFalling},   {"leaps", Inputs::kLeaps},
+                                 {"mean", Inputs::kMean},         {"outliers", Inputs::kOutliers},
+                                 {"channels", Inputs::kChannels}, {"needle", Inputs::kNeedle}};
 const Names<KvLengths> kKvLengthsNames{{"full", KvLengths::kFull},
                                        {"random", KvLengths::kRandom},
                                        {"skewed", KvLengths::kSkewed},
@@ -176,13 +176,15 @@ std::string shape_error(const Problem& p) {
   if (p.page_size != 0 && p.layout == Layout::kQkv)
     return "layout 'qkv' has q, k and v in one tensor, and K and V in pages are not in one with q";
   // Scores near 100 have no digits left for the gates of fp32 to judge.
-  if ((p.inputs == Inputs::kShifted || p.inputs == Inputs::kOffset || p.inputs == Inputs::kLeaps ||
-       is_steep(p.inputs)) &&
-      p.dtype == DType::kFp32)
+  const bool large = p.inputs == Inputs::kShifted || p.inputs == Inputs::kOffset ||
+                     p.inputs == Inputs::kLeaps || is_steep(p.inputs);
+  if (large && p.dtype == DType::kFp32)
     return "inputs '" + name(p.inputs) +
            "' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
-  if ((is_steep(p.inputs) || p.inputs == Inputs::kLeaps) && p.dtype == DType::kE4m3)
-    return "inputs '" + name(p.inputs) + "' are for fp16 and bf16: e4m3 cannot tell their keys apart";
+  // FP8 products are summed with 14 bits, and e4m3 cannot tell the keys of the steep ones apart. Of `huge`
+  // all P that count are one number, whose rounding is an error of all elements alike.
+  if ((large || p.inputs == Inputs::kHuge) && p.dtype == DType::kE4m3)
+    return "inputs '" + name(p.inputs) + "' are not for e4m3: it has too few digits for such scores";
   if (is_steep(p.inputs) && p.seqlen_kv > kMostSteepKeys)
     return "inputs '" + name(p.inputs) + "' are for up to " + std::to_string(kMostSteepKeys) +
            " keys: bf16 cannot count more tiles of 64";

@@ -15,9 +15,10 @@ namespace flashsteps {
 
 // Where the rows lie in memory.
 enum class Layout {
-  kBhsd,    // [batch, heads, seqlen, head_dim], contiguous
-  kBshd,    // [batch, seqlen, heads, head_dim], contiguous
-  kQkv,     // q, k and v are slices of one [batch, seqlen, heads_q + 2 heads_kv, head_dim] tensor
+  kBhsd,  // [batch, heads, seqlen, head_dim], contiguous
+  kBshd,  // [batch, seqlen, heads, head_dim], contiguous
+  kQkv,   // q, k and v are slices of one [batch, seqlen, heads_q + 2 heads_kv, head_dim] tensor; in FP8 each
+          // has one scale for all of its heads
   kGapped,  // bhsd with 16-byte aligned gaps between rows, heads and batches; axes of extent 1 have odd
             // strides
   kOdd,     // bhsd with rows of odd pitch: aligned to nothing but the element
@@ -31,7 +32,7 @@ enum class Inputs {
   kStructured,  // heads take turns at four attention patterns: local, strided, anchor, block
   kOffset,      // normal, with all scores of a head moved by +1000 or by -1000; fp16 and bf16 only
   kRamps,       // normal, with scores that grow from key to key, fall, or are all the same: by head
-  kHuge,        // scores of +-2^20, and nothing between them
+  kHuge,        // scores of +-2^20, and nothing between them; not for e4m3
   kRising,      // normal, with scores that grow with every 64 keys, in every head; fp16 and bf16 only
   kFalling,     // the same with scores that fall, faster
   kLeaps,       // in some rows, all scores of every second 128 keys lie higher than the others by as much as
@@ -39,6 +40,7 @@ enum class Inputs {
   kMean,        // normal, and 2 is added to V: its sums are of one sign
   kOutliers,    // normal, and one element of a thousand is ten times as large
   kChannels,    // normal, and k and v times 1/32 to 4: by channel
+  kNeedle,      // normal, but each query is one of the keys that it sees, times 4: that key's V is the answer
   kGiven,       // a caller's own, see problem_of()
 };
 

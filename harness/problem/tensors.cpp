@@ -27,7 +27,8 @@ enum Stream : uint64_t {
   kEarlier = 7,
   kEarlierKind = 8,
   kEarlierO = 9,
-  kOutlier = 10
+  kOutlier = 10,  // and the three after it
+  kNeedle = 14
 };
 
 // Its strides are still to come.
@@ -49,6 +50,9 @@ void place_bhsd(Placement& t, int64_t row_gap, int64_t block_gap) {
   t.batch_stride = t.heads * t.head_stride + block_gap;
 }
 
+// So many elements are 16 bytes, to which the gaps of a row are aligned.
+int64_t aligned_elements(const Problem& p) { return 16 / int64_t(element_bytes(p.dtype)); }
+
 // Nobody steps over an axis of extent 1, and frameworks leave anything in its stride. This one would not be
 // aligned.
 void spoil_unused_strides(Placement& t) {
@@ -67,7 +71,7 @@ void place_bshd(Placement& t, int64_t heads, int64_t rows) {
 
 // One stride is so large that the last row begins beyond 2^31 elements: of the first among batches, heads and
 // rows, taken in turn from number `first` on, that there are two of.
-void place_far(Placement& t, int first) {
+void place_far(Placement& t, int first, int64_t aligned) {
   const int64_t count[] = {t.batch, t.heads, t.rows};
   int64_t* const strides[] = {&t.batch_stride, &t.head_stride, &t.row_stride};
   int far = first;
@@ -78,7 +82,7 @@ void place_far(Placement& t, int first) {
     *strides[axis] = next;
     next *= count[axis];
   }
-  *strides[far] = next + ((int64_t(1) << 31) / std::max<int64_t>(count[far] - 1, 1) / 8 + 1) * 8;
+  *strides[far] = next + ((int64_t(1) << 31) / std::max<int64_t>(count[far] - 1, 1) / aligned + 1) * aligned;
 }
 
 void set_sizes(TensorPlan& plan) {
@@ -182,6 +186,15 @@ void normal_row(const Problem& p, Stream stream, int64_t row_index, float* row) 
     row[f] *= std::ldexp(1.0f, f % 8 - 5);
 }
 
+// The query number `index` of the `needle` inputs. With the default scale, its score with that key is about 4
+// * sqrt(head_dim), and those with all others are N(0, 16): the largest of 64k is around 17.
+void needle_query(const Problem& p, RowId row, int64_t index, int num_keys, float* values) {
+  const int64_t head = int64_t(row.b) * p.num_heads_kv + row.h / (p.num_heads_q / p.num_heads_kv);
+  const int key = int(random_bits(p.seed, kNeedle, index) % num_keys);
+  normal_row(p, kK, head * p.seqlen_kv + key, values);
+  for (int d = 0; d < p.head_dim; ++d) values[d] *= 4;
+}
+
 // The largest value of a tensor, all of whose values must be finite. What lies beyond a length may be
 // anything.
 double largest_of(const Problem& p, const char* name, const CallTensor& tensor, bool of_keys) {
@@ -246,7 +259,7 @@ TensorPlan plan_tensors(const Problem& p) {
         place_bshd(*t, t->heads, t->rows);
         break;
       case Layout::kGapped:
-        place_bhsd(*t, 8 * number, 16 * number);
+        place_bhsd(*t, aligned_elements(p) * number, 2 * aligned_elements(p) * number);
         spoil_unused_strides(*t);
         break;
       case Layout::kOdd:
@@ -275,10 +288,10 @@ TensorPlan plan_tensors(const Problem& p) {
 TensorPlan plan_on_device(const Problem& p) {
   TensorPlan plan = plan_tensors(p);
   if (p.layout != Layout::kFar) return plan;
-  place_far(plan.q, 2);
-  place_far(plan.k, 1);
-  place_far(plan.v, 0);
-  place_far(plan.o, 0);
+  place_far(plan.q, 2, aligned_elements(p));
+  place_far(plan.k, 1, aligned_elements(p));
+  place_far(plan.v, 0, aligned_elements(p));
+  place_far(plan.o, 0, aligned_elements(p));
   set_sizes(plan);
   return plan;
 }
@@ -471,7 +484,8 @@ void Workload::generate() {
   // FP8: the largest value of the heads that share a scale becomes the type's largest number.
   const auto find_descales = [&](const Placement& tensor, auto&& make_row) {
     std::vector<float> descales;
-    std::vector<std::atomic<float>> largest(problem_.batch * problem_.num_heads_kv);
+    const bool one_for_all = problem_.layout == Layout::kQkv;
+    std::vector<std::atomic<float>> largest(one_for_all ? 1 : problem_.batch * problem_.num_heads_kv);
     for_rows(tensor, make_row, [&](RowId, RowId row, const std::vector<float>& values) {
       float most = 0;
       for (const float value : values) most = std::max(most, std::abs(value));
@@ -529,6 +543,9 @@ void Workload::generate() {
     if (problem_.inputs == Inputs::kHuge) std::fill_n(values, problem_.head_dim, 0.0f);
     if (size > 0) values[0] = coordinate;
     if (problem_.inputs == Inputs::kLeaps) leap_of_query(problem_, row.b, row.i, values);
+    const int num_keys = problem_.visible_keys(row.i, kv_lengths_[row.b]);
+    if (problem_.inputs == Inputs::kNeedle && num_keys > 0)
+      needle_query(problem_, row, index, num_keys, values);
   });
   fill(plan_.k, k_descales_, [&](RowId row, int64_t index, float* values) {
     const bool constant = problem_.inputs == Inputs::kRamps && ramp(row) == kConstant;
@@ -559,6 +576,7 @@ const std::vector<float>& Workload::descales(const Placement& tensor) const {
 }
 
 size_t Workload::descale_at(const Placement& tensor, RowId row) const {
+  if (problem_.layout == Layout::kQkv) return 0;
   const int group = &tensor == &plan_.q ? problem_.num_heads_q / problem_.num_heads_kv : 1;
   return size_t(row.b) * problem_.num_heads_kv + row.h / group;
 }

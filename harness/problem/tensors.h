@@ -95,7 +95,7 @@ class Workload {
   void load_q(RowId row, float* values) const { load(plan_.q, row, row, values); }
   void load_k(RowId row, float* values) const { load(plan_.k, place_of(row), row, values); }
   void load_v(RowId row, float* values) const { load(plan_.v, place_of(row), row, values); }
-  // Of q, k and v: [batch, num_heads_kv]; nothing where the type has no scales.
+  // Of q, k and v: [batch, num_heads_kv], or one for all; nothing where the type has no scales.
   const std::vector<float>& q_descales() const { return q_descales_; }
   const std::vector<float>& k_descales() const { return k_descales_; }
   const std::vector<float>& v_descales() const { return v_descales_; }

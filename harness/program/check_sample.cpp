@@ -17,12 +17,11 @@ namespace {
 // A step that was asked for by name and can run none of the sample is wrong use.
 void refuse_steps_that_run_nothing(const Options& options, const Runner& runner) {
   if (!options.steps_named) return;
-  const Probed probed =
-      runner.probe(covering_sample({.title = "", .removes = "", .alignment_bytes = 16}), options.steps);
-  for (size_t s = 0; s < options.steps.size(); ++s) {
-    const auto refused = [&](const std::vector<std::string>& reasons) { return !reasons[s].empty(); };
+  for (const StepChoice& step : options.steps) {
+    const Probed probed = runner.probe(covering_sample(*step.info), {step});
+    const auto refused = [](const std::vector<std::string>& reasons) { return !reasons[0].empty(); };
     if (std::ranges::all_of(probed.refusals, refused))
-      throw UsageError(options.steps[s].name + " cannot run here: " + probed.refusals[0][s]);
+      throw UsageError(step.name + " cannot run here: " + probed.refusals[0][0]);
   }
 }
 

@@ -252,6 +252,8 @@ std::string format_result(const StepResult& result, const std::string& label, si
     const json worst_row = error_of(result, "worst_row_nrmse");
     text += "  NRMSE " + scientific(nrmse) + ", worst row " +
             scientific(worst_row.is_number() ? worst_row.get<double>() : NAN);
+    if (const json quantization = error_of(result, "quantization_nrmse"); quantization.is_number())
+      text += ", of the quantization " + scientific(quantization);
   }
   if (result.status == Status::kSkip && label.empty()) return text + "  " + result.message + "\n";
   text += "\n";

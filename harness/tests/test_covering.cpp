@@ -4,6 +4,7 @@
 #include <set>
 #include <tuple>
 
+#include "harness/device/device_tensors.h"
 #include "harness/problem/problem.h"
 #include "harness/problem/tensors.h"
 #include "harness/run/step_result.h"
@@ -48,60 +49,68 @@ StepInfo with(bool fp32, bool unaligned_rows, bool pages = false) {
   return step;
 }
 
+StepInfo with_e4m3_alone() {
+  StepInfo step = with(false, false);
+  step.dtypes = {DType::kE4m3};
+  return step;
+}
+
 }  // namespace
 
 TEST_CASE("every value of every axis appears, and every feasible pair of values") {
-  for (const bool with_fp32 : {false, true}) {
-    for (const bool with_unaligned : {false, true}) {
-      const bool with_pages = with_fp32 == with_unaligned;
-      const std::vector<Problem> sample = covering_sample(with(with_fp32, with_unaligned, with_pages));
-      CHECK(sample.size() >= 60);
-      CHECK(sample.size() <= 150);
-      std::vector<std::vector<std::string>> axes{
-          {"seqlen_q=1", "seqlen_q=2", "seqlen_q=63", "seqlen_q=64", "seqlen_q=65", "seqlen_q=128",
-           "seqlen_q=200", "seqlen_q=257", "seqlen_q=330"},
-          {"kv=equal", "kv=longer", "kv=shorter", "kv=round", "kv=few", "kv=long"},
-          {"mask=full", "mask=causal"},
-          {"kv_lengths=full", "kv_lengths=random", "kv_lengths=zeros"},
-          {"dtype=fp16", "dtype=bf16"},
-          {"head_dim=64", "head_dim=128"},
-          {"batch=1", "batch=2", "batch=3"},
-          {"heads=2/2", "heads=4/2", "heads=4/1", "heads=8/1", "heads=6/2"},
-          {"layout=bhsd", "layout=bshd", "layout=qkv", "layout=gapped", "layout=far"},
-          {"inputs=normal", "inputs=sharp", "inputs=shifted", "inputs=structured", "inputs=offset",
-           "inputs=ramps", "inputs=huge"},
-          {"softmax_scale=default", "softmax_scale=1.0", "softmax_scale=0.05"},
-          {"lse=wanted", "lse=none"}};
-      if (with_fp32) axes[4].push_back("dtype=fp32");
-      if (with_unaligned) axes[8].push_back("layout=odd");
-      if (with_pages) {
-        axes[11].push_back("lse=merged");
-        axes[3].push_back("kv_lengths=skewed");
-        axes.push_back(
-            {"page_size=0", "page_size=1", "page_size=16", "page_size=64", "page_size=128", "page_size=256"});
-      }
-      std::set<std::pair<std::string, std::string>> seen;
-      for (const Problem& p : sample) {
-        CHECK(shape_error(p).empty());
-        const auto values = axes_of(p);
-        for (const std::string& a : values)
-          for (const std::string& b : values) seen.insert({a, b});
-      }
-      for (size_t a = 0; a < axes.size(); ++a) {
-        for (size_t b = a + 1; b < axes.size(); ++b) {
-          for (const std::string& x : axes[a]) {
-            for (const std::string& y : axes[b]) {
-              if (x == "seqlen_q=1" && y == "kv=shorter") continue;  // there is no shorter length
-              if (x == "dtype=fp32" && (y == "inputs=shifted" || y == "inputs=offset")) continue;  // refused
-              if (x == "kv_lengths=zeros" && y == "batch=1") continue;  // nothing would be computed
-              if (x == "layout=qkv" && y.find("page_size=") == 0 && y != "page_size=0") continue;
-              const std::set<std::string> many{"seqlen_q=128", "seqlen_q=200", "seqlen_q=257",
-                                               "seqlen_q=330"};
-              if (many.count(x) > 0 && y == "kv=long") continue;                       // too expensive
-              if (x == "kv=long" && (y == "heads=8/1" || y == "heads=6/2")) continue;  // too
-              INFO(x << " with " << y);
-              CHECK(seen.count({x, y}) == 1);
-            }
+  for (const StepInfo& step : {with(false, false, true), with(false, true), with(true, false),
+                               with(true, true, true), with_e4m3_alone()}) {
+    const std::vector<Problem> sample = covering_sample(step);
+    CHECK(sample.size() >= 60);
+    CHECK(sample.size() <= 150);
+    std::vector<std::vector<std::string>> axes{
+        {"seqlen_q=1", "seqlen_q=2", "seqlen_q=63", "seqlen_q=64", "seqlen_q=65", "seqlen_q=128",
+         "seqlen_q=200", "seqlen_q=257", "seqlen_q=330"},
+        {"kv=equal", "kv=longer", "kv=shorter", "kv=round", "kv=few", "kv=long"},
+        {"mask=full", "mask=causal"},
+        {"kv_lengths=full", "kv_lengths=random", "kv_lengths=zeros"},
+        {},
+        {"head_dim=64", "head_dim=128"},
+        {"batch=1", "batch=2", "batch=3"},
+        {"heads=2/2", "heads=4/2", "heads=4/1", "heads=8/1", "heads=6/2"},
+        {"layout=bhsd", "layout=bshd", "layout=qkv", "layout=gapped", "layout=far"},
+        {"inputs=normal", "inputs=sharp", "inputs=shifted", "inputs=structured", "inputs=offset",
+         "inputs=ramps", "inputs=huge"},
+        {"softmax_scale=default", "softmax_scale=1.0", "softmax_scale=0.05"},
+        {"lse=wanted", "lse=none"}};
+    for (const auto& [text, dtype] : kDTypeNames)
+      if (step.dtypes.has(dtype)) axes[4].push_back("dtype=" + text);
+    if (step.alignment_bytes == 0) axes[8].push_back("layout=odd");
+    if (step.dtypes.has(DType::kE4m3))
+      axes[9] = {"inputs=normal", "inputs=sharp",    "inputs=structured", "inputs=ramps",
+                 "inputs=mean",   "inputs=outliers", "inputs=channels",   "inputs=needle"};
+    if (step.pages) {
+      axes[11].push_back("lse=merged");
+      axes[3].push_back("kv_lengths=skewed");
+      axes.push_back(
+          {"page_size=0", "page_size=1", "page_size=16", "page_size=64", "page_size=128", "page_size=256"});
+    }
+    std::set<std::pair<std::string, std::string>> seen;
+    for (const Problem& p : sample) {
+      CHECK(shape_error(p).empty());
+      CHECK(step.dtypes.has(p.dtype));
+      const auto values = axes_of(p);
+      for (const std::string& a : values)
+        for (const std::string& b : values) seen.insert({a, b});
+    }
+    for (size_t a = 0; a < axes.size(); ++a) {
+      for (size_t b = a + 1; b < axes.size(); ++b) {
+        for (const std::string& x : axes[a]) {
+          for (const std::string& y : axes[b]) {
+            if (x == "seqlen_q=1" && y == "kv=shorter") continue;  // there is no shorter length
+            if (x == "dtype=fp32" && (y == "inputs=shifted" || y == "inputs=offset")) continue;  // refused
+            if (x == "kv_lengths=zeros" && y == "batch=1") continue;  // nothing would be computed
+            if (x == "layout=qkv" && y.find("page_size=") == 0 && y != "page_size=0") continue;
+            const std::set<std::string> many{"seqlen_q=128", "seqlen_q=200", "seqlen_q=257", "seqlen_q=330"};
+            if (many.count(x) > 0 && y == "kv=long") continue;                       // too expensive
+            if (x == "kv=long" && (y == "heads=8/1" || y == "heads=6/2")) continue;  // too
+            INFO(x << " with " << y);
+            CHECK(seen.count({x, y}) == 1);
           }
         }
       }
@@ -166,6 +175,19 @@ TEST_CASE("the sample has what the newer steps are for") {
 
   CHECK(some([](const Problem& p) { return p.seqlen_q == 16 && p.seqlen_kv >= 17000; }));
   CHECK(some([](const Problem& p) { return p.seqlen_q > 2048 && p.seqlen_kv < 16; }));
+}
+
+TEST_CASE("the sample of FP8 has what shows sums with 14 bits, and rows that are as aligned as others") {
+  const Step step{"", BackendKind::kEmulator, with_e4m3_alone(), nullptr};
+  const std::vector<Problem> sample = covering_sample(step.info);
+  for (const int head_dim : {64, 128})
+    CHECK(std::ranges::any_of(sample, [&](const Problem& p) {
+      return p.inputs == Inputs::kMean && p.head_dim == head_dim && p.seqlen_kv >= 4096;
+    }));
+  for (const Problem& p : sample) {
+    INFO(p.label());
+    CHECK(refusal(step, shape_of_call(p)) == "");
+  }
 }
 
 TEST_CASE("the sample fills pipelines, and tiles of each size that steps have") {

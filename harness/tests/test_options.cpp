@@ -226,6 +226,7 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--shape", "1,1,8,64", "--softmax-scale", "1e39"},
        "--softmax-scale: '1e39' is not a number from"},
       {{"run", "--shape", "1,1,8,64", "--dtype", "fp32", "--inputs", "shifted"}, "are for fp16 and bf16"},
+      {{"run", "--shape", "1,1,8,64", "--dtype", "e4m3", "--inputs", "shifted"}, "are not for e4m3"},
       {{"run", "--json", "/dev/null"}, "not a regular file"},
       {{"tune", "v01_scalar"}, "tune: v01_scalar has only one configuration"},
       {{"tune", "v14@all"}, "tune: v14_longest_first@128x64 is one configuration; name the step alone"},

@@ -152,6 +152,23 @@ TEST_CASE("the reference is attention") {
   }
 }
 
+TEST_CASE("e4m3: each row says how far rounding the inputs has moved it") {
+  Problem p{.num_heads_q = 2, .num_heads_kv = 2, .seqlen_q = 20, .seqlen_kv = 1, .dtype = DType::kE4m3};
+  Problem before = p;
+  before.dtype = DType::kFp32;
+  const Workload quantized(p), exact(before);
+  std::vector<float> v(p.head_dim), exact_v(p.head_dim);
+  for (const ReferenceRow& row :
+       reference_rows(quantized, choose_rows(p))) {  // of one key, which is the answer
+    quantized.load_v({0, row.id.h, 0}, v.data());
+    exact.load_v({0, row.id.h, 0}, exact_v.data());
+    double squares = 0;
+    for (int d = 0; d < p.head_dim; ++d) squares += std::pow(double(v[d]) - exact_v[d], 2);
+    CHECK(squares > 0);
+    CHECK(row.quantization == Approx(squares));
+  }
+}
+
 TEST_CASE("large problems are sampled: edges of one head, a spread over all heads") {
   Problem p{.batch = 2,
             .num_heads_q = 16,

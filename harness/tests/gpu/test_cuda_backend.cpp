@@ -342,6 +342,10 @@ TEST_CASE("the device's mutants are rejected") {
   check_workspaces(device());
 }
 
+TEST_CASE("the one key among 65,536 that has the answer is found in FP8 as often as in bf16") {
+  check_needles(device(), 1 << 16);
+}
+
 TEST_CASE("a step whose calls share memory is rejected when two of them run at a time") {
   Problem problem = mutant_problem({}, DType::kBf16, Inputs::kNormal), other = problem;
   ++other.seed;

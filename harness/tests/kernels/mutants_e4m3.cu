@@ -8,8 +8,9 @@ namespace STEP_NAMESPACE {
 
 enum Mistake {
   kNone,
-  kKScaleOfHead0,  // the scale of K is that of the first head
-  kQScaleOfQuery,  // the scale of Q is taken by query head: it has one for each head of K and V
+  kKScaleOfHead0,        // the scale of K is that of the first head
+  kScaleStridesIgnored,  // the scales of K are taken to be [batch, num_heads_kv] in any case
+  kQScaleOfQuery,        // the scale of Q is taken by query head: it has one for each head of K and V
   kVScaleForgotten,
   kScaleOfPInLse,     // P is 2^8 times as large, and so is its sum
   kKeysSwapped,       // two keys of V change places
@@ -21,6 +22,7 @@ enum Mistake {
 };
 constexpr const char* kNames[kNumMistakes] = {"mutant_e4m3_none",
                                               "mutant_e4m3_k_scale_of_head_0",
+                                              "mutant_e4m3_scale_strides_ignored",
                                               "mutant_e4m3_q_scale_of_query",
                                               "mutant_e4m3_v_scale_forgotten",
                                               "mutant_e4m3_scale_of_p_in_lse",
@@ -59,6 +61,9 @@ __global__ void __launch_bounds__(BLOCK_M)
   float scale = params.score_scale_log2(batch, head);
   if (mistake == kKScaleOfHead0)
     scale *= params.descale(params.k_descale, batch, 0) / params.descale(params.k_descale, batch, head);
+  if (mistake == kScaleStridesIgnored)
+    scale *= params.k_descale.data[batch * params.num_heads_kv + params.kv_head(head)] /
+             params.descale(params.k_descale, batch, head);
   if (mistake == kQScaleOfQuery) {
     const int wrong = head % params.num_heads_kv * (params.num_heads_q / params.num_heads_kv);
     scale *= params.descale(params.q_descale, batch, wrong) / params.descale(params.q_descale, batch, head);
