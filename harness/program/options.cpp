@@ -342,7 +342,12 @@ void choose_steps(const CLI::App& command, const std::vector<std::string>& texts
   if (o.command == "tune") o.steps = candidates(o.steps, o.steps_named);
 }
 
-void choose_problems(const CLI::App& command, const Axes& axes, Options& o) {
+void choose_problems(const CLI::App& command, Axes& axes, Options& o) {
+  const auto has_only_fp8 = [](const StepChoice& step) {
+    return step.info->dtypes.bits == DTypes{DType::kE4m3}.bits;
+  };
+  if (axes.dtypes.empty() && !o.steps.empty() && std::ranges::all_of(o.steps, has_only_fp8))
+    axes.dtypes = {DType::kE4m3};
   o.problems = problems_of_shapes(axes);
   for (const char* const option :
        {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs", "--page-size", "--seed",

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_program import FLASHSTEPS, STEPS, needs_gpu, run
+from test_program import FLASHSTEPS, STEPS_OF_FP16, needs_gpu, run
 
 from draw import attention_data  # in scripts/, which test_program adds to the path
 
 # |softmax_scale * (q . k)| below which every step is right: common/call.h.
 LARGEST = 2.0**26
 # Up to v08 the row's maximum is subtracted from scores that were scaled and rounded before: equal ones give 0.
-UNLIMITED = [step for step in STEPS if step < "v09"]
+UNLIMITED = [step for step in STEPS_OF_FP16 if step < "v09"]
 
 backends = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=needs_gpu)])
 
@@ -38,7 +38,7 @@ def check(backend: str, tensors: tuple) -> dict[str, dict]:
     """{step: what the judge says}, for the steps that this machine can run."""
     dtype, *qkv = tensors
     case = attention_data.lab_of(FLASHSTEPS.parent, backend).given({"dtype": dtype}, *qkv)
-    found = {step: case.check(step) for step in STEPS}
+    found = {step: case.check(step) for step in STEPS_OF_FP16}
     said = {step: verdict for step, verdict in found.items() if verdict["status"] != "skip"}
     assert "v09_direct_rescale" in said, found
     return said

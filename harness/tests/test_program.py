@@ -30,6 +30,7 @@ from records.problems import problem_label  # noqa: E402
 from steps import sources  # noqa: E402
 
 STEPS = sources.all_steps()  # of those in the program, which may hold ablations as well
+STEPS_OF_FP16 = [step for step in STEPS if sources.part(step) != "FP8"]
 
 SMALL = ["--backend", "emulator", "--shape", "1,2,100,64"]
 
@@ -77,7 +78,7 @@ def test_clang_compiles_the_harness(source: str) -> None:
 
 def test_all_steps_pass_and_the_file_is_right(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    done = run(FLASHSTEPS, "run", *STEPS, *SMALL, "--causal", "--json", str(out))
+    done = run(FLASHSTEPS, "run", *STEPS_OF_FP16, *SMALL, "--causal", "--json", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     check_file(out)
     data = json.loads(out.read_text())
@@ -86,13 +87,13 @@ def test_all_steps_pass_and_the_file_is_right(tmp_path: Path) -> None:
         assert step["status"] == "pass"
         assert "timing" not in step, "the emulator has no timing model"
         assert step["counters"]["global_sectors"] > 0
-    assert list(statuses(out)) == STEPS
+    assert list(statuses(out)) == STEPS_OF_FP16
 
 
 def test_counters_do_not_depend_on_the_run(tmp_path: Path) -> None:
     counts = []
     for name in ("a.json", "b.json"):
-        assert run(FLASHSTEPS, "count", *STEPS, *SMALL, "--json", str(tmp_path / name)).returncode == 0
+        assert run(FLASHSTEPS, "count", *STEPS_OF_FP16, *SMALL, "--json", str(tmp_path / name)).returncode == 0
         data = json.loads((tmp_path / name).read_text())
         counts.append([step["counters"] for step in data["runs"][0]["steps"]])
     assert counts[0] == counts[1]

@@ -52,7 +52,7 @@ template <int HEAD_DIM>
 __global__ void __launch_bounds__(TRANSPOSE_THREADS)
     transpose_v(const AttentionParams<Fp8> params, uint4* v_transposed) {
   constexpr int WORDS = BLOCK_N / 4, CHUNKS = HEAD_DIM / 16;
-  __shared__ __align__(16) uint32_t transposed[HEAD_DIM][WORDS];
+  auto& transposed = *reinterpret_cast<uint32_t(*)[HEAD_DIM][WORDS]>(smem);
   const int tile = blockIdx.x, kv_head = blockIdx.y, batch = blockIdx.z;
   const Fp8* const v = params.v.head(batch, kv_head);
   const int kv_len = params.kv_length(batch);
@@ -367,7 +367,7 @@ size_t workspace_bytes(const AttentionCall& call) {
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   launch(transpose_v<HEAD_DIM>, dim3(num_tiles_of(params.seqlen_kv), params.num_heads_kv, params.batch),
-         dim3(TRANSPOSE_THREADS), 0, stream, params, static_cast<uint4*>(params.workspace));
+         dim3(TRANSPOSE_THREADS), HEAD_DIM * BLOCK_N, stream, params, static_cast<uint4*>(params.workspace));
 
   // D, pipelines, warpgroups, keys of a tile, stages of K and V, turns
   using C = PipelineConfig<HEAD_DIM, 1, 2, BLOCK_N, 3, 3, true>;
