@@ -67,7 +67,7 @@ def flops(problem: dict[str, Any]) -> int:
 
 def kv_bytes(problem: dict[str, Any]) -> int:
     """Bytes of all keys and values below their lengths, each once."""
-    element_bytes = 4 if problem["dtype"] == "fp32" else 2
+    element_bytes = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1}[problem["dtype"]]
     return 2 * sum(lengths_of(problem)) * problem["num_heads_kv"] * problem["head_dim"] * element_bytes
 
 

@@ -84,9 +84,10 @@ def framework(request, monkeypatch):
     ],
     ids=["none", "of each head", "one for all"],
 )
-def test_against_the_reference(framework, scales, causal):
+@pytest.mark.parametrize("step", [None, "v01_scalar", "v40_fp8"])
+def test_against_the_reference(framework, scales, causal, step):
     arrays = draw_qkv()
-    o, lse = framework.attention(*arrays, causal=causal, **scales)
+    o, lse = framework.attention(*arrays, causal=causal, step=step, **scales)
     exact = (dequantized(x, scales.get(name)) for x, name in zip(arrays, ("q_descale", "k_descale", "v_descale")))
     reference.check(o, lse, "float8_e4m3fn", *reference.attention(*exact, causal=causal))
 

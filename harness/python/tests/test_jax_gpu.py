@@ -27,7 +27,11 @@ def capability(device):
     return int(float(device.compute_capability) * 10)
 
 
-STEPS = [name for name in flashsteps.steps() if flashsteps.describe(name).needs_sm <= capability(GPUS[0])]
+STEPS = [
+    name
+    for name, step in ((name, flashsteps.describe(name)) for name in flashsteps.steps())
+    if step.needs_sm <= capability(GPUS[0]) and "fp16" in step.dtypes
+]
 
 
 def draw_qkv(dtype="float16", batch=2, heads=(4, 2), seqlen_q=200, seqlen_kv=200, head_dim=64, seed=1):

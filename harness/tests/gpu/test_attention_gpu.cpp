@@ -104,7 +104,7 @@ void for_each_step(AttentionCall call, Use use) {
   call.counters = static_cast<unsigned*>(counters.get());
   const int gpu = current_gpu().compute_capability;
   for (const StepDescription& step : steps()) {
-    if (step.name.substr(0, 1) != "v") continue;
+    if (step.name.substr(0, 1) != "v" || !step.dtypes.has(call.dtype)) continue;
     if (step.needs_sm_exactly ? gpu != step.needs_sm : gpu < step.needs_sm) continue;
     INFO(step.name);
     call.workspace_bytes = workspace_bytes(call, step.name);
