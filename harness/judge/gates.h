@@ -13,11 +13,11 @@ namespace flashsteps {
 // A correct kernel with FP32 accumulation stays well below: measured floors for N(0, 1) inputs are a third of
 // these or less, and doubling an error source shows.
 struct Gates {
-  double nrmse;         // ||o - ref|| / ||ref|| over the rows that see a key
-  double row_nrmse;     // the same for the worst row
-  double lse_abs;       // of lse_gate(), for few keys and small scores
-  double unit;          // the unit roundoff of the type
-  double of_score = 0;  // what a score may be off by, relative to itself, for each product of its sum
+  double nrmse;           // ||o - ref|| / ||ref|| over the rows that see a key
+  double row_nrmse;       // the same for the worst row
+  double lse_abs;         // of lse_gate(), for few keys and small scores
+  double unit;            // the unit roundoff of the type
+  double of_product = 0;  // what is cut off at most of a score's product, relative to the score so far
 };
 
 constexpr Gates gates(DType dtype) {
@@ -29,10 +29,8 @@ constexpr Gates gates(DType dtype) {
     case DType::kBf16:
       return {.nrmse = 5e-3, .row_nrmse = 1e-2, .lse_abs = 1e-4, .unit = 0x1p-8};
     // The reference has the quantized inputs. P rounded to e4m3 makes 2.5e-2, and 5e-2 in the worst row.
-    // Hopper cuts each product off at 2^-13 of the sum so far. Where all are of one sign, that is an error of
-    // a quarter of 2^-13 for each; half of that has been seen.
     case DType::kE4m3:
-      return {.nrmse = 4e-2, .row_nrmse = 8e-2, .lse_abs = 2e-3, .unit = 0x1p-4, .of_score = 0x1p-16};
+      return {.nrmse = 4e-2, .row_nrmse = 8e-2, .lse_abs = 2e-3, .unit = 0x1p-4, .of_product = 0x1p-13};
   }
   throw std::logic_error("unknown dtype");
 }
@@ -45,11 +43,13 @@ constexpr double truncations(int products) { return products / 16.0 * kTruncated
 // |lse - ref| <= this. Of the scores, the truncations are all in one direction; they are as large as lse, and
 // are rounded up to six times more. The row sum is rounded after each key, by a quarter of 2^-23 on average:
 // in the worst inputs that are known, a quarter of these roundings does not cancel out. The scores that count
-// are at least lse - log(num_keys).
-inline double lse_gate(const Gates& gate, int head_dim, int num_keys, double lse) {
+// are about lse - log(num_keys). What is cut off of an FP8 score is, where all products are of one sign, a
+// quarter of of_product for each, of which half has been seen; and otherwise a few times of_product of what
+// `products`, the root of the sum of their squares, says.
+inline double lse_gate(const Gates& gate, int head_dim, int num_keys, double lse, double products) {
   const double score = std::abs(lse - std::log(num_keys));
   return gate.lse_abs + (truncations(head_dim) + 3 * kTruncated) * std::abs(lse) + num_keys * 0x1p-27 +
-         gate.of_score * head_dim * score;
+         gate.of_product * (head_dim / 8 * score + 8 * products);
 }
 
 // Of the type's unit roundoff. Truncating P or O shortens O by 0.7 of it.

@@ -33,6 +33,12 @@ Sum dot(const float* a, const float* b, int n) {
   return std::accumulate(sums, sums + kLanes, Sum(0));
 }
 
+double norm_of_products(const float* a, const float* b, int n) {
+  double squares = 0;
+  for (int d = 0; d < n; ++d) squares += double(a[d] * b[d]) * (a[d] * b[d]);
+  return std::sqrt(squares);
+}
+
 // K or V of a head, its first rows. `values` may be larger, as an earlier head has left it: fresh memory takes
 // time.
 void load_head(const Workload& w, void (Workload::*load)(RowId, float*) const, int b, int h_kv, int rows,
@@ -102,6 +108,8 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     for (size_t r = 0; r < rows.size(); ++r) {
       if (j >= rows[r].visible_keys) continue;
       works[r].scores[j] = dot<double>(works[r].q.data(), k, d) * scale;
+      if (p.dtype == DType::kE4m3)
+        rows[r].products = std::max(rows[r].products, norm_of_products(works[r].q.data(), k, d) * scale);
       works[r].naive_scores[j] = dot<float>(works[r].q.data(), k, d) * float(scale);
     }
   }

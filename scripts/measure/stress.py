@@ -38,6 +38,7 @@ from steps.sources import StepError, match_step
 # Without odd, which few steps take, and far, which reserves 16 GiB.
 LAYOUTS = ("bhsd", "bshd", "qkv", "gapped")
 INPUTS = SHAPE["$defs"]["problem"]["properties"]["inputs"]["enum"]
+NOT_OF_FP8 = {"shifted", "offset", "huge", "rising", "falling", "leaps"}  # harness/problem/problem.cpp says why
 GATES = {"nrmse": "gate_nrmse", "worst_row_nrmse": "gate_row", "worst_element": "gate_element", "bias": "gate_bias"}
 MAX_FAILURES = 20
 STREAMS = 8
@@ -59,7 +60,7 @@ def draw_length(rng: random.Random, most: int) -> int:
     return max(1, tile * rng.randint(1, max(1, most // tile)) + rng.choice((-1, 0, 1)))
 
 
-def draw(seed: int, index: int, max_pairs: int) -> Problem:
+def draw(seed: int, index: int, max_pairs: int, fp8: bool = False) -> Problem:
     """The same for the same arguments. `max_pairs` bounds the (query, key) pairs of all heads."""
     rng = random.Random(f"{seed},{index}")
     most = 4096 if max_pairs > 1 << 20 else 300  # on the emulator
@@ -84,11 +85,11 @@ def draw(seed: int, index: int, max_pairs: int) -> Problem:
         "seqlen_q": rows,
         "seqlen_kv": keys,
         "head_dim": rng.choice((64, 128)),
-        "dtype": rng.choice(("fp16", "bf16")),
+        "dtype": "e4m3" if fp8 else rng.choice(("fp16", "bf16")),
         "causal": rng.random() < 0.5,
         "kv_lengths": rng.choice(("full", "full", "full", "random", "zeros", "skewed")),
         "layout": rng.choice(LAYOUTS),
-        "inputs": rng.choice(INPUTS),
+        "inputs": rng.choice([each for each in INPUTS if not (fp8 and each in NOT_OF_FP8)]),
         "seed": rng.randrange(1, 1 << 31),
     }
     if rng.random() < 0.3:
@@ -163,8 +164,9 @@ class Stress:
                 break
 
     def summary(self) -> str:
-        lines = ["step                     fp16   bf16  problems, each run twice"]
-        lines += [f"{step:22} {ran['fp16']:6} {ran['bf16']:6}" for step, ran in sorted(self.ran.items())]
+        dtypes = sorted({dtype for ran in self.ran.values() for dtype in ran}, reverse=True)
+        lines = [f"{'step':22}{''.join(f'{dtype:>7}' for dtype in dtypes)}  problems, each run twice"]
+        lines += [f"{step:22}{''.join(f'{ran[each]:7}' for each in dtypes)}" for step, ran in sorted(self.ran.items())]
         lines += ["", "the largest error, of its gate:"]
         lines += [f"  {dtype} {name:15} {share:4.0%}" for (dtype, name), share in sorted(self.worst.items())]
         return "\n".join([*lines, ""])
@@ -303,12 +305,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--problems", type=int, default=1000, help="how many each of these steps computes")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no other of these problems afterwards")
+    parser.add_argument("--fp8", action="store_true", help="problems in e4m3, for the steps that take it; no soak")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pairs", type=int, help="the most (query, key) pairs that a problem may have")
     parser.add_argument("--soak", type=float, default=0, metavar="MINUTES", help="then call steps on several streams")
     parser.add_argument("--hang", type=float, default=60, metavar="SECONDS", help="no progress for so long is a hang")
     add_option(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.fp8 and options.soak:
+        parser.error("--soak: its calls are in fp16 and bf16")
+    return options
 
 
 def open_lab(library: Path) -> tuple[Lab, str]:
@@ -325,7 +331,7 @@ def open_lab(library: Path) -> tuple[Lab, str]:
 def stress_all(options: argparse.Namespace) -> int:
     lab, backend = open_lab(options.lab)
     max_pairs = options.pairs or (1 << 26 if backend == "cuda" else 1 << 15)
-    smallest = lab.problem(draw(options.seed, 0, 1 << 12))
+    smallest = lab.problem(draw(options.seed, 0, 1 << 12, options.fp8))
     steps = [step for step in lab.steps if smallest.check(step)["status"] != "skip"]  # that this GPU can run
     named = [match_step(name, steps) for name in options.steps] or steps
     watch = Watch(options.hang)
@@ -336,7 +342,7 @@ def stress_all(options: argparse.Namespace) -> int:
     print(f"commit    {lab.provenance['commit']}{'' if lab.provenance['dirty'] is False else ', changed'}")
     print(f"problems  seed {options.seed}, at most {max_pairs} (query, key) pairs each\n", flush=True)
     started = time.monotonic()
-    drawn = [draw(options.seed, index, max_pairs) for index in range(options.problems)]
+    drawn = [draw(options.seed, index, max_pairs, options.fp8) for index in range(options.problems)]
     try:
         stress.problems(drawn, named, options.minutes)
         print(f"{stress.summary()}\nproblems: {time.monotonic() - started:.0f} s", flush=True)

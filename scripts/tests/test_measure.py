@@ -48,6 +48,18 @@ def test_problems_cover_the_contract():
     assert any("softmax_scale" in p for p in problems) and any("softmax_scale" not in p for p in problems)
 
 
+@pytest.fixture
+def of() -> stress.Stress:
+    return stress.Stress(Lab(BUILD / LIBRARY, "emulator"), "emulator", stress.Watch(60))
+
+
+def test_problems_of_fp8_are_those_that_steps_take(of: stress.Stress, capsys):
+    drawn = [stress.draw(1, index, PAIRS, fp8=True) for index in range(40)]
+    of.problems(drawn, ["v01_scalar", "v40_fp8"])
+    assert of.failures == 0, capsys.readouterr().out
+    assert of.ran["v40_fp8"] == {"e4m3": 40} and {p["inputs"] for p in drawn} > {"mean", "outliers", "channels"}
+
+
 def test_a_hang_ends_the_process_and_is_named(capsys):
     ended, end = [], threading.Event()
 
@@ -60,11 +72,6 @@ def test_a_hang_ends_the_process_and_is_named(capsys):
     watch.progress(lambda: "what has ended")
     watch.progress(lambda: "what hangs")
     assert end.wait(20) and ended == [3] and "no progress for 0.2 s in what hangs\n" in capsys.readouterr().out
-
-
-@pytest.fixture
-def of() -> stress.Stress:
-    return stress.Stress(Lab(BUILD / LIBRARY, "emulator"), "emulator", stress.Watch(60))
 
 
 def test_steps_pass(of: stress.Stress, capsys):
