@@ -206,13 +206,13 @@ def peak_tflops(dtype: str, device: int = 0) -> float | None:
     """Dense peak of a GPU at its highest clock in TFLOPS, as the program's tables use it.
 
     Arguments:
-        dtype: "fp16" or "bf16" (tensor cores, FP32 accumulation) or "fp32" (FMA).
+        dtype: "fp16", "bf16" or "e4m3" (tensor cores) or "fp32" (FMA).
         device: as CUDA numbers them.
 
     None for a card that is not in the table. RuntimeError without a GPU, ValueError for another dtype.
     """
-    if dtype not in ("fp16", "bf16", "fp32"):
-        raise ValueError(f"dtype: is {dtype!r}, expected 'fp16', 'bf16' or 'fp32'")
+    if dtype not in ("fp16", "bf16", "e4m3", "fp32"):
+        raise ValueError(f"dtype: is {dtype!r}, expected 'fp16', 'bf16', 'e4m3' or 'fp32'")
     if type(device) is not int or not 0 <= device < 2**31:
         raise ValueError(f"device: is {device!r}, expected a number of CUDA's")
     return _core.peak_tflops(dtype, device) or None

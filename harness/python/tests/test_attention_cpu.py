@@ -317,7 +317,7 @@ def test_build_info():
 
 def test_peak_tflops():
     for dtype in ("fp8", "\ud800", "\x1b[31m", 16, None, ["fp16"]):
-        text = f"dtype: is {dtype!r}, expected 'fp16', 'bf16' or 'fp32'"
+        text = f"dtype: is {dtype!r}, expected 'fp16', 'bf16', 'e4m3' or 'fp32'"
         with pytest.raises(ValueError, match="^" + re.escape(text)):
             flashsteps.peak_tflops(dtype)
     for device in (-1, 2**31, 0.0, "0", None, True):
