@@ -46,7 +46,7 @@ constexpr double truncations(int products) { return products / 16.0 * kTruncated
 // are about lse - log(num_keys). What is cut off of an FP8 score is, where all products are of one sign, a
 // quarter of of_product for each, of which half has been seen; and otherwise a few times of_product of what
 // `products`, the root of the sum of their squares, says.
-inline double lse_gate(const Gates& gate, int head_dim, int num_keys, double lse, double products) {
+inline double lse_gate(const Gates& gate, int head_dim, int num_keys, double lse, double products = 0) {
   const double score = std::abs(lse - std::log(num_keys));
   return gate.lse_abs + (truncations(head_dim) + 3 * kTruncated) * std::abs(lse) + num_keys * 0x1p-27 +
          gate.of_product * (head_dim / 8 * score + 8 * products);

@@ -77,6 +77,7 @@ ReferenceRow reference_row(const Element* q, const Element* k, const Element* v,
 
 template <typename Element>
 bool run_and_check(const Step& step, DType dtype) {
+  using Output = typename OutputOf<Element>::type;
   const auto q = random_values<Element>(kHeadsQ, kQueries, 1);
   const auto k = random_values<Element>(kHeadsKv, kKeys, 2);
   const auto v = random_values<Element>(kHeadsKv, kKeys, 3);
@@ -91,7 +92,7 @@ bool run_and_check(const Step& step, DType dtype) {
   call.k = view_of(on_device(k), kHeadsKv, kKeys);
   call.v = view_of(on_device(v), kHeadsKv, kKeys);
   // What is not written stays NaN.
-  call.o = view_of(on_device(std::vector<Element>(rows * kHeadDim, Element(NAN))), kHeadsQ, kQueries);
+  call.o = view_of(on_device(std::vector<Output>(rows * kHeadDim, Output(NAN))), kHeadsQ, kQueries);
   call.lse = on_device(std::vector<float>(rows, NAN));
   call.configuration = configuration_of(step.info, call);
   if (step.info.workspace_bytes != nullptr) {
@@ -102,7 +103,7 @@ bool run_and_check(const Step& step, DType dtype) {
   step.run(call, nullptr);
   CUDA_CHECK(cudaDeviceSynchronize());
 
-  const auto o = on_host(static_cast<const Element*>(call.o.data), rows * kHeadDim);
+  const auto o = on_host(static_cast<const Output*>(call.o.data), rows * kHeadDim);
   const auto lse = on_host(call.lse, rows);
   double worst_row = 0.0, worst_element = 0.0, worst_lse = 0.0;
   bool right = true;  // written so that NaN fails
@@ -142,6 +143,7 @@ int main() {
     if (step.info.dtypes.has(DType::kFp16)) right = run_and_check<__half>(step, DType::kFp16) && right;
     if (step.info.dtypes.has(DType::kBf16)) right = run_and_check<__nv_bfloat16>(step, DType::kBf16) && right;
     if (step.info.dtypes.has(DType::kFp32)) right = run_and_check<float>(step, DType::kFp32) && right;
+    if (step.info.dtypes.has(DType::kE4m3)) right = run_and_check<__nv_fp8_e4m3>(step, DType::kE4m3) && right;
   } catch (const std::exception& error) {
     std::printf("FAIL  %s: %s\n", step.name, error.what());
     return 1;
