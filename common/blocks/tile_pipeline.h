@@ -37,9 +37,30 @@ struct PipelineConfig {
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : CONSUMERS == 3 ? 160 : 112;
 };
 
-// What a pipeline has in shared memory besides its tiles.
-template <typename C>
-struct PipelineBarriers {
+template <typename Element, typename C>
+struct PipelineTiles {
+  using Q = SwizzledTile<Element, kWarpgroupM, C::HEAD_DIM, 128>;  // a warpgroup's rows
+  using KV = SwizzledTile<Element, C::BLOCK_N, C::HEAD_DIM, 128>;
+  Q q[kQStages][C::NUM_WARPGROUPS];  // in the end, O
+  KV k[C::K_STAGES], v[C::V_STAGES];
+
+  // What the loader requests for a tile of keys, and where a warpgroup's O is for the storer.
+  __device__ void load_k(int stage, const TensorMaps& maps, uint64_t* bar_full, const KeyRange& keys,
+                         int kv_tile, int kv_head, int batch) {
+    tma_load_5d(&k[stage], maps.k, bar_full, 0, keys.first_key(kv_tile, C::BLOCK_N), 0, kv_head, batch);
+  }
+  __device__ void load_v(int stage, const TensorMaps& maps, uint64_t* bar_full, const KeyRange& keys,
+                         int kv_tile, int kv_head, int batch) {
+    tma_load_5d(&v[stage], maps.v, bar_full, 0, keys.first_key(kv_tile, C::BLOCK_N), 0, kv_head, batch);
+  }
+  __device__ const Q& o(int stage, int warpgroup) const { return q[stage][warpgroup]; }
+};
+
+// Of a pipeline, in shared memory: its tiles, and what belongs to any. The one is the other's base, because
+// with two bases beside each other nvcc 13.0 keeps two pointers: v27's loop then has up to 23 instructions
+// more.
+template <typename Tiles, typename C>
+struct WithBarriers : Tiles {
   using Config = C;
   Work work[kQStages];  // what Q is of
   Work next;            // the loader's note of the tile of queries that follows
@@ -64,27 +85,7 @@ struct PipelineBarriers {
 };
 
 template <typename Element, typename C>
-struct PipelineTiles {
-  using Q = SwizzledTile<Element, kWarpgroupM, C::HEAD_DIM, 128>;  // a warpgroup's rows
-  using KV = SwizzledTile<Element, C::BLOCK_N, C::HEAD_DIM, 128>;
-  Q q[kQStages][C::NUM_WARPGROUPS];  // in the end, O
-  KV k[C::K_STAGES], v[C::V_STAGES];
-
-  // What the loader requests for a tile of keys, and where a warpgroup's O is for the storer.
-  __device__ void load_k(int stage, const TensorMaps& maps, uint64_t* bar_full, const KeyRange& keys,
-                         int kv_tile, int kv_head, int batch) {
-    tma_load_5d(&k[stage], maps.k, bar_full, 0, keys.first_key(kv_tile, C::BLOCK_N), 0, kv_head, batch);
-  }
-  __device__ void load_v(int stage, const TensorMaps& maps, uint64_t* bar_full, const KeyRange& keys,
-                         int kv_tile, int kv_head, int batch) {
-    tma_load_5d(&v[stage], maps.v, bar_full, 0, keys.first_key(kv_tile, C::BLOCK_N), 0, kv_head, batch);
-  }
-  __device__ const Q& o(int stage, int warpgroup) const { return q[stage][warpgroup]; }
-};
-
-// Of a pipeline, in shared memory.
-template <typename Element, typename C>
-struct PipelineStorage : PipelineTiles<Element, C>, PipelineBarriers<C> {};
+struct PipelineStorage : WithBarriers<PipelineTiles<Element, C>, C> {};
 
 // Tiles of keys: at least one, so that all tiles of queries are alike. Without keys it is a masked tile of
 // zeros.

@@ -12,7 +12,6 @@
 #include <climits>
 #include <cmath>
 #include <cstdint>
-#include <stdexcept>
 #include <type_traits>
 
 #include "common/emulator/vector_types.h"
@@ -268,8 +267,8 @@ struct __nv_fp8_e4m3 {
 };
 
 using __nv_fp8x2_storage_t = unsigned short;
-enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE };
-enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
+enum __nv_saturation_t { __NV_SATFINITE };  // what is too large becomes the largest number
+enum __nv_fp8_interpretation_t { __NV_E4M3 };
 
 struct alignas(4) __half2 : PairArithmetic<__half2> {
   __half x, y;
@@ -323,11 +322,8 @@ FLASHSTEPS_CONVERSIONS(half, __half, __half2)
 FLASHSTEPS_CONVERSIONS(bfloat16, __nv_bfloat16, __nv_bfloat162)
 #undef FLASHSTEPS_CONVERSIONS
 
-// Only to e4m3, and only so that what is too large becomes the largest number.
-inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 x, __nv_saturation_t saturation,
-                                                     __nv_fp8_interpretation_t type) {
-  if (saturation != __NV_SATFINITE || type != __NV_E4M3)
-    throw std::invalid_argument("the emulator only converts to e4m3, with __NV_SATFINITE");
+inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 x, __nv_saturation_t,
+                                                     __nv_fp8_interpretation_t) {
   return __nv_fp8x2_storage_t(float_to_e4m3_bits(x.x) | float_to_e4m3_bits(x.y) << 8);
 }
 

@@ -117,7 +117,7 @@ struct Tiles {
 };
 
 template <typename C>
-struct Storage : Tiles<C>, PipelineBarriers<C> {};
+struct Storage : WithBarriers<Tiles<C>, C> {};
 
 // A warpgroup that computes. A tile of keys gives S = Q K^T, then P, the exponentials of S, then P V, which
 // is added to O. While it computes P, the other warpgroup has the tensor cores.
