@@ -14,8 +14,8 @@
 #include "harness/device/device_tensors.h"
 #include "harness/device/gpu.h"
 #include "harness/include/flashsteps.h"
-#include "harness/library/default_step.h"
 #include "harness/judge/validate.h"
+#include "harness/library/default_step.h"
 #include "harness/problem/shapes.h"
 #include "harness/program/options.h"
 #include "harness/program/results.h"
@@ -126,12 +126,22 @@ json described(std::shared_ptr<Case> made) {
                 {"shape", {batch, heads, rows, head_dim}},
                 {"strides", {view.batch_stride, view.head_stride, view.row_stride, 1}}};
   };
-  return {{"case", number_of(made)},
-          {"problem", to_json(made->workload.problem())},
-          {"default", default_of(made->backend, call)},
-          {"q", tensor(call.q, call.batch, call.num_heads_q, call.seqlen_q, call.head_dim)},
-          {"k", tensor(call.k, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows(), call.head_dim)},
-          {"v", tensor(call.v, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows(), call.head_dim)}};
+  json said = {
+      {"case", number_of(made)},
+      {"problem", to_json(made->workload.problem())},
+      {"default", default_of(made->backend, call)},
+      {"q", tensor(call.q, call.batch, call.num_heads_q, call.seqlen_q, call.head_dim)},
+      {"k", tensor(call.k, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows(), call.head_dim)},
+      {"v", tensor(call.v, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows(), call.head_dim)}};
+  for (const auto& [name, scales] :
+       {std::pair("q_descale", call.q_descale), std::pair("k_descale", call.k_descale),
+        std::pair("v_descale", call.v_descale)}) {
+    if (scales.data == nullptr) continue;
+    said[name] = {{"data", address(scales.data)},
+                  {"shape", {call.batch, call.num_heads_kv}},
+                  {"strides", {scales.batch_stride, scales.head_stride}}};
+  }
+  return said;
 }
 
 // A step by name, and the tensors prepared for it. Throws std::invalid_argument when it cannot run.
@@ -275,7 +285,7 @@ const char* lab_outputs(Case* made, const char* step_name, char* o, float* lse) 
     made->tensors.poison(Poison::kNan);
     made->backend.run(step, made->tensors.call());
     const Outputs outputs = made->tensors.download_outputs();
-    const size_t bytes = p.head_dim * element_bytes(p.dtype);
+    const size_t bytes = p.head_dim * element_bytes(output_type(p.dtype));
     for (const RowId row : p.rows()) {
       std::memcpy(o, outputs.o_row(row), bytes);
       o += bytes;
@@ -293,7 +303,7 @@ const char* lab_judge(Case* made, const void* o, const void* lse, bool runs_iden
     const Outputs* const trusted = made->whole_output();
     Problem p = made->workload.problem();
     p.lse = lse != nullptr;
-    std::vector<char> host_o(p.num_rows() * p.head_dim * element_bytes(p.dtype));
+    std::vector<char> host_o(p.num_rows() * p.head_dim * element_bytes(output_type(p.dtype)));
     std::vector<float> host_lse(p.lse ? p.num_rows() : 0);
     made->backend.download(host_o.data(), o, host_o.size());
     if (p.lse) made->backend.download(host_lse.data(), lse, host_lse.size() * sizeof(float));

@@ -151,6 +151,37 @@ def test_a_step_is_judged_as_the_program_judges_it(emulator: lab.Lab, tmp_path: 
     assert refused["status"] == "skip" and "fp32" in refused["message"]
 
 
+@pytest.mark.parametrize(("layout", "strides"), [("bhsd", [2, 1]), ("qkv", [0, 0])])
+def test_fp8_has_scales_and_an_output_in_bf16(emulator: lab.Lab, layout: str, strides: list[int]) -> None:
+    case = case_of(emulator, SHAPE, "--dtype=e4m3", f"--layout={layout}")
+    scales = [case.tensors[f"{name}_descale"] for name in "qkv"]
+    assert all(scale["shape"] == [2, 2] and scale["strides"] == strides for scale in scales)
+    o, lse = case.outputs("v01_scalar")
+    found = case.judge(o.ctypes.data, lse.ctypes.data)
+    assert found["status"] == "pass" and found["validation"]["gate_nrmse"] == 4e-2, found
+    assert 0 < found["validation"]["nrmse"] < 4e-3  # that of bf16
+    o[1, 3, 69] = to_bits(1.5 * to_double(o[1, 3, 69], "bf16"), "bf16")
+    assert case.judge(o.ctypes.data, lse.ctypes.data)["status"] == "fail"
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "qkv"])
+def test_pytorch_reads_fp8_as_the_steps_do(emulator: lab.Lab, layout: str) -> None:
+    torch = pytest.importorskip("torch", reason="this test needs PyTorch")
+    from measure.peers import Call, TorchLab
+
+    pytorch = TorchLab(torch, None, emulator)
+    case = case_of(emulator, SHAPE, "--dtype=e4m3", f"--layout={layout}")
+    tensors = pytorch.tensors(case)
+
+    def values(name: str) -> Any:
+        x, scale = getattr(tensors, name).double(), tensors.scales[f"{name}_descale"]
+        return (x * scale.repeat_interleave(x.shape[1] // 2, 1)[..., None, None]).repeat_interleave(4 // x.shape[1], 1)
+
+    q, k, v = map(values, "qkv")
+    right = torch.nn.functional.scaled_dot_product_attention(q, k, v).to(torch.bfloat16)
+    assert pytorch.judge(Call(lambda: right, lambda: right), case, tensors)["status"] == "pass"
+
+
 def test_things_may_end_in_any_order() -> None:
     where = lab.Lab(LIBRARY, "emulator")
     case = case_of(where, "--shape=1,1,8,64")
@@ -234,3 +265,21 @@ def test_a_comparison_with_peers_is_a_sound_record(tmp_path: Any) -> None:
         for found in json.loads(out.read_text())["runs"]:
             assert [entry["status"] for entry in found["steps"] + found["peers"]] == ["pass"] * 4, found
             assert all(entry["timing"]["samples"] == 7 for entry in found["steps"] + found["peers"])
+
+
+@needs_gpu
+def test_a_comparison_in_fp8_has_steps_in_another_type(tmp_path: Any) -> None:
+    for needed in ("torch", "flashsteps"):
+        pytest.importorskip(needed, reason=f"this test needs {needed}")
+    out = tmp_path / "peers.json"
+    words = ["v40", "v27:bf16", "--peers", "sdpa_math", "--dtype", "e4m3", "--shape", "1,4,2048,64", "--layout", "qkv"]
+    script = [sys.executable, str(ROOT / "scripts" / "measure" / "compare_peers.py"), *words]
+    done = run(*script, "--lab", str(LIBRARY), "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_file(out)
+    (found,) = json.loads(out.read_text())["runs"]
+    entries = {entry["step"]: entry for entry in found["steps"]}
+    assert list(entries) == ["v40_fp8", "v27_tile_shapes:bf16"] and found["peers"][0]["status"] == "skip"
+    gates = {name: entry["validation"]["gate_nrmse"] for name, entry in entries.items()}
+    assert gates == {"v40_fp8": 4e-2, "v27_tile_shapes:bf16": 5e-3}
+    assert all(entry["status"] == "pass" and entry["timing"]["samples"] == 7 for entry in entries.values())

@@ -14,7 +14,10 @@ and how each is called: docs/measuring.md.
 
 Problems, inputs, gates, the timer and the order of rounds are the program's own (harness/lab/): a step is judged and
 timed as `flashsteps bench` does it, and a peer beside it by the same gates, with the same timer. What is wrong is not
-timed. A peer that cannot run a problem is a SKIP with its reason; so is a step.
+timed; only in FP8 (--dtype e4m3) a peer that misses a gate is, and stays a FAIL. A peer that cannot run a problem is a
+SKIP with its reason; so is a step.
+
+Beside a problem in e4m3, v27:bf16 is v27 in bf16 on the same shape, in the same rounds.
 
 Exit status: 0 when every step that ran passed; 1 when one failed, or nothing could run; 2 for wrong use, something that
 is missing, or a step named explicitly that cannot run here; 3 when the GPU could not be used any more.
@@ -50,13 +53,16 @@ from records.rates import (
     ratio_to,
     tflops_spread,
 )
+from records.rules import only_misses
 from records.writing import one_line, printable, table
-from steps.sources import StepError, match_step
+from steps.sources import StepError, bare, match_step
 
 # Small enough that the GPU is always done before the host has launched again.
-HOST_PROBLEM = ("--shape=1,2,64,64", "--dtype=bf16")
+HOST_PROBLEM = ("--shape=1,2,64,64",)
 # Where all problems have one query: the shortest of the grid decode, with all that such a call does on the host.
-HOST_DECODE_PROBLEM = ("--shape=1,32,8,1,1024,128", "--dtype=bf16")
+HOST_DECODE_PROBLEM = ("--shape=1,32,8,1,1024,128",)
+# Where all problems are in FP8, whose steps may take nothing else: in the layout in which cuDNN takes it, too.
+HOST_FP8 = ("--dtype=e4m3", "--layout=qkv")
 HOST_CALLS = 200
 HOST_ROUNDS = 50  # each takes milliseconds only, and the host's clocks come and go
 
@@ -78,10 +84,12 @@ PEERS_METHOD = (
     "one process; the inputs, gates and timer of the program for all; of peers no log-sum-exp is judged, and no row "
     "that sees no key; short calls as a CUDA graph (with a cold L2 each launch alone, and their median); the orders of "
     "the rounds are a Williams design, in which nobody keeps a neighbour; peers allocate their outputs in every call; of "
-    "several ways to call a peer the fastest by such samples, which its note names"
+    "several ways to call a peer the fastest by such samples, which its note names; in e4m3 a peer that misses a gate is "
+    "timed all the same; steps in another type have its gates, and inputs that were never in e4m3"
 )
 
 
+LAYOUTS = ("bhsd", "bshd", "qkv")
 Problem = dict[str, Any]  # as records have it
 
 
@@ -214,6 +222,7 @@ class Session:
     steps: list[str]
     peers: list[str]
     data: dict[str, Any] = field(default_factory=dict)  # the record
+    others: dict[str, harness.Case] = field(default_factory=dict)  # the problem in other types, of steps like v27:bf16
 
     def save(self) -> None:
         writing.save(self.options.json, writing.rounded(self.data))
@@ -286,18 +295,32 @@ class Session:
         run["default"] = case.default
         calls = self.check(case, run, self.steps)
         warnings = self.time(case, run, calls)
-        case.close()
+        for each in (case, *self.others.values()):
+            each.close()
+        self.others.clear()
         del calls
         self.torch.release()
         self.save()
         print(format_run(run, self.lab.device) + "".join(f"  {line}\n" for line in warnings), flush=True)
 
+    def in_its_type(self, step: str, case: harness.Case) -> tuple[harness.Case, str]:
+        """The problem as the step takes it, and the name of the step: v27_tile_shapes:bf16 takes another problem."""
+        name, _, dtype = step.partition(":")
+        if dtype and dtype not in self.others:
+            self.others[dtype] = self.lab.problem(case.problem | {"dtype": dtype})
+        return self.others.get(dtype, case), name
+
     def check(self, case: harness.Case, run: dict[str, Any], steps: list[str]) -> dict[str, Call]:
-        """Fills the run's entries. Returns the calls of the peers that pass."""
+        """Fills the run's entries. Returns the calls of the peers that are timed."""
         for step in steps:
             entry: dict[str, Any] = {"step": step}
             run["steps"].append(entry)
-            entry |= self.careful(lambda: case.check(step), entry.update) or {}
+
+            def checked() -> dict[str, Any]:
+                own, name = self.in_its_type(step, case)
+                return own.check(name)
+
+            entry |= self.careful(checked, entry.update) or {}
         tensors = self.torch.tensors(case)
         calls = {}
         for name in self.peers:
@@ -313,7 +336,7 @@ class Session:
             entry |= self.careful(judged, entry.update) or {}
             if (hidden := rows_without_keys(case.problem)) and "validation" in entry:
                 add_note(entry, f"not compared: {hidden} row(s) a head, which see no key")
-            if entry["status"] != "pass":
+            if entry["status"] != "pass" and not only_misses(entry, case.problem):
                 calls.pop(name, None)
         return calls
 
@@ -321,11 +344,11 @@ class Session:
         """Fills in the timings. Returns what else is to be said."""
         problem, entries, cold_l2 = case.problem, contenders_of(run), self.options.cold_l2
         warnings: list[str] = []
-        makers: dict[str, Callable[[], Timer | None]] = {
-            name: functools.partial(case.step_timer, name, cold_l2)
-            for name in self.steps
-            if entries[name]["status"] == "pass"
-        }
+        makers: dict[str, Callable[[], Timer | None]] = {}
+        for step in self.steps:
+            if entries[step]["status"] == "pass":
+                own, name = self.in_its_type(step, case)
+                makers[step] = functools.partial(own.step_timer, name, cold_l2)
         makers |= {name: functools.partial(self.torch.timer, call, cold_l2) for name, call in calls.items()}
         ceilings = (COLD_CEILINGS if cold_l2 else CEILINGS) if makers else ()
         makers |= {name: functools.partial(self.lab.ceiling, name, kv_bytes(problem)) for name in ceilings}
@@ -366,11 +389,13 @@ class Session:
     def host_overhead(self) -> dict[str, Any]:
         """How long a call keeps the host, where the GPU has little to do."""
         decode = {problem["seqlen_q"] for problem in self.problems} == {1}
-        (problem,) = harness.problems(self.options.lab, *(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM))
+        fp8 = {problem["dtype"] for problem in self.problems} == {"e4m3"}
+        words = (*(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM), *(HOST_FP8 if fp8 else ("--dtype=bf16",)))
+        (problem,) = harness.problems(self.options.lab, *words)
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
         case = self.lab.problem(problem)
         # The module's steps choose their configurations themselves.
-        steps = list(dict.fromkeys(name.partition("@")[0] for name in self.steps))
+        steps = list(dict.fromkeys(bare(name) for name in self.steps if ":" not in name))
         calls = self.check(case, run, steps)
         for entry in run["steps"]:
             if entry["status"] == "pass":
@@ -382,7 +407,7 @@ class Session:
             print(f"  {name} has no host overhead: {said['status']}: {one_line(said['message'])}", flush=True)
 
         for name, entry in contenders_of(run).items():
-            if entry["status"] != "pass":
+            if name not in timers:
                 failed(name, entry)
         self.in_turns(timers, HOST_ROUNDS, failed)
         entries = [
@@ -396,11 +421,14 @@ class Session:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    steps_help = "a step, or the beginning of its name, as v10; v20@128x64 is v20 in that configuration (default: all)"
+    steps_help = "a step, or the beginning of its name, as v10; v20@128x64 is v20 in that configuration, and v27:bf16, "
+    steps_help += "beside problems in e4m3, v27 in bf16 (default: all)"
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--shape", action="append", help="as flashsteps takes it, e.g. 4,32,4096,64 (repeatable)")
     parser.add_argument("--grid", action="append", help="as flashsteps takes it: paper, decode, decode-large or shapes")
-    parser.add_argument("--dtype", action="append", help="element type: fp16 or bf16 (repeatable)")
+    parser.add_argument("--dtype", action="append", help="element type: fp16, bf16 or e4m3 (repeatable)")
+    parser.add_argument("--layout", action="append", choices=LAYOUTS, help="of q, k, v and o in memory (repeatable)")
+    parser.add_argument("--inputs", action="append", help="as flashsteps takes it, e.g. mean (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask (the default)")
     peers_help = f"some of {', '.join(PEERS)} (default: all that are installed)"
@@ -419,12 +447,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def problems_of(options: argparse.Namespace) -> list[Problem]:
     """What the program makes of the same options."""
     words = [f"--{name}" for name in ("causal", "full") if getattr(options, name)]
-    for name in ("grid", "seed", "shape", "dtype"):
+    for name in ("grid", "seed", "shape", "dtype", "layout", "inputs"):
         words += [f"--{name}={value}" for value in getattr(options, name) or []]
     problems = harness.problems(options.lab, *words)
     for problem in problems:
-        if problem["dtype"] not in ("fp16", "bf16"):
-            raise LabError(f"--dtype {problem['dtype']}: peers know fp16 and bf16 only")
+        if problem["dtype"] not in ("fp16", "bf16", "e4m3"):
+            raise LabError(f"--dtype {problem['dtype']}: peers know fp16, bf16 and e4m3 only")
+    for step in options.steps:
+        if ":" in step and step.partition(":")[2] not in ("fp16", "bf16"):
+            raise LabError(f"{step}: the type of a step is fp16 or bf16")
+        # With few queries the rate is that of reading K and V, which have other sizes in another type.
+        if ":" in step and any(problem["dtype"] != "e4m3" or is_decode(problem) for problem in problems):
+            raise LabError(f"{step}: a step has another type only beside problems in e4m3, of many queries")
     return problems
 
 
@@ -443,8 +477,7 @@ def open_torch(library: Path) -> tuple[Lab, TorchLab]:
 def compare_all(options: argparse.Namespace) -> int:
     problems = problems_of(options)
     lab, torch = open_torch(options.lab)
-    named = [name.partition("@") for name in options.steps]
-    chosen = [f"{match_step(name, lab.steps)}{at}{configuration}" for name, at, configuration in named]
+    chosen = [f"{match_step(bare(name), lab.steps)}{name[len(bare(name)):]}" for name in options.steps]
     steps = list(dict.fromkeys(chosen)) or lab.steps
     missing = torch.missing_peers()
     for name, reason in missing.items():

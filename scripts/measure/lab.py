@@ -206,7 +206,9 @@ class Case(Thing):
         super().__init__(lab.library, said["case"])
         self.problem: dict[str, Any] = said["problem"]
         self.default: str | None = said["default"]  # the step, or step@configuration, that attention() takes on a GPU
-        self.tensors: dict[str, dict[str, Any]] = {name: said[name] for name in "qkv"}
+        # q, k and v; and in FP8 their scales, [batch, num_heads_kv] in FP32. Strides are in elements.
+        names = ("q", "k", "v", "q_descale", "k_descale", "v_descale")
+        self.tensors: dict[str, dict[str, Any]] = {name: said[name] for name in names if name in said}
 
     def check(self, step: str, modes: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         """Of a step: its status, message and validation, as results files have them. By default it runs twice."""

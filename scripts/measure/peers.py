@@ -9,7 +9,7 @@ import importlib.metadata
 import itertools
 import statistics
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Callable, ContextManager
 
@@ -28,6 +28,9 @@ PACKAGES = {
 PAGE_SIZES = (16, 64)  # of FlashInfer's cache: the usual ones
 FEW_ROWS = 1 << 15  # of queries, over all heads: with more, tiles of them fill any GPU, and nobody splits the keys
 WAY_SAMPLES = 7  # of each way to call a peer: as many as a record has at least
+FP8_PEERS = ("flash_attn_3", "cudnn")
+LARGEST_E4M3 = 448.0
+LARGEST_P = 256.0  # of cuDNN's P in e4m3: a power of two, and as large as the reference's
 
 
 class Skip(Exception):
@@ -54,6 +57,7 @@ class Tensors:
     q: Any  # [b, h, s, d]; so are k and v
     k: Any
     v: Any
+    scales: dict[str, Any] = field(default_factory=dict)  # in FP8: q_descale, k_descale and v_descale, each [b, kv heads]
 
 
 class TorchLab:
@@ -68,7 +72,7 @@ class TorchLab:
         torch.set_grad_enabled(False)
         gc.collect()
         gc.freeze()  # of all that is imported, release() need not look for garbage again
-        self.dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        self.dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
         self.packages: dict[str, Any] = {}
 
     def missing_peers(self) -> dict[str, str]:
@@ -129,16 +133,16 @@ class TorchLab:
     # The contenders.
 
     def tensors(self, case: Case) -> Tensors:
-        def view(name: str) -> Any:
-            tensor = case.tensors[name]
+        def view(name: str, dtype: Any) -> Any:
+            tensor, size = case.tensors[name], dtype.itemsize
             axes = list(zip(tensor["shape"], tensor["strides"]))
             # Of an axis of extent 1 the lab's may be anything. FlashAttention-3's tensor maps need one of 16 bytes.
-            whole = max(2 * n * s for n, s in axes if n > 1)
+            whole = max((size * n * s for n, s in axes if n > 1), default=size)
             memory = {
                 "data": (tensor["data"], False),
                 "shape": tuple(tensor["shape"]),
-                "strides": tuple(2 * s if n > 1 else whole for n, s in axes),
-                "typestr": "<i2",  # the bits: it has no word for bf16
+                "strides": tuple(size * s if n > 1 else whole for n, s in axes),
+                "typestr": f"<i{size}",  # the bits: it has no word for bf16 and FP8
                 "version": 3,
             }
             if self.lab.on_gpu:
@@ -147,26 +151,28 @@ class TorchLab:
                 import numpy
 
                 bits = self.torch.from_numpy(numpy.asarray(SimpleNamespace(__array_interface__=memory)))
-            return bits.view(self.dtypes[case.problem["dtype"]])
+            return bits.view(dtype)
 
-        return Tensors(case.problem, *map(view, "qkv"))
+        scales = {name: view(name, self.torch.float32) for name in case.tensors if name.endswith("_descale")}
+        return Tensors(case.problem, *(view(name, self.dtypes[case.problem["dtype"]]) for name in "qkv"), scales)
 
     def step(self, name: str, tensors: Tensors) -> Call:
         """As users of the Python module call it."""
-        causal = tensors.problem["causal"]
-        call = functools.partial(self.flashsteps.attention, tensors.q, tensors.k, tensors.v, causal=causal, step=name)
+        more = {"causal": tensors.problem["causal"], "step": name, **tensors.scales}
+        call = functools.partial(self.flashsteps.attention, tensors.q, tensors.k, tensors.v, **more)
         return Call(call, call)
 
     def judge(self, call: Call, case: Case, tensors: Tensors) -> dict[str, Any]:
         """Runs a peer twice, and has the first output judged. Its runs may differ: that is recorded."""
+        dtype = self.torch.bfloat16 if case.problem["dtype"] == "e4m3" else tensors.q.dtype
         with call.around():
-            self.poison(tensors.q, self.torch.nan)
+            self.poison(tensors.q, self.torch.nan, dtype)
             output = call.output()
-            self.poison(tensors.q, 60000.0)
+            self.poison(tensors.q, 60000.0, dtype)
             again = call.output()
         for name, tensor in (("o", output), ("the second o", again)):
-            if tensor.shape != tensors.q.shape or tensor.dtype != tensors.q.dtype:
-                wanted = f"{tensors.q.dtype} {list(tensors.q.shape)}"
+            if tensor.shape != tensors.q.shape or tensor.dtype != dtype:
+                wanted = f"{dtype} {list(tensors.q.shape)}"
                 raise WrongOutput(f"{name} is {tensor.dtype} {list(tensor.shape)}, not {wanted}")
         output, again = output.contiguous(), again.contiguous()
         identical = self.torch.equal(output.view(self.torch.int16), again.view(self.torch.int16))
@@ -174,9 +180,10 @@ class TorchLab:
         found = case.judge(output.data_ptr(), None, identical)
         return {key: found[key] for key in ("status", "message", "validation")}
 
-    def poison(self, like: Any, value: float) -> None:
+    def poison(self, like: Any, value: float, dtype: Any = None) -> None:
         """This where an output is likely to be: PyTorch hands freed blocks out again as they are."""
-        blocks = [self.torch.full_like(like, value, memory_format=self.torch.contiguous_format) for _ in range(2)]
+        more = {"dtype": dtype, "memory_format": self.torch.contiguous_format}
+        blocks = [self.torch.full_like(like, value, **more) for _ in range(2)]
         del blocks
 
     def timer(self, call: Call, cold_l2: bool) -> Timer:
@@ -217,6 +224,8 @@ class TorchLab:
 def prepare(lab: TorchLab, name: str, tensors: Tensors, cold_l2: bool) -> Call:
     """A contender on these tensors. Raises Skip, or what it itself raises when it is called. Of several ways to call
     it, the fastest with such an L2."""
+    if tensors.scales and name not in FP8_PEERS:
+        raise Skip(f"in FP8 only {' and '.join(FP8_PEERS)} are called")
     if name.startswith("sdpa_"):
         return sdpa(lab, name, tensors)
     if name == "flash_attn":
@@ -305,7 +314,7 @@ def flash_attn(lab: TorchLab, name: str, tensors: Tensors, **more: Any) -> Call:
 def transposed(function: Callable[..., Any], tensors: Tensors, **more: Any) -> Call:
     """Of a function that wants [b, s, h, d]."""
     q, k, v = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v))
-    run = functools.partial(function, q, k, v, causal=tensors.problem["causal"], **more)
+    run = functools.partial(function, q, k, v, causal=tensors.problem["causal"], **tensors.scales, **more)
 
     def output() -> Any:
         found = run()
@@ -360,6 +369,8 @@ def flash_attn_4(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
 
 def cudnn(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
     """Through cudnn-frontend: a graph of cuDNN's library, or kernels that are part of the package."""
+    if tensors.scales:
+        return cudnn_fp8(lab, tensors, cold_l2)
     ways = {"graph": lambda: cudnn_graph(lab, tensors), "flex_attn_func": lambda: cudnn_flex(lab, tensors)}
     return fastest(lab, ways, cold_l2)
 
@@ -384,10 +395,79 @@ def cudnn_flex(lab: TorchLab, tensors: Tensors) -> Call:
     return Call(run, lambda: run().transpose(1, 2))
 
 
+def cudnn_fp8(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
+    """A graph of cuDNN's library, which has one scale for each tensor."""
+    if any(bool((scales != scales[0, 0]).any()) for scales in tensors.scales.values()):
+        raise Skip("cuDNN has one scale for q, k and v each, and here each head has its own: ask with --layout qkv")
+    ways = {
+        f"sdpa_fp8, generate_stats={stats}": functools.partial(cudnn_fp8_graph, lab, tensors, stats)
+        for stats in (False, True)
+    }
+    call = fastest(lab, ways, cold_l2)
+    call.note += "; o is in e4m3, by a scale that an earlier call has found"
+    return call
+
+
+def cudnn_fp8_graph(lab: TorchLab, tensors: Tensors, stats: bool) -> Call:
+    """On Hopper it refuses an output in bf16. As in training, the scale of O comes from the largest value of an
+    earlier call."""
+    torch, p, package = lab.torch, tensors.problem, importlib.import_module("cudnn")
+    fp8, fp32 = package.data_type.FP8_E4M3, package.data_type.FLOAT
+    handle = package.create_handle()
+    graph = package.pygraph(io_data_type=fp8, intermediate_data_type=fp32, compute_data_type=fp32, handle=handle)
+
+    def number(value: float) -> Any:
+        return torch.full((1, 1, 1, 1), value, dtype=torch.float32, device=lab.device)
+
+    given = {name: getattr(tensors, name) for name in "qkv"}
+    given |= {f"descale_{name}": number(float(tensors.scales[f"{name}_descale"][0, 0])) for name in "qkv"}
+    given |= {"descale_s": number(1 / LARGEST_P), "scale_s": number(LARGEST_P), "scale_o": number(1.0)}
+    nodes = {
+        name: graph.tensor(dim=list(t.shape), stride=list(t.stride()), data_type=fp32 if t.numel() == 1 else fp8)
+        for name, t in given.items()
+    }
+    square = p["seqlen_q"] == p["seqlen_kv"]
+    mask = {("use_causal_mask" if square else "use_causal_mask_bottom_right"): True} if p["causal"] else {}
+    more = {"attn_scale": p["head_dim"] ** -0.5, "generate_stats": stats, **mask}
+    o, lse, largest_p, largest_o = graph.sdpa_fp8(**nodes, **more)
+    made = {o: torch.empty_like(tensors.q), largest_p: number(0.0), largest_o: number(0.0)}
+    if stats:
+        made[lse] = torch.empty((*tensors.q.shape[:3], 1), dtype=torch.float32, device=lab.device)
+    for node, t in made.items():
+        kind = fp8 if node is o else fp32
+        node.set_output(True).set_dim(list(t.shape)).set_stride(list(t.stride())).set_data_type(kind)
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([package.heur_mode.A])
+    graph.check_support()
+    graph.build_plans()
+    memory = {nodes[name]: t for name, t in given.items()} | made
+    workspace = torch.empty(max(graph.get_workspace_size(), 1), dtype=torch.uint8, device=lab.device)
+
+    def write(to: Any) -> Any:
+        package.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
+        graph.execute(memory | {o: to}, workspace, handle=handle)
+        return to
+
+    def run() -> Any:
+        return write(torch.empty_like(tensors.q))
+
+    def output() -> Any:
+        to = torch.empty_like(tensors.q)
+        to.view(torch.uint8).fill_(0x7F)  # NaN: where judge() has poison, there is hardly an output of half the size
+        return (write(to).float() / given["scale_o"]).to(torch.bfloat16)
+
+    run()
+    given["scale_o"].copy_(LARGEST_E4M3 / made[largest_o])
+    return Call(run, output)
+
+
 def flashinfer(lab: TorchLab, tensors: Tensors, cold_l2: bool) -> Call:
     """K and V themselves, seen as pages in their order, and of one sequence as they are. What it plans, it plans
     outside of the time."""
     p = tensors.problem
+    if p["layout"] != "bhsd":
+        raise Skip("its pages are only timed where the keys of a head lie one after the other")
     ways: dict[str, Callable[[], Call]] = {}
     for page_size in PAGE_SIZES:
         if p["seqlen_kv"] % page_size == 0:

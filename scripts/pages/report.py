@@ -260,7 +260,7 @@ def counter_cells(entry: Entry) -> list[Cell]:
 
 def compared_with(name: str, above: Entry | None, measured: dict[str, Entry]) -> Entry | None:
     """What a rate is divided by."""
-    return measured.get(sources.compared_with(name.split("@")[0], above and above["step"], measured), above)
+    return measured.get(sources.compared_with(sources.bare(name), above and above["step"], measured), above)
 
 
 def table_of(run: Run, device: Record, on_gpu: bool, out: Path) -> dict[str, Any]:
@@ -288,7 +288,7 @@ def table_of(run: Run, device: Record, on_gpu: bool, out: Path) -> dict[str, Any
             cells += resource_cells(entry) if with_resources else []
         else:
             cells = counter_cells(entry)
-        idea, page = (entry.get("note") or "", "") if is_peer else idea_of(name.split("@")[0], out)
+        idea, page = (entry.get("note") or "", "") if is_peer else idea_of(sources.bare(name), out)
         reason = entry["message"].strip().split("\n")[0] if entry["status"] != "pass" else ""
         notes = [line for line in (entry.get("configuration"), reason) if line]
         step = {"name": name, "idea": idea, "page": page, "notes": notes, "status": entry["status"]}

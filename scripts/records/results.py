@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from records.problems import AXES
 from records.rules import SCHEMA, check, check_shape, is_profile
 from records.writing import printable
-from steps.sources import ROOT
+from steps.sources import ROOT, bare
 
 
 class ResultsError(Exception):
@@ -59,8 +59,7 @@ def check_steps(data: dict[str, Any], commit: str) -> list[str]:
     known |= {f"{path.parent.name}_{path.stem}" for path in paths if path.parts[0] != "steps"}
     _, headings = git("grep", "^### ", commit, "--", "steps/*/variants.md")
     known |= {"_".join(found) for found in re.findall(r":steps/(\w+)/variants\.md:### (\w+)$", headings, re.MULTILINE)}
-    # A configuration is its step's: v20_tiles@128x64.
-    steps = dict.fromkeys(step["step"].partition("@")[0] for run in data["runs"] for step in run["steps"])
+    steps = dict.fromkeys(bare(step["step"]) for run in data["runs"] for step in run["steps"])
     return [
         f"runs: '{step}' is neither a step nor a variant of commit {commit[:12]}"
         for step in steps

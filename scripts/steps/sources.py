@@ -25,11 +25,16 @@ def all_steps() -> list[str]:
     return sorted(names, key=lambda name: (re.match(r"v\d", name) is None, name))
 
 
+def bare(name: str) -> str:
+    """The step whose configuration or other type it is: of v20_tiles@128x64, and of v27_tile_shapes:bf16."""
+    return re.split("[@:]", name)[0]
+
+
 def has_left(name: str) -> bool:
     """Whether a step in a record is no longer under steps/, nor the step whose configuration or variant it is. A table
     or a figure of all steps in a record leaves it out; one that names it still shows what was measured."""
     steps = all_steps()
-    return name.partition("@")[0] not in steps and not name.startswith(tuple(f"{step}_" for step in steps))
+    return bare(name) not in steps and not name.startswith(tuple(f"{step}_" for step in steps))
 
 
 def match_step(name: str, known: list[str]) -> str:

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import BUILD, make_peers_record, make_problem
+from conftest import BUILD, make_peers_record, make_problem, make_timing
 
 from measure import compare_peers, peers
 from measure import lab as harness
 from measure.peers import Call, Skip, Tensors
-from records import writing
+from records import rates, writing
 from records.problems import problem_label
 
 
@@ -91,8 +91,10 @@ SMALL = ("--shape", "4,16,1024,64")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([*SMALL, "--dtype", "fp32"], "--dtype fp32: peers know fp16 and bf16 only"),
+        ([*SMALL, "--dtype", "fp32"], "--dtype fp32: peers know fp16, bf16 and e4m3 only"),
         (["--shape", "1"], "--shape"),
+        ([*SMALL, "--dtype", "bf16", "v27:fp16"], "v27:fp16: a step has another type only beside problems in e4m3"),
+        ([*SMALL, "--dtype", "e4m3", "v27:fp32"], "v27:fp32: the type of a step is fp16 or bf16"),
         (["--grid", "big"], "--grid"),
     ],
 )
@@ -147,7 +149,7 @@ def test_an_installed_peer_that_does_not_import(monkeypatch):
     class Torch:
         device = staticmethod(lambda name: None)
         set_grad_enabled = staticmethod(lambda on: None)
-        bfloat16 = float16 = None
+        bfloat16 = float16 = float8_e4m3fn = None
 
     class Package:
         __version__ = "2.8"
@@ -187,6 +189,68 @@ def test_a_message_names_no_folder_of_the_machine():
     assert said["message"] == "at flash_api.cpp:397, no FP16, 1/2 and a/b stay"
 
 
+# A session, in which everybody is another one.
+
+
+class Fp8Lab:
+    """Times everybody with the same samples; of a step it says on which type it ran."""
+
+    device = {"name": "fake", "peak_tflops": {"e4m3": 2000.0, "bf16": 1000.0}}
+
+    def __init__(self):
+        self.timed = []
+
+    def problem(self, problem: dict[str, Any]) -> Any:
+        dtype = problem["dtype"]
+
+        def timer(step: str, cold_l2: bool) -> Any:
+            self.timed.append(f"{step} in {dtype}")
+            return self.ceiling(step)
+
+        case = SimpleNamespace(problem=problem, default=None, close=lambda: self.timed.append(f"{dtype} closed"))
+        case.check = lambda step: {"status": "pass", "message": "", "validation": {"nrmse": 0.001, "runs_identical": True}}
+        case.step_timer = timer
+        return case
+
+    def ceiling(self, *what: Any) -> Any:
+        return SimpleNamespace(sample=lambda keep: None, samples=dict, note="")
+
+    def order(self, contenders: int, round_: int) -> list[int]:
+        return list(range(contenders))
+
+    def records(self, request: dict[str, Any]) -> dict[str, Any]:
+        timing = make_timing(request["problem"], 5.0)
+        return {"ceilings": {}, "contenders": dict.fromkeys(request["contenders"], timing)}
+
+
+def test_in_fp8_who_misses_a_gate_is_timed_and_a_step_may_have_another_type(monkeypatch, capsys):
+    judged = {
+        "flash_attn_3": {"nrmse": 0.24, "nonfinite": 0},
+        "cudnn": {"nrmse": 0.98, "nonfinite": 0},  # is something else than attention
+    }
+    fail = {"status": "fail", "message": "o is too short"}
+    runs_identical = {"runs_identical": True, "worst_row_nrmse": 0.3}
+    torch = SimpleNamespace(
+        tensors=lambda case: None,
+        attempt=lambda work, refusals=(): work(),
+        judge=lambda call, case, tensors: {**fail, "validation": judged[call.note] | runs_identical},
+        timer=lambda call, cold_l2: Fp8Lab().ceiling(),
+        release=lambda: None,
+    )
+    monkeypatch.setattr(compare_peers, "prepare", lambda lab, name, tensors, cold: Call(None, None, note=name))
+    problem = make_problem(dtype="e4m3")
+    options = SimpleNamespace(cold_l2=False, rounds=7, json=None)
+    steps = ["v40_fp8", "v27_tile_shapes@few_keys:bf16"]
+    session = compare_peers.Session(Fp8Lab(), torch, options, [problem], steps, list(judged), {"runs": []})
+    session.compare(problem)
+    (run,) = session.data["runs"]
+    timed = {name: "timing" in entry for name, entry in rates.contenders_of(run).items()}
+    assert timed == {**dict.fromkeys(steps, True), "flash_attn_3": True, "cudnn": False}
+    assert session.lab.timed[:2] == ["v40_fp8 in e4m3", "v27_tile_shapes@few_keys in bf16"]
+    assert session.lab.timed[2:] == ["e4m3 closed", "bf16 closed"] and not session.others
+    assert "flash_attn_3: o is too short" in capsys.readouterr().out
+
+
 # With PyTorch.
 
 
@@ -215,7 +279,24 @@ def tensors_of(torch: Any, p: dict[str, Any]) -> Tensors:
     generator = torch.Generator().manual_seed(1)
     shapes = [(p["num_heads_q"], p["seqlen_q"]), *2 * [(p["num_heads_kv"], p["seqlen_kv"])]]
     drawn = [torch.randn((p["batch"], *shape, p["head_dim"]), generator=generator) for shape in shapes]
-    return Tensors(p, *(x.to(torch.bfloat16) for x in drawn))
+    if p["dtype"] != "e4m3":
+        return Tensors(p, *(x.to(torch.bfloat16) for x in drawn))
+    heads = (p["batch"], p["num_heads_kv"])
+    one_scale = p["layout"] == "qkv"
+    scales = [torch.rand((1, 1) if one_scale else heads, generator=generator).add(1).div(50) for _ in drawn]
+    scales = [scale.expand(heads) for scale in scales]
+    codes = [x / of_heads(scale, x) for x, scale in zip(drawn, scales)]
+    named = dict(zip(("q_descale", "k_descale", "v_descale"), scales))
+    return Tensors(p, *(x.to(torch.float8_e4m3fn) for x in codes), named)
+
+
+def of_heads(scale: Any, x: Any) -> Any:
+    """[b, kv heads] for [b, h, s, d]."""
+    return scale.repeat_interleave(x.shape[1] // scale.shape[1], dim=1)[..., None, None]
+
+
+def values(x: Any, scale: Any) -> Any:
+    return x.double() if scale is None else x.double() * of_heads(scale, x)
 
 
 def exact_mask(torch: Any, rows: int, keys: int, causal: bool) -> Any:
@@ -236,10 +317,13 @@ def prepared(lab: Any, name: str, problem: dict[str, Any]) -> Call:
     call = peers.prepare(lab, name, tensors, cold_l2=True)
     with call.around():
         found = call.output()
-    right = exact(lab.torch, tensors.q, tensors.k, tensors.v, problem["causal"])
+    assert found.dtype == lab.torch.bfloat16
+    read = [values(getattr(tensors, x), tensors.scales.get(f"{x}_descale")) for x in "qkv"]
+    right = exact(lab.torch, *read, problem["causal"])
     hidden = max(problem["seqlen_q"] - problem["seqlen_kv"], 0) if problem["causal"] else 0
     found, right = found[:, :, hidden:].double(), right[:, :, hidden:]
-    assert found.shape == right.shape and float((found - right).norm() / right.norm()) < 5e-3
+    gate = 4e-2 if tensors.scales else 5e-3
+    assert found.shape == right.shape and float((found - right).norm() / right.norm()) < gate
     return call
 
 
@@ -357,6 +441,117 @@ def test_cudnn_through_its_frontend(lab, torch, monkeypatch, problem):
     monkeypatch.setitem(sys.modules, "cudnn.flex_attention", flex)
     lab.times = [2.0, 1.0]
     assert prepared(lab, "cudnn", problem).note == "flex_attn_func (fastest of 2)"
+
+
+FP8 = problem_of(2, 4, 2, 16, 70, 64, causal=True, dtype="e4m3")
+
+
+def test_flash_attention_3_gets_the_scales_of_fp8(lab, torch):
+    def attention(q, k, v, causal, q_descale, k_descale, v_descale, **more):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        read = [values(x, scale) for x, scale in ((q, q_descale), (k, k_descale), (v, v_descale))]
+        return exact(torch, *read, causal).to(torch.bfloat16).transpose(1, 2)
+
+    package = SimpleNamespace(flash_attn_func=attention, flash_attn_with_kvcache=attention)
+    package.get_scheduler_metadata = lambda *sizes, qkv_dtype, causal: qkv_dtype
+    lab.packages["flash_attn_3"] = package
+    lab.times = [3.0, 3.0, 3.0, 3.0, 2.0]
+    call = prepared(lab, "flash_attn_3", FP8)
+    assert "cache_seqlens and scheduler_metadata (fastest of 5)" in call.note
+    assert call.run.keywords["scheduler_metadata"] == torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize("name", ["sdpa_flash", "sdpa_cudnn", "flash_attn", "flash_attn_4", "flashinfer"])
+def test_other_peers_take_no_fp8(lab, torch, name):
+    with pytest.raises(Skip, match="^in FP8 only flash_attn_3 and cudnn are called$"):
+        prepared(lab, name, FP8)
+
+
+class Node(SimpleNamespace):
+    """A tensor of a graph of cudnn-frontend."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+    def __getattr__(self, name):
+        key = name.removeprefix("set_")
+        return lambda value: setattr(self, f"_{key}", value) or self
+
+
+def frontend(torch: Any) -> Any:
+    """cudnn, as far as it is called in FP8: it computes what cuDNN's graph of FP8 attention says."""
+
+    class Graph:
+        def __init__(self, io_data_type, intermediate_data_type, compute_data_type, handle):
+            assert (io_data_type, intermediate_data_type, handle) == ("FP8_E4M3", "FLOAT", "handle")
+
+        def tensor(self, **more):
+            return Node(**more)
+
+        def sdpa_fp8(self, attn_scale, generate_stats, use_causal_mask=False, **inputs):
+            assert attn_scale == 64**-0.5
+            self.inputs, self.causal, self.stats = inputs, use_causal_mask, generate_stats
+            self.made = [Node(), Node() if generate_stats else None, Node(), Node()]
+            return self.made
+
+        def check_support(self):
+            if not self.stats:
+                raise RuntimeError("no engine without statistics")
+
+        def execute(self, memory, workspace, handle):
+            assert workspace.numel() == 1 and len(memory) == 13
+            found = {name: memory[node] for name, node in self.inputs.items()}
+            q, k, v = (found[x].double() * found[f"descale_{x}"] for x in "qkv")
+            for node in memory:
+                kind = node.data_type if "data_type" in vars(node) else node._data_type
+                assert kind == ("FP8_E4M3" if memory[node].dtype == torch.float8_e4m3fn else "FLOAT")
+            o = exact(torch, q, k, v, self.causal)
+            o_node, _, _, largest = self.made
+            assert memory[o_node].stride() == tuple(o_node._stride) and found["scale_s"] * found["descale_s"] == 1
+            memory[o_node].copy_(o * found["scale_o"])
+            memory[largest].fill_(o.abs().max())
+
+        validate = build_operation_graph = build_plans = lambda self: None
+        create_execution_plans = lambda self, modes: None
+        get_workspace_size = lambda self: 0
+
+    return SimpleNamespace(
+        pygraph=Graph,
+        data_type=SimpleNamespace(FP8_E4M3="FP8_E4M3", FLOAT="FLOAT"),
+        heur_mode=SimpleNamespace(A="A"),
+        create_handle=lambda: "handle",
+        set_stream=lambda handle, stream: None,
+    )
+
+
+def test_cudnn_in_fp8_has_one_scale_and_an_output_in_fp8(lab, torch, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cudnn", frontend(torch))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    with pytest.raises(Skip, match="cuDNN has one scale for q, k and v each.*ask with --layout qkv"):
+        prepared(lab, "cudnn", FP8)
+    lab.times = [1.0]
+    call = prepared(lab, "cudnn", problem_of(2, 4, 2, 70, 70, 64, causal=True, dtype="e4m3", layout="qkv"))
+    assert call.note.startswith("sdpa_fp8, generate_stats=True; sdpa_fp8, generate_stats=False: no engine without")
+    assert call.note.endswith("; o is in e4m3, by a scale that an earlier call has found")
+    assert call.run().dtype == torch.float8_e4m3fn and call.run().float().abs().max() == 448
+
+
+def test_the_views_of_fp8_have_their_scales(lab, torch):
+    """Of tensors that lie in this process, as those of the emulator do."""
+    q = torch.randn(1, 2, 3, 64).to(torch.float8_e4m3fn)
+    scale = torch.tensor([0.25])
+
+    def tensor(x: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> dict[str, Any]:
+        return {"data": x.data_ptr(), "shape": shape, "strides": strides}
+
+    views = {name: tensor(q, (1, 2, 3, 64), (-1, 192, 64, 1)) for name in "qkv"}
+    views |= {f"{name}_descale": tensor(scale, (1, 2), (0, 0)) for name in "qkv"}
+    case = SimpleNamespace(problem=problem_of(1, 2, 2, 3, 3, 64, dtype="e4m3"), tensors=views)
+    found = peers.TorchLab(torch, None, SimpleNamespace(on_gpu=False)).tensors(case)
+    assert found.k.dtype == q.dtype and found.k.stride() == (384, 192, 64, 1)
+    assert torch.equal(found.v.float(), q.float())
+    assert list(found.scales) == ["q_descale", "k_descale", "v_descale"]
+    assert found.scales["v_descale"].tolist() == [[0.25, 0.25]]
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from conftest import (
     make_problem,
     make_record,
     make_ring,
+    make_timing,
 )
 
 from records import problems, profiles, rates, results, rules
@@ -174,6 +175,33 @@ def test_no_object_of_the_schema_takes_an_unknown_key():
         objects += [child for child in inner if isinstance(child, (dict, list))]
     described = [each for each in objects if "properties" in each and "object" in each.get("type", ())]
     assert len(described) > 20 and all(each["additionalProperties"] is False for each in described)
+
+
+def test_a_peer_in_fp8_that_misses_a_gate_has_a_time():
+    data = make_peers_record(problems=[make_problem(dtype="e4m3")])
+    step, (_, peer) = data["runs"][0]["steps"][1], data["runs"][0]["peers"]
+    peer |= {"status": "fail", "message": "o is too short by 2.4e-01"}
+    peer["validation"] |= {"nrmse": 0.24, "worst_row_nrmse": 0.3}
+    assert results.check(data) == []
+    assert rates.best_peer(data["runs"][0])[0] == peer["peer"]
+    for found in ({"nrmse": 0.98}, {"nrmse": None}, {"nrmse": 0.24, "nonfinite": 1}):
+        peer["validation"] |= found
+        assert any("only if it computes attention" in line for line in results.check(data)), found
+    peer |= {"status": "pass", "message": "", "validation": data["runs"][0]["peers"][0]["validation"]}
+    step |= {"status": "fail", "message": "wrong"}
+    assert any("only what passed has one" in line for line in results.check(data))
+
+
+def test_a_step_in_another_type_is_judged_as_that():
+    data = make_peers_record(problems=[make_problem(dtype="e4m3")])
+    step = data["runs"][0]["steps"][1]
+    step["timing"] = make_timing(data["runs"][0]["problem"], 1.5)  # the fastest
+    assert rates.best_step(data["runs"][0]) == step["step"]
+    step["step"] += ":bf16"
+    assert any("looser than 0.005 for bf16" in line for line in results.check(data))
+    step["validation"] |= {"nrmse": 2e-3, "gate_nrmse": 5e-3, "worst_row_nrmse": 3e-3, "gate_row": 1e-2}
+    assert results.check(data) == []
+    assert rates.best_step(data["runs"][0]) != step["step"]
 
 
 @pytest.mark.parametrize("make", [make_peers_record, make_ring, make_costs, make_record])
