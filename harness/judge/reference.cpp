@@ -12,6 +12,7 @@
 #include "harness/base/element.h"
 #include "harness/base/heartbeat.h"
 #include "harness/base/random.h"
+#include "harness/judge/gates.h"
 
 namespace flashsteps {
 namespace {
@@ -88,6 +89,7 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     std::vector<float> q;
     std::vector<double> scores;
     std::vector<float> naive_scores;  // FP32 all the way
+    std::vector<double> cut_off;      // e4m3: of each score
     double sum;
     float naive_sum;
   };
@@ -109,7 +111,8 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
       if (j >= rows[r].visible_keys) continue;
       works[r].scores[j] = dot<double>(works[r].q.data(), k, d) * scale;
       if (p.dtype == DType::kE4m3)
-        rows[r].products = std::max(rows[r].products, norm_of_products(works[r].q.data(), k, d) * scale);
+        works[r].cut_off.push_back(cut_off(gates(p.dtype), d, works[r].scores[j],
+                                           norm_of_products(works[r].q.data(), k, d) * scale));
       works[r].naive_scores[j] = dot<float>(works[r].q.data(), k, d) * float(scale);
     }
   }
@@ -117,6 +120,8 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     const auto [row_max, sum] = exponentiate(works[r].scores);
     rows[r].lse = row_max + std::log(sum);  // of no key: -inf
     works[r].sum = sum;
+    for (size_t j = 0; j < works[r].cut_off.size(); ++j)
+      rows[r].cut_off += works[r].cut_off[j] * works[r].scores[j] / sum;
     works[r].naive_sum = exponentiate(works[r].naive_scores).second;
     for (float& weight : works[r].naive_scores) weight = rounded_weight(p.dtype, weight);
   }

@@ -16,7 +16,7 @@ struct ReferenceRow {
   std::vector<double> o;        // head_dim; zeros when the row sees no key
   std::vector<float> naive;     // the naive o
   std::vector<float> rounding;  // sqrt(sum of (p v)^2): what errors of P's elements add up to, if each is 1
-  double products = 0;          // e4m3: sqrt(sum of (q k)^2) of a score, the largest, as scaled
+  double cut_off = 0;           // e4m3: what lse may lose where tensor cores sum the scores, see gates.h
   double quantization = 0;      // e4m3: ||o - o of the inputs before they were rounded||^2
 };
 

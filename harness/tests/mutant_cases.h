@@ -279,6 +279,18 @@ inline void check_e4m3_mutants(Backend& backend) {
       {"p_truncated", long_mean, "o is too short by"},
       {"padding_times_zero", few, "are NaN"},
   };
+  // A row of O that is a third of what its summands' roundings add up to.
+  const Problem small_row{.batch = 2,
+                          .num_heads_q = 24,
+                          .num_heads_kv = 8,
+                          .seqlen_q = 233,
+                          .seqlen_kv = 233,
+                          .dtype = DType::kE4m3,
+                          .layout = Layout::kGapped,
+                          .inputs = Inputs::kChannels,
+                          .given_scale = 0.0241737893,
+                          .seed = 1483104245};
+  CHECK(validate_named(backend, "mutant_e4m3_none", small_row).pass);
   for (const Inputs inputs : {Inputs::kNormal, Inputs::kSharp, Inputs::kRamps, Inputs::kMean,
                               Inputs::kOutliers, Inputs::kChannels, Inputs::kNeedle}) {
     for (const Problem& problem : {with(few, inputs), with(one_scale, inputs), with(long_mean, inputs)}) {

@@ -169,6 +169,28 @@ TEST_CASE("e4m3: each row says how far rounding the inputs has moved it") {
   }
 }
 
+TEST_CASE("e4m3: what may be cut off of lse is a mean of what may be cut off of scores, by weight") {
+  // The needle's score is about lse, and no other counts.
+  const Problem p{
+      .seqlen_q = 8, .seqlen_kv = 300, .head_dim = 128, .dtype = DType::kE4m3, .inputs = Inputs::kNeedle};
+  for (const ReferenceRow& row : reference_rows(Workload(p), choose_rows(p))) {
+    CHECK(row.lse > std::log(300) + 5);
+    CHECK(row.cut_off > 0x1p-13 * 128 / 8 * row.lse * 0.95);
+  }
+}
+
+TEST_CASE("e4m3: the scores of ramps end where 14 bits are too few for them") {
+  Problem p{.seqlen_q = 1, .seqlen_kv = 2049, .dtype = DType::kE4m3, .inputs = Inputs::kRamps};
+  for (const uint64_t seed : {1, 2, 3}) {  // up, down, and all alike
+    p.seed = seed;
+    const Workload workload(p);
+    std::vector<float> at_1024(p.head_dim), last(p.head_dim);
+    workload.load_k({0, 0, 1024}, at_1024.data());
+    workload.load_k({0, 0, 2048}, last.data());
+    CHECK(last[0] == at_1024[0]);
+  }
+}
+
 TEST_CASE("large problems are sampled: edges of one head, a spread over all heads") {
   Problem p{.batch = 2,
             .num_heads_q = 16,
