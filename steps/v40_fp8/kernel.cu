@@ -120,7 +120,7 @@ template <typename C>
 struct Storage : WithBarriers<Tiles<C>, C> {};
 
 // A warpgroup that computes. A tile of keys gives S = Q K^T, then P, the exponentials of S, then P V, which
-// is added to O. While it computes P, the other warpgroup has the tensor cores.
+// is added to O. While it computes P, the other warpgroups have the tensor cores.
 template <bool CAUSAL, typename C>
 struct Consumer {
   using Q = typename Storage<C>::Q;
@@ -137,9 +137,8 @@ struct Consumer {
   RingCursor<kQStages> at_q;
   RingCursor<C::K_STAGES> at_k;
   RingCursor<C::V_STAGES> at_v;
-  int kv_tile;       // of S
-  int last_careful;  // from the highest tile down to this one scores are masked if needed
-  float scale;       // of this head's scores
+  int kv_tile;  // of S
+  float scale;  // of this head's scores
 
   // Of the rows acc_row() + r * 8.
   float row_base[1][2];   // what P is relative to, scaled: LARGEST_P less than a maximum so far
@@ -155,10 +154,10 @@ struct Consumer {
   __device__ __forceinline__ void run() {
     if (warpgroup == C::NUM_WARPGROUPS - 1) turns.end();  // the first turn is warpgroup 0's
     for (; begin_tile(); at_q.advance()) {
-      turns.begin();  // the other warpgroup has issued its products
+      turns.begin();  // the warpgroup before has issued its products
       scores_to_p</*IS_CAREFUL=*/true>();
 #pragma unroll 1
-      while (uniform(kv_tile > last_careful)) {
+      while (uniform(kv_tile > last_careful())) {
         --kv_tile;
         iteration</*IS_CAREFUL=*/true>();
       }
@@ -255,7 +254,6 @@ struct Consumer {
     if (uniform(work.batch == kNoMore)) return false;
     const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
     kv_tile = num_key_tiles<BLOCK_N>(keys) - 1;
-    last_careful = (keys.unmasked_end - 1) / BLOCK_N;
     scale = params.score_scale_log2(work.batch, work.head);
     row_base[0][0] = row_base[0][1] = -INFINITY;
     row_sum[0][0] = row_sum[0][1] = 0.0f;
@@ -264,9 +262,9 @@ struct Consumer {
     if constexpr (CAUSAL) {
 #pragma unroll 1
       for (int unseen = num_unseen(); uniform(unseen > 0); --unseen) {
-        turns.begin();  // as many turns as the other warpgroup takes
+        turns.begin();  // as many turns as the other warpgroups take
         turns.end();
-        // An earlier release would count for the tile before in this stage, which the other may still read.
+        // An earlier release would count for the tile before in this stage, which the others may still read.
         shared.ring_k.consumer_wait(at_k);
         shared.ring_k.warp_release(at_k, lane);
         at_k.advance();
@@ -277,7 +275,15 @@ struct Consumer {
     }
     return true;
   }
-  // Tiles of keys that the other warpgroup needs, and that lie beyond this one's diagonal. It releases them
+  // From the highest tile down to this one scores are masked if needed. Computed where it is needed: with
+  // three warpgroups a lane has 160 registers.
+  __device__ __forceinline__ int last_careful() const {
+    const Work work = shared.work[at_q.stage];
+    const int first_query = first_query_of(work);
+    return (key_range_within<CAUSAL>(params, work.kv_len, first_query, kWarpgroupM).unmasked_end - 1) /
+           BLOCK_N;
+  }
+  // Tiles of keys that a later warpgroup needs, and that lie beyond this one's diagonal. It releases them
   // unread.
   __device__ int num_unseen() const {
     const Work work = shared.work[at_q.stage];
@@ -369,8 +375,9 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   launch(transpose_v<HEAD_DIM>, dim3(num_tiles_of(params.seqlen_kv), params.num_heads_kv, params.batch),
          dim3(TRANSPOSE_THREADS), HEAD_DIM * BLOCK_N, stream, params, static_cast<uint4*>(params.workspace));
 
-  // D, pipelines, warpgroups, keys of a tile, stages of K and V, turns
-  using C = PipelineConfig<HEAD_DIM, 1, 2, BLOCK_N, 3, 3, true>;
+  // D, pipelines, warpgroups, keys of a tile, stages of K and V, turns. While one warpgroup has the tensor
+  // cores, two exponentiate: one alone is a warp for each scheduler, which has to wait for its own results.
+  using C = PipelineConfig<HEAD_DIM, 1, 3, BLOCK_N, 2, 2, true>;
   const int num_tiles = ceil_div(params.seqlen_q, C::BLOCK_M) * params.num_heads_q * params.batch;
   launch(attention_kernel<CAUSAL, C>, dim3(min(num_tiles, num_sms())), dim3(C::NUM_THREADS),
          sizeof(Storage<C>), stream, params,
