@@ -40,19 +40,20 @@ constexpr Gates gates(DType dtype) {
 constexpr double kTruncated = 0x1p-23;
 constexpr double truncations(int products) { return products / 16.0 * kTruncated; }
 
-// What may be cut off of a score of FP8 products. Where all are of one sign it is a quarter of of_product of the
-// score for each, of which half has been seen; and otherwise a few times of_product of what `products`, the root
-// of the sum of their squares, says.
+// What may be cut off of a score of FP8 products. Where all are of one sign it is a quarter of of_product of
+// the score for each, of which half has been seen. Otherwise it is a few times of_product of `products`, the
+// root of the sum of their squares.
 inline double cut_off(const Gates& gate, int head_dim, double score, double products) {
   return gate.of_product * (head_dim / 8 * std::abs(score) + 8 * products);
 }
 
 // |lse - ref| <= this. Of the scores, the truncations are all in one direction; they are as large as lse, and
 // are rounded up to six times more. The row sum is rounded after each key, by a quarter of 2^-23 on average:
-// in the worst inputs that are known, a quarter of these roundings does not cancel out. `cut_off` is the mean of
-// the scores', each with the weight of its key.
+// in the worst inputs that are known, a quarter of these roundings does not cancel out. `cut_off` is the mean
+// of the scores', each with the weight of its key.
 inline double lse_gate(const Gates& gate, int head_dim, int num_keys, double lse, double cut_off = 0) {
-  return gate.lse_abs + (truncations(head_dim) + 3 * kTruncated) * std::abs(lse) + num_keys * 0x1p-27 + cut_off;
+  return gate.lse_abs + (truncations(head_dim) + 3 * kTruncated) * std::abs(lse) + num_keys * 0x1p-27 +
+         cut_off;
 }
 
 // Of the type's unit roundoff. Truncating P or O shortens O by 0.7 of it.

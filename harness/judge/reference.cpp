@@ -72,6 +72,7 @@ void merge(const EarlierResult& earlier, int64_t at, ReferenceRow& row) {
   const double largest = std::max(before, now);
   row.lse = largest + std::log(std::exp(before - largest) + std::exp(now - largest));
   const double kept = std::exp(before - row.lse), weight = std::exp(now - row.lse);
+  row.cut_off *= weight;
   for (size_t d = 0; d < row.o.size(); ++d) {
     const double kept_o = kept * earlier.o[at * row.o.size() + d];
     row.o[d] = row.o[d] * weight + kept_o;

@@ -279,7 +279,7 @@ inline void check_e4m3_mutants(Backend& backend) {
       {"p_truncated", long_mean, "o is too short by"},
       {"padding_times_zero", few, "are NaN"},
   };
-  // A row of O that is a third of what its summands' roundings add up to.
+  // A row of O that is a third of the root of its squared summands' sum.
   const Problem small_row{.batch = 2,
                           .num_heads_q = 24,
                           .num_heads_kv = 8,

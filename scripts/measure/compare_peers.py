@@ -174,7 +174,8 @@ def format_grid(runs: list[dict[str, Any]]) -> str:
         for name in names:
             entry = entries.get(name) or {}
             timing = entry.get("timing")
-            cells.append(rates_of(run["problem"], timing)[0] if timing else entry.get("status", "-"))
+            missed = " (misses a gate)" if entry.get("status") == "fail" else ""
+            cells.append(rates_of(run["problem"], timing)[0] + missed if timing else entry.get("status", "-"))
         best, step = best_peer(run), best_step(run)
         ratio = ratio_to(run, step) if step else None
         rows.append([problem_label(run["problem"]), *cells, best[0] if best else "-", number(ratio, ".2f")])
@@ -377,7 +378,8 @@ class Session:
             entry, timing = entries[name], records["contenders"][name]
             # Nothing is faster than the hardware: such a figure means that the kernel, the clock or the FLOP
             # count is wrong.
-            if (percent_of_peak(problem, timing, self.lab.device) or 0) > 100:
+            own = problem | {"dtype": name.partition(":")[2] or problem["dtype"]}
+            if (percent_of_peak(own, timing, self.lab.device) or 0) > 100:
                 said = f"{timing['tflops']:.1f} TFLOPS is above the card's peak: a bug in the kernel or in the measurement"
                 entry |= {"status": "fail", "message": said}
                 continue

@@ -339,7 +339,8 @@ def peers(request: Request) -> str:
         best, step = rates.best_peer(run), rates.best_step(run, steps)
         found = rates.ratio_to(run, step) if step else None
         ratios += [found] if found else []
-        row = [label or common, *(rate_cell(run, entries.get(name)) for name in names)]
+        missed = {name: " (misses a gate)" for name, each in entries.items() if each["status"] == "fail" and "timing" in each}
+        row = [label or common, *(rate_cell(run, entries.get(name)) + missed.get(name, "") for name in names)]
         row.append(f"{rate_cell(run, entries[best[0]], spread=False)} ({best[0]})" if best else "–")
         rows.append(row + ([f"{found:.2f}" if found else "–"] if steps else []))
     header = ["problem", *names, "best peer"]
@@ -767,11 +768,14 @@ def side_steps(request: Request) -> str:
             raise TableError(f"{step}'s lesson does not say 'This step is for readers who ...'")
         before = sources.after(step)
         for file, data in records:
-            times = [[(steps_of(run).get(each) or {}).get("timing") for each in (before, step)] for run in data["runs"]]
+            # A step that takes FP8 alone stands beside one in bf16.
+            other = before if any(before in steps_of(run) for run in data["runs"]) else f"{before}:bf16"
+            times = [[(steps_of(run).get(each) or {}).get("timing") for each in (other, step)] for run in data["runs"]]
             gains = sorted(old["median_ms"] / new["median_ms"] for old, new in times if old and new)
             if gains:
                 gain = " to ".join(dict.fromkeys(f"{each:.2f}" for each in (gains[0], gains[-1])))
-                gain = f"[{gain} × {before.partition('_')[0]}]({request.link(f'figures/results/{file}')})"
+                name = before.partition("_")[0] + (" in bf16" if other != before else "")
+                gain = f"[{gain} × {name}]({request.link(f'figures/results/{file}')})"
                 break
         else:
             gain = "not recorded yet"

@@ -275,8 +275,8 @@ struct Consumer {
     }
     return true;
   }
-  // From the highest tile down to this one scores are masked if needed. Computed where it is needed: with
-  // three warpgroups a lane has 160 registers.
+  // Scores are masked, if needed, from the highest tile down to this one. Computed anew for each of these few
+  // tiles, because a lane has only 160 registers.
   __device__ __forceinline__ int last_careful() const {
     const Work work = shared.work[at_q.stage];
     const int first_query = first_query_of(work);
@@ -376,7 +376,8 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
          dim3(TRANSPOSE_THREADS), HEAD_DIM * BLOCK_N, stream, params, static_cast<uint4*>(params.workspace));
 
   // D, pipelines, warpgroups, keys of a tile, stages of K and V, turns. While one warpgroup has the tensor
-  // cores, two exponentiate: one alone is a warp for each scheduler, which has to wait for its own results.
+  // cores, two exponentiate. With one alone, a scheduler would have a single warp, which waits for its own
+  // results.
   using C = PipelineConfig<HEAD_DIM, 1, 3, BLOCK_N, 2, 2, true>;
   const int num_tiles = ceil_div(params.seqlen_q, C::BLOCK_M) * params.num_heads_q * params.batch;
   launch(attention_kernel<CAUSAL, C>, dim3(min(num_tiles, num_sms())), dim3(C::NUM_THREADS),
