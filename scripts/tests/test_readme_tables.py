@@ -182,6 +182,21 @@ def test_what_a_block_asks_for_in_vain(repository: Repository, capsys, block, ex
     assert expected in refused(repository, capsys, block)
 
 
+def test_tables_of_fp8_say_who_misses_a_gate_and_what_ran_in_bf16(repository: Repository, capsys):
+    data = make_peers_record(problems=[make_problem(dtype="e4m3")], commit=repository.commit)
+    peer = data["runs"][0]["peers"][1]
+    peer |= {"status": "fail", "message": "o is too short"}
+    peer["validation"] |= {"nrmse": 0.24, "worst_row_nrmse": 0.3}
+    before = data["runs"][0]["steps"][0]
+    before["step"] += ":bf16"
+    before["validation"] |= {"nrmse": 2e-3, "gate_nrmse": 5e-3, "worst_row_nrmse": 3e-3, "gate_row": 1e-2}
+    repository.record("peers.json", data)
+    assert written(repository, capsys, "peers file=peers.json").count(" (misses a gate) |") == 1
+    for step in STEPS:
+        repository.write(f"steps/{step}/README.md", "# Lesson\n\nThis step is for readers who wait.\n")
+    assert " × v01 in bf16](figures/results/peers.json) |" in written(repository, capsys, "side_steps file=peers.json")
+
+
 def test_a_side_step_says_for_whom_it_is_and_is_timed_beside_the_one_before(repository: Repository, capsys):
     for step in STEPS:
         repository.write(f"steps/{step}/README.md", "# Lesson\n\nThis step is for readers who wait.\n")

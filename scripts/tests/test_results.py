@@ -184,8 +184,8 @@ def test_a_peer_in_fp8_that_misses_a_gate_has_a_time():
     peer["validation"] |= {"nrmse": 0.24, "worst_row_nrmse": 0.3}
     assert results.check(data) == []
     assert rates.best_peer(data["runs"][0])[0] == peer["peer"]
-    for found in ({"nrmse": 0.98}, {"nrmse": None}, {"nrmse": 0.24, "nonfinite": 1}):
-        peer["validation"] |= found
+    for found in ({"nrmse": 0.98}, {"nrmse": None}, {"nonfinite": 1}, {"worst_row_nrmse": 0.98}):
+        peer["validation"] |= {"nrmse": 0.24, "worst_row_nrmse": 0.3, "nonfinite": 0} | found
         assert any("only if it computes attention" in line for line in results.check(data)), found
     peer |= {"status": "pass", "message": "", "validation": data["runs"][0]["peers"][0]["validation"]}
     step |= {"status": "fail", "message": "wrong"}
@@ -202,6 +202,10 @@ def test_a_step_in_another_type_is_judged_as_that():
     step["validation"] |= {"nrmse": 2e-3, "gate_nrmse": 5e-3, "worst_row_nrmse": 3e-3, "gate_row": 1e-2}
     assert results.check(data) == []
     assert rates.best_step(data["runs"][0]) != step["step"]
+    # Of bf16 it has the peak, too, which is half of FP8's.
+    peaks = data["provenance"]["device"]["peak_tflops"]
+    peaks |= {"e4m3": 2 * step["timing"]["tflops"], "bf16": 0.9 * step["timing"]["tflops"]}
+    assert any("% of the card's peak, above 100" in line for line in results.check(data))
 
 
 @pytest.mark.parametrize("make", [make_peers_record, make_ring, make_costs, make_record])
