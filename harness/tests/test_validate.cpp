@@ -349,6 +349,11 @@ TEST_CASE(
   for (const ReferenceRow& row : reference_rows(b.workload, choose_rows(p)))
     b.set_lse(row.id, b.outputs.lse_at(row.id) + float(0.9 * row.cut_off));
   CHECK(compare_outputs(a.workload, a.outputs, b.outputs).empty());
+  // A row of O may be small beside the errors of its P, but a row that is lost is not.
+  b.scale_row({0, 0, 3}, 1.3);
+  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).empty());
+  b.scale_row({0, 0, 3}, 0);
+  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("row 3") != std::string::npos);
 }
 
 TEST_CASE("two outputs are compared whole") {
