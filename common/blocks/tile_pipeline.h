@@ -16,6 +16,7 @@
 #include "common/named_barrier.h"
 #include "common/setmaxnreg.h"
 #include "common/swizzle.h"
+#include "common/vector_copy.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
@@ -77,6 +78,17 @@ struct WithBarriers : Tiles {
     for (uint64_t& bar : bar_o_full) mbarrier_init(&bar, NUM_WARPS);
   }
 
+  // O of a warpgroup none of whose rows sees a key. By its 128 threads.
+  template <typename O>
+  __device__ void write_zeros(int stage, O& rows, int lane_id) {
+    uint4* const chunks = reinterpret_cast<uint4*>(&rows);
+#pragma unroll 1
+    for (int i = threadIdx.x % 128; i < int(sizeof(O) / sizeof(uint4)); i += 128)
+      store_16_bytes(&chunks[i], uint4{});
+    fence_proxy_async();  // TMA sees what this lane has written
+    o_is_written(stage, lane_id);
+  }
+
   // A warp says that it has written its rows of O. By all of its lanes.
   __device__ void o_is_written(int stage, int lane_id) {
     __syncwarp();
@@ -99,9 +111,11 @@ enum class Keys { kFirstToLast, kLastToFirst };
 
 // The loader: one thread, number `loader` of all CTAs' loaders. That also is the number of its first tile of
 // queries. COUNTS: a counter deals out the tiles after that one, because some take longer than others.
-// OVERLAPS: the kernel may begin before the previous one has ended, as in v39_dependent_launch.
-template <bool CAUSAL, Keys KEYS = Keys::kFirstToLast, bool COUNTS = CAUSAL, bool OVERLAPS = false,
-          typename Storage, typename Element>
+// SKIPS: a tile of queries none of whose rows sees a key gets no tile of keys, and kv_len 0 in `work`; the
+// consumers must write zeros. OVERLAPS: the kernel may begin before the previous one has ended, as in
+// v39_dependent_launch.
+template <bool CAUSAL, Keys KEYS = Keys::kFirstToLast, bool COUNTS = CAUSAL, bool SKIPS = false,
+          bool OVERLAPS = false, typename Storage, typename Element>
 __device__ void load_tiles(Storage& shared, const AttentionParams<Element>& params, const TensorMaps& maps,
                            const TileOrder& order, int num_tiles, int loader) {
   using C = typename Storage::Config;
@@ -113,17 +127,24 @@ __device__ void load_tiles(Storage& shared, const AttentionParams<Element>& para
   if (OVERLAPS) griddepcontrol_wait();  // it may write Q, K, V and the counter, and may read O
   for (RingCursor<kQStages> at_q;; at_q.advance()) {
     shared.ring_q.producer_wait(at_q);  // the storer has stored O from this place
-    const Work work = shared.next;
+    Work work = shared.next;
     const auto [first_query, head, batch, kv_len] = work;
+    const KeyRange keys = key_range_within<CAUSAL>(params, kv_len, first_query, C::BLOCK_M);
+    const int num_kv_tiles = SKIPS ? keys.num_tiles(C::BLOCK_N) : num_key_tiles<C::BLOCK_N>(keys);
+    if (num_kv_tiles == 0) work.kv_len = 0;
     shared.work[at_q.stage] = work;
     uint64_t* const bar_q_full = shared.ring_q.producer_announce(at_q, batch < 0 ? 0 : sizeof(shared.q[0]));
     if (batch == kNoMore) return;
     for (int w = 0; w < C::NUM_WARPGROUPS; ++w)
       tma_load_5d(&shared.q[at_q.stage][w], maps.q, bar_q_full, 0, first_query + w * kWarpgroupM, 0, head,
                   batch);
-    const KeyRange keys = key_range_within<CAUSAL>(params, kv_len, first_query, C::BLOCK_M);
-    const int kv_head = params.kv_head(head), num_kv_tiles = num_key_tiles<C::BLOCK_N>(keys);
+    const int kv_head = params.kv_head(head);
     const int fetch_at = num_kv_tiles * C::BLOCK_N > 512 ? num_kv_tiles - 2 : 0;
+    const auto fetch_next = [&] {  // once for each tile: num_tiles times in all, and the counter is 0 again
+      index = gridDim.x * C::PIPELINES + (COUNTS ? atomicInc(params.counters, num_tiles - 1) : index);
+      shared.next = work_of<C::BLOCK_M>(params, index, order, num_tiles);
+    };
+    if (num_kv_tiles == 0) fetch_next();
 #pragma unroll 1
     for (int i = 0; i < num_kv_tiles; ++i) {
       const int kv_tile = KEYS == Keys::kFirstToLast ? i : num_kv_tiles - 1 - i;
@@ -134,10 +155,7 @@ __device__ void load_tiles(Storage& shared, const AttentionParams<Element>& para
       shared.load_v(at_v.stage, maps, bar_v_full, keys, kv_tile, kv_head, batch);
       at_k.advance();
       at_v.advance();
-      if (i == fetch_at) {  // once for each tile: num_tiles times in all, and the counter is 0 again
-        index = gridDim.x * C::PIPELINES + (COUNTS ? atomicInc(params.counters, num_tiles - 1) : index);
-        shared.next = work_of<C::BLOCK_M>(params, index, order, num_tiles);
-      }
+      if (i == fetch_at) fetch_next();
     }
   }
 }
