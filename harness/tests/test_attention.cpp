@@ -603,6 +603,8 @@ TEST_CASE("the default step is what was the fastest in trials") {
       {16, 32, 8, 1, 4096, 64, true, "v36", "ctas1"},
       {1, 32, 8, 4, 4096, 64, false, "v39", "rows64"},
       {16, 32, 8, 16, 4096, 128, true, "v39", "rows64"},
+      {16, 40, 8, 4, 8192, 128, true, "v39", "rows64"},  // 20 rows, more than a tile of v36 has
+      {16, 28, 4, 4, 8192, 128, true, "v39", "rows64"},
       {1, 32, 8, 256, 1024, 64, true, "v37", "rows64"},
       {1, 32, 8, 256, 16384, 128, true, "v39", "rows128"},
       {1, 32, 8, 512, 16384, 64, true, "v39", "rows192"},
