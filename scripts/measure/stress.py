@@ -15,7 +15,9 @@ import argparse
 import contextlib
 import datetime
 import faulthandler
+import functools
 import math
+import multiprocessing
 import os
 import random
 import shlex
@@ -23,6 +25,8 @@ import sys
 import threading
 import time
 from collections import Counter, deque
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
@@ -48,6 +52,8 @@ GRAPHS = 4  # for each stream
 
 Problem = dict[str, Any]  # as records have it
 Outputs = tuple[Any, Any]  # o and lse
+Ran = dict[str, Counter[str]]  # how many problems of each type, by step
+Worst = dict[tuple[str, str], float]  # the largest error of a type, of its gate, by the gate's name
 
 
 def draw_length(rng: random.Random, most: int) -> int:
@@ -124,9 +130,17 @@ class Watch(threading.Thread):
 class Stress:
     def __init__(self, lab: Lab, backend: str, watch: Watch):
         self.lab, self.backend, self.watch = lab, backend, watch
-        self.ran: dict[str, Counter[str]] = {}  # by step
-        self.worst: dict[tuple[str, str], float] = {}
+        self.ran: Ran = {}
+        self.worst: Worst = {}
         self.failures = 0
+
+    def add(self, ran: Ran, worst: Worst, failures: int) -> None:
+        """What another one has found."""
+        for step, of_type in ran.items():
+            self.ran.setdefault(step, Counter()).update(of_type)
+        for of, share in worst.items():
+            self.worst[of] = max(self.worst.get(of, 0.0), share)
+        self.failures += failures
 
     def again(self, problem: Problem, step: str) -> str:
         """What reproduces a problem."""
@@ -146,12 +160,13 @@ class Stress:
                 self.fail(self.again(problem, step), found["message"])
             if self.failures >= MAX_FAILURES:
                 break
-            self.ran.setdefault(step, Counter())[problem["dtype"]] += 1
             figures = found.get("validation", {})
-            for error, gate in GATES.items():
-                if figures.get(error) is not None:
-                    of, share = (problem["dtype"], error), figures[error] / figures[gate]
-                    self.worst[of] = max(self.worst.get(of, 0.0), share)
+            shares = {
+                (problem["dtype"], error): figures[error] / figures[gate]
+                for error, gate in GATES.items()
+                if figures.get(error) is not None
+            }
+            self.add({step: Counter([problem["dtype"]])}, shares, 0)
         return case
 
     def problems(self, drawn: list[Problem], steps: list[str], minutes: float = math.inf) -> None:
@@ -307,6 +322,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no other of these problems afterwards")
     parser.add_argument("--fp8", action="store_true", help="problems in e4m3, for the steps that take it; no soak")
     parser.add_argument("--seed", type=int, default=1)
+    processes_help = "so many side by side, each with all these problems, but drawn with SEED, SEED + 1 and so on"
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help=processes_help)
     parser.add_argument("--pairs", type=int, help="the most (query, key) pairs that a problem may have")
     parser.add_argument("--soak", type=float, default=0, metavar="MINUTES", help="then call steps on several streams")
     parser.add_argument("--hang", type=float, default=60, metavar="SECONDS", help="no progress for so long is a hang")
@@ -328,28 +345,67 @@ def open_lab(library: Path) -> tuple[Lab, str]:
         return Lab(library, "emulator"), "emulator"
 
 
-def stress_all(options: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Prepared:
+    """For the random problems of one process."""
+
+    stress: Stress
+    steps: list[str]
+    max_pairs: int
+
+    def draw(self, options: argparse.Namespace, seed: int, count: int) -> list[Problem]:
+        return [draw(seed, index, self.max_pairs, options.fp8) for index in range(count)]
+
+
+def prepare(options: argparse.Namespace) -> Prepared:
     lab, backend = open_lab(options.lab)
     max_pairs = options.pairs or (1 << 26 if backend == "cuda" else 1 << 15)
     smallest = lab.problem(draw(options.seed, 0, 1 << 12, options.fp8))
     steps = [step for step in lab.steps if smallest.check(step)["status"] != "skip"]  # that this GPU can run
     named = [match_step(name, steps) for name in options.steps] or steps
-    watch = Watch(options.hang)
-    stress = Stress(lab, backend, watch)
+    return Prepared(Stress(lab, backend, Watch(options.hang)), named, max_pairs)
+
+
+def run_problems(options: argparse.Namespace, prepared: Prepared, seed: int) -> None:
+    stress = prepared.stress
+    stress.watch.start()
+    try:
+        stress.problems(prepared.draw(options, seed, options.problems), prepared.steps, options.minutes)
+    except (LabError, RuntimeError) as error:  # the device is lost
+        stress.fail(stress.watch.what(), f"{one_line(error)} (CUDA_LAUNCH_BLOCKING=1 says which call)")
+
+
+def in_a_process(options: argparse.Namespace, seed: int) -> tuple[Ran, Worst, int]:
+    """The problems of one seed."""
+    prepared = prepare(options)
+    run_problems(options, prepared, seed)
+    return prepared.stress.ran, prepared.stress.worst, prepared.stress.failures
+
+
+def stress_all(options: argparse.Namespace) -> int:
+    prepared = prepare(options)
+    stress, lab = prepared.stress, prepared.stress.lab
     soak = Soak(stress, lab.python_module()) if options.soak > 0 else None
-    watch.start()
+    seeds = range(options.seed, options.seed + options.processes)
     print(f"stress.py on {lab.device['name']}, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}")
     print(f"commit    {lab.provenance['commit']}{'' if lab.provenance['dirty'] is False else ', changed'}")
-    print(f"problems  seed {options.seed}, at most {max_pairs} (query, key) pairs each\n", flush=True)
+    said = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    print(f"problems  {said}, at most {prepared.max_pairs} (query, key) pairs each\n", flush=True)
     started = time.monotonic()
-    drawn = [draw(options.seed, index, max_pairs, options.fp8) for index in range(options.problems)]
-    try:
-        stress.problems(drawn, named, options.minutes)
-        print(f"{stress.summary()}\nproblems: {time.monotonic() - started:.0f} s", flush=True)
-        if soak and stress.failures < MAX_FAILURES:
-            print(soak.run(drawn[:SOAK_PROBLEMS], named, options.soak))
-    except (LabError, RuntimeError) as error:  # the device is lost
-        stress.fail(watch.what(), f"{one_line(error)} (CUDA_LAUNCH_BLOCKING=1 says which call)")
+    if options.processes == 1:
+        run_problems(options, prepared, options.seed)
+    else:
+        with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+            for found in pool.map(functools.partial(in_a_process, options), seeds):
+                stress.add(*found)
+        stress.watch.progress(lambda: "the start of the soak")
+        stress.watch.start()  # until now each process has watched itself
+    print(f"{stress.summary()}\nproblems: {time.monotonic() - started:.0f} s", flush=True)
+    if soak and stress.failures < MAX_FAILURES:
+        try:
+            print(soak.run(prepared.draw(options, options.seed, SOAK_PROBLEMS), prepared.steps, options.soak))
+        except (LabError, RuntimeError) as error:
+            stress.fail(stress.watch.what(), f"{one_line(error)} (CUDA_LAUNCH_BLOCKING=1 says which call)")
     print(f"{stress.failures} failures")
     return 1 if stress.failures else 0
 
@@ -357,6 +413,8 @@ def stress_all(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     try:
         return stress_all(parse(arguments))
+    except BrokenProcessPool:  # it has said why
+        return 3
     except (LabError, StepError, ImportError) as error:
         print(f"stress.py: {one_line(error)}", file=sys.stderr)
         return 2

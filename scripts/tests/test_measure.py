@@ -86,6 +86,19 @@ def test_time_ends_with_the_problem_that_has_begun(of: stress.Stress):
     assert sum(of.ran["v09_direct_rescale"].values()) == 1
 
 
+def test_processes_add_up():
+    words = [sys.executable, SCRIPTS / "measure" / "stress.py", "v09", "--problems", "3", "--lab", BUILD / LIBRARY]
+
+    def ran(*more: str) -> list[int]:
+        done = subprocess.run([*words, "--pairs", str(PAIRS), *more], capture_output=True, text=True, check=True)
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("v09_direct_rescale "))
+        assert done.stdout.endswith("\n0 failures\n")
+        return [int(number) for number in line.split()[1:]]
+
+    alone = [ran("--seed", seed) for seed in ("5", "6")]
+    assert ran("--seed", "5", "--processes", "2") == [sum(of_type) for of_type in zip(*alone)]
+
+
 def test_what_fails_is_told_with_its_command(of: stress.Stress, capsys):
     case = SimpleNamespace(check=lambda step: {"status": "fail", "message": "2 row(s) are wrong"}, close=lambda: None)
     of.lab = SimpleNamespace(problem=lambda problem: case)
