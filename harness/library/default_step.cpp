@@ -66,7 +66,7 @@ double bytes_read(const Kernel& kernel, const AttentionCall& c) {
 
 // Of K and V, from one call to the next: what else lies in the L2 cache takes some of it.
 bool stay_in_l2(const AttentionCall& c, const Card& card) {
-  return double(kv_bytes(c)) <= 0.7 * card.l2_bytes;
+  return double(kv_bytes(c)) <= 0.6 * card.l2_bytes;
 }
 
 // Of a tile of rows.
