@@ -150,6 +150,9 @@ class Stress:
         self.failures += 1
         print(f"FAIL {what}: {why}", flush=True)
 
+    def lose_device(self, error: Exception) -> None:
+        self.fail(self.watch.what(), f"{one_line(error)} (CUDA_LAUNCH_BLOCKING=1 says which call)")
+
     def check(self, problem: Problem, steps: list[str]) -> Case:
         self.watch.progress(lambda: f"the inputs of {self.again(problem, 'STEP')}")
         case = self.lab.problem(problem)
@@ -371,8 +374,8 @@ def run_problems(options: argparse.Namespace, prepared: Prepared, seed: int) -> 
     stress.watch.start()
     try:
         stress.problems(prepared.draw(options, seed, options.problems), prepared.steps, options.minutes)
-    except (LabError, RuntimeError) as error:  # the device is lost
-        stress.fail(stress.watch.what(), f"{one_line(error)} (CUDA_LAUNCH_BLOCKING=1 says which call)")
+    except (LabError, RuntimeError) as error:
+        stress.lose_device(error)
 
 
 def in_a_process(options: argparse.Namespace, seed: int) -> tuple[Ran, Worst, int]:
@@ -405,7 +408,7 @@ def stress_all(options: argparse.Namespace) -> int:
         try:
             print(soak.run(prepared.draw(options, options.seed, SOAK_PROBLEMS), prepared.steps, options.soak))
         except (LabError, RuntimeError) as error:
-            stress.fail(stress.watch.what(), f"{one_line(error)} (CUDA_LAUNCH_BLOCKING=1 says which call)")
+            stress.lose_device(error)
     print(f"{stress.failures} failures")
     return 1 if stress.failures else 0
 

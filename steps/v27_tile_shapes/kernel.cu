@@ -57,11 +57,6 @@ struct Consumer {
   __device__ __forceinline__ void run() {
     if (warpgroup == C::NUM_WARPGROUPS - 1) turns.end();  // the first turn is warpgroup 0's
     for (; begin_tile(); at_q.advance()) {
-      if (uniform(shared.work[at_q.stage].kv_len == 0)) {  // no row sees a key
-        end_rows();
-        shared.write_zeros(at_q.stage, shared.q[at_q.stage][warpgroup], lane);
-        continue;
-      }
       first_iteration();
 #pragma unroll 1
       while (uniform(kv_tile > last_careful)) {
@@ -226,8 +221,8 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     if (role >= 2 * C::PIPELINES || !elect_one()) return;
     auto& shared = pipelines[role % C::PIPELINES];
     if (role >= C::PIPELINES) return store_tiles(shared, maps.o);
-    return load_tiles<CAUSAL, Keys::kLastToFirst, /*COUNTS=*/CAUSAL, /*SKIPS=*/true>(
-        shared, params, maps, order, num_tiles, blockIdx.x * C::PIPELINES + role);
+    return load_tiles<CAUSAL, Keys::kLastToFirst>(shared, params, maps, order, num_tiles,
+                                                  blockIdx.x * C::PIPELINES + role);
   }
   warpgroup_reg_alloc<C::CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
   Consumer<Element, CAUSAL, C>(params, pipelines, uniform(int(threadIdx.x / 128))).run();
