@@ -86,9 +86,10 @@ __device__ __forceinline__ void warpgroup_fence_operand(float (&acc)[COUNT]) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(acc[i]) : : "memory");
 }
-__device__ __forceinline__ void warpgroup_fence_operand(uint32_t (&a)[4]) {
+template <int COUNT>
+__device__ __forceinline__ void warpgroup_fence_operand(uint32_t (&a)[COUNT]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[i]) : : "memory");
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(a[i]) : : "memory");
 }
 
 // acc = A B + (scale_d ? acc : 0), A and B from shared memory. Element is __half or __nv_bfloat16; scale_d is
@@ -129,7 +130,16 @@ __device__ __forceinline__ void wgmma_m64k32_e4m3(float (&acc)[NUM_ACC], SmemDes
   FLASHSTEPS_WGMMA_SS(FLASHSTEPS_WGMMA_SS_K32, "e4m3")
 }
 
-// The same, A from registers.
+// The same with sums in FP16, which take half the registers: one of acc has two, of neighbouring columns.
+// Each wgmma rounds its sum to the nearest, and beyond 65,504 to infinity. N is a multiple of 16.
+template <int NUM_ACC>
+__device__ __forceinline__ void wgmma_m64k32_e4m3(uint32_t (&acc)[NUM_ACC], SmemDescriptor a,
+                                                  SmemDescriptor b, bool scale_d) {
+  static_assert(kIsWgmmaAccumulator<2 * NUM_ACC> && NUM_ACC % 4 == 0);
+  FLASHSTEPS_WGMMA_SS_FP16_SUMS
+}
+
+// With sums in FP32, A from registers.
 template <int NUM_ACC>
 __device__ __forceinline__ void wgmma_m64k32_e4m3(float (&acc)[NUM_ACC], const uint32_t (&a)[4],
                                                   SmemDescriptor b, bool scale_d) {

@@ -1,39 +1,40 @@
-// The operand lists of wgmma.h's inline PTX, which must name every register: 4 more for every 8 columns.
+// The operand lists of wgmma.h's inline PTX, which must name every register: 4 more for every 8 columns, or
+// for 16 if they have two sums each. C is the constraint, "f" or "r".
 #pragma once
 
-#define FLASHSTEPS_ACC(i) "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3])
-#define FLASHSTEPS_ACC_8 FLASHSTEPS_ACC(0)
-#define FLASHSTEPS_ACC_16 FLASHSTEPS_ACC_8, FLASHSTEPS_ACC(4)
-#define FLASHSTEPS_ACC_24 FLASHSTEPS_ACC_16, FLASHSTEPS_ACC(8)
-#define FLASHSTEPS_ACC_32 FLASHSTEPS_ACC_24, FLASHSTEPS_ACC(12)
-#define FLASHSTEPS_ACC_40 FLASHSTEPS_ACC_32, FLASHSTEPS_ACC(16)
-#define FLASHSTEPS_ACC_48 FLASHSTEPS_ACC_40, FLASHSTEPS_ACC(20)
-#define FLASHSTEPS_ACC_56 FLASHSTEPS_ACC_48, FLASHSTEPS_ACC(24)
-#define FLASHSTEPS_ACC_64 FLASHSTEPS_ACC_56, FLASHSTEPS_ACC(28)
-#define FLASHSTEPS_ACC_72 FLASHSTEPS_ACC_64, FLASHSTEPS_ACC(32)
-#define FLASHSTEPS_ACC_80 FLASHSTEPS_ACC_72, FLASHSTEPS_ACC(36)
-#define FLASHSTEPS_ACC_88 FLASHSTEPS_ACC_80, FLASHSTEPS_ACC(40)
-#define FLASHSTEPS_ACC_96 FLASHSTEPS_ACC_88, FLASHSTEPS_ACC(44)
-#define FLASHSTEPS_ACC_104 FLASHSTEPS_ACC_96, FLASHSTEPS_ACC(48)
-#define FLASHSTEPS_ACC_112 FLASHSTEPS_ACC_104, FLASHSTEPS_ACC(52)
-#define FLASHSTEPS_ACC_120 FLASHSTEPS_ACC_112, FLASHSTEPS_ACC(56)
-#define FLASHSTEPS_ACC_128 FLASHSTEPS_ACC_120, FLASHSTEPS_ACC(60)
-#define FLASHSTEPS_ACC_136 FLASHSTEPS_ACC_128, FLASHSTEPS_ACC(64)
-#define FLASHSTEPS_ACC_144 FLASHSTEPS_ACC_136, FLASHSTEPS_ACC(68)
-#define FLASHSTEPS_ACC_152 FLASHSTEPS_ACC_144, FLASHSTEPS_ACC(72)
-#define FLASHSTEPS_ACC_160 FLASHSTEPS_ACC_152, FLASHSTEPS_ACC(76)
-#define FLASHSTEPS_ACC_168 FLASHSTEPS_ACC_160, FLASHSTEPS_ACC(80)
-#define FLASHSTEPS_ACC_176 FLASHSTEPS_ACC_168, FLASHSTEPS_ACC(84)
-#define FLASHSTEPS_ACC_184 FLASHSTEPS_ACC_176, FLASHSTEPS_ACC(88)
-#define FLASHSTEPS_ACC_192 FLASHSTEPS_ACC_184, FLASHSTEPS_ACC(92)
-#define FLASHSTEPS_ACC_200 FLASHSTEPS_ACC_192, FLASHSTEPS_ACC(96)
-#define FLASHSTEPS_ACC_208 FLASHSTEPS_ACC_200, FLASHSTEPS_ACC(100)
-#define FLASHSTEPS_ACC_216 FLASHSTEPS_ACC_208, FLASHSTEPS_ACC(104)
-#define FLASHSTEPS_ACC_224 FLASHSTEPS_ACC_216, FLASHSTEPS_ACC(108)
-#define FLASHSTEPS_ACC_232 FLASHSTEPS_ACC_224, FLASHSTEPS_ACC(112)
-#define FLASHSTEPS_ACC_240 FLASHSTEPS_ACC_232, FLASHSTEPS_ACC(116)
-#define FLASHSTEPS_ACC_248 FLASHSTEPS_ACC_240, FLASHSTEPS_ACC(120)
-#define FLASHSTEPS_ACC_256 FLASHSTEPS_ACC_248, FLASHSTEPS_ACC(124)
+#define FLASHSTEPS_ACC(C, i) "+" C(acc[i]), "+" C(acc[i + 1]), "+" C(acc[i + 2]), "+" C(acc[i + 3])
+#define FLASHSTEPS_ACC_8(C) FLASHSTEPS_ACC(C, 0)
+#define FLASHSTEPS_ACC_16(C) FLASHSTEPS_ACC_8(C), FLASHSTEPS_ACC(C, 4)
+#define FLASHSTEPS_ACC_24(C) FLASHSTEPS_ACC_16(C), FLASHSTEPS_ACC(C, 8)
+#define FLASHSTEPS_ACC_32(C) FLASHSTEPS_ACC_24(C), FLASHSTEPS_ACC(C, 12)
+#define FLASHSTEPS_ACC_40(C) FLASHSTEPS_ACC_32(C), FLASHSTEPS_ACC(C, 16)
+#define FLASHSTEPS_ACC_48(C) FLASHSTEPS_ACC_40(C), FLASHSTEPS_ACC(C, 20)
+#define FLASHSTEPS_ACC_56(C) FLASHSTEPS_ACC_48(C), FLASHSTEPS_ACC(C, 24)
+#define FLASHSTEPS_ACC_64(C) FLASHSTEPS_ACC_56(C), FLASHSTEPS_ACC(C, 28)
+#define FLASHSTEPS_ACC_72(C) FLASHSTEPS_ACC_64(C), FLASHSTEPS_ACC(C, 32)
+#define FLASHSTEPS_ACC_80(C) FLASHSTEPS_ACC_72(C), FLASHSTEPS_ACC(C, 36)
+#define FLASHSTEPS_ACC_88(C) FLASHSTEPS_ACC_80(C), FLASHSTEPS_ACC(C, 40)
+#define FLASHSTEPS_ACC_96(C) FLASHSTEPS_ACC_88(C), FLASHSTEPS_ACC(C, 44)
+#define FLASHSTEPS_ACC_104(C) FLASHSTEPS_ACC_96(C), FLASHSTEPS_ACC(C, 48)
+#define FLASHSTEPS_ACC_112(C) FLASHSTEPS_ACC_104(C), FLASHSTEPS_ACC(C, 52)
+#define FLASHSTEPS_ACC_120(C) FLASHSTEPS_ACC_112(C), FLASHSTEPS_ACC(C, 56)
+#define FLASHSTEPS_ACC_128(C) FLASHSTEPS_ACC_120(C), FLASHSTEPS_ACC(C, 60)
+#define FLASHSTEPS_ACC_136(C) FLASHSTEPS_ACC_128(C), FLASHSTEPS_ACC(C, 64)
+#define FLASHSTEPS_ACC_144(C) FLASHSTEPS_ACC_136(C), FLASHSTEPS_ACC(C, 68)
+#define FLASHSTEPS_ACC_152(C) FLASHSTEPS_ACC_144(C), FLASHSTEPS_ACC(C, 72)
+#define FLASHSTEPS_ACC_160(C) FLASHSTEPS_ACC_152(C), FLASHSTEPS_ACC(C, 76)
+#define FLASHSTEPS_ACC_168(C) FLASHSTEPS_ACC_160(C), FLASHSTEPS_ACC(C, 80)
+#define FLASHSTEPS_ACC_176(C) FLASHSTEPS_ACC_168(C), FLASHSTEPS_ACC(C, 84)
+#define FLASHSTEPS_ACC_184(C) FLASHSTEPS_ACC_176(C), FLASHSTEPS_ACC(C, 88)
+#define FLASHSTEPS_ACC_192(C) FLASHSTEPS_ACC_184(C), FLASHSTEPS_ACC(C, 92)
+#define FLASHSTEPS_ACC_200(C) FLASHSTEPS_ACC_192(C), FLASHSTEPS_ACC(C, 96)
+#define FLASHSTEPS_ACC_208(C) FLASHSTEPS_ACC_200(C), FLASHSTEPS_ACC(C, 100)
+#define FLASHSTEPS_ACC_216(C) FLASHSTEPS_ACC_208(C), FLASHSTEPS_ACC(C, 104)
+#define FLASHSTEPS_ACC_224(C) FLASHSTEPS_ACC_216(C), FLASHSTEPS_ACC(C, 108)
+#define FLASHSTEPS_ACC_232(C) FLASHSTEPS_ACC_224(C), FLASHSTEPS_ACC(C, 112)
+#define FLASHSTEPS_ACC_240(C) FLASHSTEPS_ACC_232(C), FLASHSTEPS_ACC(C, 116)
+#define FLASHSTEPS_ACC_248(C) FLASHSTEPS_ACC_240(C), FLASHSTEPS_ACC(C, 120)
+#define FLASHSTEPS_ACC_256(C) FLASHSTEPS_ACC_248(C), FLASHSTEPS_ACC(C, 124)
 
 #define FLASHSTEPS_REG_8 "%0, %1, %2, %3"
 #define FLASHSTEPS_REG_16 FLASHSTEPS_REG_8 ", %4, %5, %6, %7"
@@ -76,7 +77,7 @@
                  ", 0;\n"                                                                                \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" FLASHSTEPS_REG_##N \
                  "}, %" #A ", %" #B ", p, 1, 1, %" #TA ", %" #TB ";\n}"                                  \
-                 : FLASHSTEPS_ACC_##N                                                                    \
+                 : FLASHSTEPS_ACC_##N("f")                                                               \
                  : "l"(a.bits), "l"(b.bits), "r"(int(scale_d)), "n"(TRANS_A), "n"(TRANS_B));
 #define FLASHSTEPS_WGMMA_RS_K16(TYPE, N, A0, A1, A2, A3, B, D, TB)                                       \
   if constexpr (NUM_ACC == N / 2)                                                                        \
@@ -84,7 +85,7 @@
                  ", 0;\n"                                                                                \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" FLASHSTEPS_REG_##N \
                  "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, %" #TB ";\n}"           \
-                 : FLASHSTEPS_ACC_##N                                                                    \
+                 : FLASHSTEPS_ACC_##N("f")                                                               \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(int(scale_d)),           \
                    "n"(TRANS_B));
 
@@ -94,7 +95,7 @@
                  ", 0;\n"                                                                                \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPE "." TYPE " {" FLASHSTEPS_REG_##N \
                  "}, %" #A ", %" #B ", p, 1, 1;\n}"                                                      \
-                 : FLASHSTEPS_ACC_##N                                                                    \
+                 : FLASHSTEPS_ACC_##N("f")                                                               \
                  : "l"(a.bits), "l"(b.bits), "r"(int(scale_d)));
 #define FLASHSTEPS_WGMMA_RS_K32(TYPE, N, A0, A1, A2, A3, B, D, TB)                                       \
   if constexpr (NUM_ACC == N / 2)                                                                        \
@@ -102,7 +103,7 @@
                  ", 0;\n"                                                                                \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPE "." TYPE " {" FLASHSTEPS_REG_##N \
                  "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1;\n}"                     \
-                 : FLASHSTEPS_ACC_##N                                                                    \
+                 : FLASHSTEPS_ACC_##N("f")                                                               \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(int(scale_d)));
 
 #define FLASHSTEPS_WGMMA_SS(INSTRUCTION, TYPE)    \
@@ -172,3 +173,29 @@
   INSTRUCTION(TYPE, 240, 120, 121, 122, 123, 124, 125, 126) \
   INSTRUCTION(TYPE, 248, 124, 125, 126, 127, 128, 129, 130) \
   INSTRUCTION(TYPE, 256, 128, 129, 130, 131, 132, 133, 134)
+
+#define FLASHSTEPS_WGMMA_FP16_SUMS(N, REGISTERS, A, B, D)                                                \
+  if constexpr (NUM_ACC == N / 4)                                                                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #D                                                 \
+                 ", 0;\n"                                                                                \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f16.e4m3.e4m3 {" FLASHSTEPS_REG_##REGISTERS \
+                 "}, %" #A ", %" #B ", p, 1, 1;\n}"                                                      \
+                 : FLASHSTEPS_ACC_##REGISTERS("r")                                                       \
+                 : "l"(a.bits), "l"(b.bits), "r"(int(scale_d)));
+#define FLASHSTEPS_WGMMA_SS_FP16_SUMS              \
+  FLASHSTEPS_WGMMA_FP16_SUMS(16, 8, 4, 5, 6)       \
+  FLASHSTEPS_WGMMA_FP16_SUMS(32, 16, 8, 9, 10)     \
+  FLASHSTEPS_WGMMA_FP16_SUMS(48, 24, 12, 13, 14)   \
+  FLASHSTEPS_WGMMA_FP16_SUMS(64, 32, 16, 17, 18)   \
+  FLASHSTEPS_WGMMA_FP16_SUMS(80, 40, 20, 21, 22)   \
+  FLASHSTEPS_WGMMA_FP16_SUMS(96, 48, 24, 25, 26)   \
+  FLASHSTEPS_WGMMA_FP16_SUMS(112, 56, 28, 29, 30)  \
+  FLASHSTEPS_WGMMA_FP16_SUMS(128, 64, 32, 33, 34)  \
+  FLASHSTEPS_WGMMA_FP16_SUMS(144, 72, 36, 37, 38)  \
+  FLASHSTEPS_WGMMA_FP16_SUMS(160, 80, 40, 41, 42)  \
+  FLASHSTEPS_WGMMA_FP16_SUMS(176, 88, 44, 45, 46)  \
+  FLASHSTEPS_WGMMA_FP16_SUMS(192, 96, 48, 49, 50)  \
+  FLASHSTEPS_WGMMA_FP16_SUMS(208, 104, 52, 53, 54) \
+  FLASHSTEPS_WGMMA_FP16_SUMS(224, 112, 56, 57, 58) \
+  FLASHSTEPS_WGMMA_FP16_SUMS(240, 120, 60, 61, 62) \
+  FLASHSTEPS_WGMMA_FP16_SUMS(256, 128, 64, 65, 66)

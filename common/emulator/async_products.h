@@ -30,7 +30,7 @@ struct Product {
   int warp = -1;
   int num_acc = 0;  // registers of a lane
   WgmmaKind kind = {};
-  std::array<float*, kWarpSize> acc = {};
+  std::array<void*, kWarpSize> acc = {};
   bool a_in_registers = false;
   std::array<const uint32_t*, kWarpSize> a_registers = {};
   std::array<std::array<uint32_t, 4>, kWarpSize> a_values = {};
@@ -41,7 +41,7 @@ struct Product {
   SharedRaces::Time issued = 0;  // only with the race detector
   bool done = false;
 
-  int num_columns() const { return 2 * num_acc; }
+  int num_columns() const { return (kind.fp16_sums ? 4 : 2) * num_acc; }
 };
 
 // The four warps of a warpgroup execute the same instructions, but need not do so at the same time. Each

@@ -57,6 +57,7 @@ struct WgmmaKind {
   OperandType type;
   bool a_mn, b_mn;  // along M or N, and not along K, the rows of its tile run
   bool scale_d;
+  bool fp16_sums = false;  // two in a register
 
   int element_bytes() const { return type == OperandType::kE4m3 ? 1 : 2; }
   int depth() const { return 32 / element_bytes(); }

@@ -107,12 +107,13 @@ struct E4m3Operand {
 // c += a b of 32 products, as wgmma computes it on Hopper. All products and c are summed in one fixed-point
 // number. Its unit is 2^-13 of the largest power of two among them, where a product's is the product of its
 // factors' powers; what is smaller is cut off. c then keeps 13 bits after its first, and the rest is cut off,
-// too.
+// too. With fp16_sums c is a number of FP16, and the sum is rounded to the nearest of them in place of that.
 //
 // Source: measurements, as NVIDIA documents nothing of this. DeepSeek-V3 (arXiv 2412.19437, 3.3.2 and 3.5.2)
 // and SageAttention2 (arXiv 2411.10958) found the 13 bits, and that the rest is cut off.
 template <int COLS>
-void multiply_accumulate(const E4m3Operand<16, 32>& a, const E4m3Operand<32, COLS>& b, float (&c)[16][COLS]) {
+void multiply_accumulate(const E4m3Operand<16, 32>& a, const E4m3Operand<32, COLS>& b, float (&c)[16][COLS],
+                         bool fp16_sums) {
   typedef float Floats __attribute__((vector_size(16)));
   typedef int32_t Integers __attribute__((vector_size(16)));
   typedef uint32_t Unsigned __attribute__((vector_size(16)));
@@ -138,7 +139,8 @@ void multiply_accumulate(const E4m3Operand<16, 32>& a, const E4m3Operand<32, COL
       for (int i = 0; i < 4; ++i) {
         float& element = c[row][col + i];
         if (a.row_has_nan[row] || b.col_has_nan[col + i]) element = std::numeric_limits<float>::quiet_NaN();
-        if (std::isfinite(element) && largest[i] != 0.0f) element = kept[i];
+        if (std::isfinite(element) && largest[i] != 0.0f)
+          element = fp16_sums ? half_bits_to_float(float_to_half_bits(sum[i])) : kept[i];
       }
     }
   }

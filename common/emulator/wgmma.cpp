@@ -290,8 +290,9 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
   meet({a_in_smem ? "wgmma (SS)" : "wgmma (RS)",
         product.at,
         {a, b,
-         uint64_t(product.num_acc) << 5 |
-             unsigned(int(kind.type) << 3 | kind.a_mn << 2 | kind.b_mn << 1 | kind.scale_d)}});
+         uint64_t(product.num_acc) << 6 |
+             unsigned(int(kind.type) << 4 | kind.fp16_sums << 3 | kind.a_mn << 2 | kind.b_mn << 1 |
+                      kind.scale_d)}});
   product.warp = warp;
   product.group = its.committed;
   if (!its.fenced) {
@@ -343,7 +344,8 @@ struct HalfOperand {
   HalfOperand(const uint16_t (&bits)[ROWS][COLS], bool bf16) { elements_to_float(bits, bf16, value); }
 };
 template <int COLS>
-void multiply_accumulate(const HalfOperand<16, 16>& a, const HalfOperand<16, COLS>& b, float (&c)[16][COLS]) {
+void multiply_accumulate(const HalfOperand<16, 16>& a, const HalfOperand<16, COLS>& b, float (&c)[16][COLS],
+                         bool /*fp16_sums*/) {
   emulator::multiply_accumulate(a.value, b.value, c);
 }
 
@@ -387,13 +389,24 @@ void finish_product(const Product& product, ToOperand to_operand) {
       for (int lane = 0; lane < kWarpSize; ++lane) {
         for (int i = 0; i < 4; ++i) {
           const Position at = mma_c_position(lane, i);
-          visit(c[at.row][at.col], product.acc[size_t(lane)][col / 2 + i]);
+          visit(c[at.row][at.col], product.acc[size_t(lane)], col / 2 + i);
         }
       }
     };
-    if (product.kind.scale_d) for_each_element([](float& element, float& acc) { element = acc; });
-    multiply_accumulate(a, to_operand(b_bits), c);
-    for_each_element([](float& element, float& acc) { acc = element; });
+    const bool fp16 = product.kind.fp16_sums;
+    if (product.kind.scale_d) {
+      for_each_element([&](float& element, const void* acc, int i) {
+        element = fp16 ? half_bits_to_float(static_cast<const uint16_t*>(acc)[i])
+                       : static_cast<const float*>(acc)[i];
+      });
+    }
+    multiply_accumulate(a, to_operand(b_bits), c, fp16);
+    for_each_element([&](float element, void* acc, int i) {
+      if (fp16)
+        static_cast<uint16_t*>(acc)[i] = float_to_half_bits(element);
+      else
+        static_cast<float*>(acc)[i] = element;
+    });
   }
 }
 
@@ -455,7 +468,7 @@ void AsyncProducts::check_exit(const Fiber& who) {
 namespace {
 
 struct Arguments {
-  float* acc;
+  void* acc;
   int num_acc;
   const uint32_t* a_registers;  // null: A is in shared memory
   uint64_t a, b;
@@ -493,7 +506,7 @@ void execute_wgmma(void* const* opaque, unsigned lanes) {
 
 }  // namespace
 
-void wgmma(float* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
+void wgmma(void* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
            Location at) {
   Arguments arguments{acc, num_acc, a_registers, a, b, kind, uintptr_t(__builtin_return_address(0))};
   collective("wgmma", 0xffffffff, &arguments, execute_wgmma, at);

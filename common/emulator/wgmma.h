@@ -11,7 +11,7 @@
 namespace emulator {
 
 // A is in registers, or described by `a` when there are none.
-void wgmma(float* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
+void wgmma(void* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
            Location at);
 void wgmma_wait(int pending, Location at);
 // As on the hardware the CTA's rank stands from bit 24 up. Its dynamic shared memory begins at 0 here.
@@ -45,7 +45,8 @@ template <int PENDING>
 
 template <int COUNT>
 [[gnu::always_inline]] inline void warpgroup_fence_operand(float (&)[COUNT]) {}
-[[gnu::always_inline]] inline void warpgroup_fence_operand(uint32_t (&)[4]) {}
+template <int COUNT>
+[[gnu::always_inline]] inline void warpgroup_fence_operand(uint32_t (&)[COUNT]) {}
 
 template <typename Element>
 constexpr emulator::OperandType kWgmmaType =
@@ -76,6 +77,15 @@ template <int NUM_ACC>
   static_assert(kIsWgmmaAccumulator<NUM_ACC>);
   emulator::wgmma(acc, NUM_ACC, nullptr, a.bits, b.bits,
                   {emulator::OperandType::kE4m3, false, false, scale_d}, at);
+}
+
+template <int NUM_ACC>
+[[gnu::always_inline]] inline void wgmma_m64k32_e4m3(uint32_t (&acc)[NUM_ACC], SmemDescriptor a,
+                                                     SmemDescriptor b, bool scale_d,
+                                                     Location at = Location::current()) {
+  static_assert(kIsWgmmaAccumulator<2 * NUM_ACC> && NUM_ACC % 4 == 0);
+  emulator::wgmma(acc, NUM_ACC, nullptr, a.bits, b.bits,
+                  {emulator::OperandType::kE4m3, false, false, scale_d, true}, at);
 }
 
 template <int NUM_ACC>

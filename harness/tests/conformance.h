@@ -50,6 +50,8 @@ inline uint32_t conformance_word(Words kind, uint64_t seed, uint64_t stream, uin
       return four(normal);
     case Words::kE4m3WithZeros:
       return four([&](uint64_t i) { return (bits >> i & 1) != 0 ? normal(i) : 0.0f; });
+    case Words::kE4m3Large:
+      return four([&](uint64_t i) { return 100 * normal(i); });
     case Words::kE4m3Integers:
       return four([&](uint64_t i) { return float(int((bits >> 8 * i) % 9) - 4); });
     case Words::kBits:

@@ -34,8 +34,8 @@ void in_all_modes(Test test) {
 // ---- Products
 
 // One product of any type.
-template <typename E, Major B_MAJOR, Major A_MAJOR, int NUM_ACC, typename A>
-[[gnu::always_inline]] inline void multiply_once(float (&acc)[NUM_ACC], const A& a, SmemDescriptor b,
+template <typename E, Major B_MAJOR, Major A_MAJOR, typename Acc, int NUM_ACC, typename A>
+[[gnu::always_inline]] inline void multiply_once(Acc (&acc)[NUM_ACC], const A& a, SmemDescriptor b,
                                                  bool scale_d) {
   constexpr bool A_IN_REGISTERS = !std::is_same_v<A, SmemDescriptor>;
   if constexpr (sizeof(E) == 1)
@@ -46,10 +46,14 @@ template <typename E, Major B_MAJOR, Major A_MAJOR, int NUM_ACC, typename A>
     wgmma_m64k16<E, B_MAJOR, A_MAJOR>(acc, a, b, scale_d);
 }
 
-// A is M x K or, in kMN, K x M; B is N x K or K x N. The tile of an operand has whole panels.
-template <typename Element, int K_, int N_, Major A_MAJOR_, Major B_MAJOR_, bool A_IN_REGISTERS_, int SWIZZLE>
+// A is M x K or, in kMN, K x M; B is N x K or K x N. The tile of an operand has whole panels. Acc is uint32_t
+// if the sums are in FP16.
+template <typename Element, int K_, int N_, Major A_MAJOR_, Major B_MAJOR_, bool A_IN_REGISTERS_, int SWIZZLE,
+          typename Acc_ = float>
 struct Config {
   using E = Element;
+  using Acc = Acc_;
+  static constexpr int NUM_ACC = N_ / (std::is_same_v<Acc, float> ? 2 : 4);
   static constexpr int K = K_, N = N_, MMA_K = 32 / sizeof(E);
   static constexpr Major A_MAJOR = A_MAJOR_, B_MAJOR = B_MAJOR_;
   static constexpr bool A_IN_REGISTERS = A_IN_REGISTERS_;
@@ -90,7 +94,7 @@ __global__ void multiply(const TensorMap a_map, const TensorMap b_map, const typ
   using B = decltype(shared.b);
   const SmemDescriptor a = make_smem_descriptor(shared.a, A_K ? 64 * group : 0, A_K ? 0 : 64 * group);
   const SmemDescriptor b = make_smem_descriptor(shared.b);
-  float acc[C::N / 2];
+  typename C::Acc acc[C::NUM_ACC];
   uint32_t registers[C::K / C::MMA_K][4];
   constexpr int PER_REGISTER = C::MMA_K / 8;
   for (int k = 0; k < C::K; k += C::MMA_K) {
@@ -115,8 +119,14 @@ __global__ void multiply(const TensorMap a_map, const TensorMap b_map, const typ
   }
   warpgroup_wait<1>();
   warpgroup_wait<0>();
+  const auto sum = [&](int i) {
+    if constexpr (C::NUM_ACC == C::N / 2)
+      return acc[i];
+    else
+      return emulator::half_bits_to_float(uint16_t(acc[i / 2] >> (16 * (i % 2))));
+  };
   for (int i = 0; i < C::N / 2; ++i)
-    out[(64 * group + row + i / 2 % 2 * 8) * C::N + i / 4 * 8 + lane % 4 * 2 + i % 2] = acc[i];
+    out[(64 * group + row + i / 2 % 2 * 8) * C::N + i / 4 * 8 + lane % 4 * 2 + i % 2] = sum(i);
 }
 
 int element_of_a(int m, int k) { return (7 * m + 3 * k + m * k) % 9 - 4; }
@@ -413,11 +423,13 @@ TEST_CASE("wgmma multiplies", "[wgmma]") {
     check_product<Config<__nv_fp8_e4m3, 256, 136, K, K, true, 128>>();
     check_product<Config<__nv_fp8_e4m3, 64, 32, K, K, false, 64>>();
     check_product<Config<__nv_fp8_e4m3, 32, 32, K, K, true, 32>>();
+    check_product<Config<__nv_fp8_e4m3, 32, 256, K, K, false, 32, uint32_t>>();
+    check_product<Config<__nv_fp8_e4m3, 64, 16, K, K, false, 64, uint32_t>>();
   });
 }
 
 // Of one row and column; the other products are 0.
-float sum_e4m3(float c, std::initializer_list<std::pair<float, float>> factors) {
+float sum_e4m3(float c, std::initializer_list<std::pair<float, float>> factors, bool fp16 = false) {
   uint8_t a[16][32] = {}, b[32][8] = {};
   float acc[16][8] = {};
   acc[3][5] = c;
@@ -426,7 +438,7 @@ float sum_e4m3(float c, std::initializer_list<std::pair<float, float>> factors) 
     a[3][k] = emulator::float_to_e4m3_bits(x);
     b[k++][5] = emulator::float_to_e4m3_bits(y);
   }
-  emulator::multiply_accumulate(emulator::E4m3Operand(a), emulator::E4m3Operand(b), acc);
+  emulator::multiply_accumulate(emulator::E4m3Operand(a), emulator::E4m3Operand(b), acc, fp16);
   return acc[3][5];
 }
 
@@ -445,13 +457,26 @@ TEST_CASE("wgmma sums FP8 products in 14 bits, and cuts off the rest", "[wgmma]"
   CHECK(sum_e4m3(1.0f + 0x1p-13f + 0x1p-14f, {}) == 1.0f + 0x1p-13f);
 }
 
+TEST_CASE("wgmma with sums in FP16 cuts off the same, and then rounds to the nearest", "[wgmma]") {
+  CHECK(sum_e4m3(1024, {{0.75f, 1}}, true) == 1025);
+  CHECK(sum_e4m3(1024, {{0.75f, 1}}) == 1024.75f);
+  CHECK(sum_e4m3(2048, {{1, 1}}, true) == 2048);  // of two the even one
+  CHECK(sum_e4m3(2050, {{1, 1}}, true) == 2052);
+  CHECK(sum_e4m3(-2048, {{-1, 1}, {-0.25f, 1}}, true) == -2050);
+  CHECK(sum_e4m3(-2048, {{-1, 1}, {-0.125f, 1}}, true) == -2048);  // cut off: 2^-14 of the largest
+  CHECK(sum_e4m3(0, {{256, 256}}, true) == INFINITY);
+  CHECK(sum_e4m3(0, {{256, -256}, {24, 1}}, true) == -65504);
+  CHECK(sum_e4m3(-INFINITY, {{256, 256}}, true) == -INFINITY);
+  CHECK(sum_e4m3(0, {{0x1p-9f, 0x1p-9f}}, true) == 0x1p-18f);  // a subnormal number of FP16
+}
+
 TEST_CASE("wgmma: a NaN of an FP8 operand reaches its row or column", "[wgmma]") {
   uint8_t a[16][32] = {}, b[32][8] = {};
   a[2][7] = 0x7f;
   b[31][6] = 0xff;
   float acc[16][8] = {};
   acc[0][0] = INFINITY;
-  emulator::multiply_accumulate(emulator::E4m3Operand(a), emulator::E4m3Operand(b), acc);
+  emulator::multiply_accumulate(emulator::E4m3Operand(a), emulator::E4m3Operand(b), acc, false);
   for (int row = 0; row < 16; ++row) {
     for (int col = 0; col < 8; ++col) CHECK(std::isnan(acc[row][col]) == (row == 2 || col == 6));
   }

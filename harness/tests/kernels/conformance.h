@@ -17,6 +17,7 @@ enum class Words {
   kBf16Integers,
   kE4m3,           // four numbers, N(0, 1)
   kE4m3WithZeros,  // the same, but every other one is 0
+  kE4m3Large,      // four numbers, N(0, 1) * 100: many sums of their products are too large for FP16
   kE4m3Integers,   // four of -4 .. 4
   kFloat,          // N(0, 1)
   kFloatIntegers,  // -4 .. 4

@@ -2,6 +2,7 @@
 #include "common/cluster.h"
 #include "common/launch.h"
 #include "common/mbarrier.h"
+#include "common/pack.h"
 #include "common/setmaxnreg.h"
 #include "common/step.h"
 #include "common/swizzle.h"
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(256)
 }
 
 template <typename Element, int N, int K, Major A_MAJOR, Major B_MAJOR, bool A_IN_REGISTERS, int SWIZZLE,
-          int NUM_CTAS>
+          int NUM_CTAS, bool FP16_SUMS>
 struct Product {
   template <Major MAJOR, int MN>
   using Operand =
@@ -173,8 +174,28 @@ struct Product {
     return MAJOR == Major::kK ? advance<Tile>(first, 0, k) : advance<Tile>(first, k, 0);
   }
 
+  // Sums in FP16, which begin with what acc is then, and go to acc.
+  static __device__ void multiply_in_fp16(const Storage& shared, float (&acc)[N / 2]) {
+    uint32_t pairs[N / 4];
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) pairs[i] = pack2<__half>(acc[2 * i], acc[2 * i + 1]);
+    warpgroup_fence_operand(pairs);
+    warpgroup_arrive();
+#pragma unroll
+    for (int k = 0; k < K; k += MMA_K)
+      wgmma_m64k32_e4m3(pairs, at_k<A_MAJOR>(shared.a, threadIdx.x / 128 * 64, k),
+                        at_k<B_MAJOR>(shared.b, 0, k), true);
+    warpgroup_commit_batch();
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(pairs);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i)
+      acc[i] = __half2float(__ushort_as_half((unsigned short)(pairs[i / 2] >> (16 * (i % 2)))));
+  }
+
   static __device__ void multiply(const Storage& shared, float (&acc)[N / 2],
                                   uint32_t (&registers)[K / MMA_K][4]) {
+    if constexpr (FP16_SUMS) return multiply_in_fp16(shared, acc);
     warpgroup_fence_operand(acc);
     for (auto& a : registers) warpgroup_fence_operand(a);
     warpgroup_arrive();
@@ -225,9 +246,9 @@ constexpr double SUM = 4e-6;
 constexpr double FP8_SUM = 0;
 
 template <typename Element, int N, int K, Major A_MAJOR, Major B_MAJOR, bool A_IN_REGISTERS, int SWIZZLE,
-          int NUM_CTAS = 1>
+          int NUM_CTAS = 1, bool FP16_SUMS = false>
 constexpr ConformanceCase product_case(const char* name, Words numbers, double tolerance) {
-  using P = Product<Element, N, K, A_MAJOR, B_MAJOR, A_IN_REGISTERS, SWIZZLE, NUM_CTAS>;
+  using P = Product<Element, N, K, A_MAJOR, B_MAJOR, A_IN_REGISTERS, SWIZZLE, NUM_CTAS, FP16_SUMS>;
   const bool integers = numbers == kFp16Integers || numbers == kBf16Integers || numbers == kE4m3Integers;
   return {
       name,           {{numbers, P::A_WORDS + P::B_WORDS}, {integers ? kFloatIntegers : kFloat, P::C_WORDS}},
@@ -261,6 +282,10 @@ constexpr ConformanceCase kCases[] = {
     product_case<__nv_fp8_e4m3, 64, 64, kK, kK, false, 64>("wgmma n64, e4m3 with zeros", kE4m3WithZeros,
                                                            FP8_SUM),
     product_case<__nv_fp8_e4m3, 256, 32, kK, kK, true, 32>("wgmma n256, e4m3, exact", kE4m3Integers, 0),
+    product_case<__nv_fp8_e4m3, 128, 128, kK, kK, false, 128, 1, true>("wgmma n128, e4m3, sums in FP16",
+                                                                       kE4m3, FP8_SUM),
+    product_case<__nv_fp8_e4m3, 256, 64, kK, kK, false, 64, 1, true>("wgmma n256, e4m3, too large for FP16",
+                                                                     kE4m3Large, FP8_SUM),
     multicast_case<128, 128>("tma_load_5d_multicast, 2 panels of 128 bytes"),
     multicast_case<64, 0>("tma_load_5d_multicast, no swizzle"),
     {"warpgroup_reg_alloc, warpgroup_reg_dealloc", {{kBits, 512}}, 128, 0, run, needs_sm},
