@@ -24,8 +24,8 @@ struct CeilingLaunch {
 // power and clocks higher than any real product would. Empty when there is no cuBLAS, or not enough memory.
 CeilingLaunch make_cublas_matmul(cudaStream_t stream);
 
-// One unit of the GPU at a time, with nothing beside it: every other name in kCeilings but "read". Each
-// kernel's comment in ceiling_loops.cu says what a launch does. "copy": empty when memory is short.
+// One unit of the GPU at a time, with nothing beside it: of kCeilings what the other functions do not make.
+// Each kernel's comment in ceiling_loops.cu says what a launch does. "copy": empty when memory is short.
 CeilingLaunch make_ceiling_loop(const std::string& name, cudaStream_t stream);
 
 // Global memory that is only read, so many bytes of it (a multiple of 16), in several ways: with more or
@@ -39,6 +39,7 @@ size_t bytes_beyond_l2();  // so many times L2's size that next to nothing of th
 constexpr int kFlushOfL2 = 4;  // it reads so many times L2's size
 std::function<void()> make_l2_flush(cudaStream_t stream);
 
-CeilingLaunch make_wgmma_loop(cudaStream_t stream);  // wgmma_loop.cu; empty but on compute capability 9.0
+// "wgmma", and "exp2_beside_wgmma": wgmma_loop.cu. Empty but on compute capability 9.0.
+CeilingLaunch make_wgmma_loop(const std::string& name, cudaStream_t stream);
 
 }  // namespace flashsteps

@@ -100,10 +100,10 @@ class CudaBackend : public GpuBackend {
 
   std::unique_ptr<Timer> make_ceiling(const std::string& name) override {
     if (name == "matmul" && !matmul_) matmul_ = make_cublas_matmul(stream_);
-    const CeilingLaunch launch = name == "matmul"  ? *matmul_
-                                 : name == "wgmma" ? make_wgmma_loop(stream_)
-                                 : name == "read"  ? quickest_read(bytes_beyond_l2(), "global memory, read ")
-                                                   : make_ceiling_loop(name, stream_);
+    const CeilingLaunch launch = name == "matmul"          ? *matmul_
+                                 : name.ends_with("wgmma") ? make_wgmma_loop(name, stream_)
+                                 : name == "read" ? quickest_read(bytes_beyond_l2(), "global memory, read ")
+                                                  : make_ceiling_loop(name, stream_);
     if (!launch.run) return nullptr;
     // cuBLAS would need a workspace of its own under capture, and one launch of each is long enough without.
     return make_cuda_timer(stream_, {launch.run, {}}, nullptr, method_of(launch));
