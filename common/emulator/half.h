@@ -123,6 +123,10 @@ struct HalfArithmetic {
   friend T __hsub_rn(T a, T b) { return __hsub(a, b); }
   friend T __hmul_rn(T a, T b) { return __hmul(a, b); }
   friend T __hfma(T a, T b, T c) { return fma_to_odd(float(a), float(b), float(c)); }
+  friend T __hfma_sat(T a, T b, T c) {  // a NaN becomes 0
+    const T sum = __hfma(a, b, c);
+    return float(sum) > 0 ? (float(sum) < 1 ? sum : T(1.0f)) : T(0.0f);
+  }
   friend T __hneg(T a) { return std::bit_cast<T>(uint16_t(a.bits ^ 0x8000)); }
   friend T __habs(T a) { return std::bit_cast<T>(uint16_t(a.bits & 0x7fff)); }
 
@@ -189,6 +193,7 @@ struct PairArithmetic {
   friend T2 __hsub2_rn(T2 a, T2 b) { return {__hsub(a.x, b.x), __hsub(a.y, b.y)}; }
   friend T2 __hmul2_rn(T2 a, T2 b) { return {__hmul(a.x, b.x), __hmul(a.y, b.y)}; }
   friend T2 __hfma2(T2 a, T2 b, T2 c) { return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)}; }
+  friend T2 __hfma2_sat(T2 a, T2 b, T2 c) { return {__hfma_sat(a.x, b.x, c.x), __hfma_sat(a.y, b.y, c.y)}; }
   friend T2 __hneg2(T2 a) { return {__hneg(a.x), __hneg(a.y)}; }
   friend T2 __habs2(T2 a) { return {__habs(a.x), __habs(a.y)}; }
 
@@ -286,11 +291,21 @@ using half2 = __half2;
 using nv_bfloat16 = __nv_bfloat16;
 using nv_bfloat162 = __nv_bfloat162;
 
+// The largest number of T that is not above x.
+template <typename T>
+T rounded_down(float x) {
+  T nearest = x;
+  if (float(nearest) > x)
+    nearest.bits = uint16_t(nearest.bits >> 15 != 0 ? nearest.bits + 1 : nearest.bits - 1);
+  return nearest;
+}
+
 // The functions of cuda_fp16.h and cuda_bf16.h have the same names, but for the type's in them.
 // clang-format off
 #define FLASHSTEPS_CONVERSIONS(NAME, T, T2)                                                                \
   inline T __float2##NAME(float x) { return x; }                                                           \
   inline T __float2##NAME##_rn(float x) { return x; }                                                      \
+  inline T __float2##NAME##_rd(float x) { return rounded_down<T>(x); }                                     \
   inline T __double2##NAME(double x) { return x; }                                                         \
   inline T __int2##NAME##_rn(int x) { return x; }                                                          \
   inline T __uint2##NAME##_rn(unsigned x) { return x; }                                                    \

@@ -53,6 +53,13 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
 }
 
 inline int __vimax3_s32(int a, int b, int c) { return std::max({a, b, c}); }
+inline unsigned __vimax3_s16x2(unsigned a, unsigned b, unsigned c) {
+  const auto largest = [&](int shift) {
+    return uint32_t(uint16_t(std::max({int16_t(a >> shift), int16_t(b >> shift), int16_t(c >> shift)})))
+           << shift;
+  };
+  return largest(16) | largest(0);
+}
 inline unsigned umin(unsigned a, unsigned b) { return b < a ? b : a; }
 inline unsigned umax(unsigned a, unsigned b) { return a < b ? b : a; }
 

@@ -205,6 +205,13 @@ TEST_CASE("maxima, comparisons and signs of 16-bit floats", "[half]") {
   CHECK(__half2int_rz(nan) == 0);
   CHECK(hrint(__half(3.5f)).bits == __half(4).bits);
   __half2 pair = __hfma2(make_half2(one, two), __float2half2_rn(3), __half2half2(zero));
+  CHECK(__hbeq2(__hfma2_sat(pair, make_half2(0.125f, -1), __half2half2(zero)), make_half2(0.375f, 0)));
+  CHECK(float(__hfma_sat(one, two, zero)) == 1);
+  CHECK(float(__hfma_sat(nan, one, one)) == 0);
+  CHECK(float(__float2half_rd(2049)) == 2048);
+  CHECK(float(__float2half_rd(-2049)) == -2050);
+  CHECK(float(__float2half_rd(65519)) == 65504);
+  CHECK(__float2half_rd(-1e-30f).bits == 0x8001);
   pair += __halves2half2(two, one);
   CHECK(float(pair.x) == 5);
   CHECK(float(pair.y) == 7);

@@ -293,7 +293,8 @@ __global__ void integer_functions(const uint32_t* in, uint32_t* out) {
     to[4] = uint32_t(__popc(a)) + 64 * uint32_t(__popcll(a * 0x100000001ull));
     to[5] = uint32_t(__clz(int(a >> b % 32))) + 64 * uint32_t(__clzll(b));
     to[6] = uint32_t(__ffs(int(a << b % 32))) + 64 * uint32_t(__ffsll(b));
-    to[7] = uint32_t(__mulhi(int(a), int(b))) + uint32_t(__vimax3_s32(int(a), int(b), int(a ^ b)));
+    to[7] = uint32_t(__mulhi(int(a), int(b))) + uint32_t(__vimax3_s32(int(a), int(b), int(a ^ b))) +
+            __vimax3_s16x2(a, b, a ^ b);
     to[8] = __umulhi(a, b);
     to[9] = uint32_t(__float2int_rn(f));
     to[10] = uint32_t(__float2int_rz(f));
@@ -303,7 +304,8 @@ __global__ void integer_functions(const uint32_t* in, uint32_t* out) {
     to[14] = __float2uint_rz(f) + __float2uint_rd(f) + __float2uint_ru(f);
     to[15] = __float_as_uint(__int2float_rn(int(a)));
     to[16] = __float_as_uint(__uint2float_rn(a));
-    to[17] = __float_as_uint(__saturatef(f));
+    to[17] = __float_as_uint(__saturatef(f)) + __half_as_ushort(__float2half_rd(f)) +
+             0x10000u * __bfloat16_as_ushort(__float2bfloat16_rd(f));
     to[18] = uint32_t(__half2int_rn(__ushort_as_half(static_cast<unsigned short>(a)))) +
              uint32_t(__half2int_rz(__ushort_as_half(static_cast<unsigned short>(b))));
     to[19] = __half_as_ushort(__int2half_rn(int(a) >> b % 32)) +
@@ -342,7 +344,7 @@ __global__ void half_arithmetic(const uint32_t* in, uint32_t* out) {
     memcpy(&a, &in[i], 4);
     memcpy(&b, &in[512 + i], 4);
     memcpy(&c, &in[1024 + i], 4);
-    uint32_t* const to = out + 12 * i;
+    uint32_t* const to = out + 13 * i;
     to[0] = bits_of<Element, Pair>(__hadd_rn(a.x, b.x), __hsub_rn(a.y, b.y));
     to[1] = bits_of<Element, Pair>(__hmul_rn(a.x, b.x), a.y * b.y);
     to[2] = bits_of<Element, Pair>(__hfma(a.x, b.x, c.x), __hfma(a.y, b.x, c.x));
@@ -361,6 +363,8 @@ __global__ void half_arithmetic(const uint32_t* in, uint32_t* out) {
     memcpy(&to[9], &pair, 4);
     to[10] = bits_of<Element, Pair>(a.x + b.y, a.y - b.x);
     to[11] = bits_of<Element, Pair>(__hmax(a.x, c.x), __hmin(c.y, a.y));
+    pair = __hfma2_sat(a, b, c);
+    memcpy(&to[12], &pair, 4);
   }
 }
 
@@ -426,8 +430,8 @@ constexpr ConformanceCase kCases[] = {
     {"counting barriers, atomics", {{kBits, 512}}, 1554, 0, run<cta_functions, 64>},
     {"integer functions, conversions", {{kBits, 256}, {kFloat, 256}}, 5120, 0, run<integer_functions>},
     {"float functions", {{kFloat, 512}}, 1792, 0, run<float_functions>},
-    {"arithmetic fp16", {{kBits, 1536}}, 6144, 0, run<half_arithmetic<Fp16, __half2>>},
-    {"arithmetic bf16", {{kBits, 1536}}, 6144, 0, run<half_arithmetic<Bf16, __nv_bfloat162>>},
+    {"arithmetic fp16", {{kBits, 1536}}, 6656, 0, run<half_arithmetic<Fp16, __half2>>},
+    {"arithmetic bf16", {{kBits, 1536}}, 6656, 0, run<half_arithmetic<Bf16, __nv_bfloat162>>},
     {"functions fp16", {{kFp16, 256}}, 4096, 0x1p-10, run<half_functions<Fp16, __half2>>},
     {"functions bf16", {{kBf16, 256}}, 4096, 0x1p-7, run<half_functions<Bf16, __nv_bfloat162>>},
 };
