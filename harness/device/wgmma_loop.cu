@@ -88,14 +88,14 @@ __global__ void __launch_bounds__(kThreads + 128) exp2_beside_wgmma_loop() {
   }
   // The four warps must multiply equally often, so one of them decides for all.
   float acc[128] = {};
+  bool stops;
   do {
     for (int round = 0; round < 16; ++round) start_products(acc, shared.a[0], shared.b);
     if (threadIdx.x == kThreads) stop = *static_cast<volatile int*>(&warps_done) == kThreads / 32;
     bar_sync(1, 128);  // `stop` is written
-    const bool stops = stop;
+    stops = stop;
     bar_sync(1, 128);  // all have read it
-    if (stops) break;
-  } while (true);
+  } while (!stops);
   finish_products(acc);
 }
 

@@ -16,8 +16,8 @@ void show_ceilings(Runner& runner, int rounds) {
   std::cout << "ceilings  measured now, medians of " << rounds << " rounds\n" << format_ceilings(ceilings);
   for (const std::string name : kCeilings) {
     if (!ceilings.contains(name))
-      std::cout << "    " << name << ": " << (name.ends_with("wgmma") ? "not on this card" : "could not be measured")
-                << "\n";
+      std::cout << "    " << name << ": "
+                << (name.ends_with("wgmma") ? "not on this card" : "could not be measured") << "\n";
   }
 }
 

@@ -288,7 +288,7 @@ TEST_CASE("every ceiling lies between half of what its unit can do at the maximu
       {"exp2", 16 * clocks},  // a clock, of an SM: CUDA Programming Guide, "Throughput of Native
                               // Arithmetic..."
       {"exp2_beside_wgmma", 16 * clocks},
-      {"shared", clocks},     // 32 banks of 4 bytes
+      {"shared", clocks},  // 32 banks of 4 bytes
       {"read", bandwidth},
       {"copy", bandwidth}};
   CHECK(peaks.size() == std::size(kCeilings));
