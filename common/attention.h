@@ -21,12 +21,13 @@ struct OutputOf<__nv_fp8_e4m3> {
   using type = __nv_bfloat16;
 };
 
-// Kernel argument. Element is float, __half, __nv_bfloat16 or __nv_fp8_e4m3. Shapes and strides as in
-// AttentionCall.
-template <typename Element>
+// Kernel argument. Element is float, __half, __nv_bfloat16 or __nv_fp8_e4m3, and Cache, the type of K and V,
+// is the same or, in a step with `fp8_cache`, __nv_fp8_e4m3. Shapes and strides as in AttentionCall.
+template <typename Element, typename Cache = Element>
 struct AttentionParams {
   using Output = typename OutputOf<Element>::type;
-  View<const Element> q, k, v;
+  View<const Element> q;
+  View<const Cache> k, v;
   View<Output> o;
   float* lse;  // nullptr: not wanted
   const int* kv_lengths;
@@ -43,8 +44,8 @@ struct AttentionParams {
   // Query head h reads KV head h / (num_heads_q / num_heads_kv): several query heads share one under GQA, all
   // of them under MQA.
   __device__ const Element* q_head(int b, int h) const { return q.head(b, h); }
-  __device__ const Element* k_head(int b, int h) const { return k.head(b, kv_head(h)); }
-  __device__ const Element* v_head(int b, int h) const { return v.head(b, kv_head(h)); }
+  __device__ const Cache* k_head(int b, int h) const { return k.head(b, kv_head(h)); }
+  __device__ const Cache* v_head(int b, int h) const { return v.head(b, kv_head(h)); }
   __device__ Output* o_head(int b, int h) const { return o.head(b, h); }
   __device__ float* lse_head(int b, int h) const { return lse + (int64_t(b) * num_heads_q + h) * seqlen_q; }
   __device__ int kv_head(int h) const { return h / (num_heads_q / num_heads_kv); }
@@ -56,8 +57,11 @@ struct AttentionParams {
   }
   __device__ float output_scale(int b, int h) const { return descale(v_descale, b, h); }
   __device__ float descale(const Descale& of, int b, int h) const {
-    if constexpr (!std::is_same_v<Element, __nv_fp8_e4m3>) return 1.0f;
-    return of.data == nullptr ? 1.0f : of.data[b * of.batch_stride + kv_head(h) * of.head_stride];
+    return descale_of_kv_head(of, b, kv_head(h));
+  }
+  __device__ float descale_of_kv_head(const Descale& of, int b, int kv_head) const {
+    if constexpr (!std::is_same_v<Cache, __nv_fp8_e4m3>) return 1.0f;
+    return of.data == nullptr ? 1.0f : of.data[b * of.batch_stride + kv_head * of.head_stride];
   }
 
   __device__ void store_lse(int b, int h, int row, float value) const {
@@ -99,11 +103,11 @@ View<T> make_view(const TensorView& tensor, int batch, int num_heads, int num_ro
           .row_stride = tensor.row_stride};
 }
 
-template <typename Element>
-AttentionParams<Element> make_params(const AttentionCall& c) {
+template <typename Element, typename Cache = Element>
+AttentionParams<Element, Cache> make_params(const AttentionCall& c) {
   return {.q = make_view<const Element>(c.q, c.batch, c.num_heads_q, c.seqlen_q),
-          .k = make_view<const Element>(c.k, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows()),
-          .v = make_view<const Element>(c.v, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows()),
+          .k = make_view<const Cache>(c.k, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows()),
+          .v = make_view<const Cache>(c.v, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows()),
           .o = make_view<typename OutputOf<Element>::type>(c.o, c.batch, c.num_heads_q, c.seqlen_q),
           .lse = c.lse,
           .kv_lengths = c.kv_lengths,

@@ -80,7 +80,7 @@ struct PageTable {
 // What lies at or beyond kv_len may be anything, but every key below it must be finite in K and V: from v02
 // on a row multiplies by 0 the keys that only causality hides from it, and 0 * NaN is NaN.
 struct AttentionCall {
-  DType dtype;                           // of q, k and v; o has output_type()
+  DType dtype;                           // of q, k and v; o has output_type(). But see fp8_cache
   int batch, num_heads_q, num_heads_kv;  // num_heads_q is a multiple of num_heads_kv
   int seqlen_q, seqlen_kv, head_dim;
   bool causal;          // bottom-right aligned: query i sees key j when j <= i + kv_len - seqlen_q
@@ -111,8 +111,19 @@ struct AttentionCall {
   PartialResult earlier = {};
   // For steps with `pages`: where K and V are. seqlen_kv is then at most max_pages * page_size.
   PageTable page_table = {};
-  // Of DType::kE4m3. Other types have none.
+  // Of DType::kE4m3. Other types have none, but for k and v with fp8_cache.
   Descale q_descale = {}, k_descale = {}, v_descale = {};
+  // Of DType::kE4m3: may a step approximate, for the sake of speed? Then no element of q and k, as it is
+  // stored, may be above kLargestFastQk in magnitude: otherwise rows of o and lse become NaN, at least those
+  // that see such an element. lse may be off by kFastLse and by what rounding scores to FP16 moves it. Steps
+  // that do not approximate ignore this.
+  bool fast = false;
+  static constexpr float kLargestFastQk = 14.0f, kFastLse = 0.066f;
+  // For steps with `fp8_cache`: k and v are kE4m3, with k_descale and v_descale, and only q and o have the
+  // type above, which is kFp16 or kBf16. Every key below kv_len must be a number there, too: what a step
+  // makes of e4m3's NaN is not defined.
+  bool fp8_cache = false;
+  constexpr DType kv_dtype() const { return fp8_cache ? DType::kE4m3 : dtype; }
 
   // K and V lie in memory as [kv_blocks(), num_heads_kv, kv_block_rows(), head_dim]: a block is a page, or a
   // sequence.

@@ -21,7 +21,9 @@ std::string misaligned(int alignment, const AttentionCall& call) {
   const AttentionCall seen = with_kernel_strides(call);
   for (const auto& [what, view] :
        {std::pair("q", seen.q), std::pair("k", seen.k), std::pair("v", seen.v), std::pair("o", seen.o)}) {
-    const auto bytes = int64_t(element_bytes(*what == 'o' ? output_type(call.dtype) : call.dtype));
+    const auto bytes = int64_t(element_bytes(*what == 'o'   ? output_type(call.dtype)
+                                             : *what == 'q' ? call.dtype
+                                                            : call.kv_dtype()));
     for (const int64_t offset : {int64_t(reinterpret_cast<uintptr_t>(view.data)), view.batch_stride * bytes,
                                  view.head_stride * bytes, view.row_stride * bytes}) {
       if (offset % alignment != 0)
@@ -88,10 +90,14 @@ std::vector<LaunchRecord>*& launch_recorder() {
 std::string refusal(const Step& step, const AttentionCall& call) {
   const StepInfo& info = step.info;
   if (!info.dtypes.has(call.dtype)) return "supports " + names_of(info.dtypes) + ", not " + name(call.dtype);
+  if (info.fp8_cache && !call.fp8_cache)
+    return "needs K and V in e4m3, this call has them in " + name(call.kv_dtype());
+  if (!info.fp8_cache && call.fp8_cache) return "cannot read K and V in e4m3 with q in " + name(call.dtype);
   // Kernels fold log2(e) into it.
   if (!(call.softmax_scale > 0.0f && std::isfinite(call.softmax_scale * 2.0f)))
     return "needs a positive softmax_scale, not beyond half of FP32's range";
   if (std::string reason = misaligned(info.alignment_bytes, call); !reason.empty()) return reason;
+  if (info.fast && !call.fast) return "approximates, and the call asks for exact results";
   if (call.earlier.o != nullptr && !info.merges) return "cannot merge its result with an earlier one";
   if (call.page_table.pages != nullptr && !info.pages) return "cannot read K and V through a page table";
   const int configuration = configuration_of(info, call);
@@ -193,8 +199,8 @@ std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {
       part.num_heads_kv = std::max(1, part.num_heads_q / group);
       part.q = moved(call.q, call.dtype, b, h);
       const bool paged = call.page_table.pages != nullptr;  // all sequences share the pool
-      part.k = moved(call.k, call.dtype, paged ? 0 : b, h / group);
-      part.v = moved(call.v, call.dtype, paged ? 0 : b, h / group);
+      part.k = moved(call.k, call.kv_dtype(), paged ? 0 : b, h / group);
+      part.v = moved(call.v, call.kv_dtype(), paged ? 0 : b, h / group);
       for (Descale* const each : {&part.q_descale, &part.k_descale, &part.v_descale})
         if (each->data != nullptr) each->data += b * each->batch_stride + h / group * each->head_stride;
       if (paged) part.page_table.pages += int64_t(b) * call.page_table.max_pages;

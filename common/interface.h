@@ -74,8 +74,12 @@ struct StepInfo {
   // The step needs AttentionCall::counters. They are zero before a call, and the step leaves them zero; a
   // counter that wraps around needs no kernel that resets it.
   bool uses_counters = false;
+  bool fast = false;    // does it approximate? It takes only calls that allow it: AttentionCall::fast
   bool merges = false;  // can it merge its result with AttentionCall::earlier?
   bool pages = false;   // can it find K and V by AttentionCall::page_table?
+  // Does it read K and V in e4m3 while q has another type? It takes only such calls:
+  // AttentionCall::fp8_cache.
+  bool fp8_cache = false;
   // Why the step cannot compute a call, apart from what the fields above say, in words that follow the step's
   // name ("needs ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it
   // computes all.

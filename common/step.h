@@ -1,7 +1,7 @@
 // How a step registers. A step's kernel.cu defines, inside `namespace STEP_NAMESPACE { ... }`,
 //   template <typename Element, int HEAD_DIM, bool CAUSAL>
 //   void launch_attention(const AttentionParams<Element>& params, Stream stream);
-//
+// (with `fp8_cache`, of AttentionParams<Element, __nv_fp8_e4m3>), and
 //   constexpr StepInfo kStep = {.title = ..., .removes = ...};
 //   REGISTER_STEP(launch_attention, kStep);
 // The step has the name of its folder.
@@ -34,9 +34,10 @@ constexpr BackendKind kThisBackend = BackendKind::kEmulator;
 
 // From the run-time call to the kernel's template arguments. Launcher is the struct that REGISTER_STEP makes;
 // INFO is the step's registration.
-template <typename Launcher, typename Element>
+template <typename Launcher, const StepInfo& INFO, typename Element>
 void dispatch_element(const AttentionCall& call, Stream stream) {
-  const AttentionParams<Element> params = make_params<Element>(call);
+  using Cache = std::conditional_t<INFO.fp8_cache, __nv_fp8_e4m3, Element>;
+  const auto params = make_params<Element, Cache>(call);
   if (call.head_dim == 64) {
     call.causal ? Launcher::template run<Element, 64, true>(params, stream)
                 : Launcher::template run<Element, 64, false>(params, stream);
@@ -52,13 +53,13 @@ void dispatch_call(const AttentionCall& given, Stream stream) {
   AttentionCall call = with_kernel_strides(given);
   call.configuration = configuration_of(INFO, call);
   if constexpr (INFO.dtypes.has(DType::kFp16))
-    if (call.dtype == DType::kFp16) return dispatch_element<Launcher, __half>(call, stream);
+    if (call.dtype == DType::kFp16) return dispatch_element<Launcher, INFO, __half>(call, stream);
   if constexpr (INFO.dtypes.has(DType::kBf16))
-    if (call.dtype == DType::kBf16) return dispatch_element<Launcher, __nv_bfloat16>(call, stream);
+    if (call.dtype == DType::kBf16) return dispatch_element<Launcher, INFO, __nv_bfloat16>(call, stream);
   if constexpr (INFO.dtypes.has(DType::kE4m3))
-    if (call.dtype == DType::kE4m3) return dispatch_element<Launcher, __nv_fp8_e4m3>(call, stream);
+    if (call.dtype == DType::kE4m3) return dispatch_element<Launcher, INFO, __nv_fp8_e4m3>(call, stream);
   if constexpr (INFO.dtypes.has(DType::kFp32))
-    if (call.dtype == DType::kFp32) return dispatch_element<Launcher, float>(call, stream);
+    if (call.dtype == DType::kFp32) return dispatch_element<Launcher, INFO, float>(call, stream);
 }
 
 template <typename Launcher, const StepInfo& INFO>
@@ -85,7 +86,7 @@ using namespace flashsteps;
 #define REGISTER_STEP(launcher, info)                                             \
   struct Launcher {                                                               \
     template <typename Element, int HEAD_DIM, bool CAUSAL>                        \
-    static void run(const AttentionParams<Element>& params, Stream stream) {      \
+    static void run(const auto& params, Stream stream) {                          \
       if constexpr (FLASHSTEPS_COMPILED(Element, HEAD_DIM, CAUSAL))               \
         launcher<Element, HEAD_DIM, CAUSAL>(params, stream);                      \
       else if (launch_recorder() == nullptr)                                      \

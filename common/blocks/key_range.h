@@ -24,16 +24,16 @@ struct KeyRange {
 
 // The keys that the query rows first_query .. first_query + block_m - 1 see, without rows beyond the last
 // one.
-template <bool CAUSAL, typename Element>
-__device__ KeyRange key_range_within(const AttentionParams<Element>& params, int kv_len, int first_query,
-                                     int block_m) {
+template <bool CAUSAL, typename Element, typename Cache>
+__device__ KeyRange key_range_within(const AttentionParams<Element, Cache>& params, int kv_len,
+                                     int first_query, int block_m) {
   const int last_query = min(first_query + block_m, params.seqlen_q) - 1;
   return {.kv_len = kv_len,
           .end = params.template visible_keys<CAUSAL>(last_query, kv_len),
           .unmasked_end = params.template visible_keys<CAUSAL>(first_query, kv_len)};
 }
-template <bool CAUSAL, typename Element>
-__device__ KeyRange key_range(const AttentionParams<Element>& params, int batch, int first_query,
+template <bool CAUSAL, typename Element, typename Cache>
+__device__ KeyRange key_range(const AttentionParams<Element, Cache>& params, int batch, int first_query,
                               int block_m) {
   return key_range_within<CAUSAL>(params, params.kv_length(batch), first_query, block_m);
 }

@@ -71,10 +71,10 @@ struct WarpParts {
 };
 
 // A warp stores a merged row of O, and its LSE. A lane has COLS columns.
-template <int COLS, typename Element, typename Group>
-__device__ void store_row(const PackedRows<Element, Group>& rows, int batch, int row,
+template <int COLS, typename Element, typename Group, typename Cache>
+__device__ void store_row(const PackedRows<Element, Group, Cache>& rows, int batch, int row,
                           const RowPart<COLS>& whole, int lane_id) {
-  const AttentionParams<Element>& params = rows.params;
+  const AttentionParams<Element, Cache>& params = rows.params;
   const int head = rows.head(row), query = rows.query(row);
   const float inverse = inverse_of(whole.softmax.sum);
   Element* const o = params.o_head(batch, head) + query * params.o.row_stride + lane_id * COLS;
@@ -88,9 +88,10 @@ __device__ void store_row(const PackedRows<Element, Group>& rows, int batch, int
 // Merges the parts of the CTA's warps. If the CTA has all keys of the rows, it stores O and LSE; otherwise it
 // writes the CTA's part of each row to place_of(row) of `partials`. All threads call it, after a barrier that
 // follows the stores of all warps' parts.
-template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element, typename Group, typename PlaceOf>
+template <int NUM_WARPS, int BLOCK_M, int HEAD_DIM, typename Element, typename Group, typename Cache,
+          typename PlaceOf>
 __device__ void merge_warps(const WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts,
-                            const Partials<HEAD_DIM>& partials, const PackedRows<Element, Group>& rows,
+                            const Partials<HEAD_DIM>& partials, const PackedRows<Element, Group, Cache>& rows,
                             int batch, int first_row, int num_rows, bool has_all_keys, PlaceOf place_of) {
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   // A warp merges whole rows, one after the other. A lane has HEAD_DIM / 32 columns of each.
@@ -118,8 +119,8 @@ __device__ void merge_warps(const WarpParts<NUM_WARPS, BLOCK_M, HEAD_DIM>& parts
 // stores O and LSE. The parts of a row are STRIDE apart, from first_of(row) on. All threads of a CTA of
 // NUM_WARPS call it.
 template <int MERGED_AT_ONCE, int NUM_WARPS, int STRIDE, int HEAD_DIM, typename Element, typename Group,
-          typename FirstOf>
-__device__ void merge_ctas(const Partials<HEAD_DIM>& partials, const PackedRows<Element, Group>& rows,
+          typename Cache, typename FirstOf>
+__device__ void merge_ctas(const Partials<HEAD_DIM>& partials, const PackedRows<Element, Group, Cache>& rows,
                            int batch, int first_row, int num_rows, int num_ctas, FirstOf first_of) {
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   constexpr int COLS = HEAD_DIM / 32;

@@ -9,16 +9,17 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// The rows of a head of K and V: the queries of all heads that share it. Group is int, or v36's Divisor.
-template <typename Element, typename Group = int>
+// The rows of a head of K and V: the queries of all heads that share it. Group is int, or v36's Divisor;
+// Cache is the type of K and V.
+template <typename Element, typename Group = int, typename Cache = Element>
 struct PackedRows {
-  const AttentionParams<Element>& params;
+  const AttentionParams<Element, Cache>& params;
   int kv_head;
   Group group;  // query heads that share it
 
-  __device__ PackedRows(const AttentionParams<Element>& params, int kv_head)
+  __device__ PackedRows(const AttentionParams<Element, Cache>& params, int kv_head)
       : PackedRows(params, kv_head, params.num_heads_q / params.num_heads_kv) {}
-  __device__ PackedRows(const AttentionParams<Element>& params, int kv_head, const Group& group)
+  __device__ PackedRows(const AttentionParams<Element, Cache>& params, int kv_head, const Group& group)
       : params(params), kv_head(kv_head), group(group) {}
 
   __device__ int count() const { return params.seqlen_q * int(group); }
@@ -32,8 +33,8 @@ inline int num_packed_tiles(int num_heads_q, int num_heads_kv, int seqlen_q, int
 }
 
 // The keys that some of these rows see.
-template <bool CAUSAL, typename Element, typename Group>
-__device__ KeyRange key_range(const PackedRows<Element, Group>& rows, int batch, int first_row,
+template <bool CAUSAL, typename Element, typename Group, typename Cache>
+__device__ KeyRange key_range(const PackedRows<Element, Group, Cache>& rows, int batch, int first_row,
                               int num_rows) {
   const int first_query = rows.query(first_row);
   const int num_queries = rows.query(first_row + num_rows - 1) - first_query + 1;
@@ -41,9 +42,9 @@ __device__ KeyRange key_range(const PackedRows<Element, Group>& rows, int batch,
 }
 
 // Scores of keys that a row does not see become -inf. `row` and `key` are those of the lane's first element.
-template <bool CAUSAL, int S_TILES, typename Element, typename Group>
-__device__ void mask_scores(float (&acc_s)[1][S_TILES][4], const PackedRows<Element, Group>& rows, int kv_len,
-                            int row, int key) {
+template <bool CAUSAL, int S_TILES, typename Element, typename Group, typename Cache>
+__device__ void mask_scores(float (&acc_s)[1][S_TILES][4], const PackedRows<Element, Group, Cache>& rows,
+                            int kv_len, int row, int key) {
 #pragma unroll
   for (int i = 0; i < S_TILES * 4; ++i) {
     const int query = rows.query(row + i / 2 % 2 * 8);
@@ -52,14 +53,15 @@ __device__ void mask_scores(float (&acc_s)[1][S_TILES][4], const PackedRows<Elem
   }
 }
 
-// `num_threads` threads start to copy 16 rows, each row from address_of(row). Rows at or beyond num_rows
-// become zero.
+// `num_threads` threads start to copy a tile's rows, each row from address_of(row). Rows at or beyond
+// num_rows become zero.
 template <typename Tile, typename AddressOf>
 __device__ void load_rows_async(Tile& tile, int num_rows, int thread, int num_threads, AddressOf address_of) {
-  constexpr int CHUNKS = Tile::COLS / 8;  // of a row, 16 bytes each
+  constexpr int CHUNK_COLS = 16 / sizeof(typename Tile::Element);  // 16 bytes
+  constexpr int CHUNKS = Tile::COLS / CHUNK_COLS;                  // of a row
 #pragma unroll
   for (int i = thread; i < Tile::ROWS * CHUNKS; i += num_threads) {
-    const int row = i / CHUNKS, d = i % CHUNKS * 8;
+    const int row = i / CHUNKS, d = i % CHUNKS * CHUNK_COLS;
     cp_async_16_zfill(tile.at(Tile::offset_of(row, d), 0, 0), address_of(row) + d, row < num_rows);
   }
 }

@@ -133,7 +133,8 @@ __device__ void load_tiles(Storage& shared, const AttentionParams<Element>& para
     const int num_kv_tiles = SKIPS ? keys.num_tiles(C::BLOCK_N) : num_key_tiles<C::BLOCK_N>(keys);
     if (num_kv_tiles == 0) work.kv_len = 0;
     shared.work[at_q.stage] = work;
-    uint64_t* const bar_q_full = shared.ring_q.producer_announce(at_q, batch < 0 ? 0 : sizeof(shared.q[0]));
+    constexpr int Q_BYTES = C::NUM_WARPGROUPS * sizeof(typename Storage::Q);
+    uint64_t* const bar_q_full = shared.ring_q.producer_announce(at_q, batch < 0 ? 0 : Q_BYTES);
     if (batch == kNoMore) return;
     for (int w = 0; w < C::NUM_WARPGROUPS; ++w)
       tma_load_5d(&shared.q[at_q.stage][w], maps.q, bar_q_full, 0, first_query + w * kWarpgroupM, 0, head,

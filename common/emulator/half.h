@@ -275,9 +275,16 @@ using __nv_fp8x2_storage_t = unsigned short;
 enum __nv_saturation_t { __NV_SATFINITE };  // what is too large becomes the largest number
 enum __nv_fp8_interpretation_t { __NV_E4M3 };
 
+struct __half2_raw {
+  unsigned short x, y;
+};
 struct alignas(4) __half2 : PairArithmetic<__half2> {
   __half x, y;
   __half2() = default;
+  [[gnu::always_inline]] __half2(__half2_raw raw) {
+    x.bits = raw.x;
+    y.bits = raw.y;
+  }
   [[gnu::always_inline]] __half2(__half low, __half high) : x(low), y(high) {}
 };
 struct alignas(4) __nv_bfloat162 : PairArithmetic<__nv_bfloat162> {
@@ -337,9 +344,11 @@ FLASHSTEPS_CONVERSIONS(half, __half, __half2)
 FLASHSTEPS_CONVERSIONS(bfloat16, __nv_bfloat16, __nv_bfloat162)
 #undef FLASHSTEPS_CONVERSIONS
 
-inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 x, __nv_saturation_t,
-                                                     __nv_fp8_interpretation_t) {
+inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 x, __nv_saturation_t, __nv_fp8_interpretation_t) {
   return __nv_fp8x2_storage_t(float_to_e4m3_bits(x.x) | float_to_e4m3_bits(x.y) << 8);
+}
+inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t x, __nv_fp8_interpretation_t) {
+  return {__half(e4m3_bits_to_float(uint8_t(x))).bits, __half(e4m3_bits_to_float(uint8_t(x >> 8))).bits};
 }
 
 }  // namespace cuda

@@ -60,6 +60,13 @@ inline unsigned __vimax3_s16x2(unsigned a, unsigned b, unsigned c) {
   };
   return largest(16) | largest(0);
 }
+inline unsigned __vimin3_s16x2(unsigned a, unsigned b, unsigned c) {
+  const auto least = [&](int shift) {
+    return uint32_t(uint16_t(std::min({int16_t(a >> shift), int16_t(b >> shift), int16_t(c >> shift)})))
+           << shift;
+  };
+  return least(16) | least(0);
+}
 inline unsigned umin(unsigned a, unsigned b) { return b < a ? b : a; }
 inline unsigned umax(unsigned a, unsigned b) { return a < b ? b : a; }
 

@@ -40,10 +40,11 @@ struct CallTensor {
 
 inline std::array<CallTensor, 4> tensors_of(const AttentionCall& c) {
   const size_t bytes = element_bytes(c.dtype), row_bytes = c.head_dim * bytes;
+  const size_t kv_bytes = element_bytes(c.kv_dtype()), kv_row_bytes = c.head_dim * kv_bytes;
   const size_t o_bytes = element_bytes(output_type(c.dtype));
   return {{{"Q", c.q, c.batch, c.num_heads_q, c.seqlen_q, row_bytes, bytes},
-           {"K", c.k, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows(), row_bytes, bytes},
-           {"V", c.v, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows(), row_bytes, bytes},
+           {"K", c.k, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows(), kv_row_bytes, kv_bytes},
+           {"V", c.v, c.kv_blocks(), c.num_heads_kv, c.kv_block_rows(), kv_row_bytes, kv_bytes},
            {"O", c.o, c.batch, c.num_heads_q, c.seqlen_q, c.head_dim * o_bytes, o_bytes}}};
 }
 

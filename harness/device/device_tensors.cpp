@@ -35,12 +35,14 @@ AttentionCall shape_of_call(const Problem& p) {
           .causal = p.causal,
           .softmax_scale = p.softmax_scale(),
           .q = view(plan.q, p.dtype),
-          .k = view(plan.k, p.dtype),
-          .v = view(plan.v, p.dtype),
+          .k = view(plan.k, p.kv_dtype()),
+          .v = view(plan.v, p.kv_dtype()),
           .o = view(plan.o, output_type(p.dtype)),
           .lse = nullptr,
           .kv_lengths = nullptr,
-          .page_table = page_table_of(p)};
+          .page_table = page_table_of(p),
+          .fast = p.fast,
+          .fp8_cache = p.fp8_cache};
 }
 
 DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
@@ -53,14 +55,15 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
   inputs_.push_back(
       make_buffer(fused ? "the fused qkv tensor" : "q", host.q, device.q, elements[0], p.dtype));
   if (!fused) {
-    inputs_.push_back(make_buffer("k", host.k, device.k, elements[1], p.dtype));
-    inputs_.push_back(make_buffer("v", host.v, device.v, elements[2], p.dtype));
+    inputs_.push_back(make_buffer("k", host.k, device.k, elements[1], p.kv_dtype()));
+    inputs_.push_back(make_buffer("v", host.v, device.v, elements[2], p.kv_dtype()));
   }
   o_ = make_buffer("o", host.o, device.o, device.output_elements, output_type(p.dtype));
   lse_ = allocate(device.lse_elements * sizeof(float));
   if (p.kv_lengths != KvLengths::kFull) call_.kv_lengths = uploaded(workload.kv_lengths());
-  if (p.dtype == DType::kE4m3) {
+  if (p.kv_dtype() == DType::kE4m3) {
     const auto scales = [&](const std::vector<float>& numbers) {
+      if (numbers.empty()) return Descale{};
       return numbers.size() == 1 ? Descale{uploaded(numbers)} : Descale{uploaded(numbers), p.num_heads_kv, 1};
     };
     call_.q_descale = scales(workload.q_descales());

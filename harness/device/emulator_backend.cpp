@@ -33,7 +33,7 @@ std::string foreign_page(const AttentionCall& call, const std::string& report) {
   if (table.pages == nullptr || at == std::string::npos) return "";
   const uintptr_t address = std::strtoull(&report[at + 4], nullptr, 16);
   for (const auto& [name, view] : {std::pair("K", call.k), {"V", call.v}}) {
-    const double bytes = double(view.batch_stride) * double(element_bytes(call.dtype));
+    const double bytes = double(view.batch_stride) * double(element_bytes(call.kv_dtype()));
     const double page = std::floor((double(address) - double(uintptr_t(view.data))) / bytes);
     for (int b = 0; b < call.batch; ++b) {
       const int length = call.kv_lengths != nullptr ? call.kv_lengths[b] : call.seqlen_kv;

@@ -72,6 +72,8 @@ struct StepDescription {
   std::vector<std::string_view> configurations;  // by AttentionCall::configuration; empty where there is one
   bool uses_counters;                            // it needs AttentionCall::counters
   bool pages;                                    // K and V may be in pages: AttentionCall::page_table
+  bool fast;                                     // it approximates: AttentionCall::fast
+  bool fp8_cache;                                // K and V must be in e4m3: AttentionCall::fp8_cache
   std::string_view spills;                       // why it spills registers, where it does
   bool has_cuda;                                 // this build has it for GPUs; for the emulator it always has
 };
@@ -80,7 +82,8 @@ std::vector<StepDescription> steps();  // in the order of the ladder
 // A few queries of each sequence, and its cache of keys and values: what attention_with_kvcache() is asked.
 // All tensors are contiguous, in the order that their comments say.
 struct KvCacheCall {
-  DType dtype;  // not kE4m3
+  DType dtype;             // of q and o, and of the caches unless fp8_cache; not kE4m3
+  bool fp8_cache = false;  // the caches are in e4m3, and dtype is kFp16 or kBf16
   int batch, num_heads_q, num_heads_kv, seqlen_q, head_dim;
   int seqlen_kv = 0;        // most keys of a sequence; with a page table 0 stands for max_pages * page_size
   const void* q = nullptr;  // [batch, seqlen_q, num_heads_q, head_dim], as o
@@ -91,11 +94,12 @@ struct KvCacheCall {
                                        // them. nullptr: each has seqlen_kv
   PageTable page_table = {};
   bool causal = true;
-  float scale = 0;               // of the scores; 0: 1 / sqrt(head_dim)
-  int num_splits = 0;            // as in AttentionCall
-  float* lse = nullptr;          // [batch, num_heads_q, seqlen_q], or not wanted
-  void* workspace = nullptr;     // of workspace_bytes(as_attention(call)) bytes
-  size_t workspace_bytes = 0;    // or more
+  float scale = 0;                         // of the scores; 0: 1 / sqrt(head_dim)
+  int num_splits = 0;                      // as in AttentionCall
+  Descale k_descale = {}, v_descale = {};  // with fp8_cache: of the caches
+  float* lse = nullptr;                    // [batch, num_heads_q, seqlen_q], or not wanted
+  void* workspace = nullptr;               // of workspace_bytes(as_attention(call)) bytes
+  size_t workspace_bytes = 0;              // or more
   unsigned* counters = nullptr;  // as of attention(); no step does without them where K and V are in pages
 };
 // The same for the other functions: workspace_bytes(), attention_on_emulator(), … Whoever needs other strides

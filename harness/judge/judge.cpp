@@ -177,7 +177,7 @@ double relative(double error_squares, double norm_squares) {
 bool is_right_lse(double lse, double exactly, double cut_off, const Problem& p, double times = 1) {
   if (std::isinf(exactly)) return lse == exactly;
   return std::abs(lse - exactly) <=
-         times * lse_gate(gates(p.dtype), p.head_dim, p.seqlen_kv, exactly, cut_off);
+         times * lse_gate(gates(p.dtype, p.fast), p.head_dim, p.seqlen_kv, exactly, cut_off);
 }
 
 struct WrongRow {
@@ -198,7 +198,7 @@ struct Evidence {
 
 std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_t rows_checked,
                      const Evidence& evidence) {
-  const double unit = gates(p.dtype).unit;
+  const double unit = gates(p.dtype, p.fast).unit;
   int too_large = 0, too_small = 0;
   bool some_o_wrong = false, lse_of_type = has_roundings(p), lse_small = has_roundings(p);
   for (const WrongRow& row : wrong) {
@@ -262,7 +262,7 @@ struct Errors {
 // Each comparison is written so that a NaN fails it.
 void measure(const Problem& p, const Workload& w, const Outputs& outputs, const ReferenceRow& row,
              Errors& errors, Validation& v) {
-  const Gates gate = gates(p.dtype);
+  const Gates gate = gates(p.dtype, p.fast);
   std::vector<float> o(p.head_dim);
   load_elements(output_type(p.dtype), outputs.o_row(row.id), p.head_dim, o.data());
   const bool is_empty = sees_none(w, row.id);
@@ -338,7 +338,7 @@ std::string describe_wrong_rows(const Errors& errors, const Problem& p, size_t r
   return std::to_string(errors.wrong.size()) + " of " + std::to_string(rows_checked) +
          " checked rows are wrong; worst: " + place(p, worst->id) + ", which sees " +
          std::to_string(worst->visible_keys) + " keys, error " + format("%.2e", worst->error) + " (gate " +
-         format("%.0e", gates(p.dtype).row_nrmse) + ")" +
+         format("%.0e", gates(p.dtype, p.fast).row_nrmse) + ")" +
          (worst->lse_wrong ? std::string(", lse wrong") + (worst->error > 0 ? " too: " : ": ") +
                                  format("%.6g", worst->lse) + " in place of " + format("%.6g", worst->exactly)
                            : "") +
@@ -383,7 +383,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
                  bool runs_sound) {
   Problem p = w.problem();
   p.lse = outputs.has_lse();  // other people's kernels may have none
-  const Gates gate = gates(p.dtype);
+  const Gates gate = gates(p.dtype, p.fast);
   Validation v;
   v.rows_checked = int64_t(reference.size());
 
@@ -396,7 +396,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   v.nrmse = relative(errors.squares, p.dtype == DType::kE4m3
                                          ? std::max(errors.reference_squares, errors.rounding_squares)
                                          : errors.reference_squares);
-  if (p.dtype == DType::kE4m3 && p.inputs != Inputs::kGiven)
+  if (p.kv_dtype() == DType::kE4m3 && p.inputs != Inputs::kGiven)
     v.quantization_nrmse = relative(errors.quantization_squares, errors.reference_squares);
   v.gate_element = 2 * errors.naive_element + 1;
   if (has_independent_roundings(p) && errors.reference_squares > 0) {
@@ -460,7 +460,7 @@ Validation judge_call(const AttentionCall& call, const Problem& problem) {
 std::string compare_outputs(const Workload& w, const Outputs& outputs, const Outputs& trusted) {
   constexpr double kBoth = 2;  // each may be off by a gate, so that they may differ by two
   const Problem& p = w.problem();
-  const Gates gate = gates(p.dtype);
+  const Gates gate = gates(p.dtype, p.fast);
   double products = 0;  // the most that the root of the sum of a score's squared products may be, as scaled
   for (size_t i = 0; i < w.q_descales().size(); ++i) {
     products = std::max(products, double(w.q_descales()[i]) * w.k_descales()[i] * kLargestE4m3 *

@@ -40,8 +40,8 @@ double norm_of_products(const float* a, const float* b, int n) {
   return std::sqrt(squares);
 }
 
-// K or V of a head, its first rows. `values` may be larger, as an earlier head has left it: fresh memory takes
-// time.
+// K or V of a head, its first rows. `values` may be larger, as an earlier head has left it: fresh memory
+// takes time.
 void load_head(const Workload& w, void (Workload::*load)(RowId, float*) const, int b, int h_kv, int rows,
                std::vector<float>& values) {
   const int d = w.problem().head_dim;
@@ -49,6 +49,19 @@ void load_head(const Workload& w, void (Workload::*load)(RowId, float*) const, i
   parallel_for(rows, [&](int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; ++j) (w.*load)({b, h_kv, int(j)}, &values[size_t(j) * d]);
   });
+}
+
+// A score as an implementation in 16 bits or fewer has it. A fast approximation in FP8 sums in FP16, whose
+// numbers have 11 significant bits, 32 products at a time.
+float naive_dot(const Problem& p, const float* q, const float* k) {
+  if (!p.fast) return dot<float>(q, k, p.head_dim);
+  float sum = 0;
+  for (int d = 0; d < p.head_dim; d += 32) {
+    sum += dot<float>(q + d, k + d, 32);
+    const float large = sum * (1 + 0x1p13f);
+    sum = large - (large - sum);  // without its 13 last bits, rounded
+  }
+  return sum;
 }
 
 // Scores become exp(score - their maximum). Returns that maximum and the new values' sum.
@@ -60,9 +73,15 @@ std::pair<Score, Score> exponentiate(std::vector<Score>& scores) {
   return {row_max, sum};
 }
 
-// P, whose largest value is 1. In e4m3 that becomes 2^8, or most of what is small would be lost.
-float rounded_weight(DType dtype, float weight) {
-  return dtype == DType::kE4m3 ? rounded(dtype, 256 * weight) / 256 : rounded(dtype, weight);
+// P, whose largest value is 1. In e4m3 that becomes 2^8, or most of what is small would be lost. A fast
+// approximation has the number whose byte is nearest to a straight line in the logarithm, or below 2^-6
+// nearest.
+float rounded_weight(const Problem& p, float weight) {
+  if (p.dtype != DType::kE4m3) return rounded(p.dtype, weight);
+  if (!p.fast) return rounded(p.dtype, 256 * weight) / 256;
+  const float line = 8 * (std::log2(256 * weight) + 7) - 0.458f;
+  const auto code = uint8_t(std::nearbyint(std::max(line, std::min(256 * weight * 512, 8.0f))));
+  return load_element(p.dtype, &code) / 256;
 }
 
 // With the earlier result over other keys that the row has at number `at`.
@@ -112,9 +131,9 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
       if (j >= rows[r].visible_keys) continue;
       works[r].scores[j] = dot<double>(works[r].q.data(), k, d) * scale;
       if (p.dtype == DType::kE4m3)
-        works[r].cut_off.push_back(cut_off(gates(p.dtype), d, works[r].scores[j],
+        works[r].cut_off.push_back(cut_off(gates(p.dtype, p.fast), d, works[r].scores[j],
                                            norm_of_products(works[r].q.data(), k, d) * scale));
-      works[r].naive_scores[j] = dot<float>(works[r].q.data(), k, d) * float(scale);
+      works[r].naive_scores[j] = naive_dot(p, works[r].q.data(), k) * float(scale);
     }
   }
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -124,7 +143,9 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     for (size_t j = 0; j < works[r].cut_off.size(); ++j)
       rows[r].cut_off += works[r].cut_off[j] * works[r].scores[j] / sum;
     works[r].naive_sum = exponentiate(works[r].naive_scores).second;
-    for (float& weight : works[r].naive_scores) weight = rounded_weight(p.dtype, weight);
+    for (float& weight : works[r].naive_scores) weight = rounded_weight(p, weight);
+    if (p.fast)
+      works[r].naive_sum = std::reduce(works[r].naive_scores.begin(), works[r].naive_scores.end(), 0.0f);
   }
   for (int j = 0; j < most_keys; ++j) {
     const float* const v = values + size_t(j) * d;
@@ -211,9 +232,11 @@ std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<Ro
       }
     });
   }
-  if (p.dtype == DType::kE4m3 && p.inputs != Inputs::kGiven) {  // of a caller's, nobody knows what they were
+  if (p.kv_dtype() == DType::kE4m3 &&
+      p.inputs != Inputs::kGiven) {  // of a caller's, nobody knows what they were
     Problem before = p;
     before.dtype = DType::kFp32;
+    before.fp8_cache = false;
     const std::vector<ReferenceRow> exact = reference_rows(Workload(before), ids);
     for (size_t r = 0; r < rows.size(); ++r) {
       for (int d = 0; d < p.head_dim; ++d) {

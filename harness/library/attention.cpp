@@ -76,19 +76,21 @@ bool check_call(const AttentionCall& c, std::string_view step) {
   if (c.dtype != DType::kFp32 && c.dtype != DType::kFp16 && c.dtype != DType::kBf16 &&
       c.dtype != DType::kE4m3)
     refuse("dtype is none of DType's");
+  if (c.fp8_cache && c.dtype != DType::kFp16 && c.dtype != DType::kBf16)
+    refuse("fp8_cache is for fp16 and bf16, and dtype is " + name(c.dtype));
   if (!has_queries(c)) {
     if (!step.empty()) named_step(step, BackendKind::kEmulator);  // which has all steps
     return false;
   }
   if (const std::string error = page_table_error(c); !error.empty()) refuse(error);
-  const size_t element = element_bytes(c.dtype);
+  const size_t element = element_bytes(c.dtype), kv_element = element_bytes(c.kv_dtype());
   const struct {
     const char* name;
     const void* pointer;
     size_t alignment;
   } pointers[] = {{"q", c.q.data, element},
-                  {"k", c.k.data, element},
-                  {"v", c.v.data, element},
+                  {"k", c.k.data, kv_element},
+                  {"v", c.v.data, kv_element},
                   {"o", c.o.data, element_bytes(output_type(c.dtype))},
                   {"lse", c.lse, sizeof(float)},
                   {"kv_lengths", c.kv_lengths, sizeof(int)},
@@ -405,7 +407,7 @@ AttentionCall as_attention(const KvCacheCall& c) {
   const int64_t room = int64_t(c.page_table.max_pages) * c.page_table.page_size;
   const int64_t keys = pages && c.seqlen_kv == 0 ? room : c.seqlen_kv;
   if (keys > (1 << 30)) refuse("sequence lengths are limited to 2^30");
-  if (c.dtype == DType::kE4m3) refuse("a K/V cache in e4m3 is not supported: this call has no scales for it");
+  if (c.dtype == DType::kE4m3) refuse("q in e4m3 is not supported: set fp8_cache where only the cache is");
   AttentionCall call{};
   call.dtype = c.dtype;
   call.batch = c.batch;
@@ -424,6 +426,9 @@ AttentionCall as_attention(const KvCacheCall& c) {
   call.num_splits = c.num_splits;
   call.lse = c.lse;
   call.kv_lengths = c.cache_seqlens;
+  call.fp8_cache = c.fp8_cache;
+  call.k_descale = c.k_descale;
+  call.v_descale = c.v_descale;
   call.workspace = c.workspace;
   call.workspace_bytes = c.workspace_bytes;
   call.counters = c.counters;
@@ -452,6 +457,8 @@ std::vector<StepDescription> steps() {
                      .configurations = {info.configurations, info.configurations + info.num_configurations()},
                      .uses_counters = info.uses_counters,
                      .pages = info.pages,
+                     .fast = info.fast,
+                     .fp8_cache = info.fp8_cache,
                      .spills = info.spills != nullptr ? info.spills : "",
                      .has_cuda = cuda});
     }

@@ -65,6 +65,8 @@ std::string Problem::label() const {
   if (page_size != 0) text += " page_size=" + std::to_string(page_size);
   if (!lse) text += " lse=none";
   if (earlier) text += " earlier=merged";
+  if (fast) text += " fast=yes";
+  if (fp8_cache) text += " cache=e4m3";
   if (num_sms != 0) text += " num_sms=" + std::to_string(num_sms);
   if (given_scale != 0) text += " softmax_scale=" + format(kNineDigits, given_scale);
   if (seed != 1) text += " seed=" + std::to_string(seed);
@@ -133,7 +135,7 @@ double Problem::flops() const {
 double Problem::kv_bytes() const {
   double keys = 0;
   for (const int kv_len : draw_kv_lengths()) keys += kv_len;
-  return 2.0 * keys * num_heads_kv * head_dim * double(element_bytes(dtype));
+  return 2.0 * keys * num_heads_kv * head_dim * double(element_bytes(kv_dtype()));
 }
 
 float Problem::softmax_scale() const {
@@ -188,6 +190,13 @@ std::string shape_error(const Problem& p) {
   if (is_steep(p.inputs) && p.seqlen_kv > kMostSteepKeys)
     return "inputs '" + name(p.inputs) + "' are for up to " + std::to_string(kMostSteepKeys) +
            " keys: bf16 cannot count more tiles of 64";
+  if (p.fp8_cache && p.dtype != DType::kFp16 && p.dtype != DType::kBf16)
+    return "K and V can be in e4m3 alone where q is fp16 or bf16, not " + name(p.dtype);
+  if (p.fp8_cache && p.layout == Layout::kQkv)
+    return "layout 'qkv' has q, k and v in one tensor, and K and V in e4m3 are not in one with q";
+  if (p.fp8_cache && p.inputs == Inputs::kLeaps)
+    return "inputs 'leaps' are not for K in e4m3, which rounds the leaps";
+  if (p.fast && p.dtype != DType::kE4m3) return "only e4m3 has fast approximations";
   if (p.earlier && !p.lse)
     return "an earlier result has a log-sum-exp, which the call replaces: it cannot be unwanted";
   const double product = moved_by(p.inputs) / p.softmax_scale();

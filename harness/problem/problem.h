@@ -128,6 +128,8 @@ struct Problem {
   int page_size = 0;       // K and V lie in pages of so many keys, in random order; 0: they do not
   bool lse = true;         // false: the call has no place for it
   bool earlier = false;    // the result is merged with an earlier one, over other keys
+  bool fast = false;       // an approximation will do: AttentionCall::fast
+  bool fp8_cache = false;  // K and V are in e4m3, and q in dtype: AttentionCall::fp8_cache
   int num_sms = 0;         // that the emulator says it has; 0: as few as it has otherwise. No GPU cares
   double given_scale = 0;  // softmax_scale, of 9 digits; 0: 1 / sqrt(head_dim)
   uint64_t seed = 1;
@@ -135,6 +137,7 @@ struct Problem {
 
   bool operator==(const Problem&) const = default;
 
+  DType kv_dtype() const { return fp8_cache ? DType::kE4m3 : dtype; }
   std::string label()
       const;  // "B=1 Hq=4 Hkv=4 Sq=256 Skv=256 D=64 fp16 causal", other axes when not the default
   // The length of every batch's keys: given, or drawn from the seed.

@@ -51,7 +51,10 @@ void place_bhsd(Placement& t, int64_t row_gap, int64_t block_gap) {
 }
 
 // So many elements are 16 bytes, to which the gaps of a row are aligned.
-int64_t aligned_elements(const Problem& p) { return 16 / int64_t(element_bytes(p.dtype)); }
+int64_t aligned_elements(DType dtype) { return 16 / int64_t(element_bytes(dtype)); }
+
+// Of an input buffer: K and V have their own where they are not of q's type.
+DType input_type(const Problem& p, int buffer) { return buffer == 0 ? p.dtype : p.kv_dtype(); }
 
 // Nobody steps over an axis of extent 1, and frameworks leave anything in its stride. This one would not be
 // aligned.
@@ -204,7 +207,7 @@ double largest_of(const Problem& p, const char* name, const CallTensor& tensor, 
   for (int64_t index = 0; index < int64_t(rows.size()); ++index) {
     const RowId row = rows[index];
     if (of_keys && p.kv_lengths == KvLengths::kGiven && row.i >= p.given_lengths[row.b]) continue;
-    load_elements(p.dtype, tensor.row(index), p.head_dim, values.data());
+    load_elements(of_keys ? p.kv_dtype() : p.dtype, tensor.row(index), p.head_dim, values.data());
     for (int d = 0; d < p.head_dim; ++d) {
       if (!std::isfinite(values[d]))
         throw std::invalid_argument(std::string(name) + ": is NaN or Inf in batch " + std::to_string(row.b) +
@@ -250,6 +253,7 @@ TensorPlan plan_tensors(const Problem& p) {
   // wrong.
   int number = 0;
   for (Placement* const t : {&plan.q, &plan.k, &plan.v, &plan.o}) {
+    const int64_t aligned = aligned_elements(input_type(p, t->buffer));
     ++number;
     switch (p.layout) {
       case Layout::kBhsd:
@@ -259,7 +263,7 @@ TensorPlan plan_tensors(const Problem& p) {
         place_bshd(*t, t->heads, t->rows);
         break;
       case Layout::kGapped:
-        place_bhsd(*t, aligned_elements(p) * number, 2 * aligned_elements(p) * number);
+        place_bhsd(*t, aligned * number, 2 * aligned * number);
         spoil_unused_strides(*t);
         break;
       case Layout::kOdd:
@@ -288,10 +292,10 @@ TensorPlan plan_tensors(const Problem& p) {
 TensorPlan plan_on_device(const Problem& p) {
   TensorPlan plan = plan_tensors(p);
   if (p.layout != Layout::kFar) return plan;
-  place_far(plan.q, 2, aligned_elements(p));
-  place_far(plan.k, 1, aligned_elements(p));
-  place_far(plan.v, 0, aligned_elements(p));
-  place_far(plan.o, 0, aligned_elements(p));
+  place_far(plan.q, 2, aligned_elements(p.dtype));
+  place_far(plan.k, 1, aligned_elements(p.kv_dtype()));
+  place_far(plan.v, 0, aligned_elements(p.kv_dtype()));
+  place_far(plan.o, 0, aligned_elements(p.dtype));
   set_sizes(plan);
   return plan;
 }
@@ -299,7 +303,8 @@ TensorPlan plan_on_device(const Problem& p) {
 double total_bytes(const Problem& problem, const TensorPlan& plan) {
   double total =
       double(plan.output_elements) * element_bytes(output_type(problem.dtype)) + 4.0 * plan.lse_elements;
-  for (const int64_t n : plan.input_elements) total += double(n) * element_bytes(problem.dtype);
+  for (size_t i = 0; i < plan.input_elements.size(); ++i)
+    total += double(plan.input_elements[i]) * element_bytes(input_type(problem, int(i)));
   return total;
 }
 
@@ -315,6 +320,8 @@ Problem problem_of(const AttentionCall& call) {
   p.causal = call.causal;
   p.inputs = Inputs::kGiven;
   p.lse = call.lse != nullptr;
+  p.fast = call.fast && call.dtype == DType::kE4m3;
+  p.fp8_cache = call.fp8_cache;
   if (call.softmax_scale != p.softmax_scale()) p.given_scale = nine_digits(call.softmax_scale);
   if (call.kv_lengths != nullptr) {
     p.kv_lengths = KvLengths::kGiven;
@@ -353,10 +360,11 @@ Workload::Workload(const Problem& problem, const AttentionCall& given)
         std::memcpy(const_cast<void*>(at(*places[t], rows[row])), tensors[t].row(row), tensors[t].row_bytes);
     }
   }
-  if (problem_.dtype != DType::kE4m3) return;
+  if (problem_.kv_dtype() != DType::kE4m3) return;
   for (const auto& [to, from] :
        {std::pair(&q_descales_, given.q_descale), std::pair(&k_descales_, given.k_descale),
         std::pair(&v_descales_, given.v_descale)}) {
+    if (to == &q_descales_ && problem_.dtype != DType::kE4m3) continue;
     for (const RowId head : Rows(given.batch, given.num_heads_kv, 1))
       to->push_back(from.data == nullptr ? 1
                                          : from.data[head.b * from.batch_stride + head.h * from.head_stride]);
@@ -366,8 +374,9 @@ Workload::Workload(const Problem& problem, const AttentionCall& given)
 void Workload::allocate() {
   if (problem_.page_size != 0) make_page_table();
   for (const int64_t n : plan_.input_elements) {
-    inputs_.emplace_back(n * element_bytes(problem_.dtype));
-    fill_input_poison(inputs_.back(), poison_, problem_.dtype);
+    const DType dtype = input_type(problem_, int(inputs_.size()));
+    inputs_.emplace_back(n * element_bytes(dtype));
+    fill_input_poison(inputs_.back(), poison_, dtype);
   }
   find_unreadable();
 }
@@ -398,7 +407,8 @@ bool Workload::poison(Poison poison) {
   poison_ = poison;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     for (const auto [begin, end] : unreadable_[i])
-      fill_input_poison(std::span(inputs_[i]).subspan(begin, end - begin), poison_, problem_.dtype);
+      fill_input_poison(std::span(inputs_[i]).subspan(begin, end - begin), poison_,
+                        input_type(problem_, int(i)));
   }
   if (problem_.page_size != 0) make_page_table();
   return true;
@@ -438,9 +448,9 @@ std::optional<RowId> Workload::readable_row(const Placement& tensor, RowId place
 }
 
 void Workload::find_unreadable() {
-  const size_t bytes = element_bytes(problem_.dtype);
   std::vector<std::vector<Stretch>> readable(inputs_.size());
   for (const Placement* const t : {&plan_.q, &plan_.k, &plan_.v}) {
+    const size_t bytes = element_bytes(input_type(problem_, t->buffer));
     std::vector<Stretch>& stretches = readable[t->buffer];
     for (const RowId row : t->all_rows()) {
       if (!readable_row(*t, row)) continue;
@@ -464,7 +474,6 @@ void Workload::find_unreadable() {
 }
 
 void Workload::generate() {
-  const size_t bytes = element_bytes(problem_.dtype);
   const auto for_rows = [&](const Placement& tensor, auto&& make_row, auto&& use) {
     const auto places = tensor.all_rows();
     const int64_t rows_of_head = &tensor == &plan_.q ? problem_.seqlen_q : problem_.seqlen_kv;
@@ -481,7 +490,8 @@ void Workload::generate() {
       }
     });
   };
-  // FP8: the largest value of the heads that share a scale becomes the type's largest number.
+  // FP8: the largest value of the heads that share a scale becomes the type's largest number, or the largest
+  // that a fast approximation takes.
   const auto find_descales = [&](const Placement& tensor, auto&& make_row) {
     std::vector<float> descales;
     const bool one_for_all = problem_.layout == Layout::kQkv;
@@ -493,16 +503,18 @@ void Workload::generate() {
       for (float now = all; now < most && !all.compare_exchange_weak(now, most);) {
       }
     });
-    for (const float most : largest) descales.push_back(most == 0 ? 1 : most / kLargestE4m3);
+    const float limit = problem_.fast && &tensor != &plan_.v ? AttentionCall::kLargestFastQk : kLargestE4m3;
+    for (const float most : largest) descales.push_back(most == 0 ? 1 : most / limit);
     return descales;
   };
   const auto fill = [&](const Placement& tensor, std::vector<float>& descales, auto&& make_row) {
-    if (problem_.dtype == DType::kE4m3) descales = find_descales(tensor, make_row);
+    const DType dtype = input_type(problem_, tensor.buffer);
+    const size_t bytes = element_bytes(dtype);
+    if (dtype == DType::kE4m3) descales = find_descales(tensor, make_row);
     for_rows(tensor, make_row, [&](RowId place, RowId row, const std::vector<float>& values) {
       unsigned char* const out = inputs_[tensor.buffer].data() + tensor.at(place) * bytes;
       const float scale = descales.empty() ? 1 : descales[descale_at(tensor, row)];
-      for (int d = 0; d < problem_.head_dim; ++d)
-        store_element(problem_.dtype, out + d * bytes, values[d] / scale);
+      for (int d = 0; d < problem_.head_dim; ++d) store_element(dtype, out + d * bytes, values[d] / scale);
     });
   };
   const bool structured = problem_.inputs == Inputs::kStructured;
@@ -561,11 +573,11 @@ void Workload::generate() {
 }
 
 const void* Workload::at(const Placement& tensor, RowId row) const {
-  return inputs_[tensor.buffer].data() + tensor.at(row) * element_bytes(problem_.dtype);
+  return inputs_[tensor.buffer].data() + tensor.at(row) * element_bytes(input_type(problem_, tensor.buffer));
 }
 
 void Workload::load(const Placement& tensor, RowId place, RowId row, float* values) const {
-  load_elements(problem_.dtype, at(tensor, place), problem_.head_dim, values);
+  load_elements(input_type(problem_, tensor.buffer), at(tensor, place), problem_.head_dim, values);
   if (descales(tensor).empty()) return;
   const float scale = descales(tensor)[descale_at(tensor, row)];
   for (int d = 0; d < problem_.head_dim; ++d) values[d] *= scale;

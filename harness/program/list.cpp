@@ -32,6 +32,7 @@ std::string describe(const StepChoice& step) {
   for (const auto& [type, dtype] : kDTypeNames) {
     if (info.dtypes.has(dtype)) kind += " " + type;
   }
+  if (info.fp8_cache) kind += ", with K and V in e4m3";
   const std::string needs =
       "rows must be aligned to " +
       (info.alignment_bytes ? std::to_string(info.alignment_bytes) + " bytes" : "their element") +
@@ -54,10 +55,11 @@ int list_steps(const Options& options) {
   }
   const Runner runner(options.backend, options.in_process, options.timeout_seconds);
   const std::vector<StepChoice>& steps = options.steps;
-  // Every step is asked about one problem of each kind.
+  // Every step is asked about one problem of each kind, in which it may approximate.
   std::vector<Problem> problems;
   for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32, DType::kE4m3}) {
-    for (const int head_dim : {64, 128}) problems.push_back({.head_dim = head_dim, .dtype = dtype});
+    for (const int head_dim : {64, 128})
+      problems.push_back({.head_dim = head_dim, .dtype = dtype, .fast = dtype == DType::kE4m3});
   }
   const Probed probed = runner.probe(problems, steps);
 

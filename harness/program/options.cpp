@@ -66,7 +66,8 @@ struct Axes {
   std::vector<KvLengths> lengths;
   std::vector<Inputs> inputs;
   std::vector<int> page_sizes;
-  bool causal = false, full = false, no_lse = false, earlier = false;
+  std::vector<std::string> caches;
+  bool causal = false, full = false, no_lse = false, earlier = false, fast = false;
   int num_sms = 0;
   uint64_t seed = 1;
   double scale = 0;
@@ -124,6 +125,9 @@ void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
       ->type_name("NAME")
       ->check(CLI::IsMember({"paper", "decode", "decode-large", "shapes"}));
   add_axis(c, "--dtype", axes.dtypes, kDTypeNames, "element type of q, k, v and o");
+  add_repeatable(c, "--cache", axes.caches, "element type of k and v: that of q, or e4m3")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"q", "e4m3"}));
   add_axis(c, "--kv-lengths", axes.lengths, kKvLengthsNames, "how many keys each batch has");
   add_axis(c, "--inputs", axes.inputs, kInputsNames, "what q, k and v hold");
   c->add_option("--seed", axes.seed, "seed of the inputs")
@@ -136,6 +140,7 @@ void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
   add_axis(c, "--layout", axes.layouts, kLayoutNames, "memory layout of q, k, v and o");
   c->add_flag("--no-lse", axes.no_lse, "do not compute the log-sum-exp");
   c->add_flag("--earlier", axes.earlier, "merge the result with an earlier one, over other keys");
+  c->add_flag("--fast", axes.fast, "e4m3: an approximation will do; q and k are at most 14");
   c->add_option("--num-sms", axes.num_sms, "emulator: on how many SMs steps think that they run")
       ->transform(in_range(1, 1024));
   c->add_option("--softmax-scale", axes.scale, "factor of the scores (default: 1 / sqrt(D))")
@@ -272,6 +277,7 @@ bool was_given(const CLI::App& command, const char* option) {
 void set_call(const Axes& axes, Problem& p) {
   p.lse = !axes.no_lse;
   p.earlier = axes.earlier;
+  p.fast = axes.fast;
   p.num_sms = axes.num_sms;
   const double scale = nine_digits(axes.scale);
   if (scale != 0 && float(scale) != p.softmax_scale()) p.given_scale = scale;
@@ -304,6 +310,9 @@ std::vector<Problem> problems_of_shapes(const Axes& axes) {
   multiply(all, &Problem::kv_lengths, axes.lengths);
   multiply(all, &Problem::inputs, axes.inputs);
   multiply(all, &Problem::page_size, axes.page_sizes);
+  std::vector<bool> fp8_caches;
+  for (const std::string& type : axes.caches) fp8_caches.push_back(type == "e4m3");
+  multiply(all, &Problem::fp8_cache, fp8_caches);
   for (Problem& p : all) {
     p.seed = axes.seed;
     set_call(axes, p);
@@ -348,10 +357,13 @@ void choose_problems(const CLI::App& command, Axes& axes, Options& o) {
   };
   if (axes.dtypes.empty() && !o.steps.empty() && std::ranges::all_of(o.steps, has_only_fp8))
     axes.dtypes = {DType::kE4m3};
+  const auto has_fp8_cache = [](const StepChoice& step) { return step.info->fp8_cache; };
+  if (axes.caches.empty() && !o.steps.empty() && std::ranges::all_of(o.steps, has_fp8_cache))
+    axes.caches = {"e4m3"};
   o.problems = problems_of_shapes(axes);
   for (const char* const option :
        {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs", "--page-size", "--seed",
-        "--no-lse", "--earlier", "--num-sms", "--softmax-scale"}) {
+        "--no-lse", "--earlier", "--fast", "--cache", "--num-sms", "--softmax-scale"}) {
     if (o.problems.empty() && was_given(command, option))
       throw UsageError(option + std::string(" needs a --shape or --grid"));
   }

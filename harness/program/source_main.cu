@@ -55,8 +55,8 @@ struct ReferenceRow {
   float o[kHeadDim] = {};
   float lse = 0.0f;
 };
-template <typename Element>
-ReferenceRow reference_row(const Element* q, const Element* k, const Element* v, int num_keys, float scale) {
+template <typename Element, typename Cache>
+ReferenceRow reference_row(const Element* q, const Cache* k, const Cache* v, int num_keys, float scale) {
   ReferenceRow row;
   std::vector<float> scores(num_keys, 0.0f);
   for (int key = 0; key < num_keys; ++key) {
@@ -75,15 +75,16 @@ ReferenceRow reference_row(const Element* q, const Element* k, const Element* v,
   return row;
 }
 
-template <typename Element>
+template <typename Element, typename Cache = Element>
 bool run_and_check(const Step& step, DType dtype) {
   using Output = typename OutputOf<Element>::type;
   const auto q = random_values<Element>(kHeadsQ, kQueries, 1);
-  const auto k = random_values<Element>(kHeadsKv, kKeys, 2);
-  const auto v = random_values<Element>(kHeadsKv, kKeys, 3);
+  const auto k = random_values<Cache>(kHeadsKv, kKeys, 2);
+  const auto v = random_values<Cache>(kHeadsKv, kKeys, 3);
   const size_t rows = size_t(kBatch) * kHeadsQ * kQueries;
   AttentionCall call{};
   call.dtype = dtype;
+  call.fp8_cache = !std::is_same_v<Cache, Element>;
   call.batch = kBatch, call.num_heads_q = kHeadsQ, call.num_heads_kv = kHeadsKv;
   call.seqlen_q = kQueries, call.seqlen_kv = kKeys, call.head_dim = kHeadDim;
   call.causal = true;
@@ -139,10 +140,16 @@ bool run_and_check(const Step& step, DType dtype) {
 int main() {
   using namespace flashsteps;
   const Step& step = registered_steps().front();
+  const bool fp8_cache = step.info.fp8_cache;
   bool right = true;
   try {
-    if (step.info.dtypes.has(DType::kFp16)) right = run_and_check<__half>(step, DType::kFp16) && right;
-    if (step.info.dtypes.has(DType::kBf16)) right = run_and_check<__nv_bfloat16>(step, DType::kBf16) && right;
+    const auto check16 = [&]<typename Element>(Element, DType dtype) {
+      if (!step.info.dtypes.has(dtype)) return true;
+      return fp8_cache ? run_and_check<Element, __nv_fp8_e4m3>(step, dtype)
+                       : run_and_check<Element>(step, dtype);
+    };
+    right = check16(__half(), DType::kFp16) && right;
+    right = check16(__nv_bfloat16(), DType::kBf16) && right;
     if (step.info.dtypes.has(DType::kFp32)) right = run_and_check<float>(step, DType::kFp32) && right;
     if (step.info.dtypes.has(DType::kE4m3)) right = run_and_check<__nv_fp8_e4m3>(step, DType::kE4m3) && right;
   } catch (const std::exception& error) {

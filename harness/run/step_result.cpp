@@ -39,6 +39,8 @@ json to_json(const Problem& p) {
   if (p.page_size != 0) record["page_size"] = p.page_size;
   if (!p.lse) record["lse"] = "none";
   if (p.earlier) record["earlier"] = "merged";
+  if (p.fast) record["fast"] = "yes";
+  if (p.fp8_cache) record["cache"] = name(p.kv_dtype());
   if (p.num_sms != 0) record["num_sms"] = p.num_sms;
   if (p.given_scale != 0) record["softmax_scale"] = p.given_scale;
   return record;
@@ -49,6 +51,8 @@ Problem problem_from_json(const json& record) {
   p.page_size = record.value("page_size", 0);
   p.lse = !record.contains("lse");
   p.earlier = record.contains("earlier");
+  p.fast = record.contains("fast");
+  p.fp8_cache = record.contains("cache");
   p.num_sms = record.value("num_sms", 0);
   p.given_scale = record.value("softmax_scale", 0.0);
   return p;

@@ -504,6 +504,8 @@ TEST_CASE("attention_with_kvcache() of pages is that of the same keys in one pie
   CHECK(refused(as_attention(cache)) == "seqlen_kv is 0, it must be at least 1");
   cache.dtype = DType::kE4m3;
   CHECK_THROWS_AS(as_attention(cache), std::invalid_argument);
+  cache.dtype = DType::kFp32, cache.fp8_cache = true, cache.seqlen_kv = 1;
+  CHECK(refused(as_attention(cache)) == "fp8_cache is for fp16 and bf16, and dtype is fp32");
 }
 
 TEST_CASE("views of contiguous tensors") {

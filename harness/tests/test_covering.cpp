@@ -55,14 +55,20 @@ StepInfo with_e4m3_alone() {
   return step;
 }
 
+StepInfo with_fp8_cache() {
+  StepInfo step = with(false, false, true);
+  step.fp8_cache = true;
+  return step;
+}
+
 }  // namespace
 
 TEST_CASE("every value of every axis appears, and every feasible pair of values") {
   for (const StepInfo& step : {with(false, false, true), with(false, true), with(true, false),
-                               with(true, true, true), with_e4m3_alone()}) {
+                               with(true, true, true), with_e4m3_alone(), with_fp8_cache()}) {
     const std::vector<Problem> sample = covering_sample(step);
     CHECK(sample.size() >= 60);
-    CHECK(sample.size() <= 150);
+    CHECK(sample.size() <= (step.fp8_cache ? 160 : 150));  // it has more inputs
     std::vector<std::vector<std::string>> axes{
         {"seqlen_q=1", "seqlen_q=2", "seqlen_q=63", "seqlen_q=64", "seqlen_q=65", "seqlen_q=128",
          "seqlen_q=200", "seqlen_q=257", "seqlen_q=330"},
@@ -84,6 +90,11 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
     if (step.dtypes.has(DType::kE4m3))
       axes[9] = {"inputs=normal", "inputs=sharp",    "inputs=structured", "inputs=ramps",
                  "inputs=mean",   "inputs=outliers", "inputs=channels",   "inputs=needle"};
+    if (step.fp8_cache) {
+      std::erase(axes[8], "layout=qkv");
+      for (const char* const inputs : {"mean", "outliers", "channels", "needle"})
+        axes[9].push_back("inputs=" + std::string(inputs));
+    }
     if (step.pages) {
       axes[11].push_back("lse=merged");
       axes[3].push_back("kv_lengths=skewed");
@@ -94,6 +105,7 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
     for (const Problem& p : sample) {
       CHECK(shape_error(p).empty());
       CHECK(step.dtypes.has(p.dtype));
+      CHECK(p.fp8_cache == step.fp8_cache);
       const auto values = axes_of(p);
       for (const std::string& a : values)
         for (const std::string& b : values) seen.insert({a, b});

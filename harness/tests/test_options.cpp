@@ -227,6 +227,8 @@ TEST_CASE("every bad argument gets one clear line") {
        "--softmax-scale: '1e39' is not a number from"},
       {{"run", "--shape", "1,1,8,64", "--dtype", "fp32", "--inputs", "shifted"}, "are for fp16 and bf16"},
       {{"run", "--shape", "1,1,8,64", "--dtype", "e4m3", "--inputs", "shifted"}, "are not for e4m3"},
+      {{"run", "--shape", "1,1,8,64", "--cache", "e4m3", "--dtype", "fp32"}, "where q is fp16 or bf16"},
+      {{"run", "--shape", "1,1,8,64", "--cache", "e4m3", "--layout", "qkv"}, "are not in one with q"},
       {{"run", "--json", "/dev/null"}, "not a regular file"},
       {{"tune", "v01_scalar"}, "tune: v01_scalar has only one configuration"},
       {{"tune", "v14@all"}, "tune: v14_longest_first@128x64 is one configuration; name the step alone"},

@@ -356,6 +356,33 @@ TEST_CASE(
   CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("row 3") != std::string::npos);
 }
 
+TEST_CASE("e4m3: what a fast approximation may do is right only where the call allows it") {
+  Problem p{.seqlen_q = 40, .seqlen_kv = 300, .head_dim = 128, .dtype = DType::kE4m3};
+  const RowId row{0, 0, 3};
+  const struct {
+    std::function<void(Case&)> approximate, spoil;
+  } pairs[] = {
+      {[&](Case& c) { c.set_lse(row, c.outputs.lse_at(row) + 0.06f); },
+       [&](Case& c) { c.set_lse(row, c.outputs.lse_at(row) + 0.08f); }},
+      {[&](Case& c) { c.scale_row(row, 1.1); }, [&](Case& c) { c.scale_row(row, 1.15); }},
+      {[&](Case& c) {
+         for (int i = 0; i < p.seqlen_q; ++i) c.scale_row({0, 0, i}, i % 2 == 0 ? 1.05 : 0.95);
+       },
+       [&](Case& c) { c.scale_all(1.05); }},  // P may be off by so much, but not all in one direction
+  };
+  for (const auto& [approximate, spoil] : pairs) {
+    for (const bool fast : {false, true}) {
+      p.fast = fast;
+      Case approximated(p), spoiled(p);
+      approximate(approximated);
+      INFO(approximated.judged().message);
+      CHECK(approximated.judged().pass == fast);
+      spoil(spoiled);
+      CHECK_FALSE(spoiled.judged().pass);
+    }
+  }
+}
+
 TEST_CASE("two outputs are compared whole") {
   Problem p = problem();
   p.kv_lengths = KvLengths::kFull;

@@ -392,7 +392,9 @@ class Session:
         """How long a call keeps the host, where the GPU has little to do."""
         decode = {problem["seqlen_q"] for problem in self.problems} == {1}
         fp8 = {problem["dtype"] for problem in self.problems} == {"e4m3"}
-        words = (*(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM), *(HOST_FP8 if fp8 else ("--dtype=bf16",)))
+        words = [*(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM), *(HOST_FP8 if fp8 else ("--dtype=bf16",))]
+        if self.options.fast:
+            words.append("--fast")
         (problem,) = harness.problems(self.options.lab, *words)
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
         case = self.lab.problem(problem)
@@ -433,6 +435,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--inputs", action="append", help="as flashsteps takes it, e.g. mean (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask (the default)")
+    parser.add_argument("--fast", action="store_true", help="e4m3: steps may approximate; q and k are at most 14")
     peers_help = f"some of {', '.join(PEERS)} (default: all that are installed)"
     parser.add_argument("--peers", action="extend", nargs="+", choices=PEERS, metavar="NAME", help=peers_help)
     parser.add_argument("--rounds", type=int, default=7, help="how many samples of each contender to take, at least 7")
@@ -448,7 +451,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def problems_of(options: argparse.Namespace) -> list[Problem]:
     """What the program makes of the same options."""
-    words = [f"--{name}" for name in ("causal", "full") if getattr(options, name)]
+    words = [f"--{name}" for name in ("causal", "full", "fast") if getattr(options, name)]
     for name in ("grid", "seed", "shape", "dtype", "layout", "inputs"):
         words += [f"--{name}={value}" for value in getattr(options, name) or []]
     problems = harness.problems(options.lab, *words)

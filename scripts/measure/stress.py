@@ -43,6 +43,7 @@ from steps.sources import StepError, match_step
 LAYOUTS = ("bhsd", "bshd", "qkv", "gapped")
 INPUTS = SHAPE["$defs"]["problem"]["properties"]["inputs"]["enum"]
 NOT_OF_FP8 = {"shifted", "offset", "huge", "rising", "falling", "leaps"}  # harness/problem/problem.cpp says why
+NOT_OF_FP8_CACHE = {"leaps"}
 GATES = {"nrmse": "gate_nrmse", "worst_row_nrmse": "gate_row", "worst_element": "gate_element", "bias": "gate_bias"}
 MAX_FAILURES = 20
 STREAMS = 8
@@ -66,9 +67,10 @@ def draw_length(rng: random.Random, most: int) -> int:
     return max(1, tile * rng.randint(1, max(1, most // tile)) + rng.choice((-1, 0, 1)))
 
 
-def draw(seed: int, index: int, max_pairs: int, fp8: bool = False) -> Problem:
+def draw(seed: int, index: int, max_pairs: int, fp8: bool = False, fast: bool = False, cache: str = "q") -> Problem:
     """The same for the same arguments. `max_pairs` bounds the (query, key) pairs of all heads."""
     rng = random.Random(f"{seed},{index}")
+    barred = NOT_OF_FP8 if fp8 else NOT_OF_FP8_CACHE if cache != "q" else set()
     most = 4096 if max_pairs > 1 << 20 else 300  # on the emulator
     while True:
         rows, keys = draw_length(rng, most), draw_length(rng, most)
@@ -94,14 +96,18 @@ def draw(seed: int, index: int, max_pairs: int, fp8: bool = False) -> Problem:
         "dtype": "e4m3" if fp8 else rng.choice(("fp16", "bf16")),
         "causal": rng.random() < 0.5,
         "kv_lengths": rng.choice(("full", "full", "full", "random", "zeros", "skewed")),
-        "layout": rng.choice(LAYOUTS),
-        "inputs": rng.choice([each for each in INPUTS if not (fp8 and each in NOT_OF_FP8)]),
+        "layout": rng.choice([each for each in LAYOUTS if cache == "q" or each != "qkv"]),
+        "inputs": rng.choice([each for each in INPUTS if each not in barred]),
         "seed": rng.randrange(1, 1 << 31),
     }
     if rng.random() < 0.3:
         problem["softmax_scale"] = float(f"{0.02 * 100 ** rng.random():.9g}")
     if rng.random() < 0.2:
         problem["lse"] = "none"
+    if fast:
+        problem["fast"] = "yes"
+    if cache != "q":
+        problem["cache"] = cache
     return problem
 
 
@@ -324,6 +330,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--problems", type=int, default=1000, help="how many each of these steps computes")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no other of these problems afterwards")
     parser.add_argument("--fp8", action="store_true", help="problems in e4m3, for the steps that take it; no soak")
+    parser.add_argument("--fast", action="store_true", help="with --fp8: the problems allow an approximation")
+    cache_help = "type of k and v; e4m3: for the steps that take such a cache, and no soak"
+    parser.add_argument("--cache", choices=("q", "e4m3"), default="q", help=cache_help)
     parser.add_argument("--seed", type=int, default=1)
     processes_help = "so many side by side, each with all these problems, but drawn with SEED, SEED + 1 and so on"
     parser.add_argument("--processes", type=int, default=1, metavar="N", help=processes_help)
@@ -332,8 +341,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--hang", type=float, default=60, metavar="SECONDS", help="no progress for so long is a hang")
     add_option(parser)
     options = parser.parse_args(arguments)
-    if options.fp8 and options.soak:
+    if (options.fp8 or options.cache != "q") and options.soak:
         parser.error("--soak: its calls are in fp16 and bf16")
+    if options.fp8 and options.cache != "q":
+        parser.error("--fp8: K and V are in e4m3 then, as Q is")
+    if options.fast and not options.fp8:
+        parser.error("--fast: only problems in e4m3 allow an approximation: --fp8")
     return options
 
 
@@ -357,13 +370,14 @@ class Prepared:
     max_pairs: int
 
     def draw(self, options: argparse.Namespace, seed: int, count: int) -> list[Problem]:
-        return [draw(seed, index, self.max_pairs, options.fp8) for index in range(count)]
+        kind = options.fp8, options.fast, options.cache
+        return [draw(seed, index, self.max_pairs, *kind) for index in range(count)]
 
 
 def prepare(options: argparse.Namespace) -> Prepared:
     lab, backend = open_lab(options.lab)
     max_pairs = options.pairs or (1 << 26 if backend == "cuda" else 1 << 15)
-    smallest = lab.problem(draw(options.seed, 0, 1 << 12, options.fp8))
+    smallest = lab.problem(draw(options.seed, 0, 1 << 12, options.fp8, options.fast, options.cache))
     steps = [step for step in lab.steps if smallest.check(step)["status"] != "skip"]  # that this GPU can run
     named = [match_step(name, steps) for name in options.steps] or steps
     return Prepared(Stress(lab, backend, Watch(options.hang)), named, max_pairs)

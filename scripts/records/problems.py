@@ -12,6 +12,8 @@ AXES = (
     ("page_size", None),
     ("lse", None),
     ("earlier", None),
+    ("fast", None),
+    ("cache", None),
     ("num_sms", None),
     ("softmax_scale", None),
     ("seed", 1),
@@ -40,7 +42,7 @@ def program_words(problem: dict[str, Any]) -> list[str]:
     """The program's own words for one problem."""
     words = ["--shape", ",".join(str(problem[key]) for key in SHAPE), "--dtype", problem["dtype"]]
     for key, value in axes_of(problem).items():
-        flag = {"lse": "--no-lse", "earlier": "--earlier"}.get(key)
+        flag = {"lse": "--no-lse", "earlier": "--earlier", "fast": "--fast"}.get(key)
         words += [flag] if flag else [f"--{key.replace('_', '-')}", value]
     return [*words, "--causal" if problem["causal"] else "--full"]
 
@@ -67,7 +69,7 @@ def flops(problem: dict[str, Any]) -> int:
 
 def kv_bytes(problem: dict[str, Any]) -> int:
     """Bytes of all keys and values below their lengths, each once."""
-    element_bytes = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1}[problem["dtype"]]
+    element_bytes = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1}[problem.get("cache") or problem["dtype"]]
     return 2 * sum(lengths_of(problem)) * problem["num_heads_kv"] * problem["head_dim"] * element_bytes
 
 

@@ -469,6 +469,7 @@ TEST_CASE("integer intrinsics and conversions", "[cuda]") {
   CHECK(umax(1u, ~0u) == ~0u);
   CHECK(__vimax3_s32(-3, -1, -2) == -1);
   CHECK(__vimax3_s16x2(0x8000fffe, 0xffff0003, 0x80018000) == 0xffff0003);
+  CHECK(__vimin3_s16x2(0x8000fffe, 0xffff0003, 0x80018000) == 0x80008000);
   CHECK(-CUDART_INF_F == -INFINITY);
   CHECK(sizeof(float3) == 12);
   CHECK(alignof(float3) == 4);

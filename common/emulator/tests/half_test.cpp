@@ -261,6 +261,8 @@ TEST_CASE("FP8 is rounded to the nearest, and what is too large to the largest")
       continue;
     }
     CHECK(same(float(x), value_of(code)));
+    const __half2 pair = __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(code | 0x3800), __NV_E4M3);
+    CHECK((same(__low2float(pair), value_of(code)) && __high2float(pair) == 1.0f));
     CHECK(code_of(float(x)) == code);
     if ((code & 0x7f) == 0x7e) continue;
     const double next = value_of(code + 1), middle = (value_of(code) + next) / 2;

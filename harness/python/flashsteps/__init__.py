@@ -48,6 +48,8 @@ class Step(NamedTuple):
     needs_sm_exactly: bool  #: and of no other, as code with wgmma
     configurations: tuple[str, ...]  #: tile sizes that it chooses from; empty where there is one
     pages: bool  #: it can find K and V by a page table: attention_with_kvcache()
+    fast: bool  #: it approximates: attention(fast=True)
+    fp8_cache: bool  #: it is for k_cache and v_cache of float8_e4m3fn, with q of another type
     spills: str | None  #: why it spills registers, where it does
     has_cuda: bool  #: this build has it for GPUs; for the emulator it always has
 
@@ -73,8 +75,9 @@ def attention(
     layout: str = _DEFAULT_LAYOUT,
     return_lse: bool = False,
     device: str | None = None,
+    fast: bool = False,
 ) -> Any:
-    """softmax(scale · q kᵀ + mask) v, exactly, accumulated in FP32. Forward only: no backward pass.
+    """softmax(scale · q kᵀ + mask) v, accumulated in FP32. Exactly, unless `fast`. Forward only: no backward pass.
 
     Arguments:
         q: [batch, heads_q, seqlen_q, head_dim], of float16 or bfloat16; float32 exists in v01 and v02 only, and
@@ -100,6 +103,10 @@ def attention(
         return_lse: also return the log-sum-exp of every row.
         device: for arrays on the CPU. None: the emulator runs the step, which is slow (it is there to learn
             and to test). "cuda": copies them to the current GPU and the result back.
+        fast: for float8_e4m3fn, and ignored for other types: may a step approximate, to be faster? Then no element
+            of q and k, without its descale, may be above 14 in magnitude: a larger one makes NaN of o and lse in
+            rows that see it, and in others beside them. o is off by about 3 % (exactly: 2.5 %), and lse by up to
+            0.066 and what rounding scores to float16 moves it.
 
     A step that has several configurations takes the one that `flashsteps tune` has kept for such calls on this
     GPU, if there is one, and else chooses itself. FLASHSTEPS_TUNING in the environment names another file than
@@ -129,8 +136,8 @@ def attention(
         TypeError, ValueError: an argument is wrong; the text begins with its name. Nothing was launched.
         RuntimeError: there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel.
     """
-    options = _Options(causal, scale, return_lse, step, layout, device)
-    if step is not None or layout is not _DEFAULT_LAYOUT or device is not None:
+    options = _Options(causal, scale, return_lse, step, layout, device, fast=fast)
+    if step is not None or layout is not _DEFAULT_LAYOUT or device is not None or fast is not False:
         options = options.checked()
     return _call.call((q, k, v, kv_lengths, None, q_descale, k_descale, v_descale), options)
 
@@ -146,6 +153,8 @@ def attention_with_kvcache(
     scale: float | None = None,
     num_splits: int = 0,
     return_lse: bool = False,
+    k_descale: Any = None,
+    v_descale: Any = None,
 ) -> Any:
     """attention() of a few queries of each sequence to the keys and values that its cache has: decoding.
 
@@ -155,7 +164,8 @@ def attention_with_kvcache(
         q: [batch, seqlen_q, heads_q, head_dim], as in attention() with layout "bshd", but not float8_e4m3fn. Any
             seqlen_q will do; the steps for decoding are for up to 16.
         k_cache, v_cache: [batch, seqlen, heads_kv, head_dim], or with a page_table [pages, page_size, heads_kv,
-            head_dim]: a pool of pages for all sequences. page_size is a power of two. Strides as in attention().
+            head_dim]: a pool of pages for all sequences. page_size is a power of two. Strides as in attention(). Both
+            are of q's type, or both of float8_e4m3fn where q is float16 or bfloat16. Then rows must be 16-byte aligned.
         cache_seqlens: [batch], int32, contiguous, on the device of q. How many keys each sequence has, those of
             its queries among them: 0 to seqlen, or to max_pages * page_size. What lies beyond is never used, even
             NaN. None: all have the most.
@@ -164,8 +174,10 @@ def attention_with_kvcache(
             used. Sequences may share pages.
         causal: the last query of a sequence sees all its keys, each query before it one key less.
         scale: of the scores, as in attention().
-        num_splits: among how many CTAs the keys of a head are shared. 0: the step decides.
+        num_splits: among how many CTAs the keys of a head are shared. 0: the step decides, as it does for caches of
+            float8_e4m3fn in any case.
         return_lse: also return the log-sum-exp of every row.
+        k_descale, v_descale: for caches of float8_e4m3fn: what their elements are multiplied by, as in attention().
 
     On the CPU, cache_seqlens and page_table are checked by value. On a GPU that would mean to wait for it: there
     the numbers are yours to keep in range, or memory beyond the caches is read.
@@ -174,7 +186,8 @@ def attention_with_kvcache(
     tracers record torch.ops.flashsteps.attention_with_kvcache.
     """
     options = _Options(causal, scale, return_lse, None, "bshd", None, num_splits, kvcache=True)
-    return _call.call((q, k_cache, v_cache, cache_seqlens, page_table, None, None, None), options.checked())
+    arrays = (q, k_cache, v_cache, cache_seqlens, page_table, None, k_descale, v_descale)
+    return _call.call(arrays, options.checked())
 
 
 def steps() -> list[str]:

@@ -45,12 +45,13 @@ def check(
     step: str | None = None,
     layout: str = "bhsd",
     device: str | None = None,
+    fast: bool = False,
 ) -> Check:
     """Is a step right on these tensors?
 
     Arguments:
-        q, k, v, causal, scale, kv_lengths, q_descale, k_descale, v_descale, step, layout, device: as attention()
-            has them.
+        q, k, v, causal, scale, kv_lengths, q_descale, k_descale, v_descale, step, layout, device, fast: as
+            attention() has them.
 
     Runs the step twice and judges o and the log-sum-exp as the tests of this repository do: by the same gates, against
     attention on the CPU in higher precision, computed from the same rounded inputs: all rows of small problems, and
@@ -60,7 +61,7 @@ def check(
     Raises what attention() raises, and ValueError where nothing could be right: NaN or Inf among the inputs that count,
     or values so large that sums overflow.
     """
-    options = Options(causal, scale, True, step, layout, device).checked()
+    options = Options(causal, scale, True, step, layout, device, fast=fast).checked()
     framework = framework_of("q", q)
     arrays = with_scales(framework, (q, k, v, kv_lengths, None, q_descale, k_descale, v_descale), options.names())
     before = tuple(None if array is None else framework.to_host(array) for array in arrays)

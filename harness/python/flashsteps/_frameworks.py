@@ -56,12 +56,14 @@ class Options(NamedTuple):
     device: str | None = None
     num_splits: int = 0
     kvcache: bool = False  # which of the two it is
+    fast: bool = False
 
     def checked(self) -> Options:
         """With the scale as a float."""
-        causal, scale, return_lse, step, layout, device, num_splits, _ = self
-        if type(causal) is not bool or type(return_lse) is not bool:
-            name, flag = ("return_lse", return_lse) if type(causal) is bool else ("causal", causal)
+        causal, scale, return_lse, step, layout, device, num_splits, _, fast = self
+        if not type(causal) is type(return_lse) is type(fast) is bool:
+            flags = {"causal": causal, "return_lse": return_lse, "fast": fast}
+            name, flag = next(each for each in flags.items() if type(each[1]) is not bool)
             raise TypeError(f"{name}: is a {type_name(flag)}, expected True or False")
         if step is not None:
             check_step(step)

@@ -76,11 +76,14 @@ def _plan(arrays: Arrays, options: Options, gpu: int | None) -> tuple[float, int
 def _in_full(arrays: Arrays, options: Options) -> Arrays:
     """Of FP8 XLA gets all scales, each [batch, heads]: jax.vmap puts its dimension in front."""
     q, k = arrays[:2]
-    if q.dtype != jax.numpy.float8_e4m3fn:
-        return arrays
-    shape = (k.shape[0], k.shape[1 if options.layout == "bhsd" else 2])
-    scales = (1 if each is None else each for each in arrays[5:])
-    return (*arrays[:5], *(jax.numpy.broadcast_to(jax.numpy.float32(each), shape) for each in scales))
+    shape = (q.shape[0], k.shape[1 if options.layout == "bhsd" else 2])
+
+    def in_full(of: Any, scale: Any) -> Any:
+        if of.dtype != jax.numpy.float8_e4m3fn:
+            return scale
+        return jax.numpy.broadcast_to(jax.numpy.float32(1 if scale is None else scale), shape)
+
+    return (*arrays[:5], *map(in_full, arrays[:3], arrays[5:]))
 
 
 def _traced(arrays: Arrays, options: Options, gpu: int | None) -> Any:
@@ -102,6 +105,7 @@ def _traced(arrays: Arrays, options: Options, gpu: int | None) -> Any:
     attributes = {
         "bshd": options.layout == "bshd",
         "causal": options.causal,
+        "fast": options.fast,
         "num_splits": np.int32(options.num_splits),
         "pages": pages,
         "return_lse": return_lse,

@@ -86,7 +86,8 @@ def _define(name: str, schema: str, defaults: Options) -> Any:
         for argument, array in zip(options.names(), arrays[:3]):
             if array.dim() != 4:
                 raise ValueError(f"{argument}: has {array.dim()} dimensions, expected 4")
-            if array.dtype != q.dtype:
+            cached = options.kvcache and argument != "q" and array.dtype == torch.float8_e4m3fn
+            if array.dtype != q.dtype and not cached:
                 raise TypeError(f"{argument}: is {array.dtype}, and q is {q.dtype}")
         o = q.new_empty(q.shape, dtype=torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype)
         return (o, q.new_empty(options.lse_shape(q), dtype=torch.float32)) if options.return_lse else o
@@ -109,11 +110,11 @@ def _define(name: str, schema: str, defaults: Options) -> Any:
 _SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? kv_lengths=None, Tensor? q_descale=None, Tensor? k_descale=None, "
     'Tensor? v_descale=None, *, bool causal=False, float? scale=None, str? step=None, str layout="bhsd", '
-    "str? device=None"
+    "str? device=None, bool fast=False"
 )
 _KVCACHE_SCHEMA = (
-    "Tensor q, Tensor k_cache, Tensor v_cache, Tensor? cache_seqlens, Tensor? page_table=None, *, "
-    "bool causal=True, float? scale=None, int num_splits=0"
+    "Tensor q, Tensor k_cache, Tensor v_cache, Tensor? cache_seqlens, Tensor? page_table=None, "
+    "Tensor? k_descale=None, Tensor? v_descale=None, *, bool causal=True, float? scale=None, int num_splits=0"
 )
 _KVCACHE = Options(causal=True, layout="bshd", kvcache=True)
 _attention = _define("attention", _SCHEMA, Options())
@@ -135,13 +136,13 @@ class PyTorch(Framework):
 
     def operation(self, arrays: Arrays, options: Options) -> Any:
         """The call through the dispatcher."""
-        causal, scale, return_lse, step, layout, device, num_splits, kvcache = options
+        causal, scale, return_lse, step, layout, device, num_splits, kvcache, fast = options
         if kvcache:
             op = _attention_with_kvcache_and_lse if return_lse else _attention_with_kvcache
-            return op(*arrays[:5], causal=causal, scale=scale, num_splits=num_splits)
+            return op(*arrays[:5], *arrays[6:], causal=causal, scale=scale, num_splits=num_splits)
         op = _attention_with_lse if return_lse else _attention
         tensors = (*arrays[:4], *arrays[5:])
-        return op(*tensors, causal=causal, scale=scale, step=step, layout=layout, device=device)
+        return op(*tensors, causal=causal, scale=scale, step=step, layout=layout, device=device, fast=fast)
 
     def describe(self, argument: str, array: Any) -> Description:
         if array.layout != torch.strided or array.device.type not in ("cpu", "cuda"):

@@ -71,11 +71,13 @@ std::string device_text(int device) {
 
 constexpr int64_t kMaxLength = 1 << 30;  // rows are counted in int, with room for one tile more
 
+constexpr const char* kFp8 = "float8_e4m3fn";
+
 DType dtype_of(const Array& array, bool kvcache) {
   if (array.dtype == "float16") return DType::kFp16;
   if (array.dtype == "bfloat16") return DType::kBf16;
   if (array.dtype == "float32") return DType::kFp32;
-  if (array.dtype == "float8_e4m3fn" && !kvcache) return DType::kE4m3;
+  if (array.dtype == kFp8 && !kvcache) return DType::kE4m3;
   raise_type_error(array.argument, "is " + array.dtype + ", expected " +
                                        (kvcache ? "float16, bfloat16 or float32"
                                                 : "float16, bfloat16, float32 or float8_e4m3fn"));
@@ -91,9 +93,16 @@ void check_memory(const Array& array, int64_t alignment, int device) {
                                           " bytes of its element: copy it, e.g. with .clone() or .copy()");
 }
 
-void check_tensor(const Array& array, const Array& q, bool kvcache) {
-  const auto bytes = int64_t(element_bytes(dtype_of(array, kvcache)));
-  if (array.dtype != q.dtype) raise_type_error(array.argument, "is " + array.dtype + ", and q is " + q.dtype);
+// `cached`: k or v of attention_with_kvcache(), which may be in FP8 where q is not.
+void check_tensor(const Array& array, const Array& q, bool kvcache, bool cached) {
+  const bool fp8 = cached && array.dtype == kFp8;
+  const auto bytes = int64_t(element_bytes(fp8 ? DType::kE4m3 : dtype_of(array, kvcache)));
+  if (fp8 && q.dtype != "float16" && q.dtype != "bfloat16")
+    raise_type_error(array.argument, "is " + array.dtype + ", and q is " + q.dtype +
+                                         ": a cache in FP8 is for float16 and bfloat16");
+  if (!fp8 && array.dtype != q.dtype)
+    raise_type_error(array.argument, "is " + array.dtype + ", and q is " + q.dtype +
+                                         (cached ? ": expected that, or float8_e4m3fn" : ""));
   check_memory(array, bytes, q.device);
   if (array.strides[3] != 1 && !array.empty)
     raise_value_error(array.argument, "has rows that are not contiguous (the stride of head_dim is " +
@@ -162,9 +171,9 @@ PageTable page_table_of(const Array& array, const Array& q, const Array& k) {
 }
 
 // Of [batch, num_heads_kv], or of one element, in whatever shape, which is for all.
-Descale descale_of(const Array& array, const Array& q, const AttentionCall& call) {
+Descale descale_of(const Array& array, const Array& q, DType of, const AttentionCall& call) {
   if (array.dtype != "float32") raise_type_error(array.argument, "is " + array.dtype + ", expected float32");
-  if (call.dtype != DType::kE4m3)
+  if (of != DType::kE4m3)
     raise_value_error(array.argument, "is given, and q is " + q.dtype + ": only float8_e4m3fn has scales");
   check_memory(array, sizeof(float), q.device);
   const int64_t expected[] = {call.batch, call.num_heads_kv};
@@ -303,11 +312,15 @@ Arguments read_arguments(const Options& options, const ReadArray& read) {
               .v_descale = {},
               .axes = options.layout == "bshd" ? Axes{2, 1} : Axes{1, 2},
               .call = {}};
-  for (const Array* const array : {&a.q, &a.k, &a.v}) check_tensor(*array, a.q, options.kvcache);
+  for (const Array* const array : {&a.q, &a.k, &a.v})
+    check_tensor(*array, a.q, options.kvcache, options.kvcache && array != &a.q);
+  if (a.v.dtype != a.k.dtype)
+    raise_type_error(a.v.argument, "is " + a.v.dtype + ", and " + a.k.argument + " is " + a.k.dtype);
   a.page_table = read(4, "page_table", 2);
   check_shapes(a.q, a.k, a.v, a.axes, a.page_table.has_value());
   AttentionCall& call = a.call;
   call.dtype = dtype_of(a.q, options.kvcache);
+  call.fp8_cache = a.k.dtype != a.q.dtype;
   call.batch = int(a.q.shape[0]);
   call.num_heads_q = int(a.q.shape[a.axes.heads]);
   call.num_heads_kv = int(a.k.shape[a.axes.heads]);
@@ -317,6 +330,7 @@ Arguments read_arguments(const Options& options, const ReadArray& read) {
   call.causal = options.causal;
   call.softmax_scale = scale_of(options.scale, call.head_dim);
   call.num_splits = options.num_splits;
+  call.fast = options.fast;
   call.q = view_of(a.q, a.axes);
   call.k = view_of(a.k, a.axes);
   call.v = view_of(a.v, a.axes);
@@ -335,7 +349,8 @@ Arguments read_arguments(const Options& options, const ReadArray& read) {
                   {"v_descale", a.v_descale, call.v_descale}};
   for (int place = 5; const auto& [argument, array, descale] : descales) {
     array = read(place++, argument, kAnyDimensions);
-    if (array) descale = descale_of(*array, a.q, call);
+    const DType of = &descale == &call.q_descale ? call.dtype : call.kv_dtype();
+    if (array) descale = descale_of(*array, a.q, of, call);
   }
   check_values(a);
   return a;

@@ -109,6 +109,7 @@ struct Options {
   std::optional<std::string_view> device;
   int num_splits = 0;
   bool kvcache = false;
+  bool fast = false;
 };
 
 // Where the heads and the rows are in a shape.

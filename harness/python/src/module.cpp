@@ -114,10 +114,9 @@ bool read_fields(nb::handle named_tuple, std::tuple<Fields...>& fields) {
 // which takes time.
 Options options_of(nb::handle python) {
   std::tuple<bool, std::optional<double>, bool, std::optional<std::string_view>, std::string_view,
-             std::optional<std::string_view>, int, bool>
+             std::optional<std::string_view>, int, bool, bool>
       fields;
-  if (!read_fields(python, fields) && !read_fields(python.attr("checked")(), fields))
-    throw nb::cast_error();
+  if (!read_fields(python, fields) && !read_fields(python.attr("checked")(), fields)) throw nb::cast_error();
   return std::apply([](auto... field) { return Options{field...}; }, fields);
 }
 
@@ -274,7 +273,7 @@ nb::list step_descriptions() {
     for (const std::string_view configuration : step.configurations) configurations.append(configuration);
     all.append(nb::make_tuple(step.name, step.title, step.removes, step.part, step.purpose, nb::tuple(dtypes),
                               step.alignment_bytes, step.needs_sm, step.needs_sm_exactly,
-                              nb::tuple(configurations), step.pages,
+                              nb::tuple(configurations), step.pages, step.fast, step.fp8_cache,
                               step.spills.empty() ? nb::none() : nb::cast(step.spills), step.has_cuda));
   }
   return all;

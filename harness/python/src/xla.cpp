@@ -74,25 +74,29 @@ Array array_of(const Buffer& buffer, const char* argument, int dimensions, int d
 
 // `device` is kCpu or a GPU's: which one does not matter here.
 Call read(const CallFrame& frame, int device) {
-  const Buffers &in = frame.arguments, &out = frame.results;
   const Attributes& attributes = frame.attributes;
   const auto& step = *static_cast<const Span*>(attribute(attributes, "step", Attributes::kString));
   const bool pages = scalar<bool>(attributes, "pages", Type::kBool);
+  const Buffers &in = frame.arguments, &out = frame.results;
+  const auto is_fp8 = [&](int place) { return in.size > place && in.buffers[place]->type == Type::kE4m3; };
+  // In FP8 flashsteps/jax.py gives all scales, [batch, heads].
+  const bool q_descale = is_fp8(0), kv_descales = is_fp8(1);
   const Options options{.causal = scalar<bool>(attributes, "causal", Type::kBool),
                         .scale = scalar<float>(attributes, "scale", Type::kFp32),
                         .return_lse = scalar<bool>(attributes, "return_lse", Type::kBool),
                         .step = std::string_view(step.data, step.size),
                         .layout = scalar<bool>(attributes, "bshd", Type::kBool) ? "bshd" : "bhsd",
                         .device = {},
-                        .num_splits = scalar<int32_t>(attributes, "num_splits", Type::kInt32)};
-  // In FP8 flashsteps/jax.py gives all three, [batch, heads].
-  const int descales = in.size > 0 && in.buffers[0]->type == Type::kE4m3 ? 3 : 0;
+                        .num_splits = scalar<int32_t>(attributes, "num_splits", Type::kInt32),
+                        .kvcache = kv_descales && !q_descale,
+                        .fast = scalar<bool>(attributes, "fast", Type::kBool)};
+  const int descales = q_descale + 2 * kv_descales;
   const bool return_lse = options.return_lse, lengths = in.size == 4 + pages + descales;
   if (in.size != 3 + lengths + pages + descales || out.size < 1 + return_lse)
     throw std::logic_error("the call has not the arguments and results of attention");
   const Arguments arguments =
       read_arguments(options, [&](int place, const char* argument, int dimensions) -> std::optional<Array> {
-        const bool there[] = {true, true, true, lengths, pages, descales > 0, descales > 0, descales > 0};
+        const bool there[] = {true, true, true, lengths, pages, q_descale, kv_descales, kv_descales};
         if (!there[place]) return {};
         const auto before = std::count(there, there + place, true);
         return array_of(*in.buffers[before], argument, place < 5 ? dimensions : 2, device);

@@ -112,10 +112,69 @@ def test_strides(framework):
     assert np.array_equal(o.transpose(0, 2, 1, 3), expected[0]) and np.array_equal(lse, expected[1])
 
 
+# Approximations
+
+
+FAST_LSE = 0.066  # AttentionCall::kFastLse
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_approximation_is_near(framework, causal):
+    arrays = draw_qkv()
+    scales = {"q_descale": SCALES / 2, "k_descale": SCALES / 2, "v_descale": SCALES}
+    found = framework.attention(*arrays, causal=causal, fast=True, **scales)
+    named = framework.attention(*arrays, causal=causal, fast=True, step="v41_bytes_of_p", **scales)
+    assert all(map(np.array_equal, found, named)) and flashsteps.describe("v41_bytes_of_p").fast
+    o, lse = framework.attention(*arrays, causal=causal, **scales)
+    sees_keys = np.isfinite(lse)
+    assert 0.005 < np.linalg.norm(found[0] - o) / np.linalg.norm(o) < 0.05
+    assert np.array_equal(np.isfinite(found[1]), sees_keys)
+    assert 0 < np.abs(found[1] - lse)[sees_keys].max() < FAST_LSE
+
+
+@pytest.mark.parametrize("name", "qk")
+@pytest.mark.parametrize("number", [15, -448])
+def test_where_an_approximation_cannot_be_right_it_is_nan(framework, name, number):
+    """15 is the first number beyond 14."""
+    q, k, v = draw_qkv()
+    q[0, 1, 5, 7] = k[0, 1, 3, 0] = -14  # query heads 2 and 3 share head 1 of k
+    expected = framework.attention(q, k, v, causal=True, fast=True)
+    assert not any(np.isnan(x).any() for x in expected)
+    broken = {"q": q, "k": k}[name]
+    place = (0, 1, 5, 7) if name == "q" else (0, 1, 60, 63)
+    broken[place] = number
+    o, lse = framework.attention(q, k, v, causal=True, fast=True)
+    # Query i sees key j where j <= i + 37: key 60 is seen from row 23 on.
+    wrong = np.zeros(lse.shape, bool)
+    wrong[(0, 1, 5) if name == "q" else (0, slice(2, 4), slice(23, None))] = True
+    assert np.isnan(o[wrong]).all() and np.isnan(lse[wrong]).all()
+    # And no number is wrong.
+    right = ~np.isnan(lse)
+    assert right[1].all() and right[0, :2].any()
+    assert np.array_equal(o[right], expected[0][right]) and np.array_equal(lse[right], expected[1][right])
+    exact, _ = framework.attention(q, k, v, causal=True)
+    assert not np.isnan(exact).any()
+
+
+def test_a_step_that_approximates_takes_no_other_calls(framework):
+    q, k, v = map(framework.array, draw_qkv())
+    refused(ValueError, "step: v41_bytes_of_p approximates, and the call asks for exact results", q, k, v, step="v41_bytes_of_p")
+    refused(TypeError, "fast: is a int, expected True or False", q, k, v, fast=1)
+
+
+def test_other_types_are_always_exact(framework):
+    q, k, v = (framework.array(x.astype(np.float16)) for x in draw_qkv())
+    exact, permitted = (np.asarray(flashsteps.attention(q, k, v, fast=fast)) for fast in (False, True))
+    assert np.array_equal(exact, permitted)
+
+
 def test_check_judges_with_the_scales():
     q, k, v = draw_qkv()
     found = flashsteps.check(q, k, v, causal=True, q_descale=SCALES, v_descale=1.25)
     assert found and "e4m3 causal" in found.problem
+    assert flashsteps.check(q, k, v, causal=True, q_descale=SCALES, v_descale=1.25, fast=True)
+    found = flashsteps.check(q, k, v, q_descale=SCALES, k_descale=SCALES, fast=True, step="v41_bytes_of_p")
+    assert found and "fast=yes" in found.problem
 
 
 def test_without_queries_the_result_is_empty(framework):
@@ -173,6 +232,131 @@ def test_steps_and_calls_without_fp8_say_so(framework):
         flashsteps.attention_with_kvcache(q, k, v, cache_seqlens=None)
 
 
+# Caches in FP8, with q in 16 bits
+
+
+class Caches:
+    """Of two sequences, with NaN behind their last keys, in one piece and in shuffled pages of 16."""
+
+    def __init__(self, q_dtype, head_dim=64):
+        rng = np.random.default_rng(3)
+        self.q = rng.standard_normal((2, 3, 4, head_dim), np.float32).astype(q_dtype)
+        self.k, self.v = (rng.standard_normal((2, 80, 2, head_dim), np.float32).astype(FP8) for _ in range(2))
+        self.lengths = np.array([80, 37], np.int32)
+        self.table = np.array([[3, 9, 0, 6, 4], [8, 2, 5, -7, -7]], np.int32)
+        self.k_pages, self.v_pages = (np.full((10, 16, 2, head_dim), np.nan, FP8) for _ in range(2))
+        for b, length in enumerate(self.lengths):
+            self.k[b, length:] = self.v[b, length:] = np.nan
+            for j in range(length):
+                place = self.table[b, j // 16], j % 16
+                self.k_pages[place], self.v_pages[place] = self.k[b, j], self.v[b, j]
+
+    def expected(self, k_descale=None, v_descale=None):
+        k, v = (
+            dequantized(x.transpose(0, 2, 1, 3), scale) for x, scale in ((self.k, k_descale), (self.v, v_descale))
+        )
+        q = self.q.transpose(0, 2, 1, 3)
+        return reference.attention(q, k, v, causal=True, kv_lengths=self.lengths)
+
+
+def to_any(framework, array):
+    """As its array(), also of bfloat16, which PyTorch does not take from NumPy."""
+    if framework.name == "PyTorch" and array.dtype == ml_dtypes.bfloat16:
+        torch = pytest.importorskip("torch")
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return framework.array(array)
+
+
+def with_kvcache(framework, caches, in_pages, **scales):
+    k, v, table = (caches.k_pages, caches.v_pages, caches.table) if in_pages else (caches.k, caches.v, None)
+    arrays = (to_any(framework, x) for x in (caches.q, k, v))
+    named = {"cache_seqlens": caches.lengths, "page_table": table} | scales
+    o, lse = flashsteps.attention_with_kvcache(
+        *arrays, return_lse=True, **{name: framework.array(x) for name, x in named.items()}
+    )
+    assert str(o.dtype).removeprefix("torch.") == caches.q.dtype.name and tuple(o.shape) == caches.q.shape
+    o = np.asarray(o.double() if framework.name == "PyTorch" else o).astype(np.float64)
+    return o.transpose(0, 2, 1, 3), np.asarray(lse)
+
+
+@pytest.mark.parametrize("in_pages", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("q_dtype", [ml_dtypes.bfloat16, np.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "scales",
+    [{}, {"k_descale": SCALES, "v_descale": SCALES.T.copy()}, {"k_descale": 0.5, "v_descale": 3}],
+    ids=["none", "of each head", "one for all"],
+)
+def test_a_cache_in_fp8(framework, scales, q_dtype, head_dim, in_pages):
+    caches = Caches(q_dtype, head_dim)
+    o, lse = with_kvcache(framework, caches, in_pages, **scales)
+    reference.check(o, lse, caches.q.dtype.name, *caches.expected(**scales))
+
+
+def test_wrong_caches():
+    caches = Caches(ml_dtypes.bfloat16)
+    q, k, v = caches.q, caches.k, caches.v
+    call = flashsteps.attention_with_kvcache
+    for error, message, arrays, named in (
+        (TypeError, "v_cache: is bfloat16, and k_cache is float8_e4m3fn", (q, k, v.astype(q.dtype)), {}),
+        (TypeError, "v_cache: is float8_e4m3fn, and k_cache is bfloat16", (q, k.astype(q.dtype), v), {}),
+        (
+            TypeError,
+            "k_cache: is float8_e4m3fn, and q is float32: a cache in FP8 is for float16 and bfloat16",
+            (q.astype(np.float32), k, v),
+            {},
+        ),
+        (
+            TypeError,
+            "k_cache: is float16, and q is bfloat16: expected that, or float8_e4m3fn",
+            (q, k.astype(np.float16), v),
+            {},
+        ),
+        (
+            ValueError,
+            "k_descale: is given, and q is bfloat16: only float8_e4m3fn has scales",
+            (q, k.astype(q.dtype), v.astype(q.dtype)),
+            {"k_descale": 2},
+        ),
+    ):
+        with pytest.raises(error, match="^" + re.escape(message)):
+            call(*arrays, cache_seqlens=None, **named)
+    with pytest.raises(TypeError, match="^k: is float8_e4m3fn, and q is bfloat16"):
+        flashsteps.attention(q, k, v)
+
+
+def test_the_operator_of_a_cache_in_fp8():
+    torch = pytest.importorskip("torch")
+    caches = Caches(np.float16)
+    q, k, v, lengths, table, scales = map(
+        to_torch, (caches.q, caches.k_pages, caches.v_pages, caches.lengths, caches.table, SCALES)
+    )
+
+    def call(q, k, v, lengths, table, scales):
+        return flashsteps.attention_with_kvcache(
+            q, k, v, cache_seqlens=lengths, page_table=table, k_descale=scales, v_descale=0.5, return_lse=True
+        )
+
+    expected = call(q, k, v, lengths, table, scales)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    assert all(map(torch.equal, compiled(q, k, v, lengths, table, scales), expected))
+    with torch.autocast("cpu", torch.float16):  # which leaves FP8 alone
+        assert all(map(torch.equal, call(q, k, v, lengths, table, scales), expected))
+
+
+def test_a_cache_in_fp8_below_jit():
+    jax = pytest.importorskip("jax")
+    caches = Caches(ml_dtypes.bfloat16)
+    arrays = [to_jax(x) for x in (caches.q, caches.k_pages, caches.v_pages, caches.lengths, caches.table, SCALES)]
+
+    def call(q, k, v, lengths, table, scales):
+        return flashsteps.attention_with_kvcache(
+            q, k, v, cache_seqlens=lengths, page_table=table, k_descale=scales, return_lse=True
+        )
+
+    reference.same_bits(jax.jit(call)(*arrays), call(*arrays))
+
+
 # In PyTorch
 
 
@@ -181,20 +365,21 @@ def draw_tensors():
     return torch, *map(to_torch, draw_qkv()), to_torch(SCALES)
 
 
-def call_with_scales(q, k, v, scales):
-    return flashsteps.attention(q, k, v, causal=True, q_descale=scales, v_descale=0.5, return_lse=True)
+def call_with_scales(q, k, v, scales, fast=False):
+    return flashsteps.attention(q, k, v, causal=True, q_descale=scales, v_descale=0.5, return_lse=True, fast=fast)
 
 
-def test_the_operator():
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_operator(fast):
     torch, q, k, v, scales = draw_tensors()
     op = torch.ops.flashsteps.attention_with_lse.default
     utilities = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")  # the other multiplies q
-    torch.library.opcheck(op, (q, k, v, None, scales), {"causal": True}, test_utils=utilities)
-    expected = call_with_scales(q, k, v, scales)
+    torch.library.opcheck(op, (q, k, v, None, scales), {"causal": True, "fast": fast}, test_utils=utilities)
+    expected = call_with_scales(q, k, v, scales, fast)
     compiled = torch.compile(call_with_scales, fullgraph=True, backend="aot_eager")
     with torch.autocast("cpu", torch.float16):  # which leaves FP8 alone
-        under_autocast = call_with_scales(q, k, v, scales)
-    for found in (compiled(q, k, v, scales), under_autocast):
+        under_autocast = call_with_scales(q, k, v, scales, fast)
+    for found in (compiled(q, k, v, scales, fast), under_autocast):
         assert all(map(torch.equal, found, expected))
 
 
@@ -220,14 +405,16 @@ def test_the_page_shows_what_works():
 
 
 @pytest.mark.parametrize("scales", [SCALES, 0.5, None], ids=["of each head", "a number", "none"])
-def test_below_transformations_of_jax(scales):
+@pytest.mark.parametrize("fast", [False, True])
+def test_below_transformations_of_jax(scales, fast):
     jax = pytest.importorskip("jax")
     q, k, v = map(to_jax, draw_qkv())
     scales = to_jax(scales) if isinstance(scales, np.ndarray) else scales
-    expected = flashsteps.attention(q, k, v, causal=True, k_descale=scales, return_lse=True)
 
     def call(q, k, v):
-        return flashsteps.attention(q, k, v, causal=True, k_descale=scales, return_lse=True)
+        return flashsteps.attention(q, k, v, causal=True, k_descale=scales, return_lse=True, fast=fast)
+
+    expected = call(q, k, v)
 
     reference.same_bits(jax.jit(call)(q, k, v), expected)
     many = [jax.numpy.stack([x, x]) for x in (q, k, v)]
