@@ -274,7 +274,7 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
     row_norm += row.o[d] * row.o[d];
     keep_worst(v.max_abs, difference);
     if (is_empty || !has_roundings(p)) continue;
-    const double scale = gate.unit * (std::abs(row.o[d]) + row.rounding[d]) + smallest(p);
+    const double scale = gate.unit * (std::abs(row.o[d]) + row.rounding[d] + row.subnormal[d]) + smallest(p);
     if (keep_worst(v.worst_element, difference / scale)) errors.worst_element = {row.id, d, o[d], row.o[d]};
     keep_worst(errors.naive_element, std::abs(row.naive[d] - row.o[d]) / scale);
     errors.along += (o[d] - row.o[d]) * row.o[d];

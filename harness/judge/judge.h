@@ -12,7 +12,7 @@ namespace flashsteps {
 
 struct Validation {
   bool pass = false;
-  std::string message;      // empty when it passes
+  std::string message;  // empty when it passes
   double nrmse = 0, worst_row_nrmse = 0, max_abs = 0, lse_max_abs = 0;
   // The worst element's error, in units of what roundings of P and O to the type may add up to there; at most
   // twice that of a naive implementation of the same type, and 1.

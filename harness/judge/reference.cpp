@@ -84,6 +84,14 @@ float rounded_weight(const Problem& p, float weight) {
   return load_element(p.dtype, &code) / 256;
 }
 
+// Of a P whose largest value is 1, and 2^8 in e4m3: the weight of which 2^-4, the unit roundoff, is what this
+// one may be rounded by. 0 where that is the weight itself, as it is for normal numbers.
+float like_subnormal(const Problem& p, double weight) {
+  constexpr double kSmallestNormal = 0x1p-6 / 256;
+  if (p.dtype != DType::kE4m3 || weight >= kSmallestNormal) return 0;
+  return float(std::min(16 * weight, kSmallestNormal));  // what is below half of the smallest number is lost
+}
+
 // With the earlier result over other keys that the row has at number `at`.
 void merge(const EarlierResult& earlier, int64_t at, ReferenceRow& row) {
   const double before = earlier.lse[at], now = row.lse;
@@ -97,6 +105,7 @@ void merge(const EarlierResult& earlier, int64_t at, ReferenceRow& row) {
     row.o[d] = row.o[d] * weight + kept_o;
     row.naive[d] = float(row.naive[d] * weight + kept_o);
     row.rounding[d] *= float(weight);
+    row.subnormal[d] *= float(weight);
   }
 }
 
@@ -124,6 +133,7 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     rows[r].o.assign(d, 0.0);
     rows[r].naive.assign(d, 0.0f);
     rows[r].rounding.assign(d, 0.0f);
+    rows[r].subnormal.assign(d, 0.0f);
   }
   for (int j = 0; j < most_keys; ++j) {
     const float* const k = keys + size_t(j) * d;
@@ -162,10 +172,15 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
         naive[c] += naive_weight * v[c];
         rounding[c] += product * product;
       }
+      if (const float rounds_like = like_subnormal(p, works[r].scores[j]); rounds_like > 0) {
+        for (int c = 0; c < d; ++c)
+          rows[r].subnormal[c] += std::pow(rounds_like / float(works[r].sum) * v[c], 2.0f);
+      }
     }
   }
   for (size_t r = 0; r < rows.size(); ++r) {
     for (float& x : rows[r].rounding) x = std::sqrt(x);
+    for (float& x : rows[r].subnormal) x = std::sqrt(x);
     if (rows[r].visible_keys > 0) {
       for (float& o : rows[r].naive) o /= works[r].naive_sum;
     }
@@ -208,7 +223,7 @@ std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<Ro
   const int group = p.num_heads_q / p.num_heads_kv;
   std::vector<ReferenceRow> rows;
   for (const RowId& id : ids)
-    rows.push_back({id, p.visible_keys(id.i, w.kv_lengths()[id.b]), 0.0, {}, {}, {}, 0.0});
+    rows.push_back({id, p.visible_keys(id.i, w.kv_lengths()[id.b]), 0.0, {}, {}, {}, {}, 0.0});
   // Rows of one (batch, KV head) next to each other, those that see similar numbers of keys together.
   const auto head = [&](const ReferenceRow& row) { return std::pair(row.id.b, row.id.h / group); };
   std::ranges::stable_sort(rows, {}, [&](const auto& row) { return std::pair(head(row), row.id.i); });

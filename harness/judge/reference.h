@@ -16,8 +16,10 @@ struct ReferenceRow {
   std::vector<double> o;        // head_dim; zeros when the row sees no key
   std::vector<float> naive;     // the naive o
   std::vector<float> rounding;  // sqrt(sum of (p v)^2): what errors of P's elements add up to, if each is 1
-  double cut_off = 0;           // e4m3: what lse may lose where tensor cores sum the scores, see gates.h
-  double quantization = 0;      // e4m3: ||o - o of the inputs before they were rounded||^2
+  // e4m3: the same of P below its normal numbers, where roundings are as large as those of the smallest one
+  std::vector<float> subnormal;
+  double cut_off = 0;       // e4m3: what lse may lose where tensor cores sum the scores, see gates.h
+  double quantization = 0;  // e4m3: ||o - o of the inputs before they were rounded||^2
 };
 
 // Which rows to check. All of them when that is cheap; otherwise at most 1024: the first, the last and both

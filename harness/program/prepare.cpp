@@ -74,7 +74,14 @@ void refuse_named_steps(const Options& options, const std::vector<Problem>& prob
       const auto is_compared = [&](const StepChoice& other) {
         return other.step == options.steps[s].step && probed.refusals[p][&other - &options.steps[0]].empty();
       };
-      if (!reason.empty() && !(options.command == "tune" && std::ranges::any_of(options.steps, is_compared)))
+      // Of the types that --cache names, a step may be able to read only one.
+      const auto has_other_cache = [&](const Problem& other) {
+        Problem same = other;
+        same.fp8_cache = problems[p].fp8_cache;
+        return same == problems[p] && probed.refusals[&other - &problems[0]][s].empty();
+      };
+      if (!reason.empty() && !std::ranges::any_of(problems, has_other_cache) &&
+          !(options.command == "tune" && std::ranges::any_of(options.steps, is_compared)))
         throw UsageError(options.steps[s].name + " cannot run " + problems[p].label() + ": " + reason);
     }
   }

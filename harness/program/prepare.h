@@ -16,7 +16,8 @@ std::vector<Problem> prepare_problems(const Options& options, const Runner& runn
 // Why the device has no room for the problem's tensors, or --memory allows none; empty when it has.
 std::string lacks_memory(const Problem& problem, const Device& device, double memory_gib);
 
-// A step that was asked for by name and cannot run a problem is wrong use; in a sweep it is a SKIP. Throws
+// A step that was asked for by name and cannot run a problem is wrong use; in a sweep it is a SKIP, and so it
+// is where the step can run the problem with another type of K and V, which was asked for as well. Throws
 // UsageError.
 void refuse_named_steps(const Options& options, const std::vector<Problem>& problems, const Probed& probed);
 

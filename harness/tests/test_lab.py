@@ -16,7 +16,7 @@ from test_program import FLASHSTEPS, ROOT, check_file, needs_gpu, run
 from draw.attention_data import to_bits, to_double  # in scripts/, which test_program adds to the path
 from measure import lab
 from records.problems import flops, problem_label
-from records.rules import GATES
+from records.rules import FAST_GATES, GATES
 
 LIBRARY = FLASHSTEPS.parent / lab.LIBRARY
 SHAPE = "--shape=2,4,2,70,130,64"
@@ -193,6 +193,9 @@ def test_rounds_and_gates(emulator: lab.Lab) -> None:
     assert [emulator.order(4, round_) for round_ in range(2)] == [[0, 1, 3, 2], [1, 2, 0, 3]]
     assert [emulator.order(3, round_) for round_ in range(3)] == [[0, 1, 2], [2, 1, 0], [1, 2, 0]]
     assert {dtype: (gate["nrmse"], gate["row"]) for dtype, gate in emulator.gates.items()} == GATES
+    (fast,) = lab.problems(LIBRARY, "--shape=1,1,8,64", "--dtype=e4m3", "--fast")
+    found = emulator.problem(fast).check("v01_scalar")["validation"]
+    assert (found["gate_nrmse"], found["gate_row"]) == FAST_GATES
 
 
 def test_records_are_the_programs_own(emulator: lab.Lab) -> None:

@@ -32,6 +32,8 @@ the ladder since; `against` and `measured` may name one.
     pages       file=FILE without=FILE step=NAME [measured=NAME] [FILTER...]
                                               a step with K and V in pages, and without, of another file: times, a
                                               column a page size; `measured` names the step that was in its place
+    cache       file=FILE step=NAME [against=NAME] [FILTER...]
+                                              a step with K and V in FP8, and another one with both in q's type: times
     instructions file=FILE warps=N            what instructions cost beside mma.sync, with so many warps
     bound       file=FILE loop="NAME=COUNT ..." keys=N rows=N D=N step=NAME ladder=FILE
                                               the least time of a step's loop that has so many of each instruction
@@ -414,6 +416,30 @@ def inputs(request: Request) -> str:
     return f"{common}. Rates over those with normal inputs.\n\n{table(['step', *labels], rows)}"
 
 
+def without_cache(data: Record, run: Run) -> Run | None:
+    """The same problem with K and V in q's type."""
+    wanted = problem_label(run["problem"] | {"cache": None})
+    return next((each for each in data["runs"] if problem_label(each["problem"]) == wanted), None)
+
+
+def cache(request: Request) -> str:
+    _, data = request.record(backend="cuda")
+    before, step = request.pair()
+    runs = [run for run in request.runs(data) if run["problem"].get("cache")]
+    likes = [without_cache(data, run) for run in runs]
+    common, labels = problem_labels(likes)
+    rows = []
+    for run, like, label in zip(runs, likes, labels):
+        entries = [steps_of(like)[before], steps_of(run)[step]]
+        times = [f"{1e3 * entry['timing']['median_ms']:.1f}" if entry.get("timing") else status_cell(entry) for entry in entries]
+        share = rates.percent_of_ceiling(run, entries[1]["timing"], "read_kv") if entries[1].get("timing") else None
+        size = f"{kv_bytes(like['problem']) / 1e6:,.0f}"
+        cells = [rate_cell(run, entries[1], spread=False), "–" if share is None else f"{share:.0f}"]
+        rows.append([label or common, size, *times, speedup_cell(*entries), *cells])
+    header = ["problem", "K and V in 16 bits, MB", f"{before}, µs", f"{step}, µs", "×", "TB/s of FP8", "% of read_kv"]
+    return f"{common}, L2 cold. {before} has K and V in q's type, and {step} in FP8: median times.\n\n{table(header, rows)}"
+
+
 def pages(request: Request) -> str:
     """Times, because looking pages up adds about as much to a short call as to a long one."""
     _, data = request.record(backend="cuda")
@@ -770,7 +796,10 @@ def side_steps(request: Request) -> str:
         for file, data in records:
             # A step that takes FP8 alone stands beside one in bf16.
             other = before if any(before in steps_of(run) for run in data["runs"]) else f"{before}:bf16"
-            times = [[(steps_of(run).get(each) or {}).get("timing") for each in (other, step)] for run in data["runs"]]
+            # And one with K and V in FP8 beside one that has them in q's type.
+            olds = [without_cache(data, run) if run["problem"].get("cache") else run for run in data["runs"]]
+            entries = [(steps_of(old).get(other), steps_of(new).get(step)) for old, new in zip(olds, data["runs"]) if old]
+            times = [[(entry or {}).get("timing") for entry in pair] for pair in entries]
             gains = sorted(old["median_ms"] / new["median_ms"] for old, new in times if old and new)
             if gains:
                 gain = " to ".join(dict.fromkeys(f"{each:.2f}" for each in (gains[0], gains[-1])))
@@ -804,7 +833,7 @@ def path(request: Request) -> str:
 KINDS = {
     kind.__name__: kind
     for kind in (
-        *(ladder, step, counters, conformance, ablation, peers, host_time, standing, inputs, pages),
+        *(ladder, step, counters, conformance, ablation, peers, host_time, standing, inputs, cache, pages),
         *(instructions, bound, ring, ring_trace, provenance, code, try_it, place, side_steps, path),
     )
 }
