@@ -118,10 +118,10 @@ struct AttentionCall {
   // that see such an element. lse may be off by kFastLse and by what rounding scores to FP16 moves it. Steps
   // that do not approximate ignore this.
   bool fast = false;
-  static constexpr float kLargestFastQk = 14.0f, kFastLse = 0.066f;
+  static constexpr float kLargestFastQk = 14.0f, kFastLse = 0.084f;
   // For steps with `fp8_cache`: k and v are kE4m3, with k_descale and v_descale, and only q and o have the
-  // type above, which is kFp16 or kBf16. Every key below kv_len must be a number there, too: what a step
-  // makes of e4m3's NaN is not defined.
+  // type above, which is kFp16 or kBf16. Every key below kv_len must be a number there, too. A step may round
+  // P to FP16: of a weight that is below 2^-14 of a row's largest, up to 2^-25 of the largest may be lost.
   bool fp8_cache = false;
   constexpr DType kv_dtype() const { return fp8_cache ? DType::kE4m3 : dtype; }
 

@@ -37,8 +37,8 @@ constexpr Gates gates(DType dtype) {
 }
 
 // Of a call that allows an approximation (AttentionCall::fast): scores may be summed in FP16, and the sum of
-// a row may be that of the rounded P, whose byte may be off by 0.76 of its unit. So P is off by up to 6.6 %
-// in either direction, and O by twice that where two keys have all the weight.
+// a row may be that of the rounded P, whose byte may be off by 0.76 of its unit. So P is up to 6.5 % too
+// large or 8 % too small, and O is off by as much as both where two keys have all the weight.
 constexpr Gates gates(DType dtype, bool fast) {
   Gates found = gates(dtype);
   if (fast) {

@@ -73,10 +73,11 @@ std::pair<Score, Score> exponentiate(std::vector<Score>& scores) {
   return {row_max, sum};
 }
 
-// P, whose largest value is 1. In e4m3 that becomes 2^8, or most of what is small would be lost. A fast
-// approximation has the number whose byte is nearest to a straight line in the logarithm, or below 2^-6
-// nearest.
+// P, whose largest value is 1. Where the cache is in e4m3 it may be in FP16. In e4m3 it becomes 2^8, or most
+// of what is small would be lost. A fast approximation has the number whose byte is nearest to a straight
+// line in the logarithm, or below 2^-6 nearest.
 float rounded_weight(const Problem& p, float weight) {
+  if (p.fp8_cache) return rounded(DType::kFp16, weight);
   if (p.dtype != DType::kE4m3) return rounded(p.dtype, weight);
   if (!p.fast) return rounded(p.dtype, 256 * weight) / 256;
   const float line = 8 * (std::log2(256 * weight) + 7) - 0.458f;
@@ -84,12 +85,16 @@ float rounded_weight(const Problem& p, float weight) {
   return load_element(p.dtype, &code) / 256;
 }
 
-// Of a P whose largest value is 1, and 2^8 in e4m3: the weight of which 2^-4, the unit roundoff, is what this
-// one may be rounded by. 0 where that is the weight itself, as it is for normal numbers.
-float like_subnormal(const Problem& p, double weight) {
-  constexpr double kSmallestNormal = 0x1p-6 / 256;
-  if (p.dtype != DType::kE4m3 || weight >= kSmallestNormal) return 0;
-  return float(std::min(16 * weight, kSmallestNormal));  // what is below half of the smallest number is lost
+// By how much more than the unit roundoff of itself may P be off, in units of that? Its largest value is 1.
+// Below its normal numbers it is rounded by up to half of the smallest one, or is lost: in e4m3, where the
+// largest P is 2^8, and where only the cache is in e4m3, because P may be in FP16 then. And P is off by what
+// is cut off of its score.
+float excess_error(const Problem& p, double weight, double cut_off) {
+  const bool is_e4m3 = p.dtype == DType::kE4m3;
+  const double smallest_normal = is_e4m3 ? 0x1p-6 / 256 : p.fp8_cache ? 0x1p-14 : 0;
+  const double half_smallest = is_e4m3 ? 0x1p-10 / 256 : 0x1p-25;
+  const double rounded_by = weight < smallest_normal ? std::min(weight, half_smallest) : 0;
+  return float((rounded_by + weight * cut_off) / gates(p.dtype).unit);
 }
 
 // With the earlier result over other keys that the row has at number `at`.
@@ -105,7 +110,7 @@ void merge(const EarlierResult& earlier, int64_t at, ReferenceRow& row) {
     row.o[d] = row.o[d] * weight + kept_o;
     row.naive[d] = float(row.naive[d] * weight + kept_o);
     row.rounding[d] *= float(weight);
-    row.subnormal[d] *= float(weight);
+    row.excess[d] *= float(weight);
   }
 }
 
@@ -133,7 +138,7 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     rows[r].o.assign(d, 0.0);
     rows[r].naive.assign(d, 0.0f);
     rows[r].rounding.assign(d, 0.0f);
-    rows[r].subnormal.assign(d, 0.0f);
+    rows[r].excess.assign(d, 0.0f);
   }
   for (int j = 0; j < most_keys; ++j) {
     const float* const k = keys + size_t(j) * d;
@@ -172,15 +177,15 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
         naive[c] += naive_weight * v[c];
         rounding[c] += product * product;
       }
-      if (const float rounds_like = like_subnormal(p, works[r].scores[j]); rounds_like > 0) {
-        for (int c = 0; c < d; ++c)
-          rows[r].subnormal[c] += std::pow(rounds_like / float(works[r].sum) * v[c], 2.0f);
+      const double score_error = works[r].cut_off.empty() ? 0 : works[r].cut_off[j];
+      if (const float excess = excess_error(p, works[r].scores[j], score_error); excess > 0) {
+        for (int c = 0; c < d; ++c) rows[r].excess[c] += std::pow(excess / float(works[r].sum) * v[c], 2.0f);
       }
     }
   }
   for (size_t r = 0; r < rows.size(); ++r) {
     for (float& x : rows[r].rounding) x = std::sqrt(x);
-    for (float& x : rows[r].subnormal) x = std::sqrt(x);
+    for (float& x : rows[r].excess) x = std::sqrt(x);
     if (rows[r].visible_keys > 0) {
       for (float& o : rows[r].naive) o /= works[r].naive_sum;
     }

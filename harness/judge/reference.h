@@ -16,8 +16,8 @@ struct ReferenceRow {
   std::vector<double> o;        // head_dim; zeros when the row sees no key
   std::vector<float> naive;     // the naive o
   std::vector<float> rounding;  // sqrt(sum of (p v)^2): what errors of P's elements add up to, if each is 1
-  // e4m3: the same of P below its normal numbers, where roundings are as large as those of the smallest one
-  std::vector<float> subnormal;
+  // The same of what errors of P's elements may be beyond that: see excess_error() in reference.cpp
+  std::vector<float> excess;
   double cut_off = 0;       // e4m3: what lse may lose where tensor cores sum the scores, see gates.h
   double quantization = 0;  // e4m3: ||o - o of the inputs before they were rounded||^2
 };

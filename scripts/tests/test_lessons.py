@@ -32,6 +32,8 @@ LADDER = (
     "h200_stream_k_lengths.json",
     "h100_even_shares.json",
     "h200_fp8.json",
+    "h200_fp8_fast.json",
+    "h200_fp8_cache.json",
 )
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
 QUESTIONS = (2, 3)

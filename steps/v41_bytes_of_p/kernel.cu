@@ -23,8 +23,9 @@ constexpr int MMA_N = 8;
 constexpr int MMA_K = 32;
 
 // P is as large as e4m3 allows: its largest is 2^8 when a row gets a new base, and at most 2^8.75 before it
-// gets another one. e4m3 ends at 448, whose byte is 126; the next is NaN.
-constexpr float LARGEST_P = 8.0f;
+// gets another one. e4m3 ends at 448, whose byte is 126; the next is NaN. The byte of 2^8 is 119.54, and what
+// FP16 rounds off the base and a score must not make it 119: so a little more is wanted.
+constexpr float LARGEST_P = 8.01f;
 constexpr float MAX_P = 8.75f;
 constexpr float LARGEST_BYTE = 126.0f;
 constexpr uint32_t PART_OF_8 = 0x2c102c10;  // of two bytes of 8: 8 / LARGEST_BYTE in FP16
@@ -149,8 +150,8 @@ struct Tiles {
 template <typename C>
 struct Storage : WithBarriers<Tiles<C>, C> {};
 
-// A warpgroup that computes. A tile of keys gives S = Q K^T, then P, the exponentials of S, then P V, which
-// is added to O. While it computes P, the other warpgroups have the tensor cores.
+// A warpgroup that computes. A tile of keys gives S = Q K^T, then the bytes of P, then P V, which is added to
+// O. While it makes P, the other warpgroup has the tensor cores.
 template <bool CAUSAL, typename C>
 struct Consumer {
   using Q = typename Storage<C>::Q;
@@ -170,10 +171,10 @@ struct Consumer {
   static constexpr int O_TILES = C::HEAD_DIM / MMA_N;
 
   int kv_tile;     // of S
-  __half2 factor;  // of a score, in the part of LARGEST_BYTE that P's byte is; twice
+  __half2 factor;  // of a score, for P's byte as a part of LARGEST_BYTE; in both halves
 
   // Of the rows acc_row() + r * 8.
-  __half2 summand[2];     // the same without the score, which is the base that P is relative to; twice
+  __half2 summand[2];     // of the same, which has the base that P is relative to; in both halves
   float row_sum[1][2];    // of the whole row
   float row_scale[1][2];  // that O and row_sum need because the base has changed
   float acc_o[1][O_TILES][4];
@@ -276,7 +277,7 @@ struct Consumer {
   }
 
   // ---- The softmax.
-  // Could a P be larger than MAX_P? Where all scores of a row are negative it says so too often.
+  // Could a P be larger than 2^MAX_P? Where all scores of a row are negative it says so too often.
   __device__ __forceinline__ bool has_grown(const Scores& acc_s) const {
     uint32_t max[2] = {0, 0};  // bits of the largest scores from 0 on
 #pragma unroll
@@ -333,7 +334,7 @@ struct Consumer {
     }
   }
   // Below a byte of 8, which is 2^-6, e4m3 is no logarithm: the byte counts units of 2^-9. There 2^x in these
-  // units is larger than a straight line.
+  // units is larger than a straight line, which is negative from 2^-7 on and would make NaN.
   static __device__ __forceinline__ void count_small_p(Scores& parts) {
     const auto part_of_small = [](float part) {
       const float units = exp2_approx(exponent_of(part) + 9.0f);
@@ -386,7 +387,7 @@ struct Consumer {
     return true;
   }
   // Scores are masked, if needed, from the highest tile down to this one. Computed anew for each of these few
-  // tiles, because a lane has only 160 registers.
+  // tiles, so that the loop keeps no register for it.
   __device__ __forceinline__ int last_careful() const {
     const Work work = shared.work[at_q.stage];
     const int first_query = first_query_of(work);
@@ -421,7 +422,8 @@ struct Consumer {
       }
     }
   }
-  // Does one of the warpgroup's rows of Q, or of those of this lane's warp?
+  // Is an element of the warpgroup's rows of Q beyond MAX_QK? Each warp looks at all 64 rows, so all warps
+  // find the same.
   __device__ __forceinline__ bool q_is_beyond() {
     const auto* const chunks = reinterpret_cast<const uint4*>(&shared.q[at_q.stage][warpgroup].q);
     bool beyond = false;

@@ -57,6 +57,7 @@ struct RowTile {
 // Without PAGED the loop has no code for pages.
 template <typename Element, int HEAD_DIM, bool CAUSAL, bool PAGED>
 struct Attend {
+  static constexpr bool IS_BF16 = std::is_same_v<Element, __nv_bfloat16>;
   static constexpr int K_STEPS = HEAD_DIM / MMA_K;
   static constexpr int S_TILES = BLOCK_N / MMA_N;
   static constexpr int O_TILES = HEAD_DIM / MMA_N;
@@ -72,6 +73,7 @@ struct Attend {
 
   int next_page = 0;                                // of the tile of keys that is requested next
   float score_scale = 1, v_descale = 1;             // of a product of Q and K, to units of log2, and of V
+  float q_scale[1][2] = {{1, 1}};                   // of the scores of the lane's two rows
   float row_base[1][2] = {{-INFINITY, -INFINITY}};  // of the lane's two rows
   float row_sum[1][2] = {};                         // of this lane's columns only
   float acc_o[1][O_TILES][4] = {};
@@ -139,9 +141,9 @@ struct Attend {
     }
   }
 
-  // The A operands of all of Q, in FP16. An operand's columns 2 c and 2 c + 1 are columns 4 c and 4 c + 1 of
-  // Q's 16, and 8 + 2 c and 9 + 2 c are 4 c + 2 and 4 c + 3. So a lane's columns are four neighbours, in Q as
-  // in K.
+  // The A operands of all of Q, in FP16. With c = lane % 4, a lane has columns 2 c, 2 c + 1, 2 c + 8 and 2 c
+  // + 9 of an operand. These stand for columns 4 c to 4 c + 3 of Q's 16: four neighbours, as a lane gets them
+  // of K.
   __device__ void load_q(uint32_t (&frag_q)[K_STEPS][4]) {
     const int offset = Q::offset_of(accumulator_row(lane_id()), lane_id() % 4 * 4);
 #pragma unroll
@@ -151,26 +153,30 @@ struct Attend {
       frag_q[step][r] = cols.x;
       frag_q[step][2 + r] = cols.y;
     }
-    if constexpr (std::is_same_v<Element, __nv_bfloat16>) score_scale *= to_half(frag_q);
+    if constexpr (IS_BF16) {
+      to_half(frag_q, 0);
+      to_half(frag_q, 1);
+    }
   }
 
-  // From bf16. Its largest numbers are beyond FP16, and its smallest as well. So the largest one of the tile
-  // becomes 2^14 or more, but less than 2^15, by a power of two. Returns what that must be made up by.
-  static __device__ float to_half(uint32_t (&frag_q)[K_STEPS][4]) {
-    uint32_t largest = 0;  // of a float's bits without its sign
+  // One of the lane's two rows, from bf16. The largest numbers of bf16 are beyond FP16, and its smallest as
+  // well. So the row is multiplied by a power of two, such that its largest element is between 2^14 and 2^15,
+  // and its scores by the inverse. 126: both are normal numbers, also for a row that is 0.
+  __device__ void to_half(uint32_t (&frag_q)[K_STEPS][4], int r) {
+    float largest = 0;
 #pragma unroll
-    for (int i = 0; i < K_STEPS * 4; ++i) {
-      for (const float q : {first_of(frag_q[i / 4][i % 4]), second_of(frag_q[i / 4][i % 4])})
-        if (isfinite(q)) largest = max(largest, __float_as_uint(fabsf(q)));
+    for (int i = 0; i < K_STEPS * 2; ++i) {
+      for (const float q : {first_of(frag_q[i / 2][i % 2 * 2 + r]), second_of(frag_q[i / 2][i % 2 * 2 + r])})
+        if (isfinite(q)) largest = fmaxf(largest, fabsf(q));
     }
-    const int exponent = __reduce_max_sync(0xffffffff, largest) >> 23;  // plus 127
-    const int wanted = min(14 + 127 - exponent, 126);
+    const int exponent = int(__float_as_uint(quad_reduce_max(largest)) >> 23) - 127;
+    const int shift = min(14 - exponent, 126);
+    q_scale[0][r] = power_of_2(-shift);
 #pragma unroll
-    for (int i = 0; i < K_STEPS * 4; ++i) {
-      uint32_t& pair = frag_q[i / 4][i % 4];
-      pair = pack2<__half>(first_of(pair) * power_of_2(wanted), second_of(pair) * power_of_2(wanted));
+    for (int i = 0; i < K_STEPS * 2; ++i) {
+      uint32_t& pair = frag_q[i / 2][i % 2 * 2 + r];
+      pair = pack2<__half>(first_of(pair) * power_of_2(shift), second_of(pair) * power_of_2(shift));
     }
-    return power_of_2(-wanted);
   }
   static __device__ float power_of_2(int exponent) { return __int_as_float((exponent + 127) << 23); }
   // Of two numbers in bf16.
@@ -190,12 +196,13 @@ struct Attend {
         mma_m16n8k16<__half>(acc_s[0][n], frag_q[step],
                              {unpack2_e4m3(bytes[n]), unpack2_e4m3(bytes[n] >> 16)});
     }
+    if constexpr (IS_BF16) scale_rows(acc_s, q_scale);
   }
 
-  // O += P V. To ldmatrix, two neighbouring columns of V are one element. Transposed, a register has columns
-  // 2 c and 2 c + 1 of two neighbouring keys. Its even bytes are column 2 c of both keys, and its odd bytes
-  // are column 2 c + 1. So of 16 columns of V, the even ones are one B operand, and the odd ones are the
-  // next.
+  // O += P V. To ldmatrix, two neighbouring columns of V are one element. Transposed, a register has two
+  // neighbouring columns of two neighbouring keys: its even bytes are the first column of both keys, and its
+  // odd bytes are the second one. So of 16 columns of V, the even ones are one B operand, and the odd ones
+  // are the next.
   __device__ void mma_pv(const float (&acc_s)[1][S_TILES][4], KV& v, int offset) {
 #pragma unroll
     for (int step = 0; step < BLOCK_N / MMA_K; ++step) {
@@ -281,7 +288,9 @@ struct Attend {
 };
 
 template <typename Element, int HEAD_DIM, bool CAUSAL, bool PAGED>
-__global__ void __launch_bounds__(NUM_THREADS, HEAD_DIM == 128 ? 2 : PAGED ? 3 : 4)
+__global__ void __launch_bounds__(NUM_THREADS, HEAD_DIM == 128 ? 2
+                                               : PAGED         ? 3
+                                                               : 4)
     attention_kernel(const Params<Element> params, const Partials<HEAD_DIM> partials, const Line<UNIT> line,
                      const Divisor group) {
   auto& shared = *reinterpret_cast<SharedStorage<HEAD_DIM>*>(smem);
@@ -363,10 +372,11 @@ int num_ctas(const auto& call) {
 }
 
 // CTAs per SM. At D = 128 the requests of one CTA keep an SM busy, and two CTAs are faster where there are
-// many tiles. At D = 64 it takes two CTAs. Twice as many are faster where some sequences may be short.
+// many tiles. At D = 64 it takes two CTAs. Twice as many are faster where some sequences may be short, but
+// with pages there are registers for three only.
 int choose_configuration(const AttentionCall& call) {
   const bool uneven = call.kv_lengths != nullptr && call.batch > 1;
-  if (call.head_dim == 64) return uneven ? 2 : 1;
+  if (call.head_dim == 64) return uneven && call.page_table.pages == nullptr ? 2 : 1;
   return uneven || num_tiles(call) > num_sms() ? 1 : 0;
 }
 

@@ -106,7 +106,7 @@ def attention(
         fast: for float8_e4m3fn, and ignored for other types: may a step approximate, to be faster? Then no element
             of q and k, without its descale, may be above 14 in magnitude: a larger one makes NaN of o and lse in
             rows that see it, and in others beside them. o is off by about 3 % (exactly: 2.5 %), and lse by up to
-            0.066 and what rounding scores to float16 moves it.
+            0.084 and what rounding scores to float16 moves it.
 
     A step that has several configurations takes the one that `flashsteps tune` has kept for such calls on this
     GPU, if there is one, and else chooses itself. FLASHSTEPS_TUNING in the environment names another file than

@@ -115,7 +115,7 @@ def test_strides(framework):
 # Approximations
 
 
-FAST_LSE = 0.066  # AttentionCall::kFastLse
+FAST_LSE = 0.084  # AttentionCall::kFastLse
 
 
 @pytest.mark.parametrize("causal", [False, True])
