@@ -103,7 +103,8 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
     demand(PREDICT_FIRST.match(measured), f"section 4 must begin with {form}")
     own = find_blocks(measured, page)
     if step in recorded_steps():
-        demand(any(block.kind == "step" for block in own), "section 4 must have a generated block 'step'")
+        kinds = {block.kind for block in own}
+        demand(kinds & {"step", "cache"}, "section 4 must have a generated block 'step', or 'cache' of K and V in FP8")
     else:
         demand("is not recorded yet" in measured, "section 4 must say that its run 'is not recorded yet'")
     # `standing` names its steps with `show`: in a lesson that is the lesson's own.
