@@ -360,6 +360,8 @@ void choose_problems(const CLI::App& command, Axes& axes, Options& o) {
   const auto has_fp8_cache = [](const StepChoice& step) { return step.info->fp8_cache; };
   if (axes.caches.empty() && !o.steps.empty() && std::ranges::all_of(o.steps, has_fp8_cache))
     axes.caches = {"e4m3"};
+  const auto is_fast = [](const StepChoice& step) { return step.info->fast; };
+  axes.fast |= !o.steps.empty() && std::ranges::all_of(o.steps, is_fast);
   o.problems = problems_of_shapes(axes);
   for (const char* const option :
        {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs", "--page-size", "--seed",
