@@ -204,6 +204,17 @@ void many_keys(const StepInfo& step, std::vector<Problem>& sample) {
   sample.push_back({.seqlen_q = rows, .seqlen_kv = 17000, .inputs = Inputs::kOutliers});
 }
 
+// Q in bf16 with elements beyond FP16, for steps whose products may be in FP16.
+void beyond_fp16(std::vector<Problem>& sample) {
+  sample.push_back({.num_heads_q = 4,
+                    .seqlen_q = 3,
+                    .seqlen_kv = 330,
+                    .head_dim = 128,
+                    .dtype = DType::kBf16,
+                    .inputs = Inputs::kHuge,
+                    .given_scale = 1e-5});
+}
+
 // Scores that outgrow what came before, from the first key on or from the last. Of each type, `leaps` has
 // three patterns of rows at D = 64 and the fourth at D = 128: that is the seed's doing, so these four stay
 // together.
@@ -286,6 +297,7 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
   more_rows(step, sample);
   many_keys(step, sample);
   large_growth(sample);
+  if (step.fp8_cache) beyond_fp16(sample);
   if (step.workspace_bytes != nullptr && step.purpose != Purpose::kDecode) shared_tiles(sample);
   // Those after the pairs name 16-bit types. A step that has not these gets them in its own, but for inputs
   // that are not for it.

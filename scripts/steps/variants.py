@@ -267,7 +267,8 @@ def instances(variant: Variant) -> str:
         shapes = [shape for option, shape in zip(words, words[1:]) if option == "--shape"]
         masks = [mask for option, mask in (("--causal", "CAUSAL"), ("--full", "!CAUSAL")) if option in words]
         masks = masks or ["!CAUSAL" if shapes else "CAUSAL"]  # the program's own problem is causal
-        element = "__nv_fp8_e4m3" if "e4m3" in words else "__half"
+        dtype = next((dtype for option, dtype in zip(words, words[1:]) if option == "--dtype"), "fp16")
+        element = {"fp16": "__half", "bf16": "__nv_bfloat16", "e4m3": "__nv_fp8_e4m3"}[dtype]
         for head_dim in [shape.split(",")[-1] for shape in shapes] or ["64"]:
             conditions |= dict.fromkeys(
                 f"(std::is_same_v<Element,{element}>&&{mask}&&HEAD_DIM=={head_dim})" for mask in masks
