@@ -55,16 +55,19 @@ int list_steps(const Options& options) {
   }
   const Runner runner(options.backend, options.in_process, options.timeout_seconds);
   const std::vector<StepChoice>& steps = options.steps;
-  // Every step is asked about one problem of each kind, in which it may approximate.
+  // Every step is asked about one problem of each kind, in which it may approximate. The last ones have K and
+  // V alone in FP8.
   std::vector<Problem> problems;
   for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32, DType::kE4m3}) {
     for (const int head_dim : {64, 128})
       problems.push_back({.head_dim = head_dim, .dtype = dtype, .fast = dtype == DType::kE4m3});
   }
+  for (const int head_dim : {64, 128})
+    problems.push_back({.head_dim = head_dim, .dtype = DType::kFp16, .fp8_cache = true});
   const Probed probed = runner.probe(problems, steps);
 
   std::vector<std::vector<std::string>> rows{
-      {"step", "16-bit D=64", "D=128", "fp32 D=64", "D=128", "FP8 D=64", "D=128"}};
+      {"step", "16-bit D=64", "D=128", "fp32 D=64", "D=128", "FP8 D=64", "D=128", "FP8 cache D=64", "D=128"}};
   for (size_t s = 0; s < steps.size(); ++s) {
     const auto bytes = [&](size_t problem) {
       return probed.refusals[problem][s].empty() ? grouped(uint64_t(probed.resources[problem][s].smem_bytes))
@@ -73,12 +76,17 @@ int list_steps(const Options& options) {
     const auto either = [&](size_t fp16, size_t bf16) {
       return bytes(fp16) != "-" ? bytes(fp16) : bytes(bf16);
     };
-    rows.push_back({steps[s].name, either(0, 2), either(1, 3), bytes(4), bytes(5), bytes(6), bytes(7)});
+    rows.push_back({steps[s].name, either(0, 2), either(1, 3), bytes(4), bytes(5), bytes(6), bytes(7),
+                    bytes(8), bytes(9)});
 
     std::cout << describe(steps[s]);
     // Of the problem that comes closest to what the step computes: the first with a type that it knows.
     const auto knows = [&](DType dtype) { return steps[s].info->dtypes.has(dtype); };
-    const size_t closest = knows(DType::kFp16) ? 0 : knows(DType::kBf16) ? 2 : knows(DType::kFp32) ? 4 : 6;
+    const size_t closest = steps[s].info->fp8_cache ? 8
+                           : knows(DType::kFp16)    ? 0
+                           : knows(DType::kBf16)    ? 2
+                           : knows(DType::kFp32)    ? 4
+                                                    : 6;
     if (const std::string& reason = probed.refusals[closest][s]; !reason.empty())
       std::cout << "  cannot run on this device: " << reason << "\n";
   }
