@@ -67,17 +67,17 @@ int list_steps(const Options& options) {
   const Probed probed = runner.probe(problems, steps);
 
   std::vector<std::vector<std::string>> rows{
-      {"step", "16-bit D=64", "D=128", "fp32 D=64", "D=128", "FP8 D=64", "D=128", "FP8 cache D=64", "D=128"}};
+      {"step", "16-bit D=64", "D=128", "fp32 D=64", "D=128", "FP8 D=64", "D=128"}};
   for (size_t s = 0; s < steps.size(); ++s) {
     const auto bytes = [&](size_t problem) {
       return probed.refusals[problem][s].empty() ? grouped(uint64_t(probed.resources[problem][s].smem_bytes))
                                                  : "-";
     };
-    const auto either = [&](size_t fp16, size_t bf16) {
-      return bytes(fp16) != "-" ? bytes(fp16) : bytes(bf16);
+    const auto either = [&](size_t first, size_t second) {
+      return bytes(first) != "-" ? bytes(first) : bytes(second);
     };
-    rows.push_back({steps[s].name, either(0, 2), either(1, 3), bytes(4), bytes(5), bytes(6), bytes(7),
-                    bytes(8), bytes(9)});
+    rows.push_back(
+        {steps[s].name, either(0, 2), either(1, 3), bytes(4), bytes(5), either(6, 8), either(7, 9)});
 
     std::cout << describe(steps[s]);
     // Of the problem that comes closest to what the step computes: the first with a type that it knows.
