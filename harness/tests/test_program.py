@@ -467,6 +467,26 @@ def test_a_step_named_explicitly_that_cannot_run_is_exit_2_and_in_a_sweep_a_skip
     assert "not fp32" in sweep.stdout
 
 
+def test_a_step_skips_the_cache_that_it_cannot_read_where_both_are_asked_for(tmp_path: Path) -> None:
+    steps = ["v36_stream_k", "v42_fp8_cache"]
+    out = tmp_path / "r.json"
+    done = run(FLASHSTEPS, "run", *steps, *SMALL, "--cache", "q", "--cache", "e4m3", "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [
+        (each["problem"].get("cache"), step["step"], step["status"])
+        for each in json.loads(out.read_text())["runs"]
+        for step in each["steps"]
+    ]
+    assert found == [
+        (None, "v36_stream_k", "pass"),
+        (None, "v42_fp8_cache", "skip"),
+        ("e4m3", "v36_stream_k", "skip"),
+        ("e4m3", "v42_fp8_cache", "pass"),
+    ]
+    alone = run(FLASHSTEPS, "run", *steps, *SMALL, "--cache", "e4m3")
+    assert alone.returncode == 2 and "v36_stream_k cannot run" in alone.stderr
+
+
 def test_records_have_one_form_and_problems_one_label(tmp_path: Path) -> None:
     arguments = ["--shape", "2,4,2,40,70,64", "--shape", "1,1,33,64", "--dtype", "fp16", "--dtype", "bf16"]
     arguments += ["--causal", "--full", "--layout", "gapped", "--kv-lengths", "random", "--inputs", "sharp"]

@@ -416,10 +416,13 @@ def inputs(request: Request) -> str:
     return f"{common}. Rates over those with normal inputs.\n\n{table(['step', *labels], rows)}"
 
 
-def without_cache(data: Record, run: Run) -> Run | None:
+def without_cache(data: Record, run: Run) -> Run:
     """The same problem with K and V in q's type."""
     wanted = problem_label(run["problem"] | {"cache": None})
-    return next((each for each in data["runs"] if problem_label(each["problem"]) == wanted), None)
+    found = [each for each in data["runs"] if problem_label(each["problem"]) == wanted]
+    if not found:
+        raise TableError(f"its records have no {wanted}, without an FP8 cache")
+    return found[0]
 
 
 def cache(request: Request) -> str:
@@ -798,7 +801,7 @@ def side_steps(request: Request) -> str:
             other = before if any(before in steps_of(run) for run in data["runs"]) else f"{before}:bf16"
             # And one with K and V in FP8 beside one that has them in q's type.
             olds = [without_cache(data, run) if run["problem"].get("cache") else run for run in data["runs"]]
-            entries = [(steps_of(old).get(other), steps_of(new).get(step)) for old, new in zip(olds, data["runs"]) if old]
+            entries = [(steps_of(old).get(other), steps_of(new).get(step)) for old, new in zip(olds, data["runs"])]
             times = [[(entry or {}).get("timing") for entry in pair] for pair in entries]
             gains = sorted(old["median_ms"] / new["median_ms"] for old, new in times if old and new)
             if gains:

@@ -60,6 +60,16 @@ def test_problems_of_fp8_are_those_that_steps_take(of: stress.Stress, capsys):
     assert of.ran["v40_fp8"] == {"e4m3": 40} and {p["inputs"] for p in drawn} > {"mean", "outliers", "channels"}
 
 
+@pytest.mark.parametrize(
+    ("step", "kind", "types"),
+    [("v41_bytes_of_p", {"fp8": True, "fast": True}, {"e4m3"}), ("v42_fp8_cache", {"cache": "e4m3"}, {"fp16", "bf16"})],
+)
+def test_so_are_those_that_allow_an_approximation_and_those_of_a_cache(of: stress.Stress, capsys, step, kind, types):
+    of.problems([stress.draw(1, index, PAIRS, **kind) for index in range(12)], [step])
+    assert of.failures == 0, capsys.readouterr().out
+    assert set(of.ran[step]) == types and sum(of.ran[step].values()) == 12
+
+
 def test_a_hang_ends_the_process_and_is_named(capsys):
     ended, end = [], threading.Event()
 

@@ -197,6 +197,24 @@ def test_tables_of_fp8_say_who_misses_a_gate_and_what_ran_in_bf16(repository: Re
     assert " × v01 in bf16](figures/results/peers.json) |" in written(repository, capsys, "side_steps file=peers.json")
 
 
+def test_an_fp8_cache_stands_beside_the_same_problem_without_one(repository: Repository, capsys):
+    problems = [make_problem(), make_problem() | {"cache": "e4m3"}]
+    data = make_record(steps=STEPS[:2], problems=problems, commit=repository.commit)
+    skip = {"status": "skip", "message": "cannot read K and V in that type"}
+    data["runs"][0]["steps"][1] = {"step": STEPS[1], **skip}
+    data["runs"][1]["steps"][0] = {"step": STEPS[0], **skip}
+    repository.record("cache.json", data)
+    block = "cache file=cache.json step=v02_smem_tiles"
+    (row,) = rows_of(written(repository, capsys, block))[2:]
+    assert " | 80000.0 | 20000.0 | 4.00 | " in row
+    for step in STEPS:
+        repository.write(f"steps/{step}/README.md", "# Lesson\n\nThis step is for readers who wait.\n")
+    assert "| wait | [4.00 × v01](figures/results/cache.json) |" in written(repository, capsys, "side_steps file=cache.json")
+    data["runs"].pop(0)
+    repository.record("cache.json", data)
+    assert "without an FP8 cache" in refused(repository, capsys, block)
+
+
 def test_a_side_step_says_for_whom_it_is_and_is_timed_beside_the_one_before(repository: Repository, capsys):
     for step in STEPS:
         repository.write(f"steps/{step}/README.md", "# Lesson\n\nThis step is for readers who wait.\n")
