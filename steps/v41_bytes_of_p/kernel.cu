@@ -1,6 +1,7 @@
 // v41: P without exponentials. A number of e4m3, as an integer, is nearly 8 (log2 + 7): so the byte of P is
-// its score, multiplied, shifted and rounded. Scores are in FP16, two in a register, and what is done to one
-// is done to both. A row's sum of P is P times columns of ones, which V gets.
+// its score, multiplied, shifted and rounded, which one multiply-add does. Scores are in FP16, two in a
+// register, and what is done to one is done to both. A row's sum of P is P times columns of ones, which V
+// gets.
 #include "common/blocks/epilogue.h"
 #include "common/blocks/online_softmax.h"
 #include "common/blocks/operands.h"
@@ -22,27 +23,19 @@ constexpr int BAR_Q_READ = 8;  // named barriers, one for each warpgroup; Turns 
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 32;
 
-// P is as large as e4m3 allows: its largest is 2^8 when a row gets a new base, and at most 2^8.75 before it
-// gets another one. e4m3 ends at 448, whose byte is 126; the next is NaN. The byte of 2^8 is 119.54, and what
-// FP16 rounds off the base and a score must not make it 119: so a little more is wanted.
-constexpr float LARGEST_P = 8.01f;
-constexpr float MAX_P = 8.75f;
-constexpr float LARGEST_BYTE = 126.0f;
-constexpr uint32_t PART_OF_8 = 0x2c102c10;  // of two bytes of 8: 8 / LARGEST_BYTE in FP16
+// From 1024 to 2048 the numbers of FP16 are the integers. So 1024 + the byte of P, computed in FP16, is
+// rounded to an integer, and has the byte in its last bits.
+constexpr float INTEGER = 1024.0f;
 
-// The byte of P = 2^x, as a part of LARGEST_BYTE. Where x is an integer the byte is 8 (x + 7). In between,
-// e4m3 rises in a straight line, and 2^x lies below it, by up to 0.69 of the byte's unit: by 0.458 in the
-// mean.
-__device__ constexpr float part_of(float x) { return (8.0f * (x + 7.0f) - 0.458f) / LARGEST_BYTE; }
-__device__ constexpr float exponent_of(float part) { return (part * LARGEST_BYTE + 0.458f) / 8.0f - 7.0f; }
+// The byte of P = 2^x. Where x is an integer the byte is 8 (x + 7). In between, e4m3 rises in a straight
+// line, and 2^x lies below it, by up to 0.69 of the byte's unit: by 0.458 in the mean.
+__device__ constexpr float exponent_of(float byte) { return (byte + 0.458f) / 8.0f - 7.0f; }
 
-// So large may an element of q or k be. Then no sum of 128 products is beyond FP16. If one is larger, the
-// rows that see it become NaN.
-constexpr uint32_t MAX_QK = 0x56;  // 14
-__device__ inline bool any_beyond(uint4 codes) {
-  const auto beyond = [](uint32_t w) { return (w & 0x7f7f7f7fu) + (0x7fu - MAX_QK) * 0x01010101u; };
-  return ((beyond(codes.x) | beyond(codes.y) | beyond(codes.z) | beyond(codes.w)) & 0x80808080u) != 0;
-}
+// P is as large as e4m3 allows, which ends at 448: its byte is 126, and the next is NaN. When a row gets a
+// new base, its largest P is 2^8, whose byte is 120, or less if the base's FP16 is coarse.
+constexpr float MAX_BYTE = 126.0f;
+constexpr float WANTED_BYTE = 120.5f;
+constexpr uint32_t BYTES_OF_8 = 0x64086408;  // INTEGER + 8, twice
 
 // ---- V^T in the workspace: [batch, num_heads_kv, tiles of keys, HEAD_DIM + ONES, V_N].
 
@@ -67,8 +60,7 @@ __device__ void transpose_bytes(uint32_t (&words)[4]) {
 
 constexpr int TRANSPOSE_THREADS = 256;
 
-// A CTA makes a tile. Keys beyond kv_len become 0, whatever V holds there: P is 0, and 0 * NaN is not. The
-// tile becomes NaN if one of its keys has an element beyond MAX_QK.
+// A CTA makes a tile. Keys beyond kv_len become 0, whatever V holds there: P is 0, and 0 * NaN is not.
 template <int HEAD_DIM>
 __global__ void __launch_bounds__(TRANSPOSE_THREADS)
     transpose_v(const AttentionParams<Fp8> params, uint4* v_transposed) {
@@ -77,11 +69,9 @@ __global__ void __launch_bounds__(TRANSPOSE_THREADS)
   const int tile = blockIdx.x, kv_head = blockIdx.y, batch = blockIdx.z;
   const Fp8* const v = params.v.head(batch, kv_head);
   const int kv_len = params.kv_length(batch);
-  const Fp8* const k = params.k.head(batch, kv_head);
 
   // Two neighbouring lanes read 32 bytes of a key. They write to rows that are 16 apart, whose halves change
   // places, so that a warp writes to all banks.
-  bool beyond = false;
   const auto place_of = [](int row, int word) { return word ^ row / 16 % 2 * (WORDS / 2); };
   for (int i = threadIdx.x; i < WORDS * CHUNKS; i += TRANSPOSE_THREADS) {
     const int word = i / 2 % WORDS, chunk = i / (2 * WORDS) * 2 + i % 2;
@@ -89,7 +79,6 @@ __global__ void __launch_bounds__(TRANSPOSE_THREADS)
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int key = tile * V_N + key_of(word, j);
-      if (key < kv_len) beyond |= any_beyond(load_16_bytes(&k[key * params.k.row_stride + chunk * 16]));
       keys[j] = key < kv_len ? load_16_bytes(&v[key * params.v.row_stride + chunk * 16]) : uint4{};
     }
 #pragma unroll
@@ -105,16 +94,15 @@ __global__ void __launch_bounds__(TRANSPOSE_THREADS)
       }
     }
   }
-  const bool refused = __syncthreads_or(beyond);  // the tile is complete
+  __syncthreads();  // the tile is complete
 
   const int64_t number = (int64_t(batch) * params.num_heads_kv + kv_head) * gridDim.x + tile;
   uint4* const out = v_transposed + number * ((HEAD_DIM + ONES) * WORDS / 4);
   for (int i = threadIdx.x; i < (HEAD_DIM + ONES) * WORDS / 4; i += TRANSPOSE_THREADS) {
     const int row = i / (WORDS / 4), word = i % (WORDS / 4) * 4;
-    const uint32_t four = refused ? 0x7f7f7f7f : 0x38383838;  // NaN, or 1
-    uint4 chunk = make_uint4(four, four, four, four);
-    if (!refused && row < HEAD_DIM) chunk = load_16_bytes(&transposed[row][place_of(row, word)]);
-    store_16_bytes(&out[i], chunk);
+    constexpr uint32_t FOUR_ONES = 0x38383838;
+    store_16_bytes(&out[i], row < HEAD_DIM ? load_16_bytes(&transposed[row][place_of(row, word)])
+                                           : make_uint4(FOUR_ONES, FOUR_ONES, FOUR_ONES, FOUR_ONES));
   }
 }
 
@@ -171,10 +159,10 @@ struct Consumer {
   static constexpr int O_TILES = C::HEAD_DIM / MMA_N;
 
   int kv_tile;     // of S
-  __half2 factor;  // of a score, for P's byte as a part of LARGEST_BYTE; in both halves
+  __half2 factor;  // of a score, for P's byte; in both halves
 
   // Of the rows acc_row() + r * 8.
-  __half2 summand[2];     // of the same, which has the base that P is relative to; in both halves
+  __half2 summand[2];     // of the same, with INTEGER and the base that P is relative to; in both halves
   float row_sum[1][2];    // of the whole row
   float row_scale[1][2];  // that O and row_sum need because the base has changed
   float acc_o[1][O_TILES][4];
@@ -277,7 +265,7 @@ struct Consumer {
   }
 
   // ---- The softmax.
-  // Could a P be larger than 2^MAX_P? Where all scores of a row are negative it says so too often.
+  // Could a P be larger than e4m3 allows? Where all scores of a row are negative it says so too often.
   __device__ __forceinline__ bool has_grown(const Scores& acc_s) const {
     uint32_t max[2] = {0, 0};  // bits of the largest scores from 0 on
 #pragma unroll
@@ -285,12 +273,13 @@ struct Consumer {
       max[0] = __vimax3_s16x2(max[0], acc_s[i], acc_s[i + 2]);
       max[1] = __vimax3_s16x2(max[1], acc_s[i + 1], acc_s[i + 3]);
     }
-    const __half2 part = __hmax2_nan(__hfma2(pair_of(max[0]), factor, summand[0]),
+    const __half2 most = __hmax2_nan(__hfma2(pair_of(max[0]), factor, summand[0]),
                                      __hfma2(pair_of(max[1]), factor, summand[1]));
-    return !(__low2float(part) <= part_of(MAX_P) && __high2float(part) <= part_of(MAX_P));  // or NaN
+    constexpr float MOST = INTEGER + MAX_BYTE;
+    return !(__low2float(most) <= MOST && __high2float(most) <= MOST);  // or NaN
   }
 
-  // Makes the rows' largest scores so far their bases, so that the largest P is 2^LARGEST_P.
+  // Makes the rows' largest scores so far their bases, so that the byte of the largest P is WANTED_BYTE.
   __device__ __forceinline__ void change_base(const Scores& acc_s) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -298,23 +287,26 @@ struct Consumer {
 #pragma unroll
       for (int i = 2 + r; i < BLOCK_N / MMA_N * 2; i += 2) pair = __hmax2(pair, pair_of(acc_s[i]));
       const float most = quad_reduce_max(fmaxf(__low2float(pair), __high2float(pair)));
-      const float wanted = part_of(LARGEST_P) - most * __low2float(factor);
+      const float wanted = INTEGER + WANTED_BYTE - most * __low2float(factor);
       const float before = __low2float(summand[r]);
-      // A base never falls. Without a key seen it stays so low that any score outgrows it, and P is 0.
-      const __half after = __float2half_rd(fminf(fminf(wanted, before), 60000.0f));
-      row_scale[0][r] = exp2_approx((__half2float(after) - before) * (LARGEST_BYTE / 8.0f));
+      // A base never falls. Without a key seen it stays so low that any score outgrows it, and P is 0. If no
+      // base of FP16 is as low as wanted, the row becomes NaN.
+      constexpr float LOWEST = 60000.0f;
+      float next = fminf(fminf(wanted, before), LOWEST);
+      if (wanted > LOWEST && wanted < INFINITY) next = NAN;
+      const __half after = __float2half_rd(next);
+      row_scale[0][r] = exp2_approx((__half2float(after) - before) * (1.0f / 8.0f));
       summand[r] = __half2half2(after);
     }
   }
 
-  // P as A operands of 32 keys: a register has four of 16 keys, in V's order. 1024 + x of FP16 has the
-  // integer x in its last byte.
+  // P as A operands of 32 keys: a register has four of 16 keys, in V's order.
   template <bool IS_CAREFUL>
   __device__ __forceinline__ void make_p(Scores& acc_s) {
-    uint32_t least = PART_OF_8;
+    uint32_t least = BYTES_OF_8;
     // A masked score is no small P: of -inf this makes NaN, which as an integer is above all others.
-    const auto unmasked = [](uint32_t parts) {
-      return IS_CAREFUL ? bits_of(__hfma2(pair_of(parts), __float2half2_rn(0.0f), pair_of(parts))) : parts;
+    const auto unmasked = [](uint32_t bytes) {
+      return IS_CAREFUL ? bits_of(__hfma2(pair_of(bytes), __float2half2_rn(0.0f), pair_of(bytes))) : bytes;
     };
 #pragma unroll
     for (int i = 0; i < BLOCK_N / MMA_N * 2; i += 2) {
@@ -323,27 +315,29 @@ struct Consumer {
       // As integers they have the same order from 0 on, and what is negative is below all that.
       least = __vimin3_s16x2(least, unmasked(acc_s[i]), unmasked(acc_s[i + 1]));
     }
-    if (uniform(least != PART_OF_8)) count_small_p(acc_s);
+    if (uniform(least != BYTES_OF_8)) count_small_p<IS_CAREFUL>(acc_s);
 
-    const __half2 largest = __float2half2_rn(LARGEST_BYTE), integer = __float2half2_rn(1024.0f);
-    const auto bytes_of = [&](uint32_t parts) { return bits_of(__hfma2(pair_of(parts), largest, integer)); };
 #pragma unroll
     for (int i = 0; i < BLOCK_N / 8; ++i) {
       const int left = i / 2 * 4 + i % 2;
-      frag_p[i / 4][i % 4] = __byte_perm(bytes_of(acc_s[left]), bytes_of(acc_s[left + 2]), 0x6420);
+      frag_p[i / 4][i % 4] = __byte_perm(acc_s[left], acc_s[left + 2], 0x6420);
     }
   }
   // Below a byte of 8, which is 2^-6, e4m3 is no logarithm: the byte counts units of 2^-9. There 2^x in these
-  // units is larger than a straight line, which is negative from 2^-7 on and would make NaN.
-  static __device__ __forceinline__ void count_small_p(Scores& parts) {
-    const auto part_of_small = [](float part) {
-      const float units = exp2_approx(exponent_of(part) + 9.0f);
-      return fmaxf(part, fminf(units, 8.0f) * (1.0f / LARGEST_BYTE));
+  // units is larger than a straight line, which is negative from 2^-7 on and would make NaN. A score of -inf
+  // is masked, or its sum was beyond FP16: then P becomes NaN.
+  template <bool IS_CAREFUL>
+  static __device__ __forceinline__ void count_small_p(Scores& bytes) {
+    constexpr float AT_ZERO = exponent_of(-INTEGER) + 9.0f;
+    const auto byte_of_small = [](float byte) {
+      const float units = fminf(exp2_approx(byte * (1.0f / 8.0f) + AT_ZERO), 8.0f);
+      if (byte == -INFINITY && !IS_CAREFUL) return NAN;
+      return byte < INTEGER + units ? INTEGER + units : byte;  // NaN stays NaN
     };
 #pragma unroll
-    for (uint32_t& two : parts) {
+    for (uint32_t& two : bytes) {
       const __half2 pair = pair_of(two);
-      two = bits_of(__floats2half2_rn(part_of_small(__low2float(pair)), part_of_small(__high2float(pair))));
+      two = bits_of(__floats2half2_rn(byte_of_small(__low2float(pair)), byte_of_small(__high2float(pair))));
     }
   }
   static __device__ __forceinline__ __half2 pair_of(uint32_t bits) {
@@ -364,10 +358,9 @@ struct Consumer {
     if (uniform(work.batch == kNoMore)) return false;
     const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
     kv_tile = num_key_tiles<BLOCK_N>(keys) - 1;
-    factor = __float2half2_rn(params.score_scale_log2(work.batch, work.head) * (8.0f / LARGEST_BYTE));
+    factor = __float2half2_rn(params.score_scale_log2(work.batch, work.head) * 8.0f);
     summand[0] = summand[1] = __float2half2_rn(INFINITY);
     row_sum[0][0] = row_sum[0][1] = 0.0f;
-    if (q_is_beyond()) row_sum[0][0] = row_sum[0][1] = NAN;
 #pragma unroll
     for (int i = 0; i < O_TILES * 4; ++i) acc_o[0][i / 4][i % 4] = 0.0f;
     if constexpr (CAUSAL) {
@@ -408,6 +401,10 @@ struct Consumer {
     const int first_query = first_query_of(work);
     const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query, kWarpgroupM);
     if (!keys.needs_mask(kv_tile * BLOCK_N, BLOCK_N)) return;
+      // A sum beyond FP16 is infinite. It becomes NaN, so that it is no masked score.
+#pragma unroll
+    for (uint32_t& pair : acc_s)
+      pair = bits_of(__hfma2(pair_of(pair), __float2half2_rn(0.0f), pair_of(pair)));
     constexpr uint32_t MINUS_INFINITY = 0xfc00;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -422,15 +419,6 @@ struct Consumer {
       }
     }
   }
-  // Is an element of the warpgroup's rows of Q beyond MAX_QK? Each warp looks at all 64 rows, so all warps
-  // find the same.
-  __device__ __forceinline__ bool q_is_beyond() {
-    const auto* const chunks = reinterpret_cast<const uint4*>(&shared.q[at_q.stage][warpgroup].q);
-    bool beyond = false;
-    for (int i = lane_id(); i < int(sizeof(Q) / sizeof(uint4)); i += 32)
-      beyond |= any_beyond(load_16_bytes(&chunks[i]));
-    return __any_sync(0xffffffff, beyond);
-  }
 
   // ---- The end of a tile of queries: its rows' sums and log-sum-exps. Then O, rounded, goes to shared
   // memory.
@@ -438,7 +426,7 @@ struct Consumer {
     const Work work = shared.work[at_q.stage];
     float row_base[1][2];
     for (int r = 0; r < 2; ++r) {
-      row_base[0][r] = -exponent_of(__low2float(summand[r]));
+      row_base[0][r] = -exponent_of(__low2float(summand[r]) - INTEGER);
       row_sum[0][r] *= 0.25f;  // all four lanes of a row have its sum, and finish_rows adds up four
     }
     finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base,
