@@ -32,9 +32,11 @@ constexpr float INTEGER = 1024.0f;
 __device__ constexpr float exponent_of(float byte) { return (byte + 0.458f) / 8.0f - 7.0f; }
 
 // P is as large as e4m3 allows, which ends at 448: its byte is 126, and the next is NaN. When a row gets a
-// new base, its largest P is 2^8, whose byte is 120, or less if the base's FP16 is coarse.
+// new base, the byte of its largest P is 118, or less if the base's FP16 is coarse. One key may have most of
+// a row's weight, so this P should be right in the mean. At 118, which is 1.75 * 2^7, it is: there the line
+// crosses 2^x.
 constexpr float MAX_BYTE = 126.0f;
-constexpr float WANTED_BYTE = 120.5f;
+constexpr float WANTED_BYTE = 118.5f;
 constexpr uint32_t BYTES_OF_8 = 0x64086408;  // INTEGER + 8, twice
 
 // ---- V^T in the workspace: [batch, num_heads_kv, tiles of keys, HEAD_DIM + ONES, V_N].
