@@ -8,6 +8,7 @@
 #include "common/blocks/tile_pipeline.h"
 #include "common/blocks/uniform.h"
 #include "common/elect.h"
+#include "common/griddepcontrol.h"
 #include "common/setmaxnreg.h"
 #include "common/step.h"
 #include "common/wgmma.h"
@@ -71,6 +72,7 @@ __global__ void __launch_bounds__(TRANSPOSE_THREADS)
   const int tile = blockIdx.x, kv_head = blockIdx.y, batch = blockIdx.z;
   const Fp8* const v = params.v.head(batch, kv_head);
   const int kv_len = params.kv_length(batch);
+  griddepcontrol_launch_dependents();  // the attention kernel begins where an SM has room for it
 
   // Two neighbouring lanes read 32 bytes of a key. They write to rows that are 16 apart, whose halves change
   // places, so that a warp writes to all banks.
@@ -178,7 +180,10 @@ struct Consumer {
     if (warpgroup == C::NUM_WARPGROUPS - 1) turns.end();  // the first turn is warpgroup 0's
     for (; begin_tile(); at_q.advance()) {
       turns.begin();  // the warpgroup before has issued its products
-      scores_to_p</*IS_CAREFUL=*/true>();
+      if (CAUSAL && uniform(sees_half_a_tile()))
+        scores_to_p</*IS_CAREFUL=*/true, BLOCK_N / 2>();
+      else
+        scores_to_p</*IS_CAREFUL=*/true>();
 #pragma unroll 1
       while (uniform(kv_tile > last_careful())) {
         --kv_tile;
@@ -203,10 +208,10 @@ struct Consumer {
     scores_to_p<IS_CAREFUL>();
   }
 
-  // Ends the warpgroup's turn when its Q K^T is issued.
-  template <bool IS_CAREFUL>
+  // Ends the warpgroup's turn when its Q K^T is issued. Beyond the first KEYS of the tile, P is 0.
+  template <bool IS_CAREFUL, int KEYS = BLOCK_N>
   __device__ __forceinline__ void scores_to_p() {
-    Scores acc_s;
+    Scores<KEYS / MMA_N * 2> acc_s;
     shared.ring_k.consumer_wait(at_k);  // TMA has brought K
     start_qk(acc_s);
     turns.end();
@@ -243,9 +248,11 @@ struct Consumer {
 
   // ---- The products.
   // Two neighbouring columns in a register: of 8 columns, first those of row 0, then those of row 1.
-  using Scores = uint32_t[BLOCK_N / MMA_N * 2];
+  template <int NUM>
+  using Scores = uint32_t[NUM];
 
-  __device__ __forceinline__ void start_qk(Scores& acc_s) {
+  template <int NUM>
+  __device__ __forceinline__ void start_qk(Scores<NUM>& acc_s) {
     const SmemDescriptor q = make_smem_descriptor(shared.q[at_q.stage][warpgroup].q);
     const SmemDescriptor k = make_smem_descriptor(shared.k[at_k.stage]);
     warpgroup_fence_operand(acc_s);
@@ -268,10 +275,11 @@ struct Consumer {
 
   // ---- The softmax.
   // Could a P be larger than e4m3 allows? Where all scores of a row are negative it says so too often.
-  __device__ __forceinline__ bool has_grown(const Scores& acc_s) const {
+  template <int NUM>
+  __device__ __forceinline__ bool has_grown(const Scores<NUM>& acc_s) const {
     uint32_t max[2] = {0, 0};  // bits of the largest scores from 0 on
 #pragma unroll
-    for (int i = 0; i < BLOCK_N / MMA_N * 2; i += 4) {
+    for (int i = 0; i < NUM; i += 4) {
       max[0] = __vimax3_s16x2(max[0], acc_s[i], acc_s[i + 2]);
       max[1] = __vimax3_s16x2(max[1], acc_s[i + 1], acc_s[i + 3]);
     }
@@ -282,12 +290,13 @@ struct Consumer {
   }
 
   // Makes the rows' largest scores so far their bases, so that the byte of the largest P is WANTED_BYTE.
-  __device__ __forceinline__ void change_base(const Scores& acc_s) {
+  template <int NUM>
+  __device__ __forceinline__ void change_base(const Scores<NUM>& acc_s) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       __half2 pair = pair_of(acc_s[r]);
 #pragma unroll
-      for (int i = 2 + r; i < BLOCK_N / MMA_N * 2; i += 2) pair = __hmax2(pair, pair_of(acc_s[i]));
+      for (int i = 2 + r; i < NUM; i += 2) pair = __hmax2(pair, pair_of(acc_s[i]));
       const float most = quad_reduce_max(fmaxf(__low2float(pair), __high2float(pair)));
       const float wanted = INTEGER + WANTED_BYTE - most * __low2float(factor);
       const float before = __low2float(summand[r]);
@@ -303,15 +312,15 @@ struct Consumer {
   }
 
   // P as A operands of 32 keys: a register has four of 16 keys, in V's order.
-  template <bool IS_CAREFUL>
-  __device__ __forceinline__ void make_p(Scores& acc_s) {
+  template <bool IS_CAREFUL, int NUM>
+  __device__ __forceinline__ void make_p(Scores<NUM>& acc_s) {
     uint32_t least = BYTES_OF_8;
     // A masked score is no small P: of -inf this makes NaN, which as an integer is above all others.
     const auto unmasked = [](uint32_t bytes) {
       return IS_CAREFUL ? bits_of(__hfma2(pair_of(bytes), __float2half2_rn(0.0f), pair_of(bytes))) : bytes;
     };
 #pragma unroll
-    for (int i = 0; i < BLOCK_N / MMA_N * 2; i += 2) {
+    for (int i = 0; i < NUM; i += 2) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) acc_s[i + r] = bits_of(__hfma2(pair_of(acc_s[i + r]), factor, summand[r]));
       // As integers they have the same order from 0 on, and what is negative is below all that.
@@ -322,14 +331,14 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < BLOCK_N / 8; ++i) {
       const int left = i / 2 * 4 + i % 2;
-      frag_p[i / 4][i % 4] = __byte_perm(acc_s[left], acc_s[left + 2], 0x6420);
+      frag_p[i / 4][i % 4] = left < NUM ? __byte_perm(acc_s[left], acc_s[left + 2], 0x6420) : 0;
     }
   }
   // Below a byte of 8, which is 2^-6, e4m3 is no logarithm: the byte counts units of 2^-9. There 2^x in these
   // units is larger than a straight line, which is negative from 2^-7 on and would make NaN. A score of -inf
   // is masked, or its sum was beyond FP16: then P becomes NaN.
-  template <bool IS_CAREFUL>
-  static __device__ __forceinline__ void count_small_p(Scores& bytes) {
+  template <bool IS_CAREFUL, int NUM>
+  static __device__ __forceinline__ void count_small_p(Scores<NUM>& bytes) {
     constexpr float AT_ZERO = exponent_of(-INTEGER) + 9.0f;
     const auto byte_of_small = [](float byte) {
       const float units = fminf(exp2_approx(byte * (1.0f / 8.0f) + AT_ZERO), 8.0f);
@@ -389,6 +398,13 @@ struct Consumer {
     return (key_range_within<CAUSAL>(params, work.kv_len, first_query, kWarpgroupM).unmasked_end - 1) /
            BLOCK_N;
   }
+  // Do the rows see no key of the upper half of their last tile? It takes up to half a tile of keys from the
+  // diagonal, which counts if there are few tiles.
+  __device__ __forceinline__ bool sees_half_a_tile() const {
+    const Work work = shared.work[at_q.stage];
+    const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
+    return keys.end <= kv_tile * BLOCK_N + BLOCK_N / 2;
+  }
   // Tiles of keys that a later warpgroup needs, and that lie beyond this one's diagonal. It releases them
   // unread.
   __device__ int num_unseen() const {
@@ -398,7 +414,8 @@ struct Consumer {
   }
   __device__ int first_query_of(const Work& work) const { return work.first_query + warpgroup * kWarpgroupM; }
 
-  __device__ __forceinline__ void mask(Scores& acc_s) {
+  template <int NUM>
+  __device__ __forceinline__ void mask(Scores<NUM>& acc_s) {
     const Work work = shared.work[at_q.stage];
     const int first_query = first_query_of(work);
     const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query, kWarpgroupM);
@@ -414,7 +431,7 @@ struct Consumer {
       const int visible =
           params.template visible_keys<CAUSAL>(query, work.kv_len) - kv_tile * BLOCK_N - acc_col();
 #pragma unroll
-      for (int i = 0; i < BLOCK_N / MMA_N; ++i) {
+      for (int i = 0; i < NUM / 2; ++i) {
         uint32_t& pair = acc_s[2 * i + r];
         if (i * MMA_N + 1 >= visible) pair = (pair & 0xffff) | MINUS_INFINITY << 16;
         if (i * MMA_N >= visible) pair = MINUS_INFINITY << 16 | MINUS_INFINITY;
@@ -471,7 +488,8 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
     const int role = uniform(int(threadIdx.x / 32)) - C::CONSUMERS * 4;
     if (role >= 2 || !elect_one()) return;
     if (role == 1) return store_tiles(shared, maps.o);
-    return load_tiles<CAUSAL, Keys::kLastToFirst>(shared, params, maps, order, num_tiles, blockIdx.x);
+    return load_tiles<CAUSAL, Keys::kLastToFirst, /*COUNTS=*/CAUSAL, /*SKIPS=*/false, /*OVERLAPS=*/true>(
+        shared, params, maps, order, num_tiles, blockIdx.x);
   }
   warpgroup_reg_alloc<C::CONSUMER_REGISTERS, C::REGISTERS_AT_LAUNCH>();
   Consumer<CAUSAL, C>(params, shared, uniform(int(threadIdx.x / 128))).run();
@@ -506,13 +524,13 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   // D, pipelines, warpgroups, keys of a tile, stages of K and V, turns.
   using C = PipelineConfig<HEAD_DIM, 1, 2, BLOCK_N, 2, 2, true>;
   const int num_tiles = ceil_div(params.seqlen_q, C::BLOCK_M) * params.num_heads_q * params.batch;
-  launch(attention_kernel<CAUSAL, C>, dim3(min(num_tiles, num_sms())), dim3(C::NUM_THREADS),
-         sizeof(Storage<C>), stream, params,
-         TensorMaps{.q = make_tensor_map<typename Storage<C>::Q>(params.q),
-                    .k = make_tensor_map<typename Storage<C>::K>(params.k),
-                    .v = make_v_map<typename Storage<C>::V>(params),
-                    .o = make_tensor_map<typename Storage<C>::O>(params.o)},
-         tile_order<HEAD_DIM, CAUSAL>(params), num_tiles);
+  launch_overlapping(attention_kernel<CAUSAL, C>, dim3(min(num_tiles, num_sms())), dim3(C::NUM_THREADS),
+                     sizeof(Storage<C>), stream, params,
+                     TensorMaps{.q = make_tensor_map<typename Storage<C>::Q>(params.q),
+                                .k = make_tensor_map<typename Storage<C>::K>(params.k),
+                                .v = make_v_map<typename Storage<C>::V>(params),
+                                .o = make_tensor_map<typename Storage<C>::O>(params.o)},
+                     tile_order<HEAD_DIM, CAUSAL>(params), num_tiles);
 }
 
 constexpr StepInfo kStep = {
