@@ -123,6 +123,14 @@ struct AttentionCall {
   // type above, which is kFp16 or kBf16. Every key below kv_len must be a number there, too. A step may round
   // P to FP16: of a weight that is below 2^-14 of a row's largest, up to 2^-25 of the largest may be lost.
   bool fp8_cache = false;
+  // For steps with `quantizes`, in kFp16 and kBf16: the step rounds q, k and v to e4m3, each with one scale
+  // for each (batch, KV head), and then has what `fast` allows. Of q, all query heads that share a KV head
+  // have one scale. With m, the largest magnitude of the rows that exist, but at least kLeastQuantized, and
+  // L, which is kLargestFastQk for q and k and kLargestQuantizedV for v, a number x becomes e4m3(x * (L /
+  // m)), which stands for that times m / L: products and quotients in FP32, each rounded to nearest. An Inf
+  // or a NaN in q, k or v makes NaN of o in all rows of the (batch, KV head).
+  bool quantize = false;
+  static constexpr float kLargestQuantizedV = 448.0f, kLeastQuantized = 0x1p-100f;
   constexpr DType kv_dtype() const { return fp8_cache ? DType::kE4m3 : dtype; }
 
   // K and V lie in memory as [kv_blocks(), num_heads_kv, kv_block_rows(), head_dim]: a block is a page, or a

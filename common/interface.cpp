@@ -93,6 +93,8 @@ std::string refusal(const Step& step, const AttentionCall& call) {
   if (info.fp8_cache && !call.fp8_cache)
     return "needs K and V in e4m3, this call has them in " + name(call.kv_dtype());
   if (!info.fp8_cache && call.fp8_cache) return "cannot read K and V in e4m3 with q in " + name(call.dtype);
+  if (info.quantizes && !call.quantize) return "rounds to e4m3, and the call does not ask for that";
+  if (!info.quantizes && call.quantize) return "does not round q, k and v to e4m3";
   // Kernels fold log2(e) into it.
   if (!(call.softmax_scale > 0.0f && std::isfinite(call.softmax_scale * 2.0f)))
     return "needs a positive softmax_scale, not beyond half of FP32's range";

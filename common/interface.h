@@ -80,6 +80,8 @@ struct StepInfo {
   // Does it read K and V in e4m3 while q has another type? It takes only such calls:
   // AttentionCall::fp8_cache.
   bool fp8_cache = false;
+  // Does it round q, k and v to e4m3? It takes only calls that ask for that: AttentionCall::quantize.
+  bool quantizes = false;
   // Why the step cannot compute a call, apart from what the fields above say, in words that follow the step's
   // name ("needs ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it
   // computes all.

@@ -1,13 +1,30 @@
-// FP8 elements as elements in FP16, two in a register: what an operand of mma.sync takes.
+// Two elements in a register, in another type: of 16 bits as floats, and of FP8 as FP16, which an operand of
+// mma.sync takes.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "common/cuda.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
+
+// Element is __half or __nv_bfloat16. The lower half becomes x.
+template <typename Element>
+__device__ __forceinline__ float2 unpack2(uint32_t bits) {
+  if constexpr (std::is_same_v<Element, __half>) {
+    __half2 pair;
+    memcpy(&pair, &bits, sizeof(bits));
+    return __half22float2(pair);
+  } else {
+    static_assert(std::is_same_v<Element, __nv_bfloat16>);
+    __nv_bfloat162 pair;
+    memcpy(&pair, &bits, sizeof(bits));
+    return __bfloat1622float2(pair);
+  }
+}
 
 // The two lower bytes of `bytes`, which are e4m3 numbers, as they are: FP16 has them all. The lower one goes
 // into the lower half. One instruction from sm_89 on. Before, CUDA's function takes about ten for each

@@ -42,7 +42,8 @@ AttentionCall shape_of_call(const Problem& p) {
           .kv_lengths = nullptr,
           .page_table = page_table_of(p),
           .fast = p.fast,
-          .fp8_cache = p.fp8_cache};
+          .fp8_cache = p.fp8_cache,
+          .quantize = p.quantize};
 }
 
 DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)

@@ -74,6 +74,7 @@ struct StepDescription {
   bool pages;                                    // K and V may be in pages: AttentionCall::page_table
   bool fast;                                     // it approximates: AttentionCall::fast
   bool fp8_cache;                                // K and V must be in e4m3: AttentionCall::fp8_cache
+  bool quantizes;                                // it rounds q, k and v to e4m3: AttentionCall::quantize
   std::string_view spills;                       // why it spills registers, where it does
   bool has_cuda;                                 // this build has it for GPUs; for the emulator it always has
 };

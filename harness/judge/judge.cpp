@@ -176,8 +176,7 @@ double relative(double error_squares, double norm_squares) {
 // Within so many times its gate; -inf, of a row that sees no key, exactly. A NaN is wrong.
 bool is_right_lse(double lse, double exactly, double cut_off, const Problem& p, double times = 1) {
   if (std::isinf(exactly)) return lse == exactly;
-  return std::abs(lse - exactly) <=
-         times * lse_gate(gates(p.dtype, p.fast), p.head_dim, p.seqlen_kv, exactly, cut_off);
+  return std::abs(lse - exactly) <= times * lse_gate(gates(p), p.head_dim, p.seqlen_kv, exactly, cut_off);
 }
 
 struct WrongRow {
@@ -198,7 +197,7 @@ struct Evidence {
 
 std::string hint_for(const Problem& p, const std::vector<WrongRow>& wrong, size_t rows_checked,
                      const Evidence& evidence) {
-  const double unit = gates(p.dtype, p.fast).unit;
+  const double unit = gates(p).unit;
   int too_large = 0, too_small = 0;
   bool some_o_wrong = false, lse_of_type = has_roundings(p), lse_small = has_roundings(p);
   for (const WrongRow& row : wrong) {
@@ -263,7 +262,7 @@ struct Errors {
 // Each comparison is written so that a NaN fails it.
 void measure(const Problem& p, const Workload& w, const Outputs& outputs, const ReferenceRow& row,
              Errors& errors, Validation& v) {
-  const Gates gate = gates(p.dtype, p.fast);
+  const Gates gate = gates(p);
   std::vector<float> o(p.head_dim);
   load_elements(output_type(p.dtype), outputs.o_row(row.id), p.head_dim, o.data());
   const bool is_empty = sees_none(w, row.id);
@@ -285,7 +284,7 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
   errors.spread += row_norm * row_rounding;
   // In e4m3 the summands p v of a row may nearly cancel, and P's roundings are relative to them, not to O.
   const double error =
-      relative(row_error, p.dtype == DType::kE4m3 ? std::max(row_norm, row_rounding) : row_norm);
+      relative(row_error, p.computed_dtype() == DType::kE4m3 ? std::max(row_norm, row_rounding) : row_norm);
   const bool o_right = error <= (is_empty ? 0 : gate.row_nrmse);
   const double lse = p.lse ? outputs.lse_at(row.id) : row.lse;
   const bool lse_right = is_right_lse(lse, row.lse, row.cut_off, p);
@@ -317,8 +316,9 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
 std::string describe(const Element& worst, const Problem& p, const Validation& v) {
   return "an element is too far off: " + place(p, worst.row) + ", column " + std::to_string(worst.column) +
          " is " + format("%.6g", worst.is) + " and must be " + format("%.6g", worst.exactly) +
-         "; the error is " + format("%.1f", v.worst_element) + " times what roundings to " + name(p.dtype) +
-         " add up to there (gate " + format("%.1f", v.gate_element) + ", from a naive implementation)";
+         "; the error is " + format("%.1f", v.worst_element) + " times what roundings to " +
+         name(p.computed_dtype()) + " add up to there (gate " + format("%.1f", v.gate_element) +
+         ", from a naive implementation)";
 }
 
 // The worst one, and the pattern of all.
@@ -340,7 +340,7 @@ std::string describe_wrong_rows(const Errors& errors, const Problem& p, size_t r
   return std::to_string(errors.wrong.size()) + " of " + std::to_string(rows_checked) +
          " checked rows are wrong; worst: " + place(p, worst->id) + ", which sees " +
          std::to_string(worst->visible_keys) + " keys, error " + format("%.2e", worst->error) + " (gate " +
-         format("%.0e", gates(p.dtype, p.fast).row_nrmse) + ")" +
+         format("%.0e", gates(p).row_nrmse) + ")" +
          (worst->lse_wrong ? std::string(", lse wrong") + (worst->error > 0 ? " too: " : ": ") +
                                  format("%.6g", worst->lse) + " in place of " + format("%.6g", worst->exactly)
                            : "") +
@@ -354,7 +354,7 @@ std::string describe_wrong_rows(const Errors& errors, const Problem& p, size_t r
 std::string note_on_gates(const Problem& p) {
   return "the gates were set for inputs like N(0, 1): very small values, or attention sinks whose other "
          "weights are tiny, lose digits in " +
-         name(p.dtype) + " itself, even in a correct kernel";
+         name(p.computed_dtype()) + " itself, even in a correct kernel";
 }
 
 }  // namespace
@@ -385,7 +385,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
                  bool runs_sound) {
   Problem p = w.problem();
   p.lse = outputs.has_lse();  // other people's kernels may have none
-  const Gates gate = gates(p.dtype, p.fast);
+  const Gates gate = gates(p);
   Validation v;
   v.rows_checked = int64_t(reference.size());
 
@@ -395,10 +395,10 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
 
   Errors errors;
   for (const ReferenceRow& row : reference) measure(p, w, outputs, row, errors, v);
-  v.nrmse = relative(errors.squares, p.dtype == DType::kE4m3
+  v.nrmse = relative(errors.squares, p.computed_dtype() == DType::kE4m3
                                          ? std::max(errors.reference_squares, errors.rounding_squares)
                                          : errors.reference_squares);
-  if (p.kv_dtype() == DType::kE4m3 && p.inputs != Inputs::kGiven)
+  if (p.knows_quantization())
     v.quantization_nrmse = relative(errors.quantization_squares, errors.reference_squares);
   v.gate_element = 2 * errors.naive_element + 1;
   if (has_independent_roundings(p) && errors.reference_squares > 0) {
@@ -426,15 +426,16 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
          place(p, errors.not_rounded.first));
   if (!total_right)
     line("NRMSE " + format("%.2e", v.nrmse) + " is above the gate of " + format("%.0e", gate.nrmse) +
-         " for " + name(p.dtype));
+         " for " + name(p.computed_dtype()));
   if (!element_right) line(describe(errors.worst_element, p, v));
   if (!bias_right && std::isfinite(*v.bias)) {
     // Truncation misses no other gate.
     const bool maybe_truncated = total_right && element_right && errors.wrong.empty() && v.nonfinite == 0;
     line("o is too " + std::string(errors.along > 0 ? "long" : "short") + " by " + format("%.1e", *v.bias) +
          " of its length, over all rows together (gate " + format("%.1e", v.gate_bias) + ")" +
-         (maybe_truncated ? "\nhint: is P or o truncated to " + name(p.dtype) + ", not rounded to nearest?"
-                          : ""));
+         (maybe_truncated
+              ? "\nhint: is P or o truncated to " + name(p.computed_dtype()) + ", not rounded to nearest?"
+              : ""));
   }
   if (!errors.wrong.empty()) {
     line(describe_wrong_rows(errors, p, reference.size()));
@@ -464,7 +465,7 @@ Validation judge_call(const AttentionCall& call, const Problem& problem) {
 std::string compare_outputs(const Workload& w, const Outputs& outputs, const Outputs& trusted) {
   constexpr double kBoth = 2;  // each may be off by a gate, so that they may differ by two
   const Problem& p = w.problem();
-  const Gates gate = gates(p.dtype, p.fast);
+  const Gates gate = gates(p);
   double products = 0;  // the most that the root of the sum of a score's squared products may be, as scaled
   for (size_t i = 0; i < w.q_descales().size(); ++i) {
     products = std::max(products, double(w.q_descales()[i]) * w.k_descales()[i] * kLargestE4m3 *
@@ -514,7 +515,7 @@ std::string compare_outputs(const Workload& w, const Outputs& outputs, const Out
            place(p, wrong_lse.first);
   // In e4m3 a row of O may be small beside the errors of its P. measure() knows how small, and here it is not
   // known: a quarter. A row that is something else is off by more than 1.
-  const double times = kBoth * (p.dtype == DType::kE4m3 ? 4 : 1);
+  const double times = kBoth * (p.computed_dtype() == DType::kE4m3 ? 4 : 1);
   if (nrmse <= times * gate.nrmse && worst <= times * gate.row_nrmse) return "";
   return "the whole output differs from v01_scalar's: NRMSE " + format("%.2e", nrmse) + ", worst row " +
          format("%.2e", worst) + " at " + place(p, worst_row);

@@ -54,7 +54,7 @@ void load_head(const Workload& w, void (Workload::*load)(RowId, float*) const, i
 // A score as an implementation in 16 bits or fewer has it. A fast approximation in FP8 sums in FP16, whose
 // numbers have 11 significant bits, 32 products at a time.
 float naive_dot(const Problem& p, const float* q, const float* k) {
-  if (!p.fast) return dot<float>(q, k, p.head_dim);
+  if (!p.may_approximate()) return dot<float>(q, k, p.head_dim);
   float sum = 0;
   for (int d = 0; d < p.head_dim; d += 32) {
     sum += dot<float>(q + d, k + d, 32);
@@ -78,11 +78,11 @@ std::pair<Score, Score> exponentiate(std::vector<Score>& scores) {
 // line in the logarithm, or below 2^-6 nearest.
 float rounded_weight(const Problem& p, float weight) {
   if (p.fp8_cache) return rounded(DType::kFp16, weight);
-  if (p.dtype != DType::kE4m3) return rounded(p.dtype, weight);
-  if (!p.fast) return rounded(p.dtype, 256 * weight) / 256;
+  if (p.computed_dtype() != DType::kE4m3) return rounded(p.dtype, weight);
+  if (!p.may_approximate()) return rounded(DType::kE4m3, 256 * weight) / 256;
   const float line = 8 * (std::log2(256 * weight) + 7) - 0.458f;
   const auto code = uint8_t(std::nearbyint(std::max(line, std::min(256 * weight * 512, 8.0f))));
-  return load_element(p.dtype, &code) / 256;
+  return load_element(DType::kE4m3, &code) / 256;
 }
 
 // By how much more than the unit roundoff of itself may P be off, in units of that? Its largest value is 1.
@@ -90,11 +90,11 @@ float rounded_weight(const Problem& p, float weight) {
 // largest P is 2^8, and where only the cache is in e4m3, because P may be in FP16 then. And P is off by what
 // is cut off of its score.
 float excess_error(const Problem& p, double weight, double cut_off) {
-  const bool is_e4m3 = p.dtype == DType::kE4m3;
+  const bool is_e4m3 = p.computed_dtype() == DType::kE4m3;
   const double smallest_normal = is_e4m3 ? 0x1p-6 / 256 : p.fp8_cache ? 0x1p-14 : 0;
   const double half_smallest = is_e4m3 ? 0x1p-10 / 256 : 0x1p-25;
   const double rounded_by = weight < smallest_normal ? std::min(weight, half_smallest) : 0;
-  return float((rounded_by + weight * cut_off) / gates(p.dtype).unit);
+  return float((rounded_by + weight * cut_off) / gates(p.computed_dtype()).unit);
 }
 
 // With the earlier result over other keys that the row has at number `at`.
@@ -145,9 +145,9 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     for (size_t r = 0; r < rows.size(); ++r) {
       if (j >= rows[r].visible_keys) continue;
       works[r].scores[j] = dot<double>(works[r].q.data(), k, d) * scale;
-      if (p.dtype == DType::kE4m3)
-        works[r].cut_off.push_back(cut_off(gates(p.dtype, p.fast), d, works[r].scores[j],
-                                           norm_of_products(works[r].q.data(), k, d) * scale));
+      if (p.computed_dtype() == DType::kE4m3)
+        works[r].cut_off.push_back(
+            cut_off(gates(p), d, works[r].scores[j], norm_of_products(works[r].q.data(), k, d) * scale));
       works[r].naive_scores[j] = naive_dot(p, works[r].q.data(), k) * float(scale);
     }
   }
@@ -159,7 +159,7 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
       rows[r].cut_off += works[r].cut_off[j] * works[r].scores[j] / sum;
     works[r].naive_sum = exponentiate(works[r].naive_scores).second;
     for (float& weight : works[r].naive_scores) weight = rounded_weight(p, weight);
-    if (p.fast)
+    if (p.may_approximate())
       works[r].naive_sum = std::reduce(works[r].naive_scores.begin(), works[r].naive_scores.end(), 0.0f);
   }
   for (int j = 0; j < most_keys; ++j) {
@@ -252,12 +252,8 @@ std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<Ro
       }
     });
   }
-  if (p.kv_dtype() == DType::kE4m3 &&
-      p.inputs != Inputs::kGiven) {  // of a caller's, nobody knows what they were
-    Problem before = p;
-    before.dtype = DType::kFp32;
-    before.fp8_cache = false;
-    const std::vector<ReferenceRow> exact = reference_rows(Workload(before), ids);
+  if (p.knows_quantization()) {
+    const std::vector<ReferenceRow> exact = reference_rows(w.before_quantization(), ids);
     for (size_t r = 0; r < rows.size(); ++r) {
       for (int d = 0; d < p.head_dim; ++d) {
         const double difference = rows[r].o[d] - exact[r].o[d];

@@ -5,9 +5,12 @@
 
 #include <vector>
 
+#include "harness/judge/gates.h"
 #include "harness/problem/tensors.h"
 
 namespace flashsteps {
+
+inline Gates gates(const Problem& p) { return gates(p.computed_dtype(), p.may_approximate()); }
 
 struct ReferenceRow {
   RowId id;
@@ -18,8 +21,9 @@ struct ReferenceRow {
   std::vector<float> rounding;  // sqrt(sum of (p v)^2): what errors of P's elements add up to, if each is 1
   // The same of what errors of P's elements may be beyond that: see excess_error() in reference.cpp
   std::vector<float> excess;
-  double cut_off = 0;       // e4m3: what lse may lose where tensor cores sum the scores, see gates.h
-  double quantization = 0;  // e4m3: ||o - o of the inputs before they were rounded||^2
+  double cut_off = 0;  // e4m3: what lse may lose where tensor cores sum the scores, see gates.h
+  double quantization =
+      0;  // where Problem::knows_quantization(): ||o - o of the inputs before they were rounded||^2
 };
 
 // Which rows to check. All of them when that is cheap; otherwise at most 1024: the first, the last and both

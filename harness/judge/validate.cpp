@@ -26,7 +26,7 @@ std::string disagreement_at(const std::string& where, Poison poison, bool by_mem
 
 json to_json(const Validation& v, const Problem& problem) {
   const auto number = [](double x) { return std::isfinite(x) ? json(x) : json(nullptr); };
-  const Gates g = gates(problem.dtype, problem.fast);
+  const Gates g = gates(problem);
   json record = {{"nrmse", number(v.nrmse)},
                  {"worst_row_nrmse", number(v.worst_row_nrmse)},
                  {"max_abs", number(v.max_abs)},

@@ -78,6 +78,8 @@ bool check_call(const AttentionCall& c, std::string_view step) {
     refuse("dtype is none of DType's");
   if (c.fp8_cache && c.dtype != DType::kFp16 && c.dtype != DType::kBf16)
     refuse("fp8_cache is for fp16 and bf16, and dtype is " + name(c.dtype));
+  if (c.quantize && c.dtype != DType::kFp16 && c.dtype != DType::kBf16)
+    refuse("quantize is for fp16 and bf16, and dtype is " + name(c.dtype));
   if (!has_queries(c)) {
     if (!step.empty()) named_step(step, BackendKind::kEmulator);  // which has all steps
     return false;
@@ -459,6 +461,7 @@ std::vector<StepDescription> steps() {
                      .pages = info.pages,
                      .fast = info.fast,
                      .fp8_cache = info.fp8_cache,
+                     .quantizes = info.quantizes,
                      .spills = info.spills != nullptr ? info.spills : "",
                      .has_cuda = cuda});
     }

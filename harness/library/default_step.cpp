@@ -23,6 +23,7 @@ using enum Kind;
 constexpr const char* kFewRows = "v36_stream_k_overlapping_full_sms";
 constexpr const char* kFewRowsDeep = "v36_stream_k_overlapping_six_stages";
 constexpr const char* kFp8Cache = "v42_fp8_cache_overlapping_full_sms";
+constexpr const char* kQuantizes = "v43_quantize";
 constexpr const char* kWhole = "v27_tile_shapes_overlapping_launches";
 constexpr const char* kPacked = "v39_dependent_launch";
 constexpr Kernel kHeadDim64[] = {
@@ -167,6 +168,7 @@ std::vector<Estimate> estimates(const AttentionCall& c, const Card& card) {
 
 DefaultStep default_step(const AttentionCall& c, const Card& card) {
   if (c.fp8_cache) return {kFp8Cache, ""};
+  if (c.quantize) return {kQuantizes, ""};
   if (c.page_table.pages != nullptr) return {kFewRows, ""};
   DefaultStep least = std::ranges::min(estimates(c, card), {}, &Estimate::time).step;
   // The host does not know how long the sequences are. The step takes more CTAs then.

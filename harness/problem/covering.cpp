@@ -25,9 +25,9 @@ struct Axes {
   std::vector<std::vector<Value>> values;
   std::vector<DType> dtypes;
   size_t batch_axis;
-  bool fp8_cache;
+  bool fp8_cache, quantize;
 
-  explicit Axes(const StepInfo& step) : fp8_cache(step.fp8_cache) {
+  explicit Axes(const StepInfo& step) : fp8_cache(step.fp8_cache), quantize(step.quantizes) {
     // One tile of 64 rows and less, two, several; six, the last of them ragged. Of longer tiles: see
     // more_rows().
     add(&Problem::seqlen_q, {1, 2, 63, 64, 65, 128, 200, 257, 330});
@@ -64,7 +64,9 @@ struct Axes {
     for (const auto& [text, value] : kInputsNames) {
       const bool of_fp8 = value == Inputs::kMean || value == Inputs::kOutliers ||
                           value == Inputs::kChannels || value == Inputs::kNeedle;
-      if (of_fp8 && !step.dtypes.has(DType::kE4m3) && !fp8_cache) continue;
+      if (of_fp8 && !step.dtypes.has(DType::kE4m3) && !fp8_cache && !quantize) continue;
+      const bool of_scales = value == Inputs::kZeroKeys || value == Inputs::kSpike;
+      if (of_scales && !quantize) continue;
       if (!is_steep(value) && value != Inputs::kLeaps) inputs.push_back(value);
     }
     add(&Problem::inputs, inputs);
@@ -81,7 +83,7 @@ struct Axes {
   }
 
   Problem build(const Choice& c) const {
-    Problem p{.fp8_cache = fp8_cache};
+    Problem p{.fp8_cache = fp8_cache, .quantize = quantize};
     for (size_t a = 0; a < c.size(); ++a) values[a][c[a]](p);
     return p;
   }
@@ -194,7 +196,7 @@ void shared_tiles(std::vector<Problem>& sample) {
 // outliers, most of a row's weight lies in weights that are too small for the normal numbers of e4m3.
 void many_keys(const StepInfo& step, std::vector<Problem>& sample) {
   const int rows = step.part == Part::kMemory ? 1 : step.purpose == Purpose::kDecode ? 16 : 64;
-  const bool of_fp8 = step.dtypes.has(DType::kE4m3) && !step.dtypes.has(DType::kFp16);
+  const bool of_fp8 = step.quantizes || (step.dtypes.has(DType::kE4m3) && !step.dtypes.has(DType::kFp16));
   sample.push_back({.seqlen_q = rows,
                     .seqlen_kv = 17000,
                     .causal = true,
@@ -305,6 +307,7 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
     if (!step.dtypes.has(p.dtype)) p.dtype = axes.dtypes.front();
     p.fast = step.fast;
     p.fp8_cache = step.fp8_cache;
+    p.quantize = step.quantizes;
   }
   std::erase_if(sample, [](const Problem& p) { return !shape_error(p).empty(); });
   for (size_t i = 0; i < sample.size(); ++i) sample[i].seed = i + 1;

@@ -33,13 +33,14 @@ const Names<DType> kDTypeNames{{name(DType::kFp32), DType::kFp32},
                                {name(DType::kE4m3), DType::kE4m3}};
 const Names<Layout> kLayoutNames{{"bhsd", Layout::kBhsd},     {"bshd", Layout::kBshd}, {"qkv", Layout::kQkv},
                                  {"gapped", Layout::kGapped}, {"odd", Layout::kOdd},   {"far", Layout::kFar}};
-const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},     {"sharp", Inputs::kSharp},
-                                 {"shifted", Inputs::kShifted},   {"structured", Inputs::kStructured},
-                                 {"offset", Inputs::kOffset},     {"ramps", Inputs::kRamps},
-                                 {"huge", Inputs::kHuge},         {"rising", Inputs::kRising},
-                                 {"falling", Inputs::kFalling},   {"leaps", Inputs::kLeaps},
-                                 {"mean", Inputs::kMean},         {"outliers", Inputs::kOutliers},
-                                 {"channels", Inputs::kChannels}, {"needle", Inputs::kNeedle}};
+const Names<Inputs> kInputsNames{{"normal", Inputs::kNormal},      {"sharp", Inputs::kSharp},
+                                 {"shifted", Inputs::kShifted},    {"structured", Inputs::kStructured},
+                                 {"offset", Inputs::kOffset},      {"ramps", Inputs::kRamps},
+                                 {"huge", Inputs::kHuge},          {"rising", Inputs::kRising},
+                                 {"falling", Inputs::kFalling},    {"leaps", Inputs::kLeaps},
+                                 {"mean", Inputs::kMean},          {"outliers", Inputs::kOutliers},
+                                 {"channels", Inputs::kChannels},  {"needle", Inputs::kNeedle},
+                                 {"zero_keys", Inputs::kZeroKeys}, {"spike", Inputs::kSpike}};
 const Names<KvLengths> kKvLengthsNames{{"full", KvLengths::kFull},
                                        {"random", KvLengths::kRandom},
                                        {"skewed", KvLengths::kSkewed},
@@ -67,6 +68,7 @@ std::string Problem::label() const {
   if (earlier) text += " earlier=merged";
   if (fast) text += " fast=yes";
   if (fp8_cache) text += " cache=e4m3";
+  if (quantize) text += " quantize=yes";
   if (num_sms != 0) text += " num_sms=" + std::to_string(num_sms);
   if (given_scale != 0) text += " softmax_scale=" + format(kNineDigits, given_scale);
   if (seed != 1) text += " seed=" + std::to_string(seed);
@@ -183,9 +185,12 @@ std::string shape_error(const Problem& p) {
   if (large && p.dtype == DType::kFp32)
     return "inputs '" + name(p.inputs) +
            "' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
+  if (p.quantize && p.dtype != DType::kFp16 && p.dtype != DType::kBf16)
+    return "q, k and v can be rounded to e4m3 where they are fp16 or bf16, not " + name(p.dtype);
+  if (p.quantize && p.fp8_cache) return "K and V in e4m3 cannot be rounded to it";
   // FP8 products are summed with 14 bits, and e4m3 cannot tell the keys of the steep ones apart. Of `huge`
   // all P that count are one number, whose rounding is an error of all elements alike.
-  if ((large || p.inputs == Inputs::kHuge) && p.dtype == DType::kE4m3)
+  if ((large || p.inputs == Inputs::kHuge) && p.computed_dtype() == DType::kE4m3)
     return "inputs '" + name(p.inputs) + "' are not for e4m3: it has too few digits for such scores";
   if (is_steep(p.inputs) && p.seqlen_kv > kMostSteepKeys)
     return "inputs '" + name(p.inputs) + "' are for up to " + std::to_string(kMostSteepKeys) +

@@ -40,6 +40,8 @@ enum class Inputs {
   kMean,        // normal, and 2 is added to V: its sums are of one sign
   kOutliers,    // normal, and one element of a thousand is ten times as large
   kChannels,    // normal, and k and v times 1/32 to 4: by channel
+  kZeroKeys,    // normal, and k is 0
+  kSpike,       // normal, and one element of each head of k and of v is 1,000
   kNeedle,      // normal, but each query is one of the keys that it sees, times 4: that key's V is the answer
   kGiven,       // a caller's own, see problem_of()
 };
@@ -130,6 +132,7 @@ struct Problem {
   bool earlier = false;    // the result is merged with an earlier one, over other keys
   bool fast = false;       // an approximation will do: AttentionCall::fast
   bool fp8_cache = false;  // K and V are in e4m3, and q in dtype: AttentionCall::fp8_cache
+  bool quantize = false;   // the step rounds q, k and v to e4m3: AttentionCall::quantize
   int num_sms = 0;         // that the emulator says it has; 0: as few as it has otherwise. No GPU cares
   double given_scale = 0;  // softmax_scale, of 9 digits; 0: 1 / sqrt(head_dim)
   uint64_t seed = 1;
@@ -138,6 +141,13 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 
   DType kv_dtype() const { return fp8_cache ? DType::kE4m3 : dtype; }
+  // Of q, k and v as they are multiplied, unless K and V alone have another one.
+  DType computed_dtype() const { return quantize ? DType::kE4m3 : dtype; }
+  // Is it known what the inputs were before they were rounded to e4m3?
+  bool knows_quantization() const {
+    return quantize || (kv_dtype() == DType::kE4m3 && inputs != Inputs::kGiven);
+  }
+  bool may_approximate() const { return fast || quantize; }
   std::string label()
       const;  // "B=1 Hq=4 Hkv=4 Sq=256 Skv=256 D=64 fp16 causal", other axes when not the default
   // The length of every batch's keys: given, or drawn from the seed.

@@ -28,7 +28,8 @@ enum Stream : uint64_t {
   kEarlierKind = 8,
   kEarlierO = 9,
   kOutlier = 10,  // and the three after it
-  kNeedle = 14
+  kNeedle = 14,
+  kSpike = 15  // and the three after it
 };
 
 // Its strides are still to come.
@@ -189,6 +190,12 @@ void normal_row(const Problem& p, Stream stream, int64_t row_index, float* row) 
     row[f] *= std::ldexp(1.0f, f % 8 - 5);
 }
 
+// The `spike` inputs: k or v has the spike in one row of a head. `index` is the row's number in the tensor.
+void put_spike(const Problem& p, Stream stream, RowId row, int64_t index, int num_keys, float* values) {
+  const uint64_t bits = random_bits(p.seed, kSpike + stream, index - row.i);
+  if (row.i == int(bits % num_keys)) values[bits / num_keys % p.head_dim] = 1000;
+}
+
 // The query number `index` of the `needle` inputs. With the default scale, its score with that key is about 4
 // * sqrt(head_dim), and those with all others are N(0, 16): the largest of 64k is around 17.
 void needle_query(const Problem& p, RowId row, int64_t index, int num_keys, float* values) {
@@ -229,6 +236,12 @@ void fill_input_poison(std::span<unsigned char> bytes, Poison poison, DType dtyp
     std::ranges::fill(bytes, 0xff);
   else
     fill_poison(bytes, poison);
+}
+
+// To at least `value`.
+void raise(std::atomic<float>& most, float value) {
+  for (float now = most; now < value && !most.compare_exchange_weak(now, value);) {
+  }
 }
 
 }  // namespace
@@ -322,6 +335,7 @@ Problem problem_of(const AttentionCall& call) {
   p.lse = call.lse != nullptr;
   p.fast = call.fast && call.dtype == DType::kE4m3;
   p.fp8_cache = call.fp8_cache;
+  p.quantize = call.quantize;
   if (call.softmax_scale != p.softmax_scale()) p.given_scale = nine_digits(call.softmax_scale);
   if (call.kv_lengths != nullptr) {
     p.kv_lengths = KvLengths::kGiven;
@@ -345,6 +359,7 @@ Workload::Workload(const Problem& problem)
     : problem_(problem), plan_(plan_tensors(problem)), kv_lengths_(problem.draw_kv_lengths()) {
   allocate();
   generate();
+  if (problem_.quantize) find_quantizers();
   if (problem_.earlier) make_earlier();
 }
 
@@ -360,6 +375,7 @@ Workload::Workload(const Problem& problem, const AttentionCall& given)
         std::memcpy(const_cast<void*>(at(*places[t], rows[row])), tensors[t].row(row), tensors[t].row_bytes);
     }
   }
+  if (problem_.quantize) find_quantizers();
   if (problem_.kv_dtype() != DType::kE4m3) return;
   for (const auto& [to, from] :
        {std::pair(&q_descales_, given.q_descale), std::pair(&k_descales_, given.k_descale),
@@ -473,6 +489,42 @@ void Workload::find_unreadable() {
   }
 }
 
+// Of each (batch, KV head), whose largest magnitude is that of the rows that exist.
+void Workload::find_quantizers() {
+  for (const auto& [tensor, found] :
+       {std::pair(&plan_.q, &q_quantizers_), {&plan_.k, &k_quantizers_}, {&plan_.v, &v_quantizers_}}) {
+    std::vector<std::atomic<float>> largest(size_t(problem_.batch) * problem_.num_heads_kv);
+    const auto places = tensor->all_rows();
+    parallel_for(int64_t(places.size()), [&](int64_t begin, int64_t end) {
+      std::vector<float> values(problem_.head_dim);
+      for (int64_t place = begin; place < end; ++place) {
+        const std::optional<RowId> row = readable_row(*tensor, places[place]);
+        if (!row) continue;
+        load_elements(problem_.dtype, at(*tensor, places[place]), problem_.head_dim, values.data());
+        for (const float value : values) raise(largest[descale_at(*tensor, *row)], std::abs(value));
+      }
+    });
+    const float limit =
+        tensor == &plan_.v ? AttentionCall::kLargestQuantizedV : AttentionCall::kLargestFastQk;
+    found->clear();
+    for (const float most : largest) found->push_back(Quantizer::of(most, limit));
+  }
+}
+
+Workload Workload::before_quantization() const {
+  if (problem_.quantize) {
+    Workload before = *this;
+    before.problem_.quantize = false;
+    for (auto* const each : {&before.q_quantizers_, &before.k_quantizers_, &before.v_quantizers_})
+      each->clear();
+    return before;
+  }
+  Problem before = problem_;
+  before.dtype = DType::kFp32;
+  before.fp8_cache = false;
+  return Workload(before);
+}
+
 void Workload::generate() {
   const auto for_rows = [&](const Placement& tensor, auto&& make_row, auto&& use) {
     const auto places = tensor.all_rows();
@@ -499,9 +551,7 @@ void Workload::generate() {
     for_rows(tensor, make_row, [&](RowId, RowId row, const std::vector<float>& values) {
       float most = 0;
       for (const float value : values) most = std::max(most, std::abs(value));
-      std::atomic<float>& all = largest[descale_at(tensor, row)];
-      for (float now = all; now < most && !all.compare_exchange_weak(now, most);) {
-      }
+      raise(largest[descale_at(tensor, row)], most);
     });
     const float limit = problem_.fast && &tensor != &plan_.v ? AttentionCall::kLargestFastQk : kLargestE4m3;
     for (const float most : largest) descales.push_back(most == 0 ? 1 : most / limit);
@@ -542,7 +592,7 @@ void Workload::generate() {
         return -float(i / 64);
       default: {  // kRamps: by 2 in 64 keys; in e4m3 to 32 at most, as sums of its products have few digits
         const float slope = ramp(row) == kUp ? coordinate : ramp(row) == kDown ? -coordinate : 0.0f;
-        return slope * float(problem_.dtype == DType::kE4m3 ? std::min(i, 1024) : i) / 32;
+        return slope * float(problem_.computed_dtype() == DType::kE4m3 ? std::min(i, 1024) : i) / 32;
       }
     }
   };
@@ -564,10 +614,13 @@ void Workload::generate() {
     structured ? structured_row(problem_, false, row.b, row.h, row.i, values)
                : normal_row(problem_, kK, constant ? index - row.i : index, values);
     if (size > 0) values[0] = key_coordinate(row);
+    if (problem_.inputs == Inputs::kZeroKeys) std::fill_n(values, problem_.head_dim, 0.0f);
+    if (problem_.inputs == Inputs::kSpike) put_spike(problem_, kK, row, index, kv_lengths_[row.b], values);
     if (problem_.inputs == Inputs::kLeaps) leap_of_key(problem_, row.b, row.h, row.i, values);
   });
-  fill(plan_.v, v_descales_, [&](RowId, int64_t index, float* values) {
+  fill(plan_.v, v_descales_, [&](RowId row, int64_t index, float* values) {
     normal_row(problem_, kV, index, values);
+    if (problem_.inputs == Inputs::kSpike) put_spike(problem_, kV, row, index, kv_lengths_[row.b], values);
     for (int d = 0; problem_.inputs == Inputs::kMean && d < problem_.head_dim; ++d) values[d] += 2;
   });
 }
@@ -578,6 +631,10 @@ const void* Workload::at(const Placement& tensor, RowId row) const {
 
 void Workload::load(const Placement& tensor, RowId place, RowId row, float* values) const {
   load_elements(input_type(problem_, tensor.buffer), at(tensor, place), problem_.head_dim, values);
+  if (!quantizers(tensor).empty()) {
+    const Quantizer quantized = quantizers(tensor)[descale_at(tensor, row)];
+    for (int d = 0; d < problem_.head_dim; ++d) values[d] = quantized(values[d]);
+  }
   if (descales(tensor).empty()) return;
   const float scale = descales(tensor)[descale_at(tensor, row)];
   for (int d = 0; d < problem_.head_dim; ++d) values[d] *= scale;
@@ -587,8 +644,12 @@ const std::vector<float>& Workload::descales(const Placement& tensor) const {
   return &tensor == &plan_.q ? q_descales_ : &tensor == &plan_.k ? k_descales_ : v_descales_;
 }
 
+const std::vector<Quantizer>& Workload::quantizers(const Placement& tensor) const {
+  return &tensor == &plan_.q ? q_quantizers_ : &tensor == &plan_.k ? k_quantizers_ : v_quantizers_;
+}
+
 size_t Workload::descale_at(const Placement& tensor, RowId row) const {
-  if (problem_.layout == Layout::kQkv) return 0;
+  if (problem_.layout == Layout::kQkv && !problem_.quantize) return 0;
   const int group = &tensor == &plan_.q ? problem_.num_heads_q / problem_.num_heads_kv : 1;
   return size_t(row.b) * problem_.num_heads_kv + row.h / group;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/interface.h"
+#include "harness/base/quantizer.h"
 #include "harness/problem/problem.h"
 
 namespace flashsteps {
@@ -71,6 +72,10 @@ class Workload {
   // Of Inputs::kGiven: with what this call on the host has.
   Workload(const Problem& problem, const AttentionCall& given);
 
+  // With the values that the inputs had before they were rounded to e4m3, by the harness or by the step. For
+  // Problem::knows_quantization().
+  Workload before_quantization() const;
+
   // Puts another poison wherever a step must not read. True when there was another one.
   bool poison(Poison poison);
   // That is where, in an input buffer: stretches of it, in bytes, in their order.
@@ -91,7 +96,7 @@ class Workload {
   const void* q_row(RowId row) const { return at(plan_.q, row); }
   const void* k_row(RowId row) const { return at(plan_.k, place_of(row)); }
   const void* v_row(RowId row) const { return at(plan_.v, place_of(row)); }
-  // The values of a row: its elements times its scale.
+  // The values of a row: its elements times its scale, or what a step that quantizes makes of them.
   void load_q(RowId row, float* values) const { load(plan_.q, row, row, values); }
   void load_k(RowId row, float* values) const { load(plan_.k, place_of(row), row, values); }
   void load_v(RowId row, float* values) const { load(plan_.v, place_of(row), row, values); }
@@ -104,6 +109,7 @@ class Workload {
   void allocate();
   void generate();
   void find_unreadable();
+  void find_quantizers();
   void make_page_table();
   void make_earlier();
   // Where a key is in k and v, and which key is there, if one is; of a key at or beyond the length, nothing.
@@ -114,6 +120,7 @@ class Workload {
   const void* at(const Placement& tensor, RowId row) const;
   void load(const Placement& tensor, RowId place, RowId row, float* values) const;
   const std::vector<float>& descales(const Placement& tensor) const;
+  const std::vector<Quantizer>& quantizers(const Placement& tensor) const;
   // Where a row's scale is among those of its tensor.
   size_t descale_at(const Placement& tensor, RowId row) const;
 
@@ -126,6 +133,7 @@ class Workload {
   std::vector<std::vector<unsigned char>> inputs_;
   std::vector<std::vector<Stretch>> unreadable_;  // of each input
   std::vector<float> q_descales_, k_descales_, v_descales_;
+  std::vector<Quantizer> q_quantizers_, k_quantizers_, v_quantizers_;  // [batch, num_heads_kv], or nothing
   EarlierResult earlier_;
   Poison poison_ = Poison::kNan;
 };

@@ -33,6 +33,7 @@ std::string describe(const StepChoice& step) {
     if (info.dtypes.has(dtype)) kind += " " + type;
   }
   if (info.fp8_cache) kind += ", with K and V in e4m3";
+  if (info.quantizes) kind += ", rounded to e4m3";
   const std::string needs =
       "rows must be aligned to " +
       (info.alignment_bytes ? std::to_string(info.alignment_bytes) + " bytes" : "their element") +
@@ -55,8 +56,8 @@ int list_steps(const Options& options) {
   }
   const Runner runner(options.backend, options.in_process, options.timeout_seconds);
   const std::vector<StepChoice>& steps = options.steps;
-  // Every step is asked about one problem of each kind, in which it may approximate. The last ones have K and
-  // V alone in FP8.
+  // Every step is asked about one problem of each kind, in which it may approximate. Of the last ones, two
+  // have K and V alone in FP8, and two are rounded to it.
   std::vector<Problem> problems;
   for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32, DType::kE4m3}) {
     for (const int head_dim : {64, 128})
@@ -64,6 +65,8 @@ int list_steps(const Options& options) {
   }
   for (const int head_dim : {64, 128})
     problems.push_back({.head_dim = head_dim, .dtype = DType::kFp16, .fp8_cache = true});
+  for (const int head_dim : {64, 128})
+    problems.push_back({.head_dim = head_dim, .dtype = DType::kFp16, .quantize = true});
   const Probed probed = runner.probe(problems, steps);
 
   std::vector<std::vector<std::string>> rows{
@@ -73,20 +76,23 @@ int list_steps(const Options& options) {
       return probed.refusals[problem][s].empty() ? grouped(uint64_t(probed.resources[problem][s].smem_bytes))
                                                  : "-";
     };
-    const auto either = [&](size_t first, size_t second) {
-      return bytes(first) != "-" ? bytes(first) : bytes(second);
+    const auto any = [&](std::initializer_list<size_t> problems) {
+      for (const size_t problem : problems)
+        if (bytes(problem) != "-") return bytes(problem);
+      return std::string("-");
     };
     rows.push_back(
-        {steps[s].name, either(0, 2), either(1, 3), bytes(4), bytes(5), either(6, 8), either(7, 9)});
+        {steps[s].name, any({0, 2}), any({1, 3}), bytes(4), bytes(5), any({6, 8, 10}), any({7, 9, 11})});
 
     std::cout << describe(steps[s]);
     // Of the problem that comes closest to what the step computes: the first with a type that it knows.
     const auto knows = [&](DType dtype) { return steps[s].info->dtypes.has(dtype); };
-    const size_t closest = steps[s].info->fp8_cache ? 8
-                           : knows(DType::kFp16)    ? 0
-                           : knows(DType::kBf16)    ? 2
-                           : knows(DType::kFp32)    ? 4
-                                                    : 6;
+    const size_t closest = steps[s].info->fp8_cache   ? 8
+                           : steps[s].info->quantizes ? 10
+                           : knows(DType::kFp16)      ? 0
+                           : knows(DType::kBf16)      ? 2
+                           : knows(DType::kFp32)      ? 4
+                                                      : 6;
     if (const std::string& reason = probed.refusals[closest][s]; !reason.empty())
       std::cout << "  cannot run on this device: " << reason << "\n";
   }

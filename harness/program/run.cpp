@@ -44,7 +44,7 @@ void time_problem(Runner& runner, const Options& options, Run& run) {
       time_in_turns(runner, problem, contenders, options.rounds, options.cold_l2, on_failure);
 
   run.ceilings = ceilings_of(samples);
-  const double peak = runner.device().peak_tflops(problem.dtype);
+  const double peak = runner.device().peak_tflops(problem.computed_dtype());
   for (StepResult& result : run.steps) {
     if (!result.passed()) continue;
     const std::string limit = limit_of(*find_steps(result.step).front().info, problem);
@@ -153,7 +153,7 @@ int run_steps(const Options& options) {
     results.save();
     std::cout << "\n"
               << problems[p].label() << "\n"
-              << format_run(run, device.peak_tflops(problems[p].dtype)) << std::flush;
+              << format_run(run, device.peak_tflops(problems[p].computed_dtype())) << std::flush;
     if (tunes) kept += keep_fastest(tuning_path, run, results.root()["provenance"]);
   }
   results.save_complete();

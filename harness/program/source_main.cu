@@ -50,17 +50,33 @@ std::vector<Element> random_values(int heads, int rows, uint32_t seed) {
   return values;
 }
 
+// The numbers that a step computes with. With AttentionCall::quantize they are rounded to e4m3, with one
+// scale for each (batch, KV head), whose numbers are neighbours also in q. The largest becomes `limit`.
+template <typename Element>
+std::vector<float> computed_values(const std::vector<Element>& values, bool quantize, float limit) {
+  std::vector<float> computed;
+  for (const Element value : values) computed.push_back(float(value));
+  const size_t share = values.size() / (kBatch * kHeadsKv);
+  for (size_t begin = 0; quantize && begin < values.size(); begin += share) {
+    const auto first = computed.begin() + begin, end = first + share;
+    float most = AttentionCall::kLeastQuantized;
+    std::for_each(first, end, [&](float x) { most = std::max(most, std::abs(x)); });
+    const float factor = limit / most, descale = most / limit;
+    std::for_each(first, end, [&](float& x) { x = float(__nv_fp8_e4m3(x * factor)) * descale; });
+  }
+  return computed;
+}
+
 // Of one query: its output and its log-sum-exp, in three plain loops.
 struct ReferenceRow {
   float o[kHeadDim] = {};
   float lse = 0.0f;
 };
-template <typename Element, typename Cache>
-ReferenceRow reference_row(const Element* q, const Cache* k, const Cache* v, int num_keys, float scale) {
+ReferenceRow reference_row(const float* q, const float* k, const float* v, int num_keys, float scale) {
   ReferenceRow row;
   std::vector<float> scores(num_keys, 0.0f);
   for (int key = 0; key < num_keys; ++key) {
-    for (int d = 0; d < kHeadDim; ++d) scores[key] += float(q[d]) * float(k[key * kHeadDim + d]);
+    for (int d = 0; d < kHeadDim; ++d) scores[key] += q[d] * k[key * kHeadDim + d];
     scores[key] *= scale;
   }
   const float max = *std::max_element(scores.begin(), scores.end());
@@ -68,7 +84,7 @@ ReferenceRow reference_row(const Element* q, const Cache* k, const Cache* v, int
   for (int key = 0; key < num_keys; ++key) {
     const float p = std::exp(scores[key] - max);
     sum += p;
-    for (int d = 0; d < kHeadDim; ++d) row.o[d] += p * float(v[key * kHeadDim + d]);
+    for (int d = 0; d < kHeadDim; ++d) row.o[d] += p * v[key * kHeadDim + d];
   }
   for (float& o : row.o) o /= sum;
   row.lse = max + std::log(sum);
@@ -85,6 +101,8 @@ bool run_and_check(const Step& step, DType dtype) {
   AttentionCall call{};
   call.dtype = dtype;
   call.fp8_cache = !std::is_same_v<Cache, Element>;
+  call.fast = step.info.fast;
+  call.quantize = step.info.quantizes;
   call.batch = kBatch, call.num_heads_q = kHeadsQ, call.num_heads_kv = kHeadsKv;
   call.seqlen_q = kQueries, call.seqlen_kv = kKeys, call.head_dim = kHeadDim;
   call.causal = true;
@@ -106,14 +124,18 @@ bool run_and_check(const Step& step, DType dtype) {
 
   const auto o = on_host(static_cast<const Output*>(call.o.data), rows * kHeadDim);
   const auto lse = on_host(call.lse, rows);
+  const auto computed_q = computed_values(q, call.quantize, AttentionCall::kLargestFastQk);
+  const auto computed_k = computed_values(k, call.quantize, AttentionCall::kLargestFastQk);
+  const auto computed_v = computed_values(v, call.quantize, AttentionCall::kLargestQuantizedV);
+  const Gates gate = call.quantize ? gates(DType::kE4m3, true) : gates(dtype, call.fast);
   double worst_row = 0.0, worst_element = 0.0, worst_lse = 0.0;
   bool right = true;  // written so that NaN fails
   for (size_t row = 0; row < rows; ++row) {
     const size_t head = row / kQueries, kv_head = head / (kHeadsQ / kHeadsKv);
     const int query = int(row % kQueries);
-    const ReferenceRow expected =
-        reference_row(&q[row * kHeadDim], &k[kv_head * kKeys * kHeadDim], &v[kv_head * kKeys * kHeadDim],
-                      query + 1 + kKeys - kQueries, call.softmax_scale);
+    const ReferenceRow expected = reference_row(
+        &computed_q[row * kHeadDim], &computed_k[kv_head * kKeys * kHeadDim],
+        &computed_v[kv_head * kKeys * kHeadDim], query + 1 + kKeys - kQueries, call.softmax_scale);
     double error = 0.0, norm = 0.0;
     for (int d = 0; d < kHeadDim; ++d) {
       const double difference = double(float(o[row * kHeadDim + d])) - expected.o[d];
@@ -124,8 +146,7 @@ bool run_and_check(const Step& step, DType dtype) {
     error = std::sqrt(error / norm);
     const double lse_error = std::abs(double(lse[row]) - expected.lse);
     // In e4m3 relative to O alone, and without what may be cut off of scores: both are small for N(0, 1).
-    right = right && error <= gates(dtype).row_nrmse &&
-            lse_error <= lse_gate(gates(dtype), kHeadDim, kKeys, expected.lse);
+    right = right && error <= gate.row_nrmse && lse_error <= lse_gate(gate, kHeadDim, kKeys, expected.lse);
     worst_row = std::max(worst_row, error);
     worst_lse = std::max(worst_lse, lse_error);
   }

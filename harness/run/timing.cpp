@@ -145,8 +145,8 @@ Rates rates_of(const Timing& timing, const Problem& problem, double peak_tflops,
     const double own = ceiling->second.unit == "FLOP" ? rates.tflops * 1e12 : kv_bytes_per_second;
     return 100 * own / ceiling->second.per_second();
   };
-  // The matmul's inputs are 16-bit.
-  if (element_bytes(problem.dtype) == 2) rates.percent_of_matmul = percent_of("matmul");
+  // The matmul's operands are 16-bit.
+  if (element_bytes(problem.computed_dtype()) == 2) rates.percent_of_matmul = percent_of("matmul");
   rates.percent_of_limit = percent_of(timing.limit);
   return rates;
 }

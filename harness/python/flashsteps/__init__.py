@@ -50,6 +50,7 @@ class Step(NamedTuple):
     pages: bool  #: it can find K and V by a page table: attention_with_kvcache()
     fast: bool  #: it approximates: attention(fast=True)
     fp8_cache: bool  #: it is for k_cache and v_cache of float8_e4m3fn, with q of another type
+    quantizes: bool  #: it rounds q, k and v to FP8: attention(quantize=True)
     spills: str | None  #: why it spills registers, where it does
     has_cuda: bool  #: this build has it for GPUs; for the emulator it always has
 
@@ -76,8 +77,10 @@ def attention(
     return_lse: bool = False,
     device: str | None = None,
     fast: bool = False,
+    quantize: bool = False,
 ) -> Any:
-    """softmax(scale · q kᵀ + mask) v, accumulated in FP32. Exactly, unless `fast`. Forward only: no backward pass.
+    """softmax(scale · q kᵀ + mask) v, accumulated in FP32. Exactly, unless `fast` or `quantize`. Forward only: no
+    backward pass.
 
     Arguments:
         q: [batch, heads_q, seqlen_q, head_dim], of float16 or bfloat16; float32 exists in v01 and v02 only, and
@@ -107,6 +110,10 @@ def attention(
             of q and k, without its descale, may be above 14 in magnitude: a larger one makes NaN of o and lse in
             rows that see it, and in others beside them. o is off by about 3 % (exactly: 2.5 %), and lse by up to
             0.084 and what rounding scores to float16 moves it.
+        quantize: for float16 and bfloat16: the step rounds q, k and v to FP8 (e4m3), each with one scale for each head
+            of k and v, and computes in FP8 as with `fast`. What the rounding alone changes of o depends on the
+            tensors: check(quantize=True) says it. Any magnitudes will do. Inf or NaN in a head of q, k or v makes NaN
+            of o in all rows of the query heads that share it.
 
     A step that has several configurations takes the one that `flashsteps tune` has kept for such calls on this
     GPU, if there is one, and else chooses itself. FLASHSTEPS_TUNING in the environment names another file than
@@ -136,8 +143,9 @@ def attention(
         TypeError, ValueError: an argument is wrong; the text begins with its name. Nothing was launched.
         RuntimeError: there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel.
     """
-    options = _Options(causal, scale, return_lse, step, layout, device, fast=fast)
-    if step is not None or layout is not _DEFAULT_LAYOUT or device is not None or fast is not False:
+    options = _Options(causal, scale, return_lse, step, layout, device, fast=fast, quantize=quantize)
+    checks = step is not None or layout is not _DEFAULT_LAYOUT or device is not None
+    if checks or fast is not False or quantize is not False:
         options = options.checked()
     return _call.call((q, k, v, kv_lengths, None, q_descale, k_descale, v_descale), options)
 

@@ -46,22 +46,24 @@ def check(
     layout: str = "bhsd",
     device: str | None = None,
     fast: bool = False,
+    quantize: bool = False,
 ) -> Check:
     """Is a step right on these tensors?
 
     Arguments:
-        q, k, v, causal, scale, kv_lengths, q_descale, k_descale, v_descale, step, layout, device, fast: as
+        q, k, v, causal, scale, kv_lengths, q_descale, k_descale, v_descale, step, layout, device, fast, quantize: as
             attention() has them.
 
     Runs the step twice and judges o and the log-sum-exp as the tests of this repository do: by the same gates, against
     attention on the CPU in higher precision, computed from the same rounded inputs: all rows of small problems, and
     up to 1,024 of large ones. NaN and Inf are looked for everywhere, both runs must give the same bits, and the
-    inputs must stay as they were. Takes seconds for large tensors, and copies of all of them on the CPU.
+    inputs must stay as they were. With `quantize` the reference rounds q, k and v to FP8 as the step does, and
+    figures["quantization_nrmse"] says by how much that has changed o. Takes seconds for large tensors, and copies of all of them on the CPU.
 
     Raises what attention() raises, and ValueError where nothing could be right: NaN or Inf among the inputs that count,
     or values so large that sums overflow.
     """
-    options = Options(causal, scale, True, step, layout, device, fast=fast).checked()
+    options = Options(causal, scale, True, step, layout, device, fast=fast, quantize=quantize).checked()
     framework = framework_of("q", q)
     arrays = with_scales(framework, (q, k, v, kv_lengths, None, q_descale, k_descale, v_descale), options.names())
     before = tuple(None if array is None else framework.to_host(array) for array in arrays)

@@ -57,12 +57,13 @@ class Options(NamedTuple):
     num_splits: int = 0
     kvcache: bool = False  # which of the two it is
     fast: bool = False
+    quantize: bool = False
 
     def checked(self) -> Options:
         """With the scale as a float."""
-        causal, scale, return_lse, step, layout, device, num_splits, _, fast = self
-        if not type(causal) is type(return_lse) is type(fast) is bool:
-            flags = {"causal": causal, "return_lse": return_lse, "fast": fast}
+        causal, scale, return_lse, step, layout, device, num_splits, _, fast, quantize = self
+        if not type(causal) is type(return_lse) is type(fast) is type(quantize) is bool:
+            flags = {"causal": causal, "return_lse": return_lse, "fast": fast, "quantize": quantize}
             name, flag = next(each for each in flags.items() if type(each[1]) is not bool)
             raise TypeError(f"{name}: is a {type_name(flag)}, expected True or False")
         if step is not None:

@@ -108,6 +108,7 @@ def _traced(arrays: Arrays, options: Options, gpu: int | None) -> Any:
         "fast": options.fast,
         "num_splits": np.int32(options.num_splits),
         "pages": pages,
+        "quantize": options.quantize,
         "return_lse": return_lse,
         "scale": np.float32(scale),
         "step": options.step or "",

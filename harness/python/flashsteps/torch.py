@@ -110,7 +110,7 @@ def _define(name: str, schema: str, defaults: Options) -> Any:
 _SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? kv_lengths=None, Tensor? q_descale=None, Tensor? k_descale=None, "
     'Tensor? v_descale=None, *, bool causal=False, float? scale=None, str? step=None, str layout="bhsd", '
-    "str? device=None, bool fast=False"
+    "str? device=None, bool fast=False, bool quantize=False"
 )
 _KVCACHE_SCHEMA = (
     "Tensor q, Tensor k_cache, Tensor v_cache, Tensor? cache_seqlens, Tensor? page_table=None, "
@@ -136,13 +136,14 @@ class PyTorch(Framework):
 
     def operation(self, arrays: Arrays, options: Options) -> Any:
         """The call through the dispatcher."""
-        causal, scale, return_lse, step, layout, device, num_splits, kvcache, fast = options
+        causal, scale, return_lse, step, layout, device, num_splits, kvcache, fast, quantize = options
         if kvcache:
             op = _attention_with_kvcache_and_lse if return_lse else _attention_with_kvcache
             return op(*arrays[:5], *arrays[6:], causal=causal, scale=scale, num_splits=num_splits)
         op = _attention_with_lse if return_lse else _attention
         tensors = (*arrays[:4], *arrays[5:])
-        return op(*tensors, causal=causal, scale=scale, step=step, layout=layout, device=device, fast=fast)
+        flags = {"fast": fast, "quantize": quantize}
+        return op(*tensors, causal=causal, scale=scale, step=step, layout=layout, device=device, **flags)
 
     def describe(self, argument: str, array: Any) -> Description:
         if array.layout != torch.strided or array.device.type not in ("cpu", "cuda"):

@@ -331,6 +331,9 @@ Arguments read_arguments(const Options& options, const ReadArray& read) {
   call.softmax_scale = scale_of(options.scale, call.head_dim);
   call.num_splits = options.num_splits;
   call.fast = options.fast;
+  call.quantize = options.quantize;
+  if (call.quantize && call.dtype != DType::kFp16 && call.dtype != DType::kBf16)
+    raise_type_error(a.q.argument, "is " + a.q.dtype + ": quantize=True is for float16 and bfloat16");
   call.q = view_of(a.q, a.axes);
   call.k = view_of(a.k, a.axes);
   call.v = view_of(a.v, a.axes);

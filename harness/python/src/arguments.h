@@ -110,6 +110,7 @@ struct Options {
   int num_splits = 0;
   bool kvcache = false;
   bool fast = false;
+  bool quantize = false;
 };
 
 // Where the heads and the rows are in a shape.

@@ -114,7 +114,7 @@ bool read_fields(nb::handle named_tuple, std::tuple<Fields...>& fields) {
 // which takes time.
 Options options_of(nb::handle python) {
   std::tuple<bool, std::optional<double>, bool, std::optional<std::string_view>, std::string_view,
-             std::optional<std::string_view>, int, bool, bool>
+             std::optional<std::string_view>, int, bool, bool, bool>
       fields;
   if (!read_fields(python, fields) && !read_fields(python.attr("checked")(), fields)) throw nb::cast_error();
   return std::apply([](auto... field) { return Options{field...}; }, fields);
@@ -236,11 +236,13 @@ nb::tuple judge(nb::handle python_framework, const nb::tuple& arrays, nb::handle
   arguments.call.o = view_of(o, arguments.axes);
   arguments.call.lse = static_cast<float*>(lse.data);
   Validation found;
+  Gates gate;
   std::string label;
   {
     WithoutGil no_gil;
     const Problem problem = problem_of(arguments.call);
     label = problem.label();
+    gate = gates(problem);
     found = judge_call(arguments.call, problem);
   }
   nb::dict figures;
@@ -248,8 +250,9 @@ nb::tuple judge(nb::handle python_framework, const nb::tuple& arrays, nb::handle
   figures["worst_row_nrmse"] = found.worst_row_nrmse;
   figures["max_abs"] = found.max_abs;
   figures["lse_max_abs"] = found.lse_max_abs;
-  figures["gate_nrmse"] = gates(arguments.call.dtype).nrmse;
-  figures["gate_row"] = gates(arguments.call.dtype).row_nrmse;
+  if (found.quantization_nrmse) figures["quantization_nrmse"] = *found.quantization_nrmse;
+  figures["gate_nrmse"] = gate.nrmse;
+  figures["gate_row"] = gate.row_nrmse;
   return nb::make_tuple(found.pass, found.message, label, figures);
 }
 
@@ -274,7 +277,8 @@ nb::list step_descriptions() {
     all.append(nb::make_tuple(step.name, step.title, step.removes, step.part, step.purpose, nb::tuple(dtypes),
                               step.alignment_bytes, step.needs_sm, step.needs_sm_exactly,
                               nb::tuple(configurations), step.pages, step.fast, step.fp8_cache,
-                              step.spills.empty() ? nb::none() : nb::cast(step.spills), step.has_cuda));
+                              step.quantizes, step.spills.empty() ? nb::none() : nb::cast(step.spills),
+                              step.has_cuda));
   }
   return all;
 }

@@ -89,7 +89,8 @@ Call read(const CallFrame& frame, int device) {
                         .device = {},
                         .num_splits = scalar<int32_t>(attributes, "num_splits", Type::kInt32),
                         .kvcache = kv_descales && !q_descale,
-                        .fast = scalar<bool>(attributes, "fast", Type::kBool)};
+                        .fast = scalar<bool>(attributes, "fast", Type::kBool),
+                        .quantize = scalar<bool>(attributes, "quantize", Type::kBool)};
   const int descales = q_descale + 2 * kv_descales;
   const bool return_lse = options.return_lse, lengths = in.size == 4 + pages + descales;
   if (in.size != 3 + lengths + pages + descales || out.size < 1 + return_lse)
